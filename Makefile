@@ -1,0 +1,34 @@
+# One word per thing a developer does. `make help` lists them.
+SHELL := bash
+CARGO ?= cargo
+.DEFAULT_GOAL := help
+
+.PHONY: help setup build demo test check bench fmt
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+
+setup: ## install what is missing (Debian packages; root)
+	@scripts/setup.sh
+
+build: setup ## the microslice binary, release build
+	$(CARGO) build --release --locked --bin microslice
+
+demo: build ## two stock guests on an emulated stock host: what micro-slicing brings
+	target/release/microslice demo
+
+test: build ## every test, the testbed with real kernels and guests included
+	$(CARGO) test --workspace --locked
+
+check: setup ## what CI checks before the tests: format, lint, unit tests, layering
+	$(CARGO) fmt --all --check
+	scripts/check-c-format.sh
+	scripts/check-layering.sh
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+bench: build ## hot paths, as ratios inside one run
+	$(CARGO) bench --workspace --locked
+
+fmt: ## format everything
+	$(CARGO) fmt --all
+	clang-format-19 -i $$(git ls-files '*.c' '*.h')

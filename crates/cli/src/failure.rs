@@ -1,0 +1,46 @@
+//! How a command fails: one line on standard error and an exit code that scripts can rely on.
+
+use std::process::ExitCode;
+
+/// Why a command stopped, as its user reads it.
+///
+/// The message is one line that names the file, the place in it and the cause, and says what to do
+/// where that isn't obvious.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// The input is at fault (a file, a flag, a scenario, a host that can't do it): exit code 2.
+    pub fn bad_input(cause: impl std::fmt::Display) -> Self {
+        Self { code: 2, message: one_line(cause) }
+    }
+
+    /// Something broke while the work was under way: exit code 1.
+    pub fn broken(cause: impl std::fmt::Display) -> Self {
+        Self { code: 1, message: one_line(cause) }
+    }
+
+    /// Prints the line and returns the exit code.
+    pub fn report(&self) -> ExitCode {
+        eprintln!("microslice: {}", self.message);
+        ExitCode::from(self.code)
+    }
+}
+
+/// A cause that spans lines (a kernel log, a parser's drawing) is folded: scripts read one line per error.
+fn one_line(cause: impl std::fmt::Display) -> String {
+    cause.to_string().split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_of_several_lines_is_reported_as_one() {
+        assert_eq!(one_line("first\n   second\n\n third"), "first; second; third");
+    }
+}

@@ -1,0 +1,34 @@
+//! The `microslice` binary: subcommands only. Each lives in `commands/`, parses its flags and calls one crate.
+
+mod commands;
+mod failure;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// Runs critical guest-kernel code at once: micro-sliced cores for KVM hosts, without changing guests.
+#[derive(Parser)]
+#[command(name = "microslice", version, disable_version_flag = true, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Print version
+    #[arg(short = 'V', long = "version", action = clap::ArgAction::Version, global = false)]
+    version: (),
+}
+
+#[derive(Subcommand)]
+enum Command {}
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn dispatch(command: Command) -> Result<(), Failure> {
+    match command {}
+}

@@ -1,0 +1,1 @@
+//! The real host: loads and configures the BPF scheduler, finds VMs, feeds symbols, reads statistics.

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs what building, testing and the testbed need, as Debian packages by name. Safe to run again: a package
+# that is there is not touched. Runs as root on Debian 12.
+set -euo pipefail
+
+packages=(
+    clang-19 clang-format-19 llvm-19   # the BPF programs and the native build of policy/
+    gcc make pkg-config                # vendored libbpf, libelf and zlib are built from source
+    autoconf automake autopoint bison flex gawk gettext libtool patch
+    dpkg-dev xz-utils zstd cpio        # unpacking stock kernels, packing initramfs archives
+)
+
+missing=()
+for package in "${packages[@]}"; do
+    dpkg-query --show --showformat='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+done
+((${#missing[@]} == 0)) && exit 0
+
+((EUID == 0)) || { echo "setup: run as root to install: ${missing[*]}" >&2; exit 2; }
+echo "setup: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
