@@ -1,1 +1,14 @@
-//! Guest kernels: images, kallsyms, System.map and ELF become symbols, symbols become critical classes, halt addresses become KASLR slides. Depends on nothing else of ours.
+//! Guest kernels without configuration: images, kallsyms, System.map and ELF become one [`SymbolTable`]; symbols
+//! become critical classes; halt addresses become KASLR slides. Depends on nothing else of ours.
+//!
+//! Everything here reads bytes that a tenant controls: every length is checked against what is there and against a
+//! fixed limit before memory is asked for, every loop is bounded by one of the two.
+
+pub mod error;
+pub mod identity;
+pub mod table;
+pub mod text;
+
+pub use error::{Cause, Error, Place};
+pub use identity::Identity;
+pub use table::{Hit, Symbol, SymbolTable, SymbolTableBuilder, TextBounds};

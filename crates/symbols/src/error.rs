@@ -1,0 +1,111 @@
+//! One error for every source: which file, where in it, why. Its `Display` is one line.
+
+use std::fmt;
+
+/// Where in a source something is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The source as a whole.
+    Whole,
+    /// A line of a text source, counted from 1.
+    Line(u64),
+    /// A byte offset into the source (for a compressed image: into what came out of it, see the cause).
+    Offset(u64),
+}
+
+/// What is wrong with a source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// Debian and Ubuntu ship a one-line `System.map`.
+    #[error("is a stub: {0}; give the kernel image (vmlinuz) of the same version instead")]
+    Stub(String),
+    /// `/proc/kallsyms` read without the right to see addresses.
+    #[error("every address is zero: the kernel hides them (kptr_restrict); read it as root")]
+    HiddenAddresses,
+    /// Not one of the formats that this crate reads.
+    #[error(
+        "is none of bzImage, EFI zboot, arm64 Image, ELF, memory dump with kallsyms, System.map, kallsyms text"
+    )]
+    UnknownFormat,
+    /// No symbol in it, for the reason given.
+    #[error("no symbols: {0}")]
+    NoSymbols(String),
+    /// A field points outside the source or contradicts another.
+    #[error("{0}")]
+    Malformed(String),
+    /// A limit that keeps a hostile source from eating memory or time.
+    #[error("more than {limit} {what}: refused")]
+    TooLarge { what: &'static str, limit: u64 },
+    /// Two sources that should be one kernel are not.
+    #[error("{0}")]
+    Disagreement(String),
+    /// The operating system said no.
+    #[error("{0}")]
+    Io(String),
+}
+
+/// Why a source gave no symbols: `source: place: cause`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Error {
+    source_name: Option<String>,
+    pub place: Place,
+    pub cause: Cause,
+}
+
+impl Error {
+    pub fn new(place: Place, cause: Cause) -> Self {
+        Self { source_name: None, place, cause }
+    }
+
+    /// A field at `offset` that can't be what it says.
+    pub fn malformed(offset: u64, cause: impl Into<String>) -> Self {
+        Self::new(Place::Offset(offset), Cause::Malformed(cause.into()))
+    }
+
+    pub fn too_large(what: &'static str, limit: u64) -> Self {
+        Self::new(Place::Whole, Cause::TooLarge { what, limit })
+    }
+
+    pub fn no_symbols(why: impl Into<String>) -> Self {
+        Self::new(Place::Whole, Cause::NoSymbols(why.into()))
+    }
+
+    pub fn io(error: &std::io::Error) -> Self {
+        Self::new(Place::Whole, Cause::Io(error.to_string()))
+    }
+
+    /// Names the file or process that the bytes came from. The first name given stays: it is the innermost.
+    #[must_use]
+    pub fn of(mut self, source_name: impl fmt::Display) -> Self {
+        self.source_name.get_or_insert_with(|| source_name.to_string());
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.source_name {
+            write!(out, "{}: ", name.escape_debug())?;
+        }
+        match self.place {
+            Place::Whole => {}
+            Place::Line(line) => write!(out, "line {line}: ")?,
+            Place::Offset(offset) => write!(out, "offset {offset:#x}: ")?,
+        }
+        write!(out, "{}", self.cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_with_file_place_and_cause() {
+        let error = Error::malformed(0x2a, "the token index points past its table").of("vmlinuz").of("outer");
+        assert_eq!(error.to_string(), "vmlinuz: offset 0x2a: the token index points past its table");
+        let newline = Error::no_symbols("empty").of("a\nb");
+        assert_eq!(newline.to_string().lines().count(), 1);
+    }
+}

@@ -1,0 +1,64 @@
+//! Which kernel a table belongs to.
+
+/// Release, build ID and banner of a kernel, as far as the source tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// `uname -r`, such as `6.12.43+deb13-cloud-amd64`.
+    pub release: Option<String>,
+    /// GNU build ID, lower-case hex.
+    pub build_id: Option<String>,
+    /// The line that the kernel prints first: `Linux version …`.
+    pub banner: Option<String>,
+}
+
+impl Identity {
+    /// The release inside a banner: its third word.
+    pub fn release_of_banner(banner: &str) -> Option<&str> {
+        banner.strip_prefix("Linux version ")?.split_whitespace().next()
+    }
+
+    /// What `self` and `other` both know and see differently, one phrase a field; empty when they can be one kernel.
+    pub fn disagreements(&self, other: &Identity) -> Vec<String> {
+        let fields = [
+            ("build ID", &self.build_id, &other.build_id),
+            ("release", &self.release, &other.release),
+            ("banner", &self.banner, &other.banner),
+        ];
+        fields
+            .into_iter()
+            .filter_map(|(field, ours, theirs)| match (ours, theirs) {
+                (Some(ours), Some(theirs)) if ours != theirs => {
+                    Some(format!("{field} {ours} against {theirs}"))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Fills what `self` lacks from `other`.
+    pub fn complete_from(&mut self, other: Identity) {
+        self.release = self.release.take().or(other.release);
+        self.build_id = self.build_id.take().or(other.build_id);
+        self.banner = self.banner.take().or(other.banner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_is_the_third_word_of_the_banner() {
+        let banner = "Linux version 6.1.0-38-amd64 (debian-kernel@lists.debian.org) (gcc-12) #1 SMP";
+        assert_eq!(Identity::release_of_banner(banner), Some("6.1.0-38-amd64"));
+        assert_eq!(Identity::release_of_banner("Windows version 3"), None);
+    }
+
+    #[test]
+    fn only_fields_that_both_know_can_disagree() {
+        let image = Identity { release: Some("6.1.0".into()), build_id: Some("ab".into()), banner: None };
+        let memory = Identity { release: Some("6.2.0".into()), build_id: None, banner: Some("x".into()) };
+        assert_eq!(image.disagreements(&memory), ["release 6.1.0 against 6.2.0"]);
+        assert!(image.disagreements(&Identity::default()).is_empty());
+    }
+}
