@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Accelerate: which preempted vCPU runs at once in the micro pool, and why.
+ *
+ * Problem.   A vCPU that was stopped in critical guest-kernel code makes its siblings, or a packet, wait for
+ *            its next turn: tens of milliseconds for work of microseconds (paper, section 3).
+ * Mechanism. Two hints say that somebody waits (paper 4.1): a yield, and an interrupt on its way. A yield
+ *            starts a pass over the yielding vCPU's siblings; what it waits for decides how many are needed.
+ *
+ *              hint                              who is accelerated                      paper
+ *              yield, in a TLB shootdown         every preempted sibling                 4.2, first
+ *              yield, waiting for a lock         one preempted sibling in critical code  4.2, second
+ *              halt, waiting for a lock          likewise                                paravirtual locks
+ *              paravirtual yield to IPI target   every preempted sibling                 section 5
+ *              reschedule IPI                    its recipient, if preempted             4.2, last
+ *              call-function IPI                 its recipient, if preempted             section 5
+ *              device interrupt (vIRQ)           its recipient, if preempted             4.2, third
+ *
+ *            A recipient that is blocked needs no micro slice: waking it boosts it (fair_share.h). One that
+ *            was preempted gets no boost from a wake-up, because it never slept: the mixed case (paper 4.1).
+ *            After its micro slice a vCPU always goes back to the normal pool (section 5).
+ * Limits.    Each micro pCPU queues at most one vCPU (section 5); one pass at a time per VM. Guest user code
+ *            is never accelerated for its own sake (4.4), and a guest whose symbols or slide are unknown is
+ *            never accelerated.
+ */
+#ifndef POLICY_ACCELERATE_H
+#define POLICY_ACCELERATE_H
+
+#include "classify.h"
+
+struct accelerate_config {
+	u32 micro_queue_max;   /* vCPUs queued per micro pCPU; the paper's limit is 1 */
+	u32 retry_max;	       /* requests in a row after a slice that ended too early; the paper: 0 */
+	u32 call_function_ipi; /* 1: a call-function IPI accelerates its recipient before the sender yields */
+	u32 reserved;
+};
+
+/* ---- A yield: is it a hint, and for whom? ---- */
+
+struct yield_observation {
+	u32 cause;		/* enum yield_cause */
+	u32 guest_class;	/* enum guest_class at the yielding vCPU's instruction pointer */
+	u32 interrupts_enabled; /* the guest's RFLAGS.IF; tells a lock's HLT from the idle loop's */
+	u32 micro_pcpu_count;	/* present size of the micro pool */
+	u32 pass_active;	/* another pCPU is making a pass over this VM */
+	u32 reserved;
+};
+
+enum pass_scope {
+	PASS_NONE = 0,
+	PASS_ONE_CRITICAL = 1,	/* the first preempted sibling found in critical code */
+	PASS_ALL_PREEMPTED = 2, /* every preempted sibling */
+};
+
+enum yield_reason {
+	YIELD_STARTS_PASS = 0,
+	YIELD_NO_MICRO_POOL = 1, /* the pool is empty: only counted, for Algorithm 1 */
+	YIELD_PASS_ACTIVE = 2,	 /* one pass at a time per VM */
+	YIELD_IDLE = 3,		 /* the guest has nothing to do */
+	YIELD_NOT_CRITICAL = 4,	 /* user code, or kernel code that nobody waits for */
+	YIELD_UNKNOWN = 5,	 /* no symbols or no slide for this guest */
+	YIELD_REASON_COUNT = 6,
+};
+
+struct yield_decision {
+	u32 scope;  /* enum pass_scope */
+	u32 cause;  /* enum cause, for every acceleration of this pass */
+	u32 reason; /* enum yield_reason */
+	u32 reserved;
+};
+
+/* A yield is of the TLB, lock or halt kind; CAUSE_NONE if nobody's help would end the wait. */
+POLICY u32 yield_cause_of_wait(const struct yield_observation *seen)
+{
+	if (seen->guest_class == GUEST_CLASS_UNKNOWN || seen->guest_class == GUEST_CLASS_USER)
+		return CAUSE_NONE;
+	/* The hypercall is made only when an IPI's target was preempted: where it was made adds nothing. */
+	if (seen->cause == YIELD_IPI_WAIT)
+		return CAUSE_PV_YIELD;
+	if (seen->cause == YIELD_HLT) {
+		/*
+		 * With interrupts disabled only a paravirtual lock's kick can end a HLT, so this is no idle loop,
+		 * even though both execute the same instruction (Linux, arch/x86/kernel/kvm.c: kvm_wait).
+		 */
+		if (seen->guest_class == GUEST_CLASS_LOCK_WAITER || !seen->interrupts_enabled)
+			return CAUSE_LOCK_HALT;
+		return CAUSE_NONE;
+	}
+	if (seen->guest_class == GUEST_CLASS_TLB_SHOOTDOWN)
+		return CAUSE_TLB_YIELD;
+	/* Spinning inside critical code: waiting for a second lock with the first one held. */
+	if (seen->guest_class == GUEST_CLASS_LOCK_WAITER || class_is_critical(seen->guest_class))
+		return CAUSE_LOCK_YIELD;
+	return CAUSE_NONE;
+}
+
+POLICY u32 yield_reason_without_cause(const struct yield_observation *seen)
+{
+	if (seen->guest_class == GUEST_CLASS_UNKNOWN)
+		return YIELD_UNKNOWN;
+	if (seen->guest_class == GUEST_CLASS_IDLE || seen->cause == YIELD_HLT)
+		return YIELD_IDLE;
+	return YIELD_NOT_CRITICAL;
+}
+
+POLICY struct yield_decision decide_on_yield(const struct yield_observation *seen)
+{
+	struct yield_decision decision = {.scope = PASS_NONE, .cause = yield_cause_of_wait(seen)};
+
+	if (decision.cause == CAUSE_NONE) {
+		decision.reason = yield_reason_without_cause(seen);
+	} else if (seen->micro_pcpu_count == 0) {
+		decision.reason = YIELD_NO_MICRO_POOL;
+	} else if (seen->pass_active) {
+		decision.reason = YIELD_PASS_ACTIVE;
+	} else {
+		u32 needs_all = decision.cause == CAUSE_TLB_YIELD || decision.cause == CAUSE_PV_YIELD;
+
+		decision.scope = needs_all ? PASS_ALL_PREEMPTED : PASS_ONE_CRITICAL;
+		decision.reason = YIELD_STARTS_PASS;
+	}
+	return decision;
+}
+
+/* ---- A pass: is this sibling one of those that are needed? ---- */
+
+struct sibling_observation {
+	u32 state;	     /* enum vcpu_state */
+	u32 preempted;	     /* runnable because the host took its pCPU away */
+	u32 yielded;	     /* it gave its pCPU up itself: it waits too, running it wouldn't help */
+	u32 guest_class;     /* enum guest_class where it was stopped */
+	u32 requested_count; /* siblings that this pass has requested so far */
+	u32 reserved;
+};
+
+enum sibling_decision {
+	SIBLING_REQUEST = 0,	       /* ask the micro pool for it */
+	SIBLING_NOT_PREEMPTED = 1,     /* running, or blocked */
+	SIBLING_ALREADY_REQUESTED = 2, /* pending, or in the micro pool: help is on its way */
+	SIBLING_NOT_CRITICAL = 3,
+	SIBLING_YIELDED = 4,
+	SIBLING_PASS_DONE = 5, /* a lock needs only one: the pass ends here */
+	SIBLING_DECISION_COUNT = 6,
+};
+
+POLICY u32 decide_on_sibling(u32 scope, const struct sibling_observation *sibling)
+{
+	if (scope == PASS_NONE)
+		return SIBLING_PASS_DONE;
+	if (scope == PASS_ONE_CRITICAL && sibling->requested_count > 0)
+		return SIBLING_PASS_DONE;
+	if (sibling->state == VCPU_PENDING || sibling->state == VCPU_MICRO)
+		return SIBLING_ALREADY_REQUESTED;
+	if (sibling->state != VCPU_RUNNABLE)
+		return SIBLING_NOT_PREEMPTED;
+	/* A TLB shootdown needs every sibling that isn't running, however it left its pCPU. */
+	if (scope == PASS_ALL_PREEMPTED)
+		return SIBLING_REQUEST;
+	if (sibling->yielded)
+		return SIBLING_YIELDED;
+	if (!sibling->preempted)
+		return SIBLING_NOT_PREEMPTED;
+	return class_is_critical(sibling->guest_class) ? SIBLING_REQUEST : SIBLING_NOT_CRITICAL;
+}
+
+/* After the pass: does the spinner's own yield go ahead? */
+enum spinner_decision {
+	SPINNER_YIELDS = 0,
+	SPINNER_KEEPS_SPINNING = 1, /* help is on its way: the wait will be shorter than a yield */
+};
+
+struct spinner_observation {
+	u32 cause;	  /* enum yield_cause; who halted can't keep spinning */
+	u32 helped_count; /* siblings that this pass requested, or found requested already */
+};
+
+POLICY u32 decide_on_spinner(const struct spinner_observation *spinner)
+{
+	return spinner->cause == YIELD_PLE && spinner->helped_count > 0 ? SPINNER_KEEPS_SPINNING
+									: SPINNER_YIELDS;
+}
+
+/* ---- An interrupt: is its recipient worth a micro slice? ---- */
+
+struct interrupt_observation {
+	u32 kind;	     /* enum interrupt_kind */
+	u32 recipient_state; /* enum vcpu_state */
+	u32 micro_pcpu_count;
+	u32 guest_known; /* its symbols and slide are known; an unknown guest is scheduled normally */
+};
+
+enum interrupt_reason {
+	INTERRUPT_REQUESTS = 0,
+	INTERRUPT_NOT_URGENT = 1,	 /* a timer, or of an unknown kind */
+	INTERRUPT_RECIPIENT_RUNNING = 2, /* handled at once */
+	INTERRUPT_RECIPIENT_BLOCKED = 3, /* its wake-up is boosted in the normal pool */
+	INTERRUPT_ALREADY_REQUESTED = 4,
+	INTERRUPT_NO_MICRO_POOL = 5,
+	INTERRUPT_GUEST_UNKNOWN = 6,
+	INTERRUPT_REASON_COUNT = 7,
+};
+
+struct interrupt_decision {
+	u32 cause;  /* enum cause; CAUSE_NONE: leave the recipient where it is */
+	u32 reason; /* enum interrupt_reason */
+};
+
+POLICY u32 interrupt_cause(const struct accelerate_config *config, u32 kind)
+{
+	if (kind == INTERRUPT_VIRQ)
+		return CAUSE_VIRQ;
+	if (kind == INTERRUPT_IPI_RESCHEDULE)
+		return CAUSE_RESCHED_IPI;
+	if (kind == INTERRUPT_IPI_CALL_FUNCTION && config->call_function_ipi)
+		return CAUSE_CALL_FUNCTION_IPI;
+	return CAUSE_NONE;
+}
+
+POLICY struct interrupt_decision decide_on_interrupt(const struct accelerate_config *config,
+						     const struct interrupt_observation *seen)
+{
+	struct interrupt_decision decision = {.cause = CAUSE_NONE};
+	u32 cause = interrupt_cause(config, seen->kind);
+
+	if (cause == CAUSE_NONE) {
+		decision.reason = INTERRUPT_NOT_URGENT;
+	} else if (!seen->guest_known) {
+		decision.reason = INTERRUPT_GUEST_UNKNOWN;
+	} else if (seen->recipient_state == VCPU_BLOCKED) {
+		decision.reason = INTERRUPT_RECIPIENT_BLOCKED;
+	} else if (seen->recipient_state == VCPU_RUNNING || seen->recipient_state == VCPU_MICRO) {
+		decision.reason = INTERRUPT_RECIPIENT_RUNNING;
+	} else if (seen->recipient_state == VCPU_PENDING) {
+		decision.reason = INTERRUPT_ALREADY_REQUESTED;
+	} else if (seen->micro_pcpu_count == 0) {
+		decision.reason = INTERRUPT_NO_MICRO_POOL;
+	} else {
+		decision.cause = cause;
+		decision.reason = INTERRUPT_REQUESTS;
+	}
+	return decision;
+}
+
+/* ---- A request: has this micro pCPU room for it? ---- */
+
+enum placement_decision {
+	PLACEMENT_QUEUE = 0,
+	PLACEMENT_FULL = 1,	/* the limit of section 5: try the next micro pCPU, or give the request up */
+	PLACEMENT_AFFINITY = 2, /* the vCPU may not run there */
+	PLACEMENT_DECISION_COUNT = 3,
+};
+
+struct placement_observation {
+	u32 queued_count; /* vCPUs that wait for this micro pCPU; the one that runs isn't one of them */
+	u32 affinity_allows;
+};
+
+POLICY u32 decide_on_placement(const struct accelerate_config *config,
+			       const struct placement_observation *pcpu)
+{
+	if (!pcpu->affinity_allows)
+		return PLACEMENT_AFFINITY;
+	return pcpu->queued_count < config->micro_queue_max ? PLACEMENT_QUEUE : PLACEMENT_FULL;
+}
+
+/* ---- The end of a micro slice: always back to the normal pool; was it worth it? ---- */
+
+enum micro_slice_outcome {
+	MICRO_SLICE_SERVED = 0,		/* the interrupt was handled, the critical code left */
+	MICRO_SLICE_STILL_CRITICAL = 1, /* stopped inside critical code again */
+	MICRO_SLICE_UNHANDLED = 2,	/* the interrupt that it was accelerated for is still pending */
+	MICRO_SLICE_BLOCKED = 3,	/* it went to sleep by itself: nothing was left to do */
+	MICRO_SLICE_OUTCOME_COUNT = 4,
+};
+
+struct micro_slice_observation {
+	u32 guest_class;       /* enum guest_class where the slice ended */
+	u32 interrupt_pending; /* not yet taken by the guest */
+	u32 blocked;	       /* it halted before the slice was over */
+	u32 retry_count;       /* requests in a row that ended too early */
+};
+
+struct micro_slice_decision {
+	u32 outcome; /* enum micro_slice_outcome */
+	u32 retry;   /* 1: request it again, once it is back in the normal pool */
+};
+
+POLICY struct micro_slice_decision decide_after_micro_slice(const struct accelerate_config *config,
+							    const struct micro_slice_observation *seen)
+{
+	struct micro_slice_decision decision = {.outcome = MICRO_SLICE_SERVED};
+
+	if (seen->blocked)
+		decision.outcome = MICRO_SLICE_BLOCKED;
+	else if (seen->interrupt_pending)
+		decision.outcome = MICRO_SLICE_UNHANDLED;
+	else if (class_is_critical(seen->guest_class))
+		decision.outcome = MICRO_SLICE_STILL_CRITICAL;
+
+	decision.retry =
+	    (decision.outcome == MICRO_SLICE_UNHANDLED || decision.outcome == MICRO_SLICE_STILL_CRITICAL) &&
+	    seen->retry_count < config->retry_max;
+	return decision;
+}
+
+#endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Fair share: the normal pool's proportional share among VMs.
+ *
+ * Problem.   Tenants pay for VMs, not for vCPUs: a VM with many busy vCPUs may not outweigh one with few, and
+ *            time spent in the micro pool must not be a gift.
+ * Mechanism. Virtual time, one clock per vCPU: whoever is furthest behind runs next. A VM's weight is split
+ *            over its active vCPUs (as Xen's credit scheduler does with credits), and running moves a vCPU's
+ *            clock by the time it ran, the heavier the slower. Micro slices are charged like any other.
+ * Formula.   vcpu_weight = vm_weight * SHARE_SCALE / active_vcpu_count     (at least 1)
+ *            charge      = ran_ns * WEIGHT_DEFAULT * SHARE_SCALE / vcpu_weight
+ *            A vCPU that slept comes back no further behind than lag_max_ns: sleeping isn't saving.
+ *            Boost: one that was blocked and isn't ahead of the pool's clock runs first when it wakes (Xen's
+ *            BOOST: it probably wakes to handle an interrupt), for at most boost_slice_ns.
+ * Limits.    Shares hold over seconds, not within a slice. ran_ns is cut at RAN_MAX_NS, so nothing overflows.
+ */
+#ifndef POLICY_FAIR_SHARE_H
+#define POLICY_FAIR_SHARE_H
+
+#include "types.h"
+
+#define WEIGHT_DEFAULT 100u /* of cgroup v2's cpu.weight */
+#define WEIGHT_MAX 10000u
+#define SHARE_SCALE 1024u
+#define RAN_MAX_NS 10000000000ull /* 10 s: sched_ext's watchdog acts before that */
+
+struct fair_share_config {
+	u64 slice_ns;	    /* the paper's baseline: 30 ms */
+	u64 boost_slice_ns; /* a boosted vCPU is preempted after this; 0: no boost */
+	u64 lag_max_ns;	    /* virtual time that a sleeper may be behind when it wakes */
+};
+
+/* The weight of one of a VM's active vCPUs, in units of 1/SHARE_SCALE. */
+POLICY u64 vcpu_weight(u32 vm_weight, u32 active_vcpu_count)
+{
+	u64 weight = vm_weight ? vm_weight : WEIGHT_DEFAULT;
+
+	if (weight > WEIGHT_MAX)
+		weight = WEIGHT_MAX;
+	weight = weight * SHARE_SCALE / (active_vcpu_count ? active_vcpu_count : 1);
+	return weight ? weight : 1;
+}
+
+/* Virtual time that running for ran_ns costs a vCPU of this weight. */
+POLICY u64 charge(u64 ran_ns, u64 weight)
+{
+	u64 ran = ran_ns < RAN_MAX_NS ? ran_ns : RAN_MAX_NS;
+
+	/* 10^10 * 100 * 1024 < 2^50: the product fits. */
+	return ran * WEIGHT_DEFAULT * SHARE_SCALE / (weight ? weight : 1);
+}
+
+/* Is a earlier than b? Clocks may wrap: the difference is what counts. */
+POLICY u32 vtime_before(u64 a, u64 b)
+{
+	return (s64)(a - b) < 0;
+}
+
+struct wakeup_observation {
+	u64 pool_vtime_ns; /* the normal pool's clock: of the vCPU that was chosen last */
+	u64 vcpu_vtime_ns;
+	u32 was_blocked; /* it slept; 0: it was preempted, or moved */
+	u32 reserved;
+};
+
+struct wakeup_decision {
+	u64 vtime_ns; /* the vCPU's clock from now on */
+	u64 slice_ns;
+	u32 boost; /* 1: before all that aren't boosted */
+	u32 reserved;
+};
+
+POLICY struct wakeup_decision decide_on_wakeup(const struct fair_share_config *config,
+					       const struct wakeup_observation *seen)
+{
+	u64 earliest = seen->pool_vtime_ns - config->lag_max_ns;
+	struct wakeup_decision decision = {.vtime_ns = seen->vcpu_vtime_ns, .slice_ns = config->slice_ns};
+
+	if (vtime_before(decision.vtime_ns, earliest))
+		decision.vtime_ns = earliest;
+	if (seen->was_blocked && config->boost_slice_ns &&
+	    !vtime_before(seen->pool_vtime_ns, decision.vtime_ns)) {
+		decision.boost = 1;
+		decision.slice_ns = config->boost_slice_ns;
+	}
+	return decision;
+}
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Pool size: how many pCPUs are micro-sliced (paper 4.3, Algorithm 1, exactly as printed).
+ *
+ * Problem.   A micro-sliced pCPU that nobody needs is capacity lost; too few of them and a shootdown that
+ *            needs all siblings waits for the slowest. The right number follows the load.
+ * Mechanism. Every epoch starts a profile phase: with 0, 1, 2 … limit micro pCPUs for one profile interval
+ *            each, count the urgent events, then keep the best number for the rest of the epoch. Lock and
+ *            device waits are served by one pCPU, so their profile phase ends early; only inter-processor
+ *            interrupts are worth the whole search.
+ * Formula.   next(count):  no urgent event with 0   -> 0, for an epoch
+ *                          with 0, IPIs dominate    -> 1, and go on profiling
+ *                          with 0, PLEs or IRQs do  -> 1, for an epoch
+ *                          count < limit            -> count + 1
+ *                          count = limit            -> the count with the fewest IPIs, for an epoch
+ * Limits.    "IPIs dominate" is the paper's condition as printed (more than PLEs OR more than IRQs). Ties go
+ *            to the smaller pool: it costs the normal pool less. FindBest looks at all of urEvents, so the
+ *            best count may be 0.
+ */
+#ifndef POLICY_POOL_SIZE_H
+#define POLICY_POOL_SIZE_H
+
+#include "types.h"
+
+#define POOL_LIMIT_MAX 63u
+
+struct pool_size_config {
+	u64 profile_interval_ns; /* the paper's example: 10 ms */
+	u64 epoch_interval_ns;	 /* the paper's example: 1000 ms */
+	u32 limit;		 /* NUM_LIMIT_uCORES, at most POOL_LIMIT_MAX; 0 keeps the pool empty */
+	u32 reserved;
+};
+
+/* Urgent events of one interval, over all VMs: IPI waits, pause-loop exits, device interrupts. */
+struct urgent_events {
+	u64 ipi_count;
+	u64 ple_count;
+	u64 irq_count;
+};
+
+/* All zero is the state before the first step. */
+struct pool_size_state {
+	u32 profile_mode;
+	u32 micro_pcpu_count;
+	u64 ipi_count_at[POOL_LIMIT_MAX + 1]; /* of urEvents[n], what the search for the best n looks at */
+};
+
+enum pool_size_reason {
+	POOL_PROFILE_STARTS = 0,      /* lines 2-8 */
+	POOL_NO_URGENT_EVENTS = 1,    /* lines 16-20 */
+	POOL_IPI_DOMINANT = 2,	      /* lines 23-26 */
+	POOL_PLE_OR_IRQ_DOMINANT = 3, /* lines 27-31 */
+	POOL_PROFILE_GOES_ON = 4,     /* lines 32-33 */
+	POOL_BEST_FOUND = 5,	      /* lines 34-38 */
+	POOL_SIZE_REASON_COUNT = 6,
+};
+
+struct pool_size_decision {
+	u64 interval_ns; /* call again after this long */
+	u32 micro_pcpu_count;
+	u32 reason; /* enum pool_size_reason */
+};
+
+/* FindBestuCoreCnt: the count with the fewest IPI events. */
+POLICY u32 find_best_micro_pcpu_count(const struct pool_size_state *state, u32 limit)
+{
+	u32 best = 0;
+
+	for (u32 count = 1; count <= POOL_LIMIT_MAX; count++) {
+		if (count > limit)
+			break;
+		if (state->ipi_count_at[count] < state->ipi_count_at[best & POOL_LIMIT_MAX])
+			best = count;
+	}
+	return best;
+}
+
+/* One run of AdaptiveMicroSlicedCores. `seen`: what happened since the step before this one. */
+POLICY struct pool_size_decision step_pool_size(const struct pool_size_config *config,
+						struct pool_size_state *state,
+						const struct urgent_events *seen)
+{
+	struct pool_size_decision decision = {.interval_ns = config->profile_interval_ns};
+	u32 limit = config->limit < POOL_LIMIT_MAX ? config->limit : POOL_LIMIT_MAX;
+	u32 count = state->micro_pcpu_count < limit ? state->micro_pcpu_count : limit;
+	u32 epoch_starts = 0;
+
+	if (!state->profile_mode) {
+		count = 0;
+		state->profile_mode = 1;
+		decision.reason = POOL_PROFILE_STARTS;
+		goto out;
+	}
+
+	state->ipi_count_at[count & POOL_LIMIT_MAX] = seen->ipi_count;
+
+	if (limit == 0 || (count == 0 && !seen->ipi_count && !seen->ple_count && !seen->irq_count)) {
+		decision.reason = POOL_NO_URGENT_EVENTS;
+		epoch_starts = 1;
+	} else if (count == 0) {
+		count = 1;
+		if (seen->ipi_count > seen->ple_count || seen->ipi_count > seen->irq_count) {
+			decision.reason = POOL_IPI_DOMINANT;
+		} else {
+			decision.reason = POOL_PLE_OR_IRQ_DOMINANT;
+			epoch_starts = 1;
+		}
+	} else if (count < limit) {
+		count++;
+		decision.reason = POOL_PROFILE_GOES_ON;
+	} else {
+		count = find_best_micro_pcpu_count(state, limit);
+		decision.reason = POOL_BEST_FOUND;
+		epoch_starts = 1;
+	}
+
+	if (epoch_starts) {
+		state->profile_mode = 0;
+		decision.interval_ns = config->epoch_interval_ns;
+	}
+out:
+	state->micro_pcpu_count = count;
+	decision.micro_pcpu_count = count;
+	return decision;
+}
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Record: (observation, decision) pairs, so that a run of the real scheduler can be replayed elsewhere.
+ *
+ * Problem.   "The simulator runs the same policy" is a claim until somebody compares the decisions.
+ * Mechanism. The real host writes one record per decision. A replay (crates/policy) makes each decision again
+ *            from its observation and compares, bit for bit. A record holds all that its decision depended on.
+ * Limits.    Records are little-endian, of one fixed size; RECORD_VERSION changes with any field of them.
+ */
+#ifndef POLICY_RECORD_H
+#define POLICY_RECORD_H
+
+#include "accelerate.h"
+#include "fair_share.h"
+#include "pool_size.h"
+
+#define RECORD_VERSION 1u
+
+enum record_kind {
+	RECORD_CLASSIFY = 0,
+	RECORD_YIELD = 1,
+	RECORD_SIBLING = 2,
+	RECORD_SPINNER = 3,
+	RECORD_INTERRUPT = 4,
+	RECORD_PLACEMENT = 5,
+	RECORD_MICRO_SLICE = 6,
+	RECORD_WAKEUP = 7,
+	RECORD_POOL_SIZE = 8,
+	RECORD_KIND_COUNT = 9,
+};
+
+struct classify_record {
+	u64 rip;
+	struct guest_layout layout;
+	u32 code_id; /* which guest_code, of those at the head of the recording */
+	u32 guest_class;
+};
+
+struct sibling_record {
+	struct sibling_observation seen;
+	u32 scope;
+	u32 decision;
+};
+
+struct spinner_record {
+	struct spinner_observation seen;
+	u32 decision;
+	u32 reserved;
+};
+
+struct yield_record {
+	struct yield_observation seen;
+	struct yield_decision decision;
+};
+
+struct interrupt_record {
+	struct accelerate_config config;
+	struct interrupt_observation seen;
+	struct interrupt_decision decision;
+};
+
+struct placement_record {
+	struct accelerate_config config;
+	struct placement_observation seen;
+	u32 decision;
+	u32 reserved;
+};
+
+struct micro_slice_record {
+	struct accelerate_config config;
+	struct micro_slice_observation seen;
+	struct micro_slice_decision decision;
+};
+
+struct wakeup_record {
+	struct fair_share_config config;
+	struct wakeup_observation seen;
+	struct wakeup_decision decision;
+};
+
+/* The state before the step is that of the step before it: steps are replayed in order, from an empty state.
+ */
+struct pool_size_record {
+	struct pool_size_config config;
+	struct urgent_events seen;
+	struct pool_size_decision decision;
+};
+
+struct record {
+	u64 at_ns; /* the host's monotonic clock */
+	u32 kind;  /* enum record_kind */
+	u32 vcpu;  /* the vCPU that it is about, as the host numbers them; 0: none */
+	union {
+		struct classify_record classify;
+		struct yield_record yield;
+		struct sibling_record sibling;
+		struct spinner_record spinner;
+		struct interrupt_record interrupt;
+		struct placement_record placement;
+		struct micro_slice_record micro_slice;
+		struct wakeup_record wakeup;
+		struct pool_size_record pool_size;
+	};
+};
+
+_Static_assert(sizeof(struct record) == 88, "records have one fixed size: change RECORD_VERSION with it");
+
+#endif

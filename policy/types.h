@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The words that every policy shares.
+ *
+ * Policy code is portable C that calls nothing: values in, a decision out. The same headers are compiled into
+ * the BPF scheduler (bpf/) and natively (crates/policy) for the simulator, so they hold no kernel types, no
+ * conditionals, no floats; every loop is bounded by a constant and every division is guarded.
+ *
+ * The integer typedefs are the kernel's own, letter for letter, so that C11 accepts both in one file.
+ */
+#ifndef POLICY_TYPES_H
+#define POLICY_TYPES_H
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long s64;
+
+/* BPF can't return a struct from a real call, so every policy function is inlined into its caller. */
+#define POLICY static inline __attribute__((always_inline, unused))
+
+/*
+ * What the code at a guest instruction pointer is doing (paper, Table 3). The numbers are part of the format
+ * of BPF maps and recordings: append, never renumber. crates/symbols::GuestClass has the same codes.
+ */
+enum guest_class {
+	GUEST_CLASS_UNKNOWN = 0,       /* no symbols, no slide yet, or outside the kernel's text */
+	GUEST_CLASS_USER = 1,	       /* user mode: never critical (paper 4.4, limitations) */
+	GUEST_CLASS_KERNEL_OTHER = 2,  /* kernel text that Table 3 doesn't name */
+	GUEST_CLASS_LOCK_HOLDER = 3,   /* inside, or leaving, a critical section */
+	GUEST_CLASS_LOCK_WAITER = 4,   /* spinning for a lock */
+	GUEST_CLASS_TLB_SHOOTDOWN = 5, /* sending, awaiting or serving a cross-call or TLB flush */
+	GUEST_CLASS_RESCHED_IPI = 6,   /* sending or serving a reschedule IPI, waking a thread */
+	GUEST_CLASS_IRQ_HANDLER = 7,   /* in an interrupt handler or softirq */
+	GUEST_CLASS_IDLE = 8,	       /* the idle loop */
+	GUEST_CLASS_COUNT = 9,
+};
+
+/* Why a vCPU gives up its pCPU, or can't go on. */
+enum yield_cause {
+	YIELD_PLE = 0,	    /* pause-loop exit: the guest spins */
+	YIELD_HLT = 1,	    /* HLT exit: idle, or a paravirtual lock's slow path */
+	YIELD_IPI_WAIT = 2, /* paravirtual yield towards a preempted IPI target */
+	YIELD_CAUSE_COUNT = 3,
+};
+
+/* What an interrupt that is about to be delivered to a vCPU means to its guest. */
+enum interrupt_kind {
+	INTERRUPT_OTHER = 0, /* not recognised: never accelerated */
+	INTERRUPT_IPI_RESCHEDULE = 1,
+	INTERRUPT_IPI_CALL_FUNCTION = 2, /* to many or one: TLB shootdowns and cross-calls */
+	INTERRUPT_VIRQ = 3,		 /* from a device */
+	INTERRUPT_TIMER = 4,		 /* the vCPU's own timer */
+	INTERRUPT_KIND_COUNT = 5,
+};
+
+/* Where a vCPU is, as its host's scheduler sees it. */
+enum vcpu_state {
+	VCPU_BLOCKED = 0,  /* waits for an event: halted */
+	VCPU_RUNNABLE = 1, /* waits for a pCPU of the normal pool */
+	VCPU_RUNNING = 2,  /* on a pCPU of the normal pool */
+	VCPU_PENDING = 3,  /* runnable, and requested for the micro pool */
+	VCPU_MICRO = 4,	   /* on a pCPU of the micro pool */
+	VCPU_STATE_COUNT = 5,
+};
+
+/* Why a vCPU is accelerated: what gets counted, and one row each of every report. */
+enum cause {
+	CAUSE_NONE = 0,
+	CAUSE_TLB_YIELD = 1,	     /* a sibling waits in a TLB shootdown or cross-call (paper 4.2, first) */
+	CAUSE_LOCK_YIELD = 2,	     /* a sibling spins for a lock (paper 4.2, second) */
+	CAUSE_LOCK_HALT = 3,	     /* a sibling halted in a paravirtual lock's slow path */
+	CAUSE_PV_YIELD = 4,	     /* a sibling yielded by hypercall to a preempted IPI target */
+	CAUSE_RESCHED_IPI = 5,	     /* a reschedule IPI is on its way to it */
+	CAUSE_CALL_FUNCTION_IPI = 6, /* a call-function IPI is on its way to it */
+	CAUSE_VIRQ = 7,		     /* a device interrupt is on its way to it (paper 4.2, third) */
+	CAUSE_COUNT = 8,
+};
+
+#endif
