@@ -1,0 +1,316 @@
+//! Everything that a run depends on: host, virtual machines, guest kernels, workloads, scheduler, seed.
+//!
+//! Times are integer nanoseconds. Each default states its source; `docs/simulator.md` lists which were fitted.
+
+use serde::Serialize;
+
+pub const US: u64 = 1_000;
+pub const MS: u64 = 1_000_000;
+pub const S: u64 = 1_000_000_000;
+
+/// One run. The same value gives a byte-identical trace.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SimulationConfig {
+    pub seed: u64,
+    /// Simulated before measuring starts: caches, credits and queues reach their steady state.
+    pub warmup_ns: u64,
+    /// Simulated time that is measured.
+    pub duration_ns: u64,
+    pub host: HostConfig,
+    pub vms: Vec<VmConfig>,
+    pub scheduler: SchedulerKind,
+    /// Verify every invariant after each event (slower by about two).
+    pub check: bool,
+}
+
+/// The physical machine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HostConfig {
+    pub pcpus: usize,
+    /// pCPUs that share a last-level cache; consecutive numbers. 0: all of them.
+    pub llc_pcpus: usize,
+    /// Hardware threads per core; consecutive numbers. 1: no SMT.
+    pub smt_threads: usize,
+    /// Speed of a hardware thread, in 1/1000, while its SMT siblings are busy. 1000: no effect.
+    pub smt_busy_speed_permille: u32,
+    pub costs: CostModel,
+    pub ple: PleConfig,
+}
+
+/// What the host's own work costs. All overhead is accounted to the pCPU, none of it to the guest's progress.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CostModel {
+    /// Save and restore of a vCPU's state, scheduler included.
+    pub context_switch_ns: u64,
+    /// An exit to the hypervisor and back into the same vCPU.
+    pub exit_ns: u64,
+    /// From the moment an interrupt is sent until a running target begins its handler.
+    pub ipi_delivery_ns: u64,
+    /// Longest extra time a vCPU needs after others ran on its pCPU, because it finds the caches cold.
+    pub cache_refill_max_ns: u64,
+    /// How long others must run until the caches hold nothing of this vCPU (the cost grows linearly until then).
+    pub cache_displace_ns: u64,
+    /// Extra refill when the vCPU comes back on a pCPU of another LLC.
+    pub llc_migration_ns: u64,
+}
+
+/// Pause-loop exiting.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PleConfig {
+    pub enabled: bool,
+    /// Spinning time after which a pause loop exits.
+    pub window_ns: u64,
+    /// Two PAUSEs further apart than this don't belong to one loop (spin loops of the guest are always tighter).
+    pub gap_ns: u64,
+}
+
+/// A virtual machine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct VmConfig {
+    pub name: String,
+    pub vcpus: usize,
+    /// Proportional share, 256 is the default as in Xen.
+    pub weight: u32,
+    /// pCPUs its vCPUs may run on; empty: all. (A micro pool may accelerate beyond it, as the paper's prototype does.)
+    pub affinity: Vec<usize>,
+    pub kernel: GuestKernelConfig,
+    pub workloads: Vec<WorkloadConfig>,
+    pub nic: Option<NicConfig>,
+}
+
+/// The guest's operating system.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GuestKernelConfig {
+    pub symbols: SymbolTable,
+    /// Kind of the locks that don't say otherwise.
+    pub lock_kind: LockKind,
+    /// PV locks: spinning time before the waiter halts (SPIN_THRESHOLD = 2^15 iterations).
+    pub pv_spin_ns: u64,
+    pub tick_hz: u32,
+    /// Time slice of guest threads that share a vCPU.
+    pub thread_slice_ns: u64,
+    /// PV TLB flush: vCPUs that are known preempted are flushed on entry instead of by IPI.
+    pub pv_tlb_flush: bool,
+    /// Handler of a TLB-flush or other call-function IPI.
+    pub call_function_handler_ns: u64,
+    /// Handler of a reschedule IPI.
+    pub reschedule_handler_ns: u64,
+    pub tick_handler_ns: u64,
+    /// Switch between two guest threads, or from idle.
+    pub thread_switch_ns: u64,
+    pub locks: Vec<LockConfig>,
+}
+
+/// Which symbol table gives instruction pointers their meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum SymbolTable {
+    /// Linux 4.4, the paper's guests.
+    Linux44,
+    /// A kernel of today (6.12 to 7.x).
+    LinuxModern,
+}
+
+/// How a waiter waits. See `guest/lock.rs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub enum LockKind {
+    /// Test-and-set: any running waiter may win.
+    TestAndSet,
+    /// Ticket: strictly first come, first served, waiters spin.
+    Ticket,
+    /// Ticket whose waiters halt after `pv_spin_ns` and are kicked in turn.
+    PvTicket,
+    /// Queued (MCS): first come, first served, waiters spin.
+    Queued,
+    /// Queued whose waiters halt after `pv_spin_ns`; the head is kicked at unlock, and a running vCPU may steal.
+    PvQueued,
+    /// Sleeping lock (mutex, rwsem): waiters block in the guest's scheduler at once.
+    Sleeping,
+}
+
+/// A named kernel lock.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LockConfig {
+    pub name: String,
+    pub kind: Option<LockKind>,
+    /// Interrupts stay off while it is waited for and held.
+    pub irqs_off: bool,
+    /// How many instances there are (e.g. one per vCPU or hash bucket); each use picks one at random.
+    pub instances: usize,
+    /// Function that holds it: where the instruction pointer is inside the critical section.
+    pub symbol: String,
+}
+
+/// Threads of one program in a VM.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WorkloadConfig {
+    pub name: String,
+    pub threads: usize,
+    /// All threads start on this vCPU and stay; None: spread round-robin, wake-up placement may move them.
+    pub pinned_vcpu: Option<usize>,
+    /// Threads share one address space (shootdowns reach all vCPUs that run it).
+    pub shared_address_space: bool,
+    pub program: Vec<Phase>,
+    /// Work of one whole run, in `Progress` units: turns a rate into an execution time. 0: rate only.
+    pub run_units: u64,
+    /// Unit of progress, for people ("messages", "compilations").
+    pub unit: String,
+    /// Nice-like weight inside the guest; only 1 is implemented by the guest scheduler's round robin.
+    pub background: bool,
+}
+
+/// A step of a program. Programs repeat for ever.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub enum Phase {
+    /// User-mode work. `cache_sensitive_permille` scales the refill cost (0: streaming or tiny, 1000: the full cost).
+    Compute {
+        duration: Duration,
+    },
+    /// Kernel-mode work outside any lock, in `symbol`.
+    Kernel {
+        duration: Duration,
+        symbol: String,
+    },
+    /// Acquire, hold, release.
+    Lock {
+        lock: String,
+        hold: Duration,
+    },
+    /// Remote TLB shootdown: IPI to every vCPU that runs this address space, spin until all acknowledged.
+    Shootdown {
+        prepare: Duration,
+    },
+    /// Wait until `count` threads of this workload arrived; 0: all threads.
+    Barrier {
+        name: String,
+        count: usize,
+    },
+    /// Block; the timer or device wakes the thread.
+    Sleep {
+        duration: Duration,
+    },
+    /// Put an item in a bounded queue, waking one receiver; blocks while full.
+    Send {
+        queue: String,
+        capacity: usize,
+    },
+    /// Take an item; blocks while empty.
+    Receive {
+        queue: String,
+    },
+    /// Block until the NIC has data for this VM, consume it.
+    NetworkReceive,
+    /// Create a short-lived child or exec: runqueue lock plus a wake-up on the idlest vCPU.
+    Spawn,
+    /// Count finished work.
+    Progress {
+        units: u64,
+    },
+    Repeat {
+        count: u64,
+        body: Vec<Phase>,
+    },
+    /// Run `body` with this probability in 1/1000.
+    Sometimes {
+        permille: u32,
+        body: Vec<Phase>,
+    },
+    /// sched_yield of the guest thread.
+    YieldThread,
+}
+
+/// A distribution of times.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub enum Duration {
+    Constant {
+        ns: u64,
+    },
+    Uniform {
+        min_ns: u64,
+        max_ns: u64,
+    },
+    Exponential {
+        mean_ns: u64,
+    },
+    /// `sigma_permille` / 1000 is the standard deviation of the logarithm.
+    LogNormal {
+        median_ns: u64,
+        sigma_permille: u32,
+    },
+    /// A share of `tail_permille` / 1000 takes `tail_ns` on average (exponential), the rest `body_ns` (exponential).
+    TwoPoint {
+        body_ns: u64,
+        tail_ns: u64,
+        tail_permille: u32,
+    },
+}
+
+/// A virtual NIC and the stream that arrives at it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NicConfig {
+    /// vCPU that gets its interrupts.
+    pub vcpu: usize,
+    pub stream: Stream,
+    pub irq_handler_ns: u64,
+    /// Softirq time per packet (or aggregate).
+    pub softirq_per_packet_ns: u64,
+    /// User-space time of the reader per packet.
+    pub reader_per_packet_ns: u64,
+    /// Packets that the ring holds; further ones are dropped.
+    pub ring_packets: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub enum Stream {
+    /// The sender keeps at most `window_bytes` unacknowledged.
+    Tcp { link_mbps: u64, window_bytes: u64, packet_bytes: u64, round_trip_ns: u64 },
+    /// Constant rate, jitter measured as RFC 3550.
+    Udp { rate_mbps: u64, packet_bytes: u64 },
+}
+
+/// Who decides on the host.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub enum SchedulerKind {
+    Credit(CreditConfig),
+    MicroSliced(MicroSlicedConfig),
+    Eevdf(EevdfConfig),
+}
+
+/// Xen 4.7's credit scheduler.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CreditConfig {
+    pub slice_ns: u64,
+    pub tick_ns: u64,
+    /// A vCPU that ran for less isn't preempted or rescheduled, yields included (`sched_ratelimit_us`).
+    pub ratelimit_ns: u64,
+    /// Wake-ups of vCPUs within their share preempt (BOOST).
+    pub boost: bool,
+}
+
+/// The project's scheduler, through `policy/`. The normal pool is the credit scheduler, as in the paper's prototype.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MicroSlicedConfig {
+    pub normal: CreditConfig,
+    pub micro_slice_ns: u64,
+    pub pool: PoolSize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum PoolSize {
+    Static {
+        pcpus: usize,
+    },
+    /// Algorithm 1.
+    Auto {
+        limit: usize,
+        profile_interval_ns: u64,
+        epoch_interval_ns: u64,
+    },
+}
+
+/// Linux EEVDF with KVM's directed yield.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EevdfConfig {
+    pub base_slice_ns: u64,
+    pub tick_ns: u64,
+    pub directed_yield: bool,
+}

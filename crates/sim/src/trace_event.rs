@@ -1,0 +1,186 @@
+//! What a run tells its observer, as it happens.
+
+use serde::Serialize;
+
+/// Index over all VMs, in the order of the configuration.
+pub type VcpuId = u32;
+pub type PcpuId = u32;
+pub type VmId = u32;
+pub type LockId = u32;
+pub type ThreadId = u32;
+
+/// Why a vCPU left its pCPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// Pause-loop exit that ended in a yield.
+    Ple,
+    /// PV yield hypercall (after sending an IPI).
+    IpiWait,
+    /// The idle guest halted.
+    Hlt,
+    /// A PV lock waiter halted.
+    LockHlt,
+    SliceExpired,
+    Preempted,
+    /// The micro slice ended, the vCPU goes back to the normal pool.
+    MicroSliceEnded,
+}
+
+/// Why a vCPU was accelerated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AccelerationCause {
+    LockYield,
+    IpiYield,
+    RescheduleIpi,
+    Virq,
+    LockHlt,
+}
+
+/// Class of an instruction pointer, as `policy/classify.h` gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuestClass {
+    Unknown,
+    User,
+    Idle,
+    LockHolder,
+    LockWaiter,
+    TlbShootdown,
+    ReschedIpi,
+    IrqHandler,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IpiKind {
+    Reschedule,
+    /// TLB shootdown (call function many).
+    CallFunction,
+    /// Kick of a halted PV lock waiter.
+    LockKick,
+}
+
+/// One step of the run. `time_ns` comes with it to the sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum TraceEvent {
+    Running {
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+        micro: bool,
+    },
+    /// `ip` is the guest address at that moment, `symbol` an index for `TraceNames::symbols`.
+    Stopping {
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+        reason: StopReason,
+        ip: u64,
+        symbol: u32,
+    },
+    Runnable {
+        vcpu: VcpuId,
+    },
+    Blocked {
+        vcpu: VcpuId,
+    },
+    /// A pause-loop exit (or `count` equal ones in a row) that didn't give up the pCPU.
+    PauseLoopExits {
+        vcpu: VcpuId,
+        count: u64,
+    },
+    IpiSent {
+        from: VcpuId,
+        to: VcpuId,
+        kind: IpiKind,
+    },
+    IpiHandled {
+        vcpu: VcpuId,
+        kind: IpiKind,
+    },
+    VirqRaised {
+        vcpu: VcpuId,
+    },
+    VirqHandled {
+        vcpu: VcpuId,
+    },
+    Accelerated {
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+        cause: AccelerationCause,
+        class: GuestClass,
+    },
+    ReturnedToNormalPool {
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+    },
+    PoolResized {
+        micro_pcpus: u32,
+    },
+    ThreadSwitched {
+        vcpu: VcpuId,
+        thread: ThreadId,
+    },
+    LockWaitBegan {
+        vcpu: VcpuId,
+        lock: LockId,
+    },
+    LockAcquired {
+        vcpu: VcpuId,
+        lock: LockId,
+        waited_ns: u64,
+    },
+    LockReleased {
+        vcpu: VcpuId,
+        lock: LockId,
+    },
+    ShootdownBegan {
+        vcpu: VcpuId,
+        targets: u32,
+    },
+    ShootdownEnded {
+        vcpu: VcpuId,
+        waited_ns: u64,
+    },
+}
+
+/// Names behind the numbers of a trace, given to the sink once, before the first event.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct TraceNames {
+    pub pcpus: u32,
+    pub vms: Vec<String>,
+    /// (VM, number inside the VM) of each vCPU.
+    pub vcpus: Vec<(VmId, u32)>,
+    /// "vm/lock" or "vm/lock#instance".
+    pub locks: Vec<String>,
+    /// "vm/workload#number".
+    pub threads: Vec<String>,
+    /// Function names; a `Stopping` event's `symbol` is an index.
+    pub symbols: Vec<String>,
+}
+
+/// Receives a run as it happens.
+pub trait TraceSink {
+    /// Asked once at the start: false saves the whole cost of tracing.
+    fn wants_events(&self) -> bool {
+        true
+    }
+    fn begin(&mut self, _names: &TraceNames) {}
+    fn event(&mut self, time_ns: u64, event: &TraceEvent);
+    /// Called about every millisecond of simulated time, for progress displays. Returning false stops the run.
+    fn progress(&mut self, _time_ns: u64, _end_ns: u64) -> bool {
+        true
+    }
+}
+
+/// Drops everything.
+#[derive(Debug, Default)]
+pub struct NoTrace;
+
+impl TraceSink for NoTrace {
+    fn wants_events(&self) -> bool {
+        false
+    }
+    fn event(&mut self, _time_ns: u64, _event: &TraceEvent) {}
+}
