@@ -1,1 +1,22 @@
 //! Definition, unit and description of every figure, used alike by real and simulated runs; table, JSON, OpenMetrics and HTML.
+//!
+//! A run (of the BPF scheduler, of the simulator, of the testbed) fills a [`Snapshot`] with values of the [`Figure`]s
+//! that [`figures`] defines. Whoever shows it picks a renderer: [`table::Table`] for people, [`json`] for scripts,
+//! [`openmetrics`] for monitoring, [`html`] for a page. So one name means one thing everywhere, and a table can hold
+//! paper, simulator and testbed side by side.
+
+mod estimate;
+mod figure;
+pub mod figures;
+mod histogram;
+pub mod html;
+pub mod json;
+pub mod openmetrics;
+pub mod plot;
+mod snapshot;
+pub mod table;
+
+pub use estimate::Estimate;
+pub use figure::{Figure, Kind, Unit};
+pub use histogram::{Bucket, Histogram};
+pub use snapshot::{Entry, Snapshot, UnbalancedSum, Value};

@@ -1,0 +1,65 @@
+//! Mean and confidence interval over seeds (or over repeated real runs).
+
+/// Two-sided 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom (any table of the distribution).
+const T_975: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+/// Beyond the table the normal distribution is within 4 % of Student's.
+const T_975_NORMAL: f64 = 1.960;
+
+/// A mean of independent runs with its 95 % confidence interval (Student's t).
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Estimate {
+    /// Arithmetic mean of the runs.
+    pub mean: f64,
+    /// Lower end of the interval; equals `mean` if there is only one run.
+    pub low: f64,
+    /// Upper end of the interval; equals `mean` if there is only one run.
+    pub high: f64,
+    /// How many runs.
+    pub count: usize,
+}
+
+impl Estimate {
+    /// From one value per run; runs without the figure (NaN, infinite) are left out. `None` if no run has it.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let values: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+        let count = values.len();
+        if count == 0 {
+            return None;
+        }
+        let mean = values.iter().sum::<f64>() / count as f64;
+        if count == 1 {
+            return Some(Self { mean, low: mean, high: mean, count });
+        }
+        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1) as f64;
+        let t = T_975.get(count - 2).copied().unwrap_or(T_975_NORMAL);
+        let half = t * (variance / count as f64).sqrt();
+        Some(Self { mean, low: mean - half, high: mean + half, count })
+    }
+
+    /// Half of the interval's width.
+    pub fn half_width(&self) -> f64 {
+        (self.high - self.low) / 2.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_runs_give_students_interval() {
+        // Mean 10, standard deviation 1, t(2) = 4.303: half width 4.303 / sqrt(3).
+        let estimate = Estimate::of(&[9.0, 10.0, 11.0]).expect("three runs");
+        assert_eq!(estimate.mean, 10.0);
+        assert!((estimate.half_width() - 4.303 / 3f64.sqrt()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_run_has_no_width_and_no_run_has_no_estimate() {
+        assert_eq!(Estimate::of(&[4.0]).map(|estimate| estimate.half_width()), Some(0.0));
+        assert_eq!(Estimate::of(&[f64::NAN]), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! All figures of the project, each defined once. Values of labels are the vocabulary of `docs/metrics.md`.
+
+use crate::figure::{Figure, Kind, Unit};
+
+macro_rules! figures {
+    ($($name:ident = $id:literal, $kind:ident, $unit:ident, [$($label:literal),*], $description:literal;)*) => {
+        $(
+            #[doc = $description]
+            pub const $name: Figure = Figure {
+                id: $id,
+                kind: Kind::$kind,
+                unit: Unit::$unit,
+                labels: &[$($label),*],
+                description: $description,
+            };
+        )*
+        /// Every figure, in the order in which reports show them.
+        pub const ALL: &[&Figure] = &[$(&$name),*];
+    };
+}
+
+figures! {
+    EXECUTION_TIME = "execution_time", Gauge, Nanoseconds, ["vm", "workload"],
+        "Time from a workload's start to the end of its last thread; open-ended workloads have none.";
+    THROUGHPUT = "throughput", Gauge, PerSecond, ["vm", "workload"],
+        "Units of work (jobs, messages, iterations) that a workload completed per second of host time.";
+    BANDWIDTH = "bandwidth", Gauge, BitsPerSecond, ["vm", "flow"],
+        "Payload that the reader of a network flow received per second of host time.";
+    JITTER = "jitter", Gauge, Nanoseconds, ["vm", "flow"],
+        "Smoothed difference of successive transit times of a datagram stream at its reader (RFC 3550, section 6.4.1).";
+    CPU_TIME = "cpu_time", Counter, Nanoseconds, ["vm"],
+        "Time that a VM's vCPUs ran on physical CPUs, entry and exit costs included.";
+    SHARE_DUE = "share_due", Gauge, Ratio, ["vm"],
+        "Share of the host's CPU time that a VM's weight entitles it to, limited by what it asked for.";
+    SHARE_RECEIVED = "share_received", Gauge, Ratio, ["vm"],
+        "Share of the host's CPU time that a VM received, normal and micro pool together.";
+    FAIRNESS_ERROR = "fairness_error", Gauge, Ratio, [],
+        "Largest difference between received and due share over all VMs, relative to the share due.";
+
+    ACCELERATION_REQUESTS = "acceleration_requests", Counter, Count, ["cause"],
+        "Decisions of the policy to accelerate one preempted vCPU, by the event that led to the decision.";
+    ACCELERATIONS = "accelerations", Counter, Count, ["guest_class", "cause"],
+        "vCPUs that started a micro slice, by the class of their instruction pointer and the event that asked for it.";
+    FAILED_PULLS = "failed_pulls", Counter, Count, ["reason"],
+        "Requests that ended without a micro slice, by reason; with accelerations they add up to all requests.";
+    ACCELERATION_RETURNS = "acceleration_returns", Counter, Count, ["reason"],
+        "Micro slices that ended with the vCPU back in the normal pool, by what ended them.";
+    STILL_ACCELERATED = "still_accelerated", Gauge, Count, [],
+        "vCPUs on a micro-sliced pCPU at the moment of reading; with returns they add up to all accelerations.";
+    MICRO_SLICE = "micro_slice", Histogram, Nanoseconds, [],
+        "How long an accelerated vCPU ran on a micro-sliced pCPU before it returned.";
+    MICRO_POOL_SIZE = "micro_pool_size", Series, Count, [],
+        "Number of micro-sliced pCPUs over time.";
+    POOL_RESIZES = "pool_resizes", Counter, Count, ["reason"],
+        "Changes of the number of micro-sliced pCPUs, by the reason that the policy gave.";
+
+    YIELDS = "yields", Counter, Count, ["cause"],
+        "Voluntary and involuntary releases of a pCPU by a vCPU, by cause: ple, ipi_wait, hlt, pv_yield.";
+    YIELD_CLASSES = "yield_classes", Counter, Count, ["guest_class"],
+        "The same yields, by the class of the vCPU's instruction pointer at the yield.";
+    PREEMPTIONS = "preemptions", Counter, Count, ["guest_class"],
+        "Times the host took a pCPU from a runnable vCPU, by the class of the vCPU's instruction pointer.";
+    WAIT_TO_RUN = "wait_to_run", Histogram, Nanoseconds, ["vm"],
+        "Delay from a vCPU becoming runnable to its running on a pCPU.";
+    LOCK_WAIT = "lock_wait", Histogram, Nanoseconds, ["lock"],
+        "Time a guest thread waited for a contended kernel lock, by lock class (as Linux' lockstat counts).";
+    LOCK_HOLD = "lock_hold", Histogram, Nanoseconds, ["lock"],
+        "Time a guest kernel lock was held in host time, preemption of its holder included, by lock class.";
+    SHOOTDOWN_WAIT = "shootdown_wait", Histogram, Nanoseconds, ["vm"],
+        "Time the initiator of a TLB shootdown waited until every other vCPU had acknowledged.";
+    IPIS = "ipis", Counter, Count, ["kind"],
+        "Interrupts from vCPU to vCPU, by kind: resched, call_function, call_function_single.";
+    VIRQS = "virqs", Counter, Count, ["vm"],
+        "Device interrupts sent to a VM's vCPUs.";
+    VIRQ_DELAY = "virq_delay", Histogram, Nanoseconds, ["vm"],
+        "Delay from a device interrupt being sent to a vCPU to the guest's handler running.";
+
+    CONTEXT_SWITCHES = "context_switches", Counter, Count, [],
+        "Changes of the vCPU that a pCPU runs.";
+    MIGRATIONS = "migrations", Counter, Count, [],
+        "Starts of a vCPU on another pCPU than its last one.";
+    PCPU_TIME = "pcpu_time", Counter, Nanoseconds, ["state"],
+        "Time of all pCPUs by state: run, idle, overhead; the states add up to elapsed time times pCPUs.";
+    PCPU_TIME_TOTAL = "pcpu_time_total", Counter, Nanoseconds, [],
+        "Elapsed time times the number of pCPUs.";
+    EVENTS = "events", Counter, Count, [],
+        "Events that the simulator processed, or that the BPF programs were called for.";
+}
+
+/// A promise that the counters keep: `total`, over all labels, equals the sum of `parts` over all labels.
+#[derive(Debug)]
+pub struct Sum {
+    pub total: &'static Figure,
+    pub parts: &'static [&'static Figure],
+}
+
+/// The sums that every complete snapshot must satisfy; see [`crate::Snapshot::unbalanced_sums`].
+pub const SUMS: &[Sum] = &[
+    Sum { total: &ACCELERATION_REQUESTS, parts: &[&ACCELERATIONS, &FAILED_PULLS] },
+    Sum { total: &ACCELERATIONS, parts: &[&ACCELERATION_RETURNS, &STILL_ACCELERATED] },
+    Sum { total: &YIELDS, parts: &[&YIELD_CLASSES] },
+    Sum { total: &PCPU_TIME_TOTAL, parts: &[&PCPU_TIME] },
+];
+
+/// The figure with this id.
+pub fn by_id(id: &str) -> Option<&'static Figure> {
+    ALL.iter().copied().find(|figure| figure.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn ids_are_unique_lower_case_and_described_in_a_sentence() {
+        let ids: BTreeSet<_> = ALL.iter().map(|figure| figure.id).collect();
+        assert_eq!(ids.len(), ALL.len());
+        for figure in ALL {
+            assert!(figure.id.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{}", figure.id);
+            assert!(figure.description.ends_with('.') && figure.description.len() > 20, "{}", figure.id);
+        }
+    }
+
+    #[test]
+    fn the_handbook_describes_every_figure() {
+        let handbook = include_str!("../../../docs/metrics.md");
+        for figure in ALL {
+            assert!(handbook.contains(&format!("`{}`", figure.id)), "docs/metrics.md lacks {}", figure.id);
+        }
+    }
+}
