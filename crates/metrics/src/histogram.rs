@@ -13,11 +13,19 @@ const BUCKET_COUNT: usize = ((64 - SUB_BUCKET_BITS as usize) << SUB_BUCKET_BITS)
 /// Counts of values by size. See the module's header for shape and error.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Histogram {
-    counts: Box<[u64; BUCKET_COUNT]>,
+    /// Empty until the first value: thousands of vCPUs and locks have one, few use it.
+    counts: Vec<u64>,
     count: u64,
     sum: u128,
     min: u64,
     max: u64,
+}
+
+/// As `{count, sum, min, max, mean, p50, p90, p99, p999, buckets}`: what [`crate::json::of_histogram`] gives.
+impl serde::Serialize for Histogram {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        crate::json::of_histogram(self).serialize(serializer)
+    }
 }
 
 /// One non-empty bucket: values in `lower..=upper`.
@@ -31,7 +39,7 @@ pub struct Bucket {
 impl Histogram {
     /// An empty histogram.
     pub fn new() -> Self {
-        Self { counts: Box::new([0; BUCKET_COUNT]), count: 0, sum: 0, min: u64::MAX, max: 0 }
+        Self { counts: Vec::new(), count: 0, sum: 0, min: u64::MAX, max: 0 }
     }
 
     /// From power-of-two buckets as a BPF program keeps them: `buckets[i]` counts values in `2^i..2^(i+1)` (bucket 0
@@ -59,6 +67,9 @@ impl Histogram {
         if times == 0 {
             return;
         }
+        if self.counts.is_empty() {
+            self.counts = vec![0; BUCKET_COUNT];
+        }
         let slot = &mut self.counts[bucket_of(value)];
         *slot = slot.saturating_add(times);
         self.count = self.count.saturating_add(times);
@@ -69,6 +80,11 @@ impl Histogram {
 
     /// Adds everything that `other` counted.
     pub fn merge(&mut self, other: &Self) {
+        if self.counts.is_empty() {
+            self.counts = other.counts.clone();
+            (self.count, self.sum, self.min, self.max) = (other.count, other.sum, other.min, other.max);
+            return;
+        }
         for (mine, theirs) in self.counts.iter_mut().zip(other.counts.iter()) {
             *mine = mine.saturating_add(*theirs);
         }

@@ -1,6 +1,7 @@
 //! What a run measured, over its measured time (warm-up excluded).
 
 use crate::trace_event::{AccelerationCause, GuestClass};
+pub use microslice_metrics::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -106,101 +107,4 @@ pub struct NetworkReport {
     pub dropped: u64,
     /// Raised until the handler began.
     pub irq_latency: Histogram,
-}
-
-/// Logarithmic buckets (eight per power of two, so percentiles are within 9 %), exact count, sum, min and max. Nanoseconds.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Histogram {
-    pub count: u64,
-    pub sum_ns: u64,
-    pub min_ns: u64,
-    pub max_ns: u64,
-    #[serde(skip)]
-    buckets: Vec<u64>,
-}
-
-const SUB_BITS: u32 = 3;
-const BUCKETS: usize = 64 << SUB_BITS;
-
-impl Default for Histogram {
-    fn default() -> Self {
-        Self { count: 0, sum_ns: 0, min_ns: 0, max_ns: 0, buckets: Vec::new() }
-    }
-}
-
-impl Histogram {
-    pub fn record(&mut self, value_ns: u64) {
-        if self.buckets.is_empty() {
-            self.buckets = vec![0; BUCKETS];
-        }
-        self.min_ns = if self.count == 0 { value_ns } else { self.min_ns.min(value_ns) };
-        self.max_ns = self.max_ns.max(value_ns);
-        self.count += 1;
-        self.sum_ns += value_ns;
-        self.buckets[bucket_of(value_ns)] += 1;
-    }
-
-    pub fn mean_ns(&self) -> f64 {
-        if self.count == 0 { 0.0 } else { self.sum_ns as f64 / self.count as f64 }
-    }
-
-    /// Upper edge of the bucket that holds this share of the values, never above the maximum; 0 when empty.
-    pub fn percentile_ns(&self, percent: f64) -> u64 {
-        let rank = (self.count as f64 * percent / 100.0).ceil() as u64;
-        let mut seen = 0;
-        for (index, count) in self.buckets.iter().enumerate() {
-            seen += count;
-            if seen >= rank.max(1) {
-                return upper_edge(index).min(self.max_ns);
-            }
-        }
-        self.max_ns
-    }
-}
-
-fn bucket_of(value: u64) -> usize {
-    if value < 1 << SUB_BITS {
-        return value as usize;
-    }
-    let exponent = 63 - value.leading_zeros();
-    let sub = (value >> (exponent - SUB_BITS)) & ((1 << SUB_BITS) - 1);
-    (((exponent - SUB_BITS + 1) as usize) << SUB_BITS) + sub as usize
-}
-
-fn upper_edge(index: usize) -> u64 {
-    if index < 1 << SUB_BITS {
-        return index as u64;
-    }
-    let exponent = (index >> SUB_BITS) as u32 - 1 + SUB_BITS;
-    let sub = (index & ((1 << SUB_BITS) - 1)) as u64;
-    ((1 << SUB_BITS) + sub + 1).saturating_mul(1 << (exponent - SUB_BITS)).saturating_sub(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_percentile_is_within_its_bucket_of_the_true_value() {
-        let mut histogram = Histogram::default();
-        (1..=10_000).for_each(|value| histogram.record(value * 100));
-        for percent in [1.0, 50.0, 99.0] {
-            let exact = percent * 10_000.0;
-            let found = histogram.percentile_ns(percent) as f64;
-            assert!((exact..=exact * 1.13).contains(&found), "p{percent}: {found} for {exact}");
-        }
-    }
-
-    #[test]
-    fn buckets_cover_every_value_in_order() {
-        let mut last = 0;
-        for value in (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) | (1 << bit >> 1)]) {
-            let bucket = bucket_of(value);
-            assert!(bucket < BUCKETS && value <= upper_edge(bucket), "{value}");
-            if value > 0 {
-                assert!(bucket >= last || value < 2, "{value}");
-            }
-            last = last.max(bucket);
-        }
-    }
 }
