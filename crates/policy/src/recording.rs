@@ -1,0 +1,146 @@
+//! The file of a recording: the guest kernels that were classified with, and the decisions in their order.
+//!
+//! Little-endian chunks: `tag: u32, length: u32, payload`. Tag 1 is a [`GuestCode`] (the n-th has id n), tag 2 a
+//! [`Record`]. The head is [`MAGIC`] and [`RECORD_VERSION`]. A recording that was cut off ends at its last whole chunk.
+
+use crate::layout::{GuestCode, RECORD_VERSION, Record};
+use std::io::{self, ErrorKind, Read, Write};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// The first eight bytes of every recording.
+pub const MAGIC: [u8; 8] = *b"microrec";
+
+const TAG_CODE: u32 = 1;
+const TAG_RECORD: u32 = 2;
+
+/// What is wrong with a recording. Offsets are in bytes from its start.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordingError {
+    #[error("offset {offset}: {cause}")]
+    Malformed { offset: u64, cause: String },
+    #[error("offset {offset}: {source}")]
+    Io { offset: u64, source: io::Error },
+}
+
+/// Writes a recording, chunk by chunk.
+pub struct Writer<W: Write> {
+    sink: W,
+    code_count: u32,
+}
+
+impl<W: Write> Writer<W> {
+    pub fn new(mut sink: W) -> io::Result<Self> {
+        sink.write_all(&MAGIC)?;
+        sink.write_all(&RECORD_VERSION.to_le_bytes())?;
+        sink.write_all(&0u32.to_le_bytes())?;
+        Ok(Self { sink, code_count: 0 })
+    }
+
+    /// Adds a guest kernel; the id is what [`crate::ClassifyRecord::code_id`] refers to.
+    pub fn code(&mut self, code: &GuestCode) -> io::Result<u32> {
+        self.chunk(TAG_CODE, code.as_bytes())?;
+        self.code_count += 1;
+        Ok(self.code_count - 1)
+    }
+
+    pub fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.chunk(TAG_RECORD, record.as_bytes())
+    }
+
+    pub fn finish(mut self) -> io::Result<W> {
+        self.sink.flush()?;
+        Ok(self.sink)
+    }
+
+    fn chunk(&mut self, tag: u32, payload: &[u8]) -> io::Result<()> {
+        self.sink.write_all(&tag.to_le_bytes())?;
+        self.sink.write_all(&(payload.len() as u32).to_le_bytes())?;
+        self.sink.write_all(payload)
+    }
+}
+
+/// One chunk of a recording.
+#[derive(Debug)]
+pub enum Chunk {
+    Code(Box<GuestCode>),
+    Record(Record),
+}
+
+/// Reads a recording, chunk by chunk, in memory that doesn't grow with its length.
+pub struct Reader<R: Read> {
+    source: R,
+    offset: u64,
+}
+
+impl<R: Read> Reader<R> {
+    pub fn new(source: R) -> Result<Self, RecordingError> {
+        let mut reader = Self { source, offset: 0 };
+        let mut head = [0; 16];
+        if !reader.fill(&mut head)? || head[..8] != MAGIC {
+            return Err(RecordingError::Malformed { offset: 0, cause: "no recording of microslice".into() });
+        }
+        let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+        if version != RECORD_VERSION {
+            let cause = format!("version {version}; this build reads version {RECORD_VERSION}");
+            return Err(RecordingError::Malformed { offset: 8, cause });
+        }
+        Ok(reader)
+    }
+
+    /// The next chunk; `None` at the end, also when the last chunk was cut off.
+    pub fn next_chunk(&mut self) -> Result<Option<Chunk>, RecordingError> {
+        let start = self.offset;
+        let mut head = [0; 8];
+        if !self.fill(&mut head)? {
+            return Ok(None);
+        }
+        let tag = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        match (tag, length) {
+            (TAG_CODE, length) if length == size_of::<GuestCode>() => {
+                let mut code = Box::new(GuestCode::new_zeroed());
+                Ok(self.fill(code.as_mut_bytes())?.then_some(Chunk::Code(code)))
+            }
+            (TAG_RECORD, length) if length == size_of::<Record>() => {
+                let mut record = Record::new_zeroed();
+                Ok(self.fill(record.as_mut_bytes())?.then_some(Chunk::Record(record)))
+            }
+            _ => Err(RecordingError::Malformed {
+                offset: start,
+                cause: format!("chunk of tag {tag} and {length} bytes"),
+            }),
+        }
+    }
+
+    /// True when all of `bytes` was read, false when the file ended before.
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<bool, RecordingError> {
+        match self.source.read_exact(bytes) {
+            Ok(()) => {
+                self.offset += bytes.len() as u64;
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+            Err(source) => Err(RecordingError::Io { offset: self.offset, source }),
+        }
+    }
+}
+
+impl Record {
+    /// A record of the given kind; `payload` is one of the `…Record` structs.
+    pub fn new(
+        at_ns: u64,
+        vcpu: u32,
+        kind: crate::RecordKind,
+        payload: &(impl IntoBytes + zerocopy::Immutable + ?Sized),
+    ) -> Self {
+        let mut record = Self { at_ns, kind: kind.into(), vcpu, ..Self::default() };
+        let bytes = payload.as_bytes();
+        record.payload.as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
+        record
+    }
+
+    /// The payload as the struct that the record's kind names.
+    pub fn payload_as<T: FromBytes>(&self) -> T {
+        T::read_from_prefix(self.payload.as_bytes()).expect("every payload struct fits into a record").0
+    }
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Gives each policy function an address that Rust can call, and nothing else. Structs travel by pointer, so
+ * that no calling convention for aggregates has to be trusted.
+ */
+#include "accelerate.h"
+#include "classify.h"
+#include "fair_share.h"
+#include "pool_size.h"
+#include "record.h"
+
+u32 ms_classify(const struct guest_code *code, const struct guest_layout *layout, u64 rip)
+{
+	return classify(code, layout, rip);
+}
+
+u32 ms_class_is_critical(u32 guest_class)
+{
+	return class_is_critical(guest_class);
+}
+
+void ms_decide_on_yield(const struct yield_observation *seen, struct yield_decision *decision)
+{
+	*decision = decide_on_yield(seen);
+}
+
+u32 ms_decide_on_sibling(u32 scope, const struct sibling_observation *seen)
+{
+	return decide_on_sibling(scope, seen);
+}
+
+u32 ms_decide_on_spinner(const struct spinner_observation *seen)
+{
+	return decide_on_spinner(seen);
+}
+
+void ms_decide_on_interrupt(const struct accelerate_config *config, const struct interrupt_observation *seen,
+			    struct interrupt_decision *decision)
+{
+	*decision = decide_on_interrupt(config, seen);
+}
+
+u32 ms_decide_on_placement(const struct accelerate_config *config, const struct placement_observation *seen)
+{
+	return decide_on_placement(config, seen);
+}
+
+void ms_decide_after_micro_slice(const struct accelerate_config *config,
+				 const struct micro_slice_observation *seen,
+				 struct micro_slice_decision *decision)
+{
+	*decision = decide_after_micro_slice(config, seen);
+}
+
+void ms_step_pool_size(const struct pool_size_config *config, struct pool_size_state *state,
+		       const struct urgent_events *seen, struct pool_size_decision *decision)
+{
+	*decision = step_pool_size(config, state, seen);
+}
+
+u64 ms_vcpu_weight(u32 vm_weight, u32 active_vcpu_count)
+{
+	return vcpu_weight(vm_weight, active_vcpu_count);
+}
+
+u64 ms_charge(u64 ran_ns, u64 weight)
+{
+	return charge(ran_ns, weight);
+}
+
+u32 ms_vtime_before(u64 a, u64 b)
+{
+	return vtime_before(a, b);
+}
+
+void ms_decide_on_wakeup(const struct fair_share_config *config, const struct wakeup_observation *seen,
+			 struct wakeup_decision *decision)
+{
+	*decision = decide_on_wakeup(config, seen);
+}
+
+/* Sizes as C sees them, in the order in which layout.rs lists the same structs. */
+const u32 ms_sizes[] = {
+    sizeof(struct class_range),
+    sizeof(struct guest_code),
+    sizeof(struct guest_layout),
+    sizeof(struct accelerate_config),
+    sizeof(struct yield_observation),
+    sizeof(struct yield_decision),
+    sizeof(struct sibling_observation),
+    sizeof(struct spinner_observation),
+    sizeof(struct interrupt_observation),
+    sizeof(struct interrupt_decision),
+    sizeof(struct placement_observation),
+    sizeof(struct micro_slice_observation),
+    sizeof(struct micro_slice_decision),
+    sizeof(struct pool_size_config),
+    sizeof(struct urgent_events),
+    sizeof(struct pool_size_state),
+    sizeof(struct pool_size_decision),
+    sizeof(struct fair_share_config),
+    sizeof(struct wakeup_observation),
+    sizeof(struct wakeup_decision),
+    sizeof(struct record),
+};
+const u32 ms_sizes_count = sizeof(ms_sizes) / sizeof(ms_sizes[0]);

@@ -1,0 +1,356 @@
+//! Paper 4.1 and 4.2, rule by rule: who is accelerated after which hint.
+
+use microslice_policy::*;
+use proptest::prelude::*;
+
+fn a_yield(cause: YieldCause, guest_class: GuestClass) -> YieldObservation {
+    YieldObservation {
+        cause: cause.into(),
+        guest_class: guest_class.into(),
+        interrupts_enabled: 1,
+        micro_pcpu_count: 1,
+        ..Default::default()
+    }
+}
+
+fn preempted_sibling(guest_class: GuestClass) -> SiblingObservation {
+    SiblingObservation {
+        state: VcpuState::Runnable.into(),
+        preempted: 1,
+        guest_class: guest_class.into(),
+        ..Default::default()
+    }
+}
+
+fn an_interrupt(kind: InterruptKind, recipient: VcpuState) -> InterruptObservation {
+    InterruptObservation {
+        kind: kind.into(),
+        recipient_state: recipient.into(),
+        micro_pcpu_count: 1,
+        guest_known: 1,
+    }
+}
+
+const CRITICAL: [GuestClass; 4] =
+    [GuestClass::LockHolder, GuestClass::TlbShootdown, GuestClass::ReschedIpi, GuestClass::IrqHandler];
+
+fn started(seen: &YieldObservation) -> (PassScope, Cause, YieldReason) {
+    let decision = decide_on_yield(seen);
+    (decision.scope.get().unwrap(), decision.cause.get().unwrap(), decision.reason.get().unwrap())
+}
+
+// ---- 4.2, first: TLB synchronization ----
+
+#[test]
+fn a_yield_inside_a_tlb_shootdown_asks_for_every_preempted_sibling() {
+    let seen = a_yield(YieldCause::Ple, GuestClass::TlbShootdown);
+    assert_eq!(started(&seen), (PassScope::AllPreempted, Cause::TlbYield, YieldReason::StartsPass));
+}
+
+#[test]
+fn a_shootdown_takes_preempted_siblings_whatever_code_they_were_stopped_in() {
+    for class in GuestClass::ALL {
+        let sibling = SiblingObservation { requested_count: 5, ..preempted_sibling(*class) };
+        assert_eq!(decide_on_sibling(PassScope::AllPreempted, &sibling), SiblingDecision::Request);
+    }
+}
+
+#[test]
+fn a_shootdown_takes_siblings_that_yielded_too_because_each_must_acknowledge() {
+    let sibling =
+        SiblingObservation { preempted: 0, yielded: 1, ..preempted_sibling(GuestClass::LockWaiter) };
+    assert_eq!(decide_on_sibling(PassScope::AllPreempted, &sibling), SiblingDecision::Request);
+}
+
+// ---- 4.2, second: locks ----
+
+#[test]
+fn a_yield_while_spinning_for_a_lock_asks_for_one_sibling_in_critical_code() {
+    let seen = a_yield(YieldCause::Ple, GuestClass::LockWaiter);
+    assert_eq!(started(&seen), (PassScope::OneCritical, Cause::LockYield, YieldReason::StartsPass));
+}
+
+#[test]
+fn spinning_inside_critical_code_is_waiting_for_a_second_lock() {
+    for class in [GuestClass::LockHolder, GuestClass::ReschedIpi, GuestClass::IrqHandler] {
+        assert_eq!(started(&a_yield(YieldCause::Ple, class)).1, Cause::LockYield, "{class}");
+    }
+}
+
+#[test]
+fn a_lock_pass_takes_the_first_preempted_sibling_in_critical_code_and_no_second() {
+    for class in CRITICAL {
+        let first = preempted_sibling(class);
+        assert_eq!(decide_on_sibling(PassScope::OneCritical, &first), SiblingDecision::Request);
+        let second = SiblingObservation { requested_count: 1, ..first };
+        assert_eq!(decide_on_sibling(PassScope::OneCritical, &second), SiblingDecision::PassDone);
+    }
+}
+
+#[test]
+fn a_lock_pass_leaves_siblings_that_are_in_no_critical_code() {
+    for class in [
+        GuestClass::User,
+        GuestClass::KernelOther,
+        GuestClass::LockWaiter,
+        GuestClass::Idle,
+        GuestClass::Unknown,
+    ] {
+        let sibling = preempted_sibling(class);
+        assert_eq!(decide_on_sibling(PassScope::OneCritical, &sibling), SiblingDecision::NotCritical);
+    }
+}
+
+#[test]
+fn a_lock_pass_leaves_siblings_that_yielded_by_themselves() {
+    let sibling = SiblingObservation { yielded: 1, ..preempted_sibling(GuestClass::LockHolder) };
+    assert_eq!(decide_on_sibling(PassScope::OneCritical, &sibling), SiblingDecision::Yielded);
+}
+
+#[test]
+fn siblings_that_run_or_sleep_need_no_help() {
+    for state in [VcpuState::Running, VcpuState::Blocked] {
+        for scope in [PassScope::OneCritical, PassScope::AllPreempted] {
+            let sibling =
+                SiblingObservation { state: state.into(), ..preempted_sibling(GuestClass::LockHolder) };
+            assert_eq!(decide_on_sibling(scope, &sibling), SiblingDecision::NotPreempted);
+        }
+    }
+}
+
+#[test]
+fn a_sibling_that_is_pending_or_in_the_micro_pool_is_not_requested_twice() {
+    for state in [VcpuState::Pending, VcpuState::Micro] {
+        for scope in [PassScope::OneCritical, PassScope::AllPreempted] {
+            let sibling =
+                SiblingObservation { state: state.into(), ..preempted_sibling(GuestClass::LockHolder) };
+            assert_eq!(decide_on_sibling(scope, &sibling), SiblingDecision::AlreadyRequested);
+        }
+    }
+}
+
+// ---- Halts: a lock's slow path, or the idle loop ----
+
+#[test]
+fn a_halt_in_the_idle_loop_starts_nothing() {
+    let seen = a_yield(YieldCause::Hlt, GuestClass::Idle);
+    assert_eq!(started(&seen), (PassScope::None, Cause::None, YieldReason::Idle));
+}
+
+#[test]
+fn a_halt_of_a_lock_waiter_asks_for_one_sibling_in_critical_code() {
+    let seen = a_yield(YieldCause::Hlt, GuestClass::LockWaiter);
+    assert_eq!(started(&seen), (PassScope::OneCritical, Cause::LockHalt, YieldReason::StartsPass));
+}
+
+#[test]
+fn a_halt_with_interrupts_disabled_waits_for_a_lock_whatever_instruction_it_shares_with_the_idle_loop() {
+    let seen = YieldObservation { interrupts_enabled: 0, ..a_yield(YieldCause::Hlt, GuestClass::Idle) };
+    assert_eq!(started(&seen).1, Cause::LockHalt);
+}
+
+// ---- Paravirtual yields ----
+
+#[test]
+fn a_paravirtual_yield_to_an_ipi_target_asks_for_every_preempted_sibling() {
+    let seen = a_yield(YieldCause::IpiWait, GuestClass::KernelOther);
+    assert_eq!(started(&seen), (PassScope::AllPreempted, Cause::PvYield, YieldReason::StartsPass));
+}
+
+// ---- What starts nothing ----
+
+#[test]
+fn spinning_in_user_code_starts_nothing() {
+    let seen = a_yield(YieldCause::Ple, GuestClass::User);
+    assert_eq!(started(&seen), (PassScope::None, Cause::None, YieldReason::NotCritical));
+}
+
+#[test]
+fn a_guest_without_symbols_starts_nothing() {
+    for cause in YieldCause::ALL {
+        let seen = YieldObservation { interrupts_enabled: 0, ..a_yield(*cause, GuestClass::Unknown) };
+        assert_eq!(started(&seen), (PassScope::None, Cause::None, YieldReason::Unknown));
+    }
+}
+
+#[test]
+fn with_an_empty_micro_pool_a_yield_is_counted_under_its_cause_but_starts_nothing() {
+    let seen = YieldObservation { micro_pcpu_count: 0, ..a_yield(YieldCause::Ple, GuestClass::TlbShootdown) };
+    assert_eq!(started(&seen), (PassScope::None, Cause::TlbYield, YieldReason::NoMicroPool));
+}
+
+#[test]
+fn only_one_pass_at_a_time_walks_a_vm() {
+    let seen = YieldObservation { pass_active: 1, ..a_yield(YieldCause::Ple, GuestClass::LockWaiter) };
+    assert_eq!(started(&seen), (PassScope::None, Cause::LockYield, YieldReason::PassActive));
+}
+
+// ---- The spinner ----
+
+#[test]
+fn the_spinner_keeps_spinning_only_if_help_is_on_its_way() {
+    let spinner = |helped_count| SpinnerObservation { cause: YieldCause::Ple.into(), helped_count };
+    assert_eq!(decide_on_spinner(&spinner(0)), SpinnerDecision::Yields);
+    assert_eq!(decide_on_spinner(&spinner(1)), SpinnerDecision::KeepsSpinning);
+}
+
+#[test]
+fn who_halted_or_yielded_by_hypercall_is_not_kept_spinning() {
+    for cause in [YieldCause::Hlt, YieldCause::IpiWait] {
+        let spinner = SpinnerObservation { cause: cause.into(), helped_count: 3 };
+        assert_eq!(decide_on_spinner(&spinner), SpinnerDecision::Yields);
+    }
+}
+
+// ---- 4.1, IRQ events ----
+
+fn on_interrupt(seen: &InterruptObservation) -> (Cause, InterruptReason) {
+    let decision = decide_on_interrupt(&AccelerateConfig::PAPER, seen);
+    (decision.cause.get().unwrap(), decision.reason.get().unwrap())
+}
+
+#[test]
+fn a_device_interrupt_accelerates_a_recipient_that_was_preempted_which_boost_would_miss() {
+    let seen = an_interrupt(InterruptKind::Virq, VcpuState::Runnable);
+    assert_eq!(on_interrupt(&seen), (Cause::Virq, InterruptReason::Requests));
+}
+
+#[test]
+fn a_reschedule_ipi_accelerates_a_preempted_recipient() {
+    let seen = an_interrupt(InterruptKind::IpiReschedule, VcpuState::Runnable);
+    assert_eq!(on_interrupt(&seen), (Cause::ReschedIpi, InterruptReason::Requests));
+}
+
+#[test]
+fn a_call_function_ipi_accelerates_its_recipient_only_where_configured() {
+    let seen = an_interrupt(InterruptKind::IpiCallFunction, VcpuState::Runnable);
+    assert_eq!(on_interrupt(&seen), (Cause::None, InterruptReason::NotUrgent));
+    let config = AccelerateConfig { call_function_ipi: 1, ..AccelerateConfig::PAPER };
+    assert_eq!(decide_on_interrupt(&config, &seen).cause.get(), Some(Cause::CallFunctionIpi));
+}
+
+#[test]
+fn timers_and_unrecognised_interrupts_accelerate_nobody() {
+    for kind in [InterruptKind::Timer, InterruptKind::Other] {
+        let seen = an_interrupt(kind, VcpuState::Runnable);
+        assert_eq!(on_interrupt(&seen), (Cause::None, InterruptReason::NotUrgent));
+    }
+}
+
+#[test]
+fn recipients_that_run_sleep_or_are_on_their_way_are_left_alone_each_for_its_reason() {
+    for (state, reason) in [
+        (VcpuState::Running, InterruptReason::RecipientRunning),
+        (VcpuState::Micro, InterruptReason::RecipientRunning),
+        (VcpuState::Blocked, InterruptReason::RecipientBlocked),
+        (VcpuState::Pending, InterruptReason::AlreadyRequested),
+    ] {
+        assert_eq!(on_interrupt(&an_interrupt(InterruptKind::Virq, state)), (Cause::None, reason));
+    }
+}
+
+#[test]
+fn an_interrupt_needs_a_micro_pool_and_a_known_guest() {
+    let seen = an_interrupt(InterruptKind::Virq, VcpuState::Runnable);
+    let no_pool = InterruptObservation { micro_pcpu_count: 0, ..seen };
+    assert_eq!(on_interrupt(&no_pool), (Cause::None, InterruptReason::NoMicroPool));
+    let unknown = InterruptObservation { guest_known: 0, ..seen };
+    assert_eq!(on_interrupt(&unknown), (Cause::None, InterruptReason::GuestUnknown));
+}
+
+// ---- Section 5: the runqueue limit of one ----
+
+#[test]
+fn a_micro_pcpu_queues_one_vcpu_at_most() {
+    let config = AccelerateConfig::PAPER;
+    let pcpu = |queued_count| PlacementObservation { queued_count, affinity_allows: 1 };
+    assert_eq!(decide_on_placement(&config, &pcpu(0)), PlacementDecision::Queue);
+    assert_eq!(decide_on_placement(&config, &pcpu(1)), PlacementDecision::Full);
+}
+
+#[test]
+fn a_micro_pcpu_that_a_vcpu_may_not_run_on_never_takes_it() {
+    let pcpu = PlacementObservation { queued_count: 0, affinity_allows: 0 };
+    assert_eq!(decide_on_placement(&AccelerateConfig::PAPER, &pcpu), PlacementDecision::Affinity);
+}
+
+// ---- The end of a micro slice ----
+
+#[test]
+fn a_micro_slice_that_ended_too_early_is_told_from_one_that_served() {
+    let outcome = |seen: MicroSliceObservation| {
+        decide_after_micro_slice(&AccelerateConfig::PAPER, &seen).outcome.get().unwrap()
+    };
+    let user = MicroSliceObservation { guest_class: GuestClass::User.into(), ..Default::default() };
+    assert_eq!(outcome(user), MicroSliceOutcome::Served);
+    assert_eq!(outcome(MicroSliceObservation { interrupt_pending: 1, ..user }), MicroSliceOutcome::Unhandled);
+    assert_eq!(outcome(MicroSliceObservation { blocked: 1, ..user }), MicroSliceOutcome::Blocked);
+    for class in CRITICAL {
+        let seen = MicroSliceObservation { guest_class: class.into(), ..user };
+        assert_eq!(outcome(seen), MicroSliceOutcome::StillCritical);
+    }
+}
+
+#[test]
+fn the_paper_never_asks_again_and_a_retry_limit_is_kept() {
+    let seen = MicroSliceObservation { interrupt_pending: 1, ..Default::default() };
+    assert_eq!(decide_after_micro_slice(&AccelerateConfig::PAPER, &seen).retry, 0);
+    let config = AccelerateConfig { retry_max: 2, ..AccelerateConfig::PAPER };
+    for (retry_count, retry) in [(0, 1), (1, 1), (2, 0), (3, 0)] {
+        let seen = MicroSliceObservation { retry_count, ..seen };
+        assert_eq!(decide_after_micro_slice(&config, &seen).retry, retry);
+    }
+}
+
+// ---- Properties: whatever is observed ----
+
+proptest! {
+    #[test]
+    fn every_yield_decision_is_consistent(
+        cause in 0u32..5, class in 0u32..12, irqs in 0u32..2, pool in 0u32..3, active in 0u32..2,
+    ) {
+        let seen = YieldObservation {
+            cause: Code::raw(cause), guest_class: Code::raw(class), interrupts_enabled: irqs,
+            micro_pcpu_count: pool, pass_active: active, reserved: 0,
+        };
+        let (scope, cause, reason) = started(&seen);
+        prop_assert_eq!(scope != PassScope::None, reason == YieldReason::StartsPass);
+        prop_assert!(scope == PassScope::None || (cause != Cause::None && pool > 0 && active == 0));
+        prop_assert!(class != GuestClass::Unknown as u32 || cause == Cause::None);
+        prop_assert!(class != GuestClass::User as u32 || cause == Cause::None);
+    }
+
+    #[test]
+    fn only_runnable_siblings_are_requested_and_a_lock_pass_requests_at_most_one(
+        scope in 0usize..3, states in proptest::collection::vec((0u32..6, 0u32..2, 0u32..2, 0u32..10), 0..64),
+    ) {
+        let scope = PassScope::ALL[scope];
+        let mut requested_count = 0;
+        for (state, preempted, yielded, class) in states {
+            let seen = SiblingObservation {
+                state: Code::raw(state), preempted, yielded, guest_class: Code::raw(class),
+                requested_count, reserved: 0,
+            };
+            if decide_on_sibling(scope, &seen) == SiblingDecision::Request {
+                prop_assert_eq!(seen.state.get(), Some(VcpuState::Runnable));
+                requested_count += 1;
+            }
+        }
+        prop_assert!(scope != PassScope::None || requested_count == 0);
+        prop_assert!(scope != PassScope::OneCritical || requested_count <= 1);
+    }
+
+    #[test]
+    fn an_interrupt_has_a_cause_exactly_when_it_requests(
+        kind in 0u32..8, state in 0u32..8, pool in 0u32..3, known in 0u32..2, call_function_ipi in 0u32..2,
+    ) {
+        let config = AccelerateConfig { call_function_ipi, ..AccelerateConfig::PAPER };
+        let seen = InterruptObservation {
+            kind: Code::raw(kind), recipient_state: Code::raw(state), micro_pcpu_count: pool, guest_known: known,
+        };
+        let decision = decide_on_interrupt(&config, &seen);
+        let requests = decision.reason.get() == Some(InterruptReason::Requests);
+        prop_assert_eq!(decision.cause.get() != Some(Cause::None), requests);
+        prop_assert!(!requests || (pool > 0 && known == 1));
+    }
+}

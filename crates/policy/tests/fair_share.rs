@@ -1,0 +1,105 @@
+//! The normal pool's shares: weights, charges, wake-ups.
+
+use microslice_policy::*;
+use proptest::prelude::*;
+
+#[test]
+fn a_vms_weight_is_split_over_its_active_vcpus() {
+    assert_eq!(vcpu_weight(100, 1), 100 * u64::from(SHARE_SCALE));
+    assert_eq!(vcpu_weight(100, 4) * 4, vcpu_weight(100, 1));
+    assert_eq!(vcpu_weight(200, 4), 2 * vcpu_weight(100, 4));
+}
+
+#[test]
+fn impossible_weights_fall_back_to_possible_ones() {
+    assert_eq!(vcpu_weight(0, 1), vcpu_weight(WEIGHT_DEFAULT, 1));
+    assert_eq!(vcpu_weight(100, 0), vcpu_weight(100, 1));
+    assert_eq!(vcpu_weight(u32::MAX, 1), vcpu_weight(10_000, 1));
+    assert_eq!(vcpu_weight(1, u32::MAX), 1);
+}
+
+#[test]
+fn running_costs_the_time_that_it_took_at_the_default_weight_and_half_at_twice_the_weight() {
+    assert_eq!(charge(30_000_000, vcpu_weight(100, 1)), 30_000_000);
+    assert_eq!(charge(30_000_000, vcpu_weight(200, 1)), 15_000_000);
+    assert_eq!(charge(30_000_000, vcpu_weight(100, 4)), 120_000_000);
+}
+
+#[test]
+fn a_long_sleeper_comes_back_behind_by_the_lag_limit_at_most() {
+    let config = FairShareConfig::PAPER;
+    let seen =
+        WakeupObservation { pool_vtime_ns: 10_000_000_000, vcpu_vtime_ns: 5, was_blocked: 1, reserved: 0 };
+    let decision = decide_on_wakeup(&config, &seen);
+    assert_eq!(decision.vtime_ns, 10_000_000_000 - config.lag_max_ns);
+}
+
+#[test]
+fn one_that_was_blocked_and_is_not_ahead_is_boosted() {
+    let seen = WakeupObservation { pool_vtime_ns: 100, vcpu_vtime_ns: 100, was_blocked: 1, reserved: 0 };
+    let decision = decide_on_wakeup(&FairShareConfig::PAPER, &seen);
+    assert_eq!((decision.boost, decision.slice_ns), (1, FairShareConfig::PAPER.boost_slice_ns));
+}
+
+#[test]
+fn one_that_was_preempted_or_overused_its_share_is_not_boosted() {
+    let config = FairShareConfig::PAPER;
+    let seen = WakeupObservation { pool_vtime_ns: 100, vcpu_vtime_ns: 100, was_blocked: 0, reserved: 0 };
+    assert_eq!(decide_on_wakeup(&config, &seen).boost, 0);
+    let ahead = WakeupObservation { vcpu_vtime_ns: 101, was_blocked: 1, ..seen };
+    assert_eq!(decide_on_wakeup(&config, &ahead).boost, 0);
+    let no_boost = FairShareConfig { boost_slice_ns: 0, ..config };
+    let blocked = WakeupObservation { was_blocked: 1, ..seen };
+    assert_eq!(decide_on_wakeup(&no_boost, &blocked).boost, 0);
+}
+
+#[test]
+fn clocks_may_wrap() {
+    assert!(vtime_before(u64::MAX, 5));
+    assert!(!vtime_before(5, u64::MAX));
+    assert!(!vtime_before(5, 5));
+}
+
+proptest! {
+    #[test]
+    fn whoever_is_furthest_behind_runs_and_shares_follow_weights(
+        weights in proptest::collection::vec((1u32..=400, 1u32..=6), 2..5),
+    ) {
+        // One pCPU, every vCPU always runnable: after many slices each VM has its weight's part of the time.
+        let slice_ns = 1_000_000;
+        let mut vcpus: Vec<(usize, u64, u64)> = Vec::new();
+        for (vm, (weight, count)) in weights.iter().enumerate() {
+            vcpus.extend((0..*count).map(|_| (vm, 0, vcpu_weight(*weight, *count))));
+        }
+        let mut received = vec![0u64; weights.len()];
+        let slices = 40_000;
+        for _ in 0..slices {
+            let next = vcpus.iter_mut().min_by_key(|vcpu| vcpu.1).unwrap();
+            next.1 += charge(slice_ns, next.2);
+            received[next.0] += 1;
+        }
+        let total: u32 = weights.iter().map(|(weight, _)| weight).sum();
+        for (vm, (weight, count)) in weights.iter().enumerate() {
+            let due = slices as f64 * f64::from(*weight) / f64::from(total);
+            // Each vCPU may be one slice ahead, and one weighted slice of its competitors behind.
+            let grain = f64::from(*count) * (2.0 + f64::from(*weight) / 10.0) + due * 0.01;
+            prop_assert!((received[vm] as f64 - due).abs() <= grain, "vm {}: {} of {}", vm, received[vm], due);
+        }
+    }
+
+    #[test]
+    fn charging_never_overflows_nor_runs_backwards(ran in any::<u64>(), more in any::<u64>(), weight in any::<u64>()) {
+        let (less, most) = (ran.min(more), ran.max(more));
+        prop_assert!(charge(less, weight) <= charge(most, weight));
+    }
+
+    #[test]
+    fn a_wake_up_never_moves_a_clock_back(pool in any::<u64>(), behind in 0u64..1 << 62, was_blocked in 0u32..2) {
+        let seen = WakeupObservation {
+            pool_vtime_ns: pool, vcpu_vtime_ns: pool.wrapping_sub(behind), was_blocked, reserved: 0,
+        };
+        let decision = decide_on_wakeup(&FairShareConfig::PAPER, &seen);
+        prop_assert!(!vtime_before(decision.vtime_ns, seen.vcpu_vtime_ns));
+        prop_assert!(pool.wrapping_sub(decision.vtime_ns) <= FairShareConfig::PAPER.lag_max_ns);
+    }
+}

@@ -1,0 +1,188 @@
+//! Algorithm 1 of the paper, line by line, and whole traces worked out by hand.
+
+use microslice_policy::PoolSizeReason::*;
+use microslice_policy::*;
+use proptest::prelude::*;
+
+const PROFILE: u64 = PoolSizeConfig::PAPER.profile_interval_ns;
+const EPOCH: u64 = PoolSizeConfig::PAPER.epoch_interval_ns;
+
+fn limited_to(limit: u32) -> PoolSizeConfig {
+    PoolSizeConfig { limit, ..PoolSizeConfig::PAPER }
+}
+
+fn events(ipi_count: u64, ple_count: u64, irq_count: u64) -> UrgentEvents {
+    UrgentEvents { ipi_count, ple_count, irq_count }
+}
+
+/// Steps through `trace` = ((IPIs, PLEs, IRQs) since the last step -> pool size, next interval, reason).
+fn follow(limit: u32, trace: &[((u64, u64, u64), u32, u64, PoolSizeReason)]) {
+    let mut state = PoolSizeState::default();
+    for (step, ((ipi, ple, irq), count, interval_ns, reason)) in trace.iter().enumerate() {
+        let decision = step_pool_size(&limited_to(limit), &mut state, &events(*ipi, *ple, *irq));
+        assert_eq!(
+            (decision.micro_pcpu_count, decision.interval_ns, decision.reason.get().unwrap()),
+            (*count, *interval_ns, *reason),
+            "step {step}"
+        );
+    }
+}
+
+#[test]
+fn lines_2_to_8_an_epoch_starts_by_profiling_without_micro_pcpus() {
+    follow(3, &[((9, 9, 9), 0, PROFILE, ProfileStarts)]);
+}
+
+#[test]
+fn lines_16_to_20_without_urgent_events_the_pool_stays_empty_for_an_epoch() {
+    follow(
+        3,
+        &[
+            ((0, 0, 0), 0, PROFILE, ProfileStarts),
+            ((0, 0, 0), 0, EPOCH, NoUrgentEvents),
+            ((7, 0, 0), 0, PROFILE, ProfileStarts),
+        ],
+    );
+}
+
+#[test]
+fn lines_27_to_31_when_ples_dominate_one_micro_pcpu_serves_for_an_epoch() {
+    follow(
+        3,
+        &[
+            ((0, 0, 0), 0, PROFILE, ProfileStarts),
+            ((5, 100, 5), 1, EPOCH, PleOrIrqDominant),
+            ((5, 100, 5), 0, PROFILE, ProfileStarts),
+        ],
+    );
+}
+
+#[test]
+fn lines_27_to_31_when_device_interrupts_dominate_one_micro_pcpu_serves_for_an_epoch() {
+    follow(3, &[((0, 0, 0), 0, PROFILE, ProfileStarts), ((0, 0, 40), 1, EPOCH, PleOrIrqDominant)]);
+}
+
+#[test]
+fn line_23_ipis_dominate_as_soon_as_they_exceed_ples_or_irqs_as_printed() {
+    // More IPIs than IRQs, fewer than PLEs: the printed OR makes it the IPI case.
+    follow(3, &[((0, 0, 0), 0, PROFILE, ProfileStarts), ((10, 100, 5), 1, PROFILE, IpiDominant)]);
+    // No more than either: it isn't.
+    follow(3, &[((0, 0, 0), 0, PROFILE, ProfileStarts), ((10, 10, 10), 1, EPOCH, PleOrIrqDominant)]);
+}
+
+#[test]
+fn lines_32_to_38_ipis_try_every_count_up_to_the_limit_and_keep_the_best() {
+    follow(
+        3,
+        &[
+            ((0, 0, 0), 0, PROFILE, ProfileStarts),
+            ((900, 10, 0), 1, PROFILE, IpiDominant),
+            ((700, 10, 0), 2, PROFILE, ProfileGoesOn),
+            ((100, 10, 0), 3, PROFILE, ProfileGoesOn),
+            ((300, 10, 0), 2, EPOCH, BestFound),
+            ((100, 10, 0), 0, PROFILE, ProfileStarts),
+        ],
+    );
+}
+
+#[test]
+fn the_limit_itself_can_be_the_best_count() {
+    follow(
+        2,
+        &[
+            ((0, 0, 0), 0, PROFILE, ProfileStarts),
+            ((900, 0, 0), 1, PROFILE, IpiDominant),
+            ((800, 0, 0), 2, PROFILE, ProfileGoesOn),
+            ((20, 0, 0), 2, EPOCH, BestFound),
+        ],
+    );
+}
+
+#[test]
+fn if_no_count_has_fewer_ipis_than_none_the_pool_is_emptied() {
+    follow(
+        2,
+        &[
+            ((0, 0, 0), 0, PROFILE, ProfileStarts),
+            ((50, 0, 0), 1, PROFILE, IpiDominant),
+            ((50, 0, 0), 2, PROFILE, ProfileGoesOn),
+            ((60, 0, 0), 0, EPOCH, BestFound),
+        ],
+    );
+}
+
+#[test]
+fn equal_counts_of_ipis_go_to_the_smaller_pool() {
+    follow(
+        3,
+        &[
+            ((0, 0, 0), 0, PROFILE, ProfileStarts),
+            ((50, 0, 0), 1, PROFILE, IpiDominant),
+            ((30, 0, 0), 2, PROFILE, ProfileGoesOn),
+            ((30, 0, 0), 3, PROFILE, ProfileGoesOn),
+            ((30, 0, 0), 1, EPOCH, BestFound),
+        ],
+    );
+}
+
+#[test]
+fn a_limit_of_one_leaves_the_choice_between_none_and_one() {
+    follow(
+        1,
+        &[
+            ((0, 0, 0), 0, PROFILE, ProfileStarts),
+            ((50, 0, 0), 1, PROFILE, IpiDominant),
+            ((40, 0, 0), 1, EPOCH, BestFound),
+        ],
+    );
+}
+
+#[test]
+fn counts_of_an_earlier_epoch_do_not_decide_a_later_one() {
+    follow(
+        2,
+        &[
+            ((0, 0, 0), 0, PROFILE, ProfileStarts),
+            ((90, 0, 0), 1, PROFILE, IpiDominant),
+            ((80, 0, 0), 2, PROFILE, ProfileGoesOn),
+            ((10, 0, 0), 2, EPOCH, BestFound),
+            ((0, 0, 0), 0, PROFILE, ProfileStarts),
+            ((90, 0, 0), 1, PROFILE, IpiDominant),
+            ((20, 0, 0), 2, PROFILE, ProfileGoesOn),
+            ((70, 0, 0), 1, EPOCH, BestFound),
+        ],
+    );
+}
+
+#[test]
+fn a_limit_of_zero_keeps_the_pool_empty() {
+    follow(0, &[((9, 9, 9), 0, PROFILE, ProfileStarts), ((9, 9, 9), 0, EPOCH, NoUrgentEvents)]);
+}
+
+proptest! {
+    #[test]
+    fn the_pool_never_exceeds_its_limit_and_every_epoch_ends_its_profile_phase_in_time(
+        limit in 0u32..80,
+        trace in proptest::collection::vec((0u64..1000, 0u64..1000, 0u64..1000), 1..300),
+    ) {
+        let mut state = PoolSizeState::default();
+        let mut profile_steps = 0;
+        for (ipi, ple, irq) in trace {
+            let decision = step_pool_size(&limited_to(limit), &mut state, &events(ipi, ple, irq));
+            prop_assert!(decision.micro_pcpu_count <= limit.min(POOL_LIMIT_MAX as u32));
+            prop_assert_eq!(decision.micro_pcpu_count, state.micro_pcpu_count);
+            profile_steps = if decision.interval_ns == EPOCH { 0 } else { profile_steps + 1 };
+            prop_assert!(profile_steps <= limit.min(POOL_LIMIT_MAX as u32) + 1);
+        }
+    }
+
+    #[test]
+    fn any_state_is_stepped_out_of_without_harm(
+        profile_mode in any::<u32>(), count in any::<u32>(), limit in any::<u32>(),
+        ipi in any::<u64>(), ple in any::<u64>(), irq in any::<u64>(),
+    ) {
+        let mut state = PoolSizeState { profile_mode, micro_pcpu_count: count, ..Default::default() };
+        let decision = step_pool_size(&limited_to(limit), &mut state, &events(ipi, ple, irq));
+        prop_assert!(decision.micro_pcpu_count <= limit.min(POOL_LIMIT_MAX as u32));
+    }
+}

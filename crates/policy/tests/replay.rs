@@ -1,0 +1,136 @@
+//! Recordings: written, read, replayed; and what happens to those that lie.
+
+use microslice_policy::recording::{Reader, Writer};
+use microslice_policy::replay::replay;
+use microslice_policy::*;
+use proptest::prelude::*;
+
+fn a_guest() -> GuestCode {
+    let range = ClassRange { start: 0x8000_0000_0000_1100, end: 0x8000_0000_0000_1200, ..lock_holder() };
+    GuestCode::new(0x8000_0000_0000_1000, 0x8000_0000_0000_2000, &[range]).unwrap()
+}
+
+fn lock_holder() -> ClassRange {
+    ClassRange { guest_class: GuestClass::LockHolder.into(), ..Default::default() }
+}
+
+/// One decision of every kind, as the real host would record it.
+fn one_of_each() -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let guest = a_guest();
+    let code_id = writer.code(&guest).unwrap();
+    let layout = GuestLayout::slid_by(0x20_0000);
+    let rip = 0x8000_0000_0020_1180;
+    let config = AccelerateConfig::PAPER;
+    let mut at_ns = 0;
+    let mut write = |kind, payload: &[u8]| {
+        at_ns += 1000;
+        writer.record(&Record::new(at_ns, 3, kind, payload)).unwrap();
+    };
+    use zerocopy::IntoBytes;
+
+    let guest_class = classify(&guest, &layout, rip);
+    let classified = ClassifyRecord { rip, layout, code_id, guest_class: guest_class.into() };
+    write(RecordKind::Classify, classified.as_bytes());
+
+    let seen = YieldObservation {
+        cause: YieldCause::Ple.into(),
+        guest_class: GuestClass::LockWaiter.into(),
+        micro_pcpu_count: 1,
+        ..Default::default()
+    };
+    write(RecordKind::Yield, YieldRecord { seen, decision: decide_on_yield(&seen) }.as_bytes());
+
+    let seen = SiblingObservation {
+        state: VcpuState::Runnable.into(),
+        preempted: 1,
+        guest_class: guest_class.into(),
+        ..Default::default()
+    };
+    let scope = PassScope::OneCritical;
+    let decision = decide_on_sibling(scope, &seen).into();
+    write(RecordKind::Sibling, SiblingRecord { seen, scope: scope.into(), decision }.as_bytes());
+
+    let seen = SpinnerObservation { cause: YieldCause::Ple.into(), helped_count: 1 };
+    let decision = decide_on_spinner(&seen).into();
+    write(RecordKind::Spinner, SpinnerRecord { seen, decision, reserved: 0 }.as_bytes());
+
+    let seen = InterruptObservation {
+        kind: InterruptKind::Virq.into(),
+        recipient_state: VcpuState::Runnable.into(),
+        micro_pcpu_count: 1,
+        guest_known: 1,
+    };
+    let decision = decide_on_interrupt(&config, &seen);
+    write(RecordKind::Interrupt, InterruptRecord { config, seen, decision }.as_bytes());
+
+    let seen = PlacementObservation { queued_count: 1, affinity_allows: 1 };
+    let decision = decide_on_placement(&config, &seen).into();
+    write(RecordKind::Placement, PlacementRecord { config, seen, decision, reserved: 0 }.as_bytes());
+
+    let seen = MicroSliceObservation { interrupt_pending: 1, ..Default::default() };
+    let decision = decide_after_micro_slice(&config, &seen);
+    write(RecordKind::MicroSlice, MicroSliceRecord { config, seen, decision }.as_bytes());
+
+    let config = FairShareConfig::PAPER;
+    let seen = WakeupObservation { pool_vtime_ns: 9, vcpu_vtime_ns: 9, was_blocked: 1, reserved: 0 };
+    let decision = decide_on_wakeup(&config, &seen);
+    write(RecordKind::Wakeup, WakeupRecord { config, seen, decision }.as_bytes());
+
+    let config = PoolSizeConfig::PAPER;
+    let mut pool = PoolSizeState::default();
+    for ipi_count in [0, 90, 80, 10, 40] {
+        let seen = UrgentEvents { ipi_count, ..Default::default() };
+        let decision = step_pool_size(&config, &mut pool, &seen);
+        write(RecordKind::PoolSize, PoolSizeRecord { config, seen, decision }.as_bytes());
+    }
+    writer.finish().unwrap()
+}
+
+#[test]
+fn every_kind_of_decision_replays_bit_for_bit() {
+    let replayed = replay(one_of_each().as_slice()).unwrap();
+    assert_eq!(replayed.difference_count, 0, "{:?}", replayed.first_difference);
+    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5]);
+}
+
+#[test]
+fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
+    let mut recording = one_of_each();
+    let last = recording.len();
+    // The last record's decision: interval (8 bytes), count (4), reason (4), then padding of the payload.
+    let padding = 72 - size_of::<PoolSizeRecord>();
+    recording[last - padding - 8] ^= 1;
+    let replayed = replay(recording.as_slice()).unwrap();
+    assert_eq!(replayed.difference_count, 1);
+    let difference = replayed.first_difference.unwrap();
+    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 12));
+    assert_ne!(difference.recorded, difference.replayed);
+}
+
+#[test]
+fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
+    let recording = one_of_each();
+    let replayed = replay(&recording[..recording.len() - 1]).unwrap();
+    assert_eq!((replayed.total_count(), replayed.difference_count), (12, 0));
+}
+
+#[test]
+fn other_files_and_other_versions_are_refused_with_their_place() {
+    let refused = |bytes: &[u8]| Reader::new(bytes).err().unwrap().to_string();
+    assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
+    let mut recording = one_of_each();
+    recording[8] = 99;
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 1");
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_a_replay_panic(tail in proptest::collection::vec(any::<u8>(), 0..2000), at in 0usize..14_000) {
+        let mut recording = one_of_each();
+        let at = at.min(recording.len());
+        let end = (at + tail.len()).min(recording.len());
+        recording[at..end].copy_from_slice(&tail[..end - at]);
+        let _ = replay(recording.as_slice());
+    }
+}
