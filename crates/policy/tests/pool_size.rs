@@ -15,8 +15,11 @@ fn events(ipi_count: u64, ple_count: u64, irq_count: u64) -> UrgentEvents {
     UrgentEvents { ipi_count, ple_count, irq_count }
 }
 
-/// Steps through `trace` = ((IPIs, PLEs, IRQs) since the last step -> pool size, next interval, reason).
-fn follow(limit: u32, trace: &[((u64, u64, u64), u32, u64, PoolSizeReason)]) {
+/// (IPIs, PLEs, IRQs) since the last step -> pool size, next interval, reason.
+type Step = ((u64, u64, u64), u32, u64, PoolSizeReason);
+
+/// Steps through `trace` from an empty state.
+fn follow(limit: u32, trace: &[Step]) {
     let mut state = PoolSizeState::default();
     for (step, ((ipi, ple, irq), count, interval_ns, reason)) in trace.iter().enumerate() {
         let decision = step_pool_size(&limited_to(limit), &mut state, &events(*ipi, *ple, *irq));
