@@ -44,6 +44,8 @@ pub struct CostModel {
     pub context_switch_ns: u64,
     /// An exit to the hypervisor and back into the same vCPU.
     pub exit_ns: u64,
+    /// What sending one IPI costs the sender, per target: the exit of an ICR write or of a hypercall.
+    pub ipi_send_ns: u64,
     /// From the moment an interrupt is sent until a running target begins its handler.
     pub ipi_delivery_ns: u64,
     /// Longest extra time a vCPU needs after others ran on its pCPU, because it finds the caches cold.
@@ -121,7 +123,7 @@ pub enum LockKind {
     PvTicket,
     /// Queued (MCS): first come, first served, waiters spin.
     Queued,
-    /// Queued whose waiters halt after `pv_spin_ns`; the head is kicked at unlock, and a running vCPU may steal.
+    /// Queued whose waiters halt after `pv_spin_ns`; the head is kicked at unlock (Linux 4.4: no stealing).
     PvQueued,
     /// Sleeping lock (mutex, rwsem): waiters block in the guest's scheduler at once.
     Sleeping,
@@ -154,14 +156,14 @@ pub struct WorkloadConfig {
     pub run_units: u64,
     /// Unit of progress, for people ("messages", "compilations").
     pub unit: String,
-    /// Nice-like weight inside the guest; only 1 is implemented by the guest scheduler's round robin.
-    pub background: bool,
+    /// Scales the cache-refill cost: 0 for tiny or streaming working sets, 1000 for the full cost.
+    pub cache_sensitive_permille: u32,
 }
 
 /// A step of a program. Programs repeat for ever.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum Phase {
-    /// User-mode work. `cache_sensitive_permille` scales the refill cost (0: streaming or tiny, 1000: the full cost).
+    /// User-mode work.
     Compute {
         duration: Duration,
     },

@@ -2,7 +2,9 @@
 //! `policy/` code next to baselines. See docs/simulator.md.
 
 pub mod config;
+mod random;
 pub mod report;
+mod timeline;
 pub mod trace_event;
 
 use config::SimulationConfig;

@@ -31,11 +31,13 @@ pub enum StopReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccelerationCause {
+    TlbYield,
     LockYield,
-    IpiYield,
-    RescheduleIpi,
+    LockHalt,
+    PvYield,
+    ReschedIpi,
+    CallFunctionIpi,
     Virq,
-    LockHlt,
 }
 
 /// Class of an instruction pointer, as `policy/classify.h` gives it.
@@ -44,12 +46,13 @@ pub enum AccelerationCause {
 pub enum GuestClass {
     Unknown,
     User,
-    Idle,
+    KernelOther,
     LockHolder,
     LockWaiter,
     TlbShootdown,
     ReschedIpi,
     IrqHandler,
+    Idle,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
