@@ -7,7 +7,9 @@ packages=(
     clang-19 clang-format-19 llvm-19   # the BPF programs and the native build of policy/
     gcc make pkg-config                # vendored libbpf, libelf and zlib are built from source
     autoconf automake autopoint bison flex gawk gettext libtool patch
-    dpkg-dev xz-utils zstd cpio        # unpacking stock kernels, packing initramfs archives
+    dpkg-dev xz-utils zstd kmod        # unpacking stock kernels and their modules
+    libc6-dev linux-libc-dev           # static programs that run inside guests
+    debian-archive-keyring             # checks what the testbed downloads
 )
 
 missing=()

@@ -32,7 +32,13 @@ impl Failure {
 
 /// A cause that spans lines (a kernel log, a parser's drawing) is folded: scripts read one line per error.
 fn one_line(cause: impl std::fmt::Display) -> String {
-    cause.to_string().split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+    cause
+        .to_string()
+        .split('\n')
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 #[cfg(test)]

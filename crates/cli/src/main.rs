@@ -20,7 +20,10 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    /// The emulated host: its kernels, and commands run in it by hand
+    Testbed(commands::testbed::Testbed),
+}
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
@@ -30,5 +33,7 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(command: Command) -> Result<(), Failure> {
-    match command {}
+    match command {
+        Command::Testbed(args) => commands::testbed::run(args),
+    }
 }

@@ -1,1 +1,3 @@
 //! One file per subcommand.
+
+pub mod testbed;

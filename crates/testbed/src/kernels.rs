@@ -1,0 +1,300 @@
+//! Stock Debian kernels, chosen by rule: "the newest of series X that passes the check".
+//!
+//! Versions come and go in the archive, so none is named here. Up to 6.18 one package holds a kernel; from 6.19 on its
+//! `linux-image` package is empty and depends on `linux-binary-…` (the image) and `linux-modules-…`. A kernel whose
+//! parts are not all in the archive any more is passed over.
+
+use crate::cache::Cache;
+use crate::packages::{Archive, Offer, is_complete};
+use crate::{Error, Result, btf_check, say};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Debian's two builds of each kernel: for any machine, and with only what virtual machines have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavour {
+    Generic,
+    Cloud,
+}
+
+/// What the BTF of an image must look like (docs/testbed.md: some builds describe a kfunc wrongly).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Btf {
+    /// Not looked at: a guest needs none.
+    Any,
+    /// sched_ext's kfuncs are described as callable: a scheduler that kicks can load.
+    Good,
+    /// They are not: for the test that such a host is refused.
+    Broken,
+}
+
+/// Which kernel is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// `6.18`: the first two numbers of the version.
+    pub series: (u32, u32),
+    pub flavour: Flavour,
+    pub btf: Btf,
+}
+
+/// A kernel that is unpacked in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kernel {
+    /// `6.18.15+deb13-amd64`, as `uname -r` says it.
+    pub release: String,
+    /// The bzImage.
+    pub image: PathBuf,
+    /// `lib/modules/RELEASE` of the unpacked packages.
+    pub modules: PathBuf,
+}
+
+/// The series that the testbed's host runs unless told otherwise: long-term, newest stock one with sched_ext.
+pub const DEFAULT_HOST: &str = "6.18";
+/// The kernel that the guests run unless told otherwise.
+pub const DEFAULT_GUEST: &str = "6.12-cloud";
+
+/// Every kernel that tests and demo use; `make kernels` fetches them all.
+pub fn all_rules() -> Vec<Rule> {
+    let hosts = ["6.16", "6.18", "7.0", "7.2"].map(Rule::host);
+    let guests = ["6.1", "6.1-cloud", "6.12", "6.12-cloud", "6.18-cloud", "7.2-cloud"].map(Rule::guest);
+    let rules: Result<Vec<Rule>> =
+        hosts.into_iter().chain([Rule::broken_host("7.2")]).chain(guests).collect();
+    rules.expect("the names above are well formed")
+}
+
+impl Rule {
+    /// A host kernel of `series` ("6.18"): one that can load a sched_ext scheduler.
+    pub fn host(series: &str) -> Result<Self> {
+        Ok(Self { btf: Btf::Good, ..series.parse()? })
+    }
+
+    /// A host kernel of `series` whose BTF is broken.
+    pub fn broken_host(series: &str) -> Result<Self> {
+        Ok(Self { btf: Btf::Broken, ..series.parse()? })
+    }
+
+    /// A guest kernel: "6.12" (generic) or "6.12-cloud".
+    pub fn guest(name: &str) -> Result<Self> {
+        name.parse()
+    }
+
+    /// The version numbers in `release` if this rule's series and flavour fit, for finding the newest.
+    fn fits(&self, release: &str) -> Option<Vec<u32>> {
+        let (version, flavour) = match release.strip_suffix("-cloud-amd64") {
+            Some(version) => (version, Flavour::Cloud),
+            None => (release.strip_suffix("-amd64")?, Flavour::Generic),
+        };
+        if version.split(['-', '+']).any(|word| word == "rt" || word == "unsigned")
+            || version.ends_with("-rt")
+        {
+            return None;
+        }
+        let numbers: Vec<u32> =
+            version.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
+        (flavour == self.flavour && numbers.starts_with(&[self.series.0, self.series.1])).then_some(numbers)
+    }
+}
+
+impl FromStr for Rule {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let (series, flavour) = match name.strip_suffix("-cloud") {
+            Some(series) => (series, Flavour::Cloud),
+            None => (name, Flavour::Generic),
+        };
+        let numbers = series
+            .split_once('.')
+            .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+        let series = numbers.ok_or_else(|| Error::Kernel {
+            wanted: name.into(),
+            cause: "not a kernel series: write it as 6.18 or 6.12-cloud".into(),
+        })?;
+        Ok(Self { series, flavour, btf: Btf::Any })
+    }
+}
+
+impl std::fmt::Display for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (major, minor) = self.series;
+        write!(f, "{major}.{minor}")?;
+        f.write_str(if self.flavour == Flavour::Cloud { "-cloud" } else { "" })?;
+        f.write_str(match self.btf {
+            Btf::Any => "",
+            Btf::Good => " (host)",
+            Btf::Broken => " (host with broken BTF)",
+        })
+    }
+}
+
+/// The newest kernel that `rule` allows: from the cache if it has one, else fetched.
+pub fn obtain(cache: &Cache, rule: &Rule) -> Result<Kernel> {
+    match cached(cache, rule)? {
+        Some(kernel) => Ok(kernel),
+        None => fetch(cache, rule),
+    }
+}
+
+/// The newest fitting kernel in the cache. Touches no network.
+pub fn cached(cache: &Cache, rule: &Rule) -> Result<Option<Kernel>> {
+    let dir = cache.directory("kernels")?;
+    let mut releases: Vec<(Vec<u32>, String)> = names(&dir)?
+        .iter()
+        .filter_map(|name| name.strip_prefix("linux-image-"))
+        .filter_map(|release| Some((rule.fits(release)?, release.to_owned())))
+        .collect();
+    releases.sort();
+    for (_, release) in releases.into_iter().rev() {
+        let package = dir.join(format!("linux-image-{release}"));
+        if is_complete(&package)
+            && let Ok(kernel) = open(&package, &release)
+            && passes(rule, &kernel)?
+        {
+            return Ok(Some(kernel));
+        }
+    }
+    Ok(None)
+}
+
+/// Fetches the newest kernel of the archive that `rule` allows.
+pub fn fetch(cache: &Cache, rule: &Rule) -> Result<Kernel> {
+    let _lock = cache.lock("kernels", std::time::Duration::from_secs(1800))?;
+    if let Some(kernel) = cached(cache, rule)? {
+        return Ok(kernel); // another process fetched it while this one waited
+    }
+    let archive = Archive::open(cache)?;
+    archive.refresh()?;
+    let offers = archive.offers("linux-")?;
+    let candidates = complete_candidates(rule, &offers);
+    let mut last = "the archive has no complete kernel of this series (image and modules)".to_owned();
+    for parts in candidates.iter().rev().take(4) {
+        let release = parts[0].package.trim_start_matches("linux-image-");
+        let dir = cache.directory("kernels")?.join(&parts[0].package);
+        if !is_complete(&dir) {
+            say(format_args!("fetching kernel {release} for {rule}"));
+            archive.unpack(parts, &dir)?;
+        }
+        let kernel = open(&dir, release)?;
+        if passes(rule, &kernel)? {
+            return Ok(kernel);
+        }
+        last = format!("{release} doesn't pass: its BTF is {}", btf_check::of_image(&kernel.image)?);
+    }
+    Err(Error::Kernel { wanted: rule.to_string(), cause: last })
+}
+
+/// Per kernel that fits, oldest first: the packages that together hold image and modules, `linux-image` first.
+fn complete_candidates<'a>(rule: &Rule, offers: &'a BTreeMap<String, Offer>) -> Vec<Vec<&'a Offer>> {
+    let mut found: Vec<(Vec<u32>, Vec<&Offer>)> = Vec::new();
+    for (name, offer) in offers {
+        let Some(release) = name.strip_prefix("linux-image-") else { continue };
+        let Some(numbers) = rule.fits(release) else { continue };
+        let mut parts = vec![offer];
+        let split = [format!("linux-binary-{release}"), format!("linux-modules-{release}")];
+        let mut complete = true;
+        for part in split.iter().filter(|part| offer.depends.contains(part)) {
+            match offers.get(part) {
+                Some(part) => parts.push(part),
+                None => complete = false,
+            }
+        }
+        if complete {
+            found.push((numbers, parts));
+        }
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found.into_iter().map(|(_, parts)| parts).collect()
+}
+
+fn passes(rule: &Rule, kernel: &Kernel) -> Result<bool> {
+    Ok(match rule.btf {
+        Btf::Any => true,
+        Btf::Good => btf_check::of_image(&kernel.image)? == btf_check::Verdict::Good,
+        Btf::Broken => btf_check::of_image(&kernel.image)? == btf_check::Verdict::Broken,
+    })
+}
+
+/// Image and modules of an unpacked package.
+fn open(package: &Path, release: &str) -> Result<Kernel> {
+    let image = package.join(format!("boot/vmlinuz-{release}"));
+    let modules = ["usr/lib/modules", "lib/modules"].map(|dir| package.join(dir).join(release));
+    let modules = modules.into_iter().find(|dir| dir.is_dir());
+    match modules {
+        Some(modules) if image.is_file() => Ok(Kernel { release: release.into(), image, modules }),
+        _ => Err(Error::file(
+            package,
+            format_args!("holds no vmlinuz-{release} with its modules; delete it to fetch it again"),
+        )),
+    }
+}
+
+fn names(dir: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(dir).map_err(|cause| Error::file(dir, cause))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offers(list: &[(&str, &[&str])]) -> BTreeMap<String, Offer> {
+        let offer = |(package, depends): &(&str, &[&str])| Offer {
+            package: (*package).into(),
+            version: "1".into(),
+            depends: depends.iter().map(|name| (*name).into()).collect(),
+        };
+        list.iter().map(offer).map(|offer| (offer.package.clone(), offer)).collect()
+    }
+
+    fn newest(rule: &str, list: &[(&str, &[&str])]) -> Option<Vec<String>> {
+        let offers = offers(list);
+        let rule = Rule::guest(rule).expect("rule");
+        complete_candidates(&rule, &offers)
+            .last()
+            .map(|parts| parts.iter().map(|part| part.package.clone()).collect())
+    }
+
+    #[test]
+    fn the_newest_of_a_series_is_found_by_number_not_by_letter() {
+        let list: [(&str, &[&str]); 3] = [
+            ("linux-image-6.18.9+deb13-amd64", &[]),
+            ("linux-image-6.18.15+deb13-amd64", &[]),
+            ("linux-image-6.1.0-50-amd64", &[]),
+        ];
+        assert_eq!(newest("6.18", &list), Some(vec!["linux-image-6.18.15+deb13-amd64".into()]));
+        assert_eq!(newest("6.1", &list), Some(vec!["linux-image-6.1.0-50-amd64".into()]));
+    }
+
+    #[test]
+    fn flavours_are_told_apart_and_real_time_builds_are_left_out() {
+        let list: [(&str, &[&str]); 3] = [
+            ("linux-image-6.12.9+deb13-amd64", &[]),
+            ("linux-image-6.12.8+deb13-cloud-amd64", &[]),
+            ("linux-image-6.12.10+deb13-rt-amd64", &[]),
+        ];
+        assert_eq!(newest("6.12", &list), Some(vec!["linux-image-6.12.9+deb13-amd64".into()]));
+        assert_eq!(newest("6.12-cloud", &list), Some(vec!["linux-image-6.12.8+deb13-cloud-amd64".into()]));
+    }
+
+    #[test]
+    fn a_split_kernel_whose_modules_left_the_archive_is_passed_over() {
+        let image = "linux-image-7.2.9-amd64";
+        let list: [(&str, &[&str]); 5] = [
+            (image, &["linux-binary-7.2.9-amd64", "linux-modules-7.2.9-amd64"]),
+            ("linux-binary-7.2.9-amd64", &[]),
+            ("linux-modules-7.2.9-amd64", &[]),
+            ("linux-image-7.2.13-amd64", &["linux-binary-7.2.13-amd64", "linux-modules-7.2.13-amd64"]),
+            ("linux-binary-7.2.13-amd64", &[]),
+        ];
+        let parts = vec![image.into(), "linux-binary-7.2.9-amd64".into(), "linux-modules-7.2.9-amd64".into()];
+        assert_eq!(newest("7.2", &list), Some(parts));
+    }
+
+    #[test]
+    fn a_name_that_is_no_series_is_refused_with_an_example() {
+        let error = Rule::guest("six").expect_err("not a series");
+        assert!(error.to_string().contains("6.12-cloud"), "{error}");
+    }
+}
