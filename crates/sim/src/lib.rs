@@ -4,6 +4,7 @@
 pub mod config;
 mod random;
 pub mod report;
+pub mod scenario;
 mod timeline;
 pub mod trace_event;
 

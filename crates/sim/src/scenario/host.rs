@@ -1,0 +1,88 @@
+//! `hosts/*.toml`: pCPUs, topology, costs, pause-loop exiting.
+
+use super::error::ScenarioError;
+use super::reader::TableReader;
+use super::tree::Node;
+use super::units;
+use crate::config::{CostModel, HostConfig, PleConfig};
+
+/// Larger than any machine that KVM supports.
+pub const PCPUS_MAX: u64 = 8_192;
+const SMT_THREADS_MAX: u64 = 8;
+
+/// Reads a host.
+pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
+    let table = TableReader::open(
+        node,
+        "a host",
+        &["pcpus", "llc_pcpus", "smt_threads", "smt_busy_speed", "frequency", "costs", "ple"],
+    )?;
+    let pcpus =
+        table.integer("pcpus", 1..=PCPUS_MAX)?.ok_or_else(|| table.missing("pcpus", "a number from 1"))?;
+    let llc_pcpus = table.integer("llc_pcpus", 0..=pcpus)?.unwrap_or(0);
+    let smt_threads = table.integer("smt_threads", 1..=SMT_THREADS_MAX)?.unwrap_or(1);
+    let frequency_hz = table.parsed("frequency", |text| match units::frequency_hz(text)? {
+        hz if (1e6..=1e11).contains(&hz) => Ok(hz),
+        _ => Err("allowed: 1 MHz to 100 GHz".to_owned()),
+    })?;
+    let costs = table.get("costs").ok_or_else(|| table.missing("costs", "a table of times"))?;
+    let ple = table.get("ple").ok_or_else(|| table.missing("ple", "a table: enabled, window, gap"))?;
+    Ok(HostConfig {
+        pcpus: pcpus as usize,
+        llc_pcpus: llc_pcpus as usize,
+        smt_threads: smt_threads as usize,
+        smt_busy_speed_permille: read_busy_speed(&table)?,
+        costs: read_costs(costs, frequency_hz)?,
+        ple: read_ple(ple, frequency_hz)?,
+    })
+}
+
+fn read_busy_speed(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
+    let speed = table.parsed("smt_busy_speed", |text| match units::permille(text)? {
+        speed if speed < 100 => Err("less than 10 %, which no hardware thread is".to_owned()),
+        speed => Ok(speed),
+    })?;
+    Ok(speed.unwrap_or(1_000))
+}
+
+fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, ScenarioError> {
+    const KEYS: [&str; 7] = [
+        "context_switch",
+        "exit",
+        "ipi_send",
+        "ipi_delivery",
+        "cache_refill_max",
+        "cache_displace",
+        "llc_migration",
+    ];
+    let table = TableReader::open(node, "costs", &KEYS)?;
+    let cost = |key: &str| {
+        let time = table.parsed(key, |text| units::time_ns(text, frequency_hz))?;
+        time.ok_or_else(|| table.missing(key, "a time such as \"2 us\", or \"4000 cycles\""))
+    };
+    Ok(CostModel {
+        context_switch_ns: cost("context_switch")?,
+        exit_ns: cost("exit")?,
+        ipi_send_ns: cost("ipi_send")?,
+        ipi_delivery_ns: cost("ipi_delivery")?,
+        cache_refill_max_ns: cost("cache_refill_max")?,
+        cache_displace_ns: cost("cache_displace")?,
+        llc_migration_ns: cost("llc_migration")?,
+    })
+}
+
+fn read_ple(node: &Node, frequency_hz: Option<f64>) -> Result<PleConfig, ScenarioError> {
+    let table = TableReader::open(node, "ple", &["enabled", "window", "gap"])?;
+    let time = |key: &str| {
+        let time = table.parsed(key, |text| match units::time_ns(text, frequency_hz)? {
+            0 => Err("must be longer than 0".to_owned()),
+            ns => Ok(ns),
+        })?;
+        time.ok_or_else(|| table.missing(key, "a time such as \"2 us\", or \"4096 cycles\""))
+    };
+    Ok(PleConfig {
+        enabled: table.boolean("enabled")?.unwrap_or(true),
+        window_ns: time("window")?,
+        gap_ns: time("gap")?,
+    })
+}

@@ -1,0 +1,123 @@
+//! `kernels/*.toml`: a guest's kernel and its locks.
+
+use super::error::{ScenarioError, listed, quoted};
+use super::reader::{self, TableReader};
+use super::tree::Node;
+use super::units;
+use crate::config::{GuestKernelConfig, LockConfig, LockKind, SymbolTable};
+
+const LOCKS_MAX: usize = 256;
+const LOCK_INSTANCES_MAX: u64 = 65_536;
+
+const LOCK_KINDS: [(&str, LockKind); 6] = [
+    ("test-and-set", LockKind::TestAndSet),
+    ("ticket", LockKind::Ticket),
+    ("pv-ticket", LockKind::PvTicket),
+    ("queued", LockKind::Queued),
+    ("pv-queued", LockKind::PvQueued),
+    ("sleeping", LockKind::Sleeping),
+];
+
+const SYMBOL_TABLES: [(&str, SymbolTable); 2] =
+    [("linux-4.4", SymbolTable::Linux44), ("linux-modern", SymbolTable::LinuxModern)];
+
+/// A kernel function that a workload or a lock runs in; it must be in the guest's symbol table, as the instruction
+/// pointer will be there.
+pub fn read_symbol(table: &TableReader<'_>, symbols: SymbolTable) -> Result<Option<String>, ScenarioError> {
+    let (map, family) = match symbols {
+        SymbolTable::Linux44 => (include_str!("../../tables/linux-4.4.map"), "linux-4.4"),
+        SymbolTable::LinuxModern => (include_str!("../../tables/linux-modern.map"), "linux-modern"),
+    };
+    table.parsed("symbol", |name| {
+        let functions = || map.lines().filter_map(function_of);
+        if functions().any(|function| function == name) {
+            return Ok(name.to_owned());
+        }
+        let (known, shown) = (listed(functions()), quoted(name));
+        Err(format!("unknown symbol {shown}; {family} (crates/sim/tables/{family}.map) has: {known}"))
+    })
+}
+
+/// The name in a line of a `System.map`, if the line is about code.
+fn function_of(line: &str) -> Option<&str> {
+    let mut words = line.split_whitespace().skip(1);
+    let kind = words.next()?;
+    words.next().filter(|_| kind.eq_ignore_ascii_case("t"))
+}
+
+/// Reads a kernel.
+pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
+    let keys = [
+        "symbols",
+        "lock_kind",
+        "pv_spin",
+        "tick",
+        "thread_slice",
+        "pv_tlb_flush",
+        "call_function_handler",
+        "reschedule_handler",
+        "tick_handler",
+        "thread_switch",
+        "lock",
+    ];
+    let table = TableReader::open(node, "a kernel", &keys)?;
+    let required =
+        |key: &str| table.positive_time(key)?.ok_or_else(|| table.missing(key, "a time such as \"2 us\""));
+    let symbols = table.choice("symbols", &SYMBOL_TABLES)?;
+    let symbols = symbols.ok_or_else(|| table.missing("symbols", "linux-4.4 or linux-modern"))?;
+    let lock_kind = table.choice("lock_kind", &LOCK_KINDS)?;
+    let mut locks = Vec::new();
+    read_locks(table.list("lock", LOCKS_MAX)?, symbols, &mut locks)?;
+    Ok(GuestKernelConfig {
+        symbols,
+        lock_kind: lock_kind.ok_or_else(|| table.missing("lock_kind", "such as pv-queued"))?,
+        pv_spin_ns: required("pv_spin")?,
+        tick_hz: read_tick(&table)?,
+        thread_slice_ns: required("thread_slice")?,
+        pv_tlb_flush: table.boolean("pv_tlb_flush")?.unwrap_or(false),
+        call_function_handler_ns: required("call_function_handler")?,
+        reschedule_handler_ns: required("reschedule_handler")?,
+        tick_handler_ns: required("tick_handler")?,
+        thread_switch_ns: required("thread_switch")?,
+        locks,
+    })
+}
+
+fn read_tick(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
+    let tick = table.parsed("tick", |text| match units::frequency_hz(text)? {
+        hz if (1.0..=10_000.0).contains(&hz) => Ok(hz.round() as u32),
+        _ => Err("allowed: 1 Hz to 10 kHz".to_owned()),
+    })?;
+    tick.ok_or_else(|| table.missing("tick", "a frequency such as \"250 Hz\""))
+}
+
+/// Reads `[[lock]]` entries behind those that are there already; a name that is taken is refused.
+pub fn read_locks(
+    nodes: &[Node],
+    symbols: SymbolTable,
+    locks: &mut Vec<LockConfig>,
+) -> Result<(), ScenarioError> {
+    for node in nodes {
+        let table = TableReader::open(node, "a lock", &["name", "kind", "irqs_off", "instances", "symbol"])?;
+        let name_node = table.get("name").ok_or_else(|| table.missing("name", "such as page_allocator"))?;
+        let name = reader::name(name_node, "a lock")?;
+        if locks.iter().any(|lock| lock.name == name) {
+            return Err(ScenarioError::new(&name_node.place, format!("a second lock {}", quoted(&name))));
+        }
+        let symbol = read_symbol(&table, symbols)?.ok_or_else(|| {
+            table.missing("symbol", "the kernel function that holds it, such as get_page_from_freelist")
+        })?;
+        locks.push(LockConfig {
+            name,
+            kind: table.choice("kind", &LOCK_KINDS)?,
+            irqs_off: table.boolean("irqs_off")?.unwrap_or(false),
+            instances: table.integer("instances", 1..=LOCK_INSTANCES_MAX)?.unwrap_or(1) as usize,
+            symbol,
+        });
+        if locks.len() > LOCKS_MAX {
+            let cause = format!("more than {LOCKS_MAX} locks in one kernel");
+            return Err(ScenarioError::new(table.place(), cause));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! Where the files of a scenario come from: the disk, next to the file that names them, or the copies in the binary.
+
+use super::error::{Place, ScenarioError, listed, quoted};
+use super::reader;
+use super::tree::{FILE_SIZE_MAX, Node, NodeValue, overlay, parse};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// (path below `scenarios/`, text) of every file there, in alphabetical order.
+const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/built_in_scenarios.rs"));
+const BUILT_IN_PREFIX: &str = "(built in) ";
+
+/// More files than this in one scenario are a mistake or an attack.
+const FILES_MAX: usize = 1_000;
+/// Longest chain of `extends`.
+const DEPTH_MAX: usize = 16;
+
+/// Kinds of files, each in its own folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shelf {
+    Scenario,
+    Host,
+    Kernel,
+    Workload,
+    Nic,
+    Policy,
+}
+
+impl Shelf {
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Scenario => "",
+            Self::Host => "hosts/",
+            Self::Kernel => "kernels/",
+            Self::Workload => "workloads/",
+            Self::Nic => "nics/",
+            Self::Policy => "policies/",
+        }
+    }
+
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Scenario => "scenario",
+            Self::Host => "host",
+            Self::Kernel => "kernel",
+            Self::Workload => "workload",
+            Self::Nic => "NIC",
+            Self::Policy => "policy",
+        }
+    }
+
+    /// Names of the built-in files of this kind.
+    pub fn built_in_names(self) -> Vec<&'static str> {
+        let names =
+            BUILT_IN.iter().filter_map(|(path, _)| path.strip_prefix(self.folder())?.strip_suffix(".toml"));
+        names.filter(|name| !name.contains('/')).collect()
+    }
+}
+
+/// The text of a built-in file by its path below `scenarios/`.
+pub fn built_in(path: &str) -> Option<&'static str> {
+    BUILT_IN.iter().find(|(candidate, _)| *candidate == path).map(|(_, text)| *text)
+}
+
+/// Loads files and remembers where each came from, as names inside a file are looked up next to it first.
+#[derive(Debug, Default)]
+pub struct Library {
+    /// File name as in places -> its folder on the disk.
+    folders: BTreeMap<String, PathBuf>,
+    files_loaded: usize,
+}
+
+struct SourceText {
+    file: String,
+    text: String,
+    folder: Option<PathBuf>,
+}
+
+impl Library {
+    /// A scenario by the path or the built-in name that the user gave.
+    pub fn scenario(&mut self, reference: &str) -> Result<Node, ScenarioError> {
+        let path = Path::new(reference);
+        let place = Place::whole(reference);
+        let source = if path.is_file() || looks_like_path(reference) {
+            read_file(path, &place)?
+        } else {
+            self.on_shelf(Shelf::Scenario, reference, &place)?
+        };
+        self.layered(Shelf::Scenario, source, &mut Vec::new())
+    }
+
+    /// A document that isn't in a file (tests, standard input), with its includes looked up in the binary only.
+    pub fn document(&mut self, file: &str, text: &str) -> Result<Node, ScenarioError> {
+        let source = SourceText { file: file.to_owned(), text: text.to_owned(), folder: None };
+        self.layered(Shelf::Scenario, source, &mut Vec::new())
+    }
+
+    /// What `reference` (a name, or a path relative to the file that contains it) at `place` means.
+    pub fn find(&mut self, shelf: Shelf, reference: &str, place: &Place) -> Result<Node, ScenarioError> {
+        self.find_below(shelf, reference, place, &mut Vec::new())
+    }
+
+    /// Lays `table` over the file that its `extends` names, if it has one.
+    pub fn extended(&mut self, shelf: Shelf, table: Node) -> Result<Node, ScenarioError> {
+        self.extend_below(shelf, table, &mut Vec::new())
+    }
+
+    fn find_below(
+        &mut self,
+        shelf: Shelf,
+        reference: &str,
+        place: &Place,
+        chain: &mut Vec<String>,
+    ) -> Result<Node, ScenarioError> {
+        let source = if looks_like_path(reference) {
+            let Some(folder) = self.folders.get(place.file.as_ref()) else {
+                let cause =
+                    format!("{} is a path, but this text is in no folder of the disk", quoted(reference));
+                return Err(ScenarioError::new(place, cause));
+            };
+            read_file(&folder.join(reference), place)?
+        } else {
+            self.on_shelf(shelf, reference, place)?
+        };
+        self.layered(shelf, source, chain)
+    }
+
+    fn layered(
+        &mut self,
+        shelf: Shelf,
+        source: SourceText,
+        chain: &mut Vec<String>,
+    ) -> Result<Node, ScenarioError> {
+        let place = Place::whole(&source.file);
+        self.files_loaded += 1;
+        if self.files_loaded > FILES_MAX {
+            return Err(ScenarioError::new(&place, format!("more than {FILES_MAX} files in one scenario")));
+        }
+        if let Some(folder) = source.folder {
+            self.folders.insert(source.file.clone(), folder);
+        }
+        let node = parse(&source.file, &source.text)?;
+        chain.push(source.file);
+        let node = self.extend_below(shelf, node, chain);
+        chain.pop();
+        node
+    }
+
+    fn extend_below(
+        &mut self,
+        shelf: Shelf,
+        mut node: Node,
+        chain: &mut Vec<String>,
+    ) -> Result<Node, ScenarioError> {
+        let NodeValue::Table(table) = &mut node.value else { return Ok(node) };
+        let Some((_, base)) = table.remove("extends") else { return Ok(node) };
+        let reference = reader::string(&base)?;
+        if chain.len() >= DEPTH_MAX {
+            let cause = format!("a chain of more than {DEPTH_MAX} `extends`: {}", chain.join(" -> "));
+            return Err(ScenarioError::new(&base.place, cause));
+        }
+        let below = match self.peek(shelf, reference, &base.place) {
+            Some(file) if chain.contains(&file) => {
+                let cause = format!("`extends` leads back to itself: {} -> {file}", chain.join(" -> "));
+                return Err(ScenarioError::new(&base.place, cause));
+            }
+            _ => self.find_below(shelf, reference, &base.place, chain)?,
+        };
+        Ok(overlay(below, node))
+    }
+
+    /// The file name that a reference would load, to see a cycle before it is walked.
+    fn peek(&self, shelf: Shelf, reference: &str, place: &Place) -> Option<String> {
+        if looks_like_path(reference) {
+            let folder = self.folders.get(place.file.as_ref())?;
+            return Some(folder.join(reference).display().to_string());
+        }
+        self.on_shelf(shelf, reference, place).ok().map(|source| source.file)
+    }
+
+    fn on_shelf(&self, shelf: Shelf, reference: &str, place: &Place) -> Result<SourceText, ScenarioError> {
+        let below = format!("{}{reference}.toml", shelf.folder());
+        if reference.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c)) {
+            if let Some(folder) = self.folders.get(place.file.as_ref()) {
+                let candidates = [folder.join(&below), folder.join("..").join(&below)];
+                if let Some(path) = candidates.iter().find(|path| path.is_file()) {
+                    return read_file(path, place);
+                }
+            }
+            if let Some(text) = built_in(&below) {
+                let file = format!("{BUILT_IN_PREFIX}{below}");
+                return Ok(SourceText { file, text: text.to_owned(), folder: None });
+            }
+        }
+        let cause = format!(
+            "no {} {}; built in: {}; or name a file that ends in .toml",
+            shelf.noun(),
+            quoted(reference),
+            listed(shelf.built_in_names())
+        );
+        Err(ScenarioError::new(place, cause))
+    }
+}
+
+fn looks_like_path(reference: &str) -> bool {
+    reference.ends_with(".toml") || reference.contains('/')
+}
+
+/// A file's text; `place` is where its name was written.
+fn read_file(path: &Path, place: &Place) -> Result<SourceText, ScenarioError> {
+    let refuse = |cause: String| ScenarioError::new(place, format!("{}: {cause}", path.display()));
+    let file = std::fs::File::open(path).map_err(|error| refuse(error.to_string()))?;
+    let mut bytes = Vec::new();
+    file.take(FILE_SIZE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|error| refuse(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| refuse("not UTF-8 text".to_owned()))?;
+    let folder = path.parent().map(|folder| if folder == Path::new("") { Path::new(".") } else { folder });
+    Ok(SourceText { file: path.display().to_string(), text, folder: folder.map(Path::to_path_buf) })
+}

@@ -1,0 +1,198 @@
+//! Scenarios as data: TOML in, a [`SimulationConfig`] out, or one error with file, line, column and what is allowed.
+//!
+//! A scenario names a host, a policy and VMs; a VM names a kernel and workloads. Each of these is a file of its own (in
+//! `hosts/`, `policies/`, `kernels/`, `workloads/`, `nics/`) or a table in place; `extends` lays a table over a file. The steps:
+//! load and layer the files (`library`), resolve names, apply `--set`, read typed values (`host`, `vm`, …).
+
+mod error;
+mod host;
+mod kernel;
+mod library;
+mod policy;
+mod reader;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod units;
+mod vm;
+mod workload;
+
+pub use error::{Place, ScenarioError};
+pub use library::{Shelf, built_in};
+pub use policy::names as policy_names;
+
+use crate::config::SimulationConfig;
+use library::Library;
+use reader::TableReader;
+use tree::{Node, NodeValue, Table};
+
+const VMS_MAX: usize = 16_384;
+/// What a scenario runs under if it says nothing: the paper's baseline.
+const DEFAULT_POLICY: &str = "credit";
+
+/// A scenario, ready to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    /// As the user named it.
+    pub name: String,
+    /// The file's own description, one line.
+    pub description: String,
+    pub config: SimulationConfig,
+}
+
+/// What the command line changes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// `--policy`: a name as in [`policy_names`], or a file.
+    pub policy: Option<String>,
+    /// `--seed`.
+    pub seed: Option<u64>,
+    /// `--set path=value`, in order.
+    pub settings: Vec<(String, String)>,
+}
+
+/// Loads a scenario by path or built-in name.
+pub fn load(reference: &str, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
+    let mut library = Library::default();
+    let document = library.scenario(reference)?;
+    build(reference, document, library, overrides)
+}
+
+/// Reads a scenario from a text; `file` is how errors call it. Names in it mean built-in files.
+pub fn parse(file: &str, text: &str, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
+    let mut library = Library::default();
+    let document = library.document(file, text)?;
+    build(file, document, library, overrides)
+}
+
+fn build(
+    name: &str,
+    document: Node,
+    mut library: Library,
+    overrides: &Overrides,
+) -> Result<Scenario, ScenarioError> {
+    let mut root = resolve(&mut library, document)?;
+    for (path, text) in &overrides.settings {
+        let value = tree::parse_value(&format!("--set {path}"), text)?;
+        tree::set(&mut root, path, value)?;
+        // The new value may be a name itself (`vm.target.kernel=linux-modern`).
+        root = resolve(&mut library, root)?;
+    }
+    if let Some(policy) = &overrides.policy {
+        let place = Place::whole("--policy");
+        let reference = Node { place: place.clone(), value: NodeValue::String(policy.clone()) };
+        tree::set(&mut root, "policy", reference)?;
+        root = resolve(&mut library, root)?;
+    }
+    let mut scenario = read(name, &root)?;
+    if let Some(seed) = overrides.seed {
+        scenario.config.seed = seed;
+    }
+    Ok(scenario)
+}
+
+/// Replaces every name by the table it means. Harmless to repeat.
+fn resolve(library: &mut Library, mut root: Node) -> Result<Node, ScenarioError> {
+    let NodeValue::Table(scenario) = &mut root.value else { return Ok(root) };
+    if !scenario.contains_key("policy") {
+        let place = root.place.clone();
+        let default = Node { place: place.clone(), value: NodeValue::String(DEFAULT_POLICY.to_owned()) };
+        scenario.insert("policy".to_owned(), (place, default));
+    }
+    replace(scenario, "host", |node| by_name(library, Shelf::Host, node))?;
+    replace(scenario, "policy", |node| match node.value {
+        NodeValue::String(_) => policy::named(library, &node),
+        _ => library.extended(Shelf::Policy, node),
+    })?;
+    let vms = scenario.get_mut("vm").and_then(|(_, vms)| vm::entries(vms));
+    for vm in vms.into_iter().flatten() {
+        let NodeValue::Table(vm) = &mut vm.value else { continue };
+        replace(vm, "kernel", |node| by_name(library, Shelf::Kernel, node))?;
+        replace(vm, "nic", |node| by_name(library, Shelf::Nic, node))?;
+        let workloads = vm.get_mut("workloads").and_then(|(_, list)| vm::entries(list));
+        for workload in workloads.into_iter().flatten() {
+            let node = std::mem::replace(workload, placeholder(&workload.place));
+            *workload = named_workload(library, node)?;
+        }
+    }
+    Ok(root)
+}
+
+fn placeholder(place: &Place) -> Node {
+    Node { place: place.clone(), value: NodeValue::Boolean(false) }
+}
+
+fn replace(
+    table: &mut Table,
+    key: &str,
+    resolved: impl FnOnce(Node) -> Result<Node, ScenarioError>,
+) -> Result<(), ScenarioError> {
+    let Some((_, node)) = table.get_mut(key) else { return Ok(()) };
+    let old = std::mem::replace(node, placeholder(&node.place));
+    *node = resolved(old)?;
+    Ok(())
+}
+
+fn by_name(library: &mut Library, shelf: Shelf, node: Node) -> Result<Node, ScenarioError> {
+    match &node.value {
+        NodeValue::String(name) => library.find(shelf, name, &node.place),
+        _ => library.extended(shelf, node),
+    }
+}
+
+/// `"gmake"` or `{ use = "gmake", threads = 6 }`: the file's table with the entry's own keys over it, and a name.
+fn named_workload(library: &mut Library, node: Node) -> Result<Node, ScenarioError> {
+    let (mut workload, name) = match node.value {
+        NodeValue::String(ref reference) => {
+            (library.find(Shelf::Workload, reference, &node.place)?, Some((node.place.clone(), node)))
+        }
+        NodeValue::Table(mut own) => match own.remove("use") {
+            Some((place, reference)) => {
+                let below = library.find(Shelf::Workload, reader::string(&reference)?, &reference.place)?;
+                let own = Node { place: node.place, value: NodeValue::Table(own) };
+                (tree::overlay(below, own), Some((place, reference)))
+            }
+            None => {
+                let own = Node { place: node.place, value: NodeValue::Table(own) };
+                (library.extended(Shelf::Workload, own)?, None)
+            }
+        },
+        _ => (node, None),
+    };
+    if let (NodeValue::Table(table), Some((place, mut reference))) = (&mut workload.value, name) {
+        if let NodeValue::String(path) = &mut reference.value {
+            let stem = std::path::Path::new(path.as_str()).file_stem().and_then(|stem| stem.to_str());
+            *path = stem.filter(|_| path.ends_with(".toml")).unwrap_or(path).to_owned();
+        }
+        table.entry("name".to_owned()).or_insert((place, reference));
+    }
+    Ok(workload)
+}
+
+fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
+    let table =
+        TableReader::open(root, "a scenario", &["seed", "warmup", "duration", "host", "policy", "vm"])?;
+    let host_node =
+        table.get("host").ok_or_else(|| table.missing("host", "such as xeon-e5645, or a table"))?;
+    let host = host::read(host_node)?;
+    let policy = table.get("policy").ok_or_else(|| table.missing("policy", "such as credit"))?;
+    let duration_ns = table.positive_time("duration")?;
+    let mut vms = Vec::new();
+    for node in table.list("vm", VMS_MAX)? {
+        vm::read(node, host.pcpus, &mut vms)?;
+    }
+    if vms.is_empty() {
+        return Err(table.missing("vm", "at least one [[vm]]"));
+    }
+    let config = SimulationConfig {
+        seed: table.integer("seed", 0..=i64::MAX as u64)?.unwrap_or(1),
+        warmup_ns: table.time("warmup")?.unwrap_or(0),
+        duration_ns: duration_ns.ok_or_else(|| table.missing("duration", "a time such as \"2 s\""))?,
+        scheduler: policy::read(policy, host.pcpus)?,
+        host,
+        vms,
+        check: false,
+    };
+    let description = table.string("description")?.unwrap_or_default().lines().next().unwrap_or_default();
+    Ok(Scenario { name: name.to_owned(), description: description.to_owned(), config })
+}

@@ -1,0 +1,121 @@
+//! `policies/*.toml`: who decides on the host, and with which parameters.
+
+use super::error::{ScenarioError, listed, quoted};
+use super::host::PCPUS_MAX;
+use super::library::{Library, Shelf};
+use super::reader::{self, TableReader};
+use super::tree::{Node, NodeValue};
+use crate::config::{CreditConfig, EevdfConfig, MicroSlicedConfig, PoolSize, SchedulerKind};
+
+/// A policy by its name: a file of `policies/`, or `micro:N` for N static micro-sliced pCPUs.
+pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioError> {
+    let name = reader::string(reference)?;
+    let Some(size) = name.strip_prefix("micro:") else {
+        return library.find(Shelf::Policy, name, &reference.place).map_err(|error| ScenarioError {
+            cause: error.cause.replace("; or name", ", micro:N (N static micro-sliced pCPUs); or name"),
+            ..error
+        });
+    };
+    let size: i64 =
+        size.parse().ok().filter(|size| (0..=PCPUS_MAX as i64).contains(size)).ok_or_else(|| {
+            ScenarioError::new(
+                &reference.place,
+                format!("{}: micro:N needs a whole number from 0", quoted(name)),
+            )
+        })?;
+    let mut policy = library.find(Shelf::Policy, "micro", &reference.place)?;
+    if let NodeValue::Table(table) = &mut policy.value {
+        let pool = Node { place: reference.place.clone(), value: NodeValue::Integer(size) };
+        table.insert("pool".to_owned(), (reference.place.clone(), pool));
+    }
+    Ok(policy)
+}
+
+/// Names for `--help` and errors.
+pub fn names() -> Vec<String> {
+    let files = Shelf::Policy.built_in_names().into_iter().map(str::to_owned);
+    files.chain(["micro:N".to_owned()]).collect()
+}
+
+/// Reads a policy.
+pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
+    let keys_of = |scheduler: &str| -> &[&str] {
+        match scheduler {
+            "credit" => &["scheduler", "slice", "tick", "ratelimit", "boost"],
+            "micro-sliced" => &[
+                "scheduler",
+                "slice",
+                "tick",
+                "ratelimit",
+                "boost",
+                "micro_slice",
+                "pool",
+                "pool_limit",
+                "profile_interval",
+                "epoch_interval",
+            ],
+            _ => &["scheduler", "base_slice", "tick", "directed_yield"],
+        }
+    };
+    const SCHEDULERS: [&str; 3] = ["credit", "micro-sliced", "eevdf"];
+    let scheduler = match &node.value {
+        NodeValue::Table(table) => {
+            table.get("scheduler").map(|(_, name)| reader::string(name)).transpose()?
+        }
+        _ => None,
+    };
+    let scheduler = scheduler.filter(|name| SCHEDULERS.contains(name)).ok_or_else(|| {
+        ScenarioError::new(
+            &node.place,
+            format!("a policy needs `scheduler`; allowed: {}", listed(SCHEDULERS)),
+        )
+    })?;
+    let table = TableReader::open(node, "a policy", keys_of(scheduler))?;
+    Ok(match scheduler {
+        "credit" => SchedulerKind::Credit(read_credit(&table)?),
+        "micro-sliced" => SchedulerKind::MicroSliced(MicroSlicedConfig {
+            normal: read_credit(&table)?,
+            micro_slice_ns: required_time(&table, "micro_slice")?,
+            pool: read_pool(&table, pcpus)?,
+        }),
+        _ => SchedulerKind::Eevdf(EevdfConfig {
+            base_slice_ns: required_time(&table, "base_slice")?,
+            tick_ns: required_time(&table, "tick")?,
+            directed_yield: table.boolean("directed_yield")?.unwrap_or(true),
+        }),
+    })
+}
+
+fn required_time(table: &TableReader<'_>, key: &str) -> Result<u64, ScenarioError> {
+    table.positive_time(key)?.ok_or_else(|| table.missing(key, "a time such as \"30 ms\""))
+}
+
+fn read_credit(table: &TableReader<'_>) -> Result<CreditConfig, ScenarioError> {
+    Ok(CreditConfig {
+        slice_ns: required_time(table, "slice")?,
+        tick_ns: required_time(table, "tick")?,
+        ratelimit_ns: table
+            .time("ratelimit")?
+            .ok_or_else(|| table.missing("ratelimit", "a time such as \"1 ms\""))?,
+        boost: table.boolean("boost")?.unwrap_or(true),
+    })
+}
+
+fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, ScenarioError> {
+    // One pCPU must stay normal: the micro pool only runs what the normal pool hands over.
+    let most = pcpus as u64 - 1;
+    match table.get("pool") {
+        Some(node) if node.value == NodeValue::String("auto".to_owned()) => Ok(PoolSize::Auto {
+            limit: table.integer("pool_limit", 1..=PCPUS_MAX)?.unwrap_or(3).min(most) as usize,
+            profile_interval_ns: required_time(table, "profile_interval")?,
+            epoch_interval_ns: required_time(table, "epoch_interval")?,
+        }),
+        Some(node) if matches!(node.value, NodeValue::Integer(_)) => {
+            reader::integer(node, "pool", 0..=most).map(|pcpus| PoolSize::Static { pcpus: pcpus as usize })
+        }
+        Some(node) => {
+            Err(ScenarioError::new(&node.place, format!("`pool` is \"auto\" or a number from 0 to {most}")))
+        }
+        None => Err(table.missing("pool", "\"auto\", or a number of micro-sliced pCPUs")),
+    }
+}

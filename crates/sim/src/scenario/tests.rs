@@ -1,0 +1,264 @@
+//! What a scenario may say, and how it is refused: each kind of bad input with file, line, column and what is allowed.
+
+use super::*;
+use crate::config::{Duration, Phase, PoolSize, SchedulerKind};
+use proptest::prelude::*;
+
+const SMALL: &str = r#"
+host = "xeon-e5645"
+duration = "10 ms"
+
+[[vm]]
+name = "one"
+vcpus = 2
+kernel = "linux-4.4"
+workloads = [{ name = "busy", threads = 2, program = [
+    { compute = "exponential 1 ms" },
+    { lock = "dentry", hold = "2 us" },
+] }]
+"#;
+
+fn refuse(text: &str) -> String {
+    parse("bad.toml", text, &Overrides::default()).expect_err("must be refused").to_string()
+}
+
+fn refuse_with(from: &str, to: &str) -> String {
+    assert!(SMALL.contains(from), "{from}");
+    refuse(&SMALL.replace(from, to))
+}
+
+#[test]
+fn a_small_scenario_becomes_a_configuration() {
+    let scenario = parse("small.toml", SMALL, &Overrides::default()).expect("valid");
+    let config = scenario.config;
+    assert_eq!((config.duration_ns, config.host.pcpus, config.vms[0].vcpus), (10_000_000, 12, 2));
+    let program = &config.vms[0].workloads[0].program;
+    assert_eq!(program[0], Phase::Compute { duration: Duration::Exponential { mean_ns: 1_000_000 } });
+    assert!(matches!(config.scheduler, SchedulerKind::Credit(_)), "the paper's baseline is the default");
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_place_and_the_allowed_ones() {
+    assert_eq!(
+        refuse_with("vcpus = 2", "vcpu = 2"),
+        "bad.toml:7:1: unknown key `vcpu` in a VM; allowed: name, copies, vcpus, weight, affinity, kernel, workloads, nic"
+    );
+}
+
+#[test]
+fn a_missing_unit_is_named() {
+    assert_eq!(
+        refuse_with("\"10 ms\"", "\"10\""),
+        "bad.toml:3:12: `duration`: `10` has no unit; allowed: ns, us, ms, s, min"
+    );
+    assert_eq!(
+        refuse_with("\"10 ms\"", "10"),
+        "bad.toml:3:12: `duration`: a bare number has no unit; allowed: ns, us, ms, s, min"
+    );
+}
+
+#[test]
+fn negative_and_absurd_numbers_are_refused_with_the_limits() {
+    assert_eq!(
+        refuse_with("vcpus = 2", "vcpus = -2"),
+        "bad.toml:7:9: `vcpus` is a whole number from 1 to 4096, not -2"
+    );
+    assert_eq!(
+        refuse_with("threads = 2", "threads = 99999999999"),
+        "bad.toml:9:41: `threads` is a whole number from 1 to 65536, not 99999999999"
+    );
+    assert!(refuse_with("\"10 ms\"", "\"-10 ms\"").starts_with("bad.toml:3:12: `duration`: negative"));
+    assert!(refuse_with("\"10 ms\"", "\"9999 min\"").contains("longer than an hour"));
+    assert!(refuse_with("\"10 ms\"", "\"0 ms\"").contains("longer than 0"));
+    assert!(refuse_with("\"2 us\"", "\"1e400 us\"").contains("bad.toml:11:"));
+}
+
+#[test]
+fn zero_pcpus_are_refused() {
+    let text = SMALL.replace("host = \"xeon-e5645\"", "host = { extends = \"xeon-e5645\", pcpus = 0 }");
+    assert_eq!(refuse(&text), "bad.toml:2:42: `pcpus` is a whole number from 1 to 8192, not 0");
+}
+
+#[test]
+fn an_unknown_lock_is_refused_with_the_locks_that_exist() {
+    assert_eq!(
+        refuse_with("\"dentry\"", "\"dentri\""),
+        "bad.toml:11:14: `lock`: unknown lock `dentri`; this VM's kernel and workload define: page_reclaim, \
+         page_allocator, dentry, runqueue"
+    );
+}
+
+#[test]
+fn an_unknown_symbol_is_refused_with_its_place() {
+    let text = SMALL.replace(
+        "{ compute = \"exponential 1 ms\" }",
+        "{ kernel = \"1 us\", symbol = \"no_such_function\" }",
+    );
+    let error = refuse(&text);
+    assert!(error.starts_with("bad.toml:10:33: `symbol`: unknown symbol `no_such_function`"), "{error}");
+}
+
+#[test]
+fn an_unknown_phase_is_refused_with_the_phases_that_exist() {
+    let error = refuse_with("{ compute =", "{ computer =");
+    assert!(
+        error.starts_with("bad.toml:10:7: unknown phase `computer`; allowed: compute, kernel, lock"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_program_that_takes_no_time_is_refused_instead_of_looping_for_ever() {
+    let text = SMALL.replace(
+        "{ compute = \"exponential 1 ms\" },\n    { lock = \"dentry\", hold = \"2 us\" },",
+        "{ progress = 1 },",
+    );
+    assert!(refuse(&text).contains("takes no time"));
+}
+
+#[test]
+fn repeats_that_multiply_into_an_endless_pass_are_refused() {
+    let nested = "{ repeat = 1000000, body = [{ repeat = 1000000, body = [{ compute = \"1 us\" }] }] }";
+    assert!(refuse_with("{ compute = \"exponential 1 ms\" }", nested).contains("steps"));
+}
+
+#[test]
+fn phases_nested_too_deep_are_refused() {
+    let mut program = "{ compute = \"1 us\" }".to_owned();
+    for _ in 0..12 {
+        program = format!("{{ repeat = 1, body = [{program}] }}");
+    }
+    assert!(refuse_with("{ compute = \"exponential 1 ms\" }", &program).contains("nested deeper than 8"));
+}
+
+#[test]
+fn a_queue_without_a_sender_is_refused() {
+    let error =
+        refuse_with("{ compute = \"exponential 1 ms\" }", "{ compute = \"1 us\" }, { receive = \"jobs\" }");
+    assert!(error.ends_with("queue `jobs`: nobody in this VM sends to it"), "{error}");
+}
+
+#[test]
+fn an_unknown_file_lists_what_is_built_in() {
+    let error = refuse_with("\"linux-4.4\"", "\"linux-9\"");
+    assert!(
+        error.starts_with("bad.toml:8:10: no kernel `linux-9`; built in: linux-4.4, linux-modern"),
+        "{error}"
+    );
+}
+
+#[test]
+fn files_that_extend_each_other_in_a_circle_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("written");
+    file("a.toml", "extends = \"b.toml\"\n");
+    file("b.toml", "\nextends = \"a.toml\"\n");
+    let error = load(&folder.path().join("a.toml").display().to_string(), &Overrides::default())
+        .expect_err("a circle");
+    assert!(error.to_string().contains("b.toml:2:11: `extends` leads back to itself"), "{error}");
+}
+
+#[test]
+fn a_scenario_finds_workloads_next_to_it_on_the_disk() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("workloads")).expect("folder");
+    let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("written");
+    file("workloads/mine.toml", "threads = \"per vcpu\"\nprogram = [{ compute = \"1 ms\" }]\n");
+    file(
+        "mine.toml",
+        "host = 'xeon-e5645'\nduration = '1 ms'\n[[vm]]\nname = 'v'\nvcpus = 3\nkernel = 'linux-4.4'\nworkloads = ['mine']\n",
+    );
+    let scenario =
+        load(&folder.path().join("mine.toml").display().to_string(), &Overrides::default()).expect("valid");
+    assert_eq!(scenario.config.vms[0].workloads[0].threads, 3);
+}
+
+#[test]
+fn settings_reach_into_every_table_and_policies_come_last() {
+    let overrides = Overrides {
+        policy: Some("micro:2".to_owned()),
+        seed: Some(7),
+        settings: vec![
+            ("host.pcpus".to_owned(), "4".to_owned()),
+            ("host.llc_pcpus".to_owned(), "0".to_owned()),
+            ("vm.one.kernel".to_owned(), "linux-modern".to_owned()),
+            ("vm.one.workloads.busy.program.0.compute".to_owned(), "5 us".to_owned()),
+        ],
+    };
+    let config = parse("small.toml", SMALL, &overrides).expect("valid").config;
+    assert_eq!((config.seed, config.host.pcpus), (7, 4));
+    assert!(config.vms[0].kernel.pv_tlb_flush);
+    let SchedulerKind::MicroSliced(micro) = &config.scheduler else { panic!("{:?}", config.scheduler) };
+    assert_eq!(micro.pool, PoolSize::Static { pcpus: 2 });
+    assert_eq!(
+        config.vms[0].workloads[0].program[0],
+        Phase::Compute { duration: Duration::Constant { ns: 5_000 } }
+    );
+}
+
+#[test]
+fn a_wrong_setting_names_the_option() {
+    let settings = vec![("host.pcpus".to_owned(), "many".to_owned())];
+    let overrides = Overrides { settings, ..Overrides::default() };
+    let error = parse("small.toml", SMALL, &overrides).expect_err("not a number");
+    assert_eq!(error.to_string(), "--set host.pcpus: `pcpus` is a whole number from 1 to 8192, not a string");
+}
+
+#[test]
+fn an_unknown_policy_lists_the_known_ones() {
+    let overrides = Overrides { policy: Some("fifo".to_owned()), ..Overrides::default() };
+    let error = parse("small.toml", SMALL, &overrides).expect_err("unknown").to_string();
+    assert!(error.starts_with("--policy: no policy `fifo`; built in: credit"), "{error}");
+    assert!(error.contains("micro:N"), "{error}");
+}
+
+#[test]
+fn copies_of_a_vm_are_numbered_and_limited() {
+    let config = parse("s.toml", &SMALL.replace("vcpus = 2", "vcpus = 2\ncopies = 3"), &Overrides::default());
+    let names: Vec<String> = config.expect("valid").config.vms.into_iter().map(|vm| vm.name).collect();
+    assert_eq!(names, ["one-1", "one-2", "one-3"]);
+    assert!(refuse_with("vcpus = 2", "vcpus = 4096\ncopies = 16384").contains("more than 65536 vCPUs"));
+}
+
+#[test]
+fn every_built_in_scenario_is_valid_under_every_policy() {
+    for scenario in Shelf::Scenario.built_in_names() {
+        for policy in Shelf::Policy.built_in_names().into_iter().chain(["micro:0", "micro:6"]) {
+            let overrides = Overrides { policy: Some(policy.to_owned()), ..Overrides::default() };
+            load(scenario, &overrides).unwrap_or_else(|error| panic!("{scenario} under {policy}: {error}"));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "\\PC{0,200}") {
+        let _ = parse("fuzz.toml", &text, &Overrides::default());
+    }
+
+    /// Mutations of a valid file reach far deeper than random text.
+    #[test]
+    fn no_mutation_of_a_valid_file_makes_the_reader_panic(
+        cuts in prop::collection::vec((any::<prop::sample::Index>(), "(|-|\"|\\[|\\{|=|0|9999999999999|\\.|1e308|nan|body|ms|\n|é)"), 1..6)
+    ) {
+        let mut text = SMALL.to_owned();
+        for (index, piece) in cuts {
+            let at = index.index(text.len());
+            if text.is_char_boundary(at) {
+                text.insert_str(at, &piece);
+            }
+        }
+        if let Err(error) = parse("fuzz.toml", &text, &Overrides::default()) {
+            let line = error.to_string();
+            prop_assert!(!line.contains('\n') && line.starts_with("fuzz.toml:") || line.starts_with("(built in)"), "{line}");
+        }
+    }
+
+    #[test]
+    fn no_setting_makes_the_reader_panic(path in "[a-z.0-9]{0,20}|host\\.(pcpus|costs|ple)|vm\\.0\\.workloads\\.0\\.program", value in "\\PC{0,20}") {
+        let settings = vec![(path, value)];
+        let _ = parse("fuzz.toml", SMALL, &Overrides { settings, ..Overrides::default() });
+    }
+}

@@ -1,0 +1,294 @@
+//! `workloads/*.toml`: threads that repeat a program of phases.
+
+use super::error::{ScenarioError, listed, quoted};
+use super::kernel;
+use super::reader::{self, TableReader};
+use super::tree::{Node, NodeValue};
+use super::units;
+use crate::config::{GuestKernelConfig, Phase, WorkloadConfig};
+
+const THREADS_MAX: u64 = 65_536;
+const PHASES_MAX: usize = 10_000;
+const NESTING_MAX: usize = 8;
+const REPEAT_MAX: u64 = 1_000_000;
+/// Steps of one pass with all repeats unrolled: keeps a pass from taking for ever.
+const PASS_STEPS_MAX: u64 = 10_000_000;
+/// A pass that takes less on average would be an endless loop in no time.
+const PASS_TIME_MIN_NS: f64 = 100.0;
+const QUEUE_CAPACITY_MAX: u64 = 1 << 20;
+const UNITS_MAX: u64 = 1 << 40;
+
+/// Each kind of phase: the key that makes it one, and the keys it may carry besides.
+const PHASES: [(&str, &[&str]); 13] = [
+    ("compute", &[]),
+    ("kernel", &["symbol"]),
+    ("lock", &["hold"]),
+    ("shootdown", &[]),
+    ("barrier", &["count"]),
+    ("sleep", &[]),
+    ("send", &["capacity"]),
+    ("receive", &[]),
+    ("network_receive", &[]),
+    ("spawn", &[]),
+    ("yield_thread", &[]),
+    ("progress", &[]),
+    ("repeat", &["body"]),
+];
+
+/// What a workload may refer to.
+pub struct Surroundings<'s> {
+    pub vcpus: usize,
+    pub has_nic: bool,
+    /// The VM's kernel; the workload's own locks are added to it.
+    pub kernel: &'s mut GuestKernelConfig,
+}
+
+/// Reads a workload; its `name` was put there by whoever resolved the reference to its file.
+pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<WorkloadConfig, ScenarioError> {
+    let keys = [
+        "name",
+        "threads",
+        "pin",
+        "address_space",
+        "run_units",
+        "unit",
+        "cache_sensitivity",
+        "lock",
+        "program",
+    ];
+    let table = TableReader::open(node, "a workload", &keys)?;
+    let name_node =
+        table.get("name").ok_or_else(|| table.missing("name", "or `use`, the name of a workload file"))?;
+    let vcpus = surroundings.vcpus;
+    let threads = read_threads(&table, vcpus)?;
+    let symbols = surroundings.kernel.symbols;
+    kernel::read_locks(table.list("lock", 256)?, symbols, &mut surroundings.kernel.locks)?;
+    let program_node = table.get("program").ok_or_else(|| table.missing("program", "a list of phases"))?;
+    let mut reader = ProgramReader { surroundings, threads, phases: 0 };
+    let program = reader.read(program_node, 0)?;
+    check_pass(program_node, &program)?;
+    Ok(WorkloadConfig {
+        name: reader::name(name_node, "a workload")?,
+        threads,
+        pinned_vcpu: table.integer("pin", 0..=vcpus as u64 - 1)?.map(|vcpu| vcpu as usize),
+        shared_address_space: table
+            .choice("address_space", &[("shared", true), ("separate", false)])?
+            .unwrap_or(false),
+        program,
+        run_units: table.integer("run_units", 0..=UNITS_MAX)?.unwrap_or(0),
+        unit: table.string("unit")?.unwrap_or("units").chars().take(40).collect(),
+        cache_sensitive_permille: table.parsed("cache_sensitivity", units::permille)?.unwrap_or(1_000),
+    })
+}
+
+/// A number of threads, or "per vcpu".
+fn read_threads(table: &TableReader<'_>, vcpus: usize) -> Result<usize, ScenarioError> {
+    match table.get("threads") {
+        None => Err(table.missing("threads", "a number, or \"per vcpu\"")),
+        Some(node) => match &node.value {
+            NodeValue::String(text) if text == "per vcpu" => Ok(vcpus),
+            NodeValue::String(_) => {
+                Err(ScenarioError::new(&node.place, "`threads` is a number from 1, or \"per vcpu\""))
+            }
+            _ => reader::integer(node, "threads", 1..=THREADS_MAX).map(|threads| threads as usize),
+        },
+    }
+}
+
+struct ProgramReader<'p, 's> {
+    surroundings: &'p Surroundings<'s>,
+    threads: usize,
+    phases: usize,
+}
+
+impl ProgramReader<'_, '_> {
+    fn read(&mut self, node: &Node, depth: usize) -> Result<Vec<Phase>, ScenarioError> {
+        if depth > NESTING_MAX {
+            return Err(ScenarioError::new(&node.place, format!("phases nested deeper than {NESTING_MAX}")));
+        }
+        let NodeValue::Array(items) = &node.value else {
+            return Err(ScenarioError::new(&node.place, format!("a list of phases, not {}", node.kind())));
+        };
+        if items.is_empty() {
+            return Err(ScenarioError::new(&node.place, "a program needs at least one phase"));
+        }
+        items.iter().map(|item| self.phase(item, depth)).collect()
+    }
+
+    fn phase(&mut self, node: &Node, depth: usize) -> Result<Phase, ScenarioError> {
+        self.phases += 1;
+        if self.phases > PHASES_MAX {
+            return Err(ScenarioError::new(
+                &node.place,
+                format!("more than {PHASES_MAX} phases in one program"),
+            ));
+        }
+        let (kind, keys) = kind_of(node)?;
+        let table = TableReader::open(node, "a phase", &keys)?;
+        let required = |key: &str| {
+            table.distribution(key)?.ok_or_else(|| table.missing(key, "a time such as \"exponential 3 us\""))
+        };
+        Ok(match kind {
+            "compute" => Phase::Compute { duration: required("compute")? },
+            "sleep" => Phase::Sleep { duration: required("sleep")? },
+            "shootdown" => Phase::Shootdown { prepare: required("shootdown")? },
+            "kernel" => Phase::Kernel { duration: required("kernel")?, symbol: self.symbol_of(&table)? },
+            "lock" => Phase::Lock { lock: self.lock_of(&table)?, hold: required("hold")? },
+            "barrier" => Phase::Barrier {
+                name: name_of(&table, "barrier")?,
+                count: table.integer("count", 0..=self.threads as u64)?.unwrap_or(0) as usize,
+            },
+            "send" => Phase::Send {
+                queue: name_of(&table, "send")?,
+                capacity: table.integer("capacity", 1..=QUEUE_CAPACITY_MAX)?.unwrap_or(64) as usize,
+            },
+            "receive" => Phase::Receive { queue: name_of(&table, "receive")? },
+            "progress" => Phase::Progress { units: table.integer("progress", 1..=UNITS_MAX)?.unwrap_or(1) },
+            "network_receive" if !self.surroundings.has_nic => {
+                return Err(ScenarioError::new(&node.place, "`network_receive` needs a [vm.nic] in this VM"));
+            }
+            "network_receive" => repeated(&table, "network_receive", Phase::NetworkReceive)?,
+            "spawn" => repeated(&table, "spawn", Phase::Spawn)?,
+            "yield_thread" => repeated(&table, "yield_thread", Phase::YieldThread)?,
+            "sometimes" => Phase::Sometimes {
+                permille: table.parsed("sometimes", units::permille)?.unwrap_or(0),
+                body: self.body_of(&table, depth)?,
+            },
+            _ => Phase::Repeat {
+                count: table.integer("repeat", 1..=REPEAT_MAX)?.unwrap_or(1),
+                body: self.body_of(&table, depth)?,
+            },
+        })
+    }
+
+    fn body_of(&mut self, table: &TableReader<'_>, depth: usize) -> Result<Vec<Phase>, ScenarioError> {
+        let body = table.get("body").ok_or_else(|| table.missing("body", "a list of phases"))?;
+        self.read(body, depth + 1)
+    }
+
+    fn symbol_of(&self, table: &TableReader<'_>) -> Result<String, ScenarioError> {
+        let symbol = kernel::read_symbol(table, self.surroundings.kernel.symbols)?;
+        symbol.ok_or_else(|| table.missing("symbol", "the kernel function that runs"))
+    }
+
+    fn lock_of(&self, table: &TableReader<'_>) -> Result<String, ScenarioError> {
+        let locks = &self.surroundings.kernel.locks;
+        let name = table.parsed("lock", |name| {
+            if locks.iter().any(|lock| lock.name == name) {
+                return Ok(name.to_owned());
+            }
+            let known = listed(locks.iter().map(|lock| lock.name.as_str()));
+            Err(format!("unknown lock {}; this VM's kernel and workload define: {known}", quoted(name)))
+        })?;
+        name.ok_or_else(|| table.missing("lock", "the name of a lock"))
+    }
+}
+
+/// The kind of a phase and all keys it may have. Exactly one of its keys must be a kind.
+fn kind_of(node: &Node) -> Result<(&'static str, Vec<&'static str>), ScenarioError> {
+    let kinds = || PHASES.iter().map(|(kind, _)| *kind).chain(["sometimes"]);
+    let NodeValue::Table(table) = &node.value else {
+        let cause = format!("a phase is a table such as {{ compute = \"1 ms\" }}, not {}", node.kind());
+        return Err(ScenarioError::new(&node.place, cause));
+    };
+    let mut found = kinds().filter(|kind| table.contains_key(*kind));
+    let Some(kind) = found.next() else {
+        let cause = match table.keys().next() {
+            Some(key) => format!("unknown phase {}; allowed: {}", quoted(key), listed(kinds())),
+            None => format!("an empty phase; allowed: {}", listed(kinds())),
+        };
+        let place = table.values().next().map_or(&node.place, |(place, _)| place);
+        return Err(ScenarioError::new(place, cause));
+    };
+    if let Some(second) = found.next() {
+        let cause = format!("one phase can't be both `{kind}` and `{second}`: write two");
+        return Err(ScenarioError::new(&node.place, cause));
+    }
+    let extra = PHASES.iter().find(|(name, _)| *name == kind).map_or(&["body"] as &[_], |(_, extra)| extra);
+    Ok((kind, [&[kind], extra].concat()))
+}
+
+fn name_of(table: &TableReader<'_>, key: &str) -> Result<String, ScenarioError> {
+    let node = table.get(key).ok_or_else(|| table.missing(key, "a name"))?;
+    reader::name(node, key)
+}
+
+/// `spawn = 3`: a phase without parameters, that many times.
+fn repeated(table: &TableReader<'_>, key: &str, phase: Phase) -> Result<Phase, ScenarioError> {
+    Ok(match table.integer(key, 1..=REPEAT_MAX)?.unwrap_or(1) {
+        1 => phase,
+        count => Phase::Repeat { count, body: vec![phase] },
+    })
+}
+
+/// A pass must take time and must end.
+fn check_pass(node: &Node, program: &[Phase]) -> Result<(), ScenarioError> {
+    if steps_of(program) > PASS_STEPS_MAX {
+        let cause = format!("one pass has more than {PASS_STEPS_MAX} steps; use fewer repeats");
+        return Err(ScenarioError::new(&node.place, cause));
+    }
+    if !waits_for_others(program) && time_of(program) < PASS_TIME_MIN_NS {
+        let cause = "one pass takes no time, so it would run for ever at one instant; add compute, kernel, lock or sleep";
+        return Err(ScenarioError::new(&node.place, cause));
+    }
+    Ok(())
+}
+
+fn steps_of(program: &[Phase]) -> u64 {
+    let steps = |phase: &Phase| match phase {
+        Phase::Repeat { count, body } => count.saturating_mul(steps_of(body)),
+        Phase::Sometimes { body, .. } => steps_of(body).saturating_add(1),
+        _ => 1,
+    };
+    program.iter().map(steps).fold(0, u64::saturating_add)
+}
+
+/// Mean time of one pass without any waiting, in ns.
+fn time_of(program: &[Phase]) -> f64 {
+    let time = |phase: &Phase| match phase {
+        Phase::Compute { duration } | Phase::Sleep { duration } => units::mean_ns(duration),
+        Phase::Kernel { duration, .. } | Phase::Lock { hold: duration, .. } => units::mean_ns(duration),
+        Phase::Repeat { count, body } => *count as f64 * time_of(body),
+        Phase::Sometimes { permille, body } => f64::from(*permille) / 1000.0 * time_of(body),
+        _ => 0.0,
+    };
+    program.iter().map(time).sum()
+}
+
+/// Whether each pass certainly waits for the NIC: then it takes time without computing.
+fn waits_for_others(program: &[Phase]) -> bool {
+    program.iter().any(|phase| match phase {
+        Phase::NetworkReceive => true,
+        Phase::Repeat { body, .. } => waits_for_others(body),
+        _ => false,
+    })
+}
+
+/// A queue that is only read or only written blocks its users for ever. `workloads` are all of one VM: they share queues.
+pub fn check_queues(node: &Node, workloads: &[WorkloadConfig]) -> Result<(), ScenarioError> {
+    let (mut sent, mut received) = (Vec::new(), Vec::new());
+    workloads.iter().for_each(|workload| collect_queues(&workload.program, &mut sent, &mut received));
+    let lonely = received.iter().find(|queue| !sent.contains(queue)).map(|queue| (queue, "sends to"));
+    let lonely =
+        lonely.or(sent.iter().find(|queue| !received.contains(queue)).map(|queue| (queue, "receives from")));
+    match lonely {
+        Some((queue, verb)) => Err(ScenarioError::new(
+            &node.place,
+            format!("queue {}: nobody in this VM {verb} it", quoted(queue)),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn collect_queues<'p>(program: &'p [Phase], sent: &mut Vec<&'p str>, received: &mut Vec<&'p str>) {
+    for phase in program {
+        match phase {
+            Phase::Send { queue, .. } => sent.push(queue),
+            Phase::Receive { queue } => received.push(queue),
+            Phase::Repeat { body, .. } | Phase::Sometimes { body, .. } => {
+                collect_queues(body, sent, received)
+            }
+            _ => {}
+        }
+    }
+}
