@@ -6,9 +6,15 @@
 
 pub mod error;
 pub mod identity;
+pub mod image;
+pub mod kallsyms;
+pub mod memory;
+pub mod source;
 pub mod table;
 pub mod text;
 
 pub use error::{Cause, Error, Place};
 pub use identity::Identity;
+pub use image::{Code, Kernel};
+pub use source::{Source, SourceKind};
 pub use table::{Hit, Symbol, SymbolTable, SymbolTableBuilder, TextBounds};

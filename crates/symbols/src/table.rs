@@ -94,6 +94,25 @@ impl SymbolTable {
         self.addresses.is_empty()
     }
 
+    /// The same symbols under another identity.
+    #[must_use]
+    pub fn with_identity(self, identity: Identity) -> Self {
+        Self { identity, ..self }
+    }
+
+    /// Every symbol moved by `delta` (wrapping), the order of a kernel's upper half kept: addresses below `2^47` are
+    /// per-CPU offsets and absolute values, which a slide doesn't move, and stay.
+    #[must_use]
+    pub fn moved_by(self, delta: u64) -> Self {
+        let mut builder = SymbolTableBuilder::with_capacity(self.len());
+        for symbol in self.iter() {
+            let moves = symbol.address >= crate::kallsyms::addresses::UNKNOWN_BASE;
+            let address = if moves { symbol.address.wrapping_add(delta) } else { symbol.address };
+            builder.push(address, symbol.kind, symbol.name).expect("the symbol was in a table before");
+        }
+        builder.finish(self.identity)
+    }
+
     /// Where code lies, if the table has the linker's symbols for it.
     pub fn text_bounds(&self) -> Option<TextBounds> {
         self.bounds
@@ -240,13 +259,19 @@ impl SymbolTableBuilder {
     /// Sorts (stably) and closes the table.
     pub fn finish(mut self, identity: Identity) -> SymbolTable {
         self.entries.sort_by_key(|entry| entry.address);
-        let mut names = String::with_capacity(self.names.len());
+        let in_order = self.entries.is_sorted_by_key(|entry| entry.name_start);
+        let mut names =
+            if in_order { std::mem::take(&mut self.names) } else { String::with_capacity(self.names.len()) };
         let mut name_offsets = Vec::with_capacity(self.entries.len() + 1);
         name_offsets.push(0);
         for entry in &self.entries {
             let start = entry.name_start as usize;
-            names.push_str(&self.names[start..start + usize::from(entry.name_bytes)]);
-            name_offsets.push(names.len() as u32);
+            if in_order {
+                name_offsets.push(entry.name_start + u32::from(entry.name_bytes));
+            } else {
+                names.push_str(&self.names[start..start + usize::from(entry.name_bytes)]);
+                name_offsets.push(names.len() as u32);
+            }
         }
         let mut table = SymbolTable {
             addresses: self.entries.iter().map(|entry| entry.address).collect(),

@@ -8,10 +8,10 @@ const LINE_BYTES_MAX: u64 = 8192;
 /// Most bytes of text: `/proc/kallsyms` of a large kernel with all its modules has 20 MB.
 const TEXT_BYTES_MAX: u64 = 1 << 30;
 
-/// Does this look like a line of `System.map` or `/proc/kallsyms`?
+/// Does this start like `System.map`, a stub of it, or `/proc/kallsyms`?
 pub fn looks_like_symbol_text(head: &[u8]) -> bool {
     let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    std::str::from_utf8(line).is_ok_and(|line| parse_line(line).is_some())
+    std::str::from_utf8(line).is_ok_and(|line| parse_line(line).is_some() || stub_hint(line).is_some())
 }
 
 /// Reads symbols from text. Symbols of modules are left out: the table describes the kernel image, and modules lie

@@ -1,0 +1,149 @@
+//! ELF `vmlinux`: its symbol table; kallsyms where it is stripped.
+
+use super::{Kernel, identity_of, notes_between_symbols, read_unpacked};
+use crate::image::{Code, notes};
+use crate::kallsyms::addresses::{AddressMap, Segment};
+use crate::{Error, Identity, SymbolTable, SymbolTableBuilder};
+use object::elf::{
+    PF_X, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_NOBITS, STB_WEAK, STT_FILE, STT_OBJECT,
+    STT_SECTION, STT_TLS,
+};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::{Endianness, ReadRef};
+
+/// Most program headers that are looked at; kernels have 3 to 6.
+const SEGMENTS_MAX: usize = 4096;
+/// Most bytes of notes.
+const NOTES_BYTES_MAX: u64 = 1 << 20;
+
+type Elf64<'d, R> = ElfFile64<'d, Endianness, R>;
+
+/// Reads an ELF kernel that lies in memory.
+pub fn read(bytes: Vec<u8>) -> Result<Kernel, Error> {
+    let (symbols, map, build_id) = {
+        let elf = parse(&*bytes)?;
+        (symbol_table(&elf)?, address_map(&elf, &*bytes)?, note_build_id(&elf, &*bytes))
+    };
+    let Some(symbols) = symbols else { return read_unpacked(bytes, map, build_id) };
+    let mut identity = Identity { build_id, ..identity_of(&bytes, &symbols, &map) };
+    if identity.build_id.is_none() {
+        identity.build_id = notes_between_symbols(&bytes, &symbols, &map);
+    }
+    Ok(Kernel {
+        symbols: symbols.with_identity(identity),
+        code: Some(Code::new(bytes, map)),
+        notices: Vec::new(),
+    })
+}
+
+/// Reads the symbol table of an ELF file that is too large for memory (a `vmlinux` with debug information), or has
+/// only symbols (a debug file); `None` if it is stripped.
+pub fn read_symbols_only<'d, R: ReadRef<'d>>(data: R) -> Result<Option<SymbolTable>, Error> {
+    let elf = parse(data)?;
+    let build_id = note_build_id(&elf, data);
+    let banner = None;
+    let symbols = symbol_table(&elf)?;
+    Ok(symbols.map(|symbols| symbols.with_identity(Identity { build_id, release: None, banner })))
+}
+
+fn parse<'d, R: ReadRef<'d>>(data: R) -> Result<Elf64<'d, R>, Error> {
+    Elf64::parse(data)
+        .map_err(|error| Error::malformed(0, format!("ELF: {error} (only 64-bit kernels are read)")))
+}
+
+fn address_map<'d, R: ReadRef<'d>>(elf: &Elf64<'d, R>, data: R) -> Result<AddressMap, Error> {
+    let endian = elf.endian();
+    let headers = elf
+        .elf_header()
+        .program_headers(endian, data)
+        .map_err(|error| Error::malformed(0x20, format!("ELF: {error}")))?;
+    let loads = headers.iter().take(SEGMENTS_MAX).filter(|header| header.p_type(endian) == PT_LOAD);
+    let segments = loads.map(|header| Segment {
+        offset: header.p_offset(endian),
+        bytes: header.p_filesz(endian),
+        address: header.p_vaddr(endian),
+        executable: header.p_flags(endian) & PF_X != Default::default(),
+    });
+    Ok(AddressMap::Segments(segments.collect()))
+}
+
+/// The build ID in note segments or sections.
+fn note_build_id<'d, R: ReadRef<'d>>(elf: &Elf64<'d, R>, data: R) -> Option<String> {
+    let endian = elf.endian();
+    let in_segments = elf.elf_header().program_headers(endian, data).ok().and_then(|headers| {
+        headers.iter().take(SEGMENTS_MAX).filter(|header| header.p_type(endian) == PT_NOTE).find_map(
+            |header| {
+                let length = header.p_filesz(endian).min(NOTES_BYTES_MAX);
+                notes::build_id(data.read_bytes_at(header.p_offset(endian), length).ok()?)
+            },
+        )
+    });
+    in_segments.or_else(|| {
+        elf.elf_section_table()
+            .iter()
+            .filter(|section| section.sh_type(endian) == object::elf::SHT_NOTE)
+            .find_map(|section| {
+                let length = section.sh_size(endian).min(NOTES_BYTES_MAX);
+                notes::build_id(data.read_bytes_at(section.sh_offset(endian), length).ok()?)
+            })
+    })
+}
+
+/// Functions and variables of `.symtab`; `None` if there is none or nothing in it.
+fn symbol_table<'d, R: ReadRef<'d>>(elf: &Elf64<'d, R>) -> Result<Option<SymbolTable>, Error> {
+    let endian = elf.endian();
+    let symbols = elf.elf_symbol_table();
+    let strings = symbols.strings();
+    let mut builder = SymbolTableBuilder::with_capacity(symbols.len());
+    for (index, symbol) in symbols.enumerate() {
+        let section = symbols.symbol_section(endian, symbol, index).ok().flatten();
+        let Some(section) = section.and_then(|index| elf.elf_section_table().section(index).ok()) else {
+            continue;
+        };
+        let Some(kind) = kind_of(symbol, section, endian) else { continue };
+        let name = symbol
+            .name(endian, strings)
+            .map_err(|error| Error::malformed(0, format!("symbol name: {error}")))?;
+        let Ok(name) = std::str::from_utf8(name) else { continue };
+        if !is_compiler_label(name) && !name.contains(char::is_whitespace) {
+            builder.push(symbol.st_value(endian), kind, name)?;
+        }
+    }
+    Ok((!builder.is_empty()).then(|| builder.finish(Identity::default())))
+}
+
+/// Local labels, mapping symbols and export records, which kallsyms leaves out too (scripts/mksysmap).
+fn is_compiler_label(name: &str) -> bool {
+    const PREFIXES: [&str; 6] = [".L", "$", "__crc_", "__kstrtab", "__ksymtab", "L0"];
+    name.is_empty() || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The letter that `nm` prints; `None` for what is no address of the running kernel.
+fn kind_of<S, H>(symbol: &S, section: &H, endian: Endianness) -> Option<char>
+where
+    S: Sym<Endian = Endianness>,
+    H: SectionHeader<Endian = Endianness>,
+{
+    let kind = symbol.st_type();
+    let flags = section.sh_flags(endian);
+    if [STT_SECTION, STT_FILE, STT_TLS].contains(&kind) || symbol.st_value(endian).into() == 0u64 {
+        return None;
+    }
+    let has = |flag| flags & flag == flag;
+    if !has(SHF_ALLOC) {
+        return None;
+    }
+    if symbol.st_bind() == STB_WEAK {
+        return Some(if kind == STT_OBJECT { 'V' } else { 'W' });
+    }
+    let letter = if has(SHF_EXECINSTR) {
+        't'
+    } else if section.sh_type(endian) == SHT_NOBITS {
+        'b'
+    } else if has(SHF_WRITE) {
+        'd'
+    } else {
+        'r'
+    };
+    Some(if symbol.is_local() { letter } else { letter.to_ascii_uppercase() })
+}

@@ -1,0 +1,220 @@
+//! The memory of a running guest, through the process that runs it: `/proc/PID/mem`, read-only.
+//!
+//! Which of the process's memory is the guest's: either the caller knows KVM's memory slots, or the largest writable
+//! mappings that are anonymous or shared are looked at, which is how every VMM maps guest RAM.
+//!
+//! Pages that were never touched are told by `/proc/PID/pagemap` and left alone: reading one of a shared mapping would
+//! allocate it. The guest isn't stopped: what is read may change meanwhile, and whatever it is, it is only believed
+//! where it proves itself.
+
+use super::{Area, Memory};
+use crate::{Cause, Error, Place};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+const PAGE_BYTES: u64 = 4096;
+/// Smallest mapping that can hold a guest's RAM with a kernel in it.
+const AREA_BYTES_MIN: u64 = 32 << 20;
+const AREAS_MAX: usize = 64;
+/// `/proc/PID/maps` of a VMM has a few hundred lines.
+const MAPS_BYTES_MAX: u64 = 4 << 20;
+/// Bits 63 (present) and 62 (swapped) of a pagemap entry.
+const PAGEMAP_HAS_CONTENT: u64 = 0b11 << 62;
+
+/// One of KVM's memory slots (`struct kvm_memory_slot`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemorySlot {
+    /// Guest-physical address.
+    pub guest_phys: u64,
+    /// Address in the VMM's process.
+    pub userspace_addr: u64,
+    pub bytes: u64,
+}
+
+/// Guest RAM inside a VMM's process.
+#[derive(Debug)]
+pub struct ProcessMemory {
+    mem: File,
+    pagemap: Option<File>,
+    areas: Vec<Area>,
+}
+
+impl ProcessMemory {
+    /// Guest RAM by the process's largest mappings.
+    ///
+    /// # Errors
+    /// No such process, no right to read it, nothing in it that is large enough.
+    pub fn of_mappings(pid: u32) -> Result<Self, Error> {
+        let maps = read_bounded(&format!("/proc/{pid}/maps")).map_err(|error| of_process(pid, &error))?;
+        let areas = areas_of_maps(&maps);
+        if areas.is_empty() {
+            let cause = format!(
+                "has no mapping of {} MiB or more that could be a guest's memory",
+                AREA_BYTES_MIN >> 20
+            );
+            return Err(Error::no_symbols(cause).of(format!("process {pid}")));
+        }
+        Self::of_areas(pid, areas)
+    }
+
+    /// Guest RAM by KVM's memory slots.
+    ///
+    /// # Errors
+    /// As [`Self::of_mappings`].
+    pub fn of_slots(pid: u32, slots: &[MemorySlot]) -> Result<Self, Error> {
+        let areas =
+            slots.iter().take(AREAS_MAX).map(|slot| Area { start: slot.userspace_addr, bytes: slot.bytes });
+        Self::of_areas(pid, areas.collect())
+    }
+
+    fn of_areas(pid: u32, areas: Vec<Area>) -> Result<Self, Error> {
+        let mem = File::open(format!("/proc/{pid}/mem")).map_err(|error| of_process(pid, &error))?;
+        Ok(Self { mem, pagemap: File::open(format!("/proc/{pid}/pagemap")).ok(), areas })
+    }
+
+    /// For each page of `[address, address + bytes)`: is there something in it? Unknown counts as yes.
+    fn pages_with_content(&self, address: u64, bytes: u64) -> Vec<bool> {
+        let first = address / PAGE_BYTES;
+        let pages = ((address + bytes).div_ceil(PAGE_BYTES) - first) as usize;
+        let mut entries = vec![0u8; 8 * pages];
+        let known = self
+            .pagemap
+            .as_ref()
+            .is_some_and(|pagemap| pagemap.read_exact_at(&mut entries, 8 * first).is_ok());
+        if !known {
+            return vec![true; pages];
+        }
+        entries
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|&entry| u64::from_le_bytes(entry) & PAGEMAP_HAS_CONTENT != 0)
+            .collect()
+    }
+}
+
+impl Memory for ProcessMemory {
+    fn areas(&self) -> &[Area] {
+        &self.areas
+    }
+
+    fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+        buffer.fill(0);
+        let (start, end) = (address, address + buffer.len() as u64);
+        let first_page = address / PAGE_BYTES;
+        let content = self.pages_with_content(address, buffer.len() as u64);
+        let mut page = 0;
+        for run in content.chunk_by(|a, b| a == b) {
+            let run_start = ((first_page + page as u64) * PAGE_BYTES).max(start);
+            page += run.len();
+            let run_end = ((first_page + page as u64) * PAGE_BYTES).min(end);
+            if run[0] {
+                let bytes = &mut buffer[(run_start - start) as usize..(run_end - start) as usize];
+                // A page can go (a balloon, a hot-unplug) between the look and the read: it stays zeros.
+                if let Err(error) = self.mem.read_exact_at(bytes, run_start)
+                    && !matches!(error.kind(), io::ErrorKind::UnexpectedEof)
+                    && error.raw_os_error() != Some(libc::EIO)
+                {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn has_content(&self, address: u64, bytes: u64) -> bool {
+        self.pages_with_content(address, bytes).contains(&true)
+    }
+}
+
+fn read_bounded(path: &str) -> io::Result<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    File::open(path)?.take(MAPS_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn of_process(pid: u32, error: &io::Error) -> Error {
+    let cause = match error.kind() {
+        io::ErrorKind::NotFound => "no such process".to_owned(),
+        io::ErrorKind::PermissionDenied => "no permission to read its memory: run as root".to_owned(),
+        _ => error.to_string(),
+    };
+    Error::new(Place::Whole, Cause::Io(cause)).of(format!("process {pid}"))
+}
+
+/// Writable mappings that are anonymous or shared memory, largest first.
+fn areas_of_maps(maps: &str) -> Vec<Area> {
+    let mut areas: Vec<Area> =
+        maps.lines().filter_map(guest_area).filter(|area| area.bytes >= AREA_BYTES_MIN).collect();
+    areas.sort_by_key(|area| std::cmp::Reverse(area.bytes));
+    areas.truncate(AREAS_MAX);
+    areas
+}
+
+/// `7f00-7f80 rw-s 00000000 00:01 1234 /memfd:ram (deleted)`
+fn guest_area(line: &str) -> Option<Area> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let rights = words.next()?;
+    let path = words.nth(3).unwrap_or("");
+    let shared_memory = ["/memfd:", "/dev/shm/", "/dev/zero", "/dev/hugepages", "/SYSV"];
+    let plausible = path.is_empty()
+        || path.starts_with("[anon")
+        || shared_memory.iter().any(|prefix| path.starts_with(prefix));
+    let backed_by_file = rights.ends_with('s') && path.starts_with('/');
+    if !rights.starts_with("rw") || !(plausible || backed_by_file) {
+        return None;
+    }
+    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+    Some(Area { start, bytes: end.checked_sub(start)? })
+}
+
+/// Does the process hold a KVM virtual machine? `None` if its descriptors can't be listed.
+pub fn is_kvm_process(pid: u32) -> Option<bool> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    Some(links.into_iter().any(|link| link.to_str() == Some("anon_inode:kvm-vm")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guest_memory_is_told_from_code_heap_and_stacks() {
+        let maps = "\
+            55d0c0000000-55d0c8000000 r-xp 00000000 08:01 99 /usr/bin/qemu-system-x86_64\n\
+            55d0d0000000-55d0d6000000 rw-p 00000000 00:00 0 [heap]\n\
+            7f0000000000-7f0010000000 rw-p 00000000 00:00 0 \n\
+            7f1000000000-7f1040000000 rw-s 00000000 00:01 1234 /memfd:ram-node0 (deleted)\n\
+            7f2000000000-7f2000001000 rw-p 00000000 00:00 0 \n";
+        let areas = areas_of_maps(maps);
+        assert_eq!(
+            areas,
+            [
+                Area { start: 0x7f1000000000, bytes: 0x4000_0000 },
+                Area { start: 0x7f0000000000, bytes: 0x1000_0000 }
+            ]
+        );
+    }
+
+    #[test]
+    fn our_own_memory_is_read_and_untouched_pages_are_zeros() {
+        let marker = vec![0xa5u8; 3 * 4096];
+        let slot =
+            MemorySlot { guest_phys: 0, userspace_addr: marker.as_ptr() as u64, bytes: marker.len() as u64 };
+        let memory = ProcessMemory::of_slots(std::process::id(), &[slot]).unwrap();
+        let mut buffer = vec![0u8; marker.len()];
+        memory.read(slot.userspace_addr, &mut buffer).unwrap();
+        assert_eq!(buffer, marker);
+        assert!(memory.has_content(slot.userspace_addr, 1));
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_said_to_be() {
+        let error = ProcessMemory::of_mappings(u32::MAX - 1).unwrap_err();
+        assert_eq!(error.to_string(), format!("process {}: no such process", u32::MAX - 1));
+    }
+}
