@@ -6,6 +6,7 @@ mod random;
 pub mod report;
 pub mod scenario;
 mod timeline;
+pub mod trace;
 pub mod trace_event;
 
 use config::SimulationConfig;

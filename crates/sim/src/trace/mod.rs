@@ -1,0 +1,71 @@
+//! Traces of a run: Perfetto's format for people, text lines for snapshot tests.
+//!
+//! Both are sinks that write as the run goes, so memory stays bounded however long the run is. An error of the output
+//! stops the run at its next progress call and comes back from `finish`.
+
+mod perfetto;
+mod perfetto_messages;
+mod text;
+
+pub use perfetto::PerfettoTrace;
+pub use text::TextTrace;
+
+use crate::trace_event::{AccelerationCause, GuestClass, IpiKind, StopReason, TraceNames, VcpuId};
+
+/// `target/3`: the VM's name and the vCPU's number in it.
+fn vcpu_name(names: &TraceNames, vcpu: VcpuId) -> String {
+    let (vm, number) = names.vcpus.get(vcpu as usize).copied().unwrap_or((u32::MAX, vcpu));
+    format!("{}/{number}", names.vms.get(vm as usize).map_or("?", String::as_str))
+}
+
+fn name_at(names: &[String], index: u32) -> &str {
+    names.get(index as usize).map_or("?", String::as_str)
+}
+
+fn stop_name(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::Ple => "ple",
+        StopReason::IpiWait => "ipi_wait",
+        StopReason::Hlt => "hlt",
+        StopReason::LockHlt => "lock_hlt",
+        StopReason::SliceExpired => "slice_expired",
+        StopReason::Preempted => "preempted",
+        StopReason::MicroSliceEnded => "micro_slice_ended",
+    }
+}
+
+fn ipi_name(kind: IpiKind) -> &'static str {
+    match kind {
+        IpiKind::Reschedule => "resched",
+        IpiKind::CallFunction => "call_function",
+        IpiKind::LockKick => "lock_kick",
+    }
+}
+
+/// The name of a cause in figures and traces.
+pub fn cause_name(cause: AccelerationCause) -> &'static str {
+    match cause {
+        AccelerationCause::TlbYield => "tlb_yield",
+        AccelerationCause::LockYield => "lock_yield",
+        AccelerationCause::LockHalt => "lock_halt",
+        AccelerationCause::PvYield => "pv_yield",
+        AccelerationCause::ReschedIpi => "resched_ipi",
+        AccelerationCause::CallFunctionIpi => "call_function_ipi",
+        AccelerationCause::Virq => "virq",
+    }
+}
+
+/// The name of a guest class in figures and traces.
+pub fn class_name(class: GuestClass) -> &'static str {
+    match class {
+        GuestClass::Unknown => "unknown",
+        GuestClass::User => "user",
+        GuestClass::KernelOther => "kernel_other",
+        GuestClass::LockHolder => "lock_holder",
+        GuestClass::LockWaiter => "lock_waiter",
+        GuestClass::TlbShootdown => "tlb_shootdown",
+        GuestClass::ReschedIpi => "resched_ipi",
+        GuestClass::IrqHandler => "irq_handler",
+        GuestClass::Idle => "idle",
+    }
+}

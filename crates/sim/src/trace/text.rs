@@ -1,0 +1,102 @@
+//! One line per event: `time_ns event who key=value…`. The same run gives the same bytes.
+
+use super::{cause_name, class_name, ipi_name, name_at, stop_name, vcpu_name};
+use crate::trace_event::{TraceEvent, TraceNames, TraceSink, VcpuId};
+use std::io::{self, Write};
+
+/// Writes lines.
+pub struct TextTrace<W: Write> {
+    out: W,
+    names: TraceNames,
+    error: Option<io::Error>,
+}
+
+impl<W: Write> TextTrace<W> {
+    pub fn new(out: W) -> Self {
+        Self { out, names: TraceNames::default(), error: None }
+    }
+
+    /// Flushes, and says whether everything was written.
+    pub fn finish(mut self) -> io::Result<W> {
+        match self.error {
+            Some(error) => Err(error),
+            None => self.out.flush().map(|()| self.out),
+        }
+    }
+
+    fn line(&self, event: &TraceEvent) -> String {
+        let vcpu = |vcpu: VcpuId| vcpu_name(&self.names, vcpu);
+        let lock = |lock: u32| name_at(&self.names.locks, lock);
+        match *event {
+            TraceEvent::Running { vcpu: v, pcpu, micro } => {
+                format!("running {} pcpu={pcpu}{}", vcpu(v), if micro { " micro" } else { "" })
+            }
+            TraceEvent::Stopping { vcpu: v, pcpu, reason, ip, symbol } => format!(
+                "stopping {} pcpu={pcpu} reason={} ip={ip:#x} in={}",
+                vcpu(v),
+                stop_name(reason),
+                name_at(&self.names.symbols, symbol)
+            ),
+            TraceEvent::Runnable { vcpu: v } => format!("runnable {}", vcpu(v)),
+            TraceEvent::Blocked { vcpu: v } => format!("blocked {}", vcpu(v)),
+            TraceEvent::PauseLoopExits { vcpu: v, count } => {
+                format!("pause_loop_exits {} count={count}", vcpu(v))
+            }
+            TraceEvent::IpiSent { from, to, kind } => {
+                format!("ipi_sent {} to={} kind={}", vcpu(from), vcpu(to), ipi_name(kind))
+            }
+            TraceEvent::IpiHandled { vcpu: v, kind } => {
+                format!("ipi_handled {} kind={}", vcpu(v), ipi_name(kind))
+            }
+            TraceEvent::VirqRaised { vcpu: v } => format!("virq_raised {}", vcpu(v)),
+            TraceEvent::VirqHandled { vcpu: v } => format!("virq_handled {}", vcpu(v)),
+            TraceEvent::Accelerated { vcpu: v, pcpu, cause, class } => {
+                format!(
+                    "accelerated {} pcpu={pcpu} cause={} class={}",
+                    vcpu(v),
+                    cause_name(cause),
+                    class_name(class)
+                )
+            }
+            TraceEvent::ReturnedToNormalPool { vcpu: v, pcpu } => {
+                format!("returned_to_normal_pool {} pcpu={pcpu}", vcpu(v))
+            }
+            TraceEvent::PoolResized { micro_pcpus } => format!("pool_resized micro_pcpus={micro_pcpus}"),
+            TraceEvent::ThreadSwitched { vcpu: v, thread } => {
+                format!("thread_switched {} to={}", vcpu(v), name_at(&self.names.threads, thread))
+            }
+            TraceEvent::LockWaitBegan { vcpu: v, lock: l } => {
+                format!("lock_wait_began {} lock={}", vcpu(v), lock(l))
+            }
+            TraceEvent::LockAcquired { vcpu: v, lock: l, waited_ns } => {
+                format!("lock_acquired {} lock={} waited_ns={waited_ns}", vcpu(v), lock(l))
+            }
+            TraceEvent::LockReleased { vcpu: v, lock: l } => {
+                format!("lock_released {} lock={}", vcpu(v), lock(l))
+            }
+            TraceEvent::ShootdownBegan { vcpu: v, targets } => {
+                format!("shootdown_began {} targets={targets}", vcpu(v))
+            }
+            TraceEvent::ShootdownEnded { vcpu: v, waited_ns } => {
+                format!("shootdown_ended {} waited_ns={waited_ns}", vcpu(v))
+            }
+        }
+    }
+}
+
+impl<W: Write> TraceSink for TextTrace<W> {
+    fn begin(&mut self, names: &TraceNames) {
+        self.names = names.clone();
+    }
+
+    fn event(&mut self, time_ns: u64, event: &TraceEvent) {
+        if self.error.is_none() {
+            let line = self.line(event);
+            self.error = writeln!(self.out, "{time_ns:>12} {line}").err();
+        }
+    }
+
+    fn progress(&mut self, _time_ns: u64, _end_ns: u64) -> bool {
+        self.error.is_none()
+    }
+}
