@@ -10,6 +10,7 @@ pub mod image;
 pub mod kallsyms;
 pub mod memory;
 pub mod source;
+pub mod store;
 pub mod table;
 pub mod text;
 
@@ -17,4 +18,5 @@ pub use error::{Cause, Error, Place};
 pub use identity::Identity;
 pub use image::{Code, Kernel};
 pub use source::{Source, SourceKind};
+pub use store::{Store, StoredKernel};
 pub use table::{Hit, Symbol, SymbolTable, SymbolTableBuilder, TextBounds};

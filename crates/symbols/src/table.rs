@@ -74,6 +74,23 @@ pub struct SymbolTable {
     by_name: OnceLock<NameIndex>,
 }
 
+/// The arrays of a table: what the store writes and reads.
+#[derive(Debug)]
+pub(crate) struct TableParts {
+    pub addresses: Vec<u64>,
+    pub name_offsets: Vec<u32>,
+    pub kinds: Vec<u8>,
+    pub names: String,
+}
+
+/// The same, borrowed.
+pub(crate) struct TablePartsRef<'t> {
+    pub addresses: &'t [u64],
+    pub name_offsets: &'t [u32],
+    pub kinds: &'t [u8],
+    pub names: &'t str,
+}
+
 /// (hash, symbol index) sorted by hash. The hasher is keyed at random: a guest can't choose colliding names.
 #[derive(Debug)]
 struct NameIndex {
@@ -92,6 +109,45 @@ impl SymbolTable {
 
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty()
+    }
+
+    pub(crate) fn parts(&self) -> TablePartsRef<'_> {
+        let Self { addresses, name_offsets, kinds, names, .. } = self;
+        TablePartsRef { addresses, name_offsets, kinds, names }
+    }
+
+    /// A table of arrays that someone may have forged: everything that lookups rely on is checked.
+    pub(crate) fn from_parts(parts: TableParts, identity: Identity) -> Result<Self, Error> {
+        let TableParts { addresses, name_offsets, kinds, names } = parts;
+        let forged = |what: &str| Err(Error::no_symbols(format!("a forged table: {what}")));
+        if name_offsets.len() != addresses.len() + 1 || kinds.len() != addresses.len() {
+            return forged("arrays of different lengths");
+        }
+        if !addresses.is_sorted() {
+            return forged("addresses out of order");
+        }
+        if name_offsets[0] != 0 || name_offsets.last().map(|&end| end as usize) != Some(names.len()) {
+            return forged("names that don't fill their arena");
+        }
+        let sound = |pair: &[u32]| {
+            let (start, end) = (pair[0] as usize, pair[1] as usize);
+            start < end && end - start <= NAME_BYTES_MAX && names.is_char_boundary(end)
+        };
+        if !name_offsets.windows(2).all(sound) {
+            return forged("a name that is empty, too long or no text");
+        }
+        if !names.bytes().all(|byte| byte.is_ascii_graphic())
+            && names.contains(|c: char| c.is_control() || c.is_whitespace())
+        {
+            return forged("a name that can't be printed");
+        }
+        if !kinds.iter().all(|&kind| is_kind(char::from(kind))) {
+            return forged("a type that is no letter");
+        }
+        let mut table =
+            Self { addresses, name_offsets, kinds, names, identity, bounds: None, by_name: OnceLock::new() };
+        table.bounds = bounds_of(&table);
+        Ok(table)
     }
 
     /// The same symbols under another identity.
@@ -247,7 +303,7 @@ impl SymbolTableBuilder {
         if name.is_empty() || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(Error::no_symbols(format!("{name:?} is no symbol name")));
         }
-        if !(kind.is_ascii_alphabetic() || kind == '?') {
+        if !is_kind(kind) {
             return Err(Error::no_symbols(format!("{kind:?} is no symbol type")));
         }
         let name_start = self.names.len() as u32;
@@ -285,6 +341,10 @@ impl SymbolTableBuilder {
         table.bounds = bounds_of(&table);
         table
     }
+}
+
+fn is_kind(kind: char) -> bool {
+    kind.is_ascii_alphabetic() || kind == '?'
 }
 
 fn bounds_of(table: &SymbolTable) -> Option<TextBounds> {

@@ -1,0 +1,276 @@
+//! A directory of symbol tables, found by build ID or release.
+//!
+//! ```text
+//! STORE/build-id/<hex>.symbols      one table a kernel build
+//! STORE/release/<release>.symbols   link to the build imported last; the table itself for kernels without build ID
+//! ```
+//! A table is written to a temporary file beside its place and renamed: a reader sees the old one or the new one.
+//! Tables are read, not mapped: 10 MB take 3 ms, and a file that someone truncates under a reader is then an error
+//! and not a SIGBUS in the scheduler.
+
+pub mod debuginfod;
+pub mod format;
+
+use crate::{Cause, Error, Identity, Place, SymbolTable};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+const SUFFIX: &str = "symbols";
+/// Most tables that [`Store::list`] reads.
+const TABLES_MAX: usize = 10_000;
+const KEY_BYTES_MAX: usize = 128;
+
+/// A symbol store. Nothing is created before the first table is put.
+#[derive(Debug, Clone)]
+pub struct Store {
+    directory: PathBuf,
+}
+
+/// A kernel from the store.
+#[derive(Debug)]
+pub struct StoredKernel {
+    pub symbols: SymbolTable,
+    /// Linked addresses of the `hlt` instructions of the image, rising; empty if it came without its bytes.
+    pub halt_sites: Vec<u64>,
+    pub path: PathBuf,
+}
+
+impl Store {
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Puts a table in, replacing the one of the same build. Returns where it is.
+    ///
+    /// # Errors
+    /// A kernel without build ID and release; a directory that can't be written.
+    pub fn put(&self, symbols: &SymbolTable, halt_sites: &[u64]) -> Result<PathBuf, Error> {
+        let Identity { build_id, release, .. } = symbols.identity();
+        let bytes = format::encode(symbols, halt_sites);
+        let release = release.as_deref().filter(|release| is_key(release));
+        match (build_id.as_deref().filter(|id| is_build_id(id)), release) {
+            (Some(build_id), release) => {
+                let path = self.path_of("build-id", build_id);
+                self.write(&path, &bytes)?;
+                if let Some(release) = release {
+                    self.link(&self.path_of("release", release), build_id)?;
+                }
+                Ok(path)
+            }
+            (None, Some(release)) => {
+                let path = self.path_of("release", release);
+                self.write(&path, &bytes)?;
+                Ok(path)
+            }
+            (None, None) => Err(Error::new(
+                Place::Whole,
+                Cause::NoSymbols("neither build ID nor release: nothing to file the kernel under".into()),
+            )),
+        }
+    }
+
+    /// The kernel with this build ID, or else this release; `None` if it isn't stored.
+    ///
+    /// # Errors
+    /// A stored table that is damaged, or that is of another build than it is filed under.
+    pub fn get(&self, identity: &Identity) -> Result<Option<StoredKernel>, Error> {
+        if let Some(build_id) = identity.build_id.as_deref().filter(|id| is_build_id(id)) {
+            let stored = self.read_if_there(&self.path_of("build-id", build_id))?;
+            if let Some(stored) = stored {
+                return checked(stored, identity).map(Some);
+            }
+        }
+        let Some(release) = identity.release.as_deref().filter(|release| is_key(release)) else {
+            return Ok(None);
+        };
+        let stored = self.read_if_there(&self.path_of("release", release))?;
+        Ok(stored.filter(|stored| identity.disagreements(stored.symbols.identity()).is_empty()))
+    }
+
+    /// The kernel with this build ID or release, whichever `key` is.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn find(&self, key: &str) -> Result<Option<StoredKernel>, Error> {
+        let by_build = Identity { build_id: Some(key.to_lowercase()), ..Identity::default() };
+        match self.get(&by_build)? {
+            Some(stored) => Ok(Some(stored)),
+            None => self.get(&Identity { release: Some(key.to_owned()), ..Identity::default() }),
+        }
+    }
+
+    /// Every stored table, by path; a damaged one as its error.
+    pub fn list(&self) -> Vec<Result<StoredKernel, Error>> {
+        let mut paths = Vec::new();
+        for folder in ["build-id", "release"] {
+            let entries = fs::read_dir(self.directory.join(folder)).into_iter().flatten().flatten();
+            // A link leads to a table that is listed under its build ID.
+            let files = entries
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+                .map(|entry| entry.path());
+            paths.extend(
+                files.filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX)).take(TABLES_MAX),
+            );
+        }
+        paths.sort();
+        paths.iter().map(|path| read(path)).collect()
+    }
+
+    fn path_of(&self, folder: &str, key: &str) -> PathBuf {
+        self.directory.join(folder).join(format!("{key}.{SUFFIX}"))
+    }
+
+    fn read_if_there(&self, path: &Path) -> Result<Option<StoredKernel>, Error> {
+        if path.exists() { read(path).map(Some) } else { Ok(None) }
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Error> {
+        let written = || {
+            let folder = path.parent().unwrap_or(&self.directory);
+            fs::create_dir_all(folder)?;
+            let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
+            file.write_all(bytes)?;
+            make_readable(file.as_file())?;
+            file.as_file().sync_all()?;
+            file.persist(path).map_err(|error| error.error)?;
+            Ok(())
+        };
+        written().map_err(|error: io::Error| Error::io(&error).of(path.display()))
+    }
+
+    /// Points `link` to the table of `build_id`, at once.
+    fn link(&self, link: &Path, build_id: &str) -> Result<(), Error> {
+        let linked = || {
+            let folder = link.parent().unwrap_or(&self.directory);
+            fs::create_dir_all(folder)?;
+            let scratch = tempfile::Builder::new().prefix(".new-").tempdir_in(folder)?;
+            let new = scratch.path().join("link");
+            std::os::unix::fs::symlink(format!("../build-id/{build_id}.{SUFFIX}"), &new)?;
+            fs::rename(new, link)
+        };
+        linked().map_err(|error: io::Error| Error::io(&error).of(link.display()))
+    }
+}
+
+/// The scheduler may run as another user than the one who imports.
+fn make_readable(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.set_permissions(fs::Permissions::from_mode(0o644))
+}
+
+fn read(path: &Path) -> Result<StoredKernel, Error> {
+    let read = || {
+        let file = File::open(path).map_err(|error| Error::io(&error))?;
+        let mut bytes = Vec::new();
+        file.take(format::TABLE_BYTES_MAX as u64 + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| Error::io(&error))?;
+        format::decode(&bytes)
+    };
+    let (symbols, halt_sites) = read().map_err(|error| error.of(path.display()))?;
+    Ok(StoredKernel { symbols, halt_sites, path: path.to_owned() })
+}
+
+fn checked(stored: StoredKernel, wanted: &Identity) -> Result<StoredKernel, Error> {
+    if stored.symbols.identity().build_id == wanted.build_id {
+        return Ok(stored);
+    }
+    let found = stored.symbols.identity().build_id.as_deref().unwrap_or("none");
+    let cause = Cause::Disagreement(format!(
+        "filed under another build ID than its own ({found}): import the kernel again"
+    ));
+    Err(Error::new(Place::Whole, cause).of(stored.path.display()))
+}
+
+fn is_build_id(text: &str) -> bool {
+    (2..=KEY_BYTES_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A release names a file: a guest says it, so it may hold no separator and not start with a dot.
+fn is_key(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-~".contains(&byte);
+    (1..=KEY_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SymbolTableBuilder;
+
+    fn kernel(release: Option<&str>, build_id: Option<&str>) -> SymbolTable {
+        let mut builder = SymbolTableBuilder::new();
+        builder.push(0x1000, 'T', "_text").unwrap();
+        builder.finish(Identity {
+            release: release.map(Into::into),
+            build_id: build_id.map(Into::into),
+            banner: None,
+        })
+    }
+
+    #[test]
+    fn a_kernel_is_found_by_build_id_and_by_release() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path());
+        assert!(store.find("6.1.0").unwrap().is_none());
+        store.put(&kernel(Some("6.1.0"), Some("ab12")), &[0x1004]).unwrap();
+        for key in ["6.1.0", "ab12", "AB12"] {
+            let stored = store.find(key).unwrap().unwrap();
+            assert_eq!(stored.halt_sites, [0x1004], "{key}");
+        }
+        assert_eq!(store.list().len(), 1, "a link isn't a second kernel");
+    }
+
+    #[test]
+    fn a_rebuilt_kernel_of_one_release_is_told_by_its_build_id() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path());
+        store.put(&kernel(Some("6.1.0"), Some("aa")), &[]).unwrap();
+        store.put(&kernel(Some("6.1.0"), Some("bb")), &[]).unwrap();
+        let of = |build_id: &str| Identity {
+            release: Some("6.1.0".into()),
+            build_id: Some(build_id.into()),
+            banner: None,
+        };
+        assert_eq!(store.get(&of("aa")).unwrap().unwrap().symbols.identity().build_id.as_deref(), Some("aa"));
+        assert!(
+            store.get(&of("cc")).unwrap().is_none(),
+            "another build of the same release is another kernel"
+        );
+        assert_eq!(store.list().len(), 2);
+    }
+
+    #[test]
+    fn a_table_filed_under_anothers_name_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path());
+        let path = store.put(&kernel(None, Some("aa")), &[]).unwrap();
+        fs::rename(&path, path.with_file_name("bb.symbols")).unwrap();
+        let error = store.find("bb").unwrap_err().to_string();
+        assert!(error.contains("bb.symbols: filed under another build ID than its own (aa)"), "{error}");
+    }
+
+    #[test]
+    fn a_release_that_is_a_path_names_no_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path().join("store"));
+        for release in ["../escape", "/etc/x", ".hidden", "a/b", ""] {
+            assert!(store.put(&kernel(Some(release), None), &[]).is_err(), "{release:?}");
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing was created");
+    }
+
+    #[test]
+    fn a_damaged_table_is_listed_as_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path());
+        let path = store.put(&kernel(None, Some("aa")), &[]).unwrap();
+        fs::write(&path, b"MSLSYM01 but no more").unwrap();
+        assert!(store.list()[0].is_err());
+        assert!(store.find("aa").unwrap_err().to_string().contains("aa.symbols"));
+    }
+}
