@@ -89,13 +89,35 @@ pub struct PoolReport {
     pub sizes: Vec<(u64, u32)>,
     /// Time-weighted mean over the measured time.
     pub mean_micro_pcpus: f64,
-    pub accelerations_by_cause: BTreeMap<AccelerationCause, u64>,
-    pub accelerations_by_class: BTreeMap<GuestClass, u64>,
+    /// Decisions to accelerate, by what led to them; each ends in `accelerations` or in `failed_pulls`.
+    pub requests: BTreeMap<AccelerationCause, u64>,
+    pub accelerations: BTreeMap<GuestClass, BTreeMap<AccelerationCause, u64>>,
+    /// Requests that came to nothing, by reason ("queue_full": every micro pCPU had one queued already).
+    pub failed_pulls: BTreeMap<&'static str, u64>,
     pub returns: u64,
-    /// Requests refused because every micro pCPU had one queued already.
-    pub refused_queue_full: u64,
+    /// How long accelerated vCPUs ran before they returned.
+    pub micro_slices: Histogram,
     /// Micro slices that ended with the interrupt unhandled or still in critical code.
     pub slice_ended_unfinished: u64,
+}
+
+impl PoolReport {
+    /// Counts a request that became an acceleration.
+    pub fn count_acceleration(&mut self, class: GuestClass, cause: AccelerationCause) {
+        *self.requests.entry(cause).or_default() += 1;
+        *self.accelerations.entry(class).or_default().entry(cause).or_default() += 1;
+    }
+
+    /// Counts a request that came to nothing.
+    pub fn count_failed_pull(&mut self, cause: AccelerationCause, reason: &'static str) {
+        *self.requests.entry(cause).or_default() += 1;
+        *self.failed_pulls.entry(reason).or_default() += 1;
+    }
+
+    /// All accelerations.
+    pub fn acceleration_count(&self) -> u64 {
+        self.accelerations.values().flat_map(BTreeMap::values).sum()
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
