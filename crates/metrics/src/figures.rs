@@ -35,7 +35,7 @@ figures! {
     SHARE_RECEIVED = "share_received", Gauge, Ratio, ["vm"],
         "Share of the host's CPU time that a VM received, normal and micro pool together.";
     FAIRNESS_ERROR = "fairness_error", Gauge, Ratio, [],
-        "Largest difference between received and due share over all VMs, relative to the share due.";
+        "Largest difference between received and due share over all VMs, as a share of the host.";
 
     ACCELERATION_REQUESTS = "acceleration_requests", Counter, Count, ["cause"],
         "Decisions of the policy to accelerate one preempted vCPU, by the event that led to the decision.";
@@ -51,25 +51,23 @@ figures! {
         "How long an accelerated vCPU ran on a micro-sliced pCPU before it returned.";
     MICRO_POOL_SIZE = "micro_pool_size", Series, Count, [],
         "Number of micro-sliced pCPUs over time.";
+    MICRO_POOL_MEAN = "micro_pool_mean", Gauge, Count, [],
+        "Mean number of micro-sliced pCPUs, weighted by time.";
     POOL_RESIZES = "pool_resizes", Counter, Count, ["reason"],
         "Changes of the number of micro-sliced pCPUs, by the reason that the policy gave.";
 
-    YIELDS = "yields", Counter, Count, ["cause"],
-        "Voluntary and involuntary releases of a pCPU by a vCPU, by cause: ple, ipi_wait, hlt, pv_yield.";
-    YIELD_CLASSES = "yield_classes", Counter, Count, ["guest_class"],
-        "The same yields, by the class of the vCPU's instruction pointer at the yield.";
-    PREEMPTIONS = "preemptions", Counter, Count, ["guest_class"],
+    YIELDS = "yields", Counter, Count, ["vm", "cause"],
+        "Releases of a pCPU by a vCPU that can't go on: ple (on a lock), ipi_wait (for acknowledgements), hlt.";
+    PREEMPTIONS = "preemptions", Counter, Count, ["vm", "guest_class"],
         "Times the host took a pCPU from a runnable vCPU, by the class of the vCPU's instruction pointer.";
     WAIT_TO_RUN = "wait_to_run", Histogram, Nanoseconds, ["vm"],
         "Delay from a vCPU becoming runnable to its running on a pCPU.";
-    LOCK_WAIT = "lock_wait", Histogram, Nanoseconds, ["lock"],
+    LOCK_WAIT = "lock_wait", Histogram, Nanoseconds, ["vm", "lock"],
         "Time a guest thread waited for a contended kernel lock, by lock class (as Linux' lockstat counts).";
-    LOCK_HOLD = "lock_hold", Histogram, Nanoseconds, ["lock"],
-        "Time a guest kernel lock was held in host time, preemption of its holder included, by lock class.";
     SHOOTDOWN_WAIT = "shootdown_wait", Histogram, Nanoseconds, ["vm"],
         "Time the initiator of a TLB shootdown waited until every other vCPU had acknowledged.";
-    IPIS = "ipis", Counter, Count, ["kind"],
-        "Interrupts from vCPU to vCPU, by kind: resched, call_function, call_function_single.";
+    IPIS = "ipis", Counter, Count, ["vm"],
+        "Interrupts from vCPU to vCPU of one VM: reschedule, call-function and lock kicks.";
     VIRQS = "virqs", Counter, Count, ["vm"],
         "Device interrupts sent to a VM's vCPUs.";
     VIRQ_DELAY = "virq_delay", Histogram, Nanoseconds, ["vm"],
@@ -98,7 +96,6 @@ pub struct Sum {
 pub const SUMS: &[Sum] = &[
     Sum { total: &ACCELERATION_REQUESTS, parts: &[&ACCELERATIONS, &FAILED_PULLS] },
     Sum { total: &ACCELERATIONS, parts: &[&ACCELERATION_RETURNS, &STILL_ACCELERATED] },
-    Sum { total: &YIELDS, parts: &[&YIELD_CLASSES] },
     Sum { total: &PCPU_TIME_TOTAL, parts: &[&PCPU_TIME] },
 ];
 

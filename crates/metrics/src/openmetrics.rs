@@ -144,10 +144,10 @@ mod tests {
         histogram.record(500);
         histogram.record(50_000_000);
         let mut snapshot = Snapshot::new();
-        snapshot.histogram(&LOCK_WAIT, &["dentry"], histogram);
+        snapshot.histogram(&LOCK_WAIT, &["vm1", "dentry"], histogram);
         let text = of_snapshot(&snapshot);
-        assert!(text.contains("_bucket{lock=\"dentry\",le=\"0.000001\"} 1\n"), "{text}");
-        assert!(text.contains("_bucket{lock=\"dentry\",le=\"+Inf\"} 2\n"));
-        assert!(text.contains("_count{lock=\"dentry\"} 2\n"));
+        assert!(text.contains("_bucket{vm=\"vm1\",lock=\"dentry\",le=\"0.000001\"} 1\n"), "{text}");
+        assert!(text.contains("_bucket{vm=\"vm1\",lock=\"dentry\",le=\"+Inf\"} 2\n"));
+        assert!(text.contains("_count{vm=\"vm1\",lock=\"dentry\"} 2\n"));
     }
 }

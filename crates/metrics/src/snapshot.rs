@@ -173,8 +173,8 @@ mod tests {
     #[test]
     fn an_entry_is_named_with_its_labels() {
         let mut snapshot = Snapshot::new();
-        snapshot.histogram(&LOCK_WAIT, &["dentry"], Histogram::new());
-        assert_eq!(snapshot.entries()[0].name(), "lock_wait{lock=\"dentry\"}");
+        snapshot.histogram(&LOCK_WAIT, &["vm1", "dentry"], Histogram::new());
+        assert_eq!(snapshot.entries()[0].name(), "lock_wait{vm=\"vm1\",lock=\"dentry\"}");
     }
 
     #[test]

@@ -134,10 +134,10 @@ mod tests {
         let mut histogram = Histogram::new();
         histogram.record(2_000);
         let mut snapshot = Snapshot::new();
-        snapshot.histogram(&LOCK_WAIT, &["dentry"], histogram);
-        snapshot.counter(&YIELDS, &["ple"], 12_345);
+        snapshot.histogram(&LOCK_WAIT, &["vm1", "dentry"], histogram);
+        snapshot.counter(&YIELDS, &["vm1", "ple"], 12_345);
         let text = of_snapshot(&snapshot).to_string();
-        assert!(text.contains("lock_wait  dentry    2 us      1  2 us  2 us  2 us"), "{text}");
+        assert!(text.contains("lock_wait  vm1 dentry    2 us      1  2 us  2 us  2 us"), "{text}");
         assert!(text.contains("12,345"));
     }
 }

@@ -1,0 +1,159 @@
+//! Policies side by side on one scenario, over several seeds.
+
+use crate::SimError;
+use crate::batch::{BatchProgress, run_all};
+use crate::config::SimulationConfig;
+use crate::figures::snapshot_of;
+use crate::report::RunReport;
+use crate::scenario::{self, Overrides, ScenarioError};
+use microslice_metrics::{Estimate, Figure, Kind, Snapshot, figures};
+
+/// What to compare.
+#[derive(Debug, Clone)]
+pub struct Comparison {
+    pub scenario: String,
+    pub description: String,
+    pub policies: Vec<String>,
+    pub seeds: Vec<u64>,
+    jobs: Vec<SimulationConfig>,
+}
+
+/// One figure under each policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    pub figure: &'static Figure,
+    pub labels: Vec<String>,
+    /// In the order of the policies; `None` where no run has the figure.
+    pub estimates: Vec<Option<Estimate>>,
+}
+
+/// Why a comparison can't be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ComparisonError {
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    #[error("{scenario} under {policy}, seed {seed}: {error}")]
+    Run { scenario: String, policy: String, seed: u64, error: SimError },
+}
+
+/// Figures that a table shows first; the others are for `--all` and JSON.
+const MAIN_FIGURES: [&Figure; 12] = [
+    &figures::EXECUTION_TIME,
+    &figures::THROUGHPUT,
+    &figures::BANDWIDTH,
+    &figures::JITTER,
+    &figures::SHARE_RECEIVED,
+    &figures::FAIRNESS_ERROR,
+    &figures::YIELDS,
+    &figures::LOCK_WAIT,
+    &figures::SHOOTDOWN_WAIT,
+    &figures::WAIT_TO_RUN,
+    &figures::ACCELERATIONS,
+    &figures::MICRO_POOL_MEAN,
+];
+
+impl Comparison {
+    /// Loads the scenario once per policy; seeds count up from the scenario's (or the given) seed.
+    pub fn load(
+        reference: &str,
+        policies: &[String],
+        seed_count: u64,
+        overrides: &Overrides,
+        check: bool,
+    ) -> Result<Self, ScenarioError> {
+        let (mut jobs, mut seeds, mut description) = (Vec::new(), Vec::new(), String::new());
+        for policy in policies {
+            let overrides = Overrides { policy: Some(policy.clone()), ..overrides.clone() };
+            let scenario = scenario::load(reference, &overrides)?;
+            let first = scenario.config.seed;
+            seeds = (0..seed_count).map(|index| first.saturating_add(index)).collect();
+            description = scenario.description;
+            jobs.extend(seeds.iter().map(|&seed| SimulationConfig { seed, check, ..scenario.config.clone() }));
+        }
+        let (scenario, policies) = (reference.to_owned(), policies.to_vec());
+        Ok(Self { scenario, description, policies, seeds, jobs })
+    }
+
+    /// How many runs there will be.
+    pub fn job_count(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Runs everything: one row per figure and labels, in the order in which reports show them.
+    pub fn run(&self, progress: &BatchProgress) -> Result<Vec<Row>, ComparisonError> {
+        let reports = run_all(&self.jobs, progress).map_err(|(index, error)| ComparisonError::Run {
+            scenario: self.scenario.clone(),
+            policy: self.policies[index / self.seeds.len()].clone(),
+            seed: self.jobs[index].seed,
+            error,
+        })?;
+        let by_policy: Vec<Vec<Snapshot>> =
+            reports.chunks(self.seeds.len()).map(|runs| runs.iter().map(snapshot_of).collect()).collect();
+        Ok(rows_of(&by_policy))
+    }
+}
+
+impl Row {
+    /// Whether people want to see it without asking.
+    pub fn is_main(&self) -> bool {
+        MAIN_FIGURES.iter().any(|figure| figure.id == self.figure.id)
+    }
+}
+
+/// Every (figure, labels) that any run has, in the figures' order, then by first appearance.
+fn rows_of(by_policy: &[Vec<Snapshot>]) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for figure in figures::ALL {
+        let mut labels: Vec<&Vec<String>> = Vec::new();
+        for entry in by_policy.iter().flatten().flat_map(|snapshot| snapshot.of(figure)) {
+            if !labels.contains(&&entry.labels) {
+                labels.push(&entry.labels);
+            }
+        }
+        for labels in labels {
+            let estimates = by_policy.iter().map(|snapshots| estimate(snapshots, figure, labels)).collect();
+            rows.push(Row { figure, labels: labels.clone(), estimates });
+        }
+    }
+    rows
+}
+
+/// A counter that a run doesn't mention is zero there; other figures are simply absent.
+fn estimate(snapshots: &[Snapshot], figure: &Figure, labels: &[String]) -> Option<Estimate> {
+    let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+    let absent = if figure.kind == Kind::Counter { 0.0 } else { f64::NAN };
+    let value = |snapshot: &Snapshot| snapshot.get(figure, &labels).and_then(|value| value.number()).unwrap_or(absent);
+    Estimate::of(&snapshots.iter().map(value).collect::<Vec<_>>())
+}
+
+/// One value per run from reports, as an estimate.
+pub fn estimate_of(reports: &[RunReport], value: impl Fn(&RunReport) -> f64) -> Option<Estimate> {
+    Estimate::of(&reports.iter().map(value).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(time_ns: f64, ple: Option<u64>) -> Snapshot {
+        let mut snapshot = Snapshot::new();
+        if let Some(count) = ple {
+            snapshot.counter(&figures::YIELDS, &["vm", "ple"], count);
+        }
+        snapshot.gauge(&figures::EXECUTION_TIME, &["vm", "gmake"], time_ns);
+        snapshot
+    }
+
+    #[test]
+    fn rows_follow_the_figures_order_and_absent_counters_are_zero() {
+        let rows = rows_of(&[
+            vec![snapshot(10.0, Some(4)), snapshot(14.0, Some(6))],
+            vec![snapshot(6.0, None), snapshot(6.0, None)],
+        ]);
+        let names: Vec<_> = rows.iter().map(|row| row.figure.id).collect();
+        assert_eq!(names, ["execution_time", "yields"]);
+        let means = |row: &Row| row.estimates.iter().map(|e| e.map(|e| e.mean)).collect::<Vec<_>>();
+        assert_eq!(means(&rows[0]), [Some(12.0), Some(6.0)]);
+        assert_eq!(means(&rows[1]), [Some(5.0), Some(0.0)]);
+    }
+}
