@@ -21,6 +21,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Guest kernels without configuration: symbols, critical classes, slides
+    Symbols(commands::symbols::Symbols),
     /// The emulated host: its kernels, and commands run in it by hand
     Testbed(commands::testbed::Testbed),
 }
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Symbols(args) => commands::symbols::run(args),
         Command::Testbed(args) => commands::testbed::run(args),
     }
 }

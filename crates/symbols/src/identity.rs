@@ -18,21 +18,20 @@ impl Identity {
     }
 
     /// What `self` and `other` both know and see differently, one phrase a field; empty when they can be one kernel.
+    /// The banner, which holds the release and when it was built, speaks only where nothing else did.
     pub fn disagreements(&self, other: &Identity) -> Vec<String> {
-        let fields = [
-            ("build ID", &self.build_id, &other.build_id),
-            ("release", &self.release, &other.release),
-            ("banner", &self.banner, &other.banner),
-        ];
-        fields
-            .into_iter()
-            .filter_map(|(field, ours, theirs)| match (ours, theirs) {
-                (Some(ours), Some(theirs)) if ours != theirs => {
-                    Some(format!("{field} {ours} against {theirs}"))
-                }
-                _ => None,
-            })
-            .collect()
+        let differ = |field: &str, ours: &Option<String>, theirs: &Option<String>| match (ours, theirs) {
+            (Some(ours), Some(theirs)) if ours != theirs => Some(format!("{field} {ours} against {theirs}")),
+            _ => None,
+        };
+        let build_id = differ("build ID", &self.build_id, &other.build_id);
+        let release = differ("release", &self.release, &other.release);
+        let phrases: Vec<String> = build_id.into_iter().chain(release).collect();
+        if phrases.is_empty() {
+            differ("banner", &self.banner, &other.banner).into_iter().collect()
+        } else {
+            phrases
+        }
     }
 
     /// Fills what `self` lacks from `other`.

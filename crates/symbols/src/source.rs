@@ -22,6 +22,8 @@ pub enum SourceKind {
     MemoryDump,
     /// `System.map` or `/proc/kallsyms`.
     SymbolText,
+    /// A table of the symbol store.
+    Stored,
 }
 
 impl SourceKind {
@@ -31,6 +33,7 @@ impl SourceKind {
             Self::Elf => "elf",
             Self::MemoryDump => "memory",
             Self::SymbolText => "text",
+            Self::Stored => "store",
         }
     }
 }
@@ -126,7 +129,12 @@ fn read_text(path: &Path, file: File) -> Result<Source, Error> {
     let release =
         path.file_name().and_then(|name| name.to_str()?.strip_prefix("System.map-")).map(str::to_owned);
     let identity = crate::Identity { release, ..symbols.identity().clone() };
-    let kernel = Kernel { symbols: symbols.with_identity(identity), code: None, notices: Vec::new() };
+    let kernel = Kernel {
+        symbols: symbols.with_identity(identity),
+        code: None,
+        halt_sites: Vec::new(),
+        notices: Vec::new(),
+    };
     Ok(Source::new(SourceKind::SymbolText, kernel))
 }
 
@@ -136,7 +144,10 @@ fn read_large_elf(file: File) -> Result<Source, Error> {
     let symbols = elf::read_symbols_only(&cache)?.ok_or_else(|| {
         Error::no_symbols(format!("a stripped ELF file larger than {IMAGE_BYTES_MAX} bytes is no kernel"))
     })?;
-    Ok(Source::new(SourceKind::Elf, Kernel { symbols, code: None, notices: Vec::new() }))
+    Ok(Source::new(
+        SourceKind::Elf,
+        Kernel { symbols, code: None, halt_sites: Vec::new(), notices: Vec::new() },
+    ))
 }
 
 /// No header that we know: a memory dump, or a packed kernel with something unknown around it.

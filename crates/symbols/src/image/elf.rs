@@ -32,6 +32,7 @@ pub fn read(bytes: Vec<u8>) -> Result<Kernel, Error> {
     Ok(Kernel {
         symbols: symbols.with_identity(identity),
         code: Some(Code::new(bytes, map)),
+        halt_sites: Vec::new(),
         notices: Vec::new(),
     })
 }

@@ -25,6 +25,9 @@ pub struct Kernel {
     pub symbols: SymbolTable,
     /// The kernel's bytes, where the source has them.
     pub code: Option<Code>,
+    /// Linked addresses of `hlt` instructions, rising: what a slide is told by. Filled by who looks for them in `code`,
+    /// and by the store, which has no code.
+    pub halt_sites: Vec<u64>,
     /// What a user should know, such as parts of the source that disagree; one phrase each.
     pub notices: Vec<String>,
 }
@@ -72,6 +75,7 @@ pub fn read_unpacked(bytes: Vec<u8>, map: AddressMap, build_id: Option<String>) 
     Ok(Kernel {
         symbols: symbols.with_identity(identity),
         code: Some(Code::new(bytes, map)),
+        halt_sites: Vec::new(),
         notices: Vec::new(),
     })
 }

@@ -292,6 +292,11 @@ fn conclude(found: Found, vmcoreinfos: Vec<VmcoreInfo>) -> MemoryKernel {
             witnesses.iter().map(|(name, slide)| format!("{name} {slide:#x}")).collect::<Vec<_>>().join(", ");
         notices.push(format!("no slide: its witnesses disagree or can't be right: {said}"));
     }
-    let kernel = Kernel { symbols: symbols.with_identity(identity), code: Some(code), notices };
+    let kernel = Kernel {
+        symbols: symbols.with_identity(identity),
+        code: Some(code),
+        halt_sites: Vec::new(),
+        notices,
+    };
     MemoryKernel { kernel, slide, witnesses, vmcoreinfo }
 }

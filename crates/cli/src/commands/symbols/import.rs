@@ -1,0 +1,101 @@
+//! `microslice symbols import`.
+
+use super::kernel::{StoreArgs, open_running};
+use super::output::{self, Progress};
+use crate::failure::Failure;
+use clap::Args;
+use microslice_symbols::store::debuginfod::Debuginfod;
+use microslice_symbols::{Identity, Kernel, SymbolTable, source};
+use serde_json::json;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Put kernels into the symbol store, by build ID and release
+#[derive(Args)]
+#[command(after_help = "Examples:
+  microslice symbols import /boot/vmlinuz-*
+  microslice symbols import --release 5.4.0-custom System.map
+  microslice symbols import --pid $(pidof qemu-system-x86_64)
+  DEBUGINFOD_URLS=https://debuginfod.debian.net microslice symbols import --build-id 94a701c89b9d5013…
+Either everything named is imported or, at the first error, nothing.")]
+pub struct Import {
+    /// Kernel image, vmlinux, memory dump, System.map or kallsyms text
+    #[arg(value_name = "FILE", required_unless_present_any = ["pid", "build_id"])]
+    files: Vec<PathBuf>,
+
+    /// The guest that this VMM process runs (root)
+    #[arg(long)]
+    pid: Option<u32>,
+
+    /// Fetch the symbols of this build from the servers in DEBUGINFOD_URLS
+    #[arg(long, value_name = "HEX")]
+    build_id: Option<String>,
+
+    /// The release of a file that doesn't say it (System.map, kallsyms text)
+    #[arg(long)]
+    release: Option<String>,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// What was imported, as a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Import) -> Result<(), Failure> {
+    let mut kernels = Vec::new();
+    for path in &args.files {
+        let kernel = source::open(path).map_err(Failure::bad_input)?.kernel;
+        kernels.push(with_release(kernel, args.release.as_deref()));
+    }
+    if let Some(pid) = args.pid {
+        kernels.push(with_release(open_running(pid)?.kernel, args.release.as_deref()));
+    }
+    if let Some(build_id) = &args.build_id {
+        let symbols = fetch(build_id)?;
+        kernels.push(with_release(
+            Kernel { symbols, code: None, halt_sites: Vec::new(), notices: Vec::new() },
+            args.release.as_deref(),
+        ));
+    }
+    let store = args.store.open();
+    let mut imported = Vec::new();
+    for kernel in &kernels {
+        let path = store.put(&kernel.symbols, &kernel.halt_sites).map_err(|error| {
+            Failure::bad_input(format!("{error} (--release says it for sources that don't)"))
+        })?;
+        imported.push((kernel.symbols.identity().clone(), kernel.symbols.len(), path));
+    }
+    if args.json {
+        let rows = imported.iter().map(|(identity, symbols, path)| {
+            json!({ "release": identity.release, "build_id": identity.build_id, "symbols": symbols, "path": path })
+        });
+        return output::json(&rows.collect());
+    }
+    output::to_stdout(|out| {
+        imported.iter().try_for_each(|(identity, symbols, path)| {
+            let release = identity.release.as_deref().unwrap_or("unknown release");
+            writeln!(out, "{release}: {symbols} symbols in {}", path.display())
+        })
+    })
+}
+
+fn with_release(kernel: Kernel, release: Option<&str>) -> Kernel {
+    let identity = kernel.symbols.identity();
+    let identity =
+        Identity { release: identity.release.clone().or(release.map(str::to_owned)), ..identity.clone() };
+    Kernel { symbols: kernel.symbols.with_identity(identity), ..kernel }
+}
+
+fn fetch(build_id: &str) -> Result<SymbolTable, Failure> {
+    let servers = Debuginfod::from_environment();
+    if !servers.is_configured() {
+        return Err(Failure::bad_input("--build-id: set DEBUGINFOD_URLS to the servers to ask"));
+    }
+    let mut progress = Progress::new();
+    let build_id = build_id.to_lowercase();
+    let fetched = servers
+        .fetch(&build_id, &mut |bytes| progress.show(|| format!("{build_id}: {} MiB fetched", bytes >> 20)));
+    fetched.map_err(Failure::bad_input)
+}

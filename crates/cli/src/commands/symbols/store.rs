@@ -1,0 +1,72 @@
+//! `microslice symbols store`.
+
+use super::kernel::StoreArgs;
+use super::output;
+use crate::failure::Failure;
+use clap::Args;
+use microslice_symbols::StoredKernel;
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// List the symbol store
+#[derive(Args)]
+#[command(
+    name = "store",
+    after_help = "Examples:
+  microslice symbols store
+  microslice symbols store --store ./symbols --json"
+)]
+pub struct ListStore {
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// A JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: ListStore) -> Result<(), Failure> {
+    let store = args.store.open();
+    let mut stored = Vec::new();
+    for kernel in store.list() {
+        match kernel {
+            Ok(kernel) => stored.push(kernel),
+            Err(error) => eprintln!("microslice: {error}"),
+        }
+    }
+    if args.json {
+        return output::json(&stored.iter().map(to_json).collect());
+    }
+    output::to_stdout(|out| {
+        if stored.is_empty() {
+            return writeln!(
+                out,
+                "{}: empty; fill it with `microslice symbols import FILE…`",
+                store.directory().display()
+            );
+        }
+        writeln!(out, "{:<36} {:<40} {:>8} {:>5}", "RELEASE", "BUILD ID", "SYMBOLS", "HALTS")?;
+        stored.iter().try_for_each(|kernel| {
+            let identity = kernel.symbols.identity();
+            let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
+            let (release, build_id) = (text(&identity.release), text(&identity.build_id));
+            writeln!(
+                out,
+                "{release:<36} {build_id:<40} {:>8} {:>5}",
+                kernel.symbols.len(),
+                kernel.halt_sites.len()
+            )
+        })
+    })
+}
+
+fn to_json(kernel: &StoredKernel) -> Value {
+    let identity = kernel.symbols.identity();
+    json!({
+        "release": identity.release,
+        "build_id": identity.build_id,
+        "symbols": kernel.symbols.len(),
+        "halt_sites": kernel.halt_sites.iter().map(|site| format!("{site:#x}")).collect::<Vec<_>>(),
+        "path": kernel.path,
+    })
+}
