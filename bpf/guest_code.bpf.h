@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Guest code: what a vCPU's guest was doing when it was stopped.
+ *
+ * Problem.   KVM keeps a vCPU's registers in its own structs, in other places on 7.2 than before and on AMD than
+ *            on Intel.
+ * Mechanism. The instruction pointer is read from `vcpu->arch`; policy/classify.h turns it into a class, with the
+ *            ranges of the guest's kernel and the slide that the daemon found.
+ * Limits.    On VMX the register cache holds RIP only because the classic tracepoint kvm_exit, which observe.bpf.h
+ *            attaches to, reads it at every exit. RFLAGS are not cached there: a halt in a paravirtual lock is then
+ *            told from the idle loop by its address alone.
+ */
+#ifndef BPF_GUEST_CODE_H
+#define BPF_GUEST_CODE_H
+
+#include "maps.bpf.h"
+
+#define VCPU_REGS_RIP 16
+#define RFLAGS_IF (1ull << 9)
+#define APIC_IRR 0x200
+
+static __always_inline u64 read_guest_rip(u64 kvm_vcpu)
+{
+	struct kvm_vcpu *vcpu = (void *)kvm_vcpu;
+	unsigned long rip = 0;
+
+	if (!kvm_vcpu)
+		return 0;
+	if (bpf_core_field_exists(vcpu->arch.rip))
+		bpf_core_read(&rip, sizeof(rip), &vcpu->arch.rip);
+	else
+		bpf_core_read(&rip, sizeof(rip), &vcpu->arch.regs[VCPU_REGS_RIP]);
+	return rip;
+}
+
+/* RFLAGS.IF of a vCPU that has just exited. Where it can't be read: enabled, as in an ordinary idle loop. */
+static __always_inline u32 guest_interrupts_enabled(u64 kvm_vcpu)
+{
+	if (!config.intel && kvm_vcpu && bpf_core_type_exists(struct vcpu_svm)) {
+		struct vcpu_svm *svm = (void *)kvm_vcpu; /* struct kvm_vcpu is its first member */
+		u64 rflags = BPF_CORE_READ(svm, vmcb, save.rflags);
+
+		return (rflags & RFLAGS_IF) != 0;
+	}
+	return 1;
+}
+
+/* Has the guest not yet taken this interrupt? The request bit in its local APIC is cleared when it does. */
+static __always_inline u32 guest_interrupt_pending(u64 kvm_vcpu, u32 vector)
+{
+	struct kvm_vcpu *vcpu = (void *)kvm_vcpu;
+	u8 *registers;
+	u32 requests = 0;
+
+	if (!kvm_vcpu || !vector || vector > 255)
+		return 0;
+	registers = BPF_CORE_READ(vcpu, arch.apic, regs);
+	if (!registers ||
+	    bpf_probe_read_kernel(&requests, sizeof(requests), registers + APIC_IRR + (vector >> 5) * 16))
+		return 0;
+	return (requests >> (vector & 31)) & 1;
+}
+
+static __always_inline bool feed_is_current(const struct vm_feed *feed, const struct vm *vm)
+{
+	return feed->generation == vm->generation;
+}
+
+/* Symbols and slide are known: the guest can be accelerated. */
+static __always_inline u32 guest_is_known(u32 vm_slot)
+{
+	struct vm *vm = vm_at(vm_slot);
+	struct vm_feed *feed = vm_feed_at(vm_slot);
+
+	return vm && feed && feed_is_current(feed, vm) && feed->code && feed->layout.slide_known;
+}
+
+static __always_inline u32 classify_rip(u32 vcpu_slot, u32 vm_slot, u64 rip)
+{
+	struct vm *vm = vm_at(vm_slot);
+	struct vm_feed *feed = vm_feed_at(vm_slot);
+	struct guest_layout layout = {};
+	struct guest_code *code;
+	u32 code_slot = 0, class;
+
+	if (vm && feed && feed_is_current(feed, vm)) {
+		code_slot = feed->code;
+		layout = feed->layout;
+	}
+	code = bpf_map_lookup_elem(&guest_codes, &code_slot);
+	if (!code)
+		return GUEST_CLASS_UNKNOWN;
+	class = classify(code, &layout, rip);
+	RECORD(RECORD_CLASSIFY, vcpu_slot, classify,
+	       {.rip = rip, .layout = layout, .code_id = code_slot, .guest_class = class});
+	return class;
+}
+
+#endif

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the BPF programs and the daemon (crates/host) share: limits, and the layout of every map.
+ *
+ * crates/host/src/layout.rs mirrors these structs; a test there compares sizes with the maps of the built object.
+ */
+#ifndef BPF_INTF_H
+#define BPF_INTF_H
+
+#include "../policy/record.h"
+
+#define PCPUS_MAX 1024u
+#define VMS_MAX 512u
+#define VCPUS_MAX 4096u
+#define VCPUS_PER_VM_MAX 512u
+#define GUEST_CODES_MAX 64u
+#define HISTOGRAM_BUCKETS 32u /* bucket n counts [2^(n-1), 2^n) us; bucket 0 counts under 1 us */
+#define NEVER_MICRO 0xffffffffu
+
+/* Written once, before the programs are loaded. */
+struct run_config {
+	u64 micro_slice_ns;
+	u64 others_slice_ns; /* of host tasks that aren't vCPUs */
+	struct accelerate_config accelerate;
+	struct fair_share_config fair_share;
+	struct pool_size_config pool_size;
+	u32 micro_pcpu_count; /* of a static pool */
+	u32 pool_is_dynamic;
+	u32 dry_run;
+	u32 recording;
+	u32 pcpu_count;
+	u32 intel;			  /* 1: VMX, 0: SVM */
+	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
+	u32 micro_rank[PCPUS_MAX];	  /* the inverse; NEVER_MICRO */
+};
+
+/* Why a request didn't end in an acceleration. requests = accelerations + all of these + those pending. */
+enum request_failure {
+	FAILURE_NO_ROOM = 0,   /* every micro pCPU has its queue full */
+	FAILURE_AFFINITY = 1,  /* it may not run on any micro pCPU that has room */
+	FAILURE_OVERTAKEN = 2, /* the normal pool ran it first */
+	FAILURE_NOT_QUEUED = 3, /* it wasn't in the normal queue when the micro pCPU reached for it */
+	FAILURE_BLOCKED = 4,   /* it went to sleep, or ended */
+	FAILURE_RESIZED = 5,   /* the micro pCPU that it was queued for left the micro pool */
+	FAILURE_COUNT = 6,
+};
+
+/* How an acceleration ended: the policy's outcomes, and one of ours. accelerations = all of these + in flight. */
+#define RETURN_NEVER_RAN MICRO_SLICE_OUTCOME_COUNT /* taken off the micro pCPU before it ran */
+#define RETURN_COUNT (MICRO_SLICE_OUTCOME_COUNT + 1)
+
+/* Of one VM since it was first seen; of all VMs that are gone in the slot VMS_MAX. */
+struct vm_stats {
+	u64 ran_ns;	  /* in both pools */
+	u64 micro_ran_ns; /* of it, in the micro pool */
+	u64 waited_ns;	  /* runnable, without a pCPU */
+	u64 preemptions[GUEST_CLASS_COUNT];
+	u64 yields[YIELD_CAUSE_COUNT][YIELD_REASON_COUNT];
+	u64 interrupts[INTERRUPT_KIND_COUNT][INTERRUPT_REASON_COUNT];
+	u64 siblings[SIBLING_DECISION_COUNT];
+	u64 spinners[2]; /* enum spinner_decision */
+	u64 requests[CAUSE_COUNT];
+	u64 would_request[CAUSE_COUNT][GUEST_CLASS_COUNT]; /* with --dry-run, instead of requests */
+	u64 failures[FAILURE_COUNT];
+	u64 accelerations[CAUSE_COUNT][GUEST_CLASS_COUNT];
+	u64 returns[RETURN_COUNT];
+	u64 micro_slice_us[HISTOGRAM_BUCKETS];
+	u64 wait_to_run_us[HISTOGRAM_BUCKETS];
+};
+
+/* One VM: a `struct kvm`. Written by the BPF programs only. */
+struct vm {
+	u64 kvm;	/* its address: the VM's identity */
+	u32 generation; /* changes when the slot is used again, so that nothing of an old VM sticks */
+	u32 in_use;
+	u32 pid; /* of the VMM process */
+	u32 vcpu_count;
+	s64 active_vcpu_count; /* runnable or running */
+	u64 pass_until_ns;     /* a pass over this VM is under way until then at the latest */
+	u64 halt_sampled_at_ns;
+	u32 vcpu_high; /* vcpus[] is empty from here on */
+	u32 reserved;
+	u32 vcpus[VCPUS_PER_VM_MAX]; /* vCPU slot + 1, or 0 */
+};
+
+/* What userspace knows of a VM. Written by the daemon only. */
+struct vm_feed {
+	struct guest_layout layout;
+	u32 generation; /* of the struct vm that this is about */
+	u32 code;	/* which guest_code; 0: no symbols */
+	u32 weight;	/* of its cgroup; 0: the default */
+	u32 reserved;
+};
+
+/* One vCPU: a host task that was seen inside KVM_RUN. */
+struct vcpu {
+	u64 kvm_vcpu; /* the address of its struct kvm_vcpu; 0: gone from KVM, though the task still lives */
+	u32 in_use;
+	u32 vm;
+	u32 index_in_vm;
+	u32 pid;
+	u32 vcpu_id;
+	u32 state; /* enum vcpu_state */
+	u32 active;
+	u32 was_blocked;
+	u32 preempted;
+	u32 yielded;
+	u32 keeps_spinning;
+	u32 guest_class; /* where it was stopped last */
+	u64 rip;
+	u64 runnable_at_ns;
+	u64 running_since_ns;
+	/* The request that is pending, or under way in the micro pool. */
+	u32 request_cause;
+	u32 request_vector; /* of the interrupt that it is about; 0: none */
+	u32 request_pcpu;
+	u32 retry_count;
+	u32 retry;
+	u32 reserved;
+};
+
+/* A guest's instruction pointer at a HLT exit: a witness of its slide. */
+struct halt_event {
+	u32 vm;
+	u32 generation;
+	u64 rip;
+};
+
+/* The pool has a new size. */
+struct resize_event {
+	u64 at_ns;
+	u32 micro_pcpu_count;
+	u32 reason; /* enum pool_size_reason */
+};
+
+enum event_kind {
+	EVENT_HALT = 0,
+	EVENT_RESIZE = 1,
+};
+
+struct event {
+	u32 kind;
+	u32 reserved;
+	union {
+		struct halt_event halt;
+		struct resize_event resize;
+	};
+};
+
+/* Of the host as a whole. */
+struct host_stats {
+	u64 others_ran_ns;	 /* host tasks that aren't vCPUs */
+	u64 pool_resizes;
+	u64 strays_evicted;	 /* found on a micro pCPU without having been accelerated, and sent away at once */
+	u64 confined_inserts;	 /* tasks that may run on micro pCPUs only */
+	u64 rescued;		 /* queued tasks that a resize had left without a normal pCPU */
+	u64 events_dropped;	 /* ring full */
+	u64 records_dropped;	 /* ring full */
+	u64 vcpus_refused;	 /* no slot left: scheduled as ordinary host tasks */
+	u64 urgent_ipis;
+	u64 urgent_ples;
+	u64 urgent_irqs;
+};
+
+/* Why the scheduler stopped, as the kernel says it. */
+struct exit_record {
+	s32 kind;
+	u32 reserved;
+	s64 code;
+	char reason[128];
+	char message[1024];
+};
+
+#endif

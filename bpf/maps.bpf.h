@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* Every map, every global, and how to reach them. Layouts are in intf.h. */
+#ifndef BPF_MAPS_H
+#define BPF_MAPS_H
+
+#include "compat.bpf.h"
+#include "intf.h"
+
+const volatile struct run_config config;
+
+/* What the scheduler keeps of every host task, vCPU or not. */
+struct task_ctx {
+	u64 vtime_ns;
+	u64 running_since_ns;
+	u32 vcpu; /* slot + 1; 0: not a vCPU */
+	u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_ctx);
+} task_ctxs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VCPUS_MAX);
+	__type(key, u32);
+	__type(value, struct vcpu);
+} vcpus SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VMS_MAX);
+	__type(key, u32);
+	__type(value, struct vm);
+} vms SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VMS_MAX);
+	__type(key, u32);
+	__type(value, struct vm_feed);
+} vm_feeds SEC(".maps");
+
+/* One more than VMs: the last slot sums up those that are gone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VMS_MAX + 1);
+	__type(key, u32);
+	__type(value, struct vm_stats);
+} vm_stats_of SEC(".maps");
+
+/* Slot 0 stays empty: the code of a guest without symbols. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GUEST_CODES_MAX);
+	__type(key, u32);
+	__type(value, struct guest_code);
+} guest_codes SEC(".maps");
+
+/* Address of a struct kvm_vcpu -> vCPU slot: interrupts arrive by address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, VCPUS_MAX);
+	__type(key, u64);
+	__type(value, u32);
+} vcpu_by_address SEC(".maps");
+
+/* Address of a struct kvm -> VM slot. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, VMS_MAX);
+	__type(key, u64);
+	__type(value, u32);
+} vm_by_address SEC(".maps");
+
+/* What runs on a pCPU. */
+enum occupant {
+	OCCUPANT_NONE = 0,
+	OCCUPANT_OTHER = 1,	   /* a host task that isn't a vCPU */
+	OCCUPANT_VCPU = 2,	   /* a vCPU of the normal pool */
+	OCCUPANT_BOOSTED_VCPU = 3, /* one that was boosted when it woke */
+	OCCUPANT_MICRO = 4,	   /* an accelerated vCPU */
+};
+
+struct pcpu {
+	u64 others_ran_ns;     /* by host tasks, not yet made up for by vCPUs */
+	u64 micro_deadline_ns; /* the micro slice under way ends then; 0: none */
+	u32 request;	       /* vCPU slot + 1 that waits for this micro pCPU; 0: none. The paper's queue of one */
+	u32 occupant;	       /* enum occupant */
+	u32 micro_served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */
+	u32 rescue;	       /* just became micro-sliced: look for tasks that have nowhere else to run */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PCPUS_MAX);
+	__type(key, u32);
+	__type(value, struct pcpu);
+} pcpus SEC(".maps");
+
+/* Timers are maps of their own: programs of type tracepoint may not use a map that holds one. */
+struct slice_timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PCPUS_MAX);
+	__type(key, u32);
+	__type(value, struct slice_timer);
+} slice_timers SEC(".maps");
+
+struct pool_timer {
+	struct bpf_timer timer;
+	struct pool_size_state state;
+	struct urgent_events seen; /* up to the step before */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pool_timer);
+} pool_timers SEC(".maps");
+
+/* A cpumask of this pCPU's own to compute in. */
+struct scratch {
+	struct bpf_cpumask __kptr *mask;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PCPUS_MAX);
+	__type(key, u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+/* Slot 0: the pCPUs of the normal pool. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct scratch);
+} normal_pool SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} events SEC(".maps");
+
+/* Shrunk by the daemon to one page when nothing is recorded. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 16 * 1024 * 1024);
+} records SEC(".maps");
+
+/* The size of the micro pool: what was decided, and what holds. They differ with --dry-run: nothing is reserved then. */
+u32 decided_pcpu_count;
+/* A pCPU is micro-sliced if its rank is below this. */
+u32 micro_pcpu_count;
+/* The normal pool's clock: virtual time of the vCPU that was chosen last. */
+u64 pool_vtime_ns;
+/* Likewise, of the host tasks that aren't vCPUs. */
+u64 others_vtime_ns;
+/* Does entering a BPF program raise migration_disabled of the current task? It depends on the kernel's build. */
+u32 entry_disables_migration = 1;
+
+struct host_stats host_stats;
+struct exit_record exit_record;
+
+/* ---- Dispatch queues ---- */
+
+#define DSQ_OTHERS 1ull	       /* host tasks that aren't vCPUs, by virtual time */
+#define DSQ_BOOSTED 2ull       /* vCPUs that just woke, first come first served */
+#define DSQ_VCPUS 3ull	       /* preempted and waiting vCPUs, by virtual time */
+#define DSQ_CONFINED 0x10000ull /* + pCPU: tasks that may run on micro pCPUs only */
+
+_Static_assert(DSQ_CONFINED > DSQ_VCPUS, "queue numbers don't overlap");
+
+/* ---- Access ---- */
+
+#define COUNT(counter) __sync_fetch_and_add(&(counter), 1)
+#define ADD(counter, amount) __sync_fetch_and_add(&(counter), (amount))
+
+static __always_inline struct pcpu *pcpu_of(s32 cpu)
+{
+	u32 key = cpu;
+
+	return bpf_map_lookup_elem(&pcpus, &key);
+}
+
+static __always_inline struct vm *vm_at(u32 slot)
+{
+	return bpf_map_lookup_elem(&vms, &slot);
+}
+
+static __always_inline struct vm_feed *vm_feed_at(u32 slot)
+{
+	return bpf_map_lookup_elem(&vm_feeds, &slot);
+}
+
+static __always_inline struct vm_stats *vm_stats_at(u32 slot)
+{
+	return bpf_map_lookup_elem(&vm_stats_of, &slot);
+}
+
+static __always_inline struct vcpu *vcpu_at(u32 slot)
+{
+	return bpf_map_lookup_elem(&vcpus, &slot);
+}
+
+static __always_inline struct task_ctx *task_ctx_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&task_ctxs, p, 0, 0);
+}
+
+static __always_inline struct vcpu *vcpu_of(const struct task_ctx *tctx)
+{
+	return tctx && tctx->vcpu ? vcpu_at(tctx->vcpu - 1) : NULL;
+}
+
+static __always_inline bool pcpu_is_micro(s32 cpu)
+{
+	u32 at = cpu;
+
+	return at < PCPUS_MAX && config.micro_rank[at] < micro_pcpu_count;
+}
+
+/* Power-of-two buckets of microseconds: bucket n counts [2^(n-1), 2^n). */
+static __always_inline u32 histogram_bucket(u64 ns)
+{
+	u64 us = ns / 1000;
+	u32 bucket = 0;
+
+	/* Five halvings of the search width: log2 without a loop. */
+	if (us >> 32)
+		return HISTOGRAM_BUCKETS - 1;
+	if (us >> 16) {
+		bucket += 16;
+		us >>= 16;
+	}
+	if (us >> 8) {
+		bucket += 8;
+		us >>= 8;
+	}
+	if (us >> 4) {
+		bucket += 4;
+		us >>= 4;
+	}
+	if (us >> 2) {
+		bucket += 2;
+		us >>= 2;
+	}
+	if (us >> 1) {
+		bucket += 1;
+		us >>= 1;
+	}
+	bucket += us;
+	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
+}
+
+static __always_inline void send_event(struct event *event)
+{
+	if (bpf_ringbuf_output(&events, event, sizeof(*event), BPF_RB_NO_WAKEUP))
+		COUNT(host_stats.events_dropped);
+}
+
+/*
+ * Writes one record, when recording: policy/record.h. The daemon polls, so nobody is woken from here: this is
+ * called with a runqueue locked.
+ */
+#define RECORD(record_kind, slot, member, ...)                                                               \
+	do {                                                                                                 \
+		if (config.recording) {                                                                      \
+			struct record *record = bpf_ringbuf_reserve(&records, sizeof(struct record), 0);     \
+			if (record) {                                                                        \
+				__builtin_memset(record, 0, sizeof(*record));                                \
+				record->at_ns = bpf_ktime_get_ns();                                          \
+				record->kind = record_kind;                                                  \
+				record->vcpu = (slot) + 1;                                                   \
+				record->member = (__typeof__(record->member))__VA_ARGS__;                    \
+				bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);                                \
+			} else {                                                                             \
+				COUNT(host_stats.records_dropped);                                           \
+			}                                                                                    \
+		}                                                                                            \
+	} while (0)
+
+#endif

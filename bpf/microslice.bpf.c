@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * microslice: a sched_ext scheduler for KVM hosts.
+ *
+ * vCPUs that were stopped inside critical guest-kernel code, or have an interrupt coming, run at once for a short slice on
+ * a few reserved pCPUs (Ahn et al., EuroSys'18). This file is sched_ext's callbacks, as ladders; each mechanism has
+ * a header of its own, and every decision is policy/'s.
+ *
+ *   observe.bpf.h      KVM's events                 -> requests
+ *   pools.bpf.h        requests -> micro pCPUs, micro slices, pool size
+ *   normal_pool.bpf.h  everything else: host tasks first, vCPUs by fair share
+ *   vcpu.bpf.h         which task is which vCPU, and the states it goes through
+ *   guest_code.bpf.h   instruction pointer -> guest class
+ */
+#include "observe.bpf.h"
+#include "normal_pool.bpf.h"
+
+char _license[] SEC("license") = "GPL";
+
+/* ---- Waking and queueing ---- */
+
+s32 STRUCT_OPS(microslice_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+	struct vcpu *vcpu = vcpu_of(tctx);
+	s32 cpu;
+
+	if (!tctx)
+		return prev_cpu;
+	cpu = pick_idle_normal(p, prev_cpu);
+	if (cpu < 0)
+		return prev_cpu; /* ops.enqueue queues it */
+	if (vcpu) {
+		struct wakeup_decision decision = queue_clock(tctx, vcpu);
+
+		dsq_insert(p, SCX_DSQ_LOCAL, decision.slice_ns, 0);
+	} else {
+		dsq_insert(p, SCX_DSQ_LOCAL, config.others_slice_ns, 0);
+	}
+	return cpu;
+}
+
+void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+	struct vcpu *vcpu = vcpu_of(tctx);
+
+	if (!tctx) {
+		dsq_insert(p, SCX_DSQ_GLOBAL, config.others_slice_ns, enq_flags);
+		return;
+	}
+	if ((p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1) {
+		enqueue_pinned_kthread(p, enq_flags);
+		return;
+	}
+	if (is_confined(p)) {
+		enqueue_confined(p, vcpu, enq_flags);
+		return;
+	}
+	/* It was the only one here and its slice is over: nobody else wants this normal pCPU. */
+	if ((enq_flags & ENQ(LAST)) && !pcpu_is_micro(scx_bpf_task_cpu(p))) {
+		dsq_insert(p, SCX_DSQ_LOCAL, vcpu ? config.fair_share.slice_ns : config.others_slice_ns, enq_flags);
+		return;
+	}
+	if (vcpu)
+		enqueue_vcpu(p, tctx, vcpu, enq_flags);
+	else
+		enqueue_other(p, tctx, enq_flags);
+}
+
+void STRUCT_OPS(microslice_dispatch, s32 cpu, struct task_struct *prev)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct pcpu *pcpu = pcpu_of(cpu);
+
+	if (!pcpu)
+		return;
+	/* The idle task never disables migration itself: what it shows is what entering a BPF program does. */
+	if (current->pid == 0 && entry_disables_migration != current->migration_disabled)
+		entry_disables_migration = current->migration_disabled;
+	if (pcpu_is_micro(cpu))
+		dispatch_micro(cpu, pcpu);
+	else
+		dispatch_normal(cpu, pcpu);
+}
+
+/* A higher scheduling class takes the pCPU: what waits in its local queue could not be pulled from there. */
+void STRUCT_OPS(microslice_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
+{
+	scx_bpf_reenqueue_local___v1();
+}
+
+/* Directed yield by KVM (to != NULL), or sched_yield(). */
+bool STRUCT_OPS(microslice_yield, struct task_struct *from, struct task_struct *to)
+{
+	struct vcpu *vcpu = vcpu_of(task_ctx_of(from));
+
+	if (vcpu && to && vcpu->keeps_spinning)
+		return false; /* help is on its way: KVM goes back into the guest */
+	if (vcpu)
+		vcpu->yielded = 1;
+	task_set_slice(from, 0);
+	return true;
+}
+
+/* ---- Running and stopping ---- */
+
+void STRUCT_OPS(microslice_runnable, struct task_struct *p, u64 enq_flags)
+{
+	struct vcpu *vcpu = vcpu_of(task_ctx_of(p));
+	struct vm *vm;
+
+	if (!vcpu)
+		return;
+	vcpu->runnable_at_ns = bpf_ktime_get_ns();
+	vcpu->was_blocked = (enq_flags & ENQ(WAKEUP)) != 0;
+	vcpu->preempted = 0;
+	vcpu->yielded = 0;
+	vcpu_moves(vcpu, VCPU_BLOCKED, VCPU_RUNNABLE);
+	vm = vm_at(vcpu->vm);
+	if (vm && !vcpu->active) {
+		vcpu->active = 1;
+		__sync_fetch_and_add(&vm->active_vcpu_count, 1);
+	}
+}
+
+/* Returns what now occupies the pCPU. */
+static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, s32 cpu, u64 now)
+{
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+	u32 occupant = vcpu->was_blocked ? OCCUPANT_BOOSTED_VCPU : OCCUPANT_VCPU;
+	u64 waited_ns = vcpu->runnable_at_ns ? now - vcpu->runnable_at_ns : 0;
+
+	if (stats) {
+		u32 bucket = histogram_bucket(waited_ns);
+
+		ADD(stats->waited_ns, waited_ns);
+		if (bucket < HISTOGRAM_BUCKETS)
+			COUNT(stats->wait_to_run_us[bucket]);
+	}
+	if (vcpu->state == VCPU_MICRO && vcpu->request_pcpu == cpu) {
+		occupant = OCCUPANT_MICRO;
+	} else {
+		/* The normal pool was faster than the micro pool, or the task left its micro pCPU before it ran. */
+		fail_request(vcpu, VCPU_RUNNING, FAILURE_OVERTAKEN);
+		end_acceleration(vcpu, VCPU_RUNNING, RETURN_NEVER_RAN);
+		vcpu->state = VCPU_RUNNING;
+	}
+	vcpu->was_blocked = 0;
+	vcpu->preempted = 0;
+	vcpu->yielded = 0;
+	vcpu->running_since_ns = now;
+	if (vtime_before(pool_vtime_ns, tctx->vtime_ns))
+		pool_vtime_ns = tctx->vtime_ns;
+	return occupant;
+}
+
+void STRUCT_OPS(microslice_running, struct task_struct *p)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+	struct vcpu *vcpu = vcpu_of(tctx);
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct pcpu *pcpu = pcpu_of(cpu);
+	u64 now = bpf_ktime_get_ns();
+
+	if (!tctx || !pcpu)
+		return;
+	tctx->running_since_ns = now;
+	if (vcpu) {
+		pcpu->occupant = start_vcpu(tctx, vcpu, cpu, now);
+	} else {
+		pcpu->occupant = OCCUPANT_OTHER;
+		if (vtime_before(others_vtime_ns, tctx->vtime_ns))
+			others_vtime_ns = tctx->vtime_ns;
+	}
+	if (!pcpu_is_micro(cpu))
+		return;
+	if (pcpu->occupant == OCCUPANT_MICRO || is_confined(p)) {
+		arm_micro_slice(cpu, pcpu, now);
+	} else if (!(p->flags & PF_KTHREAD)) {
+		/* It was on its way here when the pCPU became micro-sliced. */
+		COUNT(host_stats.strays_evicted);
+		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
+	}
+}
+
+/* A micro slice is over, for whatever reason. */
+static __always_inline void stop_accelerated(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable)
+{
+	struct accelerate_config limits = config.accelerate;
+	struct micro_slice_observation seen = {
+	    .guest_class = vcpu->guest_class,
+	    .interrupt_pending = guest_interrupt_pending(vcpu->kvm_vcpu, vcpu->request_vector),
+	    .blocked = !runnable,
+	    .retry_count = vcpu->retry_count};
+	struct micro_slice_decision decision = decide_after_micro_slice(&limits, &seen);
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+	u32 bucket = histogram_bucket(ran_ns);
+
+	RECORD(RECORD_MICRO_SLICE, slot, micro_slice, {.config = limits, .seen = seen, .decision = decision});
+	vcpu->retry = decision.retry;
+	vcpu->retry_count = decision.retry ? vcpu->retry_count + 1 : 0;
+	if (stats) {
+		ADD(stats->micro_ran_ns, ran_ns);
+		if (bucket < HISTOGRAM_BUCKETS)
+			COUNT(stats->micro_slice_us[bucket]);
+	}
+	end_acceleration(vcpu, runnable ? VCPU_RUNNABLE : VCPU_BLOCKED, decision.outcome);
+}
+
+static __always_inline void stop_vcpu(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable, u64 now)
+{
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+	u32 class;
+
+	vcpu->rip = read_guest_rip(vcpu->kvm_vcpu);
+	class = classify_rip(slot, vcpu->vm, vcpu->rip);
+	vcpu->guest_class = class;
+	vcpu->runnable_at_ns = now;
+	vcpu->preempted = runnable && !vcpu->yielded;
+	vcpu->keeps_spinning = 0;
+	if (stats) {
+		ADD(stats->ran_ns, ran_ns);
+		if (vcpu->preempted && class < GUEST_CLASS_COUNT)
+			COUNT(stats->preemptions[class]);
+	}
+	if (vcpu->state == VCPU_MICRO)
+		stop_accelerated(vcpu, slot, ran_ns, runnable);
+	else
+		vcpu->state = runnable ? VCPU_RUNNABLE : VCPU_BLOCKED;
+}
+
+void STRUCT_OPS(microslice_stopping, struct task_struct *p, bool runnable)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+	struct vcpu *vcpu = vcpu_of(tctx);
+	struct pcpu *pcpu = pcpu_of(scx_bpf_task_cpu(p));
+	u64 now = bpf_ktime_get_ns(), ran_ns;
+
+	if (!tctx)
+		return;
+	ran_ns = now - tctx->running_since_ns;
+	if (vcpu) {
+		charge_vcpu(tctx, vcpu, pcpu, ran_ns);
+		stop_vcpu(vcpu, tctx->vcpu - 1, ran_ns, runnable, now);
+	} else {
+		charge_other(p, tctx, pcpu, ran_ns);
+	}
+	if (pcpu) {
+		pcpu->occupant = OCCUPANT_NONE;
+		pcpu->micro_deadline_ns = 0;
+	}
+}
+
+void STRUCT_OPS(microslice_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	struct vcpu *vcpu = vcpu_of(task_ctx_of(p));
+	struct vm *vm;
+
+	if (!vcpu)
+		return;
+	if (!fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED) &&
+	    !end_acceleration(vcpu, VCPU_BLOCKED, RETURN_NEVER_RAN))
+		vcpu->state = VCPU_BLOCKED;
+	vm = vm_at(vcpu->vm);
+	if (vm && vcpu->active) {
+		vcpu->active = 0;
+		__sync_fetch_and_sub(&vm->active_vcpu_count, 1);
+	}
+}
+
+/* ---- Coming and going ---- */
+
+s32 STRUCT_OPS_SLEEPABLE(microslice_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	struct task_ctx *tctx = bpf_task_storage_get(&task_ctxs, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!tctx)
+		return -ENOMEM;
+	tctx->vtime_ns = others_vtime_ns;
+	return 0;
+}
+
+void STRUCT_OPS(microslice_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
+{
+	unregister_vcpu(task_ctx_of(p));
+}
+
+static __always_inline int create_mask(struct scratch *holder, bool full)
+{
+	struct bpf_cpumask *mask = bpf_cpumask_create(), *old;
+	u32 cpu;
+
+	if (!mask)
+		return -ENOMEM;
+	if (full) {
+		bpf_for(cpu, 0, PCPUS_MAX)
+		{
+			if (cpu >= config.pcpu_count)
+				break;
+			bpf_cpumask_set_cpu(cpu, mask);
+		}
+	}
+	old = bpf_kptr_xchg(&holder->mask, mask);
+	if (old)
+		bpf_cpumask_release(old);
+	return 0;
+}
+
+static __noinline int init_pcpu(u32 cpu)
+{
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &cpu);
+	struct slice_timer *timer = bpf_map_lookup_elem(&slice_timers, &cpu);
+	s32 result;
+
+	if (!scratch || !timer)
+		return -ENOMEM;
+	result = create_mask(scratch, false);
+	if (result)
+		return result;
+	bpf_timer_init(&timer->timer, &slice_timers, CLOCK_MONOTONIC);
+	bpf_timer_set_callback(&timer->timer, end_micro_slice);
+	return scx_bpf_create_dsq(DSQ_CONFINED + cpu, -1);
+}
+
+static __noinline int init_pool(void)
+{
+	u32 key = 0;
+	struct pool_timer *timer = bpf_map_lookup_elem(&pool_timers, &key);
+
+	if (!timer)
+		return -ENOMEM;
+	if (!config.pool_is_dynamic)
+		return apply_pool_size(config.micro_pcpu_count, 0);
+	bpf_timer_init(&timer->timer, &pool_timers, CLOCK_MONOTONIC);
+	bpf_timer_set_callback(&timer->timer, adapt_pool_size);
+	bpf_timer_start(&timer->timer, config.pool_size.profile_interval_ns, 0);
+	return 0;
+}
+
+s32 STRUCT_OPS_SLEEPABLE(microslice_init)
+{
+	u32 cpu, key = 0;
+	struct scratch *normal = bpf_map_lookup_elem(&normal_pool, &key);
+	s32 result;
+
+	if (!normal)
+		return -ENOMEM;
+	result = create_mask(normal, true);
+	if (result)
+		return result;
+	if ((result = scx_bpf_create_dsq(DSQ_OTHERS, -1)) || (result = scx_bpf_create_dsq(DSQ_BOOSTED, -1)) ||
+	    (result = scx_bpf_create_dsq(DSQ_VCPUS, -1)))
+		return result;
+	bpf_for(cpu, 0, PCPUS_MAX)
+	{
+		if (cpu >= config.pcpu_count)
+			break;
+		result = init_pcpu(cpu);
+		if (result)
+			return result;
+	}
+	return init_pool();
+}
+
+void STRUCT_OPS(microslice_exit, struct scx_exit_info *info)
+{
+	exit_record.code = info->exit_code;
+	bpf_probe_read_kernel_str(exit_record.reason, sizeof(exit_record.reason), info->reason);
+	bpf_probe_read_kernel_str(exit_record.message, sizeof(exit_record.message), info->msg);
+	/* Last: the daemon reads the rest once this is set. */
+	__sync_lock_test_and_set(&exit_record.kind, info->kind);
+}
+
+SEC(".struct_ops.link")
+struct sched_ext_ops microslice_ops = {
+    .select_cpu = (void *)microslice_select_cpu,
+    .enqueue = (void *)microslice_enqueue,
+    .dispatch = (void *)microslice_dispatch,
+    .runnable = (void *)microslice_runnable,
+    .running = (void *)microslice_running,
+    .stopping = (void *)microslice_stopping,
+    .quiescent = (void *)microslice_quiescent,
+    .yield = (void *)microslice_yield,
+    .cpu_release = (void *)microslice_cpu_release,
+    .init_task = (void *)microslice_init_task,
+    .exit_task = (void *)microslice_exit_task,
+    .init = (void *)microslice_init,
+    .exit = (void *)microslice_exit,
+    .flags = SCX_OPS_ENQ_LAST,
+    .timeout_ms = 10000,
+    .name = "microslice",
+};

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Normal pool: who runs next where nobody is in a hurry.
+ *
+ * Problem.   A host runs more than vCPUs: QEMU's I/O threads, vhost, kernel threads, people's shells. vCPUs depend on
+ *            many of them, so they go first; but a compiler on the host may not stop all guests.
+ * Mechanism. Three shared queues, all ordered by the policy (fair_share.h): host tasks, vCPUs that just woke (boosted),
+ *            vCPUs. A normal pCPU serves them in that order. Host tasks that took OTHERS_SHARE_NS more than vCPUs
+ *            since on this pCPU let vCPUs go first until these have caught up: under contention each side gets half.
+ * Formula.   host task: vtime += ran * 100 / weight (its nice value); vCPU: see fair_share.h.
+ * Limits.    One queue of each kind for the whole host: a task prefers the pCPU that it ran on last if that is idle, but
+ *            NUMA nodes are not told apart. vCPUs with narrow affinity are found by walking the queue.
+ */
+#ifndef BPF_NORMAL_POOL_H
+#define BPF_NORMAL_POOL_H
+
+#include "pools.bpf.h"
+
+#define OTHERS_SHARE_NS 10000000ull
+
+/* ---- Which pCPU ---- */
+
+/* An idle normal pCPU that p may run on, the one it ran on last first; negative: none. */
+static __always_inline s32 pick_idle_normal(struct task_struct *p, s32 prev_cpu)
+{
+	struct scratch *normal, *own;
+	struct bpf_cpumask *mask, *candidates;
+	u32 key = 0, here = bpf_get_smp_processor_id();
+	s32 cpu;
+
+	if (prev_cpu >= 0 && !pcpu_is_micro(prev_cpu) && bpf_cpumask_test_cpu(prev_cpu, p->cpus_ptr) &&
+	    scx_bpf_test_and_clear_cpu_idle(prev_cpu))
+		return prev_cpu;
+	normal = bpf_map_lookup_elem(&normal_pool, &key);
+	mask = normal ? normal->mask : NULL;
+	if (!mask)
+		return -1;
+	if (p->nr_cpus_allowed >= config.pcpu_count) {
+		/* A whole idle core before half of a busy one. */
+		cpu = scx_bpf_pick_idle_cpu((const struct cpumask *)mask, SCX_PICK_IDLE_CORE);
+		return cpu >= 0 ? cpu : scx_bpf_pick_idle_cpu((const struct cpumask *)mask, 0);
+	}
+	own = bpf_map_lookup_elem(&scratches, &here);
+	candidates = own ? own->mask : NULL;
+	if (!candidates || !bpf_cpumask_and(candidates, p->cpus_ptr, (const struct cpumask *)mask))
+		return -1;
+	return scx_bpf_pick_idle_cpu((const struct cpumask *)candidates, 0);
+}
+
+/* A task was queued: an idle normal pCPU comes and gets it. */
+static __always_inline bool kick_idle_normal(struct task_struct *p)
+{
+	s32 cpu = pick_idle_normal(p, scx_bpf_task_cpu(p));
+
+	if (cpu < 0)
+		return false;
+	scx_bpf_kick_cpu(cpu, KICK_IDLE);
+	return true;
+}
+
+/* The pCPU that a task in a hurry takes over, if what runs there gives way to it. */
+static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct pcpu *pcpu;
+
+	if (pcpu_is_micro(cpu)) {
+		u32 key = 0;
+		struct scratch *normal = bpf_map_lookup_elem(&normal_pool, &key);
+		struct bpf_cpumask *mask = normal ? normal->mask : NULL;
+
+		if (!mask)
+			return;
+		cpu = bpf_cpumask_any_distribute((const struct cpumask *)mask);
+	}
+	pcpu = pcpu_of(cpu);
+	if (!pcpu || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		return;
+	/* Only vCPUs give way, and among vCPUs those that weren't boosted themselves. */
+	if (pcpu->occupant == OCCUPANT_VCPU || (pcpu->occupant == OCCUPANT_BOOSTED_VCPU && !for_vcpu)) {
+		if (for_vcpu || pcpu->others_ran_ns < OTHERS_SHARE_NS)
+			scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
+	}
+}
+
+/* ---- Queueing ---- */
+
+/* The clock of a vCPU that waits from now on. */
+static __always_inline struct wakeup_decision queue_clock(struct task_ctx *tctx, struct vcpu *vcpu)
+{
+	struct fair_share_config share = config.fair_share;
+	struct wakeup_observation seen = {
+	    .pool_vtime_ns = pool_vtime_ns, .vcpu_vtime_ns = tctx->vtime_ns, .was_blocked = vcpu->was_blocked};
+	struct wakeup_decision decision = decide_on_wakeup(&share, &seen);
+
+	RECORD(RECORD_WAKEUP, tctx->vcpu - 1, wakeup, {.config = share, .seen = seen, .decision = decision});
+	tctx->vtime_ns = decision.vtime_ns;
+	return decision;
+}
+
+/* What was requested, or should be again, while the vCPU was between two places. */
+static __always_inline void resume_request(struct vcpu *vcpu, u32 slot)
+{
+	if (vcpu->retry) {
+		vcpu->retry = 0;
+		request_acceleration(slot, vcpu->request_cause, vcpu->request_vector);
+	} else if (vcpu->state == VCPU_PENDING) {
+		/* The request came between stopping and here; the micro pCPU may have looked too early. */
+		scx_bpf_kick_cpu(vcpu->request_pcpu, KICK_IDLE);
+	}
+}
+
+static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx *tctx, struct vcpu *vcpu,
+					 u64 enq_flags)
+{
+	struct wakeup_decision decision = queue_clock(tctx, vcpu);
+
+	/* It left the micro pCPU's queue before it ran. */
+	end_acceleration(vcpu, VCPU_RUNNABLE, RETURN_NEVER_RAN);
+	if (decision.boost) {
+		dsq_insert(p, DSQ_BOOSTED, decision.slice_ns, enq_flags);
+		if (!kick_idle_normal(p))
+			preempt_for(p, true);
+	} else {
+		dsq_insert_vtime(p, DSQ_VCPUS, decision.slice_ns, decision.vtime_ns, enq_flags);
+		kick_idle_normal(p);
+	}
+	resume_request(vcpu, tctx->vcpu - 1);
+}
+
+static __always_inline void enqueue_other(struct task_struct *p, struct task_ctx *tctx, u64 enq_flags)
+{
+	u64 earliest = others_vtime_ns - config.others_slice_ns;
+
+	/* Sleeping isn't saving. */
+	if (vtime_before(tctx->vtime_ns, earliest))
+		tctx->vtime_ns = earliest;
+	dsq_insert_vtime(p, DSQ_OTHERS, config.others_slice_ns, tctx->vtime_ns, enq_flags);
+	if (!kick_idle_normal(p))
+		preempt_for(p, false);
+}
+
+static __always_inline void enqueue_confined(struct task_struct *p, struct vcpu *vcpu, u64 enq_flags)
+{
+	s32 cpu = confined_pcpu(p);
+
+	if (vcpu) {
+		end_acceleration(vcpu, VCPU_RUNNABLE, RETURN_NEVER_RAN);
+		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_NOT_QUEUED);
+	}
+	COUNT(host_stats.confined_inserts);
+	dsq_insert(p, DSQ_CONFINED + cpu, config.others_slice_ns, enq_flags);
+	scx_bpf_kick_cpu(cpu, KICK_IDLE);
+}
+
+/* Kernel threads of one pCPU (ksoftirqd, workqueues, migration helpers) are short, and much waits for them. */
+static __always_inline void enqueue_pinned_kthread(struct task_struct *p, u64 enq_flags)
+{
+	/* An accelerated vCPU isn't preempted (section 5): its slice is shorter than the thread could notice. */
+	u64 preempt = pcpu_is_micro(scx_bpf_task_cpu(p)) ? 0 : ENQ(PREEMPT);
+
+	dsq_insert(p, SCX_DSQ_LOCAL, config.others_slice_ns, enq_flags | ENQ(HEAD) | preempt);
+}
+
+/* ---- Dispatch ---- */
+
+static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu)
+{
+	bool vcpus_first = pcpu->others_ran_ns >= OTHERS_SHARE_NS;
+
+	/* What is left from when this pCPU was micro-sliced. */
+	if (dsq_move_to_local(DSQ_CONFINED + cpu))
+		return;
+	if (!vcpus_first && dsq_move_to_local(DSQ_OTHERS))
+		return;
+	if (dsq_move_to_local(DSQ_BOOSTED) || dsq_move_to_local(DSQ_VCPUS))
+		return;
+	if (vcpus_first)
+		dsq_move_to_local(DSQ_OTHERS);
+}
+
+/* ---- Accounting ---- */
+
+static __always_inline void charge_other(struct task_struct *p, struct task_ctx *tctx, struct pcpu *pcpu,
+					 u64 ran_ns)
+{
+	tctx->vtime_ns += charge(ran_ns, vcpu_weight(p->scx.weight, 1));
+	ADD(host_stats.others_ran_ns, ran_ns);
+	/* No credit is saved up: a pCPU without vCPUs owes them nothing. */
+	if (pcpu && pcpu->others_ran_ns < OTHERS_SHARE_NS)
+		pcpu->others_ran_ns += ran_ns;
+}
+
+static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, struct pcpu *pcpu, u64 ran_ns)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+	struct vm_feed *feed = vm_feed_at(vcpu->vm);
+	u32 weight = 0;
+	s64 active = 1;
+
+	if (vm && feed && feed_is_current(feed, vm))
+		weight = feed->weight;
+	if (vm)
+		active = vm->active_vcpu_count;
+	tctx->vtime_ns += charge(ran_ns, vcpu_weight(weight, active > 0 ? active : 1));
+	if (pcpu)
+		pcpu->others_ran_ns = pcpu->others_ran_ns > ran_ns ? pcpu->others_ran_ns - ran_ns : 0;
+}
+
+#endif

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Observe: the KVM events that say that somebody waits, each handed to policy/accelerate.h.
+ *
+ *   event                                attach point                           hint
+ *   pause-loop exit                      fentry kvm_vcpu_on_spin                the guest spins
+ *   HLT exit                             tracepoint kvm_exit                    idle, or a paravirtual lock
+ *   paravirtual sched-yield hypercall    raw tracepoint kvm_hypercall           an IPI's target was preempted
+ *   interrupt with its vector            fentry svm/vmx_deliver_interrupt       IPI or device interrupt
+ *
+ * Problem.   Vectors are the guest's own; these are Linux's (arch/x86/include/asm/irq_vectors.h), the same since 4.x.
+ *            A guest that isn't Linux has no symbols here and is never accelerated.
+ * Races.     These programs run in the vCPU's thread and may be preempted: a pass over a VM is a claim that runs out by
+ *            itself after PASS_MAX_NS. What they read of a sibling may be old by then; the pull checks again.
+ * Limits.    With IPI virtualization (AVIC, IPIv) an interrupt to a running vCPU causes no exit, and no hint is needed;
+ *            one to a preempted vCPU exits on AVIC; on IPIv and posted interrupts from devices nothing fires.
+ */
+#ifndef BPF_OBSERVE_H
+#define BPF_OBSERVE_H
+
+#include "pools.bpf.h"
+
+#define PASS_MAX_NS 1000000ull
+#define SVM_EXIT_HLT 0x78u
+#define VMX_EXIT_HLT 12u
+#define KVM_ISA_VMX 1u
+#define KVM_HC_SCHED_YIELD 11u
+
+#define VECTOR_DEVICE_FIRST 0x20u
+#define VECTOR_SYSTEM_FIRST 0xecu /* LOCAL_TIMER_VECTOR: system vectors from here on */
+#define VECTOR_TIMER 0xecu
+#define VECTOR_CALL_FUNCTION_SINGLE 0xfbu
+#define VECTOR_CALL_FUNCTION 0xfcu
+#define VECTOR_RESCHEDULE 0xfdu
+
+/* A halt is sent to the daemon this often per VM: it looks for the slide in them, or for a contradiction. */
+#define HALT_SAMPLE_INTERVAL_NS 1000000ull
+
+/* ---- A pass over the siblings of a vCPU that waits ---- */
+
+static __always_inline bool visit_sibling(struct vm *vm, u32 at, u32 self, struct yield_decision *decision,
+					  u32 *requested_count, u32 *helped_count)
+{
+	u32 entry = vm->vcpus[at & (VCPUS_PER_VM_MAX - 1)], slot = entry - 1, verdict;
+	struct vcpu *sibling;
+	struct vm_stats *stats;
+	struct sibling_observation seen = {};
+
+	if (!entry || slot == self)
+		return true;
+	sibling = vcpu_at(slot);
+	if (!sibling)
+		return true;
+	seen.state = sibling->state;
+	seen.preempted = sibling->preempted;
+	seen.yielded = sibling->yielded;
+	seen.guest_class = sibling->guest_class;
+	seen.requested_count = *requested_count;
+	verdict = decide_on_sibling(decision->scope, &seen);
+	RECORD(RECORD_SIBLING, slot, sibling, {.seen = seen, .scope = decision->scope, .decision = verdict});
+	stats = vm_stats_at(sibling->vm);
+	if (stats && verdict < SIBLING_DECISION_COUNT)
+		COUNT(stats->siblings[verdict]);
+	if (verdict == SIBLING_REQUEST && request_acceleration(slot, decision->cause, 0)) {
+		*requested_count += 1;
+		*helped_count += 1;
+	} else if (verdict == SIBLING_ALREADY_REQUESTED) {
+		*helped_count += 1;
+	}
+	return verdict != SIBLING_PASS_DONE;
+}
+
+/* Returns how many siblings have help on its way. */
+static __always_inline u32 make_pass(struct vm *vm, u32 self, struct yield_decision *decision)
+{
+	u32 index, requested_count = 0, helped_count = 0;
+
+	bpf_for(index, 0, VCPUS_PER_VM_MAX)
+	{
+		if (index >= vm->vcpu_high)
+			break;
+		if (!visit_sibling(vm, index, self, decision, &requested_count, &helped_count))
+			break;
+	}
+	return helped_count;
+}
+
+static __always_inline void count_urgent(u32 cause)
+{
+	if (cause == CAUSE_TLB_YIELD || cause == CAUSE_PV_YIELD)
+		COUNT(host_stats.urgent_ipis);
+	else if (cause == CAUSE_LOCK_YIELD || cause == CAUSE_LOCK_HALT)
+		COUNT(host_stats.urgent_ples);
+}
+
+static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 cause, u32 helped_count)
+{
+	struct spinner_observation seen = {.cause = cause, .helped_count = helped_count};
+	struct vm_stats *stats = vm_stats_at(self->vm);
+	u32 decision = decide_on_spinner(&seen);
+
+	RECORD(RECORD_SPINNER, slot, spinner, {.seen = seen, .decision = decision});
+	self->keeps_spinning = decision == SPINNER_KEEPS_SPINNING;
+	if (stats && decision < 2)
+		COUNT(stats->spinners[decision]);
+}
+
+/* The vCPU whose thread this is gives up its pCPU, or is about to. */
+static __noinline int on_yield(u32 cause)
+{
+	struct task_ctx *tctx = task_ctx_of(bpf_get_current_task_btf());
+	struct vcpu *self = vcpu_of(tctx);
+	struct yield_observation seen = {.cause = cause, .micro_pcpu_count = decided_pcpu_count};
+	struct yield_decision decision;
+	struct vm_stats *stats;
+	struct vm *vm;
+	u64 now = bpf_ktime_get_ns(), claim;
+	u32 slot, helped_count = 0;
+
+	if (!tctx || !self || cause >= YIELD_CAUSE_COUNT)
+		return 0;
+	vm = vm_at(self->vm);
+	stats = vm_stats_at(self->vm);
+	if (!vm || !stats)
+		return 0;
+	slot = tctx->vcpu - 1;
+	seen.guest_class = classify_rip(slot, self->vm, read_guest_rip(self->kvm_vcpu));
+	seen.interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
+	claim = vm->pass_until_ns;
+	seen.pass_active = claim > now;
+	/* Claimed by another pCPU between the look and the claim: as if it had been active already. */
+	if (!seen.pass_active &&
+	    __sync_val_compare_and_swap(&vm->pass_until_ns, claim, now + PASS_MAX_NS) != claim)
+		seen.pass_active = 1;
+	decision = decide_on_yield(&seen);
+	RECORD(RECORD_YIELD, slot, yield, {.seen = seen, .decision = decision});
+	if (decision.reason < YIELD_REASON_COUNT)
+		COUNT(stats->yields[cause][decision.reason]);
+	count_urgent(decision.cause);
+	if (decision.scope != PASS_NONE)
+		helped_count = make_pass(vm, slot, &decision);
+	if (!seen.pass_active)
+		__sync_val_compare_and_swap(&vm->pass_until_ns, now + PASS_MAX_NS, 0);
+	decide_spinner(self, slot, cause, helped_count);
+	return 0;
+}
+
+SEC("fentry/kvm_vcpu_on_spin")
+int BPF_PROG(on_spin, struct kvm_vcpu *kvm_vcpu)
+{
+	return on_yield(YIELD_PLE);
+}
+
+SEC("tp_btf/kvm_hypercall")
+int BPF_PROG(on_hypercall, unsigned long number)
+{
+	return number == KVM_HC_SCHED_YIELD ? on_yield(YIELD_IPI_WAIT) : 0;
+}
+
+/* ---- HLT ---- */
+
+static __always_inline void sample_halt(u64 rip)
+{
+	struct vcpu *self = vcpu_of(task_ctx_of(bpf_get_current_task_btf()));
+	struct event event = {.kind = EVENT_HALT};
+	u64 now = bpf_ktime_get_ns();
+	struct vm *vm = self ? vm_at(self->vm) : NULL;
+
+	/* The firmware halts too, below the kernel's half of the address space. */
+	if (!vm || !(rip >> 63) || now - vm->halt_sampled_at_ns < HALT_SAMPLE_INTERVAL_NS)
+		return;
+	vm->halt_sampled_at_ns = now;
+	event.halt.vm = self->vm;
+	event.halt.generation = vm->generation;
+	event.halt.rip = rip;
+	send_event(&event);
+}
+
+SEC("tp/kvm/kvm_exit")
+int on_exit(struct trace_event_raw_kvm_exit *exit)
+{
+	u32 halt = exit->isa == KVM_ISA_VMX ? VMX_EXIT_HLT : SVM_EXIT_HLT;
+
+	if (exit->exit_reason != halt)
+		return 0;
+	sample_halt(exit->guest_rip);
+	return on_yield(YIELD_HLT);
+}
+
+/* ---- Interrupts ---- */
+
+static __always_inline u32 interrupt_kind_of(u32 vector)
+{
+	if (vector == VECTOR_RESCHEDULE)
+		return INTERRUPT_IPI_RESCHEDULE;
+	if (vector == VECTOR_CALL_FUNCTION || vector == VECTOR_CALL_FUNCTION_SINGLE)
+		return INTERRUPT_IPI_CALL_FUNCTION;
+	if (vector == VECTOR_TIMER)
+		return INTERRUPT_TIMER;
+	if (vector >= VECTOR_DEVICE_FIRST && vector < VECTOR_SYSTEM_FIRST)
+		return INTERRUPT_VIRQ;
+	return INTERRUPT_OTHER;
+}
+
+static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
+{
+	u32 *slot = bpf_map_lookup_elem(&vcpu_by_address, &kvm_vcpu);
+	struct accelerate_config limits = config.accelerate;
+	struct interrupt_observation seen = {};
+	struct interrupt_decision decision;
+	struct vm_stats *stats;
+	struct vcpu *vcpu;
+
+	if (!slot)
+		return 0;
+	vcpu = vcpu_at(*slot);
+	if (!vcpu)
+		return 0;
+	stats = vm_stats_at(vcpu->vm);
+	if (!stats)
+		return 0;
+	seen.kind = interrupt_kind_of(vector);
+	seen.recipient_state = vcpu->state;
+	seen.micro_pcpu_count = decided_pcpu_count;
+	seen.guest_known = guest_is_known(vcpu->vm);
+	decision = decide_on_interrupt(&limits, &seen);
+	RECORD(RECORD_INTERRUPT, *slot, interrupt, {.config = limits, .seen = seen, .decision = decision});
+	if (seen.kind < INTERRUPT_KIND_COUNT && decision.reason < INTERRUPT_REASON_COUNT)
+		COUNT(stats->interrupts[seen.kind][decision.reason]);
+	/* Urgent are interrupts that must wait: Algorithm 1 isn't to reserve pCPUs for a host without contention. */
+	if (seen.kind == INTERRUPT_VIRQ &&
+	    (seen.recipient_state == VCPU_RUNNABLE || seen.recipient_state == VCPU_PENDING))
+		COUNT(host_stats.urgent_irqs);
+	if (decision.cause != CAUSE_NONE)
+		request_acceleration(*slot, decision.cause, vector);
+	return 0;
+}
+
+SEC("fentry/svm_deliver_interrupt")
+int BPF_PROG(on_svm_interrupt, struct kvm_lapic *apic, int delivery_mode, int trigger_mode, int vector)
+{
+	return apic ? on_interrupt((u64)apic->vcpu, vector) : 0;
+}
+
+SEC("fentry/vmx_deliver_interrupt")
+int BPF_PROG(on_vmx_interrupt, struct kvm_lapic *apic, int delivery_mode, int trigger_mode, int vector)
+{
+	return apic ? on_interrupt((u64)apic->vcpu, vector) : 0;
+}
+
+#endif

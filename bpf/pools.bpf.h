@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Pools: requests, the pull onto a micro pCPU, the micro slice, and the pool's size.
+ *
+ * Problem.   Whoever notices that a vCPU is needed (a tracing program, on any pCPU) may not move tasks; and a slice of
+ *            100 us ends between two ticks.
+ * Mechanism. A request marks the vCPU pending, puts it into the one-place queue of a micro pCPU (the paper's runqueue
+ *            limit, section 5) and kicks that pCPU. Its ops.dispatch takes the vCPU out of the normal queue, without
+ *            searching, and a timer pinned to the pCPU ends the slice. Then the vCPU is enqueued like any other, and
+ *            ops.enqueue knows only the normal pool.
+ * Races.     A request that reaches the micro pCPU before its vCPU is in the normal queue, or after it has left it, fails
+ *            and is counted: the vCPU is then already running, or queued where the next request finds it.
+ *            A pCPU that leaves the pool while a micro slice runs lets it end: its timer is armed.
+ * Limits.    Tasks that may run on micro pCPUs only share them, one micro slice in turn with accelerated vCPUs.
+ */
+#ifndef BPF_POOLS_H
+#define BPF_POOLS_H
+
+#include "vcpu.bpf.h"
+
+#define RESCUE_MAX 4096
+
+/* ---- Request (any context) ---- */
+
+/* Tries one micro pCPU; the policy says whether it has room. */
+static __always_inline u32 try_place(struct vcpu *vcpu, u32 slot, s32 cpu, struct pcpu *pcpu, u32 affinity_allows)
+{
+	struct accelerate_config limits = config.accelerate;
+	struct placement_observation seen = {.queued_count = pcpu->request != 0, .affinity_allows = affinity_allows};
+	u32 decision = decide_on_placement(&limits, &seen);
+
+	RECORD(RECORD_PLACEMENT, slot, placement, {.config = limits, .seen = seen, .decision = decision});
+	if (decision != PLACEMENT_QUEUE)
+		return decision;
+	vcpu->request_pcpu = cpu;
+	if (__sync_val_compare_and_swap(&pcpu->request, 0, slot + 1) != 0)
+		return PLACEMENT_FULL; /* somebody else was faster */
+	scx_bpf_kick_cpu(cpu, KICK_IDLE);
+	return PLACEMENT_QUEUE;
+}
+
+/* First the micro pCPUs that run nothing, then those whose queue is empty. */
+static __always_inline bool place_request(struct vcpu *vcpu, u32 slot)
+{
+	struct task_struct *p = bpf_task_from_pid(vcpu->pid);
+	u32 round, rank, failure = FAILURE_NO_ROOM;
+	bool placed = false;
+
+	if (!p)
+		return fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED), false;
+	bpf_for(round, 0, 2)
+	{
+		bpf_for(rank, 0, POOL_LIMIT_MAX)
+		{
+			struct pcpu *pcpu;
+			s32 cpu;
+			u32 decision;
+
+			if (placed || rank >= micro_pcpu_count)
+				break;
+			cpu = config.micro_order[rank & POOL_LIMIT_MAX];
+			pcpu = pcpu_of(cpu);
+			if (!pcpu || (round == 0 && pcpu->occupant != OCCUPANT_NONE))
+				continue;
+			decision = try_place(vcpu, slot, cpu, pcpu, bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
+			placed = decision == PLACEMENT_QUEUE;
+			if (decision == PLACEMENT_AFFINITY)
+				failure = FAILURE_AFFINITY;
+			if (decision == PLACEMENT_FULL)
+				failure = FAILURE_NO_ROOM;
+		}
+	}
+	bpf_task_release(p);
+	if (!placed)
+		fail_request(vcpu, VCPU_RUNNABLE, failure);
+	return placed;
+}
+
+/* Asks the micro pool for this vCPU. True if help is on its way. */
+static __noinline int request_acceleration(u32 slot, u32 cause, u32 vector)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct vm_stats *stats;
+
+	if (!vcpu || cause >= CAUSE_COUNT)
+		return 0;
+	stats = vm_stats_at(vcpu->vm);
+	if (!stats)
+		return 0;
+	if (config.dry_run) {
+		u32 class = vcpu->guest_class;
+
+		if (class < GUEST_CLASS_COUNT)
+			COUNT(stats->would_request[cause][class]);
+		return 0;
+	}
+	if (!vcpu_moves(vcpu, VCPU_RUNNABLE, VCPU_PENDING))
+		return 0;
+	COUNT(stats->requests[cause]);
+	vcpu->request_cause = cause;
+	vcpu->request_vector = vector;
+	return place_request(vcpu, slot);
+}
+
+/* ---- Pull (ops.dispatch of a micro pCPU) ---- */
+
+/* Takes a vCPU out of whichever normal queue it waits in. */
+static __always_inline bool pull_from(u64 dsq, struct task_struct *p)
+{
+	struct bpf_iter_scx_dsq it;
+	bool moved = false;
+
+	if (!bpf_iter_scx_dsq_new(&it, dsq, 0)) {
+		dsq_move_set_slice(&it, config.micro_slice_ns);
+		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return moved;
+}
+
+static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
+{
+	/* Entering this program raised migration_disabled of the current task, if the kernel does so. */
+	u32 own = p == bpf_get_current_task_btf() ? entry_disables_migration : 0;
+
+	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
+	       (p->migration_disabled <= own || scx_bpf_task_cpu(p) == cpu);
+}
+
+static __always_inline bool pull_vcpu(s32 cpu, u32 slot)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct task_struct *p;
+	struct vm_stats *stats;
+	u32 failure = FAILURE_NOT_QUEUED;
+	bool moved = false;
+
+	if (!vcpu || vcpu->state != VCPU_PENDING)
+		return false; /* the normal pool was faster, and counted it */
+	p = bpf_task_from_pid(vcpu->pid);
+	if (!p)
+		return fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED), false;
+	if (may_run_on(p, cpu))
+		moved = pull_from(DSQ_VCPUS, p) || pull_from(DSQ_BOOSTED, p);
+	else
+		failure = FAILURE_AFFINITY;
+	bpf_task_release(p);
+	/*
+	 * The task is in this pCPU's local queue and this pCPU is here: it can't run before we return. If it left again
+	 * meanwhile (its affinity changed), the state is corrected when it is enqueued or runs.
+	 */
+	stats = vm_stats_at(vcpu->vm);
+	if (moved && stats) {
+		u32 cause = vcpu->request_cause, class = vcpu->guest_class;
+
+		vcpu->request_pcpu = cpu;
+		if (vcpu_moves(vcpu, VCPU_PENDING, VCPU_MICRO) && cause < CAUSE_COUNT &&
+		    class < GUEST_CLASS_COUNT)
+			COUNT(stats->accelerations[cause][class]);
+	} else {
+		fail_request(vcpu, VCPU_RUNNABLE, failure);
+	}
+	return moved;
+}
+
+static __always_inline bool serve_request(s32 cpu, struct pcpu *pcpu)
+{
+	u32 request = __sync_lock_test_and_set(&pcpu->request, 0);
+
+	return request && pull_vcpu(cpu, request - 1);
+}
+
+/* ---- The micro slice ---- */
+
+static int end_micro_slice(void *map, u32 *cpu, struct slice_timer *timer)
+{
+	struct pcpu *pcpu = pcpu_of(*cpu);
+	u64 now = bpf_ktime_get_ns(), deadline;
+
+	if (!pcpu)
+		return 0;
+	deadline = pcpu->micro_deadline_ns;
+	if (!deadline)
+		return 0;
+	/* The timer was armed for an earlier slice than the one that runs now. */
+	if ((s64)(deadline - now) > 0) {
+		bpf_timer_start(&timer->timer, deadline - now, BPF_F_TIMER_CPU_PIN);
+		return 0;
+	}
+	/* A confined task may go on while nobody asks for its place. */
+	if (pcpu->occupant != OCCUPANT_MICRO && !pcpu->request && pcpu_is_micro(*cpu)) {
+		pcpu->micro_deadline_ns = now + config.micro_slice_ns;
+		bpf_timer_start(&timer->timer, config.micro_slice_ns, BPF_F_TIMER_CPU_PIN);
+		return 0;
+	}
+	pcpu->micro_deadline_ns = 0;
+	scx_bpf_kick_cpu(*cpu, KICK_PREEMPT);
+	return 0;
+}
+
+static __always_inline void arm_micro_slice(s32 cpu, struct pcpu *pcpu, u64 now)
+{
+	u32 key = cpu;
+	struct slice_timer *timer = bpf_map_lookup_elem(&slice_timers, &key);
+
+	pcpu->micro_deadline_ns = now + config.micro_slice_ns;
+	if (timer)
+		bpf_timer_start(&timer->timer, config.micro_slice_ns, BPF_F_TIMER_CPU_PIN);
+}
+
+/* ---- Confined tasks ---- */
+
+/* May it run on micro pCPUs only? Callers hold RCU (every non-sleepable program does). */
+static __always_inline bool is_confined(struct task_struct *p)
+{
+	u32 own = p == bpf_get_current_task_btf() ? entry_disables_migration : 0, key = 0;
+	struct scratch *normal;
+	struct bpf_cpumask *mask;
+
+	if (!micro_pcpu_count)
+		return false;
+	if (p->migration_disabled > own)
+		return pcpu_is_micro(scx_bpf_task_cpu(p));
+	if (p->nr_cpus_allowed >= config.pcpu_count)
+		return false;
+	normal = bpf_map_lookup_elem(&normal_pool, &key);
+	mask = normal ? normal->mask : NULL;
+	return mask && !bpf_cpumask_intersects(p->cpus_ptr, (const struct cpumask *)mask);
+}
+
+static __always_inline s32 confined_pcpu(struct task_struct *p)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+
+	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) ? cpu : (s32)bpf_cpumask_first(p->cpus_ptr);
+}
+
+/* Tasks that were queued when their last normal pCPU became this micro pCPU would wait for ever. */
+static __noinline int rescue_from(u64 dsq, s32 cpu)
+{
+	struct task_struct *p;
+	u32 looked = 0;
+
+	for_each_queued(p, dsq)
+	{
+		if (++looked > RESCUE_MAX)
+			break;
+		if (is_confined(p) && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
+		    dsq_move(&it, p, DSQ_CONFINED + cpu))
+			COUNT(host_stats.rescued);
+	}
+	return 0;
+}
+
+/* ---- Dispatch ---- */
+
+static __always_inline void dispatch_micro(s32 cpu, struct pcpu *pcpu)
+{
+	if (pcpu->rescue) {
+		pcpu->rescue = 0;
+		rescue_from(DSQ_OTHERS, cpu);
+		rescue_from(DSQ_VCPUS, cpu);
+	}
+	/* Turn about, so that neither starves the other. */
+	if (pcpu->micro_served_last && dsq_move_to_local(DSQ_CONFINED + cpu)) {
+		pcpu->micro_served_last = 0;
+		return;
+	}
+	if (serve_request(cpu, pcpu)) {
+		pcpu->micro_served_last = 1;
+		return;
+	}
+	dsq_move_to_local(DSQ_CONFINED + cpu);
+}
+
+/* ---- Size ---- */
+
+static __always_inline void set_normal(s32 cpu, bool normal)
+{
+	u32 key = 0;
+	struct scratch *pool = bpf_map_lookup_elem(&normal_pool, &key);
+	struct bpf_cpumask *mask;
+
+	bpf_rcu_read_lock();
+	mask = pool ? pool->mask : NULL;
+	if (mask) {
+		if (normal)
+			bpf_cpumask_set_cpu(cpu, mask);
+		else
+			bpf_cpumask_clear_cpu(cpu, mask);
+	}
+	bpf_rcu_read_unlock();
+}
+
+/* It joined the micro pool: whatever runs there goes back to the normal queues. */
+static __always_inline void after_joining(s32 cpu, struct pcpu *pcpu)
+{
+	pcpu->rescue = 1;
+	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
+}
+
+/* It left the micro pool: its queued request goes back, and it looks for normal work. */
+static __always_inline void after_leaving(s32 cpu, struct pcpu *pcpu)
+{
+	u32 request = __sync_lock_test_and_set(&pcpu->request, 0);
+	struct vcpu *vcpu = request ? vcpu_at(request - 1) : NULL;
+
+	if (vcpu)
+		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_RESIZED);
+	scx_bpf_kick_cpu(cpu, KICK_IDLE);
+}
+
+static __noinline int apply_pool_size(u32 count, u32 reason)
+{
+	u32 before = decided_pcpu_count, rank;
+	struct event event = {.kind = EVENT_RESIZE,
+			      .resize = {.at_ns = bpf_ktime_get_ns(), .micro_pcpu_count = count, .reason = reason}};
+
+	if (count == before || count > POOL_LIMIT_MAX)
+		return 0;
+	decided_pcpu_count = count;
+	COUNT(host_stats.pool_resizes);
+	send_event(&event);
+	if (config.dry_run)
+		return 0;
+	bpf_for(rank, 0, POOL_LIMIT_MAX + 1)
+	{
+		if ((rank < count) != (rank < before))
+			set_normal(config.micro_order[rank & POOL_LIMIT_MAX], rank >= count);
+	}
+	micro_pcpu_count = count;
+	bpf_for(rank, 0, POOL_LIMIT_MAX + 1)
+	{
+		s32 cpu = config.micro_order[rank & POOL_LIMIT_MAX];
+		struct pcpu *pcpu = pcpu_of(cpu);
+
+		if (!pcpu || (rank < count) == (rank < before))
+			continue;
+		if (rank < count)
+			after_joining(cpu, pcpu);
+		else
+			after_leaving(cpu, pcpu);
+	}
+	return 0;
+}
+
+/* Algorithm 1, each time that its timer fires. */
+static int adapt_pool_size(void *map, u32 *key, struct pool_timer *timer)
+{
+	struct pool_size_config limits = config.pool_size;
+	struct urgent_events total = {.ipi_count = host_stats.urgent_ipis,
+				      .ple_count = host_stats.urgent_ples,
+				      .irq_count = host_stats.urgent_irqs};
+	struct urgent_events seen = {.ipi_count = total.ipi_count - timer->seen.ipi_count,
+				     .ple_count = total.ple_count - timer->seen.ple_count,
+				     .irq_count = total.irq_count - timer->seen.irq_count};
+	struct pool_size_decision decision = step_pool_size(&limits, &timer->state, &seen);
+
+	timer->seen = total;
+	RECORD(RECORD_POOL_SIZE, (u32)-1, pool_size, {.config = limits, .seen = seen, .decision = decision});
+	apply_pool_size(decision.micro_pcpu_count, decision.reason);
+	bpf_timer_start(&timer->timer, decision.interval_ns, 0);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * vCPUs: which host task runs which vCPU of which VM.
+ *
+ * Problem.   To the scheduler a vCPU is a thread like any other; VMMs differ, come and go, and may have been there
+ *            before us.
+ * Mechanism. KVM calls kvm_arch_vcpu_load() in the vCPU's own thread, each time that it gets a pCPU. The first call
+ *            registers the task; tasks leave with exit_task. A VM lives as long as one of its vCPUs.
+ * Limits.    VMS_MAX, VCPUS_MAX, VCPUS_PER_VM_MAX: what is beyond is scheduled as an ordinary host task and counted.
+ *
+ * A vCPU's state, and who moves it:
+ *
+ *   blocked --runnable--> runnable --request--> pending --pull--> micro --stopping--> runnable
+ *                            |  ^                  |                         (or blocked)
+ *                         running |             running
+ *                            v  stopping           v
+ *                          running             running: the normal pool was faster
+ *
+ * All transitions but `request` and `pull` happen under the runqueue lock of the task itself. These two are
+ * compare-and-exchange from the state that they expect; whoever loses the race does nothing.
+ */
+#ifndef BPF_VCPU_H
+#define BPF_VCPU_H
+
+#include "guest_code.bpf.h"
+
+static __always_inline bool vcpu_moves(struct vcpu *vcpu, u32 from, u32 to)
+{
+	return __sync_val_compare_and_swap(&vcpu->state, from, to) == from;
+}
+
+/* The request that was pending ends without an acceleration. */
+static __always_inline bool fail_request(struct vcpu *vcpu, u32 to_state, u32 failure)
+{
+	struct vm_stats *stats;
+
+	if (!vcpu_moves(vcpu, VCPU_PENDING, to_state))
+		return false;
+	stats = vm_stats_at(vcpu->vm);
+	if (stats && failure < FAILURE_COUNT)
+		COUNT(stats->failures[failure]);
+	return true;
+}
+
+/* The acceleration under way ends: the one place where returns are counted. */
+static __always_inline bool end_acceleration(struct vcpu *vcpu, u32 to_state, u32 outcome)
+{
+	struct vm_stats *stats;
+
+	if (!vcpu_moves(vcpu, VCPU_MICRO, to_state))
+		return false;
+	stats = vm_stats_at(vcpu->vm);
+	if (stats && outcome < RETURN_COUNT)
+		COUNT(stats->returns[outcome]);
+	return true;
+}
+
+/* ---- Joining ---- */
+
+static __always_inline u32 claim_vm_slot(void)
+{
+	u32 slot;
+
+	bpf_for(slot, 0, VMS_MAX)
+	{
+		struct vm *vm = vm_at(slot);
+
+		if (vm && __sync_val_compare_and_swap(&vm->in_use, 0, 1) == 0)
+			return slot;
+	}
+	return VMS_MAX;
+}
+
+/* The slot's former VM is added to those that are gone, so that sums go on holding. */
+static __always_inline void retire_vm_stats(u32 slot)
+{
+	u64 *stats = (u64 *)vm_stats_at(slot), *gone = (u64 *)vm_stats_at(VMS_MAX);
+	u32 word;
+
+	if (!stats || !gone)
+		return;
+	bpf_for(word, 0, sizeof(struct vm_stats) / sizeof(u64))
+	{
+		u64 value = __sync_lock_test_and_set(&stats[word], 0);
+
+		if (value)
+			ADD(gone[word], value);
+	}
+}
+
+static __noinline u32 vm_slot_of(u64 kvm, u32 pid)
+{
+	u32 *known = bpf_map_lookup_elem(&vm_by_address, &kvm);
+	u32 slot;
+	struct vm *vm;
+
+	if (known)
+		return *known;
+	slot = claim_vm_slot();
+	vm = vm_at(slot);
+	if (slot >= VMS_MAX || !vm)
+		return VMS_MAX;
+	retire_vm_stats(slot);
+	vm->kvm = kvm;
+	vm->pid = pid;
+	vm->vcpu_count = 0;
+	vm->active_vcpu_count = 0;
+	vm->pass_until_ns = 0;
+	vm->halt_sampled_at_ns = 0;
+	vm->vcpu_high = 0;
+	COUNT(vm->generation);
+	/* Another vCPU of the same VM may have been faster: then its slot counts, and ours is free again. */
+	if (bpf_map_update_elem(&vm_by_address, &kvm, &slot, BPF_NOEXIST)) {
+		vm->in_use = 0;
+		known = bpf_map_lookup_elem(&vm_by_address, &kvm);
+		return known ? *known : VMS_MAX;
+	}
+	return slot;
+}
+
+static __always_inline u32 claim_vcpu_slot(void)
+{
+	u32 slot;
+
+	bpf_for(slot, 0, VCPUS_MAX)
+	{
+		struct vcpu *vcpu = vcpu_at(slot);
+
+		if (vcpu && __sync_val_compare_and_swap(&vcpu->in_use, 0, 1) == 0)
+			return slot;
+	}
+	return VCPUS_MAX;
+}
+
+static __always_inline u32 join_vm(struct vm *vm, u32 vcpu_slot)
+{
+	u32 index;
+
+	bpf_for(index, 0, VCPUS_PER_VM_MAX)
+	{
+		u32 at = index & (VCPUS_PER_VM_MAX - 1);
+
+		if (__sync_val_compare_and_swap(&vm->vcpus[at], 0, vcpu_slot + 1) == 0) {
+			COUNT(vm->vcpu_count);
+			/* A racing smaller value can only shorten what a pass sees until the next join. */
+			if (vm->vcpu_high <= index)
+				vm->vcpu_high = index + 1;
+			return index;
+		}
+	}
+	return VCPUS_PER_VM_MAX;
+}
+
+/* Called in the vCPU's thread, which is therefore running. */
+static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm, u32 vcpu_id)
+{
+	u64 pid_tgid = bpf_get_current_pid_tgid();
+	u32 vm_slot, slot, index;
+	struct vm *vm;
+	struct vcpu *vcpu;
+
+	if (!tctx)
+		return 0;
+	vm_slot = vm_slot_of(kvm, pid_tgid >> 32);
+	vm = vm_at(vm_slot);
+	if (vm_slot >= VMS_MAX || !vm)
+		goto refused;
+	slot = claim_vcpu_slot();
+	vcpu = vcpu_at(slot);
+	if (slot >= VCPUS_MAX || !vcpu)
+		goto refused;
+	index = join_vm(vm, slot);
+	if (index >= VCPUS_PER_VM_MAX) {
+		vcpu->in_use = 0;
+		goto refused;
+	}
+	vcpu->kvm_vcpu = kvm_vcpu;
+	vcpu->vm = vm_slot;
+	vcpu->index_in_vm = index;
+	vcpu->pid = (u32)pid_tgid;
+	vcpu->vcpu_id = vcpu_id;
+	vcpu->state = VCPU_RUNNING;
+	vcpu->was_blocked = 0;
+	vcpu->preempted = 0;
+	vcpu->yielded = 0;
+	vcpu->keeps_spinning = 0;
+	vcpu->guest_class = GUEST_CLASS_UNKNOWN;
+	vcpu->retry = 0;
+	vcpu->retry_count = 0;
+	vcpu->running_since_ns = bpf_ktime_get_ns();
+	vcpu->active = 1;
+	__sync_fetch_and_add(&vm->active_vcpu_count, 1);
+	bpf_map_update_elem(&vcpu_by_address, &kvm_vcpu, &slot, BPF_ANY);
+	/* It joins the vCPUs' clock at the present: what it did as a host task is forgiven. */
+	tctx->vtime_ns = pool_vtime_ns;
+	tctx->vcpu = slot + 1;
+	return 0;
+refused:
+	COUNT(host_stats.vcpus_refused);
+	return 0;
+}
+
+/* ---- Leaving ---- */
+
+static __always_inline void forget_vm(struct vm *vm)
+{
+	u64 kvm = vm->kvm;
+
+	bpf_map_delete_elem(&vm_by_address, &kvm);
+	vm->in_use = 0;
+}
+
+static __noinline int unregister_vcpu(struct task_ctx *tctx)
+{
+	struct vcpu *vcpu = vcpu_of(tctx);
+	u64 kvm_vcpu;
+	struct vm *vm;
+
+	if (!tctx || !vcpu)
+		return 0;
+	fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
+	end_acceleration(vcpu, VCPU_BLOCKED, MICRO_SLICE_BLOCKED);
+	tctx->vcpu = 0;
+	kvm_vcpu = vcpu->kvm_vcpu;
+	if (kvm_vcpu)
+		bpf_map_delete_elem(&vcpu_by_address, &kvm_vcpu);
+	vm = vm_at(vcpu->vm);
+	if (vm) {
+		if (vcpu->active)
+			__sync_fetch_and_sub(&vm->active_vcpu_count, 1);
+		vm->vcpus[vcpu->index_in_vm & (VCPUS_PER_VM_MAX - 1)] = 0;
+		if (__sync_fetch_and_sub(&vm->vcpu_count, 1) == 1)
+			forget_vm(vm);
+	}
+	vcpu->active = 0;
+	vcpu->kvm_vcpu = 0;
+	vcpu->state = VCPU_BLOCKED;
+	vcpu->in_use = 0;
+	return 0;
+}
+
+SEC("fentry/kvm_arch_vcpu_load")
+int BPF_PROG(on_vcpu_load, struct kvm_vcpu *kvm_vcpu, int cpu)
+{
+	struct task_ctx *tctx;
+	struct vcpu *vcpu;
+
+	if (!kvm_vcpu)
+		return 0;
+	/* Another thread of the VMM may load a vCPU to look at it; only the vCPU's own enters the guest. */
+	if (bpf_core_field_exists(kvm_vcpu->wants_to_run) && !kvm_vcpu->wants_to_run)
+		return 0;
+	tctx = task_ctx_of(bpf_get_current_task_btf());
+	if (!tctx)
+		return 0;
+	vcpu = vcpu_of(tctx);
+	if (vcpu) {
+		if (vcpu->kvm_vcpu == (u64)kvm_vcpu)
+			return 0;
+		unregister_vcpu(tctx); /* a VMM that runs another vCPU in the same thread */
+	}
+	return register_vcpu(tctx, (u64)kvm_vcpu, (u64)kvm_vcpu->kvm, kvm_vcpu->vcpu_id);
+}
+
+/* The vCPU is freed, its thread may live on: no address of it may be used any more. */
+SEC("fentry/kvm_arch_vcpu_destroy")
+int BPF_PROG(on_vcpu_destroy, struct kvm_vcpu *kvm_vcpu)
+{
+	u64 address = (u64)kvm_vcpu;
+	u32 *slot = bpf_map_lookup_elem(&vcpu_by_address, &address);
+	struct vcpu *vcpu = slot ? vcpu_at(*slot) : NULL;
+
+	if (vcpu && vcpu->kvm_vcpu == address)
+		vcpu->kvm_vcpu = 0;
+	bpf_map_delete_elem(&vcpu_by_address, &address);
+	return 0;
+}
+
+#endif

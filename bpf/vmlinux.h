@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The kernel's types, as far as this scheduler looks at them.
+ *
+ * Written by hand instead of generated: a whole vmlinux.h is 140,000 lines of one kernel. Every struct keeps only
+ * the members that are read, and `preserve_access_index` lets libbpf move each access to where the running kernel
+ * has that member (CO-RE), from 6.12 to 7.2, KVM built in or as a module.
+ */
+#ifndef BPF_VMLINUX_H
+#define BPF_VMLINUX_H
+
+#include "../policy/types.h"
+
+typedef unsigned short u16;
+typedef int s32;
+typedef signed char __s8;
+typedef unsigned char __u8;
+typedef short __s16;
+typedef unsigned short __u16;
+typedef int __s32;
+typedef unsigned int __u32;
+typedef long long __s64;
+typedef unsigned long long __u64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u64 __be64;
+typedef __u32 __wsum;
+typedef __u16 __sum16;
+typedef _Bool bool;
+enum { false = 0, true = 1 };
+
+/* include/uapi/linux/bpf.h: user-space ABI, so the numbers are fixed. */
+enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_RINGBUF = 27,
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
+};
+
+enum {
+	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
+	BPF_F_NO_PREALLOC = 1u << 0,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1u << 0,
+	BPF_RB_NO_WAKEUP = 1u << 0,
+	BPF_F_TIMER_CPU_PIN = 1u << 1,
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct cpumask {
+	unsigned long bits[1];
+};
+
+typedef struct cpumask cpumask_t;
+
+struct bpf_cpumask {
+	cpumask_t cpumask;
+};
+
+struct sched_ext_entity {
+	u32 weight;
+	u64 slice;
+};
+
+struct task_struct {
+	unsigned int flags;
+	int nr_cpus_allowed;
+	const cpumask_t *cpus_ptr;
+	unsigned short migration_disabled;
+	struct sched_ext_entity scx;
+	int pid;
+	int tgid;
+};
+
+struct scx_exit_info {
+	int kind;
+	s64 exit_code;
+	const char *reason;
+	char *msg;
+};
+
+struct scx_init_task_args {
+	bool fork;
+};
+
+struct scx_exit_task_args {
+	bool cancelled;
+};
+
+struct scx_cpu_release_args {
+	int reason;
+};
+
+/* Packed arguments of __scx_bpf_dsq_insert_vtime(), from 6.19 on. */
+struct scx_bpf_dsq_insert_vtime_args {
+	u64 dsq_id;
+	u64 slice;
+	u64 vtime;
+	u64 enq_flags;
+};
+
+struct kvm;
+
+struct kvm_lapic {
+	struct kvm_vcpu *vcpu;
+	void *regs;
+};
+
+struct kvm_vcpu_arch {
+	unsigned long regs[17]; /* up to 7.1, the last one is RIP */
+	unsigned long rip;	/* from 7.2 on */
+	struct kvm_lapic *apic;
+};
+
+struct kvm_vcpu {
+	struct kvm *kvm;
+	int vcpu_id;
+	bool wants_to_run;
+	struct kvm_vcpu_arch arch;
+};
+
+struct vmcb_save_area {
+	u64 rflags;
+};
+
+struct vmcb {
+	struct vmcb_save_area save;
+};
+
+struct vcpu_svm {
+	struct kvm_vcpu vcpu;
+	struct vmcb *vmcb;
+};
+
+struct trace_event_raw_kvm_exit {
+	unsigned int exit_reason;
+	unsigned long guest_rip;
+	u32 isa;
+};
+
+#pragma clang attribute pop
+
+/* Bits of these move between kernels: read them with bpf_core_enum_value(). */
+enum scx_enq_flags {
+	SCX_ENQ_WAKEUP = 1,
+	SCX_ENQ_HEAD = 16,
+	SCX_ENQ_PREEMPT = 1ull << 32,
+	SCX_ENQ_LAST = 1ull << 41,
+};
+
+enum scx_kick_flags {
+	SCX_KICK_IDLE = 1,
+	SCX_KICK_PREEMPT = 2,
+};
+
+enum scx_pick_idle_cpu_flags {
+	SCX_PICK_IDLE_CORE = 1,
+};
+
+/* These are part of sched_ext's ABI: they are written into struct_ops, or name built-in queues. */
+#define SCX_OPS_ENQ_LAST (1ull << 1)
+#define SCX_DSQ_GLOBAL ((1ull << 63) | 1)
+#define SCX_DSQ_LOCAL ((1ull << 63) | 2)
+
+#define PF_KTHREAD 0x00200000u
+#define CLOCK_MONOTONIC 1
+#define ENOMEM 12
+
+struct bpf_timer {
+	u64 opaque[2];
+} __attribute__((aligned(8)));
+
+struct bpf_iter_num {
+	u64 opaque[1];
+} __attribute__((aligned(8)));
+
+struct bpf_iter_scx_dsq {
+	u64 opaque[6];
+} __attribute__((aligned(8)));
+
+/* The members that are set; libbpf finds each by its name in the kernel's own struct. */
+struct sched_ext_ops {
+	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
+	void (*enqueue)(struct task_struct *p, u64 enq_flags);
+	void (*dispatch)(s32 cpu, struct task_struct *prev);
+	void (*runnable)(struct task_struct *p, u64 enq_flags);
+	void (*running)(struct task_struct *p);
+	void (*stopping)(struct task_struct *p, bool runnable);
+	void (*quiescent)(struct task_struct *p, u64 deq_flags);
+	bool (*yield)(struct task_struct *from, struct task_struct *to);
+	void (*cpu_release)(s32 cpu, struct scx_cpu_release_args *args);
+	s32 (*init_task)(struct task_struct *p, struct scx_init_task_args *args);
+	void (*exit_task)(struct task_struct *p, struct scx_exit_task_args *args);
+	s32 (*init)(void);
+	void (*exit)(struct scx_exit_info *info);
+	u64 flags;
+	u32 timeout_ms;
+	char name[128];
+};
+
+#endif

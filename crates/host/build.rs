@@ -1,0 +1,22 @@
+//! Compiles `bpf/` with the clang that the project names, and generates the skeleton that loads it.
+
+use libbpf_cargo::SkeletonBuilder;
+use std::path::{Path, PathBuf};
+
+fn main() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for folder in ["bpf", "policy"] {
+        println!("cargo::rerun-if-changed={}", root.join(folder).display());
+    }
+    println!("cargo::rerun-if-env-changed=CLANG");
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
+    let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
+    SkeletonBuilder::new()
+        .source(root.join("bpf/microslice.bpf.c"))
+        .obj(out.join("microslice.bpf.o"))
+        .clang(clang)
+        .clang_args(["-std=gnu11", "-Wall", "-Wno-unused-function", "-Werror"])
+        .reference_obj(true)
+        .build_and_generate(out.join("microslice.skel.rs"))
+        .expect("bpf/ compiles: see the compiler's messages above");
+}
