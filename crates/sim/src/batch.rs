@@ -2,7 +2,7 @@
 
 use crate::config::SimulationConfig;
 use crate::report::RunReport;
-use crate::trace_event::{TraceEvent, TraceSink};
+use crate::trace_event::{NoTrace, TraceEvent, TraceNames, TraceSink};
 use crate::{SimError, simulate};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -42,36 +42,57 @@ impl BatchProgress {
     }
 }
 
-/// Passes a run's progress on; no trace.
+/// Passes a run's progress on, and everything else to the sink inside.
 struct ProgressSink<'p> {
     progress: &'p BatchProgress,
     seen_ns: u64,
+    inside: &'p mut dyn TraceSink,
 }
 
 impl TraceSink for ProgressSink<'_> {
     fn wants_events(&self) -> bool {
-        false
+        self.inside.wants_events()
     }
 
-    fn event(&mut self, _time_ns: u64, _event: &TraceEvent) {}
+    fn begin(&mut self, names: &TraceNames) {
+        self.inside.begin(names);
+    }
 
-    fn progress(&mut self, time_ns: u64, _end_ns: u64) -> bool {
+    fn event(&mut self, time_ns: u64, event: &TraceEvent) {
+        self.inside.event(time_ns, event);
+    }
+
+    fn progress(&mut self, time_ns: u64, end_ns: u64) -> bool {
         self.progress.simulated_ns.fetch_add(time_ns.saturating_sub(self.seen_ns), Ordering::Relaxed);
         self.seen_ns = time_ns;
-        !self.progress.is_stopped()
+        self.inside.progress(time_ns, end_ns) && !self.progress.is_stopped()
     }
 }
 
+/// Runs one job, its events going to `sink`.
+pub fn run_one(
+    job: &SimulationConfig,
+    progress: &BatchProgress,
+    sink: &mut dyn TraceSink,
+) -> Result<RunReport, SimError> {
+    progress.begin(std::slice::from_ref(job));
+    simulate(job, &mut ProgressSink { progress, seen_ns: 0, inside: sink })
+}
+
 /// Runs all jobs; the first failing job (in the order of jobs) decides the error, with its index.
-pub fn run_all(jobs: &[SimulationConfig], progress: &BatchProgress) -> Result<Vec<RunReport>, (usize, SimError)> {
+pub fn run_all(
+    jobs: &[SimulationConfig],
+    progress: &BatchProgress,
+) -> Result<Vec<RunReport>, (usize, SimError)> {
     progress.begin(jobs);
-    let results: Vec<Mutex<Option<Result<RunReport, SimError>>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    let results: Vec<Mutex<Option<Result<RunReport, SimError>>>> =
+        jobs.iter().map(|_| Mutex::new(None)).collect();
     let next = AtomicUsize::new(0);
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(job) = jobs.get(index) else { return };
-            let result = simulate(job, &mut ProgressSink { progress, seen_ns: 0 });
+            let result = simulate(job, &mut ProgressSink { progress, seen_ns: 0, inside: &mut NoTrace });
             if result.is_err() {
                 progress.stop();
             }

@@ -68,7 +68,11 @@ impl Comparison {
             let first = scenario.config.seed;
             seeds = (0..seed_count).map(|index| first.saturating_add(index)).collect();
             description = scenario.description;
-            jobs.extend(seeds.iter().map(|&seed| SimulationConfig { seed, check, ..scenario.config.clone() }));
+            jobs.extend(seeds.iter().map(|&seed| SimulationConfig {
+                seed,
+                check,
+                ..scenario.config.clone()
+            }));
         }
         let (scenario, policies) = (reference.to_owned(), policies.to_vec());
         Ok(Self { scenario, description, policies, seeds, jobs })
@@ -122,7 +126,9 @@ fn rows_of(by_policy: &[Vec<Snapshot>]) -> Vec<Row> {
 fn estimate(snapshots: &[Snapshot], figure: &Figure, labels: &[String]) -> Option<Estimate> {
     let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
     let absent = if figure.kind == Kind::Counter { 0.0 } else { f64::NAN };
-    let value = |snapshot: &Snapshot| snapshot.get(figure, &labels).and_then(|value| value.number()).unwrap_or(absent);
+    let value = |snapshot: &Snapshot| {
+        snapshot.get(figure, &labels).and_then(|value| value.number()).unwrap_or(absent)
+    };
     Estimate::of(&snapshots.iter().map(value).collect::<Vec<_>>())
 }
 

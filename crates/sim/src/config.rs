@@ -93,6 +93,9 @@ pub struct GuestKernelConfig {
     pub thread_slice_ns: u64,
     /// PV TLB flush: vCPUs that are known preempted are flushed on entry instead of by IPI.
     pub pv_tlb_flush: bool,
+    /// The kernel yields by hypercall after an IPI to a vCPU that it knows preempted (xen_smp_send_call_function_ipi,
+    /// kvm_smp_send_call_func_ipi).
+    pub pv_ipi_yield: bool,
     /// Handler of a TLB-flush or other call-function IPI.
     pub call_function_handler_ns: u64,
     /// Handler of a reschedule IPI.

@@ -1,10 +1,20 @@
 //! A deterministic discrete-event simulator of virtual machines on an overcommitted host, running the project's own
 //! `policy/` code next to baselines. See docs/simulator.md.
 
+pub mod batch;
+mod build;
+mod check;
+pub mod comparison;
 pub mod config;
+mod engine;
+pub mod figures;
+mod guest;
+mod machine;
+mod measure;
 mod random;
 pub mod report;
 pub mod scenario;
+mod scheduler;
 mod timeline;
 pub mod trace;
 pub mod trace_event;
@@ -30,9 +40,6 @@ pub enum SimError {
 }
 
 /// Runs one configuration to its end.
-pub fn simulate(_config: &SimulationConfig, _sink: &mut dyn TraceSink) -> Result<RunReport, SimError> {
-    Err(SimError::Config {
-        place: "simulator".into(),
-        cause: "the engine isn't part of this commit yet".into(),
-    })
+pub fn simulate(config: &SimulationConfig, sink: &mut dyn TraceSink) -> Result<RunReport, SimError> {
+    engine::Simulation::new(config, sink)?.run()
 }

@@ -187,3 +187,20 @@ impl TraceSink for NoTrace {
     }
     fn event(&mut self, _time_ns: u64, _event: &TraceEvent) {}
 }
+
+impl From<microslice_policy::GuestClass> for GuestClass {
+    fn from(class: microslice_policy::GuestClass) -> Self {
+        use microslice_policy::GuestClass as Policy;
+        match class {
+            Policy::Unknown => Self::Unknown,
+            Policy::User => Self::User,
+            Policy::KernelOther => Self::KernelOther,
+            Policy::LockHolder => Self::LockHolder,
+            Policy::LockWaiter => Self::LockWaiter,
+            Policy::TlbShootdown => Self::TlbShootdown,
+            Policy::ReschedIpi => Self::ReschedIpi,
+            Policy::IrqHandler => Self::IrqHandler,
+            Policy::Idle => Self::Idle,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Runs scenarios under policies and prints what calibration looks at: `explore SCENARIO POLICY... [--set k=v] [--check]`.
+
+use microslice_sim::scenario::{Overrides, load};
+use microslice_sim::trace_event::NoTrace;
+use std::time::Instant;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let scenario = arguments.next().expect("a scenario");
+    let (mut policies, mut settings, mut check) = (Vec::new(), Vec::new(), false);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--check" => check = true,
+            "--set" => {
+                let setting = arguments.next().expect("path=value");
+                let (path, value) = setting.split_once('=').expect("path=value");
+                settings.push((path.to_string(), value.to_string()));
+            }
+            _ => policies.push(argument),
+        }
+    }
+    for policy in policies {
+        let overrides = Overrides { policy: Some(policy.clone()), seed: Some(1), settings: settings.clone() };
+        let mut config = match load(&scenario, &overrides) {
+            Ok(scenario) => scenario.config,
+            Err(error) => return eprintln!("{error}"),
+        };
+        config.check = check;
+        let start = Instant::now();
+        let report = match microslice_sim::simulate(&config, &mut NoTrace) {
+            Ok(report) => report,
+            Err(error) => {
+                println!("{policy}: {error}");
+                continue;
+            }
+        };
+        let elapsed = start.elapsed().as_secs_f64();
+        println!(
+            "== {scenario} {policy}: {} events, {:.1} M/s, {:.2} s; pcpu guest {:.3} overhead {:.3} idle {:.3} micro {:.2}",
+            report.events,
+            report.events as f64 / elapsed / 1e6,
+            elapsed,
+            report.pcpus.guest_ns as f64 / 1e9,
+            report.pcpus.overhead_ns as f64 / 1e9,
+            report.pcpus.idle_ns as f64 / 1e9,
+            report.pool.mean_micro_pcpus,
+        );
+        println!(
+            "   accel {:?} returns {} full {} unfinished {}",
+            report.pool.accelerations,
+            report.pool.returns,
+            report.pool.failed_pulls.values().sum::<u64>(),
+            report.pool.slice_ended_unfinished
+        );
+        for vm in &report.vms {
+            let seconds = report.measured_ns as f64 / 1e9;
+            let rates: Vec<_> =
+                vm.workloads.iter().map(|w| format!("{} {:.1}/s", w.name, w.units_per_s)).collect();
+            println!(
+                "   {:9} {} run {:.3} wait {:.3} spin {:.3} shoot {:.3} switches/s {:.0} yields/s ple {:.0} ipi {:.0} halt {:.0} ipis/s {:.0}",
+                vm.name,
+                rates.join(" "),
+                vm.run_ns as f64 / 1e9,
+                vm.wait_ns as f64 / 1e9,
+                vm.spin_ns as f64 / 1e9,
+                vm.shootdown_spin_ns as f64 / 1e9,
+                vm.context_switches as f64 / seconds,
+                vm.yields.ple as f64 / seconds,
+                vm.yields.ipi as f64 / seconds,
+                vm.yields.halt as f64 / seconds,
+                vm.ipis_sent as f64 / seconds,
+            );
+            let us = |ns: Option<f64>| ns.unwrap_or(0.0) / 1e3;
+            if vm.tlb_sync.count() > 0 {
+                let sync = &vm.tlb_sync;
+                println!(
+                    "     tlb sync/s {:.0} avg {:.1} min {:.1} max {:.0} p50 {:.1} p99 {:.0} us",
+                    sync.count() as f64 / seconds,
+                    us(sync.mean()),
+                    us(sync.min().map(|x| x as f64)),
+                    us(sync.max().map(|x| x as f64)),
+                    us(sync.percentile(50.0).map(|x| x as f64)),
+                    us(sync.percentile(99.0).map(|x| x as f64)),
+                );
+            }
+            for (name, waits) in &vm.lock_waits {
+                let all = vm.lock_acquisitions[name];
+                println!(
+                    "     lock {name:15} {:8.0}/s contended {:.4} wait avg {:.2} max {:.0} us",
+                    all as f64 / seconds,
+                    waits.count() as f64 / all as f64,
+                    us(waits.mean()),
+                    us(waits.max().map(|x| x as f64))
+                );
+            }
+            if let Some(net) = &vm.network {
+                println!(
+                    "     net {:.1} Mbit/s jitter {:.4} ms packets {} dropped {} irq avg {:.1} us",
+                    net.throughput_mbps,
+                    net.jitter_ms,
+                    net.packets,
+                    net.dropped,
+                    us(net.irq_latency.mean())
+                );
+            }
+        }
+    }
+}

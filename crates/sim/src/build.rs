@@ -1,0 +1,354 @@
+//! From a configuration to a simulation at time 0: names become numbers, and what makes no sense is refused.
+
+use crate::SimError;
+use crate::check::Checker;
+use crate::config::{LockKind, SchedulerKind, SimulationConfig, SymbolTable, VmConfig};
+use crate::engine::{KernelTimes, Simulation, Slots, Vm, Workload};
+use crate::guest::network::Nic;
+use crate::guest::program::{Compiler, LockNames};
+use crate::guest::text::Text;
+use crate::guest::{GuestVcpu, LOOP_DEPTH, Lock, Thread, ThreadState, WaitsFor};
+use crate::machine::{HostVm, Machine, NONE};
+use crate::measure::{LockCounters, VmCounters};
+use crate::random::Random;
+use crate::report::Histogram;
+use crate::scheduler;
+use crate::timeline::Timeline;
+use crate::trace_event::{StopReason, TraceNames, TraceSink};
+
+/// The lock of every vCPU's runqueue is always there, one per vCPU; a configured lock of this name says its kind.
+const RUNQUEUE: &str = "runqueue";
+/// More would only be a mistake: a simulated pCPU is a struct, but a billion of them aren't meant.
+const PCPUS_MAX: usize = 65_536;
+const VCPUS_MAX: usize = 1 << 20;
+
+fn bad(place: impl Into<String>, cause: impl Into<String>) -> SimError {
+    SimError::Config { place: place.into(), cause: cause.into() }
+}
+
+/// What a scenario can get wrong, in the words of the scenario.
+pub fn validate(config: &SimulationConfig) -> Result<(), SimError> {
+    let pcpus = config.host.pcpus;
+    if pcpus == 0 || pcpus > PCPUS_MAX {
+        return Err(bad("host", format!("pcpus is {pcpus}; it must be 1 to {PCPUS_MAX}")));
+    }
+    if config.duration_ns == 0 {
+        return Err(bad("simulation", "the duration is 0"));
+    }
+    if config.duration_ns.checked_add(config.warmup_ns).is_none_or(|end| end > 1 << 50) {
+        return Err(bad("simulation", "the duration is absurd: over 13 days"));
+    }
+    if config.host.ple.enabled && config.host.ple.window_ns == 0 {
+        return Err(bad("host.ple", "the window is 0"));
+    }
+    if config.vms.is_empty() {
+        return Err(bad("simulation", "there are no VMs"));
+    }
+    if config.vms.iter().map(|vm| vm.vcpus).sum::<usize>() > VCPUS_MAX {
+        return Err(bad("simulation", format!("there are more than {VCPUS_MAX} vCPUs")));
+    }
+    for vm in &config.vms {
+        validate_vm(vm, pcpus)?;
+    }
+    if let SchedulerKind::MicroSliced(micro) = &config.scheduler {
+        let most = match micro.pool {
+            crate::config::PoolSize::Static { pcpus } => pcpus,
+            crate::config::PoolSize::Auto { limit, .. } => limit,
+        };
+        if most >= pcpus {
+            return Err(bad(
+                "scheduler",
+                format!("{most} micro pCPUs leave none of {pcpus} to the normal pool"),
+            ));
+        }
+        if most > microslice_policy::POOL_LIMIT_MAX {
+            let limit = microslice_policy::POOL_LIMIT_MAX;
+            return Err(bad("scheduler", format!("{most} micro pCPUs; the policy allows up to {limit}")));
+        }
+    }
+    Ok(())
+}
+
+fn validate_vm(vm: &VmConfig, pcpus: usize) -> Result<(), SimError> {
+    let place = format!("vm {}", vm.name);
+    if vm.vcpus == 0 {
+        return Err(bad(place, "it has no vCPUs"));
+    }
+    if vm.weight == 0 || vm.weight > 65_535 {
+        return Err(bad(place, format!("weight is {}; it must be 1 to 65535", vm.weight)));
+    }
+    if let Some(pcpu) = vm.affinity.iter().find(|&&pcpu| pcpu >= pcpus) {
+        return Err(bad(place, format!("affinity names pCPU {pcpu}; there are {pcpus}")));
+    }
+    if vm.kernel.tick_hz == 0 || vm.kernel.tick_hz > 10_000 {
+        return Err(bad(place, format!("tick_hz is {}; it must be 1 to 10000", vm.kernel.tick_hz)));
+    }
+    if vm.kernel.thread_switch_ns == 0 {
+        return Err(bad(place, "a thread switch takes no time"));
+    }
+    if let Some(nic) = &vm.nic
+        && nic.vcpu >= vm.vcpus
+    {
+        return Err(bad(place, format!("the NIC interrupts vCPU {}; there are {}", nic.vcpu, vm.vcpus)));
+    }
+    for workload in &vm.workloads {
+        let place = format!("{place}, workload {}", workload.name);
+        if workload.threads == 0 || workload.threads > VCPUS_MAX {
+            return Err(bad(place, format!("threads is {}; it must be 1 to {VCPUS_MAX}", workload.threads)));
+        }
+        if let Some(vcpu) = workload.pinned_vcpu
+            && vcpu >= vm.vcpus
+        {
+            return Err(bad(place, format!("pinned to vCPU {vcpu}; there are {}", vm.vcpus)));
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Simulation<'a> {
+    pub fn new(config: &'a SimulationConfig, sink: &'a mut dyn TraceSink) -> Result<Self, SimError> {
+        validate(config)?;
+        let host_vms = config.vms.iter().map(|vm| host_vm(vm, config.host.pcpus)).collect();
+        let machine = Machine::new(&config.host, host_vms);
+        let scheduler = scheduler::build(&config.scheduler, &machine);
+        let threads = config.vms.iter().flat_map(|vm| &vm.workloads).map(|workload| workload.threads).sum();
+        let slots = Slots::new(config.host.pcpus, threads, config.vms.len());
+        let exit_ns = config.host.costs.exit_ns;
+        let sink_wants = sink.wants_events();
+        let mut simulation = Self {
+            config,
+            sink_wants,
+            sink,
+            checker: None,
+            names: TraceNames { pcpus: config.host.pcpus as u32, ..TraceNames::default() },
+            timeline: Timeline::new(slots.count as usize),
+            slots,
+            costs: config.host.costs.clone(),
+            ple: config.host.ple.clone(),
+            ple_period_ns: config.host.ple.window_ns + exit_ns,
+            why: vec![StopReason::Preempted; config.host.pcpus],
+            guest: machine.vcpus.iter().map(|_| GuestVcpu::new()).collect(),
+            machine,
+            scheduler,
+            threads: Vec::new(),
+            locks: Vec::new(),
+            queues: Vec::new(),
+            barriers: Vec::new(),
+            workloads: Vec::new(),
+            vms: Vec::new(),
+            texts: vec![Text::load(SymbolTable::Linux44)?, Text::load(SymbolTable::LinuxModern)?],
+            samplers: Vec::new(),
+            random: Random::stream(config.seed, 0),
+            events: 0,
+            batched_exits: 0,
+            measured_since_ns: 0,
+            counters: Vec::new(),
+            wait_to_run: Histogram::new(),
+            guest_ns: 0,
+            overhead_ns: 0,
+        };
+        let mut durations = Vec::new();
+        for vm in &config.vms {
+            simulation.add_vm(vm, &mut durations)?;
+        }
+        if config.check {
+            let (vcpus, locks) = (simulation.guest.len(), simulation.locks.len());
+            simulation.checker = Some(Checker::new(config.host.pcpus, vcpus, locks));
+        }
+        simulation.machine.tracing = config.check || sink_wants;
+        simulation.name_symbols();
+        Ok(simulation)
+    }
+
+    fn name_symbols(&mut self) {
+        for text in &self.texts {
+            self.names.symbols.extend(text.symbols.iter().map(|symbol| symbol.name.clone()));
+        }
+    }
+
+    /// Number of a function in the trace's names.
+    pub(crate) fn symbol_number(&self, vm: usize, symbol: u16) -> u32 {
+        let before: usize = self.texts[..self.vms[vm].text].iter().map(|text| text.symbols.len()).sum();
+        before as u32 + u32::from(symbol)
+    }
+
+    fn add_vm(
+        &mut self,
+        vm: &VmConfig,
+        durations: &mut Vec<crate::config::Duration>,
+    ) -> Result<(), SimError> {
+        let number = self.vms.len() as u32;
+        let first_vcpu = self.machine.vms[number as usize].first_vcpu;
+        let text = match vm.kernel.symbols {
+            SymbolTable::Linux44 => 0,
+            SymbolTable::LinuxModern => 1,
+        };
+        self.names.vms.push(vm.name.clone());
+        self.names.vcpus.extend((0..vm.vcpus as u32).map(|vcpu| (number, vcpu)));
+        self.counters.push(VmCounters::default());
+        let lock_names = self.add_locks(vm, number, text)?;
+        let runqueue_lock = lock_names[0].1;
+        let first_thread = self.threads.len() as u32;
+        let nic = vm.nic.as_ref().map(|nic| Nic::new(nic, first_vcpu));
+        self.vms.push(Vm {
+            first_vcpu,
+            vcpus: vm.vcpus as u32,
+            text,
+            kernel: kernel_times(vm, self.ple_period_ns, self.ple.window_ns),
+            runqueue_lock,
+            ready_threads: 0,
+            nic,
+            first_thread,
+            threads: 0,
+        });
+        let mut compiler = Compiler::new(
+            vm,
+            &self.texts[text],
+            &lock_names,
+            &mut self.samplers,
+            durations,
+            &mut self.queues,
+            &mut self.barriers,
+        );
+        let programs =
+            vm.workloads.iter().map(|workload| compiler.compile(workload)).collect::<Result<Vec<_>, _>>()?;
+        let mut next_vcpu = 0;
+        for (workload, ops) in vm.workloads.iter().zip(programs) {
+            let index = self.workloads.len() as u32;
+            self.workloads.push(Workload {
+                vm: number,
+                ops,
+                shared_address_space: workload.shared_address_space,
+                cache_permille: workload.cache_sensitive_permille,
+                units_done: 0,
+            });
+            for thread in 0..workload.threads {
+                self.names.threads.push(format!("{}/{}#{thread}", vm.name, workload.name));
+                let vcpu = match workload.pinned_vcpu {
+                    Some(vcpu) => first_vcpu + vcpu as u32,
+                    None => {
+                        next_vcpu += 1;
+                        first_vcpu + (next_vcpu - 1) % vm.vcpus as u32
+                    }
+                };
+                self.add_thread(number, index, vcpu, workload.pinned_vcpu.is_some());
+            }
+        }
+        self.vms[number as usize].threads = self.threads.len() as u32 - first_thread;
+        Ok(())
+    }
+
+    fn add_thread(&mut self, vm: u32, workload: u32, vcpu: u32, pinned: bool) {
+        let number = self.threads.len() as u32;
+        self.threads.push(Thread {
+            vm,
+            workload,
+            pinned,
+            state: ThreadState::Ready,
+            waits_for: WaitsFor::Nothing,
+            vcpu,
+            pc: 0,
+            loops: [0; LOOP_DEPTH],
+            random: Random::stream(self.config.seed, u64::from(number) + 1),
+            compute_left_ns: 0,
+            granted: NONE,
+            hold_ns: 0,
+            wait_since_ns: 0,
+        });
+        self.guest[vcpu as usize].queue.push_back(number);
+        self.vms[vm as usize].ready_threads += 1;
+    }
+
+    fn add_locks(&mut self, vm: &VmConfig, number: u32, text: usize) -> Result<LockNames, SimError> {
+        let mut names = LockNames::new();
+        let default = vm.kernel.lock_kind;
+        let runqueue = vm.kernel.locks.iter().find(|lock| lock.name == RUNQUEUE);
+        let kind = runqueue.and_then(|lock| lock.kind).unwrap_or(default);
+        let symbol = runqueue.map_or("ttwu_do_activate", |lock| &lock.symbol);
+        if kind == LockKind::Sleeping {
+            return Err(bad(format!("vm {}, lock {RUNQUEUE}", vm.name), "a runqueue's lock can't sleep"));
+        }
+        self.add_lock(&mut names, vm, number, text, (RUNQUEUE, kind, true, vm.vcpus, symbol))?;
+        for lock in vm.kernel.locks.iter().filter(|lock| lock.name != RUNQUEUE) {
+            if names.iter().any(|(name, ..)| *name == lock.name) {
+                return Err(bad(format!("vm {}", vm.name), format!("lock {} is there twice", lock.name)));
+            }
+            let kind = lock.kind.unwrap_or(default);
+            let instances = lock.instances.clamp(1, 1 << 20);
+            self.add_lock(
+                &mut names,
+                vm,
+                number,
+                text,
+                (&lock.name, kind, lock.irqs_off, instances, &lock.symbol),
+            )?;
+        }
+        Ok(names)
+    }
+
+    fn add_lock(
+        &mut self,
+        names: &mut LockNames,
+        vm: &VmConfig,
+        number: u32,
+        text: usize,
+        (name, kind, irqs_off, instances, symbol): (&str, LockKind, bool, usize, &str),
+    ) -> Result<(), SimError> {
+        let place = format!("vm {}, lock {name}", vm.name);
+        let functions = &self.texts[text];
+        let hold_symbol = functions
+            .find(symbol)
+            .ok_or_else(|| bad(place, format!("{:?} has no function {symbol:?}", vm.kernel.symbols)))?;
+        let spin_symbol = match kind {
+            LockKind::TestAndSet | LockKind::Ticket | LockKind::PvTicket => functions.fixed.spin_simple,
+            LockKind::Queued | LockKind::Sleeping => functions.fixed.spin_queued,
+            LockKind::PvQueued => functions.fixed.spin_pv,
+        };
+        let counters = &mut self.counters[number as usize].locks;
+        counters.push(LockCounters { name: name.into(), ..LockCounters::default() });
+        names.push((name.into(), self.locks.len() as u32, instances as u32));
+        for instance in 0..instances {
+            let statistics = counters.len() as u32 - 1;
+            self.names.locks.push(if instances > 1 {
+                format!("{}/{name}#{instance}", vm.name)
+            } else {
+                format!("{}/{name}", vm.name)
+            });
+            self.locks.push(Lock {
+                vm: number,
+                statistics,
+                kind,
+                irqs_off,
+                spin_symbol,
+                hold_symbol,
+                owner: NONE,
+                waiters: Default::default(),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
+    let affinity = if vm.affinity.is_empty() {
+        Vec::new()
+    } else {
+        (0..pcpus).map(|pcpu| vm.affinity.contains(&pcpu)).collect()
+    };
+    HostVm { first_vcpu: 0, vcpus: vm.vcpus as u32, weight: vm.weight, affinity }
+}
+
+fn kernel_times(vm: &VmConfig, period_ns: u64, window_ns: u64) -> KernelTimes {
+    let kernel = &vm.kernel;
+    KernelTimes {
+        tick_ns: 1_000_000_000 / u64::from(kernel.tick_hz),
+        thread_slice_ns: kernel.thread_slice_ns,
+        pv_spin_ns: kernel.pv_spin_ns * period_ns / window_ns.max(1),
+        call_function_ns: kernel.call_function_handler_ns,
+        reschedule_ns: kernel.reschedule_handler_ns,
+        tick_handler_ns: kernel.tick_handler_ns,
+        switch_ns: kernel.thread_switch_ns,
+        pv_tlb_flush: kernel.pv_tlb_flush,
+        pv_ipi_yield: kernel.pv_ipi_yield,
+    }
+}

@@ -1,0 +1,205 @@
+//! Invariants, verified from the stream of trace events alone: independent of the code that they check.
+//!
+//! | invariant | how |
+//! |---|---|
+//! | no vCPU on two pCPUs, no pCPU with two vCPUs | running / stopping pairs |
+//! | mutual exclusion | acquired / released pairs, per lock |
+//! | no lost or duplicated IPI | each vCPU: sent and not merged = handled + pending |
+//! | micro pool | only accelerated vCPUs run there, one slice, and each returns |
+//! | time adds up | elapsed x pCPUs = guest + overhead + idle, at the end |
+//! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
+//! | no starvation | nobody waits runnable for longer than `STARVATION_NS` |
+
+use crate::SimError;
+use crate::engine::Simulation;
+use crate::machine::{Machine, VcpuState};
+use crate::trace_event::{IpiKind, TraceEvent};
+use std::collections::BTreeSet;
+
+/// Xen's credit scheduler lets a vCPU without credits wait for whole accounting periods: far below this anyway.
+const STARVATION_NS: u64 = 5_000_000_000;
+/// An idle pCPU looks for work at the latest one host tick after some appeared (idle pCPUs are tickled at wake-ups).
+const IDLE_BESIDE_WORK_NS: u64 = 20_000_000;
+
+pub struct Checker {
+    on: Vec<Option<u32>>,
+    runs: Vec<Option<u32>>,
+    owners: Vec<Option<u32>>,
+    /// Pending IPIs of each vCPU: reschedule, call function.
+    pending: Vec<[u32; 2]>,
+    accelerated: BTreeSet<u32>,
+    micro: BTreeSet<u32>,
+    measured_since: Option<u64>,
+}
+
+impl Checker {
+    pub fn new(pcpus: usize, vcpus: usize, locks: usize) -> Self {
+        Self {
+            on: vec![None; vcpus],
+            runs: vec![None; pcpus],
+            owners: vec![None; locks],
+            pending: vec![[0; 2]; vcpus],
+            accelerated: BTreeSet::new(),
+            micro: BTreeSet::new(),
+            measured_since: None,
+        }
+    }
+
+    pub fn begin_measuring(&mut self) {
+        self.measured_since = Some(0);
+    }
+
+    /// One event later: is everything as it must be?
+    pub fn observe(&mut self, event: &TraceEvent) -> Result<(), String> {
+        match *event {
+            TraceEvent::Running { vcpu, pcpu, micro } => self.running(vcpu, pcpu, micro),
+            TraceEvent::Stopping { vcpu, pcpu, .. } => {
+                self.micro.remove(&vcpu);
+                let (on, runs) = (&mut self.on[vcpu as usize], &mut self.runs[pcpu as usize]);
+                if on.take() != Some(pcpu) || runs.take() != Some(vcpu) {
+                    return Err(format!("vCPU {vcpu} stops on pCPU {pcpu} where it doesn't run"));
+                }
+                Ok(())
+            }
+            TraceEvent::LockAcquired { vcpu, lock, .. } => match self.owners[lock as usize].replace(vcpu) {
+                None => Ok(()),
+                Some(owner) => Err(format!("vCPU {vcpu} takes lock {lock} that vCPU {owner} holds")),
+            },
+            TraceEvent::LockReleased { vcpu, lock } => match self.owners[lock as usize].take() {
+                Some(owner) if owner == vcpu => Ok(()),
+                owner => Err(format!("vCPU {vcpu} releases lock {lock} of {owner:?}")),
+            },
+            TraceEvent::IpiSent { to, kind, .. } => self.ipi_sent(to, kind),
+            TraceEvent::IpiHandled { vcpu, kind } => self.ipi_handled(vcpu, kind),
+            TraceEvent::Accelerated { vcpu, .. } => {
+                if !self.accelerated.insert(vcpu) {
+                    return Err(format!("vCPU {vcpu} is accelerated twice without a return"));
+                }
+                Ok(())
+            }
+            TraceEvent::ReturnedToNormalPool { vcpu, .. } => {
+                if !self.accelerated.remove(&vcpu) {
+                    return Err(format!("vCPU {vcpu} returns from a micro pool it wasn't in"));
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn running(&mut self, vcpu: u32, pcpu: u32, micro: bool) -> Result<(), String> {
+        if let Some(other) = self.on[vcpu as usize].replace(pcpu) {
+            return Err(format!("vCPU {vcpu} runs on pCPU {pcpu} and on pCPU {other}"));
+        }
+        if let Some(other) = self.runs[pcpu as usize].replace(vcpu) {
+            return Err(format!("pCPU {pcpu} runs vCPU {vcpu} and vCPU {other}"));
+        }
+        if micro != self.accelerated.contains(&vcpu) {
+            return Err(format!(
+                "vCPU {vcpu} runs on pCPU {pcpu} (micro: {micro}) though accelerated is {}",
+                !micro
+            ));
+        }
+        if micro {
+            self.micro.insert(vcpu);
+        }
+        Ok(())
+    }
+
+    fn ipi_sent(&mut self, to: u32, kind: IpiKind) -> Result<(), String> {
+        if let Some(index) = index_of(kind) {
+            self.pending[to as usize][index] += 1;
+        }
+        Ok(())
+    }
+
+    fn ipi_handled(&mut self, vcpu: u32, kind: IpiKind) -> Result<(), String> {
+        let Some(index) = index_of(kind) else { return Ok(()) };
+        let pending = &mut self.pending[vcpu as usize][index];
+        if *pending != 1 {
+            return Err(format!("vCPU {vcpu} handles one {kind:?} IPI of {pending} pending ones"));
+        }
+        *pending = 0;
+        Ok(())
+    }
+
+    /// Slower properties, once a simulated millisecond.
+    pub fn check_host(&self, machine: &Machine, is_micro: impl Fn(u32) -> bool) -> Result<(), String> {
+        let now_ns = machine.now_ns;
+        for (index, vcpu) in machine.vcpus.iter().enumerate() {
+            if vcpu.state != VcpuState::Runnable {
+                continue;
+            }
+            let waited_ns = now_ns - vcpu.since_ns;
+            if waited_ns > STARVATION_NS {
+                return Err(format!("vCPU {index} starves: runnable for {waited_ns} ns"));
+            }
+            let idle = (0..machine.pcpus.len() as u32).find(|&pcpu| {
+                machine.is_idle(pcpu)
+                    && !is_micro(pcpu)
+                    && machine.allows(index as u32, pcpu)
+                    && now_ns - machine.pcpus[pcpu as usize].since_ns > IDLE_BESIDE_WORK_NS
+            });
+            if let Some(pcpu) = idle
+                && waited_ns > IDLE_BESIDE_WORK_NS
+            {
+                return Err(format!("pCPU {pcpu} idles while vCPU {index} waits for {waited_ns} ns"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn index_of(kind: IpiKind) -> Option<usize> {
+    match kind {
+        IpiKind::Reschedule => Some(0),
+        IpiKind::CallFunction => Some(1),
+        IpiKind::LockKick => None,
+    }
+}
+
+impl Simulation<'_> {
+    /// Hands the events of this instant to the sink and to the checker.
+    pub(crate) fn flush_trace(&mut self) -> Result<(), SimError> {
+        let time_ns = self.machine.now_ns;
+        let mut events = std::mem::take(&mut self.machine.trace);
+        for event in &events {
+            if self.sink_wants {
+                self.sink.event(time_ns, event);
+            }
+            if let Some(checker) = &mut self.checker {
+                checker.observe(event).map_err(|what| SimError::Check { time_ns, what })?;
+            }
+        }
+        events.clear();
+        self.machine.trace = events;
+        Ok(())
+    }
+
+    pub(crate) fn check_now(&self) -> Result<(), SimError> {
+        let Some(checker) = &self.checker else { return Ok(()) };
+        checker
+            .check_host(&self.machine, |pcpu| self.scheduler.is_micro(pcpu))
+            .map_err(|what| SimError::Check { time_ns: self.machine.now_ns, what })
+    }
+
+    /// At the end: does the time add up?
+    pub(crate) fn final_checks(&mut self) -> Result<(), SimError> {
+        if self.checker.is_none() {
+            return Ok(());
+        }
+        self.flush_trace()?;
+        let now_ns = self.machine.now_ns;
+        let idle_ns: u64 = self.machine.pcpus.iter().map(|pcpu| pcpu.idle_ns).sum();
+        let sum_ns = self.guest_ns + self.overhead_ns + idle_ns;
+        let elapsed_ns = (now_ns - self.measured_since_ns) * self.machine.pcpus.len() as u64;
+        if sum_ns != elapsed_ns {
+            let what = format!(
+                "time doesn't add up: guest {} + overhead {} + idle {idle_ns} = {sum_ns}, elapsed x pCPUs = {elapsed_ns}",
+                self.guest_ns, self.overhead_ns
+            );
+            return Err(SimError::Check { time_ns: now_ns, what });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,593 @@
+//! The engine: the clock, the event loop, and vCPUs getting on and off pCPUs.
+//!
+//! Each pCPU has one pending event: the earliest of its vCPU's next step, the end of the slice, and the guest's tick.
+//! Everything else (host ticks, sleeping threads, NICs, host-wide timers) has a slot of its own in the same queue.
+
+use crate::SimError;
+use crate::check::Checker;
+use crate::config::{CostModel, PleConfig, SimulationConfig};
+use crate::guest::text::{self, Text};
+use crate::guest::{Act, Barrier, Frame, GuestVcpu, Lock, Queue, Thread, pending};
+use crate::guest::{network::Nic, program::Op};
+use crate::machine::{Machine, NONE, VcpuState};
+use crate::measure::VmCounters;
+use crate::random::{Random, Sampler};
+use crate::report::{Histogram, RunReport};
+use crate::scheduler::{Scheduler, YieldAnswer};
+use crate::timeline::Timeline;
+use crate::trace_event::{GuestClass, PcpuId, StopReason, TraceEvent, TraceNames, TraceSink, VcpuId};
+use microslice_policy::YieldCause;
+
+const PROGRESS_NS: u64 = 1_000_000;
+/// Reading a cache line that another pCPU has just written.
+pub const CACHE_LINE_NS: u64 = 100;
+
+/// What a guest kernel does with time, from its configuration.
+pub struct KernelTimes {
+    pub tick_ns: u64,
+    pub thread_slice_ns: u64,
+    /// Wall time of spinning, exits included, before a paravirtual waiter halts.
+    pub pv_spin_ns: u64,
+    pub call_function_ns: u64,
+    pub reschedule_ns: u64,
+    pub tick_handler_ns: u64,
+    pub switch_ns: u64,
+    pub pv_tlb_flush: bool,
+    pub pv_ipi_yield: bool,
+}
+
+pub struct Vm {
+    pub first_vcpu: u32,
+    pub vcpus: u32,
+    pub text: usize,
+    pub kernel: KernelTimes,
+    /// Lock of each vCPU's runqueue, the first of them.
+    pub runqueue_lock: u32,
+    /// Ready threads in all queues.
+    pub ready_threads: u32,
+    pub nic: Option<Nic>,
+    pub first_thread: u32,
+    pub threads: u32,
+}
+
+pub struct Workload {
+    pub vm: u32,
+    pub ops: Vec<Op>,
+    pub shared_address_space: bool,
+    pub cache_permille: u32,
+    pub units_done: u64,
+}
+
+/// Numbers of the timeline's slots.
+pub struct Slots {
+    pub pcpus: u32,
+    pub ticks: u32,
+    pub threads: u32,
+    pub nics: u32,
+    pub host_timer: u32,
+    pub progress: u32,
+    pub warmup: u32,
+    pub count: u32,
+}
+
+impl Slots {
+    pub fn new(pcpus: usize, threads: usize, vms: usize) -> Self {
+        let (pcpus, threads, vms) = (pcpus as u32, threads as u32, vms as u32);
+        let nics = 2 * pcpus + threads;
+        let host_timer = nics + vms;
+        Self {
+            pcpus: 0,
+            ticks: pcpus,
+            threads: 2 * pcpus,
+            nics,
+            host_timer,
+            progress: host_timer + 1,
+            warmup: host_timer + 2,
+            count: host_timer + 3,
+        }
+    }
+}
+
+pub struct Simulation<'a> {
+    pub(crate) config: &'a SimulationConfig,
+    pub(crate) sink: &'a mut dyn TraceSink,
+    pub(crate) sink_wants: bool,
+    pub(crate) checker: Option<Checker>,
+    pub(crate) names: TraceNames,
+    pub(crate) timeline: Timeline,
+    pub(crate) slots: Slots,
+    pub(crate) machine: Machine,
+    pub(crate) scheduler: Box<dyn Scheduler>,
+    pub(crate) costs: CostModel,
+    pub(crate) ple: PleConfig,
+    pub(crate) ple_period_ns: u64,
+    pub(crate) why: Vec<StopReason>,
+    pub(crate) guest: Vec<GuestVcpu>,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) locks: Vec<Lock>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) barriers: Vec<Barrier>,
+    pub(crate) workloads: Vec<Workload>,
+    pub(crate) vms: Vec<Vm>,
+    pub(crate) texts: Vec<Text>,
+    pub(crate) samplers: Vec<Sampler>,
+    pub(crate) random: Random,
+    // Measurements.
+    pub(crate) events: u64,
+    pub(crate) batched_exits: u64,
+    pub(crate) measured_since_ns: u64,
+    pub(crate) counters: Vec<VmCounters>,
+    pub(crate) wait_to_run: Histogram,
+    pub(crate) guest_ns: u64,
+    pub(crate) overhead_ns: u64,
+}
+
+impl Simulation<'_> {
+    pub fn run(&mut self) -> Result<RunReport, SimError> {
+        if self.sink_wants {
+            self.sink.begin(&self.names);
+        }
+        let end_ns = self.config.warmup_ns + self.config.duration_ns;
+        self.boot();
+        while let Some((time_ns, slot)) = self.timeline.peek() {
+            if time_ns > end_ns {
+                break;
+            }
+            self.machine.now_ns = time_ns;
+            self.events += 1;
+            if slot < self.slots.ticks {
+                self.pcpu_event(slot);
+            } else {
+                self.rare_event(slot)?;
+            }
+            self.settle();
+            if self.machine.tracing {
+                self.flush_trace()?;
+            }
+        }
+        self.machine.now_ns = end_ns;
+        self.finish_accounts();
+        self.final_checks()?;
+        Ok(self.report())
+    }
+
+    fn boot(&mut self) {
+        let slots = self.slots.count;
+        self.timeline.set(self.slots.progress, PROGRESS_NS);
+        self.timeline.set(self.slots.warmup, self.config.warmup_ns);
+        let first = self.scheduler.timer(&mut self.machine);
+        if first != u64::MAX {
+            self.timeline.set(self.slots.host_timer, first);
+        }
+        let (tick_ns, pcpus) = (self.scheduler.tick_ns(), self.machine.pcpus.len() as u64);
+        for pcpu in 0..pcpus {
+            self.timeline.set(self.slots.ticks + pcpu as u32, tick_ns + tick_ns * pcpu / pcpus);
+        }
+        for vm in 0..self.vms.len() {
+            self.start_nic(vm);
+            let vm = &self.vms[vm];
+            for vcpu in vm.first_vcpu..vm.first_vcpu + vm.vcpus {
+                // Ticks of a guest's vCPUs are spread, as they are by boot order.
+                let offset = vm.kernel.tick_ns * u64::from(vcpu - vm.first_vcpu) / u64::from(vm.vcpus);
+                self.guest[vcpu as usize].next_tick_ns = vm.kernel.tick_ns + offset;
+            }
+        }
+        for vcpu in 0..self.guest.len() as u32 {
+            if !self.guest[vcpu as usize].queue.is_empty() {
+                self.wake_vcpu(vcpu);
+            }
+        }
+        self.settle();
+        debug_assert!(slots > 0);
+    }
+
+    /// Schedules pCPUs until none asks for it.
+    #[inline]
+    fn settle(&mut self) {
+        while let Some(pcpu) = self.machine.next_schedule() {
+            self.schedule(pcpu);
+        }
+        while let Some(pcpu) = self.machine.unbatch.pop() {
+            let vcpu = self.machine.pcpus[pcpu as usize].current;
+            if vcpu != NONE && self.guest[vcpu as usize].ple_batch_until_ns > self.machine.now_ns {
+                self.sync(vcpu);
+                self.guest[vcpu as usize].ple_batch_until_ns = 0;
+                self.arm(pcpu);
+            }
+        }
+    }
+
+    fn rare_event(&mut self, slot: u32) -> Result<(), SimError> {
+        let now_ns = self.machine.now_ns;
+        let slots = &self.slots;
+        if slot < slots.threads {
+            let pcpu = slot - slots.ticks;
+            self.timeline.set(slot, now_ns + self.scheduler.tick_ns());
+            if let Some(vcpu) = self.machine.current(pcpu) {
+                self.sync(vcpu);
+                self.note_position(vcpu);
+            }
+            self.scheduler.tick(&mut self.machine, pcpu);
+        } else if slot < slots.nics {
+            self.timeline.cancel(slot);
+            self.thread_timer(slot - self.slots.threads);
+        } else if slot < slots.host_timer {
+            self.nic_event((slot - self.slots.nics) as usize);
+        } else if slot == slots.host_timer {
+            let next = self.scheduler.timer(&mut self.machine);
+            if next == u64::MAX { self.timeline.cancel(slot) } else { self.timeline.set(slot, next) }
+        } else if slot == slots.progress {
+            self.timeline.set(slot, now_ns + PROGRESS_NS);
+            self.find_deadlock()?;
+            self.check_now()?;
+            let end_ns = self.config.warmup_ns + self.config.duration_ns;
+            if !self.sink.progress(now_ns, end_ns) {
+                return Err(SimError::Stopped { time_ns: now_ns });
+            }
+        } else {
+            self.timeline.cancel(slot);
+            self.begin_measuring();
+        }
+        Ok(())
+    }
+
+    fn pcpu_event(&mut self, pcpu: PcpuId) {
+        let vcpu = self.machine.pcpus[pcpu as usize].current;
+        debug_assert_ne!(vcpu, NONE);
+        self.sync(vcpu);
+        let now_ns = self.machine.now_ns;
+        let guest = &mut self.guest[vcpu as usize];
+        if guest.next_tick_ns <= now_ns {
+            self.raise_tick(vcpu);
+        }
+        if self.machine.pcpus[pcpu as usize].slice_end_ns <= now_ns {
+            self.why[pcpu as usize] = StopReason::SliceExpired;
+            self.machine.request_schedule(pcpu);
+            return;
+        }
+        let guest = &self.guest[vcpu as usize];
+        let frame = guest.frame();
+        if guest.overhead_ns == 0 {
+            match frame.act {
+                Act::Timed if frame.left_ns == 0 => self.finish(vcpu),
+                Act::SpinLock if guest.pv_spin_left_ns == 0 => self.halt_in_lock(vcpu),
+                Act::SpinLock | Act::SpinAcks
+                    if guest.ple_phase_ns == self.ple.window_ns && guest.ple_batch_until_ns <= now_ns =>
+                {
+                    self.pause_loop_exit(vcpu, pcpu)
+                }
+                _ => {}
+            }
+        }
+        self.arm(pcpu);
+    }
+
+    fn pause_loop_exit(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
+        self.note_position(vcpu);
+        match self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Ple) {
+            YieldAnswer::Yield => {
+                self.why[pcpu as usize] = StopReason::Ple;
+                self.machine.request_schedule(pcpu);
+            }
+            YieldAnswer::KeepSpinning { until_ns } => {
+                self.guest[vcpu as usize].ple_batch_until_ns = until_ns;
+            }
+        }
+    }
+
+    /// Lets guest time pass on a running vCPU until now.
+    #[inline]
+    pub(crate) fn sync(&mut self, vcpu: VcpuId) {
+        let now_ns = self.machine.now_ns;
+        let guest = &mut self.guest[vcpu as usize];
+        let mut elapsed = now_ns - guest.synced_ns;
+        guest.synced_ns = now_ns;
+        if guest.overhead_ns > 0 {
+            let overhead = elapsed.min(guest.overhead_ns);
+            guest.overhead_ns -= overhead;
+            self.overhead_ns += overhead;
+            elapsed -= overhead;
+        }
+        if elapsed == 0 {
+            return;
+        }
+        let refill_ns = guest.refill_ns;
+        let frame = guest.frame_mut();
+        match frame.act {
+            Act::Timed if refill_ns > 0 && frame.symbol == text::USER => {
+                // Cold caches: half speed until the refill is paid.
+                let slow = refill_ns.min(frame.left_ns);
+                let (progress, paid) = if elapsed < 2 * slow {
+                    (elapsed / 2, elapsed - elapsed / 2)
+                } else {
+                    (elapsed - slow, slow)
+                };
+                frame.left_ns -= progress.min(frame.left_ns);
+                guest.refill_ns = refill_ns - paid;
+                self.guest_ns += elapsed;
+            }
+            Act::Timed => {
+                frame.left_ns = frame.left_ns.saturating_sub(elapsed);
+                self.guest_ns += elapsed;
+            }
+            Act::SpinLock | Act::SpinAcks => self.spin(vcpu, elapsed),
+            _ => self.guest_ns += elapsed,
+        }
+    }
+
+    /// Spinning: windows and exits alternate.
+    #[inline]
+    fn spin(&mut self, vcpu: VcpuId, elapsed_ns: u64) {
+        let guest = &mut self.guest[vcpu as usize];
+        let counters = &mut self.counters[self.machine.vcpus[vcpu as usize].vm as usize];
+        let mut exits_ns = 0;
+        let acks = guest.frame().act == Act::SpinAcks;
+        guest.pv_spin_left_ns = guest.pv_spin_left_ns.saturating_sub(elapsed_ns);
+        if self.ple.enabled {
+            let (period, window) = (self.ple_period_ns, self.ple.window_ns);
+            let phase = guest.ple_phase_ns;
+            let to = phase + elapsed_ns;
+            let exits = (to + period - window) / period - (phase + period - window) / period;
+            guest.ple_phase_ns = to % period;
+            // Time inside exits: whole ones, and what of the present one has passed.
+            let exit_part =
+                |at: u64| (at / period) * (period - window) + (at % period).saturating_sub(window);
+            exits_ns = exit_part(to) - exit_part(phase);
+            if acks {
+                counters.yields.ipi += exits
+            } else {
+                counters.yields.ple += exits
+            }
+            self.batched_exits += exits.saturating_sub(1);
+            if self.machine.tracing && exits > 0 {
+                self.machine.emit(TraceEvent::PauseLoopExits { vcpu, count: exits });
+            }
+        }
+        counters.spin_ns += elapsed_ns - exits_ns;
+        if acks {
+            counters.shootdown_spin_ns += elapsed_ns - exits_ns;
+        }
+        self.overhead_ns += exits_ns;
+        self.guest_ns += elapsed_ns - exits_ns;
+    }
+
+    /// Sets the time of a pCPU's next event. Its vCPU is synced.
+    pub(crate) fn arm(&mut self, pcpu: PcpuId) {
+        let machine = &self.machine;
+        let vcpu = machine.pcpus[pcpu as usize].current;
+        if vcpu == NONE {
+            return self.timeline.cancel(pcpu);
+        }
+        let now_ns = machine.now_ns;
+        let guest = &self.guest[vcpu as usize];
+        let frame = guest.frame();
+        let start_ns = now_ns + guest.overhead_ns;
+        let step_ns = match frame.act {
+            Act::Timed if frame.symbol == text::USER => {
+                start_ns + frame.left_ns + guest.refill_ns.min(frame.left_ns)
+            }
+            Act::Timed => start_ns + frame.left_ns,
+            Act::SpinLock => {
+                self.next_exit(guest, start_ns).min(start_ns.saturating_add(guest.pv_spin_left_ns))
+            }
+            Act::SpinAcks => self.next_exit(guest, start_ns),
+            _ => u64::MAX,
+        };
+        let tick_ns = guest.next_tick_ns.max(now_ns);
+        let slice_end_ns = machine.pcpus[pcpu as usize].slice_end_ns.max(now_ns);
+        self.timeline.set(pcpu, step_ns.min(tick_ns).min(slice_end_ns));
+    }
+
+    /// When the next pause-loop exit happens that must be asked about.
+    #[inline]
+    fn next_exit(&self, guest: &GuestVcpu, start_ns: u64) -> u64 {
+        if !self.ple.enabled {
+            return u64::MAX;
+        }
+        let (period, window, phase) = (self.ple_period_ns, self.ple.window_ns, guest.ple_phase_ns);
+        let to_next = if phase < window { window - phase } else { period - phase + window };
+        let first_ns = start_ns + to_next;
+        let until_ns = guest.ple_batch_until_ns;
+        if until_ns <= first_ns {
+            return first_ns;
+        }
+        if until_ns == u64::MAX {
+            return u64::MAX;
+        }
+        first_ns + (until_ns - first_ns).div_ceil(period) * period
+    }
+
+    /// Re-arms a vCPU's pCPU after its frame was changed from outside. The vCPU was synced before the change.
+    pub(crate) fn retime(&mut self, vcpu: VcpuId) {
+        if self.machine.vcpus[vcpu as usize].state == VcpuState::Running {
+            self.arm(self.machine.vcpus[vcpu as usize].pcpu);
+        }
+    }
+
+    pub(crate) fn is_running(&self, vcpu: VcpuId) -> bool {
+        self.machine.vcpus[vcpu as usize].state == VcpuState::Running
+    }
+
+    /// Tells the host what it could see of a vCPU now: the class of its instruction pointer, and its interrupt flag.
+    pub(crate) fn note_position(&mut self, vcpu: VcpuId) {
+        let guest = &self.guest[vcpu as usize];
+        let host = &mut self.machine.vcpus[vcpu as usize];
+        let text = &self.texts[self.vms[host.vm as usize].text];
+        host.class = text.classes[guest.frame().symbol as usize];
+        host.interrupts_enabled = guest.depth == 0 && !guest.frames[0].irqs_off;
+        host.interrupt_pending = guest.pending & !pending::TICK != 0;
+    }
+
+    fn schedule(&mut self, pcpu: PcpuId) {
+        let current = self.machine.pcpus[pcpu as usize].current;
+        let reason = std::mem::replace(&mut self.why[pcpu as usize], StopReason::Preempted);
+        let stopped = (current != NONE).then_some((current, reason));
+        if current != NONE {
+            self.sync(current);
+            self.note_position(current);
+        }
+        let pick = self.scheduler.schedule(&mut self.machine, pcpu, stopped);
+        if let Some(pick) = pick {
+            self.machine.pcpus[pcpu as usize].slice_end_ns = pick.slice_end_ns;
+            if pick.vcpu == current {
+                self.guest[current as usize].ple_batch_until_ns = 0;
+                return self.arm(pcpu);
+            }
+        }
+        if current != NONE {
+            self.stop(current, pcpu, reason);
+        } else {
+            let now_ns = self.machine.now_ns;
+            let host = &mut self.machine.pcpus[pcpu as usize];
+            host.idle_ns += now_ns - host.since_ns;
+            host.since_ns = now_ns;
+        }
+        match pick {
+            Some(pick) => self.start(pick.vcpu, pcpu),
+            None => {
+                self.machine.pcpus[pcpu as usize].current = NONE;
+                self.timeline.cancel(pcpu);
+            }
+        }
+    }
+
+    fn stop(&mut self, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
+        let now_ns = self.machine.now_ns;
+        let host = &mut self.machine.vcpus[vcpu as usize];
+        let class: GuestClass = host.class.into();
+        let counters = &mut self.counters[host.vm as usize];
+        counters.run_ns += now_ns - host.since_ns.max(self.measured_since_ns);
+        counters.context_switches += 1;
+        if host.state == VcpuState::Running {
+            host.state = VcpuState::Runnable;
+            host.yielded = matches!(reason, StopReason::Ple | StopReason::IpiWait);
+            host.preempted = !host.yielded;
+            if host.preempted {
+                *counters.preemptions_by_class.entry(class).or_default() += 1;
+            }
+        }
+        host.since_ns = now_ns;
+        let on = &mut self.machine.pcpus[pcpu as usize];
+        on.busy_ns += now_ns - on.since_ns;
+        on.since_ns = now_ns;
+        on.current = NONE;
+        let guest = &mut self.guest[vcpu as usize];
+        guest.left_busy_ns = on.busy_ns;
+        guest.left_pcpu = pcpu;
+        if self.machine.tracing {
+            let symbol = guest.frame().symbol;
+            let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+            let ip = self.texts[self.vms[vm].text].symbols[symbol as usize].address;
+            let symbol = self.symbol_number(vm, symbol);
+            self.machine.emit(TraceEvent::Stopping { vcpu, pcpu, reason, ip, symbol });
+            if self.machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
+                self.machine.emit(TraceEvent::Blocked { vcpu });
+            }
+        }
+    }
+
+    fn start(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
+        let now_ns = self.machine.now_ns;
+        let micro = self.scheduler.is_micro(pcpu);
+        let cold_ns = self.refill_cost(vcpu, pcpu);
+        let host = &mut self.machine.vcpus[vcpu as usize];
+        let waited_ns = now_ns - host.since_ns.max(self.measured_since_ns).min(now_ns);
+        self.counters[host.vm as usize].wait_ns += waited_ns;
+        self.wait_to_run.record(now_ns - host.since_ns);
+        host.state = VcpuState::Running;
+        host.since_ns = now_ns;
+        host.pcpu = pcpu;
+        host.preempted = false;
+        host.yielded = false;
+        let on = &mut self.machine.pcpus[pcpu as usize];
+        on.current = vcpu;
+        on.since_ns = now_ns;
+        let guest = &mut self.guest[vcpu as usize];
+        guest.synced_ns = now_ns;
+        guest.overhead_ns = self.costs.context_switch_ns;
+        guest.refill_ns = (guest.refill_ns + cold_ns).min(self.costs.cache_refill_max_ns);
+        guest.ple_phase_ns = 0;
+        guest.ple_batch_until_ns = 0;
+        if self.machine.tracing {
+            self.machine.emit(TraceEvent::Running { vcpu, pcpu, micro });
+        }
+        if self.guest[vcpu as usize].next_tick_ns <= now_ns {
+            self.raise_tick(vcpu);
+        }
+        self.resume(vcpu);
+        self.arm(pcpu);
+    }
+
+    /// How much colder this vCPU's caches got while it was away.
+    fn refill_cost(&self, vcpu: VcpuId, pcpu: PcpuId) -> u64 {
+        let guest = &self.guest[vcpu as usize];
+        if guest.left_pcpu == NONE || guest.mm == NONE {
+            return 0;
+        }
+        let costs = &self.costs;
+        let sensitive = u64::from(self.workloads[guest.mm as usize].cache_permille);
+        let mut cost_ns = if guest.left_pcpu == pcpu {
+            let others_ns = self.machine.pcpus[pcpu as usize].busy_ns - guest.left_busy_ns;
+            costs.cache_refill_max_ns * others_ns.min(costs.cache_displace_ns)
+                / costs.cache_displace_ns.max(1)
+        } else {
+            costs.cache_refill_max_ns
+        };
+        if self.machine.llc_of(pcpu) != self.machine.llc_of(guest.left_pcpu) {
+            cost_ns += costs.llc_migration_ns;
+        }
+        cost_ns * sensitive / 1000
+    }
+
+    /// A vCPU is on its pCPU again: what changed while it was away?
+    fn resume(&mut self, vcpu: VcpuId) {
+        match self.guest[vcpu as usize].frame().act {
+            Act::Granted => self.take_granted(vcpu),
+            Act::SpinLock => self.look_at_lock_again(vcpu),
+            _ => {}
+        }
+        if self.deliver(vcpu) {
+            return;
+        }
+        let guest = &self.guest[vcpu as usize];
+        if guest.depth > 0 {
+            return;
+        }
+        match guest.frames[0].act {
+            Act::HaltLock => self.spin_again(vcpu),
+            Act::None => self.continue_frame(vcpu),
+            _ => {}
+        }
+    }
+
+    /// The vCPU leaves its pCPU of its own will and waits for an event.
+    pub(crate) fn block(&mut self, vcpu: VcpuId, reason: StopReason) {
+        let host = &mut self.machine.vcpus[vcpu as usize];
+        let pcpu = host.pcpu;
+        self.counters[host.vm as usize].yields.halt += 1;
+        self.note_position(vcpu);
+        self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Hlt);
+        self.machine.vcpus[vcpu as usize].state = VcpuState::Blocked;
+        self.guest[vcpu as usize].overhead_ns += self.costs.exit_ns;
+        self.why[pcpu as usize] = reason;
+        self.machine.request_schedule(pcpu);
+    }
+
+    pub(crate) fn wake_vcpu(&mut self, vcpu: VcpuId) {
+        let host = &mut self.machine.vcpus[vcpu as usize];
+        if host.state != VcpuState::Blocked {
+            return;
+        }
+        host.state = VcpuState::Runnable;
+        host.since_ns = self.machine.now_ns;
+        host.preempted = false;
+        host.yielded = false;
+        self.machine.emit(TraceEvent::Runnable { vcpu });
+        self.scheduler.wake(&mut self.machine, vcpu);
+    }
+
+    pub(crate) fn timed(&mut self, vcpu: VcpuId, then: crate::guest::Then, symbol: u16, left_ns: u64) {
+        let frame = self.guest[vcpu as usize].frame_mut();
+        *frame = Frame { act: Act::Timed, then, symbol, left_ns, ..*frame };
+    }
+}

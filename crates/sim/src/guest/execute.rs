@@ -1,0 +1,257 @@
+//! What a vCPU does next: the end of a timed step, and the operations of a thread's program.
+
+use crate::engine::Simulation;
+use crate::guest::program::Op;
+use crate::guest::{Act, Then, ThreadState, WaitsFor, text};
+use crate::machine::NONE;
+use crate::trace_event::VcpuId;
+
+/// Cost of a wake-up inside the target's runqueue lock: try_to_wake_up to ttwu_do_activate.
+const WAKE_NS: u64 = 700;
+/// Placing a new child: wake_up_new_task.
+const SPAWN_NS: u64 = 1_500;
+
+impl Simulation<'_> {
+    /// The active frame's timed step is over.
+    pub(crate) fn finish(&mut self, vcpu: VcpuId) {
+        let then = self.guest[vcpu as usize].frame().then;
+        match then {
+            Then::NextOp => {}
+            Then::Release => self.release(vcpu),
+            Then::ReleaseSleeping => self.release_sleeping(vcpu),
+            Then::EnqueueThread => self.enqueue_thread(vcpu),
+            Then::EnqueueChild => self.enqueue_child(vcpu),
+            Then::SwitchThread => return self.switch_thread(vcpu),
+            Then::PrepareShootdown => return self.prepare_shootdown(vcpu),
+            Then::SendShootdown => return self.send_shootdown(vcpu),
+            Then::ShootdownDone => self.shootdown_done(vcpu),
+            Then::CallFunctionHandled => self.call_function_handled(vcpu),
+            Then::RescheduleHandled => {}
+            Then::VirqHandled => return self.virq_handled(vcpu),
+            Then::SoftirqDone => return self.softirq_done(vcpu),
+            Then::TimerHandled => {
+                let due = std::mem::take(&mut self.guest[vcpu as usize].timer_wakes);
+                self.guest[vcpu as usize].wakes[1].extend(due);
+            }
+            Then::TickHandled => self.tick_handled(vcpu),
+        }
+        self.continue_frame(vcpu);
+    }
+
+    /// The active frame has nothing under way: its wake-ups first, then what lies below it.
+    pub(crate) fn continue_frame(&mut self, vcpu: VcpuId) {
+        let guest = &mut self.guest[vcpu as usize];
+        let depth = guest.depth as usize;
+        guest.frames[depth].act = Act::None;
+        if !guest.wakes[depth].is_empty() {
+            let thread = guest.wakes[depth].remove(0);
+            return self.start_wake(vcpu, thread);
+        }
+        if depth == 1 {
+            return self.return_from_interrupt(vcpu);
+        }
+        guest.frames[0].irqs_off = false;
+        guest.frames[0].symbol = if guest.thread == NONE { text::IDLE } else { text::USER };
+        if self.deliver(vcpu) {
+            return;
+        }
+        let guest = &mut self.guest[vcpu as usize];
+        if guest.thread == NONE {
+            if guest.queue.is_empty() {
+                self.go_idle(vcpu);
+            } else {
+                self.begin_switch(vcpu);
+            }
+            return;
+        }
+        if guest.need_resched {
+            return self.preempt_thread(vcpu);
+        }
+        let thread = guest.thread;
+        if self.threads[thread as usize].state == ThreadState::Blocked {
+            return self.begin_switch(vcpu);
+        }
+        self.next_op(vcpu, thread);
+    }
+
+    /// Goes on with a thread that was just switched to.
+    pub(crate) fn resume_thread(&mut self, vcpu: VcpuId, thread: u32) {
+        let state = &mut self.threads[thread as usize];
+        let compute_left_ns = std::mem::take(&mut state.compute_left_ns);
+        let granted = std::mem::replace(&mut state.granted, NONE);
+        let hold_ns = state.hold_ns;
+        if granted != NONE {
+            self.hold_sleeping(vcpu, granted, hold_ns);
+        } else if compute_left_ns > 0 {
+            self.timed(vcpu, Then::NextOp, text::USER, compute_left_ns);
+        } else {
+            self.continue_frame(vcpu);
+        }
+    }
+
+    fn next_op(&mut self, vcpu: VcpuId, thread: u32) {
+        loop {
+            let state = &mut self.threads[thread as usize];
+            let workload = &self.workloads[state.workload as usize];
+            if state.pc as usize == workload.ops.len() {
+                state.pc = 0;
+            }
+            let op = workload.ops[state.pc as usize];
+            state.pc += 1;
+            if self.execute(vcpu, thread, op) {
+                return;
+            }
+        }
+    }
+
+    /// Begins an operation. Returns false when it took no time and the thread goes on with the next one.
+    fn execute(&mut self, vcpu: VcpuId, thread: u32, op: Op) -> bool {
+        let state = &mut self.threads[thread as usize];
+        match op {
+            Op::Compute { duration } => {
+                let ns = self.samplers[duration as usize].sample(&mut state.random);
+                self.timed(vcpu, Then::NextOp, text::USER, ns);
+                true
+            }
+            Op::Kernel { duration, symbol } => {
+                let ns = self.samplers[duration as usize].sample(&mut state.random);
+                self.timed(vcpu, Then::NextOp, symbol, ns);
+                true
+            }
+            Op::Lock { first, instances, hold } => {
+                let hold_ns = self.samplers[hold as usize].sample(&mut state.random);
+                let lock = first + if instances > 1 { state.random.below(instances) } else { 0 };
+                if self.locks[lock as usize].kind == crate::config::LockKind::Sleeping {
+                    if !self.acquire_sleeping(vcpu, thread, lock, hold_ns) {
+                        self.begin_switch(vcpu);
+                    }
+                } else {
+                    self.acquire(vcpu, lock, hold_ns, Then::Release, NONE);
+                }
+                true
+            }
+            Op::Shootdown { prepare } => {
+                let ns = self.samplers[prepare as usize].sample(&mut state.random);
+                let vm = state.vm as usize;
+                let symbol = self.texts[self.vms[vm].text].fixed.shootdown_prepare;
+                self.timed(vcpu, Then::PrepareShootdown, symbol, ns);
+                true
+            }
+            Op::Sleep { duration } => {
+                let ns = self.samplers[duration as usize].sample(&mut state.random);
+                self.timeline.set(self.slots.threads + thread, self.machine.now_ns + ns.max(1));
+                self.block_thread(vcpu, thread, WaitsFor::Timer);
+                true
+            }
+            Op::Barrier { barrier } => self.arrive(vcpu, thread, barrier),
+            Op::Send { queue } => self.send_item(vcpu, thread, queue),
+            Op::Receive { queue } => self.receive_item(vcpu, thread, queue),
+            Op::NetworkReceive => self.network_receive(vcpu, thread),
+            Op::Spawn => {
+                let vm = &self.vms[state.vm as usize];
+                let target = vm.first_vcpu + state.random.below(vm.vcpus);
+                let lock = vm.runqueue_lock + target - vm.first_vcpu;
+                self.acquire(vcpu, lock, SPAWN_NS, Then::EnqueueChild, target);
+                true
+            }
+            Op::Progress { units } => {
+                self.workloads[state.workload as usize].units_done += units;
+                false
+            }
+            Op::RepeatBegin { slot } => {
+                state.loops[slot as usize] = 0;
+                false
+            }
+            Op::RepeatEnd { slot, count, body } => {
+                let done = &mut state.loops[slot as usize];
+                *done += 1;
+                if *done < count {
+                    state.pc = body;
+                }
+                false
+            }
+            Op::Sometimes { permille, end } => {
+                if state.random.below(1000) >= permille {
+                    state.pc = end;
+                }
+                false
+            }
+            Op::YieldThread => {
+                if self.guest[vcpu as usize].queue.is_empty() {
+                    return false;
+                }
+                self.preempt_thread(vcpu);
+                true
+            }
+        }
+    }
+
+    /// Blocks the running thread and switches away from it.
+    pub(crate) fn block_thread(&mut self, vcpu: VcpuId, thread: u32, waits_for: WaitsFor) {
+        let state = &mut self.threads[thread as usize];
+        state.state = ThreadState::Blocked;
+        state.waits_for = waits_for;
+        self.begin_switch(vcpu);
+    }
+
+    fn arrive(&mut self, vcpu: VcpuId, thread: u32, barrier: u32) -> bool {
+        let state = &mut self.barriers[barrier as usize];
+        if state.waiting.len() + 1 < state.count {
+            state.waiting.push(thread);
+            self.block_thread(vcpu, thread, WaitsFor::Barrier(barrier));
+            return true;
+        }
+        let waiting = std::mem::take(&mut state.waiting);
+        self.wake_then_go_on(vcpu, waiting)
+    }
+
+    fn send_item(&mut self, vcpu: VcpuId, thread: u32, queue: u32) -> bool {
+        let state = &mut self.queues[queue as usize];
+        if let Some(receiver) = state.receivers.pop_front() {
+            return self.wake_then_go_on(vcpu, vec![receiver]);
+        }
+        if state.items < state.capacity {
+            state.items += 1;
+            return false;
+        }
+        state.senders.push_back(thread);
+        self.block_thread(vcpu, thread, WaitsFor::Room(queue));
+        true
+    }
+
+    fn receive_item(&mut self, vcpu: VcpuId, thread: u32, queue: u32) -> bool {
+        let state = &mut self.queues[queue as usize];
+        if let Some(sender) = state.senders.pop_front() {
+            // The waiting sender's item takes the place of the one received.
+            return self.wake_then_go_on(vcpu, vec![sender]);
+        }
+        if state.items > 0 {
+            state.items -= 1;
+            return false;
+        }
+        state.receivers.push_back(thread);
+        self.block_thread(vcpu, thread, WaitsFor::Item(queue));
+        true
+    }
+
+    /// Wakes threads on behalf of the running one; it goes on with its program when all are awake.
+    fn wake_then_go_on(&mut self, vcpu: VcpuId, threads: Vec<u32>) -> bool {
+        if threads.is_empty() {
+            return false;
+        }
+        self.guest[vcpu as usize].wakes[0].extend(threads);
+        self.continue_frame(vcpu);
+        true
+    }
+
+    /// Takes the runqueue lock of the vCPU that `thread` will run on.
+    fn start_wake(&mut self, vcpu: VcpuId, thread: u32) {
+        let target = self.place(thread);
+        let vm = &self.vms[self.threads[thread as usize].vm as usize];
+        let lock = vm.runqueue_lock + target - vm.first_vcpu;
+        self.threads[thread as usize].vcpu = target;
+        // The reschedule IPI is sent with the lock held (paper, section 3.1).
+        let send_ns = if target == vcpu { 0 } else { self.costs.ipi_send_ns };
+        self.acquire(vcpu, lock, WAKE_NS + send_ns, Then::EnqueueThread, thread);
+    }
+}

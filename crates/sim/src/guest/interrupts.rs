@@ -1,0 +1,237 @@
+//! Interrupts between vCPUs, and what waits for them: reschedule IPIs, call-function IPIs, TLB shootdowns.
+
+use crate::engine::{CACHE_LINE_NS, Simulation};
+use crate::guest::{Act, Frame, Then, ThreadState, pending, text};
+use crate::machine::{NONE, VcpuState};
+use crate::trace_event::{IpiKind, StopReason, TraceEvent, VcpuId};
+use microslice_policy::{InterruptKind, YieldCause};
+
+/// Timer interrupt that wakes a sleeping thread: hrtimer_interrupt, or a block device's completion.
+const TIMER_HANDLER_NS: u64 = 2_000;
+
+impl Simulation<'_> {
+    pub(crate) fn count_ipi(&mut self, from: VcpuId, to: VcpuId, kind: IpiKind) {
+        let vm = self.machine.vcpus[from as usize].vm as usize;
+        if kind != IpiKind::LockKick {
+            self.counters[vm].ipis_sent += 1;
+        }
+        self.machine.emit(TraceEvent::IpiSent { from, to, kind });
+    }
+
+    pub(crate) fn send_ipi(&mut self, from: VcpuId, to: VcpuId, kind: IpiKind) {
+        let (bit, meaning) = match kind {
+            IpiKind::Reschedule => (pending::RESCHEDULE, InterruptKind::IpiReschedule),
+            IpiKind::CallFunction => (pending::CALL_FUNCTION, InterruptKind::IpiCallFunction),
+            IpiKind::LockKick => unreachable!("a kick wakes a vCPU, it interrupts nobody"),
+        };
+        // Interrupts of one kind merge while pending, as bits of the local APIC do.
+        if self.guest[to as usize].pending & bit == 0 {
+            self.count_ipi(from, to, kind);
+        }
+        self.send_interrupt(to, bit, meaning);
+    }
+
+    pub(crate) fn send_interrupt(&mut self, vcpu: VcpuId, bit: u8, kind: InterruptKind) {
+        let guest = &mut self.guest[vcpu as usize];
+        guest.pending |= bit;
+        let deaf = guest.frames[0].act == Act::HaltLock && guest.frames[0].irqs_off || guest.depth > 0;
+        match self.machine.vcpus[vcpu as usize].state {
+            VcpuState::Running => {
+                self.sync(vcpu);
+                if self.deliver(vcpu) {
+                    self.retime(vcpu);
+                }
+            }
+            VcpuState::Blocked if deaf => {}
+            _ => {
+                self.machine.vcpus[vcpu as usize].interrupt_pending = true;
+                self.scheduler.interrupt(&mut self.machine, vcpu, kind);
+                self.wake_vcpu(vcpu);
+            }
+        }
+    }
+
+    /// Begins the handler of a pending interrupt, if the running vCPU may be interrupted now.
+    pub(crate) fn deliver(&mut self, vcpu: VcpuId) -> bool {
+        let guest = &self.guest[vcpu as usize];
+        if guest.pending == 0 || guest.depth > 0 || guest.frames[0].irqs_off {
+            return false;
+        }
+        // Blocked at this very instant: it is woken, and delivers when it runs.
+        if self.machine.vcpus[vcpu as usize].state != VcpuState::Running {
+            return false;
+        }
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let kernel = &self.vms[vm].kernel;
+        let fixed = &self.texts[self.vms[vm].text].fixed;
+        let waiting = guest.pending;
+        let (bit, then, symbol, handler_ns) = if waiting & pending::CALL_FUNCTION != 0 {
+            (
+                pending::CALL_FUNCTION,
+                Then::CallFunctionHandled,
+                fixed.call_function_handler,
+                kernel.call_function_ns,
+            )
+        } else if waiting & pending::RESCHEDULE != 0 {
+            (pending::RESCHEDULE, Then::RescheduleHandled, fixed.reschedule_handler, kernel.reschedule_ns)
+        } else if waiting & pending::VIRQ != 0 {
+            let nic = self.vms[vm].nic.as_ref().expect("only a NIC raises virqs");
+            (pending::VIRQ, Then::VirqHandled, fixed.virq_handler, nic.irq_handler_ns())
+        } else if waiting & pending::TIMER != 0 {
+            (pending::TIMER, Then::TimerHandled, fixed.timer_handler, TIMER_HANDLER_NS)
+        } else {
+            (pending::TICK, Then::TickHandled, fixed.tick_handler, kernel.tick_handler_ns)
+        };
+        if self.guest[vcpu as usize].frames[0].spins() {
+            self.leave_spin(vcpu);
+        }
+        let left_ns = self.costs.ipi_delivery_ns + handler_ns;
+        let guest = &mut self.guest[vcpu as usize];
+        guest.pending &= !bit;
+        guest.depth = 1;
+        guest.frames[1] = Frame { act: Act::Timed, then, symbol, irqs_off: true, left_ns, ..Frame::EMPTY };
+        match bit {
+            pending::CALL_FUNCTION => {
+                self.machine.emit(TraceEvent::IpiHandled { vcpu, kind: IpiKind::CallFunction });
+                self.counters[vm].ipis_handled += 1;
+            }
+            pending::RESCHEDULE => {
+                self.machine.emit(TraceEvent::IpiHandled { vcpu, kind: IpiKind::Reschedule });
+                self.counters[vm].ipis_handled += 1;
+            }
+            pending::VIRQ => self.virq_delivered(vcpu),
+            _ => {}
+        }
+        true
+    }
+
+    pub(crate) fn return_from_interrupt(&mut self, vcpu: VcpuId) {
+        self.guest[vcpu as usize].depth = 0;
+        if self.deliver(vcpu) {
+            return;
+        }
+        let guest = &mut self.guest[vcpu as usize];
+        match guest.frames[0].act {
+            Act::None => self.continue_frame(vcpu),
+            Act::HaltLock => self.spin_again(vcpu),
+            Act::Granted => self.take_granted(vcpu),
+            Act::SpinLock => self.look_at_lock_again(vcpu),
+            Act::Timed
+                if guest.need_resched && guest.thread != NONE && guest.frames[0].symbol == text::USER =>
+            {
+                debug_assert_eq!(self.threads[guest.thread as usize].state, ThreadState::Running);
+                self.preempt_thread(vcpu);
+            }
+            _ => {}
+        }
+    }
+
+    /// flush_tlb_mm_range found that others may hold the address space: who?
+    pub(crate) fn prepare_shootdown(&mut self, vcpu: VcpuId) {
+        let now_ns = self.machine.now_ns;
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let targets = self.shootdown_targets(vcpu, vm).len() as u64;
+        if targets == 0 {
+            return self.continue_frame(vcpu);
+        }
+        let symbol = self.texts[self.vms[vm].text].fixed.shootdown_wait;
+        self.timed(vcpu, Then::SendShootdown, symbol, targets * self.costs.ipi_send_ns);
+        self.guest[vcpu as usize].frames[0].since_ns = now_ns;
+    }
+
+    fn shootdown_targets(&self, vcpu: VcpuId, vm: usize) -> Vec<VcpuId> {
+        let mm = self.guest[vcpu as usize].mm;
+        let (first, count) = (self.vms[vm].first_vcpu, self.vms[vm].vcpus);
+        let skip_preempted = self.vms[vm].kernel.pv_tlb_flush;
+        (first..first + count)
+            .filter(|&other| other != vcpu && self.guest[other as usize].mm == mm)
+            .filter(|&other| {
+                // PV TLB flush: who is off its pCPU flushes when it gets back on.
+                !(skip_preempted && self.machine.vcpus[other as usize].state == VcpuState::Runnable)
+            })
+            .collect()
+    }
+
+    pub(crate) fn send_shootdown(&mut self, vcpu: VcpuId) {
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let targets = self.shootdown_targets(vcpu, vm);
+        self.machine.emit(TraceEvent::ShootdownBegan { vcpu, targets: targets.len() as u32 });
+        self.guest[vcpu as usize].acks_left = targets.len() as u32;
+        let guest = &mut self.guest[vcpu as usize];
+        guest.frames[0].act = Act::SpinAcks;
+        guest.ple_phase_ns = 0;
+        guest.ple_batch_until_ns = 0;
+        if targets.is_empty() {
+            self.shootdown_done(vcpu);
+            return self.continue_frame(vcpu);
+        }
+        let mut preempted = false;
+        for target in targets {
+            self.guest[target as usize].shootdowns.push(vcpu);
+            preempted |= self.machine.vcpus[target as usize].state == VcpuState::Runnable;
+            self.send_ipi(vcpu, target, IpiKind::CallFunction);
+        }
+        if preempted && self.vms[vm].kernel.pv_ipi_yield {
+            self.yield_to_ipi_targets(vcpu);
+        }
+    }
+
+    /// The PV kernel sees that a target doesn't run, and yields by hypercall.
+    fn yield_to_ipi_targets(&mut self, vcpu: VcpuId) {
+        let host = &self.machine.vcpus[vcpu as usize];
+        let pcpu = host.pcpu;
+        self.counters[host.vm as usize].yields.ipi += 1;
+        self.guest[vcpu as usize].overhead_ns += self.costs.exit_ns;
+        self.note_position(vcpu);
+        let answer = self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::IpiWait);
+        if answer == crate::scheduler::YieldAnswer::Yield {
+            self.why[pcpu as usize] = StopReason::IpiWait;
+            self.machine.request_schedule(pcpu);
+        }
+    }
+
+    pub(crate) fn call_function_handled(&mut self, vcpu: VcpuId) {
+        let mut initiators = std::mem::take(&mut self.guest[vcpu as usize].shootdowns);
+        for &initiator in &initiators {
+            let waiting = &mut self.guest[initiator as usize];
+            waiting.acks_left -= 1;
+            if waiting.acks_left == 0 {
+                self.shootdown_acknowledged(initiator);
+            }
+        }
+        initiators.clear();
+        let guest = &mut self.guest[vcpu as usize];
+        if guest.shootdowns.is_empty() {
+            guest.shootdowns = initiators;
+        }
+        if guest.thread == NONE {
+            // Lazy TLB: an idle vCPU leaves the address space and gets no further IPIs for it.
+            guest.mm = NONE;
+        }
+    }
+
+    fn shootdown_acknowledged(&mut self, initiator: VcpuId) {
+        let running = self.is_running(initiator);
+        if running {
+            self.sync(initiator);
+            if self.guest[initiator as usize].depth == 0 {
+                self.leave_spin(initiator);
+            }
+        }
+        let frame = &mut self.guest[initiator as usize].frames[0];
+        debug_assert_eq!(frame.act, Act::SpinAcks);
+        frame.act = Act::Timed;
+        frame.then = Then::ShootdownDone;
+        frame.left_ns = CACHE_LINE_NS;
+        if running {
+            self.retime(initiator);
+        }
+    }
+
+    pub(crate) fn shootdown_done(&mut self, vcpu: VcpuId) {
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let waited_ns = self.machine.now_ns - self.guest[vcpu as usize].frames[0].since_ns;
+        self.counters[vm].tlb_sync.record(waited_ns);
+        self.machine.emit(TraceEvent::ShootdownEnded { vcpu, waited_ns });
+    }
+}

@@ -1,0 +1,207 @@
+//! Spinlocks of every kind: who waits how, and who gets the lock when it is released.
+//!
+//! | kind | waiters | the lock goes to |
+//! |---|---|---|
+//! | test-and-set | spin | any waiter that runs; if none does, the first that runs again |
+//! | ticket, queued | spin | the first in line, running or not (lock-waiter preemption) |
+//! | PV ticket, PV queued | spin for a while, then halt | the first in line, kicked if it halted |
+
+use crate::config::LockKind;
+use crate::engine::{CACHE_LINE_NS, Simulation};
+use crate::guest::{Act, Then, ThreadState, WaitsFor};
+use crate::machine::NONE;
+use crate::trace_event::{IpiKind, StopReason, TraceEvent, VcpuId};
+
+/// A frame as a lock knows it.
+fn holder(vcpu: VcpuId, depth: u8) -> u32 {
+    vcpu * 2 + u32::from(depth)
+}
+
+impl Simulation<'_> {
+    /// The active frame takes `lock`, holds it for `hold_ns`, then does `then` (which releases it).
+    pub(crate) fn acquire(&mut self, vcpu: VcpuId, lock: u32, hold_ns: u64, then: Then, arg: u32) {
+        let now_ns = self.machine.now_ns;
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let pv_spin_ns = self.vms[vm].kernel.pv_spin_ns;
+        let guest = &mut self.guest[vcpu as usize];
+        let me = holder(vcpu, guest.depth);
+        let state = &mut self.locks[lock as usize];
+        let frame = &mut guest.frames[guest.depth as usize];
+        frame.then = then;
+        frame.arg = arg;
+        frame.lock = lock;
+        frame.left_ns = hold_ns;
+        frame.irqs_off = state.irqs_off || guest.depth > 0;
+        self.counters[vm].locks[state.statistics as usize].acquisitions += 1;
+        if state.owner == NONE {
+            debug_assert!(state.waiters.is_empty() || state.kind == LockKind::TestAndSet);
+            state.owner = me;
+            frame.act = Act::Timed;
+            frame.symbol = state.hold_symbol;
+            self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns: 0 });
+            return;
+        }
+        state.waiters.push_back(me);
+        frame.act = Act::SpinLock;
+        frame.symbol = state.spin_symbol;
+        frame.since_ns = now_ns;
+        guest.pv_spin_left_ns =
+            if matches!(state.kind, LockKind::PvTicket | LockKind::PvQueued) { pv_spin_ns } else { u64::MAX };
+        guest.ple_phase_ns = 0;
+        guest.ple_batch_until_ns = 0;
+        self.machine.emit(TraceEvent::LockWaitBegan { vcpu, lock });
+    }
+
+    /// The active frame, which runs, gives up its lock.
+    pub(crate) fn release(&mut self, vcpu: VcpuId) {
+        let guest = &mut self.guest[vcpu as usize];
+        let depth = guest.depth;
+        let frame = &mut guest.frames[depth as usize];
+        let lock = std::mem::replace(&mut frame.lock, NONE);
+        frame.irqs_off = depth > 0;
+        debug_assert_eq!(self.locks[lock as usize].owner, holder(vcpu, depth));
+        self.machine.emit(TraceEvent::LockReleased { vcpu, lock });
+        let state = &mut self.locks[lock as usize];
+        state.owner = NONE;
+        if state.waiters.is_empty() {
+            return;
+        }
+        let next = if state.kind == LockKind::TestAndSet {
+            let running = |waiter: &u32| {
+                self.machine.vcpus[(waiter / 2) as usize].state == crate::machine::VcpuState::Running
+            };
+            let candidates = state.waiters.iter().filter(|waiter| running(waiter)).count();
+            if candidates == 0 {
+                return;
+            }
+            let winner = self.random.below(candidates as u32) as usize;
+            let at = (0..state.waiters.len()).filter(|&at| running(&state.waiters[at])).nth(winner);
+            state.waiters.remove(at.expect("there are that many candidates"))
+        } else {
+            state.waiters.pop_front()
+        };
+        if let Some(next) = next {
+            self.locks[lock as usize].owner = next;
+            self.grant(vcpu, next);
+        }
+    }
+
+    fn grant(&mut self, from: VcpuId, to: u32) {
+        let (vcpu, depth) = (to / 2, (to % 2) as usize);
+        if self.is_running(vcpu) {
+            self.sync(vcpu);
+        }
+        let halted = self.guest[vcpu as usize].frames[depth].act == Act::HaltLock;
+        self.guest[vcpu as usize].frames[depth].act = Act::Granted;
+        if self.is_running(vcpu) {
+            if usize::from(self.guest[vcpu as usize].depth) == depth {
+                self.leave_spin(vcpu);
+                self.take_granted(vcpu);
+                self.retime(vcpu);
+            }
+        } else if halted {
+            self.count_ipi(from, vcpu, IpiKind::LockKick);
+            self.wake_vcpu(vcpu);
+        }
+    }
+
+    /// A spinning vCPU sees its condition fulfilled; an exit under way has to end first.
+    pub(crate) fn leave_spin(&mut self, vcpu: VcpuId) {
+        let guest = &mut self.guest[vcpu as usize];
+        let in_exit = self.ple.enabled && guest.ple_phase_ns > self.ple.window_ns;
+        if in_exit {
+            guest.overhead_ns += self.ple_period_ns - guest.ple_phase_ns;
+        }
+        guest.ple_phase_ns = 0;
+        guest.ple_batch_until_ns = 0;
+    }
+
+    /// The active frame was granted its lock, and notices.
+    pub(crate) fn take_granted(&mut self, vcpu: VcpuId) {
+        let now_ns = self.machine.now_ns;
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let frame = self.guest[vcpu as usize].frame_mut();
+        let lock = frame.lock;
+        let state = &self.locks[lock as usize];
+        frame.act = Act::Timed;
+        frame.symbol = state.hold_symbol;
+        frame.left_ns += CACHE_LINE_NS;
+        let waited_ns = now_ns - frame.since_ns;
+        self.counters[vm].locks[state.statistics as usize].waits.record(waited_ns);
+        self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
+    }
+
+    /// A spinner of a test-and-set lock runs again: is it free?
+    pub(crate) fn look_at_lock_again(&mut self, vcpu: VcpuId) {
+        let guest = &self.guest[vcpu as usize];
+        let me = holder(vcpu, guest.depth);
+        let state = &mut self.locks[guest.frame().lock as usize];
+        if state.owner == NONE {
+            state.owner = me;
+            let at = state.waiters.iter().position(|&waiter| waiter == me).expect("a spinner waits");
+            state.waiters.remove(at);
+            self.take_granted(vcpu);
+        }
+    }
+
+    /// The slow path of a paravirtual lock: enough spinning, halt until kicked.
+    pub(crate) fn halt_in_lock(&mut self, vcpu: VcpuId) {
+        self.leave_spin(vcpu);
+        self.guest[vcpu as usize].frame_mut().act = Act::HaltLock;
+        self.block(vcpu, StopReason::LockHlt);
+    }
+
+    /// An interrupt ended the halt, the lock isn't granted yet.
+    pub(crate) fn spin_again(&mut self, vcpu: VcpuId) {
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let guest = &mut self.guest[vcpu as usize];
+        guest.frame_mut().act = Act::SpinLock;
+        guest.pv_spin_left_ns = self.vms[vm].kernel.pv_spin_ns;
+        guest.ple_phase_ns = 0;
+        guest.ple_batch_until_ns = 0;
+    }
+
+    /// A sleeping lock: the thread gets it, or blocks. Returns whether it got it.
+    pub(crate) fn acquire_sleeping(&mut self, vcpu: VcpuId, thread: u32, lock: u32, hold_ns: u64) -> bool {
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let now_ns = self.machine.now_ns;
+        let state = &mut self.locks[lock as usize];
+        self.counters[vm].locks[state.statistics as usize].acquisitions += 1;
+        if state.owner == NONE {
+            state.owner = thread;
+            self.hold_sleeping(vcpu, lock, hold_ns);
+            return true;
+        }
+        state.waiters.push_back(thread);
+        let waiter = &mut self.threads[thread as usize];
+        waiter.hold_ns = hold_ns;
+        waiter.wait_since_ns = now_ns;
+        waiter.waits_for = WaitsFor::Lock(lock);
+        waiter.state = ThreadState::Blocked;
+        false
+    }
+
+    pub(crate) fn hold_sleeping(&mut self, vcpu: VcpuId, lock: u32, hold_ns: u64) {
+        let symbol = self.locks[lock as usize].hold_symbol;
+        self.timed(vcpu, Then::ReleaseSleeping, symbol, hold_ns);
+        self.guest[vcpu as usize].frame_mut().lock = lock;
+    }
+
+    /// Hands a sleeping lock to its first waiter, which is woken.
+    pub(crate) fn release_sleeping(&mut self, vcpu: VcpuId) {
+        let guest = &mut self.guest[vcpu as usize];
+        let depth = guest.depth as usize;
+        let lock = std::mem::replace(&mut guest.frames[depth].lock, NONE);
+        let state = &mut self.locks[lock as usize];
+        state.owner = NONE;
+        if let Some(next) = state.waiters.pop_front() {
+            state.owner = next;
+            let waiter = &mut self.threads[next as usize];
+            waiter.granted = lock;
+            let waited_ns = self.machine.now_ns - waiter.wait_since_ns;
+            let vm = waiter.vm as usize;
+            self.counters[vm].locks[self.locks[lock as usize].statistics as usize].waits.record(waited_ns);
+            self.guest[vcpu as usize].wakes[depth].push(next);
+        }
+    }
+}

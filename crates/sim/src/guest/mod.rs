@@ -1,0 +1,250 @@
+//! The guest's state: vCPUs, threads, locks, queues, barriers, NICs. What happens to it is in the sibling files, each
+//! a part of `impl Simulation`.
+
+pub mod classes;
+mod execute;
+mod interrupts;
+mod locks;
+pub mod network;
+pub mod program;
+pub mod text;
+mod threads;
+
+use crate::config::LockKind;
+use crate::machine::NONE;
+use crate::random::Random;
+use std::collections::VecDeque;
+
+/// Interrupts that wait for a vCPU, as bits.
+pub mod pending {
+    pub const CALL_FUNCTION: u8 = 1;
+    pub const RESCHEDULE: u8 = 2;
+    pub const VIRQ: u8 = 4;
+    pub const TIMER: u8 = 8;
+    pub const TICK: u8 = 16;
+}
+
+/// What a frame does now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// Nothing: the vCPU idles, or its next step is to be looked up.
+    None,
+    /// Executes for `left_ns`, then does `then`.
+    Timed,
+    /// Spins for `lock`.
+    SpinLock,
+    /// Halted in the slow path of paravirtual `lock`.
+    HaltLock,
+    /// `lock` was granted to it while it didn't run.
+    Granted,
+    /// Spins for the acknowledgements of a shootdown.
+    SpinAcks,
+}
+
+/// What follows the timed part of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    NextOp,
+    Release,
+    ReleaseSleeping,
+    /// In the target's runqueue lock: make the thread `arg` ready there, then release.
+    EnqueueThread,
+    /// In a runqueue lock: a short-lived child was placed on vCPU `arg`.
+    EnqueueChild,
+    /// In the own runqueue lock: choose the next thread.
+    SwitchThread,
+    /// The page tables are changed: who must be told?
+    PrepareShootdown,
+    SendShootdown,
+    ShootdownDone,
+    CallFunctionHandled,
+    RescheduleHandled,
+    VirqHandled,
+    SoftirqDone,
+    TimerHandled,
+    TickHandled,
+}
+
+/// A context of execution on a vCPU: thread or idle (0), interrupt (1).
+#[derive(Debug, Clone, Copy)]
+pub struct Frame {
+    pub act: Act,
+    pub then: Then,
+    /// Where the instruction pointer is.
+    pub symbol: u16,
+    pub irqs_off: bool,
+    pub lock: u32,
+    pub arg: u32,
+    pub left_ns: u64,
+    /// Since when it waits.
+    pub since_ns: u64,
+}
+
+impl Frame {
+    pub const EMPTY: Self = Self {
+        act: Act::None,
+        then: Then::NextOp,
+        symbol: text::IDLE,
+        irqs_off: false,
+        lock: NONE,
+        arg: NONE,
+        left_ns: 0,
+        since_ns: 0,
+    };
+
+    pub fn spins(&self) -> bool {
+        matches!(self.act, Act::SpinLock | Act::SpinAcks)
+    }
+}
+
+pub struct GuestVcpu {
+    pub frames: [Frame; 2],
+    /// Index of the active frame.
+    pub depth: u8,
+    pub pending: u8,
+    pub need_resched: bool,
+    /// Guest time was accounted until here.
+    pub synced_ns: u64,
+    /// Host work to be done before the guest goes on.
+    pub overhead_ns: u64,
+    /// Cache refill not yet suffered.
+    pub refill_ns: u64,
+    /// Place in the cycle of pause-loop window and exit.
+    pub ple_phase_ns: u64,
+    /// Until when exits needn't be asked about.
+    pub ple_batch_until_ns: u64,
+    /// What is left of the spinning time of a paravirtual lock.
+    pub pv_spin_left_ns: u64,
+    pub next_tick_ns: u64,
+    /// Running thread, or `NONE` when idle.
+    pub thread: u32,
+    pub thread_since_ns: u64,
+    pub queue: VecDeque<u32>,
+    /// Address space in its TLB (workload), or `NONE`.
+    pub mm: u32,
+    /// vCPUs whose shootdown it must acknowledge.
+    pub shootdowns: Vec<u32>,
+    pub acks_left: u32,
+    /// Threads that this frame has still to wake.
+    pub wakes: [Vec<u32>; 2],
+    /// Threads whose timer or I/O is done.
+    pub timer_wakes: Vec<u32>,
+    pub virq_since_ns: u64,
+    /// Busy time of its pCPU when it left it, to know how cold the caches are.
+    pub left_busy_ns: u64,
+    pub left_pcpu: u32,
+}
+
+impl GuestVcpu {
+    pub fn new() -> Self {
+        Self {
+            frames: [Frame::EMPTY; 2],
+            depth: 0,
+            pending: 0,
+            need_resched: false,
+            synced_ns: 0,
+            overhead_ns: 0,
+            refill_ns: 0,
+            ple_phase_ns: 0,
+            ple_batch_until_ns: 0,
+            pv_spin_left_ns: 0,
+            next_tick_ns: 0,
+            thread: NONE,
+            thread_since_ns: 0,
+            queue: VecDeque::new(),
+            mm: NONE,
+            shootdowns: Vec::new(),
+            acks_left: 0,
+            wakes: [Vec::new(), Vec::new()],
+            timer_wakes: Vec::new(),
+            virq_since_ns: 0,
+            left_busy_ns: 0,
+            left_pcpu: NONE,
+        }
+    }
+
+    #[inline]
+    pub fn frame(&self) -> &Frame {
+        &self.frames[self.depth as usize]
+    }
+
+    #[inline]
+    pub fn frame_mut(&mut self) -> &mut Frame {
+        &mut self.frames[self.depth as usize]
+    }
+
+    /// Would the guest's scheduler call it idle?
+    pub fn is_idle(&self) -> bool {
+        self.thread == NONE && self.queue.is_empty()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreadState {
+    Running,
+    Ready,
+    Blocked,
+}
+
+/// Why a thread is blocked: what a deadlock report says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitsFor {
+    Nothing,
+    Lock(u32),
+    Barrier(u32),
+    Item(u32),
+    Room(u32),
+    Network,
+    Timer,
+}
+
+pub const LOOP_DEPTH: usize = 4;
+
+pub struct Thread {
+    pub vm: u32,
+    /// Index over all VMs' workloads.
+    pub workload: u32,
+    pub pinned: bool,
+    pub state: ThreadState,
+    pub waits_for: WaitsFor,
+    /// Where it runs, or ran last.
+    pub vcpu: u32,
+    pub pc: u32,
+    pub loops: [u64; LOOP_DEPTH],
+    pub random: Random,
+    /// User time left when the guest's scheduler preempted it.
+    pub compute_left_ns: u64,
+    /// It got this sleeping lock while it was blocked, and holds it for `hold_ns` next.
+    pub granted: u32,
+    pub hold_ns: u64,
+    pub wait_since_ns: u64,
+}
+
+pub struct Lock {
+    pub vm: u32,
+    /// Index into the VM's lock statistics.
+    pub statistics: u32,
+    pub kind: LockKind,
+    pub irqs_off: bool,
+    pub spin_symbol: u16,
+    pub hold_symbol: u16,
+    /// vCPU * 2 + frame; for a sleeping lock the thread; or `NONE`.
+    pub owner: u32,
+    pub waiters: VecDeque<u32>,
+}
+
+#[derive(Default)]
+pub struct Queue {
+    pub items: usize,
+    pub capacity: usize,
+    pub receivers: VecDeque<u32>,
+    pub senders: VecDeque<u32>,
+    pub name: String,
+}
+
+#[derive(Default)]
+pub struct Barrier {
+    pub count: usize,
+    pub waiting: Vec<u32>,
+    pub name: String,
+}

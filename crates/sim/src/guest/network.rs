@@ -1,0 +1,252 @@
+//! A virtual NIC: packets arrive, an interrupt goes to one vCPU, its softirq hands them to a reader that is woken on
+//! another one.
+
+use crate::config::{NicConfig, Stream};
+use crate::engine::Simulation;
+use crate::guest::{Then, WaitsFor, pending};
+use crate::machine::NONE;
+use crate::report::{Histogram, NetworkReport};
+use crate::trace_event::{TraceEvent, VcpuId};
+use microslice_policy::InterruptKind;
+use std::collections::VecDeque;
+
+/// Packets that one softirq round takes (net_rx_action's NAPI weight).
+const NAPI_WEIGHT: usize = 64;
+
+pub struct Nic {
+    config: NicConfig,
+    vcpu: VcpuId,
+    packet_ns: u64,
+    /// Time each packet in the ring was sent.
+    ring: VecDeque<u64>,
+    /// Handed to the socket, not yet read.
+    socket: VecDeque<u64>,
+    reader: u32,
+    /// TCP: bytes sent and not yet acknowledged.
+    in_flight_bytes: u64,
+    /// TCP: acknowledgements under way, as (arrival at the sender, bytes).
+    acks: VecDeque<(u64, u64)>,
+    next_send_ns: u64,
+    irq_masked: bool,
+    polled: usize,
+    // Measurements.
+    bytes: u64,
+    packets: u64,
+    dropped: u64,
+    jitter_sixteenth_ns: u64,
+    jitter_sum_ns: u128,
+    last_transit_ns: Option<u64>,
+    irq_latency: Histogram,
+    virq_since_ns: u64,
+}
+
+impl Nic {
+    pub fn new(config: &NicConfig, first_vcpu: VcpuId) -> Self {
+        let (mbps, bytes) = match config.stream {
+            Stream::Tcp { link_mbps, packet_bytes, .. } => (link_mbps, packet_bytes),
+            Stream::Udp { rate_mbps, packet_bytes } => (rate_mbps, packet_bytes),
+        };
+        Self {
+            config: config.clone(),
+            vcpu: first_vcpu + config.vcpu as u32,
+            packet_ns: (bytes * 8 * 1000 / mbps.max(1)).max(1),
+            ring: VecDeque::new(),
+            socket: VecDeque::new(),
+            reader: NONE,
+            in_flight_bytes: 0,
+            acks: VecDeque::new(),
+            next_send_ns: 0,
+            irq_masked: false,
+            polled: 0,
+            bytes: 0,
+            packets: 0,
+            dropped: 0,
+            jitter_sixteenth_ns: 0,
+            jitter_sum_ns: 0,
+            last_transit_ns: None,
+            irq_latency: Histogram::new(),
+            virq_since_ns: 0,
+        }
+    }
+
+    pub fn irq_handler_ns(&self) -> u64 {
+        self.config.irq_handler_ns
+    }
+
+    pub fn reset_measurements(&mut self) {
+        self.bytes = 0;
+        self.packets = 0;
+        self.dropped = 0;
+        self.jitter_sum_ns = 0;
+        self.irq_latency = Histogram::new();
+    }
+
+    pub fn report(&self, measured_ns: u64) -> NetworkReport {
+        NetworkReport {
+            throughput_mbps: self.bytes as f64 * 8_000.0 / measured_ns.max(1) as f64,
+            jitter_ms: self.jitter_sum_ns as f64 / self.packets.max(1) as f64 / 1e6,
+            packets: self.packets,
+            dropped: self.dropped,
+            irq_latency: self.irq_latency.clone(),
+        }
+    }
+
+    fn packet_bytes(&self) -> u64 {
+        match self.config.stream {
+            Stream::Tcp { packet_bytes, .. } | Stream::Udp { packet_bytes, .. } => packet_bytes,
+        }
+    }
+
+    /// Sends what may be sent now; returns when to look again.
+    fn pump(&mut self, now_ns: u64) -> u64 {
+        while self.acks.front().is_some_and(|&(at, _)| at <= now_ns) {
+            let (_, bytes) = self.acks.pop_front().expect("just seen");
+            self.in_flight_bytes -= bytes;
+        }
+        let mut wait_ns = u64::MAX;
+        if self.next_send_ns <= now_ns {
+            let bytes = self.packet_bytes();
+            let fits = match self.config.stream {
+                Stream::Tcp { window_bytes, .. } => self.in_flight_bytes + bytes <= window_bytes.max(bytes),
+                Stream::Udp { .. } => true,
+            };
+            if fits {
+                self.arrive(now_ns, bytes);
+                self.next_send_ns = now_ns + self.packet_ns;
+            }
+        }
+        if self.next_send_ns > now_ns {
+            wait_ns = self.next_send_ns;
+        }
+        if let Some(&(at, _)) = self.acks.front() {
+            wait_ns = wait_ns.min(at.max(now_ns + 1));
+        }
+        wait_ns
+    }
+
+    fn arrive(&mut self, now_ns: u64, bytes: u64) {
+        let tcp = matches!(self.config.stream, Stream::Tcp { .. });
+        if self.ring.len() >= self.config.ring_packets {
+            // A TCP sender would retransmit; its window is far smaller than the ring in practice.
+            self.dropped += 1;
+            return;
+        }
+        if tcp {
+            self.in_flight_bytes += bytes;
+        }
+        self.ring.push_back(now_ns);
+    }
+
+    /// The reader has consumed one packet.
+    fn consume(&mut self, now_ns: u64, sent_ns: u64) {
+        let bytes = self.packet_bytes();
+        self.bytes += bytes;
+        self.packets += 1;
+        let transit_ns = now_ns - sent_ns;
+        if let Some(last_ns) = self.last_transit_ns.replace(transit_ns) {
+            // RFC 3550, 6.4.1: J += (|D| - J) / 16.
+            let difference_ns = last_ns.abs_diff(transit_ns);
+            self.jitter_sixteenth_ns =
+                self.jitter_sixteenth_ns - self.jitter_sixteenth_ns / 16 + difference_ns;
+        }
+        self.jitter_sum_ns += u128::from(self.jitter_sixteenth_ns / 16);
+        if let Stream::Tcp { round_trip_ns, .. } = self.config.stream {
+            self.acks.push_back((now_ns + round_trip_ns, bytes));
+        }
+    }
+}
+
+impl Simulation<'_> {
+    fn nic(&mut self, vcpu: VcpuId) -> &mut Nic {
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        self.vms[vm].nic.as_mut().expect("only a VM with a NIC gets here")
+    }
+
+    pub(crate) fn start_nic(&mut self, vm: usize) {
+        if self.vms[vm].nic.is_some() {
+            self.timeline.set(self.slots.nics + vm as u32, 1);
+        }
+    }
+
+    pub(crate) fn nic_event(&mut self, vm: usize) {
+        let now_ns = self.machine.now_ns;
+        let nic = self.vms[vm].nic.as_mut().expect("the slot belongs to a NIC");
+        let next_ns = nic.pump(now_ns);
+        let raise = !nic.ring.is_empty() && !nic.irq_masked;
+        let vcpu = nic.vcpu;
+        let slot = self.slots.nics + vm as u32;
+        if next_ns == u64::MAX {
+            self.timeline.cancel(slot)
+        } else {
+            self.timeline.set(slot, next_ns)
+        }
+        if raise {
+            let nic = self.vms[vm].nic.as_mut().expect("as above");
+            nic.irq_masked = true;
+            nic.virq_since_ns = now_ns;
+            self.machine.emit(TraceEvent::VirqRaised { vcpu });
+            self.send_interrupt(vcpu, pending::VIRQ, InterruptKind::Virq);
+        }
+    }
+
+    pub(crate) fn virq_delivered(&mut self, vcpu: VcpuId) {
+        let now_ns = self.machine.now_ns;
+        let nic = self.nic(vcpu);
+        let waited_ns = now_ns - nic.virq_since_ns;
+        nic.irq_latency.record(waited_ns);
+        self.machine.emit(TraceEvent::VirqHandled { vcpu });
+    }
+
+    /// The handler only raises the softirq.
+    pub(crate) fn virq_handled(&mut self, vcpu: VcpuId) {
+        let nic = self.nic(vcpu);
+        nic.polled = nic.ring.len().min(NAPI_WEIGHT);
+        let work_ns = nic.polled as u64 * nic.config.softirq_per_packet_ns;
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let symbol = self.texts[self.vms[vm].text].fixed.softirq;
+        self.timed(vcpu, Then::SoftirqDone, symbol, work_ns.max(1));
+    }
+
+    pub(crate) fn softirq_done(&mut self, vcpu: VcpuId) {
+        let nic = self.nic(vcpu);
+        for _ in 0..nic.polled {
+            let sent_ns = nic.ring.pop_front().expect("polled packets are in the ring");
+            nic.socket.push_back(sent_ns);
+        }
+        let more = !nic.ring.is_empty();
+        if !more {
+            nic.irq_masked = false;
+        }
+        let reader = std::mem::replace(&mut nic.reader, NONE);
+        if reader != NONE {
+            self.guest[vcpu as usize].wakes[1].push(reader);
+        }
+        if more {
+            self.guest[vcpu as usize].pending |= pending::VIRQ;
+        }
+        self.continue_frame(vcpu);
+    }
+
+    /// A reader takes a packet, or sleeps until there is one.
+    pub(crate) fn network_receive(&mut self, vcpu: VcpuId, thread: u32) -> bool {
+        let now_ns = self.machine.now_ns;
+        let nic = self.nic(vcpu);
+        let Some(sent_ns) = nic.socket.pop_front() else {
+            nic.reader = thread;
+            // It looks again when it is woken.
+            self.threads[thread as usize].pc -= 1;
+            self.block_thread(vcpu, thread, WaitsFor::Network);
+            return true;
+        };
+        nic.consume(now_ns, sent_ns);
+        let work_ns = nic.config.reader_per_packet_ns;
+        let vm = self.machine.vcpus[vcpu as usize].vm;
+        let slot = self.slots.nics + vm;
+        // An acknowledgement may open the sender's window.
+        if !self.timeline.is_set(slot) {
+            self.timeline.set(slot, now_ns + 1);
+        }
+        self.timed(vcpu, Then::NextOp, crate::guest::text::USER, work_ns.max(1));
+        true
+    }
+}

@@ -1,0 +1,240 @@
+//! Programs of phases, compiled to a flat list of operations with numbers instead of names.
+
+use crate::SimError;
+use crate::config::{Duration, Phase, VmConfig, WorkloadConfig};
+use crate::guest::text::Text;
+use crate::guest::{Barrier, LOOP_DEPTH, Queue};
+use crate::random::Sampler;
+
+#[derive(Debug, Clone, Copy)]
+pub enum Op {
+    Compute {
+        duration: u32,
+    },
+    Kernel {
+        duration: u32,
+        symbol: u16,
+    },
+    Lock {
+        first: u32,
+        instances: u32,
+        hold: u32,
+    },
+    Shootdown {
+        prepare: u32,
+    },
+    Barrier {
+        barrier: u32,
+    },
+    Sleep {
+        duration: u32,
+    },
+    Send {
+        queue: u32,
+    },
+    Receive {
+        queue: u32,
+    },
+    NetworkReceive,
+    Spawn,
+    Progress {
+        units: u64,
+    },
+    RepeatBegin {
+        slot: u8,
+    },
+    /// Jumps back to `body` until it was executed `count` times.
+    RepeatEnd {
+        slot: u8,
+        count: u64,
+        body: u32,
+    },
+    /// Skips to `end` unless the die falls under `permille`.
+    Sometimes {
+        permille: u32,
+        end: u32,
+    },
+    YieldThread,
+}
+
+/// Locks of a VM by name: (name, first lock, instances).
+pub type LockNames = Vec<(String, u32, u32)>;
+
+/// Numbers behind the names of one VM's programs; durations are shared by all VMs.
+pub struct Compiler<'a> {
+    pub vm: &'a VmConfig,
+    pub text: &'a Text,
+    pub locks: &'a LockNames,
+    pub samplers: &'a mut Vec<Sampler>,
+    pub durations: &'a mut Vec<Duration>,
+    pub queues: &'a mut Vec<Queue>,
+    pub barriers: &'a mut Vec<Barrier>,
+    queue_names: Vec<(String, u32)>,
+    barrier_names: Vec<(String, u32)>,
+}
+
+impl<'a> Compiler<'a> {
+    pub fn new(
+        vm: &'a VmConfig,
+        text: &'a Text,
+        locks: &'a LockNames,
+        samplers: &'a mut Vec<Sampler>,
+        durations: &'a mut Vec<Duration>,
+        queues: &'a mut Vec<Queue>,
+        barriers: &'a mut Vec<Barrier>,
+    ) -> Self {
+        let (queue_names, barrier_names) = (Vec::new(), Vec::new());
+        Self { vm, text, locks, samplers, durations, queues, barriers, queue_names, barrier_names }
+    }
+
+    pub fn compile(&mut self, workload: &WorkloadConfig) -> Result<Vec<Op>, SimError> {
+        // Queues are the VM's (pipelines span workloads), barriers the workload's.
+        self.barrier_names.clear();
+        let mut ops = Vec::new();
+        self.phases(workload, &workload.program, 0, &mut ops)?;
+        if !workload.program.iter().any(Self::takes_time) {
+            return Err(
+                self.error(workload, "the program never takes time: it would loop for ever at one instant")
+            );
+        }
+        Ok(ops)
+    }
+
+    /// Whether a pass over the phase surely takes time, so that a program can't loop within one instant.
+    fn takes_time(phase: &Phase) -> bool {
+        match phase {
+            Phase::Compute { duration } | Phase::Kernel { duration, .. } | Phase::Sleep { duration } => {
+                Sampler::new(*duration).mean_ns() >= 1.0
+            }
+            Phase::Lock { hold, .. } => Sampler::new(*hold).mean_ns() >= 1.0,
+            Phase::Shootdown { prepare } => Sampler::new(*prepare).mean_ns() >= 1.0,
+            Phase::NetworkReceive | Phase::Spawn => true,
+            Phase::Repeat { count, body } => *count > 0 && body.iter().any(Self::takes_time),
+            _ => false,
+        }
+    }
+
+    fn error(&self, workload: &WorkloadConfig, cause: impl Into<String>) -> SimError {
+        SimError::Config {
+            place: format!("vm {}, workload {}", self.vm.name, workload.name),
+            cause: cause.into(),
+        }
+    }
+
+    fn duration(&mut self, duration: Duration) -> u32 {
+        let known = self.durations.iter().position(|other| *other == duration);
+        known.unwrap_or_else(|| {
+            self.durations.push(duration);
+            self.samplers.push(Sampler::new(duration));
+            self.samplers.len() - 1
+        }) as u32
+    }
+
+    fn queue(&mut self, name: &str) -> u32 {
+        let known = self.queue_names.iter().find(|(other, _)| other == name).map(|(_, queue)| *queue);
+        known.unwrap_or_else(|| {
+            self.queues.push(Queue { capacity: 1, name: name.into(), ..Queue::default() });
+            let queue = self.queues.len() as u32 - 1;
+            self.queue_names.push((name.into(), queue));
+            queue
+        })
+    }
+
+    fn barrier(&mut self, name: &str, count: usize) -> u32 {
+        let known = self.barrier_names.iter().find(|(other, _)| other == name).map(|(_, barrier)| *barrier);
+        known.unwrap_or_else(|| {
+            self.barriers.push(Barrier { count, name: name.into(), ..Barrier::default() });
+            let barrier = self.barriers.len() as u32 - 1;
+            self.barrier_names.push((name.into(), barrier));
+            barrier
+        })
+    }
+
+    fn phases(
+        &mut self,
+        workload: &WorkloadConfig,
+        phases: &[Phase],
+        depth: usize,
+        ops: &mut Vec<Op>,
+    ) -> Result<(), SimError> {
+        for phase in phases {
+            let op = match phase {
+                Phase::Compute { duration } => Op::Compute { duration: self.duration(*duration) },
+                Phase::Kernel { duration, symbol } => {
+                    let symbol = self.text.find(symbol).ok_or_else(|| {
+                        self.error(
+                            workload,
+                            format!("{:?} has no function {symbol:?}", self.vm.kernel.symbols),
+                        )
+                    })?;
+                    Op::Kernel { duration: self.duration(*duration), symbol }
+                }
+                Phase::Lock { lock, hold } => {
+                    let &(_, first, instances) =
+                        self.locks.iter().find(|(name, ..)| name == lock).ok_or_else(|| {
+                            let known: Vec<_> = self.locks.iter().map(|(name, ..)| name.as_str()).collect();
+                            self.error(
+                                workload,
+                                format!("unknown lock {lock:?}; there are: {}", known.join(", ")),
+                            )
+                        })?;
+                    Op::Lock { first, instances, hold: self.duration(*hold) }
+                }
+                Phase::Shootdown { prepare } => Op::Shootdown { prepare: self.duration(*prepare) },
+                Phase::Barrier { name, count } => {
+                    let count = if *count == 0 { workload.threads } else { *count };
+                    Op::Barrier { barrier: self.barrier(name, count) }
+                }
+                Phase::Sleep { duration } => Op::Sleep { duration: self.duration(*duration) },
+                Phase::Send { queue, capacity } => {
+                    let queue = self.queue(queue);
+                    self.queues[queue as usize].capacity = (*capacity).max(1);
+                    Op::Send { queue }
+                }
+                Phase::Receive { queue } => Op::Receive { queue: self.queue(queue) },
+                Phase::NetworkReceive if self.vm.nic.is_none() => {
+                    return Err(self.error(workload, "it receives from the network, but the VM has no NIC"));
+                }
+                Phase::NetworkReceive => Op::NetworkReceive,
+                Phase::Spawn => Op::Spawn,
+                Phase::Progress { units } => Op::Progress { units: *units },
+                Phase::Repeat { count, body } => {
+                    self.repeat(workload, *count, body, depth, ops)?;
+                    continue;
+                }
+                Phase::Sometimes { permille, body } => {
+                    let at = ops.len();
+                    ops.push(Op::YieldThread);
+                    self.phases(workload, body, depth, ops)?;
+                    ops[at] = Op::Sometimes { permille: *permille, end: ops.len() as u32 };
+                    continue;
+                }
+                Phase::YieldThread => Op::YieldThread,
+            };
+            ops.push(op);
+        }
+        Ok(())
+    }
+
+    fn repeat(
+        &mut self,
+        workload: &WorkloadConfig,
+        count: u64,
+        body: &[Phase],
+        depth: usize,
+        ops: &mut Vec<Op>,
+    ) -> Result<(), SimError> {
+        if depth >= LOOP_DEPTH {
+            return Err(self.error(workload, format!("repeats nest deeper than {LOOP_DEPTH}")));
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        let slot = depth as u8;
+        ops.push(Op::RepeatBegin { slot });
+        let start = ops.len() as u32;
+        self.phases(workload, body, depth + 1, ops)?;
+        ops.push(Op::RepeatEnd { slot, count, body: start });
+        Ok(())
+    }
+}

@@ -1,0 +1,247 @@
+//! The guest's own scheduler: per-vCPU queues of threads, time slices, wake-up placement, idling.
+
+use crate::SimError;
+use crate::engine::Simulation;
+use crate::guest::{Act, Then, ThreadState, WaitsFor, pending, text};
+use crate::machine::{NONE, VcpuState};
+use crate::trace_event::{IpiKind, StopReason, TraceEvent, VcpuId};
+
+/// A waking thread preempts one that has run for at least this long (Linux: wakeup_granularity, 1 ms scaled).
+const WAKEUP_GRANULARITY_NS: u64 = 1_000_000;
+
+impl Simulation<'_> {
+    /// select_idle_sibling: where it ran before if idle, else any idle vCPU of the VM, else where it ran before.
+    pub(crate) fn place(&self, thread: u32) -> VcpuId {
+        let state = &self.threads[thread as usize];
+        let previous = state.vcpu;
+        if state.pinned || self.guest[previous as usize].is_idle() {
+            return previous;
+        }
+        let vm = &self.vms[state.vm as usize];
+        let at = previous - vm.first_vcpu;
+        (1..vm.vcpus)
+            .map(|step| vm.first_vcpu + (at + step) % vm.vcpus)
+            .find(|&vcpu| self.guest[vcpu as usize].is_idle())
+            .unwrap_or(previous)
+    }
+
+    /// In the runqueue lock of the target: the thread is ready there.
+    pub(crate) fn enqueue_thread(&mut self, vcpu: VcpuId) {
+        let now_ns = self.machine.now_ns;
+        let thread = self.guest[vcpu as usize].frame().arg;
+        let state = &mut self.threads[thread as usize];
+        state.state = ThreadState::Ready;
+        state.waits_for = WaitsFor::Nothing;
+        let (target, vm) = (state.vcpu, state.vm);
+        let on = &mut self.guest[target as usize];
+        on.queue.push_back(thread);
+        let idle = on.thread == NONE;
+        let preempts = !idle && now_ns.saturating_sub(on.thread_since_ns) >= WAKEUP_GRANULARITY_NS;
+        self.vms[vm as usize].ready_threads += 1;
+        self.release(vcpu);
+        if preempts {
+            // The woken one goes first.
+            let on = &mut self.guest[target as usize];
+            on.queue.pop_back();
+            on.queue.push_front(thread);
+            on.need_resched = true;
+        }
+        if (idle || preempts) && target != vcpu {
+            self.send_ipi(vcpu, target, IpiKind::Reschedule);
+        }
+    }
+
+    /// A short-lived child was placed on a vCPU: it matters to us only as a runqueue lock and an IPI.
+    pub(crate) fn enqueue_child(&mut self, vcpu: VcpuId) {
+        let target = self.guest[vcpu as usize].frame().arg;
+        self.release(vcpu);
+        if target != vcpu && self.guest[target as usize].thread == NONE {
+            self.send_ipi(vcpu, target, IpiKind::Reschedule);
+        }
+    }
+
+    /// The guest's scheduler takes the running thread off.
+    pub(crate) fn preempt_thread(&mut self, vcpu: VcpuId) {
+        let guest = &mut self.guest[vcpu as usize];
+        let thread = guest.thread;
+        let frame = &guest.frames[0];
+        let left_ns = if frame.act == Act::Timed && frame.symbol == text::USER { frame.left_ns } else { 0 };
+        guest.queue.push_back(thread);
+        let state = &mut self.threads[thread as usize];
+        state.compute_left_ns = left_ns;
+        state.state = ThreadState::Ready;
+        self.vms[state.vm as usize].ready_threads += 1;
+        self.begin_switch(vcpu);
+    }
+
+    /// schedule(): in the own runqueue lock.
+    pub(crate) fn begin_switch(&mut self, vcpu: VcpuId) {
+        let host = &self.machine.vcpus[vcpu as usize];
+        let vm = &self.vms[host.vm as usize];
+        let lock = vm.runqueue_lock + vcpu - vm.first_vcpu;
+        let switch_ns = vm.kernel.switch_ns;
+        self.acquire(vcpu, lock, switch_ns, Then::SwitchThread, NONE);
+    }
+
+    /// Still in that lock: the next thread, or idle.
+    pub(crate) fn switch_thread(&mut self, vcpu: VcpuId) {
+        self.release(vcpu);
+        let now_ns = self.machine.now_ns;
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let guest = &mut self.guest[vcpu as usize];
+        guest.need_resched = false;
+        let mut next = guest.queue.pop_front();
+        if next.is_some() {
+            self.vms[vm].ready_threads -= 1;
+        } else if self.vms[vm].ready_threads > 0 {
+            next = self.pull_thread(vcpu, vm);
+        }
+        let guest = &mut self.guest[vcpu as usize];
+        let was_idle = guest.thread == NONE;
+        guest.thread = next.unwrap_or(NONE);
+        guest.thread_since_ns = now_ns;
+        guest.frames[0].act = Act::None;
+        guest.frames[0].irqs_off = false;
+        let Some(thread) = next else {
+            return self.continue_frame(vcpu);
+        };
+        if was_idle {
+            // The tick was stopped while idle.
+            let period = self.vms[vm].kernel.tick_ns;
+            let guest = &mut self.guest[vcpu as usize];
+            if guest.next_tick_ns == u64::MAX {
+                guest.next_tick_ns = (now_ns / period + 1) * period + u64::from(vcpu) * 1_000 % period;
+            }
+        }
+        let state = &mut self.threads[thread as usize];
+        state.state = ThreadState::Running;
+        state.vcpu = vcpu;
+        let workload = state.workload;
+        if self.workloads[workload as usize].shared_address_space || self.guest[vcpu as usize].mm == NONE {
+            self.guest[vcpu as usize].mm = workload;
+        }
+        self.machine.emit(TraceEvent::ThreadSwitched { vcpu, thread });
+        self.resume_thread(vcpu, thread);
+    }
+
+    /// Idle balancing: takes a waiting thread from the next vCPU that has one to spare.
+    fn pull_thread(&mut self, vcpu: VcpuId, vm: usize) -> Option<u32> {
+        let (first, count) = (self.vms[vm].first_vcpu, self.vms[vm].vcpus);
+        let at = vcpu - first;
+        for step in 1..count {
+            let other = first + (at + step) % count;
+            let on = &self.guest[other as usize];
+            // What an idle vCPU was given is about to run there.
+            if on.thread == NONE || on.need_resched {
+                continue;
+            }
+            let threads = &self.threads;
+            let found = on.queue.iter().position(|&thread| !threads[thread as usize].pinned);
+            if let Some(found) = found {
+                self.vms[vm].ready_threads -= 1;
+                return self.guest[other as usize].queue.remove(found);
+            }
+        }
+        None
+    }
+
+    /// The idle loop: HLT, unless something came in.
+    pub(crate) fn go_idle(&mut self, vcpu: VcpuId) {
+        let guest = &mut self.guest[vcpu as usize];
+        guest.next_tick_ns = u64::MAX;
+        guest.need_resched = false;
+        guest.frames[0] = crate::guest::Frame::EMPTY;
+        self.block(vcpu, StopReason::Hlt);
+    }
+
+    pub(crate) fn raise_tick(&mut self, vcpu: VcpuId) {
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let period = self.vms[vm].kernel.tick_ns;
+        let guest = &mut self.guest[vcpu as usize];
+        if guest.next_tick_ns == u64::MAX {
+            return;
+        }
+        guest.pending |= pending::TICK;
+        // Ticks missed while it didn't run are merged, as a guest's clockevent does.
+        let missed = (self.machine.now_ns - guest.next_tick_ns) / period + 1;
+        guest.next_tick_ns += missed * period;
+        self.deliver(vcpu);
+    }
+
+    /// scheduler_tick: is the running thread's slice over?
+    pub(crate) fn tick_handled(&mut self, vcpu: VcpuId) {
+        let now_ns = self.machine.now_ns;
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let slice_ns = self.vms[vm].kernel.thread_slice_ns;
+        let guest = &mut self.guest[vcpu as usize];
+        if guest.thread != NONE
+            && !guest.queue.is_empty()
+            && now_ns - guest.thread_since_ns >= slice_ns / (guest.queue.len() as u64 + 1)
+        {
+            guest.need_resched = true;
+        }
+    }
+
+    /// A sleeping thread's timer or I/O is done: an interrupt to the vCPU where it slept.
+    pub(crate) fn thread_timer(&mut self, thread: u32) {
+        let vcpu = self.threads[thread as usize].vcpu;
+        self.guest[vcpu as usize].timer_wakes.push(thread);
+        self.send_interrupt(vcpu, pending::TIMER, microslice_policy::InterruptKind::Timer);
+    }
+
+    /// A VM none of whose vCPUs will ever run again, though threads wait, is dead: says who waits for what.
+    pub(crate) fn find_deadlock(&self) -> Result<(), SimError> {
+        for vm in &self.vms {
+            let vcpus = vm.first_vcpu..vm.first_vcpu + vm.vcpus;
+            let threads = vm.first_thread..vm.first_thread + vm.threads;
+            let asleep = vcpus.clone().all(|vcpu| {
+                self.machine.vcpus[vcpu as usize].state == VcpuState::Blocked
+                    && self.guest[vcpu as usize].pending & !pending::TICK == 0
+            });
+            let timers = threads.clone().any(|thread| self.timeline.is_set(self.slots.threads + thread));
+            if !asleep || timers || vm.threads == 0 || vm.nic.is_some() {
+                continue;
+            }
+            let chain: Vec<_> = threads.map(|thread| self.waits(thread)).collect();
+            return Err(SimError::Deadlock { time_ns: self.machine.now_ns, chain: chain.join("; ") });
+        }
+        Ok(())
+    }
+
+    fn waits(&self, thread: u32) -> String {
+        let state = &self.threads[thread as usize];
+        let name = &self.names.threads[thread as usize];
+        match state.waits_for {
+            WaitsFor::Nothing => {
+                let guest = &self.guest[state.vcpu as usize];
+                match guest.frames[0].lock {
+                    NONE => format!("{name} could run"),
+                    lock => format!("{name} waits for lock {}", self.names.locks[lock as usize]),
+                }
+            }
+            WaitsFor::Lock(lock) => {
+                let owner = self.locks[lock as usize].owner;
+                let owner = self.names.threads.get(owner as usize).map_or("nobody", String::as_str);
+                format!("{name} waits for lock {} held by {owner}", self.names.locks[lock as usize])
+            }
+            WaitsFor::Barrier(barrier) => {
+                let state = &self.barriers[barrier as usize];
+                format!(
+                    "{name} waits at barrier {} ({} of {} arrived)",
+                    state.name,
+                    state.waiting.len(),
+                    state.count
+                )
+            }
+            WaitsFor::Item(queue) => {
+                format!("{name} waits for an item in queue {}", self.queues[queue as usize].name)
+            }
+            WaitsFor::Room(queue) => {
+                let state = &self.queues[queue as usize];
+                format!("{name} waits for room in queue {} ({} items)", state.name, state.items)
+            }
+            WaitsFor::Network => format!("{name} waits for the network"),
+            WaitsFor::Timer => format!("{name} sleeps"),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Counters of a run, and the report made of them.
+
+use crate::engine::Simulation;
+use crate::machine::VcpuState;
+use crate::report::{Histogram, PcpuTimes, PoolReport, RunReport, VmReport, WorkloadReport, Yields};
+use crate::trace_event::GuestClass;
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+pub struct LockCounters {
+    pub name: String,
+    pub acquisitions: u64,
+    pub waits: Histogram,
+}
+
+#[derive(Default)]
+pub struct VmCounters {
+    pub run_ns: u64,
+    pub wait_ns: u64,
+    pub spin_ns: u64,
+    pub shootdown_spin_ns: u64,
+    pub yields: Yields,
+    pub ipis_sent: u64,
+    pub ipis_handled: u64,
+    pub context_switches: u64,
+    pub preemptions_by_class: BTreeMap<GuestClass, u64>,
+    pub tlb_sync: Histogram,
+    pub locks: Vec<LockCounters>,
+}
+
+impl VmCounters {
+    /// Everything zero again; names stay.
+    fn restart(&mut self) {
+        let names = self.locks.drain(..).map(|lock| lock.name);
+        let locks = names.map(|name| LockCounters { name, ..LockCounters::default() }).collect();
+        *self = Self { locks, ..Self::default() };
+    }
+}
+
+impl Simulation<'_> {
+    /// The warm-up is over.
+    pub(crate) fn begin_measuring(&mut self) {
+        self.finish_accounts();
+        let now_ns = self.machine.now_ns;
+        self.measured_since_ns = now_ns;
+        self.batched_exits = 0;
+        self.counters.iter_mut().for_each(VmCounters::restart);
+        self.wait_to_run = Histogram::new();
+        self.guest_ns = 0;
+        self.overhead_ns = 0;
+        for pcpu in &mut self.machine.pcpus {
+            pcpu.idle_ns = 0;
+        }
+        for workload in &mut self.workloads {
+            workload.units_done = 0;
+        }
+        for vm in &mut self.vms {
+            if let Some(nic) = &mut vm.nic {
+                nic.reset_measurements();
+            }
+        }
+        let sizes = std::mem::take(&mut self.machine.pool.sizes);
+        let last = sizes.last().map_or(0, |&(_, size)| size);
+        self.machine.pool = PoolReport { sizes: vec![(now_ns, last)], ..PoolReport::default() };
+        if let Some(checker) = &mut self.checker {
+            checker.begin_measuring();
+        }
+    }
+
+    /// Brings the accounts of all pCPUs and vCPUs up to now.
+    pub(crate) fn finish_accounts(&mut self) {
+        let now_ns = self.machine.now_ns;
+        for pcpu in 0..self.machine.pcpus.len() {
+            if let Some(vcpu) = self.machine.current(pcpu as u32) {
+                self.sync(vcpu);
+            } else {
+                let pcpu = &mut self.machine.pcpus[pcpu];
+                pcpu.idle_ns += now_ns - pcpu.since_ns;
+                pcpu.since_ns = now_ns;
+            }
+        }
+    }
+
+    pub(crate) fn report(&mut self) -> RunReport {
+        let now_ns = self.machine.now_ns;
+        let measured_ns = now_ns - self.measured_since_ns;
+        for host in &self.machine.vcpus {
+            let counters = &mut self.counters[host.vm as usize];
+            let since_ns = now_ns - host.since_ns.max(self.measured_since_ns);
+            match host.state {
+                VcpuState::Running => counters.run_ns += since_ns,
+                VcpuState::Runnable => counters.wait_ns += since_ns,
+                VcpuState::Blocked => {}
+            }
+        }
+        let idle_ns = self.machine.pcpus.iter().map(|pcpu| pcpu.idle_ns).sum();
+        let vms = (0..self.vms.len()).map(|vm| self.vm_report(vm, measured_ns)).collect();
+        let fairness_error_permille = self.fairness_error(measured_ns);
+        RunReport {
+            seed: self.config.seed,
+            measured_ns,
+            events: self.events,
+            batched_exits: self.batched_exits,
+            vms,
+            pcpus: PcpuTimes { guest_ns: self.guest_ns, overhead_ns: self.overhead_ns, idle_ns },
+            pool: self.pool_report(measured_ns),
+            fairness_error_permille,
+            wait_to_run: self.wait_to_run.clone(),
+        }
+    }
+
+    fn pool_report(&mut self, measured_ns: u64) -> PoolReport {
+        let mut pool = std::mem::take(&mut self.machine.pool);
+        let end_ns = self.machine.now_ns;
+        let mut weighted = 0.0;
+        for (at, &(from_ns, size)) in pool.sizes.iter().enumerate() {
+            let to_ns = pool.sizes.get(at + 1).map_or(end_ns, |&(ns, _)| ns);
+            weighted += (to_ns - from_ns.max(self.measured_since_ns).min(to_ns)) as f64 * f64::from(size);
+        }
+        pool.mean_micro_pcpus = weighted / measured_ns.max(1) as f64;
+        pool
+    }
+
+    /// Shares due by weight, where nobody is due more than it asked for (water filling); largest difference.
+    fn fairness_error(&self, measured_ns: u64) -> u64 {
+        let capacity = (measured_ns * self.machine.pcpus.len() as u64).max(1) as f64;
+        let got: Vec<f64> = self.counters.iter().map(|vm| vm.run_ns as f64 / capacity).collect();
+        let wanted: Vec<f64> =
+            self.counters.iter().map(|vm| (vm.run_ns + vm.wait_ns) as f64 / capacity).collect();
+        let mut due = vec![0.0; got.len()];
+        let mut open: Vec<usize> = (0..got.len()).collect();
+        let mut left: f64 = got.iter().sum();
+        while !open.is_empty() {
+            let weights: f64 = open.iter().map(|&vm| f64::from(self.machine.vms[vm].weight)).sum();
+            let part = |vm: usize| left * f64::from(self.machine.vms[vm].weight) / weights.max(1.0);
+            let satisfied: Vec<usize> = open.iter().copied().filter(|&vm| wanted[vm] <= part(vm)).collect();
+            if satisfied.is_empty() {
+                open.iter().for_each(|&vm| due[vm] = part(vm));
+                break;
+            }
+            for &vm in &satisfied {
+                due[vm] = wanted[vm];
+            }
+            left -= satisfied.iter().map(|&vm| wanted[vm]).sum::<f64>();
+            open.retain(|vm| !satisfied.contains(vm));
+        }
+        got.iter().zip(&due).map(|(got, due)| ((got - due).abs() * 1000.0).round() as u64).max().unwrap_or(0)
+    }
+
+    fn vm_report(&self, vm: usize, measured_ns: u64) -> VmReport {
+        let counters = &self.counters[vm];
+        let config = &self.config.vms[vm];
+        let seconds = measured_ns as f64 / 1e9;
+        let workloads = self
+            .workloads
+            .iter()
+            .filter(|workload| workload.vm as usize == vm)
+            .zip(&config.workloads)
+            .map(|(workload, config)| {
+                let units_per_s = workload.units_done as f64 / seconds;
+                let timed = config.run_units > 0 && units_per_s > 0.0;
+                WorkloadReport {
+                    name: config.name.clone(),
+                    unit: config.unit.clone(),
+                    units_done: workload.units_done,
+                    units_per_s,
+                    execution_time_s: timed.then(|| config.run_units as f64 / units_per_s),
+                }
+            })
+            .collect();
+        let used = || counters.locks.iter().filter(|lock| lock.acquisitions > 0);
+        VmReport {
+            name: config.name.clone(),
+            vcpus: config.vcpus,
+            run_ns: counters.run_ns,
+            wait_ns: counters.wait_ns,
+            spin_ns: counters.spin_ns,
+            shootdown_spin_ns: counters.shootdown_spin_ns,
+            workloads,
+            yields: counters.yields.clone(),
+            lock_waits: used().map(|lock| (lock.name.clone(), lock.waits.clone())).collect(),
+            lock_acquisitions: used().map(|lock| (lock.name.clone(), lock.acquisitions)).collect(),
+            tlb_sync: counters.tlb_sync.clone(),
+            ipis_sent: counters.ipis_sent,
+            ipis_handled: counters.ipis_handled,
+            context_switches: counters.context_switches,
+            preemptions_by_class: counters.preemptions_by_class.clone(),
+            network: self.vms[vm].nic.as_ref().map(|nic| nic.report(measured_ns)),
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Xen 4.7's credit scheduler: the paper's baseline, and the normal pool of its prototype (xen/common/sched_credit.c).
+//!
+//! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast, lose no pCPU time.
+//! Mechanism. Every 30 ms each active vCPU earns credits by its VM's weight; running burns 10 per millisecond. Those
+//!            with credits left (UNDER) run before those without (OVER); a vCPU that wakes within its credits is
+//!            BOOSTed above both until a tick (10 ms) finds it running. Run queues are per pCPU, by priority, first in
+//!            first out. A pCPU about to run OVER, or nothing, looks for something better in its peers' queues.
+//!            A yielding vCPU goes behind one vCPU of lower priority. Nobody is switched away from within the first
+//!            millisecond (`sched_ratelimit_us`) unless it blocks; in 4.7 that holds for yields too (4.8 exempts them).
+//! Limits.    No caps, no parking.
+
+use super::{Pick, Scheduler, YieldAnswer};
+use crate::config::CreditConfig;
+use crate::machine::{Machine, NONE, VcpuState};
+use crate::trace_event::{PcpuId, StopReason, VcpuId};
+use microslice_policy::YieldCause;
+
+/// Credits of one pCPU in one accounting period of 30 ms.
+const CREDITS_PER_PERIOD: i64 = 300;
+const PERIOD_NS: u64 = 30_000_000;
+/// Credits are kept in 1/1000, so that short runs are charged exactly.
+const SCALE: i64 = 1000;
+const NS_PER_SCALED_CREDIT: u64 = PERIOD_NS / (CREDITS_PER_PERIOD * SCALE) as u64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    Over,
+    Under,
+    Boost,
+}
+
+struct Account {
+    priority: Priority,
+    active: bool,
+    /// On some run queue.
+    queued: bool,
+    /// In 1/1000.
+    credit: i64,
+    charged_until_ns: u64,
+}
+
+pub struct Credit {
+    config: CreditConfig,
+    accounts: Vec<Account>,
+    queues: Vec<Vec<VcpuId>>,
+    /// Queues are sorted again at the next tick after an accounting.
+    unsorted: Vec<bool>,
+    /// pCPUs that this scheduler may use (all, or the normal pool).
+    pub usable: Vec<bool>,
+    usable_count: usize,
+    next_accounting_ns: u64,
+    queued_total: usize,
+    idle_count: usize,
+    idle: Vec<bool>,
+}
+
+impl Credit {
+    pub fn new(config: CreditConfig, machine: &Machine) -> Self {
+        let pcpus = machine.pcpus.len();
+        let accounts = machine
+            .vcpus
+            .iter()
+            .map(|_| Account {
+                priority: Priority::Under,
+                active: false,
+                queued: false,
+                credit: 0,
+                charged_until_ns: 0,
+            })
+            .collect();
+        Self {
+            config,
+            accounts,
+            queues: vec![Vec::new(); pcpus],
+            unsorted: vec![false; pcpus],
+            usable: vec![true; pcpus],
+            usable_count: pcpus,
+            next_accounting_ns: PERIOD_NS,
+            queued_total: 0,
+            idle_count: pcpus,
+            idle: vec![true; pcpus],
+        }
+    }
+
+    /// Hands a pCPU to or takes it from this scheduler; what was queued there is returned.
+    pub fn set_usable(&mut self, pcpu: PcpuId, usable: bool) -> Vec<VcpuId> {
+        let index = pcpu as usize;
+        if self.usable[index] == usable {
+            return Vec::new();
+        }
+        self.usable[index] = usable;
+        if usable {
+            self.usable_count += 1;
+            return Vec::new();
+        }
+        self.usable_count -= 1;
+        self.set_idle(pcpu, false);
+        let queued = std::mem::take(&mut self.queues[index]);
+        self.queued_total -= queued.len();
+        queued.iter().for_each(|&vcpu| self.accounts[vcpu as usize].queued = false);
+        queued
+    }
+
+    pub fn set_idle(&mut self, pcpu: PcpuId, idle: bool) {
+        let flag = &mut self.idle[pcpu as usize];
+        if *flag != idle {
+            *flag = idle;
+            if idle { self.idle_count += 1 } else { self.idle_count -= 1 }
+        }
+    }
+
+    /// Takes a waiting vCPU out of its queue.
+    pub fn remove(&mut self, machine: &Machine, vcpu: VcpuId) -> bool {
+        if !self.accounts[vcpu as usize].queued {
+            return false;
+        }
+        let home = machine.vcpus[vcpu as usize].pcpu as usize;
+        let queue = &mut self.queues[home];
+        let at = queue.iter().position(|&other| other == vcpu).expect("a queued vCPU is on its pCPU's queue");
+        queue.remove(at);
+        self.accounts[vcpu as usize].queued = false;
+        self.queued_total -= 1;
+        true
+    }
+
+    /// Puts a runnable vCPU on the queue of its pCPU, or of a usable one.
+    pub fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId, yielded: bool) {
+        let mut home = machine.vcpus[vcpu as usize].pcpu;
+        if !self.usable[home as usize] || !machine.allows(vcpu, home) {
+            home = self.shortest_queue(machine, vcpu);
+            machine.vcpus[vcpu as usize].pcpu = home;
+        }
+        let accounts = &self.accounts;
+        let priority = accounts[vcpu as usize].priority;
+        let queue = &mut self.queues[home as usize];
+        let mut at = queue.iter().take_while(|&&other| accounts[other as usize].priority >= priority).count();
+        if yielded && at < queue.len() {
+            at += 1;
+        }
+        queue.insert(at, vcpu);
+        self.accounts[vcpu as usize].queued = true;
+        self.queued_total += 1;
+        machine.answers_changed(home);
+    }
+
+    fn shortest_queue(&self, machine: &Machine, vcpu: VcpuId) -> PcpuId {
+        let from = machine.vcpus[vcpu as usize].pcpu as usize;
+        let count = self.queues.len();
+        (1..=count)
+            .map(|step| (from + step) % count)
+            .filter(|&pcpu| self.usable[pcpu] && machine.allows(vcpu, pcpu as u32))
+            .min_by_key(|&pcpu| self.queues[pcpu].len() + usize::from(!self.idle[pcpu]))
+            .expect("validation leaves every VM a usable pCPU") as u32
+    }
+
+    /// __runq_tickle: who should look at its queue because of `vcpu`?
+    pub fn tickle(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        let home = machine.vcpus[vcpu as usize].pcpu;
+        let Some(current) = machine.current(home) else {
+            return machine.request_schedule(home);
+        };
+        if self.idle_count > 0
+            && let Some(idler) = self.find_idle(machine, vcpu)
+        {
+            return machine.request_schedule(idler);
+        }
+        if self.accounts[vcpu as usize].priority > self.accounts[current as usize].priority {
+            machine.request_schedule(home);
+        }
+    }
+
+    fn find_idle(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
+        let home = machine.vcpus[vcpu as usize].pcpu as usize;
+        let count = self.idle.len();
+        (0..count)
+            .map(|step| (home + step) % count)
+            .find(|&pcpu| self.idle[pcpu] && self.usable[pcpu] && machine.allows(vcpu, pcpu as u32))
+            .map(|pcpu| pcpu as u32)
+    }
+
+    pub fn charge(&mut self, now_ns: u64, vcpu: VcpuId) {
+        let account = &mut self.accounts[vcpu as usize];
+        let scaled = (now_ns - account.charged_until_ns) / NS_PER_SCALED_CREDIT;
+        account.credit -= scaled as i64;
+        account.charged_until_ns += scaled * NS_PER_SCALED_CREDIT;
+    }
+
+    pub fn begin_run(&mut self, now_ns: u64, vcpu: VcpuId) {
+        self.accounts[vcpu as usize].charged_until_ns = now_ns;
+    }
+
+    pub fn wake_priority(&mut self, vcpu: VcpuId) {
+        let account = &mut self.accounts[vcpu as usize];
+        if self.config.boost && account.priority == Priority::Under {
+            account.priority = Priority::Boost;
+        }
+    }
+
+    /// csched_load_balance: something better than `than` from a peer's queue.
+    fn steal(&mut self, machine: &mut Machine, thief: PcpuId, than: Option<Priority>) -> Option<VcpuId> {
+        let count = self.queues.len();
+        if self.queued_total == 0 {
+            return None;
+        }
+        for step in 1..count {
+            let peer = (thief as usize + step) % count;
+            // An idle peer is about to take from its queue itself.
+            if self.queues[peer].is_empty() || machine.is_idle(peer as u32) {
+                continue;
+            }
+            let found = self.queues[peer].iter().copied().find(|&vcpu| {
+                than.is_none_or(|than| self.accounts[vcpu as usize].priority > than)
+                    && machine.allows(vcpu, thief)
+            });
+            if let Some(vcpu) = found {
+                self.remove(machine, vcpu);
+                machine.vcpus[vcpu as usize].pcpu = thief;
+                return Some(vcpu);
+            }
+        }
+        None
+    }
+
+    fn take_first(&mut self, pcpu: PcpuId) -> Option<VcpuId> {
+        let queue = &mut self.queues[pcpu as usize];
+        if queue.is_empty() {
+            return None;
+        }
+        let vcpu = queue.remove(0);
+        self.accounts[vcpu as usize].queued = false;
+        self.queued_total -= 1;
+        Some(vcpu)
+    }
+
+    /// csched_acct: every 30 ms each active vCPU earns its share; priorities follow.
+    fn account(&mut self, machine: &Machine) {
+        let weight_total: i64 = machine
+            .vcpus
+            .iter()
+            .zip(&self.accounts)
+            .filter(|(_, account)| account.active)
+            .map(|(vcpu, _)| i64::from(machine.vms[vcpu.vm as usize].weight))
+            .sum();
+        if weight_total == 0 {
+            return;
+        }
+        let credit_total = self.usable_count as i64 * CREDITS_PER_PERIOD * SCALE;
+        let period = CREDITS_PER_PERIOD * SCALE;
+        for (vcpu, account) in machine.vcpus.iter().zip(&mut self.accounts) {
+            if !account.active {
+                continue;
+            }
+            let weight = i64::from(machine.vms[vcpu.vm as usize].weight);
+            // A vCPU can't use more than one pCPU.
+            account.credit += (credit_total * weight / weight_total).min(period);
+            if account.credit < 0 {
+                account.priority = Priority::Over;
+                account.credit = account.credit.max(-period);
+            } else {
+                account.priority = Priority::Under;
+                if account.credit > period {
+                    account.active = false;
+                    account.credit /= 2;
+                }
+            }
+        }
+        self.unsorted.fill(true);
+    }
+
+    fn sort(&mut self, pcpu: PcpuId) {
+        if std::mem::take(&mut self.unsorted[pcpu as usize]) {
+            let accounts = &self.accounts;
+            self.queues[pcpu as usize]
+                .sort_by_key(|&vcpu| std::cmp::Reverse(accounts[vcpu as usize].priority));
+        }
+    }
+
+    pub fn queue_len(&self, pcpu: PcpuId) -> usize {
+        self.queues[pcpu as usize].len()
+    }
+
+    pub fn within_ratelimit(&self, machine: &Machine, vcpu: VcpuId) -> Option<u64> {
+        let until = machine.vcpus[vcpu as usize].since_ns + self.config.ratelimit_ns;
+        (machine.now_ns < until).then_some(until)
+    }
+}
+
+impl Scheduler for Credit {
+    fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        self.wake_priority(vcpu);
+        self.enqueue(machine, vcpu, false);
+        self.tickle(machine, vcpu);
+    }
+
+    fn schedule(
+        &mut self,
+        machine: &mut Machine,
+        pcpu: PcpuId,
+        stopped: Option<(VcpuId, StopReason)>,
+    ) -> Option<Pick> {
+        let now_ns = machine.now_ns;
+        let mut yielded = NONE;
+        if let Some((vcpu, reason)) = stopped {
+            self.charge(now_ns, vcpu);
+            if machine.vcpus[vcpu as usize].state != VcpuState::Blocked {
+                let voluntary = matches!(reason, StopReason::Ple | StopReason::IpiWait);
+                if reason != StopReason::SliceExpired
+                    && let Some(until_ns) = self.within_ratelimit(machine, vcpu)
+                {
+                    return Some(Pick { vcpu, slice_end_ns: until_ns });
+                }
+                if voluntary {
+                    yielded = vcpu;
+                }
+                self.enqueue(machine, vcpu, voluntary);
+            }
+        }
+        let mut next = self.take_first(pcpu);
+        let priority = next.map(|vcpu| self.accounts[vcpu as usize].priority);
+        if priority.is_none_or(|priority| priority == Priority::Over)
+            && let Some(better) = self.steal(machine, pcpu, priority)
+        {
+            if let Some(vcpu) = next {
+                self.queues[pcpu as usize].insert(0, vcpu);
+                self.accounts[vcpu as usize].queued = true;
+                self.queued_total += 1;
+            }
+            next = Some(better);
+        }
+        self.set_idle(pcpu, next.is_none());
+        let vcpu = next?;
+        if stopped.is_some()
+            && yielded == NONE
+            && self.idle_count > 0
+            && !self.queues[pcpu as usize].is_empty()
+        {
+            let waiting = self.queues[pcpu as usize][0];
+            if let Some(idler) = self.find_idle(machine, waiting) {
+                machine.request_schedule(idler);
+            }
+        }
+        self.begin_run(now_ns, vcpu);
+        Some(Pick { vcpu, slice_end_ns: now_ns + self.config.slice_ns })
+    }
+
+    fn yields(
+        &mut self,
+        machine: &mut Machine,
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+        cause: YieldCause,
+    ) -> YieldAnswer {
+        if cause == YieldCause::Hlt {
+            return YieldAnswer::Yield;
+        }
+        if let Some(until_ns) = self.within_ratelimit(machine, vcpu) {
+            return YieldAnswer::KeepSpinning { until_ns };
+        }
+        // With nobody to give the pCPU to, the scheduler would choose the same vCPU again.
+        if self.queues[pcpu as usize].is_empty()
+            && (self.queued_total == 0 || self.accounts[vcpu as usize].priority > Priority::Over)
+        {
+            return YieldAnswer::KeepSpinning { until_ns: machine.pcpus[pcpu as usize].slice_end_ns };
+        }
+        YieldAnswer::Yield
+    }
+
+    fn tick_ns(&self) -> u64 {
+        self.config.tick_ns
+    }
+
+    fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
+        self.sort(pcpu);
+        if let Some(vcpu) = machine.current(pcpu) {
+            self.charge(machine.now_ns, vcpu);
+            let account = &mut self.accounts[vcpu as usize];
+            if account.priority == Priority::Boost {
+                account.priority = Priority::Under;
+            }
+            account.active = true;
+        }
+    }
+
+    fn timer(&mut self, machine: &mut Machine) -> u64 {
+        if machine.now_ns >= self.next_accounting_ns {
+            self.account(machine);
+            self.next_accounting_ns += PERIOD_NS;
+            // Priorities changed: batched answers to yields may be different now.
+            (0..machine.pcpus.len() as u32).for_each(|pcpu| machine.answers_changed(pcpu));
+        }
+        self.next_accounting_ns
+    }
+
+    fn bytes_per_vcpu(&self) -> usize {
+        size_of::<Account>() + size_of::<VcpuId>()
+    }
+}

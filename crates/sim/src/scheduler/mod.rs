@@ -1,0 +1,65 @@
+//! Who decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in [`build`].
+
+mod credit;
+
+use crate::config::SchedulerKind;
+use crate::machine::Machine;
+use crate::trace_event::{PcpuId, StopReason, VcpuId};
+use microslice_policy::{InterruptKind, YieldCause};
+
+/// The vCPU that a pCPU runs next, and until when unless something happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pick {
+    pub vcpu: VcpuId,
+    pub slice_end_ns: u64,
+}
+
+/// What becomes of a yield.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum YieldAnswer {
+    /// The vCPU gives its pCPU up.
+    Yield,
+    /// It goes on; and every further pause-loop exit until then would be answered the same, unless the scheduler says
+    /// [`Machine::answers_changed`] before. `until_ns` = now: the next one is asked again.
+    KeepSpinning { until_ns: u64 },
+}
+
+/// A host scheduler. All calls happen at `machine.now_ns`; decisions about other pCPUs are asked for with
+/// [`Machine::request_schedule`].
+pub trait Scheduler {
+    /// `vcpu` was blocked and is runnable now.
+    fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId);
+    /// Chooses for `pcpu`. `stopped` ran until now and either is still runnable, or has blocked.
+    fn schedule(
+        &mut self,
+        machine: &mut Machine,
+        pcpu: PcpuId,
+        stopped: Option<(VcpuId, StopReason)>,
+    ) -> Option<Pick>;
+    /// `vcpu`, running on `pcpu`, spins, or is about to halt. For a halt the answer is ignored.
+    fn yields(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, cause: YieldCause)
+    -> YieldAnswer;
+    /// An interrupt was sent to `vcpu`, which doesn't run. If it is blocked, `wake` follows.
+    fn interrupt(&mut self, _machine: &mut Machine, _vcpu: VcpuId, _kind: InterruptKind) {}
+    /// Period of `tick`.
+    fn tick_ns(&self) -> u64;
+    /// A running pCPU's periodic tick.
+    fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId);
+    /// Host-wide work; returns when to be called next. Called first at time 0.
+    fn timer(&mut self, _machine: &mut Machine) -> u64 {
+        u64::MAX
+    }
+    /// Whether this pCPU belongs to the micro pool.
+    fn is_micro(&self, _pcpu: PcpuId) -> bool {
+        false
+    }
+    /// Bytes kept per vCPU, for the memory bench.
+    fn bytes_per_vcpu(&self) -> usize;
+}
+
+pub fn build(kind: &SchedulerKind, machine: &Machine) -> Box<dyn Scheduler> {
+    match kind {
+        SchedulerKind::Credit(config) => Box::new(credit::Credit::new(config.clone(), machine)),
+        SchedulerKind::MicroSliced(_) | SchedulerKind::Eevdf(_) => unreachable!("refused by validation"),
+    }
+}
