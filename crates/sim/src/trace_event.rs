@@ -204,3 +204,19 @@ impl From<microslice_policy::GuestClass> for GuestClass {
         }
     }
 }
+
+impl From<microslice_policy::Cause> for AccelerationCause {
+    fn from(cause: microslice_policy::Cause) -> Self {
+        use microslice_policy::Cause as Policy;
+        match cause {
+            Policy::TlbYield => Self::TlbYield,
+            Policy::LockYield => Self::LockYield,
+            Policy::LockHalt => Self::LockHalt,
+            Policy::PvYield => Self::PvYield,
+            Policy::ReschedIpi => Self::ReschedIpi,
+            Policy::CallFunctionIpi => Self::CallFunctionIpi,
+            Policy::Virq => Self::Virq,
+            Policy::None => unreachable!("nothing is accelerated without a cause"),
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! Who decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in [`build`].
 
 mod credit;
+mod eevdf;
+mod micro_sliced;
 
 use crate::config::SchedulerKind;
 use crate::machine::Machine;
@@ -60,6 +62,9 @@ pub trait Scheduler {
 pub fn build(kind: &SchedulerKind, machine: &Machine) -> Box<dyn Scheduler> {
     match kind {
         SchedulerKind::Credit(config) => Box::new(credit::Credit::new(config.clone(), machine)),
-        SchedulerKind::MicroSliced(_) | SchedulerKind::Eevdf(_) => unreachable!("refused by validation"),
+        SchedulerKind::MicroSliced(config) => {
+            Box::new(micro_sliced::MicroSliced::new(config.clone(), machine))
+        }
+        SchedulerKind::Eevdf(config) => Box::new(eevdf::Eevdf::new(config.clone(), machine)),
     }
 }

@@ -1,0 +1,300 @@
+//! Linux's EEVDF with KVM's directed yield: today's default (kernel/sched/fair.c, virt/kvm/kvm_main.c).
+//!
+//! Problem.   Share pCPUs by weight with bounded lag; let a spinning vCPU give way to the sibling it waits for.
+//! Mechanism. Each vCPU is a task with a virtual runtime. A pCPU runs, of those eligible (not ahead of the queue's
+//!            average), the one with the earliest virtual deadline (runtime + slice / weight). A waking vCPU preempts
+//!            when its deadline is earlier. On a pause-loop exit KVM goes round-robin over the siblings and yields to
+//!            the first that is runnable and was preempted (`kvm_vcpu_on_spin`, `vcpu->ready`); `yield_to` works only
+//!            where the target waits, and makes it the queue's next pick (buddy). Idle pCPUs pull.
+//! Limits.    No cgroup hierarchy, no bandwidth control; weights are the VM's, per vCPU. Load balancing is by queue
+//!            length at ticks and when idle.
+
+use super::{Pick, Scheduler, YieldAnswer};
+use crate::config::EevdfConfig;
+use crate::machine::{Machine, NONE, VcpuState};
+use crate::trace_event::{PcpuId, StopReason, VcpuId};
+use microslice_policy::YieldCause;
+
+/// Weight of a VM that says nothing.
+const WEIGHT_DEFAULT: u64 = 256;
+
+#[derive(Clone, Copy)]
+struct Task {
+    vruntime_ns: u64,
+    deadline_ns: u64,
+    charged_until_ns: u64,
+    queued: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    tasks: Vec<VcpuId>,
+    /// Lower bound that newcomers start from.
+    floor_ns: u64,
+    /// Picked next whatever its deadline: the target of a directed yield.
+    buddy: Option<VcpuId>,
+}
+
+pub struct Eevdf {
+    config: EevdfConfig,
+    tasks: Vec<Task>,
+    queues: Vec<Queue>,
+    /// Where each VM's round-robin over its siblings stands.
+    last_boosted: Vec<u32>,
+    queued_total: usize,
+}
+
+impl Eevdf {
+    pub fn new(config: EevdfConfig, machine: &Machine) -> Self {
+        let task = Task { vruntime_ns: 0, deadline_ns: 0, charged_until_ns: 0, queued: false };
+        Self {
+            config,
+            tasks: vec![task; machine.vcpus.len()],
+            queues: machine.pcpus.iter().map(|_| Queue::default()).collect(),
+            last_boosted: vec![0; machine.vms.len()],
+            queued_total: 0,
+        }
+    }
+
+    fn weight(machine: &Machine, vcpu: VcpuId) -> u64 {
+        u64::from(machine.vms[machine.vcpus[vcpu as usize].vm as usize].weight)
+    }
+
+    fn charge(&mut self, machine: &Machine, vcpu: VcpuId) {
+        let task = &mut self.tasks[vcpu as usize];
+        let ran_ns = machine.now_ns - task.charged_until_ns;
+        task.charged_until_ns = machine.now_ns;
+        task.vruntime_ns += ran_ns * WEIGHT_DEFAULT / Self::weight(machine, vcpu);
+    }
+
+    fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        let pcpu = machine.vcpus[vcpu as usize].pcpu;
+        self.queues[pcpu as usize].tasks.push(vcpu);
+        self.tasks[vcpu as usize].queued = true;
+        self.queued_total += 1;
+        machine.answers_changed(pcpu);
+    }
+
+    fn dequeue(&mut self, pcpu: PcpuId, at: usize) -> VcpuId {
+        let queue = &mut self.queues[pcpu as usize];
+        let vcpu = queue.tasks.remove(at);
+        if queue.buddy == Some(vcpu) {
+            queue.buddy = None;
+        }
+        self.tasks[vcpu as usize].queued = false;
+        self.queued_total -= 1;
+        vcpu
+    }
+
+    /// pick_eevdf: the earliest deadline among the eligible.
+    fn pick(&mut self, pcpu: PcpuId) -> Option<VcpuId> {
+        let queue = &self.queues[pcpu as usize];
+        let buddy = queue.buddy.and_then(|buddy| queue.tasks.iter().position(|&vcpu| vcpu == buddy));
+        let at = match buddy {
+            Some(at) => at,
+            None => {
+                let sum: u128 =
+                    queue.tasks.iter().map(|&v| u128::from(self.tasks[v as usize].vruntime_ns)).sum();
+                let count = queue.tasks.len().max(1) as u128;
+                (0..queue.tasks.len())
+                    .filter(|&at| u128::from(self.tasks[queue.tasks[at] as usize].vruntime_ns) * count <= sum)
+                    .min_by_key(|&at| self.tasks[queue.tasks[at] as usize].deadline_ns)?
+            }
+        };
+        let vcpu = self.dequeue(pcpu, at);
+        let floor_ns = self.tasks[vcpu as usize].vruntime_ns;
+        let queue = &mut self.queues[pcpu as usize];
+        queue.floor_ns = queue.floor_ns.max(floor_ns);
+        Some(vcpu)
+    }
+
+    fn new_deadline(&mut self, machine: &Machine, vcpu: VcpuId) {
+        let slice_ns = self.config.base_slice_ns * WEIGHT_DEFAULT / Self::weight(machine, vcpu);
+        let task = &mut self.tasks[vcpu as usize];
+        task.deadline_ns = task.vruntime_ns + slice_ns;
+    }
+
+    /// Moves a vCPU's clock from one queue's to another's.
+    fn migrate(&mut self, machine: &mut Machine, vcpu: VcpuId, to: PcpuId) {
+        let from = machine.vcpus[vcpu as usize].pcpu as usize;
+        let lag = self.tasks[vcpu as usize].vruntime_ns as i64 - self.queues[from].floor_ns as i64;
+        let floor_ns = self.queues[to as usize].floor_ns as i64;
+        self.tasks[vcpu as usize].vruntime_ns = (floor_ns + lag).max(0) as u64;
+        machine.vcpus[vcpu as usize].pcpu = to;
+        self.new_deadline(machine, vcpu);
+    }
+
+    fn steal(&mut self, machine: &mut Machine, thief: PcpuId) -> Option<VcpuId> {
+        if self.queued_total == 0 {
+            return None;
+        }
+        let count = self.queues.len();
+        for step in 1..count {
+            let peer = (thief as usize + step) % count;
+            if machine.is_idle(peer as u32) {
+                continue;
+            }
+            let found = self.queues[peer].tasks.iter().position(|&vcpu| machine.allows(vcpu, thief));
+            if let Some(at) = found {
+                let vcpu = self.dequeue(peer as u32, at);
+                self.migrate(machine, vcpu, thief);
+                return Some(vcpu);
+            }
+        }
+        None
+    }
+
+    fn find_idle(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
+        let home = machine.vcpus[vcpu as usize].pcpu as usize;
+        let count = self.queues.len();
+        (0..count).map(|step| ((home + step) % count) as u32).find(|&pcpu| {
+            machine.is_idle(pcpu) && machine.allows(vcpu, pcpu) && self.queues[pcpu as usize].tasks.is_empty()
+        })
+    }
+
+    /// kvm_vcpu_on_spin: the next preempted sibling that waits; `yield_to` makes it its queue's next pick.
+    fn directed_yield(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
+        let vm = machine.vcpus[vcpu as usize].vm as usize;
+        let (first, count) = (machine.vms[vm].first_vcpu, machine.vms[vm].vcpus);
+        for step in 1..=count {
+            let sibling = first + (self.last_boosted[vm] + step) % count;
+            if sibling == vcpu
+                || !self.tasks[sibling as usize].queued
+                || !machine.vcpus[sibling as usize].preempted
+            {
+                continue;
+            }
+            self.last_boosted[vm] = sibling - first;
+            let pcpu = machine.vcpus[sibling as usize].pcpu;
+            self.queues[pcpu as usize].buddy = Some(sibling);
+            if machine.vcpus[vcpu as usize].pcpu != pcpu {
+                machine.request_schedule(pcpu);
+            }
+            return true;
+        }
+        false
+    }
+}
+
+impl Scheduler for Eevdf {
+    fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        let home = machine.vcpus[vcpu as usize].pcpu;
+        let target = self.find_idle(machine, vcpu).unwrap_or(home);
+        if target != home {
+            self.migrate(machine, vcpu, target);
+        }
+        // What it didn't use while asleep is not saved up beyond one slice (place_entity).
+        let floor_ns = self.queues[target as usize].floor_ns.saturating_sub(self.config.base_slice_ns);
+        let task = &mut self.tasks[vcpu as usize];
+        task.vruntime_ns = task.vruntime_ns.max(floor_ns);
+        self.new_deadline(machine, vcpu);
+        self.enqueue(machine, vcpu);
+        match machine.current(target) {
+            None => machine.request_schedule(target),
+            Some(current) => {
+                self.charge(machine, current);
+                if self.tasks[vcpu as usize].deadline_ns < self.tasks[current as usize].deadline_ns {
+                    machine.request_schedule(target);
+                }
+            }
+        }
+    }
+
+    fn schedule(
+        &mut self,
+        machine: &mut Machine,
+        pcpu: PcpuId,
+        stopped: Option<(VcpuId, StopReason)>,
+    ) -> Option<Pick> {
+        if let Some((vcpu, reason)) = stopped {
+            self.charge(machine, vcpu);
+            if machine.vcpus[vcpu as usize].state != VcpuState::Blocked {
+                let task = &self.tasks[vcpu as usize];
+                if task.vruntime_ns >= task.deadline_ns
+                    || matches!(reason, StopReason::Ple | StopReason::IpiWait)
+                {
+                    self.new_deadline(machine, vcpu);
+                }
+                machine.vcpus[vcpu as usize].pcpu = pcpu;
+                self.enqueue(machine, vcpu);
+            }
+        }
+        let vcpu = match self.pick(pcpu) {
+            Some(vcpu) => vcpu,
+            None => self.steal(machine, pcpu)?,
+        };
+        self.tasks[vcpu as usize].charged_until_ns = machine.now_ns;
+        let left_ns = {
+            let task = &self.tasks[vcpu as usize];
+            task.deadline_ns.saturating_sub(task.vruntime_ns).clamp(100_000, self.config.base_slice_ns)
+        };
+        Some(Pick { vcpu, slice_end_ns: machine.now_ns + left_ns })
+    }
+
+    fn yields(
+        &mut self,
+        machine: &mut Machine,
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+        cause: YieldCause,
+    ) -> YieldAnswer {
+        if cause == YieldCause::Hlt || !self.config.directed_yield {
+            let nobody = self.queues[pcpu as usize].tasks.is_empty() && self.queued_total == 0;
+            return if nobody {
+                YieldAnswer::KeepSpinning { until_ns: machine.now_ns }
+            } else {
+                YieldAnswer::Yield
+            };
+        }
+        if self.directed_yield(machine, vcpu) {
+            YieldAnswer::Yield
+        } else {
+            YieldAnswer::KeepSpinning { until_ns: machine.now_ns }
+        }
+    }
+
+    fn tick_ns(&self) -> u64 {
+        self.config.tick_ns
+    }
+
+    fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
+        let Some(current) = machine.current(pcpu) else {
+            if self.queued_total > 0 {
+                machine.request_schedule(pcpu);
+            }
+            return;
+        };
+        self.charge(machine, current);
+        let task = &self.tasks[current as usize];
+        if task.vruntime_ns >= task.deadline_ns && !self.queues[pcpu as usize].tasks.is_empty() {
+            machine.request_schedule(pcpu);
+        }
+        self.balance(machine, pcpu);
+    }
+
+    fn bytes_per_vcpu(&self) -> usize {
+        size_of::<Task>() + size_of::<VcpuId>()
+    }
+}
+
+impl Eevdf {
+    /// Load balancing at ticks: a queue two longer than a neighbour's gives one away.
+    fn balance(&mut self, machine: &mut Machine, pcpu: PcpuId) {
+        let count = self.queues.len();
+        let peer = (pcpu as usize + 1) % count;
+        let load = |at: usize| self.queues[at].tasks.len() + usize::from(machine.pcpus[at].current != NONE);
+        if load(pcpu as usize) < load(peer) + 2 {
+            return;
+        }
+        let found =
+            self.queues[pcpu as usize].tasks.iter().position(|&vcpu| machine.allows(vcpu, peer as u32));
+        if let Some(at) = found {
+            let vcpu = self.dequeue(pcpu, at);
+            self.migrate(machine, vcpu, peer as u32);
+            self.enqueue(machine, vcpu);
+            if machine.is_idle(peer as u32) {
+                machine.request_schedule(peer as u32);
+            }
+        }
+    }
+}

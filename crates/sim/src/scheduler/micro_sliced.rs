@@ -1,0 +1,376 @@
+//! The project's scheduler: every decision is made by `policy/`, through the same C as on a real host; this file only
+//! gathers observations and applies decisions. The normal pool is the credit scheduler, as in the paper's prototype.
+
+use super::credit::Credit;
+use super::{Pick, Scheduler, YieldAnswer};
+use crate::config::{MicroSlicedConfig, PoolSize};
+use crate::machine::{Machine, NONE, VcpuState};
+use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, VcpuId};
+use microslice_policy as policy;
+use microslice_policy::{
+    AccelerateConfig, Cause, InterruptKind, InterruptObservation, MicroSliceObservation, MicroSliceOutcome,
+    PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeState, SiblingDecision,
+    SiblingObservation, SpinnerDecision, SpinnerObservation, UrgentEvents, YieldCause, YieldObservation,
+};
+
+/// What the micro pool keeps of a vCPU.
+#[derive(Clone, Copy)]
+struct Member {
+    /// Queued for, or running on, this micro pCPU; or `NONE`.
+    micro_pcpu: PcpuId,
+    /// Where it goes back to.
+    home: PcpuId,
+    retries: u32,
+}
+
+pub struct MicroSliced {
+    config: MicroSlicedConfig,
+    rules: AccelerateConfig,
+    normal: Credit,
+    /// What waits for each micro pCPU: at most one (paper, section 5).
+    waiting: Vec<Option<VcpuId>>,
+    members: Vec<Member>,
+    micro_count: usize,
+    pool_config: PoolSizeConfig,
+    pool_state: PoolSizeState,
+    urgent: UrgentEvents,
+    next_resize_ns: u64,
+}
+
+impl MicroSliced {
+    pub fn new(config: MicroSlicedConfig, machine: &Machine) -> Self {
+        let pool_config = match config.pool {
+            PoolSize::Static { .. } => PoolSizeConfig::PAPER,
+            PoolSize::Auto { limit, profile_interval_ns, epoch_interval_ns } => {
+                PoolSizeConfig { profile_interval_ns, epoch_interval_ns, limit: limit as u32, reserved: 0 }
+            }
+        };
+        Self {
+            normal: Credit::new(config.normal.clone(), machine),
+            rules: AccelerateConfig::PAPER,
+            waiting: vec![None; machine.pcpus.len()],
+            members: vec![Member { micro_pcpu: NONE, home: NONE, retries: 0 }; machine.vcpus.len()],
+            micro_count: 0,
+            pool_config,
+            pool_state: PoolSizeState::default(),
+            urgent: UrgentEvents::default(),
+            next_resize_ns: 0,
+            config,
+        }
+    }
+
+    /// The last pCPUs are the micro pool, so that the normal pool's numbers stay.
+    fn first_micro(&self, machine: &Machine) -> usize {
+        machine.pcpus.len() - self.micro_count
+    }
+
+    fn resize(&mut self, machine: &mut Machine, count: usize) {
+        let pcpus = machine.pcpus.len();
+        while self.micro_count < count {
+            self.micro_count += 1;
+            let pcpu = (pcpus - self.micro_count) as u32;
+            for vcpu in self.normal.set_usable(pcpu, false) {
+                self.normal.enqueue(machine, vcpu, false);
+                self.normal.tickle(machine, vcpu);
+            }
+            // What runs there goes on in the normal pool.
+            machine.request_schedule(pcpu);
+        }
+        while self.micro_count > count {
+            let pcpu = (pcpus - self.micro_count) as u32;
+            self.micro_count -= 1;
+            self.normal.set_usable(pcpu, true);
+            self.normal.set_idle(pcpu, machine.is_idle(pcpu));
+            if let Some(vcpu) = self.waiting[pcpu as usize].take() {
+                self.give_back(machine, vcpu);
+            }
+            machine.request_schedule(pcpu);
+        }
+        machine.pool.sizes.push((machine.now_ns, count as u32));
+        machine.emit(TraceEvent::PoolResized { micro_pcpus: count as u32 });
+    }
+
+    fn policy_state(&self, machine: &Machine, vcpu: VcpuId) -> policy::VcpuState {
+        let member = &self.members[vcpu as usize];
+        match machine.vcpus[vcpu as usize].state {
+            VcpuState::Blocked => policy::VcpuState::Blocked,
+            VcpuState::Running if member.micro_pcpu != NONE => policy::VcpuState::Micro,
+            VcpuState::Running => policy::VcpuState::Running,
+            VcpuState::Runnable if member.micro_pcpu != NONE => policy::VcpuState::Pending,
+            VcpuState::Runnable => policy::VcpuState::Runnable,
+        }
+    }
+
+    /// Moves a waiting vCPU of the normal pool to a micro pCPU with room. Returns whether there was one.
+    fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> bool {
+        let cause_of_trace = AccelerationCause::from(cause);
+        let class = machine.vcpus[vcpu as usize].class;
+        let first = self.first_micro(machine);
+        let placed = (first..machine.pcpus.len())
+            .filter(|&pcpu| {
+                let seen = PlacementObservation {
+                    queued_count: u32::from(self.waiting[pcpu].is_some()),
+                    affinity_allows: 1,
+                };
+                policy::decide_on_placement(&self.rules, &seen) == PlacementDecision::Queue
+            })
+            .min_by_key(|&pcpu| !machine.is_idle(pcpu as u32));
+        let Some(pcpu) = placed else {
+            machine.pool.count_failed_pull(cause_of_trace, "queue_full");
+            return false;
+        };
+        if !self.normal.remove(machine, vcpu) {
+            machine.pool.count_failed_pull(cause_of_trace, "left_queue");
+            return false;
+        }
+        let member = &mut self.members[vcpu as usize];
+        member.micro_pcpu = pcpu as u32;
+        member.home = machine.vcpus[vcpu as usize].pcpu;
+        self.waiting[pcpu] = Some(vcpu);
+        machine.pool.count_acceleration(class.into(), cause_of_trace);
+        machine.emit(TraceEvent::Accelerated {
+            vcpu,
+            pcpu: pcpu as u32,
+            cause: cause_of_trace,
+            class: class.into(),
+        });
+        if machine.is_idle(pcpu as u32) {
+            machine.request_schedule(pcpu as u32);
+        }
+        true
+    }
+
+    /// Ends a membership: the vCPU is the normal pool's again.
+    fn leave(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        let member = &mut self.members[vcpu as usize];
+        member.micro_pcpu = NONE;
+        let home = member.home;
+        machine.vcpus[vcpu as usize].pcpu = home;
+        machine.pool.returns += 1;
+        machine.emit(TraceEvent::ReturnedToNormalPool { vcpu, pcpu: home });
+    }
+
+    fn give_back(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        self.leave(machine, vcpu);
+        self.normal.enqueue(machine, vcpu, false);
+        self.normal.tickle(machine, vcpu);
+    }
+
+    /// A micro slice is over, one way or another.
+    fn end_micro_slice(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
+        let host = &machine.vcpus[vcpu as usize];
+        let blocked = host.state == VcpuState::Blocked;
+        let ran_ns = machine.now_ns - host.since_ns;
+        let seen = MicroSliceObservation {
+            guest_class: host.class.into(),
+            interrupt_pending: u32::from(host.interrupt_pending),
+            blocked: u32::from(blocked),
+            retry_count: self.members[vcpu as usize].retries,
+        };
+        let decision = policy::decide_after_micro_slice(&self.rules, &seen);
+        let outcome = decision.outcome.get();
+        if matches!(outcome, Some(MicroSliceOutcome::StillCritical | MicroSliceOutcome::Unhandled)) {
+            machine.pool.slice_ended_unfinished += 1;
+        }
+        machine.pool.micro_slices.record(ran_ns);
+        machine.pcpus[pcpu as usize].slice_end_ns = u64::MAX;
+        self.leave(machine, vcpu);
+        if !blocked {
+            self.normal.enqueue(machine, vcpu, false);
+            self.normal.tickle(machine, vcpu);
+            let member = &mut self.members[vcpu as usize];
+            if decision.retry != 0 {
+                member.retries += 1;
+                self.accelerate(machine, vcpu, Cause::LockYield);
+            } else {
+                member.retries = 0;
+            }
+        }
+    }
+
+    /// A pass over the siblings of a vCPU that yields. Returns how many are being helped.
+    fn pass(&mut self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope, cause: Cause) -> u32 {
+        let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
+        let (first, count) = (vm.first_vcpu, vm.vcpus);
+        let at = vcpu - first;
+        let (mut requested, mut helped) = (0, 0);
+        for step in 1..count {
+            let sibling = first + (at + step) % count;
+            let host = &machine.vcpus[sibling as usize];
+            let seen = SiblingObservation {
+                state: self.policy_state(machine, sibling).into(),
+                preempted: u32::from(host.preempted),
+                yielded: u32::from(host.yielded),
+                guest_class: host.class.into(),
+                requested_count: requested,
+                reserved: 0,
+            };
+            match policy::decide_on_sibling(scope, &seen) {
+                SiblingDecision::Request => {
+                    if self.accelerate(machine, sibling, cause) {
+                        requested += 1;
+                        helped += 1;
+                    }
+                }
+                SiblingDecision::AlreadyRequested => helped += 1,
+                SiblingDecision::PassDone => break,
+                SiblingDecision::NotPreempted | SiblingDecision::NotCritical | SiblingDecision::Yielded => {}
+            }
+        }
+        helped
+    }
+
+    fn count_urgent(&mut self, class: policy::GuestClass, cause: YieldCause) {
+        match (cause, class) {
+            (YieldCause::IpiWait, _) | (YieldCause::Ple, policy::GuestClass::TlbShootdown) => {
+                self.urgent.ipi_count += 1
+            }
+            (YieldCause::Ple, _) => self.urgent.ple_count += 1,
+            (YieldCause::Hlt, _) => {}
+        }
+    }
+
+    fn is_micro_pcpu(&self, pcpu: PcpuId) -> bool {
+        pcpu as usize + self.micro_count >= self.waiting.len()
+    }
+}
+
+impl Scheduler for MicroSliced {
+    fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        self.normal.wake(machine, vcpu);
+    }
+
+    fn schedule(
+        &mut self,
+        machine: &mut Machine,
+        pcpu: PcpuId,
+        stopped: Option<(VcpuId, StopReason)>,
+    ) -> Option<Pick> {
+        if !self.is_micro_pcpu(pcpu) {
+            return match stopped {
+                // It ran here when this pCPU was micro-sliced.
+                Some((vcpu, _)) if self.members[vcpu as usize].micro_pcpu == pcpu => {
+                    self.normal.charge(machine.now_ns, vcpu);
+                    self.end_micro_slice(machine, vcpu, pcpu);
+                    self.normal.schedule(machine, pcpu, None)
+                }
+                _ => self.normal.schedule(machine, pcpu, stopped),
+            };
+        }
+        if let Some((vcpu, reason)) = stopped {
+            let micro = self.members[vcpu as usize].micro_pcpu == pcpu;
+            let over = machine.now_ns >= machine.pcpus[pcpu as usize].slice_end_ns;
+            let runnable = machine.vcpus[vcpu as usize].state != VcpuState::Blocked;
+            // A micro slice isn't cut short by anything but its vCPU (paper, section 5).
+            if micro && runnable && !over && reason == StopReason::Preempted {
+                return Some(Pick { vcpu, slice_end_ns: machine.pcpus[pcpu as usize].slice_end_ns });
+            }
+            self.normal.charge(machine.now_ns, vcpu);
+            if micro {
+                self.end_micro_slice(machine, vcpu, pcpu);
+            } else if runnable {
+                self.normal.enqueue(machine, vcpu, false);
+                self.normal.tickle(machine, vcpu);
+            }
+        }
+        let vcpu = self.waiting[pcpu as usize].take()?;
+        self.normal.begin_run(machine.now_ns, vcpu);
+        machine.vcpus[vcpu as usize].pcpu = pcpu;
+        Some(Pick { vcpu, slice_end_ns: machine.now_ns + self.config.micro_slice_ns })
+    }
+
+    fn yields(
+        &mut self,
+        machine: &mut Machine,
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+        cause: YieldCause,
+    ) -> YieldAnswer {
+        let host = &machine.vcpus[vcpu as usize];
+        let class = host.class;
+        self.count_urgent(class, cause);
+        let seen = YieldObservation {
+            cause: cause.into(),
+            guest_class: class.into(),
+            interrupts_enabled: u32::from(host.interrupts_enabled),
+            micro_pcpu_count: self.micro_count as u32,
+            pass_active: 0,
+            reserved: 0,
+        };
+        let decision = policy::decide_on_yield(&seen);
+        let scope = decision.scope.get().unwrap_or(PassScope::None);
+        let mut helped_count = 0;
+        if scope != PassScope::None {
+            let reason = decision.cause.get().unwrap_or(Cause::None);
+            helped_count = self.pass(machine, vcpu, scope, reason);
+        }
+        let spinner = SpinnerObservation { cause: cause.into(), helped_count };
+        if scope != PassScope::None && policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning {
+            return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
+        }
+        if self.is_micro_pcpu(pcpu) {
+            // It waits itself: the micro pCPU is for those who can go on.
+            return YieldAnswer::Yield;
+        }
+        match self.normal.yields(machine, vcpu, pcpu, cause) {
+            // With a micro pool the next pass may find somebody to help, and urgent events are counted one by one.
+            YieldAnswer::KeepSpinning { .. } => YieldAnswer::KeepSpinning { until_ns: machine.now_ns },
+            YieldAnswer::Yield => YieldAnswer::Yield,
+        }
+    }
+
+    fn interrupt(&mut self, machine: &mut Machine, vcpu: VcpuId, kind: InterruptKind) {
+        if kind == InterruptKind::Virq {
+            self.urgent.irq_count += 1;
+        }
+        let seen = InterruptObservation {
+            kind: kind.into(),
+            recipient_state: self.policy_state(machine, vcpu).into(),
+            micro_pcpu_count: self.micro_count as u32,
+            guest_known: 1,
+        };
+        let decision = policy::decide_on_interrupt(&self.rules, &seen);
+        if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
+            self.accelerate(machine, vcpu, cause);
+        }
+    }
+
+    fn tick_ns(&self) -> u64 {
+        self.normal.tick_ns()
+    }
+
+    fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
+        self.normal.tick(machine, pcpu);
+    }
+
+    fn timer(&mut self, machine: &mut Machine) -> u64 {
+        let now_ns = machine.now_ns;
+        let next_accounting_ns = self.normal.timer(machine);
+        if now_ns >= self.next_resize_ns {
+            match self.config.pool {
+                PoolSize::Static { pcpus } => {
+                    self.resize(machine, pcpus);
+                    self.next_resize_ns = u64::MAX;
+                }
+                PoolSize::Auto { .. } => {
+                    let seen = std::mem::take(&mut self.urgent);
+                    let decision = policy::step_pool_size(&self.pool_config, &mut self.pool_state, &seen);
+                    self.next_resize_ns = now_ns + decision.interval_ns.max(1);
+                    let count = decision.micro_pcpu_count as usize;
+                    if count != self.micro_count || now_ns == 0 {
+                        self.resize(machine, count);
+                    }
+                }
+            }
+        }
+        next_accounting_ns.min(self.next_resize_ns)
+    }
+
+    fn is_micro(&self, pcpu: PcpuId) -> bool {
+        self.is_micro_pcpu(pcpu)
+    }
+
+    fn bytes_per_vcpu(&self) -> usize {
+        self.normal.bytes_per_vcpu() + size_of::<Member>()
+    }
+}
