@@ -2,6 +2,8 @@
 
 mod commands;
 mod failure;
+mod output;
+mod progress;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
@@ -21,6 +23,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Simulate(commands::simulate::Simulate),
+    Compare(commands::compare::Compare),
     /// Guest kernels without configuration: symbols, critical classes, slides
     Symbols(commands::symbols::Symbols),
     /// The emulated host: its kernels, and commands run in it by hand
@@ -36,6 +40,8 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Simulate(args) => commands::simulate::run(args),
+        Command::Compare(args) => commands::compare::run(args),
         Command::Symbols(args) => commands::symbols::run(args),
         Command::Testbed(args) => commands::testbed::run(args),
     }

@@ -1,0 +1,178 @@
+//! `microslice compare`: policies side by side, with confidence intervals over seeds.
+
+use super::simulate::{failure_of, parse_setting};
+use crate::failure::Failure;
+use crate::output;
+use crate::progress::{self, ProgressLine};
+use clap::Args;
+use microslice_metrics::html::Page;
+use microslice_metrics::plot::{Bar, BarChart, BarSeries};
+use microslice_metrics::table::Table;
+use microslice_metrics::{Estimate, Unit};
+use microslice_sim::comparison::{Comparison, ComparisonError, Row};
+use microslice_sim::scenario::Overrides;
+use serde_json::{Value as Json, json};
+use std::path::PathBuf;
+
+/// More seeds than this add no precision that anybody reads.
+const SEEDS_MAX: u64 = 1_000;
+
+/// Compare policies on one scenario, over several seeds
+#[derive(Args)]
+#[command(after_help = "Examples:
+  microslice compare gmake-swaptions --policies credit,micro:1,micro,eevdf
+  microslice compare dedup-swaptions --policies credit,micro:1,micro:2,micro:3,micro:4 --seeds 10 --html dedup.html
+  microslice compare ./mine.toml --policies credit-1ms,micro --set duration='5 s' --json
+
+Each cell is the mean over the seeds with the half width of its 95 % confidence interval (Student's t). Runs use all cores;
+the output doesn't depend on how many there are.")]
+pub struct Compare {
+    /// Built-in scenario, or a file
+    scenario: String,
+
+    /// Policies, with commas between (see `microslice simulate --list`)
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',', required = true)]
+    policies: Vec<String>,
+
+    /// How many seeds
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
+    seeds: u64,
+
+    /// First seed (default: the scenario's)
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Change a value of the scenario, such as vm.target.vcpus=8; repeatable
+    #[arg(long = "set", value_name = "PATH=VALUE", value_parser = parse_setting)]
+    settings: Vec<(String, String)>,
+
+    /// Show every figure, not only the main ones
+    #[arg(long)]
+    all: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Write a self-contained page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Verify the model's invariants after every event (slower)
+    #[arg(long)]
+    check: bool,
+}
+
+pub fn run(args: Compare) -> Result<(), Failure> {
+    let overrides = Overrides { policy: None, seed: args.seed, settings: args.settings };
+    let comparison = Comparison::load(&args.scenario, &args.policies, args.seeds, &overrides, args.check)
+        .map_err(Failure::bad_input)?;
+    let progress = progress::stoppable()?;
+    let rows = {
+        let _line = ProgressLine::show(format!("comparing on {}", args.scenario), progress.clone());
+        comparison.run(&progress).map_err(|error| match &error {
+            ComparisonError::Run { policy, seed, error, scenario } => {
+                failure_of(&format!("{scenario} under {policy}, seed {seed}"), error)
+            }
+            ComparisonError::Scenario(_) => Failure::bad_input(error),
+        })?
+    };
+    let shown: Vec<&Row> = rows.iter().filter(|row| args.all || row.is_main()).collect();
+    if let Some(path) = &args.html {
+        output::write_file(path, &page(&comparison, &rows, &shown))?;
+    }
+    if args.json {
+        return output::print_json(&json_of(&comparison, &rows));
+    }
+    let seeds = comparison.seeds.len();
+    let first = comparison.seeds.first().copied().unwrap_or(0);
+    output::print(&format!(
+        "{}\n{seeds} seeds from {first}; mean ± half of the 95 % confidence interval\n\n{}",
+        comparison.description,
+        table_of(&comparison, &shown)
+    ))
+}
+
+fn table_of(comparison: &Comparison, rows: &[&Row]) -> Table {
+    let policies = comparison.policies.iter().map(|policy| format!(">{policy}"));
+    let columns: Vec<String> = ["figure".to_owned(), "of".to_owned()].into_iter().chain(policies).collect();
+    let mut table = Table::new(&columns.iter().map(String::as_str).collect::<Vec<_>>());
+    for row in rows {
+        let unit = row.figure.unit;
+        let cells = row.estimates.iter().map(|estimate| estimate.map_or("-".to_owned(), |e| cell(unit, &e)));
+        table.row([row.figure.id.to_owned(), row.labels.join(" ")].into_iter().chain(cells));
+    }
+    table
+}
+
+fn cell(unit: Unit, estimate: &Estimate) -> String {
+    if estimate.count < 2 {
+        return unit.show(estimate.mean);
+    }
+    format!("{} ± {}", unit.show(estimate.mean), unit.show(estimate.half_width()))
+}
+
+fn json_of(comparison: &Comparison, rows: &[Row]) -> Json {
+    let figures: Vec<Json> = rows
+        .iter()
+        .map(|row| {
+            let labels: serde_json::Map<String, Json> =
+                row.figure.labels.iter().zip(&row.labels).map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
+            let policies: serde_json::Map<String, Json> = comparison
+                .policies
+                .iter()
+                .zip(&row.estimates)
+                .map(|(policy, estimate)| {
+                    let value =
+                        estimate.map(|e| json!({ "mean": e.mean, "ci95": [e.low, e.high], "runs": e.count }));
+                    (policy.clone(), value.unwrap_or(Json::Null))
+                })
+                .collect();
+            json!({
+                "figure": row.figure.id,
+                "unit": row.figure.unit.symbol(),
+                "labels": labels,
+                "policies": policies,
+            })
+        })
+        .collect();
+    json!({ "scenario": comparison.scenario, "seeds": comparison.seeds, "figures": figures })
+}
+
+fn page(comparison: &Comparison, rows: &[Row], shown: &[&Row]) -> String {
+    let mut page = Page::new(&format!("Policies on {}", comparison.scenario));
+    page.paragraph(&comparison.description);
+    page.paragraph(&format!(
+        "Means over {} seeds; error bars and ± are 95 % confidence intervals (Student's t).",
+        comparison.seeds.len()
+    ));
+    let plotted = rows.iter().filter(|row| {
+        matches!(row.figure.id, "execution_time" | "bandwidth" | "jitter" | "shootdown_wait" | "lock_wait")
+    });
+    page.plots(&plotted.map(|row| chart(comparison, row).to_svg()).collect::<Vec<_>>());
+    page.table(&table_of(comparison, shown));
+    page.render()
+}
+
+fn chart(comparison: &Comparison, row: &Row) -> BarChart {
+    let (scale, symbol) = match row.figure.unit {
+        Unit::Nanoseconds => (1e-6, "ms"),
+        Unit::BitsPerSecond => (1e-6, "Mbit/s"),
+        unit => (1.0, unit.symbol()),
+    };
+    let bar = |e: &Estimate| Bar {
+        value: e.mean * scale,
+        interval: (e.count > 1).then_some((e.low * scale, e.high * scale)),
+        published: None,
+    };
+    BarChart {
+        title: format!("{} {}", row.figure.id, row.labels.join(" ")),
+        y_label: symbol.to_owned(),
+        categories: comparison.policies.clone(),
+        series: vec![BarSeries {
+            name: row.labels.join(" "),
+            bars: row.estimates.iter().map(|estimate| estimate.as_ref().map(bar)).collect(),
+        }],
+        ..BarChart::default()
+    }
+}

@@ -1,0 +1,227 @@
+//! `microslice simulate`: one run of one scenario.
+
+use crate::failure::Failure;
+use crate::output::{self, OutputFile};
+use crate::progress::{self, ProgressLine};
+use clap::Args;
+use microslice_metrics::html::Page;
+use microslice_metrics::plot::StepChart;
+use microslice_metrics::{Snapshot, Unit, Value, figures, json, openmetrics, table};
+use microslice_sim::SimError;
+use microslice_sim::batch::{BatchProgress, run_one};
+use microslice_sim::figures::snapshot_of;
+use microslice_sim::report::RunReport;
+use microslice_sim::scenario::{self, Overrides, Scenario, Shelf};
+use microslice_sim::trace::{PerfettoTrace, TextTrace};
+use microslice_sim::trace_event::NoTrace;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Simulate a host, its VMs and a scheduler, and show what it measured
+#[derive(Args)]
+#[command(after_help = "Examples:
+  microslice simulate --list                                 what is built in
+  microslice simulate gmake-swaptions                        the paper's baseline: Xen's credit scheduler
+  microslice simulate gmake-swaptions --policy micro:1       one micro-sliced pCPU
+  microslice simulate gmake-swaptions --policy micro --seed 7 --json
+  microslice simulate dedup-swaptions --policy micro:2 --set duration='200 ms' --trace dedup.pftrace
+                                                             then open dedup.pftrace in https://ui.perfetto.dev
+  microslice simulate ./mine.toml --set vm.target.vcpus=8 --set host.pcpus=4 --set host.llc_pcpus=4 --check
+
+A SCENARIO is a built-in name or a TOML file; docs/simulator.md describes the format. The same scenario, policy, settings
+and seed always give the same output, byte for byte.")]
+pub struct Simulate {
+    /// Built-in scenario, or a file
+    #[arg(required_unless_present = "list")]
+    scenario: Option<String>,
+
+    #[command(flatten)]
+    overrides: OverrideArgs,
+
+    /// Print figures and the full configuration as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Print figures in OpenMetrics text
+    #[arg(long, conflicts_with = "json")]
+    openmetrics: bool,
+
+    /// Write a trace: Perfetto's format, or text lines if FILE ends in .txt
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+
+    /// Write the figures as a self-contained page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Verify the model's invariants after every event (slower)
+    #[arg(long)]
+    check: bool,
+
+    /// List built-in scenarios, workloads, hosts, kernels, NICs and policies
+    #[arg(long)]
+    list: bool,
+}
+
+/// What every simulating command can change in a scenario.
+#[derive(Args, Clone)]
+pub struct OverrideArgs {
+    /// Who schedules: a built-in policy, micro:N for N static micro-sliced pCPUs, or a file
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
+
+    /// Change a value of the scenario, such as vm.target.vcpus=8; repeatable
+    #[arg(long = "set", value_name = "PATH=VALUE", value_parser = parse_setting)]
+    settings: Vec<(String, String)>,
+
+    /// Seed of the random numbers (default: the scenario's)
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+impl From<OverrideArgs> for Overrides {
+    fn from(args: OverrideArgs) -> Self {
+        Self { policy: args.policy, seed: args.seed, settings: args.settings }
+    }
+}
+
+/// Splits `path=value`; the value may contain `=` itself.
+pub fn parse_setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((path, value)) if !path.trim().is_empty() => {
+            Ok((path.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err("expected PATH=VALUE, such as vm.target.vcpus=8".to_owned()),
+    }
+}
+
+pub fn run(args: Simulate) -> Result<(), Failure> {
+    if args.list {
+        return output::print(&listing());
+    }
+    let reference = args.scenario.unwrap_or_default();
+    let policy = args.overrides.policy.clone();
+    let mut scenario = scenario::load(&reference, &args.overrides.into()).map_err(Failure::bad_input)?;
+    scenario.config.check = args.check;
+    let trace = args.trace.as_deref().map(|path| Ok((path, OutputFile::create(path)?))).transpose()?;
+    let html = args.html.as_deref().map(|path| Ok((path, OutputFile::create(path)?))).transpose()?;
+    let progress = progress::stoppable()?;
+    let begun = Instant::now();
+    let report = {
+        let _line = ProgressLine::show(format!("simulating {reference}"), progress.clone());
+        run_with_trace(&scenario, &progress, trace)?
+    };
+    let rate = report.events as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+    eprintln!("seed {}, {} events, {} events/s", report.seed, report.events, Unit::Count.show(rate.round()));
+    let snapshot = snapshot_of(&report);
+    if let Some((path, mut file)) = html {
+        std::io::Write::write_all(&mut file, page(&scenario, &snapshot).as_bytes())
+            .map_err(|error| Failure::broken(format!("{}: {error}", path.display())))?;
+        file.commit()?;
+    }
+    match (args.json, args.openmetrics) {
+        (true, _) => output::print_json(&json!({
+            "scenario": scenario.name,
+            "policy": policy.unwrap_or_else(|| "the scenario's".to_owned()),
+            "seed": report.seed,
+            "measured_ns": report.measured_ns,
+            "events": report.events,
+            "figures": json::of_snapshot(&snapshot),
+            "configuration": scenario.config,
+        })),
+        (_, true) => output::print(&openmetrics::of_snapshot(&snapshot)),
+        _ => output::print(&format!("{}{}", header(&scenario), table::of_snapshot(&snapshot))),
+    }
+}
+
+fn run_with_trace(
+    scenario: &Scenario,
+    progress: &BatchProgress,
+    trace: Option<(&Path, OutputFile)>,
+) -> Result<RunReport, Failure> {
+    let failed = |error: SimError| failure_of(&scenario.name, &error);
+    let Some((path, file)) = trace else {
+        return run_one(&scenario.config, progress, &mut NoTrace).map_err(failed);
+    };
+    let unwritable = |error: std::io::Error| Failure::broken(format!("{}: {error}", path.display()));
+    // A full disk stops the run; then the disk is the cause, not the stop.
+    if path.extension().is_some_and(|extension| extension == "txt") {
+        let mut sink = TextTrace::new(file);
+        let report = run_one(&scenario.config, progress, &mut sink);
+        let file = sink.finish().map_err(unwritable)?;
+        let report = report.map_err(failed)?;
+        return file.commit().map(|()| report);
+    }
+    let mut sink = PerfettoTrace::new(file);
+    let report = run_one(&scenario.config, progress, &mut sink);
+    let file = sink.finish().map_err(unwritable)?;
+    let report = report.map_err(failed)?;
+    file.commit().map(|()| report)
+}
+
+/// A configuration or a workload that can't run is bad input; a broken invariant is a bug.
+pub fn failure_of(scenario: &str, error: &SimError) -> Failure {
+    match error {
+        SimError::Config { .. } | SimError::Deadlock { .. } => {
+            Failure::bad_input(format!("{scenario}: {error}"))
+        }
+        SimError::Check { .. } | SimError::Stopped { .. } => Failure::broken(format!("{scenario}: {error}")),
+    }
+}
+
+fn header(scenario: &Scenario) -> String {
+    let config = &scenario.config;
+    let vms: Vec<String> =
+        config.vms.iter().take(8).map(|vm| format!("{} ({} vCPUs)", vm.name, vm.vcpus)).collect();
+    let more =
+        if config.vms.len() > 8 { format!(" and {} more", config.vms.len() - 8) } else { String::new() };
+    format!(
+        "{}\nseed {}, {} pCPUs, {}{more}; {} measured after {} of warm-up\n\n",
+        if scenario.description.is_empty() { &scenario.name } else { &scenario.description },
+        config.seed,
+        config.host.pcpus,
+        vms.join(", "),
+        Unit::Nanoseconds.show(config.duration_ns as f64),
+        Unit::Nanoseconds.show(config.warmup_ns as f64),
+    )
+}
+
+fn page(scenario: &Scenario, snapshot: &Snapshot) -> String {
+    let mut page = Page::new(&format!("Simulation: {}", scenario.name));
+    page.paragraph(&header(scenario));
+    let lines = snapshot.of(&figures::MICRO_POOL_SIZE).filter_map(|entry| match &entry.value {
+        Value::Series(points) => {
+            let end = points
+                .last()
+                .map(|(_, size)| (scenario.config.warmup_ns + scenario.config.duration_ns, *size));
+            Some(("micro-sliced pCPUs".to_owned(), points.iter().copied().chain(end).collect()))
+        }
+        _ => None,
+    });
+    let chart = StepChart {
+        title: "Size of the micro pool".to_owned(),
+        y_label: "pCPUs".to_owned(),
+        lines: lines.collect(),
+    };
+    page.plots(&[chart.to_svg()]);
+    page.heading("Figures");
+    page.table(&table::of_snapshot(snapshot));
+    page.render()
+}
+
+fn listing() -> String {
+    let shelves = [
+        ("scenarios", Shelf::Scenario),
+        ("workloads", Shelf::Workload),
+        ("hosts", Shelf::Host),
+        ("kernels", Shelf::Kernel),
+        ("nics", Shelf::Nic),
+    ];
+    let mut text = String::new();
+    for (title, shelf) in shelves {
+        text.push_str(&format!("{title}: {}\n", shelf.built_in_names().join(" ")));
+    }
+    text.push_str(&format!("policies: {}\n", scenario::policy_names().join(" ")));
+    text
+}
