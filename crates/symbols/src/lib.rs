@@ -4,19 +4,23 @@
 //! Everything here reads bytes that a tenant controls: every length is checked against what is there and against a
 //! fixed limit before memory is asked for, every loop is bounded by one of the two.
 
+pub mod critical;
 pub mod error;
 pub mod identity;
 pub mod image;
 pub mod kallsyms;
 pub mod memory;
+pub mod slide;
 pub mod source;
 pub mod store;
 pub mod table;
 pub mod text;
 
+pub use critical::{Catalogue, ClassMap, ClassRange, GuestClass};
 pub use error::{Cause, Error, Place};
 pub use identity::Identity;
 pub use image::{Code, Kernel};
+pub use slide::{SlideFinder, SlideState};
 pub use source::{Source, SourceKind};
 pub use store::{Store, StoredKernel};
 pub use table::{Hit, Symbol, SymbolTable, SymbolTableBuilder, TextBounds};
