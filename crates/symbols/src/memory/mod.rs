@@ -12,7 +12,7 @@ pub mod vmcoreinfo;
 use crate::image::{Code, Kernel, X86_64_TEXT, identity_of, notes_between_symbols};
 use crate::kallsyms::addresses::{AddressMap, Layout, Segment};
 use crate::kallsyms::{self, Budget, Kallsyms, tokens};
-use crate::{Error, Identity, SymbolTable};
+use crate::{Error, Identity, Place, SymbolTable};
 use std::io;
 use vmcoreinfo::VmcoreInfo;
 
@@ -206,14 +206,22 @@ impl Scan<'_> {
     }
 
     fn read_around(&mut self, area: Area, table: u64) -> Result<Found, Error> {
-        let start = table.saturating_sub(WINDOW_BEFORE_BYTES).max(area.start);
+        // Pages of the window are pages of the memory: the banner is told by its place in its page.
+        let before = (table - area.start).saturating_sub(WINDOW_BEFORE_BYTES) & !(PAGE_BYTES as u64 - 1);
+        let start = area.start + before;
         let end = table.saturating_add(WINDOW_BEHIND_BYTES).min(area.end());
         let mut window = vec![0u8; (end - start) as usize];
         self.memory.read(start, &mut window).map_err(|error| Error::malformed(start, error.to_string()))?;
-        let kallsyms =
-            kallsyms::find_within(&window, &AddressMap::TextLinkedAt(X86_64_TEXT), &mut self.budget)
-                .map_err(|error| Error::new(error.place, error.cause))?;
-        settle(window, kallsyms)
+        let found = kallsyms::find_within(&window, &AddressMap::TextLinkedAt(X86_64_TEXT), &mut self.budget);
+        found.and_then(|kallsyms| settle(window, kallsyms)).map_err(|error| in_memory(start, error))
+    }
+}
+
+/// An offset into a window, said as an address of the memory.
+fn in_memory(window_start: u64, error: Error) -> Error {
+    match error.place {
+        Place::Offset(offset) => Error::new(Place::Offset(window_start.saturating_add(offset)), error.cause),
+        _ => error,
     }
 }
 
