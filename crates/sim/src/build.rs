@@ -239,24 +239,22 @@ impl<'a> Simulation<'a> {
     }
 
     fn add_thread(&mut self, vm: u32, workload: u32, vcpu: u32, pinned: bool) {
-        let number = self.threads.len() as u32;
+        let number = self.threads.len() as u64;
         self.threads.push(Thread {
             vm,
             workload,
             pinned,
-            state: ThreadState::Ready,
-            waits_for: WaitsFor::Nothing,
+            state: ThreadState::Blocked,
+            waits_for: WaitsFor::Timer,
             vcpu,
             pc: 0,
             loops: [0; LOOP_DEPTH],
-            random: Random::stream(self.config.seed, u64::from(number) + 1),
+            random: Random::stream(self.config.seed, number + 1),
             compute_left_ns: 0,
             granted: NONE,
             hold_ns: 0,
             wait_since_ns: 0,
         });
-        self.guest[vcpu as usize].queue.push_back(number);
-        self.vms[vm as usize].ready_threads += 1;
     }
 
     fn add_locks(&mut self, vm: &VmConfig, number: u32, text: usize) -> Result<LockNames, SimError> {

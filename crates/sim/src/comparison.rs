@@ -4,7 +4,6 @@ use crate::SimError;
 use crate::batch::{BatchProgress, run_all};
 use crate::config::SimulationConfig;
 use crate::figures::snapshot_of;
-use crate::report::RunReport;
 use crate::scenario::{self, Overrides, ScenarioError};
 use microslice_metrics::{Estimate, Figure, Kind, Snapshot, figures};
 
@@ -132,9 +131,9 @@ fn estimate(snapshots: &[Snapshot], figure: &Figure, labels: &[String]) -> Optio
     Estimate::of(&snapshots.iter().map(value).collect::<Vec<_>>())
 }
 
-/// One value per run from reports, as an estimate.
-pub fn estimate_of(reports: &[RunReport], value: impl Fn(&RunReport) -> f64) -> Option<Estimate> {
-    Estimate::of(&reports.iter().map(value).collect::<Vec<_>>())
+/// Mean of the values that are numbers.
+pub(crate) fn mean(values: &[f64]) -> Option<f64> {
+    Estimate::of(values).map(|estimate| estimate.mean)
 }
 
 #[cfg(test)]

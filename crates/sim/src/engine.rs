@@ -19,6 +19,8 @@ use crate::trace_event::{GuestClass, PcpuId, StopReason, TraceEvent, TraceNames,
 use microslice_policy::YieldCause;
 
 const PROGRESS_NS: u64 = 1_000_000;
+/// Threads start at random within this time.
+const START_SPREAD_NS: u32 = 60_000_000;
 /// Reading a cache line that another pCPU has just written.
 pub const CACHE_LINE_NS: u64 = 100;
 
@@ -152,7 +154,6 @@ impl Simulation<'_> {
     }
 
     fn boot(&mut self) {
-        let slots = self.slots.count;
         self.timeline.set(self.slots.progress, PROGRESS_NS);
         self.timeline.set(self.slots.warmup, self.config.warmup_ns);
         let first = self.scheduler.timer(&mut self.machine);
@@ -172,18 +173,16 @@ impl Simulation<'_> {
                 self.guest[vcpu as usize].next_tick_ns = vm.kernel.tick_ns + offset;
             }
         }
-        for vcpu in 0..self.guest.len() as u32 {
-            if !self.guest[vcpu as usize].queue.is_empty() {
-                self.wake_vcpu(vcpu);
-            }
+        // Programs don't start in step: nothing on a real host makes two vCPUs' slices end together.
+        for thread in 0..self.threads.len() as u32 {
+            let offset_ns = 1 + u64::from(self.random.below(START_SPREAD_NS));
+            self.timeline.set(self.slots.threads + thread, offset_ns);
         }
         self.settle();
-        debug_assert!(slots > 0);
     }
 
     /// Schedules pCPUs until none asks for it.
-    #[inline]
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         while let Some(pcpu) = self.machine.next_schedule() {
             self.schedule(pcpu);
         }

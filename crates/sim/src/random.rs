@@ -46,6 +46,10 @@ impl Sampler {
     pub fn new(duration: Duration) -> Self {
         let quantiles = match duration {
             Duration::Constant { ns } => vec![ns],
+                Duration::LogNormal { median_ns, sigma_permille } => {
+                let sigma = f64::from(sigma_permille) / 1000.0;
+                normal_quantiles().map(|z| whole_ns(median_ns as f64 * (z * sigma).exp())).collect()
+            }
             _ => (0..QUANTILES).map(|i| quantile(duration, (i as f64 + 0.5) / QUANTILES as f64)).collect(),
         };
         Self { quantiles: quantiles.into() }
@@ -69,9 +73,7 @@ fn quantile(duration: Duration, share: f64) -> u64 {
         Duration::Constant { ns } => ns as f64,
         Duration::Uniform { min_ns, max_ns } => min_ns as f64 + share * (max_ns - min_ns) as f64,
         Duration::Exponential { mean_ns } => -(1.0 - share).ln() * mean_ns as f64,
-        Duration::LogNormal { median_ns, sigma_permille } => {
-            median_ns as f64 * (normal_quantile(share) * f64::from(sigma_permille) / 1000.0).exp()
-        }
+        Duration::LogNormal { .. } => unreachable!("made of normal quantiles"),
         Duration::TwoPoint { body_ns, tail_ns, tail_permille } => {
             let body = 1.0 - f64::from(tail_permille) / 1000.0;
             if share < body {
@@ -81,18 +83,28 @@ fn quantile(duration: Duration, share: f64) -> u64 {
             }
         }
     };
+    whole_ns(ns)
+}
+
+fn whole_ns(ns: f64) -> u64 {
     ns.round().clamp(0.0, 1e15) as u64
 }
 
-/// Inverse of the normal distribution by bisection of a numerically integrated error function: exact enough for a
-/// table of 1,024 values, and free of magic coefficients.
-fn normal_quantile(share: f64) -> f64 {
-    let (mut low, mut high) = (-8.0, 8.0);
-    for _ in 0..60 {
-        let middle = (low + high) / 2.0;
-        if normal_cumulative(middle) < share { low = middle } else { high = middle }
-    }
-    (low + high) / 2.0
+/// Quantiles of the normal distribution, by Newton's method from one to the next: free of magic coefficients.
+fn normal_quantiles() -> impl Iterator<Item = f64> {
+    let mut z: f64 = -3.3;
+    (0..QUANTILES).map(move |i| {
+        let share = (i as f64 + 0.5) / QUANTILES as f64;
+        for _ in 0..20 {
+            let density = (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+            let step = (normal_cumulative(z) - share) / density;
+            z -= step;
+            if step.abs() < 1e-9 {
+                break;
+            }
+        }
+        z
+    })
 }
 
 fn normal_cumulative(x: f64) -> f64 {
@@ -100,7 +112,11 @@ fn normal_cumulative(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);
     for n in 1..200 {
         term *= -x * x / 2.0 / n as f64;
-        sum += term / (2 * n + 1) as f64;
+        let part = term / (2 * n + 1) as f64;
+        sum += part;
+        if part.abs() < 1e-15 {
+            break;
+        }
     }
     0.5 + sum / (2.0 * std::f64::consts::PI).sqrt()
 }

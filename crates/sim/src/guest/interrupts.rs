@@ -45,9 +45,20 @@ impl Simulation<'_> {
             VcpuState::Blocked if deaf => {}
             _ => {
                 self.machine.vcpus[vcpu as usize].interrupt_pending = true;
-                self.scheduler.interrupt(&mut self.machine, vcpu, kind);
-                self.wake_vcpu(vcpu);
+                self.wake_by_interrupt(vcpu, kind);
             }
+        }
+    }
+
+    /// An interrupt to a vCPU that doesn't run: a blocked one is woken first. If that doesn't put it on a pCPU at once
+    /// it waits on a runqueue with an interrupt pending, which is what the policy is asked about (paper, section 5:
+    /// "the vCPU which is on the runqueue").
+    pub(crate) fn wake_by_interrupt(&mut self, vcpu: VcpuId, kind: InterruptKind) {
+        self.wake_vcpu(vcpu);
+        self.settle();
+        if self.machine.vcpus[vcpu as usize].state == VcpuState::Runnable {
+            self.note_position(vcpu);
+            self.scheduler.interrupt(&mut self.machine, vcpu, kind);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::config::LockKind;
 use crate::engine::{CACHE_LINE_NS, Simulation};
 use crate::guest::{Act, Then, ThreadState, WaitsFor};
 use crate::machine::NONE;
+use microslice_policy::InterruptKind;
 use crate::trace_event::{IpiKind, StopReason, TraceEvent, VcpuId};
 
 /// A frame as a lock knows it.
@@ -101,7 +102,7 @@ impl Simulation<'_> {
             }
         } else if halted {
             self.count_ipi(from, vcpu, IpiKind::LockKick);
-            self.wake_vcpu(vcpu);
+            self.wake_by_interrupt(vcpu, InterruptKind::IpiReschedule);
         }
     }
 

@@ -1,0 +1,108 @@
+//! The paper's evaluation, run again: every published number next to ours, and the shapes of the plots.
+
+mod measures;
+mod paper;
+mod plots;
+mod runs;
+mod sensitivity;
+mod shapes;
+
+pub use plots::page;
+pub use runs::{Experiment, ReproductionError, RunTable};
+pub use sensitivity::{Sensitivity, SensitivityRow};
+pub use shapes::Shape;
+
+use crate::batch::BatchProgress;
+use microslice_metrics::Estimate;
+use paper::Published;
+
+/// One published number and ours.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FigureResult {
+    pub id: String,
+    pub unit: &'static str,
+    pub paper: f64,
+    /// `>`, `>=` or `about`, if the paper gives no plain number.
+    pub relation: Option<String>,
+    /// `None`: no run has it (such as a wait that never happened).
+    pub ours: Option<Estimate>,
+    pub calibrated: bool,
+}
+
+/// Everything that a reproduction found.
+#[derive(Debug)]
+pub struct Reproduction {
+    pub seeds: Vec<u64>,
+    pub events: u64,
+    pub figures: Vec<FigureResult>,
+    pub shapes: Vec<Shape>,
+    pub runs: RunTable,
+}
+
+/// Groups of figures that `--only` may name, in the paper's order.
+pub fn groups() -> Vec<String> {
+    let mut groups = Vec::new();
+    for number in paper::published() {
+        if !groups.iter().any(|group| group == number.group()) {
+            groups.push(number.group().to_owned());
+        }
+    }
+    // Figure 7 is a plot without numbers in the text.
+    groups.push("figure7".to_owned());
+    groups.sort();
+    groups
+}
+
+/// Runs the experiments of all groups, or of one, and measures every published number.
+pub fn reproduce(
+    only: Option<&str>,
+    seeds: &[u64],
+    progress: &BatchProgress,
+) -> Result<Reproduction, ReproductionError> {
+    let runs = RunTable::run(&experiments(only), seeds, &|_| {}, progress)?;
+    let figures = figures_of(&runs, only);
+    Ok(Reproduction {
+        seeds: seeds.to_vec(),
+        events: runs.events(),
+        figures,
+        shapes: shapes::shapes(&runs).into_iter().filter(|shape| shape.holds.is_some()).collect(),
+        runs,
+    })
+}
+
+fn experiments(only: Option<&str>) -> Vec<Experiment> {
+    let groups = groups();
+    let chosen = groups.iter().filter(|group| only.is_none_or(|only| only == *group));
+    let mut experiments: Vec<Experiment> = chosen.flat_map(|group| measures::experiments_of(group)).collect();
+    experiments.sort();
+    experiments.dedup();
+    experiments
+}
+
+fn figures_of(runs: &RunTable, only: Option<&str>) -> Vec<FigureResult> {
+    let chosen = paper::published().into_iter().filter(|number| only.is_none_or(|only| only == number.group()));
+    chosen.map(|number| result_of(runs, number)).collect()
+}
+
+fn result_of(runs: &RunTable, number: Published) -> FigureResult {
+    FigureResult {
+        unit: number.unit(),
+        calibrated: number.is_calibrated(),
+        ours: Estimate::of(&measures::measure(&number.id, runs)),
+        paper: number.value,
+        relation: number.relation,
+        id: number.id,
+    }
+}
+
+impl FigureResult {
+    /// `calibrated` or `predicted`.
+    pub fn kind(&self) -> &'static str {
+        if self.calibrated { "calibrated" } else { "predicted" }
+    }
+
+    /// Ours divided by the paper's; none where the paper has 0.
+    pub fn ratio(&self) -> Option<f64> {
+        self.ours.map(|ours| ours.mean / self.paper).filter(|ratio| ratio.is_finite())
+    }
+}
