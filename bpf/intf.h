@@ -14,7 +14,7 @@
 #define VCPUS_MAX 4096u
 #define VCPUS_PER_VM_MAX 512u
 #define GUEST_CODES_MAX 64u
-#define HISTOGRAM_BUCKETS 32u /* bucket n counts [2^(n-1), 2^n) us; bucket 0 counts under 1 us */
+#define HISTOGRAM_BUCKETS 32u /* bucket n counts [2^n, 2^(n+1)) us; bucket 0 also less than 1 us */
 #define NEVER_MICRO 0xffffffffu
 
 /* Written once, before the programs are loaded. */

@@ -229,7 +229,7 @@ static __always_inline bool pcpu_is_micro(s32 cpu)
 	return at < PCPUS_MAX && config.micro_rank[at] < micro_pcpu_count;
 }
 
-/* Power-of-two buckets of microseconds: bucket n counts [2^(n-1), 2^n). */
+/* Power-of-two buckets of microseconds: bucket n counts [2^n, 2^(n+1)), bucket 0 also less than 1 us. */
 static __always_inline u32 histogram_bucket(u64 ns)
 {
 	u64 us = ns / 1000;
@@ -254,12 +254,7 @@ static __always_inline u32 histogram_bucket(u64 ns)
 		bucket += 2;
 		us >>= 2;
 	}
-	if (us >> 1) {
-		bucket += 1;
-		us >>= 1;
-	}
-	bucket += us;
-	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
+	return bucket + (us >> 1 ? 1 : 0);
 }
 
 static __always_inline void send_event(struct event *event)

@@ -15,7 +15,7 @@ fn main() {
         .source(root.join("bpf/microslice.bpf.c"))
         .obj(out.join("microslice.bpf.o"))
         .clang(clang)
-        .clang_args(["-std=gnu11", "-Wall", "-Wno-unused-function", "-Werror"])
+        .clang_args(["-mcpu=v3", "-std=gnu11", "-Wall", "-Wno-unused-function", "-Werror"])
         .reference_obj(true)
         .build_and_generate(out.join("microslice.skel.rs"))
         .expect("bpf/ compiles: see the compiler's messages above");

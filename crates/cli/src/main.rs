@@ -23,8 +23,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(Box<commands::run::Run>),
     Simulate(commands::simulate::Simulate),
     Compare(commands::compare::Compare),
+    Reproduce(commands::reproduce::Reproduce),
     /// Guest kernels without configuration: symbols, critical classes, slides
     Symbols(commands::symbols::Symbols),
     /// The emulated host: its kernels, and commands run in it by hand
@@ -40,8 +42,10 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Run(args) => commands::run::run(*args),
         Command::Simulate(args) => commands::simulate::run(args),
         Command::Compare(args) => commands::compare::run(args),
+        Command::Reproduce(args) => commands::reproduce::run(args),
         Command::Symbols(args) => commands::symbols::run(args),
         Command::Testbed(args) => commands::testbed::run(args),
     }

@@ -1,6 +1,8 @@
 //! One file per subcommand.
 
 pub mod compare;
+pub mod reproduce;
+pub mod run;
 pub mod simulate;
 pub mod symbols;
 pub mod testbed;

@@ -1,0 +1,149 @@
+//! `microslice run`: the scheduler on this host.
+
+use crate::failure::Failure;
+use clap::Args;
+use microslice_host::daemon::{self, Output};
+use microslice_host::report::Report;
+use microslice_host::{HostError, PoolChoice, Settings};
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Schedule this host's VMs: preempted critical guest-kernel code runs at once on micro-sliced pCPUs
+#[derive(Args)]
+#[command(after_help = "Examples:
+  microslice run                                     adapt the micro pool to the load (Algorithm 1)
+  microslice run --micro-cpus 1 --stats 5            one micro-sliced pCPU, statistics every 5 s
+  microslice run --guest web=/srv/web/vmlinuz        the kernel image of a VM that boots from its own disk
+  microslice run --dry-run --stats 10 --json         decide and count, move nothing, one JSON object per 10 s
+  microslice run --record run.rec                    keep every decision, to be replayed
+
+Flags override /etc/microslice.toml, whose keys are the flags' names; a VM is a table: [vm.web] kernel = \"...\",
+weight = 200. Ctrl-C or SIGTERM unload the scheduler and print the statistics of the whole run. If this process
+dies in any way, the kernel's own scheduler takes over at once.")]
+pub struct Run {
+    /// Micro-sliced pCPUs: a number, or `auto` [default: auto]
+    #[arg(long, value_name = "N|auto")]
+    micro_cpus: Option<PoolChoice>,
+    /// The most pCPUs that may be micro-sliced [default: a quarter]
+    #[arg(long, value_name = "N")]
+    micro_cpus_limit: Option<u32>,
+    /// Length of a micro slice [default: 100]
+    #[arg(long, value_name = "US")]
+    micro_slice_us: Option<u64>,
+    /// Length of a slice in the normal pool [default: 30000]
+    #[arg(long, value_name = "US")]
+    slice_us: Option<u64>,
+    /// Algorithm 1: profile interval [default: 10]
+    #[arg(long, value_name = "MS")]
+    profile_ms: Option<u64>,
+    /// Algorithm 1: epoch [default: 1000]
+    #[arg(long, value_name = "MS")]
+    epoch_ms: Option<u64>,
+    /// Ask again for a vCPU whose micro slice ended too early, at most so often in a row [default: 0]
+    #[arg(long, value_name = "N")]
+    micro_retries: Option<u32>,
+    /// Accelerate the recipient of a call-function IPI at once, not only when its sender yields
+    #[arg(long)]
+    call_function_ipi: bool,
+    /// Decide and count, but never move a vCPU
+    #[arg(long)]
+    dry_run: bool,
+    /// Kernel image of a running VM; may be given more than once
+    #[arg(long = "guest", value_name = "NAME=VMLINUZ")]
+    guests: Vec<String>,
+    /// Weight of a VM, over its cgroup's cpu.weight; may be given more than once
+    #[arg(long = "weight", value_name = "NAME=N")]
+    weights: Vec<String>,
+    /// Configuration file [default: /etc/microslice.toml if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Write every observation with its decision to this file
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Print statistics every so many seconds
+    #[arg(long, value_name = "SEC")]
+    stats: Option<f64>,
+    /// Like --stats, on a cleared screen
+    #[arg(long, value_name = "SEC", conflicts_with = "stats")]
+    monitor: Option<f64>,
+    /// Statistics as JSON, one object per line
+    #[arg(long)]
+    json: bool,
+    /// Show what the kernel and libbpf say when loading fails
+    #[arg(short, long)]
+    verbose: bool,
+    /// Load, print the verifier's instruction count of each program as TOML, and unload
+    #[arg(long, hide = true)]
+    instruction_counts: bool,
+}
+
+pub fn run(args: Run) -> Result<(), Failure> {
+    let settings = settings_of(&args)?;
+    if args.instruction_counts {
+        return print_instruction_counts(&settings);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).map_err(Failure::broken)?;
+    let clear = args.monitor.is_some() && !args.json;
+    let mut report = |report: &Report| print_report(report, args.json, clear);
+    let mut say = |line: &str| eprintln!("microslice: {line}");
+    daemon::run(&settings, &stop, &mut Output { report: &mut report, say: &mut say }).map_err(failure)
+}
+
+fn print_report(report: &Report, json: bool, clear: bool) {
+    let text = if json { format!("{}\n", report.to_json()) } else { format!("{}\n", report.to_text()) };
+    let start = if clear && !report.is_final { "\x1b[2J\x1b[H" } else { "" };
+    // A reader that has gone away (a closed pipe) is no reason to stop scheduling.
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(start.as_bytes()).and_then(|()| out.write_all(text.as_bytes())).and_then(|()| out.flush());
+}
+
+fn print_instruction_counts(settings: &Settings) -> Result<(), Failure> {
+    for (program, count) in daemon::instruction_counts(settings).map_err(failure)? {
+        println!("{program} = {count}");
+    }
+    Ok(())
+}
+
+fn failure(error: HostError) -> Failure {
+    if error.is_refusal() { Failure::bad_input(error) } else { Failure::broken(error) }
+}
+
+/// Flags over file over defaults.
+fn settings_of(args: &Run) -> Result<Settings, Failure> {
+    let mut settings = Settings::from_file(args.config.as_deref()).map_err(failure)?;
+    macro_rules! take {
+        ($($field:ident),*) => { $(if let Some(value) = args.$field { settings.$field = value; })* };
+    }
+    take!(micro_cpus, micro_slice_us, slice_us, profile_ms, epoch_ms, micro_retries);
+    settings.micro_cpus_limit = args.micro_cpus_limit.or(settings.micro_cpus_limit);
+    settings.call_function_ipi |= args.call_function_ipi;
+    settings.dry_run |= args.dry_run;
+    settings.record = args.record.clone().or(settings.record);
+    settings.stats = args.monitor.or(args.stats).or(settings.stats);
+    settings.json = args.json;
+    settings.verbose = args.verbose;
+    for guest in &args.guests {
+        let (name, path) = pair(guest, "guest", "NAME=VMLINUZ")?;
+        settings.guests.insert(name.to_owned(), PathBuf::from(path));
+        settings.guests_must_run.push(name.to_owned());
+    }
+    for weight in &args.weights {
+        let (name, number) = pair(weight, "weight", "NAME=N")?;
+        let number = number
+            .parse()
+            .map_err(|_| Failure::bad_input(format!("--weight {weight}: {number:?} isn't a number")))?;
+        settings.weights.insert(name.to_owned(), number);
+    }
+    Ok(settings)
+}
+
+fn pair<'a>(text: &'a str, flag: &str, shape: &str) -> Result<(&'a str, &'a str), Failure> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name, value)),
+        _ => Err(Failure::bad_input(format!("--{flag} {text}: must be {shape}"))),
+    }
+}

@@ -1,0 +1,436 @@
+//! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints.
+
+use crate::HostError;
+use crate::config::Settings;
+use crate::guest_kernels::GuestKernels;
+use crate::preflight::{self, Host};
+use crate::recorder::Recorder;
+use crate::report::{Report, VmReport, difference, sum};
+use crate::scheduler::{Event, HostStats, KernelVm, Scheduler, VMS_MAX, VmStats};
+use crate::vms::{GuestKnowledge, Vm, VmmProcess, path_seen_by};
+use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
+use microslice_symbols::slide::{Observation, SlideState};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often the rings are read. A recording fills 16 MiB in no less than a second.
+const POLL: Duration = Duration::from_millis(20);
+/// How often VMs are looked for, and their weights read again.
+const LOOK_FOR_VMS: Duration = Duration::from_millis(200);
+const READ_WEIGHTS: Duration = Duration::from_secs(5);
+/// Changes of the pool's size that a report lists; older ones are dropped.
+const HISTORY_MAX: usize = 4096;
+
+/// Where reports and messages go.
+pub struct Output<'o> {
+    /// One report, as text or JSON: standard output.
+    pub report: &'o mut dyn FnMut(&Report),
+    /// One line for the operator: standard error.
+    pub say: &'o mut dyn FnMut(&str),
+}
+
+/// Runs until `stop` is set or the kernel ends the scheduler. Nothing stays loaded when it returns.
+pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
+    settings.check()?;
+    let host = preflight::check()?;
+    settings.pool_limit(host.topology.micro_order.len())?;
+    let mut kernels = GuestKernels::default();
+    // Images that the operator named must be good; those that VMMs name may not be.
+    for (name, path) in &settings.guests {
+        kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
+    }
+    refuse_unknown_names(settings)?;
+    let recorder = settings.record.as_deref().map(Recorder::create).transpose()?;
+    let scheduler = Scheduler::start(&host, settings)?;
+    let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder);
+    let result = daemon.serve(stop, output);
+    daemon.finish(result, output)
+}
+
+/// A name given with `--guest` that no running VM has is refused while VMs run: it is a typing error more often than a
+/// VM to come. Names in the configuration file may be of VMs to come.
+fn refuse_unknown_names(settings: &Settings) -> Result<(), HostError> {
+    if settings.guests_must_run.is_empty() {
+        return Ok(());
+    }
+    let running: Vec<String> = vmm_processes().into_iter().map(|pid| VmmProcess::read(pid).name).collect();
+    match settings.guests_must_run.iter().find(|name| !running.contains(name)) {
+        Some(name) if running.is_empty() => Err(HostError::refused(format!("--guest {name}: no VM runs here"))),
+        Some(name) => {
+            Err(HostError::refused(format!("--guest {name}: no such VM; running: {}", running.join(", "))))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Processes that hold a VM of KVM open.
+fn vmm_processes() -> Vec<u32> {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid: &u32| {
+            std::fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|descriptors| {
+                descriptors.flatten().any(|descriptor| {
+                    std::fs::read_link(descriptor.path())
+                        .is_ok_and(|target| target.to_string_lossy() == "anon_inode:kvm-vm")
+                })
+            })
+        })
+        .collect()
+}
+
+struct Daemon<'s> {
+    settings: &'s Settings,
+    host: Host,
+    scheduler: Scheduler,
+    kernels: GuestKernels,
+    recorder: Option<Recorder>,
+    /// By slot.
+    vms: BTreeMap<u32, Vm>,
+    started: Instant,
+    monotonic_start_ns: u64,
+    pool_size_history: Vec<(u64, u32, &'static str)>,
+    before: Readings,
+}
+
+/// The counters at the end of the interval before.
+struct Readings {
+    at: Instant,
+    vms: BTreeMap<(u32, u32), VmStats>,
+    gone: VmStats,
+    host: HostStats,
+    history_length: usize,
+}
+
+impl<'s> Daemon<'s> {
+    fn new(
+        settings: &'s Settings,
+        host: Host,
+        scheduler: Scheduler,
+        kernels: GuestKernels,
+        recorder: Option<Recorder>,
+    ) -> Self {
+        let now = Instant::now();
+        let before = Readings {
+            at: now,
+            vms: BTreeMap::new(),
+            gone: VmStats::default(),
+            host: HostStats::default(),
+            history_length: 0,
+        };
+        Self {
+            settings,
+            host,
+            scheduler,
+            kernels,
+            recorder,
+            vms: BTreeMap::new(),
+            started: now,
+            monotonic_start_ns: monotonic_ns(),
+            pool_size_history: Vec::new(),
+            before,
+        }
+    }
+
+    fn serve(&mut self, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
+        self.share_guest_codes()?;
+        (output.say)(&format!(
+            "scheduling with {} of {} pCPUs micro-sliced at most, slices of {} us{}",
+            self.settings.pool_limit(self.host.topology.micro_order.len())?,
+            self.host.topology.pcpu_count,
+            self.settings.micro_slice_us,
+            if self.settings.dry_run { " (dry run: nothing is moved)" } else { "" }
+        ));
+        let mut looked_for_vms: Option<Instant> = None;
+        let mut read_weights = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            if looked_for_vms.is_none_or(|at| at.elapsed() >= LOOK_FOR_VMS) {
+                looked_for_vms = Some(Instant::now());
+                self.look_for_vms(output)?;
+            }
+            if read_weights.elapsed() >= READ_WEIGHTS {
+                read_weights = Instant::now();
+                self.read_weights()?;
+            }
+            self.drain(output)?;
+            if let Some(exit) = self.scheduler.exit() {
+                return Err(HostError::Ejected(exit_line(&exit)));
+            }
+            if let Some(seconds) = self.settings.stats
+                && self.before.at.elapsed().as_secs_f64() >= seconds
+            {
+                let report = self.interval_report();
+                (output.report)(&report);
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// The last report, and the scheduler's end.
+    fn finish(
+        mut self,
+        result: Result<(), HostError>,
+        output: &mut Output<'_>,
+    ) -> Result<(), HostError> {
+        let drained = self.drain(output);
+        let exit = self.scheduler.exit().map(|exit| exit_line(&exit));
+        let report = self.final_report(exit);
+        (output.report)(&report);
+        drop(self.scheduler);
+        if let Some(recorder) = self.recorder {
+            let count = recorder.finish()?;
+            let dropped = report.host.records_dropped;
+            (output.say)(&format!("recorded {count} decisions, {dropped} dropped"));
+        }
+        result.and(drained)
+    }
+
+    /// Gives new kernels' ranges to the BPF side, and to the recording.
+    fn share_guest_codes(&mut self) -> Result<(), HostError> {
+        for kernel in self.kernels.all() {
+            self.scheduler.set_guest_code(kernel.code_slot, &kernel.code)?;
+            if let Some(recorder) = &mut self.recorder {
+                recorder.code(&kernel.code)?;
+            }
+        }
+        Ok(())
+    }
+
+    // ---- VMs ----
+
+    fn look_for_vms(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
+        let seen = self.scheduler.vms();
+        let is_same = |vm: &Vm, seen: &KernelVm| vm.kernel_side.generation == seen.generation;
+        let gone: Vec<u32> = self
+            .vms
+            .iter()
+            .filter(|(slot, vm)| !seen.iter().any(|seen| seen.slot == **slot && is_same(vm, seen)))
+            .map(|(slot, _)| *slot)
+            .collect();
+        for slot in gone {
+            if let Some(vm) = self.vms.remove(&slot) {
+                (output.say)(&format!("{}: gone", vm.name));
+            }
+        }
+        for kernel_side in seen {
+            match self.vms.get_mut(&kernel_side.slot) {
+                Some(vm) => vm.kernel_side = kernel_side,
+                None => self.welcome(kernel_side, output)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, kernel_side: KernelVm, output: &mut Output<'_>) -> Result<(), HostError> {
+        let process = VmmProcess::read(kernel_side.pid);
+        let weight =
+            self.settings.weights.get(&process.name).copied().or(process.weight).unwrap_or(WEIGHT_DEFAULT);
+        let guest = self.find_guest_kernel(kernel_side.pid, &process)?;
+        let vm = Vm { kernel_side, name: process.name, weight, guest, slide_told: None, contradictions: 0 };
+        (output.say)(&format!(
+            "{}: pid {}, kernel {}: {}",
+            vm.name,
+            kernel_side.pid,
+            vm.release().unwrap_or("unknown"),
+            vm.state()
+        ));
+        tell(&mut self.scheduler, &vm)?;
+        self.vms.insert(kernel_side.slot, vm);
+        Ok(())
+    }
+
+    fn find_guest_kernel(&mut self, pid: u32, process: &VmmProcess) -> Result<GuestKnowledge, HostError> {
+        let named = self.settings.guests.get(&process.name).map(|path| (path.clone(), path.clone()));
+        let path = named.or_else(|| {
+            let argument = process.kernel_argument.as_ref()?;
+            Some((path_seen_by(pid, argument), argument.clone()))
+        });
+        let Some((path, display)) = path else { return Ok(GuestKnowledge::NoImage) };
+        match self.kernels.open(&path, &display) {
+            Ok((kernel, is_new)) => {
+                if is_new {
+                    self.scheduler.set_guest_code(kernel.code_slot, &kernel.code)?;
+                    if let Some(recorder) = &mut self.recorder {
+                        recorder.code(&kernel.code)?;
+                    }
+                }
+                Ok(GuestKnowledge::Image {
+                    code_slot: kernel.code_slot,
+                    release: kernel.release.clone(),
+                    finder: Box::new(kernel.slide_finder()),
+                })
+            }
+            Err(error) => Ok(GuestKnowledge::Unreadable(error.to_string())),
+        }
+    }
+
+    fn read_weights(&mut self) -> Result<(), HostError> {
+        for vm in self.vms.values_mut() {
+            if self.settings.weights.contains_key(&vm.name) {
+                continue;
+            }
+            let weight = VmmProcess::read(vm.kernel_side.pid).weight.unwrap_or(WEIGHT_DEFAULT);
+            if weight != vm.weight {
+                vm.weight = weight;
+                tell(&mut self.scheduler, vm)?;
+            }
+        }
+        Ok(())
+    }
+
+    // ---- Rings ----
+
+    fn drain(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
+        self.scheduler.poll_rings()?;
+        while let Some(event) = self.scheduler.next_event() {
+            match event {
+                Event::Halt { slot, generation, rip } => self.observe_halt(slot, generation, rip, output)?,
+                Event::Resize { at_ns, micro_pcpu_count, reason } => {
+                    self.remember_resize(at_ns, micro_pcpu_count, reason);
+                }
+            }
+        }
+        while let Some(record) = self.scheduler.next_record() {
+            if let Some(recorder) = &mut self.recorder {
+                recorder.record(&record)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn observe_halt(
+        &mut self,
+        slot: u32,
+        generation: u32,
+        rip: u64,
+        output: &mut Output<'_>,
+    ) -> Result<(), HostError> {
+        let Some(vm) = self.vms.get_mut(&slot).filter(|vm| vm.kernel_side.generation == generation) else {
+            return Ok(());
+        };
+        let GuestKnowledge::Image { finder, .. } = &mut vm.guest else { return Ok(()) };
+        let observation = finder.observe_halt(rip);
+        if observation == Observation::Disagrees && matches!(finder.state(), SlideState::Contradicted(_)) {
+            vm.contradictions = vm.contradictions.saturating_add(1);
+        }
+        let slide = finder.accepted();
+        if slide == vm.slide_told {
+            return Ok(());
+        }
+        vm.slide_told = slide;
+        if slide.is_some() {
+            vm.contradictions = 0;
+        }
+        (output.say)(&format!("{}: {}", vm.name, vm.state()));
+        tell(&mut self.scheduler, vm)
+    }
+
+    fn remember_resize(&mut self, at_ns: u64, micro_pcpu_count: u32, reason: u32) {
+        let reason = match self.settings.micro_cpus {
+            crate::PoolChoice::Static(_) => "static",
+            crate::PoolChoice::Auto => {
+                PoolSizeReason::ALL.get(reason as usize).map_or("unknown", |reason| reason.name())
+            }
+        };
+        let at_ms = at_ns.saturating_sub(self.monotonic_start_ns) / 1_000_000;
+        if self.pool_size_history.len() == HISTORY_MAX {
+            self.pool_size_history.remove(0);
+            self.before.history_length = self.before.history_length.saturating_sub(1);
+        }
+        self.pool_size_history.push((at_ms, micro_pcpu_count, reason));
+    }
+
+    // ---- Reports ----
+
+    fn vm_reports(&self) -> Vec<VmReport> {
+        self.vms
+            .values()
+            .map(|vm| VmReport {
+                name: vm.name.clone(),
+                pid: vm.kernel_side.pid,
+                vcpu_count: vm.kernel_side.vcpu_count,
+                weight: vm.weight,
+                kernel: vm.release().map(str::to_owned),
+                slide: vm.slide_told,
+                state: vm.state(),
+                stats: self.scheduler.vm_stats(vm.kernel_side.slot),
+            })
+            .collect()
+    }
+
+    fn final_report(&self, exit: Option<String>) -> Report {
+        Report {
+            is_final: true,
+            dry_run: self.settings.dry_run,
+            seconds: self.started.elapsed().as_secs_f64(),
+            micro_cpus: self.scheduler.micro_pcpu_count().0,
+            vms: self.vm_reports(),
+            gone: self.gone_stats(),
+            host: self.scheduler.host_stats(),
+            pool_size_history: self.pool_size_history.clone(),
+            exit,
+        }
+    }
+
+    /// Slots that no VM of ours uses any more keep their counts until they are used again.
+    fn gone_stats(&self) -> VmStats {
+        let left_over = (0..VMS_MAX).filter(|slot| !self.vms.contains_key(slot));
+        left_over.fold(self.scheduler.vm_stats(VMS_MAX), |gone, slot| sum(&gone, &self.scheduler.vm_stats(slot)))
+    }
+
+    fn interval_report(&mut self) -> Report {
+        let now = self.final_report(None);
+        let key = |vm: &Vm| (vm.kernel_side.slot, vm.kernel_side.generation);
+        let keys: Vec<_> = self.vms.values().map(key).collect();
+        let mut interval = now.clone();
+        interval.is_final = false;
+        interval.seconds = self.before.at.elapsed().as_secs_f64();
+        for (vm, key) in interval.vms.iter_mut().zip(&keys) {
+            let before = self.before.vms.get(key).copied().unwrap_or_default();
+            vm.stats = difference(&vm.stats, &before);
+        }
+        interval.gone = difference(&now.gone, &self.before.gone);
+        interval.pool_size_history = self.pool_size_history[self.before.history_length..].to_vec();
+        self.before = Readings {
+            at: Instant::now(),
+            vms: keys.into_iter().zip(now.vms.iter().map(|vm| vm.stats)).collect(),
+            gone: now.gone,
+            host: now.host,
+            history_length: self.pool_size_history.len(),
+        };
+        interval
+    }
+}
+
+fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {
+    let (code, layout) = match &vm.guest {
+        GuestKnowledge::Image { code_slot, finder, .. } => {
+            (*code_slot, finder.accepted().map_or(GuestLayout::UNKNOWN, GuestLayout::slid_by))
+        }
+        _ => (0, GuestLayout::UNKNOWN),
+    };
+    scheduler.set_vm_feed(vm.kernel_side, code, layout, vm.weight)
+}
+
+fn exit_line(exit: &crate::scheduler::Exit) -> String {
+    let parts = [exit.reason.as_str(), exit.message.as_str()];
+    let text: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    format!("{} (kind {}, code {})", text.join(": "), exit.kind, exit.code)
+}
+
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec to a live one.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Instruction counts of the loaded programs, for `bpf/instruction-counts.toml`: loads, reads, unloads.
+pub fn instruction_counts(settings: &Settings) -> Result<Vec<(String, u32)>, HostError> {
+    let host = preflight::check()?;
+    let scheduler = Scheduler::start(&host, settings)?;
+    Ok(scheduler.verified_instruction_counts())
+}

@@ -1,0 +1,151 @@
+//! Refusals: everything that must hold before anything is loaded. Each is one line that says what to do.
+
+use crate::HostError;
+use crate::topology::Topology;
+use btf_rs::{Btf, Type};
+use std::path::Path;
+
+const SCHED_EXT: &str = "/sys/kernel/sched_ext";
+const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// Which virtualization extension KVM uses here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vendor {
+    Amd,
+    Intel,
+}
+
+/// What was found out on the way.
+#[derive(Debug)]
+pub struct Host {
+    pub vendor: Vendor,
+    pub topology: Topology,
+}
+
+/// Checks the host. Nothing has been changed when this fails.
+pub fn check() -> Result<Host, HostError> {
+    check_capabilities()?;
+    check_sched_ext()?;
+    check_btf()?;
+    let vendor = check_kvm()?;
+    let topology = Topology::read()?;
+    check_core_scheduling(&topology)?;
+    Ok(Host { vendor, topology })
+}
+
+/// CAP_SYS_ADMIN (sched_ext, KVM's tracepoints), CAP_PERFMON and CAP_BPF.
+fn check_capabilities() -> Result<(), HostError> {
+    const NEEDED: [(u32, &str); 3] = [(21, "CAP_SYS_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    let missing: Vec<_> =
+        NEEDED.iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|(_, name)| *name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(HostError::refused(format!("{} missing: run it as root", missing.join(", "))))
+}
+
+fn check_sched_ext() -> Result<(), HostError> {
+    if !Path::new(SCHED_EXT).is_dir() {
+        return Err(HostError::refused(
+            "this kernel has no sched_ext (no /sys/kernel/sched_ext): it needs Linux 6.12 or later with \
+             CONFIG_SCHED_CLASS_EXT=y",
+        ));
+    }
+    let state = std::fs::read_to_string(format!("{SCHED_EXT}/state")).unwrap_or_default();
+    if state.trim() == "disabled" {
+        return Ok(());
+    }
+    let name = std::fs::read_to_string(format!("{SCHED_EXT}/root/ops")).unwrap_or_default();
+    let name = if name.trim().is_empty() { "unnamed" } else { name.trim() };
+    Err(HostError::refused(format!("another sched_ext scheduler is active ({name}): stop it first")))
+}
+
+fn check_btf() -> Result<(), HostError> {
+    let bytes = std::fs::read(KERNEL_BTF).map_err(|_| {
+        HostError::refused("this kernel has no BTF (no /sys/kernel/btf/vmlinux): it needs CONFIG_DEBUG_INFO_BTF=y")
+    })?;
+    let btf = Btf::from_bytes(&bytes).map_err(|cause| HostError::refused(format!("{KERNEL_BTF}: {cause}")))?;
+    if kfuncs_are_broken(&btf) {
+        return Err(HostError::refused(
+            "this kernel's BTF is broken for sched_ext: it describes scx_bpf_kick_cpu with its implicit argument and \
+             has no scx_bpf_kick_cpu_impl (kernels built with pahole 1.30), so no scheduler that kicks can load; \
+             use another build of this kernel",
+        ));
+    }
+    Ok(())
+}
+
+/// From 7.1 on the verifier supplies a hidden last argument. BTF must show the call without it, and a twin with it.
+fn kfuncs_are_broken(btf: &Btf) -> bool {
+    match argument_count(btf, "scx_bpf_kick_cpu") {
+        Some(arguments) => arguments > 2 && argument_count(btf, "scx_bpf_kick_cpu_impl").is_none(),
+        None => false,
+    }
+}
+
+fn argument_count(btf: &Btf, function: &str) -> Option<usize> {
+    let candidates = btf.resolve_types_by_name(function).ok()?;
+    candidates.iter().find_map(|candidate| match candidate {
+        Type::Func(function) => match btf.resolve_chained_type(function).ok()? {
+            Type::FuncProto(prototype) => Some(prototype.parameters.len()),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+fn check_kvm() -> Result<Vendor, HostError> {
+    for (module, vendor) in [("kvm_amd", Vendor::Amd), ("kvm_intel", Vendor::Intel)] {
+        if Path::new("/sys/module").join(module).is_dir() {
+            return Ok(vendor);
+        }
+    }
+    Err(HostError::refused("KVM isn't loaded: run `modprobe kvm_amd` or `modprobe kvm_intel` first"))
+}
+
+/// Core-scheduling cookies, sched_ext and SMT together hang the host (sched-ext/scx issue 3715).
+fn check_core_scheduling(topology: &Topology) -> Result<(), HostError> {
+    if !topology.smt {
+        return Ok(());
+    }
+    match first_task_with_cookie() {
+        None => Ok(()),
+        Some(task) => Err(HostError::refused(format!(
+            "task {task} uses core scheduling on a host with SMT, which hangs under any sched_ext scheduler \
+             (sched-ext/scx issue 3715): start VMs without it (Cloud Hypervisor: --platform core_scheduling=off) or \
+             turn SMT off"
+        ))),
+    }
+}
+
+fn first_task_with_cookie() -> Option<i32> {
+    let processes = std::fs::read_dir("/proc").ok()?;
+    processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .flat_map(|pid| {
+            std::fs::read_dir(format!("/proc/{pid}/task"))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        })
+        .find(|&task| has_core_scheduling_cookie(task))
+}
+
+fn has_core_scheduling_cookie(task: i32) -> bool {
+    const PR_SCHED_CORE: libc::c_int = 62;
+    const PR_SCHED_CORE_GET: libc::c_ulong = 0;
+    const ONE_TASK: libc::c_ulong = 0;
+    let mut cookie: u64 = 0;
+    // SAFETY: the kernel writes eight bytes to the last argument, which is a live u64.
+    let result =
+        unsafe { libc::prctl(PR_SCHED_CORE, PR_SCHED_CORE_GET, task as libc::c_ulong, ONE_TASK, &raw mut cookie) };
+    result == 0 && cookie != 0
+}

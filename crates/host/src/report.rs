@@ -1,0 +1,428 @@
+//! What a run did: one JSON object, or one screenful, of an interval or of the whole run.
+//!
+//! Sums that hold in every report of a whole run, up to what changes while the counters are read:
+//! requests = accelerations + failed pulls + pending; accelerations = returns + in flight.
+
+use crate::scheduler::{HostStats, VmStats};
+use microslice_metrics::Histogram;
+use microslice_metrics::table::Table;
+use microslice_policy::{
+    Cause, Coded, GuestClass, InterruptKind, InterruptReason, MicroSliceOutcome, SiblingDecision, YieldCause,
+    YieldReason,
+};
+use serde_json::{Map, Value, json};
+
+/// `FAILURE_*` of `bpf/intf.h`, in its order.
+const FAILURES: [&str; 6] = ["no_room", "affinity", "overtaken", "not_queued", "blocked", "resized"];
+/// The return that isn't one of the policy's outcomes, `RETURN_NEVER_RAN`.
+const NEVER_RAN: &str = "never_ran";
+
+/// One VM's part of a report.
+#[derive(Debug, Clone)]
+pub struct VmReport {
+    pub name: String,
+    pub pid: u32,
+    pub vcpu_count: u32,
+    pub weight: u32,
+    pub kernel: Option<String>,
+    pub slide: Option<u64>,
+    pub state: String,
+    pub stats: VmStats,
+}
+
+/// Counts of an interval, or of the whole run.
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub is_final: bool,
+    pub dry_run: bool,
+    /// Seconds that it covers.
+    pub seconds: f64,
+    pub micro_cpus: u32,
+    pub vms: Vec<VmReport>,
+    /// VMs that are gone, summed up.
+    pub gone: VmStats,
+    pub host: HostStats,
+    /// (milliseconds since the start, size, reason) of each change.
+    pub pool_size_history: Vec<(u64, u32, &'static str)>,
+    pub exit: Option<String>,
+}
+
+/// `now - before`, word by word: both are arrays of counters that only grow.
+pub fn difference(now: &VmStats, before: &VmStats) -> VmStats {
+    combine(now, before, u64::saturating_sub)
+}
+
+/// Both together.
+pub fn sum(a: &VmStats, b: &VmStats) -> VmStats {
+    combine(a, b, u64::wrapping_add)
+}
+
+fn combine(a: &VmStats, b: &VmStats, operation: impl Fn(u64, u64) -> u64) -> VmStats {
+    const WORDS: usize = size_of::<VmStats>() / 8;
+    // SAFETY: struct vm_stats of bpf/intf.h consists of u64 only, so it is an array of them and back.
+    let (a, b) = unsafe { (&*(&raw const *a).cast::<[u64; WORDS]>(), &*(&raw const *b).cast::<[u64; WORDS]>()) };
+    let words: [u64; WORDS] = std::array::from_fn(|index| operation(a[index], b[index]));
+    // SAFETY: as above.
+    unsafe { std::mem::transmute::<[u64; WORDS], VmStats>(words) }
+}
+
+fn add_up(counters: &[u64]) -> u64 {
+    counters.iter().sum()
+}
+
+impl Report {
+    /// All VMs together, those that are gone included.
+    pub fn total(&self) -> VmStats {
+        self.vms.iter().fold(self.gone, |total, vm| sum(&total, &vm.stats))
+    }
+
+    /// Shares of the CPU time that VMs got together: received, and due by weight and demand.
+    pub fn shares(&self) -> Vec<(f64, f64)> {
+        let ran: Vec<f64> = self.vms.iter().map(|vm| vm.stats.ran_ns as f64).collect();
+        let total: f64 = ran.iter().sum();
+        if total == 0.0 {
+            return vec![(0.0, 0.0); self.vms.len()];
+        }
+        let demand: Vec<f64> =
+            self.vms.iter().map(|vm| (vm.stats.ran_ns + vm.stats.waited_ns) as f64 / total).collect();
+        let weights: Vec<f64> = self.vms.iter().map(|vm| f64::from(vm.weight)).collect();
+        let due = shares_due(&weights, &demand);
+        ran.iter().zip(due).map(|(ran, due)| (ran / total, due)).collect()
+    }
+
+    pub fn to_json(&self) -> Value {
+        let total = self.total();
+        let shares = self.shares();
+        let vms: Vec<_> =
+            self.vms.iter().zip(&shares).map(|(vm, (received, due))| vm_json(vm, *received, *due)).collect();
+        let mut object = json!({
+            "scheduler": "microslice",
+            "final": self.is_final,
+            "dry_run": self.dry_run,
+            "seconds": self.seconds,
+            "micro_cpus": self.micro_cpus,
+            "vms": vms,
+        });
+        merge(&mut object, counters_json(&total));
+        merge(
+            &mut object,
+            json!({
+                "pool_size_history": self.pool_size_history.iter()
+                    .map(|(at_ms, count, reason)| json!({"at_ms": at_ms, "micro_cpus": count, "reason": reason}))
+                    .collect::<Vec<_>>(),
+                "host": host_json(&self.host),
+                "exit": self.exit,
+            }),
+        );
+        object
+    }
+
+    pub fn to_text(&self) -> String {
+        let total = self.total();
+        let span = if self.is_final { "whole run" } else { "last interval" };
+        let mode = if self.dry_run { ", dry run: nothing is moved" } else { "" };
+        let mut text = format!(
+            "{span}: {:.1} s, {} micro-sliced pCPU{}{mode}\n\n",
+            self.seconds,
+            self.micro_cpus,
+            if self.micro_cpus == 1 { "" } else { "s" }
+        );
+        text.push_str(&self.vm_table().to_string());
+        text.push('\n');
+        text.push_str(&cause_table(&total, self.dry_run).to_string());
+        text.push('\n');
+        text.push_str(&class_lines(&total));
+        text.push_str(&flow_lines(&total));
+        if let Some(exit) = &self.exit {
+            text.push_str(&format!("ended by the kernel: {exit}\n"));
+        }
+        text
+    }
+
+    fn vm_table(&self) -> Table {
+        let mut table = Table::new(&[
+            "vm", ">pid", ">vcpus", ">weight", ">share", ">due", ">wait p50", ">wait p99", ">preempted", ">requests",
+            ">accelerated", "guest",
+        ]);
+        for (vm, (received, due)) in self.vms.iter().zip(self.shares()) {
+            let wait = Histogram::from_log2(&vm.stats.wait_to_run_us, 0);
+            let us = |percent| wait.percentile(percent).map_or("-".into(), |us| format!("{us} us"));
+            table.row([
+                vm.name.clone(),
+                vm.pid.to_string(),
+                vm.vcpu_count.to_string(),
+                vm.weight.to_string(),
+                format!("{:.1} %", received * 100.0),
+                format!("{:.1} %", due * 100.0),
+                us(50.0),
+                us(99.0),
+                add_up(&vm.stats.preemptions).to_string(),
+                add_up(&vm.stats.requests).to_string(),
+                vm.stats.accelerations.iter().map(|row| add_up(row)).sum::<u64>().to_string(),
+                match &vm.kernel {
+                    Some(kernel) => format!("{kernel}, {}", vm.state),
+                    None => vm.state.clone(),
+                },
+            ]);
+        }
+        table
+    }
+}
+
+fn cause_table(total: &VmStats, dry_run: bool) -> Table {
+    let mut table = Table::new(&["cause", ">requests", ">accelerated", "of these, by guest class"]);
+    for cause in Cause::ALL.iter().skip(1) {
+        let at = *cause as usize;
+        let row = if dry_run { &total.would_request[at] } else { &total.accelerations[at] };
+        let requests = if dry_run { add_up(row) } else { total.requests[at] };
+        let classes: Vec<_> = GuestClass::ALL
+            .iter()
+            .zip(row)
+            .filter(|(_, count)| **count > 0)
+            .map(|(class, count)| format!("{} {count}", class.name()))
+            .collect();
+        let accelerated = if dry_run { "0".into() } else { add_up(row).to_string() };
+        table.row([cause.name().to_owned(), requests.to_string(), accelerated, classes.join(", ")]);
+    }
+    table
+}
+
+fn class_lines(total: &VmStats) -> String {
+    let list = |names: &mut dyn Iterator<Item = (&str, u64)>| {
+        let some: Vec<_> =
+            names.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();
+        if some.is_empty() { "none".to_owned() } else { some.join(", ") }
+    };
+    let preempted =
+        list(&mut GuestClass::ALL.iter().map(|class| class.name()).zip(total.preemptions.iter().copied()));
+    let yields = list(&mut YieldCause::ALL.iter().map(|cause| cause.name()).zip(total.yields.iter().map(|row| add_up(row))));
+    let interrupts = list(
+        &mut InterruptKind::ALL.iter().map(|kind| kind.name()).zip(total.interrupts.iter().map(|row| add_up(row))),
+    );
+    format!("preempted in    {preempted}\nyields          {yields}\ninterrupts      {interrupts}\n")
+}
+
+fn flow_lines(total: &VmStats) -> String {
+    let pulls: Vec<_> = FAILURES.iter().zip(total.failures).map(|(name, count)| format!("{name} {count}")).collect();
+    let returns: Vec<_> =
+        return_names().zip(total.returns).map(|(name, count)| format!("{name} {count}")).collect();
+    let slice = Histogram::from_log2(&total.micro_slice_us, total.micro_ran_ns / 1000);
+    let us = |percent| slice.percentile(percent).map_or("-".into(), |us: u64| format!("{us} us"));
+    format!(
+        "failed pulls    {}\nreturns         {} ({}), in flight {}\nmicro slices    {} with p50 {}, p99 {}\n",
+        pulls.join(", "),
+        add_up(&total.returns),
+        returns.join(", "),
+        in_flight(total),
+        slice.count(),
+        us(50.0),
+        us(99.0),
+    )
+}
+
+fn in_flight(stats: &VmStats) -> u64 {
+    let accelerations: u64 = stats.accelerations.iter().map(|row| add_up(row)).sum();
+    accelerations.saturating_sub(add_up(&stats.returns))
+}
+
+fn return_names() -> impl Iterator<Item = &'static str> {
+    MicroSliceOutcome::ALL.iter().map(|outcome| outcome.name()).chain([NEVER_RAN])
+}
+
+/// Weighted shares of 1 in which nobody gets more than it asked for and nothing that is asked for is left over.
+fn shares_due(weights: &[f64], demand: &[f64]) -> Vec<f64> {
+    let mut due = vec![0.0; weights.len()];
+    let mut open: Vec<usize> = (0..weights.len()).collect();
+    let mut left = 1.0f64;
+    while !open.is_empty() {
+        let weight: f64 = open.iter().map(|&vm| weights[vm]).sum();
+        let part = |vm: usize| left * weights[vm] / weight.max(f64::MIN_POSITIVE);
+        let (satisfied, hungry): (Vec<_>, Vec<_>) = open.iter().partition(|&&vm| demand[vm] <= part(vm));
+        if satisfied.is_empty() {
+            for vm in hungry {
+                due[vm] = part(vm);
+            }
+            break;
+        }
+        for &vm in &satisfied {
+            due[vm] = demand[vm];
+        }
+        left = (left - satisfied.iter().map(|&vm| demand[vm]).sum::<f64>()).max(0.0);
+        open = hungry;
+    }
+    due
+}
+
+fn named(names: impl Iterator<Item = &'static str>, counts: &[u64]) -> Value {
+    Value::Object(names.zip(counts).map(|(name, count)| (name.to_owned(), json!(count))).collect())
+}
+
+fn names<E: Coded>() -> impl Iterator<Item = &'static str> {
+    E::ALL.iter().map(|value| value.name())
+}
+
+/// `{row: {column: count}}`
+fn matrix<R: Coded, C: Coded, const N: usize>(rows: &[[u64; N]]) -> Value {
+    Value::Object(names::<R>().zip(rows).map(|(name, row)| (name.to_owned(), named(names::<C>(), row))).collect())
+}
+
+/// What a VM's counters and the sum of all have in common.
+fn counters_json(stats: &VmStats) -> Value {
+    let by_cause: Map<_, _> = names::<Cause>()
+        .zip(&stats.accelerations)
+        .skip(1)
+        .map(|(cause, row)| (cause.to_owned(), json!(add_up(row))))
+        .collect();
+    let by_class: Vec<u64> = (0..GuestClass::ALL.len())
+        .map(|class| stats.accelerations.iter().map(|row| row[class]).sum())
+        .collect();
+    let would: Map<_, _> = names::<Cause>()
+        .zip(&stats.would_request)
+        .skip(1)
+        .map(|(cause, row)| (cause.to_owned(), json!(add_up(row))))
+        .collect();
+    let accelerations: u64 = stats.accelerations.iter().map(|row| add_up(row)).sum();
+    let requests = add_up(&stats.requests);
+    json!({
+        "requests": requests,
+        "requests_by_cause": named(names::<Cause>(), &stats.requests),
+        "would_accelerate": would,
+        "accelerations": {
+            "total": accelerations,
+            "by_cause": by_cause,
+            "by_class": named(names::<GuestClass>(), &by_class),
+            "by_cause_and_class": matrix::<Cause, GuestClass, 9>(&stats.accelerations),
+        },
+        "failed_pulls": named(FAILURES.into_iter(), &stats.failures),
+        "pending": requests.saturating_sub(accelerations + add_up(&stats.failures)),
+        "returns": add_up(&stats.returns),
+        "returns_by_outcome": named(return_names(), &stats.returns),
+        "in_flight": in_flight(stats),
+        "preemptions": {
+            "total": add_up(&stats.preemptions),
+            "by_class": named(names::<GuestClass>(), &stats.preemptions),
+        },
+        "yields": matrix::<YieldCause, YieldReason, 6>(&stats.yields),
+        "siblings": named(names::<SiblingDecision>(), &stats.siblings),
+        "spinners": {"yields": stats.spinners[0], "keeps_spinning": stats.spinners[1]},
+        "interrupts": matrix::<InterruptKind, InterruptReason, 7>(&stats.interrupts),
+        "micro_slice_us": Histogram::from_log2(&stats.micro_slice_us, stats.micro_ran_ns / 1000),
+        "wait_to_run_us": Histogram::from_log2(&stats.wait_to_run_us, stats.waited_ns / 1000),
+        "ran_ns": stats.ran_ns,
+        "micro_ran_ns": stats.micro_ran_ns,
+        "waited_ns": stats.waited_ns,
+    })
+}
+
+fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
+    let mut object = json!({
+        "name": vm.name,
+        "pid": vm.pid,
+        "vcpus": vm.vcpu_count,
+        "weight": vm.weight,
+        "kernel": vm.kernel,
+        "slide": vm.slide.map(|slide| format!("{slide:#x}")),
+        "state": vm.state,
+        "share_received": share_received,
+        "share_due": share_due,
+    });
+    merge(&mut object, counters_json(&vm.stats));
+    object
+}
+
+fn host_json(host: &HostStats) -> Value {
+    json!({
+        "others_ran_ns": host.others_ran_ns,
+        "pool_resizes": host.pool_resizes,
+        "strays_evicted": host.strays_evicted,
+        "confined_inserts": host.confined_inserts,
+        "rescued": host.rescued,
+        "events_dropped": host.events_dropped,
+        "records_dropped": host.records_dropped,
+        "vcpus_refused": host.vcpus_refused,
+        "urgent_events": {"ipi": host.urgent_ipis, "ple": host.urgent_ples, "virq": host.urgent_irqs},
+    })
+}
+
+fn merge(object: &mut Value, more: Value) {
+    if let (Value::Object(object), Value::Object(more)) = (object, more) {
+        object.extend(more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm(name: &str, weight: u32, ran_ns: u64, waited_ns: u64) -> VmReport {
+        VmReport {
+            name: name.into(),
+            pid: 1,
+            vcpu_count: 4,
+            weight,
+            kernel: None,
+            slide: None,
+            state: String::new(),
+            stats: VmStats { ran_ns, waited_ns, ..VmStats::default() },
+        }
+    }
+
+    fn report(vms: Vec<VmReport>) -> Report {
+        Report {
+            is_final: true,
+            dry_run: false,
+            seconds: 1.0,
+            micro_cpus: 1,
+            vms,
+            gone: VmStats::default(),
+            host: HostStats::default(),
+            pool_size_history: vec![(10, 1, "ipi_dominant")],
+            exit: None,
+        }
+    }
+
+    #[test]
+    fn what_one_vm_does_not_ask_for_is_due_to_the_others_by_weight() {
+        assert_eq!(shares_due(&[100.0, 100.0], &[1.0, 1.0]), [0.5, 0.5]);
+        assert_eq!(shares_due(&[200.0, 100.0, 100.0], &[1.0, 0.1, 1.0]), [0.6, 0.1, 0.3]);
+        assert_eq!(shares_due(&[], &[]), Vec::<f64>::new());
+    }
+
+    #[test]
+    fn shares_add_up_to_the_time_that_was_had() {
+        let shares = report(vec![vm("a", 200, 2_000, 2_000), vm("b", 100, 1_000, 2_000)]).shares();
+        assert!((shares[0].0 - 2.0 / 3.0).abs() < 1e-9 && (shares[0].1 - 2.0 / 3.0).abs() < 1e-9, "{shares:?}");
+        assert!((shares.iter().map(|share| share.1).sum::<f64>() - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn json_carries_the_sums_that_must_hold() {
+        let mut one = vm("a", 100, 1, 1);
+        one.stats.requests[1] = 5;
+        one.stats.accelerations[1][5] = 3;
+        one.stats.failures[2] = 1;
+        one.stats.returns[0] = 2;
+        let json = report(vec![one]).to_json();
+        assert_eq!(json["requests"], 5);
+        assert_eq!(json["accelerations"]["by_cause"]["tlb_yield"], 3);
+        assert_eq!(json["accelerations"]["by_class"]["tlb_shootdown"], 3);
+        assert_eq!((&json["pending"], &json["returns"], &json["in_flight"]), (&json!(1), &json!(2), &json!(1)));
+        assert_eq!(json["pool_size_history"][0]["micro_cpus"], 1);
+    }
+
+    #[test]
+    fn one_screenful_shows_every_vm_and_cause() {
+        let text = report(vec![vm("web", 100, 1, 1)]).to_text();
+        assert!(text.lines().count() <= 30, "{text}");
+        for word in ["web", "tlb_yield", "virq", "failed pulls", "in flight 0"] {
+            assert!(text.contains(word), "{word} is missing in {text}");
+        }
+    }
+
+    #[test]
+    fn an_interval_is_the_difference_of_two_readings() {
+        let before = vm("a", 100, 5, 1).stats;
+        let now = vm("a", 100, 12, 1).stats;
+        assert_eq!(difference(&now, &before).ran_ns, 7);
+    }
+}

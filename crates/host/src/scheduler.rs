@@ -1,0 +1,375 @@
+//! The loaded scheduler: programs, maps, links. Dropping it gives the host back to the kernel's own scheduler.
+
+use crate::HostError;
+use crate::config::{PoolChoice, Settings};
+use crate::preflight::{Host, Vendor};
+use crate::skeleton::{MicrosliceSkel, MicrosliceSkelBuilder, types};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapMut, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
+use microslice_policy::{
+    AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, PoolSizeConfig, Record,
+};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+use std::sync::Mutex;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// `VMS_MAX` of `bpf/intf.h`; one more slot of statistics sums up VMs that are gone.
+pub const VMS_MAX: u32 = 512;
+/// `GUEST_CODES_MAX`; slot 0 is the code of a guest without symbols.
+pub const GUEST_CODES_MAX: u32 = 64;
+/// Of host tasks that aren't vCPUs.
+const OTHERS_SLICE_NS: u64 = 5_000_000;
+const NEVER_MICRO: u32 = u32::MAX;
+
+pub type VmStats = types::vm_stats;
+pub type HostStats = types::host_stats;
+
+/// A VM as the kernel side sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelVm {
+    pub slot: u32,
+    /// Differs for each VM that ever used the slot.
+    pub generation: u32,
+    pub pid: u32,
+    pub vcpu_count: u32,
+}
+
+/// What the rings delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A vCPU's instruction pointer at a HLT exit.
+    Halt { slot: u32, generation: u32, rip: u64 },
+    /// The micro pool has a new size. `at_ns` is the host's monotonic clock.
+    Resize { at_ns: u64, micro_pcpu_count: u32, reason: u32 },
+}
+
+/// Why the kernel ended it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    pub kind: i32,
+    pub code: i64,
+    pub reason: String,
+    pub message: String,
+}
+
+/// Programs of `bpf/` in the kernel.
+pub struct Scheduler {
+    rings: RingBuffer<'static>,
+    events: Rc<RefCell<VecDeque<Event>>>,
+    records: Rc<RefCell<VecDeque<Record>>>,
+    // Before the skeleton, so that the scheduler is unregistered while its maps exist.
+    _struct_ops: Link,
+    skeleton: MicrosliceSkel<'static>,
+}
+
+/// libbpf's warnings since the last failure: the cause of a refused load is in there, not in the error number.
+static LIBBPF_WARNINGS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+const WARNINGS_KEPT: usize = 200;
+
+fn keep_warning(_level: PrintLevel, message: String) {
+    if let Ok(mut kept) = LIBBPF_WARNINGS.lock() {
+        if kept.len() == WARNINGS_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(message.trim_end().to_owned());
+    }
+}
+
+/// The error number, and the warning that says most: the last one about a program or symbol.
+fn load_failure(error: &libbpf_rs::Error, verbose: bool) -> HostError {
+    let kept = LIBBPF_WARNINGS.lock().map(|kept| kept.clone()).unwrap_or_default();
+    if verbose {
+        for line in &kept {
+            eprintln!("libbpf: {line}");
+        }
+    }
+    let telling = kept
+        .iter()
+        .rev()
+        .find(|line| line.contains("extern") || line.contains("failed to load") || line.contains("prog '"))
+        .or(kept.back());
+    HostError::Load(match telling {
+        Some(line) => format!("{error}; {}", line.lines().next_back().unwrap_or(line)),
+        None => error.to_string(),
+    })
+}
+
+impl Scheduler {
+    /// Loads and attaches everything. On error nothing stays loaded.
+    pub fn start(host: &Host, settings: &Settings) -> Result<Self, HostError> {
+        libbpf_rs::set_print(Some((PrintLevel::Warn, keep_warning)));
+        // One object for the life of the process: `MicrosliceSkel` borrows the place that holds it.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = MicrosliceSkelBuilder::default()
+            .open(storage)
+            .map_err(|error| load_failure(&error, settings.verbose))?;
+        match host.vendor {
+            Vendor::Amd => open.progs.on_vmx_interrupt.set_autoload(false),
+            Vendor::Intel => open.progs.on_svm_interrupt.set_autoload(false),
+        }
+        if settings.record.is_none() {
+            open.maps.records.set_max_entries(4096).map_err(|error| load_failure(&error, settings.verbose))?;
+        }
+        let rodata = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
+        rodata.config = run_config(host, settings)?;
+        let mut skeleton = open.load().map_err(|error| load_failure(&error, settings.verbose))?;
+        let struct_ops = skeleton
+            .maps
+            .microslice_ops
+            .attach_struct_ops()
+            .map_err(|error| load_failure(&error, settings.verbose))?;
+        // After the scheduler: what it keeps of each task must exist when the first vCPU is seen.
+        attach_observers(&mut skeleton).map_err(|error| load_failure(&error, settings.verbose))?;
+        let events = Rc::new(RefCell::new(VecDeque::new()));
+        let records = Rc::new(RefCell::new(VecDeque::new()));
+        let rings = open_rings(&skeleton, &events, &records)
+            .map_err(|error| HostError::broken(format!("ring buffers: {error}")))?;
+        Ok(Self { rings, events, records, _struct_ops: struct_ops, skeleton })
+    }
+
+    /// Reads what has arrived in the rings.
+    pub fn poll_rings(&mut self) -> Result<(), HostError> {
+        self.rings.consume().map_err(|error| HostError::broken(format!("ring buffers: {error}")))
+    }
+
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.borrow_mut().pop_front()
+    }
+
+    pub fn next_record(&mut self) -> Option<Record> {
+        self.records.borrow_mut().pop_front()
+    }
+
+    /// The VMs that have a vCPU.
+    pub fn vms(&self) -> Vec<KernelVm> {
+        (0..VMS_MAX)
+            .filter_map(|slot| {
+                let vm: types::vm = lookup(&self.skeleton.maps.vms, slot)?;
+                (vm.in_use != 0 && vm.vcpu_count > 0).then_some(KernelVm {
+                    slot,
+                    generation: vm.generation,
+                    pid: vm.pid,
+                    vcpu_count: vm.vcpu_count,
+                })
+            })
+            .collect()
+    }
+
+    /// Statistics of the VM in `slot`; of all that are gone in slot [`VMS_MAX`].
+    pub fn vm_stats(&self, slot: u32) -> VmStats {
+        lookup(&self.skeleton.maps.vm_stats_of, slot).unwrap_or_default()
+    }
+
+    pub fn host_stats(&self) -> HostStats {
+        self.bss().map(|bss| bss.host_stats).unwrap_or_default()
+    }
+
+    /// Present size of the micro pool: what the policy decided, and what holds (0 with `--dry-run`).
+    pub fn micro_pcpu_count(&self) -> (u32, u32) {
+        self.bss().map_or((0, 0), |bss| (bss.decided_pcpu_count, bss.micro_pcpu_count))
+    }
+
+    /// Set once the kernel has ended the scheduler.
+    pub fn exit(&self) -> Option<Exit> {
+        let record = &self.bss()?.exit_record;
+        (record.kind != 0).then(|| Exit {
+            kind: record.kind,
+            code: record.code,
+            reason: text_of(&record.reason),
+            message: text_of(&record.message),
+        })
+    }
+
+    /// Makes a guest kernel's ranges known under `slot`.
+    pub fn set_guest_code(&mut self, slot: u32, code: &GuestCode) -> Result<(), HostError> {
+        update(&self.skeleton.maps.guest_codes, slot, code.as_bytes())
+    }
+
+    /// Tells the kernel side what is known of a VM.
+    pub fn set_vm_feed(
+        &mut self,
+        vm: KernelVm,
+        code: u32,
+        layout: GuestLayout,
+        weight: u32,
+    ) -> Result<(), HostError> {
+        // struct vm_feed of bpf/intf.h: layout, generation, code, weight, padding.
+        let mut value = [0u8; size_of::<types::vm_feed>()];
+        value[..16].copy_from_slice(layout.as_bytes());
+        value[16..20].copy_from_slice(&vm.generation.to_le_bytes());
+        value[20..24].copy_from_slice(&code.to_le_bytes());
+        value[24..28].copy_from_slice(&weight.to_le_bytes());
+        update(&self.skeleton.maps.vm_feeds, vm.slot, &value)
+    }
+
+    /// Name, verified instructions of each program: what `bpf/instruction-counts.toml` records.
+    pub fn verified_instruction_counts(&self) -> Vec<(String, u32)> {
+        let mut counts: Vec<_> = self
+            .skeleton
+            .object()
+            .progs()
+            .filter_map(|program| {
+                let info = program_info(&program)?;
+                Some((program.name().to_string_lossy().into_owned(), info))
+            })
+            .collect();
+        counts.sort();
+        counts
+    }
+
+    fn bss(&self) -> Option<&types::bss> {
+        self.skeleton.maps.bss_data.as_deref()
+    }
+}
+
+fn program_info(program: &libbpf_rs::Program<'_>) -> Option<u32> {
+    use std::os::fd::{AsFd, AsRawFd};
+    let mut info = libbpf_rs::libbpf_sys::bpf_prog_info::default();
+    let mut length = size_of_val(&info) as u32;
+    // SAFETY: the kernel writes at most `length` bytes to `info`, which is that long and plain data.
+    let result = unsafe {
+        libbpf_rs::libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &mut info, &mut length)
+    };
+    (result == 0).then_some(info.verified_insns)
+}
+
+fn attach_observers(skeleton: &mut MicrosliceSkel<'static>) -> libbpf_rs::Result<()> {
+    let links = &mut skeleton.links;
+    let programs = &skeleton.progs;
+    links.on_vcpu_load = Some(programs.on_vcpu_load.attach()?);
+    links.on_vcpu_destroy = Some(programs.on_vcpu_destroy.attach()?);
+    links.on_spin = Some(programs.on_spin.attach()?);
+    links.on_hypercall = Some(programs.on_hypercall.attach()?);
+    links.on_exit = Some(programs.on_exit.attach()?);
+    if programs.on_svm_interrupt.autoload() {
+        links.on_svm_interrupt = Some(programs.on_svm_interrupt.attach()?);
+    }
+    if programs.on_vmx_interrupt.autoload() {
+        links.on_vmx_interrupt = Some(programs.on_vmx_interrupt.attach()?);
+    }
+    Ok(())
+}
+
+fn open_rings(
+    skeleton: &MicrosliceSkel<'static>,
+    events: &Rc<RefCell<VecDeque<Event>>>,
+    records: &Rc<RefCell<VecDeque<Record>>>,
+) -> libbpf_rs::Result<RingBuffer<'static>> {
+    let mut builder = RingBufferBuilder::new();
+    let events = Rc::clone(events);
+    builder.add(&skeleton.maps.events, move |bytes| {
+        events.borrow_mut().extend(parse_event(bytes));
+        0
+    })?;
+    let records = Rc::clone(records);
+    builder.add(&skeleton.maps.records, move |bytes| {
+        records.borrow_mut().extend(Record::read_from_prefix(bytes).ok().map(|(record, _)| record));
+        0
+    })?;
+    builder.build()
+}
+
+/// `struct event` of `bpf/intf.h`.
+fn parse_event(bytes: &[u8]) -> Option<Event> {
+    let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    match word(0)? {
+        0 => Some(Event::Halt { slot: word(8)?, generation: word(12)?, rip: long(16)? }),
+        1 => Some(Event::Resize { at_ns: long(8)?, micro_pcpu_count: word(16)?, reason: word(20)? }),
+        _ => None,
+    }
+}
+
+fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, HostError> {
+    let order = &host.topology.micro_order;
+    let limit = settings.pool_limit(order.len())?;
+    let (count, dynamic) = match settings.micro_cpus {
+        PoolChoice::Static(count) => (count, 0),
+        PoolChoice::Auto => (0, 1),
+    };
+    let mut config = types::run_config {
+        micro_slice_ns: settings.micro_slice_us * 1000,
+        others_slice_ns: OTHERS_SLICE_NS,
+        micro_pcpu_count: count,
+        pool_is_dynamic: dynamic,
+        dry_run: u32::from(settings.dry_run),
+        recording: u32::from(settings.record.is_some()),
+        pcpu_count: host.topology.pcpu_count,
+        intel: u32::from(host.vendor == Vendor::Intel),
+        micro_rank: [NEVER_MICRO; 1024],
+        ..Default::default()
+    };
+    config.accelerate.micro_queue_max = AccelerateConfig::PAPER.micro_queue_max;
+    config.accelerate.retry_max = settings.micro_retries;
+    config.accelerate.call_function_ipi = u32::from(settings.call_function_ipi);
+    config.fair_share.slice_ns = settings.slice_us * 1000;
+    config.fair_share.boost_slice_ns = FairShareConfig::PAPER.boost_slice_ns.min(settings.slice_us * 1000);
+    config.fair_share.lag_max_ns = settings.slice_us * 1000;
+    config.pool_size.profile_interval_ns = settings.profile_ms * 1_000_000;
+    config.pool_size.epoch_interval_ns = settings.epoch_ms * 1_000_000;
+    config.pool_size.limit = limit;
+    debug_assert_eq!(PoolSizeConfig::PAPER.reserved, config.pool_size.reserved);
+    for (rank, &pcpu) in order.iter().take(POOL_LIMIT_MAX).enumerate() {
+        config.micro_order[rank] = pcpu;
+        config.micro_rank[pcpu as usize] = rank as u32;
+    }
+    Ok(config)
+}
+
+/// One value of an array map whose value type the skeleton generated.
+fn lookup<T: Copy>(map: &MapMut<'_>, key: u32) -> Option<T> {
+    let bytes = map.lookup(&key.to_le_bytes(), MapFlags::ANY).ok()??;
+    if bytes.len() < size_of::<T>() {
+        return None;
+    }
+    // SAFETY: the generated types are C structs of integers, for which any bytes are valid, and there are enough.
+    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+fn update(map: &MapMut<'_>, key: u32, value: &[u8]) -> Result<(), HostError> {
+    map.update(&key.to_le_bytes(), value, MapFlags::ANY)
+        .map_err(|error| HostError::broken(format!("map {}: {error}", map.name().to_string_lossy())))
+}
+
+fn text_of(bytes: &[i8]) -> String {
+    let bytes: Vec<u8> = bytes.iter().take_while(|&&byte| byte != 0).map(|&byte| byte as u8).collect();
+    String::from_utf8_lossy(&bytes).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_of_policy_and_bpf_are_the_same() {
+        assert_eq!(size_of::<types::guest_code>(), size_of::<GuestCode>());
+        assert_eq!(size_of::<types::guest_layout>(), size_of::<GuestLayout>());
+        assert_eq!(size_of::<types::accelerate_config>(), size_of::<AccelerateConfig>());
+        assert_eq!(std::mem::offset_of!(types::vm_feed, generation), 16);
+        assert_eq!(std::mem::offset_of!(types::vm_feed, code), 20);
+        assert_eq!(std::mem::offset_of!(types::vm_feed, weight), 24);
+        assert_eq!(size_of::<Record>(), 88);
+    }
+
+    #[test]
+    fn events_are_read_as_the_kernel_writes_them() {
+        let mut bytes = [0u8; 24];
+        bytes[8] = 7;
+        bytes[12] = 2;
+        bytes[16..24].copy_from_slice(&0xffff_ffff_8123_4567u64.to_le_bytes());
+        assert_eq!(
+            parse_event(&bytes),
+            Some(Event::Halt { slot: 7, generation: 2, rip: 0xffff_ffff_8123_4567 })
+        );
+        assert_eq!(parse_event(&bytes[..20]), None);
+        bytes[0] = 9;
+        assert_eq!(parse_event(&bytes), None);
+    }
+}

@@ -1,0 +1,226 @@
+//! VMs: what a VMM process tells about itself, and what is known of its guest.
+//!
+//! The kernel side says that a process runs vCPUs. Name, kernel image and weight come from the process: its command line,
+//! its cgroup. All of it is read through `/proc/PID`, is only trusted as far as names and paths go, and may be gone at
+//! any moment.
+
+use crate::scheduler::KernelVm;
+use microslice_symbols::slide::{SlideFinder, SlideState};
+use std::path::{Path, PathBuf};
+
+/// Most bytes of a command line that are looked at.
+const COMMAND_LINE_BYTES_MAX: usize = 256 << 10;
+
+/// What is known of a guest's code.
+pub enum GuestKnowledge {
+    /// No image is known for it.
+    NoImage,
+    /// An image is named, but it can't be read.
+    Unreadable(String),
+    /// An image is known; the finder says where the guest put it.
+    Image { code_slot: u32, release: String, finder: Box<SlideFinder> },
+}
+
+/// One VM.
+pub struct Vm {
+    pub kernel_side: KernelVm,
+    pub name: String,
+    pub weight: u32,
+    pub guest: GuestKnowledge,
+    /// The slide that the kernel side was told.
+    pub slide_told: Option<u64>,
+    /// Halts that contradicted the image since the last slide: it may be of another kernel.
+    pub contradictions: u32,
+}
+
+/// A guest that halted this often at addresses that its image has no `hlt` at runs another kernel.
+const CONTRADICTIONS_OF_WRONG_IMAGE: u32 = 8;
+
+impl Vm {
+    /// One phrase for the operator.
+    pub fn state(&self) -> String {
+        match &self.guest {
+            GuestKnowledge::NoImage => "no kernel image known: scheduled normally".into(),
+            GuestKnowledge::Unreadable(cause) => format!("no symbols ({cause}): scheduled normally"),
+            GuestKnowledge::Image { finder, .. } => match (finder.accepted(), finder.state()) {
+                (Some(slide), _) => format!("slide {slide:#x}"),
+                (None, _) if !finder.landmarks().can_place_halts() => {
+                    "the image has no code to find the slide with: scheduled normally".into()
+                }
+                (None, SlideState::Contradicted(cause))
+                    if self.contradictions >= CONTRADICTIONS_OF_WRONG_IMAGE =>
+                {
+                    format!("the slide never fits ({cause}): scheduled normally")
+                }
+                (None, SlideState::Contradicted(cause)) => format!("slide dropped: {cause}"),
+                (None, _) => "slide not known yet: scheduled normally".into(),
+            },
+        }
+    }
+
+    pub fn release(&self) -> Option<&str> {
+        match &self.guest {
+            GuestKnowledge::Image { release, .. } => Some(release),
+            _ => None,
+        }
+    }
+}
+
+/// What a VMM process says about its VM.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct VmmProcess {
+    pub name: String,
+    /// The path that the VMM was given, as it names it.
+    pub kernel_argument: Option<PathBuf>,
+    pub weight: Option<u32>,
+}
+
+impl VmmProcess {
+    pub fn read(pid: u32) -> Self {
+        let folder = PathBuf::from(format!("/proc/{pid}"));
+        let arguments = command_line(&folder);
+        let cgroup = std::fs::read_to_string(folder.join("cgroup")).unwrap_or_default();
+        let comm = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
+        let cgroup = cgroup.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
+        Self {
+            name: name_from_arguments(&arguments)
+                .or_else(|| name_from_cgroup(cgroup))
+                .unwrap_or_else(|| format!("{}-{pid}", comm.trim())),
+            kernel_argument: kernel_from_arguments(&arguments),
+            weight: weight_of_cgroup(Path::new("/sys/fs/cgroup"), cgroup),
+        }
+    }
+}
+
+/// Where a path that a process names can be opened from here: through its own root and working directory, for VMMs
+/// that run in a container or chroot.
+pub fn path_seen_by(pid: u32, path: &Path) -> PathBuf {
+    let through = if path.is_absolute() {
+        PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
+    } else {
+        PathBuf::from(format!("/proc/{pid}/cwd")).join(path)
+    };
+    // A VMM that has since closed itself in (QEMU's -sandbox, chroot) may not reach the path that it was started with.
+    if through.exists() { through } else { path.to_owned() }
+}
+
+fn command_line(folder: &Path) -> Vec<String> {
+    let bytes = std::fs::read(folder.join("cmdline")).unwrap_or_default();
+    let bytes = &bytes[..bytes.len().min(COMMAND_LINE_BYTES_MAX)];
+    bytes.split(|&byte| byte == 0).map(|argument| String::from_utf8_lossy(argument).into_owned()).collect()
+}
+
+/// The value after `flag`, also as `flag=value`, with one or two dashes.
+fn argument<'a>(arguments: &'a [String], flag: &str) -> Option<&'a str> {
+    arguments.iter().enumerate().find_map(|(index, argument)| {
+        let bare = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-'))?;
+        if bare == flag {
+            return arguments.get(index + 1).map(String::as_str);
+        }
+        bare.strip_prefix(flag)?.strip_prefix('=')
+    })
+}
+
+/// QEMU: `-name web`, `-name guest=web,debug-threads=on`.
+fn name_from_arguments(arguments: &[String]) -> Option<String> {
+    let value = argument(arguments, "name")?;
+    let name = value
+        .split(',')
+        .find_map(|part| part.strip_prefix("guest="))
+        .or_else(|| value.split(',').find(|part| !part.contains('=')))?;
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// systemd-machined's scope, as libvirt uses it: `machine-qemu\x2d1\x2dweb.scope` is machine `qemu-1-web`, VM `web`.
+fn name_from_cgroup(cgroup: &str) -> Option<String> {
+    let scope = cgroup.split('/').find_map(|part| part.strip_prefix("machine-")?.strip_suffix(".scope"))?;
+    let machine = unescape(scope);
+    let libvirt = machine.strip_prefix("qemu-").and_then(|rest| rest.split_once('-'));
+    Some(match libvirt {
+        Some((number, name)) if number.bytes().all(|byte| byte.is_ascii_digit()) => name.to_owned(),
+        _ => machine,
+    })
+}
+
+/// systemd's unit escaping: `\x2d` is `-`.
+fn unescape(text: &str) -> String {
+    let mut parts = text.split("\\x");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(u8::is_ascii) {
+            Some(byte) => {
+                out.push(char::from(byte));
+                out.push_str(&part[2..]);
+            }
+            None => {
+                out.push_str("\\x");
+                out.push_str(part);
+            }
+        }
+    }
+    out
+}
+
+/// QEMU `-kernel`, Cloud Hypervisor and crosvm `--kernel`.
+fn kernel_from_arguments(arguments: &[String]) -> Option<PathBuf> {
+    argument(arguments, "kernel").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// `cpu.weight` of the VM: of the machine's scope if the process is in one, else of its own cgroup. `None` in the root
+/// cgroup, or where the cpu controller isn't on.
+fn weight_of_cgroup(mount: &Path, cgroup: &str) -> Option<u32> {
+    let relative = Path::new(cgroup.trim_start_matches('/'));
+    let scope = relative
+        .ancestors()
+        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".scope")));
+    let folder = mount.join(scope.unwrap_or(relative));
+    std::fs::read_to_string(folder.join("cpu.weight")).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_name_is_the_one_that_qemu_was_given() {
+        assert_eq!(name_from_arguments(&words("qemu -name web -m 1")).as_deref(), Some("web"));
+        let libvirt = words("qemu -name guest=web,debug-threads=on");
+        assert_eq!(name_from_arguments(&libvirt).as_deref(), Some("web"));
+        assert_eq!(name_from_arguments(&words("qemu -m 1")), None);
+        assert_eq!(name_from_arguments(&words("qemu -name")), None);
+    }
+
+    #[test]
+    fn the_name_of_a_machine_scope_is_unescaped() {
+        let cgroup = r"/machine.slice/machine-qemu\x2d3\x2dweb\x2dserver.scope/libvirt/emulator";
+        assert_eq!(name_from_cgroup(cgroup).as_deref(), Some("web-server"));
+        assert_eq!(name_from_cgroup("/machine.slice/machine-box.scope").as_deref(), Some("box"));
+        assert_eq!(name_from_cgroup("/user.slice"), None);
+    }
+
+    #[test]
+    fn the_kernel_is_found_in_the_command_lines_of_several_vmms() {
+        let path = |text: &str| kernel_from_arguments(&words(text));
+        assert_eq!(path("qemu -kernel /boot/vmlinuz -m 1"), Some("/boot/vmlinuz".into()));
+        assert_eq!(path("cloud-hypervisor --kernel vmlinux"), Some("vmlinux".into()));
+        assert_eq!(path("vmm --kernel=/k"), Some("/k".into()));
+        assert_eq!(path("qemu -kernel"), None);
+        assert_eq!(path("qemu -kernel-irqchip on"), None);
+    }
+
+    #[test]
+    fn the_weight_is_that_of_the_machine_not_of_its_inner_groups() {
+        let mount = tempfile::tempdir().unwrap();
+        let inner = mount.path().join("machine.slice/machine-a.scope/libvirt/emulator");
+        std::fs::create_dir_all(&inner).unwrap();
+        std::fs::write(inner.join("cpu.weight"), "1\n").unwrap();
+        std::fs::write(mount.path().join("machine.slice/machine-a.scope/cpu.weight"), "250\n").unwrap();
+        let cgroup = "/machine.slice/machine-a.scope/libvirt/emulator";
+        assert_eq!(weight_of_cgroup(mount.path(), cgroup), Some(250));
+        assert_eq!(weight_of_cgroup(mount.path(), "/"), None);
+    }
+}
