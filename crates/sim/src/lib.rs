@@ -13,6 +13,7 @@ mod machine;
 mod measure;
 mod random;
 pub mod report;
+pub mod reproduction;
 pub mod scenario;
 mod scheduler;
 mod timeline;

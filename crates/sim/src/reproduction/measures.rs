@@ -13,7 +13,9 @@ pub const UNAFFECTED: [&str; 2] = ["blackscholes-swaptions", "spec-cpu-swaptions
 pub fn experiments_of(group: &str) -> Vec<Experiment> {
     let pairs = |workloads: &[&str], policies: &[&str]| -> Vec<Experiment> {
         let scenarios = workloads.iter().map(|workload| format!("{workload}-swaptions"));
-        scenarios.flat_map(|scenario| policies.iter().map(move |policy| Experiment::new(&scenario, policy))).collect()
+        scenarios
+            .flat_map(|scenario| policies.iter().map(move |policy| Experiment::new(&scenario, policy)))
+            .collect()
     };
     let solo = |workloads: &[&str]| -> Vec<Experiment> {
         workloads.iter().map(|workload| Experiment::new(&format!("{workload}-solo"), BASELINE)).collect()
@@ -83,7 +85,9 @@ pub fn measure(id: &str, runs: &RunTable) -> Vec<f64> {
         ["figure9", "udp_jitter_ms", "baseline"] => iperf(runs, "mixed", BASELINE, "jitter_ms"),
         ["figure9", "udp_jitter_ms", "micro_sliced"] => iperf(runs, "mixed", DYNAMIC, "jitter_ms"),
         ["abstract", number] => match number.split_once('_') {
-            Some((workload, number)) => relative_figure(runs, &format!("{workload}-swaptions"), DYNAMIC, number),
+            Some((workload, number)) => {
+                relative_figure(runs, &format!("{workload}-swaptions"), DYNAMIC, number)
+            }
             None => Vec::new(),
         },
         ["parameters", name] => parameter(name).into_iter().collect(),
@@ -164,13 +168,17 @@ fn dynamic_figure(runs: &RunTable, number: &str) -> Vec<f64> {
 fn overhead(runs: &RunTable) -> Vec<f64> {
     let each = UNAFFECTED.map(|scenario| runs.relative(scenario, DYNAMIC, BASELINE, target_time));
     let seeds = each.iter().map(Vec::len).min().unwrap_or(0);
-    (0..seeds).map(|seed| each.iter().map(|times| times[seed] - 1.0).sum::<f64>() / each.len() as f64).collect()
+    (0..seeds)
+        .map(|seed| each.iter().map(|times| times[seed] - 1.0).sum::<f64>() / each.len() as f64)
+        .collect()
 }
 
 /// The paper's parameters are ours; read back from the configuration that is run.
 fn parameter(name: &str) -> Option<f64> {
-    let overrides =
-        crate::scenario::Overrides { policy: Some(DYNAMIC.to_owned()), ..crate::scenario::Overrides::default() };
+    let overrides = crate::scenario::Overrides {
+        policy: Some(DYNAMIC.to_owned()),
+        ..crate::scenario::Overrides::default()
+    };
     let config: SimulationConfig = crate::scenario::load("gmake-swaptions", &overrides).ok()?.config;
     let SchedulerKind::MicroSliced(micro) = config.scheduler else { return None };
     let PoolSize::Auto { profile_interval_ns, epoch_interval_ns, .. } = micro.pool else { return None };

@@ -7,7 +7,7 @@ mod runs;
 mod sensitivity;
 mod shapes;
 
-pub use plots::page;
+pub use plots::{page, shape_table, table};
 pub use runs::{Experiment, ReproductionError, RunTable};
 pub use sensitivity::{Sensitivity, SensitivityRow};
 pub use shapes::Shape;
@@ -80,7 +80,8 @@ fn experiments(only: Option<&str>) -> Vec<Experiment> {
 }
 
 fn figures_of(runs: &RunTable, only: Option<&str>) -> Vec<FigureResult> {
-    let chosen = paper::published().into_iter().filter(|number| only.is_none_or(|only| only == number.group()));
+    let chosen =
+        paper::published().into_iter().filter(|number| only.is_none_or(|only| only == number.group()));
     chosen.map(|number| result_of(runs, number)).collect()
 }
 

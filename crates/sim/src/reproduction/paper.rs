@@ -62,10 +62,12 @@ fn flatten(path: &str, value: &toml::Value, numbers: &mut Vec<Published>) {
         }
         toml::Value::Integer(number) => (*number as f64, None),
         toml::Value::Float(number) => (*number, None),
-        toml::Value::String(text) => match text.rsplit_once(' ').map(|(words, number)| (words, number.parse())) {
-            Some((words, Ok(number))) => (number, Some(words.to_owned())),
-            _ => return,
-        },
+        toml::Value::String(text) => {
+            match text.rsplit_once(' ').map(|(words, number)| (words, number.parse())) {
+                Some((words, Ok(number))) => (number, Some(words.to_owned())),
+                _ => return,
+            }
+        }
         _ => return,
     };
     numbers.push(Published { id: id_of(path), value, relation });
@@ -91,16 +93,21 @@ mod tests {
         assert_eq!(id_of("table4b.tlb_sync_us.dedup_corun.avg"), "table4b.dedup.corun.avg");
         assert_eq!(id_of("table2.yields.exim.solo"), "table2.exim.solo");
         assert_eq!(id_of("table4c.iperf.mixed_corun.jitter_ms"), "table4c.mixed.corun.jitter_ms");
-        assert_eq!(id_of("figure4.gmake_1core.combined_throughput_gain"), "figure4.gmake_1core.combined_throughput_gain");
+        assert_eq!(
+            id_of("figure4.gmake_1core.combined_throughput_gain"),
+            "figure4.gmake_1core.combined_throughput_gain"
+        );
     }
 
     #[test]
     fn every_number_of_the_file_is_there_once() {
         let numbers = published();
         let text = built_in(FILE).expect("embedded");
-        let written = text.lines().filter_map(|line| line.split('#').next()).flat_map(|line| line.split('=').skip(1));
+        let written =
+            text.lines().filter_map(|line| line.split('#').next()).flat_map(|line| line.split('=').skip(1));
         // Each "= number" or "= \"> 8\"" is one; "= {" opens a table.
-        let count = written.filter(|value| value.trim_start().starts_with(|c: char| c.is_ascii_digit() || c == '"'));
+        let count =
+            written.filter(|value| value.trim_start().starts_with(|c: char| c.is_ascii_digit() || c == '"'));
         assert_eq!(numbers.len(), count.count());
         let ids: std::collections::BTreeSet<_> = numbers.iter().map(|number| &number.id).collect();
         assert_eq!(ids.len(), numbers.len());
@@ -112,6 +119,9 @@ mod tests {
         let find = |id: &str| numbers.iter().find(|number| number.id == id).expect(id);
         let jitter = find("figure9.udp_jitter_ms.baseline");
         assert_eq!((jitter.value, jitter.relation.as_deref(), jitter.unit()), (8.0, Some(">"), "ms"));
-        assert!(find("table4b.dedup.solo.avg").is_calibrated() && !find("table4b.dedup.corun.avg").is_calibrated());
+        assert!(
+            find("table4b.dedup.solo.avg").is_calibrated()
+                && !find("table4b.dedup.corun.avg").is_calibrated()
+        );
     }
 }

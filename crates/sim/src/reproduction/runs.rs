@@ -78,7 +78,13 @@ impl RunTable {
     }
 
     /// `of / to`, seed by seed, for one value.
-    pub fn relative(&self, scenario: &str, of: &str, to: &str, value: impl Fn(&RunReport) -> f64) -> Vec<f64> {
+    pub fn relative(
+        &self,
+        scenario: &str,
+        of: &str,
+        to: &str,
+        value: impl Fn(&RunReport) -> f64,
+    ) -> Vec<f64> {
         let (above, below) = (self.each(scenario, of, &value), self.each(scenario, to, &value));
         above.iter().zip(&below).map(|(above, below)| above / below).collect()
     }

@@ -70,7 +70,9 @@ fn static_shape(runs: &RunTable, workload: &str, claim: &str, holds: impl Fn(&[f
 }
 
 fn shootdown_shape(runs: &RunTable, workload: &str) -> Shape {
-    let claim = format!("{workload} is worse than the baseline with one, best with two or three, worse again from four");
+    let claim = format!(
+        "{workload} is worse than the baseline with one, best with two or three, worse again from four"
+    );
     static_shape(runs, workload, &claim, |times| {
         let best = times.iter().copied().fold(f64::INFINITY, f64::min);
         let best_in_the_middle = times[1] == best || times[2] == best;

@@ -5,7 +5,7 @@
 use super::perfetto_messages::*;
 use super::{cause_name, class_name, ipi_name, name_at, stop_name, vcpu_name};
 use crate::trace_event::{IpiKind, PcpuId, StopReason, TraceEvent, TraceNames, TraceSink, VcpuId};
-use prost::Message;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 
@@ -383,6 +383,7 @@ fn pointer(name: &str, value: u64) -> DebugAnnotation {
 mod tests {
     use super::*;
     use crate::trace_event::{AccelerationCause, GuestClass};
+    use prost::Message;
 
     fn names() -> TraceNames {
         TraceNames {

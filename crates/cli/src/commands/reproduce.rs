@@ -1,0 +1,186 @@
+//! `microslice reproduce eurosys18`: the paper's evaluation, run again.
+
+use super::simulate::failure_of;
+use crate::failure::Failure;
+use crate::output;
+use crate::progress::{self, ProgressLine};
+use clap::{Args, ValueEnum};
+use microslice_sim::reproduction::{
+    FigureResult, Reproduction, ReproductionError, Sensitivity, groups, page, reproduce, shape_table, table,
+};
+use serde_json::{Value as Json, json};
+use std::path::PathBuf;
+use std::time::Instant;
+
+const SEEDS_MAX: u64 = 1_000;
+
+/// Re-run a paper's evaluation in the simulator: its numbers next to ours
+#[derive(Args)]
+#[command(after_help = "Examples:
+  microslice reproduce eurosys18
+  microslice reproduce eurosys18 --only table4b --seeds 10
+  microslice reproduce eurosys18 --html eurosys18.html
+  microslice reproduce eurosys18 --json | jq '.figures[] | select(.id == \"table4b.dedup.corun.avg\")'
+  microslice reproduce eurosys18 --sensitivity               which parameter moves which figure by how much
+
+\"calibrated\" figures are what the model was fitted to (runs of one VM alone, published parameters), \"predicted\" ones (two
+VMs together) follow from it. docs/simulator.md says what was fitted, and where the model misses.")]
+pub struct Reproduce {
+    /// Which paper
+    paper: Paper,
+
+    /// Only one table, figure or section (table2, table4a, figure4, section3, abstract, …)
+    #[arg(long, value_name = "ID")]
+    only: Option<String>,
+
+    /// How many seeds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
+    seeds: u64,
+
+    /// First seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Write a self-contained page with the paper's plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Vary each parameter of the model by 20 % instead, and show how the figures move
+    #[arg(long, conflicts_with_all = ["only", "html"])]
+    sensitivity: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Paper {
+    /// Ahn et al., "Accelerating Critical OS Services in Virtualized Systems with Flexible Micro-sliced Cores"
+    Eurosys18,
+}
+
+pub fn run(args: Reproduce) -> Result<(), Failure> {
+    let Paper::Eurosys18 = args.paper;
+    let only = args.only.as_deref().map(group).transpose()?;
+    let seeds: Vec<u64> = (0..args.seeds).map(|index| args.seed.saturating_add(index)).collect();
+    let progress = progress::stoppable()?;
+    if args.sensitivity {
+        return run_sensitivity(&seeds, &progress, args.json);
+    }
+    let begun = Instant::now();
+    let reproduction = {
+        let _line = ProgressLine::show("reproducing eurosys18".to_owned(), progress.clone());
+        reproduce(only.as_deref(), &seeds, &progress).map_err(failure)?
+    };
+    let elapsed_s = begun.elapsed().as_secs_f64();
+    if let Some(path) = &args.html {
+        output::write_file(path, &page(&reproduction))?;
+    }
+    if args.json {
+        return output::print_json(&json_of(&reproduction, args.seed, elapsed_s));
+    }
+    output::print(&text_of(&reproduction, elapsed_s))
+}
+
+/// `table4b`, also written `table4b.dedup`: the group that contains it.
+fn group(only: &str) -> Result<String, Failure> {
+    let groups = groups();
+    let wanted = only.split('.').next().unwrap_or(only).to_lowercase();
+    groups.iter().find(|group| **group == wanted).cloned().ok_or_else(|| {
+        Failure::bad_input(format!("--only {only}: unknown table or figure; allowed: {}", groups.join(", ")))
+    })
+}
+
+fn run_sensitivity(
+    seeds: &[u64],
+    progress: &microslice_sim::batch::BatchProgress,
+    json: bool,
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let mut began = |index: usize, count: usize, parameter: &str| {
+        eprintln!("sensitivity: {index} of {count}, {parameter}, {:.0} s", begun.elapsed().as_secs_f64());
+    };
+    let sensitivity = Sensitivity::run(seeds, progress, &mut began).map_err(failure)?;
+    if json {
+        let rows: Vec<Json> = sensitivity
+            .rows
+            .iter()
+            .map(|row| {
+                let changes: serde_json::Map<String, Json> = Sensitivity::figures()
+                    .zip(&row.changes)
+                    .map(|(name, (low, high))| (name.to_owned(), json!([low, high])))
+                    .collect();
+                json!({ "parameter": row.parameter, "changes": changes })
+            })
+            .collect();
+        return output::print_json(&json!({ "seeds": seeds, "variation": 0.2, "parameters": rows }));
+    }
+    output::print(&format!(
+        "Change of each figure in per cent, with the parameter 20 % lower / 20 % higher ({} seeds).\n\
+         \"gmake 1\" is gmake's time with one micro-sliced pCPU relative to the baseline's, \"dedup dyn\" dedup's with the\n\
+         dynamic pool, \"dedup tlb\" the mean TLB synchronization of the baseline, \"gmake time\" the baseline's time.\n\n{}",
+        seeds.len(),
+        sensitivity.table()
+    ))
+}
+
+fn failure(error: ReproductionError) -> Failure {
+    match &error {
+        ReproductionError::Scenario(error) => Failure::bad_input(error),
+        ReproductionError::Run { scenario, policy, seed, error } => {
+            failure_of(&format!("{scenario} under {policy}, seed {seed}"), error)
+        }
+    }
+}
+
+fn text_of(reproduction: &Reproduction, elapsed_s: f64) -> String {
+    let predicted: Vec<f64> = reproduction
+        .figures
+        .iter()
+        .filter(|figure| !figure.calibrated && figure.relation.is_none())
+        .filter_map(FigureResult::ratio)
+        .collect();
+    let close = predicted.iter().filter(|ratio| (0.75..=1.25).contains(*ratio)).count();
+    let held = reproduction.shapes.iter().filter(|shape| shape.holds == Some(true)).count();
+    format!(
+        "EuroSys'18, {} seeds from {}; ± is half of the 95 % confidence interval\n\n{}\n{}\n\
+         {close} of {} predicted numbers within 25 % of the paper's; {held} of {} shapes hold; {} events in {elapsed_s:.1} s\n",
+        reproduction.seeds.len(),
+        reproduction.seeds.first().copied().unwrap_or(0),
+        table(&reproduction.figures),
+        shape_table(reproduction),
+        predicted.len(),
+        reproduction.shapes.len(),
+        microslice_metrics::Unit::Count.show(reproduction.events as f64),
+    )
+}
+
+fn json_of(reproduction: &Reproduction, seed: u64, elapsed_s: f64) -> Json {
+    let figures: Vec<Json> = reproduction
+        .figures
+        .iter()
+        .map(|figure| {
+            let mut object = json!({
+                "id": figure.id,
+                "unit": figure.unit,
+                "paper": figure.paper,
+                "ours": figure.ours.map(|ours| ours.mean),
+                "ci95": figure.ours.map(|ours| [ours.low, ours.high]),
+                "kind": figure.kind(),
+            });
+            if let Some(relation) = &figure.relation {
+                object["relation"] = json!(relation);
+            }
+            object
+        })
+        .collect();
+    json!({
+        "seed": seed,
+        "seeds": reproduction.seeds,
+        "events": reproduction.events,
+        "elapsed_s": elapsed_s,
+        "figures": figures,
+        "shapes": reproduction.shapes,
+    })
+}

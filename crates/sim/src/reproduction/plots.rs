@@ -1,0 +1,337 @@
+//! The paper's plots, drawn from our runs: Figures 4 to 9 and Tables 2 and 4, published values as diamonds.
+
+use super::measures::UNAFFECTED;
+use super::runs::{BASELINE, DYNAMIC, RunTable, STATIC, corunner_time, over_one_run, target, target_time};
+use super::{FigureResult, Reproduction};
+use crate::comparison::mean;
+use crate::report::RunReport;
+use microslice_metrics::Estimate;
+use microslice_metrics::html::Page;
+use microslice_metrics::plot::{Bar, BarChart, BarSeries};
+use microslice_metrics::table::Table;
+
+const EXECUTION_TIME_PAIRS: [&str; 4] = ["gmake", "memclone", "dedup", "vips"];
+const THROUGHPUT_PAIRS: [&str; 2] = ["exim", "psearchy"];
+
+/// One self-contained page.
+pub fn page(reproduction: &Reproduction) -> String {
+    let runs = &reproduction.runs;
+    let mut page = Page::new("EuroSys'18, reproduced in simulation");
+    page.paragraph(&format!(
+        "Bars are means over {} seeds with 95 % confidence intervals; red diamonds are the paper's numbers where its text \
+         gives one. B: baseline (Xen's credit scheduler, 30 ms), 1 to 6: static micro-sliced pCPUs, S: best static, D: \
+         dynamic (Algorithm 1).",
+        reproduction.seeds.len()
+    ));
+    section(&mut page, "Figure 4: execution time by the number of micro-sliced pCPUs", figure4(runs));
+    section(&mut page, "Figure 5: throughput by the number of micro-sliced pCPUs", figure5(runs));
+    section(&mut page, "Figure 6: best static against dynamic", figure6(runs));
+    section(&mut page, "Figure 7: yields by cause over one run", figure7(runs));
+    section(&mut page, "Figure 8: programs that use no critical services", figure8(runs));
+    section(&mut page, "Figure 9: mixed I/O on one vCPU", figure9(runs));
+    section(&mut page, "Tables 2 and 4: solo against co-run", tables(&reproduction.figures));
+    page.heading("Every published number");
+    page.paragraph(
+        "Calibrated: the model was fitted to it, or it is a parameter. Predicted: it follows from the model.",
+    );
+    page.table(&table(&reproduction.figures));
+    page.heading("Shapes");
+    page.table(&shape_table(reproduction));
+    page.render()
+}
+
+fn section(page: &mut Page, title: &str, charts: Vec<BarChart>) {
+    let drawn: Vec<String> = charts
+        .iter()
+        .filter(|chart| chart.series.iter().any(|series| series.bars.iter().any(Option::is_some)))
+        .map(BarChart::to_svg)
+        .collect();
+    if !drawn.is_empty() {
+        page.heading(title);
+        page.plots(&drawn);
+    }
+}
+
+/// Paper, ours, ratio, kind: for people.
+pub fn table(figures: &[FigureResult]) -> Table {
+    let mut table = Table::new(&["figure", "unit", ">paper", ">ours", ">ci95", ">ratio", "kind"]);
+    for figure in figures {
+        let paper = number(figure.paper);
+        let paper = figure.relation.as_ref().map_or(paper.clone(), |relation| format!("{relation} {paper}"));
+        let ours = figure.ours.map_or("-".to_owned(), |ours| number(ours.mean));
+        let half =
+            figure.ours.filter(|ours| ours.count > 1).map(|ours| format!("± {}", number(ours.half_width())));
+        let ratio = figure.ratio().map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+        table.row([
+            figure.id.as_str(),
+            figure.unit,
+            &paper,
+            &ours,
+            &half.unwrap_or_default(),
+            &ratio,
+            figure.kind(),
+        ]);
+    }
+    table
+}
+
+/// Claims and verdicts.
+pub fn shape_table(reproduction: &Reproduction) -> Table {
+    let mut table = Table::new(&["", "shape", "seen"]);
+    for shape in &reproduction.shapes {
+        let verdict = if shape.holds == Some(true) { "pass" } else { "MISS" };
+        table.row([verdict, &shape.claim, &shape.seen]);
+    }
+    table
+}
+
+/// Three significant digits, thousands apart.
+fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "-".to_owned();
+    }
+    match value.abs() {
+        v if v >= 1000.0 => microslice_metrics::Unit::Count.show(value.round()),
+        v if v >= 100.0 => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        v if v >= 0.01 || v == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+fn bar(values: &[f64], published: Option<f64>) -> Option<Bar> {
+    let estimate = Estimate::of(values)?;
+    let interval = (estimate.count > 1).then_some((estimate.low, estimate.high));
+    Some(Bar { value: estimate.mean, interval, published })
+}
+
+fn series(name: &str, bars: Vec<Option<Bar>>) -> BarSeries {
+    BarSeries { name: name.to_owned(), bars }
+}
+
+fn counts() -> Vec<String> {
+    ["B", "1", "2", "3", "4", "5", "6"].map(str::to_owned).to_vec()
+}
+
+fn policies() -> impl Iterator<Item = &'static str> {
+    [BASELINE].into_iter().chain(STATIC)
+}
+
+/// What the paper's text says about a bar of Figures 4 and 5, as a time relative to the baseline.
+fn published_time(workload: &str, policy: &str, of_target: bool) -> Option<f64> {
+    Some(match (workload, policy, of_target) {
+        ("memclone", "micro:1", true) => 1.0 - 0.91,
+        ("memclone", "micro:1", false) => 1.06,
+        ("dedup", "micro:3", false) => 1.14,
+        ("vips", "micro:3", true) => 1.0 / 1.17,
+        ("vips", "micro:3", false) => 1.0 / 1.07,
+        ("exim", "micro:1", false) => 1.10,
+        _ => return None,
+    })
+}
+
+fn figure4(runs: &RunTable) -> Vec<BarChart> {
+    EXECUTION_TIME_PAIRS
+        .iter()
+        .map(|workload| {
+            let scenario = format!("{workload}-swaptions");
+            let bars = |of_target: bool, time: fn(&RunReport) -> f64| {
+                let values = |policy| runs.relative(&scenario, policy, BASELINE, time);
+                policies().map(|p| bar(&values(p), published_time(workload, p, of_target))).collect()
+            };
+            BarChart {
+                title: format!("{workload} and swaptions"),
+                y_label: "execution time, baseline = 1".to_owned(),
+                categories: counts(),
+                series: vec![
+                    series(workload, bars(true, target_time)),
+                    series("swaptions", bars(false, corunner_time)),
+                ],
+                reference: Some(1.0),
+                ..BarChart::default()
+            }
+        })
+        .collect()
+}
+
+fn figure5(runs: &RunTable) -> Vec<BarChart> {
+    let published = |workload: &str, policy: &str| match (workload, policy) {
+        ("exim", "micro:1") => Some(3.9),
+        ("psearchy", "micro:1") => Some(1.4),
+        _ => None,
+    };
+    THROUGHPUT_PAIRS
+        .iter()
+        .map(|workload| {
+            let scenario = format!("{workload}-swaptions");
+            let gain = |policy: &str| -> Vec<f64> {
+                runs.relative(&scenario, policy, BASELINE, target_time)
+                    .iter()
+                    .map(|time| 1.0 / time)
+                    .collect()
+            };
+            let corunner = |policy: &str| runs.relative(&scenario, policy, BASELINE, corunner_time);
+            BarChart {
+                title: format!("{workload} and swaptions"),
+                y_label: "baseline = 1".to_owned(),
+                categories: counts(),
+                series: vec![
+                    series(
+                        &format!("{workload} throughput"),
+                        policies().map(|p| bar(&gain(p), published(workload, p))).collect(),
+                    ),
+                    series(
+                        "swaptions time",
+                        policies().map(|p| bar(&corunner(p), published_time(workload, p, false))).collect(),
+                    ),
+                ],
+                reference: Some(1.0),
+                ..BarChart::default()
+            }
+        })
+        .collect()
+}
+
+fn figure6(runs: &RunTable) -> Vec<BarChart> {
+    let workloads = [EXECUTION_TIME_PAIRS.as_slice(), THROUGHPUT_PAIRS.as_slice()].concat();
+    let bars = |dynamic: bool, time: fn(&RunReport) -> f64| {
+        let value = |workload: &&str| {
+            let scenario = format!("{workload}-swaptions");
+            let policy = if dynamic { Some(DYNAMIC) } else { runs.best_static(&scenario) };
+            policy.and_then(|policy| bar(&runs.relative(&scenario, policy, BASELINE, time), None))
+        };
+        workloads.iter().map(value).collect::<Vec<_>>()
+    };
+    let chart = |title: &str, time: fn(&RunReport) -> f64| BarChart {
+        title: title.to_owned(),
+        y_label: "execution time, baseline = 1".to_owned(),
+        categories: workloads.iter().map(|workload| (*workload).to_owned()).collect(),
+        series: vec![series("static", bars(false, time)), series("dynamic", bars(true, time))],
+        reference: Some(1.0),
+        ..BarChart::default()
+    };
+    vec![chart("target", target_time), chart("swaptions", corunner_time)]
+}
+
+fn figure7(runs: &RunTable) -> Vec<BarChart> {
+    let causes: [(&str, fn(&RunReport) -> u64); 3] = [
+        ("IPI", |report| target(report).yields.ipi),
+        ("spinlock (PLE)", |report| target(report).yields.ple),
+        ("halt", |report| target(report).yields.halt),
+    ];
+    let workloads = [EXECUTION_TIME_PAIRS.as_slice(), &["exim"]].concat();
+    workloads
+        .iter()
+        .map(|workload| {
+            let scenario = format!("{workload}-swaptions");
+            let policies = [Some(BASELINE), runs.best_static(&scenario), Some(DYNAMIC)];
+            let bars = |cause: fn(&RunReport) -> u64| {
+                let values =
+                    |policy: &str| runs.each(&scenario, policy, |report| over_one_run(report, cause(report)));
+                policies.iter().map(|policy| policy.and_then(|policy| bar(&values(policy), None))).collect()
+            };
+            BarChart {
+                title: (*workload).to_owned(),
+                y_label: "yields".to_owned(),
+                categories: ["B", "S", "D"].map(str::to_owned).to_vec(),
+                series: causes.iter().map(|(name, cause)| series(name, bars(*cause))).collect(),
+                stacked: true,
+                ..BarChart::default()
+            }
+        })
+        .collect()
+}
+
+fn figure8(runs: &RunTable) -> Vec<BarChart> {
+    let value = |scenario: &&str| bar(&runs.relative(scenario, DYNAMIC, BASELINE, target_time), None);
+    vec![BarChart {
+        title: "dynamic".to_owned(),
+        y_label: "execution time, baseline = 1".to_owned(),
+        categories: UNAFFECTED
+            .iter()
+            .map(|scenario| scenario.trim_end_matches("-swaptions").to_owned())
+            .collect(),
+        series: vec![series("execution time", UNAFFECTED.iter().map(value).collect())],
+        reference: Some(1.0),
+        ..BarChart::default()
+    }]
+}
+
+fn figure9(runs: &RunTable) -> Vec<BarChart> {
+    let chart =
+        |title: &str, unit: &str, scenario: &str, value: fn(&crate::report::NetworkReport) -> f64, paper| {
+            let values = |policy: &str| {
+                runs.each(scenario, policy, |report| target(report).network.as_ref().map_or(f64::NAN, value))
+            };
+            BarChart {
+                title: title.to_owned(),
+                y_label: unit.to_owned(),
+                categories: ["baseline", "micro-sliced"].map(str::to_owned).to_vec(),
+                series: vec![series(title, vec![bar(&values(BASELINE), paper), bar(&values(DYNAMIC), None)])],
+                ..BarChart::default()
+            }
+        };
+    vec![
+        chart("TCP throughput", "Mbit/s", "iperf-tcp-mixed", |network| network.throughput_mbps, Some(435.6)),
+        chart("UDP jitter", "ms", "iperf-udp-mixed", |network| network.jitter_ms, Some(9.2507)),
+    ]
+}
+
+/// Solo and co-run side by side on a logarithmic scale: the numbers differ by up to four decades.
+fn tables(figures: &[FigureResult]) -> Vec<BarChart> {
+    let chart = |title: &str, unit: &str, rows: &[(&str, &str, &str)]| {
+        let find = |id: &str| figures.iter().find(|figure| figure.id == id);
+        let bar_of = |id: &str| {
+            find(id).and_then(|figure| {
+                let interval = figure.ours.filter(|ours| ours.count > 1).map(|ours| (ours.low, ours.high));
+                figure.ours.map(|ours| Bar { value: ours.mean, interval, published: Some(figure.paper) })
+            })
+        };
+        BarChart {
+            title: title.to_owned(),
+            y_label: unit.to_owned(),
+            categories: rows.iter().map(|(name, ..)| (*name).to_owned()).collect(),
+            series: vec![
+                series("solo", rows.iter().map(|(_, solo, _)| bar_of(solo)).collect()),
+                series("co-run", rows.iter().map(|(.., corun)| bar_of(corun)).collect()),
+            ],
+            logarithmic: true,
+            ..BarChart::default()
+        }
+    };
+    vec![
+        chart(
+            "Table 2: yields",
+            "yields of one run",
+            &[
+                ("exim", "table2.exim.solo", "table2.exim.corun"),
+                ("gmake", "table2.gmake.solo", "table2.gmake.corun"),
+                ("dedup", "table2.dedup.solo", "table2.dedup.corun"),
+                ("vips", "table2.vips.solo", "table2.vips.corun"),
+            ],
+        ),
+        chart(
+            "Table 4a: lock waits of gmake",
+            "us",
+            &[
+                ("page reclaim", "table4a.page_reclaim.solo", "table4a.page_reclaim.corun"),
+                ("allocator", "table4a.page_allocator.solo", "table4a.page_allocator.corun"),
+                ("dentry", "table4a.dentry.solo", "table4a.dentry.corun"),
+                ("runqueue", "table4a.runqueue.solo", "table4a.runqueue.corun"),
+            ],
+        ),
+        chart(
+            "Table 4b: TLB synchronization",
+            "us, mean",
+            &[
+                ("dedup", "table4b.dedup.solo.avg", "table4b.dedup.corun.avg"),
+                ("vips", "table4b.vips.solo.avg", "table4b.vips.corun.avg"),
+            ],
+        ),
+    ]
+}
+
+/// Mean time of the target relative to the baseline, for tests and the sensitivity table.
+pub(super) fn relative_time(runs: &RunTable, scenario: &str, policy: &str) -> Option<f64> {
+    mean(&runs.relative(scenario, policy, BASELINE, target_time))
+}
