@@ -4,6 +4,7 @@
 //! symbols costs about 8 MB in four allocations, whatever its source was.
 
 use crate::{Error, Identity};
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
@@ -62,7 +63,6 @@ impl TextBounds {
 }
 
 /// The symbols of one kernel, sorted by address; symbols of one address stay in the order of their source.
-#[derive(Debug)]
 pub struct SymbolTable {
     addresses: Vec<u64>,
     /// Start of each name in `names`, and the end of the last: one longer than `addresses`.
@@ -96,6 +96,16 @@ pub(crate) struct TablePartsRef<'t> {
 struct NameIndex {
     hasher: RandomState,
     entries: Vec<(u32, u32)>,
+}
+
+impl fmt::Debug for SymbolTable {
+    /// Says which table it is: its 200,000 symbols would drown any message.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("SymbolTable")
+            .field("symbols", &self.len())
+            .field("identity", &self.identity)
+            .finish_non_exhaustive()
+    }
 }
 
 impl SymbolTable {

@@ -9,6 +9,7 @@ pub mod packed;
 use crate::kallsyms::addresses::{AddressMap, Segment};
 use crate::{Error, Identity, SymbolTable, kallsyms};
 use memchr::memmem;
+use std::fmt;
 
 /// Largest image, packed or unpacked. Distribution kernels unpack to 70 MB; one with everything built in to 250 MB.
 pub const IMAGE_BYTES_MAX: usize = 384 << 20;
@@ -33,10 +34,15 @@ pub struct Kernel {
 }
 
 /// A kernel's bytes by linked address.
-#[derive(Debug)]
 pub struct Code {
     bytes: Vec<u8>,
     map: AddressMap,
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Code").field("bytes", &self.bytes.len()).field("map", &self.map).finish()
+    }
 }
 
 impl Code {
