@@ -180,9 +180,11 @@ pub enum Phase {
         lock: String,
         hold: Duration,
     },
-    /// Remote TLB shootdown: IPI to every vCPU that runs this address space, spin until all acknowledged.
+    /// Remote TLB shootdown: IPI to every vCPU that runs this address space, spin until all acknowledged. `under` names
+    /// a sleeping lock that is held all the while (munmap holds the address space's semaphore for writing).
     Shootdown {
         prepare: Duration,
+        under: Option<String>,
     },
     /// Wait until `count` threads of this workload arrived; 0: all threads.
     Barrier {

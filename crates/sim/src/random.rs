@@ -46,7 +46,7 @@ impl Sampler {
     pub fn new(duration: Duration) -> Self {
         let quantiles = match duration {
             Duration::Constant { ns } => vec![ns],
-                Duration::LogNormal { median_ns, sigma_permille } => {
+            Duration::LogNormal { median_ns, sigma_permille } => {
                 let sigma = f64::from(sigma_permille) / 1000.0;
                 normal_quantiles().map(|z| whole_ns(median_ns as f64 * (z * sigma).exp())).collect()
             }

@@ -24,7 +24,10 @@ impl Simulation<'_> {
             Then::SwitchThread => return self.switch_thread(vcpu),
             Then::PrepareShootdown => return self.prepare_shootdown(vcpu),
             Then::SendShootdown => return self.send_shootdown(vcpu),
-            Then::ShootdownDone => self.shootdown_done(vcpu),
+            Then::ShootdownDone => {
+                self.shootdown_done(vcpu);
+                self.release_under(vcpu);
+            }
             Then::CallFunctionHandled => self.call_function_handled(vcpu),
             Then::RescheduleHandled => {}
             Then::VirqHandled => return self.virq_handled(vcpu),
@@ -82,6 +85,11 @@ impl Simulation<'_> {
         let hold_ns = state.hold_ns;
         if granted != NONE {
             self.hold_sleeping(vcpu, granted, hold_ns);
+            let state = &self.threads[thread as usize];
+            let op = self.workloads[state.workload as usize].ops[state.pc as usize - 1];
+            if matches!(op, Op::Shootdown { .. }) {
+                self.prepare_under(vcpu);
+            }
         } else if compute_left_ns > 0 {
             self.timed(vcpu, Then::NextOp, text::USER, compute_left_ns);
         } else {
@@ -130,8 +138,16 @@ impl Simulation<'_> {
                 }
                 true
             }
-            Op::Shootdown { prepare } => {
+            Op::Shootdown { prepare, under } => {
                 let ns = self.samplers[prepare as usize].sample(&mut state.random);
+                if under != NONE {
+                    if self.acquire_sleeping(vcpu, thread, under, ns) {
+                        self.prepare_under(vcpu);
+                    } else {
+                        self.begin_switch(vcpu);
+                    }
+                    return true;
+                }
                 let vm = state.vm as usize;
                 let symbol = self.texts[self.vms[vm].text].fixed.shootdown_prepare;
                 self.timed(vcpu, Then::PrepareShootdown, symbol, ns);

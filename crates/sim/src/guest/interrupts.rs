@@ -136,6 +136,20 @@ impl Simulation<'_> {
             _ => {}
         }
     }
+    /// The sleeping lock is held: what it is held for is a shootdown.
+    pub(crate) fn prepare_under(&mut self, vcpu: VcpuId) {
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let frame = &mut self.guest[vcpu as usize].frames[0];
+        frame.then = Then::PrepareShootdown;
+        frame.symbol = self.texts[self.vms[vm].text].fixed.shootdown_prepare;
+    }
+
+    /// The shootdown is over, and with it what it was done under.
+    pub(crate) fn release_under(&mut self, vcpu: VcpuId) {
+        if self.guest[vcpu as usize].frames[0].lock != NONE {
+            self.release_sleeping(vcpu);
+        }
+    }
 
     /// flush_tlb_mm_range found that others may hold the address space: who?
     pub(crate) fn prepare_shootdown(&mut self, vcpu: VcpuId) {
@@ -143,6 +157,7 @@ impl Simulation<'_> {
         let vm = self.machine.vcpus[vcpu as usize].vm as usize;
         let targets = self.shootdown_targets(vcpu, vm).len() as u64;
         if targets == 0 {
+            self.release_under(vcpu);
             return self.continue_frame(vcpu);
         }
         let symbol = self.texts[self.vms[vm].text].fixed.shootdown_wait;
@@ -174,6 +189,7 @@ impl Simulation<'_> {
         guest.ple_batch_until_ns = 0;
         if targets.is_empty() {
             self.shootdown_done(vcpu);
+            self.release_under(vcpu);
             return self.continue_frame(vcpu);
         }
         let mut preempted = false;

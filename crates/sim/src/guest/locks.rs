@@ -10,8 +10,8 @@ use crate::config::LockKind;
 use crate::engine::{CACHE_LINE_NS, Simulation};
 use crate::guest::{Act, Then, ThreadState, WaitsFor};
 use crate::machine::NONE;
-use microslice_policy::InterruptKind;
 use crate::trace_event::{IpiKind, StopReason, TraceEvent, VcpuId};
+use microslice_policy::InterruptKind;
 
 /// A frame as a lock knows it.
 fn holder(vcpu: VcpuId, depth: u8) -> u32 {

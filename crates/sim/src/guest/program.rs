@@ -1,9 +1,10 @@
 //! Programs of phases, compiled to a flat list of operations with numbers instead of names.
 
 use crate::SimError;
-use crate::config::{Duration, Phase, VmConfig, WorkloadConfig};
+use crate::config::{Duration, LockKind, Phase, VmConfig, WorkloadConfig};
 use crate::guest::text::Text;
 use crate::guest::{Barrier, LOOP_DEPTH, Queue};
+use crate::machine::NONE;
 use crate::random::Sampler;
 
 #[derive(Debug, Clone, Copy)]
@@ -20,8 +21,10 @@ pub enum Op {
         instances: u32,
         hold: u32,
     },
+    /// `under`: a sleeping lock, or `NONE`.
     Shootdown {
         prepare: u32,
+        under: u32,
     },
     Barrier {
         barrier: u32,
@@ -107,7 +110,7 @@ impl<'a> Compiler<'a> {
                 Sampler::new(*duration).mean_ns() >= 1.0
             }
             Phase::Lock { hold, .. } => Sampler::new(*hold).mean_ns() >= 1.0,
-            Phase::Shootdown { prepare } => Sampler::new(*prepare).mean_ns() >= 1.0,
+            Phase::Shootdown { prepare, .. } => Sampler::new(*prepare).mean_ns() >= 1.0,
             Phase::NetworkReceive | Phase::Spawn => true,
             Phase::Repeat { count, body } => *count > 0 && body.iter().any(Self::takes_time),
             _ => false,
@@ -150,6 +153,29 @@ impl<'a> Compiler<'a> {
         })
     }
 
+    fn lock(&self, workload: &WorkloadConfig, lock: &str) -> Result<(u32, u32), SimError> {
+        match self.locks.iter().find(|(name, ..)| name == lock) {
+            Some(&(_, first, instances)) => Ok((first, instances)),
+            None => {
+                let known: Vec<_> = self.locks.iter().map(|(name, ..)| name.as_str()).collect();
+                Err(self.error(workload, format!("unknown lock {lock:?}; there are: {}", known.join(", "))))
+            }
+        }
+    }
+
+    fn sleeping_lock(&self, workload: &WorkloadConfig, lock: &str) -> Result<u32, SimError> {
+        let (first, _) = self.lock(workload, lock)?;
+        let default = self.vm.kernel.lock_kind;
+        let kind = self.vm.kernel.locks.iter().find(|known| known.name == lock).and_then(|known| known.kind);
+        if kind.unwrap_or(default) != LockKind::Sleeping {
+            return Err(self.error(
+                workload,
+                format!("a shootdown can't wait under {lock:?}: it isn't a sleeping lock"),
+            ));
+        }
+        Ok(first)
+    }
+
     fn phases(
         &mut self,
         workload: &WorkloadConfig,
@@ -170,17 +196,16 @@ impl<'a> Compiler<'a> {
                     Op::Kernel { duration: self.duration(*duration), symbol }
                 }
                 Phase::Lock { lock, hold } => {
-                    let &(_, first, instances) =
-                        self.locks.iter().find(|(name, ..)| name == lock).ok_or_else(|| {
-                            let known: Vec<_> = self.locks.iter().map(|(name, ..)| name.as_str()).collect();
-                            self.error(
-                                workload,
-                                format!("unknown lock {lock:?}; there are: {}", known.join(", ")),
-                            )
-                        })?;
+                    let (first, instances) = self.lock(workload, lock)?;
                     Op::Lock { first, instances, hold: self.duration(*hold) }
                 }
-                Phase::Shootdown { prepare } => Op::Shootdown { prepare: self.duration(*prepare) },
+                Phase::Shootdown { prepare, under } => {
+                    let under = match under {
+                        Some(lock) => self.sleeping_lock(workload, lock)?,
+                        None => NONE,
+                    };
+                    Op::Shootdown { prepare: self.duration(*prepare), under }
+                }
                 Phase::Barrier { name, count } => {
                     let count = if *count == 0 { workload.threads } else { *count };
                     Op::Barrier { barrier: self.barrier(name, count) }

@@ -23,7 +23,7 @@ const PHASES: [(&str, &[&str]); 13] = [
     ("compute", &[]),
     ("kernel", &["symbol"]),
     ("lock", &["hold"]),
-    ("shootdown", &[]),
+    ("shootdown", &["under"]),
     ("barrier", &["count"]),
     ("sleep", &[]),
     ("send", &["capacity"]),
@@ -131,7 +131,9 @@ impl ProgramReader<'_, '_> {
         Ok(match kind {
             "compute" => Phase::Compute { duration: required("compute")? },
             "sleep" => Phase::Sleep { duration: required("sleep")? },
-            "shootdown" => Phase::Shootdown { prepare: required("shootdown")? },
+            "shootdown" => {
+                Phase::Shootdown { prepare: required("shootdown")?, under: self.lock_named(&table, "under")? }
+            }
             "kernel" => Phase::Kernel { duration: required("kernel")?, symbol: self.symbol_of(&table)? },
             "lock" => Phase::Lock { lock: self.lock_of(&table)?, hold: required("hold")? },
             "barrier" => Phase::Barrier {
@@ -170,17 +172,19 @@ impl ProgramReader<'_, '_> {
         let symbol = kernel::read_symbol(table, self.surroundings.kernel.symbols)?;
         symbol.ok_or_else(|| table.missing("symbol", "the kernel function that runs"))
     }
-
     fn lock_of(&self, table: &TableReader<'_>) -> Result<String, ScenarioError> {
+        self.lock_named(table, "lock")?.ok_or_else(|| table.missing("lock", "the name of a lock"))
+    }
+
+    fn lock_named(&self, table: &TableReader<'_>, key: &str) -> Result<Option<String>, ScenarioError> {
         let locks = &self.surroundings.kernel.locks;
-        let name = table.parsed("lock", |name| {
+        table.parsed(key, |name| {
             if locks.iter().any(|lock| lock.name == name) {
                 return Ok(name.to_owned());
             }
             let known = listed(locks.iter().map(|lock| lock.name.as_str()));
             Err(format!("unknown lock {}; this VM's kernel and workload define: {known}", quoted(name)))
-        })?;
-        name.ok_or_else(|| table.missing("lock", "the name of a lock"))
+        })
     }
 }
 
