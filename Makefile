@@ -20,7 +20,7 @@ kernels: build ## fetch the stock Debian kernels that demo and tests run (cached
 demo: build ## two stock guests on an emulated stock host: what micro-slicing brings
 	target/release/microslice demo
 
-test: build ## every test, the testbed with real kernels and guests included
+test: kernels ## every test, the testbed with real kernels and guests included
 	$(CARGO) test --workspace --locked
 
 check: setup ## what CI checks before the tests: format, lint, unit tests, layering

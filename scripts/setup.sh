@@ -9,6 +9,7 @@ packages=(
     autoconf automake autopoint bison flex gawk gettext libtool patch
     dpkg-dev xz-utils zstd kmod        # unpacking stock kernels and their modules
     libc6-dev linux-libc-dev           # static programs that run inside guests
+    python3-venv                       # vmlinux-to-elf, which symbols are compared with
     debian-archive-keyring             # checks what the testbed downloads
 )
 
