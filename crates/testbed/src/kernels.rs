@@ -221,6 +221,15 @@ fn open(package: &Path, release: &str) -> Result<Kernel> {
     let image = package.join(format!("boot/vmlinuz-{release}"));
     let modules = ["usr/lib/modules", "lib/modules"].map(|dir| package.join(dir).join(release));
     let modules = modules.into_iter().find(|dir| dir.is_dir());
+    if let Some(beside_modules) = modules.as_ref().map(|dir| dir.join("vmlinuz"))
+        && beside_modules.is_file()
+        && !image.exists()
+    {
+        // Debian 14's kernels keep the image with their modules: whoever reads the cache finds it in one place.
+        let linked =
+            fs::create_dir_all(package.join("boot")).and_then(|()| fs::hard_link(&beside_modules, &image));
+        linked.map_err(|cause| Error::file(&image, cause))?;
+    }
     match modules {
         Some(modules) if image.is_file() => Ok(Kernel { release: release.into(), image, modules }),
         _ => Err(Error::file(

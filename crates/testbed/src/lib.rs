@@ -12,11 +12,27 @@
 
 mod btf_check;
 pub mod cache;
+mod children;
+pub mod emulator;
 mod error;
+mod guest;
+mod host;
+mod initramfs;
 pub mod kernels;
+mod link;
+mod memory_file;
+mod modules;
 pub mod packages;
 
 pub use error::{Error, Result};
+pub use guest::{Guest, GuestSpec, Pv};
+pub use host::{GuestImage, Host, Testbed, built_binary};
+pub use link::{Line, Output, Process};
+
+/// Runs commands inside the emulated host (`testbed/host/agent.c`).
+const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
+/// What guests run, and what answers their pings on the host (`testbed/guest/`).
+const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));
 
 /// Tells whoever waits at a terminal what is going on. Standard output belongs to results.
 pub fn say(what: impl std::fmt::Display) {

@@ -4,7 +4,9 @@ use crate::failure::Failure;
 use clap::{Args, Subcommand};
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Kernel, Rule};
-use microslice_testbed::say;
+use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Testbed as Machine, say};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 #[derive(Args)]
 pub struct Testbed {
@@ -15,6 +17,61 @@ pub struct Testbed {
 #[derive(Subcommand)]
 enum Command {
     Kernels(Kernels),
+    Exec(Exec),
+}
+
+/// Boot the emulated host with guests, run a shell command in it, and tear everything down
+#[derive(Args)]
+#[command(after_help = "Examples:
+  microslice testbed exec -- uname -r
+  microslice testbed exec --binary target/release/microslice --guest a=mix --guest b=hog --pv off -- \\
+      'timeout -s INT 30 microslice run --micro-cpus 1 --micro-slice-us 3000 --stats 5'
+  microslice testbed exec --kernel 7.2 --guest a=heartbeat,kallsyms --show-guests -- sleep 5
+Workloads: hog shootdown lock wake worker pingpong heartbeat kallsyms, each as NAME or NAME:COUNT, several with
+commas between; mix = worker,wake,pingpong. The guests' kernels lie in /guests/RELEASE/vmlinuz of the host.")]
+struct Exec {
+    /// The host's kernel series
+    #[arg(long, default_value = kernels::DEFAULT_HOST)]
+    kernel: String,
+    /// Boot a kernel whose BTF is broken for sched_ext, to see it refused
+    #[arg(long)]
+    broken_btf: bool,
+    /// CPUs of the host
+    #[arg(long, default_value_t = 4)]
+    cpus: u32,
+    /// Every PAUSE of a guest exits
+    #[arg(long)]
+    pause_exits: bool,
+    /// Put this program at /usr/bin/microslice of the host [default: this one]
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Put a local file into the host
+    #[arg(long = "file", value_name = "PATH=LOCAL")]
+    files: Vec<String>,
+    /// Start a guest
+    #[arg(long = "guest", value_name = "NAME=WORKLOAD")]
+    guests: Vec<String>,
+    /// The guests' kernel, as 6.12 or 6.12-cloud
+    #[arg(long, default_value = kernels::DEFAULT_GUEST)]
+    guest_kernel: String,
+    /// vCPUs per guest
+    #[arg(long, default_value_t = 4)]
+    vcpus: u32,
+    /// PV helpers (TLB flush, IPI, sched-yield, spinlock) of the guests
+    #[arg(long, default_value = "on", value_parser = ["on", "off"])]
+    pv: String,
+    /// Print what the guests reported, after the command's output
+    #[arg(long)]
+    show_guests: bool,
+    /// Print the host's kernel log at the end
+    #[arg(long)]
+    show_console: bool,
+    /// Give up on the command after so many seconds
+    #[arg(long, default_value_t = 600)]
+    timeout: u64,
+    /// The shell command
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
 }
 
 /// Fetch the stock Debian kernels that testbed, demo and tests run (a second run touches no network)
@@ -34,6 +91,7 @@ struct Kernels {
 pub fn run(args: Testbed) -> Result<(), Failure> {
     match args.command {
         Command::Kernels(args) => fetch_kernels(&args),
+        Command::Exec(args) => exec(&args),
     }
 }
 
@@ -68,4 +126,76 @@ fn print_kernel(rule: &Rule, kernel: &Kernel, json: bool) {
     } else {
         println!("{:<28} {:<30} {}", rule.to_string(), kernel.release, kernel.image.display());
     }
+}
+
+fn exec(args: &Exec) -> Result<(), Failure> {
+    let specs = args.guests.iter().enumerate().map(|(at, guest)| guest_spec(args, at, guest));
+    let specs: Vec<GuestSpec> = specs.collect::<Result<_, _>>()?;
+    let mut machine = machine(args)?;
+    for file in &args.files {
+        let (path, local) = file
+            .split_once('=')
+            .ok_or_else(|| Failure::bad_input(format_args!("--file {file}: write it as PATH=LOCAL")))?;
+        machine = machine.with_file(path, local);
+    }
+    let host = machine.boot().map_err(Failure::broken)?;
+    let guests = host.start_guests(specs).map_err(Failure::broken)?;
+    let result = stream(&host, &args.command.join(" "), Duration::from_secs(args.timeout));
+    if args.show_guests {
+        guests.iter().for_each(print_guest);
+    }
+    if args.show_console {
+        eprintln!("{}", host.console());
+    }
+    result
+}
+
+fn machine(args: &Exec) -> Result<Machine, Failure> {
+    let rule = if args.broken_btf { Rule::broken_host(&args.kernel) } else { Rule::host(&args.kernel) };
+    let binary = match &args.binary {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().map_err(Failure::broken)?,
+    };
+    let machine = Machine::with_kernel(rule.map_err(Failure::bad_input)?).map_err(Failure::bad_input)?;
+    let machine = machine.cpus(args.cpus).with_binary(binary).with_guest_kernels(&[&args.guest_kernel]);
+    let machine = machine.map_err(Failure::bad_input)?;
+    Ok(if args.pause_exits { machine.pause_exits() } else { machine })
+}
+
+fn guest_spec(args: &Exec, at: usize, guest: &str) -> Result<GuestSpec, Failure> {
+    let (name, workload) = guest
+        .split_once('=')
+        .ok_or_else(|| Failure::bad_input(format_args!("--guest {guest}: write it as NAME=WORKLOAD")))?;
+    let spec = GuestSpec::new(name).workload(workload).kernel(&args.guest_kernel).vcpus(args.vcpus);
+    let spec = spec.pv(if args.pv == "on" { Pv::On } else { Pv::Off });
+    let network = u8::try_from(at + 1).map_err(|_| Failure::bad_input("too many guests"))?;
+    Ok(if workload.contains("pingpong") || workload == "mix" { spec.network(network) } else { spec })
+}
+
+/// Runs the command and passes its output on as it comes.
+fn stream(host: &Host, command: &str, patience: Duration) -> Result<(), Failure> {
+    let process = host.start(command).map_err(Failure::broken)?;
+    let deadline = Instant::now() + patience;
+    let mut printed = 0;
+    while !process.has_ended() && Instant::now() < deadline {
+        printed += print_lines(&process, printed);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let output = process.wait(Duration::ZERO).map_err(Failure::broken)?;
+    print_lines(&process, printed);
+    eprint!("{}", output.stderr);
+    match output.code {
+        0 => Ok(()),
+        code => Err(Failure::broken(format_args!("`{command}` ended with exit code {code}"))),
+    }
+}
+
+fn print_lines(process: &Process, from: usize) -> usize {
+    let lines = process.lines(from);
+    lines.iter().for_each(|line| println!("{}", line.text));
+    lines.len()
+}
+
+fn print_guest(guest: &Guest) {
+    guest.lines(0).iter().for_each(|line| println!("{}: {}", guest.name(), line.text));
 }

@@ -1,0 +1,262 @@
+//! Guests (L2): unmodified Debian kernels under KVM, whose init is the workload.
+
+use crate::host::Host;
+use crate::link::{Line, Process};
+use crate::{Error, Result, kernels, say};
+use std::time::{Duration, Instant};
+
+const BOOT_PATIENCE: Duration = Duration::from_secs(240);
+const BOOT_TRIES: u32 = 3;
+/// The first line of every workload.
+const READY: &str = "\"ready\"";
+/// What QEMU says when KVM stops a guest for good; the guest's state follows.
+const STOPPED: &str = "KVM internal error";
+
+/// What the guest kernel may know of its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pv {
+    /// As KVM ships it: TLB flush, IPI, sched-yield and spinlock by hypercall.
+    On,
+    /// The classic paths: IPIs by the local APIC, plain spinning.
+    Off,
+}
+
+/// A guest to be.
+#[derive(Debug, Clone)]
+pub struct GuestSpec {
+    name: String,
+    vcpus: u32,
+    memory_mib: u32,
+    kernel: String,
+    pv: Pv,
+    workload: String,
+    network: Option<u8>,
+    cgroup: Option<(String, u32)>,
+}
+
+/// A running guest. Killed when dropped.
+pub struct Guest {
+    spec: GuestSpec,
+    process: Process,
+    boot_time: Duration,
+    /// The serial console's lines before this one belong to the boot.
+    ready_line: usize,
+}
+
+impl GuestSpec {
+    /// Four vCPUs, the default guest kernel, PV helpers on, a heartbeat as workload.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            vcpus: 4,
+            memory_mib: 256,
+            kernel: kernels::DEFAULT_GUEST.into(),
+            pv: Pv::On,
+            workload: "heartbeat".into(),
+            network: None,
+            cgroup: None,
+        }
+    }
+
+    pub fn vcpus(mut self, count: u32) -> Self {
+        self.vcpus = count;
+        self
+    }
+
+    /// Which of the host's guest kernels, as "6.12-cloud".
+    pub fn kernel(mut self, name: &str) -> Self {
+        self.kernel = name.into();
+        self
+    }
+
+    pub fn pv(mut self, pv: Pv) -> Self {
+        self.pv = pv;
+        self
+    }
+
+    /// What to run, as `testbed/guest/main.c` lists it: "mix", "hog:4", "shootdown,hog:2".
+    pub fn workload(mut self, workload: &str) -> Self {
+        self.workload = workload.into();
+        self
+    }
+
+    /// A network card, with the host at 10.77.`network`.1 and the guest at .2.
+    pub fn network(mut self, network: u8) -> Self {
+        self.network = Some(network);
+        self
+    }
+
+    /// Puts it into the cgroup `name` with this `cpu.weight`.
+    pub fn cgroup(mut self, name: &str, weight: u32) -> Self {
+        self.cgroup = Some((name.into(), weight));
+        self
+    }
+
+    fn command(&self, host: &Host) -> Result<String> {
+        let image = host.image(&self.kernel)?;
+        let helpers = match self.pv {
+            Pv::On => "",
+            Pv::Off => ",kvm-pv-tlb-flush=off,kvm-pv-ipi=off,kvm-pv-sched-yield=off,kvm-pv-unhalt=off",
+        };
+        let mut append =
+            format!("console=ttyS0 quiet loglevel=3 panic=-1 reboot=t WORKLOAD={}", self.workload);
+        let mut network = String::new();
+        let mut before = String::new();
+        if let Some(net) = self.network {
+            append += &format!(" NETWORK=10.77.{net}");
+            network = format!(
+                " -netdev tap,id=net,ifname=mstap{net},script=no,downscript=no -device virtio-net-device,netdev=net,mac=52:54:00:77:00:{net:02x}"
+            );
+        }
+        if let Some((cgroup, weight)) = &self.cgroup {
+            let dir = format!("/sys/fs/cgroup/{cgroup}");
+            before = format!(
+                "echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; mkdir -p {dir}; echo {weight} > {dir}/cpu.weight && echo $$ > {dir}/cgroup.procs && "
+            );
+        }
+        Ok(format!(
+            "{before}exec {qemu} -M microvm,accel=kvm,rtc=on -cpu host{helpers} -smp {vcpus} -m {memory}M -nodefaults \
+             -no-user-config -no-reboot -display none -name guest={name},debug-threads=on -kernel {kernel} -initrd {initrd} \
+             -append '{append}' -serial file:/proc/self/fd/2 -monitor none -chardev stdio,id=report,signal=off \
+             -device virtio-serial-device -device virtserialport,chardev=report,name=report{network}",
+            qemu = host.qemu,
+            vcpus = self.vcpus,
+            memory = self.memory_mib,
+            name = self.name,
+            kernel = image.kernel,
+            initrd = image.initrd,
+        ))
+    }
+}
+
+impl Host {
+    /// Boots a guest and waits until its workload is about to begin.
+    pub fn start_guest(&self, spec: GuestSpec) -> Result<Guest> {
+        let mut guests = self.start_guests(vec![spec])?;
+        guests.pop().ok_or_else(|| Error::file("guest", "none was started"))
+    }
+
+    /// Boots several guests side by side. A boot that stalls is tried again, and says so.
+    pub fn start_guests(&self, specs: Vec<GuestSpec>) -> Result<Vec<Guest>> {
+        let start = Instant::now();
+        let launched: Vec<Process> = specs.iter().map(|spec| self.launch(spec)).collect::<Result<_>>()?;
+        let mut guests = Vec::new();
+        for (spec, process) in specs.into_iter().zip(launched) {
+            guests.push(self.wait_up(spec, process, start)?);
+        }
+        Ok(guests)
+    }
+
+    fn launch(&self, spec: &GuestSpec) -> Result<Process> {
+        let process = self.start(&spec.command(self)?)?;
+        if let Some(net) = spec.network {
+            // QEMU makes the device; it needs an address as soon as it is there.
+            let up = format!(
+                "for i in $(seq 100); do [ -e /sys/class/net/mstap{net} ] && break; sleep 0.1; done; \
+                 ip addr add 10.77.{net}.1/24 dev mstap{net}; ip link set mstap{net} up"
+            );
+            if let Err(error) = self.must_run(&up, Duration::from_secs(60)) {
+                say(format_args!("{}: network: {error}; QEMU said: {}", spec.name, process.last_words()));
+            }
+        }
+        Ok(process)
+    }
+
+    fn wait_up(&self, spec: GuestSpec, process: Process, start: Instant) -> Result<Guest> {
+        let (mut process, mut start) = (process, start);
+        for tries in 1.. {
+            match wait_ready(&process) {
+                Ok(ready) => {
+                    let boot_time = ready.at.saturating_duration_since(start);
+                    let ready_line =
+                        process.lines(0).iter().position(|line| line.text.contains(READY)).unwrap_or(0);
+                    say(format_args!("guest {} is up after {:.1} s", spec.name, boot_time.as_secs_f64()));
+                    return Ok(Guest { spec, process, boot_time, ready_line });
+                }
+                Err(error) => {
+                    let stage = Error::Stage {
+                        machine: spec.name.clone(),
+                        stage: "guest up",
+                        cause: error.to_string(),
+                    };
+                    if tries >= BOOT_TRIES {
+                        return Err(stage);
+                    }
+                    say(format_args!("{stage}; trying again ({tries} of {BOOT_TRIES} tries used)"));
+                }
+            }
+            let _ = process.signal(libc::SIGKILL);
+            let _ = process.wait(Duration::from_secs(10));
+            start = Instant::now();
+            process = self.launch(&spec)?;
+        }
+        unreachable!("the loop above returns")
+    }
+}
+
+/// Waits for the workload's first line, for QEMU's end or for KVM's refusal to go on.
+fn wait_ready(process: &Process) -> Result<Line> {
+    let deadline = Instant::now() + BOOT_PATIENCE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match process.wait_for(READY, 0, left.min(Duration::from_secs(2))) {
+            Err(_) if !left.is_zero() && !process.has_ended() && !process.stderr().contains(STOPPED) => {}
+            result => return result,
+        }
+    }
+}
+
+impl Guest {
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// From the start of its QEMU to the workload's first line.
+    pub fn boot_time(&self) -> Duration {
+        self.boot_time
+    }
+
+    /// What the workload printed so far, boot messages left out, from line number `from` on.
+    pub fn lines(&self, from: usize) -> Vec<Line> {
+        self.process.lines(self.ready_line + from)
+    }
+
+    /// Waits for a line that contains `text`, from line number `from` on.
+    pub fn wait_for(&self, text: &str, from: usize, patience: Duration) -> Result<Line> {
+        self.process.wait_for(text, self.ready_line + from, patience)
+    }
+
+    /// Whether it runs no more: its QEMU ended (a guest that panics ends it), or KVM stopped it.
+    pub fn has_ended(&self) -> bool {
+        self.process.has_ended() || self.process.stderr().contains(STOPPED)
+    }
+
+    /// The newest heartbeat: a counter that a live guest raises every 100 ms of its own time.
+    pub fn heartbeat(&self) -> Option<u64> {
+        self.lines(0).iter().rev().find_map(|line| {
+            let value: serde_json::Value = serde_json::from_str(&line.text).ok()?;
+            value.get("heartbeat")?.as_u64()
+        })
+    }
+
+    /// The address of `symbol` in the guest's own `/proc/kallsyms`, printed by the workload at its start.
+    pub fn kallsyms(&self, symbol: &str) -> Option<u64> {
+        self.lines(0).iter().find_map(|line| {
+            let value: serde_json::Value = serde_json::from_str(&line.text).ok()?;
+            u64::from_str_radix(value.get("kallsyms")?.get(symbol)?.as_str()?, 16).ok()
+        })
+    }
+
+    /// The end of what it printed.
+    pub fn last_words(&self) -> String {
+        self.process.last_words()
+    }
+
+    /// Pulls the plug and waits until its QEMU is gone.
+    pub fn stop(self) -> Result<()> {
+        if !self.process.has_ended() {
+            self.process.signal(libc::SIGKILL)?;
+        }
+        self.process.wait(Duration::from_secs(30)).map(drop)
+    }
+}

@@ -1,0 +1,364 @@
+//! The emulated host (L1): boots a stock kernel and runs commands in it.
+
+use crate::cache::{Cache, Lock};
+use crate::emulator::{Emulator, LIBRARIES};
+use crate::initramfs::Initramfs;
+use crate::kernels::{self, Kernel, Rule};
+use crate::link::{Link, Output, Process};
+use crate::memory_file::MemoryFile;
+use crate::{AGENT, Error, Result, WORKLOAD, children, modules, say};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A boot that isn't done by then has stalled. Quiet machines need 8 s.
+const BOOT_PATIENCE: Duration = Duration::from_secs(150);
+/// Booting is tried again this often, each time saying so. What runs afterwards gets one try.
+const BOOT_TRIES: u32 = 3;
+/// How long to wait for another testbed: the longest test's time, and some.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3600);
+/// The emulated host's memory: QEMU and 256 MiB per guest, for up to eight guests.
+const MEMORY_MIB: u32 = 3072;
+
+/// What the host shall be like. `boot` makes it so.
+#[derive(Debug, Clone)]
+pub struct Testbed {
+    kernel: Rule,
+    guest_kernels: Vec<Rule>,
+    cpus: u32,
+    pause_exits: bool,
+    binary: Option<PathBuf>,
+    files: Vec<(String, PathBuf)>,
+}
+
+/// A machine that runs commands for us: the emulated host, or this one (`Host::here`). Gone when dropped.
+pub struct Host {
+    link: Arc<Link>,
+    machine: Child,
+    /// What the emulated host's console said.
+    console: Option<MemoryFile>,
+    pub(crate) images: BTreeMap<String, GuestImage>,
+    /// How QEMU is called there.
+    pub(crate) qemu: String,
+    /// Where the workload program lies there.
+    pub(crate) workload: String,
+    release: String,
+    boot_time: Duration,
+    /// Files of a run on this machine; the emulated host keeps its files in its own memory.
+    _scratch: Option<tempfile::TempDir>,
+    _lock: Lock,
+}
+
+/// A guest kernel as the host sees it.
+#[derive(Debug, Clone)]
+pub struct GuestImage {
+    /// Paths on the host.
+    pub kernel: String,
+    pub initrd: String,
+    pub release: String,
+}
+
+impl Testbed {
+    /// An emulated host with 4 CPUs that runs the newest stock kernel of `series` ("6.18"), for guests that run
+    /// [`kernels::DEFAULT_GUEST`].
+    pub fn new(series: &str) -> Result<Self> {
+        let kernel = Rule::host(series)?;
+        let guest_kernels = vec![Rule::guest(kernels::DEFAULT_GUEST)?];
+        Ok(Self { kernel, guest_kernels, cpus: 4, pause_exits: false, binary: None, files: Vec::new() })
+    }
+
+    /// A host whose kernel is chosen by any rule.
+    pub fn with_kernel(kernel: Rule) -> Result<Self> {
+        Ok(Self { kernel, ..Self::new(kernels::DEFAULT_HOST)? })
+    }
+
+    pub fn cpus(mut self, count: u32) -> Self {
+        self.cpus = count;
+        self
+    }
+
+    /// Every PAUSE of a guest exits (TCG ignores the filter count): for tests of that path, far too many for a load.
+    pub fn pause_exits(mut self) -> Self {
+        self.pause_exits = true;
+        self
+    }
+
+    /// Puts this program at `/usr/bin/microslice` of the host, with its libraries.
+    pub fn with_binary(mut self, path: impl Into<PathBuf>) -> Self {
+        self.binary = Some(path.into());
+        self
+    }
+
+    /// Puts the file `from` of this machine at `path` of the host.
+    pub fn with_file(mut self, path: &str, from: impl Into<PathBuf>) -> Self {
+        self.files.push((path.trim_start_matches('/').to_owned(), from.into()));
+        self
+    }
+
+    /// Guests may run these kernels ("6.12-cloud", "6.1"): the first is the default.
+    pub fn with_guest_kernels(mut self, names: &[&str]) -> Result<Self> {
+        self.guest_kernels = names.iter().map(|name| Rule::guest(name)).collect::<Result<_>>()?;
+        Ok(self)
+    }
+
+    /// Fetches what is missing, then boots; a boot that stalls is tried again, and says so.
+    pub fn boot(&self) -> Result<Host> {
+        let cache = Cache::locate()?;
+        let emulator = Emulator::obtain(&cache)?;
+        let kernel = kernels::obtain(&cache, &self.kernel)?;
+        let guests: Vec<(Rule, Kernel)> = self
+            .guest_kernels
+            .iter()
+            .map(|rule| Ok((rule.clone(), kernels::obtain(&cache, rule)?)))
+            .collect::<Result<_>>()?;
+        let mut lock = Some(cache.lock("testbed", LOCK_PATIENCE)?);
+        let root = self.root(&emulator, &kernel, &guests)?;
+        let images: BTreeMap<String, GuestImage> =
+            guests.iter().map(|(rule, kernel)| (rule.to_string(), image_in_host(kernel))).collect();
+        let mut tries = 1;
+        loop {
+            match self.boot_once(&emulator, &kernel, &root) {
+                Ok((link, machine, console, boot_time)) => {
+                    say(format_args!("{} is up after {:.1} s", kernel.release, boot_time.as_secs_f64()));
+                    let lock = lock.take().ok_or_else(|| Error::file("testbed.lock", "lost"))?;
+                    return Ok(Host {
+                        link,
+                        machine,
+                        console: Some(console),
+                        images,
+                        qemu: "qemu-system-x86_64".into(),
+                        workload: "/usr/bin/guest-workload".into(),
+                        release: kernel.release,
+                        boot_time,
+                        _scratch: None,
+                        _lock: lock,
+                    });
+                }
+                Err(error @ Error::Stage { .. }) if tries < BOOT_TRIES => {
+                    say(format_args!("{error}; trying again ({tries} of {BOOT_TRIES} tries used)"));
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn boot_once(
+        &self,
+        emulator: &Emulator,
+        kernel: &Kernel,
+        root: &MemoryFile,
+    ) -> Result<(Arc<Link>, Child, MemoryFile, Duration)> {
+        let start = Instant::now();
+        let console = MemoryFile::new(&[])?;
+        let mut qemu = emulator.command();
+        let cpu = format!(
+            "max,+svm,+invtsc,x-force-features=on{}",
+            if self.pause_exits { ",+pause-filter,+pfthreshold" } else { "" }
+        );
+        qemu.args(["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", &cpu]);
+        qemu.args(["-smp", &self.cpus.to_string(), "-m", &format!("{MEMORY_MIB}M")]);
+        qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+        qemu.arg("-kernel").arg(&kernel.image).args(["-initrd", &root.path()]);
+        // Both the invariant TSC and the tolerance are needed, or guests' timers may never fire (docs/testbed.md).
+        qemu.args([
+            "-append",
+            "console=ttyS0 loglevel=5 panic=-1 kvm.tsc_tolerance_ppm=500000 nokaslr mitigations=off",
+        ]);
+        qemu.args([
+            "-chardev",
+            &format!("file,id=console,path={}", console.path()),
+            "-serial",
+            "chardev:console",
+        ]);
+        qemu.args(["-chardev", "stdio,id=control,signal=off", "-device", "virtio-serial-pci"]);
+        qemu.args(["-device", "virtserialport,chardev=control,name=microslice.control"]);
+        qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let program = "qemu-system-x86_64".to_owned();
+        let spawned = children::spawn(qemu, vec![root.fd(), console.fd()]);
+        let mut machine = spawned.map_err(|cause| Error::Program { program, cause })?;
+        let link = match (machine.stdout.take(), machine.stdin.take()) {
+            (Some(reader), Some(writer)) => Link::new(&kernel.release, reader, writer),
+            _ => return Err(Error::file("qemu", "has no pipes")),
+        };
+        match wait_up(&link, &mut machine, &console) {
+            Ok(()) => Ok((link, machine, console, start.elapsed())),
+            Err(cause) => {
+                end(&mut machine);
+                Err(Error::Stage { machine: kernel.release.clone(), stage: "host up", cause })
+            }
+        }
+    }
+
+    /// The host's root file system.
+    fn root(&self, emulator: &Emulator, kernel: &Kernel, guests: &[(Rule, Kernel)]) -> Result<MemoryFile> {
+        let mut root = Initramfs::new();
+        for directory in ["proc", "sys", "dev", "tmp", "run", "root", "etc", "sbin", "usr/sbin"] {
+            root.directory(directory);
+        }
+        root.file("init", AGENT).file("usr/bin/guest-workload", WORKLOAD);
+        for (path, from) in emulator.files_for_guests()? {
+            root.file_from(&path, &from)?;
+        }
+        root.symlink("bin/sh", "busybox").symlink("lib", LIBRARIES);
+        for (name, content) in modules::load_order(kernel, &modules::HOST)? {
+            root.file(&format!("modules/{name}"), &content);
+        }
+        for (_, guest) in guests {
+            let image = image_in_host(guest);
+            root.file_from(image.kernel.trim_start_matches('/'), &guest.image)?;
+            root.file(image.initrd.trim_start_matches('/'), &guest_root(guest)?);
+        }
+        if let Some(binary) = &self.binary {
+            root.file_from("usr/bin/microslice", binary)?;
+            for library in emulator.libraries_of(binary)? {
+                let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                root.file_from(&format!("{LIBRARIES}/{name}"), &library)?;
+            }
+        }
+        for (path, from) in &self.files {
+            root.file_from(path, from)?;
+        }
+        MemoryFile::new(&root.finish())
+    }
+}
+
+/// A guest's root file system: the workload is its init, and loads the network's modules.
+pub(crate) fn guest_root(kernel: &Kernel) -> Result<Vec<u8>> {
+    let mut root = Initramfs::new();
+    for directory in ["proc", "sys", "dev", "tmp"] {
+        root.directory(directory);
+    }
+    root.file("init", WORKLOAD);
+    for (name, content) in modules::load_order(kernel, &modules::GUEST)? {
+        root.file(&format!("modules/{name}"), &content);
+    }
+    Ok(root.finish())
+}
+
+fn image_in_host(kernel: &Kernel) -> GuestImage {
+    let file = |name: &str| format!("/guests/{}/{name}", kernel.release);
+    GuestImage { kernel: file("vmlinuz"), initrd: file("initrd"), release: kernel.release.clone() }
+}
+
+/// Waits for the agent's greeting, for QEMU's death or for the kernel's.
+fn wait_up(link: &Link, machine: &mut Child, console: &MemoryFile) -> Result<(), String> {
+    let deadline = Instant::now() + BOOT_PATIENCE;
+    while Instant::now() < deadline {
+        match link.wait_ready(Duration::from_secs(1)) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(why) => {
+                let mut said = String::new();
+                if let Some(stderr) = &mut machine.stderr {
+                    let _ = stderr.take(4096).read_to_string(&mut said);
+                }
+                return Err(format!("QEMU ended: {why} {}{}", said.trim(), last_lines(console)));
+            }
+        }
+        if console.tail(65536).contains("Kernel panic") {
+            return Err(format!("the kernel panicked:{}", last_lines(console)));
+        }
+    }
+    Err(format!("not up after {} s; its console ended with:{}", BOOT_PATIENCE.as_secs(), last_lines(console)))
+}
+
+fn last_lines(console: &MemoryFile) -> String {
+    let tail = console.tail(1500);
+    let lines: Vec<&str> = tail.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.iter().rev().take(5).rev().map(|line| format!(" | {line}")).collect()
+}
+
+impl Host {
+    /// Runs a shell command to its end, whatever its exit code.
+    pub fn run(&self, command: &str, patience: Duration) -> Result<Output> {
+        self.link.start(command)?.wait(patience)
+    }
+
+    /// Runs a shell command that must succeed; returns its standard output.
+    pub fn must_run(&self, command: &str, patience: Duration) -> Result<String> {
+        let output = self.run(command, patience)?;
+        if output.code != 0 {
+            let said = format!("{} {}", output.stdout.trim(), output.stderr.trim());
+            let cause = format!("exit code {}: {}", output.code, said.trim());
+            return Err(Error::Command { machine: self.release.clone(), command: command.into(), cause });
+        }
+        Ok(output.stdout)
+    }
+
+    /// Starts a shell command and lets it run. It is killed when the value is dropped.
+    pub fn start(&self, command: &str) -> Result<Process> {
+        self.link.start(command)
+    }
+
+    /// Writes a file of the host.
+    pub fn write_file(&self, path: &str, content: &[u8]) -> Result<()> {
+        let process = self.start(&format!("cat > '{path}'"))?;
+        process.input(content, true)?;
+        let output = process.wait(Duration::from_secs(60))?;
+        let failed = || Error::Command {
+            machine: self.release.clone(),
+            command: format!("write {path}"),
+            cause: output.stderr.clone(),
+        };
+        if output.code == 0 { Ok(()) } else { Err(failed()) }
+    }
+
+    /// Reads a text file of the host.
+    pub fn read_file(&self, path: &str) -> Result<String> {
+        self.must_run(&format!("cat '{path}'"), Duration::from_secs(60))
+    }
+
+    /// `uname -r` there.
+    pub fn release(&self) -> &str {
+        &self.release
+    }
+
+    /// From starting QEMU to the agent's greeting.
+    pub fn boot_time(&self) -> Duration {
+        self.boot_time
+    }
+
+    /// The end of what the emulated host's console said; empty on a real host.
+    pub fn console(&self) -> String {
+        self.console.as_ref().map(|console| console.tail(256 << 10)).unwrap_or_default()
+    }
+
+    /// The guest kernel called `name` ("6.12-cloud"), as [`Testbed::with_guest_kernels`] brought it.
+    pub fn image(&self, name: &str) -> Result<&GuestImage> {
+        self.images.get(name).ok_or_else(|| Error::Kernel {
+            wanted: name.into(),
+            cause: format!("not on this host; it has {:?}", self.images.keys().collect::<Vec<_>>()),
+        })
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        end(&mut self.machine);
+    }
+}
+
+/// Kills and reaps. Its memory is all it had.
+fn end(machine: &mut Child) {
+    let _ = machine.kill();
+    let _ = machine.wait();
+}
+
+/// Where `make build` puts the program under test, or what `$MICROSLICE_BINARY` names.
+pub fn built_binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("MICROSLICE_BINARY") {
+        return Ok(path.into());
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"));
+    let path = target.join("release/microslice");
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(Error::file(path, "not built: run `make build` first, or set MICROSLICE_BINARY"))
+    }
+}

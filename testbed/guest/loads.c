@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-only
+#define _GNU_SOURCE
+#include "loads.h"
+#include "stats.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PAGE 4096
+#define UNMAP_PAGES 8
+/* About 0.1 ms on hardware, some milliseconds on the emulated CPU. */
+#define COMPUTE_ITERATIONS 100000
+#define LOCKS_PER_ROUND 16
+
+struct thread {
+	void (*body)(long);
+	long argument;
+	int vcpu;
+};
+
+static void *run(void *of)
+{
+	struct thread thread = *(struct thread *)of;
+
+	free(of);
+	if (thread.vcpu >= 0) {
+		cpu_set_t only;
+
+		CPU_ZERO(&only);
+		CPU_SET(thread.vcpu, &only);
+		sched_setaffinity(0, sizeof(only), &only);
+	}
+	thread.body(thread.argument);
+	return NULL;
+}
+
+void start_thread(void (*body)(long), long argument, int vcpu)
+{
+	struct thread *thread = malloc(sizeof(*thread));
+	pthread_t id;
+
+	*thread = (struct thread){.body = body, .argument = argument, .vcpu = vcpu};
+	if (pthread_create(&id, NULL, run, thread))
+		report("{\"error\":\"no thread\"}");
+}
+
+static int vcpu_count(void)
+{
+	return sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+void compute(uint64_t iterations)
+{
+	uint64_t state = iterations;
+
+	for (uint64_t i = 0; i < iterations; i++) {
+		state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+		__asm__ volatile("" : "+r"(state));
+	}
+}
+
+static void hog(long argument)
+{
+	(void)argument;
+	for (;;) {
+		compute(COMPUTE_ITERATIONS);
+		count_work(HOG, 1);
+	}
+}
+
+void load_hog(int count)
+{
+	for (int i = 0; i < count; i++)
+		start_thread(hog, 0, i % vcpu_count());
+}
+
+/* Touched pages that go away: every vCPU that runs this process must forget them first. */
+static void unmap_once(void)
+{
+	char *memory =
+	    mmap(NULL, UNMAP_PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t start;
+
+	if (memory == MAP_FAILED)
+		return;
+	for (int page = 0; page < UNMAP_PAGES; page++)
+		memory[page * PAGE] = 1;
+	start = now_ns();
+	mprotect(memory, UNMAP_PAGES * PAGE, PROT_READ);
+	count_latency(SHOOTDOWN, now_ns() - start);
+	start = now_ns();
+	munmap(memory, UNMAP_PAGES * PAGE);
+	count_latency(SHOOTDOWN, now_ns() - start);
+}
+
+static void unmapper(long argument)
+{
+	(void)argument;
+	for (;;) {
+		unmap_once();
+		count_work(WORKER, 1);
+	}
+}
+
+void load_shootdown(int count)
+{
+	start_thread(unmapper, 0, 0);
+	for (int i = 1; i < count; i++)
+		start_thread(hog, 0, i % vcpu_count());
+}
+
+/* A futex that never has the expected value: the kernel takes the hash bucket's spinlock, compares, lets go. */
+static void lock_once(void)
+{
+	static uint32_t word;
+	uint64_t start = now_ns();
+
+	syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+	count_latency(LOCK, now_ns() - start);
+}
+
+static void locker(long argument)
+{
+	(void)argument;
+	for (;;) {
+		for (int i = 0; i < LOCKS_PER_ROUND; i++)
+			lock_once();
+		count_work(WORKER, 1);
+	}
+}
+
+void load_lock(int count)
+{
+	for (int i = 0; i < count; i++)
+		start_thread(locker, 0, i % vcpu_count());
+}
+
+static int pipes[64][2][2];
+
+static void answer(long pair)
+{
+	uint64_t sent_ns;
+
+	while (read(pipes[pair][0][0], &sent_ns, sizeof(sent_ns)) == sizeof(sent_ns)) {
+		count_latency(WAKE, now_ns() - sent_ns);
+		if (write(pipes[pair][1][1], &sent_ns, sizeof(sent_ns)) != sizeof(sent_ns))
+			return;
+	}
+}
+
+static void ask(long pair)
+{
+	uint64_t sent_ns = now_ns();
+
+	while (write(pipes[pair][0][1], &sent_ns, sizeof(sent_ns)) == sizeof(sent_ns) &&
+	       read(pipes[pair][1][0], &sent_ns, sizeof(sent_ns)) == sizeof(sent_ns)) {
+		count_work(WORKER, 1);
+		sent_ns = now_ns();
+	}
+}
+
+void load_wake(int count)
+{
+	for (int i = 0; i < count && i < 64; i++) {
+		if (pipe(pipes[i][0]) || pipe(pipes[i][1]))
+			return;
+		start_thread(answer, i, (2 * i + 1) % vcpu_count());
+		start_thread(ask, i, 2 * i % vcpu_count());
+	}
+}
+
+static void worker(long argument)
+{
+	(void)argument;
+	for (;;) {
+		compute(COMPUTE_ITERATIONS);
+		unmap_once();
+		for (int i = 0; i < LOCKS_PER_ROUND; i++)
+			lock_once();
+		count_work(WORKER, 1);
+	}
+}
+
+void load_worker(int count)
+{
+	for (int i = 0; i < count; i++)
+		start_thread(worker, 0, i % vcpu_count());
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* The loads that a guest can put on itself. Each starts its threads and returns. */
+#ifndef GUEST_LOADS_H
+#define GUEST_LOADS_H
+
+#include <stdint.h>
+
+/* A thread that runs `body(argument)` forever, on one vCPU (or on any if negative). */
+void start_thread(void (*body)(long), long argument, int vcpu);
+/* A fixed piece of user-mode work: the same number of instructions everywhere. */
+void compute(uint64_t iterations);
+
+/* `count` threads that only compute, one per vCPU. */
+void load_hog(int count);
+/* One thread unmaps and write-protects memory while `count - 1` siblings of its process run on the other vCPUs: each
+ * operation interrupts them all and waits for their answers. */
+void load_shootdown(int count);
+/* `count` threads that take one kernel spinlock (a futex hash bucket's) over and over. */
+void load_lock(int count);
+/* `count` pairs of threads that wake each other over pipes, across vCPUs. */
+void load_wake(int count);
+/* `count` threads of one process, each: compute, unmap memory, take the contended lock. */
+void load_worker(int count);
+/* One datagram at a time to the host's echo service and back. */
+void load_pingpong(int count);
+
+/* The host's side of `load_pingpong`. */
+int serve_echo(int port);
+/* Gives the first network card an address, as "10.77.1.2". */
+int set_address(const char *address);
+
+#endif
