@@ -10,6 +10,7 @@ pub mod identity;
 pub mod image;
 pub mod kallsyms;
 pub mod memory;
+mod page_index;
 pub mod slide;
 pub mod source;
 pub mod store;

@@ -166,7 +166,9 @@ fn make_readable(file: &File) -> io::Result<()> {
 fn read(path: &Path) -> Result<StoredKernel, Error> {
     let read = || {
         let file = File::open(path).map_err(|error| Error::io(&error))?;
-        let mut bytes = Vec::new();
+        let size =
+            file.metadata().map_err(|error| Error::io(&error))?.len().min(format::TABLE_BYTES_MAX as u64);
+        let mut bytes = Vec::with_capacity(size as usize + 1);
         file.take(format::TABLE_BYTES_MAX as u64 + 1)
             .read_to_end(&mut bytes)
             .map_err(|error| Error::io(&error))?;
