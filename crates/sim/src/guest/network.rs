@@ -4,7 +4,7 @@
 use crate::config::{NicConfig, Stream};
 use crate::engine::Simulation;
 use crate::guest::{Then, WaitsFor, pending};
-use crate::machine::NONE;
+use crate::machine::{NONE, VcpuState};
 use crate::report::{Histogram, NetworkReport};
 use crate::trace_event::{TraceEvent, VcpuId};
 use microslice_policy::InterruptKind;
@@ -171,7 +171,9 @@ impl Simulation<'_> {
     pub(crate) fn nic_event(&mut self, vm: usize) {
         let now_ns = self.machine.now_ns;
         let nic = self.vms[vm].nic.as_mut().expect("the slot belongs to a NIC");
+        let before = nic.ring.len();
         let next_ns = nic.pump(now_ns);
+        let arrived = nic.ring.len() > before;
         let raise = !nic.ring.is_empty() && !nic.irq_masked;
         let vcpu = nic.vcpu;
         let slot = self.slots.nics + vm as u32;
@@ -186,6 +188,9 @@ impl Simulation<'_> {
             nic.virq_since_ns = now_ns;
             self.machine.emit(TraceEvent::VirqRaised { vcpu });
             self.send_interrupt(vcpu, pending::VIRQ, InterruptKind::Virq);
+        } else if arrived && self.machine.vcpus[vcpu as usize].state == VcpuState::Runnable {
+            // The device's own interrupt reaches the host all the same: a hint that the vCPU is still waited for.
+            self.wake_by_interrupt(vcpu, InterruptKind::Virq);
         }
     }
 
