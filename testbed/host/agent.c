@@ -8,6 +8,7 @@
  *
  * Frames, both directions: length, stream, kind (three little-endian 32-bit words), then `length` bytes.
  *   harness -> agent  X run this shell command   I input for it   C end of input   K send it this signal (a word)
+ *                     Q end everything
  *   agent -> harness  H ready   O output   E error output   S ended (a word: exit status as waitpid gives it)
  * A stream is one command; its number is the harness's choice.
  */
@@ -219,6 +220,8 @@ static void obey(void)
 		start(frame.stream, data);
 		return;
 	}
+	if (frame.kind == 'Q')
+		die_with_everything("asked to end");
 	command = find(frame.stream);
 	if (!command)
 		return; /* it ended before this reached it */

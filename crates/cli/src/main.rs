@@ -24,6 +24,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<commands::run::Run>),
+    Demo(commands::demo::Demo),
     Simulate(commands::simulate::Simulate),
     Compare(commands::compare::Compare),
     Reproduce(commands::reproduce::Reproduce),
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => commands::run::run(*args),
+        Command::Demo(args) => commands::demo::run(args),
         Command::Simulate(args) => commands::simulate::run(args),
         Command::Compare(args) => commands::compare::run(args),
         Command::Reproduce(args) => commands::reproduce::run(args),

@@ -48,6 +48,15 @@ impl Emulator {
         command
     }
 
+    /// The same for a shell of this machine.
+    pub fn shell_command(&self) -> String {
+        let root = self.root.display();
+        format!(
+            "env QEMU_MODULE_DIR={root}/{LIBRARIES}/qemu {root}/{LOADER} --library-path {root}/{LIBRARIES} \
+             {root}/usr/bin/qemu-system-x86_64 -L {root}/usr/share/qemu -L {root}/usr/share/seabios"
+        )
+    }
+
     /// What QEMU needs to run KVM guests elsewhere: `(path there, file here)`.
     pub fn files_for_guests(&self) -> Result<Vec<(String, PathBuf)>> {
         let qemu = self.root.join("usr/bin/qemu-system-x86_64");

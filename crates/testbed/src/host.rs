@@ -9,6 +9,7 @@ use crate::memory_file::MemoryFile;
 use crate::{AGENT, Error, Result, WORKLOAD, children, modules, say};
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -47,8 +48,8 @@ pub struct Host {
     pub(crate) workload: String,
     release: String,
     boot_time: Duration,
-    /// Files of a run on this machine; the emulated host keeps its files in its own memory.
-    _scratch: Option<tempfile::TempDir>,
+    /// What guests read on this machine; the emulated host keeps its files in its own memory.
+    _files: Vec<MemoryFile>,
     _lock: Lock,
 }
 
@@ -133,7 +134,7 @@ impl Testbed {
                         workload: "/usr/bin/guest-workload".into(),
                         release: kernel.release,
                         boot_time,
-                        _scratch: None,
+                        _files: Vec::new(),
                         _lock: lock,
                     });
                 }
@@ -273,6 +274,68 @@ fn last_lines(console: &MemoryFile) -> String {
 }
 
 impl Host {
+    /// This machine itself, for the guest kernels called `guest_kernels`: same agent, same guests, no emulation.
+    ///
+    /// It needs KVM and root. Guests, and all that runs through this value, end with it or with this process.
+    pub fn here(guest_kernels: &[&str]) -> Result<Self> {
+        let cache = Cache::locate()?;
+        let emulator = Emulator::obtain(&cache)?;
+        let mut files = Vec::new();
+        let mut images = BTreeMap::new();
+        for name in guest_kernels {
+            let kernel = kernels::obtain(&cache, &Rule::guest(name)?)?;
+            let initrd = MemoryFile::new(&guest_root(&kernel)?)?;
+            let image = GuestImage {
+                kernel: kernel.image.display().to_string(),
+                initrd: initrd.path_for_others(),
+                release: kernel.release,
+            };
+            images.insert((*name).to_owned(), image);
+            files.push(initrd);
+        }
+        let workload = MemoryFile::new(WORKLOAD)?;
+        let agent = MemoryFile::new(AGENT)?;
+        let lock = cache.lock("testbed", LOCK_PATIENCE)?;
+        let mut command = std::process::Command::new(agent.path_for_others());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let program = "agent".to_owned();
+        let mut machine = command.spawn().map_err(|cause| Error::Program { program, cause })?;
+        let link = match (machine.stdout.take(), machine.stdin.take()) {
+            (Some(reader), Some(writer)) => Link::new("this machine", reader, writer),
+            _ => return Err(Error::file("agent", "has no pipes")),
+        };
+        let stage = |cause| Error::Stage { machine: "this machine".into(), stage: "agent up", cause };
+        if !link.wait_ready(Duration::from_secs(10)).map_err(stage)? {
+            return Err(stage("no answer".into()));
+        }
+        let workload_path = workload.path_for_others();
+        files.push(workload);
+        let release =
+            std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+        let qemu = emulator.shell_command();
+        let boot_time = Duration::ZERO;
+        let (workload, console) = (workload_path, None);
+        Ok(Self {
+            link,
+            machine,
+            console,
+            images,
+            qemu,
+            workload,
+            release,
+            boot_time,
+            _files: files,
+            _lock: lock,
+        })
+    }
+
+    /// How the guests' echo service is started on this host.
+    pub fn start_echo(&self) -> Result<Process> {
+        let echo = self.start(&format!("exec {} echo", self.workload))?;
+        echo.wait_for("echoing", 0, Duration::from_secs(60))?;
+        Ok(echo)
+    }
+
     /// Runs a shell command to its end, whatever its exit code.
     pub fn run(&self, command: &str, patience: Duration) -> Result<Output> {
         self.link.start(command)?.wait(patience)
@@ -338,6 +401,14 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        if self.console.is_none() {
+            // On this machine the agent first ends what it started.
+            self.link.quit();
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while Instant::now() < deadline && matches!(self.machine.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
         end(&mut self.machine);
     }
 }

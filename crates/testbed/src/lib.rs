@@ -13,6 +13,8 @@
 mod btf_check;
 pub mod cache;
 mod children;
+pub mod demo;
+pub mod demo_report;
 pub mod emulator;
 mod error;
 mod guest;
@@ -20,6 +22,7 @@ mod host;
 mod initramfs;
 pub mod kernels;
 mod link;
+pub mod measure;
 mod memory_file;
 mod modules;
 pub mod packages;

@@ -111,6 +111,12 @@ impl Link {
         Ok(process)
     }
 
+    /// Asks the agent to end everything that it started, and itself.
+    pub fn quit(&self) {
+        // An agent that doesn't hear this is gone already.
+        let _ = self.send(0, b'Q', &[]);
+    }
+
     fn send(&self, stream: u32, kind: u8, payload: &[u8]) -> Result<(), String> {
         let length = u32::try_from(payload.len()).ok().filter(|&n| n <= FRAME_MAX);
         let length = length.ok_or_else(|| format!("too long to send: {} bytes", payload.len()))?;

@@ -33,6 +33,11 @@ impl MemoryFile {
         format!("/proc/self/fd/{}", self.fd())
     }
 
+    /// Its path in any other process, as long as this one lives.
+    pub fn path_for_others(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.fd())
+    }
+
     /// The last `length` bytes that somebody wrote.
     pub fn tail(&self, length: u64) -> String {
         let size = self.file.metadata().map_or(0, |meta| meta.len());

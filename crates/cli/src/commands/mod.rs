@@ -1,6 +1,7 @@
 //! One file per subcommand.
 
 pub mod compare;
+pub mod demo;
 pub mod reproduce;
 pub mod run;
 pub mod simulate;

@@ -1,0 +1,176 @@
+//! The demo's phases: two guests side by side, one kernel-heavy and one CPU hog, under one scheduler after another.
+
+use crate::guest::{Guest, GuestSpec, Pv};
+use crate::host::Host;
+use crate::link::Process;
+use crate::measure::Measurement;
+use crate::{Error, Result, say};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Who schedules in a phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheduler {
+    /// The kernel's own.
+    Kernel,
+    /// Ours, with so many micro-sliced pCPUs.
+    Static(u32),
+    /// Ours, with a pool that follows Algorithm 1.
+    Auto,
+}
+
+impl Scheduler {
+    /// What `--micro-cpus` says; nothing for the kernel's own.
+    pub fn micro_cpus(self) -> Option<String> {
+        match self {
+            Self::Kernel => None,
+            Self::Static(count) => Some(count.to_string()),
+            Self::Auto => Some("auto".into()),
+        }
+    }
+
+    pub fn name(self) -> String {
+        match self {
+            Self::Kernel => "kernel's own".into(),
+            Self::Static(0) => "pool off".into(),
+            Self::Static(count) => format!("{count} micro"),
+            Self::Auto => "auto".into(),
+        }
+    }
+}
+
+/// The demo's four, in order: everything is compared with the first.
+pub const SCHEDULERS: [Scheduler; 4] =
+    [Scheduler::Kernel, Scheduler::Static(0), Scheduler::Static(1), Scheduler::Auto];
+
+/// How the demo runs.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Measured time per phase.
+    pub seconds: u64,
+    /// Length of a micro slice; 100 on hardware, scaled up under emulation.
+    pub micro_slice_us: u64,
+    pub guest_kernel: String,
+    /// How `microslice` is called on the host.
+    pub microslice: String,
+    pub schedulers: Vec<Scheduler>,
+    pub pv: Vec<Pv>,
+}
+
+/// A phase's outcome.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    pub scheduler: Scheduler,
+    pub pv: Pv,
+    /// Per VM: name and measurement.
+    pub vms: Vec<(String, Measurement)>,
+    /// What the scheduler counted in the whole phase; `None` for the kernel's own.
+    pub statistics: Option<Value>,
+    /// Context switches of the host in the measured time, and that time.
+    pub context_switches: u64,
+    pub seconds: f64,
+}
+
+impl Phase {
+    /// Context switches of the host per unit of guest work.
+    pub fn switches_per_work(&self) -> Option<f64> {
+        let work: f64 = self.vms.iter().map(|(_, vm)| vm.work_rate()).sum();
+        (work > 0.0).then(|| self.context_switches as f64 / self.seconds / work)
+    }
+}
+
+/// After a scheduler took over: its slides are learnt and the guests' queues have settled.
+const SETTLE: Duration = Duration::from_secs(4);
+const START_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs all phases on `host`; `progress` hears what comes next.
+pub fn run(host: &Host, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Vec<Phase>> {
+    let _echo = host.start_echo()?;
+    let total = plan.pv.len() * plan.schedulers.len();
+    let mut phases = Vec::new();
+    for &pv in &plan.pv {
+        let helpers = if pv == Pv::On { "on" } else { "off" };
+        progress(&format!("booting two guests, PV helpers {helpers}"));
+        let guests = host.start_guests(vec![
+            GuestSpec::new("mix").workload("mix").network(1).kernel(&plan.guest_kernel).pv(pv),
+            GuestSpec::new("hog").workload("hog").kernel(&plan.guest_kernel).pv(pv),
+        ])?;
+        for &scheduler in &plan.schedulers {
+            progress(&format!(
+                "phase {} of {total}: {}, PV helpers {helpers}",
+                phases.len() + 1,
+                scheduler.name()
+            ));
+            phases.push(phase(host, plan, &guests, scheduler, pv)?);
+        }
+        for guest in guests {
+            guest.stop()?;
+        }
+    }
+    Ok(phases)
+}
+
+fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, pv: Pv) -> Result<Phase> {
+    let running = scheduler.micro_cpus().map(|cpus| start(host, plan, &cpus)).transpose()?;
+    std::thread::sleep(SETTLE);
+    let (from, switches_before) = (Instant::now(), context_switches(host)?);
+    std::thread::sleep(Duration::from_secs(plan.seconds));
+    let (to, switches_after) = (Instant::now(), context_switches(host)?);
+    let statistics = running.map(|process| finish(host, &process)).transpose()?;
+    let vms: Vec<(String, Measurement)> =
+        guests.iter().map(|guest| (guest.name().to_owned(), Measurement::of(guest, from, to))).collect();
+    for (guest, (name, measurement)) in guests.iter().zip(&vms) {
+        if guest.has_ended() {
+            let cause = format!("it ended: {}", guest.last_words());
+            return Err(Error::Stage { machine: name.clone(), stage: "workload", cause });
+        }
+        if measurement.windows == 0 {
+            say(format_args!("guest {name} reported no whole window in this phase: it hardly ran"));
+        }
+    }
+    let context_switches = switches_after.saturating_sub(switches_before);
+    Ok(Phase { scheduler, pv, vms, statistics, context_switches, seconds: (to - from).as_secs_f64() })
+}
+
+/// Starts our scheduler and waits until the kernel says that it is in charge.
+fn start(host: &Host, plan: &Plan, micro_cpus: &str) -> Result<Process> {
+    let command = format!(
+        "exec {} run --micro-cpus {micro_cpus} --micro-slice-us {} --stats 5 --json",
+        plan.microslice, plan.micro_slice_us
+    );
+    let process = host.start(&command)?;
+    let deadline = Instant::now() + START_PATIENCE;
+    while Instant::now() < deadline && !process.has_ended() {
+        if host.run("cat /sys/kernel/sched_ext/state", START_PATIENCE)?.stdout.trim() == "enabled" {
+            return Ok(process);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let cause = format!("it didn't take over; it said: {}", process.last_words());
+    Err(Error::Command { machine: host.release().into(), command, cause })
+}
+
+/// Unloads our scheduler; returns its final statistics.
+fn finish(host: &Host, process: &Process) -> Result<Value> {
+    let failed = |cause: String| Error::Command {
+        machine: host.release().into(),
+        command: "microslice run".into(),
+        cause,
+    };
+    if process.has_ended() {
+        return Err(failed(format!("ended by itself: {}", process.last_words())));
+    }
+    process.signal(libc::SIGINT)?;
+    let output = process.wait(START_PATIENCE)?;
+    if output.code != 0 {
+        return Err(failed(format!("exit code {}: {}", output.code, output.stderr.trim())));
+    }
+    let last = output.stdout.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok());
+    last.ok_or_else(|| failed("printed no statistics".into()))
+}
+
+fn context_switches(host: &Host) -> Result<u64> {
+    let stat = host.read_file("/proc/stat")?;
+    let count = stat.lines().find_map(|line| line.strip_prefix("ctxt ")?.trim().parse().ok());
+    count.ok_or_else(|| Error::file("/proc/stat", "has no line `ctxt`"))
+}
