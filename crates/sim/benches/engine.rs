@@ -1,0 +1,125 @@
+//! Speed of the engine, as ratios inside one run and as events per second of processor time (`cargo bench`).
+//!
+//! Events are what the engine took from its queue. Pause-loop exits that it folded into one event are shown apart, never
+//! counted as events.
+
+use microslice_sim::config::SimulationConfig;
+use microslice_sim::scenario::{Overrides, load};
+use microslice_sim::simulate;
+use microslice_sim::trace_event::NoTrace;
+
+const ROUNDS: usize = 5;
+const TARGET_EVENTS_PER_S: f64 = 20e6;
+const TARGET_SCALE_RATIO: f64 = 1.5;
+const TARGET_IDLE_VCPU_BYTES: u64 = 1024;
+
+fn scenario(name: &str, policy: &str) -> SimulationConfig {
+    let overrides = Overrides { policy: Some(policy.into()), seed: Some(1), settings: Vec::new() };
+    load(name, &overrides).expect("a built-in scenario").config
+}
+
+/// Best of a few rounds: (events, folded exits, seconds).
+fn measure(config: &SimulationConfig) -> (u64, u64, f64) {
+    let mut best = f64::MAX;
+    let (mut events, mut folded) = (0, 0);
+    for _ in 0..ROUNDS {
+        let start = processor_seconds();
+        let report = simulate(config, &mut NoTrace).expect("the scenario runs");
+        best = best.min(processor_seconds() - start);
+        (events, folded) = (report.events, report.batched_exits);
+    }
+    (events, folded, best)
+}
+
+/// Time this thread has had on a processor: what other work on the machine doesn't disturb.
+fn processor_seconds() -> f64 {
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux with CONFIG_SCHED_INFO");
+    let ns = schedstat.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
+    ns.expect("the first number is nanoseconds") as f64 / 1e9
+}
+
+/// The same load per pCPU on a host `times` as large: as many VMs, on as many pCPUs.
+fn scaled(config: &SimulationConfig, pcpus: usize, vcpus: usize) -> SimulationConfig {
+    let mut large = config.clone();
+    let per_copy: usize = config.vms.iter().map(|vm| vm.vcpus).sum();
+    large.host.pcpus = pcpus;
+    large.vms = (0..vcpus.div_ceil(per_copy))
+        .flat_map(|copy| {
+            config.vms.iter().map(move |vm| {
+                let mut vm = vm.clone();
+                vm.name = format!("{}-{copy}", vm.name);
+                vm
+            })
+        })
+        .collect();
+    large.warmup_ns = 60_000_000;
+    large.duration_ns = 200_000_000;
+    large
+}
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    status.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+}
+
+fn main() {
+    if std::env::args().any(|argument| argument == "--test") {
+        return;
+    }
+    println!("seed 1, best of {ROUNDS} rounds, one core");
+    for (name, policy) in [
+        ("gmake-swaptions", "micro:1"),
+        ("gmake-swaptions", "credit"),
+        ("gmake-swaptions", "eevdf"),
+        ("dedup-swaptions", "micro:2"),
+    ] {
+        let (events, folded, seconds) = measure(&scenario(name, policy));
+        println!(
+            "{name:18} {policy:8} {:6.1} M events/s ({events} events, {folded} folded exits, {:.0} ns per event)",
+            events as f64 / seconds / 1e6,
+            seconds * 1e9 / events as f64
+        );
+    }
+    println!("target: {:.0} M events/s on gmake-swaptions", TARGET_EVENTS_PER_S / 1e6);
+
+    let base = scenario("gmake-swaptions", "micro:1");
+    let cost = |pcpus, vcpus| {
+        let (events, _, seconds) = measure(&scaled(&base, pcpus, vcpus));
+        seconds * 1e9 / events as f64
+    };
+    let (small, large) = (cost(12, 24), cost(1024, 4096));
+    println!(
+        "scale: {small:.1} ns per event at 12/24, {large:.1} at 1024/4096: ratio {:.2} (target {TARGET_SCALE_RATIO})",
+        large / small
+    );
+
+    let mut idle = scenario("spec-cpu-swaptions", "micro:1");
+    idle.vms.truncate(1);
+    idle.vms[0].workloads[0].threads = 1;
+    idle.warmup_ns = 0;
+    idle.duration_ns = 1_000_000;
+    let resident = |vcpus: usize| {
+        let mut config = idle.clone();
+        config.vms[0].vcpus = vcpus;
+        let mut sink = AtEnd(0);
+        simulate(&config, &mut sink).expect("idle vCPUs run");
+        sink.0
+    };
+    let (few, many) = (resident(1_000), resident(500_000));
+    let per_vcpu = many.saturating_sub(few) / 499_000;
+    println!("memory: {per_vcpu} bytes per idle vCPU (target below {TARGET_IDLE_VCPU_BYTES})");
+}
+
+/// Looks at the process's memory while the simulation still exists.
+struct AtEnd(u64);
+
+impl microslice_sim::trace_event::TraceSink for AtEnd {
+    fn wants_events(&self) -> bool {
+        false
+    }
+    fn event(&mut self, _time_ns: u64, _event: &microslice_sim::trace_event::TraceEvent) {}
+    fn progress(&mut self, _time_ns: u64, _end_ns: u64) -> bool {
+        self.0 = resident_bytes();
+        true
+    }
+}

@@ -1,0 +1,272 @@
+//! What a run promises, whatever is simulated. Every run here has the checkers on.
+
+use microslice_sim::config::*;
+use microslice_sim::report::RunReport;
+use microslice_sim::scenario::{Overrides, load};
+use microslice_sim::trace_event::{NoTrace, TraceEvent, TraceSink};
+use microslice_sim::{SimError, simulate};
+use proptest::prelude::*;
+
+const POLICIES: [&str; 6] = ["credit", "credit-1ms", "credit-0.1ms", "eevdf", "micro:2", "micro"];
+const SCENARIOS: [&str; 10] = [
+    "gmake-swaptions",
+    "exim-swaptions",
+    "memclone-swaptions",
+    "dedup-swaptions",
+    "vips-swaptions",
+    "psearchy-swaptions",
+    "blackscholes-swaptions",
+    "spec-cpu-swaptions",
+    "iperf-tcp-mixed",
+    "iperf-udp-mixed",
+];
+
+fn scenario(name: &str, policy: &str, duration_ns: u64) -> SimulationConfig {
+    let overrides = Overrides { policy: Some(policy.into()), seed: Some(7), settings: Vec::new() };
+    let mut config = load(name, &overrides).expect("a built-in scenario").config;
+    config.warmup_ns = 50 * MS;
+    config.duration_ns = duration_ns;
+    config.check = true;
+    config
+}
+
+fn run(config: &SimulationConfig) -> RunReport {
+    simulate(config, &mut NoTrace).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[derive(Default)]
+struct Recorder(Vec<(u64, TraceEvent)>);
+
+impl TraceSink for Recorder {
+    fn event(&mut self, time_ns: u64, event: &TraceEvent) {
+        self.0.push((time_ns, *event));
+    }
+}
+
+#[test]
+fn every_scenario_keeps_every_invariant_under_every_scheduler() {
+    for name in SCENARIOS {
+        for policy in POLICIES {
+            let report = run(&scenario(name, policy, 150 * MS));
+            let work: u64 = report.vms.iter().flat_map(|vm| &vm.workloads).map(|w| w.units_done).sum();
+            assert!(work > 0, "{name} under {policy} did nothing");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_and_another_seed_another_one() {
+    let trace = |seed| {
+        let mut config = scenario("dedup-swaptions", "micro:2", 100 * MS);
+        config.seed = seed;
+        let mut recorder = Recorder::default();
+        simulate(&config, &mut recorder).unwrap();
+        recorder.0
+    };
+    let first = trace(1);
+    assert!(first.len() > 1000, "only {} events", first.len());
+    assert!(first == trace(1));
+    assert!(first != trace(2));
+}
+
+/// With an empty micro pool the project's scheduler is its normal pool, the credit scheduler; but it looks at every
+/// pause-loop exit, where the credit scheduler alone lets the engine fold equal ones. So this proves the folding exact.
+#[test]
+fn folding_equal_pause_loop_exits_changes_nothing() {
+    for name in ["gmake-swaptions", "dedup-swaptions", "memclone-swaptions"] {
+        let folded = run(&scenario(name, "credit", 400 * MS));
+        let one_by_one = run(&scenario(name, "micro:0", 400 * MS));
+        assert!(one_by_one.events > 2 * folded.events, "{name}: nothing was folded");
+        for (folded, single) in folded.vms.iter().zip(&one_by_one.vms) {
+            assert_eq!(folded.yields, single.yields, "{name}");
+            assert_eq!(folded.workloads, single.workloads, "{name}");
+            assert_eq!(folded.run_ns, single.run_ns, "{name}");
+            assert_eq!(folded.lock_waits, single.lock_waits, "{name}");
+            assert_eq!(folded.tlb_sync, single.tlb_sync, "{name}");
+        }
+    }
+}
+
+#[test]
+fn watching_a_run_changes_nothing() {
+    let mut config = scenario("exim-swaptions", "micro:1", 100 * MS);
+    let watched = simulate(&config, &mut Recorder::default()).unwrap();
+    config.check = false;
+    assert_eq!(watched, simulate(&config, &mut NoTrace).unwrap());
+}
+
+#[test]
+fn two_equal_vms_share_the_host_equally_and_weights_shift_it() {
+    let mut config = scenario("spec-cpu-swaptions", "credit", 3 * S);
+    let share = |report: &RunReport| report.vms[0].run_ns as f64 / report.vms[1].run_ns as f64;
+    let equal = share(&run(&config));
+    assert!((0.95..1.05).contains(&equal), "1:1 became {equal}");
+    config.vms[0].weight = 512;
+    let double = share(&run(&config));
+    assert!((1.9..2.1).contains(&double), "2:1 became {double}");
+}
+
+#[test]
+fn accelerated_vcpus_return() {
+    let report = run(&scenario("dedup-swaptions", "micro:2", 300 * MS));
+    let (accelerated, returned) = (report.pool.acceleration_count(), report.pool.returns);
+    assert!(accelerated > 100, "only {accelerated} accelerations");
+    // In flight at either end of the measured time: at most one running and one queued per micro pCPU.
+    assert!(accelerated.abs_diff(returned) <= 4, "{accelerated} accelerations, {returned} returns");
+}
+
+#[test]
+fn a_micro_slice_shortens_the_wait_for_an_interrupt_on_a_busy_vcpu() {
+    let jitter_ms = |policy| {
+        let mut config = scenario("iperf-udp-mixed", policy, 2 * S);
+        config.warmup_ns = 500 * MS;
+        let report = run(&config);
+        report.vms[0].network.as_ref().unwrap().jitter_ms
+    };
+    let (baseline, micro) = (jitter_ms("credit"), jitter_ms("micro:1"));
+    assert!(baseline > 5.0 && micro < 0.1, "jitter {baseline} ms became {micro} ms");
+}
+
+fn compute(mean_ns: u64) -> Phase {
+    Phase::Compute { duration: Duration::Exponential { mean_ns } }
+}
+
+fn one_vm(program: Vec<Phase>, threads: usize) -> SimulationConfig {
+    let mut config = scenario("dedup-swaptions", "credit", 100 * MS);
+    config.vms.truncate(1);
+    config.vms[0].workloads.truncate(1);
+    config.vms[0].workloads[0].threads = threads;
+    config.vms[0].workloads[0].program = program;
+    config
+}
+
+#[test]
+fn a_deadlock_is_reported_with_who_waits_for_what() {
+    let config = one_vm(
+        vec![compute(10 * US), Phase::Barrier { name: "all".into(), count: 5 }, compute(US)],
+        4,
+    );
+    let error = simulate(&config, &mut NoTrace).unwrap_err();
+    assert!(matches!(error, SimError::Deadlock { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("target/dedup#3 waits at barrier all (4 of 5 arrived)"), "{text}");
+}
+
+#[test]
+fn a_receiver_without_a_sender_is_a_deadlock_too() {
+    let config = one_vm(vec![compute(US), Phase::Receive { queue: "jobs".into() }], 2);
+    let text = simulate(&config, &mut NoTrace).unwrap_err().to_string();
+    assert!(text.contains("waits for an item in queue jobs"), "{text}");
+}
+
+#[test]
+fn nonsense_is_refused_with_its_place() {
+    let refused = |change: fn(&mut SimulationConfig)| {
+        let mut config = one_vm(vec![compute(US)], 1);
+        change(&mut config);
+        match simulate(&config, &mut NoTrace) {
+            Err(error @ SimError::Config { .. }) => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(refused(|c| c.host.pcpus = 0), "host: pcpus is 0; it must be 1 to 65536");
+    assert!(refused(|c| c.vms[0].vcpus = 0).starts_with("vm target: it has no vCPUs"));
+    assert!(refused(|c| c.vms[0].affinity = vec![99]).contains("affinity names pCPU 99; there are 12"));
+    assert!(
+        refused(|c| c.vms[0].workloads[0].program = vec![Phase::Progress { units: 1 }])
+            .contains("never takes time")
+    );
+    assert!(refused(|c| c.vms.clear()).contains("no VMs"));
+}
+
+fn lock_kind() -> impl Strategy<Value = LockKind> {
+    prop_oneof![
+        Just(LockKind::TestAndSet),
+        Just(LockKind::Ticket),
+        Just(LockKind::PvTicket),
+        Just(LockKind::Queued),
+        Just(LockKind::PvQueued),
+        Just(LockKind::Sleeping),
+    ]
+}
+
+fn phase() -> impl Strategy<Value = Phase> {
+    let time = 200u64..300_000;
+    prop_oneof![
+        time.clone().prop_map(compute),
+        time.clone().prop_map(|mean_ns| Phase::Lock {
+            lock: "a".into(),
+            hold: Duration::Exponential { mean_ns: mean_ns / 20 + 1 }
+        }),
+        time.clone().prop_map(|mean_ns| Phase::Lock {
+            lock: "b".into(),
+            hold: Duration::Exponential { mean_ns: mean_ns / 20 + 1 }
+        }),
+        Just(Phase::Shootdown { prepare: Duration::Constant { ns: 500 }, under: None }),
+        time.prop_map(|ns| Phase::Sleep { duration: Duration::Constant { ns } }),
+        Just(Phase::Spawn),
+        Just(Phase::YieldThread),
+        Just(Phase::Barrier { name: "b".into(), count: 0 }),
+        (1u64..4, 1_000u64..50_000)
+            .prop_map(|(count, mean_ns)| Phase::Repeat { count, body: vec![compute(mean_ns)] }),
+    ]
+}
+
+prop_compose! {
+    fn fuzzed()(
+        seed: u64,
+        pcpus in 1usize..6,
+        vcpus in 1usize..6,
+        threads in 1usize..9,
+        kinds in (lock_kind(), lock_kind(), prop::bool::ANY),
+        program in prop::collection::vec(phase(), 1..8),
+        policy in 0usize..6,
+        vm_count in 1usize..4,
+        weight in 1u32..2000,
+        ple: bool,
+    ) -> SimulationConfig {
+        let policies = ["credit", "credit-1ms", "credit-0.1ms", "eevdf", "micro:1", "micro"];
+        let policy = if pcpus < 4 { policies[policy % 4] } else { policies[policy] };
+        let mut config = scenario("dedup-swaptions", policy, 30 * MS);
+        config.seed = seed;
+        config.warmup_ns = 10 * MS;
+        config.host.pcpus = pcpus;
+        config.host.ple.enabled = ple;
+        config.vms.truncate(1);
+        let vm = &mut config.vms[0];
+        vm.vcpus = vcpus;
+        vm.kernel.locks = [("a", kinds.0), ("b", kinds.1)].map(|(name, kind)| LockConfig {
+            name: name.into(),
+            kind: Some(kind),
+            irqs_off: kinds.2 && kind != LockKind::Sleeping,
+            instances: 1,
+            symbol: "get_page_from_freelist".into(),
+        }).to_vec();
+        let workload = &mut vm.workloads[0];
+        workload.threads = threads;
+        workload.program = program;
+        workload.program.push(compute(5_000));
+        workload.program.push(Phase::Progress { units: 1 });
+        config.vms = (0..vm_count).map(|at| VmConfig {
+            name: format!("vm{at}"),
+            weight: if at == 0 { weight } else { 256 },
+            ..config.vms[0].clone()
+        }).collect();
+        config
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_fuzzed_scenario_breaks_an_invariant(config in fuzzed()) {
+        match simulate(&config, &mut NoTrace) {
+            Ok(report) => {
+                let busy = report.pcpus.guest_ns + report.pcpus.overhead_ns + report.pcpus.idle_ns;
+                prop_assert_eq!(busy, report.measured_ns * config.host.pcpus as u64);
+            }
+            Err(error) => prop_assert!(false, "{}", error),
+        }
+    }
+}
