@@ -25,6 +25,11 @@ const IDENTITY_BYTES_MAX: usize = 4096;
 pub const TABLE_BYTES_MAX: usize =
     HEADER_BYTES + SYMBOLS_MAX * 13 + HALT_SITES_MAX * 8 + NAME_ARENA_BYTES_MAX + 4096;
 
+/// What stands in the checksum field of a table with `behind` behind it.
+pub fn checksum(behind: &[u8]) -> u32 {
+    crc32fast::hash(behind)
+}
+
 /// The bytes of `symbols` and `halt_sites` (linked addresses of `hlt` instructions, rising).
 pub fn encode(symbols: &SymbolTable, halt_sites: &[u64]) -> Vec<u8> {
     let parts = symbols.parts();
@@ -44,7 +49,7 @@ pub fn encode(symbols: &SymbolTable, halt_sites: &[u64]) -> Vec<u8> {
     for text in texts.into_iter().chain([parts.names]) {
         bytes.extend_from_slice(text.as_bytes());
     }
-    let checksum = crc32fast::hash(&bytes[MAGIC.len() + 4..]);
+    let checksum = checksum(&bytes[MAGIC.len() + 4..]);
     bytes[MAGIC.len()..MAGIC.len() + 4].copy_from_slice(&checksum.to_le_bytes());
     bytes
 }
@@ -61,8 +66,8 @@ pub fn decode(bytes: &[u8]) -> Result<(SymbolTable, Vec<u64>), Error> {
             "isn't a stored symbol table (or one of another version): import the kernel again",
         ));
     }
-    let checksum = input.u32()?;
-    if crc32fast::hash(&bytes[input.position..]) != checksum {
+    let stored_checksum = input.u32()?;
+    if checksum(&bytes[input.position..]) != stored_checksum {
         return Err(Error::malformed(
             MAGIC.len() as u64,
             "the checksum doesn't match: import the kernel again",

@@ -3,6 +3,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod guest;
+pub mod images;
+
 use std::collections::BTreeMap;
 
 /// Kernels whose tables differ.
