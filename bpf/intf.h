@@ -79,6 +79,9 @@ struct vm {
 	u64 pass_until_ns;     /* a pass over this VM is under way until then at the latest */
 	u64 halt_sampled_at_ns;
 	u32 vcpu_high; /* vcpus[] is empty from here on */
+	/* Of the pass under way. */
+	u32 requested_count;
+	u32 helped_count;
 	u32 reserved;
 	u32 vcpus[VCPUS_PER_VM_MAX]; /* vCPU slot + 1, or 0 */
 };
@@ -116,7 +119,7 @@ struct vcpu {
 	u32 request_pcpu;
 	u32 retry_count;
 	u32 retry;
-	u32 reserved;
+	u32 request_failure; /* enum request_failure: why the last micro pCPU that was asked said no */
 };
 
 /* A guest's instruction pointer at a HLT exit: a witness of its slide. */

@@ -91,7 +91,7 @@ struct pcpu {
 	u32 request;	       /* vCPU slot + 1 that waits for this micro pCPU; 0: none. The paper's queue of one */
 	u32 occupant;	       /* enum occupant */
 	u32 micro_served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */
-	u32 rescue;	       /* just became micro-sliced: look for tasks that have nowhere else to run */
+	u32 rescue_count;      /* just became micro-sliced: queued tasks to look at that may have nowhere else to run */
 };
 
 struct {

@@ -38,51 +38,59 @@
 
 /* ---- A pass over the siblings of a vCPU that waits ---- */
 
-static __always_inline bool visit_sibling(struct vm *vm, u32 at, u32 self, struct yield_decision *decision,
-					  u32 *requested_count, u32 *helped_count)
+/*
+ * Looks at one sibling; false ends the pass. What the pass has counted is kept in the VM, not on the stack: a counter
+ * that grows in a register makes each turn of a loop a new state to the verifier, which then never ends. The pass
+ * has the VM to itself.
+ */
+__noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause)
 {
-	u32 entry = vm->vcpus[at & (VCPUS_PER_VM_MAX - 1)], slot = entry - 1, verdict;
-	struct vcpu *sibling;
-	struct vm_stats *stats;
 	struct sibling_observation seen = {};
+	struct vm *vm = vm_at(vm_slot);
+	struct vm_stats *stats = vm_stats_at(vm_slot);
+	struct vcpu *sibling;
+	u32 entry, slot, verdict;
 
-	if (!entry || slot == self)
-		return true;
+	if (!vm || !stats)
+		return 0;
+	entry = vm->vcpus[at & (VCPUS_PER_VM_MAX - 1)];
+	slot = entry - 1;
 	sibling = vcpu_at(slot);
-	if (!sibling)
-		return true;
+	if (!entry || slot == self || !sibling)
+		return 1;
 	seen.state = sibling->state;
 	seen.preempted = sibling->preempted;
 	seen.yielded = sibling->yielded;
 	seen.guest_class = sibling->guest_class;
-	seen.requested_count = *requested_count;
-	verdict = decide_on_sibling(decision->scope, &seen);
-	RECORD(RECORD_SIBLING, slot, sibling, {.seen = seen, .scope = decision->scope, .decision = verdict});
-	stats = vm_stats_at(sibling->vm);
-	if (stats && verdict < SIBLING_DECISION_COUNT)
+	seen.requested_count = vm->requested_count;
+	verdict = decide_on_sibling(scope, &seen);
+	RECORD(RECORD_SIBLING, slot, sibling, {.seen = seen, .scope = scope, .decision = verdict});
+	if (verdict < SIBLING_DECISION_COUNT)
 		COUNT(stats->siblings[verdict]);
-	if (verdict == SIBLING_REQUEST && request_acceleration(slot, decision->cause, 0)) {
-		*requested_count += 1;
-		*helped_count += 1;
+	if (verdict == SIBLING_REQUEST && request_acceleration(slot, cause, 0)) {
+		vm->requested_count++;
+		vm->helped_count++;
 	} else if (verdict == SIBLING_ALREADY_REQUESTED) {
-		*helped_count += 1;
+		vm->helped_count++;
 	}
 	return verdict != SIBLING_PASS_DONE;
 }
 
 /* Returns how many siblings have help on its way. */
-static __always_inline u32 make_pass(struct vm *vm, u32 self, struct yield_decision *decision)
+static __always_inline u32 make_pass(struct vm *vm, u32 vm_slot, u32 self, const struct yield_decision *decision)
 {
-	u32 index, requested_count = 0, helped_count = 0;
+	u32 index;
 
+	vm->requested_count = 0;
+	vm->helped_count = 0;
 	bpf_for(index, 0, VCPUS_PER_VM_MAX)
 	{
 		if (index >= vm->vcpu_high)
 			break;
-		if (!visit_sibling(vm, index, self, decision, &requested_count, &helped_count))
+		if (!visit_sibling(vm_slot, index, self, decision->scope, decision->cause))
 			break;
 	}
-	return helped_count;
+	return vm->helped_count;
 }
 
 static __always_inline void count_urgent(u32 cause)
@@ -106,7 +114,7 @@ static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 caus
 }
 
 /* The vCPU whose thread this is gives up its pCPU, or is about to. */
-static __noinline int on_yield(u32 cause)
+__noinline int on_yield(u32 cause)
 {
 	struct task_ctx *tctx = task_ctx_of(bpf_get_current_task_btf());
 	struct vcpu *self = vcpu_of(tctx);
@@ -138,7 +146,7 @@ static __noinline int on_yield(u32 cause)
 		COUNT(stats->yields[cause][decision.reason]);
 	count_urgent(decision.cause);
 	if (decision.scope != PASS_NONE)
-		helped_count = make_pass(vm, slot, &decision);
+		helped_count = make_pass(vm, self->vm, slot, &decision);
 	if (!seen.pass_active)
 		__sync_val_compare_and_swap(&vm->pass_until_ns, now + PASS_MAX_NS, 0);
 	decide_spinner(self, slot, cause, helped_count);

@@ -39,45 +39,54 @@ static __always_inline u32 try_place(struct vcpu *vcpu, u32 slot, s32 cpu, struc
 	return PLACEMENT_QUEUE;
 }
 
+/* One round over the micro pCPUs. The reason of a failure is kept in the vCPU, not in a register: see visit_sibling(). */
+static __always_inline bool place_round(struct vcpu *vcpu, u32 slot, struct task_struct *p, bool idle_only)
+{
+	u32 rank;
+
+	bpf_for(rank, 0, POOL_LIMIT_MAX)
+	{
+		struct pcpu *pcpu;
+		u32 decision;
+		s32 cpu;
+
+		if (rank >= micro_pcpu_count)
+			break;
+		cpu = config.micro_order[rank & POOL_LIMIT_MAX];
+		pcpu = pcpu_of(cpu);
+		if (!pcpu || (idle_only && pcpu->occupant != OCCUPANT_NONE))
+			continue;
+		decision = try_place(vcpu, slot, cpu, pcpu, bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
+		if (decision == PLACEMENT_QUEUE)
+			return true;
+		vcpu->request_failure = decision == PLACEMENT_AFFINITY ? FAILURE_AFFINITY : FAILURE_NO_ROOM;
+	}
+	return false;
+}
+
 /* First the micro pCPUs that run nothing, then those whose queue is empty. */
 static __always_inline bool place_request(struct vcpu *vcpu, u32 slot)
 {
 	struct task_struct *p = bpf_task_from_pid(vcpu->pid);
-	u32 round, rank, failure = FAILURE_NO_ROOM;
-	bool placed = false;
+	bool placed;
 
-	if (!p)
-		return fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED), false;
-	bpf_for(round, 0, 2)
-	{
-		bpf_for(rank, 0, POOL_LIMIT_MAX)
-		{
-			struct pcpu *pcpu;
-			s32 cpu;
-			u32 decision;
-
-			if (placed || rank >= micro_pcpu_count)
-				break;
-			cpu = config.micro_order[rank & POOL_LIMIT_MAX];
-			pcpu = pcpu_of(cpu);
-			if (!pcpu || (round == 0 && pcpu->occupant != OCCUPANT_NONE))
-				continue;
-			decision = try_place(vcpu, slot, cpu, pcpu, bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
-			placed = decision == PLACEMENT_QUEUE;
-			if (decision == PLACEMENT_AFFINITY)
-				failure = FAILURE_AFFINITY;
-			if (decision == PLACEMENT_FULL)
-				failure = FAILURE_NO_ROOM;
-		}
+	if (!p) {
+		fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
+		return false;
 	}
+	vcpu->request_failure = FAILURE_NO_ROOM;
+	placed = place_round(vcpu, slot, p, true) || place_round(vcpu, slot, p, false);
 	bpf_task_release(p);
 	if (!placed)
-		fail_request(vcpu, VCPU_RUNNABLE, failure);
+		fail_request(vcpu, VCPU_RUNNABLE, vcpu->request_failure);
 	return placed;
 }
 
-/* Asks the micro pool for this vCPU. True if help is on its way. */
-static __noinline int request_acceleration(u32 slot, u32 cause, u32 vector)
+/*
+ * Asks the micro pool for this vCPU. True if help is on its way.
+ * Not static: the verifier then checks it once by itself, not at each of its calls.
+ */
+__noinline int request_acceleration(u32 slot, u32 cause, u32 vector)
 {
 	struct vcpu *vcpu = vcpu_at(slot);
 	struct vm_stats *stats;
@@ -138,8 +147,10 @@ static __always_inline bool pull_vcpu(s32 cpu, u32 slot)
 	if (!vcpu || vcpu->state != VCPU_PENDING)
 		return false; /* the normal pool was faster, and counted it */
 	p = bpf_task_from_pid(vcpu->pid);
-	if (!p)
-		return fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED), false;
+	if (!p) {
+		fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
+		return false;
+	}
 	if (may_run_on(p, cpu))
 		moved = pull_from(DSQ_VCPUS, p) || pull_from(DSQ_BOOSTED, p);
 	else
@@ -235,16 +246,19 @@ static __always_inline s32 confined_pcpu(struct task_struct *p)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) ? cpu : (s32)bpf_cpumask_first(p->cpus_ptr);
 }
 
-/* Tasks that were queued when their last normal pCPU became this micro pCPU would wait for ever. */
-static __noinline int rescue_from(u64 dsq, s32 cpu)
+/*
+ * Tasks that were queued when their last normal pCPU became this micro pCPU would wait for ever. How many more may be
+ * looked at is kept in the map, for the verifier's sake: see visit_sibling().
+ */
+static __noinline int rescue_from(u64 dsq, s32 cpu, struct pcpu *pcpu)
 {
 	struct task_struct *p;
-	u32 looked = 0;
 
 	for_each_queued(p, dsq)
 	{
-		if (++looked > RESCUE_MAX)
+		if (!pcpu->rescue_count)
 			break;
+		pcpu->rescue_count--;
 		if (is_confined(p) && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
 		    dsq_move(&it, p, DSQ_CONFINED + cpu))
 			COUNT(host_stats.rescued);
@@ -256,10 +270,10 @@ static __noinline int rescue_from(u64 dsq, s32 cpu)
 
 static __always_inline void dispatch_micro(s32 cpu, struct pcpu *pcpu)
 {
-	if (pcpu->rescue) {
-		pcpu->rescue = 0;
-		rescue_from(DSQ_OTHERS, cpu);
-		rescue_from(DSQ_VCPUS, cpu);
+	if (pcpu->rescue_count) {
+		rescue_from(DSQ_OTHERS, cpu, pcpu);
+		rescue_from(DSQ_VCPUS, cpu, pcpu);
+		pcpu->rescue_count = 0;
 	}
 	/* Turn about, so that neither starves the other. */
 	if (pcpu->micro_served_last && dsq_move_to_local(DSQ_CONFINED + cpu)) {
@@ -295,7 +309,7 @@ static __always_inline void set_normal(s32 cpu, bool normal)
 /* It joined the micro pool: whatever runs there goes back to the normal queues. */
 static __always_inline void after_joining(s32 cpu, struct pcpu *pcpu)
 {
-	pcpu->rescue = 1;
+	pcpu->rescue_count = RESCUE_MAX;
 	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 }
 

@@ -74,8 +74,12 @@ struct task_struct {
 	int tgid;
 };
 
+enum scx_exit_kind {
+	SCX_EXIT_NONE = 0,
+};
+
 struct scx_exit_info {
-	int kind;
+	enum scx_exit_kind kind;
 	s64 exit_code;
 	const char *reason;
 	char *msg;

@@ -6,7 +6,7 @@ use crate::guest_kernels::GuestKernels;
 use crate::preflight::{self, Host};
 use crate::recorder::Recorder;
 use crate::report::{Report, VmReport, difference, sum};
-use crate::scheduler::{Event, HostStats, KernelVm, Scheduler, VMS_MAX, VmStats};
+use crate::scheduler::{Event, KernelVm, Scheduler, VMS_MAX, VmStats};
 use crate::vms::{GuestKnowledge, Vm, VmmProcess, path_seen_by};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideState};
@@ -100,7 +100,6 @@ struct Readings {
     at: Instant,
     vms: BTreeMap<(u32, u32), VmStats>,
     gone: VmStats,
-    host: HostStats,
     history_length: usize,
 }
 
@@ -117,7 +116,6 @@ impl<'s> Daemon<'s> {
             at: now,
             vms: BTreeMap::new(),
             gone: VmStats::default(),
-            host: HostStats::default(),
             history_length: 0,
         };
         Self {
@@ -398,7 +396,6 @@ impl<'s> Daemon<'s> {
             at: Instant::now(),
             vms: keys.into_iter().zip(now.vms.iter().map(|vm| vm.stats)).collect(),
             gone: now.gone,
-            host: now.host,
             history_length: self.pool_size_history.len(),
         };
         interval

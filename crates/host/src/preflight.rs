@@ -2,7 +2,8 @@
 
 use crate::HostError;
 use crate::topology::Topology;
-use btf_rs::{Btf, Type};
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::{Func, FuncProto};
 use std::path::Path;
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
@@ -67,10 +68,12 @@ fn check_sched_ext() -> Result<(), HostError> {
 }
 
 fn check_btf() -> Result<(), HostError> {
-    let bytes = std::fs::read(KERNEL_BTF).map_err(|_| {
-        HostError::refused("this kernel has no BTF (no /sys/kernel/btf/vmlinux): it needs CONFIG_DEBUG_INFO_BTF=y")
-    })?;
-    let btf = Btf::from_bytes(&bytes).map_err(|cause| HostError::refused(format!("{KERNEL_BTF}: {cause}")))?;
+    if !Path::new(KERNEL_BTF).exists() {
+        return Err(HostError::refused(
+            "this kernel has no BTF (no /sys/kernel/btf/vmlinux): it needs CONFIG_DEBUG_INFO_BTF=y",
+        ));
+    }
+    let btf = Btf::from_vmlinux().map_err(|cause| HostError::refused(format!("{KERNEL_BTF}: {cause}")))?;
     if kfuncs_are_broken(&btf) {
         return Err(HostError::refused(
             "this kernel's BTF is broken for sched_ext: it describes scx_bpf_kick_cpu with its implicit argument and \
@@ -82,22 +85,16 @@ fn check_btf() -> Result<(), HostError> {
 }
 
 /// From 7.1 on the verifier supplies a hidden last argument. BTF must show the call without it, and a twin with it.
-fn kfuncs_are_broken(btf: &Btf) -> bool {
+fn kfuncs_are_broken(btf: &Btf<'_>) -> bool {
     match argument_count(btf, "scx_bpf_kick_cpu") {
         Some(arguments) => arguments > 2 && argument_count(btf, "scx_bpf_kick_cpu_impl").is_none(),
         None => false,
     }
 }
 
-fn argument_count(btf: &Btf, function: &str) -> Option<usize> {
-    let candidates = btf.resolve_types_by_name(function).ok()?;
-    candidates.iter().find_map(|candidate| match candidate {
-        Type::Func(function) => match btf.resolve_chained_type(function).ok()? {
-            Type::FuncProto(prototype) => Some(prototype.parameters.len()),
-            _ => None,
-        },
-        _ => None,
-    })
+fn argument_count(btf: &Btf<'_>, function: &str) -> Option<usize> {
+    let prototype: FuncProto<'_> = btf.type_by_name::<Func<'_>>(function)?.next_type()?.try_into().ok()?;
+    Some(prototype.len())
 }
 
 fn check_kvm() -> Result<Vendor, HostError> {
