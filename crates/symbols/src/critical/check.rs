@@ -119,7 +119,7 @@ impl Catalogue {
             release,
             build_id: table.identity().build_id.clone(),
             symbols: table.len(),
-            companions: self.companions.iter().map(|entry| kernel.check(entry).0).collect(),
+            companions: self.companions.iter().map(|entry| kernel.check_companion(entry)).collect(),
             rows: rows.into_iter().map(|(row, _)| row).collect(),
             coverage,
             map,
@@ -234,16 +234,23 @@ impl KernelUnderCheck<'_> {
         (checked, explained)
     }
 
+    /// A companion has no function of the paper that others could stand for.
+    fn check_companion(&self, entry: &Entry) -> EntryCheck {
+        let (checked, explained) = self.check(entry);
+        let reason = checked.reason.filter(|_| explained != Explained::Matched);
+        EntryCheck { reason, ..checked }
+    }
+
     /// Which functions matched in place of the paper's own, and why they do.
     fn what_stands_for(&self, entry: &Entry) -> Option<String> {
-        let own = |how| matches!(how, How::Same);
         let is_found = |name: &String| !self.found.of(name).is_empty();
-        let found = || entry.successors.iter().filter(|successor| successor.symbols.iter().any(is_found));
-        let has_own = entry.successors.iter().any(|successor| own(successor.how));
-        if has_own && found().any(|successor| own(successor.how)) {
+        let found: Vec<_> =
+            entry.successors.iter().filter(|successor| successor.symbols.iter().any(is_found)).collect();
+        if found.iter().any(|successor| successor.how == How::Same) {
             return None;
         }
-        let phrases: Vec<String> = found()
+        let phrases: Vec<String> = found
+            .into_iter()
             .map(|successor| {
                 let names: Vec<&str> =
                     successor.symbols.iter().filter(|name| is_found(name)).map(String::as_str).collect();
@@ -285,7 +292,7 @@ impl KernelUnderCheck<'_> {
             .map(String::as_str)
             .collect();
         let beyond = if reviewed.contains(version) {
-            "either the compiler inlined them or this build leaves them out".to_owned()
+            "the compiler inlined it, or this build leaves it out".to_owned()
         } else {
             format!("{version} is outside the versions that the catalogue was checked against, {reviewed}")
         };
@@ -299,7 +306,10 @@ impl KernelUnderCheck<'_> {
             let ranges: Vec<String> = ranges.into_iter().collect();
             return format!("no function does this in {version}; known are {}", ranges.join(", "));
         }
-        format!("none of {} is in the table: {beyond}", expected.join(", "))
+        match *expected.as_slice() {
+            [one] => format!("{one} isn't in the table: {beyond}"),
+            _ => format!("none of {} is in the table: {beyond}", expected.join(", ")),
+        }
     }
 
     fn left_out(&self, left_out: &LeftOut) -> Option<LeftOutCheck> {

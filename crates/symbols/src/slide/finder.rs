@@ -68,17 +68,26 @@ impl fmt::Display for Contradiction {
                 )
             }
             Self::HaltElsewhere { address, slide: Some(slide) } => {
-                write!(out, "the halt at {address:#x} fits only slide {slide:#x}: the guest has rebooted")
+                write!(
+                    out,
+                    "the halt at {address:#x} fits only slide {slide:#x}, earlier witnesses another: a reboot?"
+                )
             }
             Self::HaltElsewhere { address, slide: None } => {
-                write!(out, "the halt at {address:#x} fits only other slides: the guest has rebooted")
+                write!(
+                    out,
+                    "the halt at {address:#x} fits only other slides than earlier witnesses: a reboot?"
+                )
             }
             Self::NoSyscallEntryThere { address } => write!(
                 out,
                 "MSR_LSTAR {address:#x} isn't entry_SYSCALL_64 of this kernel under any slide: the guest runs another one"
             ),
             Self::LstarElsewhere { address, slide } => {
-                write!(out, "MSR_LSTAR {address:#x} fits only slide {slide:#x}: the guest has rebooted")
+                write!(
+                    out,
+                    "MSR_LSTAR {address:#x} fits only slide {slide:#x}, earlier witnesses another: a reboot?"
+                )
             }
             Self::ImpossibleOffset { offset } => {
                 write!(out, "VMCOREINFO says {offset:#x}, which KASLR can't choose for this kernel")

@@ -1,6 +1,6 @@
 //! Every `hlt` instruction of a kernel, by disassembly.
 
-use crate::{Code, SymbolTable};
+use crate::{Code, Kernel, SymbolTable};
 use iced_x86::{Code as Opcode, Decoder, DecoderOptions, Instruction};
 
 /// Most `hlt` instructions that are kept. Real kernels have 6 to 11; more are data that was taken for code.
@@ -31,6 +31,14 @@ pub fn halt_sites(symbols: &SymbolTable, code: &Code) -> Vec<u64> {
         }
     }
     sites
+}
+
+/// The sites that the kernel's source has noted, or else those that its code shows.
+pub fn halt_sites_of(kernel: &Kernel) -> Vec<u64> {
+    match &kernel.code {
+        Some(code) if kernel.halt_sites.is_empty() => halt_sites(&kernel.symbols, code),
+        _ => kernel.halt_sites.clone(),
+    }
 }
 
 fn halts_in(bytes: &[u8], address: u64, sites: &mut Vec<u64>) {

@@ -13,5 +13,5 @@ mod halt_sites;
 mod landmarks;
 
 pub use finder::{Contradiction, Observation, SlideFinder, SlideState, Witnesses};
-pub use halt_sites::{HALT_SITES_MAX, halt_sites};
+pub use halt_sites::{HALT_SITES_MAX, halt_sites, halt_sites_of};
 pub use landmarks::{KERNEL_IMAGE_BYTES, KERNEL_IMAGE_START, Landmarks, SLIDE_ALIGN};
