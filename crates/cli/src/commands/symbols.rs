@@ -1,10 +1,14 @@
 //! `microslice symbols`: guest kernels without configuration. One file per subcommand in `symbols/`.
 
+mod addresses;
+mod check;
+mod classify;
 mod identify;
 mod import;
 mod kernel;
 mod list;
 mod output;
+mod slide;
 mod store;
 
 use crate::failure::Failure;
@@ -19,6 +23,9 @@ pub struct Symbols {
 #[derive(Subcommand)]
 enum Command {
     List(list::List),
+    Classify(classify::Classify),
+    Check(check::Check),
+    Slide(slide::Slide),
     Identify(identify::Identify),
     Import(import::Import),
     Store(store::ListStore),
@@ -27,6 +34,9 @@ enum Command {
 pub fn run(symbols: Symbols) -> Result<(), Failure> {
     match symbols.command {
         Command::List(args) => list::run(args),
+        Command::Classify(args) => classify::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Slide(args) => slide::run(args),
         Command::Identify(args) => identify::run(args),
         Command::Import(args) => import::run(args),
         Command::Store(args) => store::run(args),

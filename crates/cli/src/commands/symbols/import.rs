@@ -4,6 +4,7 @@ use super::kernel::{StoreArgs, open_running};
 use super::output::{self, Progress};
 use crate::failure::Failure;
 use clap::Args;
+use microslice_symbols::slide::halt_sites_of;
 use microslice_symbols::store::debuginfod::Debuginfod;
 use microslice_symbols::{Identity, Kernel, SymbolTable, source};
 use serde_json::json;
@@ -62,7 +63,7 @@ pub fn run(args: Import) -> Result<(), Failure> {
     let store = args.store.open();
     let mut imported = Vec::new();
     for kernel in &kernels {
-        let path = store.put(&kernel.symbols, &kernel.halt_sites).map_err(|error| {
+        let path = store.put(&kernel.symbols, &halt_sites_of(kernel)).map_err(|error| {
             Failure::bad_input(format!("{error} (--release says it for sources that don't)"))
         })?;
         imported.push((kernel.symbols.identity().clone(), kernel.symbols.len(), path));
