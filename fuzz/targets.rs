@@ -1,14 +1,16 @@
 //! What each fuzz target does with its bytes, and what must hold. The stable test `fuzz_corpus` replays the corpus
 //! through the same functions.
 
+use microslice_symbols::critical::{Catalogue, RANGES_MAX};
 use microslice_symbols::image::compression::{Compression, unpack};
 use microslice_symbols::image::{boot_header, find_banner, notes as elf_notes};
 use microslice_symbols::kallsyms::addresses::{AddressMap, Segment};
 use microslice_symbols::kallsyms::{self, Budget};
 use microslice_symbols::memory::vmcoreinfo::VmcoreInfo;
 use microslice_symbols::memory::{Area, Memory, ScanLimits, find_kernel};
+use microslice_symbols::slide::{Landmarks, SLIDE_ALIGN, SlideFinder};
 use microslice_symbols::store::format;
-use microslice_symbols::{Identity, SymbolTable, source, text as symbol_text};
+use microslice_symbols::{Identity, SymbolTable, SymbolTableBuilder, source, text as symbol_text};
 use std::io;
 
 const TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -80,6 +82,66 @@ pub fn notes(bytes: &[u8]) {
     }
     let _ = VmcoreInfo::on_page(bytes);
     let _ = VmcoreInfo::parse(bytes);
+}
+
+/// A catalogue: one line of error, or something that can be matched against the names that it holds itself.
+pub fn catalogue(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let catalogue = match Catalogue::from_toml(text) {
+        Ok(catalogue) => catalogue,
+        Err(error) => {
+            assert_eq!(error.to_string().lines().count(), 1);
+            return;
+        }
+    };
+    let mut builder = SymbolTableBuilder::new();
+    let names =
+        catalogue.entries().flat_map(|entry| &entry.successors).flat_map(|successor| &successor.symbols);
+    for (index, name) in names.enumerate() {
+        builder.push(TEXT + index as u64 * 0x40, 't', name).expect("the catalogue holds names of functions");
+    }
+    let check = catalogue.check(&builder.finish(Identity::default()));
+    assert!(check.map.ranges().len() <= RANGES_MAX);
+    assert!(check.map.ranges().is_sorted_by(|a, b| a.end <= b.start));
+}
+
+/// Witnesses of nine bytes each: the kind, then the address. An accepted slide is one that KASLR can choose, and no witness
+/// can leave it standing that, alone, speaks against it.
+pub fn slide(bytes: &[u8]) {
+    const SAFE_HALT: u64 = TEXT + 0x1_0000;
+    const ENTRY: u64 = TEXT + 0x20_0080;
+    let sites = [SAFE_HALT + 0xe, TEXT + 0x5_0001, TEXT + 0x25_0001];
+    let mut builder = SymbolTableBuilder::new();
+    for (address, name) in [
+        (TEXT, "_stext"),
+        (SAFE_HALT, "native_halt"),
+        (SAFE_HALT + 0x20, "next"),
+        (ENTRY, "entry_SYSCALL_64"),
+    ] {
+        builder.push(address, 'T', name).expect("a name");
+    }
+    let symbols = builder.finish(Identity::default());
+    let (choice, witnesses) = bytes.split_first().unwrap_or((&0, &[]));
+    let known: &[u64] = if choice & 1 == 0 { &sites } else { &[] };
+    let mut finder = SlideFinder::new(Landmarks::new(&symbols, known));
+    for witness in witnesses.chunks_exact(9) {
+        let address = u64::from_le_bytes(witness[1..].try_into().expect("eight bytes"));
+        match witness[0] % 3 {
+            0 => finder.observe_halt(address),
+            1 => finder.observe_lstar(address),
+            _ => finder.observe_kernel_offset(address),
+        };
+        let Some(slide) = finder.accepted() else { continue };
+        assert!(slide.is_multiple_of(SLIDE_ALIGN) && slide < 1 << 30);
+        assert!(finder.witnesses().halt_count > 0 || finder.witnesses().lstar);
+        match witness[0] % 3 {
+            1 if address >> 31 == u64::MAX >> 31 && address < 0xffff_ffff_c000_0000 => {
+                assert_eq!(address - slide, ENTRY);
+            }
+            2 => assert_eq!(address, slide),
+            _ => {}
+        }
+    }
 }
 
 /// Sorted, named, every start found again.

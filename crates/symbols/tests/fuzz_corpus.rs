@@ -39,6 +39,8 @@ fn the_corpus_of_every_target_replays() {
     replay("text", targets::text);
     replay("stored_table", targets::stored_table);
     replay("notes", targets::notes);
+    replay("catalogue", targets::catalogue);
+    replay("slide", targets::slide);
 }
 
 fn write_seeds_if_asked() {
@@ -79,6 +81,15 @@ fn write_seeds_if_asked() {
         "vmcoreinfo",
         b"OSRELEASE=6.1.0\nBUILD-ID=ab12\nSYMBOL(_stext)=ffffffff9a600000\nKERNELOFFSET=19600000\n",
     );
+    seed("catalogue", "linux", include_bytes!("../../../critical/linux.toml"));
+    let halt = TEXT + 0x1_000e + 0x280_0000;
+    let lstar = TEXT + 0x20_0080 + 0x280_0000;
+    let witness = |kind: u8, address: u64| [&[kind][..], &address.to_le_bytes()].concat();
+    let agreeing =
+        [witness(0, 0xf_fff0), witness(0, halt), witness(1, lstar), witness(2, 0x280_0000)].concat();
+    seed("slide", "agreeing", &[&[0][..], &agreeing].concat());
+    let rebooted = [witness(0, halt), witness(0, halt), witness(0, halt + 0x20_0000)].concat();
+    seed("slide", "rebooted", &[&[1][..], &rebooted].concat());
     seed("notes", "build-id", b"\x04\0\0\0\x04\0\0\0\x03\0\0\0GNU\0\xab\xcd\xef\x01");
 }
 
