@@ -68,7 +68,7 @@ impl Emulator {
         for firmware in [
             "qemu/qboot.rom",
             "qemu/linuxboot_dma.bin",
-            "qemu/pvh.bin",
+            "qemu/kvmvapic.bin",
             "seabios/bios-256k.bin",
             "seabios/bios-microvm.bin",
         ] {

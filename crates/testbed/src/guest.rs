@@ -9,6 +9,8 @@ const BOOT_PATIENCE: Duration = Duration::from_secs(240);
 const BOOT_TRIES: u32 = 3;
 /// The first line of every workload.
 const READY: &str = "\"ready\"";
+/// A virtio device that is driven through I/O ports.
+const PORT_IO: &str = "disable-modern=on,disable-legacy=off,vectors=0";
 /// What QEMU says when KVM stops a guest for good; the guest's state follows.
 const STOPPED: &str = "KVM internal error";
 
@@ -105,7 +107,7 @@ impl GuestSpec {
         if let Some(net) = self.network {
             append += &format!(" NETWORK=10.77.{net}");
             network = format!(
-                " -netdev tap,id=net,ifname=mstap{net},script=no,downscript=no -device virtio-net-device,netdev=net,mac=52:54:00:77:00:{net:02x}"
+                " -netdev tap,id=net,ifname=mstap{net},script=no,downscript=no -device virtio-net-pci,netdev=net,romfile=,{PORT_IO},mac=52:54:00:77:00:{net:02x}"
             );
         }
         if let Some((cgroup, weight)) = &self.cgroup {
@@ -115,10 +117,12 @@ impl GuestSpec {
             );
         }
         Ok(format!(
-            "{before}exec {qemu} -M microvm,accel=kvm,rtc=on -cpu host{helpers} -smp {vcpus} -m {memory}M -nodefaults \
-             -no-user-config -no-reboot -display none -name guest={name},debug-threads=on -kernel {kernel} -initrd {initrd} \
-             -append '{append}' -serial file:/proc/self/fd/2 -monitor none -chardev stdio,id=report,signal=off \
-             -device virtio-serial-device -device virtserialport,chardev=report,name=report{network}",
+            // Devices on I/O ports, not memory-mapped: emulated SVM and KVM disagree about the latter (docs/testbed.md).
+            "{before}exec {qemu} -M pc,accel=kvm,usb=off,hpet=off,vmport=off -bios qboot.rom -cpu host{helpers} \
+             -smp {vcpus} -m {memory}M -nodefaults -no-user-config -no-reboot -display none \
+             -name guest={name},debug-threads=on -kernel {kernel} -initrd {initrd} -append '{append}' \
+             -serial file:/proc/self/fd/2 -monitor none -chardev stdio,id=report,signal=off \
+             -device virtio-serial-pci,{PORT_IO} -device virtserialport,chardev=report,name=report{network}",
             qemu = host.qemu,
             vcpus = self.vcpus,
             memory = self.memory_mib,

@@ -165,9 +165,10 @@ impl Testbed {
         qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         qemu.arg("-kernel").arg(&kernel.image).args(["-initrd", &root.path()]);
         // Both the invariant TSC and the tolerance are needed, or guests' timers may never fire (docs/testbed.md).
+        // A watchdog would distrust the clock whenever this machine is busy, and give guests a coarse one.
         qemu.args([
             "-append",
-            "console=ttyS0 loglevel=5 panic=-1 kvm.tsc_tolerance_ppm=500000 nokaslr mitigations=off",
+            "console=ttyS0 loglevel=5 panic=-1 kvm.tsc_tolerance_ppm=500000 tsc=reliable mitigations=off",
         ]);
         qemu.args([
             "-chardev",
@@ -214,7 +215,7 @@ impl Testbed {
             root.file(image.initrd.trim_start_matches('/'), &guest_root(guest)?);
         }
         if let Some(binary) = &self.binary {
-            root.file_from("usr/bin/microslice", binary)?;
+            root.file("usr/bin/microslice", &without_debug_info(binary)?);
             for library in emulator.libraries_of(binary)? {
                 let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 root.file_from(&format!("{LIBRARIES}/{name}"), &library)?;
@@ -225,6 +226,17 @@ impl Testbed {
         }
         MemoryFile::new(&root.finish())
     }
+}
+
+/// The program without its debug information, which is most of it and would have to be copied into the host's memory.
+fn without_debug_info(binary: &Path) -> Result<Vec<u8>> {
+    let scratch = tempfile::tempdir().map_err(|cause| Error::file(std::env::temp_dir(), cause))?;
+    let stripped = scratch.path().join("stripped");
+    let mut strip = std::process::Command::new("strip");
+    let strip = strip.arg("--strip-debug").arg("-o").arg(&stripped).arg(binary).output();
+    // Without binutils the program goes as it is.
+    let path = if strip.is_ok_and(|output| output.status.success()) { &stripped } else { binary };
+    std::fs::read(path).map_err(|cause| Error::file(path, cause))
 }
 
 /// A guest's root file system: the workload is its init, and loads the network's modules.

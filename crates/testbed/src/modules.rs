@@ -10,8 +10,8 @@ use std::process::Command;
 
 /// The emulated host: its control port, KVM and what guests' networks need.
 pub const HOST: [&str; 4] = ["virtio_pci", "virtio_console", "kvm-amd", "tun"];
-/// A guest: its port to the harness and its network card, on the bus that microvm has.
-pub const GUEST: [&str; 3] = ["virtio_mmio", "virtio_console", "virtio_net"];
+/// A guest: its port to the harness and its network card.
+pub const GUEST: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_net"];
 
 /// The modules of `kernel` for `wanted`, each after those it depends on: file name and content. One that is built in
 /// needs no file; one that this kernel doesn't have at all is left out.

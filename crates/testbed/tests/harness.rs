@@ -1,0 +1,76 @@
+//! The testbed itself: commands, files, guests and what they measure.
+
+mod common;
+
+use common::{PATIENCE, host};
+use microslice_testbed::measure::Measurement;
+use microslice_testbed::{GuestSpec, Pv};
+use std::time::{Duration, Instant};
+
+#[test]
+fn commands_give_their_output_and_exit_codes_back() {
+    let host = host();
+    let output = host.run("echo out; echo err >&2; exit 3", PATIENCE).expect("run");
+    assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (3, "out\n", "err\n"));
+    assert_eq!(host.run("kill -9 $$", PATIENCE).expect("run").code, 137);
+    assert!(host.must_run("uname -r", PATIENCE).expect("uname").starts_with("6.18."));
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_named_in_the_error() {
+    let host = host();
+    let error = host.run("sleep 60", Duration::from_millis(300)).expect_err("too long");
+    assert!(error.to_string().contains("sleep 60") && error.to_string().contains("still running"), "{error}");
+}
+
+#[test]
+fn files_survive_the_way_to_the_host_and_back() {
+    let host = host();
+    let content: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
+    host.write_file("/tmp/file", content.as_bytes()).expect("write");
+    assert_eq!(host.read_file("/tmp/file").expect("read"), content);
+}
+
+#[test]
+fn two_stock_guests_run_side_by_side_and_measure_every_latency() {
+    let host = host();
+    let _echo = host.start_echo().expect("echo");
+    let guests = host
+        .start_guests(vec![
+            GuestSpec::new("mix").workload("mix").network(1).pv(Pv::Off),
+            GuestSpec::new("hog").workload("hog"),
+        ])
+        .unwrap_or_else(|error| panic!("{error}"));
+    let from = Instant::now();
+    for guest in &guests {
+        guest.wait_for("\"window\":8,", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    }
+    let mix = Measurement::of(&guests[0], from, Instant::now());
+    let hog = Measurement::of(&guests[1], from, Instant::now());
+    for kind in ["shootdown", "lock", "wake", "pingpong"] {
+        assert!(mix.latency(kind).count() > 0, "no {kind} latency in {} windows", mix.windows);
+    }
+    assert!(mix.work["worker"] > 0 && hog.work["hog"] > 0);
+    assert_eq!(hog.latency("shootdown").count(), 0);
+}
+
+#[test]
+fn a_guests_kernel_is_randomised_and_says_where_it_landed() {
+    let host = host();
+    let guest = host.start_guest(GuestSpec::new("slide").vcpus(1).workload("kallsyms")).expect("guest");
+    guest.wait_for("kallsyms", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    let text = guest.kallsyms("_text").expect("_text");
+    assert!(text >= 0xffff_ffff_8100_0000 && text.is_multiple_of(2 << 20), "_text at {text:#x}");
+    assert!(guest.kallsyms("entry_SYSCALL_64").expect("entry") > text);
+    guest.stop().expect("stop");
+}
+
+#[test]
+fn invariant_time_reaches_the_guests() {
+    // Without it their deadline timers land in the far future (docs/testbed.md).
+    let host = host();
+    let _guest = host.start_guest(GuestSpec::new("clock").vcpus(2)).expect("guest");
+    let offsets = host.must_run("cat /sys/kernel/debug/kvm/*/vcpu*/tsc-offset", PATIENCE).expect("offsets");
+    assert_eq!(offsets.lines().count(), 2);
+    assert!(offsets.lines().all(|offset| offset.trim() != "0"), "{offsets}");
+}

@@ -1,0 +1,56 @@
+//! Our scheduler on every stock host kernel that can run it, and refused where it can't.
+
+mod common;
+
+use common::{PATIENCE, assert_alive, boot, start_scheduler, stop_scheduler};
+use microslice_testbed::cache::Cache;
+use microslice_testbed::kernels::{self, Rule};
+use microslice_testbed::{Error, GuestSpec, Testbed};
+
+/// Loads, schedules a guest of four vCPUs beside a hog, counts, unloads.
+fn smoke(series: &str) {
+    let rule = Rule::host(series).expect("a series");
+    let cache = Cache::locate().unwrap_or_else(|error| panic!("{error}"));
+    if let Err(error @ Error::Kernel { .. }) = kernels::obtain(&cache, &rule) {
+        // Debian keeps only some versions; what the archive doesn't have can't be tested, and is said aloud.
+        eprintln!("SKIPPED: host kernel {series}: {error}");
+        return;
+    }
+    let host = boot(Testbed::new(series).expect("a series"));
+    let scheduler = start_scheduler(&host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
+    let guests = host.start_guests(vec![
+        GuestSpec::new("a").workload("shootdown,heartbeat"),
+        GuestSpec::new("b").workload("hog,heartbeat"),
+    ]);
+    let guests =
+        guests.unwrap_or_else(|error| panic!("{error}; the scheduler said: {}", scheduler.last_words()));
+    guests.iter().for_each(|guest| assert_alive(guest, 20));
+    let total = stop_scheduler(&host, &scheduler);
+    assert!(total["preemptions"]["total"].as_u64() > Some(0), "{total}");
+    guests.iter().for_each(|guest| assert_alive(guest, 2));
+}
+
+#[test]
+fn it_runs_on_6_16() {
+    smoke("6.16");
+}
+
+#[test]
+fn it_runs_on_7_0() {
+    smoke("7.0");
+}
+
+#[test]
+fn it_runs_on_the_newest_good_7_2() {
+    smoke("7.2");
+}
+
+#[test]
+fn a_kernel_whose_btf_is_broken_for_sched_ext_is_refused_with_that_reason() {
+    let rule = Rule::broken_host("7.2").expect("a series");
+    let host = boot(Testbed::with_kernel(rule).expect("a rule"));
+    let output = host.run("microslice run --micro-cpus 1", PATIENCE).expect("run");
+    assert_eq!(output.code, 2, "{}", output.stderr);
+    assert!(output.stderr.contains("BTF") && output.stderr.contains("scx_bpf_kick_cpu"), "{}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "one line: {}", output.stderr);
+}
