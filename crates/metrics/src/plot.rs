@@ -60,8 +60,13 @@ impl BarChart {
     pub fn to_svg(&self) -> String {
         let bars_per_category = if self.stacked { 1 } else { self.series.len().max(1) };
         let bar_width = if bars_per_category > 4 { 12.0 } else { 20.0 };
-        let category_width = (bars_per_category as f64 * bar_width + 16.0).max(56.0);
-        let plot_width = (category_width * self.categories.len() as f64).max(180.0);
+        let label_width = self.categories.iter().map(|name| text_width(name)).fold(0.0, f64::max) + 10.0;
+        let category_width = (bars_per_category as f64 * bar_width + 16.0).max(56.0).max(label_width);
+        let legend_width: f64 = self.series.iter().map(|series| legend_width(&series.name)).sum();
+        let plot_width = (category_width * self.categories.len() as f64)
+            .max(180.0)
+            .max(legend_width)
+            .max(text_width(&self.title) * 1.2);
         let axis = Axis::over(self.heights(), self.logarithmic);
         let mut svg = frame(plot_width, &self.title, &self.y_label, &axis);
         for (place, category) in self.categories.iter().enumerate() {
@@ -264,8 +269,17 @@ fn legend<'a>(svg: &mut String, names: impl Iterator<Item = &'a str>) {
         let colour = COLOURS[index % COLOURS.len()];
         let _ = write!(svg, r#"<rect x="{x:.0}" y="22" width="10" height="10" fill="{colour}"/>"#);
         text(svg, x + 14.0, 31.0, "start", 11, name);
-        x += 26.0 + 6.5 * name.chars().count() as f64;
+        x += legend_width(name);
     }
+}
+
+/// Roughly, for a sans-serif font at the labels' size.
+fn text_width(text: &str) -> f64 {
+    6.5 * text.chars().count() as f64
+}
+
+fn legend_width(name: &str) -> f64 {
+    26.0 + text_width(name)
 }
 
 fn error_bar(svg: &mut String, x: f64, low: f64, high: f64) {

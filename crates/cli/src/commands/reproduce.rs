@@ -144,7 +144,7 @@ fn text_of(reproduction: &Reproduction, elapsed_s: f64) -> String {
     let close = predicted.iter().filter(|ratio| (0.75..=1.25).contains(*ratio)).count();
     let held = reproduction.shapes.iter().filter(|shape| shape.holds == Some(true)).count();
     format!(
-        "EuroSys'18, {} seeds from {}; ± is half of the 95 % confidence interval\n\n{}\n{}\n\
+        "EuroSys'18, {} seed(s) from {}; ± is half of the 95 % confidence interval\n\n{}\n{}\n\
          {close} of {} predicted numbers within 25 % of the paper's; {held} of {} shapes hold; {} events in {elapsed_s:.1} s\n",
         reproduction.seeds.len(),
         reproduction.seeds.first().copied().unwrap_or(0),

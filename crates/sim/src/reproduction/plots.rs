@@ -18,7 +18,7 @@ pub fn page(reproduction: &Reproduction) -> String {
     let runs = &reproduction.runs;
     let mut page = Page::new("EuroSys'18, reproduced in simulation");
     page.paragraph(&format!(
-        "Bars are means over {} seeds with 95 % confidence intervals; red diamonds are the paper's numbers where its text \
+        "Bars are means over {} seed(s) with 95 % confidence intervals; red diamonds are the paper's numbers where its text \
          gives one. B: baseline (Xen's credit scheduler, 30 ms), 1 to 6: static micro-sliced pCPUs, S: best static, D: \
          dynamic (Algorithm 1).",
         reproduction.seeds.len()

@@ -1,0 +1,220 @@
+//! `microslice simulate`, `compare` and `reproduce` as their users meet them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Two VMs on two pCPUs: preemptions, a contended lock and shootdowns within some milliseconds.
+const TINY: &str = r#"
+description = "tiny"
+seed = 3
+duration = "60 ms"
+host = { extends = "xeon-e5645", pcpus = 2, llc_pcpus = 2 }
+policy = { extends = "micro", pool = 1, slice = "1 ms", tick = "1 ms", ratelimit = "0 us" }
+
+[[vm]]
+name = "left"
+vcpus = 2
+kernel = "linux-4.4"
+workloads = [{ name = "locks", threads = "per vcpu", address_space = "shared", program = [
+    { compute = "exponential 200 us" },
+    { lock = "page_allocator", hold = "20 us" },
+    { shootdown = "1 us" },
+    { progress = 1 },
+] }]
+
+[[vm]]
+name = "right"
+vcpus = 1
+kernel = "linux-4.4"
+workloads = ["lookbusy"]
+"#;
+
+fn microslice(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_microslice")).args(arguments).output().expect("the binary starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn succeed(arguments: &[&str]) -> String {
+    let output = microslice(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Exit code 2, nothing on standard output, one line on standard error.
+fn refuse(arguments: &[&str]) -> String {
+    let output = microslice(arguments);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    error
+}
+
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, content: &str) -> String {
+        std::fs::write(self.path(name), content).expect("written");
+        self.name(name)
+    }
+
+    fn name(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+}
+
+#[test]
+fn a_bad_scenario_is_one_line_with_file_line_and_column_and_exit_code_2() {
+    let files = Files::new();
+    for (from, to, expected) in [
+        ("vcpus = 2", "vpcus = 2", "10:1: unknown key `vpcus` in a VM; allowed: "),
+        ("\"60 ms\"", "\"60\"", "4:12: `duration`: `60` has no unit"),
+        ("pcpus = 2,", "pcpus = 0,", "`pcpus` is a whole number from 1"),
+        (
+            "\"page_allocator\"",
+            "\"no_such_lock\"",
+            "unknown lock `no_such_lock`; this VM's kernel and workload define: ",
+        ),
+        ("\"20 us\"", "\"-20 us\"", "`hold`: negative"),
+        ("vcpus = 2", "vcpus = = 2", "not valid TOML"),
+    ] {
+        let file = files.write("bad.toml", &TINY.replacen(from, to, 1));
+        let error = refuse(&["simulate", &file]);
+        assert!(error.contains(&file) && error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_scenario_that_does_not_exist_lists_the_built_in_ones() {
+    let error = refuse(&["simulate", "gmake-swaption"]);
+    assert!(error.contains("no scenario `gmake-swaption`") && error.contains("gmake-swaptions"), "{error}");
+    assert!(refuse(&["simulate", "/no/such/file.toml"]).contains("/no/such/file.toml"));
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_refused_before_the_run() {
+    let files = Files::new();
+    let file = files.write("tiny.toml", TINY);
+    refuse(&["simulate", &file, "--trace", "/no/such/folder/trace.pftrace"]);
+    refuse(&["simulate", &file, "--html", "/no/such/folder/page.html"]);
+}
+
+#[test]
+fn the_same_seed_gives_byte_identical_figures_and_traces_and_another_seed_does_not() {
+    let files = Files::new();
+    let file = files.write("tiny.toml", TINY);
+    let run = |seed: &str, trace: &str| {
+        let json =
+            succeed(&["simulate", &file, "--seed", seed, "--json", "--check", "--trace", &files.name(trace)]);
+        (json, std::fs::read(files.path(trace)).expect("a trace"))
+    };
+    let (first, again, other) = (run("7", "a.pftrace"), run("7", "b.pftrace"), run("8", "c.pftrace"));
+    assert!(first == again, "same seed");
+    assert!(first != other, "other seed");
+}
+
+/// The whole trace of the tiny scenario. `UPDATE_SNAPSHOTS=1 cargo test -p microslice-cli` writes it anew after a change
+/// of the model; then read the difference.
+#[test]
+fn the_tiny_scenarios_trace_is_as_recorded() {
+    let files = Files::new();
+    let file = files.write("tiny.toml", TINY);
+    succeed(&["simulate", &file, "--check", "--trace", &files.name("tiny.txt")]);
+    let trace = std::fs::read_to_string(files.path("tiny.txt")).expect("a trace");
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/tiny.trace.txt");
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::create_dir_all(recorded.parent().expect("a folder")).expect("created");
+        std::fs::write(&recorded, &trace).expect("written");
+    }
+    let expected = std::fs::read_to_string(&recorded).expect("the recorded trace");
+    let differing = trace.lines().zip(expected.lines()).position(|(ours, theirs)| ours != theirs);
+    assert!(
+        trace == expected,
+        "line {:?} of {} differs: {:?}",
+        differing.map(|line| line + 1),
+        recorded.display(),
+        differing.and_then(|line| trace.lines().nth(line))
+    );
+}
+
+#[test]
+fn json_names_every_figure_with_unit_and_labels_and_carries_the_configuration() {
+    let files = Files::new();
+    let file = files.write("tiny.toml", TINY);
+    let json: serde_json::Value =
+        serde_json::from_str(&succeed(&["simulate", &file, "--json"])).expect("JSON");
+    let figures = json["figures"].as_array().expect("figures");
+    let throughput = figures.iter().find(|figure| figure["figure"] == "throughput").expect("throughput");
+    assert_eq!((&throughput["unit"], &throughput["labels"]["vm"]), (&"1/s".into(), &"left".into()));
+    assert_eq!(json["configuration"]["host"]["pcpus"], 2);
+    assert_eq!(json["seed"], 3);
+}
+
+#[test]
+fn a_page_is_self_contained() {
+    let files = Files::new();
+    let file = files.write("tiny.toml", TINY);
+    succeed(&["simulate", &file, "--html", &files.name("page.html")]);
+    let page = std::fs::read_to_string(files.path("page.html")).expect("a page");
+    assert!(page.contains("<svg") && page.contains("</html>"));
+    assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("href="));
+}
+
+#[test]
+fn compare_gives_one_column_per_policy_with_intervals_in_the_same_order_every_time() {
+    let files = Files::new();
+    let file = files.write("tiny.toml", TINY);
+    let arguments = ["compare", &file, "--policies", "credit,micro:1,eevdf", "--seeds", "3"];
+    let (first, again) = (succeed(&arguments), succeed(&arguments));
+    assert_eq!(first, again);
+    let header = first.lines().find(|line| line.starts_with("figure")).expect("a header");
+    let columns: Vec<&str> = header.split_whitespace().collect();
+    assert_eq!(columns, ["figure", "of", "credit", "micro:1", "eevdf"]);
+    assert!(first.contains('±'));
+}
+
+#[test]
+fn compare_refuses_an_unknown_policy_with_the_known_ones() {
+    let error = refuse(&["compare", "gmake-swaptions", "--policies", "credit,fifo"]);
+    assert!(error.contains("no policy `fifo`") && error.contains("micro:N"), "{error}");
+}
+
+#[test]
+fn reproduce_refuses_an_unknown_figure_with_the_known_ones() {
+    let error = refuse(&["reproduce", "eurosys18", "--only", "figure99"]);
+    assert!(error.contains("table4b") && error.contains("figure4"), "{error}");
+}
+
+#[test]
+fn reproduce_gives_paper_and_ours_for_every_number_of_a_group() {
+    // Parameters need no run; the groups with runs are measured by `make bench` and by hand.
+    let json = succeed(&["reproduce", "eurosys18", "--only", "parameters", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let figures = json["figures"].as_array().expect("figures");
+    let slice =
+        figures.iter().find(|figure| figure["id"] == "parameters.micro_slice_us").expect("the micro slice");
+    assert_eq!((slice["paper"].as_f64(), slice["ours"].as_f64()), (Some(100.0), Some(100.0)));
+    assert_eq!(slice["kind"], "calibrated");
+    assert_eq!(figures.len(), 5);
+}
+
+#[test]
+fn help_ends_with_examples() {
+    for command in ["simulate", "compare", "reproduce"] {
+        assert!(
+            succeed(&[command, "--help"]).contains(&format!("Examples:\n  microslice {command}")),
+            "{command}"
+        );
+    }
+}
