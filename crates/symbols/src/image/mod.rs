@@ -17,6 +17,8 @@ pub const IMAGE_BYTES_MAX: usize = 384 << 20;
 pub const X86_64_TEXT: u64 = 0xffff_ffff_8100_0000;
 /// The same for arm64 with 48-bit addresses, from 6.3 on.
 const ARM64_TEXT: u64 = 0xffff_8000_8000_0000;
+/// The kernel's half of the address space.
+const KERNEL_ADDRESS_MIN: u64 = 0xffff_0000_0000_0000;
 const BANNER_BYTES_MAX: usize = 1024;
 
 /// What one source says about one kernel.
@@ -73,7 +75,7 @@ impl Code {
 pub fn read_unpacked(bytes: Vec<u8>, map: AddressMap, build_id: Option<String>) -> Result<Kernel, Error> {
     let found = kallsyms::find(&bytes, &map)?;
     let symbols = found.into_table(Identity::default());
-    let (symbols, map) = linked(symbols, map);
+    let (symbols, map) = linked(symbols, map, bytes.len() as u64);
     let mut identity = Identity { build_id, ..identity_of(&bytes, &symbols, &map) };
     if identity.build_id.is_none() {
         identity.build_id = notes_between_symbols(&bytes, &symbols, &map);
@@ -91,16 +93,18 @@ pub fn read_arm64_image(bytes: Vec<u8>) -> Result<Kernel, Error> {
     read_unpacked(bytes, AddressMap::TextLinkedAt(ARM64_TEXT), None)
 }
 
-/// Puts a table of unknown address where its `_text` is linked, and says which bytes are where.
-fn linked(symbols: SymbolTable, map: AddressMap) -> (SymbolTable, AddressMap) {
+/// Says which bytes of an `Image`, which starts with `_text`, are where. A table without addresses of its own is put
+/// where kernels are linked.
+fn linked(symbols: SymbolTable, map: AddressMap, bytes: u64) -> (SymbolTable, AddressMap) {
     let AddressMap::TextLinkedAt(text) = map else { return (symbols, map) };
     let Some(found) = symbols.address_of("_text").or_else(|| symbols.address_of("_stext")) else {
         return (symbols, map);
     };
-    let delta = text.wrapping_sub(found);
-    let first = map.address_of(0).unwrap_or(0).wrapping_add(delta);
-    let segment = Segment { offset: 0, bytes: u64::MAX, address: first, executable: true };
-    (symbols.moved_by(delta), AddressMap::Segments(vec![segment]))
+    let is_known = found >= KERNEL_ADDRESS_MIN;
+    let (symbols, text) =
+        if is_known { (symbols, found) } else { (symbols.moved_by(text.wrapping_sub(found)), text) };
+    let segment = Segment { offset: 0, bytes, address: text, executable: true };
+    (symbols, AddressMap::Segments(vec![segment]))
 }
 
 /// Release and banner: at `linux_banner`, or else the first text that reads like it.

@@ -46,6 +46,11 @@ impl Budget {
         Self { left: steps }
     }
 
+    /// For a scan of so many bytes, however little of them is worth a second look.
+    pub fn for_bytes(bytes: u64) -> Self {
+        Self { left: STEPS_MAX.saturating_add(bytes / 32) }
+    }
+
     fn spend(&mut self, steps: u64) -> Result<(), Error> {
         self.left = self.left.checked_sub(steps).ok_or_else(|| {
             Error::no_symbols("gave up: the bytes imitate a symbol table in too many places")

@@ -107,7 +107,7 @@ pub fn find_kernel(
         scanned_bytes: 0,
         kernel_found_at_bytes: 0,
         candidates: 0,
-        budget: Budget::default(),
+        budget: Budget::for_bytes(limits.scanned_bytes_max),
         found: None,
         vmcoreinfos: Vec::new(),
         failure: Error::no_symbols(

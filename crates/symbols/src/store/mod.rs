@@ -8,6 +8,7 @@
 //! Tables are read, not mapped: 10 MB take 3 ms, and a file that someone truncates under a reader is then an error
 //! and not a SIGBUS in the scheduler.
 
+#[cfg(feature = "debuginfod")]
 pub mod debuginfod;
 pub mod format;
 
@@ -45,11 +46,26 @@ impl Store {
         &self.directory
     }
 
+    /// Can a kernel of this identity be filed?
+    ///
+    /// # Errors
+    /// It has neither a build ID nor a release that could name a file.
+    pub fn check(&self, identity: &Identity) -> Result<(), Error> {
+        let named = identity.build_id.as_deref().is_some_and(is_build_id)
+            || identity.release.as_deref().is_some_and(is_key);
+        if named {
+            Ok(())
+        } else {
+            Err(Error::no_symbols("neither build ID nor release: nothing to file the kernel under"))
+        }
+    }
+
     /// Puts a table in, replacing the one of the same build. Returns where it is.
     ///
     /// # Errors
     /// A kernel without build ID and release; a directory that can't be written.
     pub fn put(&self, symbols: &SymbolTable, halt_sites: &[u64]) -> Result<PathBuf, Error> {
+        self.check(symbols.identity())?;
         let Identity { build_id, release, .. } = symbols.identity();
         let bytes = format::encode(symbols, halt_sites);
         let release = release.as_deref().filter(|release| is_key(release));
@@ -67,10 +83,7 @@ impl Store {
                 self.write(&path, &bytes)?;
                 Ok(path)
             }
-            (None, None) => Err(Error::new(
-                Place::Whole,
-                Cause::NoSymbols("neither build ID nor release: nothing to file the kernel under".into()),
-            )),
+            (None, None) => unreachable!("check refused it"),
         }
     }
 

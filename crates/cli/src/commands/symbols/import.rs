@@ -45,27 +45,25 @@ pub struct Import {
 }
 
 pub fn run(args: Import) -> Result<(), Failure> {
+    let release = args.release.as_deref();
     let mut kernels = Vec::new();
     for path in &args.files {
-        let kernel = source::open(path).map_err(Failure::bad_input)?.kernel;
-        kernels.push(with_release(kernel, args.release.as_deref()));
+        kernels.push(Importable::of(source::open(path).map_err(Failure::bad_input)?.kernel, release));
     }
     if let Some(pid) = args.pid {
-        kernels.push(with_release(open_running(pid)?.kernel, args.release.as_deref()));
+        kernels.push(Importable::of(open_running(pid)?.kernel, release));
     }
     if let Some(build_id) = &args.build_id {
         let symbols = fetch(build_id)?;
-        kernels.push(with_release(
-            Kernel { symbols, code: None, halt_sites: Vec::new(), notices: Vec::new() },
-            args.release.as_deref(),
-        ));
+        let fetched = Kernel { symbols, code: None, halt_sites: Vec::new(), notices: Vec::new() };
+        kernels.push(Importable::of(fetched, release));
     }
     let store = args.store.open();
+    let unnamed = |error| Failure::bad_input(format!("{error} (--release says it for sources that don't)"));
+    kernels.iter().try_for_each(|kernel| store.check(kernel.symbols.identity())).map_err(unnamed)?;
     let mut imported = Vec::new();
     for kernel in &kernels {
-        let path = store.put(&kernel.symbols, &halt_sites_of(kernel)).map_err(|error| {
-            Failure::bad_input(format!("{error} (--release says it for sources that don't)"))
-        })?;
+        let path = store.put(&kernel.symbols, &kernel.halt_sites).map_err(Failure::bad_input)?;
         imported.push((kernel.symbols.identity().clone(), kernel.symbols.len(), path));
     }
     if args.json {
@@ -82,11 +80,20 @@ pub fn run(args: Import) -> Result<(), Failure> {
     })
 }
 
-fn with_release(kernel: Kernel, release: Option<&str>) -> Kernel {
-    let identity = kernel.symbols.identity();
-    let identity =
-        Identity { release: identity.release.clone().or(release.map(str::to_owned)), ..identity.clone() };
-    Kernel { symbols: kernel.symbols.with_identity(identity), ..kernel }
+/// What the store keeps of a kernel: a directory full of images must not stand in memory with all their code.
+struct Importable {
+    symbols: SymbolTable,
+    halt_sites: Vec<u64>,
+}
+
+impl Importable {
+    fn of(kernel: Kernel, release: Option<&str>) -> Self {
+        let halt_sites = halt_sites_of(&kernel);
+        let identity = kernel.symbols.identity();
+        let release = identity.release.clone().or(release.map(str::to_owned));
+        let identity = Identity { release, ..identity.clone() };
+        Self { symbols: kernel.symbols.with_identity(identity), halt_sites }
+    }
 }
 
 fn fetch(build_id: &str) -> Result<SymbolTable, Failure> {
