@@ -96,6 +96,18 @@ fn a_bad_scenario_is_one_line_with_file_line_and_column_and_exit_code_2() {
 }
 
 #[test]
+fn a_workload_that_deadlocks_is_reported_with_who_waits_for_what() {
+    let files = Files::new();
+    let program = "{ compute = \"200 us\" }, { receive = \"jobs\" }, { send = \"jobs\" },";
+    let file = files.write(
+        "stuck.toml",
+        &TINY.replacen("{ compute = \"exponential 200 us\" },", program, 1).replace("[\"lookbusy\"]", "[]"),
+    );
+    let error = refuse(&["simulate", &file]);
+    assert!(error.contains("deadlock") && error.contains("jobs"), "{error}");
+}
+
+#[test]
 fn a_scenario_that_does_not_exist_lists_the_built_in_ones() {
     let error = refuse(&["simulate", "gmake-swaption"]);
     assert!(error.contains("no scenario `gmake-swaption`") && error.contains("gmake-swaptions"), "{error}");

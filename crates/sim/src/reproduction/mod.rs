@@ -107,3 +107,21 @@ impl FigureResult {
         self.ours.map(|ours| ours.mean / self.paper).filter(|ratio| ratio.is_finite())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_published_number_is_measured_once_its_runs_are_made() {
+        let short = |config: &mut crate::config::SimulationConfig| {
+            config.warmup_ns = 0;
+            config.duration_ns = 50_000_000;
+        };
+        let runs = RunTable::run(&experiments(None), &[1], &short, &BatchProgress::default()).expect("short runs");
+        for number in paper::published() {
+            assert_eq!(measures::measure(&number.id, &runs).len(), 1, "{}", number.id);
+        }
+        assert!(shapes::shapes(&runs).iter().all(|shape| !shape.claim.is_empty()));
+    }
+}
