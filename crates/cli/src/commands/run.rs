@@ -98,7 +98,10 @@ fn print_report(report: &Report, json: bool, clear: bool) {
     let start = if clear && !report.is_final { "\x1b[2J\x1b[H" } else { "" };
     // A reader that has gone away (a closed pipe) is no reason to stop scheduling.
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(start.as_bytes()).and_then(|()| out.write_all(text.as_bytes())).and_then(|()| out.flush());
+    let _ = out
+        .write_all(start.as_bytes())
+        .and_then(|()| out.write_all(text.as_bytes()))
+        .and_then(|()| out.flush());
 }
 
 fn print_instruction_counts(settings: &Settings) -> Result<(), Failure> {
