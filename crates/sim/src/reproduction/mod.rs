@@ -118,7 +118,8 @@ mod tests {
             config.warmup_ns = 0;
             config.duration_ns = 50_000_000;
         };
-        let runs = RunTable::run(&experiments(None), &[1], &short, &BatchProgress::default()).expect("short runs");
+        let runs =
+            RunTable::run(&experiments(None), &[1], &short, &BatchProgress::default()).expect("short runs");
         for number in paper::published() {
             assert_eq!(measures::measure(&number.id, &runs).len(), 1, "{}", number.id);
         }
