@@ -33,7 +33,8 @@ fn measure(config: &SimulationConfig) -> (u64, u64, f64) {
 
 /// Time this thread has had on a processor: what other work on the machine doesn't disturb.
 fn processor_seconds() -> f64 {
-    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux with CONFIG_SCHED_INFO");
+    let schedstat =
+        std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux with CONFIG_SCHED_INFO");
     let ns = schedstat.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
     ns.expect("the first number is nanoseconds") as f64 / 1e9
 }

@@ -41,6 +41,9 @@ pub fn validate(config: &SimulationConfig) -> Result<(), SimError> {
     if config.host.ple.enabled && config.host.ple.window_ns == 0 {
         return Err(bad("host.ple", "the window is 0"));
     }
+    if config.host.smt_busy_speed_permille != 1000 {
+        return Err(bad("host", "smt_busy_speed isn't 100 %: SMT's effect on speed isn't modelled"));
+    }
     if config.vms.is_empty() {
         return Err(bad("simulation", "there are no VMs"));
     }
@@ -313,7 +316,6 @@ impl<'a> Simulation<'a> {
                 format!("{}/{name}", vm.name)
             });
             self.locks.push(Lock {
-                vm: number,
                 statistics,
                 kind,
                 irqs_off,

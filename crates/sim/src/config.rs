@@ -31,7 +31,7 @@ pub struct HostConfig {
     pub llc_pcpus: usize,
     /// Hardware threads per core; consecutive numbers. 1: no SMT.
     pub smt_threads: usize,
-    /// Speed of a hardware thread, in 1/1000, while its SMT siblings are busy. 1000: no effect.
+    /// Speed of a hardware thread, in 1/1000, while an SMT sibling is busy. Only 1000 is modelled: anything else is refused.
     pub smt_busy_speed_permille: u32,
     pub costs: CostModel,
     pub ple: PleConfig,

@@ -62,7 +62,7 @@ pub struct Workload {
 
 /// Numbers of the timeline's slots.
 pub struct Slots {
-    pub pcpus: u32,
+    /// pCPUs' own slots come first, from 0.
     pub ticks: u32,
     pub threads: u32,
     pub nics: u32,
@@ -78,7 +78,6 @@ impl Slots {
         let nics = 2 * pcpus + threads;
         let host_timer = nics + vms;
         Self {
-            pcpus: 0,
             ticks: pcpus,
             threads: 2 * pcpus,
             nics,
@@ -326,12 +325,19 @@ impl Simulation<'_> {
             let (period, window) = (self.ple_period_ns, self.ple.window_ns);
             let phase = guest.ple_phase_ns;
             let to = phase + elapsed_ns;
-            let exits = (to + period - window) / period - (phase + period - window) / period;
-            guest.ple_phase_ns = to % period;
+            // Divisions are slow, and one or two cycles are by far the most frequent.
+            let (cycles, rest) = if to < period {
+                (0, to)
+            } else if to < 2 * period {
+                (1, to - period)
+            } else {
+                (to / period, to % period)
+            };
+            let exits = cycles + u64::from(rest >= window) - u64::from(phase >= window);
+            guest.ple_phase_ns = rest;
             // Time inside exits: whole ones, and what of the present one has passed.
-            let exit_part =
-                |at: u64| (at / period) * (period - window) + (at % period).saturating_sub(window);
-            exits_ns = exit_part(to) - exit_part(phase);
+            exits_ns =
+                cycles * (period - window) + rest.saturating_sub(window) - phase.saturating_sub(window);
             if acks {
                 counters.yields.ipi += exits
             } else {

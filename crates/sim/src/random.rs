@@ -7,10 +7,6 @@ use crate::config::Duration;
 pub struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
     /// An independent stream for part `index` of something.
     pub fn stream(seed: u64, index: u64) -> Self {
         let mut mixer = Self(seed ^ index.wrapping_mul(0xd134_2543_de82_ef95));

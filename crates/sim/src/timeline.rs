@@ -119,7 +119,7 @@ mod tests {
     fn it_orders_like_a_sorted_map_whatever_is_set_and_cancelled() {
         let mut timeline = Timeline::new(50);
         let mut model: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut random = crate::random::Random::new(7);
+        let mut random = crate::random::Random::stream(7, 0);
         for _ in 0..20_000 {
             let slot = (random.next() % 50) as u32;
             match random.next() % 4 {

@@ -142,10 +142,8 @@ fn one_vm(program: Vec<Phase>, threads: usize) -> SimulationConfig {
 
 #[test]
 fn a_deadlock_is_reported_with_who_waits_for_what() {
-    let config = one_vm(
-        vec![compute(10 * US), Phase::Barrier { name: "all".into(), count: 5 }, compute(US)],
-        4,
-    );
+    let config =
+        one_vm(vec![compute(10 * US), Phase::Barrier { name: "all".into(), count: 5 }, compute(US)], 4);
     let error = simulate(&config, &mut NoTrace).unwrap_err();
     assert!(matches!(error, SimError::Deadlock { .. }), "{error}");
     let text = error.to_string();

@@ -129,7 +129,6 @@ pub struct GuestVcpu {
     pub wakes: [Vec<u32>; 2],
     /// Threads whose timer or I/O is done.
     pub timer_wakes: Vec<u32>,
-    pub virq_since_ns: u64,
     /// Busy time of its pCPU when it left it, to know how cold the caches are.
     pub left_busy_ns: u64,
     pub left_pcpu: u32,
@@ -157,7 +156,6 @@ impl GuestVcpu {
             acks_left: 0,
             wakes: [Vec::new(), Vec::new()],
             timer_wakes: Vec::new(),
-            virq_since_ns: 0,
             left_busy_ns: 0,
             left_pcpu: NONE,
         }
@@ -221,7 +219,6 @@ pub struct Thread {
 }
 
 pub struct Lock {
-    pub vm: u32,
     /// Index into the VM's lock statistics.
     pub statistics: u32,
     pub kind: LockKind,

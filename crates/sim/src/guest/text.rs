@@ -39,8 +39,6 @@ pub struct FixedSymbols {
     pub virq_handler: u16,
     pub softirq: u16,
     pub timer_handler: u16,
-    pub switch: u16,
-    pub wake: u16,
 }
 
 impl Text {
@@ -96,8 +94,6 @@ impl Text {
             virq_handler: either("handle_percpu_irq", "handle_edge_irq")?,
             softirq: find("net_rx_action")?,
             timer_handler: find("hrtimer_interrupt")?,
-            switch: find("__schedule")?,
-            wake: find("ttwu_do_activate")?,
         })
     }
 }

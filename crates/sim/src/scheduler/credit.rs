@@ -275,10 +275,6 @@ impl Credit {
         }
     }
 
-    pub fn queue_len(&self, pcpu: PcpuId) -> usize {
-        self.queues[pcpu as usize].len()
-    }
-
     pub fn within_ratelimit(&self, machine: &Machine, vcpu: VcpuId) -> Option<u64> {
         let until = machine.vcpus[vcpu as usize].since_ns + self.config.ratelimit_ns;
         (machine.now_ns < until).then_some(until)
@@ -389,9 +385,5 @@ impl Scheduler for Credit {
             (0..machine.pcpus.len() as u32).for_each(|pcpu| machine.answers_changed(pcpu));
         }
         self.next_accounting_ns
-    }
-
-    fn bytes_per_vcpu(&self) -> usize {
-        size_of::<Account>() + size_of::<VcpuId>()
     }
 }

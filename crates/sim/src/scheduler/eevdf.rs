@@ -156,8 +156,8 @@ impl Eevdf {
     fn directed_yield(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
         let vm = machine.vcpus[vcpu as usize].vm as usize;
         let (first, count) = (machine.vms[vm].first_vcpu, machine.vms[vm].vcpus);
-        for step in 1..=count {
-            let sibling = first + (self.last_boosted[vm] + step) % count;
+        let last = first + self.last_boosted[vm];
+        for sibling in (last + 1..first + count).chain(first..=last) {
             if sibling == vcpu
                 || !self.tasks[sibling as usize].queued
                 || !machine.vcpus[sibling as usize].preempted
@@ -270,10 +270,6 @@ impl Scheduler for Eevdf {
             machine.request_schedule(pcpu);
         }
         self.balance(machine, pcpu);
-    }
-
-    fn bytes_per_vcpu(&self) -> usize {
-        size_of::<Task>() + size_of::<VcpuId>()
     }
 }
 

@@ -4,7 +4,7 @@
 use super::credit::Credit;
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::config::{MicroSlicedConfig, PoolSize};
-use crate::machine::{Machine, NONE, VcpuState};
+use crate::machine::{HostVcpu, Machine, NONE, VcpuState};
 use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, VcpuId};
 use microslice_policy as policy;
 use microslice_policy::{
@@ -23,7 +23,53 @@ struct Member {
     retries: u32,
 }
 
+/// Answers of `decide_on_sibling`, which is a pure function of few values: asked once each, then looked up. A pass over
+/// all siblings at every pause-loop exit is the hottest loop of a run.
+struct SiblingAnswers(Vec<SiblingDecision>);
+
+const SCOPES: [PassScope; 3] = [PassScope::None, PassScope::OneCritical, PassScope::AllPreempted];
+const STATES: usize = 5;
+const CLASSES: usize = 9;
+
+impl SiblingAnswers {
+    fn new() -> Self {
+        let mut answers = Vec::new();
+        for scope in SCOPES {
+            for state in 0..STATES as u32 {
+                for class in 0..CLASSES as u32 {
+                    for flags in 0..8u32 {
+                        let seen = SiblingObservation {
+                            state: policy::Code::raw(state),
+                            preempted: flags & 1,
+                            yielded: flags >> 1 & 1,
+                            guest_class: policy::Code::raw(class),
+                            requested_count: flags >> 2 & 1,
+                            reserved: 0,
+                        };
+                        answers.push(policy::decide_on_sibling(scope, &seen));
+                    }
+                }
+            }
+        }
+        Self(answers)
+    }
+
+    #[inline]
+    fn get(
+        &self,
+        scope: PassScope,
+        state: policy::VcpuState,
+        host: &HostVcpu,
+        requested: bool,
+    ) -> SiblingDecision {
+        let flags = usize::from(host.preempted) + 2 * usize::from(host.yielded) + 4 * usize::from(requested);
+        let index = ((scope as usize * STATES + state as usize) * CLASSES + host.class as usize) * 8 + flags;
+        self.0[index]
+    }
+}
+
 pub struct MicroSliced {
+    siblings: SiblingAnswers,
     config: MicroSlicedConfig,
     rules: AccelerateConfig,
     normal: Credit,
@@ -46,6 +92,7 @@ impl MicroSliced {
             }
         };
         Self {
+            siblings: SiblingAnswers::new(),
             normal: Credit::new(config.normal.clone(), machine),
             rules: AccelerateConfig::PAPER,
             waiting: vec![None; machine.pcpus.len()],
@@ -192,20 +239,12 @@ impl MicroSliced {
     fn pass(&mut self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope, cause: Cause) -> u32 {
         let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
         let (first, count) = (vm.first_vcpu, vm.vcpus);
-        let at = vcpu - first;
         let (mut requested, mut helped) = (0, 0);
-        for step in 1..count {
-            let sibling = first + (at + step) % count;
+        // From the next one round, without a division: this loop runs at every pause-loop exit.
+        for sibling in (vcpu + 1..first + count).chain(first..vcpu) {
+            let state = self.policy_state(machine, sibling);
             let host = &machine.vcpus[sibling as usize];
-            let seen = SiblingObservation {
-                state: self.policy_state(machine, sibling).into(),
-                preempted: u32::from(host.preempted),
-                yielded: u32::from(host.yielded),
-                guest_class: host.class.into(),
-                requested_count: requested,
-                reserved: 0,
-            };
-            match policy::decide_on_sibling(scope, &seen) {
+            match self.siblings.get(scope, state, host, requested > 0) {
                 SiblingDecision::Request => {
                     if self.accelerate(machine, sibling, cause) {
                         requested += 1;
@@ -368,9 +407,5 @@ impl Scheduler for MicroSliced {
 
     fn is_micro(&self, pcpu: PcpuId) -> bool {
         self.is_micro_pcpu(pcpu)
-    }
-
-    fn bytes_per_vcpu(&self) -> usize {
-        self.normal.bytes_per_vcpu() + size_of::<Member>()
     }
 }

@@ -55,8 +55,6 @@ pub trait Scheduler {
     fn is_micro(&self, _pcpu: PcpuId) -> bool {
         false
     }
-    /// Bytes kept per vCPU, for the memory bench.
-    fn bytes_per_vcpu(&self) -> usize;
 }
 
 pub fn build(kind: &SchedulerKind, machine: &Machine) -> Box<dyn Scheduler> {
