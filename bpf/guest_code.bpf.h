@@ -45,6 +45,17 @@ static __always_inline u32 guest_interrupts_enabled(u64 kvm_vcpu)
 	return 1;
 }
 
+/* MSR_LSTAR of a vCPU that is not in its guest; 0 where it can't be read. */
+static __always_inline u64 read_guest_lstar(u64 kvm_vcpu)
+{
+	if (!config.intel && kvm_vcpu && bpf_core_type_exists(struct vcpu_svm)) {
+		struct vcpu_svm *svm = (void *)kvm_vcpu;
+
+		return BPF_CORE_READ(svm, vmcb, save.lstar);
+	}
+	return 0;
+}
+
 /* Has the guest not yet taken this interrupt? The request bit in its local APIC is cleared when it does. */
 static __always_inline u32 guest_interrupt_pending(u64 kvm_vcpu, u32 vector)
 {

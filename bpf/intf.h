@@ -29,19 +29,19 @@ struct run_config {
 	u32 dry_run;
 	u32 recording;
 	u32 pcpu_count;
-	u32 intel;			  /* 1: VMX, 0: SVM */
+	u32 intel;			     /* 1: VMX, 0: SVM */
 	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
-	u32 micro_rank[PCPUS_MAX];	  /* the inverse; NEVER_MICRO */
+	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
 };
 
 /* Why a request didn't end in an acceleration. requests = accelerations + all of these + those pending. */
 enum request_failure {
-	FAILURE_NO_ROOM = 0,   /* every micro pCPU has its queue full */
-	FAILURE_AFFINITY = 1,  /* it may not run on any micro pCPU that has room */
-	FAILURE_OVERTAKEN = 2, /* the normal pool ran it first */
+	FAILURE_NO_ROOM = 0,	/* every micro pCPU has its queue full */
+	FAILURE_AFFINITY = 1,	/* it may not run on any micro pCPU that has room */
+	FAILURE_OVERTAKEN = 2,	/* the normal pool ran it first */
 	FAILURE_NOT_QUEUED = 3, /* it wasn't in the normal queue when the micro pCPU reached for it */
-	FAILURE_BLOCKED = 4,   /* it went to sleep, or ended */
-	FAILURE_RESIZED = 5,   /* the micro pCPU that it was queued for left the micro pool */
+	FAILURE_BLOCKED = 4,	/* it went to sleep, or ended */
+	FAILURE_RESIZED = 5,	/* the micro pCPU that it was queued for left the micro pool */
 	FAILURE_COUNT = 6,
 };
 
@@ -78,6 +78,7 @@ struct vm {
 	s64 active_vcpu_count; /* runnable or running */
 	u64 pass_until_ns;     /* a pass over this VM is under way until then at the latest */
 	u64 halt_sampled_at_ns;
+	u64 lstar_sampled_at_ns;
 	u32 vcpu_high; /* vcpus[] is empty from here on */
 	/* Of the pass under way. */
 	u32 requested_count;
@@ -122,11 +123,11 @@ struct vcpu {
 	u32 request_failure; /* enum request_failure: why the last micro pCPU that was asked said no */
 };
 
-/* A guest's instruction pointer at a HLT exit: a witness of its slide. */
-struct halt_event {
+/* A guest's instruction pointer at a HLT exit, or its MSR_LSTAR: a witness of its slide. */
+struct witness_event {
 	u32 vm;
 	u32 generation;
-	u64 rip;
+	u64 address;
 };
 
 /* The pool has a new size. */
@@ -139,27 +140,28 @@ struct resize_event {
 enum event_kind {
 	EVENT_HALT = 0,
 	EVENT_RESIZE = 1,
+	EVENT_LSTAR = 2,
 };
 
 struct event {
 	u32 kind;
 	u32 reserved;
 	union {
-		struct halt_event halt;
+		struct witness_event witness;
 		struct resize_event resize;
 	};
 };
 
 /* Of the host as a whole. */
 struct host_stats {
-	u64 others_ran_ns;	 /* host tasks that aren't vCPUs */
+	u64 others_ran_ns; /* host tasks that aren't vCPUs */
 	u64 pool_resizes;
-	u64 strays_evicted;	 /* found on a micro pCPU without having been accelerated, and sent away at once */
-	u64 confined_inserts;	 /* tasks that may run on micro pCPUs only */
-	u64 rescued;		 /* queued tasks that a resize had left without a normal pCPU */
-	u64 events_dropped;	 /* ring full */
-	u64 records_dropped;	 /* ring full */
-	u64 vcpus_refused;	 /* no slot left: scheduled as ordinary host tasks */
+	u64 strays_evicted; /* found on a micro pCPU without having been accelerated, and sent away at once */
+	u64 confined_inserts; /* tasks that may run on micro pCPUs only */
+	u64 rescued;	      /* queued tasks that a resize had left without a normal pCPU */
+	u64 events_dropped;   /* ring full */
+	u64 records_dropped;  /* ring full */
+	u64 vcpus_refused;    /* no slot left: scheduled as ordinary host tasks */
 	u64 urgent_ipis;
 	u64 urgent_ples;
 	u64 urgent_irqs;

@@ -88,10 +88,10 @@ enum occupant {
 struct pcpu {
 	u64 others_ran_ns;     /* by host tasks, not yet made up for by vCPUs */
 	u64 micro_deadline_ns; /* the micro slice under way ends then; 0: none */
-	u32 request;	       /* vCPU slot + 1 that waits for this micro pCPU; 0: none. The paper's queue of one */
-	u32 occupant;	       /* enum occupant */
+	u32 request;  /* vCPU slot + 1 that waits for this micro pCPU; 0: none. The paper's queue of one */
+	u32 occupant; /* enum occupant */
 	u32 micro_served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */
-	u32 rescue_count;      /* just became micro-sliced: queued tasks to look at that may have nowhere else to run */
+	u32 rescue_count; /* just became micro-sliced: queued tasks to look at that may have nowhere else to run */
 };
 
 struct {
@@ -173,9 +173,9 @@ struct exit_record exit_record;
 
 /* ---- Dispatch queues ---- */
 
-#define DSQ_OTHERS 1ull	       /* host tasks that aren't vCPUs, by virtual time */
-#define DSQ_BOOSTED 2ull       /* vCPUs that just woke, first come first served */
-#define DSQ_VCPUS 3ull	       /* preempted and waiting vCPUs, by virtual time */
+#define DSQ_OTHERS 1ull		/* host tasks that aren't vCPUs, by virtual time */
+#define DSQ_BOOSTED 2ull	/* vCPUs that just woke, first come first served */
+#define DSQ_VCPUS 3ull		/* preempted and waiting vCPUs, by virtual time */
 #define DSQ_CONFINED 0x10000ull /* + pCPU: tasks that may run on micro pCPUs only */
 
 _Static_assert(DSQ_CONFINED > DSQ_VCPUS, "queue numbers don't overlap");

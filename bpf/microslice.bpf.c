@@ -59,7 +59,8 @@ void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	/* It was the only one here and its slice is over: nobody else wants this normal pCPU. */
 	if ((enq_flags & ENQ(LAST)) && !pcpu_is_micro(scx_bpf_task_cpu(p))) {
-		dsq_insert(p, SCX_DSQ_LOCAL, vcpu ? config.fair_share.slice_ns : config.others_slice_ns, enq_flags);
+		dsq_insert(p, SCX_DSQ_LOCAL, vcpu ? config.fair_share.slice_ns : config.others_slice_ns,
+			   enq_flags);
 		return;
 	}
 	if (vcpu)
@@ -294,8 +295,7 @@ static __always_inline int create_mask(struct scratch *holder, bool full)
 	if (!mask)
 		return -ENOMEM;
 	if (full) {
-		bpf_for(cpu, 0, PCPUS_MAX)
-		{
+		bpf_for (cpu, 0, PCPUS_MAX) {
 			if (cpu >= config.pcpu_count)
 				break;
 			bpf_cpumask_set_cpu(cpu, mask);
@@ -352,8 +352,7 @@ s32 STRUCT_OPS_SLEEPABLE(microslice_init)
 	if ((result = scx_bpf_create_dsq(DSQ_OTHERS, -1)) || (result = scx_bpf_create_dsq(DSQ_BOOSTED, -1)) ||
 	    (result = scx_bpf_create_dsq(DSQ_VCPUS, -1)))
 		return result;
-	bpf_for(cpu, 0, PCPUS_MAX)
-	{
+	bpf_for (cpu, 0, PCPUS_MAX) {
 		if (cpu >= config.pcpu_count)
 			break;
 		result = init_pcpu(cpu);

@@ -89,8 +89,9 @@ static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
 static __always_inline struct wakeup_decision queue_clock(struct task_ctx *tctx, struct vcpu *vcpu)
 {
 	struct fair_share_config share = config.fair_share;
-	struct wakeup_observation seen = {
-	    .pool_vtime_ns = pool_vtime_ns, .vcpu_vtime_ns = tctx->vtime_ns, .was_blocked = vcpu->was_blocked};
+	struct wakeup_observation seen = {.pool_vtime_ns = pool_vtime_ns,
+					  .vcpu_vtime_ns = tctx->vtime_ns,
+					  .was_blocked = vcpu->was_blocked};
 	struct wakeup_decision decision = decide_on_wakeup(&share, &seen);
 
 	RECORD(RECORD_WAKEUP, tctx->vcpu - 1, wakeup, {.config = share, .seen = seen, .decision = decision});
@@ -191,7 +192,8 @@ static __always_inline void charge_other(struct task_struct *p, struct task_ctx 
 		pcpu->others_ran_ns += ran_ns;
 }
 
-static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, struct pcpu *pcpu, u64 ran_ns)
+static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, struct pcpu *pcpu,
+					u64 ran_ns)
 {
 	struct vm *vm = vm_at(vcpu->vm);
 	struct vm_feed *feed = vm_feed_at(vcpu->vm);

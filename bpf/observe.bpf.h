@@ -77,14 +77,14 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 }
 
 /* Returns how many siblings have help on its way. */
-static __always_inline u32 make_pass(struct vm *vm, u32 vm_slot, u32 self, const struct yield_decision *decision)
+static __always_inline u32 make_pass(struct vm *vm, u32 vm_slot, u32 self,
+				     const struct yield_decision *decision)
 {
 	u32 index;
 
 	vm->requested_count = 0;
 	vm->helped_count = 0;
-	bpf_for(index, 0, VCPUS_PER_VM_MAX)
-	{
+	bpf_for (index, 0, VCPUS_PER_VM_MAX) {
 		if (index >= vm->vcpu_high)
 			break;
 		if (!visit_sibling(vm_slot, index, self, decision->scope, decision->cause))
@@ -178,9 +178,9 @@ static __always_inline void sample_halt(u64 rip)
 	if (!vm || !(rip >> 63) || now - vm->halt_sampled_at_ns < HALT_SAMPLE_INTERVAL_NS)
 		return;
 	vm->halt_sampled_at_ns = now;
-	event.halt.vm = self->vm;
-	event.halt.generation = vm->generation;
-	event.halt.rip = rip;
+	event.witness.vm = self->vm;
+	event.witness.generation = vm->generation;
+	event.witness.address = rip;
 	send_event(&event);
 }
 

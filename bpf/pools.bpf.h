@@ -23,10 +23,12 @@
 /* ---- Request (any context) ---- */
 
 /* Tries one micro pCPU; the policy says whether it has room. */
-static __always_inline u32 try_place(struct vcpu *vcpu, u32 slot, s32 cpu, struct pcpu *pcpu, u32 affinity_allows)
+static __always_inline u32 try_place(struct vcpu *vcpu, u32 slot, s32 cpu, struct pcpu *pcpu,
+				     u32 affinity_allows)
 {
 	struct accelerate_config limits = config.accelerate;
-	struct placement_observation seen = {.queued_count = pcpu->request != 0, .affinity_allows = affinity_allows};
+	struct placement_observation seen = {.queued_count = pcpu->request != 0,
+					     .affinity_allows = affinity_allows};
 	u32 decision = decide_on_placement(&limits, &seen);
 
 	RECORD(RECORD_PLACEMENT, slot, placement, {.config = limits, .seen = seen, .decision = decision});
@@ -44,8 +46,7 @@ static __always_inline bool place_round(struct vcpu *vcpu, u32 slot, struct task
 {
 	u32 rank;
 
-	bpf_for(rank, 0, POOL_LIMIT_MAX)
-	{
+	bpf_for (rank, 0, POOL_LIMIT_MAX) {
 		struct pcpu *pcpu;
 		u32 decision;
 		s32 cpu;
@@ -327,8 +328,9 @@ static __always_inline void after_leaving(s32 cpu, struct pcpu *pcpu)
 static __noinline int apply_pool_size(u32 count, u32 reason)
 {
 	u32 before = decided_pcpu_count, rank;
-	struct event event = {.kind = EVENT_RESIZE,
-			      .resize = {.at_ns = bpf_ktime_get_ns(), .micro_pcpu_count = count, .reason = reason}};
+	struct event event = {
+	    .kind = EVENT_RESIZE,
+	    .resize = {.at_ns = bpf_ktime_get_ns(), .micro_pcpu_count = count, .reason = reason}};
 
 	if (count == before || count > POOL_LIMIT_MAX)
 		return 0;
@@ -337,14 +339,12 @@ static __noinline int apply_pool_size(u32 count, u32 reason)
 	send_event(&event);
 	if (config.dry_run)
 		return 0;
-	bpf_for(rank, 0, POOL_LIMIT_MAX + 1)
-	{
+	bpf_for (rank, 0, POOL_LIMIT_MAX + 1) {
 		if ((rank < count) != (rank < before))
 			set_normal(config.micro_order[rank & POOL_LIMIT_MAX], rank >= count);
 	}
 	micro_pcpu_count = count;
-	bpf_for(rank, 0, POOL_LIMIT_MAX + 1)
-	{
+	bpf_for (rank, 0, POOL_LIMIT_MAX + 1) {
 		s32 cpu = config.micro_order[rank & POOL_LIMIT_MAX];
 		struct pcpu *pcpu = pcpu_of(cpu);
 

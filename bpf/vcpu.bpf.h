@@ -24,6 +24,8 @@
 
 #include "guest_code.bpf.h"
 
+#define LSTAR_SAMPLE_INTERVAL_NS 100000000ull
+
 static __always_inline bool vcpu_moves(struct vcpu *vcpu, u32 from, u32 to)
 {
 	return __sync_val_compare_and_swap(&vcpu->state, from, to) == from;
@@ -61,8 +63,7 @@ static __always_inline u32 claim_vm_slot(void)
 {
 	u32 slot;
 
-	bpf_for(slot, 0, VMS_MAX)
-	{
+	bpf_for (slot, 0, VMS_MAX) {
 		struct vm *vm = vm_at(slot);
 
 		if (vm && __sync_val_compare_and_swap(&vm->in_use, 0, 1) == 0)
@@ -79,8 +80,7 @@ static __always_inline void retire_vm_stats(u32 slot)
 
 	if (!stats || !gone)
 		return;
-	bpf_for(word, 0, sizeof(struct vm_stats) / sizeof(u64))
-	{
+	bpf_for (word, 0, sizeof(struct vm_stats) / sizeof(u64)) {
 		u64 value = __sync_lock_test_and_set(&stats[word], 0);
 
 		if (value)
@@ -107,6 +107,7 @@ static __noinline u32 vm_slot_of(u64 kvm, u32 pid)
 	vm->active_vcpu_count = 0;
 	vm->pass_until_ns = 0;
 	vm->halt_sampled_at_ns = 0;
+	vm->lstar_sampled_at_ns = 0;
 	vm->vcpu_high = 0;
 	COUNT(vm->generation);
 	/* Another vCPU of the same VM may have been faster: then its slot counts, and ours is free again. */
@@ -122,8 +123,7 @@ static __always_inline u32 claim_vcpu_slot(void)
 {
 	u32 slot;
 
-	bpf_for(slot, 0, VCPUS_MAX)
-	{
+	bpf_for (slot, 0, VCPUS_MAX) {
 		struct vcpu *vcpu = vcpu_at(slot);
 
 		if (vcpu && __sync_val_compare_and_swap(&vcpu->in_use, 0, 1) == 0)
@@ -136,8 +136,7 @@ static __always_inline u32 join_vm(struct vm *vm, u32 vcpu_slot)
 {
 	u32 index;
 
-	bpf_for(index, 0, VCPUS_PER_VM_MAX)
-	{
+	bpf_for (index, 0, VCPUS_PER_VM_MAX) {
 		u32 at = index & (VCPUS_PER_VM_MAX - 1);
 
 		if (__sync_val_compare_and_swap(&vm->vcpus[at], 0, vcpu_slot + 1) == 0) {
@@ -239,6 +238,23 @@ static __noinline int unregister_vcpu(struct task_ctx *tctx)
 	return 0;
 }
 
+/* The guest's syscall entry: a second witness of its slide, also of a guest that never halts. Not readable on VMX. */
+static __always_inline void sample_lstar(const struct vcpu *vcpu)
+{
+	struct event event = {.kind = EVENT_LSTAR};
+	u64 now = bpf_ktime_get_ns();
+	struct vm *vm = vm_at(vcpu->vm);
+
+	if (!vm || now - vm->lstar_sampled_at_ns < LSTAR_SAMPLE_INTERVAL_NS)
+		return;
+	vm->lstar_sampled_at_ns = now;
+	event.witness.vm = vcpu->vm;
+	event.witness.generation = vm->generation;
+	event.witness.address = read_guest_lstar(vcpu->kvm_vcpu);
+	if (event.witness.address >> 63)
+		send_event(&event);
+}
+
 SEC("fentry/kvm_arch_vcpu_load")
 int BPF_PROG(on_vcpu_load, struct kvm_vcpu *kvm_vcpu, int cpu)
 {
@@ -255,8 +271,10 @@ int BPF_PROG(on_vcpu_load, struct kvm_vcpu *kvm_vcpu, int cpu)
 		return 0;
 	vcpu = vcpu_of(tctx);
 	if (vcpu) {
-		if (vcpu->kvm_vcpu == (u64)kvm_vcpu)
+		if (vcpu->kvm_vcpu == (u64)kvm_vcpu) {
+			sample_lstar(vcpu);
 			return 0;
+		}
 		unregister_vcpu(tctx); /* a VMM that runs another vCPU in the same thread */
 	}
 	return register_vcpu(tctx, (u64)kvm_vcpu, (u64)kvm_vcpu->kvm, kvm_vcpu->vcpu_id);

@@ -127,6 +127,7 @@ struct kvm_vcpu {
 
 struct vmcb_save_area {
 	u64 rflags;
+	u64 lstar;
 };
 
 struct vmcb {

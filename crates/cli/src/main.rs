@@ -24,6 +24,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<commands::run::Run>),
+    Replay(commands::replay::Replay),
     Demo(commands::demo::Demo),
     Simulate(commands::simulate::Simulate),
     Compare(commands::compare::Compare),
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => commands::run::run(*args),
+        Command::Replay(args) => commands::replay::run(args),
         Command::Demo(args) => commands::demo::run(args),
         Command::Simulate(args) => commands::simulate::run(args),
         Command::Compare(args) => commands::compare::run(args),

@@ -65,7 +65,7 @@ impl Default for Settings {
             profile_ms: 10,
             epoch_ms: 1000,
             micro_retries: 0,
-            call_function_ipi: false,
+            call_function_ipi: true,
             dry_run: false,
             record: None,
             stats: None,

@@ -9,7 +9,7 @@ use crate::report::{Report, VmReport, difference, sum};
 use crate::scheduler::{Event, KernelVm, Scheduler, VMS_MAX, VmStats};
 use crate::vms::{GuestKnowledge, Vm, VmmProcess, path_seen_by};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
-use microslice_symbols::slide::{Observation, SlideState};
+use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -56,7 +56,9 @@ fn refuse_unknown_names(settings: &Settings) -> Result<(), HostError> {
     }
     let running: Vec<String> = vmm_processes().into_iter().map(|pid| VmmProcess::read(pid).name).collect();
     match settings.guests_must_run.iter().find(|name| !running.contains(name)) {
-        Some(name) if running.is_empty() => Err(HostError::refused(format!("--guest {name}: no VM runs here"))),
+        Some(name) if running.is_empty() => {
+            Err(HostError::refused(format!("--guest {name}: no VM runs here")))
+        }
         Some(name) => {
             Err(HostError::refused(format!("--guest {name}: no such VM; running: {}", running.join(", "))))
         }
@@ -112,12 +114,7 @@ impl<'s> Daemon<'s> {
         recorder: Option<Recorder>,
     ) -> Self {
         let now = Instant::now();
-        let before = Readings {
-            at: now,
-            vms: BTreeMap::new(),
-            gone: VmStats::default(),
-            history_length: 0,
-        };
+        let before = Readings { at: now, vms: BTreeMap::new(), gone: VmStats::default(), history_length: 0 };
         Self {
             settings,
             host,
@@ -168,11 +165,7 @@ impl<'s> Daemon<'s> {
     }
 
     /// The last report, and the scheduler's end.
-    fn finish(
-        mut self,
-        result: Result<(), HostError>,
-        output: &mut Output<'_>,
-    ) -> Result<(), HostError> {
+    fn finish(mut self, result: Result<(), HostError>, output: &mut Output<'_>) -> Result<(), HostError> {
         let drained = self.drain(output);
         let exit = self.scheduler.exit().map(|exit| exit_line(&exit));
         let report = self.final_report(exit);
@@ -285,7 +278,12 @@ impl<'s> Daemon<'s> {
         self.scheduler.poll_rings()?;
         while let Some(event) = self.scheduler.next_event() {
             match event {
-                Event::Halt { slot, generation, rip } => self.observe_halt(slot, generation, rip, output)?,
+                Event::Halt { slot, generation, rip } => {
+                    self.hear_witness(slot, generation, output, |finder| finder.observe_halt(rip))?;
+                }
+                Event::Lstar { slot, generation, address } => {
+                    self.hear_witness(slot, generation, output, |finder| finder.observe_lstar(address))?;
+                }
                 Event::Resize { at_ns, micro_pcpu_count, reason } => {
                     self.remember_resize(at_ns, micro_pcpu_count, reason);
                 }
@@ -299,18 +297,19 @@ impl<'s> Daemon<'s> {
         Ok(())
     }
 
-    fn observe_halt(
+    /// A witness of a guest's slide: the kernel side is told when it settles, or is dropped.
+    fn hear_witness(
         &mut self,
         slot: u32,
         generation: u32,
-        rip: u64,
         output: &mut Output<'_>,
+        hear: impl FnOnce(&mut SlideFinder) -> Observation,
     ) -> Result<(), HostError> {
         let Some(vm) = self.vms.get_mut(&slot).filter(|vm| vm.kernel_side.generation == generation) else {
             return Ok(());
         };
         let GuestKnowledge::Image { finder, .. } = &mut vm.guest else { return Ok(()) };
-        let observation = finder.observe_halt(rip);
+        let observation = hear(finder);
         if observation == Observation::Disagrees && matches!(finder.state(), SlideState::Contradicted(_)) {
             vm.contradictions = vm.contradictions.saturating_add(1);
         }
@@ -376,7 +375,8 @@ impl<'s> Daemon<'s> {
     /// Slots that no VM of ours uses any more keep their counts until they are used again.
     fn gone_stats(&self) -> VmStats {
         let left_over = (0..VMS_MAX).filter(|slot| !self.vms.contains_key(slot));
-        left_over.fold(self.scheduler.vm_stats(VMS_MAX), |gone, slot| sum(&gone, &self.scheduler.vm_stats(slot)))
+        left_over
+            .fold(self.scheduler.vm_stats(VMS_MAX), |gone, slot| sum(&gone, &self.scheduler.vm_stats(slot)))
     }
 
     fn interval_report(&mut self) -> Report {

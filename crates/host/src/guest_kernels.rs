@@ -91,7 +91,11 @@ fn read_kernel(path: &Path, display: &Path, code_slot: u32) -> Result<GuestKerne
     let named = |cause: &dyn std::fmt::Display| {
         // The error names the path that was opened, which may lead through /proc: show the one that was meant.
         let text = cause.to_string().replace(&path.display().to_string(), &display.display().to_string());
-        if text.contains(&*display.to_string_lossy()) { text } else { format!("{}: {text}", display.display()) }
+        if text.contains(&*display.to_string_lossy()) {
+            text
+        } else {
+            format!("{}: {text}", display.display())
+        }
     };
     let source = microslice_symbols::source::open(path).map_err(|error| named(&error))?;
     let kernel = source.kernel;
@@ -115,7 +119,9 @@ fn read_kernel(path: &Path, display: &Path, code_slot: u32) -> Result<GuestKerne
     let landmarks = Landmarks::new(&kernel.symbols, &sites);
     let release = kernel.symbols.identity().release.clone();
     let release = release.unwrap_or_else(|| {
-        PathBuf::from(display).file_name().map_or("unnamed".into(), |name| name.to_string_lossy().into_owned())
+        PathBuf::from(display)
+            .file_name()
+            .map_or("unnamed".into(), |name| name.to_string_lossy().into_owned())
     });
     Ok(GuestKernel { code_slot, release, code, landmarks })
 }

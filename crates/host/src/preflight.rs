@@ -142,7 +142,8 @@ fn has_core_scheduling_cookie(task: i32) -> bool {
     const ONE_TASK: libc::c_ulong = 0;
     let mut cookie: u64 = 0;
     // SAFETY: the kernel writes eight bytes to the last argument, which is a live u64.
-    let result =
-        unsafe { libc::prctl(PR_SCHED_CORE, PR_SCHED_CORE_GET, task as libc::c_ulong, ONE_TASK, &raw mut cookie) };
+    let result = unsafe {
+        libc::prctl(PR_SCHED_CORE, PR_SCHED_CORE_GET, task as libc::c_ulong, ONE_TASK, &raw mut cookie)
+    };
     result == 0 && cookie != 0
 }

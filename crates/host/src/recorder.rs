@@ -18,8 +18,11 @@ impl Recorder {
     pub fn create(path: &Path) -> Result<Self, HostError> {
         let failed = |cause| HostError::refused(format!("{}: {cause}", path.display()));
         let file = File::create(path).map_err(failed)?;
-        let mut recorder =
-            Self { path: path.to_owned(), writer: Writer::new(BufWriter::new(file)).map_err(failed)?, record_count: 0 };
+        let mut recorder = Self {
+            path: path.to_owned(),
+            writer: Writer::new(BufWriter::new(file)).map_err(failed)?,
+            record_count: 0,
+        };
         let empty = GuestCode::new(0, 0, &[]).map_err(|cause| HostError::broken(cause.to_string()))?;
         recorder.code(&empty)?;
         Ok(recorder)
@@ -37,9 +40,7 @@ impl Recorder {
 
     pub fn finish(self) -> Result<u64, HostError> {
         let path = self.path;
-        self.writer
-            .finish()
-            .map_err(|cause| HostError::broken(format!("{}: {cause}", path.display())))?;
+        self.writer.finish().map_err(|cause| HostError::broken(format!("{}: {cause}", path.display())))?;
         Ok(self.record_count)
     }
 

@@ -60,7 +60,8 @@ pub fn sum(a: &VmStats, b: &VmStats) -> VmStats {
 fn combine(a: &VmStats, b: &VmStats, operation: impl Fn(u64, u64) -> u64) -> VmStats {
     const WORDS: usize = size_of::<VmStats>() / 8;
     // SAFETY: struct vm_stats of bpf/intf.h consists of u64 only, so it is an array of them and back.
-    let (a, b) = unsafe { (&*(&raw const *a).cast::<[u64; WORDS]>(), &*(&raw const *b).cast::<[u64; WORDS]>()) };
+    let (a, b) =
+        unsafe { (&*(&raw const *a).cast::<[u64; WORDS]>(), &*(&raw const *b).cast::<[u64; WORDS]>()) };
     let words: [u64; WORDS] = std::array::from_fn(|index| operation(a[index], b[index]));
     // SAFETY: as above.
     unsafe { std::mem::transmute::<[u64; WORDS], VmStats>(words) }
@@ -141,8 +142,18 @@ impl Report {
 
     fn vm_table(&self) -> Table {
         let mut table = Table::new(&[
-            "vm", ">pid", ">vcpus", ">weight", ">share", ">due", ">wait p50", ">wait p99", ">preempted", ">requests",
-            ">accelerated", "guest",
+            "vm",
+            ">pid",
+            ">vcpus",
+            ">weight",
+            ">share",
+            ">due",
+            ">wait p50",
+            ">wait p99",
+            ">preempted",
+            ">requests",
+            ">accelerated",
+            "guest",
         ]);
         for (vm, (received, due)) in self.vms.iter().zip(self.shares()) {
             let wait = Histogram::from_log2(&vm.stats.wait_to_run_us, 0);
@@ -195,15 +206,21 @@ fn class_lines(total: &VmStats) -> String {
     };
     let preempted =
         list(&mut GuestClass::ALL.iter().map(|class| class.name()).zip(total.preemptions.iter().copied()));
-    let yields = list(&mut YieldCause::ALL.iter().map(|cause| cause.name()).zip(total.yields.iter().map(|row| add_up(row))));
+    let yields = list(
+        &mut YieldCause::ALL.iter().map(|cause| cause.name()).zip(total.yields.iter().map(|row| add_up(row))),
+    );
     let interrupts = list(
-        &mut InterruptKind::ALL.iter().map(|kind| kind.name()).zip(total.interrupts.iter().map(|row| add_up(row))),
+        &mut InterruptKind::ALL
+            .iter()
+            .map(|kind| kind.name())
+            .zip(total.interrupts.iter().map(|row| add_up(row))),
     );
     format!("preempted in    {preempted}\nyields          {yields}\ninterrupts      {interrupts}\n")
 }
 
 fn flow_lines(total: &VmStats) -> String {
-    let pulls: Vec<_> = FAILURES.iter().zip(total.failures).map(|(name, count)| format!("{name} {count}")).collect();
+    let pulls: Vec<_> =
+        FAILURES.iter().zip(total.failures).map(|(name, count)| format!("{name} {count}")).collect();
     let returns: Vec<_> =
         return_names().zip(total.returns).map(|(name, count)| format!("{name} {count}")).collect();
     let slice = Histogram::from_log2(&total.micro_slice_us, total.micro_ran_ns / 1000);
@@ -263,7 +280,9 @@ fn names<E: Coded>() -> impl Iterator<Item = &'static str> {
 
 /// `{row: {column: count}}`
 fn matrix<R: Coded, C: Coded, const N: usize>(rows: &[[u64; N]]) -> Value {
-    Value::Object(names::<R>().zip(rows).map(|(name, row)| (name.to_owned(), named(names::<C>(), row))).collect())
+    Value::Object(
+        names::<R>().zip(rows).map(|(name, row)| (name.to_owned(), named(names::<C>(), row))).collect(),
+    )
 }
 
 /// What a VM's counters and the sum of all have in common.
@@ -391,7 +410,10 @@ mod tests {
     #[test]
     fn shares_add_up_to_the_time_that_was_had() {
         let shares = report(vec![vm("a", 200, 2_000, 2_000), vm("b", 100, 1_000, 2_000)]).shares();
-        assert!((shares[0].0 - 2.0 / 3.0).abs() < 1e-9 && (shares[0].1 - 2.0 / 3.0).abs() < 1e-9, "{shares:?}");
+        assert!(
+            (shares[0].0 - 2.0 / 3.0).abs() < 1e-9 && (shares[0].1 - 2.0 / 3.0).abs() < 1e-9,
+            "{shares:?}"
+        );
         assert!((shares.iter().map(|share| share.1).sum::<f64>() - 1.0).abs() < 1e-9);
     }
 
@@ -406,7 +428,10 @@ mod tests {
         assert_eq!(json["requests"], 5);
         assert_eq!(json["accelerations"]["by_cause"]["tlb_yield"], 3);
         assert_eq!(json["accelerations"]["by_class"]["tlb_shootdown"], 3);
-        assert_eq!((&json["pending"], &json["returns"], &json["in_flight"]), (&json!(1), &json!(2), &json!(1)));
+        assert_eq!(
+            (&json["pending"], &json["returns"], &json["in_flight"]),
+            (&json!(1), &json!(2), &json!(1))
+        );
         assert_eq!(json["pool_size_history"][0]["micro_cpus"], 1);
     }
 

@@ -42,6 +42,8 @@ pub struct KernelVm {
 pub enum Event {
     /// A vCPU's instruction pointer at a HLT exit.
     Halt { slot: u32, generation: u32, rip: u64 },
+    /// MSR_LSTAR of one of a VM's vCPUs.
+    Lstar { slot: u32, generation: u32, address: u64 },
     /// The micro pool has a new size. `at_ns` is the host's monotonic clock.
     Resize { at_ns: u64, micro_pcpu_count: u32, reason: u32 },
 }
@@ -111,7 +113,10 @@ impl Scheduler {
             Vendor::Intel => open.progs.on_svm_interrupt.set_autoload(false),
         }
         if settings.record.is_none() {
-            open.maps.records.set_max_entries(4096).map_err(|error| load_failure(&error, settings.verbose))?;
+            open.maps
+                .records
+                .set_max_entries(4096)
+                .map_err(|error| load_failure(&error, settings.verbose))?;
         }
         let rodata = open
             .maps
@@ -282,6 +287,7 @@ fn parse_event(bytes: &[u8]) -> Option<Event> {
     let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     match word(0)? {
         0 => Some(Event::Halt { slot: word(8)?, generation: word(12)?, rip: long(16)? }),
+        2 => Some(Event::Lstar { slot: word(8)?, generation: word(12)?, address: long(16)? }),
         1 => Some(Event::Resize { at_ns: long(8)?, micro_pcpu_count: word(16)?, reason: word(20)? }),
         _ => None,
     }

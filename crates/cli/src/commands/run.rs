@@ -44,9 +44,9 @@ pub struct Run {
     /// Ask again for a vCPU whose micro slice ended too early, at most so often in a row [default: 0]
     #[arg(long, value_name = "N")]
     micro_retries: Option<u32>,
-    /// Accelerate the recipient of a call-function IPI at once, not only when its sender yields
+    /// Accelerate the recipient of a call-function IPI only once its sender yields, not at once
     #[arg(long)]
-    call_function_ipi: bool,
+    no_call_function_ipi: bool,
     /// Decide and count, but never move a vCPU
     #[arg(long)]
     dry_run: bool,
@@ -123,7 +123,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     }
     take!(micro_cpus, micro_slice_us, slice_us, profile_ms, epoch_ms, micro_retries);
     settings.micro_cpus_limit = args.micro_cpus_limit.or(settings.micro_cpus_limit);
-    settings.call_function_ipi |= args.call_function_ipi;
+    settings.call_function_ipi &= !args.no_call_function_ipi;
     settings.dry_run |= args.dry_run;
     settings.record = args.record.clone().or(settings.record);
     settings.stats = args.monitor.or(args.stats).or(settings.stats);
