@@ -28,6 +28,7 @@ check: setup ## what CI checks before the tests: format, lint, unit tests, layer
 	scripts/check-c-format.sh
 	scripts/check-layering.sh
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	scripts/fuzz.sh 5
 
 bench: build ## hot paths, as ratios inside one run
 	$(CARGO) bench --workspace --locked

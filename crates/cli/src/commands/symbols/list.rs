@@ -44,7 +44,9 @@ pub fn run(args: List) -> Result<(), Failure> {
         (false, _) => 0,
         (true, Some(slide)) => slide,
         (true, None) => {
-            return Err(Failure::bad_input("--running: this source doesn't tell how far the kernel is moved"));
+            return Err(Failure::bad_input(
+                "--running: this source doesn't tell how far the kernel is moved",
+            ));
         }
     };
     let symbols = source.kernel.symbols.moved_by(slide);
