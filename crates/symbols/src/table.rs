@@ -369,7 +369,7 @@ impl SymbolTableBuilder {
     }
 }
 
-/// In blocks without a branch inside, so that 5 MB of names take a fraction of a millisecond.
+/// In blocks without a branch inside, which the compiler turns into vector instructions: there are megabytes of names.
 fn is_graphic_ascii(bytes: &[u8]) -> bool {
     bytes
         .chunks(4096)

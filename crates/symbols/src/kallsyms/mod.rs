@@ -26,7 +26,7 @@ use addresses::AddressMap;
 /// Fewest symbols that count as a kernel: the second marker proves a table, and it takes 257 symbols to have one.
 pub const SYMBOLS_MIN: usize = 257;
 
-/// Steps that one search may take in all: about two seconds of work, a hundred times what real kernels need.
+/// Steps that one search may take in all, so that a hostile source buys seconds and not hours.
 const STEPS_MAX: u64 = 1 << 30;
 
 /// Work that a hostile source can't exceed.

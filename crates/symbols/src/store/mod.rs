@@ -5,8 +5,8 @@
 //! STORE/release/<release>.symbols   link to the build imported last; the table itself for kernels without build ID
 //! ```
 //! A table is written to a temporary file beside its place and renamed: a reader sees the old one or the new one.
-//! Tables are read, not mapped: 10 MB take 3 ms, and a file that someone truncates under a reader is then an error
-//! and not a SIGBUS in the scheduler.
+//! Tables are read, not mapped: a file that someone truncates under a reader is then an error and not a SIGBUS in the
+//! scheduler.
 
 #[cfg(feature = "debuginfod")]
 pub mod debuginfod;
