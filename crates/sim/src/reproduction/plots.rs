@@ -214,7 +214,8 @@ fn figure6(runs: &RunTable) -> Vec<BarChart> {
 }
 
 fn figure7(runs: &RunTable) -> Vec<BarChart> {
-    let causes: [(&str, fn(&RunReport) -> u64); 3] = [
+    type Count = fn(&RunReport) -> u64;
+    let causes: [(&str, Count); 3] = [
         ("IPI", |report| target(report).yields.ipi),
         ("spinlock (PLE)", |report| target(report).yields.ple),
         ("halt", |report| target(report).yields.halt),
