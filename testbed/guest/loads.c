@@ -16,6 +16,8 @@
 #define UNMAP_PAGES 8
 /* About 0.1 ms on hardware, some milliseconds on the emulated CPU. */
 #define COMPUTE_ITERATIONS 100000
+/* Between two visits to the kernel; short, so that a good part of all preemptions hits kernel code. */
+#define WORKER_ITERATIONS 20000
 #define LOCKS_PER_ROUND 16
 
 struct thread {
@@ -179,7 +181,7 @@ static void worker(long argument)
 {
 	(void)argument;
 	for (;;) {
-		compute(COMPUTE_ITERATIONS);
+		compute(WORKER_ITERATIONS);
 		unmap_once();
 		for (int i = 0; i < LOCKS_PER_ROUND; i++)
 			lock_once();

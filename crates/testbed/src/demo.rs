@@ -79,8 +79,10 @@ impl Phase {
     }
 }
 
-/// After a scheduler took over: its slides are learnt and the guests' queues have settled.
+/// After a scheduler took over: the guests' queues have settled.
 const SETTLE: Duration = Duration::from_secs(4);
+/// How long a scheduler may take to learn where the guests' kernels lie.
+const SLIDES_PATIENCE: Duration = Duration::from_secs(30);
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs all phases on `host`; `progress` hears what comes next.
@@ -112,6 +114,9 @@ pub fn run(host: &Host, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Vec<Phas
 
 fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, pv: Pv) -> Result<Phase> {
     let running = scheduler.micro_cpus().map(|cpus| start(host, plan, &cpus)).transpose()?;
+    if let Some(process) = &running {
+        wait_for_slides(process, guests.len());
+    }
     std::thread::sleep(SETTLE);
     let (from, switches_before) = (Instant::now(), context_switches(host)?);
     std::thread::sleep(Duration::from_secs(plan.seconds));
@@ -135,7 +140,7 @@ fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, pv: P
 /// Starts our scheduler and waits until the kernel says that it is in charge.
 fn start(host: &Host, plan: &Plan, micro_cpus: &str) -> Result<Process> {
     let command = format!(
-        "exec {} run --micro-cpus {micro_cpus} --micro-slice-us {} --stats 5 --json",
+        "exec {} run --micro-cpus {micro_cpus} --micro-slice-us {} --stats 1 --json",
         plan.microslice, plan.micro_slice_us
     );
     let process = host.start(&command)?;
@@ -148,6 +153,24 @@ fn start(host: &Host, plan: &Plan, micro_cpus: &str) -> Result<Process> {
     }
     let cause = format!("it didn't take over; it said: {}", process.last_words());
     Err(Error::Command { machine: host.release().into(), command, cause })
+}
+
+/// Waits until the scheduler knows the slide of every guest: before, it can't tell critical code. If that takes too
+/// long the phase is measured all the same, and the reader is told.
+fn wait_for_slides(process: &Process, guests: usize) {
+    let deadline = Instant::now() + SLIDES_PATIENCE;
+    let mut known = 0;
+    while Instant::now() < deadline && known < guests && !process.has_ended() {
+        std::thread::sleep(Duration::from_millis(500));
+        let newest = process.lines(0).pop().and_then(|line| serde_json::from_str::<Value>(&line.text).ok());
+        let vms = newest.as_ref().and_then(|report| report["vms"].as_array()).map_or(&[][..], Vec::as_slice);
+        known = vms.iter().filter(|vm| vm["slide"].is_string()).count();
+    }
+    if known < guests {
+        say(format_args!(
+            "slides of only {known} of {guests} guest kernels found: the others' code counts as unknown"
+        ));
+    }
 }
 
 /// Unloads our scheduler; returns its final statistics.
