@@ -162,11 +162,26 @@ static void start_load(const char *word)
 	report("{\"error\":\"no load is called %.32s\"}", word);
 }
 
+static void start_loads(const char *workload)
+{
+	char words[512];
+
+	snprintf(words, sizeof(words), "%s", workload);
+	for (char *word = strtok(words, ","); word; word = strtok(NULL, ",")) {
+		if (strcmp(word, "mix")) {
+			start_load(word);
+			continue;
+		}
+		start_load("worker");
+		start_load("wake");
+		start_load("pingpong");
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *workload, *window;
 	struct timespec length = {.tv_sec = 1};
-	char words[512];
 
 	if (argc > 1 && !strcmp(argv[1], "echo"))
 		return serve_echo(argc > 2 ? atoi(argv[2]) : 0);
@@ -179,11 +194,7 @@ int main(int argc, char **argv)
 	if (!workload)
 		workload = "heartbeat";
 	report("{\"ready\":\"%.200s\"}", workload);
-	if (!strcmp(workload, "mix"))
-		workload = "worker,wake,pingpong";
-	snprintf(words, sizeof(words), "%s", workload);
-	for (char *word = strtok(words, ","); word; word = strtok(NULL, ","))
-		start_load(word);
+	start_loads(workload);
 	window = getenv("WINDOW_MS");
 	if (window && atoi(window) > 0)
 		length = (struct timespec){.tv_sec = atoi(window) / 1000,

@@ -169,7 +169,7 @@ fn guest_spec(args: &Exec, at: usize, guest: &str) -> Result<GuestSpec, Failure>
     let spec = GuestSpec::new(name).workload(workload).kernel(&args.guest_kernel).vcpus(args.vcpus);
     let spec = spec.pv(if args.pv == "on" { Pv::On } else { Pv::Off });
     let network = u8::try_from(at + 1).map_err(|_| Failure::bad_input("too many guests"))?;
-    Ok(if workload.contains("pingpong") || workload == "mix" { spec.network(network) } else { spec })
+    Ok(if workload.contains("pingpong") || workload.contains("mix") { spec.network(network) } else { spec })
 }
 
 /// Runs the command and passes its output on as it comes.
