@@ -203,3 +203,70 @@ impl Simulation<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace_event::{AccelerationCause, GuestClass, StopReason};
+
+    /// What the checker says about the last of these events; the ones before are in order.
+    fn verdict(events: &[TraceEvent]) -> String {
+        let mut checker = Checker::new(2, 2, 1);
+        let (last, first) = events.split_last().expect("an event");
+        first.iter().for_each(|event| checker.observe(event).expect("in order"));
+        checker.observe(last).expect_err("out of order")
+    }
+
+    const RUNS: TraceEvent = TraceEvent::Running { vcpu: 0, pcpu: 0, micro: false };
+    const IPI: TraceEvent = TraceEvent::IpiSent { from: 0, to: 1, kind: IpiKind::Reschedule };
+    const HANDLED: TraceEvent = TraceEvent::IpiHandled { vcpu: 1, kind: IpiKind::Reschedule };
+    const ACCELERATED: TraceEvent = TraceEvent::Accelerated {
+        vcpu: 0,
+        pcpu: 1,
+        cause: AccelerationCause::LockYield,
+        class: GuestClass::LockHolder,
+    };
+
+    #[test]
+    fn a_vcpu_on_two_pcpus_is_found() {
+        let again = TraceEvent::Running { vcpu: 0, pcpu: 1, micro: false };
+        assert_eq!(verdict(&[RUNS, again]), "vCPU 0 runs on pCPU 1 and on pCPU 0");
+    }
+
+    #[test]
+    fn two_vcpus_on_a_pcpu_are_found() {
+        let other = TraceEvent::Running { vcpu: 1, pcpu: 0, micro: false };
+        assert_eq!(verdict(&[RUNS, other]), "pCPU 0 runs vCPU 1 and vCPU 0");
+    }
+
+    #[test]
+    fn two_holders_of_a_lock_are_found() {
+        let takes = |vcpu| TraceEvent::LockAcquired { vcpu, lock: 0, waited_ns: 0 };
+        assert_eq!(verdict(&[takes(0), takes(1)]), "vCPU 1 takes lock 0 that vCPU 0 holds");
+    }
+
+    #[test]
+    fn a_duplicated_and_an_invented_ipi_are_found() {
+        assert_eq!(verdict(&[IPI, HANDLED, HANDLED]), "vCPU 1 handles one Reschedule IPI of 0 pending ones");
+        assert_eq!(verdict(&[IPI, IPI, HANDLED]), "vCPU 1 handles one Reschedule IPI of 2 pending ones");
+    }
+
+    #[test]
+    fn a_vcpu_in_the_micro_pool_without_acceleration_is_found() {
+        let micro = TraceEvent::Running { vcpu: 0, pcpu: 1, micro: true };
+        assert!(verdict(&[micro]).contains("(micro: true)"));
+    }
+
+    #[test]
+    fn an_accelerated_vcpu_that_runs_elsewhere_or_returns_twice_is_found() {
+        assert!(verdict(&[ACCELERATED, RUNS]).contains("(micro: false)"));
+        let returned = TraceEvent::ReturnedToNormalPool { vcpu: 0, pcpu: 0 };
+        assert!(verdict(&[ACCELERATED, returned, returned]).contains("wasn't in"));
+    }
+
+    #[test]
+    fn a_stop_of_what_does_not_run_is_found() {
+        let stop = TraceEvent::Stopping { vcpu: 0, pcpu: 1, reason: StopReason::Hlt, ip: 0, symbol: 0 };
+        assert_eq!(verdict(&[RUNS, stop]), "vCPU 0 stops on pCPU 1 where it doesn't run");
+    }
+}

@@ -102,7 +102,8 @@ mod tests {
     #[test]
     fn every_number_of_the_file_is_there_once() {
         let numbers = published();
-        let text = built_in(FILE).expect("embedded");
+        // The sign in ">= 1" doesn't begin a second number.
+        let text = built_in(FILE).expect("embedded").replace(">=", ">");
         let written =
             text.lines().filter_map(|line| line.split('#').next()).flat_map(|line| line.split('=').skip(1));
         // Each "= number" or "= \"> 8\"" is one; "= {" opens a table.
