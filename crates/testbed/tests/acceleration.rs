@@ -12,7 +12,7 @@ const FLAGS: &str = "--micro-cpus 1 --micro-slice-us 3000 --stats 1";
 
 fn contended_guests(host: &Host, pv: Pv) -> Vec<Guest> {
     host.start_guests(vec![
-        GuestSpec::new("a").workload("mix,kallsyms").pv(pv),
+        GuestSpec::new("a").workload("worker,wake,kallsyms").pv(pv),
         GuestSpec::new("b").workload("hog").pv(pv),
     ])
     .unwrap_or_else(|error| panic!("{error}"))
@@ -101,9 +101,12 @@ fn symbols_of_another_kernel_accelerate_nothing() {
     let _guests = contended_guests(&host, Pv::Off);
     // The host's own kernel image is of another version than the guests'.
     let other = host.must_run("ls /guests/*/vmlinuz | tail -1", PATIENCE).expect("images").trim().to_owned();
-    let release = host.must_run("cat /proc/$(pidof qemu-system-x86_64 | cut -d' ' -f1)/cmdline | tr '\\0' ' '", PATIENCE);
+    let release = host
+        .must_run("cat /proc/$(pidof qemu-system-x86_64 | cut -d' ' -f1)/cmdline | tr '\\0' ' '", PATIENCE);
     if release.is_ok_and(|line| line.contains(&other)) {
-        eprintln!("SKIPPED: this host has only the guests' own kernel image, so there is no wrong one to give");
+        eprintln!(
+            "SKIPPED: this host has only the guests' own kernel image, so there is no wrong one to give"
+        );
         return;
     }
     let scheduler = start_scheduler(&host, &format!("{FLAGS} --guest a={other} --guest b={other}"));
