@@ -36,7 +36,16 @@ fn broken(cause: &dyn std::fmt::Display) -> SimError {
 mod tests {
     use crate::config::SymbolTable;
     use crate::guest::text::{IDLE, Text, USER};
-    use microslice_policy::GuestClass;
+    use microslice_policy::{Coded, GuestClass};
+
+    #[test]
+    fn classes_have_the_same_codes_and_names_in_the_symbols_crate_and_in_the_policy() {
+        assert_eq!(microslice_symbols::GuestClass::ALL.len(), GuestClass::ALL.len());
+        for (of_symbols, of_policy) in microslice_symbols::GuestClass::ALL.iter().zip(GuestClass::ALL) {
+            assert_eq!(*of_symbols as u32, *of_policy as u32);
+            assert_eq!(of_symbols.name(), of_policy.name());
+        }
+    }
 
     #[test]
     fn what_the_guest_model_executes_has_the_classes_of_the_papers_table_3() {
