@@ -127,3 +127,30 @@ fn a_dry_run_decides_and_counts_but_moves_nothing() {
     assert!(report["dry_run"] == true && sum(&report["would_accelerate"]) > 0);
     assert_eq!((count(&report["requests"]), count(&report["accelerations"]["total"])), (0, 0));
 }
+
+/// `name = count` lines.
+fn counts_of(text: &str) -> Vec<(&str, u64)> {
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once(" = "))
+        .filter_map(|(name, count)| Some((name, count.trim().parse().ok()?)))
+        .collect()
+}
+
+#[test]
+fn the_verifier_walks_about_as_many_instructions_as_recorded() {
+    let recorded = include_str!("../../../bpf/instruction-counts.toml");
+    let section = recorded.split("[\"6.18\"]").nth(1).expect("counts of the default host");
+    let recorded = counts_of(section.split("\n[").next().expect("a section"));
+    let host = host();
+    let now = host.must_run("microslice run --micro-cpus 1 --instruction-counts", PATIENCE).expect("counts");
+    let now = counts_of(&now);
+    assert_eq!(
+        now.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+        recorded.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+        "programs came or went: record their counts"
+    );
+    for ((name, count), (_, before)) in now.iter().zip(&recorded) {
+        assert!(*count <= before + before / 2 + 50, "{name}: {count} instructions, recorded were {before}");
+    }
+}

@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use clap::Args;
-use microslice_policy::RecordKind;
 use microslice_policy::Coded;
+use microslice_policy::RecordKind;
 use microslice_policy::replay::replay;
 use std::fs::File;
 use std::io::BufReader;
@@ -23,7 +23,8 @@ pub struct Replay {
 }
 
 pub fn run(args: Replay) -> Result<(), Failure> {
-    let named = |cause: &dyn std::fmt::Display| Failure::bad_input(format!("{}: {cause}", args.recording.display()));
+    let named =
+        |cause: &dyn std::fmt::Display| Failure::bad_input(format!("{}: {cause}", args.recording.display()));
     let file = File::open(&args.recording).map_err(|cause| named(&cause))?;
     let result = replay(BufReader::new(file)).map_err(|cause| named(&cause))?;
     let counts: serde_json::Map<_, _> = RecordKind::ALL
