@@ -29,15 +29,17 @@ fn twenty_vms_created_and_destroyed_leave_no_residue() {
     let host = host();
     let scheduler = start_scheduler(&host, "--micro-cpus auto --micro-slice-us 3000 --stats 1");
     for round in 0..20 / AT_ONCE {
-        let specs = (0..AT_ONCE).map(|at| GuestSpec::new(&format!("vm{round}-{at}")).vcpus(2)).collect();
+        let specs = (0..AT_ONCE).map(|at| GuestSpec::new(&format!("vm{round}-{at}")).vcpus(1)).collect();
         let guests: Vec<Guest> = host.start_guests(specs).unwrap_or_else(|error| panic!("{error}"));
         guests.iter().for_each(|guest| assert_alive(guest, 1));
         guests.into_iter().for_each(|guest| guest.stop().expect("stop"));
     }
     // Whole intervals after the last VM's end: none may be listed in the last of them.
     let lines = scheduler.lines(0).len();
+    let deadline = std::time::Instant::now() + PATIENCE;
     while scheduler.lines(lines).len() < 3 {
         assert!(!scheduler.has_ended(), "{}", scheduler.last_words());
+        assert!(std::time::Instant::now() < deadline, "no statistics: {}", scheduler.last_words());
         std::thread::sleep(std::time::Duration::from_millis(200));
     }
     let last = scheduler.lines(lines + 2).remove(0).text;
