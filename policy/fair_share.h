@@ -9,7 +9,8 @@
  *            clock by the time it ran, the heavier the slower. Micro slices are charged like any other.
  * Formula.   vcpu_weight = vm_weight * SHARE_SCALE / active_vcpu_count     (at least 1)
  *            charge      = ran_ns * WEIGHT_DEFAULT * SHARE_SCALE / vcpu_weight
- *            A vCPU that slept comes back no further behind than lag_max_ns: sleeping isn't saving.
+ *            A vCPU that slept comes back no further behind than lag_max_ns: sleeping isn't saving. One that
+ *            was preempted keeps its clock: what it is behind by is owed to it.
  *            Boost: one that was blocked and isn't ahead of the pool's clock runs first when it wakes (Xen's
  *            BOOST: it probably wakes to handle an interrupt), for at most boost_slice_ns.
  * Limits.    Shares hold over seconds, not within a slice. ran_ns is cut at RAN_MAX_NS, so nothing overflows.
@@ -76,7 +77,7 @@ POLICY struct wakeup_decision decide_on_wakeup(const struct fair_share_config *c
 	u64 earliest = seen->pool_vtime_ns - config->lag_max_ns;
 	struct wakeup_decision decision = {.vtime_ns = seen->vcpu_vtime_ns, .slice_ns = config->slice_ns};
 
-	if (vtime_before(decision.vtime_ns, earliest))
+	if (seen->was_blocked && vtime_before(decision.vtime_ns, earliest))
 		decision.vtime_ns = earliest;
 	if (seen->was_blocked && config->boost_slice_ns &&
 	    !vtime_before(seen->pool_vtime_ns, decision.vtime_ns)) {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PATIENCE, host, start_scheduler, stop_scheduler};
+use common::{OTHER_KERNEL, PATIENCE, host, start_scheduler, stop_scheduler};
 use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv};
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -99,16 +99,7 @@ fn paravirtual_yields_accelerate_preempted_siblings() {
 fn symbols_of_another_kernel_accelerate_nothing() {
     let host = host();
     let _guests = contended_guests(&host, Pv::Off);
-    // The host's own kernel image is of another version than the guests'.
-    let other = host.must_run("ls /guests/*/vmlinuz | tail -1", PATIENCE).expect("images").trim().to_owned();
-    let release = host
-        .must_run("cat /proc/$(pidof qemu-system-x86_64 | cut -d' ' -f1)/cmdline | tr '\\0' ' '", PATIENCE);
-    if release.is_ok_and(|line| line.contains(&other)) {
-        eprintln!(
-            "SKIPPED: this host has only the guests' own kernel image, so there is no wrong one to give"
-        );
-        return;
-    }
+    let other = &host.image(OTHER_KERNEL).expect("another kernel's image").kernel;
     let scheduler = start_scheduler(&host, &format!("{FLAGS} --guest a={other} --guest b={other}"));
     std::thread::sleep(Duration::from_secs(15));
     let report = stop_scheduler(&host, &scheduler);

@@ -1,16 +1,24 @@
 //! What the testbed's tests share: one boot per file, and one test at a time on it.
 #![allow(dead_code)] // each test file uses its part
 
+use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{Guest, Host, Process, Testbed, built_binary};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// A kernel that no guest of these tests runs, though the host has its image.
+pub const OTHER_KERNEL: &str = "6.1-cloud";
+
 /// The default host with the built binary; booted once per test file, and held by one test at a time.
 pub fn host() -> MutexGuard<'static, Host> {
     static HOST: OnceLock<Mutex<Host>> = OnceLock::new();
-    let host = HOST.get_or_init(|| Mutex::new(boot(Testbed::new("6.18").expect("a series"))));
+    let host = HOST.get_or_init(|| {
+        let testbed = Testbed::new("6.18").expect("a series");
+        let testbed = testbed.with_guest_kernels(&[DEFAULT_GUEST, OTHER_KERNEL]).expect("guest kernels");
+        Mutex::new(boot(testbed))
+    });
     host.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
