@@ -1,0 +1,30 @@
+//! A running, unmodified guest with KASLR: its symbols and its slide, found with no input at all.
+
+mod common;
+
+use common::{PATIENCE, host};
+use microslice_testbed::GuestSpec;
+use microslice_testbed::kernels::DEFAULT_GUEST;
+
+const LIST: &str = "microslice symbols list --pid $(pidof qemu-system-x86_64)";
+
+#[test]
+fn a_running_guests_symbols_and_slide_are_what_its_own_kallsyms_says() {
+    let host = host();
+    let guests = host.start_guests(vec![GuestSpec::new("plain").workload("kallsyms,heartbeat")]);
+    let guests = guests.unwrap_or_else(|error| panic!("{error}"));
+
+    let running = host.must_run(&format!("{LIST} --running"), PATIENCE).expect("symbols from memory");
+    for name in ["_text", "entry_SYSCALL_64"] {
+        let line = running.lines().find(|line| line.ends_with(&format!(" {name}"))).expect(name);
+        let address = u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect(line);
+        assert_eq!(Some(address), guests[0].kallsyms(name), "{name}");
+    }
+
+    // All of them, not only those that the guest prints: memory and image say the same.
+    let image = &host.image(DEFAULT_GUEST).expect("the guest's image").kernel;
+    let compare =
+        format!("{LIST} > /tmp/memory && microslice symbols list --kernel {image} | cmp - /tmp/memory");
+    host.must_run(&compare, PATIENCE).expect("the same symbols");
+    assert!(running.lines().count() > 50_000, "{} symbols", running.lines().count());
+}
