@@ -82,7 +82,7 @@ void STRUCT_OPS(microslice_dispatch, s32 cpu, struct task_struct *prev)
 	if (pcpu_is_micro(cpu))
 		dispatch_micro(cpu, pcpu);
 	else
-		dispatch_normal(cpu, pcpu);
+		dispatch_normal(cpu, pcpu, prev);
 }
 
 /* A higher scheduling class takes the pCPU: what waits in its local queue could not be pulled from there. */
@@ -220,11 +220,8 @@ static __always_inline void stop_vcpu(struct vcpu *vcpu, u32 slot, u64 ran_ns, b
 	vcpu->runnable_at_ns = now;
 	vcpu->preempted = runnable && !vcpu->yielded;
 	vcpu->keeps_spinning = 0;
-	if (stats) {
-		ADD(stats->ran_ns, ran_ns);
-		if (vcpu->preempted && class < GUEST_CLASS_COUNT)
-			COUNT(stats->preemptions[class]);
-	}
+	if (stats && vcpu->preempted && class < GUEST_CLASS_COUNT)
+		COUNT(stats->preemptions[class]);
 	if (vcpu->state == VCPU_MICRO)
 		stop_accelerated(vcpu, slot, ran_ns, runnable);
 	else

@@ -163,23 +163,6 @@ static __always_inline void enqueue_pinned_kthread(struct task_struct *p, u64 en
 	dsq_insert(p, SCX_DSQ_LOCAL, config.others_slice_ns, enq_flags | ENQ(HEAD) | preempt);
 }
 
-/* ---- Dispatch ---- */
-
-static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu)
-{
-	bool vcpus_first = pcpu->others_ran_ns >= OTHERS_SHARE_NS;
-
-	/* What is left from when this pCPU was micro-sliced. */
-	if (dsq_move_to_local(DSQ_CONFINED + cpu))
-		return;
-	if (!vcpus_first && dsq_move_to_local(DSQ_OTHERS))
-		return;
-	if (dsq_move_to_local(DSQ_BOOSTED) || dsq_move_to_local(DSQ_VCPUS))
-		return;
-	if (vcpus_first)
-		dsq_move_to_local(DSQ_OTHERS);
-}
-
 /* ---- Accounting ---- */
 
 static __always_inline void charge_other(struct task_struct *p, struct task_ctx *tctx, struct pcpu *pcpu,
@@ -197,6 +180,7 @@ static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu
 {
 	struct vm *vm = vm_at(vcpu->vm);
 	struct vm_feed *feed = vm_feed_at(vcpu->vm);
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 	u32 weight = 0;
 	s64 active = 1;
 
@@ -205,8 +189,57 @@ static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu
 	if (vm)
 		active = vm->active_vcpu_count;
 	tctx->vtime_ns += charge(ran_ns, vcpu_weight(weight, active > 0 ? active : 1));
+	if (stats)
+		ADD(stats->ran_ns, ran_ns);
 	if (pcpu)
 		pcpu->others_ran_ns = pcpu->others_ran_ns > ran_ns ? pcpu->others_ran_ns - ran_ns : 0;
+}
+
+/* ---- Dispatch ---- */
+
+/*
+ * sched_ext asks for the next task before it queues the one whose slice is over, so the queue alone would always let
+ * another go first: a heavier vCPU would get less than its share. If that one is still the furthest behind, it goes on.
+ */
+static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
+{
+	struct task_ctx *tctx;
+	struct vcpu *vcpu;
+	struct task_struct *first;
+	u64 now;
+
+	if (!prev || !(prev->scx.flags & bpf_core_enum_value(enum scx_ent_flags, SCX_TASK_QUEUED)))
+		return false;
+	tctx = task_ctx_of(prev);
+	vcpu = vcpu_of(tctx);
+	if (!tctx || !vcpu || vcpu->yielded || vcpu->state != VCPU_RUNNING || is_confined(prev))
+		return false;
+	now = bpf_ktime_get_ns();
+	charge_vcpu(tctx, vcpu, pcpu, now - tctx->running_since_ns);
+	tctx->running_since_ns = now;
+	for_each_queued(first, DSQ_VCPUS)
+	{
+		if (!vtime_before(tctx->vtime_ns, first->scx.dsq_vtime))
+			return false;
+		task_set_slice(prev, config.fair_share.slice_ns);
+		return true;
+	}
+	return false;
+}
+
+static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
+{
+	bool vcpus_first = pcpu->others_ran_ns >= OTHERS_SHARE_NS;
+
+	/* What is left from when this pCPU was micro-sliced. */
+	if (dsq_move_to_local(DSQ_CONFINED + cpu))
+		return;
+	if (!vcpus_first && dsq_move_to_local(DSQ_OTHERS))
+		return;
+	if (dsq_move_to_local(DSQ_BOOSTED) || goes_on(prev, pcpu) || dsq_move_to_local(DSQ_VCPUS))
+		return;
+	if (vcpus_first)
+		dsq_move_to_local(DSQ_OTHERS);
 }
 
 #endif

@@ -61,7 +61,9 @@ struct bpf_cpumask {
 
 struct sched_ext_entity {
 	u32 weight;
+	u32 flags;
 	u64 slice;
+	u64 dsq_vtime;
 };
 
 struct task_struct {
@@ -153,6 +155,10 @@ enum scx_enq_flags {
 	SCX_ENQ_HEAD = 16,
 	SCX_ENQ_PREEMPT = 1ull << 32,
 	SCX_ENQ_LAST = 1ull << 41,
+};
+
+enum scx_ent_flags {
+	SCX_TASK_QUEUED = 1,
 };
 
 enum scx_kick_flags {
