@@ -1,4 +1,4 @@
-//! Compiles `bpf/` with the clang that the project names, and generates the skeleton that loads it.
+//! Compiles `bpf/` with the clang that the project names, and generates the skeletons that load it.
 
 use libbpf_cargo::SkeletonBuilder;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,14 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
     let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
-    SkeletonBuilder::new()
-        .source(root.join("bpf/microslice.bpf.c"))
-        .obj(out.join("microslice.bpf.o"))
-        .clang(clang)
-        .clang_args(["-mcpu=v3", "-std=gnu11", "-Wall", "-Wno-unused-function", "-Werror"])
-        .reference_obj(true)
-        .build_and_generate(out.join("microslice.skel.rs"))
-        .expect("bpf/ compiles: see the compiler's messages above");
+    for object in ["microslice", "memory_slots"] {
+        SkeletonBuilder::new()
+            .source(root.join(format!("bpf/{object}.bpf.c")))
+            .obj(out.join(format!("{object}.bpf.o")))
+            .clang(&clang)
+            .clang_args(["-mcpu=v3", "-std=gnu11", "-Wall", "-Wno-unused-function", "-Werror"])
+            .reference_obj(true)
+            .build_and_generate(out.join(format!("{object}.skel.rs")))
+            .expect("bpf/ compiles: see the compiler's messages above");
+    }
 }

@@ -2,12 +2,15 @@
 //!
 //! [`daemon::run`] is the whole life of `microslice run`: refuse ([`preflight`]), load ([`scheduler`]), then once every
 //! few milliseconds: read the rings, look for new VMs ([`vms`]), tell the kernel what is known of their code
-//! ([`guest_kernels`]), and at each interval print ([`report`]).
+//! ([`guest_kernels`]), and at each interval print ([`report`]). [`memory_slots`] stands apart: it tells
+//! `microslice symbols --pid` where a VMM has its guest's memory.
 
 pub mod config;
 pub mod daemon;
 pub mod error;
 pub mod guest_kernels;
+pub mod kernel_reader;
+pub mod memory_slots;
 pub mod preflight;
 pub mod recorder;
 pub mod report;
@@ -25,6 +28,18 @@ pub mod vms;
 )]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/microslice.skel.rs"));
+}
+
+/// Likewise from `bpf/memory_slots.bpf.c`.
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    unsafe_op_in_unsafe_fn,
+    dead_code,
+    non_camel_case_types
+)]
+mod memory_slots_skeleton {
+    include!(concat!(env!("OUT_DIR"), "/memory_slots.skel.rs"));
 }
 
 pub use config::{PoolChoice, Settings};

@@ -1,7 +1,8 @@
 //! The memory of a running guest, through the process that runs it: `/proc/PID/mem`, read-only.
 //!
-//! Which of the process's memory is the guest's: either the caller knows KVM's memory slots, or the largest writable
-//! mappings that are anonymous or shared are looked at, which is how every VMM maps guest RAM.
+//! Which of the process's memory is the guest's: either the caller knows KVM's memory slots, and addresses are the
+//! guest's physical ones; or the largest writable mappings that are anonymous or shared are looked at, which is how most
+//! VMMs map guest RAM, and addresses are the process's.
 //!
 //! Pages that were never touched are told by `/proc/PID/pagemap` and left alone: reading one of a shared mapping would
 //! allocate it. The guest isn't stopped: what is read may change meanwhile, and whatever it is, it is only believed
@@ -16,7 +17,9 @@ use std::os::unix::fs::FileExt;
 const PAGE_BYTES: u64 = 4096;
 /// Smallest mapping that can hold a guest's RAM with a kernel in it.
 const AREA_BYTES_MIN: u64 = 32 << 20;
-const AREAS_MAX: usize = 64;
+const MAPPINGS_MAX: usize = 64;
+/// KVM allows 32,764; a VMM that plugs memory in small blocks has some hundreds.
+const SLOTS_MAX: usize = 4096;
 /// `/proc/PID/maps` of a VMM has a few hundred lines.
 const MAPS_BYTES_MAX: u64 = 4 << 20;
 /// Bits 63 (present) and 62 (swapped) of a pagemap entry.
@@ -38,6 +41,22 @@ pub struct ProcessMemory {
     mem: File,
     pagemap: Option<File>,
     areas: Vec<Area>,
+    /// What lies behind each area, by the address that the reader uses; sorted, without overlaps.
+    stretches: Vec<Stretch>,
+}
+
+/// Memory that is one piece in both the reader's addresses and the process's.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    start: u64,
+    bytes: u64,
+    in_process: u64,
+}
+
+impl Stretch {
+    fn end(&self) -> u64 {
+        self.start.saturating_add(self.bytes)
+    }
 }
 
 impl ProcessMemory {
@@ -55,22 +74,69 @@ impl ProcessMemory {
             );
             return Err(Error::no_symbols(cause).of(format!("process {pid}")));
         }
-        Self::of_areas(pid, areas)
+        let stretch = |area: &Area| Stretch { start: area.start, bytes: area.bytes, in_process: area.start };
+        let stretches = areas.iter().map(stretch).collect();
+        Self::open(pid, areas, stretches)
     }
 
-    /// Guest RAM by KVM's memory slots.
+    /// Guest RAM by KVM's memory slots. Slots that are neighbours in the guest are one area: a kernel may lie in both.
     ///
     /// # Errors
     /// As [`Self::of_mappings`].
     pub fn of_slots(pid: u32, slots: &[MemorySlot]) -> Result<Self, Error> {
-        let areas =
-            slots.iter().take(AREAS_MAX).map(|slot| Area { start: slot.userspace_addr, bytes: slot.bytes });
-        Self::of_areas(pid, areas.collect())
+        let stretches = stretches_of_slots(slots);
+        if stretches.is_empty() {
+            return Err(Error::no_symbols("has no memory slots").of(format!("process {pid}")));
+        }
+        let mut areas: Vec<Area> = Vec::new();
+        for stretch in &stretches {
+            match areas.last_mut() {
+                Some(area) if area.end() == stretch.start => area.bytes += stretch.bytes,
+                _ => areas.push(Area { start: stretch.start, bytes: stretch.bytes }),
+            }
+        }
+        areas.sort_by_key(|area| std::cmp::Reverse(area.bytes));
+        Self::open(pid, areas, stretches)
     }
 
-    fn of_areas(pid: u32, areas: Vec<Area>) -> Result<Self, Error> {
+    fn open(pid: u32, areas: Vec<Area>, mut stretches: Vec<Stretch>) -> Result<Self, Error> {
+        stretches.sort_by_key(|stretch| stretch.start);
         let mem = File::open(format!("/proc/{pid}/mem")).map_err(|error| of_process(pid, &error))?;
-        Ok(Self { mem, pagemap: File::open(format!("/proc/{pid}/pagemap")).ok(), areas })
+        Ok(Self { mem, pagemap: File::open(format!("/proc/{pid}/pagemap")).ok(), areas, stretches })
+    }
+
+    /// The parts of `[start, end)` that there is memory behind: offset from `start`, address in the process, bytes.
+    fn parts(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, u64)> {
+        let first = self.stretches.partition_point(|stretch| stretch.end() <= start);
+        let stretches = self.stretches.iter().skip(first).take_while(move |stretch| stretch.start < end);
+        stretches.map(move |stretch| {
+            let from = stretch.start.max(start);
+            (from - start, stretch.in_process + (from - stretch.start), stretch.end().min(end) - from)
+        })
+    }
+
+    /// Fills `buffer` from the process's `address`.
+    fn read_process(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let (start, end) = (address, address + buffer.len() as u64);
+        let first_page = address / PAGE_BYTES;
+        let content = self.pages_with_content(address, buffer.len() as u64);
+        let mut page = 0;
+        for run in content.chunk_by(|a, b| a == b) {
+            let run_start = ((first_page + page as u64) * PAGE_BYTES).max(start);
+            page += run.len();
+            let run_end = ((first_page + page as u64) * PAGE_BYTES).min(end);
+            if run[0] {
+                let bytes = &mut buffer[(run_start - start) as usize..(run_end - start) as usize];
+                // A page can go (a balloon, a hot-unplug) between the look and the read: it stays zeros.
+                if let Err(error) = self.mem.read_exact_at(bytes, run_start)
+                    && !matches!(error.kind(), io::ErrorKind::UnexpectedEof)
+                    && error.raw_os_error() != Some(libc::EIO)
+                {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// For each page of `[address, address + bytes)`: is there something in it? Unknown counts as yes.
@@ -101,31 +167,38 @@ impl Memory for ProcessMemory {
 
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
         buffer.fill(0);
-        let (start, end) = (address, address + buffer.len() as u64);
-        let first_page = address / PAGE_BYTES;
-        let content = self.pages_with_content(address, buffer.len() as u64);
-        let mut page = 0;
-        for run in content.chunk_by(|a, b| a == b) {
-            let run_start = ((first_page + page as u64) * PAGE_BYTES).max(start);
-            page += run.len();
-            let run_end = ((first_page + page as u64) * PAGE_BYTES).min(end);
-            if run[0] {
-                let bytes = &mut buffer[(run_start - start) as usize..(run_end - start) as usize];
-                // A page can go (a balloon, a hot-unplug) between the look and the read: it stays zeros.
-                if let Err(error) = self.mem.read_exact_at(bytes, run_start)
-                    && !matches!(error.kind(), io::ErrorKind::UnexpectedEof)
-                    && error.raw_os_error() != Some(libc::EIO)
-                {
-                    return Err(error);
-                }
-            }
+        for (offset, in_process, bytes) in self.parts(address, address.saturating_add(buffer.len() as u64)) {
+            self.read_process(in_process, &mut buffer[offset as usize..(offset + bytes) as usize])?;
         }
         Ok(())
     }
 
     fn has_content(&self, address: u64, bytes: u64) -> bool {
-        self.pages_with_content(address, bytes).contains(&true)
+        self.parts(address, address.saturating_add(bytes))
+            .any(|(_, in_process, bytes)| self.pages_with_content(in_process, bytes).contains(&true))
     }
+}
+
+/// Slots by guest-physical address. KVM's never overlap; of a list that was read while it changed, the first counts.
+fn stretches_of_slots(slots: &[MemorySlot]) -> Vec<Stretch> {
+    let mut stretches: Vec<Stretch> = slots
+        .iter()
+        .filter(|slot| slot.bytes > 0)
+        .filter(|slot| {
+            slot.guest_phys.checked_add(slot.bytes).is_some()
+                && slot.userspace_addr.checked_add(slot.bytes).is_some()
+        })
+        .map(|slot| Stretch { start: slot.guest_phys, bytes: slot.bytes, in_process: slot.userspace_addr })
+        .take(SLOTS_MAX)
+        .collect();
+    stretches.sort_by_key(|stretch| stretch.start);
+    let mut end = 0;
+    stretches.retain(|stretch| {
+        let fits = stretch.start >= end;
+        end = if fits { stretch.end() } else { end };
+        fits
+    });
+    stretches
 }
 
 fn read_bounded(path: &str) -> io::Result<String> {
@@ -149,7 +222,7 @@ fn areas_of_maps(maps: &str) -> Vec<Area> {
     let mut areas: Vec<Area> =
         maps.lines().filter_map(guest_area).filter(|area| area.bytes >= AREA_BYTES_MIN).collect();
     areas.sort_by_key(|area| std::cmp::Reverse(area.bytes));
-    areas.truncate(AREAS_MAX);
+    areas.truncate(MAPPINGS_MAX);
     areas
 }
 
@@ -207,9 +280,34 @@ mod tests {
             MemorySlot { guest_phys: 0, userspace_addr: marker.as_ptr() as u64, bytes: marker.len() as u64 };
         let memory = ProcessMemory::of_slots(std::process::id(), &[slot]).unwrap();
         let mut buffer = vec![0u8; marker.len()];
-        memory.read(slot.userspace_addr, &mut buffer).unwrap();
+        memory.read(0, &mut buffer).unwrap();
         assert_eq!(buffer, marker);
-        assert!(memory.has_content(slot.userspace_addr, 1));
+        assert!(memory.has_content(0, 1));
+        assert!(!memory.has_content(slot.bytes, 1));
+    }
+
+    #[test]
+    fn slots_are_read_by_guest_physical_address_whatever_lies_between_them() {
+        let (low, high) = (vec![1u8; 8192], vec![2u8; 8192]);
+        let slot = |guest_phys, memory: &[u8]| MemorySlot {
+            guest_phys,
+            userspace_addr: memory.as_ptr() as u64,
+            bytes: memory.len() as u64,
+        };
+        let gone = MemorySlot { guest_phys: 0x1000, userspace_addr: 0, bytes: 0x10_0000 };
+        let endless = MemorySlot { guest_phys: 0x9000, userspace_addr: u64::MAX, bytes: 4096 };
+        let slots = [slot(0x8000, &high), slot(0, &low), slot(0x2000, &high), gone, endless];
+        let memory = ProcessMemory::of_slots(std::process::id(), &slots).unwrap();
+        let areas = [Area { start: 0, bytes: 0x4000 }, Area { start: 0x8000, bytes: 0x2000 }];
+        assert_eq!(memory.areas(), areas);
+        let mut buffer = [9u8; 0x3000];
+        memory.read(0x1ffe, &mut buffer[..4]).unwrap();
+        assert_eq!(buffer[..5], [1, 1, 2, 2, 9]);
+        memory.read(0x7000, &mut buffer).unwrap();
+        assert!(
+            buffer[..0x1000].iter().all(|&byte| byte == 0) && buffer[0x1000..].iter().all(|&byte| byte == 2)
+        );
+        assert!(ProcessMemory::of_slots(std::process::id(), &[]).is_err());
     }
 
     #[test]
