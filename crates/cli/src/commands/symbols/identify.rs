@@ -1,9 +1,10 @@
 //! `microslice symbols identify`.
 
-use super::kernel::{StoreArgs, open_running};
+use super::kernel::{GuestMemory, StoreArgs, open_running};
 use super::output;
 use crate::failure::Failure;
 use clap::Args;
+use microslice_symbols::memory::MemoryKernel;
 use microslice_symbols::{Identity, Kernel, SourceKind, Store, source};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -36,6 +37,8 @@ pub struct Identify {
 struct Identified {
     name: String,
     kind: SourceKind,
+    /// Of a running guest: who said where its memory is.
+    memory: Option<GuestMemory>,
     identity: Identity,
     symbols: usize,
     slide: Option<u64>,
@@ -56,9 +59,11 @@ pub fn run(args: Identify) -> Result<(), Failure> {
         sources.push(found);
     }
     if let Some(pid) = args.pid {
-        let found = open_running(pid)?;
-        let identified = identified(format!("process {pid}"), SourceKind::MemoryDump, found.kernel, &store);
-        sources.push(Identified { slide: found.slide, witnesses: found.witnesses, ..identified });
+        let running = open_running(pid)?;
+        let MemoryKernel { kernel, slide, witnesses, .. } = running.found;
+        let mut identified = identified(format!("process {pid}"), SourceKind::MemoryDump, kernel, &store);
+        identified.notices.extend(running.notice);
+        sources.push(Identified { slide, witnesses, memory: Some(running.memory), ..identified });
     }
     let disagreements = disagreements(&sources);
     if args.json {
@@ -81,7 +86,17 @@ fn identified(name: String, kind: SourceKind, kernel: Kernel, store: &Store) -> 
     });
     let (identity, symbols) = (kernel.symbols.identity().clone(), kernel.symbols.len());
     let stored = stored.map(|stored| stored.path);
-    Identified { name, kind, identity, symbols, slide: None, witnesses: Vec::new(), stored, notices }
+    Identified {
+        name,
+        kind,
+        memory: None,
+        identity,
+        symbols,
+        slide: None,
+        witnesses: Vec::new(),
+        stored,
+        notices,
+    }
 }
 
 fn disagreements(sources: &[Identified]) -> Vec<String> {
@@ -103,6 +118,7 @@ fn to_json(source: &Identified) -> Value {
     json!({
         "source": source.name,
         "kind": source.kind.name(),
+        "memory": source.memory.map(GuestMemory::name),
         "release": source.identity.release,
         "build_id": source.identity.build_id,
         "banner": source.identity.banner,
@@ -117,6 +133,9 @@ fn to_json(source: &Identified) -> Value {
 fn write_text(out: &mut impl Write, source: &Identified) -> std::io::Result<()> {
     let unknown = || "unknown".to_owned();
     writeln!(out, "{} ({})", source.name, source.kind.name())?;
+    if let Some(memory) = source.memory {
+        writeln!(out, "  memory    by {}", memory.name())?;
+    }
     writeln!(out, "  release   {}", source.identity.release.clone().unwrap_or_else(unknown))?;
     writeln!(out, "  build ID  {}", source.identity.build_id.clone().unwrap_or_else(unknown))?;
     writeln!(out, "  banner    {}", source.identity.banner.clone().unwrap_or_else(unknown))?;

@@ -51,7 +51,7 @@ pub fn run(args: Import) -> Result<(), Failure> {
         kernels.push(Importable::of(source::open(path).map_err(Failure::bad_input)?.kernel, release));
     }
     if let Some(pid) = args.pid {
-        kernels.push(Importable::of(open_running(pid)?.kernel, release));
+        kernels.push(Importable::of(open_running(pid)?.said().kernel, release));
     }
     if let Some(build_id) = &args.build_id {
         let symbols = fetch(build_id)?;

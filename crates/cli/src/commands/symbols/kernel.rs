@@ -3,6 +3,7 @@
 use super::output::Progress;
 use crate::failure::Failure;
 use clap::Args;
+use microslice_host::memory_slots;
 use microslice_symbols::memory::process::{self, ProcessMemory};
 use microslice_symbols::memory::{self, MemoryKernel, ScanLimits};
 use microslice_symbols::{Kernel, Source, SourceKind, Store, source};
@@ -46,11 +47,10 @@ impl KernelArgs {
     /// Reads the kernel.
     pub fn open(&self) -> Result<Source, Failure> {
         match (&self.kernel, self.pid) {
-            (_, Some(pid)) => open_running(pid).map(|found| Source {
-                kind: SourceKind::MemoryDump,
-                kernel: found.kernel,
-                slide: found.slide,
-            }),
+            (_, Some(pid)) => {
+                let found = open_running(pid)?.said();
+                Ok(Source { kind: SourceKind::MemoryDump, kernel: found.kernel, slide: found.slide })
+            }
             (Some(path), None) => open_file_or_stored(path, &self.store.open()),
             (None, None) => Err(Failure::bad_input("give --kernel FILE or --pid PID")),
         }
@@ -81,9 +81,45 @@ fn open_file_or_stored(path: &Path, store: &Store) -> Result<Source, Failure> {
     }
 }
 
+/// A kernel found in the memory of a VMM, and how that memory was found.
+pub struct RunningKernel {
+    pub found: MemoryKernel,
+    pub memory: GuestMemory,
+    /// Why it isn't KVM's memory slots, if it isn't.
+    pub notice: Option<String>,
+}
+
+impl RunningKernel {
+    /// The kernel; what there is to note goes to standard error.
+    pub fn said(self) -> MemoryKernel {
+        if let Some(notice) = self.notice {
+            eprintln!("note: {notice}");
+        }
+        self.found
+    }
+}
+
+/// Who said where the guest's memory is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum GuestMemory {
+    /// KVM: exactly the guest's, by its physical addresses.
+    Slots,
+    /// The process's large writable mappings: a guess.
+    Mappings,
+}
+
+impl GuestMemory {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Slots => "KVM's memory slots",
+            Self::Mappings => "the process's mappings",
+        }
+    }
+}
+
 /// Finds the kernel in the memory of a VMM.
-pub fn open_running(pid: u32) -> Result<MemoryKernel, Failure> {
-    let memory = ProcessMemory::of_mappings(pid).map_err(Failure::bad_input)?;
+pub fn open_running(pid: u32) -> Result<RunningKernel, Failure> {
+    let (memory, way, notice) = open_guest_memory(pid)?;
     let mut progress = Progress::new();
     let found = memory::find_kernel(&memory, &ScanLimits::default(), &mut |scan| {
         progress.show(|| {
@@ -99,11 +135,28 @@ pub fn open_running(pid: u32) -> Result<MemoryKernel, Failure> {
             )
         });
     });
-    found.map_err(|error| {
+    let found = found.map_err(|error| {
         let hint = match process::is_kvm_process(pid) {
             Some(false) => " (and the process holds no KVM machine)",
             _ => "",
         };
         Failure::bad_input(format!("{}{hint}", error.of(format!("process {pid}"))))
-    })
+    })?;
+    Ok(RunningKernel { found, memory: way, notice })
+}
+
+/// KVM's memory slots; where they can't be had, the mappings and why.
+fn open_guest_memory(pid: u32) -> Result<(ProcessMemory, GuestMemory, Option<String>), Failure> {
+    let cause = match memory_slots::of_process(pid) {
+        Ok(slots) if !slots.is_empty() => {
+            let memory = ProcessMemory::of_slots(pid, &slots).map_err(Failure::bad_input)?;
+            return Ok((memory, GuestMemory::Slots, None));
+        }
+        Ok(_) => "it made no KVM machine".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let memory = ProcessMemory::of_mappings(pid).map_err(Failure::bad_input)?;
+    let notice =
+        format!("guest memory guessed from the process's mappings, not from KVM's memory slots: {cause}");
+    Ok((memory, GuestMemory::Mappings, Some(notice)))
 }
