@@ -42,6 +42,8 @@ pub struct Settings {
     pub micro_retries: u32,
     /// Accelerate the recipient of a call-function IPI at once, not only when its sender yields.
     pub call_function_ipi: bool,
+    /// Look for a guest's kernel in its memory when nobody names it. Read-only.
+    pub guest_memory: bool,
     pub dry_run: bool,
     pub record: Option<PathBuf>,
     pub stats: Option<f64>,
@@ -66,6 +68,7 @@ impl Default for Settings {
             epoch_ms: 1000,
             micro_retries: 0,
             call_function_ipi: true,
+            guest_memory: true,
             dry_run: false,
             record: None,
             stats: None,
@@ -90,6 +93,7 @@ struct File {
     epoch_ms: Option<u64>,
     micro_retries: Option<u32>,
     call_function_ipi: Option<bool>,
+    guest_memory: Option<bool>,
     dry_run: Option<bool>,
     record: Option<PathBuf>,
     stats: Option<f64>,
@@ -139,7 +143,16 @@ impl Settings {
         macro_rules! take {
             ($($field:ident),*) => { $(if let Some(value) = file.$field { settings.$field = value; })* };
         }
-        take!(micro_slice_us, slice_us, profile_ms, epoch_ms, micro_retries, call_function_ipi, dry_run);
+        take!(
+            micro_slice_us,
+            slice_us,
+            profile_ms,
+            epoch_ms,
+            micro_retries,
+            call_function_ipi,
+            guest_memory,
+            dry_run
+        );
         settings.micro_cpus_limit = file.micro_cpus_limit;
         settings.record = file.record;
         settings.stats = file.stats;

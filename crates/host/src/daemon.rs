@@ -1,16 +1,18 @@
-//! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints.
+//! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one reads kernels.
 
 use crate::HostError;
 use crate::config::Settings;
-use crate::guest_kernels::GuestKernels;
+use crate::guest_kernels::{GuestKernel, GuestKernels};
+use crate::kernel_reader::{Answer, KernelReader, KernelSource};
 use crate::preflight::{self, Host};
 use crate::recorder::Recorder;
 use crate::report::{Report, VmReport, difference, sum};
 use crate::scheduler::{Event, KernelVm, Scheduler, VMS_MAX, VmStats};
-use crate::vms::{GuestKnowledge, Vm, VmmProcess, path_seen_by};
+use crate::vms::{GuestKnowledge, MemoryLooks, Vm, VmmProcess, path_seen_by};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,8 @@ const POLL: Duration = Duration::from_millis(20);
 /// How often VMs are looked for, and their weights read again.
 const LOOK_FOR_VMS: Duration = Duration::from_millis(200);
 const READ_WEIGHTS: Duration = Duration::from_secs(5);
+/// How long a guest whose image is known may go without telling its slide before its memory is asked.
+const SLIDE_PATIENCE: Duration = Duration::from_secs(10);
 /// Changes of the pool's size that a report lists; older ones are dropped.
 const HISTORY_MAX: usize = 4096;
 
@@ -43,7 +47,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     refuse_unknown_names(settings)?;
     let recorder = settings.record.as_deref().map(Recorder::create).transpose()?;
     let scheduler = Scheduler::start(&host, settings)?;
-    let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder);
+    let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder)?;
     let result = daemon.serve(stop, output);
     daemon.finish(result, output)
 }
@@ -87,7 +91,9 @@ struct Daemon<'s> {
     settings: &'s Settings,
     host: Host,
     scheduler: Scheduler,
-    kernels: GuestKernels,
+    kernels: KernelReader,
+    /// Code slots that the kernel side, and the recording, have the ranges of.
+    shared_codes: BTreeSet<u32>,
     recorder: Option<Recorder>,
     /// By slot.
     vms: BTreeMap<u32, Vm>,
@@ -112,25 +118,27 @@ impl<'s> Daemon<'s> {
         scheduler: Scheduler,
         kernels: GuestKernels,
         recorder: Option<Recorder>,
-    ) -> Self {
+    ) -> Result<Self, HostError> {
         let now = Instant::now();
         let before = Readings { at: now, vms: BTreeMap::new(), gone: VmStats::default(), history_length: 0 };
-        Self {
+        let kernels = KernelReader::start(kernels)
+            .map_err(|cause| HostError::broken(format!("no thread to read kernels: {cause}")))?;
+        Ok(Self {
             settings,
             host,
             scheduler,
             kernels,
+            shared_codes: BTreeSet::new(),
             recorder,
             vms: BTreeMap::new(),
             started: now,
             monotonic_start_ns: monotonic_ns(),
             pool_size_history: Vec::new(),
             before,
-        }
+        })
     }
 
     fn serve(&mut self, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
-        self.share_guest_codes()?;
         (output.say)(&format!(
             "scheduling with {} of {} pCPUs micro-sliced at most, slices of {} us{}",
             self.settings.pool_limit(self.host.topology.micro_order.len())?,
@@ -144,10 +152,14 @@ impl<'s> Daemon<'s> {
             if looked_for_vms.is_none_or(|at| at.elapsed() >= LOOK_FOR_VMS) {
                 looked_for_vms = Some(Instant::now());
                 self.look_for_vms(output)?;
+                self.look_into_memories();
             }
             if read_weights.elapsed() >= READ_WEIGHTS {
                 read_weights = Instant::now();
                 self.read_weights()?;
+            }
+            while let Some(answer) = self.kernels.next_answer() {
+                self.hear_of_kernel(answer, output)?;
             }
             self.drain(output)?;
             if let Some(exit) = self.scheduler.exit() {
@@ -179,9 +191,9 @@ impl<'s> Daemon<'s> {
         result.and(drained)
     }
 
-    /// Gives new kernels' ranges to the BPF side, and to the recording.
-    fn share_guest_codes(&mut self) -> Result<(), HostError> {
-        for kernel in self.kernels.all() {
+    /// Gives a kernel's ranges to the BPF side, and to the recording, unless they have them.
+    fn share_code(&mut self, kernel: &GuestKernel) -> Result<(), HostError> {
+        if self.shared_codes.insert(kernel.code_slot) {
             self.scheduler.set_guest_code(kernel.code_slot, &kernel.code)?;
             if let Some(recorder) = &mut self.recorder {
                 recorder.code(&kernel.code)?;
@@ -215,47 +227,82 @@ impl<'s> Daemon<'s> {
         Ok(())
     }
 
+    /// A new VM: scheduled by its weight from now on, accelerated once its kernel has been read.
     fn welcome(&mut self, kernel_side: KernelVm, output: &mut Output<'_>) -> Result<(), HostError> {
-        let process = VmmProcess::read(kernel_side.pid);
+        let pid = kernel_side.pid;
+        let process = VmmProcess::read(pid);
         let weight =
             self.settings.weights.get(&process.name).copied().or(process.weight).unwrap_or(WEIGHT_DEFAULT);
-        let guest = self.find_guest_kernel(kernel_side.pid, &process)?;
-        let vm = Vm { kernel_side, name: process.name, weight, guest, slide_told: None, contradictions: 0 };
-        (output.say)(&format!(
-            "{}: pid {}, kernel {}: {}",
-            vm.name,
-            kernel_side.pid,
-            vm.release().unwrap_or("unknown"),
-            vm.state()
-        ));
+        let named = self.settings.guests.get(&process.name);
+        let mut vm = Vm {
+            kernel_side,
+            weight,
+            guest: GuestKnowledge::Reading,
+            slide_told: None,
+            contradictions: 0,
+            is_named: named.is_some(),
+            memory_looks: MemoryLooks::default(),
+            name: process.name,
+        };
         tell(&mut self.scheduler, &vm)?;
+        if let Some(path) = named {
+            self.ask_for_image(&vm, path.clone(), path.clone());
+        } else if let Some(argument) = process.kernel_argument {
+            self.ask_for_image(&vm, path_seen_by(pid, &argument), argument);
+        } else if self.settings.guest_memory {
+            vm.memory_looks.schedule(Instant::now());
+        } else {
+            vm.guest = GuestKnowledge::NoImage;
+            introduce(&vm, output);
+        }
         self.vms.insert(kernel_side.slot, vm);
         Ok(())
     }
 
-    fn find_guest_kernel(&mut self, pid: u32, process: &VmmProcess) -> Result<GuestKnowledge, HostError> {
-        let named = self.settings.guests.get(&process.name).map(|path| (path.clone(), path.clone()));
-        let path = named.or_else(|| {
-            let argument = process.kernel_argument.as_ref()?;
-            Some((path_seen_by(pid, argument), argument.clone()))
-        });
-        let Some((path, display)) = path else { return Ok(GuestKnowledge::NoImage) };
-        match self.kernels.open(&path, &display) {
-            Ok((kernel, is_new)) => {
-                if is_new {
-                    self.scheduler.set_guest_code(kernel.code_slot, &kernel.code)?;
-                    if let Some(recorder) = &mut self.recorder {
-                        recorder.code(&kernel.code)?;
-                    }
-                }
-                Ok(GuestKnowledge::Image {
-                    code_slot: kernel.code_slot,
-                    release: kernel.release.clone(),
-                    finder: Box::new(kernel.slide_finder()),
-                })
+    fn ask_for_image(&self, vm: &Vm, path: PathBuf, display: PathBuf) {
+        self.kernels.ask(vm.key(), KernelSource::Image { path, display });
+    }
+
+    /// Guests whose kernel nobody named, or that run another one now, have it in their memory.
+    fn look_into_memories(&mut self) {
+        let now = Instant::now();
+        for vm in self.vms.values_mut() {
+            if vm.memory_looks.take_due(now) && vm.slide_told.is_none() {
+                self.kernels.ask(vm.key(), KernelSource::Memory { pid: vm.kernel_side.pid });
             }
-            Err(error) => Ok(GuestKnowledge::Unreadable(error.to_string())),
         }
+    }
+
+    fn hear_of_kernel(&mut self, answer: Answer, output: &mut Output<'_>) -> Result<(), HostError> {
+        if let Ok(found) = &answer.found {
+            self.share_code(&found.kernel)?;
+        }
+        let Some(vm) = self.vms.get_mut(&answer.vm.0).filter(|vm| vm.key() == answer.vm) else {
+            return Ok(()); // it has gone meanwhile
+        };
+        let is_image = matches!(answer.source, KernelSource::Image { .. });
+        match answer.found {
+            Ok(found) => {
+                vm.learn(found);
+                // A guest that never halts tells its slide only there.
+                if is_image && self.settings.guest_memory {
+                    vm.memory_looks.schedule_after(Instant::now(), SLIDE_PATIENCE);
+                }
+            }
+            Err(cause) => {
+                // A VMM's -kernel may be a firmware, or a file that we can't reach: the memory has what runs.
+                let looks = self.settings.guest_memory && !vm.is_named;
+                if looks {
+                    vm.memory_looks.schedule(Instant::now());
+                }
+                if (looks && is_image) || !matches!(vm.guest, GuestKnowledge::Reading) {
+                    return Ok(());
+                }
+                vm.guest = GuestKnowledge::Unreadable(cause);
+            }
+        }
+        introduce(vm, output);
+        tell(&mut self.scheduler, vm)
     }
 
     fn read_weights(&mut self) -> Result<(), HostError> {
@@ -308,12 +355,16 @@ impl<'s> Daemon<'s> {
         let Some(vm) = self.vms.get_mut(&slot).filter(|vm| vm.kernel_side.generation == generation) else {
             return Ok(());
         };
-        let GuestKnowledge::Image { finder, .. } = &mut vm.guest else { return Ok(()) };
+        let GuestKnowledge::Kernel { finder, .. } = &mut vm.guest else { return Ok(()) };
         let observation = hear(finder);
+        let slide = finder.accepted();
         if observation == Observation::Disagrees && matches!(finder.state(), SlideState::Contradicted(_)) {
             vm.contradictions = vm.contradictions.saturating_add(1);
+            // A guest that booted another kernel: its memory knows which.
+            if vm.runs_another_kernel() && self.settings.guest_memory && !vm.is_named {
+                vm.memory_looks.schedule_once(Instant::now());
+            }
         }
-        let slide = finder.accepted();
         if slide == vm.slide_told {
             return Ok(());
         }
@@ -381,8 +432,7 @@ impl<'s> Daemon<'s> {
 
     fn interval_report(&mut self) -> Report {
         let now = self.final_report(None);
-        let key = |vm: &Vm| (vm.kernel_side.slot, vm.kernel_side.generation);
-        let keys: Vec<_> = self.vms.values().map(key).collect();
+        let keys: Vec<_> = self.vms.values().map(Vm::key).collect();
         let mut interval = now.clone();
         interval.is_final = false;
         interval.seconds = self.before.at.elapsed().as_secs_f64();
@@ -402,10 +452,21 @@ impl<'s> Daemon<'s> {
     }
 }
 
+/// One line for the operator.
+fn introduce(vm: &Vm, output: &mut Output<'_>) {
+    (output.say)(&format!(
+        "{}: pid {}, kernel {}: {}",
+        vm.name,
+        vm.kernel_side.pid,
+        vm.release().unwrap_or("unknown"),
+        vm.state()
+    ));
+}
+
 fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {
     let (code, layout) = match &vm.guest {
-        GuestKnowledge::Image { code_slot, finder, .. } => {
-            (*code_slot, finder.accepted().map_or(GuestLayout::UNKNOWN, GuestLayout::slid_by))
+        GuestKnowledge::Kernel { kernel, finder } => {
+            (kernel.code_slot, finder.accepted().map_or(GuestLayout::UNKNOWN, GuestLayout::slid_by))
         }
         _ => (0, GuestLayout::UNKNOWN),
     };

@@ -1,4 +1,4 @@
-//! Guest kernels: from an image file to the ranges that the BPF side searches, and what finds its slide.
+//! Guest kernels: from an image file or a guest's memory to the ranges that the BPF side searches, and what finds the slide.
 //!
 //! Each image is read once, however many guests run it; its symbols are forgotten again as soon as ranges and
 //! landmarks are known, so that a kernel costs 12 KiB here and 12 KiB in the BPF map.
@@ -6,10 +6,12 @@
 use crate::HostError;
 use crate::scheduler::GUEST_CODES_MAX;
 use microslice_policy::{ClassRange, Code, GuestCode};
+use microslice_symbols::Kernel;
 use microslice_symbols::critical::Catalogue;
 use microslice_symbols::slide::{Landmarks, SlideFinder, halt_sites};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// One guest kernel image.
 pub struct GuestKernel {
@@ -28,77 +30,78 @@ impl GuestKernel {
         SlideFinder::new(self.landmarks.clone())
     }
 
-    /// Without a `hlt` to compare with, no slide can be found from outside.
-    pub fn can_place_halts(&self) -> bool {
-        self.landmarks.can_place_halts()
+    /// Do both say the same of every address?
+    pub fn is_same_code(&self, other: &Self) -> bool {
+        self.release == other.release && self.code == other.code
     }
 }
 
 /// Device, inode, size and time of change: one image, by whatever path a VMM names it.
 type FileIdentity = (u64, u64, u64, i64);
 
-/// All images read so far.
+/// All kernels read so far.
 #[derive(Default)]
 pub struct GuestKernels {
-    kernels: Vec<GuestKernel>,
-    by_file: BTreeMap<FileIdentity, Result<usize, String>>,
+    kernels: Vec<Arc<GuestKernel>>,
+    by_file: BTreeMap<FileIdentity, Result<Arc<GuestKernel>, String>>,
 }
 
 impl GuestKernels {
-    /// The kernel in slot `code_slot`.
-    pub fn in_slot(&self, code_slot: u32) -> Option<&GuestKernel> {
-        self.kernels.get(code_slot.checked_sub(1)? as usize)
-    }
-
-    pub fn all(&self) -> &[GuestKernel] {
+    pub fn all(&self) -> &[Arc<GuestKernel>] {
         &self.kernels
     }
 
     /// Reads the image at `path` unless that has been done; `display` is the path that messages show.
-    /// True in the result: it is new, and its code has to be given to the BPF side.
-    pub fn open(&mut self, path: &Path, display: &Path) -> Result<(&GuestKernel, bool), HostError> {
+    pub fn open(&mut self, path: &Path, display: &Path) -> Result<Arc<GuestKernel>, HostError> {
         use std::os::unix::fs::MetadataExt;
         let meta = std::fs::metadata(path)
             .map_err(|cause| HostError::refused(format!("{}: {cause}", display.display())))?;
         let identity = (meta.dev(), meta.ino(), meta.size(), meta.mtime());
-        if let Some(known) = self.by_file.get(&identity) {
-            return match known {
-                Ok(index) => Ok((&self.kernels[*index], false)),
-                Err(cause) => Err(HostError::refused(cause)),
-            };
-        }
-        let slot = self.kernels.len() as u32 + 1;
-        let read = if slot < GUEST_CODES_MAX {
-            read_kernel(path, display, slot)
-        } else {
-            Err(format!("{}: {} guest kernels are known already", display.display(), GUEST_CODES_MAX - 1))
+        let known = match self.by_file.get(&identity) {
+            Some(known) => known.clone(),
+            None => {
+                let read = self.read_image(path, display);
+                self.by_file.insert(identity, read.clone());
+                read
+            }
         };
-        match read {
-            Ok(kernel) => {
-                self.kernels.push(kernel);
-                self.by_file.insert(identity, Ok(self.kernels.len() - 1));
-                Ok((&self.kernels[self.kernels.len() - 1], true))
+        known.map_err(HostError::refused)
+    }
+
+    fn read_image(&mut self, path: &Path, display: &Path) -> Result<Arc<GuestKernel>, String> {
+        let named = |cause: &dyn std::fmt::Display| {
+            // The error names the path that was opened, which may lead through /proc: show the one that was meant.
+            let text = cause.to_string().replace(&path.display().to_string(), &display.display().to_string());
+            if text.contains(&*display.to_string_lossy()) {
+                text
+            } else {
+                format!("{}: {text}", display.display())
             }
-            Err(cause) => {
-                self.by_file.insert(identity, Err(cause.clone()));
-                Err(HostError::refused(cause))
-            }
+        };
+        let source = microslice_symbols::source::open(path).map_err(|error| named(&error))?;
+        let file_name = PathBuf::from(display)
+            .file_name()
+            .map_or("unnamed".into(), |name| name.to_string_lossy().into_owned());
+        self.adopt(&source.kernel, &file_name).map_err(|error| named(&error))
+    }
+
+    /// The kernel by its symbols. One that is known already, from wherever it was read, keeps its slot.
+    pub fn adopt(&mut self, kernel: &Kernel, unnamed: &str) -> Result<Arc<GuestKernel>, String> {
+        let slot = self.kernels.len() as u32 + 1;
+        let new = guest_kernel(kernel, unnamed, slot)?;
+        if let Some(known) = self.kernels.iter().find(|known| known.is_same_code(&new)) {
+            return Ok(Arc::clone(known));
         }
+        if slot >= GUEST_CODES_MAX {
+            return Err(format!("{} guest kernels are known already", GUEST_CODES_MAX - 1));
+        }
+        let new = Arc::new(new);
+        self.kernels.push(Arc::clone(&new));
+        Ok(new)
     }
 }
 
-fn read_kernel(path: &Path, display: &Path, code_slot: u32) -> Result<GuestKernel, String> {
-    let named = |cause: &dyn std::fmt::Display| {
-        // The error names the path that was opened, which may lead through /proc: show the one that was meant.
-        let text = cause.to_string().replace(&path.display().to_string(), &display.display().to_string());
-        if text.contains(&*display.to_string_lossy()) {
-            text
-        } else {
-            format!("{}: {text}", display.display())
-        }
-    };
-    let source = microslice_symbols::source::open(path).map_err(|error| named(&error))?;
-    let kernel = source.kernel;
+fn guest_kernel(kernel: &Kernel, unnamed: &str, code_slot: u32) -> Result<GuestKernel, String> {
     let classes = Catalogue::linux().class_map(&kernel.symbols);
     let (text_start, text_end) = classes.text();
     let ranges: Vec<_> = classes
@@ -111,17 +114,12 @@ fn read_kernel(path: &Path, display: &Path, code_slot: u32) -> Result<GuestKerne
             reserved: 0,
         })
         .collect();
-    let code = GuestCode::new(text_start, text_end, &ranges).map_err(|error| named(&error))?;
+    let code = GuestCode::new(text_start, text_end, &ranges).map_err(|error| error.to_string())?;
     let sites = match &kernel.code {
         Some(bytes) if kernel.halt_sites.is_empty() => halt_sites(&kernel.symbols, bytes),
         _ => kernel.halt_sites.clone(),
     };
     let landmarks = Landmarks::new(&kernel.symbols, &sites);
-    let release = kernel.symbols.identity().release.clone();
-    let release = release.unwrap_or_else(|| {
-        PathBuf::from(display)
-            .file_name()
-            .map_or("unnamed".into(), |name| name.to_string_lossy().into_owned())
-    });
+    let release = kernel.symbols.identity().release.clone().unwrap_or_else(|| unnamed.to_owned());
     Ok(GuestKernel { code_slot, release, code, landmarks })
 }

@@ -4,21 +4,27 @@
 //! its cgroup. All of it is read through `/proc/PID`, is only trusted as far as names and paths go, and may be gone at
 //! any moment.
 
+use crate::guest_kernels::GuestKernel;
+use crate::kernel_reader::{FoundKernel, VmKey};
 use crate::scheduler::KernelVm;
 use microslice_symbols::slide::{SlideFinder, SlideState};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Most bytes of a command line that are looked at.
 const COMMAND_LINE_BYTES_MAX: usize = 256 << 10;
 
 /// What is known of a guest's code.
 pub enum GuestKnowledge {
-    /// No image is known for it.
+    /// Its kernel is being read for the first time.
+    Reading,
+    /// Nobody named an image, and its memory may not be read.
     NoImage,
-    /// An image is named, but it can't be read.
+    /// Its kernel can't be read, neither from an image nor from its memory.
     Unreadable(String),
-    /// An image is known; the finder says where the guest put it.
-    Image { code_slot: u32, release: String, finder: Box<SlideFinder> },
+    /// Its kernel is known; the finder says where the guest put it.
+    Kernel { kernel: Arc<GuestKernel>, finder: Box<SlideFinder> },
 }
 
 /// One VM.
@@ -29,8 +35,47 @@ pub struct Vm {
     pub guest: GuestKnowledge,
     /// The slide that the kernel side was told.
     pub slide_told: Option<u64>,
-    /// Halts that contradicted the image since the last slide: it may be of another kernel.
+    /// Halts that contradicted the kernel since the last slide: it may be another one.
     pub contradictions: u32,
+    /// Was the kernel named by the operator? Then no other is looked for.
+    pub is_named: bool,
+    pub memory_looks: MemoryLooks,
+}
+
+/// When to look into a guest's memory, and again: it may not have started its kernel yet, or start another.
+#[derive(Default)]
+pub struct MemoryLooks {
+    pub next: Option<Instant>,
+    count: u32,
+}
+
+impl MemoryLooks {
+    /// Not at once: kernels that halt, or whose image is known, need no look.
+    const FIRST_AFTER: Duration = Duration::from_secs(2);
+    const LATER_AFTER_MAX: Duration = Duration::from_secs(600);
+
+    /// The next look is due later each time.
+    pub fn schedule(&mut self, now: Instant) {
+        let after = Self::FIRST_AFTER.saturating_mul(1 << self.count.min(16)).min(Self::LATER_AFTER_MAX);
+        self.count = self.count.saturating_add(1);
+        self.schedule_after(now, after);
+    }
+
+    pub fn schedule_after(&mut self, now: Instant, after: Duration) {
+        self.next = Some(now + after);
+    }
+
+    /// As [`Self::schedule`], unless a look is due already.
+    pub fn schedule_once(&mut self, now: Instant) {
+        if self.next.is_none() {
+            self.schedule(now);
+        }
+    }
+
+    /// True once for each look that is due.
+    pub fn take_due(&mut self, now: Instant) -> bool {
+        self.next.take_if(|at| *at <= now).is_some()
+    }
 }
 
 /// A guest that halted this often at addresses that its image has no `hlt` at runs another kernel.
@@ -40,16 +85,15 @@ impl Vm {
     /// One phrase for the operator.
     pub fn state(&self) -> String {
         match &self.guest {
+            GuestKnowledge::Reading => "its kernel is being read: scheduled normally until then".into(),
             GuestKnowledge::NoImage => "no kernel image known: scheduled normally".into(),
             GuestKnowledge::Unreadable(cause) => format!("no symbols ({cause}): scheduled normally"),
-            GuestKnowledge::Image { finder, .. } => match (finder.accepted(), finder.state()) {
+            GuestKnowledge::Kernel { finder, .. } => match (finder.accepted(), finder.state()) {
                 (Some(slide), _) => format!("slide {slide:#x}"),
                 (None, _) if !finder.landmarks().can_place_halts() => {
                     "the image has no code to find the slide with: scheduled normally".into()
                 }
-                (None, SlideState::Contradicted(cause))
-                    if self.contradictions >= CONTRADICTIONS_OF_WRONG_IMAGE =>
-                {
+                (None, SlideState::Contradicted(cause)) if self.runs_another_kernel() => {
                     format!("the slide never fits ({cause}): scheduled normally")
                 }
                 (None, SlideState::Contradicted(cause)) => format!("slide dropped: {cause}"),
@@ -60,9 +104,39 @@ impl Vm {
 
     pub fn release(&self) -> Option<&str> {
         match &self.guest {
-            GuestKnowledge::Image { release, .. } => Some(release),
+            GuestKnowledge::Kernel { kernel, .. } => Some(&kernel.release),
             _ => None,
         }
+    }
+
+    pub fn key(&self) -> VmKey {
+        (self.kernel_side.slot, self.kernel_side.generation)
+    }
+
+    /// Its kernel was read. What witnesses said of the same kernel before stays said; what the operator named stays the
+    /// kernel, whatever the memory says.
+    pub fn learn(&mut self, found: FoundKernel) {
+        let known = match &self.guest {
+            GuestKnowledge::Kernel { kernel, .. } => Some(kernel),
+            _ => None,
+        };
+        if !known.is_some_and(|known| Arc::ptr_eq(known, &found.kernel)) {
+            if known.is_some() && self.is_named {
+                return;
+            }
+            let finder = Box::new(found.kernel.slide_finder());
+            self.guest = GuestKnowledge::Kernel { kernel: found.kernel, finder };
+            self.slide_told = None;
+        }
+        if let (GuestKnowledge::Kernel { finder, .. }, Some(slide)) = (&mut self.guest, found.slide) {
+            finder.observe_kernel_offset(slide);
+            self.slide_told = finder.accepted();
+        }
+    }
+
+    /// Halts keep contradicting what is believed of its kernel.
+    pub fn runs_another_kernel(&self) -> bool {
+        self.contradictions >= CONTRADICTIONS_OF_WRONG_IMAGE
     }
 }
 
@@ -183,6 +257,21 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn looks_into_memory_become_rarer() {
+        let start = Instant::now();
+        let mut looks = MemoryLooks::default();
+        assert!(!looks.take_due(start), "nothing is scheduled");
+        looks.schedule(start);
+        assert!(!looks.take_due(start));
+        assert!(looks.take_due(start + MemoryLooks::FIRST_AFTER));
+        assert!(!looks.take_due(start + MemoryLooks::FIRST_AFTER), "once for each look");
+        for _ in 0..40 {
+            looks.schedule(start);
+        }
+        assert_eq!(looks.next, Some(start + MemoryLooks::LATER_AFTER_MAX));
     }
 
     #[test]

@@ -47,6 +47,9 @@ pub struct Run {
     /// Accelerate the recipient of a call-function IPI only once its sender yields, not at once
     #[arg(long)]
     no_call_function_ipi: bool,
+    /// Never look into a guest's memory for its kernel: VMs whose image nobody names are scheduled normally
+    #[arg(long)]
+    no_guest_memory: bool,
     /// Decide and count, but never move a vCPU
     #[arg(long)]
     dry_run: bool,
@@ -124,6 +127,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     take!(micro_cpus, micro_slice_us, slice_us, profile_ms, epoch_ms, micro_retries);
     settings.micro_cpus_limit = args.micro_cpus_limit.or(settings.micro_cpus_limit);
     settings.call_function_ipi &= !args.no_call_function_ipi;
+    settings.guest_memory &= !args.no_guest_memory;
     settings.dry_run |= args.dry_run;
     settings.record = args.record.clone().or(settings.record);
     settings.stats = args.monitor.or(args.stats).or(settings.stats);
