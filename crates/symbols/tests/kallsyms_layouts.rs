@@ -48,6 +48,41 @@ fn the_layout_is_told_by_the_values_themselves() {
     assert_eq!(layout(Generation::V7_0), Layout::SelfRelative);
 }
 
+/// User-Mode Linux is linked low, like any program.
+#[test]
+fn a_kernel_that_is_linked_low_is_decoded_at_its_own_addresses() {
+    const LOW_TEXT: u64 = 0x6000_1000;
+    const LOW_BLOB: u64 = LOW_TEXT + 0x80_0000;
+    for generation in [Generation::V4_6Arm64, Generation::V6_15, Generation::V7_0] {
+        let symbols = blobs::symbols(generation, 600, LOW_TEXT);
+        let blob = encode(generation, &symbols, 512, LOW_BLOB);
+        let segment = |address, offset, bytes| Segment { offset, bytes, address, executable: true };
+        let bytes = blob.bytes.len() as u64;
+        let text = segment(LOW_TEXT, bytes, 0x10_0000);
+        let map = AddressMap::Segments(vec![text, segment(LOW_BLOB, 0, bytes)]);
+        let found = kallsyms::find(&blob.bytes, &map).unwrap();
+        assert_eq!(listed(&found.into_table(Identity::default())), symbols, "{generation:?}");
+    }
+}
+
+/// arm64 up to 6.1 keeps the base in a relocation: offsets without it must not pass for distances from the array.
+#[test]
+fn offsets_whose_base_is_missing_are_refused_instead_of_misread() {
+    for generation in [Generation::V4_6Arm64, Generation::V6_15] {
+        let blob = encode(generation, &blobs::symbols(generation, 600, TEXT), 512, BLOB);
+        let mut forged = blob.clone();
+        let base = blob.sections["kallsyms_relative_base"];
+        forged.bytes[base..base + 8].fill(0);
+        for map in [map_of(&forged), AddressMap::TextLinkedAt(TEXT)] {
+            let error = kallsyms::find(&forged.bytes, &map).unwrap_err().to_string();
+            assert!(
+                error.ends_with("600 names, but no array of rising addresses"),
+                "{generation:?}: {error}"
+            );
+        }
+    }
+}
+
 #[test]
 fn names_longer_than_127_bytes_are_read_from_6_1_on() {
     for generation in Generation::ALL.into_iter().filter(|generation| generation.has_long_names()) {

@@ -80,13 +80,13 @@ pub struct Addresses {
 /// # Errors
 /// No layout gives values that rise from symbol to symbol.
 pub fn find(bytes: &[u8], tokens: &Tokens<'_>, names: &Names, map: &AddressMap) -> Result<Addresses, Error> {
-    let array = Array { bytes, count: names.count };
+    let array = Array { bytes, count: names.count, map };
     let behind = tokens.index_offset + INDEX_BYTES;
     array
         .based(behind, BasePlace::Behind)
         .or_else(|| array.absolute(behind))
         .or_else(|| before_count(&array, names.count_offset))
-        .or_else(|| array.self_relative(behind, map))
+        .or_else(|| array.self_relative(behind))
         .ok_or_else(|| {
             Error::malformed(
                 names.count_offset as u64,
@@ -117,9 +117,16 @@ enum BasePlace {
 struct Array<'b> {
     bytes: &'b [u8],
     count: usize,
+    map: &'b AddressMap,
 }
 
 impl Array<'_> {
+    /// A 64-bit kernel's address: in the upper half; or where the image itself says that it is linked, as User-Mode
+    /// Linux is.
+    fn could_be_base(&self, address: u64) -> bool {
+        address >= 0xffff_0000_0000_0000 || self.map.offset_of(address).is_some()
+    }
+
     /// Offsets at `start` that rise from a base.
     fn based(&self, start: usize, place: BasePlace) -> Option<Addresses> {
         let end = start.checked_add(4 * self.count)?;
@@ -136,7 +143,7 @@ impl Array<'_> {
                 offsets.iter().map(|&offset| base.wrapping_add(u64::from(offset))).collect::<Vec<_>>(),
             )
         };
-        (could_be_base(base) && rises(&values)).then_some(Addresses {
+        (self.could_be_base(base) && rises(&values)).then_some(Addresses {
             values,
             layout,
             relative_base: Some(base),
@@ -147,7 +154,7 @@ impl Array<'_> {
         let end = start.checked_add(8 * self.count)?;
         let (pairs, _) = self.bytes.get(start..end)?.as_chunks::<8>();
         let values: Vec<u64> = pairs.iter().map(|&pair| u64::from_le_bytes(pair)).collect();
-        let in_kernel = values.last().is_some_and(|&last| could_be_base(last));
+        let in_kernel = values.last().is_some_and(|&last| self.could_be_base(last));
         (in_kernel && rises(&values)).then_some(Addresses {
             values,
             layout: Layout::Absolute,
@@ -155,9 +162,14 @@ impl Array<'_> {
         })
     }
 
-    fn self_relative(&self, start: usize, map: &AddressMap) -> Option<Addresses> {
-        let first = map.address_of(start as u64)?;
+    /// Distances from each element. The array lies behind the code, so that the first of them are negative; offsets from
+    /// a base never are, and must not pass for distances where their base is missing (arm64 until 6.1).
+    fn self_relative(&self, start: usize) -> Option<Addresses> {
+        let first = self.map.address_of(start as u64)?;
         let offsets = self.words(start)?;
+        if offsets.first().is_none_or(|&offset| offset as i32 >= 0) {
+            return None;
+        }
         let values: Vec<u64> = offsets
             .iter()
             .zip((first..).step_by(4))
@@ -181,11 +193,6 @@ fn percpu_addresses(offsets: &[u32], base: u64) -> Vec<u64> {
             relative => base.wrapping_sub(1).wrapping_sub(i64::from(relative) as u64),
         })
         .collect()
-}
-
-/// A 64-bit kernel's address: the upper half, aligned as a symbol's start can be.
-fn could_be_base(address: u64) -> bool {
-    address >= 0xffff_0000_0000_0000
 }
 
 /// Sorted, and not a run of one value (a page of zeros is sorted too).
