@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Where a VMM's process has its guest's memory: KVM's memory slots, read from the kernel. An object of its own, loaded
- * by `microslice symbols … --pid` and by nothing else; the scheduler doesn't need it.
+ * where a guest's memory is read; the scheduler itself doesn't need it.
  *
  * Problem.   Only KVM knows which of a VMM's mappings are guest RAM; user space has no call that asks for them.
  * Mechanism. An iterator over the files of one process: the files of KVM's virtual machines are told by their inode, and
@@ -9,7 +9,7 @@
  * Races.     Nothing is locked: a VMM that plugs memory at this moment may give a list that mixes old and new. The reader
  *            drops what doesn't fit together, and what it reads there is believed only where it proves itself.
  * Limits.    RECORDS_MAX slots of a VM, because one file's records must fit into the iterator's buffer of 32 KiB; slots
- *            smaller than SLOT_PAGES_MIN (ROMs) are left out. Linux 5.17 or newer (where the hash table came).
+ *            smaller than SLOT_PAGES_MIN (ROMs) are left out. Linux 6.4 or newer (open-coded iterators).
  */
 #include "vmlinux.h"
 #include "memory_slots.h"
@@ -139,6 +139,9 @@ int memory_slots(struct bpf_iter__task_file *ctx)
 	struct kvm_memslots *slots;
 	struct kvm *kvm;
 
+	/* Without KVM in the kernel, its types are unknown, and there are no VMs. */
+	if (!bpf_core_type_exists(struct kvm_memslots))
+		return 0;
 	if (!task || !file || !is_kvm_vm(file))
 		return 0;
 	kvm = BPF_CORE_READ(file, private_data);

@@ -2,8 +2,8 @@
 //!
 //! [`daemon::run`] is the whole life of `microslice run`: refuse ([`preflight`]), load ([`scheduler`]), then once every
 //! few milliseconds: read the rings, look for new VMs ([`vms`]), tell the kernel what is known of their code
-//! ([`guest_kernels`]), and at each interval print ([`report`]). [`memory_slots`] stands apart: it tells
-//! `microslice symbols --pid` where a VMM has its guest's memory.
+//! ([`guest_kernels`]), and at each interval print ([`report`]). [`memory_slots`] tells where a
+//! VMM has its guest's memory, to the daemon and to `microslice symbols --pid`.
 
 pub mod config;
 pub mod daemon;

@@ -23,7 +23,7 @@ const OUTPUT_BYTES_MAX: u64 = 4 << 20;
 /// the most memory. None if it holds no KVM machine of its own.
 ///
 /// # Errors
-/// No rights, or a kernel without BPF iterators over one process (before 6.1), BTF or KVM.
+/// No rights, or a kernel without BTF or without BPF's open-coded iterators (before 6.4).
 pub fn of_process(pid: u32) -> Result<Vec<MemorySlot>, HostError> {
     // What libbpf says on failure is in its error, too, and this isn't fatal to the caller.
     let print = libbpf_rs::set_print(None);

@@ -13,7 +13,20 @@ use std::sync::{Mutex, OnceLock};
 
 const TOOL: &str = "vmlinux-to-elf==1.4.0";
 /// The kernels that must equal vmlinux-to-elf's reading; others in the cache are read, too.
-const COMPARED: [&str; 7] = ["6.1", "6.1-cloud", "6.12", "6.12-cloud", "6.18-cloud", "7.2", "7.2-cloud"];
+const COMPARED: [&str; 12] = [
+    "5.10",
+    "5.10-cloud",
+    "6.1",
+    "6.1-cloud",
+    "6.12",
+    "6.12-cloud",
+    "6.12-rt",
+    "6.18-cloud",
+    "7.2",
+    "7.2-cloud",
+    "7.2-rt",
+    "7.3",
+];
 const X86_64_TEXT: u64 = 0xffff_ffff_8100_0000;
 
 fn cache() -> PathBuf {
@@ -39,7 +52,8 @@ fn images() -> BTreeMap<String, PathBuf> {
 /// `6.12.95+deb12-cloud-amd64` is `6.12-cloud`.
 fn series_of(release: &str) -> String {
     let numbers: Vec<&str> = release.split(['.', '-', '+']).take(2).collect();
-    format!("{}{}", numbers.join("."), if release.contains("-cloud-") { "-cloud" } else { "" })
+    let flavour = ["-cloud", "-rt"].into_iter().find(|flavour| release.contains(&format!("{flavour}-")));
+    format!("{}{}", numbers.join("."), flavour.unwrap_or_default())
 }
 
 /// The last image of each series that is compared.

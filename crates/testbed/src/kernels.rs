@@ -12,11 +12,31 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Debian's two builds of each kernel: for any machine, and with only what virtual machines have.
+/// Debian's builds of each kernel: for any machine, with only what virtual machines have, and fully preemptible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
     Generic,
     Cloud,
+    RealTime,
+}
+
+impl Flavour {
+    /// What a series' name and a release (before `-amd64`) end in.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Generic => "",
+            Self::Cloud => "-cloud",
+            Self::RealTime => "-rt",
+        }
+    }
+
+    /// Flavour and the rest of a name that ends in its suffix.
+    fn split(name: &str) -> (Self, &str) {
+        let special = [Self::Cloud, Self::RealTime];
+        let found =
+            special.into_iter().find_map(|flavour| Some((flavour, name.strip_suffix(flavour.suffix())?)));
+        found.unwrap_or((Self::Generic, name))
+    }
 }
 
 /// What the BTF of an image must look like (docs/testbed.md: some builds describe a kfunc wrongly).
@@ -55,7 +75,15 @@ pub const DEFAULT_HOST: &str = "6.18";
 /// The kernel that the guests run unless told otherwise.
 pub const DEFAULT_GUEST: &str = "6.12-cloud";
 
-/// Every kernel that tests and demo use; `make kernels` fetches them all.
+/// Kernels of which only symbols are read, never booted: below 6.1, fully preemptible, newer than any that is booted.
+/// Only their images are kept.
+pub fn symbol_rules() -> Vec<Rule> {
+    let names = ["5.10", "5.10-cloud", "6.12-rt", "7.2-rt", "7.3"];
+    let rules: Result<Vec<Rule>> = names.into_iter().map(Rule::guest).collect();
+    rules.expect("the names above are well formed")
+}
+
+/// Every kernel that tests and demo boot; `make kernels` fetches them all, and those of [`symbol_rules`].
 pub fn all_rules() -> Vec<Rule> {
     let hosts = ["6.16", "6.18", "7.0", "7.2"].map(Rule::host);
     let guests = ["6.1", "6.1-cloud", "6.12", "6.12-cloud", "6.18-cloud", "7.2-cloud"].map(Rule::guest);
@@ -82,15 +110,8 @@ impl Rule {
 
     /// The version numbers in `release` if this rule's series and flavour fit, for finding the newest.
     fn fits(&self, release: &str) -> Option<Vec<u32>> {
-        let (version, flavour) = match release.strip_suffix("-cloud-amd64") {
-            Some(version) => (version, Flavour::Cloud),
-            None => (release.strip_suffix("-amd64")?, Flavour::Generic),
-        };
-        if version.split(['-', '+']).any(|word| word == "rt" || word == "unsigned")
-            || version.ends_with("-rt")
-        {
-            return None;
-        }
+        let (flavour, version) = Flavour::split(release.strip_suffix("-amd64")?);
+        version.starts_with(|first: char| first.is_ascii_digit()).then_some(())?;
         let numbers: Vec<u32> =
             version.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
         (flavour == self.flavour && numbers.starts_with(&[self.series.0, self.series.1])).then_some(numbers)
@@ -101,16 +122,13 @@ impl FromStr for Rule {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let (series, flavour) = match name.strip_suffix("-cloud") {
-            Some(series) => (series, Flavour::Cloud),
-            None => (name, Flavour::Generic),
-        };
+        let (flavour, series) = Flavour::split(name);
         let numbers = series
             .split_once('.')
             .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
         let series = numbers.ok_or_else(|| Error::Kernel {
             wanted: name.into(),
-            cause: "not a kernel series: write it as 6.18 or 6.12-cloud".into(),
+            cause: "not a kernel series: write it as 6.18, 6.12-cloud or 6.12-rt".into(),
         })?;
         Ok(Self { series, flavour, btf: Btf::Any })
     }
@@ -120,7 +138,7 @@ impl std::fmt::Display for Rule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (major, minor) = self.series;
         write!(f, "{major}.{minor}")?;
-        f.write_str(if self.flavour == Flavour::Cloud { "-cloud" } else { "" })?;
+        f.write_str(self.flavour.suffix())?;
         f.write_str(match self.btf {
             Btf::Any => "",
             Btf::Good => " (host)",
@@ -183,6 +201,71 @@ pub fn fetch(cache: &Cache, rule: &Rule) -> Result<Kernel> {
         last = format!("{release} doesn't pass: its BTF is {}", btf_check::of_image(&kernel.image)?);
     }
     Err(Error::Kernel { wanted: rule.to_string(), cause: last })
+}
+
+/// The newest image that `rule` allows, without modules: release and path. From the cache if it has one.
+pub fn obtain_image(cache: &Cache, rule: &Rule) -> Result<(String, PathBuf)> {
+    let _lock = cache.lock("kernels", std::time::Duration::from_secs(1800))?;
+    let dir = cache.directory("kernels")?;
+    let kept = names(&dir)?.into_iter().filter_map(|name| {
+        let release = name.strip_prefix(IMAGE_ONLY)?;
+        Some((rule.fits(release)?, release.to_owned()))
+    });
+    if let Some((_, release)) = kept.max() {
+        let image = dir.join(format!("{IMAGE_ONLY}{release}/boot/vmlinuz-{release}"));
+        return Ok((release, image));
+    }
+    let archive = Archive::open(cache)?;
+    archive.refresh()?;
+    let offers = archive.offers("linux-")?;
+    let (offer, release) = newest_with_image(rule, &offers).ok_or_else(|| Error::Kernel {
+        wanted: rule.to_string(),
+        cause: "the archive has no image of this series".into(),
+    })?;
+    say(format_args!("fetching the image of kernel {release} for {rule}"));
+    let unpacked = dir.join(format!("unpacked-{release}"));
+    archive.unpack(&[offer], &unpacked)?;
+    let image = keep_image(&dir, &unpacked, release)?;
+    fs::remove_dir_all(&unpacked).map_err(|cause| Error::file(&unpacked, cause))?;
+    Ok((release.to_owned(), image))
+}
+
+/// Folder of a kernel that has an image and nothing else.
+const IMAGE_ONLY: &str = "image-only-";
+
+/// The package that holds the newest fitting image: signed, or else as it was before signing.
+fn newest_with_image<'a>(rule: &Rule, offers: &'a BTreeMap<String, Offer>) -> Option<(&'a Offer, &'a str)> {
+    let holders = ["linux-binary-unsigned-", "linux-image-", "linux-binary-"];
+    let found = offers.iter().flat_map(|(name, offer)| {
+        holders.into_iter().enumerate().filter_map(move |(rank, prefix)| {
+            let release = name.strip_prefix(prefix)?;
+            let binary = format!("linux-binary-{release}");
+            let is_empty = rank == 1 && offer.depends.contains(&binary);
+            (!is_empty).then_some(())?;
+            Some((rule.fits(release)?, rank, offer, release))
+        })
+    });
+    let (_, _, offer, release) = found.max_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)))?;
+    Some((offer, release))
+}
+
+/// Moves the image out of an unpacked package; the folder appears with the image in it.
+fn keep_image(dir: &Path, unpacked: &Path, release: &str) -> Result<PathBuf> {
+    let places = [
+        format!("boot/vmlinuz-{release}"),
+        format!("usr/lib/modules/{release}/vmlinuz"),
+        format!("usr/lib/modules/{release}/vmlinuz.unsigned"),
+    ];
+    let found = places.iter().map(|place| unpacked.join(place)).find(|path| path.is_file());
+    let found = found.ok_or_else(|| Error::file(unpacked, format_args!("holds no image of {release}")))?;
+    let partial = unpacked.with_extension("image");
+    let kept = dir.join(format!("{IMAGE_ONLY}{release}"));
+    let image = format!("boot/vmlinuz-{release}");
+    fs::create_dir_all(partial.join("boot"))
+        .and_then(|()| fs::rename(&found, partial.join(&image)))
+        .and_then(|()| fs::rename(&partial, &kept))
+        .map_err(|cause| Error::file(&kept, cause))?;
+    Ok(kept.join(image))
 }
 
 /// Per kernel that fits, oldest first: the packages that together hold image and modules, `linux-image` first.
@@ -285,6 +368,30 @@ mod tests {
         ];
         assert_eq!(newest("6.12", &list), Some(vec!["linux-image-6.12.9+deb13-amd64".into()]));
         assert_eq!(newest("6.12-cloud", &list), Some(vec!["linux-image-6.12.8+deb13-cloud-amd64".into()]));
+        assert_eq!(newest("6.12-rt", &list), Some(vec!["linux-image-6.12.10+deb13-rt-amd64".into()]));
+    }
+
+    #[test]
+    fn the_newest_image_is_taken_from_the_package_that_holds_it_signed_if_it_is() {
+        let list: [(&str, &[&str]); 6] = [
+            ("linux-image-5.10.0-32-amd64", &[]),
+            ("linux-image-5.10.0-32-amd64-unsigned", &[]),
+            ("linux-image-7.2.9-amd64", &["linux-binary-7.2.9-amd64"]),
+            ("linux-binary-7.2.9-amd64", &[]),
+            ("linux-binary-unsigned-7.2.9-amd64", &[]),
+            ("linux-binary-unsigned-7.3.4-amd64", &[]),
+        ];
+        let offers = offers(&list);
+        let newest = |rule: &str| {
+            let rule = Rule::guest(rule).expect("rule");
+            newest_with_image(&rule, &offers)
+                .map(|(offer, release)| (offer.package.clone(), release.to_owned()))
+        };
+        let of = |package: &str, release: &str| Some((package.to_owned(), release.to_owned()));
+        assert_eq!(newest("5.10"), of("linux-image-5.10.0-32-amd64", "5.10.0-32-amd64"));
+        assert_eq!(newest("7.2"), of("linux-binary-7.2.9-amd64", "7.2.9-amd64"));
+        assert_eq!(newest("7.3"), of("linux-binary-unsigned-7.3.4-amd64", "7.3.4-amd64"));
+        assert_eq!(newest("7.4"), None);
     }
 
     #[test]

@@ -21,6 +21,9 @@ const LISTS_STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Suites of one mirror, oldest first. All of them are asked for kernels.
 const SUITES: [&str; 6] = ["bookworm", "bookworm-backports", "trixie", "trixie-backports", "forky", "sid"];
 
+/// Suites that have kernels below 6.1 and will leave the mirror one day: then it goes on without them.
+const OLD_SUITES: [&str; 1] = ["bullseye"];
+
 /// A package that the archive offers: what choosing needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
@@ -52,21 +55,30 @@ impl Archive {
     /// Fetches the package lists of all suites, unless they are fresh.
     pub fn refresh(&self) -> Result<()> {
         let stamp = self.dir.join("refreshed");
+        let suites = [&OLD_SUITES[..], &SUITES[..]].concat().join(" ");
         let age = fs::metadata(&stamp)
             .and_then(|meta| meta.modified())
             .ok()
             .and_then(|at| SystemTime::now().duration_since(at).ok());
-        if age.is_some_and(|age| age < LISTS_STALE_AFTER) {
+        let of_these_suites = fs::read_to_string(&stamp).is_ok_and(|asked| asked == suites);
+        if of_these_suites && age.is_some_and(|age| age < LISTS_STALE_AFTER) {
             return Ok(());
         }
         say("fetching Debian's package lists");
         let mirror = mirror()?;
+        if let Err(error) = self.update(&mirror, &[&OLD_SUITES[..], &SUITES[..]].concat()) {
+            say(format_args!("without {}: {error}", OLD_SUITES.join(", ")));
+            self.update(&mirror, &SUITES)?;
+        }
+        fs::write(&stamp, suites).map_err(|cause| Error::file(&stamp, cause))
+    }
+
+    fn update(&self, mirror: &str, suites: &[&str]) -> Result<()> {
         let sources: String =
-            SUITES.iter().map(|suite| format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n")).collect();
+            suites.iter().map(|suite| format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n")).collect();
         let path = self.dir.join("sources.list");
         fs::write(&path, sources).map_err(|cause| Error::file(&path, cause))?;
-        run(self.apt("apt-get").arg("update"))?;
-        fs::write(&stamp, "").map_err(|cause| Error::file(&stamp, cause))
+        run(self.apt("apt-get").arg("update")).map(drop)
     }
 
     /// Every offered package whose name starts with `prefix`: its newest version.

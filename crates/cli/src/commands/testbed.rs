@@ -113,6 +113,27 @@ fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
             Err(error) => return Err(Failure::broken(error)),
         }
     }
+    if args.series.is_empty() {
+        fetch_images(&cache, args.json)?;
+    }
+    Ok(())
+}
+
+/// Kernels of which only symbols are read.
+fn fetch_images(cache: &Cache, json: bool) -> Result<(), Failure> {
+    for rule in kernels::symbol_rules() {
+        match kernels::obtain_image(cache, &rule) {
+            Ok((release, image)) if json => {
+                println!(
+                    "{}",
+                    serde_json::json!({"rule": rule.to_string(), "release": release, "image": image, "modules": null})
+                );
+            }
+            Ok((release, image)) => println!("{:<28} {:<30} {}", rule.to_string(), release, image.display()),
+            Err(error @ microslice_testbed::Error::Kernel { .. }) => say(&error),
+            Err(error) => return Err(Failure::broken(error)),
+        }
+    }
     Ok(())
 }
 
