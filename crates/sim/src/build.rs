@@ -13,13 +13,11 @@ use crate::measure::{LockCounters, VmCounters};
 use crate::random::Random;
 use crate::report::Histogram;
 use crate::scheduler;
-use crate::timeline::Timeline;
+use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
 use crate::trace_event::{StopReason, TraceNames, TraceSink};
 
 /// The lock of every vCPU's runqueue is always there, one per vCPU; a configured lock of this name says its kind.
 const RUNQUEUE: &str = "runqueue";
-/// More would only be a mistake: a simulated pCPU is a struct, but a billion of them aren't meant.
-const PCPUS_MAX: usize = 65_536;
 const VCPUS_MAX: usize = 1 << 20;
 
 fn bad(place: impl Into<String>, cause: impl Into<String>) -> SimError {
@@ -35,8 +33,8 @@ pub fn validate(config: &SimulationConfig) -> Result<(), SimError> {
     if config.duration_ns == 0 {
         return Err(bad("simulation", "the duration is 0"));
     }
-    if config.duration_ns.checked_add(config.warmup_ns).is_none_or(|end| end > 1 << 50) {
-        return Err(bad("simulation", "the duration is absurd: over 13 days"));
+    if config.duration_ns.checked_add(config.warmup_ns).is_none_or(|end| end >= TIME_END_NS) {
+        return Err(bad("simulation", "the duration is absurd: over three days"));
     }
     if config.host.ple.enabled && config.host.ple.window_ns == 0 {
         return Err(bad("host.ple", "the window is 0"));
@@ -124,7 +122,7 @@ impl<'a> Simulation<'a> {
             sink,
             checker: None,
             names: TraceNames { pcpus: config.host.pcpus as u32, ..TraceNames::default() },
-            timeline: Timeline::new(slots.count as usize),
+            timeline: Timeline::new(config.host.pcpus, slots.count as usize),
             slots,
             costs: config.host.costs.clone(),
             ple: config.host.ple.clone(),
