@@ -8,7 +8,7 @@ use crate::guest::network::Nic;
 use crate::guest::program::{Compiler, LockNames};
 use crate::guest::text::Text;
 use crate::guest::{GuestVcpu, LOOP_DEPTH, Lock, Thread, ThreadState, WaitsFor};
-use crate::machine::{HostVm, Machine, NONE};
+use crate::machine::{HostVm, Machine, NONE, Waiting};
 use crate::measure::{LockCounters, VmCounters};
 use crate::random::Random;
 use crate::report::Histogram;
@@ -333,7 +333,7 @@ fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
     } else {
         (0..pcpus).map(|pcpu| vm.affinity.contains(&pcpu)).collect()
     };
-    HostVm { first_vcpu: 0, vcpus: vm.vcpus as u32, weight: vm.weight, affinity }
+    HostVm { first_vcpu: 0, vcpus: vm.vcpus as u32, weight: vm.weight, affinity, waiting: Waiting::nobody() }
 }
 
 fn kernel_times(vm: &VmConfig, period_ns: u64, window_ns: u64) -> KernelTimes {

@@ -126,6 +126,9 @@ impl Checker {
     /// Slower properties, once a simulated millisecond.
     pub fn check_host(&self, machine: &Machine, is_micro: impl Fn(u32) -> bool) -> Result<(), String> {
         let now_ns = machine.now_ns;
+        if !machine.waiting_adds_up() {
+            return Err("the waiting vCPUs' kinds are miscounted".into());
+        }
         for (index, vcpu) in machine.vcpus.iter().enumerate() {
             if vcpu.state != VcpuState::Runnable {
                 continue;

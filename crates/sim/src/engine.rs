@@ -416,9 +416,9 @@ impl Simulation<'_> {
     /// Tells the host what it could see of a vCPU now: the class of its instruction pointer, and its interrupt flag.
     pub(crate) fn note_position(&mut self, vcpu: VcpuId) {
         let guest = &self.guest[vcpu as usize];
+        let text = &self.texts[self.vms[self.machine.vcpus[vcpu as usize].vm as usize].text];
+        self.machine.set_class(vcpu, text.classes[guest.frame().symbol as usize]);
         let host = &mut self.machine.vcpus[vcpu as usize];
-        let text = &self.texts[self.vms[host.vm as usize].text];
-        host.class = text.classes[guest.frame().symbol as usize];
         host.interrupts_enabled = guest.depth == 0 && !guest.frames[0].irqs_off;
         host.interrupt_pending = guest.pending & !pending::TICK != 0;
     }
@@ -463,15 +463,14 @@ impl Simulation<'_> {
         let counters = &mut self.counters[host.vm as usize];
         counters.run_ns += now_ns - host.since_ns.max(self.measured_since_ns);
         counters.context_switches += 1;
+        host.since_ns = now_ns;
         if host.state == VcpuState::Running {
-            host.state = VcpuState::Runnable;
-            host.yielded = matches!(reason, StopReason::Ple | StopReason::IpiWait);
-            host.preempted = !host.yielded;
-            if host.preempted {
+            let yielded = matches!(reason, StopReason::Ple | StopReason::IpiWait);
+            if !yielded {
                 *counters.preemptions_by_class.entry(class).or_default() += 1;
             }
+            self.machine.stops(vcpu, yielded);
         }
-        host.since_ns = now_ns;
         let on = &mut self.machine.pcpus[pcpu as usize];
         on.busy_ns += now_ns - on.since_ns;
         on.since_ns = now_ns;
@@ -499,11 +498,9 @@ impl Simulation<'_> {
         let waited_ns = now_ns - host.since_ns.max(self.measured_since_ns).min(now_ns);
         self.counters[host.vm as usize].wait_ns += waited_ns;
         self.wait_to_run.record(now_ns - host.since_ns);
-        host.state = VcpuState::Running;
         host.since_ns = now_ns;
         host.pcpu = pcpu;
-        host.preempted = false;
-        host.yielded = false;
+        self.machine.runs(vcpu);
         let on = &mut self.machine.pcpus[pcpu as usize];
         on.current = vcpu;
         on.since_ns = now_ns;
@@ -572,7 +569,7 @@ impl Simulation<'_> {
         self.counters[host.vm as usize].yields.halt += 1;
         self.note_position(vcpu);
         self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Hlt);
-        self.machine.vcpus[vcpu as usize].state = VcpuState::Blocked;
+        self.machine.blocks(vcpu);
         self.guest[vcpu as usize].overhead_ns += self.costs.exit_ns;
         self.why[pcpu as usize] = reason;
         self.machine.request_schedule(pcpu);
@@ -583,10 +580,8 @@ impl Simulation<'_> {
         if host.state != VcpuState::Blocked {
             return;
         }
-        host.state = VcpuState::Runnable;
         host.since_ns = self.machine.now_ns;
-        host.preempted = false;
-        host.yielded = false;
+        self.machine.wakes(vcpu);
         self.machine.emit(TraceEvent::Runnable { vcpu });
         self.scheduler.wake(&mut self.machine, vcpu);
     }

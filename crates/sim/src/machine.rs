@@ -3,7 +3,7 @@
 use crate::config::HostConfig;
 use crate::report::PoolReport;
 use crate::trace_event::{PcpuId, TraceEvent, VcpuId, VmId};
-use microslice_policy::GuestClass;
+use microslice_policy::{Coded, GuestClass};
 
 pub const NONE: u32 = u32::MAX;
 
@@ -26,7 +26,8 @@ pub struct Pcpu {
     resched_pending: bool,
 }
 
-/// What the host keeps of a vCPU.
+/// What the host keeps of a vCPU. `state`, `preempted`, `yielded` and `class` are for reading: [`Machine`] changes them,
+/// because it counts who waits.
 pub struct HostVcpu {
     pub vm: VmId,
     pub state: VcpuState,
@@ -50,6 +51,42 @@ pub struct HostVm {
     pub weight: u32,
     /// pCPU is allowed, by number; empty: all.
     pub affinity: Vec<bool>,
+    pub waiting: Waiting,
+}
+
+/// Kinds of waiting vCPUs: by the class of the instruction pointer, preempted or not, yielded or not.
+pub const WAITING_KINDS: usize = GuestClass::ALL.len() * 4;
+
+/// A VM's runnable vCPUs, counted by kind, so that a scheduler sees at once that there is none of those it looks for.
+pub struct Waiting {
+    counts: [u32; WAITING_KINDS],
+    /// One bit a kind: somebody is of that kind.
+    pub kinds: u64,
+}
+
+impl Waiting {
+    pub fn nobody() -> Self {
+        Self { counts: [0; WAITING_KINDS], kinds: 0 }
+    }
+
+    fn add(&mut self, kind: usize) {
+        self.counts[kind] += 1;
+        self.kinds |= 1 << kind;
+    }
+
+    fn remove(&mut self, kind: usize) {
+        self.counts[kind] -= 1;
+        if self.counts[kind] == 0 {
+            self.kinds &= !(1 << kind);
+        }
+    }
+}
+
+impl HostVcpu {
+    /// Its bit of [`Waiting::kinds`] while it waits.
+    fn kind(&self) -> usize {
+        self.class as usize * 4 + usize::from(self.preempted) + 2 * usize::from(self.yielded)
+    }
 }
 
 pub struct Machine {
@@ -112,6 +149,66 @@ impl Machine {
             resched: Vec::new(),
             unbatch: Vec::new(),
         }
+    }
+
+    /// A running vCPU's pCPU was taken away, or it gave it up itself: it waits.
+    pub(crate) fn stops(&mut self, vcpu: VcpuId, yielded: bool) {
+        self.change(vcpu, |host| {
+            (host.state, host.preempted, host.yielded) = (VcpuState::Runnable, !yielded, yielded);
+        });
+    }
+
+    pub(crate) fn runs(&mut self, vcpu: VcpuId) {
+        self.change(vcpu, |host| {
+            (host.state, host.preempted, host.yielded) = (VcpuState::Running, false, false);
+        });
+    }
+
+    pub(crate) fn blocks(&mut self, vcpu: VcpuId) {
+        self.change(vcpu, |host| host.state = VcpuState::Blocked);
+    }
+
+    /// A blocked vCPU waits for a pCPU.
+    pub(crate) fn wakes(&mut self, vcpu: VcpuId) {
+        self.change(vcpu, |host| {
+            (host.state, host.preempted, host.yielded) = (VcpuState::Runnable, false, false);
+        });
+    }
+
+    /// What the host could see of a vCPU now.
+    #[inline]
+    pub(crate) fn set_class(&mut self, vcpu: VcpuId, class: GuestClass) {
+        let host = &mut self.vcpus[vcpu as usize];
+        if host.state == VcpuState::Runnable {
+            self.change(vcpu, |host| host.class = class);
+        } else {
+            host.class = class;
+        }
+    }
+
+    #[inline]
+    fn change(&mut self, vcpu: VcpuId, change: impl FnOnce(&mut HostVcpu)) {
+        let host = &mut self.vcpus[vcpu as usize];
+        let waiting = &mut self.vms[host.vm as usize].waiting;
+        if host.state == VcpuState::Runnable {
+            waiting.remove(host.kind());
+        }
+        change(host);
+        if host.state == VcpuState::Runnable {
+            waiting.add(host.kind());
+        }
+    }
+
+    /// Whether `Waiting` has counted right: for the checker.
+    pub fn waiting_adds_up(&self) -> bool {
+        let mut counts: Vec<_> = self.vms.iter().map(|_| [0; WAITING_KINDS]).collect();
+        for host in self.vcpus.iter().filter(|host| host.state == VcpuState::Runnable) {
+            counts[host.vm as usize][host.kind()] += 1;
+        }
+        self.vms.iter().zip(&counts).all(|(vm, counts)| {
+            vm.waiting.counts == *counts
+                && (0..WAITING_KINDS).all(|kind| (vm.waiting.kinds >> kind & 1 == 1) == (counts[kind] > 0))
+        })
     }
 
     #[inline]

@@ -4,13 +4,14 @@
 use super::credit::Credit;
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::config::{MicroSlicedConfig, PoolSize};
-use crate::machine::{HostVcpu, Machine, NONE, VcpuState};
+use crate::machine::{HostVcpu, Machine, NONE, VcpuState, WAITING_KINDS};
 use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, VcpuId};
 use microslice_policy as policy;
 use microslice_policy::{
-    AccelerateConfig, Cause, InterruptKind, InterruptObservation, MicroSliceObservation, MicroSliceOutcome,
-    PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeState, SiblingDecision,
-    SiblingObservation, SpinnerDecision, SpinnerObservation, UrgentEvents, YieldCause, YieldObservation,
+    AccelerateConfig, Cause, Coded, InterruptKind, InterruptObservation, MicroSliceObservation,
+    MicroSliceOutcome, PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeState,
+    SiblingDecision, SiblingObservation, SpinnerDecision, SpinnerObservation, UrgentEvents, YieldCause,
+    YieldDecision, YieldObservation,
 };
 
 /// What the micro pool keeps of a vCPU.
@@ -28,8 +29,8 @@ struct Member {
 struct SiblingAnswers(Vec<SiblingDecision>);
 
 const SCOPES: [PassScope; 3] = [PassScope::None, PassScope::OneCritical, PassScope::AllPreempted];
-const STATES: usize = 5;
-const CLASSES: usize = 9;
+const STATES: usize = policy::VcpuState::ALL.len();
+const CLASSES: usize = policy::GuestClass::ALL.len();
 
 impl SiblingAnswers {
     fn new() -> Self {
@@ -63,13 +64,72 @@ impl SiblingAnswers {
         requested: bool,
     ) -> SiblingDecision {
         let flags = usize::from(host.preempted) + 2 * usize::from(host.yielded) + 4 * usize::from(requested);
-        let index = ((scope as usize * STATES + state as usize) * CLASSES + host.class as usize) * 8 + flags;
-        self.0[index]
+        self.answer(scope, state, host.class as usize, flags)
+    }
+
+    #[inline]
+    fn answer(
+        &self,
+        scope: PassScope,
+        state: policy::VcpuState,
+        class: usize,
+        flags: usize,
+    ) -> SiblingDecision {
+        self.0[((scope as usize * STATES + state as usize) * CLASSES + class) * 8 + flags]
+    }
+}
+
+/// Who matters to a pass: the kinds of waiting siblings (`Waiting::kinds`) that `decide_on_sibling` doesn't pass over.
+/// `None`: running or blocked ones matter too, and the pass must look at everybody.
+fn kinds_that_matter(siblings: &SiblingAnswers) -> [Option<u64>; SCOPES.len()] {
+    use SiblingDecision::{NotCritical, NotPreempted, Yielded};
+    SCOPES.map(|scope| {
+        let passed_over = |state, kind: usize| {
+            let answer = siblings.answer(scope, state, kind >> 2, kind & 3);
+            matches!(answer, NotPreempted | NotCritical | Yielded)
+        };
+        let others = [policy::VcpuState::Blocked, policy::VcpuState::Running];
+        let kinds = 0..WAITING_KINDS;
+        let none_else = others.iter().all(|&state| kinds.clone().all(|kind| passed_over(state, kind)));
+        let mask = kinds.filter(|&kind| !passed_over(policy::VcpuState::Runnable, kind));
+        none_else.then(|| mask.fold(0, |mask, kind| mask | 1 << kind))
+    })
+}
+
+/// Answers of `decide_on_yield` for one size of the micro pool, asked once each, then looked up.
+struct YieldAnswers(Vec<YieldDecision>);
+
+impl YieldAnswers {
+    fn new(micro_pcpu_count: usize) -> Self {
+        let causes = 0..YieldCause::ALL.len() as u32;
+        let seen = causes.flat_map(|cause| {
+            (0..CLASSES as u32).flat_map(move |class| {
+                (0..2).map(move |interrupts_enabled| YieldObservation {
+                    cause: policy::Code::raw(cause),
+                    guest_class: policy::Code::raw(class),
+                    interrupts_enabled,
+                    micro_pcpu_count: micro_pcpu_count as u32,
+                    pass_active: 0,
+                    reserved: 0,
+                })
+            })
+        });
+        Self(seen.map(|seen| policy::decide_on_yield(&seen)).collect())
+    }
+
+    #[inline]
+    fn get(&self, cause: YieldCause, host: &HostVcpu) -> YieldDecision {
+        let index = (cause as usize * CLASSES + host.class as usize) * 2;
+        self.0[index + usize::from(host.interrupts_enabled)]
     }
 }
 
 pub struct MicroSliced {
     siblings: SiblingAnswers,
+    kinds_that_matter: [Option<u64>; SCOPES.len()],
+    yield_answers: YieldAnswers,
+    /// Each VM's members of the micro pool, queued or running.
+    member_count: Vec<u32>,
     config: MicroSlicedConfig,
     rules: AccelerateConfig,
     normal: Credit,
@@ -91,8 +151,12 @@ impl MicroSliced {
                 PoolSizeConfig { profile_interval_ns, epoch_interval_ns, limit: limit as u32, reserved: 0 }
             }
         };
+        let siblings = SiblingAnswers::new();
         Self {
-            siblings: SiblingAnswers::new(),
+            kinds_that_matter: kinds_that_matter(&siblings),
+            siblings,
+            yield_answers: YieldAnswers::new(0),
+            member_count: vec![0; machine.vms.len()],
             normal: Credit::new(config.normal.clone(), machine),
             rules: AccelerateConfig::PAPER,
             waiting: vec![None; machine.pcpus.len()],
@@ -133,6 +197,7 @@ impl MicroSliced {
             }
             machine.request_schedule(pcpu);
         }
+        self.yield_answers = YieldAnswers::new(count);
         machine.pool.sizes.push((machine.now_ns, count as u32));
         machine.emit(TraceEvent::PoolResized { micro_pcpus: count as u32 });
     }
@@ -173,6 +238,7 @@ impl MicroSliced {
         let member = &mut self.members[vcpu as usize];
         member.micro_pcpu = pcpu as u32;
         member.home = machine.vcpus[vcpu as usize].pcpu;
+        self.member_count[machine.vcpus[vcpu as usize].vm as usize] += 1;
         self.waiting[pcpu] = Some(vcpu);
         machine.pool.count_acceleration(class.into(), cause_of_trace);
         machine.emit(TraceEvent::Accelerated {
@@ -192,6 +258,7 @@ impl MicroSliced {
         let member = &mut self.members[vcpu as usize];
         member.micro_pcpu = NONE;
         let home = member.home;
+        self.member_count[machine.vcpus[vcpu as usize].vm as usize] -= 1;
         machine.vcpus[vcpu as usize].pcpu = home;
         machine.pool.returns += 1;
         machine.emit(TraceEvent::ReturnedToNormalPool { vcpu, pcpu: home });
@@ -233,6 +300,15 @@ impl MicroSliced {
                 member.retries = 0;
             }
         }
+    }
+
+    /// Whether a pass could find anybody. Most can't, and looking at each sibling at every pause-loop exit was the
+    /// greatest cost of a run.
+    #[inline]
+    fn pass_finds_somebody(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> bool {
+        let vm = machine.vcpus[vcpu as usize].vm as usize;
+        let matter = self.kinds_that_matter[scope as usize];
+        self.member_count[vm] > 0 || matter.is_none_or(|kinds| machine.vms[vm].waiting.kinds & kinds != 0)
     }
 
     /// A pass over the siblings of a vCPU that yields. Returns how many are being helped.
@@ -326,22 +402,17 @@ impl Scheduler for MicroSliced {
         cause: YieldCause,
     ) -> YieldAnswer {
         let host = &machine.vcpus[vcpu as usize];
-        let class = host.class;
-        self.count_urgent(class, cause);
-        let seen = YieldObservation {
-            cause: cause.into(),
-            guest_class: class.into(),
-            interrupts_enabled: u32::from(host.interrupts_enabled),
-            micro_pcpu_count: self.micro_count as u32,
-            pass_active: 0,
-            reserved: 0,
-        };
-        let decision = policy::decide_on_yield(&seen);
+        let decision = self.yield_answers.get(cause, host);
+        self.count_urgent(host.class, cause);
         let scope = decision.scope.get().unwrap_or(PassScope::None);
         let mut helped_count = 0;
         if scope != PassScope::None {
             let reason = decision.cause.get().unwrap_or(Cause::None);
-            helped_count = self.pass(machine, vcpu, scope, reason);
+            if self.pass_finds_somebody(machine, vcpu, scope) {
+                helped_count = self.pass(machine, vcpu, scope, reason);
+            } else {
+                debug_assert_eq!(self.pass(machine, vcpu, scope, reason), 0, "the short cut skips nobody");
+            }
         }
         let spinner = SpinnerObservation { cause: cause.into(), helped_count };
         if scope != PassScope::None && policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning {
