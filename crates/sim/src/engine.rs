@@ -181,7 +181,14 @@ impl Simulation<'_> {
     }
 
     /// Schedules pCPUs until none asks for it.
+    #[inline]
     pub(crate) fn settle(&mut self) {
+        if !self.machine.is_settled() {
+            self.settle_all();
+        }
+    }
+
+    fn settle_all(&mut self) {
         while let Some(pcpu) = self.machine.next_schedule() {
             self.schedule(pcpu);
         }
@@ -278,36 +285,26 @@ impl Simulation<'_> {
     pub(crate) fn sync(&mut self, vcpu: VcpuId) {
         let now_ns = self.machine.now_ns;
         let guest = &mut self.guest[vcpu as usize];
-        let mut elapsed = now_ns - guest.synced_ns;
+        let passed_ns = now_ns - guest.synced_ns;
         guest.synced_ns = now_ns;
-        if guest.overhead_ns > 0 {
-            let overhead = elapsed.min(guest.overhead_ns);
-            guest.overhead_ns -= overhead;
-            self.overhead_ns += overhead;
-            elapsed -= overhead;
-        }
-        if elapsed == 0 {
-            return;
-        }
+        let overhead_ns = passed_ns.min(guest.overhead_ns);
+        guest.overhead_ns -= overhead_ns;
+        self.overhead_ns += overhead_ns;
+        let elapsed = passed_ns - overhead_ns;
         let refill_ns = guest.refill_ns;
         let frame = guest.frame_mut();
         match frame.act {
-            Act::Timed if refill_ns > 0 && frame.symbol == text::USER => {
-                // Cold caches: half speed until the refill is paid.
-                let slow = refill_ns.min(frame.left_ns);
-                let (progress, paid) = if elapsed < 2 * slow {
-                    (elapsed / 2, elapsed - elapsed / 2)
-                } else {
-                    (elapsed - slow, slow)
-                };
-                frame.left_ns -= progress.min(frame.left_ns);
-                guest.refill_ns = refill_ns - paid;
-                self.guest_ns += elapsed;
-            }
             Act::Timed => {
-                frame.left_ns = frame.left_ns.saturating_sub(elapsed);
+                // Cold caches: half speed in user mode until the refill is paid. Arithmetic in place of branches, because
+                // whether there is something to pay can't be predicted.
+                let user = frame.symbol == text::USER;
+                let slow_ns = if user { refill_ns.min(frame.left_ns) } else { 0 };
+                let progress_ns = (elapsed / 2).max(elapsed.saturating_sub(slow_ns));
+                frame.left_ns = frame.left_ns.saturating_sub(progress_ns);
+                guest.refill_ns = refill_ns - (elapsed - progress_ns);
                 self.guest_ns += elapsed;
             }
+            _ if elapsed == 0 => {}
             Act::SpinLock | Act::SpinAcks => self.spin(vcpu, elapsed),
             _ => self.guest_ns += elapsed,
         }
@@ -368,10 +365,10 @@ impl Simulation<'_> {
         let frame = guest.frame();
         let start_ns = now_ns + guest.overhead_ns;
         let step_ns = match frame.act {
-            Act::Timed if frame.symbol == text::USER => {
-                start_ns + frame.left_ns + guest.refill_ns.min(frame.left_ns)
+            Act::Timed => {
+                let user = frame.symbol == text::USER;
+                start_ns + frame.left_ns + if user { guest.refill_ns.min(frame.left_ns) } else { 0 }
             }
-            Act::Timed => start_ns + frame.left_ns,
             Act::SpinLock => {
                 self.next_exit(guest, start_ns).min(start_ns.saturating_add(guest.pv_spin_left_ns))
             }

@@ -227,6 +227,12 @@ impl Machine {
         }
     }
 
+    /// Whether no pCPU has asked for anything.
+    #[inline]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.resched.is_empty() && self.unbatch.is_empty()
+    }
+
     #[inline]
     pub(crate) fn next_schedule(&mut self) -> Option<PcpuId> {
         let pcpu = self.resched.pop()?;

@@ -102,10 +102,10 @@ impl Tournament {
         let mut place = player as usize;
         for &level in &self.levels[..self.level_count] {
             let game = &mut self.games[level as usize + place / ARITY];
-            game[place % ARITY] = NEVER;
-            let best_other = game[0].min(game[1]).min(game[2].min(game[3]));
-            game[place % ARITY] = word;
-            word = word.min(best_other);
+            let seat = place % ARITY;
+            game[seat] = word;
+            // The opponents only, so that no level waits for its own store.
+            word = word.min(game[seat ^ 1].min(game[seat ^ 2]).min(game[seat ^ 3]));
             place /= ARITY;
         }
         self.winner = word;

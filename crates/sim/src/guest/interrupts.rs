@@ -63,11 +63,14 @@ impl Simulation<'_> {
     }
 
     /// Begins the handler of a pending interrupt, if the running vCPU may be interrupted now.
+    #[inline]
     pub(crate) fn deliver(&mut self, vcpu: VcpuId) -> bool {
         let guest = &self.guest[vcpu as usize];
-        if guest.pending == 0 || guest.depth > 0 || guest.frames[0].irqs_off {
-            return false;
-        }
+        guest.pending != 0 && guest.depth == 0 && !guest.frames[0].irqs_off && self.deliver_pending(vcpu)
+    }
+
+    fn deliver_pending(&mut self, vcpu: VcpuId) -> bool {
+        let guest = &self.guest[vcpu as usize];
         // Blocked at this very instant: it is woken, and delivers when it runs.
         if self.machine.vcpus[vcpu as usize].state != VcpuState::Running {
             return false;
