@@ -320,6 +320,7 @@ impl<'a> Simulation<'a> {
                 spin_symbol,
                 hold_symbol,
                 owner: NONE,
+                acquisitions: 0,
                 waiters: Default::default(),
             });
         }

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub struct LockCounters {
     pub name: String,
-    pub acquisitions: u64,
     pub waits: Histogram,
 }
 
@@ -53,6 +52,9 @@ impl Simulation<'_> {
         }
         for workload in &mut self.workloads {
             workload.units_done = 0;
+        }
+        for lock in &mut self.locks {
+            lock.acquisitions = 0;
         }
         for vm in &mut self.vms {
             if let Some(nic) = &mut vm.nic {
@@ -147,6 +149,17 @@ impl Simulation<'_> {
         got.iter().zip(&due).map(|(got, due)| ((got - due).abs() * 1000.0).round() as u64).max().unwrap_or(0)
     }
 
+    /// Of each of a VM's lock statistics. The locks of a VM are consecutive, those of its runqueues first.
+    fn lock_acquisitions(&self, vm: usize) -> Vec<u64> {
+        let first = self.vms[vm].runqueue_lock as usize;
+        let end = self.vms.get(vm + 1).map_or(self.locks.len(), |next| next.runqueue_lock as usize);
+        let mut acquisitions = vec![0; self.counters[vm].locks.len()];
+        for lock in &self.locks[first..end] {
+            acquisitions[lock.statistics as usize] += lock.acquisitions;
+        }
+        acquisitions
+    }
+
     fn vm_report(&self, vm: usize, measured_ns: u64) -> VmReport {
         let counters = &self.counters[vm];
         let config = &self.config.vms[vm];
@@ -168,7 +181,8 @@ impl Simulation<'_> {
                 }
             })
             .collect();
-        let used = || counters.locks.iter().filter(|lock| lock.acquisitions > 0);
+        let acquisitions = self.lock_acquisitions(vm);
+        let used = || counters.locks.iter().zip(&acquisitions).filter(|(_, count)| **count > 0);
         VmReport {
             name: config.name.clone(),
             vcpus: config.vcpus,
@@ -178,8 +192,8 @@ impl Simulation<'_> {
             shootdown_spin_ns: counters.shootdown_spin_ns,
             workloads,
             yields: counters.yields.clone(),
-            lock_waits: used().map(|lock| (lock.name.clone(), lock.waits.clone())).collect(),
-            lock_acquisitions: used().map(|lock| (lock.name.clone(), lock.acquisitions)).collect(),
+            lock_waits: used().map(|(lock, _)| (lock.name.clone(), lock.waits.clone())).collect(),
+            lock_acquisitions: used().map(|(lock, count)| (lock.name.clone(), *count)).collect(),
             tlb_sync: counters.tlb_sync.clone(),
             ipis_sent: counters.ipis_sent,
             ipis_handled: counters.ipis_handled,

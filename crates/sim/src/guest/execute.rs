@@ -34,7 +34,7 @@ impl Simulation<'_> {
             Then::SoftirqDone => return self.softirq_done(vcpu),
             Then::TimerHandled => {
                 let due = std::mem::take(&mut self.guest[vcpu as usize].timer_wakes);
-                self.guest[vcpu as usize].wakes[1].extend(due);
+                self.guest[vcpu as usize].wake_later(1, due);
             }
             Then::TickHandled => self.tick_handled(vcpu),
         }
@@ -46,8 +46,7 @@ impl Simulation<'_> {
         let guest = &mut self.guest[vcpu as usize];
         let depth = guest.depth as usize;
         guest.frames[depth].act = Act::None;
-        if !guest.wakes[depth].is_empty() {
-            let thread = guest.wakes[depth].remove(0);
+        if let Some(thread) = guest.next_wake() {
             return self.start_wake(vcpu, thread);
         }
         if depth == 1 {
@@ -255,7 +254,7 @@ impl Simulation<'_> {
         if threads.is_empty() {
             return false;
         }
-        self.guest[vcpu as usize].wakes[0].extend(threads);
+        self.guest[vcpu as usize].wake_later(0, threads);
         self.continue_frame(vcpu);
         true
     }

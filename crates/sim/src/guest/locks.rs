@@ -21,9 +21,6 @@ fn holder(vcpu: VcpuId, depth: u8) -> u32 {
 impl Simulation<'_> {
     /// The active frame takes `lock`, holds it for `hold_ns`, then does `then` (which releases it).
     pub(crate) fn acquire(&mut self, vcpu: VcpuId, lock: u32, hold_ns: u64, then: Then, arg: u32) {
-        let now_ns = self.machine.now_ns;
-        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
-        let pv_spin_ns = self.vms[vm].kernel.pv_spin_ns;
         let guest = &mut self.guest[vcpu as usize];
         let me = holder(vcpu, guest.depth);
         let state = &mut self.locks[lock as usize];
@@ -33,7 +30,7 @@ impl Simulation<'_> {
         frame.lock = lock;
         frame.left_ns = hold_ns;
         frame.irqs_off = state.irqs_off || guest.depth > 0;
-        self.counters[vm].locks[state.statistics as usize].acquisitions += 1;
+        state.acquisitions += 1;
         if state.owner == NONE {
             debug_assert!(state.waiters.is_empty() || state.kind == LockKind::TestAndSet);
             state.owner = me;
@@ -45,9 +42,12 @@ impl Simulation<'_> {
         state.waiters.push_back(me);
         frame.act = Act::SpinLock;
         frame.symbol = state.spin_symbol;
-        frame.since_ns = now_ns;
-        guest.pv_spin_left_ns =
-            if matches!(state.kind, LockKind::PvTicket | LockKind::PvQueued) { pv_spin_ns } else { u64::MAX };
+        frame.since_ns = self.machine.now_ns;
+        guest.pv_spin_left_ns = if matches!(state.kind, LockKind::PvTicket | LockKind::PvQueued) {
+            self.vms[self.machine.vcpus[vcpu as usize].vm as usize].kernel.pv_spin_ns
+        } else {
+            u64::MAX
+        };
         guest.ple_phase_ns = 0;
         guest.ple_batch_until_ns = 0;
         self.machine.emit(TraceEvent::LockWaitBegan { vcpu, lock });
@@ -164,10 +164,9 @@ impl Simulation<'_> {
 
     /// A sleeping lock: the thread gets it, or blocks. Returns whether it got it.
     pub(crate) fn acquire_sleeping(&mut self, vcpu: VcpuId, thread: u32, lock: u32, hold_ns: u64) -> bool {
-        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
         let now_ns = self.machine.now_ns;
         let state = &mut self.locks[lock as usize];
-        self.counters[vm].locks[state.statistics as usize].acquisitions += 1;
+        state.acquisitions += 1;
         if state.owner == NONE {
             state.owner = thread;
             self.hold_sleeping(vcpu, lock, hold_ns);
@@ -202,7 +201,7 @@ impl Simulation<'_> {
             let waited_ns = self.machine.now_ns - waiter.wait_since_ns;
             let vm = waiter.vm as usize;
             self.counters[vm].locks[self.locks[lock as usize].statistics as usize].waits.record(waited_ns);
-            self.guest[vcpu as usize].wakes[depth].push(next);
+            self.guest[vcpu as usize].wake_later(depth, [next]);
         }
     }
 }

@@ -97,41 +97,47 @@ impl Frame {
     }
 }
 
+/// In the order of use: an ordinary event touches the first two cache lines only, which is what a host of thousands of
+/// vCPUs costs most.
+#[repr(C, align(64))]
 pub struct GuestVcpu {
     pub frames: [Frame; 2],
-    /// Index of the active frame.
-    pub depth: u8,
-    pub pending: u8,
-    pub need_resched: bool,
     /// Guest time was accounted until here.
     pub synced_ns: u64,
     /// Host work to be done before the guest goes on.
     pub overhead_ns: u64,
     /// Cache refill not yet suffered.
     pub refill_ns: u64,
+    pub next_tick_ns: u64,
     /// Place in the cycle of pause-loop window and exit.
     pub ple_phase_ns: u64,
     /// Until when exits needn't be asked about.
     pub ple_batch_until_ns: u64,
     /// What is left of the spinning time of a paravirtual lock.
     pub pv_spin_left_ns: u64,
-    pub next_tick_ns: u64,
     /// Running thread, or `NONE` when idle.
     pub thread: u32,
+    /// Index of the active frame.
+    pub depth: u8,
+    pub pending: u8,
+    pub need_resched: bool,
+    /// Which of `wakes` have anybody, as bits.
+    wakes_left: u8,
+    // Here the third line begins.
     pub thread_since_ns: u64,
     pub queue: VecDeque<u32>,
     /// Address space in its TLB (workload), or `NONE`.
     pub mm: u32,
-    /// vCPUs whose shootdown it must acknowledge.
-    pub shootdowns: Vec<u32>,
     pub acks_left: u32,
-    /// Threads that this frame has still to wake.
-    pub wakes: [Vec<u32>; 2],
-    /// Threads whose timer or I/O is done.
-    pub timer_wakes: Vec<u32>,
     /// Busy time of its pCPU when it left it, to know how cold the caches are.
     pub left_busy_ns: u64,
     pub left_pcpu: u32,
+    /// vCPUs whose shootdown it must acknowledge.
+    pub shootdowns: Vec<u32>,
+    /// Threads that each frame has still to wake.
+    wakes: [VecDeque<u32>; 2],
+    /// Threads whose timer or I/O is done.
+    pub timer_wakes: Vec<u32>,
 }
 
 impl GuestVcpu {
@@ -154,7 +160,8 @@ impl GuestVcpu {
             mm: NONE,
             shootdowns: Vec::new(),
             acks_left: 0,
-            wakes: [Vec::new(), Vec::new()],
+            wakes_left: 0,
+            wakes: [VecDeque::new(), VecDeque::new()],
             timer_wakes: Vec::new(),
             left_busy_ns: 0,
             left_pcpu: NONE,
@@ -169,6 +176,23 @@ impl GuestVcpu {
     #[inline]
     pub fn frame_mut(&mut self) -> &mut Frame {
         &mut self.frames[self.depth as usize]
+    }
+
+    /// The frame at `depth` will wake these threads before it goes on.
+    pub fn wake_later(&mut self, depth: usize, threads: impl IntoIterator<Item = u32>) {
+        self.wakes[depth].extend(threads);
+        self.wakes_left |= u8::from(!self.wakes[depth].is_empty()) << depth;
+    }
+
+    #[inline]
+    pub fn next_wake(&mut self) -> Option<u32> {
+        if self.wakes_left >> self.depth & 1 == 0 {
+            return None;
+        }
+        let wakes = &mut self.wakes[self.depth as usize];
+        let thread = wakes.pop_front();
+        self.wakes_left &= !(u8::from(wakes.is_empty()) << self.depth);
+        thread
     }
 
     /// Would the guest's scheduler call it idle?
@@ -198,26 +222,29 @@ pub enum WaitsFor {
 
 pub const LOOP_DEPTH: usize = 4;
 
+/// What every operation needs comes first, in one cache line.
+#[repr(C, align(64))]
 pub struct Thread {
-    pub vm: u32,
-    /// Index over all VMs' workloads.
-    pub workload: u32,
-    pub pinned: bool,
-    pub state: ThreadState,
-    pub waits_for: WaitsFor,
-    /// Where it runs, or ran last.
-    pub vcpu: u32,
-    pub pc: u32,
     pub loops: [u64; LOOP_DEPTH],
     pub random: Random,
     /// User time left when the guest's scheduler preempted it.
     pub compute_left_ns: u64,
+    /// Index over all VMs' workloads.
+    pub workload: u32,
+    pub pc: u32,
     /// It got this sleeping lock while it was blocked, and holds it for `hold_ns` next.
     pub granted: u32,
+    pub state: ThreadState,
+    pub pinned: bool,
+    pub vm: u32,
+    /// Where it runs, or ran last.
+    pub vcpu: u32,
+    pub waits_for: WaitsFor,
     pub hold_ns: u64,
     pub wait_since_ns: u64,
 }
 
+#[repr(align(64))]
 pub struct Lock {
     /// Index into the VM's lock statistics.
     pub statistics: u32,
@@ -227,6 +254,7 @@ pub struct Lock {
     pub hold_symbol: u16,
     /// vCPU * 2 + frame; for a sleeping lock the thread; or `NONE`.
     pub owner: u32,
+    pub acquisitions: u64,
     pub waiters: VecDeque<u32>,
 }
 

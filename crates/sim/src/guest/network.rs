@@ -224,7 +224,7 @@ impl Simulation<'_> {
         }
         let reader = std::mem::replace(&mut nic.reader, NONE);
         if reader != NONE {
-            self.guest[vcpu as usize].wakes[1].push(reader);
+            self.guest[vcpu as usize].wake_later(1, [reader]);
         }
         if more {
             self.guest[vcpu as usize].pending |= pending::VIRQ;
