@@ -9,6 +9,7 @@
 //!            millisecond (`sched_ratelimit_us`) unless it blocks; in 4.7 that holds for yields too (4.8 exempts them).
 //! Limits.    No caps, no parking.
 
+use super::bits::Bits;
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::config::CreditConfig;
 use crate::machine::{Machine, NONE, VcpuState};
@@ -43,6 +44,10 @@ pub struct Credit {
     config: CreditConfig,
     accounts: Vec<Account>,
     queues: Vec<Vec<VcpuId>>,
+    /// pCPUs where somebody waits, and how many of them within their credits.
+    waited_for: Bits,
+    waited_for_within_credits: Bits,
+    within_credits: Vec<u32>,
     /// Queues are sorted again at the next tick after an accounting.
     unsorted: Vec<bool>,
     /// pCPUs that this scheduler may use (all, or the normal pool).
@@ -51,7 +56,7 @@ pub struct Credit {
     next_accounting_ns: u64,
     queued_total: usize,
     idle_count: usize,
-    idle: Vec<bool>,
+    idle: Bits,
 }
 
 impl Credit {
@@ -72,13 +77,16 @@ impl Credit {
             config,
             accounts,
             queues: vec![Vec::new(); pcpus],
+            waited_for: Bits::new(pcpus, false),
+            waited_for_within_credits: Bits::new(pcpus, false),
+            within_credits: vec![0; pcpus],
             unsorted: vec![false; pcpus],
             usable: vec![true; pcpus],
             usable_count: pcpus,
             next_accounting_ns: PERIOD_NS,
             queued_total: 0,
             idle_count: pcpus,
-            idle: vec![true; pcpus],
+            idle: Bits::new(pcpus, true),
         }
     }
 
@@ -95,16 +103,12 @@ impl Credit {
         }
         self.usable_count -= 1;
         self.set_idle(pcpu, false);
-        let queued = std::mem::take(&mut self.queues[index]);
-        self.queued_total -= queued.len();
-        queued.iter().for_each(|&vcpu| self.accounts[vcpu as usize].queued = false);
-        queued
+        std::iter::from_fn(|| self.take_first(pcpu)).collect()
     }
 
     pub fn set_idle(&mut self, pcpu: PcpuId, idle: bool) {
-        let flag = &mut self.idle[pcpu as usize];
-        if *flag != idle {
-            *flag = idle;
+        if self.idle.has(pcpu as usize) != idle {
+            self.idle.set(pcpu as usize, idle);
             if idle { self.idle_count += 1 } else { self.idle_count -= 1 }
         }
     }
@@ -114,13 +118,35 @@ impl Credit {
         if !self.accounts[vcpu as usize].queued {
             return false;
         }
-        let home = machine.vcpus[vcpu as usize].pcpu as usize;
-        let queue = &mut self.queues[home];
+        let home = machine.vcpus[vcpu as usize].pcpu;
+        let queue = &self.queues[home as usize];
         let at = queue.iter().position(|&other| other == vcpu).expect("a queued vCPU is on its pCPU's queue");
-        queue.remove(at);
-        self.accounts[vcpu as usize].queued = false;
-        self.queued_total -= 1;
+        self.take(home, at);
         true
+    }
+
+    fn put(&mut self, pcpu: PcpuId, at: usize, vcpu: VcpuId) {
+        self.queues[pcpu as usize].insert(at, vcpu);
+        let account = &mut self.accounts[vcpu as usize];
+        account.queued = true;
+        self.within_credits[pcpu as usize] += u32::from(account.priority > Priority::Over);
+        self.queued_total += 1;
+        self.note_queue(pcpu as usize);
+    }
+
+    fn take(&mut self, pcpu: PcpuId, at: usize) -> VcpuId {
+        let vcpu = self.queues[pcpu as usize].remove(at);
+        let account = &mut self.accounts[vcpu as usize];
+        account.queued = false;
+        self.within_credits[pcpu as usize] -= u32::from(account.priority > Priority::Over);
+        self.queued_total -= 1;
+        self.note_queue(pcpu as usize);
+        vcpu
+    }
+
+    fn note_queue(&mut self, pcpu: usize) {
+        self.waited_for.set(pcpu, !self.queues[pcpu].is_empty());
+        self.waited_for_within_credits.set(pcpu, self.within_credits[pcpu] > 0);
     }
 
     /// Puts a runnable vCPU on the queue of its pCPU, or of a usable one.
@@ -132,14 +158,12 @@ impl Credit {
         }
         let accounts = &self.accounts;
         let priority = accounts[vcpu as usize].priority;
-        let queue = &mut self.queues[home as usize];
+        let queue = &self.queues[home as usize];
         let mut at = queue.iter().take_while(|&&other| accounts[other as usize].priority >= priority).count();
         if yielded && at < queue.len() {
             at += 1;
         }
-        queue.insert(at, vcpu);
-        self.accounts[vcpu as usize].queued = true;
-        self.queued_total += 1;
+        self.put(home, at, vcpu);
         machine.answers_changed(home);
     }
 
@@ -149,7 +173,7 @@ impl Credit {
         (1..=count)
             .map(|step| (from + step) % count)
             .filter(|&pcpu| self.usable[pcpu] && machine.allows(vcpu, pcpu as u32))
-            .min_by_key(|&pcpu| self.queues[pcpu].len() + usize::from(!self.idle[pcpu]))
+            .min_by_key(|&pcpu| self.queues[pcpu].len() + usize::from(!self.idle.has(pcpu)))
             .expect("validation leaves every VM a usable pCPU") as u32
     }
 
@@ -171,10 +195,9 @@ impl Credit {
 
     fn find_idle(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
         let home = machine.vcpus[vcpu as usize].pcpu as usize;
-        let count = self.idle.len();
-        (0..count)
-            .map(|step| (home + step) % count)
-            .find(|&pcpu| self.idle[pcpu] && self.usable[pcpu] && machine.allows(vcpu, pcpu as u32))
+        self.idle
+            .round_from(home)
+            .find(|&pcpu| self.usable[pcpu] && machine.allows(vcpu, pcpu as u32))
             .map(|pcpu| pcpu as u32)
     }
 
@@ -196,40 +219,28 @@ impl Credit {
         }
     }
 
-    /// csched_load_balance: something better than `than` from a peer's queue.
-    fn steal(&mut self, machine: &mut Machine, thief: PcpuId, than: Option<Priority>) -> Option<VcpuId> {
-        let count = self.queues.len();
-        if self.queued_total == 0 {
-            return None;
-        }
-        for step in 1..count {
-            let peer = (thief as usize + step) % count;
+    /// csched_load_balance: from a peer's queue somebody within his credits, or `anybody`.
+    fn steal(&mut self, machine: &mut Machine, thief: PcpuId, anybody: bool) -> Option<VcpuId> {
+        let peers = if anybody { &self.waited_for } else { &self.waited_for_within_credits };
+        let found = peers
+            .round_from(thief as usize)
             // An idle peer is about to take from its queue itself.
-            if self.queues[peer].is_empty() || machine.is_idle(peer as u32) {
-                continue;
-            }
-            let found = self.queues[peer].iter().copied().find(|&vcpu| {
-                than.is_none_or(|than| self.accounts[vcpu as usize].priority > than)
-                    && machine.allows(vcpu, thief)
+            .filter(|&peer| peer != thief as usize && !machine.is_idle(peer as u32))
+            .find_map(|peer| {
+                let at = self.queues[peer].iter().position(|&vcpu| {
+                    (anybody || self.accounts[vcpu as usize].priority > Priority::Over)
+                        && machine.allows(vcpu, thief)
+                });
+                at.map(|at| (peer as u32, at))
             });
-            if let Some(vcpu) = found {
-                self.remove(machine, vcpu);
-                machine.vcpus[vcpu as usize].pcpu = thief;
-                return Some(vcpu);
-            }
-        }
-        None
+        let (peer, at) = found?;
+        let vcpu = self.take(peer, at);
+        machine.vcpus[vcpu as usize].pcpu = thief;
+        Some(vcpu)
     }
 
     fn take_first(&mut self, pcpu: PcpuId) -> Option<VcpuId> {
-        let queue = &mut self.queues[pcpu as usize];
-        if queue.is_empty() {
-            return None;
-        }
-        let vcpu = queue.remove(0);
-        self.accounts[vcpu as usize].queued = false;
-        self.queued_total -= 1;
-        Some(vcpu)
+        if self.queues[pcpu as usize].is_empty() { None } else { Some(self.take(pcpu, 0)) }
     }
 
     /// csched_acct: every 30 ms each active vCPU earns its share; priorities follow.
@@ -265,6 +276,12 @@ impl Credit {
             }
         }
         self.unsorted.fill(true);
+        for pcpu in 0..self.queues.len() {
+            let queued = self.queues[pcpu].iter();
+            let within = queued.filter(|&&vcpu| self.accounts[vcpu as usize].priority > Priority::Over);
+            self.within_credits[pcpu] = within.count() as u32;
+            self.note_queue(pcpu);
+        }
     }
 
     fn sort(&mut self, pcpu: PcpuId) {
@@ -314,12 +331,10 @@ impl Scheduler for Credit {
         let mut next = self.take_first(pcpu);
         let priority = next.map(|vcpu| self.accounts[vcpu as usize].priority);
         if priority.is_none_or(|priority| priority == Priority::Over)
-            && let Some(better) = self.steal(machine, pcpu, priority)
+            && let Some(better) = self.steal(machine, pcpu, priority.is_none())
         {
             if let Some(vcpu) = next {
-                self.queues[pcpu as usize].insert(0, vcpu);
-                self.accounts[vcpu as usize].queued = true;
-                self.queued_total += 1;
+                self.put(pcpu, 0, vcpu);
             }
             next = Some(better);
         }
