@@ -5,6 +5,7 @@ use crate::guest::Pv;
 use crate::measure::Measurement;
 use microslice_metrics::table::Table;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// `{"phases": [{"name", "scheduler", "micro_cpus", "pv", "vms": […], "accelerations", "returns", "preemptions", …}]}`;
 /// what a phase doesn't have (the kernel's own scheduler accelerates nobody) is zero or empty.
@@ -15,14 +16,15 @@ pub fn to_json(phases: &[Phase]) -> Value {
 fn phase_json(phase: &Phase) -> Value {
     let count = |path: &str| phase.statistics.as_ref().and_then(|all| all.pointer(path)).cloned();
     json!({
-        "name": format!("{}, PV {}", phase.scheduler.name(), pv_name(phase.pv)),
+        "name": format!("{}, {}", phase.scheduler.name(), phase.round.name()),
         "scheduler": if phase.scheduler == Scheduler::Kernel { "kernel" } else { "microslice" },
         "micro_cpus": match phase.scheduler {
             Scheduler::Kernel => Value::Null,
             Scheduler::Static(count) => json!(count),
             Scheduler::Auto => json!("auto"),
         },
-        "pv": pv_name(phase.pv),
+        "pv": if phase.round.pv == Pv::On { "on" } else { "off" },
+        "pause_exits": phase.round.pause_exits,
         "seconds": phase.seconds,
         "vms": phase.vms.iter().map(|(name, vm)| vm_json(name, vm)).collect::<Vec<_>>(),
         "accelerations": {
@@ -54,7 +56,7 @@ fn vm_json(name: &str, vm: &Measurement) -> Value {
 /// One table: a row per phase, ratios to the first phase with the same PV helpers in parentheses.
 pub fn to_text(phases: &[Phase], micro_slice_us: u64, emulated: bool) -> String {
     let mut table = Table::new(&[
-        "PV",
+        "guests",
         "scheduler",
         ">mix work/s",
         ">hog work/s",
@@ -69,13 +71,14 @@ pub fn to_text(phases: &[Phase], micro_slice_us: u64, emulated: bool) -> String 
         ">switches/work",
     ]);
     for phase in phases {
-        let first = phases.iter().find(|other| other.pv == phase.pv).unwrap_or(phase);
+        let first = phases.iter().find(|other| other.round == phase.round).unwrap_or(phase);
         table.row(row(phase, first));
     }
     let mut text = format!("{table}\n");
     for phase in phases.iter().filter(|phase| phase.statistics.is_some()) {
         text += &causes(phase);
     }
+    text += &totals(phases);
     text += "\nIn parentheses: the ratio to the kernel's own scheduler with the same PV helpers. Latencies were measured\n\
              inside the guests, in ms; jitter is p99 - p50 of the ping-pong; switches are the host's context switches per\n\
              unit of guest work.\n";
@@ -83,7 +86,7 @@ pub fn to_text(phases: &[Phase], micro_slice_us: u64, emulated: bool) -> String 
         text += &format!(
             "\nThis host is emulated, 20 to 50 times slower than hardware and on shared cores: timings are coarse and only\n\
              ratios within this run mean something. The micro slice is scaled to {micro_slice_us} us: the paper's 100 us \
-             would be\nover before an emulated vCPU has entered its guest and answered an interrupt. On a KVM host with \
+             would be\nover before an emulated vCPU has entered its guest and answered an interrupt. PLE: the emulated CPU exits at\nevery PAUSE, not only after a loop of them; so guests with PLE show that path, and no load of real life. On a KVM host with \
              sched_ext,\n`microslice demo --here` runs the same phases at full speed with 100 us.\n"
         );
     }
@@ -106,7 +109,7 @@ fn row(phase: &Phase, first: &Phase) -> Vec<String> {
         count.map_or("-".to_owned(), |count| count.to_string())
     };
     vec![
-        pv_name(phase.pv).into(),
+        phase.round.name().into(),
         phase.scheduler.name(),
         with_ratio(Some(mix.work_rate()), Some(mix_first.work_rate())),
         with_ratio(Some(hog.work_rate()), Some(hog_first.work_rate())),
@@ -122,6 +125,18 @@ fn row(phase: &Phase, first: &Phase) -> Vec<String> {
     ]
 }
 
+/// All phases together: which causes accelerated anything, and which didn't.
+fn totals(phases: &[Phase]) -> String {
+    let mut by_cause: BTreeMap<&str, u64> = BTreeMap::new();
+    let objects =
+        phases.iter().filter_map(|phase| phase.statistics.as_ref()?.pointer("/accelerations/by_cause"));
+    for (cause, count) in objects.filter_map(Value::as_object).flatten() {
+        *by_cause.entry(cause).or_default() += count.as_u64().unwrap_or(0);
+    }
+    let named: Vec<String> = by_cause.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
+    format!("all phases: {}\n", named.join(", "))
+}
+
 /// Accelerations of a phase by cause and by class, those that happened.
 fn causes(phase: &Phase) -> String {
     let list = |path: &str| {
@@ -131,8 +146,8 @@ fn causes(phase: &Phase) -> String {
         if named.is_empty() { "none".to_owned() } else { named.join(", ") }
     };
     format!(
-        "PV {}, {}: accelerated by cause: {}; by class: {}\n",
-        pv_name(phase.pv),
+        "{}, {}: accelerated by cause: {}; by class: {}\n",
+        phase.round.name(),
         phase.scheduler.name(),
         list("/accelerations/by_cause"),
         list("/accelerations/by_class")
@@ -151,18 +166,15 @@ fn short(value: f64) -> String {
     if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }
 
-fn pv_name(pv: Pv) -> &'static str {
-    if pv == Pv::On { "on" } else { "off" }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::Round;
 
     fn phases() -> Vec<Phase> {
         let phase = |scheduler, statistics| Phase {
             scheduler,
-            pv: Pv::Off,
+            round: Round { pv: Pv::Off, pause_exits: false },
             vms: vec![("mix".into(), Measurement::default()), ("hog".into(), Measurement::default())],
             statistics,
             context_switches: 10,
@@ -197,7 +209,7 @@ mod tests {
     fn the_table_says_that_emulated_timings_are_coarse_and_lists_only_causes_that_happened() {
         let text = to_text(&phases(), 3000, true);
         assert!(text.contains("coarse") && text.contains("scaled to 3000 us"), "{text}");
-        assert!(text.contains("ipi 7") && !text.contains("ple 0"), "{text}");
+        assert!(text.contains("accelerated by cause: ipi 7; by class"), "{text}");
         assert!(!to_text(&phases(), 100, false).contains("coarse"));
     }
 }

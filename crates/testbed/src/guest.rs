@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 const BOOT_PATIENCE: Duration = Duration::from_secs(240);
 const BOOT_TRIES: u32 = 3;
+/// Live guests report every second of theirs.
+const SILENCE: Duration = Duration::from_secs(8);
 /// The first line of every workload.
 const READY: &str = "\"ready\"";
 /// A virtio device that is driven through I/O ports.
@@ -233,6 +235,11 @@ impl Guest {
     /// Whether it runs no more: its QEMU ended (a guest that panics ends it), or KVM stopped it.
     pub fn has_ended(&self) -> bool {
         self.process.has_ended() || self.process.stderr().contains(STOPPED)
+    }
+
+    /// Whether it has said nothing for much longer than the second between two of its reports.
+    pub fn is_silent(&self) -> bool {
+        self.lines(0).last().is_none_or(|line| line.at.elapsed() > SILENCE)
     }
 
     /// The newest heartbeat: a counter that a live guest raises every 100 ms of its own time.

@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::{OTHER_KERNEL, PATIENCE, host, start_scheduler, stop_scheduler};
-use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv};
+use common::{
+    FLAGS, OTHER_KERNEL, PATIENCE, accelerations_by, assert_only_critical_code, assert_sums_hold, count,
+    host, start_scheduler, statistics, stop_scheduler, sum,
+};
+use microslice_testbed::{Guest, GuestSpec, Host, Pv};
 use serde_json::Value;
-use std::time::{Duration, Instant};
-
-/// The emulated CPU is 20 to 50 times slower than hardware, and so is what a micro slice must be long enough for.
-const FLAGS: &str = "--micro-cpus 1 --micro-slice-us 3000 --stats 1";
+use std::time::Duration;
 
 fn contended_guests(host: &Host, pv: Pv) -> Vec<Guest> {
     host.start_guests(vec![
@@ -16,45 +16,6 @@ fn contended_guests(host: &Host, pv: Pv) -> Vec<Guest> {
         GuestSpec::new("b").workload("hog").pv(pv),
     ])
     .unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// Waits for statistics that are `enough`.
-fn statistics(scheduler: &Process, enough: impl Fn(&Value) -> bool, what: &str) {
-    let deadline = Instant::now() + PATIENCE;
-    let mut last = None;
-    let mut from = 0;
-    while Instant::now() < deadline {
-        let lines = scheduler.lines(from);
-        from += lines.len();
-        for report in lines.iter().filter_map(|line| serde_json::from_str::<Value>(&line.text).ok()) {
-            if enough(&report) {
-                return;
-            }
-            last = Some(report);
-        }
-        std::thread::sleep(Duration::from_millis(500));
-    }
-    panic!("no {what} in {from} lines; the last report: {last:?}; it said: {}", scheduler.last_words());
-}
-
-fn count(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
-}
-
-fn sum(object: &Value) -> u64 {
-    object.as_object().expect("an object of counts").values().map(count).sum()
-}
-
-fn assert_sums_hold(report: &Value) {
-    let accelerations = count(&report["accelerations"]["total"]);
-    assert_eq!(accelerations, sum(&report["accelerations"]["by_cause"]));
-    assert_eq!(accelerations, sum(&report["accelerations"]["by_class"]));
-    assert_eq!(accelerations, count(&report["returns"]) + count(&report["in_flight"]));
-    assert_eq!(count(&report["returns"]), sum(&report["returns_by_outcome"]));
-    let requests = count(&report["requests"]);
-    assert_eq!(requests, accelerations + sum(&report["failed_pulls"]) + count(&report["pending"]));
-    assert!(count(&report["in_flight"]) <= 1, "one micro pCPU holds one vCPU at most");
-    assert!(count(&report["pending"]) <= 2, "requests don't pile up");
 }
 
 #[test]
@@ -84,15 +45,36 @@ fn interrupts_to_preempted_vcpus_accelerate_them_and_all_of_them_return() {
     assert_eq!(report["host"]["records_dropped"], 0);
 }
 
+/// The mix beside a hog: it has every kind of event that guests have without PAUSE exits.
+fn mixed_guests(host: &Host, pv: Pv) -> Vec<Guest> {
+    host.start_guests(vec![
+        GuestSpec::new("a").workload("mix").network(1).pv(pv),
+        GuestSpec::new("b").workload("hog").pv(pv),
+    ])
+    .unwrap_or_else(|error| panic!("{error}"))
+}
+
 #[test]
-fn paravirtual_yields_accelerate_preempted_siblings() {
+fn reschedule_ipis_call_function_ipis_and_device_interrupts_accelerate_their_recipients() {
     let host = host();
-    let _guests = contended_guests(&host, Pv::On);
+    let _guests = mixed_guests(&host, Pv::Off);
+    let _echo = host.start_echo().expect("the other end of the ping-pong");
     let scheduler = start_scheduler(&host, FLAGS);
-    let has_yields = |report: &Value| count(&report["requests_by_cause"]["pv_yield"]) > 0;
-    statistics(&scheduler, has_yields, "paravirtual yield");
+    let causes = ["resched_ipi", "call_function_ipi", "virq"];
+    statistics(&scheduler, accelerations_by(&causes), "acceleration by each interrupt");
+    assert_sums_hold(&stop_scheduler(&host, &scheduler));
+}
+
+#[test]
+fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
+    let host = host();
+    let _guests = mixed_guests(&host, Pv::On);
+    let _echo = host.start_echo().expect("the other end of the ping-pong");
+    let scheduler = start_scheduler(&host, FLAGS);
+    statistics(&scheduler, accelerations_by(&["pv_yield", "lock_halt"]), "acceleration by each yield");
     let report = stop_scheduler(&host, &scheduler);
     assert_sums_hold(&report);
+    assert_only_critical_code(&report, "lock_halt");
 }
 
 #[test]

@@ -4,12 +4,14 @@ mod common;
 
 use common::{host, start_scheduler, stop_scheduler};
 use microslice_testbed::{Guest, GuestSpec, Host};
+use serde_json::Value;
 use std::time::Duration;
 
 /// Issue and specification: within 5 % of what is due.
 const TOLERANCE: f64 = 0.05;
 /// Some hundred slices per pCPU: long enough for shares, which hold over seconds.
 const MEASURED: Duration = Duration::from_secs(30);
+const TRIES: u32 = 3;
 
 fn hogs(host: &Host, weights: [u32; 2]) -> Vec<Guest> {
     let specs = ["a", "b"].into_iter().zip(weights).map(|(name, weight)| {
@@ -21,10 +23,24 @@ fn hogs(host: &Host, weights: [u32; 2]) -> Vec<Guest> {
 /// Two hogs of four vCPUs on four pCPUs for a while; what the first got of what both got.
 fn first_hogs_part(weights: [u32; 2]) -> f64 {
     let host = host();
-    let _guests = hogs(&host, weights);
-    let scheduler = start_scheduler(&host, "--micro-cpus 0");
-    std::thread::sleep(MEASURED);
-    let report = stop_scheduler(&host, &scheduler);
+    for tries in 1..=TRIES {
+        let guests = hogs(&host, weights);
+        let scheduler = start_scheduler(&host, "--micro-cpus 0");
+        std::thread::sleep(MEASURED);
+        let report = stop_scheduler(&host, &scheduler);
+        // Emulated SVM stops a guest now and then (docs/testbed.md): what is left then isn't two hogs.
+        match guests.iter().find(|guest| guest.has_ended() || guest.is_silent()) {
+            Some(guest) => {
+                let words = guest.last_words();
+                eprintln!("guest {} stopped, try {tries} of {TRIES}: {words}", guest.name());
+            }
+            None => return part_of_first(&report),
+        }
+    }
+    panic!("a guest stopped in each of {TRIES} tries");
+}
+
+fn part_of_first(report: &Value) -> f64 {
     let share = |name: &str| {
         let vms = report["vms"].as_array().expect("vms");
         let vm = vms.iter().find(|vm| vm["name"] == name).unwrap_or_else(|| panic!("no VM {name}: {report}"));

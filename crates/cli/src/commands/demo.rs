@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use clap::Args;
-use microslice_testbed::demo::{self, Phase, Plan};
-use microslice_testbed::{Host, Pv, Testbed, demo_report, kernels};
+use microslice_testbed::demo::{self, Phase, Plan, Round};
+use microslice_testbed::{Error, Host, Pv, Testbed, demo_report, kernels};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -22,7 +22,8 @@ const EMULATED_MICRO_SLICE_US: u64 = 3000;
 
 One guest runs a kernel-heavy mix (TLB shootdowns, a contended kernel lock, wake-ups, a network ping-pong), the
 other hogs its vCPUs. Phases, in one boot: the kernel's own scheduler, ours with the micro pool off, with one
-micro-sliced pCPU, and with a pool that adapts; with the guests' PV helpers on, then off.")]
+micro-sliced pCPU, and with a pool that adapts; with the guests' PV helpers on, then off, then off with spinning
+guests that exit (PLE).")]
 pub struct Demo {
     /// Run on this host instead of an emulated one
     #[arg(long, conflicts_with = "kernel")]
@@ -42,6 +43,9 @@ pub struct Demo {
     /// PV helpers of the guests (TLB flush, IPI, sched-yield, spinlock)
     #[arg(long, default_value = "both", value_parser = ["on", "off", "both"])]
     pv: String,
+    /// Leave out the round in which spinning guests exit (PLE); with --here there is none, as hardware does it anyway
+    #[arg(long)]
+    no_pause_exits: bool,
     /// Write what was measured to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -63,31 +67,49 @@ pub fn run(args: Demo) -> Result<(), Failure> {
         guest_kernel: args.guest_kernel.clone(),
         microslice: if args.here { this_binary()?.display().to_string() } else { "microslice".into() },
         schedulers: demo::SCHEDULERS.to_vec(),
-        pv: match args.pv.as_str() {
-            "on" => vec![Pv::On],
-            "off" => vec![Pv::Off],
-            _ => vec![Pv::On, Pv::Off],
-        },
+        rounds: rounds(&args),
     };
-    let host = host(&args)?;
+    check_names(&args)?;
     let start = Instant::now();
     let progress = |what: &str| eprintln!("demo: {:>4} s  {what}", start.elapsed().as_secs());
-    let phases = demo::run(&host, &plan, &progress).map_err(Failure::broken)?;
+    let boot = |pause_exits| host(&args, pause_exits);
+    let phases = demo::run(&plan, &boot, &progress).map_err(Failure::broken)?;
     println!("{}", demo_report::to_text(&phases, plan.micro_slice_us, !args.here));
     args.json.as_deref().map_or(Ok(()), |path| write_json(path, &phases))
 }
 
-fn host(args: &Demo) -> Result<Host, Failure> {
-    // The names are the user's: a wrong one is bad input, not a broken testbed.
-    kernels::Rule::guest(&args.guest_kernel).map_err(Failure::bad_input)?;
-    if args.here {
-        return Host::here(&[&args.guest_kernel]).map_err(Failure::broken);
+/// Hardware has pause-loop exiting in every round; emulated, it gets one of its own.
+fn rounds(args: &Demo) -> Vec<Round> {
+    let helpers = match args.pv.as_str() {
+        "on" => &[Pv::On][..],
+        "off" => &[Pv::Off],
+        _ => &[Pv::On, Pv::Off],
+    };
+    let mut rounds: Vec<_> = helpers.iter().map(|&pv| Round { pv, pause_exits: false }).collect();
+    if !args.here && !args.no_pause_exits && args.pv != "on" {
+        rounds.push(Round { pv: Pv::Off, pause_exits: true });
     }
-    let series = args.kernel.as_deref().unwrap_or(kernels::DEFAULT_HOST);
-    let testbed = Testbed::new(series)
-        .and_then(|testbed| testbed.with_guest_kernels(&[&args.guest_kernel]))
-        .map_err(Failure::bad_input)?;
-    testbed.with_binary(this_binary()?).boot().map_err(Failure::broken)
+    rounds
+}
+
+/// The names are the user's: a wrong one is bad input, not a broken testbed.
+fn check_names(args: &Demo) -> Result<(), Failure> {
+    kernels::Rule::guest(&args.guest_kernel).map_err(Failure::bad_input)?;
+    Testbed::new(series(args)).map(drop).map_err(Failure::bad_input)
+}
+
+fn series(args: &Demo) -> &str {
+    args.kernel.as_deref().unwrap_or(kernels::DEFAULT_HOST)
+}
+
+fn host(args: &Demo, pause_exits: bool) -> microslice_testbed::Result<Host> {
+    if args.here {
+        return Host::here(&[&args.guest_kernel]);
+    }
+    let testbed = Testbed::new(series(args))?.with_guest_kernels(&[&args.guest_kernel])?;
+    let testbed = if pause_exits { testbed.pause_exits() } else { testbed };
+    let binary = std::env::current_exe().map_err(|error| Error::file("this program", error))?;
+    testbed.with_binary(binary).boot()
 }
 
 fn this_binary() -> Result<PathBuf, Failure> {

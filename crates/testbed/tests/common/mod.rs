@@ -3,10 +3,14 @@
 
 use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{Guest, Host, Process, Testbed, built_binary};
+use serde_json::Value;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The emulated CPU is 20 to 50 times slower than hardware, and so is what a micro slice must be long enough for.
+pub const FLAGS: &str = "--micro-cpus 1 --micro-slice-us 3000 --stats 1";
 
 /// A kernel that no guest of these tests runs, though the host has its image.
 pub const OTHER_KERNEL: &str = "6.1-cloud";
@@ -51,7 +55,7 @@ pub fn scheduler_state(host: &Host) -> String {
 }
 
 /// Ends it with Ctrl-C; returns its final statistics.
-pub fn stop_scheduler(host: &Host, process: &Process) -> serde_json::Value {
+pub fn stop_scheduler(host: &Host, process: &Process) -> Value {
     process.signal(libc::SIGINT).expect("signal");
     let output = process.wait(PATIENCE).expect("end");
     assert_eq!(output.code, 0, "{}", output.stderr);
@@ -67,5 +71,64 @@ pub fn assert_alive(guest: &Guest, beats: u64) {
         assert!(!guest.has_ended(), "guest {} ended: {}", guest.name(), guest.last_words());
         assert!(Instant::now() < deadline, "guest {}: no heartbeat since {before}", guest.name());
         std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Waits for statistics that are `enough`.
+pub fn statistics(scheduler: &Process, enough: impl Fn(&Value) -> bool, what: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut last = None;
+    let mut from = 0;
+    while Instant::now() < deadline {
+        let lines = scheduler.lines(from);
+        from += lines.len();
+        for report in lines.iter().filter_map(|line| serde_json::from_str::<Value>(&line.text).ok()) {
+            if enough(&report) {
+                return;
+            }
+            last = Some(report);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    panic!("no {what} in {from} lines; the last report: {last:?}; it said: {}", scheduler.last_words());
+}
+
+pub fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+pub fn sum(object: &Value) -> u64 {
+    object.as_object().expect("an object of counts").values().map(count).sum()
+}
+
+pub fn assert_sums_hold(report: &Value) {
+    let accelerations = count(&report["accelerations"]["total"]);
+    assert_eq!(accelerations, sum(&report["accelerations"]["by_cause"]));
+    assert_eq!(accelerations, sum(&report["accelerations"]["by_class"]));
+    assert_eq!(accelerations, count(&report["returns"]) + count(&report["in_flight"]));
+    assert_eq!(count(&report["returns"]), sum(&report["returns_by_outcome"]));
+    let requests = count(&report["requests"]);
+    assert_eq!(requests, accelerations + sum(&report["failed_pulls"]) + count(&report["pending"]));
+    assert!(count(&report["in_flight"]) <= 1, "one micro pCPU holds one vCPU at most");
+    assert!(count(&report["pending"]) <= 2, "requests don't pile up");
+}
+
+/// Are there accelerations by each of these causes?
+pub fn accelerations_by(causes: &[&str]) -> impl Fn(&Value) -> bool {
+    let causes: Vec<String> = causes.iter().map(|cause| (*cause).to_owned()).collect();
+    let seen = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    move |report| {
+        // Reports are of one second each; a cause may be rare.
+        let by_cause = &report["accelerations"]["by_cause"];
+        seen.borrow_mut().extend(causes.iter().filter(|cause| count(&by_cause[cause.as_str()]) > 0).cloned());
+        seen.borrow().len() == causes.len()
+    }
+}
+
+/// A lock's waiter needs its holder: only siblings in critical code are accelerated for it.
+pub fn assert_only_critical_code(report: &Value, cause: &str) {
+    let by_class = &report["accelerations"]["by_cause_and_class"][cause];
+    for class in ["user", "kernel_other", "idle", "unknown"] {
+        assert_eq!(by_class[class].as_u64().unwrap_or(0), 0, "{cause}: {by_class}");
     }
 }
