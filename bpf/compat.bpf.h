@@ -20,6 +20,7 @@ void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
 s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
 bool scx_bpf_test_and_clear_cpu_idle(s32 cpu) __ksym;
 s32 scx_bpf_pick_idle_cpu(const struct cpumask *cpus_allowed, u64 flags) __ksym;
+s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
 s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
 int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags) __ksym;
 struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
@@ -60,6 +61,7 @@ void scx_bpf_dsq_move_set_slice___new(struct bpf_iter_scx_dsq *it__iter, u64 sli
 void scx_bpf_dispatch_from_dsq_set_slice___old(struct bpf_iter_scx_dsq *it__iter, u64 slice) __ksym __weak;
 u32 scx_bpf_reenqueue_local___v1(void) __ksym __weak;
 bool scx_bpf_task_set_slice___new(struct task_struct *p, u64 slice) __ksym __weak;
+bool scx_bpf_task_set_dsq_vtime___new(struct task_struct *p, u64 vtime) __ksym __weak;
 
 /* 6.12: dispatch; 6.13: insert; 6.19: returns whether it did. */
 static __always_inline void dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice_ns, u64 enq_flags)
@@ -117,6 +119,14 @@ static __always_inline void task_set_slice(struct task_struct *p, u64 slice_ns)
 		scx_bpf_task_set_slice___new(p, slice_ns);
 	else
 		p->scx.slice = slice_ns;
+}
+
+static __always_inline void task_set_vtime(struct task_struct *p, u64 vtime_ns)
+{
+	if (bpf_ksym_exists(scx_bpf_task_set_dsq_vtime___new))
+		scx_bpf_task_set_dsq_vtime___new(p, vtime_ns);
+	else
+		p->scx.dsq_vtime = vtime_ns;
 }
 
 #define ENQ(flag) bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_##flag)

@@ -203,6 +203,7 @@ struct sched_ext_ops {
 	bool (*yield)(struct task_struct *from, struct task_struct *to);
 	void (*cpu_release)(s32 cpu, struct scx_cpu_release_args *args);
 	s32 (*init_task)(struct task_struct *p, struct scx_init_task_args *args);
+	void (*enable)(struct task_struct *p);
 	void (*exit_task)(struct task_struct *p, struct scx_exit_task_args *args);
 	s32 (*init)(void);
 	void (*exit)(struct scx_exit_info *info);

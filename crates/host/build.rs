@@ -11,7 +11,7 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
     let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for object in ["microslice", "memory_slots"] {
+    for object in ["microslice", "memory_slots", "simple"] {
         SkeletonBuilder::new()
             .source(root.join(format!("bpf/{object}.bpf.c")))
             .obj(out.join(format!("{object}.bpf.o")))

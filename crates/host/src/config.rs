@@ -45,6 +45,8 @@ pub struct Settings {
     /// Look for a guest's kernel in its memory when nobody names it. Read-only.
     pub guest_memory: bool,
     pub dry_run: bool,
+    /// Measure what the BPF programs cost.
+    pub program_costs: bool,
     pub record: Option<PathBuf>,
     pub stats: Option<f64>,
     pub json: bool,
@@ -70,6 +72,7 @@ impl Default for Settings {
             call_function_ipi: true,
             guest_memory: true,
             dry_run: false,
+            program_costs: false,
             record: None,
             stats: None,
             json: false,

@@ -5,6 +5,7 @@ use crate::config::Settings;
 use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::kernel_reader::{Answer, KernelReader, KernelSource};
 use crate::preflight::{self, Host};
+use crate::program_costs::Measuring;
 use crate::recorder::Recorder;
 use crate::report::{Report, VmReport, difference, sum};
 use crate::scheduler::{Event, KernelVm, Scheduler, VMS_MAX, VmStats};
@@ -95,6 +96,7 @@ struct Daemon<'s> {
     /// Code slots that the kernel side, and the recording, have the ranges of.
     shared_codes: BTreeSet<u32>,
     recorder: Option<Recorder>,
+    measuring: Option<Measuring>,
     /// By slot.
     vms: BTreeMap<u32, Vm>,
     started: Instant,
@@ -123,8 +125,10 @@ impl<'s> Daemon<'s> {
         let before = Readings { at: now, vms: BTreeMap::new(), gone: VmStats::default(), history_length: 0 };
         let kernels = KernelReader::start(kernels)
             .map_err(|cause| HostError::broken(format!("no thread to read kernels: {cause}")))?;
+        let measuring = settings.program_costs.then(Measuring::start).transpose()?;
         Ok(Self {
             settings,
+            measuring,
             host,
             scheduler,
             kernels,
@@ -420,6 +424,7 @@ impl<'s> Daemon<'s> {
             host: self.scheduler.host_stats(),
             pool_size_history: self.pool_size_history.clone(),
             exit,
+            programs: self.measuring.as_ref().map(|_| self.scheduler.program_costs()),
         }
     }
 

@@ -12,9 +12,11 @@ pub mod guest_kernels;
 pub mod kernel_reader;
 pub mod memory_slots;
 pub mod preflight;
+pub mod program_costs;
 pub mod recorder;
 pub mod report;
 pub mod scheduler;
+pub mod simple;
 pub mod topology;
 pub mod vms;
 
@@ -40,6 +42,18 @@ mod skeleton {
 )]
 mod memory_slots_skeleton {
     include!(concat!(env!("OUT_DIR"), "/memory_slots.skel.rs"));
+}
+
+/// Likewise from `bpf/simple.bpf.c`.
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    unsafe_op_in_unsafe_fn,
+    dead_code,
+    non_camel_case_types
+)]
+mod simple_skeleton {
+    include!(concat!(env!("OUT_DIR"), "/simple.skel.rs"));
 }
 
 pub use config::{PoolChoice, Settings};

@@ -45,6 +45,8 @@ pub struct Report {
     /// (milliseconds since the start, size, reason) of each change.
     pub pool_size_history: Vec<(u64, u32, &'static str)>,
     pub exit: Option<String>,
+    /// What its BPF programs cost, if that is measured: `program_costs::of_object`.
+    pub programs: Option<Value>,
 }
 
 /// `now - before`, word by word: both are arrays of counters that only grow.
@@ -113,6 +115,7 @@ impl Report {
                     .collect::<Vec<_>>(),
                 "host": host_json(&self.host),
                 "exit": self.exit,
+                "programs": self.programs,
             }),
         );
         object
@@ -134,6 +137,7 @@ impl Report {
         text.push('\n');
         text.push_str(&class_lines(&total));
         text.push_str(&flow_lines(&total));
+        text.push_str(&self.programs.as_ref().map(program_table).unwrap_or_default());
         if let Some(exit) = &self.exit {
             text.push_str(&format!("ended by the kernel: {exit}\n"));
         }
@@ -270,6 +274,21 @@ fn shares_due(weights: &[f64], demand: &[f64]) -> Vec<f64> {
     due
 }
 
+/// What each BPF program cost; those that never ran are left out.
+fn program_table(programs: &Value) -> String {
+    let mut table = Table::new(&["BPF program", ">runs", ">ns/run", ">instructions verified"]);
+    for program in programs.as_array().into_iter().flatten() {
+        let number = |key: &str| program[key].as_u64().unwrap_or(0);
+        let (runs, ns) = (number("runs"), number("ns"));
+        if runs > 0 {
+            let name = program["program"].as_str().unwrap_or_default().to_owned();
+            let cells = [name, runs.to_string(), (ns / runs).to_string(), number("instructions").to_string()];
+            table.row(cells.to_vec());
+        }
+    }
+    format!("\n{table}")
+}
+
 fn named(names: impl Iterator<Item = &'static str>, counts: &[u64]) -> Value {
     Value::Object(names.zip(counts).map(|(name, count)| (name.to_owned(), json!(count))).collect())
 }
@@ -397,6 +416,7 @@ mod tests {
             host: HostStats::default(),
             pool_size_history: vec![(10, 1, "ipi_dominant")],
             exit: None,
+            programs: None,
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::HostError;
 use crate::config::{PoolChoice, Settings};
 use crate::preflight::{Host, Vendor};
+use crate::program_costs::{self, program_info};
 use crate::skeleton::{MicrosliceSkel, MicrosliceSkelBuilder, types};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
@@ -222,27 +223,21 @@ impl Scheduler {
             .progs()
             .filter_map(|program| {
                 let info = program_info(&program)?;
-                Some((program.name().to_string_lossy().into_owned(), info))
+                Some((program.name().to_string_lossy().into_owned(), info.verified_insns))
             })
             .collect();
         counts.sort();
         counts
     }
 
+    /// What its programs cost: [`program_costs::of_object`].
+    pub fn program_costs(&self) -> serde_json::Value {
+        program_costs::of_object(self.skeleton.object())
+    }
+
     fn bss(&self) -> Option<&types::bss> {
         self.skeleton.maps.bss_data.as_deref()
     }
-}
-
-fn program_info(program: &libbpf_rs::Program<'_>) -> Option<u32> {
-    use std::os::fd::{AsFd, AsRawFd};
-    let mut info = libbpf_rs::libbpf_sys::bpf_prog_info::default();
-    let mut length = size_of_val(&info) as u32;
-    // SAFETY: the kernel writes at most `length` bytes to `info`, which is that long and plain data.
-    let result = unsafe {
-        libbpf_rs::libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &mut info, &mut length)
-    };
-    (result == 0).then_some(info.verified_insns)
 }
 
 fn attach_observers(skeleton: &mut MicrosliceSkel<'static>) -> libbpf_rs::Result<()> {

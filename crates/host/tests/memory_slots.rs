@@ -25,6 +25,7 @@ fn create_vm() -> std::io::Result<OwnedFd> {
     // SAFETY: plain system calls; the descriptor is new and nobody else's.
     match unsafe { libc::ioctl(kvm.as_raw_fd(), KVM_CREATE_VM, 0) } {
         -1 => Err(std::io::Error::last_os_error()),
+        // SAFETY: the kernel just made it for us, and nobody else has it.
         vm => Ok(unsafe { OwnedFd::from_raw_fd(vm) }),
     }
 }

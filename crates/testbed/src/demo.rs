@@ -15,17 +15,20 @@ pub enum Scheduler {
     Kernel,
     /// Ours, with so many micro-sliced pCPUs.
     Static(u32),
+    /// The same by the paper's rules alone: the recipients of a call-function IPI run at once only when its sender yields.
+    StaticYieldsOnly(u32),
     /// Ours, with a pool that follows Algorithm 1.
     Auto,
 }
 
 impl Scheduler {
-    /// What `--micro-cpus` says; nothing for the kernel's own.
-    pub fn micro_cpus(self) -> Option<String> {
+    /// Flags of `microslice run`; nothing for the kernel's own.
+    pub fn flags(self) -> Option<String> {
         match self {
             Self::Kernel => None,
-            Self::Static(count) => Some(count.to_string()),
-            Self::Auto => Some("auto".into()),
+            Self::Static(count) => Some(format!("--micro-cpus {count}")),
+            Self::StaticYieldsOnly(count) => Some(format!("--micro-cpus {count} --no-call-function-ipi")),
+            Self::Auto => Some("--micro-cpus auto".into()),
         }
     }
 
@@ -34,14 +37,20 @@ impl Scheduler {
             Self::Kernel => "kernel's own".into(),
             Self::Static(0) => "pool off".into(),
             Self::Static(count) => format!("{count} micro"),
+            Self::StaticYieldsOnly(count) => format!("{count} micro, yields"),
             Self::Auto => "auto".into(),
         }
     }
 }
 
-/// The demo's four, in order: everything is compared with the first.
-pub const SCHEDULERS: [Scheduler; 4] =
-    [Scheduler::Kernel, Scheduler::Static(0), Scheduler::Static(1), Scheduler::Auto];
+/// The demo's, in order: everything is compared with the first.
+pub const SCHEDULERS: [Scheduler; 5] = [
+    Scheduler::Kernel,
+    Scheduler::Static(0),
+    Scheduler::Static(1),
+    Scheduler::StaticYieldsOnly(1),
+    Scheduler::Auto,
+];
 
 /// Phases with the same guests: what KVM does for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +113,7 @@ const SETTLE: Duration = Duration::from_secs(4);
 /// How long a scheduler may take to learn where the guests' kernels lie.
 const SLIDES_PATIENCE: Duration = Duration::from_secs(30);
 /// The guest whose work is micro-sliced.
-const MIX: &str = "mix";
+pub(crate) const MIX: &str = "mix";
 const ROUND_TRIES: u32 = 3;
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -169,7 +178,14 @@ fn run_round(
 }
 
 fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round: Round) -> Result<Phase> {
-    let running = scheduler.micro_cpus().map(|cpus| start(host, plan, &cpus)).transpose()?;
+    // Looking through memory would take a part of the pCPUs that are measured.
+    let command = scheduler.flags().map(|flags| {
+        let (microslice, slice_us) = (&plan.microslice, plan.micro_slice_us);
+        format!(
+            "exec {microslice} run --no-guest-memory {flags} --micro-slice-us {slice_us} --stats 1 --json"
+        )
+    });
+    let running = command.map(|command| start(host, &command)).transpose()?;
     if let Some(process) = &running {
         wait_for_slide(process, MIX);
     }
@@ -193,14 +209,9 @@ fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round
     Ok(Phase { scheduler, round, vms, statistics, context_switches, seconds: (to - from).as_secs_f64() })
 }
 
-/// Starts our scheduler and waits until the kernel says that it is in charge.
-fn start(host: &Host, plan: &Plan, micro_cpus: &str) -> Result<Process> {
-    // Looking through memory would take a part of the pCPUs that are measured.
-    let command = format!(
-        "exec {} run --no-guest-memory --micro-cpus {micro_cpus} --micro-slice-us {} --stats 1 --json",
-        plan.microslice, plan.micro_slice_us
-    );
-    let process = host.start(&command)?;
+/// Starts a scheduler and waits until the kernel says that it is in charge.
+pub(crate) fn start(host: &Host, command: &str) -> Result<Process> {
+    let process = host.start(command)?;
     let deadline = Instant::now() + START_PATIENCE;
     while Instant::now() < deadline && !process.has_ended() {
         if host.run("cat /sys/kernel/sched_ext/state", START_PATIENCE)?.stdout.trim() == "enabled" {
@@ -209,13 +220,13 @@ fn start(host: &Host, plan: &Plan, micro_cpus: &str) -> Result<Process> {
         std::thread::sleep(Duration::from_millis(500));
     }
     let cause = format!("it didn't take over; it said: {}", process.last_words());
-    Err(Error::Command { machine: host.release().into(), command, cause })
+    Err(Error::Command { machine: host.release().into(), command: command.into(), cause })
 }
 
 /// Waits until the scheduler knows where the kernel of guest `name` lies: before, it can't tell critical code. The other
 /// guest hogs its vCPUs in user mode and never halts, so it tells nothing and needs nothing. If it takes too long the
 /// phase is measured all the same, and the reader is told.
-fn wait_for_slide(process: &Process, name: &str) {
+pub(crate) fn wait_for_slide(process: &Process, name: &str) {
     let deadline = Instant::now() + SLIDES_PATIENCE;
     while Instant::now() < deadline && !process.has_ended() {
         let newest = process.lines(0).pop().and_then(|line| serde_json::from_str::<Value>(&line.text).ok());
@@ -228,8 +239,8 @@ fn wait_for_slide(process: &Process, name: &str) {
     say(format_args!("the slide of {name} isn't known: its code counts as unknown"));
 }
 
-/// Unloads our scheduler; returns its final statistics.
-fn finish(host: &Host, process: &Process) -> Result<Value> {
+/// Unloads a scheduler; returns its final statistics.
+pub(crate) fn finish(host: &Host, process: &Process) -> Result<Value> {
     let failed = |cause: String| Error::Command {
         machine: host.release().into(),
         command: "microslice run".into(),
@@ -247,7 +258,7 @@ fn finish(host: &Host, process: &Process) -> Result<Value> {
     last.ok_or_else(|| failed("printed no statistics".into()))
 }
 
-fn context_switches(host: &Host) -> Result<u64> {
+pub(crate) fn context_switches(host: &Host) -> Result<u64> {
     let stat = host.read_file("/proc/stat")?;
     let count = stat.lines().find_map(|line| line.strip_prefix("ctxt ")?.trim().parse().ok());
     count.ok_or_else(|| Error::file("/proc/stat", "has no line `ctxt`"))

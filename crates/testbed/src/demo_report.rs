@@ -20,7 +20,7 @@ fn phase_json(phase: &Phase) -> Value {
         "scheduler": if phase.scheduler == Scheduler::Kernel { "kernel" } else { "microslice" },
         "micro_cpus": match phase.scheduler {
             Scheduler::Kernel => Value::Null,
-            Scheduler::Static(count) => json!(count),
+            Scheduler::Static(count) | Scheduler::StaticYieldsOnly(count) => json!(count),
             Scheduler::Auto => json!("auto"),
         },
         "pv": if phase.round.pv == Pv::On { "on" } else { "off" },
@@ -81,7 +81,7 @@ pub fn to_text(phases: &[Phase], micro_slice_us: u64, emulated: bool) -> String 
     text += &totals(phases);
     text += "\nIn parentheses: the ratio to the kernel's own scheduler with the same PV helpers. Latencies were measured\n\
              inside the guests, in ms; jitter is p99 - p50 of the ping-pong; switches are the host's context switches per\n\
-             unit of guest work.\n";
+             unit of guest work. \"yields\": recipients of call-function IPIs are accelerated only when the sender yields.\n";
     if emulated {
         text += &format!(
             "\nThis host is emulated, 20 to 50 times slower than hardware and on shared cores: timings are coarse and only\n\

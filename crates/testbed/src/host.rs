@@ -6,7 +6,7 @@ use crate::initramfs::Initramfs;
 use crate::kernels::{self, Kernel, Rule};
 use crate::link::{Link, Output, Process};
 use crate::memory_file::MemoryFile;
-use crate::{AGENT, Error, Result, WORKLOAD, children, modules, say};
+use crate::{AGENT, Error, Result, VCPUS, WORKLOAD, children, modules, say};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -31,6 +31,7 @@ pub struct Testbed {
     guest_kernels: Vec<Rule>,
     cpus: u32,
     pause_exits: bool,
+    counts_instructions: bool,
     binary: Option<PathBuf>,
     files: Vec<(String, PathBuf)>,
 }
@@ -68,7 +69,15 @@ impl Testbed {
     pub fn new(series: &str) -> Result<Self> {
         let kernel = Rule::host(series)?;
         let guest_kernels = vec![Rule::guest(kernels::DEFAULT_GUEST)?];
-        Ok(Self { kernel, guest_kernels, cpus: 4, pause_exits: false, binary: None, files: Vec::new() })
+        Ok(Self {
+            kernel,
+            guest_kernels,
+            cpus: 4,
+            pause_exits: false,
+            counts_instructions: false,
+            binary: None,
+            files: Vec::new(),
+        })
     }
 
     /// A host whose kernel is chosen by any rule.
@@ -78,6 +87,13 @@ impl Testbed {
 
     pub fn cpus(mut self, count: u32) -> Self {
         self.cpus = count;
+        self
+    }
+
+    /// The emulated CPUs' time is the number of instructions they executed, one nanosecond each: durations measured inside
+    /// are instruction counts. One thread then emulates all CPUs, some times slower.
+    pub fn counts_instructions(mut self) -> Self {
+        self.counts_instructions = true;
         self
     }
 
@@ -160,7 +176,12 @@ impl Testbed {
             "max,+svm,+invtsc,x-force-features=on{}",
             if self.pause_exits { ",+pause-filter,+pfthreshold" } else { "" }
         );
-        qemu.args(["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", &cpu]);
+        if self.counts_instructions {
+            qemu.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]);
+        } else {
+            qemu.args(["-accel", "tcg,thread=multi"]);
+        }
+        qemu.args(["-M", "q35", "-cpu", &cpu]);
         qemu.args(["-smp", &self.cpus.to_string(), "-m", &format!("{MEMORY_MIB}M")]);
         qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         qemu.arg("-kernel").arg(&kernel.image).args(["-initrd", &root.path()]);
@@ -201,7 +222,7 @@ impl Testbed {
         for directory in ["proc", "sys", "dev", "tmp", "run", "root", "etc", "sbin", "usr/sbin"] {
             root.directory(directory);
         }
-        root.file("init", AGENT).file("usr/bin/guest-workload", WORKLOAD);
+        root.file("init", AGENT).file("usr/bin/guest-workload", WORKLOAD).file("usr/bin/vcpus", VCPUS);
         for (path, from) in emulator.files_for_guests()? {
             root.file_from(&path, &from)?;
         }

@@ -13,6 +13,7 @@
 mod btf_check;
 pub mod cache;
 mod children;
+pub mod costs;
 pub mod demo;
 pub mod demo_report;
 pub mod emulator;
@@ -36,6 +37,8 @@ pub use link::{Line, Output, Process};
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
 /// What guests run, and what answers their pings on the host (`testbed/guest/`).
 const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));
+/// A VMM for hundreds of VMs (`testbed/vmm/`).
+const VCPUS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vcpus"));
 
 /// Tells whoever waits at a terminal what is going on. Standard output belongs to results.
 pub fn say(what: impl std::fmt::Display) {

@@ -77,6 +77,12 @@ pub struct Run {
     /// Show what the kernel and libbpf say when loading fails
     #[arg(short, long)]
     verbose: bool,
+    /// Measure what the BPF programs cost, too: the kernel then reads its clock around each run
+    #[arg(long)]
+    program_costs: bool,
+    /// Schedule as the kernel's scx_simple does, to compare costs with; prints them at the end
+    #[arg(long, hide = true)]
+    simple: bool,
     /// Load, print the verifier's instruction count of each program as TOML, and unload
     #[arg(long, hide = true)]
     instruction_counts: bool,
@@ -90,6 +96,10 @@ pub fn run(args: Run) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).map_err(Failure::broken)?;
+    if args.simple {
+        println!("{}", microslice_host::simple::run(&stop).map_err(failure)?);
+        return Ok(());
+    }
     let clear = args.monitor.is_some() && !args.json;
     let mut report = |report: &Report| print_report(report, args.json, clear);
     let mut say = |line: &str| eprintln!("microslice: {line}");
@@ -132,6 +142,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     settings.record = args.record.clone().or(settings.record);
     settings.stats = args.monitor.or(args.stats).or(settings.stats);
     settings.json = args.json;
+    settings.program_costs = args.program_costs;
     settings.verbose = args.verbose;
     for guest in &args.guests {
         let (name, path) = pair(guest, "guest", "NAME=VMLINUZ")?;

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 use microslice_testbed::cache::Cache;
+use microslice_testbed::costs;
 use microslice_testbed::kernels::{self, Kernel, Rule};
 use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Testbed as Machine, say};
 use std::path::PathBuf;
@@ -18,6 +19,25 @@ pub struct Testbed {
 enum Command {
     Kernels(Kernels),
     Exec(Exec),
+    Costs(Costs),
+}
+
+/// Compare what scheduling costs: ours and the kernel's scx_simple, with the same guests in one boot
+#[derive(Args)]
+#[command(after_help = "Examples:
+  microslice testbed costs                        context switches per unit of guest work, time per BPF event
+  microslice testbed costs --count-instructions   instructions per BPF event instead, some times slower
+  microslice testbed costs --json")]
+struct Costs {
+    /// Measured seconds per scheduler
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(5..=3600))]
+    seconds: u64,
+    /// The emulated CPUs' clock counts instructions: one nanosecond each
+    #[arg(long)]
+    count_instructions: bool,
+    /// Print one JSON object per scheduler
+    #[arg(long)]
+    json: bool,
 }
 
 /// Boot the emulated host with guests, run a shell command in it, and tear everything down
@@ -92,7 +112,26 @@ pub fn run(args: Testbed) -> Result<(), Failure> {
     match args.command {
         Command::Kernels(args) => fetch_kernels(&args),
         Command::Exec(args) => exec(&args),
+        Command::Costs(args) => compare_costs(&args),
     }
+}
+
+fn compare_costs(args: &Costs) -> Result<(), Failure> {
+    let machine = Machine::new(kernels::DEFAULT_HOST)
+        .and_then(|machine| machine.with_guest_kernels(&[kernels::DEFAULT_GUEST]))
+        .map_err(Failure::broken)?;
+    let machine = if args.count_instructions { machine.counts_instructions() } else { machine };
+    let binary = std::env::current_exe().map_err(Failure::broken)?;
+    let host = machine.with_binary(binary).boot().map_err(Failure::broken)?;
+    let progress = |scheduler: &str| say(format_args!("measuring {scheduler} for {} s", args.seconds));
+    let all = costs::run(&host, kernels::DEFAULT_GUEST, args.seconds, &progress).map_err(Failure::broken)?;
+    if args.json {
+        all.iter().for_each(|costs| println!("{}", costs.to_json()));
+    } else {
+        let unit = if args.count_instructions { "instructions" } else { "ns" };
+        println!("{}", costs::to_text(&all, unit));
+    }
+    Ok(())
 }
 
 fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {

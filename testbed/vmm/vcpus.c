@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The smallest VMM: so many VMs of so many vCPUs that halt, sleep a second, and halt again. For measuring what a thousand
+ * vCPUs cost those that watch them. Each VM is a process, as with real VMMs; all end with this one.
+ *
+ *   vcpus VMS VCPUS      prints "ready" once all of them have run
+ */
+#include <fcntl.h>
+#include <linux/kvm.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#define PAGE 4096
+/* Real mode: hlt; jmp to it. */
+static const unsigned char program[] = {0xf4, 0xeb, 0xfd};
+
+static int kvm, vm, ready;
+
+static void die(const char *what)
+{
+	perror(what);
+	_exit(1);
+}
+
+static void *run_vcpu(void *id)
+{
+	int vcpu = ioctl(vm, KVM_CREATE_VCPU, (long)id);
+	int bytes = ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
+	struct kvm_regs regs = {.rip = PAGE, .rflags = 2};
+	struct kvm_sregs sregs;
+	struct kvm_run *run;
+
+	if (vcpu < 0 || bytes < 0)
+		die("KVM_CREATE_VCPU");
+	run = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, vcpu, 0);
+	if (run == MAP_FAILED || ioctl(vcpu, KVM_GET_SREGS, &sregs))
+		die("vCPU state");
+	sregs.cs.base = 0;
+	sregs.cs.selector = 0;
+	if (ioctl(vcpu, KVM_SET_SREGS, &sregs) || ioctl(vcpu, KVM_SET_REGS, &regs))
+		die("vCPU state");
+	for (int halts = 0;; halts++) {
+		if (ioctl(vcpu, KVM_RUN, 0) || run->exit_reason != KVM_EXIT_HLT)
+			die("KVM_RUN");
+		if (!halts && write(ready, "", 1) != 1)
+			die("pipe");
+		sleep(1);
+	}
+	return NULL;
+}
+
+static void run_vm(long vcpu_count)
+{
+	void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct kvm_userspace_memory_region memory = {
+	    .guest_phys_addr = PAGE, .memory_size = PAGE, .userspace_addr = (unsigned long)page};
+	pthread_attr_t small;
+	pthread_t thread;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (page == MAP_FAILED)
+		die("mmap");
+	memcpy(page, program, sizeof(program));
+	vm = ioctl(kvm, KVM_CREATE_VM, 0);
+	if (vm < 0 || ioctl(vm, KVM_SET_USER_MEMORY_REGION, &memory))
+		die("KVM_CREATE_VM");
+	pthread_attr_init(&small);
+	pthread_attr_setstacksize(&small, 64 << 10);
+	for (long id = 0; id < vcpu_count; id++)
+		if (pthread_create(&thread, &small, run_vcpu, (void *)id))
+			die("pthread_create");
+	for (;;)
+		pause();
+}
+
+int main(int count, char **arguments)
+{
+	long vm_count = count == 3 ? atol(arguments[1]) : 0, vcpu_count = count == 3 ? atol(arguments[2]) : 0;
+	int ends[2];
+	char byte;
+
+	if (vm_count < 1 || vcpu_count < 1) {
+		fputs("usage: vcpus VMS VCPUS\n", stderr);
+		return 2;
+	}
+	kvm = open("/dev/kvm", O_RDWR);
+	if (kvm < 0 || pipe(ends))
+		die("/dev/kvm");
+	ready = ends[1];
+	for (long i = 0; i < vm_count; i++)
+		if (!fork())
+			run_vm(vcpu_count);
+	for (long left = vm_count * vcpu_count; left > 0; left--)
+		if (read(ends[0], &byte, 1) != 1)
+			die("a vCPU");
+	puts("ready");
+	fflush(stdout);
+	for (;;)
+		pause();
+}
