@@ -36,10 +36,25 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse().command) {
+    match parse().and_then(|cli| dispatch(cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// The command line; help and version end the program, anything wrong is one line like every other error.
+fn parse() -> Result<Cli, Failure> {
+    use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    Cli::try_parse().map_err(|error| {
+        if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {
+            error.exit();
+        }
+        // Behind the first empty line there are tips and the usage.
+        let text = error.to_string();
+        let cause = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+        let words: Vec<&str> = cause.split_whitespace().collect();
+        Failure::bad_input(format_args!("{} (see --help)", words.join(" ")))
+    })
 }
 
 fn dispatch(command: Command) -> Result<(), Failure> {

@@ -118,6 +118,32 @@ fn bad_input_is_one_line_with_file_place_and_cause() {
 }
 
 #[test]
+fn a_wrong_command_line_is_one_line_too() {
+    let desk = Desk::new();
+    let map = desk.file("System.map-5.4.0-custom", MAP);
+    for (arguments, said) in [
+        (&["classify", "--kernel", text(&map), "0xgg"][..], "invalid value '0xgg' for '<ADDRESS>...'"),
+        (&["classify", "--kernel", text(&map), "--slide", "x", "0"], "invalid value 'x' for '--slide <HEX>'"),
+        (&["slide"], "required arguments were not provided: --kernel <FILE> <ADDRESS>..."),
+        (&["identify", "--pid", "-3"], "unexpected argument '-3'"),
+        (&["list", "--kernel", text(&map), "--pid", "1"], "cannot be used with '--pid <PID>'"),
+    ] {
+        let line = refusal(&desk.symbols(arguments));
+        assert!(line.contains(said), "{line}");
+    }
+}
+
+#[test]
+fn a_process_that_is_gone_or_no_vmm_is_one_line() {
+    let desk = Desk::new();
+    let gone = refusal(&desk.symbols(&["identify", "--pid", "4294967294"]));
+    assert_eq!(gone, "microslice: process 4294967294: no such process\n");
+    let own = std::process::id().to_string();
+    let no_vmm = refusal(&desk.symbols(&["list", "--pid", &own]));
+    assert!(no_vmm.starts_with(&format!("microslice: process {own}: ")), "{no_vmm}");
+}
+
+#[test]
 fn every_subcommand_explains_itself_with_examples() {
     let desk = Desk::new();
     for subcommand in ["list", "identify", "import", "store", "classify", "check", "slide"] {
