@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The smallest VMM: so many VMs of so many vCPUs that halt, sleep a second, and halt again. For measuring what a thousand
- * vCPUs cost those that watch them. Each VM is a process, as with real VMMs; all end with this one.
+ * The smallest VMM: so many VMs of so many vCPUs that halt, sleep a second, and halt again, or that spin. For measuring what
+ * vCPUs cost those that watch and schedule them. Each VM is a process, as with real VMMs; all end with this one.
  *
- *   vcpus VMS VCPUS      prints "ready" once all of them have run
+ *   vcpus VMS VCPUS [spin]      prints "ready" once all vCPUs halted, or are about to spin
  */
 #include <fcntl.h>
 #include <linux/kvm.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +20,11 @@
 
 #define PAGE 4096
 /* Real mode: hlt; jmp to it. */
-static const unsigned char program[] = {0xf4, 0xeb, 0xfd};
+static const unsigned char halting[] = {0xf4, 0xeb, 0xfd};
+static const unsigned char spinning[] = {0xeb, 0xfe, 0xcc};
 
 static int kvm, vm, ready;
+static bool spins;
 
 static void die(const char *what)
 {
@@ -46,6 +49,8 @@ static void *run_vcpu(void *id)
 	sregs.cs.selector = 0;
 	if (ioctl(vcpu, KVM_SET_SREGS, &sregs) || ioctl(vcpu, KVM_SET_REGS, &regs))
 		die("vCPU state");
+	if (spins && write(ready, "", 1) != 1)
+		die("pipe");
 	for (int halts = 0;; halts++) {
 		if (ioctl(vcpu, KVM_RUN, 0) || run->exit_reason != KVM_EXIT_HLT)
 			die("KVM_RUN");
@@ -67,7 +72,7 @@ static void run_vm(long vcpu_count)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (page == MAP_FAILED)
 		die("mmap");
-	memcpy(page, program, sizeof(program));
+	memcpy(page, spins ? spinning : halting, sizeof(halting));
 	vm = ioctl(kvm, KVM_CREATE_VM, 0);
 	if (vm < 0 || ioctl(vm, KVM_SET_USER_MEMORY_REGION, &memory))
 		die("KVM_CREATE_VM");
@@ -82,12 +87,13 @@ static void run_vm(long vcpu_count)
 
 int main(int count, char **arguments)
 {
-	long vm_count = count == 3 ? atol(arguments[1]) : 0, vcpu_count = count == 3 ? atol(arguments[2]) : 0;
+	long vm_count = count >= 3 ? atol(arguments[1]) : 0, vcpu_count = count >= 3 ? atol(arguments[2]) : 0;
 	int ends[2];
 	char byte;
 
-	if (vm_count < 1 || vcpu_count < 1) {
-		fputs("usage: vcpus VMS VCPUS\n", stderr);
+	spins = count == 4 && !strcmp(arguments[3], "spin");
+	if (vm_count < 1 || vcpu_count < 1 || count > 4 || (count == 4 && !spins)) {
+		fputs("usage: vcpus VMS VCPUS [spin]\n", stderr);
 		return 2;
 	}
 	kvm = open("/dev/kvm", O_RDWR);

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 use microslice_testbed::cache::Cache;
-use microslice_testbed::costs;
+use microslice_testbed::costs::{self, Load};
 use microslice_testbed::kernels::{self, Kernel, Rule};
 use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Testbed as Machine, say};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ enum Command {
 #[derive(Args)]
 #[command(after_help = "Examples:
   microslice testbed costs                        context switches per unit of guest work, time per BPF event
-  microslice testbed costs --count-instructions   instructions per BPF event instead, some times slower
+  microslice testbed costs --count-instructions   instructions per BPF event instead, with vCPUs that run no kernel
   microslice testbed costs --json")]
 struct Costs {
     /// Measured seconds per scheduler
@@ -124,7 +124,8 @@ fn compare_costs(args: &Costs) -> Result<(), Failure> {
     let binary = std::env::current_exe().map_err(Failure::broken)?;
     let host = machine.with_binary(binary).boot().map_err(Failure::broken)?;
     let progress = |scheduler: &str| say(format_args!("measuring {scheduler} for {} s", args.seconds));
-    let all = costs::run(&host, kernels::DEFAULT_GUEST, args.seconds, &progress).map_err(Failure::broken)?;
+    let load = if args.count_instructions { Load::BareVcpus } else { Load::Guests(kernels::DEFAULT_GUEST) };
+    let all = costs::run(&host, &load, args.seconds, &progress).map_err(Failure::broken)?;
     if args.json {
         all.iter().for_each(|costs| println!("{}", costs.to_json()));
     } else {
