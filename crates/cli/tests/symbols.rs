@@ -134,6 +134,23 @@ fn a_wrong_command_line_is_one_line_too() {
 }
 
 #[test]
+fn a_damaged_store_lists_what_is_whole_and_fails() {
+    let desk = Desk::new();
+    for release in ["5.4.0-whole", "5.4.0-damaged"] {
+        let map = desk.file(&format!("System.map-{release}"), MAP);
+        stdout(&desk.symbols(&["import", text(&map)]));
+    }
+    std::fs::write(desk.store().join("release/5.4.0-damaged.symbols"), "MSLSYM01 but no more").unwrap();
+    let output = desk.symbols(&["store"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("5.4.0-whole"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("5.4.0-damaged.symbols: offset") && said.lines().count() == 1, "{said}");
+    let no_store = refusal(&desk.symbols(&["store", "--store", text(&desk.file("a-file", ""))]));
+    assert!(no_store.contains("a-file: Not a directory"), "{no_store}");
+}
+
+#[test]
 fn a_process_that_is_gone_or_no_vmm_is_one_line() {
     let desk = Desk::new();
     let gone = refusal(&desk.symbols(&["identify", "--pid", "4294967294"]));

@@ -120,6 +120,12 @@ impl Store {
     /// Every stored table, by path; a damaged one as its error.
     pub fn list(&self) -> Vec<Result<StoredKernel, Error>> {
         let mut paths = Vec::new();
+        match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return vec![Err(Error::io(&error).of(self.directory.display()))];
+            }
+            _ => {}
+        }
         for folder in ["build-id", "release"] {
             let entries = fs::read_dir(self.directory.join(folder)).into_iter().flatten().flatten();
             // A link leads to a table that is listed under its build ID.

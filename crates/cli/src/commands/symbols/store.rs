@@ -27,24 +27,26 @@ pub struct ListStore {
 
 pub fn run(args: ListStore) -> Result<(), Failure> {
     let store = args.store.open();
-    let mut stored = Vec::new();
-    for kernel in store.list() {
-        match kernel {
-            Ok(kernel) => stored.push(kernel),
-            Err(error) => eprintln!("microslice: {error}"),
-        }
-    }
+    let (stored, damaged): (Vec<_>, Vec<_>) = store.list().into_iter().partition(Result::is_ok);
+    let stored: Vec<StoredKernel> = stored.into_iter().flatten().collect();
+    let damaged: Vec<_> = damaged.into_iter().filter_map(Result::err).collect();
     if args.json {
-        return output::json(&stored.iter().map(to_json).collect());
+        output::json(&stored.iter().map(to_json).collect())?;
+    } else if !stored.is_empty() {
+        print_table(&stored)?;
+    } else if damaged.is_empty() {
+        let place = store.directory().display();
+        println!("{place}: empty; fill it with `microslice symbols import FILE…`");
     }
+    match damaged.as_slice() {
+        [] => Ok(()),
+        [one] => Err(Failure::bad_input(one)),
+        [first, others @ ..] => Err(Failure::bad_input(format_args!("{first}; and {} more", others.len()))),
+    }
+}
+
+fn print_table(stored: &[StoredKernel]) -> Result<(), Failure> {
     output::to_stdout(|out| {
-        if stored.is_empty() {
-            return writeln!(
-                out,
-                "{}: empty; fill it with `microslice symbols import FILE…`",
-                store.directory().display()
-            );
-        }
         writeln!(out, "{:<36} {:<40} {:>8} {:>5}", "RELEASE", "BUILD ID", "SYMBOLS", "HALTS")?;
         stored.iter().try_for_each(|kernel| {
             let identity = kernel.symbols.identity();
