@@ -49,13 +49,15 @@ pub enum Cause {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Error {
     source_name: Option<String>,
+    /// The place is in what the source's payload unpacks to.
+    in_payload: bool,
     pub place: Place,
     pub cause: Cause,
 }
 
 impl Error {
     pub fn new(place: Place, cause: Cause) -> Self {
-        Self { source_name: None, place, cause }
+        Self { source_name: None, in_payload: false, place, cause }
     }
 
     /// A field at `offset` that can't be what it says.
@@ -75,6 +77,13 @@ impl Error {
         Self::new(Place::Whole, Cause::Io(error.to_string()))
     }
 
+    /// Says that the place is in the unpacked payload, not in the file.
+    #[must_use]
+    pub fn in_payload(mut self) -> Self {
+        self.in_payload = true;
+        self
+    }
+
     /// Names the file or process that the bytes came from. The first name given stays: it is the innermost.
     #[must_use]
     pub fn of(mut self, source_name: impl fmt::Display) -> Self {
@@ -87,6 +96,9 @@ impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(name) = &self.source_name {
             write!(out, "{}: ", name.escape_debug())?;
+        }
+        if self.in_payload {
+            write!(out, "inside the unpacked payload: ")?;
         }
         match self.place {
             Place::Whole => {}

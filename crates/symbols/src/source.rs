@@ -105,7 +105,7 @@ pub fn read_image(bytes: Vec<u8>) -> Result<Source, Error> {
         Wrapper::Bare(compression) => (None, compression::unpack(compression, &bytes, 0, IMAGE_BYTES_MAX)?),
     };
     drop(bytes);
-    let mut kernel = read_unpacked(unpacked).map_err(|error| error.of("inside the unpacked payload"))?;
+    let mut kernel = read_unpacked(unpacked).map_err(Error::in_payload)?;
     let banner_release = kernel.symbols.identity().release.clone();
     if let (Some(header), Some(banner)) = (&release, &banner_release)
         && header != banner

@@ -51,6 +51,17 @@ fn every_compression_of_every_wrapper_gives_the_same_kernel() {
 }
 
 #[test]
+fn what_is_wrong_inside_a_payload_is_said_with_the_file() {
+    let scratch = Scratch::new();
+    let mut vmlinux = vmlinux(Generation::V6_4, 700);
+    vmlinux[4] = 1; // A 32-bit kernel.
+    let image = scratch.file("vmlinuz", &bzimage(&pack(Compression::Gzip, &vmlinux), "6.9.0-test"));
+    let message = source::open(&image).unwrap_err().to_string();
+    let expected = format!("{}: inside the unpacked payload: offset 0x0: ELF: ", image.display());
+    assert!(message.starts_with(&expected) && message.contains("only 64-bit"), "{message}");
+}
+
+#[test]
 fn identity_comes_from_the_banner_and_the_notes() {
     let scratch = Scratch::new();
     let opened = source::open(&scratch.file("vmlinux", &vmlinux(Generation::V7_0, 700))).unwrap();
