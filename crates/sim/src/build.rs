@@ -6,7 +6,7 @@ use crate::config::{LockKind, SchedulerKind, SimulationConfig, SymbolTable, VmCo
 use crate::engine::{KernelTimes, Simulation, Slots, Vm, Workload};
 use crate::guest::network::Nic;
 use crate::guest::program::{Compiler, LockNames};
-use crate::guest::text::Text;
+use crate::guest::text;
 use crate::guest::{GuestVcpu, LOOP_DEPTH, Lock, Thread, ThreadState, WaitsFor};
 use crate::machine::{HostVm, Machine, NONE, Waiting};
 use crate::measure::{LockCounters, VmCounters};
@@ -137,7 +137,7 @@ impl<'a> Simulation<'a> {
             barriers: Vec::new(),
             workloads: Vec::new(),
             vms: Vec::new(),
-            texts: vec![Text::load(SymbolTable::Linux44)?, Text::load(SymbolTable::LinuxModern)?],
+            texts: text::all()?,
             samplers: Vec::new(),
             random: Random::stream(config.seed, 0),
             events: 0,
@@ -162,7 +162,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn name_symbols(&mut self) {
-        for text in &self.texts {
+        for text in self.texts {
             self.names.symbols.extend(text.symbols.iter().map(|symbol| symbol.name.clone()));
         }
     }

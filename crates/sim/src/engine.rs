@@ -6,7 +6,7 @@
 use crate::SimError;
 use crate::check::Checker;
 use crate::config::{CostModel, PleConfig, SimulationConfig};
-use crate::guest::text::{self, Text};
+use crate::guest::text::Text;
 use crate::guest::{Act, Barrier, Frame, GuestVcpu, Lock, Queue, Thread, pending};
 use crate::guest::{network::Nic, program::Op};
 use crate::machine::{Machine, NONE, VcpuState};
@@ -110,7 +110,7 @@ pub struct Simulation<'a> {
     pub(crate) barriers: Vec<Barrier>,
     pub(crate) workloads: Vec<Workload>,
     pub(crate) vms: Vec<Vm>,
-    pub(crate) texts: Vec<Text>,
+    pub(crate) texts: &'static [Text],
     pub(crate) samplers: Vec<Sampler>,
     pub(crate) random: Random,
     // Measurements.
@@ -297,8 +297,7 @@ impl Simulation<'_> {
             Act::Timed => {
                 // Cold caches: half speed in user mode until the refill is paid. Arithmetic in place of branches, because
                 // whether there is something to pay can't be predicted.
-                let user = frame.symbol == text::USER;
-                let slow_ns = if user { refill_ns.min(frame.left_ns) } else { 0 };
+                let slow_ns = frame.slowed_ns(refill_ns);
                 let progress_ns = (elapsed / 2).max(elapsed.saturating_sub(slow_ns));
                 frame.left_ns = frame.left_ns.saturating_sub(progress_ns);
                 guest.refill_ns = refill_ns - (elapsed - progress_ns);
@@ -366,8 +365,7 @@ impl Simulation<'_> {
         let start_ns = now_ns + guest.overhead_ns;
         let step_ns = match frame.act {
             Act::Timed => {
-                let user = frame.symbol == text::USER;
-                start_ns + frame.left_ns + if user { guest.refill_ns.min(frame.left_ns) } else { 0 }
+                start_ns + frame.left_ns + frame.slowed_ns(guest.refill_ns)
             }
             Act::SpinLock => {
                 self.next_exit(guest, start_ns).min(start_ns.saturating_add(guest.pv_spin_left_ns))

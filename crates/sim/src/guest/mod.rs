@@ -92,6 +92,14 @@ impl Frame {
         since_ns: 0,
     };
 
+    /// How much of its step is slowed down when `refill_ns` of cache refill is due: only user mode is.
+    #[inline]
+    pub fn slowed_ns(&self, refill_ns: u64) -> u64 {
+        // A mask in place of a branch: which it is can't be predicted.
+        let user = 0u64.wrapping_sub(u64::from(self.symbol == text::USER));
+        refill_ns.min(self.left_ns) & user
+    }
+
     pub fn spins(&self) -> bool {
         matches!(self.act, Act::SpinLock | Act::SpinAcks)
     }

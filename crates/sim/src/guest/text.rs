@@ -4,6 +4,7 @@
 use crate::SimError;
 use crate::config::SymbolTable;
 use microslice_policy::GuestClass;
+use std::sync::OnceLock;
 
 /// User mode: an address outside the kernel.
 pub const USER: u16 = 0;
@@ -39,6 +40,17 @@ pub struct FixedSymbols {
     pub virq_handler: u16,
     pub softirq: u16,
     pub timer_handler: u16,
+}
+
+/// The texts of all symbol tables, in the order of [`SymbolTable`]. They are the same for every run, and finding their
+/// classes takes as long as simulating a tenth of a second.
+pub fn all() -> Result<&'static [Text; 2], SimError> {
+    static TEXTS: OnceLock<[Text; 2]> = OnceLock::new();
+    if let Some(texts) = TEXTS.get() {
+        return Ok(texts);
+    }
+    let texts = [Text::load(SymbolTable::Linux44)?, Text::load(SymbolTable::LinuxModern)?];
+    Ok(TEXTS.get_or_init(|| texts))
 }
 
 impl Text {
