@@ -141,7 +141,7 @@ impl Checker {
                 machine.is_idle(pcpu)
                     && !is_micro(pcpu)
                     && machine.allows(index as u32, pcpu)
-                    && now_ns - machine.pcpus[pcpu as usize].since_ns > IDLE_BESIDE_WORK_NS
+                    && now_ns - machine.pcpu_times[pcpu as usize].since_ns > IDLE_BESIDE_WORK_NS
             });
             if let Some(pcpu) = idle
                 && waited_ns > IDLE_BESIDE_WORK_NS
@@ -193,7 +193,7 @@ impl Simulation<'_> {
         }
         self.flush_trace()?;
         let now_ns = self.machine.now_ns;
-        let idle_ns: u64 = self.machine.pcpus.iter().map(|pcpu| pcpu.idle_ns).sum();
+        let idle_ns: u64 = self.machine.pcpu_times.iter().map(|pcpu| pcpu.idle_ns).sum();
         let sum_ns = self.guest_ns + self.overhead_ns + idle_ns;
         let elapsed_ns = (now_ns - self.measured_since_ns) * self.machine.pcpus.len() as u64;
         if sum_ns != elapsed_ns {

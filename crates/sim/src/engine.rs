@@ -438,7 +438,7 @@ impl Simulation<'_> {
             self.stop(current, pcpu, reason);
         } else {
             let now_ns = self.machine.now_ns;
-            let host = &mut self.machine.pcpus[pcpu as usize];
+            let host = &mut self.machine.pcpu_times[pcpu as usize];
             host.idle_ns += now_ns - host.since_ns;
             host.since_ns = now_ns;
         }
@@ -466,10 +466,10 @@ impl Simulation<'_> {
             }
             self.machine.stops(vcpu, yielded);
         }
-        let on = &mut self.machine.pcpus[pcpu as usize];
+        self.machine.pcpus[pcpu as usize].current = NONE;
+        let on = &mut self.machine.pcpu_times[pcpu as usize];
         on.busy_ns += now_ns - on.since_ns;
         on.since_ns = now_ns;
-        on.current = NONE;
         let guest = &mut self.guest[vcpu as usize];
         guest.left_busy_ns = on.busy_ns;
         guest.left_pcpu = pcpu;
@@ -496,9 +496,8 @@ impl Simulation<'_> {
         host.since_ns = now_ns;
         host.pcpu = pcpu;
         self.machine.runs(vcpu);
-        let on = &mut self.machine.pcpus[pcpu as usize];
-        on.current = vcpu;
-        on.since_ns = now_ns;
+        self.machine.pcpus[pcpu as usize].current = vcpu;
+        self.machine.pcpu_times[pcpu as usize].since_ns = now_ns;
         let guest = &mut self.guest[vcpu as usize];
         guest.synced_ns = now_ns;
         guest.overhead_ns = self.costs.context_switch_ns;
@@ -524,7 +523,7 @@ impl Simulation<'_> {
         let costs = &self.costs;
         let sensitive = u64::from(self.workloads[guest.mm as usize].cache_permille);
         let mut cost_ns = if guest.left_pcpu == pcpu {
-            let others_ns = self.machine.pcpus[pcpu as usize].busy_ns - guest.left_busy_ns;
+            let others_ns = self.machine.pcpu_times[pcpu as usize].busy_ns - guest.left_busy_ns;
             costs.cache_refill_max_ns * others_ns.min(costs.cache_displace_ns)
                 / costs.cache_displace_ns.max(1)
         } else {

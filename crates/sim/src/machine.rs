@@ -17,13 +17,18 @@ pub enum VcpuState {
 pub struct Pcpu {
     /// Running vCPU, or `NONE`.
     pub current: VcpuId,
+    resched_pending: bool,
     pub slice_end_ns: u64,
+}
+
+/// Where a pCPU's time went: apart from [`Pcpu`], which every event reads.
+#[derive(Clone, Default)]
+pub struct PcpuTime {
     /// Since when `current` (or idleness) has lasted.
     pub since_ns: u64,
     /// Sum of the time vCPUs ran here: the difference tells how cold a vCPU's caches are.
     pub busy_ns: u64,
     pub idle_ns: u64,
-    resched_pending: bool,
 }
 
 /// What the host keeps of a vCPU. `state`, `preempted`, `yielded` and `class` are for reading: [`Machine`] changes them,
@@ -92,6 +97,7 @@ impl HostVcpu {
 pub struct Machine {
     pub now_ns: u64,
     pub pcpus: Vec<Pcpu>,
+    pub pcpu_times: Vec<PcpuTime>,
     pub vcpus: Vec<HostVcpu>,
     pub vms: Vec<HostVm>,
     pub pool: PoolReport,
@@ -106,14 +112,7 @@ pub struct Machine {
 impl Machine {
     pub fn new(host: &HostConfig, mut vms: Vec<HostVm>) -> Self {
         let pcpus = (0..host.pcpus)
-            .map(|_| Pcpu {
-                current: NONE,
-                slice_end_ns: u64::MAX,
-                since_ns: 0,
-                busy_ns: 0,
-                idle_ns: 0,
-                resched_pending: false,
-            })
+            .map(|_| Pcpu { current: NONE, resched_pending: false, slice_end_ns: u64::MAX })
             .collect();
         let mut vcpus = Vec::new();
         for (vm, config) in vms.iter_mut().enumerate() {
@@ -140,6 +139,7 @@ impl Machine {
         Self {
             now_ns: 0,
             pcpus,
+            pcpu_times: vec![PcpuTime::default(); host.pcpus],
             vcpus,
             vms,
             pool: PoolReport::default(),

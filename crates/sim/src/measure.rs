@@ -47,7 +47,7 @@ impl Simulation<'_> {
         self.wait_to_run = Histogram::new();
         self.guest_ns = 0;
         self.overhead_ns = 0;
-        for pcpu in &mut self.machine.pcpus {
+        for pcpu in &mut self.machine.pcpu_times {
             pcpu.idle_ns = 0;
         }
         for workload in &mut self.workloads {
@@ -76,7 +76,7 @@ impl Simulation<'_> {
             if let Some(vcpu) = self.machine.current(pcpu as u32) {
                 self.sync(vcpu);
             } else {
-                let pcpu = &mut self.machine.pcpus[pcpu];
+                let pcpu = &mut self.machine.pcpu_times[pcpu];
                 pcpu.idle_ns += now_ns - pcpu.since_ns;
                 pcpu.since_ns = now_ns;
             }
@@ -95,7 +95,7 @@ impl Simulation<'_> {
                 VcpuState::Blocked => {}
             }
         }
-        let idle_ns = self.machine.pcpus.iter().map(|pcpu| pcpu.idle_ns).sum();
+        let idle_ns = self.machine.pcpu_times.iter().map(|pcpu| pcpu.idle_ns).sum();
         let vms = (0..self.vms.len()).map(|vm| self.vm_report(vm, measured_ns)).collect();
         let fairness_error_permille = self.fairness_error(measured_ns);
         RunReport {

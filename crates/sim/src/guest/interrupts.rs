@@ -165,7 +165,7 @@ impl Simulation<'_> {
         }
         let symbol = self.texts[self.vms[vm].text].fixed.shootdown_wait;
         self.timed(vcpu, Then::SendShootdown, symbol, targets * self.costs.ipi_send_ns);
-        self.guest[vcpu as usize].frames[0].since_ns = now_ns;
+        self.guest[vcpu as usize].waits_since_ns[0] = now_ns;
     }
 
     fn shootdown_targets(&self, vcpu: VcpuId, vm: usize) -> Vec<VcpuId> {
@@ -260,7 +260,7 @@ impl Simulation<'_> {
 
     pub(crate) fn shootdown_done(&mut self, vcpu: VcpuId) {
         let vm = self.machine.vcpus[vcpu as usize].vm as usize;
-        let waited_ns = self.machine.now_ns - self.guest[vcpu as usize].frames[0].since_ns;
+        let waited_ns = self.machine.now_ns - self.guest[vcpu as usize].waits_since_ns[0];
         self.counters[vm].tlb_sync.record(waited_ns);
         self.machine.emit(TraceEvent::ShootdownEnded { vcpu, waited_ns });
     }

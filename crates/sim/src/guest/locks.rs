@@ -42,7 +42,7 @@ impl Simulation<'_> {
         state.waiters.push_back(me);
         frame.act = Act::SpinLock;
         frame.symbol = state.spin_symbol;
-        frame.since_ns = self.machine.now_ns;
+        guest.waits_since_ns[guest.depth as usize] = self.machine.now_ns;
         guest.pv_spin_left_ns = if matches!(state.kind, LockKind::PvTicket | LockKind::PvQueued) {
             self.vms[self.machine.vcpus[vcpu as usize].vm as usize].kernel.pv_spin_ns
         } else {
@@ -121,13 +121,14 @@ impl Simulation<'_> {
     pub(crate) fn take_granted(&mut self, vcpu: VcpuId) {
         let now_ns = self.machine.now_ns;
         let vm = self.machine.vcpus[vcpu as usize].vm as usize;
-        let frame = self.guest[vcpu as usize].frame_mut();
+        let guest = &mut self.guest[vcpu as usize];
+        let waited_ns = now_ns - guest.waits_since_ns[guest.depth as usize];
+        let frame = guest.frame_mut();
         let lock = frame.lock;
         let state = &self.locks[lock as usize];
         frame.act = Act::Timed;
         frame.symbol = state.hold_symbol;
         frame.left_ns += CACHE_LINE_NS;
-        let waited_ns = now_ns - frame.since_ns;
         self.counters[vm].locks[state.statistics as usize].waits.record(waited_ns);
         self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
     }

@@ -76,8 +76,6 @@ pub struct Frame {
     pub lock: u32,
     pub arg: u32,
     pub left_ns: u64,
-    /// Since when it waits.
-    pub since_ns: u64,
 }
 
 impl Frame {
@@ -89,7 +87,6 @@ impl Frame {
         lock: NONE,
         arg: NONE,
         left_ns: 0,
-        since_ns: 0,
     };
 
     /// How much of its step is slowed down when `refill_ns` of cache refill is due: only user mode is.
@@ -105,11 +102,10 @@ impl Frame {
     }
 }
 
-/// In the order of use: an ordinary event touches the first two cache lines only, which is what a host of thousands of
-/// vCPUs costs most.
+/// In the order of use: an ordinary event touches the first cache line only (which ends between the frames), a spinning
+/// one the second as well. Cache misses are what a host of thousands of vCPUs costs most.
 #[repr(C, align(64))]
 pub struct GuestVcpu {
-    pub frames: [Frame; 2],
     /// Guest time was accounted until here.
     pub synced_ns: u64,
     /// Host work to be done before the guest goes on.
@@ -117,12 +113,6 @@ pub struct GuestVcpu {
     /// Cache refill not yet suffered.
     pub refill_ns: u64,
     pub next_tick_ns: u64,
-    /// Place in the cycle of pause-loop window and exit.
-    pub ple_phase_ns: u64,
-    /// Until when exits needn't be asked about.
-    pub ple_batch_until_ns: u64,
-    /// What is left of the spinning time of a paravirtual lock.
-    pub pv_spin_left_ns: u64,
     /// Running thread, or `NONE` when idle.
     pub thread: u32,
     /// Index of the active frame.
@@ -131,6 +121,15 @@ pub struct GuestVcpu {
     pub need_resched: bool,
     /// Which of `wakes` have anybody, as bits.
     wakes_left: u8,
+    pub frames: [Frame; 2],
+    /// Place in the cycle of pause-loop window and exit.
+    pub ple_phase_ns: u64,
+    /// Until when exits needn't be asked about.
+    pub ple_batch_until_ns: u64,
+    /// What is left of the spinning time of a paravirtual lock.
+    pub pv_spin_left_ns: u64,
+    /// Since when each frame waits.
+    pub waits_since_ns: [u64; 2],
     // Here the third line begins.
     pub thread_since_ns: u64,
     pub queue: VecDeque<u32>,
@@ -161,6 +160,7 @@ impl GuestVcpu {
             ple_phase_ns: 0,
             ple_batch_until_ns: 0,
             pv_spin_left_ns: 0,
+            waits_since_ns: [0; 2],
             next_tick_ns: 0,
             thread: NONE,
             thread_since_ns: 0,
