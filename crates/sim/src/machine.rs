@@ -31,7 +31,7 @@ pub struct PcpuTime {
     pub idle_ns: u64,
 }
 
-/// What the host keeps of a vCPU. `state`, `preempted`, `yielded` and `class` are for reading: [`Machine`] changes them,
+/// What the host keeps of a vCPU. `state`, `preempted`, `yielded`, `requested` and `class` are for reading: [`Machine`] changes them,
 /// because it counts who waits.
 pub struct HostVcpu {
     pub vm: VmId,
@@ -44,6 +44,8 @@ pub struct HostVcpu {
     pub preempted: bool,
     /// Runnable because it gave its pCPU up itself.
     pub yielded: bool,
+    /// The scheduler has moved it to where it runs soon: it doesn't wait for help.
+    pub requested: bool,
     /// Class of the instruction pointer where it stopped or yields.
     pub class: GuestClass,
     pub interrupts_enabled: bool,
@@ -62,16 +64,36 @@ pub struct HostVm {
 /// Kinds of waiting vCPUs: by the class of the instruction pointer, preempted or not, yielded or not.
 pub const WAITING_KINDS: usize = GuestClass::ALL.len() * 4;
 
-/// A VM's runnable vCPUs, counted by kind, so that a scheduler sees at once that there is none of those it looks for.
+/// A VM's runnable vCPUs that aren't requested, counted by kind, so that a scheduler sees at once that there is none of
+/// those it looks for.
+#[derive(PartialEq)]
 pub struct Waiting {
     counts: [u32; WAITING_KINDS],
     /// One bit a kind: somebody is of that kind.
     pub kinds: u64,
+    /// The requested ones, waiting or running, but not the blocked ones.
+    pub requested: u32,
 }
 
 impl Waiting {
     pub fn nobody() -> Self {
-        Self { counts: [0; WAITING_KINDS], kinds: 0 }
+        Self { counts: [0; WAITING_KINDS], kinds: 0, requested: 0 }
+    }
+
+    fn enter(&mut self, host: &HostVcpu) {
+        if host.requested {
+            self.requested += u32::from(host.state != VcpuState::Blocked);
+        } else if host.state == VcpuState::Runnable {
+            self.add(host.kind());
+        }
+    }
+
+    fn leave(&mut self, host: &HostVcpu) {
+        if host.requested {
+            self.requested -= u32::from(host.state != VcpuState::Blocked);
+        } else if host.state == VcpuState::Runnable {
+            self.remove(host.kind());
+        }
     }
 
     fn add(&mut self, kind: usize) {
@@ -130,6 +152,7 @@ impl Machine {
                     since_ns: 0,
                     preempted: false,
                     yielded: false,
+                    requested: false,
                     class: GuestClass::Idle,
                     interrupts_enabled: true,
                     interrupt_pending: false,
@@ -175,6 +198,11 @@ impl Machine {
         });
     }
 
+    /// A scheduler moves a vCPU to where it runs soon, or back.
+    pub fn set_requested(&mut self, vcpu: VcpuId, requested: bool) {
+        self.change(vcpu, |host| host.requested = requested);
+    }
+
     /// What the host could see of a vCPU now.
     #[inline]
     pub(crate) fn set_class(&mut self, vcpu: VcpuId, class: GuestClass) {
@@ -190,25 +218,16 @@ impl Machine {
     fn change(&mut self, vcpu: VcpuId, change: impl FnOnce(&mut HostVcpu)) {
         let host = &mut self.vcpus[vcpu as usize];
         let waiting = &mut self.vms[host.vm as usize].waiting;
-        if host.state == VcpuState::Runnable {
-            waiting.remove(host.kind());
-        }
+        waiting.leave(host);
         change(host);
-        if host.state == VcpuState::Runnable {
-            waiting.add(host.kind());
-        }
+        waiting.enter(host);
     }
 
     /// Whether `Waiting` has counted right: for the checker.
     pub fn waiting_adds_up(&self) -> bool {
-        let mut counts: Vec<_> = self.vms.iter().map(|_| [0; WAITING_KINDS]).collect();
-        for host in self.vcpus.iter().filter(|host| host.state == VcpuState::Runnable) {
-            counts[host.vm as usize][host.kind()] += 1;
-        }
-        self.vms.iter().zip(&counts).all(|(vm, counts)| {
-            vm.waiting.counts == *counts
-                && (0..WAITING_KINDS).all(|kind| (vm.waiting.kinds >> kind & 1 == 1) == (counts[kind] > 0))
-        })
+        let mut counted: Vec<_> = self.vms.iter().map(|_| Waiting::nobody()).collect();
+        self.vcpus.iter().for_each(|host| counted[host.vm as usize].enter(host));
+        self.vms.iter().zip(&counted).all(|(vm, counted)| vm.waiting == *counted)
     }
 
     #[inline]

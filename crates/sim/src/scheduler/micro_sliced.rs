@@ -80,7 +80,8 @@ impl SiblingAnswers {
 }
 
 /// Who matters to a pass: the kinds of waiting siblings (`Waiting::kinds`) that `decide_on_sibling` doesn't pass over.
-/// `None`: running or blocked ones matter too, and the pass must look at everybody.
+/// With none of them there, a pass counts the members of the micro pool and finds nobody else. `None`: it isn't so simple,
+/// and the pass must look at everybody.
 fn kinds_that_matter(siblings: &SiblingAnswers) -> [Option<u64>; SCOPES.len()] {
     use SiblingDecision::{NotCritical, NotPreempted, Yielded};
     SCOPES.map(|scope| {
@@ -91,8 +92,14 @@ fn kinds_that_matter(siblings: &SiblingAnswers) -> [Option<u64>; SCOPES.len()] {
         let others = [policy::VcpuState::Blocked, policy::VcpuState::Running];
         let kinds = 0..WAITING_KINDS;
         let none_else = others.iter().all(|&state| kinds.clone().all(|kind| passed_over(state, kind)));
+        let members = [policy::VcpuState::Pending, policy::VcpuState::Micro];
+        let members_help = members.iter().all(|&state| {
+            kinds.clone().all(|kind| {
+                siblings.answer(scope, state, kind >> 2, kind & 3) == SiblingDecision::AlreadyRequested
+            })
+        });
         let mask = kinds.filter(|&kind| !passed_over(policy::VcpuState::Runnable, kind));
-        none_else.then(|| mask.fold(0, |mask, kind| mask | 1 << kind))
+        (none_else && members_help).then(|| mask.fold(0, |mask, kind| mask | 1 << kind))
     })
 }
 
@@ -128,8 +135,6 @@ pub struct MicroSliced {
     siblings: SiblingAnswers,
     kinds_that_matter: [Option<u64>; SCOPES.len()],
     yield_answers: YieldAnswers,
-    /// Each VM's members of the micro pool, queued or running.
-    member_count: Vec<u32>,
     config: MicroSlicedConfig,
     rules: AccelerateConfig,
     normal: Credit,
@@ -156,7 +161,6 @@ impl MicroSliced {
             kinds_that_matter: kinds_that_matter(&siblings),
             siblings,
             yield_answers: YieldAnswers::new(0),
-            member_count: vec![0; machine.vms.len()],
             normal: Credit::new(config.normal.clone(), machine),
             rules: AccelerateConfig::PAPER,
             waiting: vec![None; machine.pcpus.len()],
@@ -238,7 +242,7 @@ impl MicroSliced {
         let member = &mut self.members[vcpu as usize];
         member.micro_pcpu = pcpu as u32;
         member.home = machine.vcpus[vcpu as usize].pcpu;
-        self.member_count[machine.vcpus[vcpu as usize].vm as usize] += 1;
+        machine.set_requested(vcpu, true);
         self.waiting[pcpu] = Some(vcpu);
         machine.pool.count_acceleration(class.into(), cause_of_trace);
         machine.emit(TraceEvent::Accelerated {
@@ -258,7 +262,7 @@ impl MicroSliced {
         let member = &mut self.members[vcpu as usize];
         member.micro_pcpu = NONE;
         let home = member.home;
-        self.member_count[machine.vcpus[vcpu as usize].vm as usize] -= 1;
+        machine.set_requested(vcpu, false);
         machine.vcpus[vcpu as usize].pcpu = home;
         machine.pool.returns += 1;
         machine.emit(TraceEvent::ReturnedToNormalPool { vcpu, pcpu: home });
@@ -302,13 +306,14 @@ impl MicroSliced {
         }
     }
 
-    /// Whether a pass could find anybody. Most can't, and looking at each sibling at every pause-loop exit was the
-    /// greatest cost of a run.
+    /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each sibling at
+    /// every pause-loop exit was the greatest cost of a run.
     #[inline]
-    fn pass_finds_somebody(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> bool {
-        let vm = machine.vcpus[vcpu as usize].vm as usize;
-        let matter = self.kinds_that_matter[scope as usize];
-        self.member_count[vm] > 0 || matter.is_none_or(|kinds| machine.vms[vm].waiting.kinds & kinds != 0)
+    fn pass_without_request(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> Option<u32> {
+        let host = &machine.vcpus[vcpu as usize];
+        let waiting = &machine.vms[host.vm as usize].waiting;
+        let nobody = waiting.kinds & self.kinds_that_matter[scope as usize]? == 0;
+        nobody.then(|| waiting.requested - u32::from(host.requested))
     }
 
     /// A pass over the siblings of a vCPU that yields. Returns how many are being helped.
@@ -408,11 +413,13 @@ impl Scheduler for MicroSliced {
         let mut helped_count = 0;
         if scope != PassScope::None {
             let reason = decision.cause.get().unwrap_or(Cause::None);
-            if self.pass_finds_somebody(machine, vcpu, scope) {
-                helped_count = self.pass(machine, vcpu, scope, reason);
-            } else {
-                debug_assert_eq!(self.pass(machine, vcpu, scope, reason), 0, "the short cut skips nobody");
-            }
+            helped_count = match self.pass_without_request(machine, vcpu, scope) {
+                None => self.pass(machine, vcpu, scope, reason),
+                Some(count) => {
+                    debug_assert_eq!(self.pass(machine, vcpu, scope, reason), count, "the short cut is exact");
+                    count
+                }
+            };
         }
         let spinner = SpinnerObservation { cause: cause.into(), helped_count };
         if scope != PassScope::None && policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning {
