@@ -8,14 +8,18 @@ use microslice_sim::scenario::{Overrides, load};
 use microslice_sim::simulate;
 use microslice_sim::trace_event::NoTrace;
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
+/// Long enough that neither building a simulation nor the clock's resolution of a few milliseconds shows.
+const MEASURED_NS: u64 = 20_000_000_000;
 const TARGET_EVENTS_PER_S: f64 = 20e6;
 const TARGET_SCALE_RATIO: f64 = 1.5;
 const TARGET_IDLE_VCPU_BYTES: u64 = 1024;
 
 fn scenario(name: &str, policy: &str) -> SimulationConfig {
     let overrides = Overrides { policy: Some(policy.into()), seed: Some(1), settings: Vec::new() };
-    load(name, &overrides).expect("a built-in scenario").config
+    let mut config = load(name, &overrides).expect("a built-in scenario").config;
+    config.duration_ns = MEASURED_NS;
+    config
 }
 
 /// Best of a few rounds: (events, folded exits, seconds).
@@ -53,8 +57,9 @@ fn scaled(config: &SimulationConfig, pcpus: usize, vcpus: usize) -> SimulationCo
             })
         })
         .collect();
+    // As many events, about, in as many times less simulated time.
     large.warmup_ns = 60_000_000;
-    large.duration_ns = 200_000_000;
+    large.duration_ns = MEASURED_NS * config.host.pcpus as u64 / pcpus as u64;
     large
 }
 
@@ -83,16 +88,18 @@ fn main() {
     }
     println!("target: {:.0} M events/s on gmake-swaptions", TARGET_EVENTS_PER_S / 1e6);
 
-    let base = scenario("gmake-swaptions", "micro:1");
-    let cost = |pcpus, vcpus| {
-        let (events, _, seconds) = measure(&scaled(&base, pcpus, vcpus));
-        seconds * 1e9 / events as f64
-    };
-    let (small, large) = (cost(12, 24), cost(1024, 4096));
-    println!(
-        "scale: {small:.1} ns per event at 12/24, {large:.1} at 1024/4096: ratio {:.2} (target {TARGET_SCALE_RATIO})",
-        large / small
-    );
+    for policy in ["micro:1", "credit"] {
+        let base = scenario("gmake-swaptions", policy);
+        let cost = |pcpus, vcpus| {
+            let (events, _, seconds) = measure(&scaled(&base, pcpus, vcpus));
+            seconds * 1e9 / events as f64
+        };
+        let (small, large) = (cost(12, 24), cost(1024, 4096));
+        println!(
+            "scale, {policy}: {small:.1} ns per event at 12/24, {large:.1} at 1024/4096: ratio {:.2} (target {TARGET_SCALE_RATIO})",
+            large / small
+        );
+    }
 
     let mut idle = scenario("spec-cpu-swaptions", "micro:1");
     idle.vms.truncate(1);

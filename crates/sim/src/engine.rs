@@ -364,9 +364,7 @@ impl Simulation<'_> {
         let frame = guest.frame();
         let start_ns = now_ns + guest.overhead_ns;
         let step_ns = match frame.act {
-            Act::Timed => {
-                start_ns + frame.left_ns + frame.slowed_ns(guest.refill_ns)
-            }
+            Act::Timed => start_ns + frame.left_ns + frame.slowed_ns(guest.refill_ns),
             Act::SpinLock => {
                 self.next_exit(guest, start_ns).min(start_ns.saturating_add(guest.pv_spin_left_ns))
             }

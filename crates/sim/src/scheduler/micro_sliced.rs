@@ -416,7 +416,11 @@ impl Scheduler for MicroSliced {
             helped_count = match self.pass_without_request(machine, vcpu, scope) {
                 None => self.pass(machine, vcpu, scope, reason),
                 Some(count) => {
-                    debug_assert_eq!(self.pass(machine, vcpu, scope, reason), count, "the short cut is exact");
+                    debug_assert_eq!(
+                        self.pass(machine, vcpu, scope, reason),
+                        count,
+                        "the short cut is exact"
+                    );
                     count
                 }
             };
