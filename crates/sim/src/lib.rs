@@ -2,6 +2,7 @@
 //! `policy/` code next to baselines. See docs/simulator.md.
 
 pub mod batch;
+mod bits;
 mod build;
 mod check;
 pub mod comparison;

@@ -1,5 +1,6 @@
 //! The host as its scheduler sees it: pCPUs, vCPUs and their states, VMs. Nothing of the guest but an address.
 
+use crate::bits::Bits;
 use crate::config::HostConfig;
 use crate::report::PoolReport;
 use crate::trace_event::{PcpuId, TraceEvent, VcpuId, VmId};
@@ -111,6 +112,10 @@ impl Waiting {
 
 impl HostVcpu {
     /// Its bit of [`Waiting::kinds`] while it waits.
+    fn is_preempted(&self) -> bool {
+        self.state == VcpuState::Runnable && self.preempted
+    }
+
     fn kind(&self) -> usize {
         self.class as usize * 4 + usize::from(self.preempted) + 2 * usize::from(self.yielded)
     }
@@ -122,6 +127,8 @@ pub struct Machine {
     pub pcpu_times: Vec<PcpuTime>,
     pub vcpus: Vec<HostVcpu>,
     pub vms: Vec<HostVm>,
+    /// vCPUs that wait because their pCPU was taken away.
+    preempted: Bits,
     pub pool: PoolReport,
     pub llc_pcpus: usize,
     pub tracing: bool,
@@ -162,6 +169,7 @@ impl Machine {
         Self {
             now_ns: 0,
             pcpus,
+            preempted: Bits::new(vcpus.len(), false),
             pcpu_times: vec![PcpuTime::default(); host.pcpus],
             vcpus,
             vms,
@@ -221,13 +229,22 @@ impl Machine {
         waiting.leave(host);
         change(host);
         waiting.enter(host);
+        self.preempted.set(vcpu as usize, host.is_preempted());
+    }
+
+    /// The preempted ones among the vCPUs from `from` to before `end`.
+    #[inline]
+    pub fn preempted_between(&self, from: VcpuId, end: VcpuId) -> impl Iterator<Item = VcpuId> {
+        self.preempted.between(from as usize, end as usize).map(|vcpu| vcpu as VcpuId)
     }
 
     /// Whether `Waiting` has counted right: for the checker.
     pub fn waiting_adds_up(&self) -> bool {
         let mut counted: Vec<_> = self.vms.iter().map(|_| Waiting::nobody()).collect();
         self.vcpus.iter().for_each(|host| counted[host.vm as usize].enter(host));
+        let preempted = |(vcpu, host): (usize, &HostVcpu)| self.preempted.has(vcpu) == host.is_preempted();
         self.vms.iter().zip(&counted).all(|(vm, counted)| vm.waiting == *counted)
+            && self.vcpus.iter().enumerate().all(preempted)
     }
 
     #[inline]

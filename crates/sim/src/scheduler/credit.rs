@@ -9,8 +9,8 @@
 //!            millisecond (`sched_ratelimit_us`) unless it blocks; in 4.7 that holds for yields too (4.8 exempts them).
 //! Limits.    No caps, no parking.
 
-use super::bits::Bits;
 use super::{Pick, Scheduler, YieldAnswer};
+use crate::bits::Bits;
 use crate::config::CreditConfig;
 use crate::machine::{Machine, NONE, VcpuState};
 use crate::trace_event::{PcpuId, StopReason, VcpuId};

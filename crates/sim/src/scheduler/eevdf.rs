@@ -157,22 +157,18 @@ impl Eevdf {
         let vm = machine.vcpus[vcpu as usize].vm as usize;
         let (first, count) = (machine.vms[vm].first_vcpu, machine.vms[vm].vcpus);
         let last = first + self.last_boosted[vm];
-        for sibling in (last + 1..first + count).chain(first..=last) {
-            if sibling == vcpu
-                || !self.tasks[sibling as usize].queued
-                || !machine.vcpus[sibling as usize].preempted
-            {
-                continue;
-            }
-            self.last_boosted[vm] = sibling - first;
-            let pcpu = machine.vcpus[sibling as usize].pcpu;
-            self.queues[pcpu as usize].buddy = Some(sibling);
-            if machine.vcpus[vcpu as usize].pcpu != pcpu {
-                machine.request_schedule(pcpu);
-            }
-            return true;
+        let preempted = machine.preempted_between(last + 1, first + count);
+        let next = preempted
+            .chain(machine.preempted_between(first, last + 1))
+            .find(|&sibling| sibling != vcpu && self.tasks[sibling as usize].queued);
+        let Some(sibling) = next else { return false };
+        self.last_boosted[vm] = sibling - first;
+        let pcpu = machine.vcpus[sibling as usize].pcpu;
+        self.queues[pcpu as usize].buddy = Some(sibling);
+        if machine.vcpus[vcpu as usize].pcpu != pcpu {
+            machine.request_schedule(pcpu);
         }
-        false
+        true
     }
 }
 

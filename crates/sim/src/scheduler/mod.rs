@@ -1,6 +1,5 @@
 //! Who decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in [`build`].
 
-mod bits;
 mod credit;
 mod eevdf;
 mod micro_sliced;

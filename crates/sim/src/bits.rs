@@ -1,4 +1,4 @@
-//! A set of pCPUs as bits: finding the next member costs a word for each 64 pCPUs, where a host has thousands.
+//! A set of numbers (pCPUs, vCPUs) as bits: finding the next member costs a word for each 64, where a host has thousands.
 
 pub struct Bits {
     words: Vec<u64>,
@@ -20,6 +20,18 @@ impl Bits {
     #[inline]
     pub fn has(&self, at: usize) -> bool {
         self.words[at / 64] >> (at % 64) & 1 == 1
+    }
+
+    /// The members from `from` to before `end`.
+    pub fn between(&self, from: usize, end: usize) -> impl Iterator<Item = usize> {
+        let below = |limit: usize, base: usize| match limit.saturating_sub(base) {
+            low @ 0..64 => (1u64 << low) - 1,
+            _ => u64::MAX,
+        };
+        (from / 64..end.div_ceil(64)).flat_map(move |at| {
+            let base = at * 64;
+            Members { word: self.words[at] & below(end, base) & !below(from, base), base }
+        })
     }
 
     /// The members from `from` on, then those before it.
@@ -75,6 +87,11 @@ mod tests {
                 let expected: Vec<_> =
                     (0..count).map(|step| (from + step) % count).filter(|&at| bits.has(at)).collect();
                 assert_eq!(found, expected, "{count} from {from}");
+                for end in 0..=count {
+                    let found: Vec<_> = bits.between(from, end).collect();
+                    let expected: Vec<_> = (from..end).filter(|&at| bits.has(at)).collect();
+                    assert_eq!(found, expected, "{count} from {from} to {end}");
+                }
             }
         }
     }
