@@ -373,7 +373,7 @@ impl Simulation<'_> {
         };
         let tick_ns = guest.next_tick_ns.max(now_ns);
         let slice_end_ns = machine.pcpus[pcpu as usize].slice_end_ns.max(now_ns);
-        self.timeline.set(pcpu, step_ns.min(tick_ns).min(slice_end_ns));
+        self.timeline.set_pcpu(pcpu, step_ns.min(tick_ns).min(slice_end_ns));
     }
 
     /// When the next pause-loop exit happens that must be asked about.

@@ -36,6 +36,12 @@ impl Timeline {
         }
     }
 
+    /// The same for a pCPU's slot.
+    #[inline]
+    pub fn set_pcpu(&mut self, pcpu: u32, time_ns: u64) {
+        self.pcpus.set(pcpu, time_ns);
+    }
+
     pub fn cancel(&mut self, slot: u32) {
         if slot < self.pcpu_count {
             self.pcpus.set(slot, TIME_END_NS);

@@ -52,24 +52,24 @@ impl Simulation<'_> {
         if depth == 1 {
             return self.return_from_interrupt(vcpu);
         }
-        guest.frames[0].irqs_off = false;
-        guest.frames[0].symbol = if guest.thread == NONE { text::IDLE } else { text::USER };
-        if self.deliver(vcpu) {
+        let (thread, need_resched) = (guest.thread, guest.need_resched);
+        let frame = &mut guest.frames[0];
+        frame.irqs_off = false;
+        frame.symbol = if thread == NONE { text::IDLE } else { text::USER };
+        if guest.pending != 0 && self.deliver(vcpu) {
             return;
         }
-        let guest = &mut self.guest[vcpu as usize];
-        if guest.thread == NONE {
-            if guest.queue.is_empty() {
+        if thread == NONE {
+            if self.guest[vcpu as usize].queue.is_empty() {
                 self.go_idle(vcpu);
             } else {
                 self.begin_switch(vcpu);
             }
             return;
         }
-        if guest.need_resched {
+        if need_resched {
             return self.preempt_thread(vcpu);
         }
-        let thread = guest.thread;
         if self.threads[thread as usize].state == ThreadState::Blocked {
             return self.begin_switch(vcpu);
         }
