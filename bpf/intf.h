@@ -29,7 +29,9 @@ struct run_config {
 	u32 dry_run;
 	u32 recording;
 	u32 pcpu_count;
-	u32 intel;			     /* 1: VMX, 0: SVM */
+	u32 intel; /* 1: VMX, 0: SVM */
+	u32 smt;   /* pCPUs share cores */
+	u32 reserved;
 	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
 };

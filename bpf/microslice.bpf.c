@@ -17,6 +17,21 @@
 
 char _license[] SEC("license") = "GPL";
 
+/* ---- Core scheduling ---- */
+
+/*
+ * Tasks with a cookie, SMT and sched_ext together hang a host (sched-ext/scx issue 3715). The daemon doesn't start where
+ * there is one; a VMM may ask for one later, and then the host is better off with the kernel's own scheduler.
+ */
+static __always_inline void leave_if_core_scheduled(struct task_struct *p)
+{
+	static char message[] = "a task uses core scheduling on a host with SMT, which hangs under sched_ext";
+	unsigned long long none[1] = {};
+
+	if (config.smt && bpf_core_field_exists(p->core_cookie) && p->core_cookie)
+		scx_bpf_exit_bstr(0, message, none, sizeof(none));
+}
+
 /* ---- Waking and queueing ---- */
 
 s32 STRUCT_OPS(microslice_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
@@ -45,6 +60,7 @@ void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
 	struct task_ctx *tctx = task_ctx_of(p);
 	struct vcpu *vcpu = vcpu_of(tctx);
 
+	leave_if_core_scheduled(p);
 	if (!tctx) {
 		dsq_insert(p, SCX_DSQ_GLOBAL, config.others_slice_ns, enq_flags);
 		return;
@@ -111,6 +127,7 @@ void STRUCT_OPS(microslice_runnable, struct task_struct *p, u64 enq_flags)
 	struct vcpu *vcpu = vcpu_of(task_ctx_of(p));
 	struct vm *vm;
 
+	leave_if_core_scheduled(p);
 	if (!vcpu)
 		return;
 	vcpu->runnable_at_ns = bpf_ktime_get_ns();

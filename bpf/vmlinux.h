@@ -72,6 +72,7 @@ struct task_struct {
 	const cpumask_t *cpus_ptr;
 	unsigned short migration_disabled;
 	struct sched_ext_entity scx;
+	unsigned long core_cookie; /* with CONFIG_SCHED_CORE */
 	int pid;
 	int tgid;
 };

@@ -304,6 +304,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, Hos
         recording: u32::from(settings.record.is_some()),
         pcpu_count: host.topology.pcpu_count,
         intel: u32::from(host.vendor == Vendor::Intel),
+        smt: u32::from(host.topology.smt),
         micro_rank: [NEVER_MICRO; 1024],
         ..Default::default()
     };

@@ -1,0 +1,36 @@
+//! Hosts on which our scheduler must not run: one line that says why, exit code 2, and nothing loaded.
+
+mod common;
+
+use common::{PATIENCE, boot, scheduler_state, wait_for_state};
+use microslice_testbed::{Host, Testbed};
+
+/// Runs the scheduler on a host that it must refuse.
+fn refusal(host: &Host, command: &str) -> String {
+    let output = host.run(command, PATIENCE).expect("run");
+    assert_eq!(output.code, 2, "{output:?}");
+    assert_eq!(output.stderr.lines().count(), 1, "one line: {output:?}");
+    assert_eq!(output.stdout, "", "nothing was scheduled");
+    output.stderr
+}
+
+#[test]
+fn without_rights_another_scheduler_or_no_kvm_is_refused_by_name() {
+    let host = boot(Testbed::new("6.18").expect("a series"));
+    let user = "echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd; exec su -s /bin/sh nobody -c 'microslice run'";
+    let line = refusal(&host, user);
+    assert!(line.contains("CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF missing: run it as root"), "{line}");
+    assert_eq!(scheduler_state(&host), "disabled");
+
+    let other = host.start("exec microslice run --simple").expect("start");
+    wait_for_state(&host, "enabled", &other);
+    let line = refusal(&host, "microslice run");
+    assert!(line.contains("another sched_ext scheduler is active (simple"), "{line}");
+    other.signal(libc::SIGINT).expect("signal");
+    wait_for_state(&host, "disabled", &other);
+
+    host.must_run("rmmod kvm_amd && rmmod kvm", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    let line = refusal(&host, "microslice run");
+    assert!(line.contains("KVM isn't loaded"), "{line}");
+    assert_eq!(scheduler_state(&host), "disabled");
+}
