@@ -291,6 +291,8 @@ pub struct CreditConfig {
     pub ratelimit_ns: u64,
     /// Wake-ups of vCPUs within their share preempt (BOOST).
     pub boost: bool,
+    /// The rate limit holds for yields too (Xen 4.7; 4.8 and the paper's prototype exempt them).
+    pub ratelimit_yields: bool,
 }
 
 /// The project's scheduler, through `policy/`. The normal pool is the credit scheduler, as in the paper's prototype.
@@ -299,6 +301,16 @@ pub struct MicroSlicedConfig {
     pub normal: CreditConfig,
     pub micro_slice_ns: u64,
     pub pool: PoolSize,
+    pub mechanics: Mechanics,
+}
+
+/// How the host does what the policy decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Mechanics {
+    /// As the paper's text says: one micro slice, then back to the end of the normal queue.
+    Paper,
+    /// As the authors' Xen prototype does, on which the paper's numbers were measured (see `scheduler/micro_sliced.rs`).
+    XenPrototype,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

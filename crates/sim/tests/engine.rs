@@ -3,11 +3,12 @@
 use microslice_sim::config::*;
 use microslice_sim::report::RunReport;
 use microslice_sim::scenario::{Overrides, load};
-use microslice_sim::trace_event::{NoTrace, TraceEvent, TraceSink};
+use microslice_sim::trace_event::{NoTrace, StopReason, TraceEvent, TraceSink};
 use microslice_sim::{SimError, simulate};
 use proptest::prelude::*;
 
-const POLICIES: [&str; 6] = ["credit", "credit-1ms", "credit-0.1ms", "eevdf", "micro:2", "micro"];
+const POLICIES: [&str; 8] =
+    ["credit", "credit-1ms", "credit-0.1ms", "eevdf", "micro:2", "micro", "micro-xen:2", "micro-xen"];
 const SCENARIOS: [&str; 10] = [
     "gmake-swaptions",
     "exim-swaptions",
@@ -85,6 +86,49 @@ fn folding_equal_pause_loop_exits_changes_nothing() {
             assert_eq!(folded.tlb_sync, single.tlb_sync, "{name}");
         }
     }
+}
+
+fn trace(name: &str, policy: &str) -> Vec<(u64, TraceEvent)> {
+    let mut recorder = Recorder::default();
+    simulate(&scenario(name, policy, 300 * MS), &mut recorder).unwrap_or_else(|error| panic!("{error}"));
+    recorder.0
+}
+
+/// pCPU 11 is the micro pool of `micro:1` and `micro-xen:1`.
+const MICRO_PCPU: u32 = 11;
+
+#[test]
+fn in_the_prototype_who_waits_for_a_shootdown_never_yields() {
+    let yields = |policy| {
+        let gives_up = |event: &TraceEvent| matches!(event, TraceEvent::Stopping { reason: StopReason::IpiWait, pcpu, .. } if *pcpu != MICRO_PCPU);
+        trace("dedup-swaptions", policy).iter().filter(|(_, event)| gives_up(event)).count()
+    };
+    assert_eq!(yields("micro-xen:1"), 0);
+    assert!(yields("micro:1") > 0);
+}
+
+#[test]
+fn in_the_prototype_a_pass_begins_with_the_first_vcpu() {
+    let share_of_first_half = |policy| {
+        let (mut first, mut all) = (0, 0);
+        for (_, event) in trace("dedup-swaptions", policy) {
+            if let TraceEvent::Accelerated { vcpu, .. } = event {
+                first += u32::from(vcpu < 6);
+                all += 1;
+            }
+        }
+        f64::from(first) / f64::from(all)
+    };
+    assert!(share_of_first_half("micro-xen:1") > 0.65, "{}", share_of_first_half("micro-xen:1"));
+    assert!((0.35..0.65).contains(&share_of_first_half("micro:1")), "{}", share_of_first_half("micro:1"));
+}
+
+#[test]
+fn in_the_prototype_a_spinner_leaves_the_micro_pool() {
+    let leaves = |event: &TraceEvent| {
+        matches!(event, TraceEvent::Stopping { reason: StopReason::Ple, pcpu: MICRO_PCPU, .. })
+    };
+    assert!(trace("memclone-swaptions", "micro-xen:1").iter().any(|(_, event)| leaves(event)));
 }
 
 #[test]

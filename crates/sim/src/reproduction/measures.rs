@@ -11,7 +11,7 @@ pub const UNAFFECTED: [&str; 2] = ["blackscholes-swaptions", "spec-cpu-swaptions
 
 /// "Micro-sliced" of Figure 9: one reserved pCPU. (Algorithm 1 as printed misses a stream of 85 packets/s in some of its
 /// 10 ms profile intervals and then keeps no micro-sliced pCPU for a second.)
-pub const MIXED_IO: &str = "micro:1";
+pub const MIXED_IO: &str = "micro-xen:1";
 
 /// The experiments behind a group of figures (`table4b`, `figure4`, …).
 pub fn experiments_of(group: &str) -> Vec<Experiment> {
@@ -82,7 +82,7 @@ pub fn measure(id: &str, runs: &RunTable) -> Vec<f64> {
         ["figure4" | "figure5", pair, number] => {
             let Some((workload, cores)) = pair.split_once('_') else { return Vec::new() };
             let count = cores.trim_end_matches("cores").trim_end_matches("core");
-            relative_figure(runs, &format!("{workload}-swaptions"), &format!("micro:{count}"), number)
+            relative_figure(runs, &format!("{workload}-swaptions"), &format!("micro-xen:{count}"), number)
         }
         ["figure6", "dynamic", number] => dynamic_figure(runs, number),
         ["figure8", "overhead", _] => overhead(runs),

@@ -120,12 +120,12 @@ fn policies() -> impl Iterator<Item = &'static str> {
 /// What the paper's text says about a bar of Figures 4 and 5, as a time relative to the baseline.
 fn published_time(workload: &str, policy: &str, of_target: bool) -> Option<f64> {
     Some(match (workload, policy, of_target) {
-        ("memclone", "micro:1", true) => 1.0 - 0.91,
-        ("memclone", "micro:1", false) => 1.06,
-        ("dedup", "micro:3", false) => 1.14,
-        ("vips", "micro:3", true) => 1.0 / 1.17,
-        ("vips", "micro:3", false) => 1.0 / 1.07,
-        ("exim", "micro:1", false) => 1.10,
+        ("memclone", "micro-xen:1", true) => 1.0 - 0.91,
+        ("memclone", "micro-xen:1", false) => 1.06,
+        ("dedup", "micro-xen:3", false) => 1.14,
+        ("vips", "micro-xen:3", true) => 1.0 / 1.17,
+        ("vips", "micro-xen:3", false) => 1.0 / 1.07,
+        ("exim", "micro-xen:1", false) => 1.10,
         _ => return None,
     })
 }
@@ -156,8 +156,8 @@ fn figure4(runs: &RunTable) -> Vec<BarChart> {
 
 fn figure5(runs: &RunTable) -> Vec<BarChart> {
     let published = |workload: &str, policy: &str| match (workload, policy) {
-        ("exim", "micro:1") => Some(3.9),
-        ("psearchy", "micro:1") => Some(1.4),
+        ("exim", "micro-xen:1") => Some(3.9),
+        ("psearchy", "micro-xen:1") => Some(1.4),
         _ => None,
     };
     THROUGHPUT_PAIRS

@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 
 /// The paper's baseline.
 pub const BASELINE: &str = "credit";
-/// Algorithm 1.
-pub const DYNAMIC: &str = "micro";
+/// Algorithm 1, with the host mechanics of the prototype that the paper measured.
+pub const DYNAMIC: &str = "micro-xen";
 /// Static pools of Figures 4 and 5.
-pub const STATIC: [&str; 6] = ["micro:1", "micro:2", "micro:3", "micro:4", "micro:5", "micro:6"];
+pub const STATIC: [&str; 6] =
+    ["micro-xen:1", "micro-xen:2", "micro-xen:3", "micro-xen:4", "micro-xen:5", "micro-xen:6"];
 
 /// A scenario under a policy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -61,13 +61,13 @@ type Measure = fn(&RunTable) -> Option<f64>;
 
 /// The figures that stand for all: one per mechanism.
 const FIGURES: [(&str, Measure); 9] = [
-    ("gmake 1", |runs| relative_time(runs, "gmake-swaptions", "micro:1")),
-    ("memclone 1", |runs| relative_time(runs, "memclone-swaptions", "micro:1")),
-    ("dedup 1", |runs| relative_time(runs, "dedup-swaptions", "micro:1")),
-    ("dedup 3", |runs| relative_time(runs, "dedup-swaptions", "micro:3")),
-    ("vips 3", |runs| relative_time(runs, "vips-swaptions", "micro:3")),
+    ("gmake 1", |runs| relative_time(runs, "gmake-swaptions", "micro-xen:1")),
+    ("memclone 1", |runs| relative_time(runs, "memclone-swaptions", "micro-xen:1")),
+    ("dedup 1", |runs| relative_time(runs, "dedup-swaptions", "micro-xen:1")),
+    ("dedup 3", |runs| relative_time(runs, "dedup-swaptions", "micro-xen:3")),
+    ("vips 3", |runs| relative_time(runs, "vips-swaptions", "micro-xen:3")),
     ("dedup dyn", |runs| relative_time(runs, "dedup-swaptions", DYNAMIC)),
-    ("exim 1", |runs| relative_time(runs, "exim-swaptions", "micro:1")),
+    ("exim 1", |runs| relative_time(runs, "exim-swaptions", "micro-xen:1")),
     ("dedup tlb", |runs| {
         mean(&runs.each("dedup-swaptions", BASELINE, |r| target(r).tlb_sync.mean().unwrap_or(0.0)))
     }),
@@ -76,11 +76,11 @@ const FIGURES: [(&str, Measure); 9] = [
 
 fn experiments() -> Vec<Experiment> {
     [
-        ("gmake", &["micro:1"] as &[&str]),
-        ("memclone", &["micro:1"]),
-        ("dedup", &["micro:1", "micro:3", DYNAMIC]),
-        ("vips", &["micro:3"]),
-        ("exim", &["micro:1"]),
+        ("gmake", &["micro-xen:1"] as &[&str]),
+        ("memclone", &["micro-xen:1"]),
+        ("dedup", &["micro-xen:1", "micro:3", DYNAMIC]),
+        ("vips", &["micro-xen:3"]),
+        ("exim", &["micro-xen:1"]),
     ]
     .iter()
     .flat_map(|(workload, policies)| {

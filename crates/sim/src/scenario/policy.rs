@@ -5,12 +5,16 @@ use super::host::PCPUS_MAX;
 use super::library::{Library, Shelf};
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
-use crate::config::{CreditConfig, EevdfConfig, MicroSlicedConfig, PoolSize, SchedulerKind};
+use crate::config::{CreditConfig, EevdfConfig, Mechanics, MicroSlicedConfig, PoolSize, SchedulerKind};
 
-/// A policy by its name: a file of `policies/`, or `micro:N` for N static micro-sliced pCPUs.
+/// Policies whose name may end in `:N`, for N static micro-sliced pCPUs.
+const SIZED: [&str; 2] = ["micro", "micro-xen"];
+
+/// A policy by its name: a file of `policies/`, or `micro:N` for N static micro-sliced pCPUs (`micro-xen:N` likewise).
 pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioError> {
     let name = reader::string(reference)?;
-    let Some(size) = name.strip_prefix("micro:") else {
+    let sized = name.split_once(':').filter(|(policy, _)| SIZED.contains(policy));
+    let Some((policy, size)) = sized else {
         return library.find(Shelf::Policy, name, &reference.place).map_err(|error| ScenarioError {
             cause: error.cause.replace("; or name", ", micro:N (N static micro-sliced pCPUs); or name"),
             ..error
@@ -20,10 +24,10 @@ pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioEr
         size.parse().ok().filter(|size| (0..=PCPUS_MAX as i64).contains(size)).ok_or_else(|| {
             ScenarioError::new(
                 &reference.place,
-                format!("{}: micro:N needs a whole number from 0", quoted(name)),
+                format!("{}: {policy}:N needs a whole number from 0", quoted(name)),
             )
         })?;
-    let mut policy = library.find(Shelf::Policy, "micro", &reference.place)?;
+    let mut policy = library.find(Shelf::Policy, policy, &reference.place)?;
     if let NodeValue::Table(table) = &mut policy.value {
         let pool = Node { place: reference.place.clone(), value: NodeValue::Integer(size) };
         table.insert("pool".to_owned(), (reference.place.clone(), pool));
@@ -34,20 +38,22 @@ pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioEr
 /// Names for `--help` and errors.
 pub fn names() -> Vec<String> {
     let files = Shelf::Policy.built_in_names().into_iter().map(str::to_owned);
-    files.chain(["micro:N".to_owned()]).collect()
+    files.chain(SIZED.map(|policy| format!("{policy}:N"))).collect()
 }
 
 /// Reads a policy.
 pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
     let keys_of = |scheduler: &str| -> &[&str] {
         match scheduler {
-            "credit" => &["scheduler", "slice", "tick", "ratelimit", "boost"],
+            "credit" => &["scheduler", "slice", "tick", "ratelimit", "boost", "ratelimit_yields"],
             "micro-sliced" => &[
                 "scheduler",
                 "slice",
                 "tick",
                 "ratelimit",
                 "boost",
+                "ratelimit_yields",
+                "mechanics",
                 "micro_slice",
                 "pool",
                 "pool_limit",
@@ -77,6 +83,7 @@ pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
             normal: read_credit(&table)?,
             micro_slice_ns: required_time(&table, "micro_slice")?,
             pool: read_pool(&table, pcpus)?,
+            mechanics: read_mechanics(&table)?,
         }),
         _ => SchedulerKind::Eevdf(EevdfConfig {
             base_slice_ns: required_time(&table, "base_slice")?,
@@ -98,7 +105,21 @@ fn read_credit(table: &TableReader<'_>) -> Result<CreditConfig, ScenarioError> {
             .time("ratelimit")?
             .ok_or_else(|| table.missing("ratelimit", "a time such as \"1 ms\""))?,
         boost: table.boolean("boost")?.unwrap_or(true),
+        ratelimit_yields: table.boolean("ratelimit_yields")?.unwrap_or(true),
     })
+}
+
+fn read_mechanics(table: &TableReader<'_>) -> Result<Mechanics, ScenarioError> {
+    const MECHANICS: [&str; 2] = ["paper", "xen-prototype"];
+    let Some(node) = table.get("mechanics") else { return Ok(Mechanics::Paper) };
+    match reader::string(node)? {
+        "paper" => Ok(Mechanics::Paper),
+        "xen-prototype" => Ok(Mechanics::XenPrototype),
+        other => Err(ScenarioError::new(
+            &node.place,
+            format!("unknown mechanics {}; allowed: {}", quoted(other), listed(MECHANICS)),
+        )),
+    }
 }
 
 fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, ScenarioError> {

@@ -35,6 +35,8 @@ struct Account {
     active: bool,
     /// On some run queue.
     queued: bool,
+    /// It yielded since it was last scheduled; a yield within the rate limit takes effect when the limit ends.
+    yields: bool,
     /// In 1/1000.
     credit: i64,
     charged_until_ns: u64,
@@ -69,6 +71,7 @@ impl Credit {
                 priority: Priority::Under,
                 active: false,
                 queued: false,
+                yields: false,
                 credit: 0,
                 charged_until_ns: 0,
             })
@@ -219,6 +222,12 @@ impl Credit {
         }
     }
 
+    /// A vCPU that comes back from the micro pool is within its credits and is woken: boosted.
+    pub fn return_boosted(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        self.accounts[vcpu as usize].priority = Priority::Under;
+        self.wake(machine, vcpu);
+    }
+
     /// csched_load_balance: from a peer's queue somebody within his credits, or `anybody`.
     fn steal(&mut self, machine: &mut Machine, thief: PcpuId, anybody: bool) -> Option<VcpuId> {
         let peers = if anybody { &self.waited_for } else { &self.waited_for_within_credits };
@@ -315,18 +324,21 @@ impl Scheduler for Credit {
         let mut yielded = NONE;
         if let Some((vcpu, reason)) = stopped {
             self.charge(now_ns, vcpu);
+            let deferred = self.accounts[vcpu as usize].yields;
             if machine.vcpus[vcpu as usize].state != VcpuState::Blocked {
                 let voluntary = matches!(reason, StopReason::Ple | StopReason::IpiWait);
                 if reason != StopReason::SliceExpired
+                    && (self.config.ratelimit_yields || !voluntary)
                     && let Some(until_ns) = self.within_ratelimit(machine, vcpu)
                 {
                     return Some(Pick { vcpu, slice_end_ns: until_ns });
                 }
-                if voluntary {
+                if voluntary || deferred {
                     yielded = vcpu;
                 }
-                self.enqueue(machine, vcpu, voluntary);
+                self.enqueue(machine, vcpu, voluntary || deferred);
             }
+            self.accounts[vcpu as usize].yields = false;
         }
         let mut next = self.take_first(pcpu);
         let priority = next.map(|vcpu| self.accounts[vcpu as usize].priority);
@@ -364,7 +376,13 @@ impl Scheduler for Credit {
         if cause == YieldCause::Hlt {
             return YieldAnswer::Yield;
         }
-        if let Some(until_ns) = self.within_ratelimit(machine, vcpu) {
+        if self.config.ratelimit_yields
+            && let Some(until_ns) = self.within_ratelimit(machine, vcpu)
+        {
+            // csched_schedule leaves the yield flag set and comes back when the limit is over: the vCPU is switched
+            // away from then, whatever it does by that time.
+            self.accounts[vcpu as usize].yields = true;
+            machine.pcpus[pcpu as usize].slice_end_ns = until_ns;
             return YieldAnswer::KeepSpinning { until_ns };
         }
         // With nobody to give the pCPU to, the scheduler would choose the same vCPU again.
@@ -400,5 +418,66 @@ impl Scheduler for Credit {
             (0..machine.pcpus.len() as u32).for_each(|pcpu| machine.answers_changed(pcpu));
         }
         self.next_accounting_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::HostVm;
+    use crate::scenario::{Overrides, load};
+
+    const MS: u64 = 1_000_000;
+    /// The vCPUs of two VMs with one each.
+    const SPINNER: VcpuId = 0;
+    const OTHER: VcpuId = 1;
+
+    /// The spinner runs on the only pCPU since time 0, the other one waits there with that priority.
+    fn two_on_one_pcpu(other: Priority) -> (Credit, Machine) {
+        let overrides = Overrides { policy: Some("credit".into()), ..Overrides::default() };
+        let config = load("gmake-swaptions", &overrides).expect("built in").config;
+        let crate::config::SchedulerKind::Credit(parameters) = config.scheduler else { panic!("credit") };
+        let vm = || HostVm { first_vcpu: 0, vcpus: 1, weight: 256, affinity: vec![true] };
+        let host = crate::config::HostConfig { pcpus: 1, llc_pcpus: 1, ..config.host };
+        let mut machine = Machine::new(&host, vec![vm(), vm()]);
+        let mut credit = Credit::new(parameters, &machine);
+        machine.vcpus[OTHER as usize].state = VcpuState::Runnable;
+        credit.accounts[OTHER as usize].priority = other;
+        credit.enqueue(&mut machine, OTHER, false);
+        machine.vcpus[SPINNER as usize].state = VcpuState::Running;
+        machine.pcpus[0].current = SPINNER;
+        machine.pcpus[0].slice_end_ns = 30 * MS;
+        credit.set_idle(0, false);
+        (credit, machine)
+    }
+
+    #[test]
+    fn a_yield_within_the_rate_limit_takes_effect_when_the_limit_ends() {
+        let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
+        machine.now_ns = MS / 10;
+        let answer = credit.yields(&mut machine, SPINNER, 0, YieldCause::Ple);
+        assert_eq!(answer, YieldAnswer::KeepSpinning { until_ns: MS });
+        assert_eq!(machine.pcpus[0].slice_end_ns, MS);
+        machine.now_ns = MS;
+        let pick = credit.schedule(&mut machine, 0, Some((SPINNER, StopReason::SliceExpired)));
+        assert_eq!(pick.map(|pick| pick.vcpu), Some(OTHER), "behind one of lower priority");
+    }
+
+    #[test]
+    fn without_a_yield_the_one_within_its_credits_runs_on() {
+        let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
+        machine.now_ns = 30 * MS;
+        let pick = credit.schedule(&mut machine, 0, Some((SPINNER, StopReason::SliceExpired)));
+        assert_eq!(pick.map(|pick| pick.vcpu), Some(SPINNER));
+    }
+
+    #[test]
+    fn who_returns_boosted_preempts_whatever_its_credits() {
+        let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
+        assert!(credit.remove(&machine, OTHER));
+        assert_eq!(machine.next_schedule(), None);
+        credit.return_boosted(&mut machine, OTHER);
+        assert_eq!(credit.accounts[OTHER as usize].priority, Priority::Boost);
+        assert_eq!(machine.next_schedule(), Some(0));
     }
 }

@@ -1,9 +1,19 @@
 //! The project's scheduler: every decision is made by `policy/`, through the same C as on a real host; this file only
 //! gathers observations and applies decisions. The normal pool is the credit scheduler, as in the paper's prototype.
+//!
+//! How the host carries decisions out is its own matter. The paper's numbers were measured on a Xen prototype
+//! (microslicedcore/xen, branch dyn-usliced-cores) that goes beyond the paper's text; `mechanics = "xen-prototype"`:
+//!
+//! | what happens | otherwise | Xen prototype |
+//! |---|---|---|
+//! | order of a pass | round from the yielding vCPU | from vCPU 0, until a request finds all queues full |
+//! | a vCPU waits for a shootdown | yields unless one is helped | never yields |
+//! | a vCPU goes back to the normal pool | behind the others | by `vcpu_wake`, within its credits: BOOST |
+//! | a vCPU on a micro-sliced pCPU spins | its pass decides | it goes back; no pass |
 
 use super::credit::Credit;
 use super::{Pick, Scheduler, YieldAnswer};
-use crate::config::{MicroSlicedConfig, PoolSize};
+use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
 use crate::machine::{HostVcpu, Machine, NONE, VcpuState, WAITING_KINDS};
 use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, VcpuId};
 use microslice_policy as policy;
@@ -136,6 +146,8 @@ pub struct MicroSliced {
     kinds_that_matter: [Option<u64>; SCOPES.len()],
     yield_answers: YieldAnswers,
     config: MicroSlicedConfig,
+    /// The host mechanics of the authors' Xen prototype (see above).
+    prototype: bool,
     rules: AccelerateConfig,
     normal: Credit,
     /// What waits for each micro pCPU: at most one (paper, section 5).
@@ -161,6 +173,7 @@ impl MicroSliced {
             kinds_that_matter: kinds_that_matter(&siblings),
             siblings,
             yield_answers: YieldAnswers::new(0),
+            prototype: config.mechanics == Mechanics::XenPrototype,
             normal: Credit::new(config.normal.clone(), machine),
             rules: AccelerateConfig::PAPER,
             waiting: vec![None; machine.pcpus.len()],
@@ -274,6 +287,16 @@ impl MicroSliced {
         self.normal.tickle(machine, vcpu);
     }
 
+    /// After a micro slice, to the normal pool's queues.
+    fn back_to_normal(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        if self.prototype {
+            self.normal.return_boosted(machine, vcpu);
+        } else {
+            self.normal.enqueue(machine, vcpu, false);
+            self.normal.tickle(machine, vcpu);
+        }
+    }
+
     /// A micro slice is over, one way or another.
     fn end_micro_slice(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
         let host = &machine.vcpus[vcpu as usize];
@@ -294,8 +317,7 @@ impl MicroSliced {
         machine.pcpus[pcpu as usize].slice_end_ns = u64::MAX;
         self.leave(machine, vcpu);
         if !blocked {
-            self.normal.enqueue(machine, vcpu, false);
-            self.normal.tickle(machine, vcpu);
+            self.back_to_normal(machine, vcpu);
             let member = &mut self.members[vcpu as usize];
             if decision.retry != 0 {
                 member.retries += 1;
@@ -322,7 +344,11 @@ impl MicroSliced {
         let (first, count) = (vm.first_vcpu, vm.vcpus);
         let (mut requested, mut helped) = (0, 0);
         // From the next one round, without a division: this loop runs at every pause-loop exit.
-        for sibling in (vcpu + 1..first + count).chain(first..vcpu) {
+        let start = if self.prototype { first } else { vcpu + 1 };
+        for sibling in (start..first + count).chain(first..start) {
+            if sibling == vcpu {
+                continue;
+            }
             let state = self.policy_state(machine, sibling);
             let host = &machine.vcpus[sibling as usize];
             match self.siblings.get(scope, state, host, requested > 0) {
@@ -330,6 +356,8 @@ impl MicroSliced {
                     if self.accelerate(machine, sibling, cause) {
                         requested += 1;
                         helped += 1;
+                    } else if self.prototype {
+                        break;
                     }
                 }
                 SiblingDecision::AlreadyRequested => helped += 1,
@@ -406,6 +434,9 @@ impl Scheduler for MicroSliced {
         pcpu: PcpuId,
         cause: YieldCause,
     ) -> YieldAnswer {
+        if self.prototype && self.is_micro_pcpu(pcpu) {
+            return YieldAnswer::Yield;
+        }
         let host = &machine.vcpus[vcpu as usize];
         let decision = self.yield_answers.get(cause, host);
         self.count_urgent(host.class, cause);
@@ -424,6 +455,9 @@ impl Scheduler for MicroSliced {
                     count
                 }
             };
+        }
+        if self.prototype && scope == PassScope::AllPreempted {
+            return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
         }
         let spinner = SpinnerObservation { cause: cause.into(), helped_count };
         if scope != PassScope::None && policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning {
