@@ -437,7 +437,13 @@ mod tests {
         let overrides = Overrides { policy: Some("credit".into()), ..Overrides::default() };
         let config = load("gmake-swaptions", &overrides).expect("built in").config;
         let crate::config::SchedulerKind::Credit(parameters) = config.scheduler else { panic!("credit") };
-        let vm = || HostVm { first_vcpu: 0, vcpus: 1, weight: 256, affinity: vec![true] };
+        let vm = || HostVm {
+            first_vcpu: 0,
+            vcpus: 1,
+            weight: 256,
+            affinity: vec![true],
+            waiting: crate::machine::Waiting::nobody(),
+        };
         let host = crate::config::HostConfig { pcpus: 1, llc_pcpus: 1, ..config.host };
         let mut machine = Machine::new(&host, vec![vm(), vm()]);
         let mut credit = Credit::new(parameters, &machine);
