@@ -34,7 +34,7 @@ pub struct Reproduce {
     only: Option<String>,
 
     /// How many seeds
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: u64,
 
     /// First seed

@@ -78,7 +78,7 @@ fn experiments() -> Vec<Experiment> {
     [
         ("gmake", &["micro-xen:1"] as &[&str]),
         ("memclone", &["micro-xen:1"]),
-        ("dedup", &["micro-xen:1", "micro:3", DYNAMIC]),
+        ("dedup", &["micro-xen:1", "micro-xen:3", DYNAMIC]),
         ("vips", &["micro-xen:3"]),
         ("exim", &["micro-xen:1"]),
     ]
