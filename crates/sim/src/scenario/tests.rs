@@ -213,6 +213,13 @@ fn an_unknown_policy_lists_the_known_ones() {
 }
 
 #[test]
+fn unknown_mechanics_list_the_known_ones() {
+    let text = format!("policy = {{ extends = \"micro\", mechanics = \"kvm\" }}\n{SMALL}");
+    let error = parse("small.toml", &text, &Overrides::default()).expect_err("unknown").to_string();
+    assert!(error.ends_with("unknown mechanics `kvm`; allowed: paper, xen-prototype"), "{error}");
+}
+
+#[test]
 fn copies_of_a_vm_are_numbered_and_limited() {
     let config = parse("s.toml", &SMALL.replace("vcpus = 2", "vcpus = 2\ncopies = 3"), &Overrides::default());
     let names: Vec<String> = config.expect("valid").config.vms.into_iter().map(|vm| vm.name).collect();

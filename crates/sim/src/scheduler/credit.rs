@@ -470,6 +470,16 @@ mod tests {
     }
 
     #[test]
+    fn where_yields_are_exempt_from_the_rate_limit_they_take_effect_at_once() {
+        let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
+        credit.config.ratelimit_yields = false;
+        machine.now_ns = MS / 10;
+        assert_eq!(credit.yields(&mut machine, SPINNER, 0, YieldCause::Ple), YieldAnswer::Yield);
+        let pick = credit.schedule(&mut machine, 0, Some((SPINNER, StopReason::Ple)));
+        assert_eq!(pick.map(|pick| pick.vcpu), Some(OTHER));
+    }
+
+    #[test]
     fn without_a_yield_the_one_within_its_credits_runs_on() {
         let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
         machine.now_ns = 30 * MS;
