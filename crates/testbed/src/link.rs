@@ -205,7 +205,8 @@ impl Process {
         let Some(stream) = state.streams.get(&self.stream) else { return String::new() };
         let said = [&stream.stdout[..], &stream.stderr[..]].concat();
         let text = String::from_utf8_lossy(&said).into_owned();
-        let from = text.find("KVM internal error").unwrap_or(text.len().saturating_sub(600));
+        let telling = ["KVM internal error", "Kernel panic", "BUG:", "WARNING:"];
+        let from = telling.iter().find_map(|what| text.find(what)).unwrap_or(text.len().saturating_sub(600));
         let lines = text.get(from..).unwrap_or(&text).lines().map(str::trim).filter(|line| !line.is_empty());
         lines.take(8).collect::<Vec<_>>().join("; ")
     }
