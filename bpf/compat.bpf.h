@@ -135,10 +135,13 @@ static __always_inline void task_set_vtime(struct task_struct *p, u64 vtime_ns)
 #define KICK_PREEMPT ((u64)SCX_KICK_PREEMPT)
 
 /* Open-coded iteration over a dispatch queue, ended however the body is left. */
-#define for_each_queued(p, dsq)                                                                              \
+#define for_each_queued_from(p, dsq, flags)                                                                  \
 	for (struct bpf_iter_scx_dsq it __attribute__((cleanup(bpf_iter_scx_dsq_destroy))),                  \
-	     *it_start __attribute__((unused)) = (bpf_iter_scx_dsq_new(&it, dsq, 0), (void *)0);             \
+	     *it_start __attribute__((unused)) = (bpf_iter_scx_dsq_new(&it, dsq, flags), (void *)0);         \
 	     ((p) = bpf_iter_scx_dsq_next(&it));)
+#define for_each_queued(p, dsq) for_each_queued_from(p, dsq, 0)
+#define for_each_queued_last_first(p, dsq)                                                                   \
+	for_each_queued_from(p, dsq, bpf_core_enum_value(enum scx_dsq_iter_flags, SCX_DSQ_ITER_REV))
 
 #define STRUCT_OPS(name, args...) SEC("struct_ops/" #name) BPF_PROG(name, ##args)
 #define STRUCT_OPS_SLEEPABLE(name, args...) SEC("struct_ops.s/" #name) BPF_PROG(name, ##args)

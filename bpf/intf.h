@@ -158,6 +158,7 @@ struct event {
 struct host_stats {
 	u64 others_ran_ns; /* host tasks that aren't vCPUs */
 	u64 pool_resizes;
+	u64 starving_served; /* tasks that had waited for seconds behind heavier ones */
 	u64 strays_evicted; /* found on a micro pCPU without having been accelerated, and sent away at once */
 	u64 confined_inserts; /* tasks that may run on micro pCPUs only */
 	u64 rescued;	      /* queued tasks that a resize had left without a normal pCPU */

@@ -12,7 +12,8 @@ const volatile struct run_config config;
 struct task_ctx {
 	u64 vtime_ns;
 	u64 running_since_ns;
-	u32 vcpu; /* slot + 1; 0: not a vCPU */
+	u64 queued_at_ns; /* in DSQ_OTHERS or DSQ_VCPUS */
+	u32 vcpu;	  /* slot + 1; 0: not a vCPU */
 	u32 reserved;
 };
 
@@ -91,6 +92,7 @@ struct pcpu {
 	u32 request;  /* vCPU slot + 1 that waits for this micro pCPU; 0: none. The paper's queue of one */
 	u32 occupant; /* enum occupant */
 	u32 micro_served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */
+	u32 sweep_count;       /* queued tasks to look at that may be starving */
 	u32 rescue_count; /* just became micro-sliced: queued tasks to look at that may have nowhere else to run */
 };
 
@@ -165,6 +167,8 @@ u32 micro_pcpu_count;
 u64 pool_vtime_ns;
 /* Likewise, of the host tasks that aren't vCPUs. */
 u64 others_vtime_ns;
+/* When the normal queues were last looked through for starving tasks. */
+u64 swept_at_ns;
 /* Does entering a BPF program raise migration_disabled of the current task? It depends on the kernel's build. */
 u32 entry_disables_migration = 1;
 

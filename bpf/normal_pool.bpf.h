@@ -8,6 +8,8 @@
  *            vCPUs. A normal pCPU serves them in that order. Host tasks that took OTHERS_SHARE_NS more than vCPUs
  *            since on this pCPU let vCPUs go first until these have caught up: under contention each side gets half.
  * Formula.   host task: vtime += ran * 100 / weight (its nice value); vCPU: see fair_share.h.
+ *            Whoever waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to the boosted ones:
+ *            weights may not bring sched_ext's watchdog, which ends the scheduler for everybody.
  * Limits.    One queue of each kind for the whole host: a task prefers the pCPU that it ran on last if that is idle, but
  *            NUMA nodes are not told apart. vCPUs with narrow affinity are found by walking the queue.
  */
@@ -17,6 +19,9 @@
 #include "pools.bpf.h"
 
 #define OTHERS_SHARE_NS 10000000ull
+#define STARVING_AFTER_NS 2000000000ull
+#define SWEEP_INTERVAL_NS 250000000ull
+#define SWEEP_MAX 64u
 
 /* ---- Which pCPU ---- */
 
@@ -123,6 +128,7 @@ static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx 
 		if (!kick_idle_normal(p))
 			preempt_for(p, true);
 	} else {
+		tctx->queued_at_ns = bpf_ktime_get_ns();
 		dsq_insert_vtime(p, DSQ_VCPUS, decision.slice_ns, decision.vtime_ns, enq_flags);
 		kick_idle_normal(p);
 	}
@@ -136,6 +142,7 @@ static __always_inline void enqueue_other(struct task_struct *p, struct task_ctx
 	/* Sleeping isn't saving. */
 	if (vtime_before(tctx->vtime_ns, earliest))
 		tctx->vtime_ns = earliest;
+	tctx->queued_at_ns = bpf_ktime_get_ns();
 	dsq_insert_vtime(p, DSQ_OTHERS, config.others_slice_ns, tctx->vtime_ns, enq_flags);
 	if (!kick_idle_normal(p))
 		preempt_for(p, false);
@@ -227,10 +234,43 @@ static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
 	return false;
 }
 
+/* Those that starve are the furthest ahead, so they are last. The count is in the map: see visit_sibling(). */
+static __noinline int boost_starving(u64 dsq, struct pcpu *pcpu, u64 now)
+{
+	struct task_struct *p;
+
+	for_each_queued_last_first(p, dsq)
+	{
+		struct task_ctx *tctx;
+
+		if (!pcpu->sweep_count)
+			break;
+		pcpu->sweep_count--;
+		tctx = task_ctx_of(p);
+		if (tctx && now - tctx->queued_at_ns > STARVING_AFTER_NS && dsq_move(&it, p, DSQ_BOOSTED))
+			COUNT(host_stats.starving_served);
+	}
+	return 0;
+}
+
+/* One pCPU does it for all, now and then. */
+static __always_inline void sweep_queues(struct pcpu *pcpu)
+{
+	u64 now = bpf_ktime_get_ns(), last = swept_at_ns;
+
+	if (now - last < SWEEP_INTERVAL_NS || __sync_val_compare_and_swap(&swept_at_ns, last, now) != last)
+		return;
+	pcpu->sweep_count = SWEEP_MAX;
+	boost_starving(DSQ_VCPUS, pcpu, now);
+	pcpu->sweep_count = SWEEP_MAX;
+	boost_starving(DSQ_OTHERS, pcpu, now);
+}
+
 static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
 	bool vcpus_first = pcpu->others_ran_ns >= OTHERS_SHARE_NS;
 
+	sweep_queues(pcpu);
 	/* What is left from when this pCPU was micro-sliced. */
 	if (dsq_move_to_local(DSQ_CONFINED + cpu))
 		return;

@@ -162,6 +162,10 @@ enum scx_ent_flags {
 	SCX_TASK_QUEUED = 1,
 };
 
+enum scx_dsq_iter_flags {
+	SCX_DSQ_ITER_REV = 1u << 16,
+};
+
 enum scx_kick_flags {
 	SCX_KICK_IDLE = 1,
 	SCX_KICK_PREEMPT = 2,

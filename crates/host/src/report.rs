@@ -372,6 +372,7 @@ fn host_json(host: &HostStats) -> Value {
     json!({
         "others_ran_ns": host.others_ran_ns,
         "pool_resizes": host.pool_resizes,
+        "starving_served": host.starving_served,
         "strays_evicted": host.strays_evicted,
         "confined_inserts": host.confined_inserts,
         "rescued": host.rescued,
