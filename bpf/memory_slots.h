@@ -12,4 +12,8 @@ struct memory_slot_record {
 	u32 padding;
 };
 
+/* The reader's RECORD_BYTES, and where it looks for fd. */
+_Static_assert(sizeof(struct memory_slot_record) == 32, "32 bytes a record");
+_Static_assert(__builtin_offsetof(struct memory_slot_record, fd) == 24, "fd is the last word but one");
+
 #endif
