@@ -205,6 +205,9 @@ fn exec(args: &Exec) -> Result<(), Failure> {
     if args.show_guests {
         guests.iter().for_each(print_guest);
     }
+    for guest in guests.iter().filter(|guest| guest.has_ended()) {
+        say(format_args!("guest {} ended: {}", guest.name(), guest.last_words()));
+    }
     if args.show_console {
         eprintln!("{}", host.console());
     }
