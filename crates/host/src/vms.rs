@@ -127,6 +127,7 @@ impl Vm {
             let finder = Box::new(found.kernel.slide_finder());
             self.guest = GuestKnowledge::Kernel { kernel: found.kernel, finder };
             self.slide_told = None;
+            self.contradictions = 0;
         }
         if let (GuestKnowledge::Kernel { finder, .. }, Some(slide)) = (&mut self.guest, found.slide) {
             finder.observe_kernel_offset(slide);
