@@ -14,7 +14,7 @@
 #include "fair_share.h"
 #include "pool_size.h"
 
-#define RECORD_VERSION 1u
+#define RECORD_VERSION 2u
 
 enum record_kind {
 	RECORD_CLASSIFY = 0,
@@ -32,7 +32,7 @@ enum record_kind {
 struct classify_record {
 	u64 rip;
 	struct guest_layout layout;
-	u32 code_id; /* which guest_code, of those at the head of the recording */
+	u32 code_id; /* which guest_code: the newest that the recording has for this slot */
 	u32 guest_class;
 };
 

@@ -12,9 +12,10 @@ use crate::scheduler::{Event, KernelVm, Scheduler, VMS_MAX, VmStats};
 use crate::vms::{GuestKnowledge, MemoryLooks, Vm, VmmProcess, path_seen_by};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How often the rings are read. A recording fills 16 MiB in no less than a second.
@@ -93,8 +94,9 @@ struct Daemon<'s> {
     host: Host,
     scheduler: Scheduler,
     kernels: KernelReader,
-    /// Code slots that the kernel side, and the recording, have the ranges of.
-    shared_codes: BTreeSet<u32>,
+    /// The kernels whose ranges the kernel side, and the recording, have, by slot. A slot is used again once no VM runs
+    /// its kernel.
+    shared_codes: BTreeMap<u32, Weak<GuestKernel>>,
     recorder: Option<Recorder>,
     measuring: Option<Measuring>,
     /// By slot.
@@ -132,7 +134,7 @@ impl<'s> Daemon<'s> {
             host,
             scheduler,
             kernels,
-            shared_codes: BTreeSet::new(),
+            shared_codes: BTreeMap::new(),
             recorder,
             vms: BTreeMap::new(),
             started: now,
@@ -196,12 +198,19 @@ impl<'s> Daemon<'s> {
     }
 
     /// Gives a kernel's ranges to the BPF side, and to the recording, unless they have them.
-    fn share_code(&mut self, kernel: &GuestKernel) -> Result<(), HostError> {
-        if self.shared_codes.insert(kernel.code_slot) {
-            self.scheduler.set_guest_code(kernel.code_slot, &kernel.code)?;
-            if let Some(recorder) = &mut self.recorder {
-                recorder.code(&kernel.code)?;
-            }
+    fn share_code(&mut self, kernel: &Arc<GuestKernel>, output: &mut Output<'_>) -> Result<(), HostError> {
+        let (slot, shared) = (kernel.code_slot, Arc::downgrade(kernel));
+        let before = self.shared_codes.insert(slot, shared.clone());
+        if before.as_ref().is_some_and(|before| before.ptr_eq(&shared)) {
+            return Ok(());
+        }
+        if before.is_some() {
+            // What was decided with the kernel that had this slot comes before the new one in the recording.
+            self.drain(output)?;
+        }
+        self.scheduler.set_guest_code(slot, &kernel.code)?;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.code(slot, &kernel.code)?;
         }
         Ok(())
     }
@@ -279,7 +288,7 @@ impl<'s> Daemon<'s> {
 
     fn hear_of_kernel(&mut self, answer: Answer, output: &mut Output<'_>) -> Result<(), HostError> {
         if let Ok(found) = &answer.found {
-            self.share_code(&found.kernel)?;
+            self.share_code(&found.kernel, output)?;
         }
         let Some(vm) = self.vms.get_mut(&answer.vm.0).filter(|vm| vm.key() == answer.vm) else {
             return Ok(()); // it has gone meanwhile

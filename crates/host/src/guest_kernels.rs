@@ -4,14 +4,14 @@
 //! landmarks are known, so that a kernel costs 12 KiB here and 12 KiB in the BPF map.
 
 use crate::HostError;
-use crate::scheduler::GUEST_CODES_MAX;
+use microslice_policy::recording::GUEST_CODES_MAX;
 use microslice_policy::{ClassRange, Code, GuestCode};
 use microslice_symbols::Kernel;
 use microslice_symbols::critical::Catalogue;
 use microslice_symbols::slide::{Landmarks, SlideFinder, halt_sites};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// One guest kernel image.
 pub struct GuestKernel {
@@ -39,33 +39,39 @@ impl GuestKernel {
 /// Device, inode, size and time of change: one image, by whatever path a VMM names it.
 type FileIdentity = (u64, u64, u64, i64);
 
+/// Files that are remembered. VMMs name them, and a tenant may start any number.
+const FILES_MAX: usize = 1024;
+
 /// All kernels read so far.
 #[derive(Default)]
 pub struct GuestKernels {
-    kernels: Vec<Arc<GuestKernel>>,
-    by_file: BTreeMap<FileIdentity, Result<Arc<GuestKernel>, String>>,
+    places: CodePlaces,
+    by_file: BTreeMap<FileIdentity, Result<Weak<GuestKernel>, String>>,
 }
 
 impl GuestKernels {
-    pub fn all(&self) -> &[Arc<GuestKernel>] {
-        &self.kernels
-    }
-
     /// Reads the image at `path` unless that has been done; `display` is the path that messages show.
     pub fn open(&mut self, path: &Path, display: &Path) -> Result<Arc<GuestKernel>, HostError> {
         use std::os::unix::fs::MetadataExt;
         let meta = std::fs::metadata(path)
             .map_err(|cause| HostError::refused(format!("{}: {cause}", display.display())))?;
         let identity = (meta.dev(), meta.ino(), meta.size(), meta.mtime());
-        let known = match self.by_file.get(&identity) {
-            Some(known) => known.clone(),
-            None => {
-                let read = self.read_image(path, display);
-                self.by_file.insert(identity, read.clone());
-                read
+        match self.by_file.get(&identity) {
+            Some(Err(cause)) => return Err(HostError::refused(cause.clone())),
+            Some(Ok(known)) => {
+                if let Some(known) = known.upgrade() {
+                    self.places.touch(&known);
+                    return Ok(known);
+                }
             }
-        };
-        known.map_err(HostError::refused)
+            None => {}
+        }
+        if self.by_file.len() >= FILES_MAX {
+            self.by_file.clear();
+        }
+        let read = self.read_image(path, display);
+        self.by_file.insert(identity, read.as_ref().map(Arc::downgrade).map_err(Clone::clone));
+        read.map_err(HostError::refused)
     }
 
     fn read_image(&mut self, path: &Path, display: &Path) -> Result<Arc<GuestKernel>, String> {
@@ -87,21 +93,58 @@ impl GuestKernels {
 
     /// The kernel by its symbols. One that is known already, from wherever it was read, keeps its slot.
     pub fn adopt(&mut self, kernel: &Kernel, unnamed: &str) -> Result<Arc<GuestKernel>, String> {
-        let slot = self.kernels.len() as u32 + 1;
-        let new = guest_kernel(kernel, unnamed, slot)?;
-        if let Some(known) = self.kernels.iter().find(|known| known.is_same_code(&new)) {
-            return Ok(Arc::clone(known));
-        }
-        if slot >= GUEST_CODES_MAX {
-            return Err(format!("{} guest kernels are known already", GUEST_CODES_MAX - 1));
-        }
-        let new = Arc::new(new);
-        self.kernels.push(Arc::clone(&new));
-        Ok(new)
+        self.places.place(guest_kernel(kernel, unnamed)?)
     }
 }
 
-fn guest_kernel(kernel: &Kernel, unnamed: &str, code_slot: u32) -> Result<GuestKernel, String> {
+/// The BPF map's slots for guest kernels. A kernel that no VM runs any more stays, for the next VM that does, until its
+/// slot is wanted: or those that tenants bring would take all slots in the end.
+#[derive(Default)]
+struct CodePlaces {
+    /// The n-th has slot n + 1. With each: when it was last wanted, counted in wishes.
+    taken: Vec<(Arc<GuestKernel>, u64)>,
+    wishes: u64,
+}
+
+impl CodePlaces {
+    fn place(&mut self, new: GuestKernel) -> Result<Arc<GuestKernel>, String> {
+        if let Some((known, _)) = self.taken.iter().find(|(known, _)| known.is_same_code(&new)) {
+            let known = Arc::clone(known);
+            self.touch(&known);
+            return Ok(known);
+        }
+        let slot = self.free_slot().ok_or_else(|| {
+            format!("{} guest kernels run already, and there is room for no more", GUEST_CODES_MAX - 1)
+        })?;
+        let new = Arc::new(GuestKernel { code_slot: slot as u32 + 1, ..new });
+        self.wishes += 1;
+        let place = (Arc::clone(&new), self.wishes);
+        match self.taken.get_mut(slot) {
+            Some(old) => *old = place,
+            None => self.taken.push(place),
+        }
+        Ok(new)
+    }
+
+    /// The next one that was never taken, else that of the kernel that nobody has wanted for longest.
+    fn free_slot(&self) -> Option<usize> {
+        if self.taken.len() + 1 < GUEST_CODES_MAX as usize {
+            return Some(self.taken.len());
+        }
+        let unused = self.taken.iter().enumerate().filter(|(_, (kernel, _))| Arc::strong_count(kernel) == 1);
+        unused.min_by_key(|(_, (_, wanted))| *wanted).map(|(slot, _)| slot)
+    }
+
+    fn touch(&mut self, kernel: &Arc<GuestKernel>) {
+        self.wishes += 1;
+        if let Some((_, wanted)) = self.taken.get_mut(kernel.code_slot as usize - 1) {
+            *wanted = self.wishes;
+        }
+    }
+}
+
+/// Without a slot yet.
+fn guest_kernel(kernel: &Kernel, unnamed: &str) -> Result<GuestKernel, String> {
     let classes = Catalogue::linux().class_map(&kernel.symbols);
     let (text_start, text_end) = classes.text();
     let ranges: Vec<_> = classes
@@ -121,5 +164,49 @@ fn guest_kernel(kernel: &Kernel, unnamed: &str, code_slot: u32) -> Result<GuestK
     };
     let landmarks = Landmarks::new(&kernel.symbols, &sites);
     let release = kernel.symbols.identity().release.clone().unwrap_or_else(|| unnamed.to_owned());
-    Ok(GuestKernel { code_slot, release, code, landmarks })
+    Ok(GuestKernel { code_slot: 0, release, code, landmarks })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(release: &str) -> GuestKernel {
+        let code = GuestCode::new(0x1000, 0x2000, &[]).unwrap();
+        GuestKernel { code_slot: 0, release: release.into(), code, landmarks: Landmarks::default() }
+    }
+
+    /// All places taken, by kernels called "1" to "63" in this order.
+    fn full() -> (CodePlaces, Vec<Arc<GuestKernel>>) {
+        let mut places = CodePlaces::default();
+        let kernels = (1..GUEST_CODES_MAX).map(|number| places.place(kernel(&number.to_string())).unwrap());
+        let kernels = kernels.collect();
+        (places, kernels)
+    }
+
+    #[test]
+    fn each_kernel_has_a_slot_of_its_own_and_one_that_is_known_keeps_its() {
+        let (mut places, kernels) = full();
+        let slots: Vec<u32> = kernels.iter().map(|kernel| kernel.code_slot).collect();
+        assert_eq!(slots, (1..GUEST_CODES_MAX).collect::<Vec<_>>());
+        assert!(Arc::ptr_eq(&places.place(kernel("7")).unwrap(), &kernels[6]));
+    }
+
+    #[test]
+    fn a_kernel_that_a_vm_runs_never_loses_its_slot() {
+        let (mut places, _kernels) = full();
+        let refused = places.place(kernel("one more")).err().unwrap();
+        assert!(refused.contains("63 guest kernels run already"), "{refused}");
+    }
+
+    #[test]
+    fn of_the_kernels_that_no_vm_runs_the_one_least_recently_wanted_makes_room() {
+        let (mut places, mut kernels) = full();
+        places.touch(&kernels[2]);
+        kernels.drain(2..5); // "3" to "5" run nowhere now
+        assert_eq!(places.place(kernel("one more")).unwrap().code_slot, 4);
+        assert_eq!(places.place(kernel("and one")).unwrap().code_slot, 5, "the one before was wanted last");
+        let kept = places.place(kernel("3")).unwrap();
+        assert_eq!(kept.code_slot, 3, "nobody wanted its place");
+    }
 }

@@ -14,7 +14,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Creates the file. Code 0 is that of a guest without symbols, as in the BPF map.
+    /// Creates the file. Slot 0 is the code of a guest without symbols, as in the BPF map.
     pub fn create(path: &Path) -> Result<Self, HostError> {
         let failed = |cause| HostError::refused(format!("{}: {cause}", path.display()));
         let file = File::create(path).map_err(failed)?;
@@ -24,13 +24,13 @@ impl Recorder {
             record_count: 0,
         };
         let empty = GuestCode::new(0, 0, &[]).map_err(|cause| HostError::broken(cause.to_string()))?;
-        recorder.code(&empty)?;
+        recorder.code(0, &empty)?;
         Ok(recorder)
     }
 
-    /// A guest kernel, in the order of their slots: records refer to it by number.
-    pub fn code(&mut self, code: &GuestCode) -> Result<(), HostError> {
-        self.writer.code(code).map(|_| ()).map_err(|cause| self.failed(cause))
+    /// From here on the records that name `slot` mean this guest kernel.
+    pub fn code(&mut self, slot: u32, code: &GuestCode) -> Result<(), HostError> {
+        self.writer.code(slot, code).map_err(|cause| self.failed(cause))
     }
 
     pub fn record(&mut self, record: &Record) -> Result<(), HostError> {

@@ -19,8 +19,6 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// `VMS_MAX` of `bpf/intf.h`; one more slot of statistics sums up VMs that are gone.
 pub const VMS_MAX: u32 = 512;
-/// `GUEST_CODES_MAX`; slot 0 is the code of a guest without symbols.
-pub const GUEST_CODES_MAX: u32 = 64;
 /// Of host tasks that aren't vCPUs.
 const OTHERS_SLICE_NS: u64 = 5_000_000;
 const NEVER_MICRO: u32 = u32::MAX;

@@ -1,7 +1,7 @@
 //! The file of a recording: the guest kernels that were classified with, and the decisions in their order.
 //!
-//! Little-endian chunks: `tag: u32, length: u32, payload`. Tag 1 is a [`GuestCode`] (the n-th has id n), tag 2 a
-//! [`Record`]. The head is [`MAGIC`] and [`RECORD_VERSION`]. A recording that was cut off ends at its last whole chunk.
+//! Little-endian chunks: `tag: u32, length: u32, payload`. Tag 1 is a slot (`u32`) and the [`GuestCode`] that is in it from
+//! here on, tag 2 a [`Record`]. The head is [`MAGIC`] and [`RECORD_VERSION`]. A recording that was cut off ends at its last whole chunk.
 
 use crate::layout::{GuestCode, RECORD_VERSION, Record};
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,6 +9,9 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// The first eight bytes of every recording.
 pub const MAGIC: [u8; 8] = *b"microrec";
+
+/// Slots for guest kernels: `GUEST_CODES_MAX` of `bpf/intf.h`. Slot 0 is the code of a guest without symbols.
+pub const GUEST_CODES_MAX: u32 = 64;
 
 const TAG_CODE: u32 = 1;
 const TAG_RECORD: u32 = 2;
@@ -25,7 +28,6 @@ pub enum RecordingError {
 /// Writes a recording, chunk by chunk.
 pub struct Writer<W: Write> {
     sink: W,
-    code_count: u32,
 }
 
 impl<W: Write> Writer<W> {
@@ -33,18 +35,19 @@ impl<W: Write> Writer<W> {
         sink.write_all(&MAGIC)?;
         sink.write_all(&RECORD_VERSION.to_le_bytes())?;
         sink.write_all(&0u32.to_le_bytes())?;
-        Ok(Self { sink, code_count: 0 })
+        Ok(Self { sink })
     }
 
-    /// Adds a guest kernel; the id is what [`crate::ClassifyRecord::code_id`] refers to.
-    pub fn code(&mut self, code: &GuestCode) -> io::Result<u32> {
-        self.chunk(TAG_CODE, code.as_bytes())?;
-        self.code_count += 1;
-        Ok(self.code_count - 1)
+    /// Says which guest kernel is in a slot from here on; [`crate::ClassifyRecord::code_id`] refers to the slot.
+    pub fn code(&mut self, slot: u32, code: &GuestCode) -> io::Result<()> {
+        self.head(TAG_CODE, size_of_val(&slot) + size_of_val(code))?;
+        self.sink.write_all(&slot.to_le_bytes())?;
+        self.sink.write_all(code.as_bytes())
     }
 
     pub fn record(&mut self, record: &Record) -> io::Result<()> {
-        self.chunk(TAG_RECORD, record.as_bytes())
+        self.head(TAG_RECORD, size_of_val(record))?;
+        self.sink.write_all(record.as_bytes())
     }
 
     pub fn finish(mut self) -> io::Result<W> {
@@ -52,17 +55,20 @@ impl<W: Write> Writer<W> {
         Ok(self.sink)
     }
 
-    fn chunk(&mut self, tag: u32, payload: &[u8]) -> io::Result<()> {
+    fn head(&mut self, tag: u32, length: usize) -> io::Result<()> {
         self.sink.write_all(&tag.to_le_bytes())?;
-        self.sink.write_all(&(payload.len() as u32).to_le_bytes())?;
-        self.sink.write_all(payload)
+        self.sink.write_all(&(length as u32).to_le_bytes())
     }
 }
 
 /// One chunk of a recording.
 #[derive(Debug)]
 pub enum Chunk {
-    Code(Box<GuestCode>),
+    /// What is in a slot (below [`GUEST_CODES_MAX`]) from here on.
+    Code {
+        slot: u32,
+        code: Box<GuestCode>,
+    },
     Record(Record),
 }
 
@@ -97,9 +103,15 @@ impl<R: Read> Reader<R> {
         let tag = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
         let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         match (tag, length) {
-            (TAG_CODE, length) if length == size_of::<GuestCode>() => {
-                let mut code = Box::new(GuestCode::new_zeroed());
-                Ok(self.fill(code.as_mut_bytes())?.then_some(Chunk::Code(code)))
+            (TAG_CODE, length) if length == size_of::<u32>() + size_of::<GuestCode>() => {
+                let (mut slot, mut code) = ([0; 4], Box::new(GuestCode::new_zeroed()));
+                let whole = self.fill(&mut slot)? && self.fill(code.as_mut_bytes())?;
+                let slot = u32::from_le_bytes(slot);
+                if whole && slot >= GUEST_CODES_MAX {
+                    let cause = format!("guest kernel in slot {slot}; there are {GUEST_CODES_MAX}");
+                    return Err(RecordingError::Malformed { offset: start, cause });
+                }
+                Ok(whole.then_some(Chunk::Code { slot, code }))
             }
             (TAG_RECORD, length) if length == size_of::<Record>() => {
                 let mut record = Record::new_zeroed();

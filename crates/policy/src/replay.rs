@@ -3,6 +3,7 @@
 
 use crate::recording::{Chunk, Reader, RecordingError};
 use crate::*;
+use std::collections::BTreeMap;
 use std::io::Read;
 use zerocopy::IntoBytes;
 
@@ -34,13 +35,15 @@ impl Replay {
 /// Replays a whole recording.
 pub fn replay(source: impl Read) -> Result<Replay, RecordingError> {
     let mut reader = Reader::new(source)?;
-    let mut codes = Vec::new();
+    let mut codes = Codes::new();
     let mut pool = PoolSizeState::default();
     let mut result = Replay::default();
     let mut index = 0;
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
-            Chunk::Code(code) => codes.push(code),
+            Chunk::Code { slot, code } => {
+                codes.insert(slot, code);
+            }
             Chunk::Record(record) => {
                 let malformed = |cause| RecordingError::Malformed {
                     offset: 0,
@@ -61,18 +64,20 @@ pub fn replay(source: impl Read) -> Result<Replay, RecordingError> {
 }
 
 type Sides = Option<(String, String)>;
+/// What is in which slot at this point of the recording.
+type Codes = BTreeMap<u32, Box<GuestCode>>;
 
 fn replay_one(
     kind: RecordKind,
     record: &Record,
-    codes: &[Box<GuestCode>],
+    codes: &Codes,
     pool: &mut PoolSizeState,
 ) -> Result<Sides, String> {
     Ok(match kind {
         RecordKind::Classify => {
             let it: ClassifyRecord = record.payload_as();
             let code = codes
-                .get(it.code_id as usize)
+                .get(&it.code_id)
                 .ok_or_else(|| format!("guest kernel {} isn't in the recording", it.code_id))?;
             differ(it.guest_class, classify(code, &it.layout, it.rip).into())
         }

@@ -18,7 +18,8 @@ fn lock_holder() -> ClassRange {
 fn one_of_each() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let guest = a_guest();
-    let code_id = writer.code(&guest).unwrap();
+    let code_id = 0;
+    writer.code(code_id, &guest).unwrap();
     let layout = GuestLayout::slid_by(0x20_0000);
     let rip = 0x8000_0000_0020_1180;
     let config = AccelerateConfig::PAPER;
@@ -116,12 +117,42 @@ fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
 }
 
 #[test]
+fn a_slot_means_the_guest_kernel_that_was_put_there_last() {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let layout = GuestLayout::slid_by(0);
+    let rip = 0x8000_0000_0000_1180;
+    let other = GuestCode::new(0x8000_0000_0000_1000, 0x8000_0000_0000_2000, &[]).unwrap();
+    // Slots needn't come in their order: whichever guest is known first.
+    for (slot, code) in [(7, &a_guest()), (2, &other), (7, &other)] {
+        writer.code(slot, code).unwrap();
+        let guest_class = classify(code, &layout, rip).into();
+        let classified = ClassifyRecord { rip, layout, code_id: slot, guest_class };
+        writer.record(&Record::new(1, 1, RecordKind::Classify, &classified)).unwrap();
+    }
+    let replayed = replay(writer.finish().unwrap().as_slice()).unwrap();
+    assert_eq!(
+        (replayed.total_count(), replayed.difference_count),
+        (3, 0),
+        "{:?}",
+        replayed.first_difference
+    );
+}
+
+#[test]
+fn a_slot_that_no_kernel_has_is_refused() {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    writer.code(64, &a_guest()).unwrap();
+    let refused = replay(writer.finish().unwrap().as_slice()).unwrap_err().to_string();
+    assert_eq!(refused, "offset 16: guest kernel in slot 64; there are 64");
+}
+
+#[test]
 fn other_files_and_other_versions_are_refused_with_their_place() {
     let refused = |bytes: &[u8]| Reader::new(bytes).err().unwrap().to_string();
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 1");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 2");
 }
 
 proptest! {
