@@ -4,12 +4,14 @@
 #include "stats.h"
 
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096
@@ -19,6 +21,7 @@
 /* Between two visits to the kernel; short, so that a good part of all preemptions hits kernel code. */
 #define WORKER_ITERATIONS 20000
 #define LOCKS_PER_ROUND 16
+#define COLLECTOR_PAUSE_NS 10000000L
 
 struct thread {
 	void (*body)(long);
@@ -193,4 +196,37 @@ void load_worker(int count)
 {
 	for (int i = 0; i < count; i++)
 		start_thread(worker, 0, i % vcpu_count());
+}
+
+static void locking_worker(long argument)
+{
+	(void)argument;
+	for (;;) {
+		compute(WORKER_ITERATIONS);
+		for (int i = 0; i < LOCKS_PER_ROUND; i++)
+			lock_once();
+		count_work(WORKER, 1);
+	}
+}
+
+/* It sleeps in between, so its vCPU has just woken and has all of its slice before it when the shootdown begins. */
+static void collector(long argument)
+{
+	struct timespec pause = {.tv_nsec = COLLECTOR_PAUSE_NS};
+
+	(void)argument;
+	syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+	for (;;) {
+		nanosleep(&pause, NULL);
+		unmap_once();
+		/* Interrupts whose targets, if preempted, a paravirtual guest yields to; shootdowns leave those out. */
+		syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+	}
+}
+
+void load_collector(int count)
+{
+	start_thread(collector, 0, 0);
+	for (int i = 1; i < count; i++)
+		start_thread(locking_worker, 0, i % vcpu_count());
 }

@@ -3,8 +3,8 @@
  * The testbed's guest: the init process of an unmodified kernel, and the loads that it runs.
  *
  * What to do comes on the kernel's command line, which hands unknown words to init as environment:
- *   WORKLOAD=load[:count],…   hog shootdown lock wake worker pingpong heartbeat kallsyms, or `mix` (default count: a
- *                             thread per vCPU; one for wake and pingpong)
+ *   WORKLOAD=load[:count],…   hog shootdown lock wake worker collector pingpong heartbeat kallsyms, or `mix` (default
+ *                             count: a thread per vCPU; one for wake and pingpong)
  *   NETWORK=10.77.1           the first three numbers of its network: the host is .1, the guest .2
  *   WINDOW_MS=1000            length of a reporting window, in guest time
  * Everything it measures it prints as JSON lines on its virtio port: {"ready"}, {"heartbeat"}, {"window"}, {"kallsyms"}.
@@ -139,6 +139,7 @@ static const struct {
     {"lock", load_lock, 0, 1},
     {"wake", load_wake, 1, 1},
     {"worker", load_worker, 0, 1},
+    {"collector", load_collector, 0, 1},
     {"pingpong", load_pingpong, 1, 1},
     {"heartbeat", load_heartbeat, 1, 0},
     {"kallsyms", print_kallsyms, 1, 0},
@@ -172,7 +173,7 @@ static void start_loads(const char *workload)
 			start_load(word);
 			continue;
 		}
-		start_load("worker");
+		start_load("collector");
 		start_load("wake");
 		start_load("pingpong");
 	}

@@ -47,8 +47,8 @@ struct Costs {
   microslice testbed exec --binary target/release/microslice --guest a=mix --guest b=hog --pv off -- \\
       'timeout -s INT 30 microslice run --micro-cpus 1 --micro-slice-us 3000 --stats 5'
   microslice testbed exec --kernel 7.2 --guest a=heartbeat,kallsyms --show-guests -- sleep 5
-Workloads: hog shootdown lock wake worker pingpong heartbeat kallsyms, each as NAME or NAME:COUNT, several with
-commas between; mix = worker,wake,pingpong. The guests' kernels lie in /guests/RELEASE/vmlinuz of the host.")]
+Workloads: hog shootdown lock wake worker collector pingpong heartbeat kallsyms, each as NAME or NAME:COUNT,
+several with commas between; mix = collector,wake,pingpong. The guests' kernels lie in /guests/RELEASE/vmlinuz of the host.")]
 struct Exec {
     /// The host's kernel series
     #[arg(long, default_value = kernels::DEFAULT_HOST)]

@@ -1,0 +1,96 @@
+//! Several ways to run the scheduler over the same two guests in one boot, and what the first of them measured.
+//!
+//! ```sh
+//! cargo run --release -p microslice-testbed --example phases -- shootdown 12 pv-off,pause-exits \
+//!     "--micro-cpus 0" "--micro-cpus 1 --micro-slice-us 3000" kernel
+//! ```
+//!
+//! Arguments: the first guest's workload (the other hogs its vCPUs), measured seconds per phase, options or `-`, and the
+//! phases: flags of `microslice run`, or `kernel`.
+
+use microslice_testbed::measure::Measurement;
+use microslice_testbed::{GuestSpec, Host, Process, Pv, Testbed};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [workload, seconds, options, phases @ ..] = &words[..] else {
+        return Err("usage: WORKLOAD SECONDS OPTIONS PHASE…".into());
+    };
+    let pv = if options.contains("pv-off") { Pv::Off } else { Pv::On };
+    let testbed = Testbed::new("6.18")?.with_binary(std::env::var("MICROSLICE_BINARY")?);
+    let testbed = if options.contains("pause-exits") { testbed.pause_exits() } else { testbed };
+    let testbed = if options.contains("icount") { testbed.counts_instructions() } else { testbed };
+    let host = testbed.boot()?;
+    let _echo = host.start_echo()?;
+    let guests = host.start_guests(vec![
+        GuestSpec::new("a").workload(workload).pv(pv).network(1),
+        GuestSpec::new("b").workload("hog").pv(pv),
+    ])?;
+    for flags in phases {
+        let scheduler = if flags == "kernel" { None } else { Some(start(&host, flags)?) };
+        std::thread::sleep(Duration::from_secs(3));
+        let from = Instant::now();
+        std::thread::sleep(Duration::from_secs(seconds.parse()?));
+        let to = Instant::now();
+        println!("== {flags}");
+        for guest in &guests {
+            print_measurement(guest.name(), &Measurement::of(guest, from, to));
+        }
+        if let Some(scheduler) = scheduler {
+            scheduler.signal(libc::SIGINT)?;
+            let output = scheduler.wait(PATIENCE)?;
+            if let Some(report) = output.stdout.lines().rev().find_map(|line| serde_json::from_str(line).ok())
+            {
+                print_statistics(&report);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Starts the scheduler and waits until it knows the first guest's slide.
+fn start(host: &Host, flags: &str) -> Result<Process, Box<dyn std::error::Error>> {
+    let process = host.start(&format!("exec microslice run {flags} --stats 1 --json"))?;
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline && !process.has_ended() {
+        let report: Option<Value> =
+            process.lines(0).pop().and_then(|line| serde_json::from_str(&line.text).ok());
+        let vms = report.and_then(|report| report["vms"].as_array().cloned()).unwrap_or_default();
+        if vms.iter().filter(|vm| vm["slide"].is_string()).count() > 0
+            && vms.iter().any(|vm| vm["name"] == "a" && vm["slide"].is_string())
+        {
+            return Ok(process);
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    eprintln!("the slide of a isn't known: {}", process.last_words());
+    Ok(process)
+}
+
+fn print_measurement(name: &str, seen: &Measurement) {
+    let mut line = format!("{name}: {:9.1} work/s in {} windows", seen.work_rate(), seen.windows);
+    for (kind, latency) in seen.latency.iter().filter(|(_, latency)| latency.count() > 0) {
+        let ms = |percent| latency.percentile_us(percent).unwrap_or(0.0) / 1000.0;
+        line += &format!(
+            "; {kind} x{} p50 {:.2} p90 {:.2} p99 {:.2} p99.9 {:.2}",
+            latency.count(),
+            ms(50.0),
+            ms(90.0),
+            ms(99.0),
+            ms(99.9)
+        );
+    }
+    println!("{line}");
+}
+
+fn print_statistics(report: &Value) {
+    for key in ["accelerations", "failed_pulls", "requests", "outcomes", "returns", "micro_slice_us"] {
+        if !report[key].is_null() {
+            println!("   {key}: {}", report[key]);
+        }
+    }
+}
