@@ -15,8 +15,17 @@
 
 #include "maps.bpf.h"
 
+/* Vectors are the guest's own; these are Linux's (arch/x86/include/asm/irq_vectors.h), the same since 4.x. */
+#define VECTOR_DEVICE_FIRST 0x20u
+#define VECTOR_SYSTEM_FIRST 0xecu /* LOCAL_TIMER_VECTOR: system vectors from here on */
+#define VECTOR_TIMER 0xecu
+#define VECTOR_CALL_FUNCTION_SINGLE 0xfbu
+#define VECTOR_CALL_FUNCTION 0xfcu
+#define VECTOR_RESCHEDULE 0xfdu
+
 #define VCPU_REGS_RIP 16
 #define RFLAGS_IF (1ull << 9)
+#define APIC_ISR 0x100
 #define APIC_IRR 0x200
 
 static __always_inline u64 read_guest_rip(u64 kvm_vcpu)
@@ -56,20 +65,48 @@ static __always_inline u64 read_guest_lstar(u64 kvm_vcpu)
 	return 0;
 }
 
+static __always_inline u8 *guest_apic(u64 kvm_vcpu)
+{
+	struct kvm_vcpu *vcpu = (void *)kvm_vcpu;
+
+	return kvm_vcpu ? BPF_CORE_READ(vcpu, arch.apic, regs) : NULL;
+}
+
+/* The 32 bits of IRR or ISR that `vector` is one of; 0 if they can't be read. */
+static __always_inline u32 apic_word(const u8 *registers, u32 bitmap, u32 vector)
+{
+	u32 bits = 0;
+
+	bpf_probe_read_kernel(&bits, sizeof(bits), registers + bitmap + (vector >> 5) * 16);
+	return bits;
+}
+
 /* Has the guest not yet taken this interrupt? The request bit in its local APIC is cleared when it does. */
 static __always_inline u32 guest_interrupt_pending(u64 kvm_vcpu, u32 vector)
 {
-	struct kvm_vcpu *vcpu = (void *)kvm_vcpu;
-	u8 *registers;
-	u32 requests = 0;
+	u8 *registers = guest_apic(kvm_vcpu);
 
-	if (!kvm_vcpu || !vector || vector > 255)
+	if (!registers || !vector || vector > 255)
 		return 0;
-	registers = BPF_CORE_READ(vcpu, arch.apic, regs);
-	if (!registers ||
-	    bpf_probe_read_kernel(&requests, sizeof(requests), registers + APIC_IRR + (vector >> 5) * 16))
-		return 0;
-	return (requests >> (vector & 31)) & 1;
+	return (apic_word(registers, APIC_IRR, vector) >> (vector & 31)) & 1;
+}
+
+/*
+ * Has it taken every call-function interrupt, and begun to handle it (enum sibling_answer)? One that was injected into a
+ * vCPU which was stopped before its first instruction is in service. On VMX a posted interrupt may wait in the
+ * descriptor, which isn't looked at: then nobody knows.
+ */
+static __always_inline u32 guest_answer_to_calls(u64 kvm_vcpu)
+{
+	u8 *registers = guest_apic(kvm_vcpu);
+	u32 calls = 1u << (VECTOR_CALL_FUNCTION & 31) | 1u << (VECTOR_CALL_FUNCTION_SINGLE & 31), owed;
+
+	_Static_assert(VECTOR_CALL_FUNCTION >> 5 == VECTOR_CALL_FUNCTION_SINGLE >> 5, "both are in one word");
+	if (config.intel || !registers)
+		return ANSWER_UNKNOWN;
+	owed = apic_word(registers, APIC_IRR, VECTOR_CALL_FUNCTION) |
+	       apic_word(registers, APIC_ISR, VECTOR_CALL_FUNCTION);
+	return owed & calls ? ANSWER_OWED : ANSWER_GIVEN;
 }
 
 static __always_inline bool feed_is_current(const struct vm_feed *feed, const struct vm *vm)

@@ -8,8 +8,8 @@
  *   paravirtual sched-yield hypercall    raw tracepoint kvm_hypercall           an IPI's target was preempted
  *   interrupt with its vector            fentry svm/vmx_deliver_interrupt       IPI or device interrupt
  *
- * Problem.   Vectors are the guest's own; these are Linux's (arch/x86/include/asm/irq_vectors.h), the same since 4.x.
- *            A guest that isn't Linux has no symbols here and is never accelerated.
+ * Problem.   Interrupt vectors are the guest's own, and those known here are Linux's. A guest that isn't Linux has no
+ *            symbols here and is never accelerated.
  * Races.     These programs run in the vCPU's thread and may be preempted: a pass over a VM is a claim that runs out by
  *            itself after PASS_MAX_NS. What they read of a sibling may be old by then; the pull checks again.
  * Limits.    With IPI virtualization (AVIC, IPIv) an interrupt to a running vCPU causes no exit, and no hint is needed;
@@ -25,13 +25,6 @@
 #define VMX_EXIT_HLT 12u
 #define KVM_ISA_VMX 1u
 #define KVM_HC_SCHED_YIELD 11u
-
-#define VECTOR_DEVICE_FIRST 0x20u
-#define VECTOR_SYSTEM_FIRST 0xecu /* LOCAL_TIMER_VECTOR: system vectors from here on */
-#define VECTOR_TIMER 0xecu
-#define VECTOR_CALL_FUNCTION_SINGLE 0xfbu
-#define VECTOR_CALL_FUNCTION 0xfcu
-#define VECTOR_RESCHEDULE 0xfdu
 
 /* A halt is sent to the daemon this often per VM: it looks for the slide in them, or for a contradiction. */
 #define HALT_SAMPLE_INTERVAL_NS 1000000ull
@@ -63,6 +56,8 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	seen.yielded = sibling->yielded;
 	seen.guest_class = sibling->guest_class;
 	seen.requested_count = vm->requested_count;
+	if (scope == PASS_ALL_PREEMPTED)
+		seen.answer = guest_answer_to_calls(sibling->kvm_vcpu);
 	verdict = decide_on_sibling(scope, &seen);
 	RECORD(RECORD_SIBLING, slot, sibling, {.seen = seen, .scope = scope, .decision = verdict});
 	if (verdict < SIBLING_DECISION_COUNT)
@@ -70,13 +65,13 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	if (verdict == SIBLING_REQUEST && request_acceleration(slot, cause, 0)) {
 		vm->requested_count++;
 		vm->helped_count++;
-	} else if (verdict == SIBLING_ALREADY_REQUESTED) {
+	} else if (verdict == SIBLING_ALREADY_REQUESTED || verdict == SIBLING_ANSWERING) {
 		vm->helped_count++;
 	}
 	return verdict != SIBLING_PASS_DONE;
 }
 
-/* Returns how many siblings have help on its way. */
+/* Returns how many siblings have help on its way, or need none. */
 static __always_inline u32 make_pass(struct vm *vm, u32 vm_slot, u32 self,
 				     const struct yield_decision *decision)
 {

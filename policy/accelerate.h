@@ -8,10 +8,11 @@
  *            starts a pass over the yielding vCPU's siblings; what it waits for decides how many are needed.
  *
  *              hint                              who is accelerated                      paper
- *              yield, in a TLB shootdown         every preempted sibling                 4.2, first
+ *              yield, in a TLB shootdown         every preempted sibling that hasn't     4.2, first
+ *                                                answered yet
  *              yield, waiting for a lock         one preempted sibling in critical code  4.2, second
  *              halt, waiting for a lock          likewise                                paravirtual locks
- *              paravirtual yield to IPI target   every preempted sibling                 section 5
+ *              paravirtual yield to IPI target   likewise                                section 5
  *              reschedule IPI                    its recipient, if preempted             4.2, last
  *              call-function IPI                 its recipient, if preempted             section 5
  *              device interrupt (vIRQ)           its recipient, if preempted             4.2, third
@@ -19,6 +20,10 @@
  *            A recipient that is blocked needs no micro slice: waking it boosts it (fair_share.h). One that
  *            was preempted gets no boost from a wake-up, because it never slept: the mixed case (paper 4.1).
  *            After its micro slice a vCPU always goes back to the normal pool (section 5).
+ *            Two things differ from the paper where the host can see who answered a shootdown. It accelerates
+ *            siblings that did, too; then, with fewer micro pCPUs than siblings, the first ones come again and
+ *            again and the last ones hardly ever. And its spinner yields, for a whole turn of everybody else,
+ *            when all who owe an answer run.
  * Limits.    Each micro pCPU queues at most one vCPU (section 5); one pass at a time per VM. Guest user code
  *            is never accelerated for its own sake (4.4), and a guest whose symbols or slide are unknown is
  *            never accelerated.
@@ -124,13 +129,20 @@ POLICY struct yield_decision decide_on_yield(const struct yield_observation *see
 
 /* ---- A pass: is this sibling one of those that are needed? ---- */
 
+/* Does it owe a shootdown, or another call of its siblings, an answer? Its local APIC tells the host. */
+enum sibling_answer {
+	ANSWER_UNKNOWN = 0, /* the host can't see it */
+	ANSWER_GIVEN = 1,   /* no call-function interrupt waits for it; it may still be in the handler */
+	ANSWER_OWED = 2,
+};
+
 struct sibling_observation {
 	u32 state;	     /* enum vcpu_state */
 	u32 preempted;	     /* runnable because the host took its pCPU away */
 	u32 yielded;	     /* it gave its pCPU up itself: it waits too, running it wouldn't help */
 	u32 guest_class;     /* enum guest_class where it was stopped */
 	u32 requested_count; /* siblings that this pass has requested so far */
-	u32 reserved;
+	u32 answer;	     /* enum sibling_answer */
 };
 
 enum sibling_decision {
@@ -140,7 +152,9 @@ enum sibling_decision {
 	SIBLING_NOT_CRITICAL = 3,
 	SIBLING_YIELDED = 4,
 	SIBLING_PASS_DONE = 5, /* a lock needs only one: the pass ends here */
-	SIBLING_DECISION_COUNT = 6,
+	SIBLING_ANSWERED = 6,  /* nobody waits for it any more */
+	SIBLING_ANSWERING = 7, /* it runs, and is about to answer: no help could be faster */
+	SIBLING_DECISION_COUNT = 8,
 };
 
 POLICY u32 decide_on_sibling(u32 scope, const struct sibling_observation *sibling)
@@ -151,11 +165,15 @@ POLICY u32 decide_on_sibling(u32 scope, const struct sibling_observation *siblin
 		return SIBLING_PASS_DONE;
 	if (sibling->state == VCPU_PENDING || sibling->state == VCPU_MICRO)
 		return SIBLING_ALREADY_REQUESTED;
+	if (scope == PASS_ALL_PREEMPTED && sibling->state == VCPU_RUNNING && sibling->answer == ANSWER_OWED)
+		return SIBLING_ANSWERING;
 	if (sibling->state != VCPU_RUNNABLE)
 		return SIBLING_NOT_PREEMPTED;
 	/* A TLB shootdown needs every sibling that isn't running, however it left its pCPU. */
 	if (scope == PASS_ALL_PREEMPTED)
-		return SIBLING_REQUEST;
+		return sibling->answer == ANSWER_GIVEN && !class_is_critical(sibling->guest_class)
+			   ? SIBLING_ANSWERED
+			   : SIBLING_REQUEST;
 	if (sibling->yielded)
 		return SIBLING_YIELDED;
 	if (!sibling->preempted)
@@ -166,12 +184,13 @@ POLICY u32 decide_on_sibling(u32 scope, const struct sibling_observation *siblin
 /* After the pass: does the spinner's own yield go ahead? */
 enum spinner_decision {
 	SPINNER_YIELDS = 0,
-	SPINNER_KEEPS_SPINNING = 1, /* help is on its way: the wait will be shorter than a yield */
+	SPINNER_KEEPS_SPINNING =
+	    1, /* help, or the answer, is on its way: the wait will be shorter than a yield */
 };
 
 struct spinner_observation {
 	u32 cause;	  /* enum yield_cause; who halted can't keep spinning */
-	u32 helped_count; /* siblings that this pass requested, or found requested already */
+	u32 helped_count; /* siblings that this pass requested, found requested already, or found answering */
 };
 
 POLICY u32 decide_on_spinner(const struct spinner_observation *spinner)

@@ -193,7 +193,14 @@ codes! {
         NotCritical = "not_critical",
         Yielded = "yielded",
         PassDone = "pass_done",
+        Answered = "answered",
+        Answering = "answering",
     }
+}
+
+codes! {
+    /// Does a sibling owe a shootdown an answer?
+    SiblingAnswer { Unknown = "unknown", Given = "given", Owed = "owed" }
 }
 
 codes! {

@@ -83,7 +83,7 @@ layout! {
         yielded: u32,
         guest_class: Code<GuestClass>,
         requested_count: u32,
-        reserved: u32,
+        answer: Code<SiblingAnswer>,
     }
 }
 

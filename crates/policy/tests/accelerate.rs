@@ -62,6 +62,42 @@ fn a_shootdown_takes_siblings_that_yielded_too_because_each_must_acknowledge() {
     assert_eq!(decide_on_sibling(PassScope::AllPreempted, &sibling), SiblingDecision::Request);
 }
 
+#[test]
+fn a_shootdown_leaves_out_siblings_that_have_answered_unless_they_are_still_in_critical_code() {
+    for class in GuestClass::ALL {
+        let sibling = SiblingObservation { answer: SiblingAnswer::Given.into(), ..preempted_sibling(*class) };
+        let expected =
+            if CRITICAL.contains(class) { SiblingDecision::Request } else { SiblingDecision::Answered };
+        assert_eq!(decide_on_sibling(PassScope::AllPreempted, &sibling), expected, "{class}");
+    }
+}
+
+#[test]
+fn a_sibling_that_runs_and_owes_an_answer_counts_as_help_only_if_the_host_can_see_that_it_owes_one() {
+    let running = |answer: SiblingAnswer| SiblingObservation {
+        state: VcpuState::Running.into(),
+        answer: answer.into(),
+        ..preempted_sibling(GuestClass::User)
+    };
+    let decide = |answer| decide_on_sibling(PassScope::AllPreempted, &running(answer));
+    assert_eq!(decide(SiblingAnswer::Owed), SiblingDecision::Answering);
+    assert_eq!(decide(SiblingAnswer::Given), SiblingDecision::NotPreempted);
+    assert_eq!(decide(SiblingAnswer::Unknown), SiblingDecision::NotPreempted);
+    assert_eq!(
+        decide_on_sibling(PassScope::OneCritical, &running(SiblingAnswer::Owed)),
+        SiblingDecision::NotPreempted
+    );
+}
+
+#[test]
+fn whether_a_sibling_answered_is_nothing_to_who_waits_for_a_lock() {
+    let sibling = SiblingObservation {
+        answer: SiblingAnswer::Given.into(),
+        ..preempted_sibling(GuestClass::LockHolder)
+    };
+    assert_eq!(decide_on_sibling(PassScope::OneCritical, &sibling), SiblingDecision::Request);
+}
+
 // ---- 4.2, second: locks ----
 
 #[test]
@@ -322,14 +358,14 @@ proptest! {
 
     #[test]
     fn only_runnable_siblings_are_requested_and_a_lock_pass_requests_at_most_one(
-        scope in 0usize..3, states in proptest::collection::vec((0u32..6, 0u32..2, 0u32..2, 0u32..10), 0..64),
+        scope in 0usize..3, states in proptest::collection::vec((0u32..6, 0u32..2, 0u32..2, 0u32..10, 0u32..4), 0..64),
     ) {
         let scope = PassScope::ALL[scope];
         let mut requested_count = 0;
-        for (state, preempted, yielded, class) in states {
+        for (state, preempted, yielded, class, answer) in states {
             let seen = SiblingObservation {
                 state: Code::raw(state), preempted, yielded, guest_class: Code::raw(class),
-                requested_count, reserved: 0,
+                requested_count, answer: Code::raw(answer),
             };
             if decide_on_sibling(scope, &seen) == SiblingDecision::Request {
                 prop_assert_eq!(seen.state.get(), Some(VcpuState::Runnable));

@@ -39,6 +39,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("== {flags}");
         for guest in &guests {
             print_measurement(guest.name(), &Measurement::of(guest, from, to));
+            if guest.has_ended() {
+                return Err(format!("guest {} ended: {}", guest.name(), guest.last_words()).into());
+            }
         }
         if let Some(scheduler) = scheduler {
             scheduler.signal(libc::SIGINT)?;
@@ -88,9 +91,11 @@ fn print_measurement(name: &str, seen: &Measurement) {
 }
 
 fn print_statistics(report: &Value) {
-    for key in ["accelerations", "failed_pulls", "requests", "outcomes", "returns", "micro_slice_us"] {
-        if !report[key].is_null() {
-            println!("   {key}: {}", report[key]);
+    for key in
+        ["/accelerations/by_cause", "/failed_pulls", "/requests", "/siblings", "/outcomes", "/micro_slice_us"]
+    {
+        if let Some(value) = report.pointer(key) {
+            println!("   {key}: {value}");
         }
     }
 }

@@ -77,7 +77,9 @@ impl Round {
 pub struct Plan {
     /// Measured time per phase.
     pub seconds: u64,
-    /// Length of a micro slice; 100 on hardware, scaled up under emulation.
+    /// How many times longer than on hardware every scheduler's slices are: ours and the kernel's own. 1 leaves all alone.
+    pub dilation: u32,
+    /// Length of a micro slice.
     pub micro_slice_us: u64,
     pub guest_kernel: String,
     /// How `microslice` is called on the host.
@@ -108,6 +110,8 @@ impl Phase {
     }
 }
 
+/// Of our normal pool on hardware: the default of `microslice run`, and the paper's.
+const SLICE_US: u64 = 30_000;
 /// After a scheduler took over: the guests' queues have settled.
 const SETTLE: Duration = Duration::from_secs(4);
 /// How long a scheduler may take to learn where the guests' kernels lie.
@@ -123,12 +127,26 @@ pub fn run(plan: &Plan, boot: &dyn Fn(bool) -> Result<Host>, progress: &dyn Fn(&
     let mut phases = Vec::new();
     for rounds in plan.rounds.chunk_by(|a, b| a.pause_exits == b.pause_exits) {
         let host = boot(rounds[0].pause_exits)?;
+        dilate_kernel_slices(&host, plan.dilation)?;
         let _echo = host.start_echo()?;
         for &round in rounds {
             run_round(&host, plan, round, &mut phases, progress)?;
         }
     }
     Ok(phases)
+}
+
+/// Slices of the kernel's own scheduler are a setting for developers.
+fn dilate_kernel_slices(host: &Host, dilation: u32) -> Result<()> {
+    if dilation == 1 {
+        return Ok(());
+    }
+    let file = "/sys/kernel/debug/sched/base_slice_ns";
+    let command = format!(
+        "[ -e {file} ] || mount -t debugfs debugfs /sys/kernel/debug; \
+         slice=$(cat {file}) && echo $((slice * {dilation})) > {file}"
+    );
+    host.must_run(&command, START_PATIENCE).map(drop)
 }
 
 fn run_round(
@@ -180,9 +198,11 @@ fn run_round(
 fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round: Round) -> Result<Phase> {
     // Looking through memory would take a part of the pCPUs that are measured.
     let command = scheduler.flags().map(|flags| {
-        let (microslice, slice_us) = (&plan.microslice, plan.micro_slice_us);
+        let (microslice, micro_slice_us) = (&plan.microslice, plan.micro_slice_us);
+        let slice_us = SLICE_US * u64::from(plan.dilation);
         format!(
-            "exec {microslice} run --no-guest-memory {flags} --micro-slice-us {slice_us} --stats 1 --json"
+            "exec {microslice} run --no-guest-memory {flags} --slice-us {slice_us} \
+             --micro-slice-us {micro_slice_us} --stats 1 --json"
         )
     });
     let running = command.map(|command| start(host, &command)).transpose()?;

@@ -1,6 +1,6 @@
 //! The demo's outcome as a table for people and as JSON for scripts.
 
-use crate::demo::{Phase, Scheduler};
+use crate::demo::{Phase, Plan, Scheduler};
 use crate::guest::Pv;
 use crate::measure::Measurement;
 use microslice_metrics::table::Table;
@@ -54,7 +54,7 @@ fn vm_json(name: &str, vm: &Measurement) -> Value {
 }
 
 /// One table: a row per phase, ratios to the first phase with the same PV helpers in parentheses.
-pub fn to_text(phases: &[Phase], micro_slice_us: u64, emulated: bool) -> String {
+pub fn to_text(phases: &[Phase], plan: &Plan, emulated: bool) -> String {
     let mut table = Table::new(&[
         "guests",
         "scheduler",
@@ -83,14 +83,21 @@ pub fn to_text(phases: &[Phase], micro_slice_us: u64, emulated: bool) -> String 
              inside the guests, in ms; jitter is p99 - p50 of the ping-pong; switches are the host's context switches per\n\
              unit of guest work. \"yields\": recipients of call-function IPIs are accelerated only when the sender yields.\n";
     if emulated {
-        text += &format!(
-            "\nThis host is emulated, 20 to 50 times slower than hardware and on shared cores: timings are coarse and only\n\
-             ratios within this run mean something. The micro slice is scaled to {micro_slice_us} us: the paper's 100 us \
-             would be\nover before an emulated vCPU has entered its guest and answered an interrupt. PLE: the emulated CPU exits at\nevery PAUSE, not only after a loop of them; so guests with PLE show that path, and no load of real life. On a KVM host with \
-             sched_ext,\n`microslice demo --here` runs the same phases at full speed with 100 us.\n"
-        );
+        text += &emulation_notes(plan);
     }
     text
+}
+
+fn emulation_notes(plan: &Plan) -> String {
+    let Plan { dilation, micro_slice_us, .. } = plan;
+    format!(
+        "\nThis host is emulated, 20 to 50 times slower than hardware and on shared cores: timings are coarse and only ratios\n\
+         within this run mean something. Everything takes longer here but slices, so slices are stretched: the normal ones of\n\
+         all schedulers {dilation} times (ours 30 ms, the kernel's own 3 ms on hardware), micro slices to {micro_slice_us} us. \
+         The paper's 100 us\nwould be over before an emulated vCPU has entered its guest and answered an interrupt. PLE: the emulated \
+         CPU exits at every\nPAUSE, not only after a loop of them; so guests with PLE show that path, and no load of real life. \
+         On a KVM host with\nsched_ext, `microslice demo --here` runs the same phases at full speed with 100 us.\n"
+    )
 }
 
 fn row(phase: &Phase, first: &Phase) -> Vec<String> {
@@ -163,7 +170,12 @@ fn with_ratio(value: Option<f64>, first: Option<f64>) -> String {
 }
 
 fn short(value: f64) -> String {
-    if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+    match value {
+        100.0.. => format!("{value:.0}"),
+        0.1.. => format!("{value:.2}"),
+        0.0 => "0".into(),
+        _ => format!("{value:.4}"),
+    }
 }
 
 #[cfg(test)]
@@ -187,6 +199,18 @@ mod tests {
         vec![phase(Scheduler::Kernel, None), phase(Scheduler::Static(1), Some(statistics))]
     }
 
+    fn plan(dilation: u32) -> Plan {
+        Plan {
+            seconds: 1,
+            dilation,
+            micro_slice_us: 100 * u64::from(dilation),
+            guest_kernel: String::new(),
+            microslice: String::new(),
+            schedulers: Vec::new(),
+            rounds: Vec::new(),
+        }
+    }
+
     #[test]
     fn json_has_the_same_keys_whoever_schedules() {
         let json = to_json(&phases());
@@ -207,9 +231,9 @@ mod tests {
 
     #[test]
     fn the_table_says_that_emulated_timings_are_coarse_and_lists_only_causes_that_happened() {
-        let text = to_text(&phases(), 3000, true);
-        assert!(text.contains("coarse") && text.contains("scaled to 3000 us"), "{text}");
+        let text = to_text(&phases(), &plan(10), true);
+        assert!(text.contains("coarse") && text.contains("micro slices to 1000 us"), "{text}");
         assert!(text.contains("accelerated by cause: ipi 7; by class"), "{text}");
-        assert!(!to_text(&phases(), 100, false).contains("coarse"));
+        assert!(!to_text(&phases(), &plan(1), false).contains("coarse"));
     }
 }

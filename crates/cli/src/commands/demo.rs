@@ -7,9 +7,10 @@ use microslice_testbed::{Error, Host, Pv, Testbed, demo_report, kernels};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// On hardware the paper's 0.1 ms; an emulated vCPU needs that long to enter its guest (docs/testbed.md).
+/// The paper's 0.1 ms; an emulated vCPU needs that long to enter its guest (docs/testbed.md).
 const MICRO_SLICE_US: u64 = 100;
-const EMULATED_MICRO_SLICE_US: u64 = 3000;
+/// Of slices, where the host is emulated: less than it is slower, so that a phase still has some dozen turns.
+const EMULATED_DILATION: u32 = 10;
 
 /// Two stock guests on a stock host: the kernel's own scheduler against micro-sliced cores
 #[derive(Args)]
@@ -37,7 +38,10 @@ pub struct Demo {
     /// Measured seconds per phase
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(5..=3600))]
     seconds: u64,
-    /// Length of a micro slice [default: 3000 emulated, 100 with --here]
+    /// Stretch the slices of all schedulers, the kernel's own too [default: 10 emulated, 1 with --here]
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=30), conflicts_with = "here")]
+    dilation: Option<u32>,
+    /// Length of a micro slice [default: 100, stretched]
     #[arg(long, value_name = "US")]
     micro_slice_us: Option<u64>,
     /// PV helpers of the guests (TLB flush, IPI, sched-yield, spinlock)
@@ -60,10 +64,11 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     }
     // Whatever runs for us dies with this process, and nothing was written to disk.
     ctrlc::set_handler(|| std::process::exit(130)).map_err(Failure::broken)?;
-    let default_us = if args.here { MICRO_SLICE_US } else { EMULATED_MICRO_SLICE_US };
+    let dilation = if args.here { 1 } else { args.dilation.unwrap_or(EMULATED_DILATION) };
     let plan = Plan {
         seconds: args.seconds,
-        micro_slice_us: args.micro_slice_us.unwrap_or(default_us),
+        dilation,
+        micro_slice_us: args.micro_slice_us.unwrap_or(MICRO_SLICE_US * u64::from(dilation)),
         guest_kernel: args.guest_kernel.clone(),
         microslice: if args.here { this_binary()?.display().to_string() } else { "microslice".into() },
         schedulers: demo::SCHEDULERS.to_vec(),
@@ -74,7 +79,7 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     let progress = |what: &str| eprintln!("demo: {:>4} s  {what}", start.elapsed().as_secs());
     let boot = |pause_exits| host(&args, pause_exits);
     let phases = demo::run(&plan, &boot, &progress).map_err(Failure::broken)?;
-    println!("{}", demo_report::to_text(&phases, plan.micro_slice_us, !args.here));
+    println!("{}", demo_report::to_text(&phases, &plan, !args.here));
     args.json.as_deref().map_or(Ok(()), |path| write_json(path, &phases))
 }
 

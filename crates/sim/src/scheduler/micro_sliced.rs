@@ -55,7 +55,8 @@ impl SiblingAnswers {
                             yielded: flags >> 1 & 1,
                             guest_class: policy::Code::raw(class),
                             requested_count: flags >> 2 & 1,
-                            reserved: 0,
+                            // Hosts may not see it, and the authors' prototype doesn't look.
+                            answer: policy::SiblingAnswer::Unknown.into(),
                         };
                         answers.push(policy::decide_on_sibling(scope, &seen));
                     }
@@ -362,7 +363,11 @@ impl MicroSliced {
                 }
                 SiblingDecision::AlreadyRequested => helped += 1,
                 SiblingDecision::PassDone => break,
-                SiblingDecision::NotPreempted | SiblingDecision::NotCritical | SiblingDecision::Yielded => {}
+                SiblingDecision::NotPreempted
+                | SiblingDecision::NotCritical
+                | SiblingDecision::Yielded
+                | SiblingDecision::Answered
+                | SiblingDecision::Answering => {}
             }
         }
         helped
