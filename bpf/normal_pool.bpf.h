@@ -5,7 +5,7 @@
  * Problem.   A host runs more than vCPUs: QEMU's I/O threads, vhost, kernel threads, people's shells. vCPUs depend on
  *            many of them, so they go first; but a compiler on the host may not stop all guests.
  * Mechanism. Three shared queues, all ordered by the policy (fair_share.h): host tasks, vCPUs that just woke (boosted),
- *            vCPUs. A normal pCPU serves them in that order. Host tasks that took OTHERS_SHARE_NS more than vCPUs
+ *            vCPUs. A normal pCPU serves them in that order. Host tasks that took a vCPU's slice more than vCPUs
  *            since on this pCPU let vCPUs go first until these have caught up: under contention each side gets half.
  * Formula.   host task: vtime += ran * 100 / weight (its nice value); vCPU: see fair_share.h.
  *            Whoever waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to the boosted ones:
@@ -18,7 +18,6 @@
 
 #include "pools.bpf.h"
 
-#define OTHERS_SHARE_NS 10000000ull
 #define STARVING_AFTER_NS 2000000000ull
 #define SWEEP_INTERVAL_NS 250000000ull
 #define SWEEP_MAX 64u
@@ -83,7 +82,7 @@ static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
 		return;
 	/* Only vCPUs give way, and among vCPUs those that weren't boosted themselves. */
 	if (pcpu->occupant == OCCUPANT_VCPU || (pcpu->occupant == OCCUPANT_BOOSTED_VCPU && !for_vcpu)) {
-		if (for_vcpu || pcpu->others_ran_ns < OTHERS_SHARE_NS)
+		if (for_vcpu || pcpu->others_ran_ns < config.fair_share.slice_ns)
 			scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 	}
 }
@@ -178,7 +177,7 @@ static __always_inline void charge_other(struct task_struct *p, struct task_ctx 
 	tctx->vtime_ns += charge(ran_ns, vcpu_weight(p->scx.weight, 1));
 	ADD(host_stats.others_ran_ns, ran_ns);
 	/* No credit is saved up: a pCPU without vCPUs owes them nothing. */
-	if (pcpu && pcpu->others_ran_ns < OTHERS_SHARE_NS)
+	if (pcpu && pcpu->others_ran_ns < config.fair_share.slice_ns)
 		pcpu->others_ran_ns += ran_ns;
 }
 
@@ -268,7 +267,7 @@ static __always_inline void sweep_queues(struct pcpu *pcpu)
 
 static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
-	bool vcpus_first = pcpu->others_ran_ns >= OTHERS_SHARE_NS;
+	bool vcpus_first = pcpu->others_ran_ns >= config.fair_share.slice_ns;
 
 	sweep_queues(pcpu);
 	/* What is left from when this pCPU was micro-sliced. */
