@@ -5,7 +5,7 @@ use crate::check::Checker;
 use crate::config::{LockKind, SchedulerKind, SimulationConfig, SymbolTable, VmConfig};
 use crate::engine::{KernelTimes, Simulation, Slots, Vm, Workload};
 use crate::guest::network::Nic;
-use crate::guest::program::{Compiler, LockNames};
+use crate::guest::program::{Compiler, LockNames, Programs, Tables};
 use crate::guest::text;
 use crate::guest::{GuestVcpu, LOOP_DEPTH, Lock, Thread, ThreadState, WaitsFor};
 use crate::machine::{HostVm, Machine, NONE, Waiting};
@@ -135,8 +135,10 @@ impl<'a> Simulation<'a> {
             locks: Vec::new(),
             queues: Vec::new(),
             barriers: Vec::new(),
+            programs: Programs::default(),
             workloads: Vec::new(),
             vms: Vec::new(),
+            classes: text::all()?.iter().flat_map(|text| text.classes.iter().copied()).collect(),
             texts: text::all()?,
             samplers: Vec::new(),
             random: Random::stream(config.seed, 0),
@@ -169,8 +171,8 @@ impl<'a> Simulation<'a> {
 
     /// Number of a function in the trace's names.
     pub(crate) fn symbol_number(&self, vm: usize, symbol: u16) -> u32 {
-        let before: usize = self.texts[..self.vms[vm].text].iter().map(|text| text.symbols.len()).sum();
-        before as u32 + u32::from(symbol)
+        let text = &self.texts[self.vms[vm].text];
+        u32::from(text.first) + text.index(symbol) as u32
     }
 
     fn add_vm(
@@ -197,28 +199,28 @@ impl<'a> Simulation<'a> {
             text,
             kernel: kernel_times(vm, self.ple_period_ns, self.ple.window_ns),
             runqueue_lock,
+            first_queue: self.queues.len() as u32,
+            first_barrier: self.barriers.len() as u32,
             ready_threads: 0,
             nic,
             first_thread,
             threads: 0,
         });
-        let mut compiler = Compiler::new(
-            vm,
-            &self.texts[text],
-            &lock_names,
-            &mut self.samplers,
+        let tables = Tables {
+            samplers: &mut self.samplers,
             durations,
-            &mut self.queues,
-            &mut self.barriers,
-        );
+            programs: &mut self.programs,
+            queues: &mut self.queues,
+            barriers: &mut self.barriers,
+        };
+        let mut compiler = Compiler::new(vm, &self.texts[text], &lock_names, tables);
         let programs =
             vm.workloads.iter().map(|workload| compiler.compile(workload)).collect::<Result<Vec<_>, _>>()?;
         let mut next_vcpu = 0;
-        for (workload, ops) in vm.workloads.iter().zip(programs) {
+        for (workload, program) in vm.workloads.iter().zip(programs) {
             let index = self.workloads.len() as u32;
             self.workloads.push(Workload {
                 vm: number,
-                ops,
                 shared_address_space: workload.shared_address_space,
                 cache_permille: workload.cache_sensitive_permille,
                 units_done: 0,
@@ -232,14 +234,14 @@ impl<'a> Simulation<'a> {
                         first_vcpu + (next_vcpu - 1) % vm.vcpus as u32
                     }
                 };
-                self.add_thread(number, index, vcpu, workload.pinned_vcpu.is_some());
+                self.add_thread(number, index, program, vcpu, workload.pinned_vcpu.is_some());
             }
         }
         self.vms[number as usize].threads = self.threads.len() as u32 - first_thread;
         Ok(())
     }
 
-    fn add_thread(&mut self, vm: u32, workload: u32, vcpu: u32, pinned: bool) {
+    fn add_thread(&mut self, vm: u32, workload: u32, program: u32, vcpu: u32, pinned: bool) {
         let number = self.threads.len() as u64;
         self.threads.push(Thread {
             vm,
@@ -248,7 +250,8 @@ impl<'a> Simulation<'a> {
             state: ThreadState::Blocked,
             waits_for: WaitsFor::Timer,
             vcpu,
-            pc: 0,
+            pc: program,
+            first_lock: self.vms[vm as usize].runqueue_lock,
             loops: [0; LOOP_DEPTH],
             random: Random::stream(self.config.seed, number + 1),
             compute_left_ns: 0,

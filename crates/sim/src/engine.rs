@@ -8,13 +8,13 @@ use crate::check::Checker;
 use crate::config::{CostModel, PleConfig, SimulationConfig};
 use crate::guest::text::Text;
 use crate::guest::{Act, Barrier, Frame, GuestVcpu, Lock, Queue, Thread, pending};
-use crate::guest::{network::Nic, program::Op};
+use crate::guest::{network::Nic, program::Programs};
 use crate::machine::{Machine, NONE, VcpuState};
 use crate::measure::VmCounters;
 use crate::random::{Random, Sampler};
 use crate::report::{Histogram, RunReport};
 use crate::scheduler::{Scheduler, YieldAnswer};
-use crate::timeline::Timeline;
+use crate::timeline::{Timeline, Turn};
 use crate::trace_event::{GuestClass, PcpuId, StopReason, TraceEvent, TraceNames, TraceSink, VcpuId};
 use microslice_policy::YieldCause;
 
@@ -43,8 +43,10 @@ pub struct Vm {
     pub vcpus: u32,
     pub text: usize,
     pub kernel: KernelTimes,
-    /// Lock of each vCPU's runqueue, the first of them.
+    /// Lock of each vCPU's runqueue, the first of them, and of all the VM's locks.
     pub runqueue_lock: u32,
+    pub first_queue: u32,
+    pub first_barrier: u32,
     /// Ready threads in all queues.
     pub ready_threads: u32,
     pub nic: Option<Nic>,
@@ -54,7 +56,6 @@ pub struct Vm {
 
 pub struct Workload {
     pub vm: u32,
-    pub ops: Vec<Op>,
     pub shared_address_space: bool,
     pub cache_permille: u32,
     pub units_done: u64,
@@ -108,9 +109,12 @@ pub struct Simulation<'a> {
     pub(crate) locks: Vec<Lock>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) barriers: Vec<Barrier>,
+    pub(crate) programs: Programs,
     pub(crate) workloads: Vec<Workload>,
     pub(crate) vms: Vec<Vm>,
     pub(crate) texts: &'static [Text],
+    /// Classes of all texts' functions, by number.
+    pub(crate) classes: Vec<microslice_policy::GuestClass>,
     pub(crate) samplers: Vec<Sampler>,
     pub(crate) random: Random,
     // Measurements.
@@ -130,14 +134,14 @@ impl Simulation<'_> {
         }
         let end_ns = self.config.warmup_ns + self.config.duration_ns;
         self.boot();
-        while let Some((time_ns, slot)) = self.timeline.peek() {
+        while let Some(Turn { time_ns, slot, hint }) = self.timeline.peek() {
             if time_ns > end_ns {
                 break;
             }
             self.machine.now_ns = time_ns;
             self.events += 1;
             if slot < self.slots.ticks {
-                self.pcpu_event(slot);
+                self.pcpu_event(slot, hint);
             } else {
                 self.rare_event(slot)?;
             }
@@ -236,13 +240,41 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    fn pcpu_event(&mut self, pcpu: PcpuId) {
-        let vcpu = self.machine.pcpus[pcpu as usize].current;
+    /// `timed` says what the vCPU does, most likely. That can't be predicted, and a host of many pCPUs has to be fetched
+    /// from slow caches before it can be looked up: so it comes with the event, and each of the two has code of its own.
+    fn pcpu_event(&mut self, pcpu: PcpuId, timed: bool) {
+        let now_ns = self.machine.now_ns;
+        let host = &self.machine.pcpus[pcpu as usize];
+        let vcpu = host.current;
         debug_assert_ne!(vcpu, NONE);
+        let guest = &self.guest[vcpu as usize];
+        if (guest.next_tick_ns <= now_ns) | (host.slice_end_ns <= now_ns) {
+            return self.any_event(pcpu, vcpu);
+        }
+        let is_timed = guest.frame().act == Act::Timed;
+        if timed {
+            if !is_timed {
+                return self.any_event(pcpu, vcpu);
+            }
+            self.sync_timed(vcpu);
+            self.step_ends(vcpu);
+            self.arm_inline(pcpu);
+        } else {
+            if is_timed {
+                return self.any_event(pcpu, vcpu);
+            }
+            self.sync_waiting(vcpu);
+            self.spinning_ends(pcpu, vcpu);
+            self.arm_inline(pcpu);
+        }
+    }
+
+    /// The guest's tick may be due, or the slice over, or what the vCPU does at an end.
+    #[inline(never)]
+    fn any_event(&mut self, pcpu: PcpuId, vcpu: VcpuId) {
         self.sync(vcpu);
         let now_ns = self.machine.now_ns;
-        let guest = &mut self.guest[vcpu as usize];
-        if guest.next_tick_ns <= now_ns {
+        if self.guest[vcpu as usize].next_tick_ns <= now_ns {
             self.raise_tick(vcpu);
         }
         if self.machine.pcpus[pcpu as usize].slice_end_ns <= now_ns {
@@ -250,21 +282,39 @@ impl Simulation<'_> {
             self.machine.request_schedule(pcpu);
             return;
         }
-        let guest = &self.guest[vcpu as usize];
-        let frame = guest.frame();
-        if guest.overhead_ns == 0 {
-            match frame.act {
-                Act::Timed if frame.left_ns == 0 => self.finish(vcpu),
-                Act::SpinLock if guest.pv_spin_left_ns == 0 => self.halt_in_lock(vcpu),
-                Act::SpinLock | Act::SpinAcks
-                    if guest.ple_phase_ns == self.ple.window_ns && guest.ple_batch_until_ns <= now_ns =>
-                {
-                    self.pause_loop_exit(vcpu, pcpu)
-                }
-                _ => {}
-            }
+        match self.guest[vcpu as usize].frame().act {
+            Act::Timed => self.step_ends(vcpu),
+            _ => self.spinning_ends(pcpu, vcpu),
         }
         self.arm(pcpu);
+    }
+
+    /// If the present step is over, does what follows it.
+    #[inline(always)]
+    fn step_ends(&mut self, vcpu: VcpuId) {
+        let guest = &self.guest[vcpu as usize];
+        if (guest.overhead_ns == 0) & (guest.frame().left_ns == 0) {
+            self.finish(vcpu);
+        }
+    }
+
+    /// If a spinning vCPU is to halt or at a pause-loop exit, does that.
+    #[inline(always)]
+    fn spinning_ends(&mut self, pcpu: PcpuId, vcpu: VcpuId) {
+        let guest = &self.guest[vcpu as usize];
+        if guest.overhead_ns > 0 {
+            return;
+        }
+        match guest.frame().act {
+            Act::SpinLock if guest.pv_spin_left_ns == 0 => self.halt_in_lock(vcpu),
+            Act::SpinLock | Act::SpinAcks
+                if guest.ple_phase_ns == self.ple.window_ns
+                    && guest.ple_batch_until_ns <= self.machine.now_ns =>
+            {
+                self.pause_loop_exit(vcpu, pcpu)
+            }
+            _ => {}
+        }
     }
 
     fn pause_loop_exit(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
@@ -280,128 +330,6 @@ impl Simulation<'_> {
         }
     }
 
-    /// Lets guest time pass on a running vCPU until now.
-    #[inline]
-    pub(crate) fn sync(&mut self, vcpu: VcpuId) {
-        let now_ns = self.machine.now_ns;
-        let guest = &mut self.guest[vcpu as usize];
-        let passed_ns = now_ns - guest.synced_ns;
-        guest.synced_ns = now_ns;
-        let overhead_ns = passed_ns.min(guest.overhead_ns);
-        guest.overhead_ns -= overhead_ns;
-        self.overhead_ns += overhead_ns;
-        let elapsed = passed_ns - overhead_ns;
-        let refill_ns = guest.refill_ns;
-        let frame = guest.frame_mut();
-        match frame.act {
-            Act::Timed => {
-                // Cold caches: half speed in user mode until the refill is paid. Arithmetic in place of branches, because
-                // whether there is something to pay can't be predicted.
-                let slow_ns = frame.slowed_ns(refill_ns);
-                let progress_ns = (elapsed / 2).max(elapsed.saturating_sub(slow_ns));
-                frame.left_ns = frame.left_ns.saturating_sub(progress_ns);
-                guest.refill_ns = refill_ns - (elapsed - progress_ns);
-                self.guest_ns += elapsed;
-            }
-            _ if elapsed == 0 => {}
-            Act::SpinLock | Act::SpinAcks => self.spin(vcpu, elapsed),
-            _ => self.guest_ns += elapsed,
-        }
-    }
-
-    /// Spinning: windows and exits alternate.
-    #[inline]
-    fn spin(&mut self, vcpu: VcpuId, elapsed_ns: u64) {
-        let guest = &mut self.guest[vcpu as usize];
-        let counters = &mut self.counters[self.machine.vcpus[vcpu as usize].vm as usize];
-        let mut exits_ns = 0;
-        let acks = guest.frame().act == Act::SpinAcks;
-        guest.pv_spin_left_ns = guest.pv_spin_left_ns.saturating_sub(elapsed_ns);
-        if self.ple.enabled {
-            let (period, window) = (self.ple_period_ns, self.ple.window_ns);
-            let phase = guest.ple_phase_ns;
-            let to = phase + elapsed_ns;
-            // Divisions are slow, and one or two cycles are by far the most frequent.
-            let (cycles, rest) = if to < period {
-                (0, to)
-            } else if to < 2 * period {
-                (1, to - period)
-            } else {
-                (to / period, to % period)
-            };
-            let exits = cycles + u64::from(rest >= window) - u64::from(phase >= window);
-            guest.ple_phase_ns = rest;
-            // Time inside exits: whole ones, and what of the present one has passed.
-            exits_ns =
-                cycles * (period - window) + rest.saturating_sub(window) - phase.saturating_sub(window);
-            if acks {
-                counters.yields.ipi += exits
-            } else {
-                counters.yields.ple += exits
-            }
-            self.batched_exits += exits.saturating_sub(1);
-            if self.machine.tracing && exits > 0 {
-                self.machine.emit(TraceEvent::PauseLoopExits { vcpu, count: exits });
-            }
-        }
-        counters.spin_ns += elapsed_ns - exits_ns;
-        if acks {
-            counters.shootdown_spin_ns += elapsed_ns - exits_ns;
-        }
-        self.overhead_ns += exits_ns;
-        self.guest_ns += elapsed_ns - exits_ns;
-    }
-
-    /// Sets the time of a pCPU's next event. Its vCPU is synced.
-    pub(crate) fn arm(&mut self, pcpu: PcpuId) {
-        let machine = &self.machine;
-        let vcpu = machine.pcpus[pcpu as usize].current;
-        if vcpu == NONE {
-            return self.timeline.cancel(pcpu);
-        }
-        let now_ns = machine.now_ns;
-        let guest = &self.guest[vcpu as usize];
-        let frame = guest.frame();
-        let start_ns = now_ns + guest.overhead_ns;
-        let step_ns = match frame.act {
-            Act::Timed => start_ns + frame.left_ns + frame.slowed_ns(guest.refill_ns),
-            Act::SpinLock => {
-                self.next_exit(guest, start_ns).min(start_ns.saturating_add(guest.pv_spin_left_ns))
-            }
-            Act::SpinAcks => self.next_exit(guest, start_ns),
-            _ => u64::MAX,
-        };
-        let tick_ns = guest.next_tick_ns.max(now_ns);
-        let slice_end_ns = machine.pcpus[pcpu as usize].slice_end_ns.max(now_ns);
-        self.timeline.set_pcpu(pcpu, step_ns.min(tick_ns).min(slice_end_ns));
-    }
-
-    /// When the next pause-loop exit happens that must be asked about.
-    #[inline]
-    fn next_exit(&self, guest: &GuestVcpu, start_ns: u64) -> u64 {
-        if !self.ple.enabled {
-            return u64::MAX;
-        }
-        let (period, window, phase) = (self.ple_period_ns, self.ple.window_ns, guest.ple_phase_ns);
-        let to_next = if phase < window { window - phase } else { period - phase + window };
-        let first_ns = start_ns + to_next;
-        let until_ns = guest.ple_batch_until_ns;
-        if until_ns <= first_ns {
-            return first_ns;
-        }
-        if until_ns == u64::MAX {
-            return u64::MAX;
-        }
-        first_ns + (until_ns - first_ns).div_ceil(period) * period
-    }
-
-    /// Re-arms a vCPU's pCPU after its frame was changed from outside. The vCPU was synced before the change.
-    pub(crate) fn retime(&mut self, vcpu: VcpuId) {
-        if self.machine.vcpus[vcpu as usize].state == VcpuState::Running {
-            self.arm(self.machine.vcpus[vcpu as usize].pcpu);
-        }
-    }
-
     pub(crate) fn is_running(&self, vcpu: VcpuId) -> bool {
         self.machine.vcpus[vcpu as usize].state == VcpuState::Running
     }
@@ -409,8 +337,7 @@ impl Simulation<'_> {
     /// Tells the host what it could see of a vCPU now: the class of its instruction pointer, and its interrupt flag.
     pub(crate) fn note_position(&mut self, vcpu: VcpuId) {
         let guest = &self.guest[vcpu as usize];
-        let text = &self.texts[self.vms[self.machine.vcpus[vcpu as usize].vm as usize].text];
-        self.machine.set_class(vcpu, text.classes[guest.frame().symbol as usize]);
+        self.machine.set_class(vcpu, self.classes[guest.frame().symbol as usize]);
         let host = &mut self.machine.vcpus[vcpu as usize];
         host.interrupts_enabled = guest.depth == 0 && !guest.frames[0].irqs_off;
         host.interrupt_pending = guest.pending & !pending::TICK != 0;
@@ -474,7 +401,8 @@ impl Simulation<'_> {
         if self.machine.tracing {
             let symbol = guest.frame().symbol;
             let vm = self.machine.vcpus[vcpu as usize].vm as usize;
-            let ip = self.texts[self.vms[vm].text].symbols[symbol as usize].address;
+            let text = &self.texts[self.vms[vm].text];
+            let ip = text.symbols[text.index(symbol)].address;
             let symbol = self.symbol_number(vm, symbol);
             self.machine.emit(TraceEvent::Stopping { vcpu, pcpu, reason, ip, symbol });
             if self.machine.vcpus[vcpu as usize].state == VcpuState::Blocked {

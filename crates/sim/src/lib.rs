@@ -12,6 +12,8 @@ pub mod figures;
 mod guest;
 mod machine;
 mod measure;
+mod passing;
+mod prefetch;
 mod random;
 pub mod report;
 pub mod reproduction;

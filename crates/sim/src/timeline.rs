@@ -3,8 +3,10 @@
 //! Problem: twenty million times a second a pCPU's next event is replaced, and the earliest one taken.
 //! Mechanism: the pCPUs, which have nearly all events, play a knock-out tournament of four a game: a new time walks one
 //! path to the top, whose place in memory depends on the pCPU alone and whose length on nothing, so that the processor
-//! has neither a branch to mispredict nor a load to wait for (a heap has both at every level). What is rare has a 4-ary
-//! heap of (time, slot), with each slot's place in it, so that an update moves one entry. Nothing ever allocates.
+//! has neither a branch to mispredict nor a load to wait for (a heap has both at every level). The next event is nearly
+//! always another pCPU's, whose time is known before the new one: the processor is told by a branch, not by a minimum, so
+//! that it begins with the next event before the present one is over. What is rare has a 4-ary heap of (time, slot), with
+//! each slot's place in it, so that an update moves one entry. Nothing ever allocates.
 //! Order: by time, then by slot: the same on every run.
 
 const ABSENT: u32 = u32::MAX;
@@ -30,21 +32,21 @@ impl Timeline {
     #[inline]
     pub fn set(&mut self, slot: u32, time_ns: u64) {
         if slot < self.pcpu_count {
-            self.pcpus.set(slot, time_ns);
+            self.pcpus.set(slot, time_ns, false);
         } else {
             self.others.set(slot - self.pcpu_count, time_ns);
         }
     }
 
-    /// The same for a pCPU's slot.
+    /// The same for a pCPU's slot, with what [`Turn::hint`] will say. Returns who comes soon.
     #[inline]
-    pub fn set_pcpu(&mut self, pcpu: u32, time_ns: u64) {
-        self.pcpus.set(pcpu, time_ns);
+    pub fn set_pcpu(&mut self, pcpu: u32, time_ns: u64, hint: bool) -> Soon {
+        self.pcpus.set(pcpu, time_ns, hint)
     }
 
     pub fn cancel(&mut self, slot: u32) {
         if slot < self.pcpu_count {
-            self.pcpus.set(slot, TIME_END_NS);
+            self.pcpus.set(slot, TIME_END_NS, false);
         } else {
             self.others.cancel(slot - self.pcpu_count);
         }
@@ -52,11 +54,16 @@ impl Timeline {
 
     /// The earliest slot, left in place: most are set again at once.
     #[inline]
-    pub fn peek(&self) -> Option<(u64, u32)> {
-        let (pcpu_ns, pcpu) = self.pcpus.first();
+    pub fn peek(&self) -> Option<Turn> {
+        let winner = self.pcpus.winner;
+        let pcpu_ns = winner >> LOW_BITS;
         match self.others.first() {
-            Some(other) if other.time_ns < pcpu_ns => Some((other.time_ns, self.pcpu_count + other.slot)),
-            _ if pcpu_ns < TIME_END_NS => Some((pcpu_ns, pcpu)),
+            Some(other) if other.time_ns < pcpu_ns => {
+                Some(Turn { time_ns: other.time_ns, slot: self.pcpu_count + other.slot, hint: false })
+            }
+            _ if pcpu_ns < TIME_END_NS => {
+                Some(Turn { time_ns: pcpu_ns, slot: pcpu_of(winner), hint: winner & 1 == 1 })
+            }
             _ => None,
         }
     }
@@ -70,60 +77,121 @@ impl Timeline {
     }
 }
 
-/// A time and a pCPU share a word, the time first: comparing words orders by both.
-const PCPU_BITS: u32 = 16;
+/// Whose turn it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    pub time_ns: u64,
+    pub slot: u32,
+    /// What was said when the time was set: known at once, where anything of the pCPU itself has to be fetched first.
+    pub hint: bool,
+}
+
+/// pCPUs whose turn comes soon: one or two, and about a dozen events from now. `u32::MAX`: not worth knowing, because a
+/// host this small is in the fastest cache as a whole.
+pub struct Soon {
+    pub next: u32,
+    pub later: u32,
+}
+
+/// A time, a pCPU and a hint share a word, the time first: comparing words orders by time, then by pCPU.
+const LOW_BITS: u32 = 16;
 /// pCPUs that a word has room for.
-pub const PCPUS_MAX: usize = 1 << PCPU_BITS;
+pub const PCPUS_MAX: usize = 1 << (LOW_BITS - 1);
 /// The end of time: more than three days.
-pub const TIME_END_NS: u64 = u64::MAX >> PCPU_BITS;
-/// ARITY to this power is `PCPUS_MAX`.
+pub const TIME_END_NS: u64 = u64::MAX >> LOW_BITS;
+/// ARITY to this power is at least `PCPUS_MAX`.
 const LEVELS_MAX: usize = 8;
+/// Hosts with fewer levels are small.
+const LEVELS_OF_LARGE: usize = 4;
 const NEVER: u64 = u64::MAX;
 
+#[inline]
+fn pcpu_of(word: u64) -> u32 {
+    word as u32 >> 1 & (PCPUS_MAX - 1) as u32
+}
+
+/// Four players or winners of lower games. Aligned so that none lies in two cache lines.
+#[derive(Clone, Copy)]
+#[repr(align(32))]
+struct Game([u64; ARITY]);
+
+/// Games before those of the level that is `depth` below the final: 0, 1, 1 + 4, 1 + 4 + 16 …
+const fn games_above(depth: usize) -> usize {
+    (ARITY.pow(depth as u32) - 1) / (ARITY - 1)
+}
+
+/// The final comes first, then the games of its four players, and so on; the pCPUs' own words come last.
 struct Tournament {
-    /// Level by level, the pCPUs' own words first; each word of a higher level is the least of a game below.
-    games: Vec<[u64; ARITY]>,
-    /// Where each level begins in `games`.
-    levels: [u32; LEVELS_MAX],
-    level_count: usize,
+    games: Vec<Game>,
+    levels: usize,
     winner: u64,
 }
 
 impl Tournament {
     fn new(players: usize) -> Self {
-        let mut levels = [0; LEVELS_MAX];
-        let (mut game_count, mut level_count, mut width) = (0, 0, players.clamp(1, PCPUS_MAX));
-        while level_count == 0 || width > 1 {
-            levels[level_count] = game_count as u32;
-            level_count += 1;
-            width = width.div_ceil(ARITY);
-            game_count += width;
+        let players = players.clamp(1, PCPUS_MAX);
+        let mut levels = 1;
+        while ARITY.pow(levels as u32) < players {
+            levels += 1;
         }
-        Self { games: vec![[NEVER; ARITY]; game_count], levels, level_count, winner: NEVER }
+        let games = games_above(levels - 1) + players.div_ceil(ARITY);
+        Self { games: vec![Game([NEVER; ARITY]); games], levels, winner: NEVER }
     }
 
     #[inline]
-    fn set(&mut self, player: u32, time_ns: u64) {
-        let mut word = if time_ns < TIME_END_NS { time_ns << PCPU_BITS | u64::from(player) } else { NEVER };
+    fn set(&mut self, player: u32, time_ns: u64, hint: bool) -> Soon {
+        // Each length has code of its own: where every level lies is arithmetic then.
+        match self.levels {
+            1 => self.play::<1>(player, time_ns, hint),
+            2 => self.play::<2>(player, time_ns, hint),
+            3 => self.play::<3>(player, time_ns, hint),
+            4 => self.play::<4>(player, time_ns, hint),
+            5 => self.play::<5>(player, time_ns, hint),
+            6 => self.play::<6>(player, time_ns, hint),
+            7 => self.play::<7>(player, time_ns, hint),
+            _ => self.play::<LEVELS_MAX>(player, time_ns, hint),
+        }
+    }
+
+    #[inline(always)]
+    fn play<const LEVELS: usize>(&mut self, player: u32, time_ns: u64, hint: bool) -> Soon {
+        let low = u64::from(player) << 1 | u64::from(hint);
+        let own = if time_ns < TIME_END_NS { time_ns << LOW_BITS | low } else { NEVER };
+        let (mut best, mut best_other) = (own, NEVER);
+        // The best of the others up to each level.
+        let mut others = [NEVER; LEVELS];
         let mut place = player as usize;
-        for &level in &self.levels[..self.level_count] {
-            let game = &mut self.games[level as usize + place / ARITY];
+        for (level, other) in others.iter_mut().enumerate() {
+            *other = best_other;
+            let seats = &mut self.games[games_above(LEVELS - 1 - level) + place / ARITY].0;
             let seat = place % ARITY;
-            game[seat] = word;
+            seats[seat] = best;
             // The opponents only, so that no level waits for its own store.
-            word = word.min(game[seat ^ 1].min(game[seat ^ 2]).min(game[seat ^ 3]));
+            let opponents = seats[seat ^ 1].min(seats[seat ^ 2]).min(seats[seat ^ 3]);
+            best_other = best_other.min(opponents);
+            best = best.min(opponents);
             place /= ARITY;
         }
+        self.winner = best_other;
+        if own < best_other {
+            self.wins_again(own);
+        }
+        if LEVELS < LEVELS_OF_LARGE {
+            return Soon { next: u32::MAX, later: u32::MAX };
+        }
+        Soon { next: pcpu_of(others[LEVELS - 1]), later: pcpu_of(others[LEVELS - 2]) }
+    }
+
+    /// Out of line, so that the compiler makes a branch of it.
+    #[cold]
+    #[inline(never)]
+    fn wins_again(&mut self, word: u64) {
         self.winner = word;
     }
 
-    #[inline]
-    fn first(&self) -> (u64, u32) {
-        (self.winner >> PCPU_BITS, self.winner as u32 & (PCPUS_MAX - 1) as u32)
-    }
-
     fn is_set(&self, player: u32) -> bool {
-        self.games[player as usize / ARITY][player as usize % ARITY] != NEVER
+        let place = player as usize;
+        self.games[games_above(self.levels - 1) + place / ARITY].0[place % ARITY] != NEVER
     }
 }
 
@@ -229,14 +297,16 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
+    const SLOTS: u32 = 310;
+
     #[test]
     fn it_orders_like_a_sorted_map_whatever_is_set_and_cancelled() {
-        for pcpus in [0, 1, 4, 5, 17, 50] {
-            let mut timeline = Timeline::new(pcpus, 50);
+        for pcpus in [0, 1, 4, 5, 17, 50, 65, 300] {
+            let mut timeline = Timeline::new(pcpus, SLOTS as usize);
             let mut model: BTreeMap<u32, u64> = BTreeMap::new();
             let mut random = crate::random::Random::stream(7, pcpus as u64);
             for _ in 0..20_000 {
-                let slot = (random.next() % 50) as u32;
+                let slot = random.below(SLOTS);
                 match random.next() % 4 {
                     0 => {
                         timeline.cancel(slot);
@@ -250,9 +320,20 @@ mod tests {
                 }
                 assert_eq!(timeline.is_set(slot), model.contains_key(&slot));
                 let expected = model.iter().map(|(slot, time)| (*time, *slot)).min();
-                assert_eq!(timeline.peek(), expected, "{pcpus} pCPUs");
+                let found = timeline.peek().map(|turn| (turn.time_ns, turn.slot));
+                assert_eq!(found, expected, "{pcpus} pCPUs");
             }
         }
+    }
+
+    #[test]
+    fn a_hint_is_there_when_its_turn_comes_and_orders_nothing() {
+        let mut timeline = Timeline::new(100, 100);
+        timeline.set_pcpu(7, 5, true);
+        timeline.set_pcpu(8, 5, false);
+        assert_eq!(timeline.peek(), Some(Turn { time_ns: 5, slot: 7, hint: true }));
+        timeline.set_pcpu(7, 6, true);
+        assert_eq!(timeline.peek(), Some(Turn { time_ns: 5, slot: 8, hint: false }));
     }
 
     #[test]
@@ -260,7 +341,7 @@ mod tests {
         let mut timeline = Timeline::new(PCPUS_MAX, PCPUS_MAX);
         let last = PCPUS_MAX as u32 - 1;
         timeline.set(last, TIME_END_NS - 1);
-        assert_eq!(timeline.peek(), Some((TIME_END_NS - 1, last)));
+        assert_eq!(timeline.peek(), Some(Turn { time_ns: TIME_END_NS - 1, slot: last, hint: false }));
         timeline.set(last, u64::MAX);
         assert_eq!(timeline.peek(), None);
     }

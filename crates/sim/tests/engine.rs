@@ -211,7 +211,7 @@ fn nonsense_is_refused_with_its_place() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(refused(|c| c.host.pcpus = 0), "host: pcpus is 0; it must be 1 to 65536");
+    assert_eq!(refused(|c| c.host.pcpus = 0), "host: pcpus is 0; it must be 1 to 32768");
     assert!(refused(|c| c.vms[0].vcpus = 0).starts_with("vm target: it has no vCPUs"));
     assert!(refused(|c| c.vms[0].affinity = vec![99]).contains("affinity names pCPU 99; there are 12"));
     assert!(

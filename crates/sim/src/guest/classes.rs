@@ -50,9 +50,9 @@ mod tests {
     #[test]
     fn what_the_guest_model_executes_has_the_classes_of_the_papers_table_3() {
         for table in [SymbolTable::Linux44, SymbolTable::LinuxModern] {
-            let text = Text::load(table).unwrap();
+            let text = Text::load(table, 7).unwrap();
             let fixed = &text.fixed;
-            let class = |symbol: u16| text.classes[symbol as usize];
+            let class = |symbol: u16| text.classes[text.index(symbol)];
             assert_eq!(class(USER), GuestClass::User, "{table:?}");
             assert_eq!(class(IDLE), GuestClass::Idle, "{table:?}");
             for spin in [fixed.spin_queued, fixed.spin_pv] {

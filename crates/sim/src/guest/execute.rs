@@ -84,8 +84,7 @@ impl Simulation<'_> {
         let hold_ns = state.hold_ns;
         if granted != NONE {
             self.hold_sleeping(vcpu, granted, hold_ns);
-            let state = &self.threads[thread as usize];
-            let op = self.workloads[state.workload as usize].ops[state.pc as usize - 1];
+            let op = self.programs.op(self.threads[thread as usize].pc - 1);
             if matches!(op, Op::Shootdown { .. }) {
                 self.prepare_under(vcpu);
             }
@@ -99,11 +98,7 @@ impl Simulation<'_> {
     fn next_op(&mut self, vcpu: VcpuId, thread: u32) {
         loop {
             let state = &mut self.threads[thread as usize];
-            let workload = &self.workloads[state.workload as usize];
-            if state.pc as usize == workload.ops.len() {
-                state.pc = 0;
-            }
-            let op = workload.ops[state.pc as usize];
+            let op = self.programs.op(state.pc);
             state.pc += 1;
             if self.execute(vcpu, thread, op) {
                 return;
@@ -127,7 +122,8 @@ impl Simulation<'_> {
             }
             Op::Lock { first, instances, hold } => {
                 let hold_ns = self.samplers[hold as usize].sample(&mut state.random);
-                let lock = first + if instances > 1 { state.random.below(instances) } else { 0 };
+                let instance = if instances > 1 { state.random.below(instances) } else { 0 };
+                let lock = state.first_lock + first + instance;
                 if self.locks[lock as usize].kind == crate::config::LockKind::Sleeping {
                     if !self.acquire_sleeping(vcpu, thread, lock, hold_ns) {
                         self.begin_switch(vcpu);
@@ -140,6 +136,7 @@ impl Simulation<'_> {
             Op::Shootdown { prepare, under } => {
                 let ns = self.samplers[prepare as usize].sample(&mut state.random);
                 if under != NONE {
+                    let under = state.first_lock + under;
                     if self.acquire_sleeping(vcpu, thread, under, ns) {
                         self.prepare_under(vcpu);
                     } else {
@@ -158,9 +155,18 @@ impl Simulation<'_> {
                 self.block_thread(vcpu, thread, WaitsFor::Timer);
                 true
             }
-            Op::Barrier { barrier } => self.arrive(vcpu, thread, barrier),
-            Op::Send { queue } => self.send_item(vcpu, thread, queue),
-            Op::Receive { queue } => self.receive_item(vcpu, thread, queue),
+            Op::Barrier { barrier } => {
+                let barrier = self.vms[state.vm as usize].first_barrier + barrier;
+                self.arrive(vcpu, thread, barrier)
+            }
+            Op::Send { queue } => {
+                let queue = self.vms[state.vm as usize].first_queue + queue;
+                self.send_item(vcpu, thread, queue)
+            }
+            Op::Receive { queue } => {
+                let queue = self.vms[state.vm as usize].first_queue + queue;
+                self.receive_item(vcpu, thread, queue)
+            }
             Op::NetworkReceive => self.network_receive(vcpu, thread),
             Op::Spawn => {
                 let vm = &self.vms[state.vm as usize];
@@ -189,6 +195,10 @@ impl Simulation<'_> {
                 if state.random.below(1000) >= permille {
                     state.pc = end;
                 }
+                false
+            }
+            Op::Again { start } => {
+                state.pc = start;
                 false
             }
             Op::YieldThread => {

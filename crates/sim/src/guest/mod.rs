@@ -233,13 +233,16 @@ pub const LOOP_DEPTH: usize = 4;
 /// What every operation needs comes first, in one cache line.
 #[repr(C, align(64))]
 pub struct Thread {
-    pub loops: [u64; LOOP_DEPTH],
+    pub loops: [u32; LOOP_DEPTH],
     pub random: Random,
     /// User time left when the guest's scheduler preempted it.
     pub compute_left_ns: u64,
     /// Index over all VMs' workloads.
     pub workload: u32,
+    /// Its next operation in [`program::Programs`].
     pub pc: u32,
+    /// The first lock of its VM, from where its program counts them.
+    pub first_lock: u32,
     /// It got this sleeping lock while it was blocked, and holds it for `hold_ns` next.
     pub granted: u32,
     pub state: ThreadState,

@@ -6,8 +6,10 @@ use crate::guest::text::Text;
 use crate::guest::{Barrier, LOOP_DEPTH, Queue};
 use crate::machine::NONE;
 use crate::random::Sampler;
+use std::collections::BTreeMap;
 
-#[derive(Debug, Clone, Copy)]
+/// Locks, queues and barriers are counted from the VM's first one, so that equal VMs have equal operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Op {
     Compute {
         duration: u32,
@@ -49,7 +51,7 @@ pub enum Op {
     /// Jumps back to `body` until it was executed `count` times.
     RepeatEnd {
         slot: u8,
-        count: u64,
+        count: u32,
         body: u32,
     },
     /// Skips to `end` unless the die falls under `permille`.
@@ -58,39 +60,76 @@ pub enum Op {
         end: u32,
     },
     YieldThread,
+    /// The end of a program: it goes on at its beginning.
+    Again {
+        start: u32,
+    },
+}
+
+/// The programs of all workloads, one after another. Equal ones, as equal VMs have, are kept once: on a host of many VMs
+/// they would compete for the fastest cache.
+#[derive(Default)]
+pub struct Programs {
+    ops: Vec<Op>,
+    starts: BTreeMap<Vec<Op>, u32>,
+}
+
+impl Programs {
+    /// Adds a program, whose jumps are counted from its beginning. Returns where it begins.
+    fn add(&mut self, program: Vec<Op>) -> u32 {
+        if let Some(&start) = self.starts.get(&program) {
+            return start;
+        }
+        let start = self.ops.len() as u32;
+        self.ops.extend(program.iter().map(|&op| match op {
+            Op::RepeatEnd { slot, count, body } => Op::RepeatEnd { slot, count, body: start + body },
+            Op::Sometimes { permille, end } => Op::Sometimes { permille, end: start + end },
+            op => op,
+        }));
+        self.ops.push(Op::Again { start });
+        self.starts.insert(program, start);
+        start
+    }
+
+    #[inline]
+    pub fn op(&self, pc: u32) -> Op {
+        self.ops[pc as usize]
+    }
 }
 
 /// Locks of a VM by name: (name, first lock, instances).
 pub type LockNames = Vec<(String, u32, u32)>;
 
-/// Numbers behind the names of one VM's programs; durations are shared by all VMs.
-pub struct Compiler<'a> {
-    pub vm: &'a VmConfig,
-    pub text: &'a Text,
-    pub locks: &'a LockNames,
+/// What the programs of all VMs refer to. Durations and equal programs are shared.
+pub struct Tables<'a> {
     pub samplers: &'a mut Vec<Sampler>,
     pub durations: &'a mut Vec<Duration>,
+    pub programs: &'a mut Programs,
     pub queues: &'a mut Vec<Queue>,
     pub barriers: &'a mut Vec<Barrier>,
+}
+
+/// Numbers behind the names of one VM's programs.
+pub struct Compiler<'a> {
+    vm: &'a VmConfig,
+    text: &'a Text,
+    locks: &'a LockNames,
+    tables: Tables<'a>,
+    first_queue: usize,
+    first_barrier: usize,
     queue_names: Vec<(String, u32)>,
     barrier_names: Vec<(String, u32)>,
 }
 
 impl<'a> Compiler<'a> {
-    pub fn new(
-        vm: &'a VmConfig,
-        text: &'a Text,
-        locks: &'a LockNames,
-        samplers: &'a mut Vec<Sampler>,
-        durations: &'a mut Vec<Duration>,
-        queues: &'a mut Vec<Queue>,
-        barriers: &'a mut Vec<Barrier>,
-    ) -> Self {
+    pub fn new(vm: &'a VmConfig, text: &'a Text, locks: &'a LockNames, tables: Tables<'a>) -> Self {
+        let (first_queue, first_barrier) = (tables.queues.len(), tables.barriers.len());
         let (queue_names, barrier_names) = (Vec::new(), Vec::new());
-        Self { vm, text, locks, samplers, durations, queues, barriers, queue_names, barrier_names }
+        Self { vm, text, locks, tables, first_queue, first_barrier, queue_names, barrier_names }
     }
 
-    pub fn compile(&mut self, workload: &WorkloadConfig) -> Result<Vec<Op>, SimError> {
+    /// Returns where the workload's program begins.
+    pub fn compile(&mut self, workload: &WorkloadConfig) -> Result<u32, SimError> {
         // Queues are the VM's (pipelines span workloads), barriers the workload's.
         self.barrier_names.clear();
         let mut ops = Vec::new();
@@ -100,7 +139,7 @@ impl<'a> Compiler<'a> {
                 self.error(workload, "the program never takes time: it would loop for ever at one instant")
             );
         }
-        Ok(ops)
+        Ok(self.tables.programs.add(ops))
     }
 
     /// Whether a pass over the phase surely takes time, so that a program can't loop within one instant.
@@ -125,19 +164,19 @@ impl<'a> Compiler<'a> {
     }
 
     fn duration(&mut self, duration: Duration) -> u32 {
-        let known = self.durations.iter().position(|other| *other == duration);
+        let known = self.tables.durations.iter().position(|other| *other == duration);
         known.unwrap_or_else(|| {
-            self.durations.push(duration);
-            self.samplers.push(Sampler::new(duration));
-            self.samplers.len() - 1
+            self.tables.durations.push(duration);
+            self.tables.samplers.push(Sampler::new(duration));
+            self.tables.samplers.len() - 1
         }) as u32
     }
 
     fn queue(&mut self, name: &str) -> u32 {
         let known = self.queue_names.iter().find(|(other, _)| other == name).map(|(_, queue)| *queue);
         known.unwrap_or_else(|| {
-            self.queues.push(Queue { capacity: 1, name: name.into(), ..Queue::default() });
-            let queue = self.queues.len() as u32 - 1;
+            self.tables.queues.push(Queue { capacity: 1, name: name.into(), ..Queue::default() });
+            let queue = (self.tables.queues.len() - 1 - self.first_queue) as u32;
             self.queue_names.push((name.into(), queue));
             queue
         })
@@ -146,8 +185,8 @@ impl<'a> Compiler<'a> {
     fn barrier(&mut self, name: &str, count: usize) -> u32 {
         let known = self.barrier_names.iter().find(|(other, _)| other == name).map(|(_, barrier)| *barrier);
         known.unwrap_or_else(|| {
-            self.barriers.push(Barrier { count, name: name.into(), ..Barrier::default() });
-            let barrier = self.barriers.len() as u32 - 1;
+            self.tables.barriers.push(Barrier { count, name: name.into(), ..Barrier::default() });
+            let barrier = (self.tables.barriers.len() - 1 - self.first_barrier) as u32;
             self.barrier_names.push((name.into(), barrier));
             barrier
         })
@@ -155,7 +194,7 @@ impl<'a> Compiler<'a> {
 
     fn lock(&self, workload: &WorkloadConfig, lock: &str) -> Result<(u32, u32), SimError> {
         match self.locks.iter().find(|(name, ..)| name == lock) {
-            Some(&(_, first, instances)) => Ok((first, instances)),
+            Some(&(_, first, instances)) => Ok((first - self.locks[0].1, instances)),
             None => {
                 let known: Vec<_> = self.locks.iter().map(|(name, ..)| name.as_str()).collect();
                 Err(self.error(workload, format!("unknown lock {lock:?}; there are: {}", known.join(", "))))
@@ -213,7 +252,7 @@ impl<'a> Compiler<'a> {
                 Phase::Sleep { duration } => Op::Sleep { duration: self.duration(*duration) },
                 Phase::Send { queue, capacity } => {
                     let queue = self.queue(queue);
-                    self.queues[queue as usize].capacity = (*capacity).max(1);
+                    self.tables.queues[self.first_queue + queue as usize].capacity = (*capacity).max(1);
                     Op::Send { queue }
                 }
                 Phase::Receive { queue } => Op::Receive { queue: self.queue(queue) },
@@ -255,6 +294,11 @@ impl<'a> Compiler<'a> {
         if count == 0 {
             return Ok(());
         }
+        let Ok(count) = u32::try_from(count) else {
+            return Err(
+                self.error(workload, format!("it repeats {count} times; up to {} are allowed", u32::MAX))
+            );
+        };
         let slot = depth as u8;
         ops.push(Op::RepeatBegin { slot });
         let start = ops.len() as u32;

@@ -20,10 +20,14 @@ pub struct Symbol {
     pub address: u64,
 }
 
+/// The functions of a kernel. Their numbers count over all kernels' functions, but [`USER`] and [`IDLE`], which every
+/// kernel has, are the first one's.
 pub struct Text {
     pub symbols: Vec<Symbol>,
     pub classes: Vec<GuestClass>,
     pub fixed: FixedSymbols,
+    /// Number of the first of `symbols`.
+    pub first: u16,
 }
 
 /// Functions that the guest model itself executes.
@@ -49,12 +53,13 @@ pub fn all() -> Result<&'static [Text; 2], SimError> {
     if let Some(texts) = TEXTS.get() {
         return Ok(texts);
     }
-    let texts = [Text::load(SymbolTable::Linux44)?, Text::load(SymbolTable::LinuxModern)?];
-    Ok(TEXTS.get_or_init(|| texts))
+    let linux44 = Text::load(SymbolTable::Linux44, 0)?;
+    let modern = Text::load(SymbolTable::LinuxModern, linux44.symbols.len() as u16)?;
+    Ok(TEXTS.get_or_init(|| [linux44, modern]))
 }
 
 impl Text {
-    pub fn load(table: SymbolTable) -> Result<Self, SimError> {
+    pub fn load(table: SymbolTable, first: u16) -> Result<Self, SimError> {
         let map = match table {
             SymbolTable::Linux44 => include_str!("../../tables/linux-4.4.map"),
             SymbolTable::LinuxModern => include_str!("../../tables/linux-modern.map"),
@@ -76,13 +81,19 @@ impl Text {
             }
         }
         let classes = crate::guest::classes::classes_of(map, &symbols)?;
-        let mut text = Self { symbols, classes, fixed: FixedSymbols::default() };
+        let mut text = Self { symbols, classes, fixed: FixedSymbols::default(), first };
         text.fixed = text.fixed_symbols(table)?;
         Ok(text)
     }
 
     pub fn find(&self, name: &str) -> Option<u16> {
-        self.symbols.iter().position(|symbol| symbol.name == name).map(|index| index as u16)
+        let index = self.symbols.iter().position(|symbol| symbol.name == name)? as u16;
+        Some(if index <= IDLE { index } else { self.first + index })
+    }
+
+    /// The place in `symbols` of a function of this kernel.
+    pub fn index(&self, symbol: u16) -> usize {
+        usize::from(if symbol <= IDLE { symbol } else { symbol - self.first })
     }
 
     fn fixed_symbols(&self, table: SymbolTable) -> Result<FixedSymbols, SimError> {

@@ -1,0 +1,180 @@
+//! How time passes on a running vCPU, and when the next thing happens there: the hottest code of all.
+
+use crate::engine::Simulation;
+use crate::guest::{Act, GuestVcpu};
+use crate::machine::{NONE, VcpuState};
+use crate::prefetch::prefetch;
+use crate::timeline::Soon;
+use crate::trace_event::{PcpuId, TraceEvent, VcpuId};
+
+impl Simulation<'_> {
+    /// Lets guest time pass on a running vCPU until now.
+    #[inline]
+    pub(crate) fn sync(&mut self, vcpu: VcpuId) {
+        if self.guest[vcpu as usize].frame().act == Act::Timed {
+            self.sync_timed(vcpu);
+        } else {
+            self.sync_waiting(vcpu);
+        }
+    }
+
+    /// What of the time since the last call is left to the guest once the host's work is done.
+    #[inline(always)]
+    fn guest_time(&mut self, vcpu: VcpuId) -> u64 {
+        let now_ns = self.machine.now_ns;
+        let guest = &mut self.guest[vcpu as usize];
+        let passed_ns = now_ns - guest.synced_ns;
+        guest.synced_ns = now_ns;
+        let overhead_ns = passed_ns.min(guest.overhead_ns);
+        guest.overhead_ns -= overhead_ns;
+        self.overhead_ns += overhead_ns;
+        passed_ns - overhead_ns
+    }
+
+    #[inline(always)]
+    pub(crate) fn sync_timed(&mut self, vcpu: VcpuId) {
+        let elapsed_ns = self.guest_time(vcpu);
+        let guest = &mut self.guest[vcpu as usize];
+        let refill_ns = guest.refill_ns;
+        let frame = guest.frame_mut();
+        // Cold caches: half speed in user mode until the refill is paid. Arithmetic in place of branches, because
+        // whether there is something to pay can't be predicted.
+        let slow_ns = frame.slowed_ns(refill_ns);
+        let progress_ns = (elapsed_ns / 2).max(elapsed_ns.saturating_sub(slow_ns));
+        frame.left_ns = frame.left_ns.saturating_sub(progress_ns);
+        guest.refill_ns = refill_ns - (elapsed_ns - progress_ns);
+        self.guest_ns += elapsed_ns;
+    }
+
+    #[inline(always)]
+    pub(crate) fn sync_waiting(&mut self, vcpu: VcpuId) {
+        let elapsed_ns = self.guest_time(vcpu);
+        if elapsed_ns == 0 {
+        } else if self.guest[vcpu as usize].frame().spins() {
+            self.spin(vcpu, elapsed_ns);
+        } else {
+            self.guest_ns += elapsed_ns;
+        }
+    }
+
+    /// Spinning: windows and exits alternate.
+    #[inline]
+    fn spin(&mut self, vcpu: VcpuId, elapsed_ns: u64) {
+        let guest = &mut self.guest[vcpu as usize];
+        let counters = &mut self.counters[self.machine.vcpus[vcpu as usize].vm as usize];
+        let mut exits_ns = 0;
+        let acks = guest.frame().act == Act::SpinAcks;
+        guest.pv_spin_left_ns = guest.pv_spin_left_ns.saturating_sub(elapsed_ns);
+        if self.ple.enabled {
+            let (period, window) = (self.ple_period_ns, self.ple.window_ns);
+            let phase = guest.ple_phase_ns;
+            let to = phase + elapsed_ns;
+            // Divisions are slow, and one or two cycles are by far the most frequent.
+            let (cycles, rest) = if to < period {
+                (0, to)
+            } else if to < 2 * period {
+                (1, to - period)
+            } else {
+                (to / period, to % period)
+            };
+            let exits = cycles + u64::from(rest >= window) - u64::from(phase >= window);
+            guest.ple_phase_ns = rest;
+            // Time inside exits: whole ones, and what of the present one has passed.
+            exits_ns =
+                cycles * (period - window) + rest.saturating_sub(window) - phase.saturating_sub(window);
+            if acks {
+                counters.yields.ipi += exits
+            } else {
+                counters.yields.ple += exits
+            }
+            self.batched_exits += exits.saturating_sub(1);
+            if self.machine.tracing && exits > 0 {
+                self.machine.emit(TraceEvent::PauseLoopExits { vcpu, count: exits });
+            }
+        }
+        counters.spin_ns += elapsed_ns - exits_ns;
+        if acks {
+            counters.shootdown_spin_ns += elapsed_ns - exits_ns;
+        }
+        self.overhead_ns += exits_ns;
+        self.guest_ns += elapsed_ns - exits_ns;
+    }
+
+    /// Sets the time of a pCPU's next event. Its vCPU is synced.
+    pub(crate) fn arm(&mut self, pcpu: PcpuId) {
+        self.arm_inline(pcpu);
+    }
+
+    #[inline(always)]
+    pub(crate) fn arm_inline(&mut self, pcpu: PcpuId) {
+        let vcpu = self.machine.pcpus[pcpu as usize].current;
+        if vcpu == NONE {
+            return self.timeline.cancel(pcpu);
+        }
+        let now_ns = self.machine.now_ns;
+        let guest = &self.guest[vcpu as usize];
+        let frame = guest.frame();
+        let start_ns = now_ns + guest.overhead_ns;
+        let step_ns = match frame.act {
+            Act::Timed => start_ns + frame.left_ns + frame.slowed_ns(guest.refill_ns),
+            Act::SpinLock => {
+                self.next_exit(guest, start_ns).min(start_ns.saturating_add(guest.pv_spin_left_ns))
+            }
+            Act::SpinAcks => self.next_exit(guest, start_ns),
+            _ => u64::MAX,
+        };
+        let tick_ns = guest.next_tick_ns.max(now_ns);
+        let slice_end_ns = self.machine.pcpus[pcpu as usize].slice_end_ns.max(now_ns);
+        self.set_next(pcpu, step_ns.min(tick_ns).min(slice_end_ns), frame.act == Act::Timed);
+    }
+
+    #[inline(never)]
+    fn set_next(&mut self, pcpu: PcpuId, time_ns: u64, timed: bool) {
+        let soon = self.timeline.set_pcpu(pcpu, time_ns, timed);
+        self.prefetch(soon);
+    }
+
+    /// Two steps for a pCPU whose turn comes, because where its thread lies is only known by its vCPU.
+    #[inline(always)]
+    fn prefetch(&self, soon: Soon) {
+        let pcpus = &self.machine.pcpus;
+        if let Some(host) = pcpus.get(soon.later as usize)
+            && let Some(guest) = self.guest.get(host.current as usize)
+        {
+            prefetch(guest);
+            prefetch(&guest.waits_since_ns);
+        }
+        if let Some(host) = pcpus.get(soon.next as usize)
+            && let Some(guest) = self.guest.get(host.current as usize)
+            && let Some(thread) = self.threads.get(guest.thread as usize)
+        {
+            prefetch(thread);
+        }
+    }
+
+    /// When the next pause-loop exit happens that must be asked about.
+    #[inline]
+    fn next_exit(&self, guest: &GuestVcpu, start_ns: u64) -> u64 {
+        if !self.ple.enabled {
+            return u64::MAX;
+        }
+        let (period, window, phase) = (self.ple_period_ns, self.ple.window_ns, guest.ple_phase_ns);
+        let to_next = if phase < window { window - phase } else { period - phase + window };
+        let first_ns = start_ns + to_next;
+        let until_ns = guest.ple_batch_until_ns;
+        if until_ns <= first_ns {
+            return first_ns;
+        }
+        if until_ns == u64::MAX {
+            return u64::MAX;
+        }
+        first_ns + (until_ns - first_ns).div_ceil(period) * period
+    }
+
+    /// Re-arms a vCPU's pCPU after its frame was changed from outside. The vCPU was synced before the change.
+    pub(crate) fn retime(&mut self, vcpu: VcpuId) {
+        if self.machine.vcpus[vcpu as usize].state == VcpuState::Running {
+            self.arm(self.machine.vcpus[vcpu as usize].pcpu);
+        }
+    }
+}
