@@ -22,16 +22,28 @@ impl Bits {
         self.words[at / 64] >> (at % 64) & 1 == 1
     }
 
-    /// The members from `from` to before `end`.
-    pub fn between(&self, from: usize, end: usize) -> impl Iterator<Item = usize> {
-        let below = |limit: usize, base: usize| match limit.saturating_sub(base) {
-            low @ 0..64 => (1u64 << low) - 1,
-            _ => u64::MAX,
-        };
-        (from / 64..end.div_ceil(64)).flat_map(move |at| {
-            let base = at * 64;
-            Members { word: self.words[at] & below(end, base) & !below(from, base), base }
-        })
+    /// The first member from `from` to before `end` that is `wanted`.
+    #[inline]
+    pub fn find_between(&self, from: usize, end: usize, wanted: impl Fn(usize) -> bool) -> Option<usize> {
+        let mut at = from / 64;
+        let mut word = self.words.get(at)? & u64::MAX << (from % 64);
+        loop {
+            while word != 0 {
+                let member = at * 64 + word.trailing_zeros() as usize;
+                if member >= end {
+                    return None;
+                }
+                if wanted(member) {
+                    return Some(member);
+                }
+                word &= word - 1;
+            }
+            at += 1;
+            if at * 64 >= end {
+                return None;
+            }
+            word = *self.words.get(at)?;
+        }
     }
 
     /// The members from `from` on, then those before it.
@@ -88,8 +100,9 @@ mod tests {
                     (0..count).map(|step| (from + step) % count).filter(|&at| bits.has(at)).collect();
                 assert_eq!(found, expected, "{count} from {from}");
                 for end in 0..=count {
-                    let found: Vec<_> = bits.between(from, end).collect();
-                    let expected: Vec<_> = (from..end).filter(|&at| bits.has(at)).collect();
+                    let odd = |at: usize| at % 2 == 1;
+                    let found = bits.find_between(from, end, odd);
+                    let expected = (from..end).find(|&at| bits.has(at) && odd(at));
                     assert_eq!(found, expected, "{count} from {from} to {end}");
                 }
             }

@@ -258,14 +258,14 @@ impl Simulation<'_> {
             }
             self.sync_timed(vcpu);
             self.step_ends(vcpu);
-            self.arm_inline(pcpu);
+            self.arm_unless_scheduled(pcpu);
         } else {
             if is_timed {
                 return self.any_event(pcpu, vcpu);
             }
             self.sync_waiting(vcpu);
             self.spinning_ends(pcpu, vcpu);
-            self.arm_inline(pcpu);
+            self.arm_unless_scheduled(pcpu);
         }
     }
 
@@ -287,6 +287,14 @@ impl Simulation<'_> {
             _ => self.spinning_ends(pcpu, vcpu),
         }
         self.arm(pcpu);
+    }
+
+    /// What is about to be scheduled is armed then.
+    #[inline(always)]
+    fn arm_unless_scheduled(&mut self, pcpu: PcpuId) {
+        if !self.machine.wants_schedule(pcpu) {
+            self.arm_inline(pcpu);
+        }
     }
 
     /// If the present step is over, does what follows it.
@@ -387,7 +395,7 @@ impl Simulation<'_> {
         if host.state == VcpuState::Running {
             let yielded = matches!(reason, StopReason::Ple | StopReason::IpiWait);
             if !yielded {
-                *counters.preemptions_by_class.entry(class).or_default() += 1;
+                counters.preemptions_by_class[class as usize] += 1;
             }
             self.machine.stops(vcpu, yielded);
         }
@@ -455,7 +463,7 @@ impl Simulation<'_> {
         } else {
             costs.cache_refill_max_ns
         };
-        if self.machine.llc_of(pcpu) != self.machine.llc_of(guest.left_pcpu) {
+        if guest.left_pcpu != pcpu && self.machine.llc_of(pcpu) != self.machine.llc_of(guest.left_pcpu) {
             cost_ns += costs.llc_migration_ns;
         }
         cost_ns * sensitive / 1000

@@ -130,7 +130,7 @@ pub struct Machine {
     /// vCPUs that wait because their pCPU was taken away.
     preempted: Bits,
     pub pool: PoolReport,
-    pub llc_pcpus: usize,
+    pub llc_pcpus: u32,
     pub tracing: bool,
     pub trace: Vec<TraceEvent>,
     resched: Vec<PcpuId>,
@@ -174,7 +174,10 @@ impl Machine {
             vcpus,
             vms,
             pool: PoolReport::default(),
-            llc_pcpus: if host.llc_pcpus == 0 { host.pcpus } else { host.llc_pcpus },
+            llc_pcpus: match host.llc_pcpus {
+                0 => host.pcpus as u32,
+                pcpus => u32::try_from(pcpus).unwrap_or(u32::MAX),
+            },
             tracing: false,
             trace: Vec::new(),
             resched: Vec::new(),
@@ -232,10 +235,16 @@ impl Machine {
         self.preempted.set(vcpu as usize, host.is_preempted());
     }
 
-    /// The preempted ones among the vCPUs from `from` to before `end`.
+    /// The first preempted one among the vCPUs from `from` to before `end` that is `wanted`.
     #[inline]
-    pub fn preempted_between(&self, from: VcpuId, end: VcpuId) -> impl Iterator<Item = VcpuId> {
-        self.preempted.between(from as usize, end as usize).map(|vcpu| vcpu as VcpuId)
+    pub fn find_preempted(
+        &self,
+        from: VcpuId,
+        end: VcpuId,
+        wanted: impl Fn(VcpuId) -> bool,
+    ) -> Option<VcpuId> {
+        let found = self.preempted.find_between(from as usize, end as usize, |vcpu| wanted(vcpu as VcpuId));
+        found.map(|vcpu| vcpu as VcpuId)
     }
 
     /// Whether `Waiting` has counted right: for the checker.
@@ -261,6 +270,12 @@ impl Machine {
             *flag = true;
             self.resched.push(pcpu);
         }
+    }
+
+    /// Whether this pCPU is scheduled before anything else happens.
+    #[inline]
+    pub(crate) fn wants_schedule(&self, pcpu: PcpuId) -> bool {
+        self.pcpus[pcpu as usize].resched_pending
     }
 
     /// Whether no pCPU has asked for anything.
@@ -299,8 +314,8 @@ impl Machine {
         self.vms[self.vcpus[vcpu as usize].vm as usize].allows(pcpu)
     }
 
-    pub fn llc_of(&self, pcpu: PcpuId) -> usize {
-        pcpu as usize / self.llc_pcpus
+    pub fn llc_of(&self, pcpu: PcpuId) -> u32 {
+        pcpu / self.llc_pcpus
     }
 }
 

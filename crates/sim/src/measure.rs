@@ -4,7 +4,6 @@ use crate::engine::Simulation;
 use crate::machine::VcpuState;
 use crate::report::{Histogram, PcpuTimes, PoolReport, RunReport, VmReport, WorkloadReport, Yields};
 use crate::trace_event::GuestClass;
-use std::collections::BTreeMap;
 
 #[derive(Default)]
 pub struct LockCounters {
@@ -22,7 +21,8 @@ pub struct VmCounters {
     pub ipis_sent: u64,
     pub ipis_handled: u64,
     pub context_switches: u64,
-    pub preemptions_by_class: BTreeMap<GuestClass, u64>,
+    /// By number of the class.
+    pub preemptions_by_class: [u64; GuestClass::ALL.len()],
     pub tlb_sync: Histogram,
     pub locks: Vec<LockCounters>,
 }
@@ -198,7 +198,9 @@ impl Simulation<'_> {
             ipis_sent: counters.ipis_sent,
             ipis_handled: counters.ipis_handled,
             context_switches: counters.context_switches,
-            preemptions_by_class: counters.preemptions_by_class.clone(),
+            preemptions_by_class: std::iter::zip(GuestClass::ALL, counters.preemptions_by_class)
+                .filter(|&(_, count)| count > 0)
+                .collect(),
             network: self.vms[vm].nic.as_ref().map(|nic| nic.report(measured_ns)),
         }
     }

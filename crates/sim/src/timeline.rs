@@ -172,12 +172,13 @@ impl Tournament {
             best = best.min(opponents);
             place /= ARITY;
         }
+        if LEVELS < LEVELS_OF_LARGE {
+            self.winner = best;
+            return Soon { next: u32::MAX, later: u32::MAX };
+        }
         self.winner = best_other;
         if own < best_other {
             self.wins_again(own);
-        }
-        if LEVELS < LEVELS_OF_LARGE {
-            return Soon { next: u32::MAX, later: u32::MAX };
         }
         Soon { next: pcpu_of(others[LEVELS - 1]), later: pcpu_of(others[LEVELS - 2]) }
     }

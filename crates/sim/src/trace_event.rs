@@ -55,6 +55,21 @@ pub enum GuestClass {
     Idle,
 }
 
+impl GuestClass {
+    /// In order, so that `ALL[class as usize]` is `class`.
+    pub const ALL: [Self; 9] = [
+        Self::Unknown,
+        Self::User,
+        Self::KernelOther,
+        Self::LockHolder,
+        Self::LockWaiter,
+        Self::TlbShootdown,
+        Self::ReschedIpi,
+        Self::IrqHandler,
+        Self::Idle,
+    ];
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IpiKind {

@@ -14,6 +14,7 @@ use crate::config::EevdfConfig;
 use crate::machine::{Machine, NONE, VcpuState};
 use crate::trace_event::{PcpuId, StopReason, VcpuId};
 use microslice_policy::YieldCause;
+use std::cmp::Ordering;
 
 /// Weight of a VM that says nothing.
 const WEIGHT_DEFAULT: u64 = 256;
@@ -56,15 +57,18 @@ impl Eevdf {
         }
     }
 
-    fn weight(machine: &Machine, vcpu: VcpuId) -> u64 {
-        u64::from(machine.vms[machine.vcpus[vcpu as usize].vm as usize].weight)
+    /// Time by the VM's weight. Nearly all VMs have the default one, and a division takes as long as the rest of this.
+    #[inline]
+    fn weighted_ns(machine: &Machine, vcpu: VcpuId, time_ns: u64) -> u64 {
+        let weight = u64::from(machine.vms[machine.vcpus[vcpu as usize].vm as usize].weight);
+        if weight == WEIGHT_DEFAULT { time_ns } else { time_ns * WEIGHT_DEFAULT / weight }
     }
 
     fn charge(&mut self, machine: &Machine, vcpu: VcpuId) {
         let task = &mut self.tasks[vcpu as usize];
         let ran_ns = machine.now_ns - task.charged_until_ns;
         task.charged_until_ns = machine.now_ns;
-        task.vruntime_ns += ran_ns * WEIGHT_DEFAULT / Self::weight(machine, vcpu);
+        task.vruntime_ns += Self::weighted_ns(machine, vcpu, ran_ns);
     }
 
     fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId) {
@@ -92,14 +96,7 @@ impl Eevdf {
         let buddy = queue.buddy.and_then(|buddy| queue.tasks.iter().position(|&vcpu| vcpu == buddy));
         let at = match buddy {
             Some(at) => at,
-            None => {
-                let sum: u128 =
-                    queue.tasks.iter().map(|&v| u128::from(self.tasks[v as usize].vruntime_ns)).sum();
-                let count = queue.tasks.len().max(1) as u128;
-                (0..queue.tasks.len())
-                    .filter(|&at| u128::from(self.tasks[queue.tasks[at] as usize].vruntime_ns) * count <= sum)
-                    .min_by_key(|&at| self.tasks[queue.tasks[at] as usize].deadline_ns)?
-            }
+            None => self.earliest_eligible(&queue.tasks)?,
         };
         let vcpu = self.dequeue(pcpu, at);
         let floor_ns = self.tasks[vcpu as usize].vruntime_ns;
@@ -108,8 +105,30 @@ impl Eevdf {
         Some(vcpu)
     }
 
+    /// Place of the earliest deadline among those whose runtime isn't above the average. Of one or two, who has the least
+    /// runtime is eligible, and the other only if both have the same.
+    #[inline]
+    fn earliest_eligible(&self, waiting: &[VcpuId]) -> Option<usize> {
+        let task = |at: usize| &self.tasks[waiting[at] as usize];
+        match waiting.len() {
+            0 => None,
+            1 => Some(0),
+            2 => Some(match task(0).vruntime_ns.cmp(&task(1).vruntime_ns) {
+                Ordering::Less => 0,
+                Ordering::Equal => usize::from(task(1).deadline_ns < task(0).deadline_ns),
+                Ordering::Greater => 1,
+            }),
+            count => {
+                let sum: u128 = (0..count).map(|at| u128::from(task(at).vruntime_ns)).sum();
+                (0..count)
+                    .filter(|&at| u128::from(task(at).vruntime_ns) * count as u128 <= sum)
+                    .min_by_key(|&at| task(at).deadline_ns)
+            }
+        }
+    }
+
     fn new_deadline(&mut self, machine: &Machine, vcpu: VcpuId) {
-        let slice_ns = self.config.base_slice_ns * WEIGHT_DEFAULT / Self::weight(machine, vcpu);
+        let slice_ns = Self::weighted_ns(machine, vcpu, self.config.base_slice_ns);
         let task = &mut self.tasks[vcpu as usize];
         task.deadline_ns = task.vruntime_ns + slice_ns;
     }
@@ -157,10 +176,10 @@ impl Eevdf {
         let vm = machine.vcpus[vcpu as usize].vm as usize;
         let (first, count) = (machine.vms[vm].first_vcpu, machine.vms[vm].vcpus);
         let last = first + self.last_boosted[vm];
-        let preempted = machine.preempted_between(last + 1, first + count);
-        let next = preempted
-            .chain(machine.preempted_between(first, last + 1))
-            .find(|&sibling| sibling != vcpu && self.tasks[sibling as usize].queued);
+        let waits = |sibling: VcpuId| sibling != vcpu && self.tasks[sibling as usize].queued;
+        let next = machine
+            .find_preempted(last + 1, first + count, waits)
+            .or_else(|| machine.find_preempted(first, last + 1, waits));
         let Some(sibling) = next else { return false };
         self.last_boosted[vm] = sibling - first;
         let pcpu = machine.vcpus[sibling as usize].pcpu;
