@@ -4,6 +4,7 @@ use crate::SimError;
 use crate::check::Checker;
 use crate::config::{LockKind, SchedulerKind, SimulationConfig, SymbolTable, VmConfig};
 use crate::engine::{KernelTimes, Simulation, Slots, Vm, Workload};
+use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
 use crate::guest::program::{Compiler, LockNames, Programs, Tables};
 use crate::guest::text;
@@ -267,7 +268,7 @@ impl<'a> Simulation<'a> {
         let runqueue = vm.kernel.locks.iter().find(|lock| lock.name == RUNQUEUE);
         let kind = runqueue.and_then(|lock| lock.kind).unwrap_or(default);
         let symbol = runqueue.map_or("ttwu_do_activate", |lock| &lock.symbol);
-        if kind == LockKind::Sleeping {
+        if kind.sleeps() {
             return Err(bad(format!("vm {}, lock {RUNQUEUE}", vm.name), "a runqueue's lock can't sleep"));
         }
         self.add_lock(&mut names, vm, number, text, (RUNQUEUE, kind, true, vm.vcpus, symbol))?;
@@ -305,6 +306,14 @@ impl<'a> Simulation<'a> {
             LockKind::TestAndSet | LockKind::Ticket | LockKind::PvTicket => functions.fixed.spin_simple,
             LockKind::Queued | LockKind::Sleeping => functions.fixed.spin_queued,
             LockKind::PvQueued => functions.fixed.spin_pv,
+            LockKind::Mutex => functions.fixed.spin_on_owner,
+        };
+        let spin_queue = || {
+            Box::new(SpinQueue {
+                vcpus: Default::default(),
+                first_symbol: spin_symbol,
+                queued_symbol: functions.fixed.spin_for_turn,
+            })
         };
         let counters = &mut self.counters[number as usize].locks;
         counters.push(LockCounters { name: name.into(), ..LockCounters::default() });
@@ -325,6 +334,7 @@ impl<'a> Simulation<'a> {
                 owner: NONE,
                 acquisitions: 0,
                 waiters: Default::default(),
+                spinners: (kind == LockKind::Mutex).then(spin_queue),
             });
         }
         Ok(())

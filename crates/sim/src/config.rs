@@ -130,6 +130,15 @@ pub enum LockKind {
     PvQueued,
     /// Sleeping lock (mutex, rwsem): waiters block in the guest's scheduler at once.
     Sleeping,
+    /// Sleeping lock whose waiters spin while the guest thinks that the holder runs (see `guest/mutex.rs`).
+    Mutex,
+}
+
+impl LockKind {
+    /// Its waiters may sleep, so it can be held for long.
+    pub fn sleeps(self) -> bool {
+        matches!(self, Self::Sleeping | Self::Mutex)
+    }
 }
 
 /// A named kernel lock.

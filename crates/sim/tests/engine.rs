@@ -3,7 +3,7 @@
 use microslice_sim::config::*;
 use microslice_sim::report::RunReport;
 use microslice_sim::scenario::{Overrides, load};
-use microslice_sim::trace_event::{NoTrace, StopReason, TraceEvent, TraceSink};
+use microslice_sim::trace_event::{NoTrace, StopReason, TraceEvent, TraceNames, TraceSink};
 use microslice_sim::{SimError, simulate};
 use proptest::prelude::*;
 
@@ -108,6 +108,16 @@ fn in_the_prototype_who_waits_for_a_shootdown_never_yields() {
 }
 
 #[test]
+fn in_the_prototype_who_spins_for_a_lock_never_yields() {
+    let yields = |policy| {
+        let gives_up = |event: &TraceEvent| matches!(event, TraceEvent::Stopping { reason: StopReason::Ple, pcpu, .. } if *pcpu != MICRO_PCPU);
+        trace("exim-swaptions", policy).iter().filter(|(_, event)| gives_up(event)).count()
+    };
+    assert_eq!(yields("micro-xen:1"), 0);
+    assert!(yields("micro:1") > 0);
+}
+
+#[test]
 fn in_the_prototype_a_pass_begins_with_the_first_vcpu() {
     let share_of_first_half = |policy| {
         let (mut first, mut all) = (0, 0);
@@ -128,7 +138,7 @@ fn in_the_prototype_a_spinner_leaves_the_micro_pool() {
     let leaves = |event: &TraceEvent| {
         matches!(event, TraceEvent::Stopping { reason: StopReason::Ple, pcpu: MICRO_PCPU, .. })
     };
-    assert!(trace("memclone-swaptions", "micro-xen:1").iter().any(|(_, event)| leaves(event)));
+    assert!(trace("dedup-swaptions", "micro-xen:1").iter().any(|(_, event)| leaves(event)));
 }
 
 #[test]
@@ -184,6 +194,68 @@ fn one_vm(program: Vec<Phase>, threads: usize) -> SimulationConfig {
     config
 }
 
+/// A VM whose threads fight for one lock, on half as many pCPUs as it has vCPUs.
+fn contended(kind: LockKind, threads: usize) -> SimulationConfig {
+    let hold = Duration::Exponential { mean_ns: 20 * US };
+    let mut config = one_vm(vec![compute(50 * US), Phase::Lock { lock: "pagevec".into(), hold }], threads);
+    config.vms[0].workloads[0].program.push(Phase::Progress { units: 1 });
+    let locks = &mut config.vms[0].kernel.locks;
+    let lock = locks.iter_mut().find(|lock| lock.name == "pagevec").expect("dedup has it");
+    (lock.kind, lock.irqs_off, lock.instances) = (Some(kind), false, 1);
+    config.host.pcpus = config.vms[0].vcpus / 2;
+    config
+}
+
+#[test]
+fn waiters_of_a_mutex_spin_and_those_of_a_sleeping_lock_sleep() {
+    let (mutex, sleeping) = (run(&contended(LockKind::Mutex, 12)), run(&contended(LockKind::Sleeping, 12)));
+    let (mutex, sleeping) = (&mutex.vms[0].yields, &sleeping.vms[0].yields);
+    assert!(mutex.ple > 1000, "{mutex:?}");
+    assert_eq!(sleeping.ple, 0);
+    assert!(sleeping.halt > 100 && mutex.halt < sleeping.halt / 10, "{mutex:?} {sleeping:?}");
+}
+
+/// In which functions vCPUs were stopped.
+#[derive(Default)]
+struct Stops {
+    names: Vec<String>,
+    functions: Vec<String>,
+}
+
+impl TraceSink for Stops {
+    fn begin(&mut self, names: &TraceNames) {
+        self.names = names.symbols.clone();
+    }
+
+    fn event(&mut self, _: u64, event: &TraceEvent) {
+        if let TraceEvent::Stopping { symbol, .. } = *event {
+            self.functions.push(self.names[symbol as usize].clone());
+        }
+    }
+}
+
+#[test]
+fn the_first_spinner_looks_at_the_holder_and_the_others_queue() {
+    let mut stops = Stops::default();
+    simulate(&contended(LockKind::Mutex, 12), &mut stops).unwrap();
+    let stopped_in = |name: &str| stops.functions.iter().filter(|function| *function == name).count();
+    assert!(stopped_in("osq_lock") > stopped_in("mutex_spin_on_owner"));
+    assert!(stopped_in("mutex_spin_on_owner") > 0);
+}
+
+#[test]
+fn who_spins_for_a_mutex_makes_way_for_another_thread() {
+    // With two threads on each vCPU, spinners are rescheduled, and then sleep.
+    let mut config = contended(LockKind::Mutex, 24);
+    config.duration_ns = 400 * MS;
+    let report = run(&config);
+    let yields = &report.vms[0].yields;
+    assert!(report.vms[0].workloads[0].units_done > 1000 && yields.ple > 0, "{yields:?}");
+    let all = report.vms[0].lock_acquisitions["pagevec"];
+    let longest_ns = report.vms[0].lock_waits["pagevec"].max().unwrap_or(0);
+    assert!(all > 1000 && longest_ns < 400 * MS, "{longest_ns}");
+}
+
 #[test]
 fn a_deadlock_is_reported_with_who_waits_for_what() {
     let config =
@@ -229,6 +301,7 @@ fn lock_kind() -> impl Strategy<Value = LockKind> {
         Just(LockKind::Queued),
         Just(LockKind::PvQueued),
         Just(LockKind::Sleeping),
+        Just(LockKind::Mutex),
     ]
 }
 
@@ -280,13 +353,17 @@ prop_compose! {
         vm.kernel.locks = [("a", kinds.0), ("b", kinds.1)].map(|(name, kind)| LockConfig {
             name: name.into(),
             kind: Some(kind),
-            irqs_off: kinds.2 && kind != LockKind::Sleeping,
+            irqs_off: kinds.2 && !kind.sleeps(),
             instances: 1,
             symbol: "get_page_from_freelist".into(),
         }).to_vec();
         let workload = &mut vm.workloads[0];
         workload.threads = threads;
         workload.program = program;
+        if kinds.1.sleeps() {
+            let prepare = Duration::Constant { ns: 500 };
+            workload.program.push(Phase::Shootdown { prepare, under: Some("b".into()) });
+        }
         workload.program.push(compute(5_000));
         workload.program.push(Phase::Progress { units: 1 });
         config.vms = (0..vm_count).map(|at| VmConfig {

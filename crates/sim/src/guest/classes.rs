@@ -55,7 +55,7 @@ mod tests {
             let class = |symbol: u16| text.classes[text.index(symbol)];
             assert_eq!(class(USER), GuestClass::User, "{table:?}");
             assert_eq!(class(IDLE), GuestClass::Idle, "{table:?}");
-            for spin in [fixed.spin_queued, fixed.spin_pv] {
+            for spin in [fixed.spin_queued, fixed.spin_pv, fixed.spin_on_owner, fixed.spin_for_turn] {
                 assert_eq!(class(spin), GuestClass::LockWaiter, "{table:?}");
             }
             assert_eq!(class(fixed.shootdown_wait), GuestClass::TlbShootdown, "{table:?}");

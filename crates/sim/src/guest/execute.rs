@@ -1,5 +1,6 @@
 //! What a vCPU does next: the end of a timed step, and the operations of a thread's program.
 
+use crate::config::LockKind;
 use crate::engine::Simulation;
 use crate::guest::program::Op;
 use crate::guest::{Act, Then, ThreadState, WaitsFor, text};
@@ -81,12 +82,10 @@ impl Simulation<'_> {
         let state = &mut self.threads[thread as usize];
         let compute_left_ns = std::mem::take(&mut state.compute_left_ns);
         let granted = std::mem::replace(&mut state.granted, NONE);
-        let hold_ns = state.hold_ns;
         if granted != NONE {
-            self.hold_sleeping(vcpu, granted, hold_ns);
-            let op = self.programs.op(self.threads[thread as usize].pc - 1);
-            if matches!(op, Op::Shootdown { .. }) {
-                self.prepare_under(vcpu);
+            match self.locks[granted as usize].kind {
+                LockKind::Mutex => self.try_mutex_again(vcpu, thread, granted),
+                _ => self.hold_sleeping(vcpu, thread, granted),
             }
         } else if compute_left_ns > 0 {
             self.timed(vcpu, Then::NextOp, text::USER, compute_left_ns);
@@ -124,12 +123,10 @@ impl Simulation<'_> {
                 let hold_ns = self.samplers[hold as usize].sample(&mut state.random);
                 let instance = if instances > 1 { state.random.below(instances) } else { 0 };
                 let lock = state.first_lock + first + instance;
-                if self.locks[lock as usize].kind == crate::config::LockKind::Sleeping {
-                    if !self.acquire_sleeping(vcpu, thread, lock, hold_ns) {
-                        self.begin_switch(vcpu);
-                    }
-                } else {
-                    self.acquire(vcpu, lock, hold_ns, Then::Release, NONE);
+                match self.locks[lock as usize].kind {
+                    LockKind::Sleeping => self.acquire_sleeping(vcpu, thread, lock, hold_ns),
+                    LockKind::Mutex => self.lock_mutex(vcpu, thread, lock, hold_ns),
+                    _ => self.acquire(vcpu, lock, hold_ns, Then::Release, NONE),
                 }
                 true
             }
@@ -137,10 +134,9 @@ impl Simulation<'_> {
                 let ns = self.samplers[prepare as usize].sample(&mut state.random);
                 if under != NONE {
                     let under = state.first_lock + under;
-                    if self.acquire_sleeping(vcpu, thread, under, ns) {
-                        self.prepare_under(vcpu);
-                    } else {
-                        self.begin_switch(vcpu);
+                    match self.locks[under as usize].kind {
+                        LockKind::Mutex => self.lock_mutex(vcpu, thread, under, ns),
+                        _ => self.acquire_sleeping(vcpu, thread, under, ns),
                     }
                     return true;
                 }

@@ -8,7 +8,8 @@
 
 use crate::config::LockKind;
 use crate::engine::{CACHE_LINE_NS, Simulation};
-use crate::guest::{Act, Then, ThreadState, WaitsFor};
+use crate::guest::program::Op;
+use crate::guest::{Act, Then, WaitsFor};
 use crate::machine::NONE;
 use crate::trace_event::{IpiKind, StopReason, TraceEvent, VcpuId};
 use microslice_policy::InterruptKind;
@@ -133,11 +134,14 @@ impl Simulation<'_> {
         self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
     }
 
-    /// A spinner of a test-and-set lock runs again: is it free?
+    /// A spinner of a test-and-set lock or a mutex runs again: is it free?
     pub(crate) fn look_at_lock_again(&mut self, vcpu: VcpuId) {
         let guest = &self.guest[vcpu as usize];
         let me = holder(vcpu, guest.depth);
         let state = &mut self.locks[guest.frame().lock as usize];
+        if state.kind == LockKind::Mutex {
+            return self.look_at_mutex(vcpu);
+        }
         if state.owner == NONE {
             state.owner = me;
             let at = state.waiters.iter().position(|&waiter| waiter == me).expect("a spinner waits");
@@ -163,37 +167,44 @@ impl Simulation<'_> {
         guest.ple_batch_until_ns = 0;
     }
 
-    /// A sleeping lock: the thread gets it, or blocks. Returns whether it got it.
-    pub(crate) fn acquire_sleeping(&mut self, vcpu: VcpuId, thread: u32, lock: u32, hold_ns: u64) -> bool {
+    /// A sleeping lock: the thread gets it, or blocks.
+    pub(crate) fn acquire_sleeping(&mut self, vcpu: VcpuId, thread: u32, lock: u32, hold_ns: u64) {
         let now_ns = self.machine.now_ns;
+        let waiter = &mut self.threads[thread as usize];
+        waiter.hold_ns = hold_ns;
+        waiter.wait_since_ns = now_ns;
         let state = &mut self.locks[lock as usize];
         state.acquisitions += 1;
         if state.owner == NONE {
             state.owner = thread;
-            self.hold_sleeping(vcpu, lock, hold_ns);
-            return true;
+            self.hold_sleeping(vcpu, thread, lock);
+        } else {
+            state.waiters.push_back(thread);
+            self.block_thread(vcpu, thread, WaitsFor::Lock(lock));
         }
-        state.waiters.push_back(thread);
-        let waiter = &mut self.threads[thread as usize];
-        waiter.hold_ns = hold_ns;
-        waiter.wait_since_ns = now_ns;
-        waiter.waits_for = WaitsFor::Lock(lock);
-        waiter.state = ThreadState::Blocked;
-        false
     }
 
-    pub(crate) fn hold_sleeping(&mut self, vcpu: VcpuId, lock: u32, hold_ns: u64) {
+    /// The running thread holds a sleeping lock: what its program wants it for begins.
+    pub(crate) fn hold_sleeping(&mut self, vcpu: VcpuId, thread: u32, lock: u32) {
+        let state = &self.threads[thread as usize];
+        let op = self.programs.op(state.pc - 1);
         let symbol = self.locks[lock as usize].hold_symbol;
-        self.timed(vcpu, Then::ReleaseSleeping, symbol, hold_ns);
+        self.timed(vcpu, Then::ReleaseSleeping, symbol, state.hold_ns);
         self.guest[vcpu as usize].frame_mut().lock = lock;
+        if matches!(op, Op::Shootdown { .. }) {
+            self.prepare_under(vcpu);
+        }
     }
 
-    /// Hands a sleeping lock to its first waiter, which is woken.
+    /// Gives up a sleeping lock: it goes to its first waiter, which is woken; a mutex to whoever takes it.
     pub(crate) fn release_sleeping(&mut self, vcpu: VcpuId) {
         let guest = &mut self.guest[vcpu as usize];
         let depth = guest.depth as usize;
         let lock = std::mem::replace(&mut guest.frames[depth].lock, NONE);
         let state = &mut self.locks[lock as usize];
+        if state.kind == LockKind::Mutex {
+            return self.release_mutex(vcpu, lock);
+        }
         state.owner = NONE;
         if let Some(next) = state.waiters.pop_front() {
             state.owner = next;

@@ -5,6 +5,7 @@ pub mod classes;
 mod execute;
 mod interrupts;
 mod locks;
+pub mod mutex;
 pub mod network;
 pub mod program;
 pub mod text;
@@ -243,7 +244,7 @@ pub struct Thread {
     pub pc: u32,
     /// The first lock of its VM, from where its program counts them.
     pub first_lock: u32,
-    /// It got this sleeping lock while it was blocked, and holds it for `hold_ns` next.
+    /// It got this sleeping lock while it was blocked, or (a mutex) was woken to try for it, and holds it for `hold_ns` next.
     pub granted: u32,
     pub state: ThreadState,
     pub pinned: bool,
@@ -267,6 +268,8 @@ pub struct Lock {
     pub owner: u32,
     pub acquisitions: u64,
     pub waiters: VecDeque<u32>,
+    /// Who spins for a mutex; its waiters sleep.
+    pub spinners: Option<Box<mutex::SpinQueue>>,
 }
 
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! Programs of phases, compiled to a flat list of operations with numbers instead of names.
 
 use crate::SimError;
-use crate::config::{Duration, LockKind, Phase, VmConfig, WorkloadConfig};
+use crate::config::{Duration, Phase, VmConfig, WorkloadConfig};
 use crate::guest::text::Text;
 use crate::guest::{Barrier, LOOP_DEPTH, Queue};
 use crate::machine::NONE;
@@ -206,7 +206,7 @@ impl<'a> Compiler<'a> {
         let (first, _) = self.lock(workload, lock)?;
         let default = self.vm.kernel.lock_kind;
         let kind = self.vm.kernel.locks.iter().find(|known| known.name == lock).and_then(|known| known.kind);
-        if kind.unwrap_or(default) != LockKind::Sleeping {
+        if !kind.unwrap_or(default).sleeps() {
             return Err(self.error(
                 workload,
                 format!("a shootdown can't wait under {lock:?}: it isn't a sleeping lock"),

@@ -36,6 +36,9 @@ pub struct FixedSymbols {
     pub spin_simple: u16,
     pub spin_queued: u16,
     pub spin_pv: u16,
+    /// For a mutex: the first spinner, and those behind it.
+    pub spin_on_owner: u16,
+    pub spin_for_turn: u16,
     pub shootdown_prepare: u16,
     pub shootdown_wait: u16,
     pub call_function_handler: u16,
@@ -109,6 +112,8 @@ impl Text {
             spin_simple: find("_raw_spin_lock")?,
             spin_queued: find("native_queued_spin_lock_slowpath")?,
             spin_pv: find("__pv_queued_spin_lock_slowpath")?,
+            spin_on_owner: find("mutex_spin_on_owner")?,
+            spin_for_turn: find("osq_lock")?,
             shootdown_prepare: find("flush_tlb_mm_range")?,
             shootdown_wait: either("smp_call_function_many", "smp_call_function_many_cond")?,
             call_function_handler: find("flush_tlb_func")?,

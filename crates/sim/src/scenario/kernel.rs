@@ -9,13 +9,14 @@ use crate::config::{GuestKernelConfig, LockConfig, LockKind, SymbolTable};
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
 
-const LOCK_KINDS: [(&str, LockKind); 6] = [
+const LOCK_KINDS: [(&str, LockKind); 7] = [
     ("test-and-set", LockKind::TestAndSet),
     ("ticket", LockKind::Ticket),
     ("pv-ticket", LockKind::PvTicket),
     ("queued", LockKind::Queued),
     ("pv-queued", LockKind::PvQueued),
     ("sleeping", LockKind::Sleeping),
+    ("mutex", LockKind::Mutex),
 ];
 
 const SYMBOL_TABLES: [(&str, SymbolTable); 2] =

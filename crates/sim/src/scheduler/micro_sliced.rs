@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | order of a pass | round from the yielding vCPU | from vCPU 0, until a request finds all queues full |
 //! | a vCPU waits for a shootdown | yields unless one is helped | never yields |
+//! | a vCPU spins for a lock | yields unless one is helped | never yields (the limit of its rule, see `keeps_spinning`) |
 //! | a vCPU goes back to the normal pool | behind the others | by `vcpu_wake`, within its credits: BOOST |
 //! | a vCPU on a micro-sliced pCPU spins | its pass decides | it goes back; no pass |
 
@@ -383,6 +384,15 @@ impl MicroSliced {
         }
     }
 
+    /// After its pass. In the prototype who waits for a shootdown never yields; who spins for a lock yields only if no
+    /// sibling that doesn't run belongs to a micro-sliced pCPU, and those that halted there, or were taken along halted by
+    /// a pass for a shootdown, belong to it until they have run again. So once there is one, nobody yields; this is taken
+    /// for always.
+    fn keeps_spinning(&self, cause: YieldCause, helped_count: u32) -> bool {
+        let spinner = SpinnerObservation { cause: cause.into(), helped_count };
+        self.prototype || policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning
+    }
+
     fn is_micro_pcpu(&self, pcpu: PcpuId) -> bool {
         pcpu as usize + self.micro_count >= self.waiting.len()
     }
@@ -461,11 +471,7 @@ impl Scheduler for MicroSliced {
                 }
             };
         }
-        if self.prototype && scope == PassScope::AllPreempted {
-            return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
-        }
-        let spinner = SpinnerObservation { cause: cause.into(), helped_count };
-        if scope != PassScope::None && policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning {
+        if scope != PassScope::None && self.keeps_spinning(cause, helped_count) {
             return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
         }
         if self.is_micro_pcpu(pcpu) {
