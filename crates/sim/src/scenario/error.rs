@@ -25,6 +25,11 @@ impl Place {
         }
     }
 
+    /// Whether it is an option of the command line (`--policy`, `--set host`), not a file.
+    pub fn is_command_line(&self) -> bool {
+        self.line == 0 && self.file.starts_with("--")
+    }
+
     /// A place without lines.
     pub fn whole(file: &str) -> Self {
         Self { file: file.into(), line: 0, column: 0 }

@@ -68,6 +68,8 @@ pub fn built_in(path: &str) -> Option<&'static str> {
 pub struct Library {
     /// File name as in places -> its folder on the disk.
     folders: BTreeMap<String, PathBuf>,
+    /// Folder of the scenario itself: where names from the command line are looked up.
+    home: Option<PathBuf>,
     files_loaded: usize,
 }
 
@@ -87,6 +89,7 @@ impl Library {
         } else {
             self.on_shelf(Shelf::Scenario, reference, &place)?
         };
+        self.home = source.folder.clone();
         self.layered(Shelf::Scenario, source, &mut Vec::new())
     }
 
@@ -114,12 +117,12 @@ impl Library {
         chain: &mut Vec<String>,
     ) -> Result<Node, ScenarioError> {
         let source = if looks_like_path(reference) {
-            let Some(folder) = self.folders.get(place.file.as_ref()) else {
+            let Some(path) = self.path(reference, place) else {
                 let cause =
                     format!("{} is a path, but this text is in no folder of the disk", quoted(reference));
                 return Err(ScenarioError::new(place, cause));
             };
-            read_file(&folder.join(reference), place)?
+            read_file(&path, place)?
         } else {
             self.on_shelf(shelf, reference, place)?
         };
@@ -173,16 +176,24 @@ impl Library {
     /// The file name that a reference would load, to see a cycle before it is walked.
     fn peek(&self, shelf: Shelf, reference: &str, place: &Place) -> Option<String> {
         if looks_like_path(reference) {
-            let folder = self.folders.get(place.file.as_ref())?;
-            return Some(folder.join(reference).display().to_string());
+            return self.path(reference, place).map(|path| path.display().to_string());
         }
         self.on_shelf(shelf, reference, place).ok().map(|source| source.file)
+    }
+
+    /// Where a path leads: from the file that contains it, or from the working directory if it is from the command line.
+    fn path(&self, reference: &str, place: &Place) -> Option<PathBuf> {
+        if place.is_command_line() {
+            return Some(PathBuf::from(reference));
+        }
+        Some(self.folders.get(place.file.as_ref())?.join(reference))
     }
 
     fn on_shelf(&self, shelf: Shelf, reference: &str, place: &Place) -> Result<SourceText, ScenarioError> {
         let below = format!("{}{reference}.toml", shelf.folder());
         if reference.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c)) {
-            if let Some(folder) = self.folders.get(place.file.as_ref()) {
+            let own = self.folders.get(place.file.as_ref());
+            if let Some(folder) = own.or(self.home.as_ref().filter(|_| place.is_command_line())) {
                 let candidates = [folder.join(&below), folder.join("..").join(&below)];
                 if let Some(path) = candidates.iter().find(|path| path.is_file()) {
                     return read_file(path, place);
@@ -209,11 +220,18 @@ fn looks_like_path(reference: &str) -> bool {
 
 /// A file's text; `place` is where its name was written.
 fn read_file(path: &Path, place: &Place) -> Result<SourceText, ScenarioError> {
-    let refuse = |cause: String| ScenarioError::new(place, format!("{}: {cause}", path.display()));
-    let file = std::fs::File::open(path).map_err(|error| refuse(error.to_string()))?;
+    let file = path.display().to_string();
+    let refuse = |cause: String| {
+        let named = place.line == 0 && *place.file == *file;
+        ScenarioError::new(place, if named { cause } else { format!("{file}: {cause}") })
+    };
+    let opened = std::fs::File::open(path).map_err(|error| refuse(error.to_string()))?;
     let mut bytes = Vec::new();
-    file.take(FILE_SIZE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|error| refuse(error.to_string()))?;
+    opened
+        .take(FILE_SIZE_MAX as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| refuse(error.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|_| refuse("not UTF-8 text".to_owned()))?;
     let folder = path.parent().map(|folder| if folder == Path::new("") { Path::new(".") } else { folder });
-    Ok(SourceText { file: path.display().to_string(), text, folder: folder.map(Path::to_path_buf) })
+    Ok(SourceText { file, text, folder: folder.map(Path::to_path_buf) })
 }

@@ -269,3 +269,47 @@ proptest! {
         let _ = parse("fuzz.toml", SMALL, &Overrides { settings, ..Overrides::default() });
     }
 }
+
+#[test]
+fn a_path_on_the_command_line_is_one_from_the_working_directory_and_a_name_is_looked_up_next_to_the_scenario()
+{
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let policy = file("mine.toml", "extends = \"credit\"\nslice = \"7 ms\"\n");
+    file("policies/near.toml", "extends = \"credit\"\nslice = \"8 ms\"\n");
+    let host = file("host.toml", "extends = \"xeon-e5645\"\npcpus = 24\n");
+    let scenario = file("small.toml", SMALL);
+    let slice_of = |scenario: &str, policy: &str| {
+        let settings = vec![("host".to_owned(), host.clone())];
+        let overrides = Overrides { policy: Some(policy.to_owned()), settings, ..Overrides::default() };
+        let config = load(scenario, &overrides).unwrap().config;
+        assert_eq!(config.host.pcpus, 24);
+        let SchedulerKind::Credit(credit) = config.scheduler else { panic!("credit") };
+        credit.slice_ns
+    };
+    assert_eq!(slice_of("gmake-swaptions", &policy), 7_000_000);
+    assert_eq!(slice_of(&scenario, &policy), 7_000_000);
+    assert_eq!(slice_of(&scenario, "near"), 8_000_000);
+}
+
+#[test]
+fn what_would_fill_the_memory_is_refused() {
+    let many = SMALL.replace("vcpus = 2", "vcpus = 1\ncopies = 16384");
+    let error = refuse(&many.replace("threads = 2", "threads = 100"));
+    assert!(error.ends_with("more than 1048576 threads in one scenario"), "{error}");
+    let kernel = "kernel = { extends = \"linux-4.4\", lock = [\
+        { name = \"dentry\", symbol = \"release_pages\", instances = 65536 }] }";
+    let error = refuse(&many.replace("kernel = \"linux-4.4\"", kernel));
+    assert!(error.ends_with("more than 1048576 locks in one scenario"), "{error}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named_once() {
+    let error = load("/", &Overrides::default()).unwrap_err().to_string();
+    assert_eq!(error, "/: Is a directory (os error 21)");
+}

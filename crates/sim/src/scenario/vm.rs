@@ -9,8 +9,18 @@ use crate::config::{NicConfig, Stream, VmConfig};
 
 /// Larger than any guest that KVM supports.
 const VCPUS_MAX: u64 = 4_096;
-/// Keeps a scenario's memory within some gigabytes.
+/// Keep a scenario's memory within a gigabyte.
 pub const VCPUS_TOTAL_MAX: usize = 65_536;
+const THREADS_TOTAL_MAX: usize = 1 << 20;
+const LOCKS_TOTAL_MAX: usize = 1 << 20;
+/// What there may be of all VMs together, and how much of it one has.
+const TOTALS: [(&str, usize, fn(&VmConfig) -> usize); 3] = [
+    ("vCPUs", VCPUS_TOTAL_MAX, |vm| vm.vcpus),
+    ("threads", THREADS_TOTAL_MAX, |vm| vm.workloads.iter().map(|workload| workload.threads).sum()),
+    ("locks", LOCKS_TOTAL_MAX, |vm| {
+        vm.vcpus + vm.kernel.locks.iter().map(|lock| lock.instances).sum::<usize>()
+    }),
+];
 const COPIES_MAX: u64 = 16_384;
 const WORKLOADS_MAX: usize = 64;
 const WEIGHT_MAX: u64 = 65_535;
@@ -49,13 +59,18 @@ pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         nic,
     };
     let copies = table.integer("copies", 1..=COPIES_MAX)?.unwrap_or(1);
+    for (what, most, of) in TOTALS {
+        if vms.iter().map(of).sum::<usize>() + copies as usize * of(&vm) > most {
+            return Err(ScenarioError::new(
+                table.place(),
+                format!("more than {most} {what} in one scenario"),
+            ));
+        }
+    }
+    let others = vms.len();
     for copy in 1..=copies {
         let name = if copies == 1 { vm.name.clone() } else { format!("{}-{copy}", vm.name) };
-        if vms.iter().map(|other| other.vcpus).sum::<usize>() + vcpus > VCPUS_TOTAL_MAX {
-            let cause = format!("more than {VCPUS_TOTAL_MAX} vCPUs in one scenario");
-            return Err(ScenarioError::new(table.place(), cause));
-        }
-        if vms.iter().any(|other| other.name == name) {
+        if vms[..others].iter().any(|other| other.name == name) {
             return Err(ScenarioError::new(&name_node.place, format!("a second VM {}", quoted(&name))));
         }
         vms.push(VmConfig { name, ..vm.clone() });
