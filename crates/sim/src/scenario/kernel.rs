@@ -2,7 +2,7 @@
 
 use super::error::{ScenarioError, listed, quoted};
 use super::reader::{self, TableReader};
-use super::tree::Node;
+use super::tree::{Node, NodeValue};
 use super::units;
 use crate::config::{GuestKernelConfig, LockConfig, LockKind, SymbolTable};
 
@@ -23,15 +23,23 @@ const SYMBOL_TABLES: [(&str, SymbolTable); 2] =
     [("linux-4.4", SymbolTable::Linux44), ("linux-modern", SymbolTable::LinuxModern)];
 
 /// A kernel function that a workload or a lock runs in; it must be in the guest's symbol table, as the instruction
-/// pointer will be there.
+/// pointer will be there. Of several, the first that this kernel has: functions change their names.
 pub fn read_symbol(table: &TableReader<'_>, symbols: SymbolTable) -> Result<Option<String>, ScenarioError> {
     let (map, family) = match symbols {
         SymbolTable::Linux44 => (include_str!("../../tables/linux-4.4.map"), "linux-4.4"),
         SymbolTable::LinuxModern => (include_str!("../../tables/linux-modern.map"), "linux-modern"),
     };
+    let functions = || map.lines().filter_map(function_of);
+    let is_known = |name: &str| functions().any(|function| function == name);
+    if let Some(Node { value: NodeValue::Array(names), place }) = table.get("symbol") {
+        let names = names.iter().map(reader::string).collect::<Result<Vec<_>, _>>()?;
+        return match names.iter().find(|name| is_known(name)) {
+            Some(name) => Ok(Some((*name).to_owned())),
+            None => Err(ScenarioError::new(place, format!("`symbol`: {family} has none of these functions"))),
+        };
+    }
     table.parsed("symbol", |name| {
-        let functions = || map.lines().filter_map(function_of);
-        if functions().any(|function| function == name) {
+        if is_known(name) {
             return Ok(name.to_owned());
         }
         let (known, shown) = (listed(functions()), quoted(name));

@@ -237,6 +237,34 @@ fn every_built_in_scenario_is_valid_under_every_policy() {
     }
 }
 
+#[test]
+fn every_built_in_scenario_is_valid_with_every_kernel_and_on_a_host_of_any_size() {
+    for scenario in Shelf::Scenario.built_in_names() {
+        for kernel in Shelf::Kernel.built_in_names() {
+            for pcpus in ["4", "1024"] {
+                let setting = |path: &str, value: &str| (path.to_owned(), value.to_owned());
+                let settings = vec![setting("vm.0.kernel", kernel), setting("host.pcpus", pcpus)];
+                load(scenario, &Overrides { settings, ..Overrides::default() })
+                    .unwrap_or_else(|error| panic!("{scenario} with {kernel} on {pcpus}: {error}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn of_several_symbols_the_first_that_the_kernel_has_counts() {
+    let symbol_of = |names: &str| {
+        let lock = format!("lock = [{{ name = \"x\", symbol = {names} }}]");
+        let kernel = format!("kernel = {{ extends = \"linux-modern\", {lock} }}");
+        let text = SMALL.replace("kernel = \"linux-4.4\"", &kernel).replace("dentry", "x");
+        let parsed = parse("s.toml", &text, &Overrides::default());
+        parsed.map(|scenario| scenario.config.vms[0].kernel.locks[0].symbol.clone())
+    };
+    assert_eq!(symbol_of(r#"["do_munmap", "dput", "d_alloc"]"#).unwrap(), "dput");
+    let error = symbol_of(r#"["do_munmap"]"#).unwrap_err().to_string();
+    assert_eq!(error, "s.toml:8:69: `symbol`: linux-modern has none of these functions");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
