@@ -85,7 +85,7 @@ struct vm {
 	/* Of the pass under way. */
 	u32 requested_count;
 	u32 helped_count;
-	u32 reserved;
+	u32 crowded_count;
 	u32 vcpus[VCPUS_PER_VM_MAX]; /* vCPU slot + 1, or 0 */
 };
 

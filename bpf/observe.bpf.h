@@ -62,30 +62,33 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	RECORD(RECORD_SIBLING, slot, sibling, {.seen = seen, .scope = scope, .decision = verdict});
 	if (verdict < SIBLING_DECISION_COUNT)
 		COUNT(stats->siblings[verdict]);
-	if (verdict == SIBLING_REQUEST && request_acceleration(slot, cause, 0)) {
-		vm->requested_count++;
-		vm->helped_count++;
+	if (verdict == SIBLING_REQUEST) {
+		if (request_acceleration(slot, cause, 0)) {
+			vm->requested_count++;
+			vm->helped_count++;
+		} else if (sibling->request_failure == FAILURE_NO_ROOM) {
+			vm->crowded_count++;
+		}
 	} else if (verdict == SIBLING_ALREADY_REQUESTED || verdict == SIBLING_ANSWERING) {
 		vm->helped_count++;
 	}
 	return verdict != SIBLING_PASS_DONE;
 }
 
-/* Returns how many siblings have help on its way, or need none. */
-static __always_inline u32 make_pass(struct vm *vm, u32 vm_slot, u32 self,
-				     const struct yield_decision *decision)
+static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self,
+				      const struct yield_decision *decision)
 {
 	u32 index;
 
 	vm->requested_count = 0;
 	vm->helped_count = 0;
+	vm->crowded_count = 0;
 	bpf_for (index, 0, VCPUS_PER_VM_MAX) {
 		if (index >= vm->vcpu_high)
 			break;
 		if (!visit_sibling(vm_slot, index, self, decision->scope, decision->cause))
 			break;
 	}
-	return vm->helped_count;
 }
 
 static __always_inline void count_urgent(u32 cause)
@@ -96,9 +99,12 @@ static __always_inline void count_urgent(u32 cause)
 		COUNT(host_stats.urgent_ples);
 }
 
-static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 cause, u32 helped_count)
+/* `vm` is whose pass has just ended; NULL if none was made. */
+static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 cause, const struct vm *vm)
 {
-	struct spinner_observation seen = {.cause = cause, .helped_count = helped_count};
+	struct spinner_observation seen = {.cause = cause,
+					   .helped_count = vm ? vm->helped_count : 0,
+					   .crowded_count = vm ? vm->crowded_count : 0};
 	struct vm_stats *stats = vm_stats_at(self->vm);
 	u32 decision = decide_on_spinner(&seen);
 
@@ -118,7 +124,7 @@ __noinline int on_yield(u32 cause)
 	struct vm_stats *stats;
 	struct vm *vm;
 	u64 now = bpf_ktime_get_ns(), claim;
-	u32 slot, helped_count = 0;
+	u32 slot;
 
 	if (!tctx || !self || cause >= YIELD_CAUSE_COUNT)
 		return 0;
@@ -141,10 +147,10 @@ __noinline int on_yield(u32 cause)
 		COUNT(stats->yields[cause][decision.reason]);
 	count_urgent(decision.cause);
 	if (decision.scope != PASS_NONE)
-		helped_count = make_pass(vm, self->vm, slot, &decision);
+		make_pass(vm, self->vm, slot, &decision);
 	if (!seen.pass_active)
 		__sync_val_compare_and_swap(&vm->pass_until_ns, now + PASS_MAX_NS, 0);
-	decide_spinner(self, slot, cause, helped_count);
+	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL);
 	return 0;
 }
 

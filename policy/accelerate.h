@@ -20,10 +20,10 @@
  *            A recipient that is blocked needs no micro slice: waking it boosts it (fair_share.h). One that
  *            was preempted gets no boost from a wake-up, because it never slept: the mixed case (paper 4.1).
  *            After its micro slice a vCPU always goes back to the normal pool (section 5).
- *            Two things differ from the paper where the host can see who answered a shootdown. It accelerates
- *            siblings that did, too; then, with fewer micro pCPUs than siblings, the first ones come again and
- *            again and the last ones hardly ever. And its spinner yields, for a whole turn of everybody else,
- *            when all who owe an answer run.
+ *            Three things differ from the paper. It accelerates siblings that have answered a shootdown, too;
+ *            then, with fewer micro pCPUs than siblings, the first ones come again and again and the last ones
+ *            hardly ever. Its spinner yields, for a whole turn of everybody else, when all who owe an answer
+ *            run (where the host can see who does), and when the micro pool was full at that moment.
  * Limits.    Each micro pCPU queues at most one vCPU (section 5); one pass at a time per VM. Guest user code
  *            is never accelerated for its own sake (4.4), and a guest whose symbols or slide are unknown is
  *            never accelerated.
@@ -184,19 +184,21 @@ POLICY u32 decide_on_sibling(u32 scope, const struct sibling_observation *siblin
 /* After the pass: does the spinner's own yield go ahead? */
 enum spinner_decision {
 	SPINNER_YIELDS = 0,
-	SPINNER_KEEPS_SPINNING =
-	    1, /* help, or the answer, is on its way: the wait will be shorter than a yield */
+	SPINNER_KEEPS_SPINNING = 1, /* help or the answer is on its way: sooner than its next turn */
 };
 
 struct spinner_observation {
 	u32 cause;	  /* enum yield_cause; who halted can't keep spinning */
 	u32 helped_count; /* siblings that this pass requested, found requested already, or found answering */
+	u32 crowded_count; /* siblings that it would have requested, had the micro pool had room */
 };
 
 POLICY u32 decide_on_spinner(const struct spinner_observation *spinner)
 {
-	return spinner->cause == YIELD_PLE && spinner->helped_count > 0 ? SPINNER_KEEPS_SPINNING
-									: SPINNER_YIELDS;
+	/* A full micro pool has room again within a micro slice, and the next exit asks again. */
+	u32 helped = spinner->helped_count > 0 || spinner->crowded_count > 0;
+
+	return spinner->cause == YIELD_PLE && helped ? SPINNER_KEEPS_SPINNING : SPINNER_YIELDS;
 }
 
 /* ---- An interrupt: is its recipient worth a micro slice? ---- */

@@ -45,7 +45,6 @@ struct sibling_record {
 struct spinner_record {
 	struct spinner_observation seen;
 	u32 decision;
-	u32 reserved;
 };
 
 struct yield_record {

@@ -92,6 +92,7 @@ layout! {
     SpinnerObservation {
         cause: Code<YieldCause>,
         helped_count: u32,
+        crowded_count: u32,
     }
 }
 
@@ -324,7 +325,6 @@ layout! {
     SpinnerRecord {
         seen: SpinnerObservation,
         decision: Code<SpinnerDecision>,
-        reserved: u32,
     }
 }
 

@@ -225,15 +225,26 @@ fn only_one_pass_at_a_time_walks_a_vm() {
 
 #[test]
 fn the_spinner_keeps_spinning_only_if_help_is_on_its_way() {
-    let spinner = |helped_count| SpinnerObservation { cause: YieldCause::Ple.into(), helped_count };
+    let spinner = |helped_count| SpinnerObservation {
+        cause: YieldCause::Ple.into(),
+        helped_count,
+        ..Default::default()
+    };
     assert_eq!(decide_on_spinner(&spinner(0)), SpinnerDecision::Yields);
     assert_eq!(decide_on_spinner(&spinner(1)), SpinnerDecision::KeepsSpinning);
 }
 
 #[test]
+fn a_full_micro_pool_is_worth_waiting_for() {
+    let spinner =
+        SpinnerObservation { cause: YieldCause::Ple.into(), crowded_count: 1, ..Default::default() };
+    assert_eq!(decide_on_spinner(&spinner), SpinnerDecision::KeepsSpinning);
+}
+
+#[test]
 fn who_halted_or_yielded_by_hypercall_is_not_kept_spinning() {
     for cause in [YieldCause::Hlt, YieldCause::IpiWait] {
-        let spinner = SpinnerObservation { cause: cause.into(), helped_count: 3 };
+        let spinner = SpinnerObservation { cause: cause.into(), helped_count: 3, crowded_count: 1 };
         assert_eq!(decide_on_spinner(&spinner), SpinnerDecision::Yields);
     }
 }

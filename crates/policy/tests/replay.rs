@@ -52,9 +52,9 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_on_sibling(scope, &seen).into();
     write(RecordKind::Sibling, SiblingRecord { seen, scope: scope.into(), decision }.as_bytes());
 
-    let seen = SpinnerObservation { cause: YieldCause::Ple.into(), helped_count: 1 };
+    let seen = SpinnerObservation { cause: YieldCause::Ple.into(), helped_count: 1, crowded_count: 0 };
     let decision = decide_on_spinner(&seen).into();
-    write(RecordKind::Spinner, SpinnerRecord { seen, decision, reserved: 0 }.as_bytes());
+    write(RecordKind::Spinner, SpinnerRecord { seen, decision }.as_bytes());
 
     let seen = InterruptObservation {
         kind: InterruptKind::Virq.into(),

@@ -389,7 +389,7 @@ impl MicroSliced {
     /// a pass for a shootdown, belong to it until they have run again. So once there is one, nobody yields; this is taken
     /// for always.
     fn keeps_spinning(&self, cause: YieldCause, helped_count: u32) -> bool {
-        let spinner = SpinnerObservation { cause: cause.into(), helped_count };
+        let spinner = SpinnerObservation { cause: cause.into(), helped_count, ..Default::default() };
         self.prototype || policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning
     }
 
