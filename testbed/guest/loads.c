@@ -21,6 +21,8 @@
 /* Between two visits to the kernel; short, so that a good part of all preemptions hits kernel code. */
 #define WORKER_ITERATIONS 20000
 #define LOCKS_PER_ROUND 16
+/* Of the threads that only compute and lock: more than half of their time, so that some are preempted with the lock held. */
+#define LOCKS_PER_LOCKING_ROUND 64
 #define COLLECTOR_PAUSE_NS 10000000L
 
 struct thread {
@@ -203,7 +205,7 @@ static void locking_worker(long argument)
 	(void)argument;
 	for (;;) {
 		compute(WORKER_ITERATIONS);
-		for (int i = 0; i < LOCKS_PER_ROUND; i++)
+		for (int i = 0; i < LOCKS_PER_LOCKING_ROUND; i++)
 			lock_once();
 		count_work(WORKER, 1);
 	}

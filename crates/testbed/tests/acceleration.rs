@@ -45,10 +45,10 @@ fn interrupts_to_preempted_vcpus_accelerate_them_and_all_of_them_return() {
     assert_eq!(report["host"]["records_dropped"], 0);
 }
 
-/// The mix beside a hog: it has every kind of event that guests have without PAUSE exits.
+/// The mix, and more threads that take its locks, beside a hog: it has every kind of event that guests have without PAUSE exits.
 fn mixed_guests(host: &Host, pv: Pv) -> Vec<Guest> {
     host.start_guests(vec![
-        GuestSpec::new("a").workload("mix").network(1).pv(pv),
+        GuestSpec::new("a").workload("worker,mix").network(1).pv(pv),
         GuestSpec::new("b").workload("hog").pv(pv),
     ])
     .unwrap_or_else(|error| panic!("{error}"))
