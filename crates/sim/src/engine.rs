@@ -493,6 +493,10 @@ impl Simulation<'_> {
     /// The vCPU leaves its pCPU of its own will and waits for an event.
     pub(crate) fn block(&mut self, vcpu: VcpuId, reason: StopReason) {
         let host = &mut self.machine.vcpus[vcpu as usize];
+        if host.state != VcpuState::Running {
+            // Whom it has just woken took its pCPU. It comes here again when it runs.
+            return;
+        }
         let pcpu = host.pcpu;
         self.counters[host.vm as usize].yields.halt += 1;
         self.note_position(vcpu);

@@ -293,6 +293,28 @@ fn nonsense_is_refused_with_its_place() {
     assert!(refused(|c| c.vms.clear()).contains("no VMs"));
 }
 
+/// Whoever wakes another vCPU can lose its pCPU to it in the midst of what it does, and then has nothing more to do.
+#[test]
+fn who_loses_its_pcpu_to_whom_it_woke_halts_only_when_it_runs_again() {
+    let prepare = Duration::Constant { ns: 500 };
+    let program = vec![
+        Phase::Lock { lock: "mmap_sem".into(), hold: Duration::Exponential { mean_ns: 5_600 } },
+        Phase::Spawn,
+        Phase::Shootdown { prepare, under: None },
+        Phase::Shootdown { prepare, under: Some("mmap_sem".into()) },
+        compute(5 * US),
+    ];
+    let mut config = one_vm(program, 3);
+    let short = scenario("dedup-swaptions", "credit-0.1ms", 0).scheduler;
+    (config.scheduler, config.host.pcpus, config.vms[0].vcpus) = (short, 3, 3);
+    let vm = |number| VmConfig { name: format!("vm{number}"), ..config.vms[0].clone() };
+    config.vms = (0..3).map(vm).collect();
+    for seed in 0..20 {
+        config.seed = seed;
+        run(&config);
+    }
+}
+
 fn lock_kind() -> impl Strategy<Value = LockKind> {
     prop_oneof![
         Just(LockKind::TestAndSet),
@@ -335,12 +357,13 @@ prop_compose! {
         threads in 1usize..9,
         kinds in (lock_kind(), lock_kind(), prop::bool::ANY),
         program in prop::collection::vec(phase(), 1..8),
-        policy in 0usize..6,
+        policy in 0usize..8,
         vm_count in 1usize..4,
         weight in 1u32..2000,
         ple: bool,
     ) -> SimulationConfig {
-        let policies = ["credit", "credit-1ms", "credit-0.1ms", "eevdf", "micro:1", "micro"];
+        let policies =
+            ["credit", "credit-1ms", "credit-0.1ms", "eevdf", "micro:1", "micro", "micro-xen:1", "micro-xen"];
         let policy = if pcpus < 4 { policies[policy % 4] } else { policies[policy] };
         let mut config = scenario("dedup-swaptions", policy, 30 * MS);
         config.seed = seed;
@@ -376,7 +399,7 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn no_fuzzed_scenario_breaks_an_invariant(config in fuzzed()) {

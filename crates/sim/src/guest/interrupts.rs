@@ -209,6 +209,10 @@ impl Simulation<'_> {
     /// The PV kernel sees that a target doesn't run, and yields by hypercall.
     fn yield_to_ipi_targets(&mut self, vcpu: VcpuId) {
         let host = &self.machine.vcpus[vcpu as usize];
+        if host.state != VcpuState::Running {
+            // A target that was woken took its pCPU.
+            return;
+        }
         let pcpu = host.pcpu;
         self.counters[host.vm as usize].yields.ipi += 1;
         self.guest[vcpu as usize].overhead_ns += self.costs.exit_ns;

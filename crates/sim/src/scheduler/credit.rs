@@ -129,8 +129,9 @@ impl Credit {
     }
 
     fn put(&mut self, pcpu: PcpuId, at: usize, vcpu: VcpuId) {
-        self.queues[pcpu as usize].insert(at, vcpu);
         let account = &mut self.accounts[vcpu as usize];
+        debug_assert!(!account.queued, "vCPU {vcpu} is on a queue already");
+        self.queues[pcpu as usize].insert(at, vcpu);
         account.queued = true;
         self.within_credits[pcpu as usize] += u32::from(account.priority > Priority::Over);
         self.queued_total += 1;
