@@ -148,9 +148,10 @@ __noinline int on_yield(u32 cause)
 	count_urgent(decision.cause);
 	if (decision.scope != PASS_NONE)
 		make_pass(vm, self->vm, slot, &decision);
+	/* Before the VM is given to another pass, which counts anew. */
+	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL);
 	if (!seen.pass_active)
 		__sync_val_compare_and_swap(&vm->pass_until_ns, now + PASS_MAX_NS, 0);
-	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL);
 	return 0;
 }
 

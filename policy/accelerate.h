@@ -20,10 +20,10 @@
  *            A recipient that is blocked needs no micro slice: waking it boosts it (fair_share.h). One that
  *            was preempted gets no boost from a wake-up, because it never slept: the mixed case (paper 4.1).
  *            After its micro slice a vCPU always goes back to the normal pool (section 5).
- *            Three things differ from the paper. It accelerates siblings that have answered a shootdown, too;
- *            then, with fewer micro pCPUs than siblings, the first ones come again and again and the last ones
- *            hardly ever. Its spinner yields, for a whole turn of everybody else, when all who owe an answer
- *            run (where the host can see who does), and when the micro pool was full at that moment.
+ *            Three things differ from the paper. There, siblings that have answered a shootdown are accelerated,
+ *            too: with fewer micro pCPUs than siblings, the first ones come again and again and the last ones
+ *            hardly ever. And there the spinner yields, for a whole turn of everybody else, when all who owe an
+ *            answer run, and when the micro pool was full at that moment. Who owes one, not all hosts can see.
  * Limits.    Each micro pCPU queues at most one vCPU (section 5); one pass at a time per VM. Guest user code
  *            is never accelerated for its own sake (4.4), and a guest whose symbols or slide are unknown is
  *            never accelerated.

@@ -132,12 +132,17 @@ static void lock_once(void)
 	count_latency(LOCK, now_ns() - start);
 }
 
+static void lock_times(int count)
+{
+	for (int i = 0; i < count; i++)
+		lock_once();
+}
+
 static void locker(long argument)
 {
 	(void)argument;
 	for (;;) {
-		for (int i = 0; i < LOCKS_PER_ROUND; i++)
-			lock_once();
+		lock_times(LOCKS_PER_ROUND);
 		count_work(WORKER, 1);
 	}
 }
@@ -188,8 +193,7 @@ static void worker(long argument)
 	for (;;) {
 		compute(WORKER_ITERATIONS);
 		unmap_once();
-		for (int i = 0; i < LOCKS_PER_ROUND; i++)
-			lock_once();
+		lock_times(LOCKS_PER_ROUND);
 		count_work(WORKER, 1);
 	}
 }
@@ -205,8 +209,7 @@ static void locking_worker(long argument)
 	(void)argument;
 	for (;;) {
 		compute(WORKER_ITERATIONS);
-		for (int i = 0; i < LOCKS_PER_LOCKING_ROUND; i++)
-			lock_once();
+		lock_times(LOCKS_PER_LOCKING_ROUND);
 		count_work(WORKER, 1);
 	}
 }

@@ -9,11 +9,9 @@
 //! phases: flags of `microslice run`, or `kernel`.
 
 use microslice_testbed::measure::Measurement;
-use microslice_testbed::{GuestSpec, Host, Process, Pv, Testbed};
+use microslice_testbed::{GuestSpec, Pv, Testbed, built_binary, demo};
 use serde_json::Value;
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -21,9 +19,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: WORKLOAD SECONDS OPTIONS PHASE…".into());
     };
     let pv = if options.contains("pv-off") { Pv::Off } else { Pv::On };
-    let testbed = Testbed::new("6.18")?.with_binary(std::env::var("MICROSLICE_BINARY")?);
+    let testbed = Testbed::new("6.18")?.with_binary(built_binary()?);
     let testbed = if options.contains("pause-exits") { testbed.pause_exits() } else { testbed };
-    let testbed = if options.contains("icount") { testbed.counts_instructions() } else { testbed };
     let host = testbed.boot()?;
     let _echo = host.start_echo()?;
     let guests = host.start_guests(vec![
@@ -31,7 +28,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         GuestSpec::new("b").workload("hog").pv(pv),
     ])?;
     for flags in phases {
-        let scheduler = if flags == "kernel" { None } else { Some(start(&host, flags)?) };
+        let scheduler = match flags.as_str() {
+            "kernel" => None,
+            flags => Some(demo::start(&host, &format!("exec microslice run {flags} --stats 1 --json"))?),
+        };
+        if let Some(scheduler) = &scheduler {
+            demo::wait_for_slide(scheduler, "a");
+        }
         std::thread::sleep(Duration::from_secs(3));
         let from = Instant::now();
         std::thread::sleep(Duration::from_secs(seconds.parse()?));
@@ -44,34 +47,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
         if let Some(scheduler) = scheduler {
-            scheduler.signal(libc::SIGINT)?;
-            let output = scheduler.wait(PATIENCE)?;
-            if let Some(report) = output.stdout.lines().rev().find_map(|line| serde_json::from_str(line).ok())
-            {
-                print_statistics(&report);
-            }
+            print_statistics(&demo::finish(&host, &scheduler)?);
         }
     }
     Ok(())
-}
-
-/// Starts the scheduler and waits until it knows the first guest's slide.
-fn start(host: &Host, flags: &str) -> Result<Process, Box<dyn std::error::Error>> {
-    let process = host.start(&format!("exec microslice run {flags} --stats 1 --json"))?;
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline && !process.has_ended() {
-        let report: Option<Value> =
-            process.lines(0).pop().and_then(|line| serde_json::from_str(&line.text).ok());
-        let vms = report.and_then(|report| report["vms"].as_array().cloned()).unwrap_or_default();
-        if vms.iter().filter(|vm| vm["slide"].is_string()).count() > 0
-            && vms.iter().any(|vm| vm["name"] == "a" && vm["slide"].is_string())
-        {
-            return Ok(process);
-        }
-        std::thread::sleep(Duration::from_millis(300));
-    }
-    eprintln!("the slide of a isn't known: {}", process.last_words());
-    Ok(process)
 }
 
 fn print_measurement(name: &str, seen: &Measurement) {

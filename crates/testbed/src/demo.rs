@@ -230,7 +230,7 @@ fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round
 }
 
 /// Starts a scheduler and waits until the kernel says that it is in charge.
-pub(crate) fn start(host: &Host, command: &str) -> Result<Process> {
+pub fn start(host: &Host, command: &str) -> Result<Process> {
     let process = host.start(command)?;
     let deadline = Instant::now() + START_PATIENCE;
     while Instant::now() < deadline && !process.has_ended() {
@@ -246,7 +246,7 @@ pub(crate) fn start(host: &Host, command: &str) -> Result<Process> {
 /// Waits until the scheduler knows where the kernel of guest `name` lies: before, it can't tell critical code. The other
 /// guest hogs its vCPUs in user mode and never halts, so it tells nothing and needs nothing. If it takes too long the
 /// phase is measured all the same, and the reader is told.
-pub(crate) fn wait_for_slide(process: &Process, name: &str) {
+pub fn wait_for_slide(process: &Process, name: &str) {
     let deadline = Instant::now() + SLIDES_PATIENCE;
     while Instant::now() < deadline && !process.has_ended() {
         let newest = process.lines(0).pop().and_then(|line| serde_json::from_str::<Value>(&line.text).ok());
@@ -260,7 +260,7 @@ pub(crate) fn wait_for_slide(process: &Process, name: &str) {
 }
 
 /// Unloads a scheduler; returns its final statistics.
-pub(crate) fn finish(host: &Host, process: &Process) -> Result<Value> {
+pub fn finish(host: &Host, process: &Process) -> Result<Value> {
     let failed = |cause: String| Error::Command {
         machine: host.release().into(),
         command: "microslice run".into(),
