@@ -3,6 +3,8 @@
 use crate::host::Host;
 use crate::link::{Line, Process};
 use crate::{Error, Result, kernels, say};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const BOOT_PATIENCE: Duration = Duration::from_secs(240);
@@ -45,6 +47,9 @@ pub struct Guest {
     boot_time: Duration,
     /// The serial console's lines before this one belong to the boot.
     ready_line: usize,
+    /// Counts guests of this host that ended by themselves.
+    lost: Arc<AtomicU32>,
+    stopped: bool,
 }
 
 impl GuestSpec {
@@ -153,6 +158,12 @@ impl Host {
         Ok(guests)
     }
 
+    /// How many guests have run and then ended by themselves so far, as emulated SVM ends one now and then
+    /// (docs/testbed.md). A guest counts when its value is dropped.
+    pub fn lost_guests(&self) -> u32 {
+        self.lost_guests.load(Ordering::Relaxed)
+    }
+
     fn launch(&self, spec: &GuestSpec) -> Result<Process> {
         let process = self.start(&spec.command(self)?)?;
         if let Some(net) = spec.network {
@@ -177,7 +188,8 @@ impl Host {
                     let ready_line =
                         process.lines(0).iter().position(|line| line.text.contains(READY)).unwrap_or(0);
                     say(format_args!("guest {} is up after {:.1} s", spec.name, boot_time.as_secs_f64()));
-                    return Ok(Guest { spec, process, boot_time, ready_line });
+                    let lost = Arc::clone(&self.lost_guests);
+                    return Ok(Guest { spec, process, boot_time, ready_line, lost, stopped: false });
                 }
                 Err(error) => {
                     let stage = Error::Stage {
@@ -264,10 +276,20 @@ impl Guest {
     }
 
     /// Pulls the plug and waits until its QEMU is gone.
-    pub fn stop(self) -> Result<()> {
+    pub fn stop(mut self) -> Result<()> {
+        self.stopped = true;
         if !self.process.has_ended() {
             self.process.signal(libc::SIGKILL)?;
         }
         self.process.wait(Duration::from_secs(30)).map(drop)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if !self.stopped && self.has_ended() {
+            say(format_args!("guest {} ended by itself: {}", self.name(), self.last_words()));
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }

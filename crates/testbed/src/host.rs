@@ -13,6 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 /// A boot that isn't done by then has stalled. Quiet machines need 8 s.
@@ -49,6 +50,8 @@ pub struct Host {
     pub(crate) workload: String,
     release: String,
     boot_time: Duration,
+    /// Guests that ended by themselves.
+    pub(crate) lost_guests: Arc<AtomicU32>,
     /// What guests read on this machine; the emulated host keeps its files in its own memory.
     _files: Vec<MemoryFile>,
     _lock: Lock,
@@ -150,6 +153,7 @@ impl Testbed {
                         workload: "/usr/bin/guest-workload".into(),
                         release: kernel.release,
                         boot_time,
+                        lost_guests: Arc::default(),
                         _files: Vec::new(),
                         _lock: lock,
                     });
@@ -357,6 +361,7 @@ impl Host {
             workload,
             release,
             boot_time,
+            lost_guests: Arc::default(),
             _files: files,
             _lock: lock,
         })

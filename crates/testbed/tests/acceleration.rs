@@ -4,7 +4,7 @@ mod common;
 
 use common::{
     FLAGS, OTHER_KERNEL, PATIENCE, accelerations_by, assert_only_critical_code, assert_sums_hold, count,
-    host, start_scheduler, statistics, stop_scheduler, sum,
+    host, on_host, start_scheduler, statistics, stop_scheduler, sum,
 };
 use microslice_testbed::{Guest, GuestSpec, Host, Pv};
 use serde_json::Value;
@@ -20,29 +20,30 @@ fn contended_guests(host: &Host, pv: Pv) -> Vec<Guest> {
 
 #[test]
 fn interrupts_to_preempted_vcpus_accelerate_them_and_all_of_them_return() {
-    let host = host();
-    let guests = contended_guests(&host, Pv::Off);
-    let scheduler = start_scheduler(&host, &format!("{FLAGS} --record /tmp/run.rec"));
-    let has_accelerated = |report: &Value| count(&report["accelerations"]["total"]) > 0;
-    statistics(&scheduler, has_accelerated, "acceleration");
-    std::thread::sleep(Duration::from_secs(10));
-    let report = stop_scheduler(&host, &scheduler);
-    assert_sums_hold(&report);
-    let causes = &report["accelerations"]["by_cause"];
-    assert!(count(&causes["call_function_ipi"]) + count(&causes["resched_ipi"]) > 0, "{causes}");
+    on_host(|host| {
+        let guests = contended_guests(host, Pv::Off);
+        let scheduler = start_scheduler(host, &format!("{FLAGS} --record /tmp/run.rec"));
+        let has_accelerated = |report: &Value| count(&report["accelerations"]["total"]) > 0;
+        statistics(&scheduler, has_accelerated, "acceleration");
+        std::thread::sleep(Duration::from_secs(10));
+        let report = stop_scheduler(host, &scheduler);
+        assert_sums_hold(&report);
+        let causes = &report["accelerations"]["by_cause"];
+        assert!(count(&causes["call_function_ipi"]) + count(&causes["resched_ipi"]) > 0, "{causes}");
 
-    // The slide that was found from outside is the guest's own.
-    let text = guests[0].kallsyms("_text").expect("the guest prints its kallsyms");
-    let slide = text - 0xffff_ffff_8100_0000;
-    let vm = report["vms"].as_array().expect("vms").iter().find(|vm| vm["name"] == "a").expect("vm a");
-    assert_eq!(vm["slide"], format!("{slide:#x}"), "{vm}");
+        // The slide that was found from outside is the guest's own.
+        let text = guests[0].kallsyms("_text").expect("the guest prints its kallsyms");
+        let slide = text - 0xffff_ffff_8100_0000;
+        let vm = report["vms"].as_array().expect("vms").iter().find(|vm| vm["name"] == "a").expect("vm a");
+        assert_eq!(vm["slide"], format!("{slide:#x}"), "{vm}");
 
-    // What the kernel decided is what the same C decides natively.
-    let replayed = host.must_run("microslice replay --json /tmp/run.rec", PATIENCE).expect("replay");
-    let replayed: Value = serde_json::from_str(&replayed).expect("JSON");
-    assert_eq!(replayed["differences"], 0, "{replayed}");
-    assert!(count(&replayed["by_kind"]["interrupt"]) > 0 && count(&replayed["by_kind"]["classify"]) > 0);
-    assert_eq!(report["host"]["records_dropped"], 0);
+        // What the kernel decided is what the same C decides natively.
+        let replayed = host.must_run("microslice replay --json /tmp/run.rec", PATIENCE).expect("replay");
+        let replayed: Value = serde_json::from_str(&replayed).expect("JSON");
+        assert_eq!(replayed["differences"], 0, "{replayed}");
+        assert!(count(&replayed["by_kind"]["interrupt"]) > 0 && count(&replayed["by_kind"]["classify"]) > 0);
+        assert_eq!(report["host"]["records_dropped"], 0);
+    });
 }
 
 /// The mix, and more threads that take its locks, beside a hog: it has every kind of event that guests have without PAUSE exits.
@@ -56,50 +57,54 @@ fn mixed_guests(host: &Host, pv: Pv) -> Vec<Guest> {
 
 #[test]
 fn reschedule_ipis_call_function_ipis_and_device_interrupts_accelerate_their_recipients() {
-    let host = host();
-    let _guests = mixed_guests(&host, Pv::Off);
-    let _echo = host.start_echo().expect("the other end of the ping-pong");
-    let scheduler = start_scheduler(&host, FLAGS);
-    let causes = ["resched_ipi", "call_function_ipi", "virq"];
-    statistics(&scheduler, accelerations_by(&causes), "acceleration by each interrupt");
-    assert_sums_hold(&stop_scheduler(&host, &scheduler));
+    on_host(|host| {
+        let _guests = mixed_guests(host, Pv::Off);
+        let _echo = host.start_echo().expect("the other end of the ping-pong");
+        let scheduler = start_scheduler(host, FLAGS);
+        let causes = ["resched_ipi", "call_function_ipi", "virq"];
+        statistics(&scheduler, accelerations_by(&causes), "acceleration by each interrupt");
+        assert_sums_hold(&stop_scheduler(host, &scheduler));
+    });
 }
 
 #[test]
 fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
-    let host = host();
-    let _guests = mixed_guests(&host, Pv::On);
-    let _echo = host.start_echo().expect("the other end of the ping-pong");
-    // Otherwise the interrupts that a yield is about mostly come first, and count.
-    let scheduler = start_scheduler(&host, &format!("{FLAGS} --no-call-function-ipi"));
-    statistics(&scheduler, accelerations_by(&["pv_yield", "lock_halt"]), "acceleration by each yield");
-    let report = stop_scheduler(&host, &scheduler);
-    assert_sums_hold(&report);
-    assert_only_critical_code(&report, "lock_halt");
+    on_host(|host| {
+        let _guests = mixed_guests(host, Pv::On);
+        let _echo = host.start_echo().expect("the other end of the ping-pong");
+        // Otherwise the interrupts that a yield is about mostly come first, and count.
+        let scheduler = start_scheduler(host, &format!("{FLAGS} --no-call-function-ipi"));
+        statistics(&scheduler, accelerations_by(&["pv_yield", "lock_halt"]), "acceleration by each yield");
+        let report = stop_scheduler(host, &scheduler);
+        assert_sums_hold(&report);
+        assert_only_critical_code(&report, "lock_halt");
+    });
 }
 
 #[test]
 fn symbols_of_another_kernel_accelerate_nothing() {
-    let host = host();
-    let _guests = contended_guests(&host, Pv::Off);
-    let other = &host.image(OTHER_KERNEL).expect("another kernel's image").kernel;
-    let scheduler = start_scheduler(&host, &format!("{FLAGS} --guest a={other} --guest b={other}"));
-    std::thread::sleep(Duration::from_secs(15));
-    let report = stop_scheduler(&host, &scheduler);
-    assert_eq!(report["requests"], 0, "{report}");
-    assert_eq!(report["accelerations"]["total"], 0);
+    on_host(|host| {
+        let _guests = contended_guests(host, Pv::Off);
+        let other = &host.image(OTHER_KERNEL).expect("another kernel's image").kernel;
+        let scheduler = start_scheduler(host, &format!("{FLAGS} --guest a={other} --guest b={other}"));
+        std::thread::sleep(Duration::from_secs(15));
+        let report = stop_scheduler(host, &scheduler);
+        assert_eq!(report["requests"], 0, "{report}");
+        assert_eq!(report["accelerations"]["total"], 0);
+    });
 }
 
 #[test]
 fn a_dry_run_decides_and_counts_but_moves_nothing() {
-    let host = host();
-    let _guests = contended_guests(&host, Pv::Off);
-    let scheduler = start_scheduler(&host, &format!("{FLAGS} --dry-run"));
-    let would = |report: &Value| sum(&report["would_accelerate"]) > 0;
-    statistics(&scheduler, would, "decision");
-    let report = stop_scheduler(&host, &scheduler);
-    assert!(report["dry_run"] == true && sum(&report["would_accelerate"]) > 0);
-    assert_eq!((count(&report["requests"]), count(&report["accelerations"]["total"])), (0, 0));
+    on_host(|host| {
+        let _guests = contended_guests(host, Pv::Off);
+        let scheduler = start_scheduler(host, &format!("{FLAGS} --dry-run"));
+        let would = |report: &Value| sum(&report["would_accelerate"]) > 0;
+        statistics(&scheduler, would, "decision");
+        let report = stop_scheduler(host, &scheduler);
+        assert!(report["dry_run"] == true && sum(&report["would_accelerate"]) > 0);
+        assert_eq!((count(&report["requests"]), count(&report["accelerations"]["total"])), (0, 0));
+    });
 }
 
 /// `name = count` lines.

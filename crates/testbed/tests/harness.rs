@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PATIENCE, host};
+use common::{PATIENCE, host, on_host};
 use microslice_testbed::measure::Measurement;
 use microslice_testbed::{GuestSpec, Pv};
 use std::time::{Duration, Instant};
@@ -33,44 +33,48 @@ fn files_survive_the_way_to_the_host_and_back() {
 
 #[test]
 fn two_stock_guests_run_side_by_side_and_measure_every_latency() {
-    let host = host();
-    let _echo = host.start_echo().expect("echo");
-    let guests = host
-        .start_guests(vec![
-            GuestSpec::new("mix").workload("mix").network(1).pv(Pv::Off),
-            GuestSpec::new("hog").workload("hog"),
-        ])
-        .unwrap_or_else(|error| panic!("{error}"));
-    let from = Instant::now();
-    for guest in &guests {
-        guest.wait_for("\"window\":8,", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
-    }
-    let mix = Measurement::of(&guests[0], from, Instant::now());
-    let hog = Measurement::of(&guests[1], from, Instant::now());
-    for kind in ["shootdown", "lock", "wake", "pingpong"] {
-        assert!(mix.latency(kind).count() > 0, "no {kind} latency in {} windows", mix.windows);
-    }
-    assert!(mix.work["worker"] > 0 && hog.work["hog"] > 0);
-    assert_eq!(hog.latency("shootdown").count(), 0);
+    on_host(|host| {
+        let _echo = host.start_echo().expect("echo");
+        let guests = host
+            .start_guests(vec![
+                GuestSpec::new("mix").workload("mix").network(1).pv(Pv::Off),
+                GuestSpec::new("hog").workload("hog"),
+            ])
+            .unwrap_or_else(|error| panic!("{error}"));
+        let from = Instant::now();
+        for guest in &guests {
+            guest.wait_for("\"window\":8,", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        }
+        let mix = Measurement::of(&guests[0], from, Instant::now());
+        let hog = Measurement::of(&guests[1], from, Instant::now());
+        for kind in ["shootdown", "lock", "wake", "pingpong"] {
+            assert!(mix.latency(kind).count() > 0, "no {kind} latency in {} windows", mix.windows);
+        }
+        assert!(mix.work["worker"] > 0 && hog.work["hog"] > 0);
+        assert_eq!(hog.latency("shootdown").count(), 0);
+    });
 }
 
 #[test]
 fn a_guests_kernel_is_randomised_and_says_where_it_landed() {
-    let host = host();
-    let guest = host.start_guest(GuestSpec::new("slide").vcpus(1).workload("kallsyms")).expect("guest");
-    guest.wait_for("_text", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
-    let text = guest.kallsyms("_text").expect("_text");
-    assert!(text >= 0xffff_ffff_8100_0000 && text.is_multiple_of(2 << 20), "_text at {text:#x}");
-    assert!(guest.kallsyms("entry_SYSCALL_64").expect("entry") > text);
-    guest.stop().expect("stop");
+    on_host(|host| {
+        let guest = host.start_guest(GuestSpec::new("slide").vcpus(1).workload("kallsyms")).expect("guest");
+        guest.wait_for("_text", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        let text = guest.kallsyms("_text").expect("_text");
+        assert!(text >= 0xffff_ffff_8100_0000 && text.is_multiple_of(2 << 20), "_text at {text:#x}");
+        assert!(guest.kallsyms("entry_SYSCALL_64").expect("entry") > text);
+        guest.stop().expect("stop");
+    });
 }
 
 #[test]
 fn invariant_time_reaches_the_guests() {
-    // Without it their deadline timers land in the far future (docs/testbed.md).
-    let host = host();
-    let _guest = host.start_guest(GuestSpec::new("clock").vcpus(2)).expect("guest");
-    let offsets = host.must_run("cat /sys/kernel/debug/kvm/*/vcpu*/tsc-offset", PATIENCE).expect("offsets");
-    assert_eq!(offsets.lines().count(), 2);
-    assert!(offsets.lines().all(|offset| offset.trim() != "0"), "{offsets}");
+    on_host(|host| {
+        // Without it their deadline timers land in the far future (docs/testbed.md).
+        let _guest = host.start_guest(GuestSpec::new("clock").vcpus(2)).expect("guest");
+        let offsets =
+            host.must_run("cat /sys/kernel/debug/kvm/*/vcpu*/tsc-offset", PATIENCE).expect("offsets");
+        assert_eq!(offsets.lines().count(), 2);
+        assert!(offsets.lines().all(|offset| offset.trim() != "0"), "{offsets}");
+    });
 }

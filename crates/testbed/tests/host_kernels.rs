@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{PATIENCE, assert_alive, boot, start_scheduler, stop_scheduler};
+use common::{PATIENCE, assert_alive, boot, start_scheduler, stop_scheduler, unless_a_guest_is_lost};
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Rule};
-use microslice_testbed::{Error, GuestSpec, Testbed};
+use microslice_testbed::{Error, GuestSpec, Host, Testbed};
 
 /// Loads, schedules a guest of four vCPUs beside a hog, counts, unloads.
 fn smoke(series: &str) {
@@ -17,7 +17,11 @@ fn smoke(series: &str) {
         return;
     }
     let host = boot(Testbed::new(series).expect("a series"));
-    let scheduler = start_scheduler(&host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
+    unless_a_guest_is_lost(&host, schedule_two_guests);
+}
+
+fn schedule_two_guests(host: &Host) {
+    let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
     let guests = host.start_guests(vec![
         GuestSpec::new("a").workload("shootdown,heartbeat"),
         GuestSpec::new("b").workload("hog,heartbeat"),
@@ -25,7 +29,7 @@ fn smoke(series: &str) {
     let guests =
         guests.unwrap_or_else(|error| panic!("{error}; the scheduler said: {}", scheduler.last_words()));
     guests.iter().for_each(|guest| assert_alive(guest, 20));
-    let total = stop_scheduler(&host, &scheduler);
+    let total = stop_scheduler(host, &scheduler);
     assert!(total["preemptions"]["total"].as_u64() > Some(0), "{total}");
     guests.iter().for_each(|guest| assert_alive(guest, 2));
 }

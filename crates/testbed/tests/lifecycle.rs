@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PATIENCE, assert_alive, host, start_scheduler, stop_scheduler, wait_for_state};
+use common::{PATIENCE, assert_alive, host, on_host, start_scheduler, stop_scheduler, wait_for_state};
 use microslice_testbed::{Guest, GuestSpec};
 
 fn hogs(count: u8) -> Vec<GuestSpec> {
@@ -11,55 +11,59 @@ fn hogs(count: u8) -> Vec<GuestSpec> {
 
 #[test]
 fn guests_live_on_through_ten_kills_of_the_daemon() {
-    let host = host();
-    let guests = host.start_guests(hogs(2)).unwrap_or_else(|error| panic!("{error}"));
-    for _ in 0..10 {
-        let scheduler = start_scheduler(&host, "--micro-cpus 1 --micro-slice-us 3000");
-        guests.iter().for_each(|guest| assert_alive(guest, 2));
-        scheduler.signal(libc::SIGKILL).expect("signal");
-        assert_eq!(scheduler.wait(PATIENCE).expect("end").code, 137);
-        wait_for_state(&host, "disabled", &scheduler);
-        guests.iter().for_each(|guest| assert_alive(guest, 2));
-    }
+    on_host(|host| {
+        let guests = host.start_guests(hogs(2)).unwrap_or_else(|error| panic!("{error}"));
+        for _ in 0..10 {
+            let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000");
+            guests.iter().for_each(|guest| assert_alive(guest, 2));
+            scheduler.signal(libc::SIGKILL).expect("signal");
+            assert_eq!(scheduler.wait(PATIENCE).expect("end").code, 137);
+            wait_for_state(host, "disabled", &scheduler);
+            guests.iter().for_each(|guest| assert_alive(guest, 2));
+        }
+    });
 }
 
 #[test]
 fn twenty_vms_created_and_destroyed_leave_no_residue() {
-    const AT_ONCE: usize = 4;
-    let host = host();
-    let scheduler = start_scheduler(&host, "--micro-cpus auto --micro-slice-us 3000 --stats 1");
-    for round in 0..20 / AT_ONCE {
-        let specs = (0..AT_ONCE).map(|at| GuestSpec::new(&format!("vm{round}-{at}")).vcpus(1)).collect();
-        let guests: Vec<Guest> = host.start_guests(specs).unwrap_or_else(|error| panic!("{error}"));
-        guests.iter().for_each(|guest| assert_alive(guest, 1));
-        guests.into_iter().for_each(|guest| guest.stop().expect("stop"));
-    }
-    // Whole intervals after the last VM's end: none may be listed in the last of them.
-    let lines = scheduler.lines(0).len();
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while scheduler.lines(lines).len() < 3 {
-        assert!(!scheduler.has_ended(), "{}", scheduler.last_words());
-        assert!(std::time::Instant::now() < deadline, "no statistics: {}", scheduler.last_words());
-        std::thread::sleep(std::time::Duration::from_millis(200));
-    }
-    let last = scheduler.lines(lines + 2).remove(0).text;
-    let interval: serde_json::Value = serde_json::from_str(&last).expect("JSON");
-    assert_eq!(interval["vms"].as_array().map(Vec::len), Some(0), "{last}");
-    let total = stop_scheduler(&host, &scheduler);
-    assert_eq!(total["in_flight"], 0, "{total}");
+    on_host(|host| {
+        const AT_ONCE: usize = 4;
+        let scheduler = start_scheduler(host, "--micro-cpus auto --micro-slice-us 3000 --stats 1");
+        for round in 0..20 / AT_ONCE {
+            let specs = (0..AT_ONCE).map(|at| GuestSpec::new(&format!("vm{round}-{at}")).vcpus(1)).collect();
+            let guests: Vec<Guest> = host.start_guests(specs).unwrap_or_else(|error| panic!("{error}"));
+            guests.iter().for_each(|guest| assert_alive(guest, 1));
+            guests.into_iter().for_each(|guest| guest.stop().expect("stop"));
+        }
+        // Whole intervals after the last VM's end: none may be listed in the last of them.
+        let lines = scheduler.lines(0).len();
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while scheduler.lines(lines).len() < 3 {
+            assert!(!scheduler.has_ended(), "{}", scheduler.last_words());
+            assert!(std::time::Instant::now() < deadline, "no statistics: {}", scheduler.last_words());
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+        let last = scheduler.lines(lines + 2).remove(0).text;
+        let interval: serde_json::Value = serde_json::from_str(&last).expect("JSON");
+        assert_eq!(interval["vms"].as_array().map(Vec::len), Some(0), "{last}");
+        let total = stop_scheduler(host, &scheduler);
+        assert_eq!(total["in_flight"], 0, "{total}");
+    });
 }
 
 #[test]
 fn a_kernel_thread_pinned_to_a_micro_pcpu_still_runs() {
-    let host = host();
-    let guests = host.start_guests(hogs(2)).unwrap_or_else(|error| panic!("{error}"));
-    let scheduler = start_scheduler(&host, "--micro-cpus 2 --micro-cpus-limit 2 --micro-slice-us 3000");
-    for _ in 0..10 {
-        // It queues work for a kworker on every pCPU, and waits for them all.
-        host.must_run("cat /proc/sys/vm/stat_refresh", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
-    }
-    guests.iter().for_each(|guest| assert_alive(guest, 2));
-    stop_scheduler(&host, &scheduler);
+    on_host(|host| {
+        let guests = host.start_guests(hogs(2)).unwrap_or_else(|error| panic!("{error}"));
+        let scheduler = start_scheduler(host, "--micro-cpus 2 --micro-cpus-limit 2 --micro-slice-us 3000");
+        for _ in 0..10 {
+            // It queues work for a kworker on every pCPU, and waits for them all.
+            host.must_run("cat /proc/sys/vm/stat_refresh", PATIENCE)
+                .unwrap_or_else(|error| panic!("{error}"));
+        }
+        guests.iter().for_each(|guest| assert_alive(guest, 2));
+        stop_scheduler(host, &scheduler);
+    });
 }
 
 /// Specification: under 50 MiB for the daemon at 1,000 vCPUs.

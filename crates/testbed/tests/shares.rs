@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{host, scheduler_state, start_scheduler, stop_scheduler};
+use common::{host, on_host, scheduler_state, start_scheduler, stop_scheduler};
 use microslice_testbed::{Guest, GuestSpec, Host};
 use serde_json::Value;
 use std::time::Duration;
@@ -63,15 +63,18 @@ fn a_hog_of_twice_the_weight_gets_twice_the_share() {
 
 #[test]
 fn the_lightest_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_ends_the_scheduler() {
-    let host = host();
-    // By flags: cgroups of such weights would starve everything else of the host, too, before and after our scheduler.
-    let guests = hogs(&host, [100, 100]);
-    let weights = "--weight a=10000 --weight b=1";
-    let scheduler = start_scheduler(&host, &format!("--micro-cpus 0 --slice-us 100000 {weights}"));
-    std::thread::sleep(MEASURED);
-    guests.iter().for_each(|guest| assert!(!guest.has_ended(), "{}: {}", guest.name(), guest.last_words()));
-    assert_eq!(scheduler_state(&host), "enabled", "{}", scheduler.last_words());
-    let report = stop_scheduler(&host, &scheduler);
-    assert!(report["host"]["starving_served"].as_u64() > Some(0), "{}", report["host"]);
-    assert!(part_of_first(&report) > 0.8, "{report}");
+    on_host(|host| {
+        // By flags: cgroups of such weights would starve everything else of the host, too, before and after our scheduler.
+        let guests = hogs(host, [100, 100]);
+        let weights = "--weight a=10000 --weight b=1";
+        let scheduler = start_scheduler(host, &format!("--micro-cpus 0 --slice-us 100000 {weights}"));
+        std::thread::sleep(MEASURED);
+        guests
+            .iter()
+            .for_each(|guest| assert!(!guest.has_ended(), "{}: {}", guest.name(), guest.last_words()));
+        assert_eq!(scheduler_state(host), "enabled", "{}", scheduler.last_words());
+        let report = stop_scheduler(host, &scheduler);
+        assert!(report["host"]["starving_served"].as_u64() > Some(0), "{}", report["host"]);
+        assert!(part_of_first(&report) > 0.8, "{report}");
+    });
 }
