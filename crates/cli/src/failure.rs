@@ -23,6 +23,11 @@ impl Failure {
         Self { code: 1, message: one_line(cause) }
     }
 
+    /// The user stopped it (Ctrl-C): the exit code that shells give for that.
+    pub fn interrupted() -> Self {
+        Self { code: 130, message: "interrupted".to_owned() }
+    }
+
     /// Prints the line and returns the exit code.
     pub fn report(&self) -> ExitCode {
         eprintln!("microslice: {}", self.message);

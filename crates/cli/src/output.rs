@@ -21,9 +21,8 @@ enum Target {
 impl OutputFile {
     /// Opens the output; fails before any work is done if it can't be written.
     pub fn create(path: &Path) -> Result<Self, Failure> {
-        let refuse = |error: std::io::Error| Failure::bad_input(format!("{}: {error}", path.display()));
-        let special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-        let target = if special {
+        let refuse = |error: std::io::Error| Failure::bad_input(cause(path, &error));
+        let target = if is_special(path) {
             let file = std::fs::OpenOptions::new().write(true).open(path).map_err(refuse)?;
             Target::Direct(BufWriter::new(file))
         } else {
@@ -37,15 +36,42 @@ impl OutputFile {
     /// Gives the complete file its name.
     pub fn commit(self) -> Result<(), Failure> {
         let path = self.path;
-        let broken = |error: &dyn std::fmt::Display| Failure::broken(format!("{}: {error}", path.display()));
+        let broken = |error: &std::io::Error| Failure::broken(cause(&path, error));
         match self.target {
             Target::Direct(mut file) => file.flush().map_err(|error| broken(&error)),
             Target::Temporary(file) => {
-                let file = file.into_inner().map_err(|error| broken(&error.error()))?;
+                let file = file.into_inner().map_err(|error| broken(error.error()))?;
                 file.persist(&path).map(drop).map_err(|error| broken(&error.error))
             }
         }
     }
+
+    /// Writes the whole file and gives it its name.
+    pub fn finish_with(mut self, text: &str) -> Result<(), Failure> {
+        self.write_all(text.as_bytes()).map_err(|error| Failure::broken(cause(&self.path, &error)))?;
+        self.commit()
+    }
+}
+
+/// The file that the user named, and the system's reason; not the name of a temporary file.
+pub fn cause(path: &Path, error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let reason = text.split(" at path \"").next().unwrap_or_default();
+    format!("{}: {reason}", path.display())
+}
+
+/// Two outputs under one name: the second would replace the first.
+pub fn refuse_same_file(first: Option<&Path>, second: Option<&Path>) -> Result<(), Failure> {
+    match (first, second) {
+        (Some(first), Some(second)) if first == second && !is_special(first) => {
+            Err(Failure::bad_input(format!("{}: two outputs can't share one file", first.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_special(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
 }
 
 /// As any program creates files (the umask still applies); temporary files are private by default.
@@ -68,14 +94,6 @@ impl Write for OutputFile {
             Target::Direct(file) => file.flush(),
         }
     }
-}
-
-/// Writes a text to a file in one go.
-pub fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
-    let mut file = OutputFile::create(path)?;
-    file.write_all(text.as_bytes())
-        .map_err(|error| Failure::broken(format!("{}: {error}", path.display())))?;
-    file.commit()
 }
 
 /// Prints to standard output; a reader that went away (`| head`) is no error.

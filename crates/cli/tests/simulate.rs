@@ -120,6 +120,55 @@ fn an_output_that_cannot_be_written_is_refused_before_the_run() {
     let file = files.write("tiny.toml", TINY);
     refuse(&["simulate", &file, "--trace", "/no/such/folder/trace.pftrace"]);
     refuse(&["simulate", &file, "--html", "/no/such/folder/page.html"]);
+    let endless = ["--set", "duration=60 min"];
+    let page = ["--html", "/no/such/folder/page.html"];
+    let error = refuse(&[&["compare", &file, "--policies", "credit"], &endless[..], &page].concat());
+    assert_eq!(error, "microslice: /no/such/folder/page.html: No such file or directory (os error 2)\n");
+    refuse(&[&["reproduce", "eurosys18", "--seeds", "1000"], &page[..]].concat());
+}
+
+#[test]
+fn two_outputs_in_one_file_are_refused() {
+    let files = Files::new();
+    let (file, both) = (files.write("tiny.toml", TINY), files.name("both"));
+    let error = refuse(&["simulate", &file, "--trace", &both, "--html", &both]);
+    assert!(error.contains("two outputs can't share one file"), "{error}");
+}
+
+#[test]
+fn ctrl_c_ends_a_run_with_exit_code_130_and_leaves_no_file() {
+    let files = Files::new();
+    let file = files.write("endless.toml", &TINY.replacen("60 ms", "60 min", 1));
+    let outputs = files.path("outputs");
+    for (command, option) in [("simulate", "--trace"), ("compare", "--html")] {
+        std::fs::create_dir(&outputs).expect("a folder");
+        let target = outputs.join("file").display().to_string();
+        let policies: &[&str] = if command == "compare" { &["--policies", "credit,micro:1"] } else { &[] };
+        let run = Command::new(env!("CARGO_BIN_EXE_microslice"))
+            .args([&[command, &file, option, &target], policies].concat())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        // The temporary file is there: so is the handler.
+        while std::fs::read_dir(&outputs).expect("a folder").next().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let killed = Command::new("kill").args(["-INT", &run.id().to_string()]).status().expect("kill");
+        assert!(killed.success());
+        let output = run.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).ends_with("microslice: interrupted\n"), "{}", text(&output.stderr));
+        assert!(output.stdout.is_empty());
+        std::fs::remove_dir(&outputs).expect("nothing is left in it");
+    }
+}
+
+#[test]
+fn more_seeds_than_there_are_are_refused() {
+    let last = u64::MAX.to_string();
+    refuse(&["compare", "gmake-solo", "--policies", "credit", "--seed", &last]);
+    refuse(&["reproduce", "eurosys18", "--seed", &last]);
 }
 
 #[test]

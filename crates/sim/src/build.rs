@@ -2,7 +2,7 @@
 
 use crate::SimError;
 use crate::check::Checker;
-use crate::config::{LockKind, SchedulerKind, SimulationConfig, SymbolTable, VmConfig};
+use crate::config::{LockKind, SimulationConfig, SymbolTable, VmConfig};
 use crate::engine::{KernelTimes, Simulation, Slots, Vm, Workload};
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
@@ -49,29 +49,18 @@ pub fn validate(config: &SimulationConfig) -> Result<(), SimError> {
     if config.vms.iter().map(|vm| vm.vcpus).sum::<usize>() > VCPUS_MAX {
         return Err(bad("simulation", format!("there are more than {VCPUS_MAX} vCPUs")));
     }
-    for vm in &config.vms {
-        validate_vm(vm, pcpus)?;
+    let most = config.scheduler.most_micro_pcpus();
+    if most >= pcpus {
+        return Err(bad("scheduler", format!("{most} micro pCPUs leave none of {pcpus} to the normal pool")));
     }
-    if let SchedulerKind::MicroSliced(micro) = &config.scheduler {
-        let most = match micro.pool {
-            crate::config::PoolSize::Static { pcpus } => pcpus,
-            crate::config::PoolSize::Auto { limit, .. } => limit,
-        };
-        if most >= pcpus {
-            return Err(bad(
-                "scheduler",
-                format!("{most} micro pCPUs leave none of {pcpus} to the normal pool"),
-            ));
-        }
-        if most > microslice_policy::POOL_LIMIT_MAX {
-            let limit = microslice_policy::POOL_LIMIT_MAX;
-            return Err(bad("scheduler", format!("{most} micro pCPUs; the policy allows up to {limit}")));
-        }
+    if most > microslice_policy::POOL_LIMIT_MAX {
+        let limit = microslice_policy::POOL_LIMIT_MAX;
+        return Err(bad("scheduler", format!("{most} micro pCPUs; the policy allows up to {limit}")));
     }
-    Ok(())
+    config.vms.iter().try_for_each(|vm| validate_vm(vm, pcpus, pcpus - most))
 }
 
-fn validate_vm(vm: &VmConfig, pcpus: usize) -> Result<(), SimError> {
+fn validate_vm(vm: &VmConfig, pcpus: usize, normal_pcpus: usize) -> Result<(), SimError> {
     let place = format!("vm {}", vm.name);
     if vm.vcpus == 0 {
         return Err(bad(place, "it has no vCPUs"));
@@ -81,6 +70,9 @@ fn validate_vm(vm: &VmConfig, pcpus: usize) -> Result<(), SimError> {
     }
     if let Some(pcpu) = vm.affinity.iter().find(|&&pcpu| pcpu >= pcpus) {
         return Err(bad(place, format!("affinity names pCPU {pcpu}; there are {pcpus}")));
+    }
+    if !vm.affinity.is_empty() && vm.affinity.iter().all(|&pcpu| pcpu >= normal_pcpus) {
+        return Err(bad(place, "affinity leaves it no pCPU that is never micro-sliced"));
     }
     if vm.kernel.tick_hz == 0 || vm.kernel.tick_hz > 10_000 {
         return Err(bad(place, format!("tick_hz is {}; it must be 1 to 10000", vm.kernel.tick_hz)));

@@ -4,7 +4,7 @@ use crate::SimError;
 use crate::batch::{BatchProgress, run_all};
 use crate::config::SimulationConfig;
 use crate::figures::snapshot_of;
-use crate::scenario::{self, Overrides, ScenarioError};
+use crate::scenario::{self, Overrides, Place, ScenarioError};
 use microslice_metrics::{Estimate, Figure, Kind, Snapshot, figures};
 
 /// What to compare.
@@ -65,7 +65,11 @@ impl Comparison {
             let overrides = Overrides { policy: Some(policy.clone()), ..overrides.clone() };
             let scenario = scenario::load(reference, &overrides)?;
             let first = scenario.config.seed;
-            seeds = (0..seed_count).map(|index| first.saturating_add(index)).collect();
+            let end = first.checked_add(seed_count).ok_or_else(|| {
+                let cause = format!("there aren't {seed_count} seeds from {first}");
+                ScenarioError { place: Place::whole("--seed"), cause }
+            })?;
+            seeds = (first..end).collect();
             description = scenario.description;
             jobs.extend(seeds.iter().map(|&seed| SimulationConfig {
                 seed,

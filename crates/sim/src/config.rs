@@ -225,9 +225,9 @@ pub enum Phase {
         count: u64,
         body: Vec<Phase>,
     },
-    /// Run `body` with this probability in 1/1000.
+    /// Run `body` with this probability in 1/1,000,000.
     Sometimes {
-        permille: u32,
+        ppm: u32,
         body: Vec<Phase>,
     },
     /// sched_yield of the guest thread.
@@ -278,9 +278,9 @@ pub struct NicConfig {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum Stream {
     /// The sender keeps at most `window_bytes` unacknowledged.
-    Tcp { link_mbps: u64, window_bytes: u64, packet_bytes: u64, round_trip_ns: u64 },
+    Tcp { link_bits_per_s: u64, window_bytes: u64, packet_bytes: u64, round_trip_ns: u64 },
     /// Constant rate, jitter measured as RFC 3550.
-    Udp { rate_mbps: u64, packet_bytes: u64 },
+    Udp { bits_per_s: u64, packet_bytes: u64 },
 }
 
 /// Who decides on the host.
@@ -289,6 +289,17 @@ pub enum SchedulerKind {
     Credit(CreditConfig),
     MicroSliced(MicroSlicedConfig),
     Eevdf(EevdfConfig),
+}
+
+impl SchedulerKind {
+    /// How many pCPUs may be micro-sliced at a time; they are the host's last ones.
+    pub fn most_micro_pcpus(&self) -> usize {
+        match self {
+            Self::MicroSliced(MicroSlicedConfig { pool: PoolSize::Static { pcpus }, .. }) => *pcpus,
+            Self::MicroSliced(MicroSlicedConfig { pool: PoolSize::Auto { limit, .. }, .. }) => *limit,
+            Self::Credit(_) | Self::Eevdf(_) => 0,
+        }
+    }
 }
 
 /// Xen 4.7's credit scheduler.

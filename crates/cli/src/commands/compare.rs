@@ -2,7 +2,7 @@
 
 use super::simulate::{failure_of, parse_setting};
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::Args;
 use microslice_metrics::html::Page;
@@ -68,6 +68,7 @@ pub fn run(args: Compare) -> Result<(), Failure> {
     let comparison = Comparison::load(&args.scenario, &args.policies, args.seeds, &overrides, args.check)
         .map_err(Failure::bad_input)?;
     let progress = progress::stoppable()?;
+    let html = args.html.as_deref().map(OutputFile::create).transpose()?;
     let rows = {
         let _line = ProgressLine::show(format!("comparing on {}", args.scenario), progress.clone());
         comparison.run(&progress).map_err(|error| match &error {
@@ -78,8 +79,8 @@ pub fn run(args: Compare) -> Result<(), Failure> {
         })?
     };
     let shown: Vec<&Row> = rows.iter().filter(|row| args.all || row.is_main()).collect();
-    if let Some(path) = &args.html {
-        output::write_file(path, &page(&comparison, &rows, &shown))?;
+    if let Some(file) = html {
+        file.finish_with(&page(&comparison, &rows, &shown))?;
     }
     if args.json {
         return output::print_json(&json_of(&comparison, &rows));

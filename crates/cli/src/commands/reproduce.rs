@@ -2,7 +2,7 @@
 
 use super::simulate::failure_of;
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::{Args, ValueEnum};
 use microslice_sim::reproduction::{
@@ -63,8 +63,9 @@ enum Paper {
 pub fn run(args: Reproduce) -> Result<(), Failure> {
     let Paper::Eurosys18 = args.paper;
     let only = args.only.as_deref().map(group).transpose()?;
-    let seeds: Vec<u64> = (0..args.seeds).map(|index| args.seed.saturating_add(index)).collect();
+    let seeds = seeds_from(args.seed, args.seeds)?;
     let progress = progress::stoppable()?;
+    let html = args.html.as_deref().map(OutputFile::create).transpose()?;
     if args.sensitivity {
         return run_sensitivity(&seeds, &progress, args.json);
     }
@@ -74,13 +75,22 @@ pub fn run(args: Reproduce) -> Result<(), Failure> {
         reproduce(only.as_deref(), &seeds, &progress).map_err(failure)?
     };
     let elapsed_s = begun.elapsed().as_secs_f64();
-    if let Some(path) = &args.html {
-        output::write_file(path, &page(&reproduction))?;
+    if let Some(file) = html {
+        file.finish_with(&page(&reproduction))?;
     }
     if args.json {
         return output::print_json(&json_of(&reproduction, args.seed, elapsed_s));
     }
     output::print(&text_of(&reproduction, elapsed_s))
+}
+
+/// Seeds that count up from the first one.
+fn seeds_from(first: u64, count: u64) -> Result<Vec<u64>, Failure> {
+    let end = first.checked_add(count);
+    let end = end.ok_or_else(|| {
+        Failure::bad_input(format!("--seed {first}: there aren't {count} seeds from there"))
+    })?;
+    Ok((first..end).collect())
 }
 
 /// `table4b`, also written `table4b.dedup`: the group that contains it.

@@ -59,7 +59,7 @@ pub struct Simulate {
     #[arg(long)]
     check: bool,
 
-    /// List built-in scenarios, workloads, hosts, kernels, NICs and policies
+    /// List built-in scenarios, workloads, hosts, kernels, NICs, policies and symbols
     #[arg(long)]
     list: bool,
 }
@@ -104,9 +104,11 @@ pub fn run(args: Simulate) -> Result<(), Failure> {
     let policy = args.overrides.policy.clone();
     let mut scenario = scenario::load(&reference, &args.overrides.into()).map_err(Failure::bad_input)?;
     scenario.config.check = args.check;
-    let trace = args.trace.as_deref().map(|path| Ok((path, OutputFile::create(path)?))).transpose()?;
-    let html = args.html.as_deref().map(|path| Ok((path, OutputFile::create(path)?))).transpose()?;
+    output::refuse_same_file(args.trace.as_deref(), args.html.as_deref())?;
+    // First, so that Ctrl-C never leaves a temporary file behind.
     let progress = progress::stoppable()?;
+    let trace = args.trace.as_deref().map(|path| Ok((path, OutputFile::create(path)?))).transpose()?;
+    let html = args.html.as_deref().map(OutputFile::create).transpose()?;
     let begun = Instant::now();
     let report = {
         let _line = ProgressLine::show(format!("simulating {reference}"), progress.clone());
@@ -115,10 +117,8 @@ pub fn run(args: Simulate) -> Result<(), Failure> {
     let rate = report.events as f64 / begun.elapsed().as_secs_f64().max(1e-9);
     eprintln!("seed {}, {} events, {} events/s", report.seed, report.events, Unit::Count.show(rate.round()));
     let snapshot = snapshot_of(&report);
-    if let Some((path, mut file)) = html {
-        std::io::Write::write_all(&mut file, page(&scenario, &snapshot).as_bytes())
-            .map_err(|error| Failure::broken(format!("{}: {error}", path.display())))?;
-        file.commit()?;
+    if let Some(file) = html {
+        file.finish_with(&page(&scenario, &snapshot))?;
     }
     match (args.json, args.openmetrics) {
         (true, _) => output::print_json(&json!({
@@ -144,7 +144,7 @@ fn run_with_trace(
     let Some((path, file)) = trace else {
         return run_one(&scenario.config, progress, &mut NoTrace).map_err(failed);
     };
-    let unwritable = |error: std::io::Error| Failure::broken(format!("{}: {error}", path.display()));
+    let unwritable = |error: std::io::Error| Failure::broken(output::cause(path, &error));
     // A full disk stops the run; then the disk is the cause, not the stop.
     if path.extension().is_some_and(|extension| extension == "txt") {
         let mut sink = TextTrace::new(file);
@@ -160,13 +160,14 @@ fn run_with_trace(
     file.commit().map(|()| report)
 }
 
-/// A configuration or a workload that can't run is bad input; a broken invariant is a bug.
+/// A configuration or a workload that can't run is bad input; a broken invariant is a bug; only Ctrl-C stops a run.
 pub fn failure_of(scenario: &str, error: &SimError) -> Failure {
     match error {
         SimError::Config { .. } | SimError::Deadlock { .. } => {
             Failure::bad_input(format!("{scenario}: {error}"))
         }
-        SimError::Check { .. } | SimError::Stopped { .. } => Failure::broken(format!("{scenario}: {error}")),
+        SimError::Check { .. } => Failure::broken(format!("{scenario}: {error}")),
+        SimError::Stopped { .. } => Failure::interrupted(),
     }
 }
 
@@ -223,5 +224,8 @@ fn listing() -> String {
         text.push_str(&format!("{title}: {}\n", shelf.built_in_names().join(" ")));
     }
     text.push_str(&format!("policies: {}\n", scenario::policy_names().join(" ")));
+    for (kernel, functions) in scenario::symbol_tables() {
+        text.push_str(&format!("symbols of {kernel}: {}\n", functions.join(" ")));
+    }
     text
 }

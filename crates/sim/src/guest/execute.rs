@@ -187,8 +187,8 @@ impl Simulation<'_> {
                 }
                 false
             }
-            Op::Sometimes { permille, end } => {
-                if state.random.below(1000) >= permille {
+            Op::Sometimes { ppm, end } => {
+                if state.random.below(1_000_000) >= ppm {
                     state.pc = end;
                 }
                 false

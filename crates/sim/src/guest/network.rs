@@ -4,7 +4,7 @@
 use crate::config::{NicConfig, Stream};
 use crate::engine::Simulation;
 use crate::guest::{Then, WaitsFor, pending};
-use crate::machine::{NONE, VcpuState};
+use crate::machine::VcpuState;
 use crate::report::{Histogram, NetworkReport};
 use crate::trace_event::{TraceEvent, VcpuId};
 use microslice_policy::InterruptKind;
@@ -21,7 +21,8 @@ pub struct Nic {
     ring: VecDeque<u64>,
     /// Handed to the socket, not yet read.
     socket: VecDeque<u64>,
-    reader: u32,
+    /// Threads that sleep until there is a packet, who came first in front.
+    readers: VecDeque<u32>,
     /// TCP: bytes sent and not yet acknowledged.
     in_flight_bytes: u64,
     /// TCP: acknowledgements under way, as (arrival at the sender, bytes).
@@ -42,17 +43,17 @@ pub struct Nic {
 
 impl Nic {
     pub fn new(config: &NicConfig, first_vcpu: VcpuId) -> Self {
-        let (mbps, bytes) = match config.stream {
-            Stream::Tcp { link_mbps, packet_bytes, .. } => (link_mbps, packet_bytes),
-            Stream::Udp { rate_mbps, packet_bytes } => (rate_mbps, packet_bytes),
+        let (bits_per_s, bytes) = match config.stream {
+            Stream::Tcp { link_bits_per_s, packet_bytes, .. } => (link_bits_per_s, packet_bytes),
+            Stream::Udp { bits_per_s, packet_bytes } => (bits_per_s, packet_bytes),
         };
         Self {
             config: config.clone(),
             vcpu: first_vcpu + config.vcpu as u32,
-            packet_ns: (bytes * 8 * 1000 / mbps.max(1)).max(1),
+            packet_ns: (bytes * 8 * 1_000_000_000 / bits_per_s.max(1)).max(1),
             ring: VecDeque::new(),
             socket: VecDeque::new(),
-            reader: NONE,
+            readers: VecDeque::new(),
             in_flight_bytes: 0,
             acks: VecDeque::new(),
             next_send_ns: 0,
@@ -222,10 +223,10 @@ impl Simulation<'_> {
         if !more {
             nic.irq_masked = false;
         }
-        let reader = std::mem::replace(&mut nic.reader, NONE);
-        if reader != NONE {
-            self.guest[vcpu as usize].wake_later(1, [reader]);
-        }
+        // One for each packet: who finds that another thread was faster sleeps again.
+        let woken = nic.readers.len().min(nic.socket.len());
+        let woken: Vec<u32> = nic.readers.drain(..woken).collect();
+        self.guest[vcpu as usize].wake_later(1, woken);
         if more {
             self.guest[vcpu as usize].pending |= pending::VIRQ;
         }
@@ -237,7 +238,7 @@ impl Simulation<'_> {
         let now_ns = self.machine.now_ns;
         let nic = self.nic(vcpu);
         let Some(sent_ns) = nic.socket.pop_front() else {
-            nic.reader = thread;
+            nic.readers.push_back(thread);
             // It looks again when it is woken.
             self.threads[thread as usize].pc -= 1;
             self.block_thread(vcpu, thread, WaitsFor::Network);

@@ -54,9 +54,9 @@ pub enum Op {
         count: u32,
         body: u32,
     },
-    /// Skips to `end` unless the die falls under `permille`.
+    /// Skips to `end` unless the die falls under `ppm`.
     Sometimes {
-        permille: u32,
+        ppm: u32,
         end: u32,
     },
     YieldThread,
@@ -83,7 +83,7 @@ impl Programs {
         let start = self.ops.len() as u32;
         self.ops.extend(program.iter().map(|&op| match op {
             Op::RepeatEnd { slot, count, body } => Op::RepeatEnd { slot, count, body: start + body },
-            Op::Sometimes { permille, end } => Op::Sometimes { permille, end: start + end },
+            Op::Sometimes { ppm, end } => Op::Sometimes { ppm, end: start + end },
             op => op,
         }));
         self.ops.push(Op::Again { start });
@@ -266,11 +266,11 @@ impl<'a> Compiler<'a> {
                     self.repeat(workload, *count, body, depth, ops)?;
                     continue;
                 }
-                Phase::Sometimes { permille, body } => {
+                Phase::Sometimes { ppm, body } => {
                     let at = ops.len();
                     ops.push(Op::YieldThread);
                     self.phases(workload, body, depth, ops)?;
-                    ops[at] = Op::Sometimes { permille: *permille, end: ops.len() as u32 };
+                    ops[at] = Op::Sometimes { ppm: *ppm, end: ops.len() as u32 };
                     continue;
                 }
                 Phase::YieldThread => Op::YieldThread,

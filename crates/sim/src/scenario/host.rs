@@ -39,8 +39,8 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
 
 fn read_busy_speed(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
     let speed = table.parsed("smt_busy_speed", |text| match units::permille(text)? {
-        speed if speed < 100 => Err("less than 10 %, which no hardware thread is".to_owned()),
-        speed => Ok(speed),
+        1_000 => Ok(1_000),
+        _ => Err("only 100 % is allowed: SMT's effect on speed isn't modelled".to_owned()),
     })?;
     Ok(speed.unwrap_or(1_000))
 }

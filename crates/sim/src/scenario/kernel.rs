@@ -25,12 +25,8 @@ const SYMBOL_TABLES: [(&str, SymbolTable); 2] =
 /// A kernel function that a workload or a lock runs in; it must be in the guest's symbol table, as the instruction
 /// pointer will be there. Of several, the first that this kernel has: functions change their names.
 pub fn read_symbol(table: &TableReader<'_>, symbols: SymbolTable) -> Result<Option<String>, ScenarioError> {
-    let (map, family) = match symbols {
-        SymbolTable::Linux44 => (include_str!("../../tables/linux-4.4.map"), "linux-4.4"),
-        SymbolTable::LinuxModern => (include_str!("../../tables/linux-modern.map"), "linux-modern"),
-    };
-    let functions = || map.lines().filter_map(function_of);
-    let is_known = |name: &str| functions().any(|function| function == name);
+    let family = SYMBOL_TABLES.iter().find(|(_, table)| *table == symbols).map_or("?", |(name, _)| name);
+    let is_known = |name: &str| functions(symbols).any(|function| function == name);
     if let Some(Node { value: NodeValue::Array(names), place }) = table.get("symbol") {
         let names = names.iter().map(reader::string).collect::<Result<Vec<_>, _>>()?;
         return match names.iter().find(|name| is_known(name)) {
@@ -42,9 +38,38 @@ pub fn read_symbol(table: &TableReader<'_>, symbols: SymbolTable) -> Result<Opti
         if is_known(name) {
             return Ok(name.to_owned());
         }
-        let (known, shown) = (listed(functions()), quoted(name));
-        Err(format!("unknown symbol {shown}; {family} (crates/sim/tables/{family}.map) has: {known}"))
+        let (alike, shown) = (listed(most_alike(name, functions(symbols))), quoted(name));
+        Err(format!("unknown symbol {shown}; {family} has {alike}, …; all: `microslice simulate --list`"))
     })
+}
+
+/// Every symbol table by its name, with its functions in the order of their addresses.
+pub fn symbol_tables() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    SYMBOL_TABLES.iter().map(|(name, symbols)| (*name, functions(*symbols).collect()))
+}
+
+fn functions(symbols: SymbolTable) -> impl Iterator<Item = &'static str> {
+    let map = match symbols {
+        SymbolTable::Linux44 => include_str!("../../tables/linux-4.4.map"),
+        SymbolTable::LinuxModern => include_str!("../../tables/linux-modern.map"),
+    };
+    map.lines().filter_map(function_of)
+}
+
+/// The few names that are most like a wrong one: by the share of three-letter pieces that both contain.
+fn most_alike<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
+    const SHOWN: usize = 6;
+    const COMPARED: usize = 64;
+    let wrong: Vec<u8> = wrong.bytes().take(COMPARED).collect();
+    let unlikeness = |name: &str| {
+        let shared = name.as_bytes().windows(3).filter(|piece| wrong.windows(3).any(|other| other == *piece));
+        let pieces = name.len() + wrong.len();
+        pieces * 1_000 / (2 * shared.count() + 1)
+    };
+    let mut names: Vec<&str> = names.collect();
+    names.sort_by_key(|name| unlikeness(name));
+    names.truncate(SHOWN);
+    names
 }
 
 /// The name in a line of a `System.map`, if the line is about code.
@@ -77,7 +102,9 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
     let symbols = symbols.ok_or_else(|| table.missing("symbols", "linux-4.4 or linux-modern"))?;
     let lock_kind = table.choice("lock_kind", &LOCK_KINDS)?;
     let mut locks = Vec::new();
-    read_locks(table.list("lock", LOCKS_MAX)?, symbols, &mut locks)?;
+    for lock in table.list("lock", LOCKS_MAX)? {
+        read_lock(lock, symbols, &mut locks, str::to_owned)?;
+    }
     Ok(GuestKernelConfig {
         symbols,
         lock_kind: lock_kind.ok_or_else(|| table.missing("lock_kind", "such as pv-queued"))?,
@@ -102,33 +129,32 @@ fn read_tick(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
     tick.ok_or_else(|| table.missing("tick", "a frequency such as \"250 Hz\""))
 }
 
-/// Reads `[[lock]]` entries behind those that are there already; a name that is taken is refused.
-pub fn read_locks(
-    nodes: &[Node],
+/// Reads a `[[lock]]`. It is added to `locks` as `name_of(its name)`, which must be free there.
+pub fn read_lock(
+    node: &Node,
     symbols: SymbolTable,
     locks: &mut Vec<LockConfig>,
+    name_of: impl FnOnce(&str) -> String,
 ) -> Result<(), ScenarioError> {
-    for node in nodes {
-        let table = TableReader::open(node, "a lock", &["name", "kind", "irqs_off", "instances", "symbol"])?;
-        let name_node = table.get("name").ok_or_else(|| table.missing("name", "such as page_allocator"))?;
-        let name = reader::name(name_node, "a lock")?;
-        if locks.iter().any(|lock| lock.name == name) {
-            return Err(ScenarioError::new(&name_node.place, format!("a second lock {}", quoted(&name))));
-        }
-        let symbol = read_symbol(&table, symbols)?.ok_or_else(|| {
-            table.missing("symbol", "the kernel function that holds it, such as get_page_from_freelist")
-        })?;
-        locks.push(LockConfig {
-            name,
-            kind: table.choice("kind", &LOCK_KINDS)?,
-            irqs_off: table.boolean("irqs_off")?.unwrap_or(false),
-            instances: table.integer("instances", 1..=LOCK_INSTANCES_MAX)?.unwrap_or(1) as usize,
-            symbol,
-        });
-        if locks.len() > LOCKS_MAX {
-            let cause = format!("more than {LOCKS_MAX} locks in one kernel");
-            return Err(ScenarioError::new(table.place(), cause));
-        }
+    let table = TableReader::open(node, "a lock", &["name", "kind", "irqs_off", "instances", "symbol"])?;
+    let name_node = table.get("name").ok_or_else(|| table.missing("name", "such as page_allocator"))?;
+    let name = name_of(&reader::name(name_node, "a lock")?);
+    if locks.iter().any(|lock| lock.name == name) {
+        return Err(ScenarioError::new(&name_node.place, format!("a second lock {}", quoted(&name))));
+    }
+    let symbol = read_symbol(&table, symbols)?.ok_or_else(|| {
+        table.missing("symbol", "the kernel function that holds it, such as get_page_from_freelist")
+    })?;
+    locks.push(LockConfig {
+        name,
+        kind: table.choice("kind", &LOCK_KINDS)?,
+        irqs_off: table.boolean("irqs_off")?.unwrap_or(false),
+        instances: table.integer("instances", 1..=LOCK_INSTANCES_MAX)?.unwrap_or(1) as usize,
+        symbol,
+    });
+    if locks.len() > LOCKS_MAX {
+        let cause = format!("more than {LOCKS_MAX} locks in one kernel");
+        return Err(ScenarioError::new(table.place(), cause));
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ mod vm;
 mod workload;
 
 pub use error::{Place, ScenarioError};
+pub use kernel::symbol_tables;
 pub use library::{Shelf, built_in};
 pub use policy::names as policy_names;
 
@@ -176,10 +177,12 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
         table.get("host").ok_or_else(|| table.missing("host", "such as xeon-e5645, or a table"))?;
     let host = host::read(host_node)?;
     let policy = table.get("policy").ok_or_else(|| table.missing("policy", "such as credit"))?;
+    let scheduler = policy::read(policy, host.pcpus)?;
+    let pcpus = vm::Pcpus { all: host.pcpus, normal: host.pcpus - scheduler.most_micro_pcpus() };
     let duration_ns = table.positive_time("duration")?;
     let mut vms = Vec::new();
     for node in table.list("vm", VMS_MAX)? {
-        vm::read(node, host.pcpus, &mut vms)?;
+        vm::read(node, pcpus, &mut vms)?;
     }
     if vms.is_empty() {
         return Err(table.missing("vm", "at least one [[vm]]"));
@@ -188,7 +191,7 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
         seed: table.integer("seed", 0..=i64::MAX as u64)?.unwrap_or(1),
         warmup_ns: table.time("warmup")?.unwrap_or(0),
         duration_ns: duration_ns.ok_or_else(|| table.missing("duration", "a time such as \"2 s\""))?,
-        scheduler: policy::read(policy, host.pcpus)?,
+        scheduler,
         host,
         vms,
         check: false,

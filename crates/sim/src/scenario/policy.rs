@@ -124,10 +124,13 @@ fn read_mechanics(table: &TableReader<'_>) -> Result<Mechanics, ScenarioError> {
 
 fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, ScenarioError> {
     // One pCPU must stay normal: the micro pool only runs what the normal pool hands over.
-    let most = pcpus as u64 - 1;
+    let most = (pcpus as u64 - 1).min(microslice_policy::POOL_LIMIT_MAX as u64);
     match table.get("pool") {
         Some(node) if node.value == NodeValue::String("auto".to_owned()) => Ok(PoolSize::Auto {
-            limit: table.integer("pool_limit", 1..=PCPUS_MAX)?.unwrap_or(3).min(most) as usize,
+            limit: table
+                .integer("pool_limit", 1..=microslice_policy::POOL_LIMIT_MAX as u64)?
+                .unwrap_or(3)
+                .min(most) as usize,
             profile_interval_ns: required_time(table, "profile_interval")?,
             epoch_interval_ns: required_time(table, "epoch_interval")?,
         }),

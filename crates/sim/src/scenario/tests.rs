@@ -99,6 +99,37 @@ fn an_unknown_symbol_is_refused_with_its_place() {
 }
 
 #[test]
+fn an_unknown_symbol_is_told_which_ones_are_alike() {
+    let error = refuse_with(
+        "{ lock = \"dentry\", hold = \"2 us\" }",
+        "{ kernel = \"1 us\", symbol = \"mutex_unlock\" }",
+    );
+    assert!(error.contains("linux-4.4 has mutex_lock, ") && error.len() < 300, "{error}");
+}
+
+#[test]
+fn a_barrier_for_two_numbers_of_threads_is_refused() {
+    let error = refuse_with(
+        "{ lock = \"dentry\", hold = \"2 us\" }",
+        "{ barrier = \"b\", count = 1 }, { barrier = \"b\" }",
+    );
+    assert_eq!(error, "bad.toml:11:35: barrier `b` is for 1 threads in one phase, for 2 in another");
+}
+
+#[test]
+fn a_shootdown_under_a_spinlock_is_refused_with_its_place() {
+    let error =
+        refuse_with("{ lock = \"dentry\", hold = \"2 us\" }", "{ shootdown = \"1 us\", under = \"dentry\" }");
+    assert_eq!(error, "bad.toml:11:35: `under`: `dentry` can't be held; allowed: a sleeping lock or a mutex");
+}
+
+#[test]
+fn an_smt_speed_that_is_not_modelled_is_refused_with_its_place() {
+    let text = SMALL.replace("\"xeon-e5645\"", "{ extends = \"xeon-e5645\", smt_busy_speed = \"60 %\" }");
+    assert!(refuse(&text).starts_with("bad.toml:2:51: `smt_busy_speed`: only 100 %"), "{}", refuse(&text));
+}
+
+#[test]
 fn an_unknown_phase_is_refused_with_the_phases_that_exist() {
     let error = refuse_with("{ compute =", "{ computer =");
     assert!(

@@ -56,18 +56,67 @@ pub fn parse(file: &str, text: &str) -> Result<Node, ScenarioError> {
         let cause = error.message().split('\n').map(str::trim).collect::<Vec<_>>().join("; ");
         ScenarioError::new(&Place::at(&file, text, offset), format!("not valid TOML: {cause}"))
     })?;
-    let source = Source { file, text };
-    Ok(Node { place: Place::at(&source.file, text, 0), value: source.table(document.get_ref())? })
+    let source = Source { places: Places::of(text), file };
+    Ok(Node { place: source.place(0), value: source.table(document.get_ref())? })
 }
 
-struct Source<'t> {
+struct Source {
     file: Arc<str>,
-    text: &'t str,
+    places: Places,
 }
 
-impl Source<'_> {
+/// Line and column of every byte, without reading the text anew for each value: a list of 500,000 numbers fits into a file.
+struct Places {
+    /// Before each block of the text: line breaks, and characters.
+    blocks: Vec<(u32, u32)>,
+    /// Characters before each line.
+    lines: Vec<u32>,
+    text: Vec<u8>,
+}
+
+impl Places {
+    const BLOCK: usize = 64;
+
+    fn of(text: &str) -> Self {
+        let (mut blocks, mut lines) = (Vec::new(), vec![0]);
+        let (mut breaks, mut characters) = (0, 0);
+        for (offset, &byte) in text.as_bytes().iter().enumerate() {
+            if offset % Self::BLOCK == 0 {
+                blocks.push((breaks, characters));
+            }
+            characters += u32::from(begins_character(byte));
+            if byte == b'\n' {
+                breaks += 1;
+                lines.push(characters);
+            }
+        }
+        Self { blocks, lines, text: text.as_bytes().to_vec() }
+    }
+
+    /// Line and column, both from 1.
+    fn at(&self, offset: usize) -> (usize, usize) {
+        let block = (offset / Self::BLOCK).min(self.blocks.len().saturating_sub(1));
+        let (mut line, mut characters) = self.blocks.get(block).copied().unwrap_or_default();
+        for &byte in self.text.iter().take(offset).skip(block * Self::BLOCK) {
+            characters += u32::from(begins_character(byte));
+            line += u32::from(byte == b'\n');
+        }
+        (line as usize + 1, (characters - self.lines[line as usize]) as usize + 1)
+    }
+}
+
+fn begins_character(byte: u8) -> bool {
+    byte & 0xc0 != 0x80
+}
+
+impl Source {
+    fn place(&self, offset: usize) -> Place {
+        let (line, column) = self.places.at(offset);
+        Place { file: self.file.clone(), line, column }
+    }
+
     fn node(&self, value: &DeValue<'_>, offset: usize) -> Result<Node, ScenarioError> {
-        let place = Place::at(&self.file, self.text, offset);
+        let place = self.place(offset);
         let value = match value {
             DeValue::String(text) => NodeValue::String(text.to_string()),
             DeValue::Boolean(value) => NodeValue::Boolean(*value),
@@ -104,7 +153,7 @@ impl Source<'_> {
     fn table(&self, table: &DeTable<'_>) -> Result<NodeValue, ScenarioError> {
         let mut nodes = Table::new();
         for (key, value) in table {
-            let key_place = Place::at(&self.file, self.text, key.span().start);
+            let key_place = self.place(key.span().start);
             let node = self.node(value.get_ref(), value.span().start)?;
             nodes.insert(key.get_ref().to_string(), (key_place, node));
         }
@@ -238,6 +287,26 @@ mod tests {
     fn values_know_their_line_and_column() {
         let node = read("a = 1\n[b]\n  c = [10,\n 20]\n");
         assert_eq!(at(&node, "b.c.1").place.to_string(), "test.toml:4:2");
+    }
+
+    #[test]
+    fn a_place_is_the_same_whether_its_text_is_read_at_once_or_in_blocks() {
+        let text = "größe = 1\n\n# ".to_owned() + &"é\n€ ".repeat(100) + &"x".repeat(200);
+        let (file, places) = (Arc::from("test.toml"), Places::of(&text));
+        for (offset, _) in text.char_indices().chain([(text.len(), ' ')]) {
+            let place = Place::at(&file, &text, offset);
+            assert_eq!(places.at(offset), (place.line, place.column), "byte {offset}");
+        }
+        assert_eq!(Places::of("").at(0), (1, 1));
+    }
+
+    #[test]
+    fn a_list_of_half_a_million_values_on_one_line_is_read() {
+        let NodeValue::Table(table) = read(&format!("a = [{}]", "1,".repeat(500_000))).value else {
+            panic!()
+        };
+        let NodeValue::Array(items) = &table["a"].1.value else { panic!() };
+        assert_eq!(items.last().expect("an item").place.to_string(), "test.toml:1:1000004");
     }
 
     #[test]

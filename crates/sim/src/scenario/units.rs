@@ -54,8 +54,26 @@ pub fn size_bytes(text: &str) -> Result<u64, String> {
 
 /// A percentage in 1/1000.
 pub fn permille(text: &str) -> Result<u32, String> {
+    share(text, 1_000)
+}
+
+/// A probability in 1/1,000,000.
+pub fn ppm(text: &str) -> Result<u32, String> {
+    share(text, 1_000_000)
+}
+
+/// A percentage in parts of `whole`. One that lies between two of them is refused: rounded to 0, what was meant to be
+/// rare would never happen.
+fn share(text: &str, whole: u32) -> Result<u32, String> {
     let percent = with_unit(text, &[("%", 1.0)], "a percentage such as \"5 %\"")?;
-    if percent > 100.0 { Err("more than 100 %".to_owned()) } else { Ok((percent * 10.0).round() as u32) }
+    if percent > 100.0 {
+        return Err("more than 100 %".to_owned());
+    }
+    let parts = percent / 100.0 * f64::from(whole);
+    if (parts - parts.round()).abs() > 1e-6 {
+        return Err(format!("finer than the resolution, {} %", 100.0 / f64::from(whole)));
+    }
+    Ok(parts.round() as u32)
 }
 
 const DISTRIBUTIONS: &str = "\"3 us\", \"exponential 3 us\", \"uniform 1 us to 5 us\", \"lognormal 3 us sigma 0.8\" (median) or \
@@ -201,6 +219,16 @@ mod tests {
         assert_eq!(size_bytes("64 KiB"), Ok(65_536));
         assert_eq!(permille("2.5 %"), Ok(25));
         assert!(permille("101 %").is_err());
+        assert_eq!(ppm("0.0125 %"), Ok(125));
+    }
+
+    #[test]
+    fn a_percentage_between_two_steps_is_refused_instead_of_rounded_to_never() {
+        assert_eq!(permille("0.04 %"), Err("finer than the resolution, 0.1 %".to_owned()));
+        assert_eq!(ppm("0.00001 %"), Err("finer than the resolution, 0.0001 %".to_owned()));
+        assert!(
+            (0..=1000).all(|tenths| permille(&format!("{}.{} %", tenths / 10, tenths % 10)) == Ok(tenths))
+        );
     }
 
     proptest! {

@@ -27,8 +27,16 @@ const WORKLOADS_MAX: usize = 64;
 const WEIGHT_MAX: u64 = 65_535;
 const RING_PACKETS_MAX: u64 = 1 << 20;
 
+/// What there is to run on.
+#[derive(Clone, Copy)]
+pub struct Pcpus {
+    pub all: usize,
+    /// The first ones, which are never micro-sliced.
+    pub normal: usize,
+}
+
 /// Reads one `[[vm]]` entry: as many VMs as its `copies` says, numbered from 1 if there is more than one.
-pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), ScenarioError> {
+pub fn read(node: &Node, pcpus: Pcpus, vms: &mut Vec<VmConfig>) -> Result<(), ScenarioError> {
     let keys = ["name", "copies", "vcpus", "weight", "affinity", "kernel", "workloads", "nic"];
     let table = TableReader::open(node, "a VM", &keys)?;
     let name_node = table.get("name").ok_or_else(|| table.missing("name", "such as target"))?;
@@ -39,7 +47,8 @@ pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), Sc
     let kernel = table.get("kernel").ok_or_else(|| table.missing("kernel", "such as linux-4.4"))?;
     let mut kernel = kernel::read(kernel)?;
     let nic = table.get("nic").map(|node| read_nic(node, vcpus)).transpose()?;
-    let mut surroundings = Surroundings { vcpus, has_nic: nic.is_some(), kernel: &mut kernel };
+    let mut surroundings =
+        Surroundings { vcpus, has_nic: nic.is_some(), kernel_locks: kernel.locks.len(), kernel: &mut kernel };
     let mut workloads: Vec<crate::config::WorkloadConfig> = Vec::new();
     for workload_node in table.list("workloads", WORKLOADS_MAX)? {
         let workload = workload::read(workload_node, &mut surroundings)?;
@@ -79,14 +88,26 @@ pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), Sc
     Ok(())
 }
 
-fn read_affinity(table: &TableReader<'_>, pcpus: usize) -> Result<Vec<usize>, ScenarioError> {
+fn read_affinity(table: &TableReader<'_>, pcpus: Pcpus) -> Result<Vec<usize>, ScenarioError> {
     let mut affinity = Vec::new();
-    for node in table.list("affinity", pcpus)? {
-        let pcpu = reader::integer(node, "affinity", 0..=pcpus as u64 - 1)? as usize;
+    for node in table.list("affinity", pcpus.all)? {
+        let pcpu = reader::integer(node, "affinity", 0..=pcpus.all as u64 - 1)? as usize;
         if affinity.contains(&pcpu) {
             return Err(ScenarioError::new(&node.place, format!("pCPU {pcpu} twice in one affinity")));
         }
         affinity.push(pcpu);
+    }
+    if let Some(node) = table.get("affinity")
+        && !affinity.is_empty()
+        && affinity.iter().all(|&pcpu| pcpu >= pcpus.normal)
+    {
+        let cause = format!(
+            "`affinity` names only pCPUs that this policy may micro-slice ({} to {}); add one below {}",
+            pcpus.normal,
+            pcpus.all - 1,
+            pcpus.normal
+        );
+        return Err(ScenarioError::new(&node.place, cause));
     }
     affinity.sort_unstable();
     Ok(affinity)
@@ -126,7 +147,7 @@ fn read_tcp(node: &Node) -> Result<Stream, ScenarioError> {
         bytes => Ok(bytes),
     })?;
     Ok(Stream::Tcp {
-        link_mbps: read_rate(&table, "link")?,
+        link_bits_per_s: read_rate(&table, "link")?,
         window_bytes: window.ok_or_else(|| table.missing("window", "a size such as \"256 KiB\""))?,
         packet_bytes,
         round_trip_ns: table
@@ -137,7 +158,7 @@ fn read_tcp(node: &Node) -> Result<Stream, ScenarioError> {
 
 fn read_udp(node: &Node) -> Result<Stream, ScenarioError> {
     let table = TableReader::open(node, "a UDP stream", &["rate", "packet"])?;
-    Ok(Stream::Udp { rate_mbps: read_rate(&table, "rate")?, packet_bytes: read_packet(&table)? })
+    Ok(Stream::Udp { bits_per_s: read_rate(&table, "rate")?, packet_bytes: read_packet(&table)? })
 }
 
 fn read_packet(table: &TableReader<'_>) -> Result<u64, ScenarioError> {
@@ -150,8 +171,8 @@ fn read_packet(table: &TableReader<'_>) -> Result<u64, ScenarioError> {
 
 fn read_rate(table: &TableReader<'_>, key: &str) -> Result<u64, ScenarioError> {
     let rate = table.parsed(key, |text| match units::rate_bits_per_s(text)? {
-        rate if (1e6..=1e12).contains(&rate) => Ok((rate / 1e6).round() as u64),
-        _ => Err("allowed: 1 Mbit/s to 1000 Gbit/s".to_owned()),
+        rate if (1e3..=1e12).contains(&rate) => Ok(rate.round() as u64),
+        _ => Err("allowed: 1 kbit/s to 1000 Gbit/s".to_owned()),
     })?;
     rate.ok_or_else(|| table.missing(key, "a rate such as \"1 Gbit/s\""))
 }

@@ -6,6 +6,7 @@ use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::units;
 use crate::config::{GuestKernelConfig, Phase, WorkloadConfig};
+use std::collections::BTreeMap;
 
 const THREADS_MAX: u64 = 65_536;
 const PHASES_MAX: usize = 10_000;
@@ -39,8 +40,10 @@ const PHASES: [(&str, &[&str]); 13] = [
 pub struct Surroundings<'s> {
     pub vcpus: usize,
     pub has_nic: bool,
-    /// The VM's kernel; the workload's own locks are added to it.
+    /// The VM's kernel; the workloads' own locks are added to it.
     pub kernel: &'s mut GuestKernelConfig,
+    /// How many of its locks are the kernel's own: the first ones.
+    pub kernel_locks: usize,
 }
 
 /// Reads a workload; its `name` was put there by whoever resolved the reference to its file.
@@ -62,13 +65,26 @@ pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<Workload
     let vcpus = surroundings.vcpus;
     let threads = read_threads(&table, vcpus)?;
     let symbols = surroundings.kernel.symbols;
-    kernel::read_locks(table.list("lock", 256)?, symbols, &mut surroundings.kernel.locks)?;
+    let name = reader::name(name_node, "a workload")?;
+    let others = &surroundings.kernel.locks[surroundings.kernel_locks..];
+    let others: Vec<String> = others.iter().map(|lock| lock.name.clone()).collect();
+    let mut own_locks = Vec::new();
+    for lock in table.list("lock", 256)? {
+        // A workload's locks are its own: another workload of the VM may have some of the same names.
+        let full_name = |lock: &str| {
+            let taken = others.iter().any(|other| other == lock);
+            let full = if taken { format!("{name}.{lock}") } else { lock.to_owned() };
+            own_locks.push((lock.to_owned(), full.clone()));
+            full
+        };
+        kernel::read_lock(lock, symbols, &mut surroundings.kernel.locks, full_name)?;
+    }
     let program_node = table.get("program").ok_or_else(|| table.missing("program", "a list of phases"))?;
-    let mut reader = ProgramReader { surroundings, threads, phases: 0 };
+    let mut reader = ProgramReader { surroundings, threads, own_locks, barriers: BTreeMap::new(), phases: 0 };
     let program = reader.read(program_node, 0)?;
     check_pass(program_node, &program)?;
     Ok(WorkloadConfig {
-        name: reader::name(name_node, "a workload")?,
+        name,
         threads,
         pinned_vcpu: table.integer("pin", 0..=vcpus as u64 - 1)?.map(|vcpu| vcpu as usize),
         shared_address_space: table
@@ -98,6 +114,10 @@ fn read_threads(table: &TableReader<'_>, vcpus: usize) -> Result<usize, Scenario
 struct ProgramReader<'p, 's> {
     surroundings: &'p Surroundings<'s>,
     threads: usize,
+    /// The workload's own locks: as it calls them, and as the VM does.
+    own_locks: Vec<(String, String)>,
+    /// How many threads wait at each barrier.
+    barriers: BTreeMap<String, usize>,
     phases: usize,
 }
 
@@ -132,14 +152,11 @@ impl ProgramReader<'_, '_> {
             "compute" => Phase::Compute { duration: required("compute")? },
             "sleep" => Phase::Sleep { duration: required("sleep")? },
             "shootdown" => {
-                Phase::Shootdown { prepare: required("shootdown")?, under: self.lock_named(&table, "under")? }
+                Phase::Shootdown { prepare: required("shootdown")?, under: self.sleeping_lock(&table)? }
             }
             "kernel" => Phase::Kernel { duration: required("kernel")?, symbol: self.symbol_of(&table)? },
             "lock" => Phase::Lock { lock: self.lock_of(&table)?, hold: required("hold")? },
-            "barrier" => Phase::Barrier {
-                name: name_of(&table, "barrier")?,
-                count: table.integer("count", 0..=self.threads as u64)?.unwrap_or(0) as usize,
-            },
+            "barrier" => self.barrier(node, &table)?,
             "send" => Phase::Send {
                 queue: name_of(&table, "send")?,
                 capacity: table.integer("capacity", 1..=QUEUE_CAPACITY_MAX)?.unwrap_or(64) as usize,
@@ -153,7 +170,7 @@ impl ProgramReader<'_, '_> {
             "spawn" => repeated(&table, "spawn", Phase::Spawn)?,
             "yield_thread" => repeated(&table, "yield_thread", Phase::YieldThread)?,
             "sometimes" => Phase::Sometimes {
-                permille: table.parsed("sometimes", units::permille)?.unwrap_or(0),
+                ppm: table.parsed("sometimes", units::ppm)?.unwrap_or(0),
                 body: self.body_of(&table, depth)?,
             },
             _ => Phase::Repeat {
@@ -172,6 +189,38 @@ impl ProgramReader<'_, '_> {
         let symbol = kernel::read_symbol(table, self.surroundings.kernel.symbols)?;
         symbol.ok_or_else(|| table.missing("symbol", "the kernel function that runs"))
     }
+
+    fn barrier(&mut self, node: &Node, table: &TableReader<'_>) -> Result<Phase, ScenarioError> {
+        let name = name_of(table, "barrier")?;
+        let count = table.integer("count", 0..=self.threads as u64)?.unwrap_or(0) as usize;
+        let waiting = if count == 0 { self.threads } else { count };
+        let before = *self.barriers.entry(name.clone()).or_insert(waiting);
+        if before != waiting {
+            let shown = quoted(&name);
+            let cause =
+                format!("barrier {shown} is for {before} threads in one phase, for {waiting} in another");
+            return Err(ScenarioError::new(&node.place, cause));
+        }
+        Ok(Phase::Barrier { name, count })
+    }
+
+    /// What a shootdown may be done under: interrupts must stay on and waiters sleep, or nobody would ever answer.
+    fn sleeping_lock(&self, table: &TableReader<'_>) -> Result<Option<String>, ScenarioError> {
+        let kernel = &self.surroundings.kernel;
+        let sleeps = |name: &str| {
+            let kind = kernel.locks.iter().find(|lock| lock.name == name).and_then(|lock| lock.kind);
+            kind.unwrap_or(kernel.lock_kind).sleeps()
+        };
+        match (self.lock_named(table, "under")?, table.get("under")) {
+            (Some(name), Some(node)) if !sleeps(&name) => {
+                let cause =
+                    format!("`under`: {} can't be held; allowed: a sleeping lock or a mutex", quoted(&name));
+                Err(ScenarioError::new(&node.place, cause))
+            }
+            (name, _) => Ok(name),
+        }
+    }
+
     fn lock_of(&self, table: &TableReader<'_>) -> Result<String, ScenarioError> {
         self.lock_named(table, "lock")?.ok_or_else(|| table.missing("lock", "the name of a lock"))
     }
@@ -179,6 +228,9 @@ impl ProgramReader<'_, '_> {
     fn lock_named(&self, table: &TableReader<'_>, key: &str) -> Result<Option<String>, ScenarioError> {
         let locks = &self.surroundings.kernel.locks;
         table.parsed(key, |name| {
+            if let Some((_, full)) = self.own_locks.iter().find(|(own, _)| own == name) {
+                return Ok(full.clone());
+            }
             if locks.iter().any(|lock| lock.name == name) {
                 return Ok(name.to_owned());
             }
@@ -253,7 +305,7 @@ fn time_of(program: &[Phase]) -> f64 {
         Phase::Compute { duration } | Phase::Sleep { duration } => units::mean_ns(duration),
         Phase::Kernel { duration, .. } | Phase::Lock { hold: duration, .. } => units::mean_ns(duration),
         Phase::Repeat { count, body } => *count as f64 * time_of(body),
-        Phase::Sometimes { permille, body } => f64::from(*permille) / 1000.0 * time_of(body),
+        Phase::Sometimes { ppm, body } => f64::from(*ppm) / 1e6 * time_of(body),
         _ => 0.0,
     };
     program.iter().map(time).sum()

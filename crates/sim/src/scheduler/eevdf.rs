@@ -5,7 +5,8 @@
 //!            average), the one with the earliest virtual deadline (runtime + slice / weight). A waking vCPU preempts
 //!            when its deadline is earlier. On a pause-loop exit KVM goes round-robin over the siblings and yields to
 //!            the first that is runnable and was preempted (`kvm_vcpu_on_spin`, `vcpu->ready`); `yield_to` works only
-//!            where the target waits, and makes it the queue's next pick (buddy). Idle pCPUs pull.
+//!            where the target waits, makes it the queue's next pick (buddy) if it is eligible, and puts the yielder's
+//!            deadline off by a slice. Idle pCPUs pull.
 //! Limits.    No cgroup hierarchy, no bandwidth control; weights are the VM's, per vCPU. Load balancing is by queue
 //!            length at ticks and when idle.
 
@@ -32,7 +33,7 @@ struct Queue {
     tasks: Vec<VcpuId>,
     /// Lower bound that newcomers start from.
     floor_ns: u64,
-    /// Picked next whatever its deadline: the target of a directed yield.
+    /// Picked next whatever its deadline, if it is eligible (`pick_next_entity`): the target of a directed yield.
     buddy: Option<VcpuId>,
 }
 
@@ -94,7 +95,7 @@ impl Eevdf {
     fn pick(&mut self, pcpu: PcpuId) -> Option<VcpuId> {
         let queue = &self.queues[pcpu as usize];
         let buddy = queue.buddy.and_then(|buddy| queue.tasks.iter().position(|&vcpu| vcpu == buddy));
-        let at = match buddy {
+        let at = match buddy.filter(|&at| self.is_eligible(&queue.tasks, at)) {
             Some(at) => at,
             None => self.earliest_eligible(&queue.tasks)?,
         };
@@ -103,6 +104,13 @@ impl Eevdf {
         let queue = &mut self.queues[pcpu as usize];
         queue.floor_ns = queue.floor_ns.max(floor_ns);
         Some(vcpu)
+    }
+
+    /// Whether a task's runtime isn't above the average of its queue.
+    fn is_eligible(&self, waiting: &[VcpuId], at: usize) -> bool {
+        let runtime = |vcpu: VcpuId| u128::from(self.tasks[vcpu as usize].vruntime_ns);
+        let sum: u128 = waiting.iter().map(|&vcpu| runtime(vcpu)).sum();
+        runtime(waiting[at]) * waiting.len() as u128 <= sum
     }
 
     /// Place of the earliest deadline among those whose runtime isn't above the average. Of one or two, who has the least
@@ -131,6 +139,14 @@ impl Eevdf {
         let slice_ns = Self::weighted_ns(machine, vcpu, self.config.base_slice_ns);
         let task = &mut self.tasks[vcpu as usize];
         task.deadline_ns = task.vruntime_ns + slice_ns;
+    }
+
+    /// yield_task_fair: a slice later than it would have been. Without it who spins for short, again and again, keeps the
+    /// earliest deadline of all.
+    fn postpone(&mut self, machine: &Machine, vcpu: VcpuId) {
+        let slice_ns = Self::weighted_ns(machine, vcpu, self.config.base_slice_ns);
+        let task = &mut self.tasks[vcpu as usize];
+        task.deadline_ns += slice_ns;
     }
 
     /// Moves a vCPU's clock from one queue's to another's.
@@ -225,9 +241,9 @@ impl Scheduler for Eevdf {
             self.charge(machine, vcpu);
             if machine.vcpus[vcpu as usize].state != VcpuState::Blocked {
                 let task = &self.tasks[vcpu as usize];
-                if task.vruntime_ns >= task.deadline_ns
-                    || matches!(reason, StopReason::Ple | StopReason::IpiWait)
-                {
+                if matches!(reason, StopReason::Ple | StopReason::IpiWait) {
+                    self.postpone(machine, vcpu);
+                } else if task.vruntime_ns >= task.deadline_ns {
                     self.new_deadline(machine, vcpu);
                 }
                 machine.vcpus[vcpu as usize].pcpu = pcpu;

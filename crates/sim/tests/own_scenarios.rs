@@ -1,0 +1,164 @@
+//! Scenarios as strangers write them: several readers of one NIC, pinned VMs, starved siblings, slow streams.
+//! Every run here has the checkers on.
+
+use microslice_sim::report::RunReport;
+use microslice_sim::scenario::{Overrides, Scenario, ScenarioError, parse};
+use microslice_sim::simulate;
+use microslice_sim::trace_event::NoTrace;
+
+fn read(text: &str, policy: &str) -> Result<Scenario, ScenarioError> {
+    let overrides = Overrides { policy: Some(policy.to_owned()), ..Overrides::default() };
+    parse("mine.toml", text, &overrides)
+}
+
+fn run(text: &str, policy: &str) -> RunReport {
+    let mut config = read(text, policy).unwrap_or_else(|error| panic!("{error}")).config;
+    config.check = true;
+    simulate(&config, &mut NoTrace).unwrap_or_else(|error| panic!("{error}"))
+}
+
+const POLICIES: [&str; 6] = ["credit", "credit-0.1ms", "eevdf", "micro:1", "micro", "micro-xen:1"];
+
+fn served(readers: usize) -> u64 {
+    let text = format!(
+        r#"
+        host = {{ extends = "xeon-e5645", pcpus = 8 }}
+        duration = "3 s"
+        [[vm]]
+        name = "server"
+        vcpus = 8
+        kernel = "linux-4.4"
+        nic = "iperf-udp"
+        workloads = [{{ name = "server", threads = {readers}, program = [
+            {{ network_receive = 1 }}, {{ compute = "exponential 20 ms" }}, {{ progress = 1 }},
+        ] }}]
+        "#
+    );
+    run(&text, "credit").vms[0].workloads[0].units_done
+}
+
+#[test]
+fn every_thread_that_waits_for_a_packet_is_woken_in_its_turn() {
+    // 85 packets a second, 20 ms of work each.
+    let (one, eight) = (served(1), served(8));
+    assert!((120..180).contains(&one), "one reader served {one} in 3 s");
+    assert!(eight > 240, "eight readers served {eight} in 3 s");
+}
+
+#[test]
+fn a_stream_has_the_rate_that_was_asked_for() {
+    for rate in ["1.4 Mbit/s", "250 kbit/s"] {
+        let text = format!(
+            r#"
+            host = "xeon-e5645"
+            duration = "5 s"
+            [[vm]]
+            name = "server"
+            vcpus = 2
+            kernel = "linux-4.4"
+            nic = {{ extends = "iperf-udp", udp = {{ rate = "{rate}" }} }}
+            workloads = ["iperf"]
+            "#
+        );
+        let report = run(&text, "credit");
+        let network = report.vms[0].network.as_ref().expect("a NIC");
+        let asked = if rate.starts_with('1') { 1.4 } else { 0.25 };
+        assert!(
+            (network.throughput_mbps / asked - 1.0).abs() < 0.02,
+            "{} of {rate}",
+            network.throughput_mbps
+        );
+    }
+}
+
+#[test]
+fn a_pinned_vm_keeps_a_pcpu_under_every_policy_or_is_refused_with_its_place() {
+    let text = |pcpus: &str| {
+        format!(
+            r#"
+host = {{ extends = "xeon-e5645", pcpus = 4 }}
+duration = "1500 ms"
+[[vm]]
+name = "pinned"
+vcpus = 2
+kernel = "linux-4.4"
+affinity = [{pcpus}]
+workloads = ["gmake"]
+[[vm]]
+name = "other"
+vcpus = 4
+kernel = "linux-4.4"
+workloads = ["dedup"]
+"#
+        )
+    };
+    for policy in POLICIES {
+        assert!(run(&text("0, 3"), policy).vms[0].run_ns > 0, "{policy}");
+    }
+    for policy in ["micro:1", "micro", "micro-xen:3"] {
+        let error = read(&text("3"), policy).expect_err("nothing is left to it").to_string();
+        assert!(
+            error.starts_with("mine.toml:8:12: `affinity` names only pCPUs that this policy may"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn under_eevdf_siblings_that_yield_to_each_other_starve_nobody() {
+    let text = r#"
+        host = { extends = "xeon-e5645", pcpus = 8 }
+        duration = "1 s"
+        [[vm]]
+        name = "database"
+        vcpus = 8
+        kernel = "linux-4.4"
+        nic = "iperf-tcp"
+        [[vm.workloads]]
+        name = "database"
+        threads = 12
+        address_space = "shared"
+        program = [
+            { network_receive = 1 },
+            { compute = "exponential 40 us" },
+            { repeat = 3, body = [
+                { lock = "buffer_pool", hold = "lognormal 2 us sigma 0.8" },
+                { compute = "exponential 15 us" },
+            ] },
+            { sometimes = "10 %", body = [{ shootdown = "1 us", under = "mmap" }] },
+            { progress = 1 },
+        ]
+        lock = [
+            { name = "buffer_pool", kind = "mutex", symbol = "mutex_lock" },
+            { name = "mmap", kind = "sleeping", symbol = "do_munmap" },
+        ]
+        [[vm]]
+        name = "hog"
+        vcpus = 8
+        kernel = "linux-modern"
+        workloads = ["swaptions"]
+    "#;
+    let report = run(text, "eevdf");
+    let longest_ns = report.wait_to_run.max().expect("somebody waits");
+    assert!(longest_ns < 100_000_000, "a vCPU waited for {longest_ns} ns");
+    assert!(report.vms[0].workloads[0].units_done > 1_000, "{:?}", report.vms[0].workloads);
+}
+
+#[test]
+fn two_workloads_of_one_vm_may_have_locks_of_the_same_name() {
+    let text = r#"
+        host = "xeon-e5645"
+        duration = "200 ms"
+        [[vm]]
+        name = "both"
+        vcpus = 4
+        kernel = "linux-4.4"
+        workloads = ["dedup", "vips", { use = "dedup", name = "dedup-2" }]
+    "#;
+    let report = run(text, "micro:1");
+    assert!(report.vms[0].workloads.iter().all(|workload| workload.units_done > 0));
+    let locks: Vec<&str> = report.vms[0].lock_waits.keys().map(String::as_str).collect();
+    for name in ["mmap_sem", "dedup-2.mmap_sem", "pagevec", "vips.pagevec"] {
+        assert!(locks.contains(&name), "{locks:?}");
+    }
+}
