@@ -297,7 +297,7 @@ impl SchedulerKind {
         match self {
             Self::MicroSliced(MicroSlicedConfig { pool: PoolSize::Static { pcpus }, .. }) => *pcpus,
             Self::MicroSliced(MicroSlicedConfig { pool: PoolSize::Auto { limit, .. }, .. }) => *limit,
-            Self::Credit(_) | Self::Eevdf(_) => 0,
+            _ => 0,
         }
     }
 }

@@ -49,7 +49,7 @@ fn credit(config: &mut SimulationConfig) -> &mut crate::config::CreditConfig {
         SchedulerKind::Credit(credit) => credit,
         SchedulerKind::MicroSliced(micro) => &mut micro.normal,
         // The experiments run the paper's schedulers only (`experiments`).
-        SchedulerKind::Eevdf(_) => unreachable!("no experiment of the paper runs EEVDF"),
+        _ => unreachable!("the paper's experiments run credit and micro-sliced only"),
     }
 }
 
