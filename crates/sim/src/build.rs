@@ -6,16 +6,17 @@ use crate::config::{LockKind, SimulationConfig, SymbolTable, VmConfig};
 use crate::engine::{KernelTimes, Simulation, Slots, Vm, Workload};
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
-use crate::guest::program::{Compiler, LockNames, Programs, Tables};
+use crate::guest::program::{Compiler, LockName, LockNames, Programs, Tables};
 use crate::guest::text;
 use crate::guest::{GuestVcpu, LOOP_DEPTH, Lock, Thread, ThreadState, WaitsFor};
 use crate::machine::{HostVm, Machine, NONE, Waiting};
 use crate::measure::{LockCounters, VmCounters};
-use crate::random::Random;
+use crate::random::{Random, Samplers};
 use crate::report::Histogram;
 use crate::scheduler;
 use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
 use crate::trace_event::{StopReason, TraceNames, TraceSink};
+use std::collections::BTreeSet;
 
 /// The lock of every vCPU's runqueue is always there, one per vCPU; a configured lock of this name says its kind.
 const RUNQUEUE: &str = "runqueue";
@@ -133,7 +134,7 @@ impl<'a> Simulation<'a> {
             vms: Vec::new(),
             classes: text::all()?.iter().flat_map(|text| text.classes.iter().copied()).collect(),
             texts: text::all()?,
-            samplers: Vec::new(),
+            samplers: Samplers::default(),
             random: Random::stream(config.seed, 0),
             events: 0,
             batched_exits: 0,
@@ -143,9 +144,8 @@ impl<'a> Simulation<'a> {
             guest_ns: 0,
             overhead_ns: 0,
         };
-        let mut durations = Vec::new();
         for vm in &config.vms {
-            simulation.add_vm(vm, &mut durations)?;
+            simulation.add_vm(vm)?;
         }
         if config.check {
             let (vcpus, locks) = (simulation.guest.len(), simulation.locks.len());
@@ -168,11 +168,7 @@ impl<'a> Simulation<'a> {
         u32::from(text.first) + text.index(symbol) as u32
     }
 
-    fn add_vm(
-        &mut self,
-        vm: &VmConfig,
-        durations: &mut Vec<crate::config::Duration>,
-    ) -> Result<(), SimError> {
+    fn add_vm(&mut self, vm: &VmConfig) -> Result<(), SimError> {
         let number = self.vms.len() as u32;
         let first_vcpu = self.machine.vms[number as usize].first_vcpu;
         let text = match vm.kernel.symbols {
@@ -183,7 +179,7 @@ impl<'a> Simulation<'a> {
         self.names.vcpus.extend((0..vm.vcpus as u32).map(|vcpu| (number, vcpu)));
         self.counters.push(VmCounters::default());
         let lock_names = self.add_locks(vm, number, text)?;
-        let runqueue_lock = lock_names[0].1;
+        let runqueue_lock = lock_names[0].first;
         let first_thread = self.threads.len() as u32;
         let nic = vm.nic.as_ref().map(|nic| Nic::new(nic, first_vcpu));
         self.vms.push(Vm {
@@ -201,7 +197,6 @@ impl<'a> Simulation<'a> {
         });
         let tables = Tables {
             samplers: &mut self.samplers,
-            durations,
             programs: &mut self.programs,
             queues: &mut self.queues,
             barriers: &mut self.barriers,
@@ -264,8 +259,9 @@ impl<'a> Simulation<'a> {
             return Err(bad(format!("vm {}, lock {RUNQUEUE}", vm.name), "a runqueue's lock can't sleep"));
         }
         self.add_lock(&mut names, vm, number, text, (RUNQUEUE, kind, true, vm.vcpus, symbol))?;
+        let mut known = BTreeSet::new();
         for lock in vm.kernel.locks.iter().filter(|lock| lock.name != RUNQUEUE) {
-            if names.iter().any(|(name, ..)| *name == lock.name) {
+            if !known.insert(&lock.name) {
                 return Err(bad(format!("vm {}", vm.name), format!("lock {} is there twice", lock.name)));
             }
             let kind = lock.kind.unwrap_or(default);
@@ -309,7 +305,12 @@ impl<'a> Simulation<'a> {
         };
         let counters = &mut self.counters[number as usize].locks;
         counters.push(LockCounters { name: name.into(), ..LockCounters::default() });
-        names.push((name.into(), self.locks.len() as u32, instances as u32));
+        names.push(LockName {
+            name: name.into(),
+            first: self.locks.len() as u32,
+            instances: instances as u32,
+            sleeps: kind.sleeps(),
+        });
         for instance in 0..instances {
             let statistics = counters.len() as u32 - 1;
             self.names.locks.push(if instances > 1 {

@@ -235,7 +235,7 @@ pub enum Phase {
 }
 
 /// A distribution of times.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Duration {
     Constant {
         ns: u64,

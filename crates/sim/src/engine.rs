@@ -11,7 +11,7 @@ use crate::guest::{Act, Barrier, Frame, GuestVcpu, Lock, Queue, Thread, pending}
 use crate::guest::{network::Nic, program::Programs};
 use crate::machine::{Machine, NONE, VcpuState};
 use crate::measure::VmCounters;
-use crate::random::{Random, Sampler};
+use crate::random::{Random, Samplers};
 use crate::report::{Histogram, RunReport};
 use crate::scheduler::{Scheduler, YieldAnswer};
 use crate::timeline::{Timeline, Turn};
@@ -115,7 +115,7 @@ pub struct Simulation<'a> {
     pub(crate) texts: &'static [Text],
     /// Classes of all texts' functions, by number.
     pub(crate) classes: Vec<microslice_policy::GuestClass>,
-    pub(crate) samplers: Vec<Sampler>,
+    pub(crate) samplers: Samplers,
     pub(crate) random: Random,
     // Measurements.
     pub(crate) events: u64,
@@ -185,13 +185,15 @@ impl Simulation<'_> {
     }
 
     /// Schedules pCPUs until none asks for it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle(&mut self) {
         if !self.machine.is_settled() {
             self.settle_all();
         }
     }
 
+    /// Out of line: most events ask for nothing.
+    #[inline(never)]
     fn settle_all(&mut self) {
         while let Some(pcpu) = self.machine.next_schedule() {
             self.schedule(pcpu);
@@ -421,7 +423,6 @@ impl Simulation<'_> {
 
     fn start(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
         let now_ns = self.machine.now_ns;
-        let micro = self.scheduler.is_micro(pcpu);
         let cold_ns = self.refill_cost(vcpu, pcpu);
         let host = &mut self.machine.vcpus[vcpu as usize];
         let waited_ns = now_ns - host.since_ns.max(self.measured_since_ns).min(now_ns);
@@ -439,6 +440,7 @@ impl Simulation<'_> {
         guest.ple_phase_ns = 0;
         guest.ple_batch_until_ns = 0;
         if self.machine.tracing {
+            let micro = self.scheduler.is_micro(pcpu);
             self.machine.emit(TraceEvent::Running { vcpu, pcpu, micro });
         }
         if self.guest[vcpu as usize].next_tick_ns <= now_ns {

@@ -12,6 +12,7 @@ pub mod figures;
 mod guest;
 mod machine;
 mod measure;
+mod numbering;
 mod passing;
 mod prefetch;
 mod random;

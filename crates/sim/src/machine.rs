@@ -187,15 +187,24 @@ impl Machine {
 
     /// A running vCPU's pCPU was taken away, or it gave it up itself: it waits.
     pub(crate) fn stops(&mut self, vcpu: VcpuId, yielded: bool) {
-        self.change(vcpu, |host| {
-            (host.state, host.preempted, host.yielded) = (VcpuState::Runnable, !yielded, yielded);
-        });
+        let host = &mut self.vcpus[vcpu as usize];
+        debug_assert_eq!(host.state, VcpuState::Running);
+        (host.state, host.preempted, host.yielded) = (VcpuState::Runnable, !yielded, yielded);
+        if !host.requested {
+            self.vms[host.vm as usize].waiting.add(host.kind());
+        }
+        self.preempted.set(vcpu as usize, !yielded);
     }
 
+    /// A waiting vCPU has got a pCPU.
     pub(crate) fn runs(&mut self, vcpu: VcpuId) {
-        self.change(vcpu, |host| {
-            (host.state, host.preempted, host.yielded) = (VcpuState::Running, false, false);
-        });
+        let host = &mut self.vcpus[vcpu as usize];
+        debug_assert_eq!(host.state, VcpuState::Runnable);
+        if !host.requested {
+            self.vms[host.vm as usize].waiting.remove(host.kind());
+        }
+        (host.state, host.preempted, host.yielded) = (VcpuState::Running, false, false);
+        self.preempted.set(vcpu as usize, false);
     }
 
     pub(crate) fn blocks(&mut self, vcpu: VcpuId) {
@@ -235,16 +244,10 @@ impl Machine {
         self.preempted.set(vcpu as usize, host.is_preempted());
     }
 
-    /// The first preempted one among the vCPUs from `from` to before `end` that is `wanted`.
+    /// The first preempted one among the vCPUs from `from` to before `end`.
     #[inline]
-    pub fn find_preempted(
-        &self,
-        from: VcpuId,
-        end: VcpuId,
-        wanted: impl Fn(VcpuId) -> bool,
-    ) -> Option<VcpuId> {
-        let found = self.preempted.find_between(from as usize, end as usize, |vcpu| wanted(vcpu as VcpuId));
-        found.map(|vcpu| vcpu as VcpuId)
+    pub fn find_preempted(&self, from: VcpuId, end: VcpuId) -> Option<VcpuId> {
+        self.preempted.find_between(from as usize, end as usize).map(|vcpu| vcpu as VcpuId)
     }
 
     /// Whether `Waiting` has counted right: for the checker.

@@ -11,7 +11,10 @@ impl Simulation<'_> {
     /// Lets guest time pass on a running vCPU until now.
     #[inline]
     pub(crate) fn sync(&mut self, vcpu: VcpuId) {
-        if self.guest[vcpu as usize].frame().act == Act::Timed {
+        let guest = &self.guest[vcpu as usize];
+        if guest.synced_ns == self.machine.now_ns {
+            // What the vCPU does can't be predicted; that its own event has just synced it can.
+        } else if guest.frame().act == Act::Timed {
             self.sync_timed(vcpu);
         } else {
             self.sync_waiting(vcpu);
@@ -58,7 +61,7 @@ impl Simulation<'_> {
     }
 
     /// Spinning: windows and exits alternate.
-    #[inline]
+    #[inline(always)]
     fn spin(&mut self, vcpu: VcpuId, elapsed_ns: u64) {
         let guest = &mut self.guest[vcpu as usize];
         let counters = &mut self.counters[self.machine.vcpus[vcpu as usize].vm as usize];

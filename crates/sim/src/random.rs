@@ -1,6 +1,9 @@
-//! Random numbers and distributions of times: integers only once a run has started.
+//! Random numbers and distributions of times: integers only once a run has started, but for distributions beyond the
+//! first thousand.
 
 use crate::config::Duration;
+use crate::numbering::Numbering;
+use std::sync::OnceLock;
 
 /// SplitMix64: one word of state, so that every guest thread has its own and no other thread's order changes it.
 #[derive(Clone, Copy)]
@@ -33,8 +36,37 @@ impl Random {
 const QUANTILE_BITS: u32 = 10;
 const QUANTILES: usize = 1 << QUANTILE_BITS;
 
+/// So many distributions have tables, of 4 or 8 KiB each. No workload comes near; a scenario may name tens of thousands.
+const TABLES_MAX: usize = 1_000;
+
+/// The distributions of a run, each once.
+#[derive(Default)]
+pub struct Samplers {
+    samplers: Vec<Sampler>,
+    numbers: Numbering<Duration>,
+    tables: usize,
+}
+
+impl Samplers {
+    /// The number of this distribution.
+    pub fn number(&mut self, duration: Duration) -> u32 {
+        let (number, new) = self.numbers.number(duration);
+        if new {
+            let sampler = Sampler::new(duration, self.tables < TABLES_MAX);
+            self.tables += usize::from(sampler.has_table());
+            self.samplers.push(sampler);
+        }
+        number
+    }
+
+    #[inline]
+    pub fn sample(&self, number: u32, random: &mut Random) -> u64 {
+        self.samplers[number as usize].sample(random)
+    }
+}
+
 /// A distribution as 1,024 equally likely values (the middle of each quantile): sampling is one load.
-pub struct Sampler {
+struct Sampler {
     quantiles: Quantiles,
 }
 
@@ -42,57 +74,80 @@ pub struct Sampler {
 enum Quantiles {
     One(u64),
     Short(Box<[u32; QUANTILES]>),
+    /// Apart, because a choice of three needs no indirect branch.
+    Rare(Box<Rare>),
+}
+
+enum Rare {
     Long(Box<[u64; QUANTILES]>),
+    /// No table: the same values, each calculated when it is needed.
+    Calculated(Duration),
 }
 
 impl Sampler {
-    pub fn new(duration: Duration) -> Self {
-        let quantiles: Vec<u64> = match duration {
-            Duration::Constant { ns } => return Self { quantiles: Quantiles::One(ns) },
-            Duration::LogNormal { median_ns, sigma_permille } => {
-                let sigma = f64::from(sigma_permille) / 1000.0;
-                normal_quantiles().map(|z| whole_ns(median_ns as f64 * (z * sigma).exp())).collect()
+    fn new(duration: Duration, with_table: bool) -> Self {
+        let quantiles = match duration {
+            Duration::Constant { ns } => Quantiles::One(ns),
+            _ if !with_table => Quantiles::Rare(Box::new(Rare::Calculated(duration))),
+            _ => {
+                let table: [u64; QUANTILES] = std::array::from_fn(|index| quantile(duration, index));
+                if table.iter().all(|&ns| ns <= u64::from(u32::MAX)) {
+                    Quantiles::Short(Box::new(table.map(|ns| ns as u32)))
+                } else {
+                    Quantiles::Rare(Box::new(Rare::Long(Box::new(table))))
+                }
             }
-            _ => (0..QUANTILES).map(|i| quantile(duration, (i as f64 + 0.5) / QUANTILES as f64)).collect(),
-        };
-        let short = quantiles.iter().all(|&ns| ns <= u64::from(u32::MAX));
-        let quantiles = if short {
-            Quantiles::Short(Box::new(std::array::from_fn(|i| quantiles[i] as u32)))
-        } else {
-            Quantiles::Long(Box::new(std::array::from_fn(|i| quantiles[i])))
         };
         Self { quantiles }
     }
 
+    fn has_table(&self) -> bool {
+        match &self.quantiles {
+            Quantiles::One(_) => false,
+            Quantiles::Short(_) => true,
+            Quantiles::Rare(rare) => matches!(**rare, Rare::Long(_)),
+        }
+    }
+
     #[inline]
-    pub fn sample(&self, random: &mut Random) -> u64 {
+    fn sample(&self, random: &mut Random) -> u64 {
         let mut index = || (random.next() >> (64 - QUANTILE_BITS)) as usize;
         match &self.quantiles {
             Quantiles::One(ns) => *ns,
             Quantiles::Short(quantiles) => u64::from(quantiles[index()]),
-            Quantiles::Long(quantiles) => quantiles[index()],
-        }
-    }
-
-    pub fn mean_ns(&self) -> f64 {
-        match &self.quantiles {
-            Quantiles::One(ns) => *ns as f64,
-            Quantiles::Short(quantiles) => {
-                quantiles.iter().map(|&ns| f64::from(ns)).sum::<f64>() / QUANTILES as f64
-            }
-            Quantiles::Long(quantiles) => {
-                quantiles.iter().map(|&ns| ns as f64).sum::<f64>() / QUANTILES as f64
-            }
+            Quantiles::Rare(rare) => rare.at(index()),
         }
     }
 }
 
-fn quantile(duration: Duration, share: f64) -> u64 {
+impl Rare {
+    #[inline(never)]
+    fn at(&self, index: usize) -> u64 {
+        match self {
+            Self::Long(quantiles) => quantiles[index],
+            Self::Calculated(duration) => quantile(*duration, index),
+        }
+    }
+}
+
+/// The mean of the values that a run takes from a distribution.
+pub fn mean_ns(duration: Duration) -> f64 {
+    if let Duration::Constant { ns } = duration {
+        return ns as f64;
+    }
+    (0..QUANTILES).map(|index| quantile(duration, index) as f64).sum::<f64>() / QUANTILES as f64
+}
+
+fn quantile(duration: Duration, index: usize) -> u64 {
+    let share = (index as f64 + 0.5) / QUANTILES as f64;
     let ns = match duration {
         Duration::Constant { ns } => ns as f64,
         Duration::Uniform { min_ns, max_ns } => min_ns as f64 + share * (max_ns - min_ns) as f64,
         Duration::Exponential { mean_ns } => -(1.0 - share).ln() * mean_ns as f64,
-        Duration::LogNormal { .. } => unreachable!("made of normal quantiles"),
+        Duration::LogNormal { median_ns, sigma_permille } => {
+            let sigma = f64::from(sigma_permille) / 1000.0;
+            median_ns as f64 * (normal_quantiles()[index] * sigma).exp()
+        }
         Duration::TwoPoint { body_ns, tail_ns, tail_permille } => {
             let body = 1.0 - f64::from(tail_permille) / 1000.0;
             if share < body {
@@ -110,19 +165,22 @@ fn whole_ns(ns: f64) -> u64 {
 }
 
 /// Quantiles of the normal distribution, by Newton's method from one to the next: free of magic coefficients.
-fn normal_quantiles() -> impl Iterator<Item = f64> {
-    let mut z: f64 = -3.3;
-    (0..QUANTILES).map(move |i| {
-        let share = (i as f64 + 0.5) / QUANTILES as f64;
-        for _ in 0..20 {
-            let density = (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
-            let step = (normal_cumulative(z) - share) / density;
-            z -= step;
-            if step.abs() < 1e-9 {
-                break;
+fn normal_quantiles() -> &'static [f64; QUANTILES] {
+    static NORMAL: OnceLock<[f64; QUANTILES]> = OnceLock::new();
+    NORMAL.get_or_init(|| {
+        let mut z: f64 = -3.3;
+        std::array::from_fn(|i| {
+            let share = (i as f64 + 0.5) / QUANTILES as f64;
+            for _ in 0..20 {
+                let density = (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+                let step = (normal_cumulative(z) - share) / density;
+                z -= step;
+                if step.abs() < 1e-9 {
+                    break;
+                }
             }
-        }
-        z
+            z
+        })
     })
 }
 
@@ -153,9 +211,42 @@ mod tests {
             (Duration::TwoPoint { body_ns: 1000, tail_ns: 50_000, tail_permille: 100 }, 5_900.0),
         ];
         for (duration, mean) in cases {
-            let found = Sampler::new(duration).mean_ns();
+            let found = mean_ns(duration);
             assert!((found / mean - 1.0).abs() < 0.02, "{duration:?}: {found}, not {mean}");
         }
+    }
+
+    #[test]
+    fn a_distribution_has_the_same_values_with_a_table_and_without() {
+        let cases = [
+            Duration::Constant { ns: 7 },
+            Duration::Uniform { min_ns: 100, max_ns: 300 },
+            Duration::Exponential { mean_ns: 1000 },
+            Duration::Exponential { mean_ns: 10_000_000_000 },
+            Duration::LogNormal { median_ns: 1000, sigma_permille: 500 },
+            Duration::TwoPoint { body_ns: 1000, tail_ns: 50_000, tail_permille: 100 },
+        ];
+        for duration in cases {
+            let (with, without) = (Sampler::new(duration, true), Sampler::new(duration, false));
+            let (mut one, mut other) = (Random::stream(5, 0), Random::stream(5, 0));
+            for _ in 0..10_000 {
+                assert_eq!(with.sample(&mut one), without.sample(&mut other), "{duration:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn tables_are_limited_in_number_and_equal_distributions_share_one() {
+        let mut samplers = Samplers::default();
+        let distribution = |number: usize| Duration::Exponential { mean_ns: 1 + number as u64 };
+        for round in 0..2 {
+            for number in 0..5 * TABLES_MAX {
+                assert_eq!(samplers.number(distribution(number)), number as u32, "round {round}");
+            }
+        }
+        assert_eq!(samplers.samplers.len(), 5 * TABLES_MAX);
+        assert_eq!(samplers.samplers.iter().filter(|sampler| sampler.has_table()).count(), TABLES_MAX);
+        assert!(size_of::<Rare>() <= 64, "who has no table has no room for one: {}", size_of::<Rare>());
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Tournament {
         Self { games: vec![Game([NEVER; ARITY]); games], levels, winner: NEVER }
     }
 
-    #[inline]
+    #[inline(always)]
     fn set(&mut self, player: u32, time_ns: u64, hint: bool) -> Soon {
         // Each length has code of its own: where every level lies is arithmetic then.
         match self.levels {
@@ -153,7 +153,8 @@ impl Tournament {
         }
     }
 
-    #[inline(always)]
+    /// Out of line: short lengths don't have to save the registers that long ones use.
+    #[inline(never)]
     fn play<const LEVELS: usize>(&mut self, player: u32, time_ns: u64, hint: bool) -> Soon {
         let low = u64::from(player) << 1 | u64::from(hint);
         let own = if time_ns < TIME_END_NS { time_ns << LOW_BITS | low } else { NEVER };

@@ -110,17 +110,17 @@ impl Simulation<'_> {
         let state = &mut self.threads[thread as usize];
         match op {
             Op::Compute { duration } => {
-                let ns = self.samplers[duration as usize].sample(&mut state.random);
+                let ns = self.samplers.sample(duration, &mut state.random);
                 self.timed(vcpu, Then::NextOp, text::USER, ns);
                 true
             }
             Op::Kernel { duration, symbol } => {
-                let ns = self.samplers[duration as usize].sample(&mut state.random);
+                let ns = self.samplers.sample(duration, &mut state.random);
                 self.timed(vcpu, Then::NextOp, symbol, ns);
                 true
             }
             Op::Lock { first, instances, hold } => {
-                let hold_ns = self.samplers[hold as usize].sample(&mut state.random);
+                let hold_ns = self.samplers.sample(hold, &mut state.random);
                 let instance = if instances > 1 { state.random.below(instances) } else { 0 };
                 let lock = state.first_lock + first + instance;
                 match self.locks[lock as usize].kind {
@@ -131,7 +131,7 @@ impl Simulation<'_> {
                 true
             }
             Op::Shootdown { prepare, under } => {
-                let ns = self.samplers[prepare as usize].sample(&mut state.random);
+                let ns = self.samplers.sample(prepare, &mut state.random);
                 if under != NONE {
                     let under = state.first_lock + under;
                     match self.locks[under as usize].kind {
@@ -146,7 +146,7 @@ impl Simulation<'_> {
                 true
             }
             Op::Sleep { duration } => {
-                let ns = self.samplers[duration as usize].sample(&mut state.random);
+                let ns = self.samplers.sample(duration, &mut state.random);
                 self.timeline.set(self.slots.threads + thread, self.machine.now_ns + ns.max(1));
                 self.block_thread(vcpu, thread, WaitsFor::Timer);
                 true

@@ -5,7 +5,8 @@ use crate::config::{Duration, Phase, VmConfig, WorkloadConfig};
 use crate::guest::text::Text;
 use crate::guest::{Barrier, LOOP_DEPTH, Queue};
 use crate::machine::NONE;
-use crate::random::Sampler;
+use crate::numbering::Numbering;
+use crate::random::{Samplers, mean_ns};
 use std::collections::BTreeMap;
 
 /// Locks, queues and barriers are counted from the VM's first one, so that equal VMs have equal operations.
@@ -97,41 +98,64 @@ impl Programs {
     }
 }
 
-/// Locks of a VM by name: (name, first lock, instances).
-pub type LockNames = Vec<(String, u32, u32)>;
+/// A named lock of a VM.
+pub struct LockName {
+    pub name: String,
+    /// The first of its instances.
+    pub first: u32,
+    pub instances: u32,
+    pub sleeps: bool,
+}
+
+/// The locks of a VM, its runqueues' first.
+pub type LockNames = Vec<LockName>;
 
 /// What the programs of all VMs refer to. Durations and equal programs are shared.
 pub struct Tables<'a> {
-    pub samplers: &'a mut Vec<Sampler>,
-    pub durations: &'a mut Vec<Duration>,
+    pub samplers: &'a mut Samplers,
     pub programs: &'a mut Programs,
     pub queues: &'a mut Vec<Queue>,
     pub barriers: &'a mut Vec<Barrier>,
 }
 
-/// Numbers behind the names of one VM's programs.
+/// Numbers behind the names of one VM's programs. A scenario may have tens of thousands of each kind of name, so none is
+/// searched for one by one.
 pub struct Compiler<'a> {
     vm: &'a VmConfig,
     text: &'a Text,
     locks: &'a LockNames,
+    locks_by_name: BTreeMap<&'a str, &'a LockName>,
     tables: Tables<'a>,
     first_queue: usize,
+    queue_names: Numbering<String>,
     first_barrier: usize,
-    queue_names: Vec<(String, u32)>,
-    barrier_names: Vec<(String, u32)>,
+    /// Those of earlier workloads.
+    barriers_before: u32,
+    barrier_names: Numbering<String>,
 }
 
 impl<'a> Compiler<'a> {
     pub fn new(vm: &'a VmConfig, text: &'a Text, locks: &'a LockNames, tables: Tables<'a>) -> Self {
         let (first_queue, first_barrier) = (tables.queues.len(), tables.barriers.len());
-        let (queue_names, barrier_names) = (Vec::new(), Vec::new());
-        Self { vm, text, locks, tables, first_queue, first_barrier, queue_names, barrier_names }
+        Self {
+            vm,
+            text,
+            locks,
+            locks_by_name: locks.iter().map(|lock| (lock.name.as_str(), lock)).collect(),
+            tables,
+            first_queue,
+            queue_names: Numbering::default(),
+            first_barrier,
+            barriers_before: 0,
+            barrier_names: Numbering::default(),
+        }
     }
 
     /// Returns where the workload's program begins.
     pub fn compile(&mut self, workload: &WorkloadConfig) -> Result<u32, SimError> {
         // Queues are the VM's (pipelines span workloads), barriers the workload's.
-        self.barrier_names.clear();
+        self.barrier_names = Numbering::default();
+        self.barriers_before = (self.tables.barriers.len() - self.first_barrier) as u32;
         let mut ops = Vec::new();
         self.phases(workload, &workload.program, 0, &mut ops)?;
         if !workload.program.iter().any(Self::takes_time) {
@@ -146,10 +170,10 @@ impl<'a> Compiler<'a> {
     fn takes_time(phase: &Phase) -> bool {
         match phase {
             Phase::Compute { duration } | Phase::Kernel { duration, .. } | Phase::Sleep { duration } => {
-                Sampler::new(*duration).mean_ns() >= 1.0
+                mean_ns(*duration) >= 1.0
             }
-            Phase::Lock { hold, .. } => Sampler::new(*hold).mean_ns() >= 1.0,
-            Phase::Shootdown { prepare, .. } => Sampler::new(*prepare).mean_ns() >= 1.0,
+            Phase::Lock { hold, .. } => mean_ns(*hold) >= 1.0,
+            Phase::Shootdown { prepare, .. } => mean_ns(*prepare) >= 1.0,
             Phase::NetworkReceive | Phase::Spawn => true,
             Phase::Repeat { count, body } => *count > 0 && body.iter().any(Self::takes_time),
             _ => false,
@@ -164,55 +188,46 @@ impl<'a> Compiler<'a> {
     }
 
     fn duration(&mut self, duration: Duration) -> u32 {
-        let known = self.tables.durations.iter().position(|other| *other == duration);
-        known.unwrap_or_else(|| {
-            self.tables.durations.push(duration);
-            self.tables.samplers.push(Sampler::new(duration));
-            self.tables.samplers.len() - 1
-        }) as u32
+        self.tables.samplers.number(duration)
     }
 
     fn queue(&mut self, name: &str) -> u32 {
-        let known = self.queue_names.iter().find(|(other, _)| other == name).map(|(_, queue)| *queue);
-        known.unwrap_or_else(|| {
+        let (queue, new) = self.queue_names.number(name.into());
+        if new {
             self.tables.queues.push(Queue { capacity: 1, name: name.into(), ..Queue::default() });
-            let queue = (self.tables.queues.len() - 1 - self.first_queue) as u32;
-            self.queue_names.push((name.into(), queue));
-            queue
-        })
+        }
+        queue
     }
 
     fn barrier(&mut self, name: &str, count: usize) -> u32 {
-        let known = self.barrier_names.iter().find(|(other, _)| other == name).map(|(_, barrier)| *barrier);
-        known.unwrap_or_else(|| {
+        let (barrier, new) = self.barrier_names.number(name.into());
+        if new {
             self.tables.barriers.push(Barrier { count, name: name.into(), ..Barrier::default() });
-            let barrier = (self.tables.barriers.len() - 1 - self.first_barrier) as u32;
-            self.barrier_names.push((name.into(), barrier));
-            barrier
+        }
+        self.barriers_before + barrier
+    }
+
+    fn lock(&self, workload: &WorkloadConfig, name: &str) -> Result<&'a LockName, SimError> {
+        self.locks_by_name.get(name).copied().ok_or_else(|| {
+            let known: Vec<_> = self.locks.iter().map(|lock| lock.name.as_str()).collect();
+            self.error(workload, format!("unknown lock {name:?}; there are: {}", known.join(", ")))
         })
     }
 
-    fn lock(&self, workload: &WorkloadConfig, lock: &str) -> Result<(u32, u32), SimError> {
-        match self.locks.iter().find(|(name, ..)| name == lock) {
-            Some(&(_, first, instances)) => Ok((first - self.locks[0].1, instances)),
-            None => {
-                let known: Vec<_> = self.locks.iter().map(|(name, ..)| name.as_str()).collect();
-                Err(self.error(workload, format!("unknown lock {lock:?}; there are: {}", known.join(", "))))
-            }
-        }
+    /// The number of a lock's first instance, counted from the VM's first lock.
+    fn first_instance(&self, lock: &LockName) -> u32 {
+        lock.first - self.locks[0].first
     }
 
-    fn sleeping_lock(&self, workload: &WorkloadConfig, lock: &str) -> Result<u32, SimError> {
-        let (first, _) = self.lock(workload, lock)?;
-        let default = self.vm.kernel.lock_kind;
-        let kind = self.vm.kernel.locks.iter().find(|known| known.name == lock).and_then(|known| known.kind);
-        if !kind.unwrap_or(default).sleeps() {
+    fn sleeping_lock(&self, workload: &WorkloadConfig, name: &str) -> Result<u32, SimError> {
+        let lock = self.lock(workload, name)?;
+        if !lock.sleeps {
             return Err(self.error(
                 workload,
-                format!("a shootdown can't wait under {lock:?}: it isn't a sleeping lock"),
+                format!("a shootdown can't wait under {name:?}: it isn't a sleeping lock"),
             ));
         }
-        Ok(first)
+        Ok(self.first_instance(lock))
     }
 
     fn phases(
@@ -235,8 +250,9 @@ impl<'a> Compiler<'a> {
                     Op::Kernel { duration: self.duration(*duration), symbol }
                 }
                 Phase::Lock { lock, hold } => {
-                    let (first, instances) = self.lock(workload, lock)?;
-                    Op::Lock { first, instances, hold: self.duration(*hold) }
+                    let lock = self.lock(workload, lock)?;
+                    let first = self.first_instance(lock);
+                    Op::Lock { first, instances: lock.instances, hold: self.duration(*hold) }
                 }
                 Phase::Shootdown { prepare, under } => {
                     let under = match under {

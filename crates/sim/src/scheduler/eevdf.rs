@@ -12,24 +12,37 @@
 
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::config::EevdfConfig;
-use crate::machine::{Machine, NONE, VcpuState};
+use crate::machine::{HostVcpu, Machine, NONE, VcpuState};
 use crate::trace_event::{PcpuId, StopReason, VcpuId};
 use microslice_policy::YieldCause;
-use std::cmp::Ordering;
 
 /// Weight of a VM that says nothing.
-const WEIGHT_DEFAULT: u64 = 256;
+const WEIGHT_DEFAULT: u32 = 256;
 
 #[derive(Clone, Copy)]
 struct Task {
     vruntime_ns: u64,
     deadline_ns: u64,
     charged_until_ns: u64,
-    queued: bool,
+    /// Its VM's.
+    weight: u32,
+}
+
+impl Task {
+    /// Time by the weight. Nearly all VMs have the default one, and a division takes as long as the rest of this.
+    #[inline]
+    fn weighted_ns(&self, time_ns: u64) -> u64 {
+        if self.weight == WEIGHT_DEFAULT {
+            time_ns
+        } else {
+            time_ns * u64::from(WEIGHT_DEFAULT) / u64::from(self.weight)
+        }
+    }
 }
 
 #[derive(Default)]
 struct Queue {
+    /// Everybody who waits here; who was preempted is always among them.
     tasks: Vec<VcpuId>,
     /// Lower bound that newcomers start from.
     floor_ns: u64,
@@ -48,45 +61,49 @@ pub struct Eevdf {
 
 impl Eevdf {
     pub fn new(config: EevdfConfig, machine: &Machine) -> Self {
-        let task = Task { vruntime_ns: 0, deadline_ns: 0, charged_until_ns: 0, queued: false };
+        let task = |host: &HostVcpu| Task {
+            vruntime_ns: 0,
+            deadline_ns: 0,
+            charged_until_ns: 0,
+            weight: machine.vms[host.vm as usize].weight,
+        };
         Self {
             config,
-            tasks: vec![task; machine.vcpus.len()],
+            tasks: machine.vcpus.iter().map(task).collect(),
             queues: machine.pcpus.iter().map(|_| Queue::default()).collect(),
             last_boosted: vec![0; machine.vms.len()],
             queued_total: 0,
         }
     }
 
-    /// Time by the VM's weight. Nearly all VMs have the default one, and a division takes as long as the rest of this.
-    #[inline]
-    fn weighted_ns(machine: &Machine, vcpu: VcpuId, time_ns: u64) -> u64 {
-        let weight = u64::from(machine.vms[machine.vcpus[vcpu as usize].vm as usize].weight);
-        if weight == WEIGHT_DEFAULT { time_ns } else { time_ns * WEIGHT_DEFAULT / weight }
-    }
-
-    fn charge(&mut self, machine: &Machine, vcpu: VcpuId) {
+    fn charge(&mut self, now_ns: u64, vcpu: VcpuId) {
         let task = &mut self.tasks[vcpu as usize];
-        let ran_ns = machine.now_ns - task.charged_until_ns;
-        task.charged_until_ns = machine.now_ns;
-        task.vruntime_ns += Self::weighted_ns(machine, vcpu, ran_ns);
+        let ran_ns = now_ns - task.charged_until_ns;
+        task.charged_until_ns = now_ns;
+        task.vruntime_ns += task.weighted_ns(ran_ns);
     }
 
-    fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        let pcpu = machine.vcpus[vcpu as usize].pcpu;
+    /// No running vCPU's answer changes by that, since none of them is promised to last.
+    fn enqueue(&mut self, pcpu: PcpuId, vcpu: VcpuId) {
         self.queues[pcpu as usize].tasks.push(vcpu);
-        self.tasks[vcpu as usize].queued = true;
         self.queued_total += 1;
-        machine.answers_changed(pcpu);
     }
 
     fn dequeue(&mut self, pcpu: PcpuId, at: usize) -> VcpuId {
         let queue = &mut self.queues[pcpu as usize];
-        let vcpu = queue.tasks.remove(at);
+        let vcpu = match queue.tasks[..] {
+            // By far the most frequent, and which of the two can't be predicted: the other one stays, without a branch.
+            [first, second] => {
+                queue.tasks.truncate(1);
+                let (taken, left) = if at == 0 { (first, second) } else { (second, first) };
+                queue.tasks[0] = left;
+                taken
+            }
+            _ => queue.tasks.remove(at),
+        };
         if queue.buddy == Some(vcpu) {
             queue.buddy = None;
         }
-        self.tasks[vcpu as usize].queued = false;
         self.queued_total -= 1;
         vcpu
     }
@@ -121,11 +138,12 @@ impl Eevdf {
         match waiting.len() {
             0 => None,
             1 => Some(0),
-            2 => Some(match task(0).vruntime_ns.cmp(&task(1).vruntime_ns) {
-                Ordering::Less => 0,
-                Ordering::Equal => usize::from(task(1).deadline_ns < task(0).deadline_ns),
-                Ordering::Greater => 1,
-            }),
+            2 => {
+                let (first, second) = (task(0), task(1));
+                let behind = second.vruntime_ns < first.vruntime_ns;
+                let sooner = second.deadline_ns < first.deadline_ns;
+                Some(usize::from(behind | (second.vruntime_ns == first.vruntime_ns) & sooner))
+            }
             count => {
                 let sum: u128 = (0..count).map(|at| u128::from(task(at).vruntime_ns)).sum();
                 (0..count)
@@ -135,18 +153,16 @@ impl Eevdf {
         }
     }
 
-    fn new_deadline(&mut self, machine: &Machine, vcpu: VcpuId) {
-        let slice_ns = Self::weighted_ns(machine, vcpu, self.config.base_slice_ns);
+    fn new_deadline(&mut self, vcpu: VcpuId) {
         let task = &mut self.tasks[vcpu as usize];
-        task.deadline_ns = task.vruntime_ns + slice_ns;
+        task.deadline_ns = task.vruntime_ns + task.weighted_ns(self.config.base_slice_ns);
     }
 
     /// yield_task_fair: a slice later than it would have been. Without it who spins for short, again and again, keeps the
     /// earliest deadline of all.
-    fn postpone(&mut self, machine: &Machine, vcpu: VcpuId) {
-        let slice_ns = Self::weighted_ns(machine, vcpu, self.config.base_slice_ns);
+    fn postpone(&mut self, vcpu: VcpuId) {
         let task = &mut self.tasks[vcpu as usize];
-        task.deadline_ns += slice_ns;
+        task.deadline_ns += task.weighted_ns(self.config.base_slice_ns);
     }
 
     /// Moves a vCPU's clock from one queue's to another's.
@@ -156,7 +172,7 @@ impl Eevdf {
         let floor_ns = self.queues[to as usize].floor_ns as i64;
         self.tasks[vcpu as usize].vruntime_ns = (floor_ns + lag).max(0) as u64;
         machine.vcpus[vcpu as usize].pcpu = to;
-        self.new_deadline(machine, vcpu);
+        self.new_deadline(vcpu);
     }
 
     fn steal(&mut self, machine: &mut Machine, thief: PcpuId) -> Option<VcpuId> {
@@ -192,10 +208,9 @@ impl Eevdf {
         let vm = machine.vcpus[vcpu as usize].vm as usize;
         let (first, count) = (machine.vms[vm].first_vcpu, machine.vms[vm].vcpus);
         let last = first + self.last_boosted[vm];
-        let waits = |sibling: VcpuId| sibling != vcpu && self.tasks[sibling as usize].queued;
         let next = machine
-            .find_preempted(last + 1, first + count, waits)
-            .or_else(|| machine.find_preempted(first, last + 1, waits));
+            .find_preempted(last + 1, first + count)
+            .or_else(|| machine.find_preempted(first, last + 1));
         let Some(sibling) = next else { return false };
         self.last_boosted[vm] = sibling - first;
         let pcpu = machine.vcpus[sibling as usize].pcpu;
@@ -218,12 +233,12 @@ impl Scheduler for Eevdf {
         let floor_ns = self.queues[target as usize].floor_ns.saturating_sub(self.config.base_slice_ns);
         let task = &mut self.tasks[vcpu as usize];
         task.vruntime_ns = task.vruntime_ns.max(floor_ns);
-        self.new_deadline(machine, vcpu);
-        self.enqueue(machine, vcpu);
+        self.new_deadline(vcpu);
+        self.enqueue(target, vcpu);
         match machine.current(target) {
             None => machine.request_schedule(target),
             Some(current) => {
-                self.charge(machine, current);
+                self.charge(machine.now_ns, current);
                 if self.tasks[vcpu as usize].deadline_ns < self.tasks[current as usize].deadline_ns {
                     machine.request_schedule(target);
                 }
@@ -238,16 +253,15 @@ impl Scheduler for Eevdf {
         stopped: Option<(VcpuId, StopReason)>,
     ) -> Option<Pick> {
         if let Some((vcpu, reason)) = stopped {
-            self.charge(machine, vcpu);
+            self.charge(machine.now_ns, vcpu);
             if machine.vcpus[vcpu as usize].state != VcpuState::Blocked {
                 let task = &self.tasks[vcpu as usize];
                 if matches!(reason, StopReason::Ple | StopReason::IpiWait) {
-                    self.postpone(machine, vcpu);
+                    self.postpone(vcpu);
                 } else if task.vruntime_ns >= task.deadline_ns {
-                    self.new_deadline(machine, vcpu);
+                    self.new_deadline(vcpu);
                 }
-                machine.vcpus[vcpu as usize].pcpu = pcpu;
-                self.enqueue(machine, vcpu);
+                self.enqueue(pcpu, vcpu);
             }
         }
         let vcpu = match self.pick(pcpu) {
@@ -295,7 +309,7 @@ impl Scheduler for Eevdf {
             }
             return;
         };
-        self.charge(machine, current);
+        self.charge(machine.now_ns, current);
         let task = &self.tasks[current as usize];
         if task.vruntime_ns >= task.deadline_ns && !self.queues[pcpu as usize].tasks.is_empty() {
             machine.request_schedule(pcpu);
@@ -318,7 +332,7 @@ impl Eevdf {
         if let Some(at) = found {
             let vcpu = self.dequeue(pcpu, at);
             self.migrate(machine, vcpu, peer as u32);
-            self.enqueue(machine, vcpu);
+            self.enqueue(peer as u32, vcpu);
             if machine.is_idle(peer as u32) {
                 machine.request_schedule(peer as u32);
             }
