@@ -66,6 +66,9 @@ struct vm_stats {
 	u64 failures[FAILURE_COUNT];
 	u64 accelerations[CAUSE_COUNT][GUEST_CLASS_COUNT];
 	u64 returns[RETURN_COUNT];
+	u64 graces
+	    [2]; /* turns that ended in critical code; made longer in place, and after an interruption */
+	u64 asked_again; /* passes for siblings that had found no room */
 	u64 micro_slice_us[HISTOGRAM_BUCKETS];
 	u64 wait_to_run_us[HISTOGRAM_BUCKETS];
 };
@@ -86,6 +89,8 @@ struct vm {
 	u32 requested_count;
 	u32 helped_count;
 	u32 crowded_count;
+	u32 silent_count;	     /* siblings of whom nobody knows whether they owe an answer */
+	u32 turned_away_cause;	     /* of the last request that found no room */
 	u32 vcpus[VCPUS_PER_VM_MAX]; /* vCPU slot + 1, or 0 */
 };
 
@@ -112,6 +117,8 @@ struct vcpu {
 	u32 preempted;
 	u32 yielded;
 	u32 keeps_spinning;
+	u32 grace_count; /* micro slices in a row that its turn was made longer by */
+	u32 interrupted; /* its turn in the normal pool ended just now, not by its own doing */
 	u32 guest_class; /* where it was stopped last */
 	u64 rip;
 	u64 runnable_at_ns;

@@ -75,6 +75,8 @@ void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	/* It was the only one here and its slice is over: nobody else wants this normal pCPU. */
 	if ((enq_flags & ENQ(LAST)) && !pcpu_is_micro(scx_bpf_task_cpu(p))) {
+		if (vcpu)
+			vcpu->grace_count = 0;
 		dsq_insert(p, SCX_DSQ_LOCAL, vcpu ? config.fair_share.slice_ns : config.others_slice_ns,
 			   enq_flags);
 		return;
@@ -95,10 +97,12 @@ void STRUCT_OPS(microslice_dispatch, s32 cpu, struct task_struct *prev)
 	/* The idle task never disables migration itself: what it shows is what entering a BPF program does. */
 	if (current->pid == 0 && entry_disables_migration != current->migration_disabled)
 		entry_disables_migration = current->migration_disabled;
-	if (pcpu_is_micro(cpu))
+	if (pcpu_is_micro(cpu)) {
 		dispatch_micro(cpu, pcpu);
-	else
+		ask_again(pcpu);
+	} else {
 		dispatch_normal(cpu, pcpu, prev);
+	}
 }
 
 /* A higher scheduling class takes the pCPU: what waits in its local queue could not be pulled from there. */
@@ -210,7 +214,8 @@ static __always_inline void stop_accelerated(struct vcpu *vcpu, u32 slot, u64 ra
 	    .guest_class = vcpu->guest_class,
 	    .interrupt_pending = guest_interrupt_pending(vcpu->kvm_vcpu, vcpu->request_vector),
 	    .blocked = !runnable,
-	    .retry_count = vcpu->retry_count};
+	    .retry_count = vcpu->retry_count,
+	    .answer = guest_answer_to_calls(vcpu->kvm_vcpu)};
 	struct micro_slice_decision decision = decide_after_micro_slice(&limits, &seen);
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 	u32 bucket = histogram_bucket(ran_ns);
@@ -236,6 +241,7 @@ static __always_inline void stop_vcpu(struct vcpu *vcpu, u32 slot, u64 ran_ns, b
 	vcpu->guest_class = class;
 	vcpu->runnable_at_ns = now;
 	vcpu->preempted = runnable && !vcpu->yielded;
+	vcpu->interrupted = vcpu->preempted && vcpu->state == VCPU_RUNNING;
 	vcpu->keeps_spinning = 0;
 	if (stats && vcpu->preempted && class < GUEST_CLASS_COUNT)
 		COUNT(stats->preemptions[class]);

@@ -7,6 +7,7 @@
  * Mechanism. Three shared queues, all ordered by the policy (fair_share.h): host tasks, vCPUs that just woke (boosted),
  *            vCPUs. A normal pCPU serves them in that order. Host tasks that took a vCPU's slice more than vCPUs
  *            since on this pCPU let vCPUs go first until these have caught up: under contention each side gets half.
+ *            A turn that ends in critical code, or before a call was answered, is made longer by a few micro slices.
  * Formula.   host task: vtime += ran * 100 / weight (its nice value); vCPU: see fair_share.h.
  *            Whoever waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to the boosted ones:
  *            weights may not bring sched_ext's watchdog, which ends the scheduler for everybody.
@@ -100,6 +101,7 @@ static __always_inline struct wakeup_decision queue_clock(struct task_ctx *tctx,
 
 	RECORD(RECORD_WAKEUP, tctx->vcpu - 1, wakeup, {.config = share, .seen = seen, .decision = decision});
 	tctx->vtime_ns = decision.vtime_ns;
+	vcpu->grace_count = 0;
 	return decision;
 }
 
@@ -115,13 +117,52 @@ static __always_inline void resume_request(struct vcpu *vcpu, u32 slot)
 	}
 }
 
+/* Its turn is over. May it go on for a micro slice, because it was stopped at a bad moment? */
+static __always_inline bool gets_grace(struct vcpu *vcpu, u32 slot, u32 class)
+{
+	struct accelerate_config limits = config.accelerate;
+	struct turn_observation seen = {.guest_class = class,
+					.yielded = vcpu->yielded,
+					.grace_count = vcpu->grace_count,
+					.micro_pcpu_count = micro_pcpu_count,
+					.answer = guest_answer_to_calls(vcpu->kvm_vcpu)};
+	u32 decision = decide_at_turn_end(&limits, &seen);
+
+	RECORD(RECORD_TURN, slot, turn, {.config = limits, .seen = seen, .decision = decision});
+	if (decision != TURN_GOES_ON)
+		return false;
+	vcpu->grace_count++;
+	return true;
+}
+
+/* A kernel thread, or a task of a higher class, took its pCPU away: does it come back at once, for a micro slice? */
+static __always_inline bool comes_back(struct vcpu *vcpu, u32 slot)
+{
+	bool interrupted = vcpu->interrupted;
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+
+	vcpu->interrupted = 0;
+	if (!interrupted || !gets_grace(vcpu, slot, vcpu->guest_class))
+		return false;
+	if (stats)
+		COUNT(stats->graces[1]);
+	return true;
+}
+
 static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx *tctx, struct vcpu *vcpu,
 					 u64 enq_flags)
 {
-	struct wakeup_decision decision = queue_clock(tctx, vcpu);
+	struct wakeup_decision decision;
 
 	/* It left the micro pCPU's queue before it ran. */
 	end_acceleration(vcpu, VCPU_RUNNABLE, RETURN_NEVER_RAN);
+	if (comes_back(vcpu, tctx->vcpu - 1)) {
+		dsq_insert(p, DSQ_BOOSTED, config.micro_slice_ns, enq_flags | ENQ(HEAD));
+		kick_idle_normal(p);
+		resume_request(vcpu, tctx->vcpu - 1);
+		return;
+	}
+	decision = queue_clock(tctx, vcpu);
 	if (decision.boost) {
 		dsq_insert(p, DSQ_BOOSTED, decision.slice_ns, enq_flags);
 		if (!kick_idle_normal(p))
@@ -203,22 +244,33 @@ static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu
 
 /* ---- Dispatch ---- */
 
+/* The context of the vCPU whose slice is over, or whom a host task sends away, if it could go on here. */
+static __always_inline struct task_ctx *whose_turn_ends(struct task_struct *prev)
+{
+	struct task_ctx *tctx;
+	struct vcpu *vcpu;
+
+	if (!prev || !(prev->scx.flags & bpf_core_enum_value(enum scx_ent_flags, SCX_TASK_QUEUED)))
+		return NULL;
+	tctx = task_ctx_of(prev);
+	vcpu = vcpu_of(tctx);
+	if (!vcpu || vcpu->yielded || vcpu->state != VCPU_RUNNING || is_confined(prev))
+		return NULL;
+	return tctx;
+}
+
 /*
  * sched_ext asks for the next task before it queues the one whose slice is over, so the queue alone would always let
  * another go first: a heavier vCPU would get less than its share. If that one is still the furthest behind, it goes on.
  */
 static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
 {
-	struct task_ctx *tctx;
-	struct vcpu *vcpu;
+	struct task_ctx *tctx = whose_turn_ends(prev);
+	struct vcpu *vcpu = vcpu_of(tctx);
 	struct task_struct *first;
 	u64 now;
 
-	if (!prev || !(prev->scx.flags & bpf_core_enum_value(enum scx_ent_flags, SCX_TASK_QUEUED)))
-		return false;
-	tctx = task_ctx_of(prev);
-	vcpu = vcpu_of(tctx);
-	if (!tctx || !vcpu || vcpu->yielded || vcpu->state != VCPU_RUNNING || is_confined(prev))
+	if (!tctx || !vcpu)
 		return false;
 	now = bpf_ktime_get_ns();
 	charge_vcpu(tctx, vcpu, pcpu, now - tctx->running_since_ns);
@@ -228,9 +280,33 @@ static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
 		if (!vtime_before(tctx->vtime_ns, first->scx.dsq_vtime))
 			return false;
 		task_set_slice(prev, config.fair_share.slice_ns);
+		vcpu->grace_count = 0;
+		pcpu->micro_deadline_ns = 0;
 		return true;
 	}
 	return false;
+}
+
+/* A turn that ends at a bad moment is made longer by a micro slice, before anybody else, host tasks too, gets the pCPU. */
+static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, struct pcpu *pcpu)
+{
+	struct task_ctx *tctx = micro_pcpu_count ? whose_turn_ends(prev) : NULL;
+	struct vcpu *vcpu = vcpu_of(tctx);
+	struct vm_stats *stats;
+	u32 slot, class;
+
+	if (!tctx || !vcpu)
+		return false;
+	slot = tctx->vcpu - 1;
+	class = classify_rip(slot, vcpu->vm, read_guest_rip(vcpu->kvm_vcpu));
+	if (!gets_grace(vcpu, slot, class))
+		return false;
+	stats = vm_stats_at(vcpu->vm);
+	if (stats)
+		COUNT(stats->graces[0]);
+	task_set_slice(prev, config.micro_slice_ns);
+	arm_micro_slice(cpu, pcpu, bpf_ktime_get_ns());
+	return true;
 }
 
 /* Those that starve are the furthest ahead, so they are last. The count is in the map: see visit_sibling(). */
@@ -270,6 +346,8 @@ static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct t
 	bool vcpus_first = pcpu->others_ran_ns >= config.fair_share.slice_ns;
 
 	sweep_queues(pcpu);
+	if (finishes_first(cpu, prev, pcpu))
+		return;
 	/* What is left from when this pCPU was micro-sliced. */
 	if (dsq_move_to_local(DSQ_CONFINED + cpu))
 		return;

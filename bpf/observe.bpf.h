@@ -56,8 +56,10 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	seen.yielded = sibling->yielded;
 	seen.guest_class = sibling->guest_class;
 	seen.requested_count = vm->requested_count;
-	if (scope == PASS_ALL_PREEMPTED)
+	if (scope == PASS_ALL_PREEMPTED || scope == PASS_ALL_OWING)
 		seen.answer = guest_answer_to_calls(sibling->kvm_vcpu);
+	if (seen.answer == ANSWER_UNKNOWN)
+		vm->silent_count++;
 	verdict = decide_on_sibling(scope, &seen);
 	RECORD(RECORD_SIBLING, slot, sibling, {.seen = seen, .scope = scope, .decision = verdict});
 	if (verdict < SIBLING_DECISION_COUNT)
@@ -83,12 +85,41 @@ static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self,
 	vm->requested_count = 0;
 	vm->helped_count = 0;
 	vm->crowded_count = 0;
+	vm->silent_count = decision->scope != PASS_ALL_PREEMPTED; /* others don't look at answers */
 	bpf_for (index, 0, VCPUS_PER_VM_MAX) {
 		if (index >= vm->vcpu_high)
 			break;
 		if (!visit_sibling(vm_slot, index, self, decision->scope, decision->cause))
 			break;
 	}
+}
+
+#define NOBODY 0xffffffffu
+
+/* There is room on this micro pCPU: those that it turned away, and that still owe an answer, are asked for again. */
+static __noinline int ask_again(struct pcpu *pcpu)
+{
+	struct yield_decision decision = {.scope = PASS_ALL_OWING};
+	u64 now = bpf_ktime_get_ns(), claim;
+	struct vm_stats *stats;
+	struct vm *vm;
+	u32 slot;
+
+	if (!pcpu || pcpu->request || !config.accelerate.grace_max)
+		return 0;
+	slot = __sync_lock_test_and_set(&pcpu->turned_away, 0) - 1;
+	vm = vm_at(slot);
+	stats = vm_stats_at(slot);
+	if (slot >= VMS_MAX || !vm || !stats)
+		return 0;
+	claim = vm->pass_until_ns;
+	if (claim > now || __sync_val_compare_and_swap(&vm->pass_until_ns, claim, now + PASS_MAX_NS) != claim)
+		return 0; /* a pass is under way, and asks itself */
+	decision.cause = vm->turned_away_cause;
+	COUNT(stats->asked_again);
+	make_pass(vm, slot, NOBODY, &decision);
+	__sync_val_compare_and_swap(&vm->pass_until_ns, now + PASS_MAX_NS, 0);
+	return 0;
 }
 
 static __always_inline void count_urgent(u32 cause)
@@ -100,11 +131,14 @@ static __always_inline void count_urgent(u32 cause)
 }
 
 /* `vm` is whose pass has just ended; NULL if none was made. */
-static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 cause, const struct vm *vm)
+static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 cause, const struct vm *vm,
+					   u32 reason)
 {
 	struct spinner_observation seen = {.cause = cause,
 					   .helped_count = vm ? vm->helped_count : 0,
-					   .crowded_count = vm ? vm->crowded_count : 0};
+					   .crowded_count = vm ? vm->crowded_count : 0,
+					   .answers_known = vm && !vm->silent_count,
+					   .pass_active = reason == YIELD_PASS_ACTIVE};
 	struct vm_stats *stats = vm_stats_at(self->vm);
 	u32 decision = decide_on_spinner(&seen);
 
@@ -149,7 +183,7 @@ __noinline int on_yield(u32 cause)
 	if (decision.scope != PASS_NONE)
 		make_pass(vm, self->vm, slot, &decision);
 	/* Before the VM is given to another pass, which counts anew. */
-	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL);
+	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL, decision.reason);
 	if (!seen.pass_active)
 		__sync_val_compare_and_swap(&vm->pass_until_ns, now + PASS_MAX_NS, 0);
 	return 0;

@@ -7,7 +7,8 @@
  * Mechanism. A request marks the vCPU pending, puts it into the one-place queue of a micro pCPU (the paper's runqueue
  *            limit, section 5) and kicks that pCPU. Its ops.dispatch takes the vCPU out of the normal queue, without
  *            searching, and a timer pinned to the pCPU ends the slice. Then the vCPU is enqueued like any other, and
- *            ops.enqueue knows only the normal pool.
+ *            ops.enqueue knows only the normal pool. A request that finds no room is forgotten, but the micro pCPU
+ *            remembers whose it was: once its place is free it asks for those that somebody still waits for.
  * Races.     A request that reaches the micro pCPU before its vCPU is in the normal queue, or after it has left it, fails
  *            and is counted: the vCPU is then already running, or queued where the next request finds it.
  *            A pCPU that leaves the pool while a micro slice runs lets it end: its timer is armed.
@@ -60,6 +61,8 @@ static __always_inline bool place_round(struct vcpu *vcpu, u32 slot, struct task
 		decision = try_place(vcpu, slot, cpu, pcpu, bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
 		if (decision == PLACEMENT_QUEUE)
 			return true;
+		if (decision == PLACEMENT_FULL)
+			pcpu->turned_away = vcpu->vm + 1;
 		vcpu->request_failure = decision == PLACEMENT_AFFINITY ? FAILURE_AFFINITY : FAILURE_NO_ROOM;
 	}
 	return false;
@@ -78,8 +81,13 @@ static __always_inline bool place_request(struct vcpu *vcpu, u32 slot)
 	vcpu->request_failure = FAILURE_NO_ROOM;
 	placed = place_round(vcpu, slot, p, true) || place_round(vcpu, slot, p, false);
 	bpf_task_release(p);
-	if (!placed)
+	if (!placed) {
+		struct vm *vm = vm_at(vcpu->vm);
+
+		if (vm)
+			vm->turned_away_cause = vcpu->request_cause;
 		fail_request(vcpu, VCPU_RUNNABLE, vcpu->request_failure);
+	}
 	return placed;
 }
 

@@ -183,6 +183,8 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->preempted = 0;
 	vcpu->yielded = 0;
 	vcpu->keeps_spinning = 0;
+	vcpu->grace_count = 0;
+	vcpu->interrupted = 0;
 	vcpu->guest_class = GUEST_CLASS_UNKNOWN;
 	vcpu->retry = 0;
 	vcpu->retry_count = 0;

@@ -20,10 +20,14 @@
  *            A recipient that is blocked needs no micro slice: waking it boosts it (fair_share.h). One that
  *            was preempted gets no boost from a wake-up, because it never slept: the mixed case (paper 4.1).
  *            After its micro slice a vCPU always goes back to the normal pool (section 5).
- *            Three things differ from the paper. There, siblings that have answered a shootdown are accelerated,
- *            too: with fewer micro pCPUs than siblings, the first ones come again and again and the last ones
- *            hardly ever. And there the spinner yields, for a whole turn of everybody else, when all who owe an
- *            answer run, and when the micro pool was full at that moment. Who owes one, not all hosts can see.
+ *            This differs from the paper. There, siblings that have answered a shootdown are accelerated, too:
+ *            with fewer micro pCPUs than siblings, the first ones come again and again and the last ones hardly
+ *            ever. There the spinner yields, for a whole turn of everybody else, when all who owe an answer run,
+ *            when the micro pool was full at that moment, and when the last answer has just been given. Who owes
+ *            one, not all hosts can see. And there nobody looks at who is stopped at a bad moment while no hint
+ *            is about it: the sender of a shootdown at the end of its turn, or a sibling whose interrupt came
+ *            when its turn or its micro slice was over already. Here these get grace: up to grace_max more micro
+ *            slices in a row, charged like all others.
  * Limits.    Each micro pCPU queues at most one vCPU (section 5); one pass at a time per VM. Guest user code
  *            is never accelerated for its own sake (4.4), and a guest whose symbols or slide are unknown is
  *            never accelerated.
@@ -35,7 +39,7 @@
 
 struct accelerate_config {
 	u32 micro_queue_max;   /* vCPUs queued per micro pCPU; the paper's limit is 1 */
-	u32 retry_max;	       /* requests in a row after a slice that ended too early; the paper: 0 */
+	u32 grace_max;	       /* micro slices in a row for who is stopped at a bad moment; the paper: 0 */
 	u32 call_function_ipi; /* 1: a call-function IPI accelerates its recipient before the sender yields */
 	u32 reserved;
 };
@@ -55,6 +59,7 @@ enum pass_scope {
 	PASS_NONE = 0,
 	PASS_ONE_CRITICAL = 1,	/* the first preempted sibling found in critical code */
 	PASS_ALL_PREEMPTED = 2, /* every preempted sibling */
+	PASS_ALL_OWING = 3,	/* every preempted sibling that is known to owe an answer */
 };
 
 enum yield_reason {
@@ -169,6 +174,10 @@ POLICY u32 decide_on_sibling(u32 scope, const struct sibling_observation *siblin
 		return SIBLING_ANSWERING;
 	if (sibling->state != VCPU_RUNNABLE)
 		return SIBLING_NOT_PREEMPTED;
+	if (scope == PASS_ALL_OWING)
+		return sibling->answer == ANSWER_OWED || sibling->guest_class == GUEST_CLASS_TLB_SHOOTDOWN
+			   ? SIBLING_REQUEST
+			   : SIBLING_ANSWERED;
 	/* A TLB shootdown needs every sibling that isn't running, however it left its pCPU. */
 	if (scope == PASS_ALL_PREEMPTED)
 		return sibling->answer == ANSWER_GIVEN && !class_is_critical(sibling->guest_class)
@@ -191,14 +200,21 @@ struct spinner_observation {
 	u32 cause;	  /* enum yield_cause; who halted can't keep spinning */
 	u32 helped_count; /* siblings that this pass requested, found requested already, or found answering */
 	u32 crowded_count; /* siblings that it would have requested, had the micro pool had room */
+	u32 answers_known; /* of a shootdown's pass: the host can see who owes an answer */
+	u32 pass_active;   /* no pass was made, because another pCPU is making one over this VM */
+	u32 reserved;
 };
 
 POLICY u32 decide_on_spinner(const struct spinner_observation *spinner)
 {
-	/* A full micro pool has room again within a micro slice, and the next exit asks again. */
-	u32 helped = spinner->helped_count > 0 || spinner->crowded_count > 0;
+	/*
+	 * A full micro pool has room again within a micro slice, a pass takes microseconds, and the next exit asks
+	 * again. And when nobody owes an answer any more, the wait is over.
+	 */
+	u32 stays = spinner->helped_count > 0 || spinner->crowded_count > 0 || spinner->answers_known ||
+		    spinner->pass_active;
 
-	return spinner->cause == YIELD_PLE && helped ? SPINNER_KEEPS_SPINNING : SPINNER_YIELDS;
+	return spinner->cause == YIELD_PLE && stays ? SPINNER_KEEPS_SPINNING : SPINNER_YIELDS;
 }
 
 /* ---- An interrupt: is its recipient worth a micro slice? ---- */
@@ -284,6 +300,30 @@ POLICY u32 decide_on_placement(const struct accelerate_config *config,
 	return pcpu->queued_count < config->micro_queue_max ? PLACEMENT_QUEUE : PLACEMENT_FULL;
 }
 
+/* ---- The end of a turn in the normal pool: has it come at a bad moment? ---- */
+
+enum turn_decision {
+	TURN_ENDS = 0,
+	TURN_GOES_ON = 1, /* for a micro slice: somebody would wait for its next turn */
+};
+
+struct turn_observation {
+	u32 guest_class; /* enum guest_class where it was interrupted */
+	u32 yielded;	 /* it gave its pCPU up itself */
+	u32 grace_count; /* micro slices in a row that it went on for already */
+	u32 micro_pcpu_count;
+	u32 answer; /* enum sibling_answer: an interrupt may have come when its turn was over already */
+	u32 reserved;
+};
+
+POLICY u32 decide_at_turn_end(const struct accelerate_config *config, const struct turn_observation *seen)
+{
+	/* Without a micro pool nobody helps those that it may wait for: it would only spin for longer. */
+	if (seen->yielded || seen->micro_pcpu_count == 0 || seen->grace_count >= config->grace_max)
+		return TURN_ENDS;
+	return class_is_critical(seen->guest_class) || seen->answer == ANSWER_OWED ? TURN_GOES_ON : TURN_ENDS;
+}
+
 /* ---- The end of a micro slice: always back to the normal pool; was it worth it? ---- */
 
 enum micro_slice_outcome {
@@ -299,6 +339,8 @@ struct micro_slice_observation {
 	u32 interrupt_pending; /* not yet taken by the guest */
 	u32 blocked;	       /* it halted before the slice was over */
 	u32 retry_count;       /* requests in a row that ended too early */
+	u32 answer;	       /* enum sibling_answer: a call may have come just before the end */
+	u32 reserved;
 };
 
 struct micro_slice_decision {
@@ -318,9 +360,11 @@ POLICY struct micro_slice_decision decide_after_micro_slice(const struct acceler
 	else if (class_is_critical(seen->guest_class))
 		decision.outcome = MICRO_SLICE_STILL_CRITICAL;
 
+	/* A call that finds its recipient running is left to it: if the slice ends just then, nobody asks again. */
 	decision.retry =
-	    (decision.outcome == MICRO_SLICE_UNHANDLED || decision.outcome == MICRO_SLICE_STILL_CRITICAL) &&
-	    seen->retry_count < config->retry_max;
+	    (decision.outcome == MICRO_SLICE_UNHANDLED || decision.outcome == MICRO_SLICE_STILL_CRITICAL ||
+	     (!seen->blocked && seen->answer == ANSWER_OWED)) &&
+	    seen->retry_count < config->grace_max;
 	return decision;
 }
 

@@ -14,7 +14,7 @@
 #include "fair_share.h"
 #include "pool_size.h"
 
-#define RECORD_VERSION 2u
+#define RECORD_VERSION 3u
 
 enum record_kind {
 	RECORD_CLASSIFY = 0,
@@ -26,7 +26,8 @@ enum record_kind {
 	RECORD_MICRO_SLICE = 6,
 	RECORD_WAKEUP = 7,
 	RECORD_POOL_SIZE = 8,
-	RECORD_KIND_COUNT = 9,
+	RECORD_TURN = 9,
+	RECORD_KIND_COUNT = 10,
 };
 
 struct classify_record {
@@ -71,6 +72,13 @@ struct micro_slice_record {
 	struct micro_slice_decision decision;
 };
 
+struct turn_record {
+	struct accelerate_config config;
+	struct turn_observation seen;
+	u32 decision;
+	u32 reserved;
+};
+
 struct wakeup_record {
 	struct fair_share_config config;
 	struct wakeup_observation seen;
@@ -97,6 +105,7 @@ struct record {
 		struct interrupt_record interrupt;
 		struct placement_record placement;
 		struct micro_slice_record micro_slice;
+		struct turn_record turn;
 		struct wakeup_record wakeup;
 		struct pool_size_record pool_size;
 	};

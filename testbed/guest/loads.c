@@ -23,7 +23,7 @@
 #define LOCKS_PER_ROUND 16
 /* Of the threads that only compute and lock: more than half of their time, so that some are preempted with the lock held. */
 #define LOCKS_PER_LOCKING_ROUND 64
-#define COLLECTOR_PAUSE_NS 10000000L
+#define COLLECTOR_PAUSE_NS 50000000L
 
 struct thread {
 	void (*body)(long);
@@ -231,7 +231,8 @@ static void collector(long argument)
 
 void load_collector(int count)
 {
-	start_thread(collector, 0, 0);
-	for (int i = 1; i < count; i++)
+	/* Interrupts and other loads prefer the first vCPUs. */
+	start_thread(collector, 0, vcpu_count() - 1);
+	for (int i = 0; i < count - 1; i++)
 		start_thread(locking_worker, 0, i % vcpu_count());
 }

@@ -21,7 +21,7 @@ void load_lock(int count);
 void load_wake(int count);
 /* `count` threads of one process, each: compute, unmap memory, take the contended lock. */
 void load_worker(int count);
-/* One thread wakes up every 10 ms, unmaps, write-protects and has a memory barrier done, as a garbage collector's does;
+/* One thread wakes up every 50 ms, unmaps, write-protects and has a memory barrier done, as a garbage collector's does;
  * `count - 1` siblings on the other vCPUs compute and take the contended lock. */
 void load_collector(int count);
 /* One datagram at a time to the host's echo service and back. */

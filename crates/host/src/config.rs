@@ -38,8 +38,8 @@ pub struct Settings {
     pub slice_us: u64,
     pub profile_ms: u64,
     pub epoch_ms: u64,
-    /// Requests in a row for a vCPU whose micro slice ended too early; the paper: 0.
-    pub micro_retries: u32,
+    /// Micro slices in a row for a vCPU that is stopped in critical code, or before it answered a call; the paper: 0.
+    pub grace: u32,
     /// Accelerate the recipient of a call-function IPI at once, not only when its sender yields.
     pub call_function_ipi: bool,
     /// Look for a guest's kernel in its memory when nobody names it. Read-only.
@@ -68,7 +68,7 @@ impl Default for Settings {
             slice_us: 30_000,
             profile_ms: 10,
             epoch_ms: 1000,
-            micro_retries: 0,
+            grace: 10,
             call_function_ipi: true,
             guest_memory: true,
             dry_run: false,
@@ -94,7 +94,7 @@ struct File {
     slice_us: Option<u64>,
     profile_ms: Option<u64>,
     epoch_ms: Option<u64>,
-    micro_retries: Option<u32>,
+    grace: Option<u32>,
     call_function_ipi: Option<bool>,
     guest_memory: Option<bool>,
     dry_run: Option<bool>,
@@ -151,7 +151,7 @@ impl Settings {
             slice_us,
             profile_ms,
             epoch_ms,
-            micro_retries,
+            grace,
             call_function_ipi,
             guest_memory,
             dry_run
@@ -182,7 +182,7 @@ impl Settings {
         within("slice-us", self.slice_us, 500, 1_000_000, "microseconds")?;
         within("profile-ms", self.profile_ms, 1, 10_000, "milliseconds")?;
         within("epoch-ms", self.epoch_ms, 1, 600_000, "milliseconds")?;
-        within("micro-retries", u64::from(self.micro_retries), 0, 1000, "retries")?;
+        within("grace", u64::from(self.grace), 0, 100, "micro slices")?;
         for (name, &weight) in &self.weights {
             if !(1..=10_000).contains(&weight) {
                 return Err(HostError::refused(format!("weight of {name:?}: {weight} isn't in 1 to 10000")));

@@ -230,7 +230,8 @@ fn flow_lines(total: &VmStats) -> String {
     let slice = Histogram::from_log2(&total.micro_slice_us, total.micro_ran_ns / 1000);
     let us = |percent| slice.percentile(percent).map_or("-".into(), |us: u64| format!("{us} us"));
     format!(
-        "failed pulls    {}\nreturns         {} ({}), in flight {}\nmicro slices    {} with p50 {}, p99 {}\n",
+        "failed pulls    {}\nreturns         {} ({}), in flight {}\nmicro slices    {} with p50 {}, p99 {}\n\
+         grace           {} at the end of a turn, {} after an interruption; asked again {} times\n",
         pulls.join(", "),
         add_up(&total.returns),
         returns.join(", "),
@@ -238,6 +239,9 @@ fn flow_lines(total: &VmStats) -> String {
         slice.count(),
         us(50.0),
         us(99.0),
+        total.graces[0],
+        total.graces[1],
+        total.asked_again,
     )
 }
 
@@ -342,6 +346,8 @@ fn counters_json(stats: &VmStats) -> Value {
         },
         "yields": matrix::<YieldCause, YieldReason, 6>(&stats.yields),
         "siblings": named(names::<SiblingDecision>(), &stats.siblings),
+        "graces": {"in_place": stats.graces[0], "after_interruption": stats.graces[1]},
+        "asked_again": stats.asked_again,
         "spinners": {"yields": stats.spinners[0], "keeps_spinning": stats.spinners[1]},
         "interrupts": matrix::<InterruptKind, InterruptReason, 7>(&stats.interrupts),
         "micro_slice_us": Histogram::from_log2(&stats.micro_slice_us, stats.micro_ran_ns / 1000),

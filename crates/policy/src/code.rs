@@ -169,7 +169,7 @@ codes! {
 
 codes! {
     /// Which siblings a pass looks for.
-    PassScope { None = "none", OneCritical = "one_critical", AllPreempted = "all_preempted" }
+    PassScope { None = "none", OneCritical = "one_critical", AllPreempted = "all_preempted", AllOwing = "all_owing" }
 }
 
 codes! {
@@ -260,5 +260,11 @@ codes! {
         MicroSlice = "micro_slice",
         Wakeup = "wakeup",
         PoolSize = "pool_size",
+        Turn = "turn",
     }
+}
+
+codes! {
+    /// The end of a turn in the normal pool.
+    TurnDecision { Ends = "ends", GoesOn = "goes_on" }
 }

@@ -47,7 +47,7 @@ layout! {
     /// The limits of acceleration; [`AccelerateConfig::PAPER`] has the paper's.
     AccelerateConfig {
         micro_queue_max: u32,
-        retry_max: u32,
+        grace_max: u32,
         call_function_ipi: u32,
         reserved: u32,
     }
@@ -93,6 +93,9 @@ layout! {
         cause: Code<YieldCause>,
         helped_count: u32,
         crowded_count: u32,
+        answers_known: u32,
+        pass_active: u32,
+        reserved: u32,
     }
 }
 
@@ -123,12 +126,26 @@ layout! {
 }
 
 layout! {
+    /// A turn in the normal pool is over.
+    TurnObservation {
+        guest_class: Code<GuestClass>,
+        yielded: u32,
+        grace_count: u32,
+        micro_pcpu_count: u32,
+        answer: Code<SiblingAnswer>,
+        reserved: u32,
+    }
+}
+
+layout! {
     /// A micro slice has ended.
     MicroSliceObservation {
         guest_class: Code<GuestClass>,
         interrupt_pending: u32,
         blocked: u32,
         retry_count: u32,
+        answer: Code<SiblingAnswer>,
+        reserved: u32,
     }
 }
 
@@ -253,8 +270,8 @@ impl GuestLayout {
 }
 
 impl AccelerateConfig {
-    /// A runqueue limit of one per micro pCPU (section 5), no retries, hints from yields, reschedule IPIs and vIRQs.
-    pub const PAPER: Self = Self { micro_queue_max: 1, retry_max: 0, call_function_ipi: 0, reserved: 0 };
+    /// A runqueue limit of one per micro pCPU (section 5), no grace, hints from yields, reschedule IPIs and vIRQs.
+    pub const PAPER: Self = Self { micro_queue_max: 1, grace_max: 0, call_function_ipi: 0, reserved: 0 };
 }
 
 impl PoolSizeConfig {
@@ -357,6 +374,16 @@ layout! {
 }
 
 layout! {
+    /// The end of a turn in the normal pool.
+    TurnRecord {
+        config: AccelerateConfig,
+        seen: TurnObservation,
+        decision: Code<TurnDecision>,
+        reserved: u32,
+    }
+}
+
+layout! {
     /// A wake-up in the normal pool.
     WakeupRecord {
         config: FairShareConfig,
@@ -375,7 +402,7 @@ layout! {
 }
 
 #[cfg(test)]
-pub(crate) const STRUCT_COUNT: usize = 21;
+pub(crate) const STRUCT_COUNT: usize = 22;
 
 #[cfg(test)]
 mod tests {
@@ -395,6 +422,7 @@ mod tests {
             ("InterruptObservation", size_of::<InterruptObservation>()),
             ("InterruptDecision", size_of::<InterruptDecision>()),
             ("PlacementObservation", size_of::<PlacementObservation>()),
+            ("TurnObservation", size_of::<TurnObservation>()),
             ("MicroSliceObservation", size_of::<MicroSliceObservation>()),
             ("MicroSliceDecision", size_of::<MicroSliceDecision>()),
             ("PoolSizeConfig", size_of::<PoolSizeConfig>()),

@@ -30,6 +30,7 @@ mod ffi {
             config: *const AccelerateConfig,
             seen: *const PlacementObservation,
         ) -> u32;
+        pub fn ms_decide_at_turn_end(config: *const AccelerateConfig, seen: *const TurnObservation) -> u32;
         pub fn ms_decide_after_micro_slice(
             config: *const AccelerateConfig,
             seen: *const MicroSliceObservation,
@@ -105,6 +106,12 @@ pub fn decide_on_interrupt(config: &AccelerateConfig, seen: &InterruptObservatio
 pub fn decide_on_placement(config: &AccelerateConfig, seen: &PlacementObservation) -> PlacementDecision {
     // SAFETY: both pointers come from references.
     PlacementDecision::of(unsafe { ffi::ms_decide_on_placement(config, seen) })
+}
+
+/// A turn in the normal pool is over: may the vCPU go on for a micro slice, because it is in critical code?
+pub fn decide_at_turn_end(config: &AccelerateConfig, seen: &TurnObservation) -> TurnDecision {
+    // SAFETY: both pointers come from references.
+    TurnDecision::of(unsafe { ffi::ms_decide_at_turn_end(config, seen) })
 }
 
 /// A micro slice has ended: was it worth it, and should the vCPU ask again?

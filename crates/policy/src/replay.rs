@@ -110,6 +110,10 @@ fn replay_one(
             let it: WakeupRecord = record.payload_as();
             differ(it.decision, decide_on_wakeup(&it.config, &it.seen))
         }
+        RecordKind::Turn => {
+            let it: TurnRecord = record.payload_as();
+            differ(it.decision, decide_at_turn_end(&it.config, &it.seen).into())
+        }
         RecordKind::PoolSize => {
             let it: PoolSizeRecord = record.payload_as();
             differ(it.decision, step_pool_size(&it.config, pool, &it.seen))

@@ -45,6 +45,11 @@ u32 ms_decide_on_placement(const struct accelerate_config *config, const struct 
 	return decide_on_placement(config, seen);
 }
 
+u32 ms_decide_at_turn_end(const struct accelerate_config *config, const struct turn_observation *seen)
+{
+	return decide_at_turn_end(config, seen);
+}
+
 void ms_decide_after_micro_slice(const struct accelerate_config *config,
 				 const struct micro_slice_observation *seen,
 				 struct micro_slice_decision *decision)
@@ -92,6 +97,7 @@ const u32 ms_sizes[] = {
     sizeof(struct interrupt_observation),
     sizeof(struct interrupt_decision),
     sizeof(struct placement_observation),
+    sizeof(struct turn_observation),
     sizeof(struct micro_slice_observation),
     sizeof(struct micro_slice_decision),
     sizeof(struct pool_size_config),

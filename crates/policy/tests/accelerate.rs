@@ -242,9 +242,29 @@ fn a_full_micro_pool_is_worth_waiting_for() {
 }
 
 #[test]
+fn once_all_have_answered_the_spinner_goes_on() {
+    let spinner =
+        SpinnerObservation { cause: YieldCause::Ple.into(), answers_known: 1, ..Default::default() };
+    assert_eq!(decide_on_spinner(&spinner), SpinnerDecision::KeepsSpinning);
+}
+
+#[test]
+fn another_pass_over_the_same_vm_is_worth_waiting_for() {
+    let spinner = SpinnerObservation { cause: YieldCause::Ple.into(), pass_active: 1, ..Default::default() };
+    assert_eq!(decide_on_spinner(&spinner), SpinnerDecision::KeepsSpinning);
+}
+
+#[test]
 fn who_halted_or_yielded_by_hypercall_is_not_kept_spinning() {
     for cause in [YieldCause::Hlt, YieldCause::IpiWait] {
-        let spinner = SpinnerObservation { cause: cause.into(), helped_count: 3, crowded_count: 1 };
+        let spinner = SpinnerObservation {
+            cause: cause.into(),
+            helped_count: 3,
+            crowded_count: 1,
+            answers_known: 1,
+            pass_active: 1,
+            reserved: 0,
+        };
         assert_eq!(decide_on_spinner(&spinner), SpinnerDecision::Yields);
     }
 }
@@ -321,6 +341,88 @@ fn a_micro_pcpu_that_a_vcpu_may_not_run_on_never_takes_it() {
     assert_eq!(decide_on_placement(&AccelerateConfig::PAPER, &pcpu), PlacementDecision::Affinity);
 }
 
+// ---- The end of a turn in the normal pool ----
+
+const GRACE: AccelerateConfig = AccelerateConfig { grace_max: 2, ..AccelerateConfig::PAPER };
+
+fn a_turn_that_ends_in(class: GuestClass) -> TurnObservation {
+    TurnObservation { guest_class: class.into(), micro_pcpu_count: 1, ..Default::default() }
+}
+
+#[test]
+fn a_turn_that_ends_in_critical_code_goes_on_for_so_many_micro_slices() {
+    for class in CRITICAL {
+        for (grace_count, decision) in
+            [(0, TurnDecision::GoesOn), (1, TurnDecision::GoesOn), (2, TurnDecision::Ends)]
+        {
+            let seen = TurnObservation { grace_count, ..a_turn_that_ends_in(class) };
+            assert_eq!(decide_at_turn_end(&GRACE, &seen), decision, "{class:?}");
+        }
+    }
+}
+
+#[test]
+fn a_turn_that_ends_elsewhere_just_ends() {
+    for class in [
+        GuestClass::User,
+        GuestClass::KernelOther,
+        GuestClass::LockWaiter,
+        GuestClass::Idle,
+        GuestClass::Unknown,
+    ] {
+        assert_eq!(decide_at_turn_end(&GRACE, &a_turn_that_ends_in(class)), TurnDecision::Ends, "{class:?}");
+    }
+}
+
+#[test]
+fn a_call_that_came_when_the_turn_was_over_is_answered_first() {
+    let seen =
+        TurnObservation { answer: SiblingAnswer::Owed.into(), ..a_turn_that_ends_in(GuestClass::User) };
+    assert_eq!(decide_at_turn_end(&GRACE, &seen), TurnDecision::GoesOn);
+}
+
+#[test]
+fn the_paper_who_yields_and_a_host_without_a_micro_pool_know_no_grace() {
+    let seen = a_turn_that_ends_in(GuestClass::LockHolder);
+    assert_eq!(decide_at_turn_end(&AccelerateConfig::PAPER, &seen), TurnDecision::Ends);
+    assert_eq!(decide_at_turn_end(&GRACE, &TurnObservation { yielded: 1, ..seen }), TurnDecision::Ends);
+    assert_eq!(
+        decide_at_turn_end(&GRACE, &TurnObservation { micro_pcpu_count: 0, ..seen }),
+        TurnDecision::Ends
+    );
+}
+
+#[test]
+fn a_call_that_came_at_the_end_of_a_micro_slice_is_asked_for_again() {
+    let user = MicroSliceObservation { guest_class: GuestClass::User.into(), ..Default::default() };
+    let owes = MicroSliceObservation { answer: SiblingAnswer::Owed.into(), ..user };
+    assert_eq!(decide_after_micro_slice(&GRACE, &user).retry, 0);
+    assert_eq!(decide_after_micro_slice(&GRACE, &owes).retry, 1);
+    assert_eq!(decide_after_micro_slice(&GRACE, &MicroSliceObservation { retry_count: 2, ..owes }).retry, 0);
+    assert_eq!(decide_after_micro_slice(&GRACE, &MicroSliceObservation { blocked: 1, ..owes }).retry, 0);
+    assert_eq!(decide_after_micro_slice(&AccelerateConfig::PAPER, &owes).retry, 0);
+}
+
+#[test]
+fn once_there_is_room_only_those_are_asked_for_again_that_somebody_still_waits_for() {
+    let waits = |class: GuestClass, answer: SiblingAnswer| {
+        let seen = SiblingObservation {
+            state: VcpuState::Runnable.into(),
+            preempted: 1,
+            guest_class: class.into(),
+            answer: answer.into(),
+            ..Default::default()
+        };
+        decide_on_sibling(PassScope::AllOwing, &seen)
+    };
+    assert_eq!(waits(GuestClass::User, SiblingAnswer::Owed), SiblingDecision::Request);
+    assert_eq!(waits(GuestClass::User, SiblingAnswer::Given), SiblingDecision::Answered);
+    // Where nobody can see who owes an answer, nobody is asked for on suspicion.
+    assert_eq!(waits(GuestClass::User, SiblingAnswer::Unknown), SiblingDecision::Answered);
+    // The interrupt is acknowledged before it is handled.
+    assert_eq!(waits(GuestClass::TlbShootdown, SiblingAnswer::Given), SiblingDecision::Request);
+}
+
 // ---- The end of a micro slice ----
 
 #[test]
@@ -342,7 +444,7 @@ fn a_micro_slice_that_ended_too_early_is_told_from_one_that_served() {
 fn the_paper_never_asks_again_and_a_retry_limit_is_kept() {
     let seen = MicroSliceObservation { interrupt_pending: 1, ..Default::default() };
     assert_eq!(decide_after_micro_slice(&AccelerateConfig::PAPER, &seen).retry, 0);
-    let config = AccelerateConfig { retry_max: 2, ..AccelerateConfig::PAPER };
+    let config = AccelerateConfig { grace_max: 2, ..AccelerateConfig::PAPER };
     for (retry_count, retry) in [(0, 1), (1, 1), (2, 0), (3, 0)] {
         let seen = MicroSliceObservation { retry_count, ..seen };
         assert_eq!(decide_after_micro_slice(&config, &seen).retry, retry);
@@ -369,7 +471,7 @@ proptest! {
 
     #[test]
     fn only_runnable_siblings_are_requested_and_a_lock_pass_requests_at_most_one(
-        scope in 0usize..3, states in proptest::collection::vec((0u32..6, 0u32..2, 0u32..2, 0u32..10, 0u32..4), 0..64),
+        scope in 0usize..4, states in proptest::collection::vec((0u32..6, 0u32..2, 0u32..2, 0u32..10, 0u32..4), 0..64),
     ) {
         let scope = PassScope::ALL[scope];
         let mut requested_count = 0;
@@ -385,6 +487,18 @@ proptest! {
         }
         prop_assert!(scope != PassScope::None || requested_count == 0);
         prop_assert!(scope != PassScope::OneCritical || requested_count <= 1);
+    }
+
+    #[test]
+    fn a_turn_is_never_made_longer_beyond_the_limit_or_without_a_micro_pool(
+        class in 0u32..12, yielded in 0u32..2, grace_count in 0u32..200, pool in 0u32..3, answer in 0u32..5, grace_max in 0u32..101,
+    ) {
+        let config = AccelerateConfig { grace_max, ..AccelerateConfig::PAPER };
+        let seen = TurnObservation {
+            guest_class: Code::raw(class), yielded, grace_count, micro_pcpu_count: pool, answer: Code::raw(answer), reserved: 0,
+        };
+        let goes_on = decide_at_turn_end(&config, &seen) == TurnDecision::GoesOn;
+        prop_assert!(!goes_on || (grace_count < grace_max && pool > 0 && yielded == 0));
     }
 
     #[test]

@@ -52,7 +52,7 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_on_sibling(scope, &seen).into();
     write(RecordKind::Sibling, SiblingRecord { seen, scope: scope.into(), decision }.as_bytes());
 
-    let seen = SpinnerObservation { cause: YieldCause::Ple.into(), helped_count: 1, crowded_count: 0 };
+    let seen = SpinnerObservation { cause: YieldCause::Ple.into(), helped_count: 1, ..Default::default() };
     let decision = decide_on_spinner(&seen).into();
     write(RecordKind::Spinner, SpinnerRecord { seen, decision }.as_bytes());
 
@@ -73,6 +73,10 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_after_micro_slice(&config, &seen);
     write(RecordKind::MicroSlice, MicroSliceRecord { config, seen, decision }.as_bytes());
 
+    let seen = TurnObservation { guest_class: guest_class.into(), micro_pcpu_count: 1, ..Default::default() };
+    let decision = decide_at_turn_end(&config, &seen).into();
+    write(RecordKind::Turn, TurnRecord { config, seen, decision, reserved: 0 }.as_bytes());
+
     let config = FairShareConfig::PAPER;
     let seen = WakeupObservation { pool_vtime_ns: 9, vcpu_vtime_ns: 9, was_blocked: 1, reserved: 0 };
     let decision = decide_on_wakeup(&config, &seen);
@@ -92,7 +96,7 @@ fn one_of_each() -> Vec<u8> {
 fn every_kind_of_decision_replays_bit_for_bit() {
     let replayed = replay(one_of_each().as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 0, "{:?}", replayed.first_difference);
-    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5]);
+    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1]);
 }
 
 #[test]
@@ -105,7 +109,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
     let difference = replayed.first_difference.unwrap();
-    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 12));
+    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 13));
     assert_ne!(difference.recorded, difference.replayed);
 }
 
@@ -113,7 +117,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
 fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
     let recording = one_of_each();
     let replayed = replay(&recording[..recording.len() - 1]).unwrap();
-    assert_eq!((replayed.total_count(), replayed.difference_count), (12, 0));
+    assert_eq!((replayed.total_count(), replayed.difference_count), (13, 0));
 }
 
 #[test]

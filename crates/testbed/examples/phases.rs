@@ -70,9 +70,15 @@ fn print_measurement(name: &str, seen: &Measurement) {
 }
 
 fn print_statistics(report: &Value) {
-    for key in
-        ["/accelerations/by_cause", "/failed_pulls", "/requests", "/siblings", "/outcomes", "/micro_slice_us"]
-    {
+    for key in [
+        "/accelerations/by_cause",
+        "/failed_pulls",
+        "/requests",
+        "/siblings",
+        "/graces",
+        "/asked_again",
+        "/returns_by_outcome",
+    ] {
         if let Some(value) = report.pointer(key) {
             println!("   {key}: {value}");
         }

@@ -15,8 +15,9 @@ pub enum Scheduler {
     Kernel,
     /// Ours, with so many micro-sliced pCPUs.
     Static(u32),
-    /// The same by the paper's rules alone: the recipients of a call-function IPI run at once only when its sender yields.
-    StaticYieldsOnly(u32),
+    /// The same by the paper's rules alone: the recipients of a call-function IPI run at once only when its sender yields,
+    /// and whoever is stopped at a bad moment waits for the next hint.
+    StaticPaper(u32),
     /// Ours, with a pool that follows Algorithm 1.
     Auto,
 }
@@ -27,7 +28,9 @@ impl Scheduler {
         match self {
             Self::Kernel => None,
             Self::Static(count) => Some(format!("--micro-cpus {count}")),
-            Self::StaticYieldsOnly(count) => Some(format!("--micro-cpus {count} --no-call-function-ipi")),
+            Self::StaticPaper(count) => {
+                Some(format!("--micro-cpus {count} --no-call-function-ipi --grace 0"))
+            }
             Self::Auto => Some("--micro-cpus auto".into()),
         }
     }
@@ -37,7 +40,7 @@ impl Scheduler {
             Self::Kernel => "kernel's own".into(),
             Self::Static(0) => "pool off".into(),
             Self::Static(count) => format!("{count} micro"),
-            Self::StaticYieldsOnly(count) => format!("{count} micro, yields"),
+            Self::StaticPaper(count) => format!("{count} micro, paper"),
             Self::Auto => "auto".into(),
         }
     }
@@ -48,7 +51,7 @@ pub const SCHEDULERS: [Scheduler; 5] = [
     Scheduler::Kernel,
     Scheduler::Static(0),
     Scheduler::Static(1),
-    Scheduler::StaticYieldsOnly(1),
+    Scheduler::StaticPaper(1),
     Scheduler::Auto,
 ];
 

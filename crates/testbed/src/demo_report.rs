@@ -20,7 +20,7 @@ fn phase_json(phase: &Phase) -> Value {
         "scheduler": if phase.scheduler == Scheduler::Kernel { "kernel" } else { "microslice" },
         "micro_cpus": match phase.scheduler {
             Scheduler::Kernel => Value::Null,
-            Scheduler::Static(count) | Scheduler::StaticYieldsOnly(count) => json!(count),
+            Scheduler::Static(count) | Scheduler::StaticPaper(count) => json!(count),
             Scheduler::Auto => json!("auto"),
         },
         "pv": if phase.round.pv == Pv::On { "on" } else { "off" },

@@ -37,11 +37,14 @@ fn interrupts_to_preempted_vcpus_accelerate_them_and_all_of_them_return() {
         let vm = report["vms"].as_array().expect("vms").iter().find(|vm| vm["name"] == "a").expect("vm a");
         assert_eq!(vm["slide"], format!("{slide:#x}"), "{vm}");
 
+        // Somebody was stopped in critical code, and went on for a moment.
+        assert!(sum(&report["graces"]) > 0, "{}", report["graces"]);
+
         // What the kernel decided is what the same C decides natively.
         let replayed = host.must_run("microslice replay --json /tmp/run.rec", PATIENCE).expect("replay");
         let replayed: Value = serde_json::from_str(&replayed).expect("JSON");
         assert_eq!(replayed["differences"], 0, "{replayed}");
-        assert!(count(&replayed["by_kind"]["interrupt"]) > 0 && count(&replayed["by_kind"]["classify"]) > 0);
+        assert!(["interrupt", "classify", "turn"].iter().all(|kind| count(&replayed["by_kind"][*kind]) > 0));
         assert_eq!(report["host"]["records_dropped"], 0);
     });
 }

@@ -41,9 +41,10 @@ pub struct Run {
     /// Algorithm 1: epoch [default: 1000]
     #[arg(long, value_name = "MS")]
     epoch_ms: Option<u64>,
-    /// Ask again for a vCPU whose micro slice ended too early, at most so often in a row [default: 0]
+    /// Give a vCPU that is stopped in critical code at most so many more micro slices in a row; 0: the paper's
+    /// rules [default: 10]
     #[arg(long, value_name = "N")]
-    micro_retries: Option<u32>,
+    grace: Option<u32>,
     /// Accelerate the recipient of a call-function IPI only once its sender yields, not at once
     #[arg(long)]
     no_call_function_ipi: bool,
@@ -134,7 +135,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     macro_rules! take {
         ($($field:ident),*) => { $(if let Some(value) = args.$field { settings.$field = value; })* };
     }
-    take!(micro_cpus, micro_slice_us, slice_us, profile_ms, epoch_ms, micro_retries);
+    take!(micro_cpus, micro_slice_us, slice_us, profile_ms, epoch_ms, grace);
     settings.micro_cpus_limit = args.micro_cpus_limit.or(settings.micro_cpus_limit);
     settings.call_function_ipi &= !args.no_call_function_ipi;
     settings.guest_memory &= !args.no_guest_memory;

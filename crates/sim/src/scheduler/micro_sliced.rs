@@ -309,6 +309,7 @@ impl MicroSliced {
             interrupt_pending: u32::from(host.interrupt_pending),
             blocked: u32::from(blocked),
             retry_count: self.members[vcpu as usize].retries,
+            ..Default::default()
         };
         let decision = policy::decide_after_micro_slice(&self.rules, &seen);
         let outcome = decision.outcome.get();
