@@ -32,8 +32,8 @@ pub struct PcpuTime {
     pub idle_ns: u64,
 }
 
-/// What the host keeps of a vCPU. `state`, `preempted`, `yielded`, `requested` and `class` are for reading: [`Machine`] changes them,
-/// because it counts who waits.
+/// What the host keeps of a vCPU. `state`, `preempted`, `yielded`, `requested`, `class` and `owes_answer` are for reading:
+/// [`Machine`] changes them, because it counts who waits.
 pub struct HostVcpu {
     pub vm: VmId,
     pub state: VcpuState,
@@ -51,6 +51,8 @@ pub struct HostVcpu {
     pub class: GuestClass,
     pub interrupts_enabled: bool,
     pub interrupt_pending: bool,
+    /// A call-function interrupt has come that its guest hasn't handled: it waits in the local APIC, or in its handler.
+    pub owes_answer: bool,
 }
 
 pub struct HostVm {
@@ -62,8 +64,33 @@ pub struct HostVm {
     pub waiting: Waiting,
 }
 
-/// Kinds of waiting vCPUs: by the class of the instruction pointer, preempted or not, yielded or not.
-pub const WAITING_KINDS: usize = GuestClass::ALL.len() * 4;
+/// Kinds of waiting vCPUs: by the class of the instruction pointer, how they left their pCPU, whether they owe an answer.
+pub const WAITING_KINDS: usize = GuestClass::ALL.len() * 6;
+const _: () = assert!(WAITING_KINDS <= u64::BITS as usize, "a kind is a bit of `Waiting::kinds`");
+
+/// What a kind says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// By number.
+    pub class: usize,
+    /// Never both; who was woken is neither.
+    pub preempted: bool,
+    pub yielded: bool,
+    pub owes_answer: bool,
+}
+
+impl Kind {
+    #[inline]
+    pub fn number(self) -> usize {
+        let how = usize::from(self.preempted) + 2 * usize::from(self.yielded);
+        self.class * 6 + how * 2 + usize::from(self.owes_answer)
+    }
+
+    pub fn of_number(number: usize) -> Self {
+        let (class, how) = (number / 6, number / 2 % 3);
+        Self { class, preempted: how == 1, yielded: how == 2, owes_answer: number % 2 == 1 }
+    }
+}
 
 /// A VM's runnable vCPUs that aren't requested, counted by kind, so that a scheduler sees at once that there is none of
 /// those it looks for.
@@ -74,18 +101,22 @@ pub struct Waiting {
     pub kinds: u64,
     /// The requested ones, waiting or running, but not the blocked ones.
     pub requested: u32,
+    /// Those that run, aren't requested, and owe an answer.
+    pub answering: u32,
 }
 
 impl Waiting {
     pub fn nobody() -> Self {
-        Self { counts: [0; WAITING_KINDS], kinds: 0, requested: 0 }
+        Self { counts: [0; WAITING_KINDS], kinds: 0, requested: 0, answering: 0 }
     }
 
     fn enter(&mut self, host: &HostVcpu) {
         if host.requested {
             self.requested += u32::from(host.state != VcpuState::Blocked);
         } else if host.state == VcpuState::Runnable {
-            self.add(host.kind());
+            self.add(host.kind().number());
+        } else if host.state == VcpuState::Running {
+            self.answering += u32::from(host.owes_answer);
         }
     }
 
@@ -93,7 +124,9 @@ impl Waiting {
         if host.requested {
             self.requested -= u32::from(host.state != VcpuState::Blocked);
         } else if host.state == VcpuState::Runnable {
-            self.remove(host.kind());
+            self.remove(host.kind().number());
+        } else if host.state == VcpuState::Running {
+            self.answering -= u32::from(host.owes_answer);
         }
     }
 
@@ -111,13 +144,15 @@ impl Waiting {
 }
 
 impl HostVcpu {
-    /// Its bit of [`Waiting::kinds`] while it waits.
     fn is_preempted(&self) -> bool {
         self.state == VcpuState::Runnable && self.preempted
     }
 
-    fn kind(&self) -> usize {
-        self.class as usize * 4 + usize::from(self.preempted) + 2 * usize::from(self.yielded)
+    /// Its bit of [`Waiting::kinds`] while it waits.
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        let &Self { preempted, yielded, owes_answer, .. } = self;
+        Kind { class: self.class as usize, preempted, yielded, owes_answer }
     }
 }
 
@@ -163,6 +198,7 @@ impl Machine {
                     class: GuestClass::Idle,
                     interrupts_enabled: true,
                     interrupt_pending: false,
+                    owes_answer: false,
                 });
             }
         }
@@ -221,6 +257,13 @@ impl Machine {
     /// A scheduler moves a vCPU to where it runs soon, or back.
     pub fn set_requested(&mut self, vcpu: VcpuId, requested: bool) {
         self.change(vcpu, |host| host.requested = requested);
+    }
+
+    /// A call-function interrupt comes, or the last one has been handled.
+    pub(crate) fn set_owes_answer(&mut self, vcpu: VcpuId, owes: bool) {
+        if self.vcpus[vcpu as usize].owes_answer != owes {
+            self.change(vcpu, |host| host.owes_answer = owes);
+        }
     }
 
     /// What the host could see of a vCPU now.

@@ -3,9 +3,12 @@
 use microslice_sim::config::*;
 use microslice_sim::report::RunReport;
 use microslice_sim::scenario::{Overrides, load};
-use microslice_sim::trace_event::{NoTrace, StopReason, TraceEvent, TraceNames, TraceSink};
+use microslice_sim::trace_event::{
+    AccelerationCause, GuestClass, IpiKind, NoTrace, StopReason, TraceEvent, TraceNames, TraceSink,
+};
 use microslice_sim::{SimError, simulate};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 const POLICIES: [&str; 8] =
     ["credit", "credit-1ms", "credit-0.1ms", "eevdf", "micro:2", "micro", "micro-xen:2", "micro-xen"];
@@ -139,6 +142,34 @@ fn in_the_prototype_a_spinner_leaves_the_micro_pool() {
         matches!(event, TraceEvent::Stopping { reason: StopReason::Ple, pcpu: MICRO_PCPU, .. })
     };
     assert!(trace("dedup-swaptions", "micro-xen:1").iter().any(|(_, event)| leaves(event)));
+}
+
+/// Accelerations for a shootdown of vCPUs that have answered and were stopped elsewhere than in critical code.
+fn needless_accelerations(policy: &str) -> usize {
+    let mut owes = BTreeSet::new();
+    let mut needless = 0;
+    for (_, event) in trace("dedup-swaptions", policy) {
+        match event {
+            TraceEvent::IpiSent { to, kind: IpiKind::CallFunction, .. } => {
+                owes.insert(to);
+            }
+            TraceEvent::IpiHandled { vcpu, kind: IpiKind::CallFunction } => {
+                owes.remove(&vcpu);
+            }
+            TraceEvent::Accelerated { vcpu, cause: AccelerationCause::TlbYield, class, .. } => {
+                let critical = [GuestClass::TlbShootdown, GuestClass::ReschedIpi, GuestClass::LockHolder];
+                needless += usize::from(!owes.contains(&vcpu) && !critical.contains(&class));
+            }
+            _ => {}
+        }
+    }
+    needless
+}
+
+#[test]
+fn who_has_answered_a_shootdown_is_not_accelerated_for_it_but_in_the_prototype() {
+    assert_eq!(needless_accelerations("micro:1"), 0);
+    assert!(needless_accelerations("micro-xen:1") > 100);
 }
 
 #[test]

@@ -32,6 +32,9 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn send_interrupt(&mut self, vcpu: VcpuId, bit: u8, kind: InterruptKind) {
+        if bit == pending::CALL_FUNCTION {
+            self.machine.set_owes_answer(vcpu, true);
+        }
         let guest = &mut self.guest[vcpu as usize];
         guest.pending |= bit;
         let deaf = guest.frames[0].act == Act::HaltLock && guest.frames[0].irqs_off || guest.depth > 0;
@@ -238,10 +241,12 @@ impl Simulation<'_> {
         if guest.shootdowns.is_empty() {
             guest.shootdowns = initiators;
         }
+        let another_waits = guest.pending & pending::CALL_FUNCTION != 0;
         if guest.thread == NONE {
             // Lazy TLB: an idle vCPU leaves the address space and gets no further IPIs for it.
             guest.mm = NONE;
         }
+        self.machine.set_owes_answer(vcpu, another_waits);
     }
 
     fn shootdown_acknowledged(&mut self, initiator: VcpuId) {

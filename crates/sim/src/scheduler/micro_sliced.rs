@@ -11,18 +11,20 @@
 //! | a vCPU spins for a lock | yields unless one is helped | never yields (the limit of its rule, see `keeps_spinning`) |
 //! | a vCPU goes back to the normal pool | behind the others | by `vcpu_wake`, within its credits: BOOST |
 //! | a vCPU on a micro-sliced pCPU spins | its pass decides | it goes back; no pass |
+//! | a sibling has answered the shootdown | no request for it | requested like the others |
+//! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
 
+use super::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
 use super::credit::Credit;
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
-use crate::machine::{HostVcpu, Machine, NONE, VcpuState, WAITING_KINDS};
+use crate::machine::{Machine, NONE, VcpuState};
 use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, VcpuId};
 use microslice_policy as policy;
 use microslice_policy::{
-    AccelerateConfig, Cause, Coded, InterruptKind, InterruptObservation, MicroSliceObservation,
-    MicroSliceOutcome, PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeState,
-    SiblingDecision, SiblingObservation, SpinnerDecision, SpinnerObservation, UrgentEvents, YieldCause,
-    YieldDecision, YieldObservation,
+    AccelerateConfig, Cause, InterruptKind, InterruptObservation, MicroSliceObservation, MicroSliceOutcome,
+    PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeState, SiblingDecision,
+    SpinnerDecision, SpinnerObservation, UrgentEvents, YieldCause,
 };
 
 /// What the micro pool keeps of a vCPU.
@@ -35,117 +37,26 @@ struct Member {
     retries: u32,
 }
 
-/// Answers of `decide_on_sibling`, which is a pure function of few values: asked once each, then looked up. A pass over
-/// all siblings at every pause-loop exit is the hottest loop of a run.
-struct SiblingAnswers(Vec<SiblingDecision>);
-
-const SCOPES: [PassScope; 3] = [PassScope::None, PassScope::OneCritical, PassScope::AllPreempted];
-const STATES: usize = policy::VcpuState::ALL.len();
-const CLASSES: usize = policy::GuestClass::ALL.len();
-
-impl SiblingAnswers {
-    fn new() -> Self {
-        let mut answers = Vec::new();
-        for scope in SCOPES {
-            for state in 0..STATES as u32 {
-                for class in 0..CLASSES as u32 {
-                    for flags in 0..8u32 {
-                        let seen = SiblingObservation {
-                            state: policy::Code::raw(state),
-                            preempted: flags & 1,
-                            yielded: flags >> 1 & 1,
-                            guest_class: policy::Code::raw(class),
-                            requested_count: flags >> 2 & 1,
-                            // Hosts may not see it, and the authors' prototype doesn't look.
-                            answer: policy::SiblingAnswer::Unknown.into(),
-                        };
-                        answers.push(policy::decide_on_sibling(scope, &seen));
-                    }
-                }
-            }
-        }
-        Self(answers)
-    }
-
-    #[inline]
-    fn get(
-        &self,
-        scope: PassScope,
-        state: policy::VcpuState,
-        host: &HostVcpu,
-        requested: bool,
-    ) -> SiblingDecision {
-        let flags = usize::from(host.preempted) + 2 * usize::from(host.yielded) + 4 * usize::from(requested);
-        self.answer(scope, state, host.class as usize, flags)
-    }
-
-    #[inline]
-    fn answer(
-        &self,
-        scope: PassScope,
-        state: policy::VcpuState,
-        class: usize,
-        flags: usize,
-    ) -> SiblingDecision {
-        self.0[((scope as usize * STATES + state as usize) * CLASSES + class) * 8 + flags]
-    }
+/// What a pass has found.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct PassCounts {
+    /// Siblings that were requested, now or before, or are about to answer.
+    helped: u32,
+    /// Those for whom the micro pool had no room.
+    crowded: u32,
 }
 
-/// Who matters to a pass: the kinds of waiting siblings (`Waiting::kinds`) that `decide_on_sibling` doesn't pass over.
-/// With none of them there, a pass counts the members of the micro pool and finds nobody else. `None`: it isn't so simple,
-/// and the pass must look at everybody.
-fn kinds_that_matter(siblings: &SiblingAnswers) -> [Option<u64>; SCOPES.len()] {
-    use SiblingDecision::{NotCritical, NotPreempted, Yielded};
-    SCOPES.map(|scope| {
-        let passed_over = |state, kind: usize| {
-            let answer = siblings.answer(scope, state, kind >> 2, kind & 3);
-            matches!(answer, NotPreempted | NotCritical | Yielded)
-        };
-        let others = [policy::VcpuState::Blocked, policy::VcpuState::Running];
-        let kinds = 0..WAITING_KINDS;
-        let none_else = others.iter().all(|&state| kinds.clone().all(|kind| passed_over(state, kind)));
-        let members = [policy::VcpuState::Pending, policy::VcpuState::Micro];
-        let members_help = members.iter().all(|&state| {
-            kinds.clone().all(|kind| {
-                siblings.answer(scope, state, kind >> 2, kind & 3) == SiblingDecision::AlreadyRequested
-            })
-        });
-        let mask = kinds.filter(|&kind| !passed_over(policy::VcpuState::Runnable, kind));
-        (none_else && members_help).then(|| mask.fold(0, |mask, kind| mask | 1 << kind))
-    })
-}
-
-/// Answers of `decide_on_yield` for one size of the micro pool, asked once each, then looked up.
-struct YieldAnswers(Vec<YieldDecision>);
-
-impl YieldAnswers {
-    fn new(micro_pcpu_count: usize) -> Self {
-        let causes = 0..YieldCause::ALL.len() as u32;
-        let seen = causes.flat_map(|cause| {
-            (0..CLASSES as u32).flat_map(move |class| {
-                (0..2).map(move |interrupts_enabled| YieldObservation {
-                    cause: policy::Code::raw(cause),
-                    guest_class: policy::Code::raw(class),
-                    interrupts_enabled,
-                    micro_pcpu_count: micro_pcpu_count as u32,
-                    pass_active: 0,
-                    reserved: 0,
-                })
-            })
-        });
-        Self(seen.map(|seen| policy::decide_on_yield(&seen)).collect())
-    }
-
-    #[inline]
-    fn get(&self, cause: YieldCause, host: &HostVcpu) -> YieldDecision {
-        let index = (cause as usize * CLASSES + host.class as usize) * 2;
-        self.0[index + usize::from(host.interrupts_enabled)]
-    }
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Request {
+    Granted,
+    NoRoom,
+    LeftQueue,
 }
 
 pub struct MicroSliced {
     siblings: SiblingAnswers,
-    kinds_that_matter: [Option<u64>; SCOPES.len()],
+    short_cuts: [Option<ShortCut>; SCOPES.len()],
     yield_answers: YieldAnswers,
     config: MicroSlicedConfig,
     /// The host mechanics of the authors' Xen prototype (see above).
@@ -170,12 +81,13 @@ impl MicroSliced {
                 PoolSizeConfig { profile_interval_ns, epoch_interval_ns, limit: limit as u32, reserved: 0 }
             }
         };
-        let siblings = SiblingAnswers::new();
+        let prototype = config.mechanics == Mechanics::XenPrototype;
+        let siblings = SiblingAnswers::new(prototype);
         Self {
-            kinds_that_matter: kinds_that_matter(&siblings),
+            short_cuts: SCOPES.map(|scope| ShortCut::new(&siblings, scope)),
             siblings,
             yield_answers: YieldAnswers::new(0),
-            prototype: config.mechanics == Mechanics::XenPrototype,
+            prototype,
             normal: Credit::new(config.normal.clone(), machine),
             rules: AccelerateConfig::PAPER,
             waiting: vec![None; machine.pcpus.len()],
@@ -232,8 +144,8 @@ impl MicroSliced {
         }
     }
 
-    /// Moves a waiting vCPU of the normal pool to a micro pCPU with room. Returns whether there was one.
-    fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> bool {
+    /// Moves a waiting vCPU of the normal pool to a micro pCPU with room, if there is one.
+    fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Request {
         let cause_of_trace = AccelerationCause::from(cause);
         let class = machine.vcpus[vcpu as usize].class;
         let first = self.first_micro(machine);
@@ -248,11 +160,11 @@ impl MicroSliced {
             .min_by_key(|&pcpu| !machine.is_idle(pcpu as u32));
         let Some(pcpu) = placed else {
             machine.pool.count_failed_pull(cause_of_trace, "queue_full");
-            return false;
+            return Request::NoRoom;
         };
         if !self.normal.remove(machine, vcpu) {
             machine.pool.count_failed_pull(cause_of_trace, "left_queue");
-            return false;
+            return Request::LeftQueue;
         }
         let member = &mut self.members[vcpu as usize];
         member.micro_pcpu = pcpu as u32;
@@ -269,7 +181,7 @@ impl MicroSliced {
         if machine.is_idle(pcpu as u32) {
             machine.request_schedule(pcpu as u32);
         }
-        true
+        Request::Granted
     }
 
     /// Ends a membership: the vCPU is the normal pool's again.
@@ -334,18 +246,26 @@ impl MicroSliced {
     /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each sibling at
     /// every pause-loop exit was the greatest cost of a run.
     #[inline]
-    fn pass_without_request(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> Option<u32> {
+    fn pass_without_request(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> Option<PassCounts> {
         let host = &machine.vcpus[vcpu as usize];
         let waiting = &machine.vms[host.vm as usize].waiting;
-        let nobody = waiting.kinds & self.kinds_that_matter[scope as usize]? == 0;
-        nobody.then(|| waiting.requested - u32::from(host.requested))
+        let short_cut = self.short_cuts[scope as usize].as_ref()?;
+        if waiting.kinds & short_cut.kinds_that_matter != 0 {
+            return None;
+        }
+        // The spinner itself runs, in either pool, and isn't a sibling.
+        let requested = waiting.requested - u32::from(host.requested);
+        let answering = waiting.answering - u32::from(!host.requested & host.owes_answer);
+        let helped = requested + if short_cut.answering_help { answering } else { 0 };
+        Some(PassCounts { helped, crowded: 0 })
     }
 
-    /// A pass over the siblings of a vCPU that yields. Returns how many are being helped.
-    fn pass(&mut self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope, cause: Cause) -> u32 {
+    /// A pass over the siblings of a vCPU that yields.
+    fn pass(&mut self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope, cause: Cause) -> PassCounts {
         let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
         let (first, count) = (vm.first_vcpu, vm.vcpus);
-        let (mut requested, mut helped) = (0, 0);
+        let mut requested = false;
+        let mut counts = PassCounts::default();
         // From the next one round, without a division: this loop runs at every pause-loop exit.
         let start = if self.prototype { first } else { vcpu + 1 };
         for sibling in (start..first + count).chain(first..start) {
@@ -353,26 +273,26 @@ impl MicroSliced {
                 continue;
             }
             let state = self.policy_state(machine, sibling);
-            let host = &machine.vcpus[sibling as usize];
-            match self.siblings.get(scope, state, host, requested > 0) {
-                SiblingDecision::Request => {
-                    if self.accelerate(machine, sibling, cause) {
-                        requested += 1;
-                        helped += 1;
-                    } else if self.prototype {
-                        break;
+            let kind = machine.vcpus[sibling as usize].kind().number();
+            match self.siblings.get(scope, state, kind, requested) {
+                SiblingDecision::Request => match self.accelerate(machine, sibling, cause) {
+                    Request::Granted => {
+                        requested = true;
+                        counts.helped += 1;
                     }
-                }
-                SiblingDecision::AlreadyRequested => helped += 1,
+                    _ if self.prototype => break,
+                    Request::NoRoom => counts.crowded += 1,
+                    Request::LeftQueue => {}
+                },
+                SiblingDecision::AlreadyRequested | SiblingDecision::Answering => counts.helped += 1,
                 SiblingDecision::PassDone => break,
                 SiblingDecision::NotPreempted
                 | SiblingDecision::NotCritical
                 | SiblingDecision::Yielded
-                | SiblingDecision::Answered
-                | SiblingDecision::Answering => {}
+                | SiblingDecision::Answered => {}
             }
         }
-        helped
+        counts
     }
 
     fn count_urgent(&mut self, class: policy::GuestClass, cause: YieldCause) {
@@ -389,8 +309,9 @@ impl MicroSliced {
     /// sibling that doesn't run belongs to a micro-sliced pCPU, and those that halted there, or were taken along halted by
     /// a pass for a shootdown, belong to it until they have run again. So once there is one, nobody yields; this is taken
     /// for always.
-    fn keeps_spinning(&self, cause: YieldCause, helped_count: u32) -> bool {
-        let spinner = SpinnerObservation { cause: cause.into(), helped_count, ..Default::default() };
+    fn keeps_spinning(&self, cause: YieldCause, pass: PassCounts) -> bool {
+        let PassCounts { helped: helped_count, crowded: crowded_count } = pass;
+        let spinner = SpinnerObservation { cause: cause.into(), helped_count, crowded_count };
         self.prototype || policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning
     }
 
@@ -457,23 +378,22 @@ impl Scheduler for MicroSliced {
         let decision = self.yield_answers.get(cause, host);
         self.count_urgent(host.class, cause);
         let scope = decision.scope.get().unwrap_or(PassScope::None);
-        let mut helped_count = 0;
         if scope != PassScope::None {
             let reason = decision.cause.get().unwrap_or(Cause::None);
-            helped_count = match self.pass_without_request(machine, vcpu, scope) {
+            let found = match self.pass_without_request(machine, vcpu, scope) {
                 None => self.pass(machine, vcpu, scope, reason),
-                Some(count) => {
+                Some(found) => {
                     debug_assert_eq!(
                         self.pass(machine, vcpu, scope, reason),
-                        count,
+                        found,
                         "the short cut is exact"
                     );
-                    count
+                    found
                 }
             };
-        }
-        if scope != PassScope::None && self.keeps_spinning(cause, helped_count) {
-            return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
+            if self.keeps_spinning(cause, found) {
+                return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
+            }
         }
         if self.is_micro_pcpu(pcpu) {
             // It waits itself: the micro pCPU is for those who can go on.
@@ -535,5 +455,90 @@ impl Scheduler for MicroSliced {
 
     fn is_micro(&self, pcpu: PcpuId) -> bool {
         self.is_micro_pcpu(pcpu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{HostConfig, SchedulerKind};
+    use crate::machine::{HostVm, Waiting};
+    use crate::scenario::{Overrides, load};
+    use policy::GuestClass;
+
+    /// vCPUs of one VM on two pCPUs, the second of them micro-sliced: the first spins for a shootdown on pCPU 0, a
+    /// millisecond after it came there, so that the rate limit lets it yield; the others wait for that pCPU.
+    const SPINNER: VcpuId = 0;
+    const SIBLINGS: [VcpuId; 2] = [1, 2];
+
+    fn spinning_for_a_shootdown() -> (MicroSliced, Machine) {
+        let overrides = Overrides { policy: Some("micro:1".into()), ..Overrides::default() };
+        let config = load("dedup-swaptions", &overrides).expect("built in").config;
+        let SchedulerKind::MicroSliced(parameters) = config.scheduler else { panic!("micro") };
+        let vm =
+            HostVm { first_vcpu: 0, vcpus: 3, weight: 256, affinity: Vec::new(), waiting: Waiting::nobody() };
+        let mut machine = Machine::new(&HostConfig { pcpus: 2, llc_pcpus: 2, ..config.host }, vec![vm]);
+        let mut micro = MicroSliced::new(parameters, &machine);
+        micro.timer(&mut machine);
+        machine.wakes(SPINNER);
+        machine.runs(SPINNER);
+        machine.set_class(SPINNER, GuestClass::TlbShootdown);
+        machine.pcpus[0].current = SPINNER;
+        micro.normal.set_idle(0, false);
+        for sibling in SIBLINGS {
+            machine.wakes(sibling);
+            machine.stops(sibling, false);
+            machine.set_class(sibling, GuestClass::User);
+            micro.normal.enqueue(&mut machine, sibling, false);
+        }
+        machine.now_ns = 2_000_000;
+        (micro, machine)
+    }
+
+    fn keeps_spinning(micro: &mut MicroSliced, machine: &mut Machine) -> bool {
+        micro.yields(machine, SPINNER, 0, YieldCause::Ple) != YieldAnswer::Yield
+    }
+
+    #[test]
+    fn who_owes_an_answer_is_requested_and_who_gave_it_is_not() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        machine.set_owes_answer(SIBLINGS[1], true);
+        assert!(keeps_spinning(&mut micro, &mut machine));
+        let requested = SIBLINGS.map(|sibling| machine.vcpus[sibling as usize].requested);
+        assert_eq!(requested, [false, true]);
+    }
+
+    #[test]
+    fn when_all_have_answered_nobody_is_requested_and_the_yield_goes_ahead() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        assert!(!keeps_spinning(&mut micro, &mut machine));
+        assert_eq!(machine.pool.acceleration_count(), 0);
+    }
+
+    #[test]
+    fn while_the_micro_pool_is_full_the_spinner_goes_on() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        machine.set_owes_answer(SIBLINGS[1], true);
+        // Of another VM, say.
+        micro.waiting[1] = Some(SIBLINGS[0]);
+        assert!(keeps_spinning(&mut micro, &mut machine));
+        assert_eq!(machine.pool.acceleration_count(), 0);
+    }
+
+    #[test]
+    fn while_a_sibling_runs_and_is_about_to_answer_the_spinner_goes_on() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        machine.set_owes_answer(SIBLINGS[0], true);
+        machine.runs(SIBLINGS[0]);
+        assert!(keeps_spinning(&mut micro, &mut machine));
+        assert_eq!(machine.pool.acceleration_count(), 0);
+    }
+
+    #[test]
+    fn the_prototype_asks_for_siblings_that_have_answered() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        micro.siblings = SiblingAnswers::new(true);
+        let requested = micro.pass(&mut machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
+        assert_eq!(requested, PassCounts { helped: 1, crowded: 1 });
     }
 }

@@ -1,5 +1,6 @@
 //! Who decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in [`build`].
 
+mod answers;
 mod credit;
 mod eevdf;
 mod micro_sliced;

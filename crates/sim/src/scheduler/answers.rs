@@ -1,0 +1,122 @@
+//! The policy's answers about siblings and yields: asked once for all that can be seen, then looked up.
+
+use crate::machine::{HostVcpu, Kind, WAITING_KINDS};
+use microslice_policy as policy;
+use microslice_policy::{
+    PassScope, SiblingAnswer, SiblingDecision, SiblingObservation, YieldCause, YieldDecision,
+    YieldObservation,
+};
+use policy::Coded;
+
+/// Answers of `decide_on_sibling`, which is a pure function of few values: asked once each, then looked up. A pass over
+/// all siblings at every pause-loop exit is the hottest loop of a run.
+pub struct SiblingAnswers(Vec<SiblingDecision>);
+
+pub const SCOPES: [PassScope; 3] = [PassScope::None, PassScope::OneCritical, PassScope::AllPreempted];
+const STATES: usize = policy::VcpuState::ALL.len();
+const CLASSES: usize = policy::GuestClass::ALL.len();
+
+impl SiblingAnswers {
+    /// The authors' prototype doesn't look at who owes an answer.
+    pub fn new(prototype: bool) -> Self {
+        let observation = |state, kind: Kind, requested_count| SiblingObservation {
+            state: policy::Code::raw(state),
+            preempted: u32::from(kind.preempted),
+            yielded: u32::from(kind.yielded),
+            guest_class: policy::Code::raw(kind.class as u32),
+            requested_count,
+            answer: match kind.owes_answer {
+                _ if prototype => SiblingAnswer::Unknown.into(),
+                true => SiblingAnswer::Owed.into(),
+                false => SiblingAnswer::Given.into(),
+            },
+        };
+        let mut answers = Vec::with_capacity(SCOPES.len() * STATES * WAITING_KINDS * 2);
+        for scope in SCOPES {
+            for state in 0..STATES as u32 {
+                for kind in (0..WAITING_KINDS).map(Kind::of_number) {
+                    for requested_count in 0..2 {
+                        let seen = observation(state, kind, requested_count);
+                        answers.push(policy::decide_on_sibling(scope, &seen));
+                    }
+                }
+            }
+        }
+        Self(answers)
+    }
+
+    #[inline]
+    pub fn get(
+        &self,
+        scope: PassScope,
+        state: policy::VcpuState,
+        kind: usize,
+        requested: bool,
+    ) -> SiblingDecision {
+        let row = (scope as usize * STATES + state as usize) * WAITING_KINDS + kind;
+        self.0[row * 2 + usize::from(requested)]
+    }
+}
+
+/// How the result of a pass is known without looking at anybody.
+pub struct ShortCut {
+    /// The kinds of waiting siblings (`Waiting::kinds`) that `decide_on_sibling` doesn't pass over. With none of them there,
+    /// a pass requests nobody.
+    pub kinds_that_matter: u64,
+    /// Whether running siblings that owe an answer count as help.
+    pub answering_help: bool,
+}
+
+impl ShortCut {
+    /// `None`: it isn't so simple, and a pass must look at everybody.
+    pub fn new(siblings: &SiblingAnswers, scope: PassScope) -> Option<Self> {
+        use SiblingDecision::{AlreadyRequested, Answering, NotCritical, NotPreempted, Yielded};
+        use policy::VcpuState::{Blocked, Micro, Pending, Runnable, Running};
+        let kinds = 0..WAITING_KINDS;
+        let answer = |state, kind| siblings.get(scope, state, kind, false);
+        let passed_over =
+            |decision| matches!(decision, NotPreempted | NotCritical | Yielded | SiblingDecision::Answered);
+        let owing = |kind: &usize| Kind::of_number(*kind).owes_answer;
+        let answering_help = kinds.clone().filter(owing).all(|kind| answer(Running, kind) == Answering);
+        let is_simple = kinds.clone().all(|kind| {
+            let running = if answering_help && owing(&kind) {
+                answer(Running, kind) == Answering
+            } else {
+                passed_over(answer(Running, kind))
+            };
+            let members_help = [Pending, Micro].iter().all(|&state| answer(state, kind) == AlreadyRequested);
+            running && members_help && passed_over(answer(Blocked, kind))
+        });
+        let mask = kinds.filter(|&kind| !passed_over(answer(Runnable, kind)));
+        let kinds_that_matter = mask.fold(0, |mask, kind| mask | 1 << kind);
+        is_simple.then_some(Self { kinds_that_matter, answering_help })
+    }
+}
+
+/// Answers of `decide_on_yield` for one size of the micro pool, asked once each, then looked up.
+pub struct YieldAnswers(Vec<YieldDecision>);
+
+impl YieldAnswers {
+    pub fn new(micro_pcpu_count: usize) -> Self {
+        let causes = 0..YieldCause::ALL.len() as u32;
+        let seen = causes.flat_map(|cause| {
+            (0..CLASSES as u32).flat_map(move |class| {
+                (0..2).map(move |interrupts_enabled| YieldObservation {
+                    cause: policy::Code::raw(cause),
+                    guest_class: policy::Code::raw(class),
+                    interrupts_enabled,
+                    micro_pcpu_count: micro_pcpu_count as u32,
+                    pass_active: 0,
+                    reserved: 0,
+                })
+            })
+        });
+        Self(seen.map(|seen| policy::decide_on_yield(&seen)).collect())
+    }
+
+    #[inline]
+    pub fn get(&self, cause: YieldCause, host: &HostVcpu) -> YieldDecision {
+        let index = (cause as usize * CLASSES + host.class as usize) * 2;
+        self.0[index + usize::from(host.interrupts_enabled)]
+    }
+}
