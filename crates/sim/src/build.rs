@@ -14,6 +14,7 @@ use crate::measure::{LockCounters, VmCounters};
 use crate::random::{Random, Samplers};
 use crate::report::Histogram;
 use crate::scheduler;
+use crate::smt::Smt;
 use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
 use crate::trace_event::{StopReason, TraceNames, TraceSink};
 use std::collections::BTreeSet;
@@ -41,8 +42,9 @@ pub fn validate(config: &SimulationConfig) -> Result<(), SimError> {
     if config.host.ple.enabled && config.host.ple.window_ns == 0 {
         return Err(bad("host.ple", "the window is 0"));
     }
-    if config.host.smt_busy_speed_permille != 1000 {
-        return Err(bad("host", "smt_busy_speed isn't 100 %: SMT's effect on speed isn't modelled"));
+    let smt = (config.host.smt_threads, config.host.smt_busy_speed_permille);
+    if smt.0 == 0 || !(100..=1000).contains(&smt.1) {
+        return Err(bad("host", "smt_threads is at least 1, smt_busy_speed 10 % to 100 %"));
     }
     if config.vms.is_empty() {
         return Err(bad("simulation", "there are no VMs"));
@@ -119,6 +121,7 @@ impl<'a> Simulation<'a> {
             timeline: Timeline::new(config.host.pcpus, slots.count as usize),
             slots,
             costs: config.host.costs.clone(),
+            smt: Smt::new(&config.host),
             ple: config.host.ple.clone(),
             ple_period_ns: config.host.ple.window_ns + exit_ns,
             why: vec![StopReason::Preempted; config.host.pcpus],

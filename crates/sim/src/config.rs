@@ -29,9 +29,10 @@ pub struct HostConfig {
     pub pcpus: usize,
     /// pCPUs that share a last-level cache; consecutive numbers. 0: all of them.
     pub llc_pcpus: usize,
-    /// Hardware threads per core; consecutive numbers. 1: no SMT.
+    /// Hardware threads per core. 1: no SMT. As Linux numbers them: the first threads of all cores, then the second ones.
     pub smt_threads: usize,
-    /// Speed of a hardware thread, in 1/1000, while an SMT sibling is busy. Only 1000 is modelled: anything else is refused.
+    /// Speed of a hardware thread while an SMT sibling is busy, in 1/1000 of its speed alone. Programs' times hold for busy
+    /// siblings.
     pub smt_busy_speed_permille: u32,
     pub costs: CostModel,
     pub ple: PleConfig,

@@ -14,6 +14,7 @@ use crate::measure::VmCounters;
 use crate::random::{Random, Samplers};
 use crate::report::{Histogram, RunReport};
 use crate::scheduler::{Scheduler, YieldAnswer};
+use crate::smt::Smt;
 use crate::timeline::{Timeline, Turn};
 use crate::trace_event::{GuestClass, PcpuId, StopReason, TraceEvent, TraceNames, TraceSink, VcpuId};
 use microslice_policy::YieldCause;
@@ -101,6 +102,7 @@ pub struct Simulation<'a> {
     pub(crate) machine: Machine,
     pub(crate) scheduler: Box<dyn Scheduler>,
     pub(crate) costs: CostModel,
+    pub(crate) smt: Smt,
     pub(crate) ple: PleConfig,
     pub(crate) ple_period_ns: u64,
     pub(crate) why: Vec<StopReason>,
@@ -384,6 +386,9 @@ impl Simulation<'_> {
                 self.timeline.cancel(pcpu);
             }
         }
+        if pick.is_some() != (current != NONE) {
+            self.change_siblings_speed(pcpu);
+        }
     }
 
     fn stop(&mut self, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
@@ -433,6 +438,7 @@ impl Simulation<'_> {
         self.machine.runs(vcpu);
         self.machine.pcpus[pcpu as usize].current = vcpu;
         self.machine.pcpu_times[pcpu as usize].since_ns = now_ns;
+        self.set_speed(vcpu, pcpu);
         let guest = &mut self.guest[vcpu as usize];
         guest.synced_ns = now_ns;
         guest.overhead_ns = self.costs.context_switch_ns;

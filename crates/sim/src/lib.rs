@@ -20,6 +20,7 @@ pub mod report;
 pub mod reproduction;
 pub mod scenario;
 mod scheduler;
+mod smt;
 mod timeline;
 pub mod trace;
 pub mod trace_event;

@@ -38,14 +38,15 @@ impl Simulation<'_> {
     pub(crate) fn sync_timed(&mut self, vcpu: VcpuId) {
         let elapsed_ns = self.guest_time(vcpu);
         let guest = &mut self.guest[vcpu as usize];
+        let done_ns = self.smt.progress_ns(elapsed_ns, guest.is_alone());
         let refill_ns = guest.refill_ns;
         let frame = guest.frame_mut();
         // Cold caches: half speed in user mode until the refill is paid. Arithmetic in place of branches, because
         // whether there is something to pay can't be predicted.
         let slow_ns = frame.slowed_ns(refill_ns);
-        let progress_ns = (elapsed_ns / 2).max(elapsed_ns.saturating_sub(slow_ns));
+        let progress_ns = (done_ns / 2).max(done_ns.saturating_sub(slow_ns));
         frame.left_ns = frame.left_ns.saturating_sub(progress_ns);
-        guest.refill_ns = refill_ns - (elapsed_ns - progress_ns);
+        guest.refill_ns = refill_ns - (done_ns - progress_ns);
         self.guest_ns += elapsed_ns;
     }
 
@@ -119,7 +120,10 @@ impl Simulation<'_> {
         let frame = guest.frame();
         let start_ns = now_ns + guest.overhead_ns;
         let step_ns = match frame.act {
-            Act::Timed => start_ns + frame.left_ns + frame.slowed_ns(guest.refill_ns),
+            Act::Timed => {
+                let left_ns = frame.left_ns + frame.slowed_ns(guest.refill_ns);
+                start_ns + self.smt.time_ns(left_ns, guest.is_alone())
+            }
             Act::SpinLock => {
                 self.next_exit(guest, start_ns).min(start_ns.saturating_add(guest.pv_spin_left_ns))
             }

@@ -120,8 +120,8 @@ pub struct GuestVcpu {
     pub depth: u8,
     pub pending: u8,
     pub need_resched: bool,
-    /// Which of `wakes` have anybody, as bits.
-    wakes_left: u8,
+    /// Bits 0 and 1: which of `wakes` have anybody. Bit 7: it is alone on its core (`smt.rs`).
+    flags: u8,
     pub frames: [Frame; 2],
     /// Place in the cycle of pause-loop window and exit.
     pub ple_phase_ns: u64,
@@ -169,7 +169,7 @@ impl GuestVcpu {
             mm: NONE,
             shootdowns: Vec::new(),
             acks_left: 0,
-            wakes_left: 0,
+            flags: 0,
             wakes: [VecDeque::new(), VecDeque::new()],
             timer_wakes: Vec::new(),
             left_busy_ns: 0,
@@ -187,20 +187,30 @@ impl GuestVcpu {
         &mut self.frames[self.depth as usize]
     }
 
+    /// Whether the other hardware threads of its core are idle.
+    #[inline(always)]
+    pub fn is_alone(&self) -> bool {
+        self.flags >> 7 != 0
+    }
+
+    pub fn set_alone(&mut self, alone: bool) {
+        self.flags = self.flags & 0x7f | u8::from(alone) << 7;
+    }
+
     /// The frame at `depth` will wake these threads before it goes on.
     pub fn wake_later(&mut self, depth: usize, threads: impl IntoIterator<Item = u32>) {
         self.wakes[depth].extend(threads);
-        self.wakes_left |= u8::from(!self.wakes[depth].is_empty()) << depth;
+        self.flags |= u8::from(!self.wakes[depth].is_empty()) << depth;
     }
 
     #[inline]
     pub fn next_wake(&mut self) -> Option<u32> {
-        if self.wakes_left >> self.depth & 1 == 0 {
+        if self.flags >> self.depth & 1 == 0 {
             return None;
         }
         let wakes = &mut self.wakes[self.depth as usize];
         let thread = wakes.pop_front();
-        self.wakes_left &= !(u8::from(wakes.is_empty()) << self.depth);
+        self.flags &= !(u8::from(wakes.is_empty()) << self.depth);
         thread
     }
 

@@ -39,8 +39,8 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
 
 fn read_busy_speed(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
     let speed = table.parsed("smt_busy_speed", |text| match units::permille(text)? {
-        1_000 => Ok(1_000),
-        _ => Err("only 100 % is allowed: SMT's effect on speed isn't modelled".to_owned()),
+        speed if !(100..=1_000).contains(&speed) => Err("allowed: 10 % to 100 %".to_owned()),
+        speed => Ok(speed),
     })?;
     Ok(speed.unwrap_or(1_000))
 }
