@@ -172,6 +172,22 @@ fn who_has_answered_a_shootdown_is_not_accelerated_for_it_but_in_the_prototype()
     assert!(needless_accelerations("micro-xen:1") > 100);
 }
 
+/// 12 pCPUs, of which each shares a core with the one six further.
+#[test]
+fn a_hardware_thread_whose_sibling_idles_is_faster() {
+    let work = |threads, busy_speed_permille| {
+        let mut config = one_vm(vec![compute(100 * US), Phase::Progress { units: 1 }], threads);
+        (config.host.smt_threads, config.host.smt_busy_speed_permille) = (2, busy_speed_permille);
+        config.vms[0].vcpus = threads;
+        config.duration_ns = S;
+        run(&config).vms[0].workloads[0].units_done as f64
+    };
+    for (threads, gain) in [(6, 2.0), (9, 1.0 + 3.0 / 9.0), (12, 1.0)] {
+        let gained = work(threads, 500) / work(threads, 1000);
+        assert!((gain - 0.05..gain + 0.05).contains(&gained), "{threads}: {gained}");
+    }
+}
+
 #[test]
 fn watching_a_run_changes_nothing() {
     let mut config = scenario("exim-swaptions", "micro:1", 100 * MS);
@@ -391,7 +407,7 @@ prop_compose! {
         policy in 0usize..8,
         vm_count in 1usize..4,
         weight in 1u32..2000,
-        ple: bool,
+        (ple, smt) in (prop::bool::ANY, prop::bool::ANY),
     ) -> SimulationConfig {
         let policies =
             ["credit", "credit-1ms", "credit-0.1ms", "eevdf", "micro:1", "micro", "micro-xen:1", "micro-xen"];
@@ -401,6 +417,7 @@ prop_compose! {
         config.warmup_ns = 10 * MS;
         config.host.pcpus = pcpus;
         config.host.ple.enabled = ple;
+        config.host.smt_busy_speed_permille = if smt { 620 } else { 1000 };
         config.vms.truncate(1);
         let vm = &mut config.vms[0];
         vm.vcpus = vcpus;
