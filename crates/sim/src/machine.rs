@@ -227,7 +227,9 @@ impl Machine {
         debug_assert_eq!(host.state, VcpuState::Running);
         (host.state, host.preempted, host.yielded) = (VcpuState::Runnable, !yielded, yielded);
         if !host.requested {
-            self.vms[host.vm as usize].waiting.add(host.kind());
+            let waiting = &mut self.vms[host.vm as usize].waiting;
+            waiting.answering -= u32::from(host.owes_answer);
+            waiting.add(host.kind().number());
         }
         self.preempted.set(vcpu as usize, !yielded);
     }
@@ -237,7 +239,9 @@ impl Machine {
         let host = &mut self.vcpus[vcpu as usize];
         debug_assert_eq!(host.state, VcpuState::Runnable);
         if !host.requested {
-            self.vms[host.vm as usize].waiting.remove(host.kind());
+            let waiting = &mut self.vms[host.vm as usize].waiting;
+            waiting.remove(host.kind().number());
+            waiting.answering += u32::from(host.owes_answer);
         }
         (host.state, host.preempted, host.yielded) = (VcpuState::Running, false, false);
         self.preempted.set(vcpu as usize, false);

@@ -487,6 +487,7 @@ mod tests {
         micro.normal.set_idle(0, false);
         for sibling in SIBLINGS {
             machine.wakes(sibling);
+            machine.runs(sibling);
             machine.stops(sibling, false);
             machine.set_class(sibling, GuestClass::User);
             micro.normal.enqueue(&mut machine, sibling, false);
