@@ -309,9 +309,14 @@ impl MicroSliced {
     /// sibling that doesn't run belongs to a micro-sliced pCPU, and those that halted there, or were taken along halted by
     /// a pass for a shootdown, belong to it until they have run again. So once there is one, nobody yields; this is taken
     /// for always.
-    fn keeps_spinning(&self, cause: YieldCause, pass: PassCounts) -> bool {
-        let PassCounts { helped: helped_count, crowded: crowded_count } = pass;
-        let spinner = SpinnerObservation { cause: cause.into(), helped_count, crowded_count };
+    fn keeps_spinning(&self, cause: YieldCause, scope: PassScope, pass: PassCounts) -> bool {
+        let spinner = SpinnerObservation {
+            cause: cause.into(),
+            helped_count: pass.helped,
+            crowded_count: pass.crowded,
+            answers_known: u32::from(scope == PassScope::AllPreempted && !self.prototype),
+            ..Default::default()
+        };
         self.prototype || policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning
     }
 
@@ -391,7 +396,7 @@ impl Scheduler for MicroSliced {
                     found
                 }
             };
-            if self.keeps_spinning(cause, found) {
+            if self.keeps_spinning(cause, scope, found) {
                 return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
             }
         }
@@ -510,9 +515,9 @@ mod tests {
     }
 
     #[test]
-    fn when_all_have_answered_nobody_is_requested_and_the_yield_goes_ahead() {
+    fn when_all_have_answered_nobody_is_requested_and_the_wait_is_over() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
-        assert!(!keeps_spinning(&mut micro, &mut machine));
+        assert!(keeps_spinning(&mut micro, &mut machine));
         assert_eq!(machine.pool.acceleration_count(), 0);
     }
 
