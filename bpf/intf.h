@@ -90,7 +90,6 @@ struct vm {
 	u32 helped_count;
 	u32 crowded_count;
 	u32 silent_count;	     /* siblings of whom nobody knows whether they owe an answer */
-	u32 turned_away_cause;	     /* of the last request that found no room */
 	u32 vcpus[VCPUS_PER_VM_MAX]; /* vCPU slot + 1, or 0 */
 };
 

@@ -223,6 +223,11 @@ static __always_inline void stop_accelerated(struct vcpu *vcpu, u32 slot, u64 ra
 	RECORD(RECORD_MICRO_SLICE, slot, micro_slice, {.config = limits, .seen = seen, .decision = decision});
 	vcpu->retry = decision.retry;
 	vcpu->retry_count = decision.retry ? vcpu->retry_count + 1 : 0;
+	/* What it was accelerated for is over; it is asked for again because of a call. */
+	if (decision.retry && seen.answer == ANSWER_OWED) {
+		vcpu->request_cause = CAUSE_CALL_FUNCTION_IPI;
+		vcpu->request_vector = 0;
+	}
 	if (stats) {
 		ADD(stats->micro_ran_ns, ran_ns);
 		if (bucket < HISTOGRAM_BUCKETS)

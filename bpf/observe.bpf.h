@@ -99,7 +99,7 @@ static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self,
 /* There is room on this micro pCPU: those that it turned away, and that still owe an answer, are asked for again. */
 static __noinline int ask_again(struct pcpu *pcpu)
 {
-	struct yield_decision decision = {.scope = PASS_ALL_OWING};
+	struct yield_decision decision = {.scope = PASS_ALL_OWING, .cause = CAUSE_CALL_FUNCTION_IPI};
 	u64 now = bpf_ktime_get_ns(), claim;
 	struct vm_stats *stats;
 	struct vm *vm;
@@ -115,7 +115,6 @@ static __noinline int ask_again(struct pcpu *pcpu)
 	claim = vm->pass_until_ns;
 	if (claim > now || __sync_val_compare_and_swap(&vm->pass_until_ns, claim, now + PASS_MAX_NS) != claim)
 		return 0; /* a pass is under way, and asks itself */
-	decision.cause = vm->turned_away_cause;
 	COUNT(stats->asked_again);
 	make_pass(vm, slot, NOBODY, &decision);
 	__sync_val_compare_and_swap(&vm->pass_until_ns, now + PASS_MAX_NS, 0);

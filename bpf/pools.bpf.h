@@ -81,13 +81,8 @@ static __always_inline bool place_request(struct vcpu *vcpu, u32 slot)
 	vcpu->request_failure = FAILURE_NO_ROOM;
 	placed = place_round(vcpu, slot, p, true) || place_round(vcpu, slot, p, false);
 	bpf_task_release(p);
-	if (!placed) {
-		struct vm *vm = vm_at(vcpu->vm);
-
-		if (vm)
-			vm->turned_away_cause = vcpu->request_cause;
+	if (!placed)
 		fail_request(vcpu, VCPU_RUNNABLE, vcpu->request_failure);
-	}
 	return placed;
 }
 
