@@ -44,7 +44,7 @@ fn processor_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The same load per pCPU on a host `times` as large: as many VMs, on as many pCPUs.
+/// The scenario's VMs, again and again until there are that many vCPUs, on a larger host.
 fn scaled(config: &SimulationConfig, pcpus: usize, vcpus: usize) -> SimulationConfig {
     let mut large = config.clone();
     let per_copy: usize = config.vms.iter().map(|vm| vm.vcpus).sum();
@@ -95,10 +95,14 @@ fn main() {
             let (events, _, seconds) = measure(&scaled(&base, pcpus, vcpus));
             seconds * 1e9 / events as f64
         };
-        let (small, large) = (cost(12, 24), cost(1024, 4096));
+        let (small, equally_loaded, large) = (cost(12, 24), cost(12, 48), cost(1024, 4096));
         println!(
             "scale, {policy}: {small:.1} ns per event at 12/24, {large:.1} at 1024/4096: ratio {:.2} (target {TARGET_SCALE_RATIO})",
             large / small
+        );
+        println!(
+            "scale, {policy}, with four vCPUs per pCPU on both: {equally_loaded:.1} ns per event at 12/48: ratio {:.2}",
+            large / equally_loaded
         );
     }
 

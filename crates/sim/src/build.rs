@@ -106,8 +106,8 @@ impl<'a> Simulation<'a> {
     pub fn new(config: &'a SimulationConfig, sink: &'a mut dyn TraceSink) -> Result<Self, SimError> {
         validate(config)?;
         let host_vms = config.vms.iter().map(|vm| host_vm(vm, config.host.pcpus)).collect();
-        let machine = Machine::new(&config.host, host_vms);
-        let scheduler = scheduler::build(&config.scheduler, &machine);
+        let mut machine = Machine::new(&config.host, host_vms);
+        let scheduler = scheduler::build(&config.scheduler, &mut machine);
         let threads = config.vms.iter().flat_map(|vm| &vm.workloads).map(|workload| workload.threads).sum();
         let slots = Slots::new(config.host.pcpus, threads, config.vms.len());
         let exit_ns = config.host.costs.exit_ns;

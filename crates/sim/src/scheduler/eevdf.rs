@@ -6,11 +6,13 @@
 //!            when its deadline is earlier. On a pause-loop exit KVM goes round-robin over the siblings and yields to
 //!            the first that is runnable and was preempted (`kvm_vcpu_on_spin`, `vcpu->ready`); `yield_to` works only
 //!            where the target waits, makes it the queue's next pick (buddy) if it is eligible, and puts the yielder's
-//!            deadline off by a slice. Idle pCPUs pull.
-//! Limits.    No cgroup hierarchy, no bandwidth control; weights are the VM's, per vCPU. Load balancing is by queue
-//!            length at ticks and when idle.
+//!            deadline off by a slice. vCPUs start spread over the host (fork balancing). Who wakes goes to an idle pCPU,
+//!            and an idle pCPU pulls, in both cases within the own last-level cache first, then host-wide.
+//! Limits.    No cgroup hierarchy, no bandwidth control; weights are the VM's, per vCPU. At ticks load is balanced by queue
+//!            length, with the next pCPU only. NUMA nodes are no domain of their own, and looking beyond the cache costs nothing.
 
 use super::{Pick, Scheduler, YieldAnswer};
+use crate::bits::Bits;
 use crate::config::EevdfConfig;
 use crate::machine::{HostVcpu, Machine, NONE, VcpuState};
 use crate::trace_event::{PcpuId, StopReason, VcpuId};
@@ -57,22 +59,29 @@ pub struct Eevdf {
     /// Where each VM's round-robin over its siblings stands.
     last_boosted: Vec<u32>,
     queued_total: usize,
+    /// pCPUs where somebody waits, and those that run nobody.
+    waited_for: Bits,
+    idle: Bits,
 }
 
 impl Eevdf {
-    pub fn new(config: EevdfConfig, machine: &Machine) -> Self {
+    pub fn new(config: EevdfConfig, machine: &mut Machine) -> Self {
+        spread(machine);
         let task = |host: &HostVcpu| Task {
             vruntime_ns: 0,
             deadline_ns: 0,
             charged_until_ns: 0,
             weight: machine.vms[host.vm as usize].weight,
         };
+        let pcpus = machine.pcpus.len();
         Self {
             config,
             tasks: machine.vcpus.iter().map(task).collect(),
             queues: machine.pcpus.iter().map(|_| Queue::default()).collect(),
             last_boosted: vec![0; machine.vms.len()],
             queued_total: 0,
+            waited_for: Bits::new(pcpus, false),
+            idle: Bits::new(pcpus, true),
         }
     }
 
@@ -87,6 +96,7 @@ impl Eevdf {
     fn enqueue(&mut self, pcpu: PcpuId, vcpu: VcpuId) {
         self.queues[pcpu as usize].tasks.push(vcpu);
         self.queued_total += 1;
+        self.waited_for.set(pcpu as usize, true);
     }
 
     fn dequeue(&mut self, pcpu: PcpuId, at: usize) -> VcpuId {
@@ -105,6 +115,7 @@ impl Eevdf {
             queue.buddy = None;
         }
         self.queued_total -= 1;
+        self.waited_for.set(pcpu as usize, !queue.tasks.is_empty());
         vcpu
     }
 
@@ -179,28 +190,31 @@ impl Eevdf {
         if self.queued_total == 0 {
             return None;
         }
-        let count = self.queues.len();
-        for step in 1..count {
-            let peer = (thief as usize + step) % count;
-            if machine.is_idle(peer as u32) {
-                continue;
-            }
-            let found = self.queues[peer].tasks.iter().position(|&vcpu| machine.allows(vcpu, thief));
-            if let Some(at) = found {
-                let vcpu = self.dequeue(peer as u32, at);
-                self.migrate(machine, vcpu, thief);
-                return Some(vcpu);
-            }
-        }
-        None
+        let found = near_first(&self.waited_for, machine, thief)
+            // An idle peer is about to take from its queue itself.
+            .filter(|&peer| peer != thief as usize && !machine.is_idle(peer as u32))
+            .find_map(|peer| {
+                let waiting = &self.queues[peer].tasks;
+                let at = waiting.iter().position(|&vcpu| machine.allows(vcpu, thief))?;
+                Some((peer as u32, at))
+            });
+        let (peer, at) = found?;
+        let vcpu = self.dequeue(peer, at);
+        self.migrate(machine, vcpu, thief);
+        Some(vcpu)
     }
 
     fn find_idle(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
-        let home = machine.vcpus[vcpu as usize].pcpu as usize;
-        let count = self.queues.len();
-        (0..count).map(|step| ((home + step) % count) as u32).find(|&pcpu| {
-            machine.is_idle(pcpu) && machine.allows(vcpu, pcpu) && self.queues[pcpu as usize].tasks.is_empty()
-        })
+        let home = machine.vcpus[vcpu as usize].pcpu;
+        let pcpu = near_first(&self.idle, machine, home)
+            .find(|&pcpu| machine.allows(vcpu, pcpu as u32) && self.queues[pcpu].tasks.is_empty())?;
+        debug_assert!(machine.is_idle(pcpu as u32), "pCPU {pcpu} is thought idle");
+        Some(pcpu as u32)
+    }
+
+    /// How many run or wait there.
+    fn load(&self, machine: &Machine, pcpu: usize) -> usize {
+        self.queues[pcpu].tasks.len() + usize::from(machine.pcpus[pcpu].current != NONE)
     }
 
     /// kvm_vcpu_on_spin: the next preempted sibling that waits; `yield_to` makes it its queue's next pick.
@@ -219,6 +233,29 @@ impl Eevdf {
             machine.request_schedule(pcpu);
         }
         true
+    }
+}
+
+/// pCPUs of a set, from one on: first those of its last-level cache, then all others.
+fn near_first<'a>(set: &'a Bits, machine: &'a Machine, from: PcpuId) -> impl Iterator<Item = usize> + 'a {
+    let own = machine.llc_of(from);
+    let of_own = move |near: bool| {
+        set.round_from(from as usize).filter(move |&pcpu| (machine.llc_of(pcpu as u32) == own) == near)
+    };
+    of_own(true).chain(of_own(false))
+}
+
+/// Each VM's vCPUs start on the pCPUs behind those of the VM before it: new threads go where the fewest are (SD_BALANCE_FORK).
+/// If each VM started at pCPU 0, all vCPUs of a large host would wait on the first few, hundreds in a queue.
+fn spread(machine: &mut Machine) {
+    let pcpus = machine.pcpus.len();
+    for vcpu in 0..machine.vcpus.len() {
+        let start = (0..pcpus)
+            .map(|step| ((vcpu + step) % pcpus) as PcpuId)
+            .find(|&pcpu| machine.allows(vcpu as VcpuId, pcpu));
+        if let Some(pcpu) = start {
+            machine.vcpus[vcpu].pcpu = pcpu;
+        }
     }
 }
 
@@ -264,10 +301,9 @@ impl Scheduler for Eevdf {
                 self.enqueue(pcpu, vcpu);
             }
         }
-        let vcpu = match self.pick(pcpu) {
-            Some(vcpu) => vcpu,
-            None => self.steal(machine, pcpu)?,
-        };
+        let next = self.pick(pcpu).or_else(|| self.steal(machine, pcpu));
+        self.idle.set(pcpu as usize, next.is_none());
+        let vcpu = next?;
         self.tasks[vcpu as usize].charged_until_ns = machine.now_ns;
         let left_ns = {
             let task = &self.tasks[vcpu as usize];
@@ -323,8 +359,7 @@ impl Eevdf {
     fn balance(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         let count = self.queues.len();
         let peer = (pcpu as usize + 1) % count;
-        let load = |at: usize| self.queues[at].tasks.len() + usize::from(machine.pcpus[at].current != NONE);
-        if load(pcpu as usize) < load(peer) + 2 {
+        if self.load(machine, pcpu as usize) < self.load(machine, peer) + 2 {
             return;
         }
         let found =
@@ -337,5 +372,63 @@ impl Eevdf {
                 machine.request_schedule(peer as u32);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Waiting;
+    use crate::scenario::{Overrides, load};
+
+    /// A host with VMs of so many vCPUs, each on the pCPUs it names (none: on all).
+    fn host(pcpus: usize, llc_pcpus: usize, vms: &[(u32, &[usize])]) -> (Eevdf, Machine) {
+        let overrides = Overrides { policy: Some("eevdf".into()), ..Overrides::default() };
+        let config = load("gmake-swaptions", &overrides).expect("built in").config;
+        let crate::config::SchedulerKind::Eevdf(parameters) = config.scheduler else { panic!("eevdf") };
+        let vm = |&(vcpus, pinned): &(u32, &[usize])| crate::machine::HostVm {
+            first_vcpu: 0,
+            vcpus,
+            weight: WEIGHT_DEFAULT,
+            affinity: match pinned {
+                [] => Vec::new(),
+                _ => (0..pcpus).map(|pcpu| pinned.contains(&pcpu)).collect(),
+            },
+            waiting: Waiting::nobody(),
+        };
+        let host = crate::config::HostConfig { pcpus, llc_pcpus, ..config.host };
+        let mut machine = Machine::new(&host, vms.iter().map(vm).collect());
+        let eevdf = Eevdf::new(parameters, &mut machine);
+        (eevdf, machine)
+    }
+
+    #[test]
+    fn vcpus_of_many_vms_start_on_all_pcpus() {
+        let (_, machine) = host(40, 0, &[(12, &[]); 10]);
+        let starts = |pcpu| machine.vcpus.iter().filter(|vcpu| vcpu.pcpu == pcpu).count();
+        assert!((0..40).all(|pcpu| starts(pcpu) == 3));
+    }
+
+    #[test]
+    fn vcpus_start_where_their_vm_may_run() {
+        let (_, machine) = host(8, 0, &[(3, &[]), (6, &[1, 6])]);
+        let pinned = machine.vcpus[3..].iter().map(|vcpu| vcpu.pcpu);
+        assert!(pinned.clone().all(|pcpu| pcpu == 1 || pcpu == 6), "{:?}", pinned.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_idle_pcpu_pulls_within_its_cache_before_all_others() {
+        let (mut eevdf, mut machine) = host(8, 4, &[(8, &[])]);
+        for pcpu in [1, 2, 6] {
+            machine.pcpus[pcpu].current = 0;
+            eevdf.idle.set(pcpu, false);
+        }
+        eevdf.enqueue(6, 6);
+        eevdf.enqueue(1, 1);
+        assert_eq!(eevdf.steal(&mut machine, 3), Some(1), "pCPU 6 would be nearer by number");
+        assert_eq!(eevdf.steal(&mut machine, 3), Some(6));
+        assert_eq!(eevdf.steal(&mut machine, 3), None);
+        machine.vcpus[7].pcpu = 2;
+        assert_eq!(eevdf.find_idle(&machine, 7), Some(3), "of those of its cache, from pCPU 2 on");
     }
 }

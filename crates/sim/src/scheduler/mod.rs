@@ -58,7 +58,7 @@ pub trait Scheduler {
     }
 }
 
-pub fn build(kind: &SchedulerKind, machine: &Machine) -> Box<dyn Scheduler> {
+pub fn build(kind: &SchedulerKind, machine: &mut Machine) -> Box<dyn Scheduler> {
     match kind {
         SchedulerKind::Credit(config) => Box::new(credit::Credit::new(config.clone(), machine)),
         SchedulerKind::MicroSliced(config) => {
