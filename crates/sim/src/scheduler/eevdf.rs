@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn vcpus_of_many_vms_start_on_all_pcpus() {
-        let (_, machine) = host(40, 0, &[(12, &[]); 10]);
+        let (_, machine) = host(40, 0, &[(12, [].as_slice()); 10]);
         let starts = |pcpu| machine.vcpus.iter().filter(|vcpu| vcpu.pcpu == pcpu).count();
         assert!((0..40).all(|pcpu| starts(pcpu) == 3));
     }
