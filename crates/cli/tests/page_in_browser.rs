@@ -1,13 +1,16 @@
 //! Pages are drawn by a real browser: Debian's chromium, if it is installed.
 
+use std::io::Write;
 use std::process::Command;
 
 #[test]
 fn a_browser_draws_the_plots_of_a_page() {
     if Command::new("chromium").arg("--version").output().is_err() {
-        eprintln!(
+        writeln!(
+            std::io::stderr(),
             "SKIPPED: no chromium here (Debian package `chromium`); the page was not drawn by a real browser"
-        );
+        )
+        .expect("stderr");
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");

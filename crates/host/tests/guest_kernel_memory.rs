@@ -1,6 +1,7 @@
 //! What the daemon keeps of a guest kernel, measured on every stock kernel in `.cache/kernels` (`make kernels`).
 
 use microslice_host::guest_kernels::GuestKernels;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The operator is promised this much per guest kernel, ranges in the kernel included.
@@ -32,7 +33,8 @@ fn resident() -> u64 {
 fn a_guest_kernel_keeps_less_than_two_mebibytes() {
     let images = images();
     if images.len() < 3 {
-        eprintln!("SKIPPED: no kernels in .cache/kernels; `make kernels` fetches them");
+        writeln!(std::io::stderr(), "SKIPPED: no kernels in .cache/kernels; `make kernels` fetches them")
+            .expect("stderr");
         return;
     }
     let mut kernels = GuestKernels::default();

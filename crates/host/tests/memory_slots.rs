@@ -5,6 +5,7 @@ use microslice_host::memory_slots;
 use microslice_symbols::memory::Memory;
 use microslice_symbols::memory::process::{MemorySlot, ProcessMemory};
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const KVM_CREATE_VM: u64 = 0xae01;
@@ -57,7 +58,7 @@ fn the_slots_of_a_vm_are_found_and_its_memory_read_by_guest_physical_address() {
     let own = std::process::id();
     let vm = match create_vm() {
         Ok(vm) => vm,
-        Err(error) => return eprintln!("SKIPPED: no KVM here: {error}"),
+        Err(error) => return writeln!(std::io::stderr(), "SKIPPED: no KVM here: {error}").expect("stderr"),
     };
     let slot = |guest_phys, bytes| MemorySlot { guest_phys, bytes, userspace_addr: map(bytes) };
     // One every few buckets of KVM's table, some of them neighbours; a ROM is left out.
@@ -76,7 +77,9 @@ fn the_slots_of_a_vm_are_found_and_its_memory_read_by_guest_physical_address() {
 
     let found = match memory_slots::of_process(own) {
         Ok(found) => found,
-        Err(error) => return eprintln!("SKIPPED: no BPF iterators here: {error}"),
+        Err(error) => {
+            return writeln!(std::io::stderr(), "SKIPPED: no BPF iterators here: {error}").expect("stderr");
+        }
     };
     assert_eq!(found, slots);
 
@@ -99,7 +102,9 @@ fn a_process_without_a_vm_has_no_slots_and_one_that_is_gone_is_an_error() {
     sleeper.kill().and_then(|()| sleeper.wait()).expect("the end");
     match found {
         Ok(slots) => assert_eq!(slots, []),
-        Err(error) => return eprintln!("SKIPPED: no BPF iterators here: {error}"),
+        Err(error) => {
+            return writeln!(std::io::stderr(), "SKIPPED: no BPF iterators here: {error}").expect("stderr");
+        }
     }
     let gone = memory_slots::of_process(u32::MAX >> 2).map(|slots| slots.len());
     assert!(!matches!(gone, Ok(1..)), "{gone:?}");

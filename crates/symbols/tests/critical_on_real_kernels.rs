@@ -5,6 +5,7 @@ use microslice_symbols::critical::{Catalogue, Check, KernelVersion, MatchedSymbo
 use microslice_symbols::slide::{Landmarks, Observation, SlideFinder, SlideState, halt_sites_of};
 use microslice_symbols::{GuestClass, Kernel, source};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -14,7 +15,8 @@ fn kernels() -> &'static BTreeMap<String, Kernel> {
     KERNELS.get_or_init(|| {
         let images = images();
         if images.is_empty() {
-            eprintln!("SKIPPED: no kernel in .cache/kernels; `make kernels` fetches them");
+            writeln!(std::io::stderr(), "SKIPPED: no kernel in .cache/kernels; `make kernels` fetches them")
+                .expect("stderr");
         }
         let open = |path: &Path| source::open(path).unwrap_or_else(|error| panic!("{error}")).kernel;
         images.into_values().map(|(release, path)| (release, open(&path))).collect()

@@ -7,6 +7,7 @@ use microslice_symbols::{Kernel, source};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
@@ -44,7 +45,8 @@ fn images() -> BTreeMap<String, PathBuf> {
     });
     let images: BTreeMap<_, _> = images.collect();
     if images.is_empty() {
-        eprintln!("SKIPPED: no kernel in .cache/kernels; `make kernels` fetches them");
+        writeln!(std::io::stderr(), "SKIPPED: no kernel in .cache/kernels; `make kernels` fetches them")
+            .expect("stderr");
     }
     images
 }
@@ -62,7 +64,11 @@ fn compared() -> Vec<(String, PathBuf)> {
     let of_series = |series: &&str| {
         let found = images.iter().rfind(|(release, _)| series_of(release) == **series);
         if found.is_none() && !images.is_empty() {
-            eprintln!("SKIPPED: no {series} kernel in .cache/kernels; `make kernels` fetches them");
+            writeln!(
+                std::io::stderr(),
+                "SKIPPED: no {series} kernel in .cache/kernels; `make kernels` fetches them"
+            )
+            .expect("stderr");
         }
         found.map(|(release, path)| (release.clone(), path.clone()))
     };
@@ -153,7 +159,7 @@ fn names_addresses_and_types_equal_vmlinux_to_elfs_all_of_them() {
             let reference = match reference_lines(&path) {
                 Ok(lines) => lines,
                 Err(cause) => {
-                    eprintln!("SKIPPED: {release}: {cause}");
+                    writeln!(std::io::stderr(), "SKIPPED: {release}: {cause}").expect("stderr");
                     continue;
                 }
             };

@@ -8,6 +8,7 @@ use microslice_symbols::image::compression::{Compression, unpack};
 use microslice_symbols::{Cause, SourceKind, source};
 use proptest::prelude::*;
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -158,7 +159,7 @@ fn an_elf_with_a_symbol_table_gives_what_nm_gives() {
     let own = std::env::current_exe().unwrap();
     let listed = Command::new("nm").arg(&own).output();
     let Ok(listed) = listed else {
-        eprintln!("SKIPPED: nm (binutils) isn't installed");
+        writeln!(std::io::stderr(), "SKIPPED: nm (binutils) isn't installed").expect("stderr");
         return;
     };
     let opened = source::open(&own).unwrap();

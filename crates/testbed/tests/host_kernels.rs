@@ -6,6 +6,7 @@ use common::{PATIENCE, assert_alive, boot, start_scheduler, stop_scheduler, unle
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Rule};
 use microslice_testbed::{Error, GuestSpec, Host, Testbed};
+use std::io::Write;
 
 /// Loads, schedules a guest of four vCPUs beside a hog, counts, unloads.
 fn smoke(series: &str) {
@@ -13,7 +14,7 @@ fn smoke(series: &str) {
     let cache = Cache::locate().unwrap_or_else(|error| panic!("{error}"));
     if let Err(error @ Error::Kernel { .. }) = kernels::obtain(&cache, &rule) {
         // Debian keeps only some versions; what the archive doesn't have can't be tested, and is said aloud.
-        eprintln!("SKIPPED: host kernel {series}: {error}");
+        writeln!(std::io::stderr(), "SKIPPED: host kernel {series}: {error}").expect("stderr");
         return;
     }
     let host = boot(Testbed::new(series).expect("a series"));

@@ -5,6 +5,7 @@ mod common;
 use common::{host, on_host, scheduler_state, start_scheduler, stop_scheduler};
 use microslice_testbed::{Guest, GuestSpec, Host};
 use serde_json::Value;
+use std::io::Write;
 use std::time::Duration;
 
 /// Issue and specification: within 5 % of what is due.
@@ -32,7 +33,9 @@ fn first_hogs_part(weights: [u32; 2]) -> f64 {
         match guests.iter().find(|guest| guest.has_ended() || guest.is_silent()) {
             Some(guest) => {
                 let words = guest.last_words();
-                eprintln!("guest {} stopped, try {tries} of {TRIES}: {words}", guest.name());
+                let name = guest.name();
+                writeln!(std::io::stderr(), "guest {name} stopped, try {tries} of {TRIES}: {words}")
+                    .expect("stderr");
             }
             None => return part_of_first(&report),
         }

@@ -4,6 +4,7 @@
 use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{Guest, Host, Process, Testbed, built_binary};
 use serde_json::Value;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,7 +48,9 @@ pub fn unless_a_guest_is_lost(host: &Host, test: impl Fn(&Host)) {
         if host.lost_guests() == lost || tries == TRIES {
             resume_unwind(failure);
         }
-        eprintln!("a guest was lost: the test runs again ({tries} of {TRIES} tries used)");
+        // Not by eprintln!, which a test that then passes doesn't show.
+        writeln!(std::io::stderr(), "a guest was lost: the test runs again ({tries} of {TRIES} tries used)")
+            .expect("stderr");
         // The scheduler of the failed try was killed with it.
         let deadline = Instant::now() + PATIENCE;
         while scheduler_state(host) != "disabled" && Instant::now() < deadline {
