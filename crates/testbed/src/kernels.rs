@@ -192,7 +192,13 @@ pub fn fetch(cache: &Cache, rule: &Rule) -> Result<Kernel> {
         let dir = cache.directory("kernels")?.join(&parts[0].package);
         if !is_complete(&dir) {
             say(format_args!("fetching kernel {release} for {rule}"));
-            archive.unpack(parts, &dir)?;
+            match archive.unpack(parts, &dir) {
+                Err(error) if parts.iter().any(|part| part.is_unlisted()) => {
+                    last = format!("{release} is no longer complete: {error}");
+                    continue;
+                }
+                result => result?,
+            }
         }
         let kernel = open(&dir, release)?;
         if passes(rule, &kernel)? {

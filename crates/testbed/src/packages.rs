@@ -24,6 +24,23 @@ const SUITES: [&str; 6] = ["bookworm", "bookworm-backports", "trixie", "trixie-b
 /// Suites that have kernels below 6.1 and will leave the mirror one day: then it goes on without them.
 const OLD_SUITES: [&str; 1] = ["bullseye"];
 
+/// A package that left the archive's lists, while its file is still in the archive's pool.
+struct Unlisted {
+    package: &'static str,
+    version: &'static str,
+    path: &'static str,
+    /// No list vouches for it any more: what it held when it was last seen.
+    sha256: &'static str,
+}
+
+/// The modules of the last 7.0: the lists name its image, and no modules of any 7.0.
+const UNLISTED: [Unlisted; 1] = [Unlisted {
+    package: "linux-modules-7.0.13+deb13-amd64",
+    version: "7.0.13-1~bpo13+1",
+    path: "pool/main/l/linux/linux-modules-7.0.13+deb13-amd64_7.0.13-1~bpo13+1_amd64.deb",
+    sha256: "787ac652f5fac4805092ed951a6ae617d448684f5f399659f0e5dcfa544fabf4",
+}];
+
 /// A package that the archive offers: what choosing needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
@@ -31,6 +48,19 @@ pub struct Offer {
     pub version: String,
     /// Names of the packages it depends on, alternatives included.
     pub depends: Vec<String>,
+}
+
+impl Offer {
+    /// Whether only its file is left, which may be gone tomorrow.
+    pub fn is_unlisted(&self) -> bool {
+        UNLISTED.iter().any(|one| one.offer() == *self)
+    }
+}
+
+impl Unlisted {
+    fn offer(&self) -> Offer {
+        Offer { package: self.package.into(), version: self.version.into(), depends: Vec::new() }
+    }
 }
 
 /// The archive through a private apt.
@@ -91,7 +121,11 @@ impl Archive {
         // A name that is only mentioned in some other package's relations has no paragraph, and apt complains of it.
         let paragraphs = self.apt("apt-cache").args(["show", "--no-all-versions"]).args(&names).output();
         let paragraphs = paragraphs.map_err(|cause| Error::Program { program: "apt-cache".into(), cause })?;
-        Ok(parse_offers(&String::from_utf8_lossy(&paragraphs.stdout)))
+        let mut offers = parse_offers(&String::from_utf8_lossy(&paragraphs.stdout));
+        for unlisted in UNLISTED.iter().filter(|unlisted| unlisted.package.starts_with(prefix)) {
+            offers.entry(unlisted.package.to_owned()).or_insert_with(|| unlisted.offer());
+        }
+        Ok(offers)
     }
 
     /// Downloads exactly these packages and unpacks them, one over the other, into `into`.
@@ -99,9 +133,23 @@ impl Archive {
     /// The result appears at once and complete: an interrupted run leaves nothing that looks finished.
     pub fn unpack(&self, offers: &[&Offer], into: &Path) -> Result<()> {
         let downloads = self.scratch("download")?;
-        let wanted = offers.iter().map(|offer| format!("{}={}", offer.package, offer.version));
+        let (unlisted, listed): (Vec<&Offer>, Vec<&Offer>) =
+            offers.iter().copied().partition(|offer| offer.is_unlisted());
+        let wanted = listed.iter().map(|offer| format!("{}={}", offer.package, offer.version));
         run(self.apt("apt-get").current_dir(&downloads).arg("download").args(wanted))?;
+        for one in UNLISTED.iter().filter(|one| unlisted.iter().any(|offer| offer.package == one.package)) {
+            self.download(one, &downloads).inspect_err(|_| drop(remove(&downloads)))?;
+        }
         self.unpack_all(&downloads, into)
+    }
+
+    /// By its address, with the system's transport settings; refused if its content isn't what it was.
+    fn download(&self, unlisted: &Unlisted, into: &Path) -> Result<()> {
+        let address = format!("{}/{}", mirror()?.trim_end_matches('/'), unlisted.path);
+        let file = into.join(format!("{}.deb", unlisted.package));
+        let mut helper = self.apt("/usr/lib/apt/apt-helper");
+        helper.arg("download-file").arg(address).arg(file).arg(format!("SHA256:{}", unlisted.sha256));
+        run(&mut helper).map(drop)
     }
 
     /// Downloads `packages` of `release` (backports included) with all they depend on, as if for an empty machine,
