@@ -66,8 +66,8 @@ struct vm_stats {
 	u64 failures[FAILURE_COUNT];
 	u64 accelerations[CAUSE_COUNT][GUEST_CLASS_COUNT];
 	u64 returns[RETURN_COUNT];
-	u64 graces
-	    [2]; /* turns that ended in critical code; made longer in place, and after an interruption */
+	/* Turns made longer because they ended at a bad moment: in place, and after an interruption. */
+	u64 graces[2];
 	u64 asked_again; /* passes for siblings that had found no room */
 	u64 micro_slice_us[HISTOGRAM_BUCKETS];
 	u64 wait_to_run_us[HISTOGRAM_BUCKETS];
@@ -117,7 +117,8 @@ struct vcpu {
 	u32 yielded;
 	u32 keeps_spinning;
 	u32 grace_count; /* micro slices in a row that its turn was made longer by */
-	u32 interrupted; /* its turn in the normal pool ended just now, not by its own doing */
+	u32 turn_over;	 /* the policy was asked at the end of this turn, and said that it ends */
+	u32 interrupted; /* its turn in the normal pool was cut off just now, and nobody asked the policy */
 	u32 guest_class; /* where it was stopped last */
 	u64 rip;
 	u64 runnable_at_ns;

@@ -171,6 +171,7 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 	vcpu->was_blocked = 0;
 	vcpu->preempted = 0;
 	vcpu->yielded = 0;
+	vcpu->turn_over = 0;
 	vcpu->running_since_ns = now;
 	if (vtime_before(pool_vtime_ns, tctx->vtime_ns))
 		pool_vtime_ns = tctx->vtime_ns;
@@ -195,8 +196,12 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 		if (vtime_before(others_vtime_ns, tctx->vtime_ns))
 			others_vtime_ns = tctx->vtime_ns;
 	}
-	if (!pcpu_is_micro(cpu))
+	if (!pcpu_is_micro(cpu)) {
+		/* It came back after an interruption, for a micro slice: the next tick may be far. */
+		if (vcpu && vcpu->grace_count)
+			arm_micro_slice(cpu, pcpu, now);
 		return;
+	}
 	if (pcpu->occupant == OCCUPANT_MICRO || is_confined(p)) {
 		arm_micro_slice(cpu, pcpu, now);
 	} else if (!(p->flags & PF_KTHREAD)) {
@@ -246,7 +251,7 @@ static __always_inline void stop_vcpu(struct vcpu *vcpu, u32 slot, u64 ran_ns, b
 	vcpu->guest_class = class;
 	vcpu->runnable_at_ns = now;
 	vcpu->preempted = runnable && !vcpu->yielded;
-	vcpu->interrupted = vcpu->preempted && vcpu->state == VCPU_RUNNING;
+	vcpu->interrupted = vcpu->preempted && !vcpu->turn_over && vcpu->state == VCPU_RUNNING;
 	vcpu->keeps_spinning = 0;
 	if (stats && vcpu->preempted && class < GUEST_CLASS_COUNT)
 		COUNT(stats->preemptions[class]);

@@ -142,7 +142,7 @@ static __always_inline bool comes_back(struct vcpu *vcpu, u32 slot)
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 
 	vcpu->interrupted = 0;
-	if (!interrupted || !gets_grace(vcpu, slot, vcpu->guest_class))
+	if (!interrupted || !micro_pcpu_count || !gets_grace(vcpu, slot, vcpu->guest_class))
 		return false;
 	if (stats)
 		COUNT(stats->graces[1]);
@@ -281,6 +281,7 @@ static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
 			return false;
 		task_set_slice(prev, config.fair_share.slice_ns);
 		vcpu->grace_count = 0;
+		vcpu->turn_over = 0;
 		pcpu->micro_deadline_ns = 0;
 		return true;
 	}
@@ -299,8 +300,10 @@ static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, st
 		return false;
 	slot = tctx->vcpu - 1;
 	class = classify_rip(slot, vcpu->vm, read_guest_rip(vcpu->kvm_vcpu));
-	if (!gets_grace(vcpu, slot, class))
+	if (!gets_grace(vcpu, slot, class)) {
+		vcpu->turn_over = 1;
 		return false;
+	}
 	stats = vm_stats_at(vcpu->vm);
 	if (stats)
 		COUNT(stats->graces[0]);

@@ -184,6 +184,7 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->yielded = 0;
 	vcpu->keeps_spinning = 0;
 	vcpu->grace_count = 0;
+	vcpu->turn_over = 0;
 	vcpu->interrupted = 0;
 	vcpu->guest_class = GUEST_CLASS_UNKNOWN;
 	vcpu->retry = 0;

@@ -13,6 +13,14 @@ fn a_yield(cause: YieldCause, guest_class: GuestClass) -> YieldObservation {
     }
 }
 
+const UNCRITICAL: [GuestClass; 5] = [
+    GuestClass::User,
+    GuestClass::KernelOther,
+    GuestClass::LockWaiter,
+    GuestClass::Idle,
+    GuestClass::Unknown,
+];
+
 fn preempted_sibling(guest_class: GuestClass) -> SiblingObservation {
     SiblingObservation {
         state: VcpuState::Runnable.into(),
@@ -125,13 +133,7 @@ fn a_lock_pass_takes_the_first_preempted_sibling_in_critical_code_and_no_second(
 
 #[test]
 fn a_lock_pass_leaves_siblings_that_are_in_no_critical_code() {
-    for class in [
-        GuestClass::User,
-        GuestClass::KernelOther,
-        GuestClass::LockWaiter,
-        GuestClass::Idle,
-        GuestClass::Unknown,
-    ] {
+    for class in UNCRITICAL {
         let sibling = preempted_sibling(class);
         assert_eq!(decide_on_sibling(PassScope::OneCritical, &sibling), SiblingDecision::NotCritical);
     }
@@ -363,13 +365,7 @@ fn a_turn_that_ends_in_critical_code_goes_on_for_so_many_micro_slices() {
 
 #[test]
 fn a_turn_that_ends_elsewhere_just_ends() {
-    for class in [
-        GuestClass::User,
-        GuestClass::KernelOther,
-        GuestClass::LockWaiter,
-        GuestClass::Idle,
-        GuestClass::Unknown,
-    ] {
+    for class in UNCRITICAL {
         assert_eq!(decide_at_turn_end(&GRACE, &a_turn_that_ends_in(class)), TurnDecision::Ends, "{class:?}");
     }
 }
@@ -406,13 +402,7 @@ fn a_call_that_came_at_the_end_of_a_micro_slice_is_asked_for_again() {
 #[test]
 fn once_there_is_room_only_those_are_asked_for_again_that_somebody_still_waits_for() {
     let waits = |class: GuestClass, answer: SiblingAnswer| {
-        let seen = SiblingObservation {
-            state: VcpuState::Runnable.into(),
-            preempted: 1,
-            guest_class: class.into(),
-            answer: answer.into(),
-            ..Default::default()
-        };
+        let seen = SiblingObservation { answer: answer.into(), ..preempted_sibling(class) };
         decide_on_sibling(PassScope::AllOwing, &seen)
     };
     assert_eq!(waits(GuestClass::User, SiblingAnswer::Owed), SiblingDecision::Request);
