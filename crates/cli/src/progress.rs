@@ -35,6 +35,7 @@ impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             // A panic there only cost the display.
             let _ = thread.join();
         }
@@ -48,7 +49,7 @@ fn draw(what: &str, progress: &BatchProgress, over: &AtomicBool) {
     let mut next = QUIET_FOR;
     let mut drawn = false;
     while !over.load(Ordering::Relaxed) {
-        std::thread::sleep(POLL);
+        std::thread::park_timeout(POLL);
         if begun.elapsed() < next {
             continue;
         }

@@ -252,6 +252,13 @@ fn compare_refuses_an_unknown_policy_with_the_known_ones() {
 }
 
 #[test]
+fn compare_refuses_a_policy_that_is_named_twice() {
+    let error = refuse(&["compare", "gmake-swaptions", "--policies", "credit,micro:1,credit"]);
+    assert_eq!(error, "microslice: --policies: `credit` is named twice\n");
+    refuse(&["compare", "gmake-swaptions", "--policies", "credit, credit"]);
+}
+
+#[test]
 fn reproduce_refuses_an_unknown_figure_with_the_known_ones() {
     let error = refuse(&["reproduce", "eurosys18", "--only", "figure99"]);
     assert!(error.contains("table4b") && error.contains("figure4"), "{error}");
@@ -267,7 +274,12 @@ fn reproduce_gives_paper_and_ours_for_every_number_of_a_group() {
         figures.iter().find(|figure| figure["id"] == "parameters.micro_slice_us").expect("the micro slice");
     assert_eq!((slice["paper"].as_f64(), slice["ours"].as_f64()), (Some(100.0), Some(100.0)));
     assert_eq!(slice["kind"], "calibrated");
+    assert_eq!(slice["ci95"], serde_json::json!([100.0, 100.0]));
     assert_eq!(figures.len(), 5);
+    let keys =
+        |json: &serde_json::Value| json.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&json), ["seed", "events", "elapsed_s", "figures"]);
+    assert_eq!(keys(slice), ["id", "unit", "paper", "ours", "ci95", "kind"]);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::trace_event::{StopReason, TraceNames, TraceSink};
 use std::collections::BTreeSet;
 
 /// The lock of every vCPU's runqueue is always there, one per vCPU; a configured lock of this name says its kind.
-const RUNQUEUE: &str = "runqueue";
+pub const RUNQUEUE: &str = "runqueue";
 const VCPUS_MAX: usize = 1 << 20;
 
 fn bad(place: impl Into<String>, cause: impl Into<String>) -> SimError {

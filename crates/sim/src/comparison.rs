@@ -4,7 +4,7 @@ use crate::SimError;
 use crate::batch::{BatchProgress, run_all};
 use crate::config::SimulationConfig;
 use crate::figures::snapshot_of;
-use crate::scenario::{self, Overrides, Place, ScenarioError};
+use crate::scenario::{self, Overrides, Place, ScenarioError, quoted};
 use microslice_metrics::{Estimate, Figure, Kind, Snapshot, figures};
 
 /// What to compare.
@@ -61,7 +61,12 @@ impl Comparison {
         check: bool,
     ) -> Result<Self, ScenarioError> {
         let (mut jobs, mut seeds, mut description) = (Vec::new(), Vec::new(), String::new());
-        for policy in policies {
+        for (index, policy) in policies.iter().enumerate() {
+            // Columns and JSON are told apart by the policies' names.
+            if policies[..index].contains(policy) {
+                let cause = format!("{} is named twice", quoted(policy));
+                return Err(ScenarioError { place: Place::whole("--policies"), cause });
+            }
             let overrides = Overrides { policy: Some(policy.clone()), ..overrides.clone() };
             let scenario = scenario::load(reference, &overrides)?;
             let first = scenario.config.seed;

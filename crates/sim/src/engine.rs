@@ -20,8 +20,8 @@ use crate::trace_event::{GuestClass, PcpuId, StopReason, TraceEvent, TraceNames,
 use microslice_policy::YieldCause;
 
 const PROGRESS_NS: u64 = 1_000_000;
-/// Threads start at random within this time.
-const START_SPREAD_NS: u32 = 60_000_000;
+/// Threads start at random within this time, or sooner if the run is too short for it.
+const START_SPREAD_NS: u64 = 60_000_000;
 /// Reading a cache line that another pCPU has just written.
 pub const CACHE_LINE_NS: u64 = 100;
 
@@ -179,8 +179,10 @@ impl Simulation<'_> {
             }
         }
         // Programs don't start in step: nothing on a real host makes two vCPUs' slices end together.
+        // What is measured of a short run without warm-up shall not be its start.
+        let spread_ns = START_SPREAD_NS.min(self.config.warmup_ns + self.config.duration_ns / 20).max(1);
         for thread in 0..self.threads.len() as u32 {
-            let offset_ns = 1 + u64::from(self.random.below(START_SPREAD_NS));
+            let offset_ns = 1 + u64::from(self.random.below(spread_ns as u32));
             self.timeline.set(self.slots.threads + thread, offset_ns);
         }
         self.settle();

@@ -38,6 +38,21 @@ fn served(readers: usize) -> u64 {
 }
 
 #[test]
+fn a_short_run_without_warm_up_measures_work_not_its_start() {
+    let text = r#"
+        host = { extends = "xeon-e5645", pcpus = 2 }
+        duration = "10 ms"
+        [[vm]]
+        name = "one"
+        vcpus = 2
+        kernel = "linux-4.4"
+        workloads = [{ name = "busy", threads = "per vcpu", program = [{ compute = "100 us" }, { progress = 1 }] }]
+    "#;
+    let units = run(text, "credit").vms[0].workloads[0].units_done;
+    assert!(units > 180, "{units} of 200");
+}
+
+#[test]
 fn every_thread_that_waits_for_a_packet_is_woken_in_its_turn() {
     // 85 packets a second, 20 ms of work each.
     let (one, eight) = (served(1), served(8));

@@ -65,7 +65,8 @@ pub struct Compare {
 
 pub fn run(args: Compare) -> Result<(), Failure> {
     let overrides = Overrides { policy: None, seed: args.seed, settings: args.settings };
-    let comparison = Comparison::load(&args.scenario, &args.policies, args.seeds, &overrides, args.check)
+    let policies: Vec<String> = args.policies.iter().map(|policy| policy.trim().to_owned()).collect();
+    let comparison = Comparison::load(&args.scenario, &policies, args.seeds, &overrides, args.check)
         .map_err(Failure::bad_input)?;
     let progress = progress::stoppable()?;
     let html = args.html.as_deref().map(OutputFile::create).transpose()?;

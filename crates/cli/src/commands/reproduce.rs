@@ -187,10 +187,8 @@ fn json_of(reproduction: &Reproduction, seed: u64, elapsed_s: f64) -> Json {
         .collect();
     json!({
         "seed": seed,
-        "seeds": reproduction.seeds,
         "events": reproduction.events,
         "elapsed_s": elapsed_s,
         "figures": figures,
-        "shapes": reproduction.shapes,
     })
 }

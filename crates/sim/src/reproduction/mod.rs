@@ -112,6 +112,26 @@ impl FigureResult {
 mod tests {
     use super::*;
 
+    /// Path and value of every number in the paper's file; `"> 8"` is one, `"about 0"` too.
+    fn leaves(path: &str, value: &toml::Value, found: &mut Vec<(String, f64)>) {
+        match value {
+            toml::Value::Table(table) => {
+                for (key, inner) in table {
+                    let inner_path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                    leaves(&inner_path, inner, found);
+                }
+            }
+            toml::Value::String(text) => {
+                let number = text.split_whitespace().find_map(|word| word.parse().ok());
+                found.push((path.to_owned(), number.expect(path)));
+            }
+            _ => {
+                let number = value.as_float().or(value.as_integer().map(|number| number as f64));
+                found.push((path.to_owned(), number.expect(path)));
+            }
+        }
+    }
+
     #[test]
     fn every_published_number_is_measured_once_its_runs_are_made() {
         let short = |config: &mut crate::config::SimulationConfig| {
@@ -120,8 +140,22 @@ mod tests {
         };
         let runs =
             RunTable::run(&experiments(None), &[1], &short, &BatchProgress::default()).expect("short runs");
-        for number in paper::published() {
-            assert_eq!(measures::measure(&number.id, &runs).len(), 1, "{}", number.id);
+        let figures = figures_of(&runs, None);
+        let text = crate::scenario::built_in("paper-results/eurosys18.toml").expect("embedded");
+        let mut numbers = Vec::new();
+        leaves("", &toml::Value::Table(text.parse().expect("TOML")), &mut numbers);
+        assert_eq!(figures.len(), numbers.len());
+        for (path, value) in numbers {
+            // An id has every word of the number's path, but for a table's second name, which only says its unit.
+            let words = path.split('.').enumerate().filter(|(at, _)| *at != 1 || !path.starts_with("table"));
+            let words: Vec<&str> = words.flat_map(|(_, part)| part.split('_')).collect();
+            let found: Vec<_> = figures
+                .iter()
+                .filter(|figure| figure.id.split(['.', '_']).eq(words.iter().copied()))
+                .collect();
+            assert_eq!(found.len(), 1, "{path}");
+            assert_eq!(found[0].paper, value, "{path}");
+            assert_eq!(measures::measure(&found[0].id, &runs).len(), 1, "{path}");
         }
         assert!(shapes::shapes(&runs).iter().all(|shape| !shape.claim.is_empty()));
     }

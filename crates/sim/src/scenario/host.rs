@@ -9,6 +9,8 @@ use crate::config::{CostModel, HostConfig, PleConfig};
 /// Larger than any machine that KVM supports.
 pub const PCPUS_MAX: u64 = 8_192;
 const SMT_THREADS_MAX: u64 = 8;
+/// Slower than any machine by orders of magnitude: beyond it someone meant another unit.
+const COST_MAX_NS: u64 = 100_000_000;
 
 /// Reads a host.
 pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
@@ -57,7 +59,10 @@ fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, Scena
     ];
     let table = TableReader::open(node, "costs", &KEYS)?;
     let cost = |key: &str| {
-        let time = table.parsed(key, |text| units::time_ns(text, frequency_hz))?;
+        let time = table.parsed(key, |text| match units::time_ns(text, frequency_hz)? {
+            ns if ns > COST_MAX_NS => Err("longer than 100 ms, the limit for a cost".to_owned()),
+            ns => Ok(ns),
+        })?;
         time.ok_or_else(|| table.missing(key, "a time such as \"2 us\", or \"4000 cycles\""))
     };
     Ok(CostModel {

@@ -4,6 +4,7 @@ use super::error::{ScenarioError, listed, quoted};
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::units;
+use crate::build::RUNQUEUE;
 use crate::config::{GuestKernelConfig, LockConfig, LockKind, SymbolTable};
 
 const LOCKS_MAX: usize = 256;
@@ -101,13 +102,15 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
     let symbols = table.choice("symbols", &SYMBOL_TABLES)?;
     let symbols = symbols.ok_or_else(|| table.missing("symbols", "linux-4.4 or linux-modern"))?;
     let lock_kind = table.choice("lock_kind", &LOCK_KINDS)?;
+    let lock_kind = lock_kind.ok_or_else(|| table.missing("lock_kind", "such as pv-queued"))?;
     let mut locks = Vec::new();
     for lock in table.list("lock", LOCKS_MAX)? {
         read_lock(lock, symbols, &mut locks, str::to_owned)?;
     }
+    refuse_sleeping_runqueue(&table, lock_kind, &locks)?;
     Ok(GuestKernelConfig {
         symbols,
-        lock_kind: lock_kind.ok_or_else(|| table.missing("lock_kind", "such as pv-queued"))?,
+        lock_kind,
         pv_spin_ns: required("pv_spin")?,
         tick_hz: read_tick(&table)?,
         thread_slice_ns: required("thread_slice")?,
@@ -119,6 +122,29 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         thread_switch_ns: required("thread_switch")?,
         locks,
     })
+}
+
+/// The guest's scheduler can't put to sleep who waits for its own lock.
+fn refuse_sleeping_runqueue(
+    table: &TableReader<'_>,
+    lock_kind: LockKind,
+    locks: &[LockConfig],
+) -> Result<(), ScenarioError> {
+    let at = locks.iter().position(|lock| lock.name == RUNQUEUE);
+    let own_kind = at.and_then(|at| locks[at].kind);
+    if !own_kind.unwrap_or(lock_kind).sleeps() {
+        return Ok(());
+    }
+    let place = match (own_kind, at) {
+        (Some(_), Some(at)) => &table.list("lock", LOCKS_MAX)?[at].place,
+        _ => table.get("lock_kind").map_or(table.place(), |node| &node.place),
+    };
+    let spinning = LOCK_KINDS.iter().filter(|(_, kind)| !kind.sleeps()).map(|(name, _)| *name);
+    let cause = format!(
+        "lock `{RUNQUEUE}` can't sleep; allowed: a `[[lock]]` of that name and kind {}",
+        listed(spinning)
+    );
+    Err(ScenarioError::new(place, cause))
 }
 
 fn read_tick(table: &TableReader<'_>) -> Result<u32, ScenarioError> {

@@ -164,7 +164,7 @@ impl Library {
             return Err(ScenarioError::new(&base.place, cause));
         }
         let below = match self.peek(shelf, reference, &base.place) {
-            Some(file) if chain.contains(&file) => {
+            Some(file) if chain.iter().any(|seen| is_same_file(seen, &file)) => {
                 let cause = format!("`extends` leads back to itself: {} -> {file}", chain.join(" -> "));
                 return Err(ScenarioError::new(&base.place, cause));
             }
@@ -214,6 +214,12 @@ impl Library {
     }
 }
 
+/// Whether two names (`a.toml`, `hosts/../a.toml`, a link to it) mean one file.
+fn is_same_file(left: &str, right: &str) -> bool {
+    let real = |name: &str| std::fs::canonicalize(name).ok();
+    left == right || real(left).is_some_and(|path| real(right) == Some(path))
+}
+
 fn looks_like_path(reference: &str) -> bool {
     reference.ends_with(".toml") || reference.contains('/')
 }
@@ -231,7 +237,11 @@ fn read_file(path: &Path, place: &Place) -> Result<SourceText, ScenarioError> {
         .take(FILE_SIZE_MAX as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| refuse(error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|_| refuse("not UTF-8 text".to_owned()))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
+        let place = Place::at(&file.as_str().into(), &valid, valid.len());
+        ScenarioError::new(&place, "not UTF-8 text")
+    })?;
     let folder = path.parent().map(|folder| if folder == Path::new("") { Path::new(".") } else { folder });
     Ok(SourceText { file, text, folder: folder.map(Path::to_path_buf) })
 }

@@ -17,6 +17,7 @@ mod units;
 mod vm;
 mod workload;
 
+pub(crate) use error::quoted;
 pub use error::{Place, ScenarioError};
 pub use kernel::symbol_tables;
 pub use library::{Shelf, built_in};
@@ -181,6 +182,9 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     let pcpus = vm::Pcpus { all: host.pcpus, normal: host.pcpus - scheduler.most_micro_pcpus() };
     let duration_ns = table.positive_time("duration")?;
     let mut vms = Vec::new();
+    if let Some(node) = table.get("vm").filter(|node| matches!(node.value, NodeValue::Table(_))) {
+        return Err(ScenarioError::new(&node.place, "`vm` is a list: write [[vm]], not [vm]"));
+    }
     for node in table.list("vm", VMS_MAX)? {
         vm::read(node, pcpus, &mut vms)?;
     }

@@ -5,10 +5,14 @@ use super::host::PCPUS_MAX;
 use super::library::{Library, Shelf};
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
+use super::units;
 use crate::config::{CreditConfig, EevdfConfig, Mechanics, MicroSlicedConfig, PoolSize, SchedulerKind};
 
 /// Policies whose name may end in `:N`, for N static micro-sliced pCPUs.
 const SIZED: [&str; 2] = ["micro", "micro-xen"];
+
+/// Slices and ticks of nanoseconds would do nothing else than switch.
+const TIME_MIN_NS: u64 = 1_000;
 
 /// A policy by its name: a file of `policies/`, or `micro:N` for N static micro-sliced pCPUs (`micro-xen:N` likewise).
 pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioError> {
@@ -24,7 +28,7 @@ pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioEr
         size.parse().ok().filter(|size| (0..=PCPUS_MAX as i64).contains(size)).ok_or_else(|| {
             ScenarioError::new(
                 &reference.place,
-                format!("{}: {policy}:N needs a whole number from 0", quoted(name)),
+                format!("{}: {policy}:N needs a whole number from 0 to {PCPUS_MAX}", quoted(name)),
             )
         })?;
     let mut policy = library.find(Shelf::Policy, policy, &reference.place)?;
@@ -94,7 +98,11 @@ pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
 }
 
 fn required_time(table: &TableReader<'_>, key: &str) -> Result<u64, ScenarioError> {
-    table.positive_time(key)?.ok_or_else(|| table.missing(key, "a time such as \"30 ms\""))
+    let time = table.parsed(key, |text| match units::time_ns(text, None)? {
+        ns if ns < TIME_MIN_NS => Err("shorter than 1 us, less than a switch takes".to_owned()),
+        ns => Ok(ns),
+    })?;
+    time.ok_or_else(|| table.missing(key, "a time such as \"30 ms\""))
 }
 
 fn read_credit(table: &TableReader<'_>) -> Result<CreditConfig, ScenarioError> {

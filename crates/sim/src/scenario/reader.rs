@@ -106,15 +106,14 @@ impl<'n> TableReader<'n> {
             NodeValue::String(text) => {
                 parse(text).map_err(|cause| ScenarioError::new(&node.place, format!("`{key}`: {cause}")))
             }
+            // A number without its unit, or one that isn't the word or name that it should be.
             NodeValue::Integer(_) | NodeValue::Float(_) => {
                 let cause = parse("1").err().unwrap_or_else(|| "expected text".to_owned());
-                let cause = cause.replace("`1`", "a bare number");
+                let cause = cause.replace("`1` has no unit", "a bare number has no unit");
+                let cause = cause.replace("`1`", node.kind());
                 Err(ScenarioError::new(&node.place, format!("`{key}`: {cause}")))
             }
-            _ => Err(ScenarioError::new(
-                &node.place,
-                format!("`{key}` is text with a unit, not {}", node.kind()),
-            )),
+            _ => Err(ScenarioError::new(&node.place, format!("`{key}` is text, not {}", node.kind()))),
         };
         self.get(key).map(read).transpose()
     }

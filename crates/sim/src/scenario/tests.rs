@@ -108,6 +108,50 @@ fn an_unknown_symbol_is_told_which_ones_are_alike() {
 }
 
 #[test]
+fn what_is_wrong_with_a_kernel_or_a_second_workload_has_the_place_where_it_was_asked_for() {
+    let kernel = "{ extends = \"linux-4.4\", lock_kind = \"mutex\" }";
+    assert_eq!(
+        refuse_with("\"linux-4.4\"", kernel),
+        "bad.toml:8:47: lock `runqueue` can't sleep; allowed: a `[[lock]]` of that name and kind test-and-set, ticket, \
+         pv-ticket, queued, pv-queued"
+    );
+    let lock = "{ name = \"runqueue\", kind = \"sleeping\", symbol = \"ttwu_do_activate\" }";
+    let kernel = format!("{{ extends = \"linux-4.4\", lock = [{lock}] }}");
+    assert!(refuse_with("\"linux-4.4\"", &kernel).starts_with("bad.toml:8:43: lock `runqueue` can't sleep"));
+    let error = refuse_with("workloads = [", "workloads = [\"gmake\", \"gmake\", ");
+    assert_eq!(error, "bad.toml:9:23: a second workload `gmake` in this VM; give it a `name`");
+}
+
+#[test]
+fn a_number_in_place_of_a_word_is_told_what_the_words_are() {
+    let error = refuse_with("\"dentry\"", "5");
+    assert!(error.starts_with("bad.toml:11:14: `lock`: unknown lock a whole number; this VM's"), "{error}");
+    assert!(refuse_with("\"exponential 1 ms\"", "[]").ends_with("`compute` is text, not a list"));
+    assert_eq!(refuse_with("[[vm]]", "[vm]"), "bad.toml:5:1: `vm` is a list: write [[vm]], not [vm]");
+}
+
+#[test]
+fn an_absurd_cost_or_pool_is_told_its_limit() {
+    let host = "{ extends = \"xeon-e5645\", costs = { exit = \"1 s\" } }";
+    assert!(
+        refuse_with("\"xeon-e5645\"", host).ends_with("`exit`: longer than 100 ms, the limit for a cost")
+    );
+    let error = refuse(&format!("policy = \"micro:99999\"\n{SMALL}"));
+    assert_eq!(error, "bad.toml:1:10: `micro:99999`: micro:N needs a whole number from 0 to 8192");
+    let error = refuse(&format!("policy = {{ extends = \"credit\", slice = \"1 ns\" }}\n{SMALL}"));
+    assert_eq!(error, "bad.toml:1:40: `slice`: shorter than 1 us, less than a switch takes");
+}
+
+#[test]
+fn a_file_that_is_not_utf_8_is_told_where() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("latin1.toml");
+    std::fs::write(&path, b"host = 'x'\n# caf\xe9\n").expect("written");
+    let error = load(&path.display().to_string(), &Overrides::default()).expect_err("not UTF-8").to_string();
+    assert!(error.ends_with("latin1.toml:2:6: not UTF-8 text"), "{error}");
+}
+
+#[test]
 fn a_barrier_for_two_numbers_of_threads_is_refused() {
     let error = refuse_with(
         "{ lock = \"dentry\", hold = \"2 us\" }",
@@ -187,6 +231,20 @@ fn files_that_extend_each_other_in_a_circle_are_refused() {
     let error = load(&folder.path().join("a.toml").display().to_string(), &Overrides::default())
         .expect_err("a circle");
     assert!(error.to_string().contains("b.toml:2:11: `extends` leads back to itself"), "{error}");
+}
+
+#[test]
+fn a_circle_is_recognised_by_whatever_path_it_comes_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("hosts")).expect("a folder");
+    let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("written");
+    file("a.toml", "extends = \"hosts/b.toml\"\n");
+    file("hosts/b.toml", "extends = \"../a.toml\"\n");
+    let error = load(&folder.path().join("a.toml").display().to_string(), &Overrides::default())
+        .expect_err("a circle")
+        .to_string();
+    assert!(error.contains("hosts/b.toml:1:11: `extends` leads back to itself: "), "{error}");
+    assert_eq!(error.matches(" -> ").count(), 2, "{error}");
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub fn read(node: &Node, pcpus: Pcpus, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         let workload = workload::read(workload_node, &mut surroundings)?;
         if workloads.iter().any(|other| other.name == workload.name) {
             let cause = format!("a second workload {} in this VM; give it a `name`", quoted(&workload.name));
-            return Err(ScenarioError::new(&workload_node.place, cause));
+            return Err(ScenarioError::new(workload::name_place(workload_node), cause));
         }
         workloads.push(workload);
     }

@@ -1,6 +1,6 @@
 //! `workloads/*.toml`: threads that repeat a program of phases.
 
-use super::error::{ScenarioError, listed, quoted};
+use super::error::{Place, ScenarioError, listed, quoted};
 use super::kernel;
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
@@ -95,6 +95,14 @@ pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<Workload
         unit: table.string("unit")?.unwrap_or("units").chars().take(40).collect(),
         cache_sensitive_permille: table.parsed("cache_sensitivity", units::permille)?.unwrap_or(1_000),
     })
+}
+
+/// Where the VM names the workload: its table may begin in another file.
+pub fn name_place(node: &Node) -> &Place {
+    match &node.value {
+        NodeValue::Table(table) => table.get("name").map_or(&node.place, |(_, name)| &name.place),
+        _ => &node.place,
+    }
 }
 
 /// A number of threads, or "per vcpu".
