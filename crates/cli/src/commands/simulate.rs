@@ -155,7 +155,7 @@ fn run_with_trace(
     }
     let mut sink = PerfettoTrace::new(file);
     let report = run_one(&scenario.config, progress, &mut sink);
-    let file = sink.finish().map_err(unwritable)?;
+    let file = sink.finish(scenario.config.warmup_ns + scenario.config.duration_ns).map_err(unwritable)?;
     let report = report.map_err(failed)?;
     file.commit().map(|()| report)
 }

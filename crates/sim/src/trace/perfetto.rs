@@ -42,7 +42,6 @@ pub struct PerfettoTrace<W: Write> {
     next_flow: u64,
     buffer: Vec<u8>,
     error: Option<io::Error>,
-    last_time_ns: u64,
 }
 
 impl<W: Write> PerfettoTrace<W> {
@@ -58,17 +57,16 @@ impl<W: Write> PerfettoTrace<W> {
             next_flow: 1,
             buffer: Vec::new(),
             error: None,
-            last_time_ns: 0,
         }
     }
 
-    /// Closes open slices and flushes; says whether everything was written.
-    pub fn finish(mut self) -> io::Result<W> {
+    /// Closes open slices at the end of the run and flushes; says whether everything was written.
+    pub fn finish(mut self, end_ns: u64) -> io::Result<W> {
         for vcpu in 0..self.vcpu_open.len() {
-            self.close_vcpu(self.last_time_ns, vcpu as VcpuId);
+            self.close_vcpu(end_ns, vcpu as VcpuId);
         }
         for pcpu in 0..self.pcpu_open.len() {
-            self.close_pcpu(self.last_time_ns, pcpu as PcpuId);
+            self.close_pcpu(end_ns, pcpu as PcpuId);
         }
         match self.error {
             Some(error) => Err(error),
@@ -274,7 +272,6 @@ impl<W: Write> TraceSink for PerfettoTrace<W> {
     }
 
     fn event(&mut self, time_ns: u64, event: &TraceEvent) {
-        self.last_time_ns = time_ns;
         match *event {
             TraceEvent::Running { vcpu, pcpu, micro } => self.running(time_ns, vcpu, pcpu, micro),
             TraceEvent::Stopping { .. } => self.stopping(time_ns, event),
@@ -399,7 +396,7 @@ mod tests {
         let mut trace = PerfettoTrace::new(Vec::new());
         trace.begin(&names());
         events.iter().for_each(|(time, event)| trace.event(*time, event));
-        decode(&trace.finish().expect("written to memory"))
+        decode(&trace.finish(100).expect("written to memory"))
     }
 
     /// Decodes with prost, after walking the framing by hand: tag 0x0a (field 1, length-delimited), then a varint.
@@ -443,6 +440,8 @@ mod tests {
             assert!((0..=1).contains(depth), "slices of one track don't overlap");
         }
         assert!(open.values().all(|depth| *depth == 0));
+        // What still runs does so until the end, not until the last event.
+        assert_eq!(packets.last().and_then(|packet| packet.timestamp), Some(100));
     }
 
     #[test]
@@ -497,6 +496,6 @@ mod tests {
         let mut trace = PerfettoTrace::new(Full);
         trace.begin(&names());
         assert!(!trace.progress(0, 1));
-        assert_eq!(trace.finish().err().map(|error| error.kind()), Some(io::ErrorKind::StorageFull));
+        assert_eq!(trace.finish(1).err().map(|error| error.kind()), Some(io::ErrorKind::StorageFull));
     }
 }
