@@ -1,20 +1,22 @@
 //! Puts the files of `scenarios/` into the binary, so that `microslice simulate gmake-swaptions` works anywhere.
+//!
+//! All paths are relative to the crate: a build folder that another clone has used must not bring that clone's files.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
+const ROOT: &str = "../../scenarios";
+
 fn main() -> io::Result<()> {
-    let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap_or_default())
-        .join("../../scenarios")
-        .canonicalize()?;
     let mut files = Vec::new();
-    collect(&root, &mut files)?;
+    collect(Path::new(ROOT), &mut files)?;
     files.sort();
     let mut list = String::from("&[\n");
     for file in &files {
-        let below = file.strip_prefix(&root).map_err(io::Error::other)?;
-        writeln!(list, "({:?}, include_str!({file:?})),", below.display().to_string())
+        let below = file.strip_prefix(ROOT).map_err(io::Error::other)?.display().to_string();
+        let from_crate = format!("/{}", file.display());
+        writeln!(list, "({below:?}, include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {from_crate:?}))),")
             .map_err(io::Error::other)?;
     }
     list.push_str("]\n");

@@ -135,10 +135,9 @@ fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, Scenario
     let most = (pcpus as u64 - 1).min(microslice_policy::POOL_LIMIT_MAX as u64);
     match table.get("pool") {
         Some(node) if node.value == NodeValue::String("auto".to_owned()) => Ok(PoolSize::Auto {
-            limit: table
-                .integer("pool_limit", 1..=microslice_policy::POOL_LIMIT_MAX as u64)?
-                .unwrap_or(3)
-                .min(most) as usize,
+            // By default a quarter of the pCPUs, as the paper's 3 of 12, and as `microslice run` does.
+            limit: table.integer("pool_limit", 0..=most)?.unwrap_or((pcpus as u64).div_ceil(4).min(most))
+                as usize,
             profile_interval_ns: required_time(table, "profile_interval")?,
             epoch_interval_ns: required_time(table, "epoch_interval")?,
         }),

@@ -302,6 +302,26 @@ fn an_unknown_policy_lists_the_known_ones() {
 }
 
 #[test]
+fn at_most_a_quarter_of_the_pcpus_is_micro_sliced_unless_the_policy_says_otherwise() {
+    let limit_on = |pcpus: u32, policy: &str| {
+        let host = format!("{{ extends = \"xeon-e5645\", pcpus = {pcpus}, llc_pcpus = 0 }}");
+        let text = format!("policy = {policy}\n{}", SMALL.replace("\"xeon-e5645\"", &host));
+        match parse("small.toml", &text, &Overrides::default()).expect("valid").config.scheduler {
+            SchedulerKind::MicroSliced(micro) => match micro.pool {
+                PoolSize::Auto { limit, .. } => limit,
+                PoolSize::Static { .. } => panic!("Algorithm 1 is the default"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    let limits: Vec<usize> = [1, 2, 4, 5, 12, 1024].map(|pcpus| limit_on(pcpus, "\"micro\"")).to_vec();
+    assert_eq!(limits, [0, 1, 1, 2, 3, 63]);
+    assert_eq!(limit_on(4, "{ extends = \"micro\", pool_limit = 3 }"), 3);
+    let error = refuse(&format!("policy = {{ extends = \"micro\", pool_limit = 12 }}\n{SMALL}"));
+    assert_eq!(error, "bad.toml:1:44: `pool_limit` is a whole number from 0 to 11, not 12");
+}
+
+#[test]
 fn unknown_mechanics_list_the_known_ones() {
     let text = format!("policy = {{ extends = \"micro\", mechanics = \"kvm\" }}\n{SMALL}");
     let error = parse("small.toml", &text, &Overrides::default()).expect_err("unknown").to_string();
