@@ -52,6 +52,65 @@ fn a_short_run_without_warm_up_measures_work_not_its_start() {
     assert!(units > 180, "{units} of 200");
 }
 
+/// What a run of one VM of two vCPUs with a NIC and these workloads ends with.
+fn deadlock_of(workloads: &str) -> String {
+    let text = format!(
+        r#"
+        host = {{ extends = "xeon-e5645", pcpus = 2 }}
+        duration = "500 ms"
+        [[vm]]
+        name = "v"
+        vcpus = 2
+        kernel = "linux-4.4"
+        nic = "iperf-udp"
+        workloads = [{workloads}]
+        "#
+    );
+    let config = read(&text, "credit").unwrap_or_else(|error| panic!("{error}")).config;
+    simulate(&config, &mut NoTrace).expect_err("a deadlock").to_string()
+}
+
+#[test]
+fn threads_that_wait_for_each_other_are_reported_though_others_go_on() {
+    let cycle = r#"
+        { name = "left", threads = 1, program = [{ compute = "10 us" }, { receive = "l" }, { send = "r" }] },
+        { name = "right", threads = 1, program = [{ compute = "10 us" }, { receive = "r" }, { send = "l" }] },
+        "lookbusy""#;
+    let error = deadlock_of(cycle);
+    assert!(
+        error.contains(
+            "v/left#0 waits for an item in queue l, to which v/right sends; \
+             v/right#0 waits for an item in queue r, to which v/left sends"
+        ),
+        "{error}"
+    );
+    assert!(!error.contains("lookbusy"), "{error}");
+    let barriers = r#"{ name = "b", threads = 2, program = [
+        { compute = "10 us" }, { sometimes = "50 %", body = [{ barrier = "x" }] }, { barrier = "y" },
+    ] }, "lookbusy""#;
+    let error = deadlock_of(barriers);
+    assert!(
+        error.contains("waits at barrier x (1 of 2") && error.contains("waits at barrier y (1 of 2"),
+        "{error}"
+    );
+}
+
+#[test]
+fn packets_do_not_hide_a_deadlock() {
+    let error = deadlock_of(
+        r#"{ name = "w", threads = 2, program = [{ network_receive = 1 }, { receive = "q" }, { send = "q" }] }"#,
+    );
+    assert!(error.contains("v/w#1 waits for an item in queue q"), "{error}");
+}
+
+#[test]
+fn a_deadlock_of_thousands_names_twenty() {
+    let error = deadlock_of(
+        r#"{ name = "w", threads = 3000, program = [{ compute = "1 us" }, { receive = "q" }, { send = "q" }] }"#,
+    );
+    assert!(error.ends_with("; and 2980 more") && error.len() < 2_000, "{error}");
+}
+
 #[test]
 fn every_thread_that_waits_for_a_packet_is_woken_in_its_turn() {
     // 85 packets a second, 20 ms of work each.

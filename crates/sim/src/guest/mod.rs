@@ -2,6 +2,7 @@
 //! a part of `impl Simulation`.
 
 pub mod classes;
+mod deadlock;
 mod execute;
 mod interrupts;
 mod locks;

@@ -92,9 +92,32 @@ impl Programs {
         start
     }
 
+    /// The whole program that contains `pc`.
+    pub fn of(&self, pc: u32) -> &[Op] {
+        let end = (pc as usize..self.ops.len()).find(|&at| matches!(self.ops[at], Op::Again { .. }));
+        match end.map(|end| (self.ops[end], end)) {
+            Some((Op::Again { start }, end)) => &self.ops[start as usize..end],
+            _ => &[],
+        }
+    }
+
     #[inline]
     pub fn op(&self, pc: u32) -> Op {
         self.ops[pc as usize]
+    }
+}
+
+/// Whether a pass over the phase surely takes time, so that a program can't loop within one instant.
+pub fn takes_time(phase: &Phase) -> bool {
+    match phase {
+        Phase::Compute { duration } | Phase::Kernel { duration, .. } | Phase::Sleep { duration } => {
+            mean_ns(*duration) >= 1.0
+        }
+        Phase::Lock { hold, .. } => mean_ns(*hold) >= 1.0,
+        Phase::Shootdown { prepare, .. } => mean_ns(*prepare) >= 1.0,
+        Phase::NetworkReceive | Phase::Spawn => true,
+        Phase::Repeat { count, body } => *count > 0 && body.iter().any(takes_time),
+        _ => false,
     }
 }
 
@@ -158,26 +181,12 @@ impl<'a> Compiler<'a> {
         self.barriers_before = (self.tables.barriers.len() - self.first_barrier) as u32;
         let mut ops = Vec::new();
         self.phases(workload, &workload.program, 0, &mut ops)?;
-        if !workload.program.iter().any(Self::takes_time) {
+        if !workload.program.iter().any(takes_time) {
             return Err(
                 self.error(workload, "the program never takes time: it would loop for ever at one instant")
             );
         }
         Ok(self.tables.programs.add(ops))
-    }
-
-    /// Whether a pass over the phase surely takes time, so that a program can't loop within one instant.
-    fn takes_time(phase: &Phase) -> bool {
-        match phase {
-            Phase::Compute { duration } | Phase::Kernel { duration, .. } | Phase::Sleep { duration } => {
-                mean_ns(*duration) >= 1.0
-            }
-            Phase::Lock { hold, .. } => mean_ns(*hold) >= 1.0,
-            Phase::Shootdown { prepare, .. } => mean_ns(*prepare) >= 1.0,
-            Phase::NetworkReceive | Phase::Spawn => true,
-            Phase::Repeat { count, body } => *count > 0 && body.iter().any(Self::takes_time),
-            _ => false,
-        }
     }
 
     fn error(&self, workload: &WorkloadConfig, cause: impl Into<String>) -> SimError {

@@ -1,9 +1,8 @@
 //! The guest's own scheduler: per-vCPU queues of threads, time slices, wake-up placement, idling.
 
-use crate::SimError;
 use crate::engine::Simulation;
 use crate::guest::{Act, Then, ThreadState, WaitsFor, pending, text};
-use crate::machine::{NONE, VcpuState};
+use crate::machine::NONE;
 use crate::trace_event::{IpiKind, StopReason, TraceEvent, VcpuId};
 
 /// A waking thread preempts one that has run for at least this long (Linux: wakeup_granularity, 1 ms scaled).
@@ -187,61 +186,5 @@ impl Simulation<'_> {
         let vcpu = self.threads[thread as usize].vcpu;
         self.guest[vcpu as usize].timer_wakes.push(thread);
         self.send_interrupt(vcpu, pending::TIMER, microslice_policy::InterruptKind::Timer);
-    }
-
-    /// A VM none of whose vCPUs will ever run again, though threads wait, is dead: says who waits for what.
-    pub(crate) fn find_deadlock(&self) -> Result<(), SimError> {
-        for vm in &self.vms {
-            let vcpus = vm.first_vcpu..vm.first_vcpu + vm.vcpus;
-            let threads = vm.first_thread..vm.first_thread + vm.threads;
-            let asleep = vcpus.clone().all(|vcpu| {
-                self.machine.vcpus[vcpu as usize].state == VcpuState::Blocked
-                    && self.guest[vcpu as usize].pending & !pending::TICK == 0
-            });
-            let timers = threads.clone().any(|thread| self.timeline.is_set(self.slots.threads + thread));
-            if !asleep || timers || vm.threads == 0 || vm.nic.is_some() {
-                continue;
-            }
-            let chain: Vec<_> = threads.map(|thread| self.waits(thread)).collect();
-            return Err(SimError::Deadlock { time_ns: self.machine.now_ns, chain: chain.join("; ") });
-        }
-        Ok(())
-    }
-
-    fn waits(&self, thread: u32) -> String {
-        let state = &self.threads[thread as usize];
-        let name = &self.names.threads[thread as usize];
-        match state.waits_for {
-            WaitsFor::Nothing => {
-                let guest = &self.guest[state.vcpu as usize];
-                match guest.frames[0].lock {
-                    NONE => format!("{name} could run"),
-                    lock => format!("{name} waits for lock {}", self.names.locks[lock as usize]),
-                }
-            }
-            WaitsFor::Lock(lock) => {
-                let owner = self.locks[lock as usize].owner;
-                let owner = self.names.threads.get(owner as usize).map_or("nobody", String::as_str);
-                format!("{name} waits for lock {} held by {owner}", self.names.locks[lock as usize])
-            }
-            WaitsFor::Barrier(barrier) => {
-                let state = &self.barriers[barrier as usize];
-                format!(
-                    "{name} waits at barrier {} ({} of {} arrived)",
-                    state.name,
-                    state.waiting.len(),
-                    state.count
-                )
-            }
-            WaitsFor::Item(queue) => {
-                format!("{name} waits for an item in queue {}", self.queues[queue as usize].name)
-            }
-            WaitsFor::Room(queue) => {
-                let state = &self.queues[queue as usize];
-                format!("{name} waits for room in queue {} ({} items)", state.name, state.items)
-            }
-            WaitsFor::Network => format!("{name} waits for the network"),
-            WaitsFor::Timer => format!("{name} sleeps"),
-        }
     }
 }

@@ -188,13 +188,23 @@ fn a_program_that_takes_no_time_is_refused_instead_of_looping_for_ever() {
         "{ compute = \"exponential 1 ms\" },\n    { lock = \"dentry\", hold = \"2 us\" },",
         "{ progress = 1 },",
     );
-    assert!(refuse(&text).contains("takes no time"));
+    assert!(refuse(&text).starts_with("bad.toml:9:54: a pass may take no time"), "{}", refuse(&text));
+    let text = text.replace("{ progress = 1 }", "{ sometimes = \"50 %\", body = [{ compute = \"1 ms\" }] }");
+    assert!(refuse(&text).starts_with("bad.toml:9:54: a pass may take no time"), "{}", refuse(&text));
 }
 
 #[test]
 fn repeats_that_multiply_into_an_endless_pass_are_refused() {
     let nested = "{ repeat = 1000000, body = [{ repeat = 1000000, body = [{ compute = \"1 us\" }] }] }";
     assert!(refuse_with("{ compute = \"exponential 1 ms\" }", nested).contains("steps"));
+}
+
+#[test]
+fn repeats_nested_too_deep_are_refused_with_their_place() {
+    let nested =
+        (0..4).fold("{ spawn = 2 }".to_owned(), |body, _| format!("{{ repeat = 2, body = [{body}] }}"));
+    let error = refuse_with("{ lock = \"dentry\", hold = \"2 us\" }", &nested);
+    assert_eq!(error, "bad.toml:9:54: repeats nested deeper than 4 (`spawn = 2` is one, too)");
 }
 
 #[test]

@@ -6,6 +6,8 @@ use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::units;
 use crate::config::{GuestKernelConfig, Phase, WorkloadConfig};
+use crate::guest::LOOP_DEPTH;
+use crate::guest::program::takes_time;
 use std::collections::BTreeMap;
 
 const THREADS_MAX: u64 = 65_536;
@@ -291,11 +293,25 @@ fn check_pass(node: &Node, program: &[Phase]) -> Result<(), ScenarioError> {
         let cause = format!("one pass has more than {PASS_STEPS_MAX} steps; use fewer repeats");
         return Err(ScenarioError::new(&node.place, cause));
     }
-    if !waits_for_others(program) && time_of(program) < PASS_TIME_MIN_NS {
-        let cause = "one pass takes no time, so it would run for ever at one instant; add compute, kernel, lock or sleep";
+    if repeats_within(program) > LOOP_DEPTH {
+        let cause = format!("repeats nested deeper than {LOOP_DEPTH} (`spawn = 2` is one, too)");
+        return Err(ScenarioError::new(&node.place, cause));
+    }
+    if !program.iter().any(takes_time) || !waits_for_others(program) && time_of(program) < PASS_TIME_MIN_NS {
+        let cause = "a pass may take no time, so it could run for ever at one instant; add compute, kernel, lock or sleep";
         return Err(ScenarioError::new(&node.place, cause));
     }
     Ok(())
+}
+
+/// How deep repeats are nested.
+fn repeats_within(program: &[Phase]) -> usize {
+    let depth = |phase: &Phase| match phase {
+        Phase::Repeat { body, .. } => 1 + repeats_within(body),
+        Phase::Sometimes { body, .. } => repeats_within(body),
+        _ => 0,
+    };
+    program.iter().map(depth).max().unwrap_or(0)
 }
 
 fn steps_of(program: &[Phase]) -> u64 {
@@ -312,6 +328,9 @@ fn time_of(program: &[Phase]) -> f64 {
     let time = |phase: &Phase| match phase {
         Phase::Compute { duration } | Phase::Sleep { duration } => units::mean_ns(duration),
         Phase::Kernel { duration, .. } | Phase::Lock { hold: duration, .. } => units::mean_ns(duration),
+        Phase::Shootdown { prepare, .. } => units::mean_ns(prepare),
+        // It takes a runqueue's lock.
+        Phase::Spawn => PASS_TIME_MIN_NS,
         Phase::Repeat { count, body } => *count as f64 * time_of(body),
         Phase::Sometimes { ppm, body } => f64::from(*ppm) / 1e6 * time_of(body),
         _ => 0.0,
