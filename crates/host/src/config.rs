@@ -1,6 +1,7 @@
 //! What the operator chose: flags over `/etc/microslice.toml` over the defaults.
 
 use crate::HostError;
+use microslice_policy::AccelerateConfig;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -68,8 +69,8 @@ impl Default for Settings {
             slice_us: 30_000,
             profile_ms: 10,
             epoch_ms: 1000,
-            grace: 10,
-            call_function_ipi: true,
+            grace: AccelerateConfig::DEFAULT.grace_max,
+            call_function_ipi: AccelerateConfig::DEFAULT.call_function_ipi != 0,
             guest_memory: true,
             dry_run: false,
             program_costs: false,

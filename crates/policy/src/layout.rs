@@ -13,7 +13,7 @@ pub const WEIGHT_DEFAULT: u32 = 100;
 /// `SHARE_SCALE`: the unit of [`crate::vcpu_weight`] is 1/SHARE_SCALE.
 pub const SHARE_SCALE: u32 = 1024;
 /// `RECORD_VERSION`: of [`Record`] and all observations in it.
-pub const RECORD_VERSION: u32 = 2;
+pub const RECORD_VERSION: u32 = 3;
 
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? }) => {
@@ -44,7 +44,7 @@ layout! {
 }
 
 layout! {
-    /// The limits of acceleration; [`AccelerateConfig::PAPER`] has the paper's.
+    /// The limits of acceleration: [`AccelerateConfig::PAPER`], [`AccelerateConfig::DEFAULT`].
     AccelerateConfig {
         micro_queue_max: u32,
         grace_max: u32,
@@ -272,6 +272,8 @@ impl GuestLayout {
 impl AccelerateConfig {
     /// A runqueue limit of one per micro pCPU (section 5), no grace, hints from yields, reschedule IPIs and vIRQs.
     pub const PAPER: Self = Self { micro_queue_max: 1, grace_max: 0, call_function_ipi: 0, reserved: 0 };
+    /// What the real scheduler and the simulator's `micro` do unless they are told otherwise.
+    pub const DEFAULT: Self = Self { grace_max: 10, call_function_ipi: 1, ..Self::PAPER };
 }
 
 impl PoolSizeConfig {
@@ -440,5 +442,11 @@ mod tests {
         for (index, (name, size)) in sizes.iter().enumerate() {
             assert_eq!(*size, of_c[index] as usize, "{name}");
         }
+    }
+
+    #[test]
+    fn recordings_have_the_version_that_c_says() {
+        // SAFETY: a constant of the shim, initialised at link time and never written.
+        assert_eq!(RECORD_VERSION, unsafe { crate::ffi::ms_record_version });
     }
 }

@@ -54,6 +54,8 @@ mod ffi {
         pub static ms_sizes: [u32; crate::layout::STRUCT_COUNT];
         #[cfg(test)]
         pub static ms_sizes_count: u32;
+        #[cfg(test)]
+        pub static ms_record_version: u32;
     }
 }
 

@@ -110,3 +110,4 @@ const u32 ms_sizes[] = {
     sizeof(struct record),
 };
 const u32 ms_sizes_count = sizeof(ms_sizes) / sizeof(ms_sizes[0]);
+const u32 ms_record_version = RECORD_VERSION;
