@@ -74,16 +74,17 @@ fn build(
     overrides: &Overrides,
 ) -> Result<Scenario, ScenarioError> {
     let mut root = resolve(&mut library, document)?;
-    for (path, text) in &overrides.settings {
-        let value = tree::parse_value(&format!("--set {path}"), text)?;
-        tree::set(&mut root, path, value)?;
-        // The new value may be a name itself (`vm.target.kernel=linux-modern`).
-        root = resolve(&mut library, root)?;
-    }
+    // First, so that settings may change the policy's own parameters.
     if let Some(policy) = &overrides.policy {
         let place = Place::whole("--policy");
         let reference = Node { place: place.clone(), value: NodeValue::String(policy.clone()) };
         tree::set(&mut root, "policy", reference)?;
+        root = resolve(&mut library, root)?;
+    }
+    for (path, text) in &overrides.settings {
+        let value = tree::parse_value(&format!("--set {path}"), text)?;
+        tree::set(&mut root, path, value)?;
+        // The new value may be a name itself (`vm.target.kernel=linux-modern`).
         root = resolve(&mut library, root)?;
     }
     let mut scenario = read(name, &root)?;
