@@ -47,6 +47,10 @@ figures! {
         "Micro slices that ended with the vCPU back in the normal pool, by what ended them.";
     STILL_ACCELERATED = "still_accelerated", Gauge, Count, [],
         "vCPUs on a micro-sliced pCPU at the moment of reading; with returns they add up to all accelerations.";
+    GRACES = "graces", Counter, Count, [],
+        "Turns in the normal pool that would have ended at a bad moment and were made longer by a micro slice.";
+    ASKED_AGAIN = "asked_again", Counter, Count, [],
+        "Passes over a VM's vCPUs because a micro-sliced pCPU that had turned one of them away had room again.";
     MICRO_SLICE = "micro_slice", Histogram, Nanoseconds, [],
         "How long an accelerated vCPU ran on a micro-sliced pCPU before it returned.";
     MICRO_POOL_SIZE = "micro_pool_size", Series, Count, [],

@@ -6,11 +6,13 @@
 //! | mutual exclusion | acquired / released pairs, per lock |
 //! | no lost or duplicated IPI | each vCPU: sent and not merged = handled + pending |
 //! | micro pool | only accelerated vCPUs run there, one slice, and each returns |
+//! | grace | a turn, and a stay in the micro pool, is made longer a few times in a row, by a micro slice each |
 //! | time adds up | elapsed x pCPUs = guest + overhead + idle, at the end |
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
 //! | no starvation | nobody waits runnable for longer than `STARVATION_NS` |
 
 use crate::SimError;
+use crate::config::SchedulerKind;
 use crate::engine::Simulation;
 use crate::machine::{Machine, VcpuState};
 use crate::trace_event::{IpiKind, TraceEvent};
@@ -29,11 +31,41 @@ pub struct Checker {
     pending: Vec<[u32; 2]>,
     accelerated: BTreeSet<u32>,
     micro: BTreeSet<u32>,
+    grace: GraceLimits,
+    /// Of each vCPU.
+    longer: Vec<Longer>,
     measured_since: Option<u64>,
 }
 
+/// What a scheduler may add to a turn.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct GraceLimits {
+    max: u32,
+    slice_ns: u64,
+}
+
+impl GraceLimits {
+    pub fn of(scheduler: &SchedulerKind) -> Self {
+        match scheduler {
+            // Nobody is switched away from within the rate limit, not even who came back for a micro slice.
+            SchedulerKind::MicroSliced(config) => {
+                Self { max: config.grace, slice_ns: config.micro_slice_ns.max(config.normal.ratelimit_ns) }
+            }
+            _ => Self::default(),
+        }
+    }
+}
+
+/// How often in a row a vCPU was given more, and until when.
+#[derive(Debug, Default, Clone, Copy)]
+struct Longer {
+    turn: u32,
+    until_ns: Option<u64>,
+    micro_slices: u32,
+}
+
 impl Checker {
-    pub fn new(pcpus: usize, vcpus: usize, locks: usize) -> Self {
+    pub fn new(pcpus: usize, vcpus: usize, locks: usize, grace: GraceLimits) -> Self {
         Self {
             on: vec![None; vcpus],
             runs: vec![None; pcpus],
@@ -41,6 +73,8 @@ impl Checker {
             pending: vec![[0; 2]; vcpus],
             accelerated: BTreeSet::new(),
             micro: BTreeSet::new(),
+            grace,
+            longer: vec![Longer::default(); vcpus],
             measured_since: None,
         }
     }
@@ -50,7 +84,7 @@ impl Checker {
     }
 
     /// One event later: is everything as it must be?
-    pub fn observe(&mut self, event: &TraceEvent) -> Result<(), String> {
+    pub fn observe(&mut self, time_ns: u64, event: &TraceEvent) -> Result<(), String> {
         match *event {
             TraceEvent::Running { vcpu, pcpu, micro } => self.running(vcpu, pcpu, micro),
             TraceEvent::Stopping { vcpu, pcpu, .. } => {
@@ -59,8 +93,13 @@ impl Checker {
                 if on.take() != Some(pcpu) || runs.take() != Some(vcpu) {
                     return Err(format!("vCPU {vcpu} stops on pCPU {pcpu} where it doesn't run"));
                 }
-                Ok(())
+                if !self.accelerated.contains(&vcpu) {
+                    self.longer[vcpu as usize].micro_slices = 0;
+                }
+                self.turn_ends(time_ns, vcpu)
             }
+            TraceEvent::TurnGoesOn { vcpu, .. } => self.turn_goes_on(time_ns, vcpu),
+            TraceEvent::TurnEnded { vcpu, .. } => self.turn_ends(time_ns, vcpu),
             TraceEvent::LockAcquired { vcpu, lock, .. } => match self.owners[lock as usize].replace(vcpu) {
                 None => Ok(()),
                 Some(owner) => Err(format!("vCPU {vcpu} takes lock {lock} that vCPU {owner} holds")),
@@ -75,7 +114,7 @@ impl Checker {
                 if !self.accelerated.insert(vcpu) {
                     return Err(format!("vCPU {vcpu} is accelerated twice without a return"));
                 }
-                Ok(())
+                self.micro_slice_follows(vcpu)
             }
             TraceEvent::ReturnedToNormalPool { vcpu, .. } => {
                 if !self.accelerated.remove(&vcpu) {
@@ -102,6 +141,44 @@ impl Checker {
         }
         if micro {
             self.micro.insert(vcpu);
+        }
+        Ok(())
+    }
+
+    fn turn_goes_on(&mut self, time_ns: u64, vcpu: u32) -> Result<(), String> {
+        let GraceLimits { max, slice_ns } = self.grace;
+        let turn = self.longer[vcpu as usize].turn + 1;
+        self.turn_ends(time_ns, vcpu)?;
+        self.longer[vcpu as usize].turn = turn;
+        self.longer[vcpu as usize].until_ns = Some(time_ns + slice_ns);
+        if turn > max {
+            return Err(format!(
+                "vCPU {vcpu}'s turn is made longer {turn} times in a row, where {max} are allowed"
+            ));
+        }
+        Ok(())
+    }
+
+    fn turn_ends(&mut self, time_ns: u64, vcpu: u32) -> Result<(), String> {
+        let longer = &mut self.longer[vcpu as usize];
+        longer.turn = 0;
+        match longer.until_ns.take() {
+            Some(until_ns) if time_ns > until_ns => Err(format!(
+                "vCPU {vcpu}'s turn went on for {} ns longer than a micro slice",
+                time_ns - until_ns
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asked for again while it is still where its last micro slice ended: because that ended too early.
+    fn micro_slice_follows(&mut self, vcpu: u32) -> Result<(), String> {
+        let count = &mut self.longer[vcpu as usize].micro_slices;
+        *count = if self.on[vcpu as usize].is_some() { *count + 1 } else { *count };
+        if *count > self.grace.max {
+            return Err(format!(
+                "vCPU {vcpu} gets {count} micro slices more in a row than it was requested for"
+            ));
         }
         Ok(())
     }
@@ -171,7 +248,7 @@ impl Simulation<'_> {
                 self.sink.event(time_ns, event);
             }
             if let Some(checker) = &mut self.checker {
-                checker.observe(event).map_err(|what| SimError::Check { time_ns, what })?;
+                checker.observe(time_ns, event).map_err(|what| SimError::Check { time_ns, what })?;
             }
         }
         events.clear();
@@ -214,10 +291,14 @@ mod tests {
 
     /// What the checker says about the last of these events; the ones before are in order.
     fn verdict(events: &[TraceEvent]) -> String {
-        let mut checker = Checker::new(2, 2, 1);
+        let grace = GraceLimits { max: 2, slice_ns: 5 };
+        let mut checker = Checker::new(2, 2, 1, grace);
         let (last, first) = events.split_last().expect("an event");
-        first.iter().for_each(|event| checker.observe(event).expect("in order"));
-        checker.observe(last).expect_err("out of order")
+        // One a nanosecond.
+        let mut time_ns = 0..;
+        let mut observe = |event| checker.observe(time_ns.next().expect("endless"), event);
+        first.iter().for_each(|event| observe(event).expect("in order"));
+        observe(last).expect_err("out of order")
     }
 
     const RUNS: TraceEvent = TraceEvent::Running { vcpu: 0, pcpu: 0, micro: false };
@@ -265,6 +346,31 @@ mod tests {
         assert!(verdict(&[ACCELERATED, RUNS]).contains("(micro: false)"));
         let returned = TraceEvent::ReturnedToNormalPool { vcpu: 0, pcpu: 0 };
         assert!(verdict(&[ACCELERATED, returned, returned]).contains("wasn't in"));
+    }
+
+    const GOES_ON: TraceEvent = TraceEvent::TurnGoesOn { vcpu: 0, pcpu: 0 };
+    const ENDED: TraceEvent = TraceEvent::TurnEnded { vcpu: 0, pcpu: 0 };
+    const RETURNED: TraceEvent = TraceEvent::ReturnedToNormalPool { vcpu: 0, pcpu: 0 };
+    const MICRO: TraceEvent = TraceEvent::Running { vcpu: 0, pcpu: 1, micro: true };
+
+    #[test]
+    fn a_turn_that_goes_on_more_often_than_grace_allows_is_found() {
+        let error = verdict(&[RUNS, GOES_ON, GOES_ON, ENDED, GOES_ON, GOES_ON, GOES_ON]);
+        assert_eq!(error, "vCPU 0's turn is made longer 3 times in a row, where 2 are allowed");
+    }
+
+    #[test]
+    fn a_turn_that_goes_on_for_longer_than_a_micro_slice_is_found() {
+        let others = [IPI, HANDLED, IPI, HANDLED, IPI, HANDLED];
+        let error = verdict(&[&[RUNS, GOES_ON][..], &others, &[ENDED]].concat());
+        assert_eq!(error, "vCPU 0's turn went on for 2 ns longer than a micro slice");
+    }
+
+    #[test]
+    fn a_micro_slice_renewed_more_often_than_grace_allows_is_found() {
+        let again = [RETURNED, ACCELERATED];
+        let error = verdict(&[&[ACCELERATED, MICRO][..], &again, &again, &again].concat());
+        assert_eq!(error, "vCPU 0 gets 3 micro slices more in a row than it was requested for");
     }
 
     #[test]

@@ -323,6 +323,10 @@ pub struct MicroSlicedConfig {
     pub micro_slice_ns: u64,
     pub pool: PoolSize,
     pub mechanics: Mechanics,
+    /// Micro slices in a row for who is stopped at a bad moment; 0: the paper's rules.
+    pub grace: u32,
+    /// A call-function IPI accelerates its recipient at once, not only when its sender yields.
+    pub call_function_ipi: bool,
 }
 
 /// How the host does what the policy decides.

@@ -354,7 +354,7 @@ impl Simulation<'_> {
         self.machine.set_class(vcpu, self.classes[guest.frame().symbol as usize]);
         let host = &mut self.machine.vcpus[vcpu as usize];
         host.interrupts_enabled = guest.depth == 0 && !guest.frames[0].irqs_off;
-        host.interrupt_pending = guest.pending & !pending::TICK != 0;
+        host.pending_interrupts = guest.pending & !pending::TICK;
     }
 
     fn schedule(&mut self, pcpu: PcpuId) {

@@ -63,6 +63,11 @@ fn put_pool(snapshot: &mut Snapshot, report: &RunReport) {
         snapshot.gauge(&figures::STILL_ACCELERATED, &[], still as f64);
         snapshot.histogram(&figures::MICRO_SLICE, &[], pool.micro_slices.clone());
     }
+    for (figure, count) in [(&figures::GRACES, pool.graces), (&figures::ASKED_AGAIN, pool.asked_again)] {
+        if count > 0 {
+            snapshot.counter(figure, &[], count);
+        }
+    }
     let sizes = pool.sizes.iter().map(|(time_ns, size)| (*time_ns, f64::from(*size))).collect();
     snapshot.series(&figures::MICRO_POOL_SIZE, &[], sizes);
     snapshot.gauge(&figures::MICRO_POOL_MEAN, &[], pool.mean_micro_pcpus);

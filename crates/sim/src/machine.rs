@@ -4,9 +4,14 @@ use crate::bits::Bits;
 use crate::config::HostConfig;
 use crate::report::PoolReport;
 use crate::trace_event::{PcpuId, TraceEvent, VcpuId, VmId};
-use microslice_policy::{Coded, GuestClass};
+use microslice_policy::{Coded, GuestClass, InterruptKind};
 
 pub const NONE: u32 = u32::MAX;
+
+/// An interrupt's bit in [`HostVcpu::pending_interrupts`].
+pub const fn interrupt_bit(kind: InterruptKind) -> u8 {
+    1 << kind as u8
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VcpuState {
@@ -50,7 +55,8 @@ pub struct HostVcpu {
     /// Class of the instruction pointer where it stopped or yields.
     pub class: GuestClass,
     pub interrupts_enabled: bool,
-    pub interrupt_pending: bool,
+    /// Interrupts that its guest hasn't taken, but for its own tick: one bit a kind ([`interrupt_bit`]).
+    pub pending_interrupts: u8,
     /// A call-function interrupt has come that its guest hasn't handled: it waits in the local APIC, or in its handler.
     pub owes_answer: bool,
 }
@@ -197,7 +203,7 @@ impl Machine {
                     requested: false,
                     class: GuestClass::Idle,
                     interrupts_enabled: true,
-                    interrupt_pending: false,
+                    pending_interrupts: 0,
                     owes_answer: false,
                 });
             }

@@ -99,6 +99,10 @@ pub struct PoolReport {
     pub micro_slices: Histogram,
     /// Micro slices that ended with the interrupt unhandled or still in critical code.
     pub slice_ended_unfinished: u64,
+    /// Turns of the normal pool made longer by a micro slice.
+    pub graces: u64,
+    /// Passes for siblings that had found no room.
+    pub asked_again: u64,
 }
 
 impl PoolReport {

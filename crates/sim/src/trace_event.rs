@@ -133,6 +133,16 @@ pub enum TraceEvent {
         vcpu: VcpuId,
         pcpu: PcpuId,
     },
+    /// Its turn in the normal pool would be over, and is made longer by a micro slice.
+    TurnGoesOn {
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+    },
+    /// A turn that was made longer is over.
+    TurnEnded {
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+    },
     PoolResized {
         micro_pcpus: u32,
     },

@@ -91,9 +91,12 @@ fn folding_equal_pause_loop_exits_changes_nothing() {
     }
 }
 
+/// By the paper's rules, so that the host's mechanics are the only difference between `micro` and `micro-xen`.
 fn trace(name: &str, policy: &str) -> Vec<(u64, TraceEvent)> {
     let mut recorder = Recorder::default();
-    simulate(&scenario(name, policy, 300 * MS), &mut recorder).unwrap_or_else(|error| panic!("{error}"));
+    let mut config = scenario(name, policy, 300 * MS);
+    with_rules(&mut config, 0, false);
+    simulate(&config, &mut recorder).unwrap_or_else(|error| panic!("{error}"));
     recorder.0
 }
 
@@ -170,6 +173,63 @@ fn needless_accelerations(policy: &str) -> usize {
 fn who_has_answered_a_shootdown_is_not_accelerated_for_it_but_in_the_prototype() {
     assert_eq!(needless_accelerations("micro:1"), 0);
     assert!(needless_accelerations("micro-xen:1") > 100);
+}
+
+/// Two VMs on two pCPUs and a micro-sliced one: the first is always in critical code, the second never.
+fn always_critical(grace: u32, seed: u64) -> RunReport {
+    let hold = Duration::Exponential { mean_ns: 300 * US };
+    let work = |phase| vec![phase, Phase::Progress { units: 1 }];
+    let mut config = one_vm(work(Phase::Lock { lock: "own".into(), hold }), 2);
+    config.scheduler = scenario("dedup-swaptions", "micro:1", 0).scheduler;
+    with_rules(&mut config, grace, true);
+    (config.seed, config.duration_ns, config.host.pcpus, config.vms[0].vcpus) = (seed, 2 * S, 3, 2);
+    // A lock for each thread, so that nobody ever waits for one.
+    config.vms[0].kernel.locks.push(LockConfig {
+        name: "own".into(),
+        kind: Some(LockKind::Queued),
+        irqs_off: false,
+        instances: 64,
+        symbol: "get_page_from_freelist".into(),
+    });
+    let mut other = config.vms[0].clone();
+    other.name = "other".into();
+    other.workloads[0].program = work(compute(300 * US));
+    config.vms.push(other);
+    run(&config)
+}
+
+#[test]
+fn who_is_always_in_critical_code_pays_for_its_grace() {
+    for grace in [0, 10, 100] {
+        let report = always_critical(grace, 1);
+        let share = report.vms[0].run_ns as f64 / report.vms[1].run_ns as f64;
+        // The credit scheduler's shares differ by as much over two seconds without any grace.
+        assert!(share < 1.15, "grace {grace}: {share}");
+        assert_eq!(report.pool.graces > 0, grace > 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+
+    /// Two wait for two pCPUs: by the credits, nobody does so for more than a few slices of 30 ms.
+    #[test]
+    fn whatever_the_grace_of_the_others_nobody_waits_much_longer(grace in 0u32..=100, seed: u64) {
+        let longest_ns = always_critical(grace, seed).wait_to_run.max().unwrap_or(0);
+        prop_assert!(longest_ns < 150 * MS + u64::from(grace) * 100 * US, "{} ns", longest_ns);
+    }
+}
+
+#[test]
+fn who_is_turned_away_is_asked_for_again_and_turns_go_on_unless_the_rules_are_the_papers() {
+    for (grace, expected) in [(0, false), (10, true)] {
+        let mut config = scenario("dedup-swaptions", "micro:1", 300 * MS);
+        with_rules(&mut config, grace, true);
+        let pool = run(&config).pool;
+        assert_eq!((pool.graces > 0, pool.asked_again > 0), (expected, expected), "grace {grace}");
+    }
+    let pool = run(&scenario("dedup-swaptions", "micro-xen:1", 300 * MS)).pool;
+    assert_eq!((pool.graces, pool.asked_again), (0, 0));
 }
 
 /// 12 pCPUs, of which each shares a core with the one six further.
@@ -399,6 +459,15 @@ fn phase() -> impl Strategy<Value = Phase> {
     ]
 }
 
+/// The real scheduler's parameters; the prototype has none of them.
+fn with_rules(config: &mut SimulationConfig, grace: u32, call_function_ipi: bool) {
+    if let SchedulerKind::MicroSliced(micro) = &mut config.scheduler
+        && micro.mechanics == Mechanics::Paper
+    {
+        (micro.grace, micro.call_function_ipi) = (grace, call_function_ipi);
+    }
+}
+
 prop_compose! {
     fn fuzzed()(
         seed: u64,
@@ -411,6 +480,7 @@ prop_compose! {
         vm_count in 1usize..4,
         weight in 1u32..2000,
         (ple, smt) in (prop::bool::ANY, prop::bool::ANY),
+        rules in (0u32..20, prop::bool::ANY),
     ) -> SimulationConfig {
         let policies =
             ["credit", "credit-1ms", "credit-0.1ms", "eevdf", "micro:1", "micro", "micro-xen:1", "micro-xen"];
@@ -419,6 +489,7 @@ prop_compose! {
         config.seed = seed;
         config.warmup_ns = 10 * MS;
         config.host.pcpus = pcpus;
+        with_rules(&mut config, rules.0, rules.1);
         config.host.ple.enabled = ple;
         config.host.smt_busy_speed_permille = if smt { 620 } else { 1000 };
         config.vms.truncate(1);

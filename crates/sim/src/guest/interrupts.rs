@@ -47,7 +47,7 @@ impl Simulation<'_> {
             }
             VcpuState::Blocked if deaf => {}
             _ => {
-                self.machine.vcpus[vcpu as usize].interrupt_pending = true;
+                self.machine.vcpus[vcpu as usize].pending_interrupts |= bit;
                 self.wake_by_interrupt(vcpu, kind);
             }
         }

@@ -19,11 +19,15 @@ use std::collections::VecDeque;
 
 /// Interrupts that wait for a vCPU, as bits.
 pub mod pending {
-    pub const CALL_FUNCTION: u8 = 1;
-    pub const RESCHEDULE: u8 = 2;
-    pub const VIRQ: u8 = 4;
-    pub const TIMER: u8 = 8;
-    pub const TICK: u8 = 16;
+    use crate::machine::interrupt_bit;
+    use microslice_policy::InterruptKind;
+
+    pub const CALL_FUNCTION: u8 = interrupt_bit(InterruptKind::IpiCallFunction);
+    pub const RESCHEDULE: u8 = interrupt_bit(InterruptKind::IpiReschedule);
+    pub const VIRQ: u8 = interrupt_bit(InterruptKind::Virq);
+    pub const TIMER: u8 = interrupt_bit(InterruptKind::Timer);
+    /// The vCPU's own, which the host raises when it runs: it needs no host to deliver it.
+    pub const TICK: u8 = 1 << 7;
 }
 
 /// What a frame does now.

@@ -7,6 +7,7 @@ use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::units;
 use crate::config::{CreditConfig, EevdfConfig, Mechanics, MicroSlicedConfig, PoolSize, SchedulerKind};
+use microslice_policy::AccelerateConfig;
 
 /// Policies whose name may end in `:N`, for N static micro-sliced pCPUs.
 const SIZED: [&str; 2] = ["micro", "micro-xen"];
@@ -63,6 +64,8 @@ pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
                 "pool_limit",
                 "profile_interval",
                 "epoch_interval",
+                "grace",
+                "call_function_ipi",
             ],
             _ => &["scheduler", "base_slice", "tick", "directed_yield"],
         }
@@ -88,6 +91,8 @@ pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
             micro_slice_ns: required_time(&table, "micro_slice")?,
             pool: read_pool(&table, pcpus)?,
             mechanics: read_mechanics(&table)?,
+            grace: read_grace(&table)?,
+            call_function_ipi: read_call_function_ipi(&table)?,
         }),
         _ => SchedulerKind::Eevdf(EevdfConfig {
             base_slice_ns: required_time(&table, "base_slice")?,
@@ -128,6 +133,31 @@ fn read_mechanics(table: &TableReader<'_>) -> Result<Mechanics, ScenarioError> {
             format!("unknown mechanics {}; allowed: {}", quoted(other), listed(MECHANICS)),
         )),
     }
+}
+
+/// In the real scheduler's range (`microslice run --grace`).
+fn read_grace(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
+    let grace = table.integer("grace", 0..=100)?;
+    match table.get("grace") {
+        Some(node) if read_mechanics(table)? == Mechanics::XenPrototype && grace != Some(0) => {
+            let cause = "`grace` is 0 with mechanics `xen-prototype`, which has none".to_owned();
+            Err(ScenarioError::new(&node.place, cause))
+        }
+        _ => Ok(grace.map_or(rules_of(table)?.grace_max, |grace| grace as u32)),
+    }
+}
+
+fn read_call_function_ipi(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
+    let default = rules_of(table)?.call_function_ipi != 0;
+    Ok(table.boolean("call_function_ipi")?.unwrap_or(default))
+}
+
+/// What holds for what the policy leaves open.
+fn rules_of(table: &TableReader<'_>) -> Result<AccelerateConfig, ScenarioError> {
+    Ok(match read_mechanics(table)? {
+        Mechanics::Paper => AccelerateConfig::DEFAULT,
+        Mechanics::XenPrototype => AccelerateConfig::PAPER,
+    })
 }
 
 fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, ScenarioError> {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::{Duration, Phase, PoolSize, SchedulerKind};
+use microslice_policy::AccelerateConfig;
 use proptest::prelude::*;
 
 const SMALL: &str = r#"
@@ -301,6 +302,40 @@ fn a_wrong_setting_names_the_option() {
     let overrides = Overrides { settings, ..Overrides::default() };
     let error = parse("small.toml", SMALL, &overrides).expect_err("not a number");
     assert_eq!(error.to_string(), "--set host.pcpus: `pcpus` is a whole number from 1 to 8192, not a string");
+}
+
+fn rules_of(policy: &str, settings: &[(&str, &str)]) -> Result<(u32, bool), ScenarioError> {
+    let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
+    let overrides = Overrides { policy: Some(policy.to_owned()), settings, seed: None };
+    let SchedulerKind::MicroSliced(micro) = parse("small.toml", SMALL, &overrides)?.config.scheduler else {
+        panic!("{policy}")
+    };
+    Ok((micro.grace, micro.call_function_ipi))
+}
+
+#[test]
+fn micro_has_the_real_schedulers_rules_and_the_prototype_the_papers() {
+    let words = |rules: AccelerateConfig| (rules.grace_max, rules.call_function_ipi != 0);
+    assert_eq!(rules_of("micro", &[]).unwrap(), words(AccelerateConfig::DEFAULT));
+    assert_eq!(rules_of("micro:2", &[]).unwrap(), words(AccelerateConfig::DEFAULT));
+    assert_eq!(rules_of("micro-xen", &[]).unwrap(), words(AccelerateConfig::PAPER));
+    let own = "{ extends = \"micro\", mechanics = \"xen-prototype\", grace = 0, call_function_ipi = false }";
+    assert_eq!(rules_of("micro", &[("policy", own)]).unwrap(), words(AccelerateConfig::PAPER));
+}
+
+#[test]
+fn a_setting_changes_the_policy_of_the_command_line() {
+    let settings = [("policy.grace", "3"), ("policy.call_function_ipi", "false")];
+    assert_eq!(rules_of("micro:2", &settings).unwrap(), (3, false));
+    let refused = |policy, path, value| rules_of(policy, &[(path, value)]).unwrap_err().to_string();
+    assert_eq!(
+        refused("micro:2", "policy.grace", "101"),
+        "--set policy.grace: `grace` is a whole number from 0 to 100, not 101"
+    );
+    assert_eq!(
+        refused("micro-xen", "policy.grace", "1"),
+        "--set policy.grace: `grace` is 0 with mechanics `xen-prototype`, which has none"
+    );
 }
 
 #[test]

@@ -10,39 +10,47 @@ use policy::Coded;
 
 /// Answers of `decide_on_sibling`, which is a pure function of few values: asked once each, then looked up. A pass over
 /// all siblings at every pause-loop exit is the hottest loop of a run.
-pub struct SiblingAnswers(Vec<SiblingDecision>);
+pub struct SiblingAnswers {
+    decisions: Vec<SiblingDecision>,
+    /// The host can see who owes an answer.
+    known: bool,
+}
 
-pub const SCOPES: [PassScope; 3] = [PassScope::None, PassScope::OneCritical, PassScope::AllPreempted];
+pub const SCOPES: [PassScope; 4] =
+    [PassScope::None, PassScope::OneCritical, PassScope::AllPreempted, PassScope::AllOwing];
 const STATES: usize = policy::VcpuState::ALL.len();
 const CLASSES: usize = policy::GuestClass::ALL.len();
 
 impl SiblingAnswers {
     /// The authors' prototype doesn't look at who owes an answer.
     pub fn new(prototype: bool) -> Self {
+        let known = !prototype;
         let observation = |state, kind: Kind, requested_count| SiblingObservation {
             state: policy::Code::raw(state),
             preempted: u32::from(kind.preempted),
             yielded: u32::from(kind.yielded),
             guest_class: policy::Code::raw(kind.class as u32),
             requested_count,
-            answer: match kind.owes_answer {
-                _ if prototype => SiblingAnswer::Unknown.into(),
-                true => SiblingAnswer::Owed.into(),
-                false => SiblingAnswer::Given.into(),
-            },
+            answer: answer_of(known, kind.owes_answer).into(),
         };
-        let mut answers = Vec::with_capacity(SCOPES.len() * STATES * WAITING_KINDS * 2);
+        let mut decisions = Vec::with_capacity(SCOPES.len() * STATES * WAITING_KINDS * 2);
         for scope in SCOPES {
             for state in 0..STATES as u32 {
                 for kind in (0..WAITING_KINDS).map(Kind::of_number) {
                     for requested_count in 0..2 {
                         let seen = observation(state, kind, requested_count);
-                        answers.push(policy::decide_on_sibling(scope, &seen));
+                        decisions.push(policy::decide_on_sibling(scope, &seen));
                     }
                 }
             }
         }
-        Self(answers)
+        Self { decisions, known }
+    }
+
+    /// What this host sees of a vCPU that owes an answer, or owes none.
+    #[inline]
+    pub fn answer_of(&self, owes: bool) -> SiblingAnswer {
+        answer_of(self.known, owes)
     }
 
     #[inline]
@@ -54,7 +62,16 @@ impl SiblingAnswers {
         requested: bool,
     ) -> SiblingDecision {
         let row = (scope as usize * STATES + state as usize) * WAITING_KINDS + kind;
-        self.0[row * 2 + usize::from(requested)]
+        self.decisions[row * 2 + usize::from(requested)]
+    }
+}
+
+#[inline]
+fn answer_of(known: bool, owes: bool) -> SiblingAnswer {
+    match (known, owes) {
+        (false, _) => SiblingAnswer::Unknown,
+        (true, true) => SiblingAnswer::Owed,
+        (true, false) => SiblingAnswer::Given,
     }
 }
 

@@ -171,6 +171,19 @@ impl Credit {
         machine.answers_changed(home);
     }
 
+    /// In front of all who wait, whatever its priority: it comes back at once.
+    pub fn enqueue_first(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        let home = self.shortest_queue(machine, vcpu);
+        machine.vcpus[vcpu as usize].pcpu = home;
+        self.put(home, 0, vcpu);
+        machine.answers_changed(home);
+    }
+
+    /// It has yielded within the rate limit, which takes effect when that ends.
+    pub fn has_yielded(&self, vcpu: VcpuId) -> bool {
+        self.accounts[vcpu as usize].yields
+    }
+
     fn shortest_queue(&self, machine: &Machine, vcpu: VcpuId) -> PcpuId {
         let from = machine.vcpus[vcpu as usize].pcpu as usize;
         let count = self.queues.len();
@@ -302,6 +315,13 @@ impl Credit {
         }
     }
 
+    /// Until when the rate limit keeps a vCPU that could go on, stopped for that reason, on its pCPU.
+    pub fn kept_until(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> Option<u64> {
+        let voluntary = matches!(reason, StopReason::Ple | StopReason::IpiWait);
+        let is_limited = reason != StopReason::SliceExpired && (self.config.ratelimit_yields || !voluntary);
+        if is_limited { self.within_ratelimit(machine, vcpu) } else { None }
+    }
+
     pub fn within_ratelimit(&self, machine: &Machine, vcpu: VcpuId) -> Option<u64> {
         let until = machine.vcpus[vcpu as usize].since_ns + self.config.ratelimit_ns;
         (machine.now_ns < until).then_some(until)
@@ -328,10 +348,7 @@ impl Scheduler for Credit {
             let deferred = self.accounts[vcpu as usize].yields;
             if machine.vcpus[vcpu as usize].state != VcpuState::Blocked {
                 let voluntary = matches!(reason, StopReason::Ple | StopReason::IpiWait);
-                if reason != StopReason::SliceExpired
-                    && (self.config.ratelimit_yields || !voluntary)
-                    && let Some(until_ns) = self.within_ratelimit(machine, vcpu)
-                {
+                if let Some(until_ns) = self.kept_until(machine, vcpu, reason) {
                     return Some(Pick { vcpu, slice_end_ns: until_ns });
                 }
                 if voluntary || deferred {

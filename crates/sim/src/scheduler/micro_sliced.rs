@@ -13,18 +13,21 @@
 //! | a vCPU on a micro-sliced pCPU spins | its pass decides | it goes back; no pass |
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
 //! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
+//! | a turn or a micro slice ends at a bad moment | see `grace.rs` | it ends |
+
+mod grace;
 
 use super::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
 use super::credit::Credit;
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
-use crate::machine::{Machine, NONE, VcpuState};
-use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, VcpuId};
+use crate::machine::{Machine, NONE, VcpuState, interrupt_bit};
+use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, VcpuId, VmId};
 use microslice_policy as policy;
 use microslice_policy::{
     AccelerateConfig, Cause, InterruptKind, InterruptObservation, MicroSliceObservation, MicroSliceOutcome,
-    PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeState, SiblingDecision,
-    SpinnerDecision, SpinnerObservation, UrgentEvents, YieldCause,
+    PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeState, SiblingAnswer,
+    SiblingDecision, SpinnerDecision, SpinnerObservation, UrgentEvents, YieldCause,
 };
 
 /// What the micro pool keeps of a vCPU.
@@ -34,7 +37,27 @@ struct Member {
     micro_pcpu: PcpuId,
     /// Where it goes back to.
     home: PcpuId,
+    /// Why it is there.
+    cause: Cause,
+    /// Requests in a row because a micro slice ended too early.
     retries: u32,
+    /// Micro slices in a row that its turn in the normal pool was made longer by.
+    grace_count: u32,
+}
+
+impl Member {
+    const NOT_ONE: Self =
+        Self { micro_pcpu: NONE, home: NONE, cause: Cause::None, retries: 0, grace_count: 0 };
+}
+
+/// The interrupt that a request is about, as the bit that waits in the local APIC.
+fn interrupt_of(cause: Cause) -> u8 {
+    match cause {
+        Cause::ReschedIpi => interrupt_bit(InterruptKind::IpiReschedule),
+        Cause::CallFunctionIpi => interrupt_bit(InterruptKind::IpiCallFunction),
+        Cause::Virq => interrupt_bit(InterruptKind::Virq),
+        _ => 0,
+    }
 }
 
 /// What a pass has found.
@@ -65,6 +88,8 @@ pub struct MicroSliced {
     normal: Credit,
     /// What waits for each micro pCPU: at most one (paper, section 5).
     waiting: Vec<Option<VcpuId>>,
+    /// The VM whose vCPU each micro pCPU had no room for last.
+    turned_away: Vec<Option<VmId>>,
     members: Vec<Member>,
     micro_count: usize,
     pool_config: PoolSizeConfig,
@@ -89,9 +114,14 @@ impl MicroSliced {
             yield_answers: YieldAnswers::new(0),
             prototype,
             normal: Credit::new(config.normal.clone(), machine),
-            rules: AccelerateConfig::PAPER,
+            rules: AccelerateConfig {
+                grace_max: config.grace,
+                call_function_ipi: u32::from(config.call_function_ipi),
+                ..AccelerateConfig::PAPER
+            },
             waiting: vec![None; machine.pcpus.len()],
-            members: vec![Member { micro_pcpu: NONE, home: NONE, retries: 0 }; machine.vcpus.len()],
+            turned_away: vec![None; machine.pcpus.len()],
+            members: vec![Member::NOT_ONE; machine.vcpus.len()],
             micro_count: 0,
             pool_config,
             pool_state: PoolSizeState::default(),
@@ -144,21 +174,31 @@ impl MicroSliced {
         }
     }
 
-    /// Moves a waiting vCPU of the normal pool to a micro pCPU with room, if there is one.
-    fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Request {
-        let cause_of_trace = AccelerationCause::from(cause);
-        let class = machine.vcpus[vcpu as usize].class;
-        let first = self.first_micro(machine);
-        let placed = (first..machine.pcpus.len())
-            .filter(|&pcpu| {
+    /// A micro pCPU with room: first those that run nothing are tried, then all.
+    fn place(&mut self, machine: &Machine, vm: VmId) -> Option<usize> {
+        for idle_only in [true, false] {
+            for pcpu in self.first_micro(machine)..machine.pcpus.len() {
+                if idle_only && !machine.is_idle(pcpu as u32) {
+                    continue;
+                }
                 let seen = PlacementObservation {
                     queued_count: u32::from(self.waiting[pcpu].is_some()),
                     affinity_allows: 1,
                 };
-                policy::decide_on_placement(&self.rules, &seen) == PlacementDecision::Queue
-            })
-            .min_by_key(|&pcpu| !machine.is_idle(pcpu as u32));
-        let Some(pcpu) = placed else {
+                if policy::decide_on_placement(&self.rules, &seen) == PlacementDecision::Queue {
+                    return Some(pcpu);
+                }
+                self.turned_away[pcpu] = Some(vm);
+            }
+        }
+        None
+    }
+
+    /// Moves a waiting vCPU of the normal pool to a micro pCPU with room, if there is one.
+    fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Request {
+        let cause_of_trace = AccelerationCause::from(cause);
+        let class = machine.vcpus[vcpu as usize].class;
+        let Some(pcpu) = self.place(machine, machine.vcpus[vcpu as usize].vm) else {
             machine.pool.count_failed_pull(cause_of_trace, "queue_full");
             return Request::NoRoom;
         };
@@ -169,6 +209,7 @@ impl MicroSliced {
         let member = &mut self.members[vcpu as usize];
         member.micro_pcpu = pcpu as u32;
         member.home = machine.vcpus[vcpu as usize].pcpu;
+        member.cause = cause;
         machine.set_requested(vcpu, true);
         self.waiting[pcpu] = Some(vcpu);
         machine.pool.count_acceleration(class.into(), cause_of_trace);
@@ -214,15 +255,22 @@ impl MicroSliced {
     /// A micro slice is over, one way or another.
     fn end_micro_slice(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
         let host = &machine.vcpus[vcpu as usize];
+        let member = &self.members[vcpu as usize];
         let blocked = host.state == VcpuState::Blocked;
-        let ran_ns = machine.now_ns - host.since_ns;
+        let began_ns = machine.pcpus[pcpu as usize].slice_end_ns - self.config.micro_slice_ns;
+        let ran_ns = machine.now_ns - began_ns;
+        // The prototype doesn't know which interrupt a request was about.
+        let awaited = if self.prototype { u8::MAX } else { interrupt_of(member.cause) };
+        let answer = self.siblings.answer_of(host.owes_answer);
         let seen = MicroSliceObservation {
             guest_class: host.class.into(),
-            interrupt_pending: u32::from(host.interrupt_pending),
+            interrupt_pending: u32::from(host.pending_interrupts & awaited != 0),
             blocked: u32::from(blocked),
-            retry_count: self.members[vcpu as usize].retries,
-            ..Default::default()
+            retry_count: member.retries,
+            answer: answer.into(),
+            reserved: 0,
         };
+        let cause = if answer == SiblingAnswer::Owed { Cause::CallFunctionIpi } else { member.cause };
         let decision = policy::decide_after_micro_slice(&self.rules, &seen);
         let outcome = decision.outcome.get();
         if matches!(outcome, Some(MicroSliceOutcome::StillCritical | MicroSliceOutcome::Unhandled)) {
@@ -231,15 +279,16 @@ impl MicroSliced {
         machine.pool.micro_slices.record(ran_ns);
         machine.pcpus[pcpu as usize].slice_end_ns = u64::MAX;
         self.leave(machine, vcpu);
+        self.new_turn(machine, vcpu, pcpu);
         if !blocked {
             self.back_to_normal(machine, vcpu);
-            let member = &mut self.members[vcpu as usize];
-            if decision.retry != 0 {
-                member.retries += 1;
-                self.accelerate(machine, vcpu, Cause::LockYield);
-            } else {
-                member.retries = 0;
-            }
+        }
+        let member = &mut self.members[vcpu as usize];
+        if decision.retry != 0 {
+            member.retries += 1;
+            self.accelerate(machine, vcpu, cause);
+        } else {
+            member.retries = 0;
         }
     }
 
@@ -264,14 +313,23 @@ impl MicroSliced {
     fn pass(&mut self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope, cause: Cause) -> PassCounts {
         let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
         let (first, count) = (vm.first_vcpu, vm.vcpus);
-        let mut requested = false;
-        let mut counts = PassCounts::default();
         // From the next one round, without a division: this loop runs at every pause-loop exit.
         let start = if self.prototype { first } else { vcpu + 1 };
-        for sibling in (start..first + count).chain(first..start) {
-            if sibling == vcpu {
-                continue;
-            }
+        let siblings = (start..first + count).chain(first..start).filter(|&sibling| sibling != vcpu);
+        self.visit(machine, siblings, scope, cause)
+    }
+
+    /// Asks for those of them whom a pass of this scope needs.
+    fn visit(
+        &mut self,
+        machine: &mut Machine,
+        siblings: impl Iterator<Item = VcpuId>,
+        scope: PassScope,
+        cause: Cause,
+    ) -> PassCounts {
+        let mut requested = false;
+        let mut counts = PassCounts::default();
+        for sibling in siblings {
             let state = self.policy_state(machine, sibling);
             let kind = machine.vcpus[sibling as usize].kind().number();
             match self.siblings.get(scope, state, kind, requested) {
@@ -344,26 +402,30 @@ impl Scheduler for MicroSliced {
                     self.end_micro_slice(machine, vcpu, pcpu);
                     self.normal.schedule(machine, pcpu, None)
                 }
-                _ => self.normal.schedule(machine, pcpu, stopped),
+                _ => self.next_turn(machine, pcpu, stopped),
             };
         }
+        // A micro slice isn't cut short by anything but its vCPU (paper, section 5).
         if let Some((vcpu, reason)) = stopped {
             let micro = self.members[vcpu as usize].micro_pcpu == pcpu;
             let over = machine.now_ns >= machine.pcpus[pcpu as usize].slice_end_ns;
             let runnable = machine.vcpus[vcpu as usize].state != VcpuState::Blocked;
-            // A micro slice isn't cut short by anything but its vCPU (paper, section 5).
             if micro && runnable && !over && reason == StopReason::Preempted {
                 return Some(Pick { vcpu, slice_end_ns: machine.pcpus[pcpu as usize].slice_end_ns });
             }
+        }
+        // As sched_ext does, it chooses before the vCPU whose micro slice is over can be asked for again.
+        let next = self.waiting[pcpu as usize].take();
+        self.ask_again(machine, pcpu);
+        if let Some((vcpu, reason)) = stopped {
             self.normal.charge(machine.now_ns, vcpu);
-            if micro {
+            if self.members[vcpu as usize].micro_pcpu == pcpu {
                 self.end_micro_slice(machine, vcpu, pcpu);
-            } else if runnable {
-                self.normal.enqueue(machine, vcpu, false);
-                self.normal.tickle(machine, vcpu);
+            } else if machine.vcpus[vcpu as usize].state != VcpuState::Blocked {
+                self.evict(machine, vcpu, pcpu, reason);
             }
         }
-        let vcpu = self.waiting[pcpu as usize].take()?;
+        let vcpu = next.or_else(|| self.waiting[pcpu as usize].take())?;
         self.normal.begin_run(machine.now_ns, vcpu);
         machine.vcpus[vcpu as usize].pcpu = pcpu;
         Some(Pick { vcpu, slice_end_ns: machine.now_ns + self.config.micro_slice_ns })
@@ -473,10 +535,10 @@ mod tests {
 
     /// vCPUs of one VM on two pCPUs, the second of them micro-sliced: the first spins for a shootdown on pCPU 0, a
     /// millisecond after it came there, so that the rate limit lets it yield; the others wait for that pCPU.
-    const SPINNER: VcpuId = 0;
-    const SIBLINGS: [VcpuId; 2] = [1, 2];
+    pub const SPINNER: VcpuId = 0;
+    pub const SIBLINGS: [VcpuId; 2] = [1, 2];
 
-    fn spinning_for_a_shootdown() -> (MicroSliced, Machine) {
+    pub fn spinning_for_a_shootdown() -> (MicroSliced, Machine) {
         let overrides = Overrides { policy: Some("micro:1".into()), ..Overrides::default() };
         let config = load("dedup-swaptions", &overrides).expect("built in").config;
         let SchedulerKind::MicroSliced(parameters) = config.scheduler else { panic!("micro") };

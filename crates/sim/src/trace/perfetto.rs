@@ -306,6 +306,12 @@ impl<W: Write> TraceSink for PerfettoTrace<W> {
             TraceEvent::ReturnedToNormalPool { vcpu, .. } => {
                 self.instant(time_ns, vcpu, Category::Acceleration, "returned to normal pool", Vec::new());
             }
+            TraceEvent::TurnGoesOn { vcpu, .. } => {
+                self.instant(time_ns, vcpu, Category::Acceleration, "turn goes on", Vec::new());
+            }
+            TraceEvent::TurnEnded { vcpu, .. } => {
+                self.instant(time_ns, vcpu, Category::Acceleration, "longer turn ended", Vec::new());
+            }
             TraceEvent::PoolResized { micro_pcpus } => {
                 let counter_value = Some(i64::from(micro_pcpus));
                 let (kind, track_uuid) = (Some(COUNTER), Some(POOL_UUID));

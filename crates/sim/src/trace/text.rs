@@ -61,6 +61,8 @@ impl<W: Write> TextTrace<W> {
             TraceEvent::ReturnedToNormalPool { vcpu: v, pcpu } => {
                 format!("returned_to_normal_pool {} pcpu={pcpu}", vcpu(v))
             }
+            TraceEvent::TurnGoesOn { vcpu: v, pcpu } => format!("turn_goes_on {} pcpu={pcpu}", vcpu(v)),
+            TraceEvent::TurnEnded { vcpu: v, pcpu } => format!("turn_ended {} pcpu={pcpu}", vcpu(v)),
             TraceEvent::PoolResized { micro_pcpus } => format!("pool_resized micro_pcpus={micro_pcpus}"),
             TraceEvent::ThreadSwitched { vcpu: v, thread } => {
                 format!("thread_switched {} to={}", vcpu(v), name_at(&self.names.threads, thread))

@@ -1,0 +1,278 @@
+//! Grace: who is stopped at a bad moment goes on for a few micro slices, and who found no room in the micro pool is asked for
+//! again. `policy/accelerate.h` says who and how often; the moments at which it is asked are the real scheduler's
+//! (`bpf/normal_pool.bpf.h`: `finishes_first`, `comes_back`; `bpf/observe.bpf.h`: `ask_again`):
+//!
+//! | moment | what follows |
+//! |---|---|
+//! | a turn in the normal pool is over, or somebody boosted comes | it goes on for a micro slice, where it is |
+//! | its pCPU becomes micro-sliced under it | it goes before all others of the normal pool, for a micro slice |
+//! | a micro slice is over | a new request, behind all others (`MicroSliced::end_micro_slice`) |
+//! | a micro pCPU has room again | a pass over the VM that it turned away, for siblings that still owe an answer |
+//!
+//! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody else interrupts a turn; and
+//! a pass takes no time, so none is ever under way when a place gets free.
+
+use super::*;
+use microslice_policy::{TurnDecision, TurnObservation};
+
+impl MicroSliced {
+    /// A pCPU of the normal pool chooses.
+    pub(super) fn next_turn(
+        &mut self,
+        machine: &mut Machine,
+        pcpu: PcpuId,
+        stopped: Option<(VcpuId, StopReason)>,
+    ) -> Option<Pick> {
+        if let Some((vcpu, reason)) = stopped
+            && !self.is_rate_limited(machine, vcpu, reason)
+        {
+            if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
+                machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
+                return Some(self.for_a_micro_slice(machine, vcpu));
+            }
+            self.new_turn(machine, vcpu, pcpu);
+        }
+        let pick = self.normal.schedule(machine, pcpu, stopped)?;
+        // It came back before its turn was over.
+        let comes_back = self.members[pick.vcpu as usize].grace_count > 0;
+        Some(if comes_back { self.for_a_micro_slice(machine, pick.vcpu) } else { pick })
+    }
+
+    fn for_a_micro_slice(&self, machine: &Machine, vcpu: VcpuId) -> Pick {
+        Pick { vcpu, slice_end_ns: machine.now_ns + self.config.micro_slice_ns }
+    }
+
+    fn is_rate_limited(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> bool {
+        machine.vcpus[vcpu as usize].state != VcpuState::Blocked
+            && self.normal.kept_until(machine, vcpu, reason).is_some()
+    }
+
+    /// Whether the host ends its turn, not it itself; a yield within the rate limit is one, too.
+    fn is_cut_off(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> bool {
+        machine.vcpus[vcpu as usize].state != VcpuState::Blocked
+            && matches!(reason, StopReason::SliceExpired | StopReason::Preempted)
+            && !self.normal.has_yielded(vcpu)
+    }
+
+    /// Its turn is cut off. May it go on for a micro slice, because it was stopped at a bad moment?
+    fn gets_grace(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
+        if self.micro_count == 0 {
+            return false;
+        }
+        let host = &machine.vcpus[vcpu as usize];
+        let member = &mut self.members[vcpu as usize];
+        let seen = TurnObservation {
+            guest_class: host.class.into(),
+            yielded: 0,
+            grace_count: member.grace_count,
+            micro_pcpu_count: self.micro_count as u32,
+            answer: self.siblings.answer_of(host.owes_answer).into(),
+            reserved: 0,
+        };
+        if policy::decide_at_turn_end(&self.rules, &seen) != TurnDecision::GoesOn {
+            return false;
+        }
+        member.grace_count += 1;
+        machine.pool.graces += 1;
+        true
+    }
+
+    /// Its turn has ended: the next one has its own grace.
+    pub(super) fn new_turn(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
+        if std::mem::take(&mut self.members[vcpu as usize].grace_count) > 0 {
+            machine.emit(TraceEvent::TurnEnded { vcpu, pcpu });
+        }
+    }
+
+    /// This pCPU has become micro-sliced under a running vCPU, which goes to the normal pool's queues.
+    pub(super) fn evict(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
+        if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
+            machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
+            self.normal.enqueue_first(machine, vcpu);
+        } else {
+            self.new_turn(machine, vcpu, pcpu);
+            self.normal.enqueue(machine, vcpu, false);
+        }
+        self.normal.tickle(machine, vcpu);
+    }
+
+    /// This micro pCPU may have room: whom it turned away, and who still owes an answer, is asked for again.
+    pub(super) fn ask_again(&mut self, machine: &mut Machine, pcpu: PcpuId) {
+        if self.rules.grace_max == 0 || self.waiting[pcpu as usize].is_some() {
+            return;
+        }
+        let Some(vm) = self.turned_away[pcpu as usize].take() else { return };
+        machine.pool.asked_again += 1;
+        let scope = PassScope::AllOwing;
+        let vm = &machine.vms[vm as usize];
+        let nobody_owes = self.short_cuts[scope as usize]
+            .as_ref()
+            .is_some_and(|short_cut| vm.waiting.kinds & short_cut.kinds_that_matter == 0);
+        if !nobody_owes {
+            let all = vm.first_vcpu..vm.first_vcpu + vm.vcpus;
+            self.visit(machine, all, scope, Cause::CallFunctionIpi);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{SIBLINGS, SPINNER, spinning_for_a_shootdown};
+    use super::*;
+    use policy::GuestClass;
+
+    const MICRO_SLICE_NS: u64 = 100_000;
+    const NORMAL: PcpuId = 0;
+    const MICRO: PcpuId = 1;
+
+    /// The spinner's slice on pCPU 0 is over; whether it goes on for a micro slice.
+    fn goes_on(micro: &mut MicroSliced, machine: &mut Machine) -> bool {
+        let stopped = Some((SPINNER, StopReason::SliceExpired));
+        let pick = micro.schedule(machine, NORMAL, stopped).expect("somebody waits");
+        let short = Pick { vcpu: SPINNER, slice_end_ns: machine.now_ns + MICRO_SLICE_NS };
+        assert!(pick == short || pick.vcpu != SPINNER, "{pick:?}");
+        pick == short
+    }
+
+    /// The sibling runs on the micro pCPU because of a reschedule IPI; what runs there once its micro slice is over.
+    fn after_a_micro_slice(
+        micro: &mut MicroSliced,
+        machine: &mut Machine,
+        sibling: VcpuId,
+    ) -> Option<VcpuId> {
+        micro.accelerate(machine, sibling, Cause::ReschedIpi);
+        let pick = micro.schedule(machine, MICRO, None).expect("the sibling");
+        assert_eq!(pick.vcpu, sibling);
+        machine.runs(sibling);
+        machine.pcpus[MICRO as usize].current = sibling;
+        machine.pcpus[MICRO as usize].slice_end_ns = pick.slice_end_ns;
+        machine.now_ns = pick.slice_end_ns;
+        micro.schedule(machine, MICRO, Some((sibling, StopReason::SliceExpired))).map(|pick| pick.vcpu)
+    }
+
+    #[test]
+    fn a_turn_that_ends_in_critical_code_goes_on_for_a_few_micro_slices() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        for _ in 0..AccelerateConfig::DEFAULT.grace_max {
+            assert!(goes_on(&mut micro, &mut machine));
+            machine.now_ns += MICRO_SLICE_NS;
+        }
+        assert!(!goes_on(&mut micro, &mut machine), "grace has an end");
+    }
+
+    #[test]
+    fn a_turn_that_ends_elsewhere_is_over_unless_an_answer_is_owed() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        machine.set_class(SPINNER, GuestClass::User);
+        machine.set_owes_answer(SPINNER, true);
+        assert!(goes_on(&mut micro, &mut machine));
+        machine.set_owes_answer(SPINNER, false);
+        assert!(!goes_on(&mut micro, &mut machine));
+    }
+
+    #[test]
+    fn the_next_turn_has_its_own_grace() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        assert!(goes_on(&mut micro, &mut machine));
+        machine.set_class(SPINNER, GuestClass::User);
+        assert!(!goes_on(&mut micro, &mut machine));
+        assert_eq!(micro.members[SPINNER as usize].grace_count, 0);
+    }
+
+    #[test]
+    fn by_the_papers_rules_a_turn_is_over_when_it_is_over() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        micro.rules = AccelerateConfig::PAPER;
+        assert!(!goes_on(&mut micro, &mut machine));
+    }
+
+    #[test]
+    fn without_a_micro_pool_nobody_gets_grace() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        micro.resize(&mut machine, 0);
+        assert!(!goes_on(&mut micro, &mut machine));
+    }
+
+    #[test]
+    fn who_yields_gets_no_grace_not_even_when_the_rate_limit_delays_the_yield() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        machine.now_ns = 500_000;
+        micro.normal.yields(&mut machine, SPINNER, NORMAL, YieldCause::Ple);
+        machine.now_ns = 1_000_000;
+        assert!(!goes_on(&mut micro, &mut machine));
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        let pick = micro.schedule(&mut machine, NORMAL, Some((SPINNER, StopReason::Ple)));
+        assert_ne!(pick.map(|pick| pick.vcpu), Some(SPINNER));
+    }
+
+    #[test]
+    fn who_loses_its_pcpu_to_the_micro_pool_in_critical_code_runs_before_all_others() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        machine.pcpus[NORMAL as usize].current = NONE;
+        machine.pcpus[MICRO as usize].current = SPINNER;
+        let stopped = Some((SPINNER, StopReason::Preempted));
+        assert_eq!(micro.schedule(&mut machine, MICRO, stopped), None);
+        machine.stops(SPINNER, false);
+        let pick = micro.schedule(&mut machine, NORMAL, None);
+        let short = Pick { vcpu: SPINNER, slice_end_ns: machine.now_ns + MICRO_SLICE_NS };
+        assert_eq!(pick, Some(short));
+    }
+
+    #[test]
+    fn who_gets_an_ipi_just_before_its_micro_slice_is_over_gets_another_one() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        machine.set_owes_answer(SIBLINGS[0], true);
+        assert_eq!(after_a_micro_slice(&mut micro, &mut machine, SIBLINGS[0]), Some(SIBLINGS[0]));
+        assert_eq!(micro.members[SIBLINGS[0] as usize].cause, Cause::CallFunctionIpi);
+    }
+
+    #[test]
+    fn who_has_answered_by_the_end_of_its_micro_slice_goes_back_whatever_other_interrupt_waits() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        machine.vcpus[SIBLINGS[0] as usize].pending_interrupts = interrupt_bit(InterruptKind::Virq);
+        assert_eq!(after_a_micro_slice(&mut micro, &mut machine, SIBLINGS[0]), None);
+    }
+
+    #[test]
+    fn another_micro_slice_comes_after_those_who_wait_for_one() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        machine.set_owes_answer(SIBLINGS[0], true);
+        micro.accelerate(&mut machine, SIBLINGS[0], Cause::TlbYield);
+        let pick = micro.schedule(&mut machine, MICRO, None).expect("the sibling");
+        machine.runs(SIBLINGS[0]);
+        machine.pcpus[MICRO as usize].current = SIBLINGS[0];
+        machine.pcpus[MICRO as usize].slice_end_ns = pick.slice_end_ns;
+        micro.accelerate(&mut machine, SIBLINGS[1], Cause::TlbYield);
+        machine.now_ns = pick.slice_end_ns;
+        let stopped = Some((SIBLINGS[0], StopReason::SliceExpired));
+        let next = micro.schedule(&mut machine, MICRO, stopped).map(|pick| pick.vcpu);
+        assert_eq!((next, micro.waiting[MICRO as usize]), (Some(SIBLINGS[1]), Some(SIBLINGS[0])));
+    }
+
+    /// Both siblings owe an answer, the second one finds the pool full; who waits there once the first one is served.
+    fn waiting_after_the_first(grace_max: u32) -> Option<VcpuId> {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        micro.rules.grace_max = grace_max;
+        SIBLINGS.iter().for_each(|&sibling| machine.set_owes_answer(sibling, true));
+        let found = micro.pass(&mut machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
+        assert_eq!(found, PassCounts { helped: 1, crowded: 1 });
+        micro.schedule(&mut machine, MICRO, None).expect("the first sibling");
+        micro.waiting[MICRO as usize]
+    }
+
+    #[test]
+    fn who_found_no_room_is_asked_for_again_when_there_is_some() {
+        assert_eq!(waiting_after_the_first(1), Some(SIBLINGS[1]));
+        assert_eq!(waiting_after_the_first(0), None, "but not by the paper's rules");
+    }
+
+    #[test]
+    fn who_has_answered_meanwhile_is_not_asked_for_again() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        SIBLINGS.iter().for_each(|&sibling| machine.set_owes_answer(sibling, true));
+        micro.pass(&mut machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
+        machine.set_owes_answer(SIBLINGS[1], false);
+        micro.schedule(&mut machine, MICRO, None).expect("the first sibling");
+        assert_eq!(micro.waiting[MICRO as usize], None);
+    }
+}
