@@ -5,7 +5,7 @@
 //! | no vCPU on two pCPUs, no pCPU with two vCPUs | running / stopping pairs |
 //! | mutual exclusion | acquired / released pairs, per lock |
 //! | no lost or duplicated IPI | each vCPU: sent and not merged = handled + pending |
-//! | micro pool | only accelerated vCPUs run there, one slice, and each returns |
+//! | micro pool | only accelerated vCPUs run there, at most one waits for each pCPU, and each returns |
 //! | grace | a turn, and a stay in the micro pool, is made longer a few times in a row, by a micro slice each |
 //! | time adds up | elapsed x pCPUs = guest + overhead + idle, at the end |
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
@@ -16,7 +16,7 @@ use crate::config::SchedulerKind;
 use crate::engine::Simulation;
 use crate::machine::{Machine, VcpuState};
 use crate::trace_event::{IpiKind, TraceEvent};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Xen's credit scheduler lets a vCPU without credits wait for whole accounting periods: far below this anyway.
 const STARVATION_NS: u64 = 5_000_000_000;
@@ -29,7 +29,8 @@ pub struct Checker {
     owners: Vec<Option<u32>>,
     /// Pending IPIs of each vCPU: reschedule, call function.
     pending: Vec<[u32; 2]>,
-    accelerated: BTreeSet<u32>,
+    /// And for which micro pCPU.
+    accelerated: BTreeMap<u32, u32>,
     micro: BTreeSet<u32>,
     grace: GraceLimits,
     /// Of each vCPU.
@@ -71,7 +72,7 @@ impl Checker {
             runs: vec![None; pcpus],
             owners: vec![None; locks],
             pending: vec![[0; 2]; vcpus],
-            accelerated: BTreeSet::new(),
+            accelerated: BTreeMap::new(),
             micro: BTreeSet::new(),
             grace,
             longer: vec![Longer::default(); vcpus],
@@ -93,7 +94,7 @@ impl Checker {
                 if on.take() != Some(pcpu) || runs.take() != Some(vcpu) {
                     return Err(format!("vCPU {vcpu} stops on pCPU {pcpu} where it doesn't run"));
                 }
-                if !self.accelerated.contains(&vcpu) {
+                if !self.accelerated.contains_key(&vcpu) {
                     self.longer[vcpu as usize].micro_slices = 0;
                 }
                 self.turn_ends(time_ns, vcpu)
@@ -110,14 +111,14 @@ impl Checker {
             },
             TraceEvent::IpiSent { to, kind, .. } => self.ipi_sent(to, kind),
             TraceEvent::IpiHandled { vcpu, kind } => self.ipi_handled(vcpu, kind),
-            TraceEvent::Accelerated { vcpu, .. } => {
-                if !self.accelerated.insert(vcpu) {
+            TraceEvent::Accelerated { vcpu, pcpu, .. } => {
+                if self.accelerated.insert(vcpu, pcpu).is_some() {
                     return Err(format!("vCPU {vcpu} is accelerated twice without a return"));
                 }
                 self.micro_slice_follows(vcpu)
             }
             TraceEvent::ReturnedToNormalPool { vcpu, .. } => {
-                if !self.accelerated.remove(&vcpu) {
+                if self.accelerated.remove(&vcpu).is_none() {
                     return Err(format!("vCPU {vcpu} returns from a micro pool it wasn't in"));
                 }
                 Ok(())
@@ -133,7 +134,7 @@ impl Checker {
         if let Some(other) = self.runs[pcpu as usize].replace(vcpu) {
             return Err(format!("pCPU {pcpu} runs vCPU {vcpu} and vCPU {other}"));
         }
-        if micro != self.accelerated.contains(&vcpu) {
+        if micro != self.accelerated.contains_key(&vcpu) {
             return Err(format!(
                 "vCPU {vcpu} runs on pCPU {pcpu} (micro: {micro}) though accelerated is {}",
                 !micro
@@ -200,6 +201,18 @@ impl Checker {
         Ok(())
     }
 
+    /// When all that happens at this instant has happened.
+    pub fn settled(&self) -> Result<(), String> {
+        let mut waited_for = BTreeSet::new();
+        let waiting = self.accelerated.iter().filter(|(vcpu, _)| self.on[**vcpu as usize].is_none());
+        for (vcpu, pcpu) in waiting {
+            if !waited_for.insert(pcpu) {
+                return Err(format!("vCPU {vcpu} and another one wait for micro pCPU {pcpu}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Slower properties, once a simulated millisecond.
     pub fn check_host(&self, machine: &Machine, is_micro: impl Fn(u32) -> bool) -> Result<(), String> {
         let now_ns = machine.now_ns;
@@ -250,6 +263,9 @@ impl Simulation<'_> {
             if let Some(checker) = &mut self.checker {
                 checker.observe(time_ns, event).map_err(|what| SimError::Check { time_ns, what })?;
             }
+        }
+        if let Some(checker) = &self.checker {
+            checker.settled().map_err(|what| SimError::Check { time_ns, what })?;
         }
         events.clear();
         self.machine.trace = events;
@@ -371,6 +387,21 @@ mod tests {
         let again = [RETURNED, ACCELERATED];
         let error = verdict(&[&[ACCELERATED, MICRO][..], &again, &again, &again].concat());
         assert_eq!(error, "vCPU 0 gets 3 micro slices more in a row than it was requested for");
+    }
+
+    #[test]
+    fn two_vcpus_that_wait_for_one_micro_pcpu_are_found() {
+        let mut checker = Checker::new(2, 2, 1, GraceLimits::default());
+        let other = TraceEvent::Accelerated {
+            vcpu: 1,
+            pcpu: 1,
+            cause: AccelerationCause::LockYield,
+            class: GuestClass::LockHolder,
+        };
+        [ACCELERATED, other].iter().for_each(|event| checker.observe(0, event).expect("in order"));
+        assert_eq!(checker.settled().unwrap_err(), "vCPU 1 and another one wait for micro pCPU 1");
+        checker.observe(0, &MICRO).expect("it runs");
+        assert_eq!(checker.settled(), Ok(()));
     }
 
     #[test]
