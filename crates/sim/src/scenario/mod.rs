@@ -74,14 +74,15 @@ fn build(
     overrides: &Overrides,
 ) -> Result<Scenario, ScenarioError> {
     let mut root = resolve(&mut library, document)?;
-    // First, so that settings may change the policy's own parameters.
+    // First, so that settings may change the policy's own parameters; but none puts another one in its place.
     if let Some(policy) = &overrides.policy {
         let place = Place::whole("--policy");
         let reference = Node { place: place.clone(), value: NodeValue::String(policy.clone()) };
         tree::set(&mut root, "policy", reference)?;
         root = resolve(&mut library, root)?;
     }
-    for (path, text) in &overrides.settings {
+    let replaced = |path: &str| path == "policy" && overrides.policy.is_some();
+    for (path, text) in overrides.settings.iter().filter(|(path, _)| !replaced(path)) {
         let value = tree::parse_value(&format!("--set {path}"), text)?;
         tree::set(&mut root, path, value)?;
         // The new value may be a name itself (`vm.target.kernel=linux-modern`).

@@ -137,27 +137,34 @@ fn read_mechanics(table: &TableReader<'_>) -> Result<Mechanics, ScenarioError> {
 
 /// In the real scheduler's range (`microslice run --grace`).
 fn read_grace(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
-    let grace = table.integer("grace", 0..=100)?;
+    let grace = table.integer("grace", 0..=100)?.map(|grace| grace as u32);
     match table.get("grace") {
-        Some(node) if read_mechanics(table)? == Mechanics::XenPrototype && grace != Some(0) => {
+        Some(node) if is_prototype(table)? && grace != Some(0) => {
             let cause = "`grace` is 0 with mechanics `xen-prototype`, which has none".to_owned();
             Err(ScenarioError::new(&node.place, cause))
         }
-        _ => Ok(grace.map_or(rules_of(table)?.grace_max, |grace| grace as u32)),
+        _ => Ok(grace.unwrap_or(rules_of(table)?.grace_max)),
     }
 }
 
 fn read_call_function_ipi(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
-    let default = rules_of(table)?.call_function_ipi != 0;
-    Ok(table.boolean("call_function_ipi")?.unwrap_or(default))
+    let accelerates = table.boolean("call_function_ipi")?;
+    match table.get("call_function_ipi") {
+        Some(node) if is_prototype(table)? && accelerates != Some(false) => {
+            let cause = "`call_function_ipi` is false with mechanics `xen-prototype`".to_owned();
+            Err(ScenarioError::new(&node.place, cause))
+        }
+        _ => Ok(accelerates.unwrap_or(rules_of(table)?.call_function_ipi != 0)),
+    }
 }
 
 /// What holds for what the policy leaves open.
 fn rules_of(table: &TableReader<'_>) -> Result<AccelerateConfig, ScenarioError> {
-    Ok(match read_mechanics(table)? {
-        Mechanics::Paper => AccelerateConfig::DEFAULT,
-        Mechanics::XenPrototype => AccelerateConfig::PAPER,
-    })
+    Ok(if is_prototype(table)? { AccelerateConfig::PAPER } else { AccelerateConfig::DEFAULT })
+}
+
+fn is_prototype(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
+    Ok(read_mechanics(table)? == Mechanics::XenPrototype)
 }
 
 fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, ScenarioError> {

@@ -274,13 +274,14 @@ fn a_scenario_finds_workloads_next_to_it_on_the_disk() {
 }
 
 #[test]
-fn settings_reach_into_every_table_and_policies_come_last() {
+fn settings_reach_into_every_table_and_the_command_lines_policy_wins() {
     let overrides = Overrides {
         policy: Some("micro:2".to_owned()),
         seed: Some(7),
         settings: vec![
             ("host.pcpus".to_owned(), "4".to_owned()),
             ("host.llc_pcpus".to_owned(), "0".to_owned()),
+            ("policy".to_owned(), "credit".to_owned()),
             ("vm.one.kernel".to_owned(), "linux-modern".to_owned()),
             ("vm.one.workloads.busy.program.0.compute".to_owned(), "5 us".to_owned()),
         ],
@@ -319,8 +320,6 @@ fn micro_has_the_real_schedulers_rules_and_the_prototype_the_papers() {
     assert_eq!(rules_of("micro", &[]).unwrap(), words(AccelerateConfig::DEFAULT));
     assert_eq!(rules_of("micro:2", &[]).unwrap(), words(AccelerateConfig::DEFAULT));
     assert_eq!(rules_of("micro-xen", &[]).unwrap(), words(AccelerateConfig::PAPER));
-    let own = "{ extends = \"micro\", mechanics = \"xen-prototype\", grace = 0, call_function_ipi = false }";
-    assert_eq!(rules_of("micro", &[("policy", own)]).unwrap(), words(AccelerateConfig::PAPER));
 }
 
 #[test]
@@ -335,6 +334,10 @@ fn a_setting_changes_the_policy_of_the_command_line() {
     assert_eq!(
         refused("micro-xen", "policy.grace", "1"),
         "--set policy.grace: `grace` is 0 with mechanics `xen-prototype`, which has none"
+    );
+    assert_eq!(
+        refused("micro-xen:1", "policy.call_function_ipi", "true"),
+        "--set policy.call_function_ipi: `call_function_ipi` is false with mechanics `xen-prototype`"
     );
 }
 
