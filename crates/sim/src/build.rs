@@ -2,7 +2,7 @@
 
 use crate::SimError;
 use crate::check::{Checker, GraceLimits};
-use crate::config::{LockKind, SimulationConfig, SymbolTable, VmConfig};
+use crate::config::{LockKind, SimulationConfig, SymbolTable, VmConfig, Wait};
 use crate::engine::{KernelTimes, Simulation, Slots, Vm, Workload};
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
@@ -294,12 +294,8 @@ impl<'a> Simulation<'a> {
         let hold_symbol = functions
             .find(symbol)
             .ok_or_else(|| bad(place, format!("{:?} has no function {symbol:?}", vm.kernel.symbols)))?;
-        let spin_symbol = match kind {
-            LockKind::TestAndSet | LockKind::Ticket | LockKind::PvTicket => functions.fixed.spin_simple,
-            LockKind::Queued | LockKind::Sleeping => functions.fixed.spin_queued,
-            LockKind::PvQueued => functions.fixed.spin_pv,
-            LockKind::Mutex => functions.fixed.spin_on_owner,
-        };
+        let rules = kind.rules();
+        let spin_symbol = functions.fixed.spin_in(rules.spins_in);
         let spin_queue = || {
             Box::new(SpinQueue {
                 vcpus: Default::default(),
@@ -324,14 +320,15 @@ impl<'a> Simulation<'a> {
             });
             self.locks.push(Lock {
                 statistics,
-                kind,
+                wait: rules.wait,
+                handover: rules.handover,
                 irqs_off,
                 spin_symbol,
                 hold_symbol,
                 owner: NONE,
                 acquisitions: 0,
                 waiters: Default::default(),
-                spinners: (kind == LockKind::Mutex).then(spin_queue),
+                spinners: (rules.wait == Wait::SpinOrSleep).then(spin_queue),
             });
         }
         Ok(())

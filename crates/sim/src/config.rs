@@ -116,7 +116,7 @@ pub enum SymbolTable {
     LinuxModern,
 }
 
-/// How a waiter waits. See `guest/lock.rs`.
+/// A kind of lock: a row of [`LockKind::rules`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum LockKind {
     /// Test-and-set: any running waiter may win.
@@ -136,10 +136,84 @@ pub enum LockKind {
 }
 
 impl LockKind {
+    /// All that scenarios may name.
+    pub const ALL: [Self; 7] = [
+        Self::TestAndSet,
+        Self::Ticket,
+        Self::PvTicket,
+        Self::Queued,
+        Self::PvQueued,
+        Self::Sleeping,
+        Self::Mutex,
+    ];
+
+    /// What sets it apart. A kind that only combines known rules needs nothing else.
+    pub fn rules(self) -> LockRules {
+        use {Handover::*, SpinFunction as In, Wait::*};
+        let rules = |word, wait, handover, spins_in| LockRules { word, wait, handover, spins_in };
+        match self {
+            Self::TestAndSet => rules("test-and-set", Spin, WhoeverRuns, In::Simple),
+            Self::Ticket => rules("ticket", Spin, FirstInLine, In::Simple),
+            Self::PvTicket => rules("pv-ticket", SpinThenHalt, FirstInLine, In::Simple),
+            Self::Queued => rules("queued", Spin, FirstInLine, In::Queued),
+            Self::PvQueued => rules("pv-queued", SpinThenHalt, FirstInLine, In::PvQueued),
+            Self::Sleeping => rules("sleeping", Sleep, FirstInLine, In::Nowhere),
+            Self::Mutex => rules("mutex", SpinOrSleep, WhoeverRuns, In::OnOwner),
+        }
+    }
+
     /// Its waiters may sleep, so it can be held for long.
     pub fn sleeps(self) -> bool {
-        matches!(self, Self::Sleeping | Self::Mutex)
+        self.rules().wait.sleeps()
     }
+}
+
+/// How a lock works; `guest/locks.rs` and `guest/mutex.rs` do it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockRules {
+    /// What scenarios call it.
+    pub word: &'static str,
+    pub wait: Wait,
+    pub handover: Handover,
+    pub spins_in: SpinFunction,
+}
+
+/// What its waiters do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    Spin,
+    /// Spin for `pv_spin_ns`, then halt until kicked.
+    SpinThenHalt,
+    /// Block in the guest's scheduler at once.
+    Sleep,
+    /// Spin while the guest thinks that the holder runs, else sleep.
+    SpinOrSleep,
+}
+
+impl Wait {
+    pub fn sleeps(self) -> bool {
+        matches!(self, Self::Sleep | Self::SpinOrSleep)
+    }
+}
+
+/// Who gets it when it is released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handover {
+    /// Who has waited longest, running or not.
+    FirstInLine,
+    /// A waiter that runs; if none does, the lock stays free for the first that runs again, or a newcomer.
+    WhoeverRuns,
+}
+
+/// Where the instruction pointer of a spinning waiter is, see `guest/text.rs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpinFunction {
+    Simple,
+    Queued,
+    PvQueued,
+    OnOwner,
+    /// Its waiters don't spin.
+    Nowhere,
 }
 
 /// A named kernel lock.

@@ -426,15 +426,7 @@ fn who_loses_its_pcpu_to_whom_it_woke_halts_only_when_it_runs_again() {
 }
 
 fn lock_kind() -> impl Strategy<Value = LockKind> {
-    prop_oneof![
-        Just(LockKind::TestAndSet),
-        Just(LockKind::Ticket),
-        Just(LockKind::PvTicket),
-        Just(LockKind::Queued),
-        Just(LockKind::PvQueued),
-        Just(LockKind::Sleeping),
-        Just(LockKind::Mutex),
-    ]
+    prop::sample::select(&LockKind::ALL[..])
 }
 
 fn phase() -> impl Strategy<Value = Phase> {

@@ -1,6 +1,5 @@
 //! What a vCPU does next: the end of a timed step, and the operations of a thread's program.
 
-use crate::config::LockKind;
 use crate::engine::Simulation;
 use crate::guest::program::Op;
 use crate::guest::{Act, Then, ThreadState, WaitsFor, text};
@@ -83,10 +82,7 @@ impl Simulation<'_> {
         let compute_left_ns = std::mem::take(&mut state.compute_left_ns);
         let granted = std::mem::replace(&mut state.granted, NONE);
         if granted != NONE {
-            match self.locks[granted as usize].kind {
-                LockKind::Mutex => self.try_mutex_again(vcpu, thread, granted),
-                _ => self.hold_sleeping(vcpu, thread, granted),
-            }
+            self.wake_with_lock(vcpu, thread, granted);
         } else if compute_left_ns > 0 {
             self.timed(vcpu, Then::NextOp, text::USER, compute_left_ns);
         } else {
@@ -123,21 +119,14 @@ impl Simulation<'_> {
                 let hold_ns = self.samplers.sample(hold, &mut state.random);
                 let instance = if instances > 1 { state.random.below(instances) } else { 0 };
                 let lock = state.first_lock + first + instance;
-                match self.locks[lock as usize].kind {
-                    LockKind::Sleeping => self.acquire_sleeping(vcpu, thread, lock, hold_ns),
-                    LockKind::Mutex => self.lock_mutex(vcpu, thread, lock, hold_ns),
-                    _ => self.acquire(vcpu, lock, hold_ns, Then::Release, NONE),
-                }
+                self.take_lock(vcpu, thread, lock, hold_ns);
                 true
             }
             Op::Shootdown { prepare, under } => {
                 let ns = self.samplers.sample(prepare, &mut state.random);
                 if under != NONE {
                     let under = state.first_lock + under;
-                    match self.locks[under as usize].kind {
-                        LockKind::Mutex => self.lock_mutex(vcpu, thread, under, ns),
-                        _ => self.acquire_sleeping(vcpu, thread, under, ns),
-                    }
+                    self.take_lock(vcpu, thread, under, ns);
                     return true;
                 }
                 let vm = state.vm as usize;

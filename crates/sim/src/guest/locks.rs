@@ -6,11 +6,11 @@
 //! | ticket, queued | spin | the first in line, running or not (lock-waiter preemption) |
 //! | PV ticket, PV queued | spin for a while, then halt | the first in line, kicked if it halted |
 
-use crate::config::LockKind;
+use crate::config::{Handover, Wait};
 use crate::engine::{CACHE_LINE_NS, Simulation};
 use crate::guest::program::Op;
 use crate::guest::{Act, Then, WaitsFor};
-use crate::machine::NONE;
+use crate::machine::{NONE, VcpuState};
 use crate::trace_event::{IpiKind, StopReason, TraceEvent, VcpuId};
 use microslice_policy::InterruptKind;
 
@@ -20,6 +20,23 @@ fn holder(vcpu: VcpuId, depth: u8) -> u32 {
 }
 
 impl Simulation<'_> {
+    /// The running thread takes a lock and holds it for `hold_ns`; then its program goes on.
+    pub(crate) fn take_lock(&mut self, vcpu: VcpuId, thread: u32, lock: u32, hold_ns: u64) {
+        match self.locks[lock as usize].wait {
+            Wait::Spin | Wait::SpinThenHalt => self.acquire(vcpu, lock, hold_ns, Then::Release, NONE),
+            Wait::Sleep => self.acquire_sleeping(vcpu, thread, lock, hold_ns),
+            Wait::SpinOrSleep => self.lock_mutex(vcpu, thread, lock, hold_ns),
+        }
+    }
+
+    /// A thread that slept for a lock runs again: it has the lock, or may try for it.
+    pub(crate) fn wake_with_lock(&mut self, vcpu: VcpuId, thread: u32, lock: u32) {
+        match self.locks[lock as usize].wait {
+            Wait::SpinOrSleep => self.try_mutex_again(vcpu, thread, lock),
+            _ => self.hold_sleeping(vcpu, thread, lock),
+        }
+    }
+
     /// The active frame takes `lock`, holds it for `hold_ns`, then does `then` (which releases it).
     pub(crate) fn acquire(&mut self, vcpu: VcpuId, lock: u32, hold_ns: u64, then: Then, arg: u32) {
         let guest = &mut self.guest[vcpu as usize];
@@ -33,7 +50,7 @@ impl Simulation<'_> {
         frame.irqs_off = state.irqs_off || guest.depth > 0;
         state.acquisitions += 1;
         if state.owner == NONE {
-            debug_assert!(state.waiters.is_empty() || state.kind == LockKind::TestAndSet);
+            debug_assert!(state.waiters.is_empty() || state.handover != Handover::FirstInLine);
             state.owner = me;
             frame.act = Act::Timed;
             frame.symbol = state.hold_symbol;
@@ -44,7 +61,7 @@ impl Simulation<'_> {
         frame.act = Act::SpinLock;
         frame.symbol = state.spin_symbol;
         guest.waits_since_ns[guest.depth as usize] = self.machine.now_ns;
-        guest.pv_spin_left_ns = if matches!(state.kind, LockKind::PvTicket | LockKind::PvQueued) {
+        guest.pv_spin_left_ns = if state.wait == Wait::SpinThenHalt {
             self.vms[self.machine.vcpus[vcpu as usize].vm as usize].kernel.pv_spin_ns
         } else {
             u64::MAX
@@ -68,24 +85,26 @@ impl Simulation<'_> {
         if state.waiters.is_empty() {
             return;
         }
-        let next = if state.kind == LockKind::TestAndSet {
-            let running = |waiter: &u32| {
-                self.machine.vcpus[(waiter / 2) as usize].state == crate::machine::VcpuState::Running
-            };
-            let candidates = state.waiters.iter().filter(|waiter| running(waiter)).count();
-            if candidates == 0 {
-                return;
-            }
-            let winner = self.random.below(candidates as u32) as usize;
-            let at = (0..state.waiters.len()).filter(|&at| running(&state.waiters[at])).nth(winner);
-            state.waiters.remove(at.expect("there are that many candidates"))
-        } else {
-            state.waiters.pop_front()
+        let next = match state.handover {
+            Handover::FirstInLine => state.waiters.pop_front(),
+            Handover::WhoeverRuns => self.take_any_running_waiter(lock),
         };
         if let Some(next) = next {
             self.locks[lock as usize].owner = next;
             self.grant(vcpu, next);
         }
+    }
+
+    fn take_any_running_waiter(&mut self, lock: u32) -> Option<u32> {
+        let running = |waiter: &u32| self.machine.vcpus[(waiter / 2) as usize].state == VcpuState::Running;
+        let waiters = &mut self.locks[lock as usize].waiters;
+        let candidates = waiters.iter().filter(|waiter| running(waiter)).count();
+        if candidates == 0 {
+            return None;
+        }
+        let winner = self.random.below(candidates as u32) as usize;
+        let at = (0..waiters.len()).filter(|&at| running(&waiters[at])).nth(winner);
+        waiters.remove(at.expect("there are that many candidates"))
     }
 
     fn grant(&mut self, from: VcpuId, to: u32) {
@@ -134,12 +153,12 @@ impl Simulation<'_> {
         self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
     }
 
-    /// A spinner of a test-and-set lock or a mutex runs again: is it free?
+    /// A spinner runs again: was the lock left free for it?
     pub(crate) fn look_at_lock_again(&mut self, vcpu: VcpuId) {
         let guest = &self.guest[vcpu as usize];
         let me = holder(vcpu, guest.depth);
         let state = &mut self.locks[guest.frame().lock as usize];
-        if state.kind == LockKind::Mutex {
+        if state.wait == Wait::SpinOrSleep {
             return self.look_at_mutex(vcpu);
         }
         if state.owner == NONE {
@@ -202,7 +221,7 @@ impl Simulation<'_> {
         let depth = guest.depth as usize;
         let lock = std::mem::replace(&mut guest.frames[depth].lock, NONE);
         let state = &mut self.locks[lock as usize];
-        if state.kind == LockKind::Mutex {
+        if state.wait == Wait::SpinOrSleep {
             return self.release_mutex(vcpu, lock);
         }
         state.owner = NONE;

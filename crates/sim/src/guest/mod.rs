@@ -12,7 +12,7 @@ pub mod program;
 pub mod text;
 mod threads;
 
-use crate::config::LockKind;
+use crate::config::{Handover, Wait};
 use crate::machine::NONE;
 use crate::random::Random;
 use std::collections::VecDeque;
@@ -275,7 +275,8 @@ pub struct Thread {
 pub struct Lock {
     /// Index into the VM's lock statistics.
     pub statistics: u32,
-    pub kind: LockKind,
+    pub wait: Wait,
+    pub handover: Handover,
     pub irqs_off: bool,
     pub spin_symbol: u16,
     pub hold_symbol: u16,

@@ -2,7 +2,7 @@
 //! `policy/classify.h` gives each address. A vCPU's instruction pointer is always somewhere in here.
 
 use crate::SimError;
-use crate::config::SymbolTable;
+use crate::config::{SpinFunction, SymbolTable};
 use microslice_policy::GuestClass;
 use std::sync::OnceLock;
 
@@ -47,6 +47,18 @@ pub struct FixedSymbols {
     pub virq_handler: u16,
     pub softirq: u16,
     pub timer_handler: u16,
+}
+
+impl FixedSymbols {
+    pub fn spin_in(&self, function: SpinFunction) -> u16 {
+        match function {
+            SpinFunction::Simple => self.spin_simple,
+            SpinFunction::Queued => self.spin_queued,
+            SpinFunction::PvQueued => self.spin_pv,
+            SpinFunction::OnOwner => self.spin_on_owner,
+            SpinFunction::Nowhere => USER,
+        }
+    }
 }
 
 /// The texts of all symbol tables, in the order of [`SymbolTable`]. They are the same for every run, and finding their

@@ -10,16 +10,6 @@ use crate::config::{GuestKernelConfig, LockConfig, LockKind, SymbolTable};
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
 
-const LOCK_KINDS: [(&str, LockKind); 7] = [
-    ("test-and-set", LockKind::TestAndSet),
-    ("ticket", LockKind::Ticket),
-    ("pv-ticket", LockKind::PvTicket),
-    ("queued", LockKind::Queued),
-    ("pv-queued", LockKind::PvQueued),
-    ("sleeping", LockKind::Sleeping),
-    ("mutex", LockKind::Mutex),
-];
-
 const SYMBOL_TABLES: [(&str, SymbolTable); 2] =
     [("linux-4.4", SymbolTable::Linux44), ("linux-modern", SymbolTable::LinuxModern)];
 
@@ -80,6 +70,10 @@ fn function_of(line: &str) -> Option<&str> {
     words.next().filter(|_| kind.eq_ignore_ascii_case("t"))
 }
 
+fn lock_kinds() -> [(&'static str, LockKind); LockKind::ALL.len()] {
+    LockKind::ALL.map(|kind| (kind.rules().word, kind))
+}
+
 /// Reads a kernel.
 pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
     let keys = [
@@ -101,7 +95,7 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         |key: &str| table.positive_time(key)?.ok_or_else(|| table.missing(key, "a time such as \"2 us\""));
     let symbols = table.choice("symbols", &SYMBOL_TABLES)?;
     let symbols = symbols.ok_or_else(|| table.missing("symbols", "linux-4.4 or linux-modern"))?;
-    let lock_kind = table.choice("lock_kind", &LOCK_KINDS)?;
+    let lock_kind = table.choice("lock_kind", &lock_kinds())?;
     let lock_kind = lock_kind.ok_or_else(|| table.missing("lock_kind", "such as pv-queued"))?;
     let mut locks = Vec::new();
     for lock in table.list("lock", LOCKS_MAX)? {
@@ -139,7 +133,7 @@ fn refuse_sleeping_runqueue(
         (Some(_), Some(at)) => &table.list("lock", LOCKS_MAX)?[at].place,
         _ => table.get("lock_kind").map_or(table.place(), |node| &node.place),
     };
-    let spinning = LOCK_KINDS.iter().filter(|(_, kind)| !kind.sleeps()).map(|(name, _)| *name);
+    let spinning = LockKind::ALL.into_iter().filter(|kind| !kind.sleeps()).map(|kind| kind.rules().word);
     let cause = format!(
         "lock `{RUNQUEUE}` can't sleep; allowed: a `[[lock]]` of that name and kind {}",
         listed(spinning)
@@ -173,7 +167,7 @@ pub fn read_lock(
     })?;
     locks.push(LockConfig {
         name,
-        kind: table.choice("kind", &LOCK_KINDS)?,
+        kind: table.choice("kind", &lock_kinds())?,
         irqs_off: table.boolean("irqs_off")?.unwrap_or(false),
         instances: table.integer("instances", 1..=LOCK_INSTANCES_MAX)?.unwrap_or(1) as usize,
         symbol,
