@@ -2,7 +2,7 @@
 
 use microslice_sim::config::*;
 use microslice_sim::report::RunReport;
-use microslice_sim::scenario::{Overrides, load};
+use microslice_sim::scenario::{Overrides, load, policy_names};
 use microslice_sim::trace_event::{
     AccelerationCause, GuestClass, IpiKind, NoTrace, StopReason, TraceEvent, TraceNames, TraceSink,
 };
@@ -10,8 +10,11 @@ use microslice_sim::{SimError, simulate};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-const POLICIES: [&str; 8] =
-    ["credit", "credit-1ms", "credit-0.1ms", "eevdf", "micro:2", "micro", "micro-xen:2", "micro-xen"];
+/// Every policy that is built in, those of a static size with this one.
+fn policies(micro_pcpus: usize) -> Vec<String> {
+    policy_names().iter().map(|name| name.replace(":N", &format!(":{micro_pcpus}"))).collect()
+}
+
 const SCENARIOS: [&str; 10] = [
     "gmake-swaptions",
     "exim-swaptions",
@@ -50,8 +53,8 @@ impl TraceSink for Recorder {
 #[test]
 fn every_scenario_keeps_every_invariant_under_every_scheduler() {
     for name in SCENARIOS {
-        for policy in POLICIES {
-            let report = run(&scenario(name, policy, 150 * MS));
+        for policy in policies(2) {
+            let report = run(&scenario(name, &policy, 150 * MS));
             let work: u64 = report.vms.iter().flat_map(|vm| &vm.workloads).map(|w| w.units_done).sum();
             assert!(work > 0, "{name} under {policy} did nothing");
         }
@@ -468,15 +471,15 @@ prop_compose! {
         threads in 1usize..9,
         kinds in (lock_kind(), lock_kind(), prop::bool::ANY),
         program in prop::collection::vec(phase(), 1..8),
-        policy in 0usize..8,
+        policy: prop::sample::Index,
         vm_count in 1usize..4,
         weight in 1u32..2000,
         (ple, smt) in (prop::bool::ANY, prop::bool::ANY),
         rules in (0u32..20, prop::bool::ANY),
     ) -> SimulationConfig {
-        let policies =
-            ["credit", "credit-1ms", "credit-0.1ms", "eevdf", "micro:1", "micro", "micro-xen:1", "micro-xen"];
-        let policy = if pcpus < 4 { policies[policy % 4] } else { policies[policy] };
+        let mut policies = policies(1);
+        policies.retain(|policy| pcpus >= 4 || !policy.starts_with("micro"));
+        let policy = policy.get(&policies);
         let mut config = scenario("dedup-swaptions", policy, 30 * MS);
         config.seed = seed;
         config.warmup_ns = 10 * MS;

@@ -46,60 +46,70 @@ pub fn names() -> Vec<String> {
     files.chain(SIZED.map(|policy| format!("{policy}:N"))).collect()
 }
 
+/// A scheduler as policies name it: its word, its keys besides `scheduler`, and how they are read on a host of so many
+/// pCPUs.
+type Row = (&'static str, &'static [&'static str], Read);
+type Read = fn(&TableReader<'_>, usize) -> Result<SchedulerKind, ScenarioError>;
+
+const SCHEDULERS: [Row; 3] = [
+    ("credit", &["slice", "tick", "ratelimit", "boost", "ratelimit_yields"], |table, _| {
+        Ok(SchedulerKind::Credit(read_credit(table)?))
+    }),
+    (
+        "micro-sliced",
+        &[
+            "slice",
+            "tick",
+            "ratelimit",
+            "boost",
+            "ratelimit_yields",
+            "mechanics",
+            "micro_slice",
+            "pool",
+            "pool_limit",
+            "profile_interval",
+            "epoch_interval",
+            "grace",
+            "call_function_ipi",
+        ],
+        read_micro_sliced,
+    ),
+    ("eevdf", &["base_slice", "tick", "directed_yield"], read_eevdf),
+];
+
 /// Reads a policy.
 pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
-    let keys_of = |scheduler: &str| -> &[&str] {
-        match scheduler {
-            "credit" => &["scheduler", "slice", "tick", "ratelimit", "boost", "ratelimit_yields"],
-            "micro-sliced" => &[
-                "scheduler",
-                "slice",
-                "tick",
-                "ratelimit",
-                "boost",
-                "ratelimit_yields",
-                "mechanics",
-                "micro_slice",
-                "pool",
-                "pool_limit",
-                "profile_interval",
-                "epoch_interval",
-                "grace",
-                "call_function_ipi",
-            ],
-            _ => &["scheduler", "base_slice", "tick", "directed_yield"],
-        }
-    };
-    const SCHEDULERS: [&str; 3] = ["credit", "micro-sliced", "eevdf"];
-    let scheduler = match &node.value {
+    let named = match &node.value {
         NodeValue::Table(table) => {
             table.get("scheduler").map(|(_, name)| reader::string(name)).transpose()?
         }
         _ => None,
     };
-    let scheduler = scheduler.filter(|name| SCHEDULERS.contains(name)).ok_or_else(|| {
-        ScenarioError::new(
-            &node.place,
-            format!("a policy needs `scheduler`; allowed: {}", listed(SCHEDULERS)),
-        )
-    })?;
-    let table = TableReader::open(node, "a policy", keys_of(scheduler))?;
-    Ok(match scheduler {
-        "credit" => SchedulerKind::Credit(read_credit(&table)?),
-        "micro-sliced" => SchedulerKind::MicroSliced(MicroSlicedConfig {
-            normal: read_credit(&table)?,
-            micro_slice_ns: required_time(&table, "micro_slice")?,
-            pool: read_pool(&table, pcpus)?,
-            mechanics: read_mechanics(&table)?,
-            grace: read_grace(&table)?,
-            call_function_ipi: read_call_function_ipi(&table)?,
-        }),
-        _ => SchedulerKind::Eevdf(EevdfConfig {
-            base_slice_ns: required_time(&table, "base_slice")?,
-            tick_ns: required_time(&table, "tick")?,
-            directed_yield: table.boolean("directed_yield")?.unwrap_or(true),
-        }),
-    })
+    let row = SCHEDULERS.iter().find(|(word, ..)| named == Some(*word));
+    let Some((_, keys, read)) = row else {
+        let words = listed(SCHEDULERS.iter().map(|(word, ..)| *word));
+        return Err(ScenarioError::new(&node.place, format!("a policy needs `scheduler`; allowed: {words}")));
+    };
+    read(&TableReader::open(node, "a policy", &[&["scheduler"], *keys].concat())?, pcpus)
+}
+
+fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
+    Ok(SchedulerKind::MicroSliced(MicroSlicedConfig {
+        normal: read_credit(table)?,
+        micro_slice_ns: required_time(table, "micro_slice")?,
+        pool: read_pool(table, pcpus)?,
+        mechanics: read_mechanics(table)?,
+        grace: read_grace(table)?,
+        call_function_ipi: read_call_function_ipi(table)?,
+    }))
+}
+
+fn read_eevdf(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, ScenarioError> {
+    Ok(SchedulerKind::Eevdf(EevdfConfig {
+        base_slice_ns: required_time(table, "base_slice")?,
+        tick_ns: required_time(table, "tick")?,
+        directed_yield: table.boolean("directed_yield")?.unwrap_or(true),
+    }))
 }
 
 fn required_time(table: &TableReader<'_>, key: &str) -> Result<u64, ScenarioError> {
