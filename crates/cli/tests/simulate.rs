@@ -115,6 +115,15 @@ fn a_scenario_that_does_not_exist_lists_the_built_in_ones() {
 }
 
 #[test]
+fn the_list_says_which_functions_are_critical() {
+    let list = succeed(&["simulate", "--list"]);
+    let critical =
+        list.lines().find(|line| line.starts_with("of these critical in linux-4.4: ")).expect("a line");
+    assert!(critical.contains("get_page_from_freelist (lock_holder)"), "{critical}");
+    assert!(!critical.contains("mutex_lock ") && !critical.contains("_raw_spin_lock "), "{critical}");
+}
+
+#[test]
 fn an_output_that_cannot_be_written_is_refused_before_the_run() {
     let files = Files::new();
     let file = files.write("tiny.toml", TINY);

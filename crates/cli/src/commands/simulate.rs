@@ -59,7 +59,7 @@ pub struct Simulate {
     #[arg(long)]
     check: bool,
 
-    /// List built-in scenarios, workloads, hosts, kernels, NICs, policies and symbols
+    /// List built-in scenarios, workloads, hosts, kernels, NICs, policies and symbols, and which symbols are critical
     #[arg(long)]
     list: bool,
 }
@@ -98,7 +98,7 @@ pub fn parse_setting(text: &str) -> Result<(String, String), String> {
 
 pub fn run(args: Simulate) -> Result<(), Failure> {
     if args.list {
-        return output::print(&listing());
+        return output::print(&listing()?);
     }
     let reference = args.scenario.unwrap_or_default();
     let policy = args.overrides.policy.clone();
@@ -211,7 +211,7 @@ fn page(scenario: &Scenario, snapshot: &Snapshot) -> String {
     page.render()
 }
 
-fn listing() -> String {
+fn listing() -> Result<String, Failure> {
     let shelves = [
         ("scenarios", Shelf::Scenario),
         ("workloads", Shelf::Workload),
@@ -227,5 +227,8 @@ fn listing() -> String {
     for (kernel, functions) in scenario::symbol_tables() {
         text.push_str(&format!("symbols of {kernel}: {}\n", functions.join(" ")));
     }
-    text
+    for (kernel, functions) in scenario::critical_functions().map_err(Failure::broken)? {
+        text.push_str(&format!("of these critical in {kernel}: {}\n", functions.join(", ")));
+    }
+    Ok(text)
 }

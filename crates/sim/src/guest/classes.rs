@@ -48,6 +48,23 @@ mod tests {
     }
 
     #[test]
+    fn every_instruction_pointer_lies_within_its_function() {
+        for (table, map) in [
+            (SymbolTable::Linux44, include_str!("../../tables/linux-4.4.map")),
+            (SymbolTable::LinuxModern, include_str!("../../tables/linux-modern.map")),
+        ] {
+            let start = |line: &str| u64::from_str_radix(line.split(' ').next()?, 16).ok();
+            let starts: Vec<u64> = map.lines().filter_map(start).collect();
+            for symbol in Text::load(table, 7).unwrap().symbols.iter().skip(1) {
+                let line = map.lines().find(|line| line.split(' ').nth(2) == Some(&symbol.name)).unwrap();
+                let end =
+                    starts.iter().find(|&&next| next > start(line).unwrap()).copied().unwrap_or(u64::MAX);
+                assert!(symbol.address < end, "{table:?}: {}", symbol.name);
+            }
+        }
+    }
+
+    #[test]
     fn what_the_guest_model_executes_has_the_classes_of_the_papers_table_3() {
         for table in [SymbolTable::Linux44, SymbolTable::LinuxModern] {
             let text = Text::load(table, 7).unwrap();

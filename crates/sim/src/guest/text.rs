@@ -12,8 +12,8 @@ pub const USER: u16 = 0;
 pub const IDLE: u16 = 1;
 
 const USER_ADDRESS: u64 = 0x0000_5555_5555_4000;
-/// A vCPU stops somewhere in a function, not at its first byte.
-const OFFSET_INTO_FUNCTION: u64 = 0x10;
+/// A vCPU stops somewhere in a function, not at its first byte; the shortest functions have 16.
+const OFFSET_INTO_FUNCTION: u64 = 8;
 
 pub struct Symbol {
     pub name: String,

@@ -4,8 +4,11 @@ use super::error::{ScenarioError, listed, quoted};
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::units;
+use crate::SimError;
 use crate::build::RUNQUEUE;
 use crate::config::{GuestKernelConfig, LockConfig, LockKind, SymbolTable};
+use crate::guest::text;
+use microslice_policy::{Coded, class_is_critical};
 
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
@@ -37,6 +40,19 @@ pub fn read_symbol(table: &TableReader<'_>, symbols: SymbolTable) -> Result<Opti
 /// Every symbol table by its name, with its functions in the order of their addresses.
 pub fn symbol_tables() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
     SYMBOL_TABLES.iter().map(|(name, symbols)| (*name, functions(*symbols).collect()))
+}
+
+/// Of every symbol table, the functions in which a preempted vCPU makes others wait, with their class: the policy
+/// accelerates these, and nothing else for a lock's sake.
+pub fn critical_functions() -> Result<Vec<(&'static str, Vec<String>)>, SimError> {
+    let tables = SYMBOL_TABLES.iter().zip(text::all()?);
+    Ok(tables
+        .map(|((name, _), text)| {
+            let functions = text.symbols.iter().zip(&text.classes);
+            let critical = functions.filter(|(_, class)| class_is_critical(**class));
+            (*name, critical.map(|(symbol, class)| format!("{} ({})", symbol.name, class.name())).collect())
+        })
+        .collect())
 }
 
 fn functions(symbols: SymbolTable) -> impl Iterator<Item = &'static str> {

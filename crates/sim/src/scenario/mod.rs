@@ -19,7 +19,7 @@ mod workload;
 
 pub(crate) use error::quoted;
 pub use error::{Place, ScenarioError};
-pub use kernel::symbol_tables;
+pub use kernel::{critical_functions, symbol_tables};
 pub use library::{Shelf, built_in};
 pub use policy::names as policy_names;
 
