@@ -17,15 +17,19 @@ use crate::config::EevdfConfig;
 use crate::machine::{HostVcpu, Machine, NONE, VcpuState};
 use crate::trace_event::{PcpuId, StopReason, VcpuId};
 use microslice_policy::YieldCause;
+use std::hint::select_unpredictable;
 
 /// Weight of a VM that says nothing.
 const WEIGHT_DEFAULT: u32 = 256;
+/// Nobody is put on a pCPU for less, unless slices are shorter.
+const RUN_MIN_NS: u64 = 100_000;
 
-#[derive(Clone, Copy)]
+/// A vCPU as this scheduler knows it.
+#[derive(Debug, Clone, Copy)]
 struct Task {
     vruntime_ns: u64,
     deadline_ns: u64,
-    charged_until_ns: u64,
+    vcpu: VcpuId,
     /// Its VM's.
     weight: u32,
 }
@@ -40,25 +44,90 @@ impl Task {
             time_ns * u64::from(WEIGHT_DEFAULT) / u64::from(self.weight)
         }
     }
+
+    fn new_deadline(&mut self, slice_ns: u64) {
+        self.deadline_ns = self.vruntime_ns + self.weighted_ns(slice_ns);
+    }
+
+    /// yield_task_fair: a slice later than it would have been. Without it who spins for short, again and again, keeps the
+    /// earliest deadline of all.
+    fn postpone(&mut self, slice_ns: u64) {
+        self.deadline_ns += self.weighted_ns(slice_ns);
+    }
 }
 
+/// A pCPU's queue. Its tasks lie in it, not only their numbers: choosing one of them, which happens millions of times a
+/// second, would otherwise fetch a cache line for each, from anywhere in a large host.
 #[derive(Default)]
 struct Queue {
-    /// Everybody who waits here; who was preempted is always among them.
-    tasks: Vec<VcpuId>,
-    /// Lower bound that newcomers start from.
-    floor_ns: u64,
+    running: Option<Task>,
+    /// Everybody who waits here, in the order of arrival; who was preempted is always among them.
+    waiting: Vec<Task>,
     /// Picked next whatever its deadline, if it is eligible (`pick_next_entity`): the target of a directed yield.
     buddy: Option<VcpuId>,
+    /// Lower bound that newcomers start from.
+    floor_ns: u64,
+    charged_until_ns: u64,
+}
+
+impl Queue {
+    /// Who runs, its account brought up to now.
+    #[inline]
+    fn charged(&self, now_ns: u64) -> Option<Task> {
+        let mut task = self.running?;
+        task.vruntime_ns += task.weighted_ns(now_ns - self.charged_until_ns);
+        Some(task)
+    }
+
+    #[inline]
+    fn charge(&mut self, now_ns: u64) {
+        self.running = self.charged(now_ns);
+        self.charged_until_ns = now_ns;
+    }
+
+    /// pick_eevdf: of those who wait, and behind them `running`, the earliest deadline among those whose runtime isn't above
+    /// the average of all. `None`: `running`'s.
+    #[inline]
+    fn earliest_eligible(&self, running: Option<&Task>) -> Option<usize> {
+        let all = || self.waiting.iter().chain(running);
+        let count = (self.waiting.len() + usize::from(running.is_some())) as u128;
+        let sum: u128 = all().map(|task| u128::from(task.vruntime_ns)).sum();
+        let buddy = self.buddy.unwrap_or(NONE);
+        let earlier = |(earliest, chosen), (at, task): (usize, &Task)| {
+            let eligible = u128::from(task.vruntime_ns) * count <= sum;
+            // No branch of these could be predicted.
+            let deadline_ns = select_unpredictable(task.vcpu == buddy, 0, task.deadline_ns);
+            let deadline_ns = select_unpredictable(eligible, deadline_ns, u64::MAX);
+            (deadline_ns.min(earliest), select_unpredictable(deadline_ns < earliest, at, chosen))
+        };
+        let (_, chosen) = all().enumerate().fold((u64::MAX, usize::MAX), earlier);
+        (chosen < self.waiting.len()).then_some(chosen)
+    }
+
+    /// This task runs from now on.
+    fn run(&mut self, task: Task, now_ns: u64) {
+        self.running = Some(task);
+        self.charged_until_ns = now_ns;
+    }
+
+    /// The same, of one that was picked here.
+    fn run_picked(&mut self, task: Task, now_ns: u64) {
+        self.floor_ns = self.floor_ns.max(task.vruntime_ns);
+        if self.buddy == Some(task.vcpu) {
+            self.buddy = None;
+        }
+        self.run(task, now_ns);
+    }
 }
 
 pub struct Eevdf {
     config: EevdfConfig,
-    tasks: Vec<Task>,
+    /// Tasks of blocked vCPUs, by number; all others are in a queue.
+    blocked: Vec<Task>,
     queues: Vec<Queue>,
     /// Where each VM's round-robin over its siblings stands.
     last_boosted: Vec<u32>,
-    queued_total: usize,
+    waiting_total: usize,
     /// pCPUs where somebody waits, and those that run nobody.
     waited_for: Bits,
     idle: Bits,
@@ -67,154 +136,107 @@ pub struct Eevdf {
 impl Eevdf {
     pub fn new(config: EevdfConfig, machine: &mut Machine) -> Self {
         spread(machine);
-        let task = |host: &HostVcpu| Task {
+        let task = |(vcpu, host): (usize, &HostVcpu)| Task {
             vruntime_ns: 0,
             deadline_ns: 0,
-            charged_until_ns: 0,
+            vcpu: vcpu as VcpuId,
             weight: machine.vms[host.vm as usize].weight,
         };
         let pcpus = machine.pcpus.len();
         Self {
             config,
-            tasks: machine.vcpus.iter().map(task).collect(),
+            blocked: machine.vcpus.iter().enumerate().map(task).collect(),
             queues: machine.pcpus.iter().map(|_| Queue::default()).collect(),
             last_boosted: vec![0; machine.vms.len()],
-            queued_total: 0,
+            waiting_total: 0,
             waited_for: Bits::new(pcpus, false),
             idle: Bits::new(pcpus, true),
         }
     }
 
-    fn charge(&mut self, now_ns: u64, vcpu: VcpuId) {
-        let task = &mut self.tasks[vcpu as usize];
-        let ran_ns = now_ns - task.charged_until_ns;
-        task.charged_until_ns = now_ns;
-        task.vruntime_ns += task.weighted_ns(ran_ns);
-    }
-
     /// No running vCPU's answer changes by that, since none of them is promised to last.
-    fn enqueue(&mut self, pcpu: PcpuId, vcpu: VcpuId) {
-        self.queues[pcpu as usize].tasks.push(vcpu);
-        self.queued_total += 1;
+    fn enqueue(&mut self, pcpu: PcpuId, task: Task) {
+        self.queues[pcpu as usize].waiting.push(task);
+        self.waiting_total += 1;
         self.waited_for.set(pcpu as usize, true);
     }
 
-    fn dequeue(&mut self, pcpu: PcpuId, at: usize) -> VcpuId {
+    fn dequeue(&mut self, pcpu: PcpuId, at: usize) -> Task {
         let queue = &mut self.queues[pcpu as usize];
-        let vcpu = match queue.tasks[..] {
-            // By far the most frequent, and which of the two can't be predicted: the other one stays, without a branch.
-            [first, second] => {
-                queue.tasks.truncate(1);
-                let (taken, left) = if at == 0 { (first, second) } else { (second, first) };
-                queue.tasks[0] = left;
-                taken
-            }
-            _ => queue.tasks.remove(at),
-        };
-        if queue.buddy == Some(vcpu) {
+        let task = queue.waiting.remove(at);
+        if queue.buddy == Some(task.vcpu) {
             queue.buddy = None;
         }
-        self.queued_total -= 1;
-        self.waited_for.set(pcpu as usize, !queue.tasks.is_empty());
-        vcpu
+        self.waiting_total -= 1;
+        self.waited_for.set(pcpu as usize, !queue.waiting.is_empty());
+        task
     }
 
-    /// pick_eevdf: the earliest deadline among the eligible.
-    fn pick(&mut self, pcpu: PcpuId) -> Option<VcpuId> {
-        let queue = &self.queues[pcpu as usize];
-        let buddy = queue.buddy.and_then(|buddy| queue.tasks.iter().position(|&vcpu| vcpu == buddy));
-        let at = match buddy.filter(|&at| self.is_eligible(&queue.tasks, at)) {
-            Some(at) => at,
-            None => self.earliest_eligible(&queue.tasks)?,
-        };
-        let vcpu = self.dequeue(pcpu, at);
-        let floor_ns = self.tasks[vcpu as usize].vruntime_ns;
+    /// Who runs here next: of those who wait here and `ran`, who waits behind all others if it isn't picked.
+    fn pick(&mut self, now_ns: u64, pcpu: PcpuId, ran: Option<Task>) -> Option<Task> {
         let queue = &mut self.queues[pcpu as usize];
-        queue.floor_ns = queue.floor_ns.max(floor_ns);
-        Some(vcpu)
-    }
-
-    /// Whether a task's runtime isn't above the average of its queue.
-    fn is_eligible(&self, waiting: &[VcpuId], at: usize) -> bool {
-        let runtime = |vcpu: VcpuId| u128::from(self.tasks[vcpu as usize].vruntime_ns);
-        let sum: u128 = waiting.iter().map(|&vcpu| runtime(vcpu)).sum();
-        runtime(waiting[at]) * waiting.len() as u128 <= sum
-    }
-
-    /// Place of the earliest deadline among those whose runtime isn't above the average. Of one or two, who has the least
-    /// runtime is eligible, and the other only if both have the same.
-    #[inline]
-    fn earliest_eligible(&self, waiting: &[VcpuId]) -> Option<usize> {
-        let task = |at: usize| &self.tasks[waiting[at] as usize];
-        match waiting.len() {
-            0 => None,
-            1 => Some(0),
-            2 => {
-                let (first, second) = (task(0), task(1));
-                let behind = second.vruntime_ns < first.vruntime_ns;
-                let sooner = second.deadline_ns < first.deadline_ns;
-                Some(usize::from(behind | (second.vruntime_ns == first.vruntime_ns) & sooner))
+        let task = match (queue.earliest_eligible(ran.as_ref()), ran) {
+            (Some(at), Some(ran)) => {
+                let task = queue.waiting.remove(at);
+                queue.waiting.push(ran);
+                task
             }
-            count => {
-                let sum: u128 = (0..count).map(|at| u128::from(task(at).vruntime_ns)).sum();
-                (0..count)
-                    .filter(|&at| u128::from(task(at).vruntime_ns) * count as u128 <= sum)
-                    .min_by_key(|&at| task(at).deadline_ns)
-            }
-        }
-    }
-
-    fn new_deadline(&mut self, vcpu: VcpuId) {
-        let task = &mut self.tasks[vcpu as usize];
-        task.deadline_ns = task.vruntime_ns + task.weighted_ns(self.config.base_slice_ns);
-    }
-
-    /// yield_task_fair: a slice later than it would have been. Without it who spins for short, again and again, keeps the
-    /// earliest deadline of all.
-    fn postpone(&mut self, vcpu: VcpuId) {
-        let task = &mut self.tasks[vcpu as usize];
-        task.deadline_ns += task.weighted_ns(self.config.base_slice_ns);
+            (Some(at), None) => self.dequeue(pcpu, at),
+            (None, ran) => ran?,
+        };
+        self.queues[pcpu as usize].run_picked(task, now_ns);
+        Some(task)
     }
 
     /// Moves a vCPU's clock from one queue's to another's.
-    fn migrate(&mut self, machine: &mut Machine, vcpu: VcpuId, to: PcpuId) {
-        let from = machine.vcpus[vcpu as usize].pcpu as usize;
-        let lag = self.tasks[vcpu as usize].vruntime_ns as i64 - self.queues[from].floor_ns as i64;
+    fn migrate(&self, machine: &mut Machine, task: &mut Task, to: PcpuId) {
+        let from = std::mem::replace(&mut machine.vcpus[task.vcpu as usize].pcpu, to);
+        let lag = task.vruntime_ns as i64 - self.queues[from as usize].floor_ns as i64;
         let floor_ns = self.queues[to as usize].floor_ns as i64;
-        self.tasks[vcpu as usize].vruntime_ns = (floor_ns + lag).max(0) as u64;
-        machine.vcpus[vcpu as usize].pcpu = to;
-        self.new_deadline(vcpu);
+        task.vruntime_ns = (floor_ns + lag).max(0) as u64;
+        task.new_deadline(self.config.base_slice_ns);
     }
 
-    fn steal(&mut self, machine: &mut Machine, thief: PcpuId) -> Option<VcpuId> {
-        if self.queued_total == 0 {
+    /// When who begins to run has had its slice.
+    fn slice_end_ns(&self, now_ns: u64, task: &Task) -> u64 {
+        let slice_ns = self.config.base_slice_ns;
+        let left_ns = task.deadline_ns.saturating_sub(task.vruntime_ns);
+        now_ns + left_ns.clamp(RUN_MIN_NS.min(slice_ns), slice_ns)
+    }
+
+    /// Out of line: a loaded host hardly ever does.
+    #[inline(never)]
+    fn steal(&mut self, machine: &mut Machine, thief: PcpuId) -> Option<Task> {
+        if self.waiting_total == 0 {
             return None;
         }
         let found = near_first(&self.waited_for, machine, thief)
             // An idle peer is about to take from its queue itself.
             .filter(|&peer| peer != thief as usize && !machine.is_idle(peer as u32))
             .find_map(|peer| {
-                let waiting = &self.queues[peer].tasks;
-                let at = waiting.iter().position(|&vcpu| machine.allows(vcpu, thief))?;
+                let at =
+                    self.queues[peer].waiting.iter().position(|task| machine.allows(task.vcpu, thief))?;
                 Some((peer as u32, at))
             });
         let (peer, at) = found?;
-        let vcpu = self.dequeue(peer, at);
-        self.migrate(machine, vcpu, thief);
-        Some(vcpu)
+        let mut task = self.dequeue(peer, at);
+        self.migrate(machine, &mut task, thief);
+        self.queues[thief as usize].run(task, machine.now_ns);
+        Some(task)
     }
 
     fn find_idle(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
         let home = machine.vcpus[vcpu as usize].pcpu;
         let pcpu = near_first(&self.idle, machine, home)
-            .find(|&pcpu| machine.allows(vcpu, pcpu as u32) && self.queues[pcpu].tasks.is_empty())?;
+            .find(|&pcpu| machine.allows(vcpu, pcpu as u32) && self.queues[pcpu].waiting.is_empty())?;
         debug_assert!(machine.is_idle(pcpu as u32), "pCPU {pcpu} is thought idle");
         Some(pcpu as u32)
     }
 
     /// How many run or wait there.
-    fn load(&self, machine: &Machine, pcpu: usize) -> usize {
-        self.queues[pcpu].tasks.len() + usize::from(machine.pcpus[pcpu].current != NONE)
+    fn load(&self, pcpu: usize) -> usize {
+        let queue = &self.queues[pcpu];
+        queue.waiting.len() + usize::from(queue.running.is_some())
     }
 
     /// kvm_vcpu_on_spin: the next preempted sibling that waits; `yield_to` makes it its queue's next pick.
@@ -261,25 +283,23 @@ fn spread(machine: &mut Machine) {
 
 impl Scheduler for Eevdf {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        let slice_ns = self.config.base_slice_ns;
         let home = machine.vcpus[vcpu as usize].pcpu;
+        debug_assert_ne!(machine.current(home), Some(vcpu), "it has left its pCPU");
         let target = self.find_idle(machine, vcpu).unwrap_or(home);
+        let mut task = self.blocked[vcpu as usize];
         if target != home {
-            self.migrate(machine, vcpu, target);
+            self.migrate(machine, &mut task, target);
         }
         // What it didn't use while asleep is not saved up beyond one slice (place_entity).
-        let floor_ns = self.queues[target as usize].floor_ns.saturating_sub(self.config.base_slice_ns);
-        let task = &mut self.tasks[vcpu as usize];
-        task.vruntime_ns = task.vruntime_ns.max(floor_ns);
-        self.new_deadline(vcpu);
-        self.enqueue(target, vcpu);
-        match machine.current(target) {
-            None => machine.request_schedule(target),
-            Some(current) => {
-                self.charge(machine.now_ns, current);
-                if self.tasks[vcpu as usize].deadline_ns < self.tasks[current as usize].deadline_ns {
-                    machine.request_schedule(target);
-                }
-            }
+        task.vruntime_ns =
+            task.vruntime_ns.max(self.queues[target as usize].floor_ns.saturating_sub(slice_ns));
+        task.new_deadline(slice_ns);
+        self.enqueue(target, task);
+        let queue = &mut self.queues[target as usize];
+        queue.charge(machine.now_ns);
+        if queue.running.is_none_or(|running| task.deadline_ns < running.deadline_ns) {
+            machine.request_schedule(target);
         }
     }
 
@@ -289,27 +309,25 @@ impl Scheduler for Eevdf {
         pcpu: PcpuId,
         stopped: Option<(VcpuId, StopReason)>,
     ) -> Option<Pick> {
-        if let Some((vcpu, reason)) = stopped {
-            self.charge(machine.now_ns, vcpu);
-            if machine.vcpus[vcpu as usize].state != VcpuState::Blocked {
-                let task = &self.tasks[vcpu as usize];
-                if matches!(reason, StopReason::Ple | StopReason::IpiWait) {
-                    self.postpone(vcpu);
-                } else if task.vruntime_ns >= task.deadline_ns {
-                    self.new_deadline(vcpu);
-                }
-                self.enqueue(pcpu, vcpu);
+        let slice_ns = self.config.base_slice_ns;
+        let queue = &mut self.queues[pcpu as usize];
+        let mut ran = queue.charged(machine.now_ns);
+        queue.running = None;
+        if let (Some((vcpu, reason)), Some(task)) = (stopped, &mut ran) {
+            debug_assert_eq!(task.vcpu, vcpu);
+            if machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
+                self.blocked[vcpu as usize] = *task;
+                ran = None;
+            } else if matches!(reason, StopReason::Ple | StopReason::IpiWait) {
+                task.postpone(slice_ns);
+            } else if task.vruntime_ns >= task.deadline_ns {
+                task.new_deadline(slice_ns);
             }
         }
-        let next = self.pick(pcpu).or_else(|| self.steal(machine, pcpu));
+        let next = self.pick(machine.now_ns, pcpu, ran).or_else(|| self.steal(machine, pcpu));
         self.idle.set(pcpu as usize, next.is_none());
-        let vcpu = next?;
-        self.tasks[vcpu as usize].charged_until_ns = machine.now_ns;
-        let left_ns = {
-            let task = &self.tasks[vcpu as usize];
-            task.deadline_ns.saturating_sub(task.vruntime_ns).clamp(100_000, self.config.base_slice_ns)
-        };
-        Some(Pick { vcpu, slice_end_ns: machine.now_ns + left_ns })
+        let task = next?;
+        Some(Pick { vcpu: task.vcpu, slice_end_ns: self.slice_end_ns(machine.now_ns, &task) })
     }
 
     fn yields(
@@ -319,19 +337,14 @@ impl Scheduler for Eevdf {
         pcpu: PcpuId,
         cause: YieldCause,
     ) -> YieldAnswer {
+        let goes_on = YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
         if cause == YieldCause::Hlt || !self.config.directed_yield {
-            let nobody = self.queues[pcpu as usize].tasks.is_empty() && self.queued_total == 0;
-            return if nobody {
-                YieldAnswer::KeepSpinning { until_ns: machine.now_ns }
-            } else {
-                YieldAnswer::Yield
-            };
+            return if self.waiting_total == 0 { goes_on } else { YieldAnswer::Yield };
         }
-        if self.directed_yield(machine, vcpu) {
-            YieldAnswer::Yield
-        } else {
-            YieldAnswer::KeepSpinning { until_ns: machine.now_ns }
+        if !self.directed_yield(machine, vcpu) || cause == YieldCause::Ple && self.stays(machine, pcpu) {
+            return goes_on;
         }
+        YieldAnswer::Yield
     }
 
     fn tick_ns(&self) -> u64 {
@@ -339,15 +352,15 @@ impl Scheduler for Eevdf {
     }
 
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        let Some(current) = machine.current(pcpu) else {
-            if self.queued_total > 0 {
+        let queue = &mut self.queues[pcpu as usize];
+        queue.charge(machine.now_ns);
+        let Some(running) = queue.running else {
+            if self.waiting_total > 0 {
                 machine.request_schedule(pcpu);
             }
             return;
         };
-        self.charge(machine.now_ns, current);
-        let task = &self.tasks[current as usize];
-        if task.vruntime_ns >= task.deadline_ns && !self.queues[pcpu as usize].tasks.is_empty() {
+        if running.vruntime_ns >= running.deadline_ns && !queue.waiting.is_empty() {
             machine.request_schedule(pcpu);
         }
         self.balance(machine, pcpu);
@@ -355,19 +368,33 @@ impl Scheduler for Eevdf {
 }
 
 impl Eevdf {
+    /// Who yields on a pause-loop exit is often still the one to run. Most exits of a loaded host are that: they needn't
+    /// go through the engine's switching of vCPUs.
+    fn stays(&mut self, machine: &mut Machine, pcpu: PcpuId) -> bool {
+        let queue = &mut self.queues[pcpu as usize];
+        let Some(mut task) = queue.charged(machine.now_ns) else { return false };
+        task.postpone(self.config.base_slice_ns);
+        if queue.earliest_eligible(Some(&task)).is_some() {
+            // `schedule` does it again.
+            return false;
+        }
+        queue.run_picked(task, machine.now_ns);
+        machine.pcpus[pcpu as usize].slice_end_ns = self.slice_end_ns(machine.now_ns, &task);
+        true
+    }
+
     /// Load balancing at ticks: a queue two longer than a neighbour's gives one away.
     fn balance(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        let count = self.queues.len();
-        let peer = (pcpu as usize + 1) % count;
-        if self.load(machine, pcpu as usize) < self.load(machine, peer) + 2 {
+        let peer = (pcpu as usize + 1) % self.queues.len();
+        if self.load(pcpu as usize) < self.load(peer) + 2 {
             return;
         }
         let found =
-            self.queues[pcpu as usize].tasks.iter().position(|&vcpu| machine.allows(vcpu, peer as u32));
+            self.queues[pcpu as usize].waiting.iter().position(|task| machine.allows(task.vcpu, peer as u32));
         if let Some(at) = found {
-            let vcpu = self.dequeue(pcpu, at);
-            self.migrate(machine, vcpu, peer as u32);
-            self.enqueue(peer as u32, vcpu);
+            let mut task = self.dequeue(pcpu, at);
+            self.migrate(machine, &mut task, peer as u32);
+            self.enqueue(peer as u32, task);
             if machine.is_idle(peer as u32) {
                 machine.request_schedule(peer as u32);
             }
@@ -417,17 +444,28 @@ mod tests {
     }
 
     #[test]
+    fn slices_may_be_shorter_than_the_shortest_run_otherwise() {
+        let (mut eevdf, mut machine) = host(1, 0, &[(2, &[])]);
+        eevdf.config.base_slice_ns = RUN_MIN_NS / 2;
+        eevdf.wake(&mut machine, 0);
+        let pick = eevdf.schedule(&mut machine, 0, None);
+        assert_eq!(pick, Some(Pick { vcpu: 0, slice_end_ns: RUN_MIN_NS / 2 }));
+    }
+
+    #[test]
     fn an_idle_pcpu_pulls_within_its_cache_before_all_others() {
         let (mut eevdf, mut machine) = host(8, 4, &[(8, &[])]);
         for pcpu in [1, 2, 6] {
             machine.pcpus[pcpu].current = 0;
             eevdf.idle.set(pcpu, false);
         }
-        eevdf.enqueue(6, 6);
-        eevdf.enqueue(1, 1);
-        assert_eq!(eevdf.steal(&mut machine, 3), Some(1), "pCPU 6 would be nearer by number");
-        assert_eq!(eevdf.steal(&mut machine, 3), Some(6));
-        assert_eq!(eevdf.steal(&mut machine, 3), None);
+        for pcpu in [6, 1] {
+            eevdf.enqueue(pcpu, eevdf.blocked[pcpu as usize]);
+        }
+        let mut stolen = || eevdf.steal(&mut machine, 3).map(|task| task.vcpu);
+        assert_eq!(stolen(), Some(1), "pCPU 6 would be nearer by number");
+        assert_eq!(stolen(), Some(6));
+        assert_eq!(stolen(), None);
         machine.vcpus[7].pcpu = 2;
         assert_eq!(eevdf.find_idle(&machine, 7), Some(3), "of those of its cache, from pCPU 2 on");
     }
