@@ -105,6 +105,7 @@ pub struct Simulation<'a> {
     pub(crate) smt: Smt,
     pub(crate) ple: PleConfig,
     pub(crate) ple_period_ns: u64,
+    /// Why each pCPU's vCPU is to be scheduled away, if it is.
     pub(crate) why: Vec<StopReason>,
     pub(crate) guest: Vec<GuestVcpu>,
     pub(crate) threads: Vec<Thread>,
@@ -284,9 +285,7 @@ impl Simulation<'_> {
             self.raise_tick(vcpu);
         }
         if self.machine.pcpus[pcpu as usize].slice_end_ns <= now_ns {
-            self.why[pcpu as usize] = StopReason::SliceExpired;
-            self.machine.request_schedule(pcpu);
-            return;
+            return self.request_stop(pcpu, StopReason::SliceExpired);
         }
         match self.guest[vcpu as usize].frame().act {
             Act::Timed => self.step_ends(vcpu),
@@ -334,14 +333,17 @@ impl Simulation<'_> {
     fn pause_loop_exit(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
         self.note_position(vcpu);
         match self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Ple) {
-            YieldAnswer::Yield => {
-                self.why[pcpu as usize] = StopReason::Ple;
-                self.machine.request_schedule(pcpu);
-            }
+            YieldAnswer::Yield => self.request_stop(pcpu, StopReason::Ple),
             YieldAnswer::KeepSpinning { until_ns } => {
                 self.guest[vcpu as usize].ple_batch_until_ns = until_ns;
             }
         }
+    }
+
+    /// Asks for a scheduling decision because of what the running vCPU does.
+    pub(crate) fn request_stop(&mut self, pcpu: PcpuId, why: StopReason) {
+        self.why[pcpu as usize] = why;
+        self.machine.request_schedule(pcpu);
     }
 
     pub(crate) fn is_running(&self, vcpu: VcpuId) -> bool {
@@ -412,11 +414,10 @@ impl Simulation<'_> {
         let on = &mut self.machine.pcpu_times[pcpu as usize];
         on.busy_ns += now_ns - on.since_ns;
         on.since_ns = now_ns;
-        let guest = &mut self.guest[vcpu as usize];
-        guest.left_busy_ns = on.busy_ns;
-        guest.left_pcpu = pcpu;
+        let warmth = &mut self.machine.vcpus[vcpu as usize].warmth;
+        (warmth.left_pcpu, warmth.left_busy_ns) = (pcpu, on.busy_ns);
         if self.machine.tracing {
-            let symbol = guest.frame().symbol;
+            let symbol = self.guest[vcpu as usize].frame().symbol;
             let vm = self.machine.vcpus[vcpu as usize].vm as usize;
             let text = &self.texts[self.vms[vm].text];
             let ip = text.symbols[text.index(symbol)].address;
@@ -460,23 +461,22 @@ impl Simulation<'_> {
 
     /// How much colder this vCPU's caches got while it was away.
     fn refill_cost(&self, vcpu: VcpuId, pcpu: PcpuId) -> u64 {
-        let guest = &self.guest[vcpu as usize];
-        if guest.left_pcpu == NONE || guest.mm == NONE {
+        let warmth = &self.machine.vcpus[vcpu as usize].warmth;
+        if warmth.left_pcpu == NONE {
             return 0;
         }
         let costs = &self.costs;
-        let sensitive = u64::from(self.workloads[guest.mm as usize].cache_permille);
-        let mut cost_ns = if guest.left_pcpu == pcpu {
-            let others_ns = self.machine.pcpu_times[pcpu as usize].busy_ns - guest.left_busy_ns;
+        let mut cost_ns = if warmth.left_pcpu == pcpu {
+            let others_ns = self.machine.pcpu_times[pcpu as usize].busy_ns - warmth.left_busy_ns;
             costs.cache_refill_max_ns * others_ns.min(costs.cache_displace_ns)
                 / costs.cache_displace_ns.max(1)
         } else {
             costs.cache_refill_max_ns
         };
-        if guest.left_pcpu != pcpu && self.machine.llc_of(pcpu) != self.machine.llc_of(guest.left_pcpu) {
+        if warmth.left_pcpu != pcpu && self.machine.llc_of(pcpu) != self.machine.llc_of(warmth.left_pcpu) {
             cost_ns += costs.llc_migration_ns;
         }
-        cost_ns * sensitive / 1000
+        cost_ns * u64::from(warmth.sensitivity) / 1000
     }
 
     /// A vCPU is on its pCPU again: what changed while it was away?
@@ -513,8 +513,7 @@ impl Simulation<'_> {
         self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Hlt);
         self.machine.blocks(vcpu);
         self.guest[vcpu as usize].overhead_ns += self.costs.exit_ns;
-        self.why[pcpu as usize] = reason;
-        self.machine.request_schedule(pcpu);
+        self.request_stop(pcpu, reason);
     }
 
     pub(crate) fn wake_vcpu(&mut self, vcpu: VcpuId) {

@@ -37,8 +37,19 @@ pub struct PcpuTime {
     pub idle_ns: u64,
 }
 
-/// What the host keeps of a vCPU. `state`, `preempted`, `yielded`, `requested`, `class` and `owes_answer` are for reading:
+/// What is left of a vCPU in the caches of the pCPU that it ran on last.
+pub(crate) struct Warmth {
+    /// `NONE`: it has never run.
+    pub left_pcpu: PcpuId,
+    /// Per mille of the host's worst case that cold caches cost what runs on it now.
+    pub sensitivity: u32,
+    /// Busy time of that pCPU when it left it.
+    pub left_busy_ns: u64,
+}
+
+/// What the host keeps of a vCPU, in one cache line. `state`, `preempted`, `yielded`, `requested`, `class` and `owes_answer` are for reading:
 /// [`Machine`] changes them, because it counts who waits.
+#[repr(align(64))]
 pub struct HostVcpu {
     pub vm: VmId,
     pub state: VcpuState,
@@ -59,6 +70,7 @@ pub struct HostVcpu {
     pub pending_interrupts: u8,
     /// A call-function interrupt has come that its guest hasn't handled: it waits in the local APIC, or in its handler.
     pub owes_answer: bool,
+    pub(crate) warmth: Warmth,
 }
 
 pub struct HostVm {
@@ -205,6 +217,7 @@ impl Machine {
                     interrupts_enabled: true,
                     pending_interrupts: 0,
                     owes_answer: false,
+                    warmth: Warmth { left_pcpu: NONE, sensitivity: 0, left_busy_ns: 0 },
                 });
             }
         }

@@ -222,8 +222,7 @@ impl Simulation<'_> {
         self.note_position(vcpu);
         let answer = self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::IpiWait);
         if answer == crate::scheduler::YieldAnswer::Yield {
-            self.why[pcpu as usize] = StopReason::IpiWait;
-            self.machine.request_schedule(pcpu);
+            self.request_stop(pcpu, StopReason::IpiWait);
         }
     }
 
@@ -244,7 +243,7 @@ impl Simulation<'_> {
         let another_waits = guest.pending & pending::CALL_FUNCTION != 0;
         if guest.thread == NONE {
             // Lazy TLB: an idle vCPU leaves the address space and gets no further IPIs for it.
-            guest.mm = NONE;
+            self.set_address_space(vcpu, NONE);
         }
         self.machine.set_owes_answer(vcpu, another_waits);
     }

@@ -142,9 +142,6 @@ pub struct GuestVcpu {
     /// Address space in its TLB (workload), or `NONE`.
     pub mm: u32,
     pub acks_left: u32,
-    /// Busy time of its pCPU when it left it, to know how cold the caches are.
-    pub left_busy_ns: u64,
-    pub left_pcpu: u32,
     /// vCPUs whose shootdown it must acknowledge.
     pub shootdowns: Vec<u32>,
     /// Threads that each frame has still to wake.
@@ -177,8 +174,6 @@ impl GuestVcpu {
             flags: 0,
             wakes: [VecDeque::new(), VecDeque::new()],
             timer_wakes: Vec::new(),
-            left_busy_ns: 0,
-            left_pcpu: NONE,
         }
     }
 

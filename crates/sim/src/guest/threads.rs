@@ -117,10 +117,17 @@ impl Simulation<'_> {
         state.vcpu = vcpu;
         let workload = state.workload;
         if self.workloads[workload as usize].shared_address_space || self.guest[vcpu as usize].mm == NONE {
-            self.guest[vcpu as usize].mm = workload;
+            self.set_address_space(vcpu, workload);
         }
         self.machine.emit(TraceEvent::ThreadSwitched { vcpu, thread });
         self.resume_thread(vcpu, thread);
+    }
+
+    /// What the TLB of a vCPU holds, and its pCPU's caches: a workload's, or `NONE`.
+    pub(crate) fn set_address_space(&mut self, vcpu: VcpuId, workload: u32) {
+        self.guest[vcpu as usize].mm = workload;
+        let sensitivity = self.workloads.get(workload as usize).map_or(0, |workload| workload.cache_permille);
+        self.machine.vcpus[vcpu as usize].warmth.sensitivity = sensitivity;
     }
 
     /// Idle balancing: takes a waiting thread from the next vCPU that has one to spare.
