@@ -63,11 +63,20 @@ pub fn cause(path: &Path, error: &std::io::Error) -> String {
 /// Two outputs under one name: the second would replace the first.
 pub fn refuse_same_file(first: Option<&Path>, second: Option<&Path>) -> Result<(), Failure> {
     match (first, second) {
-        (Some(first), Some(second)) if first == second && !is_special(first) => {
+        (Some(first), Some(second)) if place_of(first) == place_of(second) && !is_special(first) => {
             Err(Failure::bad_input(format!("{}: two outputs can't share one file", first.display())))
         }
         _ => Ok(()),
     }
+}
+
+/// The same for `a` and `./a`, also before there is such a file.
+fn place_of(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let real = std::fs::canonicalize(path).or_else(|_| {
+        std::fs::canonicalize(folder).map(|folder| folder.join(path.file_name().unwrap_or_default()))
+    });
+    real.unwrap_or_else(|_| path.to_owned())
 }
 
 fn is_special(path: &Path) -> bool {

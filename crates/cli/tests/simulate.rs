@@ -142,6 +142,8 @@ fn two_outputs_in_one_file_are_refused() {
     let (file, both) = (files.write("tiny.toml", TINY), files.name("both"));
     let error = refuse(&["simulate", &file, "--trace", &both, "--html", &both]);
     assert!(error.contains("two outputs can't share one file"), "{error}");
+    let detour = files.name("./both");
+    refuse(&["simulate", &file, "--trace", &both, "--html", &detour]);
 }
 
 #[test]
@@ -272,6 +274,8 @@ fn compare_refuses_a_policy_that_is_named_twice() {
 fn reproduce_refuses_an_unknown_figure_with_the_known_ones() {
     let error = refuse(&["reproduce", "eurosys18", "--only", "figure99"]);
     assert!(error.contains("table4b") && error.contains("figure4"), "{error}");
+    let error = refuse(&["reproduce", "eurosys18", "--only", "table4b.gedup"]);
+    assert!(error.contains("table4b.dedup.corun.avg"), "{error}");
 }
 
 #[test]
@@ -290,6 +294,8 @@ fn reproduce_gives_paper_and_ours_for_every_number_of_a_group() {
         |json: &serde_json::Value| json.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
     assert_eq!(keys(&json), ["seed", "events", "elapsed_s", "figures"]);
     assert_eq!(keys(slice), ["id", "unit", "paper", "ours", "ci95", "kind"]);
+    let one = succeed(&["reproduce", "eurosys18", "--only", "parameters.micro_slice_us", "--json"]);
+    assert_eq!(one.matches("\"id\"").count(), 1, "{one}");
 }
 
 #[test]

@@ -145,6 +145,38 @@ fn a_stream_has_the_rate_that_was_asked_for() {
     }
 }
 
+/// One vCPU that reads a UDP stream of this rate, and does nothing else.
+fn reads_udp(rate: &str) -> RunReport {
+    let text = format!(
+        r#"
+        host = {{ extends = "xeon-e5645", pcpus = 1 }}
+        warmup = "100 ms"
+        duration = "500 ms"
+        [[vm]]
+        name = "server"
+        vcpus = 1
+        kernel = "linux-4.4"
+        nic = {{ extends = "iperf-udp", udp = {{ rate = "{rate}" }} }}
+        workloads = ["iperf"]
+        "#
+    );
+    run(&text, "credit")
+}
+
+#[test]
+fn a_stream_that_is_too_fast_loses_packets_but_is_read() {
+    for rate in ["5 Gbit/s", "20 Gbit/s", "900 Gbit/s"] {
+        let report = reads_udp(rate);
+        let network = report.vms[0].network.as_ref().expect("a NIC");
+        assert!(network.throughput_mbps > 300.0, "{} Mbit/s of {rate}", network.throughput_mbps);
+        assert!(network.dropped > network.packets / 2, "{} dropped of {rate}", network.dropped);
+        // Rounds of polling are no interrupts.
+        assert!(network.irq_latency.max().unwrap_or(0) < 10_000_000, "{:?} ns", network.irq_latency.max());
+    }
+    let network = reads_udp("500 Mbit/s").vms[0].network.clone().expect("a NIC");
+    assert_eq!(network.dropped, 0);
+}
+
 #[test]
 fn a_pinned_vm_keeps_a_pcpu_under_every_policy_or_is_refused_with_its_place() {
     let text = |pcpus: &str| {

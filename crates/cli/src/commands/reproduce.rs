@@ -6,7 +6,8 @@ use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::{Args, ValueEnum};
 use microslice_sim::reproduction::{
-    FigureResult, Reproduction, ReproductionError, Sensitivity, groups, page, reproduce, shape_table, table,
+    FigureResult, Reproduction, ReproductionError, Sensitivity, groups, ids, page, reproduce, shape_table,
+    table,
 };
 use serde_json::{Value as Json, json};
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ pub struct Reproduce {
     /// Which paper
     paper: Paper,
 
-    /// Only one table, figure or section (table2, table4a, figure4, section3, abstract, …)
+    /// Only one table, figure or section (table2, table4a, figure4, section3, abstract, …), or some of its numbers (table4b.dedup)
     #[arg(long, value_name = "ID")]
     only: Option<String>,
 
@@ -62,7 +63,8 @@ enum Paper {
 
 pub fn run(args: Reproduce) -> Result<(), Failure> {
     let Paper::Eurosys18 = args.paper;
-    let only = args.only.as_deref().map(group).transpose()?;
+    let only = args.only.as_deref().map(str::to_lowercase);
+    let group = only.as_deref().map(group).transpose()?;
     let seeds = seeds_from(args.seed, args.seeds)?;
     let progress = progress::stoppable()?;
     let html = args.html.as_deref().map(OutputFile::create).transpose()?;
@@ -70,10 +72,11 @@ pub fn run(args: Reproduce) -> Result<(), Failure> {
         return run_sensitivity(&seeds, &progress, args.json);
     }
     let begun = Instant::now();
-    let reproduction = {
+    let mut reproduction = {
         let _line = ProgressLine::show("reproducing eurosys18".to_owned(), progress.clone());
-        reproduce(only.as_deref(), &seeds, &progress).map_err(failure)?
+        reproduce(group.as_deref(), &seeds, &progress).map_err(failure)?
     };
+    reproduction.figures.retain(|figure| only.as_deref().is_none_or(|only| is_within(&figure.id, only)));
     let elapsed_s = begun.elapsed().as_secs_f64();
     if let Some(file) = html {
         file.finish_with(&page(&reproduction))?;
@@ -93,13 +96,29 @@ fn seeds_from(first: u64, count: u64) -> Result<Vec<u64>, Failure> {
     Ok((first..end).collect())
 }
 
-/// `table4b`, also written `table4b.dedup`: the group that contains it.
+/// The group that contains `only`: `table4b` of `table4b.dedup`.
 fn group(only: &str) -> Result<String, Failure> {
-    let groups = groups();
-    let wanted = only.split('.').next().unwrap_or(only).to_lowercase();
-    groups.iter().find(|group| **group == wanted).cloned().ok_or_else(|| {
-        Failure::bad_input(format!("--only {only}: unknown table or figure; allowed: {}", groups.join(", ")))
-    })
+    let (groups, ids) = (groups(), ids());
+    let wanted = only.split('.').next().unwrap_or(only);
+    let Some(group) = groups.iter().find(|group| **group == wanted) else {
+        return Err(Failure::bad_input(format!(
+            "--only {only}: unknown table or figure; allowed: {}",
+            groups.join(", ")
+        )));
+    };
+    if only != group && !ids.iter().any(|id| is_within(id, only)) {
+        let of_group: Vec<&str> = ids.iter().filter(|id| is_within(id, group)).map(String::as_str).collect();
+        return Err(Failure::bad_input(format!(
+            "--only {only}: no such number; there are: {}",
+            of_group.join(", ")
+        )));
+    }
+    Ok(group.clone())
+}
+
+/// `table4b.dedup.corun.avg` is within `table4b.dedup`.
+fn is_within(id: &str, only: &str) -> bool {
+    id.strip_prefix(only).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 fn run_sensitivity(

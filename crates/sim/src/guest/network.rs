@@ -12,6 +12,11 @@ use std::collections::VecDeque;
 
 /// Packets that one softirq round takes (net_rx_action's NAPI weight).
 const NAPI_WEIGHT: usize = 64;
+/// After so many rounds in a row the rest is left to ksoftirqd (MAX_SOFTIRQ_RESTART), a thread like others: as long as the
+/// rounds took, it is the threads' turn. Else a stream that is too fast would keep them from ever reading it.
+const ROUNDS_MAX: u32 = 10;
+/// What a UDP socket holds, of payload (net.core.rmem_default); more is dropped.
+const SOCKET_BYTES: u64 = 212_992;
 
 pub struct Nic {
     config: NicConfig,
@@ -30,6 +35,10 @@ pub struct Nic {
     next_send_ns: u64,
     irq_masked: bool,
     polled: usize,
+    /// Rounds without a pause, since when, and when polling goes on after one.
+    rounds: u32,
+    rounds_since_ns: u64,
+    resumes_ns: u64,
     // Measurements.
     bytes: u64,
     packets: u64,
@@ -38,6 +47,7 @@ pub struct Nic {
     jitter_sum_ns: u128,
     last_transit_ns: Option<u64>,
     irq_latency: Histogram,
+    /// When the interrupt was raised that isn't handled yet.
     virq_since_ns: u64,
 }
 
@@ -59,6 +69,9 @@ impl Nic {
             next_send_ns: 0,
             irq_masked: false,
             polled: 0,
+            rounds: 0,
+            rounds_since_ns: 0,
+            resumes_ns: u64::MAX,
             bytes: 0,
             packets: 0,
             dropped: 0,
@@ -66,7 +79,7 @@ impl Nic {
             jitter_sum_ns: 0,
             last_transit_ns: None,
             irq_latency: Histogram::new(),
-            virq_since_ns: 0,
+            virq_since_ns: u64::MAX,
         }
     }
 
@@ -138,6 +151,15 @@ impl Nic {
         self.ring.push_back(now_ns);
     }
 
+    fn hand_to_socket(&mut self, sent_ns: u64) {
+        let udp = matches!(self.config.stream, Stream::Udp { .. });
+        if udp && (self.socket.len() as u64 + 1) * self.packet_bytes() > SOCKET_BYTES {
+            self.dropped += 1;
+        } else {
+            self.socket.push_back(sent_ns);
+        }
+    }
+
     /// The reader has consumed one packet.
     fn consume(&mut self, now_ns: u64, sent_ns: u64) {
         let bytes = self.packet_bytes();
@@ -173,7 +195,11 @@ impl Simulation<'_> {
         let now_ns = self.machine.now_ns;
         let nic = self.vms[vm].nic.as_mut().expect("the slot belongs to a NIC");
         let before = nic.ring.len();
-        let next_ns = nic.pump(now_ns);
+        let resumes = nic.resumes_ns <= now_ns;
+        if resumes {
+            nic.resumes_ns = u64::MAX;
+        }
+        let next_ns = nic.pump(now_ns).min(nic.resumes_ns);
         let arrived = nic.ring.len() > before;
         let raise = !nic.ring.is_empty() && !nic.irq_masked;
         let vcpu = nic.vcpu;
@@ -183,7 +209,9 @@ impl Simulation<'_> {
         } else {
             self.timeline.set(slot, next_ns)
         }
-        if raise {
+        if resumes {
+            self.send_interrupt(vcpu, pending::VIRQ, InterruptKind::Timer);
+        } else if raise {
             let nic = self.vms[vm].nic.as_mut().expect("as above");
             nic.irq_masked = true;
             nic.virq_since_ns = now_ns;
@@ -198,9 +226,17 @@ impl Simulation<'_> {
     pub(crate) fn virq_delivered(&mut self, vcpu: VcpuId) {
         let now_ns = self.machine.now_ns;
         let nic = self.nic(vcpu);
-        let waited_ns = now_ns - nic.virq_since_ns;
-        nic.irq_latency.record(waited_ns);
-        self.machine.emit(TraceEvent::VirqHandled { vcpu });
+        nic.rounds += 1;
+        if nic.rounds > 1 {
+            // Another round of the same interrupt.
+            return;
+        }
+        nic.rounds_since_ns = now_ns;
+        if nic.virq_since_ns != u64::MAX {
+            let since_ns = std::mem::replace(&mut nic.virq_since_ns, u64::MAX);
+            nic.irq_latency.record(now_ns - since_ns);
+            self.machine.emit(TraceEvent::VirqHandled { vcpu });
+        }
     }
 
     /// The handler only raises the softirq.
@@ -217,20 +253,39 @@ impl Simulation<'_> {
         let nic = self.nic(vcpu);
         for _ in 0..nic.polled {
             let sent_ns = nic.ring.pop_front().expect("polled packets are in the ring");
-            nic.socket.push_back(sent_ns);
+            nic.hand_to_socket(sent_ns);
         }
         let more = !nic.ring.is_empty();
         if !more {
             nic.irq_masked = false;
+            nic.rounds = 0;
         }
         // One for each packet: who finds that another thread was faster sleeps again.
         let woken = nic.readers.len().min(nic.socket.len());
         let woken: Vec<u32> = nic.readers.drain(..woken).collect();
         self.guest[vcpu as usize].wake_later(1, woken);
-        if more {
+        if more && !self.leaves_rest_to_ksoftirqd(vcpu) {
             self.guest[vcpu as usize].pending |= pending::VIRQ;
         }
         self.continue_frame(vcpu);
+    }
+
+    /// Enough rounds, and threads wait: their turn.
+    fn leaves_rest_to_ksoftirqd(&mut self, vcpu: VcpuId) -> bool {
+        let (now_ns, idle) = (self.machine.now_ns, self.guest[vcpu as usize].is_idle());
+        let nic = self.nic(vcpu);
+        if nic.rounds < ROUNDS_MAX || (idle && nic.socket.is_empty()) {
+            return false;
+        }
+        nic.resumes_ns = now_ns + (now_ns - nic.rounds_since_ns).max(1);
+        nic.rounds = 0;
+        // The slot is never later than that: packets keep coming.
+        let (resumes_ns, vm) = (nic.resumes_ns, self.machine.vcpus[vcpu as usize].vm);
+        let slot = self.slots.nics + vm;
+        if !self.timeline.is_set(slot) {
+            self.timeline.set(slot, resumes_ns);
+        }
+        true
     }
 
     /// A reader takes a packet, or sleeps until there is one.

@@ -39,6 +39,11 @@ pub struct Reproduction {
     pub runs: RunTable,
 }
 
+/// Ids of all published numbers.
+pub fn ids() -> Vec<String> {
+    paper::published().into_iter().map(|number| number.id).collect()
+}
+
 /// Groups of figures that `--only` may name, in the paper's order.
 pub fn groups() -> Vec<String> {
     let mut groups = Vec::new();

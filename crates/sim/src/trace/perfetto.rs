@@ -173,6 +173,18 @@ impl<W: Write> PerfettoTrace<W> {
         self.open_vcpu(time_ns, vcpu, state, vec![number("pcpu", u64::from(pcpu))]);
     }
 
+    fn runnable(&mut self, time_ns: u64, vcpu: VcpuId) {
+        // A lock's kick has no handler: it ends the halt.
+        let kicks = self.pending_ipis.remove(&(vcpu, IpiKind::LockKick)).unwrap_or_default();
+        if self.vcpu_open.get(vcpu as usize).copied().unwrap_or(false) {
+            return;
+        }
+        let mut event = self.named(SLICE_BEGIN, vcpu_track(vcpu), Category::State, "runnable");
+        event.terminating_flow_ids = kicks.into();
+        self.emit(time_ns, event);
+        set(&mut self.vcpu_open, vcpu as usize, true);
+    }
+
     fn stopping(&mut self, time_ns: u64, event: &TraceEvent) {
         let TraceEvent::Stopping { vcpu, pcpu, reason, ip, symbol } = *event else { return };
         let function = text("function", name_at(&self.names.symbols, symbol));
@@ -275,11 +287,7 @@ impl<W: Write> TraceSink for PerfettoTrace<W> {
         match *event {
             TraceEvent::Running { vcpu, pcpu, micro } => self.running(time_ns, vcpu, pcpu, micro),
             TraceEvent::Stopping { .. } => self.stopping(time_ns, event),
-            TraceEvent::Runnable { vcpu } => {
-                if !self.vcpu_open.get(vcpu as usize).copied().unwrap_or(false) {
-                    self.open_vcpu(time_ns, vcpu, "runnable", Vec::new());
-                }
-            }
+            TraceEvent::Runnable { vcpu } => self.runnable(time_ns, vcpu),
             TraceEvent::Blocked { vcpu } => self.close_vcpu(time_ns, vcpu),
             TraceEvent::PauseLoopExits { vcpu, count } => {
                 self.instant(
@@ -486,6 +494,18 @@ mod tests {
             .map(|event| (event.flow_ids.clone(), event.terminating_flow_ids.clone()))
             .collect();
         assert_eq!(flows, [(vec![1], vec![]), (vec![], vec![1])]);
+    }
+
+    #[test]
+    fn an_arrow_leads_from_a_locks_kick_to_the_end_of_the_halt() {
+        let kick = IpiKind::LockKick;
+        let packets = trace_of(&[
+            (5, TraceEvent::IpiSent { from: 0, to: 1, kind: kick }),
+            (5, TraceEvent::Runnable { vcpu: 1 }),
+        ]);
+        let ends = packets.iter().filter_map(|packet| packet.track_event.as_ref());
+        let ends: Vec<u64> = ends.flat_map(|event| event.terminating_flow_ids.clone()).collect();
+        assert_eq!(ends, [1]);
     }
 
     #[test]
