@@ -28,6 +28,8 @@ figures! {
         "Payload that the reader of a network flow received per second of host time.";
     JITTER = "jitter", Gauge, Nanoseconds, ["vm", "flow"],
         "Smoothed difference of successive transit times of a datagram stream at its reader (RFC 3550, section 6.4.1).";
+    PACKETS_DROPPED = "packets_dropped", Counter, Count, ["vm", "flow"],
+        "Packets lost because the NIC's ring or the reader's socket was full.";
     CPU_TIME = "cpu_time", Counter, Nanoseconds, ["vm"],
         "Time that a VM's vCPUs ran on physical CPUs, entry and exit costs included.";
     SHARE_DUE = "share_due", Gauge, Ratio, ["vm"],

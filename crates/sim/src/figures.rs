@@ -31,6 +31,7 @@ fn put_results(snapshot: &mut Snapshot, vm: &VmReport) {
         let labels = [vm.name.as_str(), "nic"];
         snapshot.gauge(&figures::BANDWIDTH, &labels, network.throughput_mbps * 1e6);
         snapshot.gauge(&figures::JITTER, &labels, network.jitter_ms * 1e6);
+        snapshot.counter(&figures::PACKETS_DROPPED, &labels, network.dropped);
     }
 }
 
