@@ -189,7 +189,11 @@ fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, Scenario
             epoch_interval_ns: required_time(table, "epoch_interval")?,
         }),
         Some(node) if matches!(node.value, NodeValue::Integer(_)) => {
-            reader::integer(node, "pool", 0..=most).map(|pcpus| PoolSize::Static { pcpus: pcpus as usize })
+            let size = reader::integer(node, "pool", 0..=most).map_err(|error| ScenarioError {
+                cause: format!("{}: of this host's {pcpus} pCPUs one stays normal", error.cause),
+                ..error
+            })?;
+            Ok(PoolSize::Static { pcpus: size as usize })
         }
         Some(node) => {
             Err(ScenarioError::new(&node.place, format!("`pool` is \"auto\" or a number from 0 to {most}")))

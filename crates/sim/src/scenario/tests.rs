@@ -370,6 +370,18 @@ fn at_most_a_quarter_of_the_pcpus_is_micro_sliced_unless_the_policy_says_otherwi
 }
 
 #[test]
+fn a_micro_pool_that_the_host_has_no_room_for_is_refused_with_the_reason() {
+    let host = "{ extends = \"xeon-e5645\", pcpus = 2, llc_pcpus = 0 }";
+    let text = SMALL.replace("\"xeon-e5645\"", host);
+    let overrides = Overrides { policy: Some("micro:2".to_owned()), ..Overrides::default() };
+    let error = parse("small.toml", &text, &overrides).expect_err("no room").to_string();
+    assert_eq!(
+        error,
+        "--policy: `pool` is a whole number from 0 to 1, not 2: of this host's 2 pCPUs one stays normal"
+    );
+}
+
+#[test]
 fn unknown_mechanics_list_the_known_ones() {
     let text = format!("policy = {{ extends = \"micro\", mechanics = \"kvm\" }}\n{SMALL}");
     let error = parse("small.toml", &text, &Overrides::default()).expect_err("unknown").to_string();
