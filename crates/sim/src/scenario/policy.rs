@@ -189,9 +189,12 @@ fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, Scenario
             epoch_interval_ns: required_time(table, "epoch_interval")?,
         }),
         Some(node) if matches!(node.value, NodeValue::Integer(_)) => {
-            let size = reader::integer(node, "pool", 0..=most).map_err(|error| ScenarioError {
-                cause: format!("{}: of this host's {pcpus} pCPUs one stays normal", error.cause),
-                ..error
+            let size = reader::integer(node, "pool", 0..=most).map_err(|error| match most + 1 {
+                all if all == pcpus as u64 => ScenarioError {
+                    cause: format!("{}: of this host's {pcpus} pCPUs one stays normal", error.cause),
+                    ..error
+                },
+                _ => error,
             })?;
             Ok(PoolSize::Static { pcpus: size as usize })
         }
