@@ -1,0 +1,84 @@
+//! What a spinner's pass does, and what the prototype's does in its place. Grace has its tests in its own file.
+
+use super::*;
+use crate::config::{HostConfig, SchedulerKind};
+use crate::machine::{HostVm, Waiting};
+use crate::scenario::{Overrides, load};
+use policy::GuestClass;
+
+/// vCPUs of one VM on two pCPUs, the second of them micro-sliced: the first spins for a shootdown on pCPU 0, a
+/// millisecond after it came there, so that the rate limit lets it yield; the others wait for that pCPU.
+pub const SPINNER: VcpuId = 0;
+pub const SIBLINGS: [VcpuId; 2] = [1, 2];
+
+pub fn spinning_for_a_shootdown() -> (MicroSliced, Machine) {
+    let overrides = Overrides { policy: Some("micro:1".into()), ..Overrides::default() };
+    let config = load("dedup-swaptions", &overrides).expect("built in").config;
+    let SchedulerKind::MicroSliced(parameters) = config.scheduler else { panic!("micro") };
+    let vm =
+        HostVm { first_vcpu: 0, vcpus: 3, weight: 256, affinity: Vec::new(), waiting: Waiting::nobody() };
+    let mut machine = Machine::new(&HostConfig { pcpus: 2, llc_pcpus: 2, ..config.host }, vec![vm]);
+    let mut micro = MicroSliced::new(parameters, &machine);
+    micro.timer(&mut machine);
+    machine.wakes(SPINNER);
+    machine.runs(SPINNER);
+    machine.set_class(SPINNER, GuestClass::TlbShootdown);
+    machine.pcpus[0].current = SPINNER;
+    micro.normal.set_idle(0, false);
+    for sibling in SIBLINGS {
+        machine.wakes(sibling);
+        machine.runs(sibling);
+        machine.stops(sibling, false);
+        machine.set_class(sibling, GuestClass::User);
+        micro.normal.enqueue(&mut machine, sibling, false);
+    }
+    machine.now_ns = 2_000_000;
+    (micro, machine)
+}
+
+fn keeps_spinning(micro: &mut MicroSliced, machine: &mut Machine) -> bool {
+    micro.yields(machine, SPINNER, 0, YieldCause::Ple) != YieldAnswer::Yield
+}
+
+#[test]
+fn who_owes_an_answer_is_requested_and_who_gave_it_is_not() {
+    let (mut micro, mut machine) = spinning_for_a_shootdown();
+    machine.set_owes_answer(SIBLINGS[1], true);
+    assert!(keeps_spinning(&mut micro, &mut machine));
+    let requested = SIBLINGS.map(|sibling| machine.vcpus[sibling as usize].requested);
+    assert_eq!(requested, [false, true]);
+}
+
+#[test]
+fn when_all_have_answered_nobody_is_requested_and_the_wait_is_over() {
+    let (mut micro, mut machine) = spinning_for_a_shootdown();
+    assert!(keeps_spinning(&mut micro, &mut machine));
+    assert_eq!(machine.pool.acceleration_count(), 0);
+}
+
+#[test]
+fn while_the_micro_pool_is_full_the_spinner_goes_on() {
+    let (mut micro, mut machine) = spinning_for_a_shootdown();
+    machine.set_owes_answer(SIBLINGS[1], true);
+    // Of another VM, say.
+    micro.waiting[1] = Some(SIBLINGS[0]);
+    assert!(keeps_spinning(&mut micro, &mut machine));
+    assert_eq!(machine.pool.acceleration_count(), 0);
+}
+
+#[test]
+fn while_a_sibling_runs_and_is_about_to_answer_the_spinner_goes_on() {
+    let (mut micro, mut machine) = spinning_for_a_shootdown();
+    machine.set_owes_answer(SIBLINGS[0], true);
+    machine.runs(SIBLINGS[0]);
+    assert!(keeps_spinning(&mut micro, &mut machine));
+    assert_eq!(machine.pool.acceleration_count(), 0);
+}
+
+#[test]
+fn the_prototype_asks_for_siblings_that_have_answered() {
+    let (mut micro, mut machine) = spinning_for_a_shootdown();
+    micro.siblings = SiblingAnswers::new(true);
+    let requested = micro.pass(&mut machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
+    assert_eq!(requested, PassCounts { helped: 1, crowded: 1 });
+}
