@@ -184,6 +184,8 @@ pub struct Machine {
     preempted: Bits,
     pub pool: PoolReport,
     pub llc_pcpus: u32,
+    /// What a switch of vCPUs costs.
+    pub switch_ns: u64,
     pub tracing: bool,
     pub trace: Vec<TraceEvent>,
     resched: Vec<PcpuId>,
@@ -229,6 +231,7 @@ impl Machine {
             vcpus,
             vms,
             pool: PoolReport::default(),
+            switch_ns: host.costs.context_switch_ns,
             llc_pcpus: match host.llc_pcpus {
                 0 => host.pcpus as u32,
                 pcpus => u32::try_from(pcpus).unwrap_or(u32::MAX),
@@ -371,6 +374,12 @@ impl Machine {
     #[inline]
     pub fn current(&self, pcpu: PcpuId) -> Option<VcpuId> {
         Some(self.pcpus[pcpu as usize].current).filter(|&vcpu| vcpu != NONE)
+    }
+
+    /// Whether a vCPU was switched to so recently that it isn't in its guest yet.
+    pub fn is_switching(&self, pcpu: PcpuId) -> bool {
+        let since_ns = |vcpu: VcpuId| self.vcpus[vcpu as usize].since_ns;
+        self.current(pcpu).is_some_and(|vcpu| self.now_ns - since_ns(vcpu) < self.switch_ns)
     }
 
     #[inline]

@@ -145,6 +145,29 @@ fn a_stream_has_the_rate_that_was_asked_for() {
     }
 }
 
+/// 64 vCPUs that send shootdowns, beside 64 that compute, on 64 pCPUs: dozens of directed yields within one switch.
+#[test]
+fn directed_yields_do_not_keep_their_targets_from_their_guests() {
+    let text = r#"
+        host = { extends = "xeon-e5645", pcpus = 64, llc_pcpus = 0 }
+        warmup = "300 ms"
+        duration = "200 ms"
+        [[vm]]
+        name = "target"
+        vcpus = 64
+        kernel = "linux-modern"
+        workloads = ["dedup"]
+        [[vm]]
+        name = "other"
+        vcpus = 64
+        kernel = "linux-4.4"
+        workloads = ["swaptions"]
+    "#;
+    let report = run(text, "eevdf");
+    let (switches, units) = (report.vms[0].context_switches, report.vms[0].workloads[0].units_done);
+    assert!(units > 500, "{units} units of work, {switches} switches");
+}
+
 /// One vCPU that reads a UDP stream of this rate, and does nothing else.
 fn reads_udp(rate: &str) -> RunReport {
     let text = format!(

@@ -251,7 +251,9 @@ impl Eevdf {
         self.last_boosted[vm] = sibling - first;
         let pcpu = machine.vcpus[sibling as usize].pcpu;
         self.queues[pcpu as usize].buddy = Some(sibling);
-        if machine.vcpus[vcpu as usize].pcpu != pcpu {
+        // A switch isn't interrupted: two waiting siblings that many spinners yield to would otherwise chase each other off
+        // their pCPU for ever, before either is in its guest. The target is next, sooner or later.
+        if machine.vcpus[vcpu as usize].pcpu != pcpu && !machine.is_switching(pcpu) {
             machine.request_schedule(pcpu);
         }
         true
