@@ -22,17 +22,37 @@ fn scenario(name: &str, policy: &str) -> SimulationConfig {
     config
 }
 
-/// Best of a few rounds: (events, folded exits, seconds).
-fn measure(config: &SimulationConfig) -> (u64, u64, f64) {
-    let mut best = f64::MAX;
-    let (mut events, mut folded) = (0, 0);
+/// Best of a few rounds.
+struct Measured {
+    events: u64,
+    folded_exits: u64,
+    switches: u64,
+    seconds: f64,
+}
+
+impl Measured {
+    fn event_ns(&self) -> f64 {
+        self.seconds * 1e9 / self.events as f64
+    }
+
+    fn switches_per_event(&self) -> f64 {
+        self.switches as f64 / self.events as f64
+    }
+}
+
+fn measure(config: &SimulationConfig) -> Measured {
+    let mut best = Measured { events: 0, folded_exits: 0, switches: 0, seconds: f64::MAX };
     for _ in 0..ROUNDS {
         let start = processor_seconds();
         let report = simulate(config, &mut NoTrace).expect("the scenario runs");
-        best = best.min(processor_seconds() - start);
-        (events, folded) = (report.events, report.batched_exits);
+        best = Measured {
+            events: report.events,
+            folded_exits: report.batched_exits,
+            switches: report.vms.iter().map(|vm| vm.context_switches).sum(),
+            seconds: best.seconds.min(processor_seconds() - start),
+        };
     }
-    (events, folded, best)
+    best
 }
 
 /// Time this thread has had on a processor: what other work on the machine doesn't take, only slow down.
@@ -80,29 +100,37 @@ fn main() {
         ("gmake-swaptions", "eevdf"),
         ("dedup-swaptions", "micro:2"),
     ] {
-        let (events, folded, seconds) = measure(&scenario(name, policy));
+        let measured = measure(&scenario(name, policy));
         println!(
-            "{name:18} {policy:8} {:6.1} M events/s ({events} events, {folded} folded exits, {:.0} ns per event)",
-            events as f64 / seconds / 1e6,
-            seconds * 1e9 / events as f64
+            "{name:18} {policy:8} {:6.1} M events/s ({} events, {} folded exits, {:.0} ns per event)",
+            1e3 / measured.event_ns(),
+            measured.events,
+            measured.folded_exits,
+            measured.event_ns()
         );
     }
     println!("target: {:.0} M events/s on gmake-swaptions", TARGET_EVENTS_PER_S / 1e6);
 
     for policy in ["micro:1", "credit", "eevdf"] {
         let base = scenario("gmake-swaptions", policy);
-        let cost = |pcpus, vcpus| {
-            let (events, _, seconds) = measure(&scaled(&base, pcpus, vcpus));
-            seconds * 1e9 / events as f64
-        };
-        let (small, equally_loaded, large) = (cost(12, 24), cost(12, 48), cost(1024, 4096));
+        let [small, equally_loaded, large] =
+            [(12, 24), (12, 48), (1024, 4096)].map(|(pcpus, vcpus)| measure(&scaled(&base, pcpus, vcpus)));
         println!(
-            "scale, {policy}: {small:.1} ns per event at 12/24, {large:.1} at 1024/4096: ratio {:.2} (target {TARGET_SCALE_RATIO})",
-            large / small
+            "scale, {policy}: {:.1} ns per event at 12/24, {:.1} at 1024/4096: ratio {:.2} (target {TARGET_SCALE_RATIO})",
+            small.event_ns(),
+            large.event_ns(),
+            large.event_ns() / small.event_ns()
         );
         println!(
-            "scale, {policy}, with four vCPUs per pCPU on both: {equally_loaded:.1} ns per event at 12/48: ratio {:.2}",
-            large / equally_loaded
+            "scale, {policy}, with four vCPUs per pCPU on both: {:.1} ns per event at 12/48: ratio {:.2}",
+            equally_loaded.event_ns(),
+            large.event_ns() / equally_loaded.event_ns()
+        );
+        println!(
+            "scale, {policy}, switches of vCPUs per event: {:.3} at 12/24, {:.3} at 12/48, {:.3} at 1024/4096",
+            small.switches_per_event(),
+            equally_loaded.switches_per_event(),
+            large.switches_per_event()
         );
     }
 

@@ -41,38 +41,18 @@ impl Bits {
     }
 
     /// The members from `from` on, then those before it.
+    #[inline]
     pub fn round_from(&self, from: usize) -> impl Iterator<Item = usize> {
-        let count = self.words.len();
-        let (first, low) = (from / 64, (1u64 << (from % 64)) - 1);
-        // The word of `from` comes twice: its upper part first, its lower part last.
-        (0..=count).flat_map(move |step| {
-            let mask = match step {
-                0 => !low,
-                _ if step == count => low,
-                _ => u64::MAX,
-            };
-            let at = (first + step) % count;
-            Members { word: self.words[at] & mask, base: at * 64 }
-        })
+        self.between(from, usize::MAX).chain(self.between(0, from))
     }
-}
-
-struct Members {
-    word: u64,
-    base: usize,
-}
-
-impl Iterator for Members {
-    type Item = usize;
 
     #[inline]
-    fn next(&mut self) -> Option<usize> {
-        if self.word == 0 {
-            return None;
-        }
-        let at = self.base + self.word.trailing_zeros() as usize;
-        self.word &= self.word - 1;
-        Some(at)
+    fn between(&self, mut from: usize, end: usize) -> impl Iterator<Item = usize> {
+        std::iter::from_fn(move || {
+            let member = self.find_between(from, end)?;
+            from = member + 1;
+            Some(member)
+        })
     }
 }
 

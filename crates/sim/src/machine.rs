@@ -47,9 +47,8 @@ pub(crate) struct Warmth {
     pub left_busy_ns: u64,
 }
 
-/// What the host keeps of a vCPU, in one cache line. `state`, `preempted`, `yielded`, `requested`, `class` and `owes_answer` are for reading:
+/// What the host keeps of a vCPU. `state`, `preempted`, `yielded`, `requested`, `class` and `owes_answer` are for reading:
 /// [`Machine`] changes them, because it counts who waits.
-#[repr(align(64))]
 pub struct HostVcpu {
     pub vm: VmId,
     pub state: VcpuState,
@@ -331,8 +330,14 @@ impl Machine {
     #[inline]
     pub fn emit(&mut self, event: TraceEvent) {
         if self.tracing {
-            self.trace.push(event);
+            self.keep(event);
         }
+    }
+
+    /// "Cold": a run that is traced has other costs.
+    #[cold]
+    fn keep(&mut self, event: TraceEvent) {
+        self.trace.push(event);
     }
 
     /// Asks for a scheduling decision on this pCPU as soon as the present event is dealt with.

@@ -34,8 +34,9 @@ impl Simulation<'_> {
         passed_ns - overhead_ns
     }
 
+    /// Returns whether the step is over.
     #[inline(always)]
-    pub(crate) fn sync_timed(&mut self, vcpu: VcpuId) {
+    pub(crate) fn sync_timed(&mut self, vcpu: VcpuId) -> bool {
         let elapsed_ns = self.guest_time(vcpu);
         let guest = &mut self.guest[vcpu as usize];
         let done_ns = self.smt.progress_ns(elapsed_ns, guest.is_alone());
@@ -46,8 +47,10 @@ impl Simulation<'_> {
         let slow_ns = frame.slowed_ns(refill_ns);
         let progress_ns = (done_ns / 2).max(done_ns.saturating_sub(slow_ns));
         frame.left_ns = frame.left_ns.saturating_sub(progress_ns);
+        let left_ns = frame.left_ns;
         guest.refill_ns = refill_ns - (done_ns - progress_ns);
         self.guest_ns += elapsed_ns;
+        (guest.overhead_ns == 0) & (left_ns == 0)
     }
 
     #[inline(always)]
@@ -144,6 +147,9 @@ impl Simulation<'_> {
     /// Two steps for a pCPU whose turn comes, because where its thread lies is only known by its vCPU.
     #[inline(always)]
     fn prefetch(&self, soon: Soon) {
+        if soon.next == u32::MAX {
+            return;
+        }
         let pcpus = &self.machine.pcpus;
         if let Some(host) = pcpus.get(soon.later as usize)
             && let Some(guest) = self.guest.get(host.current as usize)

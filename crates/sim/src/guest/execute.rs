@@ -12,12 +12,23 @@ const WAKE_NS: u64 = 700;
 const SPAWN_NS: u64 = 1_500;
 
 impl Simulation<'_> {
-    /// The active frame's timed step is over.
+    /// The active frame's timed step is over. By far the most are ordinary steps of programs and critical sections.
+    #[inline(always)]
     pub(crate) fn finish(&mut self, vcpu: VcpuId) {
         let then = self.guest[vcpu as usize].frame().then;
+        if then == Then::Release {
+            self.release(vcpu);
+        } else if then != Then::NextOp {
+            return self.finish_rarer(vcpu, then);
+        }
+        self.continue_frame(vcpu);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn finish_rarer(&mut self, vcpu: VcpuId, then: Then) {
         match then {
-            Then::NextOp => {}
-            Then::Release => self.release(vcpu),
+            Then::NextOp | Then::Release => {}
             Then::ReleaseSleeping => self.release_sleeping(vcpu),
             Then::EnqueueThread => self.enqueue_thread(vcpu),
             Then::EnqueueChild => self.enqueue_child(vcpu),

@@ -72,6 +72,7 @@ impl Simulation<'_> {
         guest.pending != 0 && guest.depth == 0 && !guest.frames[0].irqs_off && self.deliver_pending(vcpu)
     }
 
+    #[cold]
     fn deliver_pending(&mut self, vcpu: VcpuId) -> bool {
         let guest = &self.guest[vcpu as usize];
         // Blocked at this very instant: it is woken, and delivers when it runs.
