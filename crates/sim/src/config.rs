@@ -34,6 +34,8 @@ pub struct HostConfig {
     /// Speed of a hardware thread while an SMT sibling is busy, in 1/1000 of its speed alone. Programs' times hold for busy
     /// siblings.
     pub smt_busy_speed_permille: u32,
+    /// The same while the sibling only spins: from `smt_busy_speed_permille` to 1000.
+    pub smt_spin_speed_permille: u32,
     pub costs: CostModel,
     pub ple: PleConfig,
 }

@@ -39,7 +39,7 @@ impl Simulation<'_> {
     pub(crate) fn sync_timed(&mut self, vcpu: VcpuId) -> bool {
         let elapsed_ns = self.guest_time(vcpu);
         let guest = &mut self.guest[vcpu as usize];
-        let done_ns = self.smt.progress_ns(elapsed_ns, guest.is_alone());
+        let done_ns = self.smt.progress_ns(elapsed_ns, guest.siblings());
         let refill_ns = guest.refill_ns;
         let frame = guest.frame_mut();
         // Cold caches: half speed in user mode until the refill is paid. Arithmetic in place of branches, because
@@ -125,7 +125,7 @@ impl Simulation<'_> {
         let step_ns = match frame.act {
             Act::Timed => {
                 let left_ns = frame.left_ns + frame.slowed_ns(guest.refill_ns);
-                start_ns + self.smt.time_ns(left_ns, guest.is_alone())
+                start_ns + self.smt.time_ns(left_ns, guest.siblings())
             }
             Act::SpinLock => {
                 self.next_exit(guest, start_ns).min(start_ns.saturating_add(guest.pv_spin_left_ns))
@@ -135,7 +135,9 @@ impl Simulation<'_> {
         };
         let tick_ns = guest.next_tick_ns.max(now_ns);
         let slice_end_ns = self.machine.pcpus[pcpu as usize].slice_end_ns.max(now_ns);
+        let spins = matches!(frame.act, Act::SpinLock | Act::SpinAcks);
         self.set_next(pcpu, step_ns.min(tick_ns).min(slice_end_ns), frame.act == Act::Timed);
+        self.note_spinning(pcpu, spins);
     }
 
     #[inline(never)]

@@ -252,6 +252,30 @@ fn a_hardware_thread_whose_sibling_idles_is_faster() {
 }
 
 #[test]
+fn beside_a_sibling_that_spins_for_a_lock_a_hardware_thread_is_faster_than_beside_a_busy_one() {
+    // pCPUs 0 and 2 share a core, 1 and 3 do. Whoever shares one with the VM under test waits for a lock for two thirds of
+    // the time, and holds it for one.
+    let done = |spin_speed_permille| {
+        let mut config = one_vm(vec![compute(100 * US), Phase::Progress { units: 1 }], 1);
+        (config.host.pcpus, config.host.smt_threads, config.vms[0].vcpus) = (4, 2, 1);
+        (config.host.smt_busy_speed_permille, config.host.smt_spin_speed_permille) =
+            (500, spin_speed_permille);
+        config.host.ple.enabled = false;
+        config.duration_ns = S;
+        let hold = Duration::Constant { ns: 100 * US };
+        let mut other = config.vms[0].clone();
+        (other.name, other.vcpus, other.workloads[0].threads) = ("other".into(), 3, 3);
+        other.kernel.lock_kind = LockKind::Queued;
+        other.workloads[0].program =
+            vec![Phase::Lock { lock: "dentry".into(), hold }, Phase::Progress { units: 1 }];
+        config.vms.push(other);
+        run(&config).vms[0].workloads[0].units_done as f64
+    };
+    let gained = done(1_000) / done(500);
+    assert!((1.3..2.0).contains(&gained), "{gained}");
+}
+
+#[test]
 fn watching_a_run_changes_nothing() {
     let mut config = scenario("exim-swaptions", "micro:1", 100 * MS);
     let watched = simulate(&config, &mut Recorder::default()).unwrap();

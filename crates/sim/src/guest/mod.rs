@@ -15,6 +15,7 @@ mod threads;
 use crate::config::{Handover, Wait};
 use crate::machine::NONE;
 use crate::random::Random;
+use crate::smt::Siblings;
 use std::collections::VecDeque;
 
 /// Interrupts that wait for a vCPU, as bits.
@@ -125,7 +126,7 @@ pub struct GuestVcpu {
     pub depth: u8,
     pub pending: u8,
     pub need_resched: bool,
-    /// Bits 0 and 1: which of `wakes` have anybody. Bit 7: it is alone on its core (`smt.rs`).
+    /// Bits 0 and 1: which of `wakes` have anybody. Bits 6 and 7: what shares its core (`smt.rs`).
     flags: u8,
     pub frames: [Frame; 2],
     /// Place in the cycle of pause-loop window and exit.
@@ -187,14 +188,14 @@ impl GuestVcpu {
         &mut self.frames[self.depth as usize]
     }
 
-    /// Whether the other hardware threads of its core are idle.
+    /// What the other hardware threads of its core do.
     #[inline(always)]
-    pub fn is_alone(&self) -> bool {
-        self.flags >> 7 != 0
+    pub fn siblings(&self) -> Siblings {
+        Siblings::ALL[usize::from(self.flags >> 6).min(2)]
     }
 
-    pub fn set_alone(&mut self, alone: bool) {
-        self.flags = self.flags & 0x7f | u8::from(alone) << 7;
+    pub fn set_siblings(&mut self, siblings: Siblings) {
+        self.flags = self.flags & 0x3f | (siblings as u8) << 6;
     }
 
     /// The frame at `depth` will wake these threads before it goes on.

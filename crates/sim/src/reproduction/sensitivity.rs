@@ -16,14 +16,29 @@ fn times(value: &mut u64, factor: f64) {
     *value = (*value as f64 * factor).round() as u64;
 }
 
+/// Of a hardware thread, in 1/1000 of its speed alone: never above that.
+fn scaled_speed(permille: u32, factor: f64) -> u32 {
+    ((f64::from(permille) * factor).round() as u32).min(1_000)
+}
+
 /// The parameters: name and how to scale them. None of them was fitted to a co-run figure.
-const PARAMETERS: [(&str, Scale); 14] = [
+const PARAMETERS: [(&str, Scale); 16] = [
     ("context switch", |config, factor| times(&mut config.host.costs.context_switch_ns, factor)),
     ("exit", |config, factor| times(&mut config.host.costs.exit_ns, factor)),
     ("IPI send", |config, factor| times(&mut config.host.costs.ipi_send_ns, factor)),
     ("IPI delivery", |config, factor| times(&mut config.host.costs.ipi_delivery_ns, factor)),
     ("cache refill", |config, factor| times(&mut config.host.costs.cache_refill_max_ns, factor)),
     ("cache displacement", |config, factor| times(&mut config.host.costs.cache_displace_ns, factor)),
+    ("speed beside busy", |config, factor| {
+        let host = &mut config.host;
+        host.smt_busy_speed_permille = scaled_speed(host.smt_busy_speed_permille, factor);
+        host.smt_spin_speed_permille = host.smt_spin_speed_permille.max(host.smt_busy_speed_permille);
+    }),
+    ("speed beside spinning", |config, factor| {
+        let host = &mut config.host;
+        let speed = scaled_speed(host.smt_spin_speed_permille, factor);
+        host.smt_spin_speed_permille = speed.max(host.smt_busy_speed_permille);
+    }),
     ("PLE window", |config, factor| times(&mut config.host.ple.window_ns, factor)),
     ("normal slice", |config, factor| times(&mut credit(config).slice_ns, factor)),
     ("rate limit", |config, factor| times(&mut credit(config).ratelimit_ns, factor)),

@@ -17,7 +17,16 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
     let table = TableReader::open(
         node,
         "a host",
-        &["pcpus", "llc_pcpus", "smt_threads", "smt_busy_speed", "frequency", "costs", "ple"],
+        &[
+            "pcpus",
+            "llc_pcpus",
+            "smt_threads",
+            "smt_busy_speed",
+            "smt_spin_speed",
+            "frequency",
+            "costs",
+            "ple",
+        ],
     )?;
     let pcpus =
         table.integer("pcpus", 1..=PCPUS_MAX)?.ok_or_else(|| table.missing("pcpus", "a number from 1"))?;
@@ -29,22 +38,28 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
     })?;
     let costs = table.get("costs").ok_or_else(|| table.missing("costs", "a table of times"))?;
     let ple = table.get("ple").ok_or_else(|| table.missing("ple", "a table: enabled, window, gap"))?;
+    let smt_busy_speed_permille = read_speed(&table, "smt_busy_speed", 100)?.unwrap_or(1_000);
+    let smt_spin_speed_permille =
+        read_speed(&table, "smt_spin_speed", smt_busy_speed_permille)?.unwrap_or(smt_busy_speed_permille);
     Ok(HostConfig {
         pcpus: pcpus as usize,
         llc_pcpus: llc_pcpus as usize,
         smt_threads: smt_threads as usize,
-        smt_busy_speed_permille: read_busy_speed(&table)?,
+        smt_busy_speed_permille,
+        smt_spin_speed_permille,
         costs: read_costs(costs, frequency_hz)?,
         ple: read_ple(ple, frequency_hz)?,
     })
 }
 
-fn read_busy_speed(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
-    let speed = table.parsed("smt_busy_speed", |text| match units::permille(text)? {
-        speed if !(100..=1_000).contains(&speed) => Err("allowed: 10 % to 100 %".to_owned()),
+/// A speed beside a sibling, in 1/1000 of the speed alone.
+fn read_speed(table: &TableReader<'_>, key: &str, least: u32) -> Result<Option<u32>, ScenarioError> {
+    table.parsed(key, |text| match units::permille(text)? {
+        speed if !(least..=1_000).contains(&speed) => {
+            Err(format!("allowed: {} % to 100 %", f64::from(least) / 10.0))
+        }
         speed => Ok(speed),
-    })?;
-    Ok(speed.unwrap_or(1_000))
+    })
 }
 
 fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, ScenarioError> {

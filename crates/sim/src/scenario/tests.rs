@@ -172,6 +172,9 @@ fn a_shootdown_under_a_spinlock_is_refused_with_its_place() {
 fn an_absurd_smt_speed_is_refused_with_its_place() {
     let text = SMALL.replace("\"xeon-e5645\"", "{ extends = \"xeon-e5645\", smt_busy_speed = \"101 %\" }");
     assert!(refuse(&text).starts_with("bad.toml:2:51: `smt_busy_speed`: "), "{}", refuse(&text));
+    let speeds = "{ extends = \"xeon-e5645\", smt_busy_speed = \"70 %\", smt_spin_speed = \"69 %\" }";
+    let error = refuse(&SMALL.replace("\"xeon-e5645\"", speeds));
+    assert!(error.ends_with("allowed: 70 % to 100 %"), "{error}");
 }
 
 #[test]

@@ -14,12 +14,17 @@
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
 //! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
 //! | a turn or a micro slice ends at a bad moment | see `grace.rs` | it ends |
+//! | the pool's size | Algorithm 1, `policy/pool_size.h` | see `prototype_size.rs` |
+//! | a micro-sliced pCPU in use is to become a normal one | its micro slice ends | it stays, and those after it |
 
 mod grace;
+mod prototype_size;
 
+use self::prototype_size::PrototypeSize;
 use super::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
 use super::credit::Credit;
 use super::{Pick, Scheduler, YieldAnswer};
+use crate::bits::Bits;
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
 use crate::machine::{Machine, NONE, VcpuState, interrupt_bit};
 use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, VcpuId, VmId};
@@ -88,12 +93,15 @@ pub struct MicroSliced {
     normal: Credit,
     /// What waits for each micro pCPU: at most one (paper, section 5).
     waiting: Vec<Option<VcpuId>>,
+    /// Micro pCPUs that somebody was sent to, and from which nobody has come back since.
+    in_use: Bits,
     /// The VM whose vCPU each micro pCPU had no room for last.
     turned_away: Vec<Option<VmId>>,
     members: Vec<Member>,
     micro_count: usize,
     pool_config: PoolSizeConfig,
     pool_state: PoolSizeState,
+    prototype_size: PrototypeSize,
     urgent: UrgentEvents,
     next_resize_ns: u64,
 }
@@ -120,11 +128,13 @@ impl MicroSliced {
                 ..AccelerateConfig::PAPER
             },
             waiting: vec![None; machine.pcpus.len()],
+            in_use: Bits::new(machine.pcpus.len(), false),
             turned_away: vec![None; machine.pcpus.len()],
             members: vec![Member::NOT_ONE; machine.vcpus.len()],
             micro_count: 0,
             pool_config,
             pool_state: PoolSizeState::default(),
+            prototype_size: PrototypeSize::default(),
             urgent: UrgentEvents::default(),
             next_resize_ns: 0,
             config,
@@ -138,6 +148,7 @@ impl MicroSliced {
 
     fn resize(&mut self, machine: &mut Machine, count: usize) {
         let pcpus = machine.pcpus.len();
+        let before = self.micro_count;
         while self.micro_count < count {
             self.micro_count += 1;
             let pcpu = (pcpus - self.micro_count) as u32;
@@ -150,6 +161,9 @@ impl MicroSliced {
         }
         while self.micro_count > count {
             let pcpu = (pcpus - self.micro_count) as u32;
+            if self.prototype && self.in_use.has(pcpu as usize) {
+                break;
+            }
             self.micro_count -= 1;
             self.normal.set_usable(pcpu, true);
             self.normal.set_idle(pcpu, machine.is_idle(pcpu));
@@ -158,9 +172,13 @@ impl MicroSliced {
             }
             machine.request_schedule(pcpu);
         }
-        self.yield_answers = YieldAnswers::new(count);
-        machine.pool.sizes.push((machine.now_ns, count as u32));
-        machine.emit(TraceEvent::PoolResized { micro_pcpus: count as u32 });
+        if self.micro_count == before && machine.now_ns > 0 {
+            return;
+        }
+        self.yield_answers = YieldAnswers::new(self.micro_count);
+        let micro_pcpus = self.micro_count as u32;
+        machine.pool.sizes.push((machine.now_ns, micro_pcpus));
+        machine.emit(TraceEvent::PoolResized { micro_pcpus });
     }
 
     fn policy_state(&self, machine: &Machine, vcpu: VcpuId) -> policy::VcpuState {
@@ -212,6 +230,7 @@ impl MicroSliced {
         member.cause = cause;
         machine.set_requested(vcpu, true);
         self.waiting[pcpu] = Some(vcpu);
+        self.in_use.set(pcpu, true);
         machine.pool.count_acceleration(class.into(), cause_of_trace);
         machine.emit(TraceEvent::Accelerated {
             vcpu,
@@ -281,6 +300,7 @@ impl MicroSliced {
         self.leave(machine, vcpu);
         self.new_turn(machine, vcpu, pcpu);
         if !blocked {
+            self.in_use.set(pcpu as usize, false);
             self.back_to_normal(machine, vcpu);
         }
         let member = &mut self.members[vcpu as usize];
@@ -508,7 +528,11 @@ impl Scheduler for MicroSliced {
                 }
                 PoolSize::Auto { .. } => {
                     let seen = std::mem::take(&mut self.urgent);
-                    let decision = policy::step_pool_size(&self.pool_config, &mut self.pool_state, &seen);
+                    let decision = if self.prototype {
+                        self.prototype_size.step(&self.pool_config, &seen, self.micro_count as u32)
+                    } else {
+                        policy::step_pool_size(&self.pool_config, &mut self.pool_state, &seen)
+                    };
                     self.next_resize_ns = now_ns + decision.interval_ns.max(1);
                     let count = decision.micro_pcpu_count as usize;
                     if count != self.micro_count || now_ns == 0 {
