@@ -135,7 +135,7 @@ impl Simulation<'_> {
         };
         let tick_ns = guest.next_tick_ns.max(now_ns);
         let slice_end_ns = self.machine.pcpus[pcpu as usize].slice_end_ns.max(now_ns);
-        let spins = matches!(frame.act, Act::SpinLock | Act::SpinAcks);
+        let spins = frame.spins();
         self.set_next(pcpu, step_ns.min(tick_ns).min(slice_end_ns), frame.act == Act::Timed);
         self.note_spinning(pcpu, spins);
     }

@@ -7,6 +7,7 @@
 
 use crate::config::HostConfig;
 use crate::engine::Simulation;
+use crate::guest::Act;
 use crate::machine::NONE;
 use crate::trace_event::{PcpuId, VcpuId};
 
@@ -31,8 +32,8 @@ pub struct Smt {
     speeds: [u64; 3],
     /// Their reciprocals, rounded up: a step isn't over too early.
     slownesses: [u64; 3],
-    /// pCPUs with that distance share a core.
-    cores: usize,
+    /// The other pCPUs of each one's core.
+    siblings: Vec<Box<[PcpuId]>>,
     /// Whether any of it matters.
     pub matters: bool,
     /// pCPUs whose vCPU spins.
@@ -48,7 +49,12 @@ impl Smt {
         Self {
             speeds,
             slownesses: speeds.map(|speed| (ONE * ONE).div_ceil(speed)),
-            cores,
+            siblings: (0..host.pcpus)
+                .map(|pcpu| {
+                    let threads = (pcpu % cores..host.pcpus).step_by(cores);
+                    threads.filter(|&thread| thread != pcpu).map(|thread| thread as PcpuId).collect()
+                })
+                .collect(),
             matters: cores < host.pcpus && speeds != [ONE; 3],
             spins: vec![false; host.pcpus],
         }
@@ -69,14 +75,12 @@ impl Smt {
 
 impl Simulation<'_> {
     fn siblings_of(&self, pcpu: PcpuId) -> Siblings {
-        let threads = (pcpu as usize % self.smt.cores..self.machine.pcpus.len()).step_by(self.smt.cores);
-        let others = threads.filter(|&thread| thread != pcpu as usize);
-        let busy = others.map(|thread| match self.machine.pcpus[thread].current {
+        let does = |&thread: &PcpuId| match self.machine.pcpus[thread as usize].current {
             NONE => Siblings::Idle,
-            _ if self.smt.spins[thread] => Siblings::Spin,
+            _ if self.smt.spins[thread as usize] => Siblings::Spin,
             _ => Siblings::Busy,
-        });
-        busy.min().unwrap_or(Siblings::Idle)
+        };
+        self.smt.siblings[pcpu as usize].iter().map(does).min().unwrap_or(Siblings::Idle)
     }
 
     /// `vcpu` gets on this pCPU: it isn't synced yet.
@@ -102,16 +106,24 @@ impl Simulation<'_> {
         if !self.smt.matters {
             return;
         }
-        for thread in (pcpu as usize % self.smt.cores..self.machine.pcpus.len()).step_by(self.smt.cores) {
-            let vcpu = self.machine.pcpus[thread].current;
-            if thread == pcpu as usize || vcpu == NONE {
+        for index in 0..self.smt.siblings[pcpu as usize].len() {
+            let thread = self.smt.siblings[pcpu as usize][index];
+            let vcpu = self.machine.pcpus[thread as usize].current;
+            if vcpu == NONE {
                 continue;
             }
-            let siblings = self.siblings_of(thread as PcpuId);
-            if self.guest[vcpu as usize].siblings() != siblings {
-                self.sync(vcpu);
-                self.guest[vcpu as usize].set_siblings(siblings);
-                self.arm(thread as PcpuId);
+            let siblings = self.siblings_of(thread);
+            let guest = &mut self.guest[vcpu as usize];
+            let before = guest.siblings();
+            // Otherwise its speed matters when it works again.
+            if (siblings != before) & (guest.frame().act == Act::Timed) {
+                self.sync_timed(vcpu);
+            }
+            let guest = &mut self.guest[vcpu as usize];
+            guest.set_siblings(siblings);
+            // Who gets slower finds at its event that the step isn't over yet.
+            if (siblings > before) & (guest.frame().act == Act::Timed) {
+                self.arm(thread);
             }
         }
     }
