@@ -15,7 +15,7 @@ const UNAFFECTED_MAX: f64 = 1.03;
 const NO_JITTER_MS: f64 = 0.5;
 
 /// A claim about a shape, and whether the simulation agrees.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Shape {
     pub claim: String,
     /// `None`: the runs it needs weren't made (`--only`).

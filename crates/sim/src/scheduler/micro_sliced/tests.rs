@@ -82,3 +82,24 @@ fn the_prototype_asks_for_siblings_that_have_answered() {
     let requested = micro.pass(&mut machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
     assert_eq!(requested, PassCounts { helped: 1, crowded: 1 });
 }
+
+#[test]
+fn the_prototype_keeps_a_micro_pcpu_until_somebody_has_come_back_from_it() {
+    for (prototype, kept) in [(true, 1), (false, 0)] {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        micro.prototype = prototype;
+        assert_eq!(micro.accelerate(&mut machine, SIBLINGS[0], Cause::TlbYield), Request::Granted);
+        micro.resize(&mut machine, 0);
+        assert_eq!(micro.micro_count, kept, "prototype: {prototype}");
+    }
+    let (mut micro, mut machine) = spinning_for_a_shootdown();
+    micro.prototype = true;
+    micro.accelerate(&mut machine, SIBLINGS[0], Cause::TlbYield);
+    let pick = micro.schedule(&mut machine, 1, None).expect("it is requested");
+    machine.runs(pick.vcpu);
+    machine.pcpus[1].slice_end_ns = pick.slice_end_ns;
+    machine.now_ns = pick.slice_end_ns;
+    micro.schedule(&mut machine, 1, Some((pick.vcpu, StopReason::SliceExpired)));
+    micro.resize(&mut machine, 0);
+    assert_eq!(micro.micro_count, 0);
+}
