@@ -2,7 +2,8 @@
 /*
  * What the BPF programs and the daemon (crates/host) share: limits, and the layout of every map.
  *
- * crates/host/src/layout.rs mirrors these structs; a test there compares sizes with the maps of the built object.
+ * libbpf-cargo generates the daemon's types from these structs; a test in crates/host/src/scheduler.rs compares those of
+ * policy/ with their Rust counterparts, and the offsets that are written byte by byte.
  */
 #ifndef BPF_INTF_H
 #define BPF_INTF_H
@@ -85,6 +86,11 @@ struct vm {
 	u64 halt_sampled_at_ns;
 	u64 lstar_sampled_at_ns;
 	u32 vcpu_high; /* vcpus[] is empty from here on */
+	/*
+	 * Place in vcpus[] + 1 of the first vCPU that found no room since somebody was asked for again; 0: none. The first,
+	 * not the last: then each has its turn, in whichever order those that ask go through them.
+	 */
+	u32 first_turned_away;
 	/* Of the pass under way. */
 	u32 requested_count;
 	u32 helped_count;

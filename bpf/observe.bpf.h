@@ -77,46 +77,57 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	return verdict != SIBLING_PASS_DONE;
 }
 
-static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self,
+/* Goes round the VM's vCPUs from the one at `first`. */
+static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self, u32 first,
 				      const struct yield_decision *decision)
 {
-	u32 index;
+	u32 visited;
 
 	vm->requested_count = 0;
 	vm->helped_count = 0;
 	vm->crowded_count = 0;
 	vm->silent_count = decision->scope != PASS_ALL_PREEMPTED; /* others don't look at answers */
-	bpf_for (index, 0, VCPUS_PER_VM_MAX) {
-		if (index >= vm->vcpu_high)
+	bpf_for (visited, 0, VCPUS_PER_VM_MAX) {
+		u32 high = vm->vcpu_high, at = first + visited;
+
+		if (visited >= high)
 			break;
-		if (!visit_sibling(vm_slot, index, self, decision->scope, decision->cause))
+		if (!visit_sibling(vm_slot, at < high ? at : at - high, self, decision->scope,
+				   decision->cause))
 			break;
 	}
 }
 
 #define NOBODY 0xffffffffu
 
-/* There is room on this micro pCPU: those that it turned away, and that still owe an answer, are asked for again. */
+/*
+ * There is room on this micro pCPU: those that it turned away, and that still owe an answer, are asked for again. It
+ * begins with the one that was turned away first: from the VM's first vCPU on, siblings that wait for answers
+ * themselves, which is critical code, would take the place in turns, and keep out who owes them one.
+ */
 static __noinline int ask_again(struct pcpu *pcpu)
 {
 	struct yield_decision decision = {.scope = PASS_ALL_OWING, .cause = CAUSE_CALL_FUNCTION_IPI};
 	u64 now = bpf_ktime_get_ns(), claim;
 	struct vm_stats *stats;
+	u32 slot, first;
 	struct vm *vm;
-	u32 slot;
 
 	if (!pcpu || pcpu->request || !config.accelerate.grace_max)
 		return 0;
-	slot = __sync_lock_test_and_set(&pcpu->turned_away, 0) - 1;
+	slot = pcpu->turned_away - 1;
 	vm = vm_at(slot);
 	stats = vm_stats_at(slot);
 	if (slot >= VMS_MAX || !vm || !stats)
 		return 0;
 	claim = vm->pass_until_ns;
 	if (claim > now || __sync_val_compare_and_swap(&vm->pass_until_ns, claim, now + PASS_MAX_NS) != claim)
-		return 0; /* a pass is under way, and asks itself */
+		return 0; /* a pass is under way: when there is room the next time */
+	/* Unless it is another VM by now. */
+	__sync_val_compare_and_swap(&pcpu->turned_away, slot + 1, 0);
 	COUNT(stats->asked_again);
-	make_pass(vm, slot, NOBODY, &decision);
+	first = __sync_lock_test_and_set(&vm->first_turned_away, 0);
+	make_pass(vm, slot, NOBODY, first ? first - 1 : 0, &decision);
 	__sync_val_compare_and_swap(&vm->pass_until_ns, now + PASS_MAX_NS, 0);
 	return 0;
 }
@@ -180,7 +191,7 @@ __noinline int on_yield(u32 cause)
 		COUNT(stats->yields[cause][decision.reason]);
 	count_urgent(decision.cause);
 	if (decision.scope != PASS_NONE)
-		make_pass(vm, self->vm, slot, &decision);
+		make_pass(vm, self->vm, slot, self->index_in_vm + 1, &decision);
 	/* Before the VM is given to another pass, which counts anew. */
 	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL, decision.reason);
 	if (!seen.pass_active)

@@ -8,7 +8,8 @@
  *            limit, section 5) and kicks that pCPU. Its ops.dispatch takes the vCPU out of the normal queue, without
  *            searching, and a timer pinned to the pCPU ends the slice. Then the vCPU is enqueued like any other, and
  *            ops.enqueue knows only the normal pool. A request that finds no room is forgotten, but the micro pCPU
- *            remembers whose it was: once its place is free it asks for those that somebody still waits for.
+ *            remembers the VM, and the VM which vCPU was the first: once the place is free it asks for those that
+ *            somebody still waits for, that one first.
  * Races.     A request that reaches the micro pCPU before its vCPU is in the normal queue, or after it has left it, fails
  *            and is counted: the vCPU is then already running, or queued where the next request finds it.
  *            A pCPU that leaves the pool while a micro slice runs lets it end: its timer is armed.
@@ -68,6 +69,15 @@ static __always_inline bool place_round(struct vcpu *vcpu, u32 slot, struct task
 	return false;
 }
 
+/* No micro pCPU had room: where the VM is asked for again, once one has. */
+static __always_inline void remember_turned_away(const struct vcpu *vcpu)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+
+	if (vm && !vm->first_turned_away)
+		vm->first_turned_away = vcpu->index_in_vm + 1;
+}
+
 /* First the micro pCPUs that run nothing, then those whose queue is empty. */
 static __always_inline bool place_request(struct vcpu *vcpu, u32 slot)
 {
@@ -81,9 +91,12 @@ static __always_inline bool place_request(struct vcpu *vcpu, u32 slot)
 	vcpu->request_failure = FAILURE_NO_ROOM;
 	placed = place_round(vcpu, slot, p, true) || place_round(vcpu, slot, p, false);
 	bpf_task_release(p);
-	if (!placed)
-		fail_request(vcpu, VCPU_RUNNABLE, vcpu->request_failure);
-	return placed;
+	if (placed)
+		return true;
+	if (vcpu->request_failure == FAILURE_NO_ROOM)
+		remember_turned_away(vcpu);
+	fail_request(vcpu, VCPU_RUNNABLE, vcpu->request_failure);
+	return false;
 }
 
 /*

@@ -109,6 +109,7 @@ static __noinline u32 vm_slot_of(u64 kvm, u32 pid)
 	vm->halt_sampled_at_ns = 0;
 	vm->lstar_sampled_at_ns = 0;
 	vm->vcpu_high = 0;
+	vm->first_turned_away = 0;
 	COUNT(vm->generation);
 	/* Another vCPU of the same VM may have been faster: then its slot counts, and ours is free again. */
 	if (bpf_map_update_elem(&vm_by_address, &kvm, &slot, BPF_NOEXIST)) {

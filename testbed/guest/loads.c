@@ -20,6 +20,7 @@
 #define COMPUTE_ITERATIONS 100000
 /* Between two visits to the kernel; short, so that a good part of all preemptions hits kernel code. */
 #define WORKER_ITERATIONS 20000
+#define DISCARDER_ITERATIONS 2000
 #define LOCKS_PER_ROUND 16
 /* Of the threads that only compute and lock: more than half of their time, so that some are preempted with the lock held. */
 #define LOCKS_PER_LOCKING_ROUND 64
@@ -120,6 +121,33 @@ void load_shootdown(int count)
 	start_thread(unmapper, 0, 0);
 	for (int i = 1; i < count; i++)
 		start_thread(hog, 0, i % vcpu_count());
+}
+
+/* Unlike munmap(), which only one thread at a time gets far enough in, all threads can do this side by side. */
+static void discarder(long argument)
+{
+	char *memory =
+	    mmap(NULL, UNMAP_PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	(void)argument;
+	while (memory != MAP_FAILED) {
+		uint64_t start;
+
+		compute(DISCARDER_ITERATIONS);
+		for (int page = 0; page < UNMAP_PAGES; page++)
+			memory[page * PAGE] = 1;
+		start = now_ns();
+		madvise(memory, UNMAP_PAGES * PAGE, MADV_DONTNEED);
+		count_latency(SHOOTDOWN, now_ns() - start);
+		count_work(WORKER, 1);
+	}
+}
+
+/* Every vCPU sends shootdowns all the time: most of those that owe an answer wait for answers themselves. */
+void load_storm(int count)
+{
+	for (int i = 0; i < count; i++)
+		start_thread(discarder, 0, i % vcpu_count());
 }
 
 /* A futex that never has the expected value: the kernel takes the hash bucket's spinlock, compares, lets go. */

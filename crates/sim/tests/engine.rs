@@ -235,6 +235,43 @@ fn who_is_turned_away_is_asked_for_again_and_turns_go_on_unless_the_rules_are_th
     assert_eq!((pool.graces, pool.asked_again), (0, 0));
 }
 
+/// VMs of eight vCPUs that send shootdowns all the time, beside one of four vCPUs that computes, on four pCPUs, two of them
+/// micro-sliced. Rounds that each of the former made.
+fn storms(vms: usize, grace: u32, seed: u64) -> Vec<u64> {
+    let prepare = Duration::Constant { ns: 500 };
+    let round =
+        vec![compute(20 * US), Phase::Shootdown { prepare, under: None }, Phase::Progress { units: 1 }];
+    let mut config = one_vm(round, 8);
+    config.scheduler = scenario("dedup-swaptions", "micro:2", 0).scheduler;
+    with_rules(&mut config, grace, true);
+    (config.seed, config.duration_ns) = (seed, 300 * MS);
+    (config.host.pcpus, config.host.llc_pcpus, config.host.smt_threads) = (4, 4, 1);
+    config.vms[0].vcpus = 8;
+    let vm = |number| VmConfig { name: format!("vm{number}"), ..config.vms[0].clone() };
+    config.vms = (0..=vms).map(vm).collect();
+    let other = &mut config.vms[vms];
+    (other.vcpus, other.workloads[0].threads) = (4, 4);
+    other.workloads[0].program = vec![compute(MS)];
+    run(&config).vms[..vms].iter().map(|vm| vm.workloads[0].units_done).collect()
+}
+
+#[test]
+fn where_all_send_shootdowns_those_that_wait_themselves_do_not_keep_out_who_owes_an_answer() {
+    for seed in 1..=3 {
+        let (with_grace, without) = (storms(1, 10, seed)[0], storms(1, 0, seed)[0]);
+        assert!(4 * with_grace >= 3 * without, "{with_grace} rounds with grace, {without} without");
+    }
+}
+
+#[test]
+fn where_all_send_shootdowns_a_vm_does_not_keep_the_other_ones_out() {
+    for seed in 1..=3 {
+        let rounds = storms(2, 10, seed);
+        let (least, most) = (rounds[0].min(rounds[1]), rounds[0].max(rounds[1]));
+        assert!(2 * least >= most, "{rounds:?}");
+    }
+}
+
 /// 12 pCPUs, of which each shares a core with the one six further.
 #[test]
 fn a_hardware_thread_whose_sibling_idles_is_faster() {

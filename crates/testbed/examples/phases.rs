@@ -5,8 +5,9 @@
 //!     "--micro-cpus 0" "--micro-cpus 1 --micro-slice-us 3000" kernel
 //! ```
 //!
-//! Arguments: the first guest's workload (the other hogs its vCPUs), measured seconds per phase, options or `-`, and the
-//! phases: flags of `microslice run`, or `kernel`.
+//! Arguments: the first guest's workload (the other hogs its vCPUs), measured seconds per phase, options (`pv-off`,
+//! `pause-exits`, `eight-vcpus` of the first guest) or `-`, and the phases: flags of `microslice run`, or `kernel`; after the
+//! word `other` flags of the build that `OTHER_BINARY` names, to compare two builds in one boot.
 
 use microslice_testbed::measure::Measurement;
 use microslice_testbed::{GuestSpec, Pv, Testbed, built_binary, demo};
@@ -21,16 +22,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pv = if options.contains("pv-off") { Pv::Off } else { Pv::On };
     let testbed = Testbed::new("6.18")?.with_binary(built_binary()?);
     let testbed = if options.contains("pause-exits") { testbed.pause_exits() } else { testbed };
+    let testbed = match std::env::var_os("OTHER_BINARY") {
+        Some(path) => testbed.with_file("root/other", path),
+        None => testbed,
+    };
     let host = testbed.boot()?;
     let _echo = host.start_echo()?;
+    let vcpus = if options.contains("eight-vcpus") { 8 } else { 4 };
     let guests = host.start_guests(vec![
-        GuestSpec::new("a").workload(workload).pv(pv).network(1),
+        GuestSpec::new("a").workload(workload).pv(pv).network(1).vcpus(vcpus),
         GuestSpec::new("b").workload("hog").pv(pv),
     ])?;
     for flags in phases {
         let scheduler = match flags.as_str() {
             "kernel" => None,
-            flags => Some(demo::start(&host, &format!("exec microslice run {flags} --stats 1 --json"))?),
+            flags => {
+                let (binary, flags) = flags
+                    .strip_prefix("other ")
+                    .map_or(("microslice", flags), |flags| ("/root/other", flags));
+                Some(demo::start(&host, &format!("exec {binary} run {flags} --stats 1 --json"))?)
+            }
         };
         if let Some(scheduler) = &scheduler {
             demo::wait_for_slide(scheduler, "a");

@@ -97,6 +97,9 @@ pub struct MicroSliced {
     in_use: Bits,
     /// The VM whose vCPU each micro pCPU had no room for last.
     turned_away: Vec<Option<VmId>>,
+    /// Of each VM the first vCPU that found no room since somebody was asked for again. The first, not the last: then each
+    /// has its turn, in whichever order those that ask go through them.
+    first_turned_away: Vec<Option<VcpuId>>,
     members: Vec<Member>,
     micro_count: usize,
     pool_config: PoolSizeConfig,
@@ -130,6 +133,7 @@ impl MicroSliced {
             waiting: vec![None; machine.pcpus.len()],
             in_use: Bits::new(machine.pcpus.len(), false),
             turned_away: vec![None; machine.pcpus.len()],
+            first_turned_away: vec![None; machine.vms.len()],
             members: vec![Member::NOT_ONE; machine.vcpus.len()],
             micro_count: 0,
             pool_config,
@@ -216,7 +220,9 @@ impl MicroSliced {
     fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Request {
         let cause_of_trace = AccelerationCause::from(cause);
         let class = machine.vcpus[vcpu as usize].class;
-        let Some(pcpu) = self.place(machine, machine.vcpus[vcpu as usize].vm) else {
+        let vm = machine.vcpus[vcpu as usize].vm;
+        let Some(pcpu) = self.place(machine, vm) else {
+            self.first_turned_away[vm as usize].get_or_insert(vcpu);
             machine.pool.count_failed_pull(cause_of_trace, "queue_full");
             return Request::NoRoom;
         };

@@ -7,7 +7,7 @@
 //! | a turn in the normal pool is over, or somebody boosted comes | it goes on for a micro slice, where it is |
 //! | its pCPU becomes micro-sliced under it | it goes before all others of the normal pool, for a micro slice |
 //! | a micro slice is over | a new request, behind all others (`MicroSliced::end_micro_slice`) |
-//! | a micro pCPU has room again | a pass over the VM that it turned away, for siblings that still owe an answer |
+//! | a micro pCPU has room again | a pass over the VM that it turned away, for siblings that still owe an answer, round from the one that was turned away first |
 //!
 //! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody else interrupts a turn; and
 //! a pass takes no time, so none is ever under way when a place gets free.
@@ -96,7 +96,9 @@ impl MicroSliced {
         self.normal.tickle(machine, vcpu);
     }
 
-    /// This micro pCPU may have room: whom it turned away, and who still owes an answer, is asked for again.
+    /// This micro pCPU may have room: whom it turned away, and who still owes an answer, is asked for again. It begins with
+    /// the one that was turned away first: from the VM's first vCPU on, siblings that wait for answers themselves, which is
+    /// critical code, would take the place in turns, and keep out who owes them one.
     pub(super) fn ask_again(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         if self.rules.grace_max == 0 || self.waiting[pcpu as usize].is_some() {
             return;
@@ -104,13 +106,15 @@ impl MicroSliced {
         let Some(vm) = self.turned_away[pcpu as usize].take() else { return };
         machine.pool.asked_again += 1;
         let scope = PassScope::AllOwing;
+        let first = self.first_turned_away[vm as usize].take();
         let vm = &machine.vms[vm as usize];
         let nobody_owes = self.short_cuts[scope as usize]
             .as_ref()
             .is_some_and(|short_cut| vm.waiting.kinds & short_cut.kinds_that_matter == 0);
         if !nobody_owes {
-            let all = vm.first_vcpu..vm.first_vcpu + vm.vcpus;
-            self.visit(machine, all, scope, Cause::CallFunctionIpi);
+            let (start, end) = (vm.first_vcpu, vm.first_vcpu + vm.vcpus);
+            let first = first.unwrap_or(start);
+            self.visit(machine, (first..end).chain(start..first), scope, Cause::CallFunctionIpi);
         }
     }
 }
@@ -264,6 +268,21 @@ mod tests {
     fn who_found_no_room_is_asked_for_again_when_there_is_some() {
         assert_eq!(waiting_after_the_first(1), Some(SIBLINGS[1]));
         assert_eq!(waiting_after_the_first(0), None, "but not by the paper's rules");
+    }
+
+    #[test]
+    fn who_was_turned_away_first_is_asked_for_first() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        SIBLINGS.iter().for_each(|&sibling| machine.set_owes_answer(sibling, true));
+        // Of another VM, say.
+        micro.waiting[MICRO as usize] = Some(SPINNER);
+        for sibling in [SIBLINGS[1], SIBLINGS[0]] {
+            let request = micro.accelerate(&mut machine, sibling, Cause::CallFunctionIpi);
+            assert_eq!(request, Request::NoRoom);
+        }
+        micro.waiting[MICRO as usize] = None;
+        micro.ask_again(&mut machine, MICRO);
+        assert_eq!(micro.waiting[MICRO as usize], Some(SIBLINGS[1]));
     }
 
     #[test]
