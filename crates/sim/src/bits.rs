@@ -1,12 +1,15 @@
 //! A set of numbers (pCPUs, vCPUs) as bits: finding the next member costs a word for each 64, where a host has thousands.
 
+use std::hint::select_unpredictable;
+
 pub struct Bits {
     words: Vec<u64>,
 }
 
 impl Bits {
     pub fn new(count: usize, member: bool) -> Self {
-        let mut bits = Self { words: vec![0; count.div_ceil(64)] };
+        // One word more: `next_round` reads two.
+        let mut bits = Self { words: vec![0; count / 64 + 2] };
         (0..count).for_each(|at| bits.set(at, member));
         bits
     }
@@ -38,6 +41,22 @@ impl Bits {
             }
             word = *self.words.get(at)?;
         }
+    }
+
+    /// The next member behind `last`, round the `count` numbers from `first` on; `last`, one of them, comes last.
+    #[inline]
+    pub fn next_round(&self, first: usize, count: usize, last: usize) -> Option<usize> {
+        if count > 64 {
+            let behind = self.find_between(last + 1, first + count);
+            return behind.or_else(|| self.find_between(first, last + 1));
+        }
+        let (at, shift) = (first / 64, first % 64);
+        let upper = self.words[at + 1].checked_shl(64 - shift as u32).unwrap_or(0);
+        let members = (self.words[at] >> shift | upper) & (u64::MAX >> (64 - count));
+        let behind = members & (u64::MAX - 1) << (last - first);
+        // Which it is can't be predicted.
+        let next = select_unpredictable(behind != 0, behind, members).trailing_zeros() as usize;
+        (next < 64).then_some(first + next)
     }
 
     /// The members from `from` on, then those before it.
@@ -73,6 +92,11 @@ mod tests {
                 let expected: Vec<_> =
                     (0..count).map(|step| (from + step) % count).filter(|&at| bits.has(at)).collect();
                 assert_eq!(found, expected, "{count} from {from}");
+                for (first, last) in [(0, from), (from / 2, from), (from, from)] {
+                    let found = bits.next_round(first, count - first, last);
+                    let expected = (last + 1..count).chain(first..=last).find(|&at| bits.has(at));
+                    assert_eq!(found, expected, "{count} behind {last} from {first}");
+                }
                 for end in 0..=count {
                     let found = bits.find_between(from, end);
                     let expected = (from..end).find(|&at| bits.has(at));

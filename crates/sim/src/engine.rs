@@ -302,7 +302,7 @@ impl Simulation<'_> {
     #[inline(always)]
     fn arm_unless_scheduled(&mut self, pcpu: PcpuId) {
         if !self.machine.wants_schedule(pcpu) {
-            self.arm_inline(pcpu);
+            self.arm_again(pcpu);
         }
     }
 
@@ -335,7 +335,9 @@ impl Simulation<'_> {
     }
 
     fn pause_loop_exit(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
-        self.note_position(vcpu);
+        if self.machine.watched {
+            self.note_position(vcpu);
+        }
         match self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Ple) {
             YieldAnswer::Yield => self.request_stop(pcpu, StopReason::Ple),
             YieldAnswer::KeepSpinning { until_ns } => {
@@ -357,10 +359,10 @@ impl Simulation<'_> {
     /// Tells the host what it could see of a vCPU now: the class of its instruction pointer, and its interrupt flag.
     pub(crate) fn note_position(&mut self, vcpu: VcpuId) {
         let guest = &self.guest[vcpu as usize];
-        self.machine.set_class(vcpu, self.classes[guest.frame().symbol as usize]);
         let host = &mut self.machine.vcpus[vcpu as usize];
         host.interrupts_enabled = guest.depth == 0 && !guest.frames[0].irqs_off;
         host.pending_interrupts = guest.pending & !pending::TICK;
+        self.machine.set_class(vcpu, self.classes[guest.frame().symbol as usize]);
     }
 
     fn schedule(&mut self, pcpu: PcpuId) {
@@ -369,7 +371,9 @@ impl Simulation<'_> {
         let stopped = (current != NONE).then_some((current, reason));
         if current != NONE {
             self.sync(current);
-            self.note_position(current);
+            if self.machine.watched {
+                self.note_position(current);
+            }
         }
         let pick = self.scheduler.schedule(&mut self.machine, pcpu, stopped);
         if let Some(pick) = pick {
@@ -380,6 +384,9 @@ impl Simulation<'_> {
             }
         }
         if current != NONE {
+            if !self.machine.watched {
+                self.note_position(current);
+            }
             self.stop(current, pcpu, reason);
         } else {
             let now_ns = self.machine.now_ns;
@@ -403,15 +410,12 @@ impl Simulation<'_> {
         let now_ns = self.machine.now_ns;
         let host = &mut self.machine.vcpus[vcpu as usize];
         let class: GuestClass = host.class.into();
-        let counters = &mut self.counters[host.vm as usize];
-        counters.run_ns += now_ns - host.since_ns.max(self.measured_since_ns);
-        counters.context_switches += 1;
+        host.turns.run_ns += now_ns - host.since_ns.max(self.measured_since_ns);
+        host.turns.switches += 1;
         host.since_ns = now_ns;
         if host.state == VcpuState::Running {
             let yielded = matches!(reason, StopReason::Ple | StopReason::IpiWait);
-            if !yielded {
-                counters.preemptions_by_class[class as usize] += 1;
-            }
+            self.counters[host.vm as usize].preemptions_by_class[class as usize] += u64::from(!yielded);
             self.machine.stops(vcpu, yielded);
         }
         self.machine.pcpus[pcpu as usize].current = NONE;
@@ -438,7 +442,7 @@ impl Simulation<'_> {
         let cold_ns = self.refill_cost(vcpu, pcpu);
         let host = &mut self.machine.vcpus[vcpu as usize];
         let waited_ns = now_ns - host.since_ns.max(self.measured_since_ns).min(now_ns);
-        self.counters[host.vm as usize].wait_ns += waited_ns;
+        host.turns.wait_ns += waited_ns;
         self.wait_to_run.record(now_ns - host.since_ns);
         host.since_ns = now_ns;
         host.pcpu = pcpu;

@@ -47,8 +47,17 @@ pub(crate) struct Warmth {
     pub left_busy_ns: u64,
 }
 
-/// What the host keeps of a vCPU. `state`, `preempted`, `yielded`, `requested`, `class` and `owes_answer` are for reading:
+/// Time and switches of a vCPU since the warm-up.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Turns {
+    pub run_ns: u64,
+    pub wait_ns: u64,
+    pub switches: u64,
+}
+
+/// What the host keeps of a vCPU, in one cache line. `state`, `preempted`, `yielded`, `requested`, `class` and `owes_answer` are for reading:
 /// [`Machine`] changes them, because it counts who waits.
+#[repr(align(64))]
 pub struct HostVcpu {
     pub vm: VmId,
     pub state: VcpuState,
@@ -70,6 +79,7 @@ pub struct HostVcpu {
     /// A call-function interrupt has come that its guest hasn't handled: it waits in the local APIC, or in its handler.
     pub owes_answer: bool,
     pub(crate) warmth: Warmth,
+    pub(crate) turns: Turns,
 }
 
 pub struct HostVm {
@@ -110,7 +120,7 @@ impl Kind {
 }
 
 /// A VM's runnable vCPUs that aren't requested, counted by kind, so that a scheduler sees at once that there is none of
-/// those it looks for.
+/// those it looks for. Only where it does look ([`Machine::watched`]).
 #[derive(PartialEq)]
 pub struct Waiting {
     counts: [u32; WAITING_KINDS],
@@ -161,7 +171,8 @@ impl Waiting {
 }
 
 impl HostVcpu {
-    fn is_preempted(&self) -> bool {
+    /// Whether KVM would yield to it: it waits because its pCPU was taken away.
+    fn is_boostable(&self) -> bool {
         self.state == VcpuState::Runnable && self.preempted
     }
 
@@ -179,8 +190,10 @@ pub struct Machine {
     pub pcpu_times: Vec<PcpuTime>,
     pub vcpus: Vec<HostVcpu>,
     pub vms: Vec<HostVm>,
-    /// vCPUs that wait because their pCPU was taken away.
-    preempted: Bits,
+    /// The scheduler looks at what vCPUs do: it wants to know where those that run are, and the others counted (`Waiting`).
+    pub watched: bool,
+    /// vCPUs that a directed yield may go to.
+    boostable: Bits,
     pub pool: PoolReport,
     pub llc_pcpus: u32,
     /// What a switch of vCPUs costs.
@@ -219,16 +232,18 @@ impl Machine {
                     pending_interrupts: 0,
                     owes_answer: false,
                     warmth: Warmth { left_pcpu: NONE, sensitivity: 0, left_busy_ns: 0 },
+                    turns: Turns::default(),
                 });
             }
         }
         Self {
             now_ns: 0,
             pcpus,
-            preempted: Bits::new(vcpus.len(), false),
+            boostable: Bits::new(vcpus.len(), false),
             pcpu_times: vec![PcpuTime::default(); host.pcpus],
             vcpus,
             vms,
+            watched: true,
             pool: PoolReport::default(),
             switch_ns: host.costs.context_switch_ns,
             llc_pcpus: match host.llc_pcpus {
@@ -247,25 +262,26 @@ impl Machine {
         let host = &mut self.vcpus[vcpu as usize];
         debug_assert_eq!(host.state, VcpuState::Running);
         (host.state, host.preempted, host.yielded) = (VcpuState::Runnable, !yielded, yielded);
-        if !host.requested {
+        if self.watched && !host.requested {
             let waiting = &mut self.vms[host.vm as usize].waiting;
             waiting.answering -= u32::from(host.owes_answer);
             waiting.add(host.kind().number());
         }
-        self.preempted.set(vcpu as usize, !yielded);
+        let is_boostable = host.is_boostable();
+        self.boostable.set(vcpu as usize, is_boostable);
     }
 
     /// A waiting vCPU has got a pCPU.
     pub(crate) fn runs(&mut self, vcpu: VcpuId) {
         let host = &mut self.vcpus[vcpu as usize];
         debug_assert_eq!(host.state, VcpuState::Runnable);
-        if !host.requested {
+        if self.watched && !host.requested {
             let waiting = &mut self.vms[host.vm as usize].waiting;
             waiting.remove(host.kind().number());
             waiting.answering += u32::from(host.owes_answer);
         }
         (host.state, host.preempted, host.yielded) = (VcpuState::Running, false, false);
-        self.preempted.set(vcpu as usize, false);
+        self.boostable.set(vcpu as usize, false);
     }
 
     pub(crate) fn blocks(&mut self, vcpu: VcpuId) {
@@ -305,26 +321,32 @@ impl Machine {
     #[inline]
     fn change(&mut self, vcpu: VcpuId, change: impl FnOnce(&mut HostVcpu)) {
         let host = &mut self.vcpus[vcpu as usize];
-        let waiting = &mut self.vms[host.vm as usize].waiting;
-        waiting.leave(host);
-        change(host);
-        waiting.enter(host);
-        self.preempted.set(vcpu as usize, host.is_preempted());
+        if self.watched {
+            let waiting = &mut self.vms[host.vm as usize].waiting;
+            waiting.leave(host);
+            change(host);
+            waiting.enter(host);
+        } else {
+            change(host);
+        }
+        self.boostable.set(vcpu as usize, host.is_boostable());
     }
 
-    /// The first preempted one among the vCPUs from `from` to before `end`.
+    /// The next one that a directed yield may go to, behind `last`, round the `count` vCPUs from `first` on.
     #[inline]
-    pub fn find_preempted(&self, from: VcpuId, end: VcpuId) -> Option<VcpuId> {
-        self.preempted.find_between(from as usize, end as usize).map(|vcpu| vcpu as VcpuId)
+    pub fn next_boostable(&self, first: VcpuId, count: u32, last: VcpuId) -> Option<VcpuId> {
+        self.boostable.next_round(first as usize, count as usize, last as usize).map(|vcpu| vcpu as VcpuId)
     }
 
     /// Whether `Waiting` has counted right: for the checker.
     pub fn waiting_adds_up(&self) -> bool {
         let mut counted: Vec<_> = self.vms.iter().map(|_| Waiting::nobody()).collect();
-        self.vcpus.iter().for_each(|host| counted[host.vm as usize].enter(host));
-        let preempted = |(vcpu, host): (usize, &HostVcpu)| self.preempted.has(vcpu) == host.is_preempted();
+        if self.watched {
+            self.vcpus.iter().for_each(|host| counted[host.vm as usize].enter(host));
+        }
+        let boostable = |(vcpu, host): (usize, &HostVcpu)| self.boostable.has(vcpu) == host.is_boostable();
         self.vms.iter().zip(&counted).all(|(vm, counted)| vm.waiting == *counted)
-            && self.vcpus.iter().enumerate().all(preempted)
+            && self.vcpus.iter().enumerate().all(boostable)
     }
 
     #[inline]
@@ -379,12 +401,6 @@ impl Machine {
     #[inline]
     pub fn current(&self, pcpu: PcpuId) -> Option<VcpuId> {
         Some(self.pcpus[pcpu as usize].current).filter(|&vcpu| vcpu != NONE)
-    }
-
-    /// Whether a vCPU was switched to so recently that it isn't in its guest yet.
-    pub fn is_switching(&self, pcpu: PcpuId) -> bool {
-        let since_ns = |vcpu: VcpuId| self.vcpus[vcpu as usize].since_ns;
-        self.current(pcpu).is_some_and(|vcpu| self.now_ns - since_ns(vcpu) < self.switch_ns)
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! Counters of a run, and the report made of them.
 
 use crate::engine::Simulation;
-use crate::machine::VcpuState;
+use crate::machine::{Turns, VcpuState};
 use crate::report::{Histogram, PcpuTimes, PoolReport, RunReport, VmReport, WorkloadReport, Yields};
 use crate::trace_event::GuestClass;
 
@@ -11,6 +11,8 @@ pub struct LockCounters {
     pub waits: Histogram,
 }
 
+/// Of what happens at every exit or switch, each vCPU has counters of its own, next to what is touched then anyway; they are
+/// added to these in the end.
 #[derive(Default)]
 pub struct VmCounters {
     pub run_ns: u64,
@@ -44,6 +46,10 @@ impl Simulation<'_> {
         self.measured_since_ns = now_ns;
         self.batched_exits = 0;
         self.counters.iter_mut().for_each(VmCounters::restart);
+        for (host, guest) in self.machine.vcpus.iter_mut().zip(&mut self.guest) {
+            host.turns = Turns::default();
+            (guest.spin_ns, guest.lock_exits) = (0, 0);
+        }
         self.wait_to_run = Histogram::new();
         self.guest_ns = 0;
         self.overhead_ns = 0;
@@ -86,8 +92,13 @@ impl Simulation<'_> {
     pub(crate) fn report(&mut self) -> RunReport {
         let now_ns = self.machine.now_ns;
         let measured_ns = now_ns - self.measured_since_ns;
-        for host in &self.machine.vcpus {
+        for (host, guest) in self.machine.vcpus.iter().zip(&self.guest) {
             let counters = &mut self.counters[host.vm as usize];
+            counters.run_ns += host.turns.run_ns;
+            counters.wait_ns += host.turns.wait_ns;
+            counters.context_switches += host.turns.switches;
+            counters.spin_ns += guest.spin_ns;
+            counters.yields.ple += guest.lock_exits;
             let since_ns = now_ns - host.since_ns.max(self.measured_since_ns);
             match host.state {
                 VcpuState::Running => counters.run_ns += since_ns,

@@ -6,6 +6,7 @@ use crate::machine::{NONE, VcpuState};
 use crate::prefetch::prefetch;
 use crate::timeline::Soon;
 use crate::trace_event::{PcpuId, TraceEvent, VcpuId};
+use std::hint::select_unpredictable;
 
 impl Simulation<'_> {
     /// Lets guest time pass on a running vCPU until now.
@@ -68,40 +69,37 @@ impl Simulation<'_> {
     #[inline(always)]
     fn spin(&mut self, vcpu: VcpuId, elapsed_ns: u64) {
         let guest = &mut self.guest[vcpu as usize];
-        let counters = &mut self.counters[self.machine.vcpus[vcpu as usize].vm as usize];
-        let mut exits_ns = 0;
-        let acks = guest.frame().act == Act::SpinAcks;
+        let (mut exits, mut exits_ns) = (0, 0);
         guest.pv_spin_left_ns = guest.pv_spin_left_ns.saturating_sub(elapsed_ns);
         if self.ple.enabled {
             let (period, window) = (self.ple_period_ns, self.ple.window_ns);
             let phase = guest.ple_phase_ns;
             let to = phase + elapsed_ns;
-            // Divisions are slow, and one or two cycles are by far the most frequent.
-            let (cycles, rest) = if to < period {
-                (0, to)
-            } else if to < 2 * period {
-                (1, to - period)
-            } else {
-                (to / period, to % period)
-            };
-            let exits = cycles + u64::from(rest >= window) - u64::from(phase >= window);
+            // None or one are by far the most frequent; which of them can't be predicted.
+            let mut cycles = u64::from(to >= period);
+            let mut rest = to - select_unpredictable(to >= period, period, 0);
+            if rest >= period {
+                cycles += rest / period;
+                rest %= period;
+            }
+            exits = cycles + u64::from(rest >= window) - u64::from(phase >= window);
             guest.ple_phase_ns = rest;
             // Time inside exits: whole ones, and what of the present one has passed.
             exits_ns =
                 cycles * (period - window) + rest.saturating_sub(window) - phase.saturating_sub(window);
-            if acks {
-                counters.yields.ipi += exits
-            } else {
-                counters.yields.ple += exits
-            }
             self.batched_exits += exits.saturating_sub(1);
             if self.machine.tracing && exits > 0 {
                 self.machine.emit(TraceEvent::PauseLoopExits { vcpu, count: exits });
             }
         }
-        counters.spin_ns += elapsed_ns - exits_ns;
-        if acks {
+        let guest = &mut self.guest[vcpu as usize];
+        guest.spin_ns += elapsed_ns - exits_ns;
+        if guest.frame().act == Act::SpinAcks {
+            let counters = &mut self.counters[self.machine.vcpus[vcpu as usize].vm as usize];
             counters.shootdown_spin_ns += elapsed_ns - exits_ns;
+            counters.yields.ipi += exits;
+        } else {
+            guest.lock_exits += exits;
         }
         self.overhead_ns += exits_ns;
         self.guest_ns += elapsed_ns - exits_ns;
@@ -109,34 +107,50 @@ impl Simulation<'_> {
 
     /// Sets the time of a pCPU's next event. Its vCPU is synced.
     pub(crate) fn arm(&mut self, pcpu: PcpuId) {
-        self.arm_inline(pcpu);
-    }
-
-    #[inline(always)]
-    pub(crate) fn arm_inline(&mut self, pcpu: PcpuId) {
         let vcpu = self.machine.pcpus[pcpu as usize].current;
         if vcpu == NONE {
             return self.timeline.cancel(pcpu);
         }
-        let now_ns = self.machine.now_ns;
+        // What a vCPU does that has just been switched to can't be predicted: all its times are calculated.
         let guest = &self.guest[vcpu as usize];
-        let frame = guest.frame();
-        let start_ns = now_ns + guest.overhead_ns;
-        let step_ns = match frame.act {
-            Act::Timed => {
-                let left_ns = frame.left_ns + frame.slowed_ns(guest.refill_ns);
-                start_ns + self.smt.time_ns(left_ns, guest.siblings())
-            }
+        let (act, start_ns) = (guest.frame().act, self.machine.now_ns + guest.overhead_ns);
+        let halt_ns = start_ns.saturating_add(guest.pv_spin_left_ns);
+        let halt_ns = select_unpredictable(act == Act::SpinLock, halt_ns, u64::MAX);
+        let spin_ns = self.next_exit(guest, start_ns).min(halt_ns);
+        let other_ns = select_unpredictable(guest.frame().spins(), spin_ns, u64::MAX);
+        let next_ns = select_unpredictable(act == Act::Timed, self.step_end(guest, start_ns), other_ns);
+        self.arm_at(pcpu, vcpu, next_ns);
+    }
+
+    /// The same of a vCPU that most likely goes on with what it did.
+    #[inline(always)]
+    pub(crate) fn arm_again(&mut self, pcpu: PcpuId) {
+        let vcpu = self.machine.pcpus[pcpu as usize].current;
+        if vcpu == NONE {
+            return self.timeline.cancel(pcpu);
+        }
+        let guest = &self.guest[vcpu as usize];
+        let start_ns = self.machine.now_ns + guest.overhead_ns;
+        let next_ns = match guest.frame().act {
+            Act::Timed => self.step_end(guest, start_ns),
             Act::SpinLock => {
                 self.next_exit(guest, start_ns).min(start_ns.saturating_add(guest.pv_spin_left_ns))
             }
             Act::SpinAcks => self.next_exit(guest, start_ns),
             _ => u64::MAX,
         };
+        self.arm_at(pcpu, vcpu, next_ns);
+    }
+
+    /// `next_ns`: when what the vCPU does is over, or is looked at.
+    #[inline(always)]
+    fn arm_at(&mut self, pcpu: PcpuId, vcpu: VcpuId, next_ns: u64) {
+        let now_ns = self.machine.now_ns;
+        let guest = &self.guest[vcpu as usize];
         let tick_ns = guest.next_tick_ns.max(now_ns);
         let slice_end_ns = self.machine.pcpus[pcpu as usize].slice_end_ns.max(now_ns);
-        let spins = frame.spins();
-        self.set_next(pcpu, step_ns.min(tick_ns).min(slice_end_ns), frame.act == Act::Timed);
+        let (timed, spins) = (guest.frame().act == Act::Timed, guest.frame().spins());
+        self.set_next(pcpu, next_ns.min(tick_ns).min(slice_end_ns), timed);
         self.note_spinning(pcpu, spins);
     }
 
@@ -157,7 +171,7 @@ impl Simulation<'_> {
             && let Some(guest) = self.guest.get(host.current as usize)
         {
             prefetch(guest);
-            prefetch(&guest.waits_since_ns);
+            prefetch(&guest.spin_ns);
         }
         if let Some(host) = pcpus.get(soon.next as usize)
             && let Some(guest) = self.guest.get(host.current as usize)
@@ -167,15 +181,22 @@ impl Simulation<'_> {
         }
     }
 
+    /// When a timed step is over.
+    #[inline(always)]
+    fn step_end(&self, guest: &GuestVcpu, start_ns: u64) -> u64 {
+        let frame = guest.frame();
+        let left_ns = frame.left_ns + frame.slowed_ns(guest.refill_ns);
+        start_ns + self.smt.time_ns(left_ns, guest.siblings())
+    }
+
     /// When the next pause-loop exit happens that must be asked about.
-    #[inline]
+    #[inline(always)]
     fn next_exit(&self, guest: &GuestVcpu, start_ns: u64) -> u64 {
         if !self.ple.enabled {
             return u64::MAX;
         }
         let (period, window, phase) = (self.ple_period_ns, self.ple.window_ns, guest.ple_phase_ns);
-        let to_next = if phase < window { window - phase } else { period - phase + window };
-        let first_ns = start_ns + to_next;
+        let first_ns = start_ns + window - phase + select_unpredictable(phase < window, 0, period);
         let until_ns = guest.ple_batch_until_ns;
         if until_ns <= first_ns {
             return first_ns;

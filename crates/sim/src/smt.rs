@@ -10,6 +10,7 @@ use crate::engine::Simulation;
 use crate::guest::Act;
 use crate::machine::NONE;
 use crate::trace_event::{PcpuId, VcpuId};
+use std::hint::select_unpredictable;
 
 /// Speeds are fractions of this: small enough for products with any time, exact for 1.
 const ONE_BITS: u32 = 14;
@@ -32,13 +33,20 @@ pub struct Smt {
     speeds: [u64; 3],
     /// Their reciprocals, rounded up: a step isn't over too early.
     slownesses: [u64; 3],
-    /// The other pCPUs of each one's core.
-    siblings: Vec<Box<[PcpuId]>>,
+    cores: u32,
+    /// Whether a core has two threads, as nearly all have: then there is one sibling, or none.
+    pairs: bool,
     /// Whether any of it matters.
     pub matters: bool,
-    /// pCPUs whose vCPU spins.
-    spins: Vec<bool>,
+    /// What each pCPU does, in a byte: one for its sibling, which is far away, to read. Bits of `BUSY` and `SPINS`.
+    does: Vec<u8>,
 }
+
+/// Its vCPU spins, or did when it last had one.
+const SPINS: u8 = 1;
+const BUSY: u8 = 2;
+/// By these bits.
+const DOES: [Siblings; 4] = [Siblings::Idle, Siblings::Idle, Siblings::Busy, Siblings::Spin];
 
 impl Smt {
     pub fn new(host: &HostConfig) -> Self {
@@ -49,15 +57,48 @@ impl Smt {
         Self {
             speeds,
             slownesses: speeds.map(|speed| (ONE * ONE).div_ceil(speed)),
-            siblings: (0..host.pcpus)
-                .map(|pcpu| {
-                    let threads = (pcpu % cores..host.pcpus).step_by(cores);
-                    threads.filter(|&thread| thread != pcpu).map(|thread| thread as PcpuId).collect()
-                })
-                .collect(),
+            cores: cores as u32,
             matters: cores < host.pcpus && speeds != [ONE; 3],
-            spins: vec![false; host.pcpus],
+            pairs: host.pcpus <= 2 * cores,
+            does: vec![0; host.pcpus],
         }
+    }
+
+    /// The first of the pCPUs of a core; each other one is `cores` behind the one before.
+    #[inline]
+    fn first_of_core(&self, pcpu: PcpuId) -> PcpuId {
+        let mut first = pcpu;
+        while first >= self.cores {
+            first -= self.cores;
+        }
+        first
+    }
+
+    /// The other thread of a core of two; no pCPU's number if there is none.
+    #[inline]
+    fn partner(&self, pcpu: PcpuId) -> PcpuId {
+        select_unpredictable(pcpu < self.cores, pcpu + self.cores, pcpu.wrapping_sub(self.cores))
+    }
+
+    #[inline]
+    fn does(&self, pcpu: PcpuId) -> Siblings {
+        DOES[usize::from(self.does[pcpu as usize]) % DOES.len()]
+    }
+
+    #[inline]
+    fn siblings_do(&self, pcpu: PcpuId) -> Siblings {
+        if self.pairs {
+            let partner = self.partner(pcpu);
+            return if (partner as usize) < self.does.len() { self.does(partner) } else { Siblings::Idle };
+        }
+        self.siblings_of_many_do(pcpu)
+    }
+
+    #[cold]
+    fn siblings_of_many_do(&self, pcpu: PcpuId) -> Siblings {
+        let threads = (self.first_of_core(pcpu)..self.does.len() as u32).step_by(self.cores as usize);
+        let does = threads.filter(|&thread| thread != pcpu).map(|thread| self.does(thread));
+        does.min().unwrap_or(Siblings::Idle)
     }
 
     /// Progress within a time.
@@ -74,19 +115,11 @@ impl Smt {
 }
 
 impl Simulation<'_> {
-    fn siblings_of(&self, pcpu: PcpuId) -> Siblings {
-        let does = |&thread: &PcpuId| match self.machine.pcpus[thread as usize].current {
-            NONE => Siblings::Idle,
-            _ if self.smt.spins[thread as usize] => Siblings::Spin,
-            _ => Siblings::Busy,
-        };
-        self.smt.siblings[pcpu as usize].iter().map(does).min().unwrap_or(Siblings::Idle)
-    }
-
     /// `vcpu` gets on this pCPU: it isn't synced yet.
     pub(crate) fn set_speed(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
         if self.smt.matters {
-            let siblings = self.siblings_of(pcpu);
+            self.smt.does[pcpu as usize] |= BUSY;
+            let siblings = self.smt.siblings_do(pcpu);
             self.guest[vcpu as usize].set_siblings(siblings);
         }
     }
@@ -94,8 +127,12 @@ impl Simulation<'_> {
     /// What this pCPU does next is known.
     #[inline(always)]
     pub(crate) fn note_spinning(&mut self, pcpu: PcpuId, spins: bool) {
-        if self.smt.matters && self.smt.spins[pcpu as usize] != spins {
-            self.smt.spins[pcpu as usize] = spins;
+        if !self.smt.matters {
+            return;
+        }
+        let does = &mut self.smt.does[pcpu as usize];
+        if (*does & SPINS != 0) != spins {
+            *does ^= SPINS;
             self.change_siblings_speed(pcpu);
         }
     }
@@ -106,25 +143,39 @@ impl Simulation<'_> {
         if !self.smt.matters {
             return;
         }
-        for index in 0..self.smt.siblings[pcpu as usize].len() {
-            let thread = self.smt.siblings[pcpu as usize][index];
-            let vcpu = self.machine.pcpus[thread as usize].current;
-            if vcpu == NONE {
-                continue;
+        let busy = select_unpredictable(self.machine.is_idle(pcpu), 0, BUSY);
+        let does = &mut self.smt.does[pcpu as usize];
+        *does = *does & !BUSY | busy;
+        if self.smt.pairs {
+            return self.change_speed(self.smt.partner(pcpu));
+        }
+        let mut thread = self.smt.first_of_core(pcpu);
+        while (thread as usize) < self.machine.pcpus.len() {
+            if thread != pcpu {
+                self.change_speed(thread);
             }
-            let siblings = self.siblings_of(thread);
-            let guest = &mut self.guest[vcpu as usize];
-            let before = guest.siblings();
-            // Otherwise its speed matters when it works again.
-            if (siblings != before) & (guest.frame().act == Act::Timed) {
-                self.sync_timed(vcpu);
-            }
-            let guest = &mut self.guest[vcpu as usize];
-            guest.set_siblings(siblings);
-            // Who gets slower finds at its event that the step isn't over yet.
-            if (siblings > before) & (guest.frame().act == Act::Timed) {
-                self.arm(thread);
-            }
+            thread += self.smt.cores;
+        }
+    }
+
+    #[inline]
+    fn change_speed(&mut self, pcpu: PcpuId) {
+        let Some(vcpu) = self.machine.pcpus.get(pcpu as usize).map(|host| host.current) else { return };
+        if vcpu == NONE {
+            return;
+        }
+        let siblings = self.smt.siblings_do(pcpu);
+        let guest = &mut self.guest[vcpu as usize];
+        let before = guest.siblings();
+        // Otherwise its speed matters when it works again.
+        if (siblings == before) | (guest.frame().act != Act::Timed) {
+            return guest.set_siblings(siblings);
+        }
+        self.sync_timed(vcpu);
+        self.guest[vcpu as usize].set_siblings(siblings);
+        // Who gets slower finds at its event that the step isn't over yet.
+        if siblings > before {
+            self.arm(pcpu);
         }
     }
 }

@@ -120,7 +120,33 @@ const fn games_above(depth: usize) -> usize {
     (ARITY.pow(depth as u32) - 1) / (ARITY - 1)
 }
 
-/// The final comes first, then the games of its four players, and so on; the pCPUs' own words come last.
+/// A pCPU's way from its own game to the final.
+struct Path {
+    /// In the players of this depth.
+    place: usize,
+    /// Who comes first there, and the first of all others so far.
+    best: u64,
+    best_other: u64,
+}
+
+impl Path {
+    #[inline(always)]
+    fn through<const LEVELS: usize, const DEPTH: usize>(&mut self, games: &mut [Game]) {
+        if DEPTH >= LEVELS {
+            return;
+        }
+        let (seats, seat) = (&mut games[games_above(DEPTH) + self.place / ARITY].0, self.place % ARITY);
+        seats[seat] = self.best;
+        // The opponents only, so that no level waits for its own store.
+        let opponents = seats[seat ^ 1].min(seats[seat ^ 2]).min(seats[seat ^ 3]);
+        self.best_other = self.best_other.min(opponents);
+        self.best = self.best.min(opponents);
+        self.place /= ARITY;
+    }
+}
+
+/// The final comes first, then the games of its four players, and so on; the pCPUs' own words come last. Each level has
+/// all the games it can have.
 struct Tournament {
     games: Vec<Game>,
     levels: usize,
@@ -134,8 +160,7 @@ impl Tournament {
         while ARITY.pow(levels as u32) < players {
             levels += 1;
         }
-        let games = games_above(levels - 1) + players.div_ceil(ARITY);
-        Self { games: vec![Game([NEVER; ARITY]); games], levels, winner: NEVER }
+        Self { games: vec![Game([NEVER; ARITY]); games_above(levels)], levels, winner: NEVER }
     }
 
     #[inline(always)]
@@ -158,30 +183,29 @@ impl Tournament {
     fn play<const LEVELS: usize>(&mut self, player: u32, time_ns: u64, hint: bool) -> Soon {
         let low = u64::from(player) << 1 | u64::from(hint);
         let own = if time_ns < TIME_END_NS { time_ns << LOW_BITS | low } else { NEVER };
-        let (mut best, mut best_other) = (own, NEVER);
-        // The best of the others up to each level.
-        let mut others = [NEVER; LEVELS];
-        let mut place = player as usize;
-        for (level, other) in others.iter_mut().enumerate() {
-            *other = best_other;
-            let seats = &mut self.games[games_above(LEVELS - 1 - level) + place / ARITY].0;
-            let seat = place % ARITY;
-            seats[seat] = best;
-            // The opponents only, so that no level waits for its own store.
-            let opponents = seats[seat ^ 1].min(seats[seat ^ 2]).min(seats[seat ^ 3]);
-            best_other = best_other.min(opponents);
-            best = best.min(opponents);
-            place /= ARITY;
-        }
+        let games = &mut self.games[..games_above(LEVELS)];
+        let mut path =
+            Path { place: player as usize % ARITY.pow(LEVELS as u32), best: own, best_other: NEVER };
+        // Each depth by its own number: where its games begin is a constant then, and no step of a path is checked.
+        path.through::<LEVELS, 7>(games);
+        path.through::<LEVELS, 6>(games);
+        path.through::<LEVELS, 5>(games);
+        path.through::<LEVELS, 4>(games);
+        path.through::<LEVELS, 3>(games);
+        path.through::<LEVELS, 2>(games);
+        let later = path.best_other;
+        path.through::<LEVELS, 1>(games);
+        let next = path.best_other;
+        path.through::<LEVELS, 0>(games);
         if LEVELS < LEVELS_OF_LARGE {
-            self.winner = best;
+            self.winner = path.best;
             return Soon { next: u32::MAX, later: u32::MAX };
         }
-        self.winner = best_other;
-        if own < best_other {
+        self.winner = path.best_other;
+        if own < path.best_other {
             self.wins_again(own);
         }
-        Soon { next: pcpu_of(others[LEVELS - 1]), later: pcpu_of(others[LEVELS - 2]) }
+        Soon { next: pcpu_of(next), later: pcpu_of(later) }
     }
 
     /// Out of line, so that the compiler makes a branch of it.

@@ -17,6 +17,7 @@ use crate::machine::NONE;
 use crate::random::Random;
 use crate::smt::Siblings;
 use std::collections::VecDeque;
+use std::hint::select_unpredictable;
 
 /// Interrupts that wait for a vCPU, as bits.
 pub mod pending {
@@ -99,9 +100,7 @@ impl Frame {
     /// How much of its step is slowed down when `refill_ns` of cache refill is due: only user mode is.
     #[inline]
     pub fn slowed_ns(&self, refill_ns: u64) -> u64 {
-        // A mask in place of a branch: which it is can't be predicted.
-        let user = 0u64.wrapping_sub(u64::from(self.symbol == text::USER));
-        refill_ns.min(self.left_ns) & user
+        select_unpredictable(self.symbol == text::USER, refill_ns.min(self.left_ns), 0)
     }
 
     pub fn spins(&self) -> bool {
@@ -135,9 +134,12 @@ pub struct GuestVcpu {
     pub ple_batch_until_ns: u64,
     /// What is left of the spinning time of a paravirtual lock.
     pub pv_spin_left_ns: u64,
+    /// Measured since the warm-up: time in pause loops, and exits from those of locks.
+    pub spin_ns: u64,
+    pub lock_exits: u64,
+    // Here the third line begins.
     /// Since when each frame waits.
     pub waits_since_ns: [u64; 2],
-    // Here the third line begins.
     pub thread_since_ns: u64,
     pub queue: VecDeque<u32>,
     /// Address space in its TLB (workload), or `NONE`.
@@ -164,6 +166,8 @@ impl GuestVcpu {
             ple_phase_ns: 0,
             ple_batch_until_ns: 0,
             pv_spin_left_ns: 0,
+            spin_ns: 0,
+            lock_exits: 0,
             waits_since_ns: [0; 2],
             next_tick_ns: 0,
             thread: NONE,

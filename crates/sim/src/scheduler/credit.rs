@@ -131,7 +131,13 @@ impl Credit {
     fn put(&mut self, pcpu: PcpuId, at: usize, vcpu: VcpuId) {
         let account = &mut self.accounts[vcpu as usize];
         debug_assert!(!account.queued, "vCPU {vcpu} is on a queue already");
-        self.queues[pcpu as usize].insert(at, vcpu);
+        let queue = &mut self.queues[pcpu as usize];
+        // At the end mostly: nothing has to be moved.
+        if at == queue.len() {
+            queue.push(vcpu)
+        } else {
+            queue.insert(at, vcpu)
+        }
         account.queued = true;
         self.within_credits[pcpu as usize] += u32::from(account.priority > Priority::Over);
         self.queued_total += 1;
@@ -139,7 +145,8 @@ impl Credit {
     }
 
     fn take(&mut self, pcpu: PcpuId, at: usize) -> VcpuId {
-        let vcpu = self.queues[pcpu as usize].remove(at);
+        let queue = &mut self.queues[pcpu as usize];
+        let vcpu = if at + 1 == queue.len() { queue.pop() } else { None }.unwrap_or_else(|| queue.remove(at));
         let account = &mut self.accounts[vcpu as usize];
         account.queued = false;
         self.within_credits[pcpu as usize] -= u32::from(account.priority > Priority::Over);

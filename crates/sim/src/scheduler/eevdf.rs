@@ -14,8 +14,8 @@
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::bits::Bits;
 use crate::config::EevdfConfig;
-use crate::machine::{HostVcpu, Machine, NONE, VcpuState};
-use crate::trace_event::{PcpuId, StopReason, VcpuId};
+use crate::machine::{HostVcpu, HostVm, Machine, NONE, VcpuState};
+use crate::trace_event::{PcpuId, StopReason, VcpuId, VmId};
 use microslice_policy::YieldCause;
 use std::hint::select_unpredictable;
 
@@ -30,11 +30,48 @@ struct Task {
     vruntime_ns: u64,
     deadline_ns: u64,
     vcpu: VcpuId,
-    /// Its VM's.
-    weight: u32,
+    vm: VmId,
 }
 
 impl Task {
+    /// It is never picked: nobody's deadline is later.
+    const NOBODY: Self = Self { vruntime_ns: 0, deadline_ns: u64::MAX, vcpu: NONE, vm: 0 };
+
+    fn new_deadline(&mut self, vm: &Vm, slice_ns: u64) {
+        self.deadline_ns = self.vruntime_ns + vm.weighted_ns(slice_ns);
+    }
+
+    /// yield_task_fair: a slice later than it would have been. Without it who spins for short, again and again, keeps the
+    /// earliest deadline of all.
+    fn postpone(&mut self, vm: &Vm, slice_ns: u64) {
+        self.deadline_ns += vm.weighted_ns(slice_ns);
+    }
+
+    /// It could go on. Why it doesn't is as good as random.
+    fn stops(&mut self, vm: &Vm, reason: StopReason, slice_ns: u64) {
+        let slice_ns = vm.weighted_ns(slice_ns);
+        let is_over = self.vruntime_ns >= self.deadline_ns;
+        let unasked_ns = select_unpredictable(is_over, self.vruntime_ns + slice_ns, self.deadline_ns);
+        let yields = matches!(reason, StopReason::Ple | StopReason::IpiWait);
+        self.deadline_ns = select_unpredictable(yields, self.deadline_ns + slice_ns, unasked_ns);
+    }
+}
+
+/// A VM as this scheduler knows it.
+struct Vm {
+    first_vcpu: VcpuId,
+    vcpus: u32,
+    weight: u32,
+    /// Where the round-robin over its vCPUs stands.
+    last_boosted: VcpuId,
+}
+
+impl Vm {
+    fn of(vm: &HostVm) -> Self {
+        let &HostVm { first_vcpu, vcpus, weight, .. } = vm;
+        Self { first_vcpu, vcpus, weight, last_boosted: first_vcpu }
+    }
+
     /// Time by the weight. Nearly all VMs have the default one, and a division takes as long as the rest of this.
     #[inline]
     fn weighted_ns(&self, time_ns: u64) -> u64 {
@@ -44,77 +81,180 @@ impl Task {
             time_ns * u64::from(WEIGHT_DEFAULT) / u64::from(self.weight)
         }
     }
-
-    fn new_deadline(&mut self, slice_ns: u64) {
-        self.deadline_ns = self.vruntime_ns + self.weighted_ns(slice_ns);
-    }
-
-    /// yield_task_fair: a slice later than it would have been. Without it who spins for short, again and again, keeps the
-    /// earliest deadline of all.
-    fn postpone(&mut self, slice_ns: u64) {
-        self.deadline_ns += self.weighted_ns(slice_ns);
-    }
 }
 
+/// So many waiting tasks lie in their queue itself.
+const NEAR: usize = 5;
+
 /// A pCPU's queue. Its tasks lie in it, not only their numbers: choosing one of them, which happens millions of times a
-/// second, would otherwise fetch a cache line for each, from anywhere in a large host.
-#[derive(Default)]
+/// second, would otherwise fetch a cache line for each, from anywhere in a large host. With three who wait, it is two lines.
+#[repr(C, align(64))]
 struct Queue {
-    running: Option<Task>,
-    /// Everybody who waits here, in the order of arrival; who was preempted is always among them.
-    waiting: Vec<Task>,
-    /// Picked next whatever its deadline, if it is eligible (`pick_next_entity`): the target of a directed yield.
-    buddy: Option<VcpuId>,
+    /// Who runs, unless it is [`Task::NOBODY`].
+    running: Task,
     /// Lower bound that newcomers start from.
     floor_ns: u64,
     charged_until_ns: u64,
+    /// Picked next whatever its deadline, if it is eligible (`pick_next_entity`): the target of a directed yield. Or `NO_BUDDY`.
+    buddy: VcpuId,
+    waiting: u32,
+    /// Since when `running` does.
+    since_ns: u64,
+    /// Everybody who waits here, in the order of arrival; who was preempted is always among them. Behind the last one
+    /// there is `Task::NOBODY`.
+    near: [Task; NEAR],
+    far: Box<Far>,
 }
 
+/// Those who wait behind the first few.
+#[derive(Default)]
+struct Far(Vec<Task>);
+
+/// Not [`Task::NOBODY`] either.
+const NO_BUDDY: VcpuId = NONE - 1;
+
 impl Queue {
-    /// Who runs, its account brought up to now.
-    #[inline]
-    fn charged(&self, now_ns: u64) -> Option<Task> {
-        let mut task = self.running?;
-        task.vruntime_ns += task.weighted_ns(now_ns - self.charged_until_ns);
-        Some(task)
+    fn new() -> Self {
+        Self {
+            running: Task::NOBODY,
+            floor_ns: 0,
+            charged_until_ns: 0,
+            buddy: NO_BUDDY,
+            waiting: 0,
+            since_ns: 0,
+            near: [Task::NOBODY; NEAR],
+            far: Box::default(),
+        }
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = &Task> {
+        self.near[..self.len().min(NEAR)].iter().chain(&self.far.0)
     }
 
     #[inline]
-    fn charge(&mut self, now_ns: u64) {
-        self.running = self.charged(now_ns);
+    fn len(&self) -> usize {
+        self.waiting as usize
+    }
+
+    #[inline]
+    fn push(&mut self, task: Task) {
+        let len = self.len();
+        match self.near.get_mut(len) {
+            Some(place) => *place = task,
+            None => self.far.0.push(task),
+        }
+        self.waiting += 1;
+    }
+
+    #[inline]
+    fn remove(&mut self, at: usize) -> Task {
+        self.waiting -= 1;
+        if at >= NEAR {
+            return self.far.0.remove(at - NEAR);
+        }
+        let task = self.near[at];
+        self.close_gap(at);
+        self.near[NEAR - 1] = if self.far.0.is_empty() { Task::NOBODY } else { self.far.0.remove(0) };
+        task
+    }
+
+    /// Who waits at `at` goes, another one comes.
+    #[inline]
+    fn exchange(&mut self, at: usize, coming: Task) -> Task {
+        if self.len() > NEAR {
+            let going = self.remove(at);
+            self.push(coming);
+            return going;
+        }
+        let going = self.near[at];
+        self.close_gap(at);
+        self.near[self.len() - 1] = coming;
+        going
+    }
+
+    /// Without branches on how many there are.
+    #[inline(always)]
+    fn close_gap(&mut self, at: usize) {
+        for place in 0..NEAR - 1 {
+            self.near[place] = self.near[place + usize::from(place >= at)];
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.running.vcpu == NONE
+    }
+
+    /// Whether its vCPU was switched to so recently that it isn't in its guest yet.
+    fn is_switching(&self, machine: &Machine) -> bool {
+        !self.is_idle() & (machine.now_ns - self.since_ns < machine.switch_ns)
+    }
+
+    /// Who runs, its account brought up to now.
+    #[inline]
+    fn charged(&self, vms: &[Vm], now_ns: u64) -> Task {
+        let mut task = self.running;
+        if task.vcpu != NONE {
+            task.vruntime_ns += vms[task.vm as usize].weighted_ns(now_ns - self.charged_until_ns);
+        }
+        task
+    }
+
+    #[inline]
+    fn charge(&mut self, vms: &[Vm], now_ns: u64) {
+        self.running = self.charged(vms, now_ns);
         self.charged_until_ns = now_ns;
     }
 
     /// pick_eevdf: of those who wait, and behind them `running`, the earliest deadline among those whose runtime isn't above
     /// the average of all. `None`: `running`'s.
     #[inline]
-    fn earliest_eligible(&self, running: Option<&Task>) -> Option<usize> {
-        let all = || self.waiting.iter().chain(running);
-        let count = (self.waiting.len() + usize::from(running.is_some())) as u128;
-        let sum: u128 = all().map(|task| u128::from(task.vruntime_ns)).sum();
-        let buddy = self.buddy.unwrap_or(NONE);
-        let earlier = |(earliest, chosen), (at, task): (usize, &Task)| {
-            let eligible = u128::from(task.vruntime_ns) * count <= sum;
-            // No branch of these could be predicted.
-            let deadline_ns = select_unpredictable(task.vcpu == buddy, 0, task.deadline_ns);
-            let deadline_ns = select_unpredictable(eligible, deadline_ns, u64::MAX);
-            (deadline_ns.min(earliest), select_unpredictable(deadline_ns < earliest, at, chosen))
+    fn earliest_eligible(&self, running: &Task) -> Option<usize> {
+        let others = self.len();
+        let choice = if others > NEAR {
+            self.earliest_eligible_of_many(running)
+        } else {
+            // Runtimes are below 2^56 (a day, of the least weight): the sum of a few, and products with their number, have room.
+            let count = others as u64 + u64::from(running.vcpu != NONE);
+            let sum: u64 = self.near.iter().map(|task| task.vruntime_ns).sum::<u64>() + running.vruntime_ns;
+            let mut choice = (u64::MAX, usize::MAX);
+            for (at, task) in self.near.iter().chain([running]).enumerate() {
+                choice = self.earlier(choice, at, task, task.vruntime_ns * count <= sum);
+            }
+            choice.1
         };
-        let (_, chosen) = all().enumerate().fold((u64::MAX, usize::MAX), earlier);
-        (chosen < self.waiting.len()).then_some(chosen)
+        (choice < others).then_some(choice)
+    }
+
+    #[cold]
+    fn earliest_eligible_of_many(&self, running: &Task) -> usize {
+        let all = || self.waiting().chain(Some(running).filter(|running| running.vcpu != NONE));
+        let count = all().count() as u128;
+        let sum: u128 = all().map(|task| u128::from(task.vruntime_ns)).sum();
+        let earlier = |choice, (at, task): (usize, &Task)| {
+            self.earlier(choice, at, task, u128::from(task.vruntime_ns) * count <= sum)
+        };
+        all().enumerate().fold((u64::MAX, usize::MAX), earlier).1
+    }
+
+    /// Of the deadline and place of the best so far and another one's, the better ones. No branch of these could be predicted.
+    #[inline(always)]
+    fn earlier(&self, best: (u64, usize), at: usize, task: &Task, eligible: bool) -> (u64, usize) {
+        let deadline_ns = select_unpredictable(task.vcpu == self.buddy, 0, task.deadline_ns);
+        let deadline_ns = select_unpredictable(eligible, deadline_ns, u64::MAX);
+        (deadline_ns.min(best.0), select_unpredictable(deadline_ns < best.0, at, best.1))
     }
 
     /// This task runs from now on.
     fn run(&mut self, task: Task, now_ns: u64) {
-        self.running = Some(task);
+        self.running = task;
         self.charged_until_ns = now_ns;
     }
 
     /// The same, of one that was picked here.
     fn run_picked(&mut self, task: Task, now_ns: u64) {
         self.floor_ns = self.floor_ns.max(task.vruntime_ns);
-        if self.buddy == Some(task.vcpu) {
-            self.buddy = None;
+        if self.buddy == task.vcpu {
+            self.buddy = NO_BUDDY;
         }
         self.run(task, now_ns);
     }
@@ -125,8 +265,13 @@ pub struct Eevdf {
     /// Tasks of blocked vCPUs, by number; all others are in a queue.
     blocked: Vec<Task>,
     queues: Vec<Queue>,
-    /// Where each VM's round-robin over its siblings stands.
-    last_boosted: Vec<u32>,
+    vms: Vec<Vm>,
+    /// Each vCPU's: closer together than in `Machine`, and most exits need nothing else of a vCPU.
+    vm_of: Vec<VmId>,
+    /// The pCPU in whose queue each vCPU waits, if it does: they lie closer together here than in `Machine`.
+    waits_on: Vec<PcpuId>,
+    /// Who of those who wait on a pCPU was found to be the one to run when its vCPU yielded, until anything else happens.
+    choice: Option<(PcpuId, usize)>,
     waiting_total: usize,
     /// pCPUs where somebody waits, and those that run nobody.
     waited_for: Bits,
@@ -140,14 +285,17 @@ impl Eevdf {
             vruntime_ns: 0,
             deadline_ns: 0,
             vcpu: vcpu as VcpuId,
-            weight: machine.vms[host.vm as usize].weight,
+            vm: host.vm,
         };
         let pcpus = machine.pcpus.len();
         Self {
             config,
             blocked: machine.vcpus.iter().enumerate().map(task).collect(),
-            queues: machine.pcpus.iter().map(|_| Queue::default()).collect(),
-            last_boosted: vec![0; machine.vms.len()],
+            queues: machine.pcpus.iter().map(|_| Queue::new()).collect(),
+            choice: None,
+            vms: machine.vms.iter().map(Vm::of).collect(),
+            vm_of: machine.vcpus.iter().map(|host| host.vm).collect(),
+            waits_on: vec![NONE; machine.vcpus.len()],
             waiting_total: 0,
             waited_for: Bits::new(pcpus, false),
             idle: Bits::new(pcpus, true),
@@ -156,34 +304,44 @@ impl Eevdf {
 
     /// No running vCPU's answer changes by that, since none of them is promised to last.
     fn enqueue(&mut self, pcpu: PcpuId, task: Task) {
-        self.queues[pcpu as usize].waiting.push(task);
+        self.choice = None;
+        self.waits_on[task.vcpu as usize] = pcpu;
+        self.queues[pcpu as usize].push(task);
         self.waiting_total += 1;
         self.waited_for.set(pcpu as usize, true);
     }
 
     fn dequeue(&mut self, pcpu: PcpuId, at: usize) -> Task {
+        self.choice = None;
         let queue = &mut self.queues[pcpu as usize];
-        let task = queue.waiting.remove(at);
-        if queue.buddy == Some(task.vcpu) {
-            queue.buddy = None;
+        let task = queue.remove(at);
+        if queue.buddy == task.vcpu {
+            queue.buddy = NO_BUDDY;
         }
         self.waiting_total -= 1;
-        self.waited_for.set(pcpu as usize, !queue.waiting.is_empty());
+        self.waited_for.set(pcpu as usize, queue.waiting > 0);
         task
     }
 
-    /// Who runs here next: of those who wait here and `ran`, who waits behind all others if it isn't picked.
-    fn pick(&mut self, now_ns: u64, pcpu: PcpuId, ran: Option<Task>) -> Option<Task> {
+    /// Who runs here next: of those who wait here and `ran` (or `NOBODY`), who waits behind all others if it isn't picked.
+    fn pick(&mut self, now_ns: u64, pcpu: PcpuId, ran: Task) -> Option<Task> {
         let queue = &mut self.queues[pcpu as usize];
-        let task = match (queue.earliest_eligible(ran.as_ref()), ran) {
-            (Some(at), Some(ran)) => {
-                let task = queue.waiting.remove(at);
-                queue.waiting.push(ran);
+        let choice = match self.choice.take() {
+            Some((of, choice)) if of == pcpu => Some(choice),
+            _ => queue.earliest_eligible(&ran),
+        };
+        let task = match choice {
+            Some(at) if ran.vcpu != NONE => {
+                let task = queue.exchange(at, ran);
+                self.waits_on[ran.vcpu as usize] = pcpu;
                 task
             }
-            (Some(at), None) => self.dequeue(pcpu, at),
-            (None, ran) => ran?,
+            Some(at) => self.dequeue(pcpu, at),
+            None => ran,
         };
+        if task.vcpu == NONE {
+            return None;
+        }
         self.queues[pcpu as usize].run_picked(task, now_ns);
         Some(task)
     }
@@ -194,7 +352,7 @@ impl Eevdf {
         let lag = task.vruntime_ns as i64 - self.queues[from as usize].floor_ns as i64;
         let floor_ns = self.queues[to as usize].floor_ns as i64;
         task.vruntime_ns = (floor_ns + lag).max(0) as u64;
-        task.new_deadline(self.config.base_slice_ns);
+        task.new_deadline(&self.vms[task.vm as usize], self.config.base_slice_ns);
     }
 
     /// When who begins to run has had its slice.
@@ -214,8 +372,7 @@ impl Eevdf {
             // An idle peer is about to take from its queue itself.
             .filter(|&peer| peer != thief as usize && !machine.is_idle(peer as u32))
             .find_map(|peer| {
-                let at =
-                    self.queues[peer].waiting.iter().position(|task| machine.allows(task.vcpu, thief))?;
+                let at = self.queues[peer].waiting().position(|task| machine.allows(task.vcpu, thief))?;
                 Some((peer as u32, at))
             });
         let (peer, at) = found?;
@@ -228,7 +385,7 @@ impl Eevdf {
     fn find_idle(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
         let home = machine.vcpus[vcpu as usize].pcpu;
         let pcpu = near_first(&self.idle, machine, home)
-            .find(|&pcpu| machine.allows(vcpu, pcpu as u32) && self.queues[pcpu].waiting.is_empty())?;
+            .find(|&pcpu| machine.allows(vcpu, pcpu as u32) && self.queues[pcpu].waiting == 0)?;
         debug_assert!(machine.is_idle(pcpu as u32), "pCPU {pcpu} is thought idle");
         Some(pcpu as u32)
     }
@@ -236,24 +393,24 @@ impl Eevdf {
     /// How many run or wait there.
     fn load(&self, pcpu: usize) -> usize {
         let queue = &self.queues[pcpu];
-        queue.waiting.len() + usize::from(queue.running.is_some())
+        queue.len() + usize::from(!queue.is_idle())
     }
 
-    /// kvm_vcpu_on_spin: the next preempted sibling that waits; `yield_to` makes it its queue's next pick.
-    fn directed_yield(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
-        let vm = machine.vcpus[vcpu as usize].vm as usize;
-        let (first, count) = (machine.vms[vm].first_vcpu, machine.vms[vm].vcpus);
-        let last = first + self.last_boosted[vm];
-        let next = machine
-            .find_preempted(last + 1, first + count)
-            .or_else(|| machine.find_preempted(first, last + 1));
-        let Some(sibling) = next else { return false };
-        self.last_boosted[vm] = sibling - first;
-        let pcpu = machine.vcpus[sibling as usize].pcpu;
-        self.queues[pcpu as usize].buddy = Some(sibling);
+    /// kvm_vcpu_on_spin: the next sibling that waits and may be waited for; `yield_to` makes it its queue's next pick.
+    fn directed_yield(&mut self, machine: &mut Machine, vcpu: VcpuId, on: PcpuId) -> bool {
+        let vm = &mut self.vms[self.vm_of[vcpu as usize] as usize];
+        let Some(sibling) = machine.next_boostable(vm.first_vcpu, vm.vcpus, vm.last_boosted) else {
+            return false;
+        };
+        vm.last_boosted = sibling;
+        self.choice = None;
+        let pcpu = self.waits_on[sibling as usize];
+        debug_assert_eq!(pcpu, machine.vcpus[sibling as usize].pcpu);
+        let queue = &mut self.queues[pcpu as usize];
+        queue.buddy = sibling;
         // A switch isn't interrupted: two waiting siblings that many spinners yield to would otherwise chase each other off
         // their pCPU for ever, before either is in its guest. The target is next, sooner or later.
-        if machine.vcpus[vcpu as usize].pcpu != pcpu && !machine.is_switching(pcpu) {
+        if (on != pcpu) & !queue.is_switching(machine) {
             machine.request_schedule(pcpu);
         }
         true
@@ -296,11 +453,11 @@ impl Scheduler for Eevdf {
         // What it didn't use while asleep is not saved up beyond one slice (place_entity).
         task.vruntime_ns =
             task.vruntime_ns.max(self.queues[target as usize].floor_ns.saturating_sub(slice_ns));
-        task.new_deadline(slice_ns);
+        task.new_deadline(&self.vms[task.vm as usize], slice_ns);
         self.enqueue(target, task);
         let queue = &mut self.queues[target as usize];
-        queue.charge(machine.now_ns);
-        if queue.running.is_none_or(|running| task.deadline_ns < running.deadline_ns) {
+        queue.charge(&self.vms, machine.now_ns);
+        if task.deadline_ns < queue.running.deadline_ns {
             machine.request_schedule(target);
         }
     }
@@ -313,22 +470,23 @@ impl Scheduler for Eevdf {
     ) -> Option<Pick> {
         let slice_ns = self.config.base_slice_ns;
         let queue = &mut self.queues[pcpu as usize];
-        let mut ran = queue.charged(machine.now_ns);
-        queue.running = None;
-        if let (Some((vcpu, reason)), Some(task)) = (stopped, &mut ran) {
-            debug_assert_eq!(task.vcpu, vcpu);
+        let mut ran = queue.charged(&self.vms, machine.now_ns);
+        queue.running = Task::NOBODY;
+        if let Some((vcpu, reason)) = stopped {
+            debug_assert_eq!(ran.vcpu, vcpu);
             if machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
-                self.blocked[vcpu as usize] = *task;
-                ran = None;
-            } else if matches!(reason, StopReason::Ple | StopReason::IpiWait) {
-                task.postpone(slice_ns);
-            } else if task.vruntime_ns >= task.deadline_ns {
-                task.new_deadline(slice_ns);
+                self.blocked[vcpu as usize] = ran;
+                ran = Task::NOBODY;
+            } else {
+                ran.stops(&self.vms[ran.vm as usize], reason, slice_ns);
             }
         }
         let next = self.pick(machine.now_ns, pcpu, ran).or_else(|| self.steal(machine, pcpu));
         self.idle.set(pcpu as usize, next.is_none());
         let task = next?;
+        if stopped.is_none_or(|(vcpu, _)| vcpu != task.vcpu) {
+            self.queues[pcpu as usize].since_ns = machine.now_ns;
+        }
         Some(Pick { vcpu: task.vcpu, slice_end_ns: self.slice_end_ns(machine.now_ns, &task) })
     }
 
@@ -343,7 +501,8 @@ impl Scheduler for Eevdf {
         if cause == YieldCause::Hlt || !self.config.directed_yield {
             return if self.waiting_total == 0 { goes_on } else { YieldAnswer::Yield };
         }
-        if !self.directed_yield(machine, vcpu) || cause == YieldCause::Ple && self.stays(machine, pcpu) {
+        if !self.directed_yield(machine, vcpu, pcpu) || cause == YieldCause::Ple && self.stays(machine, pcpu)
+        {
             return goes_on;
         }
         YieldAnswer::Yield
@@ -355,14 +514,14 @@ impl Scheduler for Eevdf {
 
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         let queue = &mut self.queues[pcpu as usize];
-        queue.charge(machine.now_ns);
-        let Some(running) = queue.running else {
+        queue.charge(&self.vms, machine.now_ns);
+        if queue.is_idle() {
             if self.waiting_total > 0 {
                 machine.request_schedule(pcpu);
             }
             return;
-        };
-        if running.vruntime_ns >= running.deadline_ns && !queue.waiting.is_empty() {
+        }
+        if queue.running.vruntime_ns >= queue.running.deadline_ns && queue.waiting > 0 {
             machine.request_schedule(pcpu);
         }
         self.balance(machine, pcpu);
@@ -374,10 +533,10 @@ impl Eevdf {
     /// go through the engine's switching of vCPUs.
     fn stays(&mut self, machine: &mut Machine, pcpu: PcpuId) -> bool {
         let queue = &mut self.queues[pcpu as usize];
-        let Some(mut task) = queue.charged(machine.now_ns) else { return false };
-        task.postpone(self.config.base_slice_ns);
-        if queue.earliest_eligible(Some(&task)).is_some() {
-            // `schedule` does it again.
+        let mut task = queue.charged(&self.vms, machine.now_ns);
+        task.postpone(&self.vms[task.vm as usize], self.config.base_slice_ns);
+        if let Some(choice) = queue.earliest_eligible(&task) {
+            self.choice = Some((pcpu, choice));
             return false;
         }
         queue.run_picked(task, machine.now_ns);
@@ -392,7 +551,7 @@ impl Eevdf {
             return;
         }
         let found =
-            self.queues[pcpu as usize].waiting.iter().position(|task| machine.allows(task.vcpu, peer as u32));
+            self.queues[pcpu as usize].waiting().position(|task| machine.allows(task.vcpu, peer as u32));
         if let Some(at) = found {
             let mut task = self.dequeue(pcpu, at);
             self.migrate(machine, &mut task, peer as u32);
@@ -452,6 +611,29 @@ mod tests {
         eevdf.wake(&mut machine, 0);
         let pick = eevdf.schedule(&mut machine, 0, None);
         assert_eq!(pick, Some(Pick { vcpu: 0, slice_end_ns: RUN_MIN_NS / 2 }));
+    }
+
+    #[test]
+    fn of_more_tasks_than_lie_in_the_queue_the_order_is_kept() {
+        let mut queue = Queue::new();
+        let task = |vcpu| Task { vruntime_ns: 1, deadline_ns: 100 - u64::from(vcpu), vcpu, vm: 0 };
+        let mut expected: Vec<VcpuId> = (0..12).collect();
+        expected.iter().for_each(|&vcpu| queue.push(task(vcpu)));
+        for at in [11, 0, 4, 5, 3, 6, 0] {
+            assert_eq!(queue.earliest_eligible(&Task::NOBODY), Some(expected.len() - 1));
+            assert_eq!(queue.remove(at).vcpu, expected.remove(at));
+            assert!(queue.waiting().map(|task| task.vcpu).eq(expected.iter().copied()));
+        }
+        for at in [1, 0, 4, 3] {
+            assert_eq!(queue.exchange(at, task(20)).vcpu, expected.remove(at));
+            expected.push(20);
+            assert!(queue.waiting().map(|task| task.vcpu).eq(expected.iter().copied()));
+        }
+        while !expected.is_empty() {
+            assert_eq!(queue.remove(0).vcpu, expected.remove(0));
+        }
+        assert_eq!(queue.earliest_eligible(&Task::NOBODY), None);
+        assert_eq!(queue.earliest_eligible(&task(1)), None, "who runs goes on");
     }
 
     #[test]

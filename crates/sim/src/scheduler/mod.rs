@@ -59,6 +59,7 @@ pub trait Scheduler {
 }
 
 pub fn build(kind: &SchedulerKind, machine: &mut Machine) -> Box<dyn Scheduler> {
+    machine.watched = matches!(kind, SchedulerKind::MicroSliced(_));
     match kind {
         SchedulerKind::Credit(config) => Box::new(credit::Credit::new(config.clone(), machine)),
         SchedulerKind::MicroSliced(config) => {
