@@ -40,25 +40,40 @@ impl Topology {
             )));
         }
         let place = |cpu: u32| {
-            let number = |file: &str| {
-                std::fs::read_to_string(folder.join(format!("cpu{cpu}/topology/{file}")))
-                    .ok()
-                    .and_then(|text| text.trim().parse::<i64>().ok())
-                    .unwrap_or(0)
+            let text = |file: &str| {
+                std::fs::read_to_string(folder.join(format!("cpu{cpu}/topology/{file}"))).unwrap_or_default()
             };
-            (number("physical_package_id"), number("core_id"), cpu)
+            let number = |file: &str| text(file).trim().parse::<i64>().unwrap_or(0);
+            let siblings = parse_cpu_list(text("thread_siblings_list").trim()).unwrap_or_default();
+            Place {
+                thread: siblings.iter().filter(|&&sibling| sibling < cpu).count(),
+                package: number("physical_package_id"),
+                core: number("core_id"),
+                cpu,
+            }
         };
         let smt = std::fs::read_to_string(folder.join("smt/active")).is_ok_and(|text| text.trim() == "1");
         Ok(Self { pcpu_count, micro_order: micro_order(online, place), smt })
     }
 }
 
-/// From the last package's last core down, all threads of a core together, so that micro-sliced threads share cores
-/// with each other. The first pCPU never joins: it is where the host's interrupts and housekeeping go by default.
-fn micro_order(mut online: Vec<u32>, place: impl Fn(u32) -> (i64, i64, u32)) -> Vec<u32> {
+/// Where a pCPU is, in the order of which the last one becomes micro-sliced first.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    /// Its number among the threads of its core.
+    thread: usize,
+    package: i64,
+    core: i64,
+    cpu: u32,
+}
+
+/// From the last package's last core down, of each core its last thread first: a micro-sliced thread is idle for most of
+/// the time, and then its sibling has the core to itself. Whole cores would cost more and help nobody sooner
+/// (docs/simulator.md, SMT). The first pCPU never joins: it is where the host's interrupts and housekeeping go by default.
+fn micro_order(mut online: Vec<u32>, place: impl Fn(u32) -> Place) -> Vec<u32> {
     online.sort_unstable();
     online.remove(0);
-    online.sort_by_key(|&cpu| std::cmp::Reverse(place(cpu)));
+    online.sort_by_cached_key(|&cpu| std::cmp::Reverse(place(cpu)));
     online
 }
 
@@ -90,10 +105,36 @@ mod tests {
 
     #[test]
     fn micro_pcpus_come_from_the_last_core_down_and_never_include_the_first() {
-        assert_eq!(micro_order(vec![0, 1, 2, 3], |cpu| (0, i64::from(cpu), cpu)), [3, 2, 1]);
-        // Two threads a core: 0+2 and 1+3.
-        assert_eq!(micro_order(vec![0, 1, 2, 3], |cpu| (0, i64::from(cpu % 2), cpu)), [3, 1, 2]);
-        assert_eq!(micro_order(vec![0], |cpu| (0, 0, cpu)), Vec::<u32>::new());
+        let of_its_own = |cpu| Place { thread: 0, package: 0, core: i64::from(cpu), cpu };
+        assert_eq!(micro_order(vec![0, 1, 2, 3], of_its_own), [3, 2, 1]);
+        assert_eq!(micro_order(vec![0], of_its_own), Vec::<u32>::new());
+        let in_two_packages = |cpu| Place { package: i64::from(1 - cpu % 2), ..of_its_own(cpu) };
+        assert_eq!(micro_order(vec![0, 1, 2, 3], in_two_packages), [2, 3, 1]);
+    }
+
+    /// A folder of six pCPUs, of which those with one number here are threads of one core.
+    fn order_with_cores(cores: [usize; 6]) -> Vec<u32> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("online"), "0-5\n").unwrap();
+        std::fs::write(folder.path().join("possible"), "0-5\n").unwrap();
+        for (cpu, core) in cores.iter().enumerate() {
+            let topology = folder.path().join(format!("cpu{cpu}/topology"));
+            let threads = (0..6).filter(|&other| cores[other] == *core).map(|other| other.to_string());
+            let list = threads.collect::<Vec<_>>().join(",");
+            std::fs::create_dir_all(&topology).unwrap();
+            std::fs::write(topology.join("physical_package_id"), "0\n").unwrap();
+            std::fs::write(topology.join("core_id"), format!("{core}\n")).unwrap();
+            std::fs::write(topology.join("thread_siblings_list"), format!("{list}\n")).unwrap();
+        }
+        Topology::read_from(folder.path()).unwrap().micro_order
+    }
+
+    #[test]
+    fn one_thread_of_each_core_becomes_micro_sliced_before_both_of_any() {
+        assert_eq!(order_with_cores([0, 1, 2, 0, 1, 2]), [5, 4, 3, 2, 1]);
+        assert_eq!(order_with_cores([0, 0, 1, 1, 2, 2]), [5, 3, 1, 4, 2]);
+        // Two cores with two threads, and two with one.
+        assert_eq!(order_with_cores([0, 0, 1, 1, 2, 3]), [3, 1, 5, 4, 2]);
     }
 
     #[test]
