@@ -171,9 +171,10 @@ impl Waiting {
 }
 
 impl HostVcpu {
-    /// Whether KVM would yield to it: it waits because its pCPU was taken away.
+    /// Whether KVM might yield to it: it waits, but not because it was preempted in user mode with no interrupt to take.
     fn is_boostable(&self) -> bool {
-        self.state == VcpuState::Runnable && self.preempted
+        let in_kernel = self.class != GuestClass::User || self.pending_interrupts != 0;
+        self.state == VcpuState::Runnable && (!self.preempted || in_kernel)
     }
 
     /// Its bit of [`Waiting::kinds`] while it waits.

@@ -4,12 +4,14 @@
 //! Mechanism. Each vCPU is a task with a virtual runtime. A pCPU runs, of those eligible (not ahead of the queue's
 //!            average), the one with the earliest virtual deadline (runtime + slice / weight). A waking vCPU preempts
 //!            when its deadline is earlier. On a pause-loop exit KVM goes round-robin over the siblings and yields to
-//!            the first that is runnable and was preempted (`kvm_vcpu_on_spin`, `vcpu->ready`); `yield_to` works only
-//!            where the target waits, makes it the queue's next pick (buddy) if it is eligible, and puts the yielder's
-//!            deadline off by a slice. vCPUs start spread over the host (fork balancing). Who wakes goes to an idle pCPU,
+//!            the first that waits for a pCPU (`kvm_vcpu_on_spin`, `vcpu->ready`), unless it was preempted in user mode and
+//!            has no interrupt to take (`kvm_arch_vcpu_preempted_in_kernel`, since 4.14). `yield_to` works only where the
+//!            target waits, makes it the queue's next pick (buddy) if it is eligible, and puts the yielder's deadline off by
+//!            a slice. vCPUs start spread over the host (fork balancing). Who wakes goes to an idle pCPU,
 //!            and an idle pCPU pulls, in both cases within the own last-level cache first, then host-wide.
 //! Limits.    No cgroup hierarchy, no bandwidth control; weights are the VM's, per vCPU. At ticks load is balanced by queue
-//!            length, with the next pCPU only. NUMA nodes are no domain of their own, and looking beyond the cache costs nothing.
+//!            length, with the next pCPU only. Who gave way in a pause-loop exit is a target every time, not every second one
+//!            (`kvm_vcpu_eligible_for_directed_yield`). The pause-loop window doesn't grow from exit to exit. NUMA nodes are no domain of their own, and looking beyond the cache costs nothing.
 
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::bits::Bits;
@@ -568,6 +570,7 @@ mod tests {
     use super::*;
     use crate::machine::Waiting;
     use crate::scenario::{Overrides, load};
+    use microslice_policy::GuestClass;
 
     /// A host with VMs of so many vCPUs, each on the pCPUs it names (none: on all).
     fn host(pcpus: usize, llc_pcpus: usize, vms: &[(u32, &[usize])]) -> (Eevdf, Machine) {
@@ -611,6 +614,46 @@ mod tests {
         eevdf.wake(&mut machine, 0);
         let pick = eevdf.schedule(&mut machine, 0, None);
         assert_eq!(pick, Some(Pick { vcpu: 0, slice_end_ns: RUN_MIN_NS / 2 }));
+    }
+
+    #[test]
+    fn a_directed_yield_goes_to_who_may_hold_what_is_waited_for() {
+        let (mut eevdf, mut machine) = host(2, 2, &[(2, &[]), (2, &[])]);
+        machine.watched = false;
+        for vcpu in 0..4 {
+            machine.wakes(vcpu);
+            eevdf.wake(&mut machine, vcpu);
+        }
+        let run = |eevdf: &mut Eevdf, machine: &mut Machine, pcpu: PcpuId, stopped| {
+            let vcpu = eevdf.schedule(machine, pcpu, stopped).expect("somebody waits").vcpu;
+            machine.runs(vcpu);
+            machine.pcpus[pcpu as usize].current = vcpu;
+            vcpu
+        };
+        let spinner = run(&mut eevdf, &mut machine, 0, None);
+        let sibling = 1;
+        let yields = |eevdf: &mut Eevdf, machine: &mut Machine| eevdf.directed_yield(machine, spinner, 0);
+        assert!(yields(&mut eevdf, &mut machine), "it was woken, and waits");
+        assert_eq!(run(&mut eevdf, &mut machine, 1, None), sibling);
+        assert!(!yields(&mut eevdf, &mut machine), "it runs");
+        machine.now_ns = 10_000_000;
+        machine.set_class(sibling, GuestClass::User);
+        machine.stops(sibling, false);
+        machine.pcpus[1].current = NONE;
+        let other = run(&mut eevdf, &mut machine, 1, Some((sibling, StopReason::SliceExpired)));
+        assert_ne!(other, sibling, "it had its slice");
+        assert!(!yields(&mut eevdf, &mut machine), "it was preempted in user mode");
+        machine.set_class(sibling, GuestClass::LockHolder);
+        assert!(yields(&mut eevdf, &mut machine) && yields(&mut eevdf, &mut machine));
+        machine.vcpus[sibling as usize].pending_interrupts = 1;
+        machine.set_class(sibling, GuestClass::User);
+        assert!(yields(&mut eevdf, &mut machine), "it may be an interrupt's answer");
+        machine.vcpus[sibling as usize].pending_interrupts = 0;
+        machine.set_class(sibling, GuestClass::User);
+        assert!(!yields(&mut eevdf, &mut machine));
+        machine.vcpus[sibling as usize].preempted = false;
+        machine.set_class(sibling, GuestClass::LockWaiter);
+        assert!(yields(&mut eevdf, &mut machine), "it gave way itself, and waits");
     }
 
     #[test]
