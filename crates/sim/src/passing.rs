@@ -96,7 +96,7 @@ impl Simulation<'_> {
         guest.spin_ns += elapsed_ns - exits_ns;
         if guest.frame().act == Act::SpinAcks {
             let counters = &mut self.counters[self.machine.vcpus[vcpu as usize].vm as usize];
-            counters.shootdown_spin_ns += elapsed_ns - exits_ns;
+            counters.shootdown_spin_ns += elapsed_ns;
             counters.yields.ipi += exits;
         } else {
             guest.lock_exits += exits;

@@ -40,7 +40,7 @@ pub struct VmReport {
     pub wait_ns: u64,
     /// Guest time in pause loops.
     pub spin_ns: u64,
-    /// Share of the VM's run time with the instruction pointer waiting in smp_call_function_many.
+    /// Part of `run_ns` with the instruction pointer waiting in smp_call_function_many, its pause-loop exits included.
     pub shootdown_spin_ns: u64,
     pub workloads: Vec<WorkloadReport>,
     pub yields: Yields,

@@ -10,7 +10,7 @@
 //! | a vCPU waits for a shootdown | yields unless one is helped | never yields |
 //! | a vCPU spins for a lock | yields unless one is helped | never yields (the limit of its rule, see `keeps_spinning`) |
 //! | a vCPU goes back to the normal pool | behind the others | by `vcpu_wake`, within its credits: BOOST |
-//! | a vCPU on a micro-sliced pCPU spins | its pass decides | it goes back; no pass |
+//! | a vCPU on a micro-sliced pCPU spins | its pass decides | no pass; it goes back if somebody waits there, see `spins_on` |
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
 //! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
 //! | a turn or a micro slice ends at a bad moment | see `grace.rs` | it ends |
@@ -42,6 +42,8 @@ struct Member {
     micro_pcpu: PcpuId,
     /// Where it goes back to.
     home: PcpuId,
+    /// When it began to run on its micro pCPU.
+    began_ns: u64,
     /// Why it is there.
     cause: Cause,
     /// Requests in a row because a micro slice ended too early.
@@ -52,7 +54,7 @@ struct Member {
 
 impl Member {
     const NOT_ONE: Self =
-        Self { micro_pcpu: NONE, home: NONE, cause: Cause::None, retries: 0, grace_count: 0 };
+        Self { micro_pcpu: NONE, home: NONE, began_ns: 0, cause: Cause::None, retries: 0, grace_count: 0 };
 }
 
 /// The interrupt that a request is about, as the bit that waits in the local APIC.
@@ -282,8 +284,7 @@ impl MicroSliced {
         let host = &machine.vcpus[vcpu as usize];
         let member = &self.members[vcpu as usize];
         let blocked = host.state == VcpuState::Blocked;
-        let began_ns = machine.pcpus[pcpu as usize].slice_end_ns - self.config.micro_slice_ns;
-        let ran_ns = machine.now_ns - began_ns;
+        let ran_ns = machine.now_ns - member.began_ns;
         // The prototype doesn't know which interrupt a request was about.
         let awaited = if self.prototype { u8::MAX } else { interrupt_of(member.cause) };
         let answer = self.siblings.answer_of(host.owes_answer);
@@ -404,6 +405,16 @@ impl MicroSliced {
         self.prototype || policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning
     }
 
+    /// In the prototype who spins on a micro-sliced pCPU yields as under plain Xen: the credit scheduler chooses it again, for
+    /// a slice more, while nobody else waits there.
+    fn spins_on(&self, machine: &mut Machine, micro_pcpu: PcpuId) -> YieldAnswer {
+        if self.waiting[micro_pcpu as usize].is_some() {
+            return YieldAnswer::Yield;
+        }
+        machine.pcpus[micro_pcpu as usize].slice_end_ns = machine.now_ns + self.config.micro_slice_ns;
+        YieldAnswer::KeepSpinning { until_ns: machine.now_ns }
+    }
+
     fn is_micro_pcpu(&self, pcpu: PcpuId) -> bool {
         pcpu as usize + self.micro_count >= self.waiting.len()
     }
@@ -454,6 +465,7 @@ impl Scheduler for MicroSliced {
         let vcpu = next.or_else(|| self.waiting[pcpu as usize].take())?;
         self.normal.begin_run(machine.now_ns, vcpu);
         machine.vcpus[vcpu as usize].pcpu = pcpu;
+        self.members[vcpu as usize].began_ns = machine.now_ns;
         Some(Pick { vcpu, slice_end_ns: machine.now_ns + self.config.micro_slice_ns })
     }
 
@@ -465,7 +477,7 @@ impl Scheduler for MicroSliced {
         cause: YieldCause,
     ) -> YieldAnswer {
         if self.prototype && self.is_micro_pcpu(pcpu) {
-            return YieldAnswer::Yield;
+            return self.spins_on(machine, pcpu);
         }
         let host = &machine.vcpus[vcpu as usize];
         let decision = self.yield_answers.get(cause, host);

@@ -84,6 +84,22 @@ fn the_prototype_asks_for_siblings_that_have_answered() {
 }
 
 #[test]
+fn in_the_prototype_who_spins_on_a_micro_pcpu_goes_back_only_if_somebody_waits_there() {
+    let (mut micro, mut machine) = spinning_for_a_shootdown();
+    micro.prototype = true;
+    micro.accelerate(&mut machine, SIBLINGS[0], Cause::TlbYield);
+    let pick = micro.schedule(&mut machine, 1, None).expect("it is requested");
+    machine.runs(pick.vcpu);
+    machine.pcpus[1].current = pick.vcpu;
+    machine.now_ns += 50_000;
+    let answer = micro.yields(&mut machine, pick.vcpu, 1, YieldCause::Ple);
+    assert_eq!(answer, YieldAnswer::KeepSpinning { until_ns: machine.now_ns });
+    assert_eq!(machine.pcpus[1].slice_end_ns, pick.slice_end_ns + 50_000, "a slice more");
+    micro.accelerate(&mut machine, SIBLINGS[1], Cause::TlbYield);
+    assert_eq!(micro.yields(&mut machine, pick.vcpu, 1, YieldCause::Ple), YieldAnswer::Yield);
+}
+
+#[test]
 fn the_prototype_keeps_a_micro_pcpu_until_somebody_has_come_back_from_it() {
     for (prototype, kept) in [(true, 1), (false, 0)] {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
