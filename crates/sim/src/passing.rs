@@ -40,7 +40,7 @@ impl Simulation<'_> {
     pub(crate) fn sync_timed(&mut self, vcpu: VcpuId) -> bool {
         let elapsed_ns = self.guest_time(vcpu);
         let guest = &mut self.guest[vcpu as usize];
-        let done_ns = self.smt.progress_ns(elapsed_ns, guest.siblings());
+        let done_ns = self.smt.progress_ns(elapsed_ns, guest.speed());
         let refill_ns = guest.refill_ns;
         let frame = guest.frame_mut();
         // Cold caches: half speed in user mode until the refill is paid. Arithmetic in place of branches, because
@@ -186,7 +186,7 @@ impl Simulation<'_> {
     fn step_end(&self, guest: &GuestVcpu, start_ns: u64) -> u64 {
         let frame = guest.frame();
         let left_ns = frame.left_ns + frame.slowed_ns(guest.refill_ns);
-        start_ns + self.smt.time_ns(left_ns, guest.siblings())
+        start_ns + self.smt.time_ns(left_ns, guest.speed())
     }
 
     /// When the next pause-loop exit happens that must be asked about.

@@ -15,6 +15,7 @@ use std::hint::select_unpredictable;
 /// Speeds are fractions of this: small enough for products with any time, exact for 1.
 const ONE_BITS: u32 = 14;
 const ONE: u64 = 1 << ONE_BITS;
+const SPEEDS: usize = 4;
 
 /// What the other hardware threads of a core do; of several, the one that takes most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,9 +31,10 @@ impl Siblings {
 
 /// How fast a vCPU is, by what its pCPU's siblings do.
 pub struct Smt {
-    speeds: [u64; 3],
+    /// By what the siblings do; four, so that two bits need no check.
+    speeds: [u64; SPEEDS],
     /// Their reciprocals, rounded up: a step isn't over too early.
-    slownesses: [u64; 3],
+    slownesses: [u64; SPEEDS],
     cores: u32,
     /// Whether a core has two threads, as nearly all have: then there is one sibling, or none.
     pairs: bool,
@@ -52,13 +54,14 @@ impl Smt {
     pub fn new(host: &HostConfig) -> Self {
         let (busy, spin) = (host.smt_busy_speed_permille.clamp(1, 1_000), host.smt_spin_speed_permille);
         let [busy, spin] = [busy, spin.clamp(busy, 1_000)].map(u64::from);
-        let speeds = [ONE, ONE * spin / busy, ONE * 1_000 / busy];
+        let alone = ONE * 1_000 / busy;
+        let speeds = [ONE, ONE * spin / busy, alone, alone];
         let cores = host.pcpus.div_ceil(host.smt_threads.max(1));
         Self {
             speeds,
             slownesses: speeds.map(|speed| (ONE * ONE).div_ceil(speed)),
             cores: cores as u32,
-            matters: cores < host.pcpus && speeds != [ONE; 3],
+            matters: cores < host.pcpus && speeds != [ONE; SPEEDS],
             pairs: host.pcpus <= 2 * cores,
             does: vec![0; host.pcpus],
         }
@@ -103,14 +106,14 @@ impl Smt {
 
     /// Progress within a time.
     #[inline(always)]
-    pub fn progress_ns(&self, elapsed_ns: u64, siblings: Siblings) -> u64 {
-        (elapsed_ns * self.speeds[siblings as usize]) >> ONE_BITS
+    pub fn progress_ns(&self, elapsed_ns: u64, speed: usize) -> u64 {
+        (elapsed_ns * self.speeds[speed % SPEEDS]) >> ONE_BITS
     }
 
     /// The time that progress takes.
     #[inline(always)]
-    pub fn time_ns(&self, progress_ns: u64, siblings: Siblings) -> u64 {
-        (progress_ns * self.slownesses[siblings as usize] + ONE - 1) >> ONE_BITS
+    pub fn time_ns(&self, progress_ns: u64, speed: usize) -> u64 {
+        (progress_ns * self.slownesses[speed % SPEEDS] + ONE - 1) >> ONE_BITS
     }
 }
 
@@ -196,7 +199,7 @@ mod tests {
         let smt = smt(500);
         for time in [0, 1, 2, 999, 1_000_003, 140_000_000_000_000] {
             assert_eq!(
-                (smt.progress_ns(time, Siblings::Busy), smt.time_ns(time, Siblings::Busy)),
+                (smt.progress_ns(time, Siblings::Busy as usize), smt.time_ns(time, Siblings::Busy as usize)),
                 (time, time)
             );
         }
@@ -207,8 +210,8 @@ mod tests {
         for permille in [100, 333, 625, 999, 1000] {
             let smt = smt(permille);
             for step in [1, 2, 3, 10, 1_234_567, 3_600_000_000_000] {
-                let time = smt.time_ns(step, Siblings::Idle);
-                assert!(smt.progress_ns(time, Siblings::Idle) >= step, "{permille} {step}");
+                let time = smt.time_ns(step, Siblings::Idle as usize);
+                assert!(smt.progress_ns(time, Siblings::Idle as usize) >= step, "{permille} {step}");
                 let ideal = step as f64 * f64::from(permille) / 1000.0;
                 assert!(time as f64 <= ideal * 1.001 + 2.0, "{permille} {step}: {time}");
             }
@@ -225,7 +228,7 @@ mod tests {
     #[test]
     fn beside_a_spinning_sibling_it_is_faster_than_beside_a_busy_one_and_slower_than_alone() {
         let smt = smt(620);
-        let [busy, spin, idle] = Siblings::ALL.map(|siblings| smt.progress_ns(1_000_000, siblings));
+        let [busy, spin, idle] = Siblings::ALL.map(|siblings| smt.progress_ns(1_000_000, siblings as usize));
         assert!(busy < spin && spin < idle, "{busy} {spin} {idle}");
     }
 }

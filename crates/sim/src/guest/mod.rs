@@ -184,18 +184,24 @@ impl GuestVcpu {
 
     #[inline]
     pub fn frame(&self) -> &Frame {
-        &self.frames[self.depth as usize]
+        &self.frames[usize::from(self.depth) % 2]
     }
 
     #[inline]
     pub fn frame_mut(&mut self) -> &mut Frame {
-        &mut self.frames[self.depth as usize]
+        &mut self.frames[usize::from(self.depth) % 2]
     }
 
     /// What the other hardware threads of its core do.
     #[inline(always)]
     pub fn siblings(&self) -> Siblings {
-        Siblings::ALL[usize::from(self.flags >> 6).min(2)]
+        Siblings::ALL[self.speed().min(2)]
+    }
+
+    /// Which of `Smt`'s speeds it has: the number of `siblings`.
+    #[inline(always)]
+    pub fn speed(&self) -> usize {
+        usize::from(self.flags >> 6)
     }
 
     pub fn set_siblings(&mut self, siblings: Siblings) {
