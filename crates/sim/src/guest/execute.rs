@@ -21,7 +21,7 @@ impl Simulation<'_> {
         } else if then != Then::NextOp {
             return self.finish_rarer(vcpu, then);
         }
-        self.continue_frame(vcpu);
+        self.continue_frame_here(vcpu);
     }
 
     #[cold]
@@ -54,6 +54,12 @@ impl Simulation<'_> {
 
     /// The active frame has nothing under way: its wake-ups first, then what lies below it.
     pub(crate) fn continue_frame(&mut self, vcpu: VcpuId) {
+        self.continue_frame_here(vcpu);
+    }
+
+    /// The same without a call: the end of an ordinary step has a copy of its own.
+    #[inline(always)]
+    fn continue_frame_here(&mut self, vcpu: VcpuId) {
         let guest = &mut self.guest[vcpu as usize];
         let depth = guest.depth as usize;
         guest.frames[depth].act = Act::None;
@@ -101,6 +107,7 @@ impl Simulation<'_> {
         }
     }
 
+    #[inline(always)]
     fn next_op(&mut self, vcpu: VcpuId, thread: u32) {
         loop {
             let state = &mut self.threads[thread as usize];
@@ -113,6 +120,7 @@ impl Simulation<'_> {
     }
 
     /// Begins an operation. Returns false when it took no time and the thread goes on with the next one.
+    #[inline(always)]
     fn execute(&mut self, vcpu: VcpuId, thread: u32, op: Op) -> bool {
         let state = &mut self.threads[thread as usize];
         match op {
