@@ -15,6 +15,7 @@ void load_hog(int count);
 /* One thread unmaps and write-protects memory while `count - 1` siblings of its process run on the other vCPUs: each
  * operation interrupts them all and waits for their answers. */
 void load_shootdown(int count);
+/* `count` threads of one process that discard memory, all at once: those that owe an answer mostly wait for answers themselves. */
 void load_storm(int count);
 /* `count` threads that take one kernel spinlock (a futex hash bucket's) over and over. */
 void load_lock(int count);

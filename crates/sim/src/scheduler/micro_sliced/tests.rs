@@ -83,14 +83,21 @@ fn the_prototype_asks_for_siblings_that_have_answered() {
     assert_eq!(requested, PassCounts { helped: 1, crowded: 1 });
 }
 
-#[test]
-fn in_the_prototype_who_spins_on_a_micro_pcpu_goes_back_only_if_somebody_waits_there() {
+/// In the prototype, the first sibling runs on the micro pCPU; what was decided about it.
+fn prototype_with_a_sibling_on_the_micro_pcpu() -> (MicroSliced, Machine, Pick) {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     micro.prototype = true;
     micro.accelerate(&mut machine, SIBLINGS[0], Cause::TlbYield);
     let pick = micro.schedule(&mut machine, 1, None).expect("it is requested");
     machine.runs(pick.vcpu);
     machine.pcpus[1].current = pick.vcpu;
+    machine.pcpus[1].slice_end_ns = pick.slice_end_ns;
+    (micro, machine, pick)
+}
+
+#[test]
+fn in_the_prototype_who_spins_on_a_micro_pcpu_goes_back_only_if_somebody_waits_there() {
+    let (mut micro, mut machine, pick) = prototype_with_a_sibling_on_the_micro_pcpu();
     machine.now_ns += 50_000;
     let answer = micro.yields(&mut machine, pick.vcpu, 1, YieldCause::Ple);
     assert_eq!(answer, YieldAnswer::KeepSpinning { until_ns: machine.now_ns });
@@ -108,12 +115,7 @@ fn the_prototype_keeps_a_micro_pcpu_until_somebody_has_come_back_from_it() {
         micro.resize(&mut machine, 0);
         assert_eq!(micro.micro_count, kept, "prototype: {prototype}");
     }
-    let (mut micro, mut machine) = spinning_for_a_shootdown();
-    micro.prototype = true;
-    micro.accelerate(&mut machine, SIBLINGS[0], Cause::TlbYield);
-    let pick = micro.schedule(&mut machine, 1, None).expect("it is requested");
-    machine.runs(pick.vcpu);
-    machine.pcpus[1].slice_end_ns = pick.slice_end_ns;
+    let (mut micro, mut machine, pick) = prototype_with_a_sibling_on_the_micro_pcpu();
     machine.now_ns = pick.slice_end_ns;
     micro.schedule(&mut machine, 1, Some((pick.vcpu, StopReason::SliceExpired)));
     micro.resize(&mut machine, 0);
