@@ -1,6 +1,7 @@
 //! The emulated host (L1): boots a stock kernel and runs commands in it.
 
 use crate::cache::{Cache, Lock};
+use crate::console::{Console, ending};
 use crate::emulator::{Emulator, LIBRARIES};
 use crate::initramfs::Initramfs;
 use crate::kernels::{self, Kernel, Rule};
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 const BOOT_PATIENCE: Duration = Duration::from_secs(150);
 /// Booting is tried again this often, each time saying so. What runs afterwards gets one try.
 const BOOT_TRIES: u32 = 3;
+/// A host that doesn't run `true` within this doesn't answer any more; one that is merely busy needs a second.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// How long to wait for another testbed: the longest test's time, and some.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3600);
 /// The emulated host's memory: QEMU and 256 MiB per guest, for up to eight guests.
@@ -42,7 +45,9 @@ pub struct Host {
     link: Arc<Link>,
     machine: Child,
     /// What the emulated host's console said.
-    console: Option<MemoryFile>,
+    console: Option<Arc<Console>>,
+    /// How it came to be, if it is emulated: it can be made again.
+    testbed: Option<Testbed>,
     pub(crate) images: BTreeMap<String, GuestImage>,
     /// How QEMU is called there.
     pub(crate) qemu: String,
@@ -54,7 +59,7 @@ pub struct Host {
     pub(crate) lost_guests: Arc<AtomicU32>,
     /// What guests read on this machine; the emulated host keeps its files in its own memory.
     _files: Vec<MemoryFile>,
-    _lock: Lock,
+    lock: Arc<Lock>,
 }
 
 /// A guest kernel as the host sees it.
@@ -126,6 +131,11 @@ impl Testbed {
 
     /// Fetches what is missing, then boots; a boot that stalls is tried again, and says so.
     pub fn boot(&self) -> Result<Host> {
+        self.boot_with(None)
+    }
+
+    /// `lock` keeps other testbeds away; without it this one waits for its turn.
+    fn boot_with(&self, lock: Option<Arc<Lock>>) -> Result<Host> {
         let cache = Cache::locate()?;
         let emulator = Emulator::obtain(&cache)?;
         let kernel = kernels::obtain(&cache, &self.kernel)?;
@@ -134,7 +144,10 @@ impl Testbed {
             .iter()
             .map(|rule| Ok((rule.clone(), kernels::obtain(&cache, rule)?)))
             .collect::<Result<_>>()?;
-        let mut lock = Some(cache.lock("testbed", LOCK_PATIENCE)?);
+        let lock = match lock {
+            Some(held) => held,
+            None => Arc::new(cache.lock("testbed", LOCK_PATIENCE)?),
+        };
         let root = self.root(&emulator, &kernel, &guests)?;
         let images: BTreeMap<String, GuestImage> =
             guests.iter().map(|(rule, kernel)| (rule.to_string(), image_in_host(kernel))).collect();
@@ -143,11 +156,11 @@ impl Testbed {
             match self.boot_once(&emulator, &kernel, &root) {
                 Ok((link, machine, console, boot_time)) => {
                     say(format_args!("{} is up after {:.1} s", kernel.release, boot_time.as_secs_f64()));
-                    let lock = lock.take().ok_or_else(|| Error::file("testbed.lock", "lost"))?;
                     return Ok(Host {
                         link,
                         machine,
                         console: Some(console),
+                        testbed: Some(self.clone()),
                         images,
                         qemu: "qemu-system-x86_64".into(),
                         workload: "/usr/bin/guest-workload".into(),
@@ -155,7 +168,7 @@ impl Testbed {
                         boot_time,
                         lost_guests: Arc::default(),
                         _files: Vec::new(),
-                        _lock: lock,
+                        lock,
                     });
                 }
                 Err(error @ Error::Stage { .. }) if tries < BOOT_TRIES => {
@@ -172,9 +185,9 @@ impl Testbed {
         emulator: &Emulator,
         kernel: &Kernel,
         root: &MemoryFile,
-    ) -> Result<(Arc<Link>, Child, MemoryFile, Duration)> {
+    ) -> Result<(Arc<Link>, Child, Arc<Console>, Duration)> {
         let start = Instant::now();
-        let console = MemoryFile::new(&[])?;
+        let console = Arc::new(Console::new()?);
         let mut qemu = emulator.command();
         let cpu = format!(
             "max,+svm,+invtsc,x-force-features=on{}",
@@ -208,7 +221,9 @@ impl Testbed {
         let spawned = children::spawn(qemu, vec![root.fd(), console.fd()]);
         let mut machine = spawned.map_err(|cause| Error::Program { program, cause })?;
         let link = match (machine.stdout.take(), machine.stdin.take()) {
-            (Some(reader), Some(writer)) => Link::new(&kernel.release, reader, writer),
+            (Some(reader), Some(writer)) => {
+                Link::new(&kernel.release, reader, writer, Some(Arc::clone(&console)))
+            }
             _ => return Err(Error::file("qemu", "has no pipes")),
         };
         match wait_up(&link, &mut machine, &console) {
@@ -283,7 +298,7 @@ fn image_in_host(kernel: &Kernel) -> GuestImage {
 }
 
 /// Waits for the agent's greeting, for QEMU's death or for the kernel's.
-fn wait_up(link: &Link, machine: &mut Child, console: &MemoryFile) -> Result<(), String> {
+fn wait_up(link: &Link, machine: &mut Child, console: &Console) -> Result<(), String> {
     let deadline = Instant::now() + BOOT_PATIENCE;
     while Instant::now() < deadline {
         match link.wait_ready(Duration::from_secs(1)) {
@@ -294,20 +309,15 @@ fn wait_up(link: &Link, machine: &mut Child, console: &MemoryFile) -> Result<(),
                 if let Some(stderr) = &mut machine.stderr {
                     let _ = stderr.take(4096).read_to_string(&mut said);
                 }
-                return Err(format!("QEMU ended: {why} {}{}", said.trim(), last_lines(console)));
+                return Err(format!("QEMU ended: {why} {}; {}", said.trim(), ending(&console.text())));
             }
         }
-        if console.tail(65536).contains("Kernel panic") {
-            return Err(format!("the kernel panicked:{}", last_lines(console)));
+        let text = console.text();
+        if text.contains("Kernel panic") {
+            return Err(ending(&text));
         }
     }
-    Err(format!("not up after {} s; its console ended with:{}", BOOT_PATIENCE.as_secs(), last_lines(console)))
-}
-
-fn last_lines(console: &MemoryFile) -> String {
-    let tail = console.tail(1500);
-    let lines: Vec<&str> = tail.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    lines.iter().rev().take(5).rev().map(|line| format!(" | {line}")).collect()
+    Err(format!("not up after {} s; {}", BOOT_PATIENCE.as_secs(), ending(&console.text())))
 }
 
 impl Host {
@@ -338,7 +348,7 @@ impl Host {
         let program = "agent".to_owned();
         let mut machine = command.spawn().map_err(|cause| Error::Program { program, cause })?;
         let link = match (machine.stdout.take(), machine.stdin.take()) {
-            (Some(reader), Some(writer)) => Link::new("this machine", reader, writer),
+            (Some(reader), Some(writer)) => Link::new("this machine", reader, writer, None),
             _ => return Err(Error::file("agent", "has no pipes")),
         };
         let stage = |cause| Error::Stage { machine: "this machine".into(), stage: "agent up", cause };
@@ -356,6 +366,7 @@ impl Host {
             link,
             machine,
             console,
+            testbed: None,
             images,
             qemu,
             workload,
@@ -363,7 +374,7 @@ impl Host {
             boot_time,
             lost_guests: Arc::default(),
             _files: files,
-            _lock: lock,
+            lock: Arc::new(lock),
         })
     }
 
@@ -425,7 +436,26 @@ impl Host {
 
     /// The end of what the emulated host's console said; empty on a real host.
     pub fn console(&self) -> String {
-        self.console.as_ref().map(|console| console.tail(256 << 10)).unwrap_or_default()
+        self.console.as_ref().map(|console| console.text()).unwrap_or_default()
+    }
+
+    /// Whether it still runs a command at all.
+    pub fn answers(&self) -> bool {
+        self.run("true", ANSWER_PATIENCE).is_ok()
+    }
+
+    /// Ends the emulated host, whatever state it is in, and boots a fresh one in its place. Guests end with the old one.
+    pub fn boot_again(&mut self) -> Result<()> {
+        let Some(testbed) = self.testbed.clone() else {
+            return Err(Error::Stage {
+                machine: self.release.clone(),
+                stage: "host up",
+                cause: "only an emulated host can be booted again".into(),
+            });
+        };
+        end(&mut self.machine);
+        *self = testbed.boot_with(Some(Arc::clone(&self.lock)))?;
+        Ok(())
     }
 
     /// The guest kernel called `name` ("6.12-cloud"), as [`Testbed::with_guest_kernels`] brought it.

@@ -13,6 +13,7 @@
 mod btf_check;
 pub mod cache;
 mod children;
+pub mod console;
 pub mod costs;
 pub mod demo;
 pub mod demo_report;

@@ -1,5 +1,6 @@
 //! The line to the agent (`testbed/host/agent.c`): commands out, their output and exit codes back, many at once.
 
+use crate::console::{self, Console};
 use crate::{Error, Result};
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -19,6 +20,8 @@ pub struct Link {
     writer: Mutex<Box<dyn Write + Send>>,
     shared: Arc<Shared>,
     next_stream: AtomicU32,
+    /// What errors show the end of, when a command doesn't end or the line closes; a real host has none here.
+    console: Option<Arc<Console>>,
 }
 
 #[derive(Default)]
@@ -69,11 +72,12 @@ pub struct Process {
 }
 
 impl Link {
-    /// Listens to `reader`; `machine` is the name that errors give.
+    /// Listens to `reader`; `machine` is the name that errors give, `console` what they show the end of.
     pub fn new(
         machine: &str,
         reader: impl Read + Send + 'static,
         writer: impl Write + Send + 'static,
+        console: Option<Arc<Console>>,
     ) -> Arc<Self> {
         let shared = Arc::new(Shared::default());
         let for_reader = Arc::clone(&shared);
@@ -83,7 +87,7 @@ impl Link {
             for_reader.changed.notify_all();
         });
         let writer: Mutex<Box<dyn Write + Send>> = Mutex::new(Box::new(writer));
-        Arc::new(Self { machine: machine.into(), writer, shared, next_stream: AtomicU32::new(1) })
+        Arc::new(Self { machine: machine.into(), writer, shared, next_stream: AtomicU32::new(1), console })
     }
 
     /// Waits until the agent has said that it is there; `false` after `patience`, an error if the line closed.
@@ -138,7 +142,7 @@ impl Process {
     pub fn wait(&self, patience: Duration) -> Result<Output> {
         let ended = self.wait_until(patience, |stream| stream.status.map(|status| (status, ())))?;
         let Some((status, ())) = ended else {
-            return Err(self.error(format!("still running after {} s", patience.as_secs())));
+            return Err(self.unanswered(format!("still running after {} s", patience.as_secs())));
         };
         let state = self.link.shared.lock();
         let stream = &state.streams[&self.stream];
@@ -178,7 +182,7 @@ impl Process {
             Some(Err(())) => {
                 Err(self.error(format!("ended without printing `{text}`; it said: {}", self.last_words())))
             }
-            None => Err(self.error(format!(
+            None => Err(self.unanswered(format!(
                 "didn't print `{text}` in {} s; it said: {}",
                 patience.as_secs(),
                 self.last_words()
@@ -224,10 +228,18 @@ impl Process {
             }
             if let Some(why) = state.closed.clone() {
                 drop(state);
-                return Err(self.error(why));
+                return Err(self.unanswered(why));
             }
             let Some(left) = deadline.checked_duration_since(Instant::now()) else { return Ok(None) };
             state = self.link.shared.wait(state, left);
+        }
+    }
+
+    /// An error that may be the machine's fault: its console may say more.
+    fn unanswered(&self, cause: String) -> Error {
+        match &self.link.console {
+            Some(console) => self.error(format!("{cause}; {}", console::ending(&console.text()))),
+            None => self.error(cause),
         }
     }
 

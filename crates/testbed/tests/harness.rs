@@ -56,6 +56,23 @@ fn two_stock_guests_run_side_by_side_and_measure_every_latency() {
 }
 
 #[test]
+fn a_test_whose_host_is_gone_says_what_its_console_said_and_runs_again_on_a_fresh_one() {
+    let tries = std::cell::Cell::new(0);
+    on_host(|host| {
+        tries.set(tries.get() + 1);
+        if tries.get() == 1 {
+            let farewell = "echo '<3>farewell' > /dev/kmsg; echo o > /proc/sysrq-trigger; sleep 60";
+            let error = host.must_run(farewell, PATIENCE).expect_err("it is gone");
+            assert!(error.to_string().contains("its kernel didn't complain"), "{error}");
+            assert!(error.to_string().lines().any(|line| line.ends_with("farewell")), "{error}");
+            panic!("{error}");
+        }
+        host.must_run("true", PATIENCE).expect("a fresh host");
+    });
+    assert_eq!(tries.get(), 2);
+}
+
+#[test]
 fn a_guests_kernel_is_randomised_and_says_where_it_landed() {
     on_host(|host| {
         let guest = host.start_guest(GuestSpec::new("slide").vcpus(1).workload("kallsyms")).expect("guest");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PATIENCE, assert_alive, boot, start_scheduler, stop_scheduler, unless_a_guest_is_lost};
+use common::{PATIENCE, assert_alive, boot, start_scheduler, stop_scheduler, unless_a_machine_is_lost};
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Rule};
 use microslice_testbed::{Error, GuestSpec, Host, Testbed};
@@ -17,8 +17,8 @@ fn smoke(series: &str) {
         writeln!(std::io::stderr(), "SKIPPED: host kernel {series}: {error}").expect("stderr");
         return;
     }
-    let host = boot(Testbed::new(series).expect("a series"));
-    unless_a_guest_is_lost(&host, schedule_two_guests);
+    let mut host = boot(Testbed::new(series).expect("a series"));
+    unless_a_machine_is_lost(&mut host, schedule_two_guests);
 }
 
 fn schedule_two_guests(host: &Host) {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PATIENCE, assert_alive, host, on_host, start_scheduler, stop_scheduler, wait_for_state};
+use common::{PATIENCE, assert_alive, on_host, start_scheduler, stop_scheduler, wait_for_state};
 use microslice_testbed::{Guest, GuestSpec};
 
 fn hogs(count: u8) -> Vec<GuestSpec> {
@@ -71,27 +71,32 @@ const RESIDENT_KIB_MAX: u64 = 50 << 10;
 
 #[test]
 fn a_thousand_vcpus_are_scheduled_by_a_daemon_of_less_than_fifty_mib() {
-    let host = host();
-    let vmm = host.start("exec vcpus 250 4").expect("start");
-    vmm.wait_for("ready", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}: {}", vmm.last_words()));
-    let scheduler = start_scheduler(&host, "--stats 1 --micro-cpus 1 --micro-slice-us 3000");
-    let deadline = std::time::Instant::now() + PATIENCE;
-    let mut seen = (0, 0);
-    while seen != (250, 1000) {
-        assert!(std::time::Instant::now() < deadline, "{seen:?} VMs and vCPUs: {}", scheduler.last_words());
-        std::thread::sleep(std::time::Duration::from_secs(1));
-        let Some(line) = scheduler.lines(0).pop() else { continue };
-        let report: serde_json::Value = serde_json::from_str(&line.text).expect("JSON");
-        let vms = report["vms"].as_array().expect("vms");
-        seen = (vms.len(), vms.iter().filter_map(|vm| vm["vcpus"].as_u64()).sum());
-    }
-    let status = "cat /proc/$(pidof microslice)/status";
-    let status = host.must_run(status, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
-    let resident: u64 = resident.trim().trim_end_matches(" kB").parse().expect("a number");
-    eprintln!("the daemon's resident memory at 1,000 vCPUs: {resident} KiB");
-    assert!(resident < RESIDENT_KIB_MAX, "{status}");
-    let report = stop_scheduler(&host, &scheduler);
-    assert_eq!(report["in_flight"], 0);
-    vmm.signal(libc::SIGKILL).expect("signal");
+    on_host(|host| {
+        let vmm = host.start("exec vcpus 250 4").expect("start");
+        vmm.wait_for("ready", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}: {}", vmm.last_words()));
+        let scheduler = start_scheduler(host, "--stats 1 --micro-cpus 1 --micro-slice-us 3000");
+        let deadline = std::time::Instant::now() + PATIENCE;
+        let mut seen = (0, 0);
+        while seen != (250, 1000) {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{seen:?} VMs and vCPUs: {}",
+                scheduler.last_words()
+            );
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            let Some(line) = scheduler.lines(0).pop() else { continue };
+            let report: serde_json::Value = serde_json::from_str(&line.text).expect("JSON");
+            let vms = report["vms"].as_array().expect("vms");
+            seen = (vms.len(), vms.iter().filter_map(|vm| vm["vcpus"].as_u64()).sum());
+        }
+        let status = "cat /proc/$(pidof microslice)/status";
+        let status = host.must_run(status, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+        let resident: u64 = resident.trim().trim_end_matches(" kB").parse().expect("a number");
+        eprintln!("the daemon's resident memory at 1,000 vCPUs: {resident} KiB");
+        assert!(resident < RESIDENT_KIB_MAX, "{status}");
+        let report = stop_scheduler(host, &scheduler);
+        assert_eq!(report["in_flight"], 0);
+        vmm.signal(libc::SIGKILL).expect("signal");
+    });
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{
     FLAGS, accelerations_by, assert_only_critical_code, assert_sums_hold, boot, start_scheduler, statistics,
-    stop_scheduler, unless_a_guest_is_lost,
+    stop_scheduler, unless_a_machine_is_lost,
 };
 use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{GuestSpec, Host, Pv, Testbed};
@@ -12,8 +12,8 @@ use microslice_testbed::{GuestSpec, Host, Pv, Testbed};
 #[test]
 fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
     let testbed = Testbed::new("6.18").expect("a series").pause_exits();
-    let host = boot(testbed.with_guest_kernels(&[DEFAULT_GUEST]).expect("guest kernels"));
-    unless_a_guest_is_lost(&host, spin);
+    let mut host = boot(testbed.with_guest_kernels(&[DEFAULT_GUEST]).expect("guest kernels"));
+    unless_a_machine_is_lost(&mut host, spin);
 }
 
 fn spin(host: &Host) {

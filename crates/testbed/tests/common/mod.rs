@@ -2,11 +2,11 @@
 #![allow(dead_code)] // each test file uses its part
 
 use microslice_testbed::kernels::DEFAULT_GUEST;
-use microslice_testbed::{Guest, Host, Process, Testbed, built_binary};
+use microslice_testbed::{Guest, Host, Process, Testbed, built_binary, console};
 use serde_json::Value;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -27,7 +27,15 @@ pub fn host() -> MutexGuard<'static, Host> {
         let testbed = testbed.with_guest_kernels(&[DEFAULT_GUEST, OTHER_KERNEL]).expect("guest kernels");
         Mutex::new(boot(testbed))
     });
-    host.lock().unwrap_or_else(PoisonError::into_inner)
+    host.lock().unwrap_or_else(|after_failure| {
+        host.clear_poison();
+        let mut host = after_failure.into_inner();
+        // The test before failed. It isn't this one's fault if that was the host's end.
+        if !host.answers() {
+            boot_again(&mut host);
+        }
+        host
+    })
 }
 
 const TRIES: u32 = 3;
@@ -36,29 +44,47 @@ const NEWS: Duration = Duration::from_secs(2);
 
 /// Runs `test` on the file's host.
 pub fn on_host(test: impl Fn(&Host)) {
-    let host = host();
-    unless_a_guest_is_lost(&host, test);
+    let mut host = host();
+    unless_a_machine_is_lost(&mut host, test);
 }
 
-/// Runs `test`, and once more if it failed while one of its guests ended by itself: emulated SVM ends one now and then
-/// (docs/testbed.md), and what is left then isn't what the test is about. Both are printed. A failure among living
-/// guests is a failure.
-pub fn unless_a_guest_is_lost(host: &Host, test: impl Fn(&Host)) {
+/// Runs `test`, and again if it failed while one of its guests ended by itself, or its host stopped answering without a
+/// complaint of its kernel: emulation ends a machine now and then (docs/testbed.md), and what is left then isn't what the
+/// test is about. All is printed. A failure among living machines is a failure, and so is a host whose kernel complained.
+pub fn unless_a_machine_is_lost(host: &mut Host, test: impl Fn(&Host)) {
     for tries in 1.. {
         let lost = host.lost_guests();
         let Err(failure) = catch_unwind(AssertUnwindSafe(|| test(host))) else { return };
-        if host.lost_guests() == lost || tries == TRIES {
+        let again =
+            |what: &str| print(&format!("{what}: the test runs again ({tries} of {TRIES} tries used)"));
+        if !host.answers() {
+            let console = host.console();
+            print(&format!("the host doesn't answer any more; {}", console::ending(&console)));
+            if console::complaint(&console).is_some() || tries == TRIES {
+                resume_unwind(failure);
+            }
+            again("the host was lost");
+            boot_again(host);
+        } else if host.lost_guests() != lost && tries < TRIES {
+            again("a guest was lost");
+            // The scheduler of the failed try was killed with it.
+            let deadline = Instant::now() + PATIENCE;
+            while scheduler_state(host) != "disabled" && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        } else {
             resume_unwind(failure);
         }
-        // Not by eprintln!, which a test that then passes doesn't show.
-        writeln!(std::io::stderr(), "a guest was lost: the test runs again ({tries} of {TRIES} tries used)")
-            .expect("stderr");
-        // The scheduler of the failed try was killed with it.
-        let deadline = Instant::now() + PATIENCE;
-        while scheduler_state(host) != "disabled" && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(200));
-        }
     }
+}
+
+/// Not by eprintln!, which a test that then passes doesn't show.
+fn print(what: &str) {
+    writeln!(std::io::stderr(), "{what}").expect("stderr");
+}
+
+fn boot_again(host: &mut Host) {
+    host.boot_again().unwrap_or_else(|error| panic!("{error}"));
 }
 
 pub fn boot(testbed: Testbed) -> Host {

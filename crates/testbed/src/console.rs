@@ -1,0 +1,139 @@
+//! The emulated host's console: what it said last, for errors, and whether its kernel complained there.
+
+use crate::Result;
+use crate::memory_file::MemoryFile;
+use std::os::fd::RawFd;
+
+/// How much of it is looked at: a kernel that complains may go on for long.
+const LOOKED_AT: u64 = 256 << 10;
+/// What an error shows: so many lines, and so much of each.
+const SHOWN_LINES: usize = 40;
+const SHOWN_WIDTH: usize = 200;
+
+/// What a kernel says when something is wrong with it, or when it throws a scheduler out.
+const COMPLAINTS: [&str; 11] = [
+    "Kernel panic",
+    "Oops",
+    "BUG:",
+    "kernel BUG at",
+    "WARNING: CPU",
+    "general protection fault",
+    "blocked for more than",
+    "detected stalls",
+    "self-detected stall",
+    "workqueue lockup",
+    "sched_ext:",
+];
+/// What it says of a scheduler that was asked to go, or that came: no complaint.
+const ORDINARY: [&str; 2] = ["disabled (unregistered", "\" enabled"];
+
+pub struct Console {
+    file: MemoryFile,
+}
+
+impl Console {
+    pub fn new() -> Result<Self> {
+        Ok(Self { file: MemoryFile::new(&[])? })
+    }
+
+    /// Its path in a process that inherited its descriptor.
+    pub fn path(&self) -> String {
+        self.file.path()
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.file.fd()
+    }
+
+    pub fn text(&self) -> String {
+        self.file.tail(LOOKED_AT)
+    }
+}
+
+/// The first line of a console's text in which the kernel complains.
+pub fn complaint(text: &str) -> Option<&str> {
+    text.lines().map(str::trim).find(|line| {
+        COMPLAINTS.iter().any(|words| line.contains(words))
+            && !ORDINARY.iter().any(|words| line.contains(words))
+    })
+}
+
+/// The end of a console's text, one line below the other, and the complaint before it if that isn't among them.
+pub fn ending(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    if lines.is_empty() {
+        return "its console said nothing".into();
+    }
+    let shown = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
+    let mut ending = match complaint(text) {
+        Some(line) => format!("its kernel complained ({}); its console ended with:", shortened(line)),
+        None => "its kernel didn't complain; its console ended with:".into(),
+    };
+    for line in shown {
+        ending += "\n    | ";
+        ending += &shortened(line);
+    }
+    ending
+}
+
+fn shortened(line: &str) -> String {
+    line.chars().filter(|letter| !letter.is_control()).take(SHOWN_WIDTH).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_in_which_a_kernel_complains_is_found() {
+        for line in [
+            "[   35.1] Kernel panic - not syncing: Attempted to kill init!",
+            "[   35.1] Oops: general protection fault, probably for non-canonical address: 0000 [#1] SMP",
+            "[   35.1] BUG: kernel NULL pointer dereference, address: 0000000000000008",
+            "[   35.1] watchdog: BUG: soft lockup - CPU#2 stuck for 26s! [qemu-system-x86:210]",
+            "[   35.1] kernel BUG at kernel/sched/core.c:6400!",
+            "[   35.1] WARNING: CPU: 1 PID: 99 at kernel/sched/ext.c:2000 scx_foo+0x1/0x2",
+            "[  242.6] INFO: task kworker/1:2:44 blocked for more than 120 seconds.",
+            "[   62.0] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+            "[   62.0] rcu: INFO: rcu_preempt self-detected stall on CPU",
+            "[   62.0] BUG: workqueue lockup - pool cpus=2 node=0 flags=0x0 nice=0 stuck for 31s!",
+            "[   40.2] sched_ext: BPF scheduler \"microslice\" disabled (runnable task stall)",
+            "[   40.2] sched_ext: microslice: hog[310] failed to run for 10.012s",
+        ] {
+            let text = format!("[    1.0] Linux version 6.18\r\n{line}\r\n[   99.0] later\r\n");
+            assert_eq!(complaint(&text), Some(line));
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_goes_about_its_business_does_not_complain() {
+        for line in [
+            "",
+            "[    0.0] Linux version 6.18.15+deb13-cloud-amd64",
+            "[    3.1] sched_ext: BPF scheduler \"microslice\" enabled",
+            "[    9.1] sched_ext: BPF scheduler \"microslice\" disabled (unregistered from user space)",
+            "[    3.1] kvm_amd: TSC scaling supported",
+            "[    3.1] x86/cpu: Vulnerable: some warning of no weight",
+        ] {
+            assert_eq!(complaint(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_error_shows_the_consoles_last_lines_and_no_more() {
+        let text: String = (0..1000).map(|n| format!("line {n} {}\r\n\r\n", "x".repeat(500))).collect();
+        let ending = ending(&text);
+        assert_eq!(ending.lines().count(), 1 + SHOWN_LINES);
+        assert!(ending.lines().all(|line| line.len() <= SHOWN_WIDTH + 8), "{ending}");
+        assert!(ending.contains("line 999 ") && !ending.contains("line 959 "), "{ending}");
+        assert!(ending.starts_with("its kernel didn't complain"), "{ending}");
+    }
+
+    #[test]
+    fn a_complaint_that_has_scrolled_away_is_shown_all_the_same() {
+        let later = "later\n".repeat(100);
+        let ending = ending(&format!("BUG: bad page state\n{later}"));
+        assert!(ending.starts_with("its kernel complained (BUG: bad page state)"), "{ending}");
+        assert_eq!(super::ending(""), "its console said nothing");
+    }
+}
