@@ -1,6 +1,8 @@
-//! A trace that Perfetto's UI opens: one process for the host with a track per pCPU and the size of the micro pool, one
-//! process per VM with a track per vCPU. Slices are what runs (on pCPUs) and the state (of vCPUs); instants are yields,
-//! accelerations, IPIs, interrupts and waits that ended; arrows lead from an IPI's sender to its handler.
+//! A trace that Perfetto's UI opens: a group for the host with a track per pCPU and the size of the micro pool, one per VM
+//! with a track per vCPU and its interrupts below that. Slices are what runs (on pCPUs) and the state (of vCPUs); instants
+//! are yields, accelerations, IPIs, interrupts and waits that ended; arrows lead from an IPI's sender to its handler.
+//!
+//! The groups are tracks, not processes, since the UI sorts processes, and what is in them, as it likes: vCPU 10 before vCPU 2.
 
 use super::perfetto_messages::*;
 use super::{cause_name, class_name, ipi_name, name_at, stop_name, vcpu_name};
@@ -9,11 +11,13 @@ use crate::trace_event::{IpiKind, PcpuId, StopReason, TraceEvent, TraceNames, Tr
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 
+const SIMULATION_UUID: u64 = 3;
 const HOST_UUID: u64 = 1;
 const POOL_UUID: u64 = 2;
 const PCPU_UUID: u64 = 1 << 20;
 const VM_UUID: u64 = 1 << 24;
 const VCPU_UUID: u64 = 1 << 28;
+const INTERRUPTS_UUID: u64 = 1 << 32;
 /// All packets come from one writer.
 const SEQUENCE: u32 = 1;
 
@@ -137,7 +141,11 @@ impl<W: Write> PerfettoTrace<W> {
         name: &str,
         notes: Vec<DebugAnnotation>,
     ) {
-        let mut event = self.named(INSTANT, vcpu_track(vcpu), category, name);
+        let track = match category {
+            Category::Ipi => interrupts_track(vcpu),
+            _ => vcpu_track(vcpu),
+        };
+        let mut event = self.named(INSTANT, track, category, name);
         event.debug_annotations = notes;
         self.emit(time_ns, event);
     }
@@ -202,7 +210,7 @@ impl<W: Write> PerfettoTrace<W> {
                 let flow = self.next_flow;
                 self.next_flow += 1;
                 self.pending_ipis.entry((to, kind)).or_default().push_back(flow);
-                let mut event = self.named(INSTANT, vcpu_track(from), Category::Ipi, &sent_name(kind));
+                let mut event = self.named(INSTANT, interrupts_track(from), Category::Ipi, &sent_name(kind));
                 event.debug_annotations = vec![text("to", &vcpu_name(&self.names, to))];
                 event.flow_ids = vec![flow];
                 self.emit(time_ns, event);
@@ -210,7 +218,7 @@ impl<W: Write> PerfettoTrace<W> {
             TraceEvent::IpiHandled { vcpu, kind } => {
                 let flows = self.pending_ipis.remove(&(vcpu, kind)).unwrap_or_default();
                 let name = format!("{} handled", ipi_name(kind));
-                let mut event = self.named(INSTANT, vcpu_track(vcpu), Category::Ipi, &name);
+                let mut event = self.named(INSTANT, interrupts_track(vcpu), Category::Ipi, &name);
                 // One handler run answers every IPI of its kind that is pending.
                 event.terminating_flow_ids = flows.into();
                 self.emit(time_ns, event);
@@ -266,7 +274,8 @@ impl<W: Write> TraceSink for PerfettoTrace<W> {
             interned_data: Some(interned_data),
             ..TracePacket::default()
         });
-        self.track(process(HOST_UUID, 1, "host"));
+        self.track(TrackDescriptor { parent_uuid: None, ..group(SIMULATION_UUID, "simulation", 0) });
+        self.track(group(HOST_UUID, "host", 0));
         self.track(TrackDescriptor {
             counter: Some(CounterDescriptor {}),
             ..child(POOL_UUID, HOST_UUID, "micro-sliced pCPUs", 0)
@@ -275,11 +284,13 @@ impl<W: Write> TraceSink for PerfettoTrace<W> {
             self.track(child(pcpu_track(pcpu), HOST_UUID, &format!("pCPU {pcpu}"), pcpu as i32 + 1));
         }
         for (vm, name) in names.vms.iter().enumerate() {
-            self.track(process(VM_UUID + vm as u64, vm as i32 + 2, &format!("VM {name}")));
+            self.track(group(VM_UUID + vm as u64, &format!("VM {name}"), vm as i32 + 1));
         }
         for (vcpu, (vm, number)) in names.vcpus.iter().enumerate() {
             let name = format!("vCPU {number}");
-            self.track(child(vcpu_track(vcpu as VcpuId), VM_UUID + u64::from(*vm), &name, *number as i32));
+            let vcpu = vcpu as VcpuId;
+            self.track(child(vcpu_track(vcpu), VM_UUID + u64::from(*vm), &name, *number as i32));
+            self.track(child(interrupts_track(vcpu), vcpu_track(vcpu), "interrupts", 0));
         }
     }
 
@@ -347,16 +358,20 @@ fn vcpu_track(vcpu: VcpuId) -> u64 {
     VCPU_UUID + u64::from(vcpu)
 }
 
+/// Interrupts have a track of their own below the vCPU's: a shootdown sends eleven at once, which the UI puts on top of each other.
+fn interrupts_track(vcpu: VcpuId) -> u64 {
+    INTERRUPTS_UUID + u64::from(vcpu)
+}
+
 fn sent_name(kind: IpiKind) -> String {
     format!("{} sent", ipi_name(kind))
 }
 
-fn process(uuid: u64, pid: i32, name: &str) -> TrackDescriptor {
+/// Of the host, or of a VM: what is below it is shown in the order of its ranks.
+fn group(uuid: u64, name: &str, rank: i32) -> TrackDescriptor {
     TrackDescriptor {
-        uuid: Some(uuid),
-        process: Some(ProcessDescriptor { pid: Some(pid), process_name: Some(name.to_owned()) }),
         child_ordering: Some(CHILD_ORDERING_EXPLICIT),
-        ..TrackDescriptor::default()
+        ..child(uuid, SIMULATION_UUID, name, rank)
     }
 }
 
@@ -427,10 +442,12 @@ mod tests {
     }
 
     #[test]
-    fn every_pcpu_and_vcpu_has_a_track_below_its_process() {
+    fn every_pcpu_and_vcpu_has_a_track_below_its_group() {
         let tracks: Vec<_> = trace_of(&[]).into_iter().filter_map(|packet| packet.track_descriptor).collect();
         let named: Vec<_> = tracks.iter().filter_map(|track| track.name.as_deref()).collect();
-        assert_eq!(named, ["micro-sliced pCPUs", "pCPU 0", "pCPU 1", "vCPU 0", "vCPU 1"]);
+        let host = ["simulation", "host", "micro-sliced pCPUs", "pCPU 0", "pCPU 1"];
+        let guest = ["VM target", "vCPU 0", "interrupts", "vCPU 1", "interrupts"];
+        assert_eq!(named, [host, guest].concat());
         let uuids: std::collections::BTreeSet<_> = tracks.iter().map(|track| track.uuid).collect();
         assert_eq!(uuids.len(), tracks.len());
         assert!(tracks.iter().all(|track| track.parent_uuid.is_none() || uuids.contains(&track.parent_uuid)));
