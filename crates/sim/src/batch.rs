@@ -1,11 +1,13 @@
 //! Independent runs on all cores: results in the order of the jobs, whichever finishes first.
 
 use crate::config::SimulationConfig;
+use crate::engine::Simulation;
 use crate::report::RunReport;
 use crate::trace_event::{NoTrace, TraceEvent, TraceNames, TraceSink};
 use crate::{SimError, simulate};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// How far a batch is, readable while it runs, and the way to stop it.
 #[derive(Debug, Default)]
@@ -69,14 +71,19 @@ impl TraceSink for ProgressSink<'_> {
     }
 }
 
-/// Runs one job, its events going to `sink`.
+/// Runs one job, its events going to `sink`. The duration is what its events took: to build a simulation takes milliseconds,
+/// as long as a simulated second does.
 pub fn run_one(
     job: &SimulationConfig,
     progress: &BatchProgress,
     sink: &mut dyn TraceSink,
-) -> Result<RunReport, SimError> {
+) -> Result<(RunReport, Duration), SimError> {
     progress.begin(std::slice::from_ref(job));
-    simulate(job, &mut ProgressSink { progress, seen_ns: 0, inside: sink })
+    let mut sink = ProgressSink { progress, seen_ns: 0, inside: sink };
+    let mut simulation = Simulation::new(job, &mut sink)?;
+    let begun = Instant::now();
+    let report = simulation.run()?;
+    Ok((report, begun.elapsed()))
 }
 
 /// Runs all jobs; the first failing job (in the order of jobs) decides the error, with its index.

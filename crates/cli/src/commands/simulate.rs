@@ -16,7 +16,7 @@ use microslice_sim::trace::{PerfettoTrace, TextTrace};
 use microslice_sim::trace_event::NoTrace;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::Duration;
 
 /// Simulate a host, its VMs and a scheduler, and show what it measured
 #[derive(Args)]
@@ -109,12 +109,11 @@ pub fn run(args: Simulate) -> Result<(), Failure> {
     let progress = progress::stoppable()?;
     let trace = args.trace.as_deref().map(|path| Ok((path, OutputFile::create(path)?))).transpose()?;
     let html = args.html.as_deref().map(OutputFile::create).transpose()?;
-    let begun = Instant::now();
-    let report = {
+    let (report, elapsed) = {
         let _line = ProgressLine::show(format!("simulating {reference}"), progress.clone());
         run_with_trace(&scenario, &progress, trace)?
     };
-    let rate = report.events as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+    let rate = report.events as f64 / elapsed.as_secs_f64().max(1e-9);
     eprintln!("seed {}, {} events, {} events/s", report.seed, report.events, Unit::Count.show(rate.round()));
     let snapshot = snapshot_of(&report);
     if let Some(file) = html {
@@ -139,7 +138,7 @@ fn run_with_trace(
     scenario: &Scenario,
     progress: &BatchProgress,
     trace: Option<(&Path, OutputFile)>,
-) -> Result<RunReport, Failure> {
+) -> Result<(RunReport, Duration), Failure> {
     let failed = |error: SimError| failure_of(&scenario.name, &error);
     let Some((path, file)) = trace else {
         return run_one(&scenario.config, progress, &mut NoTrace).map_err(failed);
