@@ -22,6 +22,11 @@ impl OutputFile {
     /// Opens the output; fails before any work is done if it can't be written.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let refuse = |error: std::io::Error| Failure::bad_input(cause(path, &error));
+        // What these commands read are TOML files, and none of their outputs is one.
+        if path.is_file() && path.extension().is_some_and(|extension| extension == "toml") {
+            let cause = format!("{}: an output would replace this TOML file", path.display());
+            return Err(Failure::bad_input(cause));
+        }
         let target = if is_special(path) {
             let file = std::fs::OpenOptions::new().write(true).open(path).map_err(refuse)?;
             Target::Direct(BufWriter::new(file))

@@ -147,6 +147,17 @@ fn two_outputs_in_one_file_are_refused() {
 }
 
 #[test]
+fn an_output_does_not_replace_a_scenario() {
+    let files = Files::new();
+    let scenario = files.write("mine.toml", TINY);
+    for option in ["--html", "--trace"] {
+        let error = refuse(&["simulate", &scenario, option, &scenario]);
+        assert!(error.trim_end().ends_with("mine.toml: an output would replace this TOML file"), "{error}");
+    }
+    assert_eq!(std::fs::read_to_string(&scenario).expect("still there"), TINY);
+}
+
+#[test]
 fn ctrl_c_ends_a_run_with_exit_code_130_and_leaves_no_file() {
     let files = Files::new();
     let file = files.write("endless.toml", &TINY.replacen("60 ms", "60 min", 1));

@@ -281,7 +281,7 @@ pub enum Phase {
     Sleep {
         duration: Duration,
     },
-    /// Put an item in a bounded queue, waking one receiver; blocks while full.
+    /// Put an item in a bounded queue, waking one receiver; blocks while full. `capacity` is 0 if another phase says it, or none.
     Send {
         queue: String,
         capacity: usize,

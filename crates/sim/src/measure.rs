@@ -1,9 +1,9 @@
 //! Counters of a run, and the report made of them.
 
 use crate::engine::Simulation;
-use crate::machine::{Turns, VcpuState};
+use crate::machine::{HostVcpu, Turns, VcpuState};
 use crate::report::{Histogram, PcpuTimes, PoolReport, RunReport, VmReport, WorkloadReport, Yields};
-use crate::trace_event::GuestClass;
+use crate::trace_event::{GuestClass, VmId};
 
 #[derive(Default)]
 pub struct LockCounters {
@@ -35,6 +35,17 @@ impl VmCounters {
         let names = self.locks.drain(..).map(|lock| lock.name);
         let locks = names.map(|name| LockCounters { name, ..LockCounters::default() }).collect();
         *self = Self { locks, ..Self::default() };
+    }
+}
+
+/// For how long a vCPU has run and waited since measuring began.
+fn run_and_wait_ns(host: &HostVcpu, measured_since_ns: u64, now_ns: u64) -> (u64, u64) {
+    let since_ns = now_ns - host.since_ns.max(measured_since_ns);
+    let (run_ns, wait_ns) = (host.turns.run_ns, host.turns.wait_ns);
+    match host.state {
+        VcpuState::Running => (run_ns + since_ns, wait_ns),
+        VcpuState::Runnable => (run_ns, wait_ns + since_ns),
+        VcpuState::Blocked => (run_ns, wait_ns),
     }
 }
 
@@ -90,21 +101,16 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn report(&mut self) -> RunReport {
-        let now_ns = self.machine.now_ns;
-        let measured_ns = now_ns - self.measured_since_ns;
+        let (since_ns, now_ns) = (self.measured_since_ns, self.machine.now_ns);
+        let measured_ns = now_ns - since_ns;
         for (host, guest) in self.machine.vcpus.iter().zip(&self.guest) {
             let counters = &mut self.counters[host.vm as usize];
-            counters.run_ns += host.turns.run_ns;
-            counters.wait_ns += host.turns.wait_ns;
+            let (run_ns, wait_ns) = run_and_wait_ns(host, since_ns, now_ns);
+            counters.run_ns += run_ns;
+            counters.wait_ns += wait_ns;
             counters.context_switches += host.turns.switches;
             counters.spin_ns += guest.spin_ns;
             counters.yields.ple += guest.lock_exits;
-            let since_ns = now_ns - host.since_ns.max(self.measured_since_ns);
-            match host.state {
-                VcpuState::Running => counters.run_ns += since_ns,
-                VcpuState::Runnable => counters.wait_ns += since_ns,
-                VcpuState::Blocked => {}
-            }
         }
         let idle_ns = self.machine.pcpu_times.iter().map(|pcpu| pcpu.idle_ns).sum();
         let vms = (0..self.vms.len()).map(|vm| self.vm_report(vm, measured_ns)).collect();
@@ -134,30 +140,32 @@ impl Simulation<'_> {
         pool
     }
 
-    /// Shares due by weight, where nobody is due more than it asked for (water filling); largest difference.
+    /// Shares due by the weights, which are those of each vCPU, where no vCPU is due more than it asked for (water filling);
+    /// the largest difference between what a VM got and what its vCPUs are due.
     fn fairness_error(&self, measured_ns: u64) -> u64 {
-        let capacity = (measured_ns * self.machine.pcpus.len() as u64).max(1) as f64;
-        let got: Vec<f64> = self.counters.iter().map(|vm| vm.run_ns as f64 / capacity).collect();
-        let wanted: Vec<f64> =
-            self.counters.iter().map(|vm| (vm.run_ns + vm.wait_ns) as f64 / capacity).collect();
-        let mut due = vec![0.0; got.len()];
-        let mut open: Vec<usize> = (0..got.len()).collect();
-        let mut left: f64 = got.iter().sum();
-        while !open.is_empty() {
-            let weights: f64 = open.iter().map(|&vm| f64::from(self.machine.vms[vm].weight)).sum();
-            let part = |vm: usize| left * f64::from(self.machine.vms[vm].weight) / weights.max(1.0);
-            let satisfied: Vec<usize> = open.iter().copied().filter(|&vm| wanted[vm] <= part(vm)).collect();
-            if satisfied.is_empty() {
-                open.iter().for_each(|&vm| due[vm] = part(vm));
-                break;
-            }
-            for &vm in &satisfied {
-                due[vm] = wanted[vm];
-            }
-            left -= satisfied.iter().map(|&vm| wanted[vm]).sum::<f64>();
-            open.retain(|vm| !satisfied.contains(vm));
+        let mut due = vec![0.0; self.vms.len()];
+        let weight_of = |vm: VmId| f64::from(self.machine.vms[vm as usize].weight);
+        let demand = |host: &HostVcpu| {
+            let (run_ns, wait_ns) = run_and_wait_ns(host, self.measured_since_ns, self.machine.now_ns);
+            (host.vm, (run_ns + wait_ns) as f64)
+        };
+        let mut demands: Vec<(VmId, f64)> = self.machine.vcpus.iter().map(demand).collect();
+        // Who asked for the least, by weight, is satisfied first.
+        let by_weight = |&(vm, wanted_ns): &(VmId, f64)| wanted_ns / weight_of(vm);
+        demands.sort_by(|left, right| by_weight(left).total_cmp(&by_weight(right)));
+        let mut left_ns = self.counters.iter().map(|vm| vm.run_ns as f64).sum::<f64>();
+        let mut left_weight = demands.iter().map(|&(vm, _)| weight_of(vm)).sum::<f64>();
+        for (vm, wanted_ns) in demands {
+            let part_ns = wanted_ns.min(left_ns * weight_of(vm) / left_weight);
+            due[vm as usize] += part_ns;
+            left_ns -= part_ns;
+            left_weight -= weight_of(vm);
         }
-        got.iter().zip(&due).map(|(got, due)| ((got - due).abs() * 1000.0).round() as u64).max().unwrap_or(0)
+        let capacity = (measured_ns * self.machine.pcpus.len() as u64).max(1) as f64;
+        let error = |(vm, due): (&VmCounters, f64)| {
+            ((vm.run_ns as f64 - due).abs() / capacity * 1000.0).round() as u64
+        };
+        self.counters.iter().zip(due).map(error).max().unwrap_or(0)
     }
 
     /// Of each of a VM's lock statistics. The locks of a VM are consecutive, those of its runqueues first.

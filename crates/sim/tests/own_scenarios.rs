@@ -104,6 +104,18 @@ fn packets_do_not_hide_a_deadlock() {
 }
 
 #[test]
+fn a_phase_that_names_no_capacity_leaves_the_queue_as_another_one_has_it() {
+    let error = deadlock_of(
+        r#"
+        { name = "left", threads = 1, program = [
+            { compute = "10 us" }, { send = "q", capacity = 1 }, { send = "q" }, { receive = "r" },
+        ] },
+        { name = "right", threads = 1, program = [{ receive = "q" }, { compute = "1 us" }, { send = "r", capacity = 1 }] }"#,
+    );
+    assert!(error.contains("v/left#0 waits for room in queue q (1 items)"), "{error}");
+}
+
+#[test]
 fn a_deadlock_of_thousands_names_twenty() {
     let error = deadlock_of(
         r#"{ name = "w", threads = 3000, program = [{ compute = "1 us" }, { receive = "q" }, { send = "q" }] }"#,
@@ -289,5 +301,76 @@ fn two_workloads_of_one_vm_may_have_locks_of_the_same_name() {
     let locks: Vec<&str> = report.vms[0].lock_waits.keys().map(String::as_str).collect();
     for name in ["mmap_sem", "dedup-2.mmap_sem", "pagevec", "vips.pagevec"] {
         assert!(locks.contains(&name), "{locks:?}");
+    }
+}
+
+/// VMs of one thread each on a host of two pCPUs: what part of the host each got, by name.
+fn shares_of_two_pcpus(vms: &str, policy: &str) -> Vec<f64> {
+    let text = format!(
+        r#"
+        host = {{ extends = "xeon-e5645", pcpus = 2, smt_threads = 1, llc_pcpus = 0 }}
+        warmup = "500 ms"
+        duration = "10 s"
+        {vms}
+        "#
+    );
+    let report = run(&text, policy);
+    report.vms.iter().map(|vm| vm.run_ns as f64 / (2.0 * report.measured_ns as f64)).collect()
+}
+
+fn busy_vm(name: &str, more: &str) -> String {
+    format!(
+        "[[vm]]\nname = \"{name}\"\nvcpus = 1\nkernel = \"linux-4.4\"\nworkloads = [\"lookbusy\"]\n{more}\n"
+    )
+}
+
+#[test]
+fn equal_vms_get_equal_shares_though_their_number_is_no_multiple_of_the_pcpus() {
+    for policy in ["credit", "eevdf"] {
+        for copies in [3, 5] {
+            let shares = shares_of_two_pcpus(&busy_vm("equal", &format!("copies = {copies}")), policy);
+            let due = 1.0 / f64::from(copies);
+            assert!(
+                shares.iter().all(|share| (share / due - 1.0).abs() < 0.12),
+                "{policy}: {shares:?}, due {due}"
+            );
+        }
+    }
+}
+
+#[test]
+fn weights_hold_though_vms_of_equal_weight_start_on_the_same_pcpu() {
+    let vms = [("a", 1024), ("b", 256), ("c", 1024), ("d", 256)]
+        .map(|(name, weight)| busy_vm(name, &format!("weight = {weight}")))
+        .concat();
+    for policy in ["credit", "eevdf"] {
+        let shares = shares_of_two_pcpus(&vms, policy);
+        for (share, due) in std::iter::zip(&shares, [0.4, 0.1, 0.4, 0.1]) {
+            assert!((share / due - 1.0).abs() < 0.15, "{policy}: {shares:?}");
+        }
+    }
+}
+
+#[test]
+fn fairness_is_told_per_vcpu_as_weights_are() {
+    let vm = |name: &str, threads: u32| {
+        format!(
+            "[[vm]]\nname = \"{name}\"\nvcpus = 4\nkernel = \"linux-4.4\"\n\
+             workloads = [{{ use = \"lookbusy\", threads = {threads} }}]\n"
+        )
+    };
+    let text = format!(
+        "host = {{ extends = \"xeon-e5645\", pcpus = 4, smt_threads = 1, llc_pcpus = 0 }}\nwarmup = \"1 s\"\n\
+         duration = \"10 s\"\n{}",
+        [vm("four", 4), vm("three", 3), vm("two", 2), vm("one", 1)].concat()
+    );
+    for (policy, most) in [("credit", 10), ("eevdf", 30)] {
+        let report = run(&text, policy);
+        let shares: Vec<u64> = report.vms.iter().map(|vm| vm.run_ns * 25 / report.measured_ns).collect();
+        assert!(
+            report.fairness_error_permille <= most,
+            "{policy}: {} of 1000, {shares:?} %",
+            report.fairness_error_permille
+        );
     }
 }

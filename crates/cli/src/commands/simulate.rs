@@ -189,7 +189,7 @@ fn header(scenario: &Scenario) -> String {
 
 fn page(scenario: &Scenario, snapshot: &Snapshot) -> String {
     let mut page = Page::new(&format!("Simulation: {}", scenario.name));
-    page.paragraph(&header(scenario));
+    header(scenario).trim_end().lines().for_each(|line| page.paragraph(line));
     let lines = snapshot.of(&figures::MICRO_POOL_SIZE).filter_map(|entry| match &entry.value {
         Value::Series(points) => {
             let end = points

@@ -9,6 +9,9 @@ use crate::numbering::Numbering;
 use crate::random::{Samplers, mean_ns};
 use std::collections::BTreeMap;
 
+/// Of a queue of which no phase says it.
+const QUEUE_CAPACITY_DEFAULT: usize = 64;
+
 /// Locks, queues and barriers are counted from the VM's first one, so that equal VMs have equal operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Op {
@@ -203,7 +206,8 @@ impl<'a> Compiler<'a> {
     fn queue(&mut self, name: &str) -> u32 {
         let (queue, new) = self.queue_names.number(name.into());
         if new {
-            self.tables.queues.push(Queue { capacity: 1, name: name.into(), ..Queue::default() });
+            let capacity = QUEUE_CAPACITY_DEFAULT;
+            self.tables.queues.push(Queue { capacity, name: name.into(), ..Queue::default() });
         }
         queue
     }
@@ -277,7 +281,9 @@ impl<'a> Compiler<'a> {
                 Phase::Sleep { duration } => Op::Sleep { duration: self.duration(*duration) },
                 Phase::Send { queue, capacity } => {
                     let queue = self.queue(queue);
-                    self.tables.queues[self.first_queue + queue as usize].capacity = (*capacity).max(1);
+                    if *capacity > 0 {
+                        self.tables.queues[self.first_queue + queue as usize].capacity = *capacity;
+                    }
                     Op::Send { queue }
                 }
                 Phase::Receive { queue } => Op::Receive { queue: self.queue(queue) },

@@ -162,6 +162,13 @@ fn a_barrier_for_two_numbers_of_threads_is_refused() {
 }
 
 #[test]
+fn a_queue_of_two_capacities_is_refused() {
+    let to = "{ send = \"q\", capacity = 1 }, { receive = \"q\" }, { send = \"q\", capacity = 3 }";
+    let error = refuse_with("{ lock = \"dentry\", hold = \"2 us\" }", to);
+    assert_eq!(error, "bad.toml:11:54: queue `q` has room for 1 items in one phase, for 3 in another");
+}
+
+#[test]
 fn a_shootdown_under_a_spinlock_is_refused_with_its_place() {
     let error =
         refuse_with("{ lock = \"dentry\", hold = \"2 us\" }", "{ shootdown = \"1 us\", under = \"dentry\" }");

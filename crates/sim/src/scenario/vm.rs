@@ -6,6 +6,7 @@ use super::tree::{Node, NodeValue};
 use super::workload::{self, Surroundings};
 use super::{kernel, units};
 use crate::config::{NicConfig, Stream, VmConfig};
+use std::collections::BTreeMap;
 
 /// Larger than any guest that KVM supports.
 const VCPUS_MAX: u64 = 4_096;
@@ -47,8 +48,13 @@ pub fn read(node: &Node, pcpus: Pcpus, vms: &mut Vec<VmConfig>) -> Result<(), Sc
     let kernel = table.get("kernel").ok_or_else(|| table.missing("kernel", "such as linux-4.4"))?;
     let mut kernel = kernel::read(kernel)?;
     let nic = table.get("nic").map(|node| read_nic(node, vcpus)).transpose()?;
-    let mut surroundings =
-        Surroundings { vcpus, has_nic: nic.is_some(), kernel_locks: kernel.locks.len(), kernel: &mut kernel };
+    let mut surroundings = Surroundings {
+        vcpus,
+        has_nic: nic.is_some(),
+        kernel_locks: kernel.locks.len(),
+        kernel: &mut kernel,
+        queue_capacities: BTreeMap::new(),
+    };
     let mut workloads: Vec<crate::config::WorkloadConfig> = Vec::new();
     for workload_node in table.list("workloads", WORKLOADS_MAX)? {
         let workload = workload::read(workload_node, &mut surroundings)?;

@@ -46,6 +46,8 @@ pub struct Surroundings<'s> {
     pub kernel: &'s mut GuestKernelConfig,
     /// How many of its locks are the kernel's own: the first ones.
     pub kernel_locks: usize,
+    /// Of the VM's queues, as far as phases have said them.
+    pub queue_capacities: BTreeMap<String, usize>,
 }
 
 /// Reads a workload; its `name` was put there by whoever resolved the reference to its file.
@@ -122,7 +124,7 @@ fn read_threads(table: &TableReader<'_>, vcpus: usize) -> Result<usize, Scenario
 }
 
 struct ProgramReader<'p, 's> {
-    surroundings: &'p Surroundings<'s>,
+    surroundings: &'p mut Surroundings<'s>,
     threads: usize,
     /// The workload's own locks: as it calls them, and as the VM does.
     own_locks: Vec<(String, String)>,
@@ -167,10 +169,7 @@ impl ProgramReader<'_, '_> {
             "kernel" => Phase::Kernel { duration: required("kernel")?, symbol: self.symbol_of(&table)? },
             "lock" => Phase::Lock { lock: self.lock_of(&table)?, hold: required("hold")? },
             "barrier" => self.barrier(node, &table)?,
-            "send" => Phase::Send {
-                queue: name_of(&table, "send")?,
-                capacity: table.integer("capacity", 1..=QUEUE_CAPACITY_MAX)?.unwrap_or(64) as usize,
-            },
+            "send" => self.send(node, &table)?,
             "receive" => Phase::Receive { queue: name_of(&table, "receive")? },
             "progress" => Phase::Progress { units: table.integer("progress", 1..=UNITS_MAX)?.unwrap_or(1) },
             "network_receive" if !self.surroundings.has_nic => {
@@ -198,6 +197,22 @@ impl ProgramReader<'_, '_> {
     fn symbol_of(&self, table: &TableReader<'_>) -> Result<String, ScenarioError> {
         let symbol = kernel::read_symbol(table, self.surroundings.kernel.symbols)?;
         symbol.ok_or_else(|| table.missing("symbol", "the kernel function that runs"))
+    }
+
+    fn send(&mut self, node: &Node, table: &TableReader<'_>) -> Result<Phase, ScenarioError> {
+        let queue = name_of(table, "send")?;
+        let capacity = table.integer("capacity", 1..=QUEUE_CAPACITY_MAX)?.unwrap_or(0) as usize;
+        if capacity > 0 {
+            let before = *self.surroundings.queue_capacities.entry(queue.clone()).or_insert(capacity);
+            if before != capacity {
+                let shown = quoted(&queue);
+                let cause = format!(
+                    "queue {shown} has room for {before} items in one phase, for {capacity} in another"
+                );
+                return Err(ScenarioError::new(&node.place, cause));
+            }
+        }
+        Ok(Phase::Send { queue, capacity })
     }
 
     fn barrier(&mut self, node: &Node, table: &TableReader<'_>) -> Result<Phase, ScenarioError> {

@@ -9,13 +9,16 @@
 //!            target waits, makes it the queue's next pick (buddy) if it is eligible, and puts the yielder's deadline off by
 //!            a slice. vCPUs start spread over the host (fork balancing). Who wakes goes to an idle pCPU,
 //!            and an idle pCPU pulls, in both cases within the own last-level cache first, then host-wide.
-//! Limits.    No cgroup hierarchy, no bandwidth control; weights are the VM's, per vCPU. At ticks load is balanced by queue
-//!            length, with the next pCPU only. Who gave way in a pause-loop exit is a target every time, not every second one
+//!            At ticks load (the weights of a queue) is balanced with the next pCPU, and now and then with the busiest one
+//!            (`balance.rs`).
+//! Limits.    No cgroup hierarchy, no bandwidth control; weights are the VM's, per vCPU. Who gave way in a pause-loop exit is a target every time, not every second one
 //!            (`kvm_vcpu_eligible_for_directed_yield`). The pause-loop window doesn't grow from exit to exit. NUMA nodes are no
 //!            domain of their own, and looking beyond the cache costs nothing.
 
+mod balance;
 mod queue;
 
+use self::balance::Balance;
 use self::queue::{NO_BUDDY, Queue, Task, Vm};
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::bits::Bits;
@@ -39,6 +42,8 @@ pub struct Eevdf {
     waits_on: Vec<PcpuId>,
     /// Who of those who wait on a pCPU was found to be the one to run when its vCPU yielded, until anything else happens.
     choice: Option<(PcpuId, usize)>,
+    /// Each pCPU's.
+    balance: Vec<Balance>,
     waiting_total: usize,
     /// pCPUs where somebody waits, and those that run nobody.
     waited_for: Bits,
@@ -60,6 +65,7 @@ impl Eevdf {
             blocked: machine.vcpus.iter().enumerate().map(task).collect(),
             queues: machine.pcpus.iter().map(|_| Queue::new()).collect(),
             choice: None,
+            balance: (0..pcpus).map(|pcpu| Balance::starts(machine, pcpu)).collect(),
             vms: machine.vms.iter().map(Vm::of).collect(),
             vm_of: machine.vcpus.iter().map(|host| host.vm).collect(),
             waits_on: vec![NONE; machine.vcpus.len()],
@@ -155,12 +161,6 @@ impl Eevdf {
             .find(|&pcpu| machine.allows(vcpu, pcpu as u32) && self.queues[pcpu].waiting == 0)?;
         debug_assert!(machine.is_idle(pcpu as u32), "pCPU {pcpu} is thought idle");
         Some(pcpu as u32)
-    }
-
-    /// How many run or wait there.
-    fn load(&self, pcpu: usize) -> usize {
-        let queue = &self.queues[pcpu];
-        queue.len() + usize::from(!queue.is_idle())
     }
 
     /// kvm_vcpu_on_spin: the next sibling that waits and may be waited for; `yield_to` makes it its queue's next pick.
@@ -291,7 +291,8 @@ impl Scheduler for Eevdf {
         if queue.running.vruntime_ns >= queue.running.deadline_ns && queue.waiting > 0 {
             machine.request_schedule(pcpu);
         }
-        self.balance(machine, pcpu);
+        self.push_to_the_next(machine, pcpu);
+        self.pull_from_the_busiest(machine, pcpu);
     }
 }
 
@@ -309,24 +310,6 @@ impl Eevdf {
         queue.run_picked(task, machine.now_ns);
         machine.pcpus[pcpu as usize].slice_end_ns = self.slice_end_ns(machine.now_ns, &task);
         true
-    }
-
-    /// Load balancing at ticks: a queue two longer than a neighbour's gives one away.
-    fn balance(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        let peer = (pcpu as usize + 1) % self.queues.len();
-        if self.load(pcpu as usize) < self.load(peer) + 2 {
-            return;
-        }
-        let found =
-            self.queues[pcpu as usize].waiting().position(|task| machine.allows(task.vcpu, peer as u32));
-        if let Some(at) = found {
-            let mut task = self.dequeue(pcpu, at);
-            self.migrate(machine, &mut task, peer as u32);
-            self.enqueue(peer as u32, task);
-            if machine.is_idle(peer as u32) {
-                machine.request_schedule(peer as u32);
-            }
-        }
     }
 }
 

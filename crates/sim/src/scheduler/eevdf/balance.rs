@@ -1,0 +1,108 @@
+//! Load balancing at ticks, by the weights of those who run or wait (`sched_balance_rq` in kernel/sched/fair.c).
+//!
+//! Problem.   Three equal tasks on two pCPUs can't be spread evenly, and tasks of equal weight may all have begun on the same
+//!            pCPU: without balancing their shares stay unequal for ever.
+//! Mechanism. A queue gives a task to the next pCPU at once if that one then has no more to do than itself. Now
+//!            and then (every 16 ms times the pCPUs of a last-level cache: `busy_factor`, `sd_weight`) a pCPU looks for the busiest one,
+//!            first in its own cache, that has at least 117 % of its load (`imbalance_pct`), and takes a task of at most half
+//!            the difference; of twice that if it found none the time before, and so on (`nr_balance_failed`). So the third
+//!            of three equal tasks goes to and fro.
+//! Limits.    Load is that of the moment, not a decaying average. Beyond the cache a pCPU looks as often as within.
+
+use super::{Eevdf, Task};
+use crate::machine::Machine;
+use crate::trace_event::PcpuId;
+
+const INTERVAL_PER_PCPU_NS: u64 = 16_000_000;
+const IMBALANCE_PERCENT: u64 = 117;
+/// 2^20 times as much as any weight.
+const FAILED_MAX: u32 = 20;
+
+pub struct Balance {
+    next_ns: u64,
+    /// How often there was an imbalance, but nobody light enough, since somebody came last.
+    failed: u32,
+}
+
+impl Balance {
+    /// The pCPUs of a cache take turns.
+    pub fn starts(machine: &Machine, pcpu: usize) -> Self {
+        let turn = pcpu as u64 % u64::from(machine.llc_pcpus);
+        Self { next_ns: INTERVAL_PER_PCPU_NS * (turn + 1), failed: 0 }
+    }
+}
+
+impl Eevdf {
+    fn weight(&self, task: &Task) -> u64 {
+        u64::from(self.vms[task.vm as usize].weight)
+    }
+
+    /// The weights of all who run or wait there.
+    fn load(&self, pcpu: PcpuId) -> u64 {
+        let queue = &self.queues[pcpu as usize];
+        let running = if queue.is_idle() { 0 } else { self.weight(&queue.running) };
+        running + queue.waiting().map(|task| self.weight(task)).sum::<u64>()
+    }
+
+    pub(super) fn push_to_the_next(&mut self, machine: &mut Machine, pcpu: PcpuId) {
+        let peer = ((pcpu as usize + 1) % self.queues.len()) as PcpuId;
+        if self.queues[pcpu as usize].waiting == 0 {
+            return;
+        }
+        let more = self.load(pcpu).saturating_sub(self.load(peer));
+        let fits = |task: &Task| 2 * self.weight(task) <= more && machine.allows(task.vcpu, peer);
+        let at = self.queues[pcpu as usize].waiting().position(fits);
+        if let Some(at) = at {
+            self.move_task(machine, pcpu, at, peer);
+        }
+    }
+
+    pub(super) fn pull_from_the_busiest(&mut self, machine: &mut Machine, pcpu: PcpuId) {
+        let balance = &mut self.balance[pcpu as usize];
+        if machine.now_ns < balance.next_ns {
+            return;
+        }
+        balance.next_ns = machine.now_ns + INTERVAL_PER_PCPU_NS * u64::from(machine.llc_pcpus);
+        let failed = balance.failed;
+        let found = self.busiest(machine, pcpu, true).or_else(|| self.busiest(machine, pcpu, false));
+        let Some((busiest, load)) = found else {
+            self.balance[pcpu as usize].failed = 0;
+            return;
+        };
+        let most = (load - self.load(pcpu)) / 2;
+        let fits = |task: &Task| self.weight(task) >> failed <= most && machine.allows(task.vcpu, pcpu);
+        let at = self.queues[busiest as usize].waiting().position(fits);
+        self.balance[pcpu as usize].failed = if at.is_some() { 0 } else { (failed + 1).min(FAILED_MAX) };
+        if let Some(at) = at {
+            self.move_task(machine, busiest, at, pcpu);
+        }
+    }
+
+    /// Who has the most to do, with somebody who may come here, in the same last-level cache or in another one.
+    fn busiest(&self, machine: &Machine, pcpu: PcpuId, near: bool) -> Option<(PcpuId, u64)> {
+        let own = self.load(pcpu);
+        let mut most = None;
+        for peer in self.waited_for.round_from(pcpu as usize).map(|peer| peer as PcpuId) {
+            if peer == pcpu || (machine.llc_of(peer) == machine.llc_of(pcpu)) != near {
+                continue;
+            }
+            let load = self.load(peer);
+            if load * 100 > own * IMBALANCE_PERCENT
+                && most.is_none_or(|(_, most)| load > most)
+                && self.queues[peer as usize].waiting().any(|task| machine.allows(task.vcpu, pcpu))
+            {
+                most = Some((peer, load));
+            }
+        }
+        most
+    }
+
+    fn move_task(&mut self, machine: &mut Machine, from: PcpuId, at: usize, to: PcpuId) {
+        let mut task = self.dequeue(from, at);
+        self.migrate(machine, &mut task, to);
+        self.enqueue(to, task);
+        if machine.is_idle(to) {
+            machine.request_schedule(to);
+        }
+    }
+}
