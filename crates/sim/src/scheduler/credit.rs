@@ -55,6 +55,8 @@ pub struct Credit {
     /// pCPUs that this scheduler may use (all, or the normal pool).
     pub usable: Vec<bool>,
     usable_count: usize,
+    /// Whether credits are those of all pCPUs, also of those that others use.
+    pub all_pcpus_earn: bool,
     next_accounting_ns: u64,
     queued_total: usize,
     idle_count: usize,
@@ -86,6 +88,7 @@ impl Credit {
             unsorted: vec![false; pcpus],
             usable: vec![true; pcpus],
             usable_count: pcpus,
+            all_pcpus_earn: false,
             next_accounting_ns: PERIOD_NS,
             queued_total: 0,
             idle_count: pcpus,
@@ -243,10 +246,11 @@ impl Credit {
         }
     }
 
-    /// A vCPU that comes back from the micro pool is within its credits and is woken: boosted.
-    pub fn return_boosted(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+    /// A vCPU comes back from the micro pool, within its credits whatever it had.
+    pub fn return_within_credits(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         self.accounts[vcpu as usize].priority = Priority::Under;
-        self.wake(machine, vcpu);
+        self.enqueue(machine, vcpu, false);
+        self.tickle(machine, vcpu);
     }
 
     /// csched_load_balance: from a peer's queue somebody within his credits, or `anybody`.
@@ -285,7 +289,8 @@ impl Credit {
         if weight_total == 0 {
             return;
         }
-        let credit_total = self.usable_count as i64 * CREDITS_PER_PERIOD * SCALE;
+        let pcpus = if self.all_pcpus_earn { self.queues.len() } else { self.usable_count };
+        let credit_total = pcpus as i64 * CREDITS_PER_PERIOD * SCALE;
         let period = CREDITS_PER_PERIOD * SCALE;
         for (vcpu, account) in machine.vcpus.iter().zip(&mut self.accounts) {
             if !account.active {
@@ -513,12 +518,11 @@ mod tests {
     }
 
     #[test]
-    fn who_returns_boosted_preempts_whatever_its_credits() {
+    fn who_returns_from_the_micro_pool_is_within_its_credits_but_not_boosted() {
         let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
         assert!(credit.remove(&machine, OTHER));
-        assert_eq!(machine.next_schedule(), None);
-        credit.return_boosted(&mut machine, OTHER);
-        assert_eq!(credit.accounts[OTHER as usize].priority, Priority::Boost);
-        assert_eq!(machine.next_schedule(), Some(0));
+        credit.return_within_credits(&mut machine, OTHER);
+        assert_eq!(credit.accounts[OTHER as usize].priority, Priority::Under);
+        assert_eq!(machine.next_schedule(), None, "the one that runs is within its credits, too");
     }
 }

@@ -9,7 +9,9 @@
 //! | order of a pass | round from the yielding vCPU | from vCPU 0, until a request finds all queues full |
 //! | a vCPU waits for a shootdown | yields unless one is helped | never yields |
 //! | a vCPU spins for a lock | yields unless one is helped | never yields (the limit of its rule, see `keeps_spinning`) |
-//! | a vCPU goes back to the normal pool | behind the others | by `vcpu_wake`, within its credits: BOOST |
+//! | a vCPU goes back to the normal pool | behind the others | within its credits, see `back_to_normal` |
+//! | credits of the normal pool | of its pCPUs | of all pCPUs: its master accounts for the micro pool, too (section 5) |
+//! | a sibling is blocked, or blocks on its micro pCPU | it wakes in the normal pool | see `take_along` |
 //! | a vCPU on a micro-sliced pCPU spins | its pass decides | no pass; it goes back if somebody waits there, see `spins_on` |
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
 //! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
@@ -50,11 +52,20 @@ struct Member {
     retries: u32,
     /// Micro slices in a row that its turn in the normal pool was made longer by.
     grace_count: u32,
+    /// In the prototype: the micro pCPU that it belongs to while it is blocked; or `NONE`.
+    blocked_at: PcpuId,
 }
 
 impl Member {
-    const NOT_ONE: Self =
-        Self { micro_pcpu: NONE, home: NONE, began_ns: 0, cause: Cause::None, retries: 0, grace_count: 0 };
+    const NOT_ONE: Self = Self {
+        micro_pcpu: NONE,
+        home: NONE,
+        began_ns: 0,
+        cause: Cause::None,
+        retries: 0,
+        grace_count: 0,
+        blocked_at: NONE,
+    };
 }
 
 /// The interrupt that a request is about, as the bit that waits in the local APIC.
@@ -103,6 +114,8 @@ pub struct MicroSliced {
     /// has its turn, in whichever order those that ask go through them.
     first_turned_away: Vec<Option<VcpuId>>,
     members: Vec<Member>,
+    /// In the prototype: VMs of which somebody may be blocked that belongs to no micro pCPU.
+    has_unclaimed: Vec<bool>,
     micro_count: usize,
     pool_config: PoolSizeConfig,
     pool_state: PoolSizeState,
@@ -121,12 +134,14 @@ impl MicroSliced {
         };
         let prototype = config.mechanics == Mechanics::XenPrototype;
         let siblings = SiblingAnswers::new(prototype);
+        let mut normal = Credit::new(config.normal.clone(), machine);
+        normal.all_pcpus_earn = prototype;
         Self {
             short_cuts: SCOPES.map(|scope| ShortCut::new(&siblings, scope)),
             siblings,
             yield_answers: YieldAnswers::new(0),
             prototype,
-            normal: Credit::new(config.normal.clone(), machine),
+            normal,
             rules: AccelerateConfig {
                 grace_max: config.grace,
                 call_function_ipi: u32::from(config.call_function_ipi),
@@ -137,6 +152,7 @@ impl MicroSliced {
             turned_away: vec![None; machine.pcpus.len()],
             first_turned_away: vec![None; machine.vms.len()],
             members: vec![Member::NOT_ONE; machine.vcpus.len()],
+            has_unclaimed: vec![true; machine.vms.len()],
             micro_count: 0,
             pool_config,
             pool_state: PoolSizeState::default(),
@@ -182,6 +198,7 @@ impl MicroSliced {
             return;
         }
         self.yield_answers = YieldAnswers::new(self.micro_count);
+        self.has_unclaimed.fill(true);
         let micro_pcpus = self.micro_count as u32;
         machine.pool.sizes.push((machine.now_ns, micro_pcpus));
         machine.emit(TraceEvent::PoolResized { micro_pcpus });
@@ -221,7 +238,6 @@ impl MicroSliced {
     /// Moves a waiting vCPU of the normal pool to a micro pCPU with room, if there is one.
     fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Request {
         let cause_of_trace = AccelerationCause::from(cause);
-        let class = machine.vcpus[vcpu as usize].class;
         let vm = machine.vcpus[vcpu as usize].vm;
         let Some(pcpu) = self.place(machine, vm) else {
             self.first_turned_away[vm as usize].get_or_insert(vcpu);
@@ -232,24 +248,44 @@ impl MicroSliced {
             machine.pool.count_failed_pull(cause_of_trace, "left_queue");
             return Request::LeftQueue;
         }
-        let member = &mut self.members[vcpu as usize];
-        member.micro_pcpu = pcpu as u32;
-        member.home = machine.vcpus[vcpu as usize].pcpu;
-        member.cause = cause;
-        machine.set_requested(vcpu, true);
-        self.waiting[pcpu] = Some(vcpu);
-        self.in_use.set(pcpu, true);
-        machine.pool.count_acceleration(class.into(), cause_of_trace);
-        machine.emit(TraceEvent::Accelerated {
-            vcpu,
-            pcpu: pcpu as u32,
-            cause: cause_of_trace,
-            class: class.into(),
-        });
-        if machine.is_idle(pcpu as u32) {
-            machine.request_schedule(pcpu as u32);
-        }
+        self.members[vcpu as usize].cause = cause;
+        self.enter(machine, vcpu, pcpu as u32);
         Request::Granted
+    }
+
+    /// A runnable vCPU, in no queue of the normal pool, waits for this micro pCPU from now on.
+    fn enter(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
+        let home = machine.vcpus[vcpu as usize].pcpu;
+        let class = machine.vcpus[vcpu as usize].class.into();
+        let member = &mut self.members[vcpu as usize];
+        (member.micro_pcpu, member.home) = (pcpu, home);
+        let cause = AccelerationCause::from(member.cause);
+        machine.set_requested(vcpu, true);
+        self.waiting[pcpu as usize] = Some(vcpu);
+        self.in_use.set(pcpu as usize, true);
+        machine.pool.count_acceleration(class, cause);
+        machine.emit(TraceEvent::Accelerated { vcpu, pcpu, cause, class });
+        if machine.is_idle(pcpu) {
+            machine.request_schedule(pcpu);
+        }
+    }
+
+    /// The prototype's passes for shootdowns don't ask whether a sibling runs, waits or is blocked: a blocked one belongs to
+    /// a micro pCPU from then on, as does one that blocks there. When it wakes it gets a micro slice, if it has the place to
+    /// itself. Returns false if there is no micro pCPU with room, which ends the pass.
+    fn take_along(&mut self, machine: &Machine, vcpu: VcpuId, cause: Cause) -> bool {
+        let at = self.members[vcpu as usize].blocked_at;
+        if at != NONE && self.is_micro_pcpu(at) {
+            return true;
+        }
+        let vm = machine.vcpus[vcpu as usize].vm;
+        let Some(pcpu) = self.place(machine, vm) else {
+            self.has_unclaimed[vm as usize] = true;
+            return false;
+        };
+        let member = &mut self.members[vcpu as usize];
+        (member.blocked_at, member.cause) = (pcpu as u32, cause);
+        true
     }
 
     /// Ends a membership: the vCPU is the normal pool's again.
@@ -269,10 +305,12 @@ impl MicroSliced {
         self.normal.tickle(machine, vcpu);
     }
 
-    /// After a micro slice, to the normal pool's queues.
+    /// After a micro slice, to the normal pool's queues. The prototype's code wakes it there, which boosts it; but boosted siblings
+    /// that have answered come and go hundreds of thousands of times a second here, and those that owe an answer starve,
+    /// which nothing in the paper suggests.
     fn back_to_normal(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         if self.prototype {
-            self.normal.return_boosted(machine, vcpu);
+            self.normal.return_within_credits(machine, vcpu);
         } else {
             self.normal.enqueue(machine, vcpu, false);
             self.normal.tickle(machine, vcpu);
@@ -305,6 +343,9 @@ impl MicroSliced {
         machine.pool.micro_slices.record(ran_ns);
         machine.pcpus[pcpu as usize].slice_end_ns = u64::MAX;
         self.leave(machine, vcpu);
+        if self.prototype && blocked {
+            self.members[vcpu as usize].blocked_at = pcpu;
+        }
         self.new_turn(machine, vcpu, pcpu);
         if !blocked {
             self.in_use.set(pcpu as usize, false);
@@ -326,7 +367,7 @@ impl MicroSliced {
         let host = &machine.vcpus[vcpu as usize];
         let waiting = &machine.vms[host.vm as usize].waiting;
         let short_cut = self.short_cuts[scope as usize].as_ref()?;
-        if waiting.kinds & short_cut.kinds_that_matter != 0 {
+        if waiting.kinds & short_cut.kinds_that_matter != 0 || self.takes_along(host.vm, scope) {
             return None;
         }
         // The spinner itself runs, in either pool, and isn't a sibling.
@@ -336,6 +377,11 @@ impl MicroSliced {
         Some(PassCounts { helped, crowded: 0 })
     }
 
+    /// Whether a pass may find blocked siblings that it takes along.
+    fn takes_along(&self, vm: VmId, scope: PassScope) -> bool {
+        self.prototype && scope == PassScope::AllPreempted && self.has_unclaimed[vm as usize]
+    }
+
     /// A pass over the siblings of a vCPU that yields.
     fn pass(&mut self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope, cause: Cause) -> PassCounts {
         let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
@@ -343,6 +389,11 @@ impl MicroSliced {
         // From the next one round, without a division: this loop runs at every pause-loop exit.
         let start = if self.prototype { first } else { vcpu + 1 };
         let siblings = (start..first + count).chain(first..start).filter(|&sibling| sibling != vcpu);
+        let vm = machine.vcpus[vcpu as usize].vm;
+        if self.takes_along(vm, scope) {
+            // Unless there isn't room for all.
+            self.has_unclaimed[vm as usize] = false;
+        }
         self.visit(machine, siblings, scope, cause)
     }
 
@@ -365,12 +416,24 @@ impl MicroSliced {
                         requested = true;
                         counts.helped += 1;
                     }
-                    _ if self.prototype => break,
+                    _ if self.prototype => {
+                        self.has_unclaimed[machine.vcpus[sibling as usize].vm as usize] = true;
+                        break;
+                    }
                     Request::NoRoom => counts.crowded += 1,
                     Request::LeftQueue => {}
                 },
                 SiblingDecision::AlreadyRequested | SiblingDecision::Answering => counts.helped += 1,
                 SiblingDecision::PassDone => break,
+                SiblingDecision::NotPreempted
+                    if self.prototype
+                        && scope == PassScope::AllPreempted
+                        && machine.vcpus[sibling as usize].state == VcpuState::Blocked =>
+                {
+                    if !self.take_along(machine, sibling, cause) {
+                        break;
+                    }
+                }
                 SiblingDecision::NotPreempted
                 | SiblingDecision::NotCritical
                 | SiblingDecision::Yielded
@@ -422,6 +485,10 @@ impl MicroSliced {
 
 impl Scheduler for MicroSliced {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        let at = std::mem::replace(&mut self.members[vcpu as usize].blocked_at, NONE);
+        if at != NONE && self.is_micro_pcpu(at) && self.waiting[at as usize].is_none() {
+            return self.enter(machine, vcpu, at);
+        }
         self.normal.wake(machine, vcpu);
     }
 
@@ -431,6 +498,11 @@ impl Scheduler for MicroSliced {
         pcpu: PcpuId,
         stopped: Option<(VcpuId, StopReason)>,
     ) -> Option<Pick> {
+        if let Some((vcpu, _)) = stopped
+            && machine.vcpus[vcpu as usize].state == VcpuState::Blocked
+        {
+            self.has_unclaimed[machine.vcpus[vcpu as usize].vm as usize] = true;
+        }
         if !self.is_micro_pcpu(pcpu) {
             return match stopped {
                 // It ran here when this pCPU was micro-sliced.

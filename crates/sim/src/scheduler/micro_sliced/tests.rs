@@ -121,3 +121,38 @@ fn the_prototype_keeps_a_micro_pcpu_until_somebody_has_come_back_from_it() {
     micro.resize(&mut machine, 0);
     assert_eq!(micro.micro_count, 0);
 }
+
+#[test]
+fn the_prototype_takes_blocked_siblings_along_and_the_first_to_wake_gets_a_micro_slice() {
+    let (mut micro, mut machine) = spinning_for_a_shootdown();
+    micro.prototype = true;
+    for sibling in SIBLINGS {
+        assert!(micro.normal.remove(&machine, sibling));
+        machine.runs(sibling);
+        machine.blocks(sibling);
+    }
+    assert!(keeps_spinning(&mut micro, &mut machine));
+    assert_eq!(machine.pool.acceleration_count(), 0, "they still sleep");
+    for sibling in SIBLINGS {
+        machine.wakes(sibling);
+        micro.wake(&mut machine, sibling);
+    }
+    assert_eq!(micro.waiting[1], Some(SIBLINGS[0]));
+    assert_eq!(micro.members[SIBLINGS[1] as usize].micro_pcpu, NONE, "one waits for a micro pCPU, not two");
+    assert!(micro.normal.remove(&machine, SIBLINGS[1]), "it waits in the normal pool");
+}
+
+#[test]
+fn in_the_prototype_who_blocks_on_a_micro_pcpu_wakes_there() {
+    for (prototype, wakes_at) in [(true, 1), (false, NONE)] {
+        let (mut micro, mut machine, pick) = prototype_with_a_sibling_on_the_micro_pcpu();
+        micro.prototype = prototype;
+        machine.now_ns += 50_000;
+        machine.blocks(pick.vcpu);
+        micro.schedule(&mut machine, 1, Some((pick.vcpu, StopReason::Hlt)));
+        machine.pcpus[1].current = NONE;
+        machine.wakes(pick.vcpu);
+        micro.wake(&mut machine, pick.vcpu);
+        assert_eq!(micro.members[pick.vcpu as usize].micro_pcpu, wakes_at, "prototype: {prototype}");
+    }
+}
