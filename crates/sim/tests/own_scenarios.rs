@@ -305,10 +305,10 @@ fn two_workloads_of_one_vm_may_have_locks_of_the_same_name() {
 }
 
 /// VMs of one thread each on a host of two pCPUs: what part of the host each got, by name.
-fn shares_of_two_pcpus(vms: &str, policy: &str) -> Vec<f64> {
+fn shares_of_two_pcpus(vms: &str, policy: &str, llc_pcpus: u32) -> Vec<f64> {
     let text = format!(
         r#"
-        host = {{ extends = "xeon-e5645", pcpus = 2, smt_threads = 1, llc_pcpus = 0 }}
+        host = {{ extends = "xeon-e5645", pcpus = 2, smt_threads = 1, llc_pcpus = {llc_pcpus} }}
         warmup = "500 ms"
         duration = "10 s"
         {vms}
@@ -326,9 +326,10 @@ fn busy_vm(name: &str, more: &str) -> String {
 
 #[test]
 fn equal_vms_get_equal_shares_though_their_number_is_no_multiple_of_the_pcpus() {
-    for policy in ["credit", "eevdf"] {
+    for (policy, llc_pcpus) in [("credit", 0), ("eevdf", 0), ("eevdf", 1)] {
         for copies in [3, 5] {
-            let shares = shares_of_two_pcpus(&busy_vm("equal", &format!("copies = {copies}")), policy);
+            let vms = busy_vm("equal", &format!("copies = {copies}"));
+            let shares = shares_of_two_pcpus(&vms, policy, llc_pcpus);
             let due = 1.0 / f64::from(copies);
             assert!(
                 shares.iter().all(|share| (share / due - 1.0).abs() < 0.12),
@@ -343,8 +344,8 @@ fn weights_hold_though_vms_of_equal_weight_start_on_the_same_pcpu() {
     let vms = [("a", 1024), ("b", 256), ("c", 1024), ("d", 256)]
         .map(|(name, weight)| busy_vm(name, &format!("weight = {weight}")))
         .concat();
-    for policy in ["credit", "eevdf"] {
-        let shares = shares_of_two_pcpus(&vms, policy);
+    for (policy, llc_pcpus) in [("credit", 0), ("eevdf", 0), ("eevdf", 1)] {
+        let shares = shares_of_two_pcpus(&vms, policy, llc_pcpus);
         for (share, due) in std::iter::zip(&shares, [0.4, 0.1, 0.4, 0.1]) {
             assert!((share / due - 1.0).abs() < 0.15, "{policy}: {shares:?}");
         }

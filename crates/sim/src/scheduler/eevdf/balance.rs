@@ -3,11 +3,11 @@
 //! Problem.   Three equal tasks on two pCPUs can't be spread evenly, and tasks of equal weight may all have begun on the same
 //!            pCPU: without balancing their shares stay unequal for ever.
 //! Mechanism. A queue gives a task to the next pCPU at once if that one then has no more to do than itself. Now
-//!            and then (every 16 ms times the pCPUs of a last-level cache: `busy_factor`, `sd_weight`) a pCPU looks for the busiest one,
-//!            first in its own cache, that has at least 117 % of its load (`imbalance_pct`), and takes a task of at most half
-//!            the difference; of twice that if it found none the time before, and so on (`nr_balance_failed`). So the third
-//!            of three equal tasks goes to and fro.
-//! Limits.    Load is that of the moment, not a decaying average. Beyond the cache a pCPU looks as often as within.
+//!            and then (every 16 ms times the pCPUs of its last-level cache, and of the host: `busy_factor`, `sd_weight`) a
+//!            pCPU looks there for the busiest one that has more than 117 % of its load (`imbalance_pct`), and takes a task of
+//!            at most half the difference; of twice that if it found none the time before, and so on (`nr_balance_failed`).
+//!            So the third of three equal tasks goes to and fro.
+//! Limits.    Load is that of the moment, not a decaying average.
 
 use super::{Eevdf, Task};
 use crate::machine::Machine;
@@ -18,17 +18,40 @@ const IMBALANCE_PERCENT: u64 = 117;
 /// 2^20 times as much as any weight.
 const FAILED_MAX: u32 = 20;
 
+/// Where a pCPU looks: in its own last-level cache, and beyond.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Domain {
+    Cache,
+    Host,
+}
+
+impl Domain {
+    const ALL: [Self; 2] = [Self::Cache, Self::Host];
+
+    fn pcpus(self, machine: &Machine) -> u64 {
+        match self {
+            Self::Cache => u64::from(machine.llc_pcpus),
+            Self::Host => machine.pcpus.len() as u64,
+        }
+    }
+
+    fn interval_ns(self, machine: &Machine) -> u64 {
+        INTERVAL_PER_PCPU_NS * self.pcpus(machine)
+    }
+}
+
+/// Of each domain.
 pub struct Balance {
-    next_ns: u64,
+    next_ns: [u64; 2],
     /// How often there was an imbalance, but nobody light enough, since somebody came last.
-    failed: u32,
+    failed: [u32; 2],
 }
 
 impl Balance {
-    /// The pCPUs of a cache take turns.
+    /// The pCPUs of a domain take turns.
     pub fn starts(machine: &Machine, pcpu: usize) -> Self {
-        let turn = pcpu as u64 % u64::from(machine.llc_pcpus);
-        Self { next_ns: INTERVAL_PER_PCPU_NS * (turn + 1), failed: 0 }
+        let turn = |domain: Domain| pcpu as u64 % domain.pcpus(machine) + 1;
+        Self { next_ns: Domain::ALL.map(|domain| INTERVAL_PER_PCPU_NS * turn(domain)), failed: [0; 2] }
     }
 }
 
@@ -58,32 +81,40 @@ impl Eevdf {
     }
 
     pub(super) fn pull_from_the_busiest(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        let balance = &mut self.balance[pcpu as usize];
-        if machine.now_ns < balance.next_ns {
-            return;
+        for domain in Domain::ALL {
+            let next_ns = &mut self.balance[pcpu as usize].next_ns[domain as usize];
+            if machine.now_ns >= *next_ns {
+                *next_ns = machine.now_ns + domain.interval_ns(machine);
+                self.pull(machine, pcpu, domain);
+            }
         }
-        balance.next_ns = machine.now_ns + INTERVAL_PER_PCPU_NS * u64::from(machine.llc_pcpus);
-        let failed = balance.failed;
-        let found = self.busiest(machine, pcpu, true).or_else(|| self.busiest(machine, pcpu, false));
-        let Some((busiest, load)) = found else {
-            self.balance[pcpu as usize].failed = 0;
+    }
+
+    fn pull(&mut self, machine: &mut Machine, pcpu: PcpuId, domain: Domain) {
+        let busiest = self.busiest(machine, pcpu, domain);
+        let failed = &mut self.balance[pcpu as usize].failed[domain as usize];
+        let Some((busiest, load)) = busiest else {
+            *failed = 0;
             return;
         };
+        let before = *failed;
+        *failed = (before + 1).min(FAILED_MAX);
         let most = (load - self.load(pcpu)) / 2;
-        let fits = |task: &Task| self.weight(task) >> failed <= most && machine.allows(task.vcpu, pcpu);
+        let fits = |task: &Task| self.weight(task) >> before <= most && machine.allows(task.vcpu, pcpu);
         let at = self.queues[busiest as usize].waiting().position(fits);
-        self.balance[pcpu as usize].failed = if at.is_some() { 0 } else { (failed + 1).min(FAILED_MAX) };
         if let Some(at) = at {
+            self.balance[pcpu as usize].failed[domain as usize] = 0;
             self.move_task(machine, busiest, at, pcpu);
         }
     }
 
-    /// Who has the most to do, with somebody who may come here, in the same last-level cache or in another one.
-    fn busiest(&self, machine: &Machine, pcpu: PcpuId, near: bool) -> Option<(PcpuId, u64)> {
+    /// Who has the most to do, with somebody who may come here.
+    fn busiest(&self, machine: &Machine, pcpu: PcpuId, domain: Domain) -> Option<(PcpuId, u64)> {
         let own = self.load(pcpu);
         let mut most = None;
         for peer in self.waited_for.round_from(pcpu as usize).map(|peer| peer as PcpuId) {
-            if peer == pcpu || (machine.llc_of(peer) == machine.llc_of(pcpu)) != near {
+            let is_near = machine.llc_of(peer) == machine.llc_of(pcpu);
+            if peer == pcpu || is_near != (domain == Domain::Cache) {
                 continue;
             }
             let load = self.load(peer);
