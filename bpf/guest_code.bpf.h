@@ -109,6 +109,19 @@ static __always_inline u32 guest_answer_to_calls(u64 kvm_vcpu)
 	return owed & calls ? ANSWER_OWED : ANSWER_GIVEN;
 }
 
+static __always_inline u32 interrupt_kind_of(u32 vector)
+{
+	if (vector == VECTOR_RESCHEDULE)
+		return INTERRUPT_IPI_RESCHEDULE;
+	if (vector == VECTOR_CALL_FUNCTION || vector == VECTOR_CALL_FUNCTION_SINGLE)
+		return INTERRUPT_IPI_CALL_FUNCTION;
+	if (vector == VECTOR_TIMER)
+		return INTERRUPT_TIMER;
+	if (vector >= VECTOR_DEVICE_FIRST && vector < VECTOR_SYSTEM_FIRST)
+		return INTERRUPT_VIRQ;
+	return INTERRUPT_OTHER;
+}
+
 static __always_inline bool feed_is_current(const struct vm_feed *feed, const struct vm *vm)
 {
 	return feed->generation == vm->generation;

@@ -69,7 +69,8 @@ struct vm_stats {
 	u64 returns[RETURN_COUNT];
 	/* Turns made longer because they ended at a bad moment: in place, and after an interruption. */
 	u64 graces[2];
-	u64 asked_again; /* passes for siblings that had found no room */
+	u64 asked_again;	       /* passes for siblings that had found no room */
+	u64 woken[WOKEN_REASON_COUNT]; /* that were blocked, were woken for a known reason, and had to wait */
 	u64 micro_slice_us[HISTOGRAM_BUCKETS];
 	u64 wait_to_run_us[HISTOGRAM_BUCKETS];
 };
@@ -136,6 +137,12 @@ struct vcpu {
 	u32 retry_count;
 	u32 retry;
 	u32 request_failure; /* enum request_failure: why the last micro pCPU that was asked said no */
+	u64 lock_halt_rip;   /* where it halted for a paravirtual lock, and still is; 0: it didn't */
+	u32 lock_halt_interrupts_enabled;
+	u32 blocked_interrupt; /* vector of the interrupt that came while it was blocked; 0: none */
+	/* It was woken, waits since then, and may go to a micro pCPU; 0: not so. What a request would be about. */
+	u32 woken_cause;
+	u32 woken_vector;
 };
 
 /* A guest's instruction pointer at a HLT exit, or its MSR_LSTAR: a witness of its slide. */

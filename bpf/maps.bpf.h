@@ -93,6 +93,8 @@ struct pcpu {
 	u32 occupant; /* enum occupant */
 	u32 micro_served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */
 	u32 sweep_count;       /* queued tasks to look at that may be starving */
+	u32 woken; /* vCPU slot + 1 that was woken and may come here when nobody who was preempted does; 0: none */
+	u32 reserved;
 	u32 turned_away; /* slot + 1 of the VM that found no room here last; 0: none since the last look */
 	u32 rescue_count; /* just became micro-sliced: queued tasks to look at that may have nowhere else to run */
 };

@@ -98,8 +98,11 @@ void STRUCT_OPS(microslice_dispatch, s32 cpu, struct task_struct *prev)
 	if (current->pid == 0 && entry_disables_migration != current->migration_disabled)
 		entry_disables_migration = current->migration_disabled;
 	if (pcpu_is_micro(cpu)) {
-		dispatch_micro(cpu, pcpu);
+		bool served = dispatch_micro(cpu, pcpu);
+
 		ask_again(pcpu);
+		if (!served)
+			dispatch_micro_idle(cpu, pcpu);
 	} else {
 		dispatch_normal(cpu, pcpu, prev);
 	}
@@ -172,6 +175,8 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 	vcpu->preempted = 0;
 	vcpu->yielded = 0;
 	vcpu->turn_over = 0;
+	vcpu->blocked_interrupt = 0;
+	vcpu->woken_cause = 0;
 	vcpu->running_since_ns = now;
 	if (vtime_before(pool_vtime_ns, tctx->vtime_ns))
 		pool_vtime_ns = tctx->vtime_ns;
@@ -253,6 +258,11 @@ static __always_inline void stop_vcpu(struct vcpu *vcpu, u32 slot, u64 ran_ns, b
 	vcpu->preempted = runnable && !vcpu->yielded;
 	vcpu->interrupted = vcpu->preempted && !vcpu->turn_over && vcpu->state == VCPU_RUNNING;
 	vcpu->keeps_spinning = 0;
+	/* It has left the halt (one byte long) that it waited for a lock in. */
+	if (vcpu->rip - vcpu->lock_halt_rip > 1)
+		vcpu->lock_halt_rip = 0;
+	if (!runnable)
+		vcpu->blocked_interrupt = 0;
 	if (stats && vcpu->preempted && class < GUEST_CLASS_COUNT)
 		COUNT(stats->preemptions[class]);
 	if (vcpu->state == VCPU_MICRO)
@@ -290,6 +300,7 @@ void STRUCT_OPS(microslice_quiescent, struct task_struct *p, u64 deq_flags)
 
 	if (!vcpu)
 		return;
+	vcpu->woken_cause = 0;
 	if (!fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED) &&
 	    !end_acceleration(vcpu, VCPU_BLOCKED, RETURN_NEVER_RAN))
 		vcpu->state = VCPU_BLOCKED;

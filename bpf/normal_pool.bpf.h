@@ -149,6 +149,46 @@ static __always_inline bool comes_back(struct vcpu *vcpu, u32 slot)
 	return true;
 }
 
+/*
+ * It was blocked, was woken, and has to wait: nobody is idle, and it isn't boosted. May it go to a micro pCPU? One that is
+ * boosted goes first anyway, and in a micro slice it would lose that: asked about those too, guests woke their threads less often.
+ */
+static __always_inline void ask_about_woken(struct task_struct *p, struct vcpu *vcpu, u32 slot)
+{
+	struct accelerate_config limits = config.accelerate;
+	struct woken_observation seen = {.interrupted = vcpu->blocked_interrupt != 0,
+					 .kind = interrupt_kind_of(vcpu->blocked_interrupt),
+					 .lock_halt = vcpu->lock_halt_rip != 0,
+					 .interrupts_enabled = vcpu->lock_halt_interrupts_enabled,
+					 .micro_pcpu_count = decided_pcpu_count,
+					 .guest_known = guest_is_known(vcpu->vm)};
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+	u32 class = vcpu->guest_class;
+	struct woken_decision decision;
+
+	/* QEMU's own doings, mostly: nothing to ask about. */
+	if (!stats || !vcpu->was_blocked || (!seen.interrupted && !seen.lock_halt))
+		return;
+	decision = decide_on_woken(&limits, &seen);
+	RECORD(RECORD_WOKEN, slot, woken, {.config = limits, .seen = seen, .decision = decision});
+	if (decision.reason < WOKEN_REASON_COUNT)
+		COUNT(stats->woken[decision.reason]);
+	/* It must wait, as one that was preempted must. */
+	if (seen.interrupted && seen.kind == INTERRUPT_VIRQ)
+		COUNT(host_stats.urgent_irqs);
+	if (decision.cause == CAUSE_NONE || decision.cause >= CAUSE_COUNT)
+		return;
+	if (config.dry_run) {
+		if (class < GUEST_CLASS_COUNT)
+			COUNT(stats->would_request[decision.cause][class]);
+		return;
+	}
+	vcpu->woken_vector = decision.cause == CAUSE_LOCK_KICK ? 0 : vcpu->blocked_interrupt;
+	vcpu->woken_cause = decision.cause;
+	if (!offer_woken(p, slot))
+		vcpu->woken_cause = 0;
+}
+
 static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx *tctx, struct vcpu *vcpu,
 					 u64 enq_flags)
 {
@@ -170,7 +210,8 @@ static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx 
 	} else {
 		tctx->queued_at_ns = bpf_ktime_get_ns();
 		dsq_insert_vtime(p, DSQ_VCPUS, decision.slice_ns, decision.vtime_ns, enq_flags);
-		kick_idle_normal(p);
+		if (!kick_idle_normal(p))
+			ask_about_woken(p, vcpu, tctx->vcpu - 1);
 	}
 	resume_request(vcpu, tctx->vcpu - 1);
 }

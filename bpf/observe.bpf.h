@@ -167,7 +167,7 @@ __noinline int on_yield(u32 cause)
 	struct yield_decision decision;
 	struct vm_stats *stats;
 	struct vm *vm;
-	u64 now = bpf_ktime_get_ns(), claim;
+	u64 now = bpf_ktime_get_ns(), claim, rip;
 	u32 slot;
 
 	if (!tctx || !self || cause >= YIELD_CAUSE_COUNT)
@@ -177,7 +177,8 @@ __noinline int on_yield(u32 cause)
 	if (!vm || !stats)
 		return 0;
 	slot = tctx->vcpu - 1;
-	seen.guest_class = classify_rip(slot, self->vm, read_guest_rip(self->kvm_vcpu));
+	rip = read_guest_rip(self->kvm_vcpu);
+	seen.guest_class = classify_rip(slot, self->vm, rip);
 	seen.interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
 	claim = vm->pass_until_ns;
 	seen.pass_active = claim > now;
@@ -190,6 +191,10 @@ __noinline int on_yield(u32 cause)
 	if (decision.reason < YIELD_REASON_COUNT)
 		COUNT(stats->yields[cause][decision.reason]);
 	count_urgent(decision.cause);
+	if (cause == YIELD_HLT) {
+		self->lock_halt_rip = decision.cause == CAUSE_LOCK_HALT ? rip : 0;
+		self->lock_halt_interrupts_enabled = seen.interrupts_enabled;
+	}
 	if (decision.scope != PASS_NONE)
 		make_pass(vm, self->vm, slot, self->index_in_vm + 1, &decision);
 	/* Before the VM is given to another pass, which counts anew. */
@@ -243,19 +248,6 @@ int on_exit(struct trace_event_raw_kvm_exit *exit)
 
 /* ---- Interrupts ---- */
 
-static __always_inline u32 interrupt_kind_of(u32 vector)
-{
-	if (vector == VECTOR_RESCHEDULE)
-		return INTERRUPT_IPI_RESCHEDULE;
-	if (vector == VECTOR_CALL_FUNCTION || vector == VECTOR_CALL_FUNCTION_SINGLE)
-		return INTERRUPT_IPI_CALL_FUNCTION;
-	if (vector == VECTOR_TIMER)
-		return INTERRUPT_TIMER;
-	if (vector >= VECTOR_DEVICE_FIRST && vector < VECTOR_SYSTEM_FIRST)
-		return INTERRUPT_VIRQ;
-	return INTERRUPT_OTHER;
-}
-
 static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 {
 	u32 *slot = bpf_map_lookup_elem(&vcpu_by_address, &kvm_vcpu);
@@ -285,6 +277,10 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 	if (seen.kind == INTERRUPT_VIRQ &&
 	    (seen.recipient_state == VCPU_RUNNABLE || seen.recipient_state == VCPU_PENDING))
 		COUNT(host_stats.urgent_irqs);
+	/* Of several the urgent one is remembered until it runs: see ask_about_woken(). */
+	if (seen.recipient_state == VCPU_BLOCKED &&
+	    (decision.reason == INTERRUPT_RECIPIENT_BLOCKED || !vcpu->blocked_interrupt))
+		vcpu->blocked_interrupt = vector;
 	if (decision.cause != CAUSE_NONE)
 		request_acceleration(*slot, decision.cause, vector);
 	return 0;

@@ -10,6 +10,8 @@
  *            ops.enqueue knows only the normal pool. A request that finds no room is forgotten, but the micro pCPU
  *            remembers the VM, and the VM which vCPU was the first: once the place is free it asks for those that
  *            somebody still waits for, that one first.
+ *            Who was woken and has to wait has a place of its own at each micro pCPU, behind the one for requests. It is
+ *            no request yet, and stays one of the normal queue's: it becomes one when the micro pCPU has nobody else.
  * Races.     A request that reaches the micro pCPU before its vCPU is in the normal queue, or after it has left it, fails
  *            and is counted: the vCPU is then already running, or queued where the next request finds it.
  *            A pCPU that leaves the pool while a micro slice runs lets it end: its timer is armed.
@@ -128,6 +130,51 @@ __noinline int request_acceleration(u32 slot, u32 cause, u32 vector)
 	return place_request(vcpu, slot);
 }
 
+/* ---- Who was woken (ops.enqueue) ---- */
+
+/* Tries one micro pCPU's place for who was woken. What is left in it of somebody who waits no longer is no obstacle. */
+static __always_inline bool try_woken_place(u32 slot, s32 cpu, struct pcpu *pcpu, u32 affinity_allows)
+{
+	u32 other = pcpu->woken;
+	struct vcpu *holder = other ? vcpu_at(other - 1) : NULL;
+	struct accelerate_config limits = config.accelerate;
+	struct placement_observation seen = {.queued_count = holder && holder->woken_cause &&
+							     holder->state == VCPU_RUNNABLE,
+					     .affinity_allows = affinity_allows};
+	u32 decision = decide_on_placement(&limits, &seen);
+
+	RECORD(RECORD_PLACEMENT, slot, placement, {.config = limits, .seen = seen, .decision = decision});
+	if (decision != PLACEMENT_QUEUE ||
+	    __sync_val_compare_and_swap(&pcpu->woken, other, slot + 1) != other)
+		return false;
+	if (pcpu->occupant == OCCUPANT_NONE)
+		scx_bpf_kick_cpu(cpu, KICK_IDLE);
+	return true;
+}
+
+/* First the micro pCPUs that run nothing, then all. Without a place it simply waits. */
+static __always_inline bool offer_woken(struct task_struct *p, u32 slot)
+{
+	u32 at;
+
+	bpf_for (at, 0, 2 * POOL_LIMIT_MAX) {
+		bool idle_only = at < POOL_LIMIT_MAX;
+		u32 rank = idle_only ? at : at - POOL_LIMIT_MAX;
+		struct pcpu *pcpu;
+		s32 cpu;
+
+		if (rank >= micro_pcpu_count)
+			continue;
+		cpu = config.micro_order[rank & POOL_LIMIT_MAX];
+		pcpu = pcpu_of(cpu);
+		if (!pcpu || (idle_only && pcpu->occupant != OCCUPANT_NONE))
+			continue;
+		if (try_woken_place(slot, cpu, pcpu, bpf_cpumask_test_cpu(cpu, p->cpus_ptr)))
+			return true;
+	}
+	return false;
+}
+
 /* ---- Pull (ops.dispatch of a micro pCPU) ---- */
 
 /* Takes a vCPU out of whichever normal queue it waits in. */
@@ -153,7 +200,7 @@ static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 	       (p->migration_disabled <= own || scx_bpf_task_cpu(p) == cpu);
 }
 
-static __always_inline bool pull_vcpu(s32 cpu, u32 slot)
+static __noinline int pull_vcpu(s32 cpu, u32 slot)
 {
 	struct vcpu *vcpu = vcpu_at(slot);
 	struct task_struct *p;
@@ -196,6 +243,25 @@ static __always_inline bool serve_request(s32 cpu, struct pcpu *pcpu)
 	u32 request = __sync_lock_test_and_set(&pcpu->request, 0);
 
 	return request && pull_vcpu(cpu, request - 1);
+}
+
+/* Nobody who was preempted waits for this micro pCPU: who was woken, and waits still, asks for it now. */
+static __always_inline bool serve_woken(s32 cpu, struct pcpu *pcpu)
+{
+	u32 slot = __sync_lock_test_and_set(&pcpu->woken, 0) - 1, cause;
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct vm_stats *stats = vcpu ? vm_stats_at(vcpu->vm) : NULL;
+
+	if (!stats)
+		return false;
+	cause = __sync_lock_test_and_set(&vcpu->woken_cause, 0);
+	if (!cause || cause >= CAUSE_COUNT || !vcpu_moves(vcpu, VCPU_RUNNABLE, VCPU_PENDING))
+		return false;
+	COUNT(stats->requests[cause]);
+	vcpu->request_cause = cause;
+	vcpu->request_vector = vcpu->woken_vector;
+	vcpu->request_pcpu = cpu;
+	return pull_vcpu(cpu, slot);
 }
 
 /* ---- The micro slice ---- */
@@ -285,7 +351,8 @@ static __noinline int rescue_from(u64 dsq, s32 cpu, struct pcpu *pcpu)
 
 /* ---- Dispatch ---- */
 
-static __always_inline void dispatch_micro(s32 cpu, struct pcpu *pcpu)
+/* Those whom somebody asked for. False if this pCPU has nothing to run yet. */
+static __always_inline bool dispatch_micro(s32 cpu, struct pcpu *pcpu)
 {
 	if (pcpu->rescue_count) {
 		rescue_from(DSQ_OTHERS, cpu, pcpu);
@@ -295,13 +362,19 @@ static __always_inline void dispatch_micro(s32 cpu, struct pcpu *pcpu)
 	/* Turn about, so that neither starves the other. */
 	if (pcpu->micro_served_last && dsq_move_to_local(DSQ_CONFINED + cpu)) {
 		pcpu->micro_served_last = 0;
-		return;
+		return true;
 	}
-	if (serve_request(cpu, pcpu)) {
+	pcpu->micro_served_last = serve_request(cpu, pcpu);
+	return pcpu->micro_served_last;
+}
+
+/* Those who come after them. */
+static __always_inline void dispatch_micro_idle(s32 cpu, struct pcpu *pcpu)
+{
+	if (pcpu->woken && !pcpu->request && serve_woken(cpu, pcpu))
 		pcpu->micro_served_last = 1;
-		return;
-	}
-	dsq_move_to_local(DSQ_CONFINED + cpu);
+	else
+		dsq_move_to_local(DSQ_CONFINED + cpu);
 }
 
 /* ---- Size ---- */
@@ -336,6 +409,7 @@ static __always_inline void after_leaving(s32 cpu, struct pcpu *pcpu)
 	u32 request = __sync_lock_test_and_set(&pcpu->request, 0);
 	struct vcpu *vcpu = request ? vcpu_at(request - 1) : NULL;
 
+	pcpu->woken = 0;
 	if (vcpu)
 		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_RESIZED);
 	scx_bpf_kick_cpu(cpu, KICK_IDLE);

@@ -188,6 +188,9 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->turn_over = 0;
 	vcpu->interrupted = 0;
 	vcpu->guest_class = GUEST_CLASS_UNKNOWN;
+	vcpu->lock_halt_rip = 0;
+	vcpu->blocked_interrupt = 0;
+	vcpu->woken_cause = 0;
 	vcpu->retry = 0;
 	vcpu->retry_count = 0;
 	vcpu->running_since_ns = bpf_ktime_get_ns();
@@ -236,6 +239,7 @@ static __noinline int unregister_vcpu(struct task_ctx *tctx)
 			forget_vm(vm);
 	}
 	vcpu->active = 0;
+	vcpu->woken_cause = 0;
 	vcpu->kvm_vcpu = 0;
 	vcpu->state = VCPU_BLOCKED;
 	vcpu->in_use = 0;

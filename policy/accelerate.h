@@ -16,9 +16,14 @@
  *              reschedule IPI                    its recipient, if preempted             4.2, last
  *              call-function IPI                 its recipient, if preempted             section 5
  *              device interrupt (vIRQ)           its recipient, if preempted             4.2, third
+ *              a wake-up by one of these three,  who was woken, if it has to wait        section 5
+ *              or by the kick of a lock's holder
  *
- *            A recipient that is blocked needs no micro slice: waking it boosts it (fair_share.h). One that
- *            was preempted gets no boost from a wake-up, because it never slept: the mixed case (paper 4.1).
+ *            A recipient that is blocked is woken first, and mostly runs then: a pCPU is idle, or it is boosted
+ *            (fair_share.h). If it has to wait all the same, a micro pCPU takes it when nobody is there who was
+ *            preempted, and the normal pool if that is sooner. So it is with who halted for a paravirtual lock
+ *            and was kicked. One that was preempted gets no boost from a wake-up, because it never slept: the
+ *            mixed case (paper 4.1).
  *            After its micro slice a vCPU always goes back to the normal pool (section 5).
  *            This differs from the paper. There, siblings that have answered a shootdown are accelerated, too:
  *            with fewer micro pCPUs than siblings, the first ones come again and again and the last ones hardly
@@ -28,7 +33,8 @@
  *            is about it: the sender of a shootdown at the end of its turn, or a sibling whose interrupt came
  *            when its turn or its micro slice was over already. Here these get grace: up to grace_max more micro
  *            slices in a row, charged like all others.
- * Limits.    Each micro pCPU queues at most one vCPU (section 5); one pass at a time per VM. Guest user code
+ * Limits.    Each micro pCPU queues at most one vCPU (section 5), and behind it one that was woken (in the paper it
+ *            may be the one); one pass at a time per VM. Guest user code
  *            is never accelerated for its own sake (4.4), and a guest whose symbols or slide are unknown is
  *            never accelerated.
  */
@@ -230,7 +236,7 @@ enum interrupt_reason {
 	INTERRUPT_REQUESTS = 0,
 	INTERRUPT_NOT_URGENT = 1,	 /* a timer, or of an unknown kind */
 	INTERRUPT_RECIPIENT_RUNNING = 2, /* handled at once */
-	INTERRUPT_RECIPIENT_BLOCKED = 3, /* its wake-up is boosted in the normal pool */
+	INTERRUPT_RECIPIENT_BLOCKED = 3, /* it is woken first: decide_on_woken(), if it then waits */
 	INTERRUPT_ALREADY_REQUESTED = 4,
 	INTERRUPT_NO_MICRO_POOL = 5,
 	INTERRUPT_GUEST_UNKNOWN = 6,
@@ -278,6 +284,60 @@ POLICY struct interrupt_decision decide_on_interrupt(const struct accelerate_con
 	return decision;
 }
 
+/* ---- A wake-up: is who was blocked, was woken, and has to wait worth a micro slice? ---- */
+
+struct woken_observation {
+	u32 interrupted;	/* an interrupt came for it while it was blocked */
+	u32 kind;		/* enum interrupt_kind: which, the most urgent one of several */
+	u32 lock_halt;		/* it had halted for a paravirtual lock */
+	u32 interrupts_enabled; /* when it halted; with them disabled only a kick makes it go on */
+	u32 micro_pcpu_count;
+	u32 guest_known;
+};
+
+enum woken_reason {
+	WOKEN_REQUESTS = 0,   /* a micro pCPU takes it once nobody is there who was preempted */
+	WOKEN_NOT_URGENT = 1, /* by a timer, or by something that no interrupt told */
+	WOKEN_NO_MICRO_POOL = 2,
+	WOKEN_GUEST_UNKNOWN = 3,
+	WOKEN_REASON_COUNT = 4,
+};
+
+struct woken_decision {
+	u32 cause;  /* enum cause; CAUSE_NONE: leave it where it is */
+	u32 reason; /* enum woken_reason */
+};
+
+POLICY u32 cause_of_wakeup(const struct accelerate_config *config, const struct woken_observation *seen)
+{
+	/* A lock's kick is no interrupt, and the only thing that wakes without one. */
+	if (seen->lock_halt && !seen->interrupted)
+		return CAUSE_LOCK_KICK;
+	/* It can't take the interrupt, and halts again. */
+	if (!seen->interrupted || (seen->lock_halt && !seen->interrupts_enabled))
+		return CAUSE_NONE;
+	return interrupt_cause(config, seen->kind);
+}
+
+POLICY struct woken_decision decide_on_woken(const struct accelerate_config *config,
+					     const struct woken_observation *seen)
+{
+	struct woken_decision decision = {.cause = CAUSE_NONE};
+	u32 cause = cause_of_wakeup(config, seen);
+
+	if (cause == CAUSE_NONE) {
+		decision.reason = WOKEN_NOT_URGENT;
+	} else if (!seen->guest_known) {
+		decision.reason = WOKEN_GUEST_UNKNOWN;
+	} else if (seen->micro_pcpu_count == 0) {
+		decision.reason = WOKEN_NO_MICRO_POOL;
+	} else {
+		decision.cause = cause;
+		decision.reason = WOKEN_REQUESTS;
+	}
+	return decision;
+}
+
 /* ---- A request: has this micro pCPU room for it? ---- */
 
 enum placement_decision {
@@ -288,7 +348,7 @@ enum placement_decision {
 };
 
 struct placement_observation {
-	u32 queued_count; /* vCPUs that wait for this micro pCPU; the one that runs isn't one of them */
+	u32 queued_count; /* vCPUs that wait there in this one's place; the one that runs isn't one of them */
 	u32 affinity_allows;
 };
 

@@ -14,7 +14,7 @@
 #include "fair_share.h"
 #include "pool_size.h"
 
-#define RECORD_VERSION 3u
+#define RECORD_VERSION 4u
 
 enum record_kind {
 	RECORD_CLASSIFY = 0,
@@ -27,7 +27,8 @@ enum record_kind {
 	RECORD_WAKEUP = 7,
 	RECORD_POOL_SIZE = 8,
 	RECORD_TURN = 9,
-	RECORD_KIND_COUNT = 10,
+	RECORD_WOKEN = 10,
+	RECORD_KIND_COUNT = 11,
 };
 
 struct classify_record {
@@ -57,6 +58,12 @@ struct interrupt_record {
 	struct accelerate_config config;
 	struct interrupt_observation seen;
 	struct interrupt_decision decision;
+};
+
+struct woken_record {
+	struct accelerate_config config;
+	struct woken_observation seen;
+	struct woken_decision decision;
 };
 
 struct placement_record {
@@ -104,6 +111,7 @@ struct record {
 		struct spinner_record spinner;
 		struct interrupt_record interrupt;
 		struct placement_record placement;
+		struct woken_record woken;
 		struct micro_slice_record micro_slice;
 		struct turn_record turn;
 		struct wakeup_record wakeup;

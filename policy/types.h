@@ -74,7 +74,8 @@ enum cause {
 	CAUSE_RESCHED_IPI = 5,	     /* a reschedule IPI is on its way to it */
 	CAUSE_CALL_FUNCTION_IPI = 6, /* a call-function IPI is on its way to it */
 	CAUSE_VIRQ = 7,		     /* a device interrupt is on its way to it (paper 4.2, third) */
-	CAUSE_COUNT = 8,
+	CAUSE_LOCK_KICK = 8, /* it had halted in a paravirtual lock, and its turn for the lock has come */
+	CAUSE_COUNT = 9,
 };
 
 #endif

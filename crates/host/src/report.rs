@@ -7,8 +7,8 @@ use crate::scheduler::{HostStats, VmStats};
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
 use microslice_policy::{
-    Cause, Coded, GuestClass, InterruptKind, InterruptReason, MicroSliceOutcome, SiblingDecision, YieldCause,
-    YieldReason,
+    Cause, Coded, GuestClass, InterruptKind, InterruptReason, MicroSliceOutcome, SiblingDecision,
+    WokenReason, YieldCause, YieldReason,
 };
 use serde_json::{Map, Value, json};
 
@@ -231,7 +231,8 @@ fn flow_lines(total: &VmStats) -> String {
     let us = |percent| slice.percentile(percent).map_or("-".into(), |us: u64| format!("{us} us"));
     format!(
         "failed pulls    {}\nreturns         {} ({}), in flight {}\nmicro slices    {} with p50 {}, p99 {}\n\
-         grace           {} at the end of a turn, {} after an interruption; asked again {} times\n",
+         grace           {} at the end of a turn, {} after an interruption; asked again {} times\n\
+         woken           {} that had to wait, {} of them to go to a micro pCPU if one is free\n",
         pulls.join(", "),
         add_up(&total.returns),
         returns.join(", "),
@@ -242,6 +243,8 @@ fn flow_lines(total: &VmStats) -> String {
         total.graces[0],
         total.graces[1],
         total.asked_again,
+        add_up(&total.woken),
+        total.woken[WokenReason::Requests as usize],
     )
 }
 
@@ -348,6 +351,7 @@ fn counters_json(stats: &VmStats) -> Value {
         "siblings": named(names::<SiblingDecision>(), &stats.siblings),
         "graces": {"in_place": stats.graces[0], "after_interruption": stats.graces[1]},
         "asked_again": stats.asked_again,
+        "woken": named(names::<WokenReason>(), &stats.woken),
         "spinners": {"yields": stats.spinners[0], "keeps_spinning": stats.spinners[1]},
         "interrupts": matrix::<InterruptKind, InterruptReason, 7>(&stats.interrupts),
         "micro_slice_us": Histogram::from_log2(&stats.micro_slice_us, stats.micro_ran_ns / 1000),

@@ -40,7 +40,7 @@ figures! {
         "Largest difference between received and due share over all VMs, as a share of the host.";
 
     ACCELERATION_REQUESTS = "acceleration_requests", Counter, Count, ["cause"],
-        "Decisions of the policy to accelerate one preempted vCPU, by the event that led to the decision.";
+        "Decisions of the policy to accelerate one vCPU that waits for a pCPU, by the event that led to the decision.";
     ACCELERATIONS = "accelerations", Counter, Count, ["guest_class", "cause"],
         "vCPUs that started a micro slice, by the class of their instruction pointer and the event that asked for it.";
     FAILED_PULLS = "failed_pulls", Counter, Count, ["reason"],

@@ -164,6 +164,7 @@ codes! {
         ReschedIpi = "resched_ipi",
         CallFunctionIpi = "call_function_ipi",
         Virq = "virq",
+        LockKick = "lock_kick",
     }
 }
 
@@ -222,6 +223,16 @@ codes! {
 }
 
 codes! {
+    /// What became of a wake-up after which the vCPU had to wait.
+    WokenReason {
+        Requests = "requests",
+        NotUrgent = "not_urgent",
+        NoMicroPool = "no_micro_pool",
+        GuestUnknown = "guest_unknown",
+    }
+}
+
+codes! {
     /// Whether a micro pCPU takes a request.
     PlacementDecision { Queue = "queue", Full = "full", Affinity = "affinity" }
 }
@@ -261,6 +272,7 @@ codes! {
         Wakeup = "wakeup",
         PoolSize = "pool_size",
         Turn = "turn",
+        Woken = "woken",
     }
 }
 

@@ -13,7 +13,7 @@ pub const WEIGHT_DEFAULT: u32 = 100;
 /// `SHARE_SCALE`: the unit of [`crate::vcpu_weight`] is 1/SHARE_SCALE.
 pub const SHARE_SCALE: u32 = 1024;
 /// `RECORD_VERSION`: of [`Record`] and all observations in it.
-pub const RECORD_VERSION: u32 = 3;
+pub const RECORD_VERSION: u32 = 4;
 
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? }) => {
@@ -114,6 +114,26 @@ layout! {
     InterruptDecision {
         cause: Code<Cause>,
         reason: Code<InterruptReason>,
+    }
+}
+
+layout! {
+    /// A vCPU that was blocked was woken, and has to wait.
+    WokenObservation {
+        interrupted: u32,
+        kind: Code<InterruptKind>,
+        lock_halt: u32,
+        interrupts_enabled: u32,
+        micro_pcpu_count: u32,
+        guest_known: u32,
+    }
+}
+
+layout! {
+    /// What that starts; cause `none` leaves it where it is.
+    WokenDecision {
+        cause: Code<Cause>,
+        reason: Code<WokenReason>,
     }
 }
 
@@ -357,6 +377,15 @@ layout! {
 }
 
 layout! {
+    /// A wake-up and what it started.
+    WokenRecord {
+        config: AccelerateConfig,
+        seen: WokenObservation,
+        decision: WokenDecision,
+    }
+}
+
+layout! {
     /// A request at one micro pCPU.
     PlacementRecord {
         config: AccelerateConfig,
@@ -404,7 +433,7 @@ layout! {
 }
 
 #[cfg(test)]
-pub(crate) const STRUCT_COUNT: usize = 22;
+pub(crate) const STRUCT_COUNT: usize = 24;
 
 #[cfg(test)]
 mod tests {
@@ -423,6 +452,8 @@ mod tests {
             ("SpinnerObservation", size_of::<SpinnerObservation>()),
             ("InterruptObservation", size_of::<InterruptObservation>()),
             ("InterruptDecision", size_of::<InterruptDecision>()),
+            ("WokenObservation", size_of::<WokenObservation>()),
+            ("WokenDecision", size_of::<WokenDecision>()),
             ("PlacementObservation", size_of::<PlacementObservation>()),
             ("TurnObservation", size_of::<TurnObservation>()),
             ("MicroSliceObservation", size_of::<MicroSliceObservation>()),

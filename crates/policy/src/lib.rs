@@ -26,6 +26,11 @@ mod ffi {
             seen: *const InterruptObservation,
             decision: *mut InterruptDecision,
         );
+        pub fn ms_decide_on_woken(
+            config: *const AccelerateConfig,
+            seen: *const WokenObservation,
+            decision: *mut WokenDecision,
+        );
         pub fn ms_decide_on_placement(
             config: *const AccelerateConfig,
             seen: *const PlacementObservation,
@@ -102,6 +107,11 @@ pub fn decide_on_spinner(seen: &SpinnerObservation) -> SpinnerDecision {
 /// Is the recipient of this interrupt worth a micro slice?
 pub fn decide_on_interrupt(config: &AccelerateConfig, seen: &InterruptObservation) -> InterruptDecision {
     decide!(InterruptDecision, ms_decide_on_interrupt(config, seen))
+}
+
+/// Is who was blocked, was woken, and has to wait worth a micro slice?
+pub fn decide_on_woken(config: &AccelerateConfig, seen: &WokenObservation) -> WokenDecision {
+    decide!(WokenDecision, ms_decide_on_woken(config, seen))
 }
 
 /// Has this micro pCPU room for a request?

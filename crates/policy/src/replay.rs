@@ -98,6 +98,10 @@ fn replay_one(
             let it: InterruptRecord = record.payload_as();
             differ(it.decision, decide_on_interrupt(&it.config, &it.seen))
         }
+        RecordKind::Woken => {
+            let it: WokenRecord = record.payload_as();
+            differ(it.decision, decide_on_woken(&it.config, &it.seen))
+        }
         RecordKind::Placement => {
             let it: PlacementRecord = record.payload_as();
             differ(it.decision, decide_on_placement(&it.config, &it.seen).into())

@@ -40,6 +40,12 @@ void ms_decide_on_interrupt(const struct accelerate_config *config, const struct
 	*decision = decide_on_interrupt(config, seen);
 }
 
+void ms_decide_on_woken(const struct accelerate_config *config, const struct woken_observation *seen,
+			struct woken_decision *decision)
+{
+	*decision = decide_on_woken(config, seen);
+}
+
 u32 ms_decide_on_placement(const struct accelerate_config *config, const struct placement_observation *seen)
 {
 	return decide_on_placement(config, seen);
@@ -96,6 +102,8 @@ const u32 ms_sizes[] = {
     sizeof(struct spinner_observation),
     sizeof(struct interrupt_observation),
     sizeof(struct interrupt_decision),
+    sizeof(struct woken_observation),
+    sizeof(struct woken_decision),
     sizeof(struct placement_observation),
     sizeof(struct turn_observation),
     sizeof(struct micro_slice_observation),

@@ -327,6 +327,78 @@ fn an_interrupt_needs_a_micro_pool_and_a_known_guest() {
     assert_eq!(on_interrupt(&unknown), (Cause::None, InterruptReason::GuestUnknown));
 }
 
+// ---- Who was blocked, was woken, and has to wait ----
+
+fn woken_by(kind: InterruptKind) -> WokenObservation {
+    WokenObservation {
+        interrupted: 1,
+        kind: kind.into(),
+        interrupts_enabled: 1,
+        micro_pcpu_count: 1,
+        guest_known: 1,
+        ..Default::default()
+    }
+}
+
+/// Nothing but a kick makes a vCPU go on that halted with interrupts disabled.
+const KICKED: WokenObservation = WokenObservation {
+    interrupted: 0,
+    kind: Code::raw(0),
+    lock_halt: 1,
+    interrupts_enabled: 0,
+    micro_pcpu_count: 1,
+    guest_known: 1,
+};
+
+fn on_woken(seen: &WokenObservation) -> (Cause, WokenReason) {
+    let decision = decide_on_woken(&AccelerateConfig::DEFAULT, seen);
+    (decision.cause.get().unwrap(), decision.reason.get().unwrap())
+}
+
+#[test]
+fn who_was_woken_by_an_urgent_interrupt_and_waits_is_accelerated_as_who_was_preempted_is() {
+    for kind in InterruptKind::ALL {
+        let preempted =
+            decide_on_interrupt(&AccelerateConfig::DEFAULT, &an_interrupt(*kind, VcpuState::Runnable));
+        let (cause, reason) = on_woken(&woken_by(*kind));
+        assert_eq!(cause, preempted.cause.get().unwrap(), "{kind}");
+        assert_eq!(reason == WokenReason::Requests, cause != Cause::None, "{kind}");
+    }
+}
+
+#[test]
+fn a_timer_or_an_unseen_reason_wakes_nobody_into_the_micro_pool() {
+    let unseen = WokenObservation { interrupted: 0, ..woken_by(InterruptKind::Virq) };
+    for seen in [woken_by(InterruptKind::Timer), woken_by(InterruptKind::Other), unseen] {
+        assert_eq!(on_woken(&seen), (Cause::None, WokenReason::NotUrgent));
+    }
+}
+
+#[test]
+fn who_halted_for_a_lock_and_was_kicked_is_accelerated_for_it() {
+    assert_eq!(on_woken(&KICKED), (Cause::LockKick, WokenReason::Requests));
+    let in_waiters_code = WokenObservation { interrupts_enabled: 1, ..KICKED };
+    assert_eq!(on_woken(&in_waiters_code), (Cause::LockKick, WokenReason::Requests));
+}
+
+#[test]
+fn an_interrupt_to_who_halted_for_a_lock_with_interrupts_disabled_changes_nothing_for_it() {
+    let seen = WokenObservation { interrupted: 1, kind: InterruptKind::IpiReschedule.into(), ..KICKED };
+    assert_eq!(on_woken(&seen), (Cause::None, WokenReason::NotUrgent));
+    let takes_it = WokenObservation { interrupts_enabled: 1, ..seen };
+    assert_eq!(on_woken(&takes_it), (Cause::ReschedIpi, WokenReason::Requests));
+}
+
+#[test]
+fn a_wake_up_needs_a_micro_pool_and_a_known_guest_too() {
+    for seen in [KICKED, woken_by(InterruptKind::Virq)] {
+        let no_pool = WokenObservation { micro_pcpu_count: 0, ..seen };
+        assert_eq!(on_woken(&no_pool), (Cause::None, WokenReason::NoMicroPool));
+        let unknown = WokenObservation { guest_known: 0, ..seen };
+        assert_eq!(on_woken(&unknown), (Cause::None, WokenReason::GuestUnknown));
+    }
+}
+
 // ---- Section 5: the runqueue limit of one ----
 
 #[test]

@@ -65,6 +65,10 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_on_interrupt(&config, &seen);
     write(RecordKind::Interrupt, InterruptRecord { config, seen, decision }.as_bytes());
 
+    let seen = WokenObservation { lock_halt: 1, micro_pcpu_count: 1, guest_known: 1, ..Default::default() };
+    let decision = decide_on_woken(&config, &seen);
+    write(RecordKind::Woken, WokenRecord { config, seen, decision }.as_bytes());
+
     let seen = PlacementObservation { queued_count: 1, affinity_allows: 1 };
     let decision = decide_on_placement(&config, &seen).into();
     write(RecordKind::Placement, PlacementRecord { config, seen, decision, reserved: 0 }.as_bytes());
@@ -96,7 +100,7 @@ fn one_of_each() -> Vec<u8> {
 fn every_kind_of_decision_replays_bit_for_bit() {
     let replayed = replay(one_of_each().as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 0, "{:?}", replayed.first_difference);
-    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1]);
+    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1]);
 }
 
 #[test]
@@ -109,7 +113,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
     let difference = replayed.first_difference.unwrap();
-    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 13));
+    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 14));
     assert_ne!(difference.recorded, difference.replayed);
 }
 
@@ -117,7 +121,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
 fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
     let recording = one_of_each();
     let replayed = replay(&recording[..recording.len() - 1]).unwrap();
-    assert_eq!((replayed.total_count(), replayed.difference_count), (13, 0));
+    assert_eq!((replayed.total_count(), replayed.difference_count), (14, 0));
 }
 
 #[test]
@@ -156,7 +160,7 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 3");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 4");
 }
 
 proptest! {

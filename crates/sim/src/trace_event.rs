@@ -38,6 +38,7 @@ pub enum AccelerationCause {
     ReschedIpi,
     CallFunctionIpi,
     Virq,
+    LockKick,
 }
 
 /// Class of an instruction pointer, as `policy/classify.h` gives it.
@@ -241,6 +242,7 @@ impl From<microslice_policy::Cause> for AccelerationCause {
             Policy::ReschedIpi => Self::ReschedIpi,
             Policy::CallFunctionIpi => Self::CallFunctionIpi,
             Policy::Virq => Self::Virq,
+            Policy::LockKick => Self::LockKick,
             Policy::None => unreachable!("nothing is accelerated without a cause"),
         }
     }

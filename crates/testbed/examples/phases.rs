@@ -88,6 +88,7 @@ fn print_statistics(report: &Value) {
         "/siblings",
         "/graces",
         "/asked_again",
+        "/woken",
         "/returns_by_outcome",
     ] {
         if let Some(value) = report.pointer(key) {

@@ -41,12 +41,17 @@ fn interrupts_to_preempted_vcpus_accelerate_them_and_all_of_them_return() {
         assert!(sum(&report["graces"]) > 0, "{}", report["graces"]);
 
         // What the kernel decided is what the same C decides natively.
-        let replayed = host.must_run("microslice replay --json /tmp/run.rec", PATIENCE).expect("replay");
-        let replayed: Value = serde_json::from_str(&replayed).expect("JSON");
-        assert_eq!(replayed["differences"], 0, "{replayed}");
-        assert!(["interrupt", "classify", "turn"].iter().all(|kind| count(&replayed["by_kind"][*kind]) > 0));
+        assert_replays(host, "/tmp/run.rec", &["interrupt", "classify", "turn"]);
         assert_eq!(report["host"]["records_dropped"], 0);
     });
+}
+
+/// A recording holds decisions of these kinds, and each of its decisions is made again.
+fn assert_replays(host: &Host, recording: &str, kinds: &[&str]) {
+    let replayed = host.must_run(&format!("microslice replay --json {recording}"), PATIENCE).expect("replay");
+    let replayed: Value = serde_json::from_str(&replayed).expect("JSON");
+    assert_eq!(replayed["differences"], 0, "{replayed}");
+    assert!(kinds.iter().all(|kind| count(&replayed["by_kind"][*kind]) > 0), "{replayed}");
 }
 
 /// The mix, and more threads that take its locks, beside a hog: it has every kind of event that guests have without PAUSE exits.
@@ -81,6 +86,21 @@ fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
         let report = stop_scheduler(host, &scheduler);
         assert_sums_hold(&report);
         assert_only_critical_code(&report, "lock_halt");
+    });
+}
+
+#[test]
+fn who_halted_for_a_lock_and_has_to_wait_when_it_is_kicked_is_accelerated() {
+    on_host(|host| {
+        let _guests = mixed_guests(host, Pv::On);
+        let _echo = host.start_echo().expect("the other end of the ping-pong");
+        let scheduler = start_scheduler(host, &format!("{FLAGS} --record /tmp/woken.rec"));
+        statistics(&scheduler, accelerations_by(&["lock_kick"]), "acceleration of who was kicked");
+        let report = stop_scheduler(host, &scheduler);
+        assert_sums_hold(&report);
+        let kicked = count(&report["requests_by_cause"]["lock_kick"]);
+        assert!(count(&report["woken"]["requests"]) >= kicked && kicked > 0, "{}", report["woken"]);
+        assert_replays(host, "/tmp/woken.rec", &["woken"]);
     });
 }
 

@@ -3,6 +3,7 @@
 use crate::engine::{CACHE_LINE_NS, Simulation};
 use crate::guest::{Act, Frame, Then, ThreadState, pending, text};
 use crate::machine::{NONE, VcpuState};
+use crate::scheduler::WokenBy;
 use crate::trace_event::{IpiKind, StopReason, TraceEvent, VcpuId};
 use microslice_policy::{InterruptKind, YieldCause};
 
@@ -48,20 +49,26 @@ impl Simulation<'_> {
             VcpuState::Blocked if deaf => {}
             _ => {
                 self.machine.vcpus[vcpu as usize].pending_interrupts |= bit;
-                self.wake_by_interrupt(vcpu, kind);
+                self.wake_by(vcpu, WokenBy::Interrupt(kind));
             }
         }
     }
 
-    /// An interrupt to a vCPU that doesn't run: a blocked one is woken first. If that doesn't put it on a pCPU at once
-    /// it waits on a runqueue with an interrupt pending, which is what the policy is asked about (paper, section 5:
-    /// "the vCPU which is on the runqueue").
-    pub(crate) fn wake_by_interrupt(&mut self, vcpu: VcpuId, kind: InterruptKind) {
+    /// An interrupt to a vCPU that doesn't run, or a lock's kick: a blocked one is woken first. If that doesn't put it on
+    /// a pCPU at once it waits on a runqueue, which is what the policy is asked about (paper, section 5: "the vCPU which is
+    /// on the runqueue").
+    pub(crate) fn wake_by(&mut self, vcpu: VcpuId, what: WokenBy) {
+        let was_blocked = self.machine.vcpus[vcpu as usize].state == VcpuState::Blocked;
         self.wake_vcpu(vcpu);
         self.settle();
         if self.machine.vcpus[vcpu as usize].state == VcpuState::Runnable {
             self.note_position(vcpu);
-            self.scheduler.interrupt(&mut self.machine, vcpu, kind);
+            match what {
+                WokenBy::Interrupt(kind) if !was_blocked => {
+                    self.scheduler.interrupt(&mut self.machine, vcpu, kind)
+                }
+                _ => self.scheduler.woken(&mut self.machine, vcpu, what),
+            }
         }
     }
 

@@ -11,8 +11,8 @@ use crate::engine::{CACHE_LINE_NS, Simulation};
 use crate::guest::program::Op;
 use crate::guest::{Act, Then, WaitsFor};
 use crate::machine::{NONE, VcpuState};
+use crate::scheduler::WokenBy;
 use crate::trace_event::{IpiKind, StopReason, TraceEvent, VcpuId};
-use microslice_policy::InterruptKind;
 
 /// A frame as a lock knows it.
 fn holder(vcpu: VcpuId, depth: u8) -> u32 {
@@ -122,7 +122,7 @@ impl Simulation<'_> {
             }
         } else if halted {
             self.count_ipi(from, vcpu, IpiKind::LockKick);
-            self.wake_by_interrupt(vcpu, InterruptKind::IpiReschedule);
+            self.wake_by(vcpu, WokenBy::LockKick);
         }
     }
 

@@ -6,6 +6,7 @@ use crate::engine::Simulation;
 use crate::guest::{Then, WaitsFor, pending};
 use crate::machine::VcpuState;
 use crate::report::{Histogram, NetworkReport};
+use crate::scheduler::WokenBy;
 use crate::trace_event::{TraceEvent, VcpuId};
 use microslice_policy::InterruptKind;
 use std::collections::VecDeque;
@@ -219,7 +220,7 @@ impl Simulation<'_> {
             self.send_interrupt(vcpu, pending::VIRQ, InterruptKind::Virq);
         } else if arrived && self.machine.vcpus[vcpu as usize].state == VcpuState::Runnable {
             // The device's own interrupt reaches the host all the same: a hint that the vCPU is still waited for.
-            self.wake_by_interrupt(vcpu, InterruptKind::Virq);
+            self.wake_by(vcpu, WokenBy::Interrupt(InterruptKind::Virq));
         }
     }
 

@@ -21,11 +21,13 @@
 
 mod grace;
 mod prototype_size;
+mod woken;
 
 use self::prototype_size::PrototypeSize;
+use self::woken::Woken;
 use super::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
 use super::credit::Credit;
-use super::{Pick, Scheduler, YieldAnswer};
+use super::{Pick, Scheduler, WokenBy, YieldAnswer};
 use crate::bits::Bits;
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
 use crate::machine::{Machine, NONE, VcpuState, interrupt_bit};
@@ -106,6 +108,8 @@ pub struct MicroSliced {
     normal: Credit,
     /// What waits for each micro pCPU: at most one (paper, section 5).
     waiting: Vec<Option<VcpuId>>,
+    /// Who was woken and comes to each micro pCPU once nobody waits for it who was preempted.
+    woken: Vec<Option<Woken>>,
     /// Micro pCPUs that somebody was sent to, and from which nobody has come back since.
     in_use: Bits,
     /// The VM whose vCPU each micro pCPU had no room for last.
@@ -148,6 +152,7 @@ impl MicroSliced {
                 ..AccelerateConfig::PAPER
             },
             waiting: vec![None; machine.pcpus.len()],
+            woken: vec![None; machine.pcpus.len()],
             in_use: Bits::new(machine.pcpus.len(), false),
             turned_away: vec![None; machine.pcpus.len()],
             first_turned_away: vec![None; machine.vms.len()],
@@ -189,6 +194,7 @@ impl MicroSliced {
             self.micro_count -= 1;
             self.normal.set_usable(pcpu, true);
             self.normal.set_idle(pcpu, machine.is_idle(pcpu));
+            self.woken[pcpu as usize] = None;
             if let Some(vcpu) = self.waiting[pcpu as usize].take() {
                 self.give_back(machine, vcpu);
             }
@@ -222,11 +228,7 @@ impl MicroSliced {
                 if idle_only && !machine.is_idle(pcpu as u32) {
                     continue;
                 }
-                let seen = PlacementObservation {
-                    queued_count: u32::from(self.waiting[pcpu].is_some()),
-                    affinity_allows: 1,
-                };
-                if policy::decide_on_placement(&self.rules, &seen) == PlacementDecision::Queue {
+                if self.has_room(self.waiting[pcpu].is_some()) {
                     return Some(pcpu);
                 }
                 self.turned_away[pcpu] = Some(vm);
@@ -235,17 +237,26 @@ impl MicroSliced {
         None
     }
 
+    fn has_room(&self, is_taken: bool) -> bool {
+        let seen = PlacementObservation { queued_count: u32::from(is_taken), affinity_allows: 1 };
+        policy::decide_on_placement(&self.rules, &seen) == PlacementDecision::Queue
+    }
+
     /// Moves a waiting vCPU of the normal pool to a micro pCPU with room, if there is one.
     fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Request {
-        let cause_of_trace = AccelerationCause::from(cause);
         let vm = machine.vcpus[vcpu as usize].vm;
         let Some(pcpu) = self.place(machine, vm) else {
             self.first_turned_away[vm as usize].get_or_insert(vcpu);
-            machine.pool.count_failed_pull(cause_of_trace, "queue_full");
+            machine.pool.count_failed_pull(cause.into(), "queue_full");
             return Request::NoRoom;
         };
+        self.request(machine, vcpu, pcpu, cause)
+    }
+
+    /// Moves a waiting vCPU of the normal pool to this micro pCPU.
+    fn request(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: usize, cause: Cause) -> Request {
         if !self.normal.remove(machine, vcpu) {
-            machine.pool.count_failed_pull(cause_of_trace, "left_queue");
+            machine.pool.count_failed_pull(cause.into(), "left_queue");
             return Request::LeftQueue;
         }
         self.members[vcpu as usize].cause = cause;
@@ -524,8 +535,11 @@ impl Scheduler for MicroSliced {
             }
         }
         // As sched_ext does, it chooses before the vCPU whose micro slice is over can be asked for again.
-        let next = self.waiting[pcpu as usize].take();
+        let mut next = self.waiting[pcpu as usize].take();
         self.ask_again(machine, pcpu);
+        if next.is_none() {
+            next = self.take_woken(machine, pcpu);
+        }
         if let Some((vcpu, reason)) = stopped {
             self.normal.charge(machine.now_ns, vcpu);
             if self.members[vcpu as usize].micro_pcpu == pcpu {
@@ -597,6 +611,10 @@ impl Scheduler for MicroSliced {
         if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
             self.accelerate(machine, vcpu, cause);
         }
+    }
+
+    fn woken(&mut self, machine: &mut Machine, vcpu: VcpuId, by: WokenBy) {
+        self.was_woken(machine, vcpu, by);
     }
 
     fn tick_ns(&self) -> u64 {

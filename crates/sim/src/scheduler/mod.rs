@@ -17,6 +17,14 @@ pub struct Pick {
     pub slice_end_ns: u64,
 }
 
+/// What ended a vCPU's halt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WokenBy {
+    Interrupt(InterruptKind),
+    /// The holder of a paravirtual lock gave it to this waiter.
+    LockKick,
+}
+
 /// What becomes of a yield.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum YieldAnswer {
@@ -42,8 +50,10 @@ pub trait Scheduler {
     /// `vcpu`, running on `pcpu`, spins, or is about to halt. For a halt the answer is ignored.
     fn yields(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, cause: YieldCause)
     -> YieldAnswer;
-    /// An interrupt was sent to `vcpu`, which doesn't run. If it is blocked, `wake` follows.
+    /// An interrupt was sent to `vcpu`, which waits for a pCPU.
     fn interrupt(&mut self, _machine: &mut Machine, _vcpu: VcpuId, _kind: InterruptKind) {}
+    /// `vcpu` was blocked, was woken by this, and waits for a pCPU all the same: `wake` found it none.
+    fn woken(&mut self, _machine: &mut Machine, _vcpu: VcpuId, _by: WokenBy) {}
     /// Period of `tick`.
     fn tick_ns(&self) -> u64;
     /// A running pCPU's periodic tick.

@@ -52,6 +52,7 @@ pub fn cause_name(cause: AccelerationCause) -> &'static str {
         AccelerationCause::ReschedIpi => "resched_ipi",
         AccelerationCause::CallFunctionIpi => "call_function_ipi",
         AccelerationCause::Virq => "virq",
+        AccelerationCause::LockKick => "lock_kick",
     }
 }
 

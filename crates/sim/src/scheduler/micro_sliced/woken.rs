@@ -1,0 +1,183 @@
+//! Who was blocked, was woken, and has to wait: `decide_on_woken` says who of them may run on a micro pCPU.
+//!
+//! Each micro pCPU has a place for one of them, behind the one for who was preempted (`bpf/pools.bpf.h`: `offer_woken`,
+//! `serve_woken`). Who has it stays in its normal queue as well, and runs where its turn comes first. So the place costs those
+//! that were preempted a micro slice at most, and who has it nothing. If all places are taken, it simply waits.
+
+use super::*;
+use microslice_policy::WokenObservation;
+
+/// A vCPU in that place, as long as it waits since then.
+#[derive(Clone, Copy)]
+pub(super) struct Woken {
+    vcpu: VcpuId,
+    cause: Cause,
+    since_ns: u64,
+}
+
+impl Woken {
+    /// It hasn't run since, and nobody has asked for it.
+    fn still_waits(self, machine: &Machine) -> bool {
+        let host = &machine.vcpus[self.vcpu as usize];
+        host.state == VcpuState::Runnable && host.since_ns == self.since_ns && !host.requested
+    }
+}
+
+impl MicroSliced {
+    pub(super) fn was_woken(&mut self, machine: &mut Machine, vcpu: VcpuId, by: WokenBy) {
+        let kind = match by {
+            WokenBy::Interrupt(kind) => kind,
+            // In Xen the kick is an event-channel IPI.
+            WokenBy::LockKick => InterruptKind::IpiReschedule,
+        };
+        // The prototype asks about all who wait, and doesn't know why they do.
+        if self.prototype {
+            return self.interrupt(machine, vcpu, kind);
+        }
+        if kind == InterruptKind::Virq {
+            self.urgent.irq_count += 1;
+        }
+        let seen = WokenObservation {
+            interrupted: u32::from(by != WokenBy::LockKick),
+            kind: kind.into(),
+            lock_halt: u32::from(by == WokenBy::LockKick),
+            // Whom an interrupt can't reach in its halt isn't woken by it here.
+            interrupts_enabled: 1,
+            micro_pcpu_count: self.micro_count as u32,
+            guest_known: 1,
+        };
+        let decision = policy::decide_on_woken(&self.rules, &seen);
+        if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
+            let since_ns = machine.vcpus[vcpu as usize].since_ns;
+            self.offer(machine, Woken { vcpu, cause, since_ns });
+        }
+    }
+
+    /// Gives it the place of a micro pCPU: first of those that run nothing, then of all.
+    fn offer(&mut self, machine: &mut Machine, woken: Woken) {
+        let micro = self.first_micro(machine)..machine.pcpus.len();
+        let is_free =
+            |&pcpu: &usize| self.has_room(self.woken[pcpu].is_some_and(|other| other.still_waits(machine)));
+        let idle = micro.clone().filter(|&pcpu| machine.is_idle(pcpu as u32)).find(is_free);
+        if let Some(pcpu) = idle.or_else(|| micro.clone().find(is_free)) {
+            self.woken[pcpu] = Some(woken);
+            if machine.is_idle(pcpu as u32) {
+                machine.request_schedule(pcpu as u32);
+            }
+        }
+    }
+
+    /// Nobody who was preempted waits for this micro pCPU: it takes who was woken.
+    pub(super) fn take_woken(&mut self, machine: &mut Machine, pcpu: PcpuId) -> Option<VcpuId> {
+        if self.waiting[pcpu as usize].is_some() {
+            return None;
+        }
+        let woken = self.woken[pcpu as usize].take().filter(|woken| woken.still_waits(machine))?;
+        self.request(machine, woken.vcpu, pcpu as usize, woken.cause);
+        self.waiting[pcpu as usize].take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{SIBLINGS, spinning_for_a_shootdown};
+    use super::*;
+
+    const NORMAL: PcpuId = 0;
+    const MICRO: PcpuId = 1;
+    const KICK: WokenBy = WokenBy::LockKick;
+
+    fn next_on(micro: &mut MicroSliced, machine: &mut Machine, pcpu: PcpuId) -> Option<VcpuId> {
+        let stopped = machine.current(pcpu).map(|vcpu| (vcpu, StopReason::SliceExpired));
+        let pick = micro.schedule(machine, pcpu, stopped)?;
+        machine.runs(pick.vcpu);
+        machine.pcpus[pcpu as usize].current = pick.vcpu;
+        machine.pcpus[pcpu as usize].slice_end_ns = pick.slice_end_ns;
+        Some(pick.vcpu)
+    }
+
+    fn cause_of(micro: &MicroSliced, vcpu: VcpuId) -> Cause {
+        micro.members[vcpu as usize].cause
+    }
+
+    #[test]
+    fn who_was_woken_and_has_to_wait_runs_on_a_micro_pcpu_that_nobody_else_needs() {
+        for (by, cause) in [
+            (KICK, Cause::LockKick),
+            (WokenBy::Interrupt(InterruptKind::IpiReschedule), Cause::ReschedIpi),
+            (WokenBy::Interrupt(InterruptKind::IpiCallFunction), Cause::CallFunctionIpi),
+            (WokenBy::Interrupt(InterruptKind::Virq), Cause::Virq),
+        ] {
+            let (mut micro, mut machine) = spinning_for_a_shootdown();
+            micro.woken(&mut machine, SIBLINGS[0], by);
+            assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[0]), "{by:?}");
+            assert_eq!(cause_of(&micro, SIBLINGS[0]), cause);
+        }
+    }
+
+    #[test]
+    fn a_timer_moves_nobody_and_neither_does_anything_without_a_micro_pool() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        micro.woken(&mut machine, SIBLINGS[0], WokenBy::Interrupt(InterruptKind::Timer));
+        assert_eq!(next_on(&mut micro, &mut machine, MICRO), None);
+        micro.resize(&mut machine, 0);
+        micro.woken(&mut machine, SIBLINGS[0], KICK);
+        assert!(micro.woken.iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn who_was_preempted_comes_first_and_who_was_woken_after_it() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        micro.woken(&mut machine, SIBLINGS[0], KICK);
+        micro.accelerate(&mut machine, SIBLINGS[1], Cause::LockYield);
+        assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[1]));
+        machine.now_ns = machine.pcpus[MICRO as usize].slice_end_ns;
+        assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[0]));
+    }
+
+    #[test]
+    fn who_was_woken_stays_in_its_normal_queue_and_runs_where_its_turn_comes_first() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        micro.accelerate(&mut machine, SIBLINGS[1], Cause::LockYield);
+        next_on(&mut micro, &mut machine, MICRO);
+        micro.woken(&mut machine, SIBLINGS[0], KICK);
+        machine.set_class(super::super::tests::SPINNER, policy::GuestClass::User);
+        machine.now_ns = 40_000_000;
+        assert_eq!(next_on(&mut micro, &mut machine, NORMAL), Some(SIBLINGS[0]));
+        assert_eq!(next_on(&mut micro, &mut machine, MICRO), None, "it runs: it needs no other pCPU");
+        assert_eq!(machine.pool.requests.get(&AccelerationCause::LockKick), None, "and was never requested");
+    }
+
+    #[test]
+    fn a_place_holds_one_and_the_next_simply_waits() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        micro.woken(&mut machine, SIBLINGS[0], KICK);
+        micro.woken(&mut machine, SIBLINGS[1], KICK);
+        assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[0]));
+        machine.now_ns = machine.pcpus[MICRO as usize].slice_end_ns;
+        assert_eq!(next_on(&mut micro, &mut machine, MICRO), None);
+        assert_eq!((machine.pool.asked_again, micro.turned_away[MICRO as usize]), (0, None));
+    }
+
+    #[test]
+    fn a_place_is_free_again_when_its_vcpu_waits_no_longer() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        micro.woken(&mut machine, SIBLINGS[0], KICK);
+        // A pass asked for it, too: help is on its way.
+        micro.accelerate(&mut machine, SIBLINGS[0], Cause::LockYield);
+        micro.woken(&mut machine, SIBLINGS[1], KICK);
+        assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[0]));
+        assert_eq!(cause_of(&micro, SIBLINGS[0]), Cause::LockYield);
+        machine.now_ns = machine.pcpus[MICRO as usize].slice_end_ns;
+        assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[1]));
+    }
+
+    #[test]
+    fn the_prototype_treats_who_was_woken_like_who_was_preempted() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        micro.prototype = true;
+        micro.woken(&mut machine, SIBLINGS[0], KICK);
+        assert_eq!(micro.waiting[MICRO as usize], Some(SIBLINGS[0]));
+        assert_eq!(cause_of(&micro, SIBLINGS[0]), Cause::ReschedIpi);
+    }
+}
