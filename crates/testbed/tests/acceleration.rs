@@ -90,21 +90,6 @@ fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
 }
 
 #[test]
-fn who_halted_for_a_lock_and_has_to_wait_when_it_is_kicked_is_accelerated() {
-    on_host(|host| {
-        let _guests = mixed_guests(host, Pv::On);
-        let _echo = host.start_echo().expect("the other end of the ping-pong");
-        let scheduler = start_scheduler(host, &format!("{FLAGS} --record /tmp/woken.rec"));
-        statistics(&scheduler, accelerations_by(&["lock_kick"]), "acceleration of who was kicked");
-        let report = stop_scheduler(host, &scheduler);
-        assert_sums_hold(&report);
-        let kicked = count(&report["requests_by_cause"]["lock_kick"]);
-        assert!(count(&report["woken"]["requests"]) >= kicked && kicked > 0, "{}", report["woken"]);
-        assert_replays(host, "/tmp/woken.rec", &["woken"]);
-    });
-}
-
-#[test]
 fn symbols_of_another_kernel_accelerate_nothing() {
     on_host(|host| {
         let _guests = contended_guests(host, Pv::Off);
