@@ -20,6 +20,7 @@
 //! | a micro-sliced pCPU in use is to become a normal one | its micro slice ends | it stays, and those after it |
 
 mod grace;
+mod prototype;
 mod prototype_size;
 mod woken;
 
@@ -281,24 +282,6 @@ impl MicroSliced {
         }
     }
 
-    /// The prototype's passes for shootdowns don't ask whether a sibling runs, waits or is blocked: a blocked one belongs to
-    /// a micro pCPU from then on, as does one that blocks there. When it wakes it gets a micro slice, if it has the place to
-    /// itself. Returns false if there is no micro pCPU with room, which ends the pass.
-    fn take_along(&mut self, machine: &Machine, vcpu: VcpuId, cause: Cause) -> bool {
-        let at = self.members[vcpu as usize].blocked_at;
-        if at != NONE && self.is_micro_pcpu(at) {
-            return true;
-        }
-        let vm = machine.vcpus[vcpu as usize].vm;
-        let Some(pcpu) = self.place(machine, vm) else {
-            self.has_unclaimed[vm as usize] = true;
-            return false;
-        };
-        let member = &mut self.members[vcpu as usize];
-        (member.blocked_at, member.cause) = (pcpu as u32, cause);
-        true
-    }
-
     /// Ends a membership: the vCPU is the normal pool's again.
     fn leave(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         let member = &mut self.members[vcpu as usize];
@@ -388,11 +371,6 @@ impl MicroSliced {
         Some(PassCounts { helped, crowded: 0 })
     }
 
-    /// Whether a pass may find blocked siblings that it takes along.
-    fn takes_along(&self, vm: VmId, scope: PassScope) -> bool {
-        self.prototype && scope == PassScope::AllPreempted && self.has_unclaimed[vm as usize]
-    }
-
     /// A pass over the siblings of a vCPU that yields.
     fn pass(&mut self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope, cause: Cause) -> PassCounts {
         let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
@@ -479,16 +457,6 @@ impl MicroSliced {
         self.prototype || policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning
     }
 
-    /// In the prototype who spins on a micro-sliced pCPU yields as under plain Xen: the credit scheduler chooses it again, for
-    /// a slice more, while nobody else waits there.
-    fn spins_on(&self, machine: &mut Machine, micro_pcpu: PcpuId) -> YieldAnswer {
-        if self.waiting[micro_pcpu as usize].is_some() {
-            return YieldAnswer::Yield;
-        }
-        machine.pcpus[micro_pcpu as usize].slice_end_ns = machine.now_ns + self.config.micro_slice_ns;
-        YieldAnswer::KeepSpinning { until_ns: machine.now_ns }
-    }
-
     fn is_micro_pcpu(&self, pcpu: PcpuId) -> bool {
         pcpu as usize + self.micro_count >= self.waiting.len()
     }
@@ -496,9 +464,8 @@ impl MicroSliced {
 
 impl Scheduler for MicroSliced {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        let at = std::mem::replace(&mut self.members[vcpu as usize].blocked_at, NONE);
-        if at != NONE && self.is_micro_pcpu(at) && self.waiting[at as usize].is_none() {
-            return self.enter(machine, vcpu, at);
+        if let Some(pcpu) = self.wakes_at(vcpu) {
+            return self.enter(machine, vcpu, pcpu);
         }
         self.normal.wake(machine, vcpu);
     }
