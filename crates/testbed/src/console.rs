@@ -24,6 +24,11 @@ const COMPLAINTS: [&str; 11] = [
     "workqueue lockup",
     "sched_ext:",
 ];
+/// Those that a CPU which does nothing any more leads to, whatever the reason.
+const STALLS: [&str; 5] =
+    ["detected stalls", "self-detected stall", "soft lockup", "blocked for more than", "workqueue lockup"];
+/// A stalled CPU is sent a non-maskable interrupt, and shows by this where it is.
+const ANSWERED: &str = "NMI backtrace for cpu";
 /// What it says of a scheduler that was asked to go, or that came: no complaint.
 const ORDINARY: [&str; 2] = ["disabled (unregistered", "\" enabled"];
 
@@ -51,25 +56,38 @@ impl Console {
 }
 
 /// The first line of a console's text in which the kernel complains.
-pub fn complaint(text: &str) -> Option<&str> {
-    text.lines().map(str::trim).find(|line| {
+fn complaint(text: &str) -> Option<&str> {
+    complaints(text).next()
+}
+
+fn complaints(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| {
         COMPLAINTS.iter().any(|words| line.contains(words))
             && !ORDINARY.iter().any(|words| line.contains(words))
     })
 }
 
-/// The end of a console's text, one line below the other, and the complaint before it if that isn't among them.
+/// Whether a host that doesn't answer any more was ended by its emulator: its kernel doesn't complain, or only of a CPU that
+/// stands still and takes no non-maskable interrupt either. No code of a kernel, no BPF program, can refuse these; an
+/// emulated CPU that doesn't execute anything does.
+pub fn was_ended_by_emulation(text: &str) -> bool {
+    complaints(text).all(|line| STALLS.iter().any(|words| line.contains(words))) && !text.contains(ANSWERED)
+}
+
+/// The end of a console's text, one line below the other, and before it the first complaint with what follows it.
 pub fn ending(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     if lines.is_empty() {
         return "its console said nothing".into();
     }
-    let shown = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
-    let mut ending = match complaint(text) {
-        Some(line) => format!("its kernel complained ({}); its console ended with:", shortened(line)),
+    let end = lines.len().saturating_sub(SHOWN_LINES);
+    let complaint = complaint(text).and_then(|first| lines.iter().position(|line| line.trim() == first));
+    let mut ending = match complaint {
+        Some(at) => format!("its kernel complained ({}); its console:", shortened(lines[at].trim())),
         None => "its kernel didn't complain; its console ended with:".into(),
     };
-    for line in shown {
+    let before = complaint.map_or(end..end, |at| at..end.min(at + SHOWN_LINES).max(at));
+    for line in lines[before.clone()].iter().chain(&lines[end.max(before.end)..]) {
         ending += "\n    | ";
         ending += &shortened(line);
     }
@@ -120,6 +138,24 @@ mod tests {
     }
 
     #[test]
+    fn a_cpu_that_takes_no_interrupt_at_all_is_the_emulators_end() {
+        let stall = "[  337.7] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:\n";
+        let waits = "[  404.9] watchdog: BUG: soft lockup - CPU#1 stuck for 26s! [sched_ext_helpe:187]\n";
+        let answers = "[  337.8] NMI backtrace for cpu 0\n";
+        let bug = "[  100.0] BUG: kernel NULL pointer dereference, address: 0000000000000008\n";
+        let thrown_out = "[   40.2] sched_ext: BPF scheduler \"microslice\" disabled (runnable task stall)\n";
+        for (text, emulator) in [
+            ("[    0.0] Linux version 6.18.15\n".to_owned(), true),
+            ([stall, waits].concat(), true),
+            ([stall, answers, waits].concat(), false),
+            ([bug, stall, waits].concat(), false),
+            ([thrown_out, stall].concat(), false),
+        ] {
+            assert_eq!(was_ended_by_emulation(&text), emulator, "{text}");
+        }
+    }
+
+    #[test]
     fn an_error_shows_the_consoles_last_lines_and_no_more() {
         let text: String = (0..1000).map(|n| format!("line {n} {}\r\n\r\n", "x".repeat(500))).collect();
         let ending = ending(&text);
@@ -132,8 +168,9 @@ mod tests {
     #[test]
     fn a_complaint_that_has_scrolled_away_is_shown_all_the_same() {
         let later = "later\n".repeat(100);
-        let ending = ending(&format!("BUG: bad page state\n{later}"));
-        assert!(ending.starts_with("its kernel complained (BUG: bad page state)"), "{ending}");
+        let ending = ending(&format!("BUG: bad page state\nin process 7\n{later}"));
+        assert!(ending.starts_with("its kernel complained (BUG: bad page state); "), "{ending}");
+        assert!(ending.contains("in process 7") && ending.lines().count() <= 1 + 2 * SHOWN_LINES, "{ending}");
         assert_eq!(super::ending(""), "its console said nothing");
     }
 }
