@@ -49,7 +49,7 @@ pub fn on_host(test: impl Fn(&Host)) {
 }
 
 /// Runs `test`, and again if it failed while one of its guests ended by itself, or its host stopped answering without a
-/// complaint of its kernel, but for one about a CPU that takes no interrupt at all: emulation ends a machine now and then
+/// complaint of its kernel, but for one about a CPU that stands still: emulation ends a machine now and then
 /// (docs/testbed.md), and what is left then isn't what the test is about. All is printed. A failure among living machines
 /// is a failure, and so is a host whose kernel complained of anything else.
 pub fn unless_a_machine_is_lost(host: &mut Host, test: impl Fn(&Host)) {
@@ -61,7 +61,7 @@ pub fn unless_a_machine_is_lost(host: &mut Host, test: impl Fn(&Host)) {
         if !host.answers() {
             let console = host.console();
             print(&format!("the host doesn't answer any more; {}", console::ending(&console)));
-            if !console::was_ended_by_emulation(&console) || tries == TRIES {
+            if !console::may_be_emulations_end(&console) || tries == TRIES {
                 resume_unwind(failure);
             }
             again("the host was lost");
