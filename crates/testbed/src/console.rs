@@ -53,22 +53,15 @@ impl Console {
     }
 }
 
-/// The first line of a console's text in which the kernel complains.
-fn complaint(text: &str) -> Option<&str> {
-    complaints(text).next()
-}
-
-fn complaints(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().map(str::trim).filter(|line| {
-        COMPLAINTS.iter().any(|words| line.contains(words))
-            && !ORDINARY.iter().any(|words| line.contains(words))
-    })
+fn complains(line: &str) -> bool {
+    COMPLAINTS.iter().any(|words| line.contains(words)) && !ORDINARY.iter().any(|words| line.contains(words))
 }
 
 /// Whether emulation may be why a host doesn't answer any more: its kernel doesn't complain, or only of a CPU that stands
 /// still. That may be ours, too; where it stood is in the console, if it takes a non-maskable interrupt.
 pub fn may_be_emulations_end(text: &str) -> bool {
-    complaints(text).all(|line| STALLS.iter().any(|words| line.contains(words)))
+    let is_stall = |line: &str| STALLS.iter().any(|words| line.contains(words));
+    text.lines().filter(|line| complains(line)).all(is_stall)
 }
 
 /// The end of a console's text, one line below the other, and before it the first complaint with what follows it.
@@ -78,13 +71,14 @@ pub fn ending(text: &str) -> String {
         return "its console said nothing".into();
     }
     let end = lines.len().saturating_sub(SHOWN_LINES);
-    let complaint = complaint(text).and_then(|first| lines.iter().position(|line| line.trim() == first));
+    let complaint = lines.iter().position(|line| complains(line));
     let mut ending = match complaint {
         Some(at) => format!("its kernel complained ({}); its console:", shortened(lines[at].trim())),
         None => "its kernel didn't complain; its console ended with:".into(),
     };
-    let before = complaint.map_or(end..end, |at| at..end.min(at + SHOWN_LINES).max(at));
-    for line in lines[before.clone()].iter().chain(&lines[end.max(before.end)..]) {
+    // Nothing twice: what follows the complaint may be the end already.
+    let after = complaint.filter(|&at| at < end).map_or(end..end, |at| at..end.min(at + SHOWN_LINES));
+    for line in lines[after].iter().chain(&lines[end..]) {
         ending += "\n    | ";
         ending += &shortened(line);
     }
@@ -116,7 +110,7 @@ mod tests {
             "[   40.2] sched_ext: microslice: hog[310] failed to run for 10.012s",
         ] {
             let text = format!("[    1.0] Linux version 6.18\r\n{line}\r\n[   99.0] later\r\n");
-            assert_eq!(complaint(&text), Some(line));
+            assert_eq!(text.lines().filter(|line| complains(line)).collect::<Vec<_>>(), [line]);
         }
     }
 
@@ -130,7 +124,7 @@ mod tests {
             "[    3.1] kvm_amd: TSC scaling supported",
             "[    3.1] x86/cpu: Vulnerable: some warning of no weight",
         ] {
-            assert_eq!(complaint(line), None, "{line}");
+            assert!(!complains(line), "{line}");
         }
     }
 
@@ -166,6 +160,8 @@ mod tests {
         let ending = ending(&format!("BUG: bad page state\nin process 7\n{later}"));
         assert!(ending.starts_with("its kernel complained (BUG: bad page state); "), "{ending}");
         assert!(ending.contains("in process 7") && ending.lines().count() <= 1 + 2 * SHOWN_LINES, "{ending}");
+        let soon = super::ending("what led to it\nBUG: bad page state\nin process 7\n");
+        assert!(soon.ends_with("| what led to it\n    | BUG: bad page state\n    | in process 7"), "{soon}");
         assert_eq!(super::ending(""), "its console said nothing");
     }
 }

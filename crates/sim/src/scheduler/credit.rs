@@ -246,11 +246,9 @@ impl Credit {
         }
     }
 
-    /// A vCPU comes back from the micro pool, within its credits whatever it had.
-    pub fn return_within_credits(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+    /// It is within its credits from now until the next accounting, whatever it has spent.
+    pub fn forgive(&mut self, vcpu: VcpuId) {
         self.accounts[vcpu as usize].priority = Priority::Under;
-        self.enqueue(machine, vcpu, false);
-        self.tickle(machine, vcpu);
     }
 
     /// csched_load_balance: from a peer's queue somebody within his credits, or `anybody`.
@@ -518,11 +516,27 @@ mod tests {
     }
 
     #[test]
-    fn who_returns_from_the_micro_pool_is_within_its_credits_but_not_boosted() {
+    fn who_is_forgiven_runs_before_those_without_credits_but_is_not_boosted() {
         let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
         assert!(credit.remove(&machine, OTHER));
-        credit.return_within_credits(&mut machine, OTHER);
-        assert_eq!(credit.accounts[OTHER as usize].priority, Priority::Under);
+        credit.forgive(OTHER);
+        credit.enqueue(&mut machine, OTHER, false);
+        credit.tickle(&mut machine, OTHER);
         assert_eq!(machine.next_schedule(), None, "the one that runs is within its credits, too");
+        credit.accounts[SPINNER as usize].priority = Priority::Over;
+        credit.tickle(&mut machine, OTHER);
+        assert_eq!(machine.next_schedule(), Some(0));
+    }
+
+    #[test]
+    fn credits_are_those_of_the_usable_pcpus_or_of_all() {
+        for (all_pcpus_earn, earned) in [(false, 0), (true, CREDITS_PER_PERIOD * SCALE / 2)] {
+            let (mut credit, machine) = two_on_one_pcpu(Priority::Under);
+            credit.set_usable(0, false);
+            credit.all_pcpus_earn = all_pcpus_earn;
+            credit.accounts.iter_mut().for_each(|account| account.active = true);
+            credit.account(&machine);
+            assert_eq!(credit.accounts[OTHER as usize].credit, earned, "all: {all_pcpus_earn}");
+        }
     }
 }

@@ -20,6 +20,7 @@
 //! | a micro-sliced pCPU in use is to become a normal one | its micro slice ends | it stays, and those after it |
 
 mod grace;
+mod passes;
 mod prototype;
 mod prototype_size;
 mod woken;
@@ -37,7 +38,7 @@ use microslice_policy as policy;
 use microslice_policy::{
     AccelerateConfig, Cause, InterruptKind, InterruptObservation, MicroSliceObservation, MicroSliceOutcome,
     PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeState, SiblingAnswer,
-    SiblingDecision, SpinnerDecision, SpinnerObservation, UrgentEvents, YieldCause,
+    UrgentEvents, YieldCause,
 };
 
 /// What the micro pool keeps of a vCPU.
@@ -79,15 +80,6 @@ fn interrupt_of(cause: Cause) -> u8 {
         Cause::Virq => interrupt_bit(InterruptKind::Virq),
         _ => 0,
     }
-}
-
-/// What a pass has found.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct PassCounts {
-    /// Siblings that were requested, now or before, or are about to answer.
-    helped: u32,
-    /// Those for whom the micro pool had no room.
-    crowded: u32,
 }
 
 /// What became of a request.
@@ -304,11 +296,10 @@ impl MicroSliced {
     /// which nothing in the paper suggests.
     fn back_to_normal(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         if self.prototype {
-            self.normal.return_within_credits(machine, vcpu);
-        } else {
-            self.normal.enqueue(machine, vcpu, false);
-            self.normal.tickle(machine, vcpu);
+            self.normal.forgive(vcpu);
         }
+        self.normal.enqueue(machine, vcpu, false);
+        self.normal.tickle(machine, vcpu);
     }
 
     /// A micro slice is over, one way or another.
@@ -352,109 +343,6 @@ impl MicroSliced {
         } else {
             member.retries = 0;
         }
-    }
-
-    /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each sibling at
-    /// every pause-loop exit was the greatest cost of a run.
-    #[inline]
-    fn pass_without_request(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> Option<PassCounts> {
-        let host = &machine.vcpus[vcpu as usize];
-        let waiting = &machine.vms[host.vm as usize].waiting;
-        let short_cut = self.short_cuts[scope as usize].as_ref()?;
-        if waiting.kinds & short_cut.kinds_that_matter != 0 || self.takes_along(host.vm, scope) {
-            return None;
-        }
-        // The spinner itself runs, in either pool, and isn't a sibling.
-        let requested = waiting.requested - u32::from(host.requested);
-        let answering = waiting.answering - u32::from(!host.requested & host.owes_answer);
-        let helped = requested + if short_cut.answering_help { answering } else { 0 };
-        Some(PassCounts { helped, crowded: 0 })
-    }
-
-    /// A pass over the siblings of a vCPU that yields.
-    fn pass(&mut self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope, cause: Cause) -> PassCounts {
-        let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
-        let (first, count) = (vm.first_vcpu, vm.vcpus);
-        // From the next one round, without a division: this loop runs at every pause-loop exit.
-        let start = if self.prototype { first } else { vcpu + 1 };
-        let siblings = (start..first + count).chain(first..start).filter(|&sibling| sibling != vcpu);
-        let vm = machine.vcpus[vcpu as usize].vm;
-        if self.takes_along(vm, scope) {
-            // Unless there isn't room for all.
-            self.has_unclaimed[vm as usize] = false;
-        }
-        self.visit(machine, siblings, scope, cause)
-    }
-
-    /// Asks for those of them whom a pass of this scope needs.
-    fn visit(
-        &mut self,
-        machine: &mut Machine,
-        siblings: impl Iterator<Item = VcpuId>,
-        scope: PassScope,
-        cause: Cause,
-    ) -> PassCounts {
-        let mut requested = false;
-        let mut counts = PassCounts::default();
-        for sibling in siblings {
-            let state = self.policy_state(machine, sibling);
-            let kind = machine.vcpus[sibling as usize].kind().number();
-            match self.siblings.get(scope, state, kind, requested) {
-                SiblingDecision::Request => match self.accelerate(machine, sibling, cause) {
-                    Request::Granted => {
-                        requested = true;
-                        counts.helped += 1;
-                    }
-                    _ if self.prototype => {
-                        self.has_unclaimed[machine.vcpus[sibling as usize].vm as usize] = true;
-                        break;
-                    }
-                    Request::NoRoom => counts.crowded += 1,
-                    Request::LeftQueue => {}
-                },
-                SiblingDecision::AlreadyRequested | SiblingDecision::Answering => counts.helped += 1,
-                SiblingDecision::PassDone => break,
-                SiblingDecision::NotPreempted
-                    if self.prototype
-                        && scope == PassScope::AllPreempted
-                        && machine.vcpus[sibling as usize].state == VcpuState::Blocked =>
-                {
-                    if !self.take_along(machine, sibling, cause) {
-                        break;
-                    }
-                }
-                SiblingDecision::NotPreempted
-                | SiblingDecision::NotCritical
-                | SiblingDecision::Yielded
-                | SiblingDecision::Answered => {}
-            }
-        }
-        counts
-    }
-
-    fn count_urgent(&mut self, class: policy::GuestClass, cause: YieldCause) {
-        match (cause, class) {
-            (YieldCause::IpiWait, _) | (YieldCause::Ple, policy::GuestClass::TlbShootdown) => {
-                self.urgent.ipi_count += 1
-            }
-            (YieldCause::Ple, _) => self.urgent.ple_count += 1,
-            (YieldCause::Hlt, _) => {}
-        }
-    }
-
-    /// After its pass. In the prototype who waits for a shootdown never yields; who spins for a lock yields only if no
-    /// sibling that doesn't run belongs to a micro-sliced pCPU, and those that halted there, or were taken along halted by
-    /// a pass for a shootdown, belong to it until they have run again. So once there is one, nobody yields; this is taken
-    /// for always.
-    fn keeps_spinning(&self, cause: YieldCause, scope: PassScope, pass: PassCounts) -> bool {
-        let spinner = SpinnerObservation {
-            cause: cause.into(),
-            helped_count: pass.helped,
-            crowded_count: pass.crowded,
-            answers_known: u32::from(scope == PassScope::AllPreempted && !self.prototype),
-            ..Default::default()
-        };
-        self.prototype || policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning
     }
 
     fn is_micro_pcpu(&self, pcpu: PcpuId) -> bool {

@@ -121,6 +121,7 @@ impl MicroSliced {
 
 #[cfg(test)]
 mod tests {
+    use super::super::passes::PassCounts;
     use super::super::tests::{SIBLINGS, SPINNER, spinning_for_a_shootdown};
     use super::*;
     use policy::GuestClass;

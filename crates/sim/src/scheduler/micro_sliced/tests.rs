@@ -1,5 +1,6 @@
 //! What a spinner's pass does, and what the prototype's does in its place. Grace has its tests in its own file.
 
+use super::passes::PassCounts;
 use super::*;
 use crate::config::{HostConfig, SchedulerKind};
 use crate::machine::{HostVm, Waiting};

@@ -1,0 +1,132 @@
+//! A pass over the siblings of a vCPU that waits: whom of them the policy asks for, and whether the waiter goes on spinning.
+
+use super::{MicroSliced, Request};
+use crate::machine::{Machine, VcpuState};
+use crate::trace_event::VcpuId;
+use microslice_policy as policy;
+use microslice_policy::{Cause, PassScope, SiblingDecision, SpinnerDecision, SpinnerObservation, YieldCause};
+
+/// What a pass has found.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PassCounts {
+    /// Siblings that were requested, now or before, or are about to answer.
+    pub helped: u32,
+    /// Those for whom the micro pool had no room.
+    pub crowded: u32,
+}
+
+impl MicroSliced {
+    /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each sibling at
+    /// every pause-loop exit was the greatest cost of a run.
+    #[inline]
+    pub(super) fn pass_without_request(
+        &self,
+        machine: &Machine,
+        vcpu: VcpuId,
+        scope: PassScope,
+    ) -> Option<PassCounts> {
+        let host = &machine.vcpus[vcpu as usize];
+        let waiting = &machine.vms[host.vm as usize].waiting;
+        let short_cut = self.short_cuts[scope as usize].as_ref()?;
+        if waiting.kinds & short_cut.kinds_that_matter != 0 || self.takes_along(host.vm, scope) {
+            return None;
+        }
+        // The spinner itself runs, in either pool, and isn't a sibling.
+        let requested = waiting.requested - u32::from(host.requested);
+        let answering = waiting.answering - u32::from(!host.requested & host.owes_answer);
+        let helped = requested + if short_cut.answering_help { answering } else { 0 };
+        Some(PassCounts { helped, crowded: 0 })
+    }
+
+    /// A pass over the siblings of a vCPU that yields.
+    pub(super) fn pass(
+        &mut self,
+        machine: &mut Machine,
+        vcpu: VcpuId,
+        scope: PassScope,
+        cause: Cause,
+    ) -> PassCounts {
+        let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
+        let (first, count) = (vm.first_vcpu, vm.vcpus);
+        // From the next one round, without a division: this loop runs at every pause-loop exit.
+        let start = if self.prototype { first } else { vcpu + 1 };
+        let siblings = (start..first + count).chain(first..start).filter(|&sibling| sibling != vcpu);
+        let vm = machine.vcpus[vcpu as usize].vm;
+        if self.takes_along(vm, scope) {
+            // Unless there isn't room for all.
+            self.has_unclaimed[vm as usize] = false;
+        }
+        self.visit(machine, siblings, scope, cause)
+    }
+
+    /// Asks for those of them whom a pass of this scope needs.
+    pub(super) fn visit(
+        &mut self,
+        machine: &mut Machine,
+        siblings: impl Iterator<Item = VcpuId>,
+        scope: PassScope,
+        cause: Cause,
+    ) -> PassCounts {
+        let mut requested = false;
+        let mut counts = PassCounts::default();
+        for sibling in siblings {
+            let state = self.policy_state(machine, sibling);
+            let kind = machine.vcpus[sibling as usize].kind().number();
+            match self.siblings.get(scope, state, kind, requested) {
+                SiblingDecision::Request => match self.accelerate(machine, sibling, cause) {
+                    Request::Granted => {
+                        requested = true;
+                        counts.helped += 1;
+                    }
+                    _ if self.prototype => {
+                        self.has_unclaimed[machine.vcpus[sibling as usize].vm as usize] = true;
+                        break;
+                    }
+                    Request::NoRoom => counts.crowded += 1,
+                    Request::LeftQueue => {}
+                },
+                SiblingDecision::AlreadyRequested | SiblingDecision::Answering => counts.helped += 1,
+                SiblingDecision::PassDone => break,
+                SiblingDecision::NotPreempted
+                    if self.prototype
+                        && scope == PassScope::AllPreempted
+                        && machine.vcpus[sibling as usize].state == VcpuState::Blocked =>
+                {
+                    if !self.take_along(machine, sibling, cause) {
+                        break;
+                    }
+                }
+                SiblingDecision::NotPreempted
+                | SiblingDecision::NotCritical
+                | SiblingDecision::Yielded
+                | SiblingDecision::Answered => {}
+            }
+        }
+        counts
+    }
+
+    pub(super) fn count_urgent(&mut self, class: policy::GuestClass, cause: YieldCause) {
+        match (cause, class) {
+            (YieldCause::IpiWait, _) | (YieldCause::Ple, policy::GuestClass::TlbShootdown) => {
+                self.urgent.ipi_count += 1
+            }
+            (YieldCause::Ple, _) => self.urgent.ple_count += 1,
+            (YieldCause::Hlt, _) => {}
+        }
+    }
+
+    /// After its pass. In the prototype who waits for a shootdown never yields; who spins for a lock yields only if no
+    /// sibling that doesn't run belongs to a micro-sliced pCPU, and those that halted there, or were taken along halted by
+    /// a pass for a shootdown, belong to it until they have run again. So once there is one, nobody yields; this is taken
+    /// for always.
+    pub(super) fn keeps_spinning(&self, cause: YieldCause, scope: PassScope, pass: PassCounts) -> bool {
+        let spinner = SpinnerObservation {
+            cause: cause.into(),
+            helped_count: pass.helped,
+            crowded_count: pass.crowded,
+            answers_known: u32::from(scope == PassScope::AllPreempted && !self.prototype),
+            ..Default::default()
+        };
+        self.prototype || policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning
+    }
+}
