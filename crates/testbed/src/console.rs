@@ -1,7 +1,9 @@
-//! The emulated host's console: what it said last, for errors, and whether its kernel complained there.
+//! What the emulated host shows of itself, for errors: what its console said last, whether its kernel complained there, and
+//! where its CPUs are.
 
 use crate::Result;
 use crate::memory_file::MemoryFile;
+use crate::monitor::Monitor;
 use std::os::fd::RawFd;
 
 /// How much of it is looked at: a kernel that complains may go on for long.
@@ -27,29 +29,45 @@ const COMPLAINTS: [&str; 11] = [
 /// Those that a CPU which stands still leads to, whatever the reason.
 const STALLS: [&str; 5] =
     ["detected stalls", "self-detected stall", "soft lockup", "blocked for more than", "workqueue lockup"];
+/// With these words sched_ext says why it throws a scheduler out of a host with such a CPU, right after that it did.
+const THROWN_OUT_BY_STALL: &str = "RCU CPU stall detected";
 /// What it says of a scheduler that was asked to go, or that came: no complaint.
 const ORDINARY: [&str; 2] = ["disabled (unregistered", "\" enabled"];
 
 pub struct Console {
     file: MemoryFile,
+    monitor: Monitor,
 }
 
 impl Console {
     pub fn new() -> Result<Self> {
-        Ok(Self { file: MemoryFile::new(&[])? })
+        Ok(Self { file: MemoryFile::new(&[])?, monitor: Monitor::new()? })
     }
 
-    /// Its path in a process that inherited its descriptor.
-    pub fn path(&self) -> String {
-        self.file.path()
+    /// QEMU's arguments for it.
+    pub fn arguments(&self) -> Vec<String> {
+        let chardev = format!("file,id=console,path={}", self.file.path());
+        let mut arguments = vec!["-chardev".into(), chardev, "-serial".into(), "chardev:console".into()];
+        arguments.extend(self.monitor.arguments());
+        arguments
     }
 
-    pub fn fd(&self) -> RawFd {
-        self.file.fd()
+    /// What QEMU must inherit.
+    pub fn fds(&self) -> [RawFd; 2] {
+        [self.file.fd(), self.monitor.fd()]
+    }
+
+    pub fn handed_over(&self) {
+        self.monitor.handed_over();
     }
 
     pub fn text(&self) -> String {
         self.file.tail(LOOKED_AT)
+    }
+
+    /// All that it shows of itself now: its console's end and where its CPUs are. Takes a second or two.
+    pub fn account(&self) -> String {
+        format!("{}\n{}", ending(&self.text()), self.monitor.cpus())
     }
 }
 
@@ -57,11 +75,21 @@ fn complains(line: &str) -> bool {
     COMPLAINTS.iter().any(|words| line.contains(words)) && !ORDINARY.iter().any(|words| line.contains(words))
 }
 
-/// Whether emulation may be why a host doesn't answer any more: its kernel doesn't complain, or only of a CPU that stands
-/// still. That may be ours, too; where it stood is in the console, if it takes a non-maskable interrupt.
+/// Whether emulation may be why a host, or a guest of it, isn't well: the host's kernel doesn't complain, or only of a CPU
+/// that stands still. That may be ours, too: where its CPUs stood is in [`Console::account`].
 pub fn may_be_emulations_end(text: &str) -> bool {
-    let is_stall = |line: &str| STALLS.iter().any(|words| line.contains(words));
-    text.lines().filter(|line| complains(line)).all(is_stall)
+    let complaints: Vec<&str> = text.lines().filter(|line| complains(line)).collect();
+    let by_stall = |line: Option<&&str>| line.is_some_and(|line| line.contains(THROWN_OUT_BY_STALL));
+    complaints.iter().enumerate().all(|(at, line)| {
+        STALLS.iter().any(|words| line.contains(words))
+            || by_stall(Some(line))
+            || line.contains("disabled (runtime error)") && by_stall(complaints.get(at + 1))
+    })
+}
+
+/// Whether its kernel says that a CPU stands still, or stood.
+pub fn tells_of_a_stall(text: &str) -> bool {
+    text.lines().any(|line| STALLS.iter().any(|words| line.contains(words)))
 }
 
 /// The end of a console's text, one line below the other, and before it the first complaint with what follows it.
@@ -134,13 +162,20 @@ mod tests {
         let waits = "[  404.9] watchdog: BUG: soft lockup - CPU#1 stuck for 26s! [sched_ext_helpe:187]\n";
         let bug = "[  100.0] BUG: kernel NULL pointer dereference, address: 0000000000000008\n";
         let thrown_out = "[   40.2] sched_ext: BPF scheduler \"microslice\" disabled (runnable task stall)\n";
+        let runtime = "[   40.2] sched_ext: BPF scheduler \"microslice\" disabled (runtime error)\n";
+        let by_stall = "[   40.2] sched_ext: microslice: RCU CPU stall detected!\n";
+        let by_us = "[   40.2] sched_ext: microslice: invalid CPU 77\n";
         for (text, emulator) in [
             ("[    0.0] Linux version 6.18.15\n".to_owned(), true),
             ([stall, waits].concat(), true),
             ([bug, stall, waits].concat(), false),
             ([thrown_out, stall].concat(), false),
+            ([stall, runtime, by_stall].concat(), true),
+            ([stall, runtime, by_us].concat(), false),
+            ([by_stall, runtime].concat(), false),
         ] {
             assert_eq!(may_be_emulations_end(&text), emulator, "{text}");
+            assert_eq!(tells_of_a_stall(&text), text.contains(stall), "{text}");
         }
     }
 

@@ -288,7 +288,9 @@ impl Guest {
 impl Drop for Guest {
     fn drop(&mut self) {
         if !self.stopped && self.has_ended() {
-            say(format_args!("guest {} ended by itself: {}", self.name(), self.last_words()));
+            let how =
+                self.process.exit_code().map_or("KVM stopped it".into(), |code| format!("exit code {code}"));
+            say(format_args!("guest {} ended by itself ({how}): {}", self.name(), self.last_words()));
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }

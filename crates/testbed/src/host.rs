@@ -208,18 +208,14 @@ impl Testbed {
             "-append",
             "console=ttyS0 loglevel=5 panic=-1 kvm.tsc_tolerance_ppm=500000 tsc=reliable mitigations=off",
         ]);
-        qemu.args([
-            "-chardev",
-            &format!("file,id=console,path={}", console.path()),
-            "-serial",
-            "chardev:console",
-        ]);
+        qemu.args(console.arguments());
         qemu.args(["-chardev", "stdio,id=control,signal=off", "-device", "virtio-serial-pci"]);
         qemu.args(["-device", "virtserialport,chardev=control,name=microslice.control"]);
         qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let program = "qemu-system-x86_64".to_owned();
-        let spawned = children::spawn(qemu, vec![root.fd(), console.fd()]);
+        let spawned = children::spawn(qemu, [&[root.fd()], &console.fds()[..]].concat());
         let mut machine = spawned.map_err(|cause| Error::Program { program, cause })?;
+        console.handed_over();
         let link = match (machine.stdout.take(), machine.stdin.take()) {
             (Some(reader), Some(writer)) => {
                 Link::new(&kernel.release, reader, writer, Some(Arc::clone(&console)))
@@ -317,7 +313,7 @@ fn wait_up(link: &Link, machine: &mut Child, console: &Console) -> Result<(), St
             return Err(ending(&text));
         }
     }
-    Err(format!("not up after {} s; {}", BOOT_PATIENCE.as_secs(), ending(&console.text())))
+    Err(format!("not up after {} s; {}", BOOT_PATIENCE.as_secs(), console.account()))
 }
 
 impl Host {
@@ -437,6 +433,11 @@ impl Host {
     /// The end of what the emulated host's console said; empty on a real host.
     pub fn console(&self) -> String {
         self.console.as_ref().map(|console| console.text()).unwrap_or_default()
+    }
+
+    /// All that the emulated host shows of itself: the end of its console, and where its CPUs are.
+    pub fn account(&self) -> String {
+        self.console.as_ref().map(|console| console.account()).unwrap_or_default()
     }
 
     /// Whether it still runs a command at all.

@@ -27,6 +27,7 @@ mod link;
 pub mod measure;
 mod memory_file;
 mod modules;
+mod monitor;
 pub mod packages;
 
 pub use error::{Error, Result};

@@ -1,6 +1,6 @@
 //! The line to the agent (`testbed/host/agent.c`): commands out, their output and exit codes back, many at once.
 
-use crate::console::{self, Console};
+use crate::console::Console;
 use crate::{Error, Result};
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -147,13 +147,17 @@ impl Process {
         let state = self.link.shared.lock();
         let stream = &state.streams[&self.stream];
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let code = if status & 0x7f == 0 { (status >> 8) & 0xff } else { 128 + (status & 0x7f) };
-        Ok(Output { code, stdout: text(&stream.stdout), stderr: text(&stream.stderr) })
+        Ok(Output { code: exit_code(status), stdout: text(&stream.stdout), stderr: text(&stream.stderr) })
     }
 
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         self.link.shared.lock().streams.get(&self.stream).is_none_or(|stream| stream.status.is_some())
+    }
+
+    /// How it ended, as [`Output::code`] says it; nothing while it runs.
+    pub fn exit_code(&self) -> Option<i32> {
+        self.link.shared.lock().streams.get(&self.stream)?.status.map(exit_code)
     }
 
     /// All lines that it has printed to standard output so far, from number `from` on.
@@ -238,7 +242,7 @@ impl Process {
     /// An error that may be the machine's fault: its console may say more.
     fn unanswered(&self, cause: String) -> Error {
         match &self.link.console {
-            Some(console) => self.error(format!("{cause}; {}", console::ending(&console.text()))),
+            Some(console) => self.error(format!("{cause}; {}", console.account())),
             None => self.error(cause),
         }
     }
@@ -304,6 +308,11 @@ impl Stream {
             _ => {}
         }
     }
+}
+
+/// Of what `waitpid` gives.
+fn exit_code(status: i32) -> i32 {
+    if status & 0x7f == 0 { (status >> 8) & 0xff } else { 128 + (status & 0x7f) }
 }
 
 /// Takes frames in until the line ends; returns why it did.

@@ -21,6 +21,25 @@ fn a_command_that_takes_too_long_is_named_in_the_error() {
     let host = host();
     let error = host.run("sleep 60", Duration::from_millis(300)).expect_err("too long");
     assert!(error.to_string().contains("sleep 60") && error.to_string().contains("still running"), "{error}");
+    for cpu in 0..4 {
+        let line = format!("CPU#{cpu} RIP=");
+        assert!(error.to_string().contains(&line), "it shows where the host's CPUs are: {error}");
+    }
+}
+
+#[test]
+fn a_test_whose_guest_ended_by_itself_runs_again_on_a_fresh_host() {
+    let tries = std::cell::Cell::new(0);
+    on_host(|host| {
+        tries.set(tries.get() + 1);
+        let guest = host.start_guest(GuestSpec::new("mortal").vcpus(1)).expect("guest");
+        if tries.get() == 1 {
+            host.must_run("touch /tmp/old && killall qemu-system-x86_64", PATIENCE).expect("killall");
+            guest.wait_for("never said", 0, PATIENCE).expect("it lives");
+        }
+        host.must_run("! test -e /tmp/old", PATIENCE).expect("a fresh host");
+    });
+    assert_eq!(tries.get(), 2);
 }
 
 #[test]

@@ -48,35 +48,34 @@ pub fn on_host(test: impl Fn(&Host)) {
     unless_a_machine_is_lost(&mut host, test);
 }
 
-/// Runs `test`, and again if it failed while one of its guests ended by itself, or its host stopped answering without a
-/// complaint of its kernel, but for one about a CPU that stands still: emulation ends a machine now and then
-/// (docs/testbed.md), and what is left then isn't what the test is about. All is printed. A failure among living machines
-/// is a failure, and so is a host whose kernel complained of anything else.
+/// Runs `test`, and again on a fresh host if it failed while one of its guests ended by itself, a CPU of its host stood
+/// still, or the host stopped answering: emulation ends a machine now and then (docs/testbed.md). All is printed. A failure
+/// among living machines is a failure, and so is one whose host complained of anything else than such a CPU.
 pub fn unless_a_machine_is_lost(host: &mut Host, test: impl Fn(&Host)) {
     for tries in 1.. {
-        let lost = host.lost_guests();
+        let guests_before = host.lost_guests();
         let Err(failure) = catch_unwind(AssertUnwindSafe(|| test(host))) else { return };
-        let again =
-            |what: &str| print(&format!("{what}: the test runs again ({tries} of {TRIES} tries used)"));
-        if !host.answers() {
-            let console = host.console();
-            print(&format!("the host doesn't answer any more; {}", console::ending(&console)));
-            if !console::may_be_emulations_end(&console) || tries == TRIES {
-                resume_unwind(failure);
-            }
-            again("the host was lost");
-            boot_again(host);
-        } else if host.lost_guests() != lost && tries < TRIES {
-            again("a guest was lost");
-            // The scheduler of the failed try was killed with it.
-            let deadline = Instant::now() + PATIENCE;
-            while scheduler_state(host) != "disabled" && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(200));
-            }
-        } else {
-            resume_unwind(failure);
-        }
+        let loss = loss(host, guests_before);
+        print(&format!("{}; {}", loss.unwrap_or("the test failed among living machines"), host.account()));
+        let Some(loss) = loss.filter(|_| tries < TRIES) else { resume_unwind(failure) };
+        print(&format!("{loss}: the test runs again on a fresh host ({tries} of {TRIES} tries used)"));
+        boot_again(host);
     }
+}
+
+/// What emulation may have taken away, if it did.
+fn loss(host: &Host, guests_before: u32) -> Option<&'static str> {
+    let console = host.console();
+    let loss = if !host.answers() {
+        "the host doesn't answer any more"
+    } else if console::tells_of_a_stall(&console) {
+        "a CPU of the host stood still"
+    } else if host.lost_guests() != guests_before {
+        "a guest was lost"
+    } else {
+        return None;
+    };
+    console::may_be_emulations_end(&console).then_some(loss)
 }
 
 /// Not by eprintln!, which a test that then passes doesn't show.
