@@ -137,6 +137,12 @@ impl Waiting {
         Self { counts: [0; WAITING_KINDS], kinds: 0, requested: 0, answering: 0 }
     }
 
+    /// How many are of one of these kinds (a bit each).
+    pub fn count(&self, kinds: u64) -> u32 {
+        let of = |kind: &usize| kinds & self.kinds & (1 << kind) != 0;
+        (0..WAITING_KINDS).filter(of).map(|kind| self.counts[kind]).sum()
+    }
+
     fn enter(&mut self, host: &HostVcpu) {
         if host.requested {
             self.requested += u32::from(host.state != VcpuState::Blocked);

@@ -114,8 +114,13 @@ impl PoolReport {
 
     /// Counts a request that came to nothing.
     pub fn count_failed_pull(&mut self, cause: AccelerationCause, reason: &'static str) {
-        *self.requests.entry(cause).or_default() += 1;
-        *self.failed_pulls.entry(reason).or_default() += 1;
+        self.count_failed_pulls(cause, reason, 1);
+    }
+
+    /// So many at once.
+    pub fn count_failed_pulls(&mut self, cause: AccelerationCause, reason: &'static str, count: u32) {
+        *self.requests.entry(cause).or_default() += u64::from(count);
+        *self.failed_pulls.entry(reason).or_default() += u64::from(count);
     }
 
     /// All accelerations.

@@ -80,6 +80,8 @@ pub struct ShortCut {
     /// The kinds of waiting siblings (`Waiting::kinds`) that `decide_on_sibling` doesn't pass over. With none of them there,
     /// a pass requests nobody.
     pub kinds_that_matter: u64,
+    /// Each of these is requested, if there is room, and if nobody was in this pass.
+    pub each_is_requested: bool,
     /// Whether running siblings that owe an answer count as help.
     pub answering_help: bool,
 }
@@ -104,9 +106,11 @@ impl ShortCut {
             let members_help = [Pending, Micro].iter().all(|&state| answer(state, kind) == AlreadyRequested);
             running && members_help && passed_over(answer(Blocked, kind))
         });
-        let mask = kinds.filter(|&kind| !passed_over(answer(Runnable, kind)));
-        let kinds_that_matter = mask.fold(0, |mask, kind| mask | 1 << kind);
-        is_simple.then_some(Self { kinds_that_matter, answering_help })
+        let mut those_that_matter = kinds.filter(|&kind| !passed_over(answer(Runnable, kind)));
+        let kinds_that_matter = those_that_matter.clone().fold(0, |mask, kind| mask | 1 << kind);
+        let each_is_requested =
+            those_that_matter.all(|kind| answer(Runnable, kind) == SiblingDecision::Request);
+        is_simple.then_some(Self { kinds_that_matter, each_is_requested, answering_help })
     }
 }
 

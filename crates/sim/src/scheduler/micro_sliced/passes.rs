@@ -2,7 +2,8 @@
 
 use super::{MicroSliced, Request};
 use crate::machine::{Machine, VcpuState};
-use crate::trace_event::VcpuId;
+use crate::scheduler::answers::ShortCut;
+use crate::trace_event::{VcpuId, VmId};
 use microslice_policy as policy;
 use microslice_policy::{Cause, PassScope, SiblingDecision, SpinnerDecision, SpinnerObservation, YieldCause};
 
@@ -13,6 +14,15 @@ pub(super) struct PassCounts {
     pub helped: u32,
     /// Those for whom the micro pool had no room.
     pub crowded: u32,
+}
+
+/// Siblings that were requested before, or are about to answer. The spinner itself runs, in either pool, and isn't one.
+fn helped_already(machine: &Machine, vcpu: VcpuId, short_cut: &ShortCut) -> u32 {
+    let host = &machine.vcpus[vcpu as usize];
+    let waiting = &machine.vms[host.vm as usize].waiting;
+    let requested = waiting.requested - u32::from(host.requested);
+    let answering = waiting.answering - u32::from(!host.requested & host.owes_answer);
+    requested + if short_cut.answering_help { answering } else { 0 }
 }
 
 impl MicroSliced {
@@ -31,11 +41,7 @@ impl MicroSliced {
         if waiting.kinds & short_cut.kinds_that_matter != 0 || self.takes_along(host.vm, scope) {
             return None;
         }
-        // The spinner itself runs, in either pool, and isn't a sibling.
-        let requested = waiting.requested - u32::from(host.requested);
-        let answering = waiting.answering - u32::from(!host.requested & host.owes_answer);
-        let helped = requested + if short_cut.answering_help { answering } else { 0 };
-        Some(PassCounts { helped, crowded: 0 })
+        Some(PassCounts { helped: helped_already(machine, vcpu, short_cut), crowded: 0 })
     }
 
     /// A pass over the siblings of a vCPU that yields.
@@ -46,11 +52,64 @@ impl MicroSliced {
         scope: PassScope,
         cause: Cause,
     ) -> PassCounts {
+        match self.turned_away_by_all(machine, vcpu, scope) {
+            Some(found) => {
+                self.turn_away(machine, vcpu, scope, cause, found.crowded);
+                found
+            }
+            None => self.pass_over_all(machine, vcpu, scope, cause),
+        }
+    }
+
+    /// What a pass would return, if no micro pCPU has room: nobody needs to be looked at for that. In wide VMs this is what
+    /// most passes are.
+    fn turned_away_by_all(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> Option<PassCounts> {
+        let short_cut = self.short_cuts[scope as usize].as_ref().filter(|of| of.each_is_requested)?;
+        let has_room = |pcpu: usize| self.has_room(self.waiting[pcpu].is_some());
+        if self.prototype || (self.first_micro(machine)..machine.pcpus.len()).any(has_room) {
+            return None;
+        }
+        let waiting = &machine.vms[machine.vcpus[vcpu as usize].vm as usize].waiting;
+        let crowded = waiting.count(short_cut.kinds_that_matter);
+        Some(PassCounts { helped: helped_already(machine, vcpu, short_cut), crowded })
+    }
+
+    /// Of the siblings so many were asked for in vain.
+    fn turn_away(&mut self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope, cause: Cause, count: u32) {
+        let vm = machine.vcpus[vcpu as usize].vm as usize;
+        if count == 0 {
+            return;
+        }
+        let first_micro = self.first_micro(machine);
+        self.turned_away[first_micro..].fill(Some(vm as VmId));
+        if self.first_turned_away[vm].is_none() {
+            let is_asked_for = |&sibling: &VcpuId| {
+                let state = self.policy_state(machine, sibling);
+                let kind = machine.vcpus[sibling as usize].kind().number();
+                self.siblings.get(scope, state, kind, false) == SiblingDecision::Request
+            };
+            self.first_turned_away[vm] = self.siblings_round_from(machine, vcpu).find(is_asked_for);
+        }
+        machine.pool.count_failed_pulls(cause.into(), "queue_full", count);
+    }
+
+    /// In the order of a pass.
+    fn siblings_round_from(&self, machine: &Machine, vcpu: VcpuId) -> impl Iterator<Item = VcpuId> + use<> {
         let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
         let (first, count) = (vm.first_vcpu, vm.vcpus);
-        // From the next one round, without a division: this loop runs at every pause-loop exit.
+        // From the next one round, without a division: passes are what runs most.
         let start = if self.prototype { first } else { vcpu + 1 };
-        let siblings = (start..first + count).chain(first..start).filter(|&sibling| sibling != vcpu);
+        (start..first + count).chain(first..start).filter(move |&sibling| sibling != vcpu)
+    }
+
+    pub(super) fn pass_over_all(
+        &mut self,
+        machine: &mut Machine,
+        vcpu: VcpuId,
+        scope: PassScope,
+        cause: Cause,
+    ) -> PassCounts {
+        let siblings = self.siblings_round_from(machine, vcpu);
         let vm = machine.vcpus[vcpu as usize].vm;
         if self.takes_along(vm, scope) {
             // Unless there isn't room for all.

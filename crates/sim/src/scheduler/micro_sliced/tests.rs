@@ -68,6 +68,31 @@ fn while_the_micro_pool_is_full_the_spinner_goes_on() {
 }
 
 #[test]
+fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_everybody() {
+    let scopes = [PassScope::OneCritical, PassScope::AllPreempted, PassScope::AllOwing];
+    let classes = [GuestClass::User, GuestClass::LockHolder, GuestClass::TlbShootdown];
+    let mut crowded = 0;
+    for (scope, class, owes) in
+        scopes.iter().flat_map(|scope| classes.map(|class| (*scope, class))).flat_map(|(scope, class)| {
+            [[false, false], [true, false], [false, true], [true, true]].map(|owes| (scope, class, owes))
+        })
+    {
+        let run = |pass: fn(&mut MicroSliced, &mut Machine, VcpuId, PassScope, Cause) -> PassCounts| {
+            let (mut micro, mut machine) = spinning_for_a_shootdown();
+            machine.set_class(SIBLINGS[1], class);
+            SIBLINGS.into_iter().zip(owes).for_each(|(sibling, owes)| machine.set_owes_answer(sibling, owes));
+            micro.waiting[1] = Some(NONE);
+            let found = [(); 2].map(|()| pass(&mut micro, &mut machine, SPINNER, scope, Cause::TlbYield));
+            (found, micro.turned_away, micro.first_turned_away, machine.pool)
+        };
+        let found = run(MicroSliced::pass);
+        assert_eq!(found, run(MicroSliced::pass_over_all), "{scope:?} {class:?} {owes:?}");
+        crowded += found.0[0].crowded;
+    }
+    assert!(crowded > 0, "somebody is asked for");
+}
+
+#[test]
 fn while_a_sibling_runs_and_is_about_to_answer_the_spinner_goes_on() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     machine.set_owes_answer(SIBLINGS[0], true);
