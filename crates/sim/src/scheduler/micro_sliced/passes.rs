@@ -102,6 +102,7 @@ impl MicroSliced {
         (start..first + count).chain(first..start).filter(move |&sibling| sibling != vcpu)
     }
 
+    /// One that looks at everybody.
     pub(super) fn pass_over_all(
         &mut self,
         machine: &mut Machine,
