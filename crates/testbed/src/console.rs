@@ -57,6 +57,10 @@ impl Console {
         [self.file.fd(), self.monitor.fd()]
     }
 
+    pub fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
     pub fn handed_over(&self) {
         self.monitor.handed_over();
     }
@@ -71,7 +75,7 @@ impl Console {
     }
 }
 
-fn complains(line: &str) -> bool {
+pub(crate) fn complains(line: &str) -> bool {
     COMPLAINTS.iter().any(|words| line.contains(words)) && !ORDINARY.iter().any(|words| line.contains(words))
 }
 

@@ -270,6 +270,12 @@ impl Guest {
         })
     }
 
+    /// The first line in which its kernel complains, if it does.
+    pub fn complaint(&self) -> Option<String> {
+        let said = self.process.stderr();
+        said.lines().find(|line| crate::console::complains(line)).map(|line| line.trim().to_owned())
+    }
+
     /// The end of what it printed.
     pub fn last_words(&self) -> String {
         self.process.last_words()

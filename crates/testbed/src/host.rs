@@ -440,6 +440,14 @@ impl Host {
         self.console.as_ref().map(|console| console.account()).unwrap_or_default()
     }
 
+    /// Stops the emulated host's CPUs between two instructions and lets them go on, which nothing in it should notice. The
+    /// emulator does that for reasons of its own, too; guests don't always survive it (`examples/kicks.rs`).
+    pub fn stop_and_go_on(&self) -> Result<()> {
+        let console =
+            self.console.as_ref().ok_or_else(|| Error::file("monitor", "only an emulated host has one"))?;
+        console.monitor().stop_and_go_on().map_err(|cause| Error::file("the emulator's monitor", cause))
+    }
+
     /// Whether it still runs a command at all.
     pub fn answers(&self) -> bool {
         self.run("true", ANSWER_PATIENCE).is_ok()

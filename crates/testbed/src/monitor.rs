@@ -69,6 +69,11 @@ impl Monitor {
         }
     }
 
+    /// Stops all CPUs between two instructions, and lets them go on.
+    pub fn stop_and_go_on(&self) -> Result<(), String> {
+        self.ask("stop").and_then(|_| self.ask("cont")).map(drop)
+    }
+
     fn ask(&self, command: &str) -> Result<String, String> {
         let mut session = lock(&self.ours);
         if !session.greeted {
