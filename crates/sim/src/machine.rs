@@ -139,8 +139,13 @@ impl Waiting {
 
     /// How many are of one of these kinds (a bit each).
     pub fn count(&self, kinds: u64) -> u32 {
-        let of = |kind: &usize| kinds & self.kinds & (1 << kind) != 0;
-        (0..WAITING_KINDS).filter(of).map(|kind| self.counts[kind]).sum()
+        let mut left = kinds & self.kinds;
+        let mut count = 0;
+        while left != 0 {
+            count += self.counts[left.trailing_zeros() as usize];
+            left &= left - 1;
+        }
+        count
     }
 
     fn enter(&mut self, host: &HostVcpu) {

@@ -61,6 +61,7 @@ impl Console {
         &self.monitor
     }
 
+    /// QEMU has inherited all that it needs.
     pub fn handed_over(&self) {
         self.monitor.handed_over();
     }

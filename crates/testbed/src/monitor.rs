@@ -15,7 +15,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Two looks this far apart tell a CPU that runs from one that doesn't.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// An answer is a few hundred KiB on the largest host; more comes from an emulator gone mad.
+/// So many events at most come before an answer, each a line; more come from an emulator gone mad.
 const ANSWER_LINES: usize = 64;
 
 pub struct Monitor {
@@ -26,7 +26,9 @@ pub struct Monitor {
 }
 
 struct Session {
-    stream: UnixStream,
+    /// The same reader for all answers: it may have read into the line after the last one.
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
     greeted: bool,
 }
 
@@ -37,7 +39,8 @@ impl Monitor {
         ours.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         ours.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         let fd = theirs.as_raw_fd();
-        let session = Session { stream: ours, greeted: false };
+        let writer = ours.try_clone().map_err(failed)?;
+        let session = Session { reader: BufReader::new(ours), writer, greeted: false };
         Ok(Self { theirs: Mutex::new(Some(theirs)), fd, ours: Mutex::new(session) })
     }
 
@@ -95,15 +98,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Session {
     fn send(&mut self, request: &Value) -> Result<(), String> {
-        writeln!(self.stream, "{request}").map_err(|cause| said(&cause))
+        writeln!(self.writer, "{request}").map_err(|cause| said(&cause))
     }
 
     /// The next answer; events and the greeting on the way to it are skipped.
     fn answer(&mut self) -> Result<Value, String> {
-        let mut reader = BufReader::new(&self.stream);
         for _ in 0..ANSWER_LINES {
             let mut line = String::new();
-            if reader.read_line(&mut line).map_err(|cause| said(&cause))? == 0 {
+            if self.reader.read_line(&mut line).map_err(|cause| said(&cause))? == 0 {
                 return Err("it is gone".into());
             }
             let value: Value = serde_json::from_str(&line).map_err(|cause| cause.to_string())?;
@@ -189,13 +191,28 @@ mod tests {
     }
 
     #[test]
+    fn events_around_an_answer_are_passed_over_even_if_they_come_in_pieces() {
+        let monitor = Monitor::new().expect("a pair");
+        let mut emulator = lock(&monitor.theirs).take().expect("its end");
+        let said = [
+            "{\"QMP\": {}}\n{\"return\": {}}\n{\"event\": \"STOP\"}\n{\"return\": \"first\"}\n{\"event\": ",
+            "\"RESUME\"}\n{\"return\": \"second\"}\n{\"error\": \"third\"}\n",
+        ];
+        emulator.write_all(said[0].as_bytes()).expect("write");
+        assert_eq!(monitor.ask("stop"), Ok("first".into()));
+        emulator.write_all(said[1].as_bytes()).expect("write");
+        assert_eq!(monitor.ask("cont"), Ok("second".into()));
+        assert_eq!(monitor.ask("quit"), Err("\"third\"".into()));
+    }
+
+    #[test]
     fn an_emulator_that_is_gone_or_silent_is_said_to_be() {
         let monitor = Monitor::new().expect("a pair");
         monitor
             .ours
             .lock()
             .expect("the session")
-            .stream
+            .writer
             .set_read_timeout(Some(Duration::from_millis(10)))
             .expect("set");
         assert_eq!(monitor.cpus(), "the emulator's monitor doesn't answer: not in time");

@@ -56,7 +56,11 @@ pub fn unless_a_machine_is_lost(host: &mut Host, test: impl Fn(&Host)) {
         let guests_before = host.lost_guests();
         let Err(failure) = catch_unwind(AssertUnwindSafe(|| test(host))) else { return };
         let loss = loss(host, guests_before);
-        print(&format!("{}; {}", loss.unwrap_or("the test failed among living machines"), host.account()));
+        print(&format!(
+            "{}; {}",
+            loss.unwrap_or("the test failed, and not because of emulation"),
+            host.account()
+        ));
         let Some(loss) = loss.filter(|_| tries < TRIES) else { resume_unwind(failure) };
         print(&format!("{loss}: the test runs again on a fresh host ({tries} of {TRIES} tries used)"));
         boot_again(host);

@@ -52,18 +52,22 @@ impl MicroSliced {
         scope: PassScope,
         cause: Cause,
     ) -> PassCounts {
-        match self.turned_away_by_all(machine, vcpu, scope) {
-            Some(found) => {
-                self.turn_away(machine, vcpu, scope, cause, found.crowded);
-                found
-            }
-            None => self.pass_over_all(machine, vcpu, scope, cause),
+        if let Some(found) = self.pass_without_room(machine, vcpu, scope) {
+            self.turn_away(machine, vcpu, scope, cause, found.crowded);
+            return found;
         }
+        let vm = machine.vcpus[vcpu as usize].vm;
+        if self.takes_along(vm, scope) {
+            // Unless there isn't room for all.
+            self.has_unclaimed[vm as usize] = false;
+        }
+        let siblings = self.siblings_round_from(machine, vcpu);
+        self.visit(machine, siblings, scope, cause)
     }
 
     /// What a pass would return, if no micro pCPU has room: nobody needs to be looked at for that. In wide VMs this is what
     /// most passes are.
-    fn turned_away_by_all(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> Option<PassCounts> {
+    fn pass_without_room(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> Option<PassCounts> {
         let short_cut = self.short_cuts[scope as usize].as_ref().filter(|of| of.each_is_requested)?;
         let has_room = |pcpu: usize| self.has_room(self.waiting[pcpu].is_some());
         if self.prototype || (self.first_micro(machine)..machine.pcpus.len()).any(has_room) {
@@ -71,6 +75,11 @@ impl MicroSliced {
         }
         let waiting = &machine.vms[machine.vcpus[vcpu as usize].vm as usize].waiting;
         let crowded = waiting.count(short_cut.kinds_that_matter);
+        debug_assert_eq!(
+            self.wanted(machine, vcpu, scope).count(),
+            crowded as usize,
+            "the short cut is exact"
+        );
         Some(PassCounts { helped: helped_already(machine, vcpu, short_cut), crowded })
     }
 
@@ -83,40 +92,43 @@ impl MicroSliced {
         let first_micro = self.first_micro(machine);
         self.turned_away[first_micro..].fill(Some(vm as VmId));
         if self.first_turned_away[vm].is_none() {
-            let is_asked_for = |&sibling: &VcpuId| {
-                let state = self.policy_state(machine, sibling);
-                let kind = machine.vcpus[sibling as usize].kind().number();
-                self.siblings.get(scope, state, kind, false) == SiblingDecision::Request
-            };
-            self.first_turned_away[vm] = self.siblings_round_from(machine, vcpu).find(is_asked_for);
+            let first = self.wanted(machine, vcpu, scope).next();
+            self.first_turned_away[vm] = first;
         }
         machine.pool.count_failed_pulls(cause.into(), "queue_full", count);
     }
 
+    /// Whom a pass would ask for, if each of its requests found no room.
+    fn wanted(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> impl Iterator<Item = VcpuId> {
+        let siblings = self.siblings_round_from(machine, vcpu);
+        siblings.filter(move |&sibling| {
+            self.decision_about(machine, sibling, scope, false) == SiblingDecision::Request
+        })
+    }
+
+    fn decision_about(
+        &self,
+        machine: &Machine,
+        sibling: VcpuId,
+        scope: PassScope,
+        requested: bool,
+    ) -> SiblingDecision {
+        let state = self.policy_state(machine, sibling);
+        let kind = machine.vcpus[sibling as usize].kind().number();
+        self.siblings.get(scope, state, kind, requested)
+    }
+
     /// In the order of a pass.
-    fn siblings_round_from(&self, machine: &Machine, vcpu: VcpuId) -> impl Iterator<Item = VcpuId> + use<> {
+    pub(super) fn siblings_round_from(
+        &self,
+        machine: &Machine,
+        vcpu: VcpuId,
+    ) -> impl Iterator<Item = VcpuId> + use<> {
         let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
         let (first, count) = (vm.first_vcpu, vm.vcpus);
         // From the next one round, without a division: passes are what runs most.
         let start = if self.prototype { first } else { vcpu + 1 };
         (start..first + count).chain(first..start).filter(move |&sibling| sibling != vcpu)
-    }
-
-    /// One that looks at everybody.
-    pub(super) fn pass_over_all(
-        &mut self,
-        machine: &mut Machine,
-        vcpu: VcpuId,
-        scope: PassScope,
-        cause: Cause,
-    ) -> PassCounts {
-        let siblings = self.siblings_round_from(machine, vcpu);
-        let vm = machine.vcpus[vcpu as usize].vm;
-        if self.takes_along(vm, scope) {
-            // Unless there isn't room for all.
-            self.has_unclaimed[vm as usize] = false;
-        }
-        self.visit(machine, siblings, scope, cause)
     }
 
     /// Asks for those of them whom a pass of this scope needs.
@@ -130,9 +142,7 @@ impl MicroSliced {
         let mut requested = false;
         let mut counts = PassCounts::default();
         for sibling in siblings {
-            let state = self.policy_state(machine, sibling);
-            let kind = machine.vcpus[sibling as usize].kind().number();
-            match self.siblings.get(scope, state, kind, requested) {
+            match self.decision_about(machine, sibling, scope, requested) {
                 SiblingDecision::Request => match self.accelerate(machine, sibling, cause) {
                     Request::Granted => {
                         requested = true;

@@ -77,16 +77,20 @@ fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_everybody() {
             [[false, false], [true, false], [false, true], [true, true]].map(|owes| (scope, class, owes))
         })
     {
-        let run = |pass: fn(&mut MicroSliced, &mut Machine, VcpuId, PassScope, Cause) -> PassCounts| {
+        let run = |pass: fn(&mut MicroSliced, &mut Machine, PassScope) -> PassCounts| {
             let (mut micro, mut machine) = spinning_for_a_shootdown();
             machine.set_class(SIBLINGS[1], class);
             SIBLINGS.into_iter().zip(owes).for_each(|(sibling, owes)| machine.set_owes_answer(sibling, owes));
             micro.waiting[1] = Some(NONE);
-            let found = [(); 2].map(|()| pass(&mut micro, &mut machine, SPINNER, scope, Cause::TlbYield));
+            let found = [(); 2].map(|()| pass(&mut micro, &mut machine, scope));
             (found, micro.turned_away, micro.first_turned_away, machine.pool)
         };
-        let found = run(MicroSliced::pass);
-        assert_eq!(found, run(MicroSliced::pass_over_all), "{scope:?} {class:?} {owes:?}");
+        let found = run(|micro, machine, scope| micro.pass(machine, SPINNER, scope, Cause::TlbYield));
+        let looked_for = run(|micro, machine, scope| {
+            let siblings = micro.siblings_round_from(machine, SPINNER);
+            micro.visit(machine, siblings, scope, Cause::TlbYield)
+        });
+        assert_eq!(found, looked_for, "{scope:?} {class:?} {owes:?}");
         crowded += found.0[0].crowded;
     }
     assert!(crowded > 0, "somebody is asked for");
