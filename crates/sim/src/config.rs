@@ -243,6 +243,8 @@ pub struct WorkloadConfig {
     pub program: Vec<Phase>,
     /// Work of one whole run, in `Progress` units: turns a rate into an execution time. 0: rate only.
     pub run_units: u64,
+    /// Length of a run that ends by the clock, whatever was done by then. 0: `run_units` says when it ends.
+    pub run_time_ns: u64,
     /// Unit of progress, for people ("messages", "compilations").
     pub unit: String,
     /// Scales the cache-refill cost: 0 for tiny or streaming working sets, 1000 for the full cost.

@@ -3,7 +3,7 @@
 use crate::SimError;
 use crate::batch::{BatchProgress, run_all};
 use crate::config::SimulationConfig;
-use crate::report::{RunReport, VmReport};
+use crate::report::{RunReport, VmReport, WorkloadReport};
 use crate::scenario::{self, Overrides, ScenarioError};
 use std::collections::BTreeMap;
 
@@ -103,22 +103,27 @@ pub fn target(report: &RunReport) -> &VmReport {
     &report.vms[0]
 }
 
-/// Execution time of the target's first workload, in s.
+/// Time that the work of the target's first workload takes, in s: see [`time_of`].
 pub fn target_time(report: &RunReport) -> f64 {
     time_of(report.vms.first())
 }
 
-/// Execution time of the co-runner, in s.
+/// Time that the co-runner's work takes, in s: see [`time_of`].
 pub fn corunner_time(report: &RunReport) -> f64 {
     time_of(report.vms.get(1))
 }
 
+/// Execution time of a run; of one unit if runs end by the clock. Only times of the same workload compare.
 fn time_of(vm: Option<&VmReport>) -> f64 {
-    let workload = vm.and_then(|vm| vm.workloads.first());
-    workload.and_then(|workload| workload.execution_time_s).unwrap_or(f64::NAN)
+    let time = |workload: &WorkloadReport| {
+        let of_one_unit = (workload.units_per_s > 0.0).then(|| 1.0 / workload.units_per_s);
+        workload.execution_time_s.or(of_one_unit)
+    };
+    vm.and_then(|vm| vm.workloads.first()).and_then(time).unwrap_or(f64::NAN)
 }
 
 /// A count or a time of the measured interval, as it would be over one whole run of the target.
 pub fn over_one_run(report: &RunReport, measured: u64) -> f64 {
-    measured as f64 / (report.measured_ns as f64 / 1e9) * target_time(report)
+    let run_s = target(report).workloads.first().and_then(|workload| workload.run_s);
+    measured as f64 / (report.measured_ns as f64 / 1e9) * run_s.unwrap_or(f64::NAN)
 }

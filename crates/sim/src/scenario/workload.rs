@@ -58,6 +58,7 @@ pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<Workload
         "pin",
         "address_space",
         "run_units",
+        "run_time",
         "unit",
         "cache_sensitivity",
         "lock",
@@ -83,6 +84,10 @@ pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<Workload
         };
         kernel::read_lock(lock, symbols, &mut surroundings.kernel.locks, full_name)?;
     }
+    if let (Some(_), Some(time)) = (table.get("run_units"), table.get("run_time")) {
+        let cause = "`run_time` and `run_units` exclude each other: a run ends by the clock or when its work is done";
+        return Err(ScenarioError::new(&time.place, cause));
+    }
     let program_node = table.get("program").ok_or_else(|| table.missing("program", "a list of phases"))?;
     let mut reader = ProgramReader { surroundings, threads, own_locks, barriers: BTreeMap::new(), phases: 0 };
     let program = reader.read(program_node, 0)?;
@@ -96,6 +101,7 @@ pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<Workload
             .unwrap_or(false),
         program,
         run_units: table.integer("run_units", 0..=UNITS_MAX)?.unwrap_or(0),
+        run_time_ns: table.positive_time("run_time")?.unwrap_or(0),
         unit: table.string("unit")?.unwrap_or("units").chars().take(40).collect(),
         cache_sensitive_permille: table.parsed("cache_sensitivity", units::permille)?.unwrap_or(1_000),
     })
