@@ -171,7 +171,8 @@ fn a_queue_of_two_capacities_is_refused() {
 #[test]
 fn a_run_that_ends_by_the_clock_and_by_its_work_is_refused() {
     let both = refuse_with("threads = 2,", "threads = 2, run_units = 5, run_time = \"15 s\",");
-    let cause = "`run_time` and `run_units` exclude each other: a run ends by the clock or when its work is done";
+    let cause =
+        "`run_time` and `run_units` exclude each other: a run ends by the clock or when its work is done";
     assert_eq!(both, format!("bad.toml:9:70: {cause}"));
     let never = refuse_with("threads = 2,", "threads = 2, run_time = \"0 s\",");
     assert!(never.contains("`run_time`: must be longer than 0"), "{never}");

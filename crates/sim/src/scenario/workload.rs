@@ -85,7 +85,8 @@ pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<Workload
         kernel::read_lock(lock, symbols, &mut surroundings.kernel.locks, full_name)?;
     }
     if let (Some(_), Some(time)) = (table.get("run_units"), table.get("run_time")) {
-        let cause = "`run_time` and `run_units` exclude each other: a run ends by the clock or when its work is done";
+        let cause =
+            "`run_time` and `run_units` exclude each other: a run ends by the clock or when its work is done";
         return Err(ScenarioError::new(&time.place, cause));
     }
     let program_node = table.get("program").ok_or_else(|| table.missing("program", "a list of phases"))?;
