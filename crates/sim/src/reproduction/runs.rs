@@ -127,3 +127,41 @@ pub fn over_one_run(report: &RunReport, measured: u64) -> f64 {
     let run_s = target(report).workloads.first().and_then(|workload| workload.run_s);
     measured as f64 / (report.measured_ns as f64 / 1e9) * run_s.unwrap_or(f64::NAN)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace_event::NoTrace;
+
+    /// A solo run of 100 ms, scaled by nothing yet.
+    fn short_run(scenario: &str) -> RunReport {
+        let mut config = scenario::load(scenario, &Overrides::default()).expect("a built-in scenario").config;
+        (config.warmup_ns, config.duration_ns) = (0, 100_000_000);
+        crate::simulate(&config, &mut NoTrace).expect("runs")
+    }
+
+    #[test]
+    fn a_run_that_ends_by_the_clock_counts_over_its_time_and_has_that_of_one_unit() {
+        let report = short_run("exim-solo");
+        let exim = &target(&report).workloads[0];
+        assert_eq!((exim.execution_time_s, exim.run_s), (None, Some(15.0)));
+        assert!((over_one_run(&report, 2) - 2.0 / 0.1 * 15.0).abs() < 1e-6);
+        assert!((target_time(&report) * exim.units_per_s - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_run_that_ends_with_its_work_counts_over_its_execution_time() {
+        let report = short_run("gmake-solo");
+        let time = target(&report).workloads[0].execution_time_s.expect("it has run_units");
+        assert!((over_one_run(&report, 2) - 2.0 / 0.1 * time).abs() < 1e-6);
+        assert!((target_time(&report) - time).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_vm_without_progress_has_no_time() {
+        let mut report = short_run("exim-solo");
+        report.vms[0].workloads[0].units_per_s = 0.0;
+        assert!(target_time(&report).is_nan());
+        assert!(corunner_time(&report).is_nan(), "there is no co-runner");
+    }
+}
