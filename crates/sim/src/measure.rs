@@ -191,15 +191,13 @@ impl Simulation<'_> {
             .map(|(workload, config)| {
                 let units_per_s = workload.units_done as f64 / seconds;
                 let timed = config.run_units > 0 && units_per_s > 0.0;
-                let execution_time_s = timed.then(|| config.run_units as f64 / units_per_s);
-                let by_the_clock_s = (config.run_time_ns > 0).then_some(config.run_time_ns as f64 / 1e9);
                 WorkloadReport {
                     name: config.name.clone(),
                     unit: config.unit.clone(),
                     units_done: workload.units_done,
                     units_per_s,
-                    execution_time_s,
-                    run_s: execution_time_s.or(by_the_clock_s),
+                    execution_time_s: timed.then(|| config.run_units as f64 / units_per_s),
+                    run_time_s: (config.run_time_ns > 0).then_some(config.run_time_ns as f64 / 1e9),
                 }
             })
             .collect();

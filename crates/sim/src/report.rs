@@ -64,8 +64,8 @@ pub struct WorkloadReport {
     pub units_per_s: f64,
     /// `run_units` at this rate; None without `run_units` or progress.
     pub execution_time_s: Option<f64>,
-    /// Length of a whole run: the execution time, or `run_time` of a run that ends by the clock.
-    pub run_s: Option<f64>,
+    /// `run_time` of the configuration: the length of a run that ends by the clock.
+    pub run_time_s: Option<f64>,
 }
 
 /// Yields by cause, as Figure 7 splits them.

@@ -124,7 +124,8 @@ fn time_of(vm: Option<&VmReport>) -> f64 {
 
 /// A count or a time of the measured interval, as it would be over one whole run of the target.
 pub fn over_one_run(report: &RunReport, measured: u64) -> f64 {
-    let run_s = target(report).workloads.first().and_then(|workload| workload.run_s);
+    let length = |workload: &WorkloadReport| workload.execution_time_s.or(workload.run_time_s);
+    let run_s = target(report).workloads.first().and_then(length);
     measured as f64 / (report.measured_ns as f64 / 1e9) * run_s.unwrap_or(f64::NAN)
 }
 
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
     use crate::trace_event::NoTrace;
 
-    /// A solo run of 100 ms, scaled by nothing yet.
+    /// The first 100 ms of a scenario.
     fn short_run(scenario: &str) -> RunReport {
         let mut config = scenario::load(scenario, &Overrides::default()).expect("a built-in scenario").config;
         (config.warmup_ns, config.duration_ns) = (0, 100_000_000);
@@ -144,7 +145,7 @@ mod tests {
     fn a_run_that_ends_by_the_clock_counts_over_its_time_and_has_that_of_one_unit() {
         let report = short_run("exim-solo");
         let exim = &target(&report).workloads[0];
-        assert_eq!((exim.execution_time_s, exim.run_s), (None, Some(15.0)));
+        assert_eq!((exim.execution_time_s, exim.run_time_s), (None, Some(15.0)));
         assert!((over_one_run(&report, 2) - 2.0 / 0.1 * 15.0).abs() < 1e-6);
         assert!((target_time(&report) * exim.units_per_s - 1.0).abs() < 1e-9);
     }
