@@ -3,13 +3,13 @@
 use crate::SimError;
 use crate::check::{Checker, GraceLimits};
 use crate::config::{LockKind, SimulationConfig, SymbolTable, VmConfig, Wait};
-use crate::engine::{KernelTimes, Simulation, Slots, Vm, Workload};
+use crate::engine::{HostTicks, KernelTimes, Simulation, Slots, Vm, Workload};
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
 use crate::guest::program::{Compiler, LockName, LockNames, Programs, Tables};
 use crate::guest::text;
 use crate::guest::{GuestVcpu, LOOP_DEPTH, Lock, Thread, ThreadState, WaitsFor};
-use crate::machine::{HostVm, Machine, NONE, Waiting};
+use crate::machine::{HostVm, Machine, NONE};
 use crate::measure::{LockCounters, VmCounters};
 use crate::random::{Random, Samplers};
 use crate::report::Histogram;
@@ -118,6 +118,7 @@ impl<'a> Simulation<'a> {
             sink,
             checker: None,
             names: TraceNames { pcpus: config.host.pcpus as u32, ..TraceNames::default() },
+            host_ticks: HostTicks::new(config.host.pcpus),
             timeline: Timeline::new(config.host.pcpus, slots.count as usize),
             slots,
             costs: config.host.costs.clone(),
@@ -139,6 +140,7 @@ impl<'a> Simulation<'a> {
             texts: text::all()?,
             samplers: Samplers::default(),
             random: Random::stream(config.seed, 0),
+            slot: 0,
             events: 0,
             batched_exits: 0,
             measured_since_ns: 0,
@@ -341,7 +343,7 @@ fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
     } else {
         (0..pcpus).map(|pcpu| vm.affinity.contains(&pcpu)).collect()
     };
-    HostVm { first_vcpu: 0, vcpus: vm.vcpus as u32, weight: vm.weight, affinity, waiting: Waiting::nobody() }
+    HostVm::new(vm.vcpus as u32, vm.weight, affinity)
 }
 
 fn kernel_times(vm: &VmConfig, period_ns: u64, window_ns: u64) -> KernelTimes {

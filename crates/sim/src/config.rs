@@ -21,6 +21,10 @@ pub struct SimulationConfig {
     pub scheduler: SchedulerKind,
     /// Verify every invariant after each event (slower by about two).
     pub check: bool,
+    /// Takes pause-loop exits of which the scheduler says that they are answered the same as one event. Without it nothing but
+    /// the number of events is different.
+    #[serde(skip)]
+    pub fold_exits: bool,
 }
 
 /// The physical machine.

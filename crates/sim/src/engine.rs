@@ -64,7 +64,7 @@ pub struct Workload {
 
 /// Numbers of the timeline's slots.
 pub struct Slots {
-    /// pCPUs' own slots come first, from 0.
+    /// pCPUs' own slots come first, from 0. The host's ticks have one: they go round the pCPUs (`HostTicks`).
     pub ticks: u32,
     pub threads: u32,
     pub nics: u32,
@@ -77,17 +77,43 @@ pub struct Slots {
 impl Slots {
     pub fn new(pcpus: usize, threads: usize, vms: usize) -> Self {
         let (pcpus, threads, vms) = (pcpus as u32, threads as u32, vms as u32);
-        let nics = 2 * pcpus + threads;
+        let nics = pcpus + 1 + threads;
         let host_timer = nics + vms;
         Self {
             ticks: pcpus,
-            threads: 2 * pcpus,
+            threads: pcpus + 1,
             nics,
             host_timer,
             progress: host_timer + 1,
             warmup: host_timer + 2,
             count: host_timer + 3,
         }
+    }
+}
+
+/// Whose tick is the host's next one: each pCPU's comes once a period, spread over it.
+pub struct HostTicks {
+    pcpus: u32,
+    next: PcpuId,
+    periods: u64,
+}
+
+impl HostTicks {
+    pub fn new(pcpus: usize) -> Self {
+        Self { pcpus: pcpus as u32, next: 0, periods: 1 }
+    }
+
+    fn next_ns(&self, period_ns: u64) -> u64 {
+        period_ns * self.periods + period_ns * u64::from(self.next) / u64::from(self.pcpus)
+    }
+
+    fn take(&mut self) -> PcpuId {
+        let pcpu = self.next;
+        self.next += 1;
+        if self.next == self.pcpus {
+            (self.next, self.periods) = (0, self.periods + 1);
+        }
+        pcpu
     }
 }
 
@@ -99,6 +125,7 @@ pub struct Simulation<'a> {
     pub(crate) names: TraceNames,
     pub(crate) timeline: Timeline,
     pub(crate) slots: Slots,
+    pub(crate) host_ticks: HostTicks,
     pub(crate) machine: Machine,
     pub(crate) scheduler: Box<dyn Scheduler>,
     pub(crate) costs: CostModel,
@@ -121,6 +148,8 @@ pub struct Simulation<'a> {
     pub(crate) samplers: Samplers,
     pub(crate) random: Random,
     // Measurements.
+    /// Of the present event.
+    pub(crate) slot: u32,
     pub(crate) events: u64,
     pub(crate) batched_exits: u64,
     pub(crate) measured_since_ns: u64,
@@ -142,6 +171,7 @@ impl Simulation<'_> {
                 break;
             }
             self.machine.now_ns = time_ns;
+            self.slot = slot;
             self.events += 1;
             if slot < self.slots.ticks {
                 self.pcpu_event(slot, hint);
@@ -166,10 +196,7 @@ impl Simulation<'_> {
         if first != u64::MAX {
             self.timeline.set(self.slots.host_timer, first);
         }
-        let (tick_ns, pcpus) = (self.scheduler.tick_ns(), self.machine.pcpus.len() as u64);
-        for pcpu in 0..pcpus {
-            self.timeline.set(self.slots.ticks + pcpu as u32, tick_ns + tick_ns * pcpu / pcpus);
-        }
+        self.timeline.set(self.slots.ticks, self.host_ticks.next_ns(self.scheduler.tick_ns()));
         for vm in 0..self.vms.len() {
             self.start_nic(vm);
             let vm = &self.vms[vm];
@@ -207,8 +234,17 @@ impl Simulation<'_> {
             let vcpu = self.machine.pcpus[pcpu as usize].current;
             if vcpu != NONE && self.guest[vcpu as usize].ple_batch_until_ns > self.machine.now_ns {
                 self.sync(vcpu);
-                self.guest[vcpu as usize].ple_batch_until_ns = 0;
-                self.arm(pcpu);
+                let guest = &mut self.guest[vcpu as usize];
+                guest.ple_batch_until_ns = 0;
+                let is_at_exit = guest.frame().spins()
+                    && guest.overhead_ns == 0
+                    && guest.ple_phase_ns == self.ple.window_ns;
+                if is_at_exit && pcpu > self.slot {
+                    // Asked one by one it would be now, behind the present event.
+                    self.timeline.set(pcpu, self.machine.now_ns);
+                } else {
+                    self.arm(pcpu);
+                }
             }
         }
     }
@@ -219,8 +255,8 @@ impl Simulation<'_> {
         let now_ns = self.machine.now_ns;
         let slots = &self.slots;
         if slot < slots.threads {
-            let pcpu = slot - slots.ticks;
-            self.timeline.set(slot, now_ns + self.scheduler.tick_ns());
+            let pcpu = self.host_ticks.take();
+            self.timeline.set(slot, self.host_ticks.next_ns(self.scheduler.tick_ns()));
             if let Some(vcpu) = self.machine.current(pcpu) {
                 self.sync(vcpu);
                 self.note_position(vcpu);
@@ -232,6 +268,7 @@ impl Simulation<'_> {
         } else if slot < slots.host_timer {
             self.nic_event((slot - self.slots.nics) as usize);
         } else if slot == slots.host_timer {
+            self.sync_promised();
             let next = self.scheduler.timer(&mut self.machine);
             if next == u64::MAX { self.timeline.cancel(slot) } else { self.timeline.set(slot, next) }
         } else if slot == slots.progress {
@@ -341,6 +378,7 @@ impl Simulation<'_> {
         match self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Ple) {
             YieldAnswer::Yield => self.request_stop(pcpu, StopReason::Ple),
             YieldAnswer::KeepSpinning { until_ns } => {
+                let until_ns = if self.config.fold_exits { until_ns } else { self.machine.now_ns };
                 self.guest[vcpu as usize].ple_batch_until_ns = until_ns;
             }
         }

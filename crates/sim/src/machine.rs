@@ -89,6 +89,22 @@ pub struct HostVm {
     /// pCPU is allowed, by number; empty: all.
     pub affinity: Vec<bool>,
     pub waiting: Waiting,
+    /// What the answers depend on that were promised to its spinning vCPUs.
+    pub promised: Promised,
+}
+
+/// What a scheduler's answer to a vCPU's pause-loop exits depends on, if it promises the same one to those that follow
+/// ([`Machine::promise`]).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Promised {
+    /// Nobody of these kinds waits ([`Waiting::kinds`]).
+    pub without_kinds: u64,
+    /// As many siblings are requested, and as many are about to answer, as now.
+    pub helped: bool,
+}
+
+impl Promised {
+    const NOTHING: Self = Self { without_kinds: 0, helped: false };
 }
 
 /// Kinds of waiting vCPUs: by the class of the instruction pointer, how they left their pCPU, whether they owe an answer.
@@ -133,8 +149,14 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    pub fn nobody() -> Self {
+    fn nobody() -> Self {
         Self { counts: [0; WAITING_KINDS], kinds: 0, requested: 0, answering: 0 }
+    }
+
+    /// What can be helped by now: the requested, and those about to answer.
+    #[inline]
+    fn helped(&self) -> (u32, u32) {
+        (self.requested, self.answering)
     }
 
     /// How many are of one of these kinds (a bit each).
@@ -196,6 +218,22 @@ impl HostVcpu {
     }
 }
 
+/// Pause-loop exits that the scheduler wasn't asked about, because it had promised an answer.
+#[derive(Default)]
+pub struct UnaskedExits {
+    pub in_shootdowns: u64,
+    pub elsewhere: u64,
+}
+
+impl UnaskedExits {
+    pub fn add(&mut self, class: GuestClass, exits: u64) {
+        match class {
+            GuestClass::TlbShootdown => self.in_shootdowns += exits,
+            _ => self.elsewhere += exits,
+        }
+    }
+}
+
 pub struct Machine {
     pub now_ns: u64,
     pub pcpus: Vec<Pcpu>,
@@ -206,6 +244,9 @@ pub struct Machine {
     pub watched: bool,
     /// vCPUs that a directed yield may go to.
     boostable: Bits,
+    /// vCPUs that were promised an answer.
+    promised: Bits,
+    pub unasked_exits: UnaskedExits,
     pub pool: PoolReport,
     pub llc_pcpus: u32,
     /// What a switch of vCPUs costs.
@@ -252,6 +293,8 @@ impl Machine {
             now_ns: 0,
             pcpus,
             boostable: Bits::new(vcpus.len(), false),
+            promised: Bits::new(vcpus.len(), false),
+            unasked_exits: UnaskedExits::default(),
             pcpu_times: vec![PcpuTime::default(); host.pcpus],
             vcpus,
             vms,
@@ -274,26 +317,33 @@ impl Machine {
         let host = &mut self.vcpus[vcpu as usize];
         debug_assert_eq!(host.state, VcpuState::Running);
         (host.state, host.preempted, host.yielded) = (VcpuState::Runnable, !yielded, yielded);
-        if self.watched && !host.requested {
-            let waiting = &mut self.vms[host.vm as usize].waiting;
-            waiting.answering -= u32::from(host.owes_answer);
-            waiting.add(host.kind().number());
-        }
         let is_boostable = host.is_boostable();
         self.boostable.set(vcpu as usize, is_boostable);
+        if self.watched && !host.requested {
+            let vm = host.vm;
+            let waiting = &mut self.vms[vm as usize].waiting;
+            let before = waiting.helped();
+            waiting.answering -= u32::from(host.owes_answer);
+            waiting.add(host.kind().number());
+            self.break_promises(vm, before);
+        }
     }
 
     /// A waiting vCPU has got a pCPU.
     pub(crate) fn runs(&mut self, vcpu: VcpuId) {
         let host = &mut self.vcpus[vcpu as usize];
         debug_assert_eq!(host.state, VcpuState::Runnable);
-        if self.watched && !host.requested {
-            let waiting = &mut self.vms[host.vm as usize].waiting;
-            waiting.remove(host.kind().number());
-            waiting.answering += u32::from(host.owes_answer);
-        }
+        let kind = host.kind();
         (host.state, host.preempted, host.yielded) = (VcpuState::Running, false, false);
         self.boostable.set(vcpu as usize, false);
+        if self.watched && !host.requested {
+            let vm = host.vm;
+            let waiting = &mut self.vms[vm as usize].waiting;
+            let before = waiting.helped();
+            waiting.remove(kind.number());
+            waiting.answering += u32::from(kind.owes_answer);
+            self.break_promises(vm, before);
+        }
     }
 
     pub(crate) fn blocks(&mut self, vcpu: VcpuId) {
@@ -333,15 +383,55 @@ impl Machine {
     #[inline]
     fn change(&mut self, vcpu: VcpuId, change: impl FnOnce(&mut HostVcpu)) {
         let host = &mut self.vcpus[vcpu as usize];
-        if self.watched {
-            let waiting = &mut self.vms[host.vm as usize].waiting;
-            waiting.leave(host);
+        let vm = host.vm;
+        if !self.watched {
             change(host);
-            waiting.enter(host);
-        } else {
-            change(host);
+            self.boostable.set(vcpu as usize, host.is_boostable());
+            return;
         }
+        let waiting = &mut self.vms[vm as usize].waiting;
+        let before = waiting.helped();
+        waiting.leave(host);
+        change(host);
+        waiting.enter(host);
         self.boostable.set(vcpu as usize, host.is_boostable());
+        self.break_promises(vm, before);
+    }
+
+    /// This running vCPU's pause-loop exits are answered the same, as long as that stays as it is.
+    pub fn promise(&mut self, vcpu: VcpuId, depends_on: Promised) {
+        let vm = self.vcpus[vcpu as usize].vm as usize;
+        debug_assert_eq!(self.vms[vm].waiting.kinds & depends_on.without_kinds, 0);
+        let promised = &mut self.vms[vm].promised;
+        promised.without_kinds |= depends_on.without_kinds;
+        promised.helped |= depends_on.helped;
+        self.promised.set(vcpu as usize, true);
+    }
+
+    /// Who waits in a VM has changed, and `helped_before` was [`Waiting::helped`].
+    #[inline]
+    fn break_promises(&mut self, vm: VmId, helped_before: (u32, u32)) {
+        let HostVm { waiting, promised, .. } = &self.vms[vm as usize];
+        let helped_changed = promised.helped & (waiting.helped() != helped_before);
+        if (waiting.kinds & promised.without_kinds != 0) | helped_changed {
+            self.break_all_promises(vm);
+        }
+    }
+
+    /// The next pause-loop exits of this VM's vCPUs must be looked at.
+    #[inline(never)]
+    pub fn break_all_promises(&mut self, vm: VmId) {
+        let HostVm { first_vcpu, vcpus, promised, .. } = &mut self.vms[vm as usize];
+        let (mut from, end) = (*first_vcpu as usize, (*first_vcpu + *vcpus) as usize);
+        *promised = Promised::NOTHING;
+        while let Some(vcpu) = self.promised.find_between(from, end) {
+            self.promised.set(vcpu, false);
+            let host = &self.vcpus[vcpu];
+            if host.state == VcpuState::Running {
+                self.answers_changed(host.pcpu);
+            }
+            from = vcpu + 1;
+        }
     }
 
     /// The next one that a directed yield may go to, behind `last`, round the `count` vCPUs from `first` on.
@@ -431,6 +521,18 @@ impl Machine {
 }
 
 impl HostVm {
+    /// `affinity`: pCPU is allowed, by number; empty: all. Its vCPUs get their numbers from [`Machine::new`].
+    pub fn new(vcpus: u32, weight: u32, affinity: Vec<bool>) -> Self {
+        Self {
+            first_vcpu: 0,
+            vcpus,
+            weight,
+            affinity,
+            waiting: Waiting::nobody(),
+            promised: Promised::NOTHING,
+        }
+    }
+
     #[inline]
     pub fn allows(&self, pcpu: PcpuId) -> bool {
         self.affinity.is_empty() || self.affinity[pcpu as usize]

@@ -88,6 +88,11 @@ impl Simulation<'_> {
             exits_ns =
                 cycles * (period - window) + rest.saturating_sub(window) - phase.saturating_sub(window);
             self.batched_exits += exits.saturating_sub(1);
+            // The last one is asked about now, unless its answer was promised.
+            let asked = u64::from((exits > 0) & (guest.ple_batch_until_ns <= self.machine.now_ns));
+            if exits > asked {
+                self.note_unasked(vcpu, exits - asked);
+            }
             if self.machine.tracing && exits > 0 {
                 self.machine.emit(TraceEvent::PauseLoopExits { vcpu, count: exits });
             }
@@ -103,6 +108,24 @@ impl Simulation<'_> {
         }
         self.overhead_ns += exits_ns;
         self.guest_ns += elapsed_ns - exits_ns;
+    }
+
+    /// So many pause-loop exits were answered as promised.
+    #[cold]
+    fn note_unasked(&mut self, vcpu: VcpuId, exits: u64) {
+        let class = self.classes[self.guest[vcpu as usize].frame().symbol as usize];
+        self.machine.unasked_exits.add(class, exits);
+    }
+
+    /// Brings those up to now that were promised an answer, so that all their exits are counted.
+    pub(crate) fn sync_promised(&mut self) {
+        for pcpu in 0..self.machine.pcpus.len() as PcpuId {
+            if let Some(vcpu) = self.machine.current(pcpu)
+                && self.guest[vcpu as usize].ple_batch_until_ns > self.machine.now_ns
+            {
+                self.sync(vcpu);
+            }
+        }
     }
 
     /// Sets the time of a pCPU's next event. Its vCPU is synced.

@@ -201,6 +201,7 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
         host,
         vms,
         check: false,
+        fold_exits: true,
     };
     let description = table.string("description")?.unwrap_or_default().lines().next().unwrap_or_default();
     Ok(Scenario { name: name.to_owned(), description: description.to_owned(), config })

@@ -61,6 +61,8 @@ pub struct Credit {
     queued_total: usize,
     idle_count: usize,
     idle: Bits,
+    /// pCPUs whose vCPU has spent its credits and spins: as soon as anybody waits anywhere, its yield takes effect.
+    would_steal: Bits,
 }
 
 impl Credit {
@@ -93,6 +95,7 @@ impl Credit {
             queued_total: 0,
             idle_count: pcpus,
             idle: Bits::new(pcpus, true),
+            would_steal: Bits::new(pcpus, false),
         }
     }
 
@@ -178,7 +181,7 @@ impl Credit {
             at += 1;
         }
         self.put(home, at, vcpu);
-        machine.answers_changed(home);
+        self.end_promises(machine, home);
     }
 
     /// In front of all who wait, whatever its priority: it comes back at once.
@@ -186,7 +189,19 @@ impl Credit {
         let home = self.shortest_queue(machine, vcpu);
         machine.vcpus[vcpu as usize].pcpu = home;
         self.put(home, 0, vcpu);
-        machine.answers_changed(home);
+        self.end_promises(machine, home);
+    }
+
+    /// Somebody waits on this pCPU now: whose answer to a yield is another one than before?
+    fn end_promises(&mut self, machine: &mut Machine, pcpu: PcpuId) {
+        machine.answers_changed(pcpu);
+        if self.queued_total > 1 {
+            return;
+        }
+        while let Some(thief) = self.would_steal.find_between(0, self.queues.len()) {
+            self.would_steal.set(thief, false);
+            machine.answers_changed(thief as PcpuId);
+        }
     }
 
     /// It has yielded within the rate limit, which takes effect when that ends.
@@ -414,9 +429,9 @@ impl Scheduler for Credit {
             return YieldAnswer::KeepSpinning { until_ns };
         }
         // With nobody to give the pCPU to, the scheduler would choose the same vCPU again.
-        if self.queues[pcpu as usize].is_empty()
-            && (self.queued_total == 0 || self.accounts[vcpu as usize].priority > Priority::Over)
-        {
+        let is_within_credits = self.accounts[vcpu as usize].priority > Priority::Over;
+        if self.queues[pcpu as usize].is_empty() && (self.queued_total == 0 || is_within_credits) {
+            self.would_steal.set(pcpu as usize, !is_within_credits);
             return YieldAnswer::KeepSpinning { until_ns: machine.pcpus[pcpu as usize].slice_end_ns };
         }
         YieldAnswer::Yield
@@ -465,13 +480,7 @@ mod tests {
         let overrides = Overrides { policy: Some("credit".into()), ..Overrides::default() };
         let config = load("gmake-swaptions", &overrides).expect("built in").config;
         let crate::config::SchedulerKind::Credit(parameters) = config.scheduler else { panic!("credit") };
-        let vm = || HostVm {
-            first_vcpu: 0,
-            vcpus: 1,
-            weight: 256,
-            affinity: vec![true],
-            waiting: crate::machine::Waiting::nobody(),
-        };
+        let vm = || HostVm::new(1, 256, vec![true]);
         let host = crate::config::HostConfig { pcpus: 1, llc_pcpus: 1, ..config.host };
         let mut machine = Machine::new(&host, vec![vm(), vm()]);
         let mut credit = Credit::new(parameters, &machine);

@@ -316,7 +316,6 @@ impl Eevdf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Waiting;
     use crate::scenario::{Overrides, load};
     use microslice_policy::GuestClass;
 
@@ -325,15 +324,12 @@ mod tests {
         let overrides = Overrides { policy: Some("eevdf".into()), ..Overrides::default() };
         let config = load("gmake-swaptions", &overrides).expect("built in").config;
         let crate::config::SchedulerKind::Eevdf(parameters) = config.scheduler else { panic!("eevdf") };
-        let vm = |&(vcpus, pinned): &(u32, &[usize])| crate::machine::HostVm {
-            first_vcpu: 0,
-            vcpus,
-            weight: 256,
-            affinity: match pinned {
+        let vm = |&(vcpus, pinned): &(u32, &[usize])| {
+            let affinity = match pinned {
                 [] => Vec::new(),
                 _ => (0..pcpus).map(|pcpu| pinned.contains(&pcpu)).collect(),
-            },
-            waiting: Waiting::nobody(),
+            };
+            crate::machine::HostVm::new(vcpus, 256, affinity)
         };
         let host = crate::config::HostConfig { pcpus, llc_pcpus, ..config.host };
         let mut machine = Machine::new(&host, vms.iter().map(vm).collect());

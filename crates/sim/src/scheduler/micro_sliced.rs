@@ -25,6 +25,7 @@ mod prototype;
 mod prototype_size;
 mod woken;
 
+use self::passes::PassCounts;
 use self::prototype_size::PrototypeSize;
 use self::woken::Woken;
 use super::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
@@ -32,7 +33,7 @@ use super::credit::Credit;
 use super::{Pick, Scheduler, WokenBy, YieldAnswer};
 use crate::bits::Bits;
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
-use crate::machine::{Machine, NONE, VcpuState, interrupt_bit};
+use crate::machine::{Machine, NONE, Promised, VcpuState, interrupt_bit};
 use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, VcpuId, VmId};
 use microslice_policy as policy;
 use microslice_policy::{
@@ -198,6 +199,7 @@ impl MicroSliced {
         }
         self.yield_answers = YieldAnswers::new(self.micro_count);
         self.has_unclaimed.fill(true);
+        (0..machine.vms.len() as VmId).for_each(|vm| machine.break_all_promises(vm));
         let micro_pcpus = self.micro_count as u32;
         machine.pool.sizes.push((machine.now_ns, micro_pcpus));
         machine.emit(TraceEvent::PoolResized { micro_pcpus });
@@ -345,6 +347,19 @@ impl MicroSliced {
         }
     }
 
+    /// A vCPU's pass has asked for nobody: until when, at most, are those of its next exits the same? Unless something changes
+    /// in its VM, which ends the promise.
+    fn promise(&self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope) -> u64 {
+        let keeps_spinning =
+            |helped| self.keeps_spinning(YieldCause::Ple, scope, PassCounts { helped, crowded: 0 });
+        let depends_on = Promised {
+            without_kinds: self.short_cuts[scope as usize].as_ref().map_or(0, |of| of.kinds_that_matter),
+            helped: keeps_spinning(0) != keeps_spinning(1),
+        };
+        machine.promise(vcpu, depends_on);
+        u64::MAX
+    }
+
     fn is_micro_pcpu(&self, pcpu: PcpuId) -> bool {
         pcpu as usize + self.micro_count >= self.waiting.len()
     }
@@ -367,7 +382,10 @@ impl Scheduler for MicroSliced {
         if let Some((vcpu, _)) = stopped
             && machine.vcpus[vcpu as usize].state == VcpuState::Blocked
         {
-            self.has_unclaimed[machine.vcpus[vcpu as usize].vm as usize] = true;
+            let vm = machine.vcpus[vcpu as usize].vm;
+            if !std::mem::replace(&mut self.has_unclaimed[vm as usize], true) && self.prototype {
+                machine.break_all_promises(vm);
+            }
         }
         if !self.is_micro_pcpu(pcpu) {
             return match stopped {
@@ -424,10 +442,14 @@ impl Scheduler for MicroSliced {
         let decision = self.yield_answers.get(cause, host);
         self.count_urgent(host.class, cause);
         let scope = decision.scope.get().unwrap_or(PassScope::None);
+        let mut asked_for_nobody = true;
         if scope != PassScope::None {
             let reason = decision.cause.get().unwrap_or(Cause::None);
             let found = match self.pass_without_request(machine, vcpu, scope) {
-                None => self.pass(machine, vcpu, scope, reason),
+                None => {
+                    asked_for_nobody = false;
+                    self.pass(machine, vcpu, scope, reason)
+                }
                 Some(found) => {
                     debug_assert_eq!(
                         {
@@ -442,7 +464,9 @@ impl Scheduler for MicroSliced {
                 }
             };
             if self.keeps_spinning(cause, scope, found) {
-                return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
+                let until_ns =
+                    if asked_for_nobody { self.promise(machine, vcpu, scope) } else { machine.now_ns };
+                return YieldAnswer::KeepSpinning { until_ns };
             }
         }
         if self.is_micro_pcpu(pcpu) {
@@ -450,7 +474,10 @@ impl Scheduler for MicroSliced {
             return YieldAnswer::Yield;
         }
         match self.normal.yields(machine, vcpu, pcpu, cause) {
-            // With a micro pool the next pass may find somebody to help, and urgent events are counted one by one.
+            YieldAnswer::KeepSpinning { until_ns } if asked_for_nobody => {
+                YieldAnswer::KeepSpinning { until_ns: until_ns.min(self.promise(machine, vcpu, scope)) }
+            }
+            // The next pass may find somebody to help.
             YieldAnswer::KeepSpinning { .. } => YieldAnswer::KeepSpinning { until_ns: machine.now_ns },
             YieldAnswer::Yield => YieldAnswer::Yield,
         }
@@ -487,6 +514,9 @@ impl Scheduler for MicroSliced {
     fn timer(&mut self, machine: &mut Machine) -> u64 {
         let now_ns = machine.now_ns;
         let next_accounting_ns = self.normal.timer(machine);
+        let unasked = std::mem::take(&mut machine.unasked_exits);
+        self.urgent.ipi_count += unasked.in_shootdowns;
+        self.urgent.ple_count += unasked.elsewhere;
         if now_ns >= self.next_resize_ns {
             match self.config.pool {
                 PoolSize::Static { pcpus } => {

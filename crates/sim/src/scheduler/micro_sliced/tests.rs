@@ -3,7 +3,7 @@
 use super::passes::PassCounts;
 use super::*;
 use crate::config::{HostConfig, SchedulerKind};
-use crate::machine::{HostVm, Waiting};
+use crate::machine::HostVm;
 use crate::scenario::{Overrides, load};
 use policy::GuestClass;
 
@@ -16,8 +16,7 @@ pub fn spinning_for_a_shootdown() -> (MicroSliced, Machine) {
     let overrides = Overrides { policy: Some("micro:1".into()), ..Overrides::default() };
     let config = load("dedup-swaptions", &overrides).expect("built in").config;
     let SchedulerKind::MicroSliced(parameters) = config.scheduler else { panic!("micro") };
-    let vm =
-        HostVm { first_vcpu: 0, vcpus: 3, weight: 256, affinity: Vec::new(), waiting: Waiting::nobody() };
+    let vm = HostVm::new(3, 256, Vec::new());
     let mut machine = Machine::new(&HostConfig { pcpus: 2, llc_pcpus: 2, ..config.host }, vec![vm]);
     let mut micro = MicroSliced::new(parameters, &machine);
     micro.timer(&mut machine);
