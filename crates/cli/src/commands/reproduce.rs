@@ -138,7 +138,9 @@ fn run_sensitivity(
             .map(|row| {
                 let changes: serde_json::Map<String, Json> = Sensitivity::figures()
                     .zip(&row.changes)
-                    .map(|(name, (low, high))| (name.to_owned(), json!([low, high])))
+                    .map(|(name, (lower, higher))| {
+                        (name.to_owned(), json!({ "lower": lower, "higher": higher }))
+                    })
                     .collect();
                 json!({ "parameter": row.parameter, "changes": changes })
             })
@@ -146,7 +148,8 @@ fn run_sensitivity(
         return output::print_json(&json!({ "seeds": seeds, "variation": 0.2, "parameters": rows }));
     }
     output::print(&format!(
-        "Change of each figure in per cent, with the parameter 20 % lower / 20 % higher ({} seeds).\n\
+        "Change of each figure in per cent, with the parameter 20 % lower / 20 % higher ({} seed(s)); \".\": within what\n\
+         seeds differ by (its 95 % confidence interval has 0 in it; \"seen from\": half of such an interval, in the middle of a column).\n\
          \"gmake 1\" is gmake's time with one micro-sliced pCPU relative to the baseline's, \"dedup dyn\" dedup's with the\n\
          dynamic pool, \"dedup tlb\" the mean TLB synchronization of the baseline, \"gmake time\" the baseline's time.\n\n{}",
         seeds.len(),

@@ -3,7 +3,6 @@
 use super::measures::{MIXED_IO, UNAFFECTED};
 use super::runs::{BASELINE, DYNAMIC, RunTable, STATIC, corunner_time, over_one_run, target, target_time};
 use super::{FigureResult, Reproduction};
-use crate::comparison::mean;
 use crate::report::RunReport;
 use microslice_metrics::Estimate;
 use microslice_metrics::html::Page;
@@ -333,9 +332,4 @@ fn tables(figures: &[FigureResult]) -> Vec<BarChart> {
             ],
         ),
     ]
-}
-
-/// Mean time of the target relative to the baseline, for tests and the sensitivity table.
-pub(super) fn relative_time(runs: &RunTable, scenario: &str, policy: &str) -> Option<f64> {
-    mean(&runs.relative(scenario, policy, BASELINE, target_time))
 }

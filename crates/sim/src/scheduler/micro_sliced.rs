@@ -382,10 +382,7 @@ impl Scheduler for MicroSliced {
         if let Some((vcpu, _)) = stopped
             && machine.vcpus[vcpu as usize].state == VcpuState::Blocked
         {
-            let vm = machine.vcpus[vcpu as usize].vm;
-            if !std::mem::replace(&mut self.has_unclaimed[vm as usize], true) && self.prototype {
-                machine.break_all_promises(vm);
-            }
+            self.note_unclaimed(machine, machine.vcpus[vcpu as usize].vm);
         }
         if !self.is_micro_pcpu(pcpu) {
             return match stopped {

@@ -149,7 +149,7 @@ impl MicroSliced {
                         counts.helped += 1;
                     }
                     _ if self.prototype => {
-                        self.has_unclaimed[machine.vcpus[sibling as usize].vm as usize] = true;
+                        self.note_unclaimed(machine, machine.vcpus[sibling as usize].vm);
                         break;
                     }
                     Request::NoRoom => counts.crowded += 1,

@@ -26,6 +26,14 @@ impl MicroSliced {
         true
     }
 
+    /// Somebody of the VM may be blocked that belongs to no micro pCPU: a pass has to look for whom it takes along.
+    pub(super) fn note_unclaimed(&mut self, machine: &mut Machine, vm: VmId) {
+        let before = std::mem::replace(&mut self.has_unclaimed[vm as usize], true);
+        if self.prototype && !before {
+            machine.break_all_promises(vm);
+        }
+    }
+
     /// Whether a pass may find blocked siblings that it takes along.
     pub(super) fn takes_along(&self, vm: VmId, scope: PassScope) -> bool {
         self.prototype && scope == PassScope::AllPreempted && self.has_unclaimed[vm as usize]
