@@ -347,9 +347,19 @@ impl MicroSliced {
         }
     }
 
-    /// A vCPU's pass has asked for nobody: until when, at most, are those of its next exits the same? Unless something changes
-    /// in its VM, which ends the promise.
-    fn promise(&self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope) -> u64 {
+    /// A spinner goes on. If its pass has asked for nobody, the next ones don't either, unless something changes in the VM: so
+    /// its exits needn't be looked at until then.
+    fn go_on(
+        &self,
+        machine: &mut Machine,
+        vcpu: VcpuId,
+        scope: PassScope,
+        asked_for_nobody: bool,
+        until_ns: u64,
+    ) -> YieldAnswer {
+        if !asked_for_nobody {
+            return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
+        }
         let keeps_spinning =
             |helped| self.keeps_spinning(YieldCause::Ple, scope, PassCounts { helped, crowded: 0 });
         let depends_on = Promised {
@@ -357,7 +367,7 @@ impl MicroSliced {
             helped: keeps_spinning(0) != keeps_spinning(1),
         };
         machine.promise(vcpu, depends_on);
-        u64::MAX
+        YieldAnswer::KeepSpinning { until_ns }
     }
 
     fn is_micro_pcpu(&self, pcpu: PcpuId) -> bool {
@@ -461,9 +471,7 @@ impl Scheduler for MicroSliced {
                 }
             };
             if self.keeps_spinning(cause, scope, found) {
-                let until_ns =
-                    if asked_for_nobody { self.promise(machine, vcpu, scope) } else { machine.now_ns };
-                return YieldAnswer::KeepSpinning { until_ns };
+                return self.go_on(machine, vcpu, scope, asked_for_nobody, u64::MAX);
             }
         }
         if self.is_micro_pcpu(pcpu) {
@@ -471,11 +479,9 @@ impl Scheduler for MicroSliced {
             return YieldAnswer::Yield;
         }
         match self.normal.yields(machine, vcpu, pcpu, cause) {
-            YieldAnswer::KeepSpinning { until_ns } if asked_for_nobody => {
-                YieldAnswer::KeepSpinning { until_ns: until_ns.min(self.promise(machine, vcpu, scope)) }
+            YieldAnswer::KeepSpinning { until_ns } => {
+                self.go_on(machine, vcpu, scope, asked_for_nobody, until_ns)
             }
-            // The next pass may find somebody to help.
-            YieldAnswer::KeepSpinning { .. } => YieldAnswer::KeepSpinning { until_ns: machine.now_ns },
             YieldAnswer::Yield => YieldAnswer::Yield,
         }
     }
