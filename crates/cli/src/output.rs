@@ -123,3 +123,8 @@ pub fn print(text: &str) -> Result<(), Failure> {
 pub fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
     print(&format!("{value:#}\n"))
 }
+
+/// A mean over seeds, as all JSON has it.
+pub fn estimate(of: microslice_metrics::Estimate) -> serde_json::Value {
+    serde_json::json!({ "mean": of.mean, "ci95": [of.low, of.high], "runs": of.count })
+}

@@ -42,16 +42,16 @@ impl Measured {
 
 /// The rounds take turns, so that a machine that is slow for a while is so for all of them.
 fn measure<const COUNT: usize>(configs: &[SimulationConfig; COUNT]) -> [Measured; COUNT] {
-    let rounds = (0..ROUNDS).map(|_| configs.each_ref().map(measure_once));
-    rounds
-        .reduce(|best, round| {
-            let mut rounds = best.into_iter().zip(round);
-            std::array::from_fn(|_| {
-                let (best, round) = rounds.next().expect("as many as configurations");
-                if round.seconds < best.seconds { round } else { best }
-            })
-        })
-        .expect("there are rounds")
+    let mut best = configs.each_ref().map(measure_once);
+    for _ in 1..ROUNDS {
+        for (best, config) in best.iter_mut().zip(configs) {
+            let round = measure_once(config);
+            if round.seconds < best.seconds {
+                *best = round;
+            }
+        }
+    }
+    best
 }
 
 fn measure_once(config: &SimulationConfig) -> Measured {

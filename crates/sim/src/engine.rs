@@ -1,7 +1,7 @@
 //! The engine: the clock, the event loop, and vCPUs getting on and off pCPUs.
 //!
 //! Each pCPU has one pending event: the earliest of its vCPU's next step, the end of the slice, and the guest's tick.
-//! Everything else (host ticks, sleeping threads, NICs, host-wide timers) has a slot of its own in the same queue.
+//! Everything else (the host's ticks, sleeping threads, NICs, host-wide timers) has a slot of its own in the same queue.
 
 use crate::SimError;
 use crate::check::Checker;

@@ -218,22 +218,6 @@ impl HostVcpu {
     }
 }
 
-/// Pause-loop exits that the scheduler wasn't asked about, because it had promised an answer.
-#[derive(Default)]
-pub struct UnaskedExits {
-    pub in_shootdowns: u64,
-    pub elsewhere: u64,
-}
-
-impl UnaskedExits {
-    pub fn add(&mut self, class: GuestClass, exits: u64) {
-        match class {
-            GuestClass::TlbShootdown => self.in_shootdowns += exits,
-            _ => self.elsewhere += exits,
-        }
-    }
-}
-
 pub struct Machine {
     pub now_ns: u64,
     pub pcpus: Vec<Pcpu>,
@@ -246,7 +230,6 @@ pub struct Machine {
     boostable: Bits,
     /// vCPUs that were promised an answer.
     promised: Bits,
-    pub unasked_exits: UnaskedExits,
     pub pool: PoolReport,
     pub llc_pcpus: u32,
     /// What a switch of vCPUs costs.
@@ -294,7 +277,6 @@ impl Machine {
             pcpus,
             boostable: Bits::new(vcpus.len(), false),
             promised: Bits::new(vcpus.len(), false),
-            unasked_exits: UnaskedExits::default(),
             pcpu_times: vec![PcpuTime::default(); host.pcpus],
             vcpus,
             vms,

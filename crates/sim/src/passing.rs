@@ -114,7 +114,7 @@ impl Simulation<'_> {
     #[cold]
     fn note_unasked(&mut self, vcpu: VcpuId, exits: u64) {
         let class = self.classes[self.guest[vcpu as usize].frame().symbol as usize];
-        self.machine.unasked_exits.add(class, exits);
+        self.scheduler.not_asked(class, exits);
     }
 
     /// Brings those up to now that were promised an answer, so that all their exits are counted.

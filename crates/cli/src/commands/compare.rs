@@ -124,11 +124,7 @@ fn json_of(comparison: &Comparison, rows: &[Row]) -> Json {
                 .policies
                 .iter()
                 .zip(&row.estimates)
-                .map(|(policy, estimate)| {
-                    let value =
-                        estimate.map(|e| json!({ "mean": e.mean, "ci95": [e.low, e.high], "runs": e.count }));
-                    (policy.clone(), value.unwrap_or(Json::Null))
-                })
+                .map(|(policy, estimate)| (policy.clone(), json!(estimate.map(output::estimate))))
                 .collect();
             json!({
                 "figure": row.figure.id,

@@ -139,7 +139,7 @@ fn run_sensitivity(
                 let changes: serde_json::Map<String, Json> = Sensitivity::figures()
                     .zip(&row.changes)
                     .map(|(name, (lower, higher))| {
-                        (name.to_owned(), json!({ "lower": lower, "higher": higher }))
+                        (name.to_owned(), json!({ "lower": lower.map(output::estimate), "higher": higher.map(output::estimate) }))
                     })
                     .collect();
                 json!({ "parameter": row.parameter, "changes": changes })

@@ -180,9 +180,7 @@ impl Sensitivity {
         table.row(["seen from".to_owned()].into_iter().chain(widths));
         table
     }
-}
 
-impl Sensitivity {
     /// Smaller changes of this figure are lost in what seeds differ by: the median of half the intervals' widths.
     fn typical_half_width(&self, figure: usize) -> Option<f64> {
         let changes = self.rows.iter().flat_map(|row| [row.changes[figure].0, row.changes[figure].1]);

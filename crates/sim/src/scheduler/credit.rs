@@ -475,15 +475,20 @@ mod tests {
     const SPINNER: VcpuId = 0;
     const OTHER: VcpuId = 1;
 
-    /// The spinner runs on the only pCPU since time 0, the other one waits there with that priority.
-    fn two_on_one_pcpu(other: Priority) -> (Credit, Machine) {
+    /// A host with so many VMs of one vCPU each.
+    fn host(pcpus: usize, vms: usize) -> (Credit, Machine) {
         let overrides = Overrides { policy: Some("credit".into()), ..Overrides::default() };
         let config = load("gmake-swaptions", &overrides).expect("built in").config;
         let crate::config::SchedulerKind::Credit(parameters) = config.scheduler else { panic!("credit") };
-        let vm = || HostVm::new(1, 256, vec![true]);
-        let host = crate::config::HostConfig { pcpus: 1, llc_pcpus: 1, ..config.host };
-        let mut machine = Machine::new(&host, vec![vm(), vm()]);
-        let mut credit = Credit::new(parameters, &machine);
+        let host = crate::config::HostConfig { pcpus, llc_pcpus: pcpus, ..config.host };
+        let vms = (0..vms).map(|_| HostVm::new(1, 256, Vec::new())).collect();
+        let machine = Machine::new(&host, vms);
+        (Credit::new(parameters, &machine), machine)
+    }
+
+    /// The spinner runs on the only pCPU since time 0, the other one waits there with that priority.
+    fn two_on_one_pcpu(other: Priority) -> (Credit, Machine) {
+        let (mut credit, mut machine) = host(1, 2);
         machine.vcpus[OTHER as usize].state = VcpuState::Runnable;
         credit.accounts[OTHER as usize].priority = other;
         credit.enqueue(&mut machine, OTHER, false);
@@ -504,6 +509,32 @@ mod tests {
         machine.now_ns = MS;
         let pick = credit.schedule(&mut machine, 0, Some((SPINNER, StopReason::SliceExpired)));
         assert_eq!(pick.map(|pick| pick.vcpu), Some(OTHER), "behind one of lower priority");
+    }
+
+    /// Nobody waits, and the spinner was promised to go on: pCPUs to ask again once somebody waits on the other pCPU.
+    fn asked_again(spinner: Priority) -> Vec<PcpuId> {
+        let (mut credit, mut machine) = host(2, 3);
+        for (pcpu, vcpu) in [(0, SPINNER), (1, OTHER)] {
+            machine.vcpus[vcpu as usize].state = VcpuState::Running;
+            machine.pcpus[pcpu].current = vcpu;
+            credit.set_idle(pcpu as PcpuId, false);
+        }
+        credit.accounts[SPINNER as usize].priority = spinner;
+        machine.now_ns = 2 * MS;
+        let answer = credit.yields(&mut machine, SPINNER, 0, YieldCause::Ple);
+        assert!(matches!(answer, YieldAnswer::KeepSpinning { .. }), "nobody waits: {answer:?}");
+        let woken = 2;
+        machine.vcpus[woken as usize].state = VcpuState::Runnable;
+        machine.vcpus[woken as usize].pcpu = 1;
+        credit.enqueue(&mut machine, woken, false);
+        machine.unbatch.sort_unstable();
+        machine.unbatch
+    }
+
+    #[test]
+    fn who_spins_beyond_its_credits_is_asked_again_as_soon_as_anybody_waits_anywhere() {
+        assert_eq!(asked_again(Priority::Over), [0, 1], "its pCPU would take who waits on the other one");
+        assert_eq!(asked_again(Priority::Under), [1], "it goes on whoever waits elsewhere");
     }
 
     #[test]

@@ -447,7 +447,7 @@ impl Scheduler for MicroSliced {
         }
         let host = &machine.vcpus[vcpu as usize];
         let decision = self.yield_answers.get(cause, host);
-        self.count_urgent(host.class, cause);
+        self.count_urgent(host.class, cause, 1);
         let scope = decision.scope.get().unwrap_or(PassScope::None);
         let mut asked_for_nobody = true;
         if scope != PassScope::None {
@@ -486,6 +486,10 @@ impl Scheduler for MicroSliced {
         }
     }
 
+    fn not_asked(&mut self, class: policy::GuestClass, exits: u64) {
+        self.count_urgent(class, YieldCause::Ple, exits);
+    }
+
     fn interrupt(&mut self, machine: &mut Machine, vcpu: VcpuId, kind: InterruptKind) {
         if kind == InterruptKind::Virq {
             self.urgent.irq_count += 1;
@@ -517,9 +521,6 @@ impl Scheduler for MicroSliced {
     fn timer(&mut self, machine: &mut Machine) -> u64 {
         let now_ns = machine.now_ns;
         let next_accounting_ns = self.normal.timer(machine);
-        let unasked = std::mem::take(&mut machine.unasked_exits);
-        self.urgent.ipi_count += unasked.in_shootdowns;
-        self.urgent.ple_count += unasked.elsewhere;
         if now_ns >= self.next_resize_ns {
             match self.config.pool {
                 PoolSize::Static { pcpus } => {

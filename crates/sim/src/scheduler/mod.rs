@@ -8,7 +8,7 @@ mod micro_sliced;
 use crate::config::SchedulerKind;
 use crate::machine::Machine;
 use crate::trace_event::{PcpuId, StopReason, VcpuId};
-use microslice_policy::{InterruptKind, YieldCause};
+use microslice_policy::{GuestClass, InterruptKind, YieldCause};
 
 /// The vCPU that a pCPU runs next, and until when unless something happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub trait Scheduler {
     /// `vcpu`, running on `pcpu`, spins, or is about to halt. For a halt the answer is ignored.
     fn yields(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, cause: YieldCause)
     -> YieldAnswer;
+    /// So many pause-loop exits of a vCPU in code of this class weren't asked about: their answer had been promised.
+    fn not_asked(&mut self, _class: GuestClass, _exits: u64) {}
     /// An interrupt was sent to `vcpu`, which waits for a pCPU.
     fn interrupt(&mut self, _machine: &mut Machine, _vcpu: VcpuId, _kind: InterruptKind) {}
     /// `vcpu` was blocked, was woken by this, and waits for a pCPU all the same: `wake` found it none.

@@ -175,12 +175,12 @@ impl MicroSliced {
         counts
     }
 
-    pub(super) fn count_urgent(&mut self, class: policy::GuestClass, cause: YieldCause) {
+    pub(super) fn count_urgent(&mut self, class: policy::GuestClass, cause: YieldCause, count: u64) {
         match (cause, class) {
             (YieldCause::IpiWait, _) | (YieldCause::Ple, policy::GuestClass::TlbShootdown) => {
-                self.urgent.ipi_count += 1
+                self.urgent.ipi_count += count
             }
-            (YieldCause::Ple, _) => self.urgent.ple_count += 1,
+            (YieldCause::Ple, _) => self.urgent.ple_count += count,
             (YieldCause::Hlt, _) => {}
         }
     }
