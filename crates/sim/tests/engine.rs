@@ -1,45 +1,16 @@
 //! What a run promises, whatever is simulated. Every run here has the checkers on.
 
+mod common;
+
+use common::{SCENARIOS, compute, is_the_same_run, one_by_one, one_vm, policies, run, scenario};
 use microslice_sim::config::*;
 use microslice_sim::report::RunReport;
-use microslice_sim::scenario::{Overrides, load, policy_names};
 use microslice_sim::trace_event::{
     AccelerationCause, GuestClass, IpiKind, NoTrace, StopReason, TraceEvent, TraceNames, TraceSink,
 };
 use microslice_sim::{SimError, simulate};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-
-/// Every policy that is built in, those of a static size with this one.
-fn policies(micro_pcpus: usize) -> Vec<String> {
-    policy_names().iter().map(|name| name.replace(":N", &format!(":{micro_pcpus}"))).collect()
-}
-
-const SCENARIOS: [&str; 10] = [
-    "gmake-swaptions",
-    "exim-swaptions",
-    "memclone-swaptions",
-    "dedup-swaptions",
-    "vips-swaptions",
-    "psearchy-swaptions",
-    "blackscholes-swaptions",
-    "spec-cpu-swaptions",
-    "iperf-tcp-mixed",
-    "iperf-udp-mixed",
-];
-
-fn scenario(name: &str, policy: &str, duration_ns: u64) -> SimulationConfig {
-    let overrides = Overrides { policy: Some(policy.into()), seed: Some(7), settings: Vec::new() };
-    let mut config = load(name, &overrides).expect("a built-in scenario").config;
-    config.warmup_ns = 50 * MS;
-    config.duration_ns = duration_ns;
-    config.check = true;
-    config
-}
-
-fn run(config: &SimulationConfig) -> RunReport {
-    simulate(config, &mut NoTrace).unwrap_or_else(|error| panic!("{error}"))
-}
 
 #[derive(Default)]
 struct Recorder(Vec<(u64, TraceEvent)>);
@@ -74,38 +45,6 @@ fn the_same_seed_gives_the_same_trace_and_another_seed_another_one() {
     assert!(first.len() > 1000, "only {} events", first.len());
     assert!(first == trace(1));
     assert!(first != trace(2));
-}
-
-/// The same run, with a scheduler that is asked about every pause-loop exit.
-fn one_by_one(config: &SimulationConfig) -> RunReport {
-    run(&SimulationConfig { fold_exits: false, ..config.clone() })
-}
-
-/// But for the number of events, which is what folding is about.
-fn is_the_same_run(folded: &RunReport, one_by_one: &RunReport) -> bool {
-    let RunReport { events, batched_exits, .. } = *folded;
-    *folded == RunReport { events, batched_exits, ..one_by_one.clone() }
-}
-
-#[test]
-fn folding_equal_pause_loop_exits_changes_nothing() {
-    for name in SCENARIOS {
-        for policy in policies(1) {
-            let config = scenario(name, &policy, 100 * MS);
-            assert!(is_the_same_run(&run(&config), &one_by_one(&config)), "{name} under {policy}");
-        }
-    }
-}
-
-#[test]
-fn most_pause_loop_exits_are_folded_where_the_answer_depends_on_nothing_that_changes() {
-    for (name, policy) in
-        [("gmake-swaptions", "credit"), ("gmake-swaptions", "micro"), ("exim-swaptions", "micro:1")]
-    {
-        let config = scenario(name, policy, 400 * MS);
-        let (folded, single) = (run(&config).events, one_by_one(&config).events);
-        assert!(single > 2 * folded, "{name} under {policy}: {folded} events, one by one {single}");
-    }
 }
 
 /// By the paper's rules, so that the host's mechanics are the only difference between `micro` and `micro-xen`.
@@ -370,19 +309,6 @@ fn a_micro_slice_shortens_the_wait_for_an_interrupt_on_a_busy_vcpu() {
     };
     let (baseline, micro) = (jitter_ms("credit"), jitter_ms("micro:1"));
     assert!(baseline > 5.0 && micro < 0.1, "jitter {baseline} ms became {micro} ms");
-}
-
-fn compute(mean_ns: u64) -> Phase {
-    Phase::Compute { duration: Duration::Exponential { mean_ns } }
-}
-
-fn one_vm(program: Vec<Phase>, threads: usize) -> SimulationConfig {
-    let mut config = scenario("dedup-swaptions", "credit", 100 * MS);
-    config.vms.truncate(1);
-    config.vms[0].workloads.truncate(1);
-    config.vms[0].workloads[0].threads = threads;
-    config.vms[0].workloads[0].program = program;
-    config
 }
 
 /// A VM whose threads fight for one lock, on half as many pCPUs as it has vCPUs.
