@@ -26,52 +26,43 @@ fn most_pause_loop_exits_are_folded_where_the_answer_depends_on_nothing_that_cha
     }
 }
 
-/// A scenario's scheduler and host for one VM's program.
-fn under(policy: &str, program: Vec<Phase>, threads: usize) -> SimulationConfig {
-    let mut config = one_vm(program, threads);
-    config.scheduler = scenario("dedup-swaptions", policy, 0).scheduler;
-    config
-}
-
-/// All times are multiples of 100 ns, so that exits often fall on the very nanosecond in which their answer changes: then only
-/// the order of the queue's slots tells which of them are still asked about.
+/// In few runs of this length an exit falls on the nanosecond of a change in such a way that it matters. These were found among
+/// 360: in the first two the exit is asked about behind the change, in the last one it was before. If the model changes, look for others.
 #[test]
-fn an_exit_in_the_nanosecond_of_the_change_is_asked_about_as_it_would_have_been() {
-    let coarse = |ns| Phase::Compute { duration: Duration::Constant { ns } };
-    let prepare = Duration::Constant { ns: 500 };
-    let hold = Duration::Constant { ns: 3_000 };
-    let program = vec![
-        coarse(4_000),
-        Phase::Lock { lock: "mmap_sem".into(), hold },
-        coarse(2_000),
-        Phase::Shootdown { prepare, under: None },
-        Phase::Progress { units: 1 },
-    ];
-    for policy in policies(1) {
-        for seed in 0..8 {
-            let mut config = under(&policy, program.clone(), 8);
-            config.seed = seed;
-            config.host.pcpus = 4;
-            config.vms[0].vcpus = 8;
-            (config.host.ple.window_ns, config.host.ple.gap_ns) = (1_700, 100);
-            assert!(is_the_same_run(&run(&config), &one_by_one(&config)), "{policy}, seed {seed}");
-        }
+fn an_exit_in_the_nanosecond_of_a_change_is_asked_about_as_it_would_have_been() {
+    for (name, policy, seed) in [
+        ("gmake-swaptions", "micro:3", 15),
+        ("gmake-swaptions", "micro:3", 30),
+        ("exim-swaptions", "micro:1", 36),
+    ] {
+        let config = SimulationConfig { seed, ..scenario(name, policy, 300 * MS) };
+        assert!(is_the_same_run(&run(&config), &one_by_one(&config)), "{name} under {policy}, seed {seed}");
     }
 }
 
-/// Holds of several milliseconds: Algorithm 1 looks while everybody spins as promised.
+/// Locks are held for milliseconds, and no tick of guest or host looks at who spins: only Algorithm 1 does.
 #[test]
 fn the_pool_is_sized_by_all_exits_those_that_were_not_asked_about_too() {
     let hold = Duration::Exponential { mean_ns: 5 * MS };
-    let program =
-        vec![compute(20 * MS), Phase::Lock { lock: "mmap_sem".into(), hold }, Phase::Progress { units: 1 }];
-    for policy in ["micro", "micro-xen"] {
-        for seed in 0..40 {
-            let mut config = under(policy, program.clone(), 2);
-            config.seed = seed;
-            config.vms[0].kernel.locks.iter_mut().for_each(|lock| lock.kind = Some(LockKind::Ticket));
-            config.duration_ns = 200 * MS;
-            assert!(is_the_same_run(&run(&config), &one_by_one(&config)), "{policy}, seed {seed}");
+    let prepare = Duration::Constant { ns: 500 };
+    let program = vec![
+        compute(MS),
+        Phase::Lock { lock: "pagevec".into(), hold },
+        Phase::Shootdown { prepare, under: None },
+        Phase::Progress { units: 1 },
+    ];
+    for seed in 0..5 {
+        let mut config = one_vm(program.clone(), 6);
+        config.seed = seed;
+        config.scheduler = scenario("dedup-swaptions", "micro", 0).scheduler;
+        let SchedulerKind::MicroSliced(micro) = &mut config.scheduler else { panic!("micro") };
+        micro.normal.tick_ns = 10_000 * MS;
+        micro.pool = PoolSize::Auto { limit: 3, profile_interval_ns: 2 * MS, epoch_interval_ns: 2 * MS };
+        let kernel = &mut config.vms[0].kernel;
+        kernel.tick_hz = 1;
+        for lock in &mut kernel.locks {
+            (lock.kind, lock.instances) = (Some(LockKind::Ticket), 1);
         }
+        assert!(is_the_same_run(&run(&config), &one_by_one(&config)), "seed {seed}");
     }
 }
