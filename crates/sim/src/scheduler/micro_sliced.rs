@@ -16,30 +16,28 @@
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
 //! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
 //! | a turn or a micro slice ends at a bad moment | see `grace.rs` | it ends |
-//! | the pool's size | Algorithm 1, `policy/pool_size.h` | see `prototype_size.rs` |
-//! | a micro-sliced pCPU in use is to become a normal one | its micro slice ends | it stays, and those after it |
+//! | nothing urgent was seen | Algorithm 1 looks again after an epoch | after two profile intervals |
+//!
+//! The prototype's published code sizes its pool otherwise: see docs/simulator.md, What was fitted.
 
 mod grace;
 mod passes;
 mod prototype;
-mod prototype_size;
 mod woken;
 
 use self::passes::PassCounts;
-use self::prototype_size::PrototypeSize;
 use self::woken::Woken;
 use super::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
 use super::credit::Credit;
 use super::{Pick, Scheduler, WokenBy, YieldAnswer};
-use crate::bits::Bits;
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
 use crate::machine::{Machine, NONE, Promised, VcpuState, interrupt_bit};
 use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, VcpuId, VmId};
 use microslice_policy as policy;
 use microslice_policy::{
     AccelerateConfig, Cause, InterruptKind, InterruptObservation, MicroSliceObservation, MicroSliceOutcome,
-    PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeState, SiblingAnswer,
-    UrgentEvents, YieldCause,
+    PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeDecision, PoolSizeReason,
+    PoolSizeState, SiblingAnswer, UrgentEvents, YieldCause,
 };
 
 /// What the micro pool keeps of a vCPU.
@@ -104,8 +102,6 @@ pub struct MicroSliced {
     waiting: Vec<Option<VcpuId>>,
     /// Who was woken and comes to each micro pCPU once nobody waits for it who was preempted.
     woken: Vec<Option<Woken>>,
-    /// Micro pCPUs that somebody was sent to, and from which nobody has come back since.
-    in_use: Bits,
     /// The VM whose vCPU each micro pCPU had no room for last.
     turned_away: Vec<Option<VmId>>,
     /// Of each VM the first vCPU that found no room since somebody was asked for again. The first, not the last: then each
@@ -117,7 +113,6 @@ pub struct MicroSliced {
     micro_count: usize,
     pool_config: PoolSizeConfig,
     pool_state: PoolSizeState,
-    prototype_size: PrototypeSize,
     urgent: UrgentEvents,
     next_resize_ns: u64,
 }
@@ -147,7 +142,6 @@ impl MicroSliced {
             },
             waiting: vec![None; machine.pcpus.len()],
             woken: vec![None; machine.pcpus.len()],
-            in_use: Bits::new(machine.pcpus.len(), false),
             turned_away: vec![None; machine.pcpus.len()],
             first_turned_away: vec![None; machine.vms.len()],
             members: vec![Member::NOT_ONE; machine.vcpus.len()],
@@ -155,7 +149,6 @@ impl MicroSliced {
             micro_count: 0,
             pool_config,
             pool_state: PoolSizeState::default(),
-            prototype_size: PrototypeSize::default(),
             urgent: UrgentEvents::default(),
             next_resize_ns: 0,
             config,
@@ -182,9 +175,6 @@ impl MicroSliced {
         }
         while self.micro_count > count {
             let pcpu = (pcpus - self.micro_count) as u32;
-            if self.prototype && self.in_use.has(pcpu as usize) {
-                break;
-            }
             self.micro_count -= 1;
             self.normal.set_usable(pcpu, true);
             self.normal.set_idle(pcpu, machine.is_idle(pcpu));
@@ -203,6 +193,16 @@ impl MicroSliced {
         let micro_pcpus = self.micro_count as u32;
         machine.pool.sizes.push((machine.now_ns, micro_pcpus));
         machine.emit(TraceEvent::PoolResized { micro_pcpus });
+    }
+
+    /// How many micro-sliced pCPUs from now on, and for how long, by what happened since the last decision.
+    fn next_size(&mut self) -> PoolSizeDecision {
+        let seen = std::mem::take(&mut self.urgent);
+        let mut decision = policy::step_pool_size(&self.pool_config, &mut self.pool_state, &seen);
+        if self.prototype && decision.reason.get() == Some(PoolSizeReason::NoUrgentEvents) {
+            decision.interval_ns = 2 * self.pool_config.profile_interval_ns;
+        }
+        decision
     }
 
     fn policy_state(&self, machine: &Machine, vcpu: VcpuId) -> policy::VcpuState {
@@ -268,7 +268,6 @@ impl MicroSliced {
         let cause = AccelerationCause::from(member.cause);
         machine.set_requested(vcpu, true);
         self.waiting[pcpu as usize] = Some(vcpu);
-        self.in_use.set(pcpu as usize, true);
         machine.pool.count_acceleration(class, cause);
         machine.emit(TraceEvent::Accelerated { vcpu, pcpu, cause, class });
         if machine.is_idle(pcpu) {
@@ -335,7 +334,6 @@ impl MicroSliced {
         }
         self.new_turn(machine, vcpu, pcpu);
         if !blocked {
-            self.in_use.set(pcpu as usize, false);
             self.back_to_normal(machine, vcpu);
         }
         let member = &mut self.members[vcpu as usize];
@@ -528,12 +526,7 @@ impl Scheduler for MicroSliced {
                     self.next_resize_ns = u64::MAX;
                 }
                 PoolSize::Auto { .. } => {
-                    let seen = std::mem::take(&mut self.urgent);
-                    let decision = if self.prototype {
-                        self.prototype_size.step(&self.pool_config, &seen, self.micro_count as u32)
-                    } else {
-                        policy::step_pool_size(&self.pool_config, &mut self.pool_state, &seen)
-                    };
+                    let decision = self.next_size();
                     self.next_resize_ns = now_ns + decision.interval_ns.max(1);
                     let count = decision.micro_pcpu_count as usize;
                     if count != self.micro_count || now_ns == 0 {
