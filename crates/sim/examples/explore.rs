@@ -47,9 +47,9 @@ fn main() {
         );
         println!(
             "   accel {:?} returns {} full {} unfinished {}",
-            report.pool.accelerations,
+            report.pool.accelerations().filter(|&(_, _, count)| count > 0).collect::<Vec<_>>(),
             report.pool.returns,
-            report.pool.failed_pulls.values().sum::<u64>(),
+            report.pool.failed_pulls().map(|(_, count)| count).sum::<u64>(),
             report.pool.slice_ended_unfinished
         );
         for vm in &report.vms {

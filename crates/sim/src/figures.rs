@@ -47,16 +47,14 @@ fn put_shares(snapshot: &mut Snapshot, report: &RunReport) {
 
 fn put_pool(snapshot: &mut Snapshot, report: &RunReport) {
     let pool = &report.pool;
-    for (cause, count) in &pool.requests {
-        snapshot.counter(&figures::ACCELERATION_REQUESTS, &[cause_name(*cause)], *count);
+    for (cause, count) in pool.requests().filter(|&(_, count)| count > 0) {
+        snapshot.counter(&figures::ACCELERATION_REQUESTS, &[cause_name(cause)], count);
     }
-    for (class, causes) in &pool.accelerations {
-        for (cause, count) in causes {
-            snapshot.counter(&figures::ACCELERATIONS, &[class_name(*class), cause_name(*cause)], *count);
-        }
+    for (class, cause, count) in pool.accelerations().filter(|&(_, _, count)| count > 0) {
+        snapshot.counter(&figures::ACCELERATIONS, &[class_name(class), cause_name(cause)], count);
     }
-    for (reason, count) in &pool.failed_pulls {
-        snapshot.counter(&figures::FAILED_PULLS, &[reason], *count);
+    for (reason, count) in pool.failed_pulls().filter(|&(_, count)| count > 0) {
+        snapshot.counter(&figures::FAILED_PULLS, &[reason.name()], count);
     }
     if pool.acceleration_count() > 0 {
         snapshot.counter(&figures::ACCELERATION_RETURNS, &["any"], pool.returns);

@@ -91,11 +91,9 @@ pub struct PoolReport {
     pub sizes: Vec<(u64, u32)>,
     /// Time-weighted mean over the measured time.
     pub mean_micro_pcpus: f64,
-    /// Decisions to accelerate, by what led to them; each ends in `accelerations` or in `failed_pulls`.
-    pub requests: BTreeMap<AccelerationCause, u64>,
-    pub accelerations: BTreeMap<GuestClass, BTreeMap<AccelerationCause, u64>>,
-    /// Requests that came to nothing, by reason ("queue_full": every micro pCPU had one queued already).
-    pub failed_pulls: BTreeMap<&'static str, u64>,
+    /// Decisions to accelerate, which the fields below count: each is an acceleration or a failed pull.
+    pub(crate) accelerations: [ByCause; GuestClass::ALL.len()],
+    pub(crate) failed_pulls: [ByCause; FailedPull::ALL.len()],
     pub returns: u64,
     /// How long accelerated vCPUs ran before they returned.
     pub micro_slices: Histogram,
@@ -107,27 +105,62 @@ pub struct PoolReport {
     pub asked_again: u64,
 }
 
+/// Why a decision to accelerate a vCPU came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailedPull {
+    /// Every micro pCPU had one queued already.
+    QueueFull,
+    /// It ran, or was blocked, before it could be pulled.
+    LeftQueue,
+}
+
+impl FailedPull {
+    /// In order, so that `ALL[reason as usize]` is `reason`.
+    pub const ALL: [Self; 2] = [Self::QueueFull, Self::LeftQueue];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::LeftQueue => "left_queue",
+        }
+    }
+}
+
+/// Counts of decisions, by what led to them: an array, since prototype passes make millions of them a second.
+type ByCause = [u64; AccelerationCause::ALL.len()];
+
 impl PoolReport {
     /// Counts a request that became an acceleration.
     pub fn count_acceleration(&mut self, class: GuestClass, cause: AccelerationCause) {
-        *self.requests.entry(cause).or_default() += 1;
-        *self.accelerations.entry(class).or_default().entry(cause).or_default() += 1;
+        self.accelerations[class as usize][cause as usize] += 1;
     }
 
-    /// Counts a request that came to nothing.
-    pub fn count_failed_pull(&mut self, cause: AccelerationCause, reason: &'static str) {
-        self.count_failed_pulls(cause, reason, 1);
+    /// Counts requests that came to nothing.
+    pub fn count_failed_pulls(&mut self, cause: AccelerationCause, reason: FailedPull, count: u32) {
+        self.failed_pulls[reason as usize][cause as usize] += u64::from(count);
     }
 
-    /// So many at once.
-    pub fn count_failed_pulls(&mut self, cause: AccelerationCause, reason: &'static str, count: u32) {
-        *self.requests.entry(cause).or_default() += u64::from(count);
-        *self.failed_pulls.entry(reason).or_default() += u64::from(count);
+    /// Decisions to accelerate, by what led to them.
+    pub fn requests(&self) -> impl Iterator<Item = (AccelerationCause, u64)> {
+        let all = || self.accelerations.iter().chain(&self.failed_pulls);
+        AccelerationCause::ALL.into_iter().map(move |cause| (cause, all().map(|by| by[cause as usize]).sum()))
+    }
+
+    pub fn accelerations(&self) -> impl Iterator<Item = (GuestClass, AccelerationCause, u64)> {
+        GuestClass::ALL.into_iter().flat_map(move |class| {
+            AccelerationCause::ALL
+                .into_iter()
+                .map(move |cause| (class, cause, self.accelerations[class as usize][cause as usize]))
+        })
+    }
+
+    pub fn failed_pulls(&self) -> impl Iterator<Item = (FailedPull, u64)> {
+        FailedPull::ALL.into_iter().map(|reason| (reason, self.failed_pulls[reason as usize].iter().sum()))
     }
 
     /// All accelerations.
     pub fn acceleration_count(&self) -> u64 {
-        self.accelerations.values().flat_map(BTreeMap::values).sum()
+        self.accelerations().map(|(_, _, count)| count).sum()
     }
 }
 

@@ -41,6 +41,20 @@ pub enum AccelerationCause {
     LockKick,
 }
 
+impl AccelerationCause {
+    /// In order, so that `ALL[cause as usize]` is `cause`.
+    pub const ALL: [Self; 8] = [
+        Self::TlbYield,
+        Self::LockYield,
+        Self::LockHalt,
+        Self::PvYield,
+        Self::ReschedIpi,
+        Self::CallFunctionIpi,
+        Self::Virq,
+        Self::LockKick,
+    ];
+}
+
 /// Class of an instruction pointer, as `policy/classify.h` gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -32,6 +32,7 @@ use super::credit::Credit;
 use super::{Pick, Scheduler, WokenBy, YieldAnswer};
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
 use crate::machine::{Machine, NONE, Promised, VcpuState, interrupt_bit};
+use crate::report::FailedPull;
 use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, VcpuId, VmId};
 use microslice_policy as policy;
 use microslice_policy::{
@@ -242,7 +243,7 @@ impl MicroSliced {
         let vm = machine.vcpus[vcpu as usize].vm;
         let Some(pcpu) = self.place(machine, vm) else {
             self.first_turned_away[vm as usize].get_or_insert(vcpu);
-            machine.pool.count_failed_pull(cause.into(), "queue_full");
+            machine.pool.count_failed_pulls(cause.into(), FailedPull::QueueFull, 1);
             return Request::NoRoom;
         };
         self.request(machine, vcpu, pcpu, cause)
@@ -251,7 +252,7 @@ impl MicroSliced {
     /// Moves a waiting vCPU of the normal pool to this micro pCPU.
     fn request(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: usize, cause: Cause) -> Request {
         if !self.normal.remove(machine, vcpu) {
-            machine.pool.count_failed_pull(cause.into(), "left_queue");
+            machine.pool.count_failed_pulls(cause.into(), FailedPull::LeftQueue, 1);
             return Request::LeftQueue;
         }
         self.members[vcpu as usize].cause = cause;

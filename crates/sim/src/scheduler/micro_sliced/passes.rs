@@ -2,6 +2,7 @@
 
 use super::{MicroSliced, Request};
 use crate::machine::{Machine, VcpuState};
+use crate::report::FailedPull;
 use crate::scheduler::answers::ShortCut;
 use crate::trace_event::{VcpuId, VmId};
 use microslice_policy as policy;
@@ -65,12 +66,12 @@ impl MicroSliced {
         self.visit(machine, siblings, scope, cause)
     }
 
-    /// What a pass would return, if no micro pCPU has room: nobody needs to be looked at for that. In wide VMs this is what
-    /// most passes are.
+    /// What a pass would return, if no micro pCPU has room: nobody needs to be looked at for that. In wide VMs, and in the
+    /// prototype, where the first one without room ends the pass, this is what most passes are.
     fn pass_without_room(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> Option<PassCounts> {
         let short_cut = self.short_cuts[scope as usize].as_ref().filter(|of| of.each_is_requested)?;
         let has_room = |pcpu: usize| self.has_room(self.waiting[pcpu].is_some());
-        if self.prototype || (self.first_micro(machine)..machine.pcpus.len()).any(has_room) {
+        if (self.first_micro(machine)..machine.pcpus.len()).any(has_room) {
             return None;
         }
         let waiting = &machine.vms[machine.vcpus[vcpu as usize].vm as usize].waiting;
@@ -80,6 +81,7 @@ impl MicroSliced {
             crowded as usize,
             "the short cut is exact"
         );
+        let crowded = if self.prototype { crowded.min(1) } else { crowded };
         Some(PassCounts { helped: helped_already(machine, vcpu, short_cut), crowded })
     }
 
@@ -95,7 +97,7 @@ impl MicroSliced {
             let first = self.wanted(machine, vcpu, scope).next();
             self.first_turned_away[vm] = first;
         }
-        machine.pool.count_failed_pulls(cause.into(), "queue_full", count);
+        machine.pool.count_failed_pulls(cause.into(), FailedPull::QueueFull, count);
     }
 
     /// Whom a pass would ask for, if each of its requests found no room.

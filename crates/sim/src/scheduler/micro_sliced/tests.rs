@@ -96,6 +96,27 @@ fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_everybody() {
 }
 
 #[test]
+fn in_the_prototype_a_pass_ends_at_the_first_sibling_without_room() {
+    let failed = |pass: fn(&mut MicroSliced, &mut Machine)| {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        (micro.prototype, micro.siblings) = (true, SiblingAnswers::new(true));
+        micro.short_cuts = SCOPES.map(|scope| ShortCut::new(&micro.siblings, scope));
+        micro.waiting[1] = Some(NONE);
+        pass(&mut micro, &mut machine);
+        machine.pool
+    };
+    let found = failed(|micro, machine| {
+        micro.pass(machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
+    });
+    let looked_for = failed(|micro, machine| {
+        let siblings = micro.siblings_round_from(machine, SPINNER);
+        micro.visit(machine, siblings, PassScope::AllPreempted, Cause::TlbYield);
+    });
+    assert_eq!(found, looked_for);
+    assert_eq!(found.requests().map(|(_, count)| count).sum::<u64>(), 1, "of two who wait");
+}
+
+#[test]
 fn while_a_sibling_runs_and_is_about_to_answer_the_spinner_goes_on() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     machine.set_owes_answer(SIBLINGS[0], true);
