@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Pool size: how many pCPUs are micro-sliced (paper 4.3, Algorithm 1, exactly as printed).
+ * Pool size: how many pCPUs are micro-sliced (paper 4.3, Algorithm 1, as printed if second_looks is 0).
  *
  * Problem.   A micro-sliced pCPU that nobody needs is capacity lost; too few of them and a shootdown that
  *            needs all siblings waits for the slowest. The right number follows the load.
@@ -8,7 +8,11 @@
  *            each, count the urgent events, then keep the best number for the rest of the epoch. Lock and
  *            device waits are served by one pCPU, so their profile phase ends early; only inter-processor
  *            interrupts are worth the whole search.
- * Formula.   next(count):  no urgent event with 0   -> 0, for an epoch
+ *            A profile phase may be quiet because micro pCPUs have just dissolved the convoy that would be back
+ *            without them: so only a number of quiet phases in a row makes an epoch without any (not in the paper;
+ *            the authors' prototype, csched_event_acct, never waits for an epoch after a quiet phase).
+ * Formula.   next(count):  no urgent event with 0   -> 0, for two profile intervals: the first second_looks times
+ *                          no urgent event with 0   -> 0, for an epoch
  *                          with 0, IPIs dominate    -> 1, and go on profiling
  *                          with 0, PLEs or IRQs do  -> 1, for an epoch
  *                          count < limit            -> count + 1
@@ -28,7 +32,7 @@ struct pool_size_config {
 	u64 profile_interval_ns; /* the paper's example: 10 ms */
 	u64 epoch_interval_ns;	 /* the paper's example: 1000 ms */
 	u32 limit;		 /* NUM_LIMIT_uCORES, at most POOL_LIMIT_MAX; 0 keeps the pool empty */
-	u32 reserved;
+	u32 second_looks;	 /* quiet phases in a row that aren't believed; 0: as printed */
 };
 
 /* Urgent events of one interval, over all VMs: IPI waits, pause-loop exits, device interrupts. */
@@ -43,6 +47,8 @@ struct pool_size_state {
 	u32 profile_mode;
 	u32 micro_pcpu_count;
 	u64 ipi_count_at[POOL_LIMIT_MAX + 1]; /* of urEvents[n], what the search for the best n looks at */
+	u32 quiet_count;		      /* quiet phases in a row, at most second_looks */
+	u32 reserved;
 };
 
 enum pool_size_reason {
@@ -52,7 +58,8 @@ enum pool_size_reason {
 	POOL_PLE_OR_IRQ_DOMINANT = 3, /* lines 27-31 */
 	POOL_PROFILE_GOES_ON = 4,     /* lines 32-33 */
 	POOL_BEST_FOUND = 5,	      /* lines 34-38 */
-	POOL_SIZE_REASON_COUNT = 6,
+	POOL_LOOKS_AGAIN = 6,	      /* a quiet phase that isn't believed */
+	POOL_SIZE_REASON_COUNT = 7,
 };
 
 struct pool_size_decision {
@@ -95,10 +102,18 @@ POLICY struct pool_size_decision step_pool_size(const struct pool_size_config *c
 	state->ipi_count_at[count & POOL_LIMIT_MAX] = seen->ipi_count;
 
 	if (limit == 0 || (count == 0 && !seen->ipi_count && !seen->ple_count && !seen->irq_count)) {
+		if (limit != 0 && state->quiet_count < config->second_looks) {
+			state->quiet_count++;
+			state->profile_mode = 0;
+			decision.interval_ns = 2 * config->profile_interval_ns;
+			decision.reason = POOL_LOOKS_AGAIN;
+			goto out;
+		}
 		decision.reason = POOL_NO_URGENT_EVENTS;
 		epoch_starts = 1;
 	} else if (count == 0) {
 		count = 1;
+		state->quiet_count = 0;
 		if (seen->ipi_count > seen->ple_count || seen->ipi_count > seen->irq_count) {
 			decision.reason = POOL_IPI_DOMINANT;
 		} else {

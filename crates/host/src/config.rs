@@ -1,7 +1,7 @@
 //! What the operator chose: flags over `/etc/microslice.toml` over the defaults.
 
 use crate::HostError;
-use microslice_policy::AccelerateConfig;
+use microslice_policy::{AccelerateConfig, PoolSizeConfig};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,6 +39,8 @@ pub struct Settings {
     pub slice_us: u64,
     pub profile_ms: u64,
     pub epoch_ms: u64,
+    /// Quiet profile phases in a row that aren't believed; the paper: 0.
+    pub second_looks: u32,
     /// Micro slices in a row for a vCPU that is stopped in critical code, or before it answered a call; the paper: 0.
     pub grace: u32,
     /// Accelerate the recipient of a call-function IPI at once, not only when its sender yields.
@@ -69,6 +71,7 @@ impl Default for Settings {
             slice_us: 30_000,
             profile_ms: 10,
             epoch_ms: 1000,
+            second_looks: PoolSizeConfig::DEFAULT.second_looks,
             grace: AccelerateConfig::DEFAULT.grace_max,
             call_function_ipi: AccelerateConfig::DEFAULT.call_function_ipi != 0,
             guest_memory: true,
@@ -95,6 +98,7 @@ struct File {
     slice_us: Option<u64>,
     profile_ms: Option<u64>,
     epoch_ms: Option<u64>,
+    second_looks: Option<u32>,
     grace: Option<u32>,
     call_function_ipi: Option<bool>,
     guest_memory: Option<bool>,
@@ -152,6 +156,7 @@ impl Settings {
             slice_us,
             profile_ms,
             epoch_ms,
+            second_looks,
             grace,
             call_function_ipi,
             guest_memory,
@@ -183,6 +188,7 @@ impl Settings {
         within("slice-us", self.slice_us, 500, 1_000_000, "microseconds")?;
         within("profile-ms", self.profile_ms, 1, 10_000, "milliseconds")?;
         within("epoch-ms", self.epoch_ms, 1, 600_000, "milliseconds")?;
+        within("second-looks", u64::from(self.second_looks), 0, 1000, "profile phases")?;
         within("grace", u64::from(self.grace), 0, 100, "micro slices")?;
         for (name, &weight) in &self.weights {
             if !(1..=10_000).contains(&weight) {

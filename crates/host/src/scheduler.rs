@@ -7,9 +7,7 @@ use crate::program_costs::{self, program_info};
 use crate::skeleton::{MicrosliceSkel, MicrosliceSkelBuilder, types};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
-use microslice_policy::{
-    AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, PoolSizeConfig, Record,
-};
+use microslice_policy::{AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, Record};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -316,7 +314,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, Hos
     config.pool_size.profile_interval_ns = settings.profile_ms * 1_000_000;
     config.pool_size.epoch_interval_ns = settings.epoch_ms * 1_000_000;
     config.pool_size.limit = limit;
-    debug_assert_eq!(PoolSizeConfig::PAPER.reserved, config.pool_size.reserved);
+    config.pool_size.second_looks = settings.second_looks;
     for (rank, &pcpu) in order.iter().take(POOL_LIMIT_MAX).enumerate() {
         config.micro_order[rank] = pcpu;
         config.micro_rank[pcpu as usize] = rank as u32;

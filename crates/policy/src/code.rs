@@ -256,6 +256,7 @@ codes! {
         PleOrIrqDominant = "ple_or_irq_dominant",
         ProfileGoesOn = "profile_goes_on",
         BestFound = "best_found",
+        LooksAgain = "looks_again",
     }
 }
 

@@ -183,7 +183,7 @@ layout! {
         profile_interval_ns: u64,
         epoch_interval_ns: u64,
         limit: u32,
-        reserved: u32,
+        second_looks: u32,
     }
 }
 
@@ -299,7 +299,9 @@ impl AccelerateConfig {
 impl PoolSizeConfig {
     /// 10 ms profile interval, 1 s epoch (Algorithm 1), at most 3 of 12 pCPUs (the authors' prototype).
     pub const PAPER: Self =
-        Self { profile_interval_ns: 10_000_000, epoch_interval_ns: 1_000_000_000, limit: 3, reserved: 0 };
+        Self { profile_interval_ns: 10_000_000, epoch_interval_ns: 1_000_000_000, limit: 3, second_looks: 0 };
+    /// What the real scheduler and the simulator's `micro` do unless they are told otherwise.
+    pub const DEFAULT: Self = Self { second_looks: 5, ..Self::PAPER };
 }
 
 impl FairShareConfig {
@@ -314,11 +316,19 @@ pub struct PoolSizeState {
     pub profile_mode: u32,
     pub micro_pcpu_count: u32,
     pub ipi_count_at: [u64; POOL_LIMIT_MAX + 1],
+    pub quiet_count: u32,
+    pub reserved: u32,
 }
 
 impl Default for PoolSizeState {
     fn default() -> Self {
-        Self { profile_mode: 0, micro_pcpu_count: 0, ipi_count_at: [0; POOL_LIMIT_MAX + 1] }
+        Self {
+            profile_mode: 0,
+            micro_pcpu_count: 0,
+            ipi_count_at: [0; POOL_LIMIT_MAX + 1],
+            quiet_count: 0,
+            reserved: 0,
+        }
     }
 }
 

@@ -18,11 +18,15 @@ fn events(ipi_count: u64, ple_count: u64, irq_count: u64) -> UrgentEvents {
 /// (IPIs, PLEs, IRQs) since the last step -> pool size, next interval, reason.
 type Step = ((u64, u64, u64), u32, u64, PoolSizeReason);
 
-/// Steps through `trace` from an empty state.
+/// Steps through `trace` from an empty state, by the paper's rules.
 fn follow(limit: u32, trace: &[Step]) {
+    follow_with(&limited_to(limit), trace);
+}
+
+fn follow_with(config: &PoolSizeConfig, trace: &[Step]) {
     let mut state = PoolSizeState::default();
     for (step, ((ipi, ple, irq), count, interval_ns, reason)) in trace.iter().enumerate() {
-        let decision = step_pool_size(&limited_to(limit), &mut state, &events(*ipi, *ple, *irq));
+        let decision = step_pool_size(config, &mut state, &events(*ipi, *ple, *irq));
         assert_eq!(
             (decision.micro_pcpu_count, decision.interval_ns, decision.reason.get().unwrap()),
             (*count, *interval_ns, *reason),
@@ -46,6 +50,49 @@ fn lines_16_to_20_without_urgent_events_the_pool_stays_empty_for_an_epoch() {
             ((7, 0, 0), 0, PROFILE, ProfileStarts),
         ],
     );
+}
+
+#[test]
+fn with_second_looks_an_epoch_without_micro_pcpus_takes_several_quiet_phases_in_a_row() {
+    let looks_twice_again = PoolSizeConfig { second_looks: 2, ..PoolSizeConfig::PAPER };
+    let quiet = (0, 0, 0);
+    let begins = (quiet, 0, PROFILE, ProfileStarts);
+    let not_believed = (quiet, 0, 2 * PROFILE, LooksAgain);
+    let believed = (quiet, 0, EPOCH, NoUrgentEvents);
+    let spinning = ((0, 1, 0), 1, EPOCH, PleOrIrqDominant);
+    follow_with(
+        &looks_twice_again,
+        &[
+            // From the start, and then no longer.
+            begins,
+            not_believed,
+            begins,
+            not_believed,
+            begins,
+            believed,
+            begins,
+            believed,
+            // After an urgent event again.
+            begins,
+            spinning,
+            begins,
+            not_believed,
+            begins,
+            spinning,
+            begins,
+            not_believed,
+            begins,
+            not_believed,
+            begins,
+            believed,
+        ],
+    );
+}
+
+#[test]
+fn without_a_limit_there_is_nothing_to_look_again_for() {
+    let config = PoolSizeConfig { limit: 0, ..PoolSizeConfig::DEFAULT };
+    follow_with(&config, &[((9, 9, 9), 0, PROFILE, ProfileStarts), ((9, 9, 9), 0, EPOCH, NoUrgentEvents)]);
 }
 
 #[test]
@@ -182,10 +229,14 @@ proptest! {
     #[test]
     fn any_state_is_stepped_out_of_without_harm(
         profile_mode in any::<u32>(), count in any::<u32>(), limit in any::<u32>(),
+        quiet_count in any::<u32>(), second_looks in any::<u32>(),
         ipi in any::<u64>(), ple in any::<u64>(), irq in any::<u64>(),
     ) {
-        let mut state = PoolSizeState { profile_mode, micro_pcpu_count: count, ..Default::default() };
-        let decision = step_pool_size(&limited_to(limit), &mut state, &events(ipi, ple, irq));
+        let mut state =
+            PoolSizeState { profile_mode, micro_pcpu_count: count, quiet_count, ..Default::default() };
+        let config = PoolSizeConfig { second_looks, ..limited_to(limit) };
+        let decision = step_pool_size(&config, &mut state, &events(ipi, ple, irq));
         prop_assert!(decision.micro_pcpu_count <= limit.min(POOL_LIMIT_MAX as u32));
+        prop_assert!(state.quiet_count <= second_looks.max(quiet_count));
     }
 }

@@ -430,6 +430,8 @@ pub enum PoolSize {
         limit: usize,
         profile_interval_ns: u64,
         epoch_interval_ns: u64,
+        /// Quiet profile phases in a row that aren't believed; the paper: 0.
+        second_looks: u32,
     },
 }
 

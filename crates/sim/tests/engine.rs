@@ -183,6 +183,23 @@ proptest! {
 }
 
 #[test]
+fn a_pool_that_has_dissolved_a_convoy_isnt_given_up_for_an_epoch() {
+    let mean_size = |looks: u32| -> f64 {
+        let sizes = (1..=4).map(|seed| {
+            let mut config = scenario("exim-swaptions", "micro", 3000 * MS);
+            config.seed = seed;
+            let SchedulerKind::MicroSliced(micro) = &mut config.scheduler else { panic!("micro") };
+            let PoolSize::Auto { second_looks, .. } = &mut micro.pool else { panic!("auto") };
+            *second_looks = looks;
+            run(&config).pool.mean_micro_pcpus
+        });
+        sizes.sum::<f64>() / 4.0
+    };
+    let (with, without) = (mean_size(5), mean_size(0));
+    assert!(with > without + 0.05, "{with} micro-sliced pCPUs with second looks, {without} without");
+}
+
+#[test]
 fn who_is_turned_away_is_asked_for_again_and_turns_go_on_unless_the_rules_are_the_papers() {
     for (grace, expected) in [(0, false), (10, true)] {
         let mut config = scenario("dedup-swaptions", "micro:1", 300 * MS);

@@ -57,7 +57,12 @@ fn the_pool_is_sized_by_all_exits_those_that_were_not_asked_about_too() {
         config.scheduler = scenario("dedup-swaptions", "micro", 0).scheduler;
         let SchedulerKind::MicroSliced(micro) = &mut config.scheduler else { panic!("micro") };
         micro.normal.tick_ns = 10_000 * MS;
-        micro.pool = PoolSize::Auto { limit: 3, profile_interval_ns: 2 * MS, epoch_interval_ns: 2 * MS };
+        micro.pool = PoolSize::Auto {
+            limit: 3,
+            profile_interval_ns: 2 * MS,
+            epoch_interval_ns: 2 * MS,
+            second_looks: 0,
+        };
         let kernel = &mut config.vms[0].kernel;
         kernel.tick_hz = 1;
         for lock in &mut kernel.locks {

@@ -7,7 +7,7 @@ use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::units;
 use crate::config::{CreditConfig, EevdfConfig, Mechanics, MicroSlicedConfig, PoolSize, SchedulerKind};
-use microslice_policy::AccelerateConfig;
+use microslice_policy::{AccelerateConfig, PoolSizeConfig};
 
 /// Policies whose name may end in `:N`, for N static micro-sliced pCPUs.
 const SIZED: [&str; 2] = ["micro", "micro-xen"];
@@ -69,6 +69,7 @@ const SCHEDULERS: [Row; 3] = [
             "pool_limit",
             "profile_interval",
             "epoch_interval",
+            "second_looks",
             "grace",
             "call_function_ipi",
         ],
@@ -187,6 +188,9 @@ fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, Scenario
                 as usize,
             profile_interval_ns: required_time(table, "profile_interval")?,
             epoch_interval_ns: required_time(table, "epoch_interval")?,
+            second_looks: table
+                .integer("second_looks", 0..=1_000_000)?
+                .map_or(PoolSizeConfig::DEFAULT.second_looks, |looks| looks as u32),
         }),
         Some(node) if matches!(node.value, NodeValue::Integer(_)) => {
             let size = reader::integer(node, "pool", 0..=most).map_err(|error| match most + 1 {

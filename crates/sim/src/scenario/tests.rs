@@ -1,8 +1,8 @@
 //! What a scenario may say, and how it is refused: each kind of bad input with file, line, column and what is allowed.
 
 use super::*;
-use crate::config::{Duration, Phase, PoolSize, SchedulerKind};
-use microslice_policy::AccelerateConfig;
+use crate::config::{Duration, MicroSlicedConfig, Phase, PoolSize, SchedulerKind};
+use microslice_policy::{AccelerateConfig, PoolSizeConfig};
 use proptest::prelude::*;
 
 const SMALL: &str = r#"
@@ -358,6 +358,29 @@ fn a_setting_changes_the_policy_of_the_command_line() {
     assert_eq!(
         refused("micro-xen:1", "policy.call_function_ipi", "true"),
         "--set policy.call_function_ipi: `call_function_ipi` is false with mechanics `xen-prototype`"
+    );
+}
+
+#[test]
+fn micro_looks_again_as_often_as_the_real_scheduler_and_the_prototype_for_ever() {
+    let second_looks = |policy: &str, settings: &[(&str, &str)]| {
+        let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
+        let overrides = Overrides { policy: Some(policy.to_owned()), settings, seed: None };
+        match parse("small.toml", SMALL, &overrides).map(|scenario| scenario.config.scheduler) {
+            Ok(SchedulerKind::MicroSliced(MicroSlicedConfig {
+                pool: PoolSize::Auto { second_looks, .. },
+                ..
+            })) => Ok(second_looks),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    assert_eq!(second_looks("micro", &[]), Ok(PoolSizeConfig::DEFAULT.second_looks));
+    assert!(second_looks("micro-xen", &[]).unwrap() >= 1_000_000, "at 30 ms each, eight hours");
+    assert_eq!(second_looks("micro", &[("policy.second_looks", "0")]), Ok(0));
+    assert_eq!(
+        second_looks("micro", &[("policy.second_looks", "-1")]).unwrap_err(),
+        "--set policy.second_looks: `second_looks` is a whole number from 0 to 1000000, not -1"
     );
 }
 

@@ -16,9 +16,8 @@
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
 //! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
 //! | a turn or a micro slice ends at a bad moment | see `grace.rs` | it ends |
-//! | nothing urgent was seen | Algorithm 1 looks again after an epoch | after two profile intervals |
 //!
-//! The prototype's published code sizes its pool otherwise: see docs/simulator.md, What was fitted.
+//! The prototype's published code sizes its pool otherwise, too: see docs/simulator.md, What was fitted.
 
 mod grace;
 mod passes;
@@ -37,8 +36,8 @@ use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, Vcpu
 use microslice_policy as policy;
 use microslice_policy::{
     AccelerateConfig, Cause, InterruptKind, InterruptObservation, MicroSliceObservation, MicroSliceOutcome,
-    PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeDecision, PoolSizeReason,
-    PoolSizeState, SiblingAnswer, UrgentEvents, YieldCause,
+    PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeState, SiblingAnswer,
+    UrgentEvents, YieldCause,
 };
 
 /// What the micro pool keeps of a vCPU.
@@ -122,8 +121,8 @@ impl MicroSliced {
     pub fn new(config: MicroSlicedConfig, machine: &Machine) -> Self {
         let pool_config = match config.pool {
             PoolSize::Static { .. } => PoolSizeConfig::PAPER,
-            PoolSize::Auto { limit, profile_interval_ns, epoch_interval_ns } => {
-                PoolSizeConfig { profile_interval_ns, epoch_interval_ns, limit: limit as u32, reserved: 0 }
+            PoolSize::Auto { limit, profile_interval_ns, epoch_interval_ns, second_looks } => {
+                PoolSizeConfig { profile_interval_ns, epoch_interval_ns, limit: limit as u32, second_looks }
             }
         };
         let prototype = config.mechanics == Mechanics::XenPrototype;
@@ -194,16 +193,6 @@ impl MicroSliced {
         let micro_pcpus = self.micro_count as u32;
         machine.pool.sizes.push((machine.now_ns, micro_pcpus));
         machine.emit(TraceEvent::PoolResized { micro_pcpus });
-    }
-
-    /// How many micro-sliced pCPUs from now on, and for how long, by what happened since the last decision.
-    fn next_size(&mut self) -> PoolSizeDecision {
-        let seen = std::mem::take(&mut self.urgent);
-        let mut decision = policy::step_pool_size(&self.pool_config, &mut self.pool_state, &seen);
-        if self.prototype && decision.reason.get() == Some(PoolSizeReason::NoUrgentEvents) {
-            decision.interval_ns = 2 * self.pool_config.profile_interval_ns;
-        }
-        decision
     }
 
     fn policy_state(&self, machine: &Machine, vcpu: VcpuId) -> policy::VcpuState {
@@ -527,7 +516,8 @@ impl Scheduler for MicroSliced {
                     self.next_resize_ns = u64::MAX;
                 }
                 PoolSize::Auto { .. } => {
-                    let decision = self.next_size();
+                    let seen = std::mem::take(&mut self.urgent);
+                    let decision = policy::step_pool_size(&self.pool_config, &mut self.pool_state, &seen);
                     self.next_resize_ns = now_ns + decision.interval_ns.max(1);
                     let count = decision.micro_pcpu_count as usize;
                     if count != self.micro_count || now_ns == 0 {

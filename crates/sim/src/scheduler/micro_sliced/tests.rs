@@ -157,28 +157,6 @@ fn in_the_prototype_who_spins_on_a_micro_pcpu_goes_back_only_if_somebody_waits_t
 }
 
 #[test]
-fn without_urgent_events_the_prototype_looks_again_soon() {
-    let paper = PoolSizeConfig::PAPER;
-    for (prototype, interval_ns) in [(true, 2 * paper.profile_interval_ns), (false, paper.epoch_interval_ns)]
-    {
-        let (mut micro, _) = spinning_for_a_shootdown();
-        (micro.prototype, micro.pool_config) = (prototype, paper);
-        assert_eq!(micro.next_size().interval_ns, paper.profile_interval_ns, "profiling begins");
-        let decision = micro.next_size();
-        assert_eq!(
-            (decision.micro_pcpu_count, decision.interval_ns),
-            (0, interval_ns),
-            "prototype: {prototype}"
-        );
-        micro.urgent.ple_count = 1;
-        assert_eq!(micro.next_size().micro_pcpu_count, 0, "profiling begins again");
-        micro.urgent.ple_count = 1;
-        let decision = micro.next_size();
-        assert_eq!((decision.micro_pcpu_count, decision.interval_ns), (1, paper.epoch_interval_ns));
-    }
-}
-
-#[test]
 fn the_prototype_takes_blocked_siblings_along_and_the_first_to_wake_gets_a_micro_slice() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     micro.prototype = true;
