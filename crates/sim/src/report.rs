@@ -174,3 +174,30 @@ pub struct NetworkReport {
     /// Raised until the handler began.
     pub irq_latency: Histogram,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_by_a_number_is_named_by_it() {
+        assert!(AccelerationCause::ALL.iter().enumerate().all(|(number, cause)| *cause as usize == number));
+        assert!(GuestClass::ALL.iter().enumerate().all(|(number, class)| *class as usize == number));
+        assert!(FailedPull::ALL.iter().enumerate().all(|(number, reason)| *reason as usize == number));
+    }
+
+    #[test]
+    fn a_request_is_an_acceleration_or_a_failed_pull() {
+        let mut pool = PoolReport::default();
+        pool.count_acceleration(GuestClass::LockHolder, AccelerationCause::LockYield);
+        pool.count_failed_pulls(AccelerationCause::LockYield, FailedPull::QueueFull, 3);
+        pool.count_failed_pulls(AccelerationCause::Virq, FailedPull::LeftQueue, 1);
+        let requests: Vec<_> = pool.requests().filter(|&(_, count)| count > 0).collect();
+        assert_eq!(requests, [(AccelerationCause::LockYield, 4), (AccelerationCause::Virq, 1)]);
+        assert_eq!(pool.acceleration_count(), 1);
+        assert_eq!(
+            pool.failed_pulls().map(|(reason, count)| (reason.name(), count)).collect::<Vec<_>>(),
+            [("queue_full", 3), ("left_queue", 1)]
+        );
+    }
+}
