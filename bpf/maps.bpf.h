@@ -89,6 +89,8 @@ enum occupant {
 struct pcpu {
 	u64 others_ran_ns;     /* by host tasks, not yet made up for by vCPUs */
 	u64 micro_deadline_ns; /* the micro slice under way ends then; 0: none */
+	u64 micro_since_ns;    /* it runs something as a micro pCPU since then; 0: it doesn't */
+	u64 micro_busy_ns;     /* what it ran as a micro pCPU since the last step of Algorithm 1 */
 	u32 request;  /* vCPU slot + 1 that waits for this micro pCPU; 0: none. The paper's queue of one */
 	u32 occupant; /* enum occupant */
 	u32 micro_served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */
@@ -121,7 +123,7 @@ struct {
 struct pool_timer {
 	struct bpf_timer timer;
 	struct pool_size_state state;
-	struct urgent_events seen; /* up to the step before */
+	struct pool_size_observation seen; /* up to the step before; micro_busy_ns: unused */
 };
 
 struct {
@@ -166,6 +168,8 @@ struct {
 u32 decided_pcpu_count;
 /* A pCPU is micro-sliced if its rank is below this. */
 u32 micro_pcpu_count;
+/* The last step of Algorithm 1. */
+u64 pool_stepped_at_ns;
 /* The normal pool's clock: virtual time of the vCPU that was chosen last. */
 u64 pool_vtime_ns;
 /* Likewise, of the host tasks that aren't vCPUs. */

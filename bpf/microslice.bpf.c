@@ -208,6 +208,7 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 		return;
 	}
 	if (pcpu->occupant == OCCUPANT_MICRO || is_confined(p)) {
+		pcpu->micro_since_ns = now;
 		arm_micro_slice(cpu, pcpu, now);
 	} else if (!(p->flags & PF_KTHREAD)) {
 		/* It was on its way here when the pCPU became micro-sliced. */
@@ -290,6 +291,10 @@ void STRUCT_OPS(microslice_stopping, struct task_struct *p, bool runnable)
 	if (pcpu) {
 		pcpu->occupant = OCCUPANT_NONE;
 		pcpu->micro_deadline_ns = 0;
+		if (pcpu->micro_since_ns) {
+			ADD(pcpu->micro_busy_ns, micro_busy_until(pcpu, now));
+			pcpu->micro_since_ns = 0;
+		}
 	}
 }
 

@@ -302,6 +302,19 @@ static __always_inline void arm_micro_slice(s32 cpu, struct pcpu *pcpu, u64 now)
 		bpf_timer_start(&timer->timer, config.micro_slice_ns, BPF_F_TIMER_CPU_PIN);
 }
 
+/* How long this pCPU has run as a micro pCPU what it runs now, since the last step of Algorithm 1. */
+static __always_inline u64 micro_busy_until(const struct pcpu *pcpu, u64 now)
+{
+	u64 since = pcpu->micro_since_ns, stepped_at = pool_stepped_at_ns;
+
+	if (!since)
+		return 0;
+	if (since < stepped_at)
+		since = stepped_at;
+	/* Steps are taken on another pCPU: one may have been taken after `now`. */
+	return now > since ? now - since : 0;
+}
+
 /* ---- Confined tasks ---- */
 
 /* May it run on micro pCPUs only? Callers hold RCU (every non-sleepable program does). */
@@ -400,6 +413,7 @@ static __always_inline void set_normal(s32 cpu, bool normal)
 static __always_inline void after_joining(s32 cpu, struct pcpu *pcpu)
 {
 	pcpu->rescue_count = RESCUE_MAX;
+	pcpu->micro_busy_ns = 0;
 	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 }
 
@@ -448,16 +462,37 @@ static __noinline int apply_pool_size(u32 count, u32 reason)
 	return 0;
 }
 
+/* What micro pCPUs ran since the step before, all of them together. */
+static __noinline u64 take_micro_busy_ns(u64 now)
+{
+	u64 busy_ns = 0;
+	u32 rank;
+
+	bpf_for (rank, 0, POOL_LIMIT_MAX) {
+		struct pcpu *pcpu;
+
+		if (rank >= micro_pcpu_count)
+			break;
+		pcpu = pcpu_of(config.micro_order[rank & POOL_LIMIT_MAX]);
+		if (pcpu)
+			busy_ns += __sync_lock_test_and_set(&pcpu->micro_busy_ns, 0) +
+				   micro_busy_until(pcpu, now);
+	}
+	pool_stepped_at_ns = now;
+	return busy_ns;
+}
+
 /* Algorithm 1, each time that its timer fires. */
 static int adapt_pool_size(void *map, u32 *key, struct pool_timer *timer)
 {
 	struct pool_size_config limits = config.pool_size;
-	struct urgent_events total = {.ipi_count = host_stats.urgent_ipis,
-				      .ple_count = host_stats.urgent_ples,
-				      .irq_count = host_stats.urgent_irqs};
-	struct urgent_events seen = {.ipi_count = total.ipi_count - timer->seen.ipi_count,
-				     .ple_count = total.ple_count - timer->seen.ple_count,
-				     .irq_count = total.irq_count - timer->seen.irq_count};
+	struct pool_size_observation total = {.ipi_count = host_stats.urgent_ipis,
+					      .ple_count = host_stats.urgent_ples,
+					      .irq_count = host_stats.urgent_irqs};
+	struct pool_size_observation seen = {.ipi_count = total.ipi_count - timer->seen.ipi_count,
+					     .ple_count = total.ple_count - timer->seen.ple_count,
+					     .irq_count = total.irq_count - timer->seen.irq_count,
+					     .micro_busy_ns = take_micro_busy_ns(bpf_ktime_get_ns())};
 	struct pool_size_decision decision = step_pool_size(&limits, &timer->state, &seen);
 
 	timer->seen = total;

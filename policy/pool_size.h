@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Pool size: how many pCPUs are micro-sliced (paper 4.3, Algorithm 1, as printed if second_looks is 0).
+ * Pool size: how many pCPUs are micro-sliced (paper 4.3, Algorithm 1, as printed if second_looks and
+ *            grow_when_busy_percent are 0).
  *
  * Problem.   A micro-sliced pCPU that nobody needs is capacity lost; too few of them and a shootdown that
  *            needs all siblings waits for the slowest. The right number follows the load.
@@ -8,15 +9,20 @@
  *            each, count the urgent events, then keep the best number for the rest of the epoch. Lock and
  *            device waits are served by one pCPU, so their profile phase ends early; only inter-processor
  *            interrupts are worth the whole search.
- *            A profile phase may be quiet because micro pCPUs have just dissolved the convoy that would be back
- *            without them: so only a number of quiet phases in a row makes an epoch without any (not in the paper;
- *            the authors' prototype, csched_event_acct, never waits for an epoch after a quiet phase).
- * Formula.   next(count):  no urgent event with 0   -> 0, for two profile intervals: the first second_looks times
+ *            A profile interval may be quiet because micro pCPUs have just dissolved the convoy that would be back
+ *            without them, or because those who would send something wait for their turns: so only a number of second
+ *            looks, as long as a turn each, makes an epoch without any (not in the paper; the authors' prototype,
+ *            csched_event_acct, never waits for an epoch after a quiet interval).
+ *            The more micro pCPUs, the fewer IPIs, also if most of them are idle: so one more is tried only while those
+ *            there are were busy (not in the paper).
+ * Formula.   next(count):  no urgent event with 0   -> 0, for a second look: the first second_looks times
  *                          no urgent event with 0   -> 0, for an epoch
  *                          with 0, IPIs dominate    -> 1, and go on profiling
  *                          with 0, PLEs or IRQs do  -> 1, for an epoch
- *                          count < limit            -> count + 1
+ *                          count < limit, busy      -> count + 1
+ *                          count < limit, not busy  -> count, for an epoch
  *                          count = limit            -> the count with the fewest IPIs, for an epoch
+ *            busy:         micro_busy_ns >= grow_when_busy_percent % of count profile intervals
  * Limits.    "IPIs dominate" is the paper's condition as printed (more than PLEs OR more than IRQs). Ties go
  *            to the smaller pool: it costs the normal pool less. FindBest looks at all of urEvents, so the
  *            best count may be 0.
@@ -27,19 +33,25 @@
 #include "types.h"
 
 #define POOL_LIMIT_MAX 63u
+/* How long a second look takes, in profile intervals: as a turn in the normal pool, with the paper's 10 and 30 ms. */
+#define SECOND_LOOK_INTERVALS 3u
 
 struct pool_size_config {
 	u64 profile_interval_ns; /* the paper's example: 10 ms */
 	u64 epoch_interval_ns;	 /* the paper's example: 1000 ms */
 	u32 limit;		 /* NUM_LIMIT_uCORES, at most POOL_LIMIT_MAX; 0 keeps the pool empty */
-	u32 second_looks;	 /* quiet phases in a row that aren't believed; 0: as printed */
+	u32 second_looks;	 /* in a row, until a quiet profile phase is believed; 0: as printed */
+	/* How much of their time micro pCPUs must have been busy for one more to be tried, at most 100; 0: as printed */
+	u32 grow_when_busy_percent;
+	u32 reserved;
 };
 
-/* Urgent events of one interval, over all VMs: IPI waits, pause-loop exits, device interrupts. */
-struct urgent_events {
+/* What happened in one interval. Urgent events are those of all VMs: IPI waits, pause-loop exits, device interrupts. */
+struct pool_size_observation {
 	u64 ipi_count;
 	u64 ple_count;
 	u64 irq_count;
+	u64 micro_busy_ns; /* how long micro pCPUs ran something, all of them together */
 };
 
 /* All zero is the state before the first step. */
@@ -47,8 +59,8 @@ struct pool_size_state {
 	u32 profile_mode;
 	u32 micro_pcpu_count;
 	u64 ipi_count_at[POOL_LIMIT_MAX + 1]; /* of urEvents[n], what the search for the best n looks at */
-	u32 quiet_count;		      /* quiet phases in a row, at most second_looks */
-	u32 reserved;
+	u32 quiet_count;		      /* quiet looks in a row, at most second_looks */
+	u32 is_second_look;		      /* the interval under way */
 };
 
 enum pool_size_reason {
@@ -58,8 +70,9 @@ enum pool_size_reason {
 	POOL_PLE_OR_IRQ_DOMINANT = 3, /* lines 27-31 */
 	POOL_PROFILE_GOES_ON = 4,     /* lines 32-33 */
 	POOL_BEST_FOUND = 5,	      /* lines 34-38 */
-	POOL_LOOKS_AGAIN = 6,	      /* a quiet phase that isn't believed */
-	POOL_SIZE_REASON_COUNT = 7,
+	POOL_LOOKS_AGAIN = 6,	      /* a quiet look that isn't believed */
+	POOL_ENOUGH = 7,	      /* micro pCPUs weren't busy enough for one more */
+	POOL_SIZE_REASON_COUNT = 8,
 };
 
 struct pool_size_decision {
@@ -82,10 +95,18 @@ POLICY u32 find_best_micro_pcpu_count(const struct pool_size_state *state, u32 l
 	return best;
 }
 
+/* Were these micro pCPUs busy enough for one more? Of an interval that was longer than asked for, too. */
+POLICY u32 micro_pcpus_were_busy(const struct pool_size_config *config, u32 count, u64 micro_busy_ns)
+{
+	u64 percent = config->grow_when_busy_percent < 100 ? config->grow_when_busy_percent : 100;
+
+	return micro_busy_ns >= config->profile_interval_ns / 100 * percent * count;
+}
+
 /* One run of AdaptiveMicroSlicedCores. `seen`: what happened since the step before this one. */
 POLICY struct pool_size_decision step_pool_size(const struct pool_size_config *config,
 						struct pool_size_state *state,
-						const struct urgent_events *seen)
+						const struct pool_size_observation *seen)
 {
 	struct pool_size_decision decision = {.interval_ns = config->profile_interval_ns};
 	u32 limit = config->limit < POOL_LIMIT_MAX ? config->limit : POOL_LIMIT_MAX;
@@ -99,13 +120,13 @@ POLICY struct pool_size_decision step_pool_size(const struct pool_size_config *c
 		goto out;
 	}
 
-	state->ipi_count_at[count & POOL_LIMIT_MAX] = seen->ipi_count;
+	state->ipi_count_at[count & POOL_LIMIT_MAX] =
+	    state->is_second_look ? seen->ipi_count / SECOND_LOOK_INTERVALS : seen->ipi_count;
 
 	if (limit == 0 || (count == 0 && !seen->ipi_count && !seen->ple_count && !seen->irq_count)) {
 		if (limit != 0 && state->quiet_count < config->second_looks) {
 			state->quiet_count++;
-			state->profile_mode = 0;
-			decision.interval_ns = 2 * config->profile_interval_ns;
+			decision.interval_ns = SECOND_LOOK_INTERVALS * config->profile_interval_ns;
 			decision.reason = POOL_LOOKS_AGAIN;
 			goto out;
 		}
@@ -120,9 +141,12 @@ POLICY struct pool_size_decision step_pool_size(const struct pool_size_config *c
 			decision.reason = POOL_PLE_OR_IRQ_DOMINANT;
 			epoch_starts = 1;
 		}
-	} else if (count < limit) {
+	} else if (count < limit && micro_pcpus_were_busy(config, count, seen->micro_busy_ns)) {
 		count++;
 		decision.reason = POOL_PROFILE_GOES_ON;
+	} else if (count < limit) {
+		decision.reason = POOL_ENOUGH;
+		epoch_starts = 1;
 	} else {
 		count = find_best_micro_pcpu_count(state, limit);
 		decision.reason = POOL_BEST_FOUND;
@@ -135,6 +159,7 @@ POLICY struct pool_size_decision step_pool_size(const struct pool_size_config *c
 	}
 out:
 	state->micro_pcpu_count = count;
+	state->is_second_look = decision.reason == POOL_LOOKS_AGAIN;
 	decision.micro_pcpu_count = count;
 	return decision;
 }

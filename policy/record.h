@@ -14,7 +14,7 @@
 #include "fair_share.h"
 #include "pool_size.h"
 
-#define RECORD_VERSION 4u
+#define RECORD_VERSION 5u
 
 enum record_kind {
 	RECORD_CLASSIFY = 0,
@@ -96,7 +96,7 @@ struct wakeup_record {
  */
 struct pool_size_record {
 	struct pool_size_config config;
-	struct urgent_events seen;
+	struct pool_size_observation seen;
 	struct pool_size_decision decision;
 };
 
@@ -119,6 +119,6 @@ struct record {
 	};
 };
 
-_Static_assert(sizeof(struct record) == 88, "records have one fixed size: change RECORD_VERSION with it");
+_Static_assert(sizeof(struct record) == 96, "records have one fixed size: change RECORD_VERSION with it");
 
 #endif

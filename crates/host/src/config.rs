@@ -39,8 +39,10 @@ pub struct Settings {
     pub slice_us: u64,
     pub profile_ms: u64,
     pub epoch_ms: u64,
-    /// Quiet profile phases in a row that aren't believed; the paper: 0.
+    /// In a row, until a quiet profile phase is believed; the paper: 0.
     pub second_looks: u32,
+    /// How busy micro-sliced pCPUs must have been for one more to be tried, in per cent; the paper: 0.
+    pub grow_when_busy: u32,
     /// Micro slices in a row for a vCPU that is stopped in critical code, or before it answered a call; the paper: 0.
     pub grace: u32,
     /// Accelerate the recipient of a call-function IPI at once, not only when its sender yields.
@@ -72,6 +74,7 @@ impl Default for Settings {
             profile_ms: 10,
             epoch_ms: 1000,
             second_looks: PoolSizeConfig::DEFAULT.second_looks,
+            grow_when_busy: PoolSizeConfig::DEFAULT.grow_when_busy_percent,
             grace: AccelerateConfig::DEFAULT.grace_max,
             call_function_ipi: AccelerateConfig::DEFAULT.call_function_ipi != 0,
             guest_memory: true,
@@ -99,6 +102,7 @@ struct File {
     profile_ms: Option<u64>,
     epoch_ms: Option<u64>,
     second_looks: Option<u32>,
+    grow_when_busy: Option<u32>,
     grace: Option<u32>,
     call_function_ipi: Option<bool>,
     guest_memory: Option<bool>,
@@ -157,6 +161,7 @@ impl Settings {
             profile_ms,
             epoch_ms,
             second_looks,
+            grow_when_busy,
             grace,
             call_function_ipi,
             guest_memory,
@@ -188,7 +193,8 @@ impl Settings {
         within("slice-us", self.slice_us, 500, 1_000_000, "microseconds")?;
         within("profile-ms", self.profile_ms, 1, 10_000, "milliseconds")?;
         within("epoch-ms", self.epoch_ms, 1, 600_000, "milliseconds")?;
-        within("second-looks", u64::from(self.second_looks), 0, 1000, "profile phases")?;
+        within("second-looks", u64::from(self.second_looks), 0, 1000, "looks")?;
+        within("grow-when-busy", u64::from(self.grow_when_busy), 0, 100, "per cent")?;
         within("grace", u64::from(self.grace), 0, 100, "micro slices")?;
         for (name, &weight) in &self.weights {
             if !(1..=10_000).contains(&weight) {
@@ -261,6 +267,8 @@ mod tests {
     fn values_out_of_bounds_are_refused_by_name() {
         let error = Settings { micro_slice_us: 1, ..Settings::default() }.check().unwrap_err();
         assert_eq!(error.to_string(), "--micro-slice-us 1: must be 10 to 100000 microseconds");
+        let error = Settings { grow_when_busy: 101, ..Settings::default() }.check().unwrap_err();
+        assert_eq!(error.to_string(), "--grow-when-busy 101: must be 0 to 100 per cent");
         assert!(Settings::default().check().is_ok());
     }
 }

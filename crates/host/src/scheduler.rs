@@ -315,6 +315,8 @@ fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, Hos
     config.pool_size.epoch_interval_ns = settings.epoch_ms * 1_000_000;
     config.pool_size.limit = limit;
     config.pool_size.second_looks = settings.second_looks;
+    // A dry run keeps no pCPU busy: its pool grows as if all were, so that it shows the most that would be reserved.
+    config.pool_size.grow_when_busy_percent = if settings.dry_run { 0 } else { settings.grow_when_busy };
     for (rank, &pcpu) in order.iter().take(POOL_LIMIT_MAX).enumerate() {
         config.micro_order[rank] = pcpu;
         config.micro_rank[pcpu as usize] = rank as u32;
@@ -354,7 +356,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(types::vm_feed, generation), 16);
         assert_eq!(std::mem::offset_of!(types::vm_feed, code), 20);
         assert_eq!(std::mem::offset_of!(types::vm_feed, weight), 24);
-        assert_eq!(size_of::<Record>(), 88);
+        assert_eq!(size_of::<Record>(), 96);
     }
 
     #[test]

@@ -257,6 +257,7 @@ codes! {
         ProfileGoesOn = "profile_goes_on",
         BestFound = "best_found",
         LooksAgain = "looks_again",
+        Enough = "enough",
     }
 }
 

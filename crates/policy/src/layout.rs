@@ -13,7 +13,7 @@ pub const WEIGHT_DEFAULT: u32 = 100;
 /// `SHARE_SCALE`: the unit of [`crate::vcpu_weight`] is 1/SHARE_SCALE.
 pub const SHARE_SCALE: u32 = 1024;
 /// `RECORD_VERSION`: of [`Record`] and all observations in it.
-pub const RECORD_VERSION: u32 = 4;
+pub const RECORD_VERSION: u32 = 5;
 
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? }) => {
@@ -184,15 +184,18 @@ layout! {
         epoch_interval_ns: u64,
         limit: u32,
         second_looks: u32,
+        grow_when_busy_percent: u32,
+        reserved: u32,
     }
 }
 
 layout! {
-    /// Urgent events of one interval, over all VMs.
-    UrgentEvents {
+    /// What happened in one interval: urgent events of all VMs, and how long micro pCPUs were busy, all together.
+    PoolSizeObservation {
         ipi_count: u64,
         ple_count: u64,
         irq_count: u64,
+        micro_busy_ns: u64,
     }
 }
 
@@ -298,10 +301,16 @@ impl AccelerateConfig {
 
 impl PoolSizeConfig {
     /// 10 ms profile interval, 1 s epoch (Algorithm 1), at most 3 of 12 pCPUs (the authors' prototype).
-    pub const PAPER: Self =
-        Self { profile_interval_ns: 10_000_000, epoch_interval_ns: 1_000_000_000, limit: 3, second_looks: 0 };
+    pub const PAPER: Self = Self {
+        profile_interval_ns: 10_000_000,
+        epoch_interval_ns: 1_000_000_000,
+        limit: 3,
+        second_looks: 0,
+        grow_when_busy_percent: 0,
+        reserved: 0,
+    };
     /// What the real scheduler and the simulator's `micro` do unless they are told otherwise.
-    pub const DEFAULT: Self = Self { second_looks: 5, ..Self::PAPER };
+    pub const DEFAULT: Self = Self { second_looks: 5, grow_when_busy_percent: 75, ..Self::PAPER };
 }
 
 impl FairShareConfig {
@@ -317,7 +326,7 @@ pub struct PoolSizeState {
     pub micro_pcpu_count: u32,
     pub ipi_count_at: [u64; POOL_LIMIT_MAX + 1],
     pub quiet_count: u32,
-    pub reserved: u32,
+    pub is_second_look: u32,
 }
 
 impl Default for PoolSizeState {
@@ -327,7 +336,7 @@ impl Default for PoolSizeState {
             micro_pcpu_count: 0,
             ipi_count_at: [0; POOL_LIMIT_MAX + 1],
             quiet_count: 0,
-            reserved: 0,
+            is_second_look: 0,
         }
     }
 }
@@ -338,7 +347,7 @@ layout! {
         at_ns: u64,
         kind: Code<RecordKind>,
         vcpu: u32,
-        payload: [u64; 9],
+        payload: [u64; 10],
     }
 }
 
@@ -437,7 +446,7 @@ layout! {
     /// One step of Algorithm 1; the state before it is that of the step before.
     PoolSizeRecord {
         config: PoolSizeConfig,
-        seen: UrgentEvents,
+        seen: PoolSizeObservation,
         decision: PoolSizeDecision,
     }
 }
@@ -469,7 +478,7 @@ mod tests {
             ("MicroSliceObservation", size_of::<MicroSliceObservation>()),
             ("MicroSliceDecision", size_of::<MicroSliceDecision>()),
             ("PoolSizeConfig", size_of::<PoolSizeConfig>()),
-            ("UrgentEvents", size_of::<UrgentEvents>()),
+            ("PoolSizeObservation", size_of::<PoolSizeObservation>()),
             ("PoolSizeState", size_of::<PoolSizeState>()),
             ("PoolSizeDecision", size_of::<PoolSizeDecision>()),
             ("FairShareConfig", size_of::<FairShareConfig>()),

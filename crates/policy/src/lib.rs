@@ -44,7 +44,7 @@ mod ffi {
         pub fn ms_step_pool_size(
             config: *const PoolSizeConfig,
             state: *mut PoolSizeState,
-            seen: *const UrgentEvents,
+            seen: *const PoolSizeObservation,
             decision: *mut PoolSizeDecision,
         );
         pub fn ms_vcpu_weight(vm_weight: u32, active_vcpu_count: u32) -> u64;
@@ -138,7 +138,7 @@ pub fn decide_after_micro_slice(
 pub fn step_pool_size(
     config: &PoolSizeConfig,
     state: &mut PoolSizeState,
-    seen: &UrgentEvents,
+    seen: &PoolSizeObservation,
 ) -> PoolSizeDecision {
     decide!(PoolSizeDecision, ms_step_pool_size(config, state, seen))
 }

@@ -64,7 +64,7 @@ void ms_decide_after_micro_slice(const struct accelerate_config *config,
 }
 
 void ms_step_pool_size(const struct pool_size_config *config, struct pool_size_state *state,
-		       const struct urgent_events *seen, struct pool_size_decision *decision)
+		       const struct pool_size_observation *seen, struct pool_size_decision *decision)
 {
 	*decision = step_pool_size(config, state, seen);
 }
@@ -109,7 +109,7 @@ const u32 ms_sizes[] = {
     sizeof(struct micro_slice_observation),
     sizeof(struct micro_slice_decision),
     sizeof(struct pool_size_config),
-    sizeof(struct urgent_events),
+    sizeof(struct pool_size_observation),
     sizeof(struct pool_size_state),
     sizeof(struct pool_size_decision),
     sizeof(struct fair_share_config),

@@ -11,8 +11,8 @@ fn limited_to(limit: u32) -> PoolSizeConfig {
     PoolSizeConfig { limit, ..PoolSizeConfig::PAPER }
 }
 
-fn events(ipi_count: u64, ple_count: u64, irq_count: u64) -> UrgentEvents {
-    UrgentEvents { ipi_count, ple_count, irq_count }
+fn events(ipi_count: u64, ple_count: u64, irq_count: u64) -> PoolSizeObservation {
+    PoolSizeObservation { ipi_count, ple_count, irq_count, micro_busy_ns: 0 }
 }
 
 /// (IPIs, PLEs, IRQs) since the last step -> pool size, next interval, reason.
@@ -52,12 +52,14 @@ fn lines_16_to_20_without_urgent_events_the_pool_stays_empty_for_an_epoch() {
     );
 }
 
+const SECOND_LOOK: u64 = 3 * PROFILE;
+
 #[test]
-fn with_second_looks_an_epoch_without_micro_pcpus_takes_several_quiet_phases_in_a_row() {
+fn with_second_looks_an_epoch_without_micro_pcpus_takes_several_quiet_looks_in_a_row() {
     let looks_twice_again = PoolSizeConfig { second_looks: 2, ..PoolSizeConfig::PAPER };
     let quiet = (0, 0, 0);
     let begins = (quiet, 0, PROFILE, ProfileStarts);
-    let not_believed = (quiet, 0, 2 * PROFILE, LooksAgain);
+    let not_believed = (quiet, 0, SECOND_LOOK, LooksAgain);
     let believed = (quiet, 0, EPOCH, NoUrgentEvents);
     let spinning = ((0, 1, 0), 1, EPOCH, PleOrIrqDominant);
     follow_with(
@@ -66,9 +68,7 @@ fn with_second_looks_an_epoch_without_micro_pcpus_takes_several_quiet_phases_in_
             // From the start, and then no longer.
             begins,
             not_believed,
-            begins,
             not_believed,
-            begins,
             believed,
             begins,
             believed,
@@ -77,14 +77,97 @@ fn with_second_looks_an_epoch_without_micro_pcpus_takes_several_quiet_phases_in_
             spinning,
             begins,
             not_believed,
-            begins,
             spinning,
             begins,
             not_believed,
-            begins,
             not_believed,
-            begins,
             believed,
+        ],
+    );
+}
+
+#[test]
+fn ipis_of_a_second_look_count_as_those_of_one_profile_interval() {
+    let looks_again = PoolSizeConfig { second_looks: 1, ..limited_to(2) };
+    let emptied_or_not = |ipis_with_one| {
+        let best = if ipis_with_one < 30 { 1 } else { 0 };
+        follow_with(
+            &looks_again,
+            &[
+                ((0, 0, 0), 0, PROFILE, ProfileStarts),
+                ((0, 0, 0), 0, SECOND_LOOK, LooksAgain),
+                ((90, 0, 0), 1, PROFILE, IpiDominant),
+                ((ipis_with_one, 0, 0), 2, PROFILE, ProfileGoesOn),
+                ((80, 0, 0), best, EPOCH, BestFound),
+                // The next profile phase begins with a look of the usual length.
+                ((0, 0, 0), 0, PROFILE, ProfileStarts),
+                ((50, 0, 0), 1, PROFILE, IpiDominant),
+                ((49, 0, 0), 2, PROFILE, ProfileGoesOn),
+                ((80, 0, 0), 1, EPOCH, BestFound),
+            ],
+        );
+    };
+    emptied_or_not(29);
+    emptied_or_not(30);
+}
+
+/// Steps with so many IPIs and such a busy micro pool.
+fn follow_busy(config: &PoolSizeConfig, trace: &[(u64, u64, u32, u64, PoolSizeReason)]) {
+    let mut state = PoolSizeState::default();
+    for (step, &(ipi_count, micro_busy_ns, count, interval_ns, reason)) in trace.iter().enumerate() {
+        let seen = PoolSizeObservation { ipi_count, micro_busy_ns, ..Default::default() };
+        let decision = step_pool_size(config, &mut state, &seen);
+        assert_eq!(
+            (decision.micro_pcpu_count, decision.interval_ns, decision.reason.get().unwrap()),
+            (count, interval_ns, reason),
+            "step {step}"
+        );
+    }
+}
+
+#[test]
+fn one_more_micro_pcpu_is_tried_only_while_those_there_are_were_busy() {
+    let when_busy = PoolSizeConfig { grow_when_busy_percent: 75, ..limited_to(4) };
+    let busy = PROFILE / 100 * 75;
+    follow_busy(
+        &when_busy,
+        &[
+            (0, 0, 0, PROFILE, ProfileStarts),
+            (900, 0, 1, PROFILE, IpiDominant),
+            (700, busy, 2, PROFILE, ProfileGoesOn),
+            // Of two, twice as much is needed; and what there is stays, though fewer IPIs were seen with one.
+            (800, 2 * busy - 1, 2, EPOCH, Enough),
+            (0, 2 * EPOCH, 0, PROFILE, ProfileStarts),
+            (900, 0, 1, PROFILE, IpiDominant),
+            (900, busy - 1, 1, EPOCH, Enough),
+        ],
+    );
+}
+
+#[test]
+fn at_the_limit_the_count_with_the_fewest_ipis_is_kept_however_busy_it_was() {
+    let when_busy = PoolSizeConfig { grow_when_busy_percent: 75, ..limited_to(2) };
+    follow_busy(
+        &when_busy,
+        &[
+            (0, 0, 0, PROFILE, ProfileStarts),
+            (900, 0, 1, PROFILE, IpiDominant),
+            (700, PROFILE, 2, PROFILE, ProfileGoesOn),
+            (800, 0, 1, EPOCH, BestFound),
+        ],
+    );
+}
+
+#[test]
+fn more_than_all_of_the_time_is_never_asked_for() {
+    let beyond = PoolSizeConfig { grow_when_busy_percent: 400, ..limited_to(3) };
+    follow_busy(
+        &beyond,
+        &[
+            (0, 0, 0, PROFILE, ProfileStarts),
+            (900, 0, 1, PROFILE, IpiDominant),
+            (700, PROFILE, 2, PROFILE, ProfileGoesOn),
+            (700, 2 * PROFILE - 1, 2, EPOCH, Enough),
         ],
     );
 }
@@ -229,13 +312,15 @@ proptest! {
     #[test]
     fn any_state_is_stepped_out_of_without_harm(
         profile_mode in any::<u32>(), count in any::<u32>(), limit in any::<u32>(),
-        quiet_count in any::<u32>(), second_looks in any::<u32>(),
+        quiet_count in any::<u32>(), second_looks in any::<u32>(), is_second_look in any::<u32>(),
+        grow_when_busy_percent in any::<u32>(), micro_busy_ns in any::<u64>(),
         ipi in any::<u64>(), ple in any::<u64>(), irq in any::<u64>(),
     ) {
         let mut state =
-            PoolSizeState { profile_mode, micro_pcpu_count: count, quiet_count, ..Default::default() };
-        let config = PoolSizeConfig { second_looks, ..limited_to(limit) };
-        let decision = step_pool_size(&config, &mut state, &events(ipi, ple, irq));
+            PoolSizeState { profile_mode, micro_pcpu_count: count, quiet_count, is_second_look, ..Default::default() };
+        let config = PoolSizeConfig { second_looks, grow_when_busy_percent, ..limited_to(limit) };
+        let seen = PoolSizeObservation { micro_busy_ns, ..events(ipi, ple, irq) };
+        let decision = step_pool_size(&config, &mut state, &seen);
         prop_assert!(decision.micro_pcpu_count <= limit.min(POOL_LIMIT_MAX as u32));
         prop_assert!(state.quiet_count <= second_looks.max(quiet_count));
     }

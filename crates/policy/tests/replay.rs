@@ -89,7 +89,7 @@ fn one_of_each() -> Vec<u8> {
     let config = PoolSizeConfig::PAPER;
     let mut pool = PoolSizeState::default();
     for ipi_count in [0, 90, 80, 10, 40] {
-        let seen = UrgentEvents { ipi_count, ..Default::default() };
+        let seen = PoolSizeObservation { ipi_count, ..Default::default() };
         let decision = step_pool_size(&config, &mut pool, &seen);
         write(RecordKind::PoolSize, PoolSizeRecord { config, seen, decision }.as_bytes());
     }
@@ -108,7 +108,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let mut recording = one_of_each();
     let last = recording.len();
     // The last record's decision: interval (8 bytes), count (4), reason (4), then padding of the payload.
-    let padding = 72 - size_of::<PoolSizeRecord>();
+    let padding = size_of::<Record>() - 16 - size_of::<PoolSizeRecord>();
     recording[last - padding - 8] ^= 1;
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
@@ -160,7 +160,7 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 4");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 5");
 }
 
 proptest! {

@@ -430,8 +430,10 @@ pub enum PoolSize {
         limit: usize,
         profile_interval_ns: u64,
         epoch_interval_ns: u64,
-        /// Quiet profile phases in a row that aren't believed; the paper: 0.
+        /// In a row, until a quiet profile phase is believed; the paper: 0.
         second_looks: u32,
+        /// How busy the micro-sliced pCPUs must have been for one more to be tried; the paper: 0.
+        grow_when_busy_percent: u32,
     },
 }
 

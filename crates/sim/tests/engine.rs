@@ -182,21 +182,43 @@ proptest! {
     }
 }
 
+/// How many pCPUs the dynamic pool had on average with these parameters: (second_looks, grow_when_busy_percent).
+fn mean_pool_size(name: &str, (looks, percent): (u32, u32)) -> f64 {
+    let sizes = (1..=4).map(|seed| {
+        let mut config = scenario(name, "micro", 3000 * MS);
+        config.seed = seed;
+        let SchedulerKind::MicroSliced(micro) = &mut config.scheduler else { panic!("micro") };
+        let PoolSize::Auto { second_looks, grow_when_busy_percent, .. } = &mut micro.pool else {
+            panic!("auto")
+        };
+        (*second_looks, *grow_when_busy_percent) = (looks, percent);
+        run(&config).pool.mean_micro_pcpus
+    });
+    sizes.sum::<f64>() / 4.0
+}
+
 #[test]
 fn a_pool_that_has_dissolved_a_convoy_isnt_given_up_for_an_epoch() {
-    let mean_size = |looks: u32| -> f64 {
-        let sizes = (1..=4).map(|seed| {
-            let mut config = scenario("exim-swaptions", "micro", 3000 * MS);
-            config.seed = seed;
-            let SchedulerKind::MicroSliced(micro) = &mut config.scheduler else { panic!("micro") };
-            let PoolSize::Auto { second_looks, .. } = &mut micro.pool else { panic!("auto") };
-            *second_looks = looks;
-            run(&config).pool.mean_micro_pcpus
-        });
-        sizes.sum::<f64>() / 4.0
-    };
-    let (with, without) = (mean_size(5), mean_size(0));
+    let (with, without) =
+        (mean_pool_size("exim-swaptions", (5, 0)), mean_pool_size("exim-swaptions", (0, 0)));
     assert!(with > without + 0.05, "{with} micro-sliced pCPUs with second looks, {without} without");
+}
+
+#[test]
+fn a_stream_that_waits_for_its_turns_keeps_its_micro_sliced_pcpu() {
+    let (with, without) =
+        (mean_pool_size("iperf-tcp-mixed", (5, 0)), mean_pool_size("iperf-tcp-mixed", (0, 0)));
+    assert!(with > 0.9 && without < 0.8, "{with} micro-sliced pCPUs with second looks, {without} without");
+}
+
+#[test]
+fn micro_sliced_pcpus_that_are_idle_get_no_company() {
+    let (busy_only, always) =
+        (mean_pool_size("vips-swaptions", (5, 75)), mean_pool_size("vips-swaptions", (5, 0)));
+    assert!(
+        (0.9..1.1).contains(&busy_only) && always > 1.5,
+        "{busy_only} micro-sliced pCPUs, {always} by the paper's rule"
+    );
 }
 
 #[test]

@@ -62,6 +62,7 @@ fn the_pool_is_sized_by_all_exits_those_that_were_not_asked_about_too() {
             profile_interval_ns: 2 * MS,
             epoch_interval_ns: 2 * MS,
             second_looks: 0,
+            grow_when_busy_percent: 0,
         };
         let kernel = &mut config.vms[0].kernel;
         kernel.tick_hz = 1;

@@ -45,6 +45,10 @@ pub struct Run {
     /// pCPUs; 0: the paper's rule [default: 5]
     #[arg(long, value_name = "N")]
     second_looks: Option<u32>,
+    /// Algorithm 1: one more micro-sliced pCPU is tried only while those there are were busy for so much of the profile
+    /// interval; 0: the paper's rule [default: 75]
+    #[arg(long, value_name = "PERCENT")]
+    grow_when_busy: Option<u32>,
     /// Give a vCPU that is stopped in critical code at most so many more micro slices in a row; 0: the paper's
     /// rules [default: 10]
     #[arg(long, value_name = "N")]
@@ -139,7 +143,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     macro_rules! take {
         ($($field:ident),*) => { $(if let Some(value) = args.$field { settings.$field = value; })* };
     }
-    take!(micro_cpus, micro_slice_us, slice_us, profile_ms, epoch_ms, second_looks, grace);
+    take!(micro_cpus, micro_slice_us, slice_us, profile_ms, epoch_ms, second_looks, grow_when_busy, grace);
     settings.micro_cpus_limit = args.micro_cpus_limit.or(settings.micro_cpus_limit);
     settings.call_function_ipi &= !args.no_call_function_ipi;
     settings.guest_memory &= !args.no_guest_memory;

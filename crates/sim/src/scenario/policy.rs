@@ -70,6 +70,7 @@ const SCHEDULERS: [Row; 3] = [
             "profile_interval",
             "epoch_interval",
             "second_looks",
+            "grow_when_busy",
             "grace",
             "call_function_ipi",
         ],
@@ -191,6 +192,9 @@ fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, Scenario
             second_looks: table
                 .integer("second_looks", 0..=1_000_000)?
                 .map_or(PoolSizeConfig::DEFAULT.second_looks, |looks| looks as u32),
+            grow_when_busy_percent: table
+                .parsed("grow_when_busy", units::percent)?
+                .unwrap_or(PoolSizeConfig::DEFAULT.grow_when_busy_percent),
         }),
         Some(node) if matches!(node.value, NodeValue::Integer(_)) => {
             let size = reader::integer(node, "pool", 0..=most).map_err(|error| match most + 1 {

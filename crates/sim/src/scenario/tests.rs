@@ -361,20 +361,41 @@ fn a_setting_changes_the_policy_of_the_command_line() {
     );
 }
 
+/// (second_looks, grow_when_busy_percent) of a policy with these settings.
+fn pool_rules(policy: &str, settings: &[(&str, &str)]) -> Result<(u32, u32), String> {
+    let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
+    let overrides = Overrides { policy: Some(policy.to_owned()), settings, seed: None };
+    match parse("small.toml", SMALL, &overrides).map(|scenario| scenario.config.scheduler) {
+        Ok(SchedulerKind::MicroSliced(MicroSlicedConfig {
+            pool: PoolSize::Auto { second_looks, grow_when_busy_percent, .. },
+            ..
+        })) => Ok((second_looks, grow_when_busy_percent)),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn micro_grows_its_pool_when_the_real_scheduler_does_and_the_prototype_always() {
+    let percent =
+        |policy: &str, settings: &[(&str, &str)]| pool_rules(policy, settings).map(|(_, percent)| percent);
+    assert_eq!(percent("micro", &[]), Ok(PoolSizeConfig::DEFAULT.grow_when_busy_percent));
+    assert_eq!(percent("micro-xen", &[]), Ok(0));
+    assert_eq!(percent("micro", &[("policy.grow_when_busy", "40 %")]), Ok(40));
+    for (value, cause) in [
+        ("101 %", "more than 100 %"),
+        ("12.5 %", "finer than the resolution, 1 %"),
+        ("75", "a percentage such as \"5 %\""),
+    ] {
+        let error = percent("micro", &[("policy.grow_when_busy", value)]).expect_err(value);
+        assert!(error.starts_with("--set policy.grow_when_busy: ") && error.contains(cause), "{error}");
+    }
+}
+
 #[test]
 fn micro_looks_again_as_often_as_the_real_scheduler_and_the_prototype_for_ever() {
-    let second_looks = |policy: &str, settings: &[(&str, &str)]| {
-        let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
-        let overrides = Overrides { policy: Some(policy.to_owned()), settings, seed: None };
-        match parse("small.toml", SMALL, &overrides).map(|scenario| scenario.config.scheduler) {
-            Ok(SchedulerKind::MicroSliced(MicroSlicedConfig {
-                pool: PoolSize::Auto { second_looks, .. },
-                ..
-            })) => Ok(second_looks),
-            Ok(other) => panic!("{other:?}"),
-            Err(error) => Err(error.to_string()),
-        }
-    };
+    let second_looks =
+        |policy: &str, settings: &[(&str, &str)]| pool_rules(policy, settings).map(|(looks, _)| looks);
     assert_eq!(second_looks("micro", &[]), Ok(PoolSizeConfig::DEFAULT.second_looks));
     assert!(second_looks("micro-xen", &[]).unwrap() >= 1_000_000, "at 30 ms each, eight hours");
     assert_eq!(second_looks("micro", &[("policy.second_looks", "0")]), Ok(0));

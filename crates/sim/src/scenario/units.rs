@@ -52,6 +52,11 @@ pub fn size_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A whole percentage.
+pub fn percent(text: &str) -> Result<u32, String> {
+    share(text, 100)
+}
+
 /// A percentage in 1/1000.
 pub fn permille(text: &str) -> Result<u32, String> {
     share(text, 1_000)

@@ -36,8 +36,8 @@ use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, Vcpu
 use microslice_policy as policy;
 use microslice_policy::{
     AccelerateConfig, Cause, InterruptKind, InterruptObservation, MicroSliceObservation, MicroSliceOutcome,
-    PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeState, SiblingAnswer,
-    UrgentEvents, YieldCause,
+    PassScope, PlacementDecision, PlacementObservation, PoolSizeConfig, PoolSizeObservation, PoolSizeState,
+    SiblingAnswer, YieldCause,
 };
 
 /// What the micro pool keeps of a vCPU.
@@ -113,7 +113,9 @@ pub struct MicroSliced {
     micro_count: usize,
     pool_config: PoolSizeConfig,
     pool_state: PoolSizeState,
-    urgent: UrgentEvents,
+    /// Since the last step of Algorithm 1.
+    seen: PoolSizeObservation,
+    stepped_at_ns: u64,
     next_resize_ns: u64,
 }
 
@@ -121,9 +123,20 @@ impl MicroSliced {
     pub fn new(config: MicroSlicedConfig, machine: &Machine) -> Self {
         let pool_config = match config.pool {
             PoolSize::Static { .. } => PoolSizeConfig::PAPER,
-            PoolSize::Auto { limit, profile_interval_ns, epoch_interval_ns, second_looks } => {
-                PoolSizeConfig { profile_interval_ns, epoch_interval_ns, limit: limit as u32, second_looks }
-            }
+            PoolSize::Auto {
+                limit,
+                profile_interval_ns,
+                epoch_interval_ns,
+                second_looks,
+                grow_when_busy_percent,
+            } => PoolSizeConfig {
+                profile_interval_ns,
+                epoch_interval_ns,
+                limit: limit as u32,
+                second_looks,
+                grow_when_busy_percent,
+                reserved: 0,
+            },
         };
         let prototype = config.mechanics == Mechanics::XenPrototype;
         let siblings = SiblingAnswers::new(prototype);
@@ -149,10 +162,25 @@ impl MicroSliced {
             micro_count: 0,
             pool_config,
             pool_state: PoolSizeState::default(),
-            urgent: UrgentEvents::default(),
+            seen: PoolSizeObservation::default(),
+            stepped_at_ns: 0,
             next_resize_ns: 0,
             config,
         }
+    }
+
+    /// What Algorithm 1 sees of the interval that ends now; the next one begins.
+    fn take_seen(&mut self, machine: &Machine) -> PoolSizeObservation {
+        let mut seen = std::mem::take(&mut self.seen);
+        for pcpu in &machine.pcpus[self.first_micro(machine)..] {
+            if let Some(member) = self.members.get(pcpu.current as usize)
+                && member.micro_pcpu != NONE
+            {
+                seen.micro_busy_ns += machine.now_ns - member.began_ns.max(self.stepped_at_ns);
+            }
+        }
+        self.stepped_at_ns = machine.now_ns;
+        seen
     }
 
     /// The last pCPUs are the micro pool, so that the normal pool's numbers stay.
@@ -317,6 +345,7 @@ impl MicroSliced {
             machine.pool.slice_ended_unfinished += 1;
         }
         machine.pool.micro_slices.record(ran_ns);
+        self.seen.micro_busy_ns += machine.now_ns - member.began_ns.max(self.stepped_at_ns);
         machine.pcpus[pcpu as usize].slice_end_ns = u64::MAX;
         self.leave(machine, vcpu);
         if self.prototype && blocked {
@@ -480,7 +509,7 @@ impl Scheduler for MicroSliced {
 
     fn interrupt(&mut self, machine: &mut Machine, vcpu: VcpuId, kind: InterruptKind) {
         if kind == InterruptKind::Virq {
-            self.urgent.irq_count += 1;
+            self.seen.irq_count += 1;
         }
         let seen = InterruptObservation {
             kind: kind.into(),
@@ -516,7 +545,7 @@ impl Scheduler for MicroSliced {
                     self.next_resize_ns = u64::MAX;
                 }
                 PoolSize::Auto { .. } => {
-                    let seen = std::mem::take(&mut self.urgent);
+                    let seen = self.take_seen(machine);
                     let decision = policy::step_pool_size(&self.pool_config, &mut self.pool_state, &seen);
                     self.next_resize_ns = now_ns + decision.interval_ns.max(1);
                     let count = decision.micro_pcpu_count as usize;

@@ -180,9 +180,9 @@ impl MicroSliced {
     pub(super) fn count_urgent(&mut self, class: policy::GuestClass, cause: YieldCause, count: u64) {
         match (cause, class) {
             (YieldCause::IpiWait, _) | (YieldCause::Ple, policy::GuestClass::TlbShootdown) => {
-                self.urgent.ipi_count += count
+                self.seen.ipi_count += count
             }
-            (YieldCause::Ple, _) => self.urgent.ple_count += count,
+            (YieldCause::Ple, _) => self.seen.ple_count += count,
             (YieldCause::Hlt, _) => {}
         }
     }

@@ -35,7 +35,7 @@ impl MicroSliced {
             return self.interrupt(machine, vcpu, kind);
         }
         if kind == InterruptKind::Virq {
-            self.urgent.irq_count += 1;
+            self.seen.irq_count += 1;
         }
         let seen = WokenObservation {
             interrupted: u32::from(by != WokenBy::LockKick),
