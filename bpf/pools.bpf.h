@@ -475,8 +475,8 @@ static __noinline u64 take_micro_busy_ns(u64 now)
 			break;
 		pcpu = pcpu_of(config.micro_order[rank & POOL_LIMIT_MAX]);
 		if (pcpu)
-			busy_ns += __sync_lock_test_and_set(&pcpu->micro_busy_ns, 0) +
-				   micro_busy_until(pcpu, now);
+			busy_ns +=
+			    __sync_lock_test_and_set(&pcpu->micro_busy_ns, 0) + micro_busy_until(pcpu, now);
 	}
 	pool_stepped_at_ns = now;
 	return busy_ns;
