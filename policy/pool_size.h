@@ -13,15 +13,16 @@
  *            without them, or because those who would send something wait for their turns: so only a number of second
  *            looks, as long as a turn each, makes an epoch without any (not in the paper; the authors' prototype,
  *            csched_event_acct, never waits for an epoch after a quiet interval).
- *            The more micro pCPUs, the fewer IPIs, also if most of them are idle: so one more is tried only while those
- *            there are were busy (not in the paper).
+ *            The more micro pCPUs, the fewer IPIs, also if most of them are idle; and one that helps may raise their
+ *            number, since who is helped soon sends again. So one more is tried only while those there are were busy,
+ *            and no count is compared with another (not in the paper).
  * Formula.   next(count):  no urgent event with 0   -> 0, for a second look: the first second_looks times
  *                          no urgent event with 0   -> 0, for an epoch
  *                          with 0, IPIs dominate    -> 1, and go on profiling
  *                          with 0, PLEs or IRQs do  -> 1, for an epoch
- *                          count < limit, busy      -> count + 1
- *                          count < limit, not busy  -> count, for an epoch
- *                          count = limit            -> the count with the fewest IPIs, for an epoch
+ *                          count < limit, and busy  -> count + 1
+ *                          otherwise                -> count, for an epoch
+ *                          as printed               -> the count up to limit with the fewest IPIs, for an epoch
  *            busy:         micro_busy_ns >= grow_when_busy_percent % of count profile intervals
  * Limits.    "IPIs dominate" is the paper's condition as printed (more than PLEs OR more than IRQs). Ties go
  *            to the smaller pool: it costs the normal pool less. FindBest looks at all of urEvents, so the
@@ -71,7 +72,7 @@ enum pool_size_reason {
 	POOL_PROFILE_GOES_ON = 4,     /* lines 32-33 */
 	POOL_BEST_FOUND = 5,	      /* lines 34-38 */
 	POOL_LOOKS_AGAIN = 6,	      /* a quiet look that isn't believed */
-	POOL_ENOUGH = 7,	      /* micro pCPUs weren't busy enough for one more */
+	POOL_ENOUGH = 7, /* micro pCPUs weren't busy enough for one more, or there may be no more */
 	POOL_SIZE_REASON_COUNT = 8,
 };
 
@@ -144,7 +145,7 @@ POLICY struct pool_size_decision step_pool_size(const struct pool_size_config *c
 	} else if (count < limit && micro_pcpus_were_busy(config, count, seen->micro_busy_ns)) {
 		count++;
 		decision.reason = POOL_PROFILE_GOES_ON;
-	} else if (count < limit) {
+	} else if (config->grow_when_busy_percent) {
 		decision.reason = POOL_ENOUGH;
 		epoch_starts = 1;
 	} else {

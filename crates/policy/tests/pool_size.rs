@@ -145,7 +145,7 @@ fn one_more_micro_pcpu_is_tried_only_while_those_there_are_were_busy() {
 }
 
 #[test]
-fn at_the_limit_the_count_with_the_fewest_ipis_is_kept_however_busy_it_was() {
+fn a_pool_that_grows_by_demand_stays_at_its_limit_whatever_number_of_ipis_it_sees() {
     let when_busy = PoolSizeConfig { grow_when_busy_percent: 75, ..limited_to(2) };
     follow_busy(
         &when_busy,
@@ -153,7 +153,7 @@ fn at_the_limit_the_count_with_the_fewest_ipis_is_kept_however_busy_it_was() {
             (0, 0, 0, PROFILE, ProfileStarts),
             (900, 0, 1, PROFILE, IpiDominant),
             (700, PROFILE, 2, PROFILE, ProfileGoesOn),
-            (800, 0, 1, EPOCH, BestFound),
+            (2000, 2 * PROFILE, 2, EPOCH, Enough),
         ],
     );
 }

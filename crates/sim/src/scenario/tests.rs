@@ -385,7 +385,7 @@ fn micro_grows_its_pool_when_the_real_scheduler_does_and_the_prototype_always() 
     for (value, cause) in [
         ("101 %", "more than 100 %"),
         ("12.5 %", "finer than the resolution, 1 %"),
-        ("75", "a percentage such as \"5 %\""),
+        ("75", "a bare number has no unit; allowed: %"),
     ] {
         let error = percent("micro", &[("policy.grow_when_busy", value)]).expect_err(value);
         assert!(error.starts_with("--set policy.grow_when_busy: ") && error.contains(cause), "{error}");
