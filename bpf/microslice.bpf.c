@@ -207,8 +207,9 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 			arm_micro_slice(cpu, pcpu, now);
 		return;
 	}
-	if (pcpu->occupant == OCCUPANT_MICRO || is_confined(p)) {
+	if (pcpu->occupant == OCCUPANT_MICRO)
 		pcpu->micro_since_ns = now;
+	if (pcpu->occupant == OCCUPANT_MICRO || is_confined(p)) {
 		arm_micro_slice(cpu, pcpu, now);
 	} else if (!(p->flags & PF_KTHREAD)) {
 		/* It was on its way here when the pCPU became micro-sliced. */

@@ -302,7 +302,7 @@ static __always_inline void arm_micro_slice(s32 cpu, struct pcpu *pcpu, u64 now)
 		bpf_timer_start(&timer->timer, config.micro_slice_ns, BPF_F_TIMER_CPU_PIN);
 }
 
-/* How long this pCPU has run as a micro pCPU what it runs now, since the last step of Algorithm 1. */
+/* How long this pCPU has run the accelerated vCPU that it runs now, since the last step of Algorithm 1. */
 static __always_inline u64 micro_busy_until(const struct pcpu *pcpu, u64 now)
 {
 	u64 since = pcpu->micro_since_ns, stepped_at = pool_stepped_at_ns;
@@ -462,7 +462,7 @@ static __noinline int apply_pool_size(u32 count, u32 reason)
 	return 0;
 }
 
-/* What micro pCPUs ran since the step before, all of them together. */
+/* How long micro pCPUs ran accelerated vCPUs since the step before, all of them together. */
 static __noinline u64 take_micro_busy_ns(u64 now)
 {
 	u64 busy_ns = 0;

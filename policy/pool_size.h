@@ -15,7 +15,8 @@
  *            csched_event_acct, never waits for an epoch after a quiet interval).
  *            The more micro pCPUs, the fewer IPIs, also if most of them are idle; and one that helps may raise their
  *            number, since who is helped soon sends again. So one more is tried only while those there are were busy,
- *            and no count is compared with another (not in the paper).
+ *            and no count is compared with another; and an epoch in which they were neither idle nor too few is followed
+ *            by the next, without an interval that has none (not in the paper).
  * Formula.   next(count):  no urgent event with 0   -> 0, for a second look: the first second_looks times
  *                          no urgent event with 0   -> 0, for an epoch
  *                          with 0, IPIs dominate    -> 1, and go on profiling
@@ -23,7 +24,11 @@
  *                          count < limit, and busy  -> count + 1
  *                          otherwise                -> count, for an epoch
  *                          as printed               -> the count up to limit with the fewest IPIs, for an epoch
- *            busy:         micro_busy_ns >= grow_when_busy_percent % of count profile intervals
+ *            after an epoch            -> 0, and profile, but by demand:
+ *                          used, one fewer is busy  -> count, for an epoch
+ *                          used, one fewer isn't    -> max(count - 1, 1), for an epoch
+ *                          used: POOL_USED_PERCENT % busy, and not so busy that one more would be tried
+ *            busy:         micro_busy_ns >= grow_when_busy_percent % of count intervals
  * Limits.    "IPIs dominate" is the paper's condition as printed (more than PLEs OR more than IRQs). Ties go
  *            to the smaller pool: it costs the normal pool less. FindBest looks at all of urEvents, so the
  *            best count may be 0.
@@ -36,6 +41,8 @@
 #define POOL_LIMIT_MAX 63u
 /* How long a second look takes, in profile intervals: as a turn in the normal pool, with the paper's 10 and 30 ms. */
 #define SECOND_LOOK_INTERVALS 3u
+/* With the paper's parameters ten micro slices per profile interval and pCPU: urgent events needn't be looked for. */
+#define POOL_USED_PERCENT 10u
 
 struct pool_size_config {
 	u64 profile_interval_ns; /* the paper's example: 10 ms */
@@ -52,7 +59,7 @@ struct pool_size_observation {
 	u64 ipi_count;
 	u64 ple_count;
 	u64 irq_count;
-	u64 micro_busy_ns; /* how long micro pCPUs ran something, all of them together */
+	u64 micro_busy_ns; /* how long micro pCPUs ran accelerated vCPUs, all of them together */
 };
 
 /* All zero is the state before the first step. */
@@ -73,7 +80,8 @@ enum pool_size_reason {
 	POOL_BEST_FOUND = 5,	      /* lines 34-38 */
 	POOL_LOOKS_AGAIN = 6,	      /* a quiet look that isn't believed */
 	POOL_ENOUGH = 7, /* micro pCPUs weren't busy enough for one more, or there may be no more */
-	POOL_SIZE_REASON_COUNT = 8,
+	POOL_IN_USE = 8, /* no profile phase after this epoch */
+	POOL_SIZE_REASON_COUNT = 9,
 };
 
 struct pool_size_decision {
@@ -96,12 +104,20 @@ POLICY u32 find_best_micro_pcpu_count(const struct pool_size_state *state, u32 l
 	return best;
 }
 
-/* Were these micro pCPUs busy enough for one more? Of an interval that was longer than asked for, too. */
-POLICY u32 micro_pcpus_were_busy(const struct pool_size_config *config, u32 count, u64 micro_busy_ns)
+/* Were so many micro pCPUs busy for so much of an interval? Its length is the one that was asked for. */
+POLICY u32 were_busy(u64 micro_busy_ns, u32 count, u64 interval_ns, u32 percent)
 {
-	u64 percent = config->grow_when_busy_percent < 100 ? config->grow_when_busy_percent : 100;
+	return micro_busy_ns >= interval_ns / 100 * (percent < 100 ? percent : 100) * count;
+}
 
-	return micro_busy_ns >= config->profile_interval_ns / 100 * percent * count;
+/* After an epoch with this count: is it known without a profile phase that the pool is needed, and no larger one? */
+POLICY u32 pool_is_in_use(const struct pool_size_config *config, u32 count, u32 limit, u64 micro_busy_ns)
+{
+	u64 epoch_ns = config->epoch_interval_ns;
+
+	return config->grow_when_busy_percent && count &&
+	       were_busy(micro_busy_ns, count, epoch_ns, POOL_USED_PERCENT) &&
+	       (count == limit || !were_busy(micro_busy_ns, count, epoch_ns, config->grow_when_busy_percent));
 }
 
 /* One run of AdaptiveMicroSlicedCores. `seen`: what happened since the step before this one. */
@@ -114,6 +130,14 @@ POLICY struct pool_size_decision step_pool_size(const struct pool_size_config *c
 	u32 count = state->micro_pcpu_count < limit ? state->micro_pcpu_count : limit;
 	u32 epoch_starts = 0;
 
+	if (!state->profile_mode && pool_is_in_use(config, count, limit, seen->micro_busy_ns)) {
+		if (count > 1 && !were_busy(seen->micro_busy_ns, count - 1, config->epoch_interval_ns,
+					    config->grow_when_busy_percent))
+			count--;
+		decision.reason = POOL_IN_USE;
+		decision.interval_ns = config->epoch_interval_ns;
+		goto out;
+	}
 	if (!state->profile_mode) {
 		count = 0;
 		state->profile_mode = 1;
@@ -142,7 +166,8 @@ POLICY struct pool_size_decision step_pool_size(const struct pool_size_config *c
 			decision.reason = POOL_PLE_OR_IRQ_DOMINANT;
 			epoch_starts = 1;
 		}
-	} else if (count < limit && micro_pcpus_were_busy(config, count, seen->micro_busy_ns)) {
+	} else if (count < limit && were_busy(seen->micro_busy_ns, count, config->profile_interval_ns,
+					      config->grow_when_busy_percent)) {
 		count++;
 		decision.reason = POOL_PROFILE_GOES_ON;
 	} else if (config->grow_when_busy_percent) {

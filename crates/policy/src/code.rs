@@ -258,6 +258,7 @@ codes! {
         BestFound = "best_found",
         LooksAgain = "looks_again",
         Enough = "enough",
+        InUse = "in_use",
     }
 }
 

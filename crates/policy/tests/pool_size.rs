@@ -137,7 +137,7 @@ fn one_more_micro_pcpu_is_tried_only_while_those_there_are_were_busy() {
             (700, busy, 2, PROFILE, ProfileGoesOn),
             // Of two, twice as much is needed; and what there is stays, though fewer IPIs were seen with one.
             (800, 2 * busy - 1, 2, EPOCH, Enough),
-            (0, 2 * EPOCH, 0, PROFILE, ProfileStarts),
+            (0, 0, 0, PROFILE, ProfileStarts),
             (900, 0, 1, PROFILE, IpiDominant),
             (900, busy - 1, 1, EPOCH, Enough),
         ],
@@ -154,6 +154,48 @@ fn a_pool_that_grows_by_demand_stays_at_its_limit_whatever_number_of_ipis_it_see
             (900, 0, 1, PROFILE, IpiDominant),
             (700, PROFILE, 2, PROFILE, ProfileGoesOn),
             (2000, 2 * PROFILE, 2, EPOCH, Enough),
+        ],
+    );
+}
+
+#[test]
+fn an_epoch_whose_micro_pcpus_were_used_is_followed_by_another_without_a_profile_phase() {
+    let when_busy = PoolSizeConfig { grow_when_busy_percent: 75, ..limited_to(2) };
+    let share = |percent: u64| EPOCH / 100 * percent;
+    follow_busy(
+        &when_busy,
+        &[
+            (0, 0, 0, PROFILE, ProfileStarts),
+            (900, 0, 1, PROFILE, IpiDominant),
+            (900, 0, 1, EPOCH, Enough),
+            (0, share(10), 1, EPOCH, InUse),
+            (0, share(75) - 1, 1, EPOCH, InUse),
+            // Idle: is anything urgent at all?
+            (0, share(10) - 1, 0, PROFILE, ProfileStarts),
+            (900, 0, 1, PROFILE, IpiDominant),
+            (900, 0, 1, EPOCH, Enough),
+            // Busy: is one more needed?
+            (0, share(75), 0, PROFILE, ProfileStarts),
+            (900, 0, 1, PROFILE, IpiDominant),
+            (900, PROFILE, 2, PROFILE, ProfileGoesOn),
+            (900, 2 * PROFILE, 2, EPOCH, Enough),
+            // There may be no more; and there are as few as do.
+            (0, share(200), 2, EPOCH, InUse),
+            (0, share(75), 2, EPOCH, InUse),
+            (0, share(75) - 1, 1, EPOCH, InUse),
+        ],
+    );
+}
+
+#[test]
+fn by_the_papers_rule_every_epoch_begins_with_a_profile_phase() {
+    follow_busy(
+        &limited_to(1),
+        &[
+            (0, 0, 0, PROFILE, ProfileStarts),
+            (900, 0, 1, PROFILE, IpiDominant),
+            (800, PROFILE, 1, EPOCH, BestFound),
+            (800, EPOCH / 2, 0, PROFILE, ProfileStarts),
         ],
     );
 }
