@@ -142,6 +142,9 @@ POLICY struct pool_size_decision step_pool_size(const struct pool_size_config *c
 		count = 0;
 		state->profile_mode = 1;
 		decision.reason = POOL_PROFILE_STARTS;
+		/* The looks before it were quiet, too. */
+		if (state->quiet_count)
+			decision.interval_ns = SECOND_LOOK_INTERVALS * config->profile_interval_ns;
 		goto out;
 	}
 
@@ -185,7 +188,8 @@ POLICY struct pool_size_decision step_pool_size(const struct pool_size_config *c
 	}
 out:
 	state->micro_pcpu_count = count;
-	state->is_second_look = decision.reason == POOL_LOOKS_AGAIN;
+	state->is_second_look = decision.reason == POOL_LOOKS_AGAIN ||
+				(decision.reason == POOL_PROFILE_STARTS && state->quiet_count);
 	decision.micro_pcpu_count = count;
 	return decision;
 }

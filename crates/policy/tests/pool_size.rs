@@ -59,6 +59,7 @@ fn with_second_looks_an_epoch_without_micro_pcpus_takes_several_quiet_looks_in_a
     let looks_twice_again = PoolSizeConfig { second_looks: 2, ..PoolSizeConfig::PAPER };
     let quiet = (0, 0, 0);
     let begins = (quiet, 0, PROFILE, ProfileStarts);
+    let begins_after_quiet = (quiet, 0, SECOND_LOOK, ProfileStarts);
     let not_believed = (quiet, 0, SECOND_LOOK, LooksAgain);
     let believed = (quiet, 0, EPOCH, NoUrgentEvents);
     let spinning = ((0, 1, 0), 1, EPOCH, PleOrIrqDominant);
@@ -70,10 +71,10 @@ fn with_second_looks_an_epoch_without_micro_pcpus_takes_several_quiet_looks_in_a
             not_believed,
             not_believed,
             believed,
-            begins,
+            begins_after_quiet,
             believed,
             // After an urgent event again.
-            begins,
+            begins_after_quiet,
             spinning,
             begins,
             not_believed,
