@@ -9,10 +9,6 @@ use crate::report::RunReport;
 /// Programs of Figure 8 that hardly use the kernel's critical services.
 pub const UNAFFECTED: [&str; 2] = ["blackscholes-swaptions", "spec-cpu-swaptions"];
 
-/// "Micro-sliced" of Figure 9: one reserved pCPU. (Algorithm 1 as printed misses a stream of 85 packets/s in some of its
-/// 10 ms profile intervals and then keeps no micro-sliced pCPU for a second.)
-pub const MIXED_IO: &str = "micro-xen:1";
-
 /// The experiments behind a group of figures (`table4b`, `figure4`, …).
 pub fn experiments_of(group: &str) -> Vec<Experiment> {
     let pairs = |workloads: &[&str], policies: &[&str]| -> Vec<Experiment> {
@@ -48,7 +44,7 @@ pub fn experiments_of(group: &str) -> Vec<Experiment> {
             .collect(),
         "figure9" => ["iperf-tcp-mixed", "iperf-udp-mixed"]
             .iter()
-            .flat_map(|scenario| [BASELINE, MIXED_IO].map(|policy| Experiment::new(scenario, policy)))
+            .flat_map(|scenario| [BASELINE, DYNAMIC].map(|policy| Experiment::new(scenario, policy)))
             .collect(),
         "abstract" => pairs(&["exim", "dedup", "vips"], &[BASELINE, DYNAMIC]),
         _ => Vec::new(),
@@ -87,7 +83,7 @@ pub fn measure(id: &str, runs: &RunTable) -> Vec<f64> {
         ["figure6", "dynamic", number] => dynamic_figure(runs, number),
         ["figure8", "overhead", _] => overhead(runs),
         ["figure9", "udp_jitter_ms", "baseline"] => iperf(runs, "mixed", BASELINE, "jitter_ms"),
-        ["figure9", "udp_jitter_ms", "micro_sliced"] => iperf(runs, "mixed", MIXED_IO, "jitter_ms"),
+        ["figure9", "udp_jitter_ms", "micro_sliced"] => iperf(runs, "mixed", DYNAMIC, "jitter_ms"),
         ["abstract", number] => match number.split_once('_') {
             Some((workload, number)) => {
                 relative_figure(runs, &format!("{workload}-swaptions"), DYNAMIC, number)

@@ -1,6 +1,6 @@
 //! The shapes that the paper's plots show, as claims that hold or don't.
 
-use super::measures::{MIXED_IO, UNAFFECTED};
+use super::measures::UNAFFECTED;
 use super::runs::{BASELINE, DYNAMIC, RunTable, STATIC, target, target_time};
 use crate::comparison::mean;
 use crate::report::RunReport;
@@ -126,7 +126,7 @@ fn network_shape(runs: &RunTable) -> Shape {
     let numbers = (|| {
         let jitter = |policy| network("iperf-udp-mixed", policy, |network| network.jitter_ms);
         let throughput = |policy| network("iperf-tcp-mixed", policy, |network| network.throughput_mbps);
-        Some([jitter(BASELINE)?, jitter(MIXED_IO)?, throughput(BASELINE)?, throughput(MIXED_IO)?])
+        Some([jitter(BASELINE)?, jitter(DYNAMIC)?, throughput(BASELINE)?, throughput(DYNAMIC)?])
     })();
     Shape {
         claim: "mixed I/O: jitter above 8 ms becomes about 0, TCP gets faster".to_owned(),
