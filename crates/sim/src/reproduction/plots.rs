@@ -258,22 +258,19 @@ fn figure8(runs: &RunTable) -> Vec<BarChart> {
 }
 
 fn figure9(runs: &RunTable) -> Vec<BarChart> {
-    let chart = |title: &str,
-                 unit: &str,
-                 scenario: &str,
-                 value: fn(&crate::report::NetworkReport) -> f64,
-                 paper| {
-        let values = |policy: &str| {
-            runs.each(scenario, policy, |report| target(report).network.as_ref().map_or(f64::NAN, value))
+    let chart =
+        |title: &str, unit: &str, scenario: &str, value: fn(&crate::report::NetworkReport) -> f64, paper| {
+            let values = |policy: &str| {
+                runs.each(scenario, policy, |report| target(report).network.as_ref().map_or(f64::NAN, value))
+            };
+            BarChart {
+                title: title.to_owned(),
+                y_label: unit.to_owned(),
+                categories: ["baseline", "micro-sliced"].map(str::to_owned).to_vec(),
+                series: vec![series(title, vec![bar(&values(BASELINE), paper), bar(&values(DYNAMIC), None)])],
+                ..BarChart::default()
+            }
         };
-        BarChart {
-            title: title.to_owned(),
-            y_label: unit.to_owned(),
-            categories: ["baseline", "micro-sliced"].map(str::to_owned).to_vec(),
-            series: vec![series(title, vec![bar(&values(BASELINE), paper), bar(&values(DYNAMIC), None)])],
-            ..BarChart::default()
-        }
-    };
     vec![
         chart("TCP throughput", "Mbit/s", "iperf-tcp-mixed", |network| network.throughput_mbps, Some(435.6)),
         chart("UDP jitter", "ms", "iperf-udp-mixed", |network| network.jitter_ms, Some(9.2507)),

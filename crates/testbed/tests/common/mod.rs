@@ -27,6 +27,11 @@ pub fn host() -> MutexGuard<'static, Host> {
         let testbed = testbed.with_guest_kernels(&[DEFAULT_GUEST, OTHER_KERNEL]).expect("guest kernels");
         Mutex::new(boot(testbed))
     });
+    hold(host)
+}
+
+/// A file's host, for one test.
+pub fn hold(host: &'static Mutex<Host>) -> MutexGuard<'static, Host> {
     host.lock().unwrap_or_else(|after_failure| {
         host.clear_poison();
         let mut host = after_failure.into_inner();
