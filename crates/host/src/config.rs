@@ -207,6 +207,11 @@ impl Settings {
         Ok(())
     }
 
+    /// A dry run keeps no pCPU busy: its pool grows by the paper's rule, and shows the most that would be reserved.
+    pub fn grow_when_busy_percent(&self) -> u32 {
+        if self.dry_run { 0 } else { self.grow_when_busy }
+    }
+
     /// The most pCPUs that may be micro-sliced on a host with this many that could be. At least one pCPU stays normal.
     pub fn pool_limit(&self, candidates: usize) -> Result<u32, HostError> {
         let possible = candidates.min(microslice_policy::POOL_LIMIT_MAX) as u32;
@@ -261,6 +266,13 @@ mod tests {
         assert!(greedy.pool_limit(3).unwrap_err().is_refusal());
         let greedy = Settings { micro_cpus_limit: Some(4), ..Settings::default() };
         assert!(greedy.pool_limit(3).unwrap_err().is_refusal());
+    }
+
+    #[test]
+    fn the_pool_of_a_dry_run_grows_though_nothing_keeps_it_busy() {
+        let default = Settings::default();
+        assert_eq!(default.grow_when_busy_percent(), PoolSizeConfig::DEFAULT.grow_when_busy_percent);
+        assert_eq!(Settings { dry_run: true, ..default }.grow_when_busy_percent(), 0);
     }
 
     #[test]

@@ -315,8 +315,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, Hos
     config.pool_size.epoch_interval_ns = settings.epoch_ms * 1_000_000;
     config.pool_size.limit = limit;
     config.pool_size.second_looks = settings.second_looks;
-    // A dry run keeps no pCPU busy: its pool grows as if all were, so that it shows the most that would be reserved.
-    config.pool_size.grow_when_busy_percent = if settings.dry_run { 0 } else { settings.grow_when_busy };
+    config.pool_size.grow_when_busy_percent = settings.grow_when_busy_percent();
     for (rank, &pcpu) in order.iter().take(POOL_LIMIT_MAX).enumerate() {
         config.micro_order[rank] = pcpu;
         config.micro_rank[pcpu as usize] = rank as u32;
