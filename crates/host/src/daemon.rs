@@ -4,6 +4,7 @@ use crate::HostError;
 use crate::config::Settings;
 use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::kernel_reader::{Answer, KernelReader, KernelSource};
+use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
 use crate::program_costs::Measuring;
 use crate::recorder::Recorder;
@@ -25,8 +26,6 @@ const LOOK_FOR_VMS: Duration = Duration::from_millis(200);
 const READ_WEIGHTS: Duration = Duration::from_secs(5);
 /// How long a guest whose image is known may go without telling its slide before its memory is asked.
 const SLIDE_PATIENCE: Duration = Duration::from_secs(10);
-/// Changes of the pool's size that a report lists; older ones are dropped.
-const HISTORY_MAX: usize = 4096;
 
 /// Where reports and messages go.
 pub struct Output<'o> {
@@ -102,8 +101,7 @@ struct Daemon<'s> {
     /// By slot.
     vms: BTreeMap<u32, Vm>,
     started: Instant,
-    monotonic_start_ns: u64,
-    pool_size_history: Vec<(u64, u32, &'static str)>,
+    pool_history: PoolHistory,
     before: Readings,
 }
 
@@ -112,7 +110,8 @@ struct Readings {
     at: Instant,
     vms: BTreeMap<(u32, u32), VmStats>,
     gone: VmStats,
-    history_length: usize,
+    pool_changes: usize,
+    micro_pcpu_ns: u64,
 }
 
 impl<'s> Daemon<'s> {
@@ -124,7 +123,13 @@ impl<'s> Daemon<'s> {
         recorder: Option<Recorder>,
     ) -> Result<Self, HostError> {
         let now = Instant::now();
-        let before = Readings { at: now, vms: BTreeMap::new(), gone: VmStats::default(), history_length: 0 };
+        let before = Readings {
+            at: now,
+            vms: BTreeMap::new(),
+            gone: VmStats::default(),
+            pool_changes: 0,
+            micro_pcpu_ns: 0,
+        };
         let kernels = KernelReader::start(kernels)
             .map_err(|cause| HostError::broken(format!("no thread to read kernels: {cause}")))?;
         let measuring = settings.program_costs.then(Measuring::start).transpose()?;
@@ -138,8 +143,7 @@ impl<'s> Daemon<'s> {
             recorder,
             vms: BTreeMap::new(),
             started: now,
-            monotonic_start_ns: monotonic_ns(),
-            pool_size_history: Vec::new(),
+            pool_history: PoolHistory::new(monotonic_ns()),
             before,
         })
     }
@@ -396,12 +400,7 @@ impl<'s> Daemon<'s> {
                 PoolSizeReason::ALL.get(reason as usize).map_or("unknown", |reason| reason.name())
             }
         };
-        let at_ms = at_ns.saturating_sub(self.monotonic_start_ns) / 1_000_000;
-        if self.pool_size_history.len() == HISTORY_MAX {
-            self.pool_size_history.remove(0);
-            self.before.history_length = self.before.history_length.saturating_sub(1);
-        }
-        self.pool_size_history.push((at_ms, micro_pcpu_count, reason));
+        self.pool_history.change(at_ns, micro_pcpu_count, reason);
     }
 
     // ---- Reports ----
@@ -431,7 +430,8 @@ impl<'s> Daemon<'s> {
             vms: self.vm_reports(),
             gone: self.gone_stats(),
             host: self.scheduler.host_stats(),
-            pool_size_history: self.pool_size_history.clone(),
+            pool_size_history: self.pool_history.changes_after(0),
+            micro_pcpu_ns: self.pool_history.pcpu_ns(monotonic_ns()),
             exit,
             programs: self.measuring.as_ref().map(|_| self.scheduler.program_costs()),
         }
@@ -455,12 +455,14 @@ impl<'s> Daemon<'s> {
             vm.stats = difference(&vm.stats, &before);
         }
         interval.gone = difference(&now.gone, &self.before.gone);
-        interval.pool_size_history = self.pool_size_history[self.before.history_length..].to_vec();
+        interval.pool_size_history = self.pool_history.changes_after(self.before.pool_changes);
+        interval.micro_pcpu_ns = now.micro_pcpu_ns - self.before.micro_pcpu_ns;
         self.before = Readings {
             at: Instant::now(),
             vms: keys.into_iter().zip(now.vms.iter().map(|vm| vm.stats)).collect(),
             gone: now.gone,
-            history_length: self.pool_size_history.len(),
+            pool_changes: self.pool_history.change_count(),
+            micro_pcpu_ns: now.micro_pcpu_ns,
         };
         interval
     }

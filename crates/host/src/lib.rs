@@ -11,6 +11,7 @@ pub mod error;
 pub mod guest_kernels;
 pub mod kernel_reader;
 pub mod memory_slots;
+pub mod pool_history;
 pub mod preflight;
 pub mod program_costs;
 pub mod recorder;

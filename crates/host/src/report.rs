@@ -3,6 +3,7 @@
 //! Sums that hold in every report of a whole run, up to what changes while the counters are read:
 //! requests = accelerations + failed pulls + pending; accelerations = returns + in flight.
 
+use crate::pool_history::Change;
 use crate::scheduler::{HostStats, VmStats};
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
@@ -42,8 +43,9 @@ pub struct Report {
     /// VMs that are gone, summed up.
     pub gone: VmStats,
     pub host: HostStats,
-    /// (milliseconds since the start, size, reason) of each change.
-    pub pool_size_history: Vec<(u64, u32, &'static str)>,
+    pub pool_size_history: Vec<Change>,
+    /// How much time micro-sliced pCPUs had, all together; in a dry run those that there would have been.
+    pub micro_pcpu_ns: u64,
     pub exit: Option<String>,
     /// What its BPF programs cost, if that is measured: `program_costs::of_object`.
     pub programs: Option<Value>,
@@ -93,6 +95,17 @@ impl Report {
         ran.iter().zip(due).map(|(ran, due)| (ran / total, due)).collect()
     }
 
+    /// Micro-sliced pCPUs on average.
+    pub fn mean_micro_cpus(&self) -> f64 {
+        if self.seconds > 0.0 { self.micro_pcpu_ns as f64 / 1e9 / self.seconds } else { 0.0 }
+    }
+
+    /// The part of their time in which they ran accelerated vCPUs, if there were any.
+    pub fn micro_cpus_busy(&self) -> Option<f64> {
+        let ran_ns = self.total().micro_ran_ns;
+        (self.micro_pcpu_ns > 0).then(|| ran_ns as f64 / self.micro_pcpu_ns as f64)
+    }
+
     pub fn to_json(&self) -> Value {
         let total = self.total();
         let shares = self.shares();
@@ -104,6 +117,8 @@ impl Report {
             "dry_run": self.dry_run,
             "seconds": self.seconds,
             "micro_cpus": self.micro_cpus,
+            "micro_cpus_mean": self.mean_micro_cpus(),
+            "micro_cpus_busy": self.micro_cpus_busy(),
             "vms": vms,
         });
         merge(&mut object, counters_json(&total));
@@ -125,11 +140,14 @@ impl Report {
         let total = self.total();
         let span = if self.is_final { "whole run" } else { "last interval" };
         let mode = if self.dry_run { ", dry run: nothing is moved" } else { "" };
+        let busy =
+            self.micro_cpus_busy().map_or(String::new(), |busy| format!(", {:.0} % busy", busy * 100.0));
         let mut text = format!(
-            "{span}: {:.1} s, {} micro-sliced pCPU{}{mode}\n\n",
+            "{span}: {:.1} s, {} micro-sliced pCPU{} ({:.2} on average{busy}){mode}\n\n",
             self.seconds,
             self.micro_cpus,
-            if self.micro_cpus == 1 { "" } else { "s" }
+            if self.micro_cpus == 1 { "" } else { "s" },
+            self.mean_micro_cpus(),
         );
         text.push_str(&self.vm_table().to_string());
         text.push('\n');
@@ -426,6 +444,7 @@ mod tests {
             gone: VmStats::default(),
             host: HostStats::default(),
             pool_size_history: vec![(10, 1, "ipi_dominant")],
+            micro_pcpu_ns: 500_000_000,
             exit: None,
             programs: None,
         }
@@ -464,6 +483,22 @@ mod tests {
             (&json!(1), &json!(2), &json!(1))
         );
         assert_eq!(json["pool_size_history"][0]["micro_cpus"], 1);
+    }
+
+    #[test]
+    fn the_pools_mean_size_and_how_busy_it_was_are_shown() {
+        let mut used = report(vec![vm("a", 100, 1, 1)]);
+        used.vms[0].stats.micro_ran_ns = 170_000_000;
+        assert!(
+            used.to_text()
+                .starts_with("whole run: 1.0 s, 1 micro-sliced pCPU (0.50 on average, 34 % busy)\n"),
+            "{}",
+            used.to_text()
+        );
+        assert_eq!(used.to_json()["micro_cpus_busy"], 0.34);
+        let none = Report { micro_cpus: 0, micro_pcpu_ns: 0, ..used };
+        assert!(none.to_text().starts_with("whole run: 1.0 s, 0 micro-sliced pCPUs (0.00 on average)\n"));
+        assert_eq!(none.to_json()["micro_cpus_busy"], Value::Null);
     }
 
     #[test]

@@ -91,24 +91,11 @@ fn print_statistics(report: &Value) {
         "/woken",
         "/returns_by_outcome",
         "/host/pool_resizes",
+        "/micro_cpus_mean",
+        "/micro_cpus_busy",
     ] {
         if let Some(value) = report.pointer(key) {
             println!("   {key}: {value}");
         }
     }
-    if let Some(mean) = mean_pool_size(report) {
-        println!("   micro-sliced pCPUs on average: {mean:.2}");
-    }
-}
-
-/// Over the whole run, if its size was Algorithm 1's to choose and not all of its changes are forgotten.
-fn mean_pool_size(report: &Value) -> Option<f64> {
-    let history = report["pool_size_history"].as_array()?;
-    let end_ms = report["seconds"].as_f64()? * 1000.0;
-    let sizes =
-        history.iter().map(|change| Some((change["at_ms"].as_f64()?, change["micro_cpus"].as_f64()?)));
-    let sizes: Vec<(f64, f64)> = sizes.collect::<Option<_>>()?;
-    let until = sizes.iter().skip(1).map(|(at_ms, _)| *at_ms).chain([end_ms]);
-    let weighted: f64 = sizes.iter().zip(until).map(|((from, size), until)| (until - from) * size).sum();
-    (!sizes.is_empty()).then(|| weighted / (end_ms - sizes[0].0))
 }
