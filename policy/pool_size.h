@@ -120,77 +120,92 @@ POLICY u32 pool_is_in_use(const struct pool_size_config *config, u32 count, u32 
 	       (count == limit || !were_busy(micro_busy_ns, count, epoch_ns, config->grow_when_busy_percent));
 }
 
+/* With this decision the size holds for an epoch, not for an interval of a profile phase. */
+POLICY u32 starts_epoch(u32 reason)
+{
+	return reason == POOL_NO_URGENT_EVENTS || reason == POOL_PLE_OR_IRQ_DOMINANT ||
+	       reason == POOL_BEST_FOUND || reason == POOL_ENOUGH || reason == POOL_IN_USE;
+}
+
+/* An epoch with `count` is over. */
+POLICY struct pool_size_decision decide_after_epoch(const struct pool_size_config *config, u32 count,
+						    u32 limit, u64 micro_busy_ns)
+{
+	if (!pool_is_in_use(config, count, limit, micro_busy_ns))
+		return (struct pool_size_decision){.reason = POOL_PROFILE_STARTS};
+	if (count > 1 &&
+	    !were_busy(micro_busy_ns, count - 1, config->epoch_interval_ns, config->grow_when_busy_percent))
+		count--;
+	return (struct pool_size_decision){.micro_pcpu_count = count, .reason = POOL_IN_USE};
+}
+
+/* The profile phase has been without micro pCPUs up to here. */
+POLICY struct pool_size_decision decide_after_look(const struct pool_size_config *config, u32 quiet_count,
+						   u32 limit, const struct pool_size_observation *seen)
+{
+	if (limit == 0)
+		return (struct pool_size_decision){.reason = POOL_NO_URGENT_EVENTS};
+	if (!seen->ipi_count && !seen->ple_count && !seen->irq_count)
+		return (struct pool_size_decision){
+		    .reason = quiet_count < config->second_looks ? POOL_LOOKS_AGAIN : POOL_NO_URGENT_EVENTS};
+	return (struct pool_size_decision){.micro_pcpu_count = 1,
+					   .reason = seen->ipi_count > seen->ple_count ||
+							     seen->ipi_count > seen->irq_count
+							 ? POOL_IPI_DOMINANT
+							 : POOL_PLE_OR_IRQ_DOMINANT};
+}
+
+/* An interval of the profile phase with `count` micro pCPUs is over. */
+POLICY struct pool_size_decision decide_after_trial(const struct pool_size_config *config,
+						    const struct pool_size_state *state, u32 count, u32 limit,
+						    u64 micro_busy_ns)
+{
+	if (count < limit &&
+	    were_busy(micro_busy_ns, count, config->profile_interval_ns, config->grow_when_busy_percent))
+		return (struct pool_size_decision){.micro_pcpu_count = count + 1,
+						   .reason = POOL_PROFILE_GOES_ON};
+	if (config->grow_when_busy_percent)
+		return (struct pool_size_decision){.micro_pcpu_count = count, .reason = POOL_ENOUGH};
+	return (struct pool_size_decision){.micro_pcpu_count = find_best_micro_pcpu_count(state, limit),
+					   .reason = POOL_BEST_FOUND};
+}
+
 /* One run of AdaptiveMicroSlicedCores. `seen`: what happened since the step before this one. */
 POLICY struct pool_size_decision step_pool_size(const struct pool_size_config *config,
 						struct pool_size_state *state,
 						const struct pool_size_observation *seen)
 {
-	struct pool_size_decision decision = {.interval_ns = config->profile_interval_ns};
+	struct pool_size_decision decision;
 	u32 limit = config->limit < POOL_LIMIT_MAX ? config->limit : POOL_LIMIT_MAX;
 	u32 count = state->micro_pcpu_count < limit ? state->micro_pcpu_count : limit;
-	u32 epoch_starts = 0;
 
-	if (!state->profile_mode && pool_is_in_use(config, count, limit, seen->micro_busy_ns)) {
-		if (count > 1 && !were_busy(seen->micro_busy_ns, count - 1, config->epoch_interval_ns,
-					    config->grow_when_busy_percent))
-			count--;
-		decision.reason = POOL_IN_USE;
-		decision.interval_ns = config->epoch_interval_ns;
-		goto out;
-	}
-	if (!state->profile_mode) {
-		count = 0;
-		state->profile_mode = 1;
-		decision.reason = POOL_PROFILE_STARTS;
-		/* The looks before it were quiet, too. */
-		if (state->quiet_count)
-			decision.interval_ns = SECOND_LOOK_INTERVALS * config->profile_interval_ns;
-		goto out;
-	}
+	if (state->profile_mode)
+		state->ipi_count_at[count & POOL_LIMIT_MAX] =
+		    state->is_second_look ? seen->ipi_count / SECOND_LOOK_INTERVALS : seen->ipi_count;
 
-	state->ipi_count_at[count & POOL_LIMIT_MAX] =
-	    state->is_second_look ? seen->ipi_count / SECOND_LOOK_INTERVALS : seen->ipi_count;
+	if (!state->profile_mode)
+		decision = decide_after_epoch(config, count, limit, seen->micro_busy_ns);
+	else if (count == 0)
+		decision = decide_after_look(config, state->quiet_count, limit, seen);
+	else
+		decision = decide_after_trial(config, state, count, limit, seen->micro_busy_ns);
 
-	if (limit == 0 || (count == 0 && !seen->ipi_count && !seen->ple_count && !seen->irq_count)) {
-		if (limit != 0 && state->quiet_count < config->second_looks) {
-			state->quiet_count++;
-			decision.interval_ns = SECOND_LOOK_INTERVALS * config->profile_interval_ns;
-			decision.reason = POOL_LOOKS_AGAIN;
-			goto out;
-		}
-		decision.reason = POOL_NO_URGENT_EVENTS;
-		epoch_starts = 1;
-	} else if (count == 0) {
-		count = 1;
+	if (decision.reason == POOL_LOOKS_AGAIN)
+		state->quiet_count++;
+	else if (decision.reason == POOL_IPI_DOMINANT || decision.reason == POOL_PLE_OR_IRQ_DOMINANT)
 		state->quiet_count = 0;
-		if (seen->ipi_count > seen->ple_count || seen->ipi_count > seen->irq_count) {
-			decision.reason = POOL_IPI_DOMINANT;
-		} else {
-			decision.reason = POOL_PLE_OR_IRQ_DOMINANT;
-			epoch_starts = 1;
-		}
-	} else if (count < limit && were_busy(seen->micro_busy_ns, count, config->profile_interval_ns,
-					      config->grow_when_busy_percent)) {
-		count++;
-		decision.reason = POOL_PROFILE_GOES_ON;
-	} else if (config->grow_when_busy_percent) {
-		decision.reason = POOL_ENOUGH;
-		epoch_starts = 1;
-	} else {
-		count = find_best_micro_pcpu_count(state, limit);
-		decision.reason = POOL_BEST_FOUND;
-		epoch_starts = 1;
-	}
-
-	if (epoch_starts) {
-		state->profile_mode = 0;
-		decision.interval_ns = config->epoch_interval_ns;
-	}
-out:
-	state->micro_pcpu_count = count;
+	/* After quiet looks the first one of the next profile phase is as long as they were. */
 	state->is_second_look = decision.reason == POOL_LOOKS_AGAIN ||
 				(decision.reason == POOL_PROFILE_STARTS && state->quiet_count);
-	decision.micro_pcpu_count = count;
+	state->profile_mode = !starts_epoch(decision.reason);
+	state->micro_pcpu_count = decision.micro_pcpu_count;
+
+	if (!state->profile_mode)
+		decision.interval_ns = config->epoch_interval_ns;
+	else if (state->is_second_look)
+		decision.interval_ns = SECOND_LOOK_INTERVALS * config->profile_interval_ns;
+	else
+		decision.interval_ns = config->profile_interval_ns;
 	return decision;
 }
 
