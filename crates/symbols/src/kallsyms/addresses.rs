@@ -59,7 +59,8 @@ impl AddressMap {
         match self {
             Self::Segments(segments) => segments.iter().find_map(|segment| {
                 let within = address.checked_sub(segment.address)?;
-                (within < segment.bytes).then(|| segment.offset + within)
+                // A header may say any offset, also one that no source is long enough for.
+                (within < segment.bytes).then(|| segment.offset.checked_add(within)).flatten()
             }),
             Self::TextLinkedAt(_) => None,
         }
