@@ -456,7 +456,8 @@ impl<'s> Daemon<'s> {
         }
         interval.gone = difference(&now.gone, &self.before.gone);
         interval.pool_size_history = self.pool_history.changes_after(self.before.pool_changes);
-        interval.micro_pcpu_ns = now.micro_pcpu_ns - self.before.micro_pcpu_ns;
+        // A change that is told late may take back a part of what the interval before was said to have.
+        interval.micro_pcpu_ns = now.micro_pcpu_ns.saturating_sub(self.before.micro_pcpu_ns);
         self.before = Readings {
             at: Instant::now(),
             vms: keys.into_iter().zip(now.vms.iter().map(|vm| vm.stats)).collect(),

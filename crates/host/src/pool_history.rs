@@ -80,6 +80,15 @@ mod tests {
     }
 
     #[test]
+    fn a_change_that_is_told_late_counts_from_when_it_was() {
+        let mut history = PoolHistory::new(0);
+        history.change(0, 3, "best_found");
+        assert_eq!(history.pcpu_ns(10 * MS), 30 * MS);
+        history.change(9 * MS, 0, "profile_starts");
+        assert_eq!(history.pcpu_ns(11 * MS), 27 * MS);
+    }
+
+    #[test]
     fn a_size_that_was_set_before_the_start_counts_from_the_start() {
         let mut history = PoolHistory::new(100 * MS);
         history.change(90 * MS, 2, "static");

@@ -24,12 +24,24 @@ fn follow(limit: u32, trace: &[Step]) {
 }
 
 fn follow_with(config: &PoolSizeConfig, trace: &[Step]) {
+    follow_seen(
+        config,
+        trace.iter().map(|&((ipi, ple, irq), count, interval_ns, reason)| {
+            (events(ipi, ple, irq), count, interval_ns, reason)
+        }),
+    );
+}
+
+fn follow_seen(
+    config: &PoolSizeConfig,
+    trace: impl Iterator<Item = (PoolSizeObservation, u32, u64, PoolSizeReason)>,
+) {
     let mut state = PoolSizeState::default();
-    for (step, ((ipi, ple, irq), count, interval_ns, reason)) in trace.iter().enumerate() {
-        let decision = step_pool_size(config, &mut state, &events(*ipi, *ple, *irq));
+    for (step, (seen, count, interval_ns, reason)) in trace.enumerate() {
+        let decision = step_pool_size(config, &mut state, &seen);
         assert_eq!(
             (decision.micro_pcpu_count, decision.interval_ns, decision.reason.get().unwrap()),
-            (*count, *interval_ns, *reason),
+            (count, interval_ns, reason),
             "step {step}"
         );
     }
@@ -114,16 +126,12 @@ fn ipis_of_a_second_look_count_as_those_of_one_profile_interval() {
 
 /// Steps with so many IPIs and such a busy micro pool.
 fn follow_busy(config: &PoolSizeConfig, trace: &[(u64, u64, u32, u64, PoolSizeReason)]) {
-    let mut state = PoolSizeState::default();
-    for (step, &(ipi_count, micro_busy_ns, count, interval_ns, reason)) in trace.iter().enumerate() {
-        let seen = PoolSizeObservation { ipi_count, micro_busy_ns, ..Default::default() };
-        let decision = step_pool_size(config, &mut state, &seen);
-        assert_eq!(
-            (decision.micro_pcpu_count, decision.interval_ns, decision.reason.get().unwrap()),
-            (count, interval_ns, reason),
-            "step {step}"
-        );
-    }
+    follow_seen(
+        config,
+        trace.iter().map(|&(ipi_count, micro_busy_ns, count, interval_ns, reason)| {
+            (PoolSizeObservation { micro_busy_ns, ..events(ipi_count, 0, 0) }, count, interval_ns, reason)
+        }),
+    );
 }
 
 #[test]

@@ -41,8 +41,8 @@ pub struct Run {
     /// Algorithm 1: epoch [default: 1000]
     #[arg(long, value_name = "MS")]
     epoch_ms: Option<u64>,
-    /// Algorithm 1: so many quiet profile intervals in a row aren't believed to mean an epoch without micro-sliced
-    /// pCPUs; 0: the paper's rule [default: 5]
+    /// Algorithm 1: after a quiet profile interval look again, for three at a time, so many times in a row before an
+    /// epoch without micro-sliced pCPUs; 0: the paper's rule [default: 5]
     #[arg(long, value_name = "N")]
     second_looks: Option<u32>,
     /// Algorithm 1: one more micro-sliced pCPU is tried only while those there are were busy for so much of the profile
