@@ -129,7 +129,6 @@ struct vcpu {
 	u32 guest_class; /* where it was stopped last */
 	u64 rip;
 	u64 runnable_at_ns;
-	u64 running_since_ns;
 	/* The request that is pending, or under way in the micro pool. */
 	u32 request_cause;
 	u32 request_vector; /* of the interrupt that it is about; 0: none */

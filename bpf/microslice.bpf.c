@@ -62,10 +62,10 @@ void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
 
 	leave_if_core_scheduled(p);
 	if (!tctx) {
-		dsq_insert(p, SCX_DSQ_GLOBAL, config.others_slice_ns, enq_flags);
+		insert_here(p, SCX_DSQ_GLOBAL, config.others_slice_ns, enq_flags);
 		return;
 	}
-	if ((p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1) {
+	if (is_pinned_kthread(p)) {
 		enqueue_pinned_kthread(p, enq_flags);
 		return;
 	}
@@ -73,12 +73,12 @@ void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
 		enqueue_confined(p, vcpu, enq_flags);
 		return;
 	}
-	/* It was the only one here and its slice is over: nobody else wants this normal pCPU. */
+	/* A micro slice ended here after the pCPU left the pool, and nobody else wants it (see stay_alone()). */
 	if ((enq_flags & ENQ(LAST)) && !pcpu_is_micro(scx_bpf_task_cpu(p))) {
 		if (vcpu)
 			vcpu->grace_count = 0;
-		dsq_insert(p, SCX_DSQ_LOCAL, vcpu ? config.fair_share.slice_ns : config.others_slice_ns,
-			   enq_flags);
+		insert_here(p, SCX_DSQ_LOCAL, vcpu ? config.fair_share.slice_ns : config.others_slice_ns,
+			    enq_flags);
 		return;
 	}
 	if (vcpu)
@@ -101,8 +101,8 @@ void STRUCT_OPS(microslice_dispatch, s32 cpu, struct task_struct *prev)
 		bool served = dispatch_micro(cpu, pcpu);
 
 		ask_again(pcpu);
-		if (!served)
-			dispatch_micro_idle(cpu, pcpu);
+		if (!served && !dispatch_micro_idle(cpu, pcpu) && stays_on_micro(prev))
+			stay_alone(prev, pcpu);
 	} else {
 		dispatch_normal(cpu, pcpu, prev);
 	}
@@ -177,9 +177,7 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 	vcpu->turn_over = 0;
 	vcpu->blocked_interrupt = 0;
 	vcpu->woken_cause = 0;
-	vcpu->running_since_ns = now;
-	if (vtime_before(pool_vtime_ns, tctx->vtime_ns))
-		pool_vtime_ns = tctx->vtime_ns;
+	advance_clock(&pool_vtime_ns, tctx->vtime_ns);
 	return occupant;
 }
 
@@ -198,8 +196,7 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 		pcpu->occupant = start_vcpu(tctx, vcpu, cpu, now);
 	} else {
 		pcpu->occupant = OCCUPANT_OTHER;
-		if (vtime_before(others_vtime_ns, tctx->vtime_ns))
-			others_vtime_ns = tctx->vtime_ns;
+		advance_clock(&others_vtime_ns, tctx->vtime_ns);
 	}
 	if (!pcpu_is_micro(cpu)) {
 		/* It came back after an interruption, for a micro slice: the next tick may be far. */

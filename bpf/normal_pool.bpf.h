@@ -229,6 +229,17 @@ static __always_inline void enqueue_other(struct task_struct *p, struct task_ctx
 		preempt_for(p, false);
 }
 
+/*
+ * Into a queue that this pCPU serves by itself. If it has nothing else to run it is about to go idle, and looks again only
+ * because of the kick.
+ */
+static __always_inline void insert_here(struct task_struct *p, u64 dsq, u64 slice_ns, u64 enq_flags)
+{
+	dsq_insert(p, dsq, slice_ns, enq_flags);
+	if (enq_flags & ENQ(LAST))
+		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), KICK_IDLE);
+}
+
 static __always_inline void enqueue_confined(struct task_struct *p, struct vcpu *vcpu, u64 enq_flags)
 {
 	s32 cpu = confined_pcpu(p);
@@ -248,10 +259,17 @@ static __always_inline void enqueue_pinned_kthread(struct task_struct *p, u64 en
 	/* An accelerated vCPU isn't preempted (section 5): its slice is shorter than the thread could notice. */
 	u64 preempt = pcpu_is_micro(scx_bpf_task_cpu(p)) ? 0 : ENQ(PREEMPT);
 
-	dsq_insert(p, SCX_DSQ_LOCAL, config.others_slice_ns, enq_flags | ENQ(HEAD) | preempt);
+	insert_here(p, SCX_DSQ_LOCAL, config.others_slice_ns, enq_flags | ENQ(HEAD) | preempt);
 }
 
 /* ---- Accounting ---- */
+
+/* A queue's clock is that of whoever was chosen last: who comes late starts near it. */
+static __always_inline void advance_clock(u64 *clock_ns, u64 vtime_ns)
+{
+	if (vtime_before(*clock_ns, vtime_ns))
+		*clock_ns = vtime_ns;
+}
 
 static __always_inline void charge_other(struct task_struct *p, struct task_ctx *tctx, struct pcpu *pcpu,
 					 u64 ran_ns)
@@ -285,13 +303,40 @@ static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu
 
 /* ---- Dispatch ---- */
 
+/* What it ran for, though it doesn't stop. */
+static __always_inline void charge_until_now(struct task_struct *prev, struct task_ctx *tctx,
+					     struct vcpu *vcpu, struct pcpu *pcpu)
+{
+	u64 now = bpf_ktime_get_ns(), ran_ns = now - tctx->running_since_ns;
+
+	if (vcpu)
+		charge_vcpu(tctx, vcpu, pcpu, ran_ns);
+	else
+		charge_other(prev, tctx, pcpu, ran_ns);
+	tctx->running_since_ns = now;
+}
+
+/* Chosen again, as by ops.running: sched_ext lets a task whose slice isn't used up go on. */
+static __always_inline void start_another_turn(struct task_struct *prev, struct task_ctx *tctx,
+					       struct vcpu *vcpu, struct pcpu *pcpu)
+{
+	advance_clock(vcpu ? &pool_vtime_ns : &others_vtime_ns, tctx->vtime_ns);
+	task_set_slice(prev, vcpu ? config.fair_share.slice_ns : config.others_slice_ns);
+	if (!vcpu)
+		return;
+	pcpu->occupant = OCCUPANT_VCPU;
+	vcpu->grace_count = 0;
+	vcpu->turn_over = 0;
+	vcpu->yielded = 0;
+}
+
 /* The context of the vCPU whose slice is over, or whom a host task sends away, if it could go on here. */
 static __always_inline struct task_ctx *whose_turn_ends(struct task_struct *prev)
 {
 	struct task_ctx *tctx;
 	struct vcpu *vcpu;
 
-	if (!prev || !(prev->scx.flags & bpf_core_enum_value(enum scx_ent_flags, SCX_TASK_QUEUED)))
+	if (!is_runnable(prev))
 		return NULL;
 	tctx = task_ctx_of(prev);
 	vcpu = vcpu_of(tctx);
@@ -309,24 +354,35 @@ static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
 	struct task_ctx *tctx = whose_turn_ends(prev);
 	struct vcpu *vcpu = vcpu_of(tctx);
 	struct task_struct *first;
-	u64 now;
 
 	if (!tctx || !vcpu)
 		return false;
-	now = bpf_ktime_get_ns();
-	charge_vcpu(tctx, vcpu, pcpu, now - tctx->running_since_ns);
-	tctx->running_since_ns = now;
+	charge_until_now(prev, tctx, vcpu, pcpu);
 	for_each_queued(first, DSQ_VCPUS)
 	{
 		if (!vtime_before(tctx->vtime_ns, first->scx.dsq_vtime))
 			return false;
-		task_set_slice(prev, config.fair_share.slice_ns);
-		vcpu->grace_count = 0;
-		vcpu->turn_over = 0;
+		start_another_turn(prev, tctx, vcpu, pcpu);
 		pcpu->micro_deadline_ns = 0;
 		return true;
 	}
 	return false;
+}
+
+/*
+ * Nobody else wants this pCPU: whoever ran goes on. Were it queued here again instead, by ops.enqueue or by sched_ext
+ * itself, this pCPU would go idle first, and nothing but an interrupt would make it look into its queue.
+ */
+static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pcpu)
+{
+	struct task_ctx *tctx = task_ctx_of(prev);
+	struct vcpu *vcpu = vcpu_of(tctx);
+
+	/* One whose micro slice began before this pCPU left the pool is accounted for first, by ops.stopping. */
+	if (!tctx || (vcpu && vcpu->state != VCPU_RUNNING))
+		return;
+	charge_until_now(prev, tctx, vcpu, pcpu);
+	start_another_turn(prev, tctx, vcpu, pcpu);
 }
 
 /* A turn that ends at a bad moment is made longer by a micro slice, before anybody else, host tasks too, gets the pCPU. */
@@ -399,8 +455,12 @@ static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct t
 		return;
 	if (dsq_move_to_local(DSQ_BOOSTED) || goes_on(prev, pcpu) || dsq_move_to_local(DSQ_VCPUS))
 		return;
-	if (vcpus_first)
-		dsq_move_to_local(DSQ_OTHERS);
+	if (vcpus_first && dsq_move_to_local(DSQ_OTHERS))
+		return;
+	if (is_runnable(prev)) {
+		pcpu->micro_deadline_ns = 0;
+		stay_alone(prev, pcpu);
+	}
 }
 
 #endif

@@ -317,6 +317,17 @@ static __always_inline u64 micro_busy_until(const struct pcpu *pcpu, u64 now)
 
 /* ---- Confined tasks ---- */
 
+/* The task that ran so far, if it could go on: it didn't block. */
+static __always_inline bool is_runnable(struct task_struct *prev)
+{
+	return prev && (prev->scx.flags & bpf_core_enum_value(enum scx_ent_flags, SCX_TASK_QUEUED));
+}
+
+static __always_inline bool is_pinned_kthread(struct task_struct *p)
+{
+	return (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1;
+}
+
 /* May it run on micro pCPUs only? Callers hold RCU (every non-sleepable program does). */
 static __always_inline bool is_confined(struct task_struct *p)
 {
@@ -326,7 +337,8 @@ static __always_inline bool is_confined(struct task_struct *p)
 
 	if (!micro_pcpu_count)
 		return false;
-	if (p->migration_disabled > own)
+	/* sched_ext never asks us where a task that exits may go: it stays where it is. */
+	if (p->migration_disabled > own || (p->flags & PF_EXITING))
 		return pcpu_is_micro(scx_bpf_task_cpu(p));
 	if (p->nr_cpus_allowed >= config.pcpu_count)
 		return false;
@@ -382,12 +394,19 @@ static __always_inline bool dispatch_micro(s32 cpu, struct pcpu *pcpu)
 }
 
 /* Those who come after them. */
-static __always_inline void dispatch_micro_idle(s32 cpu, struct pcpu *pcpu)
+static __always_inline bool dispatch_micro_idle(s32 cpu, struct pcpu *pcpu)
 {
-	if (pcpu->woken && !pcpu->request && serve_woken(cpu, pcpu))
+	if (pcpu->woken && !pcpu->request && serve_woken(cpu, pcpu)) {
 		pcpu->micro_served_last = 1;
-	else
-		dsq_move_to_local(DSQ_CONFINED + cpu);
+		return true;
+	}
+	return dsq_move_to_local(DSQ_CONFINED + cpu);
+}
+
+/* May the task that ran on this micro pCPU go on there, as long as nobody asks for it? */
+static __always_inline bool stays_on_micro(struct task_struct *prev)
+{
+	return is_runnable(prev) && (is_pinned_kthread(prev) || is_confined(prev));
 }
 
 /* ---- Size ---- */

@@ -193,7 +193,6 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->woken_cause = 0;
 	vcpu->retry = 0;
 	vcpu->retry_count = 0;
-	vcpu->running_since_ns = bpf_ktime_get_ns();
 	vcpu->active = 1;
 	__sync_fetch_and_add(&vm->active_vcpu_count, 1);
 	bpf_map_update_elem(&vcpu_by_address, &kvm_vcpu, &slot, BPF_ANY);

@@ -180,6 +180,7 @@ enum scx_pick_idle_cpu_flags {
 #define SCX_DSQ_GLOBAL ((1ull << 63) | 1)
 #define SCX_DSQ_LOCAL ((1ull << 63) | 2)
 
+#define PF_EXITING 0x00000004u
 #define PF_KTHREAD 0x00200000u
 #define CLOCK_MONOTONIC 1
 #define ENOMEM 12
