@@ -2,48 +2,16 @@
 
 mod common;
 
+use common::alone::{assert_a_task_runs_without_a_pause, assert_runs_without_a_pause};
 use common::{PATIENCE, on_host, start_scheduler, stop_scheduler};
-use microslice_testbed::{GuestSpec, Host, Process};
-use std::time::Duration;
-
-/// Hundreds of slices.
-const MEASURED: Duration = Duration::from_secs(8);
-/// Of the time that passed. What is missing is the emulated host's own work; a pCPU that went idle at the end of each slice,
-/// with its task in its queue, gave 0.02 to 0.05.
-const PART_MIN: f64 = 0.8;
+use microslice_testbed::GuestSpec;
 
 /// With `--micro-cpus 1` of four.
 const MICRO_PCPU: u32 = 3;
 const NORMAL_PCPU: u32 = 1;
 
-/// A process of the host, as its shell finds it.
+/// How the host's shell finds the only guest.
 const VMM: &str = "$(pidof qemu-system-x86_64)";
-
-fn spinning(host: &Host, pcpus: u32) -> (Process, String) {
-    let command = format!("exec taskset {pcpus:x} sh -c 'echo pid $$; while :; do :; done'");
-    let process = host.start(&command).expect("start");
-    let line = process.wait_for("pid ", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
-    (process, line.text.trim_start_matches("pid ").to_owned())
-}
-
-/// How long the process has run, and the time, both in hundredths of a second.
-fn times(host: &Host, pid: &str) -> [f64; 2] {
-    let text = host.must_run(&format!("cat /proc/{pid}/stat /proc/uptime"), PATIENCE);
-    let text = text.unwrap_or_else(|error| panic!("{error}"));
-    let mut lines = text.rsplit_once(") ").expect("a name").1.lines();
-    let number = |text: &str| text.parse::<f64>().unwrap_or_else(|error| panic!("{text}: {error}"));
-    let stat: Vec<&str> = lines.next().expect("stat").split(' ').collect();
-    let uptime = lines.next().expect("uptime").split(' ').next().expect("seconds");
-    // Fields 14 and 15 of proc(5), in user and in kernel mode; the first two are the pid and the name.
-    [number(stat[11]) + number(stat[12]), number(uptime) * 100.0]
-}
-
-fn part_that_it_ran(host: &Host, pid: &str) -> f64 {
-    let before = times(host, pid);
-    std::thread::sleep(MEASURED);
-    let after = times(host, pid);
-    (after[0] - before[0]) / (after[1] - before[1])
-}
 
 #[test]
 fn a_host_task_alone_on_its_pcpu_runs_without_a_pause_wherever_it_may_run() {
@@ -52,12 +20,7 @@ fn a_host_task_alone_on_its_pcpu_runs_without_a_pause_wherever_it_may_run() {
         for (place, pcpus) in
             [("any pCPU", 0xf), ("a normal pCPU", 1 << NORMAL_PCPU), ("the micro pCPU", 1 << MICRO_PCPU)]
         {
-            let (task, pid) = spinning(host, pcpus);
-            let part = part_that_it_ran(host, &pid);
-            task.signal(libc::SIGKILL).expect("signal");
-            task.wait(PATIENCE).expect("end");
-            println!("on {place} it ran for {part:.2} of the time");
-            assert!(part >= PART_MIN, "on {place} it ran for {part:.2} of the time");
+            assert_a_task_runs_without_a_pause(host, pcpus, place);
         }
         stop_scheduler(host, &scheduler);
     });
@@ -93,9 +56,7 @@ fn a_vcpu_alone_on_its_pcpu_runs_without_a_pause() {
         let guest = guest.unwrap_or_else(|error| panic!("{error}"));
         for pool in ["--micro-cpus 0", "--micro-cpus 1 --micro-slice-us 3000", "--micro-slice-us 3000"] {
             let scheduler = start_scheduler(host, pool);
-            let part = part_that_it_ran(host, VMM);
-            println!("with {pool} it ran for {part:.2} of the time");
-            assert!(part >= PART_MIN, "with {pool} it ran for {part:.2} of the time");
+            assert_runs_without_a_pause(host, VMM, pool);
             stop_scheduler(host, &scheduler);
         }
         guest.stop().expect("stop");

@@ -2,13 +2,14 @@
 
 mod common;
 
+use common::alone::assert_a_task_runs_without_a_pause;
 use common::{PATIENCE, assert_alive, boot, start_scheduler, stop_scheduler, unless_a_machine_is_lost};
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Rule};
 use microslice_testbed::{Error, GuestSpec, Host, Testbed};
 use std::io::Write;
 
-/// Loads, schedules a guest of four vCPUs beside a hog, counts, unloads.
+/// Loads, schedules a task that is alone, then a guest of four vCPUs beside a hog, counts, unloads.
 fn smoke(series: &str) {
     let rule = Rule::host(series).expect("a series");
     let cache = Cache::locate().unwrap_or_else(|error| panic!("{error}"));
@@ -23,6 +24,7 @@ fn smoke(series: &str) {
 
 fn schedule_two_guests(host: &Host) {
     let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
+    assert_a_task_runs_without_a_pause(host, 0xf, "any pCPU");
     let guests = host.start_guests(vec![
         GuestSpec::new("a").workload("shootdown,heartbeat"),
         GuestSpec::new("b").workload("hog,heartbeat"),

@@ -1,6 +1,8 @@
 //! What the testbed's tests share: one boot per file, and one test at a time on it.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod alone;
+
 use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{Guest, Host, Process, Testbed, built_binary, console};
 use serde_json::Value;
