@@ -256,8 +256,13 @@ static __always_inline void enqueue_confined(struct task_struct *p, struct vcpu 
 /* Kernel threads of one pCPU (ksoftirqd, workqueues, migration helpers) are short, and much waits for them. */
 static __always_inline void enqueue_pinned_kthread(struct task_struct *p, u64 enq_flags)
 {
-	/* An accelerated vCPU isn't preempted (section 5): its slice is shorter than the thread could notice. */
-	u64 preempt = pcpu_is_micro(scx_bpf_task_cpu(p)) ? 0 : ENQ(PREEMPT);
+	/*
+	 * An accelerated vCPU isn't preempted (section 5): its slice is shorter than the thread could notice. Nor is anybody
+	 * by a thread that ops.cpu_release queues again: the slice that it would use up is that of the task that the higher
+	 * class took the pCPU from, which waits in a queue already.
+	 */
+	bool waits = pcpu_is_micro(scx_bpf_task_cpu(p)) || (enq_flags & ENQ(REENQ));
+	u64 preempt = waits ? 0 : ENQ(PREEMPT);
 
 	insert_here(p, SCX_DSQ_LOCAL, config.others_slice_ns, enq_flags | ENQ(HEAD) | preempt);
 }

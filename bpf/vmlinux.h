@@ -155,6 +155,7 @@ enum scx_enq_flags {
 	SCX_ENQ_WAKEUP = 1,
 	SCX_ENQ_HEAD = 16,
 	SCX_ENQ_PREEMPT = 1ull << 32,
+	SCX_ENQ_REENQ = 1ull << 40,
 	SCX_ENQ_LAST = 1ull << 41,
 };
 

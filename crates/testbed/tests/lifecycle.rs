@@ -2,8 +2,9 @@
 
 mod common;
 
+use common::alone::spinning;
 use common::{PATIENCE, assert_alive, on_host, start_scheduler, stop_scheduler, wait_for_state};
-use microslice_testbed::{Guest, GuestSpec};
+use microslice_testbed::{Guest, GuestSpec, Process};
 
 fn hogs(count: u8) -> Vec<GuestSpec> {
     (0..count).map(|at| GuestSpec::new(&format!("hog{at}")).workload("hog,heartbeat")).collect()
@@ -62,6 +63,29 @@ fn a_kernel_thread_pinned_to_a_micro_pcpu_still_runs() {
                 .unwrap_or_else(|error| panic!("{error}"));
         }
         guests.iter().for_each(|guest| assert_alive(guest, 2));
+        stop_scheduler(host, &scheduler);
+    });
+}
+
+#[test]
+fn kernel_threads_and_higher_classes_that_take_a_pcpu_leave_every_queued_task_its_slice() {
+    on_host(|host| {
+        let scheduler = start_scheduler(host, "--micro-cpus 0");
+        // The kernel says so once for each scheduler, and gives such a task its own default.
+        let complaints = "dmesg | grep -c 'has zero slice' || true";
+        let before = host.must_run(complaints, PATIENCE).expect("dmesg");
+        let spinning =
+            |pcpu| host.start(&format!("exec taskset {:x} sh -c 'while :; do :; done'", 1 << pcpu));
+        let tasks: Vec<Process> = (0..4).map(|pcpu| spinning(pcpu).expect("start")).collect();
+        // Kernel threads of each pCPU, next to the spinning task and to those that move here and there.
+        let load = "for n in $(seq 300); do cat /proc/sys/vm/stat_refresh; sync; done > /dev/null";
+        host.must_run(&format!("({load}) & ({load}) & wait"), PATIENCE)
+            .unwrap_or_else(|error| panic!("{error}"));
+        for task in tasks {
+            task.signal(libc::SIGKILL).expect("signal");
+            task.wait(PATIENCE).expect("end");
+        }
+        assert_eq!(host.must_run(complaints, PATIENCE).expect("dmesg"), before, "{}", host.console());
         stop_scheduler(host, &scheduler);
     });
 }

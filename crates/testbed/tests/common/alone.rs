@@ -10,7 +10,8 @@ const MEASURED: Duration = Duration::from_secs(8);
 /// with its task in its queue, gave 0.02 to 0.05.
 const PART_MIN: f64 = 0.8;
 
-fn spinning(host: &Host, pcpus: u32) -> (Process, String) {
+/// A host task that computes on the pCPUs of this mask, and its pid.
+pub fn spinning(host: &Host, pcpus: u32) -> (Process, String) {
     let command = format!("exec taskset {pcpus:x} sh -c 'echo pid $$; while :; do :; done'");
     let process = host.start(&command).expect("start");
     let line = process.wait_for("pid ", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
