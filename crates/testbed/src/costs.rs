@@ -24,11 +24,14 @@ pub struct Costs {
     pub loaded_seconds: f64,
 }
 
-/// Schedulers to compare; the first is what the others are compared with.
+/// Schedulers to compare; the first is what the others are compared with, and they have the length of its slices.
 const SCHEDULERS: [(&str, &str); 3] = [
     ("scx_simple's rules", "--simple"),
-    ("pool off", "--no-guest-memory --program-costs --json --stats 1 --micro-cpus 0"),
-    ("1 micro", "--no-guest-memory --program-costs --json --stats 1 --micro-cpus 1 --micro-slice-us 3000"),
+    ("pool off", "--no-guest-memory --program-costs --json --stats 1 --micro-cpus 0 --slice-us 20000"),
+    (
+        "1 micro",
+        "--no-guest-memory --program-costs --json --stats 1 --micro-cpus 1 --micro-slice-us 3000 --slice-us 20000",
+    ),
 ];
 const SETTLE: Duration = Duration::from_secs(3);
 const VCPUS_PATIENCE: Duration = Duration::from_secs(120);
