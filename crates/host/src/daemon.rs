@@ -1,6 +1,7 @@
 //! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one reads kernels.
 
 use crate::HostError;
+use crate::cgroups::CpuLimit;
 use crate::config::Settings;
 use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::kernel_reader::{Answer, KernelReader, KernelSource};
@@ -21,9 +22,9 @@ use std::time::{Duration, Instant};
 
 /// How often the rings are read. A recording fills 16 MiB in no less than a second.
 const POLL: Duration = Duration::from_millis(20);
-/// How often VMs are looked for, and their weights read again.
+/// How often VMs are looked for, and what their cgroups say read again.
 const LOOK_FOR_VMS: Duration = Duration::from_millis(200);
-const READ_WEIGHTS: Duration = Duration::from_secs(5);
+const READ_CGROUPS: Duration = Duration::from_secs(5);
 /// How long a guest whose image is known may go without telling its slide before its memory is asked.
 const SLIDE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -157,16 +158,16 @@ impl<'s> Daemon<'s> {
             if self.settings.dry_run { " (dry run: nothing is moved)" } else { "" }
         ));
         let mut looked_for_vms: Option<Instant> = None;
-        let mut read_weights = Instant::now();
+        let mut read_cgroups = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             if looked_for_vms.is_none_or(|at| at.elapsed() >= LOOK_FOR_VMS) {
                 looked_for_vms = Some(Instant::now());
                 self.look_for_vms(output)?;
                 self.look_into_memories();
             }
-            if read_weights.elapsed() >= READ_WEIGHTS {
-                read_weights = Instant::now();
-                self.read_weights()?;
+            if read_cgroups.elapsed() >= READ_CGROUPS {
+                read_cgroups = Instant::now();
+                self.read_cgroups(output)?;
             }
             while let Some(answer) = self.kernels.next_answer() {
                 self.hear_of_kernel(answer, output)?;
@@ -260,7 +261,9 @@ impl<'s> Daemon<'s> {
             is_named: named.is_some(),
             memory_looks: MemoryLooks::default(),
             name: process.name,
+            cpu_limit: None,
         };
+        hear_of_limit(&mut vm, process.cpu_limit, output);
         tell(&mut self.scheduler, &vm)?;
         if let Some(path) = named {
             self.ask_for_image(&vm, path.clone(), path.clone());
@@ -322,13 +325,12 @@ impl<'s> Daemon<'s> {
         tell(&mut self.scheduler, vm)
     }
 
-    fn read_weights(&mut self) -> Result<(), HostError> {
+    fn read_cgroups(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         for vm in self.vms.values_mut() {
-            if self.settings.weights.contains_key(&vm.name) {
-                continue;
-            }
-            let weight = VmmProcess::read(vm.kernel_side.pid).weight.unwrap_or(WEIGHT_DEFAULT);
-            if weight != vm.weight {
+            let process = VmmProcess::read(vm.kernel_side.pid);
+            hear_of_limit(vm, process.cpu_limit, output);
+            let weight = process.weight.unwrap_or(WEIGHT_DEFAULT);
+            if weight != vm.weight && !self.settings.weights.contains_key(&vm.name) {
                 vm.weight = weight;
                 tell(&mut self.scheduler, vm)?;
             }
@@ -413,6 +415,7 @@ impl<'s> Daemon<'s> {
                 pid: vm.kernel_side.pid,
                 vcpu_count: vm.kernel_side.vcpu_count,
                 weight: vm.weight,
+                cpu_limit: vm.cpu_limit.clone(),
                 kernel: vm.release().map(str::to_owned),
                 slide: vm.slide_told,
                 state: vm.state(),
@@ -478,6 +481,20 @@ fn introduce(vm: &Vm, output: &mut Output<'_>) {
         vm.release().unwrap_or("unknown"),
         vm.state()
     ));
+}
+
+/// The operator has to know: what a tenant may not have it gets while sched_ext schedules.
+fn hear_of_limit(vm: &mut Vm, limit: Option<CpuLimit>, output: &mut Output<'_>) {
+    if vm.cpu_limit == limit {
+        return;
+    }
+    vm.cpu_limit = limit;
+    if let Some(limit) = &vm.cpu_limit {
+        let name = &vm.name;
+        (output.say)(&format!(
+            "{name}: its limit of {limit} isn't kept while sched_ext schedules; bound it by cpuset.cpus, or don't run this here"
+        ));
+    }
 }
 
 fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {

@@ -5,6 +5,7 @@
 //! ([`guest_kernels`]), and at each interval print ([`report`]). [`memory_slots`] tells where a
 //! VMM has its guest's memory, to the daemon and to `microslice symbols --pid`.
 
+pub mod cgroups;
 pub mod config;
 pub mod daemon;
 pub mod error;

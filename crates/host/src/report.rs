@@ -3,6 +3,7 @@
 //! Sums that hold in every report of a whole run, up to what changes while the counters are read:
 //! requests = accelerations + failed pulls + pending; accelerations = returns + in flight.
 
+use crate::cgroups::CpuLimit;
 use crate::pool_history::Change;
 use crate::scheduler::{HostStats, VmStats};
 use microslice_metrics::Histogram;
@@ -25,6 +26,8 @@ pub struct VmReport {
     pub pid: u32,
     pub vcpu_count: u32,
     pub weight: u32,
+    /// What its cgroups allow it, and sched_ext doesn't keep.
+    pub cpu_limit: Option<CpuLimit>,
     pub kernel: Option<String>,
     pub slide: Option<u64>,
     pub state: String,
@@ -150,6 +153,11 @@ impl Report {
             self.mean_micro_cpus(),
         );
         text.push_str(&self.vm_table().to_string());
+        for vm in &self.vms {
+            if let Some(limit) = &vm.cpu_limit {
+                text.push_str(&format!("not kept: limit of {} to {limit}\n", vm.name));
+            }
+        }
         text.push('\n');
         text.push_str(&cause_table(&total, self.dry_run).to_string());
         text.push('\n');
@@ -386,6 +394,7 @@ fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
         "pid": vm.pid,
         "vcpus": vm.vcpu_count,
         "weight": vm.weight,
+        "cpu_limit_not_kept": vm.cpu_limit.as_ref().map(CpuLimit::cpus),
         "kernel": vm.kernel,
         "slide": vm.slide.map(|slide| format!("{slide:#x}")),
         "state": vm.state,
@@ -427,6 +436,7 @@ mod tests {
             pid: 1,
             vcpu_count: 4,
             weight,
+            cpu_limit: None,
             kernel: None,
             slide: None,
             state: String::new(),

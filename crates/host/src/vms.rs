@@ -4,6 +4,7 @@
 //! its cgroup. All of it is read through `/proc/PID`, is only trusted as far as names and paths go, and may be gone at
 //! any moment.
 
+use crate::cgroups::{self, CpuLimit};
 use crate::guest_kernels::GuestKernel;
 use crate::kernel_reader::{FoundKernel, VmKey};
 use crate::scheduler::KernelVm;
@@ -32,6 +33,8 @@ pub struct Vm {
     pub kernel_side: KernelVm,
     pub name: String,
     pub weight: u32,
+    /// What its cgroups allow it; not kept while sched_ext schedules.
+    pub cpu_limit: Option<CpuLimit>,
     pub guest: GuestKnowledge,
     /// The slide that the kernel side was told.
     pub slide_told: Option<u64>,
@@ -148,21 +151,25 @@ pub struct VmmProcess {
     /// The path that the VMM was given, as it names it.
     pub kernel_argument: Option<PathBuf>,
     pub weight: Option<u32>,
+    pub cpu_limit: Option<CpuLimit>,
 }
 
 impl VmmProcess {
     pub fn read(pid: u32) -> Self {
         let folder = PathBuf::from(format!("/proc/{pid}"));
         let arguments = command_line(&folder);
-        let cgroup = std::fs::read_to_string(folder.join("cgroup")).unwrap_or_default();
+        let cgroup = cgroups::named_in(&folder.join("cgroup"));
         let comm = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
-        let cgroup = cgroup.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
         Self {
             name: name_from_arguments(&arguments)
-                .or_else(|| name_from_cgroup(cgroup))
+                .or_else(|| name_from_cgroup(&cgroup))
                 .unwrap_or_else(|| format!("{}-{pid}", comm.trim())),
             kernel_argument: kernel_from_arguments(&arguments),
-            weight: weight_of_cgroup(Path::new("/sys/fs/cgroup"), cgroup),
+            weight: cgroups::weight(Path::new(cgroups::MOUNT), &cgroup),
+            cpu_limit: cgroups::tightest_limit(
+                Path::new(cgroups::MOUNT),
+                &cgroups::of_process_and_threads(&folder),
+            ),
         }
     }
 }
@@ -241,17 +248,6 @@ fn kernel_from_arguments(arguments: &[String]) -> Option<PathBuf> {
     argument(arguments, "kernel").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// `cpu.weight` of the VM: of the machine's scope if the process is in one, else of its own cgroup. `None` in the root
-/// cgroup, or where the cpu controller isn't on.
-fn weight_of_cgroup(mount: &Path, cgroup: &str) -> Option<u32> {
-    let relative = Path::new(cgroup.trim_start_matches('/'));
-    let scope = relative
-        .ancestors()
-        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".scope")));
-    let folder = mount.join(scope.unwrap_or(relative));
-    std::fs::read_to_string(folder.join("cpu.weight")).ok()?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,17 +296,5 @@ mod tests {
         assert_eq!(path("vmm --kernel=/k"), Some("/k".into()));
         assert_eq!(path("qemu -kernel"), None);
         assert_eq!(path("qemu -kernel-irqchip on"), None);
-    }
-
-    #[test]
-    fn the_weight_is_that_of_the_machine_not_of_its_inner_groups() {
-        let mount = tempfile::tempdir().unwrap();
-        let inner = mount.path().join("machine.slice/machine-a.scope/libvirt/emulator");
-        std::fs::create_dir_all(&inner).unwrap();
-        std::fs::write(inner.join("cpu.weight"), "1\n").unwrap();
-        std::fs::write(mount.path().join("machine.slice/machine-a.scope/cpu.weight"), "250\n").unwrap();
-        let cgroup = "/machine.slice/machine-a.scope/libvirt/emulator";
-        assert_eq!(weight_of_cgroup(mount.path(), cgroup), Some(250));
-        assert_eq!(weight_of_cgroup(mount.path(), "/"), None);
     }
 }
