@@ -74,9 +74,7 @@ fn kernel_threads_and_higher_classes_that_take_a_pcpu_leave_every_queued_task_it
         // The kernel says so once for each scheduler, and gives such a task its own default.
         let complaints = "dmesg | grep -c 'has zero slice' || true";
         let before = host.must_run(complaints, PATIENCE).expect("dmesg");
-        let spinning =
-            |pcpu| host.start(&format!("exec taskset {:x} sh -c 'while :; do :; done'", 1 << pcpu));
-        let tasks: Vec<Process> = (0..4).map(|pcpu| spinning(pcpu).expect("start")).collect();
+        let tasks: Vec<Process> = (0..4).map(|pcpu| spinning(host, 1 << pcpu).0).collect();
         // Kernel threads of each pCPU, next to the spinning task and to those that move here and there.
         let load = "for n in $(seq 300); do cat /proc/sys/vm/stat_refresh; sync; done > /dev/null";
         host.must_run(&format!("({load}) & ({load}) & wait"), PATIENCE)
