@@ -7,7 +7,7 @@ pub enum HostError {
     #[error("{0}")]
     Refused(String),
     /// The kernel did not take the programs.
-    #[error("the kernel refused the BPF programs: {0}")]
+    #[error("the kernel refused the BPF programs: {0} (its log, `dmesg`, and `-v` may say more)")]
     Load(String),
     /// The kernel ejected the scheduler; guests run on under the kernel's own.
     #[error("the kernel stopped the scheduler: {0}; guests go on under the kernel's own scheduler")]

@@ -27,6 +27,7 @@ pub struct Host {
 pub fn check() -> Result<Host, HostError> {
     check_capabilities()?;
     check_sched_ext()?;
+    check_isolation()?;
     check_btf()?;
     let vendor = check_kvm()?;
     let topology = Topology::read()?;
@@ -65,6 +66,28 @@ fn check_sched_ext() -> Result<(), HostError> {
     let name = std::fs::read_to_string(format!("{SCHED_EXT}/root/ops")).unwrap_or_default();
     let name = if name.trim().is_empty() { "unnamed" } else { name.trim() };
     Err(HostError::refused(format!("another sched_ext scheduler is active ({name}): stop it first")))
+}
+
+/// sched_ext refuses to be enabled on such a host, and tells only the kernel's log why (`kernel/sched/ext.c`, scx_enable).
+fn check_isolation() -> Result<(), HostError> {
+    let command_line = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    match isolated_from_scheduling(&command_line) {
+        None => Ok(()),
+        Some(pcpus) => Err(HostError::refused(format!(
+            "the kernel was booted with isolcpus={pcpus}, which no sched_ext scheduler can be loaded with: isolate \
+             them by cpusets instead"
+        ))),
+    }
+}
+
+/// The value of `isolcpus=` if it takes pCPUs away from the scheduler's balancing: that is what it means without flags
+/// and with `domain`, not with `nohz` and `managed_irq` alone (`kernel/sched/isolation.c`).
+fn isolated_from_scheduling(command_line: &str) -> Option<&str> {
+    let value =
+        command_line.split_whitespace().filter_map(|word| word.strip_prefix("isolcpus=")).next_back()?;
+    let mut flags =
+        value.split(',').take_while(|word| ["nohz", "domain", "managed_irq"].contains(word)).peekable();
+    (flags.peek().is_none() || flags.any(|flag| flag == "domain")).then_some(value)
 }
 
 fn check_btf() -> Result<(), HostError> {
@@ -146,4 +169,22 @@ fn has_core_scheduling_cookie(task: i32) -> bool {
         libc::prctl(PR_SCHED_CORE, PR_SCHED_CORE_GET, task as libc::c_ulong, ONE_TASK, &raw mut cookie)
     };
     result == 0 && cookie != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn isolcpus_counts_unless_its_flags_say_otherwise() {
+        let isolated = |arguments: &str| {
+            isolated_from_scheduling(&format!("quiet {arguments} console=ttyS0\n")).map(str::to_owned)
+        };
+        assert_eq!(isolated("isolcpus=2-3").as_deref(), Some("2-3"));
+        assert_eq!(isolated("isolcpus=domain,managed_irq,1,3").as_deref(), Some("domain,managed_irq,1,3"));
+        assert_eq!(isolated("isolcpus=all").as_deref(), Some("all"));
+        assert_eq!(isolated("isolcpus=nohz,managed_irq,1-3"), None);
+        assert_eq!(isolated("nohz_full=1-3"), None);
+        assert_eq!(isolated(""), None);
+    }
 }

@@ -28,6 +28,11 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(3600);
 /// The emulated host's memory: QEMU and 256 MiB per guest, for up to eight guests.
 const MEMORY_MIB: u32 = 3072;
 
+/// Both the invariant TSC and the tolerance are needed, or guests' timers may never fire (docs/testbed.md). A watchdog would
+/// distrust the clock whenever this machine is busy, and give guests a coarse one.
+const KERNEL_ARGUMENTS: &str =
+    "console=ttyS0 loglevel=5 panic=-1 kvm.tsc_tolerance_ppm=500000 tsc=reliable mitigations=off";
+
 /// What the host shall be like. `boot` makes it so.
 #[derive(Debug, Clone)]
 pub struct Testbed {
@@ -36,6 +41,7 @@ pub struct Testbed {
     cpus: u32,
     pause_exits: bool,
     counts_instructions: bool,
+    kernel_arguments: String,
     binary: Option<PathBuf>,
     files: Vec<(String, PathBuf)>,
 }
@@ -83,6 +89,7 @@ impl Testbed {
             cpus: 4,
             pause_exits: false,
             counts_instructions: false,
+            kernel_arguments: String::new(),
             binary: None,
             files: Vec::new(),
         })
@@ -108,6 +115,12 @@ impl Testbed {
     /// Every PAUSE of a guest exits (TCG ignores the filter count): for tests of that path, far too many for a load.
     pub fn pause_exits(mut self) -> Self {
         self.pause_exits = true;
+        self
+    }
+
+    /// More for the host's kernel command line ("isolcpus=3").
+    pub fn with_kernel_arguments(mut self, arguments: &str) -> Self {
+        self.kernel_arguments = arguments.into();
         self
     }
 
@@ -202,12 +215,8 @@ impl Testbed {
         qemu.args(["-smp", &self.cpus.to_string(), "-m", &format!("{MEMORY_MIB}M")]);
         qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         qemu.arg("-kernel").arg(&kernel.image).args(["-initrd", &root.path()]);
-        // Both the invariant TSC and the tolerance are needed, or guests' timers may never fire (docs/testbed.md).
-        // A watchdog would distrust the clock whenever this machine is busy, and give guests a coarse one.
-        qemu.args([
-            "-append",
-            "console=ttyS0 loglevel=5 panic=-1 kvm.tsc_tolerance_ppm=500000 tsc=reliable mitigations=off",
-        ]);
+        let arguments = format!("{KERNEL_ARGUMENTS} {}", self.kernel_arguments);
+        qemu.args(["-append", arguments.trim_end()]);
         qemu.args(console.arguments());
         qemu.args(["-chardev", "stdio,id=control,signal=off", "-device", "virtio-serial-pci"]);
         qemu.args(["-device", "virtserialport,chardev=control,name=microslice.control"]);

@@ -15,6 +15,15 @@ fn refusal(host: &Host, command: &str) -> String {
 }
 
 #[test]
+fn a_host_with_isolated_pcpus_is_refused_with_their_numbers() {
+    let isolated = Testbed::new("6.18").expect("a series").with_kernel_arguments("isolcpus=2-3");
+    let host = boot(isolated);
+    let line = refusal(&host, "microslice run");
+    assert!(line.contains("isolcpus") && line.contains("2-3"), "{line}");
+    assert_eq!(scheduler_state(&host), "disabled");
+}
+
+#[test]
 fn without_rights_another_scheduler_or_no_kvm_is_refused_by_name() {
     let host = boot(Testbed::new("6.18").expect("a series"));
     let user = "echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd; exec su -s /bin/sh nobody -c 'microslice run'";
