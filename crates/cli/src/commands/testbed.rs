@@ -46,6 +46,7 @@ struct Costs {
   microslice testbed exec -- uname -r
   microslice testbed exec --binary target/release/microslice --guest a=mix --guest b=hog --pv off -- \\
       'timeout -s INT 30 microslice run --micro-cpus 1 --micro-slice-us 3000 --stats 5'
+  microslice testbed exec --append 'isolcpus=2-3' -- microslice run
   microslice testbed exec --kernel 7.2 --guest a=heartbeat,kallsyms --show-guests -- sleep 5
 Workloads: hog shootdown lock wake worker collector pingpong heartbeat kallsyms, each as NAME or NAME:COUNT,
 several with commas between; mix = collector,wake,pingpong. The guests' kernels lie in /guests/RELEASE/vmlinuz of the host.")]
@@ -62,6 +63,9 @@ struct Exec {
     /// Every PAUSE of a guest exits
     #[arg(long)]
     pause_exits: bool,
+    /// More for the host's kernel command line, as "isolcpus=3"
+    #[arg(long, value_name = "ARGUMENTS", default_value = "")]
+    append: String,
     /// Put this program at /usr/bin/microslice of the host [default: this one]
     #[arg(long)]
     binary: Option<PathBuf>,
@@ -222,7 +226,7 @@ fn machine(args: &Exec) -> Result<Machine, Failure> {
     };
     let machine = Machine::with_kernel(rule.map_err(Failure::bad_input)?).map_err(Failure::bad_input)?;
     let machine = machine.cpus(args.cpus).with_binary(binary).with_guest_kernels(&[&args.guest_kernel]);
-    let machine = machine.map_err(Failure::bad_input)?;
+    let machine = machine.map_err(Failure::bad_input)?.with_kernel_arguments(&args.append);
     Ok(if args.pause_exits { machine.pause_exits() } else { machine })
 }
 
