@@ -14,7 +14,7 @@ struct task_ctx {
 	u64 running_since_ns;
 	u64 queued_at_ns; /* in DSQ_OTHERS or DSQ_VCPUS */
 	u32 vcpu;	  /* slot + 1; 0: not a vCPU */
-	u32 reserved;
+	u32 gives_way;	  /* a host task whose clock is the vCPUs': see gives_way() */
 };
 
 struct {
@@ -84,6 +84,7 @@ enum occupant {
 	OCCUPANT_VCPU = 2,	   /* a vCPU of the normal pool */
 	OCCUPANT_BOOSTED_VCPU = 3, /* one that was boosted when it woke */
 	OCCUPANT_MICRO = 4,	   /* an accelerated vCPU */
+	OCCUPANT_BACKGROUND = 5,   /* a host task that gives way, as a vCPU of the normal pool does */
 };
 
 struct pcpu {

@@ -50,6 +50,7 @@ s32 STRUCT_OPS(microslice_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 
 		dsq_insert(p, SCX_DSQ_LOCAL, decision.slice_ns, 0);
 	} else {
+		set_clock(p, tctx);
 		dsq_insert(p, SCX_DSQ_LOCAL, config.others_slice_ns, 0);
 	}
 	return cpu;
@@ -177,7 +178,7 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 	vcpu->turn_over = 0;
 	vcpu->blocked_interrupt = 0;
 	vcpu->woken_cause = 0;
-	advance_clock(&pool_vtime_ns, tctx->vtime_ns);
+	advance_clock(tctx, true);
 	return occupant;
 }
 
@@ -195,8 +196,8 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 	if (vcpu) {
 		pcpu->occupant = start_vcpu(tctx, vcpu, cpu, now);
 	} else {
-		pcpu->occupant = OCCUPANT_OTHER;
-		advance_clock(&others_vtime_ns, tctx->vtime_ns);
+		pcpu->occupant = tctx->gives_way ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
+		advance_clock(tctx, false);
 	}
 	if (!pcpu_is_micro(cpu)) {
 		/* It came back after an interruption, for a micro slice: the next tick may be far. */

@@ -3,10 +3,12 @@
  * Normal pool: who runs next where nobody is in a hurry.
  *
  * Problem.   A host runs more than vCPUs: QEMU's I/O threads, vhost, kernel threads, people's shells. vCPUs depend on
- *            many of them, so they go first; but a compiler on the host may not stop all guests.
+ *            many of them, so they go first; but a compiler on the host may not stop all guests, nor a nightly backup
+ *            take half of the host.
  * Mechanism. Three shared queues, all ordered by the policy (fair_share.h): host tasks, vCPUs that just woke (boosted),
  *            vCPUs. A normal pCPU serves them in that order. Host tasks that took a vCPU's slice more than vCPUs
  *            since on this pCPU let vCPUs go first until these have caught up: under contention each side gets half.
+ *            Host tasks of a nice value above 0 wait among the vCPUs, as a VM of their weight would.
  *            A turn that ends in critical code, or before a call was answered, is made longer by a few micro slices.
  * Formula.   host task: vtime += ran * 100 / weight (its nice value); vCPU: see fair_share.h.
  *            Whoever waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to the boosted ones:
@@ -22,6 +24,7 @@
 #define STARVING_AFTER_NS 2000000000ull
 #define SWEEP_INTERVAL_NS 250000000ull
 #define SWEEP_MAX 64u
+#define WEIGHT_OF_NICE_0 100u
 
 /* ---- Which pCPU ---- */
 
@@ -81,8 +84,9 @@ static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
 	pcpu = pcpu_of(cpu);
 	if (!pcpu || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 		return;
-	/* Only vCPUs give way, and among vCPUs those that weren't boosted themselves. */
-	if (pcpu->occupant == OCCUPANT_VCPU || (pcpu->occupant == OCCUPANT_BOOSTED_VCPU && !for_vcpu)) {
+	/* Only vCPUs and those like them give way, and among vCPUs those that weren't boosted themselves. */
+	if (pcpu->occupant == OCCUPANT_VCPU || pcpu->occupant == OCCUPANT_BACKGROUND ||
+	    (pcpu->occupant == OCCUPANT_BOOSTED_VCPU && !for_vcpu)) {
 		if (for_vcpu || pcpu->others_ran_ns < config.fair_share.slice_ns)
 			scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 	}
@@ -216,16 +220,36 @@ static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx 
 	resume_request(vcpu, tctx->vcpu - 1);
 }
 
-static __always_inline void enqueue_other(struct task_struct *p, struct task_ctx *tctx, u64 enq_flags)
+/*
+ * A host task of a nice value above 0 (a backup, a build) isn't what a guest waits for: it shares with vCPUs, as one VM
+ * of its weight would, in place of going first.
+ */
+static __always_inline bool gives_way(struct task_struct *p)
 {
-	u64 earliest = others_vtime_ns - config.others_slice_ns;
+	return p->scx.weight < WEIGHT_OF_NICE_0;
+}
 
-	/* Sleeping isn't saving. */
+/* Its clock is the vCPUs' or the host tasks', by its nice value. Sleeping isn't saving, nor is a change of clocks. */
+static __always_inline void set_clock(struct task_struct *p, struct task_ctx *tctx)
+{
+	bool way = gives_way(p);
+	u64 now = way ? pool_vtime_ns : others_vtime_ns;
+	u64 earliest = now - (way ? config.fair_share.lag_max_ns : config.others_slice_ns);
+
+	if (tctx->gives_way != way)
+		tctx->vtime_ns = now;
+	tctx->gives_way = way;
 	if (vtime_before(tctx->vtime_ns, earliest))
 		tctx->vtime_ns = earliest;
+}
+
+static __always_inline void enqueue_other(struct task_struct *p, struct task_ctx *tctx, u64 enq_flags)
+{
+	set_clock(p, tctx);
 	tctx->queued_at_ns = bpf_ktime_get_ns();
-	dsq_insert_vtime(p, DSQ_OTHERS, config.others_slice_ns, tctx->vtime_ns, enq_flags);
-	if (!kick_idle_normal(p))
+	dsq_insert_vtime(p, tctx->gives_way ? DSQ_VCPUS : DSQ_OTHERS, config.others_slice_ns, tctx->vtime_ns,
+			 enq_flags);
+	if (!kick_idle_normal(p) && !tctx->gives_way)
 		preempt_for(p, false);
 }
 
@@ -270,10 +294,12 @@ static __always_inline void enqueue_pinned_kthread(struct task_struct *p, u64 en
 /* ---- Accounting ---- */
 
 /* A queue's clock is that of whoever was chosen last: who comes late starts near it. */
-static __always_inline void advance_clock(u64 *clock_ns, u64 vtime_ns)
+static __always_inline void advance_clock(const struct task_ctx *tctx, bool is_vcpu)
 {
-	if (vtime_before(*clock_ns, vtime_ns))
-		*clock_ns = vtime_ns;
+	u64 *clock_ns = is_vcpu || tctx->gives_way ? &pool_vtime_ns : &others_vtime_ns;
+
+	if (vtime_before(*clock_ns, tctx->vtime_ns))
+		*clock_ns = tctx->vtime_ns;
 }
 
 static __always_inline void charge_other(struct task_struct *p, struct task_ctx *tctx, struct pcpu *pcpu,
@@ -282,7 +308,7 @@ static __always_inline void charge_other(struct task_struct *p, struct task_ctx 
 	tctx->vtime_ns += charge(ran_ns, vcpu_weight(p->scx.weight, 1));
 	ADD(host_stats.others_ran_ns, ran_ns);
 	/* No credit is saved up: a pCPU without vCPUs owes them nothing. */
-	if (pcpu && pcpu->others_ran_ns < config.fair_share.slice_ns)
+	if (pcpu && !tctx->gives_way && pcpu->others_ran_ns < config.fair_share.slice_ns)
 		pcpu->others_ran_ns += ran_ns;
 }
 
@@ -325,7 +351,7 @@ static __always_inline void charge_until_now(struct task_struct *prev, struct ta
 static __always_inline void start_another_turn(struct task_struct *prev, struct task_ctx *tctx,
 					       struct vcpu *vcpu, struct pcpu *pcpu)
 {
-	advance_clock(vcpu ? &pool_vtime_ns : &others_vtime_ns, tctx->vtime_ns);
+	advance_clock(tctx, vcpu);
 	task_set_slice(prev, vcpu ? config.fair_share.slice_ns : config.others_slice_ns);
 	if (!vcpu)
 		return;

@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{PATIENCE, on_host, scheduler_state, start_scheduler, statistics, stop_scheduler};
-use microslice_testbed::{Guest, GuestSpec, Host};
+use common::alone::spinning;
+use common::{PATIENCE, count, on_host, scheduler_state, start_scheduler, statistics, stop_scheduler};
+use microslice_testbed::{Guest, GuestSpec, Host, Process};
 use serde_json::Value;
 use std::io::Write;
 use std::time::Duration;
@@ -82,6 +83,37 @@ fn the_lightest_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_e
         let report = stop_scheduler(host, &scheduler);
         assert!(report["host"]["starving_served"].as_u64() > Some(0), "{}", report["host"]);
         assert!(part_of_first(&report) > 0.8, "{report}");
+    });
+}
+
+/// What a hog of four vCPUs gets of four pCPUs' time, beside as many host tasks of this nice value.
+fn hogs_part_beside_host_tasks(host: &Host, nice: u32) -> f64 {
+    let guest =
+        host.start_guest(GuestSpec::new("a").workload("hog")).unwrap_or_else(|error| panic!("{error}"));
+    let niced = |(task, pid): (Process, String)| {
+        host.must_run(&format!("renice -n {nice} {pid}"), PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        task
+    };
+    let tasks: Vec<Process> = (0..4).map(|_| niced(spinning(host, 0xf))).collect();
+    let scheduler = start_scheduler(host, "--micro-cpus 0");
+    std::thread::sleep(MEASURED);
+    let report = stop_scheduler(host, &scheduler);
+    tasks.iter().for_each(|task| task.signal(libc::SIGKILL).expect("signal"));
+    assert!(!guest.has_ended(), "{}", guest.last_words());
+    guest.stop().expect("stop");
+    let [vms, others] = [&report["ran_ns"], &report["host"]["others_ran_ns"]].map(count);
+    vms as f64 / (vms + others) as f64
+}
+
+#[test]
+fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_half() {
+    on_host(|host| {
+        let beside_niced = hogs_part_beside_host_tasks(host, 19);
+        let beside_others = hogs_part_beside_host_tasks(host, 0);
+        println!("{beside_niced:.2} beside niced tasks, {beside_others:.2} beside others");
+        // What the host itself does, some 8 %, counts as host tasks' time, too. (0.60 when niced tasks went first, too.)
+        assert!(beside_niced > 0.78, "{beside_niced:.2} beside niced tasks");
+        assert!((0.4..0.7).contains(&beside_others), "{beside_others:.2} beside others");
     });
 }
 
