@@ -294,12 +294,30 @@ static __always_inline void enqueue_pinned_kthread(struct task_struct *p, u64 en
 /* ---- Accounting ---- */
 
 /* A queue's clock is that of whoever was chosen last: who comes late starts near it. */
+static __always_inline u64 *clock_of(const struct task_ctx *tctx, bool is_vcpu)
+{
+	return is_vcpu || tctx->gives_way ? &pool_vtime_ns : &others_vtime_ns;
+}
+
 static __always_inline void advance_clock(const struct task_ctx *tctx, bool is_vcpu)
 {
-	u64 *clock_ns = is_vcpu || tctx->gives_way ? &pool_vtime_ns : &others_vtime_ns;
+	u64 *clock_ns = clock_of(tctx, is_vcpu);
 
 	if (vtime_before(*clock_ns, tctx->vtime_ns))
 		*clock_ns = tctx->vtime_ns;
+}
+
+/*
+ * It has a pCPU that nobody else wants: what it ran for isn't owed to those who come later. Else light ones, whose clocks
+ * are fast, would push the queue's clock on, and whoever ran beside them would be that far behind: it would go first until
+ * it had caught up.
+ */
+static __always_inline void forgive_debt(struct task_ctx *tctx, bool is_vcpu)
+{
+	u64 clock_ns = *clock_of(tctx, is_vcpu);
+
+	if (vtime_before(clock_ns, tctx->vtime_ns))
+		tctx->vtime_ns = clock_ns;
 }
 
 static __always_inline void charge_other(struct task_struct *p, struct task_ctx *tctx, struct pcpu *pcpu,
@@ -413,6 +431,8 @@ static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pc
 	if (!tctx || (vcpu && vcpu->state != VCPU_RUNNING))
 		return;
 	charge_until_now(prev, tctx, vcpu, pcpu);
+	/* Nor is anything owed to it. */
+	tctx->vtime_ns = *clock_of(tctx, vcpu);
 	start_another_turn(prev, tctx, vcpu, pcpu);
 }
 
