@@ -48,13 +48,12 @@ s32 STRUCT_OPS(microslice_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 	if (vcpu) {
 		struct wakeup_decision decision = queue_clock(tctx, vcpu);
 
-		forgive_debt(tctx, true);
 		dsq_insert(p, SCX_DSQ_LOCAL, decision.slice_ns, 0);
 	} else {
 		set_clock(p, tctx);
-		forgive_debt(tctx, false);
 		dsq_insert(p, SCX_DSQ_LOCAL, config.others_slice_ns, 0);
 	}
+	forgive_debt(tctx, vcpu);
 	return cpu;
 }
 

@@ -24,7 +24,6 @@
 #define STARVING_AFTER_NS 2000000000ull
 #define SWEEP_INTERVAL_NS 250000000ull
 #define SWEEP_MAX 64u
-#define WEIGHT_OF_NICE_0 100u
 
 /* ---- Which pCPU ---- */
 
@@ -222,11 +221,11 @@ static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx 
 
 /*
  * A host task of a nice value above 0 (a backup, a build) isn't what a guest waits for: it shares with vCPUs, as one VM
- * of its weight would, in place of going first.
+ * of its weight would, in place of going first. sched_ext gives tasks of nice 0 the default weight of cgroups.
  */
 static __always_inline bool gives_way(struct task_struct *p)
 {
-	return p->scx.weight < WEIGHT_OF_NICE_0;
+	return p->scx.weight < WEIGHT_DEFAULT;
 }
 
 /* Its clock is the vCPUs' or the host tasks', by its nice value. Sleeping isn't saving, nor is a change of clocks. */
@@ -365,11 +364,9 @@ static __always_inline void charge_until_now(struct task_struct *prev, struct ta
 	tctx->running_since_ns = now;
 }
 
-/* Chosen again, as by ops.running: sched_ext lets a task whose slice isn't used up go on. */
-static __always_inline void start_another_turn(struct task_struct *prev, struct task_ctx *tctx,
-					       struct vcpu *vcpu, struct pcpu *pcpu)
+/* sched_ext lets a task whose slice isn't used up go on. */
+static __always_inline void start_another_turn(struct task_struct *prev, struct vcpu *vcpu, struct pcpu *pcpu)
 {
-	advance_clock(tctx, vcpu);
 	task_set_slice(prev, vcpu ? config.fair_share.slice_ns : config.others_slice_ns);
 	if (!vcpu)
 		return;
@@ -411,7 +408,8 @@ static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
 	{
 		if (!vtime_before(tctx->vtime_ns, first->scx.dsq_vtime))
 			return false;
-		start_another_turn(prev, tctx, vcpu, pcpu);
+		advance_clock(tctx, true);
+		start_another_turn(prev, vcpu, pcpu);
 		pcpu->micro_deadline_ns = 0;
 		return true;
 	}
@@ -431,9 +429,9 @@ static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pc
 	if (!tctx || (vcpu && vcpu->state != VCPU_RUNNING))
 		return;
 	charge_until_now(prev, tctx, vcpu, pcpu);
-	/* Nor is anything owed to it. */
+	/* It owes nothing for that (see forgive_debt()), and is owed nothing. */
 	tctx->vtime_ns = *clock_of(tctx, vcpu);
-	start_another_turn(prev, tctx, vcpu, pcpu);
+	start_another_turn(prev, vcpu, pcpu);
 }
 
 /* A turn that ends at a bad moment is made longer by a micro slice, before anybody else, host tasks too, gets the pCPU. */

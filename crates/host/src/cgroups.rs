@@ -1,6 +1,7 @@
 //! What a VM's cgroups say about its CPU time: its weight, which the normal pool keeps, and its limit, which no
 //! sched_ext scheduler is told of here: the kernel enforces `cpu.max` only where it schedules itself (`kernel/sched/fair.c`).
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -69,7 +70,9 @@ pub fn of_process_and_threads(process: &Path) -> Vec<String> {
 /// The tightest limit of these cgroups and of those that they lie in.
 pub fn tightest_limit(mount: &Path, cgroups: &[String]) -> Option<CpuLimit> {
     let folders = cgroups.iter().flat_map(|cgroup| Path::new(cgroup.trim_start_matches('/')).ancestors());
-    let limits = folders.filter_map(|folder| {
+    // Each is read once, however many vCPUs have cgroups of their own in it.
+    let folders: BTreeSet<_> = folders.collect();
+    let limits = folders.into_iter().filter_map(|folder| {
         let file = mount.join(folder).join("cpu.max");
         CpuLimit::parse(&std::fs::read_to_string(&file).ok()?, file)
     });

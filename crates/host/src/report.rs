@@ -526,4 +526,19 @@ mod tests {
         let now = vm("a", 100, 12, 1).stats;
         assert_eq!(difference(&now, &before).ran_ns, 7);
     }
+
+    #[test]
+    fn a_limit_that_is_not_kept_is_in_the_text_and_in_the_json() {
+        let limit = CpuLimit { quota_us: 150_000, period_us: 100_000, file: "/g/cpu.max".into() };
+        let limited = VmReport { cpu_limit: Some(limit), ..vm("web", 100, 1, 1) };
+        let report = report(vec![limited, vm("free", 100, 1, 1)]);
+        let text = report.to_text();
+        assert_eq!(text.matches("not kept").count(), 1, "{text}");
+        assert!(text.contains("not kept: limit of web to 1.50 CPUs (/g/cpu.max)\n"), "{text}");
+        let vms = report.to_json()["vms"].clone();
+        assert_eq!(
+            (&vms[0]["cpu_limit_not_kept"], &vms[1]["cpu_limit_not_kept"]),
+            (&json!(1.5), &Value::Null)
+        );
+    }
 }
