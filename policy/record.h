@@ -11,10 +11,11 @@
 #define POLICY_RECORD_H
 
 #include "accelerate.h"
+#include "cpu_limit.h"
 #include "fair_share.h"
 #include "pool_size.h"
 
-#define RECORD_VERSION 5u
+#define RECORD_VERSION 6u
 
 enum record_kind {
 	RECORD_CLASSIFY = 0,
@@ -28,7 +29,8 @@ enum record_kind {
 	RECORD_POOL_SIZE = 8,
 	RECORD_TURN = 9,
 	RECORD_WOKEN = 10,
-	RECORD_KIND_COUNT = 11,
+	RECORD_LIMIT = 11,
+	RECORD_KIND_COUNT = 12,
 };
 
 struct classify_record {
@@ -92,6 +94,12 @@ struct wakeup_record {
 	struct wakeup_decision decision;
 };
 
+struct limit_record {
+	struct cpu_limit limit;
+	struct limit_observation seen;
+	struct limit_decision decision;
+};
+
 /* The state before the step is that of the step before it: steps are replayed in order, from an empty state.
  */
 struct pool_size_record {
@@ -116,6 +124,7 @@ struct record {
 		struct turn_record turn;
 		struct wakeup_record wakeup;
 		struct pool_size_record pool_size;
+		struct limit_record limit;
 	};
 };
 

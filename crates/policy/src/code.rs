@@ -276,6 +276,7 @@ codes! {
         PoolSize = "pool_size",
         Turn = "turn",
         Woken = "woken",
+        Limit = "limit",
     }
 }
 

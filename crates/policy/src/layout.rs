@@ -13,7 +13,7 @@ pub const WEIGHT_DEFAULT: u32 = 100;
 /// `SHARE_SCALE`: the unit of [`crate::vcpu_weight`] is 1/SHARE_SCALE.
 pub const SHARE_SCALE: u32 = 1024;
 /// `RECORD_VERSION`: of [`Record`] and all observations in it.
-pub const RECORD_VERSION: u32 = 5;
+pub const RECORD_VERSION: u32 = 6;
 
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? }) => {
@@ -237,6 +237,35 @@ layout! {
     }
 }
 
+layout! {
+    /// As in `cpu.max`; a quota or period of 0 is no limit.
+    CpuLimit {
+        quota_us: u32,
+        period_us: u32,
+    }
+}
+
+layout! {
+    /// A vCPU with a limit wants to run.
+    LimitObservation {
+        now_ns: u64,
+        clock_ns: u64,
+        rest_until_ns: u64,
+        slice_ns: u64,
+        active_vcpu_count: u32,
+        reserved: u32,
+    }
+}
+
+layout! {
+    /// Whether it has to rest (0: no), or how long it may run.
+    LimitDecision {
+        clock_ns: u64,
+        rest_until_ns: u64,
+        slice_ns: u64,
+    }
+}
+
 /// What is known of one guest kernel image: shared by all guests that run it. 12 KiB.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -451,8 +480,17 @@ layout! {
     }
 }
 
+layout! {
+    /// A limit was asked about.
+    LimitRecord {
+        limit: CpuLimit,
+        seen: LimitObservation,
+        decision: LimitDecision,
+    }
+}
+
 #[cfg(test)]
-pub(crate) const STRUCT_COUNT: usize = 24;
+pub(crate) const STRUCT_COUNT: usize = 27;
 
 #[cfg(test)]
 mod tests {
@@ -484,6 +522,9 @@ mod tests {
             ("FairShareConfig", size_of::<FairShareConfig>()),
             ("WakeupObservation", size_of::<WakeupObservation>()),
             ("WakeupDecision", size_of::<WakeupDecision>()),
+            ("CpuLimit", size_of::<CpuLimit>()),
+            ("LimitObservation", size_of::<LimitObservation>()),
+            ("LimitDecision", size_of::<LimitDecision>()),
             ("Record", size_of::<Record>()),
         ];
         // SAFETY: constants of the shim, initialised at link time and never written.

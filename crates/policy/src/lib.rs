@@ -55,6 +55,12 @@ mod ffi {
             seen: *const WakeupObservation,
             decision: *mut WakeupDecision,
         );
+        pub fn ms_limit_charge(limit: *const CpuLimit, ran_ns: u64) -> u64;
+        pub fn ms_decide_on_limit(
+            limit: *const CpuLimit,
+            seen: *const LimitObservation,
+            decision: *mut LimitDecision,
+        );
         #[cfg(test)]
         pub static ms_sizes: [u32; crate::layout::STRUCT_COUNT];
         #[cfg(test)]
@@ -164,4 +170,15 @@ pub fn vtime_before(a: u64, b: u64) -> bool {
 /// Where a waking vCPU's clock stands, and whether it is boosted.
 pub fn decide_on_wakeup(config: &FairShareConfig, seen: &WakeupObservation) -> WakeupDecision {
     decide!(WakeupDecision, ms_decide_on_wakeup(config, seen))
+}
+
+/// How far running for `ran_ns` moves the clock of a limit (`policy/cpu_limit.h`).
+pub fn limit_charge(limit: &CpuLimit, ran_ns: u64) -> u64 {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { ffi::ms_limit_charge(limit, ran_ns) }
+}
+
+/// Does a vCPU with this limit have to rest, and how long may it run if not?
+pub fn decide_on_limit(limit: &CpuLimit, seen: &LimitObservation) -> LimitDecision {
+    decide!(LimitDecision, ms_decide_on_limit(limit, seen))
 }

@@ -118,6 +118,10 @@ fn replay_one(
             let it: TurnRecord = record.payload_as();
             differ(it.decision, decide_at_turn_end(&it.config, &it.seen).into())
         }
+        RecordKind::Limit => {
+            let it: LimitRecord = record.payload_as();
+            differ(it.decision, decide_on_limit(&it.limit, &it.seen))
+        }
         RecordKind::PoolSize => {
             let it: PoolSizeRecord = record.payload_as();
             differ(it.decision, step_pool_size(&it.config, pool, &it.seen))

@@ -5,6 +5,7 @@
  */
 #include "accelerate.h"
 #include "classify.h"
+#include "cpu_limit.h"
 #include "fair_share.h"
 #include "pool_size.h"
 #include "record.h"
@@ -90,6 +91,17 @@ void ms_decide_on_wakeup(const struct fair_share_config *config, const struct wa
 	*decision = decide_on_wakeup(config, seen);
 }
 
+u64 ms_limit_charge(const struct cpu_limit *limit, u64 ran_ns)
+{
+	return limit_charge(limit, ran_ns);
+}
+
+void ms_decide_on_limit(const struct cpu_limit *limit, const struct limit_observation *seen,
+			struct limit_decision *decision)
+{
+	*decision = decide_on_limit(limit, seen);
+}
+
 /* Sizes as C sees them, in the order in which layout.rs lists the same structs. */
 const u32 ms_sizes[] = {
     sizeof(struct class_range),
@@ -115,6 +127,9 @@ const u32 ms_sizes[] = {
     sizeof(struct fair_share_config),
     sizeof(struct wakeup_observation),
     sizeof(struct wakeup_decision),
+    sizeof(struct cpu_limit),
+    sizeof(struct limit_observation),
+    sizeof(struct limit_decision),
     sizeof(struct record),
 };
 const u32 ms_sizes_count = sizeof(ms_sizes) / sizeof(ms_sizes[0]);

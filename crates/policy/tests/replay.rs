@@ -86,6 +86,11 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_on_wakeup(&config, &seen);
     write(RecordKind::Wakeup, WakeupRecord { config, seen, decision }.as_bytes());
 
+    let limit = CpuLimit { quota_us: 20_000, period_us: 100_000 };
+    let seen = LimitObservation { now_ns: 9, clock_ns: 8, slice_ns: 30_000_000, ..Default::default() };
+    let decision = decide_on_limit(&limit, &seen);
+    write(RecordKind::Limit, LimitRecord { limit, seen, decision }.as_bytes());
+
     let config = PoolSizeConfig::PAPER;
     let mut pool = PoolSizeState::default();
     for ipi_count in [0, 90, 80, 10, 40] {
@@ -100,7 +105,7 @@ fn one_of_each() -> Vec<u8> {
 fn every_kind_of_decision_replays_bit_for_bit() {
     let replayed = replay(one_of_each().as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 0, "{:?}", replayed.first_difference);
-    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1]);
+    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1]);
 }
 
 #[test]
@@ -113,7 +118,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
     let difference = replayed.first_difference.unwrap();
-    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 14));
+    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 15));
     assert_ne!(difference.recorded, difference.replayed);
 }
 
@@ -121,7 +126,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
 fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
     let recording = one_of_each();
     let replayed = replay(&recording[..recording.len() - 1]).unwrap();
-    assert_eq!((replayed.total_count(), replayed.difference_count), (14, 0));
+    assert_eq!((replayed.total_count(), replayed.difference_count), (15, 0));
 }
 
 #[test]
@@ -160,7 +165,7 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 5");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 6");
 }
 
 proptest! {
