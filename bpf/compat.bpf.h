@@ -58,6 +58,12 @@ bool scx_bpf_dsq_move___new(struct bpf_iter_scx_dsq *it__iter, struct task_struc
 			    u64 enq_flags) __ksym __weak;
 bool scx_bpf_dispatch_from_dsq___old(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id,
 				     u64 enq_flags) __ksym __weak;
+bool scx_bpf_dsq_move_vtime___new(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id,
+				  u64 enq_flags) __ksym __weak;
+bool scx_bpf_dispatch_vtime_from_dsq___old(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p,
+					   u64 dsq_id, u64 enq_flags) __ksym __weak;
+void scx_bpf_dsq_move_set_vtime___new(struct bpf_iter_scx_dsq *it__iter, u64 vtime) __ksym __weak;
+void scx_bpf_dispatch_from_dsq_set_vtime___old(struct bpf_iter_scx_dsq *it__iter, u64 vtime) __ksym __weak;
 void scx_bpf_dsq_move_set_slice___new(struct bpf_iter_scx_dsq *it__iter, u64 slice) __ksym __weak;
 void scx_bpf_dispatch_from_dsq_set_slice___old(struct bpf_iter_scx_dsq *it__iter, u64 slice) __ksym __weak;
 u32 scx_bpf_reenqueue_local___v1(void) __ksym __weak;
@@ -112,6 +118,18 @@ static __always_inline void dsq_move_set_slice(struct bpf_iter_scx_dsq *it, u64 
 		scx_bpf_dsq_move_set_slice___new(it, slice_ns);
 	else
 		scx_bpf_dispatch_from_dsq_set_slice___old(it, slice_ns);
+}
+
+/* Into a queue that is ordered by virtual time. */
+static __always_inline bool dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
+					   u64 vtime_ns)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_move_vtime___new)) {
+		scx_bpf_dsq_move_set_vtime___new(it, vtime_ns);
+		return scx_bpf_dsq_move_vtime___new(it, p, dsq_id, 0);
+	}
+	scx_bpf_dispatch_from_dsq_set_vtime___old(it, vtime_ns);
+	return scx_bpf_dispatch_vtime_from_dsq___old(it, p, dsq_id, 0);
 }
 
 static __always_inline void task_set_slice(struct task_struct *p, u64 slice_ns)

@@ -15,6 +15,8 @@
 #define VCPUS_MAX 4096u
 #define VCPUS_PER_VM_MAX 512u
 #define GUEST_CODES_MAX 64u
+#define LIMITS_MAX 1024u
+#define LIMITS_PER_VM 4u      /* of cgroups that lie in one another */
 #define HISTOGRAM_BUCKETS 32u /* bucket n counts [2^n, 2^(n+1)) us; bucket 0 also less than 1 us */
 #define NEVER_MICRO 0xffffffffu
 
@@ -45,7 +47,8 @@ enum request_failure {
 	FAILURE_NOT_QUEUED = 3, /* it wasn't in the normal queue when the micro pCPU reached for it */
 	FAILURE_BLOCKED = 4,	/* it went to sleep, or ended */
 	FAILURE_RESIZED = 5,	/* the micro pCPU that it was queued for left the micro pool */
-	FAILURE_COUNT = 6,
+	FAILURE_LIMITED = 6,	/* its VM has used up what cpu.max allows it */
+	FAILURE_COUNT = 7,
 };
 
 /* How an acceleration ended: the policy's outcomes, and one of ours. accelerations = all of these + in flight. */
@@ -57,6 +60,7 @@ struct vm_stats {
 	u64 ran_ns;	  /* in both pools */
 	u64 micro_ran_ns; /* of it, in the micro pool */
 	u64 waited_ns;	  /* runnable, without a pCPU */
+	u64 rested_ns;	  /* runnable, but limited by cpu.max */
 	u64 preemptions[GUEST_CLASS_COUNT];
 	u64 yields[YIELD_CAUSE_COUNT][YIELD_REASON_COUNT];
 	u64 interrupts[INTERRUPT_KIND_COUNT][INTERRUPT_REASON_COUNT];
@@ -107,6 +111,14 @@ struct vm_feed {
 	u32 code;	/* which guest_code; 0: no symbols */
 	u32 weight;	/* of its cgroup; 0: the default */
 	u32 reserved;
+	struct cpu_limit vcpu_limit; /* of each of its vCPUs by itself */
+	u32 limits[LIMITS_PER_VM];   /* of all of them together: places in cpu_limits + 1; 0: no more */
+};
+
+/* How much of a limit has been used: see policy/cpu_limit.h. */
+struct limit_state {
+	u64 clock_ns;
+	u64 rest_until_ns; /* 0: nobody has to rest */
 };
 
 /* One vCPU: a host task that was seen inside KVM_RUN. */
@@ -142,6 +154,10 @@ struct vcpu {
 	/* It was woken, waits since then, and may go to a micro pCPU; 0: not so. What a request would be about. */
 	u32 woken_cause;
 	u32 woken_vector;
+	u32 rests; /* it has used up what it may have, and waits until it may have more */
+	u32 reserved;
+	u64 allowed_ns; /* by its limits, when they were asked last */
+	struct limit_state limit;
 };
 
 /* A guest's instruction pointer at a HLT exit, or its MSR_LSTAR: a witness of its slide. */

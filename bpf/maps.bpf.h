@@ -53,6 +53,21 @@ struct {
 	__type(value, struct vm_stats);
 } vm_stats_of SEC(".maps");
 
+/* What cgroups allow: written by the daemon only. One may be of many VMs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LIMITS_MAX);
+	__type(key, u32);
+	__type(value, struct cpu_limit);
+} cpu_limits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LIMITS_MAX);
+	__type(key, u32);
+	__type(value, struct limit_state);
+} limit_states SEC(".maps");
+
 /* Slot 0 stays empty: the code of a guest without symbols. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -134,6 +149,18 @@ struct {
 	__type(value, struct pool_timer);
 } pool_timers SEC(".maps");
 
+struct rest_timer {
+	struct bpf_timer timer;
+	u32 release_count; /* how many more may be released this time */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct rest_timer);
+} rest_timers SEC(".maps");
+
 /* A cpumask of this pCPU's own to compute in. */
 struct scratch {
 	struct bpf_cpumask __kptr *mask;
@@ -177,6 +204,8 @@ u64 pool_vtime_ns;
 u64 others_vtime_ns;
 /* When the normal queues were last looked through for starving tasks. */
 u64 swept_at_ns;
+/* The timer that ends rests is armed. */
+u32 rest_timer_armed;
 /* Does entering a BPF program raise migration_disabled of the current task? It depends on the kernel's build. */
 u32 entry_disables_migration = 1;
 
@@ -185,12 +214,13 @@ struct exit_record exit_record;
 
 /* ---- Dispatch queues ---- */
 
-#define DSQ_OTHERS 1ull		/* host tasks that aren't vCPUs, by virtual time */
-#define DSQ_BOOSTED 2ull	/* vCPUs that just woke, first come first served */
-#define DSQ_VCPUS 3ull		/* preempted and waiting vCPUs, by virtual time */
+#define DSQ_OTHERS 1ull	 /* host tasks that aren't vCPUs, by virtual time */
+#define DSQ_BOOSTED 2ull /* vCPUs that just woke, first come first served */
+#define DSQ_VCPUS 3ull	 /* preempted and waiting vCPUs, by virtual time */
+#define DSQ_RESTING 4ull /* vCPUs that have used up what cpu.max allows them, by when they may run again */
 #define DSQ_CONFINED 0x10000ull /* + pCPU: tasks that may run on micro pCPUs only */
 
-_Static_assert(DSQ_CONFINED > DSQ_VCPUS, "queue numbers don't overlap");
+_Static_assert(DSQ_CONFINED > DSQ_RESTING, "queue numbers don't overlap");
 
 /* ---- Access ---- */
 

@@ -9,6 +9,7 @@
  *   observe.bpf.h      KVM's events                 -> requests
  *   pools.bpf.h        requests -> micro pCPUs, micro slices, pool size
  *   normal_pool.bpf.h  everything else: host tasks first, vCPUs by fair share
+ *   cpu_limit.bpf.h    who has used up what cpu.max allows it rests
  *   vcpu.bpf.h         which task is which vCPU, and the states it goes through
  *   guest_code.bpf.h   instruction pointer -> guest class
  */
@@ -40,7 +41,7 @@ s32 STRUCT_OPS(microslice_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 	struct vcpu *vcpu = vcpu_of(tctx);
 	s32 cpu;
 
-	if (!tctx)
+	if (!tctx || (vcpu && rests_until(vcpu, tctx->vcpu - 1)))
 		return prev_cpu;
 	cpu = pick_idle_normal(p, prev_cpu);
 	if (cpu < 0)
@@ -70,6 +71,15 @@ void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
 	if (is_pinned_kthread(p)) {
 		enqueue_pinned_kthread(p, enq_flags);
 		return;
+	}
+	if (vcpu && !(p->flags & PF_EXITING)) {
+		u64 until_ns = rests_until(vcpu, tctx->vcpu - 1);
+
+		if (until_ns) {
+			enqueue_resting(p, tctx, vcpu, until_ns, enq_flags);
+			return;
+		}
+		vcpu->rests = 0;
 	}
 	if (is_confined(p)) {
 		enqueue_confined(p, vcpu, enq_flags);
@@ -196,6 +206,9 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 	tctx->running_since_ns = now;
 	if (vcpu) {
 		pcpu->occupant = start_vcpu(tctx, vcpu, cpu, now);
+		rests_until(vcpu, tctx->vcpu - 1);
+		if (vcpu->allowed_ns < p->scx.slice)
+			task_set_slice(p, vcpu->allowed_ns);
 	} else {
 		pcpu->occupant = tctx->gives_way ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
 		advance_clock(tctx, false);
@@ -369,13 +382,16 @@ static __noinline int init_pcpu(u32 cpu)
 	return scx_bpf_create_dsq(DSQ_CONFINED + cpu, -1);
 }
 
-static __noinline int init_pool(void)
+static __noinline int init_timers(void)
 {
 	u32 key = 0;
 	struct pool_timer *timer = bpf_map_lookup_elem(&pool_timers, &key);
+	struct rest_timer *rests = bpf_map_lookup_elem(&rest_timers, &key);
 
-	if (!timer)
+	if (!timer || !rests)
 		return -ENOMEM;
+	bpf_timer_init(&rests->timer, &rest_timers, CLOCK_MONOTONIC);
+	bpf_timer_set_callback(&rests->timer, end_rests);
 	if (!config.pool_is_dynamic)
 		return apply_pool_size(config.micro_pcpu_count, 0);
 	bpf_timer_init(&timer->timer, &pool_timers, CLOCK_MONOTONIC);
@@ -396,7 +412,7 @@ s32 STRUCT_OPS_SLEEPABLE(microslice_init)
 	if (result)
 		return result;
 	if ((result = scx_bpf_create_dsq(DSQ_OTHERS, -1)) || (result = scx_bpf_create_dsq(DSQ_BOOSTED, -1)) ||
-	    (result = scx_bpf_create_dsq(DSQ_VCPUS, -1)))
+	    (result = scx_bpf_create_dsq(DSQ_VCPUS, -1)) || (result = scx_bpf_create_dsq(DSQ_RESTING, -1)))
 		return result;
 	bpf_for (cpu, 0, PCPUS_MAX) {
 		if (cpu >= config.pcpu_count)
@@ -405,7 +421,7 @@ s32 STRUCT_OPS_SLEEPABLE(microslice_init)
 		if (result)
 			return result;
 	}
-	return init_pool();
+	return init_timers();
 }
 
 void STRUCT_OPS(microslice_exit, struct scx_exit_info *info)

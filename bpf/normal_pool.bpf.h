@@ -19,51 +19,13 @@
 #ifndef BPF_NORMAL_POOL_H
 #define BPF_NORMAL_POOL_H
 
-#include "pools.bpf.h"
+#include "cpu_limit.bpf.h"
 
 #define STARVING_AFTER_NS 2000000000ull
 #define SWEEP_INTERVAL_NS 250000000ull
 #define SWEEP_MAX 64u
 
 /* ---- Which pCPU ---- */
-
-/* An idle normal pCPU that p may run on, the one it ran on last first; negative: none. */
-static __always_inline s32 pick_idle_normal(struct task_struct *p, s32 prev_cpu)
-{
-	struct scratch *normal, *own;
-	struct bpf_cpumask *mask, *candidates;
-	u32 key = 0, here = bpf_get_smp_processor_id();
-	s32 cpu;
-
-	if (prev_cpu >= 0 && !pcpu_is_micro(prev_cpu) && bpf_cpumask_test_cpu(prev_cpu, p->cpus_ptr) &&
-	    scx_bpf_test_and_clear_cpu_idle(prev_cpu))
-		return prev_cpu;
-	normal = bpf_map_lookup_elem(&normal_pool, &key);
-	mask = normal ? normal->mask : NULL;
-	if (!mask)
-		return -1;
-	if (p->nr_cpus_allowed >= config.pcpu_count) {
-		/* A whole idle core before half of a busy one. */
-		cpu = scx_bpf_pick_idle_cpu((const struct cpumask *)mask, SCX_PICK_IDLE_CORE);
-		return cpu >= 0 ? cpu : scx_bpf_pick_idle_cpu((const struct cpumask *)mask, 0);
-	}
-	own = bpf_map_lookup_elem(&scratches, &here);
-	candidates = own ? own->mask : NULL;
-	if (!candidates || !bpf_cpumask_and(candidates, p->cpus_ptr, (const struct cpumask *)mask))
-		return -1;
-	return scx_bpf_pick_idle_cpu((const struct cpumask *)candidates, 0);
-}
-
-/* A task was queued: an idle normal pCPU comes and gets it. */
-static __always_inline bool kick_idle_normal(struct task_struct *p)
-{
-	s32 cpu = pick_idle_normal(p, scx_bpf_task_cpu(p));
-
-	if (cpu < 0)
-		return false;
-	scx_bpf_kick_cpu(cpu, KICK_IDLE);
-	return true;
-}
 
 /* The pCPU that a task in a hurry takes over, if what runs there gives way to it. */
 static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
@@ -338,8 +300,11 @@ static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu
 	u32 weight = 0;
 	s64 active = 1;
 
-	if (vm && feed && feed_is_current(feed, vm))
+	if (vm && feed && feed_is_current(feed, vm)) {
 		weight = feed->weight;
+		if (has_limits(feed))
+			charge_limits(vcpu, feed, ran_ns);
+	}
 	if (vm)
 		active = vm->active_vcpu_count;
 	tctx->vtime_ns += charge(ran_ns, vcpu_weight(weight, active > 0 ? active : 1));
@@ -367,9 +332,11 @@ static __always_inline void charge_until_now(struct task_struct *prev, struct ta
 /* sched_ext lets a task whose slice isn't used up go on. */
 static __always_inline void start_another_turn(struct task_struct *prev, struct vcpu *vcpu, struct pcpu *pcpu)
 {
-	task_set_slice(prev, vcpu ? config.fair_share.slice_ns : config.others_slice_ns);
-	if (!vcpu)
+	if (!vcpu) {
+		task_set_slice(prev, config.others_slice_ns);
 		return;
+	}
+	task_set_slice(prev, within_limit(vcpu, config.fair_share.slice_ns));
 	pcpu->occupant = OCCUPANT_VCPU;
 	vcpu->grace_count = 0;
 	vcpu->turn_over = 0;
@@ -406,7 +373,7 @@ static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
 	charge_until_now(prev, tctx, vcpu, pcpu);
 	for_each_queued(first, DSQ_VCPUS)
 	{
-		if (!vtime_before(tctx->vtime_ns, first->scx.dsq_vtime))
+		if (!vtime_before(tctx->vtime_ns, first->scx.dsq_vtime) || rests_until(vcpu, tctx->vcpu - 1))
 			return false;
 		advance_clock(tctx, true);
 		start_another_turn(prev, vcpu, pcpu);
@@ -429,6 +396,8 @@ static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pc
 	if (!tctx || (vcpu && vcpu->state != VCPU_RUNNING))
 		return;
 	charge_until_now(prev, tctx, vcpu, pcpu);
+	if (vcpu && rests_until(vcpu, tctx->vcpu - 1))
+		return; /* ops.enqueue sees to it */
 	/* It owes nothing for that (see forgive_debt()), and is owed nothing. */
 	tctx->vtime_ns = *clock_of(tctx, vcpu);
 	start_another_turn(prev, vcpu, pcpu);

@@ -110,7 +110,7 @@ __noinline int request_acceleration(u32 slot, u32 cause, u32 vector)
 	struct vcpu *vcpu = vcpu_at(slot);
 	struct vm_stats *stats;
 
-	if (!vcpu || cause >= CAUSE_COUNT)
+	if (!vcpu || cause >= CAUSE_COUNT || vcpu->rests)
 		return 0;
 	stats = vm_stats_at(vcpu->vm);
 	if (!stats)

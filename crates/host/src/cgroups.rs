@@ -1,15 +1,12 @@
-//! What a VM's cgroups say about its CPU time: its weight, which the normal pool keeps, and its limit, which no
-//! sched_ext scheduler is told of here: the kernel enforces `cpu.max` only where it schedules itself (`kernel/sched/fair.c`).
+//! What a VM's cgroups say about its CPU time: its weight and its limits. The kernel sees to both only where it schedules
+//! itself (`kernel/sched/fair.c`), so the scheduler is told of them from here.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Where systemd mounts cgroup v2.
 pub const MOUNT: &str = "/sys/fs/cgroup";
-
-/// Most threads of a VMM whose cgroups are looked at.
-const THREADS_MAX: usize = 4096;
 
 /// A `cpu.max` other than `max`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +23,14 @@ impl CpuLimit {
         self.quota_us as f64 / self.period_us as f64
     }
 
+    pub fn for_policy(&self) -> microslice_policy::CpuLimit {
+        let microseconds = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        microslice_policy::CpuLimit {
+            quota_us: microseconds(self.quota_us),
+            period_us: microseconds(self.period_us),
+        }
+    }
+
     /// `20000 100000`; `None` for `max 100000`, and for what isn't a limit.
     fn parse(text: &str, file: PathBuf) -> Option<Self> {
         let mut words = text.split_whitespace().map(|word| word.parse::<u64>().ok());
@@ -40,10 +45,10 @@ impl fmt::Display for CpuLimit {
     }
 }
 
-/// The cgroup v2 that `/proc/PID/cgroup` or `/proc/PID/task/TID/cgroup` names; the root if there is none.
-pub fn named_in(proc_file: &Path) -> String {
-    let text = std::fs::read_to_string(proc_file).unwrap_or_default();
-    text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/").to_owned()
+/// The cgroup v2 that `/proc/PID/cgroup` or `/proc/PID/task/TID/cgroup` names.
+pub fn named_in(proc_file: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(proc_file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
 /// `cpu.weight` of the VM: of the machine's scope if the process is in one, else of its own cgroup. `None` in the root
@@ -57,26 +62,50 @@ pub fn weight(mount: &Path, cgroup: &str) -> Option<u32> {
     std::fs::read_to_string(folder.join("cpu.weight")).ok()?.trim().parse().ok()
 }
 
-/// The cgroups of a process and of its threads: libvirt limits vCPUs each in one of its own.
-pub fn of_process_and_threads(process: &Path) -> Vec<String> {
-    let threads = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten().take(THREADS_MAX);
-    let mut cgroups: Vec<String> = threads.map(|thread| named_in(&thread.path().join("cgroup"))).collect();
-    cgroups.push(named_in(&process.join("cgroup")));
-    cgroups.sort_unstable();
-    cgroups.dedup();
-    cgroups
+/// What cgroups allow the vCPUs of a VM.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CpuLimits {
+    /// Of the cgroups that all of them lie in, the tightest first.
+    pub of_vm: Vec<CpuLimit>,
+    /// The tightest of those that one of them has for itself: libvirt makes a cgroup for each vCPU, and limits all alike.
+    pub of_each_vcpu: Option<CpuLimit>,
 }
 
-/// The tightest limit of these cgroups and of those that they lie in.
-pub fn tightest_limit(mount: &Path, cgroups: &[String]) -> Option<CpuLimit> {
-    let folders = cgroups.iter().flat_map(|cgroup| Path::new(cgroup.trim_start_matches('/')).ancestors());
-    // Each is read once, however many vCPUs have cgroups of their own in it.
-    let folders: BTreeSet<_> = folders.collect();
-    let limits = folders.into_iter().filter_map(|folder| {
-        let file = mount.join(folder).join("cpu.max");
-        CpuLimit::parse(&std::fs::read_to_string(&file).ok()?, file)
-    });
-    limits.min_by(|a, b| a.cpus().total_cmp(&b.cpus()))
+impl fmt::Display for CpuLimits {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of_vm = self.of_vm.iter().map(CpuLimit::to_string);
+        let of_vcpu = self.of_each_vcpu.iter().map(|limit| format!("{limit} for each vCPU"));
+        out.write_str(&of_vm.chain(of_vcpu).collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl CpuLimits {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Reads the limits of these cgroups, one for each vCPU, and of those that they lie in.
+    pub fn read(mount: &Path, cgroups_of_vcpus: &[String]) -> Self {
+        // Each is read once, however many vCPUs lie in it.
+        let mut vcpus_in = BTreeMap::<&Path, usize>::new();
+        for cgroup in cgroups_of_vcpus {
+            for folder in Path::new(cgroup.trim_start_matches('/')).ancestors() {
+                *vcpus_in.entry(folder).or_default() += 1;
+            }
+        }
+        let limits = vcpus_in.into_iter().filter_map(|(folder, vcpus)| {
+            let file = mount.join(folder).join("cpu.max");
+            let limit = CpuLimit::parse(&std::fs::read_to_string(&file).ok()?, file)?;
+            Some((vcpus == cgroups_of_vcpus.len(), limit))
+        });
+        let (of_vm, of_some): (Vec<_>, Vec<_>) = limits.partition(|(of_all, _)| *of_all);
+        let tightest_first = |limits: Vec<(bool, CpuLimit)>| {
+            let mut limits: Vec<_> = limits.into_iter().map(|(_, limit)| limit).collect();
+            limits.sort_by(|a, b| a.cpus().total_cmp(&b.cpus()));
+            limits
+        };
+        Self { of_vm: tightest_first(of_vm), of_each_vcpu: tightest_first(of_some).into_iter().next() }
+    }
 }
 
 #[cfg(test)]
@@ -106,20 +135,39 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_limit_counts_whether_it_is_the_vcpus_the_machines_or_its_slices() {
-        let vcpu = "/machine.slice/machine-a.scope/libvirt/vcpu0".to_owned();
-        let cgroups = [CGROUP.to_owned(), vcpu];
-        let limits = [
+    fn limits_of_all_vcpus_are_told_from_those_that_each_has_for_itself() {
+        let scope = "/machine.slice/machine-a.scope/libvirt";
+        let cgroups = [0, 1].map(|index| format!("{scope}/vcpu{index}"));
+        let mount = mount_with(&[
             ("machine.slice/cpu.max", "800000 100000\n"),
-            ("machine.slice/machine-a.scope/cpu.max", "max 100000\n"),
-            ("machine.slice/machine-a.scope/libvirt/vcpu0/cpu.max", "30000 100000\n"),
-        ];
-        let mount = mount_with(&limits);
-        let limit = tightest_limit(mount.path(), &cgroups).unwrap();
-        assert_eq!((limit.quota_us, limit.period_us), (30_000, 100_000));
-        assert!(limit.to_string().starts_with("0.30 CPUs (") && limit.to_string().contains("vcpu0/cpu.max"));
-        assert_eq!(tightest_limit(mount.path(), &cgroups[..1]).unwrap().cpus(), 8.0);
-        assert_eq!(tightest_limit(mount.path(), &["/".to_owned()]), None);
+            ("machine.slice/machine-a.scope/cpu.max", "150000 100000\n"),
+            ("machine.slice/machine-a.scope/libvirt/cpu.max", "max 100000\n"),
+            ("machine.slice/machine-a.scope/libvirt/emulator/cpu.max", "1000 100000\n"),
+            ("machine.slice/machine-a.scope/libvirt/vcpu0/cpu.max", "30000 50000\n"),
+            ("machine.slice/machine-a.scope/libvirt/vcpu1/cpu.max", "40000 50000\n"),
+        ]);
+        let limits = CpuLimits::read(mount.path(), &cgroups);
+        let cpus: Vec<f64> = limits.of_vm.iter().map(CpuLimit::cpus).collect();
+        assert_eq!(cpus, [1.5, 8.0]);
+        let vcpu = limits.of_each_vcpu.unwrap();
+        assert_eq!((vcpu.quota_us, vcpu.period_us), (30_000, 50_000));
+        assert!(vcpu.to_string().starts_with("0.60 CPUs (") && vcpu.to_string().contains("vcpu0/cpu.max"));
+    }
+
+    #[test]
+    fn vcpus_in_one_cgroup_share_its_limit_and_without_any_there_is_none() {
+        let mount = mount_with(&[("a/cpu.max", "150000 100000\n")]);
+        let limits = CpuLimits::read(mount.path(), &["/a".to_owned(), "/a".to_owned()]);
+        assert_eq!((limits.of_vm.len(), limits.of_each_vcpu), (1, None));
+        assert_eq!(CpuLimits::read(mount.path(), &["/".to_owned()]), CpuLimits::default());
+        assert_eq!(CpuLimits::read(mount.path(), &[]), CpuLimits::default());
+    }
+
+    #[test]
+    fn a_limit_as_the_policy_has_it() {
+        let limit = |quota_us| CpuLimit { quota_us, period_us: 100_000, file: PathBuf::new() };
+        assert_eq!(limit(150_000).for_policy().quota_us, 150_000);
+        assert_eq!(limit(u64::MAX).for_policy().quota_us, u32::MAX);
     }
 
     #[test]
@@ -130,12 +178,9 @@ mod tests {
     }
 
     #[test]
-    fn threads_in_cgroups_of_their_own_are_seen() {
-        let process = mount_with(&[
-            ("cgroup", "0::/vm/emulator\n"),
-            ("task/10/cgroup", "0::/vm/emulator\n"),
-            ("task/11/cgroup", "12:cpu:/old\n0::/vm/vcpu0\n"),
-        ]);
-        assert_eq!(of_process_and_threads(process.path()), ["/vm/emulator", "/vm/vcpu0"]);
+    fn the_cgroup_is_the_line_of_version_two() {
+        let process = mount_with(&[("cgroup", "12:cpu:/old\n0::/vm/vcpu0\n")]);
+        assert_eq!(named_in(&process.path().join("cgroup")).as_deref(), Some("/vm/vcpu0"));
+        assert_eq!(named_in(&process.path().join("gone")), None);
     }
 }

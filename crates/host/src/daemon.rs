@@ -1,17 +1,18 @@
 //! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one reads kernels.
 
 use crate::HostError;
-use crate::cgroups::CpuLimit;
+use crate::cgroups::{CpuLimit, CpuLimits};
 use crate::config::Settings;
 use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::kernel_reader::{Answer, KernelReader, KernelSource};
+use crate::limit_places::{LIMITS_MAX, LimitPlaces};
 use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
 use crate::program_costs::Measuring;
 use crate::recorder::Recorder;
 use crate::report::{Report, VmReport, difference, sum};
-use crate::scheduler::{Event, KernelVm, Scheduler, VMS_MAX, VmStats};
-use crate::vms::{GuestKnowledge, MemoryLooks, Vm, VmmProcess, path_seen_by};
+use crate::scheduler::{Event, KernelVm, LIMITS_PER_VM, Scheduler, VMS_MAX, VmFeed, VmStats};
+use crate::vms::{GuestKnowledge, MemoryLooks, Vm, VmmProcess, path_seen_by, read_cpu_limits};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
 use std::collections::BTreeMap;
@@ -97,6 +98,7 @@ struct Daemon<'s> {
     /// The kernels whose ranges the kernel side, and the recording, have, by slot. A slot is used again once no VM runs
     /// its kernel.
     shared_codes: BTreeMap<u32, Weak<GuestKernel>>,
+    limit_places: LimitPlaces,
     recorder: Option<Recorder>,
     measuring: Option<Measuring>,
     /// By slot.
@@ -142,6 +144,7 @@ impl<'s> Daemon<'s> {
             kernels,
             shared_codes: BTreeMap::new(),
             recorder,
+            limit_places: LimitPlaces::default(),
             vms: BTreeMap::new(),
             started: now,
             pool_history: PoolHistory::new(monotonic_ns()),
@@ -238,7 +241,13 @@ impl<'s> Daemon<'s> {
         }
         for kernel_side in seen {
             match self.vms.get_mut(&kernel_side.slot) {
-                Some(vm) => vm.kernel_side = kernel_side,
+                Some(vm) => {
+                    let before = std::mem::replace(&mut vm.kernel_side, kernel_side);
+                    // One that came later may lie in another cgroup.
+                    if before.vcpu_count != kernel_side.vcpu_count {
+                        hear_of_limits(&mut self.scheduler, &mut self.limit_places, vm, output)?;
+                    }
+                }
                 None => self.welcome(kernel_side, output)?,
             }
         }
@@ -261,9 +270,10 @@ impl<'s> Daemon<'s> {
             is_named: named.is_some(),
             memory_looks: MemoryLooks::default(),
             name: process.name,
-            cpu_limit: None,
+            cpu_limits: CpuLimits::default(),
+            limit_places: Vec::new(),
         };
-        hear_of_limit(&mut vm, process.cpu_limit, output);
+        hear_of_limits(&mut self.scheduler, &mut self.limit_places, &mut vm, output)?;
         tell(&mut self.scheduler, &vm)?;
         if let Some(path) = named {
             self.ask_for_image(&vm, path.clone(), path.clone());
@@ -328,13 +338,15 @@ impl<'s> Daemon<'s> {
     fn read_cgroups(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         for vm in self.vms.values_mut() {
             let process = VmmProcess::read(vm.kernel_side.pid);
-            hear_of_limit(vm, process.cpu_limit, output);
+            hear_of_limits(&mut self.scheduler, &mut self.limit_places, vm, output)?;
             let weight = process.weight.unwrap_or(WEIGHT_DEFAULT);
             if weight != vm.weight && !self.settings.weights.contains_key(&vm.name) {
                 vm.weight = weight;
                 tell(&mut self.scheduler, vm)?;
             }
         }
+        let used: Vec<_> = self.vms.values().flat_map(|vm| &vm.cpu_limits.of_vm).collect();
+        self.limit_places.keep(&used);
         Ok(())
     }
 
@@ -415,7 +427,7 @@ impl<'s> Daemon<'s> {
                 pid: vm.kernel_side.pid,
                 vcpu_count: vm.kernel_side.vcpu_count,
                 weight: vm.weight,
-                cpu_limit: vm.cpu_limit.clone(),
+                cpu_limits: vm.cpu_limits.clone(),
                 kernel: vm.release().map(str::to_owned),
                 slide: vm.slide_told,
                 state: vm.state(),
@@ -483,18 +495,35 @@ fn introduce(vm: &Vm, output: &mut Output<'_>) {
     ));
 }
 
-/// The operator has to know: what a tenant may not have it gets while sched_ext schedules.
-fn hear_of_limit(vm: &mut Vm, limit: Option<CpuLimit>, output: &mut Output<'_>) {
-    if vm.cpu_limit == limit {
-        return;
+/// What its cgroups allow a VM: the kernel side, and the operator, hear of what has changed.
+fn hear_of_limits(
+    scheduler: &mut Scheduler,
+    places: &mut LimitPlaces,
+    vm: &mut Vm,
+    output: &mut Output<'_>,
+) -> Result<(), HostError> {
+    let threads = scheduler.vcpu_threads(vm.kernel_side.slot);
+    let Some(limits) = read_cpu_limits(vm.kernel_side.pid, &threads) else { return Ok(()) };
+    if limits == vm.cpu_limits {
+        return Ok(());
     }
-    vm.cpu_limit = limit;
-    if let Some(limit) = &vm.cpu_limit {
-        let name = &vm.name;
-        (output.say)(&format!(
-            "{name}: its limit of {limit} isn't kept while sched_ext schedules; bound it by cpuset.cpus, or don't run this here"
-        ));
+    vm.limit_places.clear();
+    for limit in limits.of_vm.iter().take(LIMITS_PER_VM) {
+        if let Some(place) = places.place_of(limit) {
+            scheduler.set_cpu_limit(place, limit.for_policy())?;
+            vm.limit_places.push(place);
+        } else {
+            let name = &vm.name;
+            (output.say)(&format!(
+                "{name}: its limit of {limit} isn't kept: more than {LIMITS_MAX} cgroups have one"
+            ));
+        }
     }
+    let said =
+        if limits.is_empty() { "not limited any more".to_owned() } else { format!("limited to {limits}") };
+    (output.say)(&format!("{}: {said}", vm.name));
+    vm.cpu_limits = limits;
+    tell(scheduler, vm)
 }
 
 fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {
@@ -504,7 +533,15 @@ fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {
         }
         _ => (0, GuestLayout::UNKNOWN),
     };
-    scheduler.set_vm_feed(vm.kernel_side, code, layout, vm.weight)
+    let of_each_vcpu = vm.cpu_limits.of_each_vcpu.as_ref();
+    let feed = VmFeed {
+        code,
+        layout,
+        weight: vm.weight,
+        vcpu_limit: of_each_vcpu.map(CpuLimit::for_policy).unwrap_or_default(),
+        limit_places: vm.limit_places.clone(),
+    };
+    scheduler.set_vm_feed(vm.kernel_side, &feed)
 }
 
 fn exit_line(exit: &crate::scheduler::Exit) -> String {

@@ -3,7 +3,7 @@
 //! Sums that hold in every report of a whole run, up to what changes while the counters are read:
 //! requests = accelerations + failed pulls + pending; accelerations = returns + in flight.
 
-use crate::cgroups::CpuLimit;
+use crate::cgroups::{CpuLimit, CpuLimits};
 use crate::pool_history::Change;
 use crate::scheduler::{HostStats, VmStats};
 use microslice_metrics::Histogram;
@@ -15,7 +15,8 @@ use microslice_policy::{
 use serde_json::{Map, Value, json};
 
 /// `FAILURE_*` of `bpf/intf.h`, in its order.
-const FAILURES: [&str; 6] = ["no_room", "affinity", "overtaken", "not_queued", "blocked", "resized"];
+const FAILURES: [&str; 7] =
+    ["no_room", "affinity", "overtaken", "not_queued", "blocked", "resized", "limited"];
 /// The return that isn't one of the policy's outcomes, `RETURN_NEVER_RAN`.
 const NEVER_RAN: &str = "never_ran";
 
@@ -26,8 +27,8 @@ pub struct VmReport {
     pub pid: u32,
     pub vcpu_count: u32,
     pub weight: u32,
-    /// What its cgroups allow it, and sched_ext doesn't keep.
-    pub cpu_limit: Option<CpuLimit>,
+    /// What its cgroups allow it.
+    pub cpu_limits: CpuLimits,
     pub kernel: Option<String>,
     pub slide: Option<u64>,
     pub state: String,
@@ -154,8 +155,9 @@ impl Report {
         );
         text.push_str(&self.vm_table().to_string());
         for vm in &self.vms {
-            if let Some(limit) = &vm.cpu_limit {
-                text.push_str(&format!("not kept: limit of {} to {limit}\n", vm.name));
+            if !vm.cpu_limits.is_empty() {
+                let rested = vm.stats.rested_ns as f64 / 1e9;
+                text.push_str(&format!("{}: limited to {}, rested {rested:.1} s\n", vm.name, vm.cpu_limits));
             }
         }
         text.push('\n');
@@ -385,6 +387,7 @@ fn counters_json(stats: &VmStats) -> Value {
         "ran_ns": stats.ran_ns,
         "micro_ran_ns": stats.micro_ran_ns,
         "waited_ns": stats.waited_ns,
+        "rested_ns": stats.rested_ns,
     })
 }
 
@@ -394,7 +397,8 @@ fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
         "pid": vm.pid,
         "vcpus": vm.vcpu_count,
         "weight": vm.weight,
-        "cpu_limit_not_kept": vm.cpu_limit.as_ref().map(CpuLimit::cpus),
+        "cpu_limits": vm.cpu_limits.of_vm.iter().map(CpuLimit::cpus).collect::<Vec<_>>(),
+        "vcpu_limit": vm.cpu_limits.of_each_vcpu.as_ref().map(CpuLimit::cpus),
         "kernel": vm.kernel,
         "slide": vm.slide.map(|slide| format!("{slide:#x}")),
         "state": vm.state,
@@ -436,7 +440,7 @@ mod tests {
             pid: 1,
             vcpu_count: 4,
             weight,
-            cpu_limit: None,
+            cpu_limits: CpuLimits::default(),
             kernel: None,
             slide: None,
             state: String::new(),
@@ -528,17 +532,17 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_not_kept_is_in_the_text_and_in_the_json() {
-        let limit = CpuLimit { quota_us: 150_000, period_us: 100_000, file: "/g/cpu.max".into() };
-        let limited = VmReport { cpu_limit: Some(limit), ..vm("web", 100, 1, 1) };
+    fn limits_are_in_the_text_and_in_the_json_with_how_long_vcpus_rested() {
+        let limit = |quota_us| CpuLimit { quota_us, period_us: 100_000, file: "/g/cpu.max".into() };
+        let cpu_limits = CpuLimits { of_vm: vec![limit(150_000)], of_each_vcpu: Some(limit(50_000)) };
+        let limited = VmReport { cpu_limits, ..vm("web", 100, 1, 1) };
         let report = report(vec![limited, vm("free", 100, 1, 1)]);
         let text = report.to_text();
-        assert_eq!(text.matches("not kept").count(), 1, "{text}");
-        assert!(text.contains("not kept: limit of web to 1.50 CPUs (/g/cpu.max)\n"), "{text}");
+        let line =
+            "web: limited to 1.50 CPUs (/g/cpu.max), 0.50 CPUs (/g/cpu.max) for each vCPU, rested 0.0 s\n";
+        assert!(text.contains(line) && text.matches("limited to").count() == 1, "{text}");
         let vms = report.to_json()["vms"].clone();
-        assert_eq!(
-            (&vms[0]["cpu_limit_not_kept"], &vms[1]["cpu_limit_not_kept"]),
-            (&json!(1.5), &Value::Null)
-        );
+        assert_eq!((&vms[0]["cpu_limits"], &vms[0]["vcpu_limit"]), (&json!([1.5]), &json!(0.5)));
+        assert_eq!((&vms[1]["cpu_limits"], &vms[1]["vcpu_limit"]), (&json!([]), &Value::Null));
     }
 }

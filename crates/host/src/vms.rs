@@ -4,7 +4,7 @@
 //! its cgroup. All of it is read through `/proc/PID`, is only trusted as far as names and paths go, and may be gone at
 //! any moment.
 
-use crate::cgroups::{self, CpuLimit};
+use crate::cgroups::{self, CpuLimits};
 use crate::guest_kernels::GuestKernel;
 use crate::kernel_reader::{FoundKernel, VmKey};
 use crate::scheduler::KernelVm;
@@ -33,8 +33,10 @@ pub struct Vm {
     pub kernel_side: KernelVm,
     pub name: String,
     pub weight: u32,
-    /// What its cgroups allow it; not kept while sched_ext schedules.
-    pub cpu_limit: Option<CpuLimit>,
+    /// What its cgroups allow it.
+    pub cpu_limits: CpuLimits,
+    /// Where the kernel side has those of all its vCPUs together.
+    pub limit_places: Vec<u32>,
     pub guest: GuestKnowledge,
     /// The slide that the kernel side was told.
     pub slide_told: Option<u64>,
@@ -151,14 +153,13 @@ pub struct VmmProcess {
     /// The path that the VMM was given, as it names it.
     pub kernel_argument: Option<PathBuf>,
     pub weight: Option<u32>,
-    pub cpu_limit: Option<CpuLimit>,
 }
 
 impl VmmProcess {
     pub fn read(pid: u32) -> Self {
         let folder = PathBuf::from(format!("/proc/{pid}"));
         let arguments = command_line(&folder);
-        let cgroup = cgroups::named_in(&folder.join("cgroup"));
+        let cgroup = cgroups::named_in(&folder.join("cgroup")).unwrap_or_else(|| "/".to_owned());
         let comm = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
         Self {
             name: name_from_arguments(&arguments)
@@ -166,12 +167,15 @@ impl VmmProcess {
                 .unwrap_or_else(|| format!("{}-{pid}", comm.trim())),
             kernel_argument: kernel_from_arguments(&arguments),
             weight: cgroups::weight(Path::new(cgroups::MOUNT), &cgroup),
-            cpu_limit: cgroups::tightest_limit(
-                Path::new(cgroups::MOUNT),
-                &cgroups::of_process_and_threads(&folder),
-            ),
         }
     }
+}
+
+/// What the cgroups of these threads, the vCPUs of a process, allow them; `None` if all of them are gone.
+pub fn read_cpu_limits(pid: u32, vcpu_threads: &[u32]) -> Option<CpuLimits> {
+    let of_thread = |thread: &u32| cgroups::named_in(Path::new(&format!("/proc/{pid}/task/{thread}/cgroup")));
+    let cgroups: Vec<String> = vcpu_threads.iter().filter_map(of_thread).collect();
+    (!cgroups.is_empty()).then(|| CpuLimits::read(Path::new(cgroups::MOUNT), &cgroups))
 }
 
 /// Where a path that a process names can be opened from here: through its own root and working directory, for VMMs

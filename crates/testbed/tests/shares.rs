@@ -3,7 +3,7 @@
 mod common;
 
 use common::alone::spinning;
-use common::{PATIENCE, count, on_host, scheduler_state, start_scheduler, statistics, stop_scheduler};
+use common::{PATIENCE, count, on_host, scheduler_state, start_scheduler, stop_scheduler};
 use microslice_testbed::{Guest, GuestSpec, Host, Process};
 use serde_json::Value;
 use std::io::Write;
@@ -148,32 +148,5 @@ fn what_ran_while_pcpus_were_free_is_neither_owed_nor_saved_up() {
         println!("the VM that was there first got {part:.2}");
         // Due is half. It got 0.63 when its clock stood far behind.
         assert!((part - 0.5).abs() < 0.08, "the VM that was there first got {part:.2}");
-    });
-}
-
-#[test]
-fn a_vm_whose_limit_is_not_kept_is_named_with_it() {
-    on_host(|host| {
-        let spec = GuestSpec::new("a").workload("hog,heartbeat").cgroup("limited", 100);
-        let guest = host.start_guest(spec).unwrap_or_else(|error| panic!("{error}"));
-        let set_limit = |limit: &str| {
-            let command = format!("echo '{limit} 100000' > /sys/fs/cgroup/limited/cpu.max");
-            host.must_run(&command, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
-        };
-        set_limit("150000");
-        let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1");
-        let limit_is = |limit: Value| {
-            move |report: &Value| report["vms"].get(0).is_some_and(|vm| vm["cpu_limit_not_kept"] == limit)
-        };
-        statistics(&scheduler, limit_is(1.5.into()), "a limit of 1.5 CPUs");
-        let words = scheduler.stderr();
-        assert!(
-            words.contains("a: its limit of 1.50 CPUs (/sys/fs/cgroup/limited/cpu.max) isn't kept"),
-            "{words}"
-        );
-        set_limit("max");
-        statistics(&scheduler, limit_is(Value::Null), "no limit");
-        stop_scheduler(host, &scheduler);
-        guest.stop().expect("stop");
     });
 }

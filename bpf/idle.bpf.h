@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* Idle pCPUs of the normal pool: found, and told that there is work. */
+#ifndef BPF_IDLE_H
+#define BPF_IDLE_H
+
+#include "pools.bpf.h"
+
+/* An idle normal pCPU that p may run on, the one it ran on last first; negative: none. */
+static __always_inline s32 pick_idle_normal(struct task_struct *p, s32 prev_cpu)
+{
+	struct scratch *normal, *own;
+	struct bpf_cpumask *mask, *candidates;
+	u32 key = 0, here = bpf_get_smp_processor_id();
+	s32 cpu;
+
+	if (prev_cpu >= 0 && !pcpu_is_micro(prev_cpu) && bpf_cpumask_test_cpu(prev_cpu, p->cpus_ptr) &&
+	    scx_bpf_test_and_clear_cpu_idle(prev_cpu))
+		return prev_cpu;
+	normal = bpf_map_lookup_elem(&normal_pool, &key);
+	mask = normal ? normal->mask : NULL;
+	if (!mask)
+		return -1;
+	if (p->nr_cpus_allowed >= config.pcpu_count) {
+		/* A whole idle core before half of a busy one. */
+		cpu = scx_bpf_pick_idle_cpu((const struct cpumask *)mask, SCX_PICK_IDLE_CORE);
+		return cpu >= 0 ? cpu : scx_bpf_pick_idle_cpu((const struct cpumask *)mask, 0);
+	}
+	own = bpf_map_lookup_elem(&scratches, &here);
+	candidates = own ? own->mask : NULL;
+	if (!candidates || !bpf_cpumask_and(candidates, p->cpus_ptr, (const struct cpumask *)mask))
+		return -1;
+	return scx_bpf_pick_idle_cpu((const struct cpumask *)candidates, 0);
+}
+
+/* A task was queued: an idle normal pCPU comes and gets it. */
+static __always_inline bool kick_idle_normal(struct task_struct *p)
+{
+	s32 cpu = pick_idle_normal(p, scx_bpf_task_cpu(p));
+
+	if (cpu < 0)
+		return false;
+	scx_bpf_kick_cpu(cpu, KICK_IDLE);
+	return true;
+}
+
+#endif
