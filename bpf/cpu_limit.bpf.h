@@ -9,9 +9,10 @@
  *            says that it has to rest it waits in a queue that no pCPU serves, ordered by when it may run again, and
  *            a timer moves it back to the others.
  * Races.     Two pCPUs may ask a limit at once: both see nearly the same, and whoever writes last is believed.
- *            A vCPU that runs while a sibling uses up the quota goes on until its turn ends: a debt.
+ *            A vCPU that runs while a sibling uses up the quota, or waits for its turn, still has that turn: a debt.
  * Limits.    Only vCPUs are charged and stopped: what the VMM's own threads run for isn't counted, and what isn't a VM has
- *            no limit. LIMITS_PER_VM for each VM, LIMITS_MAX for the host: the daemon says what is beyond.
+ *            no limit. A vCPU rests wherever its turn ended, in the host's kernel too (as with the kernel's own limits
+ *            before 6.18). Of each VM the LIMITS_PER_VM tightest count, of the host LIMITS_MAX: the daemon says so.
  */
 #ifndef BPF_CPU_LIMIT_H
 #define BPF_CPU_LIMIT_H
@@ -38,20 +39,24 @@ static __always_inline struct limit_state *limit_state_at(u32 slot)
 	return bpf_map_lookup_elem(&limit_states, &slot);
 }
 
-static __noinline int charge_limits(struct vcpu *vcpu, struct vm_feed *feed, u64 ran_ns)
+/* Not static, nor is ask_limits(): the verifier then checks them once by themselves, not at each of their calls. */
+__noinline int charge_limits(u32 slot, u64 ran_ns)
 {
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct vm_feed *feed = vcpu ? vm_feed_at(vcpu->vm) : NULL;
 	u32 at;
 
-	if (!vcpu || !feed)
+	if (!feed)
 		return 0;
 	ADD(vcpu->limit.clock_ns, limit_charge(&feed->vcpu_limit, ran_ns));
 	for (at = 0; at < LIMITS_PER_VM; at++) {
-		u32 slot = feed->limits[at] - 1;
-		struct cpu_limit *limit = cpu_limit_at(slot);
-		struct limit_state *state = limit_state_at(slot);
+		u32 place = feed->limits[at] - 1;
+		struct cpu_limit *limit = cpu_limit_at(place);
+		struct limit_state *state = limit_state_at(place);
 
-		if (limit && state)
-			ADD(state->clock_ns, limit_charge(limit, ran_ns));
+		if (!limit || !state)
+			break;
+		ADD(state->clock_ns, limit_charge(limit, ran_ns));
 	}
 	return 0;
 }
@@ -81,19 +86,20 @@ static __always_inline u64 ask_limit(const struct cpu_limit *limit, struct limit
 }
 
 /* Until when this vCPU has to rest; 0: not at all, and allowed_ns says for how long it may run. */
-static __noinline u64 ask_limits(u32 slot, struct vm_feed *feed, u32 active_vcpu_count)
+__noinline u64 ask_limits(u32 slot, u32 active_vcpu_count)
 {
 	struct vcpu *vcpu = vcpu_at(slot);
+	struct vm_feed *feed = vcpu ? vm_feed_at(vcpu->vm) : NULL;
 	u64 now = bpf_ktime_get_ns(), until, other;
 	u32 at;
 
-	if (!vcpu || !feed)
+	if (!feed)
 		return 0;
 	until = ask_limit(&feed->vcpu_limit, &vcpu->limit, vcpu, slot, 1, now);
 	for (at = 0; at < LIMITS_PER_VM; at++) {
-		u32 limit_slot = feed->limits[at] - 1;
-		struct cpu_limit *limit = cpu_limit_at(limit_slot);
-		struct limit_state *state = limit_state_at(limit_slot);
+		u32 place = feed->limits[at] - 1;
+		struct cpu_limit *limit = cpu_limit_at(place);
+		struct limit_state *state = limit_state_at(place);
 
 		if (!limit || !state)
 			break;
@@ -116,7 +122,7 @@ static __always_inline u64 rests_until(struct vcpu *vcpu, u32 slot)
 	if (!vm || !feed || !feed_is_current(feed, vm) || !has_limits(feed))
 		return 0;
 	active = vm->active_vcpu_count;
-	until = ask_limits(slot, feed, active > 0 ? active : 1);
+	until = ask_limits(slot, active > 0 ? active : 1);
 	if (until)
 		vcpu->allowed_ns = LIMIT_SLICE_MIN_NS;
 	return until;
@@ -145,6 +151,7 @@ static __always_inline void enqueue_resting(struct task_struct *p, struct task_c
 	vcpu->rests = 1;
 	end_acceleration(vcpu, VCPU_RUNNABLE, RETURN_NEVER_RAN);
 	fail_request(vcpu, VCPU_RUNNABLE, FAILURE_LIMITED);
+	vcpu->request_failure = FAILURE_LIMITED;
 	vcpu->retry = 0;
 	vcpu->interrupted = 0;
 	vcpu->was_blocked = 0;
@@ -189,6 +196,8 @@ static int end_rests(void *map, u32 *key, struct rest_timer *timer)
 	struct task_struct *p;
 
 	timer->release_count = RELEASE_MAX;
+	/* 6.16 takes the callback of a timer that a sleepable program initialised for sleepable. */
+	bpf_rcu_read_lock();
 	for_each_queued(p, DSQ_RESTING)
 	{
 		if (!timer->release_count || vtime_before(now, p->scx.dsq_vtime))
@@ -196,6 +205,7 @@ static int end_rests(void *map, u32 *key, struct rest_timer *timer)
 		timer->release_count--;
 		release(&it, p, now);
 	}
+	bpf_rcu_read_unlock();
 	if (scx_bpf_dsq_nr_queued(DSQ_RESTING) > 0) {
 		bpf_timer_start(&timer->timer, RELEASE_INTERVAL_NS, 0);
 		return 0;

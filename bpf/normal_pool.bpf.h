@@ -303,7 +303,7 @@ static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu
 	if (vm && feed && feed_is_current(feed, vm)) {
 		weight = feed->weight;
 		if (has_limits(feed))
-			charge_limits(vcpu, feed, ran_ns);
+			charge_limits(tctx->vcpu - 1, ran_ns);
 	}
 	if (vm)
 		active = vm->active_vcpu_count;

@@ -3,13 +3,17 @@
 mod common;
 
 use common::alone::assert_a_task_runs_without_a_pause;
-use common::{PATIENCE, assert_alive, boot, start_scheduler, stop_scheduler, unless_a_machine_is_lost};
+use common::{
+    PATIENCE, assert_alive, boot, count, start_scheduler, statistics, stop_scheduler,
+    unless_a_machine_is_lost,
+};
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Rule};
 use microslice_testbed::{Error, GuestSpec, Host, Testbed};
+use serde_json::Value;
 use std::io::Write;
 
-/// Loads, schedules a task that is alone, then a guest of four vCPUs beside a hog, counts, unloads.
+/// Loads, schedules a task that is alone, then a guest of four vCPUs beside a hog, which then is limited, counts, unloads.
 fn smoke(series: &str) {
     let rule = Rule::host(series).expect("a series");
     let cache = Cache::locate().unwrap_or_else(|error| panic!("{error}"));
@@ -27,11 +31,21 @@ fn schedule_two_guests(host: &Host) {
     assert_a_task_runs_without_a_pause(host, 0xf, "any pCPU");
     let guests = host.start_guests(vec![
         GuestSpec::new("a").workload("shootdown,heartbeat"),
-        GuestSpec::new("b").workload("hog,heartbeat"),
+        GuestSpec::new("b").workload("hog,heartbeat").cgroup("limited", 100),
     ]);
     let guests =
         guests.unwrap_or_else(|error| panic!("{error}; the scheduler said: {}", scheduler.last_words()));
     guests.iter().for_each(|guest| assert_alive(guest, 20));
+    host.must_run("echo 100000 100000 > /sys/fs/cgroup/limited/cpu.max", PATIENCE).expect("a limit");
+    let rests = |report: &Value| {
+        report["vms"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|vm| vm["name"] == "b" && count(&vm["rested_ns"]) > 0)
+    };
+    statistics(&scheduler, rests, "rest of a VM that has used up its limit");
+    guests.iter().for_each(|guest| assert_alive(guest, 5));
     let total = stop_scheduler(host, &scheduler);
     assert!(total["preemptions"]["total"].as_u64() > Some(0), "{total}");
     guests.iter().for_each(|guest| assert_alive(guest, 2));
