@@ -16,7 +16,8 @@
 #define VCPUS_PER_VM_MAX 512u
 #define GUEST_CODES_MAX 64u
 #define LIMITS_MAX 1024u
-#define LIMITS_PER_VM 4u      /* of cgroups that lie in one another */
+#define LIMITED_CGROUPS_MAX 8192u
+#define LIMITS_PER_CGROUP 4u
 #define HISTOGRAM_BUCKETS 32u /* bucket n counts [2^n, 2^(n+1)) us; bucket 0 also less than 1 us */
 #define NEVER_MICRO 0xffffffffu
 
@@ -111,8 +112,11 @@ struct vm_feed {
 	u32 code;	/* which guest_code; 0: no symbols */
 	u32 weight;	/* of its cgroup; 0: the default */
 	u32 reserved;
-	struct cpu_limit vcpu_limit; /* of each of its vCPUs by itself */
-	u32 limits[LIMITS_PER_VM];   /* of all of them together: places in cpu_limits + 1; 0: no more */
+};
+
+/* What limits the tasks of one cgroup: its own cpu.max and those of the cgroups that it lies in. Written by the daemon only. */
+struct limit_chain {
+	u32 places[LIMITS_PER_CGROUP]; /* in cpu_limits + 1; 0: no more */
 };
 
 /* How much of a limit has been used: see policy/cpu_limit.h. */
@@ -156,8 +160,6 @@ struct vcpu {
 	u32 woken_vector;
 	u32 rests; /* it has used up what it may have, and waits until it may have more */
 	u32 reserved;
-	u64 allowed_ns; /* by its limits, when they were asked last */
-	struct limit_state limit;
 };
 
 /* A guest's instruction pointer at a HLT exit, or its MSR_LSTAR: a witness of its slide. */
@@ -203,6 +205,7 @@ struct host_stats {
 	u64 urgent_ipis;
 	u64 urgent_ples;
 	u64 urgent_irqs;
+	u64 rested_ns; /* host tasks that aren't vCPUs, limited by cpu.max */
 };
 
 /* Why the scheduler stopped, as the kernel says it. */

@@ -12,7 +12,8 @@ const volatile struct run_config config;
 struct task_ctx {
 	u64 vtime_ns;
 	u64 running_since_ns;
-	u64 queued_at_ns; /* in DSQ_OTHERS or DSQ_VCPUS */
+	u64 queued_at_ns; /* in DSQ_OTHERS, DSQ_VCPUS or DSQ_RESTING */
+	u64 allowed_ns;	  /* by its limits, when they were asked last */
 	u32 vcpu;	  /* slot + 1; 0: not a vCPU */
 	u32 gives_way;	  /* a host task whose clock is the vCPUs': see gives_way() */
 };
@@ -53,7 +54,16 @@ struct {
 	__type(value, struct vm_stats);
 } vm_stats_of SEC(".maps");
 
-/* What cgroups allow: written by the daemon only. One may be of many VMs. */
+/* Number of a cgroup (of its folder's inode) -> what limits its tasks. Cgroups without limits aren't in it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LIMITED_CGROUPS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, struct limit_chain);
+} limit_chains SEC(".maps");
+
+/* What cpu.max says: written by the daemon only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, LIMITS_MAX);
@@ -204,6 +214,8 @@ u64 pool_vtime_ns;
 u64 others_vtime_ns;
 /* When the normal queues were last looked through for starving tasks. */
 u64 swept_at_ns;
+/* Is there any limit on this host? Written by the daemon. */
+u32 limits_in_force;
 /* The timer that ends rests is armed. */
 u32 rest_timer_armed;
 /* Does entering a BPF program raise migration_disabled of the current task? It depends on the kernel's build. */
@@ -217,7 +229,7 @@ struct exit_record exit_record;
 #define DSQ_OTHERS 1ull	 /* host tasks that aren't vCPUs, by virtual time */
 #define DSQ_BOOSTED 2ull /* vCPUs that just woke, first come first served */
 #define DSQ_VCPUS 3ull	 /* preempted and waiting vCPUs, by virtual time */
-#define DSQ_RESTING 4ull /* vCPUs that have used up what cpu.max allows them, by when they may run again */
+#define DSQ_RESTING 4ull /* tasks that have used up what cpu.max allows them, by when they may run again */
 #define DSQ_CONFINED 0x10000ull /* + pCPU: tasks that may run on micro pCPUs only */
 
 _Static_assert(DSQ_CONFINED > DSQ_RESTING, "queue numbers don't overlap");
@@ -264,11 +276,21 @@ static __always_inline struct vcpu *vcpu_of(const struct task_ctx *tctx)
 	return tctx && tctx->vcpu ? vcpu_at(tctx->vcpu - 1) : NULL;
 }
 
+/* A queue's clock is that of whoever was chosen last: who comes late starts near it. */
+static __always_inline u64 *clock_of(const struct task_ctx *tctx, bool is_vcpu)
+{
+	return is_vcpu || tctx->gives_way ? &pool_vtime_ns : &others_vtime_ns;
+}
+
 static __always_inline bool pcpu_is_micro(s32 cpu)
 {
 	u32 at = cpu;
 
-	return at < PCPUS_MAX && config.micro_rank[at] < micro_pcpu_count;
+	if (at >= PCPUS_MAX)
+		return false;
+	/* The compiler may read it again from the stack, where the verifier knows no bound. */
+	barrier_var(at);
+	return config.micro_rank[at & (PCPUS_MAX - 1)] < micro_pcpu_count;
 }
 
 /* Power-of-two buckets of microseconds: bucket n counts [2^n, 2^(n+1)), bucket 0 also less than 1 us. */

@@ -41,7 +41,7 @@ s32 STRUCT_OPS(microslice_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 	struct vcpu *vcpu = vcpu_of(tctx);
 	s32 cpu;
 
-	if (!tctx || (vcpu && rests_until(vcpu, tctx->vcpu - 1)))
+	if (!tctx || rests_until(p, tctx, vcpu))
 		return prev_cpu;
 	cpu = pick_idle_normal(p, prev_cpu);
 	if (cpu < 0)
@@ -62,6 +62,7 @@ void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
 	struct vcpu *vcpu = vcpu_of(tctx);
+	u64 rest_until_ns;
 
 	leave_if_core_scheduled(p);
 	if (!tctx) {
@@ -72,14 +73,14 @@ void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
 		enqueue_pinned_kthread(p, enq_flags);
 		return;
 	}
-	if (vcpu && !(p->flags & PF_EXITING)) {
-		u64 until_ns = rests_until(vcpu, tctx->vcpu - 1);
-
-		if (until_ns) {
-			enqueue_resting(p, tctx, vcpu, until_ns, enq_flags);
-			return;
-		}
-		vcpu->rests = 0;
+	rest_until_ns = rests_until(p, tctx, vcpu);
+	if (vcpu)
+		vcpu->rests = rest_until_ns != 0;
+	if (rest_until_ns) {
+		if (!vcpu)
+			set_clock(p, tctx);
+		enqueue_resting(p, tctx, vcpu, rest_until_ns, enq_flags);
+		return;
 	}
 	if (is_confined(p)) {
 		enqueue_confined(p, vcpu, enq_flags);
@@ -204,11 +205,11 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 	if (!tctx || !pcpu)
 		return;
 	tctx->running_since_ns = now;
+	rests_until(p, tctx, vcpu);
+	if (tctx->allowed_ns < p->scx.slice)
+		task_set_slice(p, tctx->allowed_ns);
 	if (vcpu) {
 		pcpu->occupant = start_vcpu(tctx, vcpu, cpu, now);
-		rests_until(vcpu, tctx->vcpu - 1);
-		if (vcpu->allowed_ns < p->scx.slice)
-			task_set_slice(p, vcpu->allowed_ns);
 	} else {
 		pcpu->occupant = tctx->gives_way ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
 		advance_clock(tctx, false);
@@ -295,6 +296,7 @@ void STRUCT_OPS(microslice_stopping, struct task_struct *p, bool runnable)
 	if (!tctx)
 		return;
 	ran_ns = now - tctx->running_since_ns;
+	charge_limits_of(p, ran_ns);
 	if (vcpu) {
 		charge_vcpu(tctx, vcpu, pcpu, ran_ns);
 		stop_vcpu(vcpu, tctx->vcpu - 1, ran_ns, runnable, now);

@@ -254,12 +254,6 @@ static __always_inline void enqueue_pinned_kthread(struct task_struct *p, u64 en
 
 /* ---- Accounting ---- */
 
-/* A queue's clock is that of whoever was chosen last: who comes late starts near it. */
-static __always_inline u64 *clock_of(const struct task_ctx *tctx, bool is_vcpu)
-{
-	return is_vcpu || tctx->gives_way ? &pool_vtime_ns : &others_vtime_ns;
-}
-
 static __always_inline void advance_clock(const struct task_ctx *tctx, bool is_vcpu)
 {
 	u64 *clock_ns = clock_of(tctx, is_vcpu);
@@ -300,11 +294,8 @@ static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu
 	u32 weight = 0;
 	s64 active = 1;
 
-	if (vm && feed && feed_is_current(feed, vm)) {
+	if (vm && feed && feed_is_current(feed, vm))
 		weight = feed->weight;
-		if (has_limits(feed))
-			charge_limits(tctx->vcpu - 1, ran_ns);
-	}
 	if (vm)
 		active = vm->active_vcpu_count;
 	tctx->vtime_ns += charge(ran_ns, vcpu_weight(weight, active > 0 ? active : 1));
@@ -322,6 +313,7 @@ static __always_inline void charge_until_now(struct task_struct *prev, struct ta
 {
 	u64 now = bpf_ktime_get_ns(), ran_ns = now - tctx->running_since_ns;
 
+	charge_limits_of(prev, ran_ns);
 	if (vcpu)
 		charge_vcpu(tctx, vcpu, pcpu, ran_ns);
 	else
@@ -330,13 +322,14 @@ static __always_inline void charge_until_now(struct task_struct *prev, struct ta
 }
 
 /* sched_ext lets a task whose slice isn't used up go on. */
-static __always_inline void start_another_turn(struct task_struct *prev, struct vcpu *vcpu, struct pcpu *pcpu)
+static __always_inline void start_another_turn(struct task_struct *prev, struct task_ctx *tctx,
+					       struct vcpu *vcpu, struct pcpu *pcpu)
 {
-	if (!vcpu) {
-		task_set_slice(prev, config.others_slice_ns);
+	u64 slice_ns = vcpu ? config.fair_share.slice_ns : config.others_slice_ns;
+
+	task_set_slice(prev, slice_ns < tctx->allowed_ns ? slice_ns : tctx->allowed_ns);
+	if (!vcpu)
 		return;
-	}
-	task_set_slice(prev, within_limit(vcpu, config.fair_share.slice_ns));
 	pcpu->occupant = OCCUPANT_VCPU;
 	vcpu->grace_count = 0;
 	vcpu->turn_over = 0;
@@ -373,10 +366,10 @@ static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
 	charge_until_now(prev, tctx, vcpu, pcpu);
 	for_each_queued(first, DSQ_VCPUS)
 	{
-		if (!vtime_before(tctx->vtime_ns, first->scx.dsq_vtime) || rests_until(vcpu, tctx->vcpu - 1))
+		if (!vtime_before(tctx->vtime_ns, first->scx.dsq_vtime) || rests_until(prev, tctx, vcpu))
 			return false;
 		advance_clock(tctx, true);
-		start_another_turn(prev, vcpu, pcpu);
+		start_another_turn(prev, tctx, vcpu, pcpu);
 		pcpu->micro_deadline_ns = 0;
 		return true;
 	}
@@ -396,11 +389,11 @@ static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pc
 	if (!tctx || (vcpu && vcpu->state != VCPU_RUNNING))
 		return;
 	charge_until_now(prev, tctx, vcpu, pcpu);
-	if (vcpu && rests_until(vcpu, tctx->vcpu - 1))
+	if (rests_until(prev, tctx, vcpu))
 		return; /* ops.enqueue sees to it */
 	/* It owes nothing for that (see forgive_debt()), and is owed nothing. */
 	tctx->vtime_ns = *clock_of(tctx, vcpu);
-	start_another_turn(prev, vcpu, pcpu);
+	start_another_turn(prev, tctx, vcpu, pcpu);
 }
 
 /* A turn that ends at a bad moment is made longer by a micro slice, before anybody else, host tasks too, gets the pCPU. */

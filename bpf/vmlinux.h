@@ -66,6 +66,22 @@ struct sched_ext_entity {
 	u64 dsq_vtime;
 };
 
+struct kernfs_node {
+	u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+};
+
+struct task_group {
+	struct cgroup_subsys_state css;
+};
+
 struct task_struct {
 	unsigned int flags;
 	int nr_cpus_allowed;
@@ -73,6 +89,7 @@ struct task_struct {
 	unsigned short migration_disabled;
 	struct sched_ext_entity scx;
 	unsigned long core_cookie; /* with CONFIG_SCHED_CORE */
+	struct task_group *sched_task_group; /* with CONFIG_CGROUP_SCHED */
 	int pid;
 	int tgid;
 };

@@ -35,7 +35,7 @@ struct limit_observation {
 	u64 clock_ns;
 	u64 rest_until_ns; /* as it was decided last */
 	u64 slice_ns;	   /* that the vCPU would have without a limit */
-	u32 active_vcpu_count;
+	u32 active_count;
 	u32 reserved;
 };
 
@@ -84,7 +84,7 @@ POLICY struct limit_decision decide_on_limit(const struct cpu_limit *limit,
 	} else {
 		/* At most a period is left: 10^9 * 2^32 < 2^62. */
 		left = (now - decision.clock_ns) * limit->quota_us / period_us;
-		left /= seen->active_vcpu_count ? seen->active_vcpu_count : 1;
+		left /= seen->active_count ? seen->active_count : 1;
 		if (left < LIMIT_SLICE_MIN_NS)
 			left = LIMIT_SLICE_MIN_NS;
 		if (left < decision.slice_ns)

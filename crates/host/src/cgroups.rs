@@ -31,6 +31,12 @@ impl CpuLimit {
         }
     }
 
+    /// Of the cgroup with this folder alone.
+    pub fn of_cgroup(folder: &Path) -> Option<Self> {
+        let file = folder.join("cpu.max");
+        Self::parse(&std::fs::read_to_string(&file).ok()?, file)
+    }
+
     /// `20000 100000`; `None` for `max 100000`, and for what isn't a limit.
     fn parse(text: &str, file: PathBuf) -> Option<Self> {
         let mut words = text.split_whitespace().map(|word| word.parse::<u64>().ok());
@@ -94,9 +100,7 @@ impl CpuLimits {
             }
         }
         let limits = vcpus_in.into_iter().filter_map(|(folder, vcpus)| {
-            let file = mount.join(folder).join("cpu.max");
-            let limit = CpuLimit::parse(&std::fs::read_to_string(&file).ok()?, file)?;
-            Some((vcpus == cgroups_of_vcpus.len(), limit))
+            Some((vcpus == cgroups_of_vcpus.len(), CpuLimit::of_cgroup(&mount.join(folder))?))
         });
         let (of_vm, of_some): (Vec<_>, Vec<_>) = limits.partition(|(of_all, _)| *of_all);
         let tightest_first = |limits: Vec<(bool, CpuLimit)>| {

@@ -1,22 +1,22 @@
 //! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one reads kernels.
 
 use crate::HostError;
-use crate::cgroups::{CpuLimit, CpuLimits};
+use crate::cgroups::{self, CpuLimits};
 use crate::config::Settings;
 use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::kernel_reader::{Answer, KernelReader, KernelSource};
-use crate::limit_places::{LIMITS_MAX, LimitPlaces};
+use crate::limits::{self, LimitTable};
 use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
 use crate::program_costs::Measuring;
 use crate::recorder::Recorder;
 use crate::report::{Report, VmReport, difference, sum};
-use crate::scheduler::{Event, KernelVm, LIMITS_PER_VM, Scheduler, VMS_MAX, VmFeed, VmStats};
+use crate::scheduler::{Event, KernelVm, Scheduler, VMS_MAX, VmStats};
 use crate::vms::{GuestKnowledge, MemoryLooks, Vm, VmmProcess, path_seen_by, read_cpu_limits};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -98,7 +98,9 @@ struct Daemon<'s> {
     /// The kernels whose ranges the kernel side, and the recording, have, by slot. A slot is used again once no VM runs
     /// its kernel.
     shared_codes: BTreeMap<u32, Weak<GuestKernel>>,
-    limit_places: LimitPlaces,
+    limits: LimitTable,
+    /// Limited cgroups that had no room when they were read last.
+    left_out: usize,
     recorder: Option<Recorder>,
     measuring: Option<Measuring>,
     /// By slot.
@@ -144,7 +146,8 @@ impl<'s> Daemon<'s> {
             kernels,
             shared_codes: BTreeMap::new(),
             recorder,
-            limit_places: LimitPlaces::default(),
+            limits: LimitTable::default(),
+            left_out: 0,
             vms: BTreeMap::new(),
             started: now,
             pool_history: PoolHistory::new(monotonic_ns()),
@@ -162,6 +165,7 @@ impl<'s> Daemon<'s> {
         ));
         let mut looked_for_vms: Option<Instant> = None;
         let mut read_cgroups = Instant::now();
+        self.read_limits(output)?;
         while !stop.load(Ordering::Relaxed) {
             if looked_for_vms.is_none_or(|at| at.elapsed() >= LOOK_FOR_VMS) {
                 looked_for_vms = Some(Instant::now());
@@ -239,17 +243,22 @@ impl<'s> Daemon<'s> {
                 (output.say)(&format!("{}: gone", vm.name));
             }
         }
+        let mut has_changed = false;
         for kernel_side in seen {
             match self.vms.get_mut(&kernel_side.slot) {
                 Some(vm) => {
                     let before = std::mem::replace(&mut vm.kernel_side, kernel_side);
                     // One that came later may lie in another cgroup.
-                    if before.vcpu_count != kernel_side.vcpu_count {
-                        hear_of_limits(&mut self.scheduler, &mut self.limit_places, vm, output)?;
-                    }
+                    has_changed |= before.vcpu_count != kernel_side.vcpu_count;
                 }
-                None => self.welcome(kernel_side, output)?,
+                None => {
+                    self.welcome(kernel_side, output)?;
+                    has_changed = true;
+                }
             }
+        }
+        if has_changed {
+            self.read_limits(output)?;
         }
         Ok(())
     }
@@ -271,9 +280,7 @@ impl<'s> Daemon<'s> {
             memory_looks: MemoryLooks::default(),
             name: process.name,
             cpu_limits: CpuLimits::default(),
-            limit_places: Vec::new(),
         };
-        hear_of_limits(&mut self.scheduler, &mut self.limit_places, &mut vm, output)?;
         tell(&mut self.scheduler, &vm)?;
         if let Some(path) = named {
             self.ask_for_image(&vm, path.clone(), path.clone());
@@ -338,15 +345,29 @@ impl<'s> Daemon<'s> {
     fn read_cgroups(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         for vm in self.vms.values_mut() {
             let process = VmmProcess::read(vm.kernel_side.pid);
-            hear_of_limits(&mut self.scheduler, &mut self.limit_places, vm, output)?;
             let weight = process.weight.unwrap_or(WEIGHT_DEFAULT);
             if weight != vm.weight && !self.settings.weights.contains_key(&vm.name) {
                 vm.weight = weight;
                 tell(&mut self.scheduler, vm)?;
             }
         }
-        let used: Vec<_> = self.vms.values().flat_map(|vm| &vm.cpu_limits.of_vm).collect();
-        self.limit_places.keep(&used);
+        self.read_limits(output)
+    }
+
+    /// What the cgroups of this host allow, VMs or not.
+    fn read_limits(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
+        let changes = self.limits.update(&limits::read_tree(Path::new(cgroups::MOUNT)));
+        self.scheduler.set_cpu_limits(&changes, !self.limits.is_empty())?;
+        if changes.left_out > self.left_out {
+            let count = changes.left_out;
+            (output.say)(&format!(
+                "{count} cgroups have a limit that isn't kept: this host has more than fit"
+            ));
+        }
+        self.left_out = changes.left_out;
+        for vm in self.vms.values_mut() {
+            hear_of_limits(&self.scheduler, vm, output);
+        }
         Ok(())
     }
 
@@ -495,35 +516,17 @@ fn introduce(vm: &Vm, output: &mut Output<'_>) {
     ));
 }
 
-/// What its cgroups allow a VM: the kernel side, and the operator, hear of what has changed.
-fn hear_of_limits(
-    scheduler: &mut Scheduler,
-    places: &mut LimitPlaces,
-    vm: &mut Vm,
-    output: &mut Output<'_>,
-) -> Result<(), HostError> {
+/// What its cgroups allow a VM: the operator hears of what has changed.
+fn hear_of_limits(scheduler: &Scheduler, vm: &mut Vm, output: &mut Output<'_>) {
     let threads = scheduler.vcpu_threads(vm.kernel_side.slot);
-    let Some(limits) = read_cpu_limits(vm.kernel_side.pid, &threads) else { return Ok(()) };
+    let Some(limits) = read_cpu_limits(vm.kernel_side.pid, &threads) else { return };
     if limits == vm.cpu_limits {
-        return Ok(());
-    }
-    vm.limit_places.clear();
-    for limit in limits.of_vm.iter().take(LIMITS_PER_VM) {
-        if let Some(place) = places.place_of(limit) {
-            scheduler.set_cpu_limit(place, limit.for_policy())?;
-            vm.limit_places.push(place);
-        } else {
-            let name = &vm.name;
-            (output.say)(&format!(
-                "{name}: its limit of {limit} isn't kept: more than {LIMITS_MAX} cgroups have one"
-            ));
-        }
+        return;
     }
     let said =
         if limits.is_empty() { "not limited any more".to_owned() } else { format!("limited to {limits}") };
     (output.say)(&format!("{}: {said}", vm.name));
     vm.cpu_limits = limits;
-    tell(scheduler, vm)
 }
 
 fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {
@@ -533,15 +536,7 @@ fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {
         }
         _ => (0, GuestLayout::UNKNOWN),
     };
-    let of_each_vcpu = vm.cpu_limits.of_each_vcpu.as_ref();
-    let feed = VmFeed {
-        code,
-        layout,
-        weight: vm.weight,
-        vcpu_limit: of_each_vcpu.map(CpuLimit::for_policy).unwrap_or_default(),
-        limit_places: vm.limit_places.clone(),
-    };
-    scheduler.set_vm_feed(vm.kernel_side, &feed)
+    scheduler.set_vm_feed(vm.kernel_side, code, layout, vm.weight)
 }
 
 fn exit_line(exit: &crate::scheduler::Exit) -> String {

@@ -11,7 +11,7 @@ pub mod daemon;
 pub mod error;
 pub mod guest_kernels;
 pub mod kernel_reader;
-mod limit_places;
+pub mod limits;
 pub mod memory_slots;
 pub mod pool_history;
 pub mod preflight;

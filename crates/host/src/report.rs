@@ -420,6 +420,7 @@ fn host_json(host: &HostStats) -> Value {
         "events_dropped": host.events_dropped,
         "records_dropped": host.records_dropped,
         "vcpus_refused": host.vcpus_refused,
+        "rested_ns": host.rested_ns,
         "urgent_events": {"ipi": host.urgent_ipis, "ple": host.urgent_ples, "virq": host.urgent_irqs},
     })
 }

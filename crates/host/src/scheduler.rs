@@ -2,14 +2,13 @@
 
 use crate::HostError;
 use crate::config::{PoolChoice, Settings};
+use crate::limits;
 use crate::preflight::{Host, Vendor};
 use crate::program_costs::{self, program_info};
 use crate::skeleton::{MicrosliceSkel, MicrosliceSkelBuilder, types};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
-use microslice_policy::{
-    AccelerateConfig, CpuLimit, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, Record,
-};
+use microslice_policy::{AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, Record};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -21,8 +20,6 @@ use zerocopy::{FromBytes, IntoBytes};
 pub const VMS_MAX: u32 = 512;
 /// Of host tasks that aren't vCPUs.
 const OTHERS_SLICE_NS: u64 = 5_000_000;
-/// `LIMITS_PER_VM` of `bpf/intf.h`.
-pub const LIMITS_PER_VM: usize = 4;
 const NEVER_MICRO: u32 = u32::MAX;
 
 pub type VmStats = types::vm_stats;
@@ -36,18 +33,6 @@ pub struct KernelVm {
     pub generation: u32,
     pub pid: u32,
     pub vcpu_count: u32,
-}
-
-/// What the kernel side is told of a VM.
-#[derive(Debug, Clone, Default)]
-pub struct VmFeed {
-    /// Slot of its guest's kernel; 0: not known.
-    pub code: u32,
-    pub layout: GuestLayout,
-    pub weight: u32,
-    pub vcpu_limit: CpuLimit,
-    /// Of all its vCPUs together: at most [`LIMITS_PER_VM`] count.
-    pub limit_places: Vec<u32>,
 }
 
 /// What the rings delivered.
@@ -222,23 +207,39 @@ impl Scheduler {
     }
 
     /// Tells the kernel side what is known of a VM.
-    pub fn set_vm_feed(&mut self, vm: KernelVm, feed: &VmFeed) -> Result<(), HostError> {
-        // struct vm_feed of bpf/intf.h: layout, generation, code, weight, padding, limit of each vCPU, limits of all.
+    pub fn set_vm_feed(
+        &mut self,
+        vm: KernelVm,
+        code: u32,
+        layout: GuestLayout,
+        weight: u32,
+    ) -> Result<(), HostError> {
+        // struct vm_feed of bpf/intf.h: layout, generation, code, weight, padding.
         let mut value = [0u8; size_of::<types::vm_feed>()];
-        value[..16].copy_from_slice(feed.layout.as_bytes());
+        value[..16].copy_from_slice(layout.as_bytes());
         value[16..20].copy_from_slice(&vm.generation.to_le_bytes());
-        value[20..24].copy_from_slice(&feed.code.to_le_bytes());
-        value[24..28].copy_from_slice(&feed.weight.to_le_bytes());
-        value[32..40].copy_from_slice(feed.vcpu_limit.as_bytes());
-        for (word, place) in value[40..].chunks_exact_mut(4).zip(&feed.limit_places) {
-            word.copy_from_slice(&(place + 1).to_le_bytes());
-        }
+        value[20..24].copy_from_slice(&code.to_le_bytes());
+        value[24..28].copy_from_slice(&weight.to_le_bytes());
         update(&self.skeleton.maps.vm_feeds, vm.slot, &value)
     }
 
-    /// Says what the limit at this place is.
-    pub fn set_cpu_limit(&mut self, place: u32, limit: CpuLimit) -> Result<(), HostError> {
-        update(&self.skeleton.maps.cpu_limits, place, limit.as_bytes())
+    /// Tells the kernel side which limits there are now, and for whom.
+    pub fn set_cpu_limits(&mut self, changes: &limits::Changes, in_force: bool) -> Result<(), HostError> {
+        for (place, limit) in &changes.limits {
+            update(&self.skeleton.maps.cpu_limits, *place, limit.as_bytes())?;
+        }
+        let chains = &self.skeleton.maps.limit_chains;
+        // First those that are gone: there may be no room for others before.
+        for cgroup in &changes.gone {
+            let _ = chains.delete(&cgroup.to_le_bytes());
+        }
+        for (cgroup, chain) in &changes.chains {
+            write(chains, &cgroup.to_le_bytes(), chain.as_bytes())?;
+        }
+        if let Some(bss) = self.skeleton.maps.bss_data.as_deref_mut() {
+            bss.limits_in_force = u32::from(in_force);
+        }
+        Ok(())
     }
 
     /// Name, verified instructions of each program: what `bpf/instruction-counts.toml` records.
@@ -364,7 +365,11 @@ fn lookup<T: Copy>(map: &MapMut<'_>, key: u32) -> Option<T> {
 }
 
 fn update(map: &MapMut<'_>, key: u32, value: &[u8]) -> Result<(), HostError> {
-    map.update(&key.to_le_bytes(), value, MapFlags::ANY)
+    write(map, &key.to_le_bytes(), value)
+}
+
+fn write(map: &MapMut<'_>, key: &[u8], value: &[u8]) -> Result<(), HostError> {
+    map.update(key, value, MapFlags::ANY)
         .map_err(|error| HostError::broken(format!("map {}: {error}", map.name().to_string_lossy())))
 }
 
@@ -385,10 +390,8 @@ mod tests {
         assert_eq!(std::mem::offset_of!(types::vm_feed, generation), 16);
         assert_eq!(std::mem::offset_of!(types::vm_feed, code), 20);
         assert_eq!(std::mem::offset_of!(types::vm_feed, weight), 24);
-        assert_eq!(std::mem::offset_of!(types::vm_feed, vcpu_limit), 32);
-        assert_eq!(std::mem::offset_of!(types::vm_feed, limits), 40);
-        assert_eq!(size_of::<types::vm_feed>(), 40 + 4 * LIMITS_PER_VM);
-        assert_eq!(size_of::<types::cpu_limit>(), size_of::<CpuLimit>());
+        assert_eq!(size_of::<types::limit_chain>(), size_of::<limits::Chain>());
+        assert_eq!(size_of::<types::cpu_limit>(), size_of::<microslice_policy::CpuLimit>());
         assert_eq!(size_of::<Record>(), 96);
     }
 

@@ -35,8 +35,6 @@ pub struct Vm {
     pub weight: u32,
     /// What its cgroups allow it.
     pub cpu_limits: CpuLimits,
-    /// Where the kernel side has those of all its vCPUs together.
-    pub limit_places: Vec<u32>,
     pub guest: GuestKnowledge,
     /// The slide that the kernel side was told.
     pub slide_told: Option<u64>,

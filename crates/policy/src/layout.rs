@@ -252,7 +252,7 @@ layout! {
         clock_ns: u64,
         rest_until_ns: u64,
         slice_ns: u64,
-        active_vcpu_count: u32,
+        active_count: u32,
         reserved: u32,
     }
 }

@@ -12,7 +12,7 @@ const REST_MAX_NS: u64 = 2_000 * MS;
 const SLICE_MIN_NS: u64 = MS;
 
 fn asked_at(now_ns: u64, clock_ns: u64) -> LimitObservation {
-    LimitObservation { now_ns, clock_ns, slice_ns: 30 * MS, active_vcpu_count: 1, ..Default::default() }
+    LimitObservation { now_ns, clock_ns, slice_ns: 30 * MS, active_count: 1, ..Default::default() }
 }
 
 #[test]
@@ -46,9 +46,9 @@ fn siblings_rest_as_long_though_some_quota_is_there_again() {
 
 #[test]
 fn what_is_left_is_split_over_the_vcpus_that_are_active() {
-    let seen = LimitObservation { active_vcpu_count: 4, ..asked_at(NOW, 0) };
+    let seen = LimitObservation { active_count: 4, ..asked_at(NOW, 0) };
     assert_eq!(decide_on_limit(&FIFTH, &seen).slice_ns, 5 * MS);
-    let many = LimitObservation { active_vcpu_count: 400, ..seen };
+    let many = LimitObservation { active_count: 400, ..seen };
     assert_eq!(decide_on_limit(&FIFTH, &many).slice_ns, SLICE_MIN_NS);
     let micro = LimitObservation { slice_ns: MS / 10, ..many };
     assert_eq!(decide_on_limit(&FIFTH, &micro).slice_ns, MS / 10, "a micro slice isn't made longer");
@@ -78,8 +78,8 @@ proptest! {
         let (mut now, mut clock, mut rest_until, mut ran) = (NOW, 0, 0, 0u64);
         let until = NOW + 200 * period_ms * MS;
         while now < until {
-            let active_vcpu_count = vcpus as u32;
-            let seen = LimitObservation { rest_until_ns: rest_until, active_vcpu_count, ..asked_at(now, clock) };
+            let active_count = vcpus as u32;
+            let seen = LimitObservation { rest_until_ns: rest_until, active_count, ..asked_at(now, clock) };
             let decision = decide_on_limit(&limit, &seen);
             (clock, rest_until) = (decision.clock_ns, decision.rest_until_ns);
             if rest_until > 0 {
@@ -102,10 +102,10 @@ proptest! {
     #[test]
     fn whatever_it_sees_nobody_rests_for_longer_than_two_seconds_nor_runs_for_longer_than_its_slice(
         quota_us in any::<u32>(), period_us in any::<u32>(), now_ns in REST_MAX_NS..u64::MAX / 2,
-        clock_ns in any::<u64>(), rest_until_ns in any::<u64>(), slice_ns in any::<u64>(), active_vcpu_count in any::<u32>(),
+        clock_ns in any::<u64>(), rest_until_ns in any::<u64>(), slice_ns in any::<u64>(), active_count in any::<u32>(),
     ) {
         let limit = CpuLimit { quota_us, period_us };
-        let seen = LimitObservation { now_ns, clock_ns, rest_until_ns, slice_ns, active_vcpu_count, reserved: 0 };
+        let seen = LimitObservation { now_ns, clock_ns, rest_until_ns, slice_ns, active_count, reserved: 0 };
         let decision = decide_on_limit(&limit, &seen);
         prop_assert!(decision.slice_ns <= slice_ns);
         prop_assert!(decision.rest_until_ns == 0 || decision.rest_until_ns <= now_ns + REST_MAX_NS);

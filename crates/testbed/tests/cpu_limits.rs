@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::alone::{cpus_of_process, spinning};
 use common::{
     PATIENCE, assert_alive, count, on_host, scheduler_state, start_scheduler, statistics, stop_scheduler,
 };
@@ -14,6 +15,8 @@ use std::time::Duration;
 const MEASURED: Duration = Duration::from_secs(20);
 /// Turns end at ticks of 4 ms, and debts are paid later.
 const TOLERANCE: f64 = 0.1;
+/// With `--micro-cpus 1` of four.
+const MICRO_PCPU: u32 = 3;
 const FLAGS: &str = "--micro-cpus 0 --stats 1";
 
 fn run(host: &Host, command: &str) -> String {
@@ -123,6 +126,29 @@ fn each_vcpu_gets_what_its_own_cgroup_allows() {
         assert_near(cpus_of(&scheduler, ["a"])[0], 1.0, "four vCPUs, limited to 0.25 each");
         stop_scheduler(host, &scheduler);
         guest.stop().expect("stop");
+    });
+}
+
+#[test]
+fn host_tasks_get_what_their_cgroup_allows_niced_or_not() {
+    on_host(|host| {
+        run(host, "cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control && mkdir -p service");
+        set_limit(host, "service", "40000 100000");
+        let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000");
+        for nice in [0, 10] {
+            let (task, pid) = spinning(host, 0xf);
+            run(host, &format!("renice -n {nice} {pid}; echo {pid} > /sys/fs/cgroup/service/cgroup.procs"));
+            assert_near(cpus_of_process(host, &pid), 0.4, &format!("a host task of nice {nice}"));
+            task.signal(libc::SIGKILL).expect("signal");
+            task.wait(PATIENCE).expect("end");
+        }
+        let (task, pid) = spinning(host, 1 << MICRO_PCPU);
+        run(host, &format!("echo {pid} > /sys/fs/cgroup/service/cgroup.procs"));
+        assert_near(cpus_of_process(host, &pid), 0.4, "a host task that may run on the micro pCPU only");
+        task.signal(libc::SIGKILL).expect("signal");
+        task.wait(PATIENCE).expect("end");
+        let report = stop_scheduler(host, &scheduler);
+        assert!(count(&report["host"]["rested_ns"]) > 0, "{report}");
     });
 }
 

@@ -30,12 +30,17 @@ fn times(host: &Host, pid: &str) -> [f64; 2] {
     [number(stat[11]) + number(stat[12]), number(uptime) * 100.0]
 }
 
-/// The process `pid`, an expression of the host's shell, has a pCPU to itself.
-pub fn assert_runs_without_a_pause(host: &Host, pid: &str, place: &str) {
+/// How many CPUs the process `pid`, an expression of the host's shell, gets.
+pub fn cpus_of_process(host: &Host, pid: &str) -> f64 {
     let before = times(host, pid);
     std::thread::sleep(MEASURED);
     let after = times(host, pid);
-    let part = (after[0] - before[0]) / (after[1] - before[1]);
+    (after[0] - before[0]) / (after[1] - before[1])
+}
+
+/// The process `pid` has a pCPU to itself.
+pub fn assert_runs_without_a_pause(host: &Host, pid: &str, place: &str) {
+    let part = cpus_of_process(host, pid);
     println!("{place}: it ran for {part:.2} of the time");
     assert!(part >= PART_MIN, "{place}: it ran for {part:.2} of the time");
 }

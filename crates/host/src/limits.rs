@@ -1,0 +1,198 @@
+//! The limits (`cpu.max`) of this host's cgroups, as the kernel side has to know them: which of them count for the tasks of
+//! which cgroup, and what each allows.
+
+use crate::cgroups::CpuLimit;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::DirEntryExt;
+use std::path::{Path, PathBuf};
+
+/// Of `bpf/intf.h`.
+pub const LIMITS_MAX: u32 = 1024;
+pub const LIMITED_CGROUPS_MAX: usize = 8192;
+pub const LIMITS_PER_CGROUP: usize = 4;
+/// More cgroups than any host has, and than are worth the time every few seconds.
+const CGROUPS_MAX: usize = 100_000;
+
+/// Places in the kernel side's table of limits, plus 1; 0: no more. `struct limit_chain`.
+pub type Chain = [u32; LIMITS_PER_CGROUP];
+
+/// A cgroup whose tasks are limited, by itself or by a cgroup that it lies in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitedCgroup {
+    /// The number of its folder's inode.
+    pub id: u64,
+    /// Outermost first.
+    pub limits: Vec<CpuLimit>,
+}
+
+/// All of them.
+pub fn read_tree(mount: &Path) -> Vec<LimitedCgroup> {
+    let mut limited = Vec::new();
+    let mut open = vec![(mount.to_owned(), Vec::<CpuLimit>::new())];
+    let mut seen = 0;
+    while let Some((folder, limits)) = open.pop() {
+        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            seen += 1;
+            if seen > CGROUPS_MAX {
+                return limited;
+            }
+            let mut limits = limits.clone();
+            limits.extend(CpuLimit::of_cgroup(&entry.path()));
+            if !limits.is_empty() {
+                limited.push(LimitedCgroup { id: entry.ino(), limits: limits.clone() });
+            }
+            open.push((entry.path(), limits));
+        }
+    }
+    limited
+}
+
+/// What the kernel side was told.
+#[derive(Debug, Default)]
+pub struct LimitTable {
+    /// By the file that says it.
+    places: BTreeMap<PathBuf, u32>,
+    limits: BTreeMap<u32, microslice_policy::CpuLimit>,
+    chains: BTreeMap<u64, Chain>,
+}
+
+/// What it has to be told, in this order.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    pub limits: Vec<(u32, microslice_policy::CpuLimit)>,
+    pub gone: Vec<u64>,
+    pub chains: Vec<(u64, Chain)>,
+    /// Cgroups one of whose limits had no room.
+    pub left_out: usize,
+}
+
+impl LimitTable {
+    pub fn is_empty(&self) -> bool {
+        self.chains.is_empty()
+    }
+
+    /// The host's cgroups are like this now.
+    pub fn update(&mut self, cgroups: &[LimitedCgroup]) -> Changes {
+        let mut changes = Changes::default();
+        let files: BTreeSet<_> =
+            cgroups.iter().flat_map(|cgroup| &cgroup.limits).map(|limit| &limit.file).collect();
+        self.places.retain(|file, _| files.contains(file));
+        let taken: BTreeSet<u32> = self.places.values().copied().collect();
+        let mut free = (0..LIMITS_MAX).filter(|place| !taken.contains(place));
+        let mut chains = BTreeMap::new();
+        for cgroup in cgroups {
+            let mut tightest_first: Vec<&CpuLimit> = cgroup.limits.iter().collect();
+            tightest_first.sort_by(|a, b| a.cpus().total_cmp(&b.cpus()));
+            let mut chain = Chain::default();
+            let mut has_room = chains.len() < LIMITED_CGROUPS_MAX;
+            for (link, limit) in chain.iter_mut().zip(tightest_first) {
+                let known = self.places.get(&limit.file).copied();
+                let Some(place) = known.or_else(|| free.next()) else {
+                    has_room = false;
+                    break;
+                };
+                self.places.insert(limit.file.clone(), place);
+                if self.limits.insert(place, limit.for_policy()) != Some(limit.for_policy()) {
+                    changes.limits.push((place, limit.for_policy()));
+                }
+                *link = place + 1;
+            }
+            changes.left_out += usize::from(!has_room);
+            if chains.len() < LIMITED_CGROUPS_MAX {
+                chains.insert(cgroup.id, chain);
+            }
+        }
+        changes.gone = self.chains.keys().filter(|id| !chains.contains_key(id)).copied().collect();
+        changes.chains = chains
+            .iter()
+            .filter(|(id, chain)| self.chains.get(id) != Some(chain))
+            .map(|(id, chain)| (*id, *chain))
+            .collect();
+        self.chains = chains;
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    fn limit(file: &str, quota_us: u64) -> CpuLimit {
+        CpuLimit { quota_us, period_us: 100_000, file: file.into() }
+    }
+
+    fn cgroup(id: u64, limits: &[CpuLimit]) -> LimitedCgroup {
+        LimitedCgroup { id, limits: limits.to_vec() }
+    }
+
+    #[test]
+    fn the_tasks_of_a_cgroup_are_limited_by_those_that_it_lies_in() {
+        let mount = tempfile::tempdir().unwrap();
+        let inner = mount.path().join("slice/scope/vcpu0");
+        std::fs::create_dir_all(&inner).unwrap();
+        std::fs::create_dir_all(mount.path().join("free")).unwrap();
+        std::fs::write(mount.path().join("slice/cpu.max"), "400000 100000\n").unwrap();
+        std::fs::write(mount.path().join("slice/scope/cpu.max"), "max 100000\n").unwrap();
+        std::fs::write(inner.join("cpu.max"), "50000 100000\n").unwrap();
+        let limited = read_tree(mount.path());
+        let of = |folder: &Path| {
+            let id = std::fs::metadata(folder).unwrap().ino();
+            let cgroup = limited.iter().find(|cgroup| cgroup.id == id)?;
+            Some(cgroup.limits.iter().map(CpuLimit::cpus).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&inner), Some(vec![4.0, 0.5]));
+        assert_eq!(of(&mount.path().join("slice/scope")), Some(vec![4.0]));
+        assert_eq!(of(&mount.path().join("free")), None);
+        assert_eq!(limited.len(), 3);
+    }
+
+    #[test]
+    fn what_has_changed_is_told_and_nothing_else() {
+        let mut table = LimitTable::default();
+        let [slice, vcpu] = [limit("slice", 400_000), limit("vcpu", 50_000)];
+        let cgroups = [cgroup(7, &[slice.clone(), vcpu.clone()]), cgroup(8, std::slice::from_ref(&slice))];
+        let changes = table.update(&cgroups);
+        assert_eq!(changes.limits, [(0, vcpu.for_policy()), (1, slice.for_policy())]);
+        assert_eq!(changes.chains, [(7, [1, 2, 0, 0]), (8, [2, 0, 0, 0])]);
+        assert_eq!(table.update(&cgroups), Changes::default());
+        let wider = limit("slice", 500_000);
+        let changes = table.update(&[cgroup(8, std::slice::from_ref(&wider))]);
+        assert_eq!(
+            changes,
+            Changes { limits: vec![(1, wider.for_policy())], gone: vec![7], ..Changes::default() }
+        );
+        assert_eq!(table.update(&[]).gone, [8]);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_place_that_is_free_is_used_again() {
+        let mut table = LimitTable::default();
+        table.update(&[cgroup(1, &[limit("a", 1)]), cgroup(2, &[limit("b", 2)])]);
+        let changes = table.update(&[cgroup(2, &[limit("b", 2)]), cgroup(3, &[limit("c", 3)])]);
+        assert_eq!(changes.limits, [(0, limit("c", 3).for_policy())]);
+        assert_eq!((changes.chains, changes.gone), (vec![(3, [1, 0, 0, 0])], vec![1]));
+    }
+
+    #[test]
+    fn what_has_no_room_is_counted() {
+        let mut table = LimitTable::default();
+        let many: Vec<_> =
+            (0..=u64::from(LIMITS_MAX)).map(|id| cgroup(id, &[limit(&id.to_string(), 1)])).collect();
+        assert_eq!(table.update(&many).left_out, 1);
+        let shared: Vec<_> =
+            (0..=LIMITED_CGROUPS_MAX as u64).map(|id| cgroup(id, &[limit("one", 1)])).collect();
+        assert_eq!(table.update(&shared).left_out, 1);
+    }
+
+    #[test]
+    fn of_many_limits_the_tightest_count() {
+        let mut table = LimitTable::default();
+        let limits: Vec<_> = (1..=6).rev().map(|quota| limit(&quota.to_string(), quota)).collect();
+        let changes = table.update(&[cgroup(1, &limits)]);
+        let quotas: Vec<_> = changes.limits.iter().map(|(_, limit)| limit.quota_us).collect();
+        assert_eq!(quotas, [1, 2, 3, 4]);
+    }
+}
