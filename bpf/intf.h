@@ -48,7 +48,7 @@ enum request_failure {
 	FAILURE_NOT_QUEUED = 3, /* it wasn't in the normal queue when the micro pCPU reached for it */
 	FAILURE_BLOCKED = 4,	/* it went to sleep, or ended */
 	FAILURE_RESIZED = 5,	/* the micro pCPU that it was queued for left the micro pool */
-	FAILURE_LIMITED = 6,	/* its VM has used up what cpu.max allows it */
+	FAILURE_LIMITED = 6,	/* it has used up what cpu.max allows it */
 	FAILURE_COUNT = 7,
 };
 

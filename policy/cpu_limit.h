@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * CPU limit: what a tenant may have at most (cgroup v2's cpu.max).
+ * CPU limit: what a cgroup's tasks may have at most (cgroup v2's cpu.max).
  *
  * Problem.   The kernel keeps limits only where it schedules by itself (kernel/sched/fair.c, bandwidth control). A tenant
  *            that pays for half a pCPU may not get four because the host has another scheduler.
@@ -9,7 +9,7 @@
  *            limit rest, and all of them until the same instant, when half a period's quota is there again: a vCPU
  *            that ran on would only spin for siblings that rest.
  * Formula.   clock += ran_ns * period / quota
- *            left   = (now - clock) * quota / period      (of it each vCPU that is active gets an equal part)
+ *            left   = (now - clock) * quota / period      (of it each active vCPU gets an equal part)
  *            rest   : while clock >= now, until clock + period / 2
  * Limits.    A turn ends at a tick of the host, and siblings end theirs: what ran beyond the quota is a debt, and makes
  *            the rest longer, but not longer than LIMIT_REST_MAX_NS. Limits below a tick of every vCPU in that time
@@ -34,8 +34,8 @@ struct limit_observation {
 	u64 now_ns;
 	u64 clock_ns;
 	u64 rest_until_ns; /* as it was decided last */
-	u64 slice_ns;	   /* that the vCPU would have without a limit */
-	u32 active_count;
+	u64 slice_ns;	   /* that it would have without a limit */
+	u32 active_count;  /* vCPUs of its VM that want to run; 1 for other tasks */
 	u32 reserved;
 };
 

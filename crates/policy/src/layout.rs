@@ -246,7 +246,7 @@ layout! {
 }
 
 layout! {
-    /// A vCPU with a limit wants to run.
+    /// A task with a limit wants to run.
     LimitObservation {
         now_ns: u64,
         clock_ns: u64,
