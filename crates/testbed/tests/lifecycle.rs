@@ -3,7 +3,7 @@
 mod common;
 
 use common::alone::spinning;
-use common::{PATIENCE, assert_alive, on_host, start_scheduler, stop_scheduler, wait_for_state};
+use common::{PATIENCE, assert_alive, on_host, report_of, start_scheduler, stop_scheduler, wait_for_state};
 use microslice_testbed::{Guest, GuestSpec, Process};
 
 fn hogs(count: u8) -> Vec<GuestSpec> {
@@ -107,7 +107,7 @@ fn a_thousand_vcpus_are_scheduled_by_a_daemon_of_less_than_fifty_mib() {
             );
             std::thread::sleep(std::time::Duration::from_secs(1));
             let Some(line) = scheduler.lines(0).pop() else { continue };
-            let report: serde_json::Value = serde_json::from_str(&line.text).expect("JSON");
+            let report = report_of(&line.text);
             let vms = report["vms"].as_array().expect("vms");
             seen = (vms.len(), vms.iter().filter_map(|vm| vm["vcpus"].as_u64()).sum());
         }

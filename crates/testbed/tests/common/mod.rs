@@ -132,7 +132,16 @@ pub fn stop_scheduler(host: &Host, process: &Process) -> Value {
     let output = process.wait(PATIENCE).expect("end");
     assert_eq!(output.code, 0, "{}", output.stderr);
     wait_for_state(host, "disabled", process);
-    serde_json::from_str(output.stdout.lines().last().expect("statistics")).expect("JSON")
+    report_of(output.stdout.lines().last().expect("statistics"))
+}
+
+/// A report. One of many VMs has hundreds of KiB: what is around an error is shown.
+pub fn report_of(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|error| {
+        let at = error.column().min(line.len());
+        let around = &line.as_bytes()[at.saturating_sub(200)..(at + 100).min(line.len())];
+        panic!("{error}, of {} bytes: {}", line.len(), String::from_utf8_lossy(around))
+    })
 }
 
 /// The guest's heart beats on: it has moved by `beats` within the patience.
