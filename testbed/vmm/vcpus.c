@@ -52,8 +52,13 @@ static void *run_vcpu(void *id)
 	if (spins && write(ready, "", 1) != 1)
 		die("pipe");
 	for (int halts = 0;; halts++) {
-		if (ioctl(vcpu, KVM_RUN, 0) || run->exit_reason != KVM_EXIT_HLT)
+		if (ioctl(vcpu, KVM_RUN, 0))
 			die("KVM_RUN");
+		if (run->exit_reason != KVM_EXIT_HLT) {
+			fprintf(stderr, "a vCPU ended: exit reason %u, suberror %u\n", run->exit_reason,
+				run->internal.suberror);
+			_exit(1);
+		}
 		if (!halts && write(ready, "", 1) != 1)
 			die("pipe");
 		sleep(1);

@@ -3,7 +3,7 @@
 
 use crate::cgroups::CpuLimit;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::DirEntryExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Of `bpf/intf.h`.
@@ -12,6 +12,9 @@ pub const LIMITED_CGROUPS_MAX: usize = 8192;
 pub const LIMITS_PER_CGROUP: usize = 4;
 /// More cgroups than any host has, and than are worth the time every few seconds.
 const CGROUPS_MAX: usize = 100_000;
+/// A folder has a link of its own, one from its parent, and one from each folder in it (`fs/kernfs/inode.c`). File systems
+/// that don't count say 1.
+const LINKS_OF_A_LEAF: u64 = 2;
 
 /// Places in the kernel side's table of limits, plus 1; 0: no more. `struct limit_chain`.
 pub type Chain = [u32; LIMITS_PER_CGROUP];
@@ -37,12 +40,16 @@ pub fn read_tree(mount: &Path) -> Vec<LimitedCgroup> {
             if seen > CGROUPS_MAX {
                 return limited;
             }
+            let Ok(metadata) = entry.metadata() else { continue }; // it is gone
             let mut limits = limits.clone();
             limits.extend(CpuLimit::of_cgroup(&entry.path()));
             if !limits.is_empty() {
-                limited.push(LimitedCgroup { id: entry.ino(), limits: limits.clone() });
+                limited.push(LimitedCgroup { id: metadata.ino(), limits: limits.clone() });
             }
-            open.push((entry.path(), limits));
+            // Most have no cgroup in them, and each has a hundred files to go through.
+            if metadata.nlink() != LINKS_OF_A_LEAF {
+                open.push((entry.path(), limits));
+            }
         }
     }
     limited
@@ -117,7 +124,6 @@ impl LimitTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
 
     fn limit(file: &str, quota_us: u64) -> CpuLimit {
         CpuLimit { quota_us, period_us: 100_000, file: file.into() }

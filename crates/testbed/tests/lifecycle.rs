@@ -4,7 +4,8 @@ mod common;
 
 use common::alone::spinning;
 use common::{PATIENCE, assert_alive, on_host, report_of, start_scheduler, stop_scheduler, wait_for_state};
-use microslice_testbed::{Guest, GuestSpec, Process};
+use microslice_testbed::{Guest, GuestSpec, Host, Process};
+use std::io::Write;
 
 fn hogs(count: u8) -> Vec<GuestSpec> {
     (0..count).map(|at| GuestSpec::new(&format!("hog{at}")).workload("hog,heartbeat")).collect()
@@ -91,34 +92,57 @@ fn kernel_threads_and_higher_classes_that_take_a_pcpu_leave_every_queued_task_it
 /// Specification: under 50 MiB for the daemon at 1,000 vCPUs.
 const RESIDENT_KIB_MAX: u64 = 50 << 10;
 
+/// The daemon's resident memory once it has seen a thousand vCPUs; or what happened instead.
+fn resident_kib_at_a_thousand_vcpus(host: &Host) -> Result<u64, String> {
+    let vmm = host.start("exec vcpus 250 4").expect("start");
+    vmm.wait_for("ready", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}: {}", vmm.last_words()));
+    let scheduler = start_scheduler(host, "--stats 1 --micro-cpus 1 --micro-slice-us 3000");
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let mut seen = (0, 0);
+    let mut broken = None;
+    while seen != (250, 1000) {
+        if broken.is_some() || !vmm.stderr().is_empty() || std::time::Instant::now() >= deadline {
+            stop_scheduler(host, &scheduler);
+            vmm.signal(libc::SIGKILL).expect("signal");
+            vmm.wait(PATIENCE).expect("end");
+            let said = vmm.stderr();
+            return Err(format!("{seen:?} VMs and vCPUs; the VMM said: {said}; report: {broken:?}"));
+        }
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let Some(line) = scheduler.lines(0).pop() else { continue };
+        match report_of(&line.text) {
+            Ok(report) => {
+                let vms = report["vms"].as_array().expect("vms");
+                seen = (vms.len(), vms.iter().filter_map(|vm| vm["vcpus"].as_u64()).sum());
+            }
+            Err(error) => broken = Some(error),
+        }
+    }
+    let status = "cat /proc/$(pidof microslice)/status";
+    let status = host.must_run(status, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    let report = stop_scheduler(host, &scheduler);
+    assert_eq!(report["in_flight"], 0);
+    vmm.signal(libc::SIGKILL).expect("signal");
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    Ok(resident.trim().trim_end_matches(" kB").parse().expect("a number"))
+}
+
 #[test]
 fn a_thousand_vcpus_are_scheduled_by_a_daemon_of_less_than_fifty_mib() {
     on_host(|host| {
-        let vmm = host.start("exec vcpus 250 4").expect("start");
-        vmm.wait_for("ready", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}: {}", vmm.last_words()));
-        let scheduler = start_scheduler(host, "--stats 1 --micro-cpus 1 --micro-slice-us 3000");
-        let deadline = std::time::Instant::now() + PATIENCE;
-        let mut seen = (0, 0);
-        while seen != (250, 1000) {
-            assert!(
-                std::time::Instant::now() < deadline,
-                "{seen:?} VMs and vCPUs: {}",
-                scheduler.last_words()
-            );
-            std::thread::sleep(std::time::Duration::from_secs(1));
-            let Some(line) = scheduler.lines(0).pop() else { continue };
-            let report = report_of(&line.text);
-            let vms = report["vms"].as_array().expect("vms");
-            seen = (vms.len(), vms.iter().filter_map(|vm| vm["vcpus"].as_u64()).sum());
+        // Emulated SVM ends a VM now and then (docs/testbed.md), and these are many.
+        for tries in 1..=3 {
+            match resident_kib_at_a_thousand_vcpus(host) {
+                Ok(resident) => {
+                    eprintln!("the daemon's resident memory at 1,000 vCPUs: {resident} KiB");
+                    assert!(resident < RESIDENT_KIB_MAX, "{resident} KiB");
+                    return;
+                }
+                Err(cause) => {
+                    writeln!(std::io::stderr(), "try {tries} of 3: {cause}").expect("stderr");
+                }
+            }
         }
-        let status = "cat /proc/$(pidof microslice)/status";
-        let status = host.must_run(status, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
-        let resident: u64 = resident.trim().trim_end_matches(" kB").parse().expect("a number");
-        eprintln!("the daemon's resident memory at 1,000 vCPUs: {resident} KiB");
-        assert!(resident < RESIDENT_KIB_MAX, "{status}");
-        let report = stop_scheduler(host, &scheduler);
-        assert_eq!(report["in_flight"], 0);
-        vmm.signal(libc::SIGKILL).expect("signal");
+        panic!("a thousand vCPUs were not seen in any of three tries");
     });
 }

@@ -132,15 +132,15 @@ pub fn stop_scheduler(host: &Host, process: &Process) -> Value {
     let output = process.wait(PATIENCE).expect("end");
     assert_eq!(output.code, 0, "{}", output.stderr);
     wait_for_state(host, "disabled", process);
-    report_of(output.stdout.lines().last().expect("statistics"))
+    report_of(output.stdout.lines().last().expect("statistics")).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A report. One of many VMs has hundreds of KiB: what is around an error is shown.
-pub fn report_of(line: &str) -> Value {
-    serde_json::from_str(line).unwrap_or_else(|error| {
+pub fn report_of(line: &str) -> Result<Value, String> {
+    serde_json::from_str(line).map_err(|error| {
         let at = error.column().min(line.len());
         let around = &line.as_bytes()[at.saturating_sub(200)..(at + 100).min(line.len())];
-        panic!("{error}, of {} bytes: {}", line.len(), String::from_utf8_lossy(around))
+        format!("{error}, of {} bytes: {}", line.len(), String::from_utf8_lossy(around))
     })
 }
 
