@@ -158,8 +158,13 @@ struct vcpu {
 	/* It was woken, waits since then, and may go to a micro pCPU; 0: not so. What a request would be about. */
 	u32 woken_cause;
 	u32 woken_vector;
-	u32 rests; /* it has used up what it may have, and waits until it may have more */
+	u32 rests;	 /* it has used up what it may have, and waits until it may have more */
+	u32 normal_pcpu; /* where it ran last in the normal pool */
+	u32 heir;	 /* slot + 1 of the vCPU that it yields its pCPU to; 0: of nobody */
 	u32 reserved;
+	/* The wait because of which it exits now and then, in this turn: its first and its last exit. */
+	u64 spins_since_ns;
+	u64 spun_until_ns;
 };
 
 /* A guest's instruction pointer at a HLT exit, or its MSR_LSTAR: a witness of its slide. */

@@ -134,8 +134,12 @@ bool STRUCT_OPS(microslice_yield, struct task_struct *from, struct task_struct *
 
 	if (vcpu && to && vcpu->keeps_spinning)
 		return false; /* help is on its way: KVM goes back into the guest */
-	if (vcpu)
+	if (vcpu) {
+		struct task_ctx *heir = to ? task_ctx_of(to) : NULL;
+
 		vcpu->yielded = 1;
+		vcpu->heir = heir ? heir->vcpu : 0;
+	}
 	task_set_slice(from, 0);
 	return true;
 }
@@ -184,6 +188,10 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 		end_acceleration(vcpu, VCPU_RUNNING, RETURN_NEVER_RAN);
 		vcpu->state = VCPU_RUNNING;
 	}
+	if (!pcpu_is_micro(cpu))
+		vcpu->normal_pcpu = cpu;
+	vcpu->spun_until_ns = 0;
+	vcpu->heir = 0;
 	vcpu->was_blocked = 0;
 	vcpu->preempted = 0;
 	vcpu->yielded = 0;

@@ -13,8 +13,9 @@
  * Formula.   host task: vtime += ran * 100 / weight (its nice value); vCPU: see fair_share.h.
  *            Whoever waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to the boosted ones:
  *            weights may not bring sched_ext's watchdog, which ends the scheduler for everybody.
- * Limits.    One queue of each kind for the whole host: a task prefers the pCPU that it ran on last if that is idle, but
- *            NUMA nodes are not told apart. vCPUs with narrow affinity are found by walking the queue.
+ * Limits.    One queue of each kind for the whole host: a task prefers the pCPU that it ran on last if that is idle, and
+ *            a pCPU prefers those that ran there last, but NUMA nodes are not told apart. vCPUs with narrow affinity are
+ *            found by walking the queue.
  */
 #ifndef BPF_NORMAL_POOL_H
 #define BPF_NORMAL_POOL_H
@@ -24,6 +25,8 @@
 #define STARVING_AFTER_NS 2000000000ull
 #define SWEEP_INTERVAL_NS 250000000ull
 #define SWEEP_MAX 64u
+/* How many of those that wait are looked at for one that ran here last. */
+#define OWN_LOOK_MAX 32u
 
 /* ---- Which pCPU ---- */
 
@@ -31,8 +34,11 @@
 static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
 {
 	s32 cpu = scx_bpf_task_cpu(p);
+	struct vcpu *vcpu = for_vcpu ? vcpu_of(task_ctx_of(p)) : NULL;
 	struct pcpu *pcpu;
 
+	if (vcpu && pcpu_is_micro(cpu))
+		cpu = vcpu->normal_pcpu;
 	if (pcpu_is_micro(cpu)) {
 		u32 key = 0;
 		struct scratch *normal = bpf_map_lookup_elem(&normal_pool, &key);
@@ -55,12 +61,24 @@ static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
 
 /* ---- Queueing ---- */
 
+/* What its clock moves by: see fair_share.h. */
+static __always_inline u64 weight_of(const struct vcpu *vcpu)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+	struct vm_feed *feed = vm_feed_at(vcpu->vm);
+	s64 active = vm ? vm->active_vcpu_count : 1;
+	u32 weight = vm && feed && feed_is_current(feed, vm) ? feed->weight : 0;
+
+	return vcpu_weight(weight, active > 0 ? active : 1);
+}
+
 /* The clock of a vCPU that waits from now on. */
 static __always_inline struct wakeup_decision queue_clock(struct task_ctx *tctx, struct vcpu *vcpu)
 {
 	struct fair_share_config share = config.fair_share;
 	struct wakeup_observation seen = {.pool_vtime_ns = pool_vtime_ns,
 					  .vcpu_vtime_ns = tctx->vtime_ns,
+					  .weight = weight_of(vcpu),
 					  .was_blocked = vcpu->was_blocked};
 	struct wakeup_decision decision = decide_on_wakeup(&share, &seen);
 
@@ -195,7 +213,8 @@ static __always_inline void set_clock(struct task_struct *p, struct task_ctx *tc
 {
 	bool way = gives_way(p);
 	u64 now = way ? pool_vtime_ns : others_vtime_ns;
-	u64 earliest = now - (way ? config.fair_share.lag_max_ns : config.others_slice_ns);
+	u64 lag_max_ns = way ? config.fair_share.lag_max_ns : config.others_slice_ns;
+	u64 earliest = now - charge(lag_max_ns, vcpu_weight(p->scx.weight, 1));
 
 	if (tctx->gives_way != way)
 		tctx->vtime_ns = now;
@@ -288,17 +307,9 @@ static __always_inline void charge_other(struct task_struct *p, struct task_ctx 
 static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, struct pcpu *pcpu,
 					u64 ran_ns)
 {
-	struct vm *vm = vm_at(vcpu->vm);
-	struct vm_feed *feed = vm_feed_at(vcpu->vm);
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
-	u32 weight = 0;
-	s64 active = 1;
 
-	if (vm && feed && feed_is_current(feed, vm))
-		weight = feed->weight;
-	if (vm)
-		active = vm->active_vcpu_count;
-	tctx->vtime_ns += charge(ran_ns, vcpu_weight(weight, active > 0 ? active : 1));
+	tctx->vtime_ns += charge(ran_ns, weight_of(vcpu));
 	if (stats)
 		ADD(stats->ran_ns, ran_ns);
 	if (pcpu)
@@ -452,6 +463,107 @@ static __always_inline void sweep_queues(struct pcpu *pcpu)
 	boost_starving(DSQ_OTHERS, pcpu, now);
 }
 
+static __always_inline bool ran_here_last(struct task_struct *p, s32 cpu)
+{
+	s32 last = scx_bpf_task_cpu(p);
+	struct vcpu *vcpu;
+
+	if (last == cpu)
+		return true;
+	if (!pcpu_is_micro(last))
+		return false;
+	vcpu = vcpu_of(task_ctx_of(p));
+	return vcpu && vcpu->normal_pcpu == cpu;
+}
+
+/*
+ * One whose caches are warm here goes before the first of the queue, if the policy lets it. The others that ran here last
+ * are further ahead than the first of them. Count and clock are in the map: see visit_sibling().
+ */
+static __noinline int take_own(u64 dsq, s32 cpu, struct pcpu *pcpu)
+{
+	struct fair_share_config share = config.fair_share;
+	u64 now = bpf_ktime_get_ns();
+	struct task_struct *p;
+
+	if (!pcpu)
+		return false;
+	pcpu->look_count = 0;
+	for_each_queued(p, dsq)
+	{
+		struct task_ctx *tctx;
+		struct vcpu *vcpu;
+		u64 weight;
+
+		if (!pcpu->look_count && dsq == DSQ_VCPUS) {
+			tctx = task_ctx_of(p);
+			if (!tctx || !is_worth_warm_caches(&share, now - tctx->queued_at_ns))
+				break;
+			pcpu->first_vtime_ns = p->scx.dsq_vtime;
+		}
+		if (++pcpu->look_count > OWN_LOOK_MAX)
+			break;
+		if (!ran_here_last(p, cpu) || !may_run_on(p, cpu))
+			continue;
+		vcpu = vcpu_of(task_ctx_of(p));
+		weight = vcpu ? weight_of(vcpu) : vcpu_weight(p->scx.weight, 1);
+		if (dsq == DSQ_VCPUS && !may_go_first(&share, pcpu->first_vtime_ns, p->scx.dsq_vtime, weight))
+			break;
+		return dsq_move(&it, p, SCX_DSQ_LOCAL);
+	}
+	return false;
+}
+
+static __always_inline bool move_here(u64 dsq, struct task_struct *p)
+{
+	struct bpf_iter_scx_dsq it;
+	bool moved = false;
+
+	if (!bpf_iter_scx_dsq_new(&it, dsq, 0))
+		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
+	bpf_iter_scx_dsq_destroy(&it);
+	return moved;
+}
+
+static __always_inline bool clock_lets_inherit(struct task_struct *p, const struct vcpu *heir)
+{
+	struct fair_share_config share = config.fair_share;
+	struct task_ctx *tctx = task_ctx_of(p);
+	struct task_struct *first;
+
+	if (!tctx)
+		return false;
+	for_each_queued(first, DSQ_VCPUS) return may_go_first(&share, first->scx.dsq_vtime, tctx->vtime_ns,
+							      weight_of(heir));
+	return true;
+}
+
+/*
+ * KVM found whom a spinning vCPU may wait for, and that one waits for a pCPU: it gets this one. Given to whoever is next
+ * instead, it would mostly go to another VM, and the spinner would come back to the same wait a turn later.
+ */
+static __noinline int take_heir(s32 cpu, struct task_struct *prev)
+{
+	struct vcpu *self, *heir;
+	struct task_struct *p;
+	bool moved = false;
+
+	if (!is_runnable(prev))
+		return false;
+	self = vcpu_of(task_ctx_of(prev));
+	heir = self && self->yielded && self->heir ? vcpu_at(self->heir - 1) : NULL;
+	if (!heir || heir->state != VCPU_RUNNABLE)
+		return false;
+	self->heir = 0;
+	p = bpf_task_from_pid(heir->pid);
+	if (!p)
+		return false;
+	if (may_run_on(p, cpu) && clock_lets_inherit(p, heir))
+		moved = move_here(DSQ_BOOSTED, p) || move_here(DSQ_VCPUS, p);
+	bpf_task_release(p);
+	return moved;
+}
+
 static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
 	bool vcpus_first = pcpu->others_ran_ns >= config.fair_share.slice_ns;
@@ -464,7 +576,9 @@ static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct t
 		return;
 	if (!vcpus_first && dsq_move_to_local(DSQ_OTHERS))
 		return;
-	if (dsq_move_to_local(DSQ_BOOSTED) || goes_on(prev, pcpu) || dsq_move_to_local(DSQ_VCPUS))
+	if (take_heir(cpu, prev) || take_own(DSQ_BOOSTED, cpu, pcpu) || dsq_move_to_local(DSQ_BOOSTED))
+		return;
+	if (goes_on(prev, pcpu) || take_own(DSQ_VCPUS, cpu, pcpu) || dsq_move_to_local(DSQ_VCPUS))
 		return;
 	if (vcpus_first && dsq_move_to_local(DSQ_OTHERS))
 		return;

@@ -140,20 +140,37 @@ static __always_inline void count_urgent(u32 cause)
 		COUNT(host_stats.urgent_ples);
 }
 
+/* For how long it has waited in this turn. Two exits further apart than a micro slice are of two waits. */
+static __always_inline u64 spun_ns(struct vcpu *self)
+{
+	u64 now = bpf_ktime_get_ns();
+
+	if (now - self->spun_until_ns > config.micro_slice_ns)
+		self->spins_since_ns = now;
+	self->spun_until_ns = now;
+	return now - self->spins_since_ns;
+}
+
 /* `vm` is whose pass has just ended; NULL if none was made. */
 static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 cause, const struct vm *vm,
 					   u32 reason)
 {
+	struct accelerate_config limits = config.accelerate;
 	struct spinner_observation seen = {.cause = cause,
 					   .helped_count = vm ? vm->helped_count : 0,
 					   .crowded_count = vm ? vm->crowded_count : 0,
 					   .answers_known = vm && !vm->silent_count,
-					   .pass_active = reason == YIELD_PASS_ACTIVE};
+					   .pass_active = reason == YIELD_PASS_ACTIVE,
+					   .pass_made = vm != NULL,
+					   .spun_ns = spun_ns(self)};
 	struct vm_stats *stats = vm_stats_at(self->vm);
-	u32 decision = decide_on_spinner(&seen);
+	u32 decision = decide_on_spinner(&limits, &seen);
 
-	RECORD(RECORD_SPINNER, slot, spinner, {.seen = seen, .decision = decision});
+	RECORD(RECORD_SPINNER, slot, spinner, {.config = limits, .seen = seen, .decision = decision});
 	self->keeps_spinning = decision == SPINNER_KEEPS_SPINNING;
+	/* Who is helped begins to wait anew. */
+	if (seen.helped_count || seen.crowded_count)
+		self->spun_until_ns = 0;
 	if (stats && decision < 2)
 		COUNT(stats->spinners[decision]);
 }

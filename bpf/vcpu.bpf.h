@@ -192,6 +192,9 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->blocked_interrupt = 0;
 	vcpu->woken_cause = 0;
 	vcpu->rests = 0;
+	vcpu->normal_pcpu = bpf_get_smp_processor_id();
+	vcpu->spun_until_ns = 0;
+	vcpu->heir = 0;
 	vcpu->retry = 0;
 	vcpu->retry_count = 0;
 	vcpu->active = 1;

@@ -32,7 +32,9 @@
  *            one, not all hosts can see. And there nobody looks at who is stopped at a bad moment while no hint
  *            is about it: the sender of a shootdown at the end of its turn, or a sibling whose interrupt came
  *            when its turn or its micro slice was over already. Here these get grace: up to grace_max more micro
- *            slices in a row, charged like all others.
+ *            slices in a row, charged like all others. And who waits has patience: where nobody is found who was
+ *            preempted, who is waited for runs, and is done within microseconds; one that yields comes back after
+ *            a turn of everybody else, and all that wait behind it, or that it holds up in its turn, wait as long.
  * Limits.    Each micro pCPU queues at most one vCPU (section 5), and behind it one that was woken (in the paper it
  *            may be the one); one pass at a time per VM. Guest user code
  *            is never accelerated for its own sake (4.4), and a guest whose symbols or slide are unknown is
@@ -48,6 +50,7 @@ struct accelerate_config {
 	u32 grace_max;	       /* micro slices in a row for who is stopped at a bad moment; the paper: 0 */
 	u32 call_function_ipi; /* 1: a call-function IPI accelerates its recipient before the sender yields */
 	u32 reserved;
+	u64 patience_ns; /* who waits keeps its pCPU for so long, helped or not; the paper: 0 */
 };
 
 /* ---- A yield: is it a hint, and for whom? ---- */
@@ -208,10 +211,12 @@ struct spinner_observation {
 	u32 crowded_count; /* siblings that it would have requested, had the micro pool had room */
 	u32 answers_known; /* of a shootdown's pass: the host can see who owes an answer */
 	u32 pass_active;   /* no pass was made, because another pCPU is making one over this VM */
-	u32 reserved;
+	u32 pass_made;	   /* there is a micro pool, and what is waited for is known */
+	u64 spun_ns;	   /* for how long it has waited, in this turn */
 };
 
-POLICY u32 decide_on_spinner(const struct spinner_observation *spinner)
+POLICY u32 decide_on_spinner(const struct accelerate_config *config,
+			     const struct spinner_observation *spinner)
 {
 	/*
 	 * A full micro pool has room again within a micro slice, a pass takes microseconds, and the next exit asks
@@ -219,8 +224,12 @@ POLICY u32 decide_on_spinner(const struct spinner_observation *spinner)
 	 */
 	u32 stays = spinner->helped_count > 0 || spinner->crowded_count > 0 || spinner->answers_known ||
 		    spinner->pass_active;
+	/* Beyond that, who is waited for may have been preempted in code of no class: its turn comes sooner then. */
+	u32 patient = spinner->pass_made && spinner->spun_ns < config->patience_ns;
 
-	return spinner->cause == YIELD_PLE && stays ? SPINNER_KEEPS_SPINNING : SPINNER_YIELDS;
+	if (spinner->cause == YIELD_HLT)
+		return SPINNER_YIELDS;
+	return patient || (spinner->cause == YIELD_PLE && stays) ? SPINNER_KEEPS_SPINNING : SPINNER_YIELDS;
 }
 
 /* ---- An interrupt: is its recipient worth a micro slice? ---- */

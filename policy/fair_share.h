@@ -9,8 +9,12 @@
  *            clock by the time it ran, the heavier the slower. Micro slices are charged like any other.
  * Formula.   vcpu_weight = vm_weight * SHARE_SCALE / active_vcpu_count     (at least 1)
  *            charge      = ran_ns * WEIGHT_DEFAULT * SHARE_SCALE / vcpu_weight
- *            A vCPU that slept comes back no further behind than lag_max_ns: sleeping isn't saving. One that
- *            was preempted keeps its clock: what it is behind by is owed to it.
+ *            A vCPU that slept comes back no further behind than running for lag_max_ns would cost it: sleeping
+ *            isn't saving, but who sleeps often isn't to lose what it waits for. One that was preempted keeps
+ *            its clock: what it is behind by is owed to it.
+ *            Warm caches, directed yields: on a pCPU, who ran there last, or to whom a sibling yields it, may go
+ *            before the one that is furthest behind, if the difference is no more than a slice costs it; for
+ *            warm caches' sake only while that one has waited for less than a tenth of a slice.
  *            Boost: one that was blocked and isn't ahead of the pool's clock runs first when it wakes (Xen's
  *            BOOST: it probably wakes to handle an interrupt), for at most boost_slice_ns.
  * Limits.    Shares hold over seconds, not within a slice. ran_ns is cut at RAN_MAX_NS, so nothing overflows.
@@ -28,7 +32,7 @@
 struct fair_share_config {
 	u64 slice_ns;	    /* the paper's baseline: 30 ms */
 	u64 boost_slice_ns; /* a boosted vCPU is preempted after this; 0: no boost */
-	u64 lag_max_ns;	    /* virtual time that a sleeper may be behind when it wakes */
+	u64 lag_max_ns;	    /* running time that a sleeper may be behind by when it wakes */
 };
 
 /* The weight of one of a VM's active vCPUs, in units of 1/SHARE_SCALE. */
@@ -60,6 +64,7 @@ POLICY u32 vtime_before(u64 a, u64 b)
 struct wakeup_observation {
 	u64 pool_vtime_ns; /* the normal pool's clock: of the vCPU that was chosen last */
 	u64 vcpu_vtime_ns;
+	u64 weight;	 /* vcpu_weight() */
 	u32 was_blocked; /* it slept; 0: it was preempted, or moved */
 	u32 reserved;
 };
@@ -74,7 +79,7 @@ struct wakeup_decision {
 POLICY struct wakeup_decision decide_on_wakeup(const struct fair_share_config *config,
 					       const struct wakeup_observation *seen)
 {
-	u64 earliest = seen->pool_vtime_ns - config->lag_max_ns;
+	u64 earliest = seen->pool_vtime_ns - charge(config->lag_max_ns, seen->weight);
 	struct wakeup_decision decision = {.vtime_ns = seen->vcpu_vtime_ns, .slice_ns = config->slice_ns};
 
 	if (seen->was_blocked && vtime_before(decision.vtime_ns, earliest))
@@ -85,6 +90,18 @@ POLICY struct wakeup_decision decide_on_wakeup(const struct fair_share_config *c
 		decision.slice_ns = config->boost_slice_ns;
 	}
 	return decision;
+}
+
+/* May one whose caches are warm, or to whom is yielded, with this clock and weight, go before the first of the queue? */
+POLICY u32 may_go_first(const struct fair_share_config *config, u64 first_vtime_ns, u64 vtime_ns, u64 weight)
+{
+	return !vtime_before(first_vtime_ns + charge(config->slice_ns, weight), vtime_ns);
+}
+
+/* Warm caches save a part of a millisecond. The first of the queue doesn't wait a slice longer for that. */
+POLICY u32 is_worth_warm_caches(const struct fair_share_config *config, u64 first_waited_ns)
+{
+	return first_waited_ns < config->slice_ns / 10;
 }
 
 #endif

@@ -15,7 +15,7 @@
 #include "fair_share.h"
 #include "pool_size.h"
 
-#define RECORD_VERSION 6u
+#define RECORD_VERSION 7u
 
 enum record_kind {
 	RECORD_CLASSIFY = 0,
@@ -47,8 +47,10 @@ struct sibling_record {
 };
 
 struct spinner_record {
+	struct accelerate_config config;
 	struct spinner_observation seen;
 	u32 decision;
+	u32 reserved;
 };
 
 struct yield_record {

@@ -45,6 +45,8 @@ pub struct Settings {
     pub grow_when_busy: u32,
     /// Micro slices in a row for a vCPU that is stopped in critical code, or before it answered a call; the paper: 0.
     pub grace: u32,
+    /// For how many micro slices who waits keeps its pCPU though nobody is found to help; the paper: 0.
+    pub patience: u32,
     /// Accelerate the recipient of a call-function IPI at once, not only when its sender yields.
     pub call_function_ipi: bool,
     /// Look for a guest's kernel in its memory when nobody names it. Read-only.
@@ -76,6 +78,7 @@ impl Default for Settings {
             second_looks: PoolSizeConfig::DEFAULT.second_looks,
             grow_when_busy: PoolSizeConfig::DEFAULT.grow_when_busy_percent,
             grace: AccelerateConfig::DEFAULT.grace_max,
+            patience: 10,
             call_function_ipi: AccelerateConfig::DEFAULT.call_function_ipi != 0,
             guest_memory: true,
             dry_run: false,
@@ -104,6 +107,7 @@ struct File {
     second_looks: Option<u32>,
     grow_when_busy: Option<u32>,
     grace: Option<u32>,
+    patience: Option<u32>,
     call_function_ipi: Option<bool>,
     guest_memory: Option<bool>,
     dry_run: Option<bool>,
@@ -163,6 +167,7 @@ impl Settings {
             second_looks,
             grow_when_busy,
             grace,
+            patience,
             call_function_ipi,
             guest_memory,
             dry_run
@@ -196,6 +201,7 @@ impl Settings {
         within("second-looks", u64::from(self.second_looks), 0, 1000, "looks")?;
         within("grow-when-busy", u64::from(self.grow_when_busy), 0, 100, "per cent")?;
         within("grace", u64::from(self.grace), 0, 100, "micro slices")?;
+        within("patience", u64::from(self.patience), 0, 1000, "micro slices")?;
         for (name, &weight) in &self.weights {
             if !(1..=10_000).contains(&weight) {
                 return Err(HostError::refused(format!("weight of {name:?}: {weight} isn't in 1 to 10000")));
@@ -210,6 +216,11 @@ impl Settings {
     /// A dry run keeps no pCPU busy: its pool grows by the paper's rule, and shows the most that would be reserved.
     pub fn grow_when_busy_percent(&self) -> u32 {
         if self.dry_run { 0 } else { self.grow_when_busy }
+    }
+
+    /// In a dry run nobody is helped, so nobody has a reason to wait.
+    pub fn patience_ns(&self) -> u64 {
+        if self.dry_run { 0 } else { u64::from(self.patience) * self.micro_slice_us * 1000 }
     }
 
     /// The most pCPUs that may be micro-sliced on a host with this many that could be. At least one pCPU stays normal.

@@ -337,6 +337,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, Hos
     };
     config.accelerate.micro_queue_max = AccelerateConfig::PAPER.micro_queue_max;
     config.accelerate.grace_max = settings.grace;
+    config.accelerate.patience_ns = settings.patience_ns();
     config.accelerate.call_function_ipi = u32::from(settings.call_function_ipi);
     config.fair_share.slice_ns = settings.slice_us * 1000;
     let paper = FairShareConfig::PAPER;

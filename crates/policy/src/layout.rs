@@ -50,6 +50,7 @@ layout! {
         grace_max: u32,
         call_function_ipi: u32,
         reserved: u32,
+        patience_ns: u64,
     }
 }
 
@@ -95,7 +96,8 @@ layout! {
         crowded_count: u32,
         answers_known: u32,
         pass_active: u32,
-        reserved: u32,
+        pass_made: u32,
+        spun_ns: u64,
     }
 }
 
@@ -222,6 +224,7 @@ layout! {
     WakeupObservation {
         pool_vtime_ns: u64,
         vcpu_vtime_ns: u64,
+        weight: u64,
         was_blocked: u32,
         reserved: u32,
     }
@@ -322,10 +325,12 @@ impl GuestLayout {
 }
 
 impl AccelerateConfig {
-    /// A runqueue limit of one per micro pCPU (section 5), no grace, hints from yields, reschedule IPIs and vIRQs.
-    pub const PAPER: Self = Self { micro_queue_max: 1, grace_max: 0, call_function_ipi: 0, reserved: 0 };
+    /// A runqueue limit of one per micro pCPU (section 5), no grace, no patience, hints from yields, reschedule IPIs and vIRQs.
+    pub const PAPER: Self =
+        Self { micro_queue_max: 1, grace_max: 0, call_function_ipi: 0, reserved: 0, patience_ns: 0 };
     /// What the real scheduler and the simulator's `micro` do unless they are told otherwise.
-    pub const DEFAULT: Self = Self { grace_max: 10, call_function_ipi: 1, ..Self::PAPER };
+    pub const DEFAULT: Self =
+        Self { grace_max: 10, call_function_ipi: 1, patience_ns: 1_000_000, ..Self::PAPER };
 }
 
 impl PoolSizeConfig {
@@ -410,8 +415,10 @@ layout! {
 layout! {
     /// The end of a pass.
     SpinnerRecord {
+        config: AccelerateConfig,
         seen: SpinnerObservation,
         decision: Code<SpinnerDecision>,
+        reserved: u32,
     }
 }
 

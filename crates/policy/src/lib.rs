@@ -20,7 +20,7 @@ mod ffi {
         pub fn ms_class_is_critical(guest_class: u32) -> u32;
         pub fn ms_decide_on_yield(seen: *const YieldObservation, decision: *mut YieldDecision);
         pub fn ms_decide_on_sibling(scope: u32, seen: *const SiblingObservation) -> u32;
-        pub fn ms_decide_on_spinner(seen: *const SpinnerObservation) -> u32;
+        pub fn ms_decide_on_spinner(config: *const AccelerateConfig, seen: *const SpinnerObservation) -> u32;
         pub fn ms_decide_on_interrupt(
             config: *const AccelerateConfig,
             seen: *const InterruptObservation,
@@ -50,6 +50,13 @@ mod ffi {
         pub fn ms_vcpu_weight(vm_weight: u32, active_vcpu_count: u32) -> u64;
         pub fn ms_charge(ran_ns: u64, weight: u64) -> u64;
         pub fn ms_vtime_before(a: u64, b: u64) -> u32;
+        pub fn ms_may_go_first(
+            config: *const FairShareConfig,
+            first_vtime_ns: u64,
+            vtime_ns: u64,
+            weight: u64,
+        ) -> u32;
+        pub fn ms_is_worth_warm_caches(config: *const FairShareConfig, first_waited_ns: u64) -> u32;
         pub fn ms_decide_on_wakeup(
             config: *const FairShareConfig,
             seen: *const WakeupObservation,
@@ -105,9 +112,9 @@ pub fn decide_on_sibling(scope: PassScope, seen: &SiblingObservation) -> Sibling
 }
 
 /// After a pass: does the spinner's own yield go ahead?
-pub fn decide_on_spinner(seen: &SpinnerObservation) -> SpinnerDecision {
-    // SAFETY: the pointer comes from a reference.
-    SpinnerDecision::of(unsafe { ffi::ms_decide_on_spinner(seen) })
+pub fn decide_on_spinner(config: &AccelerateConfig, seen: &SpinnerObservation) -> SpinnerDecision {
+    // SAFETY: the pointers come from references.
+    SpinnerDecision::of(unsafe { ffi::ms_decide_on_spinner(config, seen) })
 }
 
 /// Is the recipient of this interrupt worth a micro slice?
@@ -165,6 +172,18 @@ pub fn charge(ran_ns: u64, weight: u64) -> u64 {
 pub fn vtime_before(a: u64, b: u64) -> bool {
     // SAFETY: plain values.
     unsafe { ffi::ms_vtime_before(a, b) != 0 }
+}
+
+/// May one whose caches are warm, or to whom is yielded, with this clock and weight, go before the first of the queue?
+pub fn may_go_first(config: &FairShareConfig, first_vtime_ns: u64, vtime_ns: u64, weight: u64) -> bool {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { ffi::ms_may_go_first(config, first_vtime_ns, vtime_ns, weight) != 0 }
+}
+
+/// May one whose caches are warm go before the first of the queue, which has waited for so long?
+pub fn is_worth_warm_caches(config: &FairShareConfig, first_waited_ns: u64) -> bool {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { ffi::ms_is_worth_warm_caches(config, first_waited_ns) != 0 }
 }
 
 /// Where a waking vCPU's clock stands, and whether it is boosted.

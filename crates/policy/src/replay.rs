@@ -92,7 +92,7 @@ fn replay_one(
         }
         RecordKind::Spinner => {
             let it: SpinnerRecord = record.payload_as();
-            differ(it.decision, decide_on_spinner(&it.seen).into())
+            differ(it.decision, decide_on_spinner(&it.config, &it.seen).into())
         }
         RecordKind::Interrupt => {
             let it: InterruptRecord = record.payload_as();

@@ -30,9 +30,9 @@ u32 ms_decide_on_sibling(u32 scope, const struct sibling_observation *seen)
 	return decide_on_sibling(scope, seen);
 }
 
-u32 ms_decide_on_spinner(const struct spinner_observation *seen)
+u32 ms_decide_on_spinner(const struct accelerate_config *config, const struct spinner_observation *seen)
 {
-	return decide_on_spinner(seen);
+	return decide_on_spinner(config, seen);
 }
 
 void ms_decide_on_interrupt(const struct accelerate_config *config, const struct interrupt_observation *seen,
@@ -83,6 +83,16 @@ u64 ms_charge(u64 ran_ns, u64 weight)
 u32 ms_vtime_before(u64 a, u64 b)
 {
 	return vtime_before(a, b);
+}
+
+u32 ms_may_go_first(const struct fair_share_config *config, u64 first_vtime_ns, u64 vtime_ns, u64 weight)
+{
+	return may_go_first(config, first_vtime_ns, vtime_ns, weight);
+}
+
+u32 ms_is_worth_warm_caches(const struct fair_share_config *config, u64 first_waited_ns)
+{
+	return is_worth_warm_caches(config, first_waited_ns);
 }
 
 void ms_decide_on_wakeup(const struct fair_share_config *config, const struct wakeup_observation *seen,

@@ -225,39 +225,76 @@ fn only_one_pass_at_a_time_walks_a_vm() {
 
 // ---- The spinner ----
 
+/// What a spinner decides that has spun for longer than anybody's patience lasts.
+fn after_spinning_for_long(seen: SpinnerObservation) -> SpinnerDecision {
+    let seen = SpinnerObservation { spun_ns: 1_000_000, ..seen };
+    let decision = decide_on_spinner(&AccelerateConfig::DEFAULT, &seen);
+    let paper = decide_on_spinner(&AccelerateConfig::PAPER, &SpinnerObservation { spun_ns: 0, ..seen });
+    assert_eq!(decision, paper, "the paper knows no patience");
+    decision
+}
+
+const SPINNING: SpinnerObservation = SpinnerObservation {
+    cause: Code::raw(YieldCause::Ple as u32),
+    helped_count: 0,
+    crowded_count: 0,
+    answers_known: 0,
+    pass_active: 0,
+    pass_made: 1,
+    spun_ns: 0,
+};
+
 #[test]
-fn the_spinner_keeps_spinning_only_if_help_is_on_its_way() {
-    let spinner = |helped_count| SpinnerObservation {
-        cause: YieldCause::Ple.into(),
-        helped_count,
-        ..Default::default()
-    };
-    assert_eq!(decide_on_spinner(&spinner(0)), SpinnerDecision::Yields);
-    assert_eq!(decide_on_spinner(&spinner(1)), SpinnerDecision::KeepsSpinning);
+fn the_spinner_keeps_spinning_if_help_is_on_its_way() {
+    assert_eq!(after_spinning_for_long(SPINNING), SpinnerDecision::Yields);
+    let helped = SpinnerObservation { helped_count: 1, ..SPINNING };
+    assert_eq!(after_spinning_for_long(helped), SpinnerDecision::KeepsSpinning);
 }
 
 #[test]
 fn a_full_micro_pool_is_worth_waiting_for() {
-    let spinner =
-        SpinnerObservation { cause: YieldCause::Ple.into(), crowded_count: 1, ..Default::default() };
-    assert_eq!(decide_on_spinner(&spinner), SpinnerDecision::KeepsSpinning);
+    let crowded = SpinnerObservation { crowded_count: 1, ..SPINNING };
+    assert_eq!(after_spinning_for_long(crowded), SpinnerDecision::KeepsSpinning);
 }
 
 #[test]
 fn once_all_have_answered_the_spinner_goes_on() {
-    let spinner =
-        SpinnerObservation { cause: YieldCause::Ple.into(), answers_known: 1, ..Default::default() };
-    assert_eq!(decide_on_spinner(&spinner), SpinnerDecision::KeepsSpinning);
+    let answered = SpinnerObservation { answers_known: 1, ..SPINNING };
+    assert_eq!(after_spinning_for_long(answered), SpinnerDecision::KeepsSpinning);
 }
 
 #[test]
 fn another_pass_over_the_same_vm_is_worth_waiting_for() {
-    let spinner = SpinnerObservation { cause: YieldCause::Ple.into(), pass_active: 1, ..Default::default() };
-    assert_eq!(decide_on_spinner(&spinner), SpinnerDecision::KeepsSpinning);
+    let active = SpinnerObservation { pass_active: 1, pass_made: 0, ..SPINNING };
+    assert_eq!(after_spinning_for_long(active), SpinnerDecision::KeepsSpinning);
 }
 
 #[test]
-fn who_halted_or_yielded_by_hypercall_is_not_kept_spinning() {
+fn while_its_patience_lasts_who_waits_keeps_its_pcpu_though_nobody_was_preempted() {
+    let config = AccelerateConfig::DEFAULT;
+    for cause in [YieldCause::Ple, YieldCause::IpiWait] {
+        let after = |spun_ns| {
+            let seen = SpinnerObservation { cause: cause.into(), spun_ns, ..SPINNING };
+            decide_on_spinner(&config, &seen)
+        };
+        assert_eq!(after(0), SpinnerDecision::KeepsSpinning);
+        assert_eq!(after(config.patience_ns - 1), SpinnerDecision::KeepsSpinning);
+        assert_eq!(
+            after(config.patience_ns),
+            SpinnerDecision::Yields,
+            "who is waited for may be in unknown code"
+        );
+    }
+}
+
+#[test]
+fn without_a_micro_pool_or_where_nobody_knows_what_it_waits_for_it_yields_at_once() {
+    let seen = SpinnerObservation { pass_made: 0, ..SPINNING };
+    assert_eq!(decide_on_spinner(&AccelerateConfig::DEFAULT, &seen), SpinnerDecision::Yields);
+}
+
+#[test]
+fn who_halted_is_not_kept_spinning_and_who_yielded_by_hypercall_only_by_its_patience() {
     for cause in [YieldCause::Hlt, YieldCause::IpiWait] {
         let spinner = SpinnerObservation {
             cause: cause.into(),
@@ -265,10 +302,12 @@ fn who_halted_or_yielded_by_hypercall_is_not_kept_spinning() {
             crowded_count: 1,
             answers_known: 1,
             pass_active: 1,
-            reserved: 0,
+            ..SPINNING
         };
-        assert_eq!(decide_on_spinner(&spinner), SpinnerDecision::Yields);
+        assert_eq!(after_spinning_for_long(spinner), SpinnerDecision::Yields);
     }
+    let halted = SpinnerObservation { cause: YieldCause::Hlt.into(), ..SPINNING };
+    assert_eq!(decide_on_spinner(&AccelerateConfig::DEFAULT, &halted), SpinnerDecision::Yields);
 }
 
 // ---- 4.1, IRQ events ----

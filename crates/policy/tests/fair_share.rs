@@ -3,6 +3,9 @@
 use microslice_policy::*;
 use proptest::prelude::*;
 
+/// The default weight, of a VM with one active vCPU.
+const ALONE: u64 = 100 * SHARE_SCALE as u64;
+
 #[test]
 fn a_vms_weight_is_split_over_its_active_vcpus() {
     assert_eq!(vcpu_weight(100, 1), 100 * u64::from(SHARE_SCALE));
@@ -28,23 +31,76 @@ fn running_costs_the_time_that_it_took_at_the_default_weight_and_half_at_twice_t
 #[test]
 fn a_long_sleeper_comes_back_behind_by_the_lag_limit_at_most() {
     let config = FairShareConfig::PAPER;
-    let seen =
-        WakeupObservation { pool_vtime_ns: 10_000_000_000, vcpu_vtime_ns: 5, was_blocked: 1, reserved: 0 };
+    let seen = WakeupObservation {
+        pool_vtime_ns: 10_000_000_000,
+        vcpu_vtime_ns: 5,
+        weight: ALONE,
+        was_blocked: 1,
+        reserved: 0,
+    };
     let decision = decide_on_wakeup(&config, &seen);
     assert_eq!(decision.vtime_ns, 10_000_000_000 - config.lag_max_ns);
 }
 
 #[test]
+fn the_lag_limit_is_time_to_run_so_a_light_clock_may_be_behind_by_more() {
+    let config = FairShareConfig::PAPER;
+    let lag = |weight| {
+        let seen = WakeupObservation {
+            pool_vtime_ns: 1 << 60,
+            vcpu_vtime_ns: 5,
+            weight,
+            was_blocked: 1,
+            reserved: 0,
+        };
+        seen.pool_vtime_ns - decide_on_wakeup(&config, &seen).vtime_ns
+    };
+    for weight in [vcpu_weight(100, 1), vcpu_weight(100, 12), vcpu_weight(200, 3)] {
+        assert_eq!(lag(weight), charge(config.lag_max_ns, weight));
+    }
+    assert_eq!(lag(vcpu_weight(100, 12)), 12 * config.lag_max_ns);
+}
+
+#[test]
+fn one_whose_caches_are_warm_may_go_first_if_a_slice_is_what_it_is_ahead_by() {
+    let config = FairShareConfig::PAPER;
+    let first = u64::MAX - 5;
+    for weight in [vcpu_weight(100, 1), vcpu_weight(100, 12)] {
+        let ahead = |ns: u64| may_go_first(&config, first, first.wrapping_add(ns), weight);
+        let slice = charge(config.slice_ns, weight);
+        assert_eq!([0, slice, slice + 1].map(ahead), [true, true, false]);
+    }
+}
+
+#[test]
+fn warm_caches_are_not_worth_that_somebody_waits_for_a_tenth_of_a_slice() {
+    let config = FairShareConfig::PAPER;
+    let worth_it = |waited_ns| is_worth_warm_caches(&config, waited_ns);
+    assert_eq!([0, config.slice_ns / 10 - 1, config.slice_ns / 10].map(worth_it), [true, true, false]);
+}
+
+#[test]
 fn one_that_was_preempted_keeps_its_clock_however_far_behind_it_is() {
     // A VM of twice the weight is behind by up to a slice of the lighter one: forgiving that would take its share.
-    let seen =
-        WakeupObservation { pool_vtime_ns: 10_000_000_000, vcpu_vtime_ns: 5, was_blocked: 0, reserved: 0 };
+    let seen = WakeupObservation {
+        pool_vtime_ns: 10_000_000_000,
+        vcpu_vtime_ns: 5,
+        weight: ALONE,
+        was_blocked: 0,
+        reserved: 0,
+    };
     assert_eq!(decide_on_wakeup(&FairShareConfig::PAPER, &seen).vtime_ns, 5);
 }
 
 #[test]
 fn one_that_was_blocked_and_is_not_ahead_is_boosted() {
-    let seen = WakeupObservation { pool_vtime_ns: 100, vcpu_vtime_ns: 100, was_blocked: 1, reserved: 0 };
+    let seen = WakeupObservation {
+        pool_vtime_ns: 100,
+        vcpu_vtime_ns: 100,
+        weight: ALONE,
+        was_blocked: 1,
+        reserved: 0,
+    };
     let decision = decide_on_wakeup(&FairShareConfig::PAPER, &seen);
     assert_eq!((decision.boost, decision.slice_ns), (1, FairShareConfig::PAPER.boost_slice_ns));
 }
@@ -52,7 +108,13 @@ fn one_that_was_blocked_and_is_not_ahead_is_boosted() {
 #[test]
 fn one_that_was_preempted_or_overused_its_share_is_not_boosted() {
     let config = FairShareConfig::PAPER;
-    let seen = WakeupObservation { pool_vtime_ns: 100, vcpu_vtime_ns: 100, was_blocked: 0, reserved: 0 };
+    let seen = WakeupObservation {
+        pool_vtime_ns: 100,
+        vcpu_vtime_ns: 100,
+        weight: ALONE,
+        was_blocked: 0,
+        reserved: 0,
+    };
     assert_eq!(decide_on_wakeup(&config, &seen).boost, 0);
     let ahead = WakeupObservation { vcpu_vtime_ns: 101, was_blocked: 1, ..seen };
     assert_eq!(decide_on_wakeup(&config, &ahead).boost, 0);
@@ -104,7 +166,7 @@ proptest! {
     #[test]
     fn a_wake_up_never_moves_a_clock_back(pool in any::<u64>(), behind in 0u64..1 << 62, was_blocked in 0u32..2) {
         let seen = WakeupObservation {
-            pool_vtime_ns: pool, vcpu_vtime_ns: pool.wrapping_sub(behind), was_blocked, reserved: 0,
+            pool_vtime_ns: pool, vcpu_vtime_ns: pool.wrapping_sub(behind), weight: ALONE, was_blocked, reserved: 0,
         };
         let decision = decide_on_wakeup(&FairShareConfig::PAPER, &seen);
         prop_assert!(!vtime_before(decision.vtime_ns, seen.vcpu_vtime_ns));

@@ -53,8 +53,8 @@ fn one_of_each() -> Vec<u8> {
     write(RecordKind::Sibling, SiblingRecord { seen, scope: scope.into(), decision }.as_bytes());
 
     let seen = SpinnerObservation { cause: YieldCause::Ple.into(), helped_count: 1, ..Default::default() };
-    let decision = decide_on_spinner(&seen).into();
-    write(RecordKind::Spinner, SpinnerRecord { seen, decision }.as_bytes());
+    let decision = decide_on_spinner(&config, &seen).into();
+    write(RecordKind::Spinner, SpinnerRecord { config, seen, decision, reserved: 0 }.as_bytes());
 
     let seen = InterruptObservation {
         kind: InterruptKind::Virq.into(),

@@ -50,7 +50,7 @@ impl GraceLimits {
         match scheduler {
             // Nobody is switched away from within the rate limit, not even who came back for a micro slice.
             SchedulerKind::MicroSliced(config) => {
-                Self { max: config.grace, slice_ns: config.micro_slice_ns.max(config.normal.ratelimit_ns) }
+                Self { max: config.grace, slice_ns: config.micro_slice_ns.max(config.normal.ratelimit_ns()) }
             }
             _ => Self::default(),
         }

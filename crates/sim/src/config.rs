@@ -374,6 +374,24 @@ pub enum SchedulerKind {
     Eevdf(EevdfConfig),
 }
 
+impl NormalPoolKind {
+    /// The slice of a normal turn.
+    pub fn slice_ns(&self) -> u64 {
+        match self {
+            Self::Credit(credit) => credit.slice_ns,
+            Self::FairShare(pool) => pool.slice_ns,
+        }
+    }
+
+    /// For how long nobody is switched away from.
+    pub fn ratelimit_ns(&self) -> u64 {
+        match self {
+            Self::Credit(credit) => credit.ratelimit_ns,
+            Self::FairShare(_) => 0,
+        }
+    }
+}
+
 impl SchedulerKind {
     /// How many pCPUs may be micro-sliced at a time; they are the host's last ones.
     pub fn most_micro_pcpus(&self) -> usize {
@@ -398,10 +416,29 @@ pub struct CreditConfig {
     pub ratelimit_yields: bool,
 }
 
-/// The project's scheduler, through `policy/`. The normal pool is the credit scheduler, as in the paper's prototype.
+/// Who shares the pCPUs that aren't micro-sliced.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum NormalPoolKind {
+    /// The credit scheduler, as in the paper's prototype.
+    Credit(CreditConfig),
+    /// The real scheduler's, on sched_ext.
+    FairShare(FairSharePool),
+}
+
+/// `policy/fair_share.h` on sched_ext's queues.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FairSharePool {
+    /// A boost is a third of it (`microslice run --slice-us`).
+    pub slice_ns: u64,
+    /// Of the host's kernel: turns end at ticks.
+    pub tick_ns: u64,
+}
+
+/// The project's scheduler, through `policy/`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MicroSlicedConfig {
-    pub normal: CreditConfig,
+    pub normal: NormalPoolKind,
     pub micro_slice_ns: u64,
     pub pool: PoolSize,
     pub mechanics: Mechanics,
@@ -409,6 +446,8 @@ pub struct MicroSlicedConfig {
     pub grace: u32,
     /// A call-function IPI accelerates its recipient at once, not only when its sender yields.
     pub call_function_ipi: bool,
+    /// For how long who waits keeps its pCPU though nobody is found to help; 0: the paper's rules.
+    pub patience_ns: u64,
 }
 
 /// How the host does what the policy decides.

@@ -55,7 +55,7 @@ fn trace(name: &str, policy: &str) -> Vec<(u64, TraceEvent)> {
 fn trace_for(duration_ns: u64, name: &str, policy: &str) -> Vec<(u64, TraceEvent)> {
     let mut recorder = Recorder::default();
     let mut config = scenario(name, policy, duration_ns);
-    with_rules(&mut config, 0, false);
+    with_rules(&mut config, 0, false, 0);
     simulate(&config, &mut recorder).unwrap_or_else(|error| panic!("{error}"));
     recorder.0
 }
@@ -501,11 +501,11 @@ fn phase() -> impl Strategy<Value = Phase> {
 }
 
 /// The real scheduler's parameters; the prototype has none of them.
-fn with_rules(config: &mut SimulationConfig, grace: u32, call_function_ipi: bool) {
+fn with_rules(config: &mut SimulationConfig, grace: u32, call_function_ipi: bool, patience_ns: u64) {
     if let SchedulerKind::MicroSliced(micro) = &mut config.scheduler
         && micro.mechanics == Mechanics::Paper
     {
-        (micro.grace, micro.call_function_ipi) = (grace, call_function_ipi);
+        (micro.grace, micro.call_function_ipi, micro.patience_ns) = (grace, call_function_ipi, patience_ns);
     }
 }
 
@@ -521,7 +521,7 @@ prop_compose! {
         vm_count in 1usize..4,
         weight in 1u32..2000,
         (ple, smt) in (prop::bool::ANY, prop::bool::ANY),
-        rules in (0u32..20, prop::bool::ANY),
+        rules in (0u32..20, prop::bool::ANY, 0u64..3 * MS),
     ) -> SimulationConfig {
         let mut policies = policies(1);
         policies.retain(|policy| pcpus >= 4 || !policy.starts_with("micro"));
@@ -530,7 +530,7 @@ prop_compose! {
         config.seed = seed;
         config.warmup_ns = 10 * MS;
         config.host.pcpus = pcpus;
-        with_rules(&mut config, rules.0, rules.1);
+        with_rules(&mut config, rules.0, rules.1, rules.2);
         config.host.ple.enabled = ple;
         config.host.smt_busy_speed_permille = if smt { 620 } else { 1000 };
         config.vms.truncate(1);

@@ -56,7 +56,8 @@ fn the_pool_is_sized_by_all_exits_those_that_were_not_asked_about_too() {
         config.seed = seed;
         config.scheduler = scenario("dedup-swaptions", "micro", 0).scheduler;
         let SchedulerKind::MicroSliced(micro) = &mut config.scheduler else { panic!("micro") };
-        micro.normal.tick_ns = 10_000 * MS;
+        let NormalPoolKind::Credit(normal) = &mut micro.normal else { panic!("credit") };
+        normal.tick_ns = 10_000 * MS;
         micro.pool = PoolSize::Auto {
             limit: 3,
             profile_interval_ns: 2 * MS,

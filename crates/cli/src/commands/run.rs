@@ -53,6 +53,10 @@ pub struct Run {
     /// rules [default: 10]
     #[arg(long, value_name = "N")]
     grace: Option<u32>,
+    /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, though nobody is found to
+    /// help; 0: the paper's rules [default: 10]
+    #[arg(long, value_name = "N")]
+    patience: Option<u32>,
     /// Accelerate the recipient of a call-function IPI only once its sender yields, not at once
     #[arg(long)]
     no_call_function_ipi: bool,
@@ -143,7 +147,17 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     macro_rules! take {
         ($($field:ident),*) => { $(if let Some(value) = args.$field { settings.$field = value; })* };
     }
-    take!(micro_cpus, micro_slice_us, slice_us, profile_ms, epoch_ms, second_looks, grow_when_busy, grace);
+    take!(
+        micro_cpus,
+        micro_slice_us,
+        slice_us,
+        profile_ms,
+        epoch_ms,
+        second_looks,
+        grow_when_busy,
+        grace,
+        patience
+    );
     settings.micro_cpus_limit = args.micro_cpus_limit.or(settings.micro_cpus_limit);
     settings.call_function_ipi &= !args.no_call_function_ipi;
     settings.guest_memory &= !args.no_guest_memory;

@@ -184,7 +184,7 @@ fn parameter(name: &str) -> Option<f64> {
     let PoolSize::Auto { profile_interval_ns, epoch_interval_ns, .. } = micro.pool else { return None };
     match name {
         "micro_slice_us" => Some(micro.micro_slice_ns as f64 / 1e3),
-        "normal_slice_ms" => Some(micro.normal.slice_ns as f64 / 1e6),
+        "normal_slice_ms" => Some(micro.normal.slice_ns() as f64 / 1e6),
         "profile_interval_ms" => Some(profile_interval_ns as f64 / 1e6),
         "epoch_interval_ms" => Some(epoch_interval_ns as f64 / 1e6),
         // The host model gives every micro-sliced pCPU a queue of one.

@@ -3,7 +3,7 @@
 
 use super::runs::{BASELINE, DYNAMIC, Experiment, ReproductionError, RunTable, target, target_time};
 use crate::batch::BatchProgress;
-use crate::config::{SchedulerKind, SimulationConfig};
+use crate::config::{MicroSlicedConfig, NormalPoolKind, SchedulerKind, SimulationConfig};
 use microslice_metrics::Estimate;
 use microslice_metrics::table::Table;
 
@@ -64,9 +64,11 @@ const PARAMETERS: [(&str, Scale); 16] = [
 fn credit(config: &mut SimulationConfig) -> &mut crate::config::CreditConfig {
     match &mut config.scheduler {
         SchedulerKind::Credit(credit) => credit,
-        SchedulerKind::MicroSliced(micro) => &mut micro.normal,
+        SchedulerKind::MicroSliced(MicroSlicedConfig { normal: NormalPoolKind::Credit(credit), .. }) => {
+            credit
+        }
         // The experiments run the paper's schedulers only (`experiments`).
-        _ => unreachable!("the paper's experiments run credit and micro-sliced only"),
+        _ => unreachable!("the paper's experiments run on the credit scheduler only"),
     }
 }
 

@@ -6,11 +6,14 @@ use super::library::{Library, Shelf};
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::units;
-use crate::config::{CreditConfig, EevdfConfig, Mechanics, MicroSlicedConfig, PoolSize, SchedulerKind};
+use crate::config::{
+    CreditConfig, EevdfConfig, FairSharePool, Mechanics, MicroSlicedConfig, NormalPoolKind, PoolSize,
+    SchedulerKind,
+};
 use microslice_policy::{AccelerateConfig, PoolSizeConfig};
 
 /// Policies whose name may end in `:N`, for N static micro-sliced pCPUs.
-const SIZED: [&str; 2] = ["micro", "micro-xen"];
+const SIZED: [&str; 3] = ["microslice", "micro", "micro-xen"];
 
 /// Slices and ticks of nanoseconds would do nothing else than switch.
 const TIME_MIN_NS: u64 = 1_000;
@@ -63,6 +66,7 @@ const SCHEDULERS: [Row; 3] = [
             "ratelimit",
             "boost",
             "ratelimit_yields",
+            "normal_pool",
             "mechanics",
             "micro_slice",
             "pool",
@@ -73,6 +77,7 @@ const SCHEDULERS: [Row; 3] = [
             "grow_when_busy",
             "grace",
             "call_function_ipi",
+            "patience",
         ],
         read_micro_sliced,
     ),
@@ -97,12 +102,42 @@ pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
 
 fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
     Ok(SchedulerKind::MicroSliced(MicroSlicedConfig {
-        normal: read_credit(table)?,
+        normal: read_normal_pool(table)?,
         micro_slice_ns: required_time(table, "micro_slice")?,
         pool: read_pool(table, pcpus)?,
         mechanics: read_mechanics(table)?,
         grace: read_grace(table)?,
         call_function_ipi: read_call_function_ipi(table)?,
+        patience_ns: read_patience(table)?,
+    }))
+}
+
+fn read_normal_pool(table: &TableReader<'_>) -> Result<NormalPoolKind, ScenarioError> {
+    const POOLS: [&str; 2] = ["credit", "fair-share"];
+    let Some(node) = table.get("normal_pool") else { return Ok(NormalPoolKind::Credit(read_credit(table)?)) };
+    match reader::string(node)? {
+        "credit" => Ok(NormalPoolKind::Credit(read_credit(table)?)),
+        "fair-share" => read_fair_share(table, node),
+        other => Err(ScenarioError::new(
+            &node.place,
+            format!("unknown normal pool {}; allowed: {}", quoted(other), listed(POOLS)),
+        )),
+    }
+}
+
+fn read_fair_share(table: &TableReader<'_>, pool: &Node) -> Result<NormalPoolKind, ScenarioError> {
+    if is_prototype(table)? {
+        let cause = "the normal pool is `credit` with mechanics `xen-prototype`";
+        return Err(ScenarioError::new(&pool.place, cause.to_owned()));
+    }
+    let of_credit = ["ratelimit", "boost", "ratelimit_yields"];
+    if let Some((key, node)) = of_credit.into_iter().find_map(|key| Some((key, table.get(key)?))) {
+        let cause = format!("`{key}` is of the normal pool `credit`; `fair-share` has `slice` and `tick`");
+        return Err(ScenarioError::new(&node.place, cause));
+    }
+    Ok(NormalPoolKind::FairShare(FairSharePool {
+        slice_ns: required_time(table, "slice")?,
+        tick_ns: required_time(table, "tick")?,
     }))
 }
 
@@ -167,6 +202,17 @@ fn read_call_function_ipi(table: &TableReader<'_>) -> Result<bool, ScenarioError
             Err(ScenarioError::new(&node.place, cause))
         }
         _ => Ok(accelerates.unwrap_or(rules_of(table)?.call_function_ipi != 0)),
+    }
+}
+
+fn read_patience(table: &TableReader<'_>) -> Result<u64, ScenarioError> {
+    let patience_ns = table.time("patience")?;
+    match table.get("patience") {
+        Some(node) if is_prototype(table)? && patience_ns != Some(0) => {
+            let cause = "`patience` is \"0 us\" with mechanics `xen-prototype`".to_owned();
+            Err(ScenarioError::new(&node.place, cause))
+        }
+        _ => Ok(patience_ns.unwrap_or(rules_of(table)?.patience_ns)),
     }
 }
 

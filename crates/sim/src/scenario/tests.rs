@@ -1,7 +1,9 @@
 //! What a scenario may say, and how it is refused: each kind of bad input with file, line, column and what is allowed.
 
 use super::*;
-use crate::config::{Duration, MicroSlicedConfig, Phase, PoolSize, SchedulerKind};
+use crate::config::{
+    Duration, FairSharePool, MicroSlicedConfig, NormalPoolKind, Phase, PoolSize, SchedulerKind,
+};
 use microslice_policy::{AccelerateConfig, PoolSizeConfig};
 use proptest::prelude::*;
 
@@ -325,27 +327,30 @@ fn a_wrong_setting_names_the_option() {
     assert_eq!(error.to_string(), "--set host.pcpus: `pcpus` is a whole number from 1 to 8192, not a string");
 }
 
-fn rules_of(policy: &str, settings: &[(&str, &str)]) -> Result<(u32, bool), ScenarioError> {
+/// (grace, call_function_ipi, patience_ns) of a policy with these settings.
+fn rules_of(policy: &str, settings: &[(&str, &str)]) -> Result<(u32, bool, u64), ScenarioError> {
     let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
     let overrides = Overrides { policy: Some(policy.to_owned()), settings, seed: None };
     let SchedulerKind::MicroSliced(micro) = parse("small.toml", SMALL, &overrides)?.config.scheduler else {
         panic!("{policy}")
     };
-    Ok((micro.grace, micro.call_function_ipi))
+    Ok((micro.grace, micro.call_function_ipi, micro.patience_ns))
 }
 
 #[test]
 fn micro_has_the_real_schedulers_rules_and_the_prototype_the_papers() {
-    let words = |rules: AccelerateConfig| (rules.grace_max, rules.call_function_ipi != 0);
+    let words = |rules: AccelerateConfig| (rules.grace_max, rules.call_function_ipi != 0, rules.patience_ns);
     assert_eq!(rules_of("micro", &[]).unwrap(), words(AccelerateConfig::DEFAULT));
     assert_eq!(rules_of("micro:2", &[]).unwrap(), words(AccelerateConfig::DEFAULT));
+    assert_eq!(rules_of("microslice:1", &[]).unwrap(), words(AccelerateConfig::DEFAULT));
     assert_eq!(rules_of("micro-xen", &[]).unwrap(), words(AccelerateConfig::PAPER));
 }
 
 #[test]
 fn a_setting_changes_the_policy_of_the_command_line() {
-    let settings = [("policy.grace", "3"), ("policy.call_function_ipi", "false")];
-    assert_eq!(rules_of("micro:2", &settings).unwrap(), (3, false));
+    let settings =
+        [("policy.grace", "3"), ("policy.call_function_ipi", "false"), ("policy.patience", "50 us")];
+    assert_eq!(rules_of("micro:2", &settings).unwrap(), (3, false, 50_000));
     let refused = |policy, path, value| rules_of(policy, &[(path, value)]).unwrap_err().to_string();
     assert_eq!(
         refused("micro:2", "policy.grace", "101"),
@@ -359,6 +364,38 @@ fn a_setting_changes_the_policy_of_the_command_line() {
         refused("micro-xen:1", "policy.call_function_ipi", "true"),
         "--set policy.call_function_ipi: `call_function_ipi` is false with mechanics `xen-prototype`"
     );
+    assert_eq!(
+        refused("micro-xen:1", "policy.patience", "1 ms"),
+        "--set policy.patience: `patience` is \"0 us\" with mechanics `xen-prototype`"
+    );
+}
+
+#[test]
+fn the_real_schedulers_normal_pool_has_a_slice_and_a_tick_and_nothing_of_xens() {
+    let normal = |settings: &[(&str, &str)]| {
+        let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
+        let overrides = Overrides { policy: Some("microslice".to_owned()), settings, seed: None };
+        match parse("small.toml", SMALL, &overrides).map(|scenario| scenario.config.scheduler) {
+            Ok(SchedulerKind::MicroSliced(MicroSlicedConfig { normal, .. })) => Ok(normal),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    let pool = |slice_ns| Ok(NormalPoolKind::FairShare(FairSharePool { slice_ns, tick_ns: 4_000_000 }));
+    assert_eq!(normal(&[]), pool(30_000_000));
+    assert_eq!(normal(&[("policy.slice", "5 ms")]), pool(5_000_000));
+    for (path, value, cause) in [
+        (
+            "policy.ratelimit",
+            "1 ms",
+            "`ratelimit` is of the normal pool `credit`; `fair-share` has `slice` and `tick`",
+        ),
+        ("policy.normal_pool", "eevdf", "unknown normal pool `eevdf`; allowed: credit, fair-share"),
+        ("policy.mechanics", "xen-prototype", "the normal pool is `credit` with mechanics `xen-prototype`"),
+    ] {
+        let error = normal(&[(path, value)]).expect_err(path);
+        assert!(error.contains(cause), "{error}");
+    }
 }
 
 /// (second_looks, grow_when_busy_percent) of a policy with these settings.
@@ -463,7 +500,12 @@ fn copies_of_a_vm_are_numbered_and_limited() {
 #[test]
 fn every_built_in_scenario_is_valid_under_every_policy() {
     for scenario in Shelf::Scenario.built_in_names() {
-        for policy in Shelf::Policy.built_in_names().into_iter().chain(["micro:0", "micro:6"]) {
+        for policy in Shelf::Policy.built_in_names().into_iter().chain([
+            "micro:0",
+            "micro:6",
+            "microslice:0",
+            "microslice:6",
+        ]) {
             let overrides = Overrides { policy: Some(policy.to_owned()), ..Overrides::default() };
             load(scenario, &overrides).unwrap_or_else(|error| panic!("{scenario} under {policy}: {error}"));
         }

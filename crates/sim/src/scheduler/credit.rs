@@ -9,7 +9,7 @@
 //!            millisecond (`sched_ratelimit_us`) unless it blocks; in 4.7 that holds for yields too (4.8 exempts them).
 //! Limits.    No caps, no parking.
 
-use super::{Pick, Scheduler, YieldAnswer};
+use super::{NormalPool, Pick, Scheduler, YieldAnswer};
 use crate::bits::Bits;
 use crate::config::CreditConfig;
 use crate::machine::{Machine, NONE, VcpuState};
@@ -99,41 +99,6 @@ impl Credit {
         }
     }
 
-    /// Hands a pCPU to or takes it from this scheduler; what was queued there is returned.
-    pub fn set_usable(&mut self, pcpu: PcpuId, usable: bool) -> Vec<VcpuId> {
-        let index = pcpu as usize;
-        if self.usable[index] == usable {
-            return Vec::new();
-        }
-        self.usable[index] = usable;
-        if usable {
-            self.usable_count += 1;
-            return Vec::new();
-        }
-        self.usable_count -= 1;
-        self.set_idle(pcpu, false);
-        std::iter::from_fn(|| self.take_first(pcpu)).collect()
-    }
-
-    pub fn set_idle(&mut self, pcpu: PcpuId, idle: bool) {
-        if self.idle.has(pcpu as usize) != idle {
-            self.idle.set(pcpu as usize, idle);
-            if idle { self.idle_count += 1 } else { self.idle_count -= 1 }
-        }
-    }
-
-    /// Takes a waiting vCPU out of its queue.
-    pub fn remove(&mut self, machine: &Machine, vcpu: VcpuId) -> bool {
-        if !self.accounts[vcpu as usize].queued {
-            return false;
-        }
-        let home = machine.vcpus[vcpu as usize].pcpu;
-        let queue = &self.queues[home as usize];
-        let at = queue.iter().position(|&other| other == vcpu).expect("a queued vCPU is on its pCPU's queue");
-        self.take(home, at);
-        true
-    }
-
     fn put(&mut self, pcpu: PcpuId, at: usize, vcpu: VcpuId) {
         let account = &mut self.accounts[vcpu as usize];
         debug_assert!(!account.queued, "vCPU {vcpu} is on a queue already");
@@ -167,7 +132,7 @@ impl Credit {
     }
 
     /// Puts a runnable vCPU on the queue of its pCPU, or of a usable one.
-    pub fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId, yielded: bool) {
+    fn insert(&mut self, machine: &mut Machine, vcpu: VcpuId, yielded: bool) {
         let mut home = machine.vcpus[vcpu as usize].pcpu;
         if !self.usable[home as usize] || !machine.allows(vcpu, home) {
             home = self.shortest_queue(machine, vcpu);
@@ -184,14 +149,6 @@ impl Credit {
         self.end_promises(machine, home);
     }
 
-    /// In front of all who wait, whatever its priority: it comes back at once.
-    pub fn enqueue_first(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        let home = self.shortest_queue(machine, vcpu);
-        machine.vcpus[vcpu as usize].pcpu = home;
-        self.put(home, 0, vcpu);
-        self.end_promises(machine, home);
-    }
-
     /// Somebody waits on this pCPU now: whose answer to a yield is another one than before?
     fn end_promises(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         machine.answers_changed(pcpu);
@@ -204,11 +161,6 @@ impl Credit {
         }
     }
 
-    /// It has yielded within the rate limit, which takes effect when that ends.
-    pub fn has_yielded(&self, vcpu: VcpuId) -> bool {
-        self.accounts[vcpu as usize].yields
-    }
-
     fn shortest_queue(&self, machine: &Machine, vcpu: VcpuId) -> PcpuId {
         let from = machine.vcpus[vcpu as usize].pcpu as usize;
         let count = self.queues.len();
@@ -219,22 +171,6 @@ impl Credit {
             .expect("validation leaves every VM a usable pCPU") as u32
     }
 
-    /// __runq_tickle: who should look at its queue because of `vcpu`?
-    pub fn tickle(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        let home = machine.vcpus[vcpu as usize].pcpu;
-        let Some(current) = machine.current(home) else {
-            return machine.request_schedule(home);
-        };
-        if self.idle_count > 0
-            && let Some(idler) = self.find_idle(machine, vcpu)
-        {
-            return machine.request_schedule(idler);
-        }
-        if self.accounts[vcpu as usize].priority > self.accounts[current as usize].priority {
-            machine.request_schedule(home);
-        }
-    }
-
     fn find_idle(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
         let home = machine.vcpus[vcpu as usize].pcpu as usize;
         self.idle
@@ -243,27 +179,11 @@ impl Credit {
             .map(|pcpu| pcpu as u32)
     }
 
-    pub fn charge(&mut self, now_ns: u64, vcpu: VcpuId) {
-        let account = &mut self.accounts[vcpu as usize];
-        let scaled = (now_ns - account.charged_until_ns) / NS_PER_SCALED_CREDIT;
-        account.credit -= scaled as i64;
-        account.charged_until_ns += scaled * NS_PER_SCALED_CREDIT;
-    }
-
-    pub fn begin_run(&mut self, now_ns: u64, vcpu: VcpuId) {
-        self.accounts[vcpu as usize].charged_until_ns = now_ns;
-    }
-
-    pub fn wake_priority(&mut self, vcpu: VcpuId) {
+    fn wake_priority(&mut self, vcpu: VcpuId) {
         let account = &mut self.accounts[vcpu as usize];
         if self.config.boost && account.priority == Priority::Under {
             account.priority = Priority::Boost;
         }
-    }
-
-    /// It is within its credits from now until the next accounting, whatever it has spent.
-    pub fn forgive(&mut self, vcpu: VcpuId) {
-        self.accounts[vcpu as usize].priority = Priority::Under;
     }
 
     /// csched_load_balance: from a peer's queue somebody within his credits, or `anybody`.
@@ -340,23 +260,105 @@ impl Credit {
         }
     }
 
-    /// Until when the rate limit keeps a vCPU that could go on, stopped for that reason, on its pCPU.
-    pub fn kept_until(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> Option<u64> {
+    fn within_ratelimit(&self, machine: &Machine, vcpu: VcpuId) -> Option<u64> {
+        let until = machine.vcpus[vcpu as usize].since_ns + self.config.ratelimit_ns;
+        (machine.now_ns < until).then_some(until)
+    }
+}
+
+impl NormalPool for Credit {
+    fn set_usable(&mut self, pcpu: PcpuId, usable: bool) -> Vec<VcpuId> {
+        let index = pcpu as usize;
+        if self.usable[index] == usable {
+            return Vec::new();
+        }
+        self.usable[index] = usable;
+        if usable {
+            self.usable_count += 1;
+            return Vec::new();
+        }
+        self.usable_count -= 1;
+        self.set_idle(pcpu, false);
+        std::iter::from_fn(|| self.take_first(pcpu)).collect()
+    }
+
+    fn set_idle(&mut self, pcpu: PcpuId, idle: bool) {
+        if self.idle.has(pcpu as usize) != idle {
+            self.idle.set(pcpu as usize, idle);
+            if idle { self.idle_count += 1 } else { self.idle_count -= 1 }
+        }
+    }
+
+    fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        self.insert(machine, vcpu, false);
+    }
+
+    fn enqueue_first(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        let home = self.shortest_queue(machine, vcpu);
+        machine.vcpus[vcpu as usize].pcpu = home;
+        self.put(home, 0, vcpu);
+        self.end_promises(machine, home);
+    }
+
+    /// __runq_tickle: who should look at its queue because of `vcpu`?
+    fn tickle(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        let home = machine.vcpus[vcpu as usize].pcpu;
+        let Some(current) = machine.current(home) else {
+            return machine.request_schedule(home);
+        };
+        if self.idle_count > 0
+            && let Some(idler) = self.find_idle(machine, vcpu)
+        {
+            return machine.request_schedule(idler);
+        }
+        if self.accounts[vcpu as usize].priority > self.accounts[current as usize].priority {
+            machine.request_schedule(home);
+        }
+    }
+
+    fn remove(&mut self, machine: &Machine, vcpu: VcpuId) -> bool {
+        if !self.accounts[vcpu as usize].queued {
+            return false;
+        }
+        let home = machine.vcpus[vcpu as usize].pcpu;
+        let queue = &self.queues[home as usize];
+        let at = queue.iter().position(|&other| other == vcpu).expect("a queued vCPU is on its pCPU's queue");
+        self.take(home, at);
+        true
+    }
+
+    fn charge(&mut self, now_ns: u64, vcpu: VcpuId) {
+        let account = &mut self.accounts[vcpu as usize];
+        let scaled = (now_ns - account.charged_until_ns) / NS_PER_SCALED_CREDIT;
+        account.credit -= scaled as i64;
+        account.charged_until_ns += scaled * NS_PER_SCALED_CREDIT;
+    }
+
+    fn begin_run(&mut self, now_ns: u64, vcpu: VcpuId) {
+        self.accounts[vcpu as usize].charged_until_ns = now_ns;
+    }
+
+    /// It is within its credits from now until the next accounting, whatever it has spent.
+    fn forgive(&mut self, vcpu: VcpuId) {
+        self.accounts[vcpu as usize].priority = Priority::Under;
+    }
+
+    fn kept_until(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> Option<u64> {
         let voluntary = matches!(reason, StopReason::Ple | StopReason::IpiWait);
         let is_limited = reason != StopReason::SliceExpired && (self.config.ratelimit_yields || !voluntary);
         if is_limited { self.within_ratelimit(machine, vcpu) } else { None }
     }
 
-    pub fn within_ratelimit(&self, machine: &Machine, vcpu: VcpuId) -> Option<u64> {
-        let until = machine.vcpus[vcpu as usize].since_ns + self.config.ratelimit_ns;
-        (machine.now_ns < until).then_some(until)
+    /// It has yielded within the rate limit, which takes effect when that ends.
+    fn has_yielded(&self, vcpu: VcpuId) -> bool {
+        self.accounts[vcpu as usize].yields
     }
 }
 
 impl Scheduler for Credit {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         self.wake_priority(vcpu);
-        self.enqueue(machine, vcpu, false);
+        self.insert(machine, vcpu, false);
         self.tickle(machine, vcpu);
     }
 
@@ -379,7 +381,7 @@ impl Scheduler for Credit {
                 if voluntary || deferred {
                     yielded = vcpu;
                 }
-                self.enqueue(machine, vcpu, voluntary || deferred);
+                self.insert(machine, vcpu, voluntary || deferred);
             }
             self.accounts[vcpu as usize].yields = false;
         }
@@ -491,7 +493,7 @@ mod tests {
         let (mut credit, mut machine) = host(1, 2);
         machine.vcpus[OTHER as usize].state = VcpuState::Runnable;
         credit.accounts[OTHER as usize].priority = other;
-        credit.enqueue(&mut machine, OTHER, false);
+        credit.enqueue(&mut machine, OTHER);
         machine.vcpus[SPINNER as usize].state = VcpuState::Running;
         machine.pcpus[0].current = SPINNER;
         machine.pcpus[0].slice_end_ns = 30 * MS;
@@ -526,7 +528,7 @@ mod tests {
         let woken = 2;
         machine.vcpus[woken as usize].state = VcpuState::Runnable;
         machine.vcpus[woken as usize].pcpu = 1;
-        credit.enqueue(&mut machine, woken, false);
+        credit.enqueue(&mut machine, woken);
         machine.unbatch.sort_unstable();
         machine.unbatch
     }
@@ -560,7 +562,7 @@ mod tests {
         let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
         assert!(credit.remove(&machine, OTHER));
         credit.forgive(OTHER);
-        credit.enqueue(&mut machine, OTHER, false);
+        credit.enqueue(&mut machine, OTHER);
         credit.tickle(&mut machine, OTHER);
         assert_eq!(machine.next_schedule(), None, "the one that runs is within its credits, too");
         credit.accounts[SPINNER as usize].priority = Priority::Over;

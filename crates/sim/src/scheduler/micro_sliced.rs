@@ -1,5 +1,6 @@
 //! The project's scheduler: every decision is made by `policy/`, through the same C as on a real host; this file only
-//! gathers observations and applies decisions. The normal pool is the credit scheduler, as in the paper's prototype.
+//! gathers observations and applies decisions. The normal pool is the credit scheduler, as in the paper's prototype, or the
+//! real scheduler's (`fair_share.rs`).
 //!
 //! How the host carries decisions out is its own matter. The paper's numbers were measured on a Xen prototype
 //! (microslicedcore/xen, branch dyn-usliced-cores) that goes beyond the paper's text; `mechanics = "xen-prototype"`:
@@ -24,11 +25,10 @@ mod passes;
 mod prototype;
 mod woken;
 
-use self::passes::PassCounts;
+use self::passes::{PassCounts, siblings_round_from};
 use self::woken::Woken;
 use super::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
-use super::credit::Credit;
-use super::{Pick, Scheduler, WokenBy, YieldAnswer};
+use super::{NormalPool, Pick, Scheduler, WokenBy, YieldAnswer};
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
 use crate::machine::{Machine, NONE, Promised, VcpuState, interrupt_bit};
 use crate::report::FailedPull;
@@ -55,8 +55,22 @@ struct Member {
     retries: u32,
     /// Micro slices in a row that its turn in the normal pool was made longer by.
     grace_count: u32,
+    /// The wait that it spins in, if it does.
+    spin: Spin,
     /// In the prototype: the micro pCPU that it belongs to while it is blocked; or `NONE`.
     blocked_at: PcpuId,
+}
+
+/// A vCPU waits, and exits now and then because of it.
+#[derive(Clone, Copy)]
+struct Spin {
+    since_ns: u64,
+    /// When it is asked about next, at the latest; later, it is another wait.
+    until_ns: u64,
+}
+
+impl Spin {
+    const NONE: Self = Self { since_ns: 0, until_ns: 0 };
 }
 
 impl Member {
@@ -67,6 +81,7 @@ impl Member {
         cause: Cause::None,
         retries: 0,
         grace_count: 0,
+        spin: Spin::NONE,
         blocked_at: NONE,
     };
 }
@@ -89,7 +104,7 @@ enum Request {
     LeftQueue,
 }
 
-pub struct MicroSliced {
+pub struct MicroSliced<Normal> {
     siblings: SiblingAnswers,
     short_cuts: [Option<ShortCut>; SCOPES.len()],
     yield_answers: YieldAnswers,
@@ -97,7 +112,7 @@ pub struct MicroSliced {
     /// The host mechanics of the authors' Xen prototype (see above).
     prototype: bool,
     rules: AccelerateConfig,
-    normal: Credit,
+    normal: Normal,
     /// What waits for each micro pCPU: at most one (paper, section 5).
     waiting: Vec<Option<VcpuId>>,
     /// Who was woken and comes to each micro pCPU once nobody waits for it who was preempted.
@@ -119,8 +134,8 @@ pub struct MicroSliced {
     next_resize_ns: u64,
 }
 
-impl MicroSliced {
-    pub fn new(config: MicroSlicedConfig, machine: &Machine) -> Self {
+impl<Normal: NormalPool> MicroSliced<Normal> {
+    pub fn new(config: MicroSlicedConfig, normal: Normal, machine: &Machine) -> Self {
         let pool_config = match config.pool {
             PoolSize::Static { .. } => PoolSizeConfig::PAPER,
             PoolSize::Auto {
@@ -140,8 +155,6 @@ impl MicroSliced {
         };
         let prototype = config.mechanics == Mechanics::XenPrototype;
         let siblings = SiblingAnswers::new(prototype);
-        let mut normal = Credit::new(config.normal.clone(), machine);
-        normal.all_pcpus_earn = prototype;
         Self {
             short_cuts: SCOPES.map(|scope| ShortCut::new(&siblings, scope)),
             siblings,
@@ -151,6 +164,7 @@ impl MicroSliced {
             rules: AccelerateConfig {
                 grace_max: config.grace,
                 call_function_ipi: u32::from(config.call_function_ipi),
+                patience_ns: config.patience_ns,
                 ..AccelerateConfig::PAPER
             },
             waiting: vec![None; machine.pcpus.len()],
@@ -195,7 +209,7 @@ impl MicroSliced {
             self.micro_count += 1;
             let pcpu = (pcpus - self.micro_count) as u32;
             for vcpu in self.normal.set_usable(pcpu, false) {
-                self.normal.enqueue(machine, vcpu, false);
+                self.normal.enqueue(machine, vcpu);
                 self.normal.tickle(machine, vcpu);
             }
             // What runs there goes on in the normal pool.
@@ -306,7 +320,7 @@ impl MicroSliced {
 
     fn give_back(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         self.leave(machine, vcpu);
-        self.normal.enqueue(machine, vcpu, false);
+        self.normal.enqueue(machine, vcpu);
         self.normal.tickle(machine, vcpu);
     }
 
@@ -317,8 +331,16 @@ impl MicroSliced {
         if self.prototype {
             self.normal.forgive(vcpu);
         }
-        self.normal.enqueue(machine, vcpu, false);
+        self.normal.enqueue(machine, vcpu);
         self.normal.tickle(machine, vcpu);
+    }
+
+    /// Its turn on a micro pCPU has ended: the normal pool accounts for it.
+    fn stops(&mut self, machine: &Machine, vcpu: VcpuId) {
+        self.normal.charge(machine.now_ns, vcpu);
+        if machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
+            self.normal.blocked(vcpu);
+        }
     }
 
     /// A micro slice is over, one way or another.
@@ -364,24 +386,41 @@ impl MicroSliced {
         }
     }
 
-    /// A spinner goes on. If its pass has asked for nobody, the next ones don't either, unless something changes in the VM: so
-    /// its exits needn't be looked at until then.
+    /// For how long it has waited in this turn. Two exits further apart than a micro slice are of two waits.
+    fn spun_ns(&mut self, now_ns: u64, vcpu: VcpuId) -> u64 {
+        let spin = &mut self.members[vcpu as usize].spin;
+        if now_ns > spin.until_ns.saturating_add(self.config.micro_slice_ns) {
+            spin.since_ns = now_ns;
+        }
+        now_ns - spin.since_ns
+    }
+
+    /// A spinner goes on until then. If its pass has asked for nobody, the next ones don't either, unless something changes in
+    /// the VM: so its exits needn't be looked at until then.
     fn go_on(
-        &self,
+        &mut self,
         machine: &mut Machine,
         vcpu: VcpuId,
         scope: PassScope,
         asked_for_nobody: bool,
         until_ns: u64,
     ) -> YieldAnswer {
+        let is_helped = until_ns == u64::MAX;
+        let spin = &mut self.members[vcpu as usize].spin;
+        // Who is helped begins to wait anew.
+        if is_helped {
+            *spin = Spin::NONE
+        } else {
+            spin.until_ns = until_ns
+        }
         if !asked_for_nobody {
             return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
         }
         let keeps_spinning =
-            |helped| self.keeps_spinning(YieldCause::Ple, scope, PassCounts { helped, crowded: 0 });
+            |helped| self.keeps_spinning(YieldCause::Ple, scope, PassCounts { helped, crowded: 0 }, u64::MAX);
         let depends_on = Promised {
             without_kinds: self.short_cuts[scope as usize].as_ref().map_or(0, |of| of.kinds_that_matter),
-            helped: keeps_spinning(0) != keeps_spinning(1),
+            helped: is_helped && keeps_spinning(0) != keeps_spinning(1),
         };
         machine.promise(vcpu, depends_on);
         YieldAnswer::KeepSpinning { until_ns }
@@ -392,7 +431,7 @@ impl MicroSliced {
     }
 }
 
-impl Scheduler for MicroSliced {
+impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         if let Some(pcpu) = self.wakes_at(vcpu) {
             return self.enter(machine, vcpu, pcpu);
@@ -406,16 +445,17 @@ impl Scheduler for MicroSliced {
         pcpu: PcpuId,
         stopped: Option<(VcpuId, StopReason)>,
     ) -> Option<Pick> {
-        if let Some((vcpu, _)) = stopped
-            && machine.vcpus[vcpu as usize].state == VcpuState::Blocked
-        {
-            self.note_unclaimed(machine, machine.vcpus[vcpu as usize].vm);
+        if let Some((vcpu, _)) = stopped {
+            self.members[vcpu as usize].spin = Spin::NONE;
+            if machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
+                self.note_unclaimed(machine, machine.vcpus[vcpu as usize].vm);
+            }
         }
         if !self.is_micro_pcpu(pcpu) {
             return match stopped {
                 // It ran here when this pCPU was micro-sliced.
                 Some((vcpu, _)) if self.members[vcpu as usize].micro_pcpu == pcpu => {
-                    self.normal.charge(machine.now_ns, vcpu);
+                    self.stops(machine, vcpu);
                     self.end_micro_slice(machine, vcpu, pcpu);
                     self.normal.schedule(machine, pcpu, None)
                 }
@@ -438,7 +478,7 @@ impl Scheduler for MicroSliced {
             next = self.take_woken(machine, pcpu);
         }
         if let Some((vcpu, reason)) = stopped {
-            self.normal.charge(machine.now_ns, vcpu);
+            self.stops(machine, vcpu);
             if self.members[vcpu as usize].micro_pcpu == pcpu {
                 self.end_micro_slice(machine, vcpu, pcpu);
             } else if machine.vcpus[vcpu as usize].state != VcpuState::Blocked {
@@ -478,7 +518,7 @@ impl Scheduler for MicroSliced {
                     debug_assert_eq!(
                         {
                             // Not a pass, which has a short cut of its own.
-                            let siblings = self.siblings_round_from(machine, vcpu);
+                            let siblings = siblings_round_from(machine, vcpu, self.prototype);
                             self.visit(machine, siblings, scope, reason)
                         },
                         found,
@@ -487,8 +527,13 @@ impl Scheduler for MicroSliced {
                     found
                 }
             };
-            if self.keeps_spinning(cause, scope, found) {
+            if self.keeps_spinning(cause, scope, found, u64::MAX) {
                 return self.go_on(machine, vcpu, scope, asked_for_nobody, u64::MAX);
+            }
+            let spun_ns = self.spun_ns(machine.now_ns, vcpu);
+            if self.keeps_spinning(cause, scope, found, spun_ns) {
+                let until_ns = machine.now_ns - spun_ns + self.rules.patience_ns;
+                return self.go_on(machine, vcpu, scope, asked_for_nobody, until_ns);
             }
         }
         if self.is_micro_pcpu(pcpu) {
@@ -524,7 +569,9 @@ impl Scheduler for MicroSliced {
     }
 
     fn woken(&mut self, machine: &mut Machine, vcpu: VcpuId, by: WokenBy) {
-        self.was_woken(machine, vcpu, by);
+        if !self.normal.goes_first(vcpu) {
+            self.was_woken(machine, vcpu, by);
+        }
     }
 
     fn tick_ns(&self) -> u64 {

@@ -3,9 +3,10 @@
 mod answers;
 mod credit;
 mod eevdf;
+mod fair_share;
 mod micro_sliced;
 
-use crate::config::SchedulerKind;
+use crate::config::{Mechanics, NormalPoolKind, SchedulerKind};
 use crate::machine::Machine;
 use crate::trace_event::{PcpuId, StopReason, VcpuId};
 use microslice_policy::{GuestClass, InterruptKind, YieldCause};
@@ -70,13 +71,56 @@ pub trait Scheduler {
     }
 }
 
+/// A scheduler that leaves some pCPUs, and some vCPUs for a while, to the micro pool.
+pub trait NormalPool: Scheduler {
+    /// Hands a pCPU to it or takes it away; whoever waited for just that one is returned.
+    fn set_usable(&mut self, pcpu: PcpuId, usable: bool) -> Vec<VcpuId>;
+    fn set_idle(&mut self, pcpu: PcpuId, idle: bool);
+    /// A runnable vCPU comes, or comes back.
+    fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId);
+    /// Likewise, and goes before all others.
+    fn enqueue_first(&mut self, machine: &mut Machine, vcpu: VcpuId);
+    /// Whoever should look at its queue because of it does.
+    fn tickle(&mut self, machine: &mut Machine, vcpu: VcpuId);
+    /// Takes a waiting vCPU out of its queue, if it is in one.
+    fn remove(&mut self, machine: &Machine, vcpu: VcpuId) -> bool;
+    /// It has run until now, wherever.
+    fn charge(&mut self, now_ns: u64, vcpu: VcpuId);
+    /// It runs from now on, wherever.
+    fn begin_run(&mut self, now_ns: u64, vcpu: VcpuId);
+    /// It has blocked, elsewhere.
+    fn blocked(&mut self, _vcpu: VcpuId) {}
+    /// It comes back within its share, whatever it has used up.
+    fn forgive(&mut self, _vcpu: VcpuId) {}
+    /// Until when a vCPU that was stopped for that reason, and could go on, keeps its pCPU all the same.
+    fn kept_until(&self, _machine: &Machine, _vcpu: VcpuId, _reason: StopReason) -> Option<u64> {
+        None
+    }
+    /// It has yielded, but keeps its pCPU for now.
+    fn has_yielded(&self, _vcpu: VcpuId) -> bool {
+        false
+    }
+    /// Who was woken, and waits, runs before most others: the micro pool isn't asked about it.
+    fn goes_first(&self, _vcpu: VcpuId) -> bool {
+        false
+    }
+}
+
 pub fn build(kind: &SchedulerKind, machine: &mut Machine) -> Box<dyn Scheduler> {
     machine.watched = matches!(kind, SchedulerKind::MicroSliced(_));
     match kind {
         SchedulerKind::Credit(config) => Box::new(credit::Credit::new(config.clone(), machine)),
-        SchedulerKind::MicroSliced(config) => {
-            Box::new(micro_sliced::MicroSliced::new(config.clone(), machine))
-        }
+        SchedulerKind::MicroSliced(config) => match &config.normal {
+            NormalPoolKind::Credit(normal) => {
+                let mut normal = credit::Credit::new(normal.clone(), machine);
+                normal.all_pcpus_earn = config.mechanics == Mechanics::XenPrototype;
+                Box::new(micro_sliced::MicroSliced::new(config.clone(), normal, machine))
+            }
+            NormalPoolKind::FairShare(normal) => {
+                let normal = fair_share::FairShare::new(normal, machine);
+                Box::new(micro_sliced::MicroSliced::new(config.clone(), normal, machine))
+            }
+        },
         SchedulerKind::Eevdf(config) => Box::new(eevdf::Eevdf::new(config.clone(), machine)),
     }
 }

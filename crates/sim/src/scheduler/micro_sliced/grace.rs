@@ -15,7 +15,7 @@
 use super::*;
 use microslice_policy::{TurnDecision, TurnObservation};
 
-impl MicroSliced {
+impl<Normal: NormalPool> MicroSliced<Normal> {
     /// A pCPU of the normal pool chooses.
     pub(super) fn next_turn(
         &mut self,
@@ -91,7 +91,7 @@ impl MicroSliced {
             self.normal.enqueue_first(machine, vcpu);
         } else {
             self.new_turn(machine, vcpu, pcpu);
-            self.normal.enqueue(machine, vcpu, false);
+            self.normal.enqueue(machine, vcpu);
         }
         self.normal.tickle(machine, vcpu);
     }
@@ -131,7 +131,7 @@ mod tests {
     const MICRO: PcpuId = 1;
 
     /// The spinner's slice on pCPU 0 is over; whether it goes on for a micro slice.
-    fn goes_on(micro: &mut MicroSliced, machine: &mut Machine) -> bool {
+    fn goes_on(micro: &mut MicroSliced<Credit>, machine: &mut Machine) -> bool {
         let stopped = Some((SPINNER, StopReason::SliceExpired));
         let pick = micro.schedule(machine, NORMAL, stopped).expect("somebody waits");
         let short = Pick { vcpu: SPINNER, slice_end_ns: machine.now_ns + MICRO_SLICE_NS };
@@ -141,7 +141,7 @@ mod tests {
 
     /// The sibling runs on the micro pCPU because of a reschedule IPI; what runs there once its micro slice is over.
     fn after_a_micro_slice(
-        micro: &mut MicroSliced,
+        micro: &mut MicroSliced<Credit>,
         machine: &mut Machine,
         sibling: VcpuId,
     ) -> Option<VcpuId> {

@@ -3,6 +3,7 @@
 use super::{MicroSliced, Request};
 use crate::machine::{Machine, VcpuState};
 use crate::report::FailedPull;
+use crate::scheduler::NormalPool;
 use crate::scheduler::answers::ShortCut;
 use crate::trace_event::{VcpuId, VmId};
 use microslice_policy as policy;
@@ -26,7 +27,20 @@ fn helped_already(machine: &Machine, vcpu: VcpuId, short_cut: &ShortCut) -> u32 
     requested + if short_cut.answering_help { answering } else { 0 }
 }
 
-impl MicroSliced {
+/// In the order of a pass; the prototype's begins with the VM's first vCPU.
+pub(super) fn siblings_round_from(
+    machine: &Machine,
+    vcpu: VcpuId,
+    prototype: bool,
+) -> impl Iterator<Item = VcpuId> + use<> {
+    let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
+    let (first, count) = (vm.first_vcpu, vm.vcpus);
+    // From the next one round, without a division: passes are what runs most.
+    let start = if prototype { first } else { vcpu + 1 };
+    (start..first + count).chain(first..start).filter(move |&sibling| sibling != vcpu)
+}
+
+impl<Normal: NormalPool> MicroSliced<Normal> {
     /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each sibling at
     /// every pause-loop exit was the greatest cost of a run.
     #[inline]
@@ -62,7 +76,7 @@ impl MicroSliced {
             // Unless there isn't room for all.
             self.has_unclaimed[vm as usize] = false;
         }
-        let siblings = self.siblings_round_from(machine, vcpu);
+        let siblings = siblings_round_from(machine, vcpu, self.prototype);
         self.visit(machine, siblings, scope, cause)
     }
 
@@ -102,7 +116,7 @@ impl MicroSliced {
 
     /// Whom a pass would ask for, if each of its requests found no room.
     fn wanted(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> impl Iterator<Item = VcpuId> {
-        let siblings = self.siblings_round_from(machine, vcpu);
+        let siblings = siblings_round_from(machine, vcpu, self.prototype);
         siblings.filter(move |&sibling| {
             self.decision_about(machine, sibling, scope, false) == SiblingDecision::Request
         })
@@ -118,19 +132,6 @@ impl MicroSliced {
         let state = self.policy_state(machine, sibling);
         let kind = machine.vcpus[sibling as usize].kind().number();
         self.siblings.get(scope, state, kind, requested)
-    }
-
-    /// In the order of a pass.
-    pub(super) fn siblings_round_from(
-        &self,
-        machine: &Machine,
-        vcpu: VcpuId,
-    ) -> impl Iterator<Item = VcpuId> + use<> {
-        let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
-        let (first, count) = (vm.first_vcpu, vm.vcpus);
-        // From the next one round, without a division: passes are what runs most.
-        let start = if self.prototype { first } else { vcpu + 1 };
-        (start..first + count).chain(first..start).filter(move |&sibling| sibling != vcpu)
     }
 
     /// Asks for those of them whom a pass of this scope needs.
@@ -191,14 +192,22 @@ impl MicroSliced {
     /// sibling that doesn't run belongs to a micro-sliced pCPU, and those that halted there, or were taken along halted by
     /// a pass for a shootdown, belong to it until they have run again. So once there is one, nobody yields; this is taken
     /// for always.
-    pub(super) fn keeps_spinning(&self, cause: YieldCause, scope: PassScope, pass: PassCounts) -> bool {
+    pub(super) fn keeps_spinning(
+        &self,
+        cause: YieldCause,
+        scope: PassScope,
+        pass: PassCounts,
+        spun_ns: u64,
+    ) -> bool {
         let spinner = SpinnerObservation {
             cause: cause.into(),
             helped_count: pass.helped,
             crowded_count: pass.crowded,
             answers_known: u32::from(scope == PassScope::AllPreempted && !self.prototype),
-            ..Default::default()
+            pass_active: 0,
+            pass_made: u32::from(scope != PassScope::None),
+            spun_ns,
         };
-        self.prototype || policy::decide_on_spinner(&spinner) == SpinnerDecision::KeepsSpinning
+        self.prototype || policy::decide_on_spinner(&self.rules, &spinner) == SpinnerDecision::KeepsSpinning
     }
 }

@@ -3,11 +3,11 @@
 
 use super::MicroSliced;
 use crate::machine::{Machine, NONE};
-use crate::scheduler::YieldAnswer;
+use crate::scheduler::{NormalPool, YieldAnswer};
 use crate::trace_event::{PcpuId, VcpuId, VmId};
 use microslice_policy::{Cause, PassScope};
 
-impl MicroSliced {
+impl<Normal: NormalPool> MicroSliced<Normal> {
     /// The prototype's passes for shootdowns don't ask whether a sibling runs, waits or is blocked: a blocked one belongs to
     /// a micro pCPU from then on, as does one that blocks there. When it wakes it gets a micro slice, if it has the place to
     /// itself. Returns false if there is no micro pCPU with room, which ends the pass.

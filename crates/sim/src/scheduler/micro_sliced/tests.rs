@@ -1,6 +1,6 @@
 //! What a spinner's pass does, and what the prototype's does in its place. Grace has its tests in its own file.
 
-use super::passes::PassCounts;
+use super::passes::{PassCounts, siblings_round_from};
 use super::*;
 use crate::config::{HostConfig, SchedulerKind};
 use crate::machine::HostVm;
@@ -12,7 +12,7 @@ use policy::GuestClass;
 pub const SPINNER: VcpuId = 0;
 pub const SIBLINGS: [VcpuId; 2] = [1, 2];
 
-pub fn spinning_for_a_shootdown() -> (MicroSliced, Machine) {
+pub fn spinning_for_a_shootdown() -> (MicroSliced<Credit>, Machine) {
     let overrides = Overrides { policy: Some("micro:1".into()), ..Overrides::default() };
     let config = load("dedup-swaptions", &overrides).expect("built in").config;
     let SchedulerKind::MicroSliced(parameters) = config.scheduler else { panic!("micro") };
@@ -30,13 +30,13 @@ pub fn spinning_for_a_shootdown() -> (MicroSliced, Machine) {
         machine.runs(sibling);
         machine.stops(sibling, false);
         machine.set_class(sibling, GuestClass::User);
-        micro.normal.enqueue(&mut machine, sibling, false);
+        micro.normal.enqueue(&mut machine, sibling);
     }
     machine.now_ns = 2_000_000;
     (micro, machine)
 }
 
-fn keeps_spinning(micro: &mut MicroSliced, machine: &mut Machine) -> bool {
+fn keeps_spinning(micro: &mut MicroSliced<Credit>, machine: &mut Machine) -> bool {
     micro.yields(machine, SPINNER, 0, YieldCause::Ple) != YieldAnswer::Yield
 }
 
@@ -86,7 +86,7 @@ fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_everybody() {
         };
         let found = run(|micro, machine, scope| micro.pass(machine, SPINNER, scope, Cause::TlbYield));
         let looked_for = run(|micro, machine, scope| {
-            let siblings = micro.siblings_round_from(machine, SPINNER);
+            let siblings = siblings_round_from(machine, SPINNER, micro.prototype);
             micro.visit(machine, siblings, scope, Cause::TlbYield)
         });
         assert_eq!(found, looked_for, "{scope:?} {class:?} {owes:?}");
@@ -109,7 +109,7 @@ fn in_the_prototype_a_pass_ends_at_the_first_sibling_without_room() {
         micro.pass(machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
     });
     let looked_for = failed(|micro, machine| {
-        let siblings = micro.siblings_round_from(machine, SPINNER);
+        let siblings = siblings_round_from(machine, SPINNER, micro.prototype);
         micro.visit(machine, siblings, PassScope::AllPreempted, Cause::TlbYield);
     });
     assert_eq!(found, looked_for);

@@ -23,7 +23,7 @@ impl Woken {
     }
 }
 
-impl MicroSliced {
+impl<Normal: NormalPool> MicroSliced<Normal> {
     pub(super) fn was_woken(&mut self, machine: &mut Machine, vcpu: VcpuId, by: WokenBy) {
         let kind = match by {
             WokenBy::Interrupt(kind) => kind,
@@ -87,7 +87,7 @@ mod tests {
     const MICRO: PcpuId = 1;
     const KICK: WokenBy = WokenBy::LockKick;
 
-    fn next_on(micro: &mut MicroSliced, machine: &mut Machine, pcpu: PcpuId) -> Option<VcpuId> {
+    fn next_on(micro: &mut MicroSliced<Credit>, machine: &mut Machine, pcpu: PcpuId) -> Option<VcpuId> {
         let stopped = machine.current(pcpu).map(|vcpu| (vcpu, StopReason::SliceExpired));
         let pick = micro.schedule(machine, pcpu, stopped)?;
         machine.runs(pick.vcpu);
@@ -96,7 +96,7 @@ mod tests {
         Some(pick.vcpu)
     }
 
-    fn cause_of(micro: &MicroSliced, vcpu: VcpuId) -> Cause {
+    fn cause_of(micro: &MicroSliced<Credit>, vcpu: VcpuId) -> Cause {
         micro.members[vcpu as usize].cause
     }
 

@@ -1,0 +1,684 @@
+//! The real scheduler's normal pool: `policy/fair_share.h` over sched_ext's queues, as in `bpf/normal_pool.bpf.h` and
+//! `bpf/idle.bpf.h`.
+//!
+//! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast: on a stock Linux host, so by sched_ext's rules.
+//! Mechanism. Two queues for the whole host: who woke within its share (boosted), first come; everybody else by virtual time.
+//!            Who wakes goes to an idle pCPU, its last one first, without passing a queue; if none is idle and it is
+//!            boosted, it preempts whoever runs where it ran last, unless that one was woken itself. sched_ext asks for the
+//!            next task before it queues the one whose turn is over, so that one goes on if its clock is still the furthest
+//!            behind, or if nobody else waits. Else who ran here last goes before others, if its clock isn't a slice ahead and
+//!            nobody waits for long.
+//!            Turns end at ticks. A pause-loop exit gives the pCPU up if KVM finds a
+//!            sibling to yield to (`kvm_vcpu_on_spin`): to that one, if its clock isn't a slice ahead of the first that waits.
+//! Limits.    No host tasks, no `cpu.max`. sched_ext's watchdog isn't modelled; that nobody waits much longer than two
+//!            seconds is (`boost_starving`).
+
+use super::{NormalPool, Pick, Scheduler, YieldAnswer};
+use crate::bits::Bits;
+use crate::config::FairSharePool;
+use crate::machine::{HostVm, Machine, VcpuState};
+use crate::trace_event::{PcpuId, StopReason, VcpuId, VmId};
+use microslice_policy as policy;
+use microslice_policy::{FairShareConfig, WakeupDecision, WakeupObservation, YieldCause};
+use std::collections::{BTreeSet, VecDeque};
+
+/// `STARVING_AFTER_NS` and `SWEEP_INTERVAL_NS` of `bpf/normal_pool.bpf.h`.
+const STARVING_AFTER_NS: u64 = 2_000_000_000;
+const SWEEP_INTERVAL_NS: u64 = 250_000_000;
+/// Clocks wrap in `policy/`; the queue that they order here doesn't, so they begin far from zero.
+const FIRST_CLOCK_NS: u64 = 1 << 62;
+/// How many of those who wait are looked at for one that ran here last: `OWN_LOOK_MAX` there.
+const LOOK_MAX: usize = 32;
+/// The weight of a VM that names none, here and in cgroups (`cpu.weight`).
+const SCENARIO_WEIGHT: u64 = 256;
+const CGROUP_WEIGHT: u64 = 100;
+
+/// Where a vCPU waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    /// It goes first.
+    Boosted,
+    /// By virtual time; equal ones in the order in which they came.
+    Ordered {
+        came: u64,
+    },
+    /// An idle pCPU takes it next.
+    Local(PcpuId),
+}
+
+struct Account {
+    vtime_ns: u64,
+    charged_until_ns: u64,
+    place: Place,
+    queued_at_ns: u64,
+    /// The turn that it waits for.
+    slice_ns: u64,
+    /// It was blocked when it came to where it waits or runs.
+    was_blocked: bool,
+    vm: VmId,
+}
+
+struct VmShare {
+    /// As `cpu.weight` of a cgroup.
+    weight: u32,
+    /// vCPUs that aren't blocked.
+    active_vcpus: u32,
+    first_vcpu: VcpuId,
+    vcpus: u32,
+    /// Whom KVM yielded to last.
+    yielded_to: VcpuId,
+}
+
+impl VmShare {
+    fn of(vm: &HostVm) -> Self {
+        let weight = (u64::from(vm.weight) * CGROUP_WEIGHT / SCENARIO_WEIGHT).max(1);
+        Self {
+            weight: weight as u32,
+            active_vcpus: 0,
+            first_vcpu: vm.first_vcpu,
+            vcpus: vm.vcpus,
+            yielded_to: vm.first_vcpu,
+        }
+    }
+}
+
+fn ran_here_last(machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> bool {
+    machine.vcpus[vcpu as usize].pcpu == pcpu && machine.allows(vcpu, pcpu)
+}
+
+pub struct FairShare {
+    rules: FairShareConfig,
+    tick_ns: u64,
+    accounts: Vec<Account>,
+    vms: Vec<VmShare>,
+    boosted: VecDeque<VcpuId>,
+    ordered: BTreeSet<(u64, u64, VcpuId)>,
+    local: Vec<Option<VcpuId>>,
+    /// How many have come to `ordered`.
+    came: u64,
+    /// The pool's clock: of the vCPU that was chosen last.
+    pool_vtime_ns: u64,
+    /// Of each pCPU: its turn's length, and whether who runs there was woken for it.
+    turns: Vec<Turn>,
+    usable: Vec<bool>,
+    idle: Bits,
+    /// To whom the vCPU that runs on each pCPU yields.
+    heirs: Vec<Option<VcpuId>>,
+    /// Where somebody preempts whose last pCPU is another pool's.
+    preempted_last: usize,
+    next_sweep_ns: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    slice_ns: u64,
+    was_woken: bool,
+}
+
+impl FairShare {
+    pub fn new(config: &FairSharePool, machine: &Machine) -> Self {
+        let pcpus = machine.pcpus.len();
+        let account = |host: &crate::machine::HostVcpu| Account {
+            vtime_ns: FIRST_CLOCK_NS,
+            charged_until_ns: 0,
+            place: Place::Nowhere,
+            queued_at_ns: 0,
+            slice_ns: config.slice_ns,
+            was_blocked: false,
+            vm: host.vm,
+        };
+        let paper = FairShareConfig::PAPER;
+        Self {
+            // As `microslice run --slice-us` does: a boost is a third of a slice, as Xen's tick is of its slice.
+            rules: FairShareConfig {
+                slice_ns: config.slice_ns,
+                boost_slice_ns: config.slice_ns * paper.boost_slice_ns / paper.slice_ns,
+                lag_max_ns: config.slice_ns,
+            },
+            tick_ns: config.tick_ns,
+            accounts: machine.vcpus.iter().map(account).collect(),
+            vms: machine.vms.iter().map(VmShare::of).collect(),
+            boosted: VecDeque::new(),
+            ordered: BTreeSet::new(),
+            local: vec![None; pcpus],
+            came: 0,
+            pool_vtime_ns: FIRST_CLOCK_NS,
+            turns: vec![Turn::default(); pcpus],
+            usable: vec![true; pcpus],
+            idle: Bits::new(pcpus, true),
+            heirs: vec![None; pcpus],
+            preempted_last: 0,
+            next_sweep_ns: SWEEP_INTERVAL_NS,
+        }
+    }
+
+    // ---- Queues ----
+
+    fn put_ordered(&mut self, now_ns: u64, vcpu: VcpuId) {
+        let account = &mut self.accounts[vcpu as usize];
+        debug_assert_eq!(account.place, Place::Nowhere, "vCPU {vcpu} is in a queue already");
+        self.came += 1;
+        account.place = Place::Ordered { came: self.came };
+        account.queued_at_ns = now_ns;
+        self.ordered.insert((account.vtime_ns, self.came, vcpu));
+    }
+
+    fn put_boosted(&mut self, vcpu: VcpuId, first: bool) {
+        let account = &mut self.accounts[vcpu as usize];
+        debug_assert_eq!(account.place, Place::Nowhere, "vCPU {vcpu} is in a queue already");
+        account.place = Place::Boosted;
+        if first { self.boosted.push_front(vcpu) } else { self.boosted.push_back(vcpu) }
+    }
+
+    fn take(&mut self, vcpu: VcpuId) -> VcpuId {
+        let account = &mut self.accounts[vcpu as usize];
+        match std::mem::replace(&mut account.place, Place::Nowhere) {
+            Place::Nowhere => unreachable!("vCPU {vcpu} is in no queue"),
+            Place::Boosted => self.boosted.retain(|&other| other != vcpu),
+            Place::Ordered { came } => {
+                let was_there = self.ordered.remove(&(account.vtime_ns, came, vcpu));
+                debug_assert!(was_there, "a queued vCPU's clock stands still");
+            }
+            Place::Local(pcpu) => self.local[pcpu as usize] = None,
+        }
+        vcpu
+    }
+
+    /// Of the boosted the one that ran here last, or the first.
+    fn first_boosted(&self, machine: &Machine, pcpu: PcpuId) -> Option<VcpuId> {
+        let boosted = || self.boosted.iter().copied();
+        let own = boosted().take(LOOK_MAX).find(|&vcpu| ran_here_last(machine, vcpu, pcpu));
+        own.or_else(|| boosted().find(|&vcpu| machine.allows(vcpu, pcpu)))
+    }
+
+    /// Of the others the first one that ran here last, if it isn't too far ahead; or the first.
+    fn first_ordered(&self, machine: &Machine, pcpu: PcpuId) -> Option<VcpuId> {
+        let &(first_vtime_ns, _, first) = self.ordered.first()?;
+        let waited_ns = machine.now_ns - self.accounts[first as usize].queued_at_ns;
+        let ordered = || self.ordered.iter().map(|&(_, _, vcpu)| vcpu);
+        let own = ordered().take(LOOK_MAX).find(|&vcpu| ran_here_last(machine, vcpu, pcpu));
+        let own = own.filter(|&vcpu| {
+            let account = &self.accounts[vcpu as usize];
+            policy::is_worth_warm_caches(&self.rules, waited_ns)
+                && policy::may_go_first(
+                    &self.rules,
+                    first_vtime_ns,
+                    account.vtime_ns,
+                    self.weight_of(account.vm),
+                )
+        });
+        own.or_else(|| ordered().find(|&vcpu| machine.allows(vcpu, pcpu)))
+    }
+
+    /// `take_heir`: to whom somebody yields his pCPU runs there next, if the clocks let him.
+    fn may_inherit(&self, machine: &Machine, pcpu: PcpuId, heir: VcpuId) -> bool {
+        let account = &self.accounts[heir as usize];
+        let clocks_let_it = || {
+            self.ordered.first().is_none_or(|&(first_vtime_ns, ..)| {
+                let weight = self.weight_of(account.vm);
+                policy::may_go_first(&self.rules, first_vtime_ns, account.vtime_ns, weight)
+            })
+        };
+        match account.place {
+            Place::Boosted | Place::Ordered { .. } => machine.allows(heir, pcpu) && clocks_let_it(),
+            Place::Nowhere | Place::Local(_) => false,
+        }
+    }
+
+    // ---- Clocks ----
+
+    /// `queue_clock`: from when on, and for how long, it runs.
+    fn queue_clock(&mut self, vcpu: VcpuId) -> WakeupDecision {
+        let weight = self.weight_of(self.accounts[vcpu as usize].vm);
+        let account = &mut self.accounts[vcpu as usize];
+        let seen = WakeupObservation {
+            pool_vtime_ns: self.pool_vtime_ns,
+            vcpu_vtime_ns: account.vtime_ns,
+            weight,
+            was_blocked: u32::from(account.was_blocked),
+            reserved: 0,
+        };
+        let decision = policy::decide_on_wakeup(&self.rules, &seen);
+        account.vtime_ns = decision.vtime_ns;
+        account.slice_ns = decision.slice_ns;
+        decision
+    }
+
+    /// `forgive_debt`: where nobody else waited, what it ran for isn't owed.
+    fn forgive_debt(&mut self, vcpu: VcpuId) {
+        let account = &mut self.accounts[vcpu as usize];
+        if policy::vtime_before(self.pool_vtime_ns, account.vtime_ns) {
+            account.vtime_ns = self.pool_vtime_ns;
+        }
+    }
+
+    fn weight_of(&self, vm: VmId) -> u64 {
+        let vm = &self.vms[vm as usize];
+        policy::vcpu_weight(vm.weight, vm.active_vcpus)
+    }
+
+    // ---- pCPUs ----
+
+    /// `pick_idle_normal`: the pCPU that it ran on last, or any other. It is idle no longer.
+    fn claim_idle(&mut self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
+        let home = machine.vcpus[vcpu as usize].pcpu;
+        let pcpu = self.idle.round_from(home as usize).find(|&pcpu| machine.allows(vcpu, pcpu as PcpuId))?;
+        self.idle.set(pcpu, false);
+        Some(pcpu as PcpuId)
+    }
+
+    /// `kick_idle_normal`: an idle pCPU comes and gets it.
+    fn kick_idle(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
+        let found = self.claim_idle(machine, vcpu);
+        if let Some(pcpu) = found {
+            machine.request_schedule(pcpu);
+        }
+        found.is_some()
+    }
+
+    /// `preempt_for`: it takes over the pCPU that it ran on last, if what runs there gives way.
+    fn preempt_for(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        let mut pcpu = machine.vcpus[vcpu as usize].pcpu as usize;
+        if !self.usable[pcpu] {
+            let pcpus = self.usable.len();
+            let others = (1..=pcpus).map(|step| (self.preempted_last + step) % pcpus);
+            let Some(other) = others.into_iter().find(|&other| self.usable[other]) else { return };
+            (pcpu, self.preempted_last) = (other, other);
+        }
+        if machine.allows(vcpu, pcpu as PcpuId) && !self.turns[pcpu].was_woken {
+            machine.request_schedule(pcpu as PcpuId);
+        }
+    }
+
+    /// `goes_on`, `stay_alone`: whether who ran here until now begins another turn, before anybody of `ordered` does.
+    fn goes_on(&mut self, machine: &Machine, pcpu: PcpuId, ran: VcpuId, gave_way: bool) -> bool {
+        let vtime_ns = self.accounts[ran as usize].vtime_ns;
+        match self.ordered.first() {
+            Some(&(first_vtime_ns, ..)) if !gave_way && policy::vtime_before(vtime_ns, first_vtime_ns) => {
+                true
+            }
+            _ if self.first_ordered(machine, pcpu).is_some() => false,
+            _ => {
+                self.accounts[ran as usize].vtime_ns = self.pool_vtime_ns;
+                true
+            }
+        }
+    }
+
+    fn begin_turn(&mut self, machine: &mut Machine, pcpu: PcpuId, vcpu: VcpuId) -> Pick {
+        self.begin_run(machine.now_ns, vcpu);
+        machine.vcpus[vcpu as usize].pcpu = pcpu;
+        let account = &mut self.accounts[vcpu as usize];
+        let was_woken = std::mem::take(&mut account.was_blocked);
+        self.turns[pcpu as usize] = Turn { slice_ns: account.slice_ns, was_woken };
+        self.idle.set(pcpu as usize, false);
+        // Turns end at ticks.
+        Pick { vcpu, slice_end_ns: u64::MAX }
+    }
+
+    /// Proportional shares may not bring sched_ext's watchdog.
+    fn boost_starving(&mut self, machine: &mut Machine) {
+        let starving =
+            |vcpu: VcpuId| machine.now_ns - self.accounts[vcpu as usize].queued_at_ns > STARVING_AFTER_NS;
+        let starving: Vec<_> =
+            self.ordered.iter().rev().map(|&(_, _, vcpu)| vcpu).filter(|&vcpu| starving(vcpu)).collect();
+        for vcpu in starving {
+            self.take(vcpu);
+            self.put_boosted(vcpu, false);
+        }
+    }
+}
+
+impl NormalPool for FairShare {
+    fn set_usable(&mut self, pcpu: PcpuId, usable: bool) -> Vec<VcpuId> {
+        self.usable[pcpu as usize] = usable;
+        self.idle.set(pcpu as usize, false);
+        let left = if usable { None } else { self.local[pcpu as usize] };
+        left.map(|vcpu| self.take(vcpu)).into_iter().collect()
+    }
+
+    fn set_idle(&mut self, pcpu: PcpuId, idle: bool) {
+        self.idle.set(pcpu as usize, idle);
+    }
+
+    fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        self.queue_clock(vcpu);
+        self.put_ordered(machine.now_ns, vcpu);
+    }
+
+    fn enqueue_first(&mut self, _machine: &mut Machine, vcpu: VcpuId) {
+        self.put_boosted(vcpu, true);
+    }
+
+    fn tickle(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        self.kick_idle(machine, vcpu);
+    }
+
+    fn remove(&mut self, _machine: &Machine, vcpu: VcpuId) -> bool {
+        let waits = matches!(self.accounts[vcpu as usize].place, Place::Boosted | Place::Ordered { .. });
+        if waits {
+            self.take(vcpu);
+        }
+        waits
+    }
+
+    fn charge(&mut self, now_ns: u64, vcpu: VcpuId) {
+        let weight = self.weight_of(self.accounts[vcpu as usize].vm);
+        let account = &mut self.accounts[vcpu as usize];
+        let ran_ns = now_ns - std::mem::replace(&mut account.charged_until_ns, now_ns);
+        account.vtime_ns += policy::charge(ran_ns, weight);
+    }
+
+    fn begin_run(&mut self, now_ns: u64, vcpu: VcpuId) {
+        let account = &mut self.accounts[vcpu as usize];
+        account.charged_until_ns = now_ns;
+        if policy::vtime_before(self.pool_vtime_ns, account.vtime_ns) {
+            self.pool_vtime_ns = account.vtime_ns;
+        }
+    }
+
+    fn blocked(&mut self, vcpu: VcpuId) {
+        self.vms[self.accounts[vcpu as usize].vm as usize].active_vcpus -= 1;
+    }
+
+    fn goes_first(&self, vcpu: VcpuId) -> bool {
+        matches!(self.accounts[vcpu as usize].place, Place::Boosted | Place::Local(_))
+    }
+}
+
+impl Scheduler for FairShare {
+    fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        let account = &mut self.accounts[vcpu as usize];
+        account.was_blocked = true;
+        self.vms[account.vm as usize].active_vcpus += 1;
+        let decision = self.queue_clock(vcpu);
+        if let Some(pcpu) = self.claim_idle(machine, vcpu) {
+            self.forgive_debt(vcpu);
+            self.accounts[vcpu as usize].place = Place::Local(pcpu);
+            self.local[pcpu as usize] = Some(vcpu);
+            machine.request_schedule(pcpu);
+        } else if decision.boost != 0 {
+            self.put_boosted(vcpu, false);
+            self.preempt_for(machine, vcpu);
+        } else {
+            self.put_ordered(machine.now_ns, vcpu);
+        }
+    }
+
+    fn schedule(
+        &mut self,
+        machine: &mut Machine,
+        pcpu: PcpuId,
+        stopped: Option<(VcpuId, StopReason)>,
+    ) -> Option<Pick> {
+        let mut ran = None;
+        if let Some((vcpu, reason)) = stopped {
+            self.charge(machine.now_ns, vcpu);
+            if machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
+                self.blocked(vcpu);
+            } else {
+                ran = Some((vcpu, matches!(reason, StopReason::Ple | StopReason::IpiWait)));
+            }
+        }
+        let heir = self.heirs[pcpu as usize].take().filter(|&heir| {
+            ran.is_some_and(|(_, gave_way)| gave_way) && self.may_inherit(machine, pcpu, heir)
+        });
+        let first = self.local[pcpu as usize].or(heir).or_else(|| self.first_boosted(machine, pcpu));
+        if let Some((vcpu, gave_way)) = ran
+            && first.is_none()
+            && self.goes_on(machine, pcpu, vcpu, gave_way)
+        {
+            self.accounts[vcpu as usize].slice_ns = self.rules.slice_ns;
+            return Some(self.begin_turn(machine, pcpu, vcpu));
+        }
+        let next = first.or_else(|| self.first_ordered(machine, pcpu)).map(|vcpu| self.take(vcpu));
+        if let Some((vcpu, _)) = ran {
+            self.enqueue(machine, vcpu);
+            self.kick_idle(machine, vcpu);
+        }
+        let Some(vcpu) = next else {
+            self.idle.set(pcpu as usize, true);
+            return None;
+        };
+        Some(self.begin_turn(machine, pcpu, vcpu))
+    }
+
+    fn yields(
+        &mut self,
+        machine: &mut Machine,
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+        cause: YieldCause,
+    ) -> YieldAnswer {
+        if cause == YieldCause::Hlt {
+            return YieldAnswer::Yield;
+        }
+        let vm = &mut self.vms[self.accounts[vcpu as usize].vm as usize];
+        match machine.next_boostable(vm.first_vcpu, vm.vcpus, vm.yielded_to) {
+            Some(sibling) => {
+                vm.yielded_to = sibling;
+                self.heirs[pcpu as usize] = Some(sibling);
+                YieldAnswer::Yield
+            }
+            None => YieldAnswer::KeepSpinning { until_ns: machine.now_ns },
+        }
+    }
+
+    fn tick_ns(&self) -> u64 {
+        self.tick_ns
+    }
+
+    fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
+        let Some(vcpu) = machine.current(pcpu).filter(|_| self.usable[pcpu as usize]) else { return };
+        let ran_ns = machine.now_ns - self.accounts[vcpu as usize].charged_until_ns;
+        if ran_ns >= self.turns[pcpu as usize].slice_ns {
+            machine.request_schedule(pcpu);
+        }
+    }
+
+    fn timer(&mut self, machine: &mut Machine) -> u64 {
+        if machine.now_ns >= self.next_sweep_ns {
+            self.boost_starving(machine);
+            self.next_sweep_ns += SWEEP_INTERVAL_NS;
+        }
+        self.next_sweep_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::HostConfig;
+    use crate::machine::NONE;
+    use crate::scenario::{Overrides, load};
+
+    const MS: u64 = 1_000_000;
+    const SLICE_NS: u64 = 30 * MS;
+
+    /// A host with VMs of so many vCPUs, all blocked.
+    fn host(pcpus: usize, vms: &[u32]) -> (FairShare, Machine) {
+        let config = load("gmake-swaptions", &Overrides::default()).expect("built in").config;
+        let vms = vms.iter().map(|&vcpus| HostVm::new(vcpus, 256, Vec::new())).collect();
+        let machine = Machine::new(&HostConfig { pcpus, llc_pcpus: pcpus, ..config.host }, vms);
+        (FairShare::new(&FairSharePool { slice_ns: SLICE_NS, tick_ns: 4 * MS }, &machine), machine)
+    }
+
+    fn wake(pool: &mut FairShare, machine: &mut Machine, vcpu: VcpuId) {
+        machine.wakes(vcpu);
+        pool.wake(machine, vcpu);
+    }
+
+    /// What the pCPU does when it is asked to look, or its vCPU stops for that reason.
+    fn next_on(
+        pool: &mut FairShare,
+        machine: &mut Machine,
+        pcpu: PcpuId,
+        reason: StopReason,
+    ) -> Option<VcpuId> {
+        let stopped = machine.current(pcpu).map(|vcpu| (vcpu, reason));
+        if let Some((vcpu, reason)) = stopped {
+            if reason == StopReason::Blocked {
+                machine.stops(vcpu, false);
+                machine.blocks(vcpu);
+            } else {
+                machine.stops(vcpu, reason != StopReason::Preempted);
+            }
+        }
+        let next = pool.schedule(machine, pcpu, stopped).map(|pick| pick.vcpu);
+        machine.pcpus[pcpu as usize].current = next.unwrap_or(NONE);
+        next.inspect(|&vcpu| machine.runs(vcpu))
+    }
+
+    fn asked_to_look(machine: &mut Machine) -> Vec<PcpuId> {
+        let mut pcpus: Vec<_> = std::iter::from_fn(|| machine.next_schedule()).collect();
+        pcpus.sort_unstable();
+        pcpus
+    }
+
+    /// All of them wake, and the pCPUs get the first ones.
+    fn all_run(pool: &mut FairShare, machine: &mut Machine) {
+        (0..machine.vcpus.len() as VcpuId).for_each(|vcpu| wake(pool, machine, vcpu));
+        for pcpu in asked_to_look(machine) {
+            next_on(pool, machine, pcpu, StopReason::Preempted);
+        }
+    }
+
+    #[test]
+    fn who_wakes_goes_to_the_idle_pcpu_that_it_ran_on_last() {
+        let (mut pool, mut machine) = host(4, &[1]);
+        machine.vcpus[0].pcpu = 2;
+        wake(&mut pool, &mut machine, 0);
+        assert_eq!(asked_to_look(&mut machine), [2]);
+        assert_eq!(next_on(&mut pool, &mut machine, 2, StopReason::Preempted), Some(0));
+    }
+
+    #[test]
+    fn two_that_wake_at_once_go_to_two_idle_pcpus() {
+        let (mut pool, mut machine) = host(2, &[2]);
+        machine.vcpus[1].pcpu = 0;
+        (0..2).for_each(|vcpu| wake(&mut pool, &mut machine, vcpu));
+        assert_eq!(asked_to_look(&mut machine), [0, 1]);
+    }
+
+    /// One of two sleepers wakes beside one that computes, on one pCPU; which pCPUs look at their queues because of it.
+    fn woken_beside(was_woken_itself: bool) -> Vec<PcpuId> {
+        let (mut pool, mut machine) = host(1, &[1, 1]);
+        wake(&mut pool, &mut machine, 0);
+        asked_to_look(&mut machine);
+        next_on(&mut pool, &mut machine, 0, StopReason::Preempted);
+        if !was_woken_itself {
+            machine.now_ns = SLICE_NS;
+            next_on(&mut pool, &mut machine, 0, StopReason::Preempted);
+        }
+        wake(&mut pool, &mut machine, 1);
+        asked_to_look(&mut machine)
+    }
+
+    #[test]
+    fn who_wakes_within_its_share_preempts_those_that_were_not_woken_themselves() {
+        assert_eq!(woken_beside(false), [0]);
+        assert_eq!(woken_beside(true), []);
+    }
+
+    #[test]
+    fn turns_end_at_ticks() {
+        let (mut pool, mut machine) = host(1, &[1]);
+        all_run(&mut pool, &mut machine);
+        // It was boosted: a third of a slice.
+        for (now_ns, ends) in [(8 * MS, false), (12 * MS, true)] {
+            machine.now_ns = now_ns;
+            pool.tick(&mut machine, 0);
+            assert_eq!(asked_to_look(&mut machine) == [0], ends, "{now_ns}");
+        }
+    }
+
+    #[test]
+    fn who_is_alone_goes_on_and_owes_nothing_for_it() {
+        let (mut pool, mut machine) = host(1, &[1, 1]);
+        wake(&mut pool, &mut machine, 0);
+        next_on(&mut pool, &mut machine, 0, StopReason::Preempted);
+        machine.now_ns = 10 * SLICE_NS;
+        assert_eq!(next_on(&mut pool, &mut machine, 0, StopReason::Preempted), Some(0));
+        assert_eq!(pool.accounts[0].vtime_ns, pool.pool_vtime_ns);
+    }
+
+    /// vCPU 0 has run a slice on pCPU 0, where 3 ran before, 2 waits for so long; who is next?
+    fn after_a_slice(ahead_by: u64, waited_ns: u64) -> Option<VcpuId> {
+        let (mut pool, mut machine) = host(2, &[1, 1, 1, 1]);
+        all_run(&mut pool, &mut machine);
+        machine.now_ns = SLICE_NS;
+        for waits in [2, 3] {
+            pool.take(waits);
+            machine.vcpus[waits as usize].pcpu = 1;
+            pool.put_ordered(machine.now_ns - waited_ns, waits);
+        }
+        pool.take(3);
+        machine.vcpus[3].pcpu = 0;
+        pool.accounts[3].vtime_ns += ahead_by;
+        pool.put_ordered(0, 3);
+        next_on(&mut pool, &mut machine, 0, StopReason::Preempted)
+    }
+
+    #[test]
+    fn who_ran_here_last_goes_first_if_it_is_at_most_a_slice_ahead_and_nobody_waits_for_long() {
+        assert_eq!(after_a_slice(SLICE_NS, 0), Some(3));
+        assert_eq!(after_a_slice(SLICE_NS + 1, 0), Some(2));
+        assert_eq!(after_a_slice(SLICE_NS, SLICE_NS / 10), Some(2));
+    }
+
+    /// vCPU 0 spins on the only pCPU, its sibling 1 is so far ahead of vCPU 2, which waits longest; who is next?
+    fn after_a_yield(ahead_by: u64) -> Option<VcpuId> {
+        let (mut pool, mut machine) = host(1, &[2, 1]);
+        all_run(&mut pool, &mut machine);
+        pool.take(1);
+        pool.accounts[1].vtime_ns += ahead_by;
+        pool.put_ordered(0, 1);
+        machine.now_ns = MS;
+        assert_eq!(pool.yields(&mut machine, 0, 0, YieldCause::Ple), YieldAnswer::Yield);
+        next_on(&mut pool, &mut machine, 0, StopReason::Ple)
+    }
+
+    #[test]
+    fn a_yield_gives_the_pcpu_to_the_sibling_that_may_be_waited_for_if_clocks_let_it() {
+        // Of two active vCPUs each has half of the VM's weight.
+        assert_eq!(after_a_yield(2 * SLICE_NS), Some(1));
+        assert_eq!(after_a_yield(2 * SLICE_NS + 1), Some(2));
+    }
+
+    #[test]
+    fn without_a_sibling_that_waits_the_spinner_goes_on() {
+        let (mut pool, mut machine) = host(1, &[1, 1]);
+        all_run(&mut pool, &mut machine);
+        let goes_on = YieldAnswer::KeepSpinning { until_ns: 0 };
+        assert_eq!(pool.yields(&mut machine, 0, 0, YieldCause::Ple), goes_on);
+    }
+
+    #[test]
+    fn a_requested_vcpu_is_taken_out_of_whichever_queue_it_waits_in() {
+        let (mut pool, mut machine) = host(1, &[1, 1]);
+        all_run(&mut pool, &mut machine);
+        assert!(!pool.remove(&machine, 0), "it runs");
+        assert!(pool.remove(&machine, 1));
+        assert!(!pool.remove(&machine, 1));
+        pool.enqueue_first(&mut machine, 1);
+        assert!(pool.remove(&machine, 1));
+    }
+
+    #[test]
+    fn who_waited_for_two_seconds_goes_before_those_with_earlier_clocks() {
+        let (mut pool, mut machine) = host(1, &[1, 1, 1]);
+        all_run(&mut pool, &mut machine);
+        for waits in [1, 2] {
+            if pool.accounts[waits as usize].place != Place::Nowhere {
+                pool.take(waits);
+            }
+        }
+        pool.accounts[2].vtime_ns += 100 * SLICE_NS;
+        pool.put_ordered(0, 2);
+        machine.now_ns = STARVING_AFTER_NS + 1;
+        pool.put_ordered(machine.now_ns, 1);
+        pool.timer(&mut machine);
+        assert_eq!(next_on(&mut pool, &mut machine, 0, StopReason::Preempted), Some(2));
+    }
+}
