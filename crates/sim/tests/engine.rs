@@ -143,7 +143,7 @@ fn always_critical(grace: u32, seed: u64) -> RunReport {
     let work = |phase| vec![phase, Phase::Progress { units: 1 }];
     let mut config = one_vm(work(Phase::Lock { lock: "own".into(), hold }), 2);
     config.scheduler = scenario("dedup-swaptions", "micro:1", 0).scheduler;
-    with_rules(&mut config, grace, true);
+    with_rules(&mut config, grace, true, 0);
     (config.seed, config.duration_ns, config.host.pcpus, config.vms[0].vcpus) = (seed, 2 * S, 3, 2);
     // A lock for each thread, so that nobody ever waits for one.
     config.vms[0].kernel.locks.push(LockConfig {
@@ -182,7 +182,8 @@ proptest! {
     }
 }
 
-/// How many pCPUs the dynamic pool had on average with these parameters: (second_looks, grow_when_busy_percent).
+/// How many pCPUs the dynamic pool had on average with these parameters: (second_looks, grow_when_busy_percent). Without patience,
+/// by which a lock's convoy is noticed in any look.
 fn mean_pool_size(name: &str, (looks, percent): (u32, u32)) -> f64 {
     let sizes = (1..=4).map(|seed| {
         let mut config = scenario(name, "micro", 3000 * MS);
@@ -192,6 +193,7 @@ fn mean_pool_size(name: &str, (looks, percent): (u32, u32)) -> f64 {
             panic!("auto")
         };
         (*second_looks, *grow_when_busy_percent) = (looks, percent);
+        micro.patience_ns = 0;
         run(&config).pool.mean_micro_pcpus
     });
     sizes.sum::<f64>() / 4.0
@@ -225,7 +227,7 @@ fn micro_sliced_pcpus_that_are_idle_get_no_company() {
 fn who_is_turned_away_is_asked_for_again_and_turns_go_on_unless_the_rules_are_the_papers() {
     for (grace, expected) in [(0, false), (10, true)] {
         let mut config = scenario("dedup-swaptions", "micro:1", 300 * MS);
-        with_rules(&mut config, grace, true);
+        with_rules(&mut config, grace, true, 0);
         let pool = run(&config).pool;
         assert_eq!((pool.graces > 0, pool.asked_again > 0), (expected, expected), "grace {grace}");
     }
@@ -241,7 +243,7 @@ fn storms(vms: usize, grace: u32, seed: u64) -> Vec<u64> {
         vec![compute(20 * US), Phase::Shootdown { prepare, under: None }, Phase::Progress { units: 1 }];
     let mut config = one_vm(round, 8);
     config.scheduler = scenario("dedup-swaptions", "micro:2", 0).scheduler;
-    with_rules(&mut config, grace, true);
+    with_rules(&mut config, grace, true, 0);
     (config.seed, config.duration_ns) = (seed, 300 * MS);
     (config.host.pcpus, config.host.llc_pcpus, config.host.smt_threads) = (4, 4, 1);
     config.vms[0].vcpus = 8;

@@ -122,7 +122,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
 #[cfg(test)]
 mod tests {
     use super::super::passes::PassCounts;
-    use super::super::tests::{SIBLINGS, SPINNER, spinning_for_a_shootdown};
+    use super::super::tests::{Credit, SIBLINGS, SPINNER, spinning_for_a_shootdown};
     use super::*;
     use policy::GuestClass;
 

@@ -2,9 +2,10 @@
 
 use super::passes::{PassCounts, siblings_round_from};
 use super::*;
-use crate::config::{HostConfig, SchedulerKind};
+use crate::config::{HostConfig, NormalPoolKind, SchedulerKind};
 use crate::machine::HostVm;
 use crate::scenario::{Overrides, load};
+pub use crate::scheduler::credit::Credit;
 use policy::GuestClass;
 
 /// vCPUs of one VM on two pCPUs, the second of them micro-sliced: the first spins for a shootdown on pCPU 0, a
@@ -18,7 +19,8 @@ pub fn spinning_for_a_shootdown() -> (MicroSliced<Credit>, Machine) {
     let SchedulerKind::MicroSliced(parameters) = config.scheduler else { panic!("micro") };
     let vm = HostVm::new(3, 256, Vec::new());
     let mut machine = Machine::new(&HostConfig { pcpus: 2, llc_pcpus: 2, ..config.host }, vec![vm]);
-    let mut micro = MicroSliced::new(parameters, &machine);
+    let NormalPoolKind::Credit(normal) = parameters.normal.clone() else { panic!("credit") };
+    let mut micro = MicroSliced::new(parameters, Credit::new(normal, &machine), &machine);
     micro.timer(&mut machine);
     machine.wakes(SPINNER);
     machine.runs(SPINNER);
@@ -76,7 +78,7 @@ fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_everybody() {
             [[false, false], [true, false], [false, true], [true, true]].map(|owes| (scope, class, owes))
         })
     {
-        let run = |pass: fn(&mut MicroSliced, &mut Machine, PassScope) -> PassCounts| {
+        let run = |pass: fn(&mut MicroSliced<Credit>, &mut Machine, PassScope) -> PassCounts| {
             let (mut micro, mut machine) = spinning_for_a_shootdown();
             machine.set_class(SIBLINGS[1], class);
             SIBLINGS.into_iter().zip(owes).for_each(|(sibling, owes)| machine.set_owes_answer(sibling, owes));
@@ -97,7 +99,7 @@ fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_everybody() {
 
 #[test]
 fn in_the_prototype_a_pass_ends_at_the_first_sibling_without_room() {
-    let failed = |pass: fn(&mut MicroSliced, &mut Machine)| {
+    let failed = |pass: fn(&mut MicroSliced<Credit>, &mut Machine)| {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         (micro.prototype, micro.siblings) = (true, SiblingAnswers::new(true));
         micro.short_cuts = SCOPES.map(|scope| ShortCut::new(&micro.siblings, scope));
@@ -134,7 +136,7 @@ fn the_prototype_asks_for_siblings_that_have_answered() {
 }
 
 /// In the prototype, the first sibling runs on the micro pCPU; what was decided about it.
-fn prototype_with_a_sibling_on_the_micro_pcpu() -> (MicroSliced, Machine, Pick) {
+fn prototype_with_a_sibling_on_the_micro_pcpu() -> (MicroSliced<Credit>, Machine, Pick) {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     micro.prototype = true;
     micro.accelerate(&mut machine, SIBLINGS[0], Cause::TlbYield);

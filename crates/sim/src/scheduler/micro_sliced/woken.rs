@@ -80,7 +80,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{SIBLINGS, spinning_for_a_shootdown};
+    use super::super::tests::{Credit, SIBLINGS, spinning_for_a_shootdown};
     use super::*;
 
     const NORMAL: PcpuId = 0;
