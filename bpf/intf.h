@@ -57,6 +57,13 @@ enum request_failure {
 #define RETURN_COUNT (MICRO_SLICE_OUTCOME_COUNT + 1)
 
 /* Of one VM since it was first seen; of all VMs that are gone in the slot VMS_MAX. */
+/* Why a vCPU of the normal pool runs before the first of the queue. */
+enum overtake {
+	OVERTAKE_DIRECTED_YIELD = 0,
+	OVERTAKE_WARM_CACHES = 1,
+	OVERTAKE_COUNT = 2,
+};
+
 struct vm_stats {
 	u64 ran_ns;	  /* in both pools */
 	u64 micro_ran_ns; /* of it, in the micro pool */
@@ -75,6 +82,7 @@ struct vm_stats {
 	/* Turns made longer because they ended at a bad moment: in place, and after an interruption. */
 	u64 graces[2];
 	u64 asked_again;	       /* passes for siblings that had found no room */
+	u64 overtakes[OVERTAKE_COUNT]; /* turns that began before those that had waited longer */
 	u64 woken[WOKEN_REASON_COUNT]; /* that were blocked, were woken for a known reason, and had to wait */
 	u64 micro_slice_us[HISTOGRAM_BUCKETS];
 	u64 wait_to_run_us[HISTOGRAM_BUCKETS];

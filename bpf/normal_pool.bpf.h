@@ -476,6 +476,14 @@ static __always_inline bool ran_here_last(struct task_struct *p, s32 cpu)
 	return vcpu && vcpu->normal_pcpu == cpu;
 }
 
+static __always_inline void count_overtake(const struct vcpu *vcpu, enum overtake reason)
+{
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+
+	if (stats)
+		COUNT(stats->overtakes[reason]);
+}
+
 /*
  * One whose caches are warm here goes before the first of the queue, if the policy lets it. The others that ran here last
  * are further ahead than the first of them. Count and clock are in the map: see visit_sibling().
@@ -509,7 +517,11 @@ static __noinline int take_own(u64 dsq, s32 cpu, struct pcpu *pcpu)
 		weight = vcpu ? weight_of(vcpu) : vcpu_weight(p->scx.weight, 1);
 		if (dsq == DSQ_VCPUS && !may_go_first(&share, pcpu->first_vtime_ns, p->scx.dsq_vtime, weight))
 			break;
-		return dsq_move(&it, p, SCX_DSQ_LOCAL);
+		if (!dsq_move(&it, p, SCX_DSQ_LOCAL))
+			return false;
+		if (vcpu && pcpu->look_count > 1)
+			count_overtake(vcpu, OVERTAKE_WARM_CACHES);
+		return true;
 	}
 	return false;
 }
@@ -561,6 +573,8 @@ static __noinline int take_heir(s32 cpu, struct task_struct *prev)
 	if (may_run_on(p, cpu) && clock_lets_inherit(p, heir))
 		moved = move_here(DSQ_BOOSTED, p) || move_here(DSQ_VCPUS, p);
 	bpf_task_release(p);
+	if (moved)
+		count_overtake(heir, OVERTAKE_DIRECTED_YIELD);
 	return moved;
 }
 

@@ -260,6 +260,8 @@ fn flow_lines(total: &VmStats) -> String {
     format!(
         "failed pulls    {}\nreturns         {} ({}), in flight {}\nmicro slices    {} with p50 {}, p99 {}\n\
          grace           {} at the end of a turn, {} after an interruption; asked again {} times\n\
+         overtakes       {} by directed yields, {} for warm caches
+\
          woken           {} that had to wait, {} of them to go to a micro pCPU if one is free\n",
         pulls.join(", "),
         add_up(&total.returns),
@@ -271,6 +273,8 @@ fn flow_lines(total: &VmStats) -> String {
         total.graces[0],
         total.graces[1],
         total.asked_again,
+        total.overtakes[0],
+        total.overtakes[1],
         add_up(&total.woken),
         total.woken[WokenReason::Requests as usize],
     )
@@ -379,6 +383,7 @@ fn counters_json(stats: &VmStats) -> Value {
         "siblings": named(names::<SiblingDecision>(), &stats.siblings),
         "graces": {"in_place": stats.graces[0], "after_interruption": stats.graces[1]},
         "asked_again": stats.asked_again,
+        "overtakes": {"directed_yield": stats.overtakes[0], "warm_caches": stats.overtakes[1]},
         "woken": named(names::<WokenReason>(), &stats.woken),
         "spinners": {"yields": stats.spinners[0], "keeps_spinning": stats.spinners[1]},
         "interrupts": matrix::<InterruptKind, InterruptReason, 7>(&stats.interrupts),

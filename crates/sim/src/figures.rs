@@ -67,6 +67,11 @@ fn put_pool(snapshot: &mut Snapshot, report: &RunReport) {
             snapshot.counter(figure, &[], count);
         }
     }
+    for (reason, count) in ["directed_yield", "warm_caches"].into_iter().zip(pool.overtakes) {
+        if count > 0 {
+            snapshot.counter(&figures::OVERTAKES, &[reason], count);
+        }
+    }
     let sizes = pool.sizes.iter().map(|(time_ns, size)| (*time_ns, f64::from(*size))).collect();
     snapshot.series(&figures::MICRO_POOL_SIZE, &[], sizes);
     snapshot.gauge(&figures::MICRO_POOL_MEAN, &[], pool.mean_micro_pcpus);

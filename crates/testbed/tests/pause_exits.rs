@@ -65,3 +65,23 @@ fn a_dynamic_pool_that_is_in_use_stays_without_being_emptied_every_second() {
         assert!(count(&replayed["by_kind"]["pool_size"]) > 10, "{replayed}");
     });
 }
+
+/// Without a micro pool a spinner's yield is all that helps. Those it goes to may not run at the hog's expense.
+#[test]
+fn a_spinner_yields_to_its_sibling_and_whoever_ran_there_comes_back_to_its_pcpu() {
+    on_host_with_pause_exits(|host| {
+        let _guests = contended_guests(host, "worker,wake");
+        let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1");
+        let overtakes = |report: &Value| {
+            ["directed_yield", "warm_caches"].iter().all(|reason| count(&report["overtakes"][reason]) > 0)
+        };
+        statistics(&scheduler, overtakes, "directed yields and warm caches");
+        std::thread::sleep(Duration::from_secs(10));
+        let report = stop_scheduler(host, &scheduler);
+        assert_sums_hold(&report);
+        let vms = report["vms"].as_array().expect("vms");
+        let hog = vms.iter().find(|vm| vm["name"] == "b").unwrap_or_else(|| panic!("no VM b: {report}"));
+        let share = hog["share_received"].as_f64().expect("share_received");
+        assert!(share > 0.4, "the hog has {share:.2} of what vCPUs got: {report}");
+    });
+}

@@ -211,6 +211,15 @@ impl FairShare {
         own.or_else(|| ordered().find(|&vcpu| machine.allows(vcpu, pcpu)))
     }
 
+    /// Whether it goes first by the order of the queues.
+    fn is_first(&self, vcpu: VcpuId) -> bool {
+        match self.accounts[vcpu as usize].place {
+            Place::Boosted => self.boosted.front() == Some(&vcpu),
+            Place::Ordered { .. } => self.ordered.first().is_some_and(|&(_, _, first)| first == vcpu),
+            Place::Nowhere | Place::Local(_) => true,
+        }
+    }
+
     /// `take_heir`: to whom somebody yields his pCPU runs there next, if the clocks let him.
     fn may_inherit(&self, machine: &Machine, pcpu: PcpuId, heir: VcpuId) -> bool {
         let account = &self.accounts[heir as usize];
@@ -432,7 +441,15 @@ impl Scheduler for FairShare {
             self.accounts[vcpu as usize].slice_ns = self.rules.slice_ns;
             return Some(self.begin_turn(machine, pcpu, vcpu));
         }
-        let next = first.or_else(|| self.first_ordered(machine, pcpu)).map(|vcpu| self.take(vcpu));
+        let next = first.or_else(|| self.first_ordered(machine, pcpu));
+        if let Some(vcpu) = next {
+            if next == heir {
+                machine.pool.overtakes[0] += 1;
+            } else if !self.is_first(vcpu) && ran_here_last(machine, vcpu, pcpu) {
+                machine.pool.overtakes[1] += 1;
+            }
+        }
+        let next = next.map(|vcpu| self.take(vcpu));
         if let Some((vcpu, _)) = ran {
             self.enqueue(machine, vcpu);
             self.kick_idle(machine, vcpu);
