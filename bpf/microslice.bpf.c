@@ -9,12 +9,13 @@
  *   observe.bpf.h      KVM's events                 -> requests
  *   pools.bpf.h        requests -> micro pCPUs, micro slices, pool size
  *   normal_pool.bpf.h  everything else: host tasks first, vCPUs by fair share
+ *   next_turn.bpf.h    who of them runs next on a pCPU
  *   cpu_limit.bpf.h    who has used up what cpu.max allows it rests
  *   vcpu.bpf.h         which task is which vCPU, and the states it goes through
  *   guest_code.bpf.h   instruction pointer -> guest class
  */
 #include "observe.bpf.h"
-#include "normal_pool.bpf.h"
+#include "next_turn.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 

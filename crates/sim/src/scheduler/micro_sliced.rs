@@ -23,9 +23,11 @@
 mod grace;
 mod passes;
 mod prototype;
+mod spinners;
 mod woken;
 
-use self::passes::{PassCounts, siblings_round_from};
+use self::passes::siblings_round_from;
+use self::spinners::Spin;
 use self::woken::Woken;
 use super::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
 use super::{NormalPool, Pick, Scheduler, WokenBy, YieldAnswer};
@@ -59,18 +61,6 @@ struct Member {
     spin: Spin,
     /// In the prototype: the micro pCPU that it belongs to while it is blocked; or `NONE`.
     blocked_at: PcpuId,
-}
-
-/// A vCPU waits, and exits now and then because of it.
-#[derive(Clone, Copy)]
-struct Spin {
-    since_ns: u64,
-    /// When it is asked about next, at the latest; later, it is another wait.
-    until_ns: u64,
-}
-
-impl Spin {
-    const NONE: Self = Self { since_ns: 0, until_ns: 0 };
 }
 
 impl Member {
@@ -384,46 +374,6 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         } else {
             member.retries = 0;
         }
-    }
-
-    /// For how long it has waited in this turn. Two exits further apart than a micro slice are of two waits.
-    fn spun_ns(&mut self, now_ns: u64, vcpu: VcpuId) -> u64 {
-        let spin = &mut self.members[vcpu as usize].spin;
-        if now_ns > spin.until_ns.saturating_add(self.config.micro_slice_ns) {
-            spin.since_ns = now_ns;
-        }
-        now_ns - spin.since_ns
-    }
-
-    /// A spinner goes on until then. If its pass has asked for nobody, the next ones don't either, unless something changes in
-    /// the VM: so its exits needn't be looked at until then.
-    fn go_on(
-        &mut self,
-        machine: &mut Machine,
-        vcpu: VcpuId,
-        scope: PassScope,
-        asked_for_nobody: bool,
-        until_ns: u64,
-    ) -> YieldAnswer {
-        let is_helped = until_ns == u64::MAX;
-        let spin = &mut self.members[vcpu as usize].spin;
-        // Who is helped begins to wait anew.
-        if is_helped {
-            *spin = Spin::NONE
-        } else {
-            spin.until_ns = until_ns
-        }
-        if !asked_for_nobody {
-            return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
-        }
-        let keeps_spinning =
-            |helped| self.keeps_spinning(YieldCause::Ple, scope, PassCounts { helped, crowded: 0 }, u64::MAX);
-        let depends_on = Promised {
-            without_kinds: self.short_cuts[scope as usize].as_ref().map_or(0, |of| of.kinds_that_matter),
-            helped: is_helped && keeps_spinning(0) != keeps_spinning(1),
-        };
-        machine.promise(vcpu, depends_on);
-        YieldAnswer::KeepSpinning { until_ns }
     }
 
     fn is_micro_pcpu(&self, pcpu: PcpuId) -> bool {

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Next turn: who runs next on a normal pCPU (ops.dispatch).
+ *
+ * Problem.   The one that is furthest behind isn't always the best one: a turn may end at a bad moment, a spinner knows whom
+ *            it waits for, and caches are warm for those who ran here last.
+ * Mechanism. In this order: a turn that ends at a bad moment goes on for a micro slice; host tasks; to whom a spinner yields;
+ *            the boosted; whoever ran until now, if it is still the furthest behind; who ran here last, if the policy lets it
+ *            overtake; the first of the queue; whoever ran until now, if nobody else waits.
+ * Formula.   Whoever waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to the boosted ones:
+ *            weights may not bring sched_ext's watchdog, which ends the scheduler for everybody.
+ * Limits.    Of each queue the first OWN_LOOK_MAX are looked at for one that ran here last.
+ */
+#ifndef BPF_NEXT_TURN_H
+#define BPF_NEXT_TURN_H
+
+#include "normal_pool.bpf.h"
+
+/* How many of those that wait are looked at for one that ran here last. */
+#define OWN_LOOK_MAX 32u
+#define STARVING_AFTER_NS 2000000000ull
+#define SWEEP_INTERVAL_NS 250000000ull
+#define SWEEP_MAX 64u
+
+/* What it ran for, though it doesn't stop. */
+static __always_inline void charge_until_now(struct task_struct *prev, struct task_ctx *tctx,
+					     struct vcpu *vcpu, struct pcpu *pcpu)
+{
+	u64 now = bpf_ktime_get_ns(), ran_ns = now - tctx->running_since_ns;
+
+	charge_limits_of(prev, ran_ns);
+	if (vcpu)
+		charge_vcpu(tctx, vcpu, pcpu, ran_ns);
+	else
+		charge_other(prev, tctx, pcpu, ran_ns);
+	tctx->running_since_ns = now;
+}
+
+/* sched_ext lets a task whose slice isn't used up go on. */
+static __always_inline void start_another_turn(struct task_struct *prev, struct task_ctx *tctx,
+					       struct vcpu *vcpu, struct pcpu *pcpu)
+{
+	u64 slice_ns = vcpu ? config.fair_share.slice_ns : config.others_slice_ns;
+
+	task_set_slice(prev, slice_ns < tctx->allowed_ns ? slice_ns : tctx->allowed_ns);
+	if (!vcpu)
+		return;
+	pcpu->occupant = OCCUPANT_VCPU;
+	vcpu->grace_count = 0;
+	vcpu->turn_over = 0;
+	vcpu->yielded = 0;
+}
+
+/* The context of the vCPU whose slice is over, or whom a host task sends away, if it could go on here. */
+static __always_inline struct task_ctx *whose_turn_ends(struct task_struct *prev)
+{
+	struct task_ctx *tctx;
+	struct vcpu *vcpu;
+
+	if (!is_runnable(prev))
+		return NULL;
+	tctx = task_ctx_of(prev);
+	vcpu = vcpu_of(tctx);
+	if (!vcpu || vcpu->yielded || vcpu->state != VCPU_RUNNING || is_confined(prev))
+		return NULL;
+	return tctx;
+}
+
+/*
+ * sched_ext asks for the next task before it queues the one whose slice is over, so the queue alone would always let
+ * another go first: a heavier vCPU would get less than its share. If that one is still the furthest behind, it goes on.
+ */
+static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
+{
+	struct task_ctx *tctx = whose_turn_ends(prev);
+	struct vcpu *vcpu = vcpu_of(tctx);
+	struct task_struct *first;
+
+	if (!tctx || !vcpu)
+		return false;
+	charge_until_now(prev, tctx, vcpu, pcpu);
+	for_each_queued(first, DSQ_VCPUS)
+	{
+		if (!vtime_before(tctx->vtime_ns, first->scx.dsq_vtime) || rests_until(prev, tctx, vcpu))
+			return false;
+		advance_clock(tctx, true);
+		start_another_turn(prev, tctx, vcpu, pcpu);
+		pcpu->micro_deadline_ns = 0;
+		return true;
+	}
+	return false;
+}
+
+/*
+ * Nobody else wants this pCPU: whoever ran goes on. Were it queued here again instead, by ops.enqueue or by sched_ext
+ * itself, this pCPU would go idle first, and nothing but an interrupt would make it look into its queue.
+ */
+static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pcpu)
+{
+	struct task_ctx *tctx = task_ctx_of(prev);
+	struct vcpu *vcpu = vcpu_of(tctx);
+
+	/* One whose micro slice began before this pCPU left the pool is accounted for first, by ops.stopping. */
+	if (!tctx || (vcpu && vcpu->state != VCPU_RUNNING))
+		return;
+	charge_until_now(prev, tctx, vcpu, pcpu);
+	if (rests_until(prev, tctx, vcpu))
+		return; /* ops.enqueue sees to it */
+	/* It owes nothing for that (see forgive_debt()), and is owed nothing. */
+	tctx->vtime_ns = *clock_of(tctx, vcpu);
+	start_another_turn(prev, tctx, vcpu, pcpu);
+}
+
+/* A turn that ends at a bad moment is made longer by a micro slice, before anybody else, host tasks too, gets the pCPU. */
+static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, struct pcpu *pcpu)
+{
+	struct task_ctx *tctx = micro_pcpu_count ? whose_turn_ends(prev) : NULL;
+	struct vcpu *vcpu = vcpu_of(tctx);
+	struct vm_stats *stats;
+	u32 slot, class;
+
+	if (!tctx || !vcpu)
+		return false;
+	slot = tctx->vcpu - 1;
+	class = classify_rip(slot, vcpu->vm, read_guest_rip(vcpu->kvm_vcpu));
+	if (!gets_grace(vcpu, slot, class)) {
+		vcpu->turn_over = 1;
+		return false;
+	}
+	stats = vm_stats_at(vcpu->vm);
+	if (stats)
+		COUNT(stats->graces[0]);
+	task_set_slice(prev, config.micro_slice_ns);
+	arm_micro_slice(cpu, pcpu, bpf_ktime_get_ns());
+	return true;
+}
+
+/* Those that starve are the furthest ahead, so they are last. The count is in the map: see visit_sibling(). */
+static __noinline int boost_starving(u64 dsq, struct pcpu *pcpu, u64 now)
+{
+	struct task_struct *p;
+
+	for_each_queued_last_first(p, dsq)
+	{
+		struct task_ctx *tctx;
+
+		if (!pcpu->sweep_count)
+			break;
+		pcpu->sweep_count--;
+		tctx = task_ctx_of(p);
+		if (tctx && now - tctx->queued_at_ns > STARVING_AFTER_NS && dsq_move(&it, p, DSQ_BOOSTED))
+			COUNT(host_stats.starving_served);
+	}
+	return 0;
+}
+
+/* One pCPU does it for all, now and then. */
+static __always_inline void sweep_queues(struct pcpu *pcpu)
+{
+	u64 now = bpf_ktime_get_ns(), last = swept_at_ns;
+
+	if (now - last < SWEEP_INTERVAL_NS || __sync_val_compare_and_swap(&swept_at_ns, last, now) != last)
+		return;
+	pcpu->sweep_count = SWEEP_MAX;
+	boost_starving(DSQ_VCPUS, pcpu, now);
+	pcpu->sweep_count = SWEEP_MAX;
+	boost_starving(DSQ_OTHERS, pcpu, now);
+}
+
+static __always_inline bool ran_here_last(struct task_struct *p, s32 cpu)
+{
+	s32 last = scx_bpf_task_cpu(p);
+	struct vcpu *vcpu;
+
+	if (last == cpu)
+		return true;
+	if (!pcpu_is_micro(last))
+		return false;
+	vcpu = vcpu_of(task_ctx_of(p));
+	return vcpu && vcpu->normal_pcpu == cpu;
+}
+
+static __always_inline void count_overtake(const struct vcpu *vcpu, enum overtake reason)
+{
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+
+	if (stats)
+		COUNT(stats->overtakes[reason]);
+}
+
+/*
+ * One whose caches are warm here goes before the first of the queue, if the policy lets it. The others that ran here last
+ * are further ahead than the first of them. Count and clock are in the map: see visit_sibling().
+ */
+static __noinline int take_own(u64 dsq, s32 cpu, struct pcpu *pcpu)
+{
+	struct fair_share_config share = config.fair_share;
+	u64 now = bpf_ktime_get_ns();
+	struct task_struct *p;
+
+	if (!pcpu)
+		return false;
+	pcpu->look_count = 0;
+	for_each_queued(p, dsq)
+	{
+		struct task_ctx *tctx;
+		struct vcpu *vcpu;
+		u64 weight;
+
+		if (!pcpu->look_count && dsq == DSQ_VCPUS) {
+			tctx = task_ctx_of(p);
+			if (!tctx || !is_worth_warm_caches(&share, now - tctx->queued_at_ns))
+				break;
+			pcpu->first_vtime_ns = p->scx.dsq_vtime;
+		}
+		if (++pcpu->look_count > OWN_LOOK_MAX)
+			break;
+		if (!ran_here_last(p, cpu) || !may_run_on(p, cpu))
+			continue;
+		vcpu = vcpu_of(task_ctx_of(p));
+		weight = vcpu ? weight_of(vcpu) : vcpu_weight(p->scx.weight, 1);
+		if (dsq == DSQ_VCPUS && !may_go_first(&share, pcpu->first_vtime_ns, p->scx.dsq_vtime, weight))
+			break;
+		if (!dsq_move(&it, p, SCX_DSQ_LOCAL))
+			return false;
+		if (vcpu && pcpu->look_count > 1)
+			count_overtake(vcpu, OVERTAKE_WARM_CACHES);
+		return true;
+	}
+	return false;
+}
+
+static __always_inline bool move_here(u64 dsq, struct task_struct *p)
+{
+	struct bpf_iter_scx_dsq it;
+	bool moved = false;
+
+	if (!bpf_iter_scx_dsq_new(&it, dsq, 0))
+		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
+	bpf_iter_scx_dsq_destroy(&it);
+	return moved;
+}
+
+static __always_inline bool clock_lets_inherit(struct task_struct *p, const struct vcpu *heir)
+{
+	struct fair_share_config share = config.fair_share;
+	struct task_ctx *tctx = task_ctx_of(p);
+	struct task_struct *first;
+
+	if (!tctx)
+		return false;
+	for_each_queued(first, DSQ_VCPUS) return may_go_first(&share, first->scx.dsq_vtime, tctx->vtime_ns,
+							      weight_of(heir));
+	return true;
+}
+
+/*
+ * KVM found whom a spinning vCPU may wait for, and that one waits for a pCPU: it gets this one. Given to whoever is next
+ * instead, it would mostly go to another VM, and the spinner would come back to the same wait a turn later.
+ */
+static __noinline int take_heir(s32 cpu, struct task_struct *prev)
+{
+	struct vcpu *self, *heir;
+	struct task_struct *p;
+	bool moved = false;
+
+	if (!is_runnable(prev))
+		return false;
+	self = vcpu_of(task_ctx_of(prev));
+	heir = self && self->yielded && self->heir ? vcpu_at(self->heir - 1) : NULL;
+	if (!heir || heir->state != VCPU_RUNNABLE)
+		return false;
+	self->heir = 0;
+	p = bpf_task_from_pid(heir->pid);
+	if (!p)
+		return false;
+	if (may_run_on(p, cpu) && clock_lets_inherit(p, heir))
+		moved = move_here(DSQ_BOOSTED, p) || move_here(DSQ_VCPUS, p);
+	bpf_task_release(p);
+	if (moved)
+		count_overtake(heir, OVERTAKE_DIRECTED_YIELD);
+	return moved;
+}
+
+static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
+{
+	bool vcpus_first = pcpu->others_ran_ns >= config.fair_share.slice_ns;
+
+	sweep_queues(pcpu);
+	if (finishes_first(cpu, prev, pcpu))
+		return;
+	/* What is left from when this pCPU was micro-sliced. */
+	if (dsq_move_to_local(DSQ_CONFINED + cpu))
+		return;
+	if (!vcpus_first && dsq_move_to_local(DSQ_OTHERS))
+		return;
+	if (take_heir(cpu, prev) || take_own(DSQ_BOOSTED, cpu, pcpu) || dsq_move_to_local(DSQ_BOOSTED))
+		return;
+	if (goes_on(prev, pcpu) || take_own(DSQ_VCPUS, cpu, pcpu) || dsq_move_to_local(DSQ_VCPUS))
+		return;
+	if (vcpus_first && dsq_move_to_local(DSQ_OTHERS))
+		return;
+	if (is_runnable(prev)) {
+		pcpu->micro_deadline_ns = 0;
+		stay_alone(prev, pcpu);
+	}
+}
+
+#endif
