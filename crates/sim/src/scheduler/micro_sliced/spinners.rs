@@ -35,10 +35,9 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         asked_for_nobody: bool,
         until_ns: u64,
     ) -> YieldAnswer {
-        let is_helped = until_ns == u64::MAX;
         let spin = &mut self.members[vcpu as usize].spin;
         // Who is helped begins to wait anew.
-        if is_helped {
+        if until_ns == u64::MAX {
             *spin = Spin::NONE
         } else {
             spin.until_ns = until_ns
@@ -50,7 +49,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
             |helped| self.keeps_spinning(YieldCause::Ple, scope, PassCounts { helped, crowded: 0 }, u64::MAX);
         let depends_on = Promised {
             without_kinds: self.short_cuts[scope as usize].as_ref().map_or(0, |of| of.kinds_that_matter),
-            helped: is_helped && keeps_spinning(0) != keeps_spinning(1),
+            helped: keeps_spinning(0) != keeps_spinning(1),
         };
         machine.promise(vcpu, depends_on);
         YieldAnswer::KeepSpinning { until_ns }
