@@ -56,7 +56,6 @@ enum request_failure {
 #define RETURN_NEVER_RAN MICRO_SLICE_OUTCOME_COUNT /* taken off the micro pCPU before it ran */
 #define RETURN_COUNT (MICRO_SLICE_OUTCOME_COUNT + 1)
 
-/* Of one VM since it was first seen; of all VMs that are gone in the slot VMS_MAX. */
 /* Why a vCPU of the normal pool runs before the first of the queue. */
 enum overtake {
 	OVERTAKE_DIRECTED_YIELD = 0,
@@ -64,6 +63,7 @@ enum overtake {
 	OVERTAKE_COUNT = 2,
 };
 
+/* Of one VM since it was first seen; of all VMs that are gone in the slot VMS_MAX. */
 struct vm_stats {
 	u64 ran_ns;	  /* in both pools */
 	u64 micro_ran_ns; /* of it, in the micro pool */

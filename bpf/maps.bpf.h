@@ -116,8 +116,8 @@ struct pcpu {
 	u64 others_ran_ns;     /* by host tasks, not yet made up for by vCPUs */
 	u64 micro_deadline_ns; /* the micro slice under way ends then; 0: none */
 	u64 micro_since_ns;    /* it runs an accelerated vCPU since then; 0: it doesn't */
-	u64 first_vtime_ns;    /* the clock of the first of them */
 	u64 micro_busy_ns;     /* for how long it did since the last step of Algorithm 1 */
+	u64 first_vtime_ns; /* the clock of the first queued task, while it looks for one that ran here last */
 	u32 request;  /* vCPU slot + 1 that waits for this micro pCPU; 0: none. The paper's queue of one */
 	u32 occupant; /* enum occupant */
 	u32 micro_served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */

@@ -33,7 +33,7 @@
  *            is about it: the sender of a shootdown at the end of its turn, or a sibling whose interrupt came
  *            when its turn or its micro slice was over already. Here these get grace: up to grace_max more micro
  *            slices in a row, charged like all others. And who waits has patience: where nobody is found who was
- *            preempted, who is waited for runs, and is done within microseconds; one that yields comes back after
+ *            preempted in critical code, who is waited for runs, mostly, and is done within microseconds; one that yields comes back after
  *            a turn of everybody else, and all that wait behind it, or that it holds up in its turn, wait as long.
  * Limits.    Each micro pCPU queues at most one vCPU (section 5), and behind it one that was woken (in the paper it
  *            may be the one); one pass at a time per VM. Guest user code

@@ -277,12 +277,10 @@ impl FairShare {
     }
 
     /// `kick_idle_normal`: an idle pCPU comes and gets it.
-    fn kick_idle(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
-        let found = self.claim_idle(machine, vcpu);
-        if let Some(pcpu) = found {
+    fn kick_idle(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        if let Some(pcpu) = self.claim_idle(machine, vcpu) {
             machine.request_schedule(pcpu);
         }
-        found.is_some()
     }
 
     /// `preempt_for`: it takes over the pCPU that it ran on last, if what runs there gives way.
@@ -300,13 +298,13 @@ impl FairShare {
     }
 
     /// `goes_on`, `stay_alone`: whether who ran here until now begins another turn, before anybody of `ordered` does.
-    fn goes_on(&mut self, machine: &Machine, pcpu: PcpuId, ran: VcpuId, gave_way: bool) -> bool {
+    fn goes_on(&mut self, ran: VcpuId, gave_way: bool, others_wait: bool) -> bool {
         let vtime_ns = self.accounts[ran as usize].vtime_ns;
         match self.ordered.first() {
             Some(&(first_vtime_ns, ..)) if !gave_way && policy::vtime_before(vtime_ns, first_vtime_ns) => {
                 true
             }
-            _ if self.first_ordered(machine, pcpu).is_some() => false,
+            _ if others_wait => false,
             _ => {
                 self.accounts[ran as usize].vtime_ns = self.pool_vtime_ns;
                 true
@@ -433,14 +431,14 @@ impl Scheduler for FairShare {
             ran.is_some_and(|(_, gave_way)| gave_way) && self.may_inherit(machine, pcpu, heir)
         });
         let first = self.local[pcpu as usize].or(heir).or_else(|| self.first_boosted(machine, pcpu));
+        let next = first.or_else(|| self.first_ordered(machine, pcpu));
         if let Some((vcpu, gave_way)) = ran
             && first.is_none()
-            && self.goes_on(machine, pcpu, vcpu, gave_way)
+            && self.goes_on(vcpu, gave_way, next.is_some())
         {
             self.accounts[vcpu as usize].slice_ns = self.rules.slice_ns;
             return Some(self.begin_turn(machine, pcpu, vcpu));
         }
-        let next = first.or_else(|| self.first_ordered(machine, pcpu));
         if let Some(vcpu) = next {
             if next == heir {
                 machine.pool.overtakes[0] += 1;
