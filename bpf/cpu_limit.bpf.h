@@ -186,8 +186,10 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 	if (is_confined(p)) {
 		s32 cpu = confined_pcpu(p);
 
-		if (dsq_move(it, p, DSQ_CONFINED + cpu))
-			scx_bpf_kick_cpu(cpu, KICK_IDLE);
+		struct pcpu *pcpu = pcpu_of(cpu);
+
+		if (dsq_move(it, p, DSQ_CONFINED + cpu) && pcpu)
+			call_micro_pcpu(cpu, pcpu);
 		return;
 	}
 	clock_ns = *clock_of(tctx, vcpu);
@@ -195,8 +197,12 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 		tctx->vtime_ns = clock_ns;
 	tctx->queued_at_ns = now;
 	dsq_move_set_slice(it, vcpu ? config.fair_share.slice_ns : config.others_slice_ns);
-	if (dsq_move_vtime(it, p, vcpu || tctx->gives_way ? DSQ_VCPUS : DSQ_OTHERS, tctx->vtime_ns))
-		kick_idle_normal(p);
+	if (dsq_move_vtime(it, p, vcpu || tctx->gives_way ? DSQ_VCPUS : DSQ_OTHERS, tctx->vtime_ns)) {
+		if (vcpu)
+			kick_idle_for_vcpu(p);
+		else
+			kick_idle_normal(p);
+	}
 }
 
 /* For as long as anybody rests. */

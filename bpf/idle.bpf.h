@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Idle pCPUs of the normal pool: found, and told that there is work. */
+/* Idle pCPUs: found, and told that there is work for the normal pool. */
 #ifndef BPF_IDLE_H
 #define BPF_IDLE_H
 
@@ -41,6 +41,29 @@ static __always_inline bool kick_idle_normal(struct task_struct *p)
 		return false;
 	scx_bpf_kick_cpu(cpu, KICK_IDLE);
 	return true;
+}
+
+/* A vCPU was queued: if no normal pCPU idles, a micro-sliced one that nobody asks for comes and gets it. */
+static __always_inline bool kick_idle_for_vcpu(struct task_struct *p)
+{
+	u32 rank;
+
+	if (kick_idle_normal(p))
+		return true;
+	if (!config.lend)
+		return false;
+	bpf_for (rank, 0, POOL_LIMIT_MAX) {
+		s32 cpu;
+
+		if (rank >= micro_pcpu_count)
+			break;
+		cpu = config.micro_order[rank & POOL_LIMIT_MAX];
+		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && scx_bpf_test_and_clear_cpu_idle(cpu)) {
+			scx_bpf_kick_cpu(cpu, KICK_IDLE);
+			return true;
+		}
+	}
+	return false;
 }
 
 #endif

@@ -35,7 +35,7 @@ struct run_config {
 	u32 pcpu_count;
 	u32 intel; /* 1: VMX, 0: SVM */
 	u32 smt;   /* pCPUs share cores */
-	u32 reserved;
+	u32 lend;  /* micro pCPUs that nobody asks for run vCPUs of the normal pool; the paper: 0 */
 	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
 };
@@ -66,7 +66,9 @@ enum overtake {
 /* Of one VM since it was first seen; of all VMs that are gone in the slot VMS_MAX. */
 struct vm_stats {
 	u64 ran_ns;	  /* in both pools */
-	u64 micro_ran_ns; /* of it, in the micro pool */
+	u64 micro_ran_ns; /* of it, in micro slices */
+	u64 lent_ran_ns;  /* of it, in the normal pool on micro pCPUs that nobody asked for */
+	u64 called_back;  /* turns there that ended because somebody asked */
 	u64 waited_ns;	  /* runnable, without a pCPU */
 	u64 rested_ns;	  /* runnable, but limited by cpu.max */
 	u64 preemptions[GUEST_CLASS_COUNT];
@@ -167,7 +169,7 @@ struct vcpu {
 	u32 woken_cause;
 	u32 woken_vector;
 	u32 rests;	 /* it has used up what it may have, and waits until it may have more */
-	u32 normal_pcpu; /* where it ran last in the normal pool */
+	u32 normal_pcpu; /* where it ran last, micro slices aside */
 	u32 heir;	 /* slot + 1 of the vCPU that it yields its pCPU to; 0: of nobody */
 	u32 reserved;
 	/* The wait because of which it exits now and then, in this turn: its first and its last exit. */

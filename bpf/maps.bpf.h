@@ -110,6 +110,7 @@ enum occupant {
 	OCCUPANT_BOOSTED_VCPU = 3, /* one that was boosted when it woke */
 	OCCUPANT_MICRO = 4,	   /* an accelerated vCPU */
 	OCCUPANT_BACKGROUND = 5,   /* a host task that gives way, as a vCPU of the normal pool does */
+	OCCUPANT_LENT_VCPU = 6,	   /* a vCPU of the normal pool, on a micro pCPU that nobody asked for */
 };
 
 struct pcpu {
@@ -120,6 +121,7 @@ struct pcpu {
 	u64 first_vtime_ns; /* the clock of the first queued task, while it looks for one that ran here last */
 	u32 request;  /* vCPU slot + 1 that waits for this micro pCPU; 0: none. The paper's queue of one */
 	u32 occupant; /* enum occupant */
+	u32 lent;     /* it runs a vCPU of the normal pool, as a micro pCPU that nobody asks for */
 	u32 micro_served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */
 	u32 sweep_count;       /* queued tasks to look at that may be starving */
 	u32 woken; /* vCPU slot + 1 that was woken and may come here when nobody who was preempted does; 0: none */

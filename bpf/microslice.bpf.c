@@ -95,10 +95,14 @@ void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
 			    enq_flags);
 		return;
 	}
-	if (vcpu)
+	if (vcpu) {
 		enqueue_vcpu(p, tctx, vcpu, enq_flags);
-	else
-		enqueue_other(p, tctx, enq_flags);
+		/* A micro slice ended, and this pCPU is about to go idle: it looks for whom to lend it to only because of the kick. */
+		if ((enq_flags & ENQ(LAST)) && config.lend)
+			scx_bpf_kick_cpu(scx_bpf_task_cpu(p), KICK_IDLE);
+		return;
+	}
+	enqueue_other(p, tctx, enq_flags);
 }
 
 void STRUCT_OPS(microslice_dispatch, s32 cpu, struct task_struct *prev)
@@ -111,15 +115,10 @@ void STRUCT_OPS(microslice_dispatch, s32 cpu, struct task_struct *prev)
 	/* The idle task never disables migration itself: what it shows is what entering a BPF program does. */
 	if (current->pid == 0 && entry_disables_migration != current->migration_disabled)
 		entry_disables_migration = current->migration_disabled;
-	if (pcpu_is_micro(cpu)) {
-		bool served = dispatch_micro(cpu, pcpu);
-
-		ask_again(pcpu);
-		if (!served && !dispatch_micro_idle(cpu, pcpu) && stays_on_micro(prev))
-			stay_alone(prev, pcpu);
-	} else {
+	if (pcpu_is_micro(cpu))
+		dispatch_micro_pool(cpu, pcpu, prev);
+	else
 		dispatch_normal(cpu, pcpu, prev);
-	}
 }
 
 /* A higher scheduling class takes the pCPU: what waits in its local queue could not be pulled from there. */
@@ -189,7 +188,7 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 		end_acceleration(vcpu, VCPU_RUNNING, RETURN_NEVER_RAN);
 		vcpu->state = VCPU_RUNNING;
 	}
-	if (!pcpu_is_micro(cpu))
+	if (occupant != OCCUPANT_MICRO)
 		vcpu->normal_pcpu = cpu;
 	vcpu->spun_until_ns = 0;
 	vcpu->heir = 0;
@@ -201,6 +200,26 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 	vcpu->woken_cause = 0;
 	advance_clock(tctx, true);
 	return occupant;
+}
+
+/* A vCPU that came back after an interruption, for a micro slice, has a timer, too: the next tick may be far. */
+static __always_inline void start_on_micro_pcpu(struct task_struct *p, const struct vcpu *vcpu, s32 cpu,
+						struct pcpu *pcpu, u64 now)
+{
+	if (pcpu->occupant == OCCUPANT_MICRO) {
+		pcpu->micro_since_ns = now;
+		arm_micro_slice(cpu, pcpu, now);
+	} else if (is_confined(p)) {
+		arm_micro_slice(cpu, pcpu, now);
+	} else if (vcpu && config.lend) {
+		if (vcpu->grace_count)
+			arm_micro_slice(cpu, pcpu, now);
+		lend_to(cpu, pcpu);
+	} else if (!(p->flags & PF_KTHREAD)) {
+		/* It was on its way here when the pCPU became micro-sliced. */
+		COUNT(host_stats.strays_evicted);
+		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
+	}
 }
 
 void STRUCT_OPS(microslice_running, struct task_struct *p)
@@ -223,21 +242,10 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 		pcpu->occupant = tctx->gives_way ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
 		advance_clock(tctx, false);
 	}
-	if (!pcpu_is_micro(cpu)) {
-		/* It came back after an interruption, for a micro slice: the next tick may be far. */
-		if (vcpu && vcpu->grace_count)
-			arm_micro_slice(cpu, pcpu, now);
-		return;
-	}
-	if (pcpu->occupant == OCCUPANT_MICRO)
-		pcpu->micro_since_ns = now;
-	if (pcpu->occupant == OCCUPANT_MICRO || is_confined(p)) {
+	if (pcpu_is_micro(cpu))
+		start_on_micro_pcpu(p, vcpu, cpu, pcpu, now);
+	else if (vcpu && vcpu->grace_count)
 		arm_micro_slice(cpu, pcpu, now);
-	} else if (!(p->flags & PF_KTHREAD)) {
-		/* It was on its way here when the pCPU became micro-sliced. */
-		COUNT(host_stats.strays_evicted);
-		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
-	}
 }
 
 /* A micro slice is over, for whatever reason. */
@@ -315,6 +323,7 @@ void STRUCT_OPS(microslice_stopping, struct task_struct *p, bool runnable)
 	if (pcpu) {
 		pcpu->occupant = OCCUPANT_NONE;
 		pcpu->micro_deadline_ns = 0;
+		pcpu->lent = 0;
 		if (pcpu->micro_since_ns) {
 			ADD(pcpu->micro_busy_ns, micro_busy_until(pcpu, now));
 			pcpu->micro_since_ns = 0;

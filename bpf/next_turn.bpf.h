@@ -172,12 +172,13 @@ static __always_inline bool ran_here_last(struct task_struct *p, s32 cpu)
 	s32 last = scx_bpf_task_cpu(p);
 	struct vcpu *vcpu;
 
-	if (last == cpu)
-		return true;
-	if (!pcpu_is_micro(last))
+	if (last != cpu && !pcpu_is_micro(last))
 		return false;
 	vcpu = vcpu_of(task_ctx_of(p));
-	return vcpu && vcpu->normal_pcpu == cpu;
+	if (vcpu)
+		return vcpu->normal_pcpu == cpu;
+	/* Only vCPUs may borrow a micro pCPU. */
+	return last == cpu && !pcpu_is_micro(cpu);
 }
 
 static __always_inline void count_overtake(const struct vcpu *vcpu, enum overtake reason)
@@ -226,6 +227,24 @@ static __noinline int take_own(u64 dsq, s32 cpu, struct pcpu *pcpu)
 		if (vcpu && pcpu->look_count > 1)
 			count_overtake(vcpu, OVERTAKE_WARM_CACHES);
 		return true;
+	}
+	return false;
+}
+
+/* The first vCPU of the queue that may run here. */
+static __noinline int take_first_vcpu(u64 dsq, s32 cpu, struct pcpu *pcpu)
+{
+	struct task_struct *p;
+
+	if (!pcpu)
+		return false;
+	pcpu->look_count = 0;
+	for_each_queued(p, dsq)
+	{
+		if (++pcpu->look_count > OWN_LOOK_MAX)
+			break;
+		if (vcpu_of(task_ctx_of(p)) && may_run_on(p, cpu) && dsq_move(&it, p, SCX_DSQ_LOCAL))
+			return true;
 	}
 	return false;
 }
@@ -280,6 +299,65 @@ static __noinline int take_heir(s32 cpu, struct task_struct *prev)
 	if (moved)
 		count_overtake(heir, OVERTAKE_DIRECTED_YIELD);
 	return moved;
+}
+
+/* A vCPU of the normal pool that has run on a micro pCPU, and could go on. */
+static __always_inline bool is_borrower(struct task_struct *prev)
+{
+	struct vcpu *vcpu = config.lend && is_runnable(prev) ? vcpu_of(task_ctx_of(prev)) : NULL;
+
+	return vcpu && vcpu->state == VCPU_RUNNING && !is_confined(prev);
+}
+
+/*
+ * Nobody asks for this micro pCPU: vCPUs of the normal pool run here. Host tasks don't: what they do in the kernel, nobody
+ * may be able to interrupt. True if whoever ran until now goes on.
+ */
+static __always_inline bool dispatch_lent(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
+{
+	if (finishes_first(cpu, prev, pcpu))
+		return true;
+	if (take_heir(cpu, prev) || take_own(DSQ_BOOSTED, cpu, pcpu) ||
+	    take_first_vcpu(DSQ_BOOSTED, cpu, pcpu))
+		return false;
+	if (goes_on(prev, pcpu))
+		return true;
+	if (take_own(DSQ_VCPUS, cpu, pcpu) || take_first_vcpu(DSQ_VCPUS, cpu, pcpu) || !is_borrower(prev))
+		return false;
+	pcpu->micro_deadline_ns = 0;
+	stay_alone(prev, pcpu);
+	return true;
+}
+
+/* No grace for it: whom it waits for may be the one that comes. */
+static __always_inline void call_back_from(struct vcpu *borrower)
+{
+	struct vm_stats *stats = vm_stats_at(borrower->vm);
+
+	borrower->turn_over = 1;
+	if (stats)
+		COUNT(stats->called_back);
+}
+
+static __always_inline void dispatch_micro_pool(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
+{
+	bool served;
+
+	/* Whoever asks from now on is served below, or found by lend_to(): no kick that would reach who comes next. */
+	if (pcpu->occupant == OCCUPANT_LENT_VCPU)
+		pcpu->occupant = OCCUPANT_NONE;
+	served = dispatch_micro(cpu, pcpu);
+	ask_again(pcpu);
+	if (served || dispatch_micro_idle(cpu, pcpu)) {
+		struct vcpu *borrower = is_borrower(prev) ? vcpu_of(task_ctx_of(prev)) : NULL;
+
+		if (borrower)
+			call_back_from(borrower);
+	} else if (stays_on_micro(prev)) {
+		stay_alone(prev, pcpu);
+	} else if (config.lend && dispatch_lent(cpu, pcpu, prev)) {
+		lend_to(cpu, pcpu);
+	}
 }
 
 static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)

@@ -22,32 +22,60 @@
 
 /* ---- Which pCPU ---- */
 
-/* The pCPU that a task in a hurry takes over, if what runs there gives way to it. */
-static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
+/* How many pCPUs are looked at for one that gives way to a vCPU. */
+#define PREEMPT_LOOK_MAX 4u
+
+/* Where a task in a hurry looks first for somebody who gives way to it; negative: nowhere. */
+static __always_inline s32 first_to_preempt(struct task_struct *p, const struct vcpu *vcpu)
 {
+	u32 key = 0;
+	struct scratch *normal;
+	struct bpf_cpumask *mask;
 	s32 cpu = scx_bpf_task_cpu(p);
-	struct vcpu *vcpu = for_vcpu ? vcpu_of(task_ctx_of(p)) : NULL;
-	struct pcpu *pcpu;
 
 	if (vcpu && pcpu_is_micro(cpu))
 		cpu = vcpu->normal_pcpu;
-	if (pcpu_is_micro(cpu)) {
-		u32 key = 0;
-		struct scratch *normal = bpf_map_lookup_elem(&normal_pool, &key);
-		struct bpf_cpumask *mask = normal ? normal->mask : NULL;
+	if (!pcpu_is_micro(cpu))
+		return cpu;
+	normal = bpf_map_lookup_elem(&normal_pool, &key);
+	mask = normal ? normal->mask : NULL;
+	return mask ? (s32)bpf_cpumask_any_distribute((const struct cpumask *)mask) : -1;
+}
 
-		if (!mask)
-			return;
-		cpu = bpf_cpumask_any_distribute((const struct cpumask *)mask);
-	}
-	pcpu = pcpu_of(cpu);
-	if (!pcpu || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+/* Only vCPUs and those like them give way, and among vCPUs those that weren't boosted themselves. */
+static __always_inline bool gives_way_to(const struct pcpu *pcpu, bool to_vcpu)
+{
+	if (pcpu->occupant == OCCUPANT_VCPU || pcpu->occupant == OCCUPANT_BACKGROUND)
+		return to_vcpu || pcpu->others_ran_ns < config.fair_share.slice_ns;
+	return pcpu->occupant == OCCUPANT_BOOSTED_VCPU && !to_vcpu &&
+	       pcpu->others_ran_ns < config.fair_share.slice_ns;
+}
+
+/*
+ * It takes over the pCPU that it ran on last, if what runs there gives way. A vCPU looks at a few more: many wait for a lock that
+ * is handed on, and each of them that is boosted keeps the next one from its own pCPU for a third of a slice.
+ */
+static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
+{
+	s32 first = first_to_preempt(p, for_vcpu ? vcpu_of(task_ctx_of(p)) : NULL);
+	u32 step, look = for_vcpu ? PREEMPT_LOOK_MAX : 1;
+
+	if (first < 0)
 		return;
-	/* Only vCPUs and those like them give way, and among vCPUs those that weren't boosted themselves. */
-	if (pcpu->occupant == OCCUPANT_VCPU || pcpu->occupant == OCCUPANT_BACKGROUND ||
-	    (pcpu->occupant == OCCUPANT_BOOSTED_VCPU && !for_vcpu)) {
-		if (for_vcpu || pcpu->others_ran_ns < config.fair_share.slice_ns)
-			scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
+	bpf_for (step, 0, PREEMPT_LOOK_MAX) {
+		s32 cpu = first + step;
+		struct pcpu *pcpu;
+
+		if (step >= look || step >= config.pcpu_count)
+			break;
+		if ((u32)cpu >= config.pcpu_count)
+			cpu -= config.pcpu_count;
+		pcpu = pcpu_of(cpu);
+		if (!pcpu || pcpu_is_micro(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) ||
+		    !gives_way_to(pcpu, for_vcpu))
+			continue;
+		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
+		break;
 	}
 }
 
@@ -88,7 +116,10 @@ static __always_inline void resume_request(struct vcpu *vcpu, u32 slot)
 		request_acceleration(slot, vcpu->request_cause, vcpu->request_vector);
 	} else if (vcpu->state == VCPU_PENDING) {
 		/* The request came between stopping and here; the micro pCPU may have looked too early. */
-		scx_bpf_kick_cpu(vcpu->request_pcpu, KICK_IDLE);
+		struct pcpu *pcpu = pcpu_of(vcpu->request_pcpu);
+
+		if (pcpu)
+			call_micro_pcpu(vcpu->request_pcpu, pcpu);
 	}
 }
 
@@ -173,19 +204,19 @@ static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx 
 	end_acceleration(vcpu, VCPU_RUNNABLE, RETURN_NEVER_RAN);
 	if (comes_back(vcpu, tctx->vcpu - 1)) {
 		dsq_insert(p, DSQ_BOOSTED, config.micro_slice_ns, enq_flags | ENQ(HEAD));
-		kick_idle_normal(p);
+		kick_idle_for_vcpu(p);
 		resume_request(vcpu, tctx->vcpu - 1);
 		return;
 	}
 	decision = queue_clock(tctx, vcpu);
 	if (decision.boost) {
 		dsq_insert(p, DSQ_BOOSTED, decision.slice_ns, enq_flags);
-		if (!kick_idle_normal(p))
+		if (!kick_idle_for_vcpu(p))
 			preempt_for(p, true);
 	} else {
 		tctx->queued_at_ns = bpf_ktime_get_ns();
 		dsq_insert_vtime(p, DSQ_VCPUS, decision.slice_ns, decision.vtime_ns, enq_flags);
-		if (!kick_idle_normal(p))
+		if (!kick_idle_for_vcpu(p))
 			ask_about_woken(p, vcpu, tctx->vcpu - 1);
 	}
 	resume_request(vcpu, tctx->vcpu - 1);
@@ -239,6 +270,7 @@ static __always_inline void insert_here(struct task_struct *p, u64 dsq, u64 slic
 static __always_inline void enqueue_confined(struct task_struct *p, struct vcpu *vcpu, u64 enq_flags)
 {
 	s32 cpu = confined_pcpu(p);
+	struct pcpu *pcpu;
 
 	if (vcpu) {
 		end_acceleration(vcpu, VCPU_RUNNABLE, RETURN_NEVER_RAN);
@@ -246,7 +278,9 @@ static __always_inline void enqueue_confined(struct task_struct *p, struct vcpu 
 	}
 	COUNT(host_stats.confined_inserts);
 	dsq_insert(p, DSQ_CONFINED + cpu, config.others_slice_ns, enq_flags);
-	scx_bpf_kick_cpu(cpu, KICK_IDLE);
+	pcpu = pcpu_of(cpu);
+	if (pcpu)
+		call_micro_pcpu(cpu, pcpu);
 }
 
 /* Kernel threads of one pCPU (ksoftirqd, workqueues, migration helpers) are short, and much waits for them. */
@@ -257,7 +291,10 @@ static __always_inline void enqueue_pinned_kthread(struct task_struct *p, u64 en
 	 * by a thread that ops.cpu_release queues again: the slice that it would use up is that of the task that the higher
 	 * class took the pCPU from, which waits in a queue already.
 	 */
-	bool waits = pcpu_is_micro(scx_bpf_task_cpu(p)) || (enq_flags & ENQ(REENQ));
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct pcpu *pcpu = pcpu_of(cpu);
+	bool is_lent = pcpu && pcpu->occupant == OCCUPANT_LENT_VCPU;
+	bool waits = (pcpu_is_micro(cpu) && !is_lent) || (enq_flags & ENQ(REENQ));
 	u64 preempt = waits ? 0 : ENQ(PREEMPT);
 
 	insert_here(p, SCX_DSQ_LOCAL, config.others_slice_ns, enq_flags | ENQ(HEAD) | preempt);
@@ -304,6 +341,8 @@ static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu
 	tctx->vtime_ns += charge(ran_ns, weight_of(vcpu));
 	if (stats)
 		ADD(stats->ran_ns, ran_ns);
+	if (stats && pcpu && pcpu->lent)
+		ADD(stats->lent_ran_ns, ran_ns);
 	if (pcpu)
 		pcpu->others_ran_ns = pcpu->others_ran_ns > ran_ns ? pcpu->others_ran_ns - ran_ns : 0;
 }

@@ -10,6 +10,8 @@
  *            ops.enqueue knows only the normal pool. A request that finds no room is forgotten, but the micro pCPU
  *            remembers the VM, and the VM which vCPU was the first: once the place is free it asks for those that
  *            somebody still waits for, that one first.
+ *            A micro pCPU that nobody asks for is lent: it runs vCPUs of the normal pool (next_turn.bpf.h), and each of the
+ *            above calls it back: a kick preempts them.
  *            Who was woken and has to wait has a place of its own at each micro pCPU, behind the one for requests. It is
  *            no request yet, and stays one of the normal queue's: it becomes one when the micro pCPU has nobody else.
  * Races.     A request that reaches the micro pCPU before its vCPU is in the normal queue, or after it has left it, fails
@@ -26,6 +28,18 @@
 
 /* ---- Request (any context) ---- */
 
+/* There is something to do for a micro pCPU: if it is lent, it is called back; if it idles, it looks. */
+static __always_inline void call_micro_pcpu(s32 cpu, const struct pcpu *pcpu)
+{
+	scx_bpf_kick_cpu(cpu, pcpu->occupant == OCCUPANT_LENT_VCPU ? KICK_PREEMPT : KICK_IDLE);
+}
+
+/* It would serve a request at once. */
+static __always_inline bool is_free(const struct pcpu *pcpu)
+{
+	return pcpu->occupant == OCCUPANT_NONE || pcpu->occupant == OCCUPANT_LENT_VCPU;
+}
+
 /* Tries one micro pCPU; the policy says whether it has room. */
 static __always_inline u32 try_place(struct vcpu *vcpu, u32 slot, s32 cpu, struct pcpu *pcpu,
 				     u32 affinity_allows)
@@ -41,12 +55,12 @@ static __always_inline u32 try_place(struct vcpu *vcpu, u32 slot, s32 cpu, struc
 	vcpu->request_pcpu = cpu;
 	if (__sync_val_compare_and_swap(&pcpu->request, 0, slot + 1) != 0)
 		return PLACEMENT_FULL; /* somebody else was faster */
-	scx_bpf_kick_cpu(cpu, KICK_IDLE);
+	call_micro_pcpu(cpu, pcpu);
 	return PLACEMENT_QUEUE;
 }
 
 /* One round over the micro pCPUs. The reason of a failure is kept in the vCPU, not in a register: see visit_sibling(). */
-static __always_inline bool place_round(struct vcpu *vcpu, u32 slot, struct task_struct *p, bool idle_only)
+static __always_inline bool place_round(struct vcpu *vcpu, u32 slot, struct task_struct *p, bool free_only)
 {
 	u32 rank;
 
@@ -59,7 +73,7 @@ static __always_inline bool place_round(struct vcpu *vcpu, u32 slot, struct task
 			break;
 		cpu = config.micro_order[rank & POOL_LIMIT_MAX];
 		pcpu = pcpu_of(cpu);
-		if (!pcpu || (idle_only && pcpu->occupant != OCCUPANT_NONE))
+		if (!pcpu || (free_only && !is_free(pcpu)))
 			continue;
 		decision = try_place(vcpu, slot, cpu, pcpu, bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
 		if (decision == PLACEMENT_QUEUE)
@@ -80,7 +94,7 @@ static __always_inline void remember_turned_away(const struct vcpu *vcpu)
 		vm->first_turned_away = vcpu->index_in_vm + 1;
 }
 
-/* First the micro pCPUs that run nothing, then those whose queue is empty. */
+/* First the micro pCPUs that run no accelerated vCPU, then those whose queue is empty. */
 static __always_inline bool place_request(struct vcpu *vcpu, u32 slot)
 {
 	struct task_struct *p = bpf_task_from_pid(vcpu->pid);
@@ -147,19 +161,19 @@ static __always_inline bool try_woken_place(u32 slot, s32 cpu, struct pcpu *pcpu
 	if (decision != PLACEMENT_QUEUE ||
 	    __sync_val_compare_and_swap(&pcpu->woken, other, slot + 1) != other)
 		return false;
-	if (pcpu->occupant == OCCUPANT_NONE)
-		scx_bpf_kick_cpu(cpu, KICK_IDLE);
+	if (is_free(pcpu))
+		call_micro_pcpu(cpu, pcpu);
 	return true;
 }
 
-/* First the micro pCPUs that run nothing, then all. Without a place it simply waits. */
+/* First the micro pCPUs that run no accelerated vCPU, then all. Without a place it simply waits. */
 static __always_inline bool offer_woken(struct task_struct *p, u32 slot)
 {
 	u32 at;
 
 	bpf_for (at, 0, 2 * POOL_LIMIT_MAX) {
-		bool idle_only = at < POOL_LIMIT_MAX;
-		u32 rank = idle_only ? at : at - POOL_LIMIT_MAX;
+		bool free_only = at < POOL_LIMIT_MAX;
+		u32 rank = free_only ? at : at - POOL_LIMIT_MAX;
 		struct pcpu *pcpu;
 		s32 cpu;
 
@@ -167,7 +181,7 @@ static __always_inline bool offer_woken(struct task_struct *p, u32 slot)
 			continue;
 		cpu = config.micro_order[rank & POOL_LIMIT_MAX];
 		pcpu = pcpu_of(cpu);
-		if (!pcpu || (idle_only && pcpu->occupant != OCCUPANT_NONE))
+		if (!pcpu || (free_only && !is_free(pcpu)))
 			continue;
 		if (try_woken_place(slot, cpu, pcpu, bpf_cpumask_test_cpu(cpu, p->cpus_ptr)))
 			return true;
@@ -282,7 +296,8 @@ static int end_micro_slice(void *map, u32 *cpu, struct slice_timer *timer)
 		return 0;
 	}
 	/* A confined task may go on while nobody asks for its place. */
-	if (pcpu->occupant != OCCUPANT_MICRO && !pcpu->request && pcpu_is_micro(*cpu)) {
+	if (pcpu->occupant != OCCUPANT_MICRO && pcpu->occupant != OCCUPANT_LENT_VCPU && !pcpu->request &&
+	    pcpu_is_micro(*cpu)) {
 		pcpu->micro_deadline_ns = now + config.micro_slice_ns;
 		bpf_timer_start(&timer->timer, config.micro_slice_ns, BPF_F_TIMER_CPU_PIN);
 		return 0;
@@ -409,6 +424,26 @@ static __always_inline bool stays_on_micro(struct task_struct *prev)
 	return is_runnable(prev) && (is_pinned_kthread(prev) || is_confined(prev));
 }
 
+/* ---- Lending ---- */
+
+/* Does anybody ask for this micro pCPU? */
+static __always_inline bool is_asked_for(s32 cpu, const struct pcpu *pcpu)
+{
+	return pcpu->request || pcpu->woken || scx_bpf_dsq_nr_queued(DSQ_CONFINED + cpu) > 0;
+}
+
+/*
+ * A vCPU of the normal pool runs on this micro pCPU from now on. Who asks for the pCPU writes that down first and looks
+ * at the occupant then; here it is the other way round, so one of both sees the other.
+ */
+static __always_inline void lend_to(s32 cpu, struct pcpu *pcpu)
+{
+	pcpu->lent = 1;
+	__sync_lock_test_and_set(&pcpu->occupant, OCCUPANT_LENT_VCPU);
+	if (is_asked_for(cpu, pcpu))
+		call_micro_pcpu(cpu, pcpu);
+}
+
 /* ---- Size ---- */
 
 static __always_inline void set_normal(s32 cpu, bool normal)
@@ -443,6 +478,8 @@ static __always_inline void after_leaving(s32 cpu, struct pcpu *pcpu)
 	struct vcpu *vcpu = request ? vcpu_at(request - 1) : NULL;
 
 	pcpu->woken = 0;
+	__sync_val_compare_and_swap(&pcpu->occupant, OCCUPANT_LENT_VCPU, OCCUPANT_VCPU);
+	pcpu->lent = 0;
 	if (vcpu)
 		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_RESIZED);
 	scx_bpf_kick_cpu(cpu, KICK_IDLE);

@@ -49,6 +49,8 @@ pub struct Settings {
     pub patience: u32,
     /// Accelerate the recipient of a call-function IPI at once, not only when its sender yields.
     pub call_function_ipi: bool,
+    /// Micro-sliced pCPUs that nobody asks for run vCPUs of the normal pool; not so in the paper.
+    pub lend: bool,
     /// Look for a guest's kernel in its memory when nobody names it. Read-only.
     pub guest_memory: bool,
     pub dry_run: bool,
@@ -80,6 +82,7 @@ impl Default for Settings {
             grace: AccelerateConfig::DEFAULT.grace_max,
             patience: 10,
             call_function_ipi: AccelerateConfig::DEFAULT.call_function_ipi != 0,
+            lend: true,
             guest_memory: true,
             dry_run: false,
             program_costs: false,
@@ -109,6 +112,7 @@ struct File {
     grace: Option<u32>,
     patience: Option<u32>,
     call_function_ipi: Option<bool>,
+    lend: Option<bool>,
     guest_memory: Option<bool>,
     dry_run: Option<bool>,
     record: Option<PathBuf>,
@@ -169,6 +173,7 @@ impl Settings {
             grace,
             patience,
             call_function_ipi,
+            lend,
             guest_memory,
             dry_run
         );

@@ -106,7 +106,15 @@ impl Report {
 
     /// The part of their time in which they ran accelerated vCPUs, if there were any.
     pub fn micro_cpus_busy(&self) -> Option<f64> {
-        let ran_ns = self.total().micro_ran_ns;
+        self.part_of_micro_cpus(self.total().micro_ran_ns)
+    }
+
+    /// The part of their time in which they ran vCPUs of the normal pool, because nobody asked for them.
+    pub fn micro_cpus_lent(&self) -> Option<f64> {
+        self.part_of_micro_cpus(self.total().lent_ran_ns)
+    }
+
+    fn part_of_micro_cpus(&self, ran_ns: u64) -> Option<f64> {
         (self.micro_pcpu_ns > 0).then(|| ran_ns as f64 / self.micro_pcpu_ns as f64)
     }
 
@@ -123,6 +131,7 @@ impl Report {
             "micro_cpus": self.micro_cpus,
             "micro_cpus_mean": self.mean_micro_cpus(),
             "micro_cpus_busy": self.micro_cpus_busy(),
+            "micro_cpus_lent": self.micro_cpus_lent(),
             "vms": vms,
         });
         merge(&mut object, counters_json(&total));
@@ -144,8 +153,10 @@ impl Report {
         let total = self.total();
         let span = if self.is_final { "whole run" } else { "last interval" };
         let mode = if self.dry_run { ", dry run: nothing is moved" } else { "" };
-        let busy =
-            self.micro_cpus_busy().map_or(String::new(), |busy| format!(", {:.0} % busy", busy * 100.0));
+        let percent = |part: Option<f64>, word: &str| {
+            part.map_or(String::new(), |part| format!(", {:.0} % {word}", part * 100.0))
+        };
+        let busy = percent(self.micro_cpus_busy(), "busy") + &percent(self.micro_cpus_lent(), "lent");
         let mut text = format!(
             "{span}: {:.1} s, {} micro-sliced pCPU{} ({:.2} on average{busy}){mode}\n\n",
             self.seconds,
@@ -391,6 +402,8 @@ fn counters_json(stats: &VmStats) -> Value {
         "wait_to_run_us": Histogram::from_log2(&stats.wait_to_run_us, stats.waited_ns / 1000),
         "ran_ns": stats.ran_ns,
         "micro_ran_ns": stats.micro_ran_ns,
+        "lent_ran_ns": stats.lent_ran_ns,
+        "called_back": stats.called_back,
         "waited_ns": stats.waited_ns,
         "rested_ns": stats.rested_ns,
     })
@@ -509,13 +522,16 @@ mod tests {
     fn the_pools_mean_size_and_how_busy_it_was_are_shown() {
         let mut used = report(vec![vm("a", 100, 1, 1)]);
         used.vms[0].stats.micro_ran_ns = 170_000_000;
+        used.vms[0].stats.lent_ran_ns = 300_000_000;
         assert!(
-            used.to_text()
-                .starts_with("whole run: 1.0 s, 1 micro-sliced pCPU (0.50 on average, 34 % busy)\n"),
+            used.to_text().starts_with(
+                "whole run: 1.0 s, 1 micro-sliced pCPU (0.50 on average, 34 % busy, 60 % lent)\n"
+            ),
             "{}",
             used.to_text()
         );
         assert_eq!(used.to_json()["micro_cpus_busy"], 0.34);
+        assert_eq!(used.to_json()["micro_cpus_lent"], 0.6);
         let none = Report { micro_cpus: 0, micro_pcpu_ns: 0, ..used };
         assert!(none.to_text().starts_with("whole run: 1.0 s, 0 micro-sliced pCPUs (0.00 on average)\n"));
         assert_eq!(none.to_json()["micro_cpus_busy"], Value::Null);

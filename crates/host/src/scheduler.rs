@@ -332,6 +332,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, Hos
         pcpu_count: host.topology.pcpu_count,
         intel: u32::from(host.vendor == Vendor::Intel),
         smt: u32::from(host.topology.smt),
+        lend: u32::from(settings.lend),
         micro_rank: [NEVER_MICRO; 1024],
         ..Default::default()
     };

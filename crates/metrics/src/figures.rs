@@ -53,6 +53,8 @@ figures! {
         "Turns in the normal pool that would have ended at a bad moment and were made longer by a micro slice.";
     ASKED_AGAIN = "asked_again", Counter, Count, [],
         "Passes over a VM's vCPUs because a micro-sliced pCPU that had turned one of them away had room again.";
+    CALLED_BACK = "called_back", Counter, Count, [],
+        "Turns in the normal pool on a micro-sliced pCPU that was lent, ended because somebody asked for the pCPU.";
     OVERTAKES = "overtakes", Counter, Count, ["reason"],
         "Turns in the normal pool that began before those of vCPUs that had waited longer: by a directed yield, or for warm caches.";
     MICRO_SLICE = "micro_slice", Histogram, Nanoseconds, [],

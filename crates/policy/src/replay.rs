@@ -1,5 +1,8 @@
 //! Replay: make every decision of a recording again, natively, and compare it with what the kernel decided.
 //! This is the proof that simulator and kernel run the same policy.
+//!
+//! A decision that comes out the same says nothing about what it was made from. Where one observation can be checked against
+//! another one it is: for how long a vCPU has spun, by the clock ([`Waits`]).
 
 use crate::recording::{Chunk, Reader, RecordingError};
 use crate::*;
@@ -15,6 +18,43 @@ pub struct Replay {
     /// The first decision that differs: its index among all records, and both sides in words.
     pub first_difference: Option<Difference>,
     pub difference_count: u64,
+    pub waits: Waits,
+}
+
+/// Exits of vCPUs that spin, by what the kernel says for how long they had ([`SpinnerObservation::spun_ns`]).
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// The vCPU began to wait.
+    pub begun: u64,
+    /// It had waited at the exit before, and for as long as since then now.
+    pub continued: u64,
+    /// It can't have waited for so long, or not for so short a time, if nothing in between is missing from the recording.
+    pub wrong: u64,
+}
+
+/// Of two readings of the clock for one exit, the second one may be that much later, interrupts included.
+const CLOCK_TOLERANCE_NS: u64 = 1_000_000;
+
+/// By vCPU, the exit before: when, and for how long it had spun.
+type LastExits = BTreeMap<u32, (u64, u64)>;
+
+impl Waits {
+    fn count(&mut self, last: &mut LastExits, record: &Record) {
+        let spun_ns = record.payload_as::<SpinnerRecord>().seen.spun_ns;
+        let before = last.insert(record.vcpu, (record.at_ns, spun_ns));
+        if spun_ns == 0 {
+            self.begun += 1;
+            return;
+        }
+        // One that isn't in the recording was first.
+        let Some((at_ns, spun_before_ns)) = before else { return };
+        let expected_ns = spun_before_ns.saturating_add(record.at_ns.saturating_sub(at_ns));
+        if spun_ns.abs_diff(expected_ns) <= CLOCK_TOLERANCE_NS {
+            self.continued += 1
+        } else {
+            self.wrong += 1
+        }
+    }
 }
 
 /// A decision that came out differently.
@@ -37,6 +77,7 @@ pub fn replay(source: impl Read) -> Result<Replay, RecordingError> {
     let mut reader = Reader::new(source)?;
     let mut codes = Codes::new();
     let mut pool = PoolSizeState::default();
+    let mut last_exits = LastExits::new();
     let mut result = Replay::default();
     let mut index = 0;
     while let Some(chunk) = reader.next_chunk()? {
@@ -52,6 +93,9 @@ pub fn replay(source: impl Read) -> Result<Replay, RecordingError> {
                 let kind = record.kind.get().ok_or_else(|| malformed(format!("{:?}", record.kind)))?;
                 let difference = replay_one(kind, &record, &codes, &mut pool).map_err(malformed)?;
                 result.replayed_count[kind as usize] += 1;
+                if kind == RecordKind::Spinner {
+                    result.waits.count(&mut last_exits, &record);
+                }
                 if let Some((recorded, replayed)) = difference {
                     result.difference_count += 1;
                     result.first_difference.get_or_insert(Difference { index, kind, recorded, replayed });

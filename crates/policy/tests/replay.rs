@@ -1,7 +1,7 @@
 //! Recordings: written, read, replayed; and what happens to those that lie.
 
 use microslice_policy::recording::{Reader, Writer};
-use microslice_policy::replay::replay;
+use microslice_policy::replay::{Waits, replay};
 use microslice_policy::*;
 use proptest::prelude::*;
 
@@ -121,6 +121,31 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let difference = replayed.first_difference.unwrap();
     assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 15));
     assert_ne!(difference.recorded, difference.replayed);
+}
+
+/// What a replay finds of one vCPU that spins: (milliseconds since the start, milliseconds spun by then).
+fn waits(exits: &[(u64, u64)]) -> Waits {
+    const MS: u64 = 1_000_000;
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let config = AccelerateConfig::DEFAULT;
+    for &(at_ms, spun_ms) in exits {
+        let seen =
+            SpinnerObservation { cause: YieldCause::Ple.into(), spun_ns: spun_ms * MS, ..Default::default() };
+        let decision = decide_on_spinner(&config, &seen).into();
+        let payload = SpinnerRecord { config, seen, decision, reserved: 0 };
+        let record = Record::new(at_ms * MS, 3, RecordKind::Spinner, zerocopy::IntoBytes::as_bytes(&payload));
+        writer.record(&record).unwrap();
+    }
+    replay(writer.finish().unwrap().as_slice()).unwrap().waits
+}
+
+#[test]
+fn a_spinner_that_cannot_have_waited_for_so_long_is_counted() {
+    let counts = |begun, continued, wrong| Waits { begun, continued, wrong };
+    assert_eq!(waits(&[(10, 0), (13, 3), (17, 7), (30, 0), (40, 10)]), counts(2, 3, 0));
+    assert_eq!(waits(&[(10, 0), (13, 30)]), counts(1, 0, 1));
+    assert_eq!(waits(&[(10, 0), (13, 3), (40, 3)]), counts(1, 1, 1));
+    assert_eq!(waits(&[(10, 5)]), counts(0, 0, 0), "the exit before isn't there");
 }
 
 #[test]

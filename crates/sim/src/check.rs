@@ -214,7 +214,7 @@ impl Checker {
     }
 
     /// Slower properties, once a simulated millisecond.
-    pub fn check_host(&self, machine: &Machine, is_micro: impl Fn(u32) -> bool) -> Result<(), String> {
+    pub fn check_host(&self, machine: &Machine, may_idle: impl Fn(u32) -> bool) -> Result<(), String> {
         let now_ns = machine.now_ns;
         if !machine.waiting_adds_up() {
             return Err("the waiting vCPUs' kinds are miscounted".into());
@@ -229,7 +229,7 @@ impl Checker {
             }
             let idle = (0..machine.pcpus.len() as u32).find(|&pcpu| {
                 machine.is_idle(pcpu)
-                    && !is_micro(pcpu)
+                    && !may_idle(pcpu)
                     && machine.allows(index as u32, pcpu)
                     && now_ns - machine.pcpu_times[pcpu as usize].since_ns > IDLE_BESIDE_WORK_NS
             });
@@ -275,7 +275,7 @@ impl Simulation<'_> {
     pub(crate) fn check_now(&self) -> Result<(), SimError> {
         let Some(checker) = &self.checker else { return Ok(()) };
         checker
-            .check_host(&self.machine, |pcpu| self.scheduler.is_micro(pcpu))
+            .check_host(&self.machine, |pcpu| self.scheduler.is_micro(pcpu) && !self.scheduler.lends())
             .map_err(|what| SimError::Check { time_ns: self.machine.now_ns, what })
     }
 

@@ -448,6 +448,8 @@ pub struct MicroSlicedConfig {
     pub call_function_ipi: bool,
     /// For how long who waits keeps its pCPU though nobody is found to help; 0: the paper's rules.
     pub patience_ns: u64,
+    /// Micro-sliced pCPUs that nobody asks for run vCPUs of the normal pool.
+    pub lends: bool,
 }
 
 /// How the host does what the policy decides.

@@ -62,7 +62,11 @@ fn put_pool(snapshot: &mut Snapshot, report: &RunReport) {
         snapshot.gauge(&figures::STILL_ACCELERATED, &[], still as f64);
         snapshot.histogram(&figures::MICRO_SLICE, &[], pool.micro_slices.clone());
     }
-    for (figure, count) in [(&figures::GRACES, pool.graces), (&figures::ASKED_AGAIN, pool.asked_again)] {
+    for (figure, count) in [
+        (&figures::GRACES, pool.graces),
+        (&figures::ASKED_AGAIN, pool.asked_again),
+        (&figures::CALLED_BACK, pool.called_back),
+    ] {
         if count > 0 {
             snapshot.counter(figure, &[], count);
         }

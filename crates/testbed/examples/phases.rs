@@ -93,6 +93,8 @@ fn print_statistics(report: &Value) {
         "/host/pool_resizes",
         "/micro_cpus_mean",
         "/micro_cpus_busy",
+        "/micro_cpus_lent",
+        "/called_back",
     ] {
         if let Some(value) = report.pointer(key) {
             println!("   {key}: {value}");

@@ -29,7 +29,7 @@ impl Scheduler {
             Self::Kernel => None,
             Self::Static(count) => Some(format!("--micro-cpus {count}")),
             Self::StaticPaper(count) => {
-                Some(format!("--micro-cpus {count} --no-call-function-ipi --grace 0 --patience 0"))
+                Some(format!("--micro-cpus {count} --no-call-function-ipi --grace 0 --patience 0 --no-lend"))
             }
             Self::Auto => Some("--micro-cpus auto".into()),
         }

@@ -70,6 +70,35 @@ fn reschedule_ipis_call_function_ipis_and_device_interrupts_accelerate_their_rec
     });
 }
 
+/// Of the micro pCPU's time, the parts in which it ran accelerated vCPUs, and others.
+fn micro_pcpu_use(report: &Value) -> [f64; 2] {
+    ["micro_cpus_busy", "micro_cpus_lent"].map(|part| report[part].as_f64().expect("a part of its time"))
+}
+
+#[test]
+fn a_micro_pcpu_runs_other_vcpus_until_somebody_asks_for_it_unless_it_may_not() {
+    on_host(|host| {
+        let _guests = mixed_guests(host, Pv::Off);
+        let _echo = host.start_echo().expect("the other end of the ping-pong");
+        let run = |flag: &str| {
+            let scheduler = start_scheduler(host, &format!("{FLAGS} {flag}"));
+            statistics(&scheduler, accelerations_by(&["call_function_ipi"]), "acceleration");
+            std::thread::sleep(Duration::from_secs(10));
+            let report = stop_scheduler(host, &scheduler);
+            assert_sums_hold(&report);
+            report
+        };
+        // Eight vCPUs on four pCPUs: somebody always waits.
+        let lending = run("");
+        let [busy, lent] = micro_pcpu_use(&lending);
+        assert!(lent > 0.0 && busy + lent > 0.7, "{busy} busy, {lent} lent");
+        assert!(count(&lending["called_back"]) > 0, "{lending}");
+
+        let keeping = run("--no-lend");
+        assert_eq!((count(&keeping["lent_ran_ns"]), count(&keeping["called_back"])), (0, 0));
+    });
+}
+
 #[test]
 fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
     on_host(|host| {

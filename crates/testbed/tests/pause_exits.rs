@@ -30,15 +30,29 @@ fn contended_guests(host: &Host, load: &str) -> Vec<Guest> {
     host.start_guests(specs).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// What the recording of the last run says.
+fn replay(host: &Host) -> Value {
+    let replayed = host.must_run("microslice replay --json /tmp/run.rec", PATIENCE).expect("replay");
+    let replayed: Value = serde_json::from_str(&replayed).expect("JSON");
+    assert_eq!(replayed["differences"], 0, "{replayed}");
+    replayed
+}
+
 #[test]
 fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
     on_host_with_pause_exits(|host| {
         let _guests = contended_guests(host, "worker,wake");
-        let scheduler = start_scheduler(host, FLAGS);
+        let scheduler = start_scheduler(host, &format!("{FLAGS} --record /tmp/run.rec"));
         statistics(&scheduler, accelerations_by(&["tlb_yield", "lock_yield"]), "acceleration by each yield");
         let report = stop_scheduler(host, &scheduler);
         assert_sums_hold(&report);
         assert_only_critical_code(&report, "lock_yield");
+
+        // Who waits is patient for as long as the clock says.
+        let replayed = replay(host);
+        let [begun, continued, wrong] =
+            ["begun", "continued", "wrong"].map(|exits| count(&replayed["waits"][exits]));
+        assert!(begun > 0 && continued > 0 && 100 * wrong <= continued, "{replayed}");
     });
 }
 
@@ -61,9 +75,7 @@ fn a_dynamic_pool_that_is_in_use_stays_without_being_emptied_every_second() {
             history.iter().filter(|change| change["at_ms"].as_f64().expect("at_ms") > from_ms).count();
         assert!(changes <= SECONDS as usize, "{changes} changes in {SECONDS} s: {history:?}");
 
-        let replayed = host.must_run("microslice replay --json /tmp/run.rec", PATIENCE).expect("replay");
-        let replayed: Value = serde_json::from_str(&replayed).expect("JSON");
-        assert_eq!(replayed["differences"], 0, "{replayed}");
+        let replayed = replay(host);
         assert!(count(&replayed["by_kind"]["pool_size"]) > 10, "{replayed}");
     });
 }

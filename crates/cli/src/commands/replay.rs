@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use clap::Args;
 use microslice_policy::Coded;
 use microslice_policy::RecordKind;
-use microslice_policy::replay::replay;
+use microslice_policy::replay::{Waits, replay};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
@@ -32,17 +32,25 @@ pub fn run(args: Replay) -> Result<(), Failure> {
         .zip(result.replayed_count)
         .map(|(kind, count)| (kind.name().to_owned(), count.into()))
         .collect();
+    let Waits { begun, continued, wrong } = result.waits;
     if args.json {
-        let differences = result.difference_count;
         println!(
             "{}",
-            serde_json::json!({"decisions": result.total_count(), "by_kind": counts, "differences": differences})
+            serde_json::json!({
+                "decisions": result.total_count(),
+                "by_kind": counts,
+                "differences": result.difference_count,
+                "waits": {"begun": begun, "continued": continued, "wrong": wrong},
+            })
         );
     } else {
         for (kind, count) in &counts {
             println!("{kind:12} {count}");
         }
         println!("{} decisions, {} differ", result.total_count(), result.difference_count);
+        println!(
+            "exits of spinners: {begun} began to wait, {continued} went on, {wrong} disagree with the clock"
+        );
     }
     match result.first_difference {
         None => Ok(()),

@@ -60,6 +60,9 @@ pub struct Run {
     /// Accelerate the recipient of a call-function IPI only once its sender yields, not at once
     #[arg(long)]
     no_call_function_ipi: bool,
+    /// Keep micro-sliced pCPUs idle while nobody asks for them, as in the paper; else they run other vCPUs meanwhile
+    #[arg(long)]
+    no_lend: bool,
     /// Never look into a guest's memory for its kernel: VMs whose image nobody names are scheduled normally
     #[arg(long)]
     no_guest_memory: bool,
@@ -160,6 +163,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     );
     settings.micro_cpus_limit = args.micro_cpus_limit.or(settings.micro_cpus_limit);
     settings.call_function_ipi &= !args.no_call_function_ipi;
+    settings.lend &= !args.no_lend;
     settings.guest_memory &= !args.no_guest_memory;
     settings.dry_run |= args.dry_run;
     settings.record = args.record.clone().or(settings.record);

@@ -78,6 +78,7 @@ const SCHEDULERS: [Row; 3] = [
             "grace",
             "call_function_ipi",
             "patience",
+            "lend",
         ],
         read_micro_sliced,
     ),
@@ -109,6 +110,7 @@ fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerK
         grace: read_grace(table)?,
         call_function_ipi: read_call_function_ipi(table)?,
         patience_ns: read_patience(table)?,
+        lends: read_lend(table)?,
     }))
 }
 
@@ -213,6 +215,19 @@ fn read_patience(table: &TableReader<'_>) -> Result<u64, ScenarioError> {
             Err(ScenarioError::new(&node.place, cause))
         }
         _ => Ok(patience_ns.unwrap_or(rules_of(table)?.patience_ns)),
+    }
+}
+
+/// Only the real scheduler lends: its normal pool chooses for any pCPU.
+fn read_lend(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
+    let can = matches!(read_normal_pool(table)?, NormalPoolKind::FairShare(_));
+    let lends = table.boolean("lend")?;
+    match table.get("lend") {
+        Some(node) if !can && lends == Some(true) => {
+            let cause = "`lend` is false with the normal pool `credit`".to_owned();
+            Err(ScenarioError::new(&node.place, cause))
+        }
+        _ => Ok(lends.unwrap_or(can)),
     }
 }
 

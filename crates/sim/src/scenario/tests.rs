@@ -329,12 +329,27 @@ fn a_wrong_setting_names_the_option() {
 
 /// (grace, call_function_ipi, patience_ns) of a policy with these settings.
 fn rules_of(policy: &str, settings: &[(&str, &str)]) -> Result<(u32, bool, u64), ScenarioError> {
+    let micro = micro_sliced(policy, settings)?;
+    Ok((micro.grace, micro.call_function_ipi, micro.patience_ns))
+}
+
+fn micro_sliced(policy: &str, settings: &[(&str, &str)]) -> Result<MicroSlicedConfig, ScenarioError> {
     let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
     let overrides = Overrides { policy: Some(policy.to_owned()), settings, seed: None };
     let SchedulerKind::MicroSliced(micro) = parse("small.toml", SMALL, &overrides)?.config.scheduler else {
         panic!("{policy}")
     };
-    Ok((micro.grace, micro.call_function_ipi, micro.patience_ns))
+    Ok(micro)
+}
+
+#[test]
+fn only_the_real_schedulers_normal_pool_borrows_micro_pcpus() {
+    let lends = |policy, settings: &[(&str, &str)]| micro_sliced(policy, settings).map(|micro| micro.lends);
+    assert!(lends("microslice:1", &[]).unwrap());
+    assert!(!lends("microslice:1", &[("policy.lend", "false")]).unwrap());
+    assert!(!lends("micro:1", &[]).unwrap());
+    let error = lends("micro:1", &[("policy.lend", "true")]).unwrap_err().to_string();
+    assert_eq!(error, "--set policy.lend: `lend` is false with the normal pool `credit`");
 }
 
 #[test]

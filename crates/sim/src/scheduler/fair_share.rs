@@ -4,7 +4,7 @@
 //! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast: on a stock Linux host, so by sched_ext's rules.
 //! Mechanism. Two queues for the whole host: who woke within its share (boosted), first come; everybody else by virtual time.
 //!            Who wakes goes to an idle pCPU, its last one first, without passing a queue; if none is idle and it is
-//!            boosted, it preempts whoever runs where it ran last, unless that one was woken itself. sched_ext asks for the
+//!            boosted, it preempts whoever runs where it ran last, or on one of the next three, and wasn't woken itself. sched_ext asks for the
 //!            next task before it queues the one whose turn is over, so that one goes on if its clock is still the furthest
 //!            behind, or if nobody else waits. Else who ran here last goes before others, if its clock isn't a slice ahead and
 //!            nobody waits for long. Turns end at ticks. A pause-loop exit gives the pCPU up if KVM finds a sibling to yield to
@@ -28,6 +28,8 @@ const SWEEP_INTERVAL_NS: u64 = 250_000_000;
 const FIRST_CLOCK_NS: u64 = 1 << 62;
 /// How many of those who wait are looked at for one that ran here last: `OWN_LOOK_MAX` there.
 const LOOK_MAX: usize = 32;
+/// How many pCPUs are looked at for one that gives way: `PREEMPT_LOOK_MAX` of `bpf/normal_pool.bpf.h`.
+const PREEMPT_LOOK_MAX: usize = 4;
 /// The weight of a VM that names none, here and in cgroups (`cpu.weight`).
 const SCENARIO_WEIGHT: u64 = 256;
 const CGROUP_WEIGHT: u64 = 100;
@@ -102,6 +104,10 @@ pub struct FairShare {
     turns: Vec<Turn>,
     usable: Vec<bool>,
     idle: Bits,
+    /// Micro pCPUs that nobody asks for, and that nobody waited for so far.
+    lendable: Bits,
+    /// The last one that waits, and that such a pCPU comes for.
+    fetched: Option<VcpuId>,
     /// To whom the vCPU that runs on each pCPU yields.
     heirs: Vec<Option<VcpuId>>,
     /// Where somebody preempts whose last pCPU is another pool's.
@@ -146,6 +152,8 @@ impl FairShare {
             turns: vec![Turn::default(); pcpus],
             usable: vec![true; pcpus],
             idle: Bits::new(pcpus, true),
+            lendable: Bits::new(pcpus, false),
+            fetched: None,
             heirs: vec![None; pcpus],
             preempted_last: 0,
             next_sweep_ns: SWEEP_INTERVAL_NS,
@@ -276,23 +284,45 @@ impl FairShare {
         Some(pcpu as PcpuId)
     }
 
-    /// `kick_idle_normal`: an idle pCPU comes and gets it.
-    fn kick_idle(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        if let Some(pcpu) = self.claim_idle(machine, vcpu) {
-            machine.request_schedule(pcpu);
+    /// `kick_idle_normal`: an idle pCPU comes and gets it, or a micro-sliced one that nobody asks for.
+    fn kick_idle(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
+        match self.claim_idle(machine, vcpu) {
+            Some(pcpu) => machine.request_schedule(pcpu),
+            None => return self.kick_lendable(machine, vcpu),
         }
+        true
     }
 
-    /// `preempt_for`: it takes over the pCPU that it ran on last, if what runs there gives way.
+    fn kick_lendable(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
+        let pcpu = self.lendable.round_from(0).find(|&pcpu| machine.allows(vcpu, pcpu as PcpuId));
+        if let Some(pcpu) = pcpu {
+            self.lendable.set(pcpu, false);
+            machine.request_schedule(pcpu as PcpuId);
+            self.fetched = Some(vcpu);
+        }
+        pcpu.is_some()
+    }
+
+    /// Which of the idle ones it counts to.
+    fn note_idle(&mut self, pcpu: PcpuId, idle: bool) {
+        let set = if self.usable[pcpu as usize] { &mut self.idle } else { &mut self.lendable };
+        set.set(pcpu as usize, idle);
+    }
+
+    /// `preempt_for`: it takes over the pCPU that it ran on last, or one of the next few, if what runs there gives way.
     fn preempt_for(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        let mut pcpu = machine.vcpus[vcpu as usize].pcpu as usize;
-        if !self.usable[pcpu] {
-            let pcpus = self.usable.len();
+        let pcpus = self.usable.len();
+        let mut home = machine.vcpus[vcpu as usize].pcpu as usize;
+        if !self.usable[home] {
             let mut others = (1..=pcpus).map(|step| (self.preempted_last + step) % pcpus);
             let Some(other) = others.find(|&other| self.usable[other]) else { return };
-            (pcpu, self.preempted_last) = (other, other);
+            (home, self.preempted_last) = (other, other);
         }
-        if machine.allows(vcpu, pcpu as PcpuId) && !self.turns[pcpu].was_woken {
+        let mut near = (0..PREEMPT_LOOK_MAX.min(pcpus)).map(|step| (home + step) % pcpus);
+        let gives_way = |&pcpu: &usize| {
+            self.usable[pcpu] && machine.allows(vcpu, pcpu as PcpuId) && !self.turns[pcpu].was_woken
+        };
+        if let Some(pcpu) = near.find(gives_way) {
             machine.request_schedule(pcpu as PcpuId);
         }
     }
@@ -317,7 +347,7 @@ impl FairShare {
         self.turns[pcpu as usize] = Turn { slice_ns: account.slice_ns, was_woken: account.was_blocked };
         self.begin_run(machine.now_ns, vcpu);
         machine.vcpus[vcpu as usize].pcpu = pcpu;
-        self.idle.set(pcpu as usize, false);
+        self.note_idle(pcpu, false);
         // Turns end at ticks.
         Pick { vcpu, slice_end_ns: u64::MAX }
     }
@@ -339,12 +369,13 @@ impl NormalPool for FairShare {
     fn set_usable(&mut self, pcpu: PcpuId, usable: bool) -> Vec<VcpuId> {
         self.usable[pcpu as usize] = usable;
         self.idle.set(pcpu as usize, false);
+        self.lendable.set(pcpu as usize, false);
         let left = if usable { None } else { self.local[pcpu as usize] };
         left.map(|vcpu| self.take(vcpu)).into_iter().collect()
     }
 
     fn set_idle(&mut self, pcpu: PcpuId, idle: bool) {
-        self.idle.set(pcpu as usize, idle);
+        self.note_idle(pcpu, idle);
     }
 
     fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId) {
@@ -390,6 +421,7 @@ impl NormalPool for FairShare {
 
     fn goes_first(&self, vcpu: VcpuId) -> bool {
         matches!(self.accounts[vcpu as usize].place, Place::Boosted | Place::Local(_))
+            || self.fetched == Some(vcpu)
     }
 }
 
@@ -397,6 +429,7 @@ impl Scheduler for FairShare {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         let account = &mut self.accounts[vcpu as usize];
         account.was_blocked = true;
+        self.fetched = None;
         self.vms[account.vm as usize].active_vcpus += 1;
         let decision = self.queue_clock(vcpu);
         if let Some(pcpu) = self.claim_idle(machine, vcpu) {
@@ -406,9 +439,12 @@ impl Scheduler for FairShare {
             machine.request_schedule(pcpu);
         } else if decision.boost != 0 {
             self.put_boosted(vcpu, false);
-            self.preempt_for(machine, vcpu);
+            if !self.kick_lendable(machine, vcpu) {
+                self.preempt_for(machine, vcpu);
+            }
         } else {
             self.put_ordered(machine.now_ns, vcpu);
+            self.kick_lendable(machine, vcpu);
         }
     }
 
@@ -452,7 +488,7 @@ impl Scheduler for FairShare {
             self.kick_idle(machine, vcpu);
         }
         let Some(vcpu) = next else {
-            self.idle.set(pcpu as usize, true);
+            self.note_idle(pcpu, true);
             return None;
         };
         Some(self.begin_turn(machine, pcpu, vcpu))
@@ -484,7 +520,7 @@ impl Scheduler for FairShare {
     }
 
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        let Some(vcpu) = machine.current(pcpu).filter(|_| self.usable[pcpu as usize]) else { return };
+        let Some(vcpu) = machine.current(pcpu) else { return };
         let ran_ns = machine.now_ns - self.accounts[vcpu as usize].charged_until_ns;
         if ran_ns >= self.turns[pcpu as usize].slice_ns {
             machine.request_schedule(pcpu);

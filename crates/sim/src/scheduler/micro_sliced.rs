@@ -21,6 +21,7 @@
 //! The prototype's published code sizes its pool otherwise, too: see docs/simulator.md, What was fitted.
 
 mod grace;
+mod lending;
 mod passes;
 mod prototype;
 mod spinners;
@@ -242,7 +243,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     fn place(&mut self, machine: &Machine, vm: VmId) -> Option<usize> {
         for idle_only in [true, false] {
             for pcpu in self.first_micro(machine)..machine.pcpus.len() {
-                if idle_only && !machine.is_idle(pcpu as u32) {
+                if idle_only && !self.is_free(machine, pcpu as u32) {
                     continue;
                 }
                 if self.has_room(self.waiting[pcpu].is_some()) {
@@ -292,7 +293,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         self.waiting[pcpu as usize] = Some(vcpu);
         machine.pool.count_acceleration(class, cause);
         machine.emit(TraceEvent::Accelerated { vcpu, pcpu, cause, class });
-        if machine.is_idle(pcpu) {
+        if self.is_free(machine, pcpu) {
             machine.request_schedule(pcpu);
         }
     }
@@ -379,6 +380,11 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     fn is_micro_pcpu(&self, pcpu: PcpuId) -> bool {
         pcpu as usize + self.micro_count >= self.waiting.len()
     }
+
+    /// Whether it is queued for this micro pCPU, or runs a micro slice there.
+    fn is_member(&self, vcpu: VcpuId, pcpu: PcpuId) -> bool {
+        self.members[vcpu as usize].micro_pcpu == pcpu
+    }
 }
 
 impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
@@ -414,7 +420,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
         }
         // A micro slice isn't cut short by anything but its vCPU (paper, section 5).
         if let Some((vcpu, reason)) = stopped {
-            let micro = self.members[vcpu as usize].micro_pcpu == pcpu;
+            let micro = self.is_member(vcpu, pcpu);
             let over = machine.now_ns >= machine.pcpus[pcpu as usize].slice_end_ns;
             let runnable = machine.vcpus[vcpu as usize].state != VcpuState::Blocked;
             if micro && runnable && !over && reason == StopReason::Preempted {
@@ -427,15 +433,28 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
         if next.is_none() {
             next = self.take_woken(machine, pcpu);
         }
+        let borrower = stopped.filter(|&(vcpu, _)| self.lends() && !self.is_member(vcpu, pcpu));
+        if borrower.is_some() && next.is_none() {
+            return self.next_turn(machine, pcpu, borrower);
+        }
         if let Some((vcpu, reason)) = stopped {
             self.stops(machine, vcpu);
-            if self.members[vcpu as usize].micro_pcpu == pcpu {
+            if self.is_member(vcpu, pcpu) {
                 self.end_micro_slice(machine, vcpu, pcpu);
-            } else if machine.vcpus[vcpu as usize].state != VcpuState::Blocked {
+            } else if machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
+                // It comes back when it wakes.
+            } else if borrower.is_some() {
+                self.call_back(machine, vcpu, pcpu);
+            } else {
                 self.evict(machine, vcpu, pcpu, reason);
             }
         }
-        let vcpu = next.or_else(|| self.waiting[pcpu as usize].take())?;
+        let next = next.or_else(|| self.waiting[pcpu as usize].take());
+        if next.is_none() && self.lends() {
+            return self.next_turn(machine, pcpu, None);
+        }
+        let vcpu = next?;
+        self.normal.set_idle(pcpu, false);
         self.normal.begin_run(machine.now_ns, vcpu);
         machine.vcpus[vcpu as usize].pcpu = pcpu;
         self.members[vcpu as usize].began_ns = machine.now_ns;
@@ -486,7 +505,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
                 return self.go_on(machine, vcpu, scope, asked_for_nobody, until_ns);
             }
         }
-        if self.is_micro_pcpu(pcpu) {
+        if self.is_member(vcpu, pcpu) {
             // It waits itself: the micro pCPU is for those who can go on.
             return YieldAnswer::Yield;
         }
@@ -529,7 +548,10 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
     }
 
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        self.normal.tick(machine, pcpu);
+        // Micro slices end between two ticks.
+        if !self.runs_micro_slice(machine, pcpu) {
+            self.normal.tick(machine, pcpu);
+        }
     }
 
     fn timer(&mut self, machine: &mut Machine) -> u64 {
@@ -557,6 +579,10 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
 
     fn is_micro(&self, pcpu: PcpuId) -> bool {
         self.is_micro_pcpu(pcpu)
+    }
+
+    fn lends(&self) -> bool {
+        self.config.lends
     }
 }
 

@@ -69,6 +69,10 @@ pub trait Scheduler {
     fn is_micro(&self, _pcpu: PcpuId) -> bool {
         false
     }
+    /// Whether micro pCPUs that nobody asks for run vCPUs of the normal pool.
+    fn lends(&self) -> bool {
+        false
+    }
 }
 
 /// A scheduler that leaves some pCPUs, and some vCPUs for a while, to the micro pool.

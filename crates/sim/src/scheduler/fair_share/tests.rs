@@ -84,6 +84,24 @@ fn who_wakes_within_its_share_preempts_those_that_were_not_woken_themselves() {
 }
 
 #[test]
+fn who_wakes_looks_at_the_next_pcpus_too_for_one_that_gives_way() {
+    // All but one of six pCPUs run a vCPU that was woken itself; which one looks at its queue because of one that ran on 5 last.
+    let preempted = |gives_way: usize| {
+        let (mut pool, mut machine) = host(6, &[1; 7]);
+        (0..6).for_each(|vcpu| wake(&mut pool, &mut machine, vcpu));
+        for pcpu in asked_to_look(&mut machine) {
+            next_on(&mut pool, &mut machine, pcpu, StopReason::Preempted);
+        }
+        pool.turns[gives_way].was_woken = false;
+        machine.vcpus[6].pcpu = 5;
+        wake(&mut pool, &mut machine, 6);
+        asked_to_look(&mut machine)
+    };
+    assert_eq!([5, 0, 2].map(preempted), [[5], [0], [2]]);
+    assert!(preempted(3).is_empty(), "that is too far");
+}
+
+#[test]
 fn turns_end_at_ticks() {
     let (mut pool, mut machine) = host(1, &[1]);
     all_run(&mut pool, &mut machine);

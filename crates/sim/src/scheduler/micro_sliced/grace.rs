@@ -5,7 +5,7 @@
 //! | moment | what follows |
 //! |---|---|
 //! | a turn in the normal pool is over, or somebody boosted comes | it goes on for a micro slice, where it is |
-//! | its pCPU becomes micro-sliced under it | it goes before all others of the normal pool, for a micro slice |
+//! | its pCPU becomes micro-sliced under it, and isn't lent (`lending.rs`) | it goes before all others of the normal pool, for a micro slice |
 //! | a micro slice is over | a new request, behind all others (`MicroSliced::end_micro_slice`) |
 //! | a micro pCPU has room again | a pass over the VM that it turned away, for siblings that still owe an answer, round from the one that was turned away first |
 //!
@@ -16,7 +16,7 @@ use super::*;
 use microslice_policy::{TurnDecision, TurnObservation};
 
 impl<Normal: NormalPool> MicroSliced<Normal> {
-    /// A pCPU of the normal pool chooses.
+    /// A pCPU of the normal pool chooses, or one that is lent to it.
     pub(super) fn next_turn(
         &mut self,
         machine: &mut Machine,

@@ -58,10 +58,10 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         let micro = self.first_micro(machine)..machine.pcpus.len();
         let is_free =
             |&pcpu: &usize| self.has_room(self.woken[pcpu].is_some_and(|other| other.still_waits(machine)));
-        let idle = micro.clone().filter(|&pcpu| machine.is_idle(pcpu as u32)).find(is_free);
+        let idle = micro.clone().filter(|&pcpu| self.is_free(machine, pcpu as u32)).find(is_free);
         if let Some(pcpu) = idle.or_else(|| micro.clone().find(is_free)) {
             self.woken[pcpu] = Some(woken);
-            if machine.is_idle(pcpu as u32) {
+            if self.is_free(machine, pcpu as u32) {
                 machine.request_schedule(pcpu as u32);
             }
         }
