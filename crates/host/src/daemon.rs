@@ -49,8 +49,10 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     }
     refuse_unknown_names(settings)?;
     let recorder = settings.record.as_deref().map(Recorder::create).transpose()?;
-    let scheduler = Scheduler::start(&host, settings)?;
-    let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder)?;
+    let mut limits = LimitTable::default();
+    let first_limits = limits.update(&limits::read_tree(Path::new(cgroups::MOUNT)));
+    let scheduler = Scheduler::start(&host, settings, &first_limits)?;
+    let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder, limits)?;
     let result = daemon.serve(stop, output);
     daemon.finish(result, output)
 }
@@ -126,6 +128,7 @@ impl<'s> Daemon<'s> {
         scheduler: Scheduler,
         kernels: GuestKernels,
         recorder: Option<Recorder>,
+        limits: LimitTable,
     ) -> Result<Self, HostError> {
         let now = Instant::now();
         let before = Readings {
@@ -146,7 +149,7 @@ impl<'s> Daemon<'s> {
             kernels,
             shared_codes: BTreeMap::new(),
             recorder,
-            limits: LimitTable::default(),
+            limits,
             left_out: 0,
             vms: BTreeMap::new(),
             started: now,
@@ -165,7 +168,6 @@ impl<'s> Daemon<'s> {
         ));
         let mut looked_for_vms: Option<Instant> = None;
         let mut read_cgroups = Instant::now();
-        self.read_limits(output)?;
         while !stop.load(Ordering::Relaxed) {
             if looked_for_vms.is_none_or(|at| at.elapsed() >= LOOK_FOR_VMS) {
                 looked_for_vms = Some(Instant::now());
@@ -357,7 +359,7 @@ impl<'s> Daemon<'s> {
     /// What the cgroups of this host allow, VMs or not.
     fn read_limits(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         let changes = self.limits.update(&limits::read_tree(Path::new(cgroups::MOUNT)));
-        self.scheduler.set_cpu_limits(&changes, !self.limits.is_empty())?;
+        self.scheduler.set_cpu_limits(&changes)?;
         if changes.left_out > self.left_out {
             let count = changes.left_out;
             (output.say)(&format!(
@@ -555,6 +557,6 @@ fn monotonic_ns() -> u64 {
 /// Instruction counts of the loaded programs, for `bpf/instruction-counts.toml`: loads, reads, unloads.
 pub fn instruction_counts(settings: &Settings) -> Result<Vec<(String, u32)>, HostError> {
     let host = preflight::check()?;
-    let scheduler = Scheduler::start(&host, settings)?;
+    let scheduler = Scheduler::start(&host, settings, &limits::Changes::default())?;
     Ok(scheduler.verified_instruction_counts())
 }

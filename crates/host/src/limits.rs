@@ -72,13 +72,11 @@ pub struct Changes {
     pub chains: Vec<(u64, Chain)>,
     /// Cgroups one of whose limits had no room.
     pub left_out: usize,
+    /// Anybody is limited at all.
+    pub in_force: bool,
 }
 
 impl LimitTable {
-    pub fn is_empty(&self) -> bool {
-        self.chains.is_empty()
-    }
-
     /// The host's cgroups are like this now.
     pub fn update(&mut self, cgroups: &[LimitedCgroup]) -> Changes {
         let mut changes = Changes::default();
@@ -116,6 +114,7 @@ impl LimitTable {
             .filter(|(id, chain)| self.chains.get(id) != Some(chain))
             .map(|(id, chain)| (*id, *chain))
             .collect();
+        changes.in_force = !chains.is_empty();
         self.chains = chains;
         changes
     }
@@ -162,15 +161,19 @@ mod tests {
         let changes = table.update(&cgroups);
         assert_eq!(changes.limits, [(0, vcpu.for_policy()), (1, slice.for_policy())]);
         assert_eq!(changes.chains, [(7, [1, 2, 0, 0]), (8, [2, 0, 0, 0])]);
-        assert_eq!(table.update(&cgroups), Changes::default());
+        assert_eq!(table.update(&cgroups), Changes { in_force: true, ..Changes::default() });
         let wider = limit("slice", 500_000);
         let changes = table.update(&[cgroup(8, std::slice::from_ref(&wider))]);
         assert_eq!(
             changes,
-            Changes { limits: vec![(1, wider.for_policy())], gone: vec![7], ..Changes::default() }
+            Changes {
+                limits: vec![(1, wider.for_policy())],
+                gone: vec![7],
+                in_force: true,
+                ..Changes::default()
+            }
         );
-        assert_eq!(table.update(&[]).gone, [8]);
-        assert!(table.is_empty());
+        assert_eq!(table.update(&[]), Changes { gone: vec![8], ..Changes::default() });
     }
 
     #[test]

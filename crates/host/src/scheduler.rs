@@ -98,8 +98,9 @@ fn load_failure(error: &libbpf_rs::Error, verbose: bool) -> HostError {
 }
 
 impl Scheduler {
-    /// Loads and attaches everything. On error nothing stays loaded.
-    pub fn start(host: &Host, settings: &Settings) -> Result<Self, HostError> {
+    /// Loads and attaches everything. On error nothing stays loaded. `limits` are in force from the first task on: until
+    /// then the kernel itself keeps them.
+    pub fn start(host: &Host, settings: &Settings, limits: &limits::Changes) -> Result<Self, HostError> {
         libbpf_rs::set_print(Some((PrintLevel::Warn, keep_warning)));
         // One object for the life of the process: `MicrosliceSkel` borrows the place that holds it.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -123,6 +124,7 @@ impl Scheduler {
             .ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
         rodata.config = run_config(host, settings)?;
         let mut skeleton = open.load().map_err(|error| load_failure(&error, settings.verbose))?;
+        set_cpu_limits(&mut skeleton, limits)?;
         let struct_ops = skeleton
             .maps
             .microslice_ops
@@ -224,22 +226,8 @@ impl Scheduler {
     }
 
     /// Tells the kernel side which limits there are now, and for whom.
-    pub fn set_cpu_limits(&mut self, changes: &limits::Changes, in_force: bool) -> Result<(), HostError> {
-        for (place, limit) in &changes.limits {
-            update(&self.skeleton.maps.cpu_limits, *place, limit.as_bytes())?;
-        }
-        let chains = &self.skeleton.maps.limit_chains;
-        // First those that are gone: there may be no room for others before.
-        for cgroup in &changes.gone {
-            let _ = chains.delete(&cgroup.to_le_bytes());
-        }
-        for (cgroup, chain) in &changes.chains {
-            write(chains, &cgroup.to_le_bytes(), chain.as_bytes())?;
-        }
-        if let Some(bss) = self.skeleton.maps.bss_data.as_deref_mut() {
-            bss.limits_in_force = u32::from(in_force);
-        }
-        Ok(())
+    pub fn set_cpu_limits(&mut self, changes: &limits::Changes) -> Result<(), HostError> {
+        set_cpu_limits(&mut self.skeleton, changes)
     }
 
     /// Name, verified instructions of each program: what `bpf/instruction-counts.toml` records.
@@ -373,6 +361,27 @@ fn update(map: &MapMut<'_>, key: u32, value: &[u8]) -> Result<(), HostError> {
 fn write(map: &MapMut<'_>, key: &[u8], value: &[u8]) -> Result<(), HostError> {
     map.update(key, value, MapFlags::ANY)
         .map_err(|error| HostError::broken(format!("map {}: {error}", map.name().to_string_lossy())))
+}
+
+fn set_cpu_limits(
+    skeleton: &mut MicrosliceSkel<'static>,
+    changes: &limits::Changes,
+) -> Result<(), HostError> {
+    for (place, limit) in &changes.limits {
+        update(&skeleton.maps.cpu_limits, *place, limit.as_bytes())?;
+    }
+    let chains = &skeleton.maps.limit_chains;
+    // First those that are gone: there may be no room for others before.
+    for cgroup in &changes.gone {
+        let _ = chains.delete(&cgroup.to_le_bytes());
+    }
+    for (cgroup, chain) in &changes.chains {
+        write(chains, &cgroup.to_le_bytes(), chain.as_bytes())?;
+    }
+    if let Some(bss) = skeleton.maps.bss_data.as_deref_mut() {
+        bss.limits_in_force = u32::from(changes.in_force);
+    }
+    Ok(())
 }
 
 fn text_of(bytes: &[i8]) -> String {

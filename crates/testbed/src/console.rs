@@ -31,6 +31,11 @@ const STALLS: [&str; 5] =
     ["detected stalls", "self-detected stall", "soft lockup", "blocked for more than", "workqueue lockup"];
 /// With these words sched_ext says why it throws a scheduler out of a host with such a CPU, right after that it did.
 const THROWN_OUT_BY_STALL: &str = "RCU CPU stall detected";
+/// A breakpoint that nobody set. A kernel changes its own code by way of one: at the first byte of each place that it
+/// changes, while its other CPUs run on (`arch/x86/kernel/alternative.c`). sched_ext does that whenever a scheduler comes
+/// or goes. The emulator translates code, and lets a CPU run on with a translation of the breakpoint that is there no more.
+/// Nobody but the kernel writes there: whatever else it says from then on comes of that.
+const STALE_BREAKPOINT: &str = "Oops: int3";
 /// What it says of a scheduler that was asked to go, or that came: no complaint.
 const ORDINARY: [&str; 2] = ["disabled (unregistered", "\" enabled"];
 
@@ -81,9 +86,14 @@ pub(crate) fn complains(line: &str) -> bool {
 }
 
 /// Whether emulation may be why a host, or a guest of it, isn't well: the host's kernel doesn't complain, or only of a CPU
-/// that stands still. That may be ours, too: where its CPUs stood is in [`Console::account`].
+/// that stands still or a breakpoint that nobody set. The former may be ours, too: where its CPUs stood is in
+/// [`Console::account`].
 pub fn may_be_emulations_end(text: &str) -> bool {
-    let complaints: Vec<&str> = text.lines().filter(|line| complains(line)).collect();
+    let complaints: Vec<&str> = text
+        .lines()
+        .filter(|line| complains(line))
+        .take_while(|line| !line.contains(STALE_BREAKPOINT))
+        .collect();
     let by_stall = |line: Option<&&str>| line.is_some_and(|line| line.contains(THROWN_OUT_BY_STALL));
     complaints.iter().enumerate().all(|(at, line)| {
         STALLS.iter().any(|words| line.contains(words))
@@ -95,6 +105,11 @@ pub fn may_be_emulations_end(text: &str) -> bool {
 /// Whether its kernel says that a CPU stands still, or stood.
 pub fn tells_of_a_stall(text: &str) -> bool {
     text.lines().any(|line| STALLS.iter().any(|words| line.contains(words)))
+}
+
+/// Whether its kernel met a breakpoint that nobody set.
+pub fn tells_of_a_stale_breakpoint(text: &str) -> bool {
+    text.lines().any(|line| line.contains(STALE_BREAKPOINT))
 }
 
 /// The end of a console's text, one line below the other, and before it the first complaint with what follows it.
@@ -162,13 +177,16 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_stands_still_may_be_the_emulators_end_but_nothing_else() {
+    fn a_cpu_that_stands_still_or_a_stale_breakpoint_may_be_the_emulators_end_but_nothing_else() {
         let stall = "[  337.7] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:\n";
         let waits = "[  404.9] watchdog: BUG: soft lockup - CPU#1 stuck for 26s! [sched_ext_helpe:187]\n";
         let bug = "[  100.0] BUG: kernel NULL pointer dereference, address: 0000000000000008\n";
         let thrown_out = "[   40.2] sched_ext: BPF scheduler \"microslice\" disabled (runnable task stall)\n";
         let runtime = "[   40.2] sched_ext: BPF scheduler \"microslice\" disabled (runtime error)\n";
         let by_stall = "[   40.2] sched_ext: microslice: RCU CPU stall detected!\n";
+        let breakpoint = "[   93.7] Oops: int3: 0000 [#1] SMP\n";
+        let oops = "[   93.7] Oops: Oops: 0002 [#1] SMP NOPTI\n";
+        let panic = "[   93.9] Kernel panic - not syncing: Fatal exception in interrupt\n";
         let by_us = "[   40.2] sched_ext: microslice: invalid CPU 77\n";
         for (text, emulator) in [
             ("[    0.0] Linux version 6.18.15\n".to_owned(), true),
@@ -178,9 +196,15 @@ mod tests {
             ([stall, runtime, by_stall].concat(), true),
             ([stall, runtime, by_us].concat(), false),
             ([by_stall, runtime].concat(), false),
+            ([breakpoint, panic].concat(), true),
+            ([stall, breakpoint, bug, panic].concat(), true),
+            ([bug, breakpoint, panic].concat(), false),
+            ([oops, panic].concat(), false),
+            (panic.to_owned(), false),
         ] {
             assert_eq!(may_be_emulations_end(&text), emulator, "{text}");
             assert_eq!(tells_of_a_stall(&text), text.contains(stall), "{text}");
+            assert_eq!(tells_of_a_stale_breakpoint(&text), text.contains(breakpoint), "{text}");
         }
     }
 

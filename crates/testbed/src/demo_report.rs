@@ -81,7 +81,8 @@ pub fn to_text(phases: &[Phase], plan: &Plan, emulated: bool) -> String {
     text += &totals(phases);
     text += "\nIn parentheses: the ratio to the kernel's own scheduler with the same PV helpers. Latencies were measured\n\
              inside the guests, in ms; jitter is p99 - p50 of the ping-pong; switches are the host's context switches per\n\
-             unit of guest work. \"paper\": recipients of call-function IPIs are accelerated only when the sender yields, and there is no grace.\n";
+             unit of guest work. \"paper\": recipients of call-function IPIs are accelerated only when the sender yields; there is no grace,\n\
+             no patience, and no lending.\n";
     if emulated {
         text += &emulation_notes(plan);
     }

@@ -150,9 +150,10 @@ impl Process {
         Ok(Output { code: exit_code(status), stdout: text(&stream.stdout), stderr: text(&stream.stderr) })
     }
 
-    /// Whether it has ended.
+    /// Whether it has ended, or its machine has.
     pub fn has_ended(&self) -> bool {
-        self.link.shared.lock().streams.get(&self.stream).is_none_or(|stream| stream.status.is_some())
+        let state = self.link.shared.lock();
+        state.closed.is_some() || state.streams.get(&self.stream).is_none_or(|stream| stream.status.is_some())
     }
 
     /// How it ended, as [`Output::code`] says it; nothing while it runs.

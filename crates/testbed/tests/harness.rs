@@ -2,29 +2,34 @@
 
 mod common;
 
-use common::{PATIENCE, host, on_host};
+use common::{PATIENCE, on_host};
 use microslice_testbed::measure::Measurement;
 use microslice_testbed::{GuestSpec, Pv};
 use std::time::{Duration, Instant};
 
 #[test]
 fn commands_give_their_output_and_exit_codes_back() {
-    let host = host();
-    let output = host.run("echo out; echo err >&2; exit 3", PATIENCE).expect("run");
-    assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (3, "out\n", "err\n"));
-    assert_eq!(host.run("kill -9 $$", PATIENCE).expect("run").code, 137);
-    assert!(host.must_run("uname -r", PATIENCE).expect("uname").starts_with("6.18."));
+    on_host(|host| {
+        let output = host.run("echo out; echo err >&2; exit 3", PATIENCE).expect("run");
+        assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (3, "out\n", "err\n"));
+        assert_eq!(host.run("kill -9 $$", PATIENCE).expect("run").code, 137);
+        assert!(host.must_run("uname -r", PATIENCE).expect("uname").starts_with("6.18."));
+    });
 }
 
 #[test]
 fn a_command_that_takes_too_long_is_named_in_the_error() {
-    let host = host();
-    let error = host.run("sleep 60", Duration::from_millis(300)).expect_err("too long");
-    assert!(error.to_string().contains("sleep 60") && error.to_string().contains("still running"), "{error}");
-    for cpu in 0..4 {
-        let line = format!("CPU#{cpu} RIP=");
-        assert!(error.to_string().contains(&line), "it shows where the host's CPUs are: {error}");
-    }
+    on_host(|host| {
+        let error = host.run("sleep 60", Duration::from_millis(300)).expect_err("too long");
+        assert!(
+            error.to_string().contains("sleep 60") && error.to_string().contains("still running"),
+            "{error}"
+        );
+        for cpu in 0..4 {
+            let line = format!("CPU#{cpu} RIP=");
+            assert!(error.to_string().contains(&line), "it shows where the host's CPUs are: {error}");
+        }
+    });
 }
 
 #[test]
@@ -44,10 +49,11 @@ fn a_test_whose_guest_ended_by_itself_runs_again_on_a_fresh_host() {
 
 #[test]
 fn files_survive_the_way_to_the_host_and_back() {
-    let host = host();
-    let content: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
-    host.write_file("/tmp/file", content.as_bytes()).expect("write");
-    assert_eq!(host.read_file("/tmp/file").expect("read"), content);
+    on_host(|host| {
+        let content: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
+        host.write_file("/tmp/file", content.as_bytes()).expect("write");
+        assert_eq!(host.read_file("/tmp/file").expect("read"), content);
+    });
 }
 
 #[test]

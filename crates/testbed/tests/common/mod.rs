@@ -22,7 +22,7 @@ pub const FLAGS: &str = "--micro-cpus 1 --micro-slice-us 3000 --stats 1";
 pub const OTHER_KERNEL: &str = "6.1-cloud";
 
 /// The default host with the built binary; booted once per test file, and held by one test at a time.
-pub fn host() -> MutexGuard<'static, Host> {
+fn host() -> MutexGuard<'static, Host> {
     static HOST: OnceLock<Mutex<Host>> = OnceLock::new();
     let host = HOST.get_or_init(|| {
         let testbed = Testbed::new("6.18").expect("a series");
@@ -56,8 +56,9 @@ pub fn on_host(test: impl Fn(&Host)) {
 }
 
 /// Runs `test`, and again on a fresh host if it failed while one of its guests ended by itself, a CPU of its host stood
-/// still, or the host stopped answering: emulation ends a machine now and then (docs/testbed.md). All is printed. A failure
-/// among living machines is a failure, and so is one whose host complained of anything else than such a CPU.
+/// still, the host met a breakpoint that nobody set, or stopped answering: emulation ends a machine now and then
+/// (docs/testbed.md). All is printed. A failure among living machines is a failure, and so is one whose host complained of
+/// anything else.
 pub fn unless_a_machine_is_lost(host: &mut Host, test: impl Fn(&Host)) {
     for tries in 1.. {
         let guests_before = host.lost_guests();
@@ -81,6 +82,8 @@ fn loss(host: &Host, guests_before: u32) -> Option<&'static str> {
         "the host doesn't answer any more"
     } else if console::tells_of_a_stall(&console) {
         "a CPU of the host stood still"
+    } else if console::tells_of_a_stale_breakpoint(&console) {
+        "the host met a breakpoint that nobody set"
     } else if host.lost_guests() != guests_before {
         "a guest was lost"
     } else {
@@ -161,6 +164,7 @@ pub fn statistics(scheduler: &Process, enough: impl Fn(&Value) -> bool, what: &s
     let mut last = None;
     let mut from = 0;
     while Instant::now() < deadline {
+        let is_the_last_look = scheduler.has_ended();
         let lines = scheduler.lines(from);
         from += lines.len();
         for report in lines.iter().filter_map(|line| serde_json::from_str::<Value>(&line.text).ok()) {
@@ -168,6 +172,10 @@ pub fn statistics(scheduler: &Process, enough: impl Fn(&Value) -> bool, what: &s
                 return;
             }
             last = Some(report);
+        }
+        if is_the_last_look {
+            std::thread::sleep(NEWS);
+            break;
         }
         std::thread::sleep(Duration::from_millis(500));
     }
