@@ -207,8 +207,25 @@ fn the_same_seed_gives_byte_identical_figures_and_traces_and_another_seed_does_n
     assert!(first != other, "other seed");
 }
 
-/// The whole trace of the tiny scenario. `UPDATE_SNAPSHOTS=1 cargo test -p microslice-cli` writes it anew after a change
-/// of the model; then read the difference.
+/// Compares with what is recorded, line by line. `UPDATE_SNAPSHOTS=1 cargo test -p microslice-cli` records anew after
+/// a change of the model; then read the difference.
+fn assert_as_recorded(name: &str, ours: &str) {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::create_dir_all(recorded.parent().expect("a folder")).expect("created");
+        std::fs::write(&recorded, ours).expect("written");
+    }
+    let expected = std::fs::read_to_string(&recorded).expect("what is recorded");
+    let differing = ours.lines().zip(expected.lines()).position(|(ours, theirs)| ours != theirs);
+    assert!(
+        ours == expected,
+        "line {:?} of {} differs: {:?}",
+        differing.map(|line| line + 1),
+        recorded.display(),
+        differing.and_then(|line| ours.lines().nth(line))
+    );
+}
+
 #[test]
 fn the_tiny_scenarios_trace_is_as_recorded() {
     let files = Files::new();
@@ -216,20 +233,37 @@ fn the_tiny_scenarios_trace_is_as_recorded() {
     let short = ["--set", "duration=12 ms"];
     succeed(&[&["simulate", &file, "--check", "--trace", &files.name("tiny.txt")], &short[..]].concat());
     let trace = std::fs::read_to_string(files.path("tiny.txt")).expect("a trace");
-    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/tiny.trace.txt");
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        std::fs::create_dir_all(recorded.parent().expect("a folder")).expect("created");
-        std::fs::write(&recorded, &trace).expect("written");
+    assert_as_recorded("tiny.trace.txt", &trace);
+}
+
+/// A change to one scheduler may change another one by accident, and then the paper's figures, which take too long for
+/// a test: half a second of two of its scenarios shows it.
+#[test]
+fn what_each_policy_does_with_the_papers_scenarios_is_as_recorded() {
+    let mut table = String::new();
+    for scenario in ["dedup-swaptions", "exim-swaptions"] {
+        for policy in
+            ["credit", "credit-1ms", "micro", "micro:2", "micro-xen", "micro-xen:3", "eevdf", "microslice"]
+        {
+            let short = ["--set", "duration=500 ms", "--set", "warmup=0 ms"];
+            let run = [&["simulate", scenario, "--policy", policy, "--json"], &short[..]].concat();
+            let json: serde_json::Value = serde_json::from_str(&succeed(&run)).expect("JSON");
+            let figures = json["figures"].as_array().expect("figures");
+            let of_both = |name: &str| -> Vec<f64> {
+                let these = figures.iter().filter(|figure| figure["figure"] == name);
+                these.map(|figure| figure["value"].as_f64().expect("a number")).collect()
+            };
+            let (work, yields, accelerations) =
+                (of_both("throughput"), of_both("yields"), of_both("accelerations"));
+            table += &format!(
+                "{scenario} {policy}: {} events, work {work:?}/s, {} yields, {} accelerations\n",
+                json["events"],
+                yields.iter().fold(0.0, |sum, count| sum + count),
+                accelerations.iter().fold(0.0, |sum, count| sum + count)
+            );
+        }
     }
-    let expected = std::fs::read_to_string(&recorded).expect("the recorded trace");
-    let differing = trace.lines().zip(expected.lines()).position(|(ours, theirs)| ours != theirs);
-    assert!(
-        trace == expected,
-        "line {:?} of {} differs: {:?}",
-        differing.map(|line| line + 1),
-        recorded.display(),
-        differing.and_then(|line| trace.lines().nth(line))
-    );
+    assert_as_recorded("policies.txt", &table);
 }
 
 #[test]

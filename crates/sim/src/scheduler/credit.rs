@@ -266,6 +266,13 @@ impl Credit {
     }
 }
 
+#[cfg(test)]
+impl Credit {
+    pub(super) fn is_boosted(&self, vcpu: VcpuId) -> bool {
+        self.accounts[vcpu as usize].priority == Priority::Boost
+    }
+}
+
 impl NormalPool for Credit {
     fn set_usable(&mut self, pcpu: PcpuId, usable: bool) -> Vec<VcpuId> {
         let index = pcpu as usize;

@@ -548,10 +548,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
     }
 
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        // Micro slices end between two ticks.
-        if !self.runs_micro_slice(machine, pcpu) {
-            self.normal.tick(machine, pcpu);
-        }
+        self.normal.tick(machine, pcpu);
     }
 
     fn timer(&mut self, machine: &mut Machine) -> u64 {

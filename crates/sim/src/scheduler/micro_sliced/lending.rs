@@ -142,7 +142,7 @@ mod tests {
         choose(&mut micro, &mut machine, MICRO, StopReason::Preempted);
         micro.accelerate(&mut machine, 1, Cause::LockYield);
         look(&mut micro, &mut machine);
-        machine.now_ns = 80_000_000;
+        machine.now_ns += 50_000;
         micro.tick(&mut machine, MICRO);
         assert_eq!(machine.next_schedule(), None);
     }

@@ -192,3 +192,22 @@ fn in_the_prototype_who_blocks_on_a_micro_pcpu_wakes_there() {
         assert_eq!(micro.members[pick.vcpu as usize].micro_pcpu, wakes_at, "prototype: {prototype}");
     }
 }
+
+#[test]
+fn a_tick_ends_the_boost_of_who_runs_a_micro_slice_as_of_everybody() {
+    let (mut micro, mut machine) = spinning_for_a_shootdown();
+    let [woken, _] = SIBLINGS;
+    assert!(micro.normal.remove(&machine, woken));
+    machine.runs(woken);
+    machine.blocks(woken);
+    machine.wakes(woken);
+    micro.wake(&mut machine, woken);
+    micro.accelerate(&mut machine, woken, Cause::TlbYield);
+    let pick = micro.schedule(&mut machine, 1, None).expect("it is requested");
+    assert_eq!(pick.vcpu, woken);
+    machine.runs(woken);
+    machine.pcpus[1].current = woken;
+    assert!(micro.normal.is_boosted(woken));
+    micro.tick(&mut machine, 1);
+    assert!(!micro.normal.is_boosted(woken));
+}
