@@ -6,13 +6,17 @@
 //! ```
 //!
 //! Arguments: the first guest's workload (the other hogs its vCPUs), measured seconds per phase, options (`pv-off`,
-//! `pause-exits`, `eight-vcpus` of the first guest) or `-`, and the phases: flags of `microslice run`, or `kernel`; after the
-//! word `other` flags of the build that `OTHER_BINARY` names, to compare two builds in one boot.
+//! `pause-exits`, `eight-vcpus` of the first guest, `dilated`: the kernel's own slices are ten times as long, as in the demo)
+//! or `-`, and the phases: flags of `microslice run`, or `kernel`; after the word `other` flags of the build that
+//! `OTHER_BINARY` names, to compare two builds in one boot.
 
 use microslice_testbed::measure::Measurement;
 use microslice_testbed::{GuestSpec, Pv, Testbed, built_binary, demo};
 use serde_json::Value;
 use std::time::{Duration, Instant};
+
+/// As `microslice demo` has it where it emulates.
+const DILATION: u32 = 10;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -27,11 +31,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         None => testbed,
     };
     let host = testbed.boot()?;
+    if options.contains("dilated") {
+        demo::dilate_kernel_slices(&host, DILATION)?;
+    }
     let _echo = host.start_echo()?;
     let vcpus = if options.contains("eight-vcpus") { 8 } else { 4 };
     let guests = host.start_guests(vec![
-        GuestSpec::new("a").workload(workload).pv(pv).network(1).vcpus(vcpus),
-        GuestSpec::new("b").workload("hog").pv(pv),
+        GuestSpec::new("a").workload(workload).pv(pv).network(1).vcpus(vcpus).cgroup("a", 100),
+        GuestSpec::new("b").workload("hog").pv(pv).cgroup("b", 100),
     ])?;
     for flags in phases {
         let scheduler = match flags.as_str() {
@@ -47,11 +54,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             demo::wait_for_slide(scheduler, "a");
         }
         std::thread::sleep(Duration::from_secs(3));
+        let used_before = demo::cpu_seconds(&host)?;
         let from = Instant::now();
         std::thread::sleep(Duration::from_secs(seconds.parse()?));
         let to = Instant::now();
+        let used_after = demo::cpu_seconds(&host)?;
         println!("== {flags}");
         for guest in &guests {
+            let seconds = (to - from).as_secs_f64();
+            let cpus = demo::cpus_between(&used_before, &used_after, guest.name(), seconds);
+            println!("{}: {cpus:.2} CPUs", guest.name());
             print_measurement(guest.name(), &Measurement::of(guest, from, to));
             if guest.has_ended() {
                 return Err(format!("guest {} ended: {}", guest.name(), guest.last_words()).into());

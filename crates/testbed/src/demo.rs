@@ -6,6 +6,7 @@ use crate::link::Process;
 use crate::measure::Measurement;
 use crate::{Error, Result, say};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Who schedules in a phase.
@@ -85,6 +86,9 @@ pub struct Plan {
     /// Length of a micro slice.
     pub micro_slice_us: u64,
     pub guest_kernel: String,
+    /// Each guest has a cgroup of its own, as libvirt gives it one: the kernel's own scheduler then shares by VM, as ours
+    /// does, not by thread. A real host's cgroups are somebody else's.
+    pub own_cgroups: bool,
     /// How `microslice` is called on the host.
     pub microslice: String,
     pub schedulers: Vec<Scheduler>,
@@ -98,6 +102,8 @@ pub struct Phase {
     pub round: Round,
     /// Per VM: name and measurement.
     pub vms: Vec<(String, Measurement)>,
+    /// How many CPUs each of them had, its VMM's own threads included.
+    pub cpus: Vec<f64>,
     /// What the scheduler counted in the whole phase; `None` for the kernel's own.
     pub statistics: Option<Value>,
     /// Context switches of the host in the measured time, and that time.
@@ -119,7 +125,9 @@ const SLICE_US: u64 = 30_000;
 const SETTLE: Duration = Duration::from_secs(4);
 /// How long a scheduler may take to learn where the guests' kernels lie.
 const SLIDES_PATIENCE: Duration = Duration::from_secs(30);
-/// The guest whose work is micro-sliced.
+/// Of a cgroup that nobody gave another `cpu.weight`.
+const DEFAULT_WEIGHT: u32 = 100;
+/// The guest whose work is micro-sliced, and its workload.
 pub(crate) const MIX: &str = "mix";
 const ROUND_TRIES: u32 = 3;
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -140,7 +148,7 @@ pub fn run(plan: &Plan, boot: &dyn Fn(bool) -> Result<Host>, progress: &dyn Fn(&
 }
 
 /// Slices of the kernel's own scheduler are a setting for developers.
-fn dilate_kernel_slices(host: &Host, dilation: u32) -> Result<()> {
+pub fn dilate_kernel_slices(host: &Host, dilation: u32) -> Result<()> {
     if dilation == 1 {
         return Ok(());
     }
@@ -163,10 +171,11 @@ fn run_round(
     let done = phases.len();
     for tries in 1.. {
         progress(&format!("booting two guests, {}", round.name()));
-        let guests = host.start_guests(vec![
-            GuestSpec::new(MIX).workload("mix").network(1).kernel(&plan.guest_kernel).pv(round.pv),
-            GuestSpec::new("hog").workload("hog").kernel(&plan.guest_kernel).pv(round.pv),
-        ])?;
+        let guest = |name: &str| {
+            let guest = GuestSpec::new(name).workload(name).kernel(&plan.guest_kernel).pv(round.pv);
+            if plan.own_cgroups { guest.cgroup(name, DEFAULT_WEIGHT) } else { guest }
+        };
+        let guests = host.start_guests(vec![guest(MIX).network(1), guest("hog")])?;
         let mut outcome = Ok(());
         for &scheduler in &plan.schedulers {
             progress(&format!(
@@ -213,9 +222,9 @@ fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round
         wait_for_slide(process, MIX);
     }
     std::thread::sleep(SETTLE);
-    let (from, switches_before) = (Instant::now(), context_switches(host)?);
+    let (from, switches_before, used_before) = (Instant::now(), context_switches(host)?, cpu_seconds(host)?);
     std::thread::sleep(Duration::from_secs(plan.seconds));
-    let (to, switches_after) = (Instant::now(), context_switches(host)?);
+    let (to, switches_after, used_after) = (Instant::now(), context_switches(host)?, cpu_seconds(host)?);
     let statistics = running.map(|process| finish(host, &process)).transpose()?;
     let vms: Vec<(String, Measurement)> =
         guests.iter().map(|guest| (guest.name().to_owned(), Measurement::of(guest, from, to))).collect();
@@ -229,7 +238,9 @@ fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round
         }
     }
     let context_switches = switches_after.saturating_sub(switches_before);
-    Ok(Phase { scheduler, round, vms, statistics, context_switches, seconds: (to - from).as_secs_f64() })
+    let seconds = (to - from).as_secs_f64();
+    let cpus = vms.iter().map(|(name, _)| cpus_between(&used_before, &used_after, name, seconds)).collect();
+    Ok(Phase { scheduler, round, vms, cpus, statistics, context_switches, seconds })
 }
 
 /// Starts a scheduler and waits until the kernel says that it is in charge.
@@ -279,6 +290,32 @@ pub fn finish(host: &Host, process: &Process) -> Result<Value> {
     }
     let last = output.stdout.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok());
     last.ok_or_else(|| failed("printed no statistics".into()))
+}
+
+/// The processor time that each guest's VMM has used so far, in seconds, by the guest's name.
+pub fn cpu_seconds(host: &Host) -> Result<BTreeMap<String, f64>> {
+    // Fields 14 and 15 of stat are user's and kernel's time, in ticks of 10 ms wherever user space can see them.
+    let command = "for p in $(pidof qemu-system-x86_64); do \
+                   tr '\\0' ' ' < /proc/$p/cmdline | sed 's/.* -name guest=\\([^ ,]*\\).*/\\1/'; echo; \
+                   cut -d' ' -f14,15 /proc/$p/stat; done";
+    let text = host.must_run(command, START_PATIENCE)?;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let used = words.chunks_exact(3).filter_map(|vm| {
+        let ticks = vm[1].parse::<u64>().ok()? + vm[2].parse::<u64>().ok()?;
+        Some((vm[0].to_owned(), ticks as f64 / 100.0))
+    });
+    Ok(used.collect())
+}
+
+/// How many CPUs the guest `name` had between two answers of [`cpu_seconds`] that are so many seconds apart.
+pub fn cpus_between(
+    before: &BTreeMap<String, f64>,
+    after: &BTreeMap<String, f64>,
+    name: &str,
+    seconds: f64,
+) -> f64 {
+    let used = |at: &BTreeMap<String, f64>| at.get(name).copied().unwrap_or(0.0);
+    (used(after) - used(before)).max(0.0) / seconds
 }
 
 pub(crate) fn context_switches(host: &Host) -> Result<u64> {

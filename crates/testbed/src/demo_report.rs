@@ -26,7 +26,12 @@ fn phase_json(phase: &Phase) -> Value {
         "pv": if phase.round.pv == Pv::On { "on" } else { "off" },
         "pause_exits": phase.round.pause_exits,
         "seconds": phase.seconds,
-        "vms": phase.vms.iter().map(|(name, vm)| vm_json(name, vm)).collect::<Vec<_>>(),
+        "vms": phase
+            .vms
+            .iter()
+            .zip(&phase.cpus)
+            .map(|((name, vm), cpus)| vm_json(name, vm, *cpus))
+            .collect::<Vec<_>>(),
         "accelerations": {
             "by_cause": count("/accelerations/by_cause").unwrap_or(json!({})),
             "by_class": count("/accelerations/by_class").unwrap_or(json!({})),
@@ -40,10 +45,11 @@ fn phase_json(phase: &Phase) -> Value {
     })
 }
 
-fn vm_json(name: &str, vm: &Measurement) -> Value {
+fn vm_json(name: &str, vm: &Measurement, cpus: f64) -> Value {
     let latency = |kind: &str| vm.latency(kind).to_json();
     json!({
         "name": name,
+        "cpus": cpus,
         "work_done": vm.work_done(),
         "work_per_second": vm.work_rate(),
         "shootdown_us": latency("shootdown"),
@@ -60,6 +66,7 @@ pub fn to_text(phases: &[Phase], plan: &Plan, emulated: bool) -> String {
         "scheduler",
         ">mix work/s",
         ">hog work/s",
+        ">CPUs",
         ">shootdown p50",
         ">p99 ms",
         ">lock p99",
@@ -80,7 +87,8 @@ pub fn to_text(phases: &[Phase], plan: &Plan, emulated: bool) -> String {
     }
     text += &totals(phases);
     text += "\nIn parentheses: the ratio to the kernel's own scheduler with the same PV helpers. Latencies were measured\n\
-             inside the guests, in ms; jitter is p99 - p50 of the ping-pong; switches are the host's context switches per\n\
+             inside the guests, in ms; jitter is p99 - p50 of the ping-pong; CPUs are those that\n\
+             mix and hog had, with their VMMs' own threads: where they differ, so does the work; switches are the host's context switches per\n\
              unit of guest work. \"paper\": recipients of call-function IPIs are accelerated only when the sender yields; there is no grace,\n\
              no patience, and no lending.\n";
     if emulated {
@@ -121,6 +129,7 @@ fn row(phase: &Phase, first: &Phase) -> Vec<String> {
         phase.scheduler.name(),
         with_ratio(Some(mix.work_rate()), Some(mix_first.work_rate())),
         with_ratio(Some(hog.work_rate()), Some(hog_first.work_rate())),
+        phase.cpus.iter().map(|cpus| format!("{cpus:.2}")).collect::<Vec<_>>().join(" "),
         ms("shootdown", 50.0),
         ms("shootdown", 99.0),
         ms("lock", 99.0),
@@ -189,6 +198,7 @@ mod tests {
             scheduler,
             round: Round { pv: Pv::Off, pause_exits: false },
             vms: vec![("mix".into(), Measurement::default()), ("hog".into(), Measurement::default())],
+            cpus: vec![2.25, 1.75],
             statistics,
             context_switches: 10,
             seconds: 1.0,
@@ -206,6 +216,7 @@ mod tests {
             dilation,
             micro_slice_us: 100 * u64::from(dilation),
             guest_kernel: String::new(),
+            own_cgroups: true,
             microslice: String::new(),
             schedulers: Vec::new(),
             rounds: Vec::new(),
@@ -228,6 +239,7 @@ mod tests {
         }
         assert_eq!(json["phases"][1]["accelerations"]["by_class"]["tlb_shootdown"], 7);
         assert_eq!(json["phases"][1]["returns"], 7);
+        assert_eq!(json["phases"][0]["vms"][1]["cpus"], 1.75);
     }
 
     #[test]
@@ -235,6 +247,7 @@ mod tests {
         let text = to_text(&phases(), &plan(10), true);
         assert!(text.contains("coarse") && text.contains("micro slices to 1000 us"), "{text}");
         assert!(text.contains("accelerated by cause: ipi 7; by class"), "{text}");
+        assert!(text.contains(" 2.25 1.75 "), "{text}");
         assert!(!to_text(&phases(), &plan(1), false).contains("coarse"));
     }
 }

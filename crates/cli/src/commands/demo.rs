@@ -70,6 +70,7 @@ pub fn run(args: Demo) -> Result<(), Failure> {
         dilation,
         micro_slice_us: args.micro_slice_us.unwrap_or(MICRO_SLICE_US * u64::from(dilation)),
         guest_kernel: args.guest_kernel.clone(),
+        own_cgroups: !args.here,
         microslice: if args.here { this_binary()?.display().to_string() } else { "microslice".into() },
         schedulers: demo::SCHEDULERS.to_vec(),
         rounds: rounds(&args),
