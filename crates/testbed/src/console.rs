@@ -27,10 +27,17 @@ const COMPLAINTS: [&str; 11] = [
     "sched_ext:",
 ];
 /// Those that a CPU which stands still leads to, whatever the reason.
-const STALLS: [&str; 5] =
-    ["detected stalls", "self-detected stall", "soft lockup", "blocked for more than", "workqueue lockup"];
-/// With these words sched_ext says why it throws a scheduler out of a host with such a CPU, right after that it did.
-const THROWN_OUT_BY_STALL: &str = "RCU CPU stall detected";
+const STALLS: [&str; 6] = [
+    "detected stalls",
+    "self-detected stall",
+    "soft lockup",
+    // sched_ext's own word, when it decides to throw a scheduler out because of one.
+    "Soft lockup",
+    "blocked for more than",
+    "workqueue lockup",
+];
+/// With these words sched_ext says why it threw a scheduler out of a host with such a CPU, right after that it did.
+const THROWN_OUT_BY_STALL: [&str; 2] = ["RCU CPU stall detected", "soft lockup"];
 /// A breakpoint that nobody set. A kernel changes its own code by way of one: at the first byte of each place that it
 /// changes, while its other CPUs run on (`arch/x86/kernel/alternative.c`). sched_ext does that whenever a scheduler comes
 /// or goes. The emulator translates code, and lets a CPU run on with a translation of the breakpoint that is there no more.
@@ -94,7 +101,9 @@ pub fn may_be_emulations_end(text: &str) -> bool {
         .filter(|line| complains(line))
         .take_while(|line| !line.contains(STALE_BREAKPOINT))
         .collect();
-    let by_stall = |line: Option<&&str>| line.is_some_and(|line| line.contains(THROWN_OUT_BY_STALL));
+    let by_stall = |line: Option<&&str>| {
+        line.is_some_and(|line| THROWN_OUT_BY_STALL.iter().any(|why| line.contains(why)))
+    };
     complaints.iter().enumerate().all(|(at, line)| {
         STALLS.iter().any(|words| line.contains(words))
             || by_stall(Some(line))
@@ -187,6 +196,8 @@ mod tests {
         let breakpoint = "[   93.7] Oops: int3: 0000 [#1] SMP\n";
         let oops = "[   93.7] Oops: Oops: 0002 [#1] SMP NOPTI\n";
         let panic = "[   93.9] Kernel panic - not syncing: Fatal exception in interrupt\n";
+        let lockup = "[  228.9] sched_ext: Soft lockup - CPU3 stuck for 15s, disabling \"microslice\"\n";
+        let by_lockup = "[   40.2] sched_ext: microslice: soft lockup - CPU#3 stuck for 15s\n";
         let by_us = "[   40.2] sched_ext: microslice: invalid CPU 77\n";
         for (text, emulator) in [
             ("[    0.0] Linux version 6.18.15\n".to_owned(), true),
@@ -195,6 +206,9 @@ mod tests {
             ([thrown_out, stall].concat(), false),
             ([stall, runtime, by_stall].concat(), true),
             ([stall, runtime, by_us].concat(), false),
+            ([lockup, stall, waits].concat(), true),
+            ([lockup, runtime, by_lockup].concat(), true),
+            ([lockup, runtime, by_us].concat(), false),
             ([by_stall, runtime].concat(), false),
             ([breakpoint, panic].concat(), true),
             ([stall, breakpoint, bug, panic].concat(), true),
@@ -203,7 +217,7 @@ mod tests {
             (panic.to_owned(), false),
         ] {
             assert_eq!(may_be_emulations_end(&text), emulator, "{text}");
-            assert_eq!(tells_of_a_stall(&text), text.contains(stall), "{text}");
+            assert_eq!(tells_of_a_stall(&text), text.contains(stall) || text.contains(lockup), "{text}");
             assert_eq!(tells_of_a_stale_breakpoint(&text), text.contains(breakpoint), "{text}");
         }
     }
