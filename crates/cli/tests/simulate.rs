@@ -253,13 +253,14 @@ fn what_each_policy_does_with_the_papers_scenarios_is_as_recorded() {
                 let these = figures.iter().filter(|figure| figure["figure"] == name);
                 these.map(|figure| figure["value"].as_f64().expect("a number")).collect()
             };
-            let (work, yields, accelerations) =
-                (of_both("throughput"), of_both("yields"), of_both("accelerations"));
+            // Not by sum(): of nothing that is -0.
+            let total = |name: &str| of_both(name).iter().fold(0.0, |sum, count| sum + count);
             table += &format!(
-                "{scenario} {policy}: {} events, work {work:?}/s, {} yields, {} accelerations\n",
+                "{scenario} {policy}: {} events, work {:?}/s, {} yields, {} accelerations\n",
                 json["events"],
-                yields.iter().fold(0.0, |sum, count| sum + count),
-                accelerations.iter().fold(0.0, |sum, count| sum + count)
+                of_both("throughput"),
+                total("yields"),
+                total("accelerations")
             );
         }
     }

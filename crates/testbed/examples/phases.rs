@@ -11,12 +11,9 @@
 //! `OTHER_BINARY` names, to compare two builds in one boot.
 
 use microslice_testbed::measure::Measurement;
-use microslice_testbed::{GuestSpec, Pv, Testbed, built_binary, demo};
+use microslice_testbed::{GuestSpec, Pv, Testbed, built_binary, demo, demo_report};
 use serde_json::Value;
 use std::time::{Duration, Instant};
-
-/// As `microslice demo` has it where it emulates.
-const DILATION: u32 = 10;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -32,13 +29,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let host = testbed.boot()?;
     if options.contains("dilated") {
-        demo::dilate_kernel_slices(&host, DILATION)?;
+        demo::dilate_kernel_slices(&host, demo::EMULATED_DILATION)?;
     }
     let _echo = host.start_echo()?;
     let vcpus = if options.contains("eight-vcpus") { 8 } else { 4 };
     let guests = host.start_guests(vec![
-        GuestSpec::new("a").workload(workload).pv(pv).network(1).vcpus(vcpus).cgroup("a", 100),
-        GuestSpec::new("b").workload("hog").pv(pv).cgroup("b", 100),
+        GuestSpec::new("a").workload(workload).pv(pv).network(1).vcpus(vcpus).own_cgroup(),
+        GuestSpec::new("b").workload("hog").pv(pv).own_cgroup(),
     ])?;
     for flags in phases {
         let scheduler = match flags.as_str() {
@@ -63,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for guest in &guests {
             let seconds = (to - from).as_secs_f64();
             let cpus = demo::cpus_between(&used_before, &used_after, guest.name(), seconds);
-            println!("{}: {cpus:.2} CPUs", guest.name());
+            println!("{}: {} CPUs", guest.name(), demo_report::cpus_text(cpus));
             print_measurement(guest.name(), &Measurement::of(guest, from, to));
             if guest.has_ended() {
                 return Err(format!("guest {} ended: {}", guest.name(), guest.last_words()).into());

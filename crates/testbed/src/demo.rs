@@ -102,8 +102,8 @@ pub struct Phase {
     pub round: Round,
     /// Per VM: name and measurement.
     pub vms: Vec<(String, Measurement)>,
-    /// How many CPUs each of them had, its VMM's own threads included.
-    pub cpus: Vec<f64>,
+    /// How many CPUs each of them had, its VMM's own threads included; `None` where its VMM wasn't found.
+    pub cpus: Vec<Option<f64>>,
     /// What the scheduler counted in the whole phase; `None` for the kernel's own.
     pub statistics: Option<Value>,
     /// Context switches of the host in the measured time, and that time.
@@ -119,14 +119,14 @@ impl Phase {
     }
 }
 
+/// Of slices, where the host is emulated: less than it is slower, so that a phase still has some dozen turns.
+pub const EMULATED_DILATION: u32 = 10;
 /// Of our normal pool on hardware: the default of `microslice run`, and the paper's.
 const SLICE_US: u64 = 30_000;
 /// After a scheduler took over: the guests' queues have settled.
 const SETTLE: Duration = Duration::from_secs(4);
 /// How long a scheduler may take to learn where the guests' kernels lie.
 const SLIDES_PATIENCE: Duration = Duration::from_secs(30);
-/// Of a cgroup that nobody gave another `cpu.weight`.
-const DEFAULT_WEIGHT: u32 = 100;
 /// The guest whose work is micro-sliced, and its workload.
 pub(crate) const MIX: &str = "mix";
 const ROUND_TRIES: u32 = 3;
@@ -173,7 +173,7 @@ fn run_round(
         progress(&format!("booting two guests, {}", round.name()));
         let guest = |name: &str| {
             let guest = GuestSpec::new(name).workload(name).kernel(&plan.guest_kernel).pv(round.pv);
-            if plan.own_cgroups { guest.cgroup(name, DEFAULT_WEIGHT) } else { guest }
+            if plan.own_cgroups { guest.own_cgroup() } else { guest }
         };
         let guests = host.start_guests(vec![guest(MIX).network(1), guest("hog")])?;
         let mut outcome = Ok(());
@@ -313,9 +313,8 @@ pub fn cpus_between(
     after: &BTreeMap<String, f64>,
     name: &str,
     seconds: f64,
-) -> f64 {
-    let used = |at: &BTreeMap<String, f64>| at.get(name).copied().unwrap_or(0.0);
-    (used(after) - used(before)).max(0.0) / seconds
+) -> Option<f64> {
+    Some((after.get(name)? - before.get(name)?).max(0.0) / seconds)
 }
 
 pub(crate) fn context_switches(host: &Host) -> Result<u64> {

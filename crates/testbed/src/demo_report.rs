@@ -45,7 +45,7 @@ fn phase_json(phase: &Phase) -> Value {
     })
 }
 
-fn vm_json(name: &str, vm: &Measurement, cpus: f64) -> Value {
+fn vm_json(name: &str, vm: &Measurement, cpus: Option<f64>) -> Value {
     let latency = |kind: &str| vm.latency(kind).to_json();
     json!({
         "name": name,
@@ -129,7 +129,7 @@ fn row(phase: &Phase, first: &Phase) -> Vec<String> {
         phase.scheduler.name(),
         with_ratio(Some(mix.work_rate()), Some(mix_first.work_rate())),
         with_ratio(Some(hog.work_rate()), Some(hog_first.work_rate())),
-        phase.cpus.iter().map(|cpus| format!("{cpus:.2}")).collect::<Vec<_>>().join(" "),
+        phase.cpus.iter().map(|&cpus| cpus_text(cpus)).collect::<Vec<_>>().join(" "),
         ms("shootdown", 50.0),
         ms("shootdown", 99.0),
         ms("lock", 99.0),
@@ -140,6 +140,11 @@ fn row(phase: &Phase, first: &Phase) -> Vec<String> {
         counted("/returns"),
         with_ratio(phase.switches_per_work(), first.switches_per_work()),
     ]
+}
+
+/// `-` where nobody knows.
+pub fn cpus_text(cpus: Option<f64>) -> String {
+    cpus.map_or("-".into(), |cpus| format!("{cpus:.2}"))
 }
 
 /// All phases together: which causes accelerated anything, and which didn't.
@@ -198,7 +203,7 @@ mod tests {
             scheduler,
             round: Round { pv: Pv::Off, pause_exits: false },
             vms: vec![("mix".into(), Measurement::default()), ("hog".into(), Measurement::default())],
-            cpus: vec![2.25, 1.75],
+            cpus: vec![Some(2.25), None],
             statistics,
             context_switches: 10,
             seconds: 1.0,
@@ -239,7 +244,8 @@ mod tests {
         }
         assert_eq!(json["phases"][1]["accelerations"]["by_class"]["tlb_shootdown"], 7);
         assert_eq!(json["phases"][1]["returns"], 7);
-        assert_eq!(json["phases"][0]["vms"][1]["cpus"], 1.75);
+        assert_eq!(json["phases"][0]["vms"][0]["cpus"], 2.25);
+        assert!(json["phases"][0]["vms"][1]["cpus"].is_null());
     }
 
     #[test]
@@ -247,7 +253,7 @@ mod tests {
         let text = to_text(&phases(), &plan(10), true);
         assert!(text.contains("coarse") && text.contains("micro slices to 1000 us"), "{text}");
         assert!(text.contains("accelerated by cause: ipi 7; by class"), "{text}");
-        assert!(text.contains(" 2.25 1.75 "), "{text}");
+        assert!(text.contains(" 2.25 - "), "{text}");
         assert!(!to_text(&phases(), &plan(1), false).contains("coarse"));
     }
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+/// `cpu.weight` of a cgroup that nobody gave another one.
+const DEFAULT_CGROUP_WEIGHT: u32 = 100;
 const BOOT_PATIENCE: Duration = Duration::from_secs(240);
 const BOOT_TRIES: u32 = 3;
 /// Live guests report every second of theirs.
@@ -93,6 +95,12 @@ impl GuestSpec {
     pub fn network(mut self, network: u8) -> Self {
         self.network = Some(network);
         self
+    }
+
+    /// Puts it into a cgroup of its own with the weight of one that nobody gave another, as libvirt does.
+    pub fn own_cgroup(self) -> Self {
+        let name = self.name.clone();
+        self.cgroup(&name, DEFAULT_CGROUP_WEIGHT)
     }
 
     /// Puts it into the cgroup `name` with this `cpu.weight`.

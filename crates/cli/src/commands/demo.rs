@@ -9,8 +9,6 @@ use std::time::Instant;
 
 /// The paper's 0.1 ms; an emulated vCPU needs that long to enter its guest (docs/testbed.md).
 const MICRO_SLICE_US: u64 = 100;
-/// Of slices, where the host is emulated: less than it is slower, so that a phase still has some dozen turns.
-const EMULATED_DILATION: u32 = 10;
 
 /// Two stock guests on a stock host: the kernel's own scheduler against micro-sliced cores
 #[derive(Args)]
@@ -64,7 +62,7 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     }
     // Whatever runs for us dies with this process, and nothing was written to disk.
     ctrlc::set_handler(|| std::process::exit(130)).map_err(Failure::broken)?;
-    let dilation = if args.here { 1 } else { args.dilation.unwrap_or(EMULATED_DILATION) };
+    let dilation = if args.here { 1 } else { args.dilation.unwrap_or(demo::EMULATED_DILATION) };
     let plan = Plan {
         seconds: args.seconds,
         dilation,
