@@ -30,7 +30,7 @@
 #define RAN_MAX_NS 10000000000ull /* 10 s: sched_ext's watchdog acts before that */
 
 struct fair_share_config {
-	u64 slice_ns;	    /* the paper's baseline: 30 ms */
+	u64 slice_ns;	    /* the paper's baseline: 30 ms; a third of it unless told otherwise */
 	u64 boost_slice_ns; /* a boosted vCPU is preempted after this; 0: no boost */
 	u64 lag_max_ns;	    /* running time that a sleeper may be behind by when it wakes */
 };

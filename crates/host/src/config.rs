@@ -1,7 +1,7 @@
 //! What the operator chose: flags over `/etc/microslice.toml` over the defaults.
 
 use crate::HostError;
-use microslice_policy::{AccelerateConfig, PoolSizeConfig};
+use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ impl Default for Settings {
             micro_cpus: PoolChoice::Auto,
             micro_cpus_limit: None,
             micro_slice_us: 100,
-            slice_us: 30_000,
+            slice_us: FairShareConfig::DEFAULT.slice_ns / 1000,
             profile_ms: 10,
             epoch_ms: 1000,
             second_looks: PoolSizeConfig::DEFAULT.second_looks,
@@ -258,7 +258,7 @@ mod tests {
         .unwrap();
         assert_eq!(settings.micro_cpus, PoolChoice::Static(2));
         assert_eq!(settings.micro_slice_us, 3000);
-        assert_eq!(settings.slice_us, 30_000);
+        assert_eq!(settings.slice_us, 10_000);
         assert_eq!(settings.guests["web"], Path::new("/boot/vmlinuz"));
         assert_eq!(settings.weights["web"], 200);
         assert_eq!(Settings::from_toml("micro-cpus = \"auto\"").unwrap().micro_cpus, PoolChoice::Auto);

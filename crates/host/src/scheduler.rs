@@ -328,10 +328,10 @@ fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, Hos
     config.accelerate.grace_max = settings.grace;
     config.accelerate.patience_ns = settings.patience_ns();
     config.accelerate.call_function_ipi = u32::from(settings.call_function_ipi);
-    config.fair_share.slice_ns = settings.slice_us * 1000;
-    let paper = FairShareConfig::PAPER;
-    config.fair_share.boost_slice_ns = settings.slice_us * 1000 * paper.boost_slice_ns / paper.slice_ns;
-    config.fair_share.lag_max_ns = settings.slice_us * 1000;
+    let fair_share = FairShareConfig::with_slice(settings.slice_us * 1000);
+    config.fair_share.slice_ns = fair_share.slice_ns;
+    config.fair_share.boost_slice_ns = fair_share.boost_slice_ns;
+    config.fair_share.lag_max_ns = fair_share.lag_max_ns;
     config.pool_size.profile_interval_ns = settings.profile_ms * 1_000_000;
     config.pool_size.epoch_interval_ns = settings.epoch_ms * 1_000_000;
     config.pool_size.limit = limit;

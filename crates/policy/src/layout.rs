@@ -211,7 +211,7 @@ layout! {
 }
 
 layout! {
-    /// Parameters of the normal pool; [`FairShareConfig::PAPER`] has the paper's baseline.
+    /// Parameters of the normal pool; [`FairShareConfig::PAPER`] has the slice of the paper's baseline.
     FairShareConfig {
         slice_ns: u64,
         boost_slice_ns: u64,
@@ -349,7 +349,15 @@ impl PoolSizeConfig {
 
 impl FairShareConfig {
     /// Xen's credit scheduler: 30 ms slices, BOOST until the next 10 ms tick.
-    pub const PAPER: Self = Self { slice_ns: 30_000_000, boost_slice_ns: 10_000_000, lag_max_ns: 30_000_000 };
+    pub const PAPER: Self = Self::with_slice(30_000_000);
+    /// What the real scheduler and the simulator's `microslice` do unless they are told otherwise: waits for a turn are a
+    /// third of those with the paper's slice, and a hundredth of the work is what that costs (docs/simulator.md, Slices).
+    pub const DEFAULT: Self = Self::with_slice(10_000_000);
+
+    /// A boost is a third of a slice, as Xen's tick is of its slice; a sleeper comes back with a slice at most.
+    pub const fn with_slice(slice_ns: u64) -> Self {
+        Self { slice_ns, boost_slice_ns: slice_ns / 3, lag_max_ns: slice_ns }
+    }
 }
 
 /// What Algorithm 1 remembers between two steps. All zero before the first.

@@ -83,6 +83,8 @@ pub struct Plan {
     pub seconds: u64,
     /// How many times longer than on hardware every scheduler's slices are: ours and the kernel's own. 1 leaves all alone.
     pub dilation: u32,
+    /// Length of a slice in our normal pool.
+    pub slice_us: u64,
     /// Length of a micro slice.
     pub micro_slice_us: u64,
     pub guest_kernel: String,
@@ -121,8 +123,6 @@ impl Phase {
 
 /// Of slices, where the host is emulated: less than it is slower, so that a phase still has some dozen turns.
 pub const EMULATED_DILATION: u32 = 10;
-/// Of our normal pool on hardware: the default of `microslice run`, and the paper's.
-const SLICE_US: u64 = 30_000;
 /// After a scheduler took over: the guests' queues have settled.
 const SETTLE: Duration = Duration::from_secs(4);
 /// How long a scheduler may take to learn where the guests' kernels lie.
@@ -210,8 +210,7 @@ fn run_round(
 fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round: Round) -> Result<Phase> {
     // Looking through memory would take a part of the pCPUs that are measured.
     let command = scheduler.flags().map(|flags| {
-        let (microslice, micro_slice_us) = (&plan.microslice, plan.micro_slice_us);
-        let slice_us = SLICE_US * u64::from(plan.dilation);
+        let Plan { microslice, slice_us, micro_slice_us, .. } = plan;
         format!(
             "exec {microslice} run --no-guest-memory {flags} --slice-us {slice_us} \
              --micro-slice-us {micro_slice_us} --stats 1 --json"

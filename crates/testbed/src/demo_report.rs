@@ -98,11 +98,12 @@ pub fn to_text(phases: &[Phase], plan: &Plan, emulated: bool) -> String {
 }
 
 fn emulation_notes(plan: &Plan) -> String {
-    let Plan { dilation, micro_slice_us, .. } = plan;
+    let Plan { dilation, slice_us, micro_slice_us, .. } = plan;
+    let hardware_slice_ms = slice_us / u64::from(*dilation) / 1000;
     format!(
         "\nThis host is emulated, 20 to 50 times slower than hardware and on shared cores: timings are coarse and only ratios\n\
          within this run mean something. Everything takes longer here but slices, so slices are stretched: the normal ones of\n\
-         all schedulers {dilation} times (ours are 30 ms on hardware), micro slices to {micro_slice_us} us. \
+         all schedulers {dilation} times (ours are {hardware_slice_ms} ms on hardware), micro slices to {micro_slice_us} us. \
          The paper's 100 us\nwould be over before an emulated vCPU has entered its guest and answered an interrupt. PLE: the emulated \
          CPU exits at every\nPAUSE, not only after a loop of them; so guests with PLE show that path, and no load of real life. \
          On a KVM host with\nsched_ext, `microslice demo --here` runs the same phases at full speed with 100 us.\n"
@@ -219,6 +220,7 @@ mod tests {
         Plan {
             seconds: 1,
             dilation,
+            slice_us: 10_000 * u64::from(dilation),
             micro_slice_us: 100 * u64::from(dilation),
             guest_kernel: String::new(),
             own_cgroups: true,

@@ -2,13 +2,11 @@
 
 use crate::failure::Failure;
 use clap::Args;
+use microslice_host::Settings;
 use microslice_testbed::demo::{self, Phase, Plan, Round};
 use microslice_testbed::{Error, Host, Pv, Testbed, demo_report, kernels};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-
-/// The paper's 0.1 ms; an emulated vCPU needs that long to enter its guest (docs/testbed.md).
-const MICRO_SLICE_US: u64 = 100;
 
 /// Two stock guests on a stock host: the kernel's own scheduler against micro-sliced cores
 #[derive(Args)]
@@ -63,10 +61,13 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     // Whatever runs for us dies with this process, and nothing was written to disk.
     ctrlc::set_handler(|| std::process::exit(130)).map_err(Failure::broken)?;
     let dilation = if args.here { 1 } else { args.dilation.unwrap_or(demo::EMULATED_DILATION) };
+    // Those of `microslice run` on hardware; an emulated vCPU needs a micro slice to enter its guest (docs/testbed.md).
+    let hardware = Settings::default();
     let plan = Plan {
         seconds: args.seconds,
         dilation,
-        micro_slice_us: args.micro_slice_us.unwrap_or(MICRO_SLICE_US * u64::from(dilation)),
+        slice_us: hardware.slice_us * u64::from(dilation),
+        micro_slice_us: args.micro_slice_us.unwrap_or(hardware.micro_slice_us * u64::from(dilation)),
         guest_kernel: args.guest_kernel.clone(),
         own_cgroups: !args.here,
         microslice: if args.here { this_binary()?.display().to_string() } else { "microslice".into() },

@@ -32,7 +32,7 @@ pub struct Run {
     /// Length of a micro slice [default: 100]
     #[arg(long, value_name = "US")]
     micro_slice_us: Option<u64>,
-    /// Length of a slice in the normal pool [default: 30000]
+    /// Length of a slice in the normal pool [default: 10000]
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
     /// Algorithm 1: profile interval [default: 10]

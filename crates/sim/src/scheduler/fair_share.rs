@@ -133,14 +133,8 @@ impl FairShare {
             was_blocked: false,
             vm: host.vm,
         };
-        let paper = FairShareConfig::PAPER;
         Self {
-            // As `microslice run --slice-us` does: a boost is a third of a slice, as Xen's tick is of its slice.
-            rules: FairShareConfig {
-                slice_ns: config.slice_ns,
-                boost_slice_ns: config.slice_ns * paper.boost_slice_ns / paper.slice_ns,
-                lag_max_ns: config.slice_ns,
-            },
+            rules: FairShareConfig::with_slice(config.slice_ns),
             tick_ns: config.tick_ns,
             accounts: machine.vcpus.iter().map(account).collect(),
             vms: machine.vms.iter().map(VmShare::of).collect(),

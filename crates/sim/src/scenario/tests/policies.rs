@@ -1,0 +1,182 @@
+//! What a scenario and a command line may say about the policy: `micro`, the prototype's rules, and the real scheduler's.
+
+use super::*;
+use crate::config::{FairSharePool, MicroSlicedConfig, NormalPoolKind};
+use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
+
+/// (grace, call_function_ipi, patience_ns) of a policy with these settings.
+fn rules_of(policy: &str, settings: &[(&str, &str)]) -> Result<(u32, bool, u64), ScenarioError> {
+    let micro = micro_sliced(policy, settings)?;
+    Ok((micro.grace, micro.call_function_ipi, micro.patience_ns))
+}
+
+fn micro_sliced(policy: &str, settings: &[(&str, &str)]) -> Result<MicroSlicedConfig, ScenarioError> {
+    let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
+    let overrides = Overrides { policy: Some(policy.to_owned()), settings, seed: None };
+    let SchedulerKind::MicroSliced(micro) = parse("small.toml", SMALL, &overrides)?.config.scheduler else {
+        panic!("{policy}")
+    };
+    Ok(micro)
+}
+
+#[test]
+fn only_the_real_schedulers_normal_pool_borrows_micro_pcpus() {
+    let lends = |policy, settings: &[(&str, &str)]| micro_sliced(policy, settings).map(|micro| micro.lends);
+    assert!(lends("microslice:1", &[]).unwrap());
+    assert!(!lends("microslice:1", &[("policy.lend", "false")]).unwrap());
+    assert!(!lends("micro:1", &[]).unwrap());
+    let error = lends("micro:1", &[("policy.lend", "true")]).unwrap_err().to_string();
+    assert_eq!(error, "--set policy.lend: `lend` is false with the normal pool `credit`");
+}
+
+#[test]
+fn micro_has_the_real_schedulers_rules_and_the_prototype_the_papers() {
+    let words = |rules: AccelerateConfig| (rules.grace_max, rules.call_function_ipi != 0, rules.patience_ns);
+    assert_eq!(rules_of("micro", &[]).unwrap(), words(AccelerateConfig::DEFAULT));
+    assert_eq!(rules_of("micro:2", &[]).unwrap(), words(AccelerateConfig::DEFAULT));
+    assert_eq!(rules_of("microslice:1", &[]).unwrap(), words(AccelerateConfig::DEFAULT));
+    assert_eq!(rules_of("micro-xen", &[]).unwrap(), words(AccelerateConfig::PAPER));
+}
+
+#[test]
+fn a_setting_changes_the_policy_of_the_command_line() {
+    let settings =
+        [("policy.grace", "3"), ("policy.call_function_ipi", "false"), ("policy.patience", "50 us")];
+    assert_eq!(rules_of("micro:2", &settings).unwrap(), (3, false, 50_000));
+    let refused = |policy, path, value| rules_of(policy, &[(path, value)]).unwrap_err().to_string();
+    assert_eq!(
+        refused("micro:2", "policy.grace", "101"),
+        "--set policy.grace: `grace` is a whole number from 0 to 100, not 101"
+    );
+    assert_eq!(
+        refused("micro-xen", "policy.grace", "1"),
+        "--set policy.grace: `grace` is 0 with mechanics `xen-prototype`, which has none"
+    );
+    assert_eq!(
+        refused("micro-xen:1", "policy.call_function_ipi", "true"),
+        "--set policy.call_function_ipi: `call_function_ipi` is false with mechanics `xen-prototype`"
+    );
+    assert_eq!(
+        refused("micro-xen:1", "policy.patience", "1 ms"),
+        "--set policy.patience: `patience` is \"0 us\" with mechanics `xen-prototype`"
+    );
+}
+
+#[test]
+fn the_real_schedulers_normal_pool_has_a_slice_and_a_tick_and_nothing_of_xens() {
+    let normal = |settings: &[(&str, &str)]| {
+        let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
+        let overrides = Overrides { policy: Some("microslice".to_owned()), settings, seed: None };
+        match parse("small.toml", SMALL, &overrides).map(|scenario| scenario.config.scheduler) {
+            Ok(SchedulerKind::MicroSliced(MicroSlicedConfig { normal, .. })) => Ok(normal),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    let pool = |slice_ns| Ok(NormalPoolKind::FairShare(FairSharePool { slice_ns, tick_ns: 4_000_000 }));
+    assert_eq!(normal(&[]), pool(FairShareConfig::DEFAULT.slice_ns));
+    assert_eq!(normal(&[("policy.slice", "5 ms")]), pool(5_000_000));
+    for (path, value, cause) in [
+        (
+            "policy.ratelimit",
+            "1 ms",
+            "`ratelimit` is of the normal pool `credit`; `fair-share` has `slice` and `tick`",
+        ),
+        ("policy.normal_pool", "eevdf", "unknown normal pool `eevdf`; allowed: credit, fair-share"),
+        ("policy.mechanics", "xen-prototype", "the normal pool is `credit` with mechanics `xen-prototype`"),
+    ] {
+        let error = normal(&[(path, value)]).expect_err(path);
+        assert!(error.contains(cause), "{error}");
+    }
+}
+
+/// (second_looks, grow_when_busy_percent) of a policy with these settings.
+fn pool_rules(policy: &str, settings: &[(&str, &str)]) -> Result<(u32, u32), String> {
+    let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
+    let overrides = Overrides { policy: Some(policy.to_owned()), settings, seed: None };
+    match parse("small.toml", SMALL, &overrides).map(|scenario| scenario.config.scheduler) {
+        Ok(SchedulerKind::MicroSliced(MicroSlicedConfig {
+            pool: PoolSize::Auto { second_looks, grow_when_busy_percent, .. },
+            ..
+        })) => Ok((second_looks, grow_when_busy_percent)),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn micro_grows_its_pool_when_the_real_scheduler_does_and_the_prototype_always() {
+    let percent =
+        |policy: &str, settings: &[(&str, &str)]| pool_rules(policy, settings).map(|(_, percent)| percent);
+    assert_eq!(percent("micro", &[]), Ok(PoolSizeConfig::DEFAULT.grow_when_busy_percent));
+    assert_eq!(percent("micro-xen", &[]), Ok(0));
+    assert_eq!(percent("micro", &[("policy.grow_when_busy", "40 %")]), Ok(40));
+    for (value, cause) in [
+        ("101 %", "more than 100 %"),
+        ("12.5 %", "finer than the resolution, 1 %"),
+        ("75", "a bare number has no unit; allowed: %"),
+    ] {
+        let error = percent("micro", &[("policy.grow_when_busy", value)]).expect_err(value);
+        assert!(error.starts_with("--set policy.grow_when_busy: ") && error.contains(cause), "{error}");
+    }
+}
+
+#[test]
+fn micro_looks_again_as_often_as_the_real_scheduler_and_the_prototype_for_ever() {
+    let second_looks =
+        |policy: &str, settings: &[(&str, &str)]| pool_rules(policy, settings).map(|(looks, _)| looks);
+    assert_eq!(second_looks("micro", &[]), Ok(PoolSizeConfig::DEFAULT.second_looks));
+    assert!(second_looks("micro-xen", &[]).unwrap() >= 1_000_000, "at 30 ms each, eight hours");
+    assert_eq!(second_looks("micro", &[("policy.second_looks", "0")]), Ok(0));
+    assert_eq!(
+        second_looks("micro", &[("policy.second_looks", "-1")]).unwrap_err(),
+        "--set policy.second_looks: `second_looks` is a whole number from 0 to 1000000, not -1"
+    );
+}
+
+#[test]
+fn an_unknown_policy_lists_the_known_ones() {
+    let overrides = Overrides { policy: Some("fifo".to_owned()), ..Overrides::default() };
+    let error = parse("small.toml", SMALL, &overrides).expect_err("unknown").to_string();
+    assert!(error.starts_with("--policy: no policy `fifo`; built in: credit"), "{error}");
+    assert!(error.contains("micro:N"), "{error}");
+}
+
+#[test]
+fn at_most_a_quarter_of_the_pcpus_is_micro_sliced_unless_the_policy_says_otherwise() {
+    let limit_on = |pcpus: u32, policy: &str| {
+        let host = format!("{{ extends = \"xeon-e5645\", pcpus = {pcpus}, llc_pcpus = 0 }}");
+        let text = format!("policy = {policy}\n{}", SMALL.replace("\"xeon-e5645\"", &host));
+        match parse("small.toml", &text, &Overrides::default()).expect("valid").config.scheduler {
+            SchedulerKind::MicroSliced(micro) => match micro.pool {
+                PoolSize::Auto { limit, .. } => limit,
+                PoolSize::Static { .. } => panic!("Algorithm 1 is the default"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    let limits: Vec<usize> = [1, 2, 4, 5, 12, 1024].map(|pcpus| limit_on(pcpus, "\"micro\"")).to_vec();
+    assert_eq!(limits, [0, 1, 1, 2, 3, 63]);
+    assert_eq!(limit_on(4, "{ extends = \"micro\", pool_limit = 3 }"), 3);
+    let error = refuse(&format!("policy = {{ extends = \"micro\", pool_limit = 12 }}\n{SMALL}"));
+    assert_eq!(error, "bad.toml:1:44: `pool_limit` is a whole number from 0 to 11, not 12");
+}
+
+#[test]
+fn a_micro_pool_that_the_host_has_no_room_for_is_refused_with_the_reason() {
+    let host = "{ extends = \"xeon-e5645\", pcpus = 2, llc_pcpus = 0 }";
+    let text = SMALL.replace("\"xeon-e5645\"", host);
+    let overrides = Overrides { policy: Some("micro:2".to_owned()), ..Overrides::default() };
+    let error = parse("small.toml", &text, &overrides).expect_err("no room").to_string();
+    assert_eq!(
+        error,
+        "--policy: `pool` is a whole number from 0 to 1, not 2: of this host's 2 pCPUs one stays normal"
+    );
+}
+
+#[test]
+fn unknown_mechanics_list_the_known_ones() {
+    let text = format!("policy = {{ extends = \"micro\", mechanics = \"kvm\" }}\n{SMALL}");
+    let error = parse("small.toml", &text, &Overrides::default()).expect_err("unknown").to_string();
+    assert!(error.ends_with("unknown mechanics `kvm`; allowed: paper, xen-prototype"), "{error}");
+}
