@@ -304,6 +304,29 @@ fn compare_gives_one_column_per_policy_with_intervals_in_the_same_order_every_ti
 }
 
 #[test]
+fn compare_shows_policies_with_other_parameters_relative_to_the_first_one() {
+    let files = Files::new();
+    let file = files.write("tiny.toml", TINY);
+    let policies = "micro:1,micro:1+grace=10,micro:1+micro_slice=1 ms";
+    let arguments = ["compare", &file, "--policies", policies, "--seeds", "2"];
+    let table = succeed(&[&arguments[..], &["--relative"]].concat());
+    let row = table.lines().find(|line| line.starts_with("throughput")).expect("a throughput");
+    assert!(row.contains("/s") && row.contains("1.000 ± 0.000"), "grace is 10 anyway: {row}");
+    assert!(!table.contains(" -  "), "rows without any ratio say nothing: {table}");
+    let json: serde_json::Value =
+        serde_json::from_str(&succeed(&[&arguments[..], &["--json"]].concat())).expect("JSON");
+    let figures = json["figures"].as_array().expect("figures");
+    let throughput = figures.iter().find(|figure| figure["figure"] == "throughput").expect("a throughput");
+    let of = |map: &str, policy: &str| throughput[map][policy]["mean"].as_f64().expect("a mean");
+    assert_eq!(of("relative_to_first", "micro:1"), 1.0);
+    assert_eq!(of("policies", "micro:1"), of("policies", "micro:1+grace=10"));
+    let ratio = of("relative_to_first", "micro:1+micro_slice=1 ms");
+    assert!(ratio.is_finite() && ratio != 1.0, "ten times the micro slice changes nothing: {ratio}");
+    let error = refuse(&["compare", &file, "--policies", "micro:1,micro:1+grace=101"]);
+    assert!(error.starts_with("microslice: --policy: +grace: `grace` is a whole number"), "{error}");
+}
+
+#[test]
 fn compare_refuses_an_unknown_policy_with_the_known_ones() {
     let error = refuse(&["compare", "gmake-swaptions", "--policies", "credit,fifo"]);
     assert!(error.contains("no policy `fifo`") && error.contains("micro:N"), "{error}");

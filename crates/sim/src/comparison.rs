@@ -24,6 +24,8 @@ pub struct Row {
     pub labels: Vec<String>,
     /// In the order of the policies; `None` where no run has the figure.
     pub estimates: Vec<Option<Estimate>>,
+    /// The same relative to the first policy, seed by seed; `None` where no seed has both, or only zeros to divide by.
+    pub ratios: Vec<Option<Estimate>>,
 }
 
 /// Why a comparison can't be made.
@@ -123,21 +125,29 @@ fn rows_of(by_policy: &[Vec<Snapshot>]) -> Vec<Row> {
             }
         }
         for labels in labels {
-            let estimates = by_policy.iter().map(|snapshots| estimate(snapshots, figure, labels)).collect();
-            rows.push(Row { figure, labels: labels.clone(), estimates });
+            let values: Vec<Vec<f64>> =
+                by_policy.iter().map(|snapshots| values_of(snapshots, figure, labels)).collect();
+            let estimates = values.iter().map(|values| Estimate::of(values)).collect();
+            let ratios = values.iter().map(|own| relative(own, &values[0])).collect();
+            rows.push(Row { figure, labels: labels.clone(), estimates, ratios });
         }
     }
     rows
 }
 
-/// A counter that a run doesn't mention is zero there; other figures are simply absent.
-fn estimate(snapshots: &[Snapshot], figure: &Figure, labels: &[String]) -> Option<Estimate> {
+/// One per seed. A counter that a run doesn't mention is zero there; other figures are simply absent (NaN).
+fn values_of(snapshots: &[Snapshot], figure: &Figure, labels: &[String]) -> Vec<f64> {
     let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
     let absent = if figure.kind == Kind::Counter { 0.0 } else { f64::NAN };
     let value = |snapshot: &Snapshot| {
         snapshot.get(figure, &labels).and_then(|value| value.number()).unwrap_or(absent)
     };
-    Estimate::of(&snapshots.iter().map(value).collect::<Vec<_>>())
+    snapshots.iter().map(value).collect()
+}
+
+/// Seed by seed: what all policies have in common with a seed (who starts when) takes no part in the interval.
+fn relative(values: &[f64], to: &[f64]) -> Option<Estimate> {
+    Estimate::of(&values.iter().zip(to).map(|(value, to)| value / to).collect::<Vec<_>>())
 }
 
 /// Mean of the values that are numbers.
@@ -169,5 +179,27 @@ mod tests {
         let means = |row: &Row| row.estimates.iter().map(|e| e.map(|e| e.mean)).collect::<Vec<_>>();
         assert_eq!(means(&rows[0]), [Some(12.0), Some(6.0)]);
         assert_eq!(means(&rows[1]), [Some(5.0), Some(0.0)]);
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_seed_and_absent_where_there_is_nothing_to_divide_by() {
+        let rows = rows_of(&[
+            vec![snapshot(10.0, None), snapshot(20.0, Some(4))],
+            vec![snapshot(20.0, Some(1)), snapshot(40.0, Some(6))],
+            vec![snapshot(5.0, None), snapshot(20.0, None)],
+        ]);
+        let exact = |mean| Some(Estimate { mean, low: mean, high: mean, count: 2 });
+        assert_eq!(
+            rows[0].ratios[..2],
+            [exact(1.0), exact(2.0)],
+            "execution times, twice as long with both seeds"
+        );
+        assert_eq!(rows[0].ratios[2].map(|ratio| ratio.mean), Some(0.75));
+        let yields: Vec<_> = rows[1].ratios.iter().map(|ratio| ratio.map(|r| (r.mean, r.count))).collect();
+        assert_eq!(
+            yields,
+            [Some((1.0, 1)), Some((1.5, 1)), Some((0.0, 1))],
+            "the first seed has none to divide by"
+        );
     }
 }

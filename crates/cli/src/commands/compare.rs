@@ -23,14 +23,15 @@ const SEEDS_MAX: u64 = 1_000;
   microslice compare gmake-swaptions --policies credit,micro:1,micro,eevdf
   microslice compare dedup-swaptions --policies credit,micro:1,micro:2,micro:3,micro:4 --seeds 10 --html dedup.html
   microslice compare ./mine.toml --policies credit-1ms,micro --set duration='5 s' --json
+  microslice compare exim-swaptions --policies 'microslice,microslice+lend=false,microslice+slice=30 ms' --relative
 
-Each cell is the mean over the seeds with the half width of its 95 % confidence interval (Student's t). Runs use all cores;
-the output doesn't depend on how many there are.")]
+Each cell is the mean over the seeds with the half width of its 95 % confidence interval (Student's t). With --relative all
+columns but the first are relative to it, seed by seed. Runs use all cores; the output doesn't depend on how many there are.")]
 pub struct Compare {
     /// Built-in scenario, or a file
     scenario: String,
 
-    /// Policies, with commas between (see `microslice simulate --list`)
+    /// Policies, with commas between (see `microslice simulate --list`); +KEY=VALUE behind one changes its parameters
     #[arg(long, value_name = "A,B,C", value_delimiter = ',', required = true)]
     policies: Vec<String>,
 
@@ -45,6 +46,10 @@ pub struct Compare {
     /// Change a value of the scenario, such as vm.target.vcpus=8; repeatable
     #[arg(long = "set", value_name = "PATH=VALUE", value_parser = parse_setting)]
     settings: Vec<(String, String)>,
+
+    /// Show how many times the first policy's figure each other one has
+    #[arg(long)]
+    relative: bool,
 
     /// Show every figure, not only the main ones
     #[arg(long)]
@@ -79,29 +84,38 @@ pub fn run(args: Compare) -> Result<(), Failure> {
             ComparisonError::Scenario(_) => Failure::bad_input(error),
         })?
     };
-    let shown: Vec<&Row> = rows.iter().filter(|row| args.all || row.is_main()).collect();
+    let says_something = |row: &Row| !args.relative || row.ratios.iter().skip(1).any(Option::is_some);
+    let shown: Vec<&Row> =
+        rows.iter().filter(|row| (args.all || row.is_main()) && says_something(row)).collect();
+    let table = table_of(&comparison, &shown, args.relative);
     if let Some(file) = html {
-        file.finish_with(&page(&comparison, &rows, &shown))?;
+        file.finish_with(&page(&comparison, &rows, &table))?;
     }
     if args.json {
         return output::print_json(&json_of(&comparison, &rows));
     }
     let seeds = comparison.seeds.len();
     let first = comparison.seeds.first().copied().unwrap_or(0);
+    let relative = if args.relative { ", relative to the first policy's" } else { "" };
     output::print(&format!(
-        "{}\n{seeds} seeds from {first}; mean ± half of the 95 % confidence interval\n\n{}",
+        "{}\n{seeds} seeds from {first}; mean ± half of the 95 % confidence interval{relative}\n\n{table}",
         comparison.description,
-        table_of(&comparison, &shown)
     ))
 }
 
-fn table_of(comparison: &Comparison, rows: &[&Row]) -> Table {
+/// A column per policy; if `relative`, all but the first have ratios.
+fn table_of(comparison: &Comparison, rows: &[&Row], relative: bool) -> Table {
     let policies = comparison.policies.iter().map(|policy| format!(">{policy}"));
     let columns: Vec<String> = ["figure".to_owned(), "of".to_owned()].into_iter().chain(policies).collect();
     let mut table = Table::new(&columns.iter().map(String::as_str).collect::<Vec<_>>());
     for row in rows {
-        let unit = row.figure.unit;
-        let cells = row.estimates.iter().map(|estimate| estimate.map_or("-".to_owned(), |e| cell(unit, &e)));
+        let cells = row.estimates.iter().zip(&row.ratios).enumerate().map(|(column, (estimate, ratio))| {
+            let cell = match relative && column > 0 {
+                true => ratio.map(|ratio| ratio_cell(&ratio)),
+                false => estimate.map(|estimate| cell(row.figure.unit, &estimate)),
+            };
+            cell.unwrap_or("-".to_owned())
+        });
         table.row([row.figure.id.to_owned(), row.labels.join(" ")].into_iter().chain(cells));
     }
     table
@@ -114,30 +128,36 @@ fn cell(unit: Unit, estimate: &Estimate) -> String {
     format!("{} ± {}", unit.show(estimate.mean), unit.show(estimate.half_width()))
 }
 
+fn ratio_cell(ratio: &Estimate) -> String {
+    if ratio.count < 2 {
+        return format!("{:.3}", ratio.mean);
+    }
+    format!("{:.3} ± {:.3}", ratio.mean, ratio.half_width())
+}
+
 fn json_of(comparison: &Comparison, rows: &[Row]) -> Json {
     let figures: Vec<Json> = rows
         .iter()
         .map(|row| {
             let labels: serde_json::Map<String, Json> =
                 row.figure.labels.iter().zip(&row.labels).map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
-            let policies: serde_json::Map<String, Json> = comparison
-                .policies
-                .iter()
-                .zip(&row.estimates)
-                .map(|(policy, estimate)| (policy.clone(), json!(estimate.map(output::estimate))))
-                .collect();
+            let by_policy = |estimates: &[Option<Estimate>]| -> serde_json::Map<String, Json> {
+                let estimates = estimates.iter().map(|estimate| json!(estimate.map(output::estimate)));
+                comparison.policies.iter().cloned().zip(estimates).collect()
+            };
             json!({
                 "figure": row.figure.id,
                 "unit": row.figure.unit.symbol(),
                 "labels": labels,
-                "policies": policies,
+                "policies": by_policy(&row.estimates),
+                "relative_to_first": by_policy(&row.ratios),
             })
         })
         .collect();
     json!({ "scenario": comparison.scenario, "seeds": comparison.seeds, "figures": figures })
 }
 
-fn page(comparison: &Comparison, rows: &[Row], shown: &[&Row]) -> String {
+fn page(comparison: &Comparison, rows: &[Row], table: &Table) -> String {
     let mut page = Page::new(&format!("Policies on {}", comparison.scenario));
     page.paragraph(&comparison.description);
     page.paragraph(&format!(
@@ -148,7 +168,7 @@ fn page(comparison: &Comparison, rows: &[Row], shown: &[&Row]) -> String {
         matches!(row.figure.id, "execution_time" | "bandwidth" | "jitter" | "shootdown_wait" | "lock_wait")
     });
     page.plots(&plotted.map(|row| chart(comparison, row).to_svg()).collect::<Vec<_>>());
-    page.table(&table_of(comparison, shown));
+    page.table(table);
     page.render()
 }
 

@@ -46,7 +46,7 @@ pub struct Run {
     #[arg(long, value_name = "N")]
     second_looks: Option<u32>,
     /// Algorithm 1: one more micro-sliced pCPU is tried only while those there are were busy for so much of the profile
-    /// interval; 0: the paper's rule [default: 75]
+    /// interval; 0: the paper's rule [default: 40]
     #[arg(long, value_name = "PERCENT")]
     grow_when_busy: Option<u32>,
     /// Give a vCPU that is stopped in critical code at most so many more micro slices in a row; 0: the paper's

@@ -1,10 +1,10 @@
 //! `policies/*.toml`: who decides on the host, and with which parameters.
 
-use super::error::{ScenarioError, listed, quoted};
+use super::error::{Place, ScenarioError, listed, quoted};
 use super::host::PCPUS_MAX;
 use super::library::{Library, Shelf};
 use super::reader::{self, TableReader};
-use super::tree::{Node, NodeValue};
+use super::tree::{self, Node, NodeValue};
 use super::units;
 use crate::config::{
     CreditConfig, EevdfConfig, FairSharePool, Mechanics, MicroSlicedConfig, NormalPoolKind, PoolSize,
@@ -18,12 +18,36 @@ const SIZED: [&str; 3] = ["microslice", "micro", "micro-xen"];
 /// Slices and ticks of nanoseconds would do nothing else than switch.
 const TIME_MIN_NS: u64 = 1_000;
 
-/// A policy by its name: a file of `policies/`, or `micro:N` for N static micro-sliced pCPUs (`micro-xen:N` likewise).
+/// A policy by its name: a file of `policies/`, or `micro:N` for N static micro-sliced pCPUs (`micro-xen:N` likewise);
+/// behind either, `+key=value` as often as wanted changes its parameters (`micro:2+grace=0`).
 pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioError> {
-    let name = reader::string(reference)?;
+    let (name, variations) = variations_of(reader::string(reference)?);
+    let mut policy = sized(library, name, &reference.place)?;
+    for (key, value) in variations {
+        let origin = format!("{}: +{key}", reference.place);
+        tree::set(&mut policy, key, tree::parse_value(&origin, value)?)?;
+    }
+    Ok(policy)
+}
+
+/// The name in front of all `+key=value`, and these in their order. Whatever lacks a `=` belongs to the name: it may be a
+/// file's.
+fn variations_of(mut name: &str) -> (&str, Vec<(&str, &str)>) {
+    let mut variations = Vec::new();
+    while let Some((before, last)) = name.rsplit_once('+')
+        && let Some((key, value)) = last.split_once('=')
+    {
+        variations.push((key.trim(), value.trim()));
+        name = before.trim_end();
+    }
+    variations.reverse();
+    (name, variations)
+}
+
+fn sized(library: &mut Library, name: &str, place: &Place) -> Result<Node, ScenarioError> {
     let sized = name.split_once(':').filter(|(policy, _)| SIZED.contains(policy));
     let Some((policy, size)) = sized else {
-        return library.find(Shelf::Policy, name, &reference.place).map_err(|error| ScenarioError {
+        return library.find(Shelf::Policy, name, place).map_err(|error| ScenarioError {
             cause: error.cause.replace("; or name", ", micro:N (N static micro-sliced pCPUs); or name"),
             ..error
         });
@@ -31,14 +55,14 @@ pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioEr
     let size: i64 =
         size.parse().ok().filter(|size| (0..=PCPUS_MAX as i64).contains(size)).ok_or_else(|| {
             ScenarioError::new(
-                &reference.place,
+                place,
                 format!("{}: {policy}:N needs a whole number from 0 to {PCPUS_MAX}", quoted(name)),
             )
         })?;
-    let mut policy = library.find(Shelf::Policy, policy, &reference.place)?;
+    let mut policy = library.find(Shelf::Policy, policy, place)?;
     if let NodeValue::Table(table) = &mut policy.value {
-        let pool = Node { place: reference.place.clone(), value: NodeValue::Integer(size) };
-        table.insert("pool".to_owned(), (reference.place.clone(), pool));
+        let pool = Node { place: place.clone(), value: NodeValue::Integer(size) };
+        table.insert("pool".to_owned(), (place.clone(), pool));
     }
     Ok(policy)
 }

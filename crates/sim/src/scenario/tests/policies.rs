@@ -63,6 +63,34 @@ fn a_setting_changes_the_policy_of_the_command_line() {
 }
 
 #[test]
+fn a_policys_name_may_say_what_is_different_about_it() {
+    assert_eq!(rules_of("micro:2+grace=3+patience=50 us", &[]).unwrap(), (3, true, 50_000));
+    assert_eq!(
+        rules_of("micro + grace = 3", &[]).unwrap(),
+        rules_of("micro", &[("policy.grace", "3")]).unwrap()
+    );
+    assert_eq!(
+        rules_of("micro+grace=3", &[("policy.grace", "4")]).unwrap().0,
+        4,
+        "a setting comes after the name"
+    );
+    let slice = |policy| micro_sliced(policy, &[]).map(|micro| micro.normal);
+    assert_ne!(slice("microslice:1+slice=30 ms").unwrap(), slice("microslice:1").unwrap());
+    let refused = |policy| rules_of(policy, &[]).unwrap_err().to_string();
+    assert_eq!(
+        refused("micro+grace=101"),
+        "--policy: +grace: `grace` is a whole number from 0 to 100, not 101"
+    );
+    assert!(
+        refused("micro+gracious=1").starts_with("--policy: +gracious: "),
+        "{}",
+        refused("micro+gracious=1")
+    );
+    assert!(refused("micro+grace").contains("no policy `micro+grace`"), "{}", refused("micro+grace"));
+    assert!(refused("micro+=1").contains("a path is keys"), "{}", refused("micro+=1"));
+}
+
+#[test]
 fn the_real_schedulers_normal_pool_has_a_slice_and_a_tick_and_nothing_of_xens() {
     let normal = |settings: &[(&str, &str)]| {
         let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
@@ -105,12 +133,13 @@ fn pool_rules(policy: &str, settings: &[(&str, &str)]) -> Result<(u32, u32), Str
 }
 
 #[test]
-fn micro_grows_its_pool_when_the_real_scheduler_does_and_the_prototype_always() {
+fn a_pool_whose_idle_pcpus_are_lent_grows_sooner_and_the_prototypes_always() {
     let percent =
         |policy: &str, settings: &[(&str, &str)]| pool_rules(policy, settings).map(|(_, percent)| percent);
-    assert_eq!(percent("micro", &[]), Ok(PoolSizeConfig::DEFAULT.grow_when_busy_percent));
+    assert_eq!(percent("microslice", &[]), Ok(PoolSizeConfig::DEFAULT.grow_when_busy_percent));
+    assert_eq!(percent("micro", &[]), Ok(75));
     assert_eq!(percent("micro-xen", &[]), Ok(0));
-    assert_eq!(percent("micro", &[("policy.grow_when_busy", "40 %")]), Ok(40));
+    assert_eq!(percent("micro", &[("policy.grow_when_busy", "50 %")]), Ok(50));
     for (value, cause) in [
         ("101 %", "more than 100 %"),
         ("12.5 %", "finer than the resolution, 1 %"),
