@@ -20,7 +20,7 @@ fn main() {
         }
     }
     for policy in policies {
-        let overrides = Overrides { policy: Some(policy.clone()), seed: Some(1), settings: settings.clone() };
+        let overrides = Overrides { policy: Some(policy.clone()), seed: None, settings: settings.clone() };
         let mut config = match load(&scenario, &overrides) {
             Ok(scenario) => scenario.config,
             Err(error) => return eprintln!("{error}"),
@@ -86,11 +86,12 @@ fn main() {
             for (name, waits) in &vm.lock_waits {
                 let all = vm.lock_acquisitions[name];
                 println!(
-                    "     lock {name:15} {:8.0}/s contended {:.4} wait avg {:.2} max {:.0} us",
+                    "     lock {name:15} {:8.0}/s contended {:.4} wait avg {:.2} max {:.0} us, by lockstat {:.2}",
                     all as f64 / seconds,
                     waits.count() as f64 / all as f64,
                     us(waits.mean()),
-                    us(waits.max().map(|x| x as f64))
+                    us(waits.max().map(|x| x as f64)),
+                    us(vm.lockstat_waits[name].mean())
                 );
             }
             if let Some(net) = &vm.network {

@@ -2,13 +2,16 @@
 
 use crate::engine::Simulation;
 use crate::machine::{HostVcpu, Turns, VcpuState};
-use crate::report::{Histogram, PcpuTimes, PoolReport, RunReport, VmReport, WorkloadReport, Yields};
+use crate::report::{
+    Histogram, LockstatWaits, PcpuTimes, PoolReport, RunReport, VmReport, WorkloadReport, Yields,
+};
 use crate::trace_event::{GuestClass, VmId};
 
 #[derive(Default)]
 pub struct LockCounters {
     pub name: String,
     pub waits: Histogram,
+    pub lockstat: LockstatWaits,
 }
 
 /// Of what happens at every exit or switch, each vCPU has counters of its own, next to what is touched then anyway; they are
@@ -214,6 +217,7 @@ impl Simulation<'_> {
             yields: counters.yields.clone(),
             lock_waits: used().map(|(lock, _)| (lock.name.clone(), lock.waits.clone())).collect(),
             lock_acquisitions: used().map(|(lock, count)| (lock.name.clone(), *count)).collect(),
+            lockstat_waits: used().map(|(lock, _)| (lock.name.clone(), lock.lockstat)).collect(),
             tlb_sync: counters.tlb_sync.clone(),
             ipis_sent: counters.ipis_sent,
             ipis_handled: counters.ipis_handled,

@@ -47,6 +47,8 @@ pub struct VmReport {
     /// By lock name: contended acquisitions only, as lockstat counts.
     pub lock_waits: BTreeMap<String, Histogram>,
     pub lock_acquisitions: BTreeMap<String, u64>,
+    /// The waits for spinlocks as the guest itself sees them.
+    pub lockstat_waits: BTreeMap<String, LockstatWaits>,
     pub tlb_sync: Histogram,
     pub ipis_sent: u64,
     pub ipis_handled: u64,
@@ -66,6 +68,26 @@ pub struct WorkloadReport {
     pub execution_time_s: Option<f64>,
     /// `run_time` of the configuration: the length of a run that ends by the clock.
     pub run_time_s: Option<f64>,
+}
+
+/// What Lockstat in the guest makes of contended acquisitions of spinlocks: it reads `local_clock`, which goes on for one tick
+/// at the most while interrupts are off (kernel/sched/clock.c, `sched_clock_local`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct LockstatWaits {
+    pub count: u64,
+    pub total_ns: u64,
+}
+
+impl LockstatWaits {
+    /// A wait for which the clock stood still isn't counted (`lock_acquired`).
+    pub(crate) fn record(&mut self, waited_ns: u64) {
+        self.count += u64::from(waited_ns > 0);
+        self.total_ns += waited_ns;
+    }
+
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.total_ns as f64 / self.count as f64)
+    }
 }
 
 /// Yields by cause, as Figure 7 splits them.

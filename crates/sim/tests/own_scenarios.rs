@@ -375,3 +375,38 @@ fn fairness_is_told_per_vcpu_as_weights_are() {
         );
     }
 }
+
+/// Means in ms of the waits for a lock that is held for 20 ms: what they are, and what Lockstat says. Ticks come every 4 ms.
+fn waits_ms(irqs_off: bool) -> (f64, f64) {
+    let text = format!(
+        r#"
+        host = {{ extends = "xeon-e5645", pcpus = 2 }}
+        warmup = "500 ms"
+        duration = "10 s"
+        [[vm]]
+        name = "one"
+        vcpus = 2
+        kernel = {{ extends = "linux-4.4", lock_kind = "queued" }}
+        workloads = [{{ name = "holders", threads = 2, program = [
+            {{ compute = "exponential 5 ms" }}, {{ lock = "long", hold = "20 ms" }}, {{ progress = 1 }},
+        ], lock = [{{ name = "long", symbol = "release_pages", irqs_off = {irqs_off} }}] }}]
+        "#
+    );
+    let report = run(&text, "credit");
+    let mean = |ns: Option<f64>| ns.expect("somebody waits") / 1e6;
+    (mean(report.vms[0].lock_waits["long"].mean()), mean(report.vms[0].lockstat_waits["long"].mean()))
+}
+
+#[test]
+fn lockstat_sees_no_more_than_a_tick_of_a_wait_with_interrupts_off() {
+    let (waited, seen) = waits_ms(true);
+    assert!(waited > 10.0, "{waited} ms");
+    assert!(seen > 0.5 && seen < 4.0, "{seen} ms");
+}
+
+#[test]
+fn lockstat_sees_all_of_a_wait_with_interrupts_on() {
+    let (waited, seen) = waits_ms(false);
+    assert!(waited > 10.0, "{waited} ms");
+    assert!((seen / waited - 1.0).abs() < 0.001, "{seen} of {waited} ms");
+}

@@ -142,14 +142,21 @@ impl Simulation<'_> {
         let now_ns = self.machine.now_ns;
         let vm = self.machine.vcpus[vcpu as usize].vm as usize;
         let guest = &mut self.guest[vcpu as usize];
-        let waited_ns = now_ns - guest.waits_since_ns[guest.depth as usize];
+        let since_ns = guest.waits_since_ns[guest.depth as usize];
+        let waited_ns = now_ns - since_ns;
+        // Where interrupts are off no tick sets the guest's clock, which stands still a tick later.
+        let stands_ns = guest.clock_set_ns + self.vms[vm].kernel.tick_ns;
         let frame = guest.frame_mut();
+        let lockstat_ns =
+            if frame.irqs_off { now_ns.min(stands_ns) - since_ns.min(stands_ns) } else { waited_ns };
         let lock = frame.lock;
         let state = &self.locks[lock as usize];
         frame.act = Act::Timed;
         frame.symbol = state.hold_symbol;
         frame.left_ns += CACHE_LINE_NS;
-        self.counters[vm].locks[state.statistics as usize].waits.record(waited_ns);
+        let counters = &mut self.counters[vm].locks[state.statistics as usize];
+        counters.waits.record(waited_ns);
+        counters.lockstat.record(lockstat_ns);
         self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
     }
 

@@ -141,6 +141,8 @@ pub struct GuestVcpu {
     /// Since when each frame waits.
     pub waits_since_ns: [u64; 2],
     pub thread_since_ns: u64,
+    /// When its guest's clock was set last: by a tick, or at the end of idling.
+    pub clock_set_ns: u64,
     pub queue: VecDeque<u32>,
     /// Address space in its TLB (workload), or `NONE`.
     pub mm: u32,
@@ -172,6 +174,7 @@ impl GuestVcpu {
             next_tick_ns: 0,
             thread: NONE,
             thread_since_ns: 0,
+            clock_set_ns: 0,
             queue: VecDeque::new(),
             mm: NONE,
             shootdowns: Vec::new(),

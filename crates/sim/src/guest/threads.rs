@@ -105,7 +105,8 @@ impl Simulation<'_> {
             return self.continue_frame(vcpu);
         };
         if was_idle {
-            // The tick was stopped while idle.
+            // The tick was stopped while idle (tick_nohz_idle_exit, sched_clock_idle_wakeup_event).
+            self.guest[vcpu as usize].clock_set_ns = now_ns;
             let period = self.vms[vm].kernel.tick_ns;
             let guest = &mut self.guest[vcpu as usize];
             if guest.next_tick_ns == u64::MAX {
@@ -180,6 +181,7 @@ impl Simulation<'_> {
         let vm = self.machine.vcpus[vcpu as usize].vm as usize;
         let slice_ns = self.vms[vm].kernel.thread_slice_ns;
         let guest = &mut self.guest[vcpu as usize];
+        guest.clock_set_ns = now_ns;
         if guest.thread != NONE
             && !guest.queue.is_empty()
             && now_ns - guest.thread_since_ns >= slice_ns / (guest.queue.len() as u64 + 1)

@@ -61,7 +61,7 @@ pub fn measure(id: &str, runs: &RunTable) -> Vec<f64> {
         }
         ["table4a", lock, configuration] => {
             runs.each(&scenario_of("gmake", configuration), BASELINE, |report| {
-                let wait = target(report).lock_waits.get(*lock).and_then(|waits| waits.mean());
+                let wait = target(report).lockstat_waits.get(*lock).and_then(|waits| waits.mean());
                 wait.map_or(f64::NAN, |ns| ns / 1e3)
             })
         }
