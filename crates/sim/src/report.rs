@@ -70,8 +70,9 @@ pub struct WorkloadReport {
     pub run_time_s: Option<f64>,
 }
 
-/// What Lockstat in a guest without an invariant TSC, as the paper's are, makes of contended acquisitions of spinlocks: it reads `local_clock`, which goes on for one tick
-/// at the most while interrupts are off (kernel/sched/clock.c, `sched_clock_local`).
+/// What Lockstat in a guest without an invariant TSC, as the paper's are, makes of contended acquisitions of spinlocks: it
+/// reads `local_clock`, which goes on for one tick at the most while interrupts are off (kernel/sched/clock.c,
+/// `sched_clock_local`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct LockstatWaits {
     pub count: u64,
