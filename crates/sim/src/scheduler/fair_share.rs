@@ -255,6 +255,14 @@ impl FairShare {
         decision
     }
 
+    /// `advance_clock`: the pool's clock is that of whoever was chosen by it. A micro slice isn't.
+    fn advance_clock(&mut self, vcpu: VcpuId) {
+        let vtime_ns = self.accounts[vcpu as usize].vtime_ns;
+        if policy::vtime_before(self.pool_vtime_ns, vtime_ns) {
+            self.pool_vtime_ns = vtime_ns;
+        }
+    }
+
     /// `forgive_debt`: where nobody else waited, what it ran for isn't owed.
     fn forgive_debt(&mut self, vcpu: VcpuId) {
         let account = &mut self.accounts[vcpu as usize];
@@ -340,6 +348,7 @@ impl FairShare {
         let account = &self.accounts[vcpu as usize];
         self.turns[pcpu as usize] = Turn { slice_ns: account.slice_ns, was_woken: account.was_blocked };
         self.begin_run(machine.now_ns, vcpu);
+        self.advance_clock(vcpu);
         machine.vcpus[vcpu as usize].pcpu = pcpu;
         self.note_idle(pcpu, false);
         // Turns end at ticks.
@@ -404,9 +413,6 @@ impl NormalPool for FairShare {
         let account = &mut self.accounts[vcpu as usize];
         account.charged_until_ns = now_ns;
         account.was_blocked = false;
-        if policy::vtime_before(self.pool_vtime_ns, account.vtime_ns) {
-            self.pool_vtime_ns = account.vtime_ns;
-        }
     }
 
     fn blocked(&mut self, vcpu: VcpuId) {

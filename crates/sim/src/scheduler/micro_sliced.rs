@@ -531,6 +531,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
             micro_pcpu_count: self.micro_count as u32,
             guest_known: 1,
         };
+        if self.normal.goes_first(vcpu) { return; }
         let decision = policy::decide_on_interrupt(&self.rules, &seen);
         if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
             self.accelerate(machine, vcpu, cause);
