@@ -239,6 +239,8 @@ struct interrupt_observation {
 	u32 recipient_state; /* enum vcpu_state */
 	u32 micro_pcpu_count;
 	u32 guest_known; /* its symbols and slide are known; an unknown guest is scheduled normally */
+	u32 recipient_goes_first; /* it waits, boosted: a micro slice would be short, and take that from it */
+	u32 reserved;
 };
 
 enum interrupt_reason {
@@ -249,7 +251,8 @@ enum interrupt_reason {
 	INTERRUPT_ALREADY_REQUESTED = 4,
 	INTERRUPT_NO_MICRO_POOL = 5,
 	INTERRUPT_GUEST_UNKNOWN = 6,
-	INTERRUPT_REASON_COUNT = 7,
+	INTERRUPT_RECIPIENT_GOES_FIRST = 7, /* its turn is next anyway, and longer */
+	INTERRUPT_REASON_COUNT = 8,
 };
 
 struct interrupt_decision {
@@ -284,6 +287,8 @@ POLICY struct interrupt_decision decide_on_interrupt(const struct accelerate_con
 		decision.reason = INTERRUPT_RECIPIENT_RUNNING;
 	} else if (seen->recipient_state == VCPU_PENDING) {
 		decision.reason = INTERRUPT_ALREADY_REQUESTED;
+	} else if (seen->recipient_goes_first) {
+		decision.reason = INTERRUPT_RECIPIENT_GOES_FIRST;
 	} else if (seen->micro_pcpu_count == 0) {
 		decision.reason = INTERRUPT_NO_MICRO_POOL;
 	} else {

@@ -7,16 +7,25 @@
  * Mechanism. Virtual time, one clock per vCPU: whoever is furthest behind runs next. A VM's weight is split
  *            over its active vCPUs (as Xen's credit scheduler does with credits), and running moves a vCPU's
  *            clock by the time it ran, the heavier the slower. Micro slices are charged like any other.
+ *            What that misses (a sleeper's lag is cut, a micro slice is run whatever the clock says, siblings take
+ *            turns) a clock of the VM makes up for: whose VM is behind weighs more until it has caught up.
  * Formula.   vcpu_weight = vm_weight * SHARE_SCALE / active_vcpu_count     (at least 1)
  *            charge      = ran_ns * WEIGHT_DEFAULT * SHARE_SCALE / vcpu_weight
+ *            vm_charge   = ran_ns * WEIGHT_DEFAULT / vm_weight             (all that its vCPUs run, wherever)
+ *            A VM that is behind the first one by what VM_LAG_SLICES slices cost it has twice its weight; by as
+ *            much more as it is further behind, up to CATCH_UP_MAX times its weight more. No further behind is
+ *            remembered: who didn't want its share, or can't have it where it may run, isn't owed it for ever.
  *            A vCPU that slept comes back no further behind than running for lag_max_ns would cost it: sleeping
  *            isn't saving, but who sleeps often isn't to lose what it waits for. One that was preempted keeps
- *            its clock: what it is behind by is owed to it.
+ *            its clock: what it is behind by is owed to it. Nobody waits for being ahead by more than that: what
+ *            was run in the micro pool beyond is the VM's debt, not the vCPU's.
  *            Warm caches, directed yields: on a pCPU, who ran there last, or to whom a sibling yields it, may go
  *            before the one that is furthest behind, if the difference is no more than a slice costs it; for
  *            warm caches' sake only while that one has waited for less than a tenth of a slice.
  *            Boost: one that was blocked and isn't ahead of the pool's clock runs first when it wakes (Xen's
- *            BOOST: it probably wakes to handle an interrupt), for at most boost_slice_ns.
+ *            BOOST: it probably wakes to handle an interrupt), for at most boost_slice_ns; but not while its VM
+ *            is ahead of the one that was served last where it ran: VMs whose vCPUs sleep often would take all
+ *            from those whose vCPUs don't.
  * Limits.    Shares hold over seconds, not within a slice. ran_ns is cut at RAN_MAX_NS, so nothing overflows.
  */
 #ifndef POLICY_FAIR_SHARE_H
@@ -27,12 +36,14 @@
 #define WEIGHT_DEFAULT 100u /* of cgroup v2's cpu.weight */
 #define WEIGHT_MAX 10000u
 #define SHARE_SCALE 1024u
+#define VM_LAG_SLICES 10u
+#define CATCH_UP_MAX 3u
 #define RAN_MAX_NS 10000000000ull /* 10 s: sched_ext's watchdog acts before that */
 
 struct fair_share_config {
 	u64 slice_ns;	    /* the paper's baseline: 30 ms; a third of it unless told otherwise */
 	u64 boost_slice_ns; /* a boosted vCPU is preempted after this; 0: no boost */
-	u64 lag_max_ns;	    /* running time that a sleeper may be behind by when it wakes */
+	u64 lag_max_ns;	    /* running time that a sleeper may be behind by when it wakes, and anybody ahead */
 };
 
 /* The weight of one of a VM's active vCPUs, in units of 1/SHARE_SCALE. */
@@ -61,12 +72,54 @@ POLICY u32 vtime_before(u64 a, u64 b)
 	return (s64)(a - b) < 0;
 }
 
+/* ---- The VM's clock ---- */
+
+/* What running for ran_ns, on any pCPU of any pool, moves the clock of the whole VM by. */
+POLICY u64 vm_charge(u64 ran_ns, u32 vm_weight)
+{
+	return charge(ran_ns, vcpu_weight(vm_weight, 1));
+}
+
+/* By how much a VM is behind when its weight is doubled. */
+POLICY u64 vm_lag_ns(const struct fair_share_config *config, u32 vm_weight)
+{
+	return vm_charge(VM_LAG_SLICES * config->slice_ns, vm_weight);
+}
+
+/* first_ns: the clock of the VM that is furthest ahead. A VM's clock isn't left further behind than it can catch up with. */
+POLICY u64 vm_clock(const struct fair_share_config *config, u64 first_ns, u64 vm_ns, u32 vm_weight)
+{
+	u64 earliest = first_ns - CATCH_UP_MAX * vm_lag_ns(config, vm_weight);
+
+	return vtime_before(vm_ns, earliest) ? earliest : vm_ns;
+}
+
+/* The weight of a vCPU (vcpu_weight()) of a VM that may be behind. */
+POLICY u64 catch_up_weight(const struct fair_share_config *config, u64 weight, u32 vm_weight, u64 first_ns,
+			   u64 vm_ns)
+{
+	u64 lag = vm_lag_ns(config, vm_weight), behind = vtime_before(vm_ns, first_ns) ? first_ns - vm_ns : 0;
+
+	if (behind > CATCH_UP_MAX * lag)
+		behind = CATCH_UP_MAX * lag;
+	/* In microseconds, so that the product fits: lags are below 2^40, weights below 2^24. */
+	return weight + weight * (behind >> 10) / ((lag >> 10) + 1);
+}
+
+/* Has this VM had more than the one that was served last on the same pCPU? */
+POLICY u32 vm_is_ahead(const struct fair_share_config *config, u64 served_vm_ns, u64 vm_ns, u32 vm_weight)
+{
+	return vtime_before(served_vm_ns + vm_lag_ns(config, vm_weight), vm_ns);
+}
+
+/* ---- A vCPU's clock ---- */
+
 struct wakeup_observation {
-	u64 pool_vtime_ns; /* the normal pool's clock: of the vCPU that was chosen last */
+	u64 pool_vtime_ns; /* the normal pool's clock, where it may run: of the furthest that was chosen */
 	u64 vcpu_vtime_ns;
-	u64 weight;	 /* vcpu_weight() */
+	u64 weight;	 /* catch_up_weight() */
 	u32 was_blocked; /* it slept; 0: it was preempted, or moved */
-	u32 reserved;
+	u32 vm_is_ahead; /* vm_is_ahead() */
 };
 
 struct wakeup_decision {
@@ -79,12 +132,15 @@ struct wakeup_decision {
 POLICY struct wakeup_decision decide_on_wakeup(const struct fair_share_config *config,
 					       const struct wakeup_observation *seen)
 {
-	u64 earliest = seen->pool_vtime_ns - charge(config->lag_max_ns, seen->weight);
+	u64 lag = charge(config->lag_max_ns, seen->weight);
+	u64 earliest = seen->pool_vtime_ns - lag, latest = seen->pool_vtime_ns + lag;
 	struct wakeup_decision decision = {.vtime_ns = seen->vcpu_vtime_ns, .slice_ns = config->slice_ns};
 
 	if (seen->was_blocked && vtime_before(decision.vtime_ns, earliest))
 		decision.vtime_ns = earliest;
-	if (seen->was_blocked && config->boost_slice_ns &&
+	if (vtime_before(latest, decision.vtime_ns))
+		decision.vtime_ns = latest;
+	if (seen->was_blocked && !seen->vm_is_ahead && config->boost_slice_ns &&
 	    !vtime_before(seen->pool_vtime_ns, decision.vtime_ns)) {
 		decision.boost = 1;
 		decision.slice_ns = config->boost_slice_ns;

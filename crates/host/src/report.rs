@@ -397,7 +397,7 @@ fn counters_json(stats: &VmStats) -> Value {
         "overtakes": {"directed_yield": stats.overtakes[0], "warm_caches": stats.overtakes[1]},
         "woken": named(names::<WokenReason>(), &stats.woken),
         "spinners": {"yields": stats.spinners[0], "keeps_spinning": stats.spinners[1]},
-        "interrupts": matrix::<InterruptKind, InterruptReason, 7>(&stats.interrupts),
+        "interrupts": matrix::<InterruptKind, InterruptReason, 8>(&stats.interrupts),
         "micro_slice_us": Histogram::from_log2(&stats.micro_slice_us, stats.micro_ran_ns / 1000),
         "wait_to_run_us": Histogram::from_log2(&stats.wait_to_run_us, stats.waited_ns / 1000),
         "ran_ns": stats.ran_ns,

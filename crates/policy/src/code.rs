@@ -219,6 +219,7 @@ codes! {
         AlreadyRequested = "already_requested",
         NoMicroPool = "no_micro_pool",
         GuestUnknown = "guest_unknown",
+        RecipientGoesFirst = "recipient_goes_first",
     }
 }
 

@@ -10,10 +10,12 @@ pub const CLASS_RANGES_MAX: usize = 512;
 pub const POOL_LIMIT_MAX: usize = 63;
 /// `WEIGHT_DEFAULT`: of cgroup v2's `cpu.weight`.
 pub const WEIGHT_DEFAULT: u32 = 100;
+/// `WEIGHT_MAX`: of cgroup v2's `cpu.weight`, too.
+pub const WEIGHT_MAX: u32 = 10_000;
 /// `SHARE_SCALE`: the unit of [`crate::vcpu_weight`] is 1/SHARE_SCALE.
 pub const SHARE_SCALE: u32 = 1024;
 /// `RECORD_VERSION`: of [`Record`] and all observations in it.
-pub const RECORD_VERSION: u32 = 7;
+pub const RECORD_VERSION: u32 = 8;
 
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? }) => {
@@ -108,6 +110,8 @@ layout! {
         recipient_state: Code<VcpuState>,
         micro_pcpu_count: u32,
         guest_known: u32,
+        recipient_goes_first: u32,
+        reserved: u32,
     }
 }
 
@@ -226,7 +230,7 @@ layout! {
         vcpu_vtime_ns: u64,
         weight: u64,
         was_blocked: u32,
-        reserved: u32,
+        vm_is_ahead: u32,
     }
 }
 

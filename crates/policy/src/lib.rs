@@ -50,6 +50,21 @@ mod ffi {
         pub fn ms_vcpu_weight(vm_weight: u32, active_vcpu_count: u32) -> u64;
         pub fn ms_charge(ran_ns: u64, weight: u64) -> u64;
         pub fn ms_vtime_before(a: u64, b: u64) -> u32;
+        pub fn ms_vm_charge(ran_ns: u64, vm_weight: u32) -> u64;
+        pub fn ms_vm_clock(config: *const FairShareConfig, first_ns: u64, vm_ns: u64, vm_weight: u32) -> u64;
+        pub fn ms_catch_up_weight(
+            config: *const FairShareConfig,
+            weight: u64,
+            vm_weight: u32,
+            first_ns: u64,
+            vm_ns: u64,
+        ) -> u64;
+        pub fn ms_vm_is_ahead(
+            config: *const FairShareConfig,
+            served_vm_ns: u64,
+            vm_ns: u64,
+            vm_weight: u32,
+        ) -> u32;
         pub fn ms_may_go_first(
             config: *const FairShareConfig,
             first_vtime_ns: u64,
@@ -172,6 +187,36 @@ pub fn charge(ran_ns: u64, weight: u64) -> u64 {
 pub fn vtime_before(a: u64, b: u64) -> bool {
     // SAFETY: plain values.
     unsafe { ffi::ms_vtime_before(a, b) != 0 }
+}
+
+/// What running for `ran_ns` moves the clock of a whole VM by.
+pub fn vm_charge(ran_ns: u64, vm_weight: u32) -> u64 {
+    // SAFETY: plain values.
+    unsafe { ffi::ms_vm_charge(ran_ns, vm_weight) }
+}
+
+/// A VM's clock, no further behind that of the first VM than it can catch up with.
+pub fn vm_clock(config: &FairShareConfig, first_ns: u64, vm_ns: u64, vm_weight: u32) -> u64 {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { ffi::ms_vm_clock(config, first_ns, vm_ns, vm_weight) }
+}
+
+/// The weight of a vCPU whose VM may be behind the first one, and is to catch up.
+pub fn catch_up_weight(
+    config: &FairShareConfig,
+    weight: u64,
+    vm_weight: u32,
+    first_ns: u64,
+    vm_ns: u64,
+) -> u64 {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { ffi::ms_catch_up_weight(config, weight, vm_weight, first_ns, vm_ns) }
+}
+
+/// Has a VM had more than the one that was served last on the same pCPU?
+pub fn vm_is_ahead(config: &FairShareConfig, served_vm_ns: u64, vm_ns: u64, vm_weight: u32) -> bool {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { ffi::ms_vm_is_ahead(config, served_vm_ns, vm_ns, vm_weight) != 0 }
 }
 
 /// May one whose caches are warm, or to whom is yielded, with this clock and weight, go before the first of the queue?

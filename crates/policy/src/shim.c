@@ -85,6 +85,27 @@ u32 ms_vtime_before(u64 a, u64 b)
 	return vtime_before(a, b);
 }
 
+u64 ms_vm_charge(u64 ran_ns, u32 vm_weight)
+{
+	return vm_charge(ran_ns, vm_weight);
+}
+
+u64 ms_vm_clock(const struct fair_share_config *config, u64 first_ns, u64 vm_ns, u32 vm_weight)
+{
+	return vm_clock(config, first_ns, vm_ns, vm_weight);
+}
+
+u64 ms_catch_up_weight(const struct fair_share_config *config, u64 weight, u32 vm_weight, u64 first_ns,
+		       u64 vm_ns)
+{
+	return catch_up_weight(config, weight, vm_weight, first_ns, vm_ns);
+}
+
+u32 ms_vm_is_ahead(const struct fair_share_config *config, u64 served_vm_ns, u64 vm_ns, u32 vm_weight)
+{
+	return vm_is_ahead(config, served_vm_ns, vm_ns, vm_weight);
+}
+
 u32 ms_may_go_first(const struct fair_share_config *config, u64 first_vtime_ns, u64 vtime_ns, u64 weight)
 {
 	return may_go_first(config, first_vtime_ns, vtime_ns, weight);

@@ -36,6 +36,8 @@ fn an_interrupt(kind: InterruptKind, recipient: VcpuState) -> InterruptObservati
         recipient_state: recipient.into(),
         micro_pcpu_count: 1,
         guest_known: 1,
+        recipient_goes_first: 0,
+        reserved: 0,
     }
 }
 
@@ -358,6 +360,14 @@ fn recipients_that_run_sleep_or_are_on_their_way_are_left_alone_each_for_its_rea
 }
 
 #[test]
+fn a_recipient_whose_turn_is_next_keeps_it() {
+    let waits = an_interrupt(InterruptKind::IpiReschedule, VcpuState::Runnable);
+    let first = InterruptObservation { recipient_goes_first: 1, ..waits };
+    assert_eq!(on_interrupt(&waits).1, InterruptReason::Requests);
+    assert_eq!(on_interrupt(&first), (Cause::None, InterruptReason::RecipientGoesFirst));
+}
+
+#[test]
 fn an_interrupt_needs_a_micro_pool_and_a_known_guest() {
     let seen = an_interrupt(InterruptKind::Virq, VcpuState::Runnable);
     let no_pool = InterruptObservation { micro_pcpu_count: 0, ..seen };
@@ -604,15 +614,17 @@ proptest! {
 
     #[test]
     fn an_interrupt_has_a_cause_exactly_when_it_requests(
-        kind in 0u32..8, state in 0u32..8, pool in 0u32..3, known in 0u32..2, call_function_ipi in 0u32..2,
+        kind in 0u32..8, state in 0u32..8, pool in 0u32..3, known in 0u32..2, first in 0u32..2,
+        call_function_ipi in 0u32..2,
     ) {
         let config = AccelerateConfig { call_function_ipi, ..AccelerateConfig::PAPER };
         let seen = InterruptObservation {
             kind: Code::raw(kind), recipient_state: Code::raw(state), micro_pcpu_count: pool, guest_known: known,
+            recipient_goes_first: first, reserved: 0,
         };
         let decision = decide_on_interrupt(&config, &seen);
         let requests = decision.reason.get() == Some(InterruptReason::Requests);
         prop_assert_eq!(decision.cause.get() != Some(Cause::None), requests);
-        prop_assert!(!requests || (pool > 0 && known == 1));
+        prop_assert!(!requests || (pool > 0 && known == 1 && first == 0));
     }
 }

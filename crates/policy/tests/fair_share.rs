@@ -36,7 +36,7 @@ fn a_long_sleeper_comes_back_behind_by_the_lag_limit_at_most() {
         vcpu_vtime_ns: 5,
         weight: ALONE,
         was_blocked: 1,
-        reserved: 0,
+        vm_is_ahead: 0,
     };
     let decision = decide_on_wakeup(&config, &seen);
     assert_eq!(decision.vtime_ns, 10_000_000_000 - config.lag_max_ns);
@@ -51,7 +51,7 @@ fn the_lag_limit_is_time_to_run_so_a_light_clock_may_be_behind_by_more() {
             vcpu_vtime_ns: 5,
             weight,
             was_blocked: 1,
-            reserved: 0,
+            vm_is_ahead: 0,
         };
         seen.pool_vtime_ns - decide_on_wakeup(&config, &seen).vtime_ns
     };
@@ -87,7 +87,7 @@ fn one_that_was_preempted_keeps_its_clock_however_far_behind_it_is() {
         vcpu_vtime_ns: 5,
         weight: ALONE,
         was_blocked: 0,
-        reserved: 0,
+        vm_is_ahead: 0,
     };
     assert_eq!(decide_on_wakeup(&FairShareConfig::PAPER, &seen).vtime_ns, 5);
 }
@@ -99,7 +99,7 @@ fn one_that_was_blocked_and_is_not_ahead_is_boosted() {
         vcpu_vtime_ns: 100,
         weight: ALONE,
         was_blocked: 1,
-        reserved: 0,
+        vm_is_ahead: 0,
     };
     let decision = decide_on_wakeup(&FairShareConfig::PAPER, &seen);
     assert_eq!((decision.boost, decision.slice_ns), (1, FairShareConfig::PAPER.boost_slice_ns));
@@ -113,7 +113,7 @@ fn one_that_was_preempted_or_overused_its_share_is_not_boosted() {
         vcpu_vtime_ns: 100,
         weight: ALONE,
         was_blocked: 0,
-        reserved: 0,
+        vm_is_ahead: 0,
     };
     assert_eq!(decide_on_wakeup(&config, &seen).boost, 0);
     let ahead = WakeupObservation { vcpu_vtime_ns: 101, was_blocked: 1, ..seen };
@@ -121,6 +121,74 @@ fn one_that_was_preempted_or_overused_its_share_is_not_boosted() {
     let no_boost = FairShareConfig { boost_slice_ns: 0, ..config };
     let blocked = WakeupObservation { was_blocked: 1, ..seen };
     assert_eq!(decide_on_wakeup(&no_boost, &blocked).boost, 0);
+}
+
+#[test]
+fn nobody_waits_for_having_been_ahead_by_more_than_a_slice() {
+    // An accelerated vCPU ran half a second in the micro pool: that is its VM's debt.
+    let config = FairShareConfig::PAPER;
+    for (weight, was_blocked) in [(ALONE, 0), (ALONE, 1), (vcpu_weight(100, 4), 0)] {
+        let ahead = 1_000_000_000 + charge(500_000_000, weight);
+        let seen = WakeupObservation {
+            pool_vtime_ns: 1_000_000_000,
+            vcpu_vtime_ns: ahead,
+            weight,
+            was_blocked,
+            vm_is_ahead: 0,
+        };
+        assert_eq!(
+            decide_on_wakeup(&config, &seen).vtime_ns,
+            1_000_000_000 + charge(config.slice_ns, weight)
+        );
+    }
+}
+
+#[test]
+fn who_wakes_is_not_boosted_while_its_vm_is_ahead() {
+    let seen = WakeupObservation {
+        pool_vtime_ns: 100,
+        vcpu_vtime_ns: 90,
+        weight: ALONE,
+        was_blocked: 1,
+        vm_is_ahead: 1,
+    };
+    let decision = decide_on_wakeup(&FairShareConfig::PAPER, &seen);
+    assert_eq!((decision.boost, decision.slice_ns), (0, FairShareConfig::PAPER.slice_ns));
+}
+
+#[test]
+fn a_vm_is_ahead_by_ten_slices_of_its_own_weight() {
+    let config = FairShareConfig::PAPER;
+    let served = u64::MAX - 3;
+    for weight in [50, 100, 300] {
+        let is_ahead =
+            |ran_ns| vm_is_ahead(&config, served, served.wrapping_add(vm_charge(ran_ns, weight)), weight);
+        assert_eq!([0, 10 * config.slice_ns, 11 * config.slice_ns].map(is_ahead), [false, false, true]);
+    }
+    assert!(!vm_is_ahead(&config, 5, u64::MAX, 100), "it is behind");
+}
+
+#[test]
+fn a_vm_that_is_behind_weighs_more_until_it_has_caught_up() {
+    let config = FairShareConfig::PAPER;
+    let weight = vcpu_weight(100, 4);
+    let behind = |ran_ns| catch_up_weight(&config, weight, 100, 1 << 50, (1 << 50) - vm_charge(ran_ns, 100));
+    assert_eq!(behind(0), weight);
+    let parts = |ran_ns| (behind(ran_ns) as f64 / weight as f64 * 100.0).round();
+    assert_eq!(
+        [5, 10, 20, 30, 300].map(|slices| parts(slices * config.slice_ns)),
+        [150.0, 200.0, 300.0, 400.0, 400.0]
+    );
+    assert_eq!(catch_up_weight(&config, weight, 100, 5, 6), weight, "nobody is further ahead");
+}
+
+#[test]
+fn a_vms_clock_is_left_no_further_behind_than_it_catches_up_with() {
+    let config = FairShareConfig::PAPER;
+    let most = 3 * vm_charge(10 * config.slice_ns, 200);
+    assert_eq!(vm_clock(&config, 1 << 50, 7, 200), (1 << 50) - most);
+    assert_eq!(vm_clock(&config, 1 << 50, (1 << 50) - most + 1, 200), (1 << 50) - most + 1);
+    assert_eq!(vm_clock(&config, 5, 9, 200), 9);
 }
 
 #[test]
@@ -164,9 +232,19 @@ proptest! {
     }
 
     #[test]
+    fn catching_up_never_overflows_nor_takes_weight_away(
+        weight in any::<u32>(), count in any::<u32>(), first in any::<u64>(), vm in any::<u64>(), slice in 1u64..10_000_000_000,
+    ) {
+        let config = FairShareConfig::with_slice(slice);
+        let own = vcpu_weight(weight, count);
+        let weighs = catch_up_weight(&config, own, weight, first, vm);
+        prop_assert!(own <= weighs && weighs <= 4 * own);
+    }
+
+    #[test]
     fn a_wake_up_never_moves_a_clock_back(pool in any::<u64>(), behind in 0u64..1 << 62, was_blocked in 0u32..2) {
         let seen = WakeupObservation {
-            pool_vtime_ns: pool, vcpu_vtime_ns: pool.wrapping_sub(behind), weight: ALONE, was_blocked, reserved: 0,
+            pool_vtime_ns: pool, vcpu_vtime_ns: pool.wrapping_sub(behind), weight: ALONE, was_blocked, vm_is_ahead: 0,
         };
         let decision = decide_on_wakeup(&FairShareConfig::PAPER, &seen);
         prop_assert!(!vtime_before(decision.vtime_ns, seen.vcpu_vtime_ns));

@@ -504,7 +504,10 @@ impl Machine {
 
 impl HostVm {
     /// `affinity`: pCPU is allowed, by number; empty: all. Its vCPUs get their numbers from [`Machine::new`].
-    pub fn new(vcpus: u32, weight: u32, affinity: Vec<bool>) -> Self {
+    pub fn new(vcpus: u32, weight: u32, mut affinity: Vec<bool>) -> Self {
+        if !affinity.contains(&false) {
+            affinity.clear();
+        }
         Self {
             first_vcpu: 0,
             vcpus,
@@ -513,6 +516,11 @@ impl HostVm {
             waiting: Waiting::nobody(),
             promised: Promised::NOTHING,
         }
+    }
+
+    /// Whether some pCPUs aren't allowed.
+    pub fn is_narrow(&self) -> bool {
+        !self.affinity.is_empty()
     }
 
     #[inline]

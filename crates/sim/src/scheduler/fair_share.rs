@@ -12,10 +12,13 @@
 //! Limits.    No host tasks, no `cpu.max`. sched_ext's watchdog isn't modelled; that nobody waits much longer than two
 //!            seconds is (`boost_starving`).
 
+mod clocks;
+
+use self::clocks::{Clocks, FIRST_CLOCK_NS, Furthest};
 use super::{NormalPool, Pick, Scheduler, YieldAnswer};
 use crate::bits::Bits;
 use crate::config::FairSharePool;
-use crate::machine::{HostVm, Machine, VcpuState};
+use crate::machine::{HostVm, Machine, NONE, VcpuState};
 use crate::trace_event::{PcpuId, StopReason, VcpuId, VmId};
 use microslice_policy as policy;
 use microslice_policy::{FairShareConfig, WakeupDecision, WakeupObservation, YieldCause};
@@ -24,8 +27,6 @@ use std::collections::{BTreeSet, VecDeque};
 /// `STARVING_AFTER_NS` and `SWEEP_INTERVAL_NS` of `bpf/next_turn.bpf.h`.
 const STARVING_AFTER_NS: u64 = 2_000_000_000;
 const SWEEP_INTERVAL_NS: u64 = 250_000_000;
-/// Clocks wrap in `policy/`; the queue that they order here doesn't, so they begin far from zero.
-const FIRST_CLOCK_NS: u64 = 1 << 62;
 /// How many of those who wait are looked at for one that ran here last: `OWN_LOOK_MAX` there.
 const LOOK_MAX: usize = 32;
 /// How many pCPUs are looked at for one that gives way: `PREEMPT_LOOK_MAX` of `bpf/normal_pool.bpf.h`.
@@ -33,6 +34,7 @@ const PREEMPT_LOOK_MAX: usize = 4;
 /// The weight of a VM that names none, here and in cgroups (`cpu.weight`).
 const SCENARIO_WEIGHT: u64 = 256;
 const CGROUP_WEIGHT: u64 = 100;
+const CGROUP_WEIGHT_MAX: u64 = policy::WEIGHT_MAX as u64;
 
 /// Where a vCPU waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,19 +71,36 @@ struct VmShare {
     vcpus: u32,
     /// Whom KVM yielded to last.
     yielded_to: VcpuId,
+    /// The VM's clock: of all that its vCPUs ran, wherever.
+    vtime_ns: u64,
+    /// That of the VM that was furthest ahead when one of its vCPUs began to run, or to wait.
+    first_vm_ns: u64,
 }
 
 impl VmShare {
-    fn of(vm: &HostVm) -> Self {
-        let weight = (u64::from(vm.weight) * CGROUP_WEIGHT / SCENARIO_WEIGHT).max(1);
+    fn new(vm: &HostVm, weight: u32) -> Self {
         Self {
-            weight: weight as u32,
+            weight,
             active_vcpus: 0,
             first_vcpu: vm.first_vcpu,
             vcpus: vm.vcpus,
             yielded_to: vm.first_vcpu,
+            vtime_ns: FIRST_CLOCK_NS,
+            first_vm_ns: FIRST_CLOCK_NS,
         }
     }
+}
+
+/// Scenarios' weights as cgroups'. Only their ratios count: where these would be lost in rounding, or beyond what cgroups
+/// know, the heaviest VM has the greatest weight that there is.
+fn cgroup_weights(vms: &[HostVm]) -> impl Iterator<Item = u32> {
+    let scaled = |vm: &HostVm| u64::from(vm.weight) * CGROUP_WEIGHT;
+    let fits =
+        |vm: &HostVm| scaled(vm) % SCENARIO_WEIGHT == 0 && scaled(vm) / SCENARIO_WEIGHT <= CGROUP_WEIGHT_MAX;
+    let heaviest = vms.iter().map(|vm| u64::from(vm.weight)).max().unwrap_or(1).max(1);
+    let (times, by) =
+        if vms.iter().all(fits) { (CGROUP_WEIGHT, SCENARIO_WEIGHT) } else { (CGROUP_WEIGHT_MAX, heaviest) };
+    vms.iter().map(move |vm| ((u64::from(vm.weight) * times + by / 2) / by).max(1) as u32)
 }
 
 fn ran_here_last(machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> bool {
@@ -98,8 +117,7 @@ pub struct FairShare {
     local: Vec<Option<VcpuId>>,
     /// How many have come to `ordered`.
     came: u64,
-    /// The pool's clock: of the vCPU that was chosen last.
-    pool_vtime_ns: u64,
+    clocks: Clocks,
     /// Of each pCPU: its turn's length, and whether who runs there was woken for it.
     turns: Vec<Turn>,
     usable: Vec<bool>,
@@ -115,10 +133,15 @@ pub struct FairShare {
     next_sweep_ns: u64,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Turn {
+    vcpu: VcpuId,
     slice_ns: u64,
     was_woken: bool,
+}
+
+impl Turn {
+    const NONE: Self = Self { vcpu: NONE, slice_ns: 0, was_woken: false };
 }
 
 impl FairShare {
@@ -137,13 +160,18 @@ impl FairShare {
             rules: FairShareConfig::with_slice(config.slice_ns),
             tick_ns: config.tick_ns,
             accounts: machine.vcpus.iter().map(account).collect(),
-            vms: machine.vms.iter().map(VmShare::of).collect(),
+            vms: machine
+                .vms
+                .iter()
+                .zip(cgroup_weights(&machine.vms))
+                .map(|(vm, weight)| VmShare::new(vm, weight))
+                .collect(),
             boosted: VecDeque::new(),
             ordered: BTreeSet::new(),
             local: vec![None; pcpus],
             came: 0,
-            pool_vtime_ns: FIRST_CLOCK_NS,
-            turns: vec![Turn::default(); pcpus],
+            clocks: Clocks::new(pcpus),
+            turns: vec![Turn::NONE; pcpus],
             usable: vec![true; pcpus],
             idle: Bits::new(pcpus, true),
             lendable: Bits::new(pcpus, false),
@@ -238,42 +266,79 @@ impl FairShare {
 
     // ---- Clocks ----
 
+    /// `clocks_of`: what its clock and its VM's are compared with.
+    fn furthest(&self, machine: &Machine, vcpu: VcpuId) -> Furthest {
+        let host = &machine.vcpus[vcpu as usize];
+        self.clocks.of(host.pcpu as usize, machine.vms[host.vm as usize].is_narrow())
+    }
+
     /// `queue_clock`: from when on, and for how long, it runs.
-    fn queue_clock(&mut self, vcpu: VcpuId) -> WakeupDecision {
-        let weight = self.weight_of(self.accounts[vcpu as usize].vm);
-        let account = &mut self.accounts[vcpu as usize];
+    fn queue_clock(&mut self, machine: &Machine, vcpu: VcpuId) -> WakeupDecision {
+        let furthest = self.furthest(machine, vcpu);
+        self.keep_up(vcpu, furthest.vm_ns);
+        let account = &self.accounts[vcpu as usize];
+        let vm = &self.vms[account.vm as usize];
+        let served_vm_ns = self.clocks.served_vm_ns(machine.vcpus[vcpu as usize].pcpu as usize);
         let seen = WakeupObservation {
-            pool_vtime_ns: self.pool_vtime_ns,
+            pool_vtime_ns: furthest.vcpu_ns,
             vcpu_vtime_ns: account.vtime_ns,
-            weight,
+            weight: self.weight_of(account.vm),
             was_blocked: u32::from(account.was_blocked),
-            reserved: 0,
+            vm_is_ahead: u32::from(policy::vm_is_ahead(&self.rules, served_vm_ns, vm.vtime_ns, vm.weight)),
         };
         let decision = policy::decide_on_wakeup(&self.rules, &seen);
+        let account = &mut self.accounts[vcpu as usize];
         account.vtime_ns = decision.vtime_ns;
         account.slice_ns = decision.slice_ns;
         decision
     }
 
-    /// `advance_clock`: the pool's clock is that of whoever was chosen by it. A micro slice isn't.
-    fn advance_clock(&mut self, vcpu: VcpuId) {
-        let vtime_ns = self.accounts[vcpu as usize].vtime_ns;
-        if policy::vtime_before(self.pool_vtime_ns, vtime_ns) {
-            self.pool_vtime_ns = vtime_ns;
-        }
+    /// `keep_up`: its VM's clock isn't left further behind the first one's than it can catch up with.
+    fn keep_up(&mut self, vcpu: VcpuId, first_vm_ns: u64) {
+        let vm = &mut self.vms[self.accounts[vcpu as usize].vm as usize];
+        vm.first_vm_ns = first_vm_ns;
+        vm.vtime_ns = policy::vm_clock(&self.rules, first_vm_ns, vm.vtime_ns, vm.weight);
+    }
+
+    /// `advance_clocks`: those of the pool and of the pCPU are of whoever was chosen by them. A micro slice isn't.
+    fn advance_clocks(&mut self, machine: &Machine, pcpu: PcpuId, vcpu: VcpuId) {
+        let account = &self.accounts[vcpu as usize];
+        let vm_ns = self.vms[account.vm as usize].vtime_ns;
+        self.clocks.advance(pcpu as usize, account.vtime_ns, vm_ns);
+        let is_narrow = machine.vms[account.vm as usize].is_narrow();
+        self.keep_up(vcpu, self.clocks.of(pcpu as usize, is_narrow).vm_ns);
+    }
+
+    /// Somebody is served by the place in line.
+    fn note_served(&mut self, pcpu: PcpuId, vcpu: VcpuId) {
+        let vm = self.accounts[vcpu as usize].vm;
+        self.clocks.serve(pcpu as usize, self.vms[vm as usize].vtime_ns);
     }
 
     /// `forgive_debt`: where nobody else waited, what it ran for isn't owed.
-    fn forgive_debt(&mut self, vcpu: VcpuId) {
+    fn forgive_debt(&mut self, machine: &Machine, vcpu: VcpuId) {
+        let clock_ns = self.furthest(machine, vcpu).vcpu_ns;
         let account = &mut self.accounts[vcpu as usize];
-        if policy::vtime_before(self.pool_vtime_ns, account.vtime_ns) {
-            account.vtime_ns = self.pool_vtime_ns;
+        if policy::vtime_before(clock_ns, account.vtime_ns) {
+            account.vtime_ns = clock_ns;
+        }
+    }
+
+    /// `settle_clock`: who ran where nobody waited owes nothing for it, nor does its VM, and is owed nothing.
+    fn settle_clock(&mut self, machine: &Machine, vcpu: VcpuId) {
+        let furthest = self.furthest(machine, vcpu);
+        let account = &mut self.accounts[vcpu as usize];
+        account.vtime_ns = furthest.vcpu_ns;
+        let vm = &mut self.vms[account.vm as usize];
+        if policy::vtime_before(furthest.vm_ns, vm.vtime_ns) {
+            vm.vtime_ns = furthest.vm_ns;
         }
     }
 
     fn weight_of(&self, vm: VmId) -> u64 {
         let vm = &self.vms[vm as usize];
-        policy::vcpu_weight(vm.weight, vm.active_vcpus)
+        let weight = policy::vcpu_weight(vm.weight, vm.active_vcpus);
+        policy::catch_up_weight(&self.rules, weight, vm.weight, vm.first_vm_ns, vm.vtime_ns)
     }
 
     // ---- pCPUs ----
@@ -311,18 +376,26 @@ impl FairShare {
         set.set(pcpu as usize, idle);
     }
 
+    /// Whether a turn of the normal pool runs on a micro pCPU.
+    fn is_lent(&self, machine: &Machine, pcpu: usize) -> bool {
+        !self.usable[pcpu]
+            && machine.current(pcpu as PcpuId).is_some_and(|vcpu| self.turns[pcpu].vcpu == vcpu)
+    }
+
     /// `preempt_for`: it takes over the pCPU that it ran on last, or one of the next few, if what runs there gives way.
     fn preempt_for(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         let pcpus = self.usable.len();
         let mut home = machine.vcpus[vcpu as usize].pcpu as usize;
-        if !self.usable[home] {
+        if !self.usable[home] && !self.is_lent(machine, home) {
             let mut others = (1..=pcpus).map(|step| (self.preempted_last + step) % pcpus);
             let Some(other) = others.find(|&other| self.usable[other]) else { return };
             (home, self.preempted_last) = (other, other);
         }
         let mut near = (0..PREEMPT_LOOK_MAX.min(pcpus)).map(|step| (home + step) % pcpus);
         let gives_way = |&pcpu: &usize| {
-            self.usable[pcpu] && machine.allows(vcpu, pcpu as PcpuId) && !self.turns[pcpu].was_woken
+            (self.usable[pcpu] || self.is_lent(machine, pcpu))
+                && machine.allows(vcpu, pcpu as PcpuId)
+                && !self.turns[pcpu].was_woken
         };
         if let Some(pcpu) = near.find(gives_way) {
             machine.request_schedule(pcpu as PcpuId);
@@ -330,7 +403,7 @@ impl FairShare {
     }
 
     /// `goes_on`, `stay_alone`: whether who ran here until now begins another turn, before anybody of `ordered` does.
-    fn goes_on(&mut self, ran: VcpuId, gave_way: bool, others_wait: bool) -> bool {
+    fn goes_on(&mut self, machine: &Machine, ran: VcpuId, gave_way: bool, others_wait: bool) -> bool {
         let vtime_ns = self.accounts[ran as usize].vtime_ns;
         match self.ordered.first() {
             Some(&(first_vtime_ns, ..)) if !gave_way && policy::vtime_before(vtime_ns, first_vtime_ns) => {
@@ -338,7 +411,7 @@ impl FairShare {
             }
             _ if others_wait => false,
             _ => {
-                self.accounts[ran as usize].vtime_ns = self.pool_vtime_ns;
+                self.settle_clock(machine, ran);
                 true
             }
         }
@@ -346,9 +419,10 @@ impl FairShare {
 
     fn begin_turn(&mut self, machine: &mut Machine, pcpu: PcpuId, vcpu: VcpuId) -> Pick {
         let account = &self.accounts[vcpu as usize];
-        self.turns[pcpu as usize] = Turn { slice_ns: account.slice_ns, was_woken: account.was_blocked };
+        let (slice_ns, was_woken) = (account.slice_ns, account.was_blocked);
+        self.turns[pcpu as usize] = Turn { vcpu, slice_ns, was_woken };
         self.begin_run(machine.now_ns, vcpu);
-        self.advance_clock(vcpu);
+        self.advance_clocks(machine, pcpu, vcpu);
         machine.vcpus[vcpu as usize].pcpu = pcpu;
         self.note_idle(pcpu, false);
         // Turns end at ticks.
@@ -382,7 +456,7 @@ impl NormalPool for FairShare {
     }
 
     fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        self.queue_clock(vcpu);
+        self.queue_clock(machine, vcpu);
         self.put_ordered(machine.now_ns, vcpu);
     }
 
@@ -407,6 +481,8 @@ impl NormalPool for FairShare {
         let account = &mut self.accounts[vcpu as usize];
         let ran_ns = now_ns - std::mem::replace(&mut account.charged_until_ns, now_ns);
         account.vtime_ns += policy::charge(ran_ns, weight);
+        let vm = &mut self.vms[account.vm as usize];
+        vm.vtime_ns += policy::vm_charge(ran_ns, vm.weight);
     }
 
     fn begin_run(&mut self, now_ns: u64, vcpu: VcpuId) {
@@ -431,9 +507,9 @@ impl Scheduler for FairShare {
         account.was_blocked = true;
         self.fetched = None;
         self.vms[account.vm as usize].active_vcpus += 1;
-        let decision = self.queue_clock(vcpu);
+        let decision = self.queue_clock(machine, vcpu);
         if let Some(pcpu) = self.claim_idle(machine, vcpu) {
-            self.forgive_debt(vcpu);
+            self.forgive_debt(machine, vcpu);
             self.accounts[vcpu as usize].place = Place::Local(pcpu);
             self.local[pcpu as usize] = Some(vcpu);
             machine.request_schedule(pcpu);
@@ -470,9 +546,10 @@ impl Scheduler for FairShare {
         let next = first.or_else(|| self.first_ordered(machine, pcpu));
         if let Some((vcpu, gave_way)) = ran
             && first.is_none()
-            && self.goes_on(vcpu, gave_way, next.is_some())
+            && self.goes_on(machine, vcpu, gave_way, next.is_some())
         {
             self.accounts[vcpu as usize].slice_ns = self.rules.slice_ns;
+            self.note_served(pcpu, vcpu);
             return Some(self.begin_turn(machine, pcpu, vcpu));
         }
         if let Some(vcpu) = next {
@@ -481,6 +558,11 @@ impl Scheduler for FairShare {
             } else if !self.is_first(vcpu) && ran_here_last(machine, vcpu, pcpu) {
                 machine.pool.overtakes[1] += 1;
             }
+        }
+        if first.is_none()
+            && let Some(vcpu) = next
+        {
+            self.note_served(pcpu, vcpu);
         }
         let next = next.map(|vcpu| self.take(vcpu));
         if let Some((vcpu, _)) = ran {

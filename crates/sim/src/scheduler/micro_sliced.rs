@@ -530,8 +530,9 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
             recipient_state: self.policy_state(machine, vcpu).into(),
             micro_pcpu_count: self.micro_count as u32,
             guest_known: 1,
+            recipient_goes_first: u32::from(self.normal.goes_first(vcpu)),
+            reserved: 0,
         };
-        if self.normal.goes_first(vcpu) { return; }
         let decision = policy::decide_on_interrupt(&self.rules, &seen);
         if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
             self.accelerate(machine, vcpu, cause);

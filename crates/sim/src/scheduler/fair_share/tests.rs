@@ -120,7 +120,7 @@ fn who_is_alone_goes_on_and_owes_nothing_for_it() {
     next_on(&mut pool, &mut machine, 0, StopReason::Preempted);
     machine.now_ns = 10 * SLICE_NS;
     assert_eq!(next_on(&mut pool, &mut machine, 0, StopReason::Preempted), Some(0));
-    assert_eq!(pool.accounts[0].vtime_ns, pool.pool_vtime_ns);
+    assert_eq!(pool.accounts[0].vtime_ns, pool.clocks.of(0, false).vcpu_ns);
 }
 
 /// vCPU 0 has run a slice on pCPU 0, where 3 ran before, 2 waits for so long; who is next?

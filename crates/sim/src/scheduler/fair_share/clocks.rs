@@ -1,0 +1,67 @@
+//! Clocks that vCPUs' and VMs' own clocks are compared with: those of whoever is furthest ahead, and of whom was served last.
+//!
+//! Problem.   One clock for the whole host is wrong for who may run on some pCPUs only: where these are more contended than others,
+//!            nobody there keeps up with it, and whoever sleeps comes back with hardly any lag, behind those that never sleep.
+//! Mechanism. Each pCPU has clocks, too: of the vCPUs that began turns there. Who may run anywhere goes by the pool's, who may
+//!            not by those of the pCPU where it ran last (`clocks_of` of `bpf/maps.bpf.h`).
+
+use microslice_policy as policy;
+
+/// Clocks wrap in `policy/`; the queue that they order here doesn't, so they begin far from zero.
+pub const FIRST_CLOCK_NS: u64 = 1 << 62;
+
+/// Of the vCPU, and of the VM, that is furthest ahead of those that were chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Furthest {
+    pub vcpu_ns: u64,
+    pub vm_ns: u64,
+}
+
+impl Furthest {
+    const AT_START: Self = Self { vcpu_ns: FIRST_CLOCK_NS, vm_ns: FIRST_CLOCK_NS };
+
+    fn advance(&mut self, vcpu_ns: u64, vm_ns: u64) {
+        self.vcpu_ns = later(self.vcpu_ns, vcpu_ns);
+        self.vm_ns = later(self.vm_ns, vm_ns);
+    }
+}
+
+fn later(a: u64, b: u64) -> u64 {
+    if policy::vtime_before(a, b) { b } else { a }
+}
+
+pub struct Clocks {
+    pool: Furthest,
+    pcpus: Vec<Furthest>,
+    /// Of each pCPU: the clock of the VM that was served there last by its place in line, not because it was boosted.
+    served_vm_ns: Vec<u64>,
+}
+
+impl Clocks {
+    pub fn new(pcpus: usize) -> Self {
+        Self {
+            pool: Furthest::AT_START,
+            pcpus: vec![Furthest::AT_START; pcpus],
+            served_vm_ns: vec![FIRST_CLOCK_NS; pcpus],
+        }
+    }
+
+    /// A turn of the normal pool begins.
+    pub fn advance(&mut self, pcpu: usize, vcpu_ns: u64, vm_ns: u64) {
+        self.pool.advance(vcpu_ns, vm_ns);
+        self.pcpus[pcpu].advance(vcpu_ns, vm_ns);
+    }
+
+    /// What a vCPU goes by that ran on this pCPU last, and may run there and on some others only, or anywhere.
+    pub fn of(&self, pcpu: usize, is_narrow: bool) -> Furthest {
+        if is_narrow { self.pcpus[pcpu] } else { self.pool }
+    }
+
+    pub fn serve(&mut self, pcpu: usize, vm_ns: u64) {
+        self.served_vm_ns[pcpu] = vm_ns;
+    }
+
+    pub fn served_vm_ns(&self, pcpu: usize) -> u64 {
+        self.served_vm_ns[pcpu]
+    }
+}

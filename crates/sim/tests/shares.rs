@@ -1,0 +1,124 @@
+//! What each VM gets of the host under the real scheduler's rules, in setups where its first versions gave wrong shares. Every run has the
+//! checkers on.
+
+use microslice_sim::report::RunReport;
+use microslice_sim::scenario::{Overrides, parse};
+use microslice_sim::simulate;
+use microslice_sim::trace_event::NoTrace;
+
+const COMPUTES: &str = r#""swaptions""#;
+const SLEEPS_BRIEFLY: &str = r#"{ name = "sleeps", threads = 1, program = [
+    { compute = "exponential 1 ms" }, { sleep = "exponential 100 us" }, { progress = 1 },
+] }"#;
+const TAKES_TURNS: &str = r#"{ name = "turns", threads = 32, program = [
+    { compute = "exponential 100 us" }, { sleep = "exponential 500 us" }, { progress = 1 },
+] }"#;
+const MEETS_AT_BARRIERS: &str = r#"{ name = "meets", threads = 16, program = [
+    { compute = "exponential 50 us" }, { barrier = "x" }, { progress = 1 },
+] }"#;
+
+struct Vm {
+    vcpus: u32,
+    keys: &'static str,
+    workloads: String,
+}
+
+fn vm(vcpus: u32, keys: &'static str, workloads: &[&str]) -> Vm {
+    Vm { vcpus, keys, workloads: workloads.join(", ") }
+}
+
+fn run(pcpus: u32, vms: &[Vm], policy: &str, seed: u64) -> RunReport {
+    let mut text = format!(
+        "host = {{ extends = \"xeon-e5645\", pcpus = {pcpus}, smt_threads = 1 }}\nwarmup = \"1 s\"\nduration = \"4 s\"\n"
+    );
+    for (number, Vm { vcpus, keys, workloads }) in vms.iter().enumerate() {
+        text += &format!(
+            "[[vm]]\nname = \"vm{number}\"\nvcpus = {vcpus}\nkernel = \"linux-4.4\"\n{keys}\nworkloads = [{workloads}]\n"
+        );
+    }
+    let overrides = Overrides { policy: Some(policy.to_owned()), seed: Some(seed), ..Overrides::default() };
+    let mut config = parse("shares.toml", &text, &overrides).unwrap_or_else(|error| panic!("{error}")).config;
+    config.check = true;
+    simulate(&config, &mut NoTrace).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Each VM has what it is due, within a twentieth of the host, under each of these policies.
+fn assert_shares(pcpus: u32, vms: &[Vm], due: &[f64]) {
+    for policy in ["microslice:0", "microslice:1", "microslice"] {
+        for seed in [1, 2] {
+            let report = run(pcpus, vms, policy, seed);
+            let host_ns = (report.pcpus.guest_ns + report.pcpus.overhead_ns + report.pcpus.idle_ns) as f64;
+            let shares: Vec<f64> = report.vms.iter().map(|vm| vm.run_ns as f64 / host_ns).collect();
+            let right = shares.iter().zip(due).all(|(share, due)| (share - due).abs() < 0.05);
+            assert!(right, "{policy}, seed {seed}: {shares:.3?}, due {due:.3?}");
+        }
+    }
+}
+
+#[test]
+fn who_sleeps_briefly_has_its_share_of_the_pcpu_that_it_is_pinned_to_however_busy_the_others_are() {
+    let hog = || vm(1, "affinity = [0]", &[COMPUTES]);
+    let sleeper = || vm(1, "affinity = [0]", &[SLEEPS_BRIEFLY]);
+    for others in [3, 6, 24] {
+        let others = vm(others, "affinity = [1, 2, 3]", &[COMPUTES]);
+        assert_shares(4, &[hog(), sleeper(), others], &[0.125, 0.125, 0.75]);
+    }
+}
+
+#[test]
+fn a_vcpu_that_interrupts_accelerate_all_the_time_brings_its_vm_nothing_in_shares() {
+    let accelerated = || vm(4, "nic = \"iperf-tcp\"", &["\"iperf\"", COMPUTES]);
+    assert_shares(4, &[accelerated(), vm(4, "", &[TAKES_TURNS])], &[0.5, 0.5]);
+    assert_shares(4, &[accelerated(), vm(4, "", &[COMPUTES])], &[0.5, 0.5]);
+}
+
+#[test]
+fn vcpus_that_wake_one_another_all_the_time_are_not_robbed_of_their_turns_by_micro_slices() {
+    assert_shares(4, &[vm(4, "", &[MEETS_AT_BARRIERS]), vm(4, "", &[COMPUTES])], &[0.5, 0.5]);
+}
+
+#[test]
+fn a_vm_whose_vcpus_sleep_by_turns_does_not_outweigh_one_whose_vcpus_never_do() {
+    let turns = r#"{ name = "w", threads = "per vcpu", program = [
+        { compute = "exponential 100 us" }, { sleep = "exponential 100 us" }, { progress = 1 },
+    ] }"#;
+    assert_shares(8, &[vm(8, "", &[turns]), vm(4, "", &[COMPUTES])], &[0.5, 0.5]);
+}
+
+#[test]
+fn who_wakes_takes_a_lent_pcpu_too_so_a_micro_pool_that_hardly_anybody_asks_for_costs_nobody_anything() {
+    let sleeps = r#"{ name = "w", threads = 8, program = [{ compute = "100 us" }, { sleep = "1 ms" }, { progress = 1 }] }"#;
+    let vms = [vm(4, "", &[sleeps]), vm(4, "", &[COMPUTES])];
+    let work = |policy| {
+        let report = run(4, &vms, policy, 3);
+        report.vms.iter().map(|vm| vm.workloads[0].units_done as f64).collect::<Vec<_>>()
+    };
+    let (without, with) = (work("microslice:0"), work("microslice:1"));
+    let relative: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with / without).collect();
+    assert!(relative.iter().all(|relative| *relative > 0.97), "{relative:.3?}");
+}
+
+#[test]
+fn weights_are_respected_small_odd_and_large_ones_alike() {
+    for (keys, heavy) in [
+        (["weight = 5", "weight = 1"], 0.833),
+        (["weight = 7", "weight = 5"], 0.583),
+        (["weight = 512", "weight = 256"], 0.667),
+        (["weight = 60000", "weight = 30000"], 0.667),
+    ] {
+        assert_shares(2, &keys.map(|keys| vm(2, keys, &[COMPUTES])), &[heavy, 1.0 - heavy]);
+    }
+}
+
+#[test]
+fn nobody_waits_for_long_because_it_was_accelerated() {
+    let vms = [
+        vm(6, "nic = \"iperf-tcp\"", &["\"iperf\"", "\"gmake\""]),
+        vm(6, "", &["\"vips\"", "\"exim\""]),
+        vm(3, "weight = 512", &[COMPUTES]),
+    ];
+    for policy in ["microslice:1", "microslice"] {
+        let waits = run(6, &vms, policy, 1).wait_to_run;
+        assert!(waits.max().is_some_and(|max_ns| max_ns < 500_000_000), "{policy}: {:?}", waits.max());
+    }
+}
