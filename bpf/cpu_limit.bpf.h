@@ -192,7 +192,7 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 			call_micro_pcpu(cpu, pcpu);
 		return;
 	}
-	clock_ns = *clock_of(tctx, vcpu);
+	clock_ns = clock_of(tctx, vcpu);
 	if (vtime_before(tctx->vtime_ns, clock_ns))
 		tctx->vtime_ns = clock_ns;
 	tctx->queued_at_ns = now;

@@ -98,6 +98,8 @@ struct vm {
 	u32 pid; /* of the VMM process */
 	u32 vcpu_count;
 	s64 active_vcpu_count; /* runnable or running */
+	u64 vtime_ns;	       /* its clock: what all its vCPUs ran, in both pools, by its weight */
+	u64 first_vm_ns;       /* that of the VM that was furthest ahead when it was looked at last */
 	u64 pass_until_ns;     /* a pass over this VM is under way until then at the latest */
 	u64 halt_sampled_at_ns;
 	u64 lstar_sampled_at_ns;
@@ -171,6 +173,8 @@ struct vcpu {
 	u32 rests;	 /* it has used up what it may have, and waits until it may have more */
 	u32 normal_pcpu; /* where it ran last, micro slices aside */
 	u32 heir;	 /* slot + 1 of the vCPU that it yields its pCPU to; 0: of nobody */
+	u32 narrow;	 /* it may run on some pCPUs only: it goes by their clocks, not by the pool's */
+	u32 goes_first;	 /* it waits, boosted */
 	u32 reserved;
 	/* The wait because of which it exits now and then, in this turn: its first and its last exit. */
 	u64 spins_since_ns;

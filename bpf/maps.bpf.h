@@ -119,15 +119,21 @@ struct pcpu {
 	u64 micro_since_ns;    /* it runs an accelerated vCPU since then; 0: it doesn't */
 	u64 micro_busy_ns;     /* for how long it did since the last step of Algorithm 1 */
 	u64 first_vtime_ns; /* the clock of the first queued task, while it looks for one that ran here last */
+	/* Of the vCPUs that began a turn of the normal pool here: the furthest clock, and that of their VMs. 0: none has. */
+	u64 vcpus_vtime_ns;
+	u64 vms_vtime_ns;
+	u64 served_vm_ns; /* the clock of the VM that was served here last by its place in line, not boosted */
 	u32 request;  /* vCPU slot + 1 that waits for this micro pCPU; 0: none. The paper's queue of one */
 	u32 occupant; /* enum occupant */
 	u32 lent;     /* it runs a vCPU of the normal pool, as a micro pCPU that nobody asks for */
+	u32 lent_to_boosted;   /* and that one was woken for it */
 	u32 micro_served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */
 	u32 sweep_count;       /* queued tasks to look at that may be starving */
 	u32 woken; /* vCPU slot + 1 that was woken and may come here when nobody who was preempted does; 0: none */
 	u32 look_count;	 /* queued tasks that were looked at for one that ran here last */
 	u32 turned_away; /* slot + 1 of the VM that found no room here last; 0: none since the last look */
 	u32 rescue_count; /* just became micro-sliced: queued tasks to look at that may have nowhere else to run */
+	u32 reserved;
 };
 
 struct {
@@ -211,8 +217,10 @@ u32 decided_pcpu_count;
 u32 micro_pcpu_count;
 /* The last step of Algorithm 1. */
 u64 pool_stepped_at_ns;
-/* The normal pool's clock: virtual time of the vCPU that was chosen last. */
+/* The normal pool's clock: virtual time of the vCPU that is furthest ahead of those that were chosen. */
 u64 pool_vtime_ns;
+/* Likewise, of their VMs. */
+u64 first_vm_vtime_ns;
 /* Likewise, of the host tasks that aren't vCPUs. */
 u64 others_vtime_ns;
 /* When the normal queues were last looked through for starving tasks. */
@@ -279,10 +287,34 @@ static __always_inline struct vcpu *vcpu_of(const struct task_ctx *tctx)
 	return tctx && tctx->vcpu ? vcpu_at(tctx->vcpu - 1) : NULL;
 }
 
-/* A queue's clock is that of whoever was chosen last: who comes late starts near it. */
-static __always_inline u64 *clock_of(const struct task_ctx *tctx, bool is_vcpu)
+/*
+ * What a vCPU's clock, and its VM's, are compared with. One that may run on some pCPUs only goes by those of the pCPU where it ran
+ * last: where these are more contended than others nobody keeps up with the pool's, and who sleeps would come back with
+ * hardly any lag, behind those that never sleep.
+ */
+struct furthest {
+	u64 vcpu_ns;
+	u64 vm_ns;
+};
+
+static __always_inline struct furthest clocks_of(const struct vcpu *vcpu)
 {
-	return is_vcpu || tctx->gives_way ? &pool_vtime_ns : &others_vtime_ns;
+	struct furthest furthest = {.vcpu_ns = pool_vtime_ns, .vm_ns = first_vm_vtime_ns};
+	const struct pcpu *pcpu = vcpu->narrow ? pcpu_of(vcpu->normal_pcpu) : NULL;
+
+	if (pcpu && pcpu->vcpus_vtime_ns) {
+		furthest.vcpu_ns = pcpu->vcpus_vtime_ns;
+		furthest.vm_ns = pcpu->vms_vtime_ns;
+	}
+	return furthest;
+}
+
+/* A queue's clock is that of whoever was furthest ahead of those that were chosen: who comes late starts near it. */
+static __always_inline u64 clock_of(const struct task_ctx *tctx, const struct vcpu *vcpu)
+{
+	if (vcpu)
+		return clocks_of(vcpu).vcpu_ns;
+	return tctx->gives_way ? pool_vtime_ns : others_vtime_ns;
 }
 
 static __always_inline bool pcpu_is_micro(s32 cpu)

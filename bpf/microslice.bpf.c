@@ -48,7 +48,7 @@ s32 STRUCT_OPS(microslice_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 	if (cpu < 0)
 		return prev_cpu; /* ops.enqueue queues it */
 	if (vcpu) {
-		struct wakeup_decision decision = queue_clock(tctx, vcpu);
+		struct wakeup_decision decision = queue_clock(p, tctx, vcpu);
 
 		dsq_insert(p, SCX_DSQ_LOCAL, decision.slice_ns, 0);
 	} else {
@@ -167,7 +167,8 @@ void STRUCT_OPS(microslice_runnable, struct task_struct *p, u64 enq_flags)
 }
 
 /* Returns what now occupies the pCPU. */
-static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, s32 cpu, u64 now)
+static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, s32 cpu, struct pcpu *pcpu,
+				      u64 now)
 {
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 	u32 occupant = vcpu->was_blocked ? OCCUPANT_BOOSTED_VCPU : OCCUPANT_VCPU;
@@ -188,8 +189,13 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 		end_acceleration(vcpu, VCPU_RUNNING, RETURN_NEVER_RAN);
 		vcpu->state = VCPU_RUNNING;
 	}
-	if (occupant != OCCUPANT_MICRO)
+	if (occupant != OCCUPANT_MICRO) {
 		vcpu->normal_pcpu = cpu;
+		advance_clocks(tctx, vcpu, pcpu);
+		if (!vcpu->goes_first)
+			note_served(vcpu, pcpu);
+	}
+	vcpu->goes_first = 0;
 	vcpu->spun_until_ns = 0;
 	vcpu->heir = 0;
 	vcpu->was_blocked = 0;
@@ -198,7 +204,6 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 	vcpu->turn_over = 0;
 	vcpu->blocked_interrupt = 0;
 	vcpu->woken_cause = 0;
-	advance_clock(tctx, true);
 	return occupant;
 }
 
@@ -214,6 +219,7 @@ static __always_inline void start_on_micro_pcpu(struct task_struct *p, const str
 	} else if (vcpu && config.lend) {
 		if (vcpu->grace_count)
 			arm_micro_slice(cpu, pcpu, now);
+		pcpu->lent_to_boosted = pcpu->occupant == OCCUPANT_BOOSTED_VCPU;
 		lend_to(cpu, pcpu);
 	} else if (!(p->flags & PF_KTHREAD)) {
 		/* It was on its way here when the pCPU became micro-sliced. */
@@ -237,10 +243,10 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 	if (tctx->allowed_ns < p->scx.slice)
 		task_set_slice(p, tctx->allowed_ns);
 	if (vcpu) {
-		pcpu->occupant = start_vcpu(tctx, vcpu, cpu, now);
+		pcpu->occupant = start_vcpu(tctx, vcpu, cpu, pcpu, now);
 	} else {
 		pcpu->occupant = tctx->gives_way ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
-		advance_clock(tctx, false);
+		advance_others_clock(tctx);
 	}
 	if (pcpu_is_micro(cpu))
 		start_on_micro_pcpu(p, vcpu, cpu, pcpu, now);

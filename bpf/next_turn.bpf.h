@@ -46,6 +46,7 @@ static __always_inline void start_another_turn(struct task_struct *prev, struct 
 	if (!vcpu)
 		return;
 	pcpu->occupant = OCCUPANT_VCPU;
+	pcpu->lent_to_boosted = 0;
 	vcpu->grace_count = 0;
 	vcpu->turn_over = 0;
 	vcpu->yielded = 0;
@@ -83,7 +84,8 @@ static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
 	{
 		if (!vtime_before(tctx->vtime_ns, first->scx.dsq_vtime) || rests_until(prev, tctx, vcpu))
 			return false;
-		advance_clock(tctx, true);
+		advance_clocks(tctx, vcpu, pcpu);
+		note_served(vcpu, pcpu);
 		start_another_turn(prev, tctx, vcpu, pcpu);
 		pcpu->micro_deadline_ns = 0;
 		return true;
@@ -106,8 +108,11 @@ static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pc
 	charge_until_now(prev, tctx, vcpu, pcpu);
 	if (rests_until(prev, tctx, vcpu))
 		return; /* ops.enqueue sees to it */
-	/* It owes nothing for that (see forgive_debt()), and is owed nothing. */
-	tctx->vtime_ns = *clock_of(tctx, vcpu);
+	settle_clock(tctx, vcpu);
+	if (vcpu) {
+		advance_clocks(tctx, vcpu, pcpu);
+		note_served(vcpu, pcpu);
+	}
 	start_another_turn(prev, tctx, vcpu, pcpu);
 }
 

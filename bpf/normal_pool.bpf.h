@@ -35,16 +35,21 @@ static __always_inline s32 first_to_preempt(struct task_struct *p, const struct 
 
 	if (vcpu && pcpu_is_micro(cpu))
 		cpu = vcpu->normal_pcpu;
-	if (!pcpu_is_micro(cpu))
+	if (!pcpu_is_micro(cpu) || (vcpu && config.lend))
 		return cpu;
 	normal = bpf_map_lookup_elem(&normal_pool, &key);
 	mask = normal ? normal->mask : NULL;
 	return mask ? (s32)bpf_cpumask_any_distribute((const struct cpumask *)mask) : -1;
 }
 
-/* Only vCPUs and those like them give way, and among vCPUs those that weren't boosted themselves. */
-static __always_inline bool gives_way_to(const struct pcpu *pcpu, bool to_vcpu)
+/*
+ * Only vCPUs and those like them give way, and among vCPUs those that weren't boosted themselves. A micro pCPU that is lent is taken over
+ * by a vCPU, too: else whoever got it would have it to itself, and all others would crowd on the rest.
+ */
+static __always_inline bool gives_way_to(s32 cpu, const struct pcpu *pcpu, bool to_vcpu)
 {
+	if (pcpu_is_micro(cpu))
+		return to_vcpu && pcpu->occupant == OCCUPANT_LENT_VCPU && !pcpu->lent_to_boosted;
 	if (pcpu->occupant == OCCUPANT_VCPU || pcpu->occupant == OCCUPANT_BACKGROUND)
 		return to_vcpu || pcpu->others_ran_ns < config.fair_share.slice_ns;
 	return pcpu->occupant == OCCUPANT_BOOSTED_VCPU && !to_vcpu &&
@@ -71,8 +76,7 @@ static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
 		if ((u32)cpu >= config.pcpu_count)
 			cpu -= config.pcpu_count;
 		pcpu = pcpu_of(cpu);
-		if (!pcpu || pcpu_is_micro(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) ||
-		    !gives_way_to(pcpu, for_vcpu))
+		if (!pcpu || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || !gives_way_to(cpu, pcpu, for_vcpu))
 			continue;
 		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 		break;
@@ -81,26 +85,73 @@ static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
 
 /* ---- Queueing ---- */
 
+static __always_inline u32 vm_weight_of(const struct vm *vm, u32 slot)
+{
+	struct vm_feed *feed = vm_feed_at(slot);
+
+	return feed && feed_is_current(feed, vm) ? feed->weight : 0;
+}
+
 /* What its clock moves by: see fair_share.h. */
 static __always_inline u64 weight_of(const struct vcpu *vcpu)
 {
+	struct fair_share_config share = config.fair_share;
 	struct vm *vm = vm_at(vcpu->vm);
-	struct vm_feed *feed = vm_feed_at(vcpu->vm);
-	s64 active = vm ? vm->active_vcpu_count : 1;
-	u32 weight = vm && feed && feed_is_current(feed, vm) ? feed->weight : 0;
+	u32 vm_weight;
+	s64 active;
 
-	return vcpu_weight(weight, active > 0 ? active : 1);
+	if (!vm)
+		return vcpu_weight(0, 1);
+	vm_weight = vm_weight_of(vm, vcpu->vm);
+	active = vm->active_vcpu_count;
+	return catch_up_weight(&share, vcpu_weight(vm_weight, active > 0 ? active : 1), vm_weight,
+			       vm->first_vm_ns, vm->vtime_ns);
+}
+
+/* Its VM's clock isn't left further behind the first one's than it can catch up with. */
+static __always_inline void keep_up(const struct vcpu *vcpu, u64 first_vm_ns)
+{
+	struct fair_share_config share = config.fair_share;
+	struct vm *vm = vm_at(vcpu->vm);
+	u64 was, kept;
+
+	if (!vm)
+		return;
+	vm->first_vm_ns = first_vm_ns;
+	was = vm->vtime_ns;
+	kept = vm_clock(&share, first_vm_ns, was, vm_weight_of(vm, vcpu->vm));
+	/* Others of its vCPUs may be charged just now: then it is looked at again soon. */
+	if (kept != was)
+		__sync_val_compare_and_swap(&vm->vtime_ns, was, kept);
+}
+
+/* Has its VM had more than the one that was served last where it ran? */
+static __always_inline bool is_of_vm_ahead(const struct vcpu *vcpu)
+{
+	struct fair_share_config share = config.fair_share;
+	struct vm *vm = vm_at(vcpu->vm);
+	struct pcpu *pcpu = pcpu_of(vcpu->normal_pcpu);
+
+	return vm && pcpu && pcpu->served_vm_ns &&
+	       vm_is_ahead(&share, pcpu->served_vm_ns, vm->vtime_ns, vm_weight_of(vm, vcpu->vm));
 }
 
 /* The clock of a vCPU that waits from now on. */
-static __always_inline struct wakeup_decision queue_clock(struct task_ctx *tctx, struct vcpu *vcpu)
+static __always_inline struct wakeup_decision queue_clock(struct task_struct *p, struct task_ctx *tctx,
+							  struct vcpu *vcpu)
 {
 	struct fair_share_config share = config.fair_share;
-	struct wakeup_observation seen = {.pool_vtime_ns = pool_vtime_ns,
-					  .vcpu_vtime_ns = tctx->vtime_ns,
-					  .weight = weight_of(vcpu),
-					  .was_blocked = vcpu->was_blocked};
-	struct wakeup_decision decision = decide_on_wakeup(&share, &seen);
+	struct wakeup_observation seen = {.vcpu_vtime_ns = tctx->vtime_ns, .was_blocked = vcpu->was_blocked};
+	struct wakeup_decision decision;
+	struct furthest furthest;
+
+	vcpu->narrow = p->nr_cpus_allowed < config.pcpu_count;
+	furthest = clocks_of(vcpu);
+	keep_up(vcpu, furthest.vm_ns);
+	seen.pool_vtime_ns = furthest.vcpu_ns;
+	seen.weight = weight_of(vcpu);
+	seen.vm_is_ahead = is_of_vm_ahead(vcpu);
+	decision = decide_on_wakeup(&share, &seen);
 
 	RECORD(RECORD_WAKEUP, tctx->vcpu - 1, wakeup, {.config = share, .seen = seen, .decision = decision});
 	tctx->vtime_ns = decision.vtime_ns;
@@ -203,12 +254,14 @@ static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx 
 	/* It left the micro pCPU's queue before it ran. */
 	end_acceleration(vcpu, VCPU_RUNNABLE, RETURN_NEVER_RAN);
 	if (comes_back(vcpu, tctx->vcpu - 1)) {
+		vcpu->goes_first = 1;
 		dsq_insert(p, DSQ_BOOSTED, config.micro_slice_ns, enq_flags | ENQ(HEAD));
 		kick_idle_for_vcpu(p);
 		resume_request(vcpu, tctx->vcpu - 1);
 		return;
 	}
-	decision = queue_clock(tctx, vcpu);
+	decision = queue_clock(p, tctx, vcpu);
+	vcpu->goes_first = decision.boost;
 	if (decision.boost) {
 		dsq_insert(p, DSQ_BOOSTED, decision.slice_ns, enq_flags);
 		if (!kick_idle_for_vcpu(p))
@@ -302,12 +355,44 @@ static __always_inline void enqueue_pinned_kthread(struct task_struct *p, u64 en
 
 /* ---- Accounting ---- */
 
-static __always_inline void advance_clock(const struct task_ctx *tctx, bool is_vcpu)
+static __always_inline void advance(u64 *clock_ns, u64 to_ns)
 {
-	u64 *clock_ns = clock_of(tctx, is_vcpu);
+	if (vtime_before(*clock_ns, to_ns))
+		*clock_ns = to_ns;
+}
 
-	if (vtime_before(*clock_ns, tctx->vtime_ns))
-		*clock_ns = tctx->vtime_ns;
+static __always_inline void advance_others_clock(const struct task_ctx *tctx)
+{
+	advance(tctx->gives_way ? &pool_vtime_ns : &others_vtime_ns, tctx->vtime_ns);
+}
+
+/* The clocks of pool and pCPU are of whoever was chosen by them. A micro slice isn't: it may be run by who is far ahead. */
+static __always_inline void advance_clocks(const struct task_ctx *tctx, const struct vcpu *vcpu,
+					   struct pcpu *pcpu)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+
+	if (!vm)
+		return;
+	advance(&pool_vtime_ns, tctx->vtime_ns);
+	advance(&first_vm_vtime_ns, vm->vtime_ns);
+	if (pcpu->vcpus_vtime_ns) {
+		advance(&pcpu->vcpus_vtime_ns, tctx->vtime_ns);
+		advance(&pcpu->vms_vtime_ns, vm->vtime_ns);
+	} else {
+		pcpu->vcpus_vtime_ns = tctx->vtime_ns;
+		pcpu->vms_vtime_ns = vm->vtime_ns;
+	}
+	keep_up(vcpu, clocks_of(vcpu).vm_ns);
+}
+
+/* It is served here by its place in line. */
+static __always_inline void note_served(const struct vcpu *vcpu, struct pcpu *pcpu)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+
+	if (vm)
+		pcpu->served_vm_ns = vm->vtime_ns;
 }
 
 /*
@@ -315,12 +400,27 @@ static __always_inline void advance_clock(const struct task_ctx *tctx, bool is_v
  * are fast, would push the queue's clock on, and whoever ran beside them would be that far behind: it would go first until
  * it had caught up.
  */
-static __always_inline void forgive_debt(struct task_ctx *tctx, bool is_vcpu)
+static __always_inline void forgive_debt(struct task_ctx *tctx, const struct vcpu *vcpu)
 {
-	u64 clock_ns = *clock_of(tctx, is_vcpu);
+	u64 clock_ns = clock_of(tctx, vcpu);
 
 	if (vtime_before(clock_ns, tctx->vtime_ns))
 		tctx->vtime_ns = clock_ns;
+}
+
+/* Nobody waited while it ran: it owes nothing for that, nor does its VM, and is owed nothing. */
+static __always_inline void settle_clock(struct task_ctx *tctx, const struct vcpu *vcpu)
+{
+	struct vm *vm = vcpu ? vm_at(vcpu->vm) : NULL;
+	u64 first_vm_ns, was;
+
+	tctx->vtime_ns = clock_of(tctx, vcpu);
+	if (!vm)
+		return;
+	first_vm_ns = clocks_of(vcpu).vm_ns;
+	was = vm->vtime_ns;
+	if (vtime_before(first_vm_ns, was))
+		__sync_val_compare_and_swap(&vm->vtime_ns, was, first_vm_ns);
 }
 
 static __always_inline void charge_other(struct task_struct *p, struct task_ctx *tctx, struct pcpu *pcpu,
@@ -337,8 +437,11 @@ static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu
 					u64 ran_ns)
 {
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+	struct vm *vm = vm_at(vcpu->vm);
 
 	tctx->vtime_ns += charge(ran_ns, weight_of(vcpu));
+	if (vm)
+		__sync_fetch_and_add(&vm->vtime_ns, vm_charge(ran_ns, vm_weight_of(vm, vcpu->vm)));
 	if (stats)
 		ADD(stats->ran_ns, ran_ns);
 	if (stats && pcpu && pcpu->lent)

@@ -286,6 +286,7 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 	seen.recipient_state = vcpu->state;
 	seen.micro_pcpu_count = decided_pcpu_count;
 	seen.guest_known = guest_is_known(vcpu->vm);
+	seen.recipient_goes_first = vcpu->goes_first;
 	decision = decide_on_interrupt(&limits, &seen);
 	RECORD(RECORD_INTERRUPT, *slot, interrupt, {.config = limits, .seen = seen, .decision = decision});
 	if (seen.kind < INTERRUPT_KIND_COUNT && decision.reason < INTERRUPT_REASON_COUNT)

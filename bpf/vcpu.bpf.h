@@ -105,6 +105,8 @@ static __noinline u32 vm_slot_of(u64 kvm, u32 pid)
 	vm->pid = pid;
 	vm->vcpu_count = 0;
 	vm->active_vcpu_count = 0;
+	vm->vtime_ns = first_vm_vtime_ns;
+	vm->first_vm_ns = first_vm_vtime_ns;
 	vm->pass_until_ns = 0;
 	vm->halt_sampled_at_ns = 0;
 	vm->lstar_sampled_at_ns = 0;
@@ -195,6 +197,8 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->normal_pcpu = bpf_get_smp_processor_id();
 	vcpu->spun_until_ns = 0;
 	vcpu->heir = 0;
+	vcpu->narrow = 0;
+	vcpu->goes_first = 0;
 	vcpu->retry = 0;
 	vcpu->retry_count = 0;
 	vcpu->active = 1;
