@@ -25,6 +25,7 @@
 /* Of the threads that only compute and lock: more than half of their time, so that some are preempted with the lock held. */
 #define LOCKS_PER_LOCKING_ROUND 64
 #define COLLECTOR_PAUSE_NS 50000000L
+#define DOZER_PAUSE_NS 100000L
 
 struct thread {
 	void (*body)(long);
@@ -86,6 +87,25 @@ void load_hog(int count)
 {
 	for (int i = 0; i < count; i++)
 		start_thread(hog, 0, i % vcpu_count());
+}
+
+/* It hardly ever sleeps, and never for long; but each time its vCPU halts, and is woken by its timer. */
+static void dozer(long argument)
+{
+	struct timespec pause = {.tv_nsec = DOZER_PAUSE_NS};
+
+	(void)argument;
+	for (;;) {
+		compute(COMPUTE_ITERATIONS);
+		count_work(HOG, 1);
+		nanosleep(&pause, NULL);
+	}
+}
+
+void load_dozer(int count)
+{
+	for (int i = 0; i < count; i++)
+		start_thread(dozer, 0, i % vcpu_count());
 }
 
 /* Touched pages that go away: every vCPU that runs this process must forget them first. */

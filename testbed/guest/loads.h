@@ -12,6 +12,8 @@ void compute(uint64_t iterations);
 
 /* `count` threads that only compute, one per vCPU. */
 void load_hog(int count);
+/* Hogs that sleep for 0.1 ms now and then. */
+void load_dozer(int count);
 /* One thread unmaps and write-protects memory while `count - 1` siblings of its process run on the other vCPUs: each
  * operation interrupts them all and waits for their answers. */
 void load_shootdown(int count);

@@ -249,13 +249,15 @@ impl Machine {
         let mut vcpus = Vec::new();
         for (vm, config) in vms.iter_mut().enumerate() {
             config.first_vcpu = vcpus.len() as VcpuId;
+            // Behind those of the VMs before it, as on a host where they were started one by one.
+            let first_pcpu = vcpus.len() % host.pcpus;
             for index in 0..config.vcpus {
                 vcpus.push(HostVcpu {
                     vm: vm as VmId,
                     state: VcpuState::Blocked,
                     pcpu: (0..host.pcpus as u32)
                         .cycle()
-                        .skip(index as usize % host.pcpus)
+                        .skip((first_pcpu + index as usize) % host.pcpus)
                         .take(host.pcpus)
                         .find(|&pcpu| config.allows(pcpu))
                         .unwrap_or(0),

@@ -143,8 +143,9 @@ impl Simulation<'_> {
         pool
     }
 
-    /// Shares due by the weights, which are those of each vCPU, where no vCPU is due more than it asked for (water filling);
-    /// the largest difference between what a VM got and what its vCPUs are due.
+    /// Shares due by the weights, which are those of each vCPU or of the whole VM, as the scheduler takes them, where nobody is
+    /// due more than was asked for (water filling); the largest difference between what a VM got and what it is due.
+    /// That a VM may not run on some pCPUs isn't looked at.
     fn fairness_error(&self, measured_ns: u64) -> u64 {
         let mut due = vec![0.0; self.vms.len()];
         let weight_of = |vm: VmId| f64::from(self.machine.vms[vm as usize].weight);
@@ -153,6 +154,11 @@ impl Simulation<'_> {
             (host.vm, (run_ns + wait_ns) as f64)
         };
         let mut demands: Vec<(VmId, f64)> = self.machine.vcpus.iter().map(demand).collect();
+        if self.scheduler.shares_by_vm() {
+            let of_vm =
+                |vm| demands.iter().filter(|&&(of, _)| of == vm).map(|&(_, wanted_ns)| wanted_ns).sum();
+            demands = (0..self.vms.len() as VmId).map(|vm| (vm, of_vm(vm))).collect();
+        }
         // Who asked for the least, by weight, is satisfied first.
         let by_weight = |&(vm, wanted_ns): &(VmId, f64)| wanted_ns / weight_of(vm);
         demands.sort_by(|left, right| by_weight(left).total_cmp(&by_weight(right)));

@@ -111,6 +111,22 @@ fn weights_are_respected_small_odd_and_large_ones_alike() {
 }
 
 #[test]
+fn equal_shares_of_vms_of_unlike_size_are_no_error_where_weights_are_the_vms() {
+    let vms = [vm(8, "", &[COMPUTES]), vm(2, "", &[COMPUTES])];
+    let error = |policy| run(4, &vms, policy, 1).fairness_error_permille;
+    assert!(error("microslice") < 20, "{}: half of the host each", error("microslice"));
+    assert!(error("eevdf") < 20, "{}: as much for each vCPU", error("eevdf"));
+}
+
+#[test]
+fn vms_of_one_vcpu_do_not_all_begin_on_the_first_pcpu() {
+    let vms: Vec<Vm> = (0..16).map(|_| vm(1, "", &[COMPUTES])).collect();
+    let report = run(8, &vms, "micro-xen:2", 1);
+    let ran = || report.vms.iter().map(|vm| vm.run_ns);
+    assert!(ran().max() < ran().min().map(|least| 3 * least), "{:?}", ran().collect::<Vec<_>>());
+}
+
+#[test]
 fn nobody_waits_for_long_because_it_was_accelerated() {
     let vms = [
         vm(6, "nic = \"iperf-tcp\"", &["\"iperf\"", "\"gmake\""]),

@@ -40,6 +40,7 @@ pub struct GuestSpec {
     workload: String,
     network: Option<u8>,
     cgroup: Option<(String, u32)>,
+    pcpus: Option<u32>,
 }
 
 /// A running guest. Killed when dropped.
@@ -66,6 +67,7 @@ impl GuestSpec {
             workload: "heartbeat".into(),
             network: None,
             cgroup: None,
+            pcpus: None,
         }
     }
 
@@ -94,6 +96,12 @@ impl GuestSpec {
     /// A network card, with the host at 10.77.`network`.1 and the guest at .2.
     pub fn network(mut self, network: u8) -> Self {
         self.network = Some(network);
+        self
+    }
+
+    /// Only on the host's CPUs of this mask, with all of its VMM's threads.
+    pub fn pinned(mut self, pcpus: u32) -> Self {
+        self.pcpus = Some(pcpus);
         self
     }
 
@@ -131,9 +139,10 @@ impl GuestSpec {
                 "echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; mkdir -p {dir}; echo {weight} > {dir}/cpu.weight && echo $$ > {dir}/cgroup.procs && "
             );
         }
+        let pinned = self.pcpus.map(|mask| format!("taskset {mask:x} ")).unwrap_or_default();
         Ok(format!(
             // Devices on I/O ports, not memory-mapped: emulated SVM and KVM disagree about the latter (docs/testbed.md).
-            "{before}exec {qemu} -M pc,accel=kvm,usb=off,hpet=off,vmport=off -bios qboot.rom -cpu host{helpers} \
+            "{before}exec {pinned}{qemu} -M pc,accel=kvm,usb=off,hpet=off,vmport=off -bios qboot.rom -cpu host{helpers} \
              -smp {vcpus} -m {memory}M -nodefaults -no-user-config -no-reboot -display none \
              -name guest={name},debug-threads=on -kernel {kernel} -initrd {initrd} -append '{append}' \
              -serial file:/proc/self/fd/2 -monitor none -chardev stdio,id=report,signal=off \

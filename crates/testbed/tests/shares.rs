@@ -68,6 +68,25 @@ fn a_hog_of_twice_the_weight_gets_twice_the_share() {
     });
 }
 
+/// Where one pCPU is more contended than the others nobody there keeps up with the pool's clock. By it, who sleeps would come back
+/// behind who never does: it had 0.06 of this pCPU.
+#[test]
+fn who_sleeps_briefly_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
+    on_host(|host| {
+        let one = |name: &str, load: &str| GuestSpec::new(name).workload(load).vcpus(1).pinned(0x1);
+        let others = GuestSpec::new("others").workload("hog").vcpus(6).pinned(0xe);
+        let guests = host.start_guests(vec![one("a", "dozer"), one("b", "hog"), others]);
+        let guests = guests.unwrap_or_else(|error| panic!("{error}"));
+        let scheduler = start_scheduler(host, "--micro-cpus 0");
+        std::thread::sleep(MEASURED);
+        let report = stop_scheduler(host, &scheduler);
+        guests.iter().for_each(|guest| assert!(!guest.has_ended(), "{}", guest.last_words()));
+        let part = part_of_first(&report);
+        println!("{part:.2} of the pCPU for who sleeps");
+        assert!((0.4..0.6).contains(&part), "{part}: {report}");
+    });
+}
+
 #[test]
 fn the_lightest_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_ends_the_scheduler() {
     on_host(|host| {

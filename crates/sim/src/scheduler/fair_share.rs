@@ -13,12 +13,14 @@
 //!            seconds is (`boost_starving`).
 
 mod clocks;
+mod vm_share;
 
 use self::clocks::{Clocks, FIRST_CLOCK_NS, Furthest};
+use self::vm_share::VmShare;
 use super::{NormalPool, Pick, Scheduler, YieldAnswer};
 use crate::bits::Bits;
 use crate::config::FairSharePool;
-use crate::machine::{HostVm, Machine, NONE, VcpuState};
+use crate::machine::{Machine, NONE, VcpuState};
 use crate::trace_event::{PcpuId, StopReason, VcpuId, VmId};
 use microslice_policy as policy;
 use microslice_policy::{FairShareConfig, WakeupDecision, WakeupObservation, YieldCause};
@@ -31,10 +33,6 @@ const SWEEP_INTERVAL_NS: u64 = 250_000_000;
 const LOOK_MAX: usize = 32;
 /// How many pCPUs are looked at for one that gives way: `PREEMPT_LOOK_MAX` of `bpf/normal_pool.bpf.h`.
 const PREEMPT_LOOK_MAX: usize = 4;
-/// The weight of a VM that names none, here and in cgroups (`cpu.weight`).
-const SCENARIO_WEIGHT: u64 = 256;
-const CGROUP_WEIGHT: u64 = 100;
-const CGROUP_WEIGHT_MAX: u64 = policy::WEIGHT_MAX as u64;
 
 /// Where a vCPU waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,47 +58,6 @@ struct Account {
     /// It was blocked when it came to where it waits or runs.
     was_blocked: bool,
     vm: VmId,
-}
-
-struct VmShare {
-    /// As `cpu.weight` of a cgroup.
-    weight: u32,
-    /// vCPUs that aren't blocked.
-    active_vcpus: u32,
-    first_vcpu: VcpuId,
-    vcpus: u32,
-    /// Whom KVM yielded to last.
-    yielded_to: VcpuId,
-    /// The VM's clock: of all that its vCPUs ran, wherever.
-    vtime_ns: u64,
-    /// That of the VM that was furthest ahead when one of its vCPUs began to run, or to wait.
-    first_vm_ns: u64,
-}
-
-impl VmShare {
-    fn new(vm: &HostVm, weight: u32) -> Self {
-        Self {
-            weight,
-            active_vcpus: 0,
-            first_vcpu: vm.first_vcpu,
-            vcpus: vm.vcpus,
-            yielded_to: vm.first_vcpu,
-            vtime_ns: FIRST_CLOCK_NS,
-            first_vm_ns: FIRST_CLOCK_NS,
-        }
-    }
-}
-
-/// Scenarios' weights as cgroups'. Only their ratios count: where these would be lost in rounding, or beyond what cgroups
-/// know, the heaviest VM has the greatest weight that there is.
-fn cgroup_weights(vms: &[HostVm]) -> impl Iterator<Item = u32> {
-    let scaled = |vm: &HostVm| u64::from(vm.weight) * CGROUP_WEIGHT;
-    let fits =
-        |vm: &HostVm| scaled(vm) % SCENARIO_WEIGHT == 0 && scaled(vm) / SCENARIO_WEIGHT <= CGROUP_WEIGHT_MAX;
-    let heaviest = vms.iter().map(|vm| u64::from(vm.weight)).max().unwrap_or(1).max(1);
-    let (times, by) =
-        if vms.iter().all(fits) { (CGROUP_WEIGHT, SCENARIO_WEIGHT) } else { (CGROUP_WEIGHT_MAX, heaviest) };
-    vms.iter().map(move |vm| ((u64::from(vm.weight) * times + by / 2) / by).max(1) as u32)
 }
 
 fn ran_here_last(machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> bool {
@@ -160,12 +117,7 @@ impl FairShare {
             rules: FairShareConfig::with_slice(config.slice_ns),
             tick_ns: config.tick_ns,
             accounts: machine.vcpus.iter().map(account).collect(),
-            vms: machine
-                .vms
-                .iter()
-                .zip(cgroup_weights(&machine.vms))
-                .map(|(vm, weight)| VmShare::new(vm, weight))
-                .collect(),
+            vms: VmShare::all(&machine.vms),
             boosted: VecDeque::new(),
             ordered: BTreeSet::new(),
             local: vec![None; pcpus],
@@ -599,6 +551,10 @@ impl Scheduler for FairShare {
 
     fn tick_ns(&self) -> u64 {
         self.tick_ns
+    }
+
+    fn shares_by_vm(&self) -> bool {
+        true
     }
 
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {

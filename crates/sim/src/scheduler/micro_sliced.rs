@@ -580,6 +580,10 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
         self.is_micro_pcpu(pcpu)
     }
 
+    fn shares_by_vm(&self) -> bool {
+        self.normal.shares_by_vm()
+    }
+
     fn lends(&self) -> bool {
         self.config.lends
     }

@@ -69,6 +69,10 @@ pub trait Scheduler {
     fn is_micro(&self, _pcpu: PcpuId) -> bool {
         false
     }
+    /// Whether a weight is that of the whole VM, not of each of its vCPUs.
+    fn shares_by_vm(&self) -> bool {
+        false
+    }
     /// Whether micro pCPUs that nobody asks for run vCPUs of the normal pool.
     fn lends(&self) -> bool {
         false

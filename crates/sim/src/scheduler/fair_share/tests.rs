@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::HostConfig;
+use crate::machine::HostVm;
 use crate::machine::NONE;
 use crate::scenario::{Overrides, load};
 
