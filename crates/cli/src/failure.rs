@@ -1,5 +1,6 @@
 //! How a command fails: one line on standard error and an exit code that scripts can rely on.
 
+use crate::output;
 use std::process::ExitCode;
 
 /// Why a command stopped, as its user reads it.
@@ -30,8 +31,14 @@ impl Failure {
 
     /// Prints the line and returns the exit code.
     pub fn report(&self) -> ExitCode {
-        eprintln!("microslice: {}", self.message);
+        output::say(format_args!("microslice: {self}"));
         ExitCode::from(self.code)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.message)
     }
 }
 

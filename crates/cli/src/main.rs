@@ -1,5 +1,8 @@
 //! The `microslice` binary: subcommands only. Each lives in `commands/`, parses its flags and calls one crate.
 
+// Printing macros panic where nobody reads; `output` has what is used in their place.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod commands;
 mod failure;
 mod output;

@@ -1,4 +1,4 @@
-//! Files that a command writes: complete or not there at all.
+//! What a command says and writes: lines that nobody has to read, and files that are complete or not there at all.
 
 use crate::failure::Failure;
 use std::io::{BufWriter, Write};
@@ -110,11 +110,34 @@ impl Write for OutputFile {
     }
 }
 
+/// A line on standard error. That nobody reads it neither ends a command nor changes its exit code.
+pub fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{}", plain(&line.to_string()));
+}
+
 /// Prints to standard output; a reader that went away (`| head`) is no error.
 pub fn print(text: &str) -> Result<(), Failure> {
+    print_as_it_is(&plain(text))
+}
+
+/// A description, a file's or a guest's name may hold anything: no byte of theirs commands the terminal.
+fn plain(text: &str) -> String {
+    let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    text.chars().map(|c| if harmless(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+}
+
+/// As [`print`], control characters included.
+pub fn print_as_it_is(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::broken(error)),
+    printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What became of writing to standard output.
+pub fn printed(result: std::io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::broken(format_args!("standard output: {error}")))
+        }
         _ => Ok(()),
     }
 }
@@ -127,4 +150,14 @@ pub fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
 /// A mean over seeds, as all JSON has it.
 pub fn estimate(of: microslice_metrics::Estimate) -> serde_json::Value {
     serde_json::json!({ "mean": of.mean, "ci95": [of.low, of.high], "runs": of.count })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_commands_a_terminal_is_shown_and_not_obeyed() {
+        assert_eq!(plain("a\x1b[2Jb\r\0\u{9b}c\n\td"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}\u{fffd}c\n\td");
+    }
 }

@@ -5,6 +5,9 @@
 //! ([`guest_kernels`]), and at each interval print ([`report`]). [`memory_slots`] tells where a
 //! VMM has its guest's memory, to the daemon and to `microslice symbols --pid`.
 
+// They panic where nobody reads, and a scheduler must not end because of that.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod cgroups;
 pub mod config;
 pub mod daemon;

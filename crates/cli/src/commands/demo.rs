@@ -1,6 +1,7 @@
 //! `microslice demo`: what micro-slicing brings, shown with real guests.
 
 use crate::failure::Failure;
+use crate::output;
 use clap::Args;
 use microslice_host::Settings;
 use microslice_testbed::demo::{self, Phase, Plan, Round};
@@ -76,11 +77,12 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     };
     check_names(&args)?;
     let start = Instant::now();
-    let progress = |what: &str| eprintln!("demo: {:>4} s  {what}", start.elapsed().as_secs());
+    let progress = |what: &str| output::say(format_args!("demo: {:>4} s  {what}", start.elapsed().as_secs()));
     let boot = |pause_exits| host(&args, pause_exits);
     let phases = demo::run(&plan, &boot, &progress).map_err(Failure::broken)?;
-    println!("{}", demo_report::to_text(&phases, &plan, !args.here));
-    args.json.as_deref().map_or(Ok(()), |path| write_json(path, &phases))
+    // First: minutes of measuring shall not be lost to a full terminal log.
+    args.json.as_deref().map_or(Ok(()), |path| write_json(path, &phases))?;
+    output::print(&format!("{}\n", demo_report::to_text(&phases, &plan, !args.here)))
 }
 
 /// Hardware has pause-loop exiting in every round; emulated, it gets one of its own.

@@ -1,6 +1,7 @@
 //! `microslice replay`: the parity of kernel and simulator, shown on a recording.
 
 use crate::failure::Failure;
+use crate::output::print;
 use clap::Args;
 use microslice_policy::Coded;
 use microslice_policy::RecordKind;
@@ -33,24 +34,21 @@ pub fn run(args: Replay) -> Result<(), Failure> {
         .map(|(kind, count)| (kind.name().to_owned(), count.into()))
         .collect();
     let Waits { begun, continued, wrong } = result.waits;
+    let (decisions, differences) = (result.total_count(), result.difference_count);
     if args.json {
-        println!(
-            "{}",
-            serde_json::json!({
-                "decisions": result.total_count(),
-                "by_kind": counts,
-                "differences": result.difference_count,
-                "waits": {"begun": begun, "continued": continued, "wrong": wrong},
-            })
-        );
+        let json = serde_json::json!({
+            "decisions": decisions,
+            "by_kind": counts,
+            "differences": differences,
+            "waits": {"begun": begun, "continued": continued, "wrong": wrong},
+        });
+        print(&format!("{json}\n"))?;
     } else {
-        for (kind, count) in &counts {
-            println!("{kind:12} {count}");
-        }
-        println!("{} decisions, {} differ", result.total_count(), result.difference_count);
-        println!(
-            "exits of spinners: {begun} began to wait, {continued} went on, {wrong} disagree with the clock"
-        );
+        let kinds: String = counts.iter().map(|(kind, count)| format!("{kind:12} {count}\n")).collect();
+        print(&format!(
+            "{kinds}{decisions} decisions, {differences} differ\n\
+             exits of spinners: {begun} began to wait, {continued} went on, {wrong} disagree with the clock\n"
+        ))?;
     }
     match result.first_difference {
         None => Ok(()),

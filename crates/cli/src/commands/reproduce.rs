@@ -128,7 +128,8 @@ fn run_sensitivity(
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     let mut began = |index: usize, count: usize, parameter: &str| {
-        eprintln!("sensitivity: {index} of {count}, {parameter}, {:.0} s", begun.elapsed().as_secs_f64());
+        let elapsed_s = begun.elapsed().as_secs_f64();
+        output::say(format_args!("sensitivity: {index} of {count}, {parameter}, {elapsed_s:.0} s"));
     };
     let sensitivity = Sensitivity::run(seeds, progress, &mut began).map_err(failure)?;
     if json {

@@ -114,7 +114,8 @@ pub fn run(args: Simulate) -> Result<(), Failure> {
         run_with_trace(&scenario, &progress, trace)?
     };
     let rate = report.events as f64 / elapsed.as_secs_f64().max(1e-9);
-    eprintln!("seed {}, {} events, {} events/s", report.seed, report.events, Unit::Count.show(rate.round()));
+    let rate = Unit::Count.show(rate.round());
+    output::say(format_args!("seed {}, {} events, {rate} events/s", report.seed, report.events));
     let snapshot = snapshot_of(&report);
     if let Some(file) = html {
         file.finish_with(&page(&scenario, &snapshot))?;

@@ -1,11 +1,13 @@
 //! `microslice testbed`: the emulated host, by hand.
 
 use crate::failure::Failure;
+use crate::output;
 use clap::{Args, Subcommand};
 use microslice_testbed::cache::Cache;
 use microslice_testbed::costs::{self, Load};
 use microslice_testbed::kernels::{self, Kernel, Rule};
 use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Testbed as Machine, say};
+use serde_json::json;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -131,12 +133,10 @@ fn compare_costs(args: &Costs) -> Result<(), Failure> {
     let load = if args.count_instructions { Load::BareVcpus } else { Load::Guests(kernels::DEFAULT_GUEST) };
     let all = costs::run(&host, &load, args.seconds, &progress).map_err(Failure::broken)?;
     if args.json {
-        all.iter().for_each(|costs| println!("{}", costs.to_json()));
-    } else {
-        let unit = if args.count_instructions { "instructions" } else { "ns" };
-        println!("{}", costs::to_text(&all, unit));
+        return all.iter().try_for_each(|costs| print_line(costs.to_json()));
     }
-    Ok(())
+    let unit = if args.count_instructions { "instructions" } else { "ns" };
+    print_line(costs::to_text(&all, unit))
 }
 
 fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
@@ -151,7 +151,7 @@ fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
     let cache = Cache::locate().map_err(Failure::broken)?;
     for rule in rules {
         match kernels::obtain(&cache, &rule) {
-            Ok(kernel) => print_kernel(&rule, &kernel, args.json),
+            Ok(kernel) => print_kernel(&rule, &kernel, args.json)?,
             // The archive drops kernels as it likes: the others are still worth having, and tests that miss one say so.
             Err(error @ microslice_testbed::Error::Kernel { .. }) if args.series.is_empty() => say(&error),
             Err(error) => return Err(Failure::broken(error)),
@@ -167,13 +167,12 @@ fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
 fn fetch_images(cache: &Cache, json: bool) -> Result<(), Failure> {
     for rule in kernels::symbol_rules() {
         match kernels::obtain_image(cache, &rule) {
-            Ok((release, image)) if json => {
-                println!(
-                    "{}",
-                    serde_json::json!({"rule": rule.to_string(), "release": release, "image": image, "modules": null})
-                );
+            Ok((release, image)) if json => print_line(
+                json!({"rule": rule.to_string(), "release": release, "image": image, "modules": null}),
+            )?,
+            Ok((release, image)) => {
+                print_line(format_args!("{:<28} {release:<30} {}", rule.to_string(), image.display()))?;
             }
-            Ok((release, image)) => println!("{:<28} {:<30} {}", rule.to_string(), release, image.display()),
             Err(error @ microslice_testbed::Error::Kernel { .. }) => say(&error),
             Err(error) => return Err(Failure::broken(error)),
         }
@@ -181,16 +180,18 @@ fn fetch_images(cache: &Cache, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn print_kernel(rule: &Rule, kernel: &Kernel, json: bool) {
+fn print_kernel(rule: &Rule, kernel: &Kernel, json: bool) -> Result<(), Failure> {
+    let Kernel { release, image, modules } = kernel;
     if json {
-        let Kernel { release, image, modules } = kernel;
-        println!(
-            "{}",
-            serde_json::json!({"rule": rule.to_string(), "release": release, "image": image, "modules": modules})
+        return print_line(
+            json!({"rule": rule.to_string(), "release": release, "image": image, "modules": modules}),
         );
-    } else {
-        println!("{:<28} {:<30} {}", rule.to_string(), kernel.release, kernel.image.display());
     }
+    print_line(format_args!("{:<28} {release:<30} {}", rule.to_string(), image.display()))
+}
+
+fn print_line(line: impl std::fmt::Display) -> Result<(), Failure> {
+    output::print(&format!("{line}\n"))
 }
 
 fn exec(args: &Exec) -> Result<(), Failure> {
@@ -207,13 +208,13 @@ fn exec(args: &Exec) -> Result<(), Failure> {
     let guests = host.start_guests(specs).map_err(Failure::broken)?;
     let result = stream(&host, &args.command.join(" "), Duration::from_secs(args.timeout));
     if args.show_guests {
-        guests.iter().for_each(print_guest);
+        guests.iter().try_for_each(print_guest)?;
     }
     for guest in guests.iter().filter(|guest| guest.has_ended()) {
         say(format_args!("guest {} ended: {}", guest.name(), guest.last_words()));
     }
     if args.show_console {
-        eprintln!("{}", host.console());
+        output::say(host.console());
     }
     result
 }
@@ -246,24 +247,27 @@ fn stream(host: &Host, command: &str, patience: Duration) -> Result<(), Failure>
     let deadline = Instant::now() + patience;
     let mut printed = 0;
     while !process.has_ended() && Instant::now() < deadline {
-        printed += print_lines(&process, printed);
+        printed += print_lines(&process, printed)?;
         std::thread::sleep(Duration::from_millis(100));
     }
-    let output = process.wait(Duration::ZERO).map_err(Failure::broken)?;
-    print_lines(&process, printed);
-    eprint!("{}", output.stderr);
-    match output.code {
+    let ended = process.wait(Duration::ZERO).map_err(Failure::broken)?;
+    print_lines(&process, printed)?;
+    if !ended.stderr.is_empty() {
+        output::say(ended.stderr.trim_end_matches('\n'));
+    }
+    match ended.code {
         0 => Ok(()),
         code => Err(Failure::broken(format_args!("`{command}` ended with exit code {code}"))),
     }
 }
 
-fn print_lines(process: &Process, from: usize) -> usize {
+fn print_lines(process: &Process, from: usize) -> Result<usize, Failure> {
     let lines = process.lines(from);
-    lines.iter().for_each(|line| println!("{}", line.text));
-    lines.len()
+    lines.iter().try_for_each(|line| output::print_as_it_is(&format!("{}\n", line.text)))?;
+    Ok(lines.len())
 }
 
-fn print_guest(guest: &Guest) {
-    guest.lines(0).iter().for_each(|line| println!("{}: {}", guest.name(), line.text));
+fn print_guest(guest: &Guest) -> Result<(), Failure> {
+    let name = guest.name();
+    guest.lines(0).iter().try_for_each(|line| print_line(format_args!("{name}: {}", line.text)))
 }

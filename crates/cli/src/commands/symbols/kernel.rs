@@ -2,6 +2,7 @@
 
 use super::output::Progress;
 use crate::failure::Failure;
+use crate::output::say;
 use clap::Args;
 use microslice_host::memory_slots;
 use microslice_symbols::memory::process::{self, ProcessMemory};
@@ -93,7 +94,7 @@ impl RunningKernel {
     /// The kernel; what there is to note goes to standard error.
     pub fn said(self) -> MemoryKernel {
         if let Some(notice) = self.notice {
-            eprintln!("note: {notice}");
+            say(format_args!("note: {notice}"));
         }
         self.found
     }

@@ -1,6 +1,7 @@
 //! Results on standard output, progress on standard error.
 
 use crate::failure::Failure;
+use crate::output::printed;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::time::{Duration, Instant};
 
@@ -9,12 +10,7 @@ pub fn to_stdout(
     write: impl FnOnce(&mut BufWriter<StdoutLock<'_>>) -> io::Result<()>,
 ) -> Result<(), Failure> {
     let mut out = BufWriter::with_capacity(256 << 10, io::stdout().lock());
-    match write(&mut out).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::broken(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
-    }
+    printed(write(&mut out).and_then(|()| out.flush()))
 }
 
 /// Pretty-printed JSON and a line feed.
@@ -43,7 +39,8 @@ impl Progress {
         }
         self.next = now + Duration::from_secs(1);
         let end = if io::stderr().is_terminal() { '\r' } else { '\n' };
-        eprint!("{}{end}", line());
+        // Without a place to show progress there is nobody to miss it.
+        let _ = write!(io::stderr(), "{}{end}", line());
         self.shown = true;
     }
 }
@@ -51,7 +48,7 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.shown && io::stderr().is_terminal() {
-            eprintln!();
+            let _ = writeln!(io::stderr());
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::kernel::StoreArgs;
 use super::output;
 use crate::failure::Failure;
+use crate::output::print;
 use clap::Args;
 use microslice_symbols::StoredKernel;
 use serde_json::{Value, json};
@@ -36,7 +37,7 @@ pub fn run(args: ListStore) -> Result<(), Failure> {
         print_table(&stored)?;
     } else if damaged.is_empty() {
         let place = store.directory().display();
-        println!("{place}: empty; fill it with `microslice symbols import FILE…`");
+        print(&format!("{place}: empty; fill it with `microslice symbols import FILE…`\n"))?;
     }
     match damaged.as_slice() {
         [] => Ok(()),
