@@ -14,6 +14,9 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// What shells give for Ctrl-C.
+    pub const INTERRUPTED: u8 = 130;
+
     /// The input is at fault (a file, a flag, a scenario, a host that can't do it): exit code 2.
     pub fn bad_input(cause: impl std::fmt::Display) -> Self {
         Self { code: 2, message: one_line(cause) }
@@ -24,9 +27,9 @@ impl Failure {
         Self { code: 1, message: one_line(cause) }
     }
 
-    /// The user stopped it (Ctrl-C): the exit code that shells give for that.
+    /// The user stopped it (Ctrl-C).
     pub fn interrupted() -> Self {
-        Self { code: 130, message: "interrupted".to_owned() }
+        Self { code: Self::INTERRUPTED, message: "interrupted".to_owned() }
     }
 
     /// Prints the line and returns the exit code.

@@ -1,6 +1,7 @@
 //! Progress of long work on standard error, and Ctrl-C.
 
 use crate::failure::Failure;
+use crate::interrupt;
 use microslice_sim::batch::BatchProgress;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -70,10 +71,10 @@ fn draw(what: &str, progress: &BatchProgress, over: &AtomicBool) {
     }
 }
 
-/// A batch that Ctrl-C stops: runs end at once, files that aren't complete are removed.
+/// A batch that Ctrl-C stops: runs end soon, files that aren't complete are removed.
 pub fn stoppable() -> Result<Arc<BatchProgress>, Failure> {
     let progress = Arc::new(BatchProgress::default());
     let stopped = progress.clone();
-    ctrlc::set_handler(move || stopped.stop()).map_err(Failure::broken)?;
+    interrupt::on_signal(Some(interrupt::GRACE), move || stopped.stop())?;
     Ok(progress)
 }

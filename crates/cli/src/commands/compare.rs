@@ -74,7 +74,7 @@ pub fn run(args: Compare) -> Result<(), Failure> {
     let comparison = Comparison::load(&args.scenario, &policies, args.seeds, &overrides, args.check)
         .map_err(Failure::bad_input)?;
     let progress = progress::stoppable()?;
-    let html = args.html.as_deref().map(OutputFile::create).transpose()?;
+    let html = OutputFile::wanted(args.html.as_deref(), &comparison.files)?;
     let rows = {
         let _line = ProgressLine::show(format!("comparing on {}", args.scenario), progress.clone());
         comparison.run(&progress).map_err(|error| match &error {

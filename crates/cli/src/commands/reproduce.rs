@@ -67,7 +67,7 @@ pub fn run(args: Reproduce) -> Result<(), Failure> {
     let group = only.as_deref().map(group).transpose()?;
     let seeds = seeds_from(args.seed, args.seeds)?;
     let progress = progress::stoppable()?;
-    let html = args.html.as_deref().map(OutputFile::create).transpose()?;
+    let html = OutputFile::wanted(args.html.as_deref(), &[])?;
     if args.sensitivity {
         return run_sensitivity(&seeds, &progress, args.json);
     }

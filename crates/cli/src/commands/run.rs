@@ -1,6 +1,7 @@
 //! `microslice run`: the scheduler on this host.
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output;
 use clap::Args;
 use microslice_host::daemon::{self, Output};
@@ -111,7 +112,8 @@ pub fn run(args: Run) -> Result<(), Failure> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).map_err(Failure::broken)?;
+    // To unload takes as long as it takes.
+    interrupt::on_signal(None, move || flag.store(true, Ordering::Relaxed))?;
     if args.simple {
         return output::print(&format!("{}\n", microslice_host::simple::run(&stop).map_err(failure)?));
     }

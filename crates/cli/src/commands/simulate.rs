@@ -107,11 +107,11 @@ pub fn run(args: Simulate) -> Result<(), Failure> {
     output::refuse_same_file(args.trace.as_deref(), args.html.as_deref())?;
     // First, so that Ctrl-C never leaves a temporary file behind.
     let progress = progress::stoppable()?;
-    let trace = args.trace.as_deref().map(|path| Ok((path, OutputFile::create(path)?))).transpose()?;
-    let html = args.html.as_deref().map(OutputFile::create).transpose()?;
+    let trace = OutputFile::wanted(args.trace.as_deref(), &scenario.files)?;
+    let html = OutputFile::wanted(args.html.as_deref(), &scenario.files)?;
     let (report, elapsed) = {
         let _line = ProgressLine::show(format!("simulating {reference}"), progress.clone());
-        run_with_trace(&scenario, &progress, trace)?
+        run_with_trace(&scenario, &progress, args.trace.as_deref().zip(trace))?
     };
     let rate = report.events as f64 / elapsed.as_secs_f64().max(1e-9);
     let rate = Unit::Count.show(rate.round());
