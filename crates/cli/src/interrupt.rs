@@ -14,6 +14,7 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Files that have no content yet that anybody could use.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static UNDISTURBED: Mutex<()> = Mutex::new(());
 
 /// Calls `stop` at the first signal, and ends the process if it is still there when `grace` is over, if there is one. The
 /// second signal ends it at once.
@@ -27,11 +28,18 @@ pub fn on_signal(grace: Option<Duration>, stop: impl Fn() + Send + 'static) -> R
         if let Some(grace) = grace {
             std::thread::spawn(move || {
                 std::thread::sleep(grace);
+                let _done = lock(&UNDISTURBED);
                 end()
             });
         }
     };
     ctrlc::set_handler(handler).map_err(Failure::broken)
+}
+
+/// Work of which no half may be left: a first signal's grace doesn't end within it.
+pub fn undisturbed<T>(work: impl FnOnce() -> T) -> T {
+    let _during = lock(&UNDISTURBED);
+    work()
 }
 
 /// A file that is removed if the process has to end while this is there.

@@ -191,7 +191,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// A description, a file's or a guest's name may hold anything: no byte of theirs commands the terminal.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
     text.chars().map(|c| if harmless(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }

@@ -76,7 +76,7 @@ pub fn run(args: Compare) -> Result<(), Failure> {
     let progress = progress::stoppable()?;
     let html = OutputFile::wanted(args.html.as_deref(), &comparison.files)?;
     let rows = {
-        let _line = ProgressLine::show(format!("comparing on {}", args.scenario), progress.clone());
+        let _line = ProgressLine::of_batch(format!("comparing on {}", args.scenario), progress.clone());
         comparison.run(&progress).map_err(|error| match &error {
             ComparisonError::Run { policy, seed, error, scenario } => {
                 failure_of(&format!("{scenario} under {policy}, seed {seed}"), error)

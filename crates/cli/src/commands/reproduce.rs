@@ -73,7 +73,7 @@ pub fn run(args: Reproduce) -> Result<(), Failure> {
     }
     let begun = Instant::now();
     let mut reproduction = {
-        let _line = ProgressLine::show("reproducing eurosys18".to_owned(), progress.clone());
+        let _line = ProgressLine::of_batch("reproducing eurosys18".to_owned(), progress.clone());
         reproduce(group.as_deref(), &seeds, &progress).map_err(failure)?
     };
     reproduction.figures.retain(|figure| only.as_deref().is_none_or(|only| is_within(&figure.id, only)));

@@ -110,7 +110,7 @@ pub fn run(args: Simulate) -> Result<(), Failure> {
     let trace = OutputFile::wanted(args.trace.as_deref(), &scenario.files)?;
     let html = OutputFile::wanted(args.html.as_deref(), &scenario.files)?;
     let (report, elapsed) = {
-        let _line = ProgressLine::show(format!("simulating {reference}"), progress.clone());
+        let _line = ProgressLine::of_batch(format!("simulating {reference}"), progress.clone());
         run_with_trace(&scenario, &progress, args.trace.as_deref().zip(trace))?
     };
     let rate = report.events as f64 / elapsed.as_secs_f64().max(1e-9);

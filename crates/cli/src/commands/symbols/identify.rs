@@ -1,11 +1,11 @@
 //! `microslice symbols identify`.
 
-use super::kernel::{GuestMemory, StoreArgs, open_running};
+use super::kernel::{GuestMemory, StoreArgs, open_file, open_running};
 use super::output;
 use crate::failure::Failure;
 use clap::Args;
 use microslice_symbols::memory::MemoryKernel;
-use microslice_symbols::{Identity, Kernel, SourceKind, Store, source};
+use microslice_symbols::{Identity, Kernel, SourceKind, Store};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ pub fn run(args: Identify) -> Result<(), Failure> {
     let store = args.store.open();
     let mut sources = Vec::new();
     for path in &args.files {
-        let source = source::open(path).map_err(Failure::bad_input)?;
+        let source = open_file(path)?;
         let found = Identified {
             slide: source.slide,
             ..identified(path.display().to_string(), source.kind, source.kernel, &store)
