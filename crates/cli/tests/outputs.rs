@@ -117,11 +117,13 @@ fn a_name_that_no_file_can_have_is_refused_before_the_run() {
 }
 
 #[test]
-fn a_named_pipe_is_no_scenario() {
+fn a_named_pipe_is_no_scenario_and_no_recording() {
     let desk = Desk::new();
     let pipe = desk.pipe("pipe.toml");
-    let said = refusal(&microslice(&["simulate", &pipe]).output().expect("it starts"));
-    assert_eq!(said, format!("microslice: {pipe}: is a named pipe, not a file\n"));
+    for command in ["simulate", "replay"] {
+        let said = refusal(&microslice(&[command, &pipe]).output().expect("it starts"));
+        assert_eq!(said, format!("microslice: {pipe}: is a named pipe, not a file\n"));
+    }
 }
 
 fn interrupt(child: &Child) {

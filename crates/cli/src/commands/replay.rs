@@ -2,13 +2,17 @@
 
 use crate::failure::Failure;
 use crate::output::print;
+use crate::progress::ProgressLine;
 use clap::Args;
 use microslice_policy::Coded;
 use microslice_policy::RecordKind;
 use microslice_policy::replay::{Waits, replay};
 use std::fs::File;
-use std::io::BufReader;
-use std::path::PathBuf;
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Make every decision of a recording again, natively, and compare it with the kernel's, bit for bit
 #[derive(Args)]
@@ -26,8 +30,12 @@ pub struct Replay {
 pub fn run(args: Replay) -> Result<(), Failure> {
     let named =
         |cause: &dyn std::fmt::Display| Failure::bad_input(format!("{}: {cause}", args.recording.display()));
-    let file = File::open(&args.recording).map_err(|cause| named(&cause))?;
-    let result = replay(BufReader::new(file)).map_err(|cause| named(&cause))?;
+    let file = open(&args.recording).map_err(|cause| named(&cause))?;
+    let result = {
+        let read = Arc::new(AtomicU64::new(0));
+        let _line = progress_line(&args.recording, &file, read.clone());
+        replay(Counted { source: BufReader::new(file), read }).map_err(|cause| named(&cause))?
+    };
     let counts: serde_json::Map<_, _> = RecordKind::ALL
         .iter()
         .zip(result.replayed_count)
@@ -60,5 +68,36 @@ pub fn run(args: Replay) -> Result<(), Failure> {
             first.recorded,
             first.replayed
         ))),
+    }
+}
+
+/// To open a named pipe may take for ever. One that a shell made (`<(…)`) doesn't, and has no path of its own.
+fn open(recording: &Path) -> io::Result<File> {
+    let is_pipe = std::fs::metadata(recording)?.file_type().is_fifo();
+    if is_pipe && std::fs::canonicalize(recording).is_ok() {
+        return Err(io::Error::other("is a named pipe, not a file"));
+    }
+    File::open(recording)
+}
+
+fn progress_line(recording: &Path, file: &File, read: Arc<AtomicU64>) -> ProgressLine {
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    ProgressLine::show(format!("replaying {}", recording.display()), move || {
+        let read = read.load(Ordering::Relaxed);
+        (size > 0).then(|| format!("{} of {} MiB", read >> 20, size >> 20))
+    })
+}
+
+/// A source that tells another thread how much of it was read.
+struct Counted<R> {
+    source: R,
+    read: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.source.read(into)?;
+        self.read.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(bytes)
     }
 }
