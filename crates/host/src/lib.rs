@@ -10,6 +10,7 @@
 
 pub mod cgroups;
 pub mod config;
+mod config_file;
 pub mod daemon;
 pub mod error;
 pub mod guest_kernels;

@@ -160,7 +160,10 @@ fn failure(error: HostError) -> Failure {
 fn settings_of(args: &Run) -> Result<Settings, Failure> {
     let mut settings = Settings::from_file(args.config.as_deref()).map_err(failure)?;
     macro_rules! take {
-        ($($field:ident),*) => { $(if let Some(value) = args.$field { settings.$field = value; })* };
+        ($($field:ident),*) => { $(if let Some(value) = args.$field {
+            settings.$field = value;
+            settings.places.remove(&stringify!($field).replace('_', "-"));
+        })* };
     }
     take!(
         micro_cpus,
@@ -173,13 +176,19 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         grace,
         patience
     );
-    settings.micro_cpus_limit = args.micro_cpus_limit.or(settings.micro_cpus_limit);
+    if args.micro_cpus_limit.is_some() {
+        settings.micro_cpus_limit = args.micro_cpus_limit;
+        settings.places.remove("micro-cpus-limit");
+    }
     settings.call_function_ipi &= !args.no_call_function_ipi;
     settings.lend &= !args.no_lend;
     settings.guest_memory &= !args.no_guest_memory;
     settings.dry_run |= args.dry_run;
     settings.record = args.record.clone().or(settings.record);
-    settings.stats = args.monitor.or(args.stats).or(settings.stats);
+    if let Some(seconds) = args.monitor.or(args.stats) {
+        settings.stats = Some(seconds);
+        settings.places.remove("stats");
+    }
     settings.json = args.json;
     settings.program_costs = args.program_costs;
     settings.verbose = args.verbose;
@@ -194,6 +203,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
             .parse()
             .map_err(|_| Failure::bad_input(format!("--weight {weight}: {number:?} isn't a number")))?;
         settings.weights.insert(name.to_owned(), number);
+        settings.places.remove(&format!("vm.{name}.weight"));
     }
     Ok(settings)
 }
