@@ -32,6 +32,7 @@ mod memory_file;
 mod modules;
 mod monitor;
 pub mod packages;
+pub mod workload;
 
 pub use error::{Error, Result};
 pub use guest::{Guest, GuestSpec, Pv};

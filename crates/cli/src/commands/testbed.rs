@@ -6,9 +6,10 @@ use clap::{Args, Subcommand};
 use microslice_testbed::cache::Cache;
 use microslice_testbed::costs::{self, Load};
 use microslice_testbed::kernels::{self, Kernel, Rule};
-use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Testbed as Machine, say};
+use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Testbed as Machine, say, workload};
 use serde_json::json;
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 #[derive(Args)]
@@ -60,7 +61,7 @@ struct Exec {
     #[arg(long)]
     broken_btf: bool,
     /// CPUs of the host
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
     cpus: u32,
     /// Every PAUSE of a guest exits
     #[arg(long)]
@@ -81,7 +82,7 @@ struct Exec {
     #[arg(long, default_value = kernels::DEFAULT_GUEST)]
     guest_kernel: String,
     /// vCPUs per guest
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
     vcpus: u32,
     /// PV helpers (TLB flush, IPI, sched-yield, spinlock) of the guests
     #[arg(long, default_value = "on", value_parser = ["on", "off"])]
@@ -93,7 +94,7 @@ struct Exec {
     #[arg(long)]
     show_console: bool,
     /// Give up on the command after so many seconds
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
     /// The shell command
     #[arg(last = true, required = true)]
@@ -195,15 +196,10 @@ fn print_line(line: impl std::fmt::Display) -> Result<(), Failure> {
 }
 
 fn exec(args: &Exec) -> Result<(), Failure> {
-    let specs = args.guests.iter().enumerate().map(|(at, guest)| guest_spec(args, at, guest));
-    let specs: Vec<GuestSpec> = specs.collect::<Result<_, _>>()?;
-    let mut machine = machine(args)?;
-    for file in &args.files {
-        let (path, local) = file
-            .split_once('=')
-            .ok_or_else(|| Failure::bad_input(format_args!("--file {file}: write it as PATH=LOCAL")))?;
-        machine = machine.with_file(path, local);
-    }
+    let specs = specs(args)?;
+    let files = args.files.iter().map(|file| file_pair(file)).collect::<Result<Vec<_>, _>>()?;
+    let machine =
+        files.into_iter().fold(machine(args)?, |machine, (path, local)| machine.with_file(path, local));
     let host = machine.boot().map_err(Failure::broken)?;
     let guests = host.start_guests(specs).map_err(Failure::broken)?;
     let result = stream(&host, &args.command.join(" "), Duration::from_secs(args.timeout));
@@ -222,6 +218,9 @@ fn exec(args: &Exec) -> Result<(), Failure> {
 fn machine(args: &Exec) -> Result<Machine, Failure> {
     let rule = if args.broken_btf { Rule::broken_host(&args.kernel) } else { Rule::host(&args.kernel) };
     let binary = match &args.binary {
+        Some(path) if !path.is_file() => {
+            return Err(Failure::bad_input(format_args!("--binary {}: no such file", path.display())));
+        }
         Some(path) => path.clone(),
         None => std::env::current_exe().map_err(Failure::broken)?,
     };
@@ -231,13 +230,44 @@ fn machine(args: &Exec) -> Result<Machine, Failure> {
     Ok(if args.pause_exits { machine.pause_exits() } else { machine })
 }
 
-fn guest_spec(args: &Exec, at: usize, guest: &str) -> Result<GuestSpec, Failure> {
-    let (name, workload) = guest
-        .split_once('=')
-        .ok_or_else(|| Failure::bad_input(format_args!("--guest {guest}: write it as NAME=WORKLOAD")))?;
+/// Nothing that can be seen now shall be found wrong after minutes of booting.
+fn specs(args: &Exec) -> Result<Vec<GuestSpec>, Failure> {
+    let mut names = BTreeSet::new();
+    let specs = args.guests.iter().enumerate().map(|(at, guest)| {
+        let refuse = |cause: &str| Failure::bad_input(format_args!("--guest {guest}: {cause}"));
+        let (name, workload) = guest.split_once('=').ok_or_else(|| refuse("write it as NAME=WORKLOAD"))?;
+        if !is_guest_name(name) {
+            return Err(refuse("a name is 1 to 32 letters, digits, - and _"));
+        }
+        if !names.insert(name) {
+            return Err(refuse("a second guest of that name"));
+        }
+        workload::check(workload).map_err(|cause| refuse(&cause))?;
+        guest_spec(args, at, name, workload)
+    });
+    specs.collect()
+}
+
+fn is_guest_name(name: &str) -> bool {
+    (1..=32).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+}
+
+/// Where a file goes in the host, and which one it is here.
+fn file_pair(file: &str) -> Result<(&str, &str), Failure> {
+    let refuse = |cause: &str| Failure::bad_input(format_args!("--file {file}: {cause}"));
+    let (path, local) = file.split_once('=').ok_or_else(|| refuse("write it as PATH=LOCAL"))?;
+    match Path::new(local).is_file() {
+        _ if path.is_empty() => Err(refuse("write it as PATH=LOCAL")),
+        true => Ok((path, local)),
+        false => Err(refuse("LOCAL is no file")),
+    }
+}
+
+fn guest_spec(args: &Exec, at: usize, name: &str, workload: &str) -> Result<GuestSpec, Failure> {
     let spec = GuestSpec::new(name).workload(workload).kernel(&args.guest_kernel).vcpus(args.vcpus);
     let spec = spec.pv(if args.pv == "on" { Pv::On } else { Pv::Off });
-    let network = u8::try_from(at + 1).map_err(|_| Failure::bad_input("too many guests"))?;
+    let network = u8::try_from(at + 1).map_err(|_| Failure::bad_input("more than 255 guests"))?;
     Ok(if workload.contains("pingpong") || workload.contains("mix") { spec.network(network) } else { spec })
 }
 
