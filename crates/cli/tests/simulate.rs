@@ -281,6 +281,15 @@ fn json_names_every_figure_with_unit_and_labels_and_carries_the_configuration() 
 }
 
 #[test]
+fn a_description_does_not_command_the_terminal() {
+    let files = Files::new();
+    let file = files.write("tiny.toml", &TINY.replacen("\"tiny\"", "\"a\\u001b[2Jb\"", 1));
+    assert!(succeed(&["simulate", &file]).starts_with("a\u{fffd}[2Jb\n"));
+    let error = refuse(&["simulate", "no\x1b[2J/such.toml"]);
+    assert!(!error.contains('\x1b'), "{error:?}");
+}
+
+#[test]
 fn a_page_is_self_contained() {
     let files = Files::new();
     let file = files.write("tiny.toml", TINY);

@@ -147,6 +147,7 @@ fn a_wrong_command_line_is_one_line_too() {
     for (arguments, said) in [
         (&["classify", "--kernel", text(&map), "0xgg"][..], "invalid value '0xgg' for '<ADDRESS>...'"),
         (&["classify", "--kernel", text(&map), "--slide", "x", "0"], "invalid value 'x' for '--slide <HEX>'"),
+        (&["classify", "--kernel", text(&map), "1\n\ng"], "invalid value '1 g' for '<ADDRESS>...'"),
         (&["slide"], "required arguments were not provided: --kernel <FILE> <ADDRESS>..."),
         (&["identify", "--pid", "-3"], "unexpected argument '-3'"),
         (&["list", "--kernel", text(&map), "--pid", "1"], "cannot be used with '--pid <PID>'"),
