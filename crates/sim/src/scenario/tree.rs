@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn a_path_of_tens_of_thousands_of_keys_is_refused() {
         let value = parse_value("--set", "1").expect("value");
-        let error = set(&mut read(""), &"a.".repeat(60_000).trim_end_matches('.'), value).expect_err("deep");
+        let error = set(&mut read(""), "a.".repeat(60_000).trim_end_matches('.'), value).expect_err("deep");
         assert_eq!(error.to_string(), "--set: a path of more than 48 keys leads nowhere in a scenario");
     }
 }
