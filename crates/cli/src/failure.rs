@@ -2,6 +2,7 @@
 
 use crate::output;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a command stopped, as its user reads it.
 ///
@@ -34,7 +35,11 @@ impl Failure {
 
     /// Prints the line and returns the exit code.
     pub fn report(&self) -> ExitCode {
-        output::say(format_args!("microslice: {self}"));
+        // Who works and who waits for the work's end may both find that it was stopped.
+        static INTERRUPTED_SAID: AtomicBool = AtomicBool::new(false);
+        if self.code != Self::INTERRUPTED || !INTERRUPTED_SAID.swap(true, Ordering::Relaxed) {
+            output::say(format_args!("microslice: {self}"));
+        }
         ExitCode::from(self.code)
     }
 }

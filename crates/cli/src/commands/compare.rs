@@ -71,8 +71,11 @@ pub struct Compare {
 pub fn run(args: Compare) -> Result<(), Failure> {
     let overrides = Overrides { policy: None, seed: args.seed, settings: args.settings };
     let policies: Vec<String> = args.policies.iter().map(|policy| policy.trim().to_owned()).collect();
-    let comparison = Comparison::load(&args.scenario, &policies, args.seeds, &overrides, args.check)
-        .map_err(Failure::bad_input)?;
+    let comparison = {
+        let _line = ProgressLine::show(format!("reading {}", args.scenario), || None);
+        Comparison::load(&args.scenario, &policies, args.seeds, &overrides, args.check)
+            .map_err(Failure::bad_input)?
+    };
     let progress = progress::stoppable()?;
     let html = OutputFile::wanted(args.html.as_deref(), &comparison.files)?;
     let rows = {

@@ -102,7 +102,10 @@ pub fn run(args: Simulate) -> Result<(), Failure> {
     }
     let reference = args.scenario.unwrap_or_default();
     let policy = args.overrides.policy.clone();
-    let mut scenario = scenario::load(&reference, &args.overrides.into()).map_err(Failure::bad_input)?;
+    let mut scenario = {
+        let _line = ProgressLine::show(format!("reading {reference}"), || None);
+        scenario::load(&reference, &args.overrides.into()).map_err(Failure::bad_input)?
+    };
     scenario.config.check = args.check;
     output::refuse_same_file(args.trace.as_deref(), args.html.as_deref())?;
     // First, so that Ctrl-C never leaves a temporary file behind.
