@@ -181,16 +181,17 @@ fn named_workload(library: &mut Library, node: Node) -> Result<Node, ScenarioErr
 /// The size of the micro pool is kept, and shown, for each profile interval.
 fn check_profile_interval(
     scheduler: &SchedulerKind,
-    duration_ns: Option<u64>,
+    run_ns: u64,
     policy: &Node,
 ) -> Result<(), ScenarioError> {
     let SchedulerKind::MicroSliced(MicroSlicedConfig { pool, .. }) = scheduler else { return Ok(()) };
     let PoolSize::Auto { profile_interval_ns, .. } = pool else { return Ok(()) };
-    if duration_ns.unwrap_or(0) / profile_interval_ns <= PROFILE_INTERVALS_MAX {
+    if run_ns / profile_interval_ns <= PROFILE_INTERVALS_MAX {
         return Ok(());
     }
-    let cause =
-        format!("more than {PROFILE_INTERVALS_MAX} of its `profile_interval` fit into the `duration`");
+    let cause = format!(
+        "more than {PROFILE_INTERVALS_MAX} of its `profile_interval` fit into `warmup` and `duration`"
+    );
     let key = match &policy.value {
         NodeValue::Table(table) => table.get("profile_interval").map(|(_, value)| &value.place),
         _ => None,
@@ -208,7 +209,8 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     let scheduler = policy::read(policy, host.pcpus)?;
     let pcpus = vm::Pcpus { all: host.pcpus, normal: host.pcpus - scheduler.most_micro_pcpus() };
     let duration_ns = table.positive_time("duration")?;
-    check_profile_interval(&scheduler, duration_ns, policy)?;
+    let warmup_ns = table.time("warmup")?.unwrap_or(0);
+    check_profile_interval(&scheduler, warmup_ns + duration_ns.unwrap_or(0), policy)?;
     let mut vms = Vec::new();
     if let Some(node) = table.get("vm").filter(|node| matches!(node.value, NodeValue::Table(_))) {
         return Err(ScenarioError::new(&node.place, "`vm` is a list: write [[vm]], not [vm]"));
@@ -221,7 +223,7 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     }
     let config = SimulationConfig {
         seed: table.integer("seed", 0..=i64::MAX as u64)?.unwrap_or(1),
-        warmup_ns: table.time("warmup")?.unwrap_or(0),
+        warmup_ns,
         duration_ns: duration_ns.ok_or_else(|| table.missing("duration", "a time such as \"2 s\""))?,
         scheduler,
         host,

@@ -487,7 +487,7 @@ fn more_profile_intervals_than_anybody_reads_are_refused() {
     let text = SMALL.replace("duration = \"10 ms\"", &format!("duration = \"1 min\"\n{policy}"));
     assert_eq!(
         refuse(&text),
-        "bad.toml:4:50: more than 4000000 of its `profile_interval` fit into the `duration`"
+        "bad.toml:4:50: more than 4000000 of its `profile_interval` fit into `warmup` and `duration`"
     );
 }
 
