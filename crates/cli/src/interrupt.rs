@@ -4,11 +4,13 @@ use crate::failure::Failure;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Work that looks at its flag ends within milliseconds. What is busy for longer waits for a pipe that nobody reads, or
 /// simulates a great deal that happens at one instant.
 pub const GRACE: Duration = Duration::from_millis(800);
+/// Nobody presses Ctrl-C again so soon for want of an effect.
+const ECHO: Duration = Duration::from_millis(500);
 /// Standard error may be a pipe that nobody empties.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
@@ -16,13 +18,16 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static UNDISTURBED: Mutex<()> = Mutex::new(());
 
-/// Calls `stop` at the first signal, and ends the process if it is still there when `grace` is over, if there is one. The
+/// Calls `stop` at the first signal, and ends the process if it is still there when `grace` is over, if there is one. A
 /// second signal ends it at once.
 pub fn on_signal(grace: Option<Duration>, stop: impl Fn() + Send + 'static) -> Result<(), Failure> {
-    let mut is_second = false;
+    let mut first = None;
     let handler = move || {
-        if std::mem::replace(&mut is_second, true) {
-            end();
+        let now = Instant::now();
+        match first {
+            None => first = Some(now),
+            Some(first) if is_echo(first, now) => return,
+            Some(_) => end(),
         }
         stop();
         if let Some(grace) = grace {
@@ -34,6 +39,11 @@ pub fn on_signal(grace: Option<Duration>, stop: impl Fn() + Send + 'static) -> R
         }
     };
     ctrlc::set_handler(handler).map_err(Failure::broken)
+}
+
+/// `timeout` and `sudo` send a signal to the command and to its process group: the command has it twice.
+fn is_echo(first: Instant, now: Instant) -> bool {
+    now.duration_since(first) < ECHO
 }
 
 /// Work of which no half may be left: a first signal's grace doesn't end within it.
@@ -84,4 +94,16 @@ fn clear_progress() {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_arrives_twice_is_one_and_a_later_one_is_another() {
+        let first = Instant::now();
+        assert!(is_echo(first, first + Duration::from_millis(20)));
+        assert!(!is_echo(first, first + Duration::from_secs(1)));
+    }
 }
