@@ -1,6 +1,8 @@
 //! How a command fails: one line on standard error and an exit code that scripts can rely on.
 
+use crate::output;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a command stopped, as its user reads it.
 ///
@@ -13,6 +15,9 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// What shells give for Ctrl-C.
+    pub const INTERRUPTED: u8 = 130;
+
     /// The input is at fault (a file, a flag, a scenario, a host that can't do it): exit code 2.
     pub fn bad_input(cause: impl std::fmt::Display) -> Self {
         Self { code: 2, message: one_line(cause) }
@@ -23,15 +28,25 @@ impl Failure {
         Self { code: 1, message: one_line(cause) }
     }
 
-    /// The user stopped it (Ctrl-C): the exit code that shells give for that.
+    /// The user stopped it (Ctrl-C).
     pub fn interrupted() -> Self {
-        Self { code: 130, message: "interrupted".to_owned() }
+        Self { code: Self::INTERRUPTED, message: "interrupted".to_owned() }
     }
 
     /// Prints the line and returns the exit code.
     pub fn report(&self) -> ExitCode {
-        eprintln!("microslice: {}", self.message);
+        // Who works and who waits for the work's end may both find that it was stopped.
+        static INTERRUPTED_SAID: AtomicBool = AtomicBool::new(false);
+        if self.code != Self::INTERRUPTED || !INTERRUPTED_SAID.swap(true, Ordering::Relaxed) {
+            output::say(format_args!("microslice: {self}"));
+        }
         ExitCode::from(self.code)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.message)
     }
 }
 

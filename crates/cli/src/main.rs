@@ -1,7 +1,11 @@
 //! The `microslice` binary: subcommands only. Each lives in `commands/`, parses its flags and calls one crate.
 
+// Printing macros panic where nobody reads; `output` has what is used in their place.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod commands;
 mod failure;
+mod interrupt;
 mod output;
 mod progress;
 
@@ -49,12 +53,16 @@ fn parse() -> Result<Cli, Failure> {
         if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {
             error.exit();
         }
-        // Behind the first empty line there are tips and the usage.
-        let text = error.to_string();
-        let cause = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
-        let words: Vec<&str> = cause.split_whitespace().collect();
-        Failure::bad_input(format_args!("{} (see --help)", words.join(" ")))
+        Failure::bad_input(format_args!("{} (see --help)", cause_of(&error.to_string())))
     })
+}
+
+/// What is wrong, in one line, without the tips and the usage behind it. A value may have empty lines of its own.
+fn cause_of(text: &str) -> String {
+    let ends =
+        ["\n\n  tip:", "\n\nUsage:", "\n\nFor more information"].iter().filter_map(|end| text.rfind(end));
+    let cause = &text[..ends.min().unwrap_or(text.len())];
+    cause.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn dispatch(command: Command) -> Result<(), Failure> {

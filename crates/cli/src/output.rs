@@ -1,9 +1,17 @@
-//! Files that a command writes: complete or not there at all.
+//! What a command says and writes: lines that nobody has to read, and files that are complete or not there at all.
 
 use crate::failure::Failure;
-use std::io::{BufWriter, Write};
+use crate::interrupt::Unfinished;
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
+
+/// As the kernel follows.
+const LINKS_MAX: usize = 40;
 
 /// A file under its final name only after [`OutputFile::commit`]; dropped before, it leaves nothing behind.
 pub struct OutputFile {
@@ -12,41 +20,51 @@ pub struct OutputFile {
 }
 
 enum Target {
-    /// Next to the final name, so that renaming works.
-    Temporary(BufWriter<NamedTempFile>),
+    /// Next to where the name leads, so that renaming works.
+    Temporary { file: BufWriter<NamedTempFile>, place: PathBuf, _unfinished: Unfinished },
     /// A pipe or a device can't be renamed to.
-    Direct(BufWriter<std::fs::File>),
+    InPlace(BufWriter<File>),
 }
 
 impl OutputFile {
-    /// Opens the output; fails before any work is done if it can't be written.
-    pub fn create(path: &Path) -> Result<Self, Failure> {
-        let refuse = |error: std::io::Error| Failure::bad_input(cause(path, &error));
-        // What these commands read are TOML files, and none of their outputs is one.
-        if path.is_file() && path.extension().is_some_and(|extension| extension == "toml") {
+    /// Opens the output; fails before any work is done if it can't be written, or is one of the `inputs`.
+    pub fn create(path: &Path, inputs: &[PathBuf]) -> Result<Self, Failure> {
+        let refuse = |error: io::Error| Failure::bad_input(cause(path, &error));
+        let place = destination(path).map_err(refuse)?;
+        // Scenarios that this run doesn't read are TOML files, too; no output is one.
+        if place.is_file() && place.extension().is_some_and(|extension| extension == "toml") {
             let cause = format!("{}: an output would replace this TOML file", path.display());
             return Err(Failure::bad_input(cause));
         }
-        let target = if is_special(path) {
-            let file = std::fs::OpenOptions::new().write(true).open(path).map_err(refuse)?;
-            Target::Direct(BufWriter::new(file))
+        if inputs.iter().any(|input| is_same_file(input, &place)) {
+            let cause = format!("{}: an output would replace what is read", path.display());
+            return Err(Failure::bad_input(cause));
+        }
+        let target = if is_written_in_place(&place) {
+            Target::InPlace(BufWriter::new(open_in_place(&place).map_err(refuse)?))
         } else {
-            let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-            let file = tempfile::Builder::new().permissions(readable_by_all()).tempfile_in(folder);
-            Target::Temporary(BufWriter::new(file.map_err(refuse)?))
+            let file = tempfile::Builder::new().permissions(readable_by_all()).tempfile_in(folder_of(&place));
+            let file = file.map_err(refuse)?;
+            let unfinished = Unfinished::file(file.path());
+            Target::Temporary { file: BufWriter::new(file), place, _unfinished: unfinished }
         };
         Ok(Self { path: path.to_owned(), target })
+    }
+
+    /// The output that an option asks for, if it does.
+    pub fn wanted(path: Option<&Path>, inputs: &[PathBuf]) -> Result<Option<Self>, Failure> {
+        path.map(|path| Self::create(path, inputs)).transpose()
     }
 
     /// Gives the complete file its name.
     pub fn commit(self) -> Result<(), Failure> {
         let path = self.path;
-        let broken = |error: &std::io::Error| Failure::broken(cause(&path, error));
+        let broken = |error: &io::Error| Failure::broken(cause(&path, error));
         match self.target {
-            Target::Direct(mut file) => file.flush().map_err(|error| broken(&error)),
-            Target::Temporary(file) => {
+            Target::InPlace(mut file) => file.flush().map_err(|error| broken(&error)),
+            Target::Temporary { file, place, _unfinished } => {
                 let file = file.into_inner().map_err(|error| broken(error.error()))?;
-                file.persist(&path).map(drop).map_err(|error| broken(&error.error))
+                file.persist(&place).map(drop).map_err(|error| broken(&error.error))
             }
         }
     }
@@ -59,7 +77,7 @@ impl OutputFile {
 }
 
 /// The file that the user named, and the system's reason; not the name of a temporary file.
-pub fn cause(path: &Path, error: &std::io::Error) -> String {
+pub fn cause(path: &Path, error: &io::Error) -> String {
     let text = error.to_string();
     let reason = text.split(" at path \"").next().unwrap_or_default();
     format!("{}: {reason}", path.display())
@@ -77,15 +95,67 @@ pub fn refuse_same_file(first: Option<&Path>, second: Option<&Path>) -> Result<(
 
 /// The same for `a` and `./a`, also before there is such a file.
 fn place_of(path: &Path) -> PathBuf {
-    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    let real = std::fs::canonicalize(path).or_else(|_| {
-        std::fs::canonicalize(folder).map(|folder| folder.join(path.file_name().unwrap_or_default()))
+    let place = destination(path).unwrap_or_else(|_| path.to_owned());
+    let real = std::fs::canonicalize(&place).or_else(|_| {
+        let folder = std::fs::canonicalize(folder_of(&place));
+        folder.map(|folder| folder.join(place.file_name().unwrap_or_default()))
     });
-    real.unwrap_or_else(|_| path.to_owned())
+    real.unwrap_or(place)
+}
+
+/// Where writing to a name leads: through its links, which stay what they are.
+fn destination(path: &Path) -> io::Result<PathBuf> {
+    let mut place = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        if is_of_a_process(&place) {
+            return Ok(place);
+        }
+        match std::fs::read_link(&place) {
+            Ok(target) => place = folder_of(&place).join(target),
+            // No link, or nothing at all yet.
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound) => {
+                let is_folder =
+                    [&b"/"[..], b"/."].iter().any(|end| place.as_os_str().as_bytes().ends_with(end));
+                return if is_folder { Err(ErrorKind::IsADirectory.into()) } else { Ok(place) };
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other("too many links, one to the next"))
+}
+
+fn is_written_in_place(place: &Path) -> bool {
+    is_of_a_process(place) || is_special(place)
 }
 
 fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
+}
+
+/// `/dev/stdout` leads there: a link in words only, to a file that somebody has open.
+fn is_of_a_process(place: &Path) -> bool {
+    std::fs::canonicalize(folder_of(place)).is_ok_and(|folder| folder.starts_with("/proc"))
+}
+
+/// Our own streams are shared, not opened anew: what is printed afterwards follows what was written.
+fn open_in_place(place: &Path) -> io::Result<File> {
+    let ours = std::fs::canonicalize("/proc/self/fd").ok();
+    let is_ours =
+        ours.is_some_and(|ours| std::fs::canonicalize(folder_of(place)).is_ok_and(|folder| folder == ours));
+    match place.file_name().and_then(|name| name.to_str()).filter(|_| is_ours) {
+        Some("1") => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+        Some("2") => io::stderr().as_fd().try_clone_to_owned().map(File::from),
+        _ => File::options().write(true).open(place),
+    }
+}
+
+fn folder_of(place: &Path) -> &Path {
+    place.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
 /// As any program creates files (the umask still applies); temporary files are private by default.
@@ -95,26 +165,49 @@ fn readable_by_all() -> std::fs::Permissions {
 }
 
 impl Write for OutputFile {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.target {
-            Target::Temporary(file) => file.write(bytes),
-            Target::Direct(file) => file.write(bytes),
+            Target::Temporary { file, .. } => file.write(bytes),
+            Target::InPlace(file) => file.write(bytes),
         }
     }
 
-    fn flush(&mut self) -> std::io::Result<()> {
+    fn flush(&mut self) -> io::Result<()> {
         match &mut self.target {
-            Target::Temporary(file) => file.flush(),
-            Target::Direct(file) => file.flush(),
+            Target::Temporary { file, .. } => file.flush(),
+            Target::InPlace(file) => file.flush(),
         }
     }
 }
 
+/// A line on standard error. That nobody reads it neither ends a command nor changes its exit code.
+pub fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "{}", plain(&line.to_string()));
+}
+
 /// Prints to standard output; a reader that went away (`| head`) is no error.
 pub fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::broken(error)),
+    print_as_it_is(&plain(text))
+}
+
+/// A description, a file's or a guest's name may hold anything: no byte of theirs commands the terminal.
+pub fn plain(text: &str) -> String {
+    let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    text.chars().map(|c| if harmless(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+}
+
+/// As [`print`], control characters included.
+pub fn print_as_it_is(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What became of writing to standard output.
+pub fn printed(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::broken(format_args!("standard output: {error}")))
+        }
         _ => Ok(()),
     }
 }
@@ -127,4 +220,14 @@ pub fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
 /// A mean over seeds, as all JSON has it.
 pub fn estimate(of: microslice_metrics::Estimate) -> serde_json::Value {
     serde_json::json!({ "mean": of.mean, "ci95": [of.low, of.high], "runs": of.count })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_commands_a_terminal_is_shown_and_not_obeyed() {
+        assert_eq!(plain("a\x1b[2Jb\r\0\u{9b}c\n\td"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}\u{fffd}c\n\td");
+    }
 }

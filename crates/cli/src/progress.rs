@@ -1,6 +1,8 @@
 //! Progress of long work on standard error, and Ctrl-C.
 
 use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::plain;
 use microslice_sim::batch::BatchProgress;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -15,18 +17,28 @@ const TERMINAL_INTERVAL: Duration = Duration::from_millis(250);
 /// Log files get a line now and then instead of a moving one.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Shows a batch's progress until it is dropped.
+/// Shows how far long work is until it is dropped.
 pub struct ProgressLine {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ProgressLine {
-    /// Starts showing; `what` is what is being done ("simulating gmake-swaptions").
-    pub fn show(what: String, progress: Arc<BatchProgress>) -> Self {
+    /// The same for a batch of simulations.
+    pub fn of_batch(what: String, progress: Arc<BatchProgress>) -> Self {
+        Self::show(what, move || {
+            let (done, jobs, share) = progress.read();
+            let runs = if jobs > 1 { format!(", {done} of {jobs} runs") } else { String::new() };
+            Some(format!("{:.0} %{runs}", share * 100.0))
+        })
+    }
+
+    /// Starts showing; `what` is what is being done ("simulating gmake-swaptions"), `how_far` how much of it is done, if
+    /// that is known.
+    pub fn show(what: String, how_far: impl Fn() -> Option<String> + Send + 'static) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let watched = over.clone();
-        let thread = std::thread::spawn(move || draw(&what, &progress, &watched));
+        let thread = std::thread::spawn(move || draw(&what, &how_far, &watched));
         Self { over, thread: Some(thread) }
     }
 }
@@ -42,7 +54,7 @@ impl Drop for ProgressLine {
     }
 }
 
-fn draw(what: &str, progress: &BatchProgress, over: &AtomicBool) {
+fn draw(what: &str, how_far: &dyn Fn() -> Option<String>, over: &AtomicBool) {
     let terminal = std::io::stderr().is_terminal();
     let interval = if terminal { TERMINAL_INTERVAL } else { LOG_INTERVAL };
     let begun = Instant::now();
@@ -55,9 +67,8 @@ fn draw(what: &str, progress: &BatchProgress, over: &AtomicBool) {
         }
         next = begun.elapsed() + interval;
         drawn = true;
-        let (done, jobs, share) = progress.read();
-        let runs = if jobs > 1 { format!(", {done} of {jobs} runs") } else { String::new() };
-        let line = format!("{what}: {:.0} %{runs}, {:.0} s", share * 100.0, begun.elapsed().as_secs_f64());
+        let how_far = how_far().map_or(String::new(), |how_far| format!("{how_far}, "));
+        let line = plain(&format!("{what}: {how_far}{:.0} s", begun.elapsed().as_secs_f64()));
         // Without a place to show progress there is nobody to miss it.
         let _ = if terminal {
             write!(std::io::stderr(), "\r\x1b[2K{line}")
@@ -70,10 +81,10 @@ fn draw(what: &str, progress: &BatchProgress, over: &AtomicBool) {
     }
 }
 
-/// A batch that Ctrl-C stops: runs end at once, files that aren't complete are removed.
+/// A batch that Ctrl-C stops: runs end soon, files that aren't complete are removed.
 pub fn stoppable() -> Result<Arc<BatchProgress>, Failure> {
     let progress = Arc::new(BatchProgress::default());
     let stopped = progress.clone();
-    ctrlc::set_handler(move || stopped.stop()).map_err(Failure::broken)?;
+    interrupt::on_signal(Some(interrupt::GRACE), move || stopped.stop())?;
     Ok(progress)
 }

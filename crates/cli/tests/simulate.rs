@@ -281,6 +281,15 @@ fn json_names_every_figure_with_unit_and_labels_and_carries_the_configuration() 
 }
 
 #[test]
+fn a_description_does_not_command_the_terminal() {
+    let files = Files::new();
+    let file = files.write("tiny.toml", &TINY.replacen("\"tiny\"", "\"a\\u001b[2Jb\"", 1));
+    assert!(succeed(&["simulate", &file]).starts_with("a\u{fffd}[2Jb\n"));
+    let error = refuse(&["simulate", "no\x1b[2J/such.toml"]);
+    assert!(!error.contains('\x1b'), "{error:?}");
+}
+
+#[test]
 fn a_page_is_self_contained() {
     let files = Files::new();
     let file = files.write("tiny.toml", TINY);
@@ -323,13 +332,14 @@ fn compare_shows_policies_with_other_parameters_relative_to_the_first_one() {
     let ratio = of("relative_to_first", "micro:1+micro_slice=1 ms");
     assert!(ratio.is_finite() && ratio != 1.0, "ten times the micro slice changes nothing: {ratio}");
     let error = refuse(&["compare", &file, "--policies", "micro:1,micro:1+grace=101"]);
-    assert!(error.starts_with("microslice: --policy: +grace: `grace` is a whole number"), "{error}");
+    assert!(error.starts_with("microslice: --policies: +grace: `grace` is a whole number"), "{error}");
 }
 
 #[test]
 fn compare_refuses_an_unknown_policy_with_the_known_ones() {
     let error = refuse(&["compare", "gmake-swaptions", "--policies", "credit,fifo"]);
-    assert!(error.contains("no policy `fifo`") && error.contains("micro:N"), "{error}");
+    assert!(error.starts_with("microslice: --policies: no policy `fifo`"), "{error}");
+    assert!(error.contains("micro:N"), "{error}");
 }
 
 #[test]

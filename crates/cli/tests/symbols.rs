@@ -90,6 +90,29 @@ fn an_import_with_one_bad_file_imports_nothing() {
 }
 
 #[test]
+fn an_import_that_finds_no_room_for_one_kernel_stores_none() {
+    let desk = Desk::new();
+    let maps = ["5.4.0", "5.5.0"].map(|release| desk.file(&format!("System.map-{release}"), MAP));
+    std::fs::create_dir_all(desk.store().join("release/5.5.0.symbols")).unwrap();
+    let output = desk.symbols(&["import", text(&maps[0]), text(&maps[1])]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "the input isn't at fault: {said}");
+    assert!(said.ends_with("release/5.5.0.symbols: is a directory\n"), "{said}");
+    assert_eq!(std::fs::read_dir(desk.store().join("release")).unwrap().count(), 1, "nothing else is there");
+}
+
+#[test]
+fn a_release_that_names_no_file_is_refused_with_the_source_it_was_for() {
+    let desk = Desk::new();
+    let map = desk.file("System.map", MAP);
+    let said = refusal(&desk.symbols(&["import", "--release", "../x", text(&map)]));
+    assert!(
+        said.starts_with(&format!("microslice: {}: release \"../x\" can't name a file", map.display())),
+        "{said}"
+    );
+}
+
+#[test]
 fn sources_of_different_kernels_are_said_to_disagree() {
     let desk = Desk::new();
     let (one, other) = (desk.file("System.map-5.4.0", MAP), desk.file("System.map-5.5.0", MAP));
@@ -124,6 +147,7 @@ fn a_wrong_command_line_is_one_line_too() {
     for (arguments, said) in [
         (&["classify", "--kernel", text(&map), "0xgg"][..], "invalid value '0xgg' for '<ADDRESS>...'"),
         (&["classify", "--kernel", text(&map), "--slide", "x", "0"], "invalid value 'x' for '--slide <HEX>'"),
+        (&["classify", "--kernel", text(&map), "1\n\ng"], "invalid value '1 g' for '<ADDRESS>...'"),
         (&["slide"], "required arguments were not provided: --kernel <FILE> <ADDRESS>..."),
         (&["identify", "--pid", "-3"], "unexpected argument '-3'"),
         (&["list", "--kernel", text(&map), "--pid", "1"], "cannot be used with '--pid <PID>'"),
@@ -148,6 +172,11 @@ fn a_damaged_store_lists_what_is_whole_and_fails() {
     assert!(said.contains("5.4.0-damaged.symbols: offset") && said.lines().count() == 1, "{said}");
     let no_store = refusal(&desk.symbols(&["store", "--store", text(&desk.file("a-file", ""))]));
     assert!(no_store.contains("a-file: Not a directory"), "{no_store}");
+    let half = desk.store().join("half");
+    std::fs::create_dir(&half).unwrap();
+    std::fs::write(half.join("build-id"), "").unwrap();
+    let no_folder = refusal(&desk.symbols(&["store", "--store", text(&half)]));
+    assert!(no_folder.contains("build-id: Not a directory"), "{no_folder}");
 }
 
 #[test]

@@ -2,12 +2,8 @@
 
 use crate::HostError;
 use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
-use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
-/// Read when it exists and no other file is named.
-pub const DEFAULT_CONFIG: &str = "/etc/microslice.toml";
+use std::path::PathBuf;
 
 /// How many pCPUs are micro-sliced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +62,8 @@ pub struct Settings {
     pub guests_must_run: Vec<String>,
     /// VM name -> weight, over that of its cgroup.
     pub weights: BTreeMap<String, u32>,
+    /// `FILE:line:column` of what comes from the configuration file, by key (`slice-us`, `vm.web.weight`).
+    pub places: BTreeMap<String, String>,
 }
 
 impl Default for Settings {
@@ -93,129 +91,75 @@ impl Default for Settings {
             guests: BTreeMap::new(),
             guests_must_run: Vec::new(),
             weights: BTreeMap::new(),
+            places: BTreeMap::new(),
         }
     }
 }
 
-/// The file's shape: the flags' names, and a table per VM.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct File {
-    micro_cpus: Option<Pool>,
-    micro_cpus_limit: Option<u32>,
-    micro_slice_us: Option<u64>,
-    slice_us: Option<u64>,
-    profile_ms: Option<u64>,
-    epoch_ms: Option<u64>,
-    second_looks: Option<u32>,
-    grow_when_busy: Option<u32>,
-    grace: Option<u32>,
-    patience: Option<u32>,
-    call_function_ipi: Option<bool>,
-    lend: Option<bool>,
-    guest_memory: Option<bool>,
-    dry_run: Option<bool>,
-    record: Option<PathBuf>,
-    stats: Option<f64>,
-    #[serde(default)]
-    vm: BTreeMap<String, Vm>,
-}
+/// What a setting may be: its key, least, most, of what, and where it is.
+type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Vm {
-    kernel: Option<PathBuf>,
-    weight: Option<u32>,
-}
+/// Bounds that no host changes.
+const BOUNDS: [Bound; 8] = [
+    ("micro-slice-us", 10, 100_000, "microseconds", |it| it.micro_slice_us),
+    ("slice-us", 500, 1_000_000, "microseconds", |it| it.slice_us),
+    ("profile-ms", 1, 10_000, "milliseconds", |it| it.profile_ms),
+    ("epoch-ms", 1, 600_000, "milliseconds", |it| it.epoch_ms),
+    ("second-looks", 0, 1000, "looks", |it| u64::from(it.second_looks)),
+    ("grow-when-busy", 0, 100, "per cent", |it| u64::from(it.grow_when_busy)),
+    ("grace", 0, 100, "micro slices", |it| u64::from(it.grace)),
+    ("patience", 0, 1000, "micro slices", |it| u64::from(it.patience)),
+];
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Pool {
-    Count(u32),
-    Word(String),
+/// What may stand behind a key, if more is to be said than that it is text, or true or false.
+pub(crate) fn allowed(key: &str) -> Option<String> {
+    if let Some((_, least, most, unit, _)) = BOUNDS.iter().find(|(bounded, ..)| *bounded == key) {
+        return Some(format!("must be {least} to {most} {unit}"));
+    }
+    Some(match key {
+        "micro-cpus" => "must be a number or `auto`".to_owned(),
+        "micro-cpus-limit" => "must be a number of CPUs".to_owned(),
+        "stats" => "must be 0.1 to 86400 seconds".to_owned(),
+        _ if key.starts_with("vm.") && key.ends_with(".weight") => "must be 1 to 10000".to_owned(),
+        _ => return None,
+    })
 }
 
 impl Settings {
-    /// The defaults, with what `path` says over them; with no path, [`DEFAULT_CONFIG`] if there is one.
-    pub fn from_file(path: Option<&Path>) -> Result<Self, HostError> {
-        let path = match path {
-            Some(path) => path,
-            None if Path::new(DEFAULT_CONFIG).exists() => Path::new(DEFAULT_CONFIG),
-            None => return Ok(Self::default()),
-        };
-        let text = std::fs::read_to_string(path)
-            .map_err(|cause| HostError::refused(format!("{}: {cause}", path.display())))?;
-        Self::from_toml(&text).map_err(|cause| HostError::refused(format!("{}: {cause}", path.display())))
+    /// How the user knows a setting: by its place in the file, or by its flag.
+    pub(crate) fn called(&self, key: &str) -> String {
+        match self.places.get(key) {
+            Some(place) => format!("{place}: {key}"),
+            None if key == "stats" => "--stats/--monitor".to_owned(),
+            None => format!("--{key}"),
+        }
     }
 
-    fn from_toml(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-            format!("line {line}: {}", error.message())
-        })?;
-        let mut settings = Self::default();
-        if let Some(pool) = file.micro_cpus {
-            settings.micro_cpus = match pool {
-                Pool::Count(count) => PoolChoice::Static(count),
-                Pool::Word(word) => word.parse().map_err(|cause| format!("micro-cpus: {cause}"))?,
-            };
-        }
-        macro_rules! take {
-            ($($field:ident),*) => { $(if let Some(value) = file.$field { settings.$field = value; })* };
-        }
-        take!(
-            micro_slice_us,
-            slice_us,
-            profile_ms,
-            epoch_ms,
-            second_looks,
-            grow_when_busy,
-            grace,
-            patience,
-            call_function_ipi,
-            lend,
-            guest_memory,
-            dry_run
-        );
-        settings.micro_cpus_limit = file.micro_cpus_limit;
-        settings.record = file.record;
-        settings.stats = file.stats;
-        for (name, vm) in file.vm {
-            if let Some(kernel) = vm.kernel {
-                settings.guests.insert(name.clone(), kernel);
-            }
-            if let Some(weight) = vm.weight {
-                settings.weights.insert(name, weight);
-            }
-        }
-        Ok(settings)
+    fn refuse(&self, key: &str, value: impl std::fmt::Display) -> HostError {
+        let called = self.called(key);
+        HostError::refused(format!("{called} {value}: {}", allowed(key).unwrap_or_default()))
     }
 
-    /// Bounds that no host changes. The pool's are checked against the host, in [`Settings::pool_limit`].
+    /// Checks all bounds but the pool's, which the host decides: [`Settings::pool_limit`].
     pub fn check(&self) -> Result<(), HostError> {
-        let within = |name: &str, value: u64, least: u64, most: u64, unit: &str| {
-            if (least..=most).contains(&value) {
-                return Ok(());
-            }
-            Err(HostError::refused(format!("--{name} {value}: must be {least} to {most} {unit}")))
-        };
-        within("micro-slice-us", self.micro_slice_us, 10, 100_000, "microseconds")?;
-        within("slice-us", self.slice_us, 500, 1_000_000, "microseconds")?;
-        within("profile-ms", self.profile_ms, 1, 10_000, "milliseconds")?;
-        within("epoch-ms", self.epoch_ms, 1, 600_000, "milliseconds")?;
-        within("second-looks", u64::from(self.second_looks), 0, 1000, "looks")?;
-        within("grow-when-busy", u64::from(self.grow_when_busy), 0, 100, "per cent")?;
-        within("grace", u64::from(self.grace), 0, 100, "micro slices")?;
-        within("patience", u64::from(self.patience), 0, 1000, "micro slices")?;
-        for (name, &weight) in &self.weights {
-            if !(1..=10_000).contains(&weight) {
-                return Err(HostError::refused(format!("weight of {name:?}: {weight} isn't in 1 to 10000")));
+        for (key, least, most, _, of) in BOUNDS {
+            let value = of(self);
+            if !(least..=most).contains(&value) {
+                return Err(self.refuse(key, value));
             }
         }
-        if self.stats.is_some_and(|seconds| !(0.1..=86_400.0).contains(&seconds)) {
-            return Err(HostError::refused("--stats/--monitor: must be 0.1 to 86400 seconds"));
+        if let Some((name, weight)) = self.weights.iter().find(|(_, weight)| !(1..=10_000).contains(*weight))
+        {
+            let key = format!("vm.{name}.weight");
+            return Err(match self.places.contains_key(&key) {
+                true => self.refuse(&key, weight),
+                false => HostError::refused(format!("--weight {name}={weight}: must be 1 to 10000")),
+            });
         }
-        Ok(())
+        match self.stats {
+            Some(seconds) if !(0.1..=86_400.0).contains(&seconds) => Err(self.refuse("stats", seconds)),
+            _ => Ok(()),
+        }
     }
 
     /// A dry run keeps no pCPU busy: its pool grows by the paper's rule, and shows the most that would be reserved.
@@ -234,12 +178,14 @@ impl Settings {
         let limit = self.micro_cpus_limit.unwrap_or((possible + 1).div_ceil(4).min(possible));
         if limit > possible {
             return Err(HostError::refused(format!(
-                "--micro-cpus-limit {limit}: this host has {possible} CPUs that could be micro-sliced (one stays normal)"
+                "{} {limit}: this host has {possible} CPUs that could be micro-sliced (one stays normal)",
+                self.called("micro-cpus-limit")
             )));
         }
         match self.micro_cpus {
             PoolChoice::Static(count) if count > limit => Err(HostError::refused(format!(
-                "--micro-cpus {count}: beyond the limit of {limit} (--micro-cpus-limit allows up to {possible} here)"
+                "{} {count}: beyond the limit of {limit} (--micro-cpus-limit allows up to {possible} here)",
+                self.called("micro-cpus")
             ))),
             _ => Ok(limit),
         }
@@ -249,28 +195,6 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_file_overrides_defaults_and_flags_names_are_its_keys() {
-        let settings = Settings::from_toml(
-            "micro-cpus = 2\nmicro-slice-us = 3000\n[vm.web]\nkernel = \"/boot/vmlinuz\"\nweight = 200\n",
-        )
-        .unwrap();
-        assert_eq!(settings.micro_cpus, PoolChoice::Static(2));
-        assert_eq!(settings.micro_slice_us, 3000);
-        assert_eq!(settings.slice_us, 10_000);
-        assert_eq!(settings.guests["web"], Path::new("/boot/vmlinuz"));
-        assert_eq!(settings.weights["web"], 200);
-        assert_eq!(Settings::from_toml("micro-cpus = \"auto\"").unwrap().micro_cpus, PoolChoice::Auto);
-    }
-
-    #[test]
-    fn a_broken_file_is_one_line_with_the_place() {
-        let error = Settings::from_toml("slice-us = 30000\nmicro-cpu = 1\n").unwrap_err();
-        assert!(error.starts_with("line 2: unknown field `micro-cpu`"), "{error}");
-        let error = Settings::from_toml("micro-cpus = \"many\"").unwrap_err();
-        assert_eq!(error, "micro-cpus: \"many\" is neither a number nor `auto`");
-    }
 
     #[test]
     fn the_pool_never_takes_every_pcpu() {
@@ -295,6 +219,9 @@ mod tests {
     fn values_out_of_bounds_are_refused_by_name() {
         let error = Settings { micro_slice_us: 1, ..Settings::default() }.check().unwrap_err();
         assert_eq!(error.to_string(), "--micro-slice-us 1: must be 10 to 100000 microseconds");
+        let weights = [("web".to_owned(), 0)].into();
+        let error = Settings { weights, ..Settings::default() }.check().unwrap_err();
+        assert_eq!(error.to_string(), "--weight web=0: must be 1 to 10000");
         let error = Settings { grow_when_busy: 101, ..Settings::default() }.check().unwrap_err();
         assert_eq!(error.to_string(), "--grow-when-busy 101: must be 0 to 100 per cent");
         assert!(Settings::default().check().is_ok());

@@ -5,8 +5,12 @@
 //! ([`guest_kernels`]), and at each interval print ([`report`]). [`memory_slots`] tells where a
 //! VMM has its guest's memory, to the daemon and to `microslice symbols --pid`.
 
+// They panic where nobody reads, and a scheduler must not end because of that.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod cgroups;
 pub mod config;
+mod config_file;
 pub mod daemon;
 pub mod error;
 pub mod guest_kernels;

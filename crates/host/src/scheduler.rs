@@ -11,6 +11,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapMut, OpenObject, PrintLevel, RingBuf
 use microslice_policy::{AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, Record};
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::io::Write;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::sync::Mutex;
@@ -82,8 +83,10 @@ fn keep_warning(_level: PrintLevel, message: String) {
 fn load_failure(error: &libbpf_rs::Error, verbose: bool) -> HostError {
     let kept = LIBBPF_WARNINGS.lock().map(|kept| kept.clone()).unwrap_or_default();
     if verbose {
+        let mut out = std::io::stderr().lock();
         for line in &kept {
-            eprintln!("libbpf: {line}");
+            // What nobody reads isn't worth another failure.
+            let _ = writeln!(out, "libbpf: {line}");
         }
     }
     let telling = kept

@@ -5,6 +5,9 @@
 //! [`openmetrics`] for monitoring, [`html`] for a page. So one name means one thing everywhere, and a table can hold
 //! paper, simulator and testbed side by side.
 
+// They panic where nobody reads.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod estimate;
 mod figure;
 pub mod figures;

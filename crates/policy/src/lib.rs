@@ -4,6 +4,9 @@
 //! the functions, [`recording`] and [`replay`] the (observation, decision) streams of real runs. What each policy
 //! does, and why, is written at the head of its C header.
 
+// They panic where nobody reads.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod code;
 pub mod layout;
 pub mod recording;

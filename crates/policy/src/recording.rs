@@ -93,6 +93,11 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
+    /// Where the next chunk begins, in bytes from the start.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// The next chunk; `None` at the end, also when the last chunk was cut off.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>, RecordingError> {
         let start = self.offset;

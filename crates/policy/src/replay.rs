@@ -80,16 +80,16 @@ pub fn replay(source: impl Read) -> Result<Replay, RecordingError> {
     let mut last_exits = LastExits::new();
     let mut result = Replay::default();
     let mut index = 0;
-    while let Some(chunk) = reader.next_chunk()? {
+    loop {
+        let offset = reader.offset();
+        let Some(chunk) = reader.next_chunk()? else { break };
         match chunk {
             Chunk::Code { slot, code } => {
                 codes.insert(slot, code);
             }
             Chunk::Record(record) => {
-                let malformed = |cause| RecordingError::Malformed {
-                    offset: 0,
-                    cause: format!("record {index}: {cause}"),
-                };
+                let malformed =
+                    |cause| RecordingError::Malformed { offset, cause: format!("record {index}: {cause}") };
                 let kind = record.kind.get().ok_or_else(|| malformed(format!("{:?}", record.kind)))?;
                 let difference = replay_one(kind, &record, &codes, &mut pool).map_err(malformed)?;
                 result.replayed_count[kind as usize] += 1;

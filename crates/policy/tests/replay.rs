@@ -193,6 +193,19 @@ fn a_slot_that_no_kernel_has_is_refused() {
 }
 
 #[test]
+fn a_record_that_refers_to_nothing_is_refused_with_its_place() {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    writer.code(3, &a_guest()).unwrap();
+    let layout = GuestLayout::slid_by(0);
+    let classified = ClassifyRecord { rip: 1, layout, code_id: 4, guest_class: GuestClass::Unknown.into() };
+    writer.record(&Record::new(1, 1, RecordKind::Classify, &classified)).unwrap();
+    let recording = writer.finish().unwrap();
+    let at = recording.len() - size_of::<Record>() - 8;
+    let refused = replay(recording.as_slice()).unwrap_err().to_string();
+    assert_eq!(refused, format!("offset {at}: record 0: guest kernel 4 isn't in the recording"));
+}
+
+#[test]
 fn other_files_and_other_versions_are_refused_with_their_place() {
     let refused = |bytes: &[u8]| Reader::new(bytes).err().unwrap().to_string();
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");

@@ -6,6 +6,7 @@ use crate::config::SimulationConfig;
 use crate::figures::snapshot_of;
 use crate::scenario::{self, Overrides, Place, ScenarioError, quoted};
 use microslice_metrics::{Estimate, Figure, Kind, Snapshot, figures};
+use std::path::PathBuf;
 
 /// What to compare.
 #[derive(Debug, Clone)]
@@ -14,6 +15,8 @@ pub struct Comparison {
     pub description: String,
     pub policies: Vec<String>,
     pub seeds: Vec<u64>,
+    /// Of the disk, that the scenario and the policies were read from.
+    pub files: Vec<PathBuf>,
     jobs: Vec<SimulationConfig>,
 }
 
@@ -63,6 +66,7 @@ impl Comparison {
         check: bool,
     ) -> Result<Self, ScenarioError> {
         let (mut jobs, mut seeds, mut description) = (Vec::new(), Vec::new(), String::new());
+        let mut files = Vec::new();
         for (index, policy) in policies.iter().enumerate() {
             // Columns and JSON are told apart by the policies' names.
             if policies[..index].contains(policy) {
@@ -70,7 +74,8 @@ impl Comparison {
                 return Err(ScenarioError { place: Place::whole("--policies"), cause });
             }
             let overrides = Overrides { policy: Some(policy.clone()), ..overrides.clone() };
-            let scenario = scenario::load(reference, &overrides)?;
+            let scenario = scenario::load(reference, &overrides).map_err(blame_policies)?;
+            files.extend(scenario.files);
             let first = scenario.config.seed;
             let end = first.checked_add(seed_count).ok_or_else(|| {
                 let cause = format!("there aren't {seed_count} seeds from {first}");
@@ -85,7 +90,7 @@ impl Comparison {
             }));
         }
         let (scenario, policies) = (reference.to_owned(), policies.to_vec());
-        Ok(Self { scenario, description, policies, seeds, jobs })
+        Ok(Self { scenario, description, policies, seeds, files, jobs })
     }
 
     /// How many runs there will be.
@@ -105,6 +110,15 @@ impl Comparison {
             reports.chunks(self.seeds.len()).map(|runs| runs.iter().map(snapshot_of).collect()).collect();
         Ok(rows_of(&by_policy))
     }
+}
+
+/// What a scenario calls `--policy` is one of `--policies` here.
+fn blame_policies(mut error: ScenarioError) -> ScenarioError {
+    if let Some(behind) = error.place.file.strip_prefix("--policy").filter(|_| error.place.is_command_line())
+    {
+        error.place = Place::whole(&format!("--policies{behind}"));
+    }
+    error
 }
 
 impl Row {

@@ -4,6 +4,9 @@
 //! Everything here reads bytes that a tenant controls: every length is checked against what is there and against a
 //! fixed limit before memory is asked for, every loop is bounded by one of the two.
 
+// They panic where nobody reads.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod critical;
 pub mod error;
 pub mod identity;

@@ -31,8 +31,12 @@ pub fn read_symbol_text(mut reader: impl BufRead) -> Result<SymbolTable, Error> 
         }
         line_number += 1;
         total_bytes += bytes;
-        if bytes > LINE_BYTES_MAX || total_bytes > TEXT_BYTES_MAX {
-            return Err(Error::too_large("bytes of text or in a line", TEXT_BYTES_MAX));
+        if bytes > LINE_BYTES_MAX {
+            let cause = Cause::TooLarge { what: "bytes in one line", limit: LINE_BYTES_MAX };
+            return Err(Error::new(Place::Line(line_number), cause));
+        }
+        if total_bytes > TEXT_BYTES_MAX {
+            return Err(Error::too_large("bytes of text", TEXT_BYTES_MAX));
         }
         let at_line = |cause: String| Error::new(Place::Line(line_number), Cause::Malformed(cause));
         let text = std::str::from_utf8(&line).map_err(|_| at_line("isn't text".into()))?.trim_end();
@@ -152,7 +156,8 @@ mod tests {
         let error = parse("ffffffff81000000 T _text\nnot a symbol\n").unwrap_err();
         assert_eq!(error.place, Place::Line(2));
         assert!(parse("").is_err());
-        assert!(parse(&format!("ffffffff81000000 T {}\n", "x".repeat(9000))).is_err());
+        let long = parse(&format!("ffffffff81000000 T _text\nffffffff81000000 T {}\n", "x".repeat(9000)));
+        assert_eq!(long.unwrap_err().to_string(), "line 2: more than 8192 bytes in one line: refused");
     }
 
     proptest! {

@@ -10,6 +10,9 @@
 //! archive keys and kept in a cache ([`cache`]). Time inside is dilated 20 to 50 times and not deterministic: the
 //! testbed shows function, counts and coarse ratios within one boot.
 
+// They panic where nobody reads.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod btf_check;
 pub mod cache;
 mod children;
@@ -29,6 +32,7 @@ mod memory_file;
 mod modules;
 mod monitor;
 pub mod packages;
+pub mod workload;
 
 pub use error::{Error, Result};
 pub use guest::{Guest, GuestSpec, Pv};
@@ -44,5 +48,7 @@ const VCPUS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vcpus"));
 
 /// Tells whoever waits at a terminal what is going on. Standard output belongs to results.
 pub fn say(what: impl std::fmt::Display) {
-    eprintln!("testbed: {what}");
+    use std::io::Write;
+    // Nobody there to read it is no reason to end.
+    let _ = writeln!(std::io::stderr(), "testbed: {what}");
 }

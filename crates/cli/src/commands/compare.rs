@@ -71,12 +71,15 @@ pub struct Compare {
 pub fn run(args: Compare) -> Result<(), Failure> {
     let overrides = Overrides { policy: None, seed: args.seed, settings: args.settings };
     let policies: Vec<String> = args.policies.iter().map(|policy| policy.trim().to_owned()).collect();
-    let comparison = Comparison::load(&args.scenario, &policies, args.seeds, &overrides, args.check)
-        .map_err(Failure::bad_input)?;
+    let comparison = {
+        let _line = ProgressLine::show(format!("reading {}", args.scenario), || None);
+        Comparison::load(&args.scenario, &policies, args.seeds, &overrides, args.check)
+            .map_err(Failure::bad_input)?
+    };
     let progress = progress::stoppable()?;
-    let html = args.html.as_deref().map(OutputFile::create).transpose()?;
+    let html = OutputFile::wanted(args.html.as_deref(), &comparison.files)?;
     let rows = {
-        let _line = ProgressLine::show(format!("comparing on {}", args.scenario), progress.clone());
+        let _line = ProgressLine::of_batch(format!("comparing on {}", args.scenario), progress.clone());
         comparison.run(&progress).map_err(|error| match &error {
             ComparisonError::Run { policy, seed, error, scenario } => {
                 failure_of(&format!("{scenario} under {policy}, seed {seed}"), error)

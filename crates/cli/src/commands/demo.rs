@@ -1,12 +1,14 @@
 //! `microslice demo`: what micro-slicing brings, shown with real guests.
 
 use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::{self, OutputFile};
 use clap::Args;
 use microslice_host::Settings;
-use microslice_testbed::demo::{self, Phase, Plan, Round};
+use microslice_testbed::demo::{self, Plan, Round};
 use microslice_testbed::{Error, Host, Pv, Testbed, demo_report, kernels};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Two stock guests on a stock host: the kernel's own scheduler against micro-sliced cores
 #[derive(Args)]
@@ -52,14 +54,12 @@ pub struct Demo {
 }
 
 pub fn run(args: Demo) -> Result<(), Failure> {
-    if let Some(path) = &args.json {
-        must_be_writable(path)?;
-    }
     if args.here {
         check_this_host()?;
     }
-    // Whatever runs for us dies with this process, and nothing was written to disk.
-    ctrlc::set_handler(|| std::process::exit(130)).map_err(Failure::broken)?;
+    // Whatever runs for us dies with this process.
+    interrupt::on_signal(Some(Duration::ZERO), || ())?;
+    let json = OutputFile::wanted(args.json.as_deref(), &[])?;
     let dilation = if args.here { 1 } else { args.dilation.unwrap_or(demo::EMULATED_DILATION) };
     // Those of `microslice run` on hardware; an emulated vCPU needs a micro slice to enter its guest (docs/testbed.md).
     let hardware = Settings::default();
@@ -76,11 +76,14 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     };
     check_names(&args)?;
     let start = Instant::now();
-    let progress = |what: &str| eprintln!("demo: {:>4} s  {what}", start.elapsed().as_secs());
+    let progress = |what: &str| output::say(format_args!("demo: {:>4} s  {what}", start.elapsed().as_secs()));
     let boot = |pause_exits| host(&args, pause_exits);
     let phases = demo::run(&plan, &boot, &progress).map_err(Failure::broken)?;
-    println!("{}", demo_report::to_text(&phases, &plan, !args.here));
-    args.json.as_deref().map_or(Ok(()), |path| write_json(path, &phases))
+    // First: minutes of measuring shall not be lost to a full terminal log.
+    if let Some(file) = json {
+        file.finish_with(&format!("{:#}\n", demo_report::to_json(&phases)))?;
+    }
+    output::print(&format!("{}\n", demo_report::to_text(&phases, &plan, !args.here)))
 }
 
 /// Hardware has pause-loop exiting in every round; emulated, it gets one of its own.
@@ -134,20 +137,4 @@ fn check_this_host() -> Result<(), Failure> {
     std::fs::File::open("/dev/kvm")
         .map(drop)
         .map_err(|cause| Failure::bad_input(format_args!("/dev/kvm: {cause}: run as root; {instead}")))
-}
-
-/// Minutes of measuring shall not end in a typing error.
-fn must_be_writable(path: &Path) -> Result<(), Failure> {
-    let existed = path.exists();
-    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    opened.map_err(|cause| Failure::bad_input(format_args!("--json {}: {cause}", path.display())))?;
-    if !existed {
-        std::fs::remove_file(path).map_err(Failure::broken)?;
-    }
-    Ok(())
-}
-
-fn write_json(path: &Path, phases: &[Phase]) -> Result<(), Failure> {
-    let text = format!("{:#}\n", demo_report::to_json(phases));
-    std::fs::write(path, text).map_err(|cause| Failure::broken(format_args!("{}: {cause}", path.display())))
 }

@@ -1,13 +1,18 @@
 //! `microslice replay`: the parity of kernel and simulator, shown on a recording.
 
 use crate::failure::Failure;
+use crate::output::print;
+use crate::progress::ProgressLine;
 use clap::Args;
 use microslice_policy::Coded;
 use microslice_policy::RecordKind;
 use microslice_policy::replay::{Waits, replay};
 use std::fs::File;
-use std::io::BufReader;
-use std::path::PathBuf;
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Make every decision of a recording again, natively, and compare it with the kernel's, bit for bit
 #[derive(Args)]
@@ -25,32 +30,33 @@ pub struct Replay {
 pub fn run(args: Replay) -> Result<(), Failure> {
     let named =
         |cause: &dyn std::fmt::Display| Failure::bad_input(format!("{}: {cause}", args.recording.display()));
-    let file = File::open(&args.recording).map_err(|cause| named(&cause))?;
-    let result = replay(BufReader::new(file)).map_err(|cause| named(&cause))?;
+    let file = open(&args.recording).map_err(|cause| named(&cause))?;
+    let result = {
+        let read = Arc::new(AtomicU64::new(0));
+        let _line = progress_line(&args.recording, &file, read.clone());
+        replay(Counted { source: BufReader::new(file), read }).map_err(|cause| named(&cause))?
+    };
     let counts: serde_json::Map<_, _> = RecordKind::ALL
         .iter()
         .zip(result.replayed_count)
         .map(|(kind, count)| (kind.name().to_owned(), count.into()))
         .collect();
     let Waits { begun, continued, wrong } = result.waits;
+    let (decisions, differences) = (result.total_count(), result.difference_count);
     if args.json {
-        println!(
-            "{}",
-            serde_json::json!({
-                "decisions": result.total_count(),
-                "by_kind": counts,
-                "differences": result.difference_count,
-                "waits": {"begun": begun, "continued": continued, "wrong": wrong},
-            })
-        );
+        let json = serde_json::json!({
+            "decisions": decisions,
+            "by_kind": counts,
+            "differences": differences,
+            "waits": {"begun": begun, "continued": continued, "wrong": wrong},
+        });
+        print(&format!("{json}\n"))?;
     } else {
-        for (kind, count) in &counts {
-            println!("{kind:12} {count}");
-        }
-        println!("{} decisions, {} differ", result.total_count(), result.difference_count);
-        println!(
-            "exits of spinners: {begun} began to wait, {continued} went on, {wrong} disagree with the clock"
-        );
+        let kinds: String = counts.iter().map(|(kind, count)| format!("{kind:12} {count}\n")).collect();
+        print(&format!(
+            "{kinds}{decisions} decisions, {differences} differ\n\
+             exits of spinners: {begun} began to wait, {continued} went on, {wrong} disagree with the clock\n"
+        ))?;
     }
     match result.first_difference {
         None => Ok(()),
@@ -62,5 +68,36 @@ pub fn run(args: Replay) -> Result<(), Failure> {
             first.recorded,
             first.replayed
         ))),
+    }
+}
+
+/// To open a named pipe may take for ever. One that a shell made (`<(…)`) doesn't, and has no path of its own.
+fn open(recording: &Path) -> io::Result<File> {
+    let is_pipe = std::fs::metadata(recording)?.file_type().is_fifo();
+    if is_pipe && std::fs::canonicalize(recording).is_ok() {
+        return Err(io::Error::other("is a named pipe, not a file"));
+    }
+    File::open(recording)
+}
+
+fn progress_line(recording: &Path, file: &File, read: Arc<AtomicU64>) -> ProgressLine {
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    ProgressLine::show(format!("replaying {}", recording.display()), move || {
+        let read = read.load(Ordering::Relaxed);
+        (size > 0).then(|| format!("{} of {} MiB", read >> 20, size >> 20))
+    })
+}
+
+/// A source that tells another thread how much of it was read.
+struct Counted<R> {
+    source: R,
+    read: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.source.read(into)?;
+        self.read.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(bytes)
     }
 }

@@ -67,13 +67,13 @@ pub fn run(args: Reproduce) -> Result<(), Failure> {
     let group = only.as_deref().map(group).transpose()?;
     let seeds = seeds_from(args.seed, args.seeds)?;
     let progress = progress::stoppable()?;
-    let html = args.html.as_deref().map(OutputFile::create).transpose()?;
+    let html = OutputFile::wanted(args.html.as_deref(), &[])?;
     if args.sensitivity {
         return run_sensitivity(&seeds, &progress, args.json);
     }
     let begun = Instant::now();
     let mut reproduction = {
-        let _line = ProgressLine::show("reproducing eurosys18".to_owned(), progress.clone());
+        let _line = ProgressLine::of_batch("reproducing eurosys18".to_owned(), progress.clone());
         reproduce(group.as_deref(), &seeds, &progress).map_err(failure)?
     };
     reproduction.figures.retain(|figure| only.as_deref().is_none_or(|only| is_within(&figure.id, only)));
@@ -128,7 +128,8 @@ fn run_sensitivity(
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     let mut began = |index: usize, count: usize, parameter: &str| {
-        eprintln!("sensitivity: {index} of {count}, {parameter}, {:.0} s", begun.elapsed().as_secs_f64());
+        let elapsed_s = begun.elapsed().as_secs_f64();
+        output::say(format_args!("sensitivity: {index} of {count}, {parameter}, {elapsed_s:.0} s"));
     };
     let sensitivity = Sensitivity::run(seeds, progress, &mut began).map_err(failure)?;
     if json {

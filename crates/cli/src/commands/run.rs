@@ -1,11 +1,12 @@
 //! `microslice run`: the scheduler on this host.
 
 use crate::failure::Failure;
+use crate::interrupt;
+use crate::output;
 use clap::Args;
 use microslice_host::daemon::{self, Output};
 use microslice_host::report::Report;
 use microslice_host::{HostError, PoolChoice, Settings};
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -111,31 +112,42 @@ pub fn run(args: Run) -> Result<(), Failure> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).map_err(Failure::broken)?;
+    // To unload takes as long as it takes.
+    interrupt::on_signal(None, move || flag.store(true, Ordering::Relaxed))?;
     if args.simple {
-        println!("{}", microslice_host::simple::run(&stop).map_err(failure)?);
-        return Ok(());
+        return output::print(&format!("{}\n", microslice_host::simple::run(&stop).map_err(failure)?));
     }
-    let clear = args.monitor.is_some() && !args.json;
-    let mut report = |report: &Report| print_report(report, args.json, clear);
-    let mut say = |line: &str| eprintln!("microslice: {line}");
-    daemon::run(&settings, &stop, &mut Output { report: &mut report, say: &mut say }).map_err(failure)
+    let mut statistics =
+        Statistics { json: args.json, clear: args.monitor.is_some() && !args.json, lost: None };
+    let mut report = |report: &Report| statistics.show(report);
+    let mut say = |line: &str| output::say(format_args!("microslice: {line}"));
+    daemon::run(&settings, &stop, &mut Output { report: &mut report, say: &mut say }).map_err(failure)?;
+    statistics.lost.map_or(Ok(()), Err)
 }
 
-fn print_report(report: &Report, json: bool, clear: bool) {
-    let text = if json { format!("{}\n", report.to_json()) } else { format!("{}\n", report.to_text()) };
-    let start = if clear && !report.is_final { "\x1b[2J\x1b[H" } else { "" };
-    // A reader that has gone away (a closed pipe) is no reason to stop scheduling.
-    let mut out = std::io::stdout().lock();
-    let _ = out
-        .write_all(start.as_bytes())
-        .and_then(|()| out.write_all(text.as_bytes()))
-        .and_then(|()| out.flush());
+/// Statistics on standard output. Neither a reader that has gone away nor a full disk is a reason to stop scheduling:
+/// what was lost is said once, and fails the command after the scheduler is unloaded.
+struct Statistics {
+    json: bool,
+    clear: bool,
+    lost: Option<Failure>,
+}
+
+impl Statistics {
+    fn show(&mut self, report: &Report) {
+        let text = if self.json { report.to_json().to_string() } else { report.to_text() };
+        let start = if self.clear && !report.is_final { "\x1b[2J\x1b[H" } else { "" };
+        let shown = output::print_as_it_is(start).and_then(|()| output::print(&format!("{text}\n")));
+        if let (Err(failure), None) = (shown, &self.lost) {
+            output::say(format_args!("microslice: {failure}: statistics are lost, scheduling goes on"));
+            self.lost = Some(failure);
+        }
+    }
 }
 
 fn print_instruction_counts(settings: &Settings) -> Result<(), Failure> {
     for (program, count) in daemon::instruction_counts(settings).map_err(failure)? {
-        println!("{program} = {count}");
+        output::print(&format!("{program} = {count}\n"))?;
     }
     Ok(())
 }
@@ -148,7 +160,10 @@ fn failure(error: HostError) -> Failure {
 fn settings_of(args: &Run) -> Result<Settings, Failure> {
     let mut settings = Settings::from_file(args.config.as_deref()).map_err(failure)?;
     macro_rules! take {
-        ($($field:ident),*) => { $(if let Some(value) = args.$field { settings.$field = value; })* };
+        ($($field:ident),*) => { $(if let Some(value) = args.$field {
+            settings.$field = value;
+            settings.places.remove(&stringify!($field).replace('_', "-"));
+        })* };
     }
     take!(
         micro_cpus,
@@ -161,13 +176,19 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         grace,
         patience
     );
-    settings.micro_cpus_limit = args.micro_cpus_limit.or(settings.micro_cpus_limit);
+    if args.micro_cpus_limit.is_some() {
+        settings.micro_cpus_limit = args.micro_cpus_limit;
+        settings.places.remove("micro-cpus-limit");
+    }
     settings.call_function_ipi &= !args.no_call_function_ipi;
     settings.lend &= !args.no_lend;
     settings.guest_memory &= !args.no_guest_memory;
     settings.dry_run |= args.dry_run;
     settings.record = args.record.clone().or(settings.record);
-    settings.stats = args.monitor.or(args.stats).or(settings.stats);
+    if let Some(seconds) = args.monitor.or(args.stats) {
+        settings.stats = Some(seconds);
+        settings.places.remove("stats");
+    }
     settings.json = args.json;
     settings.program_costs = args.program_costs;
     settings.verbose = args.verbose;
@@ -182,6 +203,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
             .parse()
             .map_err(|_| Failure::bad_input(format!("--weight {weight}: {number:?} isn't a number")))?;
         settings.weights.insert(name.to_owned(), number);
+        settings.places.remove(&format!("vm.{name}.weight"));
     }
     Ok(settings)
 }

@@ -102,19 +102,23 @@ pub fn run(args: Simulate) -> Result<(), Failure> {
     }
     let reference = args.scenario.unwrap_or_default();
     let policy = args.overrides.policy.clone();
-    let mut scenario = scenario::load(&reference, &args.overrides.into()).map_err(Failure::bad_input)?;
+    let mut scenario = {
+        let _line = ProgressLine::show(format!("reading {reference}"), || None);
+        scenario::load(&reference, &args.overrides.into()).map_err(Failure::bad_input)?
+    };
     scenario.config.check = args.check;
     output::refuse_same_file(args.trace.as_deref(), args.html.as_deref())?;
     // First, so that Ctrl-C never leaves a temporary file behind.
     let progress = progress::stoppable()?;
-    let trace = args.trace.as_deref().map(|path| Ok((path, OutputFile::create(path)?))).transpose()?;
-    let html = args.html.as_deref().map(OutputFile::create).transpose()?;
+    let trace = OutputFile::wanted(args.trace.as_deref(), &scenario.files)?;
+    let html = OutputFile::wanted(args.html.as_deref(), &scenario.files)?;
     let (report, elapsed) = {
-        let _line = ProgressLine::show(format!("simulating {reference}"), progress.clone());
-        run_with_trace(&scenario, &progress, trace)?
+        let _line = ProgressLine::of_batch(format!("simulating {reference}"), progress.clone());
+        run_with_trace(&scenario, &progress, args.trace.as_deref().zip(trace))?
     };
     let rate = report.events as f64 / elapsed.as_secs_f64().max(1e-9);
-    eprintln!("seed {}, {} events, {} events/s", report.seed, report.events, Unit::Count.show(rate.round()));
+    let rate = Unit::Count.show(rate.round());
+    output::say(format_args!("seed {}, {} events, {rate} events/s", report.seed, report.events));
     let snapshot = snapshot_of(&report);
     if let Some(file) = html {
         file.finish_with(&page(&scenario, &snapshot))?;

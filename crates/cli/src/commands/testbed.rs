@@ -1,12 +1,15 @@
 //! `microslice testbed`: the emulated host, by hand.
 
 use crate::failure::Failure;
+use crate::output;
 use clap::{Args, Subcommand};
 use microslice_testbed::cache::Cache;
 use microslice_testbed::costs::{self, Load};
 use microslice_testbed::kernels::{self, Kernel, Rule};
-use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Testbed as Machine, say};
-use std::path::PathBuf;
+use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Testbed as Machine, say, workload};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 #[derive(Args)]
@@ -58,7 +61,7 @@ struct Exec {
     #[arg(long)]
     broken_btf: bool,
     /// CPUs of the host
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
     cpus: u32,
     /// Every PAUSE of a guest exits
     #[arg(long)]
@@ -79,7 +82,7 @@ struct Exec {
     #[arg(long, default_value = kernels::DEFAULT_GUEST)]
     guest_kernel: String,
     /// vCPUs per guest
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
     vcpus: u32,
     /// PV helpers (TLB flush, IPI, sched-yield, spinlock) of the guests
     #[arg(long, default_value = "on", value_parser = ["on", "off"])]
@@ -91,7 +94,7 @@ struct Exec {
     #[arg(long)]
     show_console: bool,
     /// Give up on the command after so many seconds
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
     /// The shell command
     #[arg(last = true, required = true)]
@@ -131,12 +134,10 @@ fn compare_costs(args: &Costs) -> Result<(), Failure> {
     let load = if args.count_instructions { Load::BareVcpus } else { Load::Guests(kernels::DEFAULT_GUEST) };
     let all = costs::run(&host, &load, args.seconds, &progress).map_err(Failure::broken)?;
     if args.json {
-        all.iter().for_each(|costs| println!("{}", costs.to_json()));
-    } else {
-        let unit = if args.count_instructions { "instructions" } else { "ns" };
-        println!("{}", costs::to_text(&all, unit));
+        return all.iter().try_for_each(|costs| print_line(costs.to_json()));
     }
-    Ok(())
+    let unit = if args.count_instructions { "instructions" } else { "ns" };
+    print_line(costs::to_text(&all, unit))
 }
 
 fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
@@ -151,7 +152,7 @@ fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
     let cache = Cache::locate().map_err(Failure::broken)?;
     for rule in rules {
         match kernels::obtain(&cache, &rule) {
-            Ok(kernel) => print_kernel(&rule, &kernel, args.json),
+            Ok(kernel) => print_kernel(&rule, &kernel, args.json)?,
             // The archive drops kernels as it likes: the others are still worth having, and tests that miss one say so.
             Err(error @ microslice_testbed::Error::Kernel { .. }) if args.series.is_empty() => say(&error),
             Err(error) => return Err(Failure::broken(error)),
@@ -167,13 +168,12 @@ fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
 fn fetch_images(cache: &Cache, json: bool) -> Result<(), Failure> {
     for rule in kernels::symbol_rules() {
         match kernels::obtain_image(cache, &rule) {
-            Ok((release, image)) if json => {
-                println!(
-                    "{}",
-                    serde_json::json!({"rule": rule.to_string(), "release": release, "image": image, "modules": null})
-                );
+            Ok((release, image)) if json => print_line(
+                json!({"rule": rule.to_string(), "release": release, "image": image, "modules": null}),
+            )?,
+            Ok((release, image)) => {
+                print_line(format_args!("{:<28} {release:<30} {}", rule.to_string(), image.display()))?;
             }
-            Ok((release, image)) => println!("{:<28} {:<30} {}", rule.to_string(), release, image.display()),
             Err(error @ microslice_testbed::Error::Kernel { .. }) => say(&error),
             Err(error) => return Err(Failure::broken(error)),
         }
@@ -181,39 +181,36 @@ fn fetch_images(cache: &Cache, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn print_kernel(rule: &Rule, kernel: &Kernel, json: bool) {
+fn print_kernel(rule: &Rule, kernel: &Kernel, json: bool) -> Result<(), Failure> {
+    let Kernel { release, image, modules } = kernel;
     if json {
-        let Kernel { release, image, modules } = kernel;
-        println!(
-            "{}",
-            serde_json::json!({"rule": rule.to_string(), "release": release, "image": image, "modules": modules})
+        return print_line(
+            json!({"rule": rule.to_string(), "release": release, "image": image, "modules": modules}),
         );
-    } else {
-        println!("{:<28} {:<30} {}", rule.to_string(), kernel.release, kernel.image.display());
     }
+    print_line(format_args!("{:<28} {release:<30} {}", rule.to_string(), image.display()))
+}
+
+fn print_line(line: impl std::fmt::Display) -> Result<(), Failure> {
+    output::print(&format!("{line}\n"))
 }
 
 fn exec(args: &Exec) -> Result<(), Failure> {
-    let specs = args.guests.iter().enumerate().map(|(at, guest)| guest_spec(args, at, guest));
-    let specs: Vec<GuestSpec> = specs.collect::<Result<_, _>>()?;
-    let mut machine = machine(args)?;
-    for file in &args.files {
-        let (path, local) = file
-            .split_once('=')
-            .ok_or_else(|| Failure::bad_input(format_args!("--file {file}: write it as PATH=LOCAL")))?;
-        machine = machine.with_file(path, local);
-    }
+    let specs = specs(args)?;
+    let files = args.files.iter().map(|file| file_pair(file)).collect::<Result<Vec<_>, _>>()?;
+    let machine =
+        files.into_iter().fold(machine(args)?, |machine, (path, local)| machine.with_file(path, local));
     let host = machine.boot().map_err(Failure::broken)?;
     let guests = host.start_guests(specs).map_err(Failure::broken)?;
     let result = stream(&host, &args.command.join(" "), Duration::from_secs(args.timeout));
     if args.show_guests {
-        guests.iter().for_each(print_guest);
+        guests.iter().try_for_each(print_guest)?;
     }
     for guest in guests.iter().filter(|guest| guest.has_ended()) {
         say(format_args!("guest {} ended: {}", guest.name(), guest.last_words()));
     }
     if args.show_console {
-        eprintln!("{}", host.console());
+        output::say(host.console());
     }
     result
 }
@@ -221,6 +218,9 @@ fn exec(args: &Exec) -> Result<(), Failure> {
 fn machine(args: &Exec) -> Result<Machine, Failure> {
     let rule = if args.broken_btf { Rule::broken_host(&args.kernel) } else { Rule::host(&args.kernel) };
     let binary = match &args.binary {
+        Some(path) if !path.is_file() => {
+            return Err(Failure::bad_input(format_args!("--binary {}: no such file", path.display())));
+        }
         Some(path) => path.clone(),
         None => std::env::current_exe().map_err(Failure::broken)?,
     };
@@ -230,13 +230,44 @@ fn machine(args: &Exec) -> Result<Machine, Failure> {
     Ok(if args.pause_exits { machine.pause_exits() } else { machine })
 }
 
-fn guest_spec(args: &Exec, at: usize, guest: &str) -> Result<GuestSpec, Failure> {
-    let (name, workload) = guest
-        .split_once('=')
-        .ok_or_else(|| Failure::bad_input(format_args!("--guest {guest}: write it as NAME=WORKLOAD")))?;
+/// Nothing that can be seen now shall be found wrong after minutes of booting.
+fn specs(args: &Exec) -> Result<Vec<GuestSpec>, Failure> {
+    let mut names = BTreeSet::new();
+    let specs = args.guests.iter().enumerate().map(|(at, guest)| {
+        let refuse = |cause: &str| Failure::bad_input(format_args!("--guest {guest}: {cause}"));
+        let (name, workload) = guest.split_once('=').ok_or_else(|| refuse("write it as NAME=WORKLOAD"))?;
+        if !is_guest_name(name) {
+            return Err(refuse("a name is 1 to 32 letters, digits, - and _"));
+        }
+        if !names.insert(name) {
+            return Err(refuse("a second guest of that name"));
+        }
+        workload::check(workload).map_err(|cause| refuse(&cause))?;
+        guest_spec(args, at, name, workload)
+    });
+    specs.collect()
+}
+
+fn is_guest_name(name: &str) -> bool {
+    (1..=32).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+}
+
+/// Where a file goes in the host, and which one it is here.
+fn file_pair(file: &str) -> Result<(&str, &str), Failure> {
+    let refuse = |cause: &str| Failure::bad_input(format_args!("--file {file}: {cause}"));
+    let (path, local) = file.split_once('=').ok_or_else(|| refuse("write it as PATH=LOCAL"))?;
+    match Path::new(local).is_file() {
+        _ if path.is_empty() => Err(refuse("write it as PATH=LOCAL")),
+        true => Ok((path, local)),
+        false => Err(refuse("LOCAL is no file")),
+    }
+}
+
+fn guest_spec(args: &Exec, at: usize, name: &str, workload: &str) -> Result<GuestSpec, Failure> {
     let spec = GuestSpec::new(name).workload(workload).kernel(&args.guest_kernel).vcpus(args.vcpus);
     let spec = spec.pv(if args.pv == "on" { Pv::On } else { Pv::Off });
-    let network = u8::try_from(at + 1).map_err(|_| Failure::bad_input("too many guests"))?;
+    let network = u8::try_from(at + 1).map_err(|_| Failure::bad_input("more than 255 guests"))?;
     Ok(if workload.contains("pingpong") || workload.contains("mix") { spec.network(network) } else { spec })
 }
 
@@ -246,24 +277,27 @@ fn stream(host: &Host, command: &str, patience: Duration) -> Result<(), Failure>
     let deadline = Instant::now() + patience;
     let mut printed = 0;
     while !process.has_ended() && Instant::now() < deadline {
-        printed += print_lines(&process, printed);
+        printed += print_lines(&process, printed)?;
         std::thread::sleep(Duration::from_millis(100));
     }
-    let output = process.wait(Duration::ZERO).map_err(Failure::broken)?;
-    print_lines(&process, printed);
-    eprint!("{}", output.stderr);
-    match output.code {
+    let ended = process.wait(Duration::ZERO).map_err(Failure::broken)?;
+    print_lines(&process, printed)?;
+    if !ended.stderr.is_empty() {
+        output::say(ended.stderr.trim_end_matches('\n'));
+    }
+    match ended.code {
         0 => Ok(()),
         code => Err(Failure::broken(format_args!("`{command}` ended with exit code {code}"))),
     }
 }
 
-fn print_lines(process: &Process, from: usize) -> usize {
+fn print_lines(process: &Process, from: usize) -> Result<usize, Failure> {
     let lines = process.lines(from);
-    lines.iter().for_each(|line| println!("{}", line.text));
-    lines.len()
+    lines.iter().try_for_each(|line| output::print_as_it_is(&format!("{}\n", line.text)))?;
+    Ok(lines.len())
 }
 
-fn print_guest(guest: &Guest) {
-    guest.lines(0).iter().for_each(|line| println!("{}: {}", guest.name(), line.text));
+fn print_guest(guest: &Guest) -> Result<(), Failure> {
+    let name = guest.name();
+    guest.lines(0).iter().try_for_each(|line| print_line(format_args!("{name}: {}", line.text)))
 }

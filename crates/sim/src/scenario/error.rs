@@ -72,10 +72,15 @@ pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 
 /// User text inside a message: cut, so that a megabyte of key doesn't become a megabyte of error.
 pub(crate) fn quoted(text: &str) -> String {
+    format!("`{}`", clipped(text))
+}
+
+/// The same without quotes.
+pub(super) fn clipped(text: &str) -> String {
     const SHOWN: usize = 60;
     let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().count() > SHOWN {
+    if text.chars().nth(SHOWN).is_some() {
         shown.push('…');
     }
-    format!("`{shown}`")
+    shown
 }

@@ -13,6 +13,8 @@ const BUILT_IN_PREFIX: &str = "(built in) ";
 
 /// More files than this in one scenario are a mistake or an attack.
 const FILES_MAX: usize = 1_000;
+/// Each name in a scenario gets a copy of its file.
+const BYTES_MAX: usize = 256 << 20;
 /// Longest chain of `extends`.
 const DEPTH_MAX: usize = 16;
 
@@ -70,13 +72,25 @@ pub struct Library {
     folders: BTreeMap<String, PathBuf>,
     /// Folder of the scenario itself: where names from the command line are looked up.
     home: Option<PathBuf>,
+    files: Vec<PathBuf>,
     files_loaded: usize,
+    /// What all of them take in memory.
+    bytes_loaded: usize,
 }
 
 struct SourceText {
     file: String,
     text: String,
-    folder: Option<PathBuf>,
+    /// On the disk.
+    path: Option<PathBuf>,
+}
+
+impl SourceText {
+    /// Where names in it are looked up.
+    fn folder(&self) -> Option<PathBuf> {
+        let folder = self.path.as_ref()?.parent()?;
+        Some(if folder == Path::new("") { Path::new(".") } else { folder }.to_path_buf())
+    }
 }
 
 impl Library {
@@ -89,14 +103,19 @@ impl Library {
         } else {
             self.on_shelf(Shelf::Scenario, reference, &place)?
         };
-        self.home = source.folder.clone();
-        self.layered(Shelf::Scenario, source, &mut Vec::new())
+        self.home = source.folder();
+        self.layered(Shelf::Scenario, source, &place, &mut Vec::new())
     }
 
     /// A document that isn't in a file (tests, standard input), with its includes looked up in the binary only.
     pub fn document(&mut self, file: &str, text: &str) -> Result<Node, ScenarioError> {
-        let source = SourceText { file: file.to_owned(), text: text.to_owned(), folder: None };
-        self.layered(Shelf::Scenario, source, &mut Vec::new())
+        let source = SourceText { file: file.to_owned(), text: text.to_owned(), path: None };
+        self.layered(Shelf::Scenario, source, &Place::whole(file), &mut Vec::new())
+    }
+
+    /// Every file of the disk that was read.
+    pub fn into_files(self) -> Vec<PathBuf> {
+        self.files
     }
 
     /// What `reference` (a name, or a path relative to the file that contains it) at `place` means.
@@ -126,24 +145,37 @@ impl Library {
         } else {
             self.on_shelf(shelf, reference, place)?
         };
-        self.layered(shelf, source, chain)
+        self.layered(shelf, source, place, chain)
     }
 
     fn layered(
         &mut self,
         shelf: Shelf,
         source: SourceText,
+        named_at: &Place,
         chain: &mut Vec<String>,
     ) -> Result<Node, ScenarioError> {
-        let place = Place::whole(&source.file);
         self.files_loaded += 1;
         if self.files_loaded > FILES_MAX {
-            return Err(ScenarioError::new(&place, format!("more than {FILES_MAX} files in one scenario")));
+            return Err(ScenarioError::new(named_at, format!("more than {FILES_MAX} files in one scenario")));
         }
-        if let Some(folder) = source.folder {
-            self.folders.insert(source.file.clone(), folder);
+        if let (Some(folder), Some(path)) = (source.folder(), &source.path) {
+            // A file that is named again and again is kept once.
+            if self.folders.insert(source.file.clone(), folder).is_none() {
+                self.files.push(path.clone());
+            }
         }
         let node = parse(&source.file, &source.text)?;
+        self.bytes_loaded += node.bytes();
+        if self.bytes_loaded > BYTES_MAX {
+            let cause = format!(
+                "{}: with it the files of this scenario take more than {} MiB of memory (whoever is named twice \
+                 counts twice)",
+                source.file,
+                BYTES_MAX >> 20
+            );
+            return Err(ScenarioError::new(named_at, cause));
+        }
         chain.push(source.file);
         let node = self.extend_below(shelf, node, chain);
         chain.pop();
@@ -201,7 +233,7 @@ impl Library {
             }
             if let Some(text) = built_in(&below) {
                 let file = format!("{BUILT_IN_PREFIX}{below}");
-                return Ok(SourceText { file, text: text.to_owned(), folder: None });
+                return Ok(SourceText { file, text: text.to_owned(), path: None });
             }
         }
         let cause = format!(
@@ -224,6 +256,13 @@ fn looks_like_path(reference: &str) -> bool {
     reference.ends_with(".toml") || reference.contains('/')
 }
 
+/// To open one may take for ever. A pipe that a shell made (`<(…)`) doesn't, and has no path of its own.
+fn is_named_pipe(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let is_pipe = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
+    is_pipe && std::fs::canonicalize(path).is_ok()
+}
+
 /// A file's text; `place` is where its name was written.
 fn read_file(path: &Path, place: &Place) -> Result<SourceText, ScenarioError> {
     let file = path.display().to_string();
@@ -231,6 +270,9 @@ fn read_file(path: &Path, place: &Place) -> Result<SourceText, ScenarioError> {
         let named = place.line == 0 && *place.file == *file;
         ScenarioError::new(place, if named { cause } else { format!("{file}: {cause}") })
     };
+    if is_named_pipe(path) {
+        return Err(refuse("is a named pipe, not a file".to_owned()));
+    }
     let opened = std::fs::File::open(path).map_err(|error| refuse(error.to_string()))?;
     let mut bytes = Vec::new();
     opened
@@ -242,6 +284,5 @@ fn read_file(path: &Path, place: &Place) -> Result<SourceText, ScenarioError> {
         let place = Place::at(&file.as_str().into(), &valid, valid.len());
         ScenarioError::new(&place, "not UTF-8 text")
     })?;
-    let folder = path.parent().map(|folder| if folder == Path::new("") { Path::new(".") } else { folder });
-    Ok(SourceText { file, text, folder: folder.map(Path::to_path_buf) })
+    Ok(SourceText { file, text, path: Some(path.to_owned()) })
 }

@@ -23,12 +23,14 @@ pub use kernel::{critical_functions, symbol_tables};
 pub use library::{Shelf, built_in};
 pub use policy::names as policy_names;
 
-use crate::config::SimulationConfig;
+use crate::config::{MicroSlicedConfig, PoolSize, SchedulerKind, SimulationConfig};
 use library::Library;
 use reader::TableReader;
+use std::path::PathBuf;
 use tree::{Node, NodeValue, Table};
 
 const VMS_MAX: usize = 16_384;
+const PROFILE_INTERVALS_MAX: u64 = 4_000_000;
 /// What a scenario runs under if it says nothing: the paper's baseline.
 const DEFAULT_POLICY: &str = "credit";
 
@@ -39,6 +41,8 @@ pub struct Scenario {
     pub name: String,
     /// The file's own description, one line.
     pub description: String,
+    /// Of the disk, that it was read from.
+    pub files: Vec<PathBuf>,
     pub config: SimulationConfig,
 }
 
@@ -83,12 +87,13 @@ fn build(
     }
     let replaced = |path: &str| path == "policy" && overrides.policy.is_some();
     for (path, text) in overrides.settings.iter().filter(|(path, _)| !replaced(path)) {
-        let value = tree::parse_value(&format!("--set {path}"), text)?;
+        let value = tree::parse_value(&format!("--set {}", error::clipped(path)), text)?;
         tree::set(&mut root, path, value)?;
         // The new value may be a name itself (`vm.target.kernel=linux-modern`).
         root = resolve(&mut library, root)?;
     }
     let mut scenario = read(name, &root)?;
+    scenario.files = library.into_files();
     if let Some(seed) = overrides.seed {
         scenario.config.seed = seed;
     }
@@ -173,6 +178,27 @@ fn named_workload(library: &mut Library, node: Node) -> Result<Node, ScenarioErr
     Ok(workload)
 }
 
+/// The size of the micro pool is kept, and shown, for each profile interval.
+fn check_profile_interval(
+    scheduler: &SchedulerKind,
+    run_ns: u64,
+    policy: &Node,
+) -> Result<(), ScenarioError> {
+    let SchedulerKind::MicroSliced(MicroSlicedConfig { pool, .. }) = scheduler else { return Ok(()) };
+    let PoolSize::Auto { profile_interval_ns, .. } = pool else { return Ok(()) };
+    if run_ns / profile_interval_ns <= PROFILE_INTERVALS_MAX {
+        return Ok(());
+    }
+    let cause = format!(
+        "more than {PROFILE_INTERVALS_MAX} of its `profile_interval` fit into `warmup` and `duration`"
+    );
+    let key = match &policy.value {
+        NodeValue::Table(table) => table.get("profile_interval").map(|(_, value)| &value.place),
+        _ => None,
+    };
+    Err(ScenarioError::new(key.unwrap_or(&policy.place), cause))
+}
+
 fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     let table =
         TableReader::open(root, "a scenario", &["seed", "warmup", "duration", "host", "policy", "vm"])?;
@@ -183,6 +209,8 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     let scheduler = policy::read(policy, host.pcpus)?;
     let pcpus = vm::Pcpus { all: host.pcpus, normal: host.pcpus - scheduler.most_micro_pcpus() };
     let duration_ns = table.positive_time("duration")?;
+    let warmup_ns = table.time("warmup")?.unwrap_or(0);
+    check_profile_interval(&scheduler, warmup_ns + duration_ns.unwrap_or(0), policy)?;
     let mut vms = Vec::new();
     if let Some(node) = table.get("vm").filter(|node| matches!(node.value, NodeValue::Table(_))) {
         return Err(ScenarioError::new(&node.place, "`vm` is a list: write [[vm]], not [vm]"));
@@ -195,7 +223,7 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     }
     let config = SimulationConfig {
         seed: table.integer("seed", 0..=i64::MAX as u64)?.unwrap_or(1),
-        warmup_ns: table.time("warmup")?.unwrap_or(0),
+        warmup_ns,
         duration_ns: duration_ns.ok_or_else(|| table.missing("duration", "a time such as \"2 s\""))?,
         scheduler,
         host,
@@ -204,5 +232,5 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
         fold_exits: true,
     };
     let description = table.string("description")?.unwrap_or_default().lines().next().unwrap_or_default();
-    Ok(Scenario { name: name.to_owned(), description: description.to_owned(), config })
+    Ok(Scenario { name: name.to_owned(), description: description.to_owned(), files: Vec::new(), config })
 }

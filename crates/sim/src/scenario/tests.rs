@@ -453,3 +453,50 @@ fn a_file_that_cannot_be_read_is_named_once() {
     let error = load("/", &Overrides::default()).unwrap_err().to_string();
     assert_eq!(error, "/: Is a directory (os error 21)");
 }
+
+#[test]
+fn one_large_file_that_many_vms_name_is_refused_before_it_fills_the_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = "{ compute = '1 ms' },".repeat(10_000);
+    std::fs::write(folder.path().join("large.toml"), format!("threads = 1\nprogram = [{program}]\n"))
+        .expect("written");
+    let workloads: String =
+        (0..60).map(|at| format!("{{ use = 'large.toml', name = 'w{at}' }},\n")).collect();
+    let text = SMALL.replace("workloads = [{", &format!("workloads = [\n{workloads}{{"));
+    let path = folder.path().join("scenario.toml");
+    std::fs::write(&path, text).expect("written");
+    let error =
+        load(path.to_str().expect("a name"), &Overrides::default()).expect_err("too large").to_string();
+    assert!(
+        error.contains("scenario.toml:") && error.contains(" take more than 256 MiB of memory"),
+        "{error}"
+    );
+}
+
+#[test]
+fn copies_of_a_vm_with_many_phases_are_refused_before_they_fill_the_memory() {
+    let phases = "    { compute = \"exponential 1 ms\" },\n".repeat(100);
+    let text = SMALL.replace("    { compute = \"exponential 1 ms\" },\n", &phases);
+    let text = text.replace("vcpus = 2", "vcpus = 2\ncopies = 12_000");
+    assert!(refuse(&text).ends_with(": more than 1048576 phases in one scenario"), "{}", refuse(&text));
+}
+
+#[test]
+fn more_profile_intervals_than_anybody_reads_are_refused() {
+    let policy = "policy = { extends = 'micro', profile_interval = '1 us' }\n";
+    let text = SMALL.replace("duration = \"10 ms\"", &format!("duration = \"1 min\"\n{policy}"));
+    assert_eq!(
+        refuse(&text),
+        "bad.toml:4:50: more than 4000000 of its `profile_interval` fit into `warmup` and `duration`"
+    );
+}
+
+#[test]
+fn a_scenario_knows_the_files_it_was_read_from() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, host) = (folder.path().join("scenario.cfg"), folder.path().join("own.toml"));
+    std::fs::write(&host, "extends = 'xeon-e5645'").expect("written");
+    std::fs::write(&path, SMALL.replace("xeon-e5645", "own.toml")).expect("written");
+    let scenario = load(path.to_str().expect("a name"), &Overrides::default()).expect("valid");
+    assert_eq!(scenario.files, [path, host]);
+}

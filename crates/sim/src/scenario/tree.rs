@@ -9,6 +9,9 @@ use toml::de::{DeTable, DeValue};
 /// Larger files are refused: no scenario written by a person comes near.
 pub const FILE_SIZE_MAX: usize = 1 << 20;
 
+/// Twice as deep as programs can be nested.
+const PATH_STEPS_MAX: usize = 48;
+
 /// A value and where it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
@@ -31,6 +34,21 @@ pub enum NodeValue {
 pub type Table = BTreeMap<String, (Place, Node)>;
 
 impl Node {
+    /// What it takes in memory, about. A table has room for eleven entries at a time.
+    pub fn bytes(&self) -> usize {
+        const ENTRIES: usize = 11;
+        let inside = match &self.value {
+            NodeValue::String(text) => text.len(),
+            NodeValue::Array(items) => items.iter().map(Self::bytes).sum(),
+            NodeValue::Table(table) => {
+                let room = table.len().div_ceil(ENTRIES) * ENTRIES * size_of::<(String, (Place, Self))>();
+                room + table.iter().map(|(key, (_, node))| key.len() + node.bytes()).sum::<usize>()
+            }
+            _ => 0,
+        };
+        size_of::<Self>() + inside
+    }
+
     /// What the value is, for errors.
     pub fn kind(&self) -> &'static str {
         match self.value {
@@ -217,6 +235,10 @@ pub fn set(root: &mut Node, path: &str, value: Node) -> Result<(), ScenarioError
     if steps.iter().any(|step| step.is_empty()) {
         return Err(ScenarioError::new(&place, "a path is keys with dots between, such as host.pcpus"));
     }
+    if steps.len() > PATH_STEPS_MAX {
+        let cause = format!("a path of more than {PATH_STEPS_MAX} keys leads nowhere in a scenario");
+        return Err(ScenarioError::new(&place, cause));
+    }
     for step in parents {
         node = child(node, step, &place)?;
     }
@@ -336,5 +358,12 @@ mod tests {
         let error =
             set(&mut node, "vm.nobody.vcpus", parse_value("--set", "1").expect("value")).expect_err("no VM");
         assert_eq!(error.to_string(), "--set: no entry `nobody`; there are: target, other");
+    }
+
+    #[test]
+    fn a_path_of_tens_of_thousands_of_keys_is_refused() {
+        let value = parse_value("--set", "1").expect("value");
+        let error = set(&mut read(""), "a.".repeat(60_000).trim_end_matches('.'), value).expect_err("deep");
+        assert_eq!(error.to_string(), "--set: a path of more than 48 keys leads nowhere in a scenario");
     }
 }

@@ -13,12 +13,16 @@ const VCPUS_MAX: u64 = 4_096;
 /// Keep a scenario's memory within a gigabyte.
 pub const VCPUS_TOTAL_MAX: usize = 65_536;
 const THREADS_TOTAL_MAX: usize = 1 << 20;
+const PHASES_TOTAL_MAX: usize = 1 << 20;
 const LOCKS_TOTAL_MAX: usize = 1 << 20;
 type Count = fn(&VmConfig) -> usize;
 /// What there may be of all VMs together, and how much of it one has.
-const TOTALS: [(&str, usize, Count); 3] = [
+const TOTALS: [(&str, usize, Count); 4] = [
     ("vCPUs", VCPUS_TOTAL_MAX, |vm| vm.vcpus),
     ("threads", THREADS_TOTAL_MAX, |vm| vm.workloads.iter().map(|workload| workload.threads).sum()),
+    ("phases", PHASES_TOTAL_MAX, |vm| {
+        vm.workloads.iter().map(|workload| workload::phases_of(&workload.program)).sum()
+    }),
     ("locks", LOCKS_TOTAL_MAX, |vm| {
         vm.vcpus + vm.kernel.locks.iter().map(|lock| lock.instances).sum::<usize>()
     }),

@@ -336,6 +336,15 @@ fn repeats_within(program: &[Phase]) -> usize {
     program.iter().map(depth).max().unwrap_or(0)
 }
 
+/// Phases as they are written, those within others included.
+pub fn phases_of(program: &[Phase]) -> usize {
+    let phases = |phase: &Phase| match phase {
+        Phase::Repeat { body, .. } | Phase::Sometimes { body, .. } => 1 + phases_of(body),
+        _ => 1,
+    };
+    program.iter().map(phases).sum()
+}
+
 fn steps_of(program: &[Phase]) -> u64 {
     let steps = |phase: &Phase| match phase {
         Phase::Repeat { count, body } => count.saturating_mul(steps_of(body)),

@@ -11,10 +11,13 @@
 #[cfg(feature = "debuginfod")]
 pub mod debuginfod;
 pub mod format;
+mod staging;
+
+pub use staging::Staging;
 
 use crate::{Cause, Error, Identity, Place, SymbolTable};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 const SUFFIX: &str = "symbols";
@@ -51,12 +54,12 @@ impl Store {
     /// # Errors
     /// It has neither a build ID nor a release that could name a file.
     pub fn check(&self, identity: &Identity) -> Result<(), Error> {
-        let named = identity.build_id.as_deref().is_some_and(is_build_id)
-            || identity.release.as_deref().is_some_and(is_key);
-        if named {
-            Ok(())
-        } else {
-            Err(Error::no_symbols("neither build ID nor release: nothing to file the kernel under"))
+        let release = identity.release.as_deref();
+        match release {
+            _ if identity.build_id.as_deref().is_some_and(is_build_id) => Ok(()),
+            Some(release) if is_key(release) => Ok(()),
+            Some(release) => Err(Error::new(Place::Whole, Cause::Malformed(unusable(release)))),
+            None => Err(Error::no_symbols("neither build ID nor release: nothing to file the kernel under")),
         }
     }
 
@@ -65,26 +68,14 @@ impl Store {
     /// # Errors
     /// A kernel without build ID and release; a directory that can't be written.
     pub fn put(&self, symbols: &SymbolTable, halt_sites: &[u64]) -> Result<PathBuf, Error> {
-        self.check(symbols.identity())?;
-        let Identity { build_id, release, .. } = symbols.identity();
-        let bytes = format::encode(symbols, halt_sites);
-        let release = release.as_deref().filter(|release| is_key(release));
-        match (build_id.as_deref().filter(|id| is_build_id(id)), release) {
-            (Some(build_id), release) => {
-                let path = self.path_of("build-id", build_id);
-                self.write(&path, &bytes)?;
-                if let Some(release) = release {
-                    self.link(&self.path_of("release", release), build_id)?;
-                }
-                Ok(path)
-            }
-            (None, Some(release)) => {
-                let path = self.path_of("release", release);
-                self.write(&path, &bytes)?;
-                Ok(path)
-            }
-            (None, None) => unreachable!("check refused it"),
-        }
+        let mut staging = self.stage();
+        let path = staging.add(symbols, halt_sites)?;
+        staging.commit().map(|()| path)
+    }
+
+    /// Begins to put several tables in, all or none.
+    pub fn stage(&self) -> Staging<'_> {
+        Staging::new(self)
     }
 
     /// The kernel with this build ID, or else this release; `None` if it isn't stored.
@@ -117,27 +108,28 @@ impl Store {
         }
     }
 
-    /// Every stored table, by path; a damaged one as its error.
-    pub fn list(&self) -> Vec<Result<StoredKernel, Error>> {
-        let mut paths = Vec::new();
-        match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return vec![Err(Error::io(&error).of(self.directory.display()))];
+    /// Every stored table, by path, each read when its turn comes; a damaged one as its error, and so a folder that can't
+    /// be read.
+    pub fn list(&self) -> impl Iterator<Item = Result<StoredKernel, Error>> + use<> {
+        let (mut paths, mut failures) = (Vec::new(), Vec::new());
+        let mut note = |folder: &Path, error: &io::Error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                failures.push(Error::io(error).of(folder.display()));
             }
-            _ => {}
-        }
-        for folder in ["build-id", "release"] {
-            let entries = fs::read_dir(self.directory.join(folder)).into_iter().flatten().flatten();
-            // A link leads to a table that is listed under its build ID.
-            let files = entries
-                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
-                .map(|entry| entry.path());
-            paths.extend(
-                files.filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX)).take(TABLES_MAX),
-            );
+        };
+        match fs::read_dir(&self.directory) {
+            Err(error) => note(&self.directory, &error),
+            Ok(_) => {
+                for folder in ["build-id", "release"].map(|folder| self.directory.join(folder)) {
+                    match tables_in(&folder) {
+                        Ok(found) => paths.extend(found),
+                        Err(error) => note(&folder, &error),
+                    }
+                }
+            }
         }
         paths.sort();
-        paths.iter().map(|path| read(path)).collect()
+        failures.into_iter().map(Err).chain(paths.into_iter().map(|path| read(&path)))
     }
 
     fn path_of(&self, folder: &str, key: &str) -> PathBuf {
@@ -147,39 +139,18 @@ impl Store {
     fn read_if_there(&self, path: &Path) -> Result<Option<StoredKernel>, Error> {
         if path.exists() { read(path).map(Some) } else { Ok(None) }
     }
-
-    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Error> {
-        let written = || {
-            let folder = path.parent().unwrap_or(&self.directory);
-            fs::create_dir_all(folder)?;
-            let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
-            file.write_all(bytes)?;
-            make_readable(file.as_file())?;
-            file.as_file().sync_all()?;
-            file.persist(path).map_err(|error| error.error)?;
-            Ok(())
-        };
-        written().map_err(|error: io::Error| Error::io(&error).of(path.display()))
-    }
-
-    /// Points `link` to the table of `build_id`, at once.
-    fn link(&self, link: &Path, build_id: &str) -> Result<(), Error> {
-        let linked = || {
-            let folder = link.parent().unwrap_or(&self.directory);
-            fs::create_dir_all(folder)?;
-            let scratch = tempfile::Builder::new().prefix(".new-").tempdir_in(folder)?;
-            let new = scratch.path().join("link");
-            std::os::unix::fs::symlink(format!("../build-id/{build_id}.{SUFFIX}"), &new)?;
-            fs::rename(new, link)
-        };
-        linked().map_err(|error: io::Error| Error::io(&error).of(link.display()))
-    }
 }
 
-/// The scheduler may run as another user than the one who imports.
-fn make_readable(file: &File) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(fs::Permissions::from_mode(0o644))
+/// Files only: a link leads to a table that is listed under its build ID.
+fn tables_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let files = fs::read_dir(folder)?
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+        .map(|entry| entry.path());
+    Ok(files
+        .filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX))
+        .take(TABLES_MAX)
+        .collect())
 }
 
 fn read(path: &Path) -> Result<StoredKernel, Error> {
@@ -210,6 +181,14 @@ fn checked(stored: StoredKernel, wanted: &Identity) -> Result<StoredKernel, Erro
 
 fn is_build_id(text: &str) -> bool {
     (2..=KEY_BYTES_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Why [`is_key`] says no.
+fn unusable(release: &str) -> String {
+    let shown: String = release.chars().take(60).collect();
+    format!(
+        "release {shown:?} can't name a file: 1 to {KEY_BYTES_MAX} letters, digits and ._+-~, no dot in front"
+    )
 }
 
 /// A release names a file: a guest says it, so it may hold no separator and not start with a dot.
@@ -243,7 +222,7 @@ mod tests {
             let stored = store.find(key).unwrap().unwrap();
             assert_eq!(stored.halt_sites, [0x1004], "{key}");
         }
-        assert_eq!(store.list().len(), 1, "a link isn't a second kernel");
+        assert_eq!(store.list().count(), 1, "a link isn't a second kernel");
     }
 
     #[test]
@@ -262,7 +241,7 @@ mod tests {
             store.get(&of("cc")).unwrap().is_none(),
             "another build of the same release is another kernel"
         );
-        assert_eq!(store.list().len(), 2);
+        assert_eq!(store.list().count(), 2);
     }
 
     #[test]
@@ -286,12 +265,35 @@ mod tests {
     }
 
     #[test]
+    fn of_several_tables_none_is_stored_before_all_are_and_none_if_one_cannot_be() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path());
+        fs::create_dir_all(directory.path().join("release/6.2.symbols")).unwrap();
+        let mut staging = store.stage();
+        staging.add(&kernel(Some("6.1"), Some("aa")), &[]).unwrap();
+        assert!(store.find("6.1").unwrap().is_none());
+        let error = staging.add(&kernel(Some("6.2"), None), &[]).unwrap_err().to_string();
+        assert!(error.ends_with("release/6.2.symbols: is a directory"), "{error}");
+        drop(staging);
+        assert_eq!(fs::read_dir(directory.path().join("build-id")).unwrap().count(), 0, "no scratch is left");
+    }
+
+    #[test]
+    fn a_folder_that_is_none_is_listed_as_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("build-id"), "").unwrap();
+        let listed: Vec<_> =
+            Store::new(directory.path()).list().map(|table| table.unwrap_err().to_string()).collect();
+        assert!(matches!(&listed[..], [one] if one.contains("build-id: Not a directory")), "{listed:?}");
+    }
+
+    #[test]
     fn a_damaged_table_is_listed_as_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::new(directory.path());
         let path = store.put(&kernel(None, Some("aa")), &[]).unwrap();
         fs::write(&path, b"MSLSYM01 but no more").unwrap();
-        assert!(store.list()[0].is_err());
+        assert!(store.list().all(|listed| listed.is_err()));
         assert!(store.find("aa").unwrap_err().to_string().contains("aa.symbols"));
     }
 }

@@ -1,11 +1,12 @@
 //! `microslice symbols identify`.
 
-use super::kernel::{GuestMemory, StoreArgs, open_running};
+use super::kernel::{GuestMemory, StoreArgs, open_file, open_running};
 use super::output;
 use crate::failure::Failure;
+use crate::output::plain;
 use clap::Args;
 use microslice_symbols::memory::MemoryKernel;
-use microslice_symbols::{Identity, Kernel, SourceKind, Store, source};
+use microslice_symbols::{Identity, Kernel, SourceKind, Store};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -51,7 +52,7 @@ pub fn run(args: Identify) -> Result<(), Failure> {
     let store = args.store.open();
     let mut sources = Vec::new();
     for path in &args.files {
-        let source = source::open(path).map_err(Failure::bad_input)?;
+        let source = open_file(path)?;
         let found = Identified {
             slide: source.slide,
             ..identified(path.display().to_string(), source.kind, source.kernel, &store)
@@ -136,9 +137,10 @@ fn write_text(out: &mut impl Write, source: &Identified) -> std::io::Result<()> 
     if let Some(memory) = source.memory {
         writeln!(out, "  memory    by {}", memory.name())?;
     }
-    writeln!(out, "  release   {}", source.identity.release.clone().unwrap_or_else(unknown))?;
-    writeln!(out, "  build ID  {}", source.identity.build_id.clone().unwrap_or_else(unknown))?;
-    writeln!(out, "  banner    {}", source.identity.banner.clone().unwrap_or_else(unknown))?;
+    let said = |text: &Option<String>| text.as_deref().map_or_else(unknown, plain);
+    writeln!(out, "  release   {}", said(&source.identity.release))?;
+    writeln!(out, "  build ID  {}", said(&source.identity.build_id))?;
+    writeln!(out, "  banner    {}", said(&source.identity.banner))?;
     writeln!(out, "  symbols   {}", source.symbols)?;
     if let Some(slide) = source.slide {
         let witnesses = source.witnesses.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");

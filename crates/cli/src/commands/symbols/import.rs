@@ -1,15 +1,18 @@
 //! `microslice symbols import`.
 
-use super::kernel::{StoreArgs, open_running};
+use super::kernel::{StoreArgs, open_file, open_running};
 use super::output::{self, Progress};
 use crate::failure::Failure;
+use crate::interrupt;
 use clap::Args;
 use microslice_symbols::slide::halt_sites_of;
 use microslice_symbols::store::debuginfod::Debuginfod;
-use microslice_symbols::{Identity, Kernel, SymbolTable, source};
+use microslice_symbols::{Identity, Kernel, Store, SymbolTable};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Put kernels into the symbol store, by build ID and release
 #[derive(Args)]
@@ -45,27 +48,26 @@ pub struct Import {
 }
 
 pub fn run(args: Import) -> Result<(), Failure> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stopped);
+    interrupt::on_signal(Some(interrupt::GRACE), move || stop.store(true, Ordering::Relaxed))?;
     let release = args.release.as_deref();
+    let store = args.store.open();
     let mut kernels = Vec::new();
     for path in &args.files {
-        kernels.push(Importable::of(source::open(path).map_err(Failure::bad_input)?.kernel, release));
+        let name = path.display().to_string();
+        kernels.push(Importable::of(name, open_file(path)?.kernel, release, &store)?);
     }
     if let Some(pid) = args.pid {
-        kernels.push(Importable::of(open_running(pid)?.said().kernel, release));
+        let kernel = open_running(pid)?.said().kernel;
+        kernels.push(Importable::of(format!("process {pid}"), kernel, release, &store)?);
     }
     if let Some(build_id) = &args.build_id {
         let symbols = fetch(build_id)?;
         let fetched = Kernel { symbols, code: None, halt_sites: Vec::new(), notices: Vec::new() };
-        kernels.push(Importable::of(fetched, release));
+        kernels.push(Importable::of(build_id.clone(), fetched, release, &store)?);
     }
-    let store = args.store.open();
-    let unnamed = |error| Failure::bad_input(format!("{error} (--release says it for sources that don't)"));
-    kernels.iter().try_for_each(|kernel| store.check(kernel.symbols.identity())).map_err(unnamed)?;
-    let mut imported = Vec::new();
-    for kernel in &kernels {
-        let path = store.put(&kernel.symbols, &kernel.halt_sites).map_err(Failure::bad_input)?;
-        imported.push((kernel.symbols.identity().clone(), kernel.symbols.len(), path));
-    }
+    let imported = interrupt::undisturbed(|| put_all(&store, &kernels, &stopped))?;
     if args.json {
         let rows = imported.iter().map(|(identity, symbols, path)| {
             json!({ "release": identity.release, "build_id": identity.build_id, "symbols": symbols, "path": path })
@@ -80,6 +82,24 @@ pub fn run(args: Import) -> Result<(), Failure> {
     })
 }
 
+/// Puts all of them into the store or, if one can't be or somebody stops it, none.
+fn put_all(store: &Store, kernels: &[Importable], stopped: &AtomicBool) -> Result<Vec<Imported>, Failure> {
+    let mut staging = store.stage();
+    let mut imported = Vec::new();
+    for kernel in kernels {
+        let path = staging.add(&kernel.symbols, &kernel.halt_sites).map_err(Failure::broken)?;
+        imported.push((kernel.symbols.identity().clone(), kernel.symbols.len(), path));
+        if stopped.load(Ordering::Relaxed) {
+            return Err(Failure::interrupted());
+        }
+    }
+    staging.commit().map_err(Failure::broken)?;
+    Ok(imported)
+}
+
+/// Which kernel, how many symbols, and where they are.
+type Imported = (Identity, usize, PathBuf);
+
 /// What the store keeps of a kernel: a directory full of images must not stand in memory with all their code.
 struct Importable {
     symbols: SymbolTable,
@@ -87,12 +107,16 @@ struct Importable {
 }
 
 impl Importable {
-    fn of(kernel: Kernel, release: Option<&str>) -> Self {
+    /// `name` is how its user calls the source.
+    fn of(name: String, kernel: Kernel, release: Option<&str>, store: &Store) -> Result<Self, Failure> {
         let halt_sites = halt_sites_of(&kernel);
         let identity = kernel.symbols.identity();
         let release = identity.release.clone().or(release.map(str::to_owned));
         let identity = Identity { release, ..identity.clone() };
-        Self { symbols: kernel.symbols.with_identity(identity), halt_sites }
+        store.check(&identity).map_err(|error| {
+            Failure::bad_input(format!("{} (--release says it for sources that don't)", error.of(name)))
+        })?;
+        Ok(Self { symbols: kernel.symbols.with_identity(identity), halt_sites })
     }
 }
 

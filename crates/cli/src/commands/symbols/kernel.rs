@@ -2,6 +2,8 @@
 
 use super::output::Progress;
 use crate::failure::Failure;
+use crate::output::say;
+use crate::progress::ProgressLine;
 use clap::Args;
 use microslice_host::memory_slots;
 use microslice_symbols::memory::process::{self, ProcessMemory};
@@ -57,10 +59,16 @@ impl KernelArgs {
     }
 }
 
+/// Reads the kernel in a file, which takes a while if it is a large guest's memory.
+pub fn open_file(path: &Path) -> Result<Source, Failure> {
+    let _line = ProgressLine::show(format!("reading {}", path.display()), || None);
+    source::open(path).map_err(Failure::bad_input)
+}
+
 /// A file as it is; a name that is no file is looked up in the store.
 fn open_file_or_stored(path: &Path, store: &Store) -> Result<Source, Failure> {
     if path.exists() || path.components().count() != 1 {
-        return source::open(path).map_err(Failure::bad_input);
+        return open_file(path);
     }
     let key = path.to_string_lossy();
     match store.find(&key).map_err(Failure::bad_input)? {
@@ -93,7 +101,7 @@ impl RunningKernel {
     /// The kernel; what there is to note goes to standard error.
     pub fn said(self) -> MemoryKernel {
         if let Some(notice) = self.notice {
-            eprintln!("note: {notice}");
+            say(format_args!("note: {notice}"));
         }
         self.found
     }

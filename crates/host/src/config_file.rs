@@ -1,0 +1,254 @@
+//! `/etc/microslice.toml`: the flags' names as keys, a table per VM, and where each value stands.
+
+use crate::HostError;
+use crate::config::{PoolChoice, Settings, allowed};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
+
+/// Read when it exists and no other file is named.
+const DEFAULT_CONFIG: &str = "/etc/microslice.toml";
+/// A host of a thousand VMs needs a tenth of it.
+const BYTES_MAX: usize = 1 << 20;
+
+/// The file's shape: the flags' names, and a table per VM.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Values {
+    micro_cpus: Option<Pool>,
+    micro_cpus_limit: Option<u32>,
+    micro_slice_us: Option<u64>,
+    slice_us: Option<u64>,
+    profile_ms: Option<u64>,
+    epoch_ms: Option<u64>,
+    second_looks: Option<u32>,
+    grow_when_busy: Option<u32>,
+    grace: Option<u32>,
+    patience: Option<u32>,
+    call_function_ipi: Option<bool>,
+    lend: Option<bool>,
+    guest_memory: Option<bool>,
+    dry_run: Option<bool>,
+    record: Option<PathBuf>,
+    stats: Option<f64>,
+    #[serde(default)]
+    vm: BTreeMap<String, Vm>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Vm {
+    kernel: Option<PathBuf>,
+    weight: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Pool {
+    Count(u32),
+    Word(String),
+}
+
+impl Settings {
+    /// The defaults, with what `path` says over them; with no path, `/etc/microslice.toml` if there is one.
+    pub fn from_file(path: Option<&Path>) -> Result<Self, HostError> {
+        let path = match path {
+            Some(path) => path,
+            None if Path::new(DEFAULT_CONFIG).exists() => Path::new(DEFAULT_CONFIG),
+            None => return Ok(Self::default()),
+        };
+        let name = path.display().to_string();
+        let text = read(path).map_err(|cause| HostError::refused(format!("{name}: {cause}")))?;
+        Self::from_toml(&name, &text).map_err(HostError::refused)
+    }
+
+    /// What the text of the file called `name` says, or one line with the place in it.
+    fn from_toml(name: &str, text: &str) -> Result<Self, String> {
+        let at = |offset: usize| format!("{name}:{}", Places::default().of(text, offset));
+        let document = DeTable::parse(text).map_err(|error| {
+            format!("{}: {}", at(error.span().map_or(0, |span| span.start)), error.message())
+        })?;
+        let places = places(name, text, document.get_ref());
+        let values: Values = toml::from_str(text).map_err(|error| {
+            let offset = error.span().map_or(0, |span| span.start);
+            let place = at(offset);
+            // Of a value: its key, and what may stand there instead.
+            match places.iter().find(|(_, known)| **known == place) {
+                Some((key, _)) => {
+                    format!("{place}: {key}: {}", allowed(key).unwrap_or(error.message().to_owned()))
+                }
+                None => format!("{place}: {}", error.message()),
+            }
+        })?;
+        values.settings(places)
+    }
+}
+
+impl Values {
+    fn settings(self, places: BTreeMap<String, String>) -> Result<Settings, String> {
+        let mut settings = Settings { places, ..Settings::default() };
+        settings.micro_cpus = match self.micro_cpus {
+            Some(Pool::Count(count)) => PoolChoice::Static(count),
+            Some(Pool::Word(word)) => {
+                word.parse().map_err(|cause| format!("{}: {cause}", settings.called("micro-cpus")))?
+            }
+            None => settings.micro_cpus,
+        };
+        macro_rules! take {
+            ($($field:ident),*) => { $(if let Some(value) = self.$field { settings.$field = value; })* };
+        }
+        take!(
+            micro_slice_us,
+            slice_us,
+            profile_ms,
+            epoch_ms,
+            second_looks,
+            grow_when_busy,
+            grace,
+            patience,
+            call_function_ipi,
+            lend,
+            guest_memory,
+            dry_run
+        );
+        settings.micro_cpus_limit = self.micro_cpus_limit;
+        settings.record = self.record;
+        settings.stats = self.stats;
+        for (name, vm) in self.vm {
+            if let Some(kernel) = vm.kernel {
+                settings.guests.insert(name.clone(), kernel);
+            }
+            if let Some(weight) = vm.weight {
+                settings.weights.insert(name, weight);
+            }
+        }
+        Ok(settings)
+    }
+}
+
+/// No more of a file than a configuration may have, and nothing of a pipe that may never be written.
+fn read(path: &Path) -> Result<String, String> {
+    let cause = |error: std::io::Error| error.to_string();
+    let is_pipe = std::fs::metadata(path).map_err(cause)?.file_type().is_fifo();
+    // One that a shell made (`<(…)`) has no path of its own.
+    if is_pipe && std::fs::canonicalize(path).is_ok() {
+        return Err("is a named pipe, not a file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(cause)?;
+    file.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(cause)?;
+    if bytes.len() > BYTES_MAX {
+        return Err(format!("larger than {} MiB, the limit for a configuration", BYTES_MAX >> 20));
+    }
+    String::from_utf8(bytes).map_err(|_| "not UTF-8 text".to_owned())
+}
+
+/// `FILE:line:column` of every value, by its key (`slice-us`, `vm.web.weight`).
+fn places(name: &str, text: &str, document: &DeTable<'_>) -> BTreeMap<String, String> {
+    let mut offsets = Vec::new();
+    collect(document, "", &mut offsets);
+    offsets.sort_unstable();
+    let mut places = Places::default();
+    offsets.into_iter().map(|(offset, key)| (key, format!("{name}:{}", places.of(text, offset)))).collect()
+}
+
+/// Values of tables, and of tables within them; what lies deeper isn't a configuration's.
+fn collect(table: &DeTable<'_>, above: &str, offsets: &mut Vec<(usize, String)>) {
+    const DEEPEST: usize = 2;
+    for (key, value) in table {
+        let path = format!("{above}{}", key.get_ref());
+        match value.get_ref() {
+            DeValue::Table(inner) if above.matches('.').count() < DEEPEST => {
+                collect(inner, &format!("{path}."), offsets);
+            }
+            _ => offsets.push((value.span().start, path)),
+        }
+    }
+}
+
+/// Lines and columns, both from 1, of offsets that rise.
+#[derive(Default)]
+struct Places {
+    offset: usize,
+    line_start: usize,
+    lines_before: usize,
+}
+
+impl Places {
+    fn of(&mut self, text: &str, offset: usize) -> String {
+        let passed = text.get(self.offset..offset).unwrap_or_default();
+        self.lines_before += passed.matches('\n').count();
+        if let Some(last) = passed.rfind('\n') {
+            self.line_start = self.offset + last + 1;
+        }
+        self.offset = offset;
+        let column = text.get(self.line_start..offset).map_or(0, |before| before.chars().count());
+        format!("{}:{}", self.lines_before + 1, column + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Settings, String> {
+        Settings::from_toml("my.toml", text)
+    }
+
+    #[test]
+    fn a_file_overrides_defaults_and_flags_names_are_its_keys() {
+        let settings = read_text(
+            "micro-cpus = 2\nmicro-slice-us = 3000\n[vm.web]\nkernel = \"/boot/vmlinuz\"\nweight = 200\n",
+        )
+        .unwrap();
+        assert_eq!(settings.micro_cpus, PoolChoice::Static(2));
+        assert_eq!(settings.micro_slice_us, 3000);
+        assert_eq!(settings.slice_us, 10_000);
+        assert_eq!(settings.guests["web"], Path::new("/boot/vmlinuz"));
+        assert_eq!(settings.weights["web"], 200);
+        assert_eq!(read_text("micro-cpus = \"auto\"").unwrap().micro_cpus, PoolChoice::Auto);
+    }
+
+    #[test]
+    fn a_broken_file_is_one_line_with_the_place() {
+        let error = read_text("slice-us = 30000\nmicro-cpu = 1\n").unwrap_err();
+        assert!(error.starts_with("my.toml:2:1: unknown field `micro-cpu`"), "{error}");
+        let error = read_text("lend = true\nslice-us = = 1\n").unwrap_err();
+        assert!(error.starts_with("my.toml:2:12: "), "{error}");
+    }
+
+    #[test]
+    fn a_value_of_a_wrong_kind_is_told_what_is_allowed() {
+        for (text, expected) in [
+            ("micro-cpus = \"many\"", "my.toml:1:14: micro-cpus: \"many\" is neither a number nor `auto`"),
+            ("micro-cpus = -1", "my.toml:1:14: micro-cpus: must be a number or `auto`"),
+            ("\nslice-us = \"x\"", "my.toml:2:12: slice-us: must be 500 to 1000000 microseconds"),
+            ("[vm.web]\nweight = -5", "my.toml:2:10: vm.web.weight: must be 1 to 10000"),
+        ] {
+            assert_eq!(read_text(text).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn a_value_out_of_bounds_is_refused_where_the_file_has_it() {
+        for (text, expected) in [
+            ("# é\nslice-us = 1", "my.toml:2:12: slice-us 1: must be 500 to 1000000 microseconds"),
+            ("stats = 0.0", "my.toml:1:9: stats 0: must be 0.1 to 86400 seconds"),
+            ("[vm]\nweb = { weight = 0 }", "my.toml:2:18: vm.web.weight 0: must be 1 to 10000"),
+        ] {
+            assert_eq!(read_text(text).unwrap().check().unwrap_err().to_string(), expected);
+        }
+        let limit = read_text("micro-cpus-limit = 9").unwrap().pool_limit(3).unwrap_err().to_string();
+        assert!(limit.starts_with("my.toml:1:20: micro-cpus-limit 9: this host has 3 CPUs"), "{limit}");
+    }
+
+    #[test]
+    fn no_more_is_read_than_a_configuration_may_have() {
+        let error = Settings::from_file(Some(Path::new("/dev/zero"))).unwrap_err().to_string();
+        assert_eq!(error, "/dev/zero: larger than 1 MiB, the limit for a configuration");
+    }
+}
