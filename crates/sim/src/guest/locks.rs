@@ -23,7 +23,7 @@ impl Simulation<'_> {
     /// The running thread takes a lock and holds it for `hold_ns`; then its program goes on.
     pub(crate) fn take_lock(&mut self, vcpu: VcpuId, thread: u32, lock: u32, hold_ns: u64) {
         match self.locks[lock as usize].wait {
-            Wait::Spin | Wait::SpinThenHalt => self.acquire(vcpu, lock, hold_ns, Then::Release, NONE),
+            Wait::Spin(_) | Wait::SpinThenHalt => self.acquire(vcpu, lock, hold_ns, Then::Release, NONE),
             Wait::Sleep => self.acquire_sleeping(vcpu, thread, lock, hold_ns),
             Wait::SpinOrSleep => self.lock_mutex(vcpu, thread, lock, hold_ns),
         }
@@ -50,7 +50,7 @@ impl Simulation<'_> {
         frame.irqs_off = state.irqs_off || guest.depth > 0;
         state.acquisitions += 1;
         if state.owner == NONE {
-            debug_assert!(state.waiters.is_empty() || state.handover != Handover::FirstInLine);
+            debug_assert!(state.waiters.is_empty() || state.wait == Wait::Spin(Handover::WhoeverRuns));
             state.owner = me;
             frame.act = Act::Timed;
             frame.symbol = state.hold_symbol;
@@ -85,9 +85,11 @@ impl Simulation<'_> {
         if state.waiters.is_empty() {
             return;
         }
-        let next = match state.handover {
-            Handover::FirstInLine => state.waiters.pop_front(),
-            Handover::WhoeverRuns => self.take_any_running_waiter(lock),
+        let next = match state.wait {
+            Wait::Spin(Handover::WhoeverRuns) => self.take_any_running_waiter(lock),
+            Wait::Spin(Handover::FirstInLine) | Wait::SpinThenHalt | Wait::Sleep | Wait::SpinOrSleep => {
+                state.waiters.pop_front()
+            }
         };
         if let Some(next) = next {
             self.locks[lock as usize].owner = next;

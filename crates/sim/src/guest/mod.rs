@@ -12,7 +12,7 @@ pub mod program;
 pub mod text;
 mod threads;
 
-use crate::config::{Handover, Wait};
+use crate::config::Wait;
 use crate::machine::NONE;
 use crate::random::Random;
 use crate::smt::Siblings;
@@ -285,7 +285,6 @@ pub struct Lock {
     /// Index into the VM's lock statistics.
     pub statistics: u32,
     pub wait: Wait,
-    pub handover: Handover,
     pub irqs_off: bool,
     pub spin_symbol: u16,
     pub hold_symbol: u16,

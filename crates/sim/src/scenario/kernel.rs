@@ -13,13 +13,10 @@ use microslice_policy::{Coded, class_is_critical};
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
 
-const SYMBOL_TABLES: [(&str, SymbolTable); 2] =
-    [("linux-4.4", SymbolTable::Linux44), ("linux-modern", SymbolTable::LinuxModern)];
-
 /// A kernel function that a workload or a lock runs in; it must be in the guest's symbol table, as the instruction
 /// pointer will be there. Of several, the first that this kernel has: functions change their names.
 pub fn read_symbol(table: &TableReader<'_>, symbols: SymbolTable) -> Result<Option<String>, ScenarioError> {
-    let family = SYMBOL_TABLES.iter().find(|(_, table)| *table == symbols).map_or("?", |(name, _)| name);
+    let family = symbols.word();
     let is_known = |name: &str| functions(symbols).any(|function| function == name);
     if let Some(Node { value: NodeValue::Array(names), place }) = table.get("symbol") {
         let names = names.iter().map(reader::string).collect::<Result<Vec<_>, _>>()?;
@@ -39,28 +36,27 @@ pub fn read_symbol(table: &TableReader<'_>, symbols: SymbolTable) -> Result<Opti
 
 /// Every symbol table by its name, with its functions in the order of their addresses.
 pub fn symbol_tables() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
-    SYMBOL_TABLES.iter().map(|(name, symbols)| (*name, functions(*symbols).collect()))
+    SymbolTable::ALL.into_iter().map(|symbols| (symbols.word(), functions(symbols).collect()))
 }
 
 /// Of every symbol table, the functions in which a preempted vCPU makes others wait, with their class: the policy
 /// accelerates these, and nothing else for a lock's sake.
 pub fn critical_functions() -> Result<Vec<(&'static str, Vec<String>)>, SimError> {
-    let tables = SYMBOL_TABLES.iter().zip(text::all()?);
+    let tables = SymbolTable::ALL.into_iter().zip(text::all()?);
     Ok(tables
-        .map(|((name, _), text)| {
+        .map(|(symbols, text)| {
             let functions = text.symbols.iter().zip(&text.classes);
             let critical = functions.filter(|(_, class)| class_is_critical(**class));
-            (*name, critical.map(|(symbol, class)| format!("{} ({})", symbol.name, class.name())).collect())
+            (
+                symbols.word(),
+                critical.map(|(symbol, class)| format!("{} ({})", symbol.name, class.name())).collect(),
+            )
         })
         .collect())
 }
 
 fn functions(symbols: SymbolTable) -> impl Iterator<Item = &'static str> {
-    let map = match symbols {
-        SymbolTable::Linux44 => include_str!("../../tables/linux-4.4.map"),
-        SymbolTable::LinuxModern => include_str!("../../tables/linux-modern.map"),
-    };
-    map.lines().filter_map(function_of)
+    symbols.map().lines().filter_map(function_of)
 }
 
 /// The few names that are most like a wrong one: by the share of three-letter pieces that both contain.
@@ -109,8 +105,9 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
     let table = TableReader::open(node, "a kernel", &keys)?;
     let required =
         |key: &str| table.positive_time(key)?.ok_or_else(|| table.missing(key, "a time such as \"2 us\""));
-    let symbols = table.choice("symbols", &SYMBOL_TABLES)?;
-    let symbols = symbols.ok_or_else(|| table.missing("symbols", "linux-4.4 or linux-modern"))?;
+    let symbols = table.choice("symbols", &SymbolTable::ALL.map(|symbols| (symbols.word(), symbols)))?;
+    let words = || SymbolTable::ALL.map(SymbolTable::word).join(" or ");
+    let symbols = symbols.ok_or_else(|| table.missing("symbols", &words()))?;
     let lock_kind = table.choice("lock_kind", &lock_kinds())?;
     let lock_kind = lock_kind.ok_or_else(|| table.missing("lock_kind", "such as pv-queued"))?;
     let mut locks = Vec::new();
