@@ -33,7 +33,11 @@ impl Simulation<'_> {
     pub(crate) fn wake_with_lock(&mut self, vcpu: VcpuId, thread: u32, lock: u32) {
         match self.locks[lock as usize].wait {
             Wait::SpinOrSleep => self.try_mutex_again(vcpu, thread, lock),
-            _ => self.hold_sleeping(vcpu, thread, lock),
+            _ => {
+                let waited_ns = self.machine.now_ns - self.threads[thread as usize].wait_since_ns;
+                self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
+                self.hold_sleeping(vcpu, thread, lock);
+            }
         }
     }
 
@@ -205,6 +209,7 @@ impl Simulation<'_> {
         state.acquisitions += 1;
         if state.owner == NONE {
             state.owner = thread;
+            self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns: 0 });
             self.hold_sleeping(vcpu, thread, lock);
         } else {
             state.waiters.push_back(thread);
@@ -233,6 +238,7 @@ impl Simulation<'_> {
         if state.wait == Wait::SpinOrSleep {
             return self.release_mutex(vcpu, lock);
         }
+        self.machine.emit(TraceEvent::LockReleased { vcpu, lock });
         state.owner = NONE;
         if let Some(next) = state.waiters.pop_front() {
             state.owner = next;

@@ -6,6 +6,7 @@ mod deadlock;
 mod execute;
 mod interrupts;
 mod locks;
+mod lost;
 pub mod mutex;
 pub mod network;
 pub mod program;
