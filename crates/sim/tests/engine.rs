@@ -7,7 +7,7 @@ use microslice_sim::config::*;
 use microslice_sim::figures::snapshot_of;
 use microslice_sim::report::RunReport;
 use microslice_sim::trace_event::{
-    AccelerationCause, GuestClass, IpiKind, NoTrace, StopReason, TraceEvent, TraceNames, TraceSink,
+    AccelerationCause, GuestClass, IpiKind, NoTrace, StopReason, TraceEvent, TraceSink,
 };
 use microslice_sim::{SimError, simulate};
 use proptest::prelude::*;
