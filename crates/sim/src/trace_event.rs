@@ -23,8 +23,6 @@ pub enum StopReason {
     LockHlt,
     SliceExpired,
     Preempted,
-    /// The micro slice ended, the vCPU goes back to the normal pool.
-    MicroSliceEnded,
 }
 
 /// Why a vCPU was accelerated.
