@@ -12,6 +12,7 @@ use microslice_policy::{Coded, class_is_critical};
 
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
+const LOCK_KEYS: [&str; 5] = ["name", "kind", "irqs_off", "instances", "symbol"];
 
 /// A kernel function that a workload or a lock runs in; it must be in the guest's symbol table, as the instruction
 /// pointer will be there. Of several, the first that this kernel has: functions change their names.
@@ -115,6 +116,9 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         read_lock(lock, symbols, &mut locks, str::to_owned)?;
     }
     refuse_sleeping_runqueue(&table, lock_kind, &locks)?;
+    for (node, lock) in table.list("lock", LOCKS_MAX)?.iter().zip(&locks) {
+        refuse_what_does_nothing(node, lock, lock_kind)?;
+    }
     Ok(GuestKernelConfig {
         symbols,
         lock_kind,
@@ -169,7 +173,7 @@ pub fn read_lock(
     locks: &mut Vec<LockConfig>,
     name_of: impl FnOnce(&str) -> String,
 ) -> Result<(), ScenarioError> {
-    let table = TableReader::open(node, "a lock", &["name", "kind", "irqs_off", "instances", "symbol"])?;
+    let table = TableReader::open(node, "a lock", &LOCK_KEYS)?;
     let name_node = table.get("name").ok_or_else(|| table.missing("name", "such as page_allocator"))?;
     let name = name_of(&reader::name(name_node, "a lock")?);
     if locks.iter().any(|lock| lock.name == name) {
@@ -178,16 +182,42 @@ pub fn read_lock(
     let symbol = read_symbol(&table, symbols)?.ok_or_else(|| {
         table.missing("symbol", "the kernel function that holds it, such as get_page_from_freelist")
     })?;
+    let is_runqueue = name == RUNQUEUE;
     locks.push(LockConfig {
         name,
         kind: table.choice("kind", &lock_kinds())?,
-        irqs_off: table.boolean("irqs_off")?.unwrap_or(false),
+        irqs_off: table.boolean("irqs_off")?.unwrap_or(is_runqueue),
         instances: table.integer("instances", 1..=LOCK_INSTANCES_MAX)?.unwrap_or(1) as usize,
         symbol,
     });
     if locks.len() > LOCKS_MAX {
         let cause = format!("more than {LOCKS_MAX} locks in one kernel");
         return Err(ScenarioError::new(table.place(), cause));
+    }
+    Ok(())
+}
+
+/// Keys that this lock, of that kind if it doesn't say otherwise, has no use for.
+pub fn refuse_what_does_nothing(
+    node: &Node,
+    lock: &LockConfig,
+    lock_kind: LockKind,
+) -> Result<(), ScenarioError> {
+    let table = TableReader::open(node, "a lock", &LOCK_KEYS)?;
+    let kind = lock.kind.unwrap_or(lock_kind);
+    if lock.name == RUNQUEUE
+        && let Some((key, node)) =
+            ["irqs_off", "instances"].iter().find_map(|key| Some((key, table.get(key)?)))
+    {
+        let cause =
+            format!("`{key}`: each vCPU has one `{RUNQUEUE}`, held with interrupts off; leave the key out");
+        return Err(ScenarioError::new(&node.place, cause));
+    }
+    if lock.irqs_off && kind.sleeps() {
+        let place = table.get("irqs_off").map_or(table.place(), |node| &node.place);
+        let word = quoted(kind.rules().word);
+        let cause = format!("`irqs_off`: nobody sleeps with interrupts off, as waiters for {word} do");
+        return Err(ScenarioError::new(place, cause));
     }
     Ok(())
 }

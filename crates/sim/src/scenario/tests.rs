@@ -128,6 +128,38 @@ fn what_is_wrong_with_a_kernel_or_a_second_workload_has_the_place_where_it_was_a
 }
 
 #[test]
+fn a_lock_is_refused_a_key_that_would_do_nothing() {
+    let refuse_lock = |lock: &str| {
+        let kernel = format!("{{ extends = \"linux-4.4\", lock = [{lock}] }}");
+        refuse_with("\"linux-4.4\"", &kernel)
+    };
+    let runqueue = "{ name = \"runqueue\", symbol = \"ttwu_do_activate\", instances = 12 }";
+    assert_eq!(
+        refuse_lock(runqueue),
+        "bad.toml:8:105: `instances`: each vCPU has one `runqueue`, held with interrupts off; leave the key out"
+    );
+    let mutex = "{ name = \"m\", symbol = \"mutex_lock\", kind = \"mutex\", irqs_off = true }";
+    assert_eq!(
+        refuse_lock(mutex),
+        "bad.toml:8:107: `irqs_off`: nobody sleeps with interrupts off, as waiters for `mutex` do"
+    );
+    let own = "lock = [{ name = \"runqueue\", symbol = \"release_pages\" }], threads = 2";
+    let error = refuse_with("threads = 2", own);
+    assert_eq!(error, "bad.toml:9:48: a second lock `runqueue`");
+}
+
+#[test]
+fn a_program_may_take_a_runqueues_lock_though_its_kernel_lists_none() {
+    let kernel = "{ extends = \"linux-4.4\", lock = [] }";
+    let text = SMALL.replace("\"linux-4.4\"", kernel).replace("dentry", "runqueue");
+    let config = parse("small.toml", &text, &Overrides::default()).expect("valid").config;
+    crate::simulate(&config, &mut crate::trace_event::NoTrace).expect("it runs");
+    let own = "lock = [{ name = \"runqueue\", symbol = \"release_pages\" }], threads = 2";
+    let error = refuse(&text.replace("threads = 2", own));
+    assert_eq!(error, "bad.toml:9:39: a second lock `runqueue`: each vCPU has one");
+}
+
+#[test]
 fn a_number_in_place_of_a_word_is_told_what_the_words_are() {
     let error = refuse_with("\"dentry\"", "5");
     assert!(error.starts_with("bad.toml:11:14: `lock`: unknown lock a whole number; this VM's"), "{error}");
