@@ -2,7 +2,7 @@
 //!
 //! | kind | waiters | the lock goes to |
 //! |---|---|---|
-//! | test-and-set | spin | any waiter that runs; if none does, the first that runs again |
+//! | test-and-set | spin | any waiter that runs; if none does, the first that runs again, or a newcomer |
 //! | ticket, queued | spin | the first in line, running or not (lock-waiter preemption) |
 //! | PV ticket, PV queued | spin for a while, then halt | the first in line, kicked if it halted |
 
