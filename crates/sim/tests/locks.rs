@@ -5,8 +5,8 @@ mod common;
 use common::{compute, one_vm, run};
 use microslice_sim::config::*;
 use microslice_sim::simulate;
-use microslice_sim::trace_event::{TraceEvent, TraceNames, TraceSink, VcpuId};
-use std::collections::VecDeque;
+use microslice_sim::trace_event::{StopReason, TraceEvent, TraceNames, TraceSink, VcpuId};
+use std::collections::{BTreeMap, VecDeque};
 
 /// A VM whose threads fight for one lock, on half as many pCPUs as it has vCPUs.
 fn contended(kind: LockKind, threads: usize) -> SimulationConfig {
@@ -140,5 +140,93 @@ fn tickets_and_queues_serve_who_came_first_and_a_bare_word_whoever_runs() {
         simulate(&contended(kind, 12), &mut line).unwrap();
         assert!(line.served > 100, "{kind:?}: {} waits", line.served);
         assert_eq!(line.out_of_turn > 0, kind == LockKind::TestAndSet, "{kind:?}: {}", line.out_of_turn);
+    }
+}
+
+/// For how long waiters of one lock spin before they halt, what their vCPUs' interrupt handlers wait for not counted.
+#[derive(Default)]
+struct SpinsBeforeHalts {
+    lock: u32,
+    waits: BTreeMap<VcpuId, Spin>,
+    waits_begun: usize,
+    halts: usize,
+    longest_ns: u64,
+}
+
+struct Spin {
+    since_ns: u64,
+    handlers_waited_ns: u64,
+}
+
+impl TraceSink for SpinsBeforeHalts {
+    fn begin(&mut self, names: &TraceNames) {
+        self.lock = names.locks.iter().position(|lock| lock == "target/pagevec").expect("it is there") as u32;
+    }
+
+    fn event(&mut self, time_ns: u64, event: &TraceEvent) {
+        match *event {
+            TraceEvent::LockWaitBegan { vcpu, lock } if lock == self.lock => {
+                self.waits_begun += 1;
+                self.waits.insert(vcpu, Spin { since_ns: time_ns, handlers_waited_ns: 0 });
+            }
+            TraceEvent::LockAcquired { vcpu, lock, .. } if lock == self.lock => {
+                self.waits.remove(&vcpu);
+            }
+            TraceEvent::LockAcquired { vcpu, waited_ns, .. } => {
+                self.waits.entry(vcpu).and_modify(|spin| spin.handlers_waited_ns += waited_ns);
+            }
+            TraceEvent::Stopping { vcpu, reason: StopReason::LockHlt, .. } => {
+                if let Some(spin) = self.waits.remove(&vcpu) {
+                    self.halts += 1;
+                    let spun_ns = time_ns - spin.since_ns - spin.handlers_waited_ns;
+                    self.longest_ns = self.longest_ns.max(spun_ns);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// How a thread waits that is interrupted again and again, by handlers that themselves need a contended runqueue's lock.
+fn interrupted_waits(kind: LockKind) -> SpinsBeforeHalts {
+    let lock = |name: &str, ns| Phase::Lock { lock: name.into(), hold: Duration::Constant { ns } };
+    let sleep = Phase::Sleep { duration: Duration::Exponential { mean_ns: 150 * US } };
+    let mut config = contended(kind, 1);
+    let vm = &mut config.vms[0];
+    let workload = |name: &str, vcpu, threads, program| WorkloadConfig {
+        name: name.into(),
+        threads,
+        pinned_vcpu: Some(vcpu),
+        program,
+        ..vm.workloads[0].clone()
+    };
+    // The second vCPU's timers wake threads, for which their handlers need its runqueue's lock.
+    vm.workloads = vec![
+        workload("holder", 0, 1, vec![compute(10 * US), lock("pagevec", 5 * MS)]),
+        workload("waiter", 1, 1, vec![compute(100 * US), lock("pagevec", US)]),
+        workload("sleepers", 1, 6, vec![sleep, compute(US)]),
+        workload("scheduler", 2, 1, vec![compute(US), lock("runqueue", 30 * US)]),
+        workload("other scheduler", 3, 1, vec![compute(US), lock("runqueue", 30 * US)]),
+    ];
+    (vm.vcpus, config.host.pcpus, config.host.smt_threads, config.duration_ns) = (4, 4, 1, S);
+    let mut spins = SpinsBeforeHalts::default();
+    simulate(&config, &mut spins).unwrap();
+    spins
+}
+
+#[test]
+fn an_interrupt_that_waits_for_another_lock_gives_a_spinning_thread_no_more_time() {
+    let spins = interrupted_waits(LockKind::PvQueued);
+    assert!(spins.halts > 20, "{} halts", spins.halts);
+    // 300 us in the guest, 88 us in pause-loop exits, and the handlers' own work.
+    assert!(spins.longest_ns < 450 * US, "{} ns", spins.longest_ns);
+}
+
+#[test]
+fn who_only_spins_never_halts_though_an_interrupt_waits_for_a_paravirtual_lock() {
+    for kind in [LockKind::Mutex, LockKind::Ticket] {
+        let spins = interrupted_waits(kind);
+        assert!(spins.waits_begun > 20, "{kind:?}: {} waits", spins.waits_begun);
+        assert_eq!(spins.halts, 0, "{kind:?}");
     }
 }

@@ -22,7 +22,7 @@ impl Simulation<'_> {
         let thread = |thread: &u32| format!("thread {}", self.names.threads[*thread as usize]);
         match lock.wait {
             Wait::Spin(Handover::WhoeverRuns) => {
-                let waiter = lock.waiters.iter().find(|&&waiter| self.looks(waiter / 2, waiter % 2));
+                let waiter = lock.waiters.iter().find(|&&waiter| self.overlooks(waiter / 2, waiter % 2));
                 waiter.map(|waiter| format!("vCPU {}", waiter / 2))
             }
             Wait::Spin(Handover::FirstInLine) | Wait::SpinThenHalt => {
@@ -31,7 +31,7 @@ impl Simulation<'_> {
             Wait::Sleep => lock.waiters.front().map(thread),
             Wait::SpinOrSleep => {
                 let spinner = lock.spinners.as_ref().and_then(|spinners| spinners.vcpus.front());
-                let spinner = spinner.filter(|&&vcpu| self.looks(vcpu, 0));
+                let spinner = spinner.filter(|&&vcpu| self.overlooks(vcpu, 0));
                 let sleeper = lock.waiters.front().filter(|&&thread| {
                     let state = &self.threads[thread as usize];
                     state.state == ThreadState::Blocked && state.granted == NONE
@@ -41,9 +41,12 @@ impl Simulation<'_> {
         }
     }
 
-    /// The frame of this depth is executing: a spinning one sees a lock that gets free.
-    fn looks(&self, vcpu: VcpuId, depth: u32) -> bool {
-        self.is_running(vcpu) && u32::from(self.guest[vcpu as usize].depth) == depth
+    /// The frame of this depth waits for a lock that is free: it is executing, so it should have seen that, or it halts, and
+    /// whoever takes a free lock kicks nobody.
+    fn overlooks(&self, vcpu: VcpuId, depth: u32) -> bool {
+        let guest = &self.guest[vcpu as usize];
+        let halts = guest.frames[depth as usize].act == Act::HaltLock;
+        halts || self.is_running(vcpu) && u32::from(guest.depth) == depth
     }
 
     /// `in_flight`: by the trace, the IPIs that were sent to each vCPU and not handled: reschedule, call function.
