@@ -23,7 +23,7 @@ demo: build ## two stock guests on an emulated stock host: what micro-slicing br
 test: kernels ## every test, the testbed with real kernels and guests included
 	$(CARGO) test --workspace --locked
 
-check: setup ## what CI checks before the tests: format, lint, unit tests, layering
+check: setup ## what CI checks before the tests: format, layering, lint, each parser fuzzed for five seconds
 	$(CARGO) fmt --all --check
 	scripts/check-c-format.sh
 	scripts/check-layering.sh

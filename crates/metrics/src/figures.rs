@@ -21,7 +21,7 @@ macro_rules! figures {
 
 figures! {
     EXECUTION_TIME = "execution_time", Gauge, Nanoseconds, ["vm", "workload"],
-        "Time from a workload's start to the end of its last thread; open-ended workloads have none.";
+        "Time that one run of a workload takes, at the throughput that was measured; open-ended workloads have none.";
     THROUGHPUT = "throughput", Gauge, PerSecond, ["vm", "workload"],
         "Units of work (jobs, messages, iterations) that a workload completed per second of host time.";
     BANDWIDTH = "bandwidth", Gauge, BitsPerSecond, ["vm", "flow"],
@@ -42,13 +42,13 @@ figures! {
     ACCELERATION_REQUESTS = "acceleration_requests", Counter, Count, ["cause"],
         "Decisions of the policy to accelerate one vCPU that waits for a pCPU, by the event that led to the decision.";
     ACCELERATIONS = "accelerations", Counter, Count, ["guest_class", "cause"],
-        "vCPUs that started a micro slice, by the class of their instruction pointer and the event that asked for it.";
+        "Requests that queued a vCPU on a micro-sliced pCPU, by the class of its instruction pointer and the event that asked for it.";
     FAILED_PULLS = "failed_pulls", Counter, Count, ["reason"],
-        "Requests that ended without a micro slice, by reason; with accelerations they add up to all requests.";
+        "Requests that came to nothing, by reason; with accelerations they add up to all requests.";
     ACCELERATION_RETURNS = "acceleration_returns", Counter, Count, ["reason"],
         "Micro slices that ended with the vCPU back in the normal pool, by what ended them.";
     STILL_ACCELERATED = "still_accelerated", Gauge, Count, [],
-        "vCPUs on a micro-sliced pCPU at the moment of reading; with returns they add up to all accelerations.";
+        "vCPUs that run or wait on a micro-sliced pCPU at the moment of reading; with returns they add up to all accelerations.";
     GRACES = "graces", Counter, Count, [],
         "Turns in the normal pool that would have ended at a bad moment and were made longer by a micro slice.";
     ASKED_AGAIN = "asked_again", Counter, Count, [],
@@ -67,7 +67,7 @@ figures! {
         "Changes of the number of micro-sliced pCPUs, by the reason that the policy gave.";
 
     YIELDS = "yields", Counter, Count, ["vm", "cause"],
-        "Releases of a pCPU by a vCPU that can't go on: ple (on a lock), ipi_wait (for acknowledgements), hlt.";
+        "Exits of a vCPU that can't go on, whether it keeps its pCPU or not: ple (on a lock), ipi_wait (for acknowledgements), hlt.";
     PREEMPTIONS = "preemptions", Counter, Count, ["vm", "guest_class"],
         "Times the host took a pCPU from a runnable vCPU, by the class of the vCPU's instruction pointer.";
     WAIT_TO_RUN = "wait_to_run", Histogram, Nanoseconds, ["vm"],
@@ -77,7 +77,7 @@ figures! {
     SHOOTDOWN_WAIT = "shootdown_wait", Histogram, Nanoseconds, ["vm"],
         "Time the initiator of a TLB shootdown waited until every other vCPU had acknowledged.";
     IPIS = "ipis", Counter, Count, ["vm"],
-        "Interrupts from vCPU to vCPU of one VM: reschedule, call-function and lock kicks.";
+        "Reschedule and call-function interrupts from vCPU to vCPU of one VM, but for those that merge with a pending one.";
     VIRQS = "virqs", Counter, Count, ["vm"],
         "Device interrupts sent to a VM's vCPUs.";
     VIRQ_DELAY = "virq_delay", Histogram, Nanoseconds, ["vm"],
@@ -92,7 +92,7 @@ figures! {
     PCPU_TIME_TOTAL = "pcpu_time_total", Counter, Nanoseconds, [],
         "Elapsed time times the number of pCPUs.";
     EVENTS = "events", Counter, Count, [],
-        "Events that the simulator processed, or that the BPF programs were called for.";
+        "Events that the simulator processed.";
 }
 
 /// A promise that the counters keep: `total`, over all labels, equals the sum of `parts` over all labels.

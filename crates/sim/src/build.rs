@@ -2,7 +2,7 @@
 
 use crate::SimError;
 use crate::check::{Checker, GraceLimits};
-use crate::config::{LockKind, SimulationConfig, SymbolTable, VmConfig, Wait};
+use crate::config::{LockKind, SimulationConfig, VmConfig, Wait};
 use crate::engine::{HostTicks, KernelTimes, Simulation, Slots, Vm, Workload};
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
@@ -177,10 +177,7 @@ impl<'a> Simulation<'a> {
     fn add_vm(&mut self, vm: &VmConfig) -> Result<(), SimError> {
         let number = self.vms.len() as u32;
         let first_vcpu = self.machine.vms[number as usize].first_vcpu;
-        let text = match vm.kernel.symbols {
-            SymbolTable::Linux44 => 0,
-            SymbolTable::LinuxModern => 1,
-        };
+        let text = vm.kernel.symbols as usize;
         self.names.vms.push(vm.name.clone());
         self.names.vcpus.extend((0..vm.vcpus as u32).map(|vcpu| (number, vcpu)));
         self.counters.push(VmCounters::default());
@@ -323,7 +320,6 @@ impl<'a> Simulation<'a> {
             self.locks.push(Lock {
                 statistics,
                 wait: rules.wait,
-                handover: rules.handover,
                 irqs_off,
                 spin_symbol,
                 hold_symbol,

@@ -1,13 +1,17 @@
-//! Invariants, verified from the stream of trace events alone: independent of the code that they check.
+//! Invariants, verified as far as possible from the stream of trace events: independent of the code that they check. The
+//! last five look at counters and at the state of host and guests, most of them once a simulated millisecond.
 //!
 //! | invariant | how |
 //! |---|---|
 //! | no vCPU on two pCPUs, no pCPU with two vCPUs | running / stopping pairs |
+//! | nobody runs who is blocked | what the scheduler picks |
 //! | mutual exclusion | acquired / released pairs, per lock |
 //! | no lost or duplicated IPI | each vCPU: sent and not merged = handled + pending |
 //! | micro pool | only accelerated vCPUs run there, at most one waits for each pCPU, and each returns |
 //! | grace | a turn, and a stay in the micro pool, is made longer a few times in a row, by a micro slice each |
 //! | time adds up | elapsed x pCPUs = guest + overhead + idle, at the end |
+//! | no lost wake-up | nobody waits beside a free lock, or halts beside an interrupt (`guest/lost.rs`) |
+//! | who waits is counted right | [`Machine::waiting_adds_up`] |
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
 //! | no starvation | nobody waits runnable for longer than `STARVATION_NS` |
 
@@ -27,11 +31,12 @@ pub struct Checker {
     on: Vec<Option<u32>>,
     runs: Vec<Option<u32>>,
     owners: Vec<Option<u32>>,
-    /// Pending IPIs of each vCPU: reschedule, call function.
+    /// IPIs to each vCPU that it hasn't handled: reschedule, call function.
     pending: Vec<[u32; 2]>,
     /// And for which micro pCPU.
     accelerated: BTreeMap<u32, u32>,
-    micro: BTreeSet<u32>,
+    /// A blocked vCPU was picked: which, and for which pCPU.
+    blocked_pick: Option<(u32, u32)>,
     grace: GraceLimits,
     /// Of each vCPU.
     longer: Vec<Longer>,
@@ -73,7 +78,7 @@ impl Checker {
             owners: vec![None; locks],
             pending: vec![[0; 2]; vcpus],
             accelerated: BTreeMap::new(),
-            micro: BTreeSet::new(),
+            blocked_pick: None,
             grace,
             longer: vec![Longer::default(); vcpus],
             measured_since: None,
@@ -89,7 +94,6 @@ impl Checker {
         match *event {
             TraceEvent::Running { vcpu, pcpu, micro } => self.running(vcpu, pcpu, micro),
             TraceEvent::Stopping { vcpu, pcpu, .. } => {
-                self.micro.remove(&vcpu);
                 let (on, runs) = (&mut self.on[vcpu as usize], &mut self.runs[pcpu as usize]);
                 if on.take() != Some(pcpu) || runs.take() != Some(vcpu) {
                     return Err(format!("vCPU {vcpu} stops on pCPU {pcpu} where it doesn't run"));
@@ -140,10 +144,14 @@ impl Checker {
                 !micro
             ));
         }
-        if micro {
-            self.micro.insert(vcpu);
-        }
         Ok(())
+    }
+
+    /// What the scheduler picks. Not an event: who is picked again runs on without one.
+    pub fn picked(&mut self, vcpu: u32, pcpu: u32, state: VcpuState) {
+        if state == VcpuState::Blocked {
+            self.blocked_pick.get_or_insert((vcpu, pcpu));
+        }
     }
 
     fn turn_goes_on(&mut self, time_ns: u64, vcpu: u32) -> Result<(), String> {
@@ -203,6 +211,9 @@ impl Checker {
 
     /// When all that happens at this instant has happened.
     pub fn settled(&self) -> Result<(), String> {
+        if let Some((vcpu, pcpu)) = self.blocked_pick {
+            return Err(format!("vCPU {vcpu} is picked for pCPU {pcpu}, but is blocked"));
+        }
         let mut waited_for = BTreeSet::new();
         let waiting = self.accelerated.iter().filter(|(vcpu, _)| self.on[**vcpu as usize].is_none());
         for (vcpu, pcpu) in waiting {
@@ -274,17 +285,28 @@ impl Simulation<'_> {
 
     pub(crate) fn check_now(&self) -> Result<(), SimError> {
         let Some(checker) = &self.checker else { return Ok(()) };
+        let lends = self.scheduler.lends();
         checker
-            .check_host(&self.machine, |pcpu| self.scheduler.is_micro(pcpu) && !self.scheduler.lends())
+            .check_host(&self.machine, |pcpu| self.scheduler.is_micro(pcpu) && !lends)
+            .and_then(|()| self.nothing_is_lost(checker))
             .map_err(|what| SimError::Check { time_ns: self.machine.now_ns, what })
     }
 
-    /// At the end: does the time add up?
+    fn nothing_is_lost(&self, checker: &Checker) -> Result<(), String> {
+        self.no_wake_up_is_lost()?;
+        self.no_interrupt_is_lost(&checker.pending)
+    }
+
+    /// At the end: is nothing lost, and does the time add up?
     pub(crate) fn final_checks(&mut self) -> Result<(), SimError> {
         if self.checker.is_none() {
             return Ok(());
         }
         self.flush_trace()?;
+        if let Some(checker) = &self.checker {
+            let time_ns = self.machine.now_ns;
+            self.nothing_is_lost(checker).map_err(|what| SimError::Check { time_ns, what })?;
+        }
         let now_ns = self.machine.now_ns;
         let idle_ns: u64 = self.machine.pcpu_times.iter().map(|pcpu| pcpu.idle_ns).sum();
         let sum_ns = self.guest_ns + self.overhead_ns + idle_ns;
@@ -402,6 +424,15 @@ mod tests {
         assert_eq!(checker.settled().unwrap_err(), "vCPU 1 and another one wait for micro pCPU 1");
         checker.observe(0, &MICRO).expect("it runs");
         assert_eq!(checker.settled(), Ok(()));
+    }
+
+    #[test]
+    fn a_pick_of_a_blocked_vcpu_is_found() {
+        let mut checker = Checker::new(2, 2, 1, GraceLimits::default());
+        checker.picked(0, 1, VcpuState::Runnable);
+        assert_eq!(checker.settled(), Ok(()));
+        checker.picked(1, 0, VcpuState::Blocked);
+        assert_eq!(checker.settled().unwrap_err(), "vCPU 1 is picked for pCPU 0, but is blocked");
     }
 
     #[test]

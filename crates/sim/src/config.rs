@@ -1,6 +1,6 @@
 //! Everything that a run depends on: host, virtual machines, guest kernels, workloads, scheduler, seed.
 //!
-//! Times are integer nanoseconds. Each default states its source; `docs/simulator.md` lists which were fitted.
+//! Times are integer nanoseconds. The values and their sources are in `scenarios/`; `docs/simulator.md` lists which were fitted.
 
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ pub struct SimulationConfig {
     pub host: HostConfig,
     pub vms: Vec<VmConfig>,
     pub scheduler: SchedulerKind,
-    /// Verify every invariant after each event (slower by about two).
+    /// Verify the invariants of `check.rs`: a run takes 1.3 to 1.4 times as long.
     pub check: bool,
     /// Takes pause-loop exits of which the scheduler says that they are answered the same as one event. Without it nothing but
     /// the number of events is different.
@@ -69,7 +69,7 @@ pub struct PleConfig {
     pub enabled: bool,
     /// Spinning time after which a pause loop exits.
     pub window_ns: u64,
-    /// Two PAUSEs further apart than this don't belong to one loop (spin loops of the guest are always tighter).
+    /// Two PAUSEs further apart than this don't belong to one loop. Recorded only: spin loops of the guest are always tighter.
     pub gap_ns: u64,
 }
 
@@ -122,6 +122,35 @@ pub enum SymbolTable {
     LinuxModern,
 }
 
+const _: () = {
+    let mut number = 0;
+    while number < SymbolTable::ALL.len() {
+        assert!(SymbolTable::ALL[number] as usize == number, "a table's text is found by its number");
+        number += 1;
+    }
+};
+
+impl SymbolTable {
+    /// All that scenarios may name, in order, so that `ALL[table as usize]` is `table`.
+    pub const ALL: [Self; 2] = [Self::Linux44, Self::LinuxModern];
+
+    /// What scenarios call it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Linux44 => "linux-4.4",
+            Self::LinuxModern => "linux-modern",
+        }
+    }
+
+    /// Its functions, in the form of a `System.map`.
+    pub fn map(self) -> &'static str {
+        match self {
+            Self::Linux44 => include_str!("../tables/linux-4.4.map"),
+            Self::LinuxModern => include_str!("../tables/linux-modern.map"),
+        }
+    }
+}
+
 /// A kind of lock: a row of [`LockKind::rules`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum LockKind {
@@ -156,15 +185,15 @@ impl LockKind {
     /// What sets it apart. A kind that only combines known rules needs nothing else.
     pub fn rules(self) -> LockRules {
         use {Handover::*, SpinFunction as In, Wait::*};
-        let rules = |word, wait, handover, spins_in| LockRules { word, wait, handover, spins_in };
+        let rules = |word, wait, spins_in| LockRules { word, wait, spins_in };
         match self {
-            Self::TestAndSet => rules("test-and-set", Spin, WhoeverRuns, In::Simple),
-            Self::Ticket => rules("ticket", Spin, FirstInLine, In::Simple),
-            Self::PvTicket => rules("pv-ticket", SpinThenHalt, FirstInLine, In::Simple),
-            Self::Queued => rules("queued", Spin, FirstInLine, In::Queued),
-            Self::PvQueued => rules("pv-queued", SpinThenHalt, FirstInLine, In::PvQueued),
-            Self::Sleeping => rules("sleeping", Sleep, FirstInLine, In::Nowhere),
-            Self::Mutex => rules("mutex", SpinOrSleep, WhoeverRuns, In::OnOwner),
+            Self::TestAndSet => rules("test-and-set", Spin(WhoeverRuns), In::Simple),
+            Self::Ticket => rules("ticket", Spin(FirstInLine), In::Simple),
+            Self::PvTicket => rules("pv-ticket", SpinThenHalt, In::Simple),
+            Self::Queued => rules("queued", Spin(FirstInLine), In::Queued),
+            Self::PvQueued => rules("pv-queued", SpinThenHalt, In::PvQueued),
+            Self::Sleeping => rules("sleeping", Sleep, In::Nowhere),
+            Self::Mutex => rules("mutex", SpinOrSleep, In::OnOwner),
         }
     }
 
@@ -180,19 +209,18 @@ pub struct LockRules {
     /// What scenarios call it.
     pub word: &'static str,
     pub wait: Wait,
-    pub handover: Handover,
     pub spins_in: SpinFunction,
 }
 
-/// What its waiters do.
+/// What its waiters do, and with it which of them gets it when it is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    Spin,
-    /// Spin for `pv_spin_ns`, then halt until kicked.
+    Spin(Handover),
+    /// Spin for `pv_spin_ns`, then halt until kicked. It goes to the first in line: a halted waiter sees no free lock.
     SpinThenHalt,
-    /// Block in the guest's scheduler at once.
+    /// Block in the guest's scheduler at once. It goes to the first in line, which is woken.
     Sleep,
-    /// Spin while the guest thinks that the holder runs, else sleep.
+    /// Spin while the guest thinks that the holder runs, else sleep. It goes to whoever comes first.
     SpinOrSleep,
 }
 
@@ -202,7 +230,7 @@ impl Wait {
     }
 }
 
-/// Who gets it when it is released.
+/// Which of the waiters that only spin gets it when it is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handover {
     /// Who has waited longest, running or not.

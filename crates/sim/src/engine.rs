@@ -273,8 +273,9 @@ impl Simulation<'_> {
             if next == u64::MAX { self.timeline.cancel(slot) } else { self.timeline.set(slot, next) }
         } else if slot == slots.progress {
             self.timeline.set(slot, now_ns + PROGRESS_NS);
-            self.find_deadlock()?;
+            // A mistake of the engine may look like one of the workload.
             self.check_now()?;
+            self.find_deadlock()?;
             let end_ns = self.config.warmup_ns + self.config.duration_ns;
             if !self.sink.progress(now_ns, end_ns) {
                 return Err(SimError::Stopped { time_ns: now_ns });
@@ -415,6 +416,9 @@ impl Simulation<'_> {
         }
         let pick = self.scheduler.schedule(&mut self.machine, pcpu, stopped);
         if let Some(pick) = pick {
+            if let Some(checker) = &mut self.checker {
+                checker.picked(pick.vcpu, pcpu, self.machine.vcpus[pick.vcpu as usize].state);
+            }
             self.machine.pcpus[pcpu as usize].slice_end_ns = pick.slice_end_ns;
             if pick.vcpu == current {
                 self.guest[current as usize].ple_batch_until_ns = 0;

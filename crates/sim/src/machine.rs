@@ -55,13 +55,13 @@ pub(crate) struct Turns {
     pub switches: u64,
 }
 
-/// What the host keeps of a vCPU, in one cache line. `state`, `preempted`, `yielded`, `requested`, `class` and `owes_answer` are for reading:
+/// What the host keeps of a vCPU, in two cache lines. `state`, `preempted`, `yielded`, `requested`, `class` and `owes_answer` are for reading:
 /// [`Machine`] changes them, because it counts who waits.
 #[repr(align(64))]
 pub struct HostVcpu {
     pub vm: VmId,
     pub state: VcpuState,
-    /// Where it runs or ran last.
+    /// Where it runs, or ran last. While it waits: what the scheduler writes, such as whose queue it is in.
     pub pcpu: PcpuId,
     /// Since when it is in `state`.
     pub since_ns: u64,

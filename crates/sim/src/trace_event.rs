@@ -23,8 +23,6 @@ pub enum StopReason {
     LockHlt,
     SliceExpired,
     Preempted,
-    /// The micro slice ended, the vCPU goes back to the normal pool.
-    MicroSliceEnded,
 }
 
 /// Why a vCPU was accelerated.
@@ -118,7 +116,7 @@ pub enum TraceEvent {
     Blocked {
         vcpu: VcpuId,
     },
-    /// A pause-loop exit (or `count` equal ones in a row) that didn't give up the pCPU.
+    /// A pause-loop exit, or `count` equal ones in a row. The last one may give up the pCPU: `Stopping` says so.
     PauseLoopExits {
         vcpu: VcpuId,
         count: u64,

@@ -1,6 +1,9 @@
 //! Scenarios as strangers write them: several readers of one NIC, pinned VMs, starved siblings, slow streams.
 //! Every run here has the checkers on.
 
+mod common;
+
+use common::policies;
 use microslice_sim::report::RunReport;
 use microslice_sim::scenario::{Overrides, Scenario, ScenarioError, parse};
 use microslice_sim::simulate;
@@ -16,8 +19,6 @@ fn run(text: &str, policy: &str) -> RunReport {
     config.check = true;
     simulate(&config, &mut NoTrace).unwrap_or_else(|error| panic!("{error}"))
 }
-
-const POLICIES: [&str; 6] = ["credit", "credit-0.1ms", "eevdf", "micro:1", "micro", "micro-xen:1"];
 
 fn served(readers: usize) -> u64 {
     let text = format!(
@@ -233,8 +234,8 @@ workloads = ["dedup"]
 "#
         )
     };
-    for policy in POLICIES {
-        assert!(run(&text("0, 3"), policy).vms[0].run_ns > 0, "{policy}");
+    for policy in policies(1) {
+        assert!(run(&text("0, 3"), &policy).vms[0].run_ns > 0, "{policy}");
     }
     for policy in ["micro:1", "micro", "micro-xen:3"] {
         let error = read(&text("3"), policy).expect_err("nothing is left to it").to_string();

@@ -49,10 +49,8 @@ mod tests {
 
     #[test]
     fn every_instruction_pointer_lies_within_its_function() {
-        for (table, map) in [
-            (SymbolTable::Linux44, include_str!("../../tables/linux-4.4.map")),
-            (SymbolTable::LinuxModern, include_str!("../../tables/linux-modern.map")),
-        ] {
+        for table in SymbolTable::ALL {
+            let map = table.map();
             let start = |line: &str| u64::from_str_radix(line.split(' ').next()?, 16).ok();
             let starts: Vec<u64> = map.lines().filter_map(start).collect();
             for symbol in Text::load(table, 7).unwrap().symbols.iter().skip(1) {
@@ -66,7 +64,7 @@ mod tests {
 
     #[test]
     fn what_the_guest_model_executes_has_the_classes_of_the_papers_table_3() {
-        for table in [SymbolTable::Linux44, SymbolTable::LinuxModern] {
+        for table in SymbolTable::ALL {
             let text = Text::load(table, 7).unwrap();
             let fixed = &text.fixed;
             let class = |symbol: u16| text.classes[text.index(symbol)];

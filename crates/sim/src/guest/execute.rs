@@ -279,7 +279,8 @@ impl Simulation<'_> {
         let vm = &self.vms[self.threads[thread as usize].vm as usize];
         let lock = vm.runqueue_lock + target - vm.first_vcpu;
         self.threads[thread as usize].vcpu = target;
-        // The reschedule IPI is sent with the lock held (paper, section 3.1).
+        // The lock is held for as long as the reschedule IPI takes to send (paper, section 3.1), whether it is needed or not:
+        // that shows when the thread is enqueued, at the end of this time (`enqueue_thread`).
         let send_ns = if target == vcpu { 0 } else { self.costs.ipi_send_ns };
         self.acquire(vcpu, lock, WAKE_NS + send_ns, Then::EnqueueThread, thread);
     }

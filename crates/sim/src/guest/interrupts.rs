@@ -109,6 +109,8 @@ impl Simulation<'_> {
         };
         if self.guest[vcpu as usize].frames[0].spins() {
             self.leave_spin(vcpu);
+            let guest = &mut self.guest[vcpu as usize];
+            guest.interrupted_pv_spin_left_ns = guest.pv_spin_left_ns;
         }
         let left_ns = self.costs.ipi_delivery_ns + handler_ns;
         let guest = &mut self.guest[vcpu as usize];
@@ -131,7 +133,11 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn return_from_interrupt(&mut self, vcpu: VcpuId) {
-        self.guest[vcpu as usize].depth = 0;
+        let guest = &mut self.guest[vcpu as usize];
+        guest.depth = 0;
+        if guest.frames[0].spins() {
+            guest.pv_spin_left_ns = guest.interrupted_pv_spin_left_ns;
+        }
         if self.deliver(vcpu) {
             return;
         }

@@ -2,7 +2,7 @@
 //!
 //! | kind | waiters | the lock goes to |
 //! |---|---|---|
-//! | test-and-set | spin | any waiter that runs; if none does, the first that runs again |
+//! | test-and-set | spin | any waiter that runs; if none does, the first that runs again, or a newcomer |
 //! | ticket, queued | spin | the first in line, running or not (lock-waiter preemption) |
 //! | PV ticket, PV queued | spin for a while, then halt | the first in line, kicked if it halted |
 
@@ -23,7 +23,7 @@ impl Simulation<'_> {
     /// The running thread takes a lock and holds it for `hold_ns`; then its program goes on.
     pub(crate) fn take_lock(&mut self, vcpu: VcpuId, thread: u32, lock: u32, hold_ns: u64) {
         match self.locks[lock as usize].wait {
-            Wait::Spin | Wait::SpinThenHalt => self.acquire(vcpu, lock, hold_ns, Then::Release, NONE),
+            Wait::Spin(_) | Wait::SpinThenHalt => self.acquire(vcpu, lock, hold_ns, Then::Release, NONE),
             Wait::Sleep => self.acquire_sleeping(vcpu, thread, lock, hold_ns),
             Wait::SpinOrSleep => self.lock_mutex(vcpu, thread, lock, hold_ns),
         }
@@ -33,7 +33,11 @@ impl Simulation<'_> {
     pub(crate) fn wake_with_lock(&mut self, vcpu: VcpuId, thread: u32, lock: u32) {
         match self.locks[lock as usize].wait {
             Wait::SpinOrSleep => self.try_mutex_again(vcpu, thread, lock),
-            _ => self.hold_sleeping(vcpu, thread, lock),
+            _ => {
+                let waited_ns = self.machine.now_ns - self.threads[thread as usize].wait_since_ns;
+                self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
+                self.hold_sleeping(vcpu, thread, lock);
+            }
         }
     }
 
@@ -50,7 +54,7 @@ impl Simulation<'_> {
         frame.irqs_off = state.irqs_off || guest.depth > 0;
         state.acquisitions += 1;
         if state.owner == NONE {
-            debug_assert!(state.waiters.is_empty() || state.handover != Handover::FirstInLine);
+            debug_assert!(state.waiters.is_empty() || state.wait == Wait::Spin(Handover::WhoeverRuns));
             state.owner = me;
             frame.act = Act::Timed;
             frame.symbol = state.hold_symbol;
@@ -85,9 +89,11 @@ impl Simulation<'_> {
         if state.waiters.is_empty() {
             return;
         }
-        let next = match state.handover {
-            Handover::FirstInLine => state.waiters.pop_front(),
-            Handover::WhoeverRuns => self.take_any_running_waiter(lock),
+        let next = match state.wait {
+            Wait::Spin(Handover::WhoeverRuns) => self.take_any_running_waiter(lock),
+            Wait::Spin(Handover::FirstInLine) | Wait::SpinThenHalt | Wait::Sleep | Wait::SpinOrSleep => {
+                state.waiters.pop_front()
+            }
         };
         if let Some(next) = next {
             self.locks[lock as usize].owner = next;
@@ -203,6 +209,7 @@ impl Simulation<'_> {
         state.acquisitions += 1;
         if state.owner == NONE {
             state.owner = thread;
+            self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns: 0 });
             self.hold_sleeping(vcpu, thread, lock);
         } else {
             state.waiters.push_back(thread);
@@ -231,6 +238,7 @@ impl Simulation<'_> {
         if state.wait == Wait::SpinOrSleep {
             return self.release_mutex(vcpu, lock);
         }
+        self.machine.emit(TraceEvent::LockReleased { vcpu, lock });
         state.owner = NONE;
         if let Some(next) = state.waiters.pop_front() {
             state.owner = next;

@@ -6,13 +6,14 @@ mod deadlock;
 mod execute;
 mod interrupts;
 mod locks;
+mod lost;
 pub mod mutex;
 pub mod network;
 pub mod program;
 pub mod text;
 mod threads;
 
-use crate::config::{Handover, Wait};
+use crate::config::Wait;
 use crate::machine::NONE;
 use crate::random::Random;
 use crate::smt::Siblings;
@@ -132,7 +133,7 @@ pub struct GuestVcpu {
     pub ple_phase_ns: u64,
     /// Until when exits needn't be asked about.
     pub ple_batch_until_ns: u64,
-    /// What is left of the spinning time of a paravirtual lock.
+    /// What is left of the spinning time of a paravirtual lock, for the active frame.
     pub pv_spin_left_ns: u64,
     /// Measured since the warm-up: time in pause loops, and exits from those of locks.
     pub spin_ns: u64,
@@ -153,7 +154,11 @@ pub struct GuestVcpu {
     wakes: [VecDeque<u32>; 2],
     /// Threads whose timer or I/O is done.
     pub timer_wakes: Vec<u32>,
+    /// `pv_spin_left_ns` of a spinning thread while an interrupt is handled, which may wait for a lock of its own.
+    pub interrupted_pv_spin_left_ns: u64,
 }
+
+const _: () = assert!(size_of::<GuestVcpu>() == 5 * 64, "a host of thousands of vCPUs costs cache misses");
 
 impl GuestVcpu {
     pub fn new() -> Self {
@@ -182,6 +187,7 @@ impl GuestVcpu {
             flags: 0,
             wakes: [VecDeque::new(), VecDeque::new()],
             timer_wakes: Vec::new(),
+            interrupted_pv_spin_left_ns: 0,
         }
     }
 
@@ -285,7 +291,6 @@ pub struct Lock {
     /// Index into the VM's lock statistics.
     pub statistics: u32,
     pub wait: Wait,
-    pub handover: Handover,
     pub irqs_off: bool,
     pub spin_symbol: u16,
     pub hold_symbol: u16,

@@ -299,9 +299,11 @@ impl<'a> Compiler<'a> {
                 }
                 Phase::Sometimes { ppm, body } => {
                     let at = ops.len();
-                    ops.push(Op::YieldThread);
+                    let sometimes = |end: usize| Op::Sometimes { ppm: *ppm, end: end as u32 };
+                    // Its end is known behind its body.
+                    ops.push(sometimes(at));
                     self.phases(workload, body, depth, ops)?;
-                    ops[at] = Op::Sometimes { ppm: *ppm, end: ops.len() as u32 };
+                    ops[at] = sometimes(ops.len());
                     continue;
                 }
                 Phase::YieldThread => Op::YieldThread,

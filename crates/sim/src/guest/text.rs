@@ -61,24 +61,24 @@ impl FixedSymbols {
     }
 }
 
-/// The texts of all symbol tables, in the order of [`SymbolTable`]. They are the same for every run, and finding their
+/// The texts of all symbol tables, in the order of [`SymbolTable::ALL`]. They are the same for every run, and finding their
 /// classes takes as long as simulating a tenth of a second.
-pub fn all() -> Result<&'static [Text; 2], SimError> {
-    static TEXTS: OnceLock<[Text; 2]> = OnceLock::new();
+pub fn all() -> Result<&'static [Text], SimError> {
+    static TEXTS: OnceLock<Vec<Text>> = OnceLock::new();
     if let Some(texts) = TEXTS.get() {
         return Ok(texts);
     }
-    let linux44 = Text::load(SymbolTable::Linux44, 0)?;
-    let modern = Text::load(SymbolTable::LinuxModern, linux44.symbols.len() as u16)?;
-    Ok(TEXTS.get_or_init(|| [linux44, modern]))
+    let mut texts: Vec<Text> = Vec::new();
+    for table in SymbolTable::ALL {
+        let first = texts.iter().map(|text| text.symbols.len() as u16).sum();
+        texts.push(Text::load(table, first)?);
+    }
+    Ok(TEXTS.get_or_init(|| texts))
 }
 
 impl Text {
     pub fn load(table: SymbolTable, first: u16) -> Result<Self, SimError> {
-        let map = match table {
-            SymbolTable::Linux44 => include_str!("../../tables/linux-4.4.map"),
-            SymbolTable::LinuxModern => include_str!("../../tables/linux-modern.map"),
-        };
+        let map = table.map();
         let mut symbols = vec![
             Symbol { name: "user".into(), address: USER_ADDRESS },
             Symbol { name: "default_idle".into(), address: 0 },

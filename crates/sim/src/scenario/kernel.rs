@@ -12,14 +12,12 @@ use microslice_policy::{Coded, class_is_critical};
 
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
-
-const SYMBOL_TABLES: [(&str, SymbolTable); 2] =
-    [("linux-4.4", SymbolTable::Linux44), ("linux-modern", SymbolTable::LinuxModern)];
+const LOCK_KEYS: [&str; 5] = ["name", "kind", "irqs_off", "instances", "symbol"];
 
 /// A kernel function that a workload or a lock runs in; it must be in the guest's symbol table, as the instruction
 /// pointer will be there. Of several, the first that this kernel has: functions change their names.
 pub fn read_symbol(table: &TableReader<'_>, symbols: SymbolTable) -> Result<Option<String>, ScenarioError> {
-    let family = SYMBOL_TABLES.iter().find(|(_, table)| *table == symbols).map_or("?", |(name, _)| name);
+    let family = symbols.word();
     let is_known = |name: &str| functions(symbols).any(|function| function == name);
     if let Some(Node { value: NodeValue::Array(names), place }) = table.get("symbol") {
         let names = names.iter().map(reader::string).collect::<Result<Vec<_>, _>>()?;
@@ -39,28 +37,27 @@ pub fn read_symbol(table: &TableReader<'_>, symbols: SymbolTable) -> Result<Opti
 
 /// Every symbol table by its name, with its functions in the order of their addresses.
 pub fn symbol_tables() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
-    SYMBOL_TABLES.iter().map(|(name, symbols)| (*name, functions(*symbols).collect()))
+    SymbolTable::ALL.into_iter().map(|symbols| (symbols.word(), functions(symbols).collect()))
 }
 
 /// Of every symbol table, the functions in which a preempted vCPU makes others wait, with their class: the policy
 /// accelerates these, and nothing else for a lock's sake.
 pub fn critical_functions() -> Result<Vec<(&'static str, Vec<String>)>, SimError> {
-    let tables = SYMBOL_TABLES.iter().zip(text::all()?);
+    let tables = SymbolTable::ALL.into_iter().zip(text::all()?);
     Ok(tables
-        .map(|((name, _), text)| {
+        .map(|(symbols, text)| {
             let functions = text.symbols.iter().zip(&text.classes);
             let critical = functions.filter(|(_, class)| class_is_critical(**class));
-            (*name, critical.map(|(symbol, class)| format!("{} ({})", symbol.name, class.name())).collect())
+            (
+                symbols.word(),
+                critical.map(|(symbol, class)| format!("{} ({})", symbol.name, class.name())).collect(),
+            )
         })
         .collect())
 }
 
 fn functions(symbols: SymbolTable) -> impl Iterator<Item = &'static str> {
-    let map = match symbols {
-        SymbolTable::Linux44 => include_str!("../../tables/linux-4.4.map"),
-        SymbolTable::LinuxModern => include_str!("../../tables/linux-modern.map"),
-    };
-    map.lines().filter_map(function_of)
+    symbols.map().lines().filter_map(function_of)
 }
 
 /// The few names that are most like a wrong one: by the share of three-letter pieces that both contain.
@@ -109,8 +106,9 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
     let table = TableReader::open(node, "a kernel", &keys)?;
     let required =
         |key: &str| table.positive_time(key)?.ok_or_else(|| table.missing(key, "a time such as \"2 us\""));
-    let symbols = table.choice("symbols", &SYMBOL_TABLES)?;
-    let symbols = symbols.ok_or_else(|| table.missing("symbols", "linux-4.4 or linux-modern"))?;
+    let symbols = table.choice("symbols", &SymbolTable::ALL.map(|symbols| (symbols.word(), symbols)))?;
+    let words = || SymbolTable::ALL.map(SymbolTable::word).join(" or ");
+    let symbols = symbols.ok_or_else(|| table.missing("symbols", &words()))?;
     let lock_kind = table.choice("lock_kind", &lock_kinds())?;
     let lock_kind = lock_kind.ok_or_else(|| table.missing("lock_kind", "such as pv-queued"))?;
     let mut locks = Vec::new();
@@ -118,6 +116,9 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         read_lock(lock, symbols, &mut locks, str::to_owned)?;
     }
     refuse_sleeping_runqueue(&table, lock_kind, &locks)?;
+    for (node, lock) in table.list("lock", LOCKS_MAX)?.iter().zip(&locks) {
+        refuse_what_does_nothing(node, lock, lock_kind)?;
+    }
     Ok(GuestKernelConfig {
         symbols,
         lock_kind,
@@ -172,7 +173,7 @@ pub fn read_lock(
     locks: &mut Vec<LockConfig>,
     name_of: impl FnOnce(&str) -> String,
 ) -> Result<(), ScenarioError> {
-    let table = TableReader::open(node, "a lock", &["name", "kind", "irqs_off", "instances", "symbol"])?;
+    let table = TableReader::open(node, "a lock", &LOCK_KEYS)?;
     let name_node = table.get("name").ok_or_else(|| table.missing("name", "such as page_allocator"))?;
     let name = name_of(&reader::name(name_node, "a lock")?);
     if locks.iter().any(|lock| lock.name == name) {
@@ -181,16 +182,42 @@ pub fn read_lock(
     let symbol = read_symbol(&table, symbols)?.ok_or_else(|| {
         table.missing("symbol", "the kernel function that holds it, such as get_page_from_freelist")
     })?;
+    let is_runqueue = name == RUNQUEUE;
     locks.push(LockConfig {
         name,
         kind: table.choice("kind", &lock_kinds())?,
-        irqs_off: table.boolean("irqs_off")?.unwrap_or(false),
+        irqs_off: table.boolean("irqs_off")?.unwrap_or(is_runqueue),
         instances: table.integer("instances", 1..=LOCK_INSTANCES_MAX)?.unwrap_or(1) as usize,
         symbol,
     });
     if locks.len() > LOCKS_MAX {
         let cause = format!("more than {LOCKS_MAX} locks in one kernel");
         return Err(ScenarioError::new(table.place(), cause));
+    }
+    Ok(())
+}
+
+/// Keys that this lock, of that kind if it doesn't say otherwise, has no use for.
+pub fn refuse_what_does_nothing(
+    node: &Node,
+    lock: &LockConfig,
+    lock_kind: LockKind,
+) -> Result<(), ScenarioError> {
+    let table = TableReader::open(node, "a lock", &LOCK_KEYS)?;
+    let kind = lock.kind.unwrap_or(lock_kind);
+    if lock.name == RUNQUEUE
+        && let Some((key, node)) =
+            ["irqs_off", "instances"].iter().find_map(|key| Some((key, table.get(key)?)))
+    {
+        let cause =
+            format!("`{key}`: each vCPU has one `{RUNQUEUE}`, held with interrupts off; leave the key out");
+        return Err(ScenarioError::new(&node.place, cause));
+    }
+    if lock.irqs_off && kind.sleeps() {
+        let place = table.get("irqs_off").map_or(table.place(), |node| &node.place);
+        let word = quoted(kind.rules().word);
+        let cause = format!("`irqs_off`: nobody sleeps with interrupts off, as waiters for {word} do");
+        return Err(ScenarioError::new(place, cause));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use super::kernel;
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::units;
+use crate::build::RUNQUEUE;
 use crate::config::{GuestKernelConfig, Phase, WorkloadConfig};
 use crate::guest::LOOP_DEPTH;
 use crate::guest::program::takes_time;
@@ -69,7 +70,7 @@ pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<Workload
         table.get("name").ok_or_else(|| table.missing("name", "or `use`, the name of a workload file"))?;
     let vcpus = surroundings.vcpus;
     let threads = read_threads(&table, vcpus)?;
-    let symbols = surroundings.kernel.symbols;
+    let (symbols, lock_kind) = (surroundings.kernel.symbols, surroundings.kernel.lock_kind);
     let name = reader::name(name_node, "a workload")?;
     let others = &surroundings.kernel.locks[surroundings.kernel_locks..];
     let others: Vec<String> = others.iter().map(|lock| lock.name.clone()).collect();
@@ -82,7 +83,15 @@ pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<Workload
             own_locks.push((lock.to_owned(), full.clone()));
             full
         };
-        kernel::read_lock(lock, symbols, &mut surroundings.kernel.locks, full_name)?;
+        let locks = &mut surroundings.kernel.locks;
+        kernel::read_lock(lock, symbols, locks, full_name)?;
+        if let Some(read) = locks.last() {
+            kernel::refuse_what_does_nothing(lock, read, lock_kind)?;
+        }
+        if own_locks.last().is_some_and(|(own, _)| own == RUNQUEUE) {
+            let cause = format!("a second lock {}: each vCPU has one", quoted(RUNQUEUE));
+            return Err(ScenarioError::new(&lock.place, cause));
+        }
     }
     if let (Some(_), Some(time)) = (table.get("run_units"), table.get("run_time")) {
         let cause =
@@ -263,10 +272,12 @@ impl ProgramReader<'_, '_> {
             if let Some((_, full)) = self.own_locks.iter().find(|(own, _)| own == name) {
                 return Ok(full.clone());
             }
-            if locks.iter().any(|lock| lock.name == name) {
+            let configured = locks.iter().map(|lock| lock.name.as_str()).filter(|name| *name != RUNQUEUE);
+            let known = configured.chain([RUNQUEUE]);
+            if known.clone().any(|known| known == name) {
                 return Ok(name.to_owned());
             }
-            let known = listed(locks.iter().map(|lock| lock.name.as_str()));
+            let known = listed(known);
             Err(format!("unknown lock {}; this VM's kernel and workload define: {known}", quoted(name)))
         })
     }

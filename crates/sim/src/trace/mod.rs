@@ -30,7 +30,6 @@ fn stop_name(reason: StopReason) -> &'static str {
         StopReason::LockHlt => "lock_hlt",
         StopReason::SliceExpired => "slice_expired",
         StopReason::Preempted => "preempted",
-        StopReason::MicroSliceEnded => "micro_slice_ended",
     }
 }
 

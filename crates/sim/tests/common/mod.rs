@@ -1,4 +1,5 @@
 //! Runs that the simulator's tests share: built-in scenarios and programs of one VM. Every run has the checkers on.
+#![allow(dead_code, reason = "each test file is a program of its own and uses some of this")]
 
 use microslice_sim::config::*;
 use microslice_sim::report::RunReport;
@@ -59,4 +60,13 @@ pub fn one_vm(program: Vec<Phase>, threads: usize) -> SimulationConfig {
     config.vms[0].workloads[0].threads = threads;
     config.vms[0].workloads[0].program = program;
     config
+}
+
+/// The real scheduler's parameters; the prototype has none of them.
+pub fn with_rules(config: &mut SimulationConfig, grace: u32, call_function_ipi: bool, patience_ns: u64) {
+    if let SchedulerKind::MicroSliced(micro) = &mut config.scheduler
+        && micro.mechanics == Mechanics::Paper
+    {
+        (micro.grace, micro.call_function_ipi, micro.patience_ns) = (grace, call_function_ipi, patience_ns);
+    }
 }

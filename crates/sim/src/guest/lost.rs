@@ -1,0 +1,70 @@
+//! What nobody will ever be told: mistakes of the engine, where `deadlock.rs` finds those of workloads. For the checker.
+
+use crate::config::{Handover, Wait};
+use crate::engine::Simulation;
+use crate::guest::{Act, Lock, ThreadState, pending};
+use crate::machine::{NONE, VcpuState};
+use crate::trace_event::VcpuId;
+
+impl Simulation<'_> {
+    /// No waiter stands beside a free lock that it could take.
+    pub(crate) fn no_wake_up_is_lost(&self) -> Result<(), String> {
+        for (number, lock) in self.locks.iter().enumerate().filter(|(_, lock)| lock.owner == NONE) {
+            if let Some(waiter) = self.overlooked_waiter(lock) {
+                return Err(format!("lock {} is free, and {waiter} waits for it", self.names.locks[number]));
+            }
+        }
+        Ok(())
+    }
+
+    /// Who could have this free lock, and hasn't noticed.
+    fn overlooked_waiter(&self, lock: &Lock) -> Option<String> {
+        let thread = |thread: &u32| format!("thread {}", self.names.threads[*thread as usize]);
+        match lock.wait {
+            Wait::Spin(Handover::WhoeverRuns) => {
+                let waiter = lock.waiters.iter().find(|&&waiter| self.overlooks(waiter / 2, waiter % 2));
+                waiter.map(|waiter| format!("vCPU {}", waiter / 2))
+            }
+            Wait::Spin(Handover::FirstInLine) | Wait::SpinThenHalt => {
+                lock.waiters.front().map(|waiter| format!("vCPU {}", waiter / 2))
+            }
+            Wait::Sleep => lock.waiters.front().map(thread),
+            Wait::SpinOrSleep => {
+                let spinner = lock.spinners.as_ref().and_then(|spinners| spinners.vcpus.front());
+                let spinner = spinner.filter(|&&vcpu| self.overlooks(vcpu, 0));
+                let sleeper = lock.waiters.front().filter(|&&thread| {
+                    let state = &self.threads[thread as usize];
+                    state.state == ThreadState::Blocked && state.granted == NONE
+                });
+                spinner.map(|vcpu| format!("vCPU {vcpu}")).or_else(|| sleeper.map(thread))
+            }
+        }
+    }
+
+    /// The frame of this depth waits for a lock that is free: it is executing, so it should have seen that, or it halts, and
+    /// whoever takes a free lock kicks nobody.
+    fn overlooks(&self, vcpu: VcpuId, depth: u32) -> bool {
+        let guest = &self.guest[vcpu as usize];
+        let halts = guest.frames[depth as usize].act == Act::HaltLock;
+        halts || self.is_running(vcpu) && u32::from(guest.depth) == depth
+    }
+
+    /// `in_flight`: by the trace, the IPIs that were sent to each vCPU and not handled: reschedule, call function.
+    pub(crate) fn no_interrupt_is_lost(&self, in_flight: &[[u32; 2]]) -> Result<(), String> {
+        for (vcpu, (guest, sent)) in self.guest.iter().zip(in_flight).enumerate() {
+            let waits = |bit: u8| u32::from(guest.pending & bit != 0);
+            let pending = [waits(pending::RESCHEDULE), waits(pending::CALL_FUNCTION)];
+            if pending != *sent {
+                return Err(format!(
+                    "vCPU {vcpu}: of {sent:?} reschedule and call-function IPIs on their way {pending:?} are pending"
+                ));
+            }
+            let is_deaf = guest.depth > 0 || guest.frames[0].act == Act::HaltLock && guest.frames[0].irqs_off;
+            let halts = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
+            if halts && !is_deaf && guest.pending & !pending::TICK != 0 {
+                return Err(format!("vCPU {vcpu} halts though an interrupt waits for it"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,232 @@
+//! How each kind of lock treats its waiters. Every run here has the checkers on.
+
+mod common;
+
+use common::{compute, one_vm, run};
+use microslice_sim::config::*;
+use microslice_sim::simulate;
+use microslice_sim::trace_event::{StopReason, TraceEvent, TraceNames, TraceSink, VcpuId};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A VM whose threads fight for one lock, on half as many pCPUs as it has vCPUs.
+fn contended(kind: LockKind, threads: usize) -> SimulationConfig {
+    let hold = Duration::Exponential { mean_ns: 20 * US };
+    let mut config = one_vm(vec![compute(50 * US), Phase::Lock { lock: "pagevec".into(), hold }], threads);
+    config.vms[0].workloads[0].program.push(Phase::Progress { units: 1 });
+    let locks = &mut config.vms[0].kernel.locks;
+    let lock = locks.iter_mut().find(|lock| lock.name == "pagevec").expect("dedup has it");
+    (lock.kind, lock.irqs_off, lock.instances) = (Some(kind), false, 1);
+    config.host.pcpus = config.vms[0].vcpus / 2;
+    config
+}
+
+/// What happens to one lock of a VM, in order: true when it is acquired, false when it is released.
+#[derive(Default)]
+struct HoldsOf {
+    name: &'static str,
+    lock: u32,
+    steps: Vec<bool>,
+}
+
+impl TraceSink for HoldsOf {
+    fn begin(&mut self, names: &TraceNames) {
+        self.lock = names.locks.iter().position(|lock| lock == self.name).expect("it is there") as u32;
+    }
+
+    fn event(&mut self, _: u64, event: &TraceEvent) {
+        match *event {
+            TraceEvent::LockAcquired { lock, .. } if lock == self.lock => self.steps.push(true),
+            TraceEvent::LockReleased { lock, .. } if lock == self.lock => self.steps.push(false),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn of_every_kind_of_lock_the_trace_tells_when_it_is_held() {
+    for kind in LockKind::ALL {
+        let mut holds = HoldsOf { name: "target/pagevec", ..HoldsOf::default() };
+        simulate(&contended(kind, 12), &mut holds).unwrap();
+        assert!(holds.steps.len() > 100, "{kind:?}: {} steps", holds.steps.len());
+        assert!(holds.steps.chunks(2).all(|turn| turn[0] && turn != [true, true]), "{kind:?}");
+    }
+}
+
+#[test]
+fn waiters_of_a_mutex_spin_and_those_of_a_sleeping_lock_sleep() {
+    let (mutex, sleeping) = (run(&contended(LockKind::Mutex, 12)), run(&contended(LockKind::Sleeping, 12)));
+    let (mutex, sleeping) = (&mutex.vms[0].yields, &sleeping.vms[0].yields);
+    assert!(mutex.ple > 1000, "{mutex:?}");
+    assert_eq!(sleeping.ple, 0);
+    assert!(sleeping.halt > 100 && mutex.halt < sleeping.halt / 10, "{mutex:?} {sleeping:?}");
+}
+
+/// In which functions vCPUs were stopped.
+#[derive(Default)]
+struct Stops {
+    names: Vec<String>,
+    functions: Vec<String>,
+}
+
+impl TraceSink for Stops {
+    fn begin(&mut self, names: &TraceNames) {
+        self.names = names.symbols.clone();
+    }
+
+    fn event(&mut self, _: u64, event: &TraceEvent) {
+        if let TraceEvent::Stopping { symbol, .. } = *event {
+            self.functions.push(self.names[symbol as usize].clone());
+        }
+    }
+}
+
+#[test]
+fn the_first_spinner_looks_at_the_holder_and_the_others_queue() {
+    let mut stops = Stops::default();
+    let mut config = contended(LockKind::Mutex, 12);
+    // Who looks at the holder is rarely stopped: it has the lock next.
+    config.duration_ns = S;
+    simulate(&config, &mut stops).unwrap();
+    let stopped_in = |name: &str| stops.functions.iter().filter(|function| *function == name).count();
+    assert!(stopped_in("osq_lock") > stopped_in("mutex_spin_on_owner"));
+    assert!(stopped_in("mutex_spin_on_owner") > 0);
+}
+
+#[test]
+fn who_spins_for_a_mutex_makes_way_for_another_thread() {
+    // With two threads on each vCPU, spinners are rescheduled, and then sleep.
+    let mut config = contended(LockKind::Mutex, 24);
+    config.duration_ns = 400 * MS;
+    let report = run(&config);
+    let yields = &report.vms[0].yields;
+    assert!(report.vms[0].workloads[0].units_done > 1000 && yields.ple > 0, "{yields:?}");
+    let all = report.vms[0].lock_acquisitions["pagevec"];
+    let longest_ns = report.vms[0].lock_waits["pagevec"].max().unwrap_or(0);
+    assert!(all > 1000 && longest_ns < 400 * MS, "{longest_ns}");
+}
+
+/// Who waits for one lock of a VM, in the order of coming, and whether somebody ever got it out of turn.
+#[derive(Default)]
+struct Line {
+    lock: u32,
+    waiting: VecDeque<VcpuId>,
+    served: usize,
+    out_of_turn: usize,
+}
+
+impl TraceSink for Line {
+    fn begin(&mut self, names: &TraceNames) {
+        self.lock = names.locks.iter().position(|lock| lock == "target/pagevec").expect("it is there") as u32;
+    }
+
+    fn event(&mut self, _: u64, event: &TraceEvent) {
+        match *event {
+            TraceEvent::LockWaitBegan { vcpu, lock } if lock == self.lock => self.waiting.push_back(vcpu),
+            TraceEvent::LockAcquired { vcpu, lock, .. } if lock == self.lock => {
+                let place = self.waiting.iter().position(|&waiter| waiter == vcpu);
+                self.out_of_turn += usize::from(place.unwrap_or(self.waiting.len()) > 0);
+                self.served += usize::from(place.is_some());
+                place.and_then(|place| self.waiting.remove(place));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn tickets_and_queues_serve_who_came_first_and_a_bare_word_whoever_runs() {
+    for kind in LockKind::ALL.into_iter().filter(|kind| !kind.sleeps()) {
+        let mut line = Line::default();
+        simulate(&contended(kind, 12), &mut line).unwrap();
+        assert!(line.served > 100, "{kind:?}: {} waits", line.served);
+        assert_eq!(line.out_of_turn > 0, kind == LockKind::TestAndSet, "{kind:?}: {}", line.out_of_turn);
+    }
+}
+
+/// For how long waiters of one lock spin before they halt, what their vCPUs' interrupt handlers wait for not counted.
+#[derive(Default)]
+struct SpinsBeforeHalts {
+    lock: u32,
+    waits: BTreeMap<VcpuId, Spin>,
+    waits_begun: usize,
+    halts: usize,
+    longest_ns: u64,
+}
+
+struct Spin {
+    since_ns: u64,
+    handlers_waited_ns: u64,
+}
+
+impl TraceSink for SpinsBeforeHalts {
+    fn begin(&mut self, names: &TraceNames) {
+        self.lock = names.locks.iter().position(|lock| lock == "target/pagevec").expect("it is there") as u32;
+    }
+
+    fn event(&mut self, time_ns: u64, event: &TraceEvent) {
+        match *event {
+            TraceEvent::LockWaitBegan { vcpu, lock } if lock == self.lock => {
+                self.waits_begun += 1;
+                self.waits.insert(vcpu, Spin { since_ns: time_ns, handlers_waited_ns: 0 });
+            }
+            TraceEvent::LockAcquired { vcpu, lock, .. } if lock == self.lock => {
+                self.waits.remove(&vcpu);
+            }
+            TraceEvent::LockAcquired { vcpu, waited_ns, .. } => {
+                self.waits.entry(vcpu).and_modify(|spin| spin.handlers_waited_ns += waited_ns);
+            }
+            TraceEvent::Stopping { vcpu, reason: StopReason::LockHlt, .. } => {
+                if let Some(spin) = self.waits.remove(&vcpu) {
+                    self.halts += 1;
+                    let spun_ns = time_ns - spin.since_ns - spin.handlers_waited_ns;
+                    self.longest_ns = self.longest_ns.max(spun_ns);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// How a thread waits that is interrupted again and again, by handlers that themselves need a contended runqueue's lock.
+fn interrupted_waits(kind: LockKind) -> SpinsBeforeHalts {
+    let lock = |name: &str, ns| Phase::Lock { lock: name.into(), hold: Duration::Constant { ns } };
+    let sleep = Phase::Sleep { duration: Duration::Exponential { mean_ns: 150 * US } };
+    let mut config = contended(kind, 1);
+    let vm = &mut config.vms[0];
+    let workload = |name: &str, vcpu, threads, program| WorkloadConfig {
+        name: name.into(),
+        threads,
+        pinned_vcpu: Some(vcpu),
+        program,
+        ..vm.workloads[0].clone()
+    };
+    // The second vCPU's timers wake threads, for which their handlers need its runqueue's lock.
+    vm.workloads = vec![
+        workload("holder", 0, 1, vec![compute(10 * US), lock("pagevec", 5 * MS)]),
+        workload("waiter", 1, 1, vec![compute(100 * US), lock("pagevec", US)]),
+        workload("sleepers", 1, 6, vec![sleep, compute(US)]),
+        workload("scheduler", 2, 1, vec![compute(US), lock("runqueue", 30 * US)]),
+        workload("other scheduler", 3, 1, vec![compute(US), lock("runqueue", 30 * US)]),
+    ];
+    (vm.vcpus, config.host.pcpus, config.host.smt_threads, config.duration_ns) = (4, 4, 1, S);
+    let mut spins = SpinsBeforeHalts::default();
+    simulate(&config, &mut spins).unwrap();
+    spins
+}
+
+#[test]
+fn an_interrupt_that_waits_for_another_lock_gives_a_spinning_thread_no_more_time() {
+    let spins = interrupted_waits(LockKind::PvQueued);
+    assert!(spins.halts > 20, "{} halts", spins.halts);
+    // 300 us in the guest, 88 us in pause-loop exits, and the handlers' own work.
+    assert!(spins.longest_ns < 450 * US, "{} ns", spins.longest_ns);
+}
+
+#[test]
+fn who_only_spins_never_halts_though_an_interrupt_waits_for_a_paravirtual_lock() {
+    for kind in [LockKind::Mutex, LockKind::Ticket] {
+        let spins = interrupted_waits(kind);
+        assert!(spins.waits_begun > 20, "{kind:?}: {} waits", spins.waits_begun);
+        assert_eq!(spins.halts, 0, "{kind:?}");
+    }
+}
