@@ -1,8 +1,9 @@
 //! What guests may be asked to run: the words of `testbed/guest/main.c`.
 
 /// A load each; `mix` stands for several.
-const LOADS: [&str; 11] = [
+const LOADS: [&str; 12] = [
     "hog",
+    "dozer",
     "shootdown",
     "storm",
     "lock",
