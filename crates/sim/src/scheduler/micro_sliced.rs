@@ -18,7 +18,7 @@
 //! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
 //! | a turn or a micro slice ends at a bad moment | see `grace.rs` | it ends |
 //!
-//! The prototype's published code sizes its pool otherwise, too: see docs/simulator.md, What was fitted.
+//! The prototype's published code sizes its pool otherwise, too: see docs/simulator-choices.md.
 
 mod grace;
 mod lending;
