@@ -92,19 +92,26 @@ static __always_inline u32 vm_weight_of(const struct vm *vm, u32 slot)
 	return feed && feed_is_current(feed, vm) ? feed->weight : 0;
 }
 
+static __always_inline struct vm_size size_of(const struct vm *vm, u32 slot)
+{
+	struct vm_size size = {.weight = vm_weight_of(vm, slot), .vcpu_count = vm->vcpu_count};
+
+	return size;
+}
+
 /* What its clock moves by: see fair_share.h. */
 static __always_inline u64 weight_of(const struct vcpu *vcpu)
 {
 	struct fair_share_config share = config.fair_share;
 	struct vm *vm = vm_at(vcpu->vm);
-	u32 vm_weight;
+	struct vm_size size;
 	s64 active;
 
 	if (!vm)
 		return vcpu_weight(0, 1);
-	vm_weight = vm_weight_of(vm, vcpu->vm);
+	size = size_of(vm, vcpu->vm);
 	active = vm->active_vcpu_count;
-	return catch_up_weight(&share, vcpu_weight(vm_weight, active > 0 ? active : 1), vm_weight,
+	return catch_up_weight(&share, size, vcpu_weight(size.weight, active > 0 ? active : 1),
 			       vm->first_vm_ns, vm->vtime_ns);
 }
 
@@ -119,7 +126,7 @@ static __always_inline void keep_up(const struct vcpu *vcpu, u64 first_vm_ns)
 		return;
 	vm->first_vm_ns = first_vm_ns;
 	was = vm->vtime_ns;
-	kept = vm_clock(&share, first_vm_ns, was, vm_weight_of(vm, vcpu->vm));
+	kept = vm_clock(&share, size_of(vm, vcpu->vm), first_vm_ns, was);
 	/* Others of its vCPUs may be charged just now: then it is looked at again soon. */
 	if (kept != was)
 		__sync_val_compare_and_swap(&vm->vtime_ns, was, kept);
@@ -133,7 +140,7 @@ static __always_inline bool is_of_vm_ahead(const struct vcpu *vcpu)
 	struct pcpu *pcpu = pcpu_of(vcpu->normal_pcpu);
 
 	return vm && pcpu && pcpu->served_vm_ns &&
-	       vm_is_ahead(&share, pcpu->served_vm_ns, vm->vtime_ns, vm_weight_of(vm, vcpu->vm));
+	       vm_is_ahead(&share, size_of(vm, vcpu->vm), pcpu->served_vm_ns, vm->vtime_ns);
 }
 
 /* The clock of a vCPU that waits from now on. */

@@ -12,7 +12,8 @@
  * Formula.   vcpu_weight = vm_weight * SHARE_SCALE / active_vcpu_count     (at least 1)
  *            charge      = ran_ns * WEIGHT_DEFAULT * SHARE_SCALE / vcpu_weight
  *            vm_charge   = ran_ns * WEIGHT_DEFAULT / vm_weight             (all that its vCPUs run, wherever)
- *            A VM that is behind the first one by what VM_LAG_SLICES slices cost it has twice its weight; by as
+ *            A VM that is behind the first one by what VM_LAG_SLICES slices cost it, or one slice of each of
+ *            its vCPUs if these are more, has twice its weight; by as
  *            much more as it is further behind, up to CATCH_UP_MAX times its weight more. No further behind is
  *            remembered: who didn't want its share, or can't have it where it may run, isn't owed it for ever.
  *            A vCPU that slept comes back no further behind than running for lag_max_ns would cost it: sleeping
@@ -74,31 +75,38 @@ POLICY u32 vtime_before(u64 a, u64 b)
 
 /* ---- The VM's clock ---- */
 
+struct vm_size {
+	u32 weight; /* as vcpu_weight() takes it */
+	u32 vcpu_count;
+};
+
 /* What running for ran_ns, on any pCPU of any pool, moves the clock of the whole VM by. */
 POLICY u64 vm_charge(u64 ran_ns, u32 vm_weight)
 {
 	return charge(ran_ns, vcpu_weight(vm_weight, 1));
 }
 
-/* By how much a VM is behind when its weight is doubled. */
-POLICY u64 vm_lag_ns(const struct fair_share_config *config, u32 vm_weight)
+/* By how much a VM is behind when its weight is doubled. The clock of a wide one moves as much faster. */
+POLICY u64 vm_lag_ns(const struct fair_share_config *config, struct vm_size size)
 {
-	return vm_charge(VM_LAG_SLICES * config->slice_ns, vm_weight);
+	u64 slices = size.vcpu_count > VM_LAG_SLICES ? size.vcpu_count : VM_LAG_SLICES;
+
+	return vm_charge(slices * config->slice_ns, size.weight);
 }
 
 /* first_ns: the clock of the VM that is furthest ahead. A VM's clock isn't left further behind than it can catch up with. */
-POLICY u64 vm_clock(const struct fair_share_config *config, u64 first_ns, u64 vm_ns, u32 vm_weight)
+POLICY u64 vm_clock(const struct fair_share_config *config, struct vm_size size, u64 first_ns, u64 vm_ns)
 {
-	u64 earliest = first_ns - CATCH_UP_MAX * vm_lag_ns(config, vm_weight);
+	u64 earliest = first_ns - CATCH_UP_MAX * vm_lag_ns(config, size);
 
 	return vtime_before(vm_ns, earliest) ? earliest : vm_ns;
 }
 
 /* The weight of a vCPU (vcpu_weight()) of a VM that may be behind. */
-POLICY u64 catch_up_weight(const struct fair_share_config *config, u64 weight, u32 vm_weight, u64 first_ns,
-			   u64 vm_ns)
+POLICY u64 catch_up_weight(const struct fair_share_config *config, struct vm_size size, u64 weight,
+			   u64 first_ns, u64 vm_ns)
 {
-	u64 lag = vm_lag_ns(config, vm_weight), behind = vtime_before(vm_ns, first_ns) ? first_ns - vm_ns : 0;
+	u64 lag = vm_lag_ns(config, size), behind = vtime_before(vm_ns, first_ns) ? first_ns - vm_ns : 0;
 
 	if (behind > CATCH_UP_MAX * lag)
 		behind = CATCH_UP_MAX * lag;
@@ -107,9 +115,10 @@ POLICY u64 catch_up_weight(const struct fair_share_config *config, u64 weight, u
 }
 
 /* Has this VM had more than the one that was served last on the same pCPU? */
-POLICY u32 vm_is_ahead(const struct fair_share_config *config, u64 served_vm_ns, u64 vm_ns, u32 vm_weight)
+POLICY u32 vm_is_ahead(const struct fair_share_config *config, struct vm_size size, u64 served_vm_ns,
+		       u64 vm_ns)
 {
-	return vtime_before(served_vm_ns + vm_lag_ns(config, vm_weight), vm_ns);
+	return vtime_before(served_vm_ns + vm_lag_ns(config, size), vm_ns);
 }
 
 /* ---- A vCPU's clock ---- */

@@ -20,7 +20,10 @@ fn values_that_cannot_work_are_refused_before_anything_boots() {
         (&["--vcpus", "0"], "0 is not in 1..=255"),
         (&["--timeout", "18446744073709551615"], "is not in 1..=86400"),
         (&["--guest", "a"], "--guest a: write it as NAME=WORKLOAD"),
-        (&["--guest", "a=bogus"], "--guest a=bogus: no load is called \"bogus\"; allowed: hog, dozer, shootdown, "),
+        (
+            &["--guest", "a=bogus"],
+            "--guest a=bogus: no load is called \"bogus\"; allowed: hog, dozer, shootdown, ",
+        ),
         (&["--guest", "a b=hog"], "a name is 1 to 32 letters, digits, - and _"),
         (&["--guest", "a=hog", "--guest", "a=mix"], "--guest a=mix: a second guest of that name"),
         (&["--file", "x"], "--file x: write it as PATH=LOCAL"),

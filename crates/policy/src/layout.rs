@@ -224,6 +224,14 @@ layout! {
 }
 
 layout! {
+    /// What a VM's clock moves by, and how far it may be behind, depends on.
+    VmSize {
+        weight: u32,
+        vcpu_count: u32,
+    }
+}
+
+layout! {
     /// A vCPU becomes runnable.
     WakeupObservation {
         pool_vtime_ns: u64,
@@ -511,7 +519,7 @@ layout! {
 }
 
 #[cfg(test)]
-pub(crate) const STRUCT_COUNT: usize = 27;
+pub(crate) const STRUCT_COUNT: usize = 28;
 
 #[cfg(test)]
 mod tests {
@@ -541,6 +549,7 @@ mod tests {
             ("PoolSizeState", size_of::<PoolSizeState>()),
             ("PoolSizeDecision", size_of::<PoolSizeDecision>()),
             ("FairShareConfig", size_of::<FairShareConfig>()),
+            ("VmSize", size_of::<VmSize>()),
             ("WakeupObservation", size_of::<WakeupObservation>()),
             ("WakeupDecision", size_of::<WakeupDecision>()),
             ("CpuLimit", size_of::<CpuLimit>()),

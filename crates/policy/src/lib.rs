@@ -54,19 +54,24 @@ mod ffi {
         pub fn ms_charge(ran_ns: u64, weight: u64) -> u64;
         pub fn ms_vtime_before(a: u64, b: u64) -> u32;
         pub fn ms_vm_charge(ran_ns: u64, vm_weight: u32) -> u64;
-        pub fn ms_vm_clock(config: *const FairShareConfig, first_ns: u64, vm_ns: u64, vm_weight: u32) -> u64;
+        pub fn ms_vm_clock(
+            config: *const FairShareConfig,
+            size: *const VmSize,
+            first_ns: u64,
+            vm_ns: u64,
+        ) -> u64;
         pub fn ms_catch_up_weight(
             config: *const FairShareConfig,
+            size: *const VmSize,
             weight: u64,
-            vm_weight: u32,
             first_ns: u64,
             vm_ns: u64,
         ) -> u64;
         pub fn ms_vm_is_ahead(
             config: *const FairShareConfig,
+            size: *const VmSize,
             served_vm_ns: u64,
             vm_ns: u64,
-            vm_weight: u32,
         ) -> u32;
         pub fn ms_may_go_first(
             config: *const FairShareConfig,
@@ -199,27 +204,27 @@ pub fn vm_charge(ran_ns: u64, vm_weight: u32) -> u64 {
 }
 
 /// A VM's clock, no further behind that of the first VM than it can catch up with.
-pub fn vm_clock(config: &FairShareConfig, first_ns: u64, vm_ns: u64, vm_weight: u32) -> u64 {
-    // SAFETY: the pointer comes from a reference.
-    unsafe { ffi::ms_vm_clock(config, first_ns, vm_ns, vm_weight) }
+pub fn vm_clock(config: &FairShareConfig, size: &VmSize, first_ns: u64, vm_ns: u64) -> u64 {
+    // SAFETY: the pointers come from references.
+    unsafe { ffi::ms_vm_clock(config, size, first_ns, vm_ns) }
 }
 
 /// The weight of a vCPU whose VM may be behind the first one, and is to catch up.
 pub fn catch_up_weight(
     config: &FairShareConfig,
+    size: &VmSize,
     weight: u64,
-    vm_weight: u32,
     first_ns: u64,
     vm_ns: u64,
 ) -> u64 {
-    // SAFETY: the pointer comes from a reference.
-    unsafe { ffi::ms_catch_up_weight(config, weight, vm_weight, first_ns, vm_ns) }
+    // SAFETY: the pointers come from references.
+    unsafe { ffi::ms_catch_up_weight(config, size, weight, first_ns, vm_ns) }
 }
 
 /// Has a VM had more than the one that was served last on the same pCPU?
-pub fn vm_is_ahead(config: &FairShareConfig, served_vm_ns: u64, vm_ns: u64, vm_weight: u32) -> bool {
-    // SAFETY: the pointer comes from a reference.
-    unsafe { ffi::ms_vm_is_ahead(config, served_vm_ns, vm_ns, vm_weight) != 0 }
+pub fn vm_is_ahead(config: &FairShareConfig, size: &VmSize, served_vm_ns: u64, vm_ns: u64) -> bool {
+    // SAFETY: the pointers come from references.
+    unsafe { ffi::ms_vm_is_ahead(config, size, served_vm_ns, vm_ns) != 0 }
 }
 
 /// May one whose caches are warm, or to whom is yielded, with this clock and weight, go before the first of the queue?

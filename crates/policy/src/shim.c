@@ -90,20 +90,21 @@ u64 ms_vm_charge(u64 ran_ns, u32 vm_weight)
 	return vm_charge(ran_ns, vm_weight);
 }
 
-u64 ms_vm_clock(const struct fair_share_config *config, u64 first_ns, u64 vm_ns, u32 vm_weight)
+u64 ms_vm_clock(const struct fair_share_config *config, const struct vm_size *size, u64 first_ns, u64 vm_ns)
 {
-	return vm_clock(config, first_ns, vm_ns, vm_weight);
+	return vm_clock(config, *size, first_ns, vm_ns);
 }
 
-u64 ms_catch_up_weight(const struct fair_share_config *config, u64 weight, u32 vm_weight, u64 first_ns,
-		       u64 vm_ns)
+u64 ms_catch_up_weight(const struct fair_share_config *config, const struct vm_size *size, u64 weight,
+		       u64 first_ns, u64 vm_ns)
 {
-	return catch_up_weight(config, weight, vm_weight, first_ns, vm_ns);
+	return catch_up_weight(config, *size, weight, first_ns, vm_ns);
 }
 
-u32 ms_vm_is_ahead(const struct fair_share_config *config, u64 served_vm_ns, u64 vm_ns, u32 vm_weight)
+u32 ms_vm_is_ahead(const struct fair_share_config *config, const struct vm_size *size, u64 served_vm_ns,
+		   u64 vm_ns)
 {
-	return vm_is_ahead(config, served_vm_ns, vm_ns, vm_weight);
+	return vm_is_ahead(config, *size, served_vm_ns, vm_ns);
 }
 
 u32 ms_may_go_first(const struct fair_share_config *config, u64 first_vtime_ns, u64 vtime_ns, u64 weight)
@@ -156,6 +157,7 @@ const u32 ms_sizes[] = {
     sizeof(struct pool_size_state),
     sizeof(struct pool_size_decision),
     sizeof(struct fair_share_config),
+    sizeof(struct vm_size),
     sizeof(struct wakeup_observation),
     sizeof(struct wakeup_decision),
     sizeof(struct cpu_limit),

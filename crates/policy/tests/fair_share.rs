@@ -156,39 +156,53 @@ fn who_wakes_is_not_boosted_while_its_vm_is_ahead() {
     assert_eq!((decision.boost, decision.slice_ns), (0, FairShareConfig::PAPER.slice_ns));
 }
 
+fn four(weight: u32) -> VmSize {
+    VmSize { weight, vcpu_count: 4 }
+}
+
+#[test]
+fn a_wide_vm_is_ahead_by_a_slice_of_each_of_its_vcpus() {
+    let config = FairShareConfig::PAPER;
+    let wide = VmSize { weight: 100, vcpu_count: 64 };
+    let is_ahead = |slices| vm_is_ahead(&config, &wide, 0, vm_charge(slices * config.slice_ns, 100));
+    assert_eq!([11, 64, 65].map(is_ahead), [false, false, true]);
+}
+
 #[test]
 fn a_vm_is_ahead_by_ten_slices_of_its_own_weight() {
     let config = FairShareConfig::PAPER;
     let served = u64::MAX - 3;
     for weight in [50, 100, 300] {
-        let is_ahead =
-            |ran_ns| vm_is_ahead(&config, served, served.wrapping_add(vm_charge(ran_ns, weight)), weight);
+        let is_ahead = |ran_ns| {
+            vm_is_ahead(&config, &four(weight), served, served.wrapping_add(vm_charge(ran_ns, weight)))
+        };
         assert_eq!([0, 10 * config.slice_ns, 11 * config.slice_ns].map(is_ahead), [false, false, true]);
     }
-    assert!(!vm_is_ahead(&config, 5, u64::MAX, 100), "it is behind");
+    assert!(!vm_is_ahead(&config, &four(100), 5, u64::MAX), "it is behind");
 }
 
 #[test]
 fn a_vm_that_is_behind_weighs_more_until_it_has_caught_up() {
     let config = FairShareConfig::PAPER;
     let weight = vcpu_weight(100, 4);
-    let behind = |ran_ns| catch_up_weight(&config, weight, 100, 1 << 50, (1 << 50) - vm_charge(ran_ns, 100));
+    let behind =
+        |ran_ns| catch_up_weight(&config, &four(100), weight, 1 << 50, (1 << 50) - vm_charge(ran_ns, 100));
     assert_eq!(behind(0), weight);
     let parts = |ran_ns| (behind(ran_ns) as f64 / weight as f64 * 100.0).round();
     assert_eq!(
         [5, 10, 20, 30, 300].map(|slices| parts(slices * config.slice_ns)),
         [150.0, 200.0, 300.0, 400.0, 400.0]
     );
-    assert_eq!(catch_up_weight(&config, weight, 100, 5, 6), weight, "nobody is further ahead");
+    assert_eq!(catch_up_weight(&config, &four(100), weight, 5, 6), weight, "nobody is further ahead");
 }
 
 #[test]
 fn a_vms_clock_is_left_no_further_behind_than_it_catches_up_with() {
     let config = FairShareConfig::PAPER;
     let most = 3 * vm_charge(10 * config.slice_ns, 200);
-    assert_eq!(vm_clock(&config, 1 << 50, 7, 200), (1 << 50) - most);
-    assert_eq!(vm_clock(&config, 1 << 50, (1 << 50) - most + 1, 200), (1 << 50) - most + 1);
-    assert_eq!(vm_clock(&config, 5, 9, 200), 9);
+    assert_eq!(vm_clock(&config, &four(200), 1 << 50, 7), (1 << 50) - most);
+    assert_eq!(vm_clock(&config, &four(200), 1 << 50, (1 << 50) - most + 1), (1 << 50) - most + 1);
+    assert_eq!(vm_clock(&config, &four(200), 5, 9), 9);
 }
 
 #[test]
@@ -237,7 +251,7 @@ proptest! {
     ) {
         let config = FairShareConfig::with_slice(slice);
         let own = vcpu_weight(weight, count);
-        let weighs = catch_up_weight(&config, own, weight, first, vm);
+        let weighs = catch_up_weight(&config, &VmSize { weight, vcpu_count: count }, own, first, vm);
         prop_assert!(own <= weighs && weighs <= 4 * own);
     }
 

@@ -236,7 +236,7 @@ impl FairShare {
             vcpu_vtime_ns: account.vtime_ns,
             weight: self.weight_of(account.vm),
             was_blocked: u32::from(account.was_blocked),
-            vm_is_ahead: u32::from(policy::vm_is_ahead(&self.rules, served_vm_ns, vm.vtime_ns, vm.weight)),
+            vm_is_ahead: u32::from(policy::vm_is_ahead(&self.rules, &vm.size(), served_vm_ns, vm.vtime_ns)),
         };
         let decision = policy::decide_on_wakeup(&self.rules, &seen);
         let account = &mut self.accounts[vcpu as usize];
@@ -249,7 +249,7 @@ impl FairShare {
     fn keep_up(&mut self, vcpu: VcpuId, first_vm_ns: u64) {
         let vm = &mut self.vms[self.accounts[vcpu as usize].vm as usize];
         vm.first_vm_ns = first_vm_ns;
-        vm.vtime_ns = policy::vm_clock(&self.rules, first_vm_ns, vm.vtime_ns, vm.weight);
+        vm.vtime_ns = policy::vm_clock(&self.rules, &vm.size(), first_vm_ns, vm.vtime_ns);
     }
 
     /// `advance_clocks`: those of the pool and of the pCPU are of whoever was chosen by them. A micro slice isn't.
@@ -290,7 +290,7 @@ impl FairShare {
     fn weight_of(&self, vm: VmId) -> u64 {
         let vm = &self.vms[vm as usize];
         let weight = policy::vcpu_weight(vm.weight, vm.active_vcpus);
-        policy::catch_up_weight(&self.rules, weight, vm.weight, vm.first_vm_ns, vm.vtime_ns)
+        policy::catch_up_weight(&self.rules, &vm.size(), weight, vm.first_vm_ns, vm.vtime_ns)
     }
 
     // ---- pCPUs ----

@@ -4,6 +4,7 @@ use super::clocks::FIRST_CLOCK_NS;
 use crate::machine::HostVm;
 use crate::trace_event::VcpuId;
 use microslice_policy as policy;
+use microslice_policy::VmSize;
 
 /// The weight of a VM that names none, here and in cgroups (`cpu.weight`).
 const SCENARIO_WEIGHT: u64 = 256;
@@ -28,6 +29,10 @@ pub struct VmShare {
 impl VmShare {
     pub fn all(vms: &[HostVm]) -> Vec<Self> {
         vms.iter().zip(cgroup_weights(vms)).map(|(vm, weight)| Self::new(vm, weight)).collect()
+    }
+
+    pub fn size(&self) -> VmSize {
+        VmSize { weight: self.weight, vcpu_count: self.vcpus }
     }
 
     fn new(vm: &HostVm, weight: u32) -> Self {
