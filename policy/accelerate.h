@@ -239,7 +239,8 @@ struct interrupt_observation {
 	u32 recipient_state; /* enum vcpu_state */
 	u32 micro_pcpu_count;
 	u32 guest_known; /* its symbols and slide are known; an unknown guest is scheduled normally */
-	u32 recipient_goes_first; /* it waits, boosted: a micro slice would be short, and take that from it */
+	u32 recipient_goes_first; /* it waits, boosted: a micro slice would be short, and take that from it. A call is answered so
+				   * soon all the same: its sender spins */
 	u32 reserved;
 };
 
@@ -287,7 +288,7 @@ POLICY struct interrupt_decision decide_on_interrupt(const struct accelerate_con
 		decision.reason = INTERRUPT_RECIPIENT_RUNNING;
 	} else if (seen->recipient_state == VCPU_PENDING) {
 		decision.reason = INTERRUPT_ALREADY_REQUESTED;
-	} else if (seen->recipient_goes_first) {
+	} else if (seen->recipient_goes_first && seen->kind != INTERRUPT_IPI_CALL_FUNCTION) {
 		decision.reason = INTERRUPT_RECIPIENT_GOES_FIRST;
 	} else if (seen->micro_pcpu_count == 0) {
 		decision.reason = INTERRUPT_NO_MICRO_POOL;

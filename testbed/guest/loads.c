@@ -25,6 +25,8 @@
 /* Of the threads that only compute and lock: more than half of their time, so that some are preempted with the lock held. */
 #define LOCKS_PER_LOCKING_ROUND 64
 #define COLLECTOR_PAUSE_NS 50000000L
+/* Longer than a boosted turn, so that it waits by its clock now and then. */
+#define DOZER_ITERATIONS (20 * COMPUTE_ITERATIONS)
 #define DOZER_PAUSE_NS 100000L
 
 struct thread {
@@ -96,7 +98,7 @@ static void dozer(long argument)
 
 	(void)argument;
 	for (;;) {
-		compute(COMPUTE_ITERATIONS);
+		compute(DOZER_ITERATIONS);
 		count_work(HOG, 1);
 		nanosleep(&pause, NULL);
 	}

@@ -365,6 +365,10 @@ fn a_recipient_whose_turn_is_next_keeps_it() {
     let first = InterruptObservation { recipient_goes_first: 1, ..waits };
     assert_eq!(on_interrupt(&waits).1, InterruptReason::Requests);
     assert_eq!(on_interrupt(&first), (Cause::None, InterruptReason::RecipientGoesFirst));
+    let call = InterruptObservation { kind: InterruptKind::IpiCallFunction.into(), ..first };
+    let config = AccelerateConfig { call_function_ipi: 1, ..AccelerateConfig::PAPER };
+    let reason = decide_on_interrupt(&config, &call).reason.get();
+    assert_eq!(reason, Some(InterruptReason::Requests), "somebody spins for the answer");
 }
 
 #[test]
@@ -625,6 +629,7 @@ proptest! {
         let decision = decide_on_interrupt(&config, &seen);
         let requests = decision.reason.get() == Some(InterruptReason::Requests);
         prop_assert_eq!(decision.cause.get() != Some(Cause::None), requests);
-        prop_assert!(!requests || (pool > 0 && known == 1 && first == 0));
+        let waits_for_it = seen.kind.get() == Some(InterruptKind::IpiCallFunction);
+        prop_assert!(!requests || (pool > 0 && known == 1 && (first == 0 || waits_for_it)));
     }
 }

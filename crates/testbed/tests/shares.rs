@@ -68,8 +68,8 @@ fn a_hog_of_twice_the_weight_gets_twice_the_share() {
     });
 }
 
-/// Where one pCPU is more contended than the others nobody there keeps up with the pool's clock. By it, who sleeps would come back
-/// behind who never does: it had 0.06 of this pCPU.
+/// Where one pCPU is more contended than the others nobody there keeps up with the pool's clock. By it, who sleeps came back
+/// behind who never does: it had 0.01 of this pCPU.
 #[test]
 fn who_sleeps_briefly_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
     on_host(|host| {
