@@ -99,20 +99,25 @@ static __always_inline struct vm_size size_of(const struct vm *vm, u32 slot)
 	return size;
 }
 
-/* What its clock moves by: see fair_share.h. */
+/* What limits are counted by: how far it may be off the pool's clock, and go before others. */
 static __always_inline u64 weight_of(const struct vcpu *vcpu)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+	s64 active = vm ? vm->active_vcpu_count : 1;
+
+	return vcpu_weight(vm ? vm_weight_of(vm, vcpu->vm) : 0, active > 0 ? active : 1);
+}
+
+/* What its clock moves by: see fair_share.h. */
+static __always_inline u64 charged_weight_of(const struct vcpu *vcpu)
 {
 	struct fair_share_config share = config.fair_share;
 	struct vm *vm = vm_at(vcpu->vm);
-	struct vm_size size;
-	s64 active;
+	u64 weight = weight_of(vcpu);
 
 	if (!vm)
-		return vcpu_weight(0, 1);
-	size = size_of(vm, vcpu->vm);
-	active = vm->active_vcpu_count;
-	return catch_up_weight(&share, size, vcpu_weight(size.weight, active > 0 ? active : 1),
-			       vm->first_vm_ns, vm->vtime_ns);
+		return weight;
+	return catch_up_weight(&share, size_of(vm, vcpu->vm), weight, vm->first_vm_ns, vm->vtime_ns);
 }
 
 /* Its VM's clock isn't left further behind the first one's than it can catch up with. */
@@ -446,7 +451,7 @@ static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 	struct vm *vm = vm_at(vcpu->vm);
 
-	tctx->vtime_ns += charge(ran_ns, weight_of(vcpu));
+	tctx->vtime_ns += charge(ran_ns, charged_weight_of(vcpu));
 	if (vm)
 		__sync_fetch_and_add(&vm->vtime_ns, vm_charge(ran_ns, vm_weight_of(vm, vcpu->vm)));
 	if (stats)

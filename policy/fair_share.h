@@ -126,7 +126,7 @@ POLICY u32 vm_is_ahead(const struct fair_share_config *config, struct vm_size si
 struct wakeup_observation {
 	u64 pool_vtime_ns; /* the normal pool's clock, where it may run: of the furthest that was chosen */
 	u64 vcpu_vtime_ns;
-	u64 weight;	 /* catch_up_weight() */
+	u64 weight;	 /* vcpu_weight() */
 	u32 was_blocked; /* it slept; 0: it was preempted, or moved */
 	u32 vm_is_ahead; /* vm_is_ahead() */
 };

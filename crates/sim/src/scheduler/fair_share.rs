@@ -289,7 +289,13 @@ impl FairShare {
 
     fn weight_of(&self, vm: VmId) -> u64 {
         let vm = &self.vms[vm as usize];
-        let weight = policy::vcpu_weight(vm.weight, vm.active_vcpus);
+        policy::vcpu_weight(vm.weight, vm.active_vcpus)
+    }
+
+    /// What running is charged by.
+    fn charged_weight_of(&self, vm: VmId) -> u64 {
+        let weight = self.weight_of(vm);
+        let vm = &self.vms[vm as usize];
         policy::catch_up_weight(&self.rules, &vm.size(), weight, vm.first_vm_ns, vm.vtime_ns)
     }
 
@@ -429,7 +435,7 @@ impl NormalPool for FairShare {
     }
 
     fn charge(&mut self, now_ns: u64, vcpu: VcpuId) {
-        let weight = self.weight_of(self.accounts[vcpu as usize].vm);
+        let weight = self.charged_weight_of(self.accounts[vcpu as usize].vm);
         let account = &mut self.accounts[vcpu as usize];
         let ran_ns = now_ns - std::mem::replace(&mut account.charged_until_ns, now_ns);
         account.vtime_ns += policy::charge(ran_ns, weight);
