@@ -174,7 +174,7 @@ struct vcpu {
 	u32 normal_pcpu; /* where it ran last, micro slices aside */
 	u32 heir;	 /* slot + 1 of the vCPU that it yields its pCPU to; 0: of nobody */
 	u32 narrow;	 /* it may run on some pCPUs only: it goes by their clocks, not by the pool's */
-	u32 goes_first;	 /* it waits, boosted */
+	u32 goes_first; /* it waits and runs next, not by its place in line: boosted, on an idle pCPU, or as heir */
 	u32 reserved;
 	/* The wait because of which it exits now and then, in this turn: its first and its last exit. */
 	u64 spins_since_ns;

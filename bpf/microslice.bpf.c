@@ -50,6 +50,7 @@ s32 STRUCT_OPS(microslice_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 	if (vcpu) {
 		struct wakeup_decision decision = queue_clock(p, tctx, vcpu);
 
+		vcpu->goes_first = 1;
 		dsq_insert(p, SCX_DSQ_LOCAL, decision.slice_ns, 0);
 	} else {
 		set_clock(p, tctx);

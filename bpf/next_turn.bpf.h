@@ -301,8 +301,10 @@ static __noinline int take_heir(s32 cpu, struct task_struct *prev)
 	if (may_run_on(p, cpu) && clock_lets_inherit(p, heir))
 		moved = move_here(DSQ_BOOSTED, p) || move_here(DSQ_VCPUS, p);
 	bpf_task_release(p);
-	if (moved)
+	if (moved) {
+		heir->goes_first = 1;
 		count_overtake(heir, OVERTAKE_DIRECTED_YIELD);
+	}
 	return moved;
 }
 

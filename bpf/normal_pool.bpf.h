@@ -13,7 +13,7 @@
  * Formula.   host task: vtime += ran * 100 / weight (its nice value); vCPU: see fair_share.h.
  * Limits.    One queue of each kind for the whole host: a task prefers the pCPU that it ran on last if that is idle, and
  *            a pCPU those that ran there last (next_turn.bpf.h), but NUMA nodes are not told apart. vCPUs with narrow
- *            affinity are found by walking the queue.
+ *            affinity are found by walking the queue, and go by the clocks of the pCPU where they ran last.
  */
 #ifndef BPF_NORMAL_POOL_H
 #define BPF_NORMAL_POOL_H

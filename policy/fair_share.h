@@ -13,9 +13,9 @@
  *            charge      = ran_ns * WEIGHT_DEFAULT * SHARE_SCALE / vcpu_weight
  *            vm_charge   = ran_ns * WEIGHT_DEFAULT / vm_weight             (all that its vCPUs run, wherever)
  *            A VM that is behind the first one by what VM_LAG_SLICES slices cost it, or one slice of each of
- *            its vCPUs if these are more, has twice its weight; by as
- *            much more as it is further behind, up to CATCH_UP_MAX times its weight more. No further behind is
- *            remembered: who didn't want its share, or can't have it where it may run, isn't owed it for ever.
+ *            its vCPUs if these are more, is charged by twice its weight; by as much more as it is further
+ *            behind, up to CATCH_UP_MAX times its weight more. No further behind is remembered: who didn't want
+ *            its share, or can't have it where it may run, isn't owed it for ever.
  *            A vCPU that slept comes back no further behind than running for lag_max_ns would cost it: sleeping
  *            isn't saving, but who sleeps often isn't to lose what it waits for. One that was preempted keeps
  *            its clock: what it is behind by is owed to it. Nobody waits for being ahead by more than that: what

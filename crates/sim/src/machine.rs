@@ -82,6 +82,8 @@ pub struct HostVcpu {
     pub(crate) turns: Turns,
 }
 
+const _: () = assert!(size_of::<HostVcpu>() == 128, "two cache lines");
+
 pub struct HostVm {
     pub first_vcpu: VcpuId,
     pub vcpus: u32,

@@ -155,9 +155,9 @@ impl Simulation<'_> {
         };
         let mut demands: Vec<(VmId, f64)> = self.machine.vcpus.iter().map(demand).collect();
         if self.scheduler.shares_by_vm() {
-            let of_vm =
-                |vm| demands.iter().filter(|&&(of, _)| of == vm).map(|&(_, wanted_ns)| wanted_ns).sum();
-            demands = (0..self.vms.len() as VmId).map(|vm| (vm, of_vm(vm))).collect();
+            let mut of_vms = vec![0.0; self.vms.len()];
+            demands.iter().for_each(|&(vm, wanted_ns)| of_vms[vm as usize] += wanted_ns);
+            demands = (0..).zip(of_vms).collect();
         }
         // Who asked for the least, by weight, is satisfied first.
         let by_weight = |&(vm, wanted_ns): &(VmId, f64)| wanted_ns / weight_of(vm);

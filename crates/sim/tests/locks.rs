@@ -105,6 +105,10 @@ fn who_spins_for_a_mutex_makes_way_for_another_thread() {
     assert!(all > 1000 && longest_ns < 400 * MS, "{longest_ns}");
 }
 
+fn pagevec(names: &TraceNames) -> u32 {
+    names.locks.iter().position(|lock| lock == "target/pagevec").expect("it is there") as u32
+}
+
 /// Who waits for one lock of a VM, in the order of coming, and whether somebody ever got it out of turn.
 #[derive(Default)]
 struct Line {
@@ -116,7 +120,7 @@ struct Line {
 
 impl TraceSink for Line {
     fn begin(&mut self, names: &TraceNames) {
-        self.lock = names.locks.iter().position(|lock| lock == "target/pagevec").expect("it is there") as u32;
+        self.lock = pagevec(names);
     }
 
     fn event(&mut self, _: u64, event: &TraceEvent) {
@@ -160,7 +164,7 @@ struct Spin {
 
 impl TraceSink for SpinsBeforeHalts {
     fn begin(&mut self, names: &TraceNames) {
-        self.lock = names.locks.iter().position(|lock| lock == "target/pagevec").expect("it is there") as u32;
+        self.lock = pagevec(names);
     }
 
     fn event(&mut self, time_ns: u64, event: &TraceEvent) {

@@ -3,7 +3,6 @@
 use super::*;
 use crate::config::HostConfig;
 use crate::machine::HostVm;
-use crate::machine::NONE;
 use crate::scenario::{Overrides, load};
 
 const MS: u64 = 1_000_000;
