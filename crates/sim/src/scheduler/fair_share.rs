@@ -41,11 +41,20 @@ enum Place {
     /// It goes first.
     Boosted,
     /// By virtual time; equal ones in the order in which they came.
-    Ordered {
-        came: u64,
-    },
+    Ordered(Waiter),
     /// An idle pCPU takes it next.
     Local(PcpuId),
+}
+
+/// Who waits by virtual time, in the order in which they go. It names where it ran last, too: whoever chooses looks at up
+/// to [`LOOK_MAX`] of them, and on a large host each would have to be fetched from slow caches for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Waiter {
+    vtime_ns: u64,
+    /// How many came before.
+    came: u64,
+    vcpu: VcpuId,
+    home: PcpuId,
 }
 
 struct Account {
@@ -70,7 +79,7 @@ pub struct FairShare {
     accounts: Vec<Account>,
     vms: Vec<VmShare>,
     boosted: VecDeque<VcpuId>,
-    ordered: BTreeSet<(u64, u64, VcpuId)>,
+    ordered: BTreeSet<Waiter>,
     local: Vec<Option<VcpuId>>,
     /// How many have come to `ordered`.
     came: u64,
@@ -136,13 +145,15 @@ impl FairShare {
 
     // ---- Queues ----
 
-    fn put_ordered(&mut self, now_ns: u64, vcpu: VcpuId) {
+    fn put_ordered(&mut self, machine: &Machine, vcpu: VcpuId) {
         let account = &mut self.accounts[vcpu as usize];
         debug_assert_eq!(account.place, Place::Nowhere, "vCPU {vcpu} is in a queue already");
         self.came += 1;
-        account.place = Place::Ordered { came: self.came };
-        account.queued_at_ns = now_ns;
-        self.ordered.insert((account.vtime_ns, self.came, vcpu));
+        let home = machine.vcpus[vcpu as usize].pcpu;
+        let waiter = Waiter { vtime_ns: account.vtime_ns, came: self.came, vcpu, home };
+        account.place = Place::Ordered(waiter);
+        account.queued_at_ns = machine.now_ns;
+        self.ordered.insert(waiter);
     }
 
     fn put_boosted(&mut self, vcpu: VcpuId, first: bool) {
@@ -157,9 +168,10 @@ impl FairShare {
         match std::mem::replace(&mut account.place, Place::Nowhere) {
             Place::Nowhere => unreachable!("vCPU {vcpu} is in no queue"),
             Place::Boosted => self.boosted.retain(|&other| other != vcpu),
-            Place::Ordered { came } => {
-                let was_there = self.ordered.remove(&(account.vtime_ns, came, vcpu));
-                debug_assert!(was_there, "a queued vCPU's clock stands still");
+            Place::Ordered(waiter) => {
+                let was_there = self.ordered.remove(&waiter);
+                debug_assert!(was_there, "it waits where its account says");
+                debug_assert_eq!(account.vtime_ns, waiter.vtime_ns, "a queued vCPU's clock stands still");
             }
             Place::Local(pcpu) => self.local[pcpu as usize] = None,
         }
@@ -175,28 +187,29 @@ impl FairShare {
 
     /// Of the others the first one that ran here last, if it isn't too far ahead; or the first.
     fn first_ordered(&self, machine: &Machine, pcpu: PcpuId) -> Option<VcpuId> {
-        let &(first_vtime_ns, _, first) = self.ordered.first()?;
-        let waited_ns = machine.now_ns - self.accounts[first as usize].queued_at_ns;
-        let ordered = || self.ordered.iter().map(|&(_, _, vcpu)| vcpu);
-        let own = ordered().take(LOOK_MAX).find(|&vcpu| ran_here_last(machine, vcpu, pcpu));
-        let own = own.filter(|&vcpu| {
-            let account = &self.accounts[vcpu as usize];
-            policy::is_worth_warm_caches(&self.rules, waited_ns)
-                && policy::may_go_first(
-                    &self.rules,
-                    first_vtime_ns,
-                    account.vtime_ns,
-                    self.weight_of(account.vm),
-                )
-        });
-        own.or_else(|| ordered().find(|&vcpu| machine.allows(vcpu, pcpu)))
+        let first = self.ordered.first()?;
+        let waited_ns = machine.now_ns - self.accounts[first.vcpu as usize].queued_at_ns;
+        let own = if policy::is_worth_warm_caches(&self.rules, waited_ns) {
+            let ran_here = |waiter: &&Waiter| waiter.home == pcpu && machine.allows(waiter.vcpu, pcpu);
+            self.ordered.iter().take(LOOK_MAX).find(ran_here)
+        } else {
+            None
+        };
+        let may_go_first = |own: &&Waiter| {
+            let weight = self.weight_of(self.accounts[own.vcpu as usize].vm);
+            policy::may_go_first(&self.rules, first.vtime_ns, own.vtime_ns, weight)
+        };
+        let next = own
+            .filter(may_go_first)
+            .or_else(|| self.ordered.iter().find(|waiter| machine.allows(waiter.vcpu, pcpu)));
+        next.map(|waiter| waiter.vcpu)
     }
 
     /// Whether it goes first by the order of the queues.
     fn is_first(&self, vcpu: VcpuId) -> bool {
         match self.accounts[vcpu as usize].place {
             Place::Boosted => self.boosted.front() == Some(&vcpu),
-            Place::Ordered { .. } => self.ordered.first().is_some_and(|&(_, _, first)| first == vcpu),
+            Place::Ordered(waiter) => self.ordered.first() == Some(&waiter),
             Place::Nowhere | Place::Local(_) => true,
         }
     }
@@ -205,13 +218,13 @@ impl FairShare {
     fn may_inherit(&self, machine: &Machine, pcpu: PcpuId, heir: VcpuId) -> bool {
         let account = &self.accounts[heir as usize];
         let clocks_let_it = || {
-            self.ordered.first().is_none_or(|&(first_vtime_ns, ..)| {
+            self.ordered.first().is_none_or(|first| {
                 let weight = self.weight_of(account.vm);
-                policy::may_go_first(&self.rules, first_vtime_ns, account.vtime_ns, weight)
+                policy::may_go_first(&self.rules, first.vtime_ns, account.vtime_ns, weight)
             })
         };
         match account.place {
-            Place::Boosted | Place::Ordered { .. } => machine.allows(heir, pcpu) && clocks_let_it(),
+            Place::Boosted | Place::Ordered(_) => machine.allows(heir, pcpu) && clocks_let_it(),
             Place::Nowhere | Place::Local(_) => false,
         }
     }
@@ -364,9 +377,7 @@ impl FairShare {
     fn goes_on(&mut self, machine: &Machine, ran: VcpuId, gave_way: bool, others_wait: bool) -> bool {
         let vtime_ns = self.accounts[ran as usize].vtime_ns;
         match self.ordered.first() {
-            Some(&(first_vtime_ns, ..)) if !gave_way && policy::vtime_before(vtime_ns, first_vtime_ns) => {
-                true
-            }
+            Some(first) if !gave_way && policy::vtime_before(vtime_ns, first.vtime_ns) => true,
             _ if others_wait => false,
             _ => {
                 self.settle_clock(machine, ran);
@@ -392,7 +403,7 @@ impl FairShare {
         let starving =
             |vcpu: VcpuId| machine.now_ns - self.accounts[vcpu as usize].queued_at_ns > STARVING_AFTER_NS;
         let starving: Vec<_> =
-            self.ordered.iter().rev().map(|&(_, _, vcpu)| vcpu).filter(|&vcpu| starving(vcpu)).collect();
+            self.ordered.iter().rev().map(|waiter| waiter.vcpu).filter(|&vcpu| starving(vcpu)).collect();
         for vcpu in starving {
             self.take(vcpu);
             self.put_boosted(vcpu, false);
@@ -415,7 +426,7 @@ impl NormalPool for FairShare {
 
     fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         self.queue_clock(machine, vcpu);
-        self.put_ordered(machine.now_ns, vcpu);
+        self.put_ordered(machine, vcpu);
     }
 
     fn enqueue_first(&mut self, _machine: &mut Machine, vcpu: VcpuId) {
@@ -427,7 +438,7 @@ impl NormalPool for FairShare {
     }
 
     fn remove(&mut self, _machine: &Machine, vcpu: VcpuId) -> bool {
-        let waits = matches!(self.accounts[vcpu as usize].place, Place::Boosted | Place::Ordered { .. });
+        let waits = matches!(self.accounts[vcpu as usize].place, Place::Boosted | Place::Ordered(_));
         if waits {
             self.take(vcpu);
         }
@@ -477,7 +488,7 @@ impl Scheduler for FairShare {
                 self.preempt_for(machine, vcpu);
             }
         } else {
-            self.put_ordered(machine.now_ns, vcpu);
+            self.put_ordered(machine, vcpu);
             self.kick_lendable(machine, vcpu);
         }
     }

@@ -127,16 +127,17 @@ fn who_is_alone_goes_on_and_owes_nothing_for_it() {
 fn after_a_slice(ahead_by: u64, waited_ns: u64) -> Option<VcpuId> {
     let (mut pool, mut machine) = host(2, &[1, 1, 1, 1]);
     all_run(&mut pool, &mut machine);
-    machine.now_ns = SLICE_NS;
+    machine.now_ns = SLICE_NS - waited_ns;
     for waits in [2, 3] {
         pool.take(waits);
         machine.vcpus[waits as usize].pcpu = 1;
-        pool.put_ordered(machine.now_ns - waited_ns, waits);
+        pool.put_ordered(&machine, waits);
     }
+    machine.now_ns = SLICE_NS;
     pool.take(3);
     machine.vcpus[3].pcpu = 0;
     pool.accounts[3].vtime_ns += ahead_by;
-    pool.put_ordered(0, 3);
+    pool.put_ordered(&machine, 3);
     next_on(&mut pool, &mut machine, 0, StopReason::Preempted)
 }
 
@@ -154,7 +155,7 @@ fn after_a_yield(ahead_by: u64) -> Option<VcpuId> {
     pool.accounts[1].vtime_ns += ahead_by;
     for waits in [1, 2] {
         pool.take(waits);
-        pool.put_ordered(0, waits);
+        pool.put_ordered(&machine, waits);
     }
     machine.now_ns = MS;
     assert_eq!(pool.yields(&mut machine, 0, 0, YieldCause::Ple), YieldAnswer::Yield);
@@ -197,9 +198,9 @@ fn who_waited_for_two_seconds_goes_before_those_with_earlier_clocks() {
         }
     }
     pool.accounts[2].vtime_ns += 100 * SLICE_NS;
-    pool.put_ordered(0, 2);
+    pool.put_ordered(&machine, 2);
     machine.now_ns = STARVING_AFTER_NS + 1;
-    pool.put_ordered(machine.now_ns, 1);
+    pool.put_ordered(&machine, 1);
     pool.timer(&mut machine);
     assert_eq!(next_on(&mut pool, &mut machine, 0, StopReason::Preempted), Some(2));
 }
