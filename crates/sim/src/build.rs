@@ -1,7 +1,7 @@
 //! From a configuration to a simulation at time 0: names become numbers, and what makes no sense is refused.
 
 use crate::SimError;
-use crate::check::{Checker, GraceLimits};
+use crate::check::Checker;
 use crate::config::{LockKind, SimulationConfig, VmConfig, Wait};
 use crate::engine::{HostTicks, KernelTimes, Simulation, Slots, Vm, Workload};
 use crate::guest::mutex::SpinQueue;
@@ -154,8 +154,7 @@ impl<'a> Simulation<'a> {
         }
         if config.check {
             let (vcpus, locks) = (simulation.guest.len(), simulation.locks.len());
-            let grace = GraceLimits::of(&config.scheduler);
-            simulation.checker = Some(Checker::new(config.host.pcpus, vcpus, locks, grace));
+            simulation.checker = Some(Checker::new(config.host.pcpus, vcpus, locks, &config.scheduler));
         }
         simulation.machine.tracing = config.check || sink_wants;
         simulation.name_symbols();

@@ -13,17 +13,19 @@
 //! | no lost wake-up | nobody waits beside a free lock, or halts beside an interrupt (`guest/lost.rs`) |
 //! | who waits is counted right | [`Machine::waiting_adds_up`] |
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
-//! | no starvation | nobody waits runnable for longer than `STARVATION_NS` |
+//! | no starvation | nobody waits runnable for longer than five seconds, or than a few times its share explains |
 
 use crate::SimError;
 use crate::config::SchedulerKind;
 use crate::engine::Simulation;
-use crate::machine::{Machine, VcpuState};
+use crate::machine::{HostVm, Machine, VcpuState};
 use crate::trace_event::{IpiKind, TraceEvent};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Xen's credit scheduler lets a vCPU without credits wait for whole accounting periods: far below this anyway.
 const STARVATION_NS: u64 = 5_000_000_000;
+/// Whose share is so small that it is due a turn once in many seconds starves when it has missed that many of them.
+const TURNS_MISSED: u64 = 4;
 /// An idle pCPU looks for work at the latest one host tick after some appeared (idle pCPUs are tickled at wake-ups).
 const IDLE_BESIDE_WORK_NS: u64 = 20_000_000;
 
@@ -38,20 +40,21 @@ pub struct Checker {
     /// A blocked vCPU was picked: which, and for which pCPU.
     blocked_pick: Option<(u32, u32)>,
     grace: GraceLimits,
+    /// The longest turn of the normal pool.
+    turn_ns: u64,
     /// Of each vCPU.
     longer: Vec<Longer>,
-    measured_since: Option<u64>,
 }
 
 /// What a scheduler may add to a turn.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct GraceLimits {
+struct GraceLimits {
     max: u32,
     slice_ns: u64,
 }
 
 impl GraceLimits {
-    pub fn of(scheduler: &SchedulerKind) -> Self {
+    fn of(scheduler: &SchedulerKind) -> Self {
         match scheduler {
             // Nobody is switched away from within the rate limit, not even who came back for a micro slice.
             SchedulerKind::MicroSliced(config) => {
@@ -71,7 +74,7 @@ struct Longer {
 }
 
 impl Checker {
-    pub fn new(pcpus: usize, vcpus: usize, locks: usize, grace: GraceLimits) -> Self {
+    pub fn new(pcpus: usize, vcpus: usize, locks: usize, scheduler: &SchedulerKind) -> Self {
         Self {
             on: vec![None; vcpus],
             runs: vec![None; pcpus],
@@ -79,14 +82,10 @@ impl Checker {
             pending: vec![[0; 2]; vcpus],
             accelerated: BTreeMap::new(),
             blocked_pick: None,
-            grace,
+            grace: GraceLimits::of(scheduler),
+            turn_ns: scheduler.turn_ns(),
             longer: vec![Longer::default(); vcpus],
-            measured_since: None,
         }
-    }
-
-    pub fn begin_measuring(&mut self) {
-        self.measured_since = Some(0);
     }
 
     /// One event later: is everything as it must be?
@@ -225,7 +224,12 @@ impl Checker {
     }
 
     /// Slower properties, once a simulated millisecond.
-    pub fn check_host(&self, machine: &Machine, may_idle: impl Fn(u32) -> bool) -> Result<(), String> {
+    pub fn check_host(
+        &self,
+        machine: &Machine,
+        may_idle: impl Fn(u32) -> bool,
+        shares_by_vm: bool,
+    ) -> Result<(), String> {
         let now_ns = machine.now_ns;
         if !machine.waiting_adds_up() {
             return Err("the waiting vCPUs' kinds are miscounted".into());
@@ -235,7 +239,10 @@ impl Checker {
                 continue;
             }
             let waited_ns = now_ns - vcpu.since_ns;
-            if waited_ns > STARVATION_NS {
+            let starves = || {
+                waited_ns > TURNS_MISSED * time_between_turns_ns(machine, vcpu.vm, shares_by_vm, self.turn_ns)
+            };
+            if waited_ns > STARVATION_NS && starves() {
                 return Err(format!("vCPU {index} starves: runnable for {waited_ns} ns"));
             }
             let idle = (0..machine.pcpus.len() as u32).find(|&pcpu| {
@@ -252,6 +259,20 @@ impl Checker {
         }
         Ok(())
     }
+}
+
+/// How often a vCPU of this VM is due a turn if all others always want to run: `shares_by_vm` as in
+/// [`crate::scheduler::Scheduler::shares_by_vm`].
+fn time_between_turns_ns(machine: &Machine, vm: u32, shares_by_vm: bool, turn_ns: u64) -> u64 {
+    let weight_of = |vm: &HostVm| {
+        let of_each = f64::from(vm.weight);
+        if shares_by_vm { of_each / f64::from(vm.vcpus) } else { of_each }
+    };
+    let all: f64 = machine.vms.iter().map(|vm| weight_of(vm) * f64::from(vm.vcpus)).sum();
+    let own = &machine.vms[vm as usize];
+    // Nothing says who else may run where it may: all of them, at the worst.
+    let pcpus = (0..machine.pcpus.len() as u32).filter(|&pcpu| own.allows(pcpu)).count();
+    (turn_ns as f64 * all / weight_of(own) / pcpus.max(1) as f64) as u64
 }
 
 fn index_of(kind: IpiKind) -> Option<usize> {
@@ -286,8 +307,9 @@ impl Simulation<'_> {
     pub(crate) fn check_now(&self) -> Result<(), SimError> {
         let Some(checker) = &self.checker else { return Ok(()) };
         let lends = self.scheduler.lends();
+        let may_idle = |pcpu| self.scheduler.is_micro(pcpu) && !lends;
         checker
-            .check_host(&self.machine, |pcpu| self.scheduler.is_micro(pcpu) && !lends)
+            .check_host(&self.machine, may_idle, self.scheduler.shares_by_vm())
             .and_then(|()| self.nothing_is_lost(checker))
             .map_err(|what| SimError::Check { time_ns: self.machine.now_ns, what })
     }
@@ -325,12 +347,26 @@ impl Simulation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{CreditConfig, HostConfig};
+    use crate::scenario::{Overrides, load};
     use crate::trace_event::{AccelerationCause, GuestClass, StopReason};
+
+    const SLICE_NS: u64 = 30_000_000;
+
+    fn checker(grace: GraceLimits) -> Checker {
+        let credit = CreditConfig {
+            slice_ns: SLICE_NS,
+            tick_ns: 10_000_000,
+            ratelimit_ns: 0,
+            boost: true,
+            ratelimit_yields: true,
+        };
+        Checker { grace, ..Checker::new(2, 2, 1, &SchedulerKind::Credit(credit)) }
+    }
 
     /// What the checker says about the last of these events; the ones before are in order.
     fn verdict(events: &[TraceEvent]) -> String {
-        let grace = GraceLimits { max: 2, slice_ns: 5 };
-        let mut checker = Checker::new(2, 2, 1, grace);
+        let mut checker = checker(GraceLimits { max: 2, slice_ns: 5 });
         let (last, first) = events.split_last().expect("an event");
         // One a nanosecond.
         let mut time_ns = 0..;
@@ -413,7 +449,7 @@ mod tests {
 
     #[test]
     fn two_vcpus_that_wait_for_one_micro_pcpu_are_found() {
-        let mut checker = Checker::new(2, 2, 1, GraceLimits::default());
+        let mut checker = checker(GraceLimits::default());
         let other = TraceEvent::Accelerated {
             vcpu: 1,
             pcpu: 1,
@@ -428,11 +464,34 @@ mod tests {
 
     #[test]
     fn a_pick_of_a_blocked_vcpu_is_found() {
-        let mut checker = Checker::new(2, 2, 1, GraceLimits::default());
+        let mut checker = checker(GraceLimits::default());
         checker.picked(0, 1, VcpuState::Runnable);
         assert_eq!(checker.settled(), Ok(()));
         checker.picked(1, 0, VcpuState::Blocked);
         assert_eq!(checker.settled().unwrap_err(), "vCPU 1 is picked for pCPU 0, but is blocked");
+    }
+
+    /// What the checker says when all of a VM with this weight, beside another one with 1,000, have waited for so long.
+    fn verdict_on_waiting(weight: u32, waited_ns: u64, shares_by_vm: bool) -> Result<(), String> {
+        let host = load("gmake-swaptions", &Overrides::default()).expect("built in").config.host;
+        let vms = vec![HostVm::new(2, weight, Vec::new()), HostVm::new(4, 1_000, Vec::new())];
+        let mut machine = Machine::new(&HostConfig { pcpus: 2, ..host }, vms);
+        (0..2).for_each(|vcpu| machine.wakes(vcpu));
+        machine.now_ns = waited_ns;
+        checker(GraceLimits::default()).check_host(&machine, |_| true, shares_by_vm)
+    }
+
+    #[test]
+    fn who_waits_for_five_seconds_starves_unless_a_small_share_explains_it() {
+        assert_eq!(verdict_on_waiting(1_000, STARVATION_NS, false), Ok(()));
+        let starves = |waited_ns| Err(format!("vCPU 0 starves: runnable for {waited_ns} ns"));
+        assert_eq!(verdict_on_waiting(1_000, STARVATION_NS + 1, false), starves(STARVATION_NS + 1));
+        // Of two pCPUs one in 2,001 or, by VMs' weights, in 1,001 is its part.
+        let due_ns = [TURNS_MISSED * SLICE_NS * 2_001, TURNS_MISSED * SLICE_NS * 1_001];
+        for (by_vm, due_ns) in [false, true].into_iter().zip(due_ns) {
+            assert_eq!(verdict_on_waiting(1, due_ns, by_vm), Ok(()));
+            assert_eq!(verdict_on_waiting(1, due_ns + 1_000, by_vm), starves(due_ns + 1_000));
+        }
     }
 
     #[test]

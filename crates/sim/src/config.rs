@@ -421,6 +421,15 @@ impl NormalPoolKind {
 }
 
 impl SchedulerKind {
+    /// How long a turn lasts, or a little longer, while others wait.
+    pub fn turn_ns(&self) -> u64 {
+        match self {
+            Self::Credit(credit) => credit.slice_ns,
+            Self::MicroSliced(config) => config.normal.slice_ns(),
+            Self::Eevdf(eevdf) => eevdf.base_slice_ns + eevdf.tick_ns,
+        }
+    }
+
     /// How many pCPUs may be micro-sliced at a time; they are the host's last ones.
     pub fn most_micro_pcpus(&self) -> usize {
         match self {

@@ -84,9 +84,6 @@ impl Simulation<'_> {
         let sizes = std::mem::take(&mut self.machine.pool.sizes);
         let last = sizes.last().map_or(0, |&(_, size)| size);
         self.machine.pool = PoolReport { sizes: vec![(now_ns, last)], ..PoolReport::default() };
-        if let Some(checker) = &mut self.checker {
-            checker.begin_measuring();
-        }
     }
 
     /// Brings the accounts of all pCPUs and vCPUs up to now.
@@ -202,7 +199,6 @@ impl Simulation<'_> {
                 let timed = config.run_units > 0 && units_per_s > 0.0;
                 WorkloadReport {
                     name: config.name.clone(),
-                    unit: config.unit.clone(),
                     units_done: workload.units_done,
                     units_per_s,
                     execution_time_s: timed.then(|| config.run_units as f64 / units_per_s),

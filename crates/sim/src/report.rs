@@ -61,7 +61,6 @@ pub struct VmReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorkloadReport {
     pub name: String,
-    pub unit: String,
     pub units_done: u64,
     pub units_per_s: f64,
     /// `run_units` at this rate; None without `run_units` or progress.

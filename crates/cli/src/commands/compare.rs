@@ -63,7 +63,7 @@ pub struct Compare {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// Verify the model's invariants after every event (slower)
+    /// Verify the model's invariants while it runs (slower)
     #[arg(long)]
     check: bool,
 }

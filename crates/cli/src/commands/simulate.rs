@@ -55,7 +55,7 @@ pub struct Simulate {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// Verify the model's invariants after every event (slower)
+    /// Verify the model's invariants while it runs (slower)
     #[arg(long)]
     check: bool,
 
