@@ -37,6 +37,10 @@ bool bpf_cpumask_and(struct bpf_cpumask *dst, const struct cpumask *a, const str
 bool bpf_cpumask_intersects(const struct cpumask *a, const struct cpumask *b) __ksym;
 u32 bpf_cpumask_any_distribute(const struct cpumask *cpumask) __ksym;
 u32 bpf_cpumask_first(const struct cpumask *cpumask) __ksym;
+bool bpf_cpumask_subset(const struct cpumask *inner, const struct cpumask *outer) __ksym;
+void bpf_cpumask_copy(struct bpf_cpumask *dst, const struct cpumask *src) __ksym;
+const struct cpumask *scx_bpf_get_online_cpumask(void) __ksym;
+void scx_bpf_put_cpumask(const struct cpumask *cpumask) __ksym;
 void bpf_rcu_read_lock(void) __ksym;
 void bpf_rcu_read_unlock(void) __ksym;
 

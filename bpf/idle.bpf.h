@@ -5,13 +5,20 @@
 
 #include "pools.bpf.h"
 
+/* A whole idle core before half of a busy one. */
+static __always_inline s32 pick_idle_of(const struct cpumask *candidates)
+{
+	s32 cpu = scx_bpf_pick_idle_cpu(candidates, SCX_PICK_IDLE_CORE);
+
+	return cpu >= 0 ? cpu : scx_bpf_pick_idle_cpu(candidates, 0);
+}
+
 /* An idle normal pCPU that p may run on, the one it ran on last first; negative: none. */
 static __always_inline s32 pick_idle_normal(struct task_struct *p, s32 prev_cpu)
 {
 	struct scratch *normal, *own;
 	struct bpf_cpumask *mask, *candidates;
 	u32 key = 0, here = bpf_get_smp_processor_id();
-	s32 cpu;
 
 	if (prev_cpu >= 0 && !pcpu_is_micro(prev_cpu) && bpf_cpumask_test_cpu(prev_cpu, p->cpus_ptr) &&
 	    scx_bpf_test_and_clear_cpu_idle(prev_cpu))
@@ -20,16 +27,13 @@ static __always_inline s32 pick_idle_normal(struct task_struct *p, s32 prev_cpu)
 	mask = normal ? normal->mask : NULL;
 	if (!mask)
 		return -1;
-	if (p->nr_cpus_allowed >= config.pcpu_count) {
-		/* A whole idle core before half of a busy one. */
-		cpu = scx_bpf_pick_idle_cpu((const struct cpumask *)mask, SCX_PICK_IDLE_CORE);
-		return cpu >= 0 ? cpu : scx_bpf_pick_idle_cpu((const struct cpumask *)mask, 0);
-	}
+	if (bpf_cpumask_subset((const struct cpumask *)mask, p->cpus_ptr))
+		return pick_idle_of((const struct cpumask *)mask);
 	own = bpf_map_lookup_elem(&scratches, &here);
 	candidates = own ? own->mask : NULL;
 	if (!candidates || !bpf_cpumask_and(candidates, p->cpus_ptr, (const struct cpumask *)mask))
 		return -1;
-	return scx_bpf_pick_idle_cpu((const struct cpumask *)candidates, 0);
+	return pick_idle_of((const struct cpumask *)candidates);
 }
 
 /* A task was queued: an idle normal pCPU comes and gets it. */

@@ -33,9 +33,11 @@ struct run_config {
 	u32 dry_run;
 	u32 recording;
 	u32 pcpu_count;
-	u32 intel; /* 1: VMX, 0: SVM */
-	u32 smt;   /* pCPUs share cores */
-	u32 lend;  /* micro pCPUs that nobody asks for run vCPUs of the normal pool; the paper: 0 */
+	u32 intel;	     /* 1: VMX, 0: SVM */
+	u32 smt;	     /* pCPUs share cores */
+	u32 lend;	     /* micro pCPUs that nobody asks for run vCPUs of the normal pool; the paper: 0 */
+	u32 wide_pcpu_count; /* who may run on so many pCPUs may run anywhere: those that are online and not isolated */
+	u32 reserved;
 	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
 };
@@ -175,7 +177,7 @@ struct vcpu {
 	u32 heir;	 /* slot + 1 of the vCPU that it yields its pCPU to; 0: of nobody */
 	u32 narrow;	 /* it may run on some pCPUs only: it goes by their clocks, not by the pool's */
 	u32 goes_first; /* it waits and runs next, not by its place in line: boosted, on an idle pCPU, or as heir */
-	u32 reserved;
+	u32 called_back; /* it was woken for the micro pCPU that it borrowed, and that was asked for */
 	/* The wait because of which it exits now and then, in this turn: its first and its last exit. */
 	u64 spins_since_ns;
 	u64 spun_until_ns;

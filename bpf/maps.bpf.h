@@ -16,6 +16,9 @@ struct task_ctx {
 	u64 allowed_ns;	  /* by its limits, when they were asked last */
 	u32 vcpu;	  /* slot + 1; 0: not a vCPU */
 	u32 gives_way;	  /* a host task whose clock is the vCPUs': see gives_way() */
+	u32 starved;	  /* it runs because it has waited for so long, not because of its clock */
+	u32 reserved;
+	u64 refused_until_ns; /* a vCPU for which there was no room: not tried again before */
 };
 
 struct {
@@ -122,7 +125,6 @@ struct pcpu {
 	/* Of the vCPUs that began a turn of the normal pool here: the furthest clock, and that of their VMs. 0: none has. */
 	u64 vcpus_vtime_ns;
 	u64 vms_vtime_ns;
-	u64 served_vm_ns; /* the clock of the VM that was served here last by its place in line, not boosted */
 	u32 request;  /* vCPU slot + 1 that waits for this micro pCPU; 0: none. The paper's queue of one */
 	u32 occupant; /* enum occupant */
 	u32 lent;     /* it runs a vCPU of the normal pool, as a micro pCPU that nobody asks for */
@@ -133,7 +135,7 @@ struct pcpu {
 	u32 look_count;	 /* queued tasks that were looked at for one that ran here last */
 	u32 turned_away; /* slot + 1 of the VM that found no room here last; 0: none since the last look */
 	u32 rescue_count; /* just became micro-sliced: queued tasks to look at that may have nowhere else to run */
-	u32 reserved;
+	u32 vm;		  /* slot + 1 of the VM whose vCPU runs, or ran last */
 };
 
 struct {

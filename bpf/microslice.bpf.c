@@ -48,8 +48,11 @@ s32 STRUCT_OPS(microslice_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 	if (cpu < 0)
 		return prev_cpu; /* ops.enqueue queues it */
 	if (vcpu) {
-		struct wakeup_decision decision = queue_clock(p, tctx, vcpu);
+		struct wakeup_decision decision;
 
+		/* It comes from sleep: ops.runnable says so only after this. */
+		vcpu->was_blocked = 1;
+		decision = queue_clock(p, tctx, vcpu);
 		vcpu->goes_first = 1;
 		dsq_insert(p, SCX_DSQ_LOCAL, decision.slice_ns, 0);
 	} else {
@@ -71,7 +74,7 @@ void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
 		insert_here(p, SCX_DSQ_GLOBAL, config.others_slice_ns, enq_flags);
 		return;
 	}
-	if (is_pinned_kthread(p)) {
+	if (is_pinned_kthread(p) && (enq_flags & (ENQ(WAKEUP) | ENQ(REENQ)))) {
 		enqueue_pinned_kthread(p, enq_flags);
 		return;
 	}
@@ -193,9 +196,9 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 	if (occupant != OCCUPANT_MICRO) {
 		vcpu->normal_pcpu = cpu;
 		advance_clocks(tctx, vcpu, pcpu);
-		if (!vcpu->goes_first)
-			note_served(vcpu, pcpu);
 	}
+	tctx->starved = 0;
+	pcpu->vm = vcpu->vm + 1;
 	vcpu->goes_first = 0;
 	vcpu->spun_until_ns = 0;
 	vcpu->heir = 0;
@@ -248,6 +251,7 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 	} else {
 		pcpu->occupant = tctx->gives_way ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
 		advance_others_clock(tctx);
+		tctx->starved = 0;
 	}
 	if (pcpu_is_micro(cpu))
 		start_on_micro_pcpu(p, vcpu, cpu, pcpu, now);
@@ -373,19 +377,18 @@ void STRUCT_OPS(microslice_exit_task, struct task_struct *p, struct scx_exit_tas
 	unregister_vcpu(task_ctx_of(p));
 }
 
+/* Of all pCPUs that are online (that one comes or goes ends this scheduler), or of none. */
 static __always_inline int create_mask(struct scratch *holder, bool full)
 {
 	struct bpf_cpumask *mask = bpf_cpumask_create(), *old;
-	u32 cpu;
 
 	if (!mask)
 		return -ENOMEM;
 	if (full) {
-		bpf_for (cpu, 0, PCPUS_MAX) {
-			if (cpu >= config.pcpu_count)
-				break;
-			bpf_cpumask_set_cpu(cpu, mask);
-		}
+		const struct cpumask *online = scx_bpf_get_online_cpumask();
+
+		bpf_cpumask_copy(mask, online);
+		scx_bpf_put_cpumask(online);
 	}
 	old = bpf_kptr_xchg(&holder->mask, mask);
 	if (old)

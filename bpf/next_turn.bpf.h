@@ -71,7 +71,7 @@ static __always_inline struct task_ctx *whose_turn_ends(struct task_struct *prev
  * sched_ext asks for the next task before it queues the one whose slice is over, so the queue alone would always let
  * another go first: a heavier vCPU would get less than its share. If that one is still the furthest behind, it goes on.
  */
-static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
+static __always_inline bool goes_on(s32 cpu, struct task_struct *prev, struct pcpu *pcpu)
 {
 	struct task_ctx *tctx = whose_turn_ends(prev);
 	struct vcpu *vcpu = vcpu_of(tctx);
@@ -80,12 +80,15 @@ static __always_inline bool goes_on(struct task_struct *prev, struct pcpu *pcpu)
 	if (!tctx || !vcpu)
 		return false;
 	charge_until_now(prev, tctx, vcpu, pcpu);
+	pcpu->look_count = 0;
 	for_each_queued(first, DSQ_VCPUS)
 	{
+		/* Who may not run here is no reason to stop. */
+		if (++pcpu->look_count <= OWN_LOOK_MAX && !may_run_on(first, cpu))
+			continue;
 		if (!vtime_before(tctx->vtime_ns, first->scx.dsq_vtime) || rests_until(prev, tctx, vcpu))
 			return false;
 		advance_clocks(tctx, vcpu, pcpu);
-		note_served(vcpu, pcpu);
 		start_another_turn(prev, tctx, vcpu, pcpu);
 		pcpu->micro_deadline_ns = 0;
 		return true;
@@ -109,10 +112,8 @@ static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pc
 	if (rests_until(prev, tctx, vcpu))
 		return; /* ops.enqueue sees to it */
 	settle_clock(tctx, vcpu);
-	if (vcpu) {
+	if (vcpu)
 		advance_clocks(tctx, vcpu, pcpu);
-		note_served(vcpu, pcpu);
-	}
 	start_another_turn(prev, tctx, vcpu, pcpu);
 }
 
@@ -153,8 +154,10 @@ static __noinline int boost_starving(u64 dsq, struct pcpu *pcpu, u64 now)
 			break;
 		pcpu->sweep_count--;
 		tctx = task_ctx_of(p);
-		if (tctx && now - tctx->queued_at_ns > STARVING_AFTER_NS && dsq_move(&it, p, DSQ_BOOSTED))
+		if (tctx && now - tctx->queued_at_ns > STARVING_AFTER_NS && dsq_move(&it, p, DSQ_BOOSTED)) {
+			tctx->starved = 1;
 			COUNT(host_stats.starving_served);
+		}
 	}
 	return 0;
 }
@@ -207,21 +210,25 @@ static __noinline int take_own(u64 dsq, s32 cpu, struct pcpu *pcpu)
 	if (!pcpu)
 		return false;
 	pcpu->look_count = 0;
+	pcpu->first_vtime_ns = 0;
 	for_each_queued(p, dsq)
 	{
 		struct task_ctx *tctx;
 		struct vcpu *vcpu;
 		u64 weight;
 
-		if (!pcpu->look_count && dsq == DSQ_VCPUS) {
+		if (++pcpu->look_count > OWN_LOOK_MAX)
+			break;
+		if (!may_run_on(p, cpu))
+			continue;
+		/* The first one that may run here: it would be next. */
+		if (!pcpu->first_vtime_ns && dsq == DSQ_VCPUS) {
 			tctx = task_ctx_of(p);
 			if (!tctx || !is_worth_warm_caches(&share, now - tctx->queued_at_ns))
 				break;
 			pcpu->first_vtime_ns = p->scx.dsq_vtime;
 		}
-		if (++pcpu->look_count > OWN_LOOK_MAX)
-			break;
-		if (!ran_here_last(p, cpu) || !may_run_on(p, cpu))
+		if (!ran_here_last(p, cpu))
 			continue;
 		vcpu = vcpu_of(task_ctx_of(p));
 		weight = vcpu ? weight_of(vcpu) : vcpu_weight(p->scx.weight, 1);
@@ -254,27 +261,34 @@ static __noinline int take_first_vcpu(u64 dsq, s32 cpu, struct pcpu *pcpu)
 	return false;
 }
 
-static __always_inline bool move_here(u64 dsq, struct task_struct *p)
+static __always_inline bool move_here(u64 dsq, struct task_struct *p, s32 cpu)
 {
 	struct bpf_iter_scx_dsq it;
 	bool moved = false;
 
-	if (!bpf_iter_scx_dsq_new(&it, dsq, 0))
+	/* Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't moved by it. */
+	if (!bpf_iter_scx_dsq_new(&it, dsq, 0) && may_run_on(p, cpu))
 		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
 	bpf_iter_scx_dsq_destroy(&it);
 	return moved;
 }
 
-static __always_inline bool clock_lets_inherit(struct task_struct *p, const struct vcpu *heir)
+static __always_inline bool clock_lets_inherit(struct task_struct *p, const struct vcpu *heir, s32 cpu,
+					       struct pcpu *pcpu)
 {
 	struct fair_share_config share = config.fair_share;
 	struct task_ctx *tctx = task_ctx_of(p);
 	struct task_struct *first;
 
-	if (!tctx)
+	if (!tctx || !pcpu)
 		return false;
-	for_each_queued(first, DSQ_VCPUS) return may_go_first(&share, first->scx.dsq_vtime, tctx->vtime_ns,
-							      weight_of(heir));
+	pcpu->look_count = 0;
+	for_each_queued(first, DSQ_VCPUS)
+	{
+		if (++pcpu->look_count <= OWN_LOOK_MAX && !may_run_on(first, cpu))
+			continue;
+		return may_go_first(&share, first->scx.dsq_vtime, tctx->vtime_ns, weight_of(heir));
+	}
 	return true;
 }
 
@@ -298,8 +312,8 @@ static __noinline int take_heir(s32 cpu, struct task_struct *prev)
 	p = bpf_task_from_pid(heir->pid);
 	if (!p)
 		return false;
-	if (may_run_on(p, cpu) && clock_lets_inherit(p, heir))
-		moved = move_here(DSQ_BOOSTED, p) || move_here(DSQ_VCPUS, p);
+	if (clock_lets_inherit(p, heir, cpu, pcpu_of(cpu)))
+		moved = move_here(DSQ_BOOSTED, p, cpu) || move_here(DSQ_VCPUS, p, cpu);
 	bpf_task_release(p);
 	if (moved) {
 		heir->goes_first = 1;
@@ -327,7 +341,7 @@ static __always_inline bool dispatch_lent(s32 cpu, struct pcpu *pcpu, struct tas
 	if (take_heir(cpu, prev) || take_own(DSQ_BOOSTED, cpu, pcpu) ||
 	    take_first_vcpu(DSQ_BOOSTED, cpu, pcpu))
 		return false;
-	if (goes_on(prev, pcpu))
+	if (goes_on(cpu, prev, pcpu))
 		return true;
 	if (take_own(DSQ_VCPUS, cpu, pcpu) || take_first_vcpu(DSQ_VCPUS, cpu, pcpu) || !is_borrower(prev))
 		return false;
@@ -336,12 +350,13 @@ static __always_inline bool dispatch_lent(s32 cpu, struct pcpu *pcpu, struct tas
 	return true;
 }
 
-/* No grace for it: whom it waits for may be the one that comes. */
-static __always_inline void call_back_from(struct vcpu *borrower)
+/* No grace for it: whom it waits for may be the one that comes. But if it was woken for this pCPU it goes first elsewhere. */
+static __always_inline void call_back_from(struct vcpu *borrower, const struct pcpu *pcpu)
 {
 	struct vm_stats *stats = vm_stats_at(borrower->vm);
 
 	borrower->turn_over = 1;
+	borrower->called_back = pcpu->lent_to_boosted && !borrower->yielded;
 	if (stats)
 		COUNT(stats->called_back);
 }
@@ -359,7 +374,7 @@ static __always_inline void dispatch_micro_pool(s32 cpu, struct pcpu *pcpu, stru
 		struct vcpu *borrower = is_borrower(prev) ? vcpu_of(task_ctx_of(prev)) : NULL;
 
 		if (borrower)
-			call_back_from(borrower);
+			call_back_from(borrower, pcpu);
 	} else if (stays_on_micro(prev)) {
 		stay_alone(prev, pcpu);
 	} else if (config.lend && dispatch_lent(cpu, pcpu, prev)) {
@@ -381,7 +396,7 @@ static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct t
 		return;
 	if (take_heir(cpu, prev) || take_own(DSQ_BOOSTED, cpu, pcpu) || dsq_move_to_local(DSQ_BOOSTED))
 		return;
-	if (goes_on(prev, pcpu) || take_own(DSQ_VCPUS, cpu, pcpu) || dsq_move_to_local(DSQ_VCPUS))
+	if (goes_on(cpu, prev, pcpu) || take_own(DSQ_VCPUS, cpu, pcpu) || dsq_move_to_local(DSQ_VCPUS))
 		return;
 	if (vcpus_first && dsq_move_to_local(DSQ_OTHERS))
 		return;

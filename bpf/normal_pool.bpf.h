@@ -20,6 +20,22 @@
 
 #include "cpu_limit.bpf.h"
 
+/* ---- A VM ---- */
+
+static __always_inline u32 vm_weight_of(const struct vm *vm, u32 slot)
+{
+	struct vm_feed *feed = vm_feed_at(slot);
+
+	return feed && feed_is_current(feed, vm) ? feed->weight : 0;
+}
+
+static __always_inline struct vm_size size_of(const struct vm *vm, u32 slot)
+{
+	struct vm_size size = {.weight = vm_weight_of(vm, slot), .vcpu_count = vm->vcpu_count};
+
+	return size;
+}
+
 /* ---- Which pCPU ---- */
 
 /* How many pCPUs are looked at for one that gives way to a vCPU. */
@@ -56,13 +72,25 @@ static __always_inline bool gives_way_to(s32 cpu, const struct pcpu *pcpu, bool 
 	       pcpu->others_ran_ns < config.fair_share.slice_ns;
 }
 
+/* Has the VM of this vCPU had more than that of the vCPU that runs there? Then it takes nothing from it. */
+static __always_inline bool is_of_vm_ahead(const struct vcpu *vcpu, const struct pcpu *pcpu)
+{
+	struct fair_share_config share = config.fair_share;
+	struct vm *vm = vm_at(vcpu->vm), *other = vm_at(pcpu->vm - 1);
+
+	if (!vm || !other || pcpu->occupant == OCCUPANT_BACKGROUND)
+		return false;
+	return vm_is_ahead(&share, size_of(vm, vcpu->vm), other->vtime_ns, vm->vtime_ns);
+}
+
 /*
  * It takes over the pCPU that it ran on last, if what runs there gives way. A vCPU looks at a few more: many wait for a lock that
  * is handed on, and each of them that is boosted keeps the next one from its own pCPU for a third of a slice.
  */
 static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
 {
-	s32 first = first_to_preempt(p, for_vcpu ? vcpu_of(task_ctx_of(p)) : NULL);
+	const struct vcpu *vcpu = for_vcpu ? vcpu_of(task_ctx_of(p)) : NULL;
+	s32 first = first_to_preempt(p, vcpu);
 	u32 step, look = for_vcpu ? PREEMPT_LOOK_MAX : 1;
 
 	if (first < 0)
@@ -78,26 +106,14 @@ static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
 		pcpu = pcpu_of(cpu);
 		if (!pcpu || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || !gives_way_to(cpu, pcpu, for_vcpu))
 			continue;
+		if (vcpu && is_of_vm_ahead(vcpu, pcpu))
+			continue;
 		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 		break;
 	}
 }
 
 /* ---- Queueing ---- */
-
-static __always_inline u32 vm_weight_of(const struct vm *vm, u32 slot)
-{
-	struct vm_feed *feed = vm_feed_at(slot);
-
-	return feed && feed_is_current(feed, vm) ? feed->weight : 0;
-}
-
-static __always_inline struct vm_size size_of(const struct vm *vm, u32 slot)
-{
-	struct vm_size size = {.weight = vm_weight_of(vm, slot), .vcpu_count = vm->vcpu_count};
-
-	return size;
-}
 
 /* What limits are counted by: how far it may be off the pool's clock, and go before others. */
 static __always_inline u64 weight_of(const struct vcpu *vcpu)
@@ -137,17 +153,6 @@ static __always_inline void keep_up(const struct vcpu *vcpu, u64 first_vm_ns)
 		__sync_val_compare_and_swap(&vm->vtime_ns, was, kept);
 }
 
-/* Has its VM had more than the one that was served last where it ran? */
-static __always_inline bool is_of_vm_ahead(const struct vcpu *vcpu)
-{
-	struct fair_share_config share = config.fair_share;
-	struct vm *vm = vm_at(vcpu->vm);
-	struct pcpu *pcpu = pcpu_of(vcpu->normal_pcpu);
-
-	return vm && pcpu && pcpu->served_vm_ns &&
-	       vm_is_ahead(&share, size_of(vm, vcpu->vm), pcpu->served_vm_ns, vm->vtime_ns);
-}
-
 /* The clock of a vCPU that waits from now on. */
 static __always_inline struct wakeup_decision queue_clock(struct task_struct *p, struct task_ctx *tctx,
 							  struct vcpu *vcpu)
@@ -157,12 +162,11 @@ static __always_inline struct wakeup_decision queue_clock(struct task_struct *p,
 	struct wakeup_decision decision;
 	struct furthest furthest;
 
-	vcpu->narrow = p->nr_cpus_allowed < config.pcpu_count;
+	vcpu->narrow = p->nr_cpus_allowed < config.wide_pcpu_count;
 	furthest = clocks_of(vcpu);
 	keep_up(vcpu, furthest.vm_ns);
 	seen.pool_vtime_ns = furthest.vcpu_ns;
 	seen.weight = weight_of(vcpu);
-	seen.vm_is_ahead = is_of_vm_ahead(vcpu);
 	decision = decide_on_wakeup(&share, &seen);
 
 	RECORD(RECORD_WAKEUP, tctx->vcpu - 1, wakeup, {.config = share, .seen = seen, .decision = decision});
@@ -195,8 +199,12 @@ static __always_inline bool gets_grace(struct vcpu *vcpu, u32 slot, u32 class)
 					.grace_count = vcpu->grace_count,
 					.micro_pcpu_count = micro_pcpu_count,
 					.answer = guest_answer_to_calls(vcpu->kvm_vcpu)};
-	u32 decision = decide_at_turn_end(&limits, &seen);
+	u32 decision;
 
+	/* Nothing is known of who waits for it: it is scheduled like any other task. */
+	if (!guest_is_known(vcpu->vm))
+		return false;
+	decision = decide_at_turn_end(&limits, &seen);
 	RECORD(RECORD_TURN, slot, turn, {.config = limits, .seen = seen, .decision = decision});
 	if (decision != TURN_GOES_ON)
 		return false;
@@ -273,6 +281,14 @@ static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx 
 		return;
 	}
 	decision = queue_clock(p, tctx, vcpu);
+	if (vcpu->called_back) {
+		/* It was woken for the pCPU that it borrowed: it goes on somewhere else, as if it were woken now. */
+		vcpu->called_back = 0;
+		vcpu->was_blocked = 1;
+		decision.boost = 1;
+		decision.slice_ns = config.fair_share.boost_slice_ns;
+		enq_flags |= ENQ(HEAD);
+	}
 	vcpu->goes_first = decision.boost;
 	if (decision.boost) {
 		dsq_insert(p, DSQ_BOOSTED, decision.slice_ns, enq_flags);
@@ -302,13 +318,16 @@ static __always_inline void set_clock(struct task_struct *p, struct task_ctx *tc
 	bool way = gives_way(p);
 	u64 now = way ? pool_vtime_ns : others_vtime_ns;
 	u64 lag_max_ns = way ? config.fair_share.lag_max_ns : config.others_slice_ns;
-	u64 earliest = now - charge(lag_max_ns, vcpu_weight(p->scx.weight, 1));
+	u64 lag = charge(lag_max_ns, vcpu_weight(p->scx.weight, 1)), earliest = now - lag;
 
 	if (tctx->gives_way != way)
 		tctx->vtime_ns = now;
 	tctx->gives_way = way;
 	if (vtime_before(tctx->vtime_ns, earliest))
 		tctx->vtime_ns = earliest;
+	/* A light one that is served because it has waited for long may be far ahead: it doesn't wait the longer for that. */
+	if (way && vtime_before(now + lag, tctx->vtime_ns))
+		tctx->vtime_ns = now + lag;
 }
 
 static __always_inline void enqueue_other(struct task_struct *p, struct task_ctx *tctx, u64 enq_flags)
@@ -375,10 +394,14 @@ static __always_inline void advance(u64 *clock_ns, u64 to_ns)
 
 static __always_inline void advance_others_clock(const struct task_ctx *tctx)
 {
-	advance(tctx->gives_way ? &pool_vtime_ns : &others_vtime_ns, tctx->vtime_ns);
+	if (!tctx->starved)
+		advance(tctx->gives_way ? &pool_vtime_ns : &others_vtime_ns, tctx->vtime_ns);
 }
 
-/* The clocks of pool and pCPU are of whoever was chosen by them. A micro slice isn't: it may be run by who is far ahead. */
+/*
+ * The clocks of pool and pCPU are of whoever was chosen by them. A micro slice isn't: it may be run by who is far ahead. Nor is
+ * what a light one gets because it has waited for long.
+ */
 static __always_inline void advance_clocks(const struct task_ctx *tctx, const struct vcpu *vcpu,
 					   struct pcpu *pcpu)
 {
@@ -386,6 +409,10 @@ static __always_inline void advance_clocks(const struct task_ctx *tctx, const st
 
 	if (!vm)
 		return;
+	if (tctx->starved) {
+		keep_up(vcpu, clocks_of(vcpu).vm_ns);
+		return;
+	}
 	advance(&pool_vtime_ns, tctx->vtime_ns);
 	advance(&first_vm_vtime_ns, vm->vtime_ns);
 	if (pcpu->vcpus_vtime_ns) {
@@ -396,15 +423,6 @@ static __always_inline void advance_clocks(const struct task_ctx *tctx, const st
 		pcpu->vms_vtime_ns = vm->vtime_ns;
 	}
 	keep_up(vcpu, clocks_of(vcpu).vm_ns);
-}
-
-/* It is served here by its place in line. */
-static __always_inline void note_served(const struct vcpu *vcpu, struct pcpu *pcpu)
-{
-	struct vm *vm = vm_at(vcpu->vm);
-
-	if (vm)
-		pcpu->served_vm_ns = vm->vtime_ns;
 }
 
 /*

@@ -191,20 +191,6 @@ static __always_inline bool offer_woken(struct task_struct *p, u32 slot)
 
 /* ---- Pull (ops.dispatch of a micro pCPU) ---- */
 
-/* Takes a vCPU out of whichever normal queue it waits in. */
-static __always_inline bool pull_from(u64 dsq, struct task_struct *p)
-{
-	struct bpf_iter_scx_dsq it;
-	bool moved = false;
-
-	if (!bpf_iter_scx_dsq_new(&it, dsq, 0)) {
-		dsq_move_set_slice(&it, config.micro_slice_ns);
-		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
-	}
-	bpf_iter_scx_dsq_destroy(&it);
-	return moved;
-}
-
 static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 {
 	/* Entering this program raised migration_disabled of the current task, if the kernel does so. */
@@ -212,6 +198,21 @@ static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
 	       (p->migration_disabled <= own || scx_bpf_task_cpu(p) == cpu);
+}
+
+/* Takes a vCPU out of whichever normal queue it waits in. */
+static __always_inline bool pull_from(u64 dsq, struct task_struct *p, s32 cpu)
+{
+	struct bpf_iter_scx_dsq it;
+	bool moved = false;
+
+	/* Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't moved by it. */
+	if (!bpf_iter_scx_dsq_new(&it, dsq, 0) && may_run_on(p, cpu)) {
+		dsq_move_set_slice(&it, config.micro_slice_ns);
+		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return moved;
 }
 
 static __noinline int pull_vcpu(s32 cpu, u32 slot)
@@ -229,9 +230,8 @@ static __noinline int pull_vcpu(s32 cpu, u32 slot)
 		fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
 		return false;
 	}
-	if (may_run_on(p, cpu))
-		moved = pull_from(DSQ_VCPUS, p) || pull_from(DSQ_BOOSTED, p);
-	else
+	moved = pull_from(DSQ_VCPUS, p, cpu) || pull_from(DSQ_BOOSTED, p, cpu);
+	if (!moved && !may_run_on(p, cpu))
 		failure = FAILURE_AFFINITY;
 	bpf_task_release(p);
 	/*
@@ -355,7 +355,7 @@ static __always_inline bool is_confined(struct task_struct *p)
 	/* sched_ext never asks us where a task that exits may go: it stays where it is. */
 	if (p->migration_disabled > own || (p->flags & PF_EXITING))
 		return pcpu_is_micro(scx_bpf_task_cpu(p));
-	if (p->nr_cpus_allowed >= config.pcpu_count)
+	if (p->nr_cpus_allowed >= config.wide_pcpu_count)
 		return false;
 	normal = bpf_map_lookup_elem(&normal_pool, &key);
 	mask = normal ? normal->mask : NULL;
@@ -397,6 +397,7 @@ static __always_inline bool dispatch_micro(s32 cpu, struct pcpu *pcpu)
 	if (pcpu->rescue_count) {
 		rescue_from(DSQ_OTHERS, cpu, pcpu);
 		rescue_from(DSQ_VCPUS, cpu, pcpu);
+		rescue_from(DSQ_BOOSTED, cpu, pcpu);
 		pcpu->rescue_count = 0;
 	}
 	/* Turn about, so that neither starves the other. */

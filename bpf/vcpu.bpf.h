@@ -25,6 +25,8 @@
 #include "guest_code.bpf.h"
 
 #define LSTAR_SAMPLE_INTERVAL_NS 100000000ull
+/* For how long a vCPU without a slot isn't tried again. */
+#define REFUSED_FOR_NS 1000000000ull
 
 static __always_inline bool vcpu_moves(struct vcpu *vcpu, u32 from, u32 to)
 {
@@ -66,7 +68,7 @@ static __always_inline u32 claim_vm_slot(void)
 	bpf_for (slot, 0, VMS_MAX) {
 		struct vm *vm = vm_at(slot);
 
-		if (vm && __sync_val_compare_and_swap(&vm->in_use, 0, 1) == 0)
+		if (vm && !vm->in_use && __sync_val_compare_and_swap(&vm->in_use, 0, 1) == 0)
 			return slot;
 	}
 	return VMS_MAX;
@@ -129,7 +131,7 @@ static __always_inline u32 claim_vcpu_slot(void)
 	bpf_for (slot, 0, VCPUS_MAX) {
 		struct vcpu *vcpu = vcpu_at(slot);
 
-		if (vcpu && __sync_val_compare_and_swap(&vcpu->in_use, 0, 1) == 0)
+		if (vcpu && !vcpu->in_use && __sync_val_compare_and_swap(&vcpu->in_use, 0, 1) == 0)
 			return slot;
 	}
 	return VCPUS_MAX;
@@ -142,7 +144,7 @@ static __always_inline u32 join_vm(struct vm *vm, u32 vcpu_slot)
 	bpf_for (index, 0, VCPUS_PER_VM_MAX) {
 		u32 at = index & (VCPUS_PER_VM_MAX - 1);
 
-		if (__sync_val_compare_and_swap(&vm->vcpus[at], 0, vcpu_slot + 1) == 0) {
+		if (!vm->vcpus[at] && __sync_val_compare_and_swap(&vm->vcpus[at], 0, vcpu_slot + 1) == 0) {
 			COUNT(vm->vcpu_count);
 			/* A racing smaller value can only shorten what a pass sees until the next join. */
 			if (vm->vcpu_high <= index)
@@ -153,15 +155,24 @@ static __always_inline u32 join_vm(struct vm *vm, u32 vcpu_slot)
 	return VCPUS_PER_VM_MAX;
 }
 
+static __always_inline void forget_vm(struct vm *vm)
+{
+	u64 kvm = vm->kvm;
+
+	bpf_map_delete_elem(&vm_by_address, &kvm);
+	vm->in_use = 0;
+}
+
 /* Called in the vCPU's thread, which is therefore running. */
 static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm, u32 vcpu_id)
 {
 	u64 pid_tgid = bpf_get_current_pid_tgid();
+	u64 now = bpf_ktime_get_ns();
 	u32 vm_slot, slot, index;
 	struct vm *vm;
 	struct vcpu *vcpu;
 
-	if (!tctx)
+	if (!tctx || (s64)(tctx->refused_until_ns - now) > 0)
 		return 0;
 	vm_slot = vm_slot_of(kvm, pid_tgid >> 32);
 	vm = vm_at(vm_slot);
@@ -199,6 +210,7 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->heir = 0;
 	vcpu->narrow = 0;
 	vcpu->goes_first = 0;
+	vcpu->called_back = 0;
 	vcpu->retry = 0;
 	vcpu->retry_count = 0;
 	vcpu->active = 1;
@@ -209,19 +221,16 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	tctx->vcpu = slot + 1;
 	return 0;
 refused:
+	/* A VM's slot that was claimed for this vCPU alone is free again. */
+	if (vm && vm_slot < VMS_MAX && !vm->vcpu_count)
+		forget_vm(vm);
+	/* It comes here at each of its turns; looking for a slot takes long. */
+	tctx->refused_until_ns = now + REFUSED_FOR_NS;
 	COUNT(host_stats.vcpus_refused);
 	return 0;
 }
 
 /* ---- Leaving ---- */
-
-static __always_inline void forget_vm(struct vm *vm)
-{
-	u64 kvm = vm->kvm;
-
-	bpf_map_delete_elem(&vm_by_address, &kvm);
-	vm->in_use = 0;
-}
 
 static __noinline int unregister_vcpu(struct task_ctx *tctx)
 {

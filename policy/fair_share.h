@@ -24,9 +24,8 @@
  *            before the one that is furthest behind, if the difference is no more than a slice costs it; for
  *            warm caches' sake only while that one has waited for less than a tenth of a slice.
  *            Boost: one that was blocked and isn't ahead of the pool's clock runs first when it wakes (Xen's
- *            BOOST: it probably wakes to handle an interrupt), for at most boost_slice_ns; but not while its VM
- *            is ahead of the one that was served last where it ran: VMs whose vCPUs sleep often would take all
- *            from those whose vCPUs don't.
+ *            BOOST: it probably wakes to handle an interrupt), for at most boost_slice_ns. It takes nobody's pCPU
+ *            away whose VM it is ahead of: VMs whose vCPUs sleep often would take all from those whose vCPUs don't.
  * Limits.    Shares hold over seconds, not within a slice. ran_ns is cut at RAN_MAX_NS, so nothing overflows.
  */
 #ifndef POLICY_FAIR_SHARE_H
@@ -114,11 +113,11 @@ POLICY u64 catch_up_weight(const struct fair_share_config *config, struct vm_siz
 	return weight + weight * (behind >> 10) / ((lag >> 10) + 1);
 }
 
-/* Has this VM had more than the one that was served last on the same pCPU? */
-POLICY u32 vm_is_ahead(const struct fair_share_config *config, struct vm_size size, u64 served_vm_ns,
+/* Has this VM had more than the other one, by more than it may make up for? */
+POLICY u32 vm_is_ahead(const struct fair_share_config *config, struct vm_size size, u64 other_vm_ns,
 		       u64 vm_ns)
 {
-	return vtime_before(served_vm_ns + vm_lag_ns(config, size), vm_ns);
+	return vtime_before(other_vm_ns + vm_lag_ns(config, size), vm_ns);
 }
 
 /* ---- A vCPU's clock ---- */
@@ -128,7 +127,7 @@ struct wakeup_observation {
 	u64 vcpu_vtime_ns;
 	u64 weight;	 /* vcpu_weight() */
 	u32 was_blocked; /* it slept; 0: it was preempted, or moved */
-	u32 vm_is_ahead; /* vm_is_ahead() */
+	u32 reserved;
 };
 
 struct wakeup_decision {
@@ -149,7 +148,7 @@ POLICY struct wakeup_decision decide_on_wakeup(const struct fair_share_config *c
 		decision.vtime_ns = earliest;
 	if (vtime_before(latest, decision.vtime_ns))
 		decision.vtime_ns = latest;
-	if (seen->was_blocked && !seen->vm_is_ahead && config->boost_slice_ns &&
+	if (seen->was_blocked && config->boost_slice_ns &&
 	    !vtime_before(seen->pool_vtime_ns, decision.vtime_ns)) {
 		decision.boost = 1;
 		decision.slice_ns = config->boost_slice_ns;

@@ -15,7 +15,7 @@
 #include "fair_share.h"
 #include "pool_size.h"
 
-#define RECORD_VERSION 8u
+#define RECORD_VERSION 9u
 
 enum record_kind {
 	RECORD_CLASSIFY = 0,

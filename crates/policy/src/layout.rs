@@ -15,7 +15,7 @@ pub const WEIGHT_MAX: u32 = 10_000;
 /// `SHARE_SCALE`: the unit of [`crate::vcpu_weight`] is 1/SHARE_SCALE.
 pub const SHARE_SCALE: u32 = 1024;
 /// `RECORD_VERSION`: of [`Record`] and all observations in it.
-pub const RECORD_VERSION: u32 = 8;
+pub const RECORD_VERSION: u32 = 9;
 
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? }) => {
@@ -238,7 +238,7 @@ layout! {
         vcpu_vtime_ns: u64,
         weight: u64,
         was_blocked: u32,
-        vm_is_ahead: u32,
+        reserved: u32,
     }
 }
 

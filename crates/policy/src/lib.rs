@@ -70,7 +70,7 @@ mod ffi {
         pub fn ms_vm_is_ahead(
             config: *const FairShareConfig,
             size: *const VmSize,
-            served_vm_ns: u64,
+            other_vm_ns: u64,
             vm_ns: u64,
         ) -> u32;
         pub fn ms_may_go_first(
@@ -221,10 +221,10 @@ pub fn catch_up_weight(
     unsafe { ffi::ms_catch_up_weight(config, size, weight, first_ns, vm_ns) }
 }
 
-/// Has a VM had more than the one that was served last on the same pCPU?
-pub fn vm_is_ahead(config: &FairShareConfig, size: &VmSize, served_vm_ns: u64, vm_ns: u64) -> bool {
+/// Has a VM had more than another one, by more than it may make up for?
+pub fn vm_is_ahead(config: &FairShareConfig, size: &VmSize, other_vm_ns: u64, vm_ns: u64) -> bool {
     // SAFETY: the pointers come from references.
-    unsafe { ffi::ms_vm_is_ahead(config, size, served_vm_ns, vm_ns) != 0 }
+    unsafe { ffi::ms_vm_is_ahead(config, size, other_vm_ns, vm_ns) != 0 }
 }
 
 /// May one whose caches are warm, or to whom is yielded, with this clock and weight, go before the first of the queue?

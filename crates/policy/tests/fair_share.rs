@@ -36,7 +36,7 @@ fn a_long_sleeper_comes_back_behind_by_the_lag_limit_at_most() {
         vcpu_vtime_ns: 5,
         weight: ALONE,
         was_blocked: 1,
-        vm_is_ahead: 0,
+        reserved: 0,
     };
     let decision = decide_on_wakeup(&config, &seen);
     assert_eq!(decision.vtime_ns, 10_000_000_000 - config.lag_max_ns);
@@ -51,7 +51,7 @@ fn the_lag_limit_is_time_to_run_so_a_light_clock_may_be_behind_by_more() {
             vcpu_vtime_ns: 5,
             weight,
             was_blocked: 1,
-            vm_is_ahead: 0,
+            reserved: 0,
         };
         seen.pool_vtime_ns - decide_on_wakeup(&config, &seen).vtime_ns
     };
@@ -87,7 +87,7 @@ fn one_that_was_preempted_keeps_its_clock_however_far_behind_it_is() {
         vcpu_vtime_ns: 5,
         weight: ALONE,
         was_blocked: 0,
-        vm_is_ahead: 0,
+        reserved: 0,
     };
     assert_eq!(decide_on_wakeup(&FairShareConfig::PAPER, &seen).vtime_ns, 5);
 }
@@ -99,7 +99,7 @@ fn one_that_was_blocked_and_is_not_ahead_is_boosted() {
         vcpu_vtime_ns: 100,
         weight: ALONE,
         was_blocked: 1,
-        vm_is_ahead: 0,
+        reserved: 0,
     };
     let decision = decide_on_wakeup(&FairShareConfig::PAPER, &seen);
     assert_eq!((decision.boost, decision.slice_ns), (1, FairShareConfig::PAPER.boost_slice_ns));
@@ -113,7 +113,7 @@ fn one_that_was_preempted_or_overused_its_share_is_not_boosted() {
         vcpu_vtime_ns: 100,
         weight: ALONE,
         was_blocked: 0,
-        vm_is_ahead: 0,
+        reserved: 0,
     };
     assert_eq!(decide_on_wakeup(&config, &seen).boost, 0);
     let ahead = WakeupObservation { vcpu_vtime_ns: 101, was_blocked: 1, ..seen };
@@ -134,26 +134,13 @@ fn nobody_waits_for_having_been_ahead_by_more_than_a_slice() {
             vcpu_vtime_ns: ahead,
             weight,
             was_blocked,
-            vm_is_ahead: 0,
+            reserved: 0,
         };
         assert_eq!(
             decide_on_wakeup(&config, &seen).vtime_ns,
             1_000_000_000 + charge(config.slice_ns, weight)
         );
     }
-}
-
-#[test]
-fn who_wakes_is_not_boosted_while_its_vm_is_ahead() {
-    let seen = WakeupObservation {
-        pool_vtime_ns: 100,
-        vcpu_vtime_ns: 90,
-        weight: ALONE,
-        was_blocked: 1,
-        vm_is_ahead: 1,
-    };
-    let decision = decide_on_wakeup(&FairShareConfig::PAPER, &seen);
-    assert_eq!((decision.boost, decision.slice_ns), (0, FairShareConfig::PAPER.slice_ns));
 }
 
 fn four(weight: u32) -> VmSize {
@@ -171,10 +158,10 @@ fn a_wide_vm_is_ahead_by_a_slice_of_each_of_its_vcpus() {
 #[test]
 fn a_vm_is_ahead_by_ten_slices_of_its_own_weight() {
     let config = FairShareConfig::PAPER;
-    let served = u64::MAX - 3;
+    let other = u64::MAX - 3;
     for weight in [50, 100, 300] {
         let is_ahead = |ran_ns| {
-            vm_is_ahead(&config, &four(weight), served, served.wrapping_add(vm_charge(ran_ns, weight)))
+            vm_is_ahead(&config, &four(weight), other, other.wrapping_add(vm_charge(ran_ns, weight)))
         };
         assert_eq!([0, 10 * config.slice_ns, 11 * config.slice_ns].map(is_ahead), [false, false, true]);
     }
@@ -258,7 +245,7 @@ proptest! {
     #[test]
     fn a_wake_up_never_moves_a_clock_back(pool in any::<u64>(), behind in 0u64..1 << 62, was_blocked in 0u32..2) {
         let seen = WakeupObservation {
-            pool_vtime_ns: pool, vcpu_vtime_ns: pool.wrapping_sub(behind), weight: ALONE, was_blocked, vm_is_ahead: 0,
+            pool_vtime_ns: pool, vcpu_vtime_ns: pool.wrapping_sub(behind), weight: ALONE, was_blocked, reserved: 0,
         };
         let decision = decide_on_wakeup(&FairShareConfig::PAPER, &seen);
         prop_assert!(!vtime_before(decision.vtime_ns, seen.vcpu_vtime_ns));

@@ -84,13 +84,8 @@ fn one_of_each() -> Vec<u8> {
     write(RecordKind::Turn, TurnRecord { config, seen, decision, reserved: 0 }.as_bytes());
 
     let config = FairShareConfig::PAPER;
-    let seen = WakeupObservation {
-        pool_vtime_ns: 9,
-        vcpu_vtime_ns: 9,
-        weight: 1024,
-        was_blocked: 1,
-        vm_is_ahead: 0,
-    };
+    let seen =
+        WakeupObservation { pool_vtime_ns: 9, vcpu_vtime_ns: 9, weight: 1024, was_blocked: 1, reserved: 0 };
     let decision = decide_on_wakeup(&config, &seen);
     write(RecordKind::Wakeup, WakeupRecord { config, seen, decision }.as_bytes());
 
@@ -211,7 +206,7 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 8");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 9");
 }
 
 proptest! {

@@ -126,6 +126,36 @@ fn vms_of_one_vcpu_do_not_all_begin_on_the_first_pcpu() {
     assert!(ran().max() < ran().min().map(|least| 3 * least), "{:?}", ran().collect::<Vec<_>>());
 }
 
+/// Boosted against whoever was served last where it ran, a sleeper of great weight had less the more it weighed (0.22 of the
+/// host), and took most of that from the VM that it should have had it with.
+#[test]
+fn a_heavy_vm_whose_vcpus_sleep_has_what_it_asks_for_beside_light_ones_that_do_not() {
+    let turns = r#"{ name = "w", threads = 1, program = [{ compute = "100 us" }, { sleep = "10 us" }, { progress = 1 }] }"#;
+    let vms = [
+        vm(1, "", &[turns]),
+        vm(1, "", &[COMPUTES]),
+        vm(3, "weight = 1024", &[r#"{ use = "exim", threads = 3 }"#]),
+        vm(6, "", &[COMPUTES]),
+    ];
+    for policy in ["microslice:0", "microslice:1", "microslice"] {
+        let report = run(4, &vms, policy, 1);
+        let host_ns = (report.pcpus.guest_ns + report.pcpus.overhead_ns + report.pcpus.idle_ns) as f64;
+        let share = report.vms[2].run_ns as f64 / host_ns;
+        assert!(share > 0.42, "{policy}: {share:.3}; eevdf gives it 0.5");
+    }
+}
+
+/// A woken vCPU went to the micro pCPU that was lent, was called back from it at once, and waited for it again, thousands of times a
+/// second: it made a third of its work.
+#[test]
+fn who_was_woken_for_a_pcpu_that_is_called_back_all_the_time_goes_on_elsewhere() {
+    let sleeps = r#"{ name = "w", threads = 1, program = [{ compute = "300 us" }, { sleep = "700 us" }, { progress = 1 }] }"#;
+    let vms = [vm(1, "", &[sleeps]), vm(1, "", &[COMPUTES]), vm(1, "nic = \"iperf-tcp\"", &["\"iperf\""])];
+    let work = |policy| run(2, &vms, policy, 1).vms[0].workloads[0].units_done as f64;
+    let (lent, alone) = (work("microslice:1"), work("microslice:1+lend=false"));
+    assert!(lent > 0.9 * alone, "{lent} of {alone}");
+}
+
 #[test]
 fn nobody_waits_for_long_because_it_was_accelerated() {
     let vms = [

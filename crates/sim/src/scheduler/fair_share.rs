@@ -4,7 +4,8 @@
 //! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast: on a stock Linux host, so by sched_ext's rules.
 //! Mechanism. Two queues for the whole host: who woke within its share (boosted), first come; everybody else by virtual time.
 //!            Who wakes goes to an idle pCPU, its last one first, without passing a queue; if none is idle and it is
-//!            boosted, it preempts whoever runs where it ran last, or on one of the next three, lent ones too, and wasn't woken itself.
+//!            boosted, it preempts whoever runs where it ran last, or on one of the next three, lent ones too, and wasn't woken itself,
+//!            nor is of a VM that has had less.
 //!            A clock per VM makes up for what those of its vCPUs miss (docs/scheduler.md, Shares). sched_ext asks for the next task before it queues the one whose turn is over, so that one goes on if its clock is still the furthest
 //!            behind, or if nobody else waits. Else who ran here last goes before others, if its clock isn't a slice ahead and
 //!            nobody waits for long. Turns end at ticks. A pause-loop exit gives the pCPU up if KVM finds a sibling to yield to
@@ -66,6 +67,8 @@ struct Account {
     slice_ns: u64,
     /// It was blocked when it came to where it waits or runs.
     was_blocked: bool,
+    /// It is served because it has waited for so long, not because of its clock.
+    starved: bool,
     vm: VmId,
 }
 
@@ -120,6 +123,7 @@ impl FairShare {
             queued_at_ns: 0,
             slice_ns: config.slice_ns,
             was_blocked: false,
+            starved: false,
             vm: host.vm,
         };
         Self {
@@ -185,9 +189,14 @@ impl FairShare {
         own.or_else(|| boosted().find(|&vcpu| machine.allows(vcpu, pcpu)))
     }
 
+    /// Who would be next here by the clocks: who may run elsewhere only isn't passed over by going on, or by warm caches.
+    fn first_in_line(&self, machine: &Machine, pcpu: PcpuId) -> Option<&Waiter> {
+        self.ordered.iter().find(|waiter| machine.allows(waiter.vcpu, pcpu))
+    }
+
     /// Of the others the first one that ran here last, if it isn't too far ahead; or the first.
     fn first_ordered(&self, machine: &Machine, pcpu: PcpuId) -> Option<VcpuId> {
-        let first = self.ordered.first()?;
+        let first = self.first_in_line(machine, pcpu)?;
         let waited_ns = machine.now_ns - self.accounts[first.vcpu as usize].queued_at_ns;
         let own = if policy::is_worth_warm_caches(&self.rules, waited_ns) {
             let ran_here = |waiter: &&Waiter| waiter.home == pcpu && machine.allows(waiter.vcpu, pcpu);
@@ -199,10 +208,7 @@ impl FairShare {
             let weight = self.weight_of(self.accounts[own.vcpu as usize].vm);
             policy::may_go_first(&self.rules, first.vtime_ns, own.vtime_ns, weight)
         };
-        let next = own
-            .filter(may_go_first)
-            .or_else(|| self.ordered.iter().find(|waiter| machine.allows(waiter.vcpu, pcpu)));
-        next.map(|waiter| waiter.vcpu)
+        Some(own.filter(may_go_first).unwrap_or(first).vcpu)
     }
 
     /// Whether it goes first by the order of the queues.
@@ -218,7 +224,7 @@ impl FairShare {
     fn may_inherit(&self, machine: &Machine, pcpu: PcpuId, heir: VcpuId) -> bool {
         let account = &self.accounts[heir as usize];
         let clocks_let_it = || {
-            self.ordered.first().is_none_or(|first| {
+            self.first_in_line(machine, pcpu).is_none_or(|first| {
                 let weight = self.weight_of(account.vm);
                 policy::may_go_first(&self.rules, first.vtime_ns, account.vtime_ns, weight)
             })
@@ -242,14 +248,12 @@ impl FairShare {
         let furthest = self.furthest(machine, vcpu);
         self.keep_up(vcpu, furthest.vm_ns);
         let account = &self.accounts[vcpu as usize];
-        let vm = &self.vms[account.vm as usize];
-        let served_vm_ns = self.clocks.served_vm_ns(machine.vcpus[vcpu as usize].pcpu as usize);
         let seen = WakeupObservation {
             pool_vtime_ns: furthest.vcpu_ns,
             vcpu_vtime_ns: account.vtime_ns,
             weight: self.weight_of(account.vm),
             was_blocked: u32::from(account.was_blocked),
-            vm_is_ahead: u32::from(policy::vm_is_ahead(&self.rules, &vm.size(), served_vm_ns, vm.vtime_ns)),
+            reserved: 0,
         };
         let decision = policy::decide_on_wakeup(&self.rules, &seen);
         let account = &mut self.accounts[vcpu as usize];
@@ -265,19 +269,17 @@ impl FairShare {
         vm.vtime_ns = policy::vm_clock(&self.rules, &vm.size(), first_vm_ns, vm.vtime_ns);
     }
 
-    /// `advance_clocks`: those of the pool and of the pCPU are of whoever was chosen by them. A micro slice isn't.
+    /// `advance_clocks`: those of the pool and of the pCPU are of whoever was chosen by them. A micro slice isn't, nor is what
+    /// a light one gets because it has waited for long.
     fn advance_clocks(&mut self, machine: &Machine, pcpu: PcpuId, vcpu: VcpuId) {
-        let account = &self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu as usize];
         let vm_ns = self.vms[account.vm as usize].vtime_ns;
-        self.clocks.advance(pcpu as usize, account.vtime_ns, vm_ns);
+        if !std::mem::take(&mut account.starved) {
+            self.clocks.advance(pcpu as usize, account.vtime_ns, vm_ns);
+        }
+        let account = &self.accounts[vcpu as usize];
         let is_narrow = machine.vms[account.vm as usize].is_narrow();
         self.keep_up(vcpu, self.clocks.of(pcpu as usize, is_narrow).vm_ns);
-    }
-
-    /// Somebody is served by the place in line.
-    fn note_served(&mut self, pcpu: PcpuId, vcpu: VcpuId) {
-        let vm = self.accounts[vcpu as usize].vm;
-        self.clocks.serve(pcpu as usize, self.vms[vm as usize].vtime_ns);
     }
 
     /// `forgive_debt`: where nobody else waited, what it ran for isn't owed.
@@ -367,16 +369,30 @@ impl FairShare {
             (self.usable[pcpu] || self.is_lent(machine, pcpu))
                 && machine.allows(vcpu, pcpu as PcpuId)
                 && !self.turns[pcpu].was_woken
+                && machine.current(pcpu as PcpuId).is_none_or(|on| !self.is_of_vm_ahead(vcpu, on))
         };
         if let Some(pcpu) = near.find(gives_way) {
             machine.request_schedule(pcpu as PcpuId);
         }
     }
 
+    /// Whether its VM has had more than that of another vCPU.
+    fn is_of_vm_ahead(&self, vcpu: VcpuId, other: VcpuId) -> bool {
+        let [vm, other] = [vcpu, other].map(|vcpu| &self.vms[self.accounts[vcpu as usize].vm as usize]);
+        policy::vm_is_ahead(&self.rules, &vm.size(), other.vtime_ns, vm.vtime_ns)
+    }
+
     /// `goes_on`, `stay_alone`: whether who ran here until now begins another turn, before anybody of `ordered` does.
-    fn goes_on(&mut self, machine: &Machine, ran: VcpuId, gave_way: bool, others_wait: bool) -> bool {
+    fn goes_on(
+        &mut self,
+        machine: &Machine,
+        pcpu: PcpuId,
+        ran: VcpuId,
+        gave_way: bool,
+        others_wait: bool,
+    ) -> bool {
         let vtime_ns = self.accounts[ran as usize].vtime_ns;
-        match self.ordered.first() {
+        match self.first_in_line(machine, pcpu) {
             Some(first) if !gave_way && policy::vtime_before(vtime_ns, first.vtime_ns) => true,
             _ if others_wait => false,
             _ => {
@@ -407,6 +423,7 @@ impl FairShare {
         for vcpu in starving {
             self.take(vcpu);
             self.put_boosted(vcpu, false);
+            self.accounts[vcpu as usize].starved = true;
         }
     }
 }
@@ -464,6 +481,22 @@ impl NormalPool for FairShare {
         self.vms[self.accounts[vcpu as usize].vm as usize].active_vcpus -= 1;
     }
 
+    fn call_back(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
+        let was_woken = self.turns[pcpu as usize].was_woken;
+        self.queue_clock(machine, vcpu);
+        if !was_woken {
+            self.put_ordered(machine, vcpu);
+            self.kick_idle(machine, vcpu);
+            return;
+        }
+        let account = &mut self.accounts[vcpu as usize];
+        (account.slice_ns, account.was_blocked) = (self.rules.boost_slice_ns, true);
+        self.put_boosted(vcpu, true);
+        if !self.kick_idle(machine, vcpu) {
+            self.preempt_for(machine, vcpu);
+        }
+    }
+
     fn goes_first(&self, vcpu: VcpuId) -> bool {
         matches!(self.accounts[vcpu as usize].place, Place::Boosted | Place::Local(_))
             || self.fetched == Some(vcpu)
@@ -515,10 +548,9 @@ impl Scheduler for FairShare {
         let next = first.or_else(|| self.first_ordered(machine, pcpu));
         if let Some((vcpu, gave_way)) = ran
             && first.is_none()
-            && self.goes_on(machine, vcpu, gave_way, next.is_some())
+            && self.goes_on(machine, pcpu, vcpu, gave_way, next.is_some())
         {
             self.accounts[vcpu as usize].slice_ns = self.rules.slice_ns;
-            self.note_served(pcpu, vcpu);
             return Some(self.begin_turn(machine, pcpu, vcpu));
         }
         if let Some(vcpu) = next {
@@ -527,11 +559,6 @@ impl Scheduler for FairShare {
             } else if !self.is_first(vcpu) && ran_here_last(machine, vcpu, pcpu) {
                 machine.pool.overtakes[1] += 1;
             }
-        }
-        if first.is_none()
-            && let Some(vcpu) = next
-        {
-            self.note_served(pcpu, vcpu);
         }
         let next = next.map(|vcpu| self.take(vcpu));
         if let Some((vcpu, _)) = ran {

@@ -94,6 +94,11 @@ pub trait NormalPool: Scheduler {
     fn remove(&mut self, machine: &Machine, vcpu: VcpuId) -> bool;
     /// It has run until now, wherever.
     fn charge(&mut self, now_ns: u64, vcpu: VcpuId);
+    /// It borrowed a micro pCPU, which is asked for now.
+    fn call_back(&mut self, machine: &mut Machine, vcpu: VcpuId, _pcpu: PcpuId) {
+        self.enqueue(machine, vcpu);
+        self.tickle(machine, vcpu);
+    }
     /// It runs from now on, wherever.
     fn begin_run(&mut self, now_ns: u64, vcpu: VcpuId);
     /// It has blocked, elsewhere.

@@ -1,4 +1,4 @@
-//! Clocks that vCPUs' and VMs' own clocks are compared with: those of whoever is furthest ahead, and of whom was served last.
+//! Clocks that vCPUs' and VMs' own clocks are compared with: those of whoever is furthest ahead.
 //!
 //! Problem.   One clock for the whole host is wrong for who may run on some pCPUs only: where these are more contended than others,
 //!            nobody there keeps up with it, and whoever sleeps comes back with hardly any lag, behind those that never sleep.
@@ -33,17 +33,11 @@ fn later(a: u64, b: u64) -> u64 {
 pub struct Clocks {
     pool: Furthest,
     pcpus: Vec<Furthest>,
-    /// Of each pCPU: the clock of the VM that was served there last by its place in line, not because it was boosted.
-    served_vm_ns: Vec<u64>,
 }
 
 impl Clocks {
     pub fn new(pcpus: usize) -> Self {
-        Self {
-            pool: Furthest::AT_START,
-            pcpus: vec![Furthest::AT_START; pcpus],
-            served_vm_ns: vec![FIRST_CLOCK_NS; pcpus],
-        }
+        Self { pool: Furthest::AT_START, pcpus: vec![Furthest::AT_START; pcpus] }
     }
 
     /// A turn of the normal pool begins.
@@ -55,13 +49,5 @@ impl Clocks {
     /// What a vCPU goes by that ran on this pCPU last, and may run there and on some others only, or anywhere.
     pub fn of(&self, pcpu: usize, is_narrow: bool) -> Furthest {
         if is_narrow { self.pcpus[pcpu] } else { self.pool }
-    }
-
-    pub fn serve(&mut self, pcpu: usize, vm_ns: u64) {
-        self.served_vm_ns[pcpu] = vm_ns;
-    }
-
-    pub fn served_vm_ns(&self, pcpu: usize) -> u64 {
-        self.served_vm_ns[pcpu]
     }
 }

@@ -3,7 +3,7 @@
 //! | moment | what follows (and where, in `bpf/`) |
 //! |---|---|
 //! | a micro pCPU finds nobody who was asked for | it chooses like a normal one (`next_turn.bpf.h`: `dispatch_lent`) |
-//! | somebody is asked for | it goes before the borrower, which goes to the normal pool's queues (`pools.bpf.h`: `call_micro_pcpu`) |
+//! | somebody is asked for | it goes before the borrower, which goes to the normal pool's queues, boosted if it was woken for this pCPU (`pools.bpf.h`: `call_micro_pcpu`, `normal_pool.bpf.h`: `enqueue_vcpu`) |
 //! | a vCPU waits, and no normal pCPU idles | a micro pCPU that idles comes for it (`idle.bpf.h`: `kick_idle_for_vcpu`) |
 //!
 //! Who borrows it gets no grace when it is called back: what it waits for may be the one that it is called back for. With
@@ -25,8 +25,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     pub(super) fn call_back(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
         machine.pool.called_back += 1;
         self.new_turn(machine, vcpu, pcpu);
-        self.normal.enqueue(machine, vcpu);
-        self.normal.tickle(machine, vcpu);
+        self.normal.call_back(machine, vcpu, pcpu);
     }
 }
 
