@@ -289,7 +289,7 @@ impl<'s> Daemon<'s> {
         } else if let Some(argument) = process.kernel_argument {
             self.ask_for_image(&vm, path_seen_by(pid, &argument), argument);
         } else if self.settings.guest_memory {
-            vm.memory_looks.schedule(Instant::now());
+            vm.memory_looks.schedule(Instant::now(), false);
         } else {
             vm.guest = GuestKnowledge::NoImage;
             introduce(&vm, output);
@@ -307,7 +307,8 @@ impl<'s> Daemon<'s> {
         let now = Instant::now();
         for vm in self.vms.values_mut() {
             if vm.memory_looks.take_due(now) && vm.slide_told.is_none() {
-                self.kernels.ask(vm.key(), KernelSource::Memory { pid: vm.kernel_side.pid });
+                let (pid, is_hopeful) = (vm.kernel_side.pid, vm.memory_looks.are_hopeful());
+                self.kernels.ask(vm.key(), KernelSource::Memory { pid, is_hopeful });
             }
         }
     }
@@ -332,7 +333,7 @@ impl<'s> Daemon<'s> {
                 // A VMM's -kernel may be a firmware, or a file that we can't reach: the memory has what runs.
                 let looks = self.settings.guest_memory && !vm.is_named;
                 if looks {
-                    vm.memory_looks.schedule(Instant::now());
+                    vm.memory_looks.schedule(Instant::now(), vm.is_known());
                 }
                 if (looks && is_image) || !matches!(vm.guest, GuestKnowledge::Reading) {
                     return Ok(());

@@ -55,11 +55,17 @@ pub struct MemoryLooks {
 impl MemoryLooks {
     /// Not at once: kernels that halt, or whose image is known, need no look.
     const FIRST_AFTER: Duration = Duration::from_secs(2);
+    /// Of a guest whose kernel was known, and that may have started another.
     const LATER_AFTER_MAX: Duration = Duration::from_secs(600);
+    /// Of one in which no kernel was ever found: what else may it be than no Linux? A look is a pass over all its memory.
+    const UNKNOWN_AFTER_MAX: Duration = Duration::from_secs(4 * 3600);
+    /// Two minutes: a guest that boots Linux has done so by then.
+    const HOPEFUL: u32 = 6;
 
     /// The next look is due later each time.
-    pub fn schedule(&mut self, now: Instant) {
-        let after = Self::FIRST_AFTER.saturating_mul(1 << self.count.min(16)).min(Self::LATER_AFTER_MAX);
+    pub fn schedule(&mut self, now: Instant, is_known: bool) {
+        let longest = if is_known { Self::LATER_AFTER_MAX } else { Self::UNKNOWN_AFTER_MAX };
+        let after = Self::FIRST_AFTER.saturating_mul(1 << self.count.min(16)).min(longest);
         self.count = self.count.saturating_add(1);
         self.schedule_after(now, after);
     }
@@ -68,16 +74,21 @@ impl MemoryLooks {
         self.next = Some(now + after);
     }
 
-    /// As [`Self::schedule`], unless a look is due already.
+    /// As [`Self::schedule`] for a guest that was known, unless a look is due already.
     pub fn schedule_once(&mut self, now: Instant) {
         if self.next.is_none() {
-            self.schedule(now);
+            self.schedule(now, true);
         }
     }
 
     /// True once for each look that is due.
     pub fn take_due(&mut self, now: Instant) -> bool {
         self.next.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Is the guest still new, so that a look is likely to find what it has begun to run?
+    pub fn are_hopeful(&self) -> bool {
+        self.count <= Self::HOPEFUL
     }
 }
 
@@ -110,6 +121,11 @@ impl Vm {
             GuestKnowledge::Kernel { kernel, .. } => Some(&kernel.release),
             _ => None,
         }
+    }
+
+    /// Its kernel was found, though it may run another by now.
+    pub fn is_known(&self) -> bool {
+        matches!(self.guest, GuestKnowledge::Kernel { .. })
     }
 
     pub fn key(&self) -> VmKey {
@@ -263,14 +279,30 @@ mod tests {
         let start = Instant::now();
         let mut looks = MemoryLooks::default();
         assert!(!looks.take_due(start), "nothing is scheduled");
-        looks.schedule(start);
+        looks.schedule(start, false);
         assert!(!looks.take_due(start));
         assert!(looks.take_due(start + MemoryLooks::FIRST_AFTER));
         assert!(!looks.take_due(start + MemoryLooks::FIRST_AFTER), "once for each look");
         for _ in 0..40 {
-            looks.schedule(start);
+            looks.schedule(start, true);
         }
         assert_eq!(looks.next, Some(start + MemoryLooks::LATER_AFTER_MAX));
+    }
+
+    #[test]
+    fn a_guest_in_which_no_kernel_is_ever_found_is_read_a_few_times_a_day() {
+        let (start, mut now) = (Instant::now(), Instant::now());
+        let (mut looks, mut hopeful) = (MemoryLooks::default(), 0);
+        for _ in 0..20 {
+            looks.schedule(now, false);
+            now = looks.next.unwrap();
+            hopeful += u32::from(looks.are_hopeful());
+        }
+        assert_eq!(hopeful, MemoryLooks::HOPEFUL);
+        let hours = now.duration_since(start).as_secs() / 3600;
+        assert!(hours >= 24, "20 looks in {hours} hours");
+        looks.schedule(start, false);
+        assert_eq!(looks.next, Some(start + MemoryLooks::UNKNOWN_AFTER_MAX));
     }
 
     #[test]
