@@ -5,14 +5,14 @@ use crate::cgroups::{self, CpuLimits};
 use crate::config::Settings;
 use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::kernel_reader::{Answer, KernelReader, KernelSource};
-use crate::limits::{self, LimitTable};
+use crate::limits::{self, LimitTable, Troubles};
 use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
 use crate::program_costs::Measuring;
 use crate::recorder::Recorder;
 use crate::report::{Report, VmReport, difference, sum};
 use crate::scheduler::{Event, KernelVm, Scheduler, VMS_MAX, VmStats};
-use crate::vms::{GuestKnowledge, MemoryLooks, Vm, VmmProcess, path_seen_by, read_cpu_limits};
+use crate::vms::{GuestKnowledge, MemoryLooks, Vm, VmmProcess, path_seen_by, read_cpu_limits, read_weight};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
 use std::collections::BTreeMap;
@@ -50,7 +50,9 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     refuse_unknown_names(settings)?;
     let recorder = settings.record.as_deref().map(Recorder::create).transpose()?;
     let mut limits = LimitTable::default();
-    let first_limits = limits.update(&limits::read_tree(Path::new(cgroups::MOUNT)));
+    let tree = limits::read_tree(Path::new(cgroups::MOUNT))
+        .map_err(|cause| HostError::broken(format!("limits of cgroups can't be read: {cause}")))?;
+    let first_limits = limits.update(&tree.limited);
     let scheduler = Scheduler::start(&host, settings, &first_limits)?;
     let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder, limits)?;
     let result = daemon.serve(stop, output);
@@ -101,8 +103,8 @@ struct Daemon<'s> {
     /// its kernel.
     shared_codes: BTreeMap<u32, Weak<GuestKernel>>,
     limits: LimitTable,
-    /// Limited cgroups that had no room when they were read last.
-    left_out: usize,
+    /// What kept limits from being kept when they were read last.
+    limit_troubles: Troubles,
     recorder: Option<Recorder>,
     measuring: Option<Measuring>,
     /// By slot.
@@ -150,7 +152,7 @@ impl<'s> Daemon<'s> {
             shared_codes: BTreeMap::new(),
             recorder,
             limits,
-            left_out: 0,
+            limit_troubles: Troubles::default(),
             vms: BTreeMap::new(),
             started: now,
             pool_history: PoolHistory::new(monotonic_ns()),
@@ -260,7 +262,7 @@ impl<'s> Daemon<'s> {
             }
         }
         if has_changed {
-            self.read_limits(output)?;
+            self.read_limits(output);
         }
         Ok(())
     }
@@ -347,31 +349,31 @@ impl<'s> Daemon<'s> {
 
     fn read_cgroups(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         for vm in self.vms.values_mut() {
-            let process = VmmProcess::read(vm.kernel_side.pid);
-            let weight = process.weight.unwrap_or(WEIGHT_DEFAULT);
+            let Some(weight) = read_weight(vm.kernel_side.pid) else { continue };
+            let weight = weight.unwrap_or(WEIGHT_DEFAULT);
             if weight != vm.weight && !self.settings.weights.contains_key(&vm.name) {
                 vm.weight = weight;
                 tell(&mut self.scheduler, vm)?;
             }
         }
-        self.read_limits(output)
+        self.read_limits(output);
+        Ok(())
     }
 
     /// What the cgroups of this host allow, VMs or not.
-    fn read_limits(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
-        let changes = self.limits.update(&limits::read_tree(Path::new(cgroups::MOUNT)));
-        self.scheduler.set_cpu_limits(&changes)?;
-        if changes.left_out > self.left_out {
-            let count = changes.left_out;
-            (output.say)(&format!(
-                "{count} cgroups have a limit that isn't kept: this host has more than fit"
-            ));
+    fn read_limits(&mut self, output: &mut Output<'_>) {
+        let read = limits::read_tree(Path::new(cgroups::MOUNT));
+        let (changes, mut troubles) = self.limits.follow(read, &self.limit_troubles);
+        let untold = self.scheduler.set_cpu_limits(&changes);
+        self.limits.forget(&untold);
+        troubles.untold = untold.cause.map(|cause| cause.to_string());
+        for line in troubles.news(&self.limit_troubles) {
+            (output.say)(&line);
         }
-        self.left_out = changes.left_out;
+        self.limit_troubles = troubles;
         for vm in self.vms.values_mut() {
             hear_of_limits(&self.scheduler, vm, output);
         }
-        Ok(())
     }
 
     // ---- Rings ----

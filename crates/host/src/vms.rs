@@ -180,16 +180,23 @@ impl VmmProcess {
                 .or_else(|| name_from_cgroup(&cgroup))
                 .unwrap_or_else(|| format!("{}-{pid}", comm.trim())),
             kernel_argument: kernel_from_arguments(&arguments),
-            weight: cgroups::weight(Path::new(cgroups::MOUNT), &cgroup),
+            weight: cgroups::weight(Path::new(cgroups::MOUNT), &cgroup).ok().flatten(),
         }
     }
 }
 
-/// What the cgroups of these threads, the vCPUs of a process, allow them; `None` if all of them are gone.
+/// The weight of a process's cgroup, if that says one; `None` if nobody knows now, or the process is gone.
+pub fn read_weight(pid: u32) -> Option<Option<u32>> {
+    let cgroup = cgroups::named_in(Path::new(&format!("/proc/{pid}/cgroup")))?;
+    cgroups::weight(Path::new(cgroups::MOUNT), &cgroup).ok()
+}
+
+/// What the cgroups of these threads, the vCPUs of a process, allow them; `None` if all of them are gone, or nobody knows
+/// now.
 pub fn read_cpu_limits(pid: u32, vcpu_threads: &[u32]) -> Option<CpuLimits> {
     let of_thread = |thread: &u32| cgroups::named_in(Path::new(&format!("/proc/{pid}/task/{thread}/cgroup")));
     let cgroups: Vec<String> = vcpu_threads.iter().filter_map(of_thread).collect();
-    (!cgroups.is_empty()).then(|| CpuLimits::read(Path::new(cgroups::MOUNT), &cgroups))
+    if cgroups.is_empty() { None } else { CpuLimits::read(Path::new(cgroups::MOUNT), &cgroups).ok() }
 }
 
 /// Where a path that a process names can be opened from here: through its own root and working directory, for VMMs
