@@ -12,6 +12,7 @@ use crate::program_costs::Measuring;
 use crate::recorder::Recorder;
 use crate::report::{Report, VmReport, difference, sum};
 use crate::scheduler::{Event, KernelVm, Scheduler, VMS_MAX, VmStats};
+use crate::topology::cpu_list;
 use crate::vms::{GuestKnowledge, MemoryLooks, Vm, VmmProcess, path_seen_by, read_cpu_limits, read_weight};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
@@ -168,6 +169,10 @@ impl<'s> Daemon<'s> {
             self.settings.micro_slice_us,
             if self.settings.dry_run { " (dry run: nothing is moved)" } else { "" }
         ));
+        if !self.host.topology.isolated.is_empty() {
+            let cpus = cpu_list(&self.host.topology.isolated);
+            (output.say)(&format!("CPUs {cpus} are isolated: they are never micro-sliced"));
+        }
         let mut looked_for_vms: Option<Instant> = None;
         let mut read_cgroups = Instant::now();
         while !stop.load(Ordering::Relaxed) {
