@@ -116,9 +116,6 @@ const BOUNDS: [Bound; 8] = [
     ("patience", 0, 1000, "micro slices", |it| u64::from(it.patience)),
 ];
 
-/// Micro slices in a row.
-const ROWS: [(&str, fn(&Settings) -> u32); 2] = [("grace", |it| it.grace), ("patience", |it| it.patience)];
-
 /// What may stand behind a key, if more is to be said than that it is text, or true or false.
 pub(crate) fn allowed(key: &str) -> Option<String> {
     if let Some((_, least, most, unit, _)) = BOUNDS.iter().find(|(bounded, ..)| *bounded == key) {
@@ -156,8 +153,8 @@ impl Settings {
                 return Err(self.refuse(key, value));
             }
         }
-        for (key, of) in ROWS {
-            let (slices, long) = (u64::from(of(self)), self.micro_slice_us);
+        for (key, slices) in [("grace", self.grace), ("patience", self.patience)] {
+            let (slices, long) = (u64::from(slices), self.micro_slice_us);
             if slices * long > HOLD_US_MAX {
                 return Err(HostError::refused(format!(
                     "{} {slices} with {} {long}: {} us in a row; at most {HOLD_US_MAX} are allowed, so {key} up to {}",
@@ -180,6 +177,11 @@ impl Settings {
             Some(seconds) if !(0.1..=86_400.0).contains(&seconds) => Err(self.refuse("stats", seconds)),
             _ => Ok(()),
         }
+    }
+
+    /// Is there a kernel or a weight for VMs of this name?
+    pub fn knows_vm(&self, name: &str) -> bool {
+        self.guests.contains_key(name) || self.weights.contains_key(name)
     }
 
     /// A dry run keeps no pCPU busy: its pool grows by the paper's rule, and shows the most that would be reserved.

@@ -13,7 +13,10 @@ use crate::recorder::Recorder;
 use crate::report::{Report, VmReport, difference, sum};
 use crate::scheduler::{Event, KernelVm, Scheduler, VMS_MAX, VmStats};
 use crate::topology::cpu_list;
-use crate::vms::{GuestKnowledge, MemoryLooks, Vm, VmmProcess, path_seen_by, read_cpu_limits, read_weight};
+use crate::vms::{
+    GuestKnowledge, MemoryLooks, SlideNews, Vm, VmmProcess, namesakes, path_seen_by, read_cpu_limits,
+    read_weight,
+};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
 use std::collections::BTreeMap;
@@ -180,6 +183,7 @@ impl<'s> Daemon<'s> {
                 looked_for_vms = Some(Instant::now());
                 self.look_for_vms(output)?;
                 self.look_into_memories();
+                self.vms.values_mut().for_each(|vm| say_slide(vm, output));
             }
             if read_cgroups.elapsed() >= READ_CGROUPS {
                 read_cgroups = Instant::now();
@@ -287,9 +291,11 @@ impl<'s> Daemon<'s> {
             contradictions: 0,
             is_named: named.is_some(),
             memory_looks: MemoryLooks::default(),
+            slide_news: SlideNews::default(),
             name: process.name,
             cpu_limits: CpuLimits::default(),
         };
+        self.say_namesakes(&vm, output);
         tell(&mut self.scheduler, &vm)?;
         if let Some(path) = named {
             self.ask_for_image(&vm, path.clone(), path.clone());
@@ -303,6 +309,18 @@ impl<'s> Daemon<'s> {
         }
         self.vms.insert(kernel_side.slot, vm);
         Ok(())
+    }
+
+    /// Names come from command lines: whoever may choose one gets what the operator meant for another VM.
+    fn say_namesakes(&self, vm: &Vm, output: &mut Output<'_>) {
+        if !self.settings.knows_vm(&vm.name) {
+            return;
+        }
+        let others = self.vms.values().filter(|other| other.name == vm.name);
+        let others: Vec<u32> = others.map(|other| other.kernel_side.pid).collect();
+        if let Some(line) = namesakes(&vm.name, vm.kernel_side.pid, &others) {
+            (output.say)(&line);
+        }
     }
 
     fn ask_for_image(&self, vm: &Vm, path: PathBuf, display: PathBuf) {
@@ -434,7 +452,8 @@ impl<'s> Daemon<'s> {
         if slide.is_some() {
             vm.contradictions = 0;
         }
-        (output.say)(&format!("{}: {}", vm.name, vm.state()));
+        vm.slide_news.add();
+        say_slide(vm, output);
         tell(&mut self.scheduler, vm)
     }
 
@@ -524,6 +543,14 @@ fn introduce(vm: &Vm, output: &mut Output<'_>) {
         vm.release().unwrap_or("unknown"),
         vm.state()
     ));
+}
+
+/// Of its latest changes, if they aren't too many.
+fn say_slide(vm: &mut Vm, output: &mut Output<'_>) {
+    if let Some(changes) = vm.slide_news.take_due(Instant::now()) {
+        let more = if changes > 1 { format!(" (changed {changes} times)") } else { String::new() };
+        (output.say)(&format!("{}: {}{more}", vm.name, vm.state()));
+    }
 }
 
 /// What its cgroups allow a VM: the operator hears of what has changed.

@@ -43,6 +43,7 @@ pub struct Vm {
     /// Was the kernel named by the operator? Then no other is looked for.
     pub is_named: bool,
     pub memory_looks: MemoryLooks,
+    pub slide_news: SlideNews,
 }
 
 /// When to look into a guest's memory, and again: it may not have started its kernel yet, or start another.
@@ -157,6 +158,55 @@ impl Vm {
     /// Halts keep contradicting what is believed of its kernel.
     pub fn runs_another_kernel(&self) -> bool {
         self.contradictions >= CONTRADICTIONS_OF_WRONG_IMAGE
+    }
+}
+
+/// Who has a name that the operator gave a weight or a kernel, beside others that have it too: one line for the newcomer.
+pub fn namesakes(name: &str, pid: u32, others: &[u32]) -> Option<String> {
+    const SHOWN: usize = 4;
+    if others.is_empty() {
+        return None;
+    }
+    let mut pids: Vec<String> = others.iter().take(SHOWN).map(u32::to_string).collect();
+    if others.len() > SHOWN {
+        pids.push("…".to_owned());
+    }
+    let pids = pids.join(", ");
+    Some(format!(
+        "{name}: pid {pid} has the name of pid {pids}: what is configured for it holds for each of them"
+    ))
+}
+
+/// When to say that a guest's slide has changed: a few lines a minute, however often the guest changes it.
+#[derive(Default)]
+pub struct SlideNews {
+    minute: Option<Instant>,
+    said: u32,
+    unsaid: u32,
+}
+
+impl SlideNews {
+    /// A guest that starts anew has two: the old one is dropped, the new one is found.
+    const LINES_A_MINUTE: u32 = 4;
+
+    pub fn add(&mut self) {
+        self.unsaid = self.unsaid.saturating_add(1);
+    }
+
+    /// How many changes the line covers that is due now, if one is.
+    pub fn take_due(&mut self, now: Instant) -> Option<u32> {
+        if self.unsaid == 0 {
+            return None;
+        }
+        if self.minute.is_none_or(|start| now.duration_since(start) >= Duration::from_secs(60)) {
+            self.minute = Some(now);
+            self.said = 0;
+        }
+        if self.said == Self::LINES_A_MINUTE {
+            return None;
+        }
+        self.said += 1;
+        Some(std::mem::take(&mut self.unsaid))
     }
 }
 
@@ -310,6 +360,30 @@ mod tests {
         assert!(hours >= 24, "20 looks in {hours} hours");
         looks.schedule(start, false);
         assert_eq!(looks.next, Some(start + MemoryLooks::UNKNOWN_AFTER_MAX));
+    }
+
+    #[test]
+    fn a_guest_that_changes_its_slide_all_the_time_has_a_few_lines_a_minute_and_its_last_state_is_said() {
+        let start = Instant::now();
+        let mut news = SlideNews::default();
+        let (mut lines, mut changes) = (0, 0);
+        for second in 0..180 {
+            news.add();
+            let covered = news.take_due(start + Duration::from_secs(second));
+            lines += u32::from(covered.is_some());
+            changes += covered.unwrap_or(0);
+        }
+        assert_eq!((lines, changes), (12, 124), "56 are told by the next line");
+        let later = start + Duration::from_secs(200);
+        assert_eq!((news.take_due(later), news.take_due(later)), (Some(56), None));
+    }
+
+    #[test]
+    fn who_shares_a_configured_name_is_said_with_the_others() {
+        assert_eq!(namesakes("web", 7, &[]), None);
+        let said = "web: pid 7 has the name of pid 3, 5: what is configured for it holds for each of them";
+        assert_eq!(namesakes("web", 7, &[3, 5]).as_deref(), Some(said));
+        assert!(namesakes("web", 7, &[1; 99]).unwrap().contains("pid 1, 1, 1, 1, …: "));
     }
 
     #[test]
