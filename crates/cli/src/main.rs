@@ -7,6 +7,7 @@ mod commands;
 mod failure;
 mod interrupt;
 mod output;
+mod printer;
 mod progress;
 
 use clap::{Parser, Subcommand};

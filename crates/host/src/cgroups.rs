@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Where systemd mounts cgroup v2.
@@ -31,10 +32,10 @@ impl CpuLimit {
         }
     }
 
-    /// Of the cgroup with this folder alone.
-    pub fn of_cgroup(folder: &Path) -> Option<Self> {
+    /// Of the cgroup with this folder alone; `None` if it has none, or is gone.
+    pub fn of_cgroup(folder: &Path) -> io::Result<Option<Self>> {
         let file = folder.join("cpu.max");
-        Self::parse(&std::fs::read_to_string(&file).ok()?, file)
+        Ok(read_if_there(&file)?.and_then(|text| Self::parse(&text, file)))
     }
 
     /// `20000 100000`; `None` for `max 100000`, and for what isn't a limit.
@@ -51,6 +52,18 @@ impl fmt::Display for CpuLimit {
     }
 }
 
+/// Is there no such file, or no such cgroup any more? Every other error says nothing about either.
+pub fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+fn read_if_there(file: &Path) -> io::Result<Option<String>> {
+    match std::fs::read_to_string(file) {
+        Err(error) if is_gone(&error) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 /// The cgroup v2 that `/proc/PID/cgroup` or `/proc/PID/task/TID/cgroup` names.
 pub fn named_in(proc_file: &Path) -> Option<String> {
     let text = std::fs::read_to_string(proc_file).ok()?;
@@ -59,13 +72,13 @@ pub fn named_in(proc_file: &Path) -> Option<String> {
 
 /// `cpu.weight` of the VM: of the machine's scope if the process is in one, else of its own cgroup. `None` in the root
 /// cgroup, or where the cpu controller isn't on.
-pub fn weight(mount: &Path, cgroup: &str) -> Option<u32> {
+pub fn weight(mount: &Path, cgroup: &str) -> io::Result<Option<u32>> {
     let relative = Path::new(cgroup.trim_start_matches('/'));
     let scope = relative
         .ancestors()
         .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".scope")));
     let folder = mount.join(scope.unwrap_or(relative));
-    std::fs::read_to_string(folder.join("cpu.weight")).ok()?.trim().parse().ok()
+    Ok(read_if_there(&folder.join("cpu.weight"))?.and_then(|text| text.trim().parse().ok()))
 }
 
 /// What cgroups allow the vCPUs of a VM.
@@ -91,7 +104,7 @@ impl CpuLimits {
     }
 
     /// Reads the limits of these cgroups, one for each vCPU, and of those that they lie in.
-    pub fn read(mount: &Path, cgroups_of_vcpus: &[String]) -> Self {
+    pub fn read(mount: &Path, cgroups_of_vcpus: &[String]) -> io::Result<Self> {
         // Each is read once, however many vCPUs lie in it.
         let mut vcpus_in = BTreeMap::<&Path, usize>::new();
         for cgroup in cgroups_of_vcpus {
@@ -99,16 +112,17 @@ impl CpuLimits {
                 *vcpus_in.entry(folder).or_default() += 1;
             }
         }
-        let limits = vcpus_in.into_iter().filter_map(|(folder, vcpus)| {
-            Some((vcpus == cgroups_of_vcpus.len(), CpuLimit::of_cgroup(&mount.join(folder))?))
-        });
-        let (of_vm, of_some): (Vec<_>, Vec<_>) = limits.partition(|(of_all, _)| *of_all);
-        let tightest_first = |limits: Vec<(bool, CpuLimit)>| {
-            let mut limits: Vec<_> = limits.into_iter().map(|(_, limit)| limit).collect();
+        let (mut of_vm, mut of_some) = (Vec::new(), Vec::new());
+        for (folder, vcpus) in vcpus_in {
+            let of = if vcpus == cgroups_of_vcpus.len() { &mut of_vm } else { &mut of_some };
+            of.extend(CpuLimit::of_cgroup(&mount.join(folder))?);
+        }
+        let tightest_first = |limits: &mut Vec<CpuLimit>| {
             limits.sort_by(|a, b| a.cpus().total_cmp(&b.cpus()));
-            limits
         };
-        Self { of_vm: tightest_first(of_vm), of_each_vcpu: tightest_first(of_some).into_iter().next() }
+        tightest_first(&mut of_vm);
+        tightest_first(&mut of_some);
+        Ok(Self { of_vm, of_each_vcpu: of_some.into_iter().next() })
     }
 }
 
@@ -134,8 +148,8 @@ mod tests {
             ("machine.slice/machine-a.scope/libvirt/emulator/cpu.weight", "1\n"),
             ("machine.slice/machine-a.scope/cpu.weight", "250\n"),
         ]);
-        assert_eq!(weight(mount.path(), CGROUP), Some(250));
-        assert_eq!(weight(mount.path(), "/"), None);
+        assert_eq!(weight(mount.path(), CGROUP).unwrap(), Some(250));
+        assert_eq!(weight(mount.path(), "/").unwrap(), None);
     }
 
     #[test]
@@ -150,7 +164,7 @@ mod tests {
             ("machine.slice/machine-a.scope/libvirt/vcpu0/cpu.max", "30000 50000\n"),
             ("machine.slice/machine-a.scope/libvirt/vcpu1/cpu.max", "40000 50000\n"),
         ]);
-        let limits = CpuLimits::read(mount.path(), &cgroups);
+        let limits = CpuLimits::read(mount.path(), &cgroups).unwrap();
         let cpus: Vec<f64> = limits.of_vm.iter().map(CpuLimit::cpus).collect();
         assert_eq!(cpus, [1.5, 8.0]);
         let vcpu = limits.of_each_vcpu.unwrap();
@@ -161,10 +175,14 @@ mod tests {
     #[test]
     fn vcpus_in_one_cgroup_share_its_limit_and_without_any_there_is_none() {
         let mount = mount_with(&[("a/cpu.max", "150000 100000\n")]);
-        let limits = CpuLimits::read(mount.path(), &["/a".to_owned(), "/a".to_owned()]);
+        let read = |cgroups: &[&str]| {
+            CpuLimits::read(mount.path(), &cgroups.iter().map(ToString::to_string).collect::<Vec<_>>())
+                .unwrap()
+        };
+        let limits = read(&["/a", "/a"]);
         assert_eq!((limits.of_vm.len(), limits.of_each_vcpu), (1, None));
-        assert_eq!(CpuLimits::read(mount.path(), &["/".to_owned()]), CpuLimits::default());
-        assert_eq!(CpuLimits::read(mount.path(), &[]), CpuLimits::default());
+        assert_eq!(read(&["/"]), CpuLimits::default());
+        assert_eq!(read(&[]), CpuLimits::default());
     }
 
     #[test]
@@ -172,6 +190,20 @@ mod tests {
         let limit = |quota_us| CpuLimit { quota_us, period_us: 100_000, file: PathBuf::new() };
         assert_eq!(limit(150_000).for_policy().quota_us, 150_000);
         assert_eq!(limit(u64::MAX).for_policy().quota_us, u32::MAX);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_one_that_is_not_there() {
+        for (errno, gone) in
+            [(libc::ENOENT, true), (libc::ENODEV, true), (libc::EMFILE, false), (libc::ENOMEM, false)]
+        {
+            assert_eq!(is_gone(&io::Error::from_raw_os_error(errno)), gone, "{errno}");
+        }
+        // A folder in the file's place can't be read, whoever tries.
+        let mount = mount_with(&[("a/cpu.max/b", ""), ("a/cpu.weight/b", "")]);
+        assert!(CpuLimit::of_cgroup(&mount.path().join("a")).is_err());
+        assert!(CpuLimits::read(mount.path(), &["/a".to_owned()]).is_err());
+        assert!(weight(mount.path(), "/a").is_err());
     }
 
     #[test]

@@ -96,13 +96,18 @@ impl Default for Settings {
     }
 }
 
+/// The longest that one rule may keep a pCPU from those that wait. sched_ext's watchdog ends the scheduler for everybody once
+/// a single task has waited for ten seconds (`timeout_ms` in `bpf/microslice.bpf.c`): it takes thirty such turns in a row.
+/// Who has waited for two seconds goes first, for a third of a slice, so eighty vCPUs a pCPU get theirs in time.
+const HOLD_US_MAX: u64 = 300_000;
+
 /// What a setting may be: its key, least, most, of what, and where it is.
 type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);
 
 /// Bounds that no host changes.
 const BOUNDS: [Bound; 8] = [
     ("micro-slice-us", 10, 100_000, "microseconds", |it| it.micro_slice_us),
-    ("slice-us", 500, 1_000_000, "microseconds", |it| it.slice_us),
+    ("slice-us", 500, HOLD_US_MAX, "microseconds", |it| it.slice_us),
     ("profile-ms", 1, 10_000, "milliseconds", |it| it.profile_ms),
     ("epoch-ms", 1, 600_000, "milliseconds", |it| it.epoch_ms),
     ("second-looks", 0, 1000, "looks", |it| u64::from(it.second_looks)),
@@ -148,6 +153,18 @@ impl Settings {
                 return Err(self.refuse(key, value));
             }
         }
+        for (key, slices) in [("grace", self.grace), ("patience", self.patience)] {
+            let (slices, long) = (u64::from(slices), self.micro_slice_us);
+            if slices * long > HOLD_US_MAX {
+                return Err(HostError::refused(format!(
+                    "{} {slices} with {} {long}: {} us in a row; at most {HOLD_US_MAX} are allowed, so {key} up to {}",
+                    self.called(key),
+                    self.called("micro-slice-us"),
+                    slices * long,
+                    HOLD_US_MAX / long
+                )));
+            }
+        }
         if let Some((name, weight)) = self.weights.iter().find(|(_, weight)| !(1..=10_000).contains(*weight))
         {
             let key = format!("vm.{name}.weight");
@@ -160,6 +177,11 @@ impl Settings {
             Some(seconds) if !(0.1..=86_400.0).contains(&seconds) => Err(self.refuse("stats", seconds)),
             _ => Ok(()),
         }
+    }
+
+    /// Is there a kernel or a weight for VMs of this name?
+    pub fn knows_vm(&self, name: &str) -> bool {
+        self.guests.contains_key(name) || self.weights.contains_key(name)
     }
 
     /// A dry run keeps no pCPU busy: its pool grows by the paper's rule, and shows the most that would be reserved.
@@ -225,5 +247,28 @@ mod tests {
         let error = Settings { grow_when_busy: 101, ..Settings::default() }.check().unwrap_err();
         assert_eq!(error.to_string(), "--grow-when-busy 101: must be 0 to 100 per cent");
         assert!(Settings::default().check().is_ok());
+    }
+
+    #[test]
+    fn what_would_bring_the_watchdog_is_refused_though_each_value_is_allowed() {
+        let error = |settings: Settings| settings.check().unwrap_err().to_string();
+        assert_eq!(
+            error(Settings { grace: 100, micro_slice_us: 100_000, patience: 0, ..Settings::default() }),
+            "--grace 100 with --micro-slice-us 100000: 10000000 us in a row; at most 300000 are allowed, so grace up to 3"
+        );
+        let mut settings = Settings { patience: 1000, micro_slice_us: 1000, ..Settings::default() };
+        settings.places.insert("patience".into(), "my.toml:2:12".into());
+        assert!(
+            error(settings).starts_with("my.toml:2:12: patience 1000 with --micro-slice-us 1000: 1000000 us")
+        );
+        assert_eq!(
+            error(Settings { slice_us: 1_000_000, ..Settings::default() }),
+            "--slice-us 1000000: must be 500 to 300000 microseconds"
+        );
+        // As the demonstration stretches them for its emulated host.
+        let stretched = Settings { slice_us: 300_000, micro_slice_us: 3000, ..Settings::default() };
+        assert!(stretched.check().is_ok());
+        let longest = Settings { micro_slice_us: 100_000, grace: 3, patience: 3, ..Settings::default() };
+        assert!(longest.check().is_ok());
     }
 }

@@ -5,14 +5,18 @@ use crate::cgroups::{self, CpuLimits};
 use crate::config::Settings;
 use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::kernel_reader::{Answer, KernelReader, KernelSource};
-use crate::limits::{self, LimitTable};
+use crate::limits::{self, LimitTable, Troubles};
 use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
 use crate::program_costs::Measuring;
 use crate::recorder::Recorder;
 use crate::report::{Report, VmReport, difference, sum};
 use crate::scheduler::{Event, KernelVm, Scheduler, VMS_MAX, VmStats};
-use crate::vms::{GuestKnowledge, MemoryLooks, Vm, VmmProcess, path_seen_by, read_cpu_limits};
+use crate::topology::cpu_list;
+use crate::vms::{
+    GuestKnowledge, MemoryLooks, SlideNews, Vm, VmmProcess, namesakes, path_seen_by, read_cpu_limits,
+    read_weight,
+};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
 use std::collections::BTreeMap;
@@ -50,7 +54,9 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     refuse_unknown_names(settings)?;
     let recorder = settings.record.as_deref().map(Recorder::create).transpose()?;
     let mut limits = LimitTable::default();
-    let first_limits = limits.update(&limits::read_tree(Path::new(cgroups::MOUNT)));
+    let tree = limits::read_tree(Path::new(cgroups::MOUNT))
+        .map_err(|cause| HostError::broken(format!("limits of cgroups can't be read: {cause}")))?;
+    let first_limits = limits.update(&tree.limited);
     let scheduler = Scheduler::start(&host, settings, &first_limits)?;
     let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder, limits)?;
     let result = daemon.serve(stop, output);
@@ -101,8 +107,8 @@ struct Daemon<'s> {
     /// its kernel.
     shared_codes: BTreeMap<u32, Weak<GuestKernel>>,
     limits: LimitTable,
-    /// Limited cgroups that had no room when they were read last.
-    left_out: usize,
+    /// What kept limits from being kept when they were read last.
+    limit_troubles: Troubles,
     recorder: Option<Recorder>,
     measuring: Option<Measuring>,
     /// By slot.
@@ -150,7 +156,7 @@ impl<'s> Daemon<'s> {
             shared_codes: BTreeMap::new(),
             recorder,
             limits,
-            left_out: 0,
+            limit_troubles: Troubles::default(),
             vms: BTreeMap::new(),
             started: now,
             pool_history: PoolHistory::new(monotonic_ns()),
@@ -166,6 +172,10 @@ impl<'s> Daemon<'s> {
             self.settings.micro_slice_us,
             if self.settings.dry_run { " (dry run: nothing is moved)" } else { "" }
         ));
+        if !self.host.topology.isolated.is_empty() {
+            let cpus = cpu_list(&self.host.topology.isolated);
+            (output.say)(&format!("CPUs {cpus} are isolated: they are never micro-sliced"));
+        }
         let mut looked_for_vms: Option<Instant> = None;
         let mut read_cgroups = Instant::now();
         while !stop.load(Ordering::Relaxed) {
@@ -173,6 +183,7 @@ impl<'s> Daemon<'s> {
                 looked_for_vms = Some(Instant::now());
                 self.look_for_vms(output)?;
                 self.look_into_memories();
+                self.vms.values_mut().for_each(|vm| say_slide(vm, output));
             }
             if read_cgroups.elapsed() >= READ_CGROUPS {
                 read_cgroups = Instant::now();
@@ -260,7 +271,7 @@ impl<'s> Daemon<'s> {
             }
         }
         if has_changed {
-            self.read_limits(output)?;
+            self.read_limits(output);
         }
         Ok(())
     }
@@ -280,22 +291,36 @@ impl<'s> Daemon<'s> {
             contradictions: 0,
             is_named: named.is_some(),
             memory_looks: MemoryLooks::default(),
+            slide_news: SlideNews::default(),
             name: process.name,
             cpu_limits: CpuLimits::default(),
         };
+        self.say_namesakes(&vm, output);
         tell(&mut self.scheduler, &vm)?;
         if let Some(path) = named {
             self.ask_for_image(&vm, path.clone(), path.clone());
         } else if let Some(argument) = process.kernel_argument {
             self.ask_for_image(&vm, path_seen_by(pid, &argument), argument);
         } else if self.settings.guest_memory {
-            vm.memory_looks.schedule(Instant::now());
+            vm.memory_looks.schedule(Instant::now(), false);
         } else {
             vm.guest = GuestKnowledge::NoImage;
             introduce(&vm, output);
         }
         self.vms.insert(kernel_side.slot, vm);
         Ok(())
+    }
+
+    /// Names come from command lines: whoever may choose one gets what the operator meant for another VM.
+    fn say_namesakes(&self, vm: &Vm, output: &mut Output<'_>) {
+        if !self.settings.knows_vm(&vm.name) {
+            return;
+        }
+        let others = self.vms.values().filter(|other| other.name == vm.name);
+        let others: Vec<u32> = others.map(|other| other.kernel_side.pid).collect();
+        if let Some(line) = namesakes(&vm.name, vm.kernel_side.pid, &others) {
+            (output.say)(&line);
+        }
     }
 
     fn ask_for_image(&self, vm: &Vm, path: PathBuf, display: PathBuf) {
@@ -307,7 +332,8 @@ impl<'s> Daemon<'s> {
         let now = Instant::now();
         for vm in self.vms.values_mut() {
             if vm.memory_looks.take_due(now) && vm.slide_told.is_none() {
-                self.kernels.ask(vm.key(), KernelSource::Memory { pid: vm.kernel_side.pid });
+                let (pid, is_hopeful) = (vm.kernel_side.pid, vm.memory_looks.are_hopeful());
+                self.kernels.ask(vm.key(), KernelSource::Memory { pid, is_hopeful });
             }
         }
     }
@@ -332,7 +358,7 @@ impl<'s> Daemon<'s> {
                 // A VMM's -kernel may be a firmware, or a file that we can't reach: the memory has what runs.
                 let looks = self.settings.guest_memory && !vm.is_named;
                 if looks {
-                    vm.memory_looks.schedule(Instant::now());
+                    vm.memory_looks.schedule(Instant::now(), vm.is_known());
                 }
                 if (looks && is_image) || !matches!(vm.guest, GuestKnowledge::Reading) {
                     return Ok(());
@@ -346,31 +372,31 @@ impl<'s> Daemon<'s> {
 
     fn read_cgroups(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         for vm in self.vms.values_mut() {
-            let process = VmmProcess::read(vm.kernel_side.pid);
-            let weight = process.weight.unwrap_or(WEIGHT_DEFAULT);
+            let Some(weight) = read_weight(vm.kernel_side.pid) else { continue };
+            let weight = weight.unwrap_or(WEIGHT_DEFAULT);
             if weight != vm.weight && !self.settings.weights.contains_key(&vm.name) {
                 vm.weight = weight;
                 tell(&mut self.scheduler, vm)?;
             }
         }
-        self.read_limits(output)
+        self.read_limits(output);
+        Ok(())
     }
 
     /// What the cgroups of this host allow, VMs or not.
-    fn read_limits(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
-        let changes = self.limits.update(&limits::read_tree(Path::new(cgroups::MOUNT)));
-        self.scheduler.set_cpu_limits(&changes)?;
-        if changes.left_out > self.left_out {
-            let count = changes.left_out;
-            (output.say)(&format!(
-                "{count} cgroups have a limit that isn't kept: this host has more than fit"
-            ));
+    fn read_limits(&mut self, output: &mut Output<'_>) {
+        let read = limits::read_tree(Path::new(cgroups::MOUNT));
+        let (changes, mut troubles) = self.limits.follow(read, &self.limit_troubles);
+        let untold = self.scheduler.set_cpu_limits(&changes);
+        self.limits.forget(&untold);
+        troubles.untold = untold.cause.map(|cause| cause.to_string());
+        for line in troubles.news(&self.limit_troubles) {
+            (output.say)(&line);
         }
-        self.left_out = changes.left_out;
+        self.limit_troubles = troubles;
         for vm in self.vms.values_mut() {
             hear_of_limits(&self.scheduler, vm, output);
         }
-        Ok(())
     }
 
     // ---- Rings ----
@@ -426,7 +452,8 @@ impl<'s> Daemon<'s> {
         if slide.is_some() {
             vm.contradictions = 0;
         }
-        (output.say)(&format!("{}: {}", vm.name, vm.state()));
+        vm.slide_news.add();
+        say_slide(vm, output);
         tell(&mut self.scheduler, vm)
     }
 
@@ -516,6 +543,14 @@ fn introduce(vm: &Vm, output: &mut Output<'_>) {
         vm.release().unwrap_or("unknown"),
         vm.state()
     ));
+}
+
+/// Of its latest changes, if they aren't too many.
+fn say_slide(vm: &mut Vm, output: &mut Output<'_>) {
+    if let Some(changes) = vm.slide_news.take_due(Instant::now()) {
+        let more = if changes > 1 { format!(" (changed {changes} times)") } else { String::new() };
+        (output.say)(&format!("{}: {}{more}", vm.name, vm.state()));
+    }
 }
 
 /// What its cgroups allow a VM: the operator hears of what has changed.

@@ -4,6 +4,8 @@
 //!            can't wait for that.
 //! Mechanism. One thread does the reading, one kernel after the other. The daemon asks through a channel and looks for
 //!            answers at each turn; an answer says which VM it is for, and whose turn that slot was.
+//!            It is niced, so that it waits among the vCPUs and never goes before them: a guest that is new shall be
+//!            accelerated soon, one that was looked at again and again in vain has no claim to anything.
 //! Limits.    The thread isn't waited for at the end: it writes nothing that could be left half-done.
 
 use crate::guest_kernels::{GuestKernel, GuestKernels};
@@ -22,9 +24,14 @@ pub type VmKey = (u32, u32);
 pub enum KernelSource {
     /// An image file: the path to open, and the one that messages show.
     Image { path: PathBuf, display: PathBuf },
-    /// The guest's memory, through the VMM with this process ID.
-    Memory { pid: u32 },
+    /// The guest's memory, through the VMM with this process ID. `is_hopeful`: it hasn't been read in vain often.
+    Memory { pid: u32, is_hopeful: bool },
 }
+
+/// The weight of a third of a VM (docs/scheduler.md, Queues).
+const NICE: libc::c_int = 5;
+/// The least there is.
+const NICE_IN_VAIN: libc::c_int = 19;
 
 /// A kernel that was asked for.
 pub struct Answer {
@@ -44,6 +51,15 @@ pub struct KernelReader {
     answers: Receiver<Answer>,
 }
 
+impl KernelSource {
+    fn nice(&self) -> libc::c_int {
+        match self {
+            Self::Memory { is_hopeful: false, .. } => NICE_IN_VAIN,
+            _ => NICE,
+        }
+    }
+}
+
 impl KernelReader {
     /// # Errors
     /// The system has no thread for it.
@@ -52,6 +68,7 @@ impl KernelReader {
         let (answer, answers) = channel();
         std::thread::Builder::new().name("kernel-reader".into()).spawn(move || {
             while let Ok((vm, source)) = asked.recv() {
+                set_nice(source.nice());
                 let found = read(&mut kernels, &source);
                 return_freed_memory();
                 if answer.send(Answer { vm, source, found }).is_err() {
@@ -78,7 +95,7 @@ fn read(kernels: &mut GuestKernels, source: &KernelSource) -> Result<FoundKernel
             let kernel = kernels.open(path, display).map_err(|error| error.to_string())?;
             Ok(FoundKernel { kernel, slide: None })
         }
-        KernelSource::Memory { pid } => read_memory(kernels, *pid),
+        KernelSource::Memory { pid, .. } => read_memory(kernels, *pid),
     }
 }
 
@@ -91,11 +108,46 @@ fn read_memory(kernels: &mut GuestKernels, pid: u32) -> Result<FoundKernel, Stri
     Ok(FoundKernel { kernel, slide: running.slide })
 }
 
+/// Of the calling thread: to Linux, each thread has a nice value of its own. Without the right to go back up it stays down.
+fn set_nice(nice: libc::c_int) {
+    const THIS_THREAD: libc::id_t = 0;
+    // SAFETY: only numbers are passed.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, THIS_THREAD, nice) };
+}
+
 /// A kernel takes some 130 MiB while it is read. Those that run for months don't keep that.
 fn return_freed_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim only gives unused pages of the heap back to the system.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nice() -> libc::c_int {
+        // SAFETY: only numbers are passed.
+        unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+    }
+
+    #[test]
+    fn a_guest_that_was_looked_at_in_vain_is_read_with_the_least_weight_and_none_with_the_daemons() {
+        let image = KernelSource::Image { path: "/k".into(), display: "/k".into() };
+        let memory = |is_hopeful| KernelSource::Memory { pid: 1, is_hopeful };
+        let sources = [&image, &memory(true), &memory(false)];
+        assert_eq!(sources.map(KernelSource::nice), [NICE, NICE, NICE_IN_VAIN]);
+    }
+
+    #[test]
+    fn the_reader_alone_is_niced() {
+        let before = nice();
+        let niced = std::thread::spawn(|| {
+            set_nice(NICE_IN_VAIN);
+            nice()
+        });
+        assert_eq!((niced.join().unwrap(), nice()), (NICE_IN_VAIN, before));
     }
 }

@@ -1,8 +1,10 @@
 //! The limits (`cpu.max`) of this host's cgroups, as the kernel side has to know them: which of them count for the tasks of
 //! which cgroup, and what each allows.
 
-use crate::cgroups::CpuLimit;
+use crate::HostError;
+use crate::cgroups::{self, CpuLimit};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -29,20 +31,39 @@ pub struct LimitedCgroup {
 }
 
 /// All of them.
-pub fn read_tree(mount: &Path) -> Vec<LimitedCgroup> {
+#[derive(Debug, Default)]
+pub struct Tree {
+    pub limited: Vec<LimitedCgroup>,
+    /// There are more than [`CGROUPS_MAX`] cgroups: those beyond weren't looked at.
+    pub is_cut_off: bool,
+}
+
+/// Reads the limits of all cgroups.
+///
+/// # Errors
+/// Something is there and can't be read, so that nobody knows which limits there are. What goes meanwhile is no error.
+pub fn read_tree(mount: &Path) -> io::Result<Tree> {
+    read_tree_up_to(CGROUPS_MAX, mount)
+}
+
+fn read_tree_up_to(cgroups_max: usize, mount: &Path) -> io::Result<Tree> {
     let mut limited = Vec::new();
     let mut open = vec![(mount.to_owned(), Vec::<CpuLimit>::new())];
     let mut seen = 0;
     while let Some((folder, limits)) = open.pop() {
-        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-        for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-            seen += 1;
-            if seen > CGROUPS_MAX {
-                return limited;
+        let Some(entries) = unless_gone(std::fs::read_dir(&folder))? else { continue };
+        for entry in entries {
+            let Some(entry) = unless_gone(entry)? else { break };
+            if !unless_gone(entry.file_type())?.is_some_and(|kind| kind.is_dir()) {
+                continue;
             }
-            let Ok(metadata) = entry.metadata() else { continue }; // it is gone
+            seen += 1;
+            if seen > cgroups_max {
+                return Ok(Tree { limited, is_cut_off: true });
+            }
+            let Some(metadata) = unless_gone(entry.metadata())? else { continue };
             let mut limits = limits.clone();
-            limits.extend(CpuLimit::of_cgroup(&entry.path()));
+            limits.extend(CpuLimit::of_cgroup(&entry.path())?);
             if !limits.is_empty() {
                 limited.push(LimitedCgroup { id: metadata.ino(), limits: limits.clone() });
             }
@@ -52,7 +73,14 @@ pub fn read_tree(mount: &Path) -> Vec<LimitedCgroup> {
             }
         }
     }
-    limited
+    Ok(Tree { limited, is_cut_off: false })
+}
+
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if cgroups::is_gone(&error) => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// What the kernel side was told.
@@ -76,7 +104,111 @@ pub struct Changes {
     pub in_force: bool,
 }
 
+/// The kernel side's tables.
+pub trait LimitMaps {
+    fn set_limit(&mut self, place: u32, limit: &microslice_policy::CpuLimit) -> Result<(), HostError>;
+    fn remove_chain(&mut self, cgroup: u64);
+    fn set_chain(&mut self, cgroup: u64, chain: &Chain) -> Result<(), HostError>;
+}
+
+/// What the kernel side didn't take.
+#[derive(Debug, Default)]
+pub struct Untold {
+    limits: Vec<u32>,
+    chains: Vec<u64>,
+    /// Of the first of them.
+    pub cause: Option<HostError>,
+}
+
+impl Changes {
+    /// Tells them one by one: what isn't taken keeps nobody else from their limit.
+    pub fn tell(&self, maps: &mut impl LimitMaps) -> Untold {
+        let mut untold = Untold::default();
+        for (place, limit) in &self.limits {
+            if let Err(cause) = maps.set_limit(*place, limit) {
+                untold.limits.push(*place);
+                untold.cause.get_or_insert(cause);
+            }
+        }
+        // First those that are gone: there may be no room for others before.
+        for cgroup in &self.gone {
+            maps.remove_chain(*cgroup);
+        }
+        for (cgroup, chain) in &self.chains {
+            if let Err(cause) = maps.set_chain(*cgroup, chain) {
+                untold.chains.push(*cgroup);
+                untold.cause.get_or_insert(cause);
+            }
+        }
+        untold
+    }
+}
+
+/// Why limits aren't kept, or not those of now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Troubles {
+    pub unreadable: Option<String>,
+    pub is_cut_off: bool,
+    pub left_out: usize,
+    pub untold: Option<String>,
+}
+
+impl Troubles {
+    /// A line for each that wasn't there `before`.
+    pub fn news(&self, before: &Self) -> Vec<String> {
+        let mut news = Vec::new();
+        if let (Some(cause), None) = (&self.unreadable, &before.unreadable) {
+            news.push(format!(
+                "limits of cgroups can't be read ({cause}): those that were read before are kept"
+            ));
+        }
+        if self.is_cut_off && !before.is_cut_off {
+            news.push(format!(
+                "this host has more than {CGROUPS_MAX} cgroups: limits of those beyond aren't kept"
+            ));
+        }
+        if self.left_out > before.left_out {
+            let count = self.left_out;
+            news.push(format!("{count} cgroups have a limit that isn't kept: this host has more than fit"));
+        }
+        if let (Some(cause), None) = (&self.untold, &before.untold) {
+            news.push(format!("a limit isn't kept ({cause}): tried again with the next reading"));
+        }
+        news
+    }
+}
+
 impl LimitTable {
+    /// What was read is so now. What couldn't be read changes nothing: no limits would set all tenants free.
+    pub fn follow(&mut self, read: io::Result<Tree>, before: &Troubles) -> (Changes, Troubles) {
+        match read {
+            Ok(Tree { limited, is_cut_off }) => {
+                let changes = self.update(&limited);
+                let troubles = Troubles { is_cut_off, left_out: changes.left_out, ..Troubles::default() };
+                (changes, troubles)
+            }
+            Err(cause) => {
+                let changes = Changes { in_force: !self.chains.is_empty(), ..Changes::default() };
+                let Troubles { is_cut_off, left_out, .. } = *before;
+                (
+                    changes,
+                    Troubles { unreadable: Some(cause.to_string()), is_cut_off, left_out, untold: None },
+                )
+            }
+        }
+    }
+
+    /// What the kernel side didn't take is a change again when the cgroups are read next.
+    pub fn forget(&mut self, untold: &Untold) {
+        for place in &untold.limits {
+            self.limits.remove(place);
+        }
+        for cgroup in &untold.chains {
+            // Whatever the kernel side has of it goes with the cgroup.
+            self.chains.insert(*cgroup, Chain::default());
+        }
+    }
+
     /// The host's cgroups are like this now.
     pub fn update(&mut self, cgroups: &[LimitedCgroup]) -> Changes {
         let mut changes = Changes::default();
@@ -141,7 +273,7 @@ mod tests {
         std::fs::write(mount.path().join("slice/cpu.max"), "400000 100000\n").unwrap();
         std::fs::write(mount.path().join("slice/scope/cpu.max"), "max 100000\n").unwrap();
         std::fs::write(inner.join("cpu.max"), "50000 100000\n").unwrap();
-        let limited = read_tree(mount.path());
+        let limited = read_tree(mount.path()).unwrap().limited;
         let of = |folder: &Path| {
             let id = std::fs::metadata(folder).unwrap().ino();
             let cgroup = limited.iter().find(|cgroup| cgroup.id == id)?;
@@ -151,6 +283,67 @@ mod tests {
         assert_eq!(of(&mount.path().join("slice/scope")), Some(vec![4.0]));
         assert_eq!(of(&mount.path().join("free")), None);
         assert_eq!(limited.len(), 3);
+    }
+
+    #[test]
+    fn limits_that_cannot_be_read_stay_what_they_were_and_that_is_said_once() {
+        let mut table = LimitTable::default();
+        let limited = vec![cgroup(7, &[limit("vcpu", 50_000)])];
+        let fine = Troubles::default();
+        let (changes, none) = table.follow(Ok(Tree { limited, is_cut_off: false }), &fine);
+        assert_eq!((changes.chains.len(), &none), (1, &fine));
+        let folder = tempfile::tempdir().unwrap();
+        let no_folder = folder.path().join("file");
+        std::fs::write(&no_folder, "").unwrap();
+        let (changes, troubles) = table.follow(read_tree(&no_folder), &fine);
+        assert_eq!(changes, Changes { in_force: true, ..Changes::default() });
+        let news = troubles.news(&fine);
+        assert!(news[0].starts_with("limits of cgroups can't be read (Not a directory"), "{news:?}");
+        let (_, again) = table.follow(read_tree(&no_folder), &troubles);
+        assert_eq!(again.news(&troubles), Vec::<String>::new());
+        let gone = read_tree(&folder.path().join("gone")).unwrap();
+        assert_eq!((gone.limited, gone.is_cut_off), (Vec::new(), false));
+    }
+
+    #[test]
+    fn cgroups_beyond_those_that_are_looked_at_are_said() {
+        let mount = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            std::fs::create_dir(mount.path().join(name)).unwrap();
+        }
+        assert!(!read_tree_up_to(3, mount.path()).unwrap().is_cut_off);
+        let read = read_tree_up_to(2, mount.path());
+        let (_, troubles) = LimitTable::default().follow(read, &Troubles::default());
+        let said = "this host has more than 100000 cgroups: limits of those beyond aren't kept";
+        assert_eq!(troubles.news(&Troubles::default()), [said]);
+    }
+
+    /// Takes everything but these cgroups.
+    struct Picky(Vec<u64>);
+
+    impl LimitMaps for Picky {
+        fn set_limit(&mut self, _: u32, _: &microslice_policy::CpuLimit) -> Result<(), HostError> {
+            Ok(())
+        }
+
+        fn remove_chain(&mut self, _: u64) {}
+
+        fn set_chain(&mut self, cgroup: u64, _: &Chain) -> Result<(), HostError> {
+            if self.0.contains(&cgroup) { Err(HostError::broken("no memory")) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn a_limit_that_the_kernel_side_does_not_take_keeps_nobody_from_theirs_and_is_told_again() {
+        let mut table = LimitTable::default();
+        let cgroups = [1, 2, 3].map(|id| cgroup(id, &[limit("slice", 400_000)]));
+        let untold = table.update(&cgroups).tell(&mut Picky(vec![2]));
+        assert_eq!(untold.chains, [2]);
+        assert_eq!(untold.cause.as_ref().map(ToString::to_string).as_deref(), Some("no memory"));
+        table.forget(&untold);
+        let changes = table.update(&cgroups);
+        assert_eq!((&changes.chains[..], changes.in_force), (&[(2, [1, 0, 0, 0])][..], true));
+        assert!(changes.tell(&mut Picky(vec![])).cause.is_none());
     }
 
     #[test]

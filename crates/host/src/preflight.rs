@@ -120,13 +120,31 @@ fn argument_count(btf: &Btf<'_>, function: &str) -> Option<usize> {
     Some(prototype.len())
 }
 
+/// Both modules can be built into a kernel, so that both have a folder on any machine: the processor says which one works.
 fn check_kvm() -> Result<Vendor, HostError> {
-    for (module, vendor) in [("kvm_amd", Vendor::Amd), ("kvm_intel", Vendor::Intel)] {
-        if Path::new("/sys/module").join(module).is_dir() {
-            return Ok(vendor);
-        }
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let Some(vendor) = vendor_of(&cpuinfo) else {
+        return Err(HostError::refused("/proc/cpuinfo names no processor whose virtualization KVM knows"));
+    };
+    let module = match vendor {
+        Vendor::Amd => "kvm_amd",
+        Vendor::Intel => "kvm_intel",
+    };
+    if Path::new("/sys/module").join(module).is_dir() {
+        return Ok(vendor);
     }
-    Err(HostError::refused("KVM isn't loaded: run `modprobe kvm_amd` or `modprobe kvm_intel` first"))
+    Err(HostError::refused(format!("KVM isn't loaded: run `modprobe {module}` first")))
+}
+
+/// Hygon's processors have AMD's extension, and Zhaoxin's, under both of their names, have Intel's.
+fn vendor_of(cpuinfo: &str) -> Option<Vendor> {
+    let (_, name) =
+        cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == "vendor_id")?;
+    match name.trim() {
+        "AuthenticAMD" | "HygonGenuine" => Some(Vendor::Amd),
+        "GenuineIntel" | "CentaurHauls" | "Shanghai" => Some(Vendor::Intel),
+        _ => None,
+    }
 }
 
 /// Core-scheduling cookies, sched_ext and SMT together hang the host (sched-ext/scx issue 3715).
@@ -174,6 +192,21 @@ fn has_core_scheduling_cookie(task: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_processor_says_whose_virtualization_it_has() {
+        let vendor = |name: &str| {
+            vendor_of(&format!(
+                "processor\t: 0\nvendor_id\t: {name}\nmodel name\t: vendor_id\n\nvendor_id\t: other\n"
+            ))
+        };
+        assert_eq!(vendor("GenuineIntel"), Some(Vendor::Intel));
+        assert_eq!(vendor("AuthenticAMD"), Some(Vendor::Amd));
+        assert_eq!(vendor("HygonGenuine"), Some(Vendor::Amd));
+        assert_eq!(vendor("  Shanghai  "), Some(Vendor::Intel));
+        assert_eq!(vendor("Other"), None);
+        assert_eq!(vendor_of(""), None);
+    }
 
     #[test]
     fn isolcpus_counts_unless_its_flags_say_otherwise() {

@@ -127,7 +127,8 @@ impl Scheduler {
             .ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
         rodata.config = run_config(host, settings)?;
         let mut skeleton = open.load().map_err(|error| load_failure(&error, settings.verbose))?;
-        set_cpu_limits(&mut skeleton, limits)?;
+        // Now the kernel's own scheduler keeps them all: better that than ours with one that is missing.
+        set_cpu_limits(&mut skeleton, limits).cause.map_or(Ok(()), Err)?;
         let struct_ops = skeleton
             .maps
             .microslice_ops
@@ -229,7 +230,7 @@ impl Scheduler {
     }
 
     /// Tells the kernel side which limits there are now, and for whom.
-    pub fn set_cpu_limits(&mut self, changes: &limits::Changes) -> Result<(), HostError> {
+    pub fn set_cpu_limits(&mut self, changes: &limits::Changes) -> limits::Untold {
         set_cpu_limits(&mut self.skeleton, changes)
     }
 
@@ -368,25 +369,27 @@ fn write(map: &MapMut<'_>, key: &[u8], value: &[u8]) -> Result<(), HostError> {
         .map_err(|error| HostError::broken(format!("map {}: {error}", map.name().to_string_lossy())))
 }
 
-fn set_cpu_limits(
-    skeleton: &mut MicrosliceSkel<'static>,
-    changes: &limits::Changes,
-) -> Result<(), HostError> {
-    for (place, limit) in &changes.limits {
-        update(&skeleton.maps.cpu_limits, *place, limit.as_bytes())?;
+impl limits::LimitMaps for MicrosliceSkel<'static> {
+    fn set_limit(&mut self, place: u32, limit: &microslice_policy::CpuLimit) -> Result<(), HostError> {
+        update(&self.maps.cpu_limits, place, limit.as_bytes())
     }
-    let chains = &skeleton.maps.limit_chains;
-    // First those that are gone: there may be no room for others before.
-    for cgroup in &changes.gone {
-        let _ = chains.delete(&cgroup.to_le_bytes());
+
+    fn remove_chain(&mut self, cgroup: u64) {
+        // That it isn't there is no failure.
+        let _ = self.maps.limit_chains.delete(&cgroup.to_le_bytes());
     }
-    for (cgroup, chain) in &changes.chains {
-        write(chains, &cgroup.to_le_bytes(), chain.as_bytes())?;
+
+    fn set_chain(&mut self, cgroup: u64, chain: &limits::Chain) -> Result<(), HostError> {
+        write(&self.maps.limit_chains, &cgroup.to_le_bytes(), chain.as_bytes())
     }
+}
+
+fn set_cpu_limits(skeleton: &mut MicrosliceSkel<'static>, changes: &limits::Changes) -> limits::Untold {
+    let untold = changes.tell(skeleton);
     if let Some(bss) = skeleton.maps.bss_data.as_deref_mut() {
         bss.limits_in_force = u32::from(changes.in_force);
     }
-    Ok(())
+    untold
 }
 
 fn text_of(bytes: &[i8]) -> String {

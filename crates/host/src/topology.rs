@@ -1,6 +1,6 @@
 //! Which pCPUs become micro-sliced, and in which order.
 
-use crate::HostError;
+use crate::{HostError, cgroups};
 use std::path::Path;
 
 /// `PCPUS_MAX` of `bpf/intf.h`.
@@ -13,26 +13,21 @@ pub struct Topology {
     pub pcpu_count: u32,
     /// Online pCPUs in the order in which they join the micro pool.
     pub micro_order: Vec<u32>,
+    /// Online pCPUs that were set apart for somebody, and never join: no other VM may run there.
+    pub isolated: Vec<u32>,
     /// Do cores have several threads that are in use?
     pub smt: bool,
 }
 
 impl Topology {
-    /// Reads `/sys/devices/system/cpu`.
+    /// Reads `/sys/devices/system/cpu`, and what cpusets isolate.
     pub fn read() -> Result<Self, HostError> {
-        Self::read_from(Path::new("/sys/devices/system/cpu"))
+        Self::read_from(Path::new("/sys/devices/system/cpu"), Path::new(cgroups::MOUNT))
     }
 
-    fn read_from(folder: &Path) -> Result<Self, HostError> {
-        let list = |file: &str| -> Result<Vec<u32>, HostError> {
-            let path = folder.join(file);
-            let text = std::fs::read_to_string(&path)
-                .map_err(|cause| HostError::broken(format!("{}: {cause}", path.display())))?;
-            parse_cpu_list(text.trim())
-                .ok_or_else(|| HostError::broken(format!("{}: no list of CPUs: {text:?}", path.display())))
-        };
-        let online = list("online")?;
-        let possible = list("possible")?;
+    fn read_from(folder: &Path, cgroups: &Path) -> Result<Self, HostError> {
+        let mut online = read_list(&folder.join("online"))?.unwrap_or_default();
+        let possible = read_list(&folder.join("possible"))?.unwrap_or_default();
         let pcpu_count = possible.iter().max().map_or(0, |last| last + 1);
         if online.is_empty() || pcpu_count as usize > PCPUS_MAX {
             return Err(HostError::refused(format!(
@@ -53,7 +48,16 @@ impl Topology {
             }
         };
         let smt = std::fs::read_to_string(folder.join("smt/active")).is_ok_and(|text| text.trim() == "1");
-        Ok(Self { pcpu_count, micro_order: micro_order(online, place), smt })
+        let set_apart = isolated(folder, cgroups)?;
+        let isolated: Vec<u32> = online.extract_if(.., |cpu| set_apart.contains(cpu)).collect();
+        let micro_order = micro_order(online, place);
+        if micro_order.is_empty() && !isolated.is_empty() {
+            return Err(HostError::refused(format!(
+                "CPUs {} are isolated, and of the others none could be micro-sliced (one stays normal)",
+                cpu_list(&isolated)
+            )));
+        }
+        Ok(Self { pcpu_count, micro_order, isolated, smt })
     }
 }
 
@@ -69,12 +73,38 @@ struct Place {
 
 /// From the last package's last core down, of each core its last thread first: a micro-sliced thread is idle for most of
 /// the time, and then its sibling has the core to itself. Whole cores would cost more and help nobody sooner
-/// (docs/simulator.md, SMT). The first pCPU never joins: it is where the host's interrupts and housekeeping go by default.
+/// (docs/simulator.md, SMT). The first pCPU that isn't isolated never joins: it is where the host's interrupts and housekeeping go by default.
 fn micro_order(mut online: Vec<u32>, place: impl Fn(u32) -> Place) -> Vec<u32> {
     online.sort_unstable();
-    online.remove(0);
+    online.drain(..online.len().min(1));
     online.sort_by_cached_key(|&cpu| std::cmp::Reverse(place(cpu)));
     online
+}
+
+/// By `isolcpus=` (but a host with that is refused, unless only its interrupts are meant), and by cpuset partitions, which
+/// kernels before 6.7 don't list.
+fn isolated(folder: &Path, cgroups: &Path) -> Result<Vec<u32>, HostError> {
+    let mut cpus = read_list(&folder.join("isolated"))?.unwrap_or_default();
+    cpus.extend(read_list(&cgroups.join("cpuset.cpus.isolated"))?.unwrap_or_default());
+    Ok(cpus)
+}
+
+/// The CPUs that a file lists; `None` if there is no such file.
+fn read_list(path: &Path) -> Result<Option<Vec<u32>>, HostError> {
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if cgroups::is_gone(&error) => return Ok(None),
+        read => read.map_err(|cause| HostError::broken(format!("{}: {cause}", path.display())))?,
+    };
+    let list = parse_cpu_list(text.trim());
+    list.map(Some).ok_or_else(|| HostError::broken(format!("{}: no list of CPUs: {text:?}", path.display())))
+}
+
+/// `0-3,8`: as the kernel writes them, of numbers that rise.
+pub fn cpu_list(cpus: &[u32]) -> String {
+    let ranges = cpus.chunk_by(|a, b| a + 1 == *b).filter_map(|run| Some((run.first()?, run.last()?)));
+    let text =
+        ranges.map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
+    text.collect::<Vec<_>>().join(",")
 }
 
 /// Reads the kernel's lists of CPUs: `0-3,8,10-11`.
@@ -126,7 +156,7 @@ mod tests {
             std::fs::write(topology.join("core_id"), format!("{core}\n")).unwrap();
             std::fs::write(topology.join("thread_siblings_list"), format!("{list}\n")).unwrap();
         }
-        Topology::read_from(folder.path()).unwrap().micro_order
+        Topology::read_from(folder.path(), folder.path()).unwrap().micro_order
     }
 
     #[test]
@@ -142,7 +172,42 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("online"), "0-2\n").unwrap();
         std::fs::write(folder.path().join("possible"), "0-7\n").unwrap();
-        let topology = Topology::read_from(folder.path()).unwrap();
-        assert_eq!(topology, Topology { pcpu_count: 8, micro_order: vec![2, 1], smt: false });
+        let topology = Topology::read_from(folder.path(), folder.path()).unwrap();
+        let expected = Topology { pcpu_count: 8, micro_order: vec![2, 1], isolated: vec![], smt: false };
+        assert_eq!(topology, expected);
+    }
+
+    /// Of eight pCPUs, with what the kernel and cpusets isolate.
+    fn with_isolated(kernel: &str, cpusets: &str) -> Result<Topology, HostError> {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["online", "possible"] {
+            std::fs::write(folder.path().join(file), "0-7\n").unwrap();
+        }
+        std::fs::write(folder.path().join("isolated"), format!("{kernel}\n")).unwrap();
+        std::fs::write(folder.path().join("cpuset.cpus.isolated"), format!("{cpusets}\n")).unwrap();
+        Topology::read_from(folder.path(), folder.path())
+    }
+
+    #[test]
+    fn isolated_pcpus_are_never_micro_sliced() {
+        let topology = with_isolated("", "5-7").unwrap();
+        assert_eq!((topology.micro_order, topology.isolated), (vec![4, 3, 2, 1], vec![5, 6, 7]));
+        let topology = with_isolated("1,7", "3,7").unwrap();
+        assert_eq!((topology.micro_order, topology.isolated), (vec![6, 5, 4, 2], vec![1, 3, 7]));
+        let topology = with_isolated("0-1", "").unwrap();
+        assert_eq!(topology.micro_order, [7, 6, 5, 4, 3], "the first that isn't isolated stays normal");
+        for isolated in ["1-7", "0-7"] {
+            let refused = with_isolated("", isolated).unwrap_err();
+            let line = format!(
+                "CPUs {isolated} are isolated, and of the others none could be micro-sliced (one stays normal)"
+            );
+            assert_eq!((refused.is_refusal(), refused.to_string()), (true, line));
+        }
+    }
+
+    #[test]
+    fn lists_of_cpus_are_written_as_the_kernel_writes_them() {
+        assert_eq!(cpu_list(&[0, 1, 2, 3, 8, 10, 11]), "0-3,8,10-11");
+        assert_eq!(cpu_list(&[]), "");
     }
 }

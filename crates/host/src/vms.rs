@@ -43,6 +43,7 @@ pub struct Vm {
     /// Was the kernel named by the operator? Then no other is looked for.
     pub is_named: bool,
     pub memory_looks: MemoryLooks,
+    pub slide_news: SlideNews,
 }
 
 /// When to look into a guest's memory, and again: it may not have started its kernel yet, or start another.
@@ -55,11 +56,17 @@ pub struct MemoryLooks {
 impl MemoryLooks {
     /// Not at once: kernels that halt, or whose image is known, need no look.
     const FIRST_AFTER: Duration = Duration::from_secs(2);
+    /// Of a guest whose kernel was known, and that may have started another.
     const LATER_AFTER_MAX: Duration = Duration::from_secs(600);
+    /// Of one in which no kernel was ever found: what else may it be than no Linux? A look is a pass over all its memory.
+    const UNKNOWN_AFTER_MAX: Duration = Duration::from_secs(4 * 3600);
+    /// Two minutes: a guest that boots Linux has done so by then.
+    const HOPEFUL: u32 = 6;
 
     /// The next look is due later each time.
-    pub fn schedule(&mut self, now: Instant) {
-        let after = Self::FIRST_AFTER.saturating_mul(1 << self.count.min(16)).min(Self::LATER_AFTER_MAX);
+    pub fn schedule(&mut self, now: Instant, is_known: bool) {
+        let longest = if is_known { Self::LATER_AFTER_MAX } else { Self::UNKNOWN_AFTER_MAX };
+        let after = Self::FIRST_AFTER.saturating_mul(1 << self.count.min(16)).min(longest);
         self.count = self.count.saturating_add(1);
         self.schedule_after(now, after);
     }
@@ -68,16 +75,21 @@ impl MemoryLooks {
         self.next = Some(now + after);
     }
 
-    /// As [`Self::schedule`], unless a look is due already.
+    /// As [`Self::schedule`] for a guest that was known, unless a look is due already.
     pub fn schedule_once(&mut self, now: Instant) {
         if self.next.is_none() {
-            self.schedule(now);
+            self.schedule(now, true);
         }
     }
 
     /// True once for each look that is due.
     pub fn take_due(&mut self, now: Instant) -> bool {
         self.next.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Is the guest still new, so that a look is likely to find what it has begun to run?
+    pub fn are_hopeful(&self) -> bool {
+        self.count <= Self::HOPEFUL
     }
 }
 
@@ -112,6 +124,11 @@ impl Vm {
         }
     }
 
+    /// Its kernel was found, though it may run another by now.
+    pub fn is_known(&self) -> bool {
+        matches!(self.guest, GuestKnowledge::Kernel { .. })
+    }
+
     pub fn key(&self) -> VmKey {
         (self.kernel_side.slot, self.kernel_side.generation)
     }
@@ -144,6 +161,55 @@ impl Vm {
     }
 }
 
+/// Who has a name that the operator gave a weight or a kernel, beside others that have it too: one line for the newcomer.
+pub fn namesakes(name: &str, pid: u32, others: &[u32]) -> Option<String> {
+    const SHOWN: usize = 4;
+    if others.is_empty() {
+        return None;
+    }
+    let mut pids: Vec<String> = others.iter().take(SHOWN).map(u32::to_string).collect();
+    if others.len() > SHOWN {
+        pids.push("…".to_owned());
+    }
+    let pids = pids.join(", ");
+    Some(format!(
+        "{name}: pid {pid} has the name of pid {pids}: what is configured for it holds for each of them"
+    ))
+}
+
+/// When to say that a guest's slide has changed: a few lines a minute, however often the guest changes it.
+#[derive(Default)]
+pub struct SlideNews {
+    minute: Option<Instant>,
+    said: u32,
+    unsaid: u32,
+}
+
+impl SlideNews {
+    /// A guest that starts anew has two: the old one is dropped, the new one is found.
+    const LINES_A_MINUTE: u32 = 4;
+
+    pub fn add(&mut self) {
+        self.unsaid = self.unsaid.saturating_add(1);
+    }
+
+    /// How many changes the line covers that is due now, if one is.
+    pub fn take_due(&mut self, now: Instant) -> Option<u32> {
+        if self.unsaid == 0 {
+            return None;
+        }
+        if self.minute.is_none_or(|start| now.duration_since(start) >= Duration::from_secs(60)) {
+            self.minute = Some(now);
+            self.said = 0;
+        }
+        if self.said == Self::LINES_A_MINUTE {
+            return None;
+        }
+        self.said += 1;
+        Some(std::mem::take(&mut self.unsaid))
+    }
+}
+
 /// What a VMM process says about its VM.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct VmmProcess {
@@ -164,16 +230,23 @@ impl VmmProcess {
                 .or_else(|| name_from_cgroup(&cgroup))
                 .unwrap_or_else(|| format!("{}-{pid}", comm.trim())),
             kernel_argument: kernel_from_arguments(&arguments),
-            weight: cgroups::weight(Path::new(cgroups::MOUNT), &cgroup),
+            weight: cgroups::weight(Path::new(cgroups::MOUNT), &cgroup).ok().flatten(),
         }
     }
 }
 
-/// What the cgroups of these threads, the vCPUs of a process, allow them; `None` if all of them are gone.
+/// The weight of a process's cgroup, if that says one; `None` if nobody knows now, or the process is gone.
+pub fn read_weight(pid: u32) -> Option<Option<u32>> {
+    let cgroup = cgroups::named_in(Path::new(&format!("/proc/{pid}/cgroup")))?;
+    cgroups::weight(Path::new(cgroups::MOUNT), &cgroup).ok()
+}
+
+/// What the cgroups of these threads, the vCPUs of a process, allow them; `None` if all of them are gone, or nobody knows
+/// now.
 pub fn read_cpu_limits(pid: u32, vcpu_threads: &[u32]) -> Option<CpuLimits> {
     let of_thread = |thread: &u32| cgroups::named_in(Path::new(&format!("/proc/{pid}/task/{thread}/cgroup")));
     let cgroups: Vec<String> = vcpu_threads.iter().filter_map(of_thread).collect();
-    (!cgroups.is_empty()).then(|| CpuLimits::read(Path::new(cgroups::MOUNT), &cgroups))
+    if cgroups.is_empty() { None } else { CpuLimits::read(Path::new(cgroups::MOUNT), &cgroups).ok() }
 }
 
 /// Where a path that a process names can be opened from here: through its own root and working directory, for VMMs
@@ -263,14 +336,54 @@ mod tests {
         let start = Instant::now();
         let mut looks = MemoryLooks::default();
         assert!(!looks.take_due(start), "nothing is scheduled");
-        looks.schedule(start);
+        looks.schedule(start, false);
         assert!(!looks.take_due(start));
         assert!(looks.take_due(start + MemoryLooks::FIRST_AFTER));
         assert!(!looks.take_due(start + MemoryLooks::FIRST_AFTER), "once for each look");
         for _ in 0..40 {
-            looks.schedule(start);
+            looks.schedule(start, true);
         }
         assert_eq!(looks.next, Some(start + MemoryLooks::LATER_AFTER_MAX));
+    }
+
+    #[test]
+    fn a_guest_in_which_no_kernel_is_ever_found_is_read_a_few_times_a_day() {
+        let (start, mut now) = (Instant::now(), Instant::now());
+        let (mut looks, mut hopeful) = (MemoryLooks::default(), 0);
+        for _ in 0..20 {
+            looks.schedule(now, false);
+            now = looks.next.unwrap();
+            hopeful += u32::from(looks.are_hopeful());
+        }
+        assert_eq!(hopeful, MemoryLooks::HOPEFUL);
+        let hours = now.duration_since(start).as_secs() / 3600;
+        assert!(hours >= 24, "20 looks in {hours} hours");
+        looks.schedule(start, false);
+        assert_eq!(looks.next, Some(start + MemoryLooks::UNKNOWN_AFTER_MAX));
+    }
+
+    #[test]
+    fn a_guest_that_changes_its_slide_all_the_time_has_a_few_lines_a_minute_and_its_last_state_is_said() {
+        let start = Instant::now();
+        let mut news = SlideNews::default();
+        let (mut lines, mut changes) = (0, 0);
+        for second in 0..180 {
+            news.add();
+            let covered = news.take_due(start + Duration::from_secs(second));
+            lines += u32::from(covered.is_some());
+            changes += covered.unwrap_or(0);
+        }
+        assert_eq!((lines, changes), (12, 124), "56 are told by the next line");
+        let later = start + Duration::from_secs(200);
+        assert_eq!((news.take_due(later), news.take_due(later)), (Some(56), None));
+    }
+
+    #[test]
+    fn who_shares_a_configured_name_is_said_with_the_others() {
+        assert_eq!(namesakes("web", 7, &[]), None);
+        let said = "web: pid 7 has the name of pid 3, 5: what is configured for it holds for each of them";
+        assert_eq!(namesakes("web", 7, &[3, 5]).as_deref(), Some(said));
+        assert!(namesakes("web", 7, &[1; 99]).unwrap().contains("pid 1, 1, 1, 1, …: "));
     }
 
     #[test]

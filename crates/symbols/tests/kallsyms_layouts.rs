@@ -153,6 +153,62 @@ fn imitations_run_out_of_budget_instead_of_time() {
     assert_eq!(error.to_string(), "no symbols: gave up: the bytes imitate a symbol table in too many places");
 }
 
+/// The smallest token table that is one by its index: 255 empty strings behind one of 61 bytes. Whatever is read of it as a
+/// count is too large for a kernel.
+fn forged_token_table() -> Vec<u8> {
+    const FIRST_GAP: u16 = 62;
+    let mut table = vec![b'a'; usize::from(FIRST_GAP) - 1];
+    table.resize(usize::from(FIRST_GAP) + 255, 0);
+    table.resize(table.len().next_multiple_of(4), 0);
+    let index = (0..256u16).map(|token| if token == 0 { 0 } else { FIRST_GAP + token - 1 });
+    table.extend(index.flat_map(u16::to_le_bytes));
+    table
+}
+
+/// `bytes` of filler, which is no count of symbols either, and forged token tables behind them.
+fn forged_tables(bytes: usize, tables: usize) -> Vec<u8> {
+    let mut forged = vec![0xff; bytes];
+    for _ in 0..tables {
+        forged.extend(forged_token_table());
+    }
+    forged
+}
+
+#[test]
+fn a_search_for_names_that_finds_no_count_spends_its_budget_too() {
+    let bytes = forged_tables(4 << 20, 1);
+    let map = AddressMap::TextLinkedAt(TEXT);
+    let mut ample = Budget::default();
+    let error = kallsyms::find_within(&bytes, &map, &mut ample).unwrap_err().to_string();
+    assert!(error.ends_with("a token table without the names that it compresses"), "{error}");
+    // Once forwards for the table, and once backwards for its names.
+    let once = (4 << 20) / 64;
+    assert!((2 * once..3 * once).contains(&ample.spent()), "{} steps", ample.spent());
+    let error = kallsyms::find_within(&bytes, &map, &mut Budget::of_steps(once + once / 2)).unwrap_err();
+    assert_eq!(error.to_string(), "no symbols: gave up: the bytes imitate a symbol table in too many places");
+}
+
+#[test]
+fn a_window_full_of_forged_token_tables_is_given_up_after_a_few() {
+    let bytes = forged_tables(1 << 20, 5000);
+    let mut budget = Budget::default();
+    let error = kallsyms::find_within(&bytes, &AddressMap::TextLinkedAt(TEXT), &mut budget).unwrap_err();
+    assert_eq!(error.to_string(), "no symbols: gave up: the bytes imitate a symbol table in too many places");
+    let once = bytes.len() as u64 / 64;
+    assert!(budget.spent() < (kallsyms::TABLES_MAX as u64 + 2) * once, "{} steps", budget.spent());
+}
+
+#[test]
+fn strings_that_fit_a_forged_index_at_many_starts_are_paid_for_one_by_one() {
+    // 256 strings of three bytes, and one byte before the index that no start allows.
+    let mut table = b"aaa\0".repeat(256 + 180);
+    table.extend(b"\0\0\0b");
+    table.extend((0..256u16).flat_map(|token| (4 * token).to_le_bytes()));
+    let mut budget = Budget::default();
+    assert!(kallsyms::find_within(&table, &AddressMap::TextLinkedAt(TEXT), &mut budget).is_err());
+    assert!(budget.spent() > 100 * 256, "{} steps", budget.spent());
+}
+
 fn any_generation() -> impl Strategy<Value = Generation> {
     proptest::sample::select(Generation::ALL.to_vec())
 }

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output;
+use crate::printer::Printer;
 use clap::Args;
 use microslice_host::daemon::{self, Output};
 use microslice_host::report::Report;
@@ -10,6 +11,10 @@ use microslice_host::{HostError, PoolChoice, Settings};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long the end waits for a reader that takes nothing.
+const READERS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Schedule this host's VMs: preempted critical guest-kernel code runs at once on micro-sliced pCPUs
 #[derive(Args)]
@@ -117,32 +122,51 @@ pub fn run(args: Run) -> Result<(), Failure> {
     if args.simple {
         return output::print(&format!("{}\n", microslice_host::simple::run(&stop).map_err(failure)?));
     }
-    let mut statistics =
-        Statistics { json: args.json, clear: args.monitor.is_some() && !args.json, lost: None };
-    let mut report = |report: &Report| statistics.show(report);
-    let mut say = |line: &str| output::say(format_args!("microslice: {line}"));
-    daemon::run(&settings, &stop, &mut Output { report: &mut report, say: &mut say }).map_err(failure)?;
-    statistics.lost.map_or(Ok(()), Err)
+    let clear = args.monitor.is_some() && !args.json;
+    let statistics = Printer::start("standard output", show_statistics()).map_err(Failure::broken)?;
+    let lines = Printer::start("standard error", show_line).map_err(Failure::broken)?;
+    let mut report = |report: &Report| {
+        let text = if args.json { report.to_json().to_string() } else { report.to_text() };
+        let start = if clear && !report.is_final { "\x1b[2J\x1b[H" } else { "" };
+        let text = format!("{start}{}\n", output::plain(&text));
+        if report.is_final { statistics.print_last(text) } else { statistics.print(text) }
+    };
+    let mut say = |line: &str| lines.print(line.to_owned());
+    let result = daemon::run(&settings, &stop, &mut Output { report: &mut report, say: &mut say });
+    // The scheduler is unloaded, whoever reads or not.
+    let shown = statistics.finish(READERS_PATIENCE);
+    // Who doesn't read lines wouldn't read one about that.
+    let _ = lines.finish(READERS_PATIENCE);
+    result.map_err(failure)?;
+    shown
 }
 
 /// Statistics on standard output. Neither a reader that has gone away nor a full disk is a reason to stop scheduling:
 /// what was lost is said once, and fails the command after the scheduler is unloaded.
-struct Statistics {
-    json: bool,
-    clear: bool,
-    lost: Option<Failure>,
+fn show_statistics() -> impl FnMut(&str, u64) -> Result<(), Failure> {
+    let mut is_lost = false;
+    move |text, left_out| {
+        if left_out > 0 {
+            output::say(format_args!(
+                "microslice: nobody read standard output: {left_out} statistics left out"
+            ));
+        }
+        let shown = output::print_as_it_is(text);
+        if let (Err(failure), false) = (&shown, is_lost) {
+            output::say(format_args!("microslice: {failure}: statistics are lost, scheduling goes on"));
+            is_lost = true;
+        }
+        shown
+    }
 }
 
-impl Statistics {
-    fn show(&mut self, report: &Report) {
-        let text = if self.json { report.to_json().to_string() } else { report.to_text() };
-        let start = if self.clear && !report.is_final { "\x1b[2J\x1b[H" } else { "" };
-        let shown = output::print_as_it_is(start).and_then(|()| output::print(&format!("{text}\n")));
-        if let (Err(failure), None) = (shown, &self.lost) {
-            output::say(format_args!("microslice: {failure}: statistics are lost, scheduling goes on"));
-            self.lost = Some(failure);
-        }
+/// A line on standard error.
+fn show_line(line: &str, left_out: u64) -> Result<(), Failure> {
+    if left_out > 0 {
+        output::say(format_args!("microslice: nobody read standard error: {left_out} lines left out"));
     }
+    output::say(format_args!("microslice: {line}"));
+    Ok(())
 }
 
 fn print_instruction_counts(settings: &Settings) -> Result<(), Failure> {

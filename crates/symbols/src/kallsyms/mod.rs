@@ -28,35 +28,46 @@ pub const SYMBOLS_MIN: usize = 257;
 
 /// Steps that one search may take in all, so that a hostile source buys seconds and not hours.
 const STEPS_MAX: u64 = 1 << 30;
+/// Most token tables that one search tries: a kernel has one, and each that is forged buys a scan of all before it.
+pub const TABLES_MAX: usize = 8;
 
 /// Work that a hostile source can't exceed.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Budget {
     left: u64,
+    spent: u64,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { left: STEPS_MAX }
+        Self::of_steps(STEPS_MAX)
     }
 }
 
 impl Budget {
     pub fn of_steps(steps: u64) -> Self {
-        Self { left: steps }
+        Self { left: steps, spent: 0 }
     }
 
     /// For a scan of so many bytes, however little of them is worth a second look.
     pub fn for_bytes(bytes: u64) -> Self {
-        Self { left: STEPS_MAX.saturating_add(bytes / 32) }
+        Self::of_steps(STEPS_MAX.saturating_add(bytes / 32))
+    }
+
+    /// Steps that were taken so far.
+    pub fn spent(&self) -> u64 {
+        self.spent
     }
 
     fn spend(&mut self, steps: u64) -> Result<(), Error> {
-        self.left = self.left.checked_sub(steps).ok_or_else(|| {
-            Error::no_symbols("gave up: the bytes imitate a symbol table in too many places")
-        })?;
+        self.left = self.left.checked_sub(steps).ok_or_else(too_many_imitations)?;
+        self.spent += steps;
         Ok(())
     }
+}
+
+fn too_many_imitations() -> Error {
+    Error::no_symbols("gave up: the bytes imitate a symbol table in too many places")
 }
 
 /// A decoded kallsyms table and where it was.
@@ -73,7 +84,7 @@ pub struct Kallsyms {
 /// Finds and decodes the first complete kallsyms table in `bytes`.
 ///
 /// # Errors
-/// Why there is none: no token table, or one without names or addresses that fit.
+/// Why there is none: no token table, or one without names or addresses that fit; or too many of those.
 pub fn find(bytes: &[u8], map: &AddressMap) -> Result<Kallsyms, Error> {
     find_within(bytes, map, &mut Budget::default())
 }
@@ -83,7 +94,12 @@ pub fn find_within(bytes: &[u8], map: &AddressMap, budget: &mut Budget) -> Resul
     let mut failure =
         Error::no_symbols("no kallsyms token table (built without CONFIG_KALLSYMS, encrypted, or no kernel)");
     let mut from = 0;
+    let mut tables = 0;
     while let Some(tokens) = tokens::find_from(bytes, from, budget)? {
+        tables += 1;
+        if tables > TABLES_MAX {
+            return Err(too_many_imitations());
+        }
         from = tokens.index_offset + tokens::INDEX_BYTES;
         match decode_at(bytes, &tokens, map, budget) {
             Ok(kallsyms) => return Ok(kallsyms),

@@ -9,6 +9,8 @@ use crate::table::SYMBOLS_MAX;
 /// How far before the token table the count can be: names and markers of [`SYMBOLS_MAX`] symbols.
 const SEARCH_BYTES_MAX: usize = 128 << 20;
 const SYMBOLS_PER_MARKER: usize = 256;
+/// As the search for token tables: a step for so many bytes, whatever they hold.
+const BYTES_PER_STEP: usize = 64;
 
 /// How a name's length is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +73,9 @@ pub fn find_before(bytes: &[u8], tokens: &Tokens<'_>, budget: &mut Budget) -> Re
     let mut offset = tokens.table_offset & !3;
     while offset >= lowest + 4 {
         offset -= 4;
+        if offset.is_multiple_of(BYTES_PER_STEP) {
+            budget.spend(1)?;
+        }
         let Some(count) = read_u32(bytes, offset) else { continue };
         let count = count as usize;
         if !(SYMBOLS_MIN..=SYMBOLS_MAX).contains(&count) || count > (tokens.table_offset - offset) / 2 {

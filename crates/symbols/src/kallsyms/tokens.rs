@@ -80,26 +80,39 @@ fn table_before<'b>(
             continue;
         }
         budget.spend(4)?;
-        if let Some(strings) = strings_of(&bytes[start..index_offset], index) {
+        if let Some(strings) = strings_of(&bytes[start..index_offset], index, budget)? {
             return Ok(Some(Tokens { strings, table_offset: start, index_offset }));
         }
     }
     Ok(None)
 }
 
-fn strings_of<'b>(table: &'b [u8], index: &[u16; TOKENS]) -> Option<[&'b [u8]; TOKENS]> {
+fn strings_of<'b>(
+    table: &'b [u8],
+    index: &[u16; TOKENS],
+    budget: &mut Budget,
+) -> Result<Option<[&'b [u8]; TOKENS]>, Error> {
     let mut strings = [&table[..0]; TOKENS];
     for (token, string) in strings.iter_mut().enumerate() {
+        // Strings that all have one length fit at many starts, up to the last of them.
+        budget.spend(1)?;
         let start = usize::from(index[token]);
-        let rest = table.get(start..)?;
-        let length = rest.iter().take(usize::from(TOKEN_BYTES_MAX)).position(|&byte| byte == 0)?;
-        *string = &rest[..length];
-        match index.get(token + 1) {
-            Some(&next) if usize::from(next) != start + length + 1 => return None,
-            Some(_) => {}
+        let Some(length) = table.get(start..).and_then(string_length) else { return Ok(None) };
+        *string = &table[start..start + length];
+        let behind = start + length + 1;
+        let fits = match index.get(token + 1) {
+            Some(&next) => usize::from(next) == behind,
             // Behind the last string there is only padding.
-            None => rest[length..].iter().all(|&byte| byte == 0).then_some(())?,
+            None => table[behind..].iter().all(|&byte| byte == 0),
+        };
+        if !fits {
+            return Ok(None);
         }
     }
-    Some(strings)
+    Ok(Some(strings))
+}
+
+/// Bytes before the NUL that ends a token.
+fn string_length(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().take(usize::from(TOKEN_BYTES_MAX)).position(|&byte| byte == 0)
 }

@@ -46,7 +46,8 @@ pub trait Memory {
     /// Stretches to look at, the likeliest first.
     fn areas(&self) -> &[Area];
 
-    /// Fills `buffer` from `address`; pages that were never touched read as zeros, without touching them.
+    /// Fills `buffer` from `address`; pages that were never touched, or are swapped out, read as zeros, without touching
+    /// them.
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Is there anything in `[address, address + bytes)`? May say yes too often.
@@ -107,7 +108,7 @@ pub fn find_kernel(
         scanned_bytes: 0,
         kernel_found_at_bytes: 0,
         candidates: 0,
-        budget: Budget::for_bytes(limits.scanned_bytes_max),
+        budget: budget_for(memory, limits),
         found: None,
         vmcoreinfos: Vec::new(),
         failure: Error::no_symbols(
@@ -118,6 +119,12 @@ pub fn find_kernel(
     let Scan { found, vmcoreinfos, failure, .. } = scan;
     let found = found.ok_or(failure)?;
     Ok(conclude(found, vmcoreinfos))
+}
+
+/// A small guest can't buy as much work as a large one.
+fn budget_for(memory: &dyn Memory, limits: &ScanLimits) -> Budget {
+    let bytes = memory.areas().iter().fold(0, |sum: u64, area| sum.saturating_add(area.bytes));
+    Budget::for_bytes(bytes.min(limits.scanned_bytes_max))
 }
 
 /// Symbols at linked addresses and the bytes around them, before the witnesses are heard.
@@ -307,4 +314,32 @@ fn conclude(found: Found, vmcoreinfos: Vec<VmcoreInfo>) -> MemoryKernel {
         notices,
     };
     MemoryKernel { kernel, slide, witnesses, vmcoreinfo }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing but its size.
+    struct Size([Area; 2]);
+
+    impl Memory for Size {
+        fn areas(&self) -> &[Area] {
+            &self.0
+        }
+
+        fn read(&self, _address: u64, _buffer: &mut [u8]) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    #[test]
+    fn the_work_that_a_guest_may_cause_is_measured_by_its_size() {
+        let budget = |gibibytes: u64| {
+            let area = |start| Area { start, bytes: gibibytes << 29 };
+            budget_for(&Size([area(0), area(1 << 50)]), &ScanLimits::default())
+        };
+        assert_eq!(budget(4), Budget::for_bytes(4 << 30));
+        assert_eq!(budget(4096), Budget::for_bytes(256 << 30), "no more than is looked at");
+    }
 }

@@ -4,8 +4,8 @@
 //! guest's physical ones; or the largest writable mappings that are anonymous or shared are looked at, which is how most
 //! VMMs map guest RAM, and addresses are the process's.
 //!
-//! Pages that were never touched are told by `/proc/PID/pagemap` and left alone: reading one of a shared mapping would
-//! allocate it. The guest isn't stopped: what is read may change meanwhile, and whatever it is, it is only believed
+//! Pages that were never touched, and those that are swapped out, are told by `/proc/PID/pagemap` and left alone: reading
+//! one of a shared mapping would allocate it, and a look would bring a whole guest back from swap. The guest isn't stopped: what is read may change meanwhile, and whatever it is, it is only believed
 //! where it proves itself.
 
 use super::{Area, Memory};
@@ -22,8 +22,8 @@ const MAPPINGS_MAX: usize = 64;
 const SLOTS_MAX: usize = 4096;
 /// `/proc/PID/maps` of a VMM has a few hundred lines.
 const MAPS_BYTES_MAX: u64 = 4 << 20;
-/// Bits 63 (present) and 62 (swapped) of a pagemap entry.
-const PAGEMAP_HAS_CONTENT: u64 = 0b11 << 62;
+/// Bit 63 of a pagemap entry. A page that is swapped out (bit 62) isn't present.
+const PAGEMAP_PRESENT: u64 = 1 << 63;
 
 /// One of KVM's memory slots (`struct kvm_memory_slot`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl ProcessMemory {
         Ok(())
     }
 
-    /// For each page of `[address, address + bytes)`: is there something in it? Unknown counts as yes.
+    /// For each page of `[address, address + bytes)`: is there something in it, at hand? Unknown counts as yes.
     fn pages_with_content(&self, address: u64, bytes: u64) -> Vec<bool> {
         let first = address / PAGE_BYTES;
         let pages = ((address + bytes).div_ceil(PAGE_BYTES) - first) as usize;
@@ -151,12 +151,7 @@ impl ProcessMemory {
         if !known {
             return vec![true; pages];
         }
-        entries
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(|&entry| u64::from_le_bytes(entry) & PAGEMAP_HAS_CONTENT != 0)
-            .collect()
+        entries.as_chunks::<8>().0.iter().map(|&entry| is_present(u64::from_le_bytes(entry))).collect()
     }
 }
 
@@ -177,6 +172,10 @@ impl Memory for ProcessMemory {
         self.parts(address, address.saturating_add(bytes))
             .any(|(_, in_process, bytes)| self.pages_with_content(in_process, bytes).contains(&true))
     }
+}
+
+fn is_present(pagemap_entry: u64) -> bool {
+    pagemap_entry & PAGEMAP_PRESENT != 0
 }
 
 /// Slots by guest-physical address. KVM's never overlap; of a list that was read while it changed, the first counts.
@@ -284,6 +283,14 @@ mod tests {
         assert_eq!(buffer, marker);
         assert!(memory.has_content(0, 1));
         assert!(!memory.has_content(slot.bytes, 1));
+    }
+
+    #[test]
+    fn pages_that_are_swapped_out_stay_there() {
+        let (swapped, frame) = (1 << 62, 0x1234);
+        assert!(is_present(PAGEMAP_PRESENT | frame));
+        assert!(!is_present(swapped | frame));
+        assert!(!is_present(0), "never touched");
     }
 
     #[test]
