@@ -322,7 +322,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, Hos
         dry_run: u32::from(settings.dry_run),
         recording: u32::from(settings.record.is_some()),
         pcpu_count: host.topology.pcpu_count,
-        // The micro pool may take all but the first one.
+        // The order has all but the first one.
         wide_pcpu_count: host.topology.micro_order.len() as u32 + 1,
         intel: u32::from(host.vendor == Vendor::Intel),
         smt: u32::from(host.topology.smt),
