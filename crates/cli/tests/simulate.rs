@@ -386,3 +386,30 @@ fn help_ends_with_examples() {
         );
     }
 }
+
+/// The values of `--set` in a page, as written there: `path=value`, quotes for the shell taken off.
+fn settings_of(page: &str) -> Vec<String> {
+    let words = page.split("--set ").skip(1).map(|rest| {
+        let quoted = rest.split_once("='").filter(|(path, _)| !path.contains(char::is_whitespace));
+        match quoted {
+            Some((path, rest)) => format!("{path}={}", rest.split('\'').next().unwrap_or_default()),
+            None => rest.split(['`', ')', ' ', '\n']).next().unwrap_or_default().to_owned(),
+        }
+    });
+    words.filter(|word| word.contains('=') && !word.contains("VALUE")).collect()
+}
+
+#[test]
+fn every_setting_that_the_documentation_shows_is_accepted() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    for page in ["simulator.md", "rules.md"] {
+        let text = std::fs::read_to_string(docs.join(page)).expect(page);
+        let settings = settings_of(&text);
+        assert!(settings.len() > 4, "{page}: {settings:?}");
+        for setting in settings {
+            // The last of two settings counts: the run is a short one, whatever the page says.
+            let short = ["--set", "duration=1 ms", "--set", "warmup=0 us"];
+            succeed(&[&["simulate", "gmake-swaptions", "--set", &setting], &short[..]].concat());
+        }
+    }
+}

@@ -109,11 +109,6 @@ pub const SUMS: &[Sum] = &[
     Sum { total: &PCPU_TIME_TOTAL, parts: &[&PCPU_TIME] },
 ];
 
-/// The figure with this id.
-pub fn by_id(id: &str) -> Option<&'static Figure> {
-    ALL.iter().copied().find(|figure| figure.id == id)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use crate::SimError;
 use crate::check::Checker;
-use crate::config::{LockKind, SimulationConfig, VmConfig, Wait};
+use crate::config::{LockKind, PleConfig, SimulationConfig, VmConfig, Wait};
 use crate::engine::{HostTicks, KernelTimes, Simulation, Slots, Vm, Workload};
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
@@ -188,7 +188,7 @@ impl<'a> Simulation<'a> {
             first_vcpu,
             vcpus: vm.vcpus as u32,
             text,
-            kernel: kernel_times(vm, self.ple_period_ns, self.ple.window_ns),
+            kernel: kernel_times(vm, &self.ple, self.costs.exit_ns),
             runqueue_lock,
             first_queue: self.queues.len() as u32,
             first_barrier: self.barriers.len() as u32,
@@ -341,17 +341,51 @@ fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
     HostVm::new(vm.vcpus as u32, vm.weight, affinity)
 }
 
-fn kernel_times(vm: &VmConfig, period_ns: u64, window_ns: u64) -> KernelTimes {
+fn kernel_times(vm: &VmConfig, ple: &PleConfig, exit_ns: u64) -> KernelTimes {
     let kernel = &vm.kernel;
     KernelTimes {
         tick_ns: 1_000_000_000 / u64::from(kernel.tick_hz),
         thread_slice_ns: kernel.thread_slice_ns,
-        pv_spin_ns: kernel.pv_spin_ns * period_ns / window_ns.max(1),
+        pv_spin_ns: with_exits(kernel.pv_spin_ns, ple, exit_ns),
         call_function_ns: kernel.call_function_handler_ns,
         reschedule_ns: kernel.reschedule_handler_ns,
         tick_handler_ns: kernel.tick_handler_ns,
         switch_ns: kernel.thread_switch_ns,
         pv_tlb_flush: kernel.pv_tlb_flush,
         pv_ipi_yield: kernel.pv_ipi_yield,
+    }
+}
+
+/// How long so much spinning takes with the pause-loop exits on its way, if there are any: a guest counts its loops, and makes
+/// none during an exit.
+fn with_exits(spinning_ns: u64, ple: &PleConfig, exit_ns: u64) -> u64 {
+    if !ple.enabled {
+        return spinning_ns;
+    }
+    let (window, period) = (u128::from(ple.window_ns), u128::from(ple.window_ns + exit_ns));
+    u64::try_from(u128::from(spinning_ns) * period / window.max(1)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_NS: u64 = 3_600_000_000_000;
+
+    fn ple(enabled: bool, window_ns: u64) -> PleConfig {
+        PleConfig { enabled, window_ns, gap_ns: 0 }
+    }
+
+    #[test]
+    fn a_spinner_spends_the_time_of_its_pause_loop_exits_beside_that_of_its_loops() {
+        assert_eq!(with_exits(300_000, &ple(true, 1_500), 500), 400_000);
+        assert_eq!(with_exits(300_000, &ple(false, 1_500), 500), 300_000, "there are no exits");
+        assert_eq!(with_exits(300_000, &ple(false, 0), 500), 300_000);
+    }
+
+    #[test]
+    fn spinning_for_an_hour_between_exits_that_take_as_long_is_no_overflow() {
+        assert_eq!(with_exits(HOUR_NS, &ple(true, HOUR_NS), HOUR_NS), 2 * HOUR_NS);
+        assert_eq!(with_exits(HOUR_NS, &ple(true, 1), 10_000_000), u64::MAX);
     }
 }

@@ -7,16 +7,16 @@
 //! | nobody runs who is blocked | what the scheduler picks |
 //! | mutual exclusion | acquired / released pairs, per lock |
 //! | no lost or duplicated IPI | each vCPU: sent and not merged = handled + pending |
-//! | micro pool | only accelerated vCPUs run there, at most one waits for each pCPU, and each returns |
+//! | micro pool | only accelerated vCPUs run there, at most one waits for each pCPU, and each returns after a micro slice |
 //! | grace | a turn, and a stay in the micro pool, is made longer a few times in a row, by a micro slice each |
 //! | time adds up | elapsed x pCPUs = guest + overhead + idle, at the end |
-//! | no lost wake-up | nobody waits beside a free lock, or halts beside an interrupt (`guest/lost.rs`) |
+//! | no lost wake-up | nobody waits beside a free lock; nobody halts beside an interrupt, a thread that is ready, or with a lock that it was given (`guest/lost.rs`) |
 //! | who waits is counted right | [`Machine::waiting_adds_up`] |
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
 //! | no starvation | nobody waits runnable for longer than five seconds, or than a few times its share explains |
 
 use crate::SimError;
-use crate::config::SchedulerKind;
+use crate::config::{Mechanics, SchedulerKind};
 use crate::engine::Simulation;
 use crate::machine::{HostVm, Machine, VcpuState};
 use crate::trace_event::{IpiKind, TraceEvent};
@@ -35,8 +35,9 @@ pub struct Checker {
     owners: Vec<Option<u32>>,
     /// IPIs to each vCPU that it hasn't handled: reschedule, call function.
     pending: Vec<[u32; 2]>,
-    /// And for which micro pCPU.
-    accelerated: BTreeMap<u32, u32>,
+    /// Who is in the micro pool.
+    accelerated: BTreeMap<u32, Acceleration>,
+    micro_slice: MicroSlice,
     /// A blocked vCPU was picked: which, and for which pCPU.
     blocked_pick: Option<(u32, u32)>,
     grace: GraceLimits,
@@ -65,6 +66,34 @@ impl GraceLimits {
     }
 }
 
+/// A stay in the micro pool.
+#[derive(Debug, Clone, Copy)]
+struct Acceleration {
+    pcpu: u32,
+    /// Since when its micro slice lasts, once it runs.
+    began_ns: Option<u64>,
+}
+
+/// How long a stay in the micro pool lasts.
+#[derive(Debug, Default, Clone, Copy)]
+struct MicroSlice {
+    slice_ns: u64,
+    /// In the prototype it begins again whenever its vCPU spins and nobody else waits there.
+    spinning_renews: bool,
+}
+
+impl MicroSlice {
+    fn of(scheduler: &SchedulerKind) -> Self {
+        match scheduler {
+            SchedulerKind::MicroSliced(config) => Self {
+                slice_ns: config.micro_slice_ns,
+                spinning_renews: config.mechanics == Mechanics::XenPrototype,
+            },
+            _ => Self::default(),
+        }
+    }
+}
+
 /// How often in a row a vCPU was given more, and until when.
 #[derive(Debug, Default, Clone, Copy)]
 struct Longer {
@@ -82,6 +111,7 @@ impl Checker {
             pending: vec![[0; 2]; vcpus],
             accelerated: BTreeMap::new(),
             blocked_pick: None,
+            micro_slice: MicroSlice::of(scheduler),
             grace: GraceLimits::of(scheduler),
             turn_ns: scheduler.turn_ns(),
             longer: vec![Longer::default(); vcpus],
@@ -91,7 +121,7 @@ impl Checker {
     /// One event later: is everything as it must be?
     pub fn observe(&mut self, time_ns: u64, event: &TraceEvent) -> Result<(), String> {
         match *event {
-            TraceEvent::Running { vcpu, pcpu, micro } => self.running(vcpu, pcpu, micro),
+            TraceEvent::Running { vcpu, pcpu, micro } => self.running(time_ns, vcpu, pcpu, micro),
             TraceEvent::Stopping { vcpu, pcpu, .. } => {
                 let (on, runs) = (&mut self.on[vcpu as usize], &mut self.runs[pcpu as usize]);
                 if on.take() != Some(pcpu) || runs.take() != Some(vcpu) {
@@ -115,22 +145,28 @@ impl Checker {
             TraceEvent::IpiSent { to, kind, .. } => self.ipi_sent(to, kind),
             TraceEvent::IpiHandled { vcpu, kind } => self.ipi_handled(vcpu, kind),
             TraceEvent::Accelerated { vcpu, pcpu, .. } => {
-                if self.accelerated.insert(vcpu, pcpu).is_some() {
+                // Who is asked for where its micro slice ends has the next one at once, or waits.
+                let began_ns = self.on[vcpu as usize].map(|_| time_ns);
+                if self.accelerated.insert(vcpu, Acceleration { pcpu, began_ns }).is_some() {
                     return Err(format!("vCPU {vcpu} is accelerated twice without a return"));
                 }
                 self.micro_slice_follows(vcpu)
             }
             TraceEvent::ReturnedToNormalPool { vcpu, .. } => {
+                self.micro_slice_lasts(time_ns, vcpu)?;
                 if self.accelerated.remove(&vcpu).is_none() {
                     return Err(format!("vCPU {vcpu} returns from a micro pool it wasn't in"));
                 }
                 Ok(())
             }
+            TraceEvent::PauseLoopExits { vcpu, .. } | TraceEvent::ShootdownBegan { vcpu, .. } => {
+                self.spins(time_ns, vcpu)
+            }
             _ => Ok(()),
         }
     }
 
-    fn running(&mut self, vcpu: u32, pcpu: u32, micro: bool) -> Result<(), String> {
+    fn running(&mut self, time_ns: u64, vcpu: u32, pcpu: u32, micro: bool) -> Result<(), String> {
         if let Some(other) = self.on[vcpu as usize].replace(pcpu) {
             return Err(format!("vCPU {vcpu} runs on pCPU {pcpu} and on pCPU {other}"));
         }
@@ -143,7 +179,35 @@ impl Checker {
                 !micro
             ));
         }
+        if let Some(acceleration) = self.accelerated.get_mut(&vcpu) {
+            acceleration.began_ns = Some(time_ns);
+        }
         Ok(())
+    }
+
+    fn spins(&mut self, time_ns: u64, vcpu: u32) -> Result<(), String> {
+        self.micro_slice_lasts(time_ns, vcpu)?;
+        if let Some(acceleration) =
+            self.accelerated.get_mut(&vcpu).filter(|_| self.micro_slice.spinning_renews)
+        {
+            acceleration.began_ns = acceleration.began_ns.map(|_| time_ns);
+        }
+        Ok(())
+    }
+
+    /// Each stay in the micro pool ends with its micro slice; another one is another acceleration, of which grace allows a few.
+    fn micro_slice_lasts(&self, time_ns: u64, vcpu: u32) -> Result<(), String> {
+        let Some(began_ns) = self.accelerated.get(&vcpu).and_then(|stay| stay.began_ns) else {
+            return Ok(());
+        };
+        if time_ns - began_ns <= self.micro_slice.slice_ns {
+            return Ok(());
+        }
+        let ran_ns = time_ns - began_ns;
+        Err(format!(
+            "vCPU {vcpu} runs accelerated for {ran_ns} ns, where {} are allowed",
+            self.micro_slice.slice_ns
+        ))
     }
 
     /// What the scheduler picks. Not an event: who is picked again runs on without one.
@@ -215,7 +279,7 @@ impl Checker {
         }
         let mut waited_for = BTreeSet::new();
         let waiting = self.accelerated.iter().filter(|(vcpu, _)| self.on[**vcpu as usize].is_none());
-        for (vcpu, pcpu) in waiting {
+        for (vcpu, Acceleration { pcpu, .. }) in waiting {
             if !waited_for.insert(pcpu) {
                 return Err(format!("vCPU {vcpu} and another one wait for micro pCPU {pcpu}"));
             }
@@ -231,6 +295,7 @@ impl Checker {
         shares_by_vm: bool,
     ) -> Result<(), String> {
         let now_ns = machine.now_ns;
+        self.accelerated.keys().try_for_each(|&vcpu| self.micro_slice_lasts(now_ns, vcpu))?;
         if !machine.waiting_adds_up() {
             return Err("the waiting vCPUs' kinds are miscounted".into());
         }
@@ -316,6 +381,7 @@ impl Simulation<'_> {
 
     fn nothing_is_lost(&self, checker: &Checker) -> Result<(), String> {
         self.no_wake_up_is_lost()?;
+        self.nobody_is_left_halted()?;
         self.no_interrupt_is_lost(&checker.pending)
     }
 
@@ -345,158 +411,4 @@ impl Simulation<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{CreditConfig, HostConfig};
-    use crate::scenario::{Overrides, load};
-    use crate::trace_event::{AccelerationCause, GuestClass, StopReason};
-
-    const SLICE_NS: u64 = 30_000_000;
-
-    fn checker(grace: GraceLimits) -> Checker {
-        let credit = CreditConfig {
-            slice_ns: SLICE_NS,
-            tick_ns: 10_000_000,
-            ratelimit_ns: 0,
-            boost: true,
-            ratelimit_yields: true,
-        };
-        Checker { grace, ..Checker::new(2, 2, 1, &SchedulerKind::Credit(credit)) }
-    }
-
-    /// What the checker says about the last of these events; the ones before are in order.
-    fn verdict(events: &[TraceEvent]) -> String {
-        let mut checker = checker(GraceLimits { max: 2, slice_ns: 5 });
-        let (last, first) = events.split_last().expect("an event");
-        // One a nanosecond.
-        let mut time_ns = 0..;
-        let mut observe = |event| checker.observe(time_ns.next().expect("endless"), event);
-        first.iter().for_each(|event| observe(event).expect("in order"));
-        observe(last).expect_err("out of order")
-    }
-
-    const RUNS: TraceEvent = TraceEvent::Running { vcpu: 0, pcpu: 0, micro: false };
-    const IPI: TraceEvent = TraceEvent::IpiSent { from: 0, to: 1, kind: IpiKind::Reschedule };
-    const HANDLED: TraceEvent = TraceEvent::IpiHandled { vcpu: 1, kind: IpiKind::Reschedule };
-    const ACCELERATED: TraceEvent = TraceEvent::Accelerated {
-        vcpu: 0,
-        pcpu: 1,
-        cause: AccelerationCause::LockYield,
-        class: GuestClass::LockHolder,
-    };
-
-    #[test]
-    fn a_vcpu_on_two_pcpus_is_found() {
-        let again = TraceEvent::Running { vcpu: 0, pcpu: 1, micro: false };
-        assert_eq!(verdict(&[RUNS, again]), "vCPU 0 runs on pCPU 1 and on pCPU 0");
-    }
-
-    #[test]
-    fn two_vcpus_on_a_pcpu_are_found() {
-        let other = TraceEvent::Running { vcpu: 1, pcpu: 0, micro: false };
-        assert_eq!(verdict(&[RUNS, other]), "pCPU 0 runs vCPU 1 and vCPU 0");
-    }
-
-    #[test]
-    fn two_holders_of_a_lock_are_found() {
-        let takes = |vcpu| TraceEvent::LockAcquired { vcpu, lock: 0, waited_ns: 0 };
-        assert_eq!(verdict(&[takes(0), takes(1)]), "vCPU 1 takes lock 0 that vCPU 0 holds");
-    }
-
-    #[test]
-    fn a_duplicated_and_an_invented_ipi_are_found() {
-        assert_eq!(verdict(&[IPI, HANDLED, HANDLED]), "vCPU 1 handles one Reschedule IPI of 0 pending ones");
-        assert_eq!(verdict(&[IPI, IPI, HANDLED]), "vCPU 1 handles one Reschedule IPI of 2 pending ones");
-    }
-
-    #[test]
-    fn a_vcpu_in_the_micro_pool_without_acceleration_is_found() {
-        let micro = TraceEvent::Running { vcpu: 0, pcpu: 1, micro: true };
-        assert!(verdict(&[micro]).contains("(micro: true)"));
-    }
-
-    #[test]
-    fn an_accelerated_vcpu_that_runs_elsewhere_or_returns_twice_is_found() {
-        assert!(verdict(&[ACCELERATED, RUNS]).contains("(micro: false)"));
-        let returned = TraceEvent::ReturnedToNormalPool { vcpu: 0, pcpu: 0 };
-        assert!(verdict(&[ACCELERATED, returned, returned]).contains("wasn't in"));
-    }
-
-    const GOES_ON: TraceEvent = TraceEvent::TurnGoesOn { vcpu: 0, pcpu: 0 };
-    const ENDED: TraceEvent = TraceEvent::TurnEnded { vcpu: 0, pcpu: 0 };
-    const RETURNED: TraceEvent = TraceEvent::ReturnedToNormalPool { vcpu: 0, pcpu: 0 };
-    const MICRO: TraceEvent = TraceEvent::Running { vcpu: 0, pcpu: 1, micro: true };
-
-    #[test]
-    fn a_turn_that_goes_on_more_often_than_grace_allows_is_found() {
-        let error = verdict(&[RUNS, GOES_ON, GOES_ON, ENDED, GOES_ON, GOES_ON, GOES_ON]);
-        assert_eq!(error, "vCPU 0's turn is made longer 3 times in a row, where 2 are allowed");
-    }
-
-    #[test]
-    fn a_turn_that_goes_on_for_longer_than_a_micro_slice_is_found() {
-        let others = [IPI, HANDLED, IPI, HANDLED, IPI, HANDLED];
-        let error = verdict(&[&[RUNS, GOES_ON][..], &others, &[ENDED]].concat());
-        assert_eq!(error, "vCPU 0's turn went on for 2 ns longer than a micro slice");
-    }
-
-    #[test]
-    fn a_micro_slice_renewed_more_often_than_grace_allows_is_found() {
-        let again = [RETURNED, ACCELERATED];
-        let error = verdict(&[&[ACCELERATED, MICRO][..], &again, &again, &again].concat());
-        assert_eq!(error, "vCPU 0 gets 3 micro slices more in a row than it was requested for");
-    }
-
-    #[test]
-    fn two_vcpus_that_wait_for_one_micro_pcpu_are_found() {
-        let mut checker = checker(GraceLimits::default());
-        let other = TraceEvent::Accelerated {
-            vcpu: 1,
-            pcpu: 1,
-            cause: AccelerationCause::LockYield,
-            class: GuestClass::LockHolder,
-        };
-        [ACCELERATED, other].iter().for_each(|event| checker.observe(0, event).expect("in order"));
-        assert_eq!(checker.settled().unwrap_err(), "vCPU 1 and another one wait for micro pCPU 1");
-        checker.observe(0, &MICRO).expect("it runs");
-        assert_eq!(checker.settled(), Ok(()));
-    }
-
-    #[test]
-    fn a_pick_of_a_blocked_vcpu_is_found() {
-        let mut checker = checker(GraceLimits::default());
-        checker.picked(0, 1, VcpuState::Runnable);
-        assert_eq!(checker.settled(), Ok(()));
-        checker.picked(1, 0, VcpuState::Blocked);
-        assert_eq!(checker.settled().unwrap_err(), "vCPU 1 is picked for pCPU 0, but is blocked");
-    }
-
-    /// What the checker says when all of a VM with this weight, beside another one with 1,000, have waited for so long.
-    fn verdict_on_waiting(weight: u32, waited_ns: u64, shares_by_vm: bool) -> Result<(), String> {
-        let host = load("gmake-swaptions", &Overrides::default()).expect("built in").config.host;
-        let vms = vec![HostVm::new(2, weight, Vec::new()), HostVm::new(4, 1_000, Vec::new())];
-        let mut machine = Machine::new(&HostConfig { pcpus: 2, ..host }, vms);
-        (0..2).for_each(|vcpu| machine.wakes(vcpu));
-        machine.now_ns = waited_ns;
-        checker(GraceLimits::default()).check_host(&machine, |_| true, shares_by_vm)
-    }
-
-    #[test]
-    fn who_waits_for_five_seconds_starves_unless_a_small_share_explains_it() {
-        assert_eq!(verdict_on_waiting(1_000, STARVATION_NS, false), Ok(()));
-        let starves = |waited_ns| Err(format!("vCPU 0 starves: runnable for {waited_ns} ns"));
-        assert_eq!(verdict_on_waiting(1_000, STARVATION_NS + 1, false), starves(STARVATION_NS + 1));
-        // Of two pCPUs one in 2,001 or, by VMs' weights, in 1,001 is its part.
-        let due_ns = [TURNS_MISSED * SLICE_NS * 2_001, TURNS_MISSED * SLICE_NS * 1_001];
-        for (by_vm, due_ns) in [false, true].into_iter().zip(due_ns) {
-            assert_eq!(verdict_on_waiting(1, due_ns, by_vm), Ok(()));
-            assert_eq!(verdict_on_waiting(1, due_ns + 1_000, by_vm), starves(due_ns + 1_000));
-        }
-    }
-
-    #[test]
-    fn a_stop_of_what_does_not_run_is_found() {
-        let stop = TraceEvent::Stopping { vcpu: 0, pcpu: 1, reason: StopReason::Hlt, ip: 0, symbol: 0 };
-        assert_eq!(verdict(&[RUNS, stop]), "vCPU 0 stops on pCPU 1 where it doesn't run");
-    }
-}
+mod tests;

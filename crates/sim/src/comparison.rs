@@ -93,11 +93,6 @@ impl Comparison {
         Ok(Self { scenario, description, policies, seeds, files, jobs })
     }
 
-    /// How many runs there will be.
-    pub fn job_count(&self) -> usize {
-        self.jobs.len()
-    }
-
     /// Runs everything: one row per figure and labels, in the order in which reports show them.
     pub fn run(&self, progress: &BatchProgress) -> Result<Vec<Row>, ComparisonError> {
         let reports = run_all(&self.jobs, progress).map_err(|(index, error)| ComparisonError::Run {

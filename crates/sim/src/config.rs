@@ -225,6 +225,15 @@ pub enum Wait {
 }
 
 impl Wait {
+    /// Of those that spin, whether they get it in the order of coming.
+    pub fn serves_in_line(self) -> bool {
+        match self {
+            Self::Spin(handover) => handover.is_in_line(),
+            Self::SpinThenHalt | Self::Sleep => true,
+            Self::SpinOrSleep => false,
+        }
+    }
+
     pub fn sleeps(self) -> bool {
         matches!(self, Self::Sleep | Self::SpinOrSleep)
     }
@@ -237,6 +246,16 @@ pub enum Handover {
     FirstInLine,
     /// A waiter that runs; if none does, the lock stays free for the first that runs again, or a newcomer.
     WhoeverRuns,
+}
+
+impl Handover {
+    /// Nobody gets it before who has waited longer, so it is never free while somebody waits.
+    pub fn is_in_line(self) -> bool {
+        match self {
+            Self::FirstInLine => true,
+            Self::WhoeverRuns => false,
+        }
+    }
 }
 
 /// Where the instruction pointer of a spinning waiter is, see `guest/text.rs`.

@@ -485,7 +485,7 @@ impl Simulation<'_> {
         let host = &mut self.machine.vcpus[vcpu as usize];
         let waited_ns = now_ns - host.since_ns.max(self.measured_since_ns).min(now_ns);
         host.turns.wait_ns += waited_ns;
-        self.wait_to_run.record(now_ns - host.since_ns);
+        self.wait_to_run.record(waited_ns);
         host.since_ns = now_ns;
         host.pcpu = pcpu;
         self.machine.runs(vcpu);

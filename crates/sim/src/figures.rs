@@ -58,8 +58,7 @@ fn put_pool(snapshot: &mut Snapshot, report: &RunReport) {
     }
     if pool.acceleration_count() > 0 {
         snapshot.counter(&figures::ACCELERATION_RETURNS, &["any"], pool.returns);
-        let still = pool.acceleration_count().saturating_sub(pool.returns);
-        snapshot.gauge(&figures::STILL_ACCELERATED, &[], still as f64);
+        snapshot.gauge(&figures::STILL_ACCELERATED, &[], pool.still_accelerated as f64);
         snapshot.histogram(&figures::MICRO_SLICE, &[], pool.micro_slices.clone());
     }
     for (figure, count) in [

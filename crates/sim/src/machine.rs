@@ -233,6 +233,8 @@ pub struct Machine {
     /// vCPUs that were promised an answer.
     promised: Bits,
     pub pool: PoolReport,
+    /// Who has been in the micro pool since before measuring began.
+    accelerated_before: Vec<VcpuId>,
     pub llc_pcpus: u32,
     /// What a switch of vCPUs costs.
     pub switch_ns: u64,
@@ -286,6 +288,7 @@ impl Machine {
             vms,
             watched: true,
             pool: PoolReport::default(),
+            accelerated_before: Vec::new(),
             switch_ns: host.costs.context_switch_ns,
             llc_pcpus: match host.llc_pcpus {
                 0 => host.pcpus as u32,
@@ -344,6 +347,28 @@ impl Machine {
     }
 
     /// A scheduler moves a vCPU to where it runs soon, or back.
+    /// Measuring begins: who is in the micro pool now isn't counted when it leaves.
+    pub fn forget_accelerations(&mut self) {
+        self.accelerated_before = self.accelerated().collect();
+    }
+
+    /// Who is in the micro pool.
+    fn accelerated(&self) -> impl Iterator<Item = VcpuId> {
+        (0..).zip(&self.vcpus).filter(|(_, host)| host.requested).map(|(vcpu, _)| vcpu)
+    }
+
+    pub fn count_still_accelerated(&self) -> u64 {
+        self.accelerated().filter(|vcpu| !self.accelerated_before.contains(vcpu)).count() as u64
+    }
+
+    /// It leaves the micro pool.
+    pub fn count_return(&mut self, vcpu: VcpuId) {
+        match self.accelerated_before.iter().position(|&before| before == vcpu) {
+            Some(at) => _ = self.accelerated_before.swap_remove(at),
+            None => self.pool.returns += 1,
+        }
+    }
+
     pub fn set_requested(&mut self, vcpu: VcpuId, requested: bool) {
         self.change(vcpu, |host| host.requested = requested);
     }

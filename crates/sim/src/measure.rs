@@ -84,6 +84,7 @@ impl Simulation<'_> {
         let sizes = std::mem::take(&mut self.machine.pool.sizes);
         let last = sizes.last().map_or(0, |&(_, size)| size);
         self.machine.pool = PoolReport { sizes: vec![(now_ns, last)], ..PoolReport::default() };
+        self.machine.forget_accelerations();
     }
 
     /// Brings the accounts of all pCPUs and vCPUs up to now.
@@ -136,6 +137,7 @@ impl Simulation<'_> {
             let to_ns = pool.sizes.get(at + 1).map_or(end_ns, |&(ns, _)| ns);
             weighted += (to_ns - from_ns.max(self.measured_since_ns).min(to_ns)) as f64 * f64::from(size);
         }
+        pool.still_accelerated = self.machine.count_still_accelerated();
         pool.mean_micro_pcpus = weighted / measured_ns.max(1) as f64;
         pool
     }

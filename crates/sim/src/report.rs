@@ -19,7 +19,7 @@ pub struct RunReport {
     /// Largest difference between a VM's share of CPU time and the share due to it, in 1/1000 of the host
     /// (what a VM didn't ask for isn't due to it).
     pub fairness_error_permille: u64,
-    /// Runnable until running.
+    /// Runnable until running; of who waits when measuring begins, from then on.
     pub wait_to_run: Histogram,
 }
 
@@ -116,7 +116,10 @@ pub struct PoolReport {
     /// Decisions to accelerate, which the fields below count: each is an acceleration or a failed pull.
     pub(crate) accelerations: [ByCause; GuestClass::ALL.len()],
     pub(crate) failed_pulls: [ByCause; FailedPull::ALL.len()],
+    /// Of those accelerations; who was in the micro pool before measuring began isn't counted.
     pub returns: u64,
+    /// And those that are still there at the end.
+    pub still_accelerated: u64,
     /// How long accelerated vCPUs ran before they returned.
     pub micro_slices: Histogram,
     /// Micro slices that ended with the interrupt unhandled or still in critical code.

@@ -139,11 +139,13 @@ impl TraceSink for Line {
 
 #[test]
 fn tickets_and_queues_serve_who_came_first_and_a_bare_word_whoever_runs() {
+    assert!(!LockKind::TestAndSet.rules().wait.serves_in_line());
     for kind in LockKind::ALL.into_iter().filter(|kind| !kind.sleeps()) {
         let mut line = Line::default();
         simulate(&contended(kind, 12), &mut line).unwrap();
         assert!(line.served > 100, "{kind:?}: {} waits", line.served);
-        assert_eq!(line.out_of_turn > 0, kind == LockKind::TestAndSet, "{kind:?}: {}", line.out_of_turn);
+        let in_line = kind.rules().wait.serves_in_line();
+        assert_eq!(line.out_of_turn == 0, in_line, "{kind:?}: {}", line.out_of_turn);
     }
 }
 
@@ -193,9 +195,15 @@ impl TraceSink for SpinsBeforeHalts {
 
 /// How a thread waits that is interrupted again and again, by handlers that themselves need a contended runqueue's lock.
 fn interrupted_waits(kind: LockKind) -> SpinsBeforeHalts {
+    interrupted_waits_on(kind, true)
+}
+
+/// The same on a host with or without pause-loop exits.
+fn interrupted_waits_on(kind: LockKind, ple: bool) -> SpinsBeforeHalts {
     let lock = |name: &str, ns| Phase::Lock { lock: name.into(), hold: Duration::Constant { ns } };
     let sleep = Phase::Sleep { duration: Duration::Exponential { mean_ns: 150 * US } };
     let mut config = contended(kind, 1);
+    config.host.ple.enabled = ple;
     let vm = &mut config.vms[0];
     let workload = |name: &str, vcpu, threads, program| WorkloadConfig {
         name: name.into(),
@@ -224,6 +232,14 @@ fn an_interrupt_that_waits_for_another_lock_gives_a_spinning_thread_no_more_time
     assert!(spins.halts > 20, "{} halts", spins.halts);
     // 300 us in the guest, 88 us in pause-loop exits, and the handlers' own work.
     assert!(spins.longest_ns < 450 * US, "{} ns", spins.longest_ns);
+}
+
+#[test]
+fn without_pause_loop_exits_a_waiter_halts_after_the_time_that_its_kernel_spins() {
+    let spins = interrupted_waits_on(LockKind::PvQueued, false);
+    assert!(spins.halts > 20, "{} halts", spins.halts);
+    // 300 us in the guest, and the handlers' own work.
+    assert!((300 * US..360 * US).contains(&spins.longest_ns), "{} ns", spins.longest_ns);
 }
 
 #[test]

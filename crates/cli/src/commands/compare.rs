@@ -114,14 +114,19 @@ fn table_of(comparison: &Comparison, rows: &[&Row], relative: bool) -> Table {
     for row in rows {
         let cells = row.estimates.iter().zip(&row.ratios).enumerate().map(|(column, (estimate, ratio))| {
             let cell = match relative && column > 0 {
-                true => ratio.map(|ratio| ratio_cell(&ratio)),
-                false => estimate.map(|estimate| cell(row.figure.unit, &estimate)),
+                true => ratio.map(|ratio| (ratio_cell(&ratio), ratio.count)),
+                false => estimate.map(|estimate| (cell(row.figure.unit, &estimate), estimate.count)),
             };
-            cell.unwrap_or("-".to_owned())
+            cell.map_or("-".to_owned(), |(cell, count)| with_runs(cell, count, comparison.seeds.len()))
         });
         table.row([row.figure.id.to_owned(), row.labels.join(" ")].into_iter().chain(cells));
     }
     table
+}
+
+/// Of how many runs it is, if not of all: a VM without progress has no execution time, for one.
+fn with_runs(cell: String, count: usize, seeds: usize) -> String {
+    if count < seeds { format!("{cell} ({count} of {seeds})") } else { cell }
 }
 
 fn cell(unit: Unit, estimate: &Estimate) -> String {
@@ -195,5 +200,16 @@ fn chart(comparison: &Comparison, row: &Row) -> BarChart {
             bars: row.estimates.iter().map(|estimate| estimate.as_ref().map(bar)).collect(),
         }],
         ..BarChart::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_of_some_runs_says_of_how_many() {
+        assert_eq!(with_runs("2 s".to_owned(), 3, 5), "2 s (3 of 5)");
+        assert_eq!(with_runs("2 s".to_owned(), 5, 5), "2 s");
     }
 }

@@ -54,7 +54,7 @@ impl Simulation<'_> {
         frame.irqs_off = state.irqs_off || guest.depth > 0;
         state.acquisitions += 1;
         if state.owner == NONE {
-            debug_assert!(state.waiters.is_empty() || state.wait == Wait::Spin(Handover::WhoeverRuns));
+            debug_assert!(state.waiters.is_empty() || !state.wait.serves_in_line(), "it was handed on");
             state.owner = me;
             frame.act = Act::Timed;
             frame.symbol = state.hold_symbol;

@@ -49,6 +49,23 @@ impl Simulation<'_> {
         halts || self.is_running(vcpu) && u32::from(guest.depth) == depth
     }
 
+    /// Nobody halts who has something to do: a lock that it was given, or a thread that is ready.
+    pub(crate) fn nobody_is_left_halted(&self) -> Result<(), String> {
+        for (vcpu, guest) in self.guest.iter().enumerate() {
+            let halts = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
+            if halts && guest.frame().act == Act::Granted {
+                let lock = &self.names.locks[guest.frame().lock as usize];
+                return Err(format!("vCPU {vcpu} halts though it was given lock {lock}"));
+            }
+            // An interrupt is on its way otherwise, or it halts for its runqueue's lock.
+            let idles = guest.depth == 0 && guest.frames[0].act == Act::None && guest.thread == NONE;
+            if halts && idles && !guest.queue.is_empty() && guest.pending & !pending::TICK == 0 {
+                return Err(format!("vCPU {vcpu} idles though a thread is ready there"));
+            }
+        }
+        Ok(())
+    }
+
     /// `in_flight`: by the trace, the IPIs that were sent to each vCPU and not handled: reschedule, call function.
     pub(crate) fn no_interrupt_is_lost(&self, in_flight: &[[u32; 2]]) -> Result<(), String> {
         for (vcpu, (guest, sent)) in self.guest.iter().zip(in_flight).enumerate() {
@@ -66,5 +83,42 @@ impl Simulation<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Overrides, load};
+    use crate::trace_event::NoTrace;
+
+    /// What is found at time 0, when all vCPUs halt, after this mistake.
+    fn found_after(mistake: impl Fn(&mut Simulation<'_>)) -> Result<(), String> {
+        let config = load("gmake-swaptions", &Overrides::default()).expect("built in").config;
+        let mut sink = NoTrace;
+        let mut simulation = Simulation::new(&config, &mut sink).expect("it is built in");
+        assert_eq!(simulation.nobody_is_left_halted(), Ok(()));
+        mistake(&mut simulation);
+        simulation.nobody_is_left_halted()
+    }
+
+    #[test]
+    fn a_lost_kick_of_a_lock_that_was_handed_on_is_found() {
+        let found = found_after(|simulation| {
+            let frame = simulation.guest[1].frame_mut();
+            (frame.act, frame.lock) = (Act::Granted, 0);
+        });
+        assert_eq!(found, Err("vCPU 1 halts though it was given lock target/runqueue#0".to_owned()));
+    }
+
+    #[test]
+    fn a_thread_that_nobody_will_ever_run_is_found() {
+        let forgotten = |simulation: &mut Simulation<'_>| simulation.guest[1].queue.push_back(1);
+        assert_eq!(found_after(forgotten), Err("vCPU 1 idles though a thread is ready there".to_owned()));
+        let interrupted = |simulation: &mut Simulation<'_>| {
+            forgotten(simulation);
+            simulation.guest[1].pending |= pending::RESCHEDULE;
+        };
+        assert_eq!(found_after(interrupted), Ok(()));
     }
 }

@@ -4,7 +4,7 @@ use super::runs::{
     BASELINE, DYNAMIC, Experiment, RunTable, STATIC, corunner_time, over_one_run, target, target_time,
 };
 use crate::config::{PoolSize, SchedulerKind, SimulationConfig};
-use crate::report::RunReport;
+use crate::report::{NetworkReport, RunReport};
 
 /// Programs of Figure 8 that hardly use the kernel's critical services.
 pub const UNAFFECTED: [&str; 2] = ["blackscholes-swaptions", "spec-cpu-swaptions"];
@@ -118,7 +118,7 @@ fn iperf(runs: &RunTable, configuration: &str, policy: &str, number: &str) -> Ve
     let network = |report: &RunReport| target(report).network.clone();
     match number {
         "jitter_ms" => runs.each(&format!("iperf-udp-{configuration}"), policy, |report| {
-            network(report).map_or(f64::NAN, |network| network.jitter_ms)
+            network(report).map_or(f64::NAN, |network| jitter_ms(&network))
         }),
         _ => runs.each(&format!("iperf-tcp-{configuration}"), policy, |report| {
             network(report).map_or(f64::NAN, |network| network.throughput_mbps)
@@ -126,33 +126,46 @@ fn iperf(runs: &RunTable, configuration: &str, policy: &str, number: &str) -> Ve
     }
 }
 
+/// Infinite if nothing arrived.
+pub fn jitter_ms(network: &NetworkReport) -> f64 {
+    if network.packets > 0 { network.jitter_ms } else { f64::INFINITY }
+}
+
 /// A number that compares a policy with the baseline on one pair of VMs.
 fn relative_figure(runs: &RunTable, scenario: &str, policy: &str, number: &str) -> Vec<f64> {
     let target = runs.relative(scenario, policy, BASELINE, target_time);
     let corunner = runs.relative(scenario, policy, BASELINE, corunner_time);
-    let map = |times: &[f64], value: fn(f64) -> f64| times.iter().copied().map(value).collect::<Vec<_>>();
     match number {
         "combined_throughput_gain" | "aggregate_gain" => {
-            target.iter().zip(&corunner).map(|(target, corunner)| combined_gain(*target, *corunner)).collect()
+            let pairs = target.iter().zip(&corunner);
+            pairs.map(|(&target, &corunner)| combined_gain(target, corunner)).collect()
         }
-        "target_time_reduction" => map(&target, |time| 1.0 - time),
+        "target_time_reduction" => made_of(&target, |time| 1.0 - time),
         "target_yield_time_reduction" => {
             let spinning = |report: &RunReport| over_one_run(report, report.vms[0].spin_ns);
-            map(&runs.relative(scenario, policy, BASELINE, spinning), |time| 1.0 - time)
+            made_of(&runs.relative(scenario, policy, BASELINE, spinning), |time| 1.0 - time)
         }
-        "swaptions_time_increase" => map(&corunner, |time| time - 1.0),
+        "swaptions_time_increase" => made_of(&corunner, |time| time - 1.0),
         "target_gain" | "throughput_ratio" | "swaptions_gain" => {
             let times = if number == "swaptions_gain" { &corunner } else { &target };
             let minus = if number == "throughput_ratio" { 0.0 } else { 1.0 };
-            times.iter().map(|time| 1.0 / time - minus).collect()
+            made_of(times, |time| 1.0 / time - minus)
         }
         _ => Vec::new(),
     }
 }
 
+/// What is made of each time; an infinite one stays that, so that a run without progress isn't one of many.
+fn made_of(times: &[f64], value: impl Fn(f64) -> f64) -> Vec<f64> {
+    times.iter().map(|&time| if time.is_infinite() { time } else { value(time) }).collect()
+}
+
 /// Mean of both VMs' speeds relative to the baseline, less one: the paper's "combined throughput improvement" (it agrees
 /// with its other numbers for dedup: 1.14 times the time for swaptions and 0.45 for dedup give 56 %).
 pub fn combined_gain(target_time: f64, corunner_time: f64) -> f64 {
+    if target_time.is_infinite() || corunner_time.is_infinite() {
+        return f64::INFINITY;
+    }
     (1.0 / target_time + 1.0 / corunner_time) / 2.0 - 1.0
 }
 
@@ -162,8 +175,8 @@ fn dynamic_figure(runs: &RunTable, number: &str) -> Vec<f64> {
     let Some(best) = runs.best_static(&scenario) else { return Vec::new() };
     let against_best = runs.relative(&scenario, DYNAMIC, best, target_time);
     match number {
-        "loss_vs_static" => against_best.iter().map(|time| time - 1.0).collect(),
-        "vs_static" => against_best.iter().map(|time| 1.0 / time).collect(),
+        "loss_vs_static" => made_of(&against_best, |time| time - 1.0),
+        "vs_static" => made_of(&against_best, |time| 1.0 / time),
         _ => relative_figure(runs, &scenario, DYNAMIC, number),
     }
 }
@@ -205,6 +218,19 @@ mod tests {
     #[test]
     fn combined_gain_agrees_with_the_papers_numbers_for_dedup() {
         assert!((combined_gain(0.4462, 1.14) - 0.56).abs() < 0.001);
+    }
+
+    #[test]
+    fn what_is_made_of_the_time_of_a_run_without_progress_stays_infinite() {
+        assert_eq!(made_of(&[2.0, f64::INFINITY], |time| 1.0 / time), [0.5, f64::INFINITY]);
+        assert_eq!(combined_gain(f64::INFINITY, 1.0), f64::INFINITY);
+        assert_eq!(combined_gain(1.0, f64::INFINITY), f64::INFINITY);
+    }
+
+    #[test]
+    fn a_stream_of_which_nothing_arrives_has_no_jitter_of_zero() {
+        assert_eq!(jitter_ms(&NetworkReport::default()), f64::INFINITY);
+        assert_eq!(jitter_ms(&NetworkReport { packets: 2, jitter_ms: 0.1, ..NetworkReport::default() }), 0.1);
     }
 
     #[test]

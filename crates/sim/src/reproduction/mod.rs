@@ -7,7 +7,7 @@ mod runs;
 mod sensitivity;
 mod shapes;
 
-pub use plots::{page, shape_table, table};
+pub use plots::{KINDS, page, shape_table, table};
 pub use runs::{Experiment, ReproductionError, RunTable};
 pub use sensitivity::{Sensitivity, SensitivityRow};
 pub use shapes::Shape;
@@ -15,6 +15,12 @@ pub use shapes::Shape;
 use crate::batch::BatchProgress;
 use microslice_metrics::Estimate;
 use paper::Published;
+
+/// "Within" the paper's number: by so much of it.
+const WITHIN: f64 = 0.25;
+/// "About 0" for a jitter in ms. The paper's text has no number; of the baseline's "> 8", which its plot reaches to, this is a
+/// sixteenth. It isn't what a stream alone has (0.003 ms).
+const ABOUT_ZERO_MS: f64 = 0.5;
 
 /// One published number and ours.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,8 +30,12 @@ pub struct FigureResult {
     pub paper: f64,
     /// `>`, `>=` or `about`, if the paper gives no plain number.
     pub relation: Option<String>,
-    /// `None`: no run has it (such as a wait that never happened).
+    /// `None`: no run has it (such as a wait that never happened), or one of them made no progress.
     pub ours: Option<Estimate>,
+    /// How many runs there were, whether they have it or not.
+    pub runs: usize,
+    /// In how many of them a VM that it is about made no progress.
+    pub stalled: usize,
     pub calibrated: bool,
 }
 
@@ -91,10 +101,13 @@ fn figures_of(runs: &RunTable, only: Option<&str>) -> Vec<FigureResult> {
 }
 
 fn result_of(runs: &RunTable, number: Published) -> FigureResult {
+    let values = measures::measure(&number.id, runs);
     FigureResult {
         unit: number.unit(),
         calibrated: number.is_calibrated(),
-        ours: Estimate::of(&measures::measure(&number.id, runs)),
+        ours: runs::estimate(&values),
+        runs: values.len(),
+        stalled: runs::stalled(&values),
         paper: number.value,
         relation: number.relation,
         id: number.id,
@@ -111,11 +124,69 @@ impl FigureResult {
     pub fn ratio(&self) -> Option<f64> {
         self.ours.map(|ours| ours.mean / self.paper).filter(|ratio| ratio.is_finite())
     }
+
+    /// Whether ours is as the paper says: within 25 % of its number, or beyond its limit. Without a value it isn't.
+    pub fn holds(&self) -> bool {
+        let Some(ours) = self.ours.map(|ours| ours.mean) else { return false };
+        match self.relation.as_deref() {
+            Some(">") => ours > self.paper,
+            Some(">=") => ours >= self.paper,
+            Some("about") if self.paper == 0.0 => ours.abs() < ABOUT_ZERO_MS,
+            _ => (ours - self.paper).abs() <= WITHIN * self.paper.abs(),
+        }
+    }
+
+    /// What the reader has to know of the runs behind our number, if it isn't simply all of them.
+    pub fn remark(&self) -> Option<String> {
+        let with = self.ours.map_or(0, |ours| ours.count);
+        if self.stalled > 0 {
+            Some(format!("{} of {} without progress", self.stalled, self.runs))
+        } else {
+            (with < self.runs).then(|| format!("{with} of {} runs", self.runs))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn figure(relation: Option<&str>, paper: f64, values: &[f64]) -> FigureResult {
+        FigureResult {
+            id: "figure9.udp_jitter_ms.baseline".to_owned(),
+            unit: "ms",
+            paper,
+            relation: relation.map(str::to_owned),
+            ours: runs::estimate(values),
+            runs: values.len(),
+            stalled: runs::stalled(values),
+            calibrated: false,
+        }
+    }
+
+    #[test]
+    fn a_plain_number_holds_within_25_per_cent_and_a_limit_beyond_it() {
+        let holds = |relation, paper, ours| figure(relation, paper, &[ours]).holds();
+        assert!(holds(None, 8.0, 6.0) && holds(None, 8.0, 10.0));
+        assert!(!holds(None, 8.0, 5.9) && !holds(None, 8.0, 10.1));
+        assert!(holds(Some(">"), 8.0, 80.0) && !holds(Some(">"), 8.0, 8.0));
+        assert!(holds(Some(">="), 1.0, 1.0) && !holds(Some(">="), 1.0, 0.97));
+        assert!(holds(Some("about"), 0.0, 0.33) && !holds(Some("about"), 0.0, 0.5));
+    }
+
+    #[test]
+    fn a_number_without_a_value_does_not_hold_and_says_why() {
+        let of_some = figure(None, 8.0, &[8.0, f64::NAN]);
+        assert!(of_some.holds());
+        assert_eq!(of_some.remark().as_deref(), Some("1 of 2 runs"));
+        let of_none = figure(Some(">"), 8.0, &[f64::NAN]);
+        assert!(!of_none.holds());
+        assert_eq!(of_none.remark().as_deref(), Some("0 of 1 runs"));
+        let stalled = figure(Some(">"), 8.0, &[9.0, f64::INFINITY]);
+        assert!(!stalled.holds());
+        assert_eq!(stalled.remark().as_deref(), Some("1 of 2 without progress"));
+        assert_eq!(figure(None, 8.0, &[8.0]).remark(), None);
+    }
 
     /// Path and value of every number in the paper's file; `"> 8"` is one, `"about 0"` too.
     fn leaves(path: &str, value: &toml::Value, found: &mut Vec<(String, f64)>) {
@@ -139,9 +210,10 @@ mod tests {
 
     #[test]
     fn every_published_number_is_measured_once_its_runs_are_made() {
+        // Long enough for progress everywhere: passes of blackscholes take a tenth of a second.
         let short = |config: &mut crate::config::SimulationConfig| {
             config.warmup_ns = 0;
-            config.duration_ns = 50_000_000;
+            config.duration_ns = 400_000_000;
         };
         let runs =
             RunTable::run(&experiments(None), &[1], &short, &BatchProgress::default()).expect("short runs");
@@ -160,7 +232,7 @@ mod tests {
                 .collect();
             assert_eq!(found.len(), 1, "{path}");
             assert_eq!(found[0].paper, value, "{path}");
-            assert_eq!(measures::measure(&found[0].id, &runs).len(), 1, "{path}");
+            assert_eq!((found[0].runs, found[0].remark()), (1, None), "{path}");
         }
         assert!(shapes::shapes(&runs).iter().all(|shape| !shape.claim.is_empty()));
     }

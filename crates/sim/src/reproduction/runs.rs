@@ -5,6 +5,7 @@ use crate::batch::{BatchProgress, run_all};
 use crate::config::SimulationConfig;
 use crate::report::{RunReport, VmReport, WorkloadReport};
 use crate::scenario::{self, Overrides, ScenarioError};
+use microslice_metrics::Estimate;
 use std::collections::BTreeMap;
 
 /// The paper's baseline.
@@ -78,7 +79,8 @@ impl RunTable {
         self.reports.get(&Experiment::new(scenario, policy)).into_iter().flatten().map(value).collect()
     }
 
-    /// `of / to`, seed by seed, for one value.
+    /// `of / to`, seed by seed, for one value; infinite where one of both is: nothing says how much slower a run without
+    /// progress is, or how much faster the other one.
     pub fn relative(
         &self,
         scenario: &str,
@@ -87,12 +89,16 @@ impl RunTable {
         value: impl Fn(&RunReport) -> f64,
     ) -> Vec<f64> {
         let (above, below) = (self.each(scenario, of, &value), self.each(scenario, to, &value));
-        above.iter().zip(&below).map(|(above, below)| above / below).collect()
+        let ratio = |above: f64, below: f64| {
+            if above.is_infinite() || below.is_infinite() { f64::INFINITY } else { above / below }
+        };
+        above.iter().zip(&below).map(|(&above, &below)| ratio(above, below)).collect()
     }
 
-    /// The static pool with the shortest execution time of the target, of those that were run.
+    /// The static pool with the shortest execution time of the target, of those that were run. One in which the target starves
+    /// with any seed isn't it.
     pub fn best_static(&self, scenario: &str) -> Option<&'static str> {
-        let mean = |policy: &str| crate::comparison::mean(&self.each(scenario, policy, target_time));
+        let mean = |policy: &str| mean(&self.each(scenario, policy, target_time));
         let candidates = STATIC.into_iter().filter_map(|policy| mean(policy).map(|time| (policy, time)));
         candidates.min_by(|(_, left), (_, right)| left.total_cmp(right)).map(|(policy, _)| policy)
     }
@@ -113,20 +119,38 @@ pub fn corunner_time(report: &RunReport) -> f64 {
     time_of(report.vms.get(1))
 }
 
-/// Execution time of a run; of one unit if runs end by the clock. Only times of the same workload compare.
+/// Execution time of a run; of one unit if runs end by the clock. Only times of the same workload compare. Infinite for a VM
+/// that made no progress; NaN if there is no such VM.
 fn time_of(vm: Option<&VmReport>) -> f64 {
-    let time = |workload: &WorkloadReport| {
-        let of_one_unit = (workload.units_per_s > 0.0).then(|| 1.0 / workload.units_per_s);
-        workload.execution_time_s.or(of_one_unit)
-    };
-    vm.and_then(|vm| vm.workloads.first()).and_then(time).unwrap_or(f64::NAN)
+    let time = |workload: &WorkloadReport| workload.execution_time_s.unwrap_or(1.0 / workload.units_per_s);
+    vm.and_then(|vm| vm.workloads.first()).map_or(f64::NAN, time)
 }
 
-/// A count or a time of the measured interval, as it would be over one whole run of the target.
+/// A count or a time of the measured interval, as it would be over one whole run of the target; infinite if that never ends.
 pub fn over_one_run(report: &RunReport, measured: u64) -> f64 {
-    let length = |workload: &WorkloadReport| workload.execution_time_s.or(workload.run_time_s);
-    let run_s = target(report).workloads.first().and_then(length);
-    measured as f64 / (report.measured_ns as f64 / 1e9) * run_s.unwrap_or(f64::NAN)
+    let run_time_s = target(report).workloads.first().and_then(|workload| workload.run_time_s);
+    per_work(measured as f64 / (report.measured_ns as f64 / 1e9), run_time_s.unwrap_or(target_time(report)))
+}
+
+/// So many a second, for work that takes so long. Without progress it is infinite, were it never so rare.
+pub fn per_work(per_second: f64, time_s: f64) -> f64 {
+    if time_s.is_infinite() { f64::INFINITY } else { per_second * time_s }
+}
+
+/// Mean of the runs that have a value (of which NaN is none); infinite if one of them is.
+pub fn mean(values: &[f64]) -> Option<f64> {
+    if stalled(values) > 0 { Some(f64::INFINITY) } else { crate::comparison::mean(values) }
+}
+
+/// The same with its confidence interval; none if one of the runs has an infinite value, since without it the mean would be
+/// better than that of a VM which starves with no seed.
+pub fn estimate(values: &[f64]) -> Option<Estimate> {
+    if stalled(values) > 0 { None } else { Estimate::of(values) }
+}
+
+/// How many runs have an infinite value: in them somebody made no progress.
+pub fn stalled(values: &[f64]) -> usize {
+    values.iter().filter(|value| value.is_infinite()).count()
 }
 
 #[cfg(test)]
@@ -158,11 +182,57 @@ mod tests {
         assert!((target_time(&report) - time).abs() < 1e-12);
     }
 
+    /// The target makes no progress.
+    fn starve(report: &mut RunReport) {
+        let workload = &mut report.vms[0].workloads[0];
+        (workload.units_done, workload.units_per_s, workload.execution_time_s) = (0, 0.0, None);
+    }
+
     #[test]
-    fn a_vm_without_progress_has_no_time() {
-        let mut report = short_run("exim-solo");
-        report.vms[0].workloads[0].units_per_s = 0.0;
-        assert!(target_time(&report).is_nan());
-        assert!(corunner_time(&report).is_nan(), "there is no co-runner");
+    fn a_vm_without_progress_is_infinitely_slow_and_one_that_is_not_there_has_no_time() {
+        for scenario in ["exim-solo", "gmake-solo"] {
+            let mut report = short_run(scenario);
+            starve(&mut report);
+            assert_eq!(target_time(&report), f64::INFINITY, "{scenario}");
+            assert!(corunner_time(&report).is_nan(), "there is no co-runner");
+        }
+    }
+
+    #[test]
+    fn over_a_run_that_never_ends_there_is_no_end_of_anything() {
+        let mut report = short_run("gmake-solo");
+        starve(&mut report);
+        assert_eq!(over_one_run(&report, 0), f64::INFINITY);
+    }
+
+    /// Two seeds, of which the second one may starve under this policy.
+    fn two_seeds(policy: &str, starves: bool) -> (Experiment, Vec<RunReport>) {
+        let mut reports = vec![short_run("gmake-solo"); 2];
+        if starves {
+            starve(&mut reports[1]);
+        }
+        (Experiment::new("gmake-solo", policy), reports)
+    }
+
+    #[test]
+    fn a_seed_without_progress_does_not_make_a_mean_better() {
+        let reports = [two_seeds(BASELINE, false), two_seeds("micro-xen:1", true)];
+        let runs = RunTable { reports: BTreeMap::from(reports) };
+        for (of, to) in [("micro-xen:1", BASELINE), (BASELINE, "micro-xen:1")] {
+            let times = runs.relative("gmake-solo", of, to, target_time);
+            assert_eq!(times, [1.0, f64::INFINITY]);
+            assert_eq!((mean(&times), estimate(&times)), (Some(f64::INFINITY), None));
+        }
+    }
+
+    #[test]
+    fn a_static_pool_in_which_the_target_starves_with_one_seed_is_not_the_best() {
+        let mut slower = two_seeds("micro-xen:2", false);
+        for report in &mut slower.1 {
+            report.vms[0].workloads[0].execution_time_s = Some(1e6);
+        }
+        let reports = [two_seeds("micro-xen:1", true), slower];
+        let runs = RunTable { reports: BTreeMap::from(reports) };
+        assert_eq!(runs.best_static("gmake-solo"), Some("micro-xen:2"));
     }
 }

@@ -1,7 +1,9 @@
 //! Which parameter of the model moves which figure: each is varied by 20 % both ways, everything else kept. Figures differ
 //! from seed to seed, so every change is estimated over the seeds, and one that may be chance isn't shown as a number.
 
-use super::runs::{BASELINE, DYNAMIC, Experiment, ReproductionError, RunTable, target, target_time};
+use super::runs::{
+    BASELINE, DYNAMIC, Experiment, ReproductionError, RunTable, estimate, target, target_time,
+};
 use crate::batch::BatchProgress;
 use crate::config::{MicroSlicedConfig, NormalPoolKind, SchedulerKind, SimulationConfig};
 use microslice_metrics::Estimate;
@@ -23,7 +25,8 @@ fn scaled_speed(permille: u32, factor: f64) -> u32 {
     ((f64::from(permille) * factor).round() as u32).min(1_000)
 }
 
-/// The parameters: name and how to scale them. None of them was fitted to a co-run figure.
+/// The parameters: name and how to scale them. None of them was fitted to a co-run figure, but the two speeds of hyper-threads
+/// were chosen while looking at some (docs/simulator.md, SMT).
 const PARAMETERS: [(&str, Scale); 16] = [
     ("context switch", |config, factor| times(&mut config.host.costs.context_switch_ns, factor)),
     ("exit", |config, factor| times(&mut config.host.costs.exit_ns, factor)),
@@ -197,7 +200,7 @@ impl Sensitivity {
 fn change(values: &[f64], before: &[f64]) -> Option<Estimate> {
     let logarithms: Vec<f64> =
         values.iter().zip(before).map(|(value, before)| (value / before).ln()).collect();
-    Estimate::of(&logarithms).map(|Estimate { mean, low, high, count }| Estimate {
+    estimate(&logarithms).map(|Estimate { mean, low, high, count }| Estimate {
         mean: mean.exp_m1(),
         low: low.exp_m1(),
         high: high.exp_m1(),

@@ -1,8 +1,8 @@
 //! The shapes that the paper's plots show, as claims that hold or don't.
 
-use super::measures::UNAFFECTED;
-use super::runs::{BASELINE, DYNAMIC, RunTable, STATIC, target, target_time};
-use crate::comparison::mean;
+use super::ABOUT_ZERO_MS;
+use super::measures::{UNAFFECTED, jitter_ms};
+use super::runs::{BASELINE, DYNAMIC, RunTable, STATIC, mean, per_work, target, target_time};
 use crate::report::RunReport;
 
 /// "About flat": within 15 % of the best of the range (memclone differs by less in Figure 4).
@@ -11,9 +11,6 @@ const FLAT: f64 = 1.15;
 const CLOSE: f64 = 1.10;
 /// "Unaffected": the paper's own overhead is 2 to 3 %.
 const UNAFFECTED_MAX: f64 = 1.03;
-/// "About 0" for a jitter in ms: what a solo run shows within an order of magnitude.
-const NO_JITTER_MS: f64 = 0.5;
-
 /// A claim about a shape, and whether the simulation agrees.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shape {
@@ -24,7 +21,7 @@ pub struct Shape {
     pub seen: String,
 }
 
-/// All claims.
+/// All claims. Where a run that one is about made no progress its numbers are infinite, and it doesn't hold.
 pub fn shapes(runs: &RunTable) -> Vec<Shape> {
     let mut shapes = Vec::new();
     for workload in ["dedup", "vips"] {
@@ -66,7 +63,8 @@ fn static_shape(runs: &RunTable, workload: &str, claim: &str, holds: impl Fn(&[f
         let list: Vec<String> = times.iter().map(|time| format!("{time:.2}")).collect();
         format!("time with 1 to 6, baseline 1: {}", list.join(" "))
     });
-    Shape { claim: claim.to_owned(), holds: times.map(|times| holds(&times)), seen }
+    let holds = |times: Vec<f64>| times.iter().all(|time| time.is_finite()) && holds(&times);
+    Shape { claim: claim.to_owned(), holds: times.map(holds), seen }
 }
 
 fn shootdown_shape(runs: &RunTable, workload: &str) -> Shape {
@@ -95,10 +93,10 @@ fn dynamic_shape(runs: &RunTable, workload: &str) -> Shape {
 fn yields_shape(runs: &RunTable, workload: &str) -> Shape {
     let scenario = format!("{workload}-swaptions");
     // Per unit of work: a target that gets further in the same time may yield more often.
-    let per_work = |report: &RunReport| target(report).yields.total() as f64 * target_time(report);
+    let yields = |report: &RunReport| per_work(target(report).yields.total() as f64, target_time(report));
     let reduced = runs.best_static(&scenario).and_then(|best| {
-        let fixed = mean(&runs.relative(&scenario, best, BASELINE, per_work))?;
-        let dynamic = mean(&runs.relative(&scenario, DYNAMIC, BASELINE, per_work))?;
+        let fixed = mean(&runs.relative(&scenario, best, BASELINE, yields))?;
+        let dynamic = mean(&runs.relative(&scenario, DYNAMIC, BASELINE, yields))?;
         Some((fixed, dynamic))
     });
     Shape {
@@ -124,13 +122,14 @@ fn network_shape(runs: &RunTable) -> Shape {
         mean(&runs.each(scenario, policy, |report| target(report).network.as_ref().map_or(f64::NAN, value)))
     };
     let numbers = (|| {
-        let jitter = |policy| network("iperf-udp-mixed", policy, |network| network.jitter_ms);
+        let jitter = |policy| network("iperf-udp-mixed", policy, jitter_ms);
         let throughput = |policy| network("iperf-tcp-mixed", policy, |network| network.throughput_mbps);
         Some([jitter(BASELINE)?, jitter(DYNAMIC)?, throughput(BASELINE)?, throughput(DYNAMIC)?])
     })();
     Shape {
         claim: "mixed I/O: jitter above 8 ms becomes about 0, TCP gets faster".to_owned(),
-        holds: numbers.map(|[before, after, slow, fast]| before > 8.0 && after < NO_JITTER_MS && fast > slow),
+        holds: numbers
+            .map(|[before, after, slow, fast]| before > 8.0 && after < ABOUT_ZERO_MS && fast > slow),
         seen: numbers.map_or(String::new(), |[before, after, slow, fast]| {
             format!("jitter {before:.2} -> {after:.2} ms, TCP {slow:.0} -> {fast:.0} Mbit/s")
         }),

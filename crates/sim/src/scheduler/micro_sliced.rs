@@ -305,7 +305,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         let home = member.home;
         machine.set_requested(vcpu, false);
         machine.vcpus[vcpu as usize].pcpu = home;
-        machine.pool.returns += 1;
+        machine.count_return(vcpu);
         machine.emit(TraceEvent::ReturnedToNormalPool { vcpu, pcpu: home });
     }
 
