@@ -173,7 +173,7 @@ fn text_of(reproduction: &Reproduction, elapsed_s: f64) -> String {
     let shapes_held = reproduction.shapes.iter().filter(|shape| shape.holds == Some(true)).count();
     format!(
         "EuroSys'18, {} seed(s) from {}; ± is half of the 95 % confidence interval\n\n{}{KINDS}\n\n{}\n\
-         {held} of {predicted} predicted numbers hold (within 25 % of the paper's, or of its limits); {shapes_held} of {} shapes hold; \
+         {held} of {predicted} predicted numbers hold (within 25 % of the paper's, or beyond its limit); {shapes_held} of {} shapes hold; \
          {} events in {elapsed_s:.1} s\n",
         reproduction.seeds.len(),
         reproduction.seeds.first().copied().unwrap_or(0),
