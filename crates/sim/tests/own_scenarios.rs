@@ -354,6 +354,22 @@ fn weights_hold_though_vms_of_equal_weight_start_on_the_same_pcpu() {
 }
 
 #[test]
+fn slices_under_eevdf_are_as_long_whatever_the_weight() {
+    let switches = |weight: u32| {
+        let text = format!(
+            "host = {{ extends = \"xeon-e5645\", pcpus = 1, smt_threads = 1 }}\nwarmup = \"500 ms\"\nduration = \"2 s\"\n{}",
+            busy_vm("equal", &format!("copies = 2\nweight = {weight}"))
+        );
+        run(&text, "eevdf").vms.iter().map(|vm| vm.context_switches).sum::<u64>() as f64
+    };
+    let usual = switches(256);
+    for weight in [64, 300, 1024, 65_535] {
+        let relative = switches(weight) / usual;
+        assert!((0.98..1.02).contains(&relative), "weight {weight}: {relative} times as many switches");
+    }
+}
+
+#[test]
 fn fairness_is_told_per_vcpu_as_weights_are() {
     let vm = |name: &str, threads: u32| {
         format!(
