@@ -494,6 +494,7 @@ impl Simulation<'_> {
         self.set_speed(vcpu, pcpu);
         let guest = &mut self.guest[vcpu as usize];
         guest.synced_ns = now_ns;
+        // The exit of who halted, or gave its pCPU up by hypercall, is part of the switch that followed.
         guest.overhead_ns = self.costs.context_switch_ns;
         guest.refill_ns = refill_ns;
         guest.ple_phase_ns = 0;
@@ -567,7 +568,6 @@ impl Simulation<'_> {
         self.note_position(vcpu);
         self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Hlt);
         self.machine.blocks(vcpu);
-        self.guest[vcpu as usize].overhead_ns += self.costs.exit_ns;
         self.request_stop(pcpu, reason);
     }
 
