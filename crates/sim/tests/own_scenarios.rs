@@ -370,6 +370,31 @@ fn slices_under_eevdf_are_as_long_whatever_the_weight() {
 }
 
 #[test]
+fn who_waits_for_a_short_burst_asks_for_the_burst_not_for_the_wait() {
+    let text = format!(
+        r#"
+        host = {{ extends = "xeon-e5645", pcpus = 1, smt_threads = 1 }}
+        warmup = "500 ms"
+        duration = "4 s"
+        [[vm]]
+        name = "sleeper"
+        vcpus = 1
+        kernel = "linux-4.4"
+        workloads = [{{ name = "bursts", threads = 1, cache_sensitivity = "0 %", program = [
+            {{ compute = "100 us" }}, {{ sleep = "900 us" }}, {{ progress = 1 }},
+        ] }}]
+        {}
+        "#,
+        busy_vm("hog", "")
+    );
+    // Xen's rate limit makes it wait for longer than it runs. Never kept waiting it would run a tenth of the time.
+    let report = run(&text, "credit");
+    let (run_ns, wait_ns) = (report.vms[0].run_ns, report.vms[0].wait_ns);
+    assert!(wait_ns > run_ns, "{run_ns} {wait_ns}");
+    assert!(report.fairness_error_permille < 25, "{} of 1000", report.fairness_error_permille);
+}
+
+#[test]
 fn fairness_is_told_per_vcpu_as_weights_are() {
     let vm = |name: &str, threads: u32| {
         format!(
