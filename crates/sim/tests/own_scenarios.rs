@@ -354,6 +354,17 @@ fn weights_hold_though_vms_of_equal_weight_start_on_the_same_pcpu() {
 }
 
 #[test]
+fn what_a_capped_vcpu_cannot_use_goes_to_the_others_by_their_weights() {
+    let vms = [("a", 128), ("b", 256), ("c", 640)]
+        .map(|(name, weight)| busy_vm(name, &format!("weight = {weight}")))
+        .concat();
+    let shares = shares_of_two_pcpus(&vms, "credit", 0);
+    for (share, due) in std::iter::zip(&shares, [1.0 / 6.0, 1.0 / 3.0, 0.5]) {
+        assert!((share / due - 1.0).abs() < 0.05, "{shares:?}");
+    }
+}
+
+#[test]
 fn slices_under_eevdf_are_as_long_whatever_the_weight() {
     let switches = |weight: u32| {
         let text = format!(
