@@ -14,7 +14,8 @@ use std::collections::VecDeque;
 /// Packets that one softirq round takes (net_rx_action's NAPI weight).
 const NAPI_WEIGHT: usize = 64;
 /// After so many rounds in a row the rest is left to ksoftirqd (MAX_SOFTIRQ_RESTART), a thread like others: as long as the
-/// rounds took, it is the threads' turn. Else a stream that is too fast would keep them from ever reading it.
+/// rounds took, it is the threads' turn, or until none of them has anything to do. Else a stream that is too fast would keep
+/// them from ever reading it.
 const ROUNDS_MAX: u32 = 10;
 /// What a UDP socket holds, of payload (net.core.rmem_default); more is dropped.
 const SOCKET_BYTES: u64 = 212_992;
@@ -287,6 +288,19 @@ impl Simulation<'_> {
             self.timeline.set(slot, resumes_ns);
         }
         true
+    }
+
+    /// Nobody else wants this vCPU: if packets were left to ksoftirqd it goes on with them at once.
+    pub(crate) fn ksoftirqd_goes_on(&mut self, vcpu: VcpuId) -> bool {
+        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let is_running = self.is_running(vcpu);
+        let Some(nic) = &mut self.vms[vm].nic else { return false };
+        if nic.vcpu != vcpu || nic.resumes_ns == u64::MAX || !is_running {
+            return false;
+        }
+        nic.resumes_ns = u64::MAX;
+        self.guest[vcpu as usize].pending |= pending::VIRQ;
+        self.deliver(vcpu)
     }
 
     /// A reader takes a packet, or sleeps until there is one.
