@@ -481,7 +481,7 @@ impl Simulation<'_> {
 
     fn start(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
         let now_ns = self.machine.now_ns;
-        let cold_ns = self.refill_cost(vcpu, pcpu);
+        let refill_ns = self.refill_debt(vcpu, pcpu);
         let host = &mut self.machine.vcpus[vcpu as usize];
         let waited_ns = now_ns - host.since_ns.max(self.measured_since_ns).min(now_ns);
         host.turns.wait_ns += waited_ns;
@@ -494,8 +494,9 @@ impl Simulation<'_> {
         self.set_speed(vcpu, pcpu);
         let guest = &mut self.guest[vcpu as usize];
         guest.synced_ns = now_ns;
+        // The exit of who halted, or gave its pCPU up by hypercall, is part of the switch that followed.
         guest.overhead_ns = self.costs.context_switch_ns;
-        guest.refill_ns = (guest.refill_ns + cold_ns).min(self.costs.cache_refill_max_ns);
+        guest.refill_ns = refill_ns;
         guest.ple_phase_ns = 0;
         guest.ple_batch_until_ns = 0;
         if self.machine.tracing {
@@ -510,24 +511,28 @@ impl Simulation<'_> {
         self.arm(pcpu);
     }
 
-    /// How much colder this vCPU's caches got while it was away.
-    fn refill_cost(&self, vcpu: VcpuId, pcpu: PcpuId) -> u64 {
+    /// What a vCPU owes its caches that gets on a pCPU: what it hadn't paid before, and what they got colder while it was away.
+    /// Nothing is colder than cold: that is the most, and what another last-level cache costs comes on top of it.
+    fn refill_debt(&self, vcpu: VcpuId, pcpu: PcpuId) -> u64 {
+        let owed_ns = self.guest[vcpu as usize].refill_ns;
         let warmth = &self.machine.vcpus[vcpu as usize].warmth;
         if warmth.left_pcpu == NONE {
-            return 0;
+            return owed_ns;
         }
         let costs = &self.costs;
-        let mut cost_ns = if warmth.left_pcpu == pcpu {
+        let colder_ns = if warmth.left_pcpu == pcpu {
             let others_ns = self.machine.pcpu_times[pcpu as usize].busy_ns - warmth.left_busy_ns;
             costs.cache_refill_max_ns * others_ns.min(costs.cache_displace_ns)
                 / costs.cache_displace_ns.max(1)
         } else {
             costs.cache_refill_max_ns
         };
-        if warmth.left_pcpu != pcpu && self.machine.llc_of(pcpu) != self.machine.llc_of(warmth.left_pcpu) {
-            cost_ns += costs.llc_migration_ns;
-        }
-        cost_ns * u64::from(warmth.sensitivity) / 1000
+        let is_far = self.machine.llc_of(pcpu) != self.machine.llc_of(warmth.left_pcpu);
+        let far_ns = if is_far { costs.llc_migration_ns } else { 0 };
+        let felt = |cost_ns| cost_ns * u64::from(warmth.sensitivity) / 1000;
+        let most_ns = costs.cache_refill_max_ns + felt(far_ns);
+        // Who owes more since it came from afar is excused nothing by being preempted.
+        (owed_ns + felt(colder_ns + far_ns)).min(most_ns.max(owed_ns))
     }
 
     /// A vCPU is on its pCPU again: what changed while it was away?
@@ -563,7 +568,6 @@ impl Simulation<'_> {
         self.note_position(vcpu);
         self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Hlt);
         self.machine.blocks(vcpu);
-        self.guest[vcpu as usize].overhead_ns += self.costs.exit_ns;
         self.request_stop(pcpu, reason);
     }
 

@@ -52,6 +52,17 @@ fn run_and_wait_ns(host: &HostVcpu, measured_since_ns: u64, now_ns: u64) -> (u64
     }
 }
 
+/// How long it would have run in all this time if it had never waited for a pCPU. While it doesn't wait it runs or has nothing to
+/// do, and it is taken to need a pCPU for the same part of the rest. A wait is no demand: who waits 1 ms for each burst of
+/// 0.1 ms asks for the bursts. Of who has only waited nothing else is known.
+fn demand_ns(run_ns: u64, wait_ns: u64, measured_ns: u64) -> f64 {
+    if run_ns == 0 {
+        return wait_ns as f64;
+    }
+    let (run_ns, measured_ns) = (run_ns as f64, measured_ns as f64);
+    (measured_ns * run_ns / (measured_ns - wait_ns as f64)).min(measured_ns)
+}
+
 impl Simulation<'_> {
     /// The warm-up is over.
     pub(crate) fn begin_measuring(&mut self) {
@@ -143,14 +154,14 @@ impl Simulation<'_> {
     }
 
     /// Shares due by the weights, which are those of each vCPU or of the whole VM, as the scheduler takes them, where nobody is
-    /// due more than was asked for (water filling); the largest difference between what a VM got and what it is due.
+    /// due more than it asked for ([`demand_ns`]; water filling); the largest difference between what a VM got and what it is due.
     /// That a VM may not run on some pCPUs isn't looked at.
     fn fairness_error(&self, measured_ns: u64) -> u64 {
         let mut due = vec![0.0; self.vms.len()];
         let weight_of = |vm: VmId| f64::from(self.machine.vms[vm as usize].weight);
         let demand = |host: &HostVcpu| {
             let (run_ns, wait_ns) = run_and_wait_ns(host, self.measured_since_ns, self.machine.now_ns);
-            (host.vm, (run_ns + wait_ns) as f64)
+            (host.vm, demand_ns(run_ns, wait_ns, measured_ns))
         };
         let mut demands: Vec<(VmId, f64)> = self.machine.vcpus.iter().map(demand).collect();
         if self.scheduler.shares_by_vm() {

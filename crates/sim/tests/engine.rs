@@ -355,6 +355,27 @@ fn who_comes_back_to_cold_caches_works_less_for_a_while() {
 }
 
 #[test]
+fn who_moves_to_another_last_level_cache_works_less_than_who_stays_within_one() {
+    // Three VMs on two pCPUs go to and fro.
+    let work = |llc_pcpus, llc_migration_ns, sensitivity_permille| {
+        let mut config = one_vm(vec![compute(20 * US), Phase::Progress { units: 1 }], 1);
+        (config.host.pcpus, config.host.smt_threads, config.host.llc_pcpus) = (2, 1, llc_pcpus);
+        (config.host.costs.llc_migration_ns, config.duration_ns) = (llc_migration_ns, 2 * S);
+        config.vms[0].vcpus = 1;
+        config.vms[0].workloads[0].cache_sensitive_permille = sensitivity_permille;
+        for name in ["second", "third"] {
+            config.vms.push(VmConfig { name: name.into(), ..config.vms[0].clone() });
+        }
+        run(&config).vms.iter().map(|vm| vm.workloads[0].units_done).sum::<u64>() as f64
+    };
+    let near = work(2, 5 * MS, 1000);
+    let (far, insensitive) = (work(1, 5 * MS, 1000) / near, work(1, 5 * MS, 0) / near);
+    assert!((0.8..0.98).contains(&far), "{far}");
+    assert!((0.99..1.01).contains(&insensitive), "{insensitive}");
+    assert_eq!(work(1, 0, 1000), near);
+}
+
+#[test]
 fn watching_a_run_changes_nothing() {
     let mut config = scenario("exim-swaptions", "micro:1", 100 * MS);
     let watched = simulate(&config, &mut Recorder::default()).unwrap();

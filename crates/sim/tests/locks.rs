@@ -52,6 +52,45 @@ fn of_every_kind_of_lock_the_trace_tells_when_it_is_held() {
     }
 }
 
+/// Waits for one lock of a VM, as the trace tells them.
+#[derive(Default)]
+struct Waits {
+    lock: u32,
+    waits_ns: Vec<u64>,
+}
+
+impl TraceSink for Waits {
+    fn begin(&mut self, names: &TraceNames) {
+        self.lock = pagevec(names);
+    }
+
+    fn event(&mut self, _: u64, event: &TraceEvent) {
+        match *event {
+            TraceEvent::LockAcquired { lock, waited_ns, .. } if lock == self.lock && waited_ns > 0 => {
+                self.waits_ns.push(waited_ns);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn figures_and_trace_agree_on_when_a_wait_for_a_lock_ends() {
+    for kind in LockKind::ALL {
+        let mut config = contended(kind, 12);
+        config.warmup_ns = 0;
+        let mut waits = Waits::default();
+        let report = simulate(&config, &mut waits).unwrap();
+        let figure = &report.vms[0].lock_waits["pagevec"];
+        let sum_ns: u64 = waits.waits_ns.iter().sum();
+        assert_eq!(
+            (figure.count(), figure.sum()),
+            (waits.waits_ns.len() as u64, u128::from(sum_ns)),
+            "{kind:?}"
+        );
+    }
+}
+
 #[test]
 fn waiters_of_a_mutex_spin_and_those_of_a_sleeping_lock_sleep() {
     let (mutex, sleeping) = (run(&contended(LockKind::Mutex, 12)), run(&contended(LockKind::Sleeping, 12)));

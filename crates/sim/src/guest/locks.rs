@@ -34,7 +34,10 @@ impl Simulation<'_> {
         match self.locks[lock as usize].wait {
             Wait::SpinOrSleep => self.try_mutex_again(vcpu, thread, lock),
             _ => {
-                let waited_ns = self.machine.now_ns - self.threads[thread as usize].wait_since_ns;
+                let waiter = &self.threads[thread as usize];
+                let (waited_ns, vm) = (self.machine.now_ns - waiter.wait_since_ns, waiter.vm as usize);
+                let statistics = self.locks[lock as usize].statistics as usize;
+                self.counters[vm].locks[statistics].waits.record(waited_ns);
                 self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
                 self.hold_sleeping(vcpu, thread, lock);
             }
@@ -242,11 +245,8 @@ impl Simulation<'_> {
         state.owner = NONE;
         if let Some(next) = state.waiters.pop_front() {
             state.owner = next;
-            let waiter = &mut self.threads[next as usize];
-            waiter.granted = lock;
-            let waited_ns = self.machine.now_ns - waiter.wait_since_ns;
-            let vm = waiter.vm as usize;
-            self.counters[vm].locks[self.locks[lock as usize].statistics as usize].waits.record(waited_ns);
+            // It waits on, until it has been woken and runs (`wake_with_lock`).
+            self.threads[next as usize].granted = lock;
             self.guest[vcpu as usize].wake_later(depth, [next]);
         }
     }

@@ -154,6 +154,9 @@ impl Simulation<'_> {
 
     /// The idle loop: HLT, unless something came in.
     pub(crate) fn go_idle(&mut self, vcpu: VcpuId) {
+        if self.ksoftirqd_goes_on(vcpu) {
+            return;
+        }
         let guest = &mut self.guest[vcpu as usize];
         guest.next_tick_ns = u64::MAX;
         guest.need_resched = false;

@@ -1,10 +1,10 @@
 //! Xen 4.7's credit scheduler: the paper's baseline, and the normal pool of its prototype (xen/common/sched_credit.c).
 //!
 //! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast, lose no pCPU time.
-//! Mechanism. Every 30 ms each active vCPU earns credits by its VM's weight; running burns 10 per millisecond. Those
-//!            with credits left (UNDER) run before those without (OVER); a vCPU that wakes within its credits is
-//!            BOOSTed above both until a tick (10 ms) finds it running. Run queues are per pCPU, by priority, first in
-//!            first out. A pCPU about to run OVER, or nothing, looks for something better in its peers' queues.
+//! Mechanism. Every 30 ms each active vCPU earns credits by its VM's weight, those of a pCPU at the most (what is left
+//!            over goes to the others); running burns 10 per millisecond. Those with credits left (UNDER) run before
+//!            those without (OVER); a vCPU that wakes within its credits is BOOSTed above both until a tick (10 ms)
+//!            finds it running. Run queues are per pCPU, by priority, first in first out. A pCPU about to run OVER, or nothing, looks for something better in its peers' queues.
 //!            A yielding vCPU goes behind one vCPU of lower priority. Nobody is switched away from within the first
 //!            millisecond (`sched_ratelimit_us`) unless it blocks; in 4.7 that holds for yields too (4.8 exempts them).
 //! Limits.    No caps, no parking.
@@ -21,6 +21,8 @@ const CREDITS_PER_PERIOD: i64 = 300;
 const PERIOD_NS: u64 = 30_000_000;
 /// Credits are kept in 1/1000, so that short runs are charged exactly.
 const SCALE: i64 = 1000;
+/// Those of one pCPU in one period, so kept.
+const PCPU_CREDIT: i64 = CREDITS_PER_PERIOD * SCALE;
 const NS_PER_SCALED_CREDIT: u64 = PERIOD_NS / (CREDITS_PER_PERIOD * SCALE) as u64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -210,28 +212,51 @@ impl Credit {
         if self.queues[pcpu as usize].is_empty() { None } else { Some(self.take(pcpu, 0)) }
     }
 
+    /// The active vCPUs by the weight of each, the heaviest first, as (weight, how many).
+    fn active_by_weight(&self, machine: &Machine) -> Vec<(i64, i64)> {
+        let mut active = vec![0; machine.vms.len()];
+        for (vcpu, account) in machine.vcpus.iter().zip(&self.accounts) {
+            active[vcpu.vm as usize] += i64::from(account.active);
+        }
+        let weights = machine.vms.iter().map(|vm| i64::from(vm.weight));
+        let mut by_weight: Vec<(i64, i64)> = weights.zip(active).filter(|&(_, active)| active > 0).collect();
+        by_weight.sort_unstable_by_key(|&(weight, _)| std::cmp::Reverse(weight));
+        by_weight
+    }
+
+    /// What this accounting gives, as (credits, for so much weight). A vCPU can't use more than one pCPU: what the heaviest ones are
+    /// due beyond that goes to the others, by their weights. (Xen gives it to those further down its list, and over the
+    /// periods it comes to the same: whoever had too much is put in front.)
+    fn credits_by_weight(&self, machine: &Machine) -> (i64, i64) {
+        let by_weight = self.active_by_weight(machine);
+        let pcpus = if self.all_pcpus_earn { self.queues.len() } else { self.usable_count };
+        let mut credit = pcpus as i64 * PCPU_CREDIT;
+        let mut weight_left: i64 = by_weight.iter().map(|(weight, active)| weight * active).sum();
+        for (weight, active) in by_weight {
+            if credit * weight < weight_left * PCPU_CREDIT {
+                break;
+            }
+            credit -= active * PCPU_CREDIT;
+            weight_left -= active * weight;
+        }
+        (credit, weight_left)
+    }
+
     /// csched_acct: every 30 ms each active vCPU earns its share; priorities follow.
     fn account(&mut self, machine: &Machine) {
-        let weight_total: i64 = machine
-            .vcpus
-            .iter()
-            .zip(&self.accounts)
-            .filter(|(_, account)| account.active)
-            .map(|(vcpu, _)| i64::from(machine.vms[vcpu.vm as usize].weight))
-            .sum();
-        if weight_total == 0 {
+        if !self.accounts.iter().any(|account| account.active) {
             return;
         }
-        let pcpus = if self.all_pcpus_earn { self.queues.len() } else { self.usable_count };
-        let credit_total = pcpus as i64 * CREDITS_PER_PERIOD * SCALE;
-        let period = CREDITS_PER_PERIOD * SCALE;
+        let (credit, for_weight) = self.credits_by_weight(machine);
+        let period = PCPU_CREDIT;
         for (vcpu, account) in machine.vcpus.iter().zip(&mut self.accounts) {
             if !account.active {
                 continue;
             }
             let weight = i64::from(machine.vms[vcpu.vm as usize].weight);
-            // A vCPU can't use more than one pCPU.
-            account.credit += (credit_total * weight / weight_total).min(period);
+            // With nobody left all have a pCPU each.
+            account.credit +=
+                if for_weight == 0 { period } else { (credit * weight / for_weight).min(period) };
             if account.credit < 0 {
                 account.priority = Priority::Over;
                 account.credit = account.credit.max(-period);
@@ -575,6 +600,20 @@ mod tests {
         credit.accounts[SPINNER as usize].priority = Priority::Over;
         credit.tickle(&mut machine, OTHER);
         assert_eq!(machine.next_schedule(), Some(0));
+    }
+
+    #[test]
+    fn nobody_earns_more_than_a_pcpu_and_nothing_is_lost_while_somebody_can_earn_it() {
+        for (pcpus, earned) in
+            [(1, [37_500, 75_000, 187_500]), (2, [100_000, 200_000, 300_000]), (4, [300_000; 3])]
+        {
+            let (mut credit, mut machine) = host(pcpus, 3);
+            machine.vms.iter_mut().zip([128, 256, 640]).for_each(|(vm, weight)| vm.weight = weight);
+            credit.accounts.iter_mut().for_each(|account| account.active = true);
+            credit.account(&machine);
+            let credits: Vec<i64> = credit.accounts.iter().map(|account| account.credit).collect();
+            assert_eq!(credits, earned, "{pcpus} pCPUs");
+        }
     }
 
     #[test]

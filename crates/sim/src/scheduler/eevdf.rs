@@ -131,7 +131,8 @@ impl Eevdf {
     /// When who begins to run has had its slice.
     fn slice_end_ns(&self, now_ns: u64, task: &Task) -> u64 {
         let slice_ns = self.config.base_slice_ns;
-        let left_ns = task.deadline_ns.saturating_sub(task.vruntime_ns);
+        let left_ns =
+            self.vms[task.vm as usize].unweighted_ns(task.deadline_ns.saturating_sub(task.vruntime_ns));
         now_ns + left_ns.clamp(RUN_MIN_NS.min(slice_ns), slice_ns)
     }
 
@@ -218,9 +219,10 @@ impl Scheduler for Eevdf {
             self.migrate(machine, &mut task, target);
         }
         // What it didn't use while asleep is not saved up beyond one slice (place_entity).
-        task.vruntime_ns =
-            task.vruntime_ns.max(self.queues[target as usize].floor_ns.saturating_sub(slice_ns));
-        task.new_deadline(&self.vms[task.vm as usize], slice_ns);
+        let vm = &self.vms[task.vm as usize];
+        let oldest_ns = self.queues[target as usize].floor_ns.saturating_sub(vm.weighted_ns(slice_ns));
+        task.vruntime_ns = task.vruntime_ns.max(oldest_ns);
+        task.new_deadline(vm, slice_ns);
         self.enqueue(target, task);
         let queue = &mut self.queues[target as usize];
         queue.charge(&self.vms, machine.now_ns);

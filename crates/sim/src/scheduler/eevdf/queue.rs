@@ -55,13 +55,24 @@ impl Vm {
         Self { first_vcpu, vcpus, weight, last_boosted: first_vcpu }
     }
 
-    /// Time by the weight. Nearly all VMs have the default one, and a division takes as long as the rest of this.
+    /// Time by the weight, in which runtimes and deadlines are. Rounded up: else a slice that is charged in parts ends a
+    /// nanosecond before its deadline. Nearly all VMs have the default weight, and a division takes as long as the rest of this.
     #[inline]
     pub fn weighted_ns(&self, time_ns: u64) -> u64 {
         if self.weight == WEIGHT_DEFAULT {
             time_ns
         } else {
-            time_ns * u64::from(WEIGHT_DEFAULT) / u64::from(self.weight)
+            (time_ns * u64::from(WEIGHT_DEFAULT)).div_ceil(u64::from(self.weight))
+        }
+    }
+
+    /// And back: for how long it has to run until that much is charged.
+    #[inline]
+    pub fn unweighted_ns(&self, weighted_ns: u64) -> u64 {
+        if self.weight == WEIGHT_DEFAULT {
+            weighted_ns
+        } else {
+            (weighted_ns * u64::from(self.weight)).div_ceil(u64::from(WEIGHT_DEFAULT))
         }
     }
 }
