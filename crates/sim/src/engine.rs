@@ -185,6 +185,10 @@ impl Simulation<'_> {
         }
         self.machine.now_ns = end_ns;
         self.finish_accounts();
+        // What the end itself brought, whether it is checked or not.
+        if self.machine.tracing {
+            self.flush_trace()?;
+        }
         self.final_checks()?;
         Ok(self.report())
     }
