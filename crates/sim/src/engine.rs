@@ -523,8 +523,9 @@ impl Simulation<'_> {
         let costs = &self.costs;
         let mut cost_ns = if warmth.left_pcpu == pcpu {
             let others_ns = self.machine.pcpu_times[pcpu as usize].busy_ns - warmth.left_busy_ns;
-            costs.cache_refill_max_ns * others_ns.min(costs.cache_displace_ns)
-                / costs.cache_displace_ns.max(1)
+            // In no time is at once, but only by others.
+            let displace_ns = costs.cache_displace_ns.max(1);
+            costs.cache_refill_max_ns * others_ns.min(displace_ns) / displace_ns
         } else {
             costs.cache_refill_max_ns
         };
