@@ -169,11 +169,11 @@ fn ctrl_c_ends_a_command_whose_output_nobody_takes() {
 #[test]
 fn ctrl_c_ends_a_scenario_in_which_time_hardly_passes() {
     let desk = Desk::new();
-    let program =
-        "{ repeat = 1_000_000, body = [{ progress = 1 }, { progress = 1 }] }, { compute = '200 ns' }";
+    let program = "{ repeat = 1_000, body = [{ progress = 1 }] }, { compute = '1 us' }";
     let text = format!(
-        "host = 'xeon-e5645'\nduration = '60 min'\n[[vm]]\nname = 'a'\nvcpus = 1\nkernel = 'linux-4.4'\n\
-         workloads = [{{ name = 'w', threads = 1, program = [{program}] }}]\n"
+        "host = {{ extends = 'xeon-e5645', pcpus = 1024, llc_pcpus = 0 }}\nduration = '60 min'\n[[vm]]\nname = 'a'\n\
+         vcpus = 1024\nkernel = 'linux-4.4'\n\
+         workloads = [{{ name = 'w', threads = 'per vcpu', program = [{program}] }}]\n"
     );
     fs::write(desk.path("slow.toml"), text).expect("written");
     let (scenario, page) = (desk.name("slow.toml"), desk.name("page.html"));
@@ -181,4 +181,26 @@ fn ctrl_c_ends_a_scenario_in_which_time_hardly_passes() {
         desk.names().len() > 1
     });
     assert_eq!(desk.names(), ["slow.toml"]);
+}
+
+#[test]
+fn a_limit_of_the_size_of_files_is_a_failure_like_a_full_disk_and_leaves_no_file() {
+    let desk = Desk::new();
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -f 8; exec \"$@\"",
+            "sh",
+            env!("CARGO_BIN_EXE_microslice"),
+            "simulate",
+            "gmake-solo",
+        ])
+        .args(BRIEF)
+        .args(["--trace", &desk.name("trace.txt")])
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("trace.txt: File too large"), "{said}");
+    assert!(desk.names().is_empty(), "{:?}", desk.names());
 }

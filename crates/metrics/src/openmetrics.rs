@@ -5,25 +5,9 @@ use crate::histogram::Histogram;
 use crate::snapshot::{Entry, Snapshot, Value};
 use std::fmt::Write;
 
-/// Upper limits of the exported histogram buckets, in ns: 1 us to 10 s in steps of about 3; finer ones would flood a
-/// monitoring system.
-const BUCKET_LIMITS_NS: [u64; 15] = [
-    1_000,
-    3_000,
-    10_000,
-    30_000,
-    100_000,
-    300_000,
-    1_000_000,
-    3_000_000,
-    10_000_000,
-    30_000_000,
-    100_000_000,
-    300_000_000,
-    1_000_000_000,
-    3_000_000_000,
-    10_000_000_000,
-];
+/// The exported histogram buckets end at `2^n - 1` ns, 1 us to 17 s in steps of 4: finer ones would flood a monitoring
+/// system. At these limits buckets of [`Histogram`] end, and those of the BPF program, so that counts are exact.
+const BUCKET_LIMIT_BITS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 
 /// The whole exposition, `# EOF` included. Families come in the order of their first entry; a series shows its latest
 /// value, as monitoring keeps the history itself.
@@ -85,7 +69,7 @@ fn histogram_samples(
     entry: &Entry,
     histogram: &Histogram,
 ) {
-    for limit in BUCKET_LIMITS_NS {
+    for limit in BUCKET_LIMIT_BITS.map(|bits| (1 << bits) - 1) {
         let le = (limit as f64 / units_per_base).to_string();
         let _ = writeln!(
             text,
@@ -116,6 +100,7 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::figures::{ACCELERATIONS, CPU_TIME, LOCK_WAIT, MICRO_POOL_SIZE};
+    use proptest::prelude::*;
 
     #[test]
     fn an_exposition_has_types_units_help_and_an_end() {
@@ -141,13 +126,36 @@ mod tests {
     #[test]
     fn histogram_buckets_are_cumulative_and_end_at_infinity() {
         let mut histogram = Histogram::new();
-        histogram.record(500);
+        histogram.record(1_023);
+        histogram.record_many(100_000, 3);
         histogram.record(50_000_000);
         let mut snapshot = Snapshot::new();
         snapshot.histogram(&LOCK_WAIT, &["vm1", "dentry"], histogram);
         let text = of_snapshot(&snapshot);
-        assert!(text.contains("_bucket{vm=\"vm1\",lock=\"dentry\",le=\"0.000001\"} 1\n"), "{text}");
-        assert!(text.contains("_bucket{vm=\"vm1\",lock=\"dentry\",le=\"+Inf\"} 2\n"));
-        assert!(text.contains("_count{vm=\"vm1\",lock=\"dentry\"} 2\n"));
+        assert!(text.contains("_bucket{vm=\"vm1\",lock=\"dentry\",le=\"0.000001023\"} 1\n"), "{text}");
+        assert!(text.contains("_bucket{vm=\"vm1\",lock=\"dentry\",le=\"0.000065535\"} 1\n"));
+        assert!(text.contains("_bucket{vm=\"vm1\",lock=\"dentry\",le=\"0.000262143\"} 4\n"));
+        assert!(text.contains("_bucket{vm=\"vm1\",lock=\"dentry\",le=\"+Inf\"} 5\n"));
+        assert!(text.contains("_count{vm=\"vm1\",lock=\"dentry\"} 5\n"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_bucket_counts_exactly_the_values_that_are_at_most_its_limit(mut values in prop::collection::vec(0u64..1 << 36, 1..50)) {
+            let limits = BUCKET_LIMIT_BITS.map(|bits| (1u64 << bits) - 1);
+            values.extend(limits.iter().flat_map(|limit| [*limit, limit + 1]));
+            let mut histogram = Histogram::new();
+            values.iter().for_each(|value| histogram.record(*value));
+            let exact = |limit: &u64| values.iter().filter(|value| *value <= limit).count() as u64;
+            let mut snapshot = Snapshot::new();
+            snapshot.histogram(&LOCK_WAIT, &["vm1", "dentry"], histogram);
+            let text = of_snapshot(&snapshot);
+            let counts: Vec<u64> = text
+                .lines()
+                .filter(|line| line.contains("le=\"0.") || line.contains("le=\"1") || line.contains("le=\"4"))
+                .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
+                .collect();
+            prop_assert_eq!(counts, limits.iter().map(exact).collect::<Vec<_>>());
+        }
     }
 }

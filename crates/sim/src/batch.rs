@@ -5,6 +5,7 @@ use crate::engine::Simulation;
 use crate::report::RunReport;
 use crate::trace_event::{NoTrace, TraceEvent, TraceNames, TraceSink};
 use crate::{SimError, simulate};
+use std::borrow::Cow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -38,9 +39,10 @@ impl BatchProgress {
         (self.jobs_done.load(Ordering::Relaxed), self.jobs.load(Ordering::Relaxed), share.min(1.0))
     }
 
-    fn begin(&self, jobs: &[SimulationConfig]) {
+    fn begin(&self, jobs: &[Job<'_>]) {
         self.jobs.store(jobs.len(), Ordering::Relaxed);
-        self.total_ns.store(jobs.iter().map(|job| job.warmup_ns + job.duration_ns).sum(), Ordering::Relaxed);
+        let total_ns = jobs.iter().map(|job| job.config.warmup_ns + job.config.duration_ns).sum();
+        self.total_ns.store(total_ns, Ordering::Relaxed);
     }
 }
 
@@ -48,6 +50,8 @@ impl BatchProgress {
 struct ProgressSink<'p> {
     progress: &'p BatchProgress,
     seen_ns: u64,
+    /// Whether an earlier job has failed: then nobody needs this one.
+    is_beaten: &'p dyn Fn() -> bool,
     inside: &'p mut dyn TraceSink,
 }
 
@@ -67,7 +71,7 @@ impl TraceSink for ProgressSink<'_> {
     fn progress(&mut self, time_ns: u64, end_ns: u64) -> bool {
         self.progress.simulated_ns.fetch_add(time_ns.saturating_sub(self.seen_ns), Ordering::Relaxed);
         self.seen_ns = time_ns;
-        self.inside.progress(time_ns, end_ns) && !self.progress.is_stopped()
+        self.inside.progress(time_ns, end_ns) && !self.progress.is_stopped() && !(self.is_beaten)()
     }
 }
 
@@ -78,12 +82,29 @@ pub fn run_one(
     progress: &BatchProgress,
     sink: &mut dyn TraceSink,
 ) -> Result<(RunReport, Duration), SimError> {
-    progress.begin(std::slice::from_ref(job));
-    let mut sink = ProgressSink { progress, seen_ns: 0, inside: sink };
+    progress.begin(&[Job { config: job, seed: job.seed }]);
+    let mut sink = ProgressSink { progress, seen_ns: 0, is_beaten: &|| false, inside: sink };
     let mut simulation = Simulation::new(job, &mut sink)?;
     let begun = Instant::now();
     let report = simulation.run()?;
     Ok((report, begun.elapsed()))
+}
+
+/// A configuration and the seed to run it with: the jobs of many seeds share one configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Job<'c> {
+    pub config: &'c SimulationConfig,
+    pub seed: u64,
+}
+
+impl<'c> Job<'c> {
+    /// The configuration with the job's seed.
+    fn seeded(&self) -> Cow<'c, SimulationConfig> {
+        if self.seed == self.config.seed {
+            return Cow::Borrowed(self.config);
+        }
+        Cow::Owned(SimulationConfig { seed: self.seed, ..self.config.clone() })
+    }
 }
 
 /// Runs all jobs; the first failing job (in the order of jobs) decides the error, with its index.
@@ -91,17 +112,30 @@ pub fn run_all(
     jobs: &[SimulationConfig],
     progress: &BatchProgress,
 ) -> Result<Vec<RunReport>, (usize, SimError)> {
+    let jobs: Vec<Job<'_>> = jobs.iter().map(|config| Job { config, seed: config.seed }).collect();
+    run_each(&jobs, progress, |_, report| report)
+}
+
+/// The same, keeping of each report what `keep` makes of it, as soon as its job (of that index) is done: all reports of a
+/// large batch don't fit into memory.
+pub fn run_each<T: Send>(
+    jobs: &[Job<'_>],
+    progress: &BatchProgress,
+    keep: impl Fn(usize, RunReport) -> T + Sync,
+) -> Result<Vec<T>, (usize, SimError)> {
     progress.begin(jobs);
-    let results: Vec<Mutex<Option<Result<RunReport, SimError>>>> =
-        jobs.iter().map(|_| Mutex::new(None)).collect();
-    let next = AtomicUsize::new(0);
+    let results: Vec<Mutex<Option<Result<T, SimError>>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    let (next, first_failed) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(job) = jobs.get(index) else { return };
-            let result = simulate(job, &mut ProgressSink { progress, seen_ns: 0, inside: &mut NoTrace });
+            // Jobs before the failed one go on: one of them may be the first to fail.
+            let is_beaten = || first_failed.load(Ordering::Relaxed) < index;
+            let Some(job) = jobs.get(index).filter(|_| !is_beaten()) else { return };
+            let mut sink = ProgressSink { progress, seen_ns: 0, is_beaten: &is_beaten, inside: &mut NoTrace };
+            let result = simulate(&job.seeded(), &mut sink).map(|report| keep(index, report));
             if result.is_err() {
-                progress.stop();
+                first_failed.fetch_min(index, Ordering::Relaxed);
             }
             progress.jobs_done.fetch_add(1, Ordering::Relaxed);
             if let Ok(mut slot) = results[index].lock() {
@@ -113,16 +147,48 @@ pub fn run_all(
     std::thread::scope(|scope| {
         (0..threads).for_each(|_| drop(scope.spawn(work)));
     });
-    let mut reports = Vec::with_capacity(jobs.len());
-    let mut stopped = None;
-    for (index, slot) in results.into_iter().enumerate() {
-        match slot.into_inner().ok().flatten() {
-            Some(Ok(report)) => reports.push(report),
-            // A run that was stopped because another one failed isn't the cause.
-            Some(Err(error @ SimError::Stopped { .. })) => stopped = stopped.or(Some((index, error))),
-            Some(Err(error)) => return Err((index, error)),
-            None => stopped = stopped.or(Some((index, SimError::Stopped { time_ns: 0 }))),
+    let results = results.into_iter().map(|slot| slot.into_inner().ok().flatten());
+    // A job that nobody began comes behind the failed one, or everything was stopped.
+    let stopped = || Err(SimError::Stopped { time_ns: 0 });
+    results
+        .enumerate()
+        .map(|(index, result)| result.unwrap_or_else(stopped).map_err(|error| (index, error)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Overrides, parse};
+
+    /// A workload whose only thread waits for itself, from that time on.
+    fn deadlock_after(time: &str) -> SimulationConfig {
+        let text = format!(
+            "host = 'xeon-e5645'\nduration = '10 s'\n[[vm]]\nname = 'v'\nvcpus = 1\nkernel = 'linux-4.4'\n\
+             workloads = [{{ name = 'w', threads = 1, program = [\
+             {{ compute = '{time}' }}, {{ receive = 'q' }}, {{ send = 'q' }}] }}]\n"
+        );
+        parse("stuck.toml", &text, &Overrides::default()).expect("valid").config
+    }
+
+    #[test]
+    fn the_first_failing_job_decides_the_error_though_a_later_one_fails_sooner() {
+        let jobs = [deadlock_after("5 s"), deadlock_after("1 us"), deadlock_after("1 us")];
+        for _ in 0..5 {
+            let (index, error) = run_all(&jobs, &BatchProgress::default()).expect_err("all deadlock");
+            assert_eq!(index, 0, "{error}");
+            assert!(
+                matches!(error, SimError::Deadlock { time_ns, .. } if time_ns > 5_000_000_000),
+                "{error}"
+            );
         }
     }
-    stopped.map_or(Ok(reports), Err)
+
+    #[test]
+    fn what_is_kept_of_each_run_comes_in_the_order_of_jobs_with_their_seeds() {
+        let config = SimulationConfig { duration_ns: 1_000_000, ..deadlock_after("5 s") };
+        let jobs: Vec<Job<'_>> = (1..=20).map(|seed| Job { config: &config, seed }).collect();
+        let kept = run_each(&jobs, &BatchProgress::default(), |index, report| (index as u64, report.seed));
+        assert_eq!(kept.expect("they run"), (0..20).map(|index| (index, index + 1)).collect::<Vec<_>>());
+    }
 }

@@ -390,7 +390,6 @@ impl Simulation<'_> {
         if self.checker.is_none() {
             return Ok(());
         }
-        self.flush_trace()?;
         if let Some(checker) = &self.checker {
             let time_ns = self.machine.now_ns;
             self.nothing_is_lost(checker).map_err(|what| SimError::Check { time_ns, what })?;

@@ -1,12 +1,18 @@
 //! Policies side by side on one scenario, over several seeds.
 
 use crate::SimError;
-use crate::batch::{BatchProgress, run_all};
-use crate::config::SimulationConfig;
+use crate::batch::{BatchProgress, Job, run_each};
+use crate::config::{SimulationConfig, VmConfig};
 use crate::figures::snapshot_of;
 use crate::scenario::{self, Overrides, Place, ScenarioError, quoted};
-use microslice_metrics::{Estimate, Figure, Kind, Snapshot, figures};
+use crate::trace_event::GuestClass;
+use microslice_metrics::{Entry, Estimate, Figure, Kind, Snapshot, figures};
+use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+/// Numbers that all runs together may leave behind: 2 GiB.
+const NUMBERS_MAX: usize = 1 << 28;
 
 /// What to compare.
 #[derive(Debug, Clone)]
@@ -17,7 +23,8 @@ pub struct Comparison {
     pub seeds: Vec<u64>,
     /// Of the disk, that the scenario and the policies were read from.
     pub files: Vec<PathBuf>,
-    jobs: Vec<SimulationConfig>,
+    /// One per policy; seeds are those of the jobs.
+    configs: Vec<SimulationConfig>,
 }
 
 /// One figure under each policy.
@@ -65,7 +72,7 @@ impl Comparison {
         overrides: &Overrides,
         check: bool,
     ) -> Result<Self, ScenarioError> {
-        let (mut jobs, mut seeds, mut description) = (Vec::new(), Vec::new(), String::new());
+        let (mut configs, mut seeds, mut description) = (Vec::new(), Vec::new(), String::new());
         let mut files = Vec::new();
         for (index, policy) in policies.iter().enumerate() {
             // Columns and JSON are told apart by the policies' names.
@@ -83,28 +90,51 @@ impl Comparison {
             })?;
             seeds = (first..end).collect();
             description = scenario.description;
-            jobs.extend(seeds.iter().map(|&seed| SimulationConfig {
-                seed,
-                check,
-                ..scenario.config.clone()
-            }));
+            configs.push(SimulationConfig { check, ..scenario.config });
         }
+        refuse_what_does_not_fit(&configs, seeds.len())?;
         let (scenario, policies) = (reference.to_owned(), policies.to_vec());
-        Ok(Self { scenario, description, policies, seeds, files, jobs })
+        Ok(Self { scenario, description, policies, seeds, files, configs })
     }
 
     /// Runs everything: one row per figure and labels, in the order in which reports show them.
     pub fn run(&self, progress: &BatchProgress) -> Result<Vec<Row>, ComparisonError> {
-        let reports = run_all(&self.jobs, progress).map_err(|(index, error)| ComparisonError::Run {
+        let seeded = |config| self.seeds.iter().map(move |&seed| Job { config, seed });
+        let jobs: Vec<Job<'_>> = self.configs.iter().flat_map(seeded).collect();
+        let keys = Mutex::new(RowKeys::default());
+        let numbers = run_each(&jobs, progress, |index, report| {
+            let snapshot = snapshot_of(&report);
+            keys.lock().unwrap_or_else(PoisonError::into_inner).numbers_of(index, &snapshot)
+        });
+        let numbers = numbers.map_err(|(index, error)| ComparisonError::Run {
             scenario: self.scenario.clone(),
             policy: self.policies[index / self.seeds.len()].clone(),
-            seed: self.jobs[index].seed,
+            seed: jobs[index].seed,
             error,
         })?;
-        let by_policy: Vec<Vec<Snapshot>> =
-            reports.chunks(self.seeds.len()).map(|runs| runs.iter().map(snapshot_of).collect()).collect();
-        Ok(rows_of(&by_policy))
+        let by_policy: Vec<&[Numbers]> = numbers.chunks(self.seeds.len()).collect();
+        Ok(keys.into_inner().unwrap_or_else(PoisonError::into_inner).rows(&by_policy))
     }
+}
+
+/// A number is kept of every run for each of its figures.
+fn refuse_what_does_not_fit(configs: &[SimulationConfig], seeds: usize) -> Result<(), ScenarioError> {
+    let of_a_run = |config: &SimulationConfig| config.vms.iter().map(most_figures_of).sum::<usize>();
+    let numbers = seeds.saturating_mul(configs.iter().map(of_a_run).sum());
+    if numbers <= NUMBERS_MAX {
+        return Ok(());
+    }
+    let cause = format!(
+        "{} runs of {} VMs have up to {numbers} figures; at most {NUMBERS_MAX} fit into memory: use fewer seeds",
+        configs.len() * seeds,
+        configs.first().map_or(0, |config| config.vms.len())
+    );
+    Err(ScenarioError { place: Place::whole("--seeds"), cause })
+}
+
+/// Figures of one VM: those of workloads, of locks, preemptions by class, and about 20 that any VM has.
+fn most_figures_of(vm: &VmConfig) -> usize {
+    2 * vm.workloads.len() + vm.kernel.locks.len() + GuestClass::ALL.len() + 20
 }
 
 /// What a scenario calls `--policy` is one of `--policies` here.
@@ -113,6 +143,7 @@ fn blame_policies(mut error: ScenarioError) -> ScenarioError {
     {
         error.place = Place::whole(&format!("--policies{behind}"));
     }
+    error.cause = error.cause.replace("`--policy`", "`--policies`");
     error
 }
 
@@ -123,35 +154,70 @@ impl Row {
     }
 }
 
-/// Every (figure, labels) that any run has, in the figures' order, then by first appearance.
-fn rows_of(by_policy: &[Vec<Snapshot>]) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
-    for figure in figures::ALL {
-        let mut labels: Vec<&Vec<String>> = Vec::new();
-        for entry in by_policy.iter().flatten().flat_map(|snapshot| snapshot.of(figure)) {
-            if !labels.contains(&&entry.labels) {
-                labels.push(&entry.labels);
-            }
-        }
-        for labels in labels {
-            let values: Vec<Vec<f64>> =
-                by_policy.iter().map(|snapshots| values_of(snapshots, figure, labels)).collect();
-            let estimates = values.iter().map(|values| Estimate::of(values)).collect();
-            let ratios = values.iter().map(|own| relative(own, &values[0])).collect();
-            rows.push(Row { figure, labels: labels.clone(), estimates, ratios });
-        }
-    }
-    rows
+/// Of one run: a number for each row, NaN where it has none. Rows that later runs brought are missing at the end.
+type Numbers = Vec<f64>;
+
+/// Every (figure, labels) that any run has, numbered as runs mention them. Runs end in any order.
+#[derive(Default)]
+struct RowKeys {
+    numbers: HashMap<&'static str, HashMap<Vec<String>, usize>>,
+    keys: Vec<RowKey>,
 }
 
-/// One per seed. A counter that a run doesn't mention is zero there; other figures are simply absent (NaN).
-fn values_of(snapshots: &[Snapshot], figure: &Figure, labels: &[String]) -> Vec<f64> {
-    let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-    let absent = if figure.kind == Kind::Counter { 0.0 } else { f64::NAN };
-    let value = |snapshot: &Snapshot| {
-        snapshot.get(figure, &labels).and_then(|value| value.number()).unwrap_or(absent)
-    };
-    snapshots.iter().map(value).collect()
+struct RowKey {
+    figure: &'static Figure,
+    labels: Vec<String>,
+    /// The first job that has it, and where among its figures.
+    first: (usize, usize),
+}
+
+impl RowKeys {
+    fn numbers_of(&mut self, job: usize, snapshot: &Snapshot) -> Numbers {
+        let mut numbers = vec![f64::NAN; self.keys.len()];
+        for (at, entry) in snapshot.entries().iter().enumerate() {
+            let row = self.row_of(entry);
+            let first = &mut self.keys[row].first;
+            *first = (*first).min((job, at));
+            numbers.resize(self.keys.len(), f64::NAN);
+            numbers[row] = entry.value.number().unwrap_or(f64::NAN);
+        }
+        numbers
+    }
+
+    fn row_of(&mut self, entry: &Entry) -> usize {
+        let of_figure = self.numbers.entry(entry.figure.id).or_default();
+        if let Some(&row) = of_figure.get(&entry.labels) {
+            return row;
+        }
+        of_figure.insert(entry.labels.clone(), self.keys.len());
+        let (figure, labels) = (entry.figure, entry.labels.clone());
+        self.keys.push(RowKey { figure, labels, first: (usize::MAX, 0) });
+        self.keys.len() - 1
+    }
+
+    /// In the figures' order, then by first appearance in the order of jobs.
+    fn rows(self, by_policy: &[&[Numbers]]) -> Vec<Row> {
+        let place = |figure: &Figure| figures::ALL.iter().position(|other| other.id == figure.id);
+        let mut rows: Vec<(usize, RowKey)> = self.keys.into_iter().enumerate().collect();
+        rows.sort_by_key(|(_, key)| (place(key.figure), key.first));
+        rows.into_iter().map(|(row, key)| key.row(row, by_policy)).collect()
+    }
+}
+
+impl RowKey {
+    fn row(self, row: usize, by_policy: &[&[Numbers]]) -> Row {
+        let values: Vec<Vec<f64>> = by_policy.iter().map(|runs| self.values(row, runs)).collect();
+        let estimates = values.iter().map(|values| Estimate::of(values)).collect();
+        let ratios = values.iter().map(|own| relative(own, &values[0])).collect();
+        Row { figure: self.figure, labels: self.labels, estimates, ratios }
+    }
+
+    /// One per seed. A counter that a run doesn't mention is zero there; other figures are simply absent (NaN).
+    fn values(&self, row: usize, runs: &[Numbers]) -> Vec<f64> {
+        let absent = if self.figure.kind == Kind::Counter { 0.0 } else { f64::NAN };
+        let value = |numbers: &Numbers| numbers.get(row).copied().filter(|value| !value.is_nan());
+        runs.iter().map(|numbers| value(numbers).unwrap_or(absent)).collect()
+    }
 }
 
 /// Seed by seed: what all policies have in common with a seed (who starts when) takes no part in the interval.
@@ -177,6 +243,16 @@ mod tests {
         snapshot
     }
 
+    /// All policies' runs, which end in the opposite order of the jobs.
+    fn rows_of(by_policy: &[Vec<Snapshot>]) -> Vec<Row> {
+        let mut keys = RowKeys::default();
+        let jobs: Vec<&Snapshot> = by_policy.iter().flatten().collect();
+        let jobs = jobs.into_iter().enumerate().rev();
+        let mut numbers: Vec<Numbers> = jobs.map(|(job, snapshot)| keys.numbers_of(job, snapshot)).collect();
+        numbers.reverse();
+        keys.rows(&numbers.chunks(by_policy[0].len()).collect::<Vec<_>>())
+    }
+
     #[test]
     fn rows_follow_the_figures_order_and_absent_counters_are_zero() {
         let rows = rows_of(&[
@@ -188,6 +264,30 @@ mod tests {
         let means = |row: &Row| row.estimates.iter().map(|e| e.map(|e| e.mean)).collect::<Vec<_>>();
         assert_eq!(means(&rows[0]), [Some(12.0), Some(6.0)]);
         assert_eq!(means(&rows[1]), [Some(5.0), Some(0.0)]);
+    }
+
+    #[test]
+    fn rows_of_a_figure_come_in_the_order_in_which_jobs_mention_them_whichever_ends_first() {
+        let run = |vms: &[&str]| {
+            let mut snapshot = Snapshot::new();
+            vms.iter().for_each(|vm| snapshot.counter(&figures::IPIS, &[vm], 1));
+            snapshot
+        };
+        let rows = rows_of(&[vec![run(&["b"]), run(&["c", "b"])], vec![run(&["d", "a"]), run(&[])]]);
+        assert_eq!(rows.iter().map(|row| row.labels.concat()).collect::<Vec<_>>(), ["b", "c", "d", "a"]);
+    }
+
+    #[test]
+    fn configurations_are_shared_by_seeds_and_what_does_not_fit_is_refused() {
+        let load = |copies: &str, seeds| {
+            let settings = vec![("vm.0.copies".to_owned(), copies.to_owned())];
+            let overrides = Overrides { settings, ..Overrides::default() };
+            Comparison::load("gmake-solo", &["credit".to_owned()], seeds, &overrides, false)
+        };
+        let comparison = load("1", 1000).expect("it fits");
+        assert_eq!((comparison.configs.len(), comparison.job_count()), (1, 1000));
+        let error = load("100", 1_000_000).expect_err("too much").to_string();
+        assert!(error.starts_with("--seeds: 1000000 runs of 100 VMs have up to "), "{error}");
     }
 
     #[test]

@@ -185,6 +185,10 @@ impl Simulation<'_> {
         }
         self.machine.now_ns = end_ns;
         self.finish_accounts();
+        // What the end itself brought, whether it is checked or not.
+        if self.machine.tracing {
+            self.flush_trace()?;
+        }
         self.final_checks()?;
         Ok(self.report())
     }
@@ -522,8 +526,9 @@ impl Simulation<'_> {
         let costs = &self.costs;
         let colder_ns = if warmth.left_pcpu == pcpu {
             let others_ns = self.machine.pcpu_times[pcpu as usize].busy_ns - warmth.left_busy_ns;
-            costs.cache_refill_max_ns * others_ns.min(costs.cache_displace_ns)
-                / costs.cache_displace_ns.max(1)
+            // In no time is at once, but only by others.
+            let displace_ns = costs.cache_displace_ns.max(1);
+            costs.cache_refill_max_ns * others_ns.min(displace_ns) / displace_ns
         } else {
             costs.cache_refill_max_ns
         };

@@ -473,3 +473,61 @@ fn who_loses_its_pcpu_to_whom_it_woke_halts_only_when_it_runs_again() {
         run(&config);
     }
 }
+
+/// The events of a run, with its checkers or without.
+fn events_of(config: &SimulationConfig, check: bool) -> Vec<(u64, TraceEvent)> {
+    let mut recorder = Recorder::default();
+    simulate(&SimulationConfig { check, ..config.clone() }, &mut recorder).unwrap();
+    recorder.0
+}
+
+#[test]
+fn a_trace_is_the_same_with_and_without_checkers_and_has_what_the_end_brings() {
+    let mut ended_with_events = 0;
+    for policy in ["credit", "microslice"] {
+        for duration_ms in 1..=20 {
+            let mut config = scenario("exim-swaptions", policy, duration_ms * MS);
+            config.warmup_ns = 5 * MS;
+            let (checked, unchecked) = (events_of(&config, true), events_of(&config, false));
+            assert!(checked == unchecked, "{policy}, {duration_ms} ms");
+            let last_ns = unchecked.last().map(|(time_ns, _)| *time_ns);
+            ended_with_events += u32::from(last_ns == Some(config.warmup_ns + config.duration_ns));
+        }
+    }
+    assert!(ended_with_events > 0, "the end brought nothing: this shows nothing");
+}
+
+/// At the head of a queue may be who may not run where it is idle, and behind it who may.
+#[test]
+fn credit_leaves_no_pcpu_idle_beside_who_waits_behind_one_that_may_not_run_there() {
+    let mut config = one_vm(vec![Phase::Compute { duration: Duration::Constant { ns: 100 * MS } }], 4);
+    (config.warmup_ns, config.duration_ns) = (0, 500 * MS);
+    (config.host.pcpus, config.host.llc_pcpus, config.host.smt_threads) = (3, 3, 1);
+    (config.vms[0].vcpus, config.vms[0].affinity) = (4, vec![0, 2]);
+    let mut second = config.vms[0].clone();
+    (second.name, second.vcpus, second.affinity) = ("second".to_owned(), 3, vec![0, 1, 2]);
+    second.workloads[0].threads = 3;
+    second.workloads[0].program = vec![
+        Phase::Compute { duration: Duration::Constant { ns: 20 * MS } },
+        Phase::Sleep { duration: Duration::Constant { ns: 100 * MS } },
+    ];
+    config.vms.push(second);
+    for policy in ["credit", "credit-1ms", "micro:0", "micro-xen:0"] {
+        config.scheduler = scenario("dedup-swaptions", policy, 0).scheduler;
+        for seed in 1..20 {
+            config.seed = seed;
+            run(&config);
+        }
+    }
+}
+
+#[test]
+fn caches_that_are_displaced_in_no_time_are_as_cold_as_those_displaced_in_one_ns() {
+    let run_with = |cache_displace_ns| {
+        let mut config = scenario("dedup-swaptions", "credit", 50 * MS);
+        config.host.costs.cache_displace_ns = cache_displace_ns;
+        run(&config)
+    };
+    assert!(run_with(0) == run_with(1));
+    assert!(run_with(0) != run_with(2 * MS));
+}

@@ -19,6 +19,8 @@ const REPEAT_MAX: u64 = 1_000_000;
 const PASS_STEPS_MAX: u64 = 10_000_000;
 /// A pass that takes less on average would be an endless loop in no time.
 const PASS_TIME_MIN_NS: f64 = 100.0;
+/// One per ns: more of them don't let simulated time go on.
+const UNTIMED_STEPS_PER_US_MAX: f64 = 1_000.0;
 const QUEUE_CAPACITY_MAX: u64 = 1 << 20;
 const UNITS_MAX: u64 = 1 << 40;
 
@@ -334,6 +336,15 @@ fn check_pass(node: &Node, program: &[Phase]) -> Result<(), ScenarioError> {
         let cause = "a pass may take no time, so it could run for ever at one instant; add compute, kernel, lock or sleep";
         return Err(ScenarioError::new(&node.place, cause));
     }
+    let time_us = time_of(program).max(PASS_TIME_MIN_NS) / 1e3;
+    let steps = untimed_steps_of(program);
+    if steps > UNTIMED_STEPS_PER_US_MAX * time_us {
+        let cause = format!(
+            "{steps:.0} steps of a pass take no time, the others {time_us:.1} us; \
+             allowed: {UNTIMED_STEPS_PER_US_MAX} such steps per us"
+        );
+        return Err(ScenarioError::new(&node.place, cause));
+    }
     Ok(())
 }
 
@@ -378,6 +389,16 @@ fn time_of(program: &[Phase]) -> f64 {
         _ => 0.0,
     };
     program.iter().map(time).sum()
+}
+
+/// How many steps of one pass take no time, on average.
+fn untimed_steps_of(program: &[Phase]) -> f64 {
+    let steps = |phase: &Phase| match phase {
+        Phase::Repeat { count, body } => *count as f64 * untimed_steps_of(body),
+        Phase::Sometimes { ppm, body } => 1.0 + f64::from(*ppm) / 1e6 * untimed_steps_of(body),
+        phase => f64::from(!takes_time(phase)),
+    };
+    program.iter().map(steps).sum()
 }
 
 /// Whether each pass certainly waits for the NIC: then it takes time without computing.

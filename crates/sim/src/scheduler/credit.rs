@@ -181,6 +181,14 @@ impl Credit {
             .map(|pcpu| pcpu as u32)
     }
 
+    /// An idle pCPU may take whoever waits first on this one and may run there: not everybody may.
+    fn offer_to_idler(&self, machine: &mut Machine, pcpu: PcpuId) {
+        let mut waiting = self.queues[pcpu as usize].iter();
+        if let Some(idler) = waiting.find_map(|&vcpu| self.find_idle(machine, vcpu)) {
+            machine.request_schedule(idler);
+        }
+    }
+
     fn wake_priority(&mut self, vcpu: VcpuId) {
         let account = &mut self.accounts[vcpu as usize];
         if self.config.boost && account.priority == Priority::Under {
@@ -429,15 +437,8 @@ impl Scheduler for Credit {
         }
         self.set_idle(pcpu, next.is_none());
         let vcpu = next?;
-        if stopped.is_some()
-            && yielded == NONE
-            && self.idle_count > 0
-            && !self.queues[pcpu as usize].is_empty()
-        {
-            let waiting = self.queues[pcpu as usize][0];
-            if let Some(idler) = self.find_idle(machine, waiting) {
-                machine.request_schedule(idler);
-            }
+        if stopped.is_some() && yielded == NONE && self.idle_count > 0 {
+            self.offer_to_idler(machine, pcpu);
         }
         self.begin_run(now_ns, vcpu);
         Some(Pick { vcpu, slice_end_ns: now_ns + self.config.slice_ns })
