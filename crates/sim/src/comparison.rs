@@ -285,7 +285,7 @@ mod tests {
             Comparison::load("gmake-solo", &["credit".to_owned()], seeds, &overrides, false)
         };
         let comparison = load("1", 1000).expect("it fits");
-        assert_eq!((comparison.configs.len(), comparison.job_count()), (1, 1000));
+        assert_eq!((comparison.configs.len(), comparison.seeds.len()), (1, 1000));
         let error = load("100", 1_000_000).expect_err("too much").to_string();
         assert!(error.starts_with("--seeds: 1000000 runs of 100 VMs have up to "), "{error}");
     }
