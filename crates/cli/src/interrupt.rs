@@ -41,6 +41,12 @@ pub fn on_signal(grace: Option<Duration>, stop: impl Fn() + Send + 'static) -> R
     ctrlc::set_handler(handler).map_err(Failure::broken)
 }
 
+/// Beyond `ulimit -f` a write shall fail as on a full disk: the signal would end the process and leave its temporary file.
+pub fn survive_file_size_limit() {
+    // SAFETY: no handler is installed, and no other thread is there yet.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// `timeout` and `sudo` send a signal to the command and to its process group: the command has it twice.
 fn is_echo(first: Instant, now: Instant) -> bool {
     now.duration_since(first) < ECHO

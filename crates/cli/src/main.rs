@@ -12,6 +12,7 @@ mod progress;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Runs critical guest-kernel code at once: micro-sliced cores for KVM hosts, without changing guests.
@@ -41,6 +42,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    interrupt::survive_file_size_limit();
     match parse().and_then(|cli| dispatch(cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
@@ -51,10 +53,17 @@ fn main() -> ExitCode {
 fn parse() -> Result<Cli, Failure> {
     use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     Cli::try_parse().map_err(|error| {
-        if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {
+        if error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {
             error.exit();
         }
-        Failure::bad_input(format_args!("{} (see --help)", cause_of(&error.to_string())))
+        if error.use_stderr() {
+            return Failure::bad_input(format_args!("{} (see --help)", cause_of(&error.to_string())));
+        }
+        // clap's own exit doesn't say that nothing could be printed.
+        match output::printed(error.print().and_then(|()| std::io::stdout().flush())) {
+            Ok(()) => std::process::exit(0),
+            Err(failure) => failure,
+        }
     })
 }
 

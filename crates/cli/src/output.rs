@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::interrupt::Unfinished;
+pub use microslice_metrics::html::plain;
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -188,12 +189,6 @@ pub fn say(line: impl std::fmt::Display) {
 /// Prints to standard output; a reader that went away (`| head`) is no error.
 pub fn print(text: &str) -> Result<(), Failure> {
     print_as_it_is(&plain(text))
-}
-
-/// A description, a file's or a guest's name may hold anything: no byte of theirs commands the terminal.
-pub fn plain(text: &str) -> String {
-    let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
-    text.chars().map(|c| if harmless(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
 /// As [`print`], control characters included.

@@ -292,9 +292,10 @@ fn a_description_does_not_command_the_terminal() {
 #[test]
 fn a_page_is_self_contained() {
     let files = Files::new();
-    let file = files.write("tiny.toml", TINY);
+    let file = files.write("tiny.toml", &TINY.replacen("\"tiny\"", "\"a\\u001b[2Jb\"", 1));
     succeed(&["simulate", &file, "--html", &files.name("page.html")]);
     let page = std::fs::read_to_string(files.path("page.html")).expect("a page");
+    assert!(!page.chars().any(|c| c.is_control() && c != '\n'), "what the description has");
     assert!(page.contains("<svg") && page.contains("</html>"));
     assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("href="));
 }
@@ -340,6 +341,30 @@ fn compare_refuses_an_unknown_policy_with_the_known_ones() {
     let error = refuse(&["compare", "gmake-swaptions", "--policies", "credit,fifo"]);
     assert!(error.starts_with("microslice: --policies: no policy `fifo`"), "{error}");
     assert!(error.contains("micro:N"), "{error}");
+}
+
+#[test]
+fn a_policy_among_the_settings_is_refused_where_an_option_names_it() {
+    let setting = ["--set", "policy=micro"];
+    let error = refuse(&[&["simulate", "gmake-solo", "--policy", "credit"], &setting[..]].concat());
+    assert!(error.starts_with("microslice: --set policy: the policy is that of `--policy`: "), "{error}");
+    let error = refuse(&[&["compare", "gmake-solo", "--policies", "credit"], &setting[..]].concat());
+    assert!(error.starts_with("microslice: --set policy: the policy is that of `--policies`: "), "{error}");
+}
+
+/// With every row looked for among all others, and every run's configuration and report kept, it took minutes and gigabytes.
+#[test]
+fn compare_takes_many_vms_and_refuses_what_does_not_fit() {
+    let files = Files::new();
+    let text = TINY.replacen("name = \"right\"", "name = \"right\"\ncopies = 8000", 1);
+    let file = files.write("many.toml", &text.replacen("60 ms", "1 ms", 1));
+    let arguments = ["compare", &file, "--policies", "credit,eevdf", "--json", "--seeds"];
+    let json: serde_json::Value =
+        serde_json::from_str(&succeed(&[&arguments[..], &["2"]].concat())).expect("JSON");
+    let figures = json["figures"].as_array().expect("figures");
+    assert_eq!(figures.iter().filter(|figure| figure["figure"] == "cpu_time").count(), 8001);
+    let error = refuse(&[&arguments[..], &["1000"]].concat());
+    assert!(error.starts_with("microslice: --seeds: 2000 runs of 8001 VMs have up to "), "{error}");
 }
 
 #[test]

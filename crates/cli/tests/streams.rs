@@ -63,3 +63,12 @@ fn a_reader_that_went_away_is_no_failure_and_a_full_device_is_one() {
         );
     }
 }
+
+#[test]
+fn help_and_version_that_could_not_be_printed_are_a_failure() {
+    for option in ["--help", "--version", "-V"] {
+        assert_eq!(status(&[option], full(), Stdio::null()).code(), Some(1), "{option}");
+        assert_eq!(status(&[option], closed(), Stdio::null()).code(), Some(0), "{option}");
+        assert_eq!(status(&[option], Stdio::null(), Stdio::null()).code(), Some(0), "{option}");
+    }
+}

@@ -53,6 +53,13 @@ impl Page {
     }
 }
 
+/// A description, a file's or a guest's name may hold anything: no byte of theirs commands a terminal, or is one that no
+/// page may have.
+pub fn plain(text: &str) -> String {
+    let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    text.chars().map(|c| if harmless(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+}
+
 /// A table as a `<table>` element.
 pub fn table_fragment(table: &Table) -> String {
     let class = |align: Align| if align == Align::Right { " class=\"right\"" } else { "" };
@@ -87,5 +94,14 @@ mod tests {
         assert!(html.contains("A &amp; B") && html.contains("&lt;script&gt;") && !html.contains("<script"));
         assert!(!html.contains("src=") && !html.contains("href="));
         assert!(html.contains("<td class=\"right\">7</td>"));
+    }
+
+    #[test]
+    fn a_page_has_no_control_characters() {
+        let mut page = Page::new("a\x1b[2Jb");
+        page.paragraph("c\0d\u{9b}e\r\n\tf");
+        let html = page.render();
+        assert!(html.contains("<h1>a\u{fffd}[2Jb</h1>"), "{html}");
+        assert!(html.contains("c\u{fffd}d\u{fffd}e\u{fffd}\n\tf"), "{html}");
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! The drawings carry their own colours and sizes, take no script and no font from elsewhere, and escape every text.
 
+use crate::html::plain;
 use std::fmt::Write;
 
 /// A figure's height in pixels; the width follows the number of bars.
@@ -308,7 +309,7 @@ fn text(svg: &mut String, x: f64, y: f64, anchor: &str, size: u32, content: &str
 
 /// Text that can't end an element or an attribute.
 pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    plain(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -78,15 +78,19 @@ fn build(
     overrides: &Overrides,
 ) -> Result<Scenario, ScenarioError> {
     let mut root = resolve(&mut library, document)?;
-    // First, so that settings may change the policy's own parameters; but none puts another one in its place.
+    // First, so that settings may change the policy's own parameters; none puts another one in its place.
     if let Some(policy) = &overrides.policy {
         let place = Place::whole("--policy");
         let reference = Node { place: place.clone(), value: NodeValue::String(policy.clone()) };
         tree::set(&mut root, "policy", reference)?;
         root = resolve(&mut library, root)?;
     }
-    let replaced = |path: &str| path == "policy" && overrides.policy.is_some();
-    for (path, text) in overrides.settings.iter().filter(|(path, _)| !replaced(path)) {
+    let sets_policy = |(path, _): &(String, String)| path.trim_matches('"') == "policy";
+    if overrides.policy.is_some() && overrides.settings.iter().any(sets_policy) {
+        let cause = "the policy is that of `--policy`: name it there, or set policy.KEY";
+        return Err(ScenarioError::new(&Place::whole("--set policy"), cause));
+    }
+    for (path, text) in &overrides.settings {
         let value = tree::parse_value(&format!("--set {}", error::clipped(path)), text)?;
         tree::set(&mut root, path, value)?;
         // The new value may be a name itself (`vm.target.kernel=linux-modern`).

@@ -1,7 +1,6 @@
 //! `policies/*.toml`: who decides on the host, and with which parameters.
 
 use super::error::{Place, ScenarioError, listed, quoted};
-use super::host::PCPUS_MAX;
 use super::library::{Library, Shelf};
 use super::reader::{self, TableReader};
 use super::tree::{self, Node, NodeValue};
@@ -10,7 +9,7 @@ use crate::config::{
     CreditConfig, EevdfConfig, FairSharePool, Mechanics, MicroSlicedConfig, NormalPoolKind, PoolSize,
     SchedulerKind,
 };
-use microslice_policy::{AccelerateConfig, PoolSizeConfig};
+use microslice_policy::{AccelerateConfig, POOL_LIMIT_MAX, PoolSizeConfig};
 
 /// Policies whose name may end in `:N`, for N static micro-sliced pCPUs.
 const SIZED: [&str; 3] = ["microslice", "micro", "micro-xen"];
@@ -53,10 +52,10 @@ fn sized(library: &mut Library, name: &str, place: &Place) -> Result<Node, Scena
         });
     };
     let size: i64 =
-        size.parse().ok().filter(|size| (0..=PCPUS_MAX as i64).contains(size)).ok_or_else(|| {
+        size.parse().ok().filter(|size| (0..=POOL_LIMIT_MAX as i64).contains(size)).ok_or_else(|| {
             ScenarioError::new(
                 place,
-                format!("{}: {policy}:N needs a whole number from 0 to {PCPUS_MAX}", quoted(name)),
+                format!("{}: {policy}:N needs a whole number from 0 to {POOL_LIMIT_MAX}", quoted(name)),
             )
         })?;
     let mut policy = library.find(Shelf::Policy, policy, place)?;
@@ -113,14 +112,17 @@ const SCHEDULERS: [Row; 3] = [
 pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
     let named = match &node.value {
         NodeValue::Table(table) => {
-            table.get("scheduler").map(|(_, name)| reader::string(name)).transpose()?
+            table.get("scheduler").map(|(_, name)| Ok((name, reader::string(name)?))).transpose()?
         }
         _ => None,
     };
-    let row = SCHEDULERS.iter().find(|(word, ..)| named == Some(*word));
-    let Some((_, keys, read)) = row else {
-        let words = listed(SCHEDULERS.iter().map(|(word, ..)| *word));
+    let words = listed(SCHEDULERS.iter().map(|(word, ..)| *word));
+    let Some((name_node, name)) = named else {
         return Err(ScenarioError::new(&node.place, format!("a policy needs `scheduler`; allowed: {words}")));
+    };
+    let Some((_, keys, read)) = SCHEDULERS.iter().find(|(word, ..)| *word == name) else {
+        let cause = format!("unknown scheduler {}; allowed: {words}", quoted(name));
+        return Err(ScenarioError::new(&name_node.place, cause));
     };
     read(&TableReader::open(node, "a policy", &[&["scheduler"], *keys].concat())?, pcpus)
 }
@@ -154,17 +156,23 @@ fn read_normal_pool(table: &TableReader<'_>) -> Result<NormalPoolKind, ScenarioE
 fn read_fair_share(table: &TableReader<'_>, pool: &Node) -> Result<NormalPoolKind, ScenarioError> {
     if is_prototype(table)? {
         let cause = "the normal pool is `credit` with mechanics `xen-prototype`";
-        return Err(ScenarioError::new(&pool.place, cause.to_owned()));
+        return Err(ScenarioError::new(blamed(pool, table.get("mechanics")), cause));
     }
     let of_credit = ["ratelimit", "boost", "ratelimit_yields"];
     if let Some((key, node)) = of_credit.into_iter().find_map(|key| Some((key, table.get(key)?))) {
         let cause = format!("`{key}` is of the normal pool `credit`; `fair-share` has `slice` and `tick`");
-        return Err(ScenarioError::new(&node.place, cause));
+        return Err(ScenarioError::new(blamed(node, Some(pool)), cause));
     }
     Ok(NormalPoolKind::FairShare(FairSharePool {
         slice_ns: required_time(table, "slice")?,
         tick_ns: required_time(table, "tick")?,
     }))
+}
+
+/// Of two values that don't go together the one that the command line brought, as files go together: else the first.
+fn blamed<'n>(first: &'n Node, second: Option<&'n Node>) -> &'n Place {
+    let brought = [Some(first), second].into_iter().flatten().find(|node| node.place.is_command_line());
+    &brought.unwrap_or(first).place
 }
 
 fn read_eevdf(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, ScenarioError> {
@@ -213,8 +221,8 @@ fn read_grace(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
     let grace = table.integer("grace", 0..=100)?.map(|grace| grace as u32);
     match table.get("grace") {
         Some(node) if is_prototype(table)? && grace != Some(0) => {
-            let cause = "`grace` is 0 with mechanics `xen-prototype`, which has none".to_owned();
-            Err(ScenarioError::new(&node.place, cause))
+            let cause = "`grace` is 0 with mechanics `xen-prototype`, which has none";
+            Err(ScenarioError::new(blamed(node, table.get("mechanics")), cause))
         }
         _ => Ok(grace.unwrap_or(rules_of(table)?.grace_max)),
     }
@@ -224,8 +232,8 @@ fn read_call_function_ipi(table: &TableReader<'_>) -> Result<bool, ScenarioError
     let accelerates = table.boolean("call_function_ipi")?;
     match table.get("call_function_ipi") {
         Some(node) if is_prototype(table)? && accelerates != Some(false) => {
-            let cause = "`call_function_ipi` is false with mechanics `xen-prototype`".to_owned();
-            Err(ScenarioError::new(&node.place, cause))
+            let cause = "`call_function_ipi` is false with mechanics `xen-prototype`";
+            Err(ScenarioError::new(blamed(node, table.get("mechanics")), cause))
         }
         _ => Ok(accelerates.unwrap_or(rules_of(table)?.call_function_ipi != 0)),
     }
@@ -235,8 +243,8 @@ fn read_patience(table: &TableReader<'_>) -> Result<u64, ScenarioError> {
     let patience_ns = table.time("patience")?;
     match table.get("patience") {
         Some(node) if is_prototype(table)? && patience_ns != Some(0) => {
-            let cause = "`patience` is \"0 us\" with mechanics `xen-prototype`".to_owned();
-            Err(ScenarioError::new(&node.place, cause))
+            let cause = "`patience` is \"0 us\" with mechanics `xen-prototype`";
+            Err(ScenarioError::new(blamed(node, table.get("mechanics")), cause))
         }
         _ => Ok(patience_ns.unwrap_or(rules_of(table)?.patience_ns)),
     }
@@ -248,8 +256,8 @@ fn read_lend(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
     let lends = table.boolean("lend")?;
     match table.get("lend") {
         Some(node) if !can && lends == Some(true) => {
-            let cause = "`lend` is false with the normal pool `credit`".to_owned();
-            Err(ScenarioError::new(&node.place, cause))
+            let cause = "`lend` is false with the normal pool `credit`";
+            Err(ScenarioError::new(blamed(node, table.get("normal_pool")), cause))
         }
         _ => Ok(lends.unwrap_or(can)),
     }
@@ -266,7 +274,7 @@ fn is_prototype(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
 
 fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, ScenarioError> {
     // One pCPU must stay normal: the micro pool only runs what the normal pool hands over.
-    let most = (pcpus as u64 - 1).min(microslice_policy::POOL_LIMIT_MAX as u64);
+    let most = (pcpus as u64 - 1).min(POOL_LIMIT_MAX as u64);
     match table.get("pool") {
         Some(node) if node.value == NodeValue::String("auto".to_owned()) => Ok(PoolSize::Auto {
             // By default a quarter of the pCPUs, as the paper's 3 of 12, and as `microslice run` does.

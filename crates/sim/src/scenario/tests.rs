@@ -174,7 +174,7 @@ fn an_absurd_cost_or_pool_is_told_its_limit() {
         refuse_with("\"xeon-e5645\"", host).ends_with("`exit`: longer than 100 ms, the limit for a cost")
     );
     let error = refuse(&format!("policy = \"micro:99999\"\n{SMALL}"));
-    assert_eq!(error, "bad.toml:1:10: `micro:99999`: micro:N needs a whole number from 0 to 8192");
+    assert_eq!(error, "bad.toml:1:10: `micro:99999`: micro:N needs a whole number from 0 to 63");
     let error = refuse(&format!("policy = {{ extends = \"credit\", slice = \"1 ns\" }}\n{SMALL}"));
     assert_eq!(error, "bad.toml:1:40: `slice`: shorter than 1 us, less than a switch takes");
 }
@@ -248,6 +248,36 @@ fn a_program_that_takes_no_time_is_refused_instead_of_looping_for_ever() {
     assert!(refuse(&text).starts_with("bad.toml:9:54: a pass may take no time"), "{}", refuse(&text));
     let text = text.replace("{ progress = 1 }", "{ sometimes = \"50 %\", body = [{ compute = \"1 ms\" }] }");
     assert!(refuse(&text).starts_with("bad.toml:9:54: a pass may take no time"), "{}", refuse(&text));
+}
+
+#[test]
+fn a_program_in_which_time_hardly_passes_is_refused() {
+    let slow = |steps: &str, time: &str| {
+        let program =
+            format!("{{ repeat = {steps}, body = [{{ progress = 1 }}] }}, {{ compute = \"{time}\" }}");
+        SMALL
+            .replace("{ compute = \"exponential 1 ms\" }", &program)
+            .replace("    { lock = \"dentry\", hold = \"2 us\" },\n", "")
+    };
+    assert_eq!(
+        refuse(&slow("1000000", "100 ns")),
+        "bad.toml:9:54: 1000000 steps of a pass take no time, the others 0.1 us; allowed: 1000 such steps per us"
+    );
+    assert!(refuse(&slow("100001", "100 us")).contains("100001 steps of a pass take no time"));
+    parse("small.toml", &slow("100000", "100 us"), &Overrides::default()).expect("one per ns");
+}
+
+#[test]
+fn in_the_programs_that_are_built_in_time_passes_a_hundred_times_as_fast_as_it_must() {
+    for scenario in Shelf::Scenario.built_in_names() {
+        let config = load(scenario, &Overrides::default()).expect("built in").config;
+        for workload in config.vms.iter().flat_map(|vm| &vm.workloads) {
+            let (steps, time_ns) =
+                (workload::untimed_steps_of(&workload.program), workload::time_of(&workload.program));
+            let waits_for_nic = workload.program.contains(&Phase::NetworkReceive);
+            assert!(waits_for_nic || steps * 100.0 < time_ns, "{scenario}: {steps} steps in {time_ns} ns");
+        }
+    }
 }
 
 #[test]
@@ -330,14 +360,13 @@ fn a_scenario_finds_workloads_next_to_it_on_the_disk() {
 }
 
 #[test]
-fn settings_reach_into_every_table_and_the_command_lines_policy_wins() {
+fn settings_reach_into_every_table_and_the_policy_is_the_command_lines() {
     let overrides = Overrides {
         policy: Some("micro:2".to_owned()),
         seed: Some(7),
         settings: vec![
             ("host.pcpus".to_owned(), "4".to_owned()),
             ("host.llc_pcpus".to_owned(), "0".to_owned()),
-            ("policy".to_owned(), "credit".to_owned()),
             ("vm.one.kernel".to_owned(), "linux-modern".to_owned()),
             ("vm.one.workloads.busy.program.0.compute".to_owned(), "5 us".to_owned()),
         ],
@@ -359,6 +388,47 @@ fn a_wrong_setting_names_the_option() {
     let overrides = Overrides { settings, ..Overrides::default() };
     let error = parse("small.toml", SMALL, &overrides).expect_err("not a number");
     assert_eq!(error.to_string(), "--set host.pcpus: `pcpus` is a whole number from 1 to 8192, not a string");
+}
+
+/// The error of one setting.
+fn refuse_setting(text: &str, path: &str, value: &str) -> String {
+    let settings = vec![(path.to_owned(), value.to_owned())];
+    let overrides = Overrides { settings, ..Overrides::default() };
+    parse("small.toml", text, &overrides).expect_err(path).to_string()
+}
+
+#[test]
+fn a_setting_of_what_was_followed_before_is_refused_as_it_would_change_nothing() {
+    assert_eq!(
+        refuse_setting(SMALL, "vm.one.kernel.extends", "linux-modern"),
+        "--set vm.one.kernel.extends: `extends` was followed before: set `vm.one.kernel` itself, to a name"
+    );
+    assert_eq!(
+        refuse_setting(SMALL, "vm.one.workloads.busy.use", "gmake"),
+        "--set vm.one.workloads.busy.use: `use` was followed before: set `vm.one.workloads.busy` itself, to a name"
+    );
+    assert!(refuse_setting(SMALL, "host.extends", "xeon-e5645").contains("set `host` itself"));
+    assert!(refuse_setting(SMALL, "extends", "x").contains("unknown key `extends` in a scenario"));
+}
+
+#[test]
+fn a_vm_whose_name_has_a_dot_is_set_in_quotes() {
+    let text = SMALL.replace("\"one\"", "\"one.two\"");
+    let settings = vec![("vm.\"one.two\".vcpus".to_owned(), "3".to_owned())];
+    let overrides = Overrides { settings, ..Overrides::default() };
+    assert_eq!(parse("small.toml", &text, &overrides).expect("valid").config.vms[0].vcpus, 3);
+    assert_eq!(
+        refuse_setting(&text, "vm.one.two.vcpus", "3"),
+        "--set vm.one.two.vcpus: no entry `one`; there are: \"one.two\""
+    );
+}
+
+#[test]
+fn a_cost_may_be_in_cycles_where_the_host_says_its_frequency() {
+    let units = "a bare number has no unit; allowed: ns, us, ms, s, min";
+    let error = refuse_setting(SMALL, "host.costs.exit", "5");
+    assert_eq!(error, format!("--set host.costs.exit: `exit`: {units}, cycles"));
+    assert_eq!(refuse_setting(SMALL, "duration", "5"), format!("--set duration: `duration`: {units}"));
 }
 
 #[test]

@@ -225,18 +225,23 @@ fn relocate(node: &mut Node, place: &Place) {
     }
 }
 
-/// Sets the value at `path` (`host.pcpus`, `vm.target.vcpus`, `vm.0.vcpus`): tables by key, lists of tables by their
-/// `name` or number.
+/// Sets the value at `path` (`host.pcpus`, `vm.target.vcpus`, `vm.0.vcpus`, `vm."a.b".vcpus`): tables by key, lists of
+/// tables by their `name` or number.
 pub fn set(root: &mut Node, path: &str, value: Node) -> Result<(), ScenarioError> {
     let place = value.place.clone();
     let mut node = root;
-    let steps: Vec<&str> = path.split('.').collect();
+    let steps = steps_of(path);
     let (last, parents) = steps.split_last().unwrap_or((&"", &[]));
     if steps.iter().any(|step| step.is_empty()) {
         return Err(ScenarioError::new(&place, "a path is keys with dots between, such as host.pcpus"));
     }
     if steps.len() > PATH_STEPS_MAX {
         let cause = format!("a path of more than {PATH_STEPS_MAX} keys leads nowhere in a scenario");
+        return Err(ScenarioError::new(&place, cause));
+    }
+    if ["extends", "use"].contains(last) && !parents.is_empty() {
+        let cause =
+            format!("`{last}` was followed before: set {} itself, to a name", quoted(&parents.join(".")));
         return Err(ScenarioError::new(&place, cause));
     }
     for step in parents {
@@ -255,6 +260,16 @@ pub fn set(root: &mut Node, path: &str, value: Node) -> Result<(), ScenarioError
     }
 }
 
+/// The keys of a path: dots within quotes are part of a key.
+fn steps_of(path: &str) -> Vec<&str> {
+    let mut is_quoted = false;
+    let steps = path.split(|c| {
+        is_quoted ^= c == '"';
+        c == '.' && !is_quoted
+    });
+    steps.map(|step| step.strip_prefix('"').and_then(|step| step.strip_suffix('"')).unwrap_or(step)).collect()
+}
+
 fn child<'n>(node: &'n mut Node, step: &str, place: &Place) -> Result<&'n mut Node, ScenarioError> {
     let kind = node.kind();
     match &mut node.value {
@@ -270,7 +285,7 @@ fn child<'n>(node: &'n mut Node, step: &str, place: &Place) -> Result<&'n mut No
             let names: Vec<String> = items
                 .iter()
                 .enumerate()
-                .map(|(i, item)| name_of(item).map_or(i.to_string(), str::to_owned))
+                .map(|(i, item)| name_of(item).map_or(i.to_string(), step_to))
                 .collect();
             index.map(|index| &mut items[index]).ok_or_else(|| {
                 let cause = format!("no entry {}; there are: {}", quoted(step), names.join(", "));
@@ -279,6 +294,11 @@ fn child<'n>(node: &'n mut Node, step: &str, place: &Place) -> Result<&'n mut No
         }
         _ => Err(ScenarioError::new(place, format!("{} lies inside of {}", quoted(step), kind))),
     }
+}
+
+/// A name as a path has it.
+fn step_to(name: &str) -> String {
+    if name.contains('.') { format!("\"{name}\"") } else { name.to_owned() }
 }
 
 fn name_of(node: &Node) -> Option<&str> {

@@ -22,7 +22,8 @@ pub fn time_ns(text: &str, frequency_hz: Option<f64>) -> Result<u64, String> {
     if let (Some(hz), "cycles") = (frequency_hz, unit) {
         return limited_time(parse_number(number, text)? / hz * 1e9);
     }
-    limited_time(with_unit(text, TIMES, "a time such as \"30 ms\"")?)
+    let cycles: &[&str] = if frequency_hz.is_some() { &["cycles"] } else { &[] };
+    limited_time(with_unit_or(text, TIMES, cycles, "a time such as \"30 ms\"")?)
 }
 
 fn limited_time(ns: f64) -> Result<u64, String> {
@@ -168,7 +169,13 @@ fn parse_number(number: &str, text: &str) -> Result<f64, String> {
 }
 
 fn with_unit(text: &str, units: UnitTable, expected: &str) -> Result<f64, String> {
-    let symbols = || units.iter().map(|(symbol, _)| *symbol).collect::<Vec<_>>().join(", ");
+    with_unit_or(text, units, &[], expected)
+}
+
+/// `others` are allowed, too: whoever calls has looked for them.
+fn with_unit_or(text: &str, units: UnitTable, others: &[&str], expected: &str) -> Result<f64, String> {
+    let all = || units.iter().map(|(symbol, _)| symbol).chain(others).copied();
+    let symbols = || all().collect::<Vec<_>>().join(", ");
     let (number, unit) = split(text);
     let value = parse_number(number, text).map_err(|cause| format!("{cause}; expected {expected}"))?;
     if unit.is_empty() {

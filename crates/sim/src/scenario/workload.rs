@@ -377,7 +377,7 @@ fn steps_of(program: &[Phase]) -> u64 {
 }
 
 /// Mean time of one pass without any waiting, in ns.
-fn time_of(program: &[Phase]) -> f64 {
+pub fn time_of(program: &[Phase]) -> f64 {
     let time = |phase: &Phase| match phase {
         Phase::Compute { duration } | Phase::Sleep { duration } => units::mean_ns(duration),
         Phase::Kernel { duration, .. } | Phase::Lock { hold: duration, .. } => units::mean_ns(duration),
@@ -392,7 +392,7 @@ fn time_of(program: &[Phase]) -> f64 {
 }
 
 /// How many steps of one pass take no time, on average.
-fn untimed_steps_of(program: &[Phase]) -> f64 {
+pub fn untimed_steps_of(program: &[Phase]) -> f64 {
     let steps = |phase: &Phase| match phase {
         Phase::Repeat { count, body } => *count as f64 * untimed_steps_of(body),
         Phase::Sometimes { ppm, body } => 1.0 + f64::from(*ppm) / 1e6 * untimed_steps_of(body),

@@ -86,6 +86,23 @@ fn a_policys_name_may_say_what_is_different_about_it() {
         "{}",
         refused("micro+gracious=1")
     );
+    assert_eq!(
+        refused("credit+scheduler=nope"),
+        "--policy: +scheduler: unknown scheduler `nope`; allowed: credit, micro-sliced, eevdf"
+    );
+    assert_eq!(
+        refused("microslice+mechanics=xen-prototype"),
+        "--policy: +mechanics: the normal pool is `credit` with mechanics `xen-prototype`"
+    );
+    assert_eq!(
+        refused("micro+mechanics=xen-prototype"),
+        "--policy: +mechanics: `grace` is 0 with mechanics `xen-prototype`, which has none"
+    );
+    assert_eq!(
+        refused("micro+normal_pool=fair-share"),
+        "--policy: +normal_pool: `ratelimit` is of the normal pool `credit`; `fair-share` has `slice` and `tick`"
+    );
+    assert_eq!(refused("micro:64"), "--policy: `micro:64`: micro:N needs a whole number from 0 to 63");
     assert!(refused("micro+grace").contains("no policy `micro+grace`"), "{}", refused("micro+grace"));
     assert!(refused("micro+=1").contains("a path is keys"), "{}", refused("micro+=1"));
 }
@@ -161,6 +178,19 @@ fn micro_looks_again_as_often_as_the_real_scheduler_and_the_prototype_for_ever()
         second_looks("micro", &[("policy.second_looks", "-1")]).unwrap_err(),
         "--set policy.second_looks: `second_looks` is a whole number from 0 to 1000000, not -1"
     );
+}
+
+#[test]
+fn a_setting_does_not_name_another_policy_than_the_command_line() {
+    for path in ["policy", "\"policy\""] {
+        let settings = vec![(path.to_owned(), "micro".to_owned())];
+        let set = Overrides { settings, ..Overrides::default() };
+        let both = Overrides { policy: Some("credit".to_owned()), ..set.clone() };
+        let error = parse("small.toml", SMALL, &both).expect_err("two policies").to_string();
+        assert_eq!(error, "--set policy: the policy is that of `--policy`: name it there, or set policy.KEY");
+        let scheduler = parse("small.toml", SMALL, &set).expect("one policy").config.scheduler;
+        assert!(matches!(scheduler, SchedulerKind::MicroSliced(_)));
+    }
 }
 
 #[test]
