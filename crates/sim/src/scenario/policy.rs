@@ -24,6 +24,10 @@ pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioEr
     let mut policy = sized(library, name, &reference.place)?;
     for (key, value) in variations {
         let origin = format!("{}: +{key}", reference.place);
+        if key == "extends" {
+            let cause = "`extends` was followed before: name the other policy in front";
+            return Err(ScenarioError::new(&Place::whole(&origin), cause));
+        }
         tree::set(&mut policy, key, tree::parse_value(&origin, value)?)?;
     }
     Ok(policy)

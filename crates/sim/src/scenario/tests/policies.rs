@@ -102,6 +102,10 @@ fn a_policys_name_may_say_what_is_different_about_it() {
         refused("micro+normal_pool=fair-share"),
         "--policy: +normal_pool: `ratelimit` is of the normal pool `credit`; `fair-share` has `slice` and `tick`"
     );
+    assert_eq!(
+        refused("micro+extends=credit"),
+        "--policy: +extends: `extends` was followed before: name the other policy in front"
+    );
     assert_eq!(refused("micro:64"), "--policy: `micro:64`: micro:N needs a whole number from 0 to 63");
     assert!(refused("micro+grace").contains("no policy `micro+grace`"), "{}", refused("micro+grace"));
     assert!(refused("micro+=1").contains("a path is keys"), "{}", refused("micro+=1"));
