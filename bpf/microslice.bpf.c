@@ -200,6 +200,7 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 	tctx->starved = 0;
 	pcpu->vm = vcpu->vm + 1;
 	vcpu->goes_first = 0;
+	vcpu->called_back = 0;
 	vcpu->spun_until_ns = 0;
 	vcpu->heir = 0;
 	vcpu->was_blocked = 0;
