@@ -5,7 +5,7 @@ use crate::machine::Machine;
 use crate::trace_event::{PcpuId, VcpuId};
 use microslice_policy as policy;
 
-/// How many of those who wait are looked at for one that ran here last: `OWN_LOOK_MAX` there.
+/// How many of those who wait are looked at for one that ran here last: `OWN_LOOK_MAX` of `bpf/next_turn.bpf.h`.
 const LOOK_MAX: usize = 32;
 
 /// Where a vCPU waits.
