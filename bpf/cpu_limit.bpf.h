@@ -189,7 +189,7 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 		struct pcpu *pcpu = pcpu_of(cpu);
 
 		if (dsq_move(it, p, DSQ_CONFINED + cpu) && pcpu)
-			call_micro_pcpu(cpu, pcpu);
+			call_pcpu(cpu, pcpu);
 		return;
 	}
 	clock_ns = clock_of(tctx, vcpu);

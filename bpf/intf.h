@@ -47,7 +47,7 @@ enum request_failure {
 	FAILURE_NO_ROOM = 0,	/* every micro pCPU has its queue full */
 	FAILURE_AFFINITY = 1,	/* it may not run on any micro pCPU that has room */
 	FAILURE_OVERTAKEN = 2,	/* the normal pool ran it first */
-	FAILURE_NOT_QUEUED = 3, /* it wasn't in the normal queue when the micro pCPU reached for it */
+	FAILURE_NOT_QUEUED = 3, /* it wasn't in the normal queue when the pCPU reached for it */
 	FAILURE_BLOCKED = 4,	/* it went to sleep, or ended */
 	FAILURE_RESIZED = 5,	/* the micro pCPU that it was queued for left the micro pool */
 	FAILURE_LIMITED = 6,	/* it has used up what cpu.max allows it */
@@ -71,6 +71,7 @@ struct vm_stats {
 	u64 micro_ran_ns; /* of it, in micro slices */
 	u64 lent_ran_ns;  /* of it, in the normal pool on micro pCPUs that nobody asked for */
 	u64 called_back;  /* turns there that ended because somebody asked */
+	u64 home_slices;  /* micro slices on pCPUs of the normal pool */
 	u64 waited_ns;	  /* runnable, without a pCPU */
 	u64 rested_ns;	  /* runnable, but limited by cpu.max */
 	u64 preemptions[GUEST_CLASS_COUNT];

@@ -117,15 +117,18 @@ enum occupant {
 };
 
 struct pcpu {
-	u64 others_ran_ns;     /* by host tasks, not yet made up for by vCPUs */
-	u64 micro_deadline_ns; /* the micro slice under way ends then; 0: none */
-	u64 micro_since_ns;    /* it runs an accelerated vCPU since then; 0: it doesn't */
-	u64 micro_busy_ns;     /* for how long it did since the last step of Algorithm 1 */
+	u64 others_ran_ns;	 /* by host tasks, not yet made up for by vCPUs */
+	u64 micro_deadline_ns;	 /* the micro slice under way ends then; 0: none */
+	u64 micro_since_ns;	 /* it runs an accelerated vCPU since then; 0: it doesn't */
+	u64 micro_busy_ns;	 /* for how long it did since the last step of Algorithm 1 */
+	u64 turn_ns;		 /* how long the turn that began here last may be */
+	u64 interrupted_left_ns; /* what is left of the turn of `interrupted` */
+	u64 disturbed_at_ns;	 /* when a micro slice was asked for at home here, or ended here, last */
 	u64 first_vtime_ns; /* the clock of the first queued task, while it looks for one that ran here last */
 	/* Of the vCPUs that began a turn of the normal pool here: the furthest clock, and that of their VMs. 0: none has. */
 	u64 vcpus_vtime_ns;
 	u64 vms_vtime_ns;
-	u32 request;  /* vCPU slot + 1 that waits for this micro pCPU; 0: none. The paper's queue of one */
+	u32 request;  /* vCPU slot + 1 that waits for a micro slice here; 0: none. The paper's queue of one */
 	u32 occupant; /* enum occupant */
 	u32 lent;     /* it runs a vCPU of the normal pool, as a micro pCPU that nobody asks for */
 	u32 lent_to_boosted;   /* and that one was woken for it */
@@ -136,6 +139,7 @@ struct pcpu {
 	u32 turned_away; /* slot + 1 of the VM that found no room here last; 0: none since the last look */
 	u32 rescue_count; /* just became micro-sliced: queued tasks to look at that may have nowhere else to run */
 	u32 vm;		  /* slot + 1 of the VM whose vCPU runs, or ran last */
+	u32 interrupted; /* vCPU slot + 1 whose turn the micro slice at home that runs here has interrupted; 0: none */
 };
 
 struct {

@@ -8,6 +8,7 @@
  *
  *   observe.bpf.h      KVM's events                 -> requests
  *   pools.bpf.h        requests -> micro pCPUs, micro slices, pool size
+ *   home.bpf.h         requests -> pCPUs of the normal pool, where the micro pool is busy
  *   normal_pool.bpf.h  everything else: host tasks first, vCPUs by fair share
  *   next_turn.bpf.h    who of them runs next on a pCPU
  *   cpu_limit.bpf.h    who has used up what cpu.max allows it rests
@@ -91,10 +92,12 @@ void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
 		enqueue_confined(p, vcpu, enq_flags);
 		return;
 	}
-	/* A micro slice ended here after the pCPU left the pool, and nobody else wants it (see stay_alone()). */
+	/* A micro slice ended here, at home or because the pCPU left the pool, and nobody else wants it (see stay_alone()). */
 	if ((enq_flags & ENQ(LAST)) && !pcpu_is_micro(scx_bpf_task_cpu(p))) {
-		if (vcpu)
+		if (vcpu) {
 			vcpu->grace_count = 0;
+			vcpu->retry = 0;
+		}
 		insert_here(p, SCX_DSQ_LOCAL, vcpu ? config.fair_share.slice_ns : config.others_slice_ns,
 			    enq_flags);
 		return;
@@ -233,6 +236,16 @@ static __always_inline void start_on_micro_pcpu(struct task_struct *p, const str
 	}
 }
 
+/* The normal pool's time: it isn't what Algorithm 1 asks about. */
+static __always_inline void start_at_home(const struct vcpu *vcpu, s32 cpu, struct pcpu *pcpu, u64 now)
+{
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+
+	if (stats)
+		COUNT(stats->home_slices);
+	arm_micro_slice(cpu, pcpu, now);
+}
+
 void STRUCT_OPS(microslice_running, struct task_struct *p)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
@@ -247,6 +260,7 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 	rests_until(p, tctx, vcpu);
 	if (tctx->allowed_ns < p->scx.slice)
 		task_set_slice(p, tctx->allowed_ns);
+	pcpu->turn_ns = p->scx.slice;
 	if (vcpu) {
 		pcpu->occupant = start_vcpu(tctx, vcpu, cpu, pcpu, now);
 	} else {
@@ -256,6 +270,8 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 	}
 	if (pcpu_is_micro(cpu))
 		start_on_micro_pcpu(p, vcpu, cpu, pcpu, now);
+	else if (vcpu && pcpu->occupant == OCCUPANT_MICRO)
+		start_at_home(vcpu, cpu, pcpu, now);
 	else if (vcpu && vcpu->grace_count)
 		arm_micro_slice(cpu, pcpu, now);
 }
@@ -333,6 +349,8 @@ void STRUCT_OPS(microslice_stopping, struct task_struct *p, bool runnable)
 		charge_other(p, tctx, pcpu, ran_ns);
 	}
 	if (pcpu) {
+		if (pcpu->occupant == OCCUPANT_MICRO)
+			pcpu->disturbed_at_ns = now;
 		pcpu->occupant = OCCUPANT_NONE;
 		pcpu->micro_deadline_ns = 0;
 		pcpu->lent = 0;

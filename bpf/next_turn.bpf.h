@@ -4,8 +4,8 @@
  *
  * Problem.   The one that is furthest behind isn't always the best one: a turn may end at a bad moment, a spinner knows whom
  *            it waits for, and caches are warm for those who ran here last.
- * Mechanism. In this order: a turn that ends at a bad moment goes on for a micro slice; host tasks; to whom a spinner yields;
- *            the boosted; whoever ran until now, if it is still the furthest behind; who ran here last, if the policy lets it
+ * Mechanism. In this order: a turn that ends at a bad moment goes on for a micro slice; who asks for a micro slice at home;
+ *            host tasks; to whom a spinner yields; the boosted; whose turn such a micro slice interrupted; whoever ran until now, if it is still the furthest behind; who ran here last, if the policy lets it
  *            overtake; the first of the queue; whoever ran until now, if nobody else waits.
  * Formula.   Whoever waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to the boosted ones:
  *            weights may not bring sched_ext's watchdog, which ends the scheduler for everybody.
@@ -42,7 +42,10 @@ static __always_inline void start_another_turn(struct task_struct *prev, struct 
 {
 	u64 slice_ns = vcpu ? config.fair_share.slice_ns : config.others_slice_ns;
 
-	task_set_slice(prev, slice_ns < tctx->allowed_ns ? slice_ns : tctx->allowed_ns);
+	if (tctx->allowed_ns < slice_ns)
+		slice_ns = tctx->allowed_ns;
+	task_set_slice(prev, slice_ns);
+	pcpu->turn_ns = slice_ns;
 	if (!vcpu)
 		return;
 	pcpu->occupant = OCCUPANT_VCPU;
@@ -382,19 +385,112 @@ static __always_inline void dispatch_micro_pool(s32 cpu, struct pcpu *pcpu, stru
 	}
 }
 
+/* ---- Micro slices at home ---- */
+
+/* A kick that was meant for whoever ran here before doesn't cut a micro slice short: its timer ends it. */
+static __always_inline bool micro_slice_goes_on(struct task_struct *prev, const struct pcpu *pcpu)
+{
+	s64 left_ns = pcpu->micro_deadline_ns - bpf_ktime_get_ns();
+	struct vcpu *vcpu;
+
+	if (pcpu->occupant != OCCUPANT_MICRO || left_ns <= 0 || !is_runnable(prev))
+		return false;
+	vcpu = vcpu_of(task_ctx_of(prev));
+	if (!vcpu || vcpu->yielded || vcpu->state != VCPU_MICRO)
+		return false;
+	task_set_slice(prev, left_ns);
+	return true;
+}
+
+/* What is left of the turn of the vCPU that ran here, if a micro slice ends it now. */
+static __always_inline u64 left_of_turn(const struct task_ctx *tctx, const struct pcpu *pcpu)
+{
+	u64 ran_ns = bpf_ktime_get_ns() - tctx->running_since_ns;
+
+	return ran_ns < pcpu->turn_ns ? pcpu->turn_ns - ran_ns : 0;
+}
+
+/* Whom it was preempted for can't be had any more: it goes on, unless somebody waits who would have preempted it anyway. */
+static __always_inline bool was_preempted_in_vain(struct task_struct *prev, struct task_ctx *tctx,
+						  u64 left_ns)
+{
+	struct vcpu *vcpu = vcpu_of(tctx);
+
+	if (!vcpu || !left_ns || scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0 ||
+	    scx_bpf_dsq_nr_queued(DSQ_BOOSTED) > 0)
+		return false;
+	vcpu->turn_over = 0;
+	task_set_slice(prev, left_ns);
+	return true;
+}
+
+/*
+ * Who asked for a micro slice here goes before host tasks, too: it is shorter than they could notice, and every other turn at most.
+ * True if it comes, or if whoever ran until now goes on.
+ */
+static __noinline int serve_at_home(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
+{
+	struct task_ctx *tctx;
+	u64 left_ns;
+	u32 was;
+
+	if (!pcpu || !pcpu->request)
+		return false;
+	was = pcpu->occupant;
+	tctx = was == OCCUPANT_VCPU || was == OCCUPANT_BOOSTED_VCPU ? whose_turn_ends(prev) : NULL;
+	left_ns = tctx ? left_of_turn(tctx, pcpu) : 0;
+	/* No kick that would reach who comes next. */
+	pcpu->occupant = OCCUPANT_NONE;
+	if (serve_request(cpu, pcpu)) {
+		if (left_ns && tctx) {
+			pcpu->interrupted_left_ns = left_ns;
+			pcpu->interrupted = tctx->vcpu;
+		}
+		return true;
+	}
+	pcpu->occupant = was;
+	return tctx && was_preempted_in_vain(prev, tctx, left_ns);
+}
+
+/* The micro slice is over: who gave way to it, and waits still, has what is left of its turn. */
+static __noinline int take_interrupted(u32 slot, s32 cpu, struct pcpu *pcpu)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct task_struct *p;
+	bool moved;
+
+	if (!pcpu || !vcpu || vcpu->state != VCPU_RUNNABLE)
+		return false;
+	p = bpf_task_from_pid(vcpu->pid);
+	if (!p)
+		return false;
+	moved = pull_from(DSQ_VCPUS, p, cpu, pcpu->interrupted_left_ns);
+	bpf_task_release(p);
+	return moved;
+}
+
 static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
 	bool vcpus_first = pcpu->others_ran_ns >= config.fair_share.slice_ns;
+	u32 interrupted;
 
 	sweep_queues(pcpu);
-	if (finishes_first(cpu, prev, pcpu))
+	if (micro_slice_goes_on(prev, pcpu) || finishes_first(cpu, prev, pcpu))
+		return;
+	interrupted = pcpu->interrupted;
+	pcpu->interrupted = 0;
+	if (serve_at_home(cpu, pcpu, prev))
 		return;
 	/* What is left from when this pCPU was micro-sliced. */
 	if (dsq_move_to_local(DSQ_CONFINED + cpu))
 		return;
 	if (!vcpus_first && dsq_move_to_local(DSQ_OTHERS))
 		return;
-	if (take_heir(cpu, prev) || take_own(DSQ_BOOSTED, cpu, pcpu) || dsq_move_to_local(DSQ_BOOSTED))
+	/* Who yields a micro slice gives nobody the turn that was interrupted for it. */
+	if ((!interrupted && take_heir(cpu, prev)) || take_own(DSQ_BOOSTED, cpu, pcpu) ||
+	    dsq_move_to_local(DSQ_BOOSTED))
+		return;
+	if (interrupted && take_interrupted(interrupted - 1, cpu, pcpu))
 		return;
 	if (goes_on(cpu, prev, pcpu) || take_own(DSQ_VCPUS, cpu, pcpu) || dsq_move_to_local(DSQ_VCPUS))
 		return;

@@ -20,26 +20,7 @@
 
 #include "cpu_limit.bpf.h"
 
-/* ---- A VM ---- */
-
-static __always_inline u32 vm_weight_of(const struct vm *vm, u32 slot)
-{
-	struct vm_feed *feed = vm_feed_at(slot);
-
-	return feed && feed_is_current(feed, vm) ? feed->weight : 0;
-}
-
-static __always_inline struct vm_size size_of(const struct vm *vm, u32 slot)
-{
-	struct vm_size size = {.weight = vm_weight_of(vm, slot), .vcpu_count = vm->vcpu_count};
-
-	return size;
-}
-
 /* ---- Which pCPU ---- */
-
-/* How many pCPUs are looked at for one that gives way to a vCPU. */
-#define PREEMPT_LOOK_MAX 4u
 
 /* Where a task in a hurry looks first for somebody who gives way to it; negative: nowhere. */
 static __always_inline s32 first_to_preempt(struct task_struct *p, const struct vcpu *vcpu)
@@ -56,31 +37,6 @@ static __always_inline s32 first_to_preempt(struct task_struct *p, const struct 
 	normal = bpf_map_lookup_elem(&normal_pool, &key);
 	mask = normal ? normal->mask : NULL;
 	return mask ? (s32)bpf_cpumask_any_distribute((const struct cpumask *)mask) : -1;
-}
-
-/*
- * Only vCPUs and those like them give way, and among vCPUs those that weren't boosted themselves. A micro pCPU that is lent is taken over
- * by a vCPU, too: else whoever got it would have it to itself, and all others would crowd on the rest.
- */
-static __always_inline bool gives_way_to(s32 cpu, const struct pcpu *pcpu, bool to_vcpu)
-{
-	if (pcpu_is_micro(cpu))
-		return to_vcpu && pcpu->occupant == OCCUPANT_LENT_VCPU && !pcpu->lent_to_boosted;
-	if (pcpu->occupant == OCCUPANT_VCPU || pcpu->occupant == OCCUPANT_BACKGROUND)
-		return to_vcpu || pcpu->others_ran_ns < config.fair_share.slice_ns;
-	return pcpu->occupant == OCCUPANT_BOOSTED_VCPU && !to_vcpu &&
-	       pcpu->others_ran_ns < config.fair_share.slice_ns;
-}
-
-/* Has the VM of this vCPU had more than that of the vCPU that runs there? Then it takes nothing from it. */
-static __always_inline bool is_of_vm_ahead(const struct vcpu *vcpu, const struct pcpu *pcpu)
-{
-	struct fair_share_config share = config.fair_share;
-	struct vm *vm = vm_at(vcpu->vm), *other = vm_at(pcpu->vm - 1);
-
-	if (!vm || !other || pcpu->occupant == OCCUPANT_BACKGROUND)
-		return false;
-	return vm_is_ahead(&share, size_of(vm, vcpu->vm), other->vtime_ns, vm->vtime_ns);
 }
 
 /*
@@ -186,7 +142,7 @@ static __always_inline void resume_request(struct vcpu *vcpu, u32 slot)
 		struct pcpu *pcpu = pcpu_of(vcpu->request_pcpu);
 
 		if (pcpu)
-			call_micro_pcpu(vcpu->request_pcpu, pcpu);
+			call_pcpu(vcpu->request_pcpu, pcpu);
 	}
 }
 
@@ -364,21 +320,22 @@ static __always_inline void enqueue_confined(struct task_struct *p, struct vcpu 
 	dsq_insert(p, DSQ_CONFINED + cpu, config.others_slice_ns, enq_flags);
 	pcpu = pcpu_of(cpu);
 	if (pcpu)
-		call_micro_pcpu(cpu, pcpu);
+		call_pcpu(cpu, pcpu);
 }
 
 /* Kernel threads of one pCPU (ksoftirqd, workqueues, migration helpers) are short, and much waits for them. */
 static __always_inline void enqueue_pinned_kthread(struct task_struct *p, u64 enq_flags)
 {
 	/*
-	 * An accelerated vCPU isn't preempted (section 5): its slice is shorter than the thread could notice. Nor is anybody
+	 * An accelerated vCPU isn't preempted (section 5), in either pool: its slice is shorter than the thread could notice. Nor is anybody
 	 * by a thread that ops.cpu_release queues again: the slice that it would use up is that of the task that the higher
 	 * class took the pCPU from, which waits in a queue already.
 	 */
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct pcpu *pcpu = pcpu_of(cpu);
 	bool is_lent = pcpu && pcpu->occupant == OCCUPANT_LENT_VCPU;
-	bool waits = (pcpu_is_micro(cpu) && !is_lent) || (enq_flags & ENQ(REENQ));
+	bool is_accelerated = pcpu && pcpu->occupant == OCCUPANT_MICRO;
+	bool waits = (pcpu_is_micro(cpu) && !is_lent) || is_accelerated || (enq_flags & ENQ(REENQ));
 	u64 preempt = waits ? 0 : ENQ(PREEMPT);
 
 	insert_here(p, SCX_DSQ_LOCAL, config.others_slice_ns, enq_flags | ENQ(HEAD) | preempt);

@@ -4,8 +4,8 @@
  *
  * Problem.   Whoever notices that a vCPU is needed (a tracing program, on any pCPU) may not move tasks; and a slice of
  *            100 us ends between two ticks.
- * Mechanism. A request marks the vCPU pending, puts it into the one-place queue of a micro pCPU (the paper's runqueue
- *            limit, section 5) and kicks that pCPU. Its ops.dispatch takes the vCPU out of the normal queue, without
+ * Mechanism. A request marks the vCPU pending, puts it into the one-place queue (the paper's runqueue limit, section 5) of a micro
+ *            pCPU, or of one at home (home.bpf.h), and kicks that pCPU. Its ops.dispatch takes the vCPU out of the normal queue, without
  *            searching, and a timer pinned to the pCPU ends the slice. Then the vCPU is enqueued like any other, and
  *            ops.enqueue knows only the normal pool. A request that finds no room is forgotten, but the micro pCPU
  *            remembers the VM, and the VM which vCPU was the first: once the place is free it asks for those that
@@ -22,17 +22,11 @@
 #ifndef BPF_POOLS_H
 #define BPF_POOLS_H
 
-#include "vcpu.bpf.h"
+#include "home.bpf.h"
 
 #define RESCUE_MAX 4096
 
 /* ---- Request (any context) ---- */
-
-/* There is something to do for a micro pCPU: if it is lent, it is called back; if it idles, it looks. */
-static __always_inline void call_micro_pcpu(s32 cpu, const struct pcpu *pcpu)
-{
-	scx_bpf_kick_cpu(cpu, pcpu->occupant == OCCUPANT_LENT_VCPU ? KICK_PREEMPT : KICK_IDLE);
-}
 
 /* It would serve a request at once. */
 static __always_inline bool is_free(const struct pcpu *pcpu)
@@ -40,23 +34,30 @@ static __always_inline bool is_free(const struct pcpu *pcpu)
 	return pcpu->occupant == OCCUPANT_NONE || pcpu->occupant == OCCUPANT_LENT_VCPU;
 }
 
-/* Tries one micro pCPU; the policy says whether it has room. */
-static __always_inline u32 try_place(struct vcpu *vcpu, u32 slot, s32 cpu, struct pcpu *pcpu,
-				     u32 affinity_allows)
+/* Tries one micro pCPU; the policy says whether it has room. Not static, for the verifier and the stack: see try_home(). */
+__noinline u32 try_place(u32 slot, s32 cpu, u32 affinity_allows)
 {
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct pcpu *pcpu = pcpu_of(cpu);
 	struct accelerate_config limits = config.accelerate;
-	struct placement_observation seen = {.queued_count = pcpu->request != 0,
-					     .affinity_allows = affinity_allows};
-	u32 decision = decide_on_placement(&limits, &seen);
+	struct placement_observation seen = {.affinity_allows = affinity_allows};
+	u32 decision;
 
+	if (!vcpu || !pcpu)
+		return PLACEMENT_AFFINITY;
+	seen.queued_count = pcpu->request != 0;
+	decision = decide_on_placement(&limits, &seen);
 	RECORD(RECORD_PLACEMENT, slot, placement, {.config = limits, .seen = seen, .decision = decision});
-	if (decision != PLACEMENT_QUEUE)
-		return decision;
-	vcpu->request_pcpu = cpu;
-	if (__sync_val_compare_and_swap(&pcpu->request, 0, slot + 1) != 0)
-		return PLACEMENT_FULL; /* somebody else was faster */
-	call_micro_pcpu(cpu, pcpu);
-	return PLACEMENT_QUEUE;
+	if (decision == PLACEMENT_QUEUE) {
+		vcpu->request_pcpu = cpu;
+		if (__sync_val_compare_and_swap(&pcpu->request, 0, slot + 1) == 0)
+			call_pcpu(cpu, pcpu);
+		else
+			decision = PLACEMENT_FULL; /* somebody else was faster */
+	}
+	if (decision == PLACEMENT_FULL)
+		pcpu->turned_away = vcpu->vm + 1;
+	return decision;
 }
 
 /* One round over the micro pCPUs. The reason of a failure is kept in the vCPU, not in a register: see visit_sibling(). */
@@ -75,11 +76,9 @@ static __always_inline bool place_round(struct vcpu *vcpu, u32 slot, struct task
 		pcpu = pcpu_of(cpu);
 		if (!pcpu || (free_only && !is_free(pcpu)))
 			continue;
-		decision = try_place(vcpu, slot, cpu, pcpu, bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
+		decision = try_place(slot, cpu, bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
 		if (decision == PLACEMENT_QUEUE)
 			return true;
-		if (decision == PLACEMENT_FULL)
-			pcpu->turned_away = vcpu->vm + 1;
 		vcpu->request_failure = decision == PLACEMENT_AFFINITY ? FAILURE_AFFINITY : FAILURE_NO_ROOM;
 	}
 	return false;
@@ -94,7 +93,7 @@ static __always_inline void remember_turned_away(const struct vcpu *vcpu)
 		vm->first_turned_away = vcpu->index_in_vm + 1;
 }
 
-/* First the micro pCPUs that run no accelerated vCPU, then those whose queue is empty. */
+/* First the micro pCPUs that run no accelerated vCPU, then a pCPU of the normal pool, then micro pCPUs whose queue is empty. */
 static __always_inline bool place_request(struct vcpu *vcpu, u32 slot)
 {
 	struct task_struct *p = bpf_task_from_pid(vcpu->pid);
@@ -105,7 +104,8 @@ static __always_inline bool place_request(struct vcpu *vcpu, u32 slot)
 		return false;
 	}
 	vcpu->request_failure = FAILURE_NO_ROOM;
-	placed = place_round(vcpu, slot, p, true) || place_round(vcpu, slot, p, false);
+	placed = place_round(vcpu, slot, p, true) || place_at_home(vcpu, slot, p) ||
+		 place_round(vcpu, slot, p, false);
 	bpf_task_release(p);
 	if (placed)
 		return true;
@@ -162,7 +162,7 @@ static __always_inline bool try_woken_place(u32 slot, s32 cpu, struct pcpu *pcpu
 	    __sync_val_compare_and_swap(&pcpu->woken, other, slot + 1) != other)
 		return false;
 	if (is_free(pcpu))
-		call_micro_pcpu(cpu, pcpu);
+		call_pcpu(cpu, pcpu);
 	return true;
 }
 
@@ -191,24 +191,15 @@ static __always_inline bool offer_woken(struct task_struct *p, u32 slot)
 
 /* ---- Pull (ops.dispatch of a micro pCPU) ---- */
 
-static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
-{
-	/* Entering this program raised migration_disabled of the current task, if the kernel does so. */
-	u32 own = p == bpf_get_current_task_btf() ? entry_disables_migration : 0;
-
-	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
-	       (p->migration_disabled <= own || scx_bpf_task_cpu(p) == cpu);
-}
-
 /* Takes a vCPU out of whichever normal queue it waits in. */
-static __always_inline bool pull_from(u64 dsq, struct task_struct *p, s32 cpu)
+static __always_inline bool pull_from(u64 dsq, struct task_struct *p, s32 cpu, u64 slice_ns)
 {
 	struct bpf_iter_scx_dsq it;
 	bool moved = false;
 
 	/* Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't moved by it. */
 	if (!bpf_iter_scx_dsq_new(&it, dsq, 0) && may_run_on(p, cpu)) {
-		dsq_move_set_slice(&it, config.micro_slice_ns);
+		dsq_move_set_slice(&it, slice_ns);
 		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
@@ -230,7 +221,8 @@ static __noinline int pull_vcpu(s32 cpu, u32 slot)
 		fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
 		return false;
 	}
-	moved = pull_from(DSQ_VCPUS, p, cpu) || pull_from(DSQ_BOOSTED, p, cpu);
+	moved = pull_from(DSQ_VCPUS, p, cpu, config.micro_slice_ns) ||
+		pull_from(DSQ_BOOSTED, p, cpu, config.micro_slice_ns);
 	if (!moved && !may_run_on(p, cpu))
 		failure = FAILURE_AFFINITY;
 	bpf_task_release(p);
@@ -442,7 +434,7 @@ static __always_inline void lend_to(s32 cpu, struct pcpu *pcpu)
 	pcpu->lent = 1;
 	__sync_lock_test_and_set(&pcpu->occupant, OCCUPANT_LENT_VCPU);
 	if (is_asked_for(cpu, pcpu))
-		call_micro_pcpu(cpu, pcpu);
+		call_pcpu(cpu, pcpu);
 }
 
 /* ---- Size ---- */
@@ -468,6 +460,7 @@ static __always_inline void set_normal(s32 cpu, bool normal)
 static __always_inline void after_joining(s32 cpu, struct pcpu *pcpu)
 {
 	pcpu->rescue_count = RESCUE_MAX;
+	pcpu->interrupted = 0;
 	pcpu->micro_busy_ns = 0;
 	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 }

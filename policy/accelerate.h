@@ -35,6 +35,9 @@
  *            slices in a row, charged like all others. And who waits has patience: where nobody is found who was
  *            preempted in critical code, who is waited for runs, mostly, and is done within microseconds; one that yields comes back after
  *            a turn of everybody else, and all that wait behind it, or that it holds up in its turn, wait as long.
+ *            And there a request that finds the micro pool busy waits, or is forgotten. Here it may have its micro slice at home:
+ *            on a pCPU of the normal pool, where it ran last or next to that, from a vCPU of another VM that has had at least
+ *            as much. Caches are warm there, and there are more of those pCPUs.
  * Limits.    Each micro pCPU queues at most one vCPU (section 5), and behind it one that was woken (in the paper it
  *            may be the one); one pass at a time per VM. Guest user code
  *            is never accelerated for its own sake (4.4), and a guest whose symbols or slide are unknown is
@@ -49,8 +52,8 @@ struct accelerate_config {
 	u32 micro_queue_max;   /* vCPUs queued per micro pCPU; the paper's limit is 1 */
 	u32 grace_max;	       /* micro slices in a row for who is stopped at a bad moment; the paper: 0 */
 	u32 call_function_ipi; /* 1: a call-function IPI accelerates its recipient before the sender yields */
-	u32 reserved;
-	u64 patience_ns; /* who waits keeps its pCPU for so long, helped or not; the paper: 0 */
+	u32 home_slices;       /* 1: where the micro pool is busy, a micro slice at home; the paper: 0 */
+	u64 patience_ns;       /* who waits keeps its pCPU for so long, helped or not; the paper: 0 */
 };
 
 /* ---- A yield: is it a hint, and for whom? ---- */
@@ -373,6 +376,45 @@ POLICY u32 decide_on_placement(const struct accelerate_config *config,
 	if (!pcpu->affinity_allows)
 		return PLACEMENT_AFFINITY;
 	return pcpu->queued_count < config->micro_queue_max ? PLACEMENT_QUEUE : PLACEMENT_FULL;
+}
+
+/* ---- A request that no micro pCPU can serve at once: may it have a micro slice of this pCPU of the normal pool? ---- */
+
+enum home_decision {
+	HOME_QUEUE = 0,	   /* it runs there at once, and who ran there goes on afterwards */
+	HOME_OFF = 1,	   /* not in the paper */
+	HOME_AFFINITY = 2, /* the vCPU may not run there */
+	HOME_BUSY =
+	    3, /* no ordinary turn: a host task, who was woken for it, a micro slice; or one waits there already */
+	HOME_SIBLING = 4,  /* of its own VM: it may be the one that waits for it */
+	HOME_VM_AHEAD = 5, /* its VM has had more than that of who runs there */
+	HOME_TOO_SOON =
+	    6, /* who runs there was interrupted a moment ago: at most half of a pCPU goes this way */
+	HOME_DECISION_COUNT = 7,
+};
+
+struct home_observation {
+	u32 affinity_allows;
+	u32 queued_count; /* vCPUs that wait there for a micro slice */
+	u32 gives_way; /* an ordinary turn runs there, of a vCPU that wasn't woken for it, or of a host task like that */
+	u32 is_sibling;	 /* the vCPU that runs there is of the same VM */
+	u32 vm_is_ahead; /* fair_share.h */
+	u32 disturbed;	 /* a micro slice was asked for there, or ended, less than one ago */
+};
+
+POLICY u32 decide_on_home(const struct accelerate_config *config, const struct home_observation *pcpu)
+{
+	if (!config->home_slices)
+		return HOME_OFF;
+	if (!pcpu->affinity_allows)
+		return HOME_AFFINITY;
+	if (!pcpu->gives_way || pcpu->queued_count >= config->micro_queue_max)
+		return HOME_BUSY;
+	if (pcpu->is_sibling)
+		return HOME_SIBLING;
+	if (pcpu->vm_is_ahead)
+		return HOME_VM_AHEAD;
+	return pcpu->disturbed ? HOME_TOO_SOON : HOME_QUEUE;
 }
 
 /* ---- The end of a turn in the normal pool: has it come at a bad moment? ---- */

@@ -15,7 +15,7 @@
 #include "fair_share.h"
 #include "pool_size.h"
 
-#define RECORD_VERSION 9u
+#define RECORD_VERSION 10u
 
 enum record_kind {
 	RECORD_CLASSIFY = 0,
@@ -30,7 +30,8 @@ enum record_kind {
 	RECORD_TURN = 9,
 	RECORD_WOKEN = 10,
 	RECORD_LIMIT = 11,
-	RECORD_KIND_COUNT = 12,
+	RECORD_HOME = 12,
+	RECORD_KIND_COUNT = 13,
 };
 
 struct classify_record {
@@ -73,6 +74,13 @@ struct woken_record {
 struct placement_record {
 	struct accelerate_config config;
 	struct placement_observation seen;
+	u32 decision;
+	u32 reserved;
+};
+
+struct home_record {
+	struct accelerate_config config;
+	struct home_observation seen;
 	u32 decision;
 	u32 reserved;
 };
@@ -121,6 +129,7 @@ struct record {
 		struct spinner_record spinner;
 		struct interrupt_record interrupt;
 		struct placement_record placement;
+		struct home_record home;
 		struct woken_record woken;
 		struct micro_slice_record micro_slice;
 		struct turn_record turn;

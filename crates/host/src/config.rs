@@ -47,6 +47,8 @@ pub struct Settings {
     pub call_function_ipi: bool,
     /// Micro-sliced pCPUs that nobody asks for run vCPUs of the normal pool; not so in the paper.
     pub lend: bool,
+    /// Where no micro-sliced pCPU serves a request at once, one of the normal pool does; not so in the paper.
+    pub home_slices: bool,
     /// Look for a guest's kernel in its memory when nobody names it. Read-only.
     pub guest_memory: bool,
     pub dry_run: bool,
@@ -81,6 +83,7 @@ impl Default for Settings {
             patience: 10,
             call_function_ipi: AccelerateConfig::DEFAULT.call_function_ipi != 0,
             lend: true,
+            home_slices: AccelerateConfig::DEFAULT.home_slices != 0,
             guest_memory: true,
             dry_run: false,
             program_costs: false,

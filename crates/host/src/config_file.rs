@@ -31,6 +31,7 @@ struct Values {
     patience: Option<u32>,
     call_function_ipi: Option<bool>,
     lend: Option<bool>,
+    home_slices: Option<bool>,
     guest_memory: Option<bool>,
     dry_run: Option<bool>,
     record: Option<PathBuf>,
@@ -112,6 +113,7 @@ impl Values {
             patience,
             call_function_ipi,
             lend,
+            home_slices,
             guest_memory,
             dry_run
         );

@@ -269,10 +269,9 @@ fn flow_lines(total: &VmStats) -> String {
     let slice = Histogram::from_log2(&total.micro_slice_us, total.micro_ran_ns / 1000);
     let us = |percent| slice.percentile(percent).map_or("-".into(), |us: u64| format!("{us} us"));
     format!(
-        "failed pulls    {}\nreturns         {} ({}), in flight {}\nmicro slices    {} with p50 {}, p99 {}\n\
+        "failed pulls    {}\nreturns         {} ({}), in flight {}\nmicro slices    {} with p50 {}, p99 {}, {} of them on normal CPUs\n\
          grace           {} at the end of a turn, {} after an interruption; asked again {} times\n\
-         overtakes       {} by directed yields, {} for warm caches
-\
+         overtakes       {} by directed yields, {} for warm caches\n\
          woken           {} that had to wait, {} of them to go to a micro pCPU if one is free\n",
         pulls.join(", "),
         add_up(&total.returns),
@@ -281,6 +280,7 @@ fn flow_lines(total: &VmStats) -> String {
         slice.count(),
         us(50.0),
         us(99.0),
+        total.home_slices,
         total.graces[0],
         total.graces[1],
         total.asked_again,
@@ -404,6 +404,7 @@ fn counters_json(stats: &VmStats) -> Value {
         "micro_ran_ns": stats.micro_ran_ns,
         "lent_ran_ns": stats.lent_ran_ns,
         "called_back": stats.called_back,
+        "home_slices": stats.home_slices,
         "waited_ns": stats.waited_ns,
         "rested_ns": stats.rested_ns,
     })

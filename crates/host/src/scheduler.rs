@@ -334,6 +334,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, Hos
     config.accelerate.grace_max = settings.grace;
     config.accelerate.patience_ns = settings.patience_ns();
     config.accelerate.call_function_ipi = u32::from(settings.call_function_ipi);
+    config.accelerate.home_slices = u32::from(settings.home_slices);
     let fair_share = FairShareConfig::with_slice(settings.slice_us * 1000);
     config.fair_share.slice_ns = fair_share.slice_ns;
     config.fair_share.boost_slice_ns = fair_share.boost_slice_ns;

@@ -42,23 +42,25 @@ figures! {
     ACCELERATION_REQUESTS = "acceleration_requests", Counter, Count, ["cause"],
         "Decisions of the policy to accelerate one vCPU that waits for a pCPU, by the event that led to the decision.";
     ACCELERATIONS = "accelerations", Counter, Count, ["guest_class", "cause"],
-        "Requests that queued a vCPU on a micro-sliced pCPU, by the class of its instruction pointer and the event that asked for it.";
+        "Requests that queued a vCPU for a micro slice, by the class of its instruction pointer and the event that asked for it.";
     FAILED_PULLS = "failed_pulls", Counter, Count, ["reason"],
         "Requests that came to nothing, by reason; with accelerations they add up to all requests.";
     ACCELERATION_RETURNS = "acceleration_returns", Counter, Count, ["reason"],
         "Micro slices that ended with the vCPU back in the normal pool, by what ended them.";
     STILL_ACCELERATED = "still_accelerated", Gauge, Count, [],
-        "vCPUs that run or wait on a micro-sliced pCPU at the moment of reading; with returns they add up to all accelerations.";
+        "vCPUs that run or wait for a micro slice at the moment of reading; with returns they add up to all accelerations.";
     GRACES = "graces", Counter, Count, [],
         "Turns in the normal pool that would have ended at a bad moment and were made longer by a micro slice.";
     ASKED_AGAIN = "asked_again", Counter, Count, [],
         "Passes over a VM's vCPUs because a micro-sliced pCPU that had turned one of them away had room again.";
+    HOME_SLICES = "home_slices", Counter, Count, [],
+        "Micro slices on a CPU of the normal pool, because no micro-sliced one would have served the request at once.";
     CALLED_BACK = "called_back", Counter, Count, [],
         "Turns in the normal pool on a micro-sliced pCPU that was lent, ended because somebody asked for the pCPU.";
     OVERTAKES = "overtakes", Counter, Count, ["reason"],
         "Turns in the normal pool that began before those of vCPUs that had waited longer: by a directed yield, or for warm caches.";
     MICRO_SLICE = "micro_slice", Histogram, Nanoseconds, [],
-        "How long an accelerated vCPU ran on a micro-sliced pCPU before it returned.";
+        "How long an accelerated vCPU ran before it returned.";
     MICRO_POOL_SIZE = "micro_pool_size", Series, Count, [],
         "Number of micro-sliced pCPUs over time.";
     MICRO_POOL_MEAN = "micro_pool_mean", Gauge, Count, [],

@@ -239,6 +239,19 @@ codes! {
 }
 
 codes! {
+    /// Whether a pCPU of the normal pool takes a request, or why not.
+    HomeDecision {
+        Queue = "queue",
+        Off = "off",
+        Affinity = "affinity",
+        Busy = "busy",
+        Sibling = "sibling",
+        VmAhead = "vm_ahead",
+        TooSoon = "too_soon",
+    }
+}
+
+codes! {
     /// What a micro slice achieved.
     MicroSliceOutcome {
         Served = "served",
@@ -278,6 +291,7 @@ codes! {
         Turn = "turn",
         Woken = "woken",
         Limit = "limit",
+        Home = "home",
     }
 }
 

@@ -15,7 +15,7 @@ pub const WEIGHT_MAX: u32 = 10_000;
 /// `SHARE_SCALE`: the unit of [`crate::vcpu_weight`] is 1/SHARE_SCALE.
 pub const SHARE_SCALE: u32 = 1024;
 /// `RECORD_VERSION`: of [`Record`] and all observations in it.
-pub const RECORD_VERSION: u32 = 9;
+pub const RECORD_VERSION: u32 = 10;
 
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? }) => {
@@ -51,7 +51,7 @@ layout! {
         micro_queue_max: u32,
         grace_max: u32,
         call_function_ipi: u32,
-        reserved: u32,
+        home_slices: u32,
         patience_ns: u64,
     }
 }
@@ -148,6 +148,18 @@ layout! {
     PlacementObservation {
         queued_count: u32,
         affinity_allows: u32,
+    }
+}
+
+layout! {
+    /// A request looks for a pCPU of the normal pool.
+    HomeObservation {
+        affinity_allows: u32,
+        queued_count: u32,
+        gives_way: u32,
+        is_sibling: u32,
+        vm_is_ahead: u32,
+        disturbed: u32,
     }
 }
 
@@ -337,12 +349,12 @@ impl GuestLayout {
 }
 
 impl AccelerateConfig {
-    /// A runqueue limit of one per micro pCPU (section 5), no grace, no patience, hints from yields, reschedule IPIs and vIRQs.
+    /// A runqueue limit of one per micro pCPU (section 5), no grace, no patience, no micro slices at home, hints from yields, reschedule IPIs and vIRQs.
     pub const PAPER: Self =
-        Self { micro_queue_max: 1, grace_max: 0, call_function_ipi: 0, reserved: 0, patience_ns: 0 };
-    /// What the real scheduler and the simulator's `micro` do unless they are told otherwise.
+        Self { micro_queue_max: 1, grace_max: 0, call_function_ipi: 0, home_slices: 0, patience_ns: 0 };
+    /// What the real scheduler does unless it is told otherwise; and the simulator's `micro`, but for the micro slices at home.
     pub const DEFAULT: Self =
-        Self { grace_max: 10, call_function_ipi: 1, patience_ns: 1_000_000, ..Self::PAPER };
+        Self { grace_max: 10, call_function_ipi: 1, home_slices: 1, patience_ns: 1_000_000, ..Self::PAPER };
 }
 
 impl PoolSizeConfig {
@@ -473,6 +485,16 @@ layout! {
 }
 
 layout! {
+    /// A request at one pCPU of the normal pool.
+    HomeRecord {
+        config: AccelerateConfig,
+        seen: HomeObservation,
+        decision: Code<HomeDecision>,
+        reserved: u32,
+    }
+}
+
+layout! {
     /// The end of a micro slice.
     MicroSliceRecord {
         config: AccelerateConfig,
@@ -519,7 +541,7 @@ layout! {
 }
 
 #[cfg(test)]
-pub(crate) const STRUCT_COUNT: usize = 28;
+pub(crate) const STRUCT_COUNT: usize = 29;
 
 #[cfg(test)]
 mod tests {
@@ -541,6 +563,7 @@ mod tests {
             ("WokenObservation", size_of::<WokenObservation>()),
             ("WokenDecision", size_of::<WokenDecision>()),
             ("PlacementObservation", size_of::<PlacementObservation>()),
+            ("HomeObservation", size_of::<HomeObservation>()),
             ("TurnObservation", size_of::<TurnObservation>()),
             ("MicroSliceObservation", size_of::<MicroSliceObservation>()),
             ("MicroSliceDecision", size_of::<MicroSliceDecision>()),

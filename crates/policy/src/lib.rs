@@ -38,6 +38,7 @@ mod ffi {
             config: *const AccelerateConfig,
             seen: *const PlacementObservation,
         ) -> u32;
+        pub fn ms_decide_on_home(config: *const AccelerateConfig, seen: *const HomeObservation) -> u32;
         pub fn ms_decide_at_turn_end(config: *const AccelerateConfig, seen: *const TurnObservation) -> u32;
         pub fn ms_decide_after_micro_slice(
             config: *const AccelerateConfig,
@@ -154,6 +155,12 @@ pub fn decide_on_woken(config: &AccelerateConfig, seen: &WokenObservation) -> Wo
 pub fn decide_on_placement(config: &AccelerateConfig, seen: &PlacementObservation) -> PlacementDecision {
     // SAFETY: both pointers come from references.
     PlacementDecision::of(unsafe { ffi::ms_decide_on_placement(config, seen) })
+}
+
+/// May a request that no micro pCPU can serve at once have a micro slice of this pCPU of the normal pool?
+pub fn decide_on_home(config: &AccelerateConfig, seen: &HomeObservation) -> HomeDecision {
+    // SAFETY: both pointers come from references.
+    HomeDecision::of(unsafe { ffi::ms_decide_on_home(config, seen) })
 }
 
 /// A turn in the normal pool is over: may the vCPU go on for a micro slice, because it is in critical code?

@@ -150,6 +150,10 @@ fn replay_one(
             let it: PlacementRecord = record.payload_as();
             differ(it.decision, decide_on_placement(&it.config, &it.seen).into())
         }
+        RecordKind::Home => {
+            let it: HomeRecord = record.payload_as();
+            differ(it.decision, decide_on_home(&it.config, &it.seen).into())
+        }
         RecordKind::MicroSlice => {
             let it: MicroSliceRecord = record.payload_as();
             differ(it.decision, decide_after_micro_slice(&it.config, &it.seen))

@@ -52,6 +52,11 @@ u32 ms_decide_on_placement(const struct accelerate_config *config, const struct 
 	return decide_on_placement(config, seen);
 }
 
+u32 ms_decide_on_home(const struct accelerate_config *config, const struct home_observation *seen)
+{
+	return decide_on_home(config, seen);
+}
+
 u32 ms_decide_at_turn_end(const struct accelerate_config *config, const struct turn_observation *seen)
 {
 	return decide_at_turn_end(config, seen);
@@ -149,6 +154,7 @@ const u32 ms_sizes[] = {
     sizeof(struct woken_observation),
     sizeof(struct woken_decision),
     sizeof(struct placement_observation),
+    sizeof(struct home_observation),
     sizeof(struct turn_observation),
     sizeof(struct micro_slice_observation),
     sizeof(struct micro_slice_decision),

@@ -317,6 +317,39 @@ fn a_micro_pcpu_that_a_vcpu_may_not_run_on_never_takes_it() {
     assert_eq!(decide_on_placement(&AccelerateConfig::PAPER, &pcpu), PlacementDecision::Affinity);
 }
 
+// ---- A micro slice at home ----
+
+/// An ordinary turn of another VM's vCPU runs there.
+const AT_HOME: HomeObservation = HomeObservation {
+    affinity_allows: 1,
+    queued_count: 0,
+    gives_way: 1,
+    is_sibling: 0,
+    vm_is_ahead: 0,
+    disturbed: 0,
+};
+
+#[test]
+fn a_request_has_a_micro_slice_at_home_from_whoever_gives_way_and_has_had_as_much() {
+    let decide = |seen: &HomeObservation| decide_on_home(&AccelerateConfig::DEFAULT, seen);
+    assert_eq!(decide(&AT_HOME), HomeDecision::Queue);
+    for (seen, decision) in [
+        (HomeObservation { affinity_allows: 0, ..AT_HOME }, HomeDecision::Affinity),
+        (HomeObservation { gives_way: 0, ..AT_HOME }, HomeDecision::Busy),
+        (HomeObservation { queued_count: 1, ..AT_HOME }, HomeDecision::Busy),
+        (HomeObservation { is_sibling: 1, ..AT_HOME }, HomeDecision::Sibling),
+        (HomeObservation { vm_is_ahead: 1, ..AT_HOME }, HomeDecision::VmAhead),
+        (HomeObservation { disturbed: 1, ..AT_HOME }, HomeDecision::TooSoon),
+    ] {
+        assert_eq!(decide(&seen), decision, "{seen:?}");
+    }
+}
+
+#[test]
+fn by_the_papers_rules_nobody_has_a_micro_slice_at_home() {
+    assert_eq!(decide_on_home(&AccelerateConfig::PAPER, &AT_HOME), HomeDecision::Off);
+}
+
 // ---- The end of a turn in the normal pool ----
 
 const GRACE: AccelerateConfig = AccelerateConfig { grace_max: 2, ..AccelerateConfig::PAPER };

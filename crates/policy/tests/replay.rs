@@ -75,6 +75,10 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_on_placement(&config, &seen).into();
     write(RecordKind::Placement, PlacementRecord { config, seen, decision, reserved: 0 }.as_bytes());
 
+    let seen = HomeObservation { affinity_allows: 1, gives_way: 1, ..Default::default() };
+    let decision = decide_on_home(&config, &seen).into();
+    write(RecordKind::Home, HomeRecord { config, seen, decision, reserved: 0 }.as_bytes());
+
     let seen = MicroSliceObservation { interrupt_pending: 1, ..Default::default() };
     let decision = decide_after_micro_slice(&config, &seen);
     write(RecordKind::MicroSlice, MicroSliceRecord { config, seen, decision }.as_bytes());
@@ -108,7 +112,7 @@ fn one_of_each() -> Vec<u8> {
 fn every_kind_of_decision_replays_bit_for_bit() {
     let replayed = replay(one_of_each().as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 0, "{:?}", replayed.first_difference);
-    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1]);
+    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1]);
 }
 
 #[test]
@@ -121,7 +125,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
     let difference = replayed.first_difference.unwrap();
-    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 15));
+    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 16));
     assert_ne!(difference.recorded, difference.replayed);
 }
 
@@ -154,7 +158,7 @@ fn a_spinner_that_cannot_have_waited_for_so_long_is_counted() {
 fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
     let recording = one_of_each();
     let replayed = replay(&recording[..recording.len() - 1]).unwrap();
-    assert_eq!((replayed.total_count(), replayed.difference_count), (15, 0));
+    assert_eq!((replayed.total_count(), replayed.difference_count), (16, 0));
 }
 
 #[test]
@@ -206,7 +210,7 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 9");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 10");
 }
 
 proptest! {

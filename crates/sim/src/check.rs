@@ -127,8 +127,10 @@ impl Checker {
                 if on.take() != Some(pcpu) || runs.take() != Some(vcpu) {
                     return Err(format!("vCPU {vcpu} stops on pCPU {pcpu} where it doesn't run"));
                 }
-                if !self.accelerated.contains_key(&vcpu) {
-                    self.longer[vcpu as usize].micro_slices = 0;
+                match self.accelerated.get_mut(&vcpu) {
+                    // It was asked for again at the end of its micro slice, and waits now.
+                    Some(acceleration) => acceleration.began_ns = None,
+                    None => self.longer[vcpu as usize].micro_slices = 0,
                 }
                 self.turn_ends(time_ns, vcpu)
             }
@@ -180,6 +182,12 @@ impl Checker {
             ));
         }
         if let Some(acceleration) = self.accelerated.get_mut(&vcpu) {
+            if acceleration.pcpu != pcpu {
+                return Err(format!(
+                    "vCPU {vcpu} runs on pCPU {pcpu} though it is accelerated on pCPU {}",
+                    acceleration.pcpu
+                ));
+            }
             acceleration.began_ns = Some(time_ns);
         }
         Ok(())

@@ -506,6 +506,8 @@ pub struct MicroSlicedConfig {
     pub patience_ns: u64,
     /// Micro-sliced pCPUs that nobody asks for run vCPUs of the normal pool.
     pub lends: bool,
+    /// Where no micro-sliced pCPU serves a request at once, one of the normal pool does.
+    pub home_slices: bool,
 }
 
 /// How the host does what the policy decides.

@@ -504,8 +504,9 @@ impl Simulation<'_> {
         guest.ple_phase_ns = 0;
         guest.ple_batch_until_ns = 0;
         if self.machine.tracing {
-            let micro = self.scheduler.is_micro(pcpu)
-                && (!self.scheduler.lends() || self.machine.vcpus[vcpu as usize].requested);
+            // Nobody else may run on a micro pCPU, unless it is lent: the checker sees to it.
+            let micro = self.machine.vcpus[vcpu as usize].requested
+                || (self.scheduler.is_micro(pcpu) && !self.scheduler.lends());
             self.machine.emit(TraceEvent::Running { vcpu, pcpu, micro });
         }
         if self.guest[vcpu as usize].next_tick_ns <= now_ns {

@@ -64,6 +64,7 @@ fn put_pool(snapshot: &mut Snapshot, report: &RunReport) {
     for (figure, count) in [
         (&figures::GRACES, pool.graces),
         (&figures::ASKED_AGAIN, pool.asked_again),
+        (&figures::HOME_SLICES, pool.home_slices),
         (&figures::CALLED_BACK, pool.called_back),
     ] {
         if count > 0 {

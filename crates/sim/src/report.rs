@@ -128,6 +128,8 @@ pub struct PoolReport {
     pub graces: u64,
     /// Passes for siblings that had found no room.
     pub asked_again: u64,
+    /// Micro slices on pCPUs of the normal pool.
+    pub home_slices: u64,
     /// vCPUs of the normal pool that lost a micro pCPU which was lent to them.
     pub called_back: u64,
     /// Turns that began before those of vCPUs that had waited longer: by a directed yield, for warm caches.

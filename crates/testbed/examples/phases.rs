@@ -104,6 +104,7 @@ fn print_statistics(report: &Value) {
         "/micro_cpus_busy",
         "/micro_cpus_lent",
         "/called_back",
+        "/home_slices",
     ] {
         if let Some(value) = report.pointer(key) {
             println!("   {key}: {value}");

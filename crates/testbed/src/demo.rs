@@ -29,9 +29,9 @@ impl Scheduler {
         match self {
             Self::Kernel => None,
             Self::Static(count) => Some(format!("--micro-cpus {count}")),
-            Self::StaticPaper(count) => {
-                Some(format!("--micro-cpus {count} --no-call-function-ipi --grace 0 --patience 0 --no-lend"))
-            }
+            Self::StaticPaper(count) => Some(format!(
+                "--micro-cpus {count} --no-call-function-ipi --grace 0 --patience 0 --no-lend --no-home-slices"
+            )),
             Self::Auto => Some("--micro-cpus auto".into()),
         }
     }

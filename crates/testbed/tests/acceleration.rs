@@ -100,6 +100,31 @@ fn a_micro_pcpu_runs_other_vcpus_until_somebody_asks_for_it_unless_it_may_not() 
 }
 
 #[test]
+fn while_the_micro_pcpu_is_busy_a_request_has_its_micro_slice_at_home_unless_it_may_not() {
+    on_host(|host| {
+        let _guests = mixed_guests(host, Pv::Off);
+        let _echo = host.start_echo().expect("the other end of the ping-pong");
+        let scheduler = start_scheduler(host, &format!("{FLAGS} --record /tmp/home.rec"));
+        statistics(&scheduler, |report| report["home_slices"].as_u64() > Some(0), "micro slices at home");
+        std::thread::sleep(Duration::from_secs(10));
+        let report = stop_scheduler(host, &scheduler);
+        assert_sums_hold(&report);
+        let (at_home, all) = (count(&report["home_slices"]), count(&report["accelerations"]["total"]));
+        eprintln!("{at_home} of {all} micro slices at home");
+        assert!(at_home > 0 && at_home < all, "{report}");
+        let replayed = host.must_run("microslice replay --json /tmp/home.rec", PATIENCE).expect("replay");
+        let replayed: Value = serde_json::from_str(&replayed).expect("JSON");
+        assert_eq!(replayed["differences"], 0, "{replayed}");
+        assert!(count(&replayed["by_kind"]["home"]) > 0, "{replayed}");
+
+        let scheduler = start_scheduler(host, &format!("{FLAGS} --no-home-slices"));
+        statistics(&scheduler, accelerations_by(&["call_function_ipi"]), "acceleration");
+        std::thread::sleep(Duration::from_secs(10));
+        assert_eq!(stop_scheduler(host, &scheduler)["home_slices"], 0);
+    });
+}
+
+#[test]
 fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
     on_host(|host| {
         let _guests = mixed_guests(host, Pv::On);

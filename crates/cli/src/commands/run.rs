@@ -69,6 +69,10 @@ pub struct Run {
     /// Keep micro-sliced pCPUs idle while nobody asks for them, as in the paper; else they run other vCPUs meanwhile
     #[arg(long)]
     no_lend: bool,
+    /// Let a request wait for a micro-sliced pCPU, as in the paper; else it may have its micro slice on a CPU of the normal pool,
+    /// from a vCPU of another VM
+    #[arg(long)]
+    no_home_slices: bool,
     /// Never look into a guest's memory for its kernel: VMs whose image nobody names are scheduled normally
     #[arg(long)]
     no_guest_memory: bool,
@@ -206,6 +210,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     }
     settings.call_function_ipi &= !args.no_call_function_ipi;
     settings.lend &= !args.no_lend;
+    settings.home_slices &= !args.no_home_slices;
     settings.guest_memory &= !args.no_guest_memory;
     settings.dry_run |= args.dry_run;
     settings.record = args.record.clone().or(settings.record);

@@ -106,6 +106,7 @@ const SCHEDULERS: [Row; 3] = [
             "call_function_ipi",
             "patience",
             "lend",
+            "home_slices",
         ],
         read_micro_sliced,
     ),
@@ -140,7 +141,8 @@ fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerK
         grace: read_grace(table)?,
         call_function_ipi: read_call_function_ipi(table)?,
         patience_ns: read_patience(table)?,
-        lends: read_lend(table)?,
+        lends: of_fair_share(table, "lend")?,
+        home_slices: of_fair_share(table, "home_slices")?,
     }))
 }
 
@@ -254,16 +256,16 @@ fn read_patience(table: &TableReader<'_>) -> Result<u64, ScenarioError> {
     }
 }
 
-/// Only the real scheduler lends: its normal pool chooses for any pCPU.
-fn read_lend(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
+/// What only the real scheduler does: its normal pool chooses for any pCPU, and any of its pCPUs may run a micro slice.
+fn of_fair_share(table: &TableReader<'_>, key: &str) -> Result<bool, ScenarioError> {
     let can = matches!(read_normal_pool(table)?, NormalPoolKind::FairShare(_));
-    let lends = table.boolean("lend")?;
-    match table.get("lend") {
-        Some(node) if !can && lends == Some(true) => {
-            let cause = "`lend` is false with the normal pool `credit`";
+    let does = table.boolean(key)?;
+    match table.get(key) {
+        Some(node) if !can && does == Some(true) => {
+            let cause = format!("`{key}` is false with the normal pool `credit`");
             Err(ScenarioError::new(blamed(node, table.get("normal_pool")), cause))
         }
-        _ => Ok(lends.unwrap_or(can)),
+        _ => Ok(does.unwrap_or(can)),
     }
 }
 

@@ -32,7 +32,7 @@ use std::collections::{BTreeSet, VecDeque};
 /// `STARVING_AFTER_NS` and `SWEEP_INTERVAL_NS` of `bpf/next_turn.bpf.h`.
 const STARVING_AFTER_NS: u64 = 2_000_000_000;
 const SWEEP_INTERVAL_NS: u64 = 250_000_000;
-/// How many pCPUs are looked at for one that gives way: `PREEMPT_LOOK_MAX` of `bpf/normal_pool.bpf.h`.
+/// How many pCPUs are looked at for one that gives way: `PREEMPT_LOOK_MAX` of `bpf/home.bpf.h`.
 const PREEMPT_LOOK_MAX: usize = 4;
 
 struct Account {
@@ -70,6 +70,8 @@ pub struct FairShare {
     fetched: Option<VcpuId>,
     /// To whom the vCPU that runs on each pCPU yields.
     heirs: Vec<Option<VcpuId>>,
+    /// Of each pCPU: whose turn a micro slice has interrupted there. It waits like any other.
+    interrupted: Vec<Option<Interrupted>>,
     /// Where somebody preempts whose last pCPU is another pool's.
     preempted_last: usize,
     next_sweep_ns: u64,
@@ -80,6 +82,13 @@ struct Turn {
     vcpu: VcpuId,
     slice_ns: u64,
     was_woken: bool,
+}
+
+/// What is left of a turn.
+#[derive(Clone, Copy)]
+struct Interrupted {
+    vcpu: VcpuId,
+    left_ns: u64,
 }
 
 impl Turn {
@@ -115,6 +124,7 @@ impl FairShare {
             lendable: Bits::new(pcpus, false),
             fetched: None,
             heirs: vec![None; pcpus],
+            interrupted: vec![None; pcpus],
             preempted_last: 0,
             next_sweep_ns: SWEEP_INTERVAL_NS,
         }
@@ -254,17 +264,13 @@ impl FairShare {
             (self.usable[pcpu] || self.is_lent(machine, pcpu))
                 && machine.allows(vcpu, pcpu as PcpuId)
                 && !self.turns[pcpu].was_woken
-                && machine.current(pcpu as PcpuId).is_none_or(|on| !self.is_of_vm_ahead(vcpu, on))
+                && machine
+                    .current(pcpu as PcpuId)
+                    .is_none_or(|on| self.turns[pcpu].vcpu == on && !self.is_of_vm_ahead(vcpu, on))
         };
         if let Some(pcpu) = near.find(gives_way) {
             machine.request_schedule(pcpu as PcpuId);
         }
-    }
-
-    /// Whether its VM has had more than that of another vCPU.
-    fn is_of_vm_ahead(&self, vcpu: VcpuId, other: VcpuId) -> bool {
-        let [vm, other] = [vcpu, other].map(|vcpu| &self.vms[self.accounts[vcpu as usize].vm as usize]);
-        policy::vm_is_ahead(&self.rules, &vm.size(), other.vtime_ns, vm.vtime_ns)
     }
 
     /// `goes_on`, `stay_alone`: whether who ran here until now begins another turn, before anybody of `ordered` does.
@@ -382,6 +388,22 @@ impl NormalPool for FairShare {
         }
     }
 
+    fn gives_way(&self, machine: &Machine, pcpu: PcpuId) -> bool {
+        let turn = &self.turns[pcpu as usize];
+        self.usable[pcpu as usize] && !turn.was_woken && machine.current(pcpu) == Some(turn.vcpu)
+    }
+
+    fn is_of_vm_ahead(&self, vcpu: VcpuId, other: VcpuId) -> bool {
+        let [vm, other] = [vcpu, other].map(|vcpu| &self.vms[self.accounts[vcpu as usize].vm as usize]);
+        policy::vm_is_ahead(&self.rules, &vm.size(), other.vtime_ns, vm.vtime_ns)
+    }
+
+    fn note_interrupted(&mut self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) {
+        let ran_ns = machine.now_ns - self.accounts[vcpu as usize].charged_until_ns;
+        let left_ns = self.turns[pcpu as usize].slice_ns.saturating_sub(ran_ns);
+        self.interrupted[pcpu as usize] = (left_ns > 0).then_some(Interrupted { vcpu, left_ns });
+    }
+
     fn goes_first(&self, vcpu: VcpuId) -> bool {
         matches!(self.accounts[vcpu as usize].place, Place::Boosted | Place::Local(_))
             || self.fetched == Some(vcpu)
@@ -426,10 +448,12 @@ impl Scheduler for FairShare {
                 ran = Some((vcpu, matches!(reason, StopReason::Ple | StopReason::IpiWait)));
             }
         }
+        let interrupted = self.interrupted[pcpu as usize].take();
         let heir = self.heirs[pcpu as usize].take().filter(|&heir| {
             ran.is_some_and(|(_, gave_way)| gave_way) && self.may_inherit(machine, pcpu, heir)
         });
         let first = self.local[pcpu as usize].or(heir).or_else(|| self.first_boosted(machine, pcpu));
+        let first = first.or_else(|| self.resumed(machine, pcpu, interrupted));
         let next = first.or_else(|| self.first_ordered(machine, pcpu));
         if let Some((vcpu, gave_way)) = ran
             && first.is_none()

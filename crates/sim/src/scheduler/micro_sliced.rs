@@ -17,12 +17,15 @@
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
 //! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
 //! | a turn or a micro slice ends at a bad moment | see `grace.rs` | it ends |
+//! | no micro pCPU serves a request at once | see `home.rs`, in the real scheduler's normal pool | it waits, or is forgotten |
 //!
 //! The prototype's published code sizes its pool otherwise, too: see docs/simulator-choices.md.
 
 mod grace;
+mod home;
 mod lending;
 mod passes;
+mod pool;
 mod prototype;
 mod spinners;
 mod woken;
@@ -46,7 +49,7 @@ use microslice_policy::{
 /// What the micro pool keeps of a vCPU.
 #[derive(Clone, Copy)]
 struct Member {
-    /// Queued for, or running on, this micro pCPU; or `NONE`.
+    /// Queued for a micro slice on this pCPU, or running one there; or `NONE`.
     micro_pcpu: PcpuId,
     /// Where it goes back to.
     home: PcpuId,
@@ -104,10 +107,12 @@ pub struct MicroSliced<Normal> {
     prototype: bool,
     rules: AccelerateConfig,
     normal: Normal,
-    /// What waits for each micro pCPU: at most one (paper, section 5).
+    /// What waits for a micro slice on each pCPU: at most one (paper, section 5).
     waiting: Vec<Option<VcpuId>>,
     /// Who was woken and comes to each micro pCPU once nobody waits for it who was preempted.
     woken: Vec<Option<Woken>>,
+    /// When a micro slice at home last ended on each pCPU.
+    disturbed_at_ns: Vec<u64>,
     /// The VM whose vCPU each micro pCPU had no room for last.
     turned_away: Vec<Option<VmId>>,
     /// Of each VM the first vCPU that found no room since somebody was asked for again. The first, not the last: then each
@@ -155,11 +160,13 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
             rules: AccelerateConfig {
                 grace_max: config.grace,
                 call_function_ipi: u32::from(config.call_function_ipi),
+                home_slices: u32::from(config.home_slices),
                 patience_ns: config.patience_ns,
                 ..AccelerateConfig::PAPER
             },
             waiting: vec![None; machine.pcpus.len()],
             woken: vec![None; machine.pcpus.len()],
+            disturbed_at_ns: vec![0; machine.pcpus.len()],
             turned_away: vec![None; machine.pcpus.len()],
             first_turned_away: vec![None; machine.vms.len()],
             members: vec![Member::NOT_ONE; machine.vcpus.len()],
@@ -174,58 +181,9 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         }
     }
 
-    /// What Algorithm 1 sees of the interval that ends now; the next one begins.
-    fn take_seen(&mut self, machine: &Machine) -> PoolSizeObservation {
-        let mut seen = std::mem::take(&mut self.seen);
-        for pcpu in &machine.pcpus[self.first_micro(machine)..] {
-            if let Some(member) = self.members.get(pcpu.current as usize)
-                && member.micro_pcpu != NONE
-            {
-                seen.micro_busy_ns += machine.now_ns - member.began_ns.max(self.stepped_at_ns);
-            }
-        }
-        self.stepped_at_ns = machine.now_ns;
-        seen
-    }
-
     /// The last pCPUs are the micro pool, so that the normal pool's numbers stay.
     fn first_micro(&self, machine: &Machine) -> usize {
         machine.pcpus.len() - self.micro_count
-    }
-
-    fn resize(&mut self, machine: &mut Machine, count: usize) {
-        let pcpus = machine.pcpus.len();
-        let before = self.micro_count;
-        while self.micro_count < count {
-            self.micro_count += 1;
-            let pcpu = (pcpus - self.micro_count) as u32;
-            for vcpu in self.normal.set_usable(pcpu, false) {
-                self.normal.enqueue(machine, vcpu);
-                self.normal.tickle(machine, vcpu);
-            }
-            // What runs there goes on in the normal pool.
-            machine.request_schedule(pcpu);
-        }
-        while self.micro_count > count {
-            let pcpu = (pcpus - self.micro_count) as u32;
-            self.micro_count -= 1;
-            self.normal.set_usable(pcpu, true);
-            self.normal.set_idle(pcpu, machine.is_idle(pcpu));
-            self.woken[pcpu as usize] = None;
-            if let Some(vcpu) = self.waiting[pcpu as usize].take() {
-                self.give_back(machine, vcpu);
-            }
-            machine.request_schedule(pcpu);
-        }
-        if self.micro_count == before && machine.now_ns > 0 {
-            return;
-        }
-        self.yield_answers = YieldAnswers::new(self.micro_count);
-        self.has_unclaimed.fill(true);
-        (0..machine.vms.len() as VmId).for_each(|vm| machine.break_all_promises(vm));
-        let micro_pcpus = self.micro_count as u32;
-        machine.pool.sizes.push((machine.now_ns, micro_pcpus));
-        machine.emit(TraceEvent::PoolResized { micro_pcpus });
     }
 
     fn policy_state(&self, machine: &Machine, vcpu: VcpuId) -> policy::VcpuState {
@@ -239,18 +197,22 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         }
     }
 
-    /// A micro pCPU with room: first those that run nothing are tried, then all.
-    fn place(&mut self, machine: &Machine, vm: VmId) -> Option<usize> {
-        for idle_only in [true, false] {
-            for pcpu in self.first_micro(machine)..machine.pcpus.len() {
-                if idle_only && !self.is_free(machine, pcpu as u32) {
-                    continue;
-                }
-                if self.has_room(self.waiting[pcpu].is_some()) {
-                    return Some(pcpu);
-                }
-                self.turned_away[pcpu] = Some(vm);
+    /// A micro pCPU that would serve it at once; or else a pCPU of the normal pool; or else a micro pCPU with room.
+    fn place(&mut self, machine: &Machine, vcpu: VcpuId) -> Option<usize> {
+        self.micro_place(machine, vcpu, true)
+            .or_else(|| self.home_for(machine, vcpu))
+            .or_else(|| self.micro_place(machine, vcpu, false))
+    }
+
+    fn micro_place(&mut self, machine: &Machine, vcpu: VcpuId, free_only: bool) -> Option<usize> {
+        for pcpu in self.first_micro(machine)..machine.pcpus.len() {
+            if free_only && !self.is_free(machine, pcpu as u32) {
+                continue;
             }
+            if self.has_room(self.waiting[pcpu].is_some()) {
+                return Some(pcpu);
+            }
+            self.turned_away[pcpu] = Some(machine.vcpus[vcpu as usize].vm);
         }
         None
     }
@@ -260,10 +222,10 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         policy::decide_on_placement(&self.rules, &seen) == PlacementDecision::Queue
     }
 
-    /// Moves a waiting vCPU of the normal pool to a micro pCPU with room, if there is one.
+    /// Moves a waiting vCPU of the normal pool to a pCPU that has a micro slice for it, if there is one.
     fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Request {
-        let vm = machine.vcpus[vcpu as usize].vm;
-        let Some(pcpu) = self.place(machine, vm) else {
+        let Some(pcpu) = self.place(machine, vcpu) else {
+            let vm = machine.vcpus[vcpu as usize].vm;
             self.first_turned_away[vm as usize].get_or_insert(vcpu);
             machine.pool.count_failed_pulls(cause.into(), FailedPull::QueueFull, 1);
             return Request::NoRoom;
@@ -271,7 +233,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         self.request(machine, vcpu, pcpu, cause)
     }
 
-    /// Moves a waiting vCPU of the normal pool to this micro pCPU.
+    /// Moves a waiting vCPU of the normal pool to this pCPU, for a micro slice.
     fn request(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: usize, cause: Cause) -> Request {
         if !self.normal.remove(machine, vcpu) {
             machine.pool.count_failed_pulls(cause.into(), FailedPull::LeftQueue, 1);
@@ -282,7 +244,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         Request::Granted
     }
 
-    /// A runnable vCPU, in no queue of the normal pool, waits for this micro pCPU from now on.
+    /// A runnable vCPU, in no queue of the normal pool, waits for a micro slice on this pCPU from now on.
     fn enter(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
         let home = machine.vcpus[vcpu as usize].pcpu;
         let class = machine.vcpus[vcpu as usize].class.into();
@@ -293,7 +255,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         self.waiting[pcpu as usize] = Some(vcpu);
         machine.pool.count_acceleration(class, cause);
         machine.emit(TraceEvent::Accelerated { vcpu, pcpu, cause, class });
-        if self.is_free(machine, pcpu) {
+        if self.is_free(machine, pcpu) || !self.is_micro_pcpu(pcpu) {
             machine.request_schedule(pcpu);
         }
     }
@@ -334,6 +296,33 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         }
     }
 
+    fn begin_micro_slice(&mut self, machine: &mut Machine, pcpu: PcpuId, vcpu: VcpuId) -> Pick {
+        self.normal.set_idle(pcpu, false);
+        self.normal.begin_run(machine.now_ns, vcpu);
+        machine.vcpus[vcpu as usize].pcpu = pcpu;
+        self.members[vcpu as usize].began_ns = machine.now_ns;
+        self.for_a_micro_slice(machine, vcpu)
+    }
+
+    /// A micro slice isn't cut short by anything but its vCPU (paper, section 5).
+    fn goes_on_with_micro_slice(
+        &self,
+        machine: &Machine,
+        pcpu: PcpuId,
+        vcpu: VcpuId,
+        reason: StopReason,
+    ) -> Option<Pick> {
+        let slice_end_ns = machine.pcpus[pcpu as usize].slice_end_ns;
+        let runnable = machine.vcpus[vcpu as usize].state != VcpuState::Blocked;
+        // In the prototype it ends with the pCPU's stay in the pool.
+        let goes_on = self.is_member(vcpu, pcpu)
+            && (self.is_micro_pcpu(pcpu) || !self.prototype)
+            && runnable
+            && machine.now_ns < slice_end_ns
+            && reason == StopReason::Preempted;
+        goes_on.then_some(Pick { vcpu, slice_end_ns })
+    }
+
     /// A micro slice is over, one way or another.
     fn end_micro_slice(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
         let host = &machine.vcpus[vcpu as usize];
@@ -358,7 +347,9 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
             machine.pool.slice_ended_unfinished += 1;
         }
         machine.pool.micro_slices.record(ran_ns);
-        self.seen.micro_busy_ns += machine.now_ns - member.began_ns.max(self.stepped_at_ns);
+        if self.is_micro_pcpu(pcpu) {
+            self.seen.micro_busy_ns += machine.now_ns - member.began_ns.max(self.stepped_at_ns);
+        }
         machine.pcpus[pcpu as usize].slice_end_ns = u64::MAX;
         self.leave(machine, vcpu);
         if self.prototype && blocked {
@@ -381,7 +372,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         pcpu as usize + self.micro_count >= self.waiting.len()
     }
 
-    /// Whether it is queued for this micro pCPU, or runs a micro slice there.
+    /// Whether it is queued for a micro slice on this pCPU, or runs one there.
     fn is_member(&self, vcpu: VcpuId, pcpu: PcpuId) -> bool {
         self.members[vcpu as usize].micro_pcpu == pcpu
     }
@@ -407,25 +398,13 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
                 self.note_unclaimed(machine, machine.vcpus[vcpu as usize].vm);
             }
         }
-        if !self.is_micro_pcpu(pcpu) {
-            return match stopped {
-                // It ran here when this pCPU was micro-sliced.
-                Some((vcpu, _)) if self.members[vcpu as usize].micro_pcpu == pcpu => {
-                    self.stops(machine, vcpu);
-                    self.end_micro_slice(machine, vcpu, pcpu);
-                    self.normal.schedule(machine, pcpu, None)
-                }
-                _ => self.next_turn(machine, pcpu, stopped),
-            };
+        if let Some((vcpu, reason)) = stopped
+            && let Some(pick) = self.goes_on_with_micro_slice(machine, pcpu, vcpu, reason)
+        {
+            return Some(pick);
         }
-        // A micro slice isn't cut short by anything but its vCPU (paper, section 5).
-        if let Some((vcpu, reason)) = stopped {
-            let micro = self.is_member(vcpu, pcpu);
-            let over = machine.now_ns >= machine.pcpus[pcpu as usize].slice_end_ns;
-            let runnable = machine.vcpus[vcpu as usize].state != VcpuState::Blocked;
-            if micro && runnable && !over && reason == StopReason::Preempted {
-                return Some(Pick { vcpu, slice_end_ns: machine.pcpus[pcpu as usize].slice_end_ns });
-            }
+        if !self.is_micro_pcpu(pcpu) {
+            return self.schedule_normal(machine, pcpu, stopped);
         }
         // As sched_ext does, it chooses before the vCPU whose micro slice is over can be asked for again.
         let mut next = self.waiting[pcpu as usize].take();
@@ -453,12 +432,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
         if next.is_none() && self.lends() {
             return self.next_turn(machine, pcpu, None);
         }
-        let vcpu = next?;
-        self.normal.set_idle(pcpu, false);
-        self.normal.begin_run(machine.now_ns, vcpu);
-        machine.vcpus[vcpu as usize].pcpu = pcpu;
-        self.members[vcpu as usize].began_ns = machine.now_ns;
-        Some(Pick { vcpu, slice_end_ns: machine.now_ns + self.config.micro_slice_ns })
+        Some(self.begin_micro_slice(machine, pcpu, next?))
     }
 
     fn yields(
@@ -557,21 +531,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
         let now_ns = machine.now_ns;
         let next_accounting_ns = self.normal.timer(machine);
         if now_ns >= self.next_resize_ns {
-            match self.config.pool {
-                PoolSize::Static { pcpus } => {
-                    self.resize(machine, pcpus);
-                    self.next_resize_ns = u64::MAX;
-                }
-                PoolSize::Auto { .. } => {
-                    let seen = self.take_seen(machine);
-                    let decision = policy::step_pool_size(&self.pool_config, &mut self.pool_state, &seen);
-                    self.next_resize_ns = now_ns + decision.interval_ns.max(1);
-                    let count = decision.micro_pcpu_count as usize;
-                    if count != self.micro_count || now_ns == 0 {
-                        self.resize(machine, count);
-                    }
-                }
-            }
+            self.step_pool_size(machine);
         }
         next_accounting_ns.min(self.next_resize_ns)
     }

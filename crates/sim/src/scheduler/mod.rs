@@ -113,6 +113,16 @@ pub trait NormalPool: Scheduler {
     fn has_yielded(&self, _vcpu: VcpuId) -> bool {
         false
     }
+    /// Whether a pCPU runs an ordinary turn, which gives way to a micro slice.
+    fn gives_way(&self, _machine: &Machine, _pcpu: PcpuId) -> bool {
+        false
+    }
+    /// Whether its VM has had more than that of another vCPU.
+    fn is_of_vm_ahead(&self, _vcpu: VcpuId, _other: VcpuId) -> bool {
+        false
+    }
+    /// It is about to give way to a micro slice on the pCPU where it runs, and goes on there afterwards.
+    fn note_interrupted(&mut self, _machine: &Machine, _vcpu: VcpuId, _pcpu: PcpuId) {}
     /// Who was woken, and waits, runs before most others: the micro pool isn't asked about it.
     fn goes_first(&self, _vcpu: VcpuId) -> bool {
         false

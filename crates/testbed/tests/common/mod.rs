@@ -198,8 +198,9 @@ pub fn assert_sums_hold(report: &Value) {
     assert_eq!(count(&report["returns"]), sum(&report["returns_by_outcome"]));
     let requests = count(&report["requests"]);
     assert_eq!(requests, accelerations + sum(&report["failed_pulls"]) + count(&report["pending"]));
-    assert!(count(&report["in_flight"]) <= 1, "one micro pCPU holds one vCPU at most");
-    assert!(count(&report["pending"]) <= 2, "requests don't pile up");
+    // Of four pCPUs: one micro slice runs on each at most, and one request waits there.
+    assert!(count(&report["in_flight"]) <= 4, "a pCPU runs one vCPU at most");
+    assert!(count(&report["pending"]) <= 5, "requests don't pile up");
 }
 
 /// Are there accelerations by each of these causes?

@@ -1,6 +1,6 @@
 //! The queues: where a vCPU waits, and who goes first there.
 
-use super::FairShare;
+use super::{FairShare, Interrupted};
 use crate::machine::Machine;
 use crate::trace_event::{PcpuId, VcpuId};
 use microslice_policy as policy;
@@ -97,6 +97,22 @@ impl FairShare {
             policy::may_go_first(&self.rules, first.vtime_ns, own.vtime_ns, weight)
         };
         Some(own.filter(may_go_first).unwrap_or(first).vcpu)
+    }
+
+    /// `take_interrupted`: whoever gave way to a micro slice here, and waits still, has what is left of its turn.
+    pub(super) fn resumed(
+        &mut self,
+        machine: &Machine,
+        pcpu: PcpuId,
+        interrupted: Option<Interrupted>,
+    ) -> Option<VcpuId> {
+        let Interrupted { vcpu, left_ns } = interrupted?;
+        let account = &mut self.accounts[vcpu as usize];
+        if !matches!(account.place, Place::Ordered(_)) || !machine.allows(vcpu, pcpu) {
+            return None;
+        }
+        account.slice_ns = left_ns;
+        Some(vcpu)
     }
 
     /// Whether it goes first by the order of the queues.

@@ -38,7 +38,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         Some(if comes_back { self.for_a_micro_slice(machine, pick.vcpu) } else { pick })
     }
 
-    fn for_a_micro_slice(&self, machine: &Machine, vcpu: VcpuId) -> Pick {
+    pub(super) fn for_a_micro_slice(&self, machine: &Machine, vcpu: VcpuId) -> Pick {
         Pick { vcpu, slice_end_ns: machine.now_ns + self.config.micro_slice_ns }
     }
 
@@ -48,14 +48,14 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     }
 
     /// Whether the host ends its turn, not it itself; a yield within the rate limit is one, too.
-    fn is_cut_off(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> bool {
+    pub(super) fn is_cut_off(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> bool {
         machine.vcpus[vcpu as usize].state != VcpuState::Blocked
             && matches!(reason, StopReason::SliceExpired | StopReason::Preempted)
             && !self.normal.has_yielded(vcpu)
     }
 
     /// Its turn is cut off. May it go on for a micro slice, because it was stopped at a bad moment?
-    fn gets_grace(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
+    pub(super) fn gets_grace(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
         if self.micro_count == 0 {
             return false;
         }

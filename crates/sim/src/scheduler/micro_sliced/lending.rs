@@ -3,7 +3,7 @@
 //! | moment | what follows (and where, in `bpf/`) |
 //! |---|---|
 //! | a micro pCPU finds nobody who was asked for | it chooses like a normal one (`next_turn.bpf.h`: `dispatch_lent`) |
-//! | somebody is asked for | it goes before the borrower, which goes to the normal pool's queues, boosted if it was woken for this pCPU (`pools.bpf.h`: `call_micro_pcpu`, `normal_pool.bpf.h`: `enqueue_vcpu`) |
+//! | somebody is asked for | it goes before the borrower, which goes to the normal pool's queues, boosted if it was woken for this pCPU (`pools.bpf.h`: `call_pcpu`, `normal_pool.bpf.h`: `enqueue_vcpu`) |
 //! | a vCPU waits, and no normal pCPU idles | a micro pCPU that idles comes for it (`idle.bpf.h`: `kick_idle_for_vcpu`) |
 //!
 //! Who borrows it gets no grace when it is called back: what it waits for may be the one that it is called back for. With
@@ -31,60 +31,15 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::fair_share::FairShare;
+    use super::super::tests::{FairShare, all_woken, choose, look};
     use super::*;
-    use crate::config::{HostConfig, NormalPoolKind, SchedulerKind};
-    use crate::machine::HostVm;
-    use crate::scenario::{Overrides, load};
 
     const NORMAL: PcpuId = 0;
     const MICRO: PcpuId = 1;
 
     /// So many vCPUs of one VM have woken on a host of two pCPUs, one of them micro-sliced.
     fn host(lends: bool, vcpus: u32) -> (MicroSliced<FairShare>, Machine) {
-        let overrides = Overrides { policy: Some("microslice:1".into()), ..Overrides::default() };
-        let config = load("dedup-swaptions", &overrides).expect("built in").config;
-        let SchedulerKind::MicroSliced(parameters) = config.scheduler else { panic!("micro") };
-        let parameters = MicroSlicedConfig { lends, ..parameters };
-        let vm = HostVm::new(vcpus, 256, Vec::new());
-        let mut machine = Machine::new(&HostConfig { pcpus: 2, llc_pcpus: 2, ..config.host }, vec![vm]);
-        let NormalPoolKind::FairShare(normal) = &parameters.normal else { panic!("fair share") };
-        let normal = FairShare::new(normal, &machine);
-        let mut micro = MicroSliced::new(parameters, normal, &machine);
-        micro.timer(&mut machine);
-        look(&mut micro, &mut machine);
-        for vcpu in 0..vcpus {
-            machine.wakes(vcpu);
-            micro.wake(&mut machine, vcpu);
-            look(&mut micro, &mut machine);
-        }
-        (micro, machine)
-    }
-
-    /// All pCPUs that were asked to choose do.
-    fn look(micro: &mut MicroSliced<FairShare>, machine: &mut Machine) {
-        while let Some(pcpu) = machine.next_schedule() {
-            choose(micro, machine, pcpu, StopReason::Preempted);
-        }
-    }
-
-    fn choose(
-        micro: &mut MicroSliced<FairShare>,
-        machine: &mut Machine,
-        pcpu: PcpuId,
-        reason: StopReason,
-    ) -> Option<Pick> {
-        let stopped = machine.current(pcpu).map(|vcpu| (vcpu, reason));
-        let pick = micro.schedule(machine, pcpu, stopped);
-        let picked = pick.map(|pick| pick.vcpu);
-        let ran = stopped.map(|(vcpu, _)| vcpu);
-        if ran != picked {
-            ran.inspect(|&vcpu| machine.stops(vcpu, false));
-            picked.inspect(|&vcpu| machine.runs(vcpu));
-        }
-        machine.pcpus[pcpu as usize].current = picked.unwrap_or(NONE);
-        machine.pcpus[pcpu as usize].slice_end_ns = pick.map_or(u64::MAX, |pick| pick.slice_end_ns);
-        pick
+        all_woken(2, &[vcpus], |config| config.lends = lends)
     }
 
     fn on(machine: &Machine) -> [Option<VcpuId>; 2] {

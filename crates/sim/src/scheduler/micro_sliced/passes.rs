@@ -84,6 +84,9 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     /// prototype, where the first one without room ends the pass, this is what most passes are.
     fn pass_without_room(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> Option<PassCounts> {
         let short_cut = self.short_cuts[scope as usize].as_ref().filter(|of| of.each_is_requested)?;
+        if self.rules.home_slices != 0 {
+            return None;
+        }
         let has_room = |pcpu: usize| self.has_room(self.waiting[pcpu].is_some());
         if (self.first_micro(machine)..machine.pcpus.len()).any(has_room) {
             return None;

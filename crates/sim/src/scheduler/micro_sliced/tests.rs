@@ -6,6 +6,7 @@ use crate::config::{HostConfig, NormalPoolKind, SchedulerKind};
 use crate::machine::HostVm;
 use crate::scenario::{Overrides, load};
 pub use crate::scheduler::credit::Credit;
+pub use crate::scheduler::fair_share::FairShare;
 use policy::GuestClass;
 
 /// vCPUs of one VM on two pCPUs, the second of them micro-sliced: the first spins for a shootdown on pCPU 0, a
@@ -36,6 +37,58 @@ pub fn spinning_for_a_shootdown() -> (MicroSliced<Credit>, Machine) {
     }
     machine.now_ns = 2_000_000;
     (micro, machine)
+}
+
+/// The real scheduler on so many pCPUs, the last of them micro-sliced; all vCPUs of these VMs have woken, one after the other.
+pub fn all_woken(
+    pcpus: usize,
+    vms: &[u32],
+    change: impl FnOnce(&mut MicroSlicedConfig),
+) -> (MicroSliced<FairShare>, Machine) {
+    let overrides = Overrides { policy: Some("microslice:1".into()), ..Overrides::default() };
+    let config = load("dedup-swaptions", &overrides).expect("built in").config;
+    let SchedulerKind::MicroSliced(mut parameters) = config.scheduler else { panic!("micro") };
+    change(&mut parameters);
+    let vms = vms.iter().map(|&vcpus| HostVm::new(vcpus, 256, Vec::new())).collect();
+    let mut machine = Machine::new(&HostConfig { pcpus, llc_pcpus: pcpus, ..config.host }, vms);
+    let NormalPoolKind::FairShare(normal) = &parameters.normal else { panic!("fair share") };
+    let normal = FairShare::new(normal, &machine);
+    let mut micro = MicroSliced::new(parameters, normal, &machine);
+    micro.timer(&mut machine);
+    look(&mut micro, &mut machine);
+    for vcpu in 0..machine.vcpus.len() as VcpuId {
+        machine.wakes(vcpu);
+        micro.wake(&mut machine, vcpu);
+        look(&mut micro, &mut machine);
+    }
+    (micro, machine)
+}
+
+/// All pCPUs that were asked to choose do.
+pub fn look(micro: &mut MicroSliced<FairShare>, machine: &mut Machine) {
+    while let Some(pcpu) = machine.next_schedule() {
+        choose(micro, machine, pcpu, StopReason::Preempted);
+    }
+}
+
+/// Whoever runs there stops for that reason.
+pub fn choose(
+    micro: &mut MicroSliced<FairShare>,
+    machine: &mut Machine,
+    pcpu: PcpuId,
+    reason: StopReason,
+) -> Option<Pick> {
+    let stopped = machine.current(pcpu).map(|vcpu| (vcpu, reason));
+    let pick = micro.schedule(machine, pcpu, stopped);
+    let picked = pick.map(|pick| pick.vcpu);
+    let ran = stopped.map(|(vcpu, _)| vcpu);
+    if ran != picked {
+        ran.inspect(|&vcpu| machine.stops(vcpu, false));
+        picked.inspect(|&vcpu| machine.runs(vcpu));
+    }
+    machine.pcpus[pcpu as usize].current = picked.unwrap_or(NONE);
+    machine.pcpus[pcpu as usize].slice_end_ns = pick.map_or(u64::MAX, |pick| pick.slice_end_ns);
+    pick
 }
 
 fn keeps_spinning(micro: &mut MicroSliced<Credit>, machine: &mut Machine) -> bool {

@@ -1,0 +1,129 @@
+//! What the credit scheduler does at single moments.
+
+use super::*;
+use crate::machine::HostVm;
+use crate::scenario::{Overrides, load};
+
+const MS: u64 = 1_000_000;
+/// The vCPUs of two VMs with one each.
+const SPINNER: VcpuId = 0;
+const OTHER: VcpuId = 1;
+
+/// A host with so many VMs of one vCPU each.
+fn host(pcpus: usize, vms: usize) -> (Credit, Machine) {
+    let overrides = Overrides { policy: Some("credit".into()), ..Overrides::default() };
+    let config = load("gmake-swaptions", &overrides).expect("built in").config;
+    let crate::config::SchedulerKind::Credit(parameters) = config.scheduler else { panic!("credit") };
+    let host = crate::config::HostConfig { pcpus, llc_pcpus: pcpus, ..config.host };
+    let vms = (0..vms).map(|_| HostVm::new(1, 256, Vec::new())).collect();
+    let machine = Machine::new(&host, vms);
+    (Credit::new(parameters, &machine), machine)
+}
+
+/// The spinner runs on the only pCPU since time 0, the other one waits there with that priority.
+fn two_on_one_pcpu(other: Priority) -> (Credit, Machine) {
+    let (mut credit, mut machine) = host(1, 2);
+    machine.vcpus[OTHER as usize].state = VcpuState::Runnable;
+    credit.accounts[OTHER as usize].priority = other;
+    credit.enqueue(&mut machine, OTHER);
+    machine.vcpus[SPINNER as usize].state = VcpuState::Running;
+    machine.pcpus[0].current = SPINNER;
+    machine.pcpus[0].slice_end_ns = 30 * MS;
+    credit.set_idle(0, false);
+    (credit, machine)
+}
+
+#[test]
+fn a_yield_within_the_rate_limit_takes_effect_when_the_limit_ends() {
+    let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
+    machine.now_ns = MS / 10;
+    let answer = credit.yields(&mut machine, SPINNER, 0, YieldCause::Ple);
+    assert_eq!(answer, YieldAnswer::KeepSpinning { until_ns: MS });
+    assert_eq!(machine.pcpus[0].slice_end_ns, MS);
+    machine.now_ns = MS;
+    let pick = credit.schedule(&mut machine, 0, Some((SPINNER, StopReason::SliceExpired)));
+    assert_eq!(pick.map(|pick| pick.vcpu), Some(OTHER), "behind one of lower priority");
+}
+
+/// Nobody waits, and the spinner was promised to go on: pCPUs to ask again once somebody waits on the other pCPU.
+fn asked_again(spinner: Priority) -> Vec<PcpuId> {
+    let (mut credit, mut machine) = host(2, 3);
+    for (pcpu, vcpu) in [(0, SPINNER), (1, OTHER)] {
+        machine.vcpus[vcpu as usize].state = VcpuState::Running;
+        machine.pcpus[pcpu].current = vcpu;
+        credit.set_idle(pcpu as PcpuId, false);
+    }
+    credit.accounts[SPINNER as usize].priority = spinner;
+    machine.now_ns = 2 * MS;
+    let answer = credit.yields(&mut machine, SPINNER, 0, YieldCause::Ple);
+    assert!(matches!(answer, YieldAnswer::KeepSpinning { .. }), "nobody waits: {answer:?}");
+    let woken = 2;
+    machine.vcpus[woken as usize].state = VcpuState::Runnable;
+    machine.vcpus[woken as usize].pcpu = 1;
+    credit.enqueue(&mut machine, woken);
+    machine.unbatch.sort_unstable();
+    machine.unbatch
+}
+
+#[test]
+fn who_spins_beyond_its_credits_is_asked_again_as_soon_as_anybody_waits_anywhere() {
+    assert_eq!(asked_again(Priority::Over), [0, 1], "its pCPU would take who waits on the other one");
+    assert_eq!(asked_again(Priority::Under), [1], "it goes on whoever waits elsewhere");
+}
+
+#[test]
+fn where_yields_are_exempt_from_the_rate_limit_they_take_effect_at_once() {
+    let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
+    credit.config.ratelimit_yields = false;
+    machine.now_ns = MS / 10;
+    assert_eq!(credit.yields(&mut machine, SPINNER, 0, YieldCause::Ple), YieldAnswer::Yield);
+    let pick = credit.schedule(&mut machine, 0, Some((SPINNER, StopReason::Ple)));
+    assert_eq!(pick.map(|pick| pick.vcpu), Some(OTHER));
+}
+
+#[test]
+fn without_a_yield_the_one_within_its_credits_runs_on() {
+    let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
+    machine.now_ns = 30 * MS;
+    let pick = credit.schedule(&mut machine, 0, Some((SPINNER, StopReason::SliceExpired)));
+    assert_eq!(pick.map(|pick| pick.vcpu), Some(SPINNER));
+}
+
+#[test]
+fn who_is_forgiven_runs_before_those_without_credits_but_is_not_boosted() {
+    let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
+    assert!(credit.remove(&machine, OTHER));
+    credit.forgive(OTHER);
+    credit.enqueue(&mut machine, OTHER);
+    credit.tickle(&mut machine, OTHER);
+    assert_eq!(machine.next_schedule(), None, "the one that runs is within its credits, too");
+    credit.accounts[SPINNER as usize].priority = Priority::Over;
+    credit.tickle(&mut machine, OTHER);
+    assert_eq!(machine.next_schedule(), Some(0));
+}
+
+#[test]
+fn nobody_earns_more_than_a_pcpu_and_nothing_is_lost_while_somebody_can_earn_it() {
+    for (pcpus, earned) in
+        [(1, [37_500, 75_000, 187_500]), (2, [100_000, 200_000, 300_000]), (4, [300_000; 3])]
+    {
+        let (mut credit, mut machine) = host(pcpus, 3);
+        machine.vms.iter_mut().zip([128, 256, 640]).for_each(|(vm, weight)| vm.weight = weight);
+        credit.accounts.iter_mut().for_each(|account| account.active = true);
+        credit.account(&machine);
+        let credits: Vec<i64> = credit.accounts.iter().map(|account| account.credit).collect();
+        assert_eq!(credits, earned, "{pcpus} pCPUs");
+    }
+}
+
+#[test]
+fn credits_are_those_of_the_usable_pcpus_or_of_all() {
+    for (all_pcpus_earn, earned) in [(false, 0), (true, CREDITS_PER_PERIOD * SCALE / 2)] {
+        let (mut credit, machine) = two_on_one_pcpu(Priority::Under);
+        credit.set_usable(0, false);
+        credit.all_pcpus_earn = all_pcpus_earn;
+        credit.accounts.iter_mut().for_each(|account| account.active = true);
+        credit.account(&machine);
+        assert_eq!(credit.accounts[OTHER as usize].credit, earned, "all: {all_pcpus_earn}");
+    }
+}

@@ -1,0 +1,220 @@
+//! Micro slices at home: where no micro pCPU would serve a request at once, a pCPU of the normal pool does, if what runs there
+//! gives way. `policy/accelerate.h` (`decide_on_home`) says to whom; on a real host: `bpf/home.bpf.h`, `place_at_home`.
+//!
+//! Problem.   A micro pool is small, and far from warm caches: of eleven siblings that owe an answer ten wait for those before them.
+//! Mechanism. The pCPU where the vCPU ran last in the normal pool, or one of the next three, runs it for a micro slice. Whoever
+//!            ran there waits like any other meanwhile, and then has what is left of its turn, before all but the boosted.
+//! Limits.    Never from a sibling, nor from a VM that has had less; and who has been interrupted runs for a micro slice at least.
+
+use super::*;
+use microslice_policy::{HomeDecision, HomeObservation};
+
+/// How many pCPUs are looked at: `PREEMPT_LOOK_MAX` of `bpf/home.bpf.h`.
+const LOOK_MAX: usize = 4;
+
+impl<Normal: NormalPool> MicroSliced<Normal> {
+    /// A pCPU of the normal pool that would serve it at once.
+    pub(super) fn home_for(&self, machine: &Machine, vcpu: VcpuId) -> Option<usize> {
+        if self.rules.home_slices == 0 {
+            return None;
+        }
+        let pcpus = machine.pcpus.len();
+        let home = machine.vcpus[vcpu as usize].pcpu as usize;
+        let near = (0..LOOK_MAX.min(pcpus)).map(|step| (home + step) % pcpus);
+        let takes_it = |&pcpu: &usize| self.decide_on_home(machine, vcpu, pcpu) == HomeDecision::Queue;
+        near.filter(|&pcpu| !self.is_micro_pcpu(pcpu as PcpuId)).find(takes_it)
+    }
+
+    fn decide_on_home(&self, machine: &Machine, vcpu: VcpuId, pcpu: usize) -> HomeDecision {
+        let on = machine.current(pcpu as PcpuId).filter(|_| self.normal.gives_way(machine, pcpu as PcpuId));
+        let is_sibling = |on: VcpuId| machine.vcpus[on as usize].vm == machine.vcpus[vcpu as usize].vm;
+        let undisturbed_ns = machine.now_ns - self.disturbed_at_ns[pcpu];
+        let seen = HomeObservation {
+            affinity_allows: u32::from(machine.allows(vcpu, pcpu as PcpuId)),
+            queued_count: u32::from(self.waiting[pcpu].is_some()),
+            gives_way: u32::from(on.is_some()),
+            is_sibling: u32::from(on.is_some_and(is_sibling)),
+            vm_is_ahead: u32::from(on.is_some_and(|on| self.normal.is_of_vm_ahead(vcpu, on))),
+            disturbed: u32::from(undisturbed_ns < self.config.micro_slice_ns),
+        };
+        policy::decide_on_home(&self.rules, &seen)
+    }
+
+    /// A pCPU of the normal pool chooses: a micro slice that it was asked for, or a turn.
+    pub(super) fn schedule_normal(
+        &mut self,
+        machine: &mut Machine,
+        pcpu: PcpuId,
+        stopped: Option<(VcpuId, StopReason)>,
+    ) -> Option<Pick> {
+        let ended = stopped.filter(|&(vcpu, _)| self.is_member(vcpu, pcpu));
+        if let Some((vcpu, _)) = ended {
+            self.stops(machine, vcpu);
+            self.disturbed_at_ns[pcpu as usize] = machine.now_ns;
+            self.end_micro_slice(machine, vcpu, pcpu);
+        }
+        let stopped = stopped.filter(|_| ended.is_none());
+        if self.waiting[pcpu as usize].is_none() {
+            return match ended {
+                Some(_) => self.normal.schedule(machine, pcpu, None),
+                None => self.next_turn(machine, pcpu, stopped),
+            };
+        }
+        if let Some((vcpu, reason)) = stopped {
+            if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
+                machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
+                return Some(self.for_a_micro_slice(machine, vcpu));
+            }
+            self.new_turn(machine, vcpu, pcpu);
+            self.makes_room(machine, vcpu, pcpu, reason);
+        }
+        let vcpu = self.waiting[pcpu as usize].take()?;
+        machine.pool.home_slices += 1;
+        Some(self.begin_micro_slice(machine, pcpu, vcpu))
+    }
+
+    /// Who ran there goes to the normal pool's queues: for the micro slice, or because it has blocked or yielded at this very moment.
+    fn makes_room(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
+        let blocks = machine.vcpus[vcpu as usize].state == VcpuState::Blocked;
+        if !blocks && !matches!(reason, StopReason::Ple | StopReason::IpiWait) {
+            self.normal.note_interrupted(machine, vcpu, pcpu);
+        }
+        self.stops(machine, vcpu);
+        if !blocks {
+            self.normal.enqueue(machine, vcpu);
+            self.normal.tickle(machine, vcpu);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{FairShare, all_woken, choose, look};
+    use super::*;
+    use policy::GuestClass;
+
+    const HOME: PcpuId = 0;
+    const MICRO: PcpuId = 1;
+    /// Of another VM than the others.
+    const STRANGER: VcpuId = 0;
+    const MS: u64 = 1_000_000;
+
+    /// On a host of two pCPUs, the second of them micro-sliced: a stranger's turn has lasted for a millisecond of ten on the first,
+    /// the second has just begun a micro slice, and the last siblings, who ran on the first one before, wait.
+    fn busy_host(home_slices: bool) -> (MicroSliced<FairShare>, Machine, [VcpuId; 2]) {
+        host_that(|config| config.home_slices = home_slices)
+    }
+
+    fn host_that(
+        change: impl FnOnce(&mut MicroSlicedConfig),
+    ) -> (MicroSliced<FairShare>, Machine, [VcpuId; 2]) {
+        let (mut micro, mut machine) = all_woken(2, &[1, 3], change);
+        let is_ready = |micro: &MicroSliced<FairShare>, machine: &Machine| {
+            machine.current(HOME) == Some(STRANGER) && micro.normal.gives_way(machine, HOME)
+        };
+        for _ in 0..20 {
+            if is_ready(&micro, &machine) {
+                break;
+            }
+            machine.now_ns += 10 * MS;
+            for pcpu in [HOME, MICRO] {
+                choose(&mut micro, &mut machine, pcpu, StopReason::SliceExpired);
+            }
+            look(&mut micro, &mut machine);
+        }
+        assert!(is_ready(&micro, &machine), "the stranger has a turn that it wasn't woken for");
+        machine.now_ns += MS;
+        let waits = |machine: &Machine| {
+            (1..4).filter(|&vcpu| machine.vcpus[vcpu as usize].state == VcpuState::Runnable).collect()
+        };
+        let first: Vec<VcpuId> = waits(&machine);
+        assert_eq!(micro.accelerate(&mut machine, first[0], Cause::TlbYield), Request::Granted);
+        look(&mut micro, &mut machine);
+        assert_eq!(on(&machine), [Some(STRANGER), Some(first[0])], "a free micro pCPU comes first");
+        let others: Vec<VcpuId> = waits(&machine);
+        others.iter().for_each(|&vcpu| machine.vcpus[vcpu as usize].pcpu = HOME);
+        (micro, machine, others.try_into().expect("two"))
+    }
+
+    fn on(machine: &Machine) -> [Option<VcpuId>; 2] {
+        [HOME, MICRO].map(|pcpu| machine.current(pcpu))
+    }
+
+    /// Who runs at home after a request for that one.
+    fn at_home_after(micro: &mut MicroSliced<FairShare>, machine: &mut Machine, vcpu: VcpuId) -> VcpuId {
+        micro.accelerate(machine, vcpu, Cause::TlbYield);
+        look(micro, machine);
+        machine.current(HOME).expect("somebody")
+    }
+
+    #[test]
+    fn while_the_micro_pcpu_is_busy_a_request_is_served_where_the_vcpu_ran_last() {
+        let (mut micro, mut machine, [sibling, _]) = busy_host(true);
+        assert_eq!(at_home_after(&mut micro, &mut machine, sibling), sibling);
+        assert_eq!(machine.pcpus[HOME as usize].slice_end_ns, machine.now_ns + MS / 10);
+        assert_eq!(machine.pool.home_slices, 1);
+        let (mut micro, mut machine, [sibling, _]) = busy_host(false);
+        assert_eq!(at_home_after(&mut micro, &mut machine, sibling), STRANGER, "in the paper it waits");
+        assert_eq!(micro.waiting[MICRO as usize], Some(sibling));
+    }
+
+    #[test]
+    fn a_request_is_served_at_home_at_once_where_nothing_is_lent_too() {
+        let (mut micro, mut machine, [sibling, _]) = host_that(|config| config.lends = false);
+        assert_eq!(at_home_after(&mut micro, &mut machine, sibling), sibling);
+    }
+
+    #[test]
+    fn who_gave_way_has_what_is_left_of_its_turn_afterwards() {
+        let (mut micro, mut machine, [sibling, _]) = busy_host(true);
+        at_home_after(&mut micro, &mut machine, sibling);
+        machine.now_ns += MS / 10;
+        let pick = choose(&mut micro, &mut machine, HOME, StopReason::SliceExpired);
+        assert_eq!(pick.map(|pick| pick.vcpu), Some(STRANGER));
+        // It had one millisecond of ten, and turns end at ticks.
+        let ends_after = |micro: &mut MicroSliced<FairShare>, machine: &mut Machine, ns: u64| {
+            machine.now_ns += ns;
+            micro.tick(machine, HOME);
+            machine.next_schedule() == Some(HOME)
+        };
+        assert!(!ends_after(&mut micro, &mut machine, 8 * MS));
+        assert!(ends_after(&mut micro, &mut machine, MS));
+    }
+
+    #[test]
+    fn a_micro_slice_at_home_is_not_cut_short_and_ends() {
+        let (mut micro, mut machine, [sibling, _]) = busy_host(true);
+        at_home_after(&mut micro, &mut machine, sibling);
+        machine.now_ns += MS / 20;
+        let pick = choose(&mut micro, &mut machine, HOME, StopReason::Preempted);
+        let goes_on = Pick { vcpu: sibling, slice_end_ns: machine.now_ns + MS / 20 };
+        assert_eq!(pick, Some(goes_on));
+        machine.now_ns += MS / 20;
+        choose(&mut micro, &mut machine, HOME, StopReason::SliceExpired);
+        assert!(micro.normal.remove(&machine, sibling), "it waits in the normal pool");
+    }
+
+    #[test]
+    fn who_was_interrupted_just_now_is_left_alone() {
+        let (mut micro, mut machine, [sibling, other]) = busy_host(true);
+        at_home_after(&mut micro, &mut machine, sibling);
+        machine.now_ns += MS / 10;
+        choose(&mut micro, &mut machine, HOME, StopReason::SliceExpired);
+        micro.waiting[MICRO as usize] = None;
+        assert_eq!(micro.home_for(&machine, other), None);
+        machine.now_ns += MS / 10;
+        assert_eq!(micro.home_for(&machine, other), Some(HOME as usize));
+    }
+
+    #[test]
+    fn who_is_interrupted_in_critical_code_leaves_it_first() {
+        let (mut micro, mut machine, [sibling, _]) = busy_host(true);
+        machine.set_class(STRANGER, GuestClass::LockHolder);
+        assert_eq!(at_home_after(&mut micro, &mut machine, sibling), STRANGER);
+        assert_eq!(machine.pool.graces, 1);
+        machine.set_class(STRANGER, GuestClass::User);
+        machine.now_ns += MS / 10;
+        let pick = choose(&mut micro, &mut machine, HOME, StopReason::SliceExpired);
+        assert_eq!(pick.map(|pick| pick.vcpu), Some(sibling));
+    }
+}
