@@ -183,6 +183,9 @@ impl Credit {
 
     /// An idle pCPU may take whoever waits first on this one and may run there: not everybody may.
     fn offer_to_idler(&self, machine: &mut Machine, pcpu: PcpuId) {
+        if self.idle_count == 0 {
+            return;
+        }
         let mut waiting = self.queues[pcpu as usize].iter();
         if let Some(idler) = waiting.find_map(|&vcpu| self.find_idle(machine, vcpu)) {
             machine.request_schedule(idler);
@@ -437,7 +440,7 @@ impl Scheduler for Credit {
         }
         self.set_idle(pcpu, next.is_none());
         let vcpu = next?;
-        if stopped.is_some() && yielded == NONE && self.idle_count > 0 {
+        if stopped.is_some() && yielded == NONE {
             self.offer_to_idler(machine, pcpu);
         }
         self.begin_run(now_ns, vcpu);
@@ -485,6 +488,8 @@ impl Scheduler for Credit {
                 account.priority = Priority::Under;
             }
             account.active = true;
+            // csched_vcpu_acct looks for an idle pCPU then (_csched_cpu_pick): who yielded is offered to none before.
+            self.offer_to_idler(machine, pcpu);
         }
     }
 

@@ -127,3 +127,24 @@ fn credits_are_those_of_the_usable_pcpus_or_of_all() {
         assert_eq!(credit.accounts[OTHER as usize].credit, earned, "all: {all_pcpus_earn}");
     }
 }
+
+#[test]
+fn who_yielded_is_offered_to_an_idle_pcpu_at_the_next_tick() {
+    let (mut credit, mut machine) = host(2, 2);
+    machine.vcpus[OTHER as usize].state = VcpuState::Runnable;
+    machine.vcpus[OTHER as usize].pcpu = 0;
+    credit.enqueue(&mut machine, OTHER);
+    machine.vcpus[SPINNER as usize].state = VcpuState::Running;
+    credit.set_idle(0, false);
+    machine.now_ns = 2 * MS;
+    let picked = credit.schedule(&mut machine, 0, Some((SPINNER, StopReason::Ple))).map(|pick| pick.vcpu);
+    assert_eq!(picked, Some(OTHER));
+    machine.vcpus[SPINNER as usize].state = VcpuState::Runnable;
+    machine.pcpus[0].current = OTHER;
+    assert_eq!(machine.next_schedule(), None, "a yield tells no idle pCPU");
+    credit.tick(&mut machine, 0);
+    assert_eq!(machine.next_schedule(), Some(1));
+    assert_eq!(credit.schedule(&mut machine, 1, None).map(|pick| pick.vcpu), Some(SPINNER));
+    credit.tick(&mut machine, 0);
+    assert_eq!(machine.next_schedule(), None, "nobody waits any more");
+}
