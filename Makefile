@@ -3,7 +3,7 @@ SHELL := bash
 CARGO ?= cargo
 .DEFAULT_GOAL := help
 
-.PHONY: help setup build kernels demo test check bench fmt
+.PHONY: help setup build kernels demo test check soak bench fmt
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -29,6 +29,9 @@ check: setup ## what CI checks before the tests: format, layering, lint, each pa
 	scripts/check-layering.sh
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	scripts/fuzz.sh 5
+
+soak: setup ## ten minutes of fuzzed scenarios that `make test` doesn't draw (scripts/soak.sh for longer)
+	scripts/soak.sh 10
 
 bench: build ## hot paths, as ratios inside one run
 	$(CARGO) bench --workspace --locked
