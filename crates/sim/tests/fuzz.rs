@@ -170,6 +170,33 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    /// The same on larger hosts, whose VMs differ: in places for a micro pool, caches, cores, widths and weights.
+    fn wide()(
+        config in furnished(),
+        (pcpus, caches, threads) in (6usize..20, 1usize..4, 1usize..4),
+        vms in prop::collection::vec((1usize..20, 1u32..10_000), 3),
+        pool in prop::option::of(0usize..5),
+        (lends, home_slices) in (prop::bool::ANY, prop::bool::ANY),
+    ) -> SimulationConfig {
+        let mut config = config;
+        config.host.llc_pcpus = pcpus.div_ceil(caches);
+        (config.host.pcpus, config.host.smt_threads) = (pcpus, threads);
+        for (vm, (vcpus, weight)) in config.vms.iter_mut().zip(vms) {
+            (vm.vcpus, vm.weight) = (vcpus, weight);
+        }
+        if let SchedulerKind::MicroSliced(micro) = &mut config.scheduler {
+            if let Some(pcpus) = pool {
+                micro.pool = PoolSize::Static { pcpus };
+            }
+            if micro.mechanics == Mechanics::Paper && matches!(micro.normal, NormalPoolKind::FairShare(_)) {
+                (micro.lends, micro.home_slices) = (lends, home_slices);
+            }
+        }
+        config
+    }
+}
+
 /// Runs it under the checkers, with and without folding.
 fn keeps_every_invariant(config: &SimulationConfig) -> Result<(), TestCaseError> {
     let report = simulate(config, &mut NoTrace).map_err(|error| TestCaseError::fail(error.to_string()))?;
@@ -189,6 +216,11 @@ proptest! {
 
     #[test]
     fn no_fuzzed_scenario_with_networks_pipelines_and_affinities_breaks_an_invariant(config in furnished()) {
+        keeps_every_invariant(&config)?;
+    }
+
+    #[test]
+    fn no_fuzzed_scenario_of_a_wide_host_with_unequal_vms_breaks_an_invariant(config in wide()) {
         keeps_every_invariant(&config)?;
     }
 }

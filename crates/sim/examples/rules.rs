@@ -1,0 +1,195 @@
+//! Measures the tables of docs/rules.md that are of today's rules, and prints them as they stand there.
+//!
+//! ```sh
+//! cargo run --release -p microslice-sim --example rules -- less             # all of its programs
+//! cargo run --release -p microslice-sim --example rules -- sizes dedup vips
+//! ```
+//!
+//! Tables: `beside` (today's default), `sizes` (of hosts), `less` (one rule), `slices`, `growing` (by demand).
+
+use microslice_metrics::figures::{MICRO_POOL_MEAN, SHOOTDOWN_WAIT, THROUGHPUT};
+use microslice_metrics::{Estimate, Figure};
+use microslice_sim::batch::BatchProgress;
+use microslice_sim::comparison::{Comparison, Row};
+use microslice_sim::scenario::Overrides;
+
+const PROGRAMS: [&str; 8] =
+    ["gmake", "memclone", "dedup", "vips", "exim", "psearchy", "blackscholes", "spec-cpu"];
+/// An interval that is no wider isn't printed.
+const NARROW: f64 = 0.015;
+
+/// What a table compares: the first policy is what the others are relative to.
+struct Table {
+    policies: &'static [&'static str],
+    /// The first policy that has a column.
+    shown_from: usize,
+    seeds: u64,
+    duration: &'static str,
+    warmup: Option<&'static str>,
+    programs: &'static [&'static str],
+    /// Sizes of hosts, whose VMs are as wide.
+    pcpus: &'static [usize],
+    cell: fn(&Rows, usize) -> String,
+    /// What stands behind the cells of a row.
+    last: fn(&Rows, usize) -> Option<String>,
+}
+
+const BESIDE: &[&str] = &["eevdf", "credit", "micro", "microslice:0", "microslice"];
+
+fn table(name: &str) -> Option<Table> {
+    let of_all = Table {
+        policies: BESIDE,
+        shown_from: 1,
+        seeds: 10,
+        duration: "20 s",
+        warmup: None,
+        programs: &PROGRAMS,
+        pcpus: &[12],
+        cell: Rows::speeds,
+        last: |rows, policies| Some(rows.shootdowns(policies)),
+    };
+    Some(match name {
+        "beside" => of_all,
+        "sizes" => Table {
+            seeds: 4,
+            duration: "1 s",
+            warmup: Some("1 s"),
+            programs: &["gmake", "dedup", "vips", "exim"],
+            pcpus: &[4, 32, 64],
+            ..of_all
+        },
+        "less" => Table {
+            policies: &[
+                "microslice",
+                "microslice+patience=0 us",
+                "microslice+lend=false",
+                "microslice+home_slices=false",
+                "microslice+grace=0",
+                "microslice+call_function_ipi=false",
+                "microslice+second_looks=0",
+                "microslice+grow_when_busy=0 %",
+                "microslice+grow_when_busy=75 %",
+                "microslice:0",
+                "microslice:1",
+                "microslice:2",
+                "microslice:3",
+                "microslice:6",
+            ],
+            programs: &PROGRAMS[..6],
+            cell: Rows::speeds_and_shootdowns,
+            last: |_, _| None,
+            ..of_all
+        },
+        "slices" => Table {
+            policies: &[
+                "eevdf",
+                "microslice+slice=30 ms",
+                "microslice",
+                "microslice+slice=8 ms",
+                "microslice+slice=4 ms",
+            ],
+            ..of_all
+        },
+        "growing" => Table {
+            policies: &[
+                "microslice+grow_when_busy=75 %",
+                "microslice+grow_when_busy=60 %",
+                "microslice+grow_when_busy=50 %",
+                "microslice",
+                "microslice+grow_when_busy=30 %",
+                "microslice+grow_when_busy=0 %",
+            ],
+            shown_from: 0,
+            seeds: 6,
+            duration: "1 s",
+            warmup: Some("1 s"),
+            programs: &["dedup", "vips"],
+            pcpus: &[4, 12, 24, 32, 48, 64],
+            cell: Rows::speeds_shootdowns_and_pool,
+            last: |_, _| None,
+        },
+        _ => return None,
+    })
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let Some((table, programs)) = words.split_first().and_then(|(name, rest)| Some((table(name)?, rest)))
+    else {
+        return Err("usage: rules beside|sizes|less|slices|growing [PROGRAM…]".into());
+    };
+    let is_wanted = |program: &&str| programs.is_empty() || programs.iter().any(|wanted| wanted == program);
+    println!("| target | pCPUs | {} |", table.policies[table.shown_from..].join(" | "));
+    for program in table.programs.iter().copied().filter(is_wanted) {
+        for &pcpus in table.pcpus {
+            let rows = Rows::measure(&table, program, pcpus)?;
+            let cells = (table.shown_from..table.policies.len()).map(|policy| (table.cell)(&rows, policy));
+            let cells: Vec<String> = cells.chain((table.last)(&rows, table.policies.len())).collect();
+            println!("| {program} | {pcpus} | {} |", cells.join(" | "));
+        }
+    }
+    Ok(())
+}
+
+/// The figures of one comparison.
+struct Rows(Vec<Row>);
+
+impl Rows {
+    fn measure(table: &Table, program: &str, pcpus: usize) -> Result<Self, Box<dyn std::error::Error>> {
+        let policies: Vec<String> = table.policies.iter().map(|&policy| policy.to_owned()).collect();
+        let mut settings = vec![("duration".to_owned(), table.duration.to_owned())];
+        settings.extend(table.warmup.map(|warmup| ("warmup".to_owned(), warmup.to_owned())));
+        // The scenarios' own hosts have 12, in one last-level cache.
+        if table.pcpus.len() > 1 {
+            let keys = ["host.pcpus", "vm.target.vcpus", "vm.corunner.vcpus"];
+            settings.extend(keys.map(|key| (key.to_owned(), pcpus.to_string())));
+            settings.push(("host.llc_pcpus".to_owned(), "0".to_owned()));
+        }
+        let overrides = Overrides { settings, ..Overrides::default() };
+        let scenario = format!("{program}-swaptions");
+        let comparison = Comparison::load(&scenario, &policies, table.seeds, &overrides, false)?;
+        Ok(Self(comparison.run(&BatchProgress::default())?))
+    }
+
+    fn find(&self, figure: &Figure, vm: Option<&str>) -> Option<&Row> {
+        let of_vm = |row: &&Row| vm.is_none_or(|vm| row.labels.first().is_some_and(|label| label == vm));
+        self.0.iter().filter(|row| row.figure.id == figure.id).find(of_vm)
+    }
+
+    /// Of the target and of swaptions, relative to the first policy.
+    fn speeds(&self, policy: usize) -> String {
+        let ratio = |vm| ratio_text(self.find(&THROUGHPUT, Some(vm)).and_then(|row| row.ratios[policy]));
+        format!("{}, {}", ratio("target"), ratio("corunner"))
+    }
+
+    fn speeds_and_shootdowns(&self, policy: usize) -> String {
+        let ratio = self.find(&SHOOTDOWN_WAIT, Some("target")).and_then(|row| row.ratios[policy]);
+        let speeds = self.speeds(policy);
+        if ratio.is_some() { format!("{speeds}, {}", ratio_text(ratio)) } else { speeds }
+    }
+
+    fn speeds_shootdowns_and_pool(&self, policy: usize) -> String {
+        let pool = self.find(&MICRO_POOL_MEAN, None).and_then(|row| row.estimates[policy]);
+        let size = pool.map_or("-".to_owned(), |pool| format!("{:.1}", pool.mean));
+        format!("{}, {}, {size}", self.speeds(policy), self.shootdown_us(policy))
+    }
+
+    fn shootdown_us(&self, policy: usize) -> String {
+        let wait = self.find(&SHOOTDOWN_WAIT, Some("target")).and_then(|row| row.estimates[policy]);
+        wait.map_or(String::new(), |wait| format!("{:.0}", wait.mean / 1e3))
+    }
+
+    /// Shootdowns' means in us, of all policies.
+    fn shootdowns(&self, policies: usize) -> String {
+        let means: Vec<String> = (0..policies).map(|policy| self.shootdown_us(policy)).collect();
+        if means.iter().all(String::is_empty) { String::new() } else { means.join("; ") }
+    }
+}
+
+fn ratio_text(ratio: Option<Estimate>) -> String {
+    match ratio {
+        None => "-".to_owned(),
+        Some(ratio) if ratio.half_width() < NARROW => format!("{:.2}", ratio.mean),
+        Some(ratio) => format!("{:.2} ± {:.2}", ratio.mean, ratio.half_width()),
+    }
+}
