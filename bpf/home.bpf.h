@@ -60,7 +60,8 @@ static __always_inline bool is_of_vm_ahead(const struct vcpu *vcpu, const struct
 
 	if (!vm || !other || pcpu->occupant == OCCUPANT_BACKGROUND)
 		return false;
-	return vm_is_ahead(&share, size_of(vm, vcpu->vm), other->vtime_ns, vm->vtime_ns);
+	return vm_is_ahead(&share, size_of(vm, vcpu->vm), vm->vtime_ns, size_of(other, pcpu->vm - 1),
+			   other->vtime_ns);
 }
 
 /* There is something to do for a pCPU: if who runs there gives way to a vCPU, it is preempted; if it idles, it looks. */
@@ -107,7 +108,8 @@ __noinline u32 look_at_home(u32 slot, s32 cpu)
 		seen |= AT_HOME_SIBLING;
 	if (is_of_vm_ahead(vcpu, pcpu))
 		seen |= AT_HOME_VM_AHEAD;
-	if (bpf_ktime_get_ns() - pcpu->disturbed_at_ns < config.micro_slice_ns)
+	/* Somebody else may just have disturbed it, after the clock was read here. */
+	if ((s64)(bpf_ktime_get_ns() - pcpu->disturbed_at_ns) < (s64)config.micro_slice_ns)
 		seen |= AT_HOME_DISTURBED;
 	return seen | AT_HOME_GIVES_WAY;
 }

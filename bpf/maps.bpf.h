@@ -16,7 +16,7 @@ struct task_ctx {
 	u64 allowed_ns;	  /* by its limits, when they were asked last */
 	u32 vcpu;	  /* slot + 1; 0: not a vCPU */
 	u32 gives_way;	  /* a host task whose clock is the vCPUs': see gives_way() */
-	u32 starved;	  /* it runs because it has waited for so long, not because of its clock */
+	u32 out_of_order; /* it runs because it has waited for so long, or goes on, not because of its clock */
 	u32 reserved;
 	u64 refused_until_ns; /* a vCPU for which there was no room: not tried again before */
 };

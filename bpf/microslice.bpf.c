@@ -200,7 +200,7 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 		vcpu->normal_pcpu = cpu;
 		advance_clocks(tctx, vcpu, pcpu);
 	}
-	tctx->starved = 0;
+	tctx->out_of_order = 0;
 	pcpu->vm = vcpu->vm + 1;
 	vcpu->goes_first = 0;
 	vcpu->called_back = 0;
@@ -266,7 +266,7 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 	} else {
 		pcpu->occupant = tctx->gives_way ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
 		advance_others_clock(tctx);
-		tctx->starved = 0;
+		tctx->out_of_order = 0;
 	}
 	if (pcpu_is_micro(cpu))
 		start_on_micro_pcpu(p, vcpu, cpu, pcpu, now);

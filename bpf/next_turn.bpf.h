@@ -158,7 +158,7 @@ static __noinline int boost_starving(u64 dsq, struct pcpu *pcpu, u64 now)
 		pcpu->sweep_count--;
 		tctx = task_ctx_of(p);
 		if (tctx && now - tctx->queued_at_ns > STARVING_AFTER_NS && dsq_move(&it, p, DSQ_BOOSTED)) {
-			tctx->starved = 1;
+			tctx->out_of_order = 1;
 			COUNT(host_stats.starving_served);
 		}
 	}
@@ -412,7 +412,7 @@ static __always_inline u64 left_of_turn(const struct task_ctx *tctx, const struc
 
 /* Whom it was preempted for can't be had any more: it goes on, unless somebody waits who would have preempted it anyway. */
 static __always_inline bool was_preempted_in_vain(struct task_struct *prev, struct task_ctx *tctx,
-						  u64 left_ns)
+						  struct pcpu *pcpu, u64 left_ns)
 {
 	struct vcpu *vcpu = vcpu_of(tctx);
 
@@ -420,6 +420,8 @@ static __always_inline bool was_preempted_in_vain(struct task_struct *prev, stru
 	    scx_bpf_dsq_nr_queued(DSQ_BOOSTED) > 0)
 		return false;
 	vcpu->turn_over = 0;
+	/* A grace that was running doesn't end what is left of the turn. */
+	pcpu->micro_deadline_ns = 0;
 	task_set_slice(prev, left_ns);
 	return true;
 }
@@ -449,13 +451,17 @@ static __noinline int serve_at_home(s32 cpu, struct pcpu *pcpu, struct task_stru
 		return true;
 	}
 	pcpu->occupant = was;
-	return tctx && was_preempted_in_vain(prev, tctx, left_ns);
+	/* A kernel thread that woke while the queue's lock was had for the look goes first. */
+	if (scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) > 0)
+		return true;
+	return tctx && was_preempted_in_vain(prev, tctx, pcpu, left_ns);
 }
 
 /* The micro slice is over: who gave way to it, and waits still, has what is left of its turn. */
 static __noinline int take_interrupted(u32 slot, s32 cpu, struct pcpu *pcpu)
 {
 	struct vcpu *vcpu = vcpu_at(slot);
+	struct task_ctx *tctx;
 	struct task_struct *p;
 	bool moved;
 
@@ -465,6 +471,9 @@ static __noinline int take_interrupted(u32 slot, s32 cpu, struct pcpu *pcpu)
 	if (!p)
 		return false;
 	moved = pull_from(DSQ_VCPUS, p, cpu, pcpu->interrupted_left_ns);
+	tctx = moved ? task_ctx_of(p) : NULL;
+	if (tctx)
+		tctx->out_of_order = 1;
 	bpf_task_release(p);
 	return moved;
 }
@@ -477,10 +486,11 @@ static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct t
 	sweep_queues(pcpu);
 	if (micro_slice_goes_on(prev, pcpu) || finishes_first(cpu, prev, pcpu))
 		return;
-	interrupted = pcpu->interrupted;
-	pcpu->interrupted = 0;
+	/* One micro slice behind the other leaves whom the first one has interrupted for the end of the second. */
 	if (serve_at_home(cpu, pcpu, prev))
 		return;
+	interrupted = pcpu->interrupted;
+	pcpu->interrupted = 0;
 	/* What is left from when this pCPU was micro-sliced. */
 	if (dsq_move_to_local(DSQ_CONFINED + cpu))
 		return;

@@ -351,13 +351,14 @@ static __always_inline void advance(u64 *clock_ns, u64 to_ns)
 
 static __always_inline void advance_others_clock(const struct task_ctx *tctx)
 {
-	if (!tctx->starved)
+	if (!tctx->out_of_order)
 		advance(tctx->gives_way ? &pool_vtime_ns : &others_vtime_ns, tctx->vtime_ns);
 }
 
 /*
  * The clocks of pool and pCPU are of whoever was chosen by them. A micro slice isn't: it may be run by who is far ahead. Nor is
- * what a light one gets because it has waited for long.
+ * what a light one gets because it has waited for long, nor the rest of a turn that a micro slice has interrupted: its clock stands where the
+ * turn has brought it, and who sleeps would be put back behind that.
  */
 static __always_inline void advance_clocks(const struct task_ctx *tctx, const struct vcpu *vcpu,
 					   struct pcpu *pcpu)
@@ -366,7 +367,7 @@ static __always_inline void advance_clocks(const struct task_ctx *tctx, const st
 
 	if (!vm)
 		return;
-	if (tctx->starved) {
+	if (tctx->out_of_order) {
 		keep_up(vcpu, clocks_of(vcpu).vm_ns);
 		return;
 	}

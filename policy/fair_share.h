@@ -113,11 +113,16 @@ POLICY u64 catch_up_weight(const struct fair_share_config *config, struct vm_siz
 	return weight + weight * (behind >> 10) / ((lag >> 10) + 1);
 }
 
-/* Has this VM had more than the other one, by more than it may make up for? */
-POLICY u32 vm_is_ahead(const struct fair_share_config *config, struct vm_size size, u64 other_vm_ns,
-		       u64 vm_ns)
+/*
+ * Has this VM had more than the other one, by more than either may make up for? A light or wide one's lag alone may be more than a heavy one
+ * is ever left behind (vm_clock()).
+ */
+POLICY u32 vm_is_ahead(const struct fair_share_config *config, struct vm_size size, u64 vm_ns,
+		       struct vm_size other_size, u64 other_vm_ns)
 {
-	return vtime_before(other_vm_ns + vm_lag_ns(config, size), vm_ns);
+	u64 lag = vm_lag_ns(config, size), other_lag = vm_lag_ns(config, other_size);
+
+	return vtime_before(other_vm_ns + (lag < other_lag ? lag : other_lag), vm_ns);
 }
 
 /* ---- A vCPU's clock ---- */

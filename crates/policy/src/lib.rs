@@ -71,8 +71,9 @@ mod ffi {
         pub fn ms_vm_is_ahead(
             config: *const FairShareConfig,
             size: *const VmSize,
-            other_vm_ns: u64,
             vm_ns: u64,
+            other_size: *const VmSize,
+            other_vm_ns: u64,
         ) -> u32;
         pub fn ms_may_go_first(
             config: *const FairShareConfig,
@@ -228,10 +229,16 @@ pub fn catch_up_weight(
     unsafe { ffi::ms_catch_up_weight(config, size, weight, first_ns, vm_ns) }
 }
 
-/// Has a VM had more than another one, by more than it may make up for?
-pub fn vm_is_ahead(config: &FairShareConfig, size: &VmSize, other_vm_ns: u64, vm_ns: u64) -> bool {
+/// Has a VM, of this size and with this clock, had more than another one, by more than either may make up for?
+pub fn vm_is_ahead(
+    config: &FairShareConfig,
+    size: &VmSize,
+    vm_ns: u64,
+    other_size: &VmSize,
+    other_vm_ns: u64,
+) -> bool {
     // SAFETY: the pointers come from references.
-    unsafe { ffi::ms_vm_is_ahead(config, size, other_vm_ns, vm_ns) != 0 }
+    unsafe { ffi::ms_vm_is_ahead(config, size, vm_ns, other_size, other_vm_ns) != 0 }
 }
 
 /// May one whose caches are warm, or to whom is yielded, with this clock and weight, go before the first of the queue?

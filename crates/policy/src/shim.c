@@ -106,10 +106,10 @@ u64 ms_catch_up_weight(const struct fair_share_config *config, const struct vm_s
 	return catch_up_weight(config, *size, weight, first_ns, vm_ns);
 }
 
-u32 ms_vm_is_ahead(const struct fair_share_config *config, const struct vm_size *size, u64 other_vm_ns,
-		   u64 vm_ns)
+u32 ms_vm_is_ahead(const struct fair_share_config *config, const struct vm_size *size, u64 vm_ns,
+		   const struct vm_size *other_size, u64 other_vm_ns)
 {
-	return vm_is_ahead(config, *size, other_vm_ns, vm_ns);
+	return vm_is_ahead(config, *size, vm_ns, *other_size, other_vm_ns);
 }
 
 u32 ms_may_go_first(const struct fair_share_config *config, u64 first_vtime_ns, u64 vtime_ns, u64 weight)

@@ -151,7 +151,7 @@ fn four(weight: u32) -> VmSize {
 fn a_wide_vm_is_ahead_by_a_slice_of_each_of_its_vcpus() {
     let config = FairShareConfig::PAPER;
     let wide = VmSize { weight: 100, vcpu_count: 64 };
-    let is_ahead = |slices| vm_is_ahead(&config, &wide, 0, vm_charge(slices * config.slice_ns, 100));
+    let is_ahead = |slices| vm_is_ahead(&config, &wide, vm_charge(slices * config.slice_ns, 100), &wide, 0);
     assert_eq!([11, 64, 65].map(is_ahead), [false, false, true]);
 }
 
@@ -161,11 +161,26 @@ fn a_vm_is_ahead_by_ten_slices_of_its_own_weight() {
     let other = u64::MAX - 3;
     for weight in [50, 100, 300] {
         let is_ahead = |ran_ns| {
-            vm_is_ahead(&config, &four(weight), other, other.wrapping_add(vm_charge(ran_ns, weight)))
+            let own = other.wrapping_add(vm_charge(ran_ns, weight));
+            vm_is_ahead(&config, &four(weight), own, &four(weight), other)
         };
         assert_eq!([0, 10 * config.slice_ns, 11 * config.slice_ns].map(is_ahead), [false, false, true]);
     }
-    assert!(!vm_is_ahead(&config, &four(100), 5, u64::MAX), "it is behind");
+    assert!(!vm_is_ahead(&config, &four(100), u64::MAX, &four(100), 5), "it is behind");
+}
+
+#[test]
+fn a_light_or_wide_vm_is_ahead_of_a_heavy_one_by_the_lag_of_that_one() {
+    let config = FairShareConfig::PAPER;
+    let heavy = four(300);
+    // No VM is left further behind the first one than that.
+    let lag = vm_charge(10 * config.slice_ns, 300);
+    let furthest = 3 * lag;
+    assert_eq!(vm_clock(&config, &heavy, furthest + 1, 0), 1);
+    for taker in [four(100), VmSize { weight: 100, vcpu_count: 32 }, VmSize { weight: 1, vcpu_count: 1 }] {
+        assert!(vm_is_ahead(&config, &taker, furthest, &heavy, 0), "{taker:?}");
+        assert!(!vm_is_ahead(&config, &taker, lag, &heavy, 0), "{taker:?}");
+    }
 }
 
 #[test]

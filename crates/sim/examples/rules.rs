@@ -30,8 +30,9 @@ struct Table {
     /// Sizes of hosts, whose VMs are as wide.
     pcpus: &'static [usize],
     cell: fn(&Rows, usize) -> String,
-    /// What stands behind the cells of a row.
-    last: fn(&Rows, usize) -> Option<String>,
+    /// Behind the cells: shootdowns' means in us, of all policies.
+    shootdowns_last: bool,
+    policies_are_rows: bool,
 }
 
 const BESIDE: &[&str] = &["eevdf", "credit", "micro", "microslice:0", "microslice"];
@@ -46,7 +47,8 @@ fn table(name: &str) -> Option<Table> {
         programs: &PROGRAMS,
         pcpus: &[12],
         cell: Rows::speeds,
-        last: |rows, policies| Some(rows.shootdowns(policies)),
+        shootdowns_last: true,
+        policies_are_rows: false,
     };
     Some(match name {
         "beside" => of_all,
@@ -77,7 +79,8 @@ fn table(name: &str) -> Option<Table> {
             ],
             programs: &PROGRAMS[..6],
             cell: Rows::speeds_and_shootdowns,
-            last: |_, _| None,
+            shootdowns_last: false,
+            policies_are_rows: true,
             ..of_all
         },
         "slices" => Table {
@@ -106,7 +109,8 @@ fn table(name: &str) -> Option<Table> {
             programs: &["dedup", "vips"],
             pcpus: &[4, 12, 24, 32, 48, 64],
             cell: Rows::speeds_shootdowns_and_pool,
-            last: |_, _| None,
+            shootdowns_last: false,
+            policies_are_rows: false,
         },
         _ => return None,
     })
@@ -119,16 +123,40 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: rules beside|sizes|less|slices|growing [PROGRAM…]".into());
     };
     let is_wanted = |program: &&str| programs.is_empty() || programs.iter().any(|wanted| wanted == program);
-    println!("| target | pCPUs | {} |", table.policies[table.shown_from..].join(" | "));
+    let mut columns = vec![table.head()];
     for program in table.programs.iter().copied().filter(is_wanted) {
         for &pcpus in table.pcpus {
-            let rows = Rows::measure(&table, program, pcpus)?;
-            let cells = (table.shown_from..table.policies.len()).map(|policy| (table.cell)(&rows, policy));
-            let cells: Vec<String> = cells.chain((table.last)(&rows, table.policies.len())).collect();
-            println!("| {program} | {pcpus} | {} |", cells.join(" | "));
+            columns.push(table.measure(program, pcpus)?);
         }
     }
+    if table.policies_are_rows {
+        for at in 0..columns[0].len() {
+            let row: Vec<&str> = columns.iter().map(|column| column[at].as_str()).collect();
+            println!("| {} |", row.join(" | "));
+        }
+    } else {
+        columns.iter().for_each(|row| println!("| {} |", row.join(" | ")));
+    }
     Ok(())
+}
+
+impl Table {
+    /// What a line is about, once for each policy and once for what stands behind them.
+    fn head(&self) -> Vec<String> {
+        let sizes = (self.pcpus.len() > 1).then_some("pCPUs");
+        let policies = &self.policies[self.shown_from..];
+        let words = ["target"].into_iter().chain(sizes).chain(policies.iter().copied());
+        words.chain(self.shootdowns_last.then_some("shootdowns")).map(str::to_owned).collect()
+    }
+
+    fn measure(&self, program: &str, pcpus: usize) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+        let rows = Rows::measure(self, program, pcpus)?;
+        let mut line = vec![program.to_owned()];
+        line.extend((self.pcpus.len() > 1).then(|| pcpus.to_string()));
+        line.extend((self.shown_from..self.policies.len()).map(|policy| (self.cell)(&rows, policy)));
+        line.extend(self.shootdowns_last.then(|| rows.shootdowns(self.policies.len())));
+        Ok(line)
+    }
 }
 
 /// The figures of one comparison.
@@ -176,10 +204,9 @@ impl Rows {
 
     fn shootdown_us(&self, policy: usize) -> String {
         let wait = self.find(&SHOOTDOWN_WAIT, Some("target")).and_then(|row| row.estimates[policy]);
-        wait.map_or(String::new(), |wait| format!("{:.0}", wait.mean / 1e3))
+        wait.map_or(String::new(), |wait| thousands((wait.mean / 1e3).round() as u64))
     }
 
-    /// Shootdowns' means in us, of all policies.
     fn shootdowns(&self, policies: usize) -> String {
         let means: Vec<String> = (0..policies).map(|policy| self.shootdown_us(policy)).collect();
         if means.iter().all(String::is_empty) { String::new() } else { means.join("; ") }
@@ -191,5 +218,13 @@ fn ratio_text(ratio: Option<Estimate>) -> String {
         None => "-".to_owned(),
         Some(ratio) if ratio.half_width() < NARROW => format!("{:.2}", ratio.mean),
         Some(ratio) => format!("{:.2} ± {:.2}", ratio.mean, ratio.half_width()),
+    }
+}
+
+fn thousands(number: u64) -> String {
+    if number < 1000 {
+        number.to_string()
+    } else {
+        format!("{},{:03}", thousands(number / 1000), number % 1000)
     }
 }

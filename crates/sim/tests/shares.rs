@@ -17,6 +17,15 @@ const MEETS_AT_BARRIERS: &str = r#"{ name = "meets", threads = 16, program = [
     { compute = "exponential 50 us" }, { barrier = "x" }, { progress = 1 },
 ] }"#;
 
+/// Shootdowns without end: requests for micro slices at home all the time.
+fn shoots_down(computes: &str) -> String {
+    format!(
+        r#"{{ name = "shoots", threads = "per vcpu", address_space = "shared", program = [
+            {{ compute = "{computes}" }}, {{ shootdown = "1 us" }}, {{ progress = 1 }},
+        ] }}"#
+    )
+}
+
 struct Vm {
     vcpus: u32,
     keys: &'static str,
@@ -42,13 +51,17 @@ fn run(pcpus: u32, vms: &[Vm], policy: &str, seed: u64) -> RunReport {
     simulate(&config, &mut NoTrace).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// What part of the host each VM has.
+fn shares(report: &RunReport) -> Vec<f64> {
+    let host_ns = (report.pcpus.guest_ns + report.pcpus.overhead_ns + report.pcpus.idle_ns) as f64;
+    report.vms.iter().map(|vm| vm.run_ns as f64 / host_ns).collect()
+}
+
 /// Each VM has what it is due, within a twentieth of the host, under each of these policies.
 fn assert_shares(pcpus: u32, vms: &[Vm], due: &[f64]) {
     for policy in ["microslice:0", "microslice:1", "microslice"] {
         for seed in [1, 2] {
-            let report = run(pcpus, vms, policy, seed);
-            let host_ns = (report.pcpus.guest_ns + report.pcpus.overhead_ns + report.pcpus.idle_ns) as f64;
-            let shares: Vec<f64> = report.vms.iter().map(|vm| vm.run_ns as f64 / host_ns).collect();
+            let shares = shares(&run(pcpus, vms, policy, seed));
             let right = shares.iter().zip(due).all(|(share, due)| (share - due).abs() < 0.05);
             assert!(right, "{policy}, seed {seed}: {shares:.3?}, due {due:.3?}");
         }
@@ -166,5 +179,31 @@ fn nobody_waits_for_long_because_it_was_accelerated() {
     for policy in ["microslice:1", "microslice"] {
         let waits = run(6, &vms, policy, 1).wait_to_run;
         assert!(waits.max().is_some_and(|max_ns| max_ns < 500_000_000), "{policy}: {:?}", waits.max());
+    }
+}
+
+#[test]
+fn a_turn_that_goes_on_after_a_micro_slice_puts_nobody_back_who_slept() {
+    let sleeps = r#"{ name = "sleeps", threads = "per vcpu", program = [
+        { compute = "20 ms" }, { sleep = "500 us" }, { progress = 1 },
+    ] }"#;
+    let vms =
+        [vm(4, "", &[&shoots_down("exponential 200 us")]), vm(12, "", &[COMPUTES]), vm(2, "", &[sleeps])];
+    for policy in ["microslice:1", "microslice"] {
+        for seed in [1, 2] {
+            let with = shares(&run(4, &vms, policy, seed));
+            let without = shares(&run(4, &vms, &format!("{policy}+home_slices=false"), seed));
+            assert!(with[2] > without[2] - 0.03, "{policy}, seed {seed}: {with:.3?}, without {without:.3?}");
+        }
+    }
+}
+
+#[test]
+fn a_wide_light_vm_takes_nothing_from_a_heavy_one_by_micro_slices_at_home() {
+    let shoots = shoots_down("exponential 50 us");
+    for (heavy, due) in [("weight = 300", 0.25), ("weight = 1000", 0.091)] {
+        let vms = [vm(32, "weight = 100", &[&shoots]), vm(12, heavy, &[COMPUTES])];
+        let shares = shares(&run(12, &vms, "microslice:1", 1));
+        assert!(shares[0] < due + 0.01, "{shares:.3?}, due {due}");
     }
 }

@@ -44,8 +44,8 @@ struct Account {
     slice_ns: u64,
     /// It was blocked when it came to where it waits or runs.
     was_blocked: bool,
-    /// It is served because it has waited for so long, not because of its clock.
-    starved: bool,
+    /// It runs because it has waited for so long, or goes on after a micro slice, not because of its clock.
+    out_of_order: bool,
     vm: VmId,
 }
 
@@ -105,7 +105,7 @@ impl FairShare {
             queued_at_ns: 0,
             slice_ns: config.slice_ns,
             was_blocked: false,
-            starved: false,
+            out_of_order: false,
             vm: host.vm,
         };
         Self {
@@ -165,11 +165,11 @@ impl FairShare {
     }
 
     /// `advance_clocks`: those of the pool and of the pCPU are of whoever was chosen by them. A micro slice isn't, nor is what
-    /// a light one gets because it has waited for long.
+    /// a light one gets because it has waited for long, nor the rest of a turn that a micro slice has interrupted.
     fn advance_clocks(&mut self, machine: &Machine, pcpu: PcpuId, vcpu: VcpuId) {
         let account = &mut self.accounts[vcpu as usize];
         let vm_ns = self.vms[account.vm as usize].vtime_ns;
-        if !std::mem::take(&mut account.starved) {
+        if !std::mem::take(&mut account.out_of_order) {
             self.clocks.advance(pcpu as usize, account.vtime_ns, vm_ns);
         }
         let account = &self.accounts[vcpu as usize];
@@ -314,7 +314,7 @@ impl FairShare {
         for vcpu in starving {
             self.take(vcpu);
             self.put_boosted(vcpu, false);
-            self.accounts[vcpu as usize].starved = true;
+            self.accounts[vcpu as usize].out_of_order = true;
         }
     }
 }
@@ -395,7 +395,7 @@ impl NormalPool for FairShare {
 
     fn is_of_vm_ahead(&self, vcpu: VcpuId, other: VcpuId) -> bool {
         let [vm, other] = [vcpu, other].map(|vcpu| &self.vms[self.accounts[vcpu as usize].vm as usize]);
-        policy::vm_is_ahead(&self.rules, &vm.size(), other.vtime_ns, vm.vtime_ns)
+        policy::vm_is_ahead(&self.rules, &vm.size(), vm.vtime_ns, &other.size(), other.vtime_ns)
     }
 
     fn note_interrupted(&mut self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) {

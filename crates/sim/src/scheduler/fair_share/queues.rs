@@ -43,7 +43,7 @@ impl FairShare {
         let home = machine.vcpus[vcpu as usize].pcpu;
         let waiter = Waiter { vtime_ns: account.vtime_ns, came: self.came, vcpu, home };
         account.place = Place::Ordered(waiter);
-        account.starved = false;
+        account.out_of_order = false;
         account.queued_at_ns = machine.now_ns;
         self.ordered.insert(waiter);
     }
@@ -112,6 +112,7 @@ impl FairShare {
             return None;
         }
         account.slice_ns = left_ns;
+        account.out_of_order = true;
         Some(vcpu)
     }
 
