@@ -51,7 +51,8 @@ enum request_failure {
 	FAILURE_BLOCKED = 4,	/* it went to sleep, or ended */
 	FAILURE_RESIZED = 5,	/* the micro pCPU that it was queued for left the micro pool */
 	FAILURE_LIMITED = 6,	/* it has used up what cpu.max allows it */
-	FAILURE_COUNT = 7,
+	FAILURE_VM_AHEAD = 7,	/* its VM has had more than that of the first that waits */
+	FAILURE_COUNT = 8,
 };
 
 /* How an acceleration ended: the policy's outcomes, and one of ours. accelerations = all of these + in flight. */
@@ -116,6 +117,7 @@ struct vm {
 	u32 requested_count;
 	u32 helped_count;
 	u32 crowded_count;
+	u32 refused_count;
 	u32 silent_count;	     /* siblings of whom nobody knows whether they owe an answer */
 	u32 vcpus[VCPUS_PER_VM_MAX]; /* vCPU slot + 1, or 0 */
 };

@@ -70,6 +70,14 @@ static __always_inline struct task_ctx *whose_turn_ends(struct task_struct *prev
 	return tctx;
 }
 
+/* The first of the vCPUs' queue, whom a micro slice would be taken from (is_over_its_share()). */
+static __always_inline void note_first_in_line(struct task_struct *first)
+{
+	struct vcpu *vcpu = vcpu_of(task_ctx_of(first));
+
+	first_in_line_vm = vcpu && !vcpu->narrow ? vcpu->vm + 1 : 0;
+}
+
 /*
  * sched_ext asks for the next task before it queues the one whose slice is over, so the queue alone would always let
  * another go first: a heavier vCPU would get less than its share. If that one is still the furthest behind, it goes on.
@@ -86,6 +94,8 @@ static __always_inline bool goes_on(s32 cpu, struct task_struct *prev, struct pc
 	pcpu->look_count = 0;
 	for_each_queued(first, DSQ_VCPUS)
 	{
+		if (!pcpu->look_count)
+			note_first_in_line(first);
 		/* Who may not run here is no reason to stop. */
 		if (++pcpu->look_count <= OWN_LOOK_MAX && !may_run_on(first, cpu))
 			continue;
@@ -220,6 +230,8 @@ static __noinline int take_own(u64 dsq, s32 cpu, struct pcpu *pcpu)
 		struct vcpu *vcpu;
 		u64 weight;
 
+		if (!pcpu->look_count && dsq == DSQ_VCPUS)
+			note_first_in_line(p);
 		if (++pcpu->look_count > OWN_LOOK_MAX)
 			break;
 		if (!may_run_on(p, cpu))

@@ -70,6 +70,8 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 			vm->helped_count++;
 		} else if (sibling->request_failure == FAILURE_NO_ROOM) {
 			vm->crowded_count++;
+		} else if (sibling->request_failure == FAILURE_VM_AHEAD) {
+			vm->refused_count++;
 		}
 	} else if (verdict == SIBLING_ALREADY_REQUESTED || verdict == SIBLING_ANSWERING) {
 		vm->helped_count++;
@@ -86,6 +88,7 @@ static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self, u32 
 	vm->requested_count = 0;
 	vm->helped_count = 0;
 	vm->crowded_count = 0;
+	vm->refused_count = 0;
 	vm->silent_count = decision->scope != PASS_ALL_PREEMPTED; /* others don't look at answers */
 	bpf_for (visited, 0, VCPUS_PER_VM_MAX) {
 		u32 high = vm->vcpu_high, at = first + visited;
@@ -159,6 +162,7 @@ static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 caus
 	struct spinner_observation seen = {.cause = cause,
 					   .helped_count = vm ? vm->helped_count : 0,
 					   .crowded_count = vm ? vm->crowded_count : 0,
+					   .refused_count = vm ? vm->refused_count : 0,
 					   .answers_known = vm && !vm->silent_count,
 					   .pass_active = reason == YIELD_PASS_ACTIVE,
 					   .pass_made = vm != NULL,

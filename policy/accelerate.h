@@ -212,10 +212,12 @@ struct spinner_observation {
 	u32 cause;	  /* enum yield_cause; who halted can't keep spinning */
 	u32 helped_count; /* siblings that this pass requested, found requested already, or found answering */
 	u32 crowded_count; /* siblings that it would have requested, had the micro pool had room */
+	u32 refused_count; /* siblings that it would have requested, had its VM not had more than its share */
 	u32 answers_known; /* of a shootdown's pass: the host can see who owes an answer */
 	u32 pass_active;   /* no pass was made, because another pCPU is making one over this VM */
 	u32 pass_made;	   /* there is a micro pool, and what is waited for is known */
-	u64 spun_ns;	   /* for how long it has waited, in this turn */
+	u32 reserved;
+	u64 spun_ns; /* for how long it has waited, in this turn */
 };
 
 POLICY u32 decide_on_spinner(const struct accelerate_config *config,
@@ -231,6 +233,9 @@ POLICY u32 decide_on_spinner(const struct accelerate_config *config,
 	u32 patient = spinner->pass_made && spinner->spun_ns < config->patience_ns;
 
 	if (spinner->cause == YIELD_HLT)
+		return SPINNER_YIELDS;
+	/* There is no micro pool for its VM until the others have had as much: a sibling makes better use of its turn. */
+	if (spinner->refused_count && !spinner->helped_count)
 		return SPINNER_YIELDS;
 	return patient || (spinner->cause == YIELD_PLE && stays) ? SPINNER_KEEPS_SPINNING : SPINNER_YIELDS;
 }

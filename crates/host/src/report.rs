@@ -15,8 +15,8 @@ use microslice_policy::{
 use serde_json::{Map, Value, json};
 
 /// `FAILURE_*` of `bpf/intf.h`, in its order.
-const FAILURES: [&str; 7] =
-    ["no_room", "affinity", "overtaken", "not_queued", "blocked", "resized", "limited"];
+const FAILURES: [&str; 8] =
+    ["no_room", "affinity", "overtaken", "not_queued", "blocked", "resized", "limited", "vm_ahead"];
 /// The return that isn't one of the policy's outcomes, `RETURN_NEVER_RAN`.
 const NEVER_RAN: &str = "never_ran";
 

@@ -96,9 +96,11 @@ layout! {
         cause: Code<YieldCause>,
         helped_count: u32,
         crowded_count: u32,
+        refused_count: u32,
         answers_known: u32,
         pass_active: u32,
         pass_made: u32,
+        reserved: u32,
         spun_ns: u64,
     }
 }

@@ -41,6 +41,14 @@ fn started(seen: &YieldObservation) -> (PassScope, Cause, YieldReason) {
 // ---- 4.2, first: TLB synchronization ----
 
 #[test]
+fn who_waits_for_siblings_of_a_vm_that_has_had_its_share_gives_its_turn_away() {
+    let refused = SpinnerObservation { refused_count: 1, answers_known: 1, ..SPINNING };
+    let decide = |seen: &SpinnerObservation| decide_on_spinner(&AccelerateConfig::PAPER, seen);
+    assert_eq!(decide(&refused), SpinnerDecision::Yields);
+    assert_eq!(decide(&SpinnerObservation { helped_count: 1, ..refused }), SpinnerDecision::KeepsSpinning);
+}
+
+#[test]
 fn a_yield_inside_a_tlb_shootdown_asks_for_every_preempted_sibling() {
     let seen = a_yield(YieldCause::Ple, GuestClass::TlbShootdown);
     assert_eq!(started(&seen), (PassScope::AllPreempted, Cause::TlbYield, YieldReason::StartsPass));
@@ -229,9 +237,11 @@ const SPINNING: SpinnerObservation = SpinnerObservation {
     cause: Code::raw(YieldCause::Ple as u32),
     helped_count: 0,
     crowded_count: 0,
+    refused_count: 0,
     answers_known: 0,
     pass_active: 0,
     pass_made: 1,
+    reserved: 0,
     spun_ns: 0,
 };
 

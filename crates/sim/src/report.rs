@@ -143,16 +143,19 @@ pub enum FailedPull {
     QueueFull,
     /// It ran, or was blocked, before it could be pulled.
     LeftQueue,
+    /// Its VM has had more than that of the first that waits.
+    VmAhead,
 }
 
 impl FailedPull {
     /// In order, so that `ALL[reason as usize]` is `reason`.
-    pub const ALL: [Self; 2] = [Self::QueueFull, Self::LeftQueue];
+    pub const ALL: [Self; 3] = [Self::QueueFull, Self::LeftQueue, Self::VmAhead];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
             Self::LeftQueue => "left_queue",
+            Self::VmAhead => "vm_ahead",
         }
     }
 }
@@ -228,7 +231,7 @@ mod tests {
         assert_eq!(pool.acceleration_count(), 1);
         assert_eq!(
             pool.failed_pulls().map(|(reason, count)| (reason.name(), count)).collect::<Vec<_>>(),
-            [("queue_full", 3), ("left_queue", 1)]
+            [("queue_full", 3), ("left_queue", 1), ("vm_ahead", 0)]
         );
     }
 }

@@ -393,6 +393,14 @@ impl NormalPool for FairShare {
         self.usable[pcpu as usize] && !turn.was_woken && machine.current(pcpu) == Some(turn.vcpu)
     }
 
+    /// A micro slice is taken from whoever would have its pCPU. Clocks of vCPUs that may run on some pCPUs only say nothing about the
+    /// others.
+    fn is_over_its_share(&self, machine: &Machine, vcpu: VcpuId) -> bool {
+        let is_narrow = |vcpu: VcpuId| machine.vms[machine.vcpus[vcpu as usize].vm as usize].is_narrow();
+        let first = self.ordered.first().filter(|first| !is_narrow(first.vcpu) && !is_narrow(vcpu));
+        first.is_some_and(|first| self.is_of_vm_ahead(vcpu, first.vcpu))
+    }
+
     fn is_of_vm_ahead(&self, vcpu: VcpuId, other: VcpuId) -> bool {
         let [vm, other] = [vcpu, other].map(|vcpu| &self.vms[self.accounts[vcpu as usize].vm as usize]);
         policy::vm_is_ahead(&self.rules, &vm.size(), vm.vtime_ns, &other.size(), other.vtime_ns)

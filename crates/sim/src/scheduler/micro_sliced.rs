@@ -96,6 +96,7 @@ enum Request {
     Granted,
     NoRoom,
     LeftQueue,
+    VmAhead,
 }
 
 pub struct MicroSliced<Normal> {
@@ -224,6 +225,10 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
 
     /// Moves a waiting vCPU of the normal pool to a pCPU that has a micro slice for it, if there is one.
     fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Request {
+        if self.normal.is_over_its_share(machine, vcpu) {
+            machine.pool.count_failed_pulls(cause.into(), FailedPull::VmAhead, 1);
+            return Request::VmAhead;
+        }
         let Some(pcpu) = self.place(machine, vcpu) else {
             let vm = machine.vcpus[vcpu as usize].vm;
             self.first_turned_away[vm as usize].get_or_insert(vcpu);

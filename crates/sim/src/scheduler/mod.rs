@@ -117,6 +117,10 @@ pub trait NormalPool: Scheduler {
     fn gives_way(&self, _machine: &Machine, _pcpu: PcpuId) -> bool {
         false
     }
+    /// Whether its VM has had more than that of the first that waits: then it has no micro slices.
+    fn is_over_its_share(&self, _machine: &Machine, _vcpu: VcpuId) -> bool {
+        false
+    }
     /// Whether its VM has had more than that of another vCPU.
     fn is_of_vm_ahead(&self, _vcpu: VcpuId, _other: VcpuId) -> bool {
         false

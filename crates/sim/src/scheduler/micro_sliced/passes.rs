@@ -16,6 +16,8 @@ pub(super) struct PassCounts {
     pub helped: u32,
     /// Those for whom the micro pool had no room.
     pub crowded: u32,
+    /// Those whose VM has had more than its share.
+    pub refused: u32,
 }
 
 /// Siblings that were requested before, or are about to answer. The spinner itself runs, in either pool, and isn't one.
@@ -56,7 +58,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         if waiting.kinds & short_cut.kinds_that_matter != 0 || self.takes_along(host.vm, scope) {
             return None;
         }
-        Some(PassCounts { helped: helped_already(machine, vcpu, short_cut), crowded: 0 })
+        Some(PassCounts { helped: helped_already(machine, vcpu, short_cut), ..PassCounts::default() })
     }
 
     /// A pass over the siblings of a vCPU that yields.
@@ -99,7 +101,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
             "the short cut is exact"
         );
         let crowded = if self.prototype { crowded.min(1) } else { crowded };
-        Some(PassCounts { helped: helped_already(machine, vcpu, short_cut), crowded })
+        Some(PassCounts { helped: helped_already(machine, vcpu, short_cut), crowded, refused: 0 })
     }
 
     /// Of the siblings so many were asked for in vain.
@@ -159,6 +161,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
                         break;
                     }
                     Request::NoRoom => counts.crowded += 1,
+                    Request::VmAhead => counts.refused += 1,
                     Request::LeftQueue => {}
                 },
                 SiblingDecision::AlreadyRequested | SiblingDecision::Answering => counts.helped += 1,
@@ -206,9 +209,11 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
             cause: cause.into(),
             helped_count: pass.helped,
             crowded_count: pass.crowded,
+            refused_count: pass.refused,
             answers_known: u32::from(scope == PassScope::AllPreempted && !self.prototype),
             pass_active: 0,
             pass_made: u32::from(scope != PassScope::None),
+            reserved: 0,
             spun_ns,
         };
         self.prototype || policy::decide_on_spinner(&self.rules, &spinner) == SpinnerDecision::KeepsSpinning

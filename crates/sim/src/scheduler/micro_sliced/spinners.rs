@@ -45,8 +45,10 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         if !asked_for_nobody {
             return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
         }
-        let keeps_spinning =
-            |helped| self.keeps_spinning(YieldCause::Ple, scope, PassCounts { helped, crowded: 0 }, u64::MAX);
+        let keeps_spinning = |helped| {
+            let pass = PassCounts { helped, ..PassCounts::default() };
+            self.keeps_spinning(YieldCause::Ple, scope, pass, u64::MAX)
+        };
         let depends_on = Promised {
             without_kinds: self.short_cuts[scope as usize].as_ref().map_or(0, |of| of.kinds_that_matter),
             helped: keeps_spinning(0) != keeps_spinning(1),
