@@ -141,6 +141,7 @@ impl<'a> Simulation<'a> {
             samplers: Samplers::default(),
             random: Random::stream(config.seed, 0),
             slot: 0,
+            within_step: NONE,
             events: 0,
             batched_exits: 0,
             measured_since_ns: 0,

@@ -150,6 +150,8 @@ pub struct Simulation<'a> {
     // Measurements.
     /// Of the present event.
     pub(crate) slot: u32,
+    /// Who wakes others in the middle of a step of its own, or `NONE`.
+    pub(crate) within_step: VcpuId,
     pub(crate) events: u64,
     pub(crate) batched_exits: u64,
     pub(crate) measured_since_ns: u64,

@@ -88,8 +88,9 @@ impl Simulation<'_> {
             exits_ns =
                 cycles * (period - window) + rest.saturating_sub(window) - phase.saturating_sub(window);
             self.batched_exits += exits.saturating_sub(1);
-            // The last one is asked about now, unless its answer was promised.
-            let asked = u64::from((exits > 0) & (guest.ple_batch_until_ns <= self.machine.now_ns));
+            // One that happens now is asked about, unless its answer was promised; earlier ones weren't.
+            let is_now = (exits > 0) & (rest == window);
+            let asked = u64::from(is_now & (guest.ple_batch_until_ns <= self.machine.now_ns));
             if exits > asked {
                 self.note_unasked(vcpu, exits - asked);
             }
@@ -117,11 +118,11 @@ impl Simulation<'_> {
         self.scheduler.not_asked(class, exits);
     }
 
-    /// Brings those up to now that were promised an answer, so that all their exits are counted.
+    /// Brings those up to now that were promised an answer, though it may hold no longer, so that all their exits are counted.
     pub(crate) fn sync_promised(&mut self) {
         for pcpu in 0..self.machine.pcpus.len() as PcpuId {
             if let Some(vcpu) = self.machine.current(pcpu)
-                && self.guest[vcpu as usize].ple_batch_until_ns > self.machine.now_ns
+                && self.guest[vcpu as usize].ple_batch_until_ns > self.guest[vcpu as usize].synced_ns
             {
                 self.sync(vcpu);
             }

@@ -105,6 +105,34 @@ fn packets_do_not_hide_a_deadlock() {
 }
 
 #[test]
+fn who_loses_its_pcpu_to_whom_it_wakes_may_be_interrupted_as_soon_as_it_runs_elsewhere() {
+    // Whoever places a child preempts itself with the IPI, and an idle micro pCPU borrows it at the same instant, when a
+    // tick or a packet waits for it.
+    let text = r#"
+        host = { extends = "xeon-e5645", pcpus = 2, ple = { window = "1 ms" }, costs = { context_switch = "20 us" } }
+        duration = "1 s"
+        [[vm]]
+        name = "neighbour"
+        vcpus = 2
+        kernel = "linux-4.4"
+        workloads = ["dedup"]
+        [[vm]]
+        name = "forks"
+        vcpus = 3
+        weight = 1000
+        kernel = { extends = "linux-4.4", pv_spin = "1 us" }
+        nic = "iperf-udp"
+        workloads = [
+            { name = "readers", threads = 1, program = [{ network_receive = 3 }] },
+            { name = "server", threads = "per vcpu", program = [{ spawn = 2 }, { sleep = "19 us" }] },
+        ]
+    "#;
+    (1..=6).for_each(|seed| {
+        run(&format!("seed = {seed}\n{text}"), "microslice:1");
+    });
+}
+
+#[test]
 fn a_phase_that_names_no_capacity_leaves_the_queue_as_another_one_has_it() {
     let error = deadlock_of(
         r#"

@@ -86,6 +86,11 @@ impl Simulation<'_> {
         if self.machine.vcpus[vcpu as usize].state != VcpuState::Running {
             return false;
         }
+        // Whom it wakes took its pCPU, and another pCPU it: a handler between the halves of a step would be taken for the
+        // step. It comes behind it.
+        if self.within_step == vcpu {
+            return false;
+        }
         let vm = self.machine.vcpus[vcpu as usize].vm as usize;
         let kernel = &self.vms[vm].kernel;
         let fixed = &self.texts[self.vms[vm].text].fixed;

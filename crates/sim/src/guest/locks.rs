@@ -100,7 +100,9 @@ impl Simulation<'_> {
         };
         if let Some(next) = next {
             self.locks[lock as usize].owner = next;
+            self.within_step = vcpu;
             self.grant(vcpu, next);
+            self.within_step = NONE;
         }
     }
 

@@ -46,7 +46,7 @@ impl Simulation<'_> {
             on.need_resched = true;
         }
         if (idle || preempts) && target != vcpu {
-            self.send_ipi(vcpu, target, IpiKind::Reschedule);
+            self.send_reschedule(vcpu, target);
         }
     }
 
@@ -55,8 +55,15 @@ impl Simulation<'_> {
         let target = self.guest[vcpu as usize].frame().arg;
         self.release(vcpu);
         if target != vcpu && self.guest[target as usize].thread == NONE {
-            self.send_ipi(vcpu, target, IpiKind::Reschedule);
+            self.send_reschedule(vcpu, target);
         }
+    }
+
+    /// The sender goes on with its step afterwards.
+    fn send_reschedule(&mut self, vcpu: VcpuId, target: VcpuId) {
+        self.within_step = vcpu;
+        self.send_ipi(vcpu, target, IpiKind::Reschedule);
+        self.within_step = NONE;
     }
 
     /// The guest's scheduler takes the running thread off.

@@ -190,11 +190,14 @@ fn read_eevdf(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scenar
 }
 
 fn required_time(table: &TableReader<'_>, key: &str) -> Result<u64, ScenarioError> {
-    let time = table.parsed(key, |text| match units::time_ns(text, None)? {
+    optional_time(table, key)?.ok_or_else(|| table.missing(key, "a time such as \"30 ms\""))
+}
+
+fn optional_time(table: &TableReader<'_>, key: &str) -> Result<Option<u64>, ScenarioError> {
+    table.parsed(key, |text| match units::time_ns(text, None)? {
         ns if ns < TIME_MIN_NS => Err("shorter than 1 us, less than a switch takes".to_owned()),
         ns => Ok(ns),
-    })?;
-    time.ok_or_else(|| table.missing(key, "a time such as \"30 ms\""))
+    })
 }
 
 fn read_credit(table: &TableReader<'_>) -> Result<CreditConfig, ScenarioError> {
@@ -279,22 +282,11 @@ fn is_prototype(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
 }
 
 fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, ScenarioError> {
-    // One pCPU must stay normal: the micro pool only runs what the normal pool hands over.
-    let most = (pcpus as u64 - 1).min(POOL_LIMIT_MAX as u64);
+    let most = most_micro_pcpus(pcpus);
     match table.get("pool") {
-        Some(node) if node.value == NodeValue::String("auto".to_owned()) => Ok(PoolSize::Auto {
-            // By default a quarter of the pCPUs, as the paper's 3 of 12, and as `microslice run` does.
-            limit: table.integer("pool_limit", 0..=most)?.unwrap_or((pcpus as u64).div_ceil(4).min(most))
-                as usize,
-            profile_interval_ns: required_time(table, "profile_interval")?,
-            epoch_interval_ns: required_time(table, "epoch_interval")?,
-            second_looks: table
-                .integer("second_looks", 0..=1_000_000)?
-                .map_or(PoolSizeConfig::DEFAULT.second_looks, |looks| looks as u32),
-            grow_when_busy_percent: table
-                .parsed("grow_when_busy", units::percent)?
-                .unwrap_or(PoolSizeConfig::DEFAULT.grow_when_busy_percent),
-        }),
+        Some(node) if node.value == NodeValue::String("auto".to_owned()) => {
+            read_algorithm(table, pcpus, required_time)
+        }
         Some(node) if matches!(node.value, NodeValue::Integer(_)) => {
             let size = reader::integer(node, "pool", 0..=most).map_err(|error| match most + 1 {
                 all if all == pcpus as u64 => ScenarioError {
@@ -303,6 +295,9 @@ fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, Scenario
                 },
                 _ => error,
             })?;
+            // A static size has no use for it, but nonsense is refused there as well.
+            let unused = |table: &TableReader<'_>, key: &str| Ok(optional_time(table, key)?.unwrap_or(0));
+            read_algorithm(table, pcpus, unused)?;
             Ok(PoolSize::Static { pcpus: size as usize })
         }
         Some(node) => {
@@ -310,4 +305,31 @@ fn read_pool(table: &TableReader<'_>, pcpus: usize) -> Result<PoolSize, Scenario
         }
         None => Err(table.missing("pool", "\"auto\", or a number of micro-sliced pCPUs")),
     }
+}
+
+/// One pCPU must stay normal: the micro pool only runs what the normal pool hands over.
+fn most_micro_pcpus(pcpus: usize) -> u64 {
+    (pcpus as u64 - 1).min(POOL_LIMIT_MAX as u64)
+}
+
+/// What Algorithm 1 goes by.
+fn read_algorithm(
+    table: &TableReader<'_>,
+    pcpus: usize,
+    interval: impl Fn(&TableReader<'_>, &str) -> Result<u64, ScenarioError>,
+) -> Result<PoolSize, ScenarioError> {
+    let most = most_micro_pcpus(pcpus);
+    Ok(PoolSize::Auto {
+        // By default a quarter of the pCPUs, as the paper's 3 of 12, and as `microslice run` does.
+        limit: table.integer("pool_limit", 0..=most)?.unwrap_or((pcpus as u64).div_ceil(4).min(most))
+            as usize,
+        profile_interval_ns: interval(table, "profile_interval")?,
+        epoch_interval_ns: interval(table, "epoch_interval")?,
+        second_looks: table
+            .integer("second_looks", 0..=1_000_000)?
+            .map_or(PoolSizeConfig::DEFAULT.second_looks, |looks| looks as u32),
+        grow_when_busy_percent: table
+            .parsed("grow_when_busy", units::percent)?
+            .unwrap_or(PoolSizeConfig::DEFAULT.grow_when_busy_percent),
+    })
 }

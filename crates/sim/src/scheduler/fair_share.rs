@@ -244,10 +244,16 @@ impl FairShare {
         set.set(pcpu as usize, idle);
     }
 
+    /// Who has a turn of this pool on a pCPU. A micro slice of who had the last one there is none.
+    fn on_turn(&self, machine: &Machine, pcpu: usize) -> Option<VcpuId> {
+        let has_turn =
+            |vcpu: &VcpuId| self.turns[pcpu].vcpu == *vcpu && !machine.vcpus[*vcpu as usize].requested;
+        machine.current(pcpu as PcpuId).filter(has_turn)
+    }
+
     /// Whether a turn of the normal pool runs on a micro pCPU.
     fn is_lent(&self, machine: &Machine, pcpu: usize) -> bool {
-        !self.usable[pcpu]
-            && machine.current(pcpu as PcpuId).is_some_and(|vcpu| self.turns[pcpu].vcpu == vcpu)
+        !self.usable[pcpu] && self.on_turn(machine, pcpu).is_some()
     }
 
     /// `preempt_for`: it takes over the pCPU that it ran on last, or one of the next few, if what runs there gives way.
@@ -264,9 +270,8 @@ impl FairShare {
             (self.usable[pcpu] || self.is_lent(machine, pcpu))
                 && machine.allows(vcpu, pcpu as PcpuId)
                 && !self.turns[pcpu].was_woken
-                && machine
-                    .current(pcpu as PcpuId)
-                    .is_none_or(|on| self.turns[pcpu].vcpu == on && !self.is_of_vm_ahead(vcpu, on))
+                && (machine.is_idle(pcpu as PcpuId)
+                    || self.on_turn(machine, pcpu).is_some_and(|on| !self.is_of_vm_ahead(vcpu, on)))
         };
         if let Some(pcpu) = near.find(gives_way) {
             machine.request_schedule(pcpu as PcpuId);
@@ -324,6 +329,7 @@ impl NormalPool for FairShare {
         self.usable[pcpu as usize] = usable;
         self.idle.set(pcpu as usize, false);
         self.lendable.set(pcpu as usize, false);
+        self.interrupted[pcpu as usize] = None;
         let left = if usable { None } else { self.local[pcpu as usize] };
         left.map(|vcpu| self.take(vcpu)).into_iter().collect()
     }
@@ -389,8 +395,8 @@ impl NormalPool for FairShare {
     }
 
     fn gives_way(&self, machine: &Machine, pcpu: PcpuId) -> bool {
-        let turn = &self.turns[pcpu as usize];
-        self.usable[pcpu as usize] && !turn.was_woken && machine.current(pcpu) == Some(turn.vcpu)
+        let pcpu = pcpu as usize;
+        self.usable[pcpu] && !self.turns[pcpu].was_woken && self.on_turn(machine, pcpu).is_some()
     }
 
     /// A micro slice is taken from whoever would have its pCPU. Clocks of vCPUs that may run on some pCPUs only say nothing about the

@@ -112,6 +112,18 @@ fn a_policys_name_may_say_what_is_different_about_it() {
 }
 
 #[test]
+fn a_static_size_refuses_nonsense_about_the_dynamic_one_too() {
+    let refused = |policy| micro_sliced(policy, &[]).unwrap_err().to_string();
+    assert_eq!(
+        refused("micro:2+second_looks=-1"),
+        "--policy: +second_looks: `second_looks` is a whole number from 0 to 1000000, not -1"
+    );
+    assert!(refused("microslice:2+pool_limit=many").starts_with("--policy: +pool_limit: "));
+    assert!(refused("microslice:2+epoch_interval=10").contains("a bare number has no unit"));
+    assert!(refused("micro-xen:1+grow_when_busy=often").starts_with("--policy: +grow_when_busy: "));
+}
+
+#[test]
 fn the_real_schedulers_normal_pool_has_a_slice_and_a_tick_and_nothing_of_xens() {
     let normal = |settings: &[(&str, &str)]| {
         let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();

@@ -88,6 +88,37 @@ mod tests {
     }
 
     #[test]
+    fn who_wakes_takes_a_turn_not_the_micro_slice_of_who_borrowed_its_pcpu_before() {
+        let (mut micro, mut machine) = host(true, 4);
+        // Until nobody runs who was woken for it.
+        for _ in 0..4 {
+            machine.now_ns += 10_000_000;
+            for pcpu in [NORMAL, MICRO] {
+                choose(&mut micro, &mut machine, pcpu, StopReason::SliceExpired);
+            }
+        }
+        look(&mut micro, &mut machine);
+        let sleeper = machine.current(MICRO).expect("a borrower");
+        machine.blocks(sleeper);
+        let pick = micro.schedule(&mut machine, MICRO, Some((sleeper, StopReason::Hlt)));
+        let borrower = pick.expect("two wait").vcpu;
+        machine.runs(borrower);
+        machine.pcpus[MICRO as usize].current = borrower;
+        let other = (0..4).find(|&vcpu| machine.vcpus[vcpu as usize].state == VcpuState::Runnable);
+        // The borrower is called back, and comes for a micro slice of its own.
+        for vcpu in [other.expect("one waits"), borrower] {
+            assert_eq!(micro.accelerate(&mut machine, vcpu, Cause::LockYield), Request::Granted);
+            look(&mut micro, &mut machine);
+        }
+        machine.now_ns = machine.pcpus[MICRO as usize].slice_end_ns;
+        choose(&mut micro, &mut machine, MICRO, StopReason::SliceExpired);
+        assert!(machine.current(MICRO) == Some(borrower) && micro.runs_micro_slice(&machine, MICRO));
+        machine.wakes(sleeper);
+        micro.wake(&mut machine, sleeper);
+        assert_eq!(machine.next_schedule(), Some(NORMAL));
+    }
+
+    #[test]
     fn the_turn_of_a_borrower_ends_at_a_tick_and_a_micro_slice_does_not() {
         let (mut micro, mut machine) = host(true, 3);
         machine.now_ns = 40_000_000;
