@@ -198,12 +198,15 @@ fn a_turn_that_goes_on_after_a_micro_slice_puts_nobody_back_who_slept() {
     }
 }
 
-/// Each asked for micro slices without end, and had the whole micro pool beside its turns: 0.25 of such hosts.
+/// Each asked for micro slices without end, and had the whole micro pool beside its turns: 0.25, 0.49 and 0.24 of these hosts.
 #[test]
 fn a_vm_that_asks_for_micro_slices_all_the_time_has_no_more_than_its_share() {
     let greedy = || vm(12, "", &[&shoots_down("exponential 50 us")]);
     let eight: Vec<Vm> = std::iter::once(greedy()).chain((0..7).map(|_| vm(12, "", &[COMPUTES]))).collect();
     assert_shares(12, &eight, &[0.125; 8]);
+    let stream = vm(1, "nic = \"iperf-tcp\"", &["\"iperf\"", "\"lookbusy\""]);
+    let hog = || vm(2, "", &[COMPUTES]);
+    assert_shares(2, &[stream, hog(), hog(), hog()], &[0.25; 4]);
     let wide_and_light = vm(32, "weight = 100", &[&shoots_down("exponential 50 us")]);
     assert_shares(12, &[wide_and_light, vm(12, "weight = 1000", &[COMPUTES])], &[0.091, 0.909]);
 }
