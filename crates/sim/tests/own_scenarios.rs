@@ -132,6 +132,25 @@ fn who_loses_its_pcpu_to_whom_it_wakes_may_be_interrupted_as_soon_as_it_runs_els
     });
 }
 
+/// It waited for the guest's next tick, 4 ms away, if the thread that came next had compute left.
+#[test]
+fn an_interrupt_that_comes_during_a_switch_of_threads_is_taken_behind_it() {
+    let text = r#"
+        host = { extends = "xeon-e5645", pcpus = 2 }
+        duration = "4 s"
+        [[vm]]
+        name = "alone"
+        vcpus = 2
+        kernel = "linux-4.4"
+        workloads = [{ name = "bursts", threads = 3, address_space = "shared", program = [
+            { repeat = 1000, body = [{ compute = "uniform 20 us to 60 us" }, { shootdown = "1 us" }] },
+            { compute = "30 ms" }, { progress = 1 },
+        ] }]
+    "#;
+    let longest_ns = run(text, "credit").vms[0].tlb_sync.max().expect("shootdowns");
+    assert!(longest_ns < 100_000, "{longest_ns} ns, on a host with nothing else to do");
+}
+
 #[test]
 fn a_phase_that_names_no_capacity_leaves_the_queue_as_another_one_has_it() {
     let error = deadlock_of(

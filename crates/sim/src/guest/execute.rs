@@ -102,6 +102,8 @@ impl Simulation<'_> {
             self.wake_with_lock(vcpu, thread, granted);
         } else if compute_left_ns > 0 {
             self.timed(vcpu, Then::NextOp, text::USER, compute_left_ns);
+            // What came while the runqueue's lock had interrupts off.
+            self.deliver(vcpu);
         } else {
             self.continue_frame(vcpu);
         }
