@@ -4,7 +4,7 @@ mod common;
 
 use common::alone::spinning;
 use common::{PATIENCE, count, on_host, scheduler_state, start_scheduler, stop_scheduler};
-use microslice_testbed::{Guest, GuestSpec, Host, Process};
+use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv};
 use serde_json::Value;
 use std::io::Write;
 use std::time::Duration;
@@ -84,6 +84,32 @@ fn who_sleeps_briefly_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
         let part = part_of_first(&report);
         println!("{part:.2} of the pCPU for who sleeps");
         assert!((0.4..0.6).contains(&part), "{part}: {report}");
+    });
+}
+
+/// A guest of many shootdowns asks for micro slices all the time: it had two micro-sliced pCPUs of four nearly to itself, beside its turns.
+#[test]
+fn a_vm_that_asks_for_micro_slices_all_the_time_has_no_more_than_its_share() {
+    on_host(|host| {
+        let guests = host.start_guests(vec![
+            GuestSpec::new("a").workload("storm:7").vcpus(8).pv(Pv::Off),
+            GuestSpec::new("b").workload("hog"),
+        ]);
+        let guests = guests.unwrap_or_else(|error| panic!("{error}"));
+        let weights = "--weight a=100 --weight b=900";
+        let scheduler = start_scheduler(
+            host,
+            &format!("--micro-cpus 2 --micro-cpus-limit 2 --micro-slice-us 3000 --slice-us 30000 {weights}"),
+        );
+        std::thread::sleep(MEASURED * 2);
+        let report = stop_scheduler(host, &scheduler);
+        guests.iter().for_each(|guest| assert!(!guest.has_ended(), "{}", guest.last_words()));
+        let part = part_of_first(&report);
+        println!(
+            "{part:.3} of the pCPUs for who asks, {} requests failed for that",
+            report["failed_pulls"]["vm_ahead"]
+        );
+        assert!(part < 0.2, "{part}, due was 1/10: {report}");
     });
 }
 
