@@ -87,9 +87,10 @@ fn who_sleeps_briefly_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
     });
 }
 
-/// A guest of many shootdowns asks for micro slices all the time: it had two micro-sliced pCPUs of four nearly to itself, beside its turns.
+/// A light guest of many shootdowns asks for micro slices all the time. (Emulated, it asks too seldom to gain much: it had 0.129 of the
+/// host without the rule, 0.107 with it. What the rule is worth: crates/sim/tests/shares.rs.)
 #[test]
-fn a_vm_that_asks_for_micro_slices_all_the_time_has_no_more_than_its_share() {
+fn a_vm_that_has_had_more_than_its_share_is_refused_micro_slices() {
     on_host(|host| {
         let guests = host.start_guests(vec![
             GuestSpec::new("a").workload("storm:7").vcpus(8).pv(Pv::Off),
@@ -105,11 +106,9 @@ fn a_vm_that_asks_for_micro_slices_all_the_time_has_no_more_than_its_share() {
         let report = stop_scheduler(host, &scheduler);
         guests.iter().for_each(|guest| assert!(!guest.has_ended(), "{}", guest.last_words()));
         let part = part_of_first(&report);
-        println!(
-            "{part:.3} of the pCPUs for who asks, {} requests failed for that",
-            report["failed_pulls"]["vm_ahead"]
-        );
-        assert!(part < 0.2, "{part}, due was 1/10: {report}");
+        let refused = count(&report["failed_pulls"]["vm_ahead"]);
+        println!("{part:.3} of the pCPUs for who asks, {refused} requests refused");
+        assert!(refused > 0 && part < 0.2, "{part}, due was 1/10: {report}");
     });
 }
 
