@@ -229,10 +229,7 @@ u64 pool_vtime_ns;
 u64 first_vm_vtime_ns;
 /* Likewise, of the host tasks that aren't vCPUs. */
 u64 others_vtime_ns;
-/*
- * The VM of the first that waits by the clocks, + 1, as a pCPU that chose has seen it; 0: nobody has, or it is no vCPU that may run anywhere.
- * It is stale where nobody waits, and then nobody needs help.
- */
+/* The VM of the first that waits by the clocks, + 1, as the last pCPU that chose has seen it; 0: nobody, or no vCPU that may run anywhere. */
 u32 first_in_line_vm;
 /* When the normal queues were last looked through for starving tasks. */
 u64 swept_at_ns;

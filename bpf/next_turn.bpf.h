@@ -78,6 +78,13 @@ static __always_inline void note_first_in_line(struct task_struct *first)
 	first_in_line_vm = vcpu && !vcpu->narrow ? vcpu->vm + 1 : 0;
 }
 
+/* After a look through the vCPUs' queue, which may have been empty. */
+static __always_inline void note_nobody_in_line(const struct pcpu *pcpu)
+{
+	if (!pcpu->look_count)
+		first_in_line_vm = 0;
+}
+
 /*
  * sched_ext asks for the next task before it queues the one whose slice is over, so the queue alone would always let
  * another go first: a heavier vCPU would get less than its share. If that one is still the furthest behind, it goes on.
@@ -106,6 +113,7 @@ static __always_inline bool goes_on(s32 cpu, struct task_struct *prev, struct pc
 		pcpu->micro_deadline_ns = 0;
 		return true;
 	}
+	note_nobody_in_line(pcpu);
 	return false;
 }
 
@@ -255,6 +263,8 @@ static __noinline int take_own(u64 dsq, s32 cpu, struct pcpu *pcpu)
 			count_overtake(vcpu, OVERTAKE_WARM_CACHES);
 		return true;
 	}
+	if (dsq == DSQ_VCPUS)
+		note_nobody_in_line(pcpu);
 	return false;
 }
 

@@ -15,6 +15,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Two looks this far apart tell a CPU that runs from one that doesn't.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+/// So much of a stack is looked through: 4 KiB.
+const STACK_WORDS: u32 = 512;
 /// So many events at most come before an answer, each a line; more come from an emulator gone mad.
 const ANSWER_LINES: usize = 64;
 
@@ -67,9 +69,21 @@ impl Monitor {
             Ok((first, look()?))
         });
         match looks {
-            Ok((first, second)) => describe(&first, &second),
+            Ok((first, second)) => describe(&first, &second) + &self.stacks(&first, &second),
             Err(why) => format!("the emulator's monitor doesn't answer: {why}"),
         }
+    }
+
+    /// What CPUs that neither moved nor halt have on their stacks of the kernel's code: where a lock was taken that is never released.
+    fn stacks(&self, first: &[Cpu], second: &[Cpu]) -> String {
+        let stands_still = |(cpu, later): (&Cpu, &Cpu)| cpu == later && !cpu.halts();
+        let still = (0..).zip(first.iter().zip(second)).filter(|&(_, cpus)| stands_still(cpus));
+        let stack = |(number, (cpu, _)): (u32, (&Cpu, &Cpu))| {
+            let words = self.ask_cpu(Some(number), &format!("x /{STACK_WORDS}gx $rsp"));
+            let code = words.map_or_else(|why| why, |text| code_of(&text).join(" "));
+            format!("\n    | {} stack: {code}", cpu.name)
+        };
+        still.map(stack).collect()
     }
 
     /// Stops all CPUs between two instructions, and lets them go on.
@@ -78,13 +92,21 @@ impl Monitor {
     }
 
     fn ask(&self, command: &str) -> Result<String, String> {
+        self.ask_cpu(None, command)
+    }
+
+    /// Of one CPU, if it matters of which.
+    fn ask_cpu(&self, cpu: Option<u32>, command: &str) -> Result<String, String> {
         let mut session = lock(&self.ours);
         if !session.greeted {
             session.send(&json!({"execute": "qmp_capabilities"}))?;
             session.answer()?;
             session.greeted = true;
         }
-        let arguments = json!({"command-line": command});
+        let mut arguments = json!({"command-line": command});
+        if let Some(cpu) = cpu {
+            arguments["cpu-index"] = json!(cpu);
+        }
         session.send(&json!({"execute": "human-monitor-command", "arguments": arguments}))?;
         let answer = session.answer()?;
         answer.as_str().map(str::to_owned).ok_or_else(|| format!("it answered {answer}"))
@@ -138,6 +160,20 @@ struct Cpu {
 
 const TELLING: [&str; 6] = ["RIP", "RSP", "CR3", "RFL", "CPL", "HLT"];
 
+impl Cpu {
+    fn halts(&self) -> bool {
+        self.fields.iter().any(|(&at, value)| TELLING[at] == "HLT" && value != "0")
+    }
+}
+
+/// Of a dump of memory, `ADDRESS: 0xWORD 0xWORD` a line, the words that may be addresses in the kernel's code or its modules'.
+fn code_of(dump: &str) -> Vec<&str> {
+    let words =
+        dump.lines().filter_map(|line| line.split_once(':')).flat_map(|(_, words)| words.split_whitespace());
+    let words = words.filter_map(|word| word.strip_prefix("0x"));
+    words.filter(|word| word.len() == 16 && word.starts_with("ffffffff")).collect()
+}
+
 /// Reads what `info registers -a` prints: a heading per CPU, then `NAME=value` pairs.
 fn cpus_of(text: &str) -> Vec<Cpu> {
     let mut cpus: Vec<Cpu> = Vec::new();
@@ -188,6 +224,14 @@ mod tests {
              | CPU#0 RIP=ffffffff81001000 CR3=0000000002610000 RFL=00000246 CPL=0 HLT=1; then the same\n    \
              | CPU#1 RIP=ffffffff82000000 RFL=00000002 CPL=0 HLT=0; then RIP=ffffffff82000040"
         );
+    }
+
+    #[test]
+    fn of_a_stack_the_kernels_addresses_are_shown() {
+        let dump = "ff8db47c000039c0: 0xffffffff81234567 0x0000000000000246\r\nff8db47c000039d0: 0xff110000deadbeef 0xffffffffc0401000\r\n";
+        assert_eq!(code_of(dump), ["ffffffff81234567", "ffffffffc0401000"]);
+        let cpu = |halts: &str| cpus_of(&format!("CPU#0\r\nRIP=1 HLT={halts}\r\n")).remove(0);
+        assert!(cpu("1").halts() && !cpu("0").halts());
     }
 
     #[test]
