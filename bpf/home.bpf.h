@@ -67,17 +67,20 @@ static __always_inline bool is_of_vm_ahead(const struct vcpu *vcpu, const struct
 /*
  * A micro slice is taken from whoever would have its pCPU, so a VM that has had more than that of the first that waits has none until the others
  * have caught up. Clocks of vCPUs that may run on some pCPUs only say nothing about the others.
+ * Not static, and not inline, for the stack: see look_at_home().
  */
-static __always_inline bool is_over_its_share(const struct vcpu *vcpu)
+__noinline int is_over_its_share(u32 slot)
 {
 	struct fair_share_config share = config.fair_share;
 	u32 first = first_in_line_vm - 1;
-	struct vm *vm = vm_at(vcpu->vm), *other = vm_at(first);
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct vm *vm, *other = vm_at(first);
 
-	if (!vm || !other || vcpu->narrow)
+	if (!vcpu || !other || vcpu->narrow)
 		return false;
-	return vm_is_ahead(&share, size_of(vm, vcpu->vm), vm->vtime_ns, size_of(other, first),
-			   other->vtime_ns);
+	vm = vm_at(vcpu->vm);
+	return vm && vm_is_ahead(&share, size_of(vm, vcpu->vm), vm->vtime_ns, size_of(other, first),
+				 other->vtime_ns);
 }
 
 /* There is something to do for a pCPU: if who runs there gives way to a vCPU, it is preempted; if it idles, it looks. */

@@ -139,7 +139,7 @@ __noinline int request_acceleration(u32 slot, u32 cause, u32 vector)
 	if (!vcpu_moves(vcpu, VCPU_RUNNABLE, VCPU_PENDING))
 		return 0;
 	COUNT(stats->requests[cause]);
-	if (is_over_its_share(vcpu)) {
+	if (is_over_its_share(slot)) {
 		vcpu->request_failure = FAILURE_VM_AHEAD;
 		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_VM_AHEAD);
 		return 0;
