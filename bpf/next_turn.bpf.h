@@ -473,7 +473,7 @@ static __noinline int serve_at_home(s32 cpu, struct pcpu *pcpu, struct task_stru
 		return true;
 	}
 	pcpu->occupant = was;
-	/* A kernel thread that woke while the queue's lock was had for the look goes first. */
+	/* A kernel thread that woke while the runqueue was unlocked for the look goes first. */
 	if (scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) > 0)
 		return true;
 	return tctx && was_preempted_in_vain(prev, tctx, pcpu, left_ns);
