@@ -3,7 +3,7 @@ SHELL := bash
 CARGO ?= cargo
 .DEFAULT_GOAL := help
 
-.PHONY: help setup build kernels demo test check soak bench fmt
+.PHONY: help setup build kernels demo test test-long check soak bench fmt
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -14,14 +14,17 @@ setup: ## install what is missing (Debian packages; root)
 build: setup ## the microslice binary, release build
 	$(CARGO) build --release --locked --bin microslice
 
-kernels: build ## fetch the stock Debian kernels that demo and tests run (cached)
-	target/release/microslice testbed kernels
+kernels: setup ## fetch the stock Debian kernels that demo and tests run (cached)
+	$(CARGO) run --locked --bin microslice -- testbed kernels
 
 demo: build ## two stock guests on an emulated stock host: what micro-slicing brings
 	target/release/microslice demo
 
-test: kernels ## every test, the testbed with real kernels and guests included
-	$(CARGO) test --workspace --locked
+test: setup ## every test, the testbed with real kernels and guests included
+	scripts/test.sh --workspace
+
+test-long: setup ## the same, and more of it: what changes bpf/ passes this before it lands
+	MICROSLICE_TEST_LONG=1 scripts/test.sh --workspace
 
 check: setup ## what CI checks before the tests: format, layering, lint, each parser fuzzed for five seconds
 	$(CARGO) fmt --all --check

@@ -17,8 +17,8 @@ triple=$(rustc -vV | sed -n 's/^host: //p')
 # With a target triple, build scripts and macros stay without counters.
 cargo build --quiet --release --locked --target "$triple" --target-dir "$target_directory"
 
-failed=0
-for target in "${targets[@]}"; do
+fuzz() {
+    local target=$1 found log result=0
     mkdir -p "artifacts/$target" "corpus/$target"
     found=$(mktemp -d)
     log=$(mktemp)
@@ -27,10 +27,23 @@ for target in "${targets[@]}"; do
         -rss_limit_mb=2048 -max_len=65536 -verbosity=1 -artifact_prefix="artifacts/$target/" >"$log" 2>&1; then
         echo "fuzz: $target: $(grep -oE 'Done [0-9]+ runs' "$log" | tail -n 1), nothing found"
     else
-        failed=1
+        result=1
         echo "fuzz: $target: FAILED" >&2
         tail -n 30 "$log" >&2
     fi
     rm -rf "$found" "$log"
+    return "$result"
+}
+
+# As many at once as there are processors.
+failed=0
+for target in "${targets[@]}"; do
+    while (($(jobs -rp | wc -l) >= $(nproc))); do
+        wait -n || failed=1
+    done
+    fuzz "$target" &
+done
+while [[ -n $(jobs -p) ]]; do
+    wait -n || failed=1
 done
 exit "$failed"

@@ -30,7 +30,7 @@ pub enum Pv {
 }
 
 /// A guest to be.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestSpec {
     name: String,
     vcpus: u32,
@@ -111,7 +111,7 @@ impl GuestSpec {
         self.cgroup(&name, DEFAULT_CGROUP_WEIGHT)
     }
 
-    /// Puts it into the cgroup `name` with this `cpu.weight`.
+    /// Puts it into the cgroup `name` ("tenant/web": below that of the tenant) with this `cpu.weight`, and without a limit.
     pub fn cgroup(mut self, name: &str, weight: u32) -> Self {
         self.cgroup = Some((name.into(), weight));
         self
@@ -134,9 +134,15 @@ impl GuestSpec {
             );
         }
         if let Some((cgroup, weight)) = &self.cgroup {
-            let dir = format!("/sys/fs/cgroup/{cgroup}");
-            before = format!(
-                "echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; mkdir -p {dir}; echo {weight} > {dir}/cpu.weight && echo $$ > {dir}/cgroup.procs && "
+            before = "cd /sys/fs/cgroup && ".into();
+            for (at, _) in cgroup.match_indices('/').chain([(cgroup.len(), "")]) {
+                before += &format!(
+                    "echo +cpu > cgroup.subtree_control; mkdir -p /sys/fs/cgroup/{above} && cd /sys/fs/cgroup/{above} && ",
+                    above = &cgroup[..at]
+                );
+            }
+            before += &format!(
+                "echo {weight} > cpu.weight && echo max > cpu.max && echo $$ > cgroup.procs && cd / && "
             );
         }
         let pinned = self.pcpus.map(|mask| format!("taskset {mask:x} ")).unwrap_or_default();

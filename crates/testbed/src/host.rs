@@ -505,17 +505,20 @@ fn end(machine: &mut Child) {
     let _ = machine.wait();
 }
 
-/// Where `make build` puts the program under test, or what `$MICROSLICE_BINARY` names.
+/// The program under test: `$MICROSLICE_BINARY`, or the one that cargo has built into the same folder as the program that asks.
 pub fn built_binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("MICROSLICE_BINARY") {
         return Ok(path.into());
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"));
-    let path = target.join("release/microslice");
+    let asker = std::env::current_exe().map_err(|cause| Error::file("this program", cause))?;
+    // target/PROFILE/deps/TEST, or target/PROFILE/examples/EXAMPLE.
+    let path = asker.parent().and_then(Path::parent).unwrap_or(Path::new("/")).join("microslice");
     if path.is_file() {
         Ok(path)
     } else {
-        Err(Error::file(path, "not built: run `make build` first, or set MICROSLICE_BINARY"))
+        Err(Error::file(
+            path,
+            "not built: run `cargo build --bin microslice` (with the same profile) first, or set MICROSLICE_BINARY",
+        ))
     }
 }

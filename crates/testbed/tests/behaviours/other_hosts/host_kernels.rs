@@ -1,17 +1,13 @@
 //! Our scheduler on every stock host kernel that can run it, and refused where it can't.
 
-mod common;
-
-use common::alone::assert_a_task_runs_without_a_pause;
-use common::{
-    PATIENCE, assert_alive, boot, count, start_scheduler, statistics, stop_scheduler,
-    unless_a_machine_is_lost,
+use crate::common::alone::{assert_was_alone, part_of_a_task};
+use crate::common::{
+    PATIENCE, assert_alive, count, on_machine, print, start_scheduler, statistics, stop_scheduler,
 };
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Rule};
 use microslice_testbed::{Error, GuestSpec, Host, Testbed};
 use serde_json::Value;
-use std::io::Write;
 
 /// Loads, schedules a task that is alone, then a guest of four vCPUs beside a hog, which then is limited, counts, unloads.
 fn smoke(series: &str) {
@@ -19,23 +15,22 @@ fn smoke(series: &str) {
     let cache = Cache::locate().unwrap_or_else(|error| panic!("{error}"));
     if let Err(error @ Error::Kernel { .. }) = kernels::obtain(&cache, &rule) {
         // Debian keeps only some versions; what the archive doesn't have can't be tested, and is said aloud.
-        writeln!(std::io::stderr(), "SKIPPED: host kernel {series}: {error}").expect("stderr");
+        print(&format!("SKIPPED: host kernel {series}: {error}"));
         return;
     }
-    let mut host = boot(Testbed::new(series).expect("a series"));
-    unless_a_machine_is_lost(&mut host, schedule_two_guests);
+    on_machine(series, || Testbed::new(series).expect("a series"), &[], |host, _| schedule_two_guests(host));
 }
 
 fn schedule_two_guests(host: &Host) {
     let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
-    assert_a_task_runs_without_a_pause(host, 0xf, "any pCPU");
+    assert_was_alone(part_of_a_task(host, 0xf), "any pCPU");
     let guests = host.start_guests(vec![
         GuestSpec::new("a").workload("shootdown,heartbeat"),
         GuestSpec::new("b").workload("hog,heartbeat").cgroup("limited", 100),
     ]);
     let guests =
         guests.unwrap_or_else(|error| panic!("{error}; the scheduler said: {}", scheduler.last_words()));
-    guests.iter().for_each(|guest| assert_alive(guest, 20));
+    guests.iter().for_each(|guest| assert_alive(guest, 10));
     host.must_run("echo 100000 100000 > /sys/fs/cgroup/limited/cpu.max", PATIENCE).expect("a limit");
     let rests = |report: &Value| {
         report["vms"]
@@ -69,9 +64,15 @@ fn it_runs_on_the_newest_good_7_2() {
 #[test]
 fn a_kernel_whose_btf_is_broken_for_sched_ext_is_refused_with_that_reason() {
     let rule = Rule::broken_host("7.2").expect("a series");
-    let host = boot(Testbed::with_kernel(rule).expect("a rule"));
-    let output = host.run("microslice run --micro-cpus 1", PATIENCE).expect("run");
-    assert_eq!(output.code, 2, "{}", output.stderr);
-    assert!(output.stderr.contains("BTF") && output.stderr.contains("scx_bpf_kick_cpu"), "{}", output.stderr);
-    assert_eq!(output.stderr.lines().count(), 1, "one line: {}", output.stderr);
+    let testbed = || Testbed::with_kernel(rule.clone()).expect("a rule");
+    on_machine("7.2 with broken BTF", testbed, &[], |host, _| {
+        let output = host.run("microslice run --micro-cpus 1", PATIENCE).expect("run");
+        assert_eq!(output.code, 2, "{}", output.stderr);
+        assert!(
+            output.stderr.contains("BTF") && output.stderr.contains("scx_bpf_kick_cpu"),
+            "{}",
+            output.stderr
+        );
+        assert_eq!(output.stderr.lines().count(), 1, "one line: {}", output.stderr);
+    });
 }

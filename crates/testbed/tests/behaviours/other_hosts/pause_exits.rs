@@ -1,47 +1,28 @@
 //! Pause-loop exits on real guests: the yields that the paper is about. A host of its own, as all its guests take them.
 
-mod common;
-
-use common::{
-    FLAGS, PATIENCE, accelerations_by, assert_only_critical_code, assert_sums_hold, boot, count, hold,
-    start_scheduler, statistics, stop_scheduler, unless_a_machine_is_lost,
+use crate::common::{
+    FLAGS, accelerations_by, assert_only_critical_code, assert_sums_hold, count, on_machine, replay, seconds,
+    start_scheduler, statistics, stop_scheduler,
 };
 use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{Guest, GuestSpec, Host, Pv, Testbed};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
 
-fn on_host_with_pause_exits(test: impl Fn(&Host)) {
-    static HOST: OnceLock<Mutex<Host>> = OnceLock::new();
-    let host = HOST.get_or_init(|| {
+/// With a guest of shootdowns, locks and wake-ups beside a hog.
+fn on_host_with_pause_exits(test: impl Fn(&Host, &[Guest])) {
+    let testbed = || {
         let testbed = Testbed::new("6.18").expect("a series").pause_exits();
-        Mutex::new(boot(testbed.with_guest_kernels(&[DEFAULT_GUEST]).expect("guest kernels")))
-    });
-    unless_a_machine_is_lost(&mut hold(host), test);
-}
-
-/// One with this load, beside a hog.
-fn contended_guests(host: &Host, load: &str) -> Vec<Guest> {
-    let specs =
-        vec![GuestSpec::new("a").workload(load).pv(Pv::Off), GuestSpec::new("b").workload("hog").pv(Pv::Off)];
-    host.start_guests(specs).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// What the recording of the last run says.
-fn replay(host: &Host) -> Value {
-    let replayed = host.must_run("microslice replay --json /tmp/run.rec", PATIENCE).expect("replay");
-    let replayed: Value = serde_json::from_str(&replayed).expect("JSON");
-    assert_eq!(replayed["differences"], 0, "{replayed}");
-    replayed
+        testbed.with_guest_kernels(&[DEFAULT_GUEST]).expect("guest kernels")
+    };
+    let guest = |name: &str, load: &str| GuestSpec::new(name).workload(load).pv(Pv::Off);
+    on_machine("a host with PAUSE exits", testbed, &[guest("a", "worker,wake"), guest("b", "hog")], test);
 }
 
 #[test]
 fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
-    on_host_with_pause_exits(|host| {
-        let _guests = contended_guests(host, "worker,wake");
+    on_host_with_pause_exits(|host, _| {
         let scheduler = start_scheduler(host, &format!("{FLAGS} --record /tmp/run.rec"));
         statistics(&scheduler, accelerations_by(&["tlb_yield", "lock_yield"]), "acceleration by each yield");
         let report = stop_scheduler(host, &scheduler);
@@ -49,7 +30,7 @@ fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
         assert_only_critical_code(&report, "lock_yield");
 
         // Who waits is patient for as long as the clock says.
-        let replayed = replay(host);
+        let replayed = replay(host, "/tmp/run.rec");
         let [begun, continued, wrong] =
             ["begun", "continued", "wrong"].map(|exits| count(&replayed["waits"][exits]));
         assert!(begun > 0 && continued > 0 && 100 * wrong <= continued, "{replayed}");
@@ -58,24 +39,26 @@ fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
 
 #[test]
 fn a_dynamic_pool_that_is_in_use_stays_without_being_emptied_every_second() {
-    const SECONDS: u64 = 15;
-    on_host_with_pause_exits(|host| {
-        let _guests = contended_guests(host, "shootdown");
+    let whole_seconds = seconds(8, 15);
+    on_host_with_pause_exits(|host, _| {
         let flags = "--micro-cpus auto --micro-slice-us 3000 --stats 1 --record /tmp/run.rec";
         let scheduler = start_scheduler(host, flags);
         let is_used = |report: &Value| count(&report["accelerations"]["total"]) > 0;
         statistics(&scheduler, is_used, "acceleration");
-        std::thread::sleep(Duration::from_secs(SECONDS));
+        std::thread::sleep(whole_seconds);
         let report = stop_scheduler(host, &scheduler);
         assert_sums_hold(&report);
         // By the paper's rule it changes at least twice a second. Here most seconds must do without.
-        let from_ms = (report["seconds"].as_f64().expect("seconds") - SECONDS as f64) * 1000.0;
+        let from_ms = (report["seconds"].as_f64().expect("seconds") - whole_seconds.as_secs_f64()) * 1000.0;
         let history = report["pool_size_history"].as_array().expect("history");
         let changes =
             history.iter().filter(|change| change["at_ms"].as_f64().expect("at_ms") > from_ms).count();
-        assert!(changes <= SECONDS as usize, "{changes} changes in {SECONDS} s: {history:?}");
+        assert!(
+            changes <= whole_seconds.as_secs() as usize,
+            "{changes} changes in {whole_seconds:?}: {history:?}"
+        );
 
-        let replayed = replay(host);
+        let replayed = replay(host, "/tmp/run.rec");
         assert!(count(&replayed["by_kind"]["pool_size"]) > 10, "{replayed}");
     });
 }
@@ -83,8 +66,7 @@ fn a_dynamic_pool_that_is_in_use_stays_without_being_emptied_every_second() {
 /// Without a micro pool a spinner's yield is all that helps. Those it goes to may not run at the hog's expense.
 #[test]
 fn a_spinner_yields_to_its_sibling_and_whoever_ran_there_comes_back_to_its_pcpu() {
-    on_host_with_pause_exits(|host| {
-        let _guests = contended_guests(host, "worker,wake");
+    on_host_with_pause_exits(|host, _| {
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1");
         // Reports are of one second each.
         let seen = RefCell::new(BTreeSet::<&str>::new());
@@ -94,7 +76,7 @@ fn a_spinner_yields_to_its_sibling_and_whoever_ran_there_comes_back_to_its_pcpu(
             seen.borrow().len() == reasons.len()
         };
         statistics(&scheduler, overtakes, "directed yields and warm caches");
-        std::thread::sleep(Duration::from_secs(10));
+        std::thread::sleep(seconds(6, 10));
         let report = stop_scheduler(host, &scheduler);
         assert_sums_hold(&report);
         let vms = report["vms"].as_array().expect("vms");

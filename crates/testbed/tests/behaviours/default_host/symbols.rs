@@ -1,8 +1,6 @@
 //! A running, unmodified guest with KASLR: its symbols and its slide, found with no input at all.
 
-mod common;
-
-use common::{PATIENCE, on_host};
+use crate::common::{run, with_guests};
 use microslice_testbed::GuestSpec;
 use microslice_testbed::kernels::DEFAULT_GUEST;
 
@@ -10,12 +8,9 @@ const LIST: &str = "microslice symbols list --pid $(pidof qemu-system-x86_64)";
 
 #[test]
 fn a_running_guests_symbols_and_slide_are_what_its_own_kallsyms_says() {
-    on_host(|host| {
-        let guests = host.start_guests(vec![GuestSpec::new("plain").workload("kallsyms,heartbeat")]);
-        let guests = guests.unwrap_or_else(|error| panic!("{error}"));
-
+    with_guests(&[GuestSpec::new("plain").workload("kallsyms,heartbeat")], |host, guests| {
         let identify = "microslice symbols identify --json --pid $(pidof qemu-system-x86_64)";
-        let identified = host.must_run(identify, PATIENCE).expect("the guest's kernel");
+        let identified = run(host, identify);
         let identified: serde_json::Value = serde_json::from_str(&identified).expect("JSON");
         let source = &identified["sources"][0];
         assert_eq!(source["memory"], "KVM's memory slots", "{identified}");
@@ -24,7 +19,7 @@ fn a_running_guests_symbols_and_slide_are_what_its_own_kallsyms_says() {
         let text = guests[0].kallsyms("_text").expect("what the guest prints");
         assert_eq!(text - slide, 0xffff_ffff_8100_0000, "{identified}");
 
-        let running = host.must_run(&format!("{LIST} --running"), PATIENCE).expect("symbols from memory");
+        let running = run(host, &format!("{LIST} --running"));
         for name in ["_text", "entry_SYSCALL_64"] {
             let line = running.lines().find(|line| line.ends_with(&format!(" {name}"))).expect(name);
             let address = u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect(line);
@@ -35,7 +30,7 @@ fn a_running_guests_symbols_and_slide_are_what_its_own_kallsyms_says() {
         let image = &host.image(DEFAULT_GUEST).expect("the guest's image").kernel;
         let compare =
             format!("{LIST} > /tmp/memory && microslice symbols list --kernel {image} | cmp - /tmp/memory");
-        host.must_run(&compare, PATIENCE).expect("the same symbols");
+        run(host, &compare);
         assert!(running.lines().count() > 50_000, "{} symbols", running.lines().count());
     });
 }

@@ -1,8 +1,6 @@
 //! The testbed itself: commands, files, guests and what they measure.
 
-mod common;
-
-use common::{PATIENCE, on_host};
+use crate::common::{PATIENCE, on_host, with_guests};
 use microslice_testbed::measure::Measurement;
 use microslice_testbed::{GuestSpec, Pv};
 use std::time::{Duration, Instant};
@@ -58,16 +56,12 @@ fn files_survive_the_way_to_the_host_and_back() {
 
 #[test]
 fn two_stock_guests_run_side_by_side_and_measure_every_latency() {
-    on_host(|host| {
+    let guests =
+        [GuestSpec::new("mix").workload("mix").network(1).pv(Pv::Off), GuestSpec::new("hog").workload("hog")];
+    with_guests(&guests, |host, guests| {
         let _echo = host.start_echo().expect("echo");
-        let guests = host
-            .start_guests(vec![
-                GuestSpec::new("mix").workload("mix").network(1).pv(Pv::Off),
-                GuestSpec::new("hog").workload("hog"),
-            ])
-            .unwrap_or_else(|error| panic!("{error}"));
         let from = Instant::now();
-        for guest in &guests {
+        for guest in guests {
             guest.wait_for("\"window\":8,", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
         }
         let mix = Measurement::of(&guests[0], from, Instant::now());

@@ -1,21 +1,20 @@
 //! Our scheduler among VMs that come and go, and when it dies.
 
-mod common;
-
-use common::alone::spinning;
-use common::{PATIENCE, assert_alive, on_host, report_of, start_scheduler, stop_scheduler, wait_for_state};
+use crate::common::alone::spinning;
+use crate::common::{
+    PATIENCE, assert_alive, is_long, on_host, print, report_of, run, start_scheduler, stop_scheduler,
+    wait_for_state, with_guests,
+};
 use microslice_testbed::{Guest, GuestSpec, Host, Process};
-use std::io::Write;
 
-fn hogs(count: u8) -> Vec<GuestSpec> {
-    (0..count).map(|at| GuestSpec::new(&format!("hog{at}")).workload("hog,heartbeat")).collect()
+fn two_hogs() -> [GuestSpec; 2] {
+    ["hog0", "hog1"].map(|name| GuestSpec::new(name).workload("hog,heartbeat"))
 }
 
 #[test]
-fn guests_live_on_through_ten_kills_of_the_daemon() {
-    on_host(|host| {
-        let guests = host.start_guests(hogs(2)).unwrap_or_else(|error| panic!("{error}"));
-        for _ in 0..10 {
+fn guests_live_on_through_kills_of_the_daemon() {
+    with_guests(&two_hogs(), |host, guests| {
+        for _ in 0..if is_long() { 10 } else { 3 } {
             let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000");
             guests.iter().for_each(|guest| assert_alive(guest, 2));
             scheduler.signal(libc::SIGKILL).expect("signal");
@@ -27,11 +26,12 @@ fn guests_live_on_through_ten_kills_of_the_daemon() {
 }
 
 #[test]
-fn twenty_vms_created_and_destroyed_leave_no_residue() {
+fn vms_created_and_destroyed_leave_no_residue() {
     on_host(|host| {
         const AT_ONCE: usize = 4;
+        let rounds = if is_long() { 5 } else { 2 };
         let scheduler = start_scheduler(host, "--micro-cpus auto --micro-slice-us 3000 --stats 1");
-        for round in 0..20 / AT_ONCE {
+        for round in 0..rounds {
             let specs = (0..AT_ONCE).map(|at| GuestSpec::new(&format!("vm{round}-{at}")).vcpus(1)).collect();
             let guests: Vec<Guest> = host.start_guests(specs).unwrap_or_else(|error| panic!("{error}"));
             guests.iter().for_each(|guest| assert_alive(guest, 1));
@@ -55,13 +55,11 @@ fn twenty_vms_created_and_destroyed_leave_no_residue() {
 
 #[test]
 fn a_kernel_thread_pinned_to_a_micro_pcpu_still_runs() {
-    on_host(|host| {
-        let guests = host.start_guests(hogs(2)).unwrap_or_else(|error| panic!("{error}"));
+    with_guests(&two_hogs(), |host, guests| {
         let scheduler = start_scheduler(host, "--micro-cpus 2 --micro-cpus-limit 2 --micro-slice-us 3000");
         for _ in 0..10 {
             // It queues work for a kworker on every pCPU, and waits for them all.
-            host.must_run("cat /proc/sys/vm/stat_refresh", PATIENCE)
-                .unwrap_or_else(|error| panic!("{error}"));
+            run(host, "cat /proc/sys/vm/stat_refresh");
         }
         guests.iter().for_each(|guest| assert_alive(guest, 2));
         stop_scheduler(host, &scheduler);
@@ -74,17 +72,18 @@ fn kernel_threads_and_higher_classes_that_take_a_pcpu_leave_every_queued_task_it
         let scheduler = start_scheduler(host, "--micro-cpus 0");
         // The kernel says so once for each scheduler, and gives such a task its own default.
         let complaints = "dmesg | grep -c 'has zero slice' || true";
-        let before = host.must_run(complaints, PATIENCE).expect("dmesg");
+        let before = run(host, complaints);
         let tasks: Vec<Process> = (0..4).map(|pcpu| spinning(host, 1 << pcpu).0).collect();
         // Kernel threads of each pCPU, next to the spinning task and to those that move here and there.
-        let load = "for n in $(seq 300); do cat /proc/sys/vm/stat_refresh; sync; done > /dev/null";
-        host.must_run(&format!("({load}) & ({load}) & wait"), PATIENCE)
-            .unwrap_or_else(|error| panic!("{error}"));
+        let rounds = if is_long() { 300 } else { 100 };
+        let load =
+            format!("for n in $(seq {rounds}); do cat /proc/sys/vm/stat_refresh; sync; done > /dev/null");
+        run(host, &format!("({load}) & ({load}) & wait"));
         for task in tasks {
             task.signal(libc::SIGKILL).expect("signal");
             task.wait(PATIENCE).expect("end");
         }
-        assert_eq!(host.must_run(complaints, PATIENCE).expect("dmesg"), before, "{}", host.console());
+        assert_eq!(run(host, complaints), before, "{}", host.console());
         stop_scheduler(host, &scheduler);
     });
 }
@@ -119,7 +118,7 @@ fn resident_kib_at_a_thousand_vcpus(host: &Host) -> Result<u64, String> {
         }
     }
     let status = "cat /proc/$(pidof microslice)/status";
-    let status = host.must_run(status, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    let status = run(host, status);
     let report = stop_scheduler(host, &scheduler);
     assert_eq!(report["in_flight"], 0);
     vmm.signal(libc::SIGKILL).expect("signal");
@@ -139,7 +138,7 @@ fn a_thousand_vcpus_are_scheduled_by_a_daemon_of_less_than_fifty_mib() {
                     return;
                 }
                 Err(cause) => {
-                    writeln!(std::io::stderr(), "try {tries} of 3: {cause}").expect("stderr");
+                    print(&format!("try {tries} of 3: {cause}"));
                 }
             }
         }

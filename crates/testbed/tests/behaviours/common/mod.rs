@@ -1,14 +1,11 @@
-//! What the testbed's tests share: one boot per file, and one test at a time on it.
-#![allow(dead_code)] // each test file uses its part
+//! What the testbed's tests share.
 
 pub mod alone;
+pub mod stage;
 
-use microslice_testbed::kernels::DEFAULT_GUEST;
-use microslice_testbed::{Guest, Host, Process, Testbed, built_binary, console};
+use microslice_testbed::{Guest, Host, Process};
 use serde_json::Value;
-use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+pub use stage::{OTHER_KERNEL, observed, on_host, on_machine, print, run, with_guests};
 use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -18,100 +15,28 @@ const RARE: Duration = Duration::from_secs(360);
 /// The emulated CPU is 20 to 50 times slower than hardware, and so is what a micro slice must be long enough for.
 pub const FLAGS: &str = "--micro-cpus 1 --micro-slice-us 3000 --stats 1";
 
-/// A kernel that no guest of these tests runs, though the host has its image.
-pub const OTHER_KERNEL: &str = "6.1-cloud";
-
-/// The default host with the built binary; booted once per test file, and held by one test at a time.
-fn host() -> MutexGuard<'static, Host> {
-    static HOST: OnceLock<Mutex<Host>> = OnceLock::new();
-    let host = HOST.get_or_init(|| {
-        let testbed = Testbed::new("6.18").expect("a series");
-        let testbed = testbed.with_guest_kernels(&[DEFAULT_GUEST, OTHER_KERNEL]).expect("guest kernels");
-        Mutex::new(boot(testbed))
-    });
-    hold(host)
+/// Whether more is measured than a working day has time for: `make test-long`.
+pub fn is_long() -> bool {
+    std::env::var_os("MICROSLICE_TEST_LONG").is_some()
 }
 
-/// A file's host, for one test.
-pub fn hold(host: &'static Mutex<Host>) -> MutexGuard<'static, Host> {
-    host.lock().unwrap_or_else(|after_failure| {
-        host.clear_poison();
-        let mut host = after_failure.into_inner();
-        // The test before failed. It isn't this one's fault if that was the host's end.
-        if !host.answers() {
-            boot_again(&mut host);
-        }
-        host
-    })
-}
-
-const TRIES: u32 = 3;
-/// The end of a guest reaches the harness well within this.
-const NEWS: Duration = Duration::from_secs(2);
-
-/// Runs `test` on the file's host.
-pub fn on_host(test: impl Fn(&Host)) {
-    let mut host = host();
-    unless_a_machine_is_lost(&mut host, test);
-}
-
-/// Runs `test`, and again on a fresh host if it failed while one of its guests ended by itself, a CPU of its host stood
-/// still, the host met a breakpoint that nobody set, or stopped answering: emulation ends a machine now and then
-/// (docs/testbed.md). All is printed. A failure among living machines is a failure, and so is one whose host complained of
-/// anything else.
-pub fn unless_a_machine_is_lost(host: &mut Host, test: impl Fn(&Host)) {
-    for tries in 1.. {
-        let guests_before = host.lost_guests();
-        let Err(failure) = catch_unwind(AssertUnwindSafe(|| test(host))) else { return };
-        let loss = loss(host, guests_before);
-        print(&format!(
-            "{}; {}",
-            loss.unwrap_or("the test failed, and not because of emulation"),
-            host.account()
-        ));
-        let Some(loss) = loss.filter(|_| tries < TRIES) else { resume_unwind(failure) };
-        print(&format!("{loss}: the test runs again on a fresh host ({tries} of {TRIES} tries used)"));
-        boot_again(host);
-    }
-}
-
-/// What emulation may have taken away, if it did.
-fn loss(host: &Host, guests_before: u32) -> Option<&'static str> {
-    let console = host.console();
-    let loss = if !host.answers() {
-        "the host doesn't answer any more"
-    } else if console::tells_of_a_stall(&console) {
-        "a CPU of the host stood still"
-    } else if console::tells_of_a_stale_breakpoint(&console) {
-        "the host met a breakpoint that nobody set"
-    } else if host.lost_guests() != guests_before {
-        "a guest was lost"
-    } else {
-        return None;
-    };
-    console::may_be_emulations_end(&console).then_some(loss)
-}
-
-/// Not by eprintln!, which a test that then passes doesn't show.
-fn print(what: &str) {
-    writeln!(std::io::stderr(), "{what}").expect("stderr");
-}
-
-fn boot_again(host: &mut Host) {
-    host.boot_again().unwrap_or_else(|error| panic!("{error}"));
-}
-
-pub fn boot(testbed: Testbed) -> Host {
-    let binary = built_binary().expect("the program under test");
-    testbed.with_binary(binary).boot().unwrap_or_else(|error| panic!("{error}"))
+/// How long is measured: in `make test`, and in `make test-long`.
+pub fn seconds(short: u64, long: u64) -> Duration {
+    Duration::from_secs(if is_long() { long } else { short })
 }
 
 /// Our scheduler, in charge.
 pub fn start_scheduler(host: &Host, flags: &str) -> Process {
-    let process = host.start(&format!("exec microslice run --json {flags}")).expect("start");
+    let begun = Instant::now();
+    let process =
+        host.start(&format!("renice -n -20 $$; exec microslice run --json {flags}")).expect("start");
     wait_for_state(host, "enabled", &process);
+    print(&format!("loaded after {:?}", begun.elapsed()));
     process
 }
+
+/// The end of a process reaches the harness well within this.
+const NEWS: Duration = Duration::from_secs(2);
 
 pub fn wait_for_state(host: &Host, state: &str, process: &Process) {
     let deadline = Instant::now() + PATIENCE;
@@ -131,8 +56,10 @@ pub fn scheduler_state(host: &Host) -> String {
 
 /// Ends it with Ctrl-C; returns its final statistics.
 pub fn stop_scheduler(host: &Host, process: &Process) -> Value {
+    let begun = Instant::now();
     process.signal(libc::SIGINT).expect("signal");
     let output = process.wait(PATIENCE).expect("end");
+    print(&format!("unloaded after {:?}", begun.elapsed()));
     assert_eq!(output.code, 0, "{}", output.stderr);
     wait_for_state(host, "disabled", process);
     report_of(output.stdout.lines().last().expect("statistics")).unwrap_or_else(|error| panic!("{error}"))
@@ -221,4 +148,17 @@ pub fn assert_only_critical_code(report: &Value, cause: &str) {
     for class in ["user", "kernel_other", "idle", "unknown"] {
         assert_eq!(by_class[class].as_u64().unwrap_or(0), 0, "{cause}: {by_class}");
     }
+}
+
+/// What a recording says. The same C decided the same, in the kernel and natively.
+pub fn replay(host: &Host, recording: &str) -> Value {
+    let replayed = run(host, &format!("microslice replay --json {recording} && rm {recording}"));
+    let replayed: Value = serde_json::from_str(&replayed).expect("JSON");
+    assert_eq!(replayed["differences"], 0, "{replayed}");
+    replayed
+}
+
+/// What it has reported from its line `from` on.
+pub fn reports(scheduler: &Process, from: usize) -> Vec<Value> {
+    scheduler.lines(from).iter().filter_map(|line| serde_json::from_str(&line.text).ok()).collect()
 }

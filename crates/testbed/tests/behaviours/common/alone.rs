@@ -1,11 +1,14 @@
 //! Whoever has a pCPU to itself isn't stopped there.
 
-use super::PATIENCE;
+use super::{PATIENCE, run, seconds};
 use microslice_testbed::{Host, Process};
 use std::time::Duration;
 
 /// Hundreds of slices.
-const MEASURED: Duration = Duration::from_secs(8);
+fn measured() -> Duration {
+    seconds(4, 8)
+}
+
 /// Of the time that passed. What is missing is the emulated host's own work; a pCPU that went idle at the end of each slice,
 /// with its task in its queue, gave 0.11 to 0.13.
 const PART_MIN: f64 = 0.8;
@@ -20,8 +23,7 @@ pub fn spinning(host: &Host, pcpus: u32) -> (Process, String) {
 
 /// How long the process has run, and the time, both in hundredths of a second.
 fn times(host: &Host, pid: &str) -> [f64; 2] {
-    let text = host.must_run(&format!("cat /proc/{pid}/stat /proc/uptime"), PATIENCE);
-    let text = text.unwrap_or_else(|error| panic!("{error}"));
+    let text = run(host, &format!("cat /proc/{pid}/stat /proc/uptime"));
     let mut lines = text.rsplit_once(") ").expect("a name").1.lines();
     let number = |text: &str| text.parse::<f64>().unwrap_or_else(|error| panic!("{text}: {error}"));
     let stat: Vec<&str> = lines.next().expect("stat").split(' ').collect();
@@ -33,22 +35,22 @@ fn times(host: &Host, pid: &str) -> [f64; 2] {
 /// How many CPUs the process `pid`, an expression of the host's shell, gets.
 pub fn cpus_of_process(host: &Host, pid: &str) -> f64 {
     let before = times(host, pid);
-    std::thread::sleep(MEASURED);
+    std::thread::sleep(measured());
     let after = times(host, pid);
     (after[0] - before[0]) / (after[1] - before[1])
 }
 
-/// The process `pid` has a pCPU to itself.
-pub fn assert_runs_without_a_pause(host: &Host, pid: &str, place: &str) {
-    let part = cpus_of_process(host, pid);
+/// Whoever ran for this part of the time had a pCPU to itself.
+pub fn assert_was_alone(part: f64, place: &str) {
     println!("{place}: it ran for {part:.2} of the time");
     assert!(part >= PART_MIN, "{place}: it ran for {part:.2} of the time");
 }
 
-/// On a host without guests, on one of the pCPUs of this mask.
-pub fn assert_a_task_runs_without_a_pause(host: &Host, pcpus: u32, place: &str) {
+/// How much of the time a task runs on one of the pCPUs of this mask, on a host without guests.
+pub fn part_of_a_task(host: &Host, pcpus: u32) -> f64 {
     let (task, pid) = spinning(host, pcpus);
-    assert_runs_without_a_pause(host, &pid, place);
+    let part = cpus_of_process(host, &pid);
     task.signal(libc::SIGKILL).expect("signal");
     task.wait(PATIENCE).expect("end");
+    part
 }

@@ -1,43 +1,39 @@
 //! `cpu.max` of the cgroups that a VM's vCPUs lie in, on real guests: the kernel itself keeps it only where no sched_ext
 //! scheduler runs.
 
-mod common;
-
-use common::alone::{cpus_of_process, spinning};
-use common::{
-    PATIENCE, assert_alive, count, on_host, scheduler_state, start_scheduler, statistics, stop_scheduler,
+use crate::common::alone::{cpus_of_process, spinning};
+use crate::common::{
+    PATIENCE, assert_alive, count, on_host, replay, reports, run, scheduler_state, seconds, start_scheduler,
+    statistics, stop_scheduler, with_guests,
 };
-use microslice_testbed::{Guest, GuestSpec, Host, Process};
+use microslice_testbed::{GuestSpec, Host, Process};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Hundreds of periods.
-const MEASURED: Duration = Duration::from_secs(20);
+/// A hundred periods, or two.
+fn measured() -> Duration {
+    seconds(10, 20)
+}
+
 /// Turns end at ticks of 4 ms, and debts are paid later.
 const TOLERANCE: f64 = 0.1;
 /// With `--micro-cpus 1` of four.
 const MICRO_PCPU: u32 = 3;
 const FLAGS: &str = "--micro-cpus 0 --stats 1";
 
-fn run(host: &Host, command: &str) -> String {
-    host.must_run(command, PATIENCE).unwrap_or_else(|error| panic!("{error}"))
-}
-
 fn set_limit(host: &Host, cgroup: &str, limit: &str) {
     run(host, &format!("echo '{limit}' > /sys/fs/cgroup/{cgroup}/cpu.max"));
 }
 
-fn hog(host: &Host, name: &str, cgroup: &str) -> Guest {
-    let spec = GuestSpec::new(name).workload("hog,heartbeat").cgroup(cgroup, 100);
-    host.start_guest(spec).unwrap_or_else(|error| panic!("{error}"))
+fn hog(name: &str, cgroup: &str) -> GuestSpec {
+    GuestSpec::new(name).workload("hog,heartbeat").cgroup(cgroup, 100)
 }
 
-/// How many CPUs the VMs got, each, in the intervals that the scheduler reports during [`MEASURED`].
+/// How many CPUs the VMs got, each, in the intervals that the scheduler reports from now on.
 fn cpus_of<const VMS: usize>(scheduler: &Process, names: [&str; VMS]) -> [f64; VMS] {
     let from = scheduler.lines(0).len();
-    std::thread::sleep(MEASURED);
-    let lines = scheduler.lines(from);
-    let reports: Vec<Value> = lines.iter().filter_map(|line| serde_json::from_str(&line.text).ok()).collect();
+    std::thread::sleep(measured());
+    let reports = reports(scheduler, from);
     let seconds: f64 = reports.iter().map(|report| report["seconds"].as_f64().expect("seconds")).sum();
     let vms = || reports.iter().flat_map(|report| report["vms"].as_array().expect("vms"));
     names.map(|name| {
@@ -53,8 +49,7 @@ fn assert_near(cpus: f64, limit: f64, what: &str) {
 
 #[test]
 fn a_vm_gets_what_its_cgroup_allows_and_all_again_when_that_is_taken_back() {
-    on_host(|host| {
-        let guest = hog(host, "a", "limited");
+    with_guests(&[hog("a", "limited")], |host, guests| {
         set_limit(host, "limited", "150000 100000");
         let scheduler = start_scheduler(host, &format!("{FLAGS} --record /tmp/limits.rec"));
         let limits_are = |limits: Value| move |report: &Value| report["vms"][0]["cpu_limits"] == limits;
@@ -63,7 +58,7 @@ fn a_vm_gets_what_its_cgroup_allows_and_all_again_when_that_is_taken_back() {
         set_limit(host, "limited", "20000 100000");
         statistics(&scheduler, limits_are(json!([0.2])), "limit of 0.2 CPUs");
         assert_near(cpus_of(&scheduler, ["a"])[0], 0.2, "limited to 0.2");
-        assert_alive(&guest, 2);
+        assert_alive(&guests[0], 2);
         set_limit(host, "limited", "max 100000");
         statistics(&scheduler, limits_are(json!([])), "no limit");
         let [free] = cpus_of(&scheduler, ["a"]);
@@ -74,24 +69,16 @@ fn a_vm_gets_what_its_cgroup_allows_and_all_again_when_that_is_taken_back() {
         }
         let report = stop_scheduler(host, &scheduler);
         assert!(count(&report["vms"][0]["rested_ns"]) > 0, "{report}");
-        let replayed = run(host, "microslice replay --json /tmp/limits.rec; rm /tmp/limits.rec");
-        let replayed: Value = serde_json::from_str(&replayed).expect("JSON");
-        assert_eq!(replayed["differences"], 0, "{replayed}");
+        let replayed = replay(host, "/tmp/limits.rec");
         assert!(count(&replayed["by_kind"]["limit"]) > 100, "{replayed}");
-        guest.stop().expect("stop");
     });
 }
 
 #[test]
 fn vms_in_one_limited_cgroup_share_what_it_allows() {
-    on_host(|host| {
-        run(
-            host,
-            "cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control && mkdir -p tenant && \
-             echo +cpu > tenant/cgroup.subtree_control",
-        );
+    let guests = ["a", "b"].map(|name| hog(name, &format!("tenant/{name}")));
+    with_guests(&guests, |host, _| {
         set_limit(host, "tenant", "100000 50000");
-        let guests = ["a", "b"].map(|name| hog(host, name, &format!("tenant/{name}")));
         let scheduler = start_scheduler(host, FLAGS);
         let limited = |report: &Value| {
             report["vms"].as_array().into_iter().flatten().any(|vm| vm["cpu_limits"] == json!([2.0]))
@@ -101,14 +88,12 @@ fn vms_in_one_limited_cgroup_share_what_it_allows() {
         assert_near(a + b, 2.0, "both VMs");
         assert!((a / (a + b) - 0.5).abs() < 0.15, "{a:.2} and {b:.2} CPUs");
         stop_scheduler(host, &scheduler);
-        guests.into_iter().for_each(|guest| guest.stop().expect("stop"));
     });
 }
 
 #[test]
 fn each_vcpu_gets_what_its_own_cgroup_allows() {
-    on_host(|host| {
-        let guest = hog(host, "a", "split");
+    with_guests(&[hog("a", "split")], |host, _| {
         // As libvirt does it: a threaded cgroup for each vCPU.
         run(
             host,
@@ -128,7 +113,6 @@ fn each_vcpu_gets_what_its_own_cgroup_allows() {
         statistics(&scheduler, |report| report["vms"][0]["vcpu_limit"] == 0.25, "limit of each vCPU");
         assert_near(cpus_of(&scheduler, ["a"])[0], 1.0, "four vCPUs, limited to 0.25 each");
         stop_scheduler(host, &scheduler);
-        guest.stop().expect("stop");
     });
 }
 
@@ -157,17 +141,20 @@ fn host_tasks_get_what_their_cgroup_allows_niced_or_not() {
 
 #[test]
 fn a_limit_below_what_a_tick_takes_never_brings_the_watchdog() {
-    on_host(|host| {
-        let guest = hog(host, "a", "tiny");
-        set_limit(host, "tiny", "1000 1000000");
+    with_guests(&[hog("a", "limited")], |host, guests| {
         let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
+        set_limit(host, "limited", "1000 1000000");
+        let limited = |report: &Value| report["vms"][0]["cpu_limits"] == json!([0.001]);
+        statistics(&scheduler, limited, "limit of 0.001 CPUs");
         let [cpus] = cpus_of(&scheduler, ["a"]);
+        // It ends a scheduler under which anybody has waited for ten seconds.
+        std::thread::sleep(Duration::from_secs(8));
         assert_eq!(scheduler_state(host), "enabled", "{}", scheduler.last_words());
         println!("limited to 0.001: {cpus:.4} CPUs");
         assert!(cpus < 0.1, "{cpus:.3} CPUs");
         // The kernel keeps the limit again from here on, and detaching a program waits until each vCPU has run once.
-        set_limit(host, "tiny", "max 100000");
+        set_limit(host, "limited", "max 100000");
         stop_scheduler(host, &scheduler);
-        assert!(!guest.has_ended(), "{}", guest.last_words());
+        assert!(!guests[0].has_ended(), "{}", guests[0].last_words());
     });
 }

@@ -1,0 +1,156 @@
+//! The one emulated host of the moment, and the guests on it: kept for the next test, as long as that wants the same.
+
+use super::PATIENCE;
+use microslice_testbed::kernels::DEFAULT_GUEST;
+use microslice_testbed::{Guest, GuestSpec, Host, Testbed, built_binary, console};
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A kernel that no guest of these tests runs, though the default host has its image.
+pub const OTHER_KERNEL: &str = "6.1-cloud";
+
+/// How often a test is run at most, where emulation ended a machine.
+const TRIES: u32 = 3;
+
+/// What is kept.
+struct Stage {
+    machine: String,
+    host: Host,
+    /// What `guests` were asked to be.
+    specs: Vec<GuestSpec>,
+    guests: Vec<Guest>,
+}
+
+static STAGE: Mutex<Option<Stage>> = Mutex::new(None);
+
+/// Runs `test` on the default host, without guests.
+pub fn on_host(test: impl Fn(&Host)) {
+    with_guests(&[], |host, _| test(host));
+}
+
+/// Runs `test` on the default host, with these guests. They may have served other tests before: see [`Stage`].
+pub fn with_guests(specs: &[GuestSpec], test: impl Fn(&Host, &[Guest])) {
+    let testbed = || {
+        let testbed = Testbed::new("6.18").expect("a series");
+        testbed.with_guest_kernels(&[DEFAULT_GUEST, OTHER_KERNEL]).expect("guest kernels")
+    };
+    on_machine("the default host", testbed, specs, test);
+}
+
+/// Likewise, on the host called `machine`, which `testbed` makes.
+pub fn on_machine(
+    machine: &str,
+    testbed: impl Fn() -> Testbed,
+    specs: &[GuestSpec],
+    test: impl Fn(&Host, &[Guest]),
+) {
+    // A test that failed left a usable stage, or a host that is looked at below.
+    let mut stage = STAGE.lock().unwrap_or_else(PoisonError::into_inner);
+    if stage.as_ref().is_none_or(|stage| stage.machine != machine || !stage.host.answers()) {
+        // One testbed at a time: the former host goes first.
+        *stage = None;
+        let host = boot(testbed());
+        *stage = Some(Stage { machine: machine.to_owned(), host, specs: Vec::new(), guests: Vec::new() });
+    }
+    unless_a_machine_is_lost(&mut stage, specs, test);
+}
+
+/// Runs `test`, and again on a fresh host if it failed while one of its guests ended by itself, a CPU of its host stood
+/// still, the host met a breakpoint that nobody set, or stopped answering: emulation ends a machine now and then
+/// (docs/testbed.md). All is printed. A failure among living machines is a failure, and so is one whose host complained of
+/// anything else.
+fn unless_a_machine_is_lost(
+    stage: &mut MutexGuard<'_, Option<Stage>>,
+    specs: &[GuestSpec],
+    test: impl Fn(&Host, &[Guest]),
+) {
+    let stage = stage.as_mut().expect("a host");
+    for tries in 1.. {
+        let guests_before = stage.host.lost_guests();
+        let Err(failure) = catch_unwind(AssertUnwindSafe(|| {
+            stage.ask_for(specs);
+            test(&stage.host, &stage.guests);
+        })) else {
+            return;
+        };
+        // One that ended by itself is counted now.
+        stage.send_guests_away();
+        let loss = loss(&stage.host, guests_before);
+        print(&format!(
+            "{}; {}",
+            loss.unwrap_or("the test failed, and not because of emulation"),
+            stage.host.account()
+        ));
+        let Some(loss) = loss.filter(|_| tries < TRIES) else { resume_unwind(failure) };
+        print(&format!("{loss}: the test runs again on a fresh host ({tries} of {TRIES} tries used)"));
+        stage.host.boot_again().unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+impl Stage {
+    /// Boots these guests, unless they are there.
+    fn ask_for(&mut self, specs: &[GuestSpec]) {
+        if self.specs == specs && self.guests.iter().all(|guest| !guest.has_ended() && !guest.is_silent()) {
+            return;
+        }
+        self.send_guests_away();
+        let guests = self.host.start_guests(specs.to_vec());
+        self.guests = guests.unwrap_or_else(|error| panic!("{error}"));
+        self.specs = specs.to_vec();
+    }
+
+    fn send_guests_away(&mut self) {
+        self.specs.clear();
+        for guest in self.guests.drain(..) {
+            if guest.has_ended() {
+                drop(guest); // which counts it as lost
+            } else {
+                // Whether or not it says that it has gone: the next one doesn't need it.
+                let _ = guest.stop();
+            }
+        }
+    }
+}
+
+/// What emulation may have taken away, if it did.
+fn loss(host: &Host, guests_before: u32) -> Option<&'static str> {
+    let console = host.console();
+    let loss = if !host.answers() {
+        "the host doesn't answer any more"
+    } else if console::tells_of_a_stall(&console) {
+        "a CPU of the host stood still"
+    } else if console::tells_of_a_stale_breakpoint(&console) {
+        "the host met a breakpoint that nobody set"
+    } else if host.lost_guests() != guests_before {
+        "a guest was lost"
+    } else {
+        return None;
+    };
+    console::may_be_emulations_end(&console).then_some(loss)
+}
+
+/// Not by eprintln!, which a test that then passes doesn't show.
+pub fn print(what: &str) {
+    writeln!(std::io::stderr(), "{what}").expect("stderr");
+}
+
+fn boot(testbed: Testbed) -> Host {
+    let binary = built_binary().expect("the program under test");
+    testbed.with_binary(binary).boot().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Runs `measure` on the default host with these guests, and hands back what it found: for several tests to look at, by a
+/// `OnceLock`. Whoever needs it first makes it; if that fails the next one tries again.
+pub fn observed<T>(specs: &[GuestSpec], measure: impl Fn(&Host, &[Guest]) -> T) -> T {
+    let found = std::cell::RefCell::new(None);
+    with_guests(specs, |host, guests| {
+        found.replace(Some(measure(host, guests)));
+    });
+    found.into_inner().expect("a test that didn't fail has found something")
+}
+
+/// The default host's command `command`, which must succeed.
+pub fn run(host: &Host, command: &str) -> String {
+    host.must_run(command, PATIENCE).unwrap_or_else(|error| panic!("{error}"))
+}

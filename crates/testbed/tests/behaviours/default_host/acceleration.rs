@@ -1,0 +1,181 @@
+//! Acceleration on real guests: causes, classes, slides, and sums that hold.
+
+use crate::common::{
+    FLAGS, OTHER_KERNEL, accelerations_by, assert_only_critical_code, assert_sums_hold, count, observed,
+    on_host, replay, run, seconds, start_scheduler, statistics, stop_scheduler, sum, with_guests,
+};
+use microslice_testbed::{GuestSpec, Pv};
+use serde_json::Value;
+use std::sync::OnceLock;
+
+/// The mix, and more threads that take its locks, beside a hog: it has every kind of event that guests have without PAUSE exits.
+fn mixed_guests(pv: Pv) -> [GuestSpec; 2] {
+    [
+        GuestSpec::new("a").workload("worker,mix,kallsyms").network(1).pv(pv),
+        GuestSpec::new("b").workload("hog").pv(pv),
+    ]
+}
+
+/// A while of acceleration.
+struct Accelerated {
+    report: Value,
+    replayed: Value,
+    /// The guest's own word for where its kernel lies.
+    text: u64,
+}
+
+/// Until each of these interrupts has accelerated somebody, and somebody had a micro slice at home; and for a while from then on.
+fn accelerated() -> &'static Accelerated {
+    static ACCELERATED: OnceLock<Accelerated> = OnceLock::new();
+    ACCELERATED.get_or_init(|| {
+        observed(&mixed_guests(Pv::Off), |host, guests| {
+            let _echo = host.start_echo().expect("the other end of the ping-pong");
+            let scheduler = start_scheduler(host, &format!("{FLAGS} --record /tmp/run.rec"));
+            let causes = accelerations_by(&["resched_ipi", "call_function_ipi", "virq"]);
+            statistics(&scheduler, causes, "acceleration by each interrupt");
+            let at_home = |report: &Value| report["home_slices"].as_u64() > Some(0);
+            statistics(&scheduler, at_home, "micro slices at home");
+            std::thread::sleep(seconds(5, 20));
+            let report = stop_scheduler(host, &scheduler);
+            assert_sums_hold(&report);
+            let text = guests[0].kallsyms("_text").expect("the guest prints its kallsyms");
+            Accelerated { report, replayed: replay(host, "/tmp/run.rec"), text }
+        })
+    })
+}
+
+/// The same without what gives micro pCPUs, and those of the normal pool, away.
+fn kept_to_itself() -> &'static Value {
+    static KEPT: OnceLock<Value> = OnceLock::new();
+    KEPT.get_or_init(|| {
+        observed(&mixed_guests(Pv::Off), |host, _| {
+            let _echo = host.start_echo().expect("the other end of the ping-pong");
+            let scheduler = start_scheduler(host, &format!("{FLAGS} --no-lend --no-home-slices"));
+            statistics(&scheduler, accelerations_by(&["call_function_ipi"]), "acceleration");
+            std::thread::sleep(seconds(5, 20));
+            let report = stop_scheduler(host, &scheduler);
+            assert_sums_hold(&report);
+            report
+        })
+    })
+}
+
+#[test]
+fn interrupts_to_preempted_vcpus_accelerate_them_and_all_of_them_return() {
+    let Accelerated { report, replayed, text } = accelerated();
+    let causes = &report["accelerations"]["by_cause"];
+    assert!(count(&causes["call_function_ipi"]) + count(&causes["resched_ipi"]) > 0, "{causes}");
+
+    // The slide that was found from outside is the guest's own.
+    let slide = text - 0xffff_ffff_8100_0000;
+    let vm = report["vms"].as_array().expect("vms").iter().find(|vm| vm["name"] == "a").expect("vm a");
+    assert_eq!(vm["slide"], format!("{slide:#x}"), "{vm}");
+
+    // Somebody was stopped in critical code, and went on for a moment.
+    assert!(sum(&report["graces"]) > 0, "{}", report["graces"]);
+
+    // What the kernel decided is what the same C decides natively.
+    assert!(["interrupt", "classify", "turn"].iter().all(|kind| count(&replayed["by_kind"][*kind]) > 0));
+    assert_eq!(report["host"]["records_dropped"], 0);
+}
+
+#[test]
+fn reschedule_ipis_call_function_ipis_and_device_interrupts_accelerate_their_recipients() {
+    let causes = &accelerated().report["accelerations"]["by_cause"];
+    for cause in ["resched_ipi", "call_function_ipi", "virq"] {
+        assert!(count(&causes[cause]) > 0, "{cause}: {causes}");
+    }
+}
+
+/// Of the micro pCPU's time, the parts in which it ran accelerated vCPUs, and others.
+fn micro_pcpu_use(report: &Value) -> [f64; 2] {
+    ["micro_cpus_busy", "micro_cpus_lent"].map(|part| report[part].as_f64().expect("a part of its time"))
+}
+
+#[test]
+fn a_micro_pcpu_runs_other_vcpus_until_somebody_asks_for_it_unless_it_may_not() {
+    // Eight vCPUs on four pCPUs: somebody always waits.
+    let lending = &accelerated().report;
+    let [busy, lent] = micro_pcpu_use(lending);
+    assert!(lent > 0.0 && busy + lent > 0.7, "{busy} busy, {lent} lent");
+    assert!(count(&lending["called_back"]) > 0, "{lending}");
+
+    let keeping = kept_to_itself();
+    assert_eq!((count(&keeping["lent_ran_ns"]), count(&keeping["called_back"])), (0, 0));
+}
+
+#[test]
+fn while_the_micro_pcpu_is_busy_a_request_has_its_micro_slice_at_home_unless_it_may_not() {
+    let Accelerated { report, replayed, .. } = accelerated();
+    let (at_home, all) = (count(&report["home_slices"]), count(&report["accelerations"]["total"]));
+    eprintln!("{at_home} of {all} micro slices at home");
+    assert!(at_home > 0 && at_home < all, "{report}");
+    assert!(count(&replayed["by_kind"]["home"]) > 0, "{replayed}");
+    assert_eq!(kept_to_itself()["home_slices"], 0);
+}
+
+#[test]
+fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
+    with_guests(&mixed_guests(Pv::On), |host, _| {
+        let _echo = host.start_echo().expect("the other end of the ping-pong");
+        // Otherwise the interrupts that a yield is about mostly come first, and count.
+        let scheduler = start_scheduler(host, &format!("{FLAGS} --no-call-function-ipi"));
+        statistics(&scheduler, accelerations_by(&["pv_yield", "lock_halt"]), "acceleration by each yield");
+        let report = stop_scheduler(host, &scheduler);
+        assert_sums_hold(&report);
+        assert_only_critical_code(&report, "lock_halt");
+    });
+}
+
+#[test]
+fn another_kernels_symbols_accelerate_nothing() {
+    with_guests(&mixed_guests(Pv::Off), |host, _| {
+        let other = &host.image(OTHER_KERNEL).expect("another kernel's image").kernel;
+        let scheduler = start_scheduler(host, &format!("{FLAGS} --guest a={other} --guest b={other}"));
+        std::thread::sleep(seconds(8, 15));
+        let report = stop_scheduler(host, &scheduler);
+        assert_eq!(report["requests"], 0, "{report}");
+        assert_eq!(report["accelerations"]["total"], 0);
+    });
+}
+
+#[test]
+fn a_dry_run_decides_and_counts_but_moves_nothing() {
+    with_guests(&mixed_guests(Pv::Off), |host, _| {
+        let scheduler = start_scheduler(host, &format!("{FLAGS} --dry-run"));
+        let would = |report: &Value| sum(&report["would_accelerate"]) > 0;
+        statistics(&scheduler, would, "decision");
+        let report = stop_scheduler(host, &scheduler);
+        assert!(report["dry_run"] == true && sum(&report["would_accelerate"]) > 0);
+        assert_eq!((count(&report["requests"]), count(&report["accelerations"]["total"])), (0, 0));
+    });
+}
+
+/// `name = count` lines.
+fn counts_of(text: &str) -> Vec<(&str, u64)> {
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once(" = "))
+        .filter_map(|(name, count)| Some((name, count.trim().parse().ok()?)))
+        .collect()
+}
+
+#[test]
+fn the_verifier_walks_about_as_many_instructions_as_recorded() {
+    let recorded = include_str!("../../../../../bpf/instruction-counts.toml");
+    let section = recorded.split("[\"6.18\"]").nth(1).expect("counts of the default host");
+    let recorded = counts_of(section.split("\n[").next().expect("a section"));
+    on_host(|host| {
+        let now = run(host, "microslice run --micro-cpus 1 --instruction-counts");
+        let now = counts_of(&now);
+        assert_eq!(
+            now.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            recorded.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            "programs came or went: record their counts"
+        );
+        for ((name, count), (_, before)) in now.iter().zip(&recorded) {
+            let most = before + before / 2 + 50;
+            assert!(*count <= most, "{name}: {count} instructions, recorded were {before}");
+        }
+    });
+}

@@ -1,0 +1,25 @@
+//! What the whole promises, on real kernels with real guests. One program, so that behaviours share boots: each has its own name and
+//! verdict all the same.
+//!
+//! Tests run in the order of their names, one at a time on one emulated host. So those of one host stand together, and within a module
+//! those that share guests: a host is booted, and guests are, when a test wants others than are there.
+
+mod common;
+
+/// On a stock 6.18 with four pCPUs.
+mod default_host {
+    mod acceleration;
+    mod alone;
+    mod cpu_limits;
+    mod harness;
+    mod lifecycle;
+    mod shares;
+    mod symbols;
+}
+
+/// On hosts of other kernels, or that are set up otherwise.
+mod other_hosts {
+    mod host_kernels;
+    mod pause_exits;
+    mod refusals;
+}
