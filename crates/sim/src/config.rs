@@ -131,7 +131,7 @@ const _: () = {
 };
 
 impl SymbolTable {
-    /// All that scenarios may name, in order, so that `ALL[table as usize]` is `table`.
+    /// All that scenarios may name, in order, so that `ALL[table]` is `table`.
     pub const ALL: [Self; 2] = [Self::Linux44, Self::LinuxModern];
 
     /// What scenarios call it.

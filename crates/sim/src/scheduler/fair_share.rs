@@ -23,8 +23,9 @@ use self::vm_share::VmShare;
 use super::{NormalPool, Pick, Scheduler, YieldAnswer};
 use crate::bits::Bits;
 use crate::config::FairSharePool;
-use crate::machine::{Machine, NONE, VcpuState};
-use crate::trace_event::{PcpuId, StopReason, VcpuId, VmId};
+use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
+use crate::machine::{Machine, VcpuState};
+use crate::trace_event::StopReason;
 use microslice_policy as policy;
 use microslice_policy::{FairShareConfig, WakeupDecision, WakeupObservation, YieldCause};
 use std::collections::{BTreeSet, VecDeque};
@@ -52,28 +53,28 @@ struct Account {
 pub struct FairShare {
     rules: FairShareConfig,
     tick_ns: u64,
-    accounts: Vec<Account>,
-    vms: Vec<VmShare>,
+    accounts: IdVec<VcpuId, Account>,
+    vms: IdVec<VmId, VmShare>,
     boosted: VecDeque<VcpuId>,
     ordered: BTreeSet<Waiter>,
-    local: Vec<Option<VcpuId>>,
+    local: IdVec<PcpuId, Option<VcpuId>>,
     /// How many have come to `ordered`.
     came: u64,
     clocks: Clocks,
     /// Of each pCPU: its turn's length, and whether who runs there was woken for it.
-    turns: Vec<Turn>,
-    usable: Vec<bool>,
-    idle: Bits,
+    turns: IdVec<PcpuId, Turn>,
+    usable: IdVec<PcpuId, bool>,
+    idle: Bits<PcpuId>,
     /// Micro pCPUs that nobody asks for, and that nobody waited for so far.
-    lendable: Bits,
+    lendable: Bits<PcpuId>,
     /// The last one that waits, and that such a pCPU comes for.
     fetched: Option<VcpuId>,
     /// To whom the vCPU that runs on each pCPU yields.
-    heirs: Vec<Option<VcpuId>>,
+    heirs: IdVec<PcpuId, Option<VcpuId>>,
     /// Of each pCPU: whose turn a micro slice has interrupted there. It waits like any other.
-    interrupted: Vec<Option<Interrupted>>,
+    interrupted: IdVec<PcpuId, Option<Interrupted>>,
     /// Where somebody preempts whose last pCPU is another pool's.
-    preempted_last: usize,
+    preempted_last: PcpuId,
     next_sweep_ns: u64,
 }
 
@@ -92,7 +93,7 @@ struct Interrupted {
 }
 
 impl Turn {
-    const NONE: Self = Self { vcpu: NONE, slice_ns: 0, was_woken: false };
+    const NONE: Self = Self { vcpu: VcpuId::NONE, slice_ns: 0, was_woken: false };
 }
 
 impl FairShare {
@@ -115,17 +116,17 @@ impl FairShare {
             vms: VmShare::all(&machine.vms),
             boosted: VecDeque::new(),
             ordered: BTreeSet::new(),
-            local: vec![None; pcpus],
+            local: IdVec::of(None, pcpus),
             came: 0,
             clocks: Clocks::new(pcpus),
-            turns: vec![Turn::NONE; pcpus],
-            usable: vec![true; pcpus],
+            turns: IdVec::of(Turn::NONE, pcpus),
+            usable: IdVec::of(true, pcpus),
             idle: Bits::new(pcpus, true),
             lendable: Bits::new(pcpus, false),
             fetched: None,
-            heirs: vec![None; pcpus],
-            interrupted: vec![None; pcpus],
-            preempted_last: 0,
+            heirs: IdVec::of(None, pcpus),
+            interrupted: IdVec::of(None, pcpus),
+            preempted_last: PcpuId::new(0),
             next_sweep_ns: SWEEP_INTERVAL_NS,
         }
     }
@@ -134,15 +135,15 @@ impl FairShare {
 
     /// `clocks_of`: what its clock and its VM's are compared with.
     fn furthest(&self, machine: &Machine, vcpu: VcpuId) -> Furthest {
-        let host = &machine.vcpus[vcpu as usize];
-        self.clocks.of(host.pcpu as usize, machine.vms[host.vm as usize].is_narrow())
+        let host = &machine.vcpus[vcpu];
+        self.clocks.of(host.pcpu, machine.vms[host.vm].is_narrow())
     }
 
     /// `queue_clock`: from when on, and for how long, it runs.
     fn queue_clock(&mut self, machine: &Machine, vcpu: VcpuId) -> WakeupDecision {
         let furthest = self.furthest(machine, vcpu);
         self.keep_up(vcpu, furthest.vm_ns);
-        let account = &self.accounts[vcpu as usize];
+        let account = &self.accounts[vcpu];
         let seen = WakeupObservation {
             pool_vtime_ns: furthest.vcpu_ns,
             vcpu_vtime_ns: account.vtime_ns,
@@ -151,7 +152,7 @@ impl FairShare {
             reserved: 0,
         };
         let decision = policy::decide_on_wakeup(&self.rules, &seen);
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         account.vtime_ns = decision.vtime_ns;
         account.slice_ns = decision.slice_ns;
         decision
@@ -159,7 +160,7 @@ impl FairShare {
 
     /// `keep_up`: its VM's clock isn't left further behind the first one's than it can catch up with.
     fn keep_up(&mut self, vcpu: VcpuId, first_vm_ns: u64) {
-        let vm = &mut self.vms[self.accounts[vcpu as usize].vm as usize];
+        let vm = &mut self.vms[self.accounts[vcpu].vm];
         vm.first_vm_ns = first_vm_ns;
         vm.vtime_ns = policy::vm_clock(&self.rules, &vm.size(), first_vm_ns, vm.vtime_ns);
     }
@@ -167,20 +168,20 @@ impl FairShare {
     /// `advance_clocks`: those of the pool and of the pCPU are of whoever was chosen by them. A micro slice isn't, nor is what
     /// a light one gets because it has waited for long, nor the rest of a turn that a micro slice has interrupted.
     fn advance_clocks(&mut self, machine: &Machine, pcpu: PcpuId, vcpu: VcpuId) {
-        let account = &mut self.accounts[vcpu as usize];
-        let vm_ns = self.vms[account.vm as usize].vtime_ns;
+        let account = &mut self.accounts[vcpu];
+        let vm_ns = self.vms[account.vm].vtime_ns;
         if !std::mem::take(&mut account.out_of_order) {
-            self.clocks.advance(pcpu as usize, account.vtime_ns, vm_ns);
+            self.clocks.advance(pcpu, account.vtime_ns, vm_ns);
         }
-        let account = &self.accounts[vcpu as usize];
-        let is_narrow = machine.vms[account.vm as usize].is_narrow();
-        self.keep_up(vcpu, self.clocks.of(pcpu as usize, is_narrow).vm_ns);
+        let account = &self.accounts[vcpu];
+        let is_narrow = machine.vms[account.vm].is_narrow();
+        self.keep_up(vcpu, self.clocks.of(pcpu, is_narrow).vm_ns);
     }
 
     /// `forgive_debt`: where nobody else waited, what it ran for isn't owed.
     fn forgive_debt(&mut self, machine: &Machine, vcpu: VcpuId) {
         let clock_ns = self.furthest(machine, vcpu).vcpu_ns;
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         if policy::vtime_before(clock_ns, account.vtime_ns) {
             account.vtime_ns = clock_ns;
         }
@@ -189,23 +190,23 @@ impl FairShare {
     /// `settle_clock`: who ran where nobody waited owes nothing for it, nor does its VM, and is owed nothing.
     fn settle_clock(&mut self, machine: &Machine, vcpu: VcpuId) {
         let furthest = self.furthest(machine, vcpu);
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         account.vtime_ns = furthest.vcpu_ns;
-        let vm = &mut self.vms[account.vm as usize];
+        let vm = &mut self.vms[account.vm];
         if policy::vtime_before(furthest.vm_ns, vm.vtime_ns) {
             vm.vtime_ns = furthest.vm_ns;
         }
     }
 
     fn weight_of(&self, vm: VmId) -> u64 {
-        let vm = &self.vms[vm as usize];
+        let vm = &self.vms[vm];
         policy::vcpu_weight(vm.weight, vm.active_vcpus)
     }
 
     /// What running is charged by.
     fn charged_weight_of(&self, vm: VmId) -> u64 {
         let weight = self.weight_of(vm);
-        let vm = &self.vms[vm as usize];
+        let vm = &self.vms[vm];
         policy::catch_up_weight(&self.rules, &vm.size(), weight, vm.first_vm_ns, vm.vtime_ns)
     }
 
@@ -213,10 +214,10 @@ impl FairShare {
 
     /// `pick_idle_normal`: the pCPU that it ran on last, or any other. It is idle no longer.
     fn claim_idle(&mut self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
-        let home = machine.vcpus[vcpu as usize].pcpu;
-        let pcpu = self.idle.round_from(home as usize).find(|&pcpu| machine.allows(vcpu, pcpu as PcpuId))?;
+        let home = machine.vcpus[vcpu].pcpu;
+        let pcpu = self.idle.round_from(home).find(|&pcpu| machine.allows(vcpu, pcpu))?;
         self.idle.set(pcpu, false);
-        Some(pcpu as PcpuId)
+        Some(pcpu)
     }
 
     /// `kick_idle_normal`: an idle pCPU comes and gets it, or a micro-sliced one that nobody asks for.
@@ -229,10 +230,10 @@ impl FairShare {
     }
 
     fn kick_lendable(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
-        let pcpu = self.lendable.round_from(0).find(|&pcpu| machine.allows(vcpu, pcpu as PcpuId));
+        let pcpu = self.lendable.round_from(PcpuId::new(0)).find(|&pcpu| machine.allows(vcpu, pcpu));
         if let Some(pcpu) = pcpu {
             self.lendable.set(pcpu, false);
-            machine.request_schedule(pcpu as PcpuId);
+            machine.request_schedule(pcpu);
             self.fetched = Some(vcpu);
         }
         pcpu.is_some()
@@ -240,41 +241,39 @@ impl FairShare {
 
     /// Which of the idle ones it counts to.
     fn note_idle(&mut self, pcpu: PcpuId, idle: bool) {
-        let set = if self.usable[pcpu as usize] { &mut self.idle } else { &mut self.lendable };
-        set.set(pcpu as usize, idle);
+        let set = if self.usable[pcpu] { &mut self.idle } else { &mut self.lendable };
+        set.set(pcpu, idle);
     }
 
     /// Who has a turn of this pool on a pCPU. A micro slice of who had the last one there is none.
-    fn on_turn(&self, machine: &Machine, pcpu: usize) -> Option<VcpuId> {
-        let has_turn =
-            |vcpu: &VcpuId| self.turns[pcpu].vcpu == *vcpu && !machine.vcpus[*vcpu as usize].requested;
-        machine.current(pcpu as PcpuId).filter(has_turn)
+    fn on_turn(&self, machine: &Machine, pcpu: PcpuId) -> Option<VcpuId> {
+        let has_turn = |vcpu: &VcpuId| self.turns[pcpu].vcpu == *vcpu && !machine.vcpus[*vcpu].requested;
+        machine.current(pcpu).filter(has_turn)
     }
 
     /// Whether a turn of the normal pool runs on a micro pCPU.
-    fn is_lent(&self, machine: &Machine, pcpu: usize) -> bool {
+    fn is_lent(&self, machine: &Machine, pcpu: PcpuId) -> bool {
         !self.usable[pcpu] && self.on_turn(machine, pcpu).is_some()
     }
 
     /// `preempt_for`: it takes over the pCPU that it ran on last, or one of the next few, if what runs there gives way.
     fn preempt_for(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        let pcpus = self.usable.len();
-        let mut home = machine.vcpus[vcpu as usize].pcpu as usize;
+        let mut home = machine.vcpus[vcpu].pcpu;
         if !self.usable[home] && !self.is_lent(machine, home) {
-            let mut others = (1..=pcpus).map(|step| (self.preempted_last + step) % pcpus);
+            let mut others = machine.pcpus.round_from(self.preempted_last.plus(1));
             let Some(other) = others.find(|&other| self.usable[other]) else { return };
             (home, self.preempted_last) = (other, other);
         }
-        let mut near = (0..PREEMPT_LOOK_MAX.min(pcpus)).map(|step| (home + step) % pcpus);
-        let gives_way = |&pcpu: &usize| {
+        let mut near = machine.pcpus.round_from(home).take(PREEMPT_LOOK_MAX);
+        let gives_way = |&pcpu: &PcpuId| {
             (self.usable[pcpu] || self.is_lent(machine, pcpu))
-                && machine.allows(vcpu, pcpu as PcpuId)
+                && machine.allows(vcpu, pcpu)
                 && !self.turns[pcpu].was_woken
-                && (machine.is_idle(pcpu as PcpuId)
+                && (machine.is_idle(pcpu)
                     || self.on_turn(machine, pcpu).is_some_and(|on| !self.is_of_vm_ahead(vcpu, on)))
         };
         if let Some(pcpu) = near.find(gives_way) {
-            machine.request_schedule(pcpu as PcpuId);
+            machine.request_schedule(pcpu);
         }
     }
 
@@ -287,7 +286,7 @@ impl FairShare {
         gave_way: bool,
         others_wait: bool,
     ) -> bool {
-        let vtime_ns = self.accounts[ran as usize].vtime_ns;
+        let vtime_ns = self.accounts[ran].vtime_ns;
         match self.first_in_line(machine, pcpu) {
             Some(first) if !gave_way && policy::vtime_before(vtime_ns, first.vtime_ns) => true,
             _ if others_wait => false,
@@ -299,12 +298,12 @@ impl FairShare {
     }
 
     fn begin_turn(&mut self, machine: &mut Machine, pcpu: PcpuId, vcpu: VcpuId) -> Pick {
-        let account = &self.accounts[vcpu as usize];
+        let account = &self.accounts[vcpu];
         let (slice_ns, was_woken) = (account.slice_ns, account.was_blocked);
-        self.turns[pcpu as usize] = Turn { vcpu, slice_ns, was_woken };
+        self.turns[pcpu] = Turn { vcpu, slice_ns, was_woken };
         self.begin_run(machine.now_ns, vcpu);
         self.advance_clocks(machine, pcpu, vcpu);
-        machine.vcpus[vcpu as usize].pcpu = pcpu;
+        machine.vcpus[vcpu].pcpu = pcpu;
         self.note_idle(pcpu, false);
         // Turns end at ticks.
         Pick { vcpu, slice_end_ns: u64::MAX }
@@ -312,25 +311,24 @@ impl FairShare {
 
     /// Proportional shares may not bring sched_ext's watchdog.
     fn boost_starving(&mut self, machine: &mut Machine) {
-        let starving =
-            |vcpu: VcpuId| machine.now_ns - self.accounts[vcpu as usize].queued_at_ns > STARVING_AFTER_NS;
+        let starving = |vcpu: VcpuId| machine.now_ns - self.accounts[vcpu].queued_at_ns > STARVING_AFTER_NS;
         let starving: Vec<_> =
             self.ordered.iter().rev().map(|waiter| waiter.vcpu).filter(|&vcpu| starving(vcpu)).collect();
         for vcpu in starving {
             self.take(vcpu);
             self.put_boosted(vcpu, false);
-            self.accounts[vcpu as usize].out_of_order = true;
+            self.accounts[vcpu].out_of_order = true;
         }
     }
 }
 
 impl NormalPool for FairShare {
     fn set_usable(&mut self, pcpu: PcpuId, usable: bool) -> Vec<VcpuId> {
-        self.usable[pcpu as usize] = usable;
-        self.idle.set(pcpu as usize, false);
-        self.lendable.set(pcpu as usize, false);
-        self.interrupted[pcpu as usize] = None;
-        let left = if usable { None } else { self.local[pcpu as usize] };
+        self.usable[pcpu] = usable;
+        self.idle.set(pcpu, false);
+        self.lendable.set(pcpu, false);
+        self.interrupted[pcpu] = None;
+        let left = if usable { None } else { self.local[pcpu] };
         left.map(|vcpu| self.take(vcpu)).into_iter().collect()
     }
 
@@ -352,7 +350,7 @@ impl NormalPool for FairShare {
     }
 
     fn remove(&mut self, _machine: &Machine, vcpu: VcpuId) -> bool {
-        let waits = matches!(self.accounts[vcpu as usize].place, Place::Boosted | Place::Ordered(_));
+        let waits = matches!(self.accounts[vcpu].place, Place::Boosted | Place::Ordered(_));
         if waits {
             self.take(vcpu);
         }
@@ -360,33 +358,33 @@ impl NormalPool for FairShare {
     }
 
     fn charge(&mut self, now_ns: u64, vcpu: VcpuId) {
-        let weight = self.charged_weight_of(self.accounts[vcpu as usize].vm);
-        let account = &mut self.accounts[vcpu as usize];
+        let weight = self.charged_weight_of(self.accounts[vcpu].vm);
+        let account = &mut self.accounts[vcpu];
         let ran_ns = now_ns - std::mem::replace(&mut account.charged_until_ns, now_ns);
         account.vtime_ns += policy::charge(ran_ns, weight);
-        let vm = &mut self.vms[account.vm as usize];
+        let vm = &mut self.vms[account.vm];
         vm.vtime_ns += policy::vm_charge(ran_ns, vm.weight);
     }
 
     fn begin_run(&mut self, now_ns: u64, vcpu: VcpuId) {
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         account.charged_until_ns = now_ns;
         account.was_blocked = false;
     }
 
     fn blocked(&mut self, vcpu: VcpuId) {
-        self.vms[self.accounts[vcpu as usize].vm as usize].active_vcpus -= 1;
+        self.vms[self.accounts[vcpu].vm].active_vcpus -= 1;
     }
 
     fn call_back(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
-        let was_woken = self.turns[pcpu as usize].was_woken;
+        let was_woken = self.turns[pcpu].was_woken;
         self.queue_clock(machine, vcpu);
         if !was_woken {
             self.put_ordered(machine, vcpu);
             self.kick_idle(machine, vcpu);
             return;
         }
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         (account.slice_ns, account.was_blocked) = (self.rules.boost_slice_ns, true);
         self.put_boosted(vcpu, true);
         if !self.kick_idle(machine, vcpu) {
@@ -395,46 +393,44 @@ impl NormalPool for FairShare {
     }
 
     fn gives_way(&self, machine: &Machine, pcpu: PcpuId) -> bool {
-        let pcpu = pcpu as usize;
         self.usable[pcpu] && !self.turns[pcpu].was_woken && self.on_turn(machine, pcpu).is_some()
     }
 
     /// A micro slice is taken from whoever would have its pCPU. Clocks of vCPUs that may run on some pCPUs only say nothing about the
     /// others.
     fn is_over_its_share(&self, machine: &Machine, vcpu: VcpuId) -> bool {
-        let is_narrow = |vcpu: VcpuId| machine.vms[machine.vcpus[vcpu as usize].vm as usize].is_narrow();
+        let is_narrow = |vcpu: VcpuId| machine.vms[machine.vcpus[vcpu].vm].is_narrow();
         let first = self.ordered.first().filter(|first| !is_narrow(first.vcpu) && !is_narrow(vcpu));
         first.is_some_and(|first| self.is_of_vm_ahead(vcpu, first.vcpu))
     }
 
     fn is_of_vm_ahead(&self, vcpu: VcpuId, other: VcpuId) -> bool {
-        let [vm, other] = [vcpu, other].map(|vcpu| &self.vms[self.accounts[vcpu as usize].vm as usize]);
+        let [vm, other] = [vcpu, other].map(|vcpu| &self.vms[self.accounts[vcpu].vm]);
         policy::vm_is_ahead(&self.rules, &vm.size(), vm.vtime_ns, &other.size(), other.vtime_ns)
     }
 
     fn note_interrupted(&mut self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) {
-        let ran_ns = machine.now_ns - self.accounts[vcpu as usize].charged_until_ns;
-        let left_ns = self.turns[pcpu as usize].slice_ns.saturating_sub(ran_ns);
-        self.interrupted[pcpu as usize] = (left_ns > 0).then_some(Interrupted { vcpu, left_ns });
+        let ran_ns = machine.now_ns - self.accounts[vcpu].charged_until_ns;
+        let left_ns = self.turns[pcpu].slice_ns.saturating_sub(ran_ns);
+        self.interrupted[pcpu] = (left_ns > 0).then_some(Interrupted { vcpu, left_ns });
     }
 
     fn goes_first(&self, vcpu: VcpuId) -> bool {
-        matches!(self.accounts[vcpu as usize].place, Place::Boosted | Place::Local(_))
-            || self.fetched == Some(vcpu)
+        matches!(self.accounts[vcpu].place, Place::Boosted | Place::Local(_)) || self.fetched == Some(vcpu)
     }
 }
 
 impl Scheduler for FairShare {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         account.was_blocked = true;
         self.fetched = None;
-        self.vms[account.vm as usize].active_vcpus += 1;
+        self.vms[account.vm].active_vcpus += 1;
         let decision = self.queue_clock(machine, vcpu);
         if let Some(pcpu) = self.claim_idle(machine, vcpu) {
             self.forgive_debt(machine, vcpu);
-            self.accounts[vcpu as usize].place = Place::Local(pcpu);
-            self.local[pcpu as usize] = Some(vcpu);
+            self.accounts[vcpu].place = Place::Local(pcpu);
+            self.local[pcpu] = Some(vcpu);
             machine.request_schedule(pcpu);
         } else if decision.boost != 0 {
             self.put_boosted(vcpu, false);
@@ -456,24 +452,24 @@ impl Scheduler for FairShare {
         let mut ran = None;
         if let Some((vcpu, reason)) = stopped {
             self.charge(machine.now_ns, vcpu);
-            if machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
+            if machine.vcpus[vcpu].state == VcpuState::Blocked {
                 self.blocked(vcpu);
             } else {
                 ran = Some((vcpu, matches!(reason, StopReason::Ple | StopReason::IpiWait)));
             }
         }
-        let interrupted = self.interrupted[pcpu as usize].take();
-        let heir = self.heirs[pcpu as usize].take().filter(|&heir| {
+        let interrupted = self.interrupted[pcpu].take();
+        let heir = self.heirs[pcpu].take().filter(|&heir| {
             ran.is_some_and(|(_, gave_way)| gave_way) && self.may_inherit(machine, pcpu, heir)
         });
-        let first = self.local[pcpu as usize].or(heir).or_else(|| self.first_boosted(machine, pcpu));
+        let first = self.local[pcpu].or(heir).or_else(|| self.first_boosted(machine, pcpu));
         let first = first.or_else(|| self.resumed(machine, pcpu, interrupted));
         let next = first.or_else(|| self.first_ordered(machine, pcpu));
         if let Some((vcpu, gave_way)) = ran
             && first.is_none()
             && self.goes_on(machine, pcpu, vcpu, gave_way, next.is_some())
         {
-            self.accounts[vcpu as usize].slice_ns = self.rules.slice_ns;
+            self.accounts[vcpu].slice_ns = self.rules.slice_ns;
             return Some(self.begin_turn(machine, pcpu, vcpu));
         }
         if let Some(vcpu) = next {
@@ -505,11 +501,11 @@ impl Scheduler for FairShare {
         if cause == YieldCause::Hlt {
             return YieldAnswer::Yield;
         }
-        let vm = &mut self.vms[self.accounts[vcpu as usize].vm as usize];
+        let vm = &mut self.vms[self.accounts[vcpu].vm];
         match machine.next_boostable(vm.first_vcpu, vm.vcpus, vm.yielded_to) {
             Some(sibling) => {
                 vm.yielded_to = sibling;
-                self.heirs[pcpu as usize] = Some(sibling);
+                self.heirs[pcpu] = Some(sibling);
                 YieldAnswer::Yield
             }
             None => YieldAnswer::KeepSpinning { until_ns: machine.now_ns },
@@ -526,8 +522,8 @@ impl Scheduler for FairShare {
 
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         let Some(vcpu) = machine.current(pcpu) else { return };
-        let ran_ns = machine.now_ns - self.accounts[vcpu as usize].charged_until_ns;
-        if ran_ns >= self.turns[pcpu as usize].slice_ns {
+        let ran_ns = machine.now_ns - self.accounts[vcpu].charged_until_ns;
+        if ran_ns >= self.turns[pcpu].slice_ns {
             machine.request_schedule(pcpu);
         }
     }

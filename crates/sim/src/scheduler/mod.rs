@@ -7,8 +7,9 @@ mod fair_share;
 mod micro_sliced;
 
 use crate::config::{Mechanics, NormalPoolKind, SchedulerKind};
+use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
-use crate::trace_event::{PcpuId, StopReason, VcpuId};
+use crate::trace_event::StopReason;
 use microslice_policy::{GuestClass, InterruptKind, YieldCause};
 
 /// The vCPU that a pCPU runs next, and until when unless something happens.
