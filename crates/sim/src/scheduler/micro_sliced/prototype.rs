@@ -17,7 +17,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
             return true;
         }
         let vm = machine.vcpus[vcpu].vm;
-        let Some(pcpu) = self.place(machine, VcpuId::new(vm.number())) else {
+        let Some(pcpu) = self.place(machine, vcpu) else {
             self.has_unclaimed[vm] = true;
             return false;
         };

@@ -232,6 +232,17 @@ fn the_prototype_takes_blocked_siblings_along_and_the_first_to_wake_gets_a_micro
 }
 
 #[test]
+fn the_vm_that_a_full_micro_pool_turned_away_is_that_of_the_blocked_sibling() {
+    let (mut micro, machine) = all_woken(2, &[2, 1], |config| {
+        (config.mechanics, config.home_slices) = (Mechanics::XenPrototype, false);
+    });
+    let [first, second] = [1, 2].map(VcpuId::new);
+    micro.waiting[PcpuId::new(1)] = Some(first);
+    assert!(!micro.take_along(&machine, second, Cause::TlbYield), "there is no room");
+    assert_eq!(micro.turned_away[PcpuId::new(1)], Some(machine.vcpus[second].vm));
+}
+
+#[test]
 fn in_the_prototype_who_blocks_on_a_micro_pcpu_wakes_there() {
     for (prototype, wakes_at) in [(true, PcpuId::new(1)), (false, PcpuId::NONE)] {
         let (mut micro, mut machine, pick) = prototype_with_a_sibling_on_the_micro_pcpu();
