@@ -515,7 +515,7 @@ pub struct MicroSlicedConfig {
 pub enum Mechanics {
     /// As the paper's text says: one micro slice, then back to the end of the normal queue.
     Paper,
-    /// As the authors' Xen prototype does, on which the paper's numbers were measured (see `scheduler/micro_sliced.rs`).
+    /// As the authors' Xen prototype does, on which the paper's numbers were measured (see `scheduler/mechanisms/mod.rs`).
     XenPrototype,
 }
 

@@ -9,7 +9,7 @@
 //!            millisecond (`sched_ratelimit_us`) unless it blocks; in 4.7 that holds for yields too (4.8 exempts them).
 //! Limits.    No caps, no parking.
 
-use super::{NormalPool, Pick, Scheduler, YieldAnswer};
+use super::{Core, Pick, Scheduler, YieldAnswer};
 use crate::bits::Bits;
 use crate::config::CreditConfig;
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
@@ -306,7 +306,7 @@ impl Credit {
     }
 }
 
-impl NormalPool for Credit {
+impl Core for Credit {
     fn set_usable(&mut self, pcpu: PcpuId, usable: bool) -> Vec<VcpuId> {
         if self.usable[pcpu] == usable {
             return Vec::new();
@@ -328,11 +328,11 @@ impl NormalPool for Credit {
         }
     }
 
-    fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+    fn put_back(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         self.insert(machine, vcpu, false);
     }
 
-    fn enqueue_first(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+    fn put_first(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         let home = self.shortest_queue(machine, vcpu);
         machine.vcpus[vcpu].pcpu = home;
         self.put(home, 0, vcpu);
@@ -355,7 +355,7 @@ impl NormalPool for Credit {
         }
     }
 
-    fn remove(&mut self, machine: &Machine, vcpu: VcpuId) -> bool {
+    fn take_out(&mut self, machine: &Machine, vcpu: VcpuId) -> bool {
         if !self.accounts[vcpu].queued {
             return false;
         }

@@ -25,7 +25,7 @@ fn two_on_one_pcpu(other: Priority) -> (Credit, Machine) {
     let (mut credit, mut machine) = host(1, 2);
     machine.vcpus[OTHER].state = VcpuState::Runnable;
     credit.accounts[OTHER].priority = other;
-    credit.enqueue(&mut machine, OTHER);
+    credit.put_back(&mut machine, OTHER);
     machine.vcpus[SPINNER].state = VcpuState::Running;
     machine.pcpus[PcpuId::new(0)].current = SPINNER;
     machine.pcpus[PcpuId::new(0)].slice_end_ns = 30 * MS;
@@ -60,7 +60,7 @@ fn asked_again(spinner: Priority) -> Vec<PcpuId> {
     let woken = VcpuId::new(2);
     machine.vcpus[woken].state = VcpuState::Runnable;
     machine.vcpus[woken].pcpu = PcpuId::new(1);
-    credit.enqueue(&mut machine, woken);
+    credit.put_back(&mut machine, woken);
     machine.unbatch.sort_unstable();
     machine.unbatch
 }
@@ -96,9 +96,9 @@ fn without_a_yield_the_one_within_its_credits_runs_on() {
 #[test]
 fn who_is_forgiven_runs_before_those_without_credits_but_is_not_boosted() {
     let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
-    assert!(credit.remove(&machine, OTHER));
+    assert!(credit.take_out(&machine, OTHER));
     credit.forgive(OTHER);
-    credit.enqueue(&mut machine, OTHER);
+    credit.put_back(&mut machine, OTHER);
     credit.tickle(&mut machine, OTHER);
     assert_eq!(machine.next_schedule(), None, "the one that runs is within its credits, too");
     credit.accounts[SPINNER].priority = Priority::Over;
@@ -137,7 +137,7 @@ fn who_yielded_is_offered_to_an_idle_pcpu_at_the_next_tick() {
     let (mut credit, mut machine) = host(2, 2);
     machine.vcpus[OTHER].state = VcpuState::Runnable;
     machine.vcpus[OTHER].pcpu = PcpuId::new(0);
-    credit.enqueue(&mut machine, OTHER);
+    credit.put_back(&mut machine, OTHER);
     machine.vcpus[SPINNER].state = VcpuState::Running;
     credit.set_idle(PcpuId::new(0), false);
     machine.now_ns = 2 * MS;

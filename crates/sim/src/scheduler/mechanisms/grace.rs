@@ -15,7 +15,7 @@
 use super::*;
 use microslice_policy::{TurnDecision, TurnObservation};
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     /// A pCPU of the normal pool chooses, or one that is lent to it.
     pub(super) fn next_turn(
         &mut self,
@@ -88,10 +88,10 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     pub(super) fn evict(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
         if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
             machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
-            self.normal.enqueue_first(machine, vcpu);
+            self.normal.put_first(machine, vcpu);
         } else {
             self.new_turn(machine, vcpu, pcpu);
-            self.normal.enqueue(machine, vcpu);
+            self.normal.put_back(machine, vcpu);
         }
         self.normal.tickle(machine, vcpu);
     }

@@ -1,6 +1,6 @@
 //! The project's scheduler: every decision is made by `policy/`, through the same C as on a real host; this file only
 //! gathers observations and applies decisions. The normal pool is the credit scheduler, as in the paper's prototype, or the
-//! real scheduler's (`fair_share.rs`).
+//! real scheduler's (`core/`): both are a [`Core`], whose plain operations the mechanisms here call.
 //!
 //! How the host carries decisions out is its own matter. The paper's numbers were measured on a Xen prototype
 //! (microslicedcore/xen, branch dyn-usliced-cores) that goes beyond the paper's text; `mechanics = "xen-prototype"`:
@@ -17,24 +17,29 @@
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
 //! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
 //! | a turn or a micro slice ends at a bad moment | see `grace.rs` | it ends |
-//! | no micro pCPU serves a request at once | see `home.rs`, in the real scheduler's normal pool | it waits, or is forgotten |
+//! | no micro pCPU serves a request at once | see `home_slices.rs`, in the real scheduler's normal pool | it waits, or is forgotten |
 //!
 //! The prototype's published code sizes its pool otherwise, too: see docs/simulator-choices.md.
 
+mod answers;
+mod directed_yield;
 mod grace;
-mod home;
+mod home_slices;
+mod kvm_host;
 mod lending;
 mod passes;
-mod pool;
-mod prototype;
-mod spinners;
+mod patience;
+mod pool_size;
+mod warm_caches;
 mod woken;
+mod xen_prototype;
 
+use self::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
+pub use self::kvm_host::KvmHost;
 use self::passes::siblings_round_from;
-use self::spinners::Spin;
+use self::patience::Spin;
 use self::woken::Woken;
-use super::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
-use super::{NormalPool, Pick, Scheduler, WokenBy, YieldAnswer};
+use super::{Core, Pick, Scheduler, WokenBy, YieldAnswer};
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::{Machine, Promised, VcpuState, interrupt_bit};
@@ -132,7 +137,7 @@ pub struct MicroSliced<Normal> {
     next_resize_ns: u64,
 }
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     pub fn new(config: MicroSlicedConfig, normal: Normal, machine: &Machine) -> Self {
         let pool_config = match config.pool {
             PoolSize::Static { .. } => PoolSizeConfig::PAPER,
@@ -230,7 +235,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
 
     /// Moves a waiting vCPU of the normal pool to a pCPU that has a micro slice for it, if there is one.
     fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Request {
-        if self.normal.is_over_its_share(machine, vcpu) {
+        if self.normal.is_ahead_of_who_waits(machine, vcpu) {
             machine.pool.count_failed_pulls(cause.into(), FailedPull::VmAhead, 1);
             return Request::VmAhead;
         }
@@ -245,7 +250,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
 
     /// Moves a waiting vCPU of the normal pool to this pCPU, for a micro slice.
     fn request(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, cause: Cause) -> Request {
-        if !self.normal.remove(machine, vcpu) {
+        if !self.normal.take_out(machine, vcpu) {
             machine.pool.count_failed_pulls(cause.into(), FailedPull::LeftQueue, 1);
             return Request::LeftQueue;
         }
@@ -283,7 +288,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
 
     fn give_back(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         self.leave(machine, vcpu);
-        self.normal.enqueue(machine, vcpu);
+        self.normal.put_back(machine, vcpu);
         self.normal.tickle(machine, vcpu);
     }
 
@@ -294,7 +299,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         if self.prototype {
             self.normal.forgive(vcpu);
         }
-        self.normal.enqueue(machine, vcpu);
+        self.normal.put_back(machine, vcpu);
         self.normal.tickle(machine, vcpu);
     }
 
@@ -388,7 +393,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     }
 }
 
-impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
+impl<Normal: Core> Scheduler for MicroSliced<Normal> {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         if let Some(pcpu) = self.wakes_at(vcpu) {
             return self.enter(machine, vcpu, pcpu);
@@ -514,7 +519,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
             recipient_state: self.policy_state(machine, vcpu).into(),
             micro_pcpu_count: self.micro_count as u32,
             guest_known: 1,
-            recipient_goes_first: u32::from(self.normal.goes_first(vcpu)),
+            recipient_goes_first: u32::from(self.normal.is_next(vcpu)),
             reserved: 0,
         };
         let decision = policy::decide_on_interrupt(&self.rules, &seen);
@@ -524,7 +529,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
     }
 
     fn woken(&mut self, machine: &mut Machine, vcpu: VcpuId, by: WokenBy) {
-        if !self.normal.goes_first(vcpu) {
+        if !self.normal.is_next(vcpu) {
             self.was_woken(machine, vcpu, by);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     pub(super) fn step_pool_size(&mut self, machine: &mut Machine) {
         let now_ns = machine.now_ns;
         match self.config.pool {
@@ -43,7 +43,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
             self.micro_count += 1;
             let pcpu = PcpuId::from_index(pcpus - self.micro_count);
             for vcpu in self.normal.set_usable(pcpu, false) {
-                self.normal.enqueue(machine, vcpu);
+                self.normal.put_back(machine, vcpu);
                 self.normal.tickle(machine, vcpu);
             }
             // What runs there goes on in the normal pool.

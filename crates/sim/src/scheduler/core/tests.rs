@@ -1,9 +1,12 @@
 //! Who is next, and where, by the rules of the real scheduler's normal pool.
 
+use super::turns::STARVING_AFTER_NS;
 use super::*;
 use crate::config::HostConfig;
 use crate::machine::HostVm;
 use crate::scenario::{Overrides, load};
+use crate::scheduler::{Core, YieldAnswer};
+use microslice_policy::YieldCause;
 
 const MS: u64 = 1_000_000;
 const SLICE_NS: u64 = 30 * MS;
@@ -184,11 +187,11 @@ fn without_a_sibling_that_waits_the_spinner_goes_on() {
 fn a_requested_vcpu_is_taken_out_of_whichever_queue_it_waits_in() {
     let (mut pool, mut machine) = host(1, &[1, 1]);
     all_run(&mut pool, &mut machine);
-    assert!(!pool.remove(&machine, VcpuId::new(0)), "it runs");
-    assert!(pool.remove(&machine, VcpuId::new(1)));
-    assert!(!pool.remove(&machine, VcpuId::new(1)));
-    pool.enqueue_first(&mut machine, VcpuId::new(1));
-    assert!(pool.remove(&machine, VcpuId::new(1)));
+    assert!(!pool.take_out(&machine, VcpuId::new(0)), "it runs");
+    assert!(pool.take_out(&machine, VcpuId::new(1)));
+    assert!(!pool.take_out(&machine, VcpuId::new(1)));
+    pool.put_first(&mut machine, VcpuId::new(1));
+    assert!(pool.take_out(&machine, VcpuId::new(1)));
 }
 
 #[test]

@@ -11,7 +11,7 @@
 
 use super::*;
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     pub(super) fn runs_micro_slice(&self, machine: &Machine, pcpu: PcpuId) -> bool {
         machine.current(pcpu).is_some_and(|vcpu| self.is_member(vcpu, pcpu))
     }
@@ -25,7 +25,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     pub(super) fn call_back(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
         machine.pool.called_back += 1;
         self.new_turn(machine, vcpu, pcpu);
-        self.normal.call_back(machine, vcpu, pcpu);
+        self.normal.cut_short(machine, vcpu, pcpu);
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(on(&machine), [0, 2].map(running));
         assert_eq!(machine.pcpus[MICRO].slice_end_ns, 1_100_000);
         assert_eq!((machine.pool.called_back, machine.pool.graces), (1, 0));
-        assert!(micro.normal.remove(&machine, VcpuId::new(1)), "the borrower waits in the normal pool");
+        assert!(micro.normal.take_out(&machine, VcpuId::new(1)), "the borrower waits in the normal pool");
     }
 
     #[test]

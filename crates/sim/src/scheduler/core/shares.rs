@@ -1,7 +1,7 @@
 //! What the normal pool keeps of a VM: its weight, and how much it has had.
 
 use super::clocks::FIRST_CLOCK_NS;
-use crate::ids::{IdVec, VcpuId, VmId};
+use crate::ids::{IdVec, VmId};
 use crate::machine::HostVm;
 use microslice_policy as policy;
 use microslice_policy::VmSize;
@@ -16,10 +16,7 @@ pub struct VmShare {
     pub weight: u32,
     /// vCPUs that aren't blocked.
     pub active_vcpus: u32,
-    pub first_vcpu: VcpuId,
     pub vcpus: u32,
-    /// Whom KVM yielded to last.
-    pub yielded_to: VcpuId,
     /// The VM's clock: of all that its vCPUs ran, wherever.
     pub vtime_ns: u64,
     /// That of the VM that was furthest ahead when one of its vCPUs began to run, or to wait.
@@ -39,9 +36,7 @@ impl VmShare {
         Self {
             weight,
             active_vcpus: 0,
-            first_vcpu: vm.first_vcpu,
             vcpus: vm.vcpus,
-            yielded_to: vm.first_vcpu,
             vtime_ns: FIRST_CLOCK_NS,
             first_vm_ns: FIRST_CLOCK_NS,
         }

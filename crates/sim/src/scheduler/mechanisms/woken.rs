@@ -23,7 +23,7 @@ impl Woken {
     }
 }
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     pub(super) fn was_woken(&mut self, machine: &mut Machine, vcpu: VcpuId, by: WokenBy) {
         let kind = match by {
             WokenBy::Interrupt(kind) => kind,

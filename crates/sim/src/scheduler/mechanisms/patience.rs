@@ -15,7 +15,7 @@ impl Spin {
     pub const NONE: Self = Self { since_ns: 0, until_ns: 0 };
 }
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     /// For how long it has waited in this turn. Two exits further apart than a micro slice are of two waits.
     pub(super) fn spun_ns(&mut self, now_ns: u64, vcpu: VcpuId) -> u64 {
         let spin = &mut self.members[vcpu].spin;

@@ -1,13 +1,13 @@
 //! What the authors' Xen prototype does that no other host does: blocked siblings, and spinners on micro-sliced pCPUs. The table
-//! in `micro_sliced.rs` has all of its rules.
+//! in `mod.rs` has all of its rules.
 
 use super::MicroSliced;
 use crate::ids::{PcpuId, VcpuId, VmId};
 use crate::machine::Machine;
-use crate::scheduler::{NormalPool, YieldAnswer};
+use crate::scheduler::{Core, YieldAnswer};
 use microslice_policy::{Cause, PassScope};
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     /// The prototype's passes for shootdowns don't ask whether a sibling runs, waits or is blocked: a blocked one belongs to
     /// a micro pCPU from then on, as does one that blocks there. When it wakes it gets a micro slice, if it has the place to
     /// itself. Returns false if there is no micro pCPU with room, which ends the pass.

@@ -1,11 +1,11 @@
 //! A pass over the siblings of a vCPU that waits: whom of them the policy asks for, and whether the waiter goes on spinning.
 
+use super::answers::ShortCut;
 use super::{MicroSliced, Request};
 use crate::ids::{PcpuId, VcpuId};
 use crate::machine::{Machine, VcpuState};
 use crate::report::FailedPull;
-use crate::scheduler::NormalPool;
-use crate::scheduler::answers::ShortCut;
+use crate::scheduler::Core;
 use microslice_policy as policy;
 use microslice_policy::{Cause, PassScope, SiblingDecision, SpinnerDecision, SpinnerObservation, YieldCause};
 
@@ -42,7 +42,7 @@ pub(super) fn siblings_round_from(
     start.until(first.plus(count)).chain(first.until(start)).filter(move |&sibling| sibling != vcpu)
 }
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each sibling at
     /// every pause-loop exit was the greatest cost of a run.
     #[inline]

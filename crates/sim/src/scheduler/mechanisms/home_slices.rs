@@ -12,7 +12,7 @@ use microslice_policy::{HomeDecision, HomeObservation};
 /// How many pCPUs are looked at: `PREEMPT_LOOK_MAX` of `bpf/home.bpf.h`.
 const LOOK_MAX: usize = 4;
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     /// A pCPU of the normal pool that would serve it at once.
     pub(super) fn home_for(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
         if self.rules.home_slices == 0 {
@@ -24,7 +24,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     }
 
     fn decide_on_home(&self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> HomeDecision {
-        let on = machine.current(pcpu).filter(|_| self.normal.gives_way(machine, pcpu));
+        let on = machine.current(pcpu).filter(|_| self.normal.runs_ordinary_turn(machine, pcpu));
         let is_sibling = |on: VcpuId| machine.vcpus[on].vm == machine.vcpus[vcpu].vm;
         let undisturbed_ns = machine.now_ns - self.disturbed_at_ns[pcpu];
         let seen = HomeObservation {
@@ -75,11 +75,11 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     fn makes_room(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
         let blocks = machine.vcpus[vcpu].state == VcpuState::Blocked;
         if !blocks && !matches!(reason, StopReason::Ple | StopReason::IpiWait) {
-            self.normal.note_interrupted(machine, vcpu, pcpu);
+            self.normal.interrupt_turn(machine, vcpu, pcpu);
         }
         self.stops(machine, vcpu);
         if !blocks {
-            self.normal.enqueue(machine, vcpu);
+            self.normal.put_back(machine, vcpu);
             self.normal.tickle(machine, vcpu);
         }
     }
@@ -108,7 +108,7 @@ mod tests {
     ) -> (MicroSliced<FairShare>, Machine, [VcpuId; 2]) {
         let (mut micro, mut machine) = all_woken(2, &[1, 3], change);
         let is_ready = |micro: &MicroSliced<FairShare>, machine: &Machine| {
-            machine.current(HOME) == Some(STRANGER) && micro.normal.gives_way(machine, HOME)
+            machine.current(HOME) == Some(STRANGER) && micro.normal.runs_ordinary_turn(machine, HOME)
         };
         for _ in 0..20 {
             if is_ready(&micro, &machine) {
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(pick, Some(goes_on));
         machine.now_ns += MS / 20;
         choose(&mut micro, &mut machine, HOME, StopReason::SliceExpired);
-        assert!(micro.normal.remove(&machine, sibling), "it waits in the normal pool");
+        assert!(micro.normal.take_out(&machine, sibling), "it waits in the normal pool");
     }
 
     #[test]

@@ -5,8 +5,8 @@ use super::*;
 use crate::config::{HostConfig, NormalPoolKind, SchedulerKind};
 use crate::machine::HostVm;
 use crate::scenario::{Overrides, load};
+pub use crate::scheduler::core::FairShare;
 pub use crate::scheduler::credit::Credit;
-pub use crate::scheduler::fair_share::FairShare;
 use policy::GuestClass;
 
 /// vCPUs of one VM on two pCPUs, the second of them micro-sliced: the first spins for a shootdown on pCPU 0, a
@@ -33,7 +33,7 @@ pub fn spinning_for_a_shootdown() -> (MicroSliced<Credit>, Machine) {
         machine.runs(sibling);
         machine.stops(sibling, false);
         machine.set_class(sibling, GuestClass::User);
-        micro.normal.enqueue(&mut machine, sibling);
+        micro.normal.put_back(&mut machine, sibling);
     }
     machine.now_ns = 2_000_000;
     (micro, machine)
@@ -216,7 +216,7 @@ fn the_prototype_takes_blocked_siblings_along_and_the_first_to_wake_gets_a_micro
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     micro.prototype = true;
     for sibling in SIBLINGS {
-        assert!(micro.normal.remove(&machine, sibling));
+        assert!(micro.normal.take_out(&machine, sibling));
         machine.runs(sibling);
         machine.blocks(sibling);
     }
@@ -228,7 +228,7 @@ fn the_prototype_takes_blocked_siblings_along_and_the_first_to_wake_gets_a_micro
     }
     assert_eq!(micro.waiting[PcpuId::new(1)], Some(SIBLINGS[0]));
     assert_eq!(micro.members[SIBLINGS[1]].micro_pcpu, PcpuId::NONE, "one waits for a micro pCPU, not two");
-    assert!(micro.normal.remove(&machine, SIBLINGS[1]), "it waits in the normal pool");
+    assert!(micro.normal.take_out(&machine, SIBLINGS[1]), "it waits in the normal pool");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn in_the_prototype_who_blocks_on_a_micro_pcpu_wakes_there() {
 fn a_tick_ends_the_boost_of_who_runs_a_micro_slice_as_of_everybody() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     let [woken, _] = SIBLINGS;
-    assert!(micro.normal.remove(&machine, woken));
+    assert!(micro.normal.take_out(&machine, woken));
     machine.runs(woken);
     machine.blocks(woken);
     machine.wakes(woken);
