@@ -8,8 +8,9 @@ use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
 use crate::guest::program::{Compiler, LockName, LockNames, Programs, Tables};
 use crate::guest::text;
-use crate::guest::{GuestVcpu, LOOP_DEPTH, Lock, Thread, ThreadState, WaitsFor};
-use crate::machine::{HostVm, Machine, NONE};
+use crate::guest::{GuestVcpu, Holder, LOOP_DEPTH, Lock, Thread, ThreadState, WaitsFor};
+use crate::ids::{IdVec, LockId, SymbolId, VcpuId, VmId, WorkloadId};
+use crate::machine::{HostVm, Machine};
 use crate::measure::{LockCounters, VmCounters};
 use crate::random::{Random, Samplers};
 use crate::report::Histogram;
@@ -124,28 +125,28 @@ impl<'a> Simulation<'a> {
             costs: config.host.costs.clone(),
             smt: Smt::new(&config.host),
             ple: config.host.ple.clone(),
-            why: vec![StopReason::Preempted; config.host.pcpus],
+            why: IdVec::of(StopReason::Preempted, config.host.pcpus),
             ple_period_ns: config.host.ple.window_ns + exit_ns,
             guest: machine.vcpus.iter().map(|_| GuestVcpu::new()).collect(),
             machine,
             scheduler,
-            threads: Vec::new(),
-            locks: Vec::new(),
-            queues: Vec::new(),
-            barriers: Vec::new(),
+            threads: IdVec::new(),
+            locks: IdVec::new(),
+            queues: IdVec::new(),
+            barriers: IdVec::new(),
             programs: Programs::default(),
-            workloads: Vec::new(),
-            vms: Vec::new(),
+            workloads: IdVec::new(),
+            vms: IdVec::new(),
             classes: text::all()?.iter().flat_map(|text| text.classes.iter().copied()).collect(),
             texts: text::all()?,
             samplers: Samplers::default(),
             random: Random::stream(config.seed, 0),
             slot: 0,
-            within_step: NONE,
+            within_step: VcpuId::NONE,
             events: 0,
             batched_exits: 0,
             measured_since_ns: 0,
-            counters: Vec::new(),
+            counters: IdVec::new(),
             wait_to_run: Histogram::new(),
             guest_ns: 0,
             overhead_ns: 0,
@@ -169,21 +170,21 @@ impl<'a> Simulation<'a> {
     }
 
     /// Number of a function in the trace's names.
-    pub(crate) fn symbol_number(&self, vm: usize, symbol: u16) -> u32 {
+    pub(crate) fn symbol_number(&self, vm: VmId, symbol: u16) -> SymbolId {
         let text = &self.texts[self.vms[vm].text];
-        u32::from(text.first) + text.index(symbol) as u32
+        SymbolId::from_index(usize::from(text.first) + text.index(symbol))
     }
 
     fn add_vm(&mut self, vm: &VmConfig) -> Result<(), SimError> {
-        let number = self.vms.len() as u32;
-        let first_vcpu = self.machine.vms[number as usize].first_vcpu;
+        let number = self.vms.next_id();
+        let first_vcpu = self.machine.vms[number].first_vcpu;
         let text = vm.kernel.symbols as usize;
         self.names.vms.push(vm.name.clone());
         self.names.vcpus.extend((0..vm.vcpus as u32).map(|vcpu| (number, vcpu)));
         self.counters.push(VmCounters::default());
         let lock_names = self.add_locks(vm, number, text)?;
         let runqueue_lock = lock_names[0].first;
-        let first_thread = self.threads.len() as u32;
+        let first_thread = self.threads.next_id();
         let nic = vm.nic.as_ref().map(|nic| Nic::new(nic, first_vcpu));
         self.vms.push(Vm {
             first_vcpu,
@@ -191,8 +192,8 @@ impl<'a> Simulation<'a> {
             text,
             kernel: kernel_times(vm, &self.ple, self.costs.exit_ns),
             runqueue_lock,
-            first_queue: self.queues.len() as u32,
-            first_barrier: self.barriers.len() as u32,
+            first_queue: self.queues.next_id(),
+            first_barrier: self.barriers.next_id(),
             ready_threads: 0,
             nic,
             first_thread,
@@ -209,8 +210,7 @@ impl<'a> Simulation<'a> {
             vm.workloads.iter().map(|workload| compiler.compile(workload)).collect::<Result<Vec<_>, _>>()?;
         let mut next_vcpu = 0;
         for (workload, program) in vm.workloads.iter().zip(programs) {
-            let index = self.workloads.len() as u32;
-            self.workloads.push(Workload {
+            let index = self.workloads.push(Workload {
                 vm: number,
                 shared_address_space: workload.shared_address_space,
                 cache_permille: workload.cache_sensitive_permille,
@@ -219,20 +219,20 @@ impl<'a> Simulation<'a> {
             for thread in 0..workload.threads {
                 self.names.threads.push(format!("{}/{}#{thread}", vm.name, workload.name));
                 let vcpu = match workload.pinned_vcpu {
-                    Some(vcpu) => first_vcpu + vcpu as u32,
+                    Some(vcpu) => first_vcpu.plus(vcpu as u32),
                     None => {
                         next_vcpu += 1;
-                        first_vcpu + (next_vcpu - 1) % vm.vcpus as u32
+                        first_vcpu.plus((next_vcpu - 1) % vm.vcpus as u32)
                     }
                 };
                 self.add_thread(number, index, program, vcpu, workload.pinned_vcpu.is_some());
             }
         }
-        self.vms[number as usize].threads = self.threads.len() as u32 - first_thread;
+        self.vms[number].threads = self.threads.next_id().since(first_thread);
         Ok(())
     }
 
-    fn add_thread(&mut self, vm: u32, workload: u32, program: u32, vcpu: u32, pinned: bool) {
+    fn add_thread(&mut self, vm: VmId, workload: WorkloadId, program: u32, vcpu: VcpuId, pinned: bool) {
         let number = self.threads.len() as u64;
         self.threads.push(Thread {
             vm,
@@ -242,17 +242,17 @@ impl<'a> Simulation<'a> {
             waits_for: WaitsFor::Timer,
             vcpu,
             pc: program,
-            first_lock: self.vms[vm as usize].runqueue_lock,
+            first_lock: self.vms[vm].runqueue_lock,
             loops: [0; LOOP_DEPTH],
             random: Random::stream(self.config.seed, number + 1),
             compute_left_ns: 0,
-            granted: NONE,
+            granted: LockId::NONE,
             hold_ns: 0,
             wait_since_ns: 0,
         });
     }
 
-    fn add_locks(&mut self, vm: &VmConfig, number: u32, text: usize) -> Result<LockNames, SimError> {
+    fn add_locks(&mut self, vm: &VmConfig, number: VmId, text: usize) -> Result<LockNames, SimError> {
         let mut names = LockNames::new();
         let default = vm.kernel.lock_kind;
         let runqueue = vm.kernel.locks.iter().find(|lock| lock.name == RUNQUEUE);
@@ -284,7 +284,7 @@ impl<'a> Simulation<'a> {
         &mut self,
         names: &mut LockNames,
         vm: &VmConfig,
-        number: u32,
+        number: VmId,
         text: usize,
         (name, kind, irqs_off, instances, symbol): (&str, LockKind, bool, usize, &str),
     ) -> Result<(), SimError> {
@@ -302,11 +302,11 @@ impl<'a> Simulation<'a> {
                 queued_symbol: functions.fixed.spin_for_turn,
             })
         };
-        let counters = &mut self.counters[number as usize].locks;
+        let counters = &mut self.counters[number].locks;
         counters.push(LockCounters { name: name.into(), ..LockCounters::default() });
         names.push(LockName {
             name: name.into(),
-            first: self.locks.len() as u32,
+            first: self.locks.next_id(),
             instances: instances as u32,
             sleeps: kind.sleeps(),
         });
@@ -323,7 +323,7 @@ impl<'a> Simulation<'a> {
                 irqs_off,
                 spin_symbol,
                 hold_symbol,
-                owner: NONE,
+                owner: Holder::NONE,
                 acquisitions: 0,
                 waiters: Default::default(),
                 spinners: (rules.wait == Wait::SpinOrSleep).then(spin_queue),

@@ -18,6 +18,7 @@
 use crate::SimError;
 use crate::config::{Mechanics, SchedulerKind};
 use crate::engine::Simulation;
+use crate::ids::{IdVec, LockId, PcpuId, VcpuId, VmId};
 use crate::machine::{HostVm, Machine, VcpuState};
 use crate::trace_event::{IpiKind, TraceEvent};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,21 +31,21 @@ const TURNS_MISSED: u64 = 4;
 const IDLE_BESIDE_WORK_NS: u64 = 20_000_000;
 
 pub struct Checker {
-    on: Vec<Option<u32>>,
-    runs: Vec<Option<u32>>,
-    owners: Vec<Option<u32>>,
+    on: IdVec<VcpuId, Option<PcpuId>>,
+    runs: IdVec<PcpuId, Option<VcpuId>>,
+    owners: IdVec<LockId, Option<VcpuId>>,
     /// IPIs to each vCPU that it hasn't handled: reschedule, call function.
-    pending: Vec<[u32; 2]>,
+    pending: IdVec<VcpuId, [u32; 2]>,
     /// Who is in the micro pool.
-    accelerated: BTreeMap<u32, Acceleration>,
+    accelerated: BTreeMap<VcpuId, Acceleration>,
     micro_slice: MicroSlice,
     /// A blocked vCPU was picked: which, and for which pCPU.
-    blocked_pick: Option<(u32, u32)>,
+    blocked_pick: Option<(VcpuId, PcpuId)>,
     grace: GraceLimits,
     /// The longest turn of the normal pool.
     turn_ns: u64,
     /// Of each vCPU.
-    longer: Vec<Longer>,
+    longer: IdVec<VcpuId, Longer>,
 }
 
 /// What a scheduler may add to a turn.
@@ -69,7 +70,7 @@ impl GraceLimits {
 /// A stay in the micro pool.
 #[derive(Debug, Clone, Copy)]
 struct Acceleration {
-    pcpu: u32,
+    pcpu: PcpuId,
     /// Since when its micro slice lasts, once it runs.
     began_ns: Option<u64>,
 }
@@ -105,16 +106,16 @@ struct Longer {
 impl Checker {
     pub fn new(pcpus: usize, vcpus: usize, locks: usize, scheduler: &SchedulerKind) -> Self {
         Self {
-            on: vec![None; vcpus],
-            runs: vec![None; pcpus],
-            owners: vec![None; locks],
-            pending: vec![[0; 2]; vcpus],
+            on: IdVec::of(None, vcpus),
+            runs: IdVec::of(None, pcpus),
+            owners: IdVec::of(None, locks),
+            pending: IdVec::of([0; 2], vcpus),
             accelerated: BTreeMap::new(),
             blocked_pick: None,
             micro_slice: MicroSlice::of(scheduler),
             grace: GraceLimits::of(scheduler),
             turn_ns: scheduler.turn_ns(),
-            longer: vec![Longer::default(); vcpus],
+            longer: IdVec::of(Longer::default(), vcpus),
         }
     }
 
@@ -123,24 +124,24 @@ impl Checker {
         match *event {
             TraceEvent::Running { vcpu, pcpu, micro } => self.running(time_ns, vcpu, pcpu, micro),
             TraceEvent::Stopping { vcpu, pcpu, .. } => {
-                let (on, runs) = (&mut self.on[vcpu as usize], &mut self.runs[pcpu as usize]);
+                let (on, runs) = (&mut self.on[vcpu], &mut self.runs[pcpu]);
                 if on.take() != Some(pcpu) || runs.take() != Some(vcpu) {
                     return Err(format!("vCPU {vcpu} stops on pCPU {pcpu} where it doesn't run"));
                 }
                 match self.accelerated.get_mut(&vcpu) {
                     // It was asked for again at the end of its micro slice, and waits now.
                     Some(acceleration) => acceleration.began_ns = None,
-                    None => self.longer[vcpu as usize].micro_slices = 0,
+                    None => self.longer[vcpu].micro_slices = 0,
                 }
                 self.turn_ends(time_ns, vcpu)
             }
             TraceEvent::TurnGoesOn { vcpu, .. } => self.turn_goes_on(time_ns, vcpu),
             TraceEvent::TurnEnded { vcpu, .. } => self.turn_ends(time_ns, vcpu),
-            TraceEvent::LockAcquired { vcpu, lock, .. } => match self.owners[lock as usize].replace(vcpu) {
+            TraceEvent::LockAcquired { vcpu, lock, .. } => match self.owners[lock].replace(vcpu) {
                 None => Ok(()),
                 Some(owner) => Err(format!("vCPU {vcpu} takes lock {lock} that vCPU {owner} holds")),
             },
-            TraceEvent::LockReleased { vcpu, lock } => match self.owners[lock as usize].take() {
+            TraceEvent::LockReleased { vcpu, lock } => match self.owners[lock].take() {
                 Some(owner) if owner == vcpu => Ok(()),
                 owner => Err(format!("vCPU {vcpu} releases lock {lock} of {owner:?}")),
             },
@@ -148,7 +149,7 @@ impl Checker {
             TraceEvent::IpiHandled { vcpu, kind } => self.ipi_handled(vcpu, kind),
             TraceEvent::Accelerated { vcpu, pcpu, .. } => {
                 // Who is asked for where its micro slice ends has the next one at once, or waits.
-                let began_ns = self.on[vcpu as usize].map(|_| time_ns);
+                let began_ns = self.on[vcpu].map(|_| time_ns);
                 if self.accelerated.insert(vcpu, Acceleration { pcpu, began_ns }).is_some() {
                     return Err(format!("vCPU {vcpu} is accelerated twice without a return"));
                 }
@@ -168,11 +169,11 @@ impl Checker {
         }
     }
 
-    fn running(&mut self, time_ns: u64, vcpu: u32, pcpu: u32, micro: bool) -> Result<(), String> {
-        if let Some(other) = self.on[vcpu as usize].replace(pcpu) {
+    fn running(&mut self, time_ns: u64, vcpu: VcpuId, pcpu: PcpuId, micro: bool) -> Result<(), String> {
+        if let Some(other) = self.on[vcpu].replace(pcpu) {
             return Err(format!("vCPU {vcpu} runs on pCPU {pcpu} and on pCPU {other}"));
         }
-        if let Some(other) = self.runs[pcpu as usize].replace(vcpu) {
+        if let Some(other) = self.runs[pcpu].replace(vcpu) {
             return Err(format!("pCPU {pcpu} runs vCPU {vcpu} and vCPU {other}"));
         }
         if micro != self.accelerated.contains_key(&vcpu) {
@@ -193,7 +194,7 @@ impl Checker {
         Ok(())
     }
 
-    fn spins(&mut self, time_ns: u64, vcpu: u32) -> Result<(), String> {
+    fn spins(&mut self, time_ns: u64, vcpu: VcpuId) -> Result<(), String> {
         self.micro_slice_lasts(time_ns, vcpu)?;
         if let Some(acceleration) =
             self.accelerated.get_mut(&vcpu).filter(|_| self.micro_slice.spinning_renews)
@@ -204,7 +205,7 @@ impl Checker {
     }
 
     /// Each stay in the micro pool ends with its micro slice; another one is another acceleration, of which grace allows a few.
-    fn micro_slice_lasts(&self, time_ns: u64, vcpu: u32) -> Result<(), String> {
+    fn micro_slice_lasts(&self, time_ns: u64, vcpu: VcpuId) -> Result<(), String> {
         let Some(began_ns) = self.accelerated.get(&vcpu).and_then(|stay| stay.began_ns) else {
             return Ok(());
         };
@@ -219,18 +220,18 @@ impl Checker {
     }
 
     /// What the scheduler picks. Not an event: who is picked again runs on without one.
-    pub fn picked(&mut self, vcpu: u32, pcpu: u32, state: VcpuState) {
+    pub fn picked(&mut self, vcpu: VcpuId, pcpu: PcpuId, state: VcpuState) {
         if state == VcpuState::Blocked {
             self.blocked_pick.get_or_insert((vcpu, pcpu));
         }
     }
 
-    fn turn_goes_on(&mut self, time_ns: u64, vcpu: u32) -> Result<(), String> {
+    fn turn_goes_on(&mut self, time_ns: u64, vcpu: VcpuId) -> Result<(), String> {
         let GraceLimits { max, slice_ns } = self.grace;
-        let turn = self.longer[vcpu as usize].turn + 1;
+        let turn = self.longer[vcpu].turn + 1;
         self.turn_ends(time_ns, vcpu)?;
-        self.longer[vcpu as usize].turn = turn;
-        self.longer[vcpu as usize].until_ns = Some(time_ns + slice_ns);
+        self.longer[vcpu].turn = turn;
+        self.longer[vcpu].until_ns = Some(time_ns + slice_ns);
         if turn > max {
             return Err(format!(
                 "vCPU {vcpu}'s turn is made longer {turn} times in a row, where {max} are allowed"
@@ -239,8 +240,8 @@ impl Checker {
         Ok(())
     }
 
-    fn turn_ends(&mut self, time_ns: u64, vcpu: u32) -> Result<(), String> {
-        let longer = &mut self.longer[vcpu as usize];
+    fn turn_ends(&mut self, time_ns: u64, vcpu: VcpuId) -> Result<(), String> {
+        let longer = &mut self.longer[vcpu];
         longer.turn = 0;
         match longer.until_ns.take() {
             Some(until_ns) if time_ns > until_ns => Err(format!(
@@ -252,9 +253,9 @@ impl Checker {
     }
 
     /// Asked for again while it is still where its last micro slice ended: because that ended too early.
-    fn micro_slice_follows(&mut self, vcpu: u32) -> Result<(), String> {
-        let count = &mut self.longer[vcpu as usize].micro_slices;
-        *count = if self.on[vcpu as usize].is_some() { *count + 1 } else { *count };
+    fn micro_slice_follows(&mut self, vcpu: VcpuId) -> Result<(), String> {
+        let count = &mut self.longer[vcpu].micro_slices;
+        *count = if self.on[vcpu].is_some() { *count + 1 } else { *count };
         if *count > self.grace.max {
             return Err(format!(
                 "vCPU {vcpu} gets {count} micro slices more in a row than it was requested for"
@@ -263,16 +264,16 @@ impl Checker {
         Ok(())
     }
 
-    fn ipi_sent(&mut self, to: u32, kind: IpiKind) -> Result<(), String> {
+    fn ipi_sent(&mut self, to: VcpuId, kind: IpiKind) -> Result<(), String> {
         if let Some(index) = index_of(kind) {
-            self.pending[to as usize][index] += 1;
+            self.pending[to][index] += 1;
         }
         Ok(())
     }
 
-    fn ipi_handled(&mut self, vcpu: u32, kind: IpiKind) -> Result<(), String> {
+    fn ipi_handled(&mut self, vcpu: VcpuId, kind: IpiKind) -> Result<(), String> {
         let Some(index) = index_of(kind) else { return Ok(()) };
-        let pending = &mut self.pending[vcpu as usize][index];
+        let pending = &mut self.pending[vcpu][index];
         if *pending != 1 {
             return Err(format!("vCPU {vcpu} handles one {kind:?} IPI of {pending} pending ones"));
         }
@@ -286,7 +287,7 @@ impl Checker {
             return Err(format!("vCPU {vcpu} is picked for pCPU {pcpu}, but is blocked"));
         }
         let mut waited_for = BTreeSet::new();
-        let waiting = self.accelerated.iter().filter(|(vcpu, _)| self.on[**vcpu as usize].is_none());
+        let waiting = self.accelerated.iter().filter(|(vcpu, _)| self.on[**vcpu].is_none());
         for (vcpu, Acceleration { pcpu, .. }) in waiting {
             if !waited_for.insert(pcpu) {
                 return Err(format!("vCPU {vcpu} and another one wait for micro pCPU {pcpu}"));
@@ -299,7 +300,7 @@ impl Checker {
     pub fn check_host(
         &self,
         machine: &Machine,
-        may_idle: impl Fn(u32) -> bool,
+        may_idle: impl Fn(PcpuId) -> bool,
         shares_by_vm: bool,
     ) -> Result<(), String> {
         let now_ns = machine.now_ns;
@@ -307,7 +308,7 @@ impl Checker {
         if !machine.waiting_adds_up() {
             return Err("the waiting vCPUs' kinds are miscounted".into());
         }
-        for (index, vcpu) in machine.vcpus.iter().enumerate() {
+        for (id, vcpu) in machine.vcpus.enumerate() {
             if vcpu.state != VcpuState::Runnable {
                 continue;
             }
@@ -316,18 +317,18 @@ impl Checker {
                 waited_ns > TURNS_MISSED * time_between_turns_ns(machine, vcpu.vm, shares_by_vm, self.turn_ns)
             };
             if waited_ns > STARVATION_NS && starves() {
-                return Err(format!("vCPU {index} starves: runnable for {waited_ns} ns"));
+                return Err(format!("vCPU {id} starves: runnable for {waited_ns} ns"));
             }
-            let idle = (0..machine.pcpus.len() as u32).find(|&pcpu| {
+            let idle = machine.pcpus.ids().find(|&pcpu| {
                 machine.is_idle(pcpu)
                     && !may_idle(pcpu)
-                    && machine.allows(index as u32, pcpu)
-                    && now_ns - machine.pcpu_times[pcpu as usize].since_ns > IDLE_BESIDE_WORK_NS
+                    && machine.allows(id, pcpu)
+                    && now_ns - machine.pcpu_times[pcpu].since_ns > IDLE_BESIDE_WORK_NS
             });
             if let Some(pcpu) = idle
                 && waited_ns > IDLE_BESIDE_WORK_NS
             {
-                return Err(format!("pCPU {pcpu} idles while vCPU {index} waits for {waited_ns} ns"));
+                return Err(format!("pCPU {pcpu} idles while vCPU {id} waits for {waited_ns} ns"));
             }
         }
         Ok(())
@@ -336,15 +337,15 @@ impl Checker {
 
 /// How often a vCPU of this VM is due a turn if all others always want to run: `shares_by_vm` as in
 /// [`crate::scheduler::Scheduler::shares_by_vm`].
-fn time_between_turns_ns(machine: &Machine, vm: u32, shares_by_vm: bool, turn_ns: u64) -> u64 {
+fn time_between_turns_ns(machine: &Machine, vm: VmId, shares_by_vm: bool, turn_ns: u64) -> u64 {
     let weight_of = |vm: &HostVm| {
         let of_each = f64::from(vm.weight);
         if shares_by_vm { of_each / f64::from(vm.vcpus) } else { of_each }
     };
     let all: f64 = machine.vms.iter().map(|vm| weight_of(vm) * f64::from(vm.vcpus)).sum();
-    let own = &machine.vms[vm as usize];
+    let own = &machine.vms[vm];
     // Nothing says who else may run where it may: all of them, at the worst.
-    let pcpus = (0..machine.pcpus.len() as u32).filter(|&pcpu| own.allows(pcpu)).count();
+    let pcpus = machine.pcpus.ids().filter(|&pcpu| own.allows(pcpu)).count();
     (turn_ns as f64 * all / weight_of(own) / pcpus.max(1) as f64) as u64
 }
 

@@ -131,7 +131,7 @@ const _: () = {
 };
 
 impl SymbolTable {
-    /// All that scenarios may name, in order, so that `ALL[table as usize]` is `table`.
+    /// All that scenarios may name, in order, so that `ALL[table]` is `table`.
     pub const ALL: [Self; 2] = [Self::Linux44, Self::LinuxModern];
 
     /// What scenarios call it.
@@ -515,7 +515,7 @@ pub struct MicroSlicedConfig {
 pub enum Mechanics {
     /// As the paper's text says: one micro slice, then back to the end of the normal queue.
     Paper,
-    /// As the authors' Xen prototype does, on which the paper's numbers were measured (see `scheduler/micro_sliced.rs`).
+    /// As the authors' Xen prototype does, on which the paper's numbers were measured (see `scheduler/mechanisms/mod.rs`).
     XenPrototype,
 }
 

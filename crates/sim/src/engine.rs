@@ -9,14 +9,15 @@ use crate::config::{CostModel, PleConfig, SimulationConfig};
 use crate::guest::text::Text;
 use crate::guest::{Act, Barrier, Frame, GuestVcpu, Lock, Queue, Thread, pending};
 use crate::guest::{network::Nic, program::Programs};
-use crate::machine::{Machine, NONE, VcpuState};
+use crate::ids::{BarrierId, IdVec, LockId, PcpuId, QueueId, ThreadId, VcpuId, VmId, WorkloadId};
+use crate::machine::{Machine, VcpuState};
 use crate::measure::VmCounters;
 use crate::random::{Random, Samplers};
 use crate::report::{Histogram, RunReport};
 use crate::scheduler::{Scheduler, YieldAnswer};
 use crate::smt::Smt;
 use crate::timeline::{Timeline, Turn};
-use crate::trace_event::{GuestClass, PcpuId, StopReason, TraceEvent, TraceNames, TraceSink, VcpuId};
+use crate::trace_event::{GuestClass, StopReason, TraceEvent, TraceNames, TraceSink};
 use microslice_policy::YieldCause;
 
 const PROGRESS_NS: u64 = 1_000_000;
@@ -40,23 +41,31 @@ pub struct KernelTimes {
 }
 
 pub struct Vm {
-    pub first_vcpu: u32,
+    pub first_vcpu: VcpuId,
     pub vcpus: u32,
     pub text: usize,
     pub kernel: KernelTimes,
     /// Lock of each vCPU's runqueue, the first of them, and of all the VM's locks.
-    pub runqueue_lock: u32,
-    pub first_queue: u32,
-    pub first_barrier: u32,
+    pub runqueue_lock: LockId,
+    pub first_queue: QueueId,
+    pub first_barrier: BarrierId,
     /// Ready threads in all queues.
     pub ready_threads: u32,
     pub nic: Option<Nic>,
-    pub first_thread: u32,
+    pub first_thread: ThreadId,
     pub threads: u32,
 }
 
+impl Vm {
+    /// That of the runqueue of one of its vCPUs.
+    #[inline]
+    pub fn runqueue_lock_of(&self, vcpu: VcpuId) -> LockId {
+        self.runqueue_lock.plus(vcpu.since(self.first_vcpu))
+    }
+}
+
 pub struct Workload {
-    pub vm: u32,
+    pub vm: VmId,
     pub shared_address_space: bool,
     pub cache_permille: u32,
     pub units_done: u64,
@@ -89,12 +98,22 @@ impl Slots {
             count: host_timer + 3,
         }
     }
+
+    /// Of a sleeping thread.
+    #[inline]
+    pub fn thread(&self, thread: ThreadId) -> u32 {
+        self.threads + thread.number()
+    }
+
+    pub fn nic(&self, vm: VmId) -> u32 {
+        self.nics + vm.number()
+    }
 }
 
 /// Whose tick is the host's next one: each pCPU's comes once a period, spread over it.
 pub struct HostTicks {
     pcpus: u32,
-    next: PcpuId,
+    next: u32,
     periods: u64,
 }
 
@@ -108,7 +127,7 @@ impl HostTicks {
     }
 
     fn take(&mut self) -> PcpuId {
-        let pcpu = self.next;
+        let pcpu = PcpuId::new(self.next);
         self.next += 1;
         if self.next == self.pcpus {
             (self.next, self.periods) = (0, self.periods + 1);
@@ -133,15 +152,15 @@ pub struct Simulation<'a> {
     pub(crate) ple: PleConfig,
     pub(crate) ple_period_ns: u64,
     /// Why each pCPU's vCPU is to be scheduled away, if it is.
-    pub(crate) why: Vec<StopReason>,
-    pub(crate) guest: Vec<GuestVcpu>,
-    pub(crate) threads: Vec<Thread>,
-    pub(crate) locks: Vec<Lock>,
-    pub(crate) queues: Vec<Queue>,
-    pub(crate) barriers: Vec<Barrier>,
+    pub(crate) why: IdVec<PcpuId, StopReason>,
+    pub(crate) guest: IdVec<VcpuId, GuestVcpu>,
+    pub(crate) threads: IdVec<ThreadId, Thread>,
+    pub(crate) locks: IdVec<LockId, Lock>,
+    pub(crate) queues: IdVec<QueueId, Queue>,
+    pub(crate) barriers: IdVec<BarrierId, Barrier>,
     pub(crate) programs: Programs,
-    pub(crate) workloads: Vec<Workload>,
-    pub(crate) vms: Vec<Vm>,
+    pub(crate) workloads: IdVec<WorkloadId, Workload>,
+    pub(crate) vms: IdVec<VmId, Vm>,
     pub(crate) texts: &'static [Text],
     /// Classes of all texts' functions, by number.
     pub(crate) classes: Vec<microslice_policy::GuestClass>,
@@ -155,7 +174,7 @@ pub struct Simulation<'a> {
     pub(crate) events: u64,
     pub(crate) batched_exits: u64,
     pub(crate) measured_since_ns: u64,
-    pub(crate) counters: Vec<VmCounters>,
+    pub(crate) counters: IdVec<VmId, VmCounters>,
     pub(crate) wait_to_run: Histogram,
     pub(crate) guest_ns: u64,
     pub(crate) overhead_ns: u64,
@@ -176,7 +195,7 @@ impl Simulation<'_> {
             self.slot = slot;
             self.events += 1;
             if slot < self.slots.ticks {
-                self.pcpu_event(slot, hint);
+                self.pcpu_event(PcpuId::new(slot), hint);
             } else {
                 self.rare_event(slot)?;
             }
@@ -203,21 +222,21 @@ impl Simulation<'_> {
             self.timeline.set(self.slots.host_timer, first);
         }
         self.timeline.set(self.slots.ticks, self.host_ticks.next_ns(self.scheduler.tick_ns()));
-        for vm in 0..self.vms.len() {
+        for vm in self.vms.ids() {
             self.start_nic(vm);
             let vm = &self.vms[vm];
-            for vcpu in vm.first_vcpu..vm.first_vcpu + vm.vcpus {
+            for vcpu in vm.first_vcpu.span(vm.vcpus) {
                 // Ticks of a guest's vCPUs are spread, as they are by boot order.
-                let offset = vm.kernel.tick_ns * u64::from(vcpu - vm.first_vcpu) / u64::from(vm.vcpus);
-                self.guest[vcpu as usize].next_tick_ns = vm.kernel.tick_ns + offset;
+                let offset = vm.kernel.tick_ns * u64::from(vcpu.since(vm.first_vcpu)) / u64::from(vm.vcpus);
+                self.guest[vcpu].next_tick_ns = vm.kernel.tick_ns + offset;
             }
         }
         // Programs don't start in step: nothing on a real host makes two vCPUs' slices end together.
         // What is measured of a short run without warm-up shall not be its start.
         let spread_ns = START_SPREAD_NS.min(self.config.warmup_ns + self.config.duration_ns / 20).max(1);
-        for thread in 0..self.threads.len() as u32 {
+        for thread in self.threads.ids() {
             let offset_ns = 1 + u64::from(self.random.below(spread_ns as u32));
-            self.timeline.set(self.slots.threads + thread, offset_ns);
+            self.timeline.set(self.slots.thread(thread), offset_ns);
         }
         self.settle();
     }
@@ -237,17 +256,17 @@ impl Simulation<'_> {
             self.schedule(pcpu);
         }
         while let Some(pcpu) = self.machine.unbatch.pop() {
-            let vcpu = self.machine.pcpus[pcpu as usize].current;
-            if vcpu != NONE && self.guest[vcpu as usize].ple_batch_until_ns > self.machine.now_ns {
+            let vcpu = self.machine.pcpus[pcpu].current;
+            if vcpu != VcpuId::NONE && self.guest[vcpu].ple_batch_until_ns > self.machine.now_ns {
                 self.sync(vcpu);
-                let guest = &mut self.guest[vcpu as usize];
+                let guest = &mut self.guest[vcpu];
                 guest.ple_batch_until_ns = 0;
                 let is_at_exit = guest.frame().spins()
                     && guest.overhead_ns == 0
                     && guest.ple_phase_ns == self.ple.window_ns;
-                if is_at_exit && pcpu > self.slot {
+                if is_at_exit && pcpu.number() > self.slot {
                     // Asked one by one it would be now, behind the present event.
-                    self.timeline.set(pcpu, self.machine.now_ns);
+                    self.timeline.set(pcpu.number(), self.machine.now_ns);
                 } else {
                     self.arm(pcpu);
                 }
@@ -270,9 +289,9 @@ impl Simulation<'_> {
             self.scheduler.tick(&mut self.machine, pcpu);
         } else if slot < slots.nics {
             self.timeline.cancel(slot);
-            self.thread_timer(slot - self.slots.threads);
+            self.thread_timer(ThreadId::new(slot - self.slots.threads));
         } else if slot < slots.host_timer {
-            self.nic_event((slot - self.slots.nics) as usize);
+            self.nic_event(VmId::new(slot - self.slots.nics));
         } else if slot == slots.host_timer {
             self.sync_promised();
             let next = self.scheduler.timer(&mut self.machine);
@@ -297,10 +316,10 @@ impl Simulation<'_> {
     /// from slow caches before it can be looked up: so it comes with the event, and each of the two has code of its own.
     fn pcpu_event(&mut self, pcpu: PcpuId, timed: bool) {
         let now_ns = self.machine.now_ns;
-        let host = &self.machine.pcpus[pcpu as usize];
+        let host = &self.machine.pcpus[pcpu];
         let vcpu = host.current;
-        debug_assert_ne!(vcpu, NONE);
-        let guest = &self.guest[vcpu as usize];
+        debug_assert_ne!(vcpu, VcpuId::NONE);
+        let guest = &self.guest[vcpu];
         if (guest.next_tick_ns <= now_ns) | (host.slice_end_ns <= now_ns) {
             return self.any_event(pcpu, vcpu);
         }
@@ -329,13 +348,13 @@ impl Simulation<'_> {
     fn any_event(&mut self, pcpu: PcpuId, vcpu: VcpuId) {
         self.sync(vcpu);
         let now_ns = self.machine.now_ns;
-        if self.guest[vcpu as usize].next_tick_ns <= now_ns {
+        if self.guest[vcpu].next_tick_ns <= now_ns {
             self.raise_tick(vcpu);
         }
-        if self.machine.pcpus[pcpu as usize].slice_end_ns <= now_ns {
+        if self.machine.pcpus[pcpu].slice_end_ns <= now_ns {
             return self.request_stop(pcpu, StopReason::SliceExpired);
         }
-        match self.guest[vcpu as usize].frame().act {
+        match self.guest[vcpu].frame().act {
             Act::Timed => self.step_ends(vcpu),
             _ => self.spinning_ends(pcpu, vcpu),
         }
@@ -353,7 +372,7 @@ impl Simulation<'_> {
     /// If the present step is over, does what follows it.
     #[inline(always)]
     fn step_ends(&mut self, vcpu: VcpuId) {
-        let guest = &self.guest[vcpu as usize];
+        let guest = &self.guest[vcpu];
         if (guest.overhead_ns == 0) & (guest.frame().left_ns == 0) {
             self.finish(vcpu);
         }
@@ -362,7 +381,7 @@ impl Simulation<'_> {
     /// If a spinning vCPU is to halt or at a pause-loop exit, does that.
     #[inline(always)]
     fn spinning_ends(&mut self, pcpu: PcpuId, vcpu: VcpuId) {
-        let guest = &self.guest[vcpu as usize];
+        let guest = &self.guest[vcpu];
         if guest.overhead_ns > 0 {
             return;
         }
@@ -386,35 +405,35 @@ impl Simulation<'_> {
             YieldAnswer::Yield => self.request_stop(pcpu, StopReason::Ple),
             YieldAnswer::KeepSpinning { until_ns } => {
                 let until_ns = if self.config.fold_exits { until_ns } else { self.machine.now_ns };
-                self.guest[vcpu as usize].ple_batch_until_ns = until_ns;
+                self.guest[vcpu].ple_batch_until_ns = until_ns;
             }
         }
     }
 
     /// Asks for a scheduling decision because of what the running vCPU does.
     pub(crate) fn request_stop(&mut self, pcpu: PcpuId, why: StopReason) {
-        self.why[pcpu as usize] = why;
+        self.why[pcpu] = why;
         self.machine.request_schedule(pcpu);
     }
 
     pub(crate) fn is_running(&self, vcpu: VcpuId) -> bool {
-        self.machine.vcpus[vcpu as usize].state == VcpuState::Running
+        self.machine.vcpus[vcpu].state == VcpuState::Running
     }
 
     /// Tells the host what it could see of a vCPU now: the class of its instruction pointer, and its interrupt flag.
     pub(crate) fn note_position(&mut self, vcpu: VcpuId) {
-        let guest = &self.guest[vcpu as usize];
-        let host = &mut self.machine.vcpus[vcpu as usize];
+        let guest = &self.guest[vcpu];
+        let host = &mut self.machine.vcpus[vcpu];
         host.interrupts_enabled = guest.depth == 0 && !guest.frames[0].irqs_off;
         host.pending_interrupts = guest.pending & !pending::TICK;
         self.machine.set_class(vcpu, self.classes[guest.frame().symbol as usize]);
     }
 
     fn schedule(&mut self, pcpu: PcpuId) {
-        let current = self.machine.pcpus[pcpu as usize].current;
-        let reason = std::mem::replace(&mut self.why[pcpu as usize], StopReason::Preempted);
-        let stopped = (current != NONE).then_some((current, reason));
-        if current != NONE {
+        let current = self.machine.pcpus[pcpu].current;
+        let reason = std::mem::replace(&mut self.why[pcpu], StopReason::Preempted);
+        let stopped = (current != VcpuId::NONE).then_some((current, reason));
+        if current != VcpuId::NONE {
             self.sync(current);
             if self.machine.watched {
                 self.note_position(current);
@@ -423,63 +442,63 @@ impl Simulation<'_> {
         let pick = self.scheduler.schedule(&mut self.machine, pcpu, stopped);
         if let Some(pick) = pick {
             if let Some(checker) = &mut self.checker {
-                checker.picked(pick.vcpu, pcpu, self.machine.vcpus[pick.vcpu as usize].state);
+                checker.picked(pick.vcpu, pcpu, self.machine.vcpus[pick.vcpu].state);
             }
-            self.machine.pcpus[pcpu as usize].slice_end_ns = pick.slice_end_ns;
+            self.machine.pcpus[pcpu].slice_end_ns = pick.slice_end_ns;
             if pick.vcpu == current {
-                self.guest[current as usize].ple_batch_until_ns = 0;
+                self.guest[current].ple_batch_until_ns = 0;
                 return self.arm(pcpu);
             }
         }
-        if current != NONE {
+        if current != VcpuId::NONE {
             if !self.machine.watched {
                 self.note_position(current);
             }
             self.stop(current, pcpu, reason);
         } else {
             let now_ns = self.machine.now_ns;
-            let host = &mut self.machine.pcpu_times[pcpu as usize];
+            let host = &mut self.machine.pcpu_times[pcpu];
             host.idle_ns += now_ns - host.since_ns;
             host.since_ns = now_ns;
         }
         match pick {
             Some(pick) => self.start(pick.vcpu, pcpu),
             None => {
-                self.machine.pcpus[pcpu as usize].current = NONE;
-                self.timeline.cancel(pcpu);
+                self.machine.pcpus[pcpu].current = VcpuId::NONE;
+                self.timeline.cancel(pcpu.number());
             }
         }
-        if pick.is_some() != (current != NONE) {
+        if pick.is_some() != (current != VcpuId::NONE) {
             self.change_siblings_speed(pcpu);
         }
     }
 
     fn stop(&mut self, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
         let now_ns = self.machine.now_ns;
-        let host = &mut self.machine.vcpus[vcpu as usize];
+        let host = &mut self.machine.vcpus[vcpu];
         let class: GuestClass = host.class.into();
         host.turns.run_ns += now_ns - host.since_ns.max(self.measured_since_ns);
         host.turns.switches += 1;
         host.since_ns = now_ns;
         if host.state == VcpuState::Running {
             let yielded = matches!(reason, StopReason::Ple | StopReason::IpiWait);
-            self.counters[host.vm as usize].preemptions_by_class[class as usize] += u64::from(!yielded);
+            self.counters[host.vm].preemptions_by_class[class as usize] += u64::from(!yielded);
             self.machine.stops(vcpu, yielded);
         }
-        self.machine.pcpus[pcpu as usize].current = NONE;
-        let on = &mut self.machine.pcpu_times[pcpu as usize];
+        self.machine.pcpus[pcpu].current = VcpuId::NONE;
+        let on = &mut self.machine.pcpu_times[pcpu];
         on.busy_ns += now_ns - on.since_ns;
         on.since_ns = now_ns;
-        let warmth = &mut self.machine.vcpus[vcpu as usize].warmth;
+        let warmth = &mut self.machine.vcpus[vcpu].warmth;
         (warmth.left_pcpu, warmth.left_busy_ns) = (pcpu, on.busy_ns);
         if self.machine.tracing {
-            let symbol = self.guest[vcpu as usize].frame().symbol;
-            let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+            let symbol = self.guest[vcpu].frame().symbol;
+            let vm = self.machine.vcpus[vcpu].vm;
             let text = &self.texts[self.vms[vm].text];
             let ip = text.symbols[text.index(symbol)].address;
             let symbol = self.symbol_number(vm, symbol);
             self.machine.emit(TraceEvent::Stopping { vcpu, pcpu, reason, ip, symbol });
-            if self.machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
+            if self.machine.vcpus[vcpu].state == VcpuState::Blocked {
                 self.machine.emit(TraceEvent::Blocked { vcpu });
             }
         }
@@ -488,17 +507,17 @@ impl Simulation<'_> {
     fn start(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
         let now_ns = self.machine.now_ns;
         let refill_ns = self.refill_debt(vcpu, pcpu);
-        let host = &mut self.machine.vcpus[vcpu as usize];
+        let host = &mut self.machine.vcpus[vcpu];
         let waited_ns = now_ns - host.since_ns.max(self.measured_since_ns).min(now_ns);
         host.turns.wait_ns += waited_ns;
         self.wait_to_run.record(waited_ns);
         host.since_ns = now_ns;
         host.pcpu = pcpu;
         self.machine.runs(vcpu);
-        self.machine.pcpus[pcpu as usize].current = vcpu;
-        self.machine.pcpu_times[pcpu as usize].since_ns = now_ns;
+        self.machine.pcpus[pcpu].current = vcpu;
+        self.machine.pcpu_times[pcpu].since_ns = now_ns;
         self.set_speed(vcpu, pcpu);
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         guest.synced_ns = now_ns;
         // The exit of who halted, or gave its pCPU up by hypercall, is part of the switch that followed.
         guest.overhead_ns = self.costs.context_switch_ns;
@@ -507,11 +526,11 @@ impl Simulation<'_> {
         guest.ple_batch_until_ns = 0;
         if self.machine.tracing {
             // Nobody else may run on a micro pCPU, unless it is lent: the checker sees to it.
-            let micro = self.machine.vcpus[vcpu as usize].requested
+            let micro = self.machine.vcpus[vcpu].requested
                 || (self.scheduler.is_micro(pcpu) && !self.scheduler.lends());
             self.machine.emit(TraceEvent::Running { vcpu, pcpu, micro });
         }
-        if self.guest[vcpu as usize].next_tick_ns <= now_ns {
+        if self.guest[vcpu].next_tick_ns <= now_ns {
             self.raise_tick(vcpu);
         }
         self.resume(vcpu);
@@ -521,14 +540,14 @@ impl Simulation<'_> {
     /// What a vCPU owes its caches that gets on a pCPU: what it hadn't paid before, and what they got colder while it was away.
     /// Nothing is colder than cold: that is the most, and what another last-level cache costs comes on top of it.
     fn refill_debt(&self, vcpu: VcpuId, pcpu: PcpuId) -> u64 {
-        let owed_ns = self.guest[vcpu as usize].refill_ns;
-        let warmth = &self.machine.vcpus[vcpu as usize].warmth;
-        if warmth.left_pcpu == NONE {
+        let owed_ns = self.guest[vcpu].refill_ns;
+        let warmth = &self.machine.vcpus[vcpu].warmth;
+        if warmth.left_pcpu == PcpuId::NONE {
             return owed_ns;
         }
         let costs = &self.costs;
         let colder_ns = if warmth.left_pcpu == pcpu {
-            let others_ns = self.machine.pcpu_times[pcpu as usize].busy_ns - warmth.left_busy_ns;
+            let others_ns = self.machine.pcpu_times[pcpu].busy_ns - warmth.left_busy_ns;
             // In no time is at once, but only by others.
             let displace_ns = costs.cache_displace_ns.max(1);
             costs.cache_refill_max_ns * others_ns.min(displace_ns) / displace_ns
@@ -545,7 +564,7 @@ impl Simulation<'_> {
 
     /// A vCPU is on its pCPU again: what changed while it was away?
     fn resume(&mut self, vcpu: VcpuId) {
-        match self.guest[vcpu as usize].frame().act {
+        match self.guest[vcpu].frame().act {
             Act::Granted => self.take_granted(vcpu),
             Act::SpinLock => self.look_at_lock_again(vcpu),
             _ => {}
@@ -553,7 +572,7 @@ impl Simulation<'_> {
         if self.deliver(vcpu) {
             return;
         }
-        let guest = &self.guest[vcpu as usize];
+        let guest = &self.guest[vcpu];
         if guest.depth > 0 {
             return;
         }
@@ -566,13 +585,13 @@ impl Simulation<'_> {
 
     /// The vCPU leaves its pCPU of its own will and waits for an event.
     pub(crate) fn block(&mut self, vcpu: VcpuId, reason: StopReason) {
-        let host = &mut self.machine.vcpus[vcpu as usize];
+        let host = &mut self.machine.vcpus[vcpu];
         if host.state != VcpuState::Running {
             // Whom it has just woken took its pCPU. It comes here again when it runs.
             return;
         }
         let pcpu = host.pcpu;
-        self.counters[host.vm as usize].yields.halt += 1;
+        self.counters[host.vm].yields.halt += 1;
         self.note_position(vcpu);
         self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Hlt);
         self.machine.blocks(vcpu);
@@ -580,7 +599,7 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn wake_vcpu(&mut self, vcpu: VcpuId) {
-        let host = &mut self.machine.vcpus[vcpu as usize];
+        let host = &mut self.machine.vcpus[vcpu];
         if host.state != VcpuState::Blocked {
             return;
         }
@@ -591,7 +610,7 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn timed(&mut self, vcpu: VcpuId, then: crate::guest::Then, symbol: u16, left_ns: u64) {
-        let frame = self.guest[vcpu as usize].frame_mut();
+        let frame = self.guest[vcpu].frame_mut();
         *frame = Frame { act: Act::Timed, then, symbol, left_ns, ..*frame };
     }
 }

@@ -13,6 +13,7 @@ pub mod config;
 mod engine;
 pub mod figures;
 mod guest;
+pub mod ids;
 mod machine;
 mod measure;
 mod numbering;

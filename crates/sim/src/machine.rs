@@ -2,11 +2,10 @@
 
 use crate::bits::Bits;
 use crate::config::HostConfig;
+use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::report::PoolReport;
-use crate::trace_event::{PcpuId, TraceEvent, VcpuId, VmId};
+use crate::trace_event::TraceEvent;
 use microslice_policy::{Coded, GuestClass, InterruptKind};
-
-pub const NONE: u32 = u32::MAX;
 
 /// An interrupt's bit in [`HostVcpu::pending_interrupts`].
 pub const fn interrupt_bit(kind: InterruptKind) -> u8 {
@@ -89,7 +88,7 @@ pub struct HostVm {
     pub vcpus: u32,
     pub weight: u32,
     /// pCPU is allowed, by number; empty: all.
-    pub affinity: Vec<bool>,
+    pub affinity: IdVec<PcpuId, bool>,
     pub waiting: Waiting,
     /// What the answers depend on that were promised to its spinning vCPUs.
     pub promised: Promised,
@@ -222,16 +221,16 @@ impl HostVcpu {
 
 pub struct Machine {
     pub now_ns: u64,
-    pub pcpus: Vec<Pcpu>,
-    pub pcpu_times: Vec<PcpuTime>,
-    pub vcpus: Vec<HostVcpu>,
-    pub vms: Vec<HostVm>,
+    pub pcpus: IdVec<PcpuId, Pcpu>,
+    pub pcpu_times: IdVec<PcpuId, PcpuTime>,
+    pub vcpus: IdVec<VcpuId, HostVcpu>,
+    pub vms: IdVec<VmId, HostVm>,
     /// The scheduler looks at what vCPUs do: it wants to know where those that run are, and the others counted (`Waiting`).
     pub watched: bool,
     /// vCPUs that a directed yield may go to.
-    boostable: Bits,
+    boostable: Bits<VcpuId>,
     /// vCPUs that were promised an answer.
-    promised: Bits,
+    promised: Bits<VcpuId>,
     pub pool: PoolReport,
     /// Who has been in the micro pool since before measuring began.
     accelerated_before: Vec<VcpuId>,
@@ -246,25 +245,25 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn new(host: &HostConfig, mut vms: Vec<HostVm>) -> Self {
-        let pcpus = (0..host.pcpus)
-            .map(|_| Pcpu { current: NONE, resched_pending: false, slice_end_ns: u64::MAX })
+    pub fn new(host: &HostConfig, vms: Vec<HostVm>) -> Self {
+        let pcpus: IdVec<PcpuId, _> = (0..host.pcpus)
+            .map(|_| Pcpu { current: VcpuId::NONE, resched_pending: false, slice_end_ns: u64::MAX })
             .collect();
-        let mut vcpus = Vec::new();
-        for (vm, config) in vms.iter_mut().enumerate() {
-            config.first_vcpu = vcpus.len() as VcpuId;
+        let mut vcpus = IdVec::new();
+        let mut vms: IdVec<VmId, HostVm> = vms.into();
+        for vm in vms.ids() {
+            let config = &mut vms[vm];
+            config.first_vcpu = vcpus.next_id();
             // Behind those of the VMs before it, as on a host where they were started one by one.
             let first_pcpu = vcpus.len() % host.pcpus;
             for index in 0..config.vcpus {
                 vcpus.push(HostVcpu {
-                    vm: vm as VmId,
+                    vm,
                     state: VcpuState::Blocked,
-                    pcpu: (0..host.pcpus as u32)
-                        .cycle()
-                        .skip((first_pcpu + index as usize) % host.pcpus)
-                        .take(host.pcpus)
+                    pcpu: pcpus
+                        .round_from(PcpuId::from_index((first_pcpu + index as usize) % host.pcpus))
                         .find(|&pcpu| config.allows(pcpu))
-                        .unwrap_or(0),
+                        .unwrap_or(PcpuId::new(0)),
                     since_ns: 0,
                     preempted: false,
                     yielded: false,
@@ -273,7 +272,7 @@ impl Machine {
                     interrupts_enabled: true,
                     pending_interrupts: 0,
                     owes_answer: false,
-                    warmth: Warmth { left_pcpu: NONE, sensitivity: 0, left_busy_ns: 0 },
+                    warmth: Warmth { left_pcpu: PcpuId::NONE, sensitivity: 0, left_busy_ns: 0 },
                     turns: Turns::default(),
                 });
             }
@@ -283,7 +282,7 @@ impl Machine {
             pcpus,
             boostable: Bits::new(vcpus.len(), false),
             promised: Bits::new(vcpus.len(), false),
-            pcpu_times: vec![PcpuTime::default(); host.pcpus],
+            pcpu_times: IdVec::of(PcpuTime::default(), host.pcpus),
             vcpus,
             vms,
             watched: true,
@@ -303,14 +302,14 @@ impl Machine {
 
     /// A running vCPU's pCPU was taken away, or it gave it up itself: it waits.
     pub(crate) fn stops(&mut self, vcpu: VcpuId, yielded: bool) {
-        let host = &mut self.vcpus[vcpu as usize];
+        let host = &mut self.vcpus[vcpu];
         debug_assert_eq!(host.state, VcpuState::Running);
         (host.state, host.preempted, host.yielded) = (VcpuState::Runnable, !yielded, yielded);
         let is_boostable = host.is_boostable();
-        self.boostable.set(vcpu as usize, is_boostable);
+        self.boostable.set(vcpu, is_boostable);
         if self.watched && !host.requested {
             let vm = host.vm;
-            let waiting = &mut self.vms[vm as usize].waiting;
+            let waiting = &mut self.vms[vm].waiting;
             let before = waiting.helped();
             waiting.answering -= u32::from(host.owes_answer);
             waiting.add(host.kind().number());
@@ -320,14 +319,14 @@ impl Machine {
 
     /// A waiting vCPU has got a pCPU.
     pub(crate) fn runs(&mut self, vcpu: VcpuId) {
-        let host = &mut self.vcpus[vcpu as usize];
+        let host = &mut self.vcpus[vcpu];
         debug_assert_eq!(host.state, VcpuState::Runnable);
         let kind = host.kind();
         (host.state, host.preempted, host.yielded) = (VcpuState::Running, false, false);
-        self.boostable.set(vcpu as usize, false);
+        self.boostable.set(vcpu, false);
         if self.watched && !host.requested {
             let vm = host.vm;
-            let waiting = &mut self.vms[vm as usize].waiting;
+            let waiting = &mut self.vms[vm].waiting;
             let before = waiting.helped();
             waiting.remove(kind.number());
             waiting.answering += u32::from(kind.owes_answer);
@@ -354,7 +353,7 @@ impl Machine {
 
     /// Who is in the micro pool.
     fn accelerated(&self) -> impl Iterator<Item = VcpuId> {
-        (0..).zip(&self.vcpus).filter(|(_, host)| host.requested).map(|(vcpu, _)| vcpu)
+        self.vcpus.enumerate().filter(|(_, host)| host.requested).map(|(vcpu, _)| vcpu)
     }
 
     pub fn count_still_accelerated(&self) -> u64 {
@@ -375,7 +374,7 @@ impl Machine {
 
     /// A call-function interrupt comes, or the last one has been handled.
     pub(crate) fn set_owes_answer(&mut self, vcpu: VcpuId, owes: bool) {
-        if self.vcpus[vcpu as usize].owes_answer != owes {
+        if self.vcpus[vcpu].owes_answer != owes {
             self.change(vcpu, |host| host.owes_answer = owes);
         }
     }
@@ -383,7 +382,7 @@ impl Machine {
     /// What the host could see of a vCPU now.
     #[inline]
     pub(crate) fn set_class(&mut self, vcpu: VcpuId, class: GuestClass) {
-        let host = &mut self.vcpus[vcpu as usize];
+        let host = &mut self.vcpus[vcpu];
         if host.state == VcpuState::Runnable {
             self.change(vcpu, |host| host.class = class);
         } else {
@@ -393,36 +392,36 @@ impl Machine {
 
     #[inline]
     fn change(&mut self, vcpu: VcpuId, change: impl FnOnce(&mut HostVcpu)) {
-        let host = &mut self.vcpus[vcpu as usize];
+        let host = &mut self.vcpus[vcpu];
         let vm = host.vm;
         if !self.watched {
             change(host);
-            self.boostable.set(vcpu as usize, host.is_boostable());
+            self.boostable.set(vcpu, host.is_boostable());
             return;
         }
-        let waiting = &mut self.vms[vm as usize].waiting;
+        let waiting = &mut self.vms[vm].waiting;
         let before = waiting.helped();
         waiting.leave(host);
         change(host);
         waiting.enter(host);
-        self.boostable.set(vcpu as usize, host.is_boostable());
+        self.boostable.set(vcpu, host.is_boostable());
         self.break_promises(vm, before);
     }
 
     /// This running vCPU's pause-loop exits are answered the same, as long as that stays as it is.
     pub fn promise(&mut self, vcpu: VcpuId, depends_on: Promised) {
-        let vm = self.vcpus[vcpu as usize].vm as usize;
+        let vm = self.vcpus[vcpu].vm;
         debug_assert_eq!(self.vms[vm].waiting.kinds & depends_on.without_kinds, 0);
         let promised = &mut self.vms[vm].promised;
         promised.without_kinds |= depends_on.without_kinds;
         promised.helped |= depends_on.helped;
-        self.promised.set(vcpu as usize, true);
+        self.promised.set(vcpu, true);
     }
 
     /// Who waits in a VM has changed, and `helped_before` was [`Waiting::helped`].
     #[inline]
     fn break_promises(&mut self, vm: VmId, helped_before: (u32, u32)) {
-        let HostVm { waiting, promised, .. } = &self.vms[vm as usize];
+        let HostVm { waiting, promised, .. } = &self.vms[vm];
         let helped_changed = promised.helped & (waiting.helped() != helped_before);
         if (waiting.kinds & promised.without_kinds != 0) | helped_changed {
             self.break_all_promises(vm);
@@ -432,8 +431,8 @@ impl Machine {
     /// The next pause-loop exits of this VM's vCPUs must be looked at.
     #[inline(never)]
     pub fn break_all_promises(&mut self, vm: VmId) {
-        let HostVm { first_vcpu, vcpus, promised, .. } = &mut self.vms[vm as usize];
-        let (mut from, end) = (*first_vcpu as usize, (*first_vcpu + *vcpus) as usize);
+        let HostVm { first_vcpu, vcpus, promised, .. } = &mut self.vms[vm];
+        let (mut from, end) = (*first_vcpu, first_vcpu.plus(*vcpus));
         *promised = Promised::NOTHING;
         while let Some(vcpu) = self.promised.find_between(from, end) {
             self.promised.set(vcpu, false);
@@ -441,25 +440,25 @@ impl Machine {
             if host.state == VcpuState::Running {
                 self.answers_changed(host.pcpu);
             }
-            from = vcpu + 1;
+            from = vcpu.plus(1);
         }
     }
 
     /// The next one that a directed yield may go to, behind `last`, round the `count` vCPUs from `first` on.
     #[inline]
     pub fn next_boostable(&self, first: VcpuId, count: u32, last: VcpuId) -> Option<VcpuId> {
-        self.boostable.next_round(first as usize, count as usize, last as usize).map(|vcpu| vcpu as VcpuId)
+        self.boostable.next_round(first, count, last)
     }
 
     /// Whether `Waiting` has counted right: for the checker.
     pub fn waiting_adds_up(&self) -> bool {
-        let mut counted: Vec<_> = self.vms.iter().map(|_| Waiting::nobody()).collect();
+        let mut counted: IdVec<VmId, _> = self.vms.iter().map(|_| Waiting::nobody()).collect();
         if self.watched {
-            self.vcpus.iter().for_each(|host| counted[host.vm as usize].enter(host));
+            self.vcpus.iter().for_each(|host| counted[host.vm].enter(host));
         }
-        let boostable = |(vcpu, host): (usize, &HostVcpu)| self.boostable.has(vcpu) == host.is_boostable();
+        let boostable = |(vcpu, host): (VcpuId, &HostVcpu)| self.boostable.has(vcpu) == host.is_boostable();
         self.vms.iter().zip(&counted).all(|(vm, counted)| vm.waiting == *counted)
-            && self.vcpus.iter().enumerate().all(boostable)
+            && self.vcpus.enumerate().all(boostable)
     }
 
     #[inline]
@@ -477,7 +476,7 @@ impl Machine {
 
     /// Asks for a scheduling decision on this pCPU as soon as the present event is dealt with.
     pub fn request_schedule(&mut self, pcpu: PcpuId) {
-        let flag = &mut self.pcpus[pcpu as usize].resched_pending;
+        let flag = &mut self.pcpus[pcpu].resched_pending;
         if !*flag {
             *flag = true;
             self.resched.push(pcpu);
@@ -487,7 +486,7 @@ impl Machine {
     /// Whether this pCPU is scheduled before anything else happens.
     #[inline]
     pub(crate) fn wants_schedule(&self, pcpu: PcpuId) -> bool {
-        self.pcpus[pcpu as usize].resched_pending
+        self.pcpus[pcpu].resched_pending
     }
 
     /// Whether no pCPU has asked for anything.
@@ -499,35 +498,35 @@ impl Machine {
     #[inline]
     pub(crate) fn next_schedule(&mut self) -> Option<PcpuId> {
         let pcpu = self.resched.pop()?;
-        self.pcpus[pcpu as usize].resched_pending = false;
+        self.pcpus[pcpu].resched_pending = false;
         Some(pcpu)
     }
 
     /// The next pause-loop exit on this pCPU must be looked at: its answer may have changed.
     #[inline]
     pub fn answers_changed(&mut self, pcpu: PcpuId) {
-        if self.pcpus[pcpu as usize].current != NONE {
+        if self.pcpus[pcpu].current != VcpuId::NONE {
             self.unbatch.push(pcpu);
         }
     }
 
     #[inline]
     pub fn current(&self, pcpu: PcpuId) -> Option<VcpuId> {
-        Some(self.pcpus[pcpu as usize].current).filter(|&vcpu| vcpu != NONE)
+        Some(self.pcpus[pcpu].current).filter(|&vcpu| vcpu != VcpuId::NONE)
     }
 
     #[inline]
     pub fn is_idle(&self, pcpu: PcpuId) -> bool {
-        self.pcpus[pcpu as usize].current == NONE
+        self.pcpus[pcpu].current == VcpuId::NONE
     }
 
     #[inline]
     pub fn allows(&self, vcpu: VcpuId, pcpu: PcpuId) -> bool {
-        self.vms[self.vcpus[vcpu as usize].vm as usize].allows(pcpu)
+        self.vms[self.vcpus[vcpu].vm].allows(pcpu)
     }
 
     pub fn llc_of(&self, pcpu: PcpuId) -> u32 {
-        pcpu / self.llc_pcpus
+        pcpu.number() / self.llc_pcpus
     }
 }
 
@@ -538,10 +537,10 @@ impl HostVm {
             affinity.clear();
         }
         Self {
-            first_vcpu: 0,
+            first_vcpu: VcpuId::new(0),
             vcpus,
             weight,
-            affinity,
+            affinity: affinity.into(),
             waiting: Waiting::nobody(),
             promised: Promised::NOTHING,
         }
@@ -554,6 +553,6 @@ impl HostVm {
 
     #[inline]
     pub fn allows(&self, pcpu: PcpuId) -> bool {
-        self.affinity.is_empty() || self.affinity[pcpu as usize]
+        self.affinity.is_empty() || self.affinity[pcpu]
     }
 }

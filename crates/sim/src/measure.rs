@@ -1,11 +1,12 @@
 //! Counters of a run, and the report made of them.
 
 use crate::engine::Simulation;
+use crate::ids::{IdVec, VmId};
 use crate::machine::{HostVcpu, Turns, VcpuState};
 use crate::report::{
     Histogram, LockstatWaits, PcpuTimes, PoolReport, RunReport, VmReport, WorkloadReport, Yields,
 };
-use crate::trace_event::{GuestClass, VmId};
+use crate::trace_event::GuestClass;
 
 #[derive(Default)]
 pub struct LockCounters {
@@ -101,8 +102,8 @@ impl Simulation<'_> {
     /// Brings the accounts of all pCPUs and vCPUs up to now.
     pub(crate) fn finish_accounts(&mut self) {
         let now_ns = self.machine.now_ns;
-        for pcpu in 0..self.machine.pcpus.len() {
-            if let Some(vcpu) = self.machine.current(pcpu as u32) {
+        for pcpu in self.machine.pcpus.ids() {
+            if let Some(vcpu) = self.machine.current(pcpu) {
                 self.sync(vcpu);
             } else {
                 let pcpu = &mut self.machine.pcpu_times[pcpu];
@@ -116,7 +117,7 @@ impl Simulation<'_> {
         let (since_ns, now_ns) = (self.measured_since_ns, self.machine.now_ns);
         let measured_ns = now_ns - since_ns;
         for (host, guest) in self.machine.vcpus.iter().zip(&self.guest) {
-            let counters = &mut self.counters[host.vm as usize];
+            let counters = &mut self.counters[host.vm];
             let (run_ns, wait_ns) = run_and_wait_ns(host, since_ns, now_ns);
             counters.run_ns += run_ns;
             counters.wait_ns += wait_ns;
@@ -125,7 +126,7 @@ impl Simulation<'_> {
             counters.yields.ple += guest.lock_exits;
         }
         let idle_ns = self.machine.pcpu_times.iter().map(|pcpu| pcpu.idle_ns).sum();
-        let vms = (0..self.vms.len()).map(|vm| self.vm_report(vm, measured_ns)).collect();
+        let vms = self.vms.ids().map(|vm| self.vm_report(vm, measured_ns)).collect();
         let fairness_error_permille = self.fairness_error(measured_ns);
         RunReport {
             seed: self.config.seed,
@@ -157,17 +158,17 @@ impl Simulation<'_> {
     /// due more than it asked for ([`demand_ns`]; water filling); the largest difference between what a VM got and what it is due.
     /// That a VM may not run on some pCPUs isn't looked at.
     fn fairness_error(&self, measured_ns: u64) -> u64 {
-        let mut due = vec![0.0; self.vms.len()];
-        let weight_of = |vm: VmId| f64::from(self.machine.vms[vm as usize].weight);
+        let mut due: IdVec<VmId, f64> = IdVec::of(0.0, self.vms.len());
+        let weight_of = |vm: VmId| f64::from(self.machine.vms[vm].weight);
         let demand = |host: &HostVcpu| {
             let (run_ns, wait_ns) = run_and_wait_ns(host, self.measured_since_ns, self.machine.now_ns);
             (host.vm, demand_ns(run_ns, wait_ns, measured_ns))
         };
         let mut demands: Vec<(VmId, f64)> = self.machine.vcpus.iter().map(demand).collect();
         if self.scheduler.shares_by_vm() {
-            let mut of_vms = vec![0.0; self.vms.len()];
-            demands.iter().for_each(|&(vm, wanted_ns)| of_vms[vm as usize] += wanted_ns);
-            demands = (0..).zip(of_vms).collect();
+            let mut of_vms: IdVec<VmId, f64> = IdVec::of(0.0, self.vms.len());
+            demands.iter().for_each(|&(vm, wanted_ns)| of_vms[vm] += wanted_ns);
+            demands = of_vms.enumerate().map(|(vm, &wanted_ns)| (vm, wanted_ns)).collect();
         }
         // Who asked for the least, by weight, is satisfied first.
         let by_weight = |&(vm, wanted_ns): &(VmId, f64)| wanted_ns / weight_of(vm);
@@ -176,36 +177,36 @@ impl Simulation<'_> {
         let mut left_weight = demands.iter().map(|&(vm, _)| weight_of(vm)).sum::<f64>();
         for (vm, wanted_ns) in demands {
             let part_ns = wanted_ns.min(left_ns * weight_of(vm) / left_weight);
-            due[vm as usize] += part_ns;
+            due[vm] += part_ns;
             left_ns -= part_ns;
             left_weight -= weight_of(vm);
         }
         let capacity = (measured_ns * self.machine.pcpus.len() as u64).max(1) as f64;
-        let error = |(vm, due): (&VmCounters, f64)| {
+        let error = |(vm, due): (&VmCounters, &f64)| {
             ((vm.run_ns as f64 - due).abs() / capacity * 1000.0).round() as u64
         };
-        self.counters.iter().zip(due).map(error).max().unwrap_or(0)
+        self.counters.iter().zip(&due).map(error).max().unwrap_or(0)
     }
 
     /// Of each of a VM's lock statistics. The locks of a VM are consecutive, those of its runqueues first.
-    fn lock_acquisitions(&self, vm: usize) -> Vec<u64> {
-        let first = self.vms[vm].runqueue_lock as usize;
-        let end = self.vms.get(vm + 1).map_or(self.locks.len(), |next| next.runqueue_lock as usize);
+    fn lock_acquisitions(&self, vm: VmId) -> Vec<u64> {
+        let first = self.vms[vm].runqueue_lock;
+        let end = self.vms.get(vm.plus(1)).map_or(self.locks.next_id(), |next| next.runqueue_lock);
         let mut acquisitions = vec![0; self.counters[vm].locks.len()];
-        for lock in &self.locks[first..end] {
+        for lock in first.until(end).map(|lock| &self.locks[lock]) {
             acquisitions[lock.statistics as usize] += lock.acquisitions;
         }
         acquisitions
     }
 
-    fn vm_report(&self, vm: usize, measured_ns: u64) -> VmReport {
+    fn vm_report(&self, vm: VmId, measured_ns: u64) -> VmReport {
         let counters = &self.counters[vm];
-        let config = &self.config.vms[vm];
+        let config = &self.config.vms[vm.index()];
         let seconds = measured_ns as f64 / 1e9;
         let workloads = self
             .workloads
             .iter()
-            .filter(|workload| workload.vm as usize == vm)
+            .filter(|workload| workload.vm == vm)
             .zip(&config.workloads)
             .map(|(workload, config)| {
                 let units_per_s = workload.units_done as f64 / seconds;

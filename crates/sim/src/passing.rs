@@ -2,17 +2,18 @@
 
 use crate::engine::Simulation;
 use crate::guest::{Act, GuestVcpu};
-use crate::machine::{NONE, VcpuState};
+use crate::ids::{PcpuId, VcpuId};
+use crate::machine::VcpuState;
 use crate::prefetch::prefetch;
 use crate::timeline::Soon;
-use crate::trace_event::{PcpuId, TraceEvent, VcpuId};
+use crate::trace_event::TraceEvent;
 use std::hint::select_unpredictable;
 
 impl Simulation<'_> {
     /// Lets guest time pass on a running vCPU until now.
     #[inline]
     pub(crate) fn sync(&mut self, vcpu: VcpuId) {
-        let guest = &self.guest[vcpu as usize];
+        let guest = &self.guest[vcpu];
         if guest.synced_ns == self.machine.now_ns {
             // What the vCPU does can't be predicted; that its own event has just synced it can.
         } else if guest.frame().act == Act::Timed {
@@ -26,7 +27,7 @@ impl Simulation<'_> {
     #[inline(always)]
     fn guest_time(&mut self, vcpu: VcpuId) -> u64 {
         let now_ns = self.machine.now_ns;
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         let passed_ns = now_ns - guest.synced_ns;
         guest.synced_ns = now_ns;
         let overhead_ns = passed_ns.min(guest.overhead_ns);
@@ -39,7 +40,7 @@ impl Simulation<'_> {
     #[inline(always)]
     pub(crate) fn sync_timed(&mut self, vcpu: VcpuId) -> bool {
         let elapsed_ns = self.guest_time(vcpu);
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         let done_ns = self.smt.progress_ns(elapsed_ns, guest.speed());
         let refill_ns = guest.refill_ns;
         let frame = guest.frame_mut();
@@ -58,7 +59,7 @@ impl Simulation<'_> {
     pub(crate) fn sync_waiting(&mut self, vcpu: VcpuId) {
         let elapsed_ns = self.guest_time(vcpu);
         if elapsed_ns == 0 {
-        } else if self.guest[vcpu as usize].frame().spins() {
+        } else if self.guest[vcpu].frame().spins() {
             self.spin(vcpu, elapsed_ns);
         } else {
             self.guest_ns += elapsed_ns;
@@ -68,7 +69,7 @@ impl Simulation<'_> {
     /// Spinning: windows and exits alternate.
     #[inline(always)]
     fn spin(&mut self, vcpu: VcpuId, elapsed_ns: u64) {
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         let (mut exits, mut exits_ns) = (0, 0);
         guest.pv_spin_left_ns = guest.pv_spin_left_ns.saturating_sub(elapsed_ns);
         if self.ple.enabled {
@@ -98,10 +99,10 @@ impl Simulation<'_> {
                 self.machine.emit(TraceEvent::PauseLoopExits { vcpu, count: exits });
             }
         }
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         guest.spin_ns += elapsed_ns - exits_ns;
         if guest.frame().act == Act::SpinAcks {
-            let counters = &mut self.counters[self.machine.vcpus[vcpu as usize].vm as usize];
+            let counters = &mut self.counters[self.machine.vcpus[vcpu].vm];
             counters.shootdown_spin_ns += elapsed_ns;
             counters.yields.ipi += exits;
         } else {
@@ -114,15 +115,15 @@ impl Simulation<'_> {
     /// So many pause-loop exits were answered as promised.
     #[cold]
     fn note_unasked(&mut self, vcpu: VcpuId, exits: u64) {
-        let class = self.classes[self.guest[vcpu as usize].frame().symbol as usize];
+        let class = self.classes[self.guest[vcpu].frame().symbol as usize];
         self.scheduler.not_asked(class, exits);
     }
 
     /// Brings those up to now that were promised an answer, though it may hold no longer, so that all their exits are counted.
     pub(crate) fn sync_promised(&mut self) {
-        for pcpu in 0..self.machine.pcpus.len() as PcpuId {
+        for pcpu in self.machine.pcpus.ids() {
             if let Some(vcpu) = self.machine.current(pcpu)
-                && self.guest[vcpu as usize].ple_batch_until_ns > self.guest[vcpu as usize].synced_ns
+                && self.guest[vcpu].ple_batch_until_ns > self.guest[vcpu].synced_ns
             {
                 self.sync(vcpu);
             }
@@ -131,12 +132,12 @@ impl Simulation<'_> {
 
     /// Sets the time of a pCPU's next event. Its vCPU is synced.
     pub(crate) fn arm(&mut self, pcpu: PcpuId) {
-        let vcpu = self.machine.pcpus[pcpu as usize].current;
-        if vcpu == NONE {
-            return self.timeline.cancel(pcpu);
+        let vcpu = self.machine.pcpus[pcpu].current;
+        if vcpu == VcpuId::NONE {
+            return self.timeline.cancel(pcpu.number());
         }
         // What a vCPU does that has just been switched to can't be predicted: all its times are calculated.
-        let guest = &self.guest[vcpu as usize];
+        let guest = &self.guest[vcpu];
         let (act, start_ns) = (guest.frame().act, self.machine.now_ns + guest.overhead_ns);
         let halt_ns = start_ns.saturating_add(guest.pv_spin_left_ns);
         let halt_ns = select_unpredictable(act == Act::SpinLock, halt_ns, u64::MAX);
@@ -149,11 +150,11 @@ impl Simulation<'_> {
     /// The same of a vCPU that most likely goes on with what it did.
     #[inline(always)]
     pub(crate) fn arm_again(&mut self, pcpu: PcpuId) {
-        let vcpu = self.machine.pcpus[pcpu as usize].current;
-        if vcpu == NONE {
-            return self.timeline.cancel(pcpu);
+        let vcpu = self.machine.pcpus[pcpu].current;
+        if vcpu == VcpuId::NONE {
+            return self.timeline.cancel(pcpu.number());
         }
-        let guest = &self.guest[vcpu as usize];
+        let guest = &self.guest[vcpu];
         let start_ns = self.machine.now_ns + guest.overhead_ns;
         let next_ns = match guest.frame().act {
             Act::Timed => self.step_end(guest, start_ns),
@@ -170,9 +171,9 @@ impl Simulation<'_> {
     #[inline(always)]
     fn arm_at(&mut self, pcpu: PcpuId, vcpu: VcpuId, next_ns: u64) {
         let now_ns = self.machine.now_ns;
-        let guest = &self.guest[vcpu as usize];
+        let guest = &self.guest[vcpu];
         let tick_ns = guest.next_tick_ns.max(now_ns);
-        let slice_end_ns = self.machine.pcpus[pcpu as usize].slice_end_ns.max(now_ns);
+        let slice_end_ns = self.machine.pcpus[pcpu].slice_end_ns.max(now_ns);
         let (timed, spins) = (guest.frame().act == Act::Timed, guest.frame().spins());
         self.set_next(pcpu, next_ns.min(tick_ns).min(slice_end_ns), timed);
         self.note_spinning(pcpu, spins);
@@ -180,7 +181,7 @@ impl Simulation<'_> {
 
     #[inline(never)]
     fn set_next(&mut self, pcpu: PcpuId, time_ns: u64, timed: bool) {
-        let soon = self.timeline.set_pcpu(pcpu, time_ns, timed);
+        let soon = self.timeline.set_pcpu(pcpu.number(), time_ns, timed);
         self.prefetch(soon);
     }
 
@@ -191,15 +192,15 @@ impl Simulation<'_> {
             return;
         }
         let pcpus = &self.machine.pcpus;
-        if let Some(host) = pcpus.get(soon.later as usize)
-            && let Some(guest) = self.guest.get(host.current as usize)
+        if let Some(host) = pcpus.get(PcpuId::new(soon.later))
+            && let Some(guest) = self.guest.get(host.current)
         {
             prefetch(guest);
             prefetch(&guest.spin_ns);
         }
-        if let Some(host) = pcpus.get(soon.next as usize)
-            && let Some(guest) = self.guest.get(host.current as usize)
-            && let Some(thread) = self.threads.get(guest.thread as usize)
+        if let Some(host) = pcpus.get(PcpuId::new(soon.next))
+            && let Some(guest) = self.guest.get(host.current)
+            && let Some(thread) = self.threads.get(guest.thread)
         {
             prefetch(thread);
         }
@@ -233,8 +234,8 @@ impl Simulation<'_> {
 
     /// Re-arms a vCPU's pCPU after its frame was changed from outside. The vCPU was synced before the change.
     pub(crate) fn retime(&mut self, vcpu: VcpuId) {
-        if self.machine.vcpus[vcpu as usize].state == VcpuState::Running {
-            self.arm(self.machine.vcpus[vcpu as usize].pcpu);
+        if self.machine.vcpus[vcpu].state == VcpuState::Running {
+            self.arm(self.machine.vcpus[vcpu].pcpu);
         }
     }
 }

@@ -8,8 +8,8 @@
 use crate::config::HostConfig;
 use crate::engine::Simulation;
 use crate::guest::Act;
-use crate::machine::NONE;
-use crate::trace_event::{PcpuId, VcpuId};
+use crate::ids::{IdVec, PcpuId, VcpuId};
+
 use std::hint::select_unpredictable;
 
 /// Speeds are fractions of this: small enough for products with any time, exact for 1.
@@ -41,7 +41,7 @@ pub struct Smt {
     /// Whether any of it matters.
     pub matters: bool,
     /// What each pCPU does, in a byte: one for its sibling, which is far away, to read. Bits of `BUSY` and `SPINS`.
-    does: Vec<u8>,
+    does: IdVec<PcpuId, u8>,
 }
 
 /// Its vCPU spins, or did when it last had one.
@@ -63,43 +63,44 @@ impl Smt {
             cores: cores as u32,
             matters: cores < host.pcpus && speeds != [ONE; SPEEDS],
             pairs: host.pcpus <= 2 * cores,
-            does: vec![0; host.pcpus],
+            does: IdVec::of(0, host.pcpus),
         }
     }
 
     /// The first of the pCPUs of a core; each other one is `cores` behind the one before.
     #[inline]
     fn first_of_core(&self, pcpu: PcpuId) -> PcpuId {
-        let mut first = pcpu;
+        let mut first = pcpu.number();
         while first >= self.cores {
             first -= self.cores;
         }
-        first
+        PcpuId::new(first)
     }
 
     /// The other thread of a core of two; no pCPU's number if there is none.
     #[inline]
     fn partner(&self, pcpu: PcpuId) -> PcpuId {
-        select_unpredictable(pcpu < self.cores, pcpu + self.cores, pcpu.wrapping_sub(self.cores))
+        let (own, cores) = (pcpu.number(), self.cores);
+        PcpuId::new(select_unpredictable(own < cores, own + cores, own.wrapping_sub(cores)))
     }
 
     #[inline]
     fn does(&self, pcpu: PcpuId) -> Siblings {
-        DOES[usize::from(self.does[pcpu as usize]) % DOES.len()]
+        DOES[usize::from(self.does[pcpu]) % DOES.len()]
     }
 
     #[inline]
     fn siblings_do(&self, pcpu: PcpuId) -> Siblings {
         if self.pairs {
             let partner = self.partner(pcpu);
-            return if (partner as usize) < self.does.len() { self.does(partner) } else { Siblings::Idle };
+            return if partner.index() < self.does.len() { self.does(partner) } else { Siblings::Idle };
         }
         self.siblings_of_many_do(pcpu)
     }
 
     #[cold]
     fn siblings_of_many_do(&self, pcpu: PcpuId) -> Siblings {
-        let threads = (self.first_of_core(pcpu)..self.does.len() as u32).step_by(self.cores as usize);
+        let threads = self.first_of_core(pcpu).until(self.does.next_id()).step_by(self.cores as usize);
         let does = threads.filter(|&thread| thread != pcpu).map(|thread| self.does(thread));
         does.min().unwrap_or(Siblings::Idle)
     }
@@ -121,9 +122,9 @@ impl Simulation<'_> {
     /// `vcpu` gets on this pCPU: it isn't synced yet.
     pub(crate) fn set_speed(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
         if self.smt.matters {
-            self.smt.does[pcpu as usize] |= BUSY;
+            self.smt.does[pcpu] |= BUSY;
             let siblings = self.smt.siblings_do(pcpu);
-            self.guest[vcpu as usize].set_siblings(siblings);
+            self.guest[vcpu].set_siblings(siblings);
         }
     }
 
@@ -133,7 +134,7 @@ impl Simulation<'_> {
         if !self.smt.matters {
             return;
         }
-        let does = &mut self.smt.does[pcpu as usize];
+        let does = &mut self.smt.does[pcpu];
         if (*does & SPINS != 0) != spins {
             *does ^= SPINS;
             self.change_siblings_speed(pcpu);
@@ -147,35 +148,35 @@ impl Simulation<'_> {
             return;
         }
         let busy = select_unpredictable(self.machine.is_idle(pcpu), 0, BUSY);
-        let does = &mut self.smt.does[pcpu as usize];
+        let does = &mut self.smt.does[pcpu];
         *does = *does & !BUSY | busy;
         if self.smt.pairs {
             return self.change_speed(self.smt.partner(pcpu));
         }
         let mut thread = self.smt.first_of_core(pcpu);
-        while (thread as usize) < self.machine.pcpus.len() {
+        while thread.index() < self.machine.pcpus.len() {
             if thread != pcpu {
                 self.change_speed(thread);
             }
-            thread += self.smt.cores;
+            thread = thread.plus(self.smt.cores);
         }
     }
 
     #[inline]
     fn change_speed(&mut self, pcpu: PcpuId) {
-        let Some(vcpu) = self.machine.pcpus.get(pcpu as usize).map(|host| host.current) else { return };
-        if vcpu == NONE {
+        let Some(vcpu) = self.machine.pcpus.get(pcpu).map(|host| host.current) else { return };
+        if vcpu == VcpuId::NONE {
             return;
         }
         let siblings = self.smt.siblings_do(pcpu);
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         let before = guest.siblings();
         // Otherwise its speed matters when it works again.
         if (siblings == before) | (guest.frame().act != Act::Timed) {
             return guest.set_siblings(siblings);
         }
         self.sync_timed(vcpu);
-        self.guest[vcpu as usize].set_siblings(siblings);
+        self.guest[vcpu].set_siblings(siblings);
         // Who gets slower finds at its event that the step isn't over yet.
         if siblings > before {
             self.arm(pcpu);

@@ -1,13 +1,7 @@
 //! What a run tells its observer, as it happens.
 
+pub use crate::ids::{IdVec, LockId, PcpuId, SymbolId, ThreadId, VcpuId, VmId};
 use serde::Serialize;
-
-/// Index over all VMs, in the order of the configuration.
-pub type VcpuId = u32;
-pub type PcpuId = u32;
-pub type VmId = u32;
-pub type LockId = u32;
-pub type ThreadId = u32;
 
 /// Why a vCPU left its pCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -40,7 +34,7 @@ pub enum AccelerationCause {
 }
 
 impl AccelerationCause {
-    /// In order, so that `ALL[cause as usize]` is `cause`.
+    /// In order, so that `ALL[cause]` is `cause`.
     pub const ALL: [Self; 8] = [
         Self::TlbYield,
         Self::LockYield,
@@ -69,7 +63,7 @@ pub enum GuestClass {
 }
 
 impl GuestClass {
-    /// In order, so that `ALL[class as usize]` is `class`.
+    /// In order, so that `ALL[class]` is `class`.
     pub const ALL: [Self; 9] = [
         Self::Unknown,
         Self::User,
@@ -108,7 +102,7 @@ pub enum TraceEvent {
         pcpu: PcpuId,
         reason: StopReason,
         ip: u64,
-        symbol: u32,
+        symbol: SymbolId,
     },
     Runnable {
         vcpu: VcpuId,
@@ -190,15 +184,15 @@ pub enum TraceEvent {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct TraceNames {
     pub pcpus: u32,
-    pub vms: Vec<String>,
+    pub vms: IdVec<VmId, String>,
     /// (VM, number inside the VM) of each vCPU.
-    pub vcpus: Vec<(VmId, u32)>,
+    pub vcpus: IdVec<VcpuId, (VmId, u32)>,
     /// "vm/lock" or "vm/lock#instance".
-    pub locks: Vec<String>,
+    pub locks: IdVec<LockId, String>,
     /// "vm/workload#number".
-    pub threads: Vec<String>,
+    pub threads: IdVec<ThreadId, String>,
     /// Function names; a `Stopping` event's `symbol` is an index.
-    pub symbols: Vec<String>,
+    pub symbols: IdVec<SymbolId, String>,
 }
 
 /// Receives a run as it happens.

@@ -5,6 +5,7 @@ mod common;
 use common::{SCENARIOS, compute, one_vm, policies, run, scenario, with_rules};
 use microslice_sim::config::*;
 use microslice_sim::figures::snapshot_of;
+use microslice_sim::ids::{PcpuId, VcpuId};
 use microslice_sim::report::RunReport;
 use microslice_sim::trace_event::{
     AccelerationCause, GuestClass, IpiKind, NoTrace, StopReason, TraceEvent, TraceSink,
@@ -83,7 +84,7 @@ fn trace_for(duration_ns: u64, name: &str, policy: &str) -> Vec<(u64, TraceEvent
 }
 
 /// pCPU 11 is the micro pool of `micro:1` and `micro-xen:1`.
-const MICRO_PCPU: u32 = 11;
+const MICRO_PCPU: PcpuId = PcpuId::new(11);
 
 #[test]
 fn in_the_prototype_who_waits_for_a_shootdown_never_yields() {
@@ -113,7 +114,7 @@ fn in_the_prototype_a_pass_begins_with_the_first_vcpu() {
         let (mut first, mut all) = (0, 0);
         for (_, event) in trace("dedup-swaptions", policy) {
             if let TraceEvent::Accelerated { vcpu, .. } = event {
-                first += u32::from(vcpu < 6);
+                first += u32::from(vcpu < VcpuId::new(6));
                 all += 1;
             }
         }

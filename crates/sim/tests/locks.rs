@@ -4,6 +4,7 @@ mod common;
 
 use common::{compute, one_vm, run};
 use microslice_sim::config::*;
+use microslice_sim::ids::{IdVec, LockId, SymbolId};
 use microslice_sim::simulate;
 use microslice_sim::trace_event::{StopReason, TraceEvent, TraceNames, TraceSink, VcpuId};
 use std::collections::{BTreeMap, VecDeque};
@@ -24,13 +25,14 @@ fn contended(kind: LockKind, threads: usize) -> SimulationConfig {
 #[derive(Default)]
 struct HoldsOf {
     name: &'static str,
-    lock: u32,
+    lock: LockId,
     steps: Vec<bool>,
 }
 
 impl TraceSink for HoldsOf {
     fn begin(&mut self, names: &TraceNames) {
-        self.lock = names.locks.iter().position(|lock| lock == self.name).expect("it is there") as u32;
+        let named = names.locks.ids().find(|&lock| names.locks[lock] == self.name);
+        self.lock = named.expect("it is there");
     }
 
     fn event(&mut self, _: u64, event: &TraceEvent) {
@@ -55,7 +57,7 @@ fn of_every_kind_of_lock_the_trace_tells_when_it_is_held() {
 /// Waits for one lock of a VM, as the trace tells them.
 #[derive(Default)]
 struct Waits {
-    lock: u32,
+    lock: LockId,
     waits_ns: Vec<u64>,
 }
 
@@ -103,7 +105,7 @@ fn waiters_of_a_mutex_spin_and_those_of_a_sleeping_lock_sleep() {
 /// In which functions vCPUs were stopped.
 #[derive(Default)]
 struct Stops {
-    names: Vec<String>,
+    names: IdVec<SymbolId, String>,
     functions: Vec<String>,
 }
 
@@ -114,7 +116,7 @@ impl TraceSink for Stops {
 
     fn event(&mut self, _: u64, event: &TraceEvent) {
         if let TraceEvent::Stopping { symbol, .. } = *event {
-            self.functions.push(self.names[symbol as usize].clone());
+            self.functions.push(self.names[symbol].clone());
         }
     }
 }
@@ -144,14 +146,14 @@ fn who_spins_for_a_mutex_makes_way_for_another_thread() {
     assert!(all > 1000 && longest_ns < 400 * MS, "{longest_ns}");
 }
 
-fn pagevec(names: &TraceNames) -> u32 {
-    names.locks.iter().position(|lock| lock == "target/pagevec").expect("it is there") as u32
+fn pagevec(names: &TraceNames) -> LockId {
+    names.locks.ids().find(|&lock| names.locks[lock] == "target/pagevec").expect("it is there")
 }
 
 /// Who waits for one lock of a VM, in the order of coming, and whether somebody ever got it out of turn.
 #[derive(Default)]
 struct Line {
-    lock: u32,
+    lock: LockId,
     waiting: VecDeque<VcpuId>,
     served: usize,
     out_of_turn: usize,
@@ -191,7 +193,7 @@ fn tickets_and_queues_serve_who_came_first_and_a_bare_word_whoever_runs() {
 /// For how long waiters of one lock spin before they halt, what their vCPUs' interrupt handlers wait for not counted.
 #[derive(Default)]
 struct SpinsBeforeHalts {
-    lock: u32,
+    lock: LockId,
     waits: BTreeMap<VcpuId, Spin>,
     waits_begun: usize,
     halts: usize,

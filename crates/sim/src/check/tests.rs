@@ -29,32 +29,36 @@ fn verdict(events: &[TraceEvent]) -> String {
     observe(last).expect_err("out of order")
 }
 
-const RUNS: TraceEvent = TraceEvent::Running { vcpu: 0, pcpu: 0, micro: false };
-const IPI: TraceEvent = TraceEvent::IpiSent { from: 0, to: 1, kind: IpiKind::Reschedule };
-const HANDLED: TraceEvent = TraceEvent::IpiHandled { vcpu: 1, kind: IpiKind::Reschedule };
+const RUNS: TraceEvent = TraceEvent::Running { vcpu: VcpuId::new(0), pcpu: PcpuId::new(0), micro: false };
+const IPI: TraceEvent =
+    TraceEvent::IpiSent { from: VcpuId::new(0), to: VcpuId::new(1), kind: IpiKind::Reschedule };
+const HANDLED: TraceEvent = TraceEvent::IpiHandled { vcpu: VcpuId::new(1), kind: IpiKind::Reschedule };
 const ACCELERATED: TraceEvent = TraceEvent::Accelerated {
-    vcpu: 0,
-    pcpu: 1,
+    vcpu: VcpuId::new(0),
+    pcpu: PcpuId::new(1),
     cause: AccelerationCause::LockYield,
     class: GuestClass::LockHolder,
 };
 
 #[test]
 fn a_vcpu_on_two_pcpus_is_found() {
-    let again = TraceEvent::Running { vcpu: 0, pcpu: 1, micro: false };
+    let again = TraceEvent::Running { vcpu: VcpuId::new(0), pcpu: PcpuId::new(1), micro: false };
     assert_eq!(verdict(&[RUNS, again]), "vCPU 0 runs on pCPU 1 and on pCPU 0");
 }
 
 #[test]
 fn two_vcpus_on_a_pcpu_are_found() {
-    let other = TraceEvent::Running { vcpu: 1, pcpu: 0, micro: false };
+    let other = TraceEvent::Running { vcpu: VcpuId::new(1), pcpu: PcpuId::new(0), micro: false };
     assert_eq!(verdict(&[RUNS, other]), "pCPU 0 runs vCPU 1 and vCPU 0");
 }
 
 #[test]
 fn two_holders_of_a_lock_are_found() {
-    let takes = |vcpu| TraceEvent::LockAcquired { vcpu, lock: 0, waited_ns: 0 };
-    assert_eq!(verdict(&[takes(0), takes(1)]), "vCPU 1 takes lock 0 that vCPU 0 holds");
+    let takes = |vcpu| TraceEvent::LockAcquired { vcpu, lock: LockId::new(0), waited_ns: 0 };
+    assert_eq!(
+        verdict(&[takes(VcpuId::new(0)), takes(VcpuId::new(1))]),
+        "vCPU 1 takes lock 0 that vCPU 0 holds"
+    );
 }
 
 #[test]
@@ -65,21 +69,21 @@ fn a_duplicated_and_an_invented_ipi_are_found() {
 
 #[test]
 fn a_vcpu_in_the_micro_pool_without_acceleration_is_found() {
-    let micro = TraceEvent::Running { vcpu: 0, pcpu: 1, micro: true };
+    let micro = TraceEvent::Running { vcpu: VcpuId::new(0), pcpu: PcpuId::new(1), micro: true };
     assert!(verdict(&[micro]).contains("(micro: true)"));
 }
 
 #[test]
 fn an_accelerated_vcpu_that_runs_elsewhere_or_returns_twice_is_found() {
     assert!(verdict(&[ACCELERATED, RUNS]).contains("(micro: false)"));
-    let returned = TraceEvent::ReturnedToNormalPool { vcpu: 0, pcpu: 0 };
+    let returned = TraceEvent::ReturnedToNormalPool { vcpu: VcpuId::new(0), pcpu: PcpuId::new(0) };
     assert!(verdict(&[ACCELERATED, returned, returned]).contains("wasn't in"));
 }
 
-const GOES_ON: TraceEvent = TraceEvent::TurnGoesOn { vcpu: 0, pcpu: 0 };
-const ENDED: TraceEvent = TraceEvent::TurnEnded { vcpu: 0, pcpu: 0 };
-const RETURNED: TraceEvent = TraceEvent::ReturnedToNormalPool { vcpu: 0, pcpu: 0 };
-const MICRO: TraceEvent = TraceEvent::Running { vcpu: 0, pcpu: 1, micro: true };
+const GOES_ON: TraceEvent = TraceEvent::TurnGoesOn { vcpu: VcpuId::new(0), pcpu: PcpuId::new(0) };
+const ENDED: TraceEvent = TraceEvent::TurnEnded { vcpu: VcpuId::new(0), pcpu: PcpuId::new(0) };
+const RETURNED: TraceEvent = TraceEvent::ReturnedToNormalPool { vcpu: VcpuId::new(0), pcpu: PcpuId::new(0) };
+const MICRO: TraceEvent = TraceEvent::Running { vcpu: VcpuId::new(0), pcpu: PcpuId::new(1), micro: true };
 
 #[test]
 fn a_turn_that_goes_on_more_often_than_grace_allows_is_found() {
@@ -122,7 +126,7 @@ fn a_vcpu_that_stays_accelerated_for_longer_than_a_micro_slice_is_found() {
 
 #[test]
 fn in_the_prototype_a_spinner_may_stay_until_a_micro_slice_after_its_last_exit() {
-    let exit = TraceEvent::PauseLoopExits { vcpu: 0, count: 1 };
+    let exit = TraceEvent::PauseLoopExits { vcpu: VcpuId::new(0), count: 1 };
     for renews in [false, true] {
         let mut checker = checker(GraceLimits::default());
         checker.micro_slice.spinning_renews = renews;
@@ -137,8 +141,8 @@ fn in_the_prototype_a_spinner_may_stay_until_a_micro_slice_after_its_last_exit()
 fn two_vcpus_that_wait_for_one_micro_pcpu_are_found() {
     let mut checker = checker(GraceLimits::default());
     let other = TraceEvent::Accelerated {
-        vcpu: 1,
-        pcpu: 1,
+        vcpu: VcpuId::new(1),
+        pcpu: PcpuId::new(1),
         cause: AccelerationCause::LockYield,
         class: GuestClass::LockHolder,
     };
@@ -151,9 +155,9 @@ fn two_vcpus_that_wait_for_one_micro_pcpu_are_found() {
 #[test]
 fn a_pick_of_a_blocked_vcpu_is_found() {
     let mut checker = checker(GraceLimits::default());
-    checker.picked(0, 1, VcpuState::Runnable);
+    checker.picked(VcpuId::new(0), PcpuId::new(1), VcpuState::Runnable);
     assert_eq!(checker.settled(), Ok(()));
-    checker.picked(1, 0, VcpuState::Blocked);
+    checker.picked(VcpuId::new(1), PcpuId::new(0), VcpuState::Blocked);
     assert_eq!(checker.settled().unwrap_err(), "vCPU 1 is picked for pCPU 0, but is blocked");
 }
 
@@ -162,7 +166,7 @@ fn verdict_on_waiting(weight: u32, waited_ns: u64, shares_by_vm: bool) -> Result
     let host = load("gmake-swaptions", &Overrides::default()).expect("built in").config.host;
     let vms = vec![HostVm::new(2, weight, Vec::new()), HostVm::new(4, 1_000, Vec::new())];
     let mut machine = Machine::new(&HostConfig { pcpus: 2, ..host }, vms);
-    (0..2).for_each(|vcpu| machine.wakes(vcpu));
+    (0..2).for_each(|vcpu| machine.wakes(VcpuId::new(vcpu)));
     machine.now_ns = waited_ns;
     checker(GraceLimits::default()).check_host(&machine, |_| true, shares_by_vm)
 }
@@ -182,6 +186,12 @@ fn who_waits_for_five_seconds_starves_unless_a_small_share_explains_it() {
 
 #[test]
 fn a_stop_of_what_does_not_run_is_found() {
-    let stop = TraceEvent::Stopping { vcpu: 0, pcpu: 1, reason: StopReason::Hlt, ip: 0, symbol: 0 };
+    let stop = TraceEvent::Stopping {
+        vcpu: VcpuId::new(0),
+        pcpu: PcpuId::new(1),
+        reason: StopReason::Hlt,
+        ip: 0,
+        symbol: crate::ids::SymbolId::new(0),
+    };
     assert_eq!(verdict(&[RUNS, stop]), "vCPU 0 stops on pCPU 1 where it doesn't run");
 }

@@ -5,7 +5,8 @@ use crate::config::MS;
 use crate::engine::{Simulation, Vm};
 use crate::guest::program::Op;
 use crate::guest::{ThreadState, WaitsFor, pending};
-use crate::machine::{NONE, VcpuState};
+use crate::ids::{LockId, QueueId, ThreadId, WorkloadId};
+use crate::machine::VcpuState;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Threads that a report names; the others are counted.
@@ -17,8 +18,8 @@ const SEARCH_MS: u64 = 100;
 /// Which workloads use a queue, from both sides.
 #[derive(Default)]
 struct QueueUsers {
-    senders: BTreeSet<u32>,
-    receivers: BTreeSet<u32>,
+    senders: BTreeSet<WorkloadId>,
+    receivers: BTreeSet<WorkloadId>,
 }
 
 impl Simulation<'_> {
@@ -28,7 +29,7 @@ impl Simulation<'_> {
         let searches = (now_ns / MS).is_multiple_of(SEARCH_MS) || now_ns + MS > end_ns;
         for vm in &self.vms {
             let stuck = if self.is_dead(vm) {
-                (vm.first_thread..vm.first_thread + vm.threads).collect()
+                vm.first_thread.span(vm.threads).collect()
             } else if searches {
                 self.stuck_threads(vm)
             } else {
@@ -41,7 +42,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    fn deadlock_of(&self, vm: &Vm, stuck: &BTreeSet<u32>) -> SimError {
+    fn deadlock_of(&self, vm: &Vm, stuck: &BTreeSet<ThreadId>) -> SimError {
         let users = self.queue_users(vm);
         let mut chain: Vec<_> = stuck.iter().take(SHOWN).map(|&thread| self.waits(thread, &users)).collect();
         if stuck.len() > SHOWN {
@@ -52,20 +53,20 @@ impl Simulation<'_> {
 
     /// None of its vCPUs will ever run again, though it has threads.
     fn is_dead(&self, vm: &Vm) -> bool {
-        let asleep = (vm.first_vcpu..vm.first_vcpu + vm.vcpus).all(|vcpu| {
-            self.machine.vcpus[vcpu as usize].state == VcpuState::Blocked
-                && self.guest[vcpu as usize].pending & !pending::TICK == 0
+        let asleep = vm.first_vcpu.span(vm.vcpus).all(|vcpu| {
+            self.machine.vcpus[vcpu].state == VcpuState::Blocked
+                && self.guest[vcpu].pending & !pending::TICK == 0
         });
-        let mut threads = vm.first_thread..vm.first_thread + vm.threads;
+        let mut threads = vm.first_thread.span(vm.threads);
         asleep
             && vm.threads > 0
             && vm.nic.is_none()
-            && !threads.any(|thread| self.timeline.is_set(self.slots.threads + thread))
+            && !threads.any(|thread| self.timeline.is_set(self.slots.thread(thread)))
     }
 
     /// Threads that wait for each other only: from all that wait, those are taken away, again and again, that somebody else
     /// could wake. (Somebody of the right workload; whether its program will ever come to that is not asked.)
-    fn stuck_threads(&self, vm: &Vm) -> BTreeSet<u32> {
+    fn stuck_threads(&self, vm: &Vm) -> BTreeSet<ThreadId> {
         let mut stuck = self.waiting_threads(vm);
         if stuck.is_empty() {
             return stuck;
@@ -74,9 +75,9 @@ impl Simulation<'_> {
         loop {
             let mut free = self.threads_by_workload(vm);
             for &thread in &stuck {
-                *free.entry(self.threads[thread as usize].workload).or_default() -= 1;
+                *free.entry(self.threads[thread].workload).or_default() -= 1;
             }
-            let remaining: BTreeSet<u32> = stuck
+            let remaining: BTreeSet<ThreadId> = stuck
                 .iter()
                 .copied()
                 .filter(|&thread| !self.is_wakeable(thread, &stuck, &free, &users))
@@ -89,32 +90,32 @@ impl Simulation<'_> {
     }
 
     /// Threads in some line of waiters. Who was taken out of it is about to run.
-    fn waiting_threads(&self, vm: &Vm) -> BTreeSet<u32> {
+    fn waiting_threads(&self, vm: &Vm) -> BTreeSet<ThreadId> {
         let (mut waiting, mut barriers, mut queues) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        for thread in vm.first_thread..vm.first_thread + vm.threads {
-            let state = &self.threads[thread as usize];
+        for thread in vm.first_thread.span(vm.threads) {
+            let state = &self.threads[thread];
             if state.state != ThreadState::Blocked {
                 continue;
             }
             match state.waits_for {
-                WaitsFor::Lock(_) if state.granted == NONE => drop(waiting.insert(thread)),
+                WaitsFor::Lock(_) if state.granted == LockId::NONE => drop(waiting.insert(thread)),
                 WaitsFor::Barrier(barrier) => drop(barriers.insert(barrier)),
                 WaitsFor::Item(queue) | WaitsFor::Room(queue) => drop(queues.insert(queue)),
                 _ => {}
             }
         }
-        waiting.extend(barriers.iter().flat_map(|&barrier| &self.barriers[barrier as usize].waiting));
+        waiting.extend(barriers.iter().flat_map(|&barrier| &self.barriers[barrier].waiting));
         for queue in queues {
-            let queue = &self.queues[queue as usize];
+            let queue = &self.queues[queue];
             waiting.extend(queue.receivers.iter().chain(&queue.senders));
         }
         waiting
     }
 
-    fn threads_by_workload(&self, vm: &Vm) -> BTreeMap<u32, usize> {
+    fn threads_by_workload(&self, vm: &Vm) -> BTreeMap<WorkloadId, usize> {
         let mut counts = BTreeMap::new();
-        for thread in vm.first_thread..vm.first_thread + vm.threads {
-            *counts.entry(self.threads[thread as usize].workload).or_default() += 1;
+        for thread in vm.first_thread.span(vm.threads) {
+            *counts.entry(self.threads[thread].workload).or_default() += 1;
         }
         counts
     }
@@ -122,18 +123,18 @@ impl Simulation<'_> {
     /// `free`: how many threads of each workload aren't stuck.
     fn is_wakeable(
         &self,
-        thread: u32,
-        stuck: &BTreeSet<u32>,
-        free: &BTreeMap<u32, usize>,
-        users: &BTreeMap<u32, QueueUsers>,
+        thread: ThreadId,
+        stuck: &BTreeSet<ThreadId>,
+        free: &BTreeMap<WorkloadId, usize>,
+        users: &BTreeMap<QueueId, QueueUsers>,
     ) -> bool {
-        let state = &self.threads[thread as usize];
+        let state = &self.threads[thread];
         let any_free =
-            |workloads: &BTreeSet<u32>| workloads.iter().any(|w| free.get(w).is_some_and(|n| *n > 0));
+            |workloads: &BTreeSet<WorkloadId>| workloads.iter().any(|w| free.get(w).is_some_and(|n| *n > 0));
         match state.waits_for {
-            WaitsFor::Lock(lock) => !stuck.contains(&self.locks[lock as usize].owner),
+            WaitsFor::Lock(lock) => !stuck.contains(&self.locks[lock].owner.as_thread()),
             WaitsFor::Barrier(barrier) => {
-                let barrier = &self.barriers[barrier as usize];
+                let barrier = &self.barriers[barrier];
                 let missing = barrier.count.saturating_sub(barrier.waiting.len());
                 free.get(&state.workload).is_some_and(|free| *free >= missing)
             }
@@ -144,22 +145,22 @@ impl Simulation<'_> {
     }
 
     /// Who sends to and receives from each queue of a VM.
-    fn queue_users(&self, vm: &Vm) -> BTreeMap<u32, QueueUsers> {
-        let mut users: BTreeMap<u32, QueueUsers> = BTreeMap::new();
+    fn queue_users(&self, vm: &Vm) -> BTreeMap<QueueId, QueueUsers> {
+        let mut users: BTreeMap<QueueId, QueueUsers> = BTreeMap::new();
         let mut seen = BTreeSet::new();
-        for thread in vm.first_thread..vm.first_thread + vm.threads {
-            let state = &self.threads[thread as usize];
+        for thread in vm.first_thread.span(vm.threads) {
+            let state = &self.threads[thread];
             if !seen.insert(state.workload) {
                 continue;
             }
             for op in self.programs.of(state.pc) {
                 match *op {
                     Op::Send { queue } => {
-                        let users = users.entry(vm.first_queue + queue).or_default();
+                        let users = users.entry(vm.first_queue.plus(queue)).or_default();
                         users.senders.insert(state.workload);
                     }
                     Op::Receive { queue } => {
-                        let users = users.entry(vm.first_queue + queue).or_default();
+                        let users = users.entry(vm.first_queue.plus(queue)).or_default();
                         users.receivers.insert(state.workload);
                     }
                     _ => {}
@@ -170,33 +171,33 @@ impl Simulation<'_> {
     }
 
     /// `vm/workload`, of several with commas.
-    fn workload_names(&self, workloads: Option<&BTreeSet<u32>>) -> String {
-        let name = |&workload: &u32| {
-            let thread = self.threads.iter().position(|thread| thread.workload == workload);
+    fn workload_names(&self, workloads: Option<&BTreeSet<WorkloadId>>) -> String {
+        let name = |&workload: &WorkloadId| {
+            let thread = self.threads.ids().find(|&thread| self.threads[thread].workload == workload);
             let name = thread.map_or("", |thread| self.names.threads[thread].as_str());
             name.split('#').next().unwrap_or(name).to_owned()
         };
         workloads.into_iter().flatten().map(name).collect::<Vec<_>>().join(", ")
     }
 
-    fn waits(&self, thread: u32, users: &BTreeMap<u32, QueueUsers>) -> String {
-        let state = &self.threads[thread as usize];
-        let name = &self.names.threads[thread as usize];
+    fn waits(&self, thread: ThreadId, users: &BTreeMap<QueueId, QueueUsers>) -> String {
+        let state = &self.threads[thread];
+        let name = &self.names.threads[thread];
         match state.waits_for {
             WaitsFor::Nothing => {
-                let guest = &self.guest[state.vcpu as usize];
+                let guest = &self.guest[state.vcpu];
                 match guest.frames[0].lock {
-                    NONE => format!("{name} could run"),
-                    lock => format!("{name} waits for lock {}", self.names.locks[lock as usize]),
+                    LockId::NONE => format!("{name} could run"),
+                    lock => format!("{name} waits for lock {}", self.names.locks[lock]),
                 }
             }
             WaitsFor::Lock(lock) => {
-                let owner = self.locks[lock as usize].owner;
-                let owner = self.names.threads.get(owner as usize).map_or("nobody", String::as_str);
-                format!("{name} waits for lock {} held by {owner}", self.names.locks[lock as usize])
+                let owner = self.locks[lock].owner;
+                let owner = self.names.threads.get(owner.as_thread()).map_or("nobody", String::as_str);
+                format!("{name} waits for lock {} held by {owner}", self.names.locks[lock])
             }
             WaitsFor::Barrier(barrier) => {
-                let state = &self.barriers[barrier as usize];
+                let state = &self.barriers[barrier];
                 format!(
                     "{name} waits at barrier {} ({} of {} arrived)",
                     state.name,
@@ -206,12 +207,12 @@ impl Simulation<'_> {
             }
             WaitsFor::Item(queue) => {
                 let senders = self.workload_names(users.get(&queue).map(|users| &users.senders));
-                let queue = &self.queues[queue as usize].name;
+                let queue = &self.queues[queue].name;
                 format!("{name} waits for an item in queue {queue}, to which {senders} sends")
             }
             WaitsFor::Room(queue) => {
                 let receivers = self.workload_names(users.get(&queue).map(|users| &users.receivers));
-                let state = &self.queues[queue as usize];
+                let state = &self.queues[queue];
                 format!(
                     "{name} waits for room in queue {} ({} items), from which {receivers} receives",
                     state.name, state.items

@@ -1,10 +1,9 @@
 //! What a vCPU does next: the end of a timed step, and the operations of a thread's program.
 
 use crate::engine::Simulation;
-use crate::guest::program::Op;
+use crate::guest::program::{NO_LOCK, Op};
 use crate::guest::{Act, Then, ThreadState, WaitsFor, text};
-use crate::machine::NONE;
-use crate::trace_event::VcpuId;
+use crate::ids::{BarrierId, LockId, QueueId, ThreadId, VcpuId};
 
 /// Cost of a wake-up inside the target's runqueue lock: try_to_wake_up to ttwu_do_activate.
 const WAKE_NS: u64 = 700;
@@ -15,7 +14,7 @@ impl Simulation<'_> {
     /// The active frame's timed step is over. By far the most are ordinary steps of programs and critical sections.
     #[inline(always)]
     pub(crate) fn finish(&mut self, vcpu: VcpuId) {
-        let then = self.guest[vcpu as usize].frame().then;
+        let then = self.guest[vcpu].frame().then;
         if then == Then::Release {
             self.release(vcpu);
         } else if then != Then::NextOp {
@@ -44,8 +43,8 @@ impl Simulation<'_> {
             Then::VirqHandled => return self.virq_handled(vcpu),
             Then::SoftirqDone => return self.softirq_done(vcpu),
             Then::TimerHandled => {
-                let due = std::mem::take(&mut self.guest[vcpu as usize].timer_wakes);
-                self.guest[vcpu as usize].wake_later(1, due);
+                let due = std::mem::take(&mut self.guest[vcpu].timer_wakes);
+                self.guest[vcpu].wake_later(1, due);
             }
             Then::TickHandled => self.tick_handled(vcpu),
         }
@@ -60,7 +59,7 @@ impl Simulation<'_> {
     /// The same without a call: the end of an ordinary step has a copy of its own.
     #[inline(always)]
     fn continue_frame_here(&mut self, vcpu: VcpuId) {
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         let depth = guest.depth as usize;
         guest.frames[depth].act = Act::None;
         if let Some(thread) = guest.next_wake() {
@@ -72,12 +71,12 @@ impl Simulation<'_> {
         let (thread, need_resched) = (guest.thread, guest.need_resched);
         let frame = &mut guest.frames[0];
         frame.irqs_off = false;
-        frame.symbol = if thread == NONE { text::IDLE } else { text::USER };
+        frame.symbol = if thread == ThreadId::NONE { text::IDLE } else { text::USER };
         if guest.pending != 0 && self.deliver(vcpu) {
             return;
         }
-        if thread == NONE {
-            if self.guest[vcpu as usize].queue.is_empty() {
+        if thread == ThreadId::NONE {
+            if self.guest[vcpu].queue.is_empty() {
                 self.go_idle(vcpu);
             } else {
                 self.begin_switch(vcpu);
@@ -87,18 +86,18 @@ impl Simulation<'_> {
         if need_resched {
             return self.preempt_thread(vcpu);
         }
-        if self.threads[thread as usize].state == ThreadState::Blocked {
+        if self.threads[thread].state == ThreadState::Blocked {
             return self.begin_switch(vcpu);
         }
         self.next_op(vcpu, thread);
     }
 
     /// Goes on with a thread that was just switched to.
-    pub(crate) fn resume_thread(&mut self, vcpu: VcpuId, thread: u32) {
-        let state = &mut self.threads[thread as usize];
+    pub(crate) fn resume_thread(&mut self, vcpu: VcpuId, thread: ThreadId) {
+        let state = &mut self.threads[thread];
         let compute_left_ns = std::mem::take(&mut state.compute_left_ns);
-        let granted = std::mem::replace(&mut state.granted, NONE);
-        if granted != NONE {
+        let granted = std::mem::replace(&mut state.granted, LockId::NONE);
+        if granted != LockId::NONE {
             self.wake_with_lock(vcpu, thread, granted);
         } else if compute_left_ns > 0 {
             self.timed(vcpu, Then::NextOp, text::USER, compute_left_ns);
@@ -110,9 +109,9 @@ impl Simulation<'_> {
     }
 
     #[inline(always)]
-    fn next_op(&mut self, vcpu: VcpuId, thread: u32) {
+    fn next_op(&mut self, vcpu: VcpuId, thread: ThreadId) {
         loop {
-            let state = &mut self.threads[thread as usize];
+            let state = &mut self.threads[thread];
             let op = self.programs.op(state.pc);
             state.pc += 1;
             if self.execute(vcpu, thread, op) {
@@ -123,8 +122,8 @@ impl Simulation<'_> {
 
     /// Begins an operation. Returns false when it took no time and the thread goes on with the next one.
     #[inline(always)]
-    fn execute(&mut self, vcpu: VcpuId, thread: u32, op: Op) -> bool {
-        let state = &mut self.threads[thread as usize];
+    fn execute(&mut self, vcpu: VcpuId, thread: ThreadId, op: Op) -> bool {
+        let state = &mut self.threads[thread];
         match op {
             Op::Compute { duration } => {
                 let ns = self.samplers.sample(duration, &mut state.random);
@@ -139,50 +138,50 @@ impl Simulation<'_> {
             Op::Lock { first, instances, hold } => {
                 let hold_ns = self.samplers.sample(hold, &mut state.random);
                 let instance = if instances > 1 { state.random.below(instances) } else { 0 };
-                let lock = state.first_lock + first + instance;
+                let lock = state.first_lock.plus(first + instance);
                 self.take_lock(vcpu, thread, lock, hold_ns);
                 true
             }
             Op::Shootdown { prepare, under } => {
                 let ns = self.samplers.sample(prepare, &mut state.random);
-                if under != NONE {
-                    let under = state.first_lock + under;
+                if under != NO_LOCK {
+                    let under = state.first_lock.plus(under);
                     self.take_lock(vcpu, thread, under, ns);
                     return true;
                 }
-                let vm = state.vm as usize;
+                let vm = state.vm;
                 let symbol = self.texts[self.vms[vm].text].fixed.shootdown_prepare;
                 self.timed(vcpu, Then::PrepareShootdown, symbol, ns);
                 true
             }
             Op::Sleep { duration } => {
                 let ns = self.samplers.sample(duration, &mut state.random);
-                self.timeline.set(self.slots.threads + thread, self.machine.now_ns + ns.max(1));
+                self.timeline.set(self.slots.thread(thread), self.machine.now_ns + ns.max(1));
                 self.block_thread(vcpu, thread, WaitsFor::Timer);
                 true
             }
             Op::Barrier { barrier } => {
-                let barrier = self.vms[state.vm as usize].first_barrier + barrier;
+                let barrier = self.vms[state.vm].first_barrier.plus(barrier);
                 self.arrive(vcpu, thread, barrier)
             }
             Op::Send { queue } => {
-                let queue = self.vms[state.vm as usize].first_queue + queue;
+                let queue = self.vms[state.vm].first_queue.plus(queue);
                 self.send_item(vcpu, thread, queue)
             }
             Op::Receive { queue } => {
-                let queue = self.vms[state.vm as usize].first_queue + queue;
+                let queue = self.vms[state.vm].first_queue.plus(queue);
                 self.receive_item(vcpu, thread, queue)
             }
             Op::NetworkReceive => self.network_receive(vcpu, thread),
             Op::Spawn => {
-                let vm = &self.vms[state.vm as usize];
-                let target = vm.first_vcpu + state.random.below(vm.vcpus);
-                let lock = vm.runqueue_lock + target - vm.first_vcpu;
-                self.acquire(vcpu, lock, SPAWN_NS, Then::EnqueueChild, target);
+                let vm = &self.vms[state.vm];
+                let target = vm.first_vcpu.plus(state.random.below(vm.vcpus));
+                let lock = vm.runqueue_lock_of(target);
+                self.acquire(vcpu, lock, SPAWN_NS, Then::EnqueueChild, target.number());
                 true
             }
             Op::Progress { units } => {
-                self.workloads[state.workload as usize].units_done += units;
+                self.workloads[state.workload].units_done += units;
                 false
             }
             Op::RepeatBegin { slot } => {
@@ -208,7 +207,7 @@ impl Simulation<'_> {
                 false
             }
             Op::YieldThread => {
-                if self.guest[vcpu as usize].queue.is_empty() {
+                if self.guest[vcpu].queue.is_empty() {
                     return false;
                 }
                 self.preempt_thread(vcpu);
@@ -218,15 +217,15 @@ impl Simulation<'_> {
     }
 
     /// Blocks the running thread and switches away from it.
-    pub(crate) fn block_thread(&mut self, vcpu: VcpuId, thread: u32, waits_for: WaitsFor) {
-        let state = &mut self.threads[thread as usize];
+    pub(crate) fn block_thread(&mut self, vcpu: VcpuId, thread: ThreadId, waits_for: WaitsFor) {
+        let state = &mut self.threads[thread];
         state.state = ThreadState::Blocked;
         state.waits_for = waits_for;
         self.begin_switch(vcpu);
     }
 
-    fn arrive(&mut self, vcpu: VcpuId, thread: u32, barrier: u32) -> bool {
-        let state = &mut self.barriers[barrier as usize];
+    fn arrive(&mut self, vcpu: VcpuId, thread: ThreadId, barrier: BarrierId) -> bool {
+        let state = &mut self.barriers[barrier];
         if state.waiting.len() + 1 < state.count {
             state.waiting.push(thread);
             self.block_thread(vcpu, thread, WaitsFor::Barrier(barrier));
@@ -236,8 +235,8 @@ impl Simulation<'_> {
         self.wake_then_go_on(vcpu, waiting)
     }
 
-    fn send_item(&mut self, vcpu: VcpuId, thread: u32, queue: u32) -> bool {
-        let state = &mut self.queues[queue as usize];
+    fn send_item(&mut self, vcpu: VcpuId, thread: ThreadId, queue: QueueId) -> bool {
+        let state = &mut self.queues[queue];
         if let Some(receiver) = state.receivers.pop_front() {
             return self.wake_then_go_on(vcpu, vec![receiver]);
         }
@@ -250,8 +249,8 @@ impl Simulation<'_> {
         true
     }
 
-    fn receive_item(&mut self, vcpu: VcpuId, thread: u32, queue: u32) -> bool {
-        let state = &mut self.queues[queue as usize];
+    fn receive_item(&mut self, vcpu: VcpuId, thread: ThreadId, queue: QueueId) -> bool {
+        let state = &mut self.queues[queue];
         if let Some(sender) = state.senders.pop_front() {
             // The waiting sender's item takes the place of the one received.
             return self.wake_then_go_on(vcpu, vec![sender]);
@@ -266,24 +265,24 @@ impl Simulation<'_> {
     }
 
     /// Wakes threads on behalf of the running one; it goes on with its program when all are awake.
-    fn wake_then_go_on(&mut self, vcpu: VcpuId, threads: Vec<u32>) -> bool {
+    fn wake_then_go_on(&mut self, vcpu: VcpuId, threads: Vec<ThreadId>) -> bool {
         if threads.is_empty() {
             return false;
         }
-        self.guest[vcpu as usize].wake_later(0, threads);
+        self.guest[vcpu].wake_later(0, threads);
         self.continue_frame(vcpu);
         true
     }
 
     /// Takes the runqueue lock of the vCPU that `thread` will run on.
-    fn start_wake(&mut self, vcpu: VcpuId, thread: u32) {
+    fn start_wake(&mut self, vcpu: VcpuId, thread: ThreadId) {
         let target = self.place(thread);
-        let vm = &self.vms[self.threads[thread as usize].vm as usize];
-        let lock = vm.runqueue_lock + target - vm.first_vcpu;
-        self.threads[thread as usize].vcpu = target;
+        let vm = &self.vms[self.threads[thread].vm];
+        let lock = vm.runqueue_lock_of(target);
+        self.threads[thread].vcpu = target;
         // The lock is held for as long as the reschedule IPI takes to send (paper, section 3.1), whether it is needed or not:
         // that shows when the thread is enqueued, at the end of this time (`enqueue_thread`).
         let send_ns = if target == vcpu { 0 } else { self.costs.ipi_send_ns };
-        self.acquire(vcpu, lock, WAKE_NS + send_ns, Then::EnqueueThread, thread);
+        self.acquire(vcpu, lock, WAKE_NS + send_ns, Then::EnqueueThread, thread.number());
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::engine::{CACHE_LINE_NS, Simulation};
 use crate::guest::{Act, Frame, Then, ThreadState, pending, text};
-use crate::machine::{NONE, VcpuState};
+use crate::ids::{LockId, ThreadId, VcpuId, VmId, WorkloadId};
+use crate::machine::VcpuState;
 use crate::scheduler::WokenBy;
-use crate::trace_event::{IpiKind, StopReason, TraceEvent, VcpuId};
+use crate::trace_event::{IpiKind, StopReason, TraceEvent};
 use microslice_policy::{InterruptKind, YieldCause};
 
 /// Timer interrupt that wakes a sleeping thread: hrtimer_interrupt, or a block device's completion.
@@ -12,7 +13,7 @@ const TIMER_HANDLER_NS: u64 = 2_000;
 
 impl Simulation<'_> {
     pub(crate) fn count_ipi(&mut self, from: VcpuId, to: VcpuId, kind: IpiKind) {
-        let vm = self.machine.vcpus[from as usize].vm as usize;
+        let vm = self.machine.vcpus[from].vm;
         if kind != IpiKind::LockKick {
             self.counters[vm].ipis_sent += 1;
         }
@@ -26,7 +27,7 @@ impl Simulation<'_> {
             IpiKind::LockKick => unreachable!("a kick wakes a vCPU, it interrupts nobody"),
         };
         // Interrupts of one kind merge while pending, as bits of the local APIC do.
-        if self.guest[to as usize].pending & bit == 0 {
+        if self.guest[to].pending & bit == 0 {
             self.count_ipi(from, to, kind);
         }
         self.send_interrupt(to, bit, meaning);
@@ -36,10 +37,10 @@ impl Simulation<'_> {
         if bit == pending::CALL_FUNCTION {
             self.machine.set_owes_answer(vcpu, true);
         }
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         guest.pending |= bit;
         let deaf = guest.frames[0].act == Act::HaltLock && guest.frames[0].irqs_off || guest.depth > 0;
-        match self.machine.vcpus[vcpu as usize].state {
+        match self.machine.vcpus[vcpu].state {
             VcpuState::Running => {
                 self.sync(vcpu);
                 if self.deliver(vcpu) {
@@ -48,7 +49,7 @@ impl Simulation<'_> {
             }
             VcpuState::Blocked if deaf => {}
             _ => {
-                self.machine.vcpus[vcpu as usize].pending_interrupts |= bit;
+                self.machine.vcpus[vcpu].pending_interrupts |= bit;
                 self.wake_by(vcpu, WokenBy::Interrupt(kind));
             }
         }
@@ -58,10 +59,10 @@ impl Simulation<'_> {
     /// a pCPU at once it waits on a runqueue, which is what the policy is asked about (paper, section 5: "the vCPU which is
     /// on the runqueue").
     pub(crate) fn wake_by(&mut self, vcpu: VcpuId, what: WokenBy) {
-        let was_blocked = self.machine.vcpus[vcpu as usize].state == VcpuState::Blocked;
+        let was_blocked = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
         self.wake_vcpu(vcpu);
         self.settle();
-        if self.machine.vcpus[vcpu as usize].state == VcpuState::Runnable {
+        if self.machine.vcpus[vcpu].state == VcpuState::Runnable {
             self.note_position(vcpu);
             match what {
                 WokenBy::Interrupt(kind) if !was_blocked => {
@@ -75,15 +76,15 @@ impl Simulation<'_> {
     /// Begins the handler of a pending interrupt, if the running vCPU may be interrupted now.
     #[inline]
     pub(crate) fn deliver(&mut self, vcpu: VcpuId) -> bool {
-        let guest = &self.guest[vcpu as usize];
+        let guest = &self.guest[vcpu];
         guest.pending != 0 && guest.depth == 0 && !guest.frames[0].irqs_off && self.deliver_pending(vcpu)
     }
 
     #[cold]
     fn deliver_pending(&mut self, vcpu: VcpuId) -> bool {
-        let guest = &self.guest[vcpu as usize];
+        let guest = &self.guest[vcpu];
         // Blocked at this very instant: it is woken, and delivers when it runs.
-        if self.machine.vcpus[vcpu as usize].state != VcpuState::Running {
+        if self.machine.vcpus[vcpu].state != VcpuState::Running {
             return false;
         }
         // Whom it wakes took its pCPU, and another pCPU it: a handler between the halves of a step would be taken for the
@@ -91,7 +92,7 @@ impl Simulation<'_> {
         if self.within_step == vcpu {
             return false;
         }
-        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let vm = self.machine.vcpus[vcpu].vm;
         let kernel = &self.vms[vm].kernel;
         let fixed = &self.texts[self.vms[vm].text].fixed;
         let waiting = guest.pending;
@@ -112,13 +113,13 @@ impl Simulation<'_> {
         } else {
             (pending::TICK, Then::TickHandled, fixed.tick_handler, kernel.tick_handler_ns)
         };
-        if self.guest[vcpu as usize].frames[0].spins() {
+        if self.guest[vcpu].frames[0].spins() {
             self.leave_spin(vcpu);
-            let guest = &mut self.guest[vcpu as usize];
+            let guest = &mut self.guest[vcpu];
             guest.interrupted_pv_spin_left_ns = guest.pv_spin_left_ns;
         }
         let left_ns = self.costs.ipi_delivery_ns + handler_ns;
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         guest.pending &= !bit;
         guest.depth = 1;
         guest.frames[1] = Frame { act: Act::Timed, then, symbol, irqs_off: true, left_ns, ..Frame::EMPTY };
@@ -138,7 +139,7 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn return_from_interrupt(&mut self, vcpu: VcpuId) {
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         guest.depth = 0;
         if guest.frames[0].spins() {
             guest.pv_spin_left_ns = guest.interrupted_pv_spin_left_ns;
@@ -146,16 +147,18 @@ impl Simulation<'_> {
         if self.deliver(vcpu) {
             return;
         }
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         match guest.frames[0].act {
             Act::None => self.continue_frame(vcpu),
             Act::HaltLock => self.spin_again(vcpu),
             Act::Granted => self.take_granted(vcpu),
             Act::SpinLock => self.look_at_lock_again(vcpu),
             Act::Timed
-                if guest.need_resched && guest.thread != NONE && guest.frames[0].symbol == text::USER =>
+                if guest.need_resched
+                    && guest.thread != ThreadId::NONE
+                    && guest.frames[0].symbol == text::USER =>
             {
-                debug_assert_eq!(self.threads[guest.thread as usize].state, ThreadState::Running);
+                debug_assert_eq!(self.threads[guest.thread].state, ThreadState::Running);
                 self.preempt_thread(vcpu);
             }
             _ => {}
@@ -163,15 +166,15 @@ impl Simulation<'_> {
     }
     /// The sleeping lock is held: what it is held for is a shootdown.
     pub(crate) fn prepare_under(&mut self, vcpu: VcpuId) {
-        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
-        let frame = &mut self.guest[vcpu as usize].frames[0];
+        let vm = self.machine.vcpus[vcpu].vm;
+        let frame = &mut self.guest[vcpu].frames[0];
         frame.then = Then::PrepareShootdown;
         frame.symbol = self.texts[self.vms[vm].text].fixed.shootdown_prepare;
     }
 
     /// The shootdown is over, and with it what it was done under.
     pub(crate) fn release_under(&mut self, vcpu: VcpuId) {
-        if self.guest[vcpu as usize].frames[0].lock != NONE {
+        if self.guest[vcpu].frames[0].lock != LockId::NONE {
             self.release_sleeping(vcpu);
         }
     }
@@ -179,7 +182,7 @@ impl Simulation<'_> {
     /// flush_tlb_mm_range found that others may hold the address space: who?
     pub(crate) fn prepare_shootdown(&mut self, vcpu: VcpuId) {
         let now_ns = self.machine.now_ns;
-        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let vm = self.machine.vcpus[vcpu].vm;
         let targets = self.shootdown_targets(vcpu, vm).len() as u64;
         if targets == 0 {
             self.release_under(vcpu);
@@ -187,28 +190,29 @@ impl Simulation<'_> {
         }
         let symbol = self.texts[self.vms[vm].text].fixed.shootdown_wait;
         self.timed(vcpu, Then::SendShootdown, symbol, targets * self.costs.ipi_send_ns);
-        self.guest[vcpu as usize].waits_since_ns[0] = now_ns;
+        self.guest[vcpu].waits_since_ns[0] = now_ns;
     }
 
-    fn shootdown_targets(&self, vcpu: VcpuId, vm: usize) -> Vec<VcpuId> {
-        let mm = self.guest[vcpu as usize].mm;
+    fn shootdown_targets(&self, vcpu: VcpuId, vm: VmId) -> Vec<VcpuId> {
+        let mm = self.guest[vcpu].mm;
         let (first, count) = (self.vms[vm].first_vcpu, self.vms[vm].vcpus);
         let skip_preempted = self.vms[vm].kernel.pv_tlb_flush;
-        (first..first + count)
-            .filter(|&other| other != vcpu && self.guest[other as usize].mm == mm)
+        first
+            .span(count)
+            .filter(|&other| other != vcpu && self.guest[other].mm == mm)
             .filter(|&other| {
                 // PV TLB flush: who is off its pCPU flushes when it gets back on.
-                !(skip_preempted && self.machine.vcpus[other as usize].state == VcpuState::Runnable)
+                !(skip_preempted && self.machine.vcpus[other].state == VcpuState::Runnable)
             })
             .collect()
     }
 
     pub(crate) fn send_shootdown(&mut self, vcpu: VcpuId) {
-        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let vm = self.machine.vcpus[vcpu].vm;
         let targets = self.shootdown_targets(vcpu, vm);
         self.machine.emit(TraceEvent::ShootdownBegan { vcpu, targets: targets.len() as u32 });
-        self.guest[vcpu as usize].acks_left = targets.len() as u32;
-        let guest = &mut self.guest[vcpu as usize];
+        self.guest[vcpu].acks_left = targets.len() as u32;
+        let guest = &mut self.guest[vcpu];
         guest.frames[0].act = Act::SpinAcks;
         guest.ple_phase_ns = 0;
         guest.ple_batch_until_ns = 0;
@@ -219,8 +223,8 @@ impl Simulation<'_> {
         }
         let mut preempted = false;
         for target in targets {
-            self.guest[target as usize].shootdowns.push(vcpu);
-            preempted |= self.machine.vcpus[target as usize].state == VcpuState::Runnable;
+            self.guest[target].shootdowns.push(vcpu);
+            preempted |= self.machine.vcpus[target].state == VcpuState::Runnable;
             self.send_ipi(vcpu, target, IpiKind::CallFunction);
         }
         if preempted && self.vms[vm].kernel.pv_ipi_yield {
@@ -230,14 +234,14 @@ impl Simulation<'_> {
 
     /// The PV kernel sees that a target doesn't run, and yields by hypercall.
     fn yield_to_ipi_targets(&mut self, vcpu: VcpuId) {
-        let host = &self.machine.vcpus[vcpu as usize];
+        let host = &self.machine.vcpus[vcpu];
         if host.state != VcpuState::Running {
             // A target that was woken took its pCPU.
             return;
         }
         let pcpu = host.pcpu;
-        self.counters[host.vm as usize].yields.ipi += 1;
-        self.guest[vcpu as usize].overhead_ns += self.costs.exit_ns;
+        self.counters[host.vm].yields.ipi += 1;
+        self.guest[vcpu].overhead_ns += self.costs.exit_ns;
         self.note_position(vcpu);
         let answer = self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::IpiWait);
         if answer == crate::scheduler::YieldAnswer::Yield {
@@ -246,23 +250,23 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn call_function_handled(&mut self, vcpu: VcpuId) {
-        let mut initiators = std::mem::take(&mut self.guest[vcpu as usize].shootdowns);
+        let mut initiators = std::mem::take(&mut self.guest[vcpu].shootdowns);
         for &initiator in &initiators {
-            let waiting = &mut self.guest[initiator as usize];
+            let waiting = &mut self.guest[initiator];
             waiting.acks_left -= 1;
             if waiting.acks_left == 0 {
                 self.shootdown_acknowledged(initiator);
             }
         }
         initiators.clear();
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         if guest.shootdowns.is_empty() {
             guest.shootdowns = initiators;
         }
         let another_waits = guest.pending & pending::CALL_FUNCTION != 0;
-        if guest.thread == NONE {
+        if guest.thread == ThreadId::NONE {
             // Lazy TLB: an idle vCPU leaves the address space and gets no further IPIs for it.
-            self.set_address_space(vcpu, NONE);
+            self.set_address_space(vcpu, WorkloadId::NONE);
         }
         self.machine.set_owes_answer(vcpu, another_waits);
     }
@@ -271,11 +275,11 @@ impl Simulation<'_> {
         let running = self.is_running(initiator);
         if running {
             self.sync(initiator);
-            if self.guest[initiator as usize].depth == 0 {
+            if self.guest[initiator].depth == 0 {
                 self.leave_spin(initiator);
             }
         }
-        let frame = &mut self.guest[initiator as usize].frames[0];
+        let frame = &mut self.guest[initiator].frames[0];
         debug_assert_eq!(frame.act, Act::SpinAcks);
         frame.act = Act::Timed;
         frame.then = Then::ShootdownDone;
@@ -286,8 +290,8 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn shootdown_done(&mut self, vcpu: VcpuId) {
-        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
-        let waited_ns = self.machine.now_ns - self.guest[vcpu as usize].waits_since_ns[0];
+        let vm = self.machine.vcpus[vcpu].vm;
+        let waited_ns = self.machine.now_ns - self.guest[vcpu].waits_since_ns[0];
         self.counters[vm].tlb_sync.record(waited_ns);
         self.machine.emit(TraceEvent::ShootdownEnded { vcpu, waited_ns });
     }

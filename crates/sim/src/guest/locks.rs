@@ -9,34 +9,30 @@
 use crate::config::{Handover, Wait};
 use crate::engine::{CACHE_LINE_NS, Simulation};
 use crate::guest::program::Op;
-use crate::guest::{Act, Then, WaitsFor};
-use crate::machine::{NONE, VcpuState};
+use crate::guest::{Act, Holder, NO_ARG, Then, WaitsFor};
+use crate::ids::{LockId, ThreadId, VcpuId};
+use crate::machine::VcpuState;
 use crate::scheduler::WokenBy;
-use crate::trace_event::{IpiKind, StopReason, TraceEvent, VcpuId};
-
-/// A frame as a lock knows it.
-fn holder(vcpu: VcpuId, depth: u8) -> u32 {
-    vcpu * 2 + u32::from(depth)
-}
+use crate::trace_event::{IpiKind, StopReason, TraceEvent};
 
 impl Simulation<'_> {
     /// The running thread takes a lock and holds it for `hold_ns`; then its program goes on.
-    pub(crate) fn take_lock(&mut self, vcpu: VcpuId, thread: u32, lock: u32, hold_ns: u64) {
-        match self.locks[lock as usize].wait {
-            Wait::Spin(_) | Wait::SpinThenHalt => self.acquire(vcpu, lock, hold_ns, Then::Release, NONE),
+    pub(crate) fn take_lock(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId, hold_ns: u64) {
+        match self.locks[lock].wait {
+            Wait::Spin(_) | Wait::SpinThenHalt => self.acquire(vcpu, lock, hold_ns, Then::Release, NO_ARG),
             Wait::Sleep => self.acquire_sleeping(vcpu, thread, lock, hold_ns),
             Wait::SpinOrSleep => self.lock_mutex(vcpu, thread, lock, hold_ns),
         }
     }
 
     /// A thread that slept for a lock runs again: it has the lock, or may try for it.
-    pub(crate) fn wake_with_lock(&mut self, vcpu: VcpuId, thread: u32, lock: u32) {
-        match self.locks[lock as usize].wait {
+    pub(crate) fn wake_with_lock(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId) {
+        match self.locks[lock].wait {
             Wait::SpinOrSleep => self.try_mutex_again(vcpu, thread, lock),
             _ => {
-                let waiter = &self.threads[thread as usize];
-                let (waited_ns, vm) = (self.machine.now_ns - waiter.wait_since_ns, waiter.vm as usize);
-                let statistics = self.locks[lock as usize].statistics as usize;
+                let waiter = &self.threads[thread];
+                let (waited_ns, vm) = (self.machine.now_ns - waiter.wait_since_ns, waiter.vm);
+                let statistics = self.locks[lock].statistics as usize;
                 self.counters[vm].locks[statistics].waits.record(waited_ns);
                 self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
                 self.hold_sleeping(vcpu, thread, lock);
@@ -45,10 +41,10 @@ impl Simulation<'_> {
     }
 
     /// The active frame takes `lock`, holds it for `hold_ns`, then does `then` (which releases it).
-    pub(crate) fn acquire(&mut self, vcpu: VcpuId, lock: u32, hold_ns: u64, then: Then, arg: u32) {
-        let guest = &mut self.guest[vcpu as usize];
-        let me = holder(vcpu, guest.depth);
-        let state = &mut self.locks[lock as usize];
+    pub(crate) fn acquire(&mut self, vcpu: VcpuId, lock: LockId, hold_ns: u64, then: Then, arg: u32) {
+        let guest = &mut self.guest[vcpu];
+        let me = Holder::frame(vcpu, guest.depth);
+        let state = &mut self.locks[lock];
         let frame = &mut guest.frames[guest.depth as usize];
         frame.then = then;
         frame.arg = arg;
@@ -56,7 +52,7 @@ impl Simulation<'_> {
         frame.left_ns = hold_ns;
         frame.irqs_off = state.irqs_off || guest.depth > 0;
         state.acquisitions += 1;
-        if state.owner == NONE {
+        if state.owner == Holder::NONE {
             debug_assert!(state.waiters.is_empty() || !state.wait.serves_in_line(), "it was handed on");
             state.owner = me;
             frame.act = Act::Timed;
@@ -69,7 +65,7 @@ impl Simulation<'_> {
         frame.symbol = state.spin_symbol;
         guest.waits_since_ns[guest.depth as usize] = self.machine.now_ns;
         guest.pv_spin_left_ns = if state.wait == Wait::SpinThenHalt {
-            self.vms[self.machine.vcpus[vcpu as usize].vm as usize].kernel.pv_spin_ns
+            self.vms[self.machine.vcpus[vcpu].vm].kernel.pv_spin_ns
         } else {
             u64::MAX
         };
@@ -80,15 +76,15 @@ impl Simulation<'_> {
 
     /// The active frame, which runs, gives up its lock.
     pub(crate) fn release(&mut self, vcpu: VcpuId) {
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         let depth = guest.depth;
         let frame = &mut guest.frames[depth as usize];
-        let lock = std::mem::replace(&mut frame.lock, NONE);
+        let lock = std::mem::replace(&mut frame.lock, LockId::NONE);
         frame.irqs_off = depth > 0;
-        debug_assert_eq!(self.locks[lock as usize].owner, holder(vcpu, depth));
+        debug_assert_eq!(self.locks[lock].owner, Holder::frame(vcpu, depth));
         self.machine.emit(TraceEvent::LockReleased { vcpu, lock });
-        let state = &mut self.locks[lock as usize];
-        state.owner = NONE;
+        let state = &mut self.locks[lock];
+        state.owner = Holder::NONE;
         if state.waiters.is_empty() {
             return;
         }
@@ -99,16 +95,16 @@ impl Simulation<'_> {
             }
         };
         if let Some(next) = next {
-            self.locks[lock as usize].owner = next;
+            self.locks[lock].owner = next;
             self.within_step = vcpu;
             self.grant(vcpu, next);
-            self.within_step = NONE;
+            self.within_step = VcpuId::NONE;
         }
     }
 
-    fn take_any_running_waiter(&mut self, lock: u32) -> Option<u32> {
-        let running = |waiter: &u32| self.machine.vcpus[(waiter / 2) as usize].state == VcpuState::Running;
-        let waiters = &mut self.locks[lock as usize].waiters;
+    fn take_any_running_waiter(&mut self, lock: LockId) -> Option<Holder> {
+        let running = |waiter: &Holder| self.machine.vcpus[waiter.vcpu()].state == VcpuState::Running;
+        let waiters = &mut self.locks[lock].waiters;
         let candidates = waiters.iter().filter(|waiter| running(waiter)).count();
         if candidates == 0 {
             return None;
@@ -118,15 +114,15 @@ impl Simulation<'_> {
         waiters.remove(at.expect("there are that many candidates"))
     }
 
-    fn grant(&mut self, from: VcpuId, to: u32) {
-        let (vcpu, depth) = (to / 2, (to % 2) as usize);
+    fn grant(&mut self, from: VcpuId, to: Holder) {
+        let (vcpu, depth) = (to.vcpu(), usize::from(to.depth()));
         if self.is_running(vcpu) {
             self.sync(vcpu);
         }
-        let halted = self.guest[vcpu as usize].frames[depth].act == Act::HaltLock;
-        self.guest[vcpu as usize].frames[depth].act = Act::Granted;
+        let halted = self.guest[vcpu].frames[depth].act == Act::HaltLock;
+        self.guest[vcpu].frames[depth].act = Act::Granted;
         if self.is_running(vcpu) {
-            if usize::from(self.guest[vcpu as usize].depth) == depth {
+            if usize::from(self.guest[vcpu].depth) == depth {
                 self.leave_spin(vcpu);
                 self.take_granted(vcpu);
                 self.retime(vcpu);
@@ -139,7 +135,7 @@ impl Simulation<'_> {
 
     /// A spinning vCPU sees its condition fulfilled; an exit under way has to end first.
     pub(crate) fn leave_spin(&mut self, vcpu: VcpuId) {
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         let in_exit = self.ple.enabled && guest.ple_phase_ns > self.ple.window_ns;
         if in_exit {
             guest.overhead_ns += self.ple_period_ns - guest.ple_phase_ns;
@@ -151,8 +147,8 @@ impl Simulation<'_> {
     /// The active frame was granted its lock, and notices.
     pub(crate) fn take_granted(&mut self, vcpu: VcpuId) {
         let now_ns = self.machine.now_ns;
-        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
-        let guest = &mut self.guest[vcpu as usize];
+        let vm = self.machine.vcpus[vcpu].vm;
+        let guest = &mut self.guest[vcpu];
         let since_ns = guest.waits_since_ns[guest.depth as usize];
         let waited_ns = now_ns - since_ns;
         // Where interrupts are off no tick sets the guest's clock, which stands still a tick later.
@@ -161,7 +157,7 @@ impl Simulation<'_> {
         let lockstat_ns =
             if frame.irqs_off { now_ns.min(stands_ns) - since_ns.min(stands_ns) } else { waited_ns };
         let lock = frame.lock;
-        let state = &self.locks[lock as usize];
+        let state = &self.locks[lock];
         frame.act = Act::Timed;
         frame.symbol = state.hold_symbol;
         frame.left_ns += CACHE_LINE_NS;
@@ -173,13 +169,13 @@ impl Simulation<'_> {
 
     /// A spinner runs again: was the lock left free for it?
     pub(crate) fn look_at_lock_again(&mut self, vcpu: VcpuId) {
-        let guest = &self.guest[vcpu as usize];
-        let me = holder(vcpu, guest.depth);
-        let state = &mut self.locks[guest.frame().lock as usize];
+        let guest = &self.guest[vcpu];
+        let me = Holder::frame(vcpu, guest.depth);
+        let state = &mut self.locks[guest.frame().lock];
         if state.wait == Wait::SpinOrSleep {
             return self.look_at_mutex(vcpu);
         }
-        if state.owner == NONE {
+        if state.owner == Holder::NONE {
             state.owner = me;
             let at = state.waiters.iter().position(|&waiter| waiter == me).expect("a spinner waits");
             state.waiters.remove(at);
@@ -190,14 +186,14 @@ impl Simulation<'_> {
     /// The slow path of a paravirtual lock: enough spinning, halt until kicked.
     pub(crate) fn halt_in_lock(&mut self, vcpu: VcpuId) {
         self.leave_spin(vcpu);
-        self.guest[vcpu as usize].frame_mut().act = Act::HaltLock;
+        self.guest[vcpu].frame_mut().act = Act::HaltLock;
         self.block(vcpu, StopReason::LockHlt);
     }
 
     /// An interrupt ended the halt, the lock isn't granted yet.
     pub(crate) fn spin_again(&mut self, vcpu: VcpuId) {
-        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
-        let guest = &mut self.guest[vcpu as usize];
+        let vm = self.machine.vcpus[vcpu].vm;
+        let guest = &mut self.guest[vcpu];
         guest.frame_mut().act = Act::SpinLock;
         guest.pv_spin_left_ns = self.vms[vm].kernel.pv_spin_ns;
         guest.ple_phase_ns = 0;
@@ -205,30 +201,30 @@ impl Simulation<'_> {
     }
 
     /// A sleeping lock: the thread gets it, or blocks.
-    pub(crate) fn acquire_sleeping(&mut self, vcpu: VcpuId, thread: u32, lock: u32, hold_ns: u64) {
+    pub(crate) fn acquire_sleeping(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId, hold_ns: u64) {
         let now_ns = self.machine.now_ns;
-        let waiter = &mut self.threads[thread as usize];
+        let waiter = &mut self.threads[thread];
         waiter.hold_ns = hold_ns;
         waiter.wait_since_ns = now_ns;
-        let state = &mut self.locks[lock as usize];
+        let state = &mut self.locks[lock];
         state.acquisitions += 1;
-        if state.owner == NONE {
-            state.owner = thread;
+        if state.owner == Holder::NONE {
+            state.owner = Holder::thread(thread);
             self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns: 0 });
             self.hold_sleeping(vcpu, thread, lock);
         } else {
-            state.waiters.push_back(thread);
+            state.waiters.push_back(Holder::thread(thread));
             self.block_thread(vcpu, thread, WaitsFor::Lock(lock));
         }
     }
 
     /// The running thread holds a sleeping lock: what its program wants it for begins.
-    pub(crate) fn hold_sleeping(&mut self, vcpu: VcpuId, thread: u32, lock: u32) {
-        let state = &self.threads[thread as usize];
+    pub(crate) fn hold_sleeping(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId) {
+        let state = &self.threads[thread];
         let op = self.programs.op(state.pc - 1);
-        let symbol = self.locks[lock as usize].hold_symbol;
+        let symbol = self.locks[lock].hold_symbol;
         self.timed(vcpu, Then::ReleaseSleeping, symbol, state.hold_ns);
-        self.guest[vcpu as usize].frame_mut().lock = lock;
+        self.guest[vcpu].frame_mut().lock = lock;
         if matches!(op, Op::Shootdown { .. }) {
             self.prepare_under(vcpu);
         }
@@ -236,20 +232,21 @@ impl Simulation<'_> {
 
     /// Gives up a sleeping lock: it goes to its first waiter, which is woken; a mutex to whoever takes it.
     pub(crate) fn release_sleeping(&mut self, vcpu: VcpuId) {
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         let depth = guest.depth as usize;
-        let lock = std::mem::replace(&mut guest.frames[depth].lock, NONE);
-        let state = &mut self.locks[lock as usize];
+        let lock = std::mem::replace(&mut guest.frames[depth].lock, LockId::NONE);
+        let state = &mut self.locks[lock];
         if state.wait == Wait::SpinOrSleep {
             return self.release_mutex(vcpu, lock);
         }
         self.machine.emit(TraceEvent::LockReleased { vcpu, lock });
-        state.owner = NONE;
+        state.owner = Holder::NONE;
         if let Some(next) = state.waiters.pop_front() {
             state.owner = next;
+            let next = next.as_thread();
             // It waits on, until it has been woken and runs (`wake_with_lock`).
-            self.threads[next as usize].granted = lock;
-            self.guest[vcpu as usize].wake_later(depth, [next]);
+            self.threads[next].granted = lock;
+            self.guest[vcpu].wake_later(depth, [next]);
         }
     }
 }

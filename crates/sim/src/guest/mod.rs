@@ -14,7 +14,8 @@ pub mod text;
 mod threads;
 
 use crate::config::Wait;
-use crate::machine::NONE;
+use crate::ids::{BarrierId, LockId, QueueId, ThreadId, VcpuId, VmId, WorkloadId};
+
 use crate::random::Random;
 use crate::smt::Siblings;
 use std::collections::VecDeque;
@@ -74,6 +75,9 @@ pub enum Then {
     TickHandled,
 }
 
+/// Of a frame whose `then` needs no argument.
+pub const NO_ARG: u32 = u32::MAX;
+
 /// A context of execution on a vCPU: thread or idle (0), interrupt (1).
 #[derive(Debug, Clone, Copy)]
 pub struct Frame {
@@ -82,7 +86,8 @@ pub struct Frame {
     /// Where the instruction pointer is.
     pub symbol: u16,
     pub irqs_off: bool,
-    pub lock: u32,
+    pub lock: LockId,
+    /// The number of the thread or vCPU that `then` is about.
     pub arg: u32,
     pub left_ns: u64,
 }
@@ -93,8 +98,8 @@ impl Frame {
         then: Then::NextOp,
         symbol: text::IDLE,
         irqs_off: false,
-        lock: NONE,
-        arg: NONE,
+        lock: LockId::NONE,
+        arg: NO_ARG,
         left_ns: 0,
     };
 
@@ -121,7 +126,7 @@ pub struct GuestVcpu {
     pub refill_ns: u64,
     pub next_tick_ns: u64,
     /// Running thread, or `NONE` when idle.
-    pub thread: u32,
+    pub thread: ThreadId,
     /// Index of the active frame.
     pub depth: u8,
     pub pending: u8,
@@ -144,16 +149,16 @@ pub struct GuestVcpu {
     pub thread_since_ns: u64,
     /// When its guest's clock was set last: by a tick, or at the end of idling.
     pub clock_set_ns: u64,
-    pub queue: VecDeque<u32>,
+    pub queue: VecDeque<ThreadId>,
     /// Address space in its TLB (workload), or `NONE`.
-    pub mm: u32,
+    pub mm: WorkloadId,
     pub acks_left: u32,
     /// vCPUs whose shootdown it must acknowledge.
-    pub shootdowns: Vec<u32>,
+    pub shootdowns: Vec<VcpuId>,
     /// Threads that each frame has still to wake.
-    wakes: [VecDeque<u32>; 2],
+    wakes: [VecDeque<ThreadId>; 2],
     /// Threads whose timer or I/O is done.
-    pub timer_wakes: Vec<u32>,
+    pub timer_wakes: Vec<ThreadId>,
     /// `pv_spin_left_ns` of a spinning thread while an interrupt is handled, which may wait for a lock of its own.
     pub interrupted_pv_spin_left_ns: u64,
 }
@@ -177,11 +182,11 @@ impl GuestVcpu {
             lock_exits: 0,
             waits_since_ns: [0; 2],
             next_tick_ns: 0,
-            thread: NONE,
+            thread: ThreadId::NONE,
             thread_since_ns: 0,
             clock_set_ns: 0,
             queue: VecDeque::new(),
-            mm: NONE,
+            mm: WorkloadId::NONE,
             shootdowns: Vec::new(),
             acks_left: 0,
             flags: 0,
@@ -218,13 +223,13 @@ impl GuestVcpu {
     }
 
     /// The frame at `depth` will wake these threads before it goes on.
-    pub fn wake_later(&mut self, depth: usize, threads: impl IntoIterator<Item = u32>) {
+    pub fn wake_later(&mut self, depth: usize, threads: impl IntoIterator<Item = ThreadId>) {
         self.wakes[depth].extend(threads);
         self.flags |= u8::from(!self.wakes[depth].is_empty()) << depth;
     }
 
     #[inline]
-    pub fn next_wake(&mut self) -> Option<u32> {
+    pub fn next_wake(&mut self) -> Option<ThreadId> {
         if self.flags >> self.depth & 1 == 0 {
             return None;
         }
@@ -236,7 +241,7 @@ impl GuestVcpu {
 
     /// Would the guest's scheduler call it idle?
     pub fn is_idle(&self) -> bool {
-        self.thread == NONE && self.queue.is_empty()
+        self.thread == ThreadId::NONE && self.queue.is_empty()
     }
 }
 
@@ -251,10 +256,10 @@ pub enum ThreadState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitsFor {
     Nothing,
-    Lock(u32),
-    Barrier(u32),
-    Item(u32),
-    Room(u32),
+    Lock(LockId),
+    Barrier(BarrierId),
+    Item(QueueId),
+    Room(QueueId),
     Network,
     Timer,
 }
@@ -269,21 +274,57 @@ pub struct Thread {
     /// User time left when the guest's scheduler preempted it.
     pub compute_left_ns: u64,
     /// Index over all VMs' workloads.
-    pub workload: u32,
+    pub workload: WorkloadId,
     /// Its next operation in [`program::Programs`].
     pub pc: u32,
     /// The first lock of its VM, from where its program counts them.
-    pub first_lock: u32,
+    pub first_lock: LockId,
     /// It got this sleeping lock while it was blocked, or (a mutex) was woken to try for it, and holds it for `hold_ns` next.
-    pub granted: u32,
+    pub granted: LockId,
     pub state: ThreadState,
     pub pinned: bool,
-    pub vm: u32,
+    pub vm: VmId,
     /// Where it runs, or ran last.
-    pub vcpu: u32,
+    pub vcpu: VcpuId,
     pub waits_for: WaitsFor,
     pub hold_ns: u64,
     pub wait_since_ns: u64,
+}
+
+/// Who holds a lock or waits for it, as one number: of a spinning lock a frame of a vCPU, of a sleeping one a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder(u32);
+
+impl Holder {
+    pub const NONE: Self = Self(u32::MAX);
+
+    #[inline(always)]
+    pub fn frame(vcpu: VcpuId, depth: u8) -> Self {
+        Self(vcpu.number() * 2 + u32::from(depth))
+    }
+
+    #[inline(always)]
+    pub fn thread(thread: ThreadId) -> Self {
+        Self(thread.number())
+    }
+
+    /// Of a spinning lock's.
+    #[inline(always)]
+    pub fn vcpu(self) -> VcpuId {
+        VcpuId::new(self.0 / 2)
+    }
+
+    /// Of a spinning lock's: which of its vCPU's frames it is.
+    #[inline(always)]
+    pub fn depth(self) -> u8 {
+        (self.0 % 2) as u8
+    }
+
+    /// Of a sleeping lock's.
+    #[inline(always)]
+    pub fn as_thread(self) -> ThreadId {
+        ThreadId::new(self.0)
+    }
 }
 
 #[repr(align(64))]
@@ -294,10 +335,10 @@ pub struct Lock {
     pub irqs_off: bool,
     pub spin_symbol: u16,
     pub hold_symbol: u16,
-    /// vCPU * 2 + frame; for a sleeping lock the thread; or `NONE`.
-    pub owner: u32,
+    /// Who has it; or `NONE`.
+    pub owner: Holder,
     pub acquisitions: u64,
-    pub waiters: VecDeque<u32>,
+    pub waiters: VecDeque<Holder>,
     /// Who spins for a mutex; its waiters sleep.
     pub spinners: Option<Box<mutex::SpinQueue>>,
 }
@@ -306,14 +347,14 @@ pub struct Lock {
 pub struct Queue {
     pub items: usize,
     pub capacity: usize,
-    pub receivers: VecDeque<u32>,
-    pub senders: VecDeque<u32>,
+    pub receivers: VecDeque<ThreadId>,
+    pub senders: VecDeque<ThreadId>,
     pub name: String,
 }
 
 #[derive(Default)]
 pub struct Barrier {
     pub count: usize,
-    pub waiting: Vec<u32>,
+    pub waiting: Vec<ThreadId>,
     pub name: String,
 }

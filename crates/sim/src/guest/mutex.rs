@@ -11,9 +11,10 @@
 //! Limits.    No hand-over to a starved sleeper (4.10), no readers, no lock of the list of sleepers.
 
 use crate::engine::{CACHE_LINE_NS, Simulation};
-use crate::guest::{Act, ThreadState, WaitsFor};
-use crate::machine::NONE;
-use crate::trace_event::{TraceEvent, VcpuId};
+use crate::guest::{Act, Holder, ThreadState, WaitsFor};
+use crate::ids::{LockId, ThreadId, VcpuId};
+
+use crate::trace_event::TraceEvent;
 use std::collections::VecDeque;
 
 /// Who spins for a lock (`osq_lock`), and where its instruction pointer is.
@@ -25,13 +26,13 @@ pub struct SpinQueue {
 
 impl Simulation<'_> {
     /// The running thread takes a mutex, spins for it, or sleeps.
-    pub(crate) fn lock_mutex(&mut self, vcpu: VcpuId, thread: u32, lock: u32, hold_ns: u64) {
+    pub(crate) fn lock_mutex(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId, hold_ns: u64) {
         let now_ns = self.machine.now_ns;
-        self.locks[lock as usize].acquisitions += 1;
-        let state = &mut self.threads[thread as usize];
+        self.locks[lock].acquisitions += 1;
+        let state = &mut self.threads[thread];
         state.hold_ns = hold_ns;
         state.wait_since_ns = now_ns;
-        if self.locks[lock as usize].owner == NONE {
+        if self.locks[lock].owner == Holder::NONE {
             self.take_mutex(vcpu, thread, lock, 0);
         } else if self.may_spin(vcpu) {
             self.spin_for_mutex(vcpu, lock);
@@ -43,15 +44,15 @@ impl Simulation<'_> {
     /// mutex_can_spin_on_owner. The holder never leaves its vCPU while it holds the lock (the guest's scheduler doesn't
     /// preempt kernel code here), so for the guest it is always on a CPU.
     fn may_spin(&self, vcpu: VcpuId) -> bool {
-        !self.guest[vcpu as usize].need_resched
+        !self.guest[vcpu].need_resched
     }
 
-    fn spin_for_mutex(&mut self, vcpu: VcpuId, lock: u32) {
-        let spinners = self.locks[lock as usize].spinners.as_mut().expect("a mutex has spinners");
+    fn spin_for_mutex(&mut self, vcpu: VcpuId, lock: LockId) {
+        let spinners = self.locks[lock].spinners.as_mut().expect("a mutex has spinners");
         spinners.vcpus.push_back(vcpu);
         let first = spinners.vcpus.len() == 1;
         let symbol = if first { spinners.first_symbol } else { spinners.queued_symbol };
-        let guest = &mut self.guest[vcpu as usize];
+        let guest = &mut self.guest[vcpu];
         guest.pv_spin_left_ns = u64::MAX;
         guest.ple_phase_ns = 0;
         guest.ple_batch_until_ns = 0;
@@ -60,22 +61,22 @@ impl Simulation<'_> {
         self.machine.emit(TraceEvent::LockWaitBegan { vcpu, lock });
     }
 
-    fn sleep_for_mutex(&mut self, vcpu: VcpuId, thread: u32, lock: u32) {
-        let sleepers = &mut self.locks[lock as usize].waiters;
+    fn sleep_for_mutex(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId) {
+        let sleepers = &mut self.locks[lock].waiters;
         // Who was woken in vain has kept its place.
-        if !sleepers.contains(&thread) {
-            sleepers.push_back(thread);
+        if !sleepers.contains(&Holder::thread(thread)) {
+            sleepers.push_back(Holder::thread(thread));
         }
         self.block_thread(vcpu, thread, WaitsFor::Lock(lock));
     }
 
-    fn take_mutex(&mut self, vcpu: VcpuId, thread: u32, lock: u32, waited_ns: u64) {
-        let state = &mut self.locks[lock as usize];
-        debug_assert_eq!(state.owner, NONE);
-        state.owner = thread;
+    fn take_mutex(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId, waited_ns: u64) {
+        let state = &mut self.locks[lock];
+        debug_assert_eq!(state.owner, Holder::NONE);
+        state.owner = Holder::thread(thread);
         let statistics = state.statistics as usize;
         if waited_ns > 0 {
-            let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+            let vm = self.machine.vcpus[vcpu].vm;
             self.counters[vm].locks[statistics].waits.record(waited_ns);
         }
         self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
@@ -83,82 +84,82 @@ impl Simulation<'_> {
     }
 
     /// The running holder gives up its lock: the first sleeper is woken, the first spinner takes it if it runs.
-    pub(crate) fn release_mutex(&mut self, vcpu: VcpuId, lock: u32) {
+    pub(crate) fn release_mutex(&mut self, vcpu: VcpuId, lock: LockId) {
         self.machine.emit(TraceEvent::LockReleased { vcpu, lock });
-        let state = &mut self.locks[lock as usize];
-        state.owner = NONE;
-        if let Some(&sleeper) = state.waiters.front() {
-            let thread = &mut self.threads[sleeper as usize];
-            if thread.state == ThreadState::Blocked && thread.granted == NONE {
+        let state = &mut self.locks[lock];
+        state.owner = Holder::NONE;
+        if let Some(sleeper) = state.waiters.front().map(|sleeper| sleeper.as_thread()) {
+            let thread = &mut self.threads[sleeper];
+            if thread.state == ThreadState::Blocked && thread.granted == LockId::NONE {
                 // Not yet woken by an earlier release.
                 thread.granted = lock;
-                self.guest[vcpu as usize].wake_later(0, [sleeper]);
+                self.guest[vcpu].wake_later(0, [sleeper]);
             }
         }
         self.let_first_spinners_look(lock);
     }
 
     /// A woken sleeper, or one that was rescheduled while it spun, runs: is the lock free by chance?
-    pub(crate) fn try_mutex_again(&mut self, vcpu: VcpuId, thread: u32, lock: u32) {
-        let state = &mut self.locks[lock as usize];
-        if state.owner != NONE {
+    pub(crate) fn try_mutex_again(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId) {
+        let state = &mut self.locks[lock];
+        if state.owner != Holder::NONE {
             return self.sleep_for_mutex(vcpu, thread, lock);
         }
-        state.waiters.retain(|&sleeper| sleeper != thread);
-        let waited_ns = self.machine.now_ns - self.threads[thread as usize].wait_since_ns;
+        state.waiters.retain(|&sleeper| sleeper != Holder::thread(thread));
+        let waited_ns = self.machine.now_ns - self.threads[thread].wait_since_ns;
         self.take_mutex(vcpu, thread, lock, waited_ns);
     }
 
     /// A spinner runs again, or its interrupt is handled.
     pub(crate) fn look_at_mutex(&mut self, vcpu: VcpuId) {
-        let lock = self.guest[vcpu as usize].frame().lock;
+        let lock = self.guest[vcpu].frame().lock;
         if self.look_once(vcpu, lock) {
             self.let_first_spinners_look(lock);
         }
     }
 
     /// A running spinner looks at the lock and at need_resched. Returns whether it left the line.
-    fn look_once(&mut self, vcpu: VcpuId, lock: u32) -> bool {
+    fn look_once(&mut self, vcpu: VcpuId, lock: LockId) -> bool {
         if !self.may_spin(vcpu) {
             self.stop_spinning(vcpu, lock);
             return true;
         }
-        let state = &mut self.locks[lock as usize];
+        let state = &mut self.locks[lock];
         let spinners = state.spinners.as_mut().expect("a mutex has spinners");
         if spinners.vcpus.front() != Some(&vcpu) {
             return false;
         }
-        if state.owner != NONE {
-            self.guest[vcpu as usize].frame_mut().symbol = spinners.first_symbol;
+        if state.owner != Holder::NONE {
+            self.guest[vcpu].frame_mut().symbol = spinners.first_symbol;
             return false;
         }
         spinners.vcpus.pop_front();
         self.leave_spin(vcpu);
-        let thread = self.guest[vcpu as usize].thread;
-        let waited_ns = self.machine.now_ns - self.threads[thread as usize].wait_since_ns;
+        let thread = self.guest[vcpu].thread;
+        let waited_ns = self.machine.now_ns - self.threads[thread].wait_since_ns;
         self.take_mutex(vcpu, thread, lock, waited_ns);
-        self.guest[vcpu as usize].frame_mut().left_ns += CACHE_LINE_NS;
+        self.guest[vcpu].frame_mut().left_ns += CACHE_LINE_NS;
         true
     }
 
     /// Leaves the spinners: another thread shall run.
-    fn stop_spinning(&mut self, vcpu: VcpuId, lock: u32) {
-        let spinners = self.locks[lock as usize].spinners.as_mut().expect("a mutex has spinners");
+    fn stop_spinning(&mut self, vcpu: VcpuId, lock: LockId) {
+        let spinners = self.locks[lock].spinners.as_mut().expect("a mutex has spinners");
         spinners.vcpus.retain(|&spinner| spinner != vcpu);
         self.leave_spin(vcpu);
-        let guest = &mut self.guest[vcpu as usize];
-        guest.frames[0].lock = NONE;
+        let guest = &mut self.guest[vcpu];
+        guest.frames[0].lock = LockId::NONE;
         let thread = guest.thread;
-        self.threads[thread as usize].granted = lock;
+        self.threads[thread].granted = lock;
         self.preempt_thread(vcpu);
     }
 
     /// Something changed for whoever is first in the line of spinners, one after the other.
-    fn let_first_spinners_look(&mut self, lock: u32) {
+    fn let_first_spinners_look(&mut self, lock: LockId) {
         loop {
-            let spinners = self.locks[lock as usize].spinners.as_ref().expect("a mutex has spinners");
+            let spinners = self.locks[lock].spinners.as_ref().expect("a mutex has spinners");
             let Some(&first) = spinners.vcpus.front() else { return };
-            if !self.is_running(first) || self.guest[first as usize].depth > 0 {
+            if !self.is_running(first) || self.guest[first].depth > 0 {
                 return;
             }
             self.sync(first);

@@ -4,10 +4,11 @@
 use crate::config::{NicConfig, Stream};
 use crate::engine::Simulation;
 use crate::guest::{Then, WaitsFor, pending};
+use crate::ids::{ThreadId, VcpuId, VmId};
 use crate::machine::VcpuState;
 use crate::report::{Histogram, NetworkReport};
 use crate::scheduler::WokenBy;
-use crate::trace_event::{TraceEvent, VcpuId};
+use crate::trace_event::TraceEvent;
 use microslice_policy::InterruptKind;
 use std::collections::VecDeque;
 
@@ -34,7 +35,7 @@ pub struct Nic {
     /// Handed to the socket, not yet read.
     socket: VecDeque<u64>,
     /// Threads that sleep until there is a packet, who came first in front.
-    readers: VecDeque<u32>,
+    readers: VecDeque<ThreadId>,
     /// TCP: bytes sent and not yet acknowledged.
     in_flight_bytes: u64,
     /// TCP: acknowledgements under way, as (arrival at the sender, bytes).
@@ -67,7 +68,7 @@ impl Nic {
         let (bits_per_s, packet_parts) = (bits_per_s.max(1), bytes * 8 * 1_000_000_000);
         Self {
             config: config.clone(),
-            vcpu: first_vcpu + config.vcpu as u32,
+            vcpu: first_vcpu.plus(config.vcpu as u32),
             packet_ns: packet_parts / bits_per_s,
             packet_parts: packet_parts % bits_per_s,
             bits_per_s,
@@ -205,17 +206,17 @@ impl Nic {
 
 impl Simulation<'_> {
     fn nic(&mut self, vcpu: VcpuId) -> &mut Nic {
-        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let vm = self.machine.vcpus[vcpu].vm;
         self.vms[vm].nic.as_mut().expect("only a VM with a NIC gets here")
     }
 
-    pub(crate) fn start_nic(&mut self, vm: usize) {
+    pub(crate) fn start_nic(&mut self, vm: VmId) {
         if self.vms[vm].nic.is_some() {
-            self.timeline.set(self.slots.nics + vm as u32, 1);
+            self.timeline.set(self.slots.nic(vm), 1);
         }
     }
 
-    pub(crate) fn nic_event(&mut self, vm: usize) {
+    pub(crate) fn nic_event(&mut self, vm: VmId) {
         let now_ns = self.machine.now_ns;
         let nic = self.vms[vm].nic.as_mut().expect("the slot belongs to a NIC");
         let before = nic.ring.len();
@@ -227,7 +228,7 @@ impl Simulation<'_> {
         let arrived = nic.ring.len() > before;
         let raise = !nic.ring.is_empty() && !nic.irq_masked;
         let vcpu = nic.vcpu;
-        let slot = self.slots.nics + vm as u32;
+        let slot = self.slots.nic(vm);
         if next_ns == u64::MAX {
             self.timeline.cancel(slot)
         } else {
@@ -241,7 +242,7 @@ impl Simulation<'_> {
             nic.virq_since_ns = now_ns;
             self.machine.emit(TraceEvent::VirqRaised { vcpu });
             self.send_interrupt(vcpu, pending::VIRQ, InterruptKind::Virq);
-        } else if arrived && self.machine.vcpus[vcpu as usize].state == VcpuState::Runnable {
+        } else if arrived && self.machine.vcpus[vcpu].state == VcpuState::Runnable {
             // The device's own interrupt reaches the host all the same: a hint that the vCPU is still waited for.
             self.wake_by(vcpu, WokenBy::Interrupt(InterruptKind::Virq));
         }
@@ -268,7 +269,7 @@ impl Simulation<'_> {
         let nic = self.nic(vcpu);
         nic.polled = nic.ring.len().min(NAPI_WEIGHT);
         let work_ns = nic.polled as u64 * nic.config.softirq_per_packet_ns;
-        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let vm = self.machine.vcpus[vcpu].vm;
         let symbol = self.texts[self.vms[vm].text].fixed.softirq;
         self.timed(vcpu, Then::SoftirqDone, symbol, work_ns.max(1));
     }
@@ -286,17 +287,17 @@ impl Simulation<'_> {
         }
         // One for each packet: who finds that another thread was faster sleeps again.
         let woken = nic.readers.len().min(nic.socket.len());
-        let woken: Vec<u32> = nic.readers.drain(..woken).collect();
-        self.guest[vcpu as usize].wake_later(1, woken);
+        let woken: Vec<ThreadId> = nic.readers.drain(..woken).collect();
+        self.guest[vcpu].wake_later(1, woken);
         if more && !self.leaves_rest_to_ksoftirqd(vcpu) {
-            self.guest[vcpu as usize].pending |= pending::VIRQ;
+            self.guest[vcpu].pending |= pending::VIRQ;
         }
         self.continue_frame(vcpu);
     }
 
     /// Enough rounds, and threads wait: their turn.
     fn leaves_rest_to_ksoftirqd(&mut self, vcpu: VcpuId) -> bool {
-        let (now_ns, idle) = (self.machine.now_ns, self.guest[vcpu as usize].is_idle());
+        let (now_ns, idle) = (self.machine.now_ns, self.guest[vcpu].is_idle());
         let nic = self.nic(vcpu);
         if nic.rounds < ROUNDS_MAX || (idle && nic.socket.is_empty()) {
             return false;
@@ -304,8 +305,8 @@ impl Simulation<'_> {
         nic.resumes_ns = now_ns + (now_ns - nic.rounds_since_ns).max(1);
         nic.rounds = 0;
         // The slot is never later than that: packets keep coming.
-        let (resumes_ns, vm) = (nic.resumes_ns, self.machine.vcpus[vcpu as usize].vm);
-        let slot = self.slots.nics + vm;
+        let (resumes_ns, vm) = (nic.resumes_ns, self.machine.vcpus[vcpu].vm);
+        let slot = self.slots.nic(vm);
         if !self.timeline.is_set(slot) {
             self.timeline.set(slot, resumes_ns);
         }
@@ -314,32 +315,32 @@ impl Simulation<'_> {
 
     /// Nobody else wants this vCPU: if packets were left to ksoftirqd it goes on with them at once.
     pub(crate) fn ksoftirqd_goes_on(&mut self, vcpu: VcpuId) -> bool {
-        let vm = self.machine.vcpus[vcpu as usize].vm as usize;
+        let vm = self.machine.vcpus[vcpu].vm;
         let is_running = self.is_running(vcpu);
         let Some(nic) = &mut self.vms[vm].nic else { return false };
         if nic.vcpu != vcpu || nic.resumes_ns == u64::MAX || !is_running {
             return false;
         }
         nic.resumes_ns = u64::MAX;
-        self.guest[vcpu as usize].pending |= pending::VIRQ;
+        self.guest[vcpu].pending |= pending::VIRQ;
         self.deliver(vcpu)
     }
 
     /// A reader takes a packet, or sleeps until there is one.
-    pub(crate) fn network_receive(&mut self, vcpu: VcpuId, thread: u32) -> bool {
+    pub(crate) fn network_receive(&mut self, vcpu: VcpuId, thread: ThreadId) -> bool {
         let now_ns = self.machine.now_ns;
         let nic = self.nic(vcpu);
         let Some(sent_ns) = nic.socket.pop_front() else {
             nic.readers.push_back(thread);
             // It looks again when it is woken.
-            self.threads[thread as usize].pc -= 1;
+            self.threads[thread].pc -= 1;
             self.block_thread(vcpu, thread, WaitsFor::Network);
             return true;
         };
         nic.consume(now_ns, sent_ns);
         let work_ns = nic.config.reader_per_packet_ns;
-        let vm = self.machine.vcpus[vcpu as usize].vm;
-        let slot = self.slots.nics + vm;
+        let vm = self.machine.vcpus[vcpu].vm;
+        let slot = self.slots.nic(vm);
         // An acknowledgement may open the sender's window.
         if !self.timeline.is_set(slot) {
             self.timeline.set(slot, now_ns + 1);
@@ -362,7 +363,7 @@ mod tests {
             reader_per_packet_ns: 1_000,
             ring_packets: 1_000_000,
         };
-        Nic::new(&config, 0)
+        Nic::new(&config, VcpuId::new(0))
     }
 
     #[test]

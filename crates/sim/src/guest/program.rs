@@ -4,10 +4,14 @@ use crate::SimError;
 use crate::config::{Duration, Phase, VmConfig, WorkloadConfig};
 use crate::guest::text::Text;
 use crate::guest::{Barrier, LOOP_DEPTH, Queue};
-use crate::machine::NONE;
+use crate::ids::{BarrierId, IdVec, LockId, QueueId};
+
 use crate::numbering::Numbering;
 use crate::random::{Samplers, mean_ns};
 use std::collections::BTreeMap;
+
+/// In place of a lock's number where none is named.
+pub const NO_LOCK: u32 = u32::MAX;
 
 /// Of a queue of which no phase says it.
 const QUEUE_CAPACITY_DEFAULT: usize = 64;
@@ -27,7 +31,7 @@ pub enum Op {
         instances: u32,
         hold: u32,
     },
-    /// `under`: a sleeping lock, or `NONE`.
+    /// `under`: a sleeping lock, or `NO_LOCK`.
     Shootdown {
         prepare: u32,
         under: u32,
@@ -128,7 +132,7 @@ pub fn takes_time(phase: &Phase) -> bool {
 pub struct LockName {
     pub name: String,
     /// The first of its instances.
-    pub first: u32,
+    pub first: LockId,
     pub instances: u32,
     pub sleeps: bool,
 }
@@ -140,8 +144,8 @@ pub type LockNames = Vec<LockName>;
 pub struct Tables<'a> {
     pub samplers: &'a mut Samplers,
     pub programs: &'a mut Programs,
-    pub queues: &'a mut Vec<Queue>,
-    pub barriers: &'a mut Vec<Barrier>,
+    pub queues: &'a mut IdVec<QueueId, Queue>,
+    pub barriers: &'a mut IdVec<BarrierId, Barrier>,
 }
 
 /// Numbers behind the names of one VM's programs. A scenario may have tens of thousands of each kind of name, so none is
@@ -152,9 +156,9 @@ pub struct Compiler<'a> {
     locks: &'a LockNames,
     locks_by_name: BTreeMap<&'a str, &'a LockName>,
     tables: Tables<'a>,
-    first_queue: usize,
+    first_queue: QueueId,
     queue_names: Numbering<String>,
-    first_barrier: usize,
+    first_barrier: BarrierId,
     /// Those of earlier workloads.
     barriers_before: u32,
     barrier_names: Numbering<String>,
@@ -162,7 +166,7 @@ pub struct Compiler<'a> {
 
 impl<'a> Compiler<'a> {
     pub fn new(vm: &'a VmConfig, text: &'a Text, locks: &'a LockNames, tables: Tables<'a>) -> Self {
-        let (first_queue, first_barrier) = (tables.queues.len(), tables.barriers.len());
+        let (first_queue, first_barrier) = (tables.queues.next_id(), tables.barriers.next_id());
         Self {
             vm,
             text,
@@ -181,7 +185,7 @@ impl<'a> Compiler<'a> {
     pub fn compile(&mut self, workload: &WorkloadConfig) -> Result<u32, SimError> {
         // Queues are the VM's (pipelines span workloads), barriers the workload's.
         self.barrier_names = Numbering::default();
-        self.barriers_before = (self.tables.barriers.len() - self.first_barrier) as u32;
+        self.barriers_before = self.tables.barriers.next_id().since(self.first_barrier);
         let mut ops = Vec::new();
         self.phases(workload, &workload.program, 0, &mut ops)?;
         if !workload.program.iter().any(takes_time) {
@@ -229,7 +233,7 @@ impl<'a> Compiler<'a> {
 
     /// The number of a lock's first instance, counted from the VM's first lock.
     fn first_instance(&self, lock: &LockName) -> u32 {
-        lock.first - self.locks[0].first
+        lock.first.since(self.locks[0].first)
     }
 
     fn sleeping_lock(&self, workload: &WorkloadConfig, name: &str) -> Result<u32, SimError> {
@@ -270,7 +274,7 @@ impl<'a> Compiler<'a> {
                 Phase::Shootdown { prepare, under } => {
                     let under = match under {
                         Some(lock) => self.sleeping_lock(workload, lock)?,
-                        None => NONE,
+                        None => NO_LOCK,
                     };
                     Op::Shootdown { prepare: self.duration(*prepare), under }
                 }
@@ -282,7 +286,7 @@ impl<'a> Compiler<'a> {
                 Phase::Send { queue, capacity } => {
                     let queue = self.queue(queue);
                     if *capacity > 0 {
-                        self.tables.queues[self.first_queue + queue as usize].capacity = *capacity;
+                        self.tables.queues[self.first_queue.plus(queue)].capacity = *capacity;
                     }
                     Op::Send { queue }
                 }

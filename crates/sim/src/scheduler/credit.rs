@@ -9,11 +9,12 @@
 //!            millisecond (`sched_ratelimit_us`) unless it blocks; in 4.7 that holds for yields too (4.8 exempts them).
 //! Limits.    No caps, no parking.
 
-use super::{NormalPool, Pick, Scheduler, YieldAnswer};
+use super::{Core, Pick, Scheduler, YieldAnswer};
 use crate::bits::Bits;
 use crate::config::CreditConfig;
-use crate::machine::{Machine, NONE, VcpuState};
-use crate::trace_event::{PcpuId, StopReason, VcpuId};
+use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
+use crate::machine::{Machine, VcpuState};
+use crate::trace_event::StopReason;
 use microslice_policy::YieldCause;
 
 /// Credits of one pCPU in one accounting period of 30 ms.
@@ -46,25 +47,25 @@ struct Account {
 
 pub struct Credit {
     config: CreditConfig,
-    accounts: Vec<Account>,
-    queues: Vec<Vec<VcpuId>>,
+    accounts: IdVec<VcpuId, Account>,
+    queues: IdVec<PcpuId, Vec<VcpuId>>,
     /// pCPUs where somebody waits, and how many of them within their credits.
-    waited_for: Bits,
-    waited_for_within_credits: Bits,
-    within_credits: Vec<u32>,
+    waited_for: Bits<PcpuId>,
+    waited_for_within_credits: Bits<PcpuId>,
+    within_credits: IdVec<PcpuId, u32>,
     /// Queues are sorted again at the next tick after an accounting.
-    unsorted: Vec<bool>,
+    unsorted: IdVec<PcpuId, bool>,
     /// pCPUs that this scheduler may use (all, or the normal pool).
-    pub usable: Vec<bool>,
+    pub usable: IdVec<PcpuId, bool>,
     usable_count: usize,
     /// Whether credits are those of all pCPUs, also of those that others use.
     pub all_pcpus_earn: bool,
     next_accounting_ns: u64,
     queued_total: usize,
     idle_count: usize,
-    idle: Bits,
+    idle: Bits<PcpuId>,
     /// pCPUs whose vCPU has spent its credits and spins: as soon as anybody waits anywhere, its yield takes effect.
-    would_steal: Bits,
+    would_steal: Bits<PcpuId>,
 }
 
 impl Credit {
@@ -85,12 +86,12 @@ impl Credit {
         Self {
             config,
             accounts,
-            queues: vec![Vec::new(); pcpus],
+            queues: IdVec::of(Vec::new(), pcpus),
             waited_for: Bits::new(pcpus, false),
             waited_for_within_credits: Bits::new(pcpus, false),
-            within_credits: vec![0; pcpus],
-            unsorted: vec![false; pcpus],
-            usable: vec![true; pcpus],
+            within_credits: IdVec::of(0, pcpus),
+            unsorted: IdVec::of(false, pcpus),
+            usable: IdVec::of(true, pcpus),
             usable_count: pcpus,
             all_pcpus_earn: false,
             next_accounting_ns: PERIOD_NS,
@@ -102,9 +103,9 @@ impl Credit {
     }
 
     fn put(&mut self, pcpu: PcpuId, at: usize, vcpu: VcpuId) {
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         debug_assert!(!account.queued, "vCPU {vcpu} is on a queue already");
-        let queue = &mut self.queues[pcpu as usize];
+        let queue = &mut self.queues[pcpu];
         // At the end mostly: nothing has to be moved.
         if at == queue.len() {
             queue.push(vcpu)
@@ -112,38 +113,38 @@ impl Credit {
             queue.insert(at, vcpu)
         }
         account.queued = true;
-        self.within_credits[pcpu as usize] += u32::from(account.priority > Priority::Over);
+        self.within_credits[pcpu] += u32::from(account.priority > Priority::Over);
         self.queued_total += 1;
-        self.note_queue(pcpu as usize);
+        self.note_queue(pcpu);
     }
 
     fn take(&mut self, pcpu: PcpuId, at: usize) -> VcpuId {
-        let queue = &mut self.queues[pcpu as usize];
+        let queue = &mut self.queues[pcpu];
         let vcpu = if at + 1 == queue.len() { queue.pop() } else { None }.unwrap_or_else(|| queue.remove(at));
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         account.queued = false;
-        self.within_credits[pcpu as usize] -= u32::from(account.priority > Priority::Over);
+        self.within_credits[pcpu] -= u32::from(account.priority > Priority::Over);
         self.queued_total -= 1;
-        self.note_queue(pcpu as usize);
+        self.note_queue(pcpu);
         vcpu
     }
 
-    fn note_queue(&mut self, pcpu: usize) {
+    fn note_queue(&mut self, pcpu: PcpuId) {
         self.waited_for.set(pcpu, !self.queues[pcpu].is_empty());
         self.waited_for_within_credits.set(pcpu, self.within_credits[pcpu] > 0);
     }
 
     /// Puts a runnable vCPU on the queue of its pCPU, or of a usable one.
     fn insert(&mut self, machine: &mut Machine, vcpu: VcpuId, yielded: bool) {
-        let mut home = machine.vcpus[vcpu as usize].pcpu;
-        if !self.usable[home as usize] || !machine.allows(vcpu, home) {
+        let mut home = machine.vcpus[vcpu].pcpu;
+        if !self.usable[home] || !machine.allows(vcpu, home) {
             home = self.shortest_queue(machine, vcpu);
-            machine.vcpus[vcpu as usize].pcpu = home;
+            machine.vcpus[vcpu].pcpu = home;
         }
         let accounts = &self.accounts;
-        let priority = accounts[vcpu as usize].priority;
-        let queue = &self.queues[home as usize];
-        let mut at = queue.iter().take_while(|&&other| accounts[other as usize].priority >= priority).count();
+        let priority = accounts[vcpu].priority;
+        let queue = &self.queues[home];
+        let mut at = queue.iter().take_while(|&&other| accounts[other].priority >= priority).count();
         if yielded && at < queue.len() {
             at += 1;
         }
@@ -157,28 +158,25 @@ impl Credit {
         if self.queued_total > 1 {
             return;
         }
-        while let Some(thief) = self.would_steal.find_between(0, self.queues.len()) {
+        while let Some(thief) = self.would_steal.find_between(PcpuId::new(0), self.queues.next_id()) {
             self.would_steal.set(thief, false);
-            machine.answers_changed(thief as PcpuId);
+            machine.answers_changed(thief);
         }
     }
 
     fn shortest_queue(&self, machine: &Machine, vcpu: VcpuId) -> PcpuId {
-        let from = machine.vcpus[vcpu as usize].pcpu as usize;
-        let count = self.queues.len();
-        (1..=count)
-            .map(|step| (from + step) % count)
-            .filter(|&pcpu| self.usable[pcpu] && machine.allows(vcpu, pcpu as u32))
+        let from = machine.vcpus[vcpu].pcpu;
+        machine
+            .pcpus
+            .round_from(from.plus(1))
+            .filter(|&pcpu| self.usable[pcpu] && machine.allows(vcpu, pcpu))
             .min_by_key(|&pcpu| self.queues[pcpu].len() + usize::from(!self.idle.has(pcpu)))
-            .expect("validation leaves every VM a usable pCPU") as u32
+            .expect("validation leaves every VM a usable pCPU")
     }
 
     fn find_idle(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
-        let home = machine.vcpus[vcpu as usize].pcpu as usize;
-        self.idle
-            .round_from(home)
-            .find(|&pcpu| self.usable[pcpu] && machine.allows(vcpu, pcpu as u32))
-            .map(|pcpu| pcpu as u32)
+        let home = machine.vcpus[vcpu].pcpu;
+        self.idle.round_from(home).find(|&pcpu| self.usable[pcpu] && machine.allows(vcpu, pcpu))
     }
 
     /// An idle pCPU may take whoever waits first on this one and may run there: not everybody may.
@@ -186,14 +184,14 @@ impl Credit {
         if self.idle_count == 0 {
             return;
         }
-        let mut waiting = self.queues[pcpu as usize].iter();
+        let mut waiting = self.queues[pcpu].iter();
         if let Some(idler) = waiting.find_map(|&vcpu| self.find_idle(machine, vcpu)) {
             machine.request_schedule(idler);
         }
     }
 
     fn wake_priority(&mut self, vcpu: VcpuId) {
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         if self.config.boost && account.priority == Priority::Under {
             account.priority = Priority::Boost;
         }
@@ -203,34 +201,34 @@ impl Credit {
     fn steal(&mut self, machine: &mut Machine, thief: PcpuId, anybody: bool) -> Option<VcpuId> {
         let peers = if anybody { &self.waited_for } else { &self.waited_for_within_credits };
         let found = peers
-            .round_from(thief as usize)
+            .round_from(thief)
             // An idle peer is about to take from its queue itself.
-            .filter(|&peer| peer != thief as usize && !machine.is_idle(peer as u32))
+            .filter(|&peer| peer != thief && !machine.is_idle(peer))
             .find_map(|peer| {
                 let at = self.queues[peer].iter().position(|&vcpu| {
-                    (anybody || self.accounts[vcpu as usize].priority > Priority::Over)
-                        && machine.allows(vcpu, thief)
+                    (anybody || self.accounts[vcpu].priority > Priority::Over) && machine.allows(vcpu, thief)
                 });
-                at.map(|at| (peer as u32, at))
+                at.map(|at| (peer, at))
             });
         let (peer, at) = found?;
         let vcpu = self.take(peer, at);
-        machine.vcpus[vcpu as usize].pcpu = thief;
+        machine.vcpus[vcpu].pcpu = thief;
         Some(vcpu)
     }
 
     fn take_first(&mut self, pcpu: PcpuId) -> Option<VcpuId> {
-        if self.queues[pcpu as usize].is_empty() { None } else { Some(self.take(pcpu, 0)) }
+        if self.queues[pcpu].is_empty() { None } else { Some(self.take(pcpu, 0)) }
     }
 
     /// The active vCPUs by the weight of each, the heaviest first, as (weight, how many).
     fn active_by_weight(&self, machine: &Machine) -> Vec<(i64, i64)> {
-        let mut active = vec![0; machine.vms.len()];
+        let mut active: IdVec<VmId, i64> = IdVec::of(0, machine.vms.len());
         for (vcpu, account) in machine.vcpus.iter().zip(&self.accounts) {
-            active[vcpu.vm as usize] += i64::from(account.active);
+            active[vcpu.vm] += i64::from(account.active);
         }
         let weights = machine.vms.iter().map(|vm| i64::from(vm.weight));
-        let mut by_weight: Vec<(i64, i64)> = weights.zip(active).filter(|&(_, active)| active > 0).collect();
+        let mut by_weight: Vec<(i64, i64)> =
+            weights.zip(active.iter().copied()).filter(|&(_, active)| active > 0).collect();
         by_weight.sort_unstable_by_key(|&(weight, _)| std::cmp::Reverse(weight));
         by_weight
     }
@@ -264,7 +262,7 @@ impl Credit {
             if !account.active {
                 continue;
             }
-            let weight = i64::from(machine.vms[vcpu.vm as usize].weight);
+            let weight = i64::from(machine.vms[vcpu.vm].weight);
             // With nobody left all have a pCPU each.
             account.credit +=
                 if for_weight == 0 { period } else { (credit * weight / for_weight).min(period) };
@@ -280,24 +278,23 @@ impl Credit {
             }
         }
         self.unsorted.fill(true);
-        for pcpu in 0..self.queues.len() {
+        for pcpu in self.queues.ids() {
             let queued = self.queues[pcpu].iter();
-            let within = queued.filter(|&&vcpu| self.accounts[vcpu as usize].priority > Priority::Over);
+            let within = queued.filter(|&&vcpu| self.accounts[vcpu].priority > Priority::Over);
             self.within_credits[pcpu] = within.count() as u32;
             self.note_queue(pcpu);
         }
     }
 
     fn sort(&mut self, pcpu: PcpuId) {
-        if std::mem::take(&mut self.unsorted[pcpu as usize]) {
+        if std::mem::take(&mut self.unsorted[pcpu]) {
             let accounts = &self.accounts;
-            self.queues[pcpu as usize]
-                .sort_by_key(|&vcpu| std::cmp::Reverse(accounts[vcpu as usize].priority));
+            self.queues[pcpu].sort_by_key(|&vcpu| std::cmp::Reverse(accounts[vcpu].priority));
         }
     }
 
     fn within_ratelimit(&self, machine: &Machine, vcpu: VcpuId) -> Option<u64> {
-        let until = machine.vcpus[vcpu as usize].since_ns + self.config.ratelimit_ns;
+        let until = machine.vcpus[vcpu].since_ns + self.config.ratelimit_ns;
         (machine.now_ns < until).then_some(until)
     }
 }
@@ -305,17 +302,16 @@ impl Credit {
 #[cfg(test)]
 impl Credit {
     pub(super) fn is_boosted(&self, vcpu: VcpuId) -> bool {
-        self.accounts[vcpu as usize].priority == Priority::Boost
+        self.accounts[vcpu].priority == Priority::Boost
     }
 }
 
-impl NormalPool for Credit {
+impl Core for Credit {
     fn set_usable(&mut self, pcpu: PcpuId, usable: bool) -> Vec<VcpuId> {
-        let index = pcpu as usize;
-        if self.usable[index] == usable {
+        if self.usable[pcpu] == usable {
             return Vec::new();
         }
-        self.usable[index] = usable;
+        self.usable[pcpu] = usable;
         if usable {
             self.usable_count += 1;
             return Vec::new();
@@ -326,26 +322,26 @@ impl NormalPool for Credit {
     }
 
     fn set_idle(&mut self, pcpu: PcpuId, idle: bool) {
-        if self.idle.has(pcpu as usize) != idle {
-            self.idle.set(pcpu as usize, idle);
+        if self.idle.has(pcpu) != idle {
+            self.idle.set(pcpu, idle);
             if idle { self.idle_count += 1 } else { self.idle_count -= 1 }
         }
     }
 
-    fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+    fn put_back(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         self.insert(machine, vcpu, false);
     }
 
-    fn enqueue_first(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+    fn put_first(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         let home = self.shortest_queue(machine, vcpu);
-        machine.vcpus[vcpu as usize].pcpu = home;
+        machine.vcpus[vcpu].pcpu = home;
         self.put(home, 0, vcpu);
         self.end_promises(machine, home);
     }
 
     /// __runq_tickle: who should look at its queue because of `vcpu`?
     fn tickle(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        let home = machine.vcpus[vcpu as usize].pcpu;
+        let home = machine.vcpus[vcpu].pcpu;
         let Some(current) = machine.current(home) else {
             return machine.request_schedule(home);
         };
@@ -354,36 +350,36 @@ impl NormalPool for Credit {
         {
             return machine.request_schedule(idler);
         }
-        if self.accounts[vcpu as usize].priority > self.accounts[current as usize].priority {
+        if self.accounts[vcpu].priority > self.accounts[current].priority {
             machine.request_schedule(home);
         }
     }
 
-    fn remove(&mut self, machine: &Machine, vcpu: VcpuId) -> bool {
-        if !self.accounts[vcpu as usize].queued {
+    fn take_out(&mut self, machine: &Machine, vcpu: VcpuId) -> bool {
+        if !self.accounts[vcpu].queued {
             return false;
         }
-        let home = machine.vcpus[vcpu as usize].pcpu;
-        let queue = &self.queues[home as usize];
+        let home = machine.vcpus[vcpu].pcpu;
+        let queue = &self.queues[home];
         let at = queue.iter().position(|&other| other == vcpu).expect("a queued vCPU is on its pCPU's queue");
         self.take(home, at);
         true
     }
 
     fn charge(&mut self, now_ns: u64, vcpu: VcpuId) {
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         let scaled = (now_ns - account.charged_until_ns) / NS_PER_SCALED_CREDIT;
         account.credit -= scaled as i64;
         account.charged_until_ns += scaled * NS_PER_SCALED_CREDIT;
     }
 
     fn begin_run(&mut self, now_ns: u64, vcpu: VcpuId) {
-        self.accounts[vcpu as usize].charged_until_ns = now_ns;
+        self.accounts[vcpu].charged_until_ns = now_ns;
     }
 
     /// It is within its credits from now until the next accounting, whatever it has spent.
     fn forgive(&mut self, vcpu: VcpuId) {
-        self.accounts[vcpu as usize].priority = Priority::Under;
+        self.accounts[vcpu].priority = Priority::Under;
     }
 
     fn kept_until(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> Option<u64> {
@@ -394,7 +390,7 @@ impl NormalPool for Credit {
 
     /// It has yielded within the rate limit, which takes effect when that ends.
     fn has_yielded(&self, vcpu: VcpuId) -> bool {
-        self.accounts[vcpu as usize].yields
+        self.accounts[vcpu].yields
     }
 }
 
@@ -412,11 +408,11 @@ impl Scheduler for Credit {
         stopped: Option<(VcpuId, StopReason)>,
     ) -> Option<Pick> {
         let now_ns = machine.now_ns;
-        let mut yielded = NONE;
+        let mut yielded = VcpuId::NONE;
         if let Some((vcpu, reason)) = stopped {
             self.charge(now_ns, vcpu);
-            let deferred = self.accounts[vcpu as usize].yields;
-            if machine.vcpus[vcpu as usize].state != VcpuState::Blocked {
+            let deferred = self.accounts[vcpu].yields;
+            if machine.vcpus[vcpu].state != VcpuState::Blocked {
                 let voluntary = matches!(reason, StopReason::Ple | StopReason::IpiWait);
                 if let Some(until_ns) = self.kept_until(machine, vcpu, reason) {
                     return Some(Pick { vcpu, slice_end_ns: until_ns });
@@ -426,10 +422,10 @@ impl Scheduler for Credit {
                 }
                 self.insert(machine, vcpu, voluntary || deferred);
             }
-            self.accounts[vcpu as usize].yields = false;
+            self.accounts[vcpu].yields = false;
         }
         let mut next = self.take_first(pcpu);
-        let priority = next.map(|vcpu| self.accounts[vcpu as usize].priority);
+        let priority = next.map(|vcpu| self.accounts[vcpu].priority);
         if priority.is_none_or(|priority| priority == Priority::Over)
             && let Some(better) = self.steal(machine, pcpu, priority.is_none())
         {
@@ -440,7 +436,7 @@ impl Scheduler for Credit {
         }
         self.set_idle(pcpu, next.is_none());
         let vcpu = next?;
-        if stopped.is_some() && yielded == NONE {
+        if stopped.is_some() && yielded == VcpuId::NONE {
             self.offer_to_idler(machine, pcpu);
         }
         self.begin_run(now_ns, vcpu);
@@ -462,15 +458,15 @@ impl Scheduler for Credit {
         {
             // csched_schedule leaves the yield flag set and comes back when the limit is over: the vCPU is switched
             // away from then, whatever it does by that time.
-            self.accounts[vcpu as usize].yields = true;
-            machine.pcpus[pcpu as usize].slice_end_ns = until_ns;
+            self.accounts[vcpu].yields = true;
+            machine.pcpus[pcpu].slice_end_ns = until_ns;
             return YieldAnswer::KeepSpinning { until_ns };
         }
         // With nobody to give the pCPU to, the scheduler would choose the same vCPU again.
-        let is_within_credits = self.accounts[vcpu as usize].priority > Priority::Over;
-        if self.queues[pcpu as usize].is_empty() && (self.queued_total == 0 || is_within_credits) {
-            self.would_steal.set(pcpu as usize, !is_within_credits);
-            return YieldAnswer::KeepSpinning { until_ns: machine.pcpus[pcpu as usize].slice_end_ns };
+        let is_within_credits = self.accounts[vcpu].priority > Priority::Over;
+        if self.queues[pcpu].is_empty() && (self.queued_total == 0 || is_within_credits) {
+            self.would_steal.set(pcpu, !is_within_credits);
+            return YieldAnswer::KeepSpinning { until_ns: machine.pcpus[pcpu].slice_end_ns };
         }
         YieldAnswer::Yield
     }
@@ -483,7 +479,7 @@ impl Scheduler for Credit {
         self.sort(pcpu);
         if let Some(vcpu) = machine.current(pcpu) {
             self.charge(machine.now_ns, vcpu);
-            let account = &mut self.accounts[vcpu as usize];
+            let account = &mut self.accounts[vcpu];
             if account.priority == Priority::Boost {
                 account.priority = Priority::Under;
             }
@@ -498,7 +494,7 @@ impl Scheduler for Credit {
             self.account(machine);
             self.next_accounting_ns += PERIOD_NS;
             // Priorities changed: batched answers to yields may be different now.
-            (0..machine.pcpus.len() as u32).for_each(|pcpu| machine.answers_changed(pcpu));
+            machine.pcpus.ids().for_each(|pcpu| machine.answers_changed(pcpu));
         }
         self.next_accounting_ns
     }

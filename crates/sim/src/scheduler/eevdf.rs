@@ -23,8 +23,9 @@ use self::queue::{NO_BUDDY, Queue, Task, Vm};
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::bits::Bits;
 use crate::config::EevdfConfig;
-use crate::machine::{HostVcpu, Machine, NONE, VcpuState};
-use crate::trace_event::{PcpuId, StopReason, VcpuId, VmId};
+use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
+use crate::machine::{HostVcpu, Machine, VcpuState};
+use crate::trace_event::StopReason;
 use microslice_policy::YieldCause;
 
 /// Nobody is put on a pCPU for less, unless slices are shorter.
@@ -33,42 +34,38 @@ const RUN_MIN_NS: u64 = 100_000;
 pub struct Eevdf {
     config: EevdfConfig,
     /// Tasks of blocked vCPUs, by number; all others are in a queue.
-    blocked: Vec<Task>,
-    queues: Vec<Queue>,
-    vms: Vec<Vm>,
+    blocked: IdVec<VcpuId, Task>,
+    queues: IdVec<PcpuId, Queue>,
+    vms: IdVec<VmId, Vm>,
     /// Each vCPU's: closer together than in `Machine`, and most exits need nothing else of a vCPU.
-    vm_of: Vec<VmId>,
+    vm_of: IdVec<VcpuId, VmId>,
     /// The pCPU in whose queue each vCPU waits, if it does: they lie closer together here than in `Machine`.
-    waits_on: Vec<PcpuId>,
+    waits_on: IdVec<VcpuId, PcpuId>,
     /// Who of those who wait on a pCPU was found to be the one to run when its vCPU yielded, until anything else happens.
     choice: Option<(PcpuId, usize)>,
     /// Each pCPU's.
-    balance: Vec<Balance>,
+    balance: IdVec<PcpuId, Balance>,
     waiting_total: usize,
     /// pCPUs where somebody waits, and those that run nobody.
-    waited_for: Bits,
-    idle: Bits,
+    waited_for: Bits<PcpuId>,
+    idle: Bits<PcpuId>,
 }
 
 impl Eevdf {
     pub fn new(config: EevdfConfig, machine: &mut Machine) -> Self {
         spread(machine);
-        let task = |(vcpu, host): (usize, &HostVcpu)| Task {
-            vruntime_ns: 0,
-            deadline_ns: 0,
-            vcpu: vcpu as VcpuId,
-            vm: host.vm,
-        };
+        let task =
+            |(vcpu, host): (VcpuId, &HostVcpu)| Task { vruntime_ns: 0, deadline_ns: 0, vcpu, vm: host.vm };
         let pcpus = machine.pcpus.len();
         Self {
             config,
-            blocked: machine.vcpus.iter().enumerate().map(task).collect(),
+            blocked: machine.vcpus.enumerate().map(task).collect(),
             queues: machine.pcpus.iter().map(|_| Queue::new()).collect(),
             choice: None,
-            balance: (0..pcpus).map(|pcpu| Balance::starts(machine, pcpu)).collect(),
+            balance: machine.pcpus.ids().map(|pcpu| Balance::starts(machine, pcpu)).collect(),
             vms: machine.vms.iter().map(Vm::of).collect(),
             vm_of: machine.vcpus.iter().map(|host| host.vm).collect(),
-            waits_on: vec![NONE; machine.vcpus.len()],
+            waits_on: IdVec::of(PcpuId::NONE, machine.vcpus.len()),
             waiting_total: 0,
             waited_for: Bits::new(pcpus, false),
             idle: Bits::new(pcpus, true),
@@ -78,61 +75,60 @@ impl Eevdf {
     /// No running vCPU's answer changes by that, since none of them is promised to last.
     fn enqueue(&mut self, pcpu: PcpuId, task: Task) {
         self.choice = None;
-        self.waits_on[task.vcpu as usize] = pcpu;
-        self.queues[pcpu as usize].push(task);
+        self.waits_on[task.vcpu] = pcpu;
+        self.queues[pcpu].push(task);
         self.waiting_total += 1;
-        self.waited_for.set(pcpu as usize, true);
+        self.waited_for.set(pcpu, true);
     }
 
     fn dequeue(&mut self, pcpu: PcpuId, at: usize) -> Task {
         self.choice = None;
-        let queue = &mut self.queues[pcpu as usize];
+        let queue = &mut self.queues[pcpu];
         let task = queue.remove(at);
         if queue.buddy == task.vcpu {
             queue.buddy = NO_BUDDY;
         }
         self.waiting_total -= 1;
-        self.waited_for.set(pcpu as usize, queue.waiting > 0);
+        self.waited_for.set(pcpu, queue.waiting > 0);
         task
     }
 
     /// Who runs here next: of those who wait here and `ran` (or `NOBODY`), who waits behind all others if it isn't picked.
     fn pick(&mut self, now_ns: u64, pcpu: PcpuId, ran: Task) -> Option<Task> {
-        let queue = &mut self.queues[pcpu as usize];
+        let queue = &mut self.queues[pcpu];
         let choice = match self.choice.take() {
             Some((of, choice)) if of == pcpu => Some(choice),
             _ => queue.earliest_eligible(&ran),
         };
         let task = match choice {
-            Some(at) if ran.vcpu != NONE => {
+            Some(at) if ran.vcpu != VcpuId::NONE => {
                 let task = queue.exchange(at, ran);
-                self.waits_on[ran.vcpu as usize] = pcpu;
+                self.waits_on[ran.vcpu] = pcpu;
                 task
             }
             Some(at) => self.dequeue(pcpu, at),
             None => ran,
         };
-        if task.vcpu == NONE {
+        if task.vcpu == VcpuId::NONE {
             return None;
         }
-        self.queues[pcpu as usize].run_picked(task, now_ns);
+        self.queues[pcpu].run_picked(task, now_ns);
         Some(task)
     }
 
     /// Moves a vCPU's clock from one queue's to another's.
     fn migrate(&self, machine: &mut Machine, task: &mut Task, to: PcpuId) {
-        let from = std::mem::replace(&mut machine.vcpus[task.vcpu as usize].pcpu, to);
-        let lag = task.vruntime_ns as i64 - self.queues[from as usize].floor_ns as i64;
-        let floor_ns = self.queues[to as usize].floor_ns as i64;
+        let from = std::mem::replace(&mut machine.vcpus[task.vcpu].pcpu, to);
+        let lag = task.vruntime_ns as i64 - self.queues[from].floor_ns as i64;
+        let floor_ns = self.queues[to].floor_ns as i64;
         task.vruntime_ns = (floor_ns + lag).max(0) as u64;
-        task.new_deadline(&self.vms[task.vm as usize], self.config.base_slice_ns);
+        task.new_deadline(&self.vms[task.vm], self.config.base_slice_ns);
     }
 
     /// When who begins to run has had its slice.
     fn slice_end_ns(&self, now_ns: u64, task: &Task) -> u64 {
         let slice_ns = self.config.base_slice_ns;
-        let left_ns =
-            self.vms[task.vm as usize].unweighted_ns(task.deadline_ns.saturating_sub(task.vruntime_ns));
+        let left_ns = self.vms[task.vm].unweighted_ns(task.deadline_ns.saturating_sub(task.vruntime_ns));
         now_ns + left_ns.clamp(RUN_MIN_NS.min(slice_ns), slice_ns)
     }
 
@@ -144,37 +140,37 @@ impl Eevdf {
         }
         let found = near_first(&self.waited_for, machine, thief)
             // An idle peer is about to take from its queue itself.
-            .filter(|&peer| peer != thief as usize && !machine.is_idle(peer as u32))
+            .filter(|&peer| peer != thief && !machine.is_idle(peer))
             .find_map(|peer| {
                 let at = self.queues[peer].waiting().position(|task| machine.allows(task.vcpu, thief))?;
-                Some((peer as u32, at))
+                Some((peer, at))
             });
         let (peer, at) = found?;
         let mut task = self.dequeue(peer, at);
         self.migrate(machine, &mut task, thief);
-        self.queues[thief as usize].run(task, machine.now_ns);
+        self.queues[thief].run(task, machine.now_ns);
         Some(task)
     }
 
     fn find_idle(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
-        let home = machine.vcpus[vcpu as usize].pcpu;
+        let home = machine.vcpus[vcpu].pcpu;
         let pcpu = near_first(&self.idle, machine, home)
-            .find(|&pcpu| machine.allows(vcpu, pcpu as u32) && self.queues[pcpu].waiting == 0)?;
-        debug_assert!(machine.is_idle(pcpu as u32), "pCPU {pcpu} is thought idle");
-        Some(pcpu as u32)
+            .find(|&pcpu| machine.allows(vcpu, pcpu) && self.queues[pcpu].waiting == 0)?;
+        debug_assert!(machine.is_idle(pcpu), "pCPU {pcpu} is thought idle");
+        Some(pcpu)
     }
 
     /// kvm_vcpu_on_spin: the next sibling that waits and may be waited for; `yield_to` makes it its queue's next pick.
     fn directed_yield(&mut self, machine: &mut Machine, vcpu: VcpuId, on: PcpuId) -> bool {
-        let vm = &mut self.vms[self.vm_of[vcpu as usize] as usize];
+        let vm = &mut self.vms[self.vm_of[vcpu]];
         let Some(sibling) = machine.next_boostable(vm.first_vcpu, vm.vcpus, vm.last_boosted) else {
             return false;
         };
         vm.last_boosted = sibling;
         self.choice = None;
-        let pcpu = self.waits_on[sibling as usize];
-        debug_assert_eq!(pcpu, machine.vcpus[sibling as usize].pcpu);
-        let queue = &mut self.queues[pcpu as usize];
+        let pcpu = self.waits_on[sibling];
+        debug_assert_eq!(pcpu, machine.vcpus[sibling].pcpu);
+        let queue = &mut self.queues[pcpu];
         queue.buddy = sibling;
         // A switch isn't interrupted: two waiting siblings that many spinners yield to would otherwise chase each other off
         // their pCPU for ever, before either is in its guest. The target is next, sooner or later.
@@ -186,22 +182,23 @@ impl Eevdf {
 }
 
 /// pCPUs of a set, from one on: first those of its last-level cache, then all others.
-fn near_first<'a>(set: &'a Bits, machine: &'a Machine, from: PcpuId) -> impl Iterator<Item = usize> + 'a {
+fn near_first<'a>(
+    set: &'a Bits<PcpuId>,
+    machine: &'a Machine,
+    from: PcpuId,
+) -> impl Iterator<Item = PcpuId> + 'a {
     let own = machine.llc_of(from);
-    let of_own = move |near: bool| {
-        set.round_from(from as usize).filter(move |&pcpu| (machine.llc_of(pcpu as u32) == own) == near)
-    };
+    let of_own =
+        move |near: bool| set.round_from(from).filter(move |&pcpu| (machine.llc_of(pcpu) == own) == near);
     of_own(true).chain(of_own(false))
 }
 
 /// Each VM's vCPUs start on the pCPUs behind those of the VM before it: new threads go where the fewest are (SD_BALANCE_FORK).
 /// If each VM started at pCPU 0, all vCPUs of a large host would wait on the first few, hundreds in a queue.
 fn spread(machine: &mut Machine) {
-    let pcpus = machine.pcpus.len();
-    for vcpu in 0..machine.vcpus.len() {
-        let start = (0..pcpus)
-            .map(|step| ((vcpu + step) % pcpus) as PcpuId)
-            .find(|&pcpu| machine.allows(vcpu as VcpuId, pcpu));
+    for vcpu in machine.vcpus.ids() {
+        let first = PcpuId::from_index(vcpu.index() % machine.pcpus.len());
+        let start = machine.pcpus.round_from(first).find(|&pcpu| machine.allows(vcpu, pcpu));
         if let Some(pcpu) = start {
             machine.vcpus[vcpu].pcpu = pcpu;
         }
@@ -211,20 +208,20 @@ fn spread(machine: &mut Machine) {
 impl Scheduler for Eevdf {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         let slice_ns = self.config.base_slice_ns;
-        let home = machine.vcpus[vcpu as usize].pcpu;
+        let home = machine.vcpus[vcpu].pcpu;
         debug_assert_ne!(machine.current(home), Some(vcpu), "it has left its pCPU");
         let target = self.find_idle(machine, vcpu).unwrap_or(home);
-        let mut task = self.blocked[vcpu as usize];
+        let mut task = self.blocked[vcpu];
         if target != home {
             self.migrate(machine, &mut task, target);
         }
         // What it didn't use while asleep is not saved up beyond one slice (place_entity).
-        let vm = &self.vms[task.vm as usize];
-        let oldest_ns = self.queues[target as usize].floor_ns.saturating_sub(vm.weighted_ns(slice_ns));
+        let vm = &self.vms[task.vm];
+        let oldest_ns = self.queues[target].floor_ns.saturating_sub(vm.weighted_ns(slice_ns));
         task.vruntime_ns = task.vruntime_ns.max(oldest_ns);
         task.new_deadline(vm, slice_ns);
         self.enqueue(target, task);
-        let queue = &mut self.queues[target as usize];
+        let queue = &mut self.queues[target];
         queue.charge(&self.vms, machine.now_ns);
         if task.deadline_ns < queue.running.deadline_ns {
             machine.request_schedule(target);
@@ -238,23 +235,23 @@ impl Scheduler for Eevdf {
         stopped: Option<(VcpuId, StopReason)>,
     ) -> Option<Pick> {
         let slice_ns = self.config.base_slice_ns;
-        let queue = &mut self.queues[pcpu as usize];
+        let queue = &mut self.queues[pcpu];
         let mut ran = queue.charged(&self.vms, machine.now_ns);
         queue.running = Task::NOBODY;
         if let Some((vcpu, reason)) = stopped {
             debug_assert_eq!(ran.vcpu, vcpu);
-            if machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
-                self.blocked[vcpu as usize] = ran;
+            if machine.vcpus[vcpu].state == VcpuState::Blocked {
+                self.blocked[vcpu] = ran;
                 ran = Task::NOBODY;
             } else {
-                ran.stops(&self.vms[ran.vm as usize], reason, slice_ns);
+                ran.stops(&self.vms[ran.vm], reason, slice_ns);
             }
         }
         let next = self.pick(machine.now_ns, pcpu, ran).or_else(|| self.steal(machine, pcpu));
-        self.idle.set(pcpu as usize, next.is_none());
+        self.idle.set(pcpu, next.is_none());
         let task = next?;
         if stopped.is_none_or(|(vcpu, _)| vcpu != task.vcpu) {
-            self.queues[pcpu as usize].since_ns = machine.now_ns;
+            self.queues[pcpu].since_ns = machine.now_ns;
         }
         Some(Pick { vcpu: task.vcpu, slice_end_ns: self.slice_end_ns(machine.now_ns, &task) })
     }
@@ -282,7 +279,7 @@ impl Scheduler for Eevdf {
     }
 
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        let queue = &mut self.queues[pcpu as usize];
+        let queue = &mut self.queues[pcpu];
         queue.charge(&self.vms, machine.now_ns);
         if queue.is_idle() {
             if self.waiting_total > 0 {
@@ -302,15 +299,15 @@ impl Eevdf {
     /// Who yields on a pause-loop exit is often still the one to run. Most exits of a loaded host are that: they needn't
     /// go through the engine's switching of vCPUs.
     fn stays(&mut self, machine: &mut Machine, pcpu: PcpuId) -> bool {
-        let queue = &mut self.queues[pcpu as usize];
+        let queue = &mut self.queues[pcpu];
         let mut task = queue.charged(&self.vms, machine.now_ns);
-        task.postpone(&self.vms[task.vm as usize], self.config.base_slice_ns);
+        task.postpone(&self.vms[task.vm], self.config.base_slice_ns);
         if let Some(choice) = queue.earliest_eligible(&task) {
             self.choice = Some((pcpu, choice));
             return false;
         }
         queue.run_picked(task, machine.now_ns);
-        machine.pcpus[pcpu as usize].slice_end_ns = self.slice_end_ns(machine.now_ns, &task);
+        machine.pcpus[pcpu].slice_end_ns = self.slice_end_ns(machine.now_ns, &task);
         true
     }
 }
@@ -343,23 +340,27 @@ mod tests {
     fn vcpus_of_many_vms_start_on_all_pcpus() {
         let (_, machine) = host(40, 0, &[(12, [].as_slice()); 10]);
         let starts = |pcpu| machine.vcpus.iter().filter(|vcpu| vcpu.pcpu == pcpu).count();
-        assert!((0..40).all(|pcpu| starts(pcpu) == 3));
+        assert!((0..40).all(|pcpu| starts(PcpuId::new(pcpu)) == 3));
     }
 
     #[test]
     fn vcpus_start_where_their_vm_may_run() {
         let (_, machine) = host(8, 0, &[(3, &[]), (6, &[1, 6])]);
-        let pinned = machine.vcpus[3..].iter().map(|vcpu| vcpu.pcpu);
-        assert!(pinned.clone().all(|pcpu| pcpu == 1 || pcpu == 6), "{:?}", pinned.collect::<Vec<_>>());
+        let pinned = machine.vcpus.from(VcpuId::new(3)).iter().map(|vcpu| vcpu.pcpu);
+        assert!(
+            pinned.clone().all(|pcpu| pcpu == PcpuId::new(1) || pcpu == PcpuId::new(6)),
+            "{:?}",
+            pinned.collect::<Vec<_>>()
+        );
     }
 
     #[test]
     fn slices_may_be_shorter_than_the_shortest_run_otherwise() {
         let (mut eevdf, mut machine) = host(1, 0, &[(2, &[])]);
         eevdf.config.base_slice_ns = RUN_MIN_NS / 2;
-        eevdf.wake(&mut machine, 0);
-        let pick = eevdf.schedule(&mut machine, 0, None);
-        assert_eq!(pick, Some(Pick { vcpu: 0, slice_end_ns: RUN_MIN_NS / 2 }));
+        eevdf.wake(&mut machine, VcpuId::new(0));
+        let pick = eevdf.schedule(&mut machine, PcpuId::new(0), None);
+        assert_eq!(pick, Some(Pick { vcpu: VcpuId::new(0), slice_end_ns: RUN_MIN_NS / 2 }));
     }
 
     #[test]
@@ -367,37 +368,38 @@ mod tests {
         let (mut eevdf, mut machine) = host(2, 2, &[(2, &[]), (2, &[])]);
         machine.watched = false;
         for vcpu in 0..4 {
-            machine.wakes(vcpu);
-            eevdf.wake(&mut machine, vcpu);
+            machine.wakes(VcpuId::new(vcpu));
+            eevdf.wake(&mut machine, VcpuId::new(vcpu));
         }
         let run = |eevdf: &mut Eevdf, machine: &mut Machine, pcpu: PcpuId, stopped| {
             let vcpu = eevdf.schedule(machine, pcpu, stopped).expect("somebody waits").vcpu;
             machine.runs(vcpu);
-            machine.pcpus[pcpu as usize].current = vcpu;
+            machine.pcpus[pcpu].current = vcpu;
             vcpu
         };
-        let spinner = run(&mut eevdf, &mut machine, 0, None);
-        let sibling = 1;
-        let yields = |eevdf: &mut Eevdf, machine: &mut Machine| eevdf.directed_yield(machine, spinner, 0);
+        let spinner = run(&mut eevdf, &mut machine, PcpuId::new(0), None);
+        let sibling = VcpuId::new(1);
+        let yields =
+            |eevdf: &mut Eevdf, machine: &mut Machine| eevdf.directed_yield(machine, spinner, PcpuId::new(0));
         assert!(yields(&mut eevdf, &mut machine), "it was woken, and waits");
-        assert_eq!(run(&mut eevdf, &mut machine, 1, None), sibling);
+        assert_eq!(run(&mut eevdf, &mut machine, PcpuId::new(1), None), sibling);
         assert!(!yields(&mut eevdf, &mut machine), "it runs");
         machine.now_ns = 10_000_000;
         machine.set_class(sibling, GuestClass::User);
         machine.stops(sibling, false);
-        machine.pcpus[1].current = NONE;
-        let other = run(&mut eevdf, &mut machine, 1, Some((sibling, StopReason::SliceExpired)));
+        machine.pcpus[PcpuId::new(1)].current = VcpuId::NONE;
+        let other = run(&mut eevdf, &mut machine, PcpuId::new(1), Some((sibling, StopReason::SliceExpired)));
         assert_ne!(other, sibling, "it had its slice");
         assert!(!yields(&mut eevdf, &mut machine), "it was preempted in user mode");
         machine.set_class(sibling, GuestClass::LockHolder);
         assert!(yields(&mut eevdf, &mut machine) && yields(&mut eevdf, &mut machine));
-        machine.vcpus[sibling as usize].pending_interrupts = 1;
+        machine.vcpus[sibling].pending_interrupts = 1;
         machine.set_class(sibling, GuestClass::User);
         assert!(yields(&mut eevdf, &mut machine), "it may be an interrupt's answer");
-        machine.vcpus[sibling as usize].pending_interrupts = 0;
+        machine.vcpus[sibling].pending_interrupts = 0;
         machine.set_class(sibling, GuestClass::User);
         assert!(!yields(&mut eevdf, &mut machine));
-        machine.vcpus[sibling as usize].preempted = false;
+        machine.vcpus[sibling].preempted = false;
         machine.set_class(sibling, GuestClass::LockWaiter);
         assert!(yields(&mut eevdf, &mut machine), "it gave way itself, and waits");
     }
@@ -406,17 +408,21 @@ mod tests {
     fn an_idle_pcpu_pulls_within_its_cache_before_all_others() {
         let (mut eevdf, mut machine) = host(8, 4, &[(8, &[])]);
         for pcpu in [1, 2, 6] {
-            machine.pcpus[pcpu].current = 0;
-            eevdf.idle.set(pcpu, false);
+            machine.pcpus[PcpuId::new(pcpu)].current = VcpuId::new(0);
+            eevdf.idle.set(PcpuId::new(pcpu), false);
         }
         for pcpu in [6, 1] {
-            eevdf.enqueue(pcpu, eevdf.blocked[pcpu as usize]);
+            eevdf.enqueue(PcpuId::new(pcpu), eevdf.blocked[VcpuId::new(pcpu)]);
         }
-        let mut stolen = || eevdf.steal(&mut machine, 3).map(|task| task.vcpu);
-        assert_eq!(stolen(), Some(1), "pCPU 6 would be nearer by number");
-        assert_eq!(stolen(), Some(6));
+        let mut stolen = || eevdf.steal(&mut machine, PcpuId::new(3)).map(|task| task.vcpu);
+        assert_eq!(stolen(), Some(VcpuId::new(1)), "pCPU 6 would be nearer by number");
+        assert_eq!(stolen(), Some(VcpuId::new(6)));
         assert_eq!(stolen(), None);
-        machine.vcpus[7].pcpu = 2;
-        assert_eq!(eevdf.find_idle(&machine, 7), Some(3), "of those of its cache, from pCPU 2 on");
+        machine.vcpus[VcpuId::new(7)].pcpu = PcpuId::new(2);
+        assert_eq!(
+            eevdf.find_idle(&machine, VcpuId::new(7)),
+            Some(PcpuId::new(3)),
+            "of those of its cache, from pCPU 2 on"
+        );
     }
 }

@@ -1,14 +1,16 @@
-//! Who decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in [`build`].
+//! Who decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in [`build`]. `core/`: what the
+//! real scheduler does without a micro pool. `mechanisms/`: what plugs into it.
 
-mod answers;
+mod core;
 mod credit;
 mod eevdf;
-mod fair_share;
-mod micro_sliced;
+mod mechanisms;
 
+pub use self::core::Core;
 use crate::config::{Mechanics, NormalPoolKind, SchedulerKind};
+use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
-use crate::trace_event::{PcpuId, StopReason, VcpuId};
+use crate::trace_event::StopReason;
 use microslice_policy::{GuestClass, InterruptKind, YieldCause};
 
 /// The vCPU that a pCPU runs next, and until when unless something happens.
@@ -79,60 +81,6 @@ pub trait Scheduler {
     }
 }
 
-/// A scheduler that leaves some pCPUs, and some vCPUs for a while, to the micro pool.
-pub trait NormalPool: Scheduler {
-    /// Hands a pCPU to it or takes it away; whoever waited for just that one is returned.
-    fn set_usable(&mut self, pcpu: PcpuId, usable: bool) -> Vec<VcpuId>;
-    fn set_idle(&mut self, pcpu: PcpuId, idle: bool);
-    /// A runnable vCPU comes, or comes back.
-    fn enqueue(&mut self, machine: &mut Machine, vcpu: VcpuId);
-    /// Likewise, and goes before all others.
-    fn enqueue_first(&mut self, machine: &mut Machine, vcpu: VcpuId);
-    /// Whoever should look at its queue because of it does.
-    fn tickle(&mut self, machine: &mut Machine, vcpu: VcpuId);
-    /// Takes a waiting vCPU out of its queue, if it is in one.
-    fn remove(&mut self, machine: &Machine, vcpu: VcpuId) -> bool;
-    /// It has run until now, wherever.
-    fn charge(&mut self, now_ns: u64, vcpu: VcpuId);
-    /// It borrowed a micro pCPU, which is asked for now.
-    fn call_back(&mut self, machine: &mut Machine, vcpu: VcpuId, _pcpu: PcpuId) {
-        self.enqueue(machine, vcpu);
-        self.tickle(machine, vcpu);
-    }
-    /// It runs from now on, wherever.
-    fn begin_run(&mut self, now_ns: u64, vcpu: VcpuId);
-    /// It has blocked, elsewhere.
-    fn blocked(&mut self, _vcpu: VcpuId) {}
-    /// It comes back within its share, whatever it has used up.
-    fn forgive(&mut self, _vcpu: VcpuId) {}
-    /// Until when a vCPU that was stopped for that reason, and could go on, keeps its pCPU all the same.
-    fn kept_until(&self, _machine: &Machine, _vcpu: VcpuId, _reason: StopReason) -> Option<u64> {
-        None
-    }
-    /// It has yielded, but keeps its pCPU for now.
-    fn has_yielded(&self, _vcpu: VcpuId) -> bool {
-        false
-    }
-    /// Whether a pCPU runs an ordinary turn, which gives way to a micro slice.
-    fn gives_way(&self, _machine: &Machine, _pcpu: PcpuId) -> bool {
-        false
-    }
-    /// Whether its VM has had more than that of the first that waits: then it has no micro slices.
-    fn is_over_its_share(&self, _machine: &Machine, _vcpu: VcpuId) -> bool {
-        false
-    }
-    /// Whether its VM has had more than that of another vCPU.
-    fn is_of_vm_ahead(&self, _vcpu: VcpuId, _other: VcpuId) -> bool {
-        false
-    }
-    /// It is about to give way to a micro slice on the pCPU where it runs, and goes on there afterwards.
-    fn note_interrupted(&mut self, _machine: &Machine, _vcpu: VcpuId, _pcpu: PcpuId) {}
-    /// Who was woken, and waits, runs before most others: the micro pool isn't asked about it.
-    fn goes_first(&self, _vcpu: VcpuId) -> bool {
-        false
-    }
-}
-
 pub fn build(kind: &SchedulerKind, machine: &mut Machine) -> Box<dyn Scheduler> {
     machine.watched = matches!(kind, SchedulerKind::MicroSliced(_));
     match kind {
@@ -141,11 +89,11 @@ pub fn build(kind: &SchedulerKind, machine: &mut Machine) -> Box<dyn Scheduler> 
             NormalPoolKind::Credit(normal) => {
                 let mut normal = credit::Credit::new(normal.clone(), machine);
                 normal.all_pcpus_earn = config.mechanics == Mechanics::XenPrototype;
-                Box::new(micro_sliced::MicroSliced::new(config.clone(), normal, machine))
+                Box::new(mechanisms::MicroSliced::new(config.clone(), normal, machine))
             }
             NormalPoolKind::FairShare(normal) => {
-                let normal = fair_share::FairShare::new(normal, machine);
-                Box::new(micro_sliced::MicroSliced::new(config.clone(), normal, machine))
+                let normal: core::FairShare = core::FairShare::new(normal, machine);
+                Box::new(mechanisms::MicroSliced::new(config.clone(), normal, machine))
             }
         },
         SchedulerKind::Eevdf(config) => Box::new(eevdf::Eevdf::new(config.clone(), machine)),

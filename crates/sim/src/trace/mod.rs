@@ -10,16 +10,17 @@ mod text;
 pub use perfetto::PerfettoTrace;
 pub use text::TextTrace;
 
-use crate::trace_event::{AccelerationCause, GuestClass, IpiKind, StopReason, TraceNames, VcpuId};
+use crate::ids::{Id, IdVec, VcpuId, VmId};
+use crate::trace_event::{AccelerationCause, GuestClass, IpiKind, StopReason, TraceNames};
 
 /// `target/3`: the VM's name and the vCPU's number in it.
 fn vcpu_name(names: &TraceNames, vcpu: VcpuId) -> String {
-    let (vm, number) = names.vcpus.get(vcpu as usize).copied().unwrap_or((u32::MAX, vcpu));
-    format!("{}/{number}", names.vms.get(vm as usize).map_or("?", String::as_str))
+    let (vm, number) = names.vcpus.get(vcpu).copied().unwrap_or((VmId::NONE, vcpu.number()));
+    format!("{}/{number}", names.vms.get(vm).map_or("?", String::as_str))
 }
 
-fn name_at(names: &[String], index: u32) -> &str {
-    names.get(index as usize).map_or("?", String::as_str)
+fn name_at<I: Id>(names: &IdVec<I, String>, id: I) -> &str {
+    names.get(id).map_or("?", String::as_str)
 }
 
 fn stop_name(reason: StopReason) -> &'static str {

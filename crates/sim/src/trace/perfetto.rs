@@ -6,7 +6,8 @@
 
 use super::perfetto_messages::*;
 use super::{cause_name, class_name, ipi_name, name_at, stop_name, vcpu_name};
-use crate::trace_event::{IpiKind, PcpuId, StopReason, TraceEvent, TraceNames, TraceSink, VcpuId};
+use crate::ids::{Id, IdVec, LockId, PcpuId, VcpuId};
+use crate::trace_event::{IpiKind, StopReason, TraceEvent, TraceNames, TraceSink};
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
@@ -39,8 +40,8 @@ pub struct PerfettoTrace<W: Write> {
     names: TraceNames,
     interned: BTreeMap<String, u64>,
     /// Whether a vCPU's track has an open slice, and a pCPU's.
-    vcpu_open: Vec<bool>,
-    pcpu_open: Vec<bool>,
+    vcpu_open: IdVec<VcpuId, bool>,
+    pcpu_open: IdVec<PcpuId, bool>,
     /// Flow ids of IPIs sent to each vCPU and not handled yet, oldest first, by kind.
     pending_ipis: BTreeMap<(VcpuId, IpiKind), VecDeque<u64>>,
     next_flow: u64,
@@ -55,8 +56,8 @@ impl<W: Write> PerfettoTrace<W> {
             out,
             names: TraceNames::default(),
             interned: BTreeMap::new(),
-            vcpu_open: Vec::new(),
-            pcpu_open: Vec::new(),
+            vcpu_open: IdVec::new(),
+            pcpu_open: IdVec::new(),
             pending_ipis: BTreeMap::new(),
             next_flow: 1,
             buffer: Vec::new(),
@@ -66,11 +67,11 @@ impl<W: Write> PerfettoTrace<W> {
 
     /// Closes open slices at the end of the run and flushes; says whether everything was written.
     pub fn finish(mut self, end_ns: u64) -> io::Result<W> {
-        for vcpu in 0..self.vcpu_open.len() {
-            self.close_vcpu(end_ns, vcpu as VcpuId);
+        for vcpu in self.vcpu_open.ids() {
+            self.close_vcpu(end_ns, vcpu);
         }
-        for pcpu in 0..self.pcpu_open.len() {
-            self.close_pcpu(end_ns, pcpu as PcpuId);
+        for pcpu in self.pcpu_open.ids() {
+            self.close_pcpu(end_ns, pcpu);
         }
         match self.error {
             Some(error) => Err(error),
@@ -155,17 +156,17 @@ impl<W: Write> PerfettoTrace<W> {
         let mut event = self.named(SLICE_BEGIN, vcpu_track(vcpu), Category::State, state);
         event.debug_annotations = notes;
         self.emit(time_ns, event);
-        set(&mut self.vcpu_open, vcpu as usize, true);
+        set(&mut self.vcpu_open, vcpu, true);
     }
 
     fn close_vcpu(&mut self, time_ns: u64, vcpu: VcpuId) {
-        if set(&mut self.vcpu_open, vcpu as usize, false) {
+        if set(&mut self.vcpu_open, vcpu, false) {
             self.emit(time_ns, end(vcpu_track(vcpu)));
         }
     }
 
     fn close_pcpu(&mut self, time_ns: u64, pcpu: PcpuId) {
-        if set(&mut self.pcpu_open, pcpu as usize, false) {
+        if set(&mut self.pcpu_open, pcpu, false) {
             self.emit(time_ns, end(pcpu_track(pcpu)));
         }
     }
@@ -176,21 +177,21 @@ impl<W: Write> PerfettoTrace<W> {
         let category = if micro { Category::Acceleration } else { Category::Run };
         let event = self.named(SLICE_BEGIN, pcpu_track(pcpu), category, &name);
         self.emit(time_ns, event);
-        set(&mut self.pcpu_open, pcpu as usize, true);
+        set(&mut self.pcpu_open, pcpu, true);
         let state = if micro { "running (micro)" } else { "running" };
-        self.open_vcpu(time_ns, vcpu, state, vec![number("pcpu", u64::from(pcpu))]);
+        self.open_vcpu(time_ns, vcpu, state, vec![number("pcpu", u64::from(pcpu.number()))]);
     }
 
     fn runnable(&mut self, time_ns: u64, vcpu: VcpuId) {
         // A lock's kick has no handler: it ends the halt.
         let kicks = self.pending_ipis.remove(&(vcpu, IpiKind::LockKick)).unwrap_or_default();
-        if self.vcpu_open.get(vcpu as usize).copied().unwrap_or(false) {
+        if self.vcpu_open.get(vcpu).copied().unwrap_or(false) {
             return;
         }
         let mut event = self.named(SLICE_BEGIN, vcpu_track(vcpu), Category::State, "runnable");
         event.terminating_flow_ids = kicks.into();
         self.emit(time_ns, event);
-        set(&mut self.vcpu_open, vcpu as usize, true);
+        set(&mut self.vcpu_open, vcpu, true);
     }
 
     fn stopping(&mut self, time_ns: u64, event: &TraceEvent) {
@@ -228,7 +229,7 @@ impl<W: Write> PerfettoTrace<W> {
     }
 
     fn guest(&mut self, time_ns: u64, event: &TraceEvent) {
-        let lock_name = |names: &TraceNames, lock: u32| name_at(&names.locks, lock).to_owned();
+        let lock_name = |names: &TraceNames, lock: LockId| name_at(&names.locks, lock).to_owned();
         match *event {
             TraceEvent::ThreadSwitched { vcpu, thread } => {
                 let thread = name_at(&self.names.threads, thread).to_owned();
@@ -260,8 +261,8 @@ impl<W: Write> PerfettoTrace<W> {
 impl<W: Write> TraceSink for PerfettoTrace<W> {
     fn begin(&mut self, names: &TraceNames) {
         self.names = names.clone();
-        self.vcpu_open = vec![false; names.vcpus.len()];
-        self.pcpu_open = vec![false; names.pcpus as usize];
+        self.vcpu_open = IdVec::of(false, names.vcpus.len());
+        self.pcpu_open = IdVec::of(false, names.pcpus as usize);
         let event_categories = CATEGORIES
             .iter()
             .zip(1..)
@@ -280,16 +281,19 @@ impl<W: Write> TraceSink for PerfettoTrace<W> {
             counter: Some(CounterDescriptor {}),
             ..child(POOL_UUID, HOST_UUID, "micro-sliced pCPUs", 0)
         });
-        for pcpu in 0..names.pcpus {
-            self.track(child(pcpu_track(pcpu), HOST_UUID, &format!("pCPU {pcpu}"), pcpu as i32 + 1));
+        for pcpu in PcpuId::new(0).span(names.pcpus) {
+            self.track(child(pcpu_track(pcpu), HOST_UUID, &format!("pCPU {pcpu}"), pcpu.number() as i32 + 1));
         }
-        for (vm, name) in names.vms.iter().enumerate() {
-            self.track(group(VM_UUID + vm as u64, &format!("VM {name}"), vm as i32 + 1));
+        for (vm, name) in names.vms.enumerate() {
+            self.track(group(
+                VM_UUID + u64::from(vm.number()),
+                &format!("VM {name}"),
+                vm.number() as i32 + 1,
+            ));
         }
-        for (vcpu, (vm, number)) in names.vcpus.iter().enumerate() {
+        for (vcpu, (vm, number)) in names.vcpus.enumerate() {
             let name = format!("vCPU {number}");
-            let vcpu = vcpu as VcpuId;
-            self.track(child(vcpu_track(vcpu), VM_UUID + u64::from(*vm), &name, *number as i32));
+            self.track(child(vcpu_track(vcpu), VM_UUID + u64::from(vm.number()), &name, *number as i32));
             self.track(child(interrupts_track(vcpu), vcpu_track(vcpu), "interrupts", 0));
         }
     }
@@ -318,7 +322,7 @@ impl<W: Write> TraceSink for PerfettoTrace<W> {
                 let notes = vec![
                     text("cause", cause_name(cause)),
                     text("class", class_name(class)),
-                    number("pcpu", u64::from(pcpu)),
+                    number("pcpu", u64::from(pcpu.number())),
                 ];
                 self.instant(time_ns, vcpu, Category::Acceleration, "accelerated", notes);
             }
@@ -346,21 +350,21 @@ impl<W: Write> TraceSink for PerfettoTrace<W> {
 }
 
 /// Sets a flag and returns what it was; a number beyond the names is no reason to panic.
-fn set(flags: &mut [bool], index: usize, value: bool) -> bool {
-    flags.get_mut(index).is_some_and(|flag| std::mem::replace(flag, value))
+fn set<I: Id>(flags: &mut IdVec<I, bool>, id: I, value: bool) -> bool {
+    flags.get_mut(id).is_some_and(|flag| std::mem::replace(flag, value))
 }
 
 fn pcpu_track(pcpu: PcpuId) -> u64 {
-    PCPU_UUID + u64::from(pcpu)
+    PCPU_UUID + u64::from(pcpu.number())
 }
 
 fn vcpu_track(vcpu: VcpuId) -> u64 {
-    VCPU_UUID + u64::from(vcpu)
+    VCPU_UUID + u64::from(vcpu.number())
 }
 
 /// Interrupts have a track of their own below the vCPU's: a shootdown sends eleven at once, which the UI puts on top of each other.
 fn interrupts_track(vcpu: VcpuId) -> u64 {
-    INTERRUPTS_UUID + u64::from(vcpu)
+    INTERRUPTS_UUID + u64::from(vcpu.number())
 }
 
 fn sent_name(kind: IpiKind) -> String {
@@ -408,15 +412,16 @@ fn pointer(name: &str, value: u64) -> DebugAnnotation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::VmId;
     use crate::trace_event::{AccelerationCause, GuestClass};
     use prost::Message;
 
     fn names() -> TraceNames {
         TraceNames {
             pcpus: 2,
-            vms: vec!["target".to_owned()],
-            vcpus: vec![(0, 0), (0, 1)],
-            symbols: vec!["user".to_owned(), "release_pages".to_owned()],
+            vms: vec!["target".to_owned()].into(),
+            vcpus: [0, 1].map(|number| (VmId::new(0), number)).into_iter().collect(),
+            symbols: vec!["user".to_owned(), "release_pages".to_owned()].into(),
             ..TraceNames::default()
         }
     }
@@ -456,9 +461,18 @@ mod tests {
     #[test]
     fn slices_begin_and_end_in_pairs_even_if_the_run_stops_in_between() {
         let packets = trace_of(&[
-            (10, TraceEvent::Running { vcpu: 0, pcpu: 1, micro: false }),
-            (20, TraceEvent::Stopping { vcpu: 0, pcpu: 1, reason: StopReason::Ple, ip: 0xffff, symbol: 1 }),
-            (30, TraceEvent::Running { vcpu: 0, pcpu: 0, micro: true }),
+            (10, TraceEvent::Running { vcpu: VcpuId::new(0), pcpu: PcpuId::new(1), micro: false }),
+            (
+                20,
+                TraceEvent::Stopping {
+                    vcpu: VcpuId::new(0),
+                    pcpu: PcpuId::new(1),
+                    reason: StopReason::Ple,
+                    ip: 0xffff,
+                    symbol: crate::ids::SymbolId::new(1),
+                },
+            ),
+            (30, TraceEvent::Running { vcpu: VcpuId::new(0), pcpu: PcpuId::new(0), micro: true }),
         ]);
         let mut open: BTreeMap<u64, i32> = BTreeMap::new();
         for event in packets.iter().filter_map(|packet| packet.track_event.as_ref()) {
@@ -480,8 +494,8 @@ mod tests {
         let packets = trace_of(&[(
             5,
             TraceEvent::Accelerated {
-                vcpu: 1,
-                pcpu: 0,
+                vcpu: VcpuId::new(1),
+                pcpu: PcpuId::new(0),
                 cause: AccelerationCause::LockYield,
                 class: GuestClass::LockHolder,
             },
@@ -502,8 +516,8 @@ mod tests {
     fn an_arrow_leads_from_an_ipi_to_its_handler() {
         let kind = IpiKind::CallFunction;
         let packets = trace_of(&[
-            (5, TraceEvent::IpiSent { from: 0, to: 1, kind }),
-            (9, TraceEvent::IpiHandled { vcpu: 1, kind }),
+            (5, TraceEvent::IpiSent { from: VcpuId::new(0), to: VcpuId::new(1), kind }),
+            (9, TraceEvent::IpiHandled { vcpu: VcpuId::new(1), kind }),
         ]);
         let flows: Vec<_> = packets
             .iter()
@@ -517,8 +531,8 @@ mod tests {
     fn an_arrow_leads_from_a_locks_kick_to_the_end_of_the_halt() {
         let kick = IpiKind::LockKick;
         let packets = trace_of(&[
-            (5, TraceEvent::IpiSent { from: 0, to: 1, kind: kick }),
-            (5, TraceEvent::Runnable { vcpu: 1 }),
+            (5, TraceEvent::IpiSent { from: VcpuId::new(0), to: VcpuId::new(1), kind: kick }),
+            (5, TraceEvent::Runnable { vcpu: VcpuId::new(1) }),
         ]);
         let ends = packets.iter().filter_map(|packet| packet.track_event.as_ref());
         let ends: Vec<u64> = ends.flat_map(|event| event.terminating_flow_ids.clone()).collect();

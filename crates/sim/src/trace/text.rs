@@ -1,7 +1,8 @@
 //! One line per event: `time_ns event who key=value…`. The same run gives the same bytes.
 
 use super::{cause_name, class_name, ipi_name, name_at, stop_name, vcpu_name};
-use crate::trace_event::{TraceEvent, TraceNames, TraceSink, VcpuId};
+use crate::ids::{LockId, VcpuId};
+use crate::trace_event::{TraceEvent, TraceNames, TraceSink};
 use std::io::{self, Write};
 
 /// Writes lines.
@@ -26,7 +27,7 @@ impl<W: Write> TextTrace<W> {
 
     fn line(&self, event: &TraceEvent) -> String {
         let vcpu = |vcpu: VcpuId| vcpu_name(&self.names, vcpu);
-        let lock = |lock: u32| name_at(&self.names.locks, lock);
+        let lock = |lock: LockId| name_at(&self.names.locks, lock);
         match *event {
             TraceEvent::Running { vcpu: v, pcpu, micro } => {
                 format!("running {} pcpu={pcpu}{}", vcpu(v), if micro { " micro" } else { "" })

@@ -10,8 +10,8 @@
 //! Limits.    Load is that of the moment, not a decaying average.
 
 use super::{Eevdf, Task};
+use crate::ids::PcpuId;
 use crate::machine::Machine;
-use crate::trace_event::PcpuId;
 
 const INTERVAL_PER_PCPU_NS: u64 = 16_000_000;
 const IMBALANCE_PERCENT: u64 = 117;
@@ -49,32 +49,32 @@ pub struct Balance {
 
 impl Balance {
     /// The pCPUs of a domain take turns.
-    pub fn starts(machine: &Machine, pcpu: usize) -> Self {
-        let turn = |domain: Domain| pcpu as u64 % domain.pcpus(machine) + 1;
+    pub fn starts(machine: &Machine, pcpu: PcpuId) -> Self {
+        let turn = |domain: Domain| pcpu.index() as u64 % domain.pcpus(machine) + 1;
         Self { next_ns: Domain::ALL.map(|domain| INTERVAL_PER_PCPU_NS * turn(domain)), failed: [0; 2] }
     }
 }
 
 impl Eevdf {
     fn weight(&self, task: &Task) -> u64 {
-        u64::from(self.vms[task.vm as usize].weight)
+        u64::from(self.vms[task.vm].weight)
     }
 
     /// The weights of all who run or wait there.
     fn load(&self, pcpu: PcpuId) -> u64 {
-        let queue = &self.queues[pcpu as usize];
+        let queue = &self.queues[pcpu];
         let running = if queue.is_idle() { 0 } else { self.weight(&queue.running) };
         running + queue.waiting().map(|task| self.weight(task)).sum::<u64>()
     }
 
     pub(super) fn push_to_the_next(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        let peer = ((pcpu as usize + 1) % self.queues.len()) as PcpuId;
-        if self.queues[pcpu as usize].waiting == 0 {
+        let Some(peer) = self.queues.round_from(pcpu.plus(1)).next() else { return };
+        if self.queues[pcpu].waiting == 0 {
             return;
         }
         let more = self.load(pcpu).saturating_sub(self.load(peer));
         let fits = |task: &Task| 2 * self.weight(task) <= more && machine.allows(task.vcpu, peer);
-        let at = self.queues[pcpu as usize].waiting().position(fits);
+        let at = self.queues[pcpu].waiting().position(fits);
         if let Some(at) = at {
             self.move_task(machine, pcpu, at, peer);
         }
@@ -82,7 +82,7 @@ impl Eevdf {
 
     pub(super) fn pull_from_the_busiest(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         for domain in Domain::ALL {
-            let next_ns = &mut self.balance[pcpu as usize].next_ns[domain as usize];
+            let next_ns = &mut self.balance[pcpu].next_ns[domain as usize];
             if machine.now_ns >= *next_ns {
                 *next_ns = machine.now_ns + domain.interval_ns(machine);
                 self.pull(machine, pcpu, domain);
@@ -92,7 +92,7 @@ impl Eevdf {
 
     fn pull(&mut self, machine: &mut Machine, pcpu: PcpuId, domain: Domain) {
         let busiest = self.busiest(machine, pcpu, domain);
-        let failed = &mut self.balance[pcpu as usize].failed[domain as usize];
+        let failed = &mut self.balance[pcpu].failed[domain as usize];
         let Some((busiest, load)) = busiest else {
             *failed = 0;
             return;
@@ -101,9 +101,9 @@ impl Eevdf {
         *failed = (before + 1).min(FAILED_MAX);
         let most = (load - self.load(pcpu)) / 2;
         let fits = |task: &Task| self.weight(task) >> before <= most && machine.allows(task.vcpu, pcpu);
-        let at = self.queues[busiest as usize].waiting().position(fits);
+        let at = self.queues[busiest].waiting().position(fits);
         if let Some(at) = at {
-            self.balance[pcpu as usize].failed[domain as usize] = 0;
+            self.balance[pcpu].failed[domain as usize] = 0;
             self.move_task(machine, busiest, at, pcpu);
         }
     }
@@ -112,7 +112,7 @@ impl Eevdf {
     fn busiest(&self, machine: &Machine, pcpu: PcpuId, domain: Domain) -> Option<(PcpuId, u64)> {
         let own = self.load(pcpu);
         let mut most = None;
-        for peer in self.waited_for.round_from(pcpu as usize).map(|peer| peer as PcpuId) {
+        for peer in self.waited_for.round_from(pcpu) {
             let is_near = machine.llc_of(peer) == machine.llc_of(pcpu);
             if peer == pcpu || is_near != (domain == Domain::Cache) {
                 continue;
@@ -120,7 +120,7 @@ impl Eevdf {
             let load = self.load(peer);
             if load * 100 > own * IMBALANCE_PERCENT
                 && most.is_none_or(|(_, most)| load > most)
-                && self.queues[peer as usize].waiting().any(|task| machine.allows(task.vcpu, pcpu))
+                && self.queues[peer].waiting().any(|task| machine.allows(task.vcpu, pcpu))
             {
                 most = Some((peer, load));
             }

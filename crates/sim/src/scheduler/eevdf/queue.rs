@@ -1,7 +1,8 @@
 //! A pCPU's queue under EEVDF: who runs, who waits, and which of them is the next.
 
-use crate::machine::{HostVm, Machine, NONE};
-use crate::trace_event::{StopReason, VcpuId, VmId};
+use crate::ids::{IdVec, VcpuId, VmId};
+use crate::machine::{HostVm, Machine};
+use crate::trace_event::StopReason;
 use std::hint::select_unpredictable;
 
 /// Weight of a VM that says nothing.
@@ -18,7 +19,8 @@ pub struct Task {
 
 impl Task {
     /// It is never picked: nobody's deadline is later.
-    pub const NOBODY: Self = Self { vruntime_ns: 0, deadline_ns: u64::MAX, vcpu: NONE, vm: 0 };
+    pub const NOBODY: Self =
+        Self { vruntime_ns: 0, deadline_ns: u64::MAX, vcpu: VcpuId::NONE, vm: VmId::NONE };
 
     pub fn new_deadline(&mut self, vm: &Vm, slice_ns: u64) {
         self.deadline_ns = self.vruntime_ns + vm.weighted_ns(slice_ns);
@@ -105,7 +107,7 @@ pub struct Queue {
 struct Far(Vec<Task>);
 
 /// Not [`Task::NOBODY`] either.
-pub const NO_BUDDY: VcpuId = NONE - 1;
+pub const NO_BUDDY: VcpuId = VcpuId::new(u32::MAX - 1);
 
 impl Queue {
     pub fn new() -> Self {
@@ -175,7 +177,7 @@ impl Queue {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.running.vcpu == NONE
+        self.running.vcpu == VcpuId::NONE
     }
 
     /// Whether its vCPU was switched to so recently that it isn't in its guest yet.
@@ -185,16 +187,16 @@ impl Queue {
 
     /// Who runs, its account brought up to now.
     #[inline]
-    pub fn charged(&self, vms: &[Vm], now_ns: u64) -> Task {
+    pub fn charged(&self, vms: &IdVec<VmId, Vm>, now_ns: u64) -> Task {
         let mut task = self.running;
-        if task.vcpu != NONE {
-            task.vruntime_ns += vms[task.vm as usize].weighted_ns(now_ns - self.charged_until_ns);
+        if task.vcpu != VcpuId::NONE {
+            task.vruntime_ns += vms[task.vm].weighted_ns(now_ns - self.charged_until_ns);
         }
         task
     }
 
     #[inline]
-    pub fn charge(&mut self, vms: &[Vm], now_ns: u64) {
+    pub fn charge(&mut self, vms: &IdVec<VmId, Vm>, now_ns: u64) {
         self.running = self.charged(vms, now_ns);
         self.charged_until_ns = now_ns;
     }
@@ -208,7 +210,7 @@ impl Queue {
             self.earliest_eligible_of_many(running)
         } else {
             // Runtimes are below 2^56 (a day, of the least weight): the sum of a few, and products with their number, have room.
-            let count = others as u64 + u64::from(running.vcpu != NONE);
+            let count = others as u64 + u64::from(running.vcpu != VcpuId::NONE);
             let sum: u64 = self.near.iter().map(|task| task.vruntime_ns).sum::<u64>() + running.vruntime_ns;
             let mut choice = (u64::MAX, usize::MAX);
             for (at, task) in self.near.iter().chain([running]).enumerate() {
@@ -221,7 +223,7 @@ impl Queue {
 
     #[cold]
     pub fn earliest_eligible_of_many(&self, running: &Task) -> usize {
-        let all = || self.waiting().chain(Some(running).filter(|running| running.vcpu != NONE));
+        let all = || self.waiting().chain(Some(running).filter(|running| running.vcpu != VcpuId::NONE));
         let count = all().count() as u128;
         let sum: u128 = all().map(|task| u128::from(task.vruntime_ns)).sum();
         let earlier = |choice, (at, task): (usize, &Task)| {
@@ -261,8 +263,13 @@ mod tests {
     #[test]
     fn of_more_tasks_than_lie_in_the_queue_the_order_is_kept() {
         let mut queue = Queue::new();
-        let task = |vcpu| Task { vruntime_ns: 1, deadline_ns: 100 - u64::from(vcpu), vcpu, vm: 0 };
-        let mut expected: Vec<VcpuId> = (0..12).collect();
+        let task = |vcpu: VcpuId| Task {
+            vruntime_ns: 1,
+            deadline_ns: 100 - u64::from(vcpu.number()),
+            vcpu,
+            vm: VmId::NONE,
+        };
+        let mut expected: Vec<VcpuId> = VcpuId::new(0).span(12).collect();
         expected.iter().for_each(|&vcpu| queue.push(task(vcpu)));
         for at in [11, 0, 4, 5, 3, 6, 0] {
             assert_eq!(queue.earliest_eligible(&Task::NOBODY), Some(expected.len() - 1));
@@ -270,14 +277,14 @@ mod tests {
             assert!(queue.waiting().map(|task| task.vcpu).eq(expected.iter().copied()));
         }
         for at in [1, 0, 4, 3] {
-            assert_eq!(queue.exchange(at, task(20)).vcpu, expected.remove(at));
-            expected.push(20);
+            assert_eq!(queue.exchange(at, task(VcpuId::new(20))).vcpu, expected.remove(at));
+            expected.push(VcpuId::new(20));
             assert!(queue.waiting().map(|task| task.vcpu).eq(expected.iter().copied()));
         }
         while !expected.is_empty() {
             assert_eq!(queue.remove(0).vcpu, expected.remove(0));
         }
         assert_eq!(queue.earliest_eligible(&Task::NOBODY), None);
-        assert_eq!(queue.earliest_eligible(&task(1)), None, "who runs goes on");
+        assert_eq!(queue.earliest_eligible(&task(VcpuId::new(1))), None, "who runs goes on");
     }
 }

@@ -15,7 +15,7 @@
 use super::*;
 use microslice_policy::{TurnDecision, TurnObservation};
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     /// A pCPU of the normal pool chooses, or one that is lent to it.
     pub(super) fn next_turn(
         &mut self,
@@ -34,7 +34,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         }
         let pick = self.normal.schedule(machine, pcpu, stopped)?;
         // It came back before its turn was over.
-        let comes_back = self.members[pick.vcpu as usize].grace_count > 0;
+        let comes_back = self.members[pick.vcpu].grace_count > 0;
         Some(if comes_back { self.for_a_micro_slice(machine, pick.vcpu) } else { pick })
     }
 
@@ -43,13 +43,13 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     }
 
     fn is_rate_limited(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> bool {
-        machine.vcpus[vcpu as usize].state != VcpuState::Blocked
+        machine.vcpus[vcpu].state != VcpuState::Blocked
             && self.normal.kept_until(machine, vcpu, reason).is_some()
     }
 
     /// Whether the host ends its turn, not it itself; a yield within the rate limit is one, too.
     pub(super) fn is_cut_off(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> bool {
-        machine.vcpus[vcpu as usize].state != VcpuState::Blocked
+        machine.vcpus[vcpu].state != VcpuState::Blocked
             && matches!(reason, StopReason::SliceExpired | StopReason::Preempted)
             && !self.normal.has_yielded(vcpu)
     }
@@ -59,8 +59,8 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         if self.micro_count == 0 {
             return false;
         }
-        let host = &machine.vcpus[vcpu as usize];
-        let member = &mut self.members[vcpu as usize];
+        let host = &machine.vcpus[vcpu];
+        let member = &mut self.members[vcpu];
         let seen = TurnObservation {
             guest_class: host.class.into(),
             yielded: 0,
@@ -79,7 +79,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
 
     /// Its turn has ended: the next one has its own grace.
     pub(super) fn new_turn(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
-        if std::mem::take(&mut self.members[vcpu as usize].grace_count) > 0 {
+        if std::mem::take(&mut self.members[vcpu].grace_count) > 0 {
             machine.emit(TraceEvent::TurnEnded { vcpu, pcpu });
         }
     }
@@ -88,10 +88,10 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     pub(super) fn evict(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
         if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
             machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
-            self.normal.enqueue_first(machine, vcpu);
+            self.normal.put_first(machine, vcpu);
         } else {
             self.new_turn(machine, vcpu, pcpu);
-            self.normal.enqueue(machine, vcpu);
+            self.normal.put_back(machine, vcpu);
         }
         self.normal.tickle(machine, vcpu);
     }
@@ -100,21 +100,21 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     /// the one that was turned away first: from the VM's first vCPU on, siblings that wait for answers themselves, which is
     /// critical code, would take the place in turns, and keep out who owes them one.
     pub(super) fn ask_again(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        if self.rules.grace_max == 0 || self.waiting[pcpu as usize].is_some() {
+        if self.rules.grace_max == 0 || self.waiting[pcpu].is_some() {
             return;
         }
-        let Some(vm) = self.turned_away[pcpu as usize].take() else { return };
+        let Some(vm) = self.turned_away[pcpu].take() else { return };
         machine.pool.asked_again += 1;
         let scope = PassScope::AllOwing;
-        let first = self.first_turned_away[vm as usize].take();
-        let vm = &machine.vms[vm as usize];
+        let first = self.first_turned_away[vm].take();
+        let vm = &machine.vms[vm];
         let nobody_owes = self.short_cuts[scope as usize]
             .as_ref()
             .is_some_and(|short_cut| vm.waiting.kinds & short_cut.kinds_that_matter == 0);
         if !nobody_owes {
-            let (start, end) = (vm.first_vcpu, vm.first_vcpu + vm.vcpus);
+            let (start, end) = (vm.first_vcpu, vm.first_vcpu.plus(vm.vcpus));
             let first = first.unwrap_or(start);
-            self.visit(machine, (first..end).chain(start..first), scope, Cause::CallFunctionIpi);
+            self.visit(machine, first.until(end).chain(start.until(first)), scope, Cause::CallFunctionIpi);
         }
     }
 }
@@ -127,8 +127,8 @@ mod tests {
     use policy::GuestClass;
 
     const MICRO_SLICE_NS: u64 = 100_000;
-    const NORMAL: PcpuId = 0;
-    const MICRO: PcpuId = 1;
+    const NORMAL: PcpuId = PcpuId::new(0);
+    const MICRO: PcpuId = PcpuId::new(1);
 
     /// The spinner's slice on pCPU 0 is over; whether it goes on for a micro slice.
     fn goes_on(micro: &mut MicroSliced<Credit>, machine: &mut Machine) -> bool {
@@ -149,8 +149,8 @@ mod tests {
         let pick = micro.schedule(machine, MICRO, None).expect("the sibling");
         assert_eq!(pick.vcpu, sibling);
         machine.runs(sibling);
-        machine.pcpus[MICRO as usize].current = sibling;
-        machine.pcpus[MICRO as usize].slice_end_ns = pick.slice_end_ns;
+        machine.pcpus[MICRO].current = sibling;
+        machine.pcpus[MICRO].slice_end_ns = pick.slice_end_ns;
         machine.now_ns = pick.slice_end_ns;
         micro.schedule(machine, MICRO, Some((sibling, StopReason::SliceExpired))).map(|pick| pick.vcpu)
     }
@@ -181,7 +181,7 @@ mod tests {
         assert!(goes_on(&mut micro, &mut machine));
         machine.set_class(SPINNER, GuestClass::User);
         assert!(!goes_on(&mut micro, &mut machine));
-        assert_eq!(micro.members[SPINNER as usize].grace_count, 0);
+        assert_eq!(micro.members[SPINNER].grace_count, 0);
     }
 
     #[test]
@@ -213,8 +213,8 @@ mod tests {
     #[test]
     fn who_loses_its_pcpu_to_the_micro_pool_in_critical_code_runs_before_all_others() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
-        machine.pcpus[NORMAL as usize].current = NONE;
-        machine.pcpus[MICRO as usize].current = SPINNER;
+        machine.pcpus[NORMAL].current = VcpuId::NONE;
+        machine.pcpus[MICRO].current = SPINNER;
         let stopped = Some((SPINNER, StopReason::Preempted));
         assert_eq!(micro.schedule(&mut machine, MICRO, stopped), None);
         machine.stops(SPINNER, false);
@@ -228,13 +228,13 @@ mod tests {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         machine.set_owes_answer(SIBLINGS[0], true);
         assert_eq!(after_a_micro_slice(&mut micro, &mut machine, SIBLINGS[0]), Some(SIBLINGS[0]));
-        assert_eq!(micro.members[SIBLINGS[0] as usize].cause, Cause::CallFunctionIpi);
+        assert_eq!(micro.members[SIBLINGS[0]].cause, Cause::CallFunctionIpi);
     }
 
     #[test]
     fn who_has_answered_by_the_end_of_its_micro_slice_goes_back_whatever_other_interrupt_waits() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
-        machine.vcpus[SIBLINGS[0] as usize].pending_interrupts = interrupt_bit(InterruptKind::Virq);
+        machine.vcpus[SIBLINGS[0]].pending_interrupts = interrupt_bit(InterruptKind::Virq);
         assert_eq!(after_a_micro_slice(&mut micro, &mut machine, SIBLINGS[0]), None);
     }
 
@@ -245,13 +245,13 @@ mod tests {
         micro.accelerate(&mut machine, SIBLINGS[0], Cause::TlbYield);
         let pick = micro.schedule(&mut machine, MICRO, None).expect("the sibling");
         machine.runs(SIBLINGS[0]);
-        machine.pcpus[MICRO as usize].current = SIBLINGS[0];
-        machine.pcpus[MICRO as usize].slice_end_ns = pick.slice_end_ns;
+        machine.pcpus[MICRO].current = SIBLINGS[0];
+        machine.pcpus[MICRO].slice_end_ns = pick.slice_end_ns;
         micro.accelerate(&mut machine, SIBLINGS[1], Cause::TlbYield);
         machine.now_ns = pick.slice_end_ns;
         let stopped = Some((SIBLINGS[0], StopReason::SliceExpired));
         let next = micro.schedule(&mut machine, MICRO, stopped).map(|pick| pick.vcpu);
-        assert_eq!((next, micro.waiting[MICRO as usize]), (Some(SIBLINGS[1]), Some(SIBLINGS[0])));
+        assert_eq!((next, micro.waiting[MICRO]), (Some(SIBLINGS[1]), Some(SIBLINGS[0])));
     }
 
     /// Both siblings owe an answer, the second one finds the pool full; who waits there once the first one is served.
@@ -262,7 +262,7 @@ mod tests {
         let found = micro.pass(&mut machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
         assert_eq!(found, PassCounts { helped: 1, crowded: 1, refused: 0 });
         micro.schedule(&mut machine, MICRO, None).expect("the first sibling");
-        micro.waiting[MICRO as usize]
+        micro.waiting[MICRO]
     }
 
     #[test]
@@ -276,14 +276,14 @@ mod tests {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         SIBLINGS.iter().for_each(|&sibling| machine.set_owes_answer(sibling, true));
         // Of another VM, say.
-        micro.waiting[MICRO as usize] = Some(SPINNER);
+        micro.waiting[MICRO] = Some(SPINNER);
         for sibling in [SIBLINGS[1], SIBLINGS[0]] {
             let request = micro.accelerate(&mut machine, sibling, Cause::CallFunctionIpi);
             assert_eq!(request, Request::NoRoom);
         }
-        micro.waiting[MICRO as usize] = None;
+        micro.waiting[MICRO] = None;
         micro.ask_again(&mut machine, MICRO);
-        assert_eq!(micro.waiting[MICRO as usize], Some(SIBLINGS[1]));
+        assert_eq!(micro.waiting[MICRO], Some(SIBLINGS[1]));
     }
 
     #[test]
@@ -293,6 +293,6 @@ mod tests {
         micro.pass(&mut machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
         machine.set_owes_answer(SIBLINGS[1], false);
         micro.schedule(&mut machine, MICRO, None).expect("the first sibling");
-        assert_eq!(micro.waiting[MICRO as usize], None);
+        assert_eq!(micro.waiting[MICRO], None);
     }
 }

@@ -1,6 +1,6 @@
 //! The project's scheduler: every decision is made by `policy/`, through the same C as on a real host; this file only
 //! gathers observations and applies decisions. The normal pool is the credit scheduler, as in the paper's prototype, or the
-//! real scheduler's (`fair_share.rs`).
+//! real scheduler's (`core/`): both are a [`Core`], whose plain operations the mechanisms here call.
 //!
 //! How the host carries decisions out is its own matter. The paper's numbers were measured on a Xen prototype
 //! (microslicedcore/xen, branch dyn-usliced-cores) that goes beyond the paper's text; `mechanics = "xen-prototype"`:
@@ -17,28 +17,34 @@
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
 //! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
 //! | a turn or a micro slice ends at a bad moment | see `grace.rs` | it ends |
-//! | no micro pCPU serves a request at once | see `home.rs`, in the real scheduler's normal pool | it waits, or is forgotten |
+//! | no micro pCPU serves a request at once | see `home_slices.rs`, in the real scheduler's normal pool | it waits, or is forgotten |
 //!
 //! The prototype's published code sizes its pool otherwise, too: see docs/simulator-choices.md.
 
+mod answers;
+mod directed_yield;
 mod grace;
-mod home;
+mod home_slices;
+mod kvm_host;
 mod lending;
 mod passes;
-mod pool;
-mod prototype;
-mod spinners;
+mod patience;
+mod pool_size;
+mod warm_caches;
 mod woken;
+mod xen_prototype;
 
+use self::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
+pub use self::kvm_host::KvmHost;
 use self::passes::siblings_round_from;
-use self::spinners::Spin;
+use self::patience::Spin;
 use self::woken::Woken;
-use super::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
-use super::{NormalPool, Pick, Scheduler, WokenBy, YieldAnswer};
+use super::{Core, Pick, Scheduler, WokenBy, YieldAnswer};
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
-use crate::machine::{Machine, NONE, Promised, VcpuState, interrupt_bit};
+use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
+use crate::machine::{Machine, Promised, VcpuState, interrupt_bit};
 use crate::report::FailedPull;
-use crate::trace_event::{AccelerationCause, PcpuId, StopReason, TraceEvent, VcpuId, VmId};
+use crate::trace_event::{AccelerationCause, StopReason, TraceEvent};
 use microslice_policy as policy;
 use microslice_policy::{
     AccelerateConfig, Cause, InterruptKind, InterruptObservation, MicroSliceObservation, MicroSliceOutcome,
@@ -69,14 +75,14 @@ struct Member {
 
 impl Member {
     const NOT_ONE: Self = Self {
-        micro_pcpu: NONE,
-        home: NONE,
+        micro_pcpu: PcpuId::NONE,
+        home: PcpuId::NONE,
         began_ns: 0,
         cause: Cause::None,
         retries: 0,
         grace_count: 0,
         spin: Spin::NONE,
-        blocked_at: NONE,
+        blocked_at: PcpuId::NONE,
     };
 }
 
@@ -109,19 +115,19 @@ pub struct MicroSliced<Normal> {
     rules: AccelerateConfig,
     normal: Normal,
     /// What waits for a micro slice on each pCPU: at most one (paper, section 5).
-    waiting: Vec<Option<VcpuId>>,
+    waiting: IdVec<PcpuId, Option<VcpuId>>,
     /// Who was woken and comes to each micro pCPU once nobody waits for it who was preempted.
-    woken: Vec<Option<Woken>>,
+    woken: IdVec<PcpuId, Option<Woken>>,
     /// When a micro slice at home last ended on each pCPU.
-    disturbed_at_ns: Vec<u64>,
+    disturbed_at_ns: IdVec<PcpuId, u64>,
     /// The VM whose vCPU each micro pCPU had no room for last.
-    turned_away: Vec<Option<VmId>>,
+    turned_away: IdVec<PcpuId, Option<VmId>>,
     /// Of each VM the first vCPU that found no room since somebody was asked for again. The first, not the last: then each
     /// has its turn, in whichever order those that ask go through them.
-    first_turned_away: Vec<Option<VcpuId>>,
-    members: Vec<Member>,
+    first_turned_away: IdVec<VmId, Option<VcpuId>>,
+    members: IdVec<VcpuId, Member>,
     /// In the prototype: VMs of which somebody may be blocked that belongs to no micro pCPU.
-    has_unclaimed: Vec<bool>,
+    has_unclaimed: IdVec<VmId, bool>,
     micro_count: usize,
     pool_config: PoolSizeConfig,
     pool_state: PoolSizeState,
@@ -131,7 +137,7 @@ pub struct MicroSliced<Normal> {
     next_resize_ns: u64,
 }
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     pub fn new(config: MicroSlicedConfig, normal: Normal, machine: &Machine) -> Self {
         let pool_config = match config.pool {
             PoolSize::Static { .. } => PoolSizeConfig::PAPER,
@@ -165,13 +171,13 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
                 patience_ns: config.patience_ns,
                 ..AccelerateConfig::PAPER
             },
-            waiting: vec![None; machine.pcpus.len()],
-            woken: vec![None; machine.pcpus.len()],
-            disturbed_at_ns: vec![0; machine.pcpus.len()],
-            turned_away: vec![None; machine.pcpus.len()],
-            first_turned_away: vec![None; machine.vms.len()],
-            members: vec![Member::NOT_ONE; machine.vcpus.len()],
-            has_unclaimed: vec![true; machine.vms.len()],
+            waiting: IdVec::of(None, machine.pcpus.len()),
+            woken: IdVec::of(None, machine.pcpus.len()),
+            disturbed_at_ns: IdVec::of(0, machine.pcpus.len()),
+            turned_away: IdVec::of(None, machine.pcpus.len()),
+            first_turned_away: IdVec::of(None, machine.vms.len()),
+            members: IdVec::of(Member::NOT_ONE, machine.vcpus.len()),
+            has_unclaimed: IdVec::of(true, machine.vms.len()),
             micro_count: 0,
             pool_config,
             pool_state: PoolSizeState::default(),
@@ -183,37 +189,41 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     }
 
     /// The last pCPUs are the micro pool, so that the normal pool's numbers stay.
-    fn first_micro(&self, machine: &Machine) -> usize {
-        machine.pcpus.len() - self.micro_count
+    fn first_micro(&self) -> PcpuId {
+        PcpuId::from_index(self.waiting.len() - self.micro_count)
+    }
+
+    fn micro_pcpus(&self) -> impl Iterator<Item = PcpuId> + Clone + use<Normal> {
+        self.first_micro().until(self.waiting.next_id())
     }
 
     fn policy_state(&self, machine: &Machine, vcpu: VcpuId) -> policy::VcpuState {
-        let member = &self.members[vcpu as usize];
-        match machine.vcpus[vcpu as usize].state {
+        let member = &self.members[vcpu];
+        match machine.vcpus[vcpu].state {
             VcpuState::Blocked => policy::VcpuState::Blocked,
-            VcpuState::Running if member.micro_pcpu != NONE => policy::VcpuState::Micro,
+            VcpuState::Running if member.micro_pcpu != PcpuId::NONE => policy::VcpuState::Micro,
             VcpuState::Running => policy::VcpuState::Running,
-            VcpuState::Runnable if member.micro_pcpu != NONE => policy::VcpuState::Pending,
+            VcpuState::Runnable if member.micro_pcpu != PcpuId::NONE => policy::VcpuState::Pending,
             VcpuState::Runnable => policy::VcpuState::Runnable,
         }
     }
 
     /// A micro pCPU that would serve it at once; or else a pCPU of the normal pool; or else a micro pCPU with room.
-    fn place(&mut self, machine: &Machine, vcpu: VcpuId) -> Option<usize> {
+    fn place(&mut self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
         self.micro_place(machine, vcpu, true)
             .or_else(|| self.home_for(machine, vcpu))
             .or_else(|| self.micro_place(machine, vcpu, false))
     }
 
-    fn micro_place(&mut self, machine: &Machine, vcpu: VcpuId, free_only: bool) -> Option<usize> {
-        for pcpu in self.first_micro(machine)..machine.pcpus.len() {
-            if free_only && !self.is_free(machine, pcpu as u32) {
+    fn micro_place(&mut self, machine: &Machine, vcpu: VcpuId, free_only: bool) -> Option<PcpuId> {
+        for pcpu in self.micro_pcpus() {
+            if free_only && !self.is_free(machine, pcpu) {
                 continue;
             }
             if self.has_room(self.waiting[pcpu].is_some()) {
                 return Some(pcpu);
             }
-            self.turned_away[pcpu] = Some(machine.vcpus[vcpu as usize].vm);
+            self.turned_away[pcpu] = Some(machine.vcpus[vcpu].vm);
         }
         None
     }
@@ -225,13 +235,13 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
 
     /// Moves a waiting vCPU of the normal pool to a pCPU that has a micro slice for it, if there is one.
     fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Request {
-        if self.normal.is_over_its_share(machine, vcpu) {
+        if self.normal.is_ahead_of_who_waits(machine, vcpu) {
             machine.pool.count_failed_pulls(cause.into(), FailedPull::VmAhead, 1);
             return Request::VmAhead;
         }
         let Some(pcpu) = self.place(machine, vcpu) else {
-            let vm = machine.vcpus[vcpu as usize].vm;
-            self.first_turned_away[vm as usize].get_or_insert(vcpu);
+            let vm = machine.vcpus[vcpu].vm;
+            self.first_turned_away[vm].get_or_insert(vcpu);
             machine.pool.count_failed_pulls(cause.into(), FailedPull::QueueFull, 1);
             return Request::NoRoom;
         };
@@ -239,25 +249,25 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     }
 
     /// Moves a waiting vCPU of the normal pool to this pCPU, for a micro slice.
-    fn request(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: usize, cause: Cause) -> Request {
-        if !self.normal.remove(machine, vcpu) {
+    fn request(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, cause: Cause) -> Request {
+        if !self.normal.take_out(machine, vcpu) {
             machine.pool.count_failed_pulls(cause.into(), FailedPull::LeftQueue, 1);
             return Request::LeftQueue;
         }
-        self.members[vcpu as usize].cause = cause;
-        self.enter(machine, vcpu, pcpu as u32);
+        self.members[vcpu].cause = cause;
+        self.enter(machine, vcpu, pcpu);
         Request::Granted
     }
 
     /// A runnable vCPU, in no queue of the normal pool, waits for a micro slice on this pCPU from now on.
     fn enter(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
-        let home = machine.vcpus[vcpu as usize].pcpu;
-        let class = machine.vcpus[vcpu as usize].class.into();
-        let member = &mut self.members[vcpu as usize];
+        let home = machine.vcpus[vcpu].pcpu;
+        let class = machine.vcpus[vcpu].class.into();
+        let member = &mut self.members[vcpu];
         (member.micro_pcpu, member.home) = (pcpu, home);
         let cause = AccelerationCause::from(member.cause);
         machine.set_requested(vcpu, true);
-        self.waiting[pcpu as usize] = Some(vcpu);
+        self.waiting[pcpu] = Some(vcpu);
         machine.pool.count_acceleration(class, cause);
         machine.emit(TraceEvent::Accelerated { vcpu, pcpu, cause, class });
         if self.is_free(machine, pcpu) || !self.is_micro_pcpu(pcpu) {
@@ -267,18 +277,18 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
 
     /// Ends a membership: the vCPU is the normal pool's again.
     fn leave(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        let member = &mut self.members[vcpu as usize];
-        member.micro_pcpu = NONE;
+        let member = &mut self.members[vcpu];
+        member.micro_pcpu = PcpuId::NONE;
         let home = member.home;
         machine.set_requested(vcpu, false);
-        machine.vcpus[vcpu as usize].pcpu = home;
+        machine.vcpus[vcpu].pcpu = home;
         machine.count_return(vcpu);
         machine.emit(TraceEvent::ReturnedToNormalPool { vcpu, pcpu: home });
     }
 
     fn give_back(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         self.leave(machine, vcpu);
-        self.normal.enqueue(machine, vcpu);
+        self.normal.put_back(machine, vcpu);
         self.normal.tickle(machine, vcpu);
     }
 
@@ -289,14 +299,14 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         if self.prototype {
             self.normal.forgive(vcpu);
         }
-        self.normal.enqueue(machine, vcpu);
+        self.normal.put_back(machine, vcpu);
         self.normal.tickle(machine, vcpu);
     }
 
     /// Its turn on a micro pCPU has ended: the normal pool accounts for it.
     fn stops(&mut self, machine: &Machine, vcpu: VcpuId) {
         self.normal.charge(machine.now_ns, vcpu);
-        if machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
+        if machine.vcpus[vcpu].state == VcpuState::Blocked {
             self.normal.blocked(vcpu);
         }
     }
@@ -304,8 +314,8 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     fn begin_micro_slice(&mut self, machine: &mut Machine, pcpu: PcpuId, vcpu: VcpuId) -> Pick {
         self.normal.set_idle(pcpu, false);
         self.normal.begin_run(machine.now_ns, vcpu);
-        machine.vcpus[vcpu as usize].pcpu = pcpu;
-        self.members[vcpu as usize].began_ns = machine.now_ns;
+        machine.vcpus[vcpu].pcpu = pcpu;
+        self.members[vcpu].began_ns = machine.now_ns;
         self.for_a_micro_slice(machine, vcpu)
     }
 
@@ -317,8 +327,8 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         vcpu: VcpuId,
         reason: StopReason,
     ) -> Option<Pick> {
-        let slice_end_ns = machine.pcpus[pcpu as usize].slice_end_ns;
-        let runnable = machine.vcpus[vcpu as usize].state != VcpuState::Blocked;
+        let slice_end_ns = machine.pcpus[pcpu].slice_end_ns;
+        let runnable = machine.vcpus[vcpu].state != VcpuState::Blocked;
         // In the prototype it ends with the pCPU's stay in the pool.
         let goes_on = self.is_member(vcpu, pcpu)
             && (self.is_micro_pcpu(pcpu) || !self.prototype)
@@ -330,8 +340,8 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
 
     /// A micro slice is over, one way or another.
     fn end_micro_slice(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
-        let host = &machine.vcpus[vcpu as usize];
-        let member = &self.members[vcpu as usize];
+        let host = &machine.vcpus[vcpu];
+        let member = &self.members[vcpu];
         let blocked = host.state == VcpuState::Blocked;
         let ran_ns = machine.now_ns - member.began_ns;
         // The prototype doesn't know which interrupt a request was about.
@@ -355,16 +365,16 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         if self.is_micro_pcpu(pcpu) {
             self.seen.micro_busy_ns += machine.now_ns - member.began_ns.max(self.stepped_at_ns);
         }
-        machine.pcpus[pcpu as usize].slice_end_ns = u64::MAX;
+        machine.pcpus[pcpu].slice_end_ns = u64::MAX;
         self.leave(machine, vcpu);
         if self.prototype && blocked {
-            self.members[vcpu as usize].blocked_at = pcpu;
+            self.members[vcpu].blocked_at = pcpu;
         }
         self.new_turn(machine, vcpu, pcpu);
         if !blocked {
             self.back_to_normal(machine, vcpu);
         }
-        let member = &mut self.members[vcpu as usize];
+        let member = &mut self.members[vcpu];
         if decision.retry != 0 {
             member.retries += 1;
             self.accelerate(machine, vcpu, cause);
@@ -374,16 +384,16 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     }
 
     fn is_micro_pcpu(&self, pcpu: PcpuId) -> bool {
-        pcpu as usize + self.micro_count >= self.waiting.len()
+        pcpu.index() + self.micro_count >= self.waiting.len()
     }
 
     /// Whether it is queued for a micro slice on this pCPU, or runs one there.
     fn is_member(&self, vcpu: VcpuId, pcpu: PcpuId) -> bool {
-        self.members[vcpu as usize].micro_pcpu == pcpu
+        self.members[vcpu].micro_pcpu == pcpu
     }
 }
 
-impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
+impl<Normal: Core> Scheduler for MicroSliced<Normal> {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         if let Some(pcpu) = self.wakes_at(vcpu) {
             return self.enter(machine, vcpu, pcpu);
@@ -398,9 +408,9 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
         stopped: Option<(VcpuId, StopReason)>,
     ) -> Option<Pick> {
         if let Some((vcpu, _)) = stopped {
-            self.members[vcpu as usize].spin = Spin::NONE;
-            if machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
-                self.note_unclaimed(machine, machine.vcpus[vcpu as usize].vm);
+            self.members[vcpu].spin = Spin::NONE;
+            if machine.vcpus[vcpu].state == VcpuState::Blocked {
+                self.note_unclaimed(machine, machine.vcpus[vcpu].vm);
             }
         }
         if let Some((vcpu, reason)) = stopped
@@ -412,7 +422,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
             return self.schedule_normal(machine, pcpu, stopped);
         }
         // As sched_ext does, it chooses before the vCPU whose micro slice is over can be asked for again.
-        let mut next = self.waiting[pcpu as usize].take();
+        let mut next = self.waiting[pcpu].take();
         self.ask_again(machine, pcpu);
         if next.is_none() {
             next = self.take_woken(machine, pcpu);
@@ -425,7 +435,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
             self.stops(machine, vcpu);
             if self.is_member(vcpu, pcpu) {
                 self.end_micro_slice(machine, vcpu, pcpu);
-            } else if machine.vcpus[vcpu as usize].state == VcpuState::Blocked {
+            } else if machine.vcpus[vcpu].state == VcpuState::Blocked {
                 // It comes back when it wakes.
             } else if borrower.is_some() {
                 self.call_back(machine, vcpu, pcpu);
@@ -433,7 +443,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
                 self.evict(machine, vcpu, pcpu, reason);
             }
         }
-        let next = next.or_else(|| self.waiting[pcpu as usize].take());
+        let next = next.or_else(|| self.waiting[pcpu].take());
         if next.is_none() && self.lends() {
             return self.next_turn(machine, pcpu, None);
         }
@@ -450,7 +460,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
         if self.prototype && self.is_micro_pcpu(pcpu) {
             return self.spins_on(machine, pcpu);
         }
-        let host = &machine.vcpus[vcpu as usize];
+        let host = &machine.vcpus[vcpu];
         let decision = self.yield_answers.get(cause, host);
         self.count_urgent(host.class, cause, 1);
         let scope = decision.scope.get().unwrap_or(PassScope::None);
@@ -509,7 +519,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
             recipient_state: self.policy_state(machine, vcpu).into(),
             micro_pcpu_count: self.micro_count as u32,
             guest_known: 1,
-            recipient_goes_first: u32::from(self.normal.goes_first(vcpu)),
+            recipient_goes_first: u32::from(self.normal.is_next(vcpu)),
             reserved: 0,
         };
         let decision = policy::decide_on_interrupt(&self.rules, &seen);
@@ -519,7 +529,7 @@ impl<Normal: NormalPool> Scheduler for MicroSliced<Normal> {
     }
 
     fn woken(&mut self, machine: &mut Machine, vcpu: VcpuId, by: WokenBy) {
-        if !self.normal.goes_first(vcpu) {
+        if !self.normal.is_next(vcpu) {
             self.was_woken(machine, vcpu, by);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     pub(super) fn step_pool_size(&mut self, machine: &mut Machine) {
         let now_ns = machine.now_ns;
         match self.config.pool {
@@ -25,9 +25,9 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     /// What Algorithm 1 sees of the interval that ends now; the next one begins.
     fn take_seen(&mut self, machine: &Machine) -> PoolSizeObservation {
         let mut seen = std::mem::take(&mut self.seen);
-        for pcpu in &machine.pcpus[self.first_micro(machine)..] {
-            if let Some(member) = self.members.get(pcpu.current as usize)
-                && member.micro_pcpu != NONE
+        for pcpu in machine.pcpus.from(self.first_micro()) {
+            if let Some(member) = self.members.get(pcpu.current)
+                && member.micro_pcpu != PcpuId::NONE
             {
                 seen.micro_busy_ns += machine.now_ns - member.began_ns.max(self.stepped_at_ns);
             }
@@ -41,21 +41,21 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         let before = self.micro_count;
         while self.micro_count < count {
             self.micro_count += 1;
-            let pcpu = (pcpus - self.micro_count) as u32;
+            let pcpu = PcpuId::from_index(pcpus - self.micro_count);
             for vcpu in self.normal.set_usable(pcpu, false) {
-                self.normal.enqueue(machine, vcpu);
+                self.normal.put_back(machine, vcpu);
                 self.normal.tickle(machine, vcpu);
             }
             // What runs there goes on in the normal pool.
             machine.request_schedule(pcpu);
         }
         while self.micro_count > count {
-            let pcpu = (pcpus - self.micro_count) as u32;
+            let pcpu = PcpuId::from_index(pcpus - self.micro_count);
             self.micro_count -= 1;
             self.normal.set_usable(pcpu, true);
             self.normal.set_idle(pcpu, machine.is_idle(pcpu));
-            self.woken[pcpu as usize] = None;
-            if let Some(vcpu) = self.waiting[pcpu as usize].take() {
+            self.woken[pcpu] = None;
+            if let Some(vcpu) = self.waiting[pcpu].take() {
                 self.give_back(machine, vcpu);
             }
             machine.request_schedule(pcpu);
@@ -65,7 +65,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         }
         self.yield_answers = YieldAnswers::new(self.micro_count);
         self.has_unclaimed.fill(true);
-        (0..machine.vms.len() as VmId).for_each(|vm| machine.break_all_promises(vm));
+        machine.vms.ids().for_each(|vm| machine.break_all_promises(vm));
         let micro_pcpus = self.micro_count as u32;
         machine.pool.sizes.push((machine.now_ns, micro_pcpus));
         machine.emit(TraceEvent::PoolResized { micro_pcpus });

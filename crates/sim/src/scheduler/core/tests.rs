@@ -1,9 +1,12 @@
 //! Who is next, and where, by the rules of the real scheduler's normal pool.
 
+use super::turns::STARVING_AFTER_NS;
 use super::*;
 use crate::config::HostConfig;
 use crate::machine::HostVm;
 use crate::scenario::{Overrides, load};
+use crate::scheduler::{Core, YieldAnswer};
+use microslice_policy::YieldCause;
 
 const MS: u64 = 1_000_000;
 const SLICE_NS: u64 = 30 * MS;
@@ -28,7 +31,7 @@ fn next_on(pool: &mut FairShare, machine: &mut Machine, pcpu: PcpuId, reason: St
         machine.stops(vcpu, reason != StopReason::Preempted);
     }
     let next = pool.schedule(machine, pcpu, stopped).map(|pick| pick.vcpu);
-    machine.pcpus[pcpu as usize].current = next.unwrap_or(NONE);
+    machine.pcpus[pcpu].current = next.unwrap_or(VcpuId::NONE);
     next.inspect(|&vcpu| machine.runs(vcpu))
 }
 
@@ -40,7 +43,7 @@ fn asked_to_look(machine: &mut Machine) -> Vec<PcpuId> {
 
 /// All of them wake, and the pCPUs get the first ones.
 fn all_run(pool: &mut FairShare, machine: &mut Machine) {
-    (0..machine.vcpus.len() as VcpuId).for_each(|vcpu| wake(pool, machine, vcpu));
+    machine.vcpus.ids().for_each(|vcpu| wake(pool, machine, vcpu));
     for pcpu in asked_to_look(machine) {
         next_on(pool, machine, pcpu, StopReason::Preempted);
     }
@@ -49,55 +52,55 @@ fn all_run(pool: &mut FairShare, machine: &mut Machine) {
 #[test]
 fn who_wakes_goes_to_the_idle_pcpu_that_it_ran_on_last() {
     let (mut pool, mut machine) = host(4, &[1]);
-    machine.vcpus[0].pcpu = 2;
-    wake(&mut pool, &mut machine, 0);
-    assert_eq!(asked_to_look(&mut machine), [2]);
-    assert_eq!(next_on(&mut pool, &mut machine, 2, StopReason::Preempted), Some(0));
+    machine.vcpus[VcpuId::new(0)].pcpu = PcpuId::new(2);
+    wake(&mut pool, &mut machine, VcpuId::new(0));
+    assert_eq!(asked_to_look(&mut machine), [PcpuId::new(2)]);
+    assert_eq!(next_on(&mut pool, &mut machine, PcpuId::new(2), StopReason::Preempted), Some(VcpuId::new(0)));
 }
 
 #[test]
 fn two_that_wake_at_once_go_to_two_idle_pcpus() {
     let (mut pool, mut machine) = host(2, &[2]);
-    machine.vcpus[1].pcpu = 0;
-    (0..2).for_each(|vcpu| wake(&mut pool, &mut machine, vcpu));
-    assert_eq!(asked_to_look(&mut machine), [0, 1]);
+    machine.vcpus[VcpuId::new(1)].pcpu = PcpuId::new(0);
+    (0..2).for_each(|vcpu| wake(&mut pool, &mut machine, VcpuId::new(vcpu)));
+    assert_eq!(asked_to_look(&mut machine), [0, 1].map(PcpuId::new));
 }
 
 /// One of two sleepers wakes beside one that computes, on one pCPU; which pCPUs look at their queues because of it.
 fn woken_beside(was_woken_itself: bool) -> Vec<PcpuId> {
     let (mut pool, mut machine) = host(1, &[1, 1]);
-    wake(&mut pool, &mut machine, 0);
+    wake(&mut pool, &mut machine, VcpuId::new(0));
     asked_to_look(&mut machine);
-    next_on(&mut pool, &mut machine, 0, StopReason::Preempted);
+    next_on(&mut pool, &mut machine, PcpuId::new(0), StopReason::Preempted);
     if !was_woken_itself {
         machine.now_ns = SLICE_NS;
-        next_on(&mut pool, &mut machine, 0, StopReason::Preempted);
+        next_on(&mut pool, &mut machine, PcpuId::new(0), StopReason::Preempted);
     }
-    wake(&mut pool, &mut machine, 1);
+    wake(&mut pool, &mut machine, VcpuId::new(1));
     asked_to_look(&mut machine)
 }
 
 #[test]
 fn who_wakes_within_its_share_preempts_those_that_were_not_woken_themselves() {
-    assert_eq!(woken_beside(false), [0]);
+    assert_eq!(woken_beside(false), [PcpuId::new(0)]);
     assert!(woken_beside(true).is_empty());
 }
 
 #[test]
 fn who_wakes_looks_at_the_next_pcpus_too_for_one_that_gives_way() {
     // All but one of six pCPUs run a vCPU that was woken itself; which one looks at its queue because of one that ran on 5 last.
-    let preempted = |gives_way: usize| {
+    let preempted = |gives_way: u32| {
         let (mut pool, mut machine) = host(6, &[1; 7]);
-        (0..6).for_each(|vcpu| wake(&mut pool, &mut machine, vcpu));
+        (0..6).for_each(|vcpu| wake(&mut pool, &mut machine, VcpuId::new(vcpu)));
         for pcpu in asked_to_look(&mut machine) {
             next_on(&mut pool, &mut machine, pcpu, StopReason::Preempted);
         }
-        pool.turns[gives_way].was_woken = false;
-        machine.vcpus[6].pcpu = 5;
-        wake(&mut pool, &mut machine, 6);
+        pool.turns[PcpuId::new(gives_way)].was_woken = false;
+        machine.vcpus[VcpuId::new(6)].pcpu = PcpuId::new(5);
+        wake(&mut pool, &mut machine, VcpuId::new(6));
         asked_to_look(&mut machine)
     };
-    assert_eq!([5, 0, 2].map(preempted), [[5], [0], [2]]);
+    assert_eq!([5, 0, 2].map(preempted), [5, 0, 2].map(|pcpu| vec![PcpuId::new(pcpu)]));
     assert!(preempted(3).is_empty(), "that is too far");
 }
 
@@ -108,19 +111,19 @@ fn turns_end_at_ticks() {
     // It was boosted: a third of a slice.
     for (now_ns, ends) in [(8 * MS, false), (12 * MS, true)] {
         machine.now_ns = now_ns;
-        pool.tick(&mut machine, 0);
-        assert_eq!(asked_to_look(&mut machine) == [0], ends, "{now_ns}");
+        pool.tick(&mut machine, PcpuId::new(0));
+        assert_eq!(asked_to_look(&mut machine) == [PcpuId::new(0)], ends, "{now_ns}");
     }
 }
 
 #[test]
 fn who_is_alone_goes_on_and_owes_nothing_for_it() {
     let (mut pool, mut machine) = host(1, &[1, 1]);
-    wake(&mut pool, &mut machine, 0);
-    next_on(&mut pool, &mut machine, 0, StopReason::Preempted);
+    wake(&mut pool, &mut machine, VcpuId::new(0));
+    next_on(&mut pool, &mut machine, PcpuId::new(0), StopReason::Preempted);
     machine.now_ns = 10 * SLICE_NS;
-    assert_eq!(next_on(&mut pool, &mut machine, 0, StopReason::Preempted), Some(0));
-    assert_eq!(pool.accounts[0].vtime_ns, pool.clocks.of(0, false).vcpu_ns);
+    assert_eq!(next_on(&mut pool, &mut machine, PcpuId::new(0), StopReason::Preempted), Some(VcpuId::new(0)));
+    assert_eq!(pool.accounts[VcpuId::new(0)].vtime_ns, pool.clocks.of(PcpuId::new(0), false).vcpu_ns);
 }
 
 /// vCPU 0 has run a slice on pCPU 0, where 3 ran before, 2 waits for so long; who is next?
@@ -129,44 +132,47 @@ fn after_a_slice(ahead_by: u64, waited_ns: u64) -> Option<VcpuId> {
     all_run(&mut pool, &mut machine);
     machine.now_ns = SLICE_NS - waited_ns;
     for waits in [2, 3] {
-        pool.take(waits);
-        machine.vcpus[waits as usize].pcpu = 1;
-        pool.put_ordered(&machine, waits);
+        pool.take(VcpuId::new(waits));
+        machine.vcpus[VcpuId::new(waits)].pcpu = PcpuId::new(1);
+        pool.put_ordered(&machine, VcpuId::new(waits));
     }
     machine.now_ns = SLICE_NS;
-    pool.take(3);
-    machine.vcpus[3].pcpu = 0;
-    pool.accounts[3].vtime_ns += ahead_by;
-    pool.put_ordered(&machine, 3);
-    next_on(&mut pool, &mut machine, 0, StopReason::Preempted)
+    pool.take(VcpuId::new(3));
+    machine.vcpus[VcpuId::new(3)].pcpu = PcpuId::new(0);
+    pool.accounts[VcpuId::new(3)].vtime_ns += ahead_by;
+    pool.put_ordered(&machine, VcpuId::new(3));
+    next_on(&mut pool, &mut machine, PcpuId::new(0), StopReason::Preempted)
 }
 
 #[test]
 fn who_ran_here_last_goes_first_if_it_is_at_most_a_slice_ahead_and_nobody_waits_for_long() {
-    assert_eq!(after_a_slice(SLICE_NS, 0), Some(3));
-    assert_eq!(after_a_slice(SLICE_NS + 1, 0), Some(2));
-    assert_eq!(after_a_slice(SLICE_NS, SLICE_NS / 10), Some(2));
+    assert_eq!(after_a_slice(SLICE_NS, 0), Some(VcpuId::new(3)));
+    assert_eq!(after_a_slice(SLICE_NS + 1, 0), Some(VcpuId::new(2)));
+    assert_eq!(after_a_slice(SLICE_NS, SLICE_NS / 10), Some(VcpuId::new(2)));
 }
 
 /// vCPU 0 spins on the only pCPU, its sibling 1 is so far ahead of vCPU 2, which waits longest; who is next?
 fn after_a_yield(ahead_by: u64) -> Option<VcpuId> {
     let (mut pool, mut machine) = host(1, &[2, 1]);
     all_run(&mut pool, &mut machine);
-    pool.accounts[1].vtime_ns += ahead_by;
+    pool.accounts[VcpuId::new(1)].vtime_ns += ahead_by;
     for waits in [1, 2] {
-        pool.take(waits);
-        pool.put_ordered(&machine, waits);
+        pool.take(VcpuId::new(waits));
+        pool.put_ordered(&machine, VcpuId::new(waits));
     }
     machine.now_ns = MS;
-    assert_eq!(pool.yields(&mut machine, 0, 0, YieldCause::Ple), YieldAnswer::Yield);
-    next_on(&mut pool, &mut machine, 0, StopReason::Ple)
+    assert_eq!(
+        pool.yields(&mut machine, VcpuId::new(0), PcpuId::new(0), YieldCause::Ple),
+        YieldAnswer::Yield
+    );
+    next_on(&mut pool, &mut machine, PcpuId::new(0), StopReason::Ple)
 }
 
 #[test]
 fn a_yield_gives_the_pcpu_to_the_sibling_that_may_be_waited_for_if_clocks_let_it() {
     // Of two active vCPUs each has half of the VM's weight.
-    assert_eq!(after_a_yield(2 * SLICE_NS), Some(1));
-    assert_eq!(after_a_yield(2 * SLICE_NS + 1), Some(2));
+    assert_eq!(after_a_yield(2 * SLICE_NS), Some(VcpuId::new(1)));
+    assert_eq!(after_a_yield(2 * SLICE_NS + 1), Some(VcpuId::new(2)));
 }
 
 #[test]
@@ -174,18 +180,18 @@ fn without_a_sibling_that_waits_the_spinner_goes_on() {
     let (mut pool, mut machine) = host(1, &[1, 1]);
     all_run(&mut pool, &mut machine);
     let goes_on = YieldAnswer::KeepSpinning { until_ns: 0 };
-    assert_eq!(pool.yields(&mut machine, 0, 0, YieldCause::Ple), goes_on);
+    assert_eq!(pool.yields(&mut machine, VcpuId::new(0), PcpuId::new(0), YieldCause::Ple), goes_on);
 }
 
 #[test]
 fn a_requested_vcpu_is_taken_out_of_whichever_queue_it_waits_in() {
     let (mut pool, mut machine) = host(1, &[1, 1]);
     all_run(&mut pool, &mut machine);
-    assert!(!pool.remove(&machine, 0), "it runs");
-    assert!(pool.remove(&machine, 1));
-    assert!(!pool.remove(&machine, 1));
-    pool.enqueue_first(&mut machine, 1);
-    assert!(pool.remove(&machine, 1));
+    assert!(!pool.take_out(&machine, VcpuId::new(0)), "it runs");
+    assert!(pool.take_out(&machine, VcpuId::new(1)));
+    assert!(!pool.take_out(&machine, VcpuId::new(1)));
+    pool.put_first(&mut machine, VcpuId::new(1));
+    assert!(pool.take_out(&machine, VcpuId::new(1)));
 }
 
 #[test]
@@ -193,14 +199,14 @@ fn who_waited_for_two_seconds_goes_before_those_with_earlier_clocks() {
     let (mut pool, mut machine) = host(1, &[1, 1, 1]);
     all_run(&mut pool, &mut machine);
     for waits in [1, 2] {
-        if pool.accounts[waits as usize].place != Place::Nowhere {
-            pool.take(waits);
+        if pool.accounts[VcpuId::new(waits)].place != Place::Nowhere {
+            pool.take(VcpuId::new(waits));
         }
     }
-    pool.accounts[2].vtime_ns += 100 * SLICE_NS;
-    pool.put_ordered(&machine, 2);
+    pool.accounts[VcpuId::new(2)].vtime_ns += 100 * SLICE_NS;
+    pool.put_ordered(&machine, VcpuId::new(2));
     machine.now_ns = STARVING_AFTER_NS + 1;
-    pool.put_ordered(&machine, 1);
+    pool.put_ordered(&machine, VcpuId::new(1));
     pool.timer(&mut machine);
-    assert_eq!(next_on(&mut pool, &mut machine, 0, StopReason::Preempted), Some(2));
+    assert_eq!(next_on(&mut pool, &mut machine, PcpuId::new(0), StopReason::Preempted), Some(VcpuId::new(2)));
 }

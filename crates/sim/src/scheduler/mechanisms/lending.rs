@@ -11,7 +11,7 @@
 
 use super::*;
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     pub(super) fn runs_micro_slice(&self, machine: &Machine, pcpu: PcpuId) -> bool {
         machine.current(pcpu).is_some_and(|vcpu| self.is_member(vcpu, pcpu))
     }
@@ -25,7 +25,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
     pub(super) fn call_back(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
         machine.pool.called_back += 1;
         self.new_turn(machine, vcpu, pcpu);
-        self.normal.call_back(machine, vcpu, pcpu);
+        self.normal.cut_short(machine, vcpu, pcpu);
     }
 }
 
@@ -34,8 +34,8 @@ mod tests {
     use super::super::tests::{FairShare, all_woken, choose, look};
     use super::*;
 
-    const NORMAL: PcpuId = 0;
-    const MICRO: PcpuId = 1;
+    const NORMAL: PcpuId = PcpuId::new(0);
+    const MICRO: PcpuId = PcpuId::new(1);
 
     /// So many vCPUs of one VM have woken on a host of two pCPUs, one of them micro-sliced.
     fn host(lends: bool, vcpus: u32) -> (MicroSliced<FairShare>, Machine) {
@@ -46,34 +46,38 @@ mod tests {
         [NORMAL, MICRO].map(|pcpu| machine.current(pcpu))
     }
 
+    fn running(vcpu: u32) -> Option<VcpuId> {
+        Some(VcpuId::new(vcpu))
+    }
+
     #[test]
     fn a_micro_pcpu_that_nobody_asks_for_runs_who_waits_in_the_normal_pool() {
-        assert_eq!(on(&host(true, 3).1), [Some(0), Some(1)]);
-        assert_eq!(on(&host(false, 3).1), [Some(0), None], "in the paper it idles");
+        assert_eq!(on(&host(true, 3).1), [0, 1].map(running));
+        assert_eq!(on(&host(false, 3).1), [running(0), None], "in the paper it idles");
     }
 
     #[test]
     fn whom_somebody_asks_for_runs_there_at_once_for_a_micro_slice() {
         let (mut micro, mut machine) = host(true, 3);
         machine.now_ns = 1_000_000;
-        machine.set_class(1, policy::GuestClass::LockHolder);
-        assert_eq!(micro.accelerate(&mut machine, 2, Cause::LockYield), Request::Granted);
+        machine.set_class(VcpuId::new(1), policy::GuestClass::LockHolder);
+        assert_eq!(micro.accelerate(&mut machine, VcpuId::new(2), Cause::LockYield), Request::Granted);
         look(&mut micro, &mut machine);
-        assert_eq!(on(&machine), [Some(0), Some(2)]);
-        assert_eq!(machine.pcpus[MICRO as usize].slice_end_ns, 1_100_000);
+        assert_eq!(on(&machine), [0, 2].map(running));
+        assert_eq!(machine.pcpus[MICRO].slice_end_ns, 1_100_000);
         assert_eq!((machine.pool.called_back, machine.pool.graces), (1, 0));
-        assert!(micro.normal.remove(&machine, 1), "the borrower waits in the normal pool");
+        assert!(micro.normal.take_out(&machine, VcpuId::new(1)), "the borrower waits in the normal pool");
     }
 
     #[test]
     fn after_the_micro_slice_it_is_lent_again() {
         let (mut micro, mut machine) = host(true, 3);
-        micro.accelerate(&mut machine, 2, Cause::LockYield);
+        micro.accelerate(&mut machine, VcpuId::new(2), Cause::LockYield);
         look(&mut micro, &mut machine);
-        machine.now_ns = machine.pcpus[MICRO as usize].slice_end_ns;
+        machine.now_ns = machine.pcpus[MICRO].slice_end_ns;
         assert!(micro.is_free(&machine, NORMAL) && !micro.is_free(&machine, MICRO));
         let pick = choose(&mut micro, &mut machine, MICRO, StopReason::SliceExpired).expect("somebody waits");
-        assert_eq!((pick.vcpu, pick.slice_end_ns), (1, u64::MAX), "a turn of the normal pool");
+        assert_eq!((pick.vcpu, pick.slice_end_ns), (VcpuId::new(1), u64::MAX), "a turn of the normal pool");
         assert!(micro.is_free(&machine, MICRO));
     }
 
@@ -81,9 +85,9 @@ mod tests {
     fn a_second_request_does_not_cut_the_micro_slice_short() {
         let (mut micro, mut machine) = host(true, 4);
         for vcpu in [2, 3] {
-            assert_eq!(micro.accelerate(&mut machine, vcpu, Cause::LockYield), Request::Granted);
+            assert_eq!(micro.accelerate(&mut machine, VcpuId::new(vcpu), Cause::LockYield), Request::Granted);
             look(&mut micro, &mut machine);
-            assert_eq!(machine.current(MICRO), Some(2));
+            assert_eq!(machine.current(MICRO), running(2));
         }
     }
 
@@ -103,14 +107,14 @@ mod tests {
         let pick = micro.schedule(&mut machine, MICRO, Some((sleeper, StopReason::Hlt)));
         let borrower = pick.expect("two wait").vcpu;
         machine.runs(borrower);
-        machine.pcpus[MICRO as usize].current = borrower;
-        let other = (0..4).find(|&vcpu| machine.vcpus[vcpu as usize].state == VcpuState::Runnable);
+        machine.pcpus[MICRO].current = borrower;
+        let other = machine.vcpus.ids().find(|&vcpu| machine.vcpus[vcpu].state == VcpuState::Runnable);
         // The borrower is called back, and comes for a micro slice of its own.
         for vcpu in [other.expect("one waits"), borrower] {
             assert_eq!(micro.accelerate(&mut machine, vcpu, Cause::LockYield), Request::Granted);
             look(&mut micro, &mut machine);
         }
-        machine.now_ns = machine.pcpus[MICRO as usize].slice_end_ns;
+        machine.now_ns = machine.pcpus[MICRO].slice_end_ns;
         choose(&mut micro, &mut machine, MICRO, StopReason::SliceExpired);
         assert!(machine.current(MICRO) == Some(borrower) && micro.runs_micro_slice(&machine, MICRO));
         machine.wakes(sleeper);
@@ -125,7 +129,7 @@ mod tests {
         micro.tick(&mut machine, MICRO);
         assert_eq!(machine.next_schedule(), Some(MICRO));
         choose(&mut micro, &mut machine, MICRO, StopReason::Preempted);
-        micro.accelerate(&mut machine, 1, Cause::LockYield);
+        micro.accelerate(&mut machine, VcpuId::new(1), Cause::LockYield);
         look(&mut micro, &mut machine);
         machine.now_ns += 50_000;
         micro.tick(&mut machine, MICRO);
@@ -135,8 +139,8 @@ mod tests {
     #[test]
     fn a_borrower_that_spins_yields_like_anybody_in_the_normal_pool() {
         let (mut micro, mut machine) = host(true, 2);
-        machine.set_class(1, policy::GuestClass::User);
-        let answer = micro.yields(&mut machine, 1, MICRO, YieldCause::Ple);
+        machine.set_class(VcpuId::new(1), policy::GuestClass::User);
+        let answer = micro.yields(&mut machine, VcpuId::new(1), MICRO, YieldCause::Ple);
         assert_eq!(answer, YieldAnswer::KeepSpinning { until_ns: 0 }, "no sibling waits");
     }
 
@@ -147,7 +151,7 @@ mod tests {
         look(&mut micro, &mut machine);
         micro.resize(&mut machine, 1);
         look(&mut micro, &mut machine);
-        assert_eq!(on(&machine), [Some(0), Some(1)]);
+        assert_eq!(on(&machine), [0, 1].map(running));
         assert_eq!(machine.pool.called_back, 0);
     }
 }

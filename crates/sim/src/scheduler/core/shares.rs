@@ -1,8 +1,8 @@
 //! What the normal pool keeps of a VM: its weight, and how much it has had.
 
 use super::clocks::FIRST_CLOCK_NS;
+use crate::ids::{IdVec, VmId};
 use crate::machine::HostVm;
-use crate::trace_event::VcpuId;
 use microslice_policy as policy;
 use microslice_policy::VmSize;
 
@@ -16,10 +16,7 @@ pub struct VmShare {
     pub weight: u32,
     /// vCPUs that aren't blocked.
     pub active_vcpus: u32,
-    pub first_vcpu: VcpuId,
     pub vcpus: u32,
-    /// Whom KVM yielded to last.
-    pub yielded_to: VcpuId,
     /// The VM's clock: of all that its vCPUs ran, wherever.
     pub vtime_ns: u64,
     /// That of the VM that was furthest ahead when one of its vCPUs began to run, or to wait.
@@ -27,7 +24,7 @@ pub struct VmShare {
 }
 
 impl VmShare {
-    pub fn all(vms: &[HostVm]) -> Vec<Self> {
+    pub fn all(vms: &IdVec<VmId, HostVm>) -> IdVec<VmId, Self> {
         vms.iter().zip(cgroup_weights(vms)).map(|(vm, weight)| Self::new(vm, weight)).collect()
     }
 
@@ -39,9 +36,7 @@ impl VmShare {
         Self {
             weight,
             active_vcpus: 0,
-            first_vcpu: vm.first_vcpu,
             vcpus: vm.vcpus,
-            yielded_to: vm.first_vcpu,
             vtime_ns: FIRST_CLOCK_NS,
             first_vm_ns: FIRST_CLOCK_NS,
         }
@@ -50,7 +45,7 @@ impl VmShare {
 
 /// Scenarios' weights as cgroups'. Only their ratios count: where these would be lost in rounding, or beyond what cgroups
 /// know, the heaviest VM has the greatest weight that there is.
-fn cgroup_weights(vms: &[HostVm]) -> impl Iterator<Item = u32> {
+fn cgroup_weights(vms: &IdVec<VmId, HostVm>) -> impl Iterator<Item = u32> {
     let scaled = |vm: &HostVm| u64::from(vm.weight) * CGROUP_WEIGHT;
     let fits =
         |vm: &HostVm| scaled(vm) % SCENARIO_WEIGHT == 0 && scaled(vm) / SCENARIO_WEIGHT <= CGROUP_WEIGHT_MAX;

@@ -1,12 +1,12 @@
 //! The queues: where a vCPU waits, and who goes first there.
 
-use super::{FairShare, Interrupted};
+use super::{Account, FairShare, Hooks};
+use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
-use crate::trace_event::{PcpuId, VcpuId};
 use microslice_policy as policy;
 
 /// How many of those who wait are looked at for one that ran here last: `OWN_LOOK_MAX` of `bpf/next_turn.bpf.h`.
-const LOOK_MAX: usize = 32;
+pub const LOOK_MAX: usize = 32;
 
 /// Where a vCPU waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,19 +28,19 @@ pub struct Waiter {
     /// How many came before.
     came: u64,
     pub vcpu: VcpuId,
-    home: PcpuId,
+    pub home: PcpuId,
 }
 
 pub fn ran_here_last(machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> bool {
-    machine.vcpus[vcpu as usize].pcpu == pcpu && machine.allows(vcpu, pcpu)
+    machine.vcpus[vcpu].pcpu == pcpu && machine.allows(vcpu, pcpu)
 }
 
-impl FairShare {
+impl<H: Hooks> FairShare<H> {
     pub(super) fn put_ordered(&mut self, machine: &Machine, vcpu: VcpuId) {
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         debug_assert_eq!(account.place, Place::Nowhere, "vCPU {vcpu} is in a queue already");
         self.came += 1;
-        let home = machine.vcpus[vcpu as usize].pcpu;
+        let home = machine.vcpus[vcpu].pcpu;
         let waiter = Waiter { vtime_ns: account.vtime_ns, came: self.came, vcpu, home };
         account.place = Place::Ordered(waiter);
         account.out_of_order = false;
@@ -49,14 +49,14 @@ impl FairShare {
     }
 
     pub(super) fn put_boosted(&mut self, vcpu: VcpuId, first: bool) {
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         debug_assert_eq!(account.place, Place::Nowhere, "vCPU {vcpu} is in a queue already");
         account.place = Place::Boosted;
         if first { self.boosted.push_front(vcpu) } else { self.boosted.push_back(vcpu) }
     }
 
     pub(super) fn take(&mut self, vcpu: VcpuId) -> VcpuId {
-        let account = &mut self.accounts[vcpu as usize];
+        let account = &mut self.accounts[vcpu];
         match std::mem::replace(&mut account.place, Place::Nowhere) {
             Place::Nowhere => unreachable!("vCPU {vcpu} is in no queue"),
             Place::Boosted => self.boosted.retain(|&other| other != vcpu),
@@ -65,7 +65,7 @@ impl FairShare {
                 debug_assert!(was_there, "it waits where its account says");
                 debug_assert_eq!(account.vtime_ns, waiter.vtime_ns, "a queued vCPU's clock stands still");
             }
-            Place::Local(pcpu) => self.local[pcpu as usize] = None,
+            Place::Local(pcpu) => self.local[pcpu] = None,
         }
         vcpu
     }
@@ -82,61 +82,46 @@ impl FairShare {
         self.ordered.iter().find(|waiter| machine.allows(waiter.vcpu, pcpu))
     }
 
-    /// Of the others the first one that ran here last, if it isn't too far ahead; or the first.
+    /// Of the others the first, or whom a mechanism puts before it.
     pub(super) fn first_ordered(&self, machine: &Machine, pcpu: PcpuId) -> Option<VcpuId> {
         let first = self.first_in_line(machine, pcpu)?;
-        let waited_ns = machine.now_ns - self.accounts[first.vcpu as usize].queued_at_ns;
-        let own = if policy::is_worth_warm_caches(&self.rules, waited_ns) {
-            let ran_here = |waiter: &&Waiter| waiter.home == pcpu && machine.allows(waiter.vcpu, pcpu);
-            self.ordered.iter().take(LOOK_MAX).find(ran_here)
-        } else {
-            None
-        };
-        let may_go_first = |own: &&Waiter| {
-            let weight = self.weight_of(self.accounts[own.vcpu as usize].vm);
-            policy::may_go_first(&self.rules, first.vtime_ns, own.vtime_ns, weight)
-        };
-        Some(own.filter(may_go_first).unwrap_or(first).vcpu)
+        let before = H::goes_before(self, machine, pcpu, first).map(|waiter| waiter.vcpu);
+        let may_go_before = |&before: &VcpuId| self.may_go_before(first, &self.accounts[before]);
+        Some(before.filter(may_go_before).unwrap_or(first.vcpu))
     }
 
-    /// `take_interrupted`: whoever gave way to a micro slice here, and waits still, has what is left of its turn.
-    pub(super) fn resumed(
-        &mut self,
-        machine: &Machine,
-        pcpu: PcpuId,
-        interrupted: Option<Interrupted>,
-    ) -> Option<VcpuId> {
-        let Interrupted { vcpu, left_ns } = interrupted?;
-        let account = &mut self.accounts[vcpu as usize];
-        if !matches!(account.place, Place::Ordered(_)) || !machine.allows(vcpu, pcpu) {
-            return None;
-        }
-        account.slice_ns = left_ns;
-        account.out_of_order = true;
-        Some(vcpu)
+    /// For how long it has waited in its queue.
+    pub fn waited_ns(&self, machine: &Machine, waiter: &Waiter) -> u64 {
+        machine.now_ns - self.accounts[waiter.vcpu].queued_at_ns
+    }
+
+    /// Those that wait by virtual time, in their order.
+    pub fn in_line(&self) -> impl Iterator<Item = &Waiter> {
+        self.ordered.iter()
     }
 
     /// Whether it goes first by the order of the queues.
     pub(super) fn is_first(&self, vcpu: VcpuId) -> bool {
-        match self.accounts[vcpu as usize].place {
+        match self.accounts[vcpu].place {
             Place::Boosted => self.boosted.front() == Some(&vcpu),
             Place::Ordered(waiter) => self.ordered.first() == Some(&waiter),
             Place::Nowhere | Place::Local(_) => true,
         }
     }
 
-    /// `take_heir`: to whom somebody yields his pCPU runs there next, if the clocks let him.
-    pub(super) fn may_inherit(&self, machine: &Machine, pcpu: PcpuId, heir: VcpuId) -> bool {
-        let account = &self.accounts[heir as usize];
-        let clocks_let_it = || {
-            self.first_in_line(machine, pcpu).is_none_or(|first| {
-                let weight = self.weight_of(account.vm);
-                policy::may_go_first(&self.rules, first.vtime_ns, account.vtime_ns, weight)
-            })
-        };
+    /// Whether it waits in a queue and might be chosen for that pCPU out of its order: it isn't a slice ahead of the first there.
+    pub fn may_go_first(&self, machine: &Machine, pcpu: PcpuId, vcpu: VcpuId) -> bool {
+        let account = &self.accounts[vcpu];
+        let clocks_let_it =
+            || self.first_in_line(machine, pcpu).is_none_or(|first| self.may_go_before(first, account));
         match account.place {
-            Place::Boosted | Place::Ordered(_) => machine.allows(heir, pcpu) && clocks_let_it(),
+            Place::Boosted | Place::Ordered(_) => machine.allows(vcpu, pcpu) && clocks_let_it(),
             Place::Nowhere | Place::Local(_) => false,
         }
+    }
+
+    fn may_go_before(&self, first: &Waiter, account: &Account) -> bool {
+        let weight = self.weight_of(account.vm);
+        policy::may_go_first(&self.rules, first.vtime_ns, account.vtime_ns, weight)
     }
 }

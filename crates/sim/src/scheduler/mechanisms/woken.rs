@@ -18,12 +18,12 @@ pub(super) struct Woken {
 impl Woken {
     /// It hasn't run since, and nobody has asked for it.
     fn still_waits(self, machine: &Machine) -> bool {
-        let host = &machine.vcpus[self.vcpu as usize];
+        let host = &machine.vcpus[self.vcpu];
         host.state == VcpuState::Runnable && host.since_ns == self.since_ns && !host.requested
     }
 }
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     pub(super) fn was_woken(&mut self, machine: &mut Machine, vcpu: VcpuId, by: WokenBy) {
         let kind = match by {
             WokenBy::Interrupt(kind) => kind,
@@ -48,33 +48,33 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         };
         let decision = policy::decide_on_woken(&self.rules, &seen);
         if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
-            let since_ns = machine.vcpus[vcpu as usize].since_ns;
+            let since_ns = machine.vcpus[vcpu].since_ns;
             self.offer(machine, Woken { vcpu, cause, since_ns });
         }
     }
 
     /// Gives it the place of a micro pCPU: first of those that run nothing, then of all.
     fn offer(&mut self, machine: &mut Machine, woken: Woken) {
-        let micro = self.first_micro(machine)..machine.pcpus.len();
+        let micro = self.micro_pcpus();
         let is_free =
-            |&pcpu: &usize| self.has_room(self.woken[pcpu].is_some_and(|other| other.still_waits(machine)));
-        let idle = micro.clone().filter(|&pcpu| self.is_free(machine, pcpu as u32)).find(is_free);
+            |&pcpu: &PcpuId| self.has_room(self.woken[pcpu].is_some_and(|other| other.still_waits(machine)));
+        let idle = micro.clone().filter(|&pcpu| self.is_free(machine, pcpu)).find(is_free);
         if let Some(pcpu) = idle.or_else(|| micro.clone().find(is_free)) {
             self.woken[pcpu] = Some(woken);
-            if self.is_free(machine, pcpu as u32) {
-                machine.request_schedule(pcpu as u32);
+            if self.is_free(machine, pcpu) {
+                machine.request_schedule(pcpu);
             }
         }
     }
 
     /// Nobody who was preempted waits for this micro pCPU: it takes who was woken.
     pub(super) fn take_woken(&mut self, machine: &mut Machine, pcpu: PcpuId) -> Option<VcpuId> {
-        if self.waiting[pcpu as usize].is_some() {
+        if self.waiting[pcpu].is_some() {
             return None;
         }
-        let woken = self.woken[pcpu as usize].take().filter(|woken| woken.still_waits(machine))?;
-        self.request(machine, woken.vcpu, pcpu as usize, woken.cause);
-        self.waiting[pcpu as usize].take()
+        let woken = self.woken[pcpu].take().filter(|woken| woken.still_waits(machine))?;
+        self.request(machine, woken.vcpu, pcpu, woken.cause);
+        self.waiting[pcpu].take()
     }
 }
 
@@ -83,21 +83,21 @@ mod tests {
     use super::super::tests::{Credit, SIBLINGS, spinning_for_a_shootdown};
     use super::*;
 
-    const NORMAL: PcpuId = 0;
-    const MICRO: PcpuId = 1;
+    const NORMAL: PcpuId = PcpuId::new(0);
+    const MICRO: PcpuId = PcpuId::new(1);
     const KICK: WokenBy = WokenBy::LockKick;
 
     fn next_on(micro: &mut MicroSliced<Credit>, machine: &mut Machine, pcpu: PcpuId) -> Option<VcpuId> {
         let stopped = machine.current(pcpu).map(|vcpu| (vcpu, StopReason::SliceExpired));
         let pick = micro.schedule(machine, pcpu, stopped)?;
         machine.runs(pick.vcpu);
-        machine.pcpus[pcpu as usize].current = pick.vcpu;
-        machine.pcpus[pcpu as usize].slice_end_ns = pick.slice_end_ns;
+        machine.pcpus[pcpu].current = pick.vcpu;
+        machine.pcpus[pcpu].slice_end_ns = pick.slice_end_ns;
         Some(pick.vcpu)
     }
 
     fn cause_of(micro: &MicroSliced<Credit>, vcpu: VcpuId) -> Cause {
-        micro.members[vcpu as usize].cause
+        micro.members[vcpu].cause
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
         micro.woken(&mut machine, SIBLINGS[0], KICK);
         micro.accelerate(&mut machine, SIBLINGS[1], Cause::LockYield);
         assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[1]));
-        machine.now_ns = machine.pcpus[MICRO as usize].slice_end_ns;
+        machine.now_ns = machine.pcpus[MICRO].slice_end_ns;
         assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[0]));
     }
 
@@ -160,9 +160,9 @@ mod tests {
         micro.woken(&mut machine, SIBLINGS[0], KICK);
         micro.woken(&mut machine, SIBLINGS[1], KICK);
         assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[0]));
-        machine.now_ns = machine.pcpus[MICRO as usize].slice_end_ns;
+        machine.now_ns = machine.pcpus[MICRO].slice_end_ns;
         assert_eq!(next_on(&mut micro, &mut machine, MICRO), None);
-        assert_eq!((machine.pool.asked_again, micro.turned_away[MICRO as usize]), (0, None));
+        assert_eq!((machine.pool.asked_again, micro.turned_away[MICRO]), (0, None));
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
         micro.woken(&mut machine, SIBLINGS[1], KICK);
         assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[0]));
         assert_eq!(cause_of(&micro, SIBLINGS[0]), Cause::LockYield);
-        machine.now_ns = machine.pcpus[MICRO as usize].slice_end_ns;
+        machine.now_ns = machine.pcpus[MICRO].slice_end_ns;
         assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[1]));
     }
 
@@ -183,7 +183,7 @@ mod tests {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         micro.prototype = true;
         micro.woken(&mut machine, SIBLINGS[0], KICK);
-        assert_eq!(micro.waiting[MICRO as usize], Some(SIBLINGS[0]));
+        assert_eq!(micro.waiting[MICRO], Some(SIBLINGS[0]));
         assert_eq!(cause_of(&micro, SIBLINGS[0]), Cause::ReschedIpi);
     }
 }

@@ -15,10 +15,10 @@ impl Spin {
     pub const NONE: Self = Self { since_ns: 0, until_ns: 0 };
 }
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     /// For how long it has waited in this turn. Two exits further apart than a micro slice are of two waits.
     pub(super) fn spun_ns(&mut self, now_ns: u64, vcpu: VcpuId) -> u64 {
-        let spin = &mut self.members[vcpu as usize].spin;
+        let spin = &mut self.members[vcpu].spin;
         if now_ns > spin.until_ns.saturating_add(self.config.micro_slice_ns) {
             spin.since_ns = now_ns;
         }
@@ -35,7 +35,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         asked_for_nobody: bool,
         until_ns: u64,
     ) -> YieldAnswer {
-        let spin = &mut self.members[vcpu as usize].spin;
+        let spin = &mut self.members[vcpu].spin;
         // Who is helped begins to wait anew.
         if until_ns == u64::MAX {
             *spin = Spin::NONE

@@ -5,6 +5,7 @@
 //! Mechanism. Each pCPU has clocks, too: of the vCPUs that began turns there. Who may run anywhere goes by the pool's, who may
 //!            not by those of the pCPU where it ran last (`clocks_of` of `bpf/maps.bpf.h`).
 
+use crate::ids::{IdVec, PcpuId};
 use microslice_policy as policy;
 
 /// Clocks wrap in `policy/`; the queue that they order here doesn't, so they begin far from zero.
@@ -32,22 +33,22 @@ fn later(a: u64, b: u64) -> u64 {
 
 pub struct Clocks {
     pool: Furthest,
-    pcpus: Vec<Furthest>,
+    pcpus: IdVec<PcpuId, Furthest>,
 }
 
 impl Clocks {
     pub fn new(pcpus: usize) -> Self {
-        Self { pool: Furthest::AT_START, pcpus: vec![Furthest::AT_START; pcpus] }
+        Self { pool: Furthest::AT_START, pcpus: IdVec::of(Furthest::AT_START, pcpus) }
     }
 
     /// A turn of the normal pool begins.
-    pub fn advance(&mut self, pcpu: usize, vcpu_ns: u64, vm_ns: u64) {
+    pub fn advance(&mut self, pcpu: PcpuId, vcpu_ns: u64, vm_ns: u64) {
         self.pool.advance(vcpu_ns, vm_ns);
         self.pcpus[pcpu].advance(vcpu_ns, vm_ns);
     }
 
     /// What a vCPU goes by that ran on this pCPU last, and may run there and on some others only, or anywhere.
-    pub fn of(&self, pcpu: usize, is_narrow: bool) -> Furthest {
+    pub fn of(&self, pcpu: PcpuId, is_narrow: bool) -> Furthest {
         if is_narrow { self.pcpus[pcpu] } else { self.pool }
     }
 }

@@ -1,11 +1,11 @@
 //! A pass over the siblings of a vCPU that waits: whom of them the policy asks for, and whether the waiter goes on spinning.
 
+use super::answers::ShortCut;
 use super::{MicroSliced, Request};
+use crate::ids::{PcpuId, VcpuId};
 use crate::machine::{Machine, VcpuState};
 use crate::report::FailedPull;
-use crate::scheduler::NormalPool;
-use crate::scheduler::answers::ShortCut;
-use crate::trace_event::{VcpuId, VmId};
+use crate::scheduler::Core;
 use microslice_policy as policy;
 use microslice_policy::{Cause, PassScope, SiblingDecision, SpinnerDecision, SpinnerObservation, YieldCause};
 
@@ -22,8 +22,8 @@ pub(super) struct PassCounts {
 
 /// Siblings that were requested before, or are about to answer. The spinner itself runs, in either pool, and isn't one.
 fn helped_already(machine: &Machine, vcpu: VcpuId, short_cut: &ShortCut) -> u32 {
-    let host = &machine.vcpus[vcpu as usize];
-    let waiting = &machine.vms[host.vm as usize].waiting;
+    let host = &machine.vcpus[vcpu];
+    let waiting = &machine.vms[host.vm].waiting;
     let requested = waiting.requested - u32::from(host.requested);
     let answering = waiting.answering - u32::from(!host.requested & host.owes_answer);
     requested + if short_cut.answering_help { answering } else { 0 }
@@ -35,14 +35,14 @@ pub(super) fn siblings_round_from(
     vcpu: VcpuId,
     prototype: bool,
 ) -> impl Iterator<Item = VcpuId> + use<> {
-    let vm = &machine.vms[machine.vcpus[vcpu as usize].vm as usize];
+    let vm = &machine.vms[machine.vcpus[vcpu].vm];
     let (first, count) = (vm.first_vcpu, vm.vcpus);
     // From the next one round, without a division: passes are what runs most.
-    let start = if prototype { first } else { vcpu + 1 };
-    (start..first + count).chain(first..start).filter(move |&sibling| sibling != vcpu)
+    let start = if prototype { first } else { vcpu.plus(1) };
+    start.until(first.plus(count)).chain(first.until(start)).filter(move |&sibling| sibling != vcpu)
 }
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each sibling at
     /// every pause-loop exit was the greatest cost of a run.
     #[inline]
@@ -52,8 +52,8 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         vcpu: VcpuId,
         scope: PassScope,
     ) -> Option<PassCounts> {
-        let host = &machine.vcpus[vcpu as usize];
-        let waiting = &machine.vms[host.vm as usize].waiting;
+        let host = &machine.vcpus[vcpu];
+        let waiting = &machine.vms[host.vm].waiting;
         let short_cut = self.short_cuts[scope as usize].as_ref()?;
         if waiting.kinds & short_cut.kinds_that_matter != 0 || self.takes_along(host.vm, scope) {
             return None;
@@ -73,10 +73,10 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
             self.turn_away(machine, vcpu, scope, cause, found.crowded);
             return found;
         }
-        let vm = machine.vcpus[vcpu as usize].vm;
+        let vm = machine.vcpus[vcpu].vm;
         if self.takes_along(vm, scope) {
             // Unless there isn't room for all.
-            self.has_unclaimed[vm as usize] = false;
+            self.has_unclaimed[vm] = false;
         }
         let siblings = siblings_round_from(machine, vcpu, self.prototype);
         self.visit(machine, siblings, scope, cause)
@@ -89,11 +89,11 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         if self.rules.home_slices != 0 {
             return None;
         }
-        let has_room = |pcpu: usize| self.has_room(self.waiting[pcpu].is_some());
-        if (self.first_micro(machine)..machine.pcpus.len()).any(has_room) {
+        let has_room = |pcpu: PcpuId| self.has_room(self.waiting[pcpu].is_some());
+        if self.micro_pcpus().any(has_room) {
             return None;
         }
-        let waiting = &machine.vms[machine.vcpus[vcpu as usize].vm as usize].waiting;
+        let waiting = &machine.vms[machine.vcpus[vcpu].vm].waiting;
         let crowded = waiting.count(short_cut.kinds_that_matter);
         debug_assert_eq!(
             self.wanted(machine, vcpu, scope).count(),
@@ -106,12 +106,12 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
 
     /// Of the siblings so many were asked for in vain.
     fn turn_away(&mut self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope, cause: Cause, count: u32) {
-        let vm = machine.vcpus[vcpu as usize].vm as usize;
+        let vm = machine.vcpus[vcpu].vm;
         if count == 0 {
             return;
         }
-        let first_micro = self.first_micro(machine);
-        self.turned_away[first_micro..].fill(Some(vm as VmId));
+        let first_micro = self.first_micro();
+        self.turned_away.from_mut(first_micro).fill(Some(vm));
         if self.first_turned_away[vm].is_none() {
             let first = self.wanted(machine, vcpu, scope).next();
             self.first_turned_away[vm] = first;
@@ -135,7 +135,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         requested: bool,
     ) -> SiblingDecision {
         let state = self.policy_state(machine, sibling);
-        let kind = machine.vcpus[sibling as usize].kind().number();
+        let kind = machine.vcpus[sibling].kind().number();
         self.siblings.get(scope, state, kind, requested)
     }
 
@@ -157,7 +157,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
                         counts.helped += 1;
                     }
                     _ if self.prototype => {
-                        self.note_unclaimed(machine, machine.vcpus[sibling as usize].vm);
+                        self.note_unclaimed(machine, machine.vcpus[sibling].vm);
                         break;
                     }
                     Request::NoRoom => counts.crowded += 1,
@@ -169,7 +169,7 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
                 SiblingDecision::NotPreempted
                     if self.prototype
                         && scope == PassScope::AllPreempted
-                        && machine.vcpus[sibling as usize].state == VcpuState::Blocked =>
+                        && machine.vcpus[sibling].state == VcpuState::Blocked =>
                 {
                     if !self.take_along(machine, sibling, cause) {
                         break;

@@ -12,25 +12,23 @@ use microslice_policy::{HomeDecision, HomeObservation};
 /// How many pCPUs are looked at: `PREEMPT_LOOK_MAX` of `bpf/home.bpf.h`.
 const LOOK_MAX: usize = 4;
 
-impl<Normal: NormalPool> MicroSliced<Normal> {
+impl<Normal: Core> MicroSliced<Normal> {
     /// A pCPU of the normal pool that would serve it at once.
-    pub(super) fn home_for(&self, machine: &Machine, vcpu: VcpuId) -> Option<usize> {
+    pub(super) fn home_for(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
         if self.rules.home_slices == 0 {
             return None;
         }
-        let pcpus = machine.pcpus.len();
-        let home = machine.vcpus[vcpu as usize].pcpu as usize;
-        let near = (0..LOOK_MAX.min(pcpus)).map(|step| (home + step) % pcpus);
-        let takes_it = |&pcpu: &usize| self.decide_on_home(machine, vcpu, pcpu) == HomeDecision::Queue;
-        near.filter(|&pcpu| !self.is_micro_pcpu(pcpu as PcpuId)).find(takes_it)
+        let near = machine.pcpus.round_from(machine.vcpus[vcpu].pcpu).take(LOOK_MAX);
+        let takes_it = |&pcpu: &PcpuId| self.decide_on_home(machine, vcpu, pcpu) == HomeDecision::Queue;
+        near.filter(|&pcpu| !self.is_micro_pcpu(pcpu)).find(takes_it)
     }
 
-    fn decide_on_home(&self, machine: &Machine, vcpu: VcpuId, pcpu: usize) -> HomeDecision {
-        let on = machine.current(pcpu as PcpuId).filter(|_| self.normal.gives_way(machine, pcpu as PcpuId));
-        let is_sibling = |on: VcpuId| machine.vcpus[on as usize].vm == machine.vcpus[vcpu as usize].vm;
+    fn decide_on_home(&self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> HomeDecision {
+        let on = machine.current(pcpu).filter(|_| self.normal.runs_ordinary_turn(machine, pcpu));
+        let is_sibling = |on: VcpuId| machine.vcpus[on].vm == machine.vcpus[vcpu].vm;
         let undisturbed_ns = machine.now_ns - self.disturbed_at_ns[pcpu];
         let seen = HomeObservation {
-            affinity_allows: u32::from(machine.allows(vcpu, pcpu as PcpuId)),
+            affinity_allows: u32::from(machine.allows(vcpu, pcpu)),
             queued_count: u32::from(self.waiting[pcpu].is_some()),
             gives_way: u32::from(on.is_some()),
             is_sibling: u32::from(on.is_some_and(is_sibling)),
@@ -50,11 +48,11 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
         let ended = stopped.filter(|&(vcpu, _)| self.is_member(vcpu, pcpu));
         if let Some((vcpu, _)) = ended {
             self.stops(machine, vcpu);
-            self.disturbed_at_ns[pcpu as usize] = machine.now_ns;
+            self.disturbed_at_ns[pcpu] = machine.now_ns;
             self.end_micro_slice(machine, vcpu, pcpu);
         }
         let stopped = stopped.filter(|_| ended.is_none());
-        if self.waiting[pcpu as usize].is_none() {
+        if self.waiting[pcpu].is_none() {
             return match ended {
                 Some(_) => self.normal.schedule(machine, pcpu, None),
                 None => self.next_turn(machine, pcpu, stopped),
@@ -68,20 +66,20 @@ impl<Normal: NormalPool> MicroSliced<Normal> {
             self.new_turn(machine, vcpu, pcpu);
             self.makes_room(machine, vcpu, pcpu, reason);
         }
-        let vcpu = self.waiting[pcpu as usize].take()?;
+        let vcpu = self.waiting[pcpu].take()?;
         machine.pool.home_slices += 1;
         Some(self.begin_micro_slice(machine, pcpu, vcpu))
     }
 
     /// Who ran there goes to the normal pool's queues: for the micro slice, or because it has blocked or yielded at this very moment.
     fn makes_room(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
-        let blocks = machine.vcpus[vcpu as usize].state == VcpuState::Blocked;
+        let blocks = machine.vcpus[vcpu].state == VcpuState::Blocked;
         if !blocks && !matches!(reason, StopReason::Ple | StopReason::IpiWait) {
-            self.normal.note_interrupted(machine, vcpu, pcpu);
+            self.normal.interrupt_turn(machine, vcpu, pcpu);
         }
         self.stops(machine, vcpu);
         if !blocks {
-            self.normal.enqueue(machine, vcpu);
+            self.normal.put_back(machine, vcpu);
             self.normal.tickle(machine, vcpu);
         }
     }
@@ -93,10 +91,10 @@ mod tests {
     use super::*;
     use policy::GuestClass;
 
-    const HOME: PcpuId = 0;
-    const MICRO: PcpuId = 1;
+    const HOME: PcpuId = PcpuId::new(0);
+    const MICRO: PcpuId = PcpuId::new(1);
     /// Of another VM than the others.
-    const STRANGER: VcpuId = 0;
+    const STRANGER: VcpuId = VcpuId::new(0);
     const MS: u64 = 1_000_000;
 
     /// On a host of two pCPUs, the second of them micro-sliced: a stranger's turn has lasted for a millisecond of ten on the first,
@@ -110,7 +108,7 @@ mod tests {
     ) -> (MicroSliced<FairShare>, Machine, [VcpuId; 2]) {
         let (mut micro, mut machine) = all_woken(2, &[1, 3], change);
         let is_ready = |micro: &MicroSliced<FairShare>, machine: &Machine| {
-            machine.current(HOME) == Some(STRANGER) && micro.normal.gives_way(machine, HOME)
+            machine.current(HOME) == Some(STRANGER) && micro.normal.runs_ordinary_turn(machine, HOME)
         };
         for _ in 0..20 {
             if is_ready(&micro, &machine) {
@@ -125,14 +123,14 @@ mod tests {
         assert!(is_ready(&micro, &machine), "the stranger has a turn that it wasn't woken for");
         machine.now_ns += MS;
         let waits = |machine: &Machine| {
-            (1..4).filter(|&vcpu| machine.vcpus[vcpu as usize].state == VcpuState::Runnable).collect()
+            VcpuId::new(1).span(3).filter(|&vcpu| machine.vcpus[vcpu].state == VcpuState::Runnable).collect()
         };
         let first: Vec<VcpuId> = waits(&machine);
         assert_eq!(micro.accelerate(&mut machine, first[0], Cause::TlbYield), Request::Granted);
         look(&mut micro, &mut machine);
         assert_eq!(on(&machine), [Some(STRANGER), Some(first[0])], "a free micro pCPU comes first");
         let others: Vec<VcpuId> = waits(&machine);
-        others.iter().for_each(|&vcpu| machine.vcpus[vcpu as usize].pcpu = HOME);
+        others.iter().for_each(|&vcpu| machine.vcpus[vcpu].pcpu = HOME);
         (micro, machine, others.try_into().expect("two"))
     }
 
@@ -151,11 +149,11 @@ mod tests {
     fn while_the_micro_pcpu_is_busy_a_request_is_served_where_the_vcpu_ran_last() {
         let (mut micro, mut machine, [sibling, _]) = busy_host(true);
         assert_eq!(at_home_after(&mut micro, &mut machine, sibling), sibling);
-        assert_eq!(machine.pcpus[HOME as usize].slice_end_ns, machine.now_ns + MS / 10);
+        assert_eq!(machine.pcpus[HOME].slice_end_ns, machine.now_ns + MS / 10);
         assert_eq!(machine.pool.home_slices, 1);
         let (mut micro, mut machine, [sibling, _]) = busy_host(false);
         assert_eq!(at_home_after(&mut micro, &mut machine, sibling), STRANGER, "in the paper it waits");
-        assert_eq!(micro.waiting[MICRO as usize], Some(sibling));
+        assert_eq!(micro.waiting[MICRO], Some(sibling));
     }
 
     #[test]
@@ -191,7 +189,7 @@ mod tests {
         assert_eq!(pick, Some(goes_on));
         machine.now_ns += MS / 20;
         choose(&mut micro, &mut machine, HOME, StopReason::SliceExpired);
-        assert!(micro.normal.remove(&machine, sibling), "it waits in the normal pool");
+        assert!(micro.normal.take_out(&machine, sibling), "it waits in the normal pool");
     }
 
     #[test]
@@ -200,10 +198,10 @@ mod tests {
         at_home_after(&mut micro, &mut machine, sibling);
         machine.now_ns += MS / 10;
         choose(&mut micro, &mut machine, HOME, StopReason::SliceExpired);
-        micro.waiting[MICRO as usize] = None;
+        micro.waiting[MICRO] = None;
         assert_eq!(micro.home_for(&machine, other), None);
         machine.now_ns += MS / 10;
-        assert_eq!(micro.home_for(&machine, other), Some(HOME as usize));
+        assert_eq!(micro.home_for(&machine, other), Some(HOME));
     }
 
     #[test]

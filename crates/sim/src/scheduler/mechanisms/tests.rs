@@ -5,14 +5,14 @@ use super::*;
 use crate::config::{HostConfig, NormalPoolKind, SchedulerKind};
 use crate::machine::HostVm;
 use crate::scenario::{Overrides, load};
+pub use crate::scheduler::core::FairShare;
 pub use crate::scheduler::credit::Credit;
-pub use crate::scheduler::fair_share::FairShare;
 use policy::GuestClass;
 
 /// vCPUs of one VM on two pCPUs, the second of them micro-sliced: the first spins for a shootdown on pCPU 0, a
 /// millisecond after it came there, so that the rate limit lets it yield; the others wait for that pCPU.
-pub const SPINNER: VcpuId = 0;
-pub const SIBLINGS: [VcpuId; 2] = [1, 2];
+pub const SPINNER: VcpuId = VcpuId::new(0);
+pub const SIBLINGS: [VcpuId; 2] = [VcpuId::new(1), VcpuId::new(2)];
 
 pub fn spinning_for_a_shootdown() -> (MicroSliced<Credit>, Machine) {
     let overrides = Overrides { policy: Some("micro:1".into()), ..Overrides::default() };
@@ -26,14 +26,14 @@ pub fn spinning_for_a_shootdown() -> (MicroSliced<Credit>, Machine) {
     machine.wakes(SPINNER);
     machine.runs(SPINNER);
     machine.set_class(SPINNER, GuestClass::TlbShootdown);
-    machine.pcpus[0].current = SPINNER;
-    micro.normal.set_idle(0, false);
+    machine.pcpus[PcpuId::new(0)].current = SPINNER;
+    micro.normal.set_idle(PcpuId::new(0), false);
     for sibling in SIBLINGS {
         machine.wakes(sibling);
         machine.runs(sibling);
         machine.stops(sibling, false);
         machine.set_class(sibling, GuestClass::User);
-        micro.normal.enqueue(&mut machine, sibling);
+        micro.normal.put_back(&mut machine, sibling);
     }
     machine.now_ns = 2_000_000;
     (micro, machine)
@@ -56,7 +56,7 @@ pub fn all_woken(
     let mut micro = MicroSliced::new(parameters, normal, &machine);
     micro.timer(&mut machine);
     look(&mut micro, &mut machine);
-    for vcpu in 0..machine.vcpus.len() as VcpuId {
+    for vcpu in machine.vcpus.ids() {
         machine.wakes(vcpu);
         micro.wake(&mut machine, vcpu);
         look(&mut micro, &mut machine);
@@ -86,13 +86,13 @@ pub fn choose(
         ran.inspect(|&vcpu| machine.stops(vcpu, false));
         picked.inspect(|&vcpu| machine.runs(vcpu));
     }
-    machine.pcpus[pcpu as usize].current = picked.unwrap_or(NONE);
-    machine.pcpus[pcpu as usize].slice_end_ns = pick.map_or(u64::MAX, |pick| pick.slice_end_ns);
+    machine.pcpus[pcpu].current = picked.unwrap_or(VcpuId::NONE);
+    machine.pcpus[pcpu].slice_end_ns = pick.map_or(u64::MAX, |pick| pick.slice_end_ns);
     pick
 }
 
 fn keeps_spinning(micro: &mut MicroSliced<Credit>, machine: &mut Machine) -> bool {
-    micro.yields(machine, SPINNER, 0, YieldCause::Ple) != YieldAnswer::Yield
+    micro.yields(machine, SPINNER, PcpuId::new(0), YieldCause::Ple) != YieldAnswer::Yield
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn who_owes_an_answer_is_requested_and_who_gave_it_is_not() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     machine.set_owes_answer(SIBLINGS[1], true);
     assert!(keeps_spinning(&mut micro, &mut machine));
-    let requested = SIBLINGS.map(|sibling| machine.vcpus[sibling as usize].requested);
+    let requested = SIBLINGS.map(|sibling| machine.vcpus[sibling].requested);
     assert_eq!(requested, [false, true]);
 }
 
@@ -116,7 +116,7 @@ fn while_the_micro_pool_is_full_the_spinner_goes_on() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     machine.set_owes_answer(SIBLINGS[1], true);
     // Of another VM, say.
-    micro.waiting[1] = Some(SIBLINGS[0]);
+    micro.waiting[PcpuId::new(1)] = Some(SIBLINGS[0]);
     assert!(keeps_spinning(&mut micro, &mut machine));
     assert_eq!(machine.pool.acceleration_count(), 0);
 }
@@ -135,7 +135,7 @@ fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_everybody() {
             let (mut micro, mut machine) = spinning_for_a_shootdown();
             machine.set_class(SIBLINGS[1], class);
             SIBLINGS.into_iter().zip(owes).for_each(|(sibling, owes)| machine.set_owes_answer(sibling, owes));
-            micro.waiting[1] = Some(NONE);
+            micro.waiting[PcpuId::new(1)] = Some(VcpuId::NONE);
             let found = [(); 2].map(|()| pass(&mut micro, &mut machine, scope));
             (found, micro.turned_away, micro.first_turned_away, machine.pool)
         };
@@ -156,7 +156,7 @@ fn in_the_prototype_a_pass_ends_at_the_first_sibling_without_room() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         (micro.prototype, micro.siblings) = (true, SiblingAnswers::new(true));
         micro.short_cuts = SCOPES.map(|scope| ShortCut::new(&micro.siblings, scope));
-        micro.waiting[1] = Some(NONE);
+        micro.waiting[PcpuId::new(1)] = Some(VcpuId::NONE);
         pass(&mut micro, &mut machine);
         machine.pool
     };
@@ -193,10 +193,10 @@ fn prototype_with_a_sibling_on_the_micro_pcpu() -> (MicroSliced<Credit>, Machine
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     micro.prototype = true;
     micro.accelerate(&mut machine, SIBLINGS[0], Cause::TlbYield);
-    let pick = micro.schedule(&mut machine, 1, None).expect("it is requested");
+    let pick = micro.schedule(&mut machine, PcpuId::new(1), None).expect("it is requested");
     machine.runs(pick.vcpu);
-    machine.pcpus[1].current = pick.vcpu;
-    machine.pcpus[1].slice_end_ns = pick.slice_end_ns;
+    machine.pcpus[PcpuId::new(1)].current = pick.vcpu;
+    machine.pcpus[PcpuId::new(1)].slice_end_ns = pick.slice_end_ns;
     (micro, machine, pick)
 }
 
@@ -204,11 +204,11 @@ fn prototype_with_a_sibling_on_the_micro_pcpu() -> (MicroSliced<Credit>, Machine
 fn in_the_prototype_who_spins_on_a_micro_pcpu_goes_back_only_if_somebody_waits_there() {
     let (mut micro, mut machine, pick) = prototype_with_a_sibling_on_the_micro_pcpu();
     machine.now_ns += 50_000;
-    let answer = micro.yields(&mut machine, pick.vcpu, 1, YieldCause::Ple);
+    let answer = micro.yields(&mut machine, pick.vcpu, PcpuId::new(1), YieldCause::Ple);
     assert_eq!(answer, YieldAnswer::KeepSpinning { until_ns: machine.now_ns });
-    assert_eq!(machine.pcpus[1].slice_end_ns, pick.slice_end_ns + 50_000, "a slice more");
+    assert_eq!(machine.pcpus[PcpuId::new(1)].slice_end_ns, pick.slice_end_ns + 50_000, "a slice more");
     micro.accelerate(&mut machine, SIBLINGS[1], Cause::TlbYield);
-    assert_eq!(micro.yields(&mut machine, pick.vcpu, 1, YieldCause::Ple), YieldAnswer::Yield);
+    assert_eq!(micro.yields(&mut machine, pick.vcpu, PcpuId::new(1), YieldCause::Ple), YieldAnswer::Yield);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn the_prototype_takes_blocked_siblings_along_and_the_first_to_wake_gets_a_micro
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     micro.prototype = true;
     for sibling in SIBLINGS {
-        assert!(micro.normal.remove(&machine, sibling));
+        assert!(micro.normal.take_out(&machine, sibling));
         machine.runs(sibling);
         machine.blocks(sibling);
     }
@@ -226,23 +226,34 @@ fn the_prototype_takes_blocked_siblings_along_and_the_first_to_wake_gets_a_micro
         machine.wakes(sibling);
         micro.wake(&mut machine, sibling);
     }
-    assert_eq!(micro.waiting[1], Some(SIBLINGS[0]));
-    assert_eq!(micro.members[SIBLINGS[1] as usize].micro_pcpu, NONE, "one waits for a micro pCPU, not two");
-    assert!(micro.normal.remove(&machine, SIBLINGS[1]), "it waits in the normal pool");
+    assert_eq!(micro.waiting[PcpuId::new(1)], Some(SIBLINGS[0]));
+    assert_eq!(micro.members[SIBLINGS[1]].micro_pcpu, PcpuId::NONE, "one waits for a micro pCPU, not two");
+    assert!(micro.normal.take_out(&machine, SIBLINGS[1]), "it waits in the normal pool");
+}
+
+#[test]
+fn the_vm_that_a_full_micro_pool_turned_away_is_that_of_the_blocked_sibling() {
+    let (mut micro, machine) = all_woken(2, &[2, 1], |config| {
+        (config.mechanics, config.home_slices) = (Mechanics::XenPrototype, false);
+    });
+    let [first, second] = [1, 2].map(VcpuId::new);
+    micro.waiting[PcpuId::new(1)] = Some(first);
+    assert!(!micro.take_along(&machine, second, Cause::TlbYield), "there is no room");
+    assert_eq!(micro.turned_away[PcpuId::new(1)], Some(machine.vcpus[second].vm));
 }
 
 #[test]
 fn in_the_prototype_who_blocks_on_a_micro_pcpu_wakes_there() {
-    for (prototype, wakes_at) in [(true, 1), (false, NONE)] {
+    for (prototype, wakes_at) in [(true, PcpuId::new(1)), (false, PcpuId::NONE)] {
         let (mut micro, mut machine, pick) = prototype_with_a_sibling_on_the_micro_pcpu();
         micro.prototype = prototype;
         machine.now_ns += 50_000;
         machine.blocks(pick.vcpu);
-        micro.schedule(&mut machine, 1, Some((pick.vcpu, StopReason::Hlt)));
-        machine.pcpus[1].current = NONE;
+        micro.schedule(&mut machine, PcpuId::new(1), Some((pick.vcpu, StopReason::Hlt)));
+        machine.pcpus[PcpuId::new(1)].current = VcpuId::NONE;
         machine.wakes(pick.vcpu);
         micro.wake(&mut machine, pick.vcpu);
-        assert_eq!(micro.members[pick.vcpu as usize].micro_pcpu, wakes_at, "prototype: {prototype}");
+        assert_eq!(micro.members[pick.vcpu].micro_pcpu, wakes_at, "prototype: {prototype}");
     }
 }
 
@@ -250,17 +261,17 @@ fn in_the_prototype_who_blocks_on_a_micro_pcpu_wakes_there() {
 fn a_tick_ends_the_boost_of_who_runs_a_micro_slice_as_of_everybody() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     let [woken, _] = SIBLINGS;
-    assert!(micro.normal.remove(&machine, woken));
+    assert!(micro.normal.take_out(&machine, woken));
     machine.runs(woken);
     machine.blocks(woken);
     machine.wakes(woken);
     micro.wake(&mut machine, woken);
     micro.accelerate(&mut machine, woken, Cause::TlbYield);
-    let pick = micro.schedule(&mut machine, 1, None).expect("it is requested");
+    let pick = micro.schedule(&mut machine, PcpuId::new(1), None).expect("it is requested");
     assert_eq!(pick.vcpu, woken);
     machine.runs(woken);
-    machine.pcpus[1].current = woken;
+    machine.pcpus[PcpuId::new(1)].current = woken;
     assert!(micro.normal.is_boosted(woken));
-    micro.tick(&mut machine, 1);
+    micro.tick(&mut machine, PcpuId::new(1));
     assert!(!micro.normal.is_boosted(woken));
 }

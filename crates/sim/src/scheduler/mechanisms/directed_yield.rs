@@ -1,0 +1,44 @@
+//! KVM's directed yield: a spinner gives its pCPU to a sibling that it may wait for (`kvm_vcpu_on_spin`, `yield_to`).
+//!
+//! Problem.   Who spins for a preempted sibling keeps the pCPU that this one could run on.
+//! Mechanism. On a pause-loop exit KVM goes round the siblings for one that waits and may be waited for. That one runs next on
+//!            the spinner's pCPU, if its clock isn't a slice ahead of the first that waits (`take_heir` in `bpf/`).
+
+use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
+use crate::machine::Machine;
+use crate::scheduler::YieldAnswer;
+
+pub struct DirectedYield {
+    /// To whom the vCPU that runs on each pCPU yields.
+    heirs: IdVec<PcpuId, Option<VcpuId>>,
+    /// Whom KVM yielded to last, of each VM.
+    yielded_to: IdVec<VmId, VcpuId>,
+}
+
+impl DirectedYield {
+    pub fn new(machine: &Machine) -> Self {
+        Self {
+            heirs: IdVec::of(None, machine.pcpus.len()),
+            yielded_to: machine.vms.iter().map(|vm| vm.first_vcpu).collect(),
+        }
+    }
+
+    /// `vcpu`, which runs on `pcpu`, spins.
+    pub fn on_hint(&mut self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer {
+        let number = machine.vcpus[vcpu].vm;
+        let (vm, last) = (&machine.vms[number], self.yielded_to[number]);
+        match machine.next_boostable(vm.first_vcpu, vm.vcpus, last) {
+            Some(sibling) => {
+                self.yielded_to[number] = sibling;
+                self.heirs[pcpu] = Some(sibling);
+                YieldAnswer::Yield
+            }
+            None => YieldAnswer::KeepSpinning { until_ns: machine.now_ns },
+        }
+    }
+
+    /// A pCPU chooses: its heir, which there is for this one time.
+    pub fn take_heir(&mut self, pcpu: PcpuId) -> Option<VcpuId> {
+        self.heirs[pcpu].take()
+    }
+}
