@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A VM of the kernel side: its slot, and which of those that had it.
-pub type VmKey = (u32, u32);
+/// A VM: its process, and the address of its `struct kvm`. It keeps it through restarts of the scheduler.
+pub type VmKey = (u32, u64);
 
 /// Where a guest's kernel is to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]

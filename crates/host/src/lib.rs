@@ -22,6 +22,7 @@ pub mod preflight;
 pub mod program_costs;
 pub mod recorder;
 pub mod report;
+pub mod restarts;
 pub mod scheduler;
 pub mod simple;
 pub mod topology;

@@ -35,6 +35,13 @@ pub fn check() -> Result<Host, HostError> {
     Ok(Host { vendor, topology })
 }
 
+/// What a host that pCPUs have come to, or gone from, is like now: all else was checked at the start.
+pub fn look_again(host: &Host) -> Result<Host, HostError> {
+    let topology = Topology::read()?;
+    check_core_scheduling(&topology)?;
+    Ok(Host { vendor: host.vendor, topology })
+}
+
 /// CAP_SYS_ADMIN (sched_ext, KVM's tracepoints), CAP_PERFMON and CAP_BPF.
 fn check_capabilities() -> Result<(), HostError> {
     const NEEDED: [(u32, &str); 3] = [(21, "CAP_SYS_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];

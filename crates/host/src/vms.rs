@@ -7,7 +7,7 @@
 use crate::cgroups::{self, CpuLimits};
 use crate::guest_kernels::GuestKernel;
 use crate::kernel_reader::{FoundKernel, VmKey};
-use crate::scheduler::KernelVm;
+use crate::scheduler::{KernelVm, VmStats};
 use microslice_symbols::slide::{SlideFinder, SlideState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,6 +44,8 @@ pub struct Vm {
     pub is_named: bool,
     pub memory_looks: MemoryLooks,
     pub slide_news: SlideNews,
+    /// What schedulers before this one counted.
+    pub stats_before: VmStats,
 }
 
 /// When to look into a guest's memory, and again: it may not have started its kernel yet, or start another.
@@ -130,7 +132,7 @@ impl Vm {
     }
 
     pub fn key(&self) -> VmKey {
-        (self.kernel_side.slot, self.kernel_side.generation)
+        (self.kernel_side.pid, self.kernel_side.kvm)
     }
 
     /// Its kernel was read. What witnesses said of the same kernel before stays said; what the operator named stays the

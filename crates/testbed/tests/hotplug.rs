@@ -1,0 +1,71 @@
+//! pCPUs that come and go under our scheduler. sched_ext ends every scheduler then, and asks for it again.
+
+mod common;
+
+use common::{
+    PATIENCE, assert_alive, count, on_host, scheduler_state, start_scheduler, statistics, stop_scheduler,
+};
+use microslice_testbed::{GuestSpec, Host};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+const ROUNDS: u32 = 20;
+const LAST_PCPU: &str = "/sys/devices/system/cpu/cpu3/online";
+
+fn set_online(host: &Host, online: u32) {
+    host.must_run(&format!("echo {online} > {LAST_PCPU}"), PATIENCE)
+        .unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn wait_until_enabled(host: &Host, what: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while scheduler_state(host) != "enabled" {
+        assert!(Instant::now() < deadline, "{what}: {}", scheduler_state(host));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn a_pcpu_that_goes_and_comes_twenty_times_ends_nothing_and_no_guest_is_read_again() {
+    on_host(|host| {
+        let guest = host
+            .start_guest(GuestSpec::new("a").workload("hog,heartbeat"))
+            .unwrap_or_else(|error| panic!("{error}"));
+        let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
+        let is_known = |report: &Value| report["vms"][0]["slide"].is_string();
+        statistics(&scheduler, is_known, "slide");
+        for round in 1..=ROUNDS {
+            for online in [0, 1] {
+                set_online(host, online);
+                wait_until_enabled(host, &format!("round {round}, online {online}"));
+            }
+            assert!(!scheduler.has_ended(), "round {round}: {}", scheduler.last_words());
+        }
+        statistics(&scheduler, is_known, "slide after the last restart");
+        assert_alive(&guest, 2);
+        let words = scheduler.stderr();
+        assert_eq!(words.matches("a: pid ").count(), 1, "its kernel was read once: {words}");
+        let report = stop_scheduler(host, &scheduler);
+        println!("{} restarts in {} s", report["restarts"], report["seconds"]);
+        assert!(count(&report["restarts"]) >= u64::from(ROUNDS), "{report}");
+        let ran_s = count(&report["vms"][0]["ran_ns"]) as f64 / 1e9;
+        let seconds = report["seconds"].as_f64().expect("seconds");
+        // Four vCPUs on three or four pCPUs; what the kernel's own scheduler gave meanwhile isn't counted.
+        assert!(ran_s > seconds, "totals go on across restarts: {ran_s} of {seconds} s: {report}");
+        guest.stop().expect("stop");
+    });
+}
+
+#[test]
+fn a_pcpu_that_is_lost_while_the_scheduler_starts_brings_another_start() {
+    on_host(|host| {
+        let toggling = host
+            .start(&format!("for n in $(seq 15); do echo 0 > {LAST_PCPU}; echo 1 > {LAST_PCPU}; done"))
+            .expect("start");
+        let scheduler = start_scheduler(host, "--micro-cpus 3 --micro-cpus-limit 3 --stats 1");
+        assert_eq!(toggling.wait(PATIENCE).expect("end").code, 0);
+        wait_until_enabled(host, "after the last change");
+        assert!(!scheduler.has_ended(), "{}", scheduler.last_words());
+        stop_scheduler(host, &scheduler);
+    });
+}
