@@ -8,6 +8,7 @@ use crate::kernel_reader::{Answer, KernelReader, KernelSource, VmKey};
 use crate::limits::{self, LimitTable, Troubles};
 use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
+use crate::privileges;
 use crate::program_costs::Measuring;
 use crate::recorder::Recorder;
 use crate::report::{Report, VmReport, difference, sum, sum_of_host};
@@ -15,13 +16,13 @@ use crate::restarts::{self, Restarts};
 use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VMS_MAX, VmStats};
 use crate::topology::cpu_list;
 use crate::vms::{
-    GuestKnowledge, MemoryLooks, SlideNews, Vm, VmmProcess, namesakes, path_seen_by, read_cpu_limits,
-    read_weight,
+    GuestKnowledge, MemoryLooks, SlideNews, Vm, VmmProcess, namesakes, read_cpu_limits, read_weight,
 };
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
+use sd_notify::NotifyState;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ const POLL: Duration = Duration::from_millis(20);
 /// How often VMs are looked for, and what their cgroups say read again.
 const LOOK_FOR_VMS: Duration = Duration::from_millis(200);
 const READ_CGROUPS: Duration = Duration::from_secs(5);
+/// How often systemd's watchdog hears of us.
+const SAY_ALIVE: Duration = Duration::from_secs(5);
 /// How long a guest whose image is known may go without telling its slide before its memory is asked.
 const SLIDE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -59,6 +62,8 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
         .map_err(|cause| HostError::broken(format!("limits of cgroups can't be read: {cause}")))?;
     let first_limits = limits.update(&tree.limited);
     let scheduler = Scheduler::start(&host, settings, &first_limits)?;
+    // Before the thread that reads what tenants hold is started.
+    privileges::keep_only_used()?;
     let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder, limits)?;
     let result = daemon.serve(stop, output);
     daemon.finish(result, output)
@@ -188,6 +193,9 @@ impl<'s> Daemon<'s> {
             let cpus = cpu_list(&self.host.topology.isolated);
             (output.say)(&format!("CPUs {cpus} are isolated: they are never micro-sliced"));
         }
+        // Where systemd started it: it is up, and from now on it says that it lives (WatchdogSec= of its unit).
+        let _ = sd_notify::notify(false, &[NotifyState::Ready]);
+        let mut said_alive = Instant::now();
         let mut looked_for_vms: Option<Instant> = None;
         let mut read_cgroups = Instant::now();
         while !stop.load(Ordering::Relaxed) {
@@ -214,6 +222,10 @@ impl<'s> Daemon<'s> {
             {
                 let report = self.interval_report();
                 (output.report)(&report);
+            }
+            if said_alive.elapsed() >= SAY_ALIVE {
+                said_alive = Instant::now();
+                let _ = sd_notify::notify(false, &[NotifyState::Watchdog]);
             }
             std::thread::sleep(POLL);
         }
@@ -273,8 +285,11 @@ impl<'s> Daemon<'s> {
 
     /// VMs whose process has ended since a restart.
     fn forget_ended(&mut self, output: &mut Output<'_>) {
-        let ended = |(pid, _): &VmKey| !Path::new(&format!("/proc/{pid}")).exists();
-        for (_, vm) in self.remembered.extract_if(.., |key, _| ended(key)) {
+        let is_there = |(pid, _): &VmKey| Path::new(&format!("/proc/{pid}")).exists();
+        let (there, ended): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.remembered).into_iter().partition(|(key, _)| is_there(key));
+        self.remembered = there;
+        for vm in ended.into_values() {
             (output.say)(&format!("{}: gone", vm.name));
             self.gone_before = sum(&self.gone_before, &vm.stats_before);
         }
@@ -384,9 +399,9 @@ impl<'s> Daemon<'s> {
         self.say_namesakes(&vm, output);
         tell(self.scheduler_mut(), &vm)?;
         if let Some(path) = named {
-            self.ask_for_image(&vm, path.clone(), path.clone());
-        } else if let Some(argument) = process.kernel_argument {
-            self.ask_for_image(&vm, path_seen_by(pid, &argument), argument);
+            self.kernels.ask(vm.key(), KernelSource::Image { path: path.clone() });
+        } else if let Some(path) = process.kernel_argument {
+            self.kernels.ask(vm.key(), KernelSource::TenantImage { pid, path });
         } else if self.settings.guest_memory {
             vm.memory_looks.schedule(Instant::now(), false);
         } else {
@@ -407,10 +422,6 @@ impl<'s> Daemon<'s> {
         if let Some(line) = namesakes(&vm.name, vm.kernel_side.pid, &others) {
             (output.say)(&line);
         }
-    }
-
-    fn ask_for_image(&self, vm: &Vm, path: PathBuf, display: PathBuf) {
-        self.kernels.ask(vm.key(), KernelSource::Image { path, display });
     }
 
     /// Guests whose kernel nobody named, or that run another one now, have it in their memory.
@@ -434,7 +445,7 @@ impl<'s> Daemon<'s> {
         let Some(vm) = known.find(|vm| vm.key() == answer.vm) else {
             return Ok(()); // it has gone meanwhile
         };
-        let is_image = matches!(answer.source, KernelSource::Image { .. });
+        let is_image = !matches!(answer.source, KernelSource::Memory { .. });
         match answer.found {
             Ok(found) => {
                 vm.learn(found);

@@ -251,18 +251,6 @@ pub fn read_cpu_limits(pid: u32, vcpu_threads: &[u32]) -> Option<CpuLimits> {
     if cgroups.is_empty() { None } else { CpuLimits::read(Path::new(cgroups::MOUNT), &cgroups).ok() }
 }
 
-/// Where a path that a process names can be opened from here: through its own root and working directory, for VMMs
-/// that run in a container or chroot.
-pub fn path_seen_by(pid: u32, path: &Path) -> PathBuf {
-    let through = if path.is_absolute() {
-        PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
-    } else {
-        PathBuf::from(format!("/proc/{pid}/cwd")).join(path)
-    };
-    // A VMM that has since closed itself in (QEMU's -sandbox, chroot) may not reach the path that it was started with.
-    if through.exists() { through } else { path.to_owned() }
-}
-
 fn command_line(folder: &Path) -> Vec<String> {
     let bytes = std::fs::read(folder.join("cmdline")).unwrap_or_default();
     let bytes = &bytes[..bytes.len().min(COMMAND_LINE_BYTES_MAX)];

@@ -58,6 +58,35 @@ fn a_pcpu_that_goes_and_comes_ends_nothing_and_no_guest_is_read_again() {
     assert_nothing_ends(3);
 }
 
+/// CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_SYS_NICE, CAP_SYSLOG, CAP_PERFMON, CAP_BPF.
+const KEPT: u64 = 1 << 2 | 1 << 19 | 1 << 21 | 1 << 23 | 1 << 34 | 1 << 38 | 1 << 39;
+
+#[test]
+fn the_daemon_keeps_seven_capabilities_and_they_are_enough_to_read_guests_and_to_start_again() {
+    on_host(|host| {
+        let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
+        let threads = "for t in /proc/$(pidof microslice)/task/*; do
+            if [ $(cat $t/comm) = kernel-reader ] || [ ${t##*/} = $(pidof microslice) ]; then grep CapPrm $t/status; fi
+        done";
+        let said = host.must_run(threads, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        let kept: Vec<u64> = said
+            .lines()
+            .map(|line| u64::from_str_radix(line.trim_start_matches("CapPrm:").trim(), 16).expect("a mask"))
+            .collect();
+        assert_eq!(kept, [KEPT; 2], "{said}");
+        let guest = host
+            .start_guest(GuestSpec::new("a").workload("heartbeat"))
+            .unwrap_or_else(|error| panic!("{error}"));
+        set_online(host, 0);
+        wait_until_enabled(host, "offline");
+        statistics(&scheduler, |report| report["vms"][0]["slide"].is_string(), "slide");
+        set_online(host, 1);
+        wait_until_enabled(host, "online");
+        stop_scheduler(host, &scheduler);
+        guest.stop().expect("stop");
+    });
+}
+
 #[test]
 #[ignore = "takes seven minutes"]
 fn a_pcpu_that_goes_and_comes_twenty_times_ends_nothing_and_no_guest_is_read_again() {
