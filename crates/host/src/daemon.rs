@@ -10,6 +10,7 @@ use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
 use crate::privileges;
 use crate::program_costs::Measuring;
+use crate::real_time;
 use crate::recorder::Recorder;
 use crate::report::{Report, VmReport, difference, sum, sum_of_host};
 use crate::restarts::{self, Restarts};
@@ -192,6 +193,9 @@ impl<'s> Daemon<'s> {
         if !self.host.topology.isolated.is_empty() {
             let cpus = cpu_list(&self.host.topology.isolated);
             (output.say)(&format!("CPUs {cpus} are isolated: they are never micro-sliced"));
+        }
+        if let Some(warning) = real_time::warning(&preflight::kernel("osrelease")) {
+            (output.say)(&warning);
         }
         // Where systemd started it: it is up, and from now on it says that it lives (WatchdogSec= of its unit).
         let _ = sd_notify::notify(false, &[NotifyState::Ready]);
