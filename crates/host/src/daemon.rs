@@ -17,8 +17,9 @@ use crate::restarts::{self, Restarts};
 use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VMS_MAX, VmStats};
 use crate::topology::cpu_list;
 use crate::vms::{
-    GuestKnowledge, MemoryLooks, SlideNews, Vm, VmmProcess, namesakes, read_cpu_limits, read_weight,
+    GuestKnowledge, MemoryLooks, SlideNews, Vm, VmmProcess, namesakes, read_cpu_limits, read_weights,
 };
+use crate::weights::{Place, Weighed, weights};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
 use sd_notify::NotifyState;
@@ -33,6 +34,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// How often VMs are looked for, and what their cgroups say read again.
 const LOOK_FOR_VMS: Duration = Duration::from_millis(200);
 const READ_CGROUPS: Duration = Duration::from_secs(5);
+const LOOK_WHO_WANTS_TO_RUN: Duration = Duration::from_secs(1);
 /// How often systemd's watchdog hears of us.
 const SAY_ALIVE: Duration = Duration::from_secs(5);
 /// How long a guest whose image is known may go without telling its slide before its memory is asked.
@@ -202,12 +204,17 @@ impl<'s> Daemon<'s> {
         let mut said_alive = Instant::now();
         let mut looked_for_vms: Option<Instant> = None;
         let mut read_cgroups = Instant::now();
+        let mut looked_who_wants_to_run = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             if looked_for_vms.is_none_or(|at| at.elapsed() >= LOOK_FOR_VMS) {
                 looked_for_vms = Some(Instant::now());
                 self.look_for_vms(output)?;
                 self.look_into_memories();
                 self.vms.values_mut().for_each(|vm| say_slide(vm, output));
+            }
+            if looked_who_wants_to_run.elapsed() >= LOOK_WHO_WANTS_TO_RUN {
+                looked_who_wants_to_run = Instant::now();
+                self.look_who_wants_to_run()?;
             }
             if read_cgroups.elapsed() >= READ_CGROUPS {
                 read_cgroups = Instant::now();
@@ -366,6 +373,7 @@ impl<'s> Daemon<'s> {
         }
         if has_changed {
             self.read_limits(output);
+            self.weigh()?;
         }
         Ok(())
     }
@@ -384,12 +392,15 @@ impl<'s> Daemon<'s> {
             return Ok(());
         }
         let process = VmmProcess::read(pid);
-        let weight =
-            self.settings.weights.get(&process.name).copied().or(process.weight).unwrap_or(WEIGHT_DEFAULT);
+        let given = self.settings.weights.get(&process.name).copied();
+        let place = Place { cgroups: process.cgroups, given };
         let named = self.settings.guests.get(&process.name);
         let mut vm = Vm {
             kernel_side,
-            weight,
+            weight: given.unwrap_or(WEIGHT_DEFAULT),
+            place,
+            wanted_ns: 0,
+            is_active: true,
             guest: GuestKnowledge::Reading,
             slide_told: None,
             contradictions: 0,
@@ -479,16 +490,43 @@ impl<'s> Daemon<'s> {
 
     fn read_cgroups(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         for vm in self.vms.values_mut() {
-            let Some(weight) = read_weight(vm.kernel_side.pid) else { continue };
-            let weight = weight.unwrap_or(WEIGHT_DEFAULT);
-            if weight != vm.weight && !self.settings.weights.contains_key(&vm.name) {
-                vm.weight = weight;
-                if let Some(scheduler) = &mut self.scheduler {
-                    tell(scheduler, vm)?;
-                }
+            if let Some(cgroups) = read_weights(vm.kernel_side.pid) {
+                vm.place.cgroups = cgroups;
             }
         }
+        self.weigh()?;
         self.read_limits(output);
+        Ok(())
+    }
+
+    /// Who wants to run changes what its siblings get, and those of what it lies in.
+    fn look_who_wants_to_run(&mut self) -> Result<(), HostError> {
+        const AT_LEAST_NS: u64 = LOOK_WHO_WANTS_TO_RUN.as_nanos() as u64 / 100;
+        let wanted: Vec<u64> = self
+            .vms
+            .values()
+            .map(|vm| self.stats_of(vm))
+            .map(|stats| stats.ran_ns + stats.waited_ns + stats.rested_ns)
+            .collect();
+        for (vm, wanted_ns) in self.vms.values_mut().zip(wanted) {
+            vm.is_active = wanted_ns.saturating_sub(vm.wanted_ns) >= AT_LEAST_NS;
+            vm.wanted_ns = wanted_ns;
+        }
+        self.weigh()
+    }
+
+    /// Tells the kernel side the weights that have changed.
+    fn weigh(&mut self) -> Result<(), HostError> {
+        let Some(scheduler) = &mut self.scheduler else { return Ok(()) };
+        let weighed: Vec<_> =
+            self.vms.values().map(|vm| Weighed { place: &vm.place, is_active: vm.is_active }).collect();
+        let weights = weights(&weighed);
+        for (vm, weight) in self.vms.values_mut().zip(weights) {
+            if vm.weight != weight {
+                vm.weight = weight;
+                tell(scheduler, vm)?;
+            }
+        }
         Ok(())
     }
 

@@ -32,6 +32,7 @@ pub mod simple;
 pub mod tenant_files;
 pub mod topology;
 pub mod vms;
+pub mod weights;
 
 /// A module that libbpf-cargo generated from `bpf/OBJECT.bpf.c`: programs, maps, and the layouts of its headers.
 macro_rules! skeleton {

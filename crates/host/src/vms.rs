@@ -8,6 +8,7 @@ use crate::cgroups::{self, CpuLimits};
 use crate::guest_kernels::GuestKernel;
 use crate::kernel_reader::{FoundKernel, VmKey};
 use crate::scheduler::{KernelVm, VmStats};
+use crate::weights::Place;
 use microslice_symbols::slide::{SlideFinder, SlideState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,7 +33,13 @@ pub enum GuestKnowledge {
 pub struct Vm {
     pub kernel_side: KernelVm,
     pub name: String,
+    /// As the policy takes it: what the whole cgroup hierarchy gives it.
     pub weight: u32,
+    pub place: Place,
+    /// What its vCPUs ran or waited for when that was looked at last.
+    pub wanted_ns: u64,
+    /// Did it want to run since the look before?
+    pub is_active: bool,
     /// What its cgroups allow it.
     pub cpu_limits: CpuLimits,
     pub guest: GuestKnowledge,
@@ -218,7 +225,8 @@ pub struct VmmProcess {
     pub name: String,
     /// The path that the VMM was given, as it names it.
     pub kernel_argument: Option<PathBuf>,
-    pub weight: Option<u32>,
+    /// Cgroups and their weights, the outermost first.
+    pub cgroups: Vec<(PathBuf, u32)>,
 }
 
 impl VmmProcess {
@@ -232,15 +240,15 @@ impl VmmProcess {
                 .or_else(|| name_from_cgroup(&cgroup))
                 .unwrap_or_else(|| format!("{}-{pid}", comm.trim())),
             kernel_argument: kernel_from_arguments(&arguments),
-            weight: cgroups::weight(Path::new(cgroups::MOUNT), &cgroup).ok().flatten(),
+            cgroups: cgroups::weights(Path::new(cgroups::MOUNT), &cgroup).unwrap_or_default(),
         }
     }
 }
 
-/// The weight of a process's cgroup, if that says one; `None` if nobody knows now, or the process is gone.
-pub fn read_weight(pid: u32) -> Option<Option<u32>> {
+/// The cgroups that a process lies in, and their weights; `None` if nobody knows now, or the process is gone.
+pub fn read_weights(pid: u32) -> Option<Vec<(PathBuf, u32)>> {
     let cgroup = cgroups::named_in(Path::new(&format!("/proc/{pid}/cgroup")))?;
-    cgroups::weight(Path::new(cgroups::MOUNT), &cgroup).ok()
+    cgroups::weights(Path::new(cgroups::MOUNT), &cgroup).ok()
 }
 
 /// What the cgroups of these threads, the vCPUs of a process, allow them; `None` if all of them are gone, or nobody knows
