@@ -396,7 +396,7 @@ void STRUCT_OPS(microslice_exit_task, struct task_struct *p, struct scx_exit_tas
 	unregister_vcpu(task_ctx_of(p));
 }
 
-/* Of all pCPUs that are online (that one comes or goes ends this scheduler), or of none. */
+/* Of all pCPUs that are online (when one comes or goes the daemon starts this scheduler again), or of none. */
 static __always_inline int create_mask(struct scratch *holder, bool full)
 {
 	struct bpf_cpumask *mask = bpf_cpumask_create(), *old;

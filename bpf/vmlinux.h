@@ -233,6 +233,7 @@ struct sched_ext_ops {
 	void (*exit)(struct scx_exit_info *info);
 	u64 flags;
 	u32 timeout_ms;
+	u64 hotplug_seq; /* of the look at the pCPUs; 0: never mind */
 	char name[128];
 };
 

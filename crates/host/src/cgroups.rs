@@ -70,15 +70,20 @@ pub fn named_in(proc_file: &Path) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
-/// `cpu.weight` of the VM: of the machine's scope if the process is in one, else of its own cgroup. `None` in the root
-/// cgroup, or where the cpu controller isn't on.
-pub fn weight(mount: &Path, cgroup: &str) -> io::Result<Option<u32>> {
+/// The cgroups that a VM lies in, with their `cpu.weight`, the outermost first: up to the machine's scope if the process is in
+/// one, else to its own cgroup. Those without the cpu controller are left out; the root has none.
+pub fn weights(mount: &Path, cgroup: &str) -> io::Result<Vec<(PathBuf, u32)>> {
     let relative = Path::new(cgroup.trim_start_matches('/'));
     let scope = relative
         .ancestors()
         .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".scope")));
-    let folder = mount.join(scope.unwrap_or(relative));
-    Ok(read_if_there(&folder.join("cpu.weight"))?.and_then(|text| text.trim().parse().ok()))
+    let mut weights = Vec::new();
+    for folder in scope.unwrap_or(relative).ancestors().filter(|path| !path.as_os_str().is_empty()) {
+        let text = read_if_there(&mount.join(folder).join("cpu.weight"))?;
+        weights.extend(text.and_then(|text| Some((folder.to_owned(), text.trim().parse().ok()?))));
+    }
+    weights.reverse();
+    Ok(weights)
 }
 
 /// What cgroups allow the vCPUs of a VM.
@@ -143,13 +148,16 @@ mod tests {
     }
 
     #[test]
-    fn the_weight_is_that_of_the_machine_not_of_its_inner_groups() {
+    fn weights_are_those_of_the_machine_and_of_what_it_lies_in_not_of_its_inner_groups() {
         let mount = mount_with(&[
             ("machine.slice/machine-a.scope/libvirt/emulator/cpu.weight", "1\n"),
             ("machine.slice/machine-a.scope/cpu.weight", "250\n"),
+            ("machine.slice/cpu.weight", "400\n"),
         ]);
-        assert_eq!(weight(mount.path(), CGROUP).unwrap(), Some(250));
-        assert_eq!(weight(mount.path(), "/").unwrap(), None);
+        let expected = [("machine.slice".into(), 400), ("machine.slice/machine-a.scope".into(), 250)];
+        assert_eq!(weights(mount.path(), CGROUP).unwrap(), expected);
+        assert_eq!(weights(mount.path(), "/").unwrap(), []);
+        assert_eq!(weights(mount.path(), "/elsewhere/deep").unwrap(), []);
     }
 
     #[test]
@@ -203,7 +211,7 @@ mod tests {
         let mount = mount_with(&[("a/cpu.max/b", ""), ("a/cpu.weight/b", "")]);
         assert!(CpuLimit::of_cgroup(&mount.path().join("a")).is_err());
         assert!(CpuLimits::read(mount.path(), &["/a".to_owned()]).is_err());
-        assert!(weight(mount.path(), "/a").is_err());
+        assert!(weights(mount.path(), "/a").is_err());
     }
 
     #[test]

@@ -197,6 +197,18 @@ impl Settings {
         if self.dry_run { 0 } else { u64::from(self.patience) * self.micro_slice_us * 1000 }
     }
 
+    /// The same on a host that has lost pCPUs since these settings were checked: no more are micro-sliced than there are.
+    pub fn within(&self, candidates: usize) -> Self {
+        let possible = candidates.min(microslice_policy::POOL_LIMIT_MAX) as u32;
+        let mut settings = self.clone();
+        settings.micro_cpus_limit = self.micro_cpus_limit.map(|limit| limit.min(possible));
+        if let PoolChoice::Static(count) = self.micro_cpus {
+            let limit = settings.micro_cpus_limit.unwrap_or((possible + 1).div_ceil(4).min(possible));
+            settings.micro_cpus = PoolChoice::Static(count.min(limit));
+        }
+        settings
+    }
+
     /// The most pCPUs that may be micro-sliced on a host with this many that could be. At least one pCPU stays normal.
     pub fn pool_limit(&self, candidates: usize) -> Result<u32, HostError> {
         let possible = candidates.min(microslice_policy::POOL_LIMIT_MAX) as u32;
@@ -231,6 +243,20 @@ mod tests {
         assert!(greedy.pool_limit(3).unwrap_err().is_refusal());
         let greedy = Settings { micro_cpus_limit: Some(4), ..Settings::default() };
         assert!(greedy.pool_limit(3).unwrap_err().is_refusal());
+    }
+
+    #[test]
+    fn a_pool_that_no_longer_fits_becomes_smaller_when_pcpus_are_lost() {
+        let greedy =
+            Settings { micro_cpus: PoolChoice::Static(3), micro_cpus_limit: Some(3), ..Settings::default() };
+        for candidates in 0..=5 {
+            let expected = (candidates as u32).min(3);
+            let fitting = greedy.within(candidates);
+            assert_eq!(fitting.pool_limit(candidates).unwrap(), expected);
+            assert_eq!(fitting.micro_cpus, PoolChoice::Static(expected));
+        }
+        let default = Settings { micro_cpus: PoolChoice::Static(1), ..Settings::default() };
+        assert_eq!(default.within(0).micro_cpus, PoolChoice::Static(0));
     }
 
     #[test]

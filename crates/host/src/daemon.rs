@@ -4,23 +4,27 @@ use crate::HostError;
 use crate::cgroups::{self, CpuLimits};
 use crate::config::Settings;
 use crate::guest_kernels::{GuestKernel, GuestKernels};
-use crate::kernel_reader::{Answer, KernelReader, KernelSource};
+use crate::kernel_reader::{Answer, KernelReader, KernelSource, VmKey};
 use crate::limits::{self, LimitTable, Troubles};
 use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
+use crate::privileges;
 use crate::program_costs::Measuring;
+use crate::real_time;
 use crate::recorder::Recorder;
-use crate::report::{Report, VmReport, difference, sum};
-use crate::scheduler::{Event, KernelVm, Scheduler, VMS_MAX, VmStats};
+use crate::report::{Report, VmReport, difference, sum, sum_of_host};
+use crate::restarts::{self, Restarts};
+use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VMS_MAX, VmStats};
 use crate::topology::cpu_list;
 use crate::vms::{
-    GuestKnowledge, MemoryLooks, SlideNews, Vm, VmmProcess, namesakes, path_seen_by, read_cpu_limits,
-    read_weight,
+    GuestKnowledge, MemoryLooks, SlideNews, Vm, VmmProcess, namesakes, read_cpu_limits, read_weights,
 };
+use crate::weights::{Place, Weighed, weights};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
+use sd_notify::NotifyState;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -30,6 +34,9 @@ const POLL: Duration = Duration::from_millis(20);
 /// How often VMs are looked for, and what their cgroups say read again.
 const LOOK_FOR_VMS: Duration = Duration::from_millis(200);
 const READ_CGROUPS: Duration = Duration::from_secs(5);
+const LOOK_WHO_WANTS_TO_RUN: Duration = Duration::from_secs(1);
+/// How often systemd's watchdog hears of us.
+const SAY_ALIVE: Duration = Duration::from_secs(5);
 /// How long a guest whose image is known may go without telling its slide before its memory is asked.
 const SLIDE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -58,6 +65,8 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
         .map_err(|cause| HostError::broken(format!("limits of cgroups can't be read: {cause}")))?;
     let first_limits = limits.update(&tree.limited);
     let scheduler = Scheduler::start(&host, settings, &first_limits)?;
+    // Before the thread that reads what tenants hold is started.
+    privileges::keep_only_used()?;
     let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder, limits)?;
     let result = daemon.serve(stop, output);
     daemon.finish(result, output)
@@ -101,7 +110,14 @@ fn vmm_processes() -> Vec<u32> {
 struct Daemon<'s> {
     settings: &'s Settings,
     host: Host,
-    scheduler: Scheduler,
+    /// None only between two of them.
+    scheduler: Option<Scheduler>,
+    restarts: Restarts,
+    /// VMs that the scheduler before this one knew, and that this one hasn't seen yet: they may sleep.
+    remembered: BTreeMap<VmKey, Vm>,
+    /// What schedulers before this one counted, of VMs that are gone and of the host.
+    gone_before: VmStats,
+    host_before: HostStats,
     kernels: KernelReader,
     /// The kernels whose ranges the kernel side, and the recording, have, by slot. A slot is used again once no VM runs
     /// its kernel.
@@ -121,7 +137,7 @@ struct Daemon<'s> {
 /// The counters at the end of the interval before.
 struct Readings {
     at: Instant,
-    vms: BTreeMap<(u32, u32), VmStats>,
+    vms: BTreeMap<VmKey, VmStats>,
     gone: VmStats,
     pool_changes: usize,
     micro_pcpu_ns: u64,
@@ -151,7 +167,11 @@ impl<'s> Daemon<'s> {
             settings,
             measuring,
             host,
-            scheduler,
+            scheduler: Some(scheduler),
+            restarts: Restarts::default(),
+            remembered: BTreeMap::new(),
+            gone_before: VmStats::default(),
+            host_before: HostStats::default(),
             kernels,
             shared_codes: BTreeMap::new(),
             recorder,
@@ -176,14 +196,25 @@ impl<'s> Daemon<'s> {
             let cpus = cpu_list(&self.host.topology.isolated);
             (output.say)(&format!("CPUs {cpus} are isolated: they are never micro-sliced"));
         }
+        if let Some(warning) = real_time::warning(&preflight::kernel("osrelease")) {
+            (output.say)(&warning);
+        }
+        // Where systemd started it: it is up, and from now on it says that it lives (WatchdogSec= of its unit).
+        let _ = sd_notify::notify(false, &[NotifyState::Ready]);
+        let mut said_alive = Instant::now();
         let mut looked_for_vms: Option<Instant> = None;
         let mut read_cgroups = Instant::now();
+        let mut looked_who_wants_to_run = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             if looked_for_vms.is_none_or(|at| at.elapsed() >= LOOK_FOR_VMS) {
                 looked_for_vms = Some(Instant::now());
                 self.look_for_vms(output)?;
                 self.look_into_memories();
                 self.vms.values_mut().for_each(|vm| say_slide(vm, output));
+            }
+            if looked_who_wants_to_run.elapsed() >= LOOK_WHO_WANTS_TO_RUN {
+                looked_who_wants_to_run = Instant::now();
+                self.look_who_wants_to_run()?;
             }
             if read_cgroups.elapsed() >= READ_CGROUPS {
                 read_cgroups = Instant::now();
@@ -193,8 +224,9 @@ impl<'s> Daemon<'s> {
                 self.hear_of_kernel(answer, output)?;
             }
             self.drain(output)?;
-            if let Some(exit) = self.scheduler.exit() {
-                return Err(HostError::Ejected(exit_line(&exit)));
+            if let Some(exit) = self.scheduler().exit() {
+                self.start_again(&exit, stop, output)?;
+                looked_for_vms = None;
             }
             if let Some(seconds) = self.settings.stats
                 && self.before.at.elapsed().as_secs_f64() >= seconds
@@ -202,15 +234,82 @@ impl<'s> Daemon<'s> {
                 let report = self.interval_report();
                 (output.report)(&report);
             }
+            if said_alive.elapsed() >= SAY_ALIVE {
+                said_alive = Instant::now();
+                let _ = sd_notify::notify(false, &[NotifyState::Watchdog]);
+            }
             std::thread::sleep(POLL);
         }
         Ok(())
     }
 
+    fn scheduler(&self) -> &Scheduler {
+        self.scheduler.as_ref().expect("there is one but within start_again, or nothing is served any more")
+    }
+
+    fn scheduler_mut(&mut self) -> &mut Scheduler {
+        self.scheduler.as_mut().expect("there is one but within start_again, or nothing is served any more")
+    }
+
+    // ---- Restarts ----
+
+    /// Once the kernel has ended the scheduler: if it asks for a restart, the same again, with what is known of guests and what was counted.
+    fn start_again(
+        &mut self,
+        exit: &Exit,
+        stop: &AtomicBool,
+        output: &mut Output<'_>,
+    ) -> Result<(), HostError> {
+        if !exit.asks_for_restart() {
+            return Err(HostError::Ejected(exit_line(exit)));
+        }
+        self.restarts
+            .add(Instant::now())
+            .map_err(|cause| HostError::Ejected(format!("{}; {cause}", exit_line(exit))))?;
+        restarts::wait_for_rest(|| stop.load(Ordering::Relaxed));
+        if stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.drain(output)?;
+        let host = preflight::look_again(&self.host)?;
+        let settings = self.settings.within(host.topology.micro_order.len());
+        let tree = limits::read_tree(Path::new(cgroups::MOUNT))
+            .map_err(|cause| HostError::broken(format!("limits of cgroups can't be read: {cause}")))?;
+        let mut limits = LimitTable::default();
+        let first_limits = limits.update(&tree.limited);
+        let counted = Counted::of(self);
+        // Its programs go before others come: two of each would see every event.
+        self.scheduler = None;
+        counted.keep(self);
+        self.shared_codes.clear();
+        self.limits = limits;
+        self.scheduler = Some(Scheduler::start(&host, &settings, &first_limits)?);
+        (output.say)(&format!(
+            "started again ({}): {} of {} pCPUs micro-sliced at most",
+            exit.message,
+            settings.pool_limit(host.topology.micro_order.len())?,
+            host.topology.micro_order.len() + 1
+        ));
+        self.host = host;
+        Ok(())
+    }
+
+    /// VMs whose process has ended since a restart.
+    fn forget_ended(&mut self, output: &mut Output<'_>) {
+        let is_there = |(pid, _): &VmKey| Path::new(&format!("/proc/{pid}")).exists();
+        let (there, ended): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.remembered).into_iter().partition(|(key, _)| is_there(key));
+        self.remembered = there;
+        for vm in ended.into_values() {
+            (output.say)(&format!("{}: gone", vm.name));
+            self.gone_before = sum(&self.gone_before, &vm.stats_before);
+        }
+    }
+
     /// The last report, and the scheduler's end.
     fn finish(mut self, result: Result<(), HostError>, output: &mut Output<'_>) -> Result<(), HostError> {
         let drained = self.drain(output);
-        let exit = self.scheduler.exit().map(|exit| exit_line(&exit));
+        let exit = self.scheduler.as_ref().and_then(Scheduler::exit).map(|exit| exit_line(&exit));
         let report = self.final_report(exit);
         (output.report)(&report);
         drop(self.scheduler);
@@ -233,7 +332,7 @@ impl<'s> Daemon<'s> {
             // What was decided with the kernel that had this slot comes before the new one in the recording.
             self.drain(output)?;
         }
-        self.scheduler.set_guest_code(slot, &kernel.code)?;
+        self.scheduler_mut().set_guest_code(slot, &kernel.code)?;
         if let Some(recorder) = &mut self.recorder {
             recorder.code(slot, &kernel.code)?;
         }
@@ -243,7 +342,7 @@ impl<'s> Daemon<'s> {
     // ---- VMs ----
 
     fn look_for_vms(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
-        let seen = self.scheduler.vms();
+        let seen = self.scheduler().vms();
         let is_same = |vm: &Vm, seen: &KernelVm| vm.kernel_side.generation == seen.generation;
         let gone: Vec<u32> = self
             .vms
@@ -254,8 +353,10 @@ impl<'s> Daemon<'s> {
         for slot in gone {
             if let Some(vm) = self.vms.remove(&slot) {
                 (output.say)(&format!("{}: gone", vm.name));
+                self.gone_before = sum(&self.gone_before, &vm.stats_before);
             }
         }
+        self.forget_ended(output);
         let mut has_changed = false;
         for kernel_side in seen {
             match self.vms.get_mut(&kernel_side.slot) {
@@ -272,6 +373,7 @@ impl<'s> Daemon<'s> {
         }
         if has_changed {
             self.read_limits(output);
+            self.weigh()?;
         }
         Ok(())
     }
@@ -279,13 +381,26 @@ impl<'s> Daemon<'s> {
     /// A new VM: scheduled by its weight from now on, accelerated once its kernel has been read.
     fn welcome(&mut self, kernel_side: KernelVm, output: &mut Output<'_>) -> Result<(), HostError> {
         let pid = kernel_side.pid;
+        if let Some(mut vm) = self.remembered.remove(&(pid, kernel_side.kvm)) {
+            vm.kernel_side = kernel_side;
+            if let GuestKnowledge::Kernel { kernel, .. } = &vm.guest {
+                let kernel = Arc::clone(kernel);
+                self.share_code(&kernel, output)?;
+            }
+            tell(self.scheduler_mut(), &vm)?;
+            self.vms.insert(kernel_side.slot, vm);
+            return Ok(());
+        }
         let process = VmmProcess::read(pid);
-        let weight =
-            self.settings.weights.get(&process.name).copied().or(process.weight).unwrap_or(WEIGHT_DEFAULT);
+        let given = self.settings.weights.get(&process.name).copied();
+        let place = Place { cgroups: process.cgroups, given };
         let named = self.settings.guests.get(&process.name);
         let mut vm = Vm {
             kernel_side,
-            weight,
+            weight: given.unwrap_or(WEIGHT_DEFAULT),
+            place,
+            wanted_ns: 0,
+            is_active: true,
             guest: GuestKnowledge::Reading,
             slide_told: None,
             contradictions: 0,
@@ -294,13 +409,14 @@ impl<'s> Daemon<'s> {
             slide_news: SlideNews::default(),
             name: process.name,
             cpu_limits: CpuLimits::default(),
+            stats_before: VmStats::default(),
         };
         self.say_namesakes(&vm, output);
-        tell(&mut self.scheduler, &vm)?;
+        tell(self.scheduler_mut(), &vm)?;
         if let Some(path) = named {
-            self.ask_for_image(&vm, path.clone(), path.clone());
-        } else if let Some(argument) = process.kernel_argument {
-            self.ask_for_image(&vm, path_seen_by(pid, &argument), argument);
+            self.kernels.ask(vm.key(), KernelSource::Image { path: path.clone() });
+        } else if let Some(path) = process.kernel_argument {
+            self.kernels.ask(vm.key(), KernelSource::TenantImage { pid, path });
         } else if self.settings.guest_memory {
             vm.memory_looks.schedule(Instant::now(), false);
         } else {
@@ -323,10 +439,6 @@ impl<'s> Daemon<'s> {
         }
     }
 
-    fn ask_for_image(&self, vm: &Vm, path: PathBuf, display: PathBuf) {
-        self.kernels.ask(vm.key(), KernelSource::Image { path, display });
-    }
-
     /// Guests whose kernel nobody named, or that run another one now, have it in their memory.
     fn look_into_memories(&mut self) {
         let now = Instant::now();
@@ -342,10 +454,13 @@ impl<'s> Daemon<'s> {
         if let Ok(found) = &answer.found {
             self.share_code(&found.kernel, output)?;
         }
-        let Some(vm) = self.vms.get_mut(&answer.vm.0).filter(|vm| vm.key() == answer.vm) else {
+        // The new scheduler may not have seen a sleeper yet, and given its place to somebody else.
+        let is_unseen = self.remembered.contains_key(&answer.vm);
+        let mut known = self.vms.values_mut().chain(self.remembered.values_mut());
+        let Some(vm) = known.find(|vm| vm.key() == answer.vm) else {
             return Ok(()); // it has gone meanwhile
         };
-        let is_image = matches!(answer.source, KernelSource::Image { .. });
+        let is_image = !matches!(answer.source, KernelSource::Memory { .. });
         match answer.found {
             Ok(found) => {
                 vm.learn(found);
@@ -367,19 +482,51 @@ impl<'s> Daemon<'s> {
             }
         }
         introduce(vm, output);
-        tell(&mut self.scheduler, vm)
+        match &mut self.scheduler {
+            Some(scheduler) if !is_unseen => tell(scheduler, vm),
+            _ => Ok(()),
+        }
     }
 
     fn read_cgroups(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         for vm in self.vms.values_mut() {
-            let Some(weight) = read_weight(vm.kernel_side.pid) else { continue };
-            let weight = weight.unwrap_or(WEIGHT_DEFAULT);
-            if weight != vm.weight && !self.settings.weights.contains_key(&vm.name) {
-                vm.weight = weight;
-                tell(&mut self.scheduler, vm)?;
+            if let Some(cgroups) = read_weights(vm.kernel_side.pid) {
+                vm.place.cgroups = cgroups;
             }
         }
+        self.weigh()?;
         self.read_limits(output);
+        Ok(())
+    }
+
+    /// Who wants to run changes what its siblings get, and those of what it lies in.
+    fn look_who_wants_to_run(&mut self) -> Result<(), HostError> {
+        const AT_LEAST_NS: u64 = LOOK_WHO_WANTS_TO_RUN.as_nanos() as u64 / 100;
+        let wanted: Vec<u64> = self
+            .vms
+            .values()
+            .map(|vm| self.stats_of(vm))
+            .map(|stats| stats.ran_ns + stats.waited_ns + stats.rested_ns)
+            .collect();
+        for (vm, wanted_ns) in self.vms.values_mut().zip(wanted) {
+            vm.is_active = wanted_ns.saturating_sub(vm.wanted_ns) >= AT_LEAST_NS;
+            vm.wanted_ns = wanted_ns;
+        }
+        self.weigh()
+    }
+
+    /// Tells the kernel side the weights that have changed.
+    fn weigh(&mut self) -> Result<(), HostError> {
+        let Some(scheduler) = &mut self.scheduler else { return Ok(()) };
+        let weighed: Vec<_> =
+            self.vms.values().map(|vm| Weighed { place: &vm.place, is_active: vm.is_active }).collect();
+        let weights = weights(&weighed);
+        for (vm, weight) in self.vms.values_mut().zip(weights) {
+            if vm.weight != weight {
+                vm.weight = weight;
+                tell(scheduler, vm)?;
+            }
+        }
         Ok(())
     }
 
@@ -387,23 +534,26 @@ impl<'s> Daemon<'s> {
     fn read_limits(&mut self, output: &mut Output<'_>) {
         let read = limits::read_tree(Path::new(cgroups::MOUNT));
         let (changes, mut troubles) = self.limits.follow(read, &self.limit_troubles);
-        let untold = self.scheduler.set_cpu_limits(&changes);
+        let untold = self.scheduler_mut().set_cpu_limits(&changes);
         self.limits.forget(&untold);
         troubles.untold = untold.cause.map(|cause| cause.to_string());
         for line in troubles.news(&self.limit_troubles) {
             (output.say)(&line);
         }
         self.limit_troubles = troubles;
-        for vm in self.vms.values_mut() {
-            hear_of_limits(&self.scheduler, vm, output);
+        if let Some(scheduler) = &self.scheduler {
+            self.vms.values_mut().for_each(|vm| hear_of_limits(scheduler, vm, output));
         }
     }
 
     // ---- Rings ----
 
     fn drain(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
-        self.scheduler.poll_rings()?;
-        while let Some(event) = self.scheduler.next_event() {
+        if self.scheduler.is_none() {
+            return Ok(());
+        }
+        self.scheduler_mut().poll_rings()?;
+        while let Some(event) = self.scheduler_mut().next_event() {
             match event {
                 Event::Halt { slot, generation, rip } => {
                     self.hear_witness(slot, generation, output, |finder| finder.observe_halt(rip))?;
@@ -416,7 +566,7 @@ impl<'s> Daemon<'s> {
                 }
             }
         }
-        while let Some(record) = self.scheduler.next_record() {
+        while let Some(record) = self.scheduler_mut().next_record() {
             if let Some(recorder) = &mut self.recorder {
                 recorder.record(&record)?;
             }
@@ -454,7 +604,7 @@ impl<'s> Daemon<'s> {
         }
         vm.slide_news.add();
         say_slide(vm, output);
-        tell(&mut self.scheduler, vm)
+        self.scheduler.as_mut().map_or(Ok(()), |scheduler| tell(scheduler, vm))
     }
 
     fn remember_resize(&mut self, at_ns: u64, micro_pcpu_count: u32, reason: u32) {
@@ -472,6 +622,7 @@ impl<'s> Daemon<'s> {
     fn vm_reports(&self) -> Vec<VmReport> {
         self.vms
             .values()
+            .chain(self.remembered.values())
             .map(|vm| VmReport {
                 name: vm.name.clone(),
                 pid: vm.kernel_side.pid,
@@ -481,9 +632,19 @@ impl<'s> Daemon<'s> {
                 kernel: vm.release().map(str::to_owned),
                 slide: vm.slide_told,
                 state: vm.state(),
-                stats: self.scheduler.vm_stats(vm.kernel_side.slot),
+                stats: self.stats_of(vm),
             })
             .collect()
+    }
+
+    /// Of all schedulers that it had.
+    fn stats_of(&self, vm: &Vm) -> VmStats {
+        match &self.scheduler {
+            Some(scheduler) if !self.remembered.contains_key(&vm.key()) => {
+                sum(&vm.stats_before, &scheduler.vm_stats(vm.kernel_side.slot))
+            }
+            _ => vm.stats_before,
+        }
     }
 
     fn final_report(&self, exit: Option<String>) -> Report {
@@ -491,27 +652,33 @@ impl<'s> Daemon<'s> {
             is_final: true,
             dry_run: self.settings.dry_run,
             seconds: self.started.elapsed().as_secs_f64(),
-            micro_cpus: self.scheduler.micro_pcpu_count().0,
+            micro_cpus: self.scheduler.as_ref().map_or(0, |scheduler| scheduler.micro_pcpu_count().0),
             vms: self.vm_reports(),
             gone: self.gone_stats(),
-            host: self.scheduler.host_stats(),
+            host: self.host_stats(),
+            restarts: self.restarts.count,
             pool_size_history: self.pool_history.changes_after(0),
             micro_pcpu_ns: self.pool_history.pcpu_ns(monotonic_ns()),
             exit,
-            programs: self.measuring.as_ref().map(|_| self.scheduler.program_costs()),
+            programs: self.measuring.as_ref().and(self.scheduler.as_ref()).map(Scheduler::program_costs),
         }
+    }
+
+    fn host_stats(&self) -> HostStats {
+        let now = self.scheduler.as_ref().map(Scheduler::host_stats).unwrap_or_default();
+        sum_of_host(&self.host_before, &now)
     }
 
     /// Slots that no VM of ours uses any more keep their counts until they are used again.
     fn gone_stats(&self) -> VmStats {
-        let left_over = (0..VMS_MAX).filter(|slot| !self.vms.contains_key(slot));
-        left_over
-            .fold(self.scheduler.vm_stats(VMS_MAX), |gone, slot| sum(&gone, &self.scheduler.vm_stats(slot)))
+        let Some(scheduler) = &self.scheduler else { return self.gone_before };
+        let left_over = (0..=VMS_MAX).filter(|slot| !self.vms.contains_key(slot));
+        left_over.fold(self.gone_before, |gone, slot| sum(&gone, &scheduler.vm_stats(slot)))
     }
 
     fn interval_report(&mut self) -> Report {
         let now = self.final_report(None);
-        let keys: Vec<_> = self.vms.values().map(Vm::key).collect();
+        let keys: Vec<_> = self.vms.values().chain(self.remembered.values()).map(Vm::key).collect();
         let mut interval = now.clone();
         interval.is_final = false;
         interval.seconds = self.before.at.elapsed().as_secs_f64();
@@ -531,6 +698,30 @@ impl<'s> Daemon<'s> {
             micro_pcpu_ns: now.micro_pcpu_ns,
         };
         interval
+    }
+}
+
+/// All that a scheduler has counted, before its counters go.
+struct Counted {
+    vms: BTreeMap<u32, VmStats>,
+    gone: VmStats,
+    host: HostStats,
+}
+
+impl Counted {
+    fn of(daemon: &Daemon<'_>) -> Self {
+        let vms = daemon.vms.iter().map(|(slot, vm)| (*slot, daemon.stats_of(vm))).collect();
+        Self { vms, gone: daemon.gone_stats(), host: daemon.host_stats() }
+    }
+
+    /// VMs wait until the next scheduler sees them.
+    fn keep(self, daemon: &mut Daemon<'_>) {
+        daemon.gone_before = self.gone;
+        daemon.host_before = self.host;
+        for (slot, mut vm) in std::mem::take(&mut daemon.vms) {
+            vm.stats_before = self.vms.get(&slot).copied().unwrap_or_default();
+            daemon.remembered.insert(vm.key(), vm);
+        }
     }
 }
 

@@ -2,28 +2,33 @@
 //!
 //! Problem.   An image takes a fifth of a second to read, a large guest's memory some seconds; weights, slides and resizes
 //!            can't wait for that.
-//! Mechanism. One thread does the reading, one kernel after the other. The daemon asks through a channel and looks for
-//!            answers at each turn; an answer says which VM it is for, and whose turn that slot was.
+//! Mechanism. One thread does the reading, one kernel after the other, of each VMM in turn: a tenant that starts many VMs
+//!            waits behind itself. The daemon asks through a queue and looks for answers at each turn; an answer says which VM
+//!            it is for. What a guest holds may be anything: reading that panics is an answer, too, and the next is read.
 //!            It is niced, so that it waits among the vCPUs and never goes before them: a guest that is new shall be
 //!            accelerated soon, one that was looked at again and again in vain has no claim to anything.
 //! Limits.    The thread isn't waited for at the end: it writes nothing that could be left half-done.
 
+use crate::fair_queue::FairQueue;
 use crate::guest_kernels::{GuestKernel, GuestKernels};
-use crate::memory_slots;
+use crate::{memory_slots, tenant_files};
 use microslice_symbols::memory::process::ProcessMemory;
 use microslice_symbols::memory::{ScanLimits, find_kernel};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 
-/// A VM of the kernel side: its slot, and which of those that had it.
-pub type VmKey = (u32, u32);
+/// A VM: its process, and the address of its `struct kvm`. It keeps it through restarts of the scheduler.
+pub type VmKey = (u32, u64);
 
 /// Where a guest's kernel is to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KernelSource {
-    /// An image file: the path to open, and the one that messages show.
-    Image { path: PathBuf, display: PathBuf },
+    /// An image file that the operator named.
+    Image { path: PathBuf },
+    /// One that the VMM with this process ID was given, as it names it.
+    TenantImage { pid: u32, path: PathBuf },
     /// The guest's memory, through the VMM with this process ID. `is_hopeful`: it hasn't been read in vain often.
     Memory { pid: u32, is_hopeful: bool },
 }
@@ -47,7 +52,7 @@ pub struct FoundKernel {
 }
 
 pub struct KernelReader {
-    requests: Sender<(VmKey, KernelSource)>,
+    requests: Arc<FairQueue<(VmKey, KernelSource)>>,
     answers: Receiver<Answer>,
 }
 
@@ -64,12 +69,13 @@ impl KernelReader {
     /// # Errors
     /// The system has no thread for it.
     pub fn start(mut kernels: GuestKernels) -> std::io::Result<Self> {
-        let (requests, asked) = channel::<(VmKey, KernelSource)>();
+        let requests = Arc::<FairQueue<(VmKey, KernelSource)>>::default();
+        let asked = Arc::clone(&requests);
         let (answer, answers) = channel();
         std::thread::Builder::new().name("kernel-reader".into()).spawn(move || {
-            while let Ok((vm, source)) = asked.recv() {
+            while let Some((vm, source)) = asked.next() {
                 set_nice(source.nice());
-                let found = read(&mut kernels, &source);
+                let found = or_panic_as_answer(|| read(&mut kernels, &source));
                 return_freed_memory();
                 if answer.send(Answer { vm, source, found }).is_err() {
                     break;
@@ -80,8 +86,8 @@ impl KernelReader {
     }
 
     pub fn ask(&self, vm: VmKey, source: KernelSource) {
-        // The thread ends only after us, or by a panic: the VM then stays without symbols.
-        let _ = self.requests.send((vm, source));
+        let (pid, _) = vm;
+        self.requests.add(pid, (vm, source));
     }
 
     pub fn next_answer(&self) -> Option<Answer> {
@@ -89,10 +95,30 @@ impl KernelReader {
     }
 }
 
+impl Drop for KernelReader {
+    fn drop(&mut self) {
+        self.requests.close();
+    }
+}
+
+/// A guest's kernel, or its memory, that nobody thought of costs that guest its symbols, and nobody else's.
+fn or_panic_as_answer<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    // What is shared is changed in steps that are each complete.
+    catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err("reading it failed: a fault of ours".to_owned()))
+}
+
 fn read(kernels: &mut GuestKernels, source: &KernelSource) -> Result<FoundKernel, String> {
     match source {
-        KernelSource::Image { path, display } => {
-            let kernel = kernels.open(path, display).map_err(|error| error.to_string())?;
+        KernelSource::Image { path } => {
+            let kernel = kernels.open(path, path).map_err(|error| error.to_string())?;
+            Ok(FoundKernel { kernel, slide: None })
+        }
+        KernelSource::TenantImage { pid, path } => {
+            let file =
+                tenant_files::open(*pid, path).map_err(|cause| format!("{}: {cause}", path.display()))?;
+            let opened = tenant_files::path_of(&file);
+            let kernel = kernels.open(&opened, path).map_err(|error| error.to_string())?;
             Ok(FoundKernel { kernel, slide: None })
         }
         KernelSource::Memory { pid, .. } => read_memory(kernels, *pid),
@@ -135,10 +161,30 @@ mod tests {
 
     #[test]
     fn a_guest_that_was_looked_at_in_vain_is_read_with_the_least_weight_and_none_with_the_daemons() {
-        let image = KernelSource::Image { path: "/k".into(), display: "/k".into() };
+        let image = KernelSource::Image { path: "/k".into() };
         let memory = |is_hopeful| KernelSource::Memory { pid: 1, is_hopeful };
         let sources = [&image, &memory(true), &memory(false)];
         assert_eq!(sources.map(KernelSource::nice), [NICE, NICE, NICE_IN_VAIN]);
+    }
+
+    #[test]
+    fn a_kernel_whose_reading_panics_is_an_answer_and_the_next_one_is_read() {
+        assert!(
+            or_panic_as_answer::<()>(|| panic!("a guest's doing")).unwrap_err().contains("a fault of ours")
+        );
+        assert_eq!(or_panic_as_answer(|| Ok(1)), Ok(1));
+    }
+
+    #[test]
+    fn an_image_that_a_vmm_names_is_opened_as_a_tenants() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success());
+        let reader = KernelReader::start(GuestKernels::default()).unwrap();
+        reader.ask((1, 1), KernelSource::TenantImage { pid: std::process::id(), path: fifo });
+        let answer = reader.answers.recv_timeout(std::time::Duration::from_secs(60)).expect("nothing blocks");
+        assert!(answer.found.err().unwrap().ends_with("fifo: isn't a regular file"));
     }
 
     #[test]

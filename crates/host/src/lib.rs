@@ -13,19 +13,26 @@ pub mod config;
 mod config_file;
 pub mod daemon;
 pub mod error;
+pub mod fair_queue;
 pub mod guest_kernels;
 pub mod kernel_reader;
 pub mod limits;
 pub mod memory_slots;
 pub mod pool_history;
 pub mod preflight;
+pub mod privileges;
 pub mod program_costs;
+pub mod real_time;
 pub mod recorder;
+pub mod refused_kernels;
 pub mod report;
+pub mod restarts;
 pub mod scheduler;
 pub mod simple;
+pub mod tenant_files;
 pub mod topology;
 pub mod vms;
+pub mod weights;
 
 /// A module that libbpf-cargo generated from `bpf/OBJECT.bpf.c`: programs, maps, and the layouts of its headers.
 macro_rules! skeleton {

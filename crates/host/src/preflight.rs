@@ -1,7 +1,7 @@
 //! Refusals: everything that must hold before anything is loaded. Each is one line that says what to do.
 
-use crate::HostError;
 use crate::topology::Topology;
+use crate::{HostError, refused_kernels};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Func, FuncProto};
 use std::path::Path;
@@ -27,12 +27,26 @@ pub struct Host {
 pub fn check() -> Result<Host, HostError> {
     check_capabilities()?;
     check_sched_ext()?;
+    refused_kernels::check(&kernel("osrelease"), &kernel("version"))?;
     check_isolation()?;
     check_btf()?;
     let vendor = check_kvm()?;
+    check_module_btf(vendor, Path::new("/sys"))?;
     let topology = Topology::read()?;
     check_core_scheduling(&topology)?;
     Ok(Host { vendor, topology })
+}
+
+/// `uname -r` (`osrelease`), `uname -v` (`version`).
+pub fn kernel(what: &str) -> String {
+    std::fs::read_to_string(format!("/proc/sys/kernel/{what}")).unwrap_or_default().trim().to_owned()
+}
+
+/// What a host that pCPUs have come to, or gone from, is like now: all else was checked at the start.
+pub fn look_again(host: &Host) -> Result<Host, HostError> {
+    let topology = Topology::read()?;
+    check_core_scheduling(&topology)?;
+    Ok(Host { vendor: host.vendor, topology })
 }
 
 /// CAP_SYS_ADMIN (sched_ext, KVM's tracepoints), CAP_PERFMON and CAP_BPF.
@@ -136,6 +150,28 @@ fn check_kvm() -> Result<Vendor, HostError> {
     Err(HostError::refused(format!("KVM isn't loaded: run `modprobe {module}` first")))
 }
 
+/// Built as modules, KVM has BTF of its own, and without that none of our hooks finds it. The kernel drops a module's BTF
+/// that doesn't fit its own.
+fn check_module_btf(vendor: Vendor, sys: &Path) -> Result<(), HostError> {
+    let module = match vendor {
+        Vendor::Amd => "kvm_amd",
+        Vendor::Intel => "kvm_intel",
+    };
+    // What is built into the kernel has no state.
+    let is_module = |name: &&str| sys.join("module").join(name).join("initstate").exists();
+    let without = ["kvm", module]
+        .into_iter()
+        .filter(is_module)
+        .find(|name| !sys.join("kernel/btf").join(name).exists());
+    match without {
+        None => Ok(()),
+        Some(name) => Err(HostError::refused(format!(
+            "module {name} has no BTF (no /sys/kernel/btf/{name}): it needs CONFIG_DEBUG_INFO_BTF_MODULES=y, and modules \
+             that were built with this kernel"
+        ))),
+    }
+}
+
 /// Hygon's processors have AMD's extension, and Zhaoxin's, under both of their names, have Intel's.
 fn vendor_of(cpuinfo: &str) -> Option<Vendor> {
     let (_, name) =
@@ -206,6 +242,25 @@ mod tests {
         assert_eq!(vendor("  Shanghai  "), Some(Vendor::Intel));
         assert_eq!(vendor("Other"), None);
         assert_eq!(vendor_of(""), None);
+    }
+
+    #[test]
+    fn kvm_modules_without_btf_are_refused_and_what_is_built_in_needs_none() {
+        let sys = tempfile::tempdir().unwrap();
+        let make = |path: &str| {
+            let path = sys.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        };
+        assert!(check_module_btf(Vendor::Amd, sys.path()).is_ok(), "built in");
+        make("module/kvm/initstate");
+        make("module/kvm_amd/initstate");
+        make("kernel/btf/kvm");
+        let refused = check_module_btf(Vendor::Amd, sys.path()).unwrap_err();
+        assert!(refused.is_refusal() && refused.to_string().starts_with("module kvm_amd has no BTF"));
+        assert!(check_module_btf(Vendor::Intel, sys.path()).is_ok());
+        make("kernel/btf/kvm_amd");
+        assert!(check_module_btf(Vendor::Amd, sys.path()).is_ok());
     }
 
     #[test]

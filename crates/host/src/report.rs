@@ -47,6 +47,8 @@ pub struct Report {
     /// VMs that are gone, summed up.
     pub gone: VmStats,
     pub host: HostStats,
+    /// How often the scheduler was started again because pCPUs came or went, since the start.
+    pub restarts: u64,
     pub pool_size_history: Vec<Change>,
     /// How much time micro-sliced pCPUs had, all together; in a dry run those that there would have been.
     pub micro_pcpu_ns: u64,
@@ -63,6 +65,17 @@ pub fn difference(now: &VmStats, before: &VmStats) -> VmStats {
 /// Both together.
 pub fn sum(a: &VmStats, b: &VmStats) -> VmStats {
     combine(a, b, u64::wrapping_add)
+}
+
+/// Counts of the host from before a restart and after it.
+pub fn sum_of_host(a: &HostStats, b: &HostStats) -> HostStats {
+    const WORDS: usize = size_of::<HostStats>() / 8;
+    // SAFETY: struct host_stats of bpf/intf.h consists of u64 only, so it is an array of them and back.
+    let (a, b) =
+        unsafe { (&*(&raw const *a).cast::<[u64; WORDS]>(), &*(&raw const *b).cast::<[u64; WORDS]>()) };
+    let words: [u64; WORDS] = std::array::from_fn(|index| a[index].wrapping_add(b[index]));
+    // SAFETY: as above.
+    unsafe { std::mem::transmute::<[u64; WORDS], HostStats>(words) }
 }
 
 fn combine(a: &VmStats, b: &VmStats, operation: impl Fn(u64, u64) -> u64) -> VmStats {
@@ -129,6 +142,7 @@ impl Report {
             "dry_run": self.dry_run,
             "seconds": self.seconds,
             "micro_cpus": self.micro_cpus,
+            "restarts": self.restarts,
             "micro_cpus_mean": self.mean_micro_cpus(),
             "micro_cpus_busy": self.micro_cpus_busy(),
             "micro_cpus_lent": self.micro_cpus_lent(),
@@ -477,6 +491,7 @@ mod tests {
             vms,
             gone: VmStats::default(),
             host: HostStats::default(),
+            restarts: 0,
             pool_size_history: vec![(10, 1, "ipi_dominant")],
             micro_pcpu_ns: 500_000_000,
             exit: None,

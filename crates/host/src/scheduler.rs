@@ -32,6 +32,8 @@ pub struct KernelVm {
     pub slot: u32,
     /// Differs for each VM that ever used the slot.
     pub generation: u32,
+    /// The address of its `struct kvm`: the VM, whichever scheduler sees it.
+    pub kvm: u64,
     pub pid: u32,
     pub vcpu_count: u32,
 }
@@ -54,6 +56,19 @@ pub struct Exit {
     pub code: i64,
     pub reason: String,
     pub message: String,
+}
+
+impl Exit {
+    /// `SCX_ECODE_ACT_RESTART` of `kernel/sched/ext_internal.h` (`ext.c` before 6.18). Bits 32 to 47 of a code are the system's reason, 48 to 63
+    /// what it asks for.
+    const RESTART: i64 = 1 << 48;
+    /// `SCX_EXIT_ERROR` of the same: from here on kinds are failures, and their codes mean other things.
+    const FIRST_FAILURE: i32 = 1024;
+
+    /// Does the kernel ask for the same scheduler again, as it does when a pCPU comes or goes?
+    pub fn asks_for_restart(&self) -> bool {
+        self.kind < Self::FIRST_FAILURE && self.code & Self::RESTART != 0
+    }
 }
 
 /// Programs of `bpf/` in the kernel.
@@ -105,7 +120,7 @@ impl Scheduler {
     /// then the kernel itself keeps them.
     pub fn start(host: &Host, settings: &Settings, limits: &limits::Changes) -> Result<Self, HostError> {
         libbpf_rs::set_print(Some((PrintLevel::Warn, keep_warning)));
-        // One object for the life of the process: `MicrosliceSkel` borrows the place that holds it.
+        // One word for each start, of which restarts are few: `MicrosliceSkel` borrows the place that holds it.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = MicrosliceSkelBuilder::default()
             .open(storage)
@@ -126,6 +141,8 @@ impl Scheduler {
             .as_deref_mut()
             .ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
         rodata.config = run_config(host, settings)?;
+        // The kernel asks for a restart at once if a pCPU has come or gone since `host` was looked at.
+        open.struct_ops.microslice_ops_mut().hotplug_seq = host.topology.hotplug_seq;
         let mut skeleton = open.load().map_err(|error| load_failure(&error, settings.verbose))?;
         // Now the kernel's own scheduler keeps them all: better that than ours with one that is missing.
         set_cpu_limits(&mut skeleton, limits).cause.map_or(Ok(()), Err)?;
@@ -164,6 +181,7 @@ impl Scheduler {
                 (vm.in_use != 0 && vm.vcpu_count > 0).then_some(KernelVm {
                     slot,
                     generation: vm.generation,
+                    kvm: vm.kvm,
                     pid: vm.pid,
                     vcpu_count: vm.vcpu_count,
                 })
@@ -413,6 +431,16 @@ mod tests {
         assert_eq!(size_of::<types::limit_chain>(), size_of::<limits::Chain>());
         assert_eq!(size_of::<types::cpu_limit>(), size_of::<microslice_policy::CpuLimit>());
         assert_eq!(size_of::<Record>(), 96);
+    }
+
+    #[test]
+    fn a_pcpu_that_comes_or_goes_asks_for_a_restart_and_nothing_else_does() {
+        let exit = |kind, code| Exit { kind, code, reason: String::new(), message: String::new() };
+        // SCX_EXIT_UNREG_KERN with SCX_ECODE_ACT_RESTART | SCX_ECODE_RSN_HOTPLUG, as kernel/sched/ext.c has them.
+        assert!(exit(66, 1 << 48 | 1 << 32).asks_for_restart());
+        for other in [exit(66, 1 << 32), exit(64, 0), exit(65, 0), exit(1025, 0), exit(1026, 1 << 48)] {
+            assert!(!other.asks_for_restart(), "{other:?}");
+        }
     }
 
     #[test]

@@ -17,12 +17,24 @@ pub struct Topology {
     pub isolated: Vec<u32>,
     /// Do cores have several threads that are in use?
     pub smt: bool,
+    /// How often pCPUs had come and gone when this was read; 0: unknown.
+    pub hotplug_seq: u64,
+}
+
+const HOTPLUG_SEQ: &str = "/sys/kernel/sched_ext/hotplug_seq";
+
+/// sched_ext's count of pCPUs that came or went; 0: unknown.
+pub fn hotplug_seq() -> u64 {
+    std::fs::read_to_string(HOTPLUG_SEQ).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 impl Topology {
     /// Reads `/sys/devices/system/cpu`, and what cpusets isolate.
     pub fn read() -> Result<Self, HostError> {
-        Self::read_from(Path::new("/sys/devices/system/cpu"), Path::new(cgroups::MOUNT))
+        // First: what changes while the rest is read is then a change.
+        let hotplug_seq = hotplug_seq();
+        let topology = Self::read_from(Path::new("/sys/devices/system/cpu"), Path::new(cgroups::MOUNT))?;
+        Ok(Self { hotplug_seq, ..topology })
     }
 
     fn read_from(folder: &Path, cgroups: &Path) -> Result<Self, HostError> {
@@ -57,7 +69,7 @@ impl Topology {
                 cpu_list(&isolated)
             )));
         }
-        Ok(Self { pcpu_count, micro_order, isolated, smt })
+        Ok(Self { pcpu_count, micro_order, isolated, smt, hotplug_seq: 0 })
     }
 }
 
@@ -173,7 +185,8 @@ mod tests {
         std::fs::write(folder.path().join("online"), "0-2\n").unwrap();
         std::fs::write(folder.path().join("possible"), "0-7\n").unwrap();
         let topology = Topology::read_from(folder.path(), folder.path()).unwrap();
-        let expected = Topology { pcpu_count: 8, micro_order: vec![2, 1], isolated: vec![], smt: false };
+        let expected =
+            Topology { pcpu_count: 8, micro_order: vec![2, 1], isolated: vec![], smt: false, hotplug_seq: 0 };
         assert_eq!(topology, expected);
     }
 

@@ -7,7 +7,8 @@
 use crate::cgroups::{self, CpuLimits};
 use crate::guest_kernels::GuestKernel;
 use crate::kernel_reader::{FoundKernel, VmKey};
-use crate::scheduler::KernelVm;
+use crate::scheduler::{KernelVm, VmStats};
+use crate::weights::Place;
 use microslice_symbols::slide::{SlideFinder, SlideState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,7 +33,13 @@ pub enum GuestKnowledge {
 pub struct Vm {
     pub kernel_side: KernelVm,
     pub name: String,
+    /// As the policy takes it: what the whole cgroup hierarchy gives it.
     pub weight: u32,
+    pub place: Place,
+    /// What its vCPUs ran or waited for when that was looked at last.
+    pub wanted_ns: u64,
+    /// Did it want to run since the look before?
+    pub is_active: bool,
     /// What its cgroups allow it.
     pub cpu_limits: CpuLimits,
     pub guest: GuestKnowledge,
@@ -44,6 +51,8 @@ pub struct Vm {
     pub is_named: bool,
     pub memory_looks: MemoryLooks,
     pub slide_news: SlideNews,
+    /// What schedulers before this one counted.
+    pub stats_before: VmStats,
 }
 
 /// When to look into a guest's memory, and again: it may not have started its kernel yet, or start another.
@@ -130,7 +139,7 @@ impl Vm {
     }
 
     pub fn key(&self) -> VmKey {
-        (self.kernel_side.slot, self.kernel_side.generation)
+        (self.kernel_side.pid, self.kernel_side.kvm)
     }
 
     /// Its kernel was read. What witnesses said of the same kernel before stays said; what the operator named stays the
@@ -216,7 +225,8 @@ pub struct VmmProcess {
     pub name: String,
     /// The path that the VMM was given, as it names it.
     pub kernel_argument: Option<PathBuf>,
-    pub weight: Option<u32>,
+    /// Cgroups and their weights, the outermost first.
+    pub cgroups: Vec<(PathBuf, u32)>,
 }
 
 impl VmmProcess {
@@ -230,15 +240,15 @@ impl VmmProcess {
                 .or_else(|| name_from_cgroup(&cgroup))
                 .unwrap_or_else(|| format!("{}-{pid}", comm.trim())),
             kernel_argument: kernel_from_arguments(&arguments),
-            weight: cgroups::weight(Path::new(cgroups::MOUNT), &cgroup).ok().flatten(),
+            cgroups: cgroups::weights(Path::new(cgroups::MOUNT), &cgroup).unwrap_or_default(),
         }
     }
 }
 
-/// The weight of a process's cgroup, if that says one; `None` if nobody knows now, or the process is gone.
-pub fn read_weight(pid: u32) -> Option<Option<u32>> {
+/// The cgroups that a process lies in, and their weights; `None` if nobody knows now, or the process is gone.
+pub fn read_weights(pid: u32) -> Option<Vec<(PathBuf, u32)>> {
     let cgroup = cgroups::named_in(Path::new(&format!("/proc/{pid}/cgroup")))?;
-    cgroups::weight(Path::new(cgroups::MOUNT), &cgroup).ok()
+    cgroups::weights(Path::new(cgroups::MOUNT), &cgroup).ok()
 }
 
 /// What the cgroups of these threads, the vCPUs of a process, allow them; `None` if all of them are gone, or nobody knows
@@ -247,18 +257,6 @@ pub fn read_cpu_limits(pid: u32, vcpu_threads: &[u32]) -> Option<CpuLimits> {
     let of_thread = |thread: &u32| cgroups::named_in(Path::new(&format!("/proc/{pid}/task/{thread}/cgroup")));
     let cgroups: Vec<String> = vcpu_threads.iter().filter_map(of_thread).collect();
     if cgroups.is_empty() { None } else { CpuLimits::read(Path::new(cgroups::MOUNT), &cgroups).ok() }
-}
-
-/// Where a path that a process names can be opened from here: through its own root and working directory, for VMMs
-/// that run in a container or chroot.
-pub fn path_seen_by(pid: u32, path: &Path) -> PathBuf {
-    let through = if path.is_absolute() {
-        PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
-    } else {
-        PathBuf::from(format!("/proc/{pid}/cwd")).join(path)
-    };
-    // A VMM that has since closed itself in (QEMU's -sandbox, chroot) may not reach the path that it was started with.
-    if through.exists() { through } else { path.to_owned() }
 }
 
 fn command_line(folder: &Path) -> Vec<String> {

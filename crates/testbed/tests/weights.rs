@@ -1,0 +1,62 @@
+//! `cpu.weight` of nested cgroups, on real guests.
+
+mod common;
+
+use common::{PATIENCE, count, on_host, start_scheduler, statistics, stop_scheduler};
+use microslice_testbed::{GuestSpec, Host, Process};
+use serde_json::Value;
+use std::time::Duration;
+
+const MEASURED: Duration = Duration::from_secs(30);
+
+fn run(host: &Host, command: &str) {
+    host.must_run(command, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// What the VM called `name` got of all that VMs got, in the intervals that the scheduler reports during [`MEASURED`].
+fn part_of(scheduler: &Process, name: &str) -> f64 {
+    let from = scheduler.lines(0).len();
+    std::thread::sleep(MEASURED);
+    let lines = scheduler.lines(from);
+    let reports: Vec<Value> = lines.iter().filter_map(|line| serde_json::from_str(&line.text).ok()).collect();
+    let vms = || reports.iter().flat_map(|report| report["vms"].as_array().expect("vms"));
+    let ran = |is_meant: &dyn Fn(&Value) -> bool| -> u64 {
+        vms().filter(|vm| is_meant(vm)).map(|vm| count(&vm["ran_ns"])).sum()
+    };
+    ran(&|vm| vm["name"] == name) as f64 / ran(&|_| true) as f64
+}
+
+#[test]
+fn a_slice_of_two_vms_has_as_much_as_a_slice_of_one_and_weights_of_slices_change_while_running() {
+    on_host(|host| {
+        run(
+            host,
+            "cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control && mkdir -p one two && \
+             for g in one two; do echo +cpu > $g/cgroup.subtree_control; done",
+        );
+        // By each one's own weight alone the first would have a third.
+        let hog = |name: &str, cgroup: &str| GuestSpec::new(name).workload("hog").cgroup(cgroup, 100);
+        let guests = host.start_guests(vec![hog("a", "one/a"), hog("b", "two/b"), hog("c", "two/c")]);
+        let guests = guests.unwrap_or_else(|error| panic!("{error}"));
+        let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
+        let weights_are = |expected: [u64; 3]| {
+            move |report: &Value| {
+                let vms = report["vms"].as_array().expect("vms");
+                let of = |name: &str| vms.iter().find(|vm| vm["name"] == name).map(|vm| count(&vm["weight"]));
+                ["a", "b", "c"].map(of) == expected.map(Some)
+            }
+        };
+        statistics(&scheduler, weights_are([150, 75, 75]), "weights of equal slices");
+        let half = part_of(&scheduler, "a");
+        run(host, "echo 300 > /sys/fs/cgroup/one/cpu.weight");
+        statistics(&scheduler, weights_are([225, 38, 38]), "weights of slices of 3 to 1");
+        let three_quarters = part_of(&scheduler, "a");
+        println!(
+            "{half:.3} of the time beside an equal slice, {three_quarters:.3} beside a third of its weight"
+        );
+        guests.iter().for_each(|guest| assert!(!guest.has_ended(), "{}", guest.last_words()));
+        stop_scheduler(host, &scheduler);
+        assert!((half - 0.5).abs() < 0.05, "{half:.3}, due was 1/2");
+        assert!((three_quarters - 0.75).abs() < 0.05, "{three_quarters:.3}, due was 3/4");
+    });
+}
