@@ -12,9 +12,11 @@ mod default_host {
     mod alone;
     mod cpu_limits;
     mod harness;
+    mod hotplug;
     mod lifecycle;
     mod shares;
     mod symbols;
+    mod weights;
 }
 
 /// On hosts of other kernels, or that are set up otherwise.

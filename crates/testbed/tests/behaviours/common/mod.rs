@@ -27,11 +27,9 @@ pub fn seconds(short: u64, long: u64) -> Duration {
 
 /// Our scheduler, in charge.
 pub fn start_scheduler(host: &Host, flags: &str) -> Process {
-    let begun = Instant::now();
     let process =
         host.start(&format!("renice -n -20 $$; exec microslice run --json {flags}")).expect("start");
     wait_for_state(host, "enabled", &process);
-    print(&format!("loaded after {:?}", begun.elapsed()));
     process
 }
 
@@ -56,10 +54,8 @@ pub fn scheduler_state(host: &Host) -> String {
 
 /// Ends it with Ctrl-C; returns its final statistics.
 pub fn stop_scheduler(host: &Host, process: &Process) -> Value {
-    let begun = Instant::now();
     process.signal(libc::SIGINT).expect("signal");
     let output = process.wait(PATIENCE).expect("end");
-    print(&format!("unloaded after {:?}", begun.elapsed()));
     assert_eq!(output.code, 0, "{}", output.stderr);
     wait_for_state(host, "disabled", process);
     report_of(output.stdout.lines().last().expect("statistics")).unwrap_or_else(|error| panic!("{error}"))

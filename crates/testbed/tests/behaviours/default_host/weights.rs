@@ -1,24 +1,14 @@
 //! `cpu.weight` of nested cgroups, on real guests.
 
-mod common;
-
-use common::{PATIENCE, count, on_host, start_scheduler, statistics, stop_scheduler};
-use microslice_testbed::{GuestSpec, Host, Process};
+use crate::common::{count, on_host, reports, run, seconds, start_scheduler, statistics, stop_scheduler};
+use microslice_testbed::{GuestSpec, Process};
 use serde_json::Value;
-use std::time::Duration;
 
-const MEASURED: Duration = Duration::from_secs(30);
-
-fn run(host: &Host, command: &str) {
-    host.must_run(command, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
-}
-
-/// What the VM called `name` got of all that VMs got, in the intervals that the scheduler reports during [`MEASURED`].
+/// What the VM called `name` got of all that VMs got, in the intervals that the scheduler reports from now on.
 fn part_of(scheduler: &Process, name: &str) -> f64 {
     let from = scheduler.lines(0).len();
-    std::thread::sleep(MEASURED);
-    let lines = scheduler.lines(from);
-    let reports: Vec<Value> = lines.iter().filter_map(|line| serde_json::from_str(&line.text).ok()).collect();
+    std::thread::sleep(seconds(12, 30));
+    let reports = reports(scheduler, from);
     let vms = || reports.iter().flat_map(|report| report["vms"].as_array().expect("vms"));
     let ran = |is_meant: &dyn Fn(&Value) -> bool| -> u64 {
         vms().filter(|vm| is_meant(vm)).map(|vm| count(&vm["ran_ns"])).sum()

@@ -1,9 +1,8 @@
 //! pCPUs that come and go under our scheduler. sched_ext ends every scheduler then, and asks for it again.
 
-mod common;
-
-use common::{
-    PATIENCE, assert_alive, count, on_host, scheduler_state, start_scheduler, statistics, stop_scheduler,
+use crate::common::{
+    PATIENCE, assert_alive, count, is_long, on_host, run, scheduler_state, start_scheduler, statistics,
+    stop_scheduler, with_guests,
 };
 use microslice_testbed::{GuestSpec, Host};
 use serde_json::Value;
@@ -12,8 +11,7 @@ use std::time::{Duration, Instant};
 const LAST_PCPU: &str = "/sys/devices/system/cpu/cpu3/online";
 
 fn set_online(host: &Host, online: u32) {
-    host.must_run(&format!("echo {online} > {LAST_PCPU}"), PATIENCE)
-        .unwrap_or_else(|error| panic!("{error}"));
+    run(host, &format!("echo {online} > {LAST_PCPU}"));
 }
 
 fn wait_until_enabled(host: &Host, what: &str) {
@@ -24,12 +22,11 @@ fn wait_until_enabled(host: &Host, what: &str) {
     }
 }
 
-/// A pCPU goes and comes `rounds` times; each restart takes some five seconds here.
-fn assert_nothing_ends(rounds: u32) {
-    on_host(|host| {
-        let guest = host
-            .start_guest(GuestSpec::new("a").workload("hog,heartbeat"))
-            .unwrap_or_else(|error| panic!("{error}"));
+/// Each restart takes some five seconds here.
+#[test]
+fn a_pcpu_that_goes_and_comes_again_and_again_ends_nothing_and_no_guest_is_read_again() {
+    let rounds = if is_long() { 20 } else { 2 };
+    with_guests(&[GuestSpec::new("a").workload("hog,heartbeat")], |host, guests| {
         let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
         let is_known = |report: &Value| report["vms"][0]["slide"].is_string();
         statistics(&scheduler, is_known, "slide");
@@ -43,19 +40,13 @@ fn assert_nothing_ends(rounds: u32) {
             assert!(!scheduler.has_ended(), "round {round}: {}", scheduler.last_words());
         }
         statistics(&scheduler, is_known, "slide after the last restart");
-        assert_alive(&guest, 2);
+        assert_alive(&guests[0], 2);
         assert_eq!(kernels_read(), before, "a kernel was read again: {}", scheduler.last_words());
         let report = stop_scheduler(host, &scheduler);
         println!("{} restarts in {} s", report["restarts"], report["seconds"]);
         assert!(count(&report["restarts"]) >= u64::from(rounds), "{report}");
         assert_eq!(report["vms"].as_array().map(Vec::len), Some(1), "{report}");
-        guest.stop().expect("stop");
     });
-}
-
-#[test]
-fn a_pcpu_that_goes_and_comes_ends_nothing_and_no_guest_is_read_again() {
-    assert_nothing_ends(3);
 }
 
 /// CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_SYS_NICE, CAP_SYSLOG, CAP_PERFMON, CAP_BPF.
@@ -63,34 +54,24 @@ const KEPT: u64 = 1 << 2 | 1 << 19 | 1 << 21 | 1 << 23 | 1 << 34 | 1 << 38 | 1 <
 
 #[test]
 fn the_daemon_keeps_seven_capabilities_and_they_are_enough_to_read_guests_and_to_start_again() {
-    on_host(|host| {
+    with_guests(&[GuestSpec::new("a").workload("hog,heartbeat")], |host, _| {
         let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
         let threads = "for t in /proc/$(pidof microslice)/task/*; do
             if [ $(cat $t/comm) = kernel-reader ] || [ ${t##*/} = $(pidof microslice) ]; then grep CapPrm $t/status; fi
         done";
-        let said = host.must_run(threads, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        let said = run(host, threads);
         let kept: Vec<u64> = said
             .lines()
             .map(|line| u64::from_str_radix(line.trim_start_matches("CapPrm:").trim(), 16).expect("a mask"))
             .collect();
         assert_eq!(kept, [KEPT; 2], "{said}");
-        let guest = host
-            .start_guest(GuestSpec::new("a").workload("heartbeat"))
-            .unwrap_or_else(|error| panic!("{error}"));
         set_online(host, 0);
         wait_until_enabled(host, "offline");
         statistics(&scheduler, |report| report["vms"][0]["slide"].is_string(), "slide");
         set_online(host, 1);
         wait_until_enabled(host, "online");
         stop_scheduler(host, &scheduler);
-        guest.stop().expect("stop");
     });
-}
-
-#[test]
-#[ignore = "takes seven minutes"]
-fn a_pcpu_that_goes_and_comes_twenty_times_ends_nothing_and_no_guest_is_read_again() {
-    assert_nothing_ends(20);
 }
 
 #[test]
