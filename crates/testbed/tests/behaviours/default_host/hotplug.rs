@@ -25,7 +25,7 @@ fn wait_until_enabled(host: &Host, what: &str) {
 /// Each restart takes some five seconds here.
 #[test]
 fn a_pcpu_that_goes_and_comes_again_and_again_ends_nothing_and_no_guest_is_read_again() {
-    let rounds = if is_long() { 20 } else { 2 };
+    let rounds: u32 = if is_long() { 20 } else { 2 };
     with_guests(&[GuestSpec::new("a").workload("hog,heartbeat")], |host, guests| {
         let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
         let is_known = |report: &Value| report["vms"][0]["slide"].is_string();
