@@ -14,17 +14,17 @@ setup: ## install what is missing (Debian packages; root)
 build: setup ## the microslice binary, release build
 	$(CARGO) build --release --locked --bin microslice
 
-kernels: setup ## fetch the stock Debian kernels that demo and tests run (cached)
-	$(CARGO) run --locked --bin microslice -- testbed kernels
+kernels: build ## fetch the stock Debian kernels that demo and tests run (cached)
+	target/release/microslice testbed kernels
 
 demo: build ## two stock guests on an emulated stock host: what micro-slicing brings
 	target/release/microslice demo
 
 test: setup ## every test, the testbed with real kernels and guests included
-	scripts/test.sh --workspace
+	scripts/test.sh
 
 test-long: setup ## the same, and more of it: what changes bpf/ passes this before it lands
-	MICROSLICE_TEST_LONG=1 scripts/test.sh --workspace
+	MICROSLICE_TEST_LONG=1 scripts/test.sh
 
 check: setup ## what CI checks before the tests: format, layering, lint, each parser fuzzed for five seconds
 	$(CARGO) fmt --all --check
