@@ -5,19 +5,29 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # Always the whole workspace: parts of it would be built with other features, once more. It builds the program, too.
 cargo test --workspace --locked --no-run
-# Meanwhile the first tests run; those that read kernels or run them wait.
 "${CARGO_TARGET_DIR:-target}/debug/microslice" testbed kernels &
 kernels=$!
+log=$(mktemp)
+trap 'rm -f "$log"; kill "$kernels" 2>/dev/null || true' EXIT
 
 triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export "CARGO_TARGET_${triple}_RUNNER=$PWD/scripts/timed-test.sh"
-log=$(mktemp)
-trap 'rm -f "$log"; kill "$kernels" 2>/dev/null || true' EXIT
 result=0
-cargo test --workspace --locked "$@" 2>&1 | tee "$log" || result=$?
-# A test's own words may stand between its name and its verdict.
-wait "$kernels" || result=$?
+run() {
+    cargo test --workspace --locked --no-fail-fast "$@" 2>&1 | tee -a "$log" || result=$?
+}
+if (($#)); then
+    wait "$kernels"
+    run "$@"
+else
+    # Unit tests need no kernels: those are fetched meanwhile.
+    run --lib --bins
+    wait "$kernels"
+    run --test '*'
+    run --doc
+fi
 echo "The ten slowest tests:"
+# A test's own words may stand between its name and its verdict.
 awk '/^test .* \.\.\. / { name = $2 } match($0, /(ok|FAILED) <[0-9.]+s>$/) {
          split(substr($0, RSTART), word, /[<s]/); printf "%8.1f s  %s\n", word[2], name
      }' "$log" | sort -rn | head -n 10

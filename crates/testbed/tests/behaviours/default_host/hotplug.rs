@@ -56,6 +56,8 @@ const KEPT: u64 = 1 << 2 | 1 << 19 | 1 << 21 | 1 << 23 | 1 << 34 | 1 << 38 | 1 <
 fn the_daemon_keeps_seven_capabilities_and_they_are_enough_to_read_guests_and_to_start_again() {
     with_guests(&[GuestSpec::new("a").workload("hog,heartbeat")], |host, _| {
         let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
+        // By now both threads are there.
+        statistics(&scheduler, |report| report["vms"][0]["slide"].is_string(), "slide");
         let threads = "for t in /proc/$(pidof microslice)/task/*; do
             if [ $(cat $t/comm) = kernel-reader ] || [ ${t##*/} = $(pidof microslice) ]; then grep CapPrm $t/status; fi
         done";
@@ -80,7 +82,7 @@ fn a_pcpu_that_is_lost_while_the_scheduler_starts_brings_another_start() {
         let toggling = host
             .start(&format!("for n in $(seq 15); do echo 0 > {LAST_PCPU}; echo 1 > {LAST_PCPU}; done"))
             .expect("start");
-        let scheduler = start_scheduler(host, "--micro-cpus 3 --micro-cpus-limit 3 --stats 1");
+        let scheduler = start_scheduler(host, "--micro-cpus 2 --micro-cpus-limit 2 --stats 1");
         assert_eq!(toggling.wait(PATIENCE).expect("end").code, 0);
         wait_until_enabled(host, "after the last change");
         assert!(!scheduler.has_ended(), "{}", scheduler.last_words());
