@@ -419,6 +419,8 @@ pub enum SchedulerKind {
     Credit(CreditConfig),
     MicroSliced(MicroSlicedConfig),
     Eevdf(EevdfConfig),
+    /// Over the real scheduler's core.
+    Lottery(FairSharePool),
 }
 
 impl NormalPoolKind {
@@ -446,6 +448,7 @@ impl SchedulerKind {
             Self::Credit(credit) => credit.slice_ns,
             Self::MicroSliced(config) => config.normal.slice_ns(),
             Self::Eevdf(eevdf) => eevdf.base_slice_ns + eevdf.tick_ns,
+            Self::Lottery(pool) => pool.slice_ns + pool.tick_ns,
         }
     }
 

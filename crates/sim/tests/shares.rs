@@ -220,3 +220,16 @@ fn a_wide_light_vm_takes_nothing_from_a_heavy_one_by_micro_slices_at_home() {
         assert!(shares[0] < due + 0.01, "{shares:.3?}, due {due}");
     }
 }
+
+#[test]
+fn a_lottery_gives_each_vm_its_share_however_many_vcpus_it_has() {
+    for (weight, due) in [("weight = 256", 0.5), ("weight = 768", 0.75)] {
+        for vcpus in [1, 3] {
+            for seed in [1, 2] {
+                let vms = [vm(vcpus, weight, &[COMPUTES]), vm(2, "weight = 256", &[COMPUTES])];
+                let share = shares(&run(1, &vms, "lottery", seed))[0];
+                assert!((share - due).abs() < 0.06, "{vcpus} vCPUs, seed {seed}: {share:.3}, due {due}");
+            }
+        }
+    }
+}

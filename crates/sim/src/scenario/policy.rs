@@ -81,7 +81,7 @@ pub fn names() -> Vec<String> {
 type Row = (&'static str, &'static [&'static str], Read);
 type Read = fn(&TableReader<'_>, usize) -> Result<SchedulerKind, ScenarioError>;
 
-const SCHEDULERS: [Row; 3] = [
+const SCHEDULERS: [Row; 4] = [
     ("credit", &["slice", "tick", "ratelimit", "boost", "ratelimit_yields"], |table, _| {
         Ok(SchedulerKind::Credit(read_credit(table)?))
     }),
@@ -111,6 +111,7 @@ const SCHEDULERS: [Row; 3] = [
         read_micro_sliced,
     ),
     ("eevdf", &["base_slice", "tick", "directed_yield"], read_eevdf),
+    ("lottery", &["slice", "tick"], |table, _| Ok(SchedulerKind::Lottery(read_slice_and_tick(table)?))),
 ];
 
 /// Reads a policy.
@@ -169,10 +170,11 @@ fn read_fair_share(table: &TableReader<'_>, pool: &Node) -> Result<NormalPoolKin
         let cause = format!("`{key}` is of the normal pool `credit`; `fair-share` has `slice` and `tick`");
         return Err(ScenarioError::new(blamed(node, Some(pool)), cause));
     }
-    Ok(NormalPoolKind::FairShare(FairSharePool {
-        slice_ns: required_time(table, "slice")?,
-        tick_ns: required_time(table, "tick")?,
-    }))
+    Ok(NormalPoolKind::FairShare(read_slice_and_tick(table)?))
+}
+
+fn read_slice_and_tick(table: &TableReader<'_>) -> Result<FairSharePool, ScenarioError> {
+    Ok(FairSharePool { slice_ns: required_time(table, "slice")?, tick_ns: required_time(table, "tick")? })
 }
 
 /// Of two values that don't go together the one that the command line brought, as files go together: else the first.

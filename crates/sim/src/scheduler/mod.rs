@@ -4,6 +4,7 @@
 mod core;
 mod credit;
 mod eevdf;
+mod lottery;
 mod mechanisms;
 
 pub use self::core::Core;
@@ -96,6 +97,7 @@ pub fn build(kind: &SchedulerKind, machine: &mut Machine) -> Box<dyn Scheduler> 
                 Box::new(mechanisms::MicroSliced::new(config.clone(), normal, machine))
             }
         },
+        SchedulerKind::Lottery(config) => Box::new(core::FairShare::<lottery::Lottery>::new(config, machine)),
         SchedulerKind::Eevdf(config) => Box::new(eevdf::Eevdf::new(config.clone(), machine)),
     }
 }

@@ -73,7 +73,8 @@ impl<H: Hooks> FairShare<H> {
         }
     }
 
-    pub(super) fn weight_of(&self, vm: VmId) -> u64 {
+    /// Of each vCPU of that VM.
+    pub fn weight_of(&self, vm: VmId) -> u64 {
         let vm = &self.vms[vm];
         policy::vcpu_weight(vm.weight, vm.active_vcpus)
     }

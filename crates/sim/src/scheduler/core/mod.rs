@@ -103,7 +103,8 @@ pub trait Hooks: Sized {
     fn new(machine: &Machine) -> Self;
     /// `vcpu`, which runs on `pcpu`, spins: what becomes of it?
     fn on_hint(core: &mut FairShare<Self>, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer;
-    /// Who runs next on this pCPU, before those in the queues. `gave_way`: who ran there until now has yielded.
+    /// Who runs next on this pCPU, before those in the queues: one of them, or who ran there until now, for another turn.
+    /// `gave_way`: that one has yielded.
     fn goes_first(
         core: &mut FairShare<Self>,
         machine: &Machine,

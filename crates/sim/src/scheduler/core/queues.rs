@@ -71,7 +71,7 @@ impl<H: Hooks> FairShare<H> {
     }
 
     /// Of the boosted the one that ran here last, or the first.
-    pub(super) fn first_boosted(&self, machine: &Machine, pcpu: PcpuId) -> Option<VcpuId> {
+    pub fn first_boosted(&self, machine: &Machine, pcpu: PcpuId) -> Option<VcpuId> {
         let boosted = || self.boosted.iter().copied();
         let own = boosted().take(LOOK_MAX).find(|&vcpu| ran_here_last(machine, vcpu, pcpu));
         own.or_else(|| boosted().find(|&vcpu| machine.allows(vcpu, pcpu)))

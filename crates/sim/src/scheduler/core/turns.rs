@@ -129,8 +129,8 @@ impl<H: Hooks> Scheduler for FairShare<H> {
         let first = first.or_else(|| self.resumed(machine, pcpu, interrupted));
         let next = first.or_else(|| self.first_ordered(machine, pcpu));
         if let Some((vcpu, gave_way)) = ran
-            && first.is_none()
-            && self.goes_on(machine, pcpu, vcpu, gave_way, next.is_some())
+            && (first == Some(vcpu)
+                || first.is_none() && self.goes_on(machine, pcpu, vcpu, gave_way, next.is_some()))
         {
             self.accounts[vcpu].slice_ns = self.rules.slice_ns;
             return Some(self.begin_turn(machine, pcpu, vcpu));

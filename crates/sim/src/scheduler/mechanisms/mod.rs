@@ -35,6 +35,7 @@ mod woken;
 mod xen_prototype;
 
 use self::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
+pub use self::directed_yield::DirectedYield;
 pub use self::kvm_host::KvmHost;
 use self::passes::siblings_round_from;
 use self::patience::Spin;
