@@ -12,7 +12,7 @@ use crate::privileges;
 use crate::program_costs::Measuring;
 use crate::real_time;
 use crate::recorder::Recorder;
-use crate::report::{Report, VmReport, difference, sum, sum_of_host};
+use crate::report::{Report, VmReport, difference, sum};
 use crate::restarts::{self, Restarts};
 use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VMS_MAX, VmStats};
 use crate::topology::cpu_list;
@@ -139,6 +139,7 @@ struct Readings {
     at: Instant,
     vms: BTreeMap<VmKey, VmStats>,
     gone: VmStats,
+    host: HostStats,
     pool_changes: usize,
     micro_pcpu_ns: u64,
 }
@@ -157,6 +158,7 @@ impl<'s> Daemon<'s> {
             at: now,
             vms: BTreeMap::new(),
             gone: VmStats::default(),
+            host: HostStats::default(),
             pool_changes: 0,
             micro_pcpu_ns: 0,
         };
@@ -666,7 +668,7 @@ impl<'s> Daemon<'s> {
 
     fn host_stats(&self) -> HostStats {
         let now = self.scheduler.as_ref().map(Scheduler::host_stats).unwrap_or_default();
-        sum_of_host(&self.host_before, &now)
+        sum(&self.host_before, &now)
     }
 
     /// Slots that no VM of ours uses any more keep their counts until they are used again.
@@ -687,6 +689,7 @@ impl<'s> Daemon<'s> {
             vm.stats = difference(&vm.stats, &before);
         }
         interval.gone = difference(&now.gone, &self.before.gone);
+        interval.host = difference(&now.host, &self.before.host);
         interval.pool_size_history = self.pool_history.changes_after(self.before.pool_changes);
         // A change that is told late may take back a part of what the interval before was said to have.
         interval.micro_pcpu_ns = now.micro_pcpu_ns.saturating_sub(self.before.micro_pcpu_ns);
@@ -694,6 +697,7 @@ impl<'s> Daemon<'s> {
             at: Instant::now(),
             vms: keys.into_iter().zip(now.vms.iter().map(|vm| vm.stats)).collect(),
             gone: now.gone,
+            host: now.host,
             pool_changes: self.pool_history.change_count(),
             micro_pcpu_ns: now.micro_pcpu_ns,
         };

@@ -57,35 +57,41 @@ pub struct Report {
     pub programs: Option<Value>,
 }
 
-/// `now - before`, word by word: both are arrays of counters that only grow.
-pub fn difference(now: &VmStats, before: &VmStats) -> VmStats {
+/// Counters that only grow.
+///
+/// # Safety
+/// It consists of `u64` only, without padding.
+pub unsafe trait Counters: Copy {}
+
+// SAFETY: struct vm_stats of bpf/intf.h.
+unsafe impl Counters for VmStats {}
+// SAFETY: struct host_stats of bpf/intf.h.
+unsafe impl Counters for HostStats {}
+
+/// `now - before`, counter by counter.
+pub fn difference<C: Counters>(now: &C, before: &C) -> C {
     combine(now, before, u64::saturating_sub)
 }
 
 /// Both together.
-pub fn sum(a: &VmStats, b: &VmStats) -> VmStats {
+pub fn sum<C: Counters>(a: &C, b: &C) -> C {
     combine(a, b, u64::wrapping_add)
 }
 
-/// Counts of the host from before a restart and after it.
-pub fn sum_of_host(a: &HostStats, b: &HostStats) -> HostStats {
-    const WORDS: usize = size_of::<HostStats>() / 8;
-    // SAFETY: struct host_stats of bpf/intf.h consists of u64 only, so it is an array of them and back.
-    let (a, b) =
-        unsafe { (&*(&raw const *a).cast::<[u64; WORDS]>(), &*(&raw const *b).cast::<[u64; WORDS]>()) };
-    let words: [u64; WORDS] = std::array::from_fn(|index| a[index].wrapping_add(b[index]));
-    // SAFETY: as above.
-    unsafe { std::mem::transmute::<[u64; WORDS], HostStats>(words) }
-}
-
-fn combine(a: &VmStats, b: &VmStats, operation: impl Fn(u64, u64) -> u64) -> VmStats {
-    const WORDS: usize = size_of::<VmStats>() / 8;
-    // SAFETY: struct vm_stats of bpf/intf.h consists of u64 only, so it is an array of them and back.
-    let (a, b) =
-        unsafe { (&*(&raw const *a).cast::<[u64; WORDS]>(), &*(&raw const *b).cast::<[u64; WORDS]>()) };
-    let words: [u64; WORDS] = std::array::from_fn(|index| operation(a[index], b[index]));
-    // SAFETY: as above.
-    unsafe { std::mem::transmute::<[u64; WORDS], VmStats>(words) }
+fn combine<C: Counters>(a: &C, b: &C, operation: impl Fn(u64, u64) -> u64) -> C {
+    let mut result = *a;
+    let words = size_of::<C>() / size_of::<u64>();
+    // SAFETY: see `Counters`; each is borrowed as often as is allowed.
+    let (result_words, b) = unsafe {
+        (
+            std::slice::from_raw_parts_mut((&raw mut result).cast::<u64>(), words),
+            std::slice::from_raw_parts((&raw const *b).cast::<u64>(), words),
+        )
+    };
+    for (word, more) in result_words.iter_mut().zip(b) {
+        *word = operation(*word, *more);
+    }
+    result
 }
 
 fn add_up(counters: &[u64]) -> u64 {
@@ -497,6 +503,16 @@ mod tests {
             exit: None,
             programs: None,
         }
+    }
+
+    #[test]
+    fn counters_of_a_vm_and_of_the_host_are_told_apart_before_and_after_an_interval() {
+        let host = |others_ran_ns| HostStats { others_ran_ns, rescued: 7, ..HostStats::default() };
+        let interval = difference(&host(5), &host(3));
+        assert_eq!((interval.others_ran_ns, interval.rescued), (2, 0));
+        assert_eq!(sum(&interval, &host(3)).others_ran_ns, 5);
+        let vm = |ran_ns| VmStats { ran_ns, ..VmStats::default() };
+        assert_eq!(difference(&vm(5), &vm(3)).ran_ns, 2);
     }
 
     #[test]
