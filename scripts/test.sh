@@ -30,5 +30,5 @@ echo "The ten slowest tests:"
 # A test's own words may stand between its name and its verdict.
 awk '/^test .* \.\.\. / { name = $2 } match($0, /(ok|FAILED) <[0-9.]+s>$/) {
          split(substr($0, RSTART), word, /[<s]/); printf "%8.1f s  %s\n", word[2], name
-     }' "$log" | sort -rn | head -n 10
+     }' "$log" | sort -rn | sed -n '1,10p'
 exit "$result"
