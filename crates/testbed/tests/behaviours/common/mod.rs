@@ -25,13 +25,36 @@ pub fn seconds(short: u64, long: u64) -> Duration {
     Duration::from_secs(if is_long() { long } else { short })
 }
 
-/// Our scheduler, in charge. While the kernel verifies it, which takes seconds of emulation, guests make room for it.
+/// Our scheduler, in charge. Guests stand still until it is: the kernel verifies it for seconds of emulation, and beside them for twice
+/// as many. (That it loads beside guests that run: `hotplug`.)
 pub fn start_scheduler(host: &Host, flags: &str) -> Process {
-    let process =
-        host.start(&format!("renice -n -20 $$; exec microslice run --json {flags}")).expect("start");
+    let _still = Standstill::of_guests(host);
+    let process = host.start(&format!("exec microslice run --json {flags}")).expect("start");
     wait_for_state(host, "enabled", &process);
-    run(host, "for thread in /proc/$(pidof microslice)/task/*; do renice 0 ${thread##*/}; done");
     process
+}
+
+/// Guests don't run while it is there.
+struct Standstill<'h>(&'h Host);
+
+impl<'h> Standstill<'h> {
+    fn of_guests(host: &'h Host) -> Self {
+        let still = Self(host);
+        still.signal("STOP").unwrap_or_else(|error| panic!("{error}"));
+        still
+    }
+
+    fn signal(&self, name: &str) -> microslice_testbed::Result<String> {
+        let command = format!("for guest in $(pidof qemu-system-x86_64); do kill -{name} $guest; done");
+        self.0.must_run(&command, PATIENCE)
+    }
+}
+
+impl Drop for Standstill<'_> {
+    fn drop(&mut self) {
+        // A host that doesn't answer any more is found so by the test.
+        let _ = self.signal("CONT");
+    }
 }
 
 /// The end of a process reaches the harness well within this.
