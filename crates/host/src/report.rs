@@ -81,7 +81,7 @@ pub fn sum<C: Counters>(a: &C, b: &C) -> C {
 fn combine<C: Counters>(a: &C, b: &C, operation: impl Fn(u64, u64) -> u64) -> C {
     let mut result = *a;
     let words = size_of::<C>() / size_of::<u64>();
-    // SAFETY: see `Counters`; each is borrowed as often as is allowed.
+    // SAFETY: by `Counters` each is an array of so many words; `result` is a copy of our own.
     let (result_words, b) = unsafe {
         (
             std::slice::from_raw_parts_mut((&raw mut result).cast::<u64>(), words),

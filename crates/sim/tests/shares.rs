@@ -227,7 +227,9 @@ fn a_lottery_gives_each_vm_its_share_however_many_vcpus_it_has() {
         for vcpus in [1, 3] {
             for seed in [1, 2] {
                 let vms = [vm(vcpus, weight, &[COMPUTES]), vm(2, "weight = 256", &[COMPUTES])];
-                let share = shares(&run(1, &vms, "lottery", seed))[0];
+                let report = run(1, &vms, "lottery", seed);
+                assert_eq!(report.pool.overtakes[0], 0, "who is drawn wasn't yielded to");
+                let share = shares(&report)[0];
                 assert!((share - due).abs() < 0.06, "{vcpus} vCPUs, seed {seed}: {share:.3}, due {due}");
             }
         }

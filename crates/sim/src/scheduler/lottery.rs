@@ -8,7 +8,7 @@
 
 use super::YieldAnswer;
 use super::core::{FairShare, Hooks, Waiter};
-use super::mechanisms::DirectedYield;
+use super::mechanisms::directed_yield::{self, DirectedYield};
 use crate::ids::{PcpuId, VcpuId};
 use crate::machine::{Machine, VcpuState};
 use crate::random::Random;
@@ -46,12 +46,12 @@ impl Hooks for Lottery {
 
     fn goes_first(
         core: &mut FairShare<Self>,
-        machine: &Machine,
+        machine: &mut Machine,
         pcpu: PcpuId,
         gave_way: bool,
     ) -> Option<VcpuId> {
         let heir = core.hooks.directed_yield.take_heir(pcpu).filter(|_| gave_way);
-        if let Some(heir) = heir.filter(|&heir| core.may_go_first(machine, pcpu, heir)) {
+        if let Some(heir) = directed_yield::goes_first(core, machine, pcpu, heir) {
             return Some(heir);
         }
         if core.first_boosted(machine, pcpu).is_some() {

@@ -93,7 +93,7 @@ pub fn build(kind: &SchedulerKind, machine: &mut Machine) -> Box<dyn Scheduler> 
                 Box::new(mechanisms::MicroSliced::new(config.clone(), normal, machine))
             }
             NormalPoolKind::FairShare(normal) => {
-                let normal: core::FairShare = core::FairShare::new(normal, machine);
+                let normal = core::FairShare::<mechanisms::KvmHost>::new(normal, machine);
                 Box::new(mechanisms::MicroSliced::new(config.clone(), normal, machine))
             }
         },

@@ -26,7 +26,6 @@ pub use self::queues::{LOOK_MAX, Waiter, ran_here_last};
 use self::shares::VmShare;
 use self::turns::SWEEP_INTERVAL_NS;
 use super::YieldAnswer;
-use super::mechanisms::KvmHost;
 use crate::bits::Bits;
 use crate::config::FairSharePool;
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
@@ -107,7 +106,7 @@ pub trait Hooks: Sized {
     /// `gave_way`: that one has yielded.
     fn goes_first(
         core: &mut FairShare<Self>,
-        machine: &Machine,
+        machine: &mut Machine,
         pcpu: PcpuId,
         gave_way: bool,
     ) -> Option<VcpuId>;
@@ -133,7 +132,8 @@ struct Account {
     out_of_order: bool,
     vm: VmId,
 }
-pub struct FairShare<H = KvmHost> {
+
+pub struct FairShare<H> {
     rules: FairShareConfig,
     tick_ns: u64,
     accounts: IdVec<VcpuId, Account>,

@@ -5,6 +5,7 @@ use super::*;
 use crate::config::HostConfig;
 use crate::machine::HostVm;
 use crate::scenario::{Overrides, load};
+use crate::scheduler::mechanisms::KvmHost;
 use crate::scheduler::{Core, YieldAnswer};
 use microslice_policy::YieldCause;
 
@@ -12,20 +13,25 @@ const MS: u64 = 1_000_000;
 const SLICE_NS: u64 = 30 * MS;
 
 /// A host with VMs of so many vCPUs, all blocked.
-fn host(pcpus: usize, vms: &[u32]) -> (FairShare, Machine) {
+fn host(pcpus: usize, vms: &[u32]) -> (FairShare<KvmHost>, Machine) {
     let config = load("gmake-swaptions", &Overrides::default()).expect("built in").config;
     let vms = vms.iter().map(|&vcpus| HostVm::new(vcpus, 256, Vec::new())).collect();
     let machine = Machine::new(&HostConfig { pcpus, llc_pcpus: pcpus, ..config.host }, vms);
     (FairShare::new(&FairSharePool { slice_ns: SLICE_NS, tick_ns: 4 * MS }, &machine), machine)
 }
 
-fn wake(pool: &mut FairShare, machine: &mut Machine, vcpu: VcpuId) {
+fn wake(pool: &mut FairShare<KvmHost>, machine: &mut Machine, vcpu: VcpuId) {
     machine.wakes(vcpu);
     pool.wake(machine, vcpu);
 }
 
 /// What the pCPU does when it is asked to look, or its vCPU stops for that reason.
-fn next_on(pool: &mut FairShare, machine: &mut Machine, pcpu: PcpuId, reason: StopReason) -> Option<VcpuId> {
+fn next_on(
+    pool: &mut FairShare<KvmHost>,
+    machine: &mut Machine,
+    pcpu: PcpuId,
+    reason: StopReason,
+) -> Option<VcpuId> {
     let stopped = machine.current(pcpu).map(|vcpu| (vcpu, reason));
     if let Some((vcpu, reason)) = stopped {
         machine.stops(vcpu, reason != StopReason::Preempted);
@@ -42,7 +48,7 @@ fn asked_to_look(machine: &mut Machine) -> Vec<PcpuId> {
 }
 
 /// All of them wake, and the pCPUs get the first ones.
-fn all_run(pool: &mut FairShare, machine: &mut Machine) {
+fn all_run(pool: &mut FairShare<KvmHost>, machine: &mut Machine) {
     machine.vcpus.ids().for_each(|vcpu| wake(pool, machine, vcpu));
     for pcpu in asked_to_look(machine) {
         next_on(pool, machine, pcpu, StopReason::Preempted);

@@ -136,9 +136,7 @@ impl<H: Hooks> Scheduler for FairShare<H> {
             return Some(self.begin_turn(machine, pcpu, vcpu));
         }
         if let Some(vcpu) = next {
-            if next == put_first {
-                machine.pool.overtakes[0] += 1;
-            } else if !self.is_first(vcpu) && ran_here_last(machine, vcpu, pcpu) {
+            if next != put_first && !self.is_first(vcpu) && ran_here_last(machine, vcpu, pcpu) {
                 machine.pool.overtakes[1] += 1;
             }
         }

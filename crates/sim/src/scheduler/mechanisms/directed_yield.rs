@@ -7,6 +7,7 @@
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::Machine;
 use crate::scheduler::YieldAnswer;
+use crate::scheduler::core::{FairShare, Hooks};
 
 pub struct DirectedYield {
     /// To whom the vCPU that runs on each pCPU yields.
@@ -41,4 +42,16 @@ impl DirectedYield {
     pub fn take_heir(&mut self, pcpu: PcpuId) -> Option<VcpuId> {
         self.heirs[pcpu].take()
     }
+}
+
+/// The heir, if the clocks let it.
+pub fn goes_first<H: Hooks>(
+    core: &FairShare<H>,
+    machine: &mut Machine,
+    pcpu: PcpuId,
+    heir: Option<VcpuId>,
+) -> Option<VcpuId> {
+    let heir = heir.filter(|&heir| core.may_go_first(machine, pcpu, heir))?;
+    machine.pool.overtakes[0] += 1;
+    Some(heir)
 }

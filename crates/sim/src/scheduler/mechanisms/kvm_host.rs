@@ -1,6 +1,6 @@
 //! What plugs into the real scheduler's core on a KVM host, with a micro pool or without.
 
-use super::directed_yield::DirectedYield;
+use super::directed_yield::{self, DirectedYield};
 use super::warm_caches;
 use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
@@ -22,12 +22,12 @@ impl Hooks for KvmHost {
 
     fn goes_first(
         core: &mut FairShare<Self>,
-        machine: &Machine,
+        machine: &mut Machine,
         pcpu: PcpuId,
         gave_way: bool,
     ) -> Option<VcpuId> {
-        let heir = core.hooks.directed_yield.take_heir(pcpu).filter(|_| gave_way)?;
-        core.may_go_first(machine, pcpu, heir).then_some(heir)
+        let heir = core.hooks.directed_yield.take_heir(pcpu).filter(|_| gave_way);
+        directed_yield::goes_first(core, machine, pcpu, heir)
     }
 
     fn goes_before<'a>(

@@ -22,7 +22,7 @@
 //! The prototype's published code sizes its pool otherwise, too: see docs/simulator-choices.md.
 
 mod answers;
-mod directed_yield;
+pub mod directed_yield;
 mod grace;
 mod home_slices;
 mod kvm_host;
@@ -35,7 +35,6 @@ mod woken;
 mod xen_prototype;
 
 use self::answers::{SCOPES, ShortCut, SiblingAnswers, YieldAnswers};
-pub use self::directed_yield::DirectedYield;
 pub use self::kvm_host::KvmHost;
 use self::passes::siblings_round_from;
 use self::patience::Spin;

@@ -5,9 +5,11 @@ use super::*;
 use crate::config::{HostConfig, NormalPoolKind, SchedulerKind};
 use crate::machine::HostVm;
 use crate::scenario::{Overrides, load};
-pub use crate::scheduler::core::FairShare;
 pub use crate::scheduler::credit::Credit;
 use policy::GuestClass;
+
+/// The real scheduler's normal pool.
+pub type FairShare = crate::scheduler::core::FairShare<KvmHost>;
 
 /// vCPUs of one VM on two pCPUs, the second of them micro-sliced: the first spins for a shootdown on pCPU 0, a
 /// millisecond after it came there, so that the rate limit lets it yield; the others wait for that pCPU.
