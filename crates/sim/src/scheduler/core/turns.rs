@@ -135,10 +135,11 @@ impl<H: Hooks> Scheduler for FairShare<H> {
             self.accounts[vcpu].slice_ns = self.rules.slice_ns;
             return Some(self.begin_turn(machine, pcpu, vcpu));
         }
-        if let Some(vcpu) = next {
-            if next != put_first && !self.is_first(vcpu) && ran_here_last(machine, vcpu, pcpu) {
-                machine.pool.overtakes[1] += 1;
-            }
+        if let Some(vcpu) = next.filter(|_| next != put_first)
+            && !self.is_first(vcpu)
+            && ran_here_last(machine, vcpu, pcpu)
+        {
+            machine.pool.overtakes[1] += 1;
         }
         let next = next.map(|vcpu| self.take(vcpu));
         if let Some((vcpu, _)) = ran {
