@@ -128,10 +128,17 @@ impl Archive {
         Ok(offers)
     }
 
-    /// Downloads exactly these packages and unpacks them, one over the other, into `into`.
+    /// Downloads exactly these packages and unpacks them, one over the other, into `into`. Tries it twice.
     ///
     /// The result appears at once and complete: an interrupted run leaves nothing that looks finished.
     pub fn unpack(&self, offers: &[&Offer], into: &Path) -> Result<()> {
+        self.try_to_unpack(offers, into).or_else(|error| {
+            say(format_args!("{error}; trying once more"));
+            self.try_to_unpack(offers, into)
+        })
+    }
+
+    fn try_to_unpack(&self, offers: &[&Offer], into: &Path) -> Result<()> {
         let downloads = self.scratch("download")?;
         let (unlisted, listed): (Vec<&Offer>, Vec<&Offer>) =
             offers.iter().copied().partition(|offer| offer.is_unlisted());
