@@ -82,7 +82,7 @@ static __always_inline u32 apic_word(const u8 *registers, u32 bitmap, u32 vector
 }
 
 /* Has the guest not yet taken this interrupt? The request bit in its local APIC is cleared when it does. */
-static __always_inline u32 guest_interrupt_pending(u64 kvm_vcpu, u32 vector)
+__noinline u32 guest_interrupt_pending(u64 kvm_vcpu, u32 vector)
 {
 	u8 *registers = guest_apic(kvm_vcpu);
 
@@ -96,7 +96,7 @@ static __always_inline u32 guest_interrupt_pending(u64 kvm_vcpu, u32 vector)
  * vCPU which was stopped before its first instruction is in service. On VMX a posted interrupt may wait in the
  * descriptor, which isn't looked at: then nobody knows.
  */
-static __always_inline u32 guest_answer_to_calls(u64 kvm_vcpu)
+__noinline u32 guest_answer_to_calls(u64 kvm_vcpu)
 {
 	u8 *registers = guest_apic(kvm_vcpu);
 	u32 calls = 1u << (VECTOR_CALL_FUNCTION & 31) | 1u << (VECTOR_CALL_FUNCTION_SINGLE & 31), owed;
@@ -136,7 +136,7 @@ static __always_inline u32 guest_is_known(u32 vm_slot)
 	return vm && feed && feed_is_current(feed, vm) && feed->code && feed->layout.slide_known;
 }
 
-static __always_inline u32 classify_rip(u32 vcpu_slot, u32 vm_slot, u64 rip)
+__noinline u32 classify_rip(u32 vcpu_slot, u32 vm_slot, u64 rip)
 {
 	struct vm *vm = vm_at(vm_slot);
 	struct vm_feed *feed = vm_feed_at(vm_slot);

@@ -14,6 +14,9 @@
  *   cpu_limit.bpf.h    who has used up what cpu.max allows it rests
  *   vcpu.bpf.h         which task is which vCPU, and the states it goes through
  *   guest_code.bpf.h   instruction pointer -> guest class
+ *
+ * Functions that aren't static are checked by the verifier once, by themselves; static ones at each call, with all that
+ * may have led there. What is called from several places, or has a loop, is therefore not static.
  */
 #include "observe.bpf.h"
 #include "next_turn.bpf.h"
@@ -277,19 +280,23 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 }
 
 /* A micro slice is over, for whatever reason. */
-static __always_inline void stop_accelerated(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable)
+__noinline int stop_accelerated(u32 slot, u64 ran_ns, u32 runnable)
 {
 	struct accelerate_config limits = config.accelerate;
-	struct micro_slice_observation seen = {
-	    .guest_class = vcpu->guest_class,
-	    .interrupt_pending = guest_interrupt_pending(vcpu->kvm_vcpu, vcpu->request_vector),
-	    .blocked = !runnable,
-	    .retry_count = vcpu->retry_count,
-	    .answer = guest_answer_to_calls(vcpu->kvm_vcpu)};
-	struct micro_slice_decision decision = decide_after_micro_slice(&limits, &seen);
-	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+	struct micro_slice_observation seen = {.blocked = !runnable};
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct micro_slice_decision decision;
 	u32 bucket = histogram_bucket(ran_ns);
+	struct vm_stats *stats;
 
+	if (!vcpu)
+		return 0;
+	seen.guest_class = vcpu->guest_class;
+	seen.interrupt_pending = guest_interrupt_pending(vcpu->kvm_vcpu, vcpu->request_vector);
+	seen.retry_count = vcpu->retry_count;
+	seen.answer = guest_answer_to_calls(vcpu->kvm_vcpu);
+	decision = decide_after_micro_slice(&limits, &seen);
+	stats = vm_stats_at(vcpu->vm);
 	RECORD(RECORD_MICRO_SLICE, slot, micro_slice, {.config = limits, .seen = seen, .decision = decision});
 	vcpu->retry = decision.retry;
 	vcpu->retry_count = decision.retry ? vcpu->retry_count + 1 : 0;
@@ -304,6 +311,7 @@ static __always_inline void stop_accelerated(struct vcpu *vcpu, u32 slot, u64 ra
 			COUNT(stats->micro_slice_us[bucket]);
 	}
 	end_acceleration(vcpu, runnable ? VCPU_RUNNABLE : VCPU_BLOCKED, decision.outcome);
+	return 0;
 }
 
 static __always_inline void stop_vcpu(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable, u64 now)
@@ -326,7 +334,7 @@ static __always_inline void stop_vcpu(struct vcpu *vcpu, u32 slot, u64 ran_ns, b
 	if (stats && vcpu->preempted && class < GUEST_CLASS_COUNT)
 		COUNT(stats->preemptions[class]);
 	if (vcpu->state == VCPU_MICRO)
-		stop_accelerated(vcpu, slot, ran_ns, runnable);
+		stop_accelerated(slot, ran_ns, runnable);
 	else
 		vcpu->state = runnable ? VCPU_RUNNABLE : VCPU_BLOCKED;
 }

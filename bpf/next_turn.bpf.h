@@ -150,7 +150,7 @@ static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, st
 		return false;
 	slot = tctx->vcpu - 1;
 	class = classify_rip(slot, vcpu->vm, read_guest_rip(vcpu->kvm_vcpu));
-	if (!gets_grace(vcpu, slot, class)) {
+	if (!gets_grace(slot, class)) {
 		vcpu->turn_over = 1;
 		return false;
 	}
@@ -163,10 +163,13 @@ static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, st
 }
 
 /* Those that starve are the furthest ahead, so they are last. The count is in the map: see visit_sibling(). */
-static __noinline int boost_starving(u64 dsq, struct pcpu *pcpu, u64 now)
+__noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 {
+	struct pcpu *pcpu = pcpu_of(cpu);
 	struct task_struct *p;
 
+	if (!pcpu)
+		return 0;
 	for_each_queued_last_first(p, dsq)
 	{
 		struct task_ctx *tctx;
@@ -184,16 +187,16 @@ static __noinline int boost_starving(u64 dsq, struct pcpu *pcpu, u64 now)
 }
 
 /* One pCPU does it for all, now and then. */
-static __always_inline void sweep_queues(struct pcpu *pcpu)
+static __always_inline void sweep_queues(s32 cpu, struct pcpu *pcpu)
 {
 	u64 now = bpf_ktime_get_ns(), last = swept_at_ns;
 
 	if (now - last < SWEEP_INTERVAL_NS || __sync_val_compare_and_swap(&swept_at_ns, last, now) != last)
 		return;
 	pcpu->sweep_count = SWEEP_MAX;
-	boost_starving(DSQ_VCPUS, pcpu, now);
+	boost_starving(DSQ_VCPUS, cpu, now);
 	pcpu->sweep_count = SWEEP_MAX;
-	boost_starving(DSQ_OTHERS, pcpu, now);
+	boost_starving(DSQ_OTHERS, cpu, now);
 }
 
 static __always_inline bool ran_here_last(struct task_struct *p, s32 cpu)
@@ -222,8 +225,9 @@ static __always_inline void count_overtake(const struct vcpu *vcpu, enum overtak
  * One whose caches are warm here goes before the first of the queue, if the policy lets it. The others that ran here last
  * are further ahead than the first of them. Count and clock are in the map: see visit_sibling().
  */
-static __noinline int take_own(u64 dsq, s32 cpu, struct pcpu *pcpu)
+__noinline int take_own(u64 dsq, s32 cpu)
 {
+	struct pcpu *pcpu = pcpu_of(cpu);
 	struct fair_share_config share = config.fair_share;
 	u64 now = bpf_ktime_get_ns();
 	struct task_struct *p;
@@ -269,8 +273,9 @@ static __noinline int take_own(u64 dsq, s32 cpu, struct pcpu *pcpu)
 }
 
 /* The first vCPU of the queue that may run here. */
-static __noinline int take_first_vcpu(u64 dsq, s32 cpu, struct pcpu *pcpu)
+__noinline int take_first_vcpu(u64 dsq, s32 cpu)
 {
+	struct pcpu *pcpu = pcpu_of(cpu);
 	struct task_struct *p;
 
 	if (!pcpu)
@@ -363,12 +368,11 @@ static __always_inline bool dispatch_lent(s32 cpu, struct pcpu *pcpu, struct tas
 {
 	if (finishes_first(cpu, prev, pcpu))
 		return true;
-	if (take_heir(cpu, prev) || take_own(DSQ_BOOSTED, cpu, pcpu) ||
-	    take_first_vcpu(DSQ_BOOSTED, cpu, pcpu))
+	if (take_heir(cpu, prev) || take_own(DSQ_BOOSTED, cpu) || take_first_vcpu(DSQ_BOOSTED, cpu))
 		return false;
 	if (goes_on(cpu, prev, pcpu))
 		return true;
-	if (take_own(DSQ_VCPUS, cpu, pcpu) || take_first_vcpu(DSQ_VCPUS, cpu, pcpu) || !is_borrower(prev))
+	if (take_own(DSQ_VCPUS, cpu) || take_first_vcpu(DSQ_VCPUS, cpu) || !is_borrower(prev))
 		return false;
 	pcpu->micro_deadline_ns = 0;
 	stay_alone(prev, pcpu);
@@ -480,8 +484,9 @@ static __noinline int serve_at_home(s32 cpu, struct pcpu *pcpu, struct task_stru
 }
 
 /* The micro slice is over: who gave way to it, and waits still, has what is left of its turn. */
-static __noinline int take_interrupted(u32 slot, s32 cpu, struct pcpu *pcpu)
+__noinline int take_interrupted(u32 slot, s32 cpu)
 {
+	struct pcpu *pcpu = pcpu_of(cpu);
 	struct vcpu *vcpu = vcpu_at(slot);
 	struct task_ctx *tctx;
 	struct task_struct *p;
@@ -505,7 +510,7 @@ static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct t
 	bool vcpus_first = pcpu->others_ran_ns >= config.fair_share.slice_ns;
 	u32 interrupted;
 
-	sweep_queues(pcpu);
+	sweep_queues(cpu, pcpu);
 	if (micro_slice_goes_on(prev, pcpu) || finishes_first(cpu, prev, pcpu))
 		return;
 	/* One micro slice behind the other leaves whom the first one has interrupted for the end of the second. */
@@ -519,12 +524,12 @@ static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct t
 	if (!vcpus_first && dsq_move_to_local(DSQ_OTHERS))
 		return;
 	/* Who yields a micro slice gives nobody the turn that was interrupted for it. */
-	if ((!interrupted && take_heir(cpu, prev)) || take_own(DSQ_BOOSTED, cpu, pcpu) ||
+	if ((!interrupted && take_heir(cpu, prev)) || take_own(DSQ_BOOSTED, cpu) ||
 	    dsq_move_to_local(DSQ_BOOSTED))
 		return;
-	if (interrupted && take_interrupted(interrupted - 1, cpu, pcpu))
+	if (interrupted && take_interrupted(interrupted - 1, cpu))
 		return;
-	if (goes_on(cpu, prev, pcpu) || take_own(DSQ_VCPUS, cpu, pcpu) || dsq_move_to_local(DSQ_VCPUS))
+	if (goes_on(cpu, prev, pcpu) || take_own(DSQ_VCPUS, cpu) || dsq_move_to_local(DSQ_VCPUS))
 		return;
 	if (vcpus_first && dsq_move_to_local(DSQ_OTHERS))
 		return;

@@ -43,14 +43,14 @@ static __always_inline s32 first_to_preempt(struct task_struct *p, const struct 
  * It takes over the pCPU that it ran on last, if what runs there gives way. A vCPU looks at a few more: many wait for a lock that
  * is handed on, and each of them that is boosted keeps the next one from its own pCPU for a third of a slice.
  */
-static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
+__noinline int preempt_for(struct task_struct *p __arg_trusted, u32 for_vcpu)
 {
 	const struct vcpu *vcpu = for_vcpu ? vcpu_of(task_ctx_of(p)) : NULL;
 	s32 first = first_to_preempt(p, vcpu);
 	u32 step, look = for_vcpu ? PREEMPT_LOOK_MAX : 1;
 
 	if (first < 0)
-		return;
+		return 0;
 	bpf_for (step, 0, PREEMPT_LOOK_MAX) {
 		s32 cpu = first + step;
 		struct pcpu *pcpu;
@@ -67,6 +67,7 @@ static __always_inline void preempt_for(struct task_struct *p, bool for_vcpu)
 		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 		break;
 	}
+	return 0;
 }
 
 /* ---- Queueing ---- */
@@ -147,19 +148,19 @@ static __always_inline void resume_request(struct vcpu *vcpu, u32 slot)
 }
 
 /* Its turn is over. May it go on for a micro slice, because it was stopped at a bad moment? */
-static __always_inline bool gets_grace(struct vcpu *vcpu, u32 slot, u32 class)
+__noinline int gets_grace(u32 slot, u32 class)
 {
+	struct vcpu *vcpu = vcpu_at(slot);
 	struct accelerate_config limits = config.accelerate;
-	struct turn_observation seen = {.guest_class = class,
-					.yielded = vcpu->yielded,
-					.grace_count = vcpu->grace_count,
-					.micro_pcpu_count = micro_pcpu_count,
-					.answer = guest_answer_to_calls(vcpu->kvm_vcpu)};
+	struct turn_observation seen = {.guest_class = class, .micro_pcpu_count = micro_pcpu_count};
 	u32 decision;
 
 	/* Nothing is known of who waits for it: it is scheduled like any other task. */
-	if (!guest_is_known(vcpu->vm))
+	if (!vcpu || !guest_is_known(vcpu->vm))
 		return false;
+	seen.yielded = vcpu->yielded;
+	seen.grace_count = vcpu->grace_count;
+	seen.answer = guest_answer_to_calls(vcpu->kvm_vcpu);
 	decision = decide_at_turn_end(&limits, &seen);
 	RECORD(RECORD_TURN, slot, turn, {.config = limits, .seen = seen, .decision = decision});
 	if (decision != TURN_GOES_ON)
@@ -175,7 +176,7 @@ static __always_inline bool comes_back(struct vcpu *vcpu, u32 slot)
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 
 	vcpu->interrupted = 0;
-	if (!interrupted || !micro_pcpu_count || !gets_grace(vcpu, slot, vcpu->guest_class))
+	if (!interrupted || !micro_pcpu_count || !gets_grace(slot, vcpu->guest_class))
 		return false;
 	if (stats)
 		COUNT(stats->graces[1]);

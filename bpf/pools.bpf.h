@@ -172,7 +172,7 @@ static __always_inline bool try_woken_place(u32 slot, s32 cpu, struct pcpu *pcpu
 }
 
 /* First the micro pCPUs that run no accelerated vCPU, then all. Without a place it simply waits. */
-static __always_inline bool offer_woken(struct task_struct *p, u32 slot)
+__noinline int offer_woken(struct task_struct *p __arg_trusted, u32 slot)
 {
 	u32 at;
 
@@ -211,7 +211,7 @@ static __always_inline bool pull_from(u64 dsq, struct task_struct *p, s32 cpu, u
 	return moved;
 }
 
-static __noinline int pull_vcpu(s32 cpu, u32 slot)
+__noinline int pull_vcpu(s32 cpu, u32 slot)
 {
 	struct vcpu *vcpu = vcpu_at(slot);
 	struct task_struct *p;
@@ -370,10 +370,13 @@ static __always_inline s32 confined_pcpu(struct task_struct *p)
  * Tasks that were queued when their last normal pCPU became this micro pCPU would wait for ever. How many more may be
  * looked at is kept in the map, for the verifier's sake: see visit_sibling().
  */
-static __noinline int rescue_from(u64 dsq, s32 cpu, struct pcpu *pcpu)
+__noinline int rescue_from(u64 dsq, s32 cpu)
 {
+	struct pcpu *pcpu = pcpu_of(cpu);
 	struct task_struct *p;
 
+	if (!pcpu)
+		return 0;
 	for_each_queued(p, dsq)
 	{
 		if (!pcpu->rescue_count)
@@ -392,9 +395,9 @@ static __noinline int rescue_from(u64 dsq, s32 cpu, struct pcpu *pcpu)
 static __always_inline bool dispatch_micro(s32 cpu, struct pcpu *pcpu)
 {
 	if (pcpu->rescue_count) {
-		rescue_from(DSQ_OTHERS, cpu, pcpu);
-		rescue_from(DSQ_VCPUS, cpu, pcpu);
-		rescue_from(DSQ_BOOSTED, cpu, pcpu);
+		rescue_from(DSQ_OTHERS, cpu);
+		rescue_from(DSQ_VCPUS, cpu);
+		rescue_from(DSQ_BOOSTED, cpu);
 		pcpu->rescue_count = 0;
 	}
 	/* Turn about, so that neither starves the other. */
