@@ -258,6 +258,17 @@ _Static_assert(DSQ_CONFINED > DSQ_RESTING, "queue numbers don't overlap");
 #define COUNT(counter) __sync_fetch_and_add(&(counter), 1)
 #define ADD(counter, amount) __sync_fetch_and_add(&(counter), (amount))
 
+/* `event`: enum urgent_event. */
+static __always_inline void count_urgent(u32 event)
+{
+	if (event == URGENT_IPI)
+		COUNT(host_stats.urgent_ipis);
+	else if (event == URGENT_PLE)
+		COUNT(host_stats.urgent_ples);
+	else if (event == URGENT_IRQ)
+		COUNT(host_stats.urgent_irqs);
+}
+
 static __always_inline struct pcpu *pcpu_of(s32 cpu)
 {
 	u32 key = cpu;

@@ -206,9 +206,7 @@ static __always_inline void ask_about_woken(struct task_struct *p, struct vcpu *
 	RECORD(RECORD_WOKEN, slot, woken, {.config = limits, .seen = seen, .decision = decision});
 	if (decision.reason < WOKEN_REASON_COUNT)
 		COUNT(stats->woken[decision.reason]);
-	/* It must wait, as one that was preempted must. */
-	if (seen.interrupted && seen.kind == INTERRUPT_VIRQ)
-		COUNT(host_stats.urgent_irqs);
+	count_urgent(urgent_event_of_wakeup(&seen, decision.reason));
 	if (decision.cause == CAUSE_NONE || decision.cause >= CAUSE_COUNT)
 		return;
 	if (config.dry_run) {

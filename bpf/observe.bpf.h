@@ -135,14 +135,6 @@ static __noinline int ask_again(struct pcpu *pcpu)
 	return 0;
 }
 
-static __always_inline void count_urgent(u32 cause)
-{
-	if (cause == CAUSE_TLB_YIELD || cause == CAUSE_PV_YIELD)
-		COUNT(host_stats.urgent_ipis);
-	else if (cause == CAUSE_LOCK_YIELD || cause == CAUSE_LOCK_HALT)
-		COUNT(host_stats.urgent_ples);
-}
-
 /* For how long it has waited in this turn. Two exits further apart than a micro slice are of two waits. */
 static __always_inline u64 spun_ns(struct vcpu *self)
 {
@@ -211,7 +203,7 @@ __noinline int on_yield(u32 cause)
 	RECORD(RECORD_YIELD, slot, yield, {.seen = seen, .decision = decision});
 	if (decision.reason < YIELD_REASON_COUNT)
 		COUNT(stats->yields[cause][decision.reason]);
-	count_urgent(decision.cause);
+	count_urgent(urgent_event_of_yield(decision.cause));
 	if (cause == YIELD_HLT) {
 		self->lock_halt_rip = decision.cause == CAUSE_LOCK_HALT ? rip : 0;
 		self->lock_halt_interrupts_enabled = seen.interrupts_enabled;
@@ -295,10 +287,7 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 	RECORD(RECORD_INTERRUPT, *slot, interrupt, {.config = limits, .seen = seen, .decision = decision});
 	if (seen.kind < INTERRUPT_KIND_COUNT && decision.reason < INTERRUPT_REASON_COUNT)
 		COUNT(stats->interrupts[seen.kind][decision.reason]);
-	/* Urgent are interrupts that must wait: Algorithm 1 isn't to reserve pCPUs for a host without contention. */
-	if (seen.kind == INTERRUPT_VIRQ &&
-	    (seen.recipient_state == VCPU_RUNNABLE || seen.recipient_state == VCPU_PENDING))
-		COUNT(host_stats.urgent_irqs);
+	count_urgent(urgent_event_of_interrupt(seen.kind, decision.reason));
 	/* Of several the urgent one is remembered until it runs: see ask_about_woken(). */
 	if (seen.recipient_state == VCPU_BLOCKED &&
 	    (decision.reason == INTERRUPT_RECIPIENT_BLOCKED || !vcpu->blocked_interrupt))

@@ -34,9 +34,6 @@ impl<Normal: Core> MicroSliced<Normal> {
         if self.prototype {
             return self.interrupt(machine, vcpu, kind);
         }
-        if kind == InterruptKind::Virq {
-            self.seen.irq_count += 1;
-        }
         let seen = WokenObservation {
             interrupted: u32::from(by != WokenBy::LockKick),
             kind: kind.into(),
@@ -47,6 +44,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             guest_known: 1,
         };
         let decision = policy::decide_on_woken(&self.rules, &seen);
+        self.seen.count_urgent(policy::urgent_event_of_wakeup(&seen, &decision), 1);
         if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
             let since_ns = machine.vcpus[vcpu].since_ns;
             self.offer(machine, Woken { vcpu, cause, since_ns });
