@@ -22,7 +22,7 @@
 #ifndef BPF_VCPU_H
 #define BPF_VCPU_H
 
-#include "guest_code.bpf.h"
+#include "bpf/core/guest_code.bpf.h"
 
 #define LSTAR_SAMPLE_INTERVAL_NS 100000000ull
 /* For how long a vCPU without a slot isn't tried again. */

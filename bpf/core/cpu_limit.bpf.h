@@ -17,7 +17,7 @@
 #ifndef BPF_CPU_LIMIT_H
 #define BPF_CPU_LIMIT_H
 
-#include "idle.bpf.h"
+#include "bpf/core/idle.bpf.h"
 
 #define RELEASE_INTERVAL_NS 2000000ull
 #define RELEASE_MAX 64u

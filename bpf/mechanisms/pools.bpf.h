@@ -22,7 +22,7 @@
 #ifndef BPF_POOLS_H
 #define BPF_POOLS_H
 
-#include "home.bpf.h"
+#include "bpf/mechanisms/home.bpf.h"
 
 #define RESCUE_MAX 4096
 

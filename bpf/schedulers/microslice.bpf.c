@@ -15,8 +15,8 @@
  *   vcpu.bpf.h         which task is which vCPU, and the states it goes through
  *   guest_code.bpf.h   instruction pointer -> guest class
  */
-#include "observe.bpf.h"
-#include "next_turn.bpf.h"
+#include "bpf/mechanisms/observe.bpf.h"
+#include "bpf/core/next_turn.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 

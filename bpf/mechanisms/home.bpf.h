@@ -15,7 +15,7 @@
 #ifndef BPF_HOME_H
 #define BPF_HOME_H
 
-#include "vcpu.bpf.h"
+#include "bpf/core/vcpu.bpf.h"
 
 /* ---- A VM ---- */
 

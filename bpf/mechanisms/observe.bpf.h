@@ -18,7 +18,7 @@
 #ifndef BPF_OBSERVE_H
 #define BPF_OBSERVE_H
 
-#include "pools.bpf.h"
+#include "bpf/mechanisms/pools.bpf.h"
 
 #define PASS_MAX_NS 1000000ull
 #define SVM_EXIT_HLT 0x78u

@@ -3,8 +3,8 @@
 #ifndef BPF_MAPS_H
 #define BPF_MAPS_H
 
-#include "compat.bpf.h"
-#include "intf.h"
+#include "bpf/core/compat.bpf.h"
+#include "bpf/core/intf.h"
 
 const volatile struct run_config config;
 

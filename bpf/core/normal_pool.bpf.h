@@ -18,7 +18,7 @@
 #ifndef BPF_NORMAL_POOL_H
 #define BPF_NORMAL_POOL_H
 
-#include "cpu_limit.bpf.h"
+#include "bpf/core/cpu_limit.bpf.h"
 
 /* ---- Which pCPU ---- */
 

@@ -14,7 +14,7 @@
 #ifndef BPF_NEXT_TURN_H
 #define BPF_NEXT_TURN_H
 
-#include "normal_pool.bpf.h"
+#include "bpf/core/normal_pool.bpf.h"
 
 /* How many of those that wait are looked at for one that ran here last. */
 #define OWN_LOOK_MAX 32u

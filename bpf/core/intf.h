@@ -8,7 +8,7 @@
 #ifndef BPF_INTF_H
 #define BPF_INTF_H
 
-#include "../policy/record.h"
+#include "policy/record.h"
 
 #define PCPUS_MAX 1024u
 #define VMS_MAX 512u
