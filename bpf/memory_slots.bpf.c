@@ -11,8 +11,8 @@
  * Limits.    RECORDS_MAX slots of a VM, because one file's records must fit into the iterator's buffer of 32 KiB; slots
  *            smaller than SLOT_PAGES_MIN (ROMs) are left out. Linux 6.4 or newer (open-coded iterators).
  */
-#include "vmlinux.h"
-#include "memory_slots.h"
+#include "bpf/core/vmlinux.h"
+#include "bpf/memory_slots.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>

@@ -14,6 +14,7 @@
 #include "cpu_limit.h"
 #include "fair_share.h"
 #include "pool_size.h"
+#include "urgent_events.h"
 
 #define RECORD_VERSION 10u
 

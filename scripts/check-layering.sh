@@ -25,8 +25,8 @@ for crate in "${!allowed[@]}"; do
 done
 
 # Both hosts compile the same policies: every header of policy/ is reached from both.
-reached() { clang-19 -MM -MG -I policy "$1" | grep -oE 'policy/[a-z_]+\.h' | sort -u; }
-for source in bpf/microslice.bpf.c crates/policy/src/shim.c; do
+reached() { clang-19 -MM -MG -I . -I policy "$1" | grep -oE 'policy/[a-z_]+\.h' | sort -u; }
+for source in bpf/schedulers/microslice.bpf.c crates/policy/src/shim.c; do
     while read -r header; do
         fail "$source doesn't compile $header"
     done < <(comm -23 <(ls policy/*.h) <(reached "$source"))

@@ -11,12 +11,14 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
     let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for object in ["microslice", "memory_slots", "simple"] {
+    let include = format!("-I{}", root.display());
+    for source in ["schedulers/microslice", "schedulers/simple", "memory_slots"] {
+        let object = source.rsplit('/').next().expect("rsplit yields at least one part");
         SkeletonBuilder::new()
-            .source(root.join(format!("bpf/{object}.bpf.c")))
+            .source(root.join(format!("bpf/{source}.bpf.c")))
             .obj(out.join(format!("{object}.bpf.o")))
             .clang(&clang)
-            .clang_args(["-mcpu=v3", "-std=gnu11", "-Wall", "-Wno-unused-function", "-Werror"])
+            .clang_args(["-mcpu=v3", "-std=gnu11", "-Wall", "-Wno-unused-function", "-Werror", &include])
             .reference_obj(true)
             .build_and_generate(out.join(format!("{object}.skel.rs")))
             .expect("bpf/ compiles: see the compiler's messages above");

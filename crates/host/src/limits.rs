@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Of `bpf/intf.h`.
+/// Of `bpf/core/intf.h`.
 pub const LIMITS_MAX: u32 = 1024;
 pub const LIMITED_CGROUPS_MAX: usize = 8192;
 pub const LIMITS_PER_CGROUP: usize = 4;

@@ -14,7 +14,7 @@ use microslice_policy::{
 };
 use serde_json::{Map, Value, json};
 
-/// `FAILURE_*` of `bpf/intf.h`, in its order.
+/// `FAILURE_*` of `bpf/core/intf.h`, in its order.
 const FAILURES: [&str; 8] =
     ["no_room", "affinity", "overtaken", "not_queued", "blocked", "resized", "limited", "vm_ahead"];
 /// The return that isn't one of the policy's outcomes, `RETURN_NEVER_RAN`.
@@ -63,9 +63,9 @@ pub struct Report {
 /// It consists of `u64` only, without padding.
 pub unsafe trait Counters: Copy {}
 
-// SAFETY: struct vm_stats of bpf/intf.h.
+// SAFETY: struct vm_stats of bpf/core/intf.h.
 unsafe impl Counters for VmStats {}
-// SAFETY: struct host_stats of bpf/intf.h.
+// SAFETY: struct host_stats of bpf/core/intf.h.
 unsafe impl Counters for HostStats {}
 
 /// `now - before`, counter by counter.

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// `VMS_MAX` of `bpf/intf.h`; one more slot of statistics sums up VMs that are gone.
+/// `VMS_MAX` of `bpf/core/intf.h`; one more slot of statistics sums up VMs that are gone.
 pub const VMS_MAX: u32 = 512;
 /// Of host tasks that aren't vCPUs.
 const OTHERS_SLICE_NS: u64 = 5_000_000;
@@ -238,7 +238,7 @@ impl Scheduler {
         layout: GuestLayout,
         weight: u32,
     ) -> Result<(), HostError> {
-        // struct vm_feed of bpf/intf.h: layout, generation, code, weight, padding.
+        // struct vm_feed of bpf/core/intf.h: layout, generation, code, weight, padding.
         let mut value = [0u8; size_of::<types::vm_feed>()];
         value[..16].copy_from_slice(layout.as_bytes());
         value[16..20].copy_from_slice(&vm.generation.to_le_bytes());
@@ -313,7 +313,7 @@ fn open_rings(
     builder.build()
 }
 
-/// `struct event` of `bpf/intf.h`.
+/// `struct event` of `bpf/core/intf.h`.
 fn parse_event(bytes: &[u8]) -> Option<Event> {
     let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));

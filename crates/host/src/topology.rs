@@ -3,7 +3,7 @@
 use crate::{HostError, cgroups};
 use std::path::Path;
 
-/// `PCPUS_MAX` of `bpf/intf.h`.
+/// `PCPUS_MAX` of `bpf/core/intf.h`.
 pub const PCPUS_MAX: usize = 1024;
 
 /// The host's pCPUs.

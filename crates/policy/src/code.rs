@@ -262,6 +262,11 @@ codes! {
 }
 
 codes! {
+    /// What Algorithm 1 counts (`policy/urgent_events.h`).
+    UrgentEvent { None = "none", Ipi = "ipi", Ple = "ple", Irq = "irq" }
+}
+
+codes! {
     /// Why Algorithm 1 chose a pool size.
     PoolSizeReason {
         ProfileStarts = "profile_starts",

@@ -359,6 +359,18 @@ impl AccelerateConfig {
         Self { grace_max: 10, call_function_ipi: 1, home_slices: 1, patience_ns: 1_000_000, ..Self::PAPER };
 }
 
+impl PoolSizeObservation {
+    /// One more of those that Algorithm 1 counts, or `times` more.
+    pub fn count_urgent(&mut self, event: UrgentEvent, times: u64) {
+        match event {
+            UrgentEvent::None => {}
+            UrgentEvent::Ipi => self.ipi_count += times,
+            UrgentEvent::Ple => self.ple_count += times,
+            UrgentEvent::Irq => self.irq_count += times,
+        }
+    }
+}
+
 impl PoolSizeConfig {
     /// 10 ms profile interval, 1 s epoch (Algorithm 1), at most 3 of 12 pCPUs (the authors' prototype).
     pub const PAPER: Self = Self {

@@ -51,6 +51,9 @@ mod ffi {
             seen: *const PoolSizeObservation,
             decision: *mut PoolSizeDecision,
         );
+        pub fn ms_urgent_event_of_yield(cause: u32) -> u32;
+        pub fn ms_urgent_event_of_interrupt(kind: u32, reason: u32) -> u32;
+        pub fn ms_urgent_event_of_wakeup(seen: *const WokenObservation, reason: u32) -> u32;
         pub fn ms_vcpu_weight(vm_weight: u32, active_vcpu_count: u32) -> u64;
         pub fn ms_charge(ran_ns: u64, weight: u64) -> u64;
         pub fn ms_vtime_before(a: u64, b: u64) -> u32;
@@ -185,6 +188,24 @@ pub fn step_pool_size(
     seen: &PoolSizeObservation,
 ) -> PoolSizeDecision {
     decide!(PoolSizeDecision, ms_step_pool_size(config, state, seen))
+}
+
+/// What Algorithm 1 counts a yield as (`policy/urgent_events.h`).
+pub fn urgent_event_of_yield(decision: &YieldDecision) -> UrgentEvent {
+    // SAFETY: plain values.
+    UrgentEvent::of(unsafe { ffi::ms_urgent_event_of_yield(decision.cause.value()) })
+}
+
+/// What Algorithm 1 counts an interrupt of this kind as.
+pub fn urgent_event_of_interrupt(kind: Code<InterruptKind>, decision: &InterruptDecision) -> UrgentEvent {
+    // SAFETY: plain values.
+    UrgentEvent::of(unsafe { ffi::ms_urgent_event_of_interrupt(kind.value(), decision.reason.value()) })
+}
+
+/// What Algorithm 1 counts it as that somebody was woken, and has to wait.
+pub fn urgent_event_of_wakeup(seen: &WokenObservation, decision: &WokenDecision) -> UrgentEvent {
+    // SAFETY: the pointer comes from a reference.
+    UrgentEvent::of(unsafe { ffi::ms_urgent_event_of_wakeup(seen, decision.reason.value()) })
 }
 
 /// The weight of one of a VM's active vCPUs (`policy/fair_share.h`).

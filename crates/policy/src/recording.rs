@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 /// The first eight bytes of every recording.
 pub const MAGIC: [u8; 8] = *b"microrec";
 
-/// Slots for guest kernels: `GUEST_CODES_MAX` of `bpf/intf.h`. Slot 0 is the code of a guest without symbols.
+/// Slots for guest kernels: `GUEST_CODES_MAX` of `bpf/core/intf.h`. Slot 0 is the code of a guest without symbols.
 pub const GUEST_CODES_MAX: u32 = 64;
 
 const TAG_CODE: u32 = 1;

@@ -2,7 +2,8 @@
 //! This is the proof that simulator and kernel run the same policy.
 //!
 //! A decision that comes out the same says nothing about what it was made from. Where one observation can be checked against
-//! another one it is: for how long a vCPU has spun, by the clock ([`Waits`]).
+//! another one it is: for how long a vCPU has spun, by the clock ([`Waits`]); how many urgent events Algorithm 1 was shown, by
+//! the decisions that they come from ([`UrgentEvents`]).
 
 use crate::recording::{Chunk, Reader, RecordingError};
 use crate::*;
@@ -19,6 +20,7 @@ pub struct Replay {
     pub first_difference: Option<Difference>,
     pub difference_count: u64,
     pub waits: Waits,
+    pub urgent_events: UrgentEvents,
 }
 
 /// Exits of vCPUs that spin, by what the kernel says for how long they had ([`SpinnerObservation::spun_ns`]).
@@ -30,6 +32,46 @@ pub struct Waits {
     pub continued: u64,
     /// It can't have waited for so long, or not for so short a time, if nothing in between is missing from the recording.
     pub wrong: u64,
+}
+
+/// Urgent events (`policy/urgent_events.h`) until the last step of Algorithm 1, as IPIs, pause-loop exits and interrupts. Events that
+/// came during a step may be on either side of it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct UrgentEvents {
+    /// As many as the kernel showed to Algorithm 1.
+    pub shown: [u64; 3],
+    /// As many as the decisions in the recording say.
+    pub decided: [u64; 3],
+}
+
+impl UrgentEvents {
+    /// `so_far`: by the records up to here.
+    fn count(&mut self, so_far: &mut PoolSizeObservation, kind: RecordKind, record: &Record) {
+        let event = match kind {
+            RecordKind::Yield => urgent_event_of_yield(&record.payload_as::<YieldRecord>().decision),
+            RecordKind::Interrupt => {
+                let it: InterruptRecord = record.payload_as();
+                urgent_event_of_interrupt(it.seen.kind, &it.decision)
+            }
+            RecordKind::Woken => {
+                let it: WokenRecord = record.payload_as();
+                urgent_event_of_wakeup(&it.seen, &it.decision)
+            }
+            RecordKind::PoolSize => {
+                let step: PoolSizeRecord = record.payload_as();
+                let shown = counts_of(&step.seen);
+                self.shown = std::array::from_fn(|event| self.shown[event].saturating_add(shown[event]));
+                self.decided = counts_of(so_far);
+                return;
+            }
+            _ => return,
+        };
+        so_far.count_urgent(event, 1);
+    }
+}
+
+fn counts_of(seen: &PoolSizeObservation) -> [u64; 3] {
+    [seen.ipi_count, seen.ple_count, seen.irq_count]
 }
 
 /// Of two readings of the clock for one exit, the second one may be that much later, interrupts included.
@@ -78,6 +120,7 @@ pub fn replay(source: impl Read) -> Result<Replay, RecordingError> {
     let mut codes = Codes::new();
     let mut pool = PoolSizeState::default();
     let mut last_exits = LastExits::new();
+    let mut urgent_so_far = PoolSizeObservation::default();
     let mut result = Replay::default();
     let mut index = 0;
     loop {
@@ -96,6 +139,7 @@ pub fn replay(source: impl Read) -> Result<Replay, RecordingError> {
                 if kind == RecordKind::Spinner {
                     result.waits.count(&mut last_exits, &record);
                 }
+                result.urgent_events.count(&mut urgent_so_far, kind, &record);
                 if let Some((recorded, replayed)) = difference {
                     result.difference_count += 1;
                     result.first_difference.get_or_insert(Difference { index, kind, recorded, replayed });

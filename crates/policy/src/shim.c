@@ -9,6 +9,7 @@
 #include "fair_share.h"
 #include "pool_size.h"
 #include "record.h"
+#include "urgent_events.h"
 
 u32 ms_classify(const struct guest_code *code, const struct guest_layout *layout, u64 rip)
 {
@@ -73,6 +74,21 @@ void ms_step_pool_size(const struct pool_size_config *config, struct pool_size_s
 		       const struct pool_size_observation *seen, struct pool_size_decision *decision)
 {
 	*decision = step_pool_size(config, state, seen);
+}
+
+u32 ms_urgent_event_of_yield(u32 cause)
+{
+	return urgent_event_of_yield(cause);
+}
+
+u32 ms_urgent_event_of_interrupt(u32 kind, u32 reason)
+{
+	return urgent_event_of_interrupt(kind, reason);
+}
+
+u32 ms_urgent_event_of_wakeup(const struct woken_observation *seen, u32 reason)
+{
+	return urgent_event_of_wakeup(seen, reason);
 }
 
 u64 ms_vcpu_weight(u32 vm_weight, u32 active_vcpu_count)

@@ -1,7 +1,7 @@
 //! Recordings: written, read, replayed; and what happens to those that lie.
 
 use microslice_policy::recording::{Reader, Writer};
-use microslice_policy::replay::{Waits, replay};
+use microslice_policy::replay::{UrgentEvents, Waits, replay};
 use microslice_policy::*;
 use proptest::prelude::*;
 
@@ -152,6 +152,43 @@ fn a_spinner_that_cannot_have_waited_for_so_long_is_counted() {
     assert_eq!(waits(&[(10, 0), (13, 30)]), counts(1, 0, 1));
     assert_eq!(waits(&[(10, 0), (13, 3), (40, 3)]), counts(1, 1, 1));
     assert_eq!(waits(&[(10, 5)]), counts(0, 0, 0), "the exit before isn't there");
+}
+
+/// A shootdown's yield, a lock's, and a device interrupt to a preempted vCPU, and then a step of Algorithm 1 that saw `shown`.
+fn urgent_events(shown: PoolSizeObservation) -> UrgentEvents {
+    use zerocopy::IntoBytes;
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut write = |kind, payload: &[u8]| writer.record(&Record::new(1, 3, kind, payload)).unwrap();
+    for class in [GuestClass::TlbShootdown, GuestClass::LockWaiter, GuestClass::User] {
+        let seen = YieldObservation {
+            cause: YieldCause::Ple.into(),
+            guest_class: class.into(),
+            ..Default::default()
+        };
+        write(RecordKind::Yield, YieldRecord { seen, decision: decide_on_yield(&seen) }.as_bytes());
+    }
+    let config = AccelerateConfig::DEFAULT;
+    let seen = InterruptObservation {
+        kind: InterruptKind::Virq.into(),
+        recipient_state: VcpuState::Runnable.into(),
+        guest_known: 1,
+        ..Default::default()
+    };
+    let decision = decide_on_interrupt(&config, &seen);
+    write(RecordKind::Interrupt, InterruptRecord { config, seen, decision }.as_bytes());
+    let config = PoolSizeConfig::PAPER;
+    let decision = step_pool_size(&config, &mut PoolSizeState::default(), &shown);
+    write(RecordKind::PoolSize, PoolSizeRecord { config, seen: shown, decision }.as_bytes());
+    replay(writer.finish().unwrap().as_slice()).unwrap().urgent_events
+}
+
+#[test]
+fn urgent_events_that_algorithm_1_was_not_shown_are_seen() {
+    let shown = |ipi_count, ple_count, irq_count| {
+        urgent_events(PoolSizeObservation { ipi_count, ple_count, irq_count, ..Default::default() })
+    };
+    assert_eq!(shown(1, 1, 1), UrgentEvents { shown: [1, 1, 1], decided: [1, 1, 1] });
+    assert_eq!(shown(1, 2, 0), UrgentEvents { shown: [1, 2, 0], decided: [1, 1, 1] });
 }
 
 #[test]

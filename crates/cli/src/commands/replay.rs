@@ -6,7 +6,7 @@ use crate::progress::ProgressLine;
 use clap::Args;
 use microslice_policy::Coded;
 use microslice_policy::RecordKind;
-use microslice_policy::replay::{Waits, replay};
+use microslice_policy::replay::{UrgentEvents, Waits, replay};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileTypeExt;
@@ -42,6 +42,7 @@ pub fn run(args: Replay) -> Result<(), Failure> {
         .map(|(kind, count)| (kind.name().to_owned(), count.into()))
         .collect();
     let Waits { begun, continued, wrong } = result.waits;
+    let UrgentEvents { shown, decided } = result.urgent_events;
     let (decisions, differences) = (result.total_count(), result.difference_count);
     if args.json {
         let json = serde_json::json!({
@@ -49,13 +50,15 @@ pub fn run(args: Replay) -> Result<(), Failure> {
             "by_kind": counts,
             "differences": differences,
             "waits": {"begun": begun, "continued": continued, "wrong": wrong},
+            "urgent_events": {"shown": by_event(shown), "decided": by_event(decided)},
         });
         print(&format!("{json}\n"))?;
     } else {
         let kinds: String = counts.iter().map(|(kind, count)| format!("{kind:12} {count}\n")).collect();
         print(&format!(
             "{kinds}{decisions} decisions, {differences} differ\n\
-             exits of spinners: {begun} began to wait, {continued} went on, {wrong} disagree with the clock\n"
+             exits of spinners: {begun} began to wait, {continued} went on, {wrong} disagree with the clock\n\
+             urgent events (IPI, PLE, IRQ): Algorithm 1 was shown {shown:?}, decisions say {decided:?}\n"
         ))?;
     }
     match result.first_difference {
@@ -69,6 +72,10 @@ pub fn run(args: Replay) -> Result<(), Failure> {
             first.replayed
         ))),
     }
+}
+
+fn by_event([ipi, ple, irq]: [u64; 3]) -> serde_json::Value {
+    serde_json::json!({"ipi": ipi, "ple": ple, "irq": irq})
 }
 
 /// To open a named pipe may take for ever. One that a shell made (`<(…)`) doesn't, and has no path of its own.

@@ -3,7 +3,7 @@
 use crate::machine::{HostVcpu, Kind, WAITING_KINDS};
 use microslice_policy as policy;
 use microslice_policy::{
-    PassScope, SiblingAnswer, SiblingDecision, SiblingObservation, YieldCause, YieldDecision,
+    PassScope, SiblingAnswer, SiblingDecision, SiblingObservation, UrgentEvent, YieldCause, YieldDecision,
     YieldObservation,
 };
 use policy::Coded;
@@ -114,8 +114,8 @@ impl ShortCut {
     }
 }
 
-/// Answers of `decide_on_yield` for one size of the micro pool, asked once each, then looked up.
-pub struct YieldAnswers(Vec<YieldDecision>);
+/// Answers of `decide_on_yield` for one size of the micro pool, and what each is counted as: asked once, then looked up.
+pub struct YieldAnswers(Vec<(YieldDecision, UrgentEvent)>);
 
 impl YieldAnswers {
     pub fn new(micro_pcpu_count: usize) -> Self {
@@ -132,12 +132,28 @@ impl YieldAnswers {
                 })
             })
         });
-        Self(seen.map(|seen| policy::decide_on_yield(&seen)).collect())
+        let decisions = seen.map(|seen| policy::decide_on_yield(&seen));
+        Self(decisions.map(|decision| (decision, policy::urgent_event_of_yield(&decision))).collect())
     }
 
     #[inline]
     pub fn get(&self, cause: YieldCause, host: &HostVcpu) -> YieldDecision {
-        let index = (cause as usize * CLASSES + host.class as usize) * 2;
-        self.0[index + usize::from(host.interrupts_enabled)]
+        self.0[index_of(cause, host.class, host.interrupts_enabled)].0
     }
+
+    /// What Algorithm 1 counts such a yield as.
+    #[inline]
+    pub fn urgent_event(
+        &self,
+        cause: YieldCause,
+        class: policy::GuestClass,
+        interrupts_enabled: bool,
+    ) -> UrgentEvent {
+        self.0[index_of(cause, class, interrupts_enabled)].1
+    }
+}
+
+#[inline]
+fn index_of(cause: YieldCause, class: policy::GuestClass, interrupts_enabled: bool) -> usize {
+    (cause as usize * CLASSES + class as usize) * 2 + usize::from(interrupts_enabled)
 }

@@ -462,7 +462,8 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
         }
         let host = &machine.vcpus[vcpu];
         let decision = self.yield_answers.get(cause, host);
-        self.count_urgent(host.class, cause, 1);
+        let urgent = self.yield_answers.urgent_event(cause, host.class, host.interrupts_enabled);
+        self.seen.count_urgent(urgent, 1);
         let scope = decision.scope.get().unwrap_or(PassScope::None);
         let mut asked_for_nobody = true;
         if scope != PassScope::None {
@@ -507,13 +508,11 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
     }
 
     fn not_asked(&mut self, class: policy::GuestClass, exits: u64) {
-        self.count_urgent(class, YieldCause::Ple, exits);
+        let urgent = self.yield_answers.urgent_event(YieldCause::Ple, class, true);
+        self.seen.count_urgent(urgent, exits);
     }
 
     fn interrupt(&mut self, machine: &mut Machine, vcpu: VcpuId, kind: InterruptKind) {
-        if kind == InterruptKind::Virq {
-            self.seen.irq_count += 1;
-        }
         let seen = InterruptObservation {
             kind: kind.into(),
             recipient_state: self.policy_state(machine, vcpu).into(),
@@ -523,6 +522,7 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
             reserved: 0,
         };
         let decision = policy::decide_on_interrupt(&self.rules, &seen);
+        self.seen.count_urgent(policy::urgent_event_of_interrupt(seen.kind, &decision), 1);
         if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
             self.accelerate(machine, vcpu, cause);
         }

@@ -184,16 +184,6 @@ impl<Normal: Core> MicroSliced<Normal> {
         counts
     }
 
-    pub(super) fn count_urgent(&mut self, class: policy::GuestClass, cause: YieldCause, count: u64) {
-        match (cause, class) {
-            (YieldCause::IpiWait, _) | (YieldCause::Ple, policy::GuestClass::TlbShootdown) => {
-                self.seen.ipi_count += count
-            }
-            (YieldCause::Ple, _) => self.seen.ple_count += count,
-            (YieldCause::Hlt, _) => {}
-        }
-    }
-
     /// After its pass. In the prototype who waits for a shootdown never yields; who spins for a lock yields only if no
     /// sibling that doesn't run belongs to a micro-sliced pCPU, and those that halted there, or were taken along halted by
     /// a pass for a shootdown, belong to it until they have run again. So once there is one, nobody yields; this is taken

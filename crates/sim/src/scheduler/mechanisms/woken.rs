@@ -1,6 +1,6 @@
 //! Who was blocked, was woken, and has to wait: `decide_on_woken` says who of them may run on a micro pCPU.
 //!
-//! Each micro pCPU has a place for one of them, behind the one for who was preempted (`bpf/pools.bpf.h`: `offer_woken`,
+//! Each micro pCPU has a place for one of them, behind the one for who was preempted (`bpf/mechanisms/pools.bpf.h`: `offer_woken`,
 //! `serve_woken`). Who has it stays in its normal queue as well, and runs where its turn comes first. So the place costs those
 //! that were preempted a micro slice at most, and who has it nothing. If all places are taken, it simply waits.
 
@@ -34,9 +34,6 @@ impl<Normal: Core> MicroSliced<Normal> {
         if self.prototype {
             return self.interrupt(machine, vcpu, kind);
         }
-        if kind == InterruptKind::Virq {
-            self.seen.irq_count += 1;
-        }
         let seen = WokenObservation {
             interrupted: u32::from(by != WokenBy::LockKick),
             kind: kind.into(),
@@ -47,6 +44,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             guest_known: 1,
         };
         let decision = policy::decide_on_woken(&self.rules, &seen);
+        self.seen.count_urgent(policy::urgent_event_of_wakeup(&seen, &decision), 1);
         if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
             let since_ns = machine.vcpus[vcpu].since_ns;
             self.offer(machine, Woken { vcpu, cause, since_ns });

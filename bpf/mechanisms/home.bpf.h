@@ -15,7 +15,7 @@
 #ifndef BPF_HOME_H
 #define BPF_HOME_H
 
-#include "vcpu.bpf.h"
+#include "bpf/core/vcpu.bpf.h"
 
 /* ---- A VM ---- */
 
@@ -45,7 +45,7 @@ static __always_inline struct vm_size size_of(const struct vm *vm, u32 slot)
 static __always_inline bool gives_way_to(s32 cpu, const struct pcpu *pcpu, bool to_vcpu)
 {
 	if (pcpu_is_micro(cpu))
-		return to_vcpu && pcpu->occupant == OCCUPANT_LENT_VCPU && !pcpu->lent_to_boosted;
+		return to_vcpu && pcpu->occupant == OCCUPANT_LENT_VCPU && !lending_on(pcpu)->to_boosted;
 	if (pcpu->occupant == OCCUPANT_VCPU || pcpu->occupant == OCCUPANT_BACKGROUND)
 		return to_vcpu || pcpu->others_ran_ns < config.fair_share.slice_ns;
 	return pcpu->occupant == OCCUPANT_BOOSTED_VCPU && !to_vcpu &&
@@ -128,7 +128,7 @@ __noinline u32 look_at_home(u32 slot, s32 cpu)
 	if (is_of_vm_ahead(vcpu, pcpu))
 		seen |= AT_HOME_VM_AHEAD;
 	/* Somebody else may just have disturbed it, after the clock was read here. */
-	if ((s64)(bpf_ktime_get_ns() - pcpu->disturbed_at_ns) < (s64)config.micro_slice_ns)
+	if ((s64)(bpf_ktime_get_ns() - home_slices_on(pcpu)->disturbed_at_ns) < (s64)config.micro_slice_ns)
 		seen |= AT_HOME_DISTURBED;
 	return seen | AT_HOME_GIVES_WAY;
 }
@@ -148,16 +148,16 @@ __noinline int try_home(u32 slot, s32 cpu, u32 affinity_allows, u32 at_home)
 
 	if (!vcpu || !pcpu)
 		return 0;
-	seen.queued_count = pcpu->request != 0;
+	seen.queued_count = micro_slice_on(pcpu)->request != 0;
 	decision = decide_on_home(&limits, &seen);
 	RECORD(RECORD_HOME, slot, home, {.config = limits, .seen = seen, .decision = decision});
 	if (decision != HOME_QUEUE)
 		return 0;
-	vcpu->request_pcpu = cpu;
-	if (__sync_val_compare_and_swap(&pcpu->request, 0, slot + 1) != 0)
+	request_of(vcpu)->pcpu = cpu;
+	if (__sync_val_compare_and_swap(&micro_slice_on(pcpu)->request, 0, slot + 1) != 0)
 		return 0; /* somebody else was faster */
 	/* Whatever becomes of it: who runs there isn't preempted again at once. */
-	pcpu->disturbed_at_ns = bpf_ktime_get_ns();
+	home_slices_on(pcpu)->disturbed_at_ns = bpf_ktime_get_ns();
 	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 	return 1;
 }

@@ -18,7 +18,7 @@
 #ifndef BPF_OBSERVE_H
 #define BPF_OBSERVE_H
 
-#include "pools.bpf.h"
+#include "bpf/mechanisms/pools.bpf.h"
 
 #define PASS_MAX_NS 1000000ull
 #define SVM_EXIT_HLT 0x78u
@@ -55,26 +55,26 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	seen.preempted = sibling->preempted;
 	seen.yielded = sibling->yielded;
 	seen.guest_class = sibling->guest_class;
-	seen.requested_count = vm->requested_count;
+	seen.requested_count = passes_in(vm)->requested_count;
 	if (scope == PASS_ALL_PREEMPTED || scope == PASS_ALL_OWING)
 		seen.answer = guest_answer_to_calls(sibling->kvm_vcpu);
 	if (seen.answer == ANSWER_UNKNOWN)
-		vm->silent_count++;
+		passes_in(vm)->silent_count++;
 	verdict = decide_on_sibling(scope, &seen);
 	RECORD(RECORD_SIBLING, slot, sibling, {.seen = seen, .scope = scope, .decision = verdict});
 	if (verdict < SIBLING_DECISION_COUNT)
 		COUNT(stats->siblings[verdict]);
 	if (verdict == SIBLING_REQUEST) {
 		if (request_acceleration(slot, cause, 0)) {
-			vm->requested_count++;
-			vm->helped_count++;
-		} else if (sibling->request_failure == FAILURE_NO_ROOM) {
-			vm->crowded_count++;
-		} else if (sibling->request_failure == FAILURE_VM_AHEAD) {
-			vm->refused_count++;
+			passes_in(vm)->requested_count++;
+			passes_in(vm)->helped_count++;
+		} else if (request_of(sibling)->failure == FAILURE_NO_ROOM) {
+			passes_in(vm)->crowded_count++;
+		} else if (request_of(sibling)->failure == FAILURE_VM_AHEAD) {
+			passes_in(vm)->refused_count++;
 		}
 	} else if (verdict == SIBLING_ALREADY_REQUESTED || verdict == SIBLING_ANSWERING) {
-		vm->helped_count++;
+		passes_in(vm)->helped_count++;
 	}
 	return verdict != SIBLING_PASS_DONE;
 }
@@ -85,11 +85,12 @@ static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self, u32 
 {
 	u32 visited;
 
-	vm->requested_count = 0;
-	vm->helped_count = 0;
-	vm->crowded_count = 0;
-	vm->refused_count = 0;
-	vm->silent_count = decision->scope != PASS_ALL_PREEMPTED; /* others don't look at answers */
+	passes_in(vm)->requested_count = 0;
+	passes_in(vm)->helped_count = 0;
+	passes_in(vm)->crowded_count = 0;
+	passes_in(vm)->refused_count = 0;
+	passes_in(vm)->silent_count =
+	    decision->scope != PASS_ALL_PREEMPTED; /* others don't look at answers */
 	bpf_for (visited, 0, VCPUS_PER_VM_MAX) {
 		u32 high = vm->vcpu_high, at = first + visited;
 
@@ -116,31 +117,24 @@ static __noinline int ask_again(struct pcpu *pcpu)
 	u32 slot, first;
 	struct vm *vm;
 
-	if (!pcpu || pcpu->request || !config.accelerate.grace_max)
+	if (!pcpu || micro_slice_on(pcpu)->request || !config.accelerate.grace_max)
 		return 0;
-	slot = pcpu->turned_away - 1;
+	slot = passes_on(pcpu)->turned_away - 1;
 	vm = vm_at(slot);
 	stats = vm_stats_at(slot);
 	if (slot >= VMS_MAX || !vm || !stats)
 		return 0;
-	claim = vm->pass_until_ns;
-	if (claim > now || __sync_val_compare_and_swap(&vm->pass_until_ns, claim, now + PASS_MAX_NS) != claim)
+	claim = passes_in(vm)->until_ns;
+	if (claim > now ||
+	    __sync_val_compare_and_swap(&passes_in(vm)->until_ns, claim, now + PASS_MAX_NS) != claim)
 		return 0; /* a pass is under way: when there is room the next time */
 	/* Unless it is another VM by now. */
-	__sync_val_compare_and_swap(&pcpu->turned_away, slot + 1, 0);
+	__sync_val_compare_and_swap(&passes_on(pcpu)->turned_away, slot + 1, 0);
 	COUNT(stats->asked_again);
-	first = __sync_lock_test_and_set(&vm->first_turned_away, 0);
+	first = __sync_lock_test_and_set(&passes_in(vm)->first_turned_away, 0);
 	make_pass(vm, slot, NOBODY, first ? first - 1 : 0, &decision);
-	__sync_val_compare_and_swap(&vm->pass_until_ns, now + PASS_MAX_NS, 0);
+	__sync_val_compare_and_swap(&passes_in(vm)->until_ns, now + PASS_MAX_NS, 0);
 	return 0;
-}
-
-static __always_inline void count_urgent(u32 cause)
-{
-	if (cause == CAUSE_TLB_YIELD || cause == CAUSE_PV_YIELD)
-		COUNT(host_stats.urgent_ipis);
-	else if (cause == CAUSE_LOCK_YIELD || cause == CAUSE_LOCK_HALT)
-		COUNT(host_stats.urgent_ples);
 }
 
 /* For how long it has waited in this turn. Two exits further apart than a micro slice are of two waits. */
@@ -148,10 +142,10 @@ static __always_inline u64 spun_ns(struct vcpu *self)
 {
 	u64 now = bpf_ktime_get_ns();
 
-	if (now - self->spun_until_ns > config.micro_slice_ns)
-		self->spins_since_ns = now;
-	self->spun_until_ns = now;
-	return now - self->spins_since_ns;
+	if (now - patience_of(self)->spun_until_ns > config.micro_slice_ns)
+		patience_of(self)->spins_since_ns = now;
+	patience_of(self)->spun_until_ns = now;
+	return now - patience_of(self)->spins_since_ns;
 }
 
 /* `vm` is whose pass has just ended; NULL if none was made. */
@@ -160,10 +154,10 @@ static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 caus
 {
 	struct accelerate_config limits = config.accelerate;
 	struct spinner_observation seen = {.cause = cause,
-					   .helped_count = vm ? vm->helped_count : 0,
-					   .crowded_count = vm ? vm->crowded_count : 0,
-					   .refused_count = vm ? vm->refused_count : 0,
-					   .answers_known = vm && !vm->silent_count,
+					   .helped_count = vm ? passes_in(vm)->helped_count : 0,
+					   .crowded_count = vm ? passes_in(vm)->crowded_count : 0,
+					   .refused_count = vm ? passes_in(vm)->refused_count : 0,
+					   .answers_known = vm && !passes_in(vm)->silent_count,
 					   .pass_active = reason == YIELD_PASS_ACTIVE,
 					   .pass_made = vm != NULL,
 					   .spun_ns = spun_ns(self)};
@@ -171,10 +165,10 @@ static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 caus
 	u32 decision = decide_on_spinner(&limits, &seen);
 
 	RECORD(RECORD_SPINNER, slot, spinner, {.config = limits, .seen = seen, .decision = decision});
-	self->keeps_spinning = decision == SPINNER_KEEPS_SPINNING;
+	patience_of(self)->keeps_spinning = decision == SPINNER_KEEPS_SPINNING;
 	/* Who is helped begins to wait anew. */
 	if (seen.helped_count || seen.crowded_count)
-		self->spun_until_ns = 0;
+		patience_of(self)->spun_until_ns = 0;
 	if (stats && decision < 2)
 		COUNT(stats->spinners[decision]);
 }
@@ -201,27 +195,27 @@ __noinline int on_yield(u32 cause)
 	rip = read_guest_rip(self->kvm_vcpu);
 	seen.guest_class = classify_rip(slot, self->vm, rip);
 	seen.interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
-	claim = vm->pass_until_ns;
+	claim = passes_in(vm)->until_ns;
 	seen.pass_active = claim > now;
 	/* Claimed by another pCPU between the look and the claim: as if it had been active already. */
 	if (!seen.pass_active &&
-	    __sync_val_compare_and_swap(&vm->pass_until_ns, claim, now + PASS_MAX_NS) != claim)
+	    __sync_val_compare_and_swap(&passes_in(vm)->until_ns, claim, now + PASS_MAX_NS) != claim)
 		seen.pass_active = 1;
 	decision = decide_on_yield(&seen);
 	RECORD(RECORD_YIELD, slot, yield, {.seen = seen, .decision = decision});
 	if (decision.reason < YIELD_REASON_COUNT)
 		COUNT(stats->yields[cause][decision.reason]);
-	count_urgent(decision.cause);
+	count_urgent(urgent_event_of_yield(decision.cause));
 	if (cause == YIELD_HLT) {
-		self->lock_halt_rip = decision.cause == CAUSE_LOCK_HALT ? rip : 0;
-		self->lock_halt_interrupts_enabled = seen.interrupts_enabled;
+		woken_of(self)->lock_halt_rip = decision.cause == CAUSE_LOCK_HALT ? rip : 0;
+		woken_of(self)->lock_halt_interrupts_enabled = seen.interrupts_enabled;
 	}
 	if (decision.scope != PASS_NONE)
 		make_pass(vm, self->vm, slot, self->index_in_vm + 1, &decision);
 	/* Before the VM is given to another pass, which counts anew. */
 	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL, decision.reason);
 	if (!seen.pass_active)
-		__sync_val_compare_and_swap(&vm->pass_until_ns, now + PASS_MAX_NS, 0);
+		__sync_val_compare_and_swap(&passes_in(vm)->until_ns, now + PASS_MAX_NS, 0);
 	return 0;
 }
 
@@ -295,14 +289,11 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 	RECORD(RECORD_INTERRUPT, *slot, interrupt, {.config = limits, .seen = seen, .decision = decision});
 	if (seen.kind < INTERRUPT_KIND_COUNT && decision.reason < INTERRUPT_REASON_COUNT)
 		COUNT(stats->interrupts[seen.kind][decision.reason]);
-	/* Urgent are interrupts that must wait: Algorithm 1 isn't to reserve pCPUs for a host without contention. */
-	if (seen.kind == INTERRUPT_VIRQ &&
-	    (seen.recipient_state == VCPU_RUNNABLE || seen.recipient_state == VCPU_PENDING))
-		COUNT(host_stats.urgent_irqs);
+	count_urgent(urgent_event_of_interrupt(seen.kind, decision.reason));
 	/* Of several the urgent one is remembered until it runs: see ask_about_woken(). */
 	if (seen.recipient_state == VCPU_BLOCKED &&
-	    (decision.reason == INTERRUPT_RECIPIENT_BLOCKED || !vcpu->blocked_interrupt))
-		vcpu->blocked_interrupt = vector;
+	    (decision.reason == INTERRUPT_RECIPIENT_BLOCKED || !woken_of(vcpu)->blocked_interrupt))
+		woken_of(vcpu)->blocked_interrupt = vector;
 	if (decision.cause != CAUSE_NONE)
 		request_acceleration(*slot, decision.cause, vector);
 	return 0;

@@ -22,7 +22,7 @@
 #ifndef BPF_POOLS_H
 #define BPF_POOLS_H
 
-#include "home.bpf.h"
+#include "bpf/mechanisms/home.bpf.h"
 
 #define RESCUE_MAX 4096
 
@@ -45,18 +45,18 @@ __noinline u32 try_place(u32 slot, s32 cpu, u32 affinity_allows)
 
 	if (!vcpu || !pcpu)
 		return PLACEMENT_AFFINITY;
-	seen.queued_count = pcpu->request != 0;
+	seen.queued_count = micro_slice_on(pcpu)->request != 0;
 	decision = decide_on_placement(&limits, &seen);
 	RECORD(RECORD_PLACEMENT, slot, placement, {.config = limits, .seen = seen, .decision = decision});
 	if (decision == PLACEMENT_QUEUE) {
-		vcpu->request_pcpu = cpu;
-		if (__sync_val_compare_and_swap(&pcpu->request, 0, slot + 1) == 0)
+		request_of(vcpu)->pcpu = cpu;
+		if (__sync_val_compare_and_swap(&micro_slice_on(pcpu)->request, 0, slot + 1) == 0)
 			call_pcpu(cpu, pcpu);
 		else
 			decision = PLACEMENT_FULL; /* somebody else was faster */
 	}
 	if (decision == PLACEMENT_FULL)
-		pcpu->turned_away = vcpu->vm + 1;
+		passes_on(pcpu)->turned_away = vcpu->vm + 1;
 	return decision;
 }
 
@@ -79,7 +79,8 @@ static __always_inline bool place_round(struct vcpu *vcpu, u32 slot, struct task
 		decision = try_place(slot, cpu, bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
 		if (decision == PLACEMENT_QUEUE)
 			return true;
-		vcpu->request_failure = decision == PLACEMENT_AFFINITY ? FAILURE_AFFINITY : FAILURE_NO_ROOM;
+		request_of(vcpu)->failure =
+		    decision == PLACEMENT_AFFINITY ? FAILURE_AFFINITY : FAILURE_NO_ROOM;
 	}
 	return false;
 }
@@ -89,8 +90,8 @@ static __always_inline void remember_turned_away(const struct vcpu *vcpu)
 {
 	struct vm *vm = vm_at(vcpu->vm);
 
-	if (vm && !vm->first_turned_away)
-		vm->first_turned_away = vcpu->index_in_vm + 1;
+	if (vm && !passes_in(vm)->first_turned_away)
+		passes_in(vm)->first_turned_away = vcpu->index_in_vm + 1;
 }
 
 /* First the micro pCPUs that run no accelerated vCPU, then a pCPU of the normal pool, then micro pCPUs whose queue is empty. */
@@ -103,15 +104,15 @@ static __always_inline bool place_request(struct vcpu *vcpu, u32 slot)
 		fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
 		return false;
 	}
-	vcpu->request_failure = FAILURE_NO_ROOM;
+	request_of(vcpu)->failure = FAILURE_NO_ROOM;
 	placed = place_round(vcpu, slot, p, true) || place_at_home(vcpu, slot, p) ||
 		 place_round(vcpu, slot, p, false);
 	bpf_task_release(p);
 	if (placed)
 		return true;
-	if (vcpu->request_failure == FAILURE_NO_ROOM)
+	if (request_of(vcpu)->failure == FAILURE_NO_ROOM)
 		remember_turned_away(vcpu);
-	fail_request(vcpu, VCPU_RUNNABLE, vcpu->request_failure);
+	fail_request(vcpu, VCPU_RUNNABLE, request_of(vcpu)->failure);
 	return false;
 }
 
@@ -140,12 +141,12 @@ __noinline int request_acceleration(u32 slot, u32 cause, u32 vector)
 		return 0;
 	COUNT(stats->requests[cause]);
 	if (is_over_its_share(slot)) {
-		vcpu->request_failure = FAILURE_VM_AHEAD;
+		request_of(vcpu)->failure = FAILURE_VM_AHEAD;
 		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_VM_AHEAD);
 		return 0;
 	}
-	vcpu->request_cause = cause;
-	vcpu->request_vector = vector;
+	request_of(vcpu)->cause = cause;
+	request_of(vcpu)->vector = vector;
 	return place_request(vcpu, slot);
 }
 
@@ -154,17 +155,17 @@ __noinline int request_acceleration(u32 slot, u32 cause, u32 vector)
 /* Tries one micro pCPU's place for who was woken. What is left in it of somebody who waits no longer is no obstacle. */
 static __always_inline bool try_woken_place(u32 slot, s32 cpu, struct pcpu *pcpu, u32 affinity_allows)
 {
-	u32 other = pcpu->woken;
+	u32 other = woken_on(pcpu)->vcpu;
 	struct vcpu *holder = other ? vcpu_at(other - 1) : NULL;
 	struct accelerate_config limits = config.accelerate;
-	struct placement_observation seen = {.queued_count = holder && holder->woken_cause &&
+	struct placement_observation seen = {.queued_count = holder && woken_of(holder)->cause &&
 							     holder->state == VCPU_RUNNABLE,
 					     .affinity_allows = affinity_allows};
 	u32 decision = decide_on_placement(&limits, &seen);
 
 	RECORD(RECORD_PLACEMENT, slot, placement, {.config = limits, .seen = seen, .decision = decision});
 	if (decision != PLACEMENT_QUEUE ||
-	    __sync_val_compare_and_swap(&pcpu->woken, other, slot + 1) != other)
+	    __sync_val_compare_and_swap(&woken_on(pcpu)->vcpu, other, slot + 1) != other)
 		return false;
 	if (is_free(pcpu))
 		call_pcpu(cpu, pcpu);
@@ -237,9 +238,9 @@ __noinline int pull_vcpu(s32 cpu, u32 slot)
 	 */
 	stats = vm_stats_at(vcpu->vm);
 	if (moved && stats) {
-		u32 cause = vcpu->request_cause, class = vcpu->guest_class;
+		u32 cause = request_of(vcpu)->cause, class = vcpu->guest_class;
 
-		vcpu->request_pcpu = cpu;
+		request_of(vcpu)->pcpu = cpu;
 		if (vcpu_moves(vcpu, VCPU_PENDING, VCPU_MICRO) && cause < CAUSE_COUNT &&
 		    class < GUEST_CLASS_COUNT)
 			COUNT(stats->accelerations[cause][class]);
@@ -251,7 +252,7 @@ __noinline int pull_vcpu(s32 cpu, u32 slot)
 
 static __always_inline bool serve_request(s32 cpu, struct pcpu *pcpu)
 {
-	u32 request = __sync_lock_test_and_set(&pcpu->request, 0);
+	u32 request = __sync_lock_test_and_set(&micro_slice_on(pcpu)->request, 0);
 
 	return request && pull_vcpu(cpu, request - 1);
 }
@@ -259,19 +260,19 @@ static __always_inline bool serve_request(s32 cpu, struct pcpu *pcpu)
 /* Nobody who was preempted waits for this micro pCPU: who was woken, and waits still, asks for it now. */
 static __always_inline bool serve_woken(s32 cpu, struct pcpu *pcpu)
 {
-	u32 slot = __sync_lock_test_and_set(&pcpu->woken, 0) - 1, cause;
+	u32 slot = __sync_lock_test_and_set(&woken_on(pcpu)->vcpu, 0) - 1, cause;
 	struct vcpu *vcpu = vcpu_at(slot);
 	struct vm_stats *stats = vcpu ? vm_stats_at(vcpu->vm) : NULL;
 
 	if (!stats)
 		return false;
-	cause = __sync_lock_test_and_set(&vcpu->woken_cause, 0);
+	cause = __sync_lock_test_and_set(&woken_of(vcpu)->cause, 0);
 	if (!cause || cause >= CAUSE_COUNT || !vcpu_moves(vcpu, VCPU_RUNNABLE, VCPU_PENDING))
 		return false;
 	COUNT(stats->requests[cause]);
-	vcpu->request_cause = cause;
-	vcpu->request_vector = vcpu->woken_vector;
-	vcpu->request_pcpu = cpu;
+	request_of(vcpu)->cause = cause;
+	request_of(vcpu)->vector = woken_of(vcpu)->vector;
+	request_of(vcpu)->pcpu = cpu;
 	return pull_vcpu(cpu, slot);
 }
 
@@ -284,7 +285,7 @@ static int end_micro_slice(void *map, u32 *cpu, struct slice_timer *timer)
 
 	if (!pcpu)
 		return 0;
-	deadline = pcpu->micro_deadline_ns;
+	deadline = micro_slice_on(pcpu)->deadline_ns;
 	if (!deadline)
 		return 0;
 	/* The timer was armed for an earlier slice than the one that runs now. */
@@ -293,13 +294,13 @@ static int end_micro_slice(void *map, u32 *cpu, struct slice_timer *timer)
 		return 0;
 	}
 	/* A confined task may go on while nobody asks for its place. */
-	if (pcpu->occupant != OCCUPANT_MICRO && pcpu->occupant != OCCUPANT_LENT_VCPU && !pcpu->request &&
-	    pcpu_is_micro(*cpu)) {
-		pcpu->micro_deadline_ns = now + config.micro_slice_ns;
+	if (pcpu->occupant != OCCUPANT_MICRO && pcpu->occupant != OCCUPANT_LENT_VCPU &&
+	    !micro_slice_on(pcpu)->request && pcpu_is_micro(*cpu)) {
+		micro_slice_on(pcpu)->deadline_ns = now + config.micro_slice_ns;
 		bpf_timer_start(&timer->timer, config.micro_slice_ns, BPF_F_TIMER_CPU_PIN);
 		return 0;
 	}
-	pcpu->micro_deadline_ns = 0;
+	micro_slice_on(pcpu)->deadline_ns = 0;
 	scx_bpf_kick_cpu(*cpu, KICK_PREEMPT);
 	return 0;
 }
@@ -309,7 +310,7 @@ static __always_inline void arm_micro_slice(s32 cpu, struct pcpu *pcpu, u64 now)
 	u32 key = cpu;
 	struct slice_timer *timer = bpf_map_lookup_elem(&slice_timers, &key);
 
-	pcpu->micro_deadline_ns = now + config.micro_slice_ns;
+	micro_slice_on(pcpu)->deadline_ns = now + config.micro_slice_ns;
 	if (timer)
 		bpf_timer_start(&timer->timer, config.micro_slice_ns, BPF_F_TIMER_CPU_PIN);
 }
@@ -317,7 +318,7 @@ static __always_inline void arm_micro_slice(s32 cpu, struct pcpu *pcpu, u64 now)
 /* How long this pCPU has run the accelerated vCPU that it runs now, since the last step of Algorithm 1. */
 static __always_inline u64 micro_busy_until(const struct pcpu *pcpu, u64 now)
 {
-	u64 since = pcpu->micro_since_ns, stepped_at = pool_stepped_at_ns;
+	u64 since = pool_size_on(pcpu)->since_ns, stepped_at = pool_stepped_at_ns;
 
 	if (!since)
 		return 0;
@@ -379,9 +380,9 @@ __noinline int rescue_from(u64 dsq, s32 cpu)
 		return 0;
 	for_each_queued(p, dsq)
 	{
-		if (!pcpu->rescue_count)
+		if (!micro_pool_on(pcpu)->rescue_count)
 			break;
-		pcpu->rescue_count--;
+		micro_pool_on(pcpu)->rescue_count--;
 		if (is_confined(p) && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
 		    dsq_move(&it, p, DSQ_CONFINED + cpu))
 			COUNT(host_stats.rescued);
@@ -394,26 +395,26 @@ __noinline int rescue_from(u64 dsq, s32 cpu)
 /* Those whom somebody asked for. False if this pCPU has nothing to run yet. */
 static __always_inline bool dispatch_micro(s32 cpu, struct pcpu *pcpu)
 {
-	if (pcpu->rescue_count) {
+	if (micro_pool_on(pcpu)->rescue_count) {
 		rescue_from(DSQ_OTHERS, cpu);
 		rescue_from(DSQ_VCPUS, cpu);
 		rescue_from(DSQ_BOOSTED, cpu);
-		pcpu->rescue_count = 0;
+		micro_pool_on(pcpu)->rescue_count = 0;
 	}
 	/* Turn about, so that neither starves the other. */
-	if (pcpu->micro_served_last && dsq_move_to_local(DSQ_CONFINED + cpu)) {
-		pcpu->micro_served_last = 0;
+	if (micro_pool_on(pcpu)->served_last && dsq_move_to_local(DSQ_CONFINED + cpu)) {
+		micro_pool_on(pcpu)->served_last = 0;
 		return true;
 	}
-	pcpu->micro_served_last = serve_request(cpu, pcpu);
-	return pcpu->micro_served_last;
+	micro_pool_on(pcpu)->served_last = serve_request(cpu, pcpu);
+	return micro_pool_on(pcpu)->served_last;
 }
 
 /* Those who come after them. */
 static __always_inline bool dispatch_micro_idle(s32 cpu, struct pcpu *pcpu)
 {
-	if (pcpu->woken && !pcpu->request && serve_woken(cpu, pcpu)) {
-		pcpu->micro_served_last = 1;
+	if (woken_on(pcpu)->vcpu && !micro_slice_on(pcpu)->request && serve_woken(cpu, pcpu)) {
+		micro_pool_on(pcpu)->served_last = 1;
 		return true;
 	}
 	return dsq_move_to_local(DSQ_CONFINED + cpu);
@@ -430,7 +431,8 @@ static __always_inline bool stays_on_micro(struct task_struct *prev)
 /* Does anybody ask for this micro pCPU? */
 static __always_inline bool is_asked_for(s32 cpu, const struct pcpu *pcpu)
 {
-	return pcpu->request || pcpu->woken || scx_bpf_dsq_nr_queued(DSQ_CONFINED + cpu) > 0;
+	return micro_slice_on(pcpu)->request || woken_on(pcpu)->vcpu ||
+	       scx_bpf_dsq_nr_queued(DSQ_CONFINED + cpu) > 0;
 }
 
 /*
@@ -439,7 +441,7 @@ static __always_inline bool is_asked_for(s32 cpu, const struct pcpu *pcpu)
  */
 static __always_inline void lend_to(s32 cpu, struct pcpu *pcpu)
 {
-	pcpu->lent = 1;
+	lending_on(pcpu)->is_lent = 1;
 	__sync_lock_test_and_set(&pcpu->occupant, OCCUPANT_LENT_VCPU);
 	if (is_asked_for(cpu, pcpu))
 		call_pcpu(cpu, pcpu);
@@ -467,21 +469,21 @@ static __always_inline void set_normal(s32 cpu, bool normal)
 /* It joined the micro pool: whatever runs there goes back to the normal queues. */
 static __always_inline void after_joining(s32 cpu, struct pcpu *pcpu)
 {
-	pcpu->rescue_count = RESCUE_MAX;
-	pcpu->interrupted = 0;
-	pcpu->micro_busy_ns = 0;
+	micro_pool_on(pcpu)->rescue_count = RESCUE_MAX;
+	home_slices_on(pcpu)->interrupted = 0;
+	pool_size_on(pcpu)->busy_ns = 0;
 	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 }
 
 /* It left the micro pool: its queued request goes back, and it looks for normal work. */
 static __always_inline void after_leaving(s32 cpu, struct pcpu *pcpu)
 {
-	u32 request = __sync_lock_test_and_set(&pcpu->request, 0);
+	u32 request = __sync_lock_test_and_set(&micro_slice_on(pcpu)->request, 0);
 	struct vcpu *vcpu = request ? vcpu_at(request - 1) : NULL;
 
-	pcpu->woken = 0;
+	woken_on(pcpu)->vcpu = 0;
 	__sync_val_compare_and_swap(&pcpu->occupant, OCCUPANT_LENT_VCPU, OCCUPANT_VCPU);
-	pcpu->lent = 0;
+	lending_on(pcpu)->is_lent = 0;
 	if (vcpu)
 		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_RESIZED);
 	scx_bpf_kick_cpu(cpu, KICK_IDLE);
@@ -533,8 +535,8 @@ static __noinline u64 take_micro_busy_ns(u64 now)
 			break;
 		pcpu = pcpu_of(config.micro_order[rank & POOL_LIMIT_MAX]);
 		if (pcpu)
-			busy_ns +=
-			    __sync_lock_test_and_set(&pcpu->micro_busy_ns, 0) + micro_busy_until(pcpu, now);
+			busy_ns += __sync_lock_test_and_set(&pool_size_on(pcpu)->busy_ns, 0) +
+				   micro_busy_until(pcpu, now);
 	}
 	pool_stepped_at_ns = now;
 	return busy_ns;

@@ -9,7 +9,7 @@
 #ifndef BPF_COMPAT_H
 #define BPF_COMPAT_H
 
-#include "vmlinux.h"
+#include "bpf/core/vmlinux.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>

@@ -4,7 +4,7 @@
  *
  * Not for use: it is what the costs of microslice are compared with (`microslice testbed costs`).
  */
-#include "compat.bpf.h"
+#include "bpf/core/compat.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 

@@ -17,7 +17,7 @@
 #ifndef BPF_CPU_LIMIT_H
 #define BPF_CPU_LIMIT_H
 
-#include "idle.bpf.h"
+#include "bpf/core/idle.bpf.h"
 
 #define RELEASE_INTERVAL_NS 2000000ull
 #define RELEASE_MAX 64u
@@ -149,9 +149,9 @@ static __always_inline void enqueue_resting(struct task_struct *p, struct task_c
 	if (vcpu) {
 		end_acceleration(vcpu, VCPU_RUNNABLE, RETURN_NEVER_RAN);
 		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_LIMITED);
-		vcpu->request_failure = FAILURE_LIMITED;
-		vcpu->retry = 0;
-		vcpu->interrupted = 0;
+		request_of(vcpu)->failure = FAILURE_LIMITED;
+		request_of(vcpu)->retry = 0;
+		grace_of(vcpu)->interrupted = 0;
 		vcpu->was_blocked = 0;
 	}
 	tctx->queued_at_ns = bpf_ktime_get_ns();

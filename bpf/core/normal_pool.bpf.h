@@ -18,7 +18,7 @@
 #ifndef BPF_NORMAL_POOL_H
 #define BPF_NORMAL_POOL_H
 
-#include "cpu_limit.bpf.h"
+#include "bpf/core/cpu_limit.bpf.h"
 
 /* ---- Which pCPU ---- */
 
@@ -128,22 +128,22 @@ static __always_inline struct wakeup_decision queue_clock(struct task_struct *p,
 
 	RECORD(RECORD_WAKEUP, tctx->vcpu - 1, wakeup, {.config = share, .seen = seen, .decision = decision});
 	tctx->vtime_ns = decision.vtime_ns;
-	vcpu->grace_count = 0;
+	grace_of(vcpu)->count = 0;
 	return decision;
 }
 
 /* What was requested, or should be again, while the vCPU was between two places. */
 static __always_inline void resume_request(struct vcpu *vcpu, u32 slot)
 {
-	if (vcpu->retry) {
-		vcpu->retry = 0;
-		request_acceleration(slot, vcpu->request_cause, vcpu->request_vector);
+	if (request_of(vcpu)->retry) {
+		request_of(vcpu)->retry = 0;
+		request_acceleration(slot, request_of(vcpu)->cause, request_of(vcpu)->vector);
 	} else if (vcpu->state == VCPU_PENDING) {
 		/* The request came between stopping and here; the micro pCPU may have looked too early. */
-		struct pcpu *pcpu = pcpu_of(vcpu->request_pcpu);
+		struct pcpu *pcpu = pcpu_of(request_of(vcpu)->pcpu);
 
 		if (pcpu)
-			call_pcpu(vcpu->request_pcpu, pcpu);
+			call_pcpu(request_of(vcpu)->pcpu, pcpu);
 	}
 }
 
@@ -159,23 +159,23 @@ __noinline int gets_grace(u32 slot, u32 class)
 	if (!vcpu || !guest_is_known(vcpu->vm))
 		return false;
 	seen.yielded = vcpu->yielded;
-	seen.grace_count = vcpu->grace_count;
+	seen.grace_count = grace_of(vcpu)->count;
 	seen.answer = guest_answer_to_calls(vcpu->kvm_vcpu);
 	decision = decide_at_turn_end(&limits, &seen);
 	RECORD(RECORD_TURN, slot, turn, {.config = limits, .seen = seen, .decision = decision});
 	if (decision != TURN_GOES_ON)
 		return false;
-	vcpu->grace_count++;
+	grace_of(vcpu)->count++;
 	return true;
 }
 
 /* A kernel thread, or a task of a higher class, took its pCPU away: does it come back at once, for a micro slice? */
 static __always_inline bool comes_back(struct vcpu *vcpu, u32 slot)
 {
-	bool interrupted = vcpu->interrupted;
+	bool interrupted = grace_of(vcpu)->interrupted;
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 
-	vcpu->interrupted = 0;
+	grace_of(vcpu)->interrupted = 0;
 	if (!interrupted || !micro_pcpu_count || !gets_grace(slot, vcpu->guest_class))
 		return false;
 	if (stats)
@@ -190,10 +190,10 @@ static __always_inline bool comes_back(struct vcpu *vcpu, u32 slot)
 static __always_inline void ask_about_woken(struct task_struct *p, struct vcpu *vcpu, u32 slot)
 {
 	struct accelerate_config limits = config.accelerate;
-	struct woken_observation seen = {.interrupted = vcpu->blocked_interrupt != 0,
-					 .kind = interrupt_kind_of(vcpu->blocked_interrupt),
-					 .lock_halt = vcpu->lock_halt_rip != 0,
-					 .interrupts_enabled = vcpu->lock_halt_interrupts_enabled,
+	struct woken_observation seen = {.interrupted = woken_of(vcpu)->blocked_interrupt != 0,
+					 .kind = interrupt_kind_of(woken_of(vcpu)->blocked_interrupt),
+					 .lock_halt = woken_of(vcpu)->lock_halt_rip != 0,
+					 .interrupts_enabled = woken_of(vcpu)->lock_halt_interrupts_enabled,
 					 .micro_pcpu_count = decided_pcpu_count,
 					 .guest_known = guest_is_known(vcpu->vm)};
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
@@ -207,9 +207,7 @@ static __always_inline void ask_about_woken(struct task_struct *p, struct vcpu *
 	RECORD(RECORD_WOKEN, slot, woken, {.config = limits, .seen = seen, .decision = decision});
 	if (decision.reason < WOKEN_REASON_COUNT)
 		COUNT(stats->woken[decision.reason]);
-	/* It must wait, as one that was preempted must. */
-	if (seen.interrupted && seen.kind == INTERRUPT_VIRQ)
-		COUNT(host_stats.urgent_irqs);
+	count_urgent(urgent_event_of_wakeup(&seen, decision.reason));
 	if (decision.cause == CAUSE_NONE || decision.cause >= CAUSE_COUNT)
 		return;
 	if (config.dry_run) {
@@ -217,10 +215,10 @@ static __always_inline void ask_about_woken(struct task_struct *p, struct vcpu *
 			COUNT(stats->would_request[decision.cause][class]);
 		return;
 	}
-	vcpu->woken_vector = decision.cause == CAUSE_LOCK_KICK ? 0 : vcpu->blocked_interrupt;
-	vcpu->woken_cause = decision.cause;
+	woken_of(vcpu)->vector = decision.cause == CAUSE_LOCK_KICK ? 0 : woken_of(vcpu)->blocked_interrupt;
+	woken_of(vcpu)->cause = decision.cause;
 	if (!offer_woken(p, slot))
-		vcpu->woken_cause = 0;
+		woken_of(vcpu)->cause = 0;
 }
 
 static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx *tctx, struct vcpu *vcpu,
@@ -238,9 +236,9 @@ static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx 
 		return;
 	}
 	decision = queue_clock(p, tctx, vcpu);
-	if (vcpu->called_back) {
+	if (lending_of(vcpu)->called_back) {
 		/* It was woken for the pCPU that it borrowed: it goes on somewhere else, as if it were woken now. */
-		vcpu->called_back = 0;
+		lending_of(vcpu)->called_back = 0;
 		vcpu->was_blocked = 1;
 		decision.boost = 1;
 		decision.slice_ns = config.fair_share.boost_slice_ns;
@@ -433,7 +431,7 @@ static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu
 		__sync_fetch_and_add(&vm->vtime_ns, vm_charge(ran_ns, vm_weight_of(vm, vcpu->vm)));
 	if (stats)
 		ADD(stats->ran_ns, ran_ns);
-	if (stats && pcpu && pcpu->lent)
+	if (stats && pcpu && lending_on(pcpu)->is_lent)
 		ADD(stats->lent_ran_ns, ran_ns);
 	if (pcpu)
 		pcpu->others_ran_ns = pcpu->others_ran_ns > ran_ns ? pcpu->others_ran_ns - ran_ns : 0;

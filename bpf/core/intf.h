@@ -8,7 +8,9 @@
 #ifndef BPF_INTF_H
 #define BPF_INTF_H
 
-#include "../policy/record.h"
+#include "policy/record.h"
+
+struct pcpu; /* maps.bpf.h: the daemon has no use for it */
 
 #define PCPUS_MAX 1024u
 #define VMS_MAX 512u
@@ -94,7 +96,7 @@ struct vm_stats {
 	u64 wait_to_run_us[HISTOGRAM_BUCKETS];
 };
 
-/* One VM: a `struct kvm`. Written by the BPF programs only. */
+/* One VM: a `struct kvm`. Written by the BPF programs only. As with vCPUs, mechanisms keep what is theirs behind it. */
 struct vm {
 	u64 kvm;	/* its address: the VM's identity */
 	u32 generation; /* changes when the slot is used again, so that nothing of an old VM sticks */
@@ -104,21 +106,9 @@ struct vm {
 	s64 active_vcpu_count; /* runnable or running */
 	u64 vtime_ns;	       /* its clock: what all its vCPUs ran, in both pools, by its weight */
 	u64 first_vm_ns;       /* that of the VM that was furthest ahead when it was looked at last */
-	u64 pass_until_ns;     /* a pass over this VM is under way until then at the latest */
 	u64 halt_sampled_at_ns;
 	u64 lstar_sampled_at_ns;
-	u32 vcpu_high; /* vcpus[] is empty from here on */
-	/*
-	 * Place in vcpus[] + 1 of the first vCPU that found no room since somebody was asked for again; 0: none. The first,
-	 * not the last: then each has its turn, in whichever order those that ask go through them.
-	 */
-	u32 first_turned_away;
-	/* Of the pass under way. */
-	u32 requested_count;
-	u32 helped_count;
-	u32 crowded_count;
-	u32 refused_count;
-	u32 silent_count;	     /* siblings of whom nobody knows whether they owe an answer */
+	u32 vcpu_high;		     /* vcpus[] is empty from here on */
 	u32 vcpus[VCPUS_PER_VM_MAX]; /* vCPU slot + 1, or 0 */
 };
 
@@ -142,7 +132,7 @@ struct limit_state {
 	u64 rest_until_ns; /* 0: nobody has to rest */
 };
 
-/* One vCPU: a host task that was seen inside KVM_RUN. */
+/* One vCPU: a host task that was seen inside KVM_RUN. Mechanisms keep what is theirs behind it, in the same map value. */
 struct vcpu {
 	u64 kvm_vcpu; /* the address of its struct kvm_vcpu; 0: gone from KVM, though the task still lives */
 	u32 in_use;
@@ -155,35 +145,13 @@ struct vcpu {
 	u32 was_blocked;
 	u32 preempted;
 	u32 yielded;
-	u32 keeps_spinning;
-	u32 grace_count; /* micro slices in a row that its turn was made longer by */
-	u32 turn_over;	 /* the policy was asked at the end of this turn, and said that it ends */
-	u32 interrupted; /* its turn in the normal pool was cut off just now, and nobody asked the policy */
 	u32 guest_class; /* where it was stopped last */
 	u64 rip;
 	u64 runnable_at_ns;
-	/* The request that is pending, or under way in the micro pool. */
-	u32 request_cause;
-	u32 request_vector; /* of the interrupt that it is about; 0: none */
-	u32 request_pcpu;
-	u32 retry_count;
-	u32 retry;
-	u32 request_failure; /* enum request_failure: why the last micro pCPU that was asked said no */
-	u64 lock_halt_rip;   /* where it halted for a paravirtual lock, and still is; 0: it didn't */
-	u32 lock_halt_interrupts_enabled;
-	u32 blocked_interrupt; /* vector of the interrupt that came while it was blocked; 0: none */
-	/* It was woken, waits since then, and may go to a micro pCPU; 0: not so. What a request would be about. */
-	u32 woken_cause;
-	u32 woken_vector;
 	u32 rests;	 /* it has used up what it may have, and waits until it may have more */
 	u32 normal_pcpu; /* where it ran last, micro slices aside */
-	u32 heir;	 /* slot + 1 of the vCPU that it yields its pCPU to; 0: of nobody */
 	u32 narrow;	 /* it may run on some pCPUs only: it goes by their clocks, not by the pool's */
 	u32 goes_first; /* it waits and runs next, not by its place in line: boosted, on an idle pCPU, or as heir */
-	u32 called_back; /* it was woken for the micro pCPU that it borrowed, and that was asked for */
-	/* The wait because of which it exits now and then, in this turn: its first and its last exit. */
-	u64 spins_since_ns;
-	u64 spun_until_ns;
 };
 
 /* A guest's instruction pointer at a HLT exit, or its MSR_LSTAR: a witness of its slide. */

@@ -9,7 +9,7 @@
 #ifndef BPF_VMLINUX_H
 #define BPF_VMLINUX_H
 
-#include "../policy/types.h"
+#include "policy/types.h"
 
 typedef unsigned short u16;
 typedef int s32;

@@ -14,7 +14,7 @@
 #ifndef BPF_NEXT_TURN_H
 #define BPF_NEXT_TURN_H
 
-#include "normal_pool.bpf.h"
+#include "bpf/core/normal_pool.bpf.h"
 
 /* How many of those that wait are looked at for one that ran here last. */
 #define OWN_LOOK_MAX 32u
@@ -49,9 +49,9 @@ static __always_inline void start_another_turn(struct task_struct *prev, struct 
 	if (!vcpu)
 		return;
 	pcpu->occupant = OCCUPANT_VCPU;
-	pcpu->lent_to_boosted = 0;
-	vcpu->grace_count = 0;
-	vcpu->turn_over = 0;
+	lending_on(pcpu)->to_boosted = 0;
+	grace_of(vcpu)->count = 0;
+	grace_of(vcpu)->turn_over = 0;
 	vcpu->yielded = 0;
 }
 
@@ -110,7 +110,7 @@ static __always_inline bool goes_on(s32 cpu, struct task_struct *prev, struct pc
 			return false;
 		advance_clocks(tctx, vcpu, pcpu);
 		start_another_turn(prev, tctx, vcpu, pcpu);
-		pcpu->micro_deadline_ns = 0;
+		micro_slice_on(pcpu)->deadline_ns = 0;
 		return true;
 	}
 	note_nobody_in_line(pcpu);
@@ -151,7 +151,7 @@ static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, st
 	slot = tctx->vcpu - 1;
 	class = classify_rip(slot, vcpu->vm, read_guest_rip(vcpu->kvm_vcpu));
 	if (!gets_grace(slot, class)) {
-		vcpu->turn_over = 1;
+		grace_of(vcpu)->turn_over = 1;
 		return false;
 	}
 	stats = vm_stats_at(vcpu->vm);
@@ -335,10 +335,12 @@ static __noinline int take_heir(s32 cpu, struct task_struct *prev)
 	if (!is_runnable(prev))
 		return false;
 	self = vcpu_of(task_ctx_of(prev));
-	heir = self && self->yielded && self->heir ? vcpu_at(self->heir - 1) : NULL;
+	heir = self && self->yielded && directed_yield_of(self)->heir
+		   ? vcpu_at(directed_yield_of(self)->heir - 1)
+		   : NULL;
 	if (!heir || heir->state != VCPU_RUNNABLE)
 		return false;
-	self->heir = 0;
+	directed_yield_of(self)->heir = 0;
 	p = bpf_task_from_pid(heir->pid);
 	if (!p)
 		return false;
@@ -374,7 +376,7 @@ static __always_inline bool dispatch_lent(s32 cpu, struct pcpu *pcpu, struct tas
 		return true;
 	if (take_own(DSQ_VCPUS, cpu) || take_first_vcpu(DSQ_VCPUS, cpu) || !is_borrower(prev))
 		return false;
-	pcpu->micro_deadline_ns = 0;
+	micro_slice_on(pcpu)->deadline_ns = 0;
 	stay_alone(prev, pcpu);
 	return true;
 }
@@ -384,8 +386,8 @@ static __always_inline void call_back_from(struct vcpu *borrower, const struct p
 {
 	struct vm_stats *stats = vm_stats_at(borrower->vm);
 
-	borrower->turn_over = 1;
-	borrower->called_back = pcpu->lent_to_boosted && !borrower->yielded;
+	grace_of(borrower)->turn_over = 1;
+	lending_of(borrower)->called_back = lending_on(pcpu)->to_boosted && !borrower->yielded;
 	if (stats)
 		COUNT(stats->called_back);
 }
@@ -416,7 +418,7 @@ static __always_inline void dispatch_micro_pool(s32 cpu, struct pcpu *pcpu, stru
 /* A kick that was meant for whoever ran here before doesn't cut a micro slice short: its timer ends it. */
 static __always_inline bool micro_slice_goes_on(struct task_struct *prev, const struct pcpu *pcpu)
 {
-	s64 left_ns = pcpu->micro_deadline_ns - bpf_ktime_get_ns();
+	s64 left_ns = micro_slice_on(pcpu)->deadline_ns - bpf_ktime_get_ns();
 	struct vcpu *vcpu;
 
 	if (pcpu->occupant != OCCUPANT_MICRO || left_ns <= 0 || !is_runnable(prev))
@@ -445,9 +447,9 @@ static __always_inline bool was_preempted_in_vain(struct task_struct *prev, stru
 	if (!vcpu || !left_ns || scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0 ||
 	    scx_bpf_dsq_nr_queued(DSQ_BOOSTED) > 0)
 		return false;
-	vcpu->turn_over = 0;
+	grace_of(vcpu)->turn_over = 0;
 	/* A grace that was running doesn't end what is left of the turn. */
-	pcpu->micro_deadline_ns = 0;
+	micro_slice_on(pcpu)->deadline_ns = 0;
 	task_set_slice(prev, left_ns);
 	return true;
 }
@@ -462,7 +464,7 @@ static __noinline int serve_at_home(s32 cpu, struct pcpu *pcpu, struct task_stru
 	u64 left_ns;
 	u32 was;
 
-	if (!pcpu || !pcpu->request)
+	if (!pcpu || !micro_slice_on(pcpu)->request)
 		return false;
 	was = pcpu->occupant;
 	tctx = was == OCCUPANT_VCPU || was == OCCUPANT_BOOSTED_VCPU ? whose_turn_ends(prev) : NULL;
@@ -471,8 +473,8 @@ static __noinline int serve_at_home(s32 cpu, struct pcpu *pcpu, struct task_stru
 	pcpu->occupant = OCCUPANT_NONE;
 	if (serve_request(cpu, pcpu)) {
 		if (left_ns && tctx) {
-			pcpu->interrupted_left_ns = left_ns;
-			pcpu->interrupted = tctx->vcpu;
+			home_slices_on(pcpu)->left_ns = left_ns;
+			home_slices_on(pcpu)->interrupted = tctx->vcpu;
 		}
 		return true;
 	}
@@ -497,7 +499,7 @@ __noinline int take_interrupted(u32 slot, s32 cpu)
 	p = bpf_task_from_pid(vcpu->pid);
 	if (!p)
 		return false;
-	moved = pull_from(DSQ_VCPUS, p, cpu, pcpu->interrupted_left_ns);
+	moved = pull_from(DSQ_VCPUS, p, cpu, home_slices_on(pcpu)->left_ns);
 	tctx = moved ? task_ctx_of(p) : NULL;
 	if (tctx)
 		tctx->out_of_order = 1;
@@ -516,8 +518,8 @@ static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct t
 	/* One micro slice behind the other leaves whom the first one has interrupted for the end of the second. */
 	if (serve_at_home(cpu, pcpu, prev))
 		return;
-	interrupted = pcpu->interrupted;
-	pcpu->interrupted = 0;
+	interrupted = home_slices_on(pcpu)->interrupted;
+	home_slices_on(pcpu)->interrupted = 0;
 	/* What is left from when this pCPU was micro-sliced. */
 	if (dsq_move_to_local(DSQ_CONFINED + cpu))
 		return;
@@ -534,7 +536,7 @@ static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct t
 	if (vcpus_first && dsq_move_to_local(DSQ_OTHERS))
 		return;
 	if (is_runnable(prev)) {
-		pcpu->micro_deadline_ns = 0;
+		micro_slice_on(pcpu)->deadline_ns = 0;
 		stay_alone(prev, pcpu);
 	}
 }

@@ -18,8 +18,79 @@
  * Functions that aren't static are checked by the verifier once, by themselves; static ones at each call, with all that
  * may have led there. What is called from several places, or has a loop, is therefore not static.
  */
-#include "observe.bpf.h"
-#include "next_turn.bpf.h"
+#include "bpf/mechanisms/observe.bpf.h"
+#include "bpf/core/next_turn.bpf.h"
+
+/* ---- State: one map value per vCPU, VM and pCPU, made of what the core and each mechanism keep ---- */
+
+struct microslice_vcpu {
+	struct vcpu core;
+	struct directed_yield_vcpu directed_yield;
+	struct grace_vcpu grace;
+	struct lending_vcpu lending;
+	struct patience_vcpu patience;
+	struct request_vcpu request;
+	struct woken_vcpu woken;
+};
+
+struct microslice_vm {
+	struct vm core;
+	struct passes_vm passes;
+};
+
+struct microslice_pcpu {
+	struct pcpu core;
+	struct home_slices_pcpu home_slices;
+	struct lending_pcpu lending;
+	struct micro_pool_pcpu micro_pool;
+	struct micro_slice_pcpu micro_slice;
+	struct passes_pcpu passes;
+	struct pool_size_pcpu pool_size;
+	struct woken_pcpu woken;
+};
+
+struct vcpus_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VCPUS_MAX);
+	__type(key, u32);
+	__type(value, struct microslice_vcpu);
+} vcpus SEC(".maps");
+
+struct vms_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VMS_MAX);
+	__type(key, u32);
+	__type(value, struct microslice_vm);
+} vms SEC(".maps");
+
+struct pcpus_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PCPUS_MAX);
+	__type(key, u32);
+	__type(value, struct microslice_pcpu);
+} pcpus SEC(".maps");
+
+/* Each mechanism's way from a vCPU, VM or pCPU to what it keeps of it. */
+#define STATE(mechanism, access, owner)                                                                      \
+	static __always_inline struct mechanism##_##owner *access(const struct owner *owner)                 \
+	{                                                                                                    \
+		return &((struct microslice_##owner *)owner)->mechanism;                                     \
+	}
+
+STATE(directed_yield, directed_yield_of, vcpu)
+STATE(grace, grace_of, vcpu)
+STATE(lending, lending_of, vcpu)
+STATE(patience, patience_of, vcpu)
+STATE(request, request_of, vcpu)
+STATE(woken, woken_of, vcpu)
+STATE(passes, passes_in, vm)
+STATE(home_slices, home_slices_on, pcpu)
+STATE(lending, lending_on, pcpu)
+STATE(micro_pool, micro_pool_on, pcpu)
+STATE(micro_slice, micro_slice_on, pcpu)
+STATE(passes, passes_on, pcpu)
+STATE(pool_size, pool_size_on, pcpu)
+STATE(woken, woken_on, pcpu)
 
 char _license[] SEC("license") = "GPL";
 
@@ -98,8 +169,8 @@ void STRUCT_OPS(microslice_enqueue, struct task_struct *p, u64 enq_flags)
 	/* A micro slice ended here, at home or because the pCPU left the pool, and nobody else wants it (see stay_alone()). */
 	if ((enq_flags & ENQ(LAST)) && !pcpu_is_micro(scx_bpf_task_cpu(p))) {
 		if (vcpu) {
-			vcpu->grace_count = 0;
-			vcpu->retry = 0;
+			grace_of(vcpu)->count = 0;
+			request_of(vcpu)->retry = 0;
 		}
 		insert_here(p, SCX_DSQ_LOCAL, vcpu ? config.fair_share.slice_ns : config.others_slice_ns,
 			    enq_flags);
@@ -142,13 +213,13 @@ bool STRUCT_OPS(microslice_yield, struct task_struct *from, struct task_struct *
 {
 	struct vcpu *vcpu = vcpu_of(task_ctx_of(from));
 
-	if (vcpu && to && vcpu->keeps_spinning)
+	if (vcpu && to && patience_of(vcpu)->keeps_spinning)
 		return false; /* help is on its way: KVM goes back into the guest */
 	if (vcpu) {
 		struct task_ctx *heir = to ? task_ctx_of(to) : NULL;
 
 		vcpu->yielded = 1;
-		vcpu->heir = heir ? heir->vcpu : 0;
+		directed_yield_of(vcpu)->heir = heir ? heir->vcpu : 0;
 	}
 	task_set_slice(from, 0);
 	return true;
@@ -191,7 +262,7 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 		if (bucket < HISTOGRAM_BUCKETS)
 			COUNT(stats->wait_to_run_us[bucket]);
 	}
-	if (vcpu->state == VCPU_MICRO && vcpu->request_pcpu == cpu) {
+	if (vcpu->state == VCPU_MICRO && request_of(vcpu)->pcpu == cpu) {
 		occupant = OCCUPANT_MICRO;
 	} else {
 		/* The normal pool was faster than the micro pool, or the task left its micro pCPU before it ran. */
@@ -206,15 +277,15 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 	tctx->out_of_order = 0;
 	pcpu->vm = vcpu->vm + 1;
 	vcpu->goes_first = 0;
-	vcpu->called_back = 0;
-	vcpu->spun_until_ns = 0;
-	vcpu->heir = 0;
+	lending_of(vcpu)->called_back = 0;
+	patience_of(vcpu)->spun_until_ns = 0;
+	directed_yield_of(vcpu)->heir = 0;
 	vcpu->was_blocked = 0;
 	vcpu->preempted = 0;
 	vcpu->yielded = 0;
-	vcpu->turn_over = 0;
-	vcpu->blocked_interrupt = 0;
-	vcpu->woken_cause = 0;
+	grace_of(vcpu)->turn_over = 0;
+	woken_of(vcpu)->blocked_interrupt = 0;
+	woken_of(vcpu)->cause = 0;
 	return occupant;
 }
 
@@ -223,14 +294,14 @@ static __always_inline void start_on_micro_pcpu(struct task_struct *p, const str
 						struct pcpu *pcpu, u64 now)
 {
 	if (pcpu->occupant == OCCUPANT_MICRO) {
-		pcpu->micro_since_ns = now;
+		pool_size_on(pcpu)->since_ns = now;
 		arm_micro_slice(cpu, pcpu, now);
 	} else if (is_confined(p)) {
 		arm_micro_slice(cpu, pcpu, now);
 	} else if (vcpu && config.lend) {
-		if (vcpu->grace_count)
+		if (grace_of(vcpu)->count)
 			arm_micro_slice(cpu, pcpu, now);
-		pcpu->lent_to_boosted = pcpu->occupant == OCCUPANT_BOOSTED_VCPU;
+		lending_on(pcpu)->to_boosted = pcpu->occupant == OCCUPANT_BOOSTED_VCPU;
 		lend_to(cpu, pcpu);
 	} else if (!(p->flags & PF_KTHREAD)) {
 		/* It was on its way here when the pCPU became micro-sliced. */
@@ -275,7 +346,7 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 		start_on_micro_pcpu(p, vcpu, cpu, pcpu, now);
 	else if (vcpu && pcpu->occupant == OCCUPANT_MICRO)
 		start_at_home(vcpu, cpu, pcpu, now);
-	else if (vcpu && vcpu->grace_count)
+	else if (vcpu && grace_of(vcpu)->count)
 		arm_micro_slice(cpu, pcpu, now);
 }
 
@@ -292,18 +363,18 @@ __noinline int stop_accelerated(u32 slot, u64 ran_ns, u32 runnable)
 	if (!vcpu)
 		return 0;
 	seen.guest_class = vcpu->guest_class;
-	seen.interrupt_pending = guest_interrupt_pending(vcpu->kvm_vcpu, vcpu->request_vector);
-	seen.retry_count = vcpu->retry_count;
+	seen.interrupt_pending = guest_interrupt_pending(vcpu->kvm_vcpu, request_of(vcpu)->vector);
+	seen.retry_count = request_of(vcpu)->retry_count;
 	seen.answer = guest_answer_to_calls(vcpu->kvm_vcpu);
 	decision = decide_after_micro_slice(&limits, &seen);
 	stats = vm_stats_at(vcpu->vm);
 	RECORD(RECORD_MICRO_SLICE, slot, micro_slice, {.config = limits, .seen = seen, .decision = decision});
-	vcpu->retry = decision.retry;
-	vcpu->retry_count = decision.retry ? vcpu->retry_count + 1 : 0;
+	request_of(vcpu)->retry = decision.retry;
+	request_of(vcpu)->retry_count = decision.retry ? request_of(vcpu)->retry_count + 1 : 0;
 	/* What it was accelerated for is over; it is asked for again because of a call. */
 	if (decision.retry && seen.answer == ANSWER_OWED) {
-		vcpu->request_cause = CAUSE_CALL_FUNCTION_IPI;
-		vcpu->request_vector = 0;
+		request_of(vcpu)->cause = CAUSE_CALL_FUNCTION_IPI;
+		request_of(vcpu)->vector = 0;
 	}
 	if (stats) {
 		ADD(stats->micro_ran_ns, ran_ns);
@@ -324,13 +395,14 @@ static __always_inline void stop_vcpu(struct vcpu *vcpu, u32 slot, u64 ran_ns, b
 	vcpu->guest_class = class;
 	vcpu->runnable_at_ns = now;
 	vcpu->preempted = runnable && !vcpu->yielded;
-	vcpu->interrupted = vcpu->preempted && !vcpu->turn_over && vcpu->state == VCPU_RUNNING;
-	vcpu->keeps_spinning = 0;
+	grace_of(vcpu)->interrupted =
+	    vcpu->preempted && !grace_of(vcpu)->turn_over && vcpu->state == VCPU_RUNNING;
+	patience_of(vcpu)->keeps_spinning = 0;
 	/* It has left the halt (one byte long) that it waited for a lock in. */
-	if (vcpu->rip - vcpu->lock_halt_rip > 1)
-		vcpu->lock_halt_rip = 0;
+	if (vcpu->rip - woken_of(vcpu)->lock_halt_rip > 1)
+		woken_of(vcpu)->lock_halt_rip = 0;
 	if (!runnable)
-		vcpu->blocked_interrupt = 0;
+		woken_of(vcpu)->blocked_interrupt = 0;
 	if (stats && vcpu->preempted && class < GUEST_CLASS_COUNT)
 		COUNT(stats->preemptions[class]);
 	if (vcpu->state == VCPU_MICRO)
@@ -358,13 +430,13 @@ void STRUCT_OPS(microslice_stopping, struct task_struct *p, bool runnable)
 	}
 	if (pcpu) {
 		if (pcpu->occupant == OCCUPANT_MICRO)
-			pcpu->disturbed_at_ns = now;
+			home_slices_on(pcpu)->disturbed_at_ns = now;
 		pcpu->occupant = OCCUPANT_NONE;
-		pcpu->micro_deadline_ns = 0;
-		pcpu->lent = 0;
-		if (pcpu->micro_since_ns) {
-			ADD(pcpu->micro_busy_ns, micro_busy_until(pcpu, now));
-			pcpu->micro_since_ns = 0;
+		micro_slice_on(pcpu)->deadline_ns = 0;
+		lending_on(pcpu)->is_lent = 0;
+		if (pool_size_on(pcpu)->since_ns) {
+			ADD(pool_size_on(pcpu)->busy_ns, micro_busy_until(pcpu, now));
+			pool_size_on(pcpu)->since_ns = 0;
 		}
 	}
 }
@@ -376,7 +448,7 @@ void STRUCT_OPS(microslice_quiescent, struct task_struct *p, u64 deq_flags)
 
 	if (!vcpu)
 		return;
-	vcpu->woken_cause = 0;
+	woken_of(vcpu)->cause = 0;
 	if (!fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED) &&
 	    !end_acceleration(vcpu, VCPU_BLOCKED, RETURN_NEVER_RAN))
 		vcpu->state = VCPU_BLOCKED;

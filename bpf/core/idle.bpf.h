@@ -3,7 +3,7 @@
 #ifndef BPF_IDLE_H
 #define BPF_IDLE_H
 
-#include "pools.bpf.h"
+#include "bpf/mechanisms/pools.bpf.h"
 
 /* A whole idle core before half of a busy one. */
 static __always_inline s32 pick_idle_of(const struct cpumask *candidates)

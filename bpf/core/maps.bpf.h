@@ -3,8 +3,19 @@
 #ifndef BPF_MAPS_H
 #define BPF_MAPS_H
 
-#include "compat.bpf.h"
-#include "intf.h"
+#include "bpf/core/compat.bpf.h"
+#include "bpf/core/intf.h"
+#include "bpf/mechanisms/directed_yield.bpf.h"
+#include "bpf/mechanisms/grace.bpf.h"
+#include "bpf/mechanisms/home_slices.bpf.h"
+#include "bpf/mechanisms/lending.bpf.h"
+#include "bpf/mechanisms/micro_pool.bpf.h"
+#include "bpf/mechanisms/micro_slice.bpf.h"
+#include "bpf/mechanisms/passes.bpf.h"
+#include "bpf/mechanisms/patience.bpf.h"
+#include "bpf/mechanisms/pool_size.bpf.h"
+#include "bpf/mechanisms/request.bpf.h"
+#include "bpf/mechanisms/woken.bpf.h"
 
 const volatile struct run_config config;
 
@@ -28,19 +39,10 @@ struct {
 	__type(value, struct task_ctx);
 } task_ctxs SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, VCPUS_MAX);
-	__type(key, u32);
-	__type(value, struct vcpu);
-} vcpus SEC(".maps");
+/* The scheduler says what is in these: the structs of this name, and behind them those of its mechanisms. */
+extern struct vcpus_map vcpus;
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, VMS_MAX);
-	__type(key, u32);
-	__type(value, struct vm);
-} vms SEC(".maps");
+extern struct vms_map vms;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -117,37 +119,19 @@ enum occupant {
 };
 
 struct pcpu {
-	u64 others_ran_ns;	 /* by host tasks, not yet made up for by vCPUs */
-	u64 micro_deadline_ns;	 /* the micro slice under way ends then; 0: none */
-	u64 micro_since_ns;	 /* it runs an accelerated vCPU since then; 0: it doesn't */
-	u64 micro_busy_ns;	 /* for how long it did since the last step of Algorithm 1 */
-	u64 turn_ns;		 /* how long the turn that began here last may be */
-	u64 interrupted_left_ns; /* what is left of the turn of `interrupted` */
-	u64 disturbed_at_ns;	 /* when a micro slice was asked for at home here, or ended here, last */
+	u64 others_ran_ns;  /* by host tasks, not yet made up for by vCPUs */
+	u64 turn_ns;	    /* how long the turn that began here last may be */
 	u64 first_vtime_ns; /* the clock of the first queued task, while it looks for one that ran here last */
 	/* Of the vCPUs that began a turn of the normal pool here: the furthest clock, and that of their VMs. 0: none has. */
 	u64 vcpus_vtime_ns;
 	u64 vms_vtime_ns;
-	u32 request;  /* vCPU slot + 1 that waits for a micro slice here; 0: none. The paper's queue of one */
-	u32 occupant; /* enum occupant */
-	u32 lent;     /* it runs a vCPU of the normal pool, as a micro pCPU that nobody asks for */
-	u32 lent_to_boosted;   /* and that one was woken for it */
-	u32 micro_served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */
-	u32 sweep_count;       /* queued tasks to look at that may be starving */
-	u32 woken; /* vCPU slot + 1 that was woken and may come here when nobody who was preempted does; 0: none */
+	u32 occupant;	 /* enum occupant */
+	u32 sweep_count; /* queued tasks to look at that may be starving */
 	u32 look_count;	 /* queued tasks that were looked at for one that ran here last */
-	u32 turned_away; /* slot + 1 of the VM that found no room here last; 0: none since the last look */
-	u32 rescue_count; /* just became micro-sliced: queued tasks to look at that may have nowhere else to run */
-	u32 vm;		  /* slot + 1 of the VM whose vCPU runs, or ran last */
-	u32 interrupted; /* vCPU slot + 1 whose turn the micro slice at home that runs here has interrupted; 0: none */
+	u32 vm;		 /* slot + 1 of the VM whose vCPU runs, or ran last */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, PCPUS_MAX);
-	__type(key, u32);
-	__type(value, struct pcpu);
-} pcpus SEC(".maps");
+extern struct pcpus_map pcpus;
 
 /* Timers are maps of their own: programs of type tracepoint may not use a map that holds one. */
 struct slice_timer {
@@ -257,6 +241,17 @@ _Static_assert(DSQ_CONFINED > DSQ_RESTING, "queue numbers don't overlap");
 
 #define COUNT(counter) __sync_fetch_and_add(&(counter), 1)
 #define ADD(counter, amount) __sync_fetch_and_add(&(counter), (amount))
+
+/* `event`: enum urgent_event. */
+static __always_inline void count_urgent(u32 event)
+{
+	if (event == URGENT_IPI)
+		COUNT(host_stats.urgent_ipis);
+	else if (event == URGENT_PLE)
+		COUNT(host_stats.urgent_ples);
+	else if (event == URGENT_IRQ)
+		COUNT(host_stats.urgent_irqs);
+}
 
 static __always_inline struct pcpu *pcpu_of(s32 cpu)
 {

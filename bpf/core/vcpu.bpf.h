@@ -22,7 +22,7 @@
 #ifndef BPF_VCPU_H
 #define BPF_VCPU_H
 
-#include "guest_code.bpf.h"
+#include "bpf/core/guest_code.bpf.h"
 
 #define LSTAR_SAMPLE_INTERVAL_NS 100000000ull
 /* For how long a vCPU without a slot isn't tried again. */
@@ -109,11 +109,11 @@ static __noinline u32 vm_slot_of(u64 kvm, u32 pid)
 	vm->active_vcpu_count = 0;
 	vm->vtime_ns = first_vm_vtime_ns;
 	vm->first_vm_ns = first_vm_vtime_ns;
-	vm->pass_until_ns = 0;
+	passes_in(vm)->until_ns = 0;
 	vm->halt_sampled_at_ns = 0;
 	vm->lstar_sampled_at_ns = 0;
 	vm->vcpu_high = 0;
-	vm->first_turned_away = 0;
+	passes_in(vm)->first_turned_away = 0;
 	COUNT(vm->generation);
 	/* Another vCPU of the same VM may have been faster: then its slot counts, and ours is free again. */
 	if (bpf_map_update_elem(&vm_by_address, &kvm, &slot, BPF_NOEXIST)) {
@@ -196,23 +196,23 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->was_blocked = 0;
 	vcpu->preempted = 0;
 	vcpu->yielded = 0;
-	vcpu->keeps_spinning = 0;
-	vcpu->grace_count = 0;
-	vcpu->turn_over = 0;
-	vcpu->interrupted = 0;
+	patience_of(vcpu)->keeps_spinning = 0;
+	grace_of(vcpu)->count = 0;
+	grace_of(vcpu)->turn_over = 0;
+	grace_of(vcpu)->interrupted = 0;
 	vcpu->guest_class = GUEST_CLASS_UNKNOWN;
-	vcpu->lock_halt_rip = 0;
-	vcpu->blocked_interrupt = 0;
-	vcpu->woken_cause = 0;
+	woken_of(vcpu)->lock_halt_rip = 0;
+	woken_of(vcpu)->blocked_interrupt = 0;
+	woken_of(vcpu)->cause = 0;
 	vcpu->rests = 0;
 	vcpu->normal_pcpu = bpf_get_smp_processor_id();
-	vcpu->spun_until_ns = 0;
-	vcpu->heir = 0;
+	patience_of(vcpu)->spun_until_ns = 0;
+	directed_yield_of(vcpu)->heir = 0;
 	vcpu->narrow = 0;
 	vcpu->goes_first = 0;
-	vcpu->called_back = 0;
-	vcpu->retry = 0;
-	vcpu->retry_count = 0;
+	lending_of(vcpu)->called_back = 0;
+	request_of(vcpu)->retry = 0;
+	request_of(vcpu)->retry_count = 0;
 	vcpu->active = 1;
 	__sync_fetch_and_add(&vm->active_vcpu_count, 1);
 	bpf_map_update_elem(&vcpu_by_address, &kvm_vcpu, &slot, BPF_ANY);
@@ -255,7 +255,7 @@ static __noinline int unregister_vcpu(struct task_ctx *tctx)
 			forget_vm(vm);
 	}
 	vcpu->active = 0;
-	vcpu->woken_cause = 0;
+	woken_of(vcpu)->cause = 0;
 	vcpu->kvm_vcpu = 0;
 	vcpu->state = VCPU_BLOCKED;
 	vcpu->in_use = 0;
