@@ -206,6 +206,29 @@ static __always_inline u32 join_vm(struct vm *vm, u32 vcpu_slot)
 	return VCPUS_PER_VM_MAX;
 }
 
+/* Another thread ran this vCPU until now: what it keeps of it would be read in vain, and never be told that the vCPU is gone. */
+static __always_inline void take_over(u64 kvm_vcpu, u32 slot)
+{
+	u32 *former = bpf_map_lookup_elem(&vcpu_by_address, &kvm_vcpu);
+	struct vcpu *vcpu = former && *former != slot ? vcpu_at(*former) : NULL;
+
+	if (vcpu)
+		__sync_val_compare_and_swap(&vcpu->kvm_vcpu, kvm_vcpu, 0);
+	bpf_map_update_elem(&vcpu_by_address, &kvm_vcpu, &slot, BPF_ANY);
+}
+
+/*
+ * Only if it still means this vCPU: another thread may have taken it over. One that does so between the look and the deletion isn't found
+ * by address: its interrupts are no hints then, and it is scheduled all the same.
+ */
+static __always_inline void forget_vcpu_address(u64 kvm_vcpu, u32 slot)
+{
+	u32 *now = bpf_map_lookup_elem(&vcpu_by_address, &kvm_vcpu);
+
+	if (now && *now == slot)
+		bpf_map_delete_elem(&vcpu_by_address, &kvm_vcpu);
+}
+
 /* Called in the vCPU's thread, which is therefore running. */
 static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm, u32 vcpu_id)
 {
@@ -260,7 +283,7 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->retry_count = 0;
 	vcpu->active = 1;
 	__sync_fetch_and_add(&vm->active_vcpu_count, 1);
-	bpf_map_update_elem(&vcpu_by_address, &kvm_vcpu, &slot, BPF_ANY);
+	take_over(kvm_vcpu, slot);
 	/* It joins the vCPUs' clock at the present: what it did as a host task is forgiven. */
 	tctx->vtime_ns = pool_vtime_ns;
 	tctx->vcpu = slot + 1;
@@ -282,15 +305,17 @@ static __noinline int unregister_vcpu(struct task_ctx *tctx)
 	struct vcpu *vcpu = vcpu_of(tctx);
 	u64 kvm_vcpu;
 	struct vm *vm;
+	u32 slot;
 
 	if (!tctx || !vcpu)
 		return 0;
+	slot = tctx->vcpu - 1;
 	fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
 	end_acceleration(vcpu, VCPU_BLOCKED, MICRO_SLICE_BLOCKED);
 	tctx->vcpu = 0;
 	kvm_vcpu = vcpu->kvm_vcpu;
 	if (kvm_vcpu)
-		bpf_map_delete_elem(&vcpu_by_address, &kvm_vcpu);
+		forget_vcpu_address(kvm_vcpu, slot);
 	vm = vm_at(vcpu->vm);
 	if (vm) {
 		if (vcpu->active)
