@@ -96,12 +96,19 @@ struct vm_stats {
 	u64 wait_to_run_us[HISTOGRAM_BUCKETS];
 };
 
+/* struct vm's in_use: a slot that is open is held by in_use - VM_SLOT_OPEN vCPUs. */
+enum vm_slot_state {
+	VM_SLOT_FREE = 0,
+	VM_SLOT_OPEN = 1,
+	VM_SLOT_CLOSING = 0x7fffffff, /* nobody may join, nor claim it yet */
+};
+
 /* One VM: a `struct kvm`. Written by the BPF programs only. As with vCPUs, mechanisms keep what is theirs behind it. */
 struct vm {
-	u64 kvm;	/* its address: the VM's identity */
+	u64 kvm;	/* its address: the VM's identity; 0: being set up, or gone from KVM */
 	u32 generation; /* changes when the slot is used again, so that nothing of an old VM sticks */
-	u32 in_use;
-	u32 pid; /* of the VMM process */
+	u32 in_use;	/* enum vm_slot_state */
+	u32 pid;	/* of the VMM process */
 	u32 vcpu_count;
 	s64 active_vcpu_count; /* runnable or running */
 	u64 vtime_ns;	       /* its clock: what all its vCPUs ran, in both pools, by its weight */

@@ -6,6 +6,9 @@
  *            before us.
  * Mechanism. KVM calls kvm_arch_vcpu_load() in the vCPU's own thread, each time that it gets a pCPU. The first call
  *            registers the task; tasks leave with exit_task. A VM lives as long as one of its vCPUs.
+ * Races.     A VM's last vCPU may leave while another joins. A slot counts those that hold it (enum vm_slot_state): who joins
+ *            must raise a count that says the slot is open, and who closes it must find nobody. Every change is a
+ *            compare-and-exchange, so one of both sees the other. The same holds for who makes an address free.
  * Limits.    VMS_MAX, VCPUS_MAX, VCPUS_PER_VM_MAX: what is beyond is scheduled as an ordinary host task and counted.
  *
  * A vCPU's state, and who moves it:
@@ -27,6 +30,10 @@
 #define LSTAR_SAMPLE_INTERVAL_NS 100000000ull
 /* For how long a vCPU without a slot isn't tried again. */
 #define REFUSED_FOR_NS 1000000000ull
+/* What vm_slot_of() says when another thread is just opening or closing that VM's slot. */
+#define VM_SLOT_COME_AGAIN (VMS_MAX + 1)
+/* Siblings that join or leave at the very same time make an attempt fail. */
+#define HOLD_ATTEMPTS 16u
 
 static __always_inline bool vcpu_moves(struct vcpu *vcpu, u32 from, u32 to)
 {
@@ -68,10 +75,50 @@ static __always_inline u32 claim_vm_slot(void)
 	bpf_for (slot, 0, VMS_MAX) {
 		struct vm *vm = vm_at(slot);
 
-		if (vm && !vm->in_use && __sync_val_compare_and_swap(&vm->in_use, 0, 1) == 0)
+		if (vm && vm->in_use == VM_SLOT_FREE &&
+		    __sync_val_compare_and_swap(&vm->in_use, VM_SLOT_FREE, VM_SLOT_OPEN + 1) == VM_SLOT_FREE)
 			return slot;
 	}
 	return VMS_MAX;
+}
+
+/* The address means this VM no longer: only one caller takes it away, so never one that another VM has there since. */
+static __always_inline void forget_address(struct vm *vm)
+{
+	u64 kvm = vm->kvm;
+
+	if (kvm && __sync_val_compare_and_swap(&vm->kvm, kvm, 0) == kvm)
+		bpf_map_delete_elem(&vm_by_address, &kvm);
+}
+
+/* Gives back what claim_vm_slot() or hold_vm() gave. The last one closes the slot, unless somebody joins meanwhile. */
+static __always_inline void let_go_of_vm(struct vm *vm)
+{
+	__sync_fetch_and_sub(&vm->in_use, 1);
+	if (__sync_val_compare_and_swap(&vm->in_use, VM_SLOT_OPEN, VM_SLOT_CLOSING) != VM_SLOT_OPEN)
+		return;
+	forget_address(vm);
+	__sync_lock_test_and_set(&vm->in_use, VM_SLOT_FREE);
+}
+
+/* Holds the slot for one more, if it is still that VM's. */
+static __always_inline bool hold_vm(struct vm *vm, u64 kvm)
+{
+	u32 attempt;
+
+	bpf_for (attempt, 0, HOLD_ATTEMPTS) {
+		u32 holders = vm->in_use;
+
+		if (holders == VM_SLOT_FREE || holders == VM_SLOT_CLOSING)
+			return false;
+		if (__sync_val_compare_and_swap(&vm->in_use, holders, holders + 1) != holders)
+			continue;
+		if (vm->kvm == kvm)
+			return true;
+		let_go_of_vm(vm); /* another VM's by now, or not yet named by who claimed it */
+		return false;
+	}
+	return false;
 }
 
 /* The slot's former VM is added to those that are gone, so that sums go on holding. */
@@ -90,20 +137,23 @@ static __always_inline void retire_vm_stats(u32 slot)
 	}
 }
 
+/* The slot of this VM, held for one vCPU more. VMS_MAX: there is no room; VM_SLOT_COME_AGAIN: another is at it. */
 static __noinline u32 vm_slot_of(u64 kvm, u32 pid)
 {
 	u32 *known = bpf_map_lookup_elem(&vm_by_address, &kvm);
 	u32 slot;
 	struct vm *vm;
 
-	if (known)
-		return *known;
+	if (known) {
+		slot = *known;
+		vm = vm_at(slot);
+		return vm && hold_vm(vm, kvm) ? slot : VM_SLOT_COME_AGAIN;
+	}
 	slot = claim_vm_slot();
 	vm = vm_at(slot);
 	if (slot >= VMS_MAX || !vm)
 		return VMS_MAX;
 	retire_vm_stats(slot);
-	vm->kvm = kvm;
 	vm->pid = pid;
 	vm->vcpu_count = 0;
 	vm->active_vcpu_count = 0;
@@ -117,10 +167,11 @@ static __noinline u32 vm_slot_of(u64 kvm, u32 pid)
 	COUNT(vm->generation);
 	/* Another vCPU of the same VM may have been faster: then its slot counts, and ours is free again. */
 	if (bpf_map_update_elem(&vm_by_address, &kvm, &slot, BPF_NOEXIST)) {
-		vm->in_use = 0;
-		known = bpf_map_lookup_elem(&vm_by_address, &kvm);
-		return known ? *known : VMS_MAX;
+		let_go_of_vm(vm);
+		return VM_SLOT_COME_AGAIN;
 	}
+	/* Last: who finds the slot by its address waits for this. */
+	__sync_lock_test_and_set(&vm->kvm, kvm);
 	return slot;
 }
 
@@ -155,12 +206,27 @@ static __always_inline u32 join_vm(struct vm *vm, u32 vcpu_slot)
 	return VCPUS_PER_VM_MAX;
 }
 
-static __always_inline void forget_vm(struct vm *vm)
+/* Another thread ran this vCPU until now: what it keeps of it would be read in vain, and never be told that the vCPU is gone. */
+static __always_inline void take_over(u64 kvm_vcpu, u32 slot)
 {
-	u64 kvm = vm->kvm;
+	u32 *former = bpf_map_lookup_elem(&vcpu_by_address, &kvm_vcpu);
+	struct vcpu *vcpu = former && *former != slot ? vcpu_at(*former) : NULL;
 
-	bpf_map_delete_elem(&vm_by_address, &kvm);
-	vm->in_use = 0;
+	if (vcpu)
+		__sync_val_compare_and_swap(&vcpu->kvm_vcpu, kvm_vcpu, 0);
+	bpf_map_update_elem(&vcpu_by_address, &kvm_vcpu, &slot, BPF_ANY);
+}
+
+/*
+ * Only if it still means this vCPU: another thread may have taken it over. One that does so between the look and the deletion isn't found
+ * by address: its interrupts are no hints then, and it is scheduled all the same.
+ */
+static __always_inline void forget_vcpu_address(u64 kvm_vcpu, u32 slot)
+{
+	u32 *now = bpf_map_lookup_elem(&vcpu_by_address, &kvm_vcpu);
+
+	if (now && *now == slot)
+		bpf_map_delete_elem(&vcpu_by_address, &kvm_vcpu);
 }
 
 /* Called in the vCPU's thread, which is therefore running. */
@@ -175,6 +241,8 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	if (!tctx || (s64)(tctx->refused_until_ns - now) > 0)
 		return 0;
 	vm_slot = vm_slot_of(kvm, pid_tgid >> 32);
+	if (vm_slot == VM_SLOT_COME_AGAIN)
+		return 0; /* the next time that it gets a pCPU */
 	vm = vm_at(vm_slot);
 	if (vm_slot >= VMS_MAX || !vm)
 		goto refused;
@@ -215,15 +283,15 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	request_of(vcpu)->retry_count = 0;
 	vcpu->active = 1;
 	__sync_fetch_and_add(&vm->active_vcpu_count, 1);
-	bpf_map_update_elem(&vcpu_by_address, &kvm_vcpu, &slot, BPF_ANY);
+	take_over(kvm_vcpu, slot);
 	/* It joins the vCPUs' clock at the present: what it did as a host task is forgiven. */
 	tctx->vtime_ns = pool_vtime_ns;
 	tctx->vcpu = slot + 1;
 	return 0;
 refused:
 	/* A VM's slot that was claimed for this vCPU alone is free again. */
-	if (vm && vm_slot < VMS_MAX && !vm->vcpu_count)
-		forget_vm(vm);
+	if (vm && vm_slot < VMS_MAX)
+		let_go_of_vm(vm);
 	/* It comes here at each of its turns; looking for a slot takes long. */
 	tctx->refused_until_ns = now + REFUSED_FOR_NS;
 	COUNT(host_stats.vcpus_refused);
@@ -237,22 +305,24 @@ static __noinline int unregister_vcpu(struct task_ctx *tctx)
 	struct vcpu *vcpu = vcpu_of(tctx);
 	u64 kvm_vcpu;
 	struct vm *vm;
+	u32 slot;
 
 	if (!tctx || !vcpu)
 		return 0;
+	slot = tctx->vcpu - 1;
 	fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
 	end_acceleration(vcpu, VCPU_BLOCKED, MICRO_SLICE_BLOCKED);
 	tctx->vcpu = 0;
 	kvm_vcpu = vcpu->kvm_vcpu;
 	if (kvm_vcpu)
-		bpf_map_delete_elem(&vcpu_by_address, &kvm_vcpu);
+		forget_vcpu_address(kvm_vcpu, slot);
 	vm = vm_at(vcpu->vm);
 	if (vm) {
 		if (vcpu->active)
 			__sync_fetch_and_sub(&vm->active_vcpu_count, 1);
 		vm->vcpus[vcpu->index_in_vm & (VCPUS_PER_VM_MAX - 1)] = 0;
-		if (__sync_fetch_and_sub(&vm->vcpu_count, 1) == 1)
-			forget_vm(vm);
+		__sync_fetch_and_sub(&vm->vcpu_count, 1);
+		let_go_of_vm(vm);
 	}
 	vcpu->active = 0;
 	woken_of(vcpu)->cause = 0;
@@ -312,8 +382,14 @@ int BPF_PROG(on_vcpu_destroy, struct kvm_vcpu *kvm_vcpu)
 	u32 *slot = bpf_map_lookup_elem(&vcpu_by_address, &address);
 	struct vcpu *vcpu = slot ? vcpu_at(*slot) : NULL;
 
-	if (vcpu && vcpu->kvm_vcpu == address)
+	/* vCPUs are freed with their VM only: another VM may soon have the same address, while threads of this one live. */
+	if (vcpu && vcpu->kvm_vcpu == address) {
+		struct vm *vm = vm_at(vcpu->vm);
+
+		if (vm)
+			forget_address(vm);
 		vcpu->kvm_vcpu = 0;
+	}
 	bpf_map_delete_elem(&vcpu_by_address, &address);
 	return 0;
 }

@@ -88,7 +88,7 @@ struct task_struct {
 	const cpumask_t *cpus_ptr;
 	unsigned short migration_disabled;
 	struct sched_ext_entity scx;
-	unsigned long core_cookie; /* with CONFIG_SCHED_CORE */
+	unsigned long core_cookie;	     /* with CONFIG_SCHED_CORE */
 	struct task_group *sched_task_group; /* with CONFIG_CGROUP_SCHED */
 	int pid;
 	int tgid;
