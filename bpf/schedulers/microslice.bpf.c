@@ -5,89 +5,8 @@
  * vCPUs that were stopped inside critical guest-kernel code, or have an interrupt coming, run at once for a short slice on
  * a few reserved pCPUs (Ahn et al., EuroSys'18). This file is sched_ext's callbacks, as ladders; each mechanism has
  * a header of its own, and every decision is policy/'s.
- *
- *   observe.bpf.h      KVM's events                 -> requests
- *   pools.bpf.h        requests -> micro pCPUs, micro slices, pool size
- *   home.bpf.h         requests -> pCPUs of the normal pool, where the micro pool is busy
- *   normal_pool.bpf.h  everything else: host tasks first, vCPUs by fair share
- *   next_turn.bpf.h    who of them runs next on a pCPU
- *   cpu_limit.bpf.h    who has used up what cpu.max allows it rests
- *   vcpu.bpf.h         which task is which vCPU, and the states it goes through
- *   guest_code.bpf.h   instruction pointer -> guest class
  */
-#include "bpf/mechanisms/observe.bpf.h"
-#include "bpf/core/next_turn.bpf.h"
-
-/* ---- State: one map value per vCPU, VM and pCPU, made of what the core and each mechanism keep ---- */
-
-struct microslice_vcpu {
-	struct vcpu core;
-	struct directed_yield_vcpu directed_yield;
-	struct grace_vcpu grace;
-	struct lending_vcpu lending;
-	struct patience_vcpu patience;
-	struct request_vcpu request;
-	struct woken_vcpu woken;
-};
-
-struct microslice_vm {
-	struct vm core;
-	struct passes_vm passes;
-};
-
-struct microslice_pcpu {
-	struct pcpu core;
-	struct home_slices_pcpu home_slices;
-	struct lending_pcpu lending;
-	struct micro_pool_pcpu micro_pool;
-	struct micro_slice_pcpu micro_slice;
-	struct passes_pcpu passes;
-	struct pool_size_pcpu pool_size;
-	struct woken_pcpu woken;
-};
-
-struct vcpus_map {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, VCPUS_MAX);
-	__type(key, u32);
-	__type(value, struct microslice_vcpu);
-} vcpus SEC(".maps");
-
-struct vms_map {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, VMS_MAX);
-	__type(key, u32);
-	__type(value, struct microslice_vm);
-} vms SEC(".maps");
-
-struct pcpus_map {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, PCPUS_MAX);
-	__type(key, u32);
-	__type(value, struct microslice_pcpu);
-} pcpus SEC(".maps");
-
-/* Each mechanism's way from a vCPU, VM or pCPU to what it keeps of it. */
-#define STATE(mechanism, access, owner)                                                                      \
-	static __always_inline struct mechanism##_##owner *access(const struct owner *owner)                 \
-	{                                                                                                    \
-		return &((struct microslice_##owner *)owner)->mechanism;                                     \
-	}
-
-STATE(directed_yield, directed_yield_of, vcpu)
-STATE(grace, grace_of, vcpu)
-STATE(lending, lending_of, vcpu)
-STATE(patience, patience_of, vcpu)
-STATE(request, request_of, vcpu)
-STATE(woken, woken_of, vcpu)
-STATE(passes, passes_in, vm)
-STATE(home_slices, home_slices_on, pcpu)
-STATE(lending, lending_on, pcpu)
-STATE(micro_pool, micro_pool_on, pcpu)
-STATE(micro_slice, micro_slice_on, pcpu)
-STATE(passes, passes_on, pcpu)
-STATE(pool_size, pool_size_on, pcpu)
-STATE(woken, woken_on, pcpu)
+#include "bpf/schedulers/microslice.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -286,37 +205,6 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 	return occupant;
 }
 
-/* A vCPU that came back after an interruption, for a micro slice, has a timer, too: the next tick may be far. */
-static __always_inline void start_on_micro_pcpu(struct task_struct *p, const struct vcpu *vcpu, s32 cpu,
-						struct pcpu *pcpu, u64 now)
-{
-	if (pcpu->occupant == OCCUPANT_MICRO) {
-		pool_size_on(pcpu)->since_ns = now;
-		arm_micro_slice(cpu, pcpu, now);
-	} else if (is_confined(p)) {
-		arm_micro_slice(cpu, pcpu, now);
-	} else if (vcpu && config.lend) {
-		if (grace_of(vcpu)->count)
-			arm_micro_slice(cpu, pcpu, now);
-		lending_on(pcpu)->to_boosted = pcpu->occupant == OCCUPANT_BOOSTED_VCPU;
-		lend_to(cpu, pcpu);
-	} else if (!(p->flags & PF_KTHREAD)) {
-		/* It was on its way here when the pCPU became micro-sliced. */
-		COUNT(host_stats.strays_evicted);
-		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
-	}
-}
-
-/* The normal pool's time: it isn't what Algorithm 1 asks about. */
-static __always_inline void start_at_home(const struct vcpu *vcpu, s32 cpu, struct pcpu *pcpu, u64 now)
-{
-	struct vm_stats *stats = vm_stats_at(vcpu->vm);
-
-	if (stats)
-		COUNT(stats->home_slices);
-	arm_micro_slice(cpu, pcpu, now);
-}
-
 void STRUCT_OPS(microslice_running, struct task_struct *p)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
@@ -345,36 +233,6 @@ void STRUCT_OPS(microslice_running, struct task_struct *p)
 		start_at_home(vcpu, cpu, pcpu, now);
 	else if (vcpu && grace_of(vcpu)->count)
 		arm_micro_slice(cpu, pcpu, now);
-}
-
-/* A micro slice is over, for whatever reason. */
-static __always_inline void stop_accelerated(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable)
-{
-	struct accelerate_config limits = config.accelerate;
-	struct micro_slice_observation seen = {
-	    .guest_class = vcpu->guest_class,
-	    .interrupt_pending = guest_interrupt_pending(vcpu->kvm_vcpu, request_of(vcpu)->vector),
-	    .blocked = !runnable,
-	    .retry_count = request_of(vcpu)->retry_count,
-	    .answer = guest_answer_to_calls(vcpu->kvm_vcpu)};
-	struct micro_slice_decision decision = decide_after_micro_slice(&limits, &seen);
-	struct vm_stats *stats = vm_stats_at(vcpu->vm);
-	u32 bucket = histogram_bucket(ran_ns);
-
-	RECORD(RECORD_MICRO_SLICE, slot, micro_slice, {.config = limits, .seen = seen, .decision = decision});
-	request_of(vcpu)->retry = decision.retry;
-	request_of(vcpu)->retry_count = decision.retry ? request_of(vcpu)->retry_count + 1 : 0;
-	/* What it was accelerated for is over; it is asked for again because of a call. */
-	if (decision.retry && seen.answer == ANSWER_OWED) {
-		request_of(vcpu)->cause = CAUSE_CALL_FUNCTION_IPI;
-		request_of(vcpu)->vector = 0;
-	}
-	if (stats) {
-		ADD(stats->micro_ran_ns, ran_ns);
-		if (bucket < HISTOGRAM_BUCKETS)
-			COUNT(stats->micro_slice_us[bucket]);
-	}
-	end_acceleration(vcpu, runnable ? VCPU_RUNNABLE : VCPU_BLOCKED, decision.outcome);
 }
 
 static __always_inline void stop_vcpu(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable, u64 now)
