@@ -44,6 +44,10 @@ HOOK bool is_confined(struct task_struct *p);
 
 /* ---- Somebody waits ---- */
 
+/* A confined task waits: the scheduler queues it. */
+HOOK void enqueue_confined(struct task_struct *p, struct vcpu *vcpu, u64 enq_flags);
+/* It stays on its pCPU, because nobody else wants that. */
+HOOK void on_stay(struct vcpu *vcpu);
 /* It is queued anew; it may have been about to run on a reserved pCPU. */
 HOOK void on_enqueue(struct vcpu *vcpu);
 /* It comes back at once, for so long, though its turn was cut off; 0: it waits like any other. */
@@ -63,6 +67,8 @@ HOOK void release_confined(struct bpf_iter_scx_dsq *it, struct task_struct *p);
 
 /* ---- Turns. `owed`: vCPU slot + 1 of whom a mechanism owes a turn on this pCPU; 0: nobody ---- */
 
+/* What a reserved pCPU runs next. */
+HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev);
 /* Somebody goes before all others, or whoever ran until now goes on. */
 HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 *owed);
 /* Somebody goes before the boosted. */
@@ -73,6 +79,20 @@ HOOK bool goes_before_the_line(s32 cpu, struct pcpu *pcpu, u32 owed);
 HOOK void on_another_turn(struct vcpu *vcpu, struct pcpu *pcpu);
 /* Whoever ran goes on, and only its slice ends that. */
 HOOK void on_open_turn(struct pcpu *pcpu);
+/* It runs from now on. Returns what occupies the pCPU: `occupant`, or something of the mechanisms. Sets its state. */
+HOOK u32 on_turn_begins(struct vcpu *vcpu, s32 cpu, u32 occupant);
+/* The same, of any task, when all is known of its pCPU. */
+HOOK void on_running(struct task_struct *p, struct vcpu *vcpu, s32 cpu, struct pcpu *pcpu, u64 now);
+/* A hint said that help is on its way: KVM's directed yield is refused, and the vCPU goes back into its guest. */
+HOOK bool keeps_its_pcpu(struct vcpu *vcpu);
+/* It gives its pCPU up, to whom KVM found; NULL: to nobody. */
+HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to);
+/* It doesn't run any more. True if it has set its state. */
+HOOK bool on_turn_ends(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable);
+/* Nobody runs there any more. */
+HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now);
+/* It sleeps from now on. */
+HOOK void on_block(struct vcpu *vcpu);
 /* It ran for so long, and is charged for it. */
 HOOK void on_charge(struct vcpu *vcpu, struct pcpu *pcpu, u64 ran_ns);
 

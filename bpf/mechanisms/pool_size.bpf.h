@@ -41,6 +41,15 @@ static __always_inline u64 micro_busy_until(const struct pcpu *pcpu, u64 now)
 	return now > since ? now - since : 0;
 }
 
+/* The accelerated vCPU, if one ran here, doesn't any more. */
+static __always_inline void stop_busy(struct pcpu *pcpu, u64 now)
+{
+	if (!pool_size_on(pcpu)->since_ns)
+		return;
+	ADD(pool_size_on(pcpu)->busy_ns, micro_busy_until(pcpu, now));
+	pool_size_on(pcpu)->since_ns = 0;
+}
+
 static __always_inline void set_normal(s32 cpu, bool normal)
 {
 	u32 key = 0;

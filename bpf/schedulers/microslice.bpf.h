@@ -14,6 +14,7 @@
 #ifndef BPF_MICROSLICE_H
 #define BPF_MICROSLICE_H
 
+#include "bpf/core/callbacks.bpf.h"
 #include "bpf/mechanisms/hints.bpf.h"
 #include "bpf/mechanisms/home_slices.bpf.h"
 #include "bpf/mechanisms/micro_turns.bpf.h"
@@ -200,7 +201,92 @@ HOOK void on_rest(struct vcpu *vcpu)
 	grace_of(vcpu)->interrupted = 0;
 }
 
-/* ---- Turns ---- */
+/* A micro slice ended here, at home or because the pCPU left the pool. */
+HOOK void on_stay(struct vcpu *vcpu)
+{
+	grace_of(vcpu)->count = 0;
+	request_of(vcpu)->retry = 0;
+}
+
+HOOK void on_block(struct vcpu *vcpu)
+{
+	woken_of(vcpu)->cause = 0;
+	if (!fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED))
+		end_acceleration(vcpu, VCPU_BLOCKED, RETURN_NEVER_RAN);
+}
+
+/* ---- A turn begins and ends ---- */
+
+HOOK u32 on_turn_begins(struct vcpu *vcpu, s32 cpu, u32 occupant)
+{
+	lending_of(vcpu)->called_back = 0;
+	patience_of(vcpu)->spun_until_ns = 0;
+	directed_yield_of(vcpu)->heir = 0;
+	grace_of(vcpu)->turn_over = 0;
+	woken_of(vcpu)->blocked_interrupt = 0;
+	woken_of(vcpu)->cause = 0;
+	if (vcpu->state == VCPU_MICRO && request_of(vcpu)->pcpu == cpu)
+		return OCCUPANT_MICRO;
+	/* The normal pool was faster than the micro pool, or the task left its micro pCPU before it ran. */
+	fail_request(vcpu, VCPU_RUNNING, FAILURE_OVERTAKEN);
+	end_acceleration(vcpu, VCPU_RUNNING, RETURN_NEVER_RAN);
+	vcpu->state = VCPU_RUNNING;
+	return occupant;
+}
+
+HOOK void on_running(struct task_struct *p, struct vcpu *vcpu, s32 cpu, struct pcpu *pcpu, u64 now)
+{
+	if (pcpu_is_micro(cpu))
+		start_on_micro_pcpu(p, vcpu, cpu, pcpu, now);
+	else if (vcpu && pcpu->occupant == OCCUPANT_MICRO)
+		start_at_home(vcpu, cpu, pcpu, now);
+	else if (vcpu && grace_of(vcpu)->count)
+		arm_micro_slice(cpu, pcpu, now);
+}
+
+HOOK bool keeps_its_pcpu(struct vcpu *vcpu)
+{
+	return patience_of(vcpu)->keeps_spinning;
+}
+
+HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to)
+{
+	struct task_ctx *heir = to ? task_ctx_of(to) : NULL;
+
+	directed_yield_of(vcpu)->heir = heir ? heir->vcpu : 0;
+}
+
+HOOK bool on_turn_ends(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable)
+{
+	grace_of(vcpu)->interrupted =
+	    vcpu->preempted && !grace_of(vcpu)->turn_over && vcpu->state == VCPU_RUNNING;
+	patience_of(vcpu)->keeps_spinning = 0;
+	/* It has left the halt (one byte long) that it waited for a lock in. */
+	if (vcpu->rip - woken_of(vcpu)->lock_halt_rip > 1)
+		woken_of(vcpu)->lock_halt_rip = 0;
+	if (!runnable)
+		woken_of(vcpu)->blocked_interrupt = 0;
+	if (vcpu->state != VCPU_MICRO)
+		return false;
+	stop_accelerated(vcpu, slot, ran_ns, runnable);
+	return true;
+}
+
+HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now)
+{
+	if (pcpu->occupant == OCCUPANT_MICRO)
+		home_slices_on(pcpu)->disturbed_at_ns = now;
+	micro_slice_on(pcpu)->deadline_ns = 0;
+	lending_on(pcpu)->is_lent = 0;
+	stop_busy(pcpu, now);
+}
+
+/* ---- Who runs next ---- */
+
+HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
+{
+	dispatch_micro_pool(cpu, pcpu, prev);
+}
 
 HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 *owed)
 {
