@@ -31,4 +31,20 @@ for source in bpf/schedulers/microslice.bpf.c crates/policy/src/shim.c; do
         fail "$source doesn't compile $header"
     done < <(comm -23 <(ls policy/*.h) <(reached "$source"))
 done
+
+# The real scheduler: the core knows no mechanism, mechanisms know no scheduler, and neither goes in circles.
+may_include() {
+    local folder=$1 allowed=$2 file line include
+    while IFS=: read -r file line include; do
+        [[ $include =~ \"($allowed)/ ]] || fail "$file:$line: bpf/$folder/ may include only $allowed: $include"
+    done < <(grep -nHE '^\s*#\s*include\s*"' bpf/"$folder"/*.[ch])
+}
+may_include core 'bpf/core|policy'
+may_include mechanisms 'bpf/core|bpf/mechanisms|policy'
+if ! circle=$(grep -HoE '^#include "bpf/[^"]+' bpf/{core,mechanisms,schedulers}/*.[ch] | sed 's/:#include "/ /' | tsort 2>&1 >/dev/null); then
+    fail "headers of bpf/ include each other: $circle"
+fi
+if grep -nHE '(micro_slice|micro_pool|request|home_slices|lending|grace|patience|woken|passes|pool_size|directed_yield)_(of|on|in)\(' bpf/core/*.h; then
+    fail "bpf/core/ uses a mechanism's state"
+fi
 exit $failed

@@ -147,11 +147,7 @@ static __always_inline void enqueue_resting(struct task_struct *p, struct task_c
 					    u64 until_ns, u64 enq_flags)
 {
 	if (vcpu) {
-		end_acceleration(vcpu, VCPU_RUNNABLE, RETURN_NEVER_RAN);
-		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_LIMITED);
-		request_of(vcpu)->failure = FAILURE_LIMITED;
-		request_of(vcpu)->retry = 0;
-		grace_of(vcpu)->interrupted = 0;
+		on_rest(vcpu);
 		vcpu->was_blocked = 0;
 	}
 	tctx->queued_at_ns = bpf_ktime_get_ns();
@@ -184,12 +180,7 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 		vcpu->runnable_at_ns = now;
 	}
 	if (is_confined(p)) {
-		s32 cpu = confined_pcpu(p);
-
-		struct pcpu *pcpu = pcpu_of(cpu);
-
-		if (dsq_move(it, p, DSQ_CONFINED + cpu) && pcpu)
-			call_pcpu(cpu, pcpu);
+		release_confined(it, p);
 		return;
 	}
 	clock_ns = clock_of(tctx, vcpu);

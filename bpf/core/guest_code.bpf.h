@@ -13,7 +13,7 @@
 #ifndef BPF_GUEST_CODE_H
 #define BPF_GUEST_CODE_H
 
-#include "bpf/core/maps.bpf.h"
+#include "bpf/core/hooks.bpf.h"
 
 /* Vectors are the guest's own; these are Linux's (arch/x86/include/asm/irq_vectors.h), the same since 4.x. */
 #define VECTOR_DEVICE_FIRST 0x20u

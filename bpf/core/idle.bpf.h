@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Idle pCPUs: found, and told that there is work for the normal pool. */
+/* Idle pCPUs, found and told that there is work; and pCPUs whose task gives way to who is in a hurry. */
 #ifndef BPF_IDLE_H
 #define BPF_IDLE_H
 
-#include "bpf/mechanisms/pools.bpf.h"
+#include "bpf/core/clocks.bpf.h"
+
+/* ---- Idle ---- */
 
 /* A whole idle core before half of a busy one. */
 static __always_inline s32 pick_idle_of(const struct cpumask *candidates)
@@ -20,7 +22,7 @@ static __always_inline s32 pick_idle_normal(struct task_struct *p, s32 prev_cpu)
 	struct bpf_cpumask *mask, *candidates;
 	u32 key = 0, here = bpf_get_smp_processor_id();
 
-	if (prev_cpu >= 0 && !pcpu_is_micro(prev_cpu) && bpf_cpumask_test_cpu(prev_cpu, p->cpus_ptr) &&
+	if (prev_cpu >= 0 && !is_reserved(prev_cpu) && bpf_cpumask_test_cpu(prev_cpu, p->cpus_ptr) &&
 	    scx_bpf_test_and_clear_cpu_idle(prev_cpu))
 		return prev_cpu;
 	normal = bpf_map_lookup_elem(&normal_pool, &key);
@@ -47,27 +49,98 @@ static __always_inline bool kick_idle_normal(struct task_struct *p)
 	return true;
 }
 
-/* A vCPU was queued: if no normal pCPU idles, a micro-sliced one that nobody asks for comes and gets it. */
+/* A vCPU was queued: if no normal pCPU idles, a reserved one may come and get it. */
 static __always_inline bool kick_idle_for_vcpu(struct task_struct *p)
 {
-	u32 rank;
+	return kick_idle_normal(p) || kick_idle_reserved(p);
+}
 
-	if (kick_idle_normal(p))
-		return true;
-	if (!config.lend)
+/* ---- Who gives way ---- */
+
+/* How many pCPUs are looked at for one that gives way to a vCPU. */
+#define PREEMPT_LOOK_MAX 4u
+
+/*
+ * Only vCPUs and those like them give way, and among vCPUs those that weren't boosted themselves. A reserved pCPU that is lent
+ * is taken over by a vCPU, too: else whoever got it would have it to itself, and all others would crowd on the rest.
+ */
+static __always_inline bool gives_way_to(s32 cpu, const struct pcpu *pcpu, bool to_vcpu)
+{
+	if (is_reserved(cpu))
+		return to_vcpu && reserved_gives_way(pcpu);
+	if (pcpu->occupant == OCCUPANT_VCPU || pcpu->occupant == OCCUPANT_BACKGROUND)
+		return to_vcpu || pcpu->others_ran_ns < config.fair_share.slice_ns;
+	return pcpu->occupant == OCCUPANT_BOOSTED_VCPU && !to_vcpu &&
+	       pcpu->others_ran_ns < config.fair_share.slice_ns;
+}
+
+/* Has the VM of this vCPU had more than that of the vCPU that runs there? Then it takes nothing from it. */
+static __always_inline bool is_of_vm_ahead(const struct vcpu *vcpu, const struct pcpu *pcpu)
+{
+	struct fair_share_config share = config.fair_share;
+	struct vm *vm = vm_at(vcpu->vm), *other = vm_at(pcpu->vm - 1);
+
+	if (!vm || !other || pcpu->occupant == OCCUPANT_BACKGROUND)
 		return false;
-	bpf_for (rank, 0, POOL_LIMIT_MAX) {
-		s32 cpu;
+	return vm_is_ahead(&share, size_of(vm, vcpu->vm), vm->vtime_ns, size_of(other, pcpu->vm - 1),
+			   other->vtime_ns);
+}
 
-		if (rank >= micro_pcpu_count)
+static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
+{
+	/* Entering this program raised migration_disabled of the current task, if the kernel does so. */
+	u32 own = p == bpf_get_current_task_btf() ? entry_disables_migration : 0;
+
+	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
+	       (p->migration_disabled <= own || scx_bpf_task_cpu(p) == cpu);
+}
+
+/* Where a task in a hurry looks first for somebody who gives way to it; negative: nowhere. */
+static __always_inline s32 first_to_preempt(struct task_struct *p, const struct vcpu *vcpu)
+{
+	u32 key = 0;
+	struct scratch *normal;
+	struct bpf_cpumask *mask;
+	s32 cpu = scx_bpf_task_cpu(p);
+
+	if (vcpu && is_reserved(cpu))
+		cpu = vcpu->normal_pcpu;
+	if (!is_reserved(cpu) || (vcpu && reserved_are_lent()))
+		return cpu;
+	normal = bpf_map_lookup_elem(&normal_pool, &key);
+	mask = normal ? normal->mask : NULL;
+	return mask ? (s32)bpf_cpumask_any_distribute((const struct cpumask *)mask) : -1;
+}
+
+/*
+ * It takes over the pCPU that it ran on last, if what runs there gives way. A vCPU looks at a few more: many wait for a lock that
+ * is handed on, and each of them that is boosted keeps the next one from its own pCPU for a third of a slice.
+ */
+__noinline int preempt_for(struct task_struct *p __arg_trusted, u32 for_vcpu)
+{
+	const struct vcpu *vcpu = for_vcpu ? vcpu_of(task_ctx_of(p)) : NULL;
+	s32 first = first_to_preempt(p, vcpu);
+	u32 step, look = for_vcpu ? PREEMPT_LOOK_MAX : 1;
+
+	if (first < 0)
+		return 0;
+	bpf_for (step, 0, PREEMPT_LOOK_MAX) {
+		s32 cpu = first + step;
+		struct pcpu *pcpu;
+
+		if (step >= look || step >= config.pcpu_count)
 			break;
-		cpu = config.micro_order[rank & POOL_LIMIT_MAX];
-		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && scx_bpf_test_and_clear_cpu_idle(cpu)) {
-			scx_bpf_kick_cpu(cpu, KICK_IDLE);
-			return true;
-		}
+		if ((u32)cpu >= config.pcpu_count)
+			cpu -= config.pcpu_count;
+		pcpu = pcpu_of(cpu);
+		if (!pcpu || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || !gives_way_to(cpu, pcpu, for_vcpu))
+			continue;
+		if (vcpu && is_of_vm_ahead(vcpu, pcpu))
+			continue;
+		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
+		break;
 	}
-	return false;
+	return 0;
 }
 
 #endif

@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Every map, every global, and how to reach them. Layouts are in intf.h. */
+/*
+ * Every map, every global, and how to reach them. Layouts are in intf.h.
+ *
+ * The verifier checks a function that isn't static once, by itself; a static one at each call, with all that led there.
+ * What is called from several places, or has a loop, is therefore not static wherever its arguments allow it.
+ */
 #ifndef BPF_MAPS_H
 #define BPF_MAPS_H
 
 #include "bpf/core/compat.bpf.h"
 #include "bpf/core/intf.h"
-#include "bpf/mechanisms/directed_yield.bpf.h"
-#include "bpf/mechanisms/grace.bpf.h"
-#include "bpf/mechanisms/home_slices.bpf.h"
-#include "bpf/mechanisms/lending.bpf.h"
-#include "bpf/mechanisms/micro_pool.bpf.h"
-#include "bpf/mechanisms/micro_slice.bpf.h"
-#include "bpf/mechanisms/passes.bpf.h"
-#include "bpf/mechanisms/patience.bpf.h"
-#include "bpf/mechanisms/pool_size.bpf.h"
-#include "bpf/mechanisms/request.bpf.h"
-#include "bpf/mechanisms/woken.bpf.h"
 
 const volatile struct run_config config;
 
@@ -110,12 +104,11 @@ struct {
 /* What runs on a pCPU. */
 enum occupant {
 	OCCUPANT_NONE = 0,
-	OCCUPANT_OTHER = 1,	   /* a host task that isn't a vCPU */
-	OCCUPANT_VCPU = 2,	   /* a vCPU of the normal pool */
-	OCCUPANT_BOOSTED_VCPU = 3, /* one that was boosted when it woke */
-	OCCUPANT_MICRO = 4,	   /* an accelerated vCPU */
-	OCCUPANT_BACKGROUND = 5,   /* a host task that gives way, as a vCPU of the normal pool does */
-	OCCUPANT_LENT_VCPU = 6,	   /* a vCPU of the normal pool, on a micro pCPU that nobody asked for */
+	OCCUPANT_OTHER = 1,	    /* a host task that isn't a vCPU */
+	OCCUPANT_VCPU = 2,	    /* a vCPU of the normal pool */
+	OCCUPANT_BOOSTED_VCPU = 3,  /* one that was boosted when it woke */
+	OCCUPANT_BACKGROUND = 4,    /* a host task that gives way, as a vCPU of the normal pool does */
+	OCCUPANT_OF_MECHANISMS = 5, /* from here on: what the scheduler's mechanisms let run there */
 };
 
 struct pcpu {
@@ -132,31 +125,6 @@ struct pcpu {
 };
 
 extern struct pcpus_map pcpus;
-
-/* Timers are maps of their own: programs of type tracepoint may not use a map that holds one. */
-struct slice_timer {
-	struct bpf_timer timer;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, PCPUS_MAX);
-	__type(key, u32);
-	__type(value, struct slice_timer);
-} slice_timers SEC(".maps");
-
-struct pool_timer {
-	struct bpf_timer timer;
-	struct pool_size_state state;
-	struct pool_size_observation seen; /* up to the step before; micro_busy_ns: unused */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pool_timer);
-} pool_timers SEC(".maps");
 
 struct rest_timer {
 	struct bpf_timer timer;
@@ -201,12 +169,6 @@ struct {
 	__uint(max_entries, 16 * 1024 * 1024);
 } records SEC(".maps");
 
-/* The size of the micro pool: what was decided, and what holds. They differ with --dry-run: nothing is reserved then. */
-u32 decided_pcpu_count;
-/* A pCPU is micro-sliced if its rank is below this. */
-u32 micro_pcpu_count;
-/* The last step of Algorithm 1. */
-u64 pool_stepped_at_ns;
 /* The normal pool's clock: virtual time of the vCPU that is furthest ahead of those that were chosen. */
 u64 pool_vtime_ns;
 /* Likewise, of their VMs. */
@@ -233,25 +195,11 @@ struct exit_record exit_record;
 #define DSQ_BOOSTED 2ull /* vCPUs that just woke, first come first served */
 #define DSQ_VCPUS 3ull	 /* preempted and waiting vCPUs, by virtual time */
 #define DSQ_RESTING 4ull /* tasks that have used up what cpu.max allows them, by when they may run again */
-#define DSQ_CONFINED 0x10000ull /* + pCPU: tasks that may run on micro pCPUs only */
-
-_Static_assert(DSQ_CONFINED > DSQ_RESTING, "queue numbers don't overlap");
 
 /* ---- Access ---- */
 
 #define COUNT(counter) __sync_fetch_and_add(&(counter), 1)
 #define ADD(counter, amount) __sync_fetch_and_add(&(counter), (amount))
-
-/* `event`: enum urgent_event. */
-static __always_inline void count_urgent(u32 event)
-{
-	if (event == URGENT_IPI)
-		COUNT(host_stats.urgent_ipis);
-	else if (event == URGENT_PLE)
-		COUNT(host_stats.urgent_ples);
-	else if (event == URGENT_IRQ)
-		COUNT(host_stats.urgent_irqs);
-}
 
 static __always_inline struct pcpu *pcpu_of(s32 cpu)
 {
@@ -290,45 +238,15 @@ static __always_inline struct vcpu *vcpu_of(const struct task_ctx *tctx)
 	return tctx && tctx->vcpu ? vcpu_at(tctx->vcpu - 1) : NULL;
 }
 
-/*
- * What a vCPU's clock, and its VM's, are compared with. One that may run on some pCPUs only goes by those of the pCPU where it ran
- * last: where these are more contended than others nobody keeps up with the pool's, and who sleeps would come back with
- * hardly any lag, behind those that never sleep.
- */
-struct furthest {
-	u64 vcpu_ns;
-	u64 vm_ns;
-};
-
-static __always_inline struct furthest clocks_of(const struct vcpu *vcpu)
+/* The task that ran so far, if it could go on: it didn't block. */
+static __always_inline bool is_runnable(struct task_struct *prev)
 {
-	struct furthest furthest = {.vcpu_ns = pool_vtime_ns, .vm_ns = first_vm_vtime_ns};
-	const struct pcpu *pcpu = vcpu->narrow ? pcpu_of(vcpu->normal_pcpu) : NULL;
-
-	if (pcpu && pcpu->vcpus_vtime_ns) {
-		furthest.vcpu_ns = pcpu->vcpus_vtime_ns;
-		furthest.vm_ns = pcpu->vms_vtime_ns;
-	}
-	return furthest;
+	return prev && (prev->scx.flags & bpf_core_enum_value(enum scx_ent_flags, SCX_TASK_QUEUED));
 }
 
-/* A queue's clock is that of whoever was furthest ahead of those that were chosen: who comes late starts near it. */
-static __always_inline u64 clock_of(const struct task_ctx *tctx, const struct vcpu *vcpu)
+static __always_inline bool is_pinned_kthread(struct task_struct *p)
 {
-	if (vcpu)
-		return clocks_of(vcpu).vcpu_ns;
-	return tctx->gives_way ? pool_vtime_ns : others_vtime_ns;
-}
-
-static __always_inline bool pcpu_is_micro(s32 cpu)
-{
-	u32 at = cpu;
-
-	if (at >= PCPUS_MAX)
-		return false;
-	/* The compiler may read it again from the stack, where the verifier knows no bound. */
-	barrier_var(at);
-	return config.micro_rank[at & (PCPUS_MAX - 1)] < micro_pcpu_count;
+	return (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1;
 }
 
 /* Power-of-two buckets of microseconds: bucket n counts [2^n, 2^(n+1)), bucket 0 also less than 1 us. */

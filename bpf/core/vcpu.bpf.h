@@ -40,32 +40,6 @@ static __always_inline bool vcpu_moves(struct vcpu *vcpu, u32 from, u32 to)
 	return __sync_val_compare_and_swap(&vcpu->state, from, to) == from;
 }
 
-/* The request that was pending ends without an acceleration. */
-static __always_inline bool fail_request(struct vcpu *vcpu, u32 to_state, u32 failure)
-{
-	struct vm_stats *stats;
-
-	if (!vcpu_moves(vcpu, VCPU_PENDING, to_state))
-		return false;
-	stats = vm_stats_at(vcpu->vm);
-	if (stats && failure < FAILURE_COUNT)
-		COUNT(stats->failures[failure]);
-	return true;
-}
-
-/* The acceleration under way ends: the one place where returns are counted. */
-static __always_inline bool end_acceleration(struct vcpu *vcpu, u32 to_state, u32 outcome)
-{
-	struct vm_stats *stats;
-
-	if (!vcpu_moves(vcpu, VCPU_MICRO, to_state))
-		return false;
-	stats = vm_stats_at(vcpu->vm);
-	if (stats && outcome < RETURN_COUNT)
-		COUNT(stats->returns[outcome]);
-	return true;
-}
-
 /* ---- Joining ---- */
 
 static __always_inline u32 claim_vm_slot(void)
@@ -159,11 +133,10 @@ static __noinline u32 vm_slot_of(u64 kvm, u32 pid)
 	vm->active_vcpu_count = 0;
 	vm->vtime_ns = first_vm_vtime_ns;
 	vm->first_vm_ns = first_vm_vtime_ns;
-	passes_in(vm)->until_ns = 0;
 	vm->halt_sampled_at_ns = 0;
 	vm->lstar_sampled_at_ns = 0;
 	vm->vcpu_high = 0;
-	passes_in(vm)->first_turned_away = 0;
+	on_vm_joins(vm);
 	COUNT(vm->generation);
 	/* Another vCPU of the same VM may have been faster: then its slot counts, and ours is free again. */
 	if (bpf_map_update_elem(&vm_by_address, &kvm, &slot, BPF_NOEXIST)) {
@@ -264,23 +237,12 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->was_blocked = 0;
 	vcpu->preempted = 0;
 	vcpu->yielded = 0;
-	patience_of(vcpu)->keeps_spinning = 0;
-	grace_of(vcpu)->count = 0;
-	grace_of(vcpu)->turn_over = 0;
-	grace_of(vcpu)->interrupted = 0;
 	vcpu->guest_class = GUEST_CLASS_UNKNOWN;
-	woken_of(vcpu)->lock_halt_rip = 0;
-	woken_of(vcpu)->blocked_interrupt = 0;
-	woken_of(vcpu)->cause = 0;
 	vcpu->rests = 0;
 	vcpu->normal_pcpu = bpf_get_smp_processor_id();
-	patience_of(vcpu)->spun_until_ns = 0;
-	directed_yield_of(vcpu)->heir = 0;
 	vcpu->narrow = 0;
 	vcpu->goes_first = 0;
-	lending_of(vcpu)->called_back = 0;
-	request_of(vcpu)->retry = 0;
-	request_of(vcpu)->retry_count = 0;
+	on_vcpu_joins(vcpu);
 	vcpu->active = 1;
 	__sync_fetch_and_add(&vm->active_vcpu_count, 1);
 	take_over(kvm_vcpu, slot);
@@ -310,8 +272,7 @@ static __noinline int unregister_vcpu(struct task_ctx *tctx)
 	if (!tctx || !vcpu)
 		return 0;
 	slot = tctx->vcpu - 1;
-	fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
-	end_acceleration(vcpu, VCPU_BLOCKED, MICRO_SLICE_BLOCKED);
+	on_vcpu_leaves(vcpu);
 	tctx->vcpu = 0;
 	kvm_vcpu = vcpu->kvm_vcpu;
 	if (kvm_vcpu)
@@ -325,7 +286,6 @@ static __noinline int unregister_vcpu(struct task_ctx *tctx)
 		let_go_of_vm(vm);
 	}
 	vcpu->active = 0;
-	woken_of(vcpu)->cause = 0;
 	vcpu->kvm_vcpu = 0;
 	vcpu->state = VCPU_BLOCKED;
 	vcpu->in_use = 0;

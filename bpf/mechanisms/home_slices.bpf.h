@@ -1,9 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Home slices: micro slices on pCPUs of the normal pool. */
+/*
+ * Home slices: micro slices on pCPUs of the normal pool.
+ *
+ * Problem.   A micro pool is small, and far from warm caches: of eleven siblings that owe an answer ten wait for those before
+ *            them, while the pCPUs that they ran on last run turns that can wait.
+ * Mechanism. A request that no micro pCPU would serve at once looks at the pCPU where its vCPU ran last in the normal pool,
+ *            and at the next three, for a turn that gives way (policy/accelerate.h: decide_on_home). There it takes the same
+ *            place as at a micro pCPU, whose ops.dispatch pulls it (serve_at_home), for a micro slice. Whoever ran there
+ *            is queued like any other, and has what is left of its turn afterwards (take_interrupted).
+ * Races.     As at a micro pCPU. If the turn has ended meanwhile, whoever came instead is preempted for it; if the vCPU
+ *            can't be had any more, the turn goes on.
+ * Limits.    Never from a sibling, which may be the one that waits; never from a VM that has had less; of a pCPU's time at
+ *            most half.
+ */
 #ifndef BPF_HOME_SLICES_H
 #define BPF_HOME_SLICES_H
 
-#include "bpf/core/intf.h"
+#include "bpf/mechanisms/grace.bpf.h"
 
 struct home_slices_pcpu {
 	u64 left_ns;	     /* what is left of the turn of `interrupted` */
@@ -12,5 +25,190 @@ struct home_slices_pcpu {
 };
 
 static __always_inline struct home_slices_pcpu *home_slices_on(const struct pcpu *pcpu);
+
+/* ---- A place at home ---- */
+
+/* What runs on a pCPU of the normal pool, to a vCPU that would like a micro slice there. */
+enum seen_at_home {
+	AT_HOME_GIVES_WAY = 1,
+	AT_HOME_SIBLING = 2,
+	AT_HOME_VM_AHEAD = 4,
+	AT_HOME_DISTURBED = 8,
+};
+
+/*
+ * Bits of seen_at_home. Neither this nor the next one is static: the verifier then checks each by itself. Two, for the stack: those who call
+ * them are five calls deep.
+ */
+__noinline u32 look_at_home(u32 slot, s32 cpu)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct pcpu *pcpu = pcpu_of(cpu);
+	u32 seen = 0;
+
+	if (!vcpu || !pcpu || !gives_way_to(cpu, pcpu, true))
+		return 0;
+	if (pcpu->occupant == OCCUPANT_VCPU && pcpu->vm == vcpu->vm + 1)
+		seen |= AT_HOME_SIBLING;
+	if (is_of_vm_ahead(vcpu, pcpu))
+		seen |= AT_HOME_VM_AHEAD;
+	/* Somebody else may just have disturbed it, after the clock was read here. */
+	if ((s64)(bpf_ktime_get_ns() - home_slices_on(pcpu)->disturbed_at_ns) < (s64)config.micro_slice_ns)
+		seen |= AT_HOME_DISTURBED;
+	return seen | AT_HOME_GIVES_WAY;
+}
+
+/* True if that pCPU comes for it now. */
+__noinline int try_home(u32 slot, s32 cpu, u32 affinity_allows, u32 at_home)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct pcpu *pcpu = pcpu_of(cpu);
+	struct accelerate_config limits = config.accelerate;
+	struct home_observation seen = {.affinity_allows = affinity_allows,
+					.gives_way = (at_home & AT_HOME_GIVES_WAY) != 0,
+					.is_sibling = (at_home & AT_HOME_SIBLING) != 0,
+					.vm_is_ahead = (at_home & AT_HOME_VM_AHEAD) != 0,
+					.disturbed = (at_home & AT_HOME_DISTURBED) != 0};
+	u32 decision;
+
+	if (!vcpu || !pcpu)
+		return 0;
+	seen.queued_count = request_on(pcpu)->vcpu != 0;
+	decision = decide_on_home(&limits, &seen);
+	RECORD(RECORD_HOME, slot, home, {.config = limits, .seen = seen, .decision = decision});
+	if (decision != HOME_QUEUE)
+		return 0;
+	request_of(vcpu)->pcpu = cpu;
+	if (__sync_val_compare_and_swap(&request_on(pcpu)->vcpu, 0, slot + 1) != 0)
+		return 0; /* somebody else was faster */
+	/* Whatever becomes of it: who runs there isn't preempted again at once. */
+	home_slices_on(pcpu)->disturbed_at_ns = bpf_ktime_get_ns();
+	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
+	return 1;
+}
+
+/* The pCPU where it ran last in the normal pool, or one of the next few. */
+static __always_inline bool place_at_home(struct vcpu *vcpu, u32 slot, struct task_struct *p)
+{
+	u32 step;
+
+	if (!config.accelerate.home_slices)
+		return false;
+	bpf_for (step, 0, PREEMPT_LOOK_MAX) {
+		s32 cpu = vcpu->normal_pcpu + step;
+
+		if (step >= config.pcpu_count)
+			break;
+		if ((u32)cpu >= config.pcpu_count)
+			cpu -= config.pcpu_count;
+		if (!pcpu_is_micro(cpu) && try_home(slot, cpu, may_run_on(p, cpu), look_at_home(slot, cpu)))
+			return true;
+	}
+	return false;
+}
+
+/* ---- The micro slice, and the turn that it interrupts ---- */
+
+/* The normal pool's time: it isn't what Algorithm 1 asks about. */
+static __always_inline void start_at_home(const struct vcpu *vcpu, s32 cpu, struct pcpu *pcpu, u64 now)
+{
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+
+	if (stats)
+		COUNT(stats->home_slices);
+	arm_micro_slice(cpu, pcpu, now);
+}
+
+/* A kick that was meant for whoever ran here before doesn't cut a micro slice short: its timer ends it. */
+static __always_inline bool micro_slice_goes_on(struct task_struct *prev, const struct pcpu *pcpu)
+{
+	s64 left_ns = micro_slice_on(pcpu)->deadline_ns - bpf_ktime_get_ns();
+	struct vcpu *vcpu;
+
+	if (pcpu->occupant != OCCUPANT_MICRO || left_ns <= 0 || !is_runnable(prev))
+		return false;
+	vcpu = vcpu_of(task_ctx_of(prev));
+	if (!vcpu || vcpu->yielded || vcpu->state != VCPU_MICRO)
+		return false;
+	task_set_slice(prev, left_ns);
+	return true;
+}
+
+/* What is left of the turn of the vCPU that ran here, if a micro slice ends it now. */
+static __always_inline u64 left_of_turn(const struct task_ctx *tctx, const struct pcpu *pcpu)
+{
+	u64 ran_ns = bpf_ktime_get_ns() - tctx->running_since_ns;
+
+	return ran_ns < pcpu->turn_ns ? pcpu->turn_ns - ran_ns : 0;
+}
+
+/* Whom it was preempted for can't be had any more: it goes on, unless somebody waits who would have preempted it anyway. */
+static __always_inline bool was_preempted_in_vain(struct task_struct *prev, struct task_ctx *tctx,
+						  struct pcpu *pcpu, u64 left_ns)
+{
+	struct vcpu *vcpu = vcpu_of(tctx);
+
+	if (!vcpu || !left_ns || scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0 ||
+	    scx_bpf_dsq_nr_queued(DSQ_BOOSTED) > 0)
+		return false;
+	grace_of(vcpu)->turn_over = 0;
+	/* A grace that was running doesn't end what is left of the turn. */
+	micro_slice_on(pcpu)->deadline_ns = 0;
+	task_set_slice(prev, left_ns);
+	return true;
+}
+
+/*
+ * Who asked for a micro slice here goes before host tasks, too: it is shorter than they could notice, and every other turn at most.
+ * True if it comes, or if whoever ran until now goes on.
+ */
+static __noinline int serve_at_home(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
+{
+	struct task_ctx *tctx;
+	u64 left_ns;
+	u32 was;
+
+	if (!pcpu || !request_on(pcpu)->vcpu)
+		return false;
+	was = pcpu->occupant;
+	tctx = was == OCCUPANT_VCPU || was == OCCUPANT_BOOSTED_VCPU ? whose_turn_ends(prev) : NULL;
+	left_ns = tctx ? left_of_turn(tctx, pcpu) : 0;
+	/* No kick that would reach who comes next. */
+	pcpu->occupant = OCCUPANT_NONE;
+	if (serve_request(cpu, pcpu)) {
+		if (left_ns && tctx) {
+			home_slices_on(pcpu)->left_ns = left_ns;
+			home_slices_on(pcpu)->interrupted = tctx->vcpu;
+		}
+		return true;
+	}
+	pcpu->occupant = was;
+	/* A kernel thread that woke while the runqueue was unlocked for the look goes first. */
+	if (scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) > 0)
+		return true;
+	return tctx && was_preempted_in_vain(prev, tctx, pcpu, left_ns);
+}
+
+/* The micro slice is over: who gave way to it, and waits still, has what is left of its turn. */
+__noinline int take_interrupted(u32 slot, s32 cpu)
+{
+	struct pcpu *pcpu = pcpu_of(cpu);
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct task_ctx *tctx;
+	struct task_struct *p;
+	bool moved;
+
+	if (!pcpu || !vcpu || vcpu->state != VCPU_RUNNABLE)
+		return false;
+	p = bpf_task_from_pid(vcpu->pid);
+	if (!p)
+		return false;
+	moved = pull_from(DSQ_VCPUS, p, cpu, home_slices_on(pcpu)->left_ns);
+	tctx = moved ? task_ctx_of(p) : NULL;
+	if (tctx)
+		tctx->out_of_order = 1;
+	bpf_task_release(p);
+	return moved;
+}
 
 #endif

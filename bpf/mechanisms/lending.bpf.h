@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Lending: vCPUs of the normal pool on micro pCPUs that nobody asks for. */
+/*
+ * Lending: vCPUs of the normal pool on micro pCPUs that nobody asks for.
+ *
+ * Mechanism. A micro pCPU that nobody asks for chooses like one of the normal pool, but only vCPUs (dispatch_lent). Whoever
+ *            asks for it calls it back: a kick preempts the borrower, which goes to the normal queues.
+ */
 #ifndef BPF_LENDING_H
 #define BPF_LENDING_H
 
-#include "bpf/core/intf.h"
+#include "bpf/mechanisms/directed_yield.bpf.h"
+#include "bpf/mechanisms/grace.bpf.h"
+#include "bpf/mechanisms/woken.bpf.h"
 
 struct lending_vcpu {
 	u32 called_back; /* it was woken for the micro pCPU that it borrowed, and that was asked for */
@@ -16,5 +23,102 @@ struct lending_pcpu {
 
 static __always_inline struct lending_vcpu *lending_of(const struct vcpu *vcpu);
 static __always_inline struct lending_pcpu *lending_on(const struct pcpu *pcpu);
+
+/* Does anybody ask for this micro pCPU? */
+static __always_inline bool is_asked_for(s32 cpu, const struct pcpu *pcpu)
+{
+	return request_on(pcpu)->vcpu || woken_on(pcpu)->vcpu ||
+	       scx_bpf_dsq_nr_queued(DSQ_CONFINED + cpu) > 0;
+}
+
+/*
+ * A vCPU of the normal pool runs on this micro pCPU from now on. Who asks for the pCPU writes that down first and looks
+ * at the occupant then; here it is the other way round, so one of both sees the other.
+ */
+static __always_inline void lend_to(s32 cpu, struct pcpu *pcpu)
+{
+	lending_on(pcpu)->is_lent = 1;
+	__sync_lock_test_and_set(&pcpu->occupant, OCCUPANT_LENT_VCPU);
+	if (is_asked_for(cpu, pcpu))
+		call_pcpu(cpu, pcpu);
+}
+
+/* A vCPU was queued, and no normal pCPU idles: a micro-sliced one that nobody asks for comes and gets it. */
+static __always_inline bool kick_idle_micro(struct task_struct *p)
+{
+	u32 rank;
+
+	if (!config.lend)
+		return false;
+	bpf_for (rank, 0, POOL_LIMIT_MAX) {
+		s32 cpu;
+
+		if (rank >= micro_pcpu_count)
+			break;
+		cpu = config.micro_order[rank & POOL_LIMIT_MAX];
+		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && scx_bpf_test_and_clear_cpu_idle(cpu)) {
+			scx_bpf_kick_cpu(cpu, KICK_IDLE);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* The first vCPU of the queue that may run here. */
+__noinline int take_first_vcpu(u64 dsq, s32 cpu)
+{
+	struct pcpu *pcpu = pcpu_of(cpu);
+	struct task_struct *p;
+
+	if (!pcpu)
+		return false;
+	pcpu->look_count = 0;
+	for_each_queued(p, dsq)
+	{
+		if (++pcpu->look_count > OWN_LOOK_MAX)
+			break;
+		if (vcpu_of(task_ctx_of(p)) && may_run_on(p, cpu) && dsq_move(&it, p, SCX_DSQ_LOCAL))
+			return true;
+	}
+	return false;
+}
+
+/* A vCPU of the normal pool that has run on a micro pCPU, and could go on. */
+static __always_inline bool is_borrower(struct task_struct *prev)
+{
+	struct vcpu *vcpu = config.lend && is_runnable(prev) ? vcpu_of(task_ctx_of(prev)) : NULL;
+
+	return vcpu && vcpu->state == VCPU_RUNNING && !is_confined(prev);
+}
+
+/*
+ * Nobody asks for this micro pCPU: vCPUs of the normal pool run here. Host tasks don't: what they do in the kernel, nobody
+ * may be able to interrupt. True if whoever ran until now goes on.
+ */
+static __always_inline bool dispatch_lent(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
+{
+	if (finishes_first(cpu, prev, pcpu))
+		return true;
+	if (take_heir(cpu, prev) || take_own(DSQ_BOOSTED, cpu) || take_first_vcpu(DSQ_BOOSTED, cpu))
+		return false;
+	if (goes_on(cpu, prev, pcpu))
+		return true;
+	if (take_own(DSQ_VCPUS, cpu) || take_first_vcpu(DSQ_VCPUS, cpu) || !is_borrower(prev))
+		return false;
+	micro_slice_on(pcpu)->deadline_ns = 0;
+	stay_alone(prev, pcpu);
+	return true;
+}
+
+/* No grace for it: whom it waits for may be the one that comes. But if it was woken for this pCPU it goes first elsewhere. */
+static __always_inline void call_back_from(struct vcpu *borrower, const struct pcpu *pcpu)
+{
+	struct vm_stats *stats = vm_stats_at(borrower->vm);
+
+	grace_of(borrower)->turn_over = 1;
+	lending_of(borrower)->called_back = lending_on(pcpu)->to_boosted && !borrower->yielded;
+	if (stats)
+		COUNT(stats->called_back);
+}
 
 #endif

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Passes: over the siblings of a vCPU that waits. */
+/*
+ * Passes: over the siblings of a vCPU that waits, each of them handed to policy/accelerate.h.
+ *
+ * Races.     A pass over a VM is a claim that runs out by itself after PASS_MAX_NS. What is read of a sibling may be old by
+ *            then; the pull checks again.
+ */
 #ifndef BPF_PASSES_H
 #define BPF_PASSES_H
 
-#include "bpf/core/intf.h"
+#include "bpf/mechanisms/request.bpf.h"
 
 struct passes_vm {
 	u64 until_ns; /* a pass over this VM is under way until then at the latest */
-	/*
-	 * Place in vcpus[] + 1 of the first vCPU that found no room since somebody was asked for again; 0: none. The first,
-	 * not the last: then each has its turn, in whichever order those that ask go through them.
-	 */
-	u32 first_turned_away;
 	/* Of the pass under way. */
 	u32 requested_count;
 	u32 helped_count;
@@ -20,11 +20,118 @@ struct passes_vm {
 	u32 silent_count; /* siblings of whom nobody knows whether they owe an answer */
 };
 
-struct passes_pcpu {
-	u32 turned_away; /* slot + 1 of the VM that found no room here last; 0: none since the last look */
-};
-
 static __always_inline struct passes_vm *passes_in(const struct vm *vm);
-static __always_inline struct passes_pcpu *passes_on(const struct pcpu *pcpu);
+
+#define PASS_MAX_NS 1000000ull
+#define SVM_EXIT_HLT 0x78u
+#define VMX_EXIT_HLT 12u
+#define KVM_ISA_VMX 1u
+#define KVM_HC_SCHED_YIELD 11u
+
+/*
+ * Looks at one sibling; false ends the pass. What the pass has counted is kept in the VM, not on the stack: a counter
+ * that grows in a register makes each turn of a loop a new state to the verifier, which then never ends. The pass
+ * has the VM to itself.
+ */
+__noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause)
+{
+	struct sibling_observation seen = {};
+	struct vm *vm = vm_at(vm_slot);
+	struct vm_stats *stats = vm_stats_at(vm_slot);
+	struct vcpu *sibling;
+	u32 entry, slot, verdict;
+
+	if (!vm || !stats)
+		return 0;
+	entry = vm->vcpus[at & (VCPUS_PER_VM_MAX - 1)];
+	slot = entry - 1;
+	sibling = vcpu_at(slot);
+	if (!entry || slot == self || !sibling)
+		return 1;
+	seen.state = sibling->state;
+	seen.preempted = sibling->preempted;
+	seen.yielded = sibling->yielded;
+	seen.guest_class = sibling->guest_class;
+	seen.requested_count = passes_in(vm)->requested_count;
+	if (scope == PASS_ALL_PREEMPTED || scope == PASS_ALL_OWING)
+		seen.answer = guest_answer_to_calls(sibling->kvm_vcpu);
+	if (seen.answer == ANSWER_UNKNOWN)
+		passes_in(vm)->silent_count++;
+	verdict = decide_on_sibling(scope, &seen);
+	RECORD(RECORD_SIBLING, slot, sibling, {.seen = seen, .scope = scope, .decision = verdict});
+	if (verdict < SIBLING_DECISION_COUNT)
+		COUNT(stats->siblings[verdict]);
+	if (verdict == SIBLING_REQUEST) {
+		if (request_acceleration(slot, cause, 0)) {
+			passes_in(vm)->requested_count++;
+			passes_in(vm)->helped_count++;
+		} else if (request_of(sibling)->failure == FAILURE_NO_ROOM) {
+			passes_in(vm)->crowded_count++;
+		} else if (request_of(sibling)->failure == FAILURE_VM_AHEAD) {
+			passes_in(vm)->refused_count++;
+		}
+	} else if (verdict == SIBLING_ALREADY_REQUESTED || verdict == SIBLING_ANSWERING) {
+		passes_in(vm)->helped_count++;
+	}
+	return verdict != SIBLING_PASS_DONE;
+}
+
+/* Goes round the VM's vCPUs from the one at `first`. */
+static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self, u32 first,
+				      const struct yield_decision *decision)
+{
+	u32 visited;
+
+	passes_in(vm)->requested_count = 0;
+	passes_in(vm)->helped_count = 0;
+	passes_in(vm)->crowded_count = 0;
+	passes_in(vm)->refused_count = 0;
+	passes_in(vm)->silent_count =
+	    decision->scope != PASS_ALL_PREEMPTED; /* others don't look at answers */
+	bpf_for (visited, 0, VCPUS_PER_VM_MAX) {
+		u32 high = vm->vcpu_high, at = first + visited;
+
+		if (visited >= high)
+			break;
+		if (!visit_sibling(vm_slot, at < high ? at : at - high, self, decision->scope,
+				   decision->cause))
+			break;
+	}
+}
+
+#define NOBODY 0xffffffffu
+
+/*
+ * There is room on this micro pCPU: those that it turned away, and that still owe an answer, are asked for again. It
+ * begins with the one that was turned away first: from the VM's first vCPU on, siblings that wait for answers
+ * themselves, which is critical code, would take the place in turns, and keep out who owes them one.
+ */
+static __noinline int ask_again(struct pcpu *pcpu)
+{
+	struct yield_decision decision = {.scope = PASS_ALL_OWING, .cause = CAUSE_CALL_FUNCTION_IPI};
+	u64 now = bpf_ktime_get_ns(), claim;
+	struct vm_stats *stats;
+	u32 slot, first;
+	struct vm *vm;
+
+	if (!pcpu || request_on(pcpu)->vcpu || !config.accelerate.grace_max)
+		return 0;
+	slot = request_on(pcpu)->turned_away - 1;
+	vm = vm_at(slot);
+	stats = vm_stats_at(slot);
+	if (slot >= VMS_MAX || !vm || !stats)
+		return 0;
+	claim = passes_in(vm)->until_ns;
+	if (claim > now ||
+	    __sync_val_compare_and_swap(&passes_in(vm)->until_ns, claim, now + PASS_MAX_NS) != claim)
+		return 0; /* a pass is under way: when there is room the next time */
+	/* Unless it is another VM by now. */
+	__sync_val_compare_and_swap(&request_on(pcpu)->turned_away, slot + 1, 0);
+	COUNT(stats->asked_again);
+	first = __sync_lock_test_and_set(&request_in(vm)->first_turned_away, 0);
+	make_pass(vm, slot, NOBODY, first ? first - 1 : 0, &decision);
+	__sync_val_compare_and_swap(&passes_in(vm)->until_ns, now + PASS_MAX_NS, 0);
+	return 0;
+}
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Patience: who waits keeps its pCPU for a while. */
+/* Patience: who waits keeps its pCPU for a while, as the policy says (policy/accelerate.h: decide_on_spinner). */
 #ifndef BPF_PATIENCE_H
 #define BPF_PATIENCE_H
 
-#include "bpf/core/intf.h"
+#include "bpf/mechanisms/passes.bpf.h"
 
 struct patience_vcpu {
 	/* The wait because of which it exits now and then, in this turn: its first and its last exit. */
@@ -13,5 +13,41 @@ struct patience_vcpu {
 };
 
 static __always_inline struct patience_vcpu *patience_of(const struct vcpu *vcpu);
+
+/* For how long it has waited in this turn. Two exits further apart than a micro slice are of two waits. */
+static __always_inline u64 spun_ns(struct vcpu *self)
+{
+	u64 now = bpf_ktime_get_ns();
+
+	if (now - patience_of(self)->spun_until_ns > config.micro_slice_ns)
+		patience_of(self)->spins_since_ns = now;
+	patience_of(self)->spun_until_ns = now;
+	return now - patience_of(self)->spins_since_ns;
+}
+
+/* `vm` is whose pass has just ended; NULL if none was made. */
+static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 cause, const struct vm *vm,
+					   u32 reason)
+{
+	struct accelerate_config limits = config.accelerate;
+	struct spinner_observation seen = {.cause = cause,
+					   .helped_count = vm ? passes_in(vm)->helped_count : 0,
+					   .crowded_count = vm ? passes_in(vm)->crowded_count : 0,
+					   .refused_count = vm ? passes_in(vm)->refused_count : 0,
+					   .answers_known = vm && !passes_in(vm)->silent_count,
+					   .pass_active = reason == YIELD_PASS_ACTIVE,
+					   .pass_made = vm != NULL,
+					   .spun_ns = spun_ns(self)};
+	struct vm_stats *stats = vm_stats_at(self->vm);
+	u32 decision = decide_on_spinner(&limits, &seen);
+
+	RECORD(RECORD_SPINNER, slot, spinner, {.config = limits, .seen = seen, .decision = decision});
+	patience_of(self)->keeps_spinning = decision == SPINNER_KEEPS_SPINNING;
+	/* Who is helped begins to wait anew. */
+	if (seen.helped_count || seen.crowded_count)
+		patience_of(self)->spun_until_ns = 0;
+	if (stats && decision < 2)
+		COUNT(stats->spinners[decision]);
+}
 
 #endif

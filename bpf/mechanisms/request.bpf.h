@@ -1,10 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Requests: the one that is pending, or under way in the micro pool. */
+/*
+ * Requests: from "this vCPU is needed" to a micro slice.
+ *
+ * Problem.   Whoever notices that a vCPU is needed (a tracing program, on any pCPU) may not move tasks.
+ * Mechanism. A request marks the vCPU pending, puts it into the one-place queue (the paper's runqueue limit, section 5) of a
+ *            micro pCPU, or of one at home (home_slices.bpf.h), and kicks that pCPU. Its ops.dispatch takes the vCPU out of
+ *            the normal queue, without searching. A request that finds no room is forgotten, but the micro pCPU
+ *            remembers the VM, and the VM which vCPU was the first: once the place is free it asks for those that
+ *            somebody still waits for, that one first (passes.bpf.h).
+ * Races.     A request that reaches the micro pCPU before its vCPU is in the normal queue, or after it has left it, fails
+ *            and is counted: the vCPU is then already running, or queued where the next request finds it.
+ */
 #ifndef BPF_REQUEST_H
 #define BPF_REQUEST_H
 
-#include "bpf/core/intf.h"
+#include "bpf/mechanisms/micro_pool.bpf.h"
 
+/* The request that is pending, or under way in the micro pool. */
 struct request_vcpu {
 	u32 cause;
 	u32 vector; /* of the interrupt that it is about; 0: none */
@@ -14,6 +26,270 @@ struct request_vcpu {
 	u32 failure; /* enum request_failure: why the last micro pCPU that was asked said no */
 };
 
+struct request_vm {
+	/*
+	 * Place in vcpus[] + 1 of the first vCPU that found no room since somebody was asked for again; 0: none. The first,
+	 * not the last: then each has its turn, in whichever order those that ask go through them.
+	 */
+	u32 first_turned_away;
+};
+
+struct request_pcpu {
+	u32 vcpu; /* slot + 1 of who waits for a micro slice here; 0: nobody. The paper's queue of one */
+	u32 turned_away; /* slot + 1 of the VM that found no room here last; 0: none since the last look */
+};
+
 static __always_inline struct request_vcpu *request_of(const struct vcpu *vcpu);
+static __always_inline struct request_vm *request_in(const struct vm *vm);
+static __always_inline struct request_pcpu *request_on(const struct pcpu *pcpu);
+
+/* The request that was pending ends without an acceleration. */
+static __always_inline bool fail_request(struct vcpu *vcpu, u32 to_state, u32 failure)
+{
+	struct vm_stats *stats;
+
+	if (!vcpu_moves(vcpu, VCPU_PENDING, to_state))
+		return false;
+	stats = vm_stats_at(vcpu->vm);
+	if (stats && failure < FAILURE_COUNT)
+		COUNT(stats->failures[failure]);
+	return true;
+}
+
+/* The acceleration under way ends: the one place where returns are counted. */
+static __always_inline bool end_acceleration(struct vcpu *vcpu, u32 to_state, u32 outcome)
+{
+	struct vm_stats *stats;
+
+	if (!vcpu_moves(vcpu, VCPU_MICRO, to_state))
+		return false;
+	stats = vm_stats_at(vcpu->vm);
+	if (stats && outcome < RETURN_COUNT)
+		COUNT(stats->returns[outcome]);
+	return true;
+}
+
+/* ---- Request (any context) ---- */
+
+/*
+ * A micro slice is taken from whoever would have its pCPU, so a VM that has had more than that of the first that waits has none until the others
+ * have caught up. Clocks of vCPUs that may run on some pCPUs only say nothing about the others.
+ * Not static, and not inline, for the stack: see look_at_home().
+ */
+__noinline int is_over_its_share(u32 slot)
+{
+	struct fair_share_config share = config.fair_share;
+	u32 first = first_in_line_vm - 1;
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct vm *vm, *other = vm_at(first);
+
+	if (!vcpu || !other || vcpu->narrow)
+		return false;
+	vm = vm_at(vcpu->vm);
+	return vm && vm_is_ahead(&share, size_of(vm, vcpu->vm), vm->vtime_ns, size_of(other, first),
+				 other->vtime_ns);
+}
+
+/* It would serve a request at once. */
+static __always_inline bool is_free(const struct pcpu *pcpu)
+{
+	return pcpu->occupant == OCCUPANT_NONE || pcpu->occupant == OCCUPANT_LENT_VCPU;
+}
+
+/* Tries one micro pCPU; the policy says whether it has room. Not static, for the verifier and the stack: see try_home(). */
+__noinline u32 try_place(u32 slot, s32 cpu, u32 affinity_allows)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct pcpu *pcpu = pcpu_of(cpu);
+	struct accelerate_config limits = config.accelerate;
+	struct placement_observation seen = {.affinity_allows = affinity_allows};
+	u32 decision;
+
+	if (!vcpu || !pcpu)
+		return PLACEMENT_AFFINITY;
+	seen.queued_count = request_on(pcpu)->vcpu != 0;
+	decision = decide_on_placement(&limits, &seen);
+	RECORD(RECORD_PLACEMENT, slot, placement, {.config = limits, .seen = seen, .decision = decision});
+	if (decision == PLACEMENT_QUEUE) {
+		request_of(vcpu)->pcpu = cpu;
+		if (__sync_val_compare_and_swap(&request_on(pcpu)->vcpu, 0, slot + 1) == 0)
+			call_pcpu(cpu, pcpu);
+		else
+			decision = PLACEMENT_FULL; /* somebody else was faster */
+	}
+	if (decision == PLACEMENT_FULL)
+		request_on(pcpu)->turned_away = vcpu->vm + 1;
+	return decision;
+}
+
+/* One round over the micro pCPUs. The reason of a failure is kept in the vCPU, not in a register: see visit_sibling(). */
+static __always_inline bool place_round(struct vcpu *vcpu, u32 slot, struct task_struct *p, bool free_only)
+{
+	u32 rank;
+
+	bpf_for (rank, 0, POOL_LIMIT_MAX) {
+		struct pcpu *pcpu;
+		u32 decision;
+		s32 cpu;
+
+		if (rank >= micro_pcpu_count)
+			break;
+		cpu = config.micro_order[rank & POOL_LIMIT_MAX];
+		pcpu = pcpu_of(cpu);
+		if (!pcpu || (free_only && !is_free(pcpu)))
+			continue;
+		decision = try_place(slot, cpu, bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
+		if (decision == PLACEMENT_QUEUE)
+			return true;
+		request_of(vcpu)->failure =
+		    decision == PLACEMENT_AFFINITY ? FAILURE_AFFINITY : FAILURE_NO_ROOM;
+	}
+	return false;
+}
+
+/* No micro pCPU had room: where the VM is asked for again, once one has. */
+static __always_inline void remember_turned_away(const struct vcpu *vcpu)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+
+	if (vm && !request_in(vm)->first_turned_away)
+		request_in(vm)->first_turned_away = vcpu->index_in_vm + 1;
+}
+
+/* Somewhere else than on a micro pCPU, because none would serve it at once: the scheduler says where, if anywhere. */
+static __always_inline bool place_elsewhere(struct vcpu *vcpu, u32 slot, struct task_struct *p);
+
+/* First the micro pCPUs that run no accelerated vCPU, then a pCPU of the normal pool, then micro pCPUs whose queue is empty. */
+static __always_inline bool place_request(struct vcpu *vcpu, u32 slot)
+{
+	struct task_struct *p = bpf_task_from_pid(vcpu->pid);
+	bool placed;
+
+	if (!p) {
+		fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
+		return false;
+	}
+	request_of(vcpu)->failure = FAILURE_NO_ROOM;
+	placed = place_round(vcpu, slot, p, true) || place_elsewhere(vcpu, slot, p) ||
+		 place_round(vcpu, slot, p, false);
+	bpf_task_release(p);
+	if (placed)
+		return true;
+	if (request_of(vcpu)->failure == FAILURE_NO_ROOM)
+		remember_turned_away(vcpu);
+	fail_request(vcpu, VCPU_RUNNABLE, request_of(vcpu)->failure);
+	return false;
+}
+
+/*
+ * Asks the micro pool for this vCPU. True if help is on its way.
+ * Not static: the verifier then checks it once by itself, not at each of its calls.
+ */
+__noinline int request_acceleration(u32 slot, u32 cause, u32 vector)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct vm_stats *stats;
+
+	if (!vcpu || cause >= CAUSE_COUNT || vcpu->rests)
+		return 0;
+	stats = vm_stats_at(vcpu->vm);
+	if (!stats)
+		return 0;
+	if (config.dry_run) {
+		u32 class = vcpu->guest_class;
+
+		if (class < GUEST_CLASS_COUNT)
+			COUNT(stats->would_request[cause][class]);
+		return 0;
+	}
+	if (!vcpu_moves(vcpu, VCPU_RUNNABLE, VCPU_PENDING))
+		return 0;
+	COUNT(stats->requests[cause]);
+	if (is_over_its_share(slot)) {
+		request_of(vcpu)->failure = FAILURE_VM_AHEAD;
+		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_VM_AHEAD);
+		return 0;
+	}
+	request_of(vcpu)->cause = cause;
+	request_of(vcpu)->vector = vector;
+	return place_request(vcpu, slot);
+}
+
+/* What was requested, or should be again, while the vCPU was between two places. */
+static __always_inline void resume_request(struct vcpu *vcpu, u32 slot)
+{
+	if (request_of(vcpu)->retry) {
+		request_of(vcpu)->retry = 0;
+		request_acceleration(slot, request_of(vcpu)->cause, request_of(vcpu)->vector);
+	} else if (vcpu->state == VCPU_PENDING) {
+		/* The request came between stopping and here; the micro pCPU may have looked too early. */
+		struct pcpu *pcpu = pcpu_of(request_of(vcpu)->pcpu);
+
+		if (pcpu)
+			call_pcpu(request_of(vcpu)->pcpu, pcpu);
+	}
+}
+
+/* ---- Pull (ops.dispatch of the pCPU that was asked) ---- */
+
+/* Takes a vCPU out of whichever normal queue it waits in. */
+static __always_inline bool pull_from(u64 dsq, struct task_struct *p, s32 cpu, u64 slice_ns)
+{
+	struct bpf_iter_scx_dsq it;
+	bool moved = false;
+
+	/* Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't moved by it. */
+	if (!bpf_iter_scx_dsq_new(&it, dsq, 0) && may_run_on(p, cpu)) {
+		dsq_move_set_slice(&it, slice_ns);
+		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return moved;
+}
+
+__noinline int pull_vcpu(s32 cpu, u32 slot)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct task_struct *p;
+	struct vm_stats *stats;
+	u32 failure = FAILURE_NOT_QUEUED;
+	bool moved = false;
+
+	if (!vcpu || vcpu->state != VCPU_PENDING)
+		return false; /* the normal pool was faster, and counted it */
+	p = bpf_task_from_pid(vcpu->pid);
+	if (!p) {
+		fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
+		return false;
+	}
+	moved = pull_from(DSQ_VCPUS, p, cpu, config.micro_slice_ns) ||
+		pull_from(DSQ_BOOSTED, p, cpu, config.micro_slice_ns);
+	if (!moved && !may_run_on(p, cpu))
+		failure = FAILURE_AFFINITY;
+	bpf_task_release(p);
+	/*
+	 * The task is in this pCPU's local queue and this pCPU is here: it can't run before we return. If it left again
+	 * meanwhile (its affinity changed), the state is corrected when it is enqueued or runs.
+	 */
+	stats = vm_stats_at(vcpu->vm);
+	if (moved && stats) {
+		u32 cause = request_of(vcpu)->cause, class = vcpu->guest_class;
+
+		request_of(vcpu)->pcpu = cpu;
+		if (vcpu_moves(vcpu, VCPU_PENDING, VCPU_MICRO) && cause < CAUSE_COUNT &&
+		    class < GUEST_CLASS_COUNT)
+			COUNT(stats->accelerations[cause][class]);
+	} else {
+		fail_request(vcpu, VCPU_RUNNABLE, failure);
+	}
+	return moved;
+}
+
+static __always_inline bool serve_request(s32 cpu, struct pcpu *pcpu)
+{
+	u32 request = __sync_lock_test_and_set(&request_on(pcpu)->vcpu, 0);
+
+	return request && pull_vcpu(cpu, request - 1);
+}
 
 #endif

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Woken: who was blocked, was woken for a known reason, and has to wait. */
+/*
+ * Woken: who was blocked, was woken for a known reason, and has to wait.
+ *
+ * Mechanism. It has a place of its own at each micro pCPU, behind the one for requests. It is no request yet, and stays one
+ *            of the normal queue's: it becomes one when the micro pCPU has nobody else.
+ */
 #ifndef BPF_WOKEN_H
 #define BPF_WOKEN_H
 
-#include "bpf/core/intf.h"
+#include "bpf/mechanisms/request.bpf.h"
 
 struct woken_vcpu {
 	u64 lock_halt_rip; /* where it halted for a paravirtual lock, and still is; 0: it didn't */
@@ -20,5 +25,109 @@ struct woken_pcpu {
 
 static __always_inline struct woken_vcpu *woken_of(const struct vcpu *vcpu);
 static __always_inline struct woken_pcpu *woken_on(const struct pcpu *pcpu);
+
+/* ---- Offer (ops.enqueue) ---- */
+
+/* Tries one micro pCPU's place for who was woken. What is left in it of somebody who waits no longer is no obstacle. */
+static __always_inline bool try_woken_place(u32 slot, s32 cpu, struct pcpu *pcpu, u32 affinity_allows)
+{
+	u32 other = woken_on(pcpu)->vcpu;
+	struct vcpu *holder = other ? vcpu_at(other - 1) : NULL;
+	struct accelerate_config limits = config.accelerate;
+	struct placement_observation seen = {.queued_count = holder && woken_of(holder)->cause &&
+							     holder->state == VCPU_RUNNABLE,
+					     .affinity_allows = affinity_allows};
+	u32 decision = decide_on_placement(&limits, &seen);
+
+	RECORD(RECORD_PLACEMENT, slot, placement, {.config = limits, .seen = seen, .decision = decision});
+	if (decision != PLACEMENT_QUEUE ||
+	    __sync_val_compare_and_swap(&woken_on(pcpu)->vcpu, other, slot + 1) != other)
+		return false;
+	if (is_free(pcpu))
+		call_pcpu(cpu, pcpu);
+	return true;
+}
+
+/* First the micro pCPUs that run no accelerated vCPU, then all. Without a place it simply waits. */
+__noinline int offer_woken(struct task_struct *p __arg_trusted, u32 slot)
+{
+	u32 at;
+
+	bpf_for (at, 0, 2 * POOL_LIMIT_MAX) {
+		bool free_only = at < POOL_LIMIT_MAX;
+		u32 rank = free_only ? at : at - POOL_LIMIT_MAX;
+		struct pcpu *pcpu;
+		s32 cpu;
+
+		if (rank >= micro_pcpu_count)
+			continue;
+		cpu = config.micro_order[rank & POOL_LIMIT_MAX];
+		pcpu = pcpu_of(cpu);
+		if (!pcpu || (free_only && !is_free(pcpu)))
+			continue;
+		if (try_woken_place(slot, cpu, pcpu, bpf_cpumask_test_cpu(cpu, p->cpus_ptr)))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * It was blocked, was woken, and has to wait: nobody is idle, and it isn't boosted. May it go to a micro pCPU? One that is
+ * boosted goes first anyway, and in a micro slice it would lose that: asked about those too, guests woke their threads less often.
+ */
+static __always_inline void ask_about_woken(struct task_struct *p, struct vcpu *vcpu, u32 slot)
+{
+	struct accelerate_config limits = config.accelerate;
+	struct woken_observation seen = {.interrupted = woken_of(vcpu)->blocked_interrupt != 0,
+					 .kind = interrupt_kind_of(woken_of(vcpu)->blocked_interrupt),
+					 .lock_halt = woken_of(vcpu)->lock_halt_rip != 0,
+					 .interrupts_enabled = woken_of(vcpu)->lock_halt_interrupts_enabled,
+					 .micro_pcpu_count = decided_pcpu_count,
+					 .guest_known = guest_is_known(vcpu->vm)};
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+	u32 class = vcpu->guest_class;
+	struct woken_decision decision;
+
+	/* QEMU's own doings, mostly: nothing to ask about. */
+	if (!stats || !vcpu->was_blocked || (!seen.interrupted && !seen.lock_halt))
+		return;
+	decision = decide_on_woken(&limits, &seen);
+	RECORD(RECORD_WOKEN, slot, woken, {.config = limits, .seen = seen, .decision = decision});
+	if (decision.reason < WOKEN_REASON_COUNT)
+		COUNT(stats->woken[decision.reason]);
+	count_urgent(urgent_event_of_wakeup(&seen, decision.reason));
+	if (decision.cause == CAUSE_NONE || decision.cause >= CAUSE_COUNT)
+		return;
+	if (config.dry_run) {
+		if (class < GUEST_CLASS_COUNT)
+			COUNT(stats->would_request[decision.cause][class]);
+		return;
+	}
+	woken_of(vcpu)->vector = decision.cause == CAUSE_LOCK_KICK ? 0 : woken_of(vcpu)->blocked_interrupt;
+	woken_of(vcpu)->cause = decision.cause;
+	if (!offer_woken(p, slot))
+		woken_of(vcpu)->cause = 0;
+}
+
+/* ---- Pull ---- */
+
+/* Nobody who was preempted waits for this micro pCPU: who was woken, and waits still, asks for it now. */
+static __always_inline bool serve_woken(s32 cpu, struct pcpu *pcpu)
+{
+	u32 slot = __sync_lock_test_and_set(&woken_on(pcpu)->vcpu, 0) - 1, cause;
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct vm_stats *stats = vcpu ? vm_stats_at(vcpu->vm) : NULL;
+
+	if (!stats)
+		return false;
+	cause = __sync_lock_test_and_set(&woken_of(vcpu)->cause, 0);
+	if (!cause || cause >= CAUSE_COUNT || !vcpu_moves(vcpu, VCPU_RUNNABLE, VCPU_PENDING))
+		return false;
+	COUNT(stats->requests[cause]);
+	request_of(vcpu)->cause = cause;
+	request_of(vcpu)->vector = woken_of(vcpu)->vector;
+	request_of(vcpu)->pcpu = cpu;
+	return pull_vcpu(cpu, slot);
+}
 
 #endif

@@ -3,7 +3,7 @@
 //! Problem.   One clock for the whole host is wrong for who may run on some pCPUs only: where these are more contended than others,
 //!            nobody there keeps up with it, and whoever sleeps comes back with hardly any lag, behind those that never sleep.
 //! Mechanism. Each pCPU has clocks, too: of the vCPUs that began turns there. Who may run anywhere goes by the pool's, who may
-//!            not by those of the pCPU where it ran last (`clocks_of` of `bpf/core/maps.bpf.h`).
+//!            not by those of the pCPU where it ran last (`clocks_of` of `bpf/core/clocks.bpf.h`).
 
 use crate::ids::{IdVec, PcpuId};
 use microslice_policy as policy;

@@ -7,7 +7,7 @@ use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
 use crate::scheduler::Core;
 
-/// How many pCPUs are looked at for one that gives way: `PREEMPT_LOOK_MAX` of `bpf/mechanisms/home.bpf.h`.
+/// How many pCPUs are looked at for one that gives way: `PREEMPT_LOOK_MAX` of `bpf/core/idle.bpf.h`.
 const PREEMPT_LOOK_MAX: usize = 4;
 
 impl<H: Hooks> FairShare<H> {

@@ -1,5 +1,5 @@
-//! The real scheduler's normal pool: `policy/fair_share.h` over sched_ext's queues, as in `bpf/core/normal_pool.bpf.h`,
-//! `bpf/core/next_turn.bpf.h` and `bpf/core/idle.bpf.h`.
+//! The real scheduler's normal pool: `policy/fair_share.h` over sched_ext's queues, by the same names as in `bpf/core/`
+//! (clocks, idle, queues, turns).
 //!
 //! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast: on a stock Linux host, so by sched_ext's rules.
 //! Mechanism. Two queues for the whole host: who woke within its share (boosted), first come; everybody else by virtual time.

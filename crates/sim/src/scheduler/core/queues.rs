@@ -5,7 +5,7 @@ use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
 use microslice_policy as policy;
 
-/// How many of those who wait are looked at for one that ran here last: `OWN_LOOK_MAX` of `bpf/core/next_turn.bpf.h`.
+/// How many of those who wait are looked at for one that ran here last: `OWN_LOOK_MAX` of `bpf/core/turns.bpf.h`.
 pub const LOOK_MAX: usize = 32;
 
 /// Where a vCPU waits.

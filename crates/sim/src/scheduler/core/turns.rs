@@ -17,7 +17,7 @@ use crate::trace_event::StopReason;
 use microslice_policy as policy;
 use microslice_policy::YieldCause;
 
-/// `STARVING_AFTER_NS` and `SWEEP_INTERVAL_NS` of `bpf/core/next_turn.bpf.h`.
+/// `STARVING_AFTER_NS` and `SWEEP_INTERVAL_NS` of `bpf/core/turns.bpf.h`.
 pub(super) const STARVING_AFTER_NS: u64 = 2_000_000_000;
 pub(super) const SWEEP_INTERVAL_NS: u64 = 250_000_000;
 

@@ -1,6 +1,6 @@
 //! Grace: who is stopped at a bad moment goes on for a few micro slices, and who found no room in the micro pool is asked for
 //! again. `policy/accelerate.h` says who and how often; the moments at which it is asked are the real scheduler's
-//! (`bpf/core/next_turn.bpf.h`: `finishes_first`; `bpf/core/normal_pool.bpf.h`: `comes_back`; `bpf/mechanisms/observe.bpf.h`: `ask_again`):
+//! (`bpf/mechanisms/grace.bpf.h`: `finishes_first`, `comes_back`; `passes.bpf.h`: `ask_again`):
 //!
 //! | moment | what follows |
 //! |---|---|

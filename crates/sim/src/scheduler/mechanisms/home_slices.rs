@@ -1,5 +1,5 @@
 //! Micro slices at home: where no micro pCPU would serve a request at once, a pCPU of the normal pool does, if what runs there
-//! gives way. `policy/accelerate.h` (`decide_on_home`) says to whom; on a real host: `bpf/mechanisms/home.bpf.h`, `place_at_home`.
+//! gives way. `policy/accelerate.h` (`decide_on_home`) says to whom; on a real host: `bpf/mechanisms/home_slices.bpf.h`.
 //!
 //! Problem.   A micro pool is small, and far from warm caches: of eleven siblings that owe an answer ten wait for those before them.
 //! Mechanism. The pCPU where the vCPU ran last in the normal pool, or one of the next three, runs it for a micro slice. Whoever
@@ -9,7 +9,7 @@
 use super::*;
 use microslice_policy::{HomeDecision, HomeObservation};
 
-/// How many pCPUs are looked at: `PREEMPT_LOOK_MAX` of `bpf/mechanisms/home.bpf.h`.
+/// How many pCPUs are looked at: `PREEMPT_LOOK_MAX` of `bpf/core/idle.bpf.h`.
 const LOOK_MAX: usize = 4;
 
 impl<Normal: Core> MicroSliced<Normal> {

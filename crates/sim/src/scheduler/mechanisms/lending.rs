@@ -2,9 +2,9 @@
 //!
 //! | moment | what follows (and where, in `bpf/`) |
 //! |---|---|
-//! | a micro pCPU finds nobody who was asked for | it chooses like a normal one (`next_turn.bpf.h`: `dispatch_lent`) |
-//! | somebody is asked for | it goes before the borrower, which goes to the normal pool's queues, boosted if it was woken for this pCPU (`pools.bpf.h`: `call_pcpu`, `normal_pool.bpf.h`: `enqueue_vcpu`) |
-//! | a vCPU waits, and no normal pCPU idles | a micro pCPU that idles comes for it (`idle.bpf.h`: `kick_idle_for_vcpu`) |
+//! | a micro pCPU finds nobody who was asked for | it chooses like a normal one (`lending.bpf.h`: `dispatch_lent`) |
+//! | somebody is asked for | it goes before the borrower, which goes to the normal pool's queues, boosted if it was woken for this pCPU (`micro_pool.bpf.h`: `call_pcpu`, `queues.bpf.h`: `enqueue_vcpu`) |
+//! | a vCPU waits, and no normal pCPU idles | a micro pCPU that idles comes for it (`lending.bpf.h`: `kick_idle_micro`) |
 //!
 //! Who borrows it gets no grace when it is called back: what it waits for may be the one that it is called back for. With
 //! it, dedup's shootdowns took a fifth longer, and nothing was faster.

@@ -1,4 +1,4 @@
-//! How many pCPUs are micro-sliced: Algorithm 1, or always as many (`policy/pool_size.h`; on a real host: `bpf/mechanisms/pools.bpf.h`, Size).
+//! How many pCPUs are micro-sliced: Algorithm 1, or always as many (`policy/pool_size.h`; on a real host: `bpf/mechanisms/pool_size.bpf.h`).
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Who was blocked, was woken, and has to wait: `decide_on_woken` says who of them may run on a micro pCPU.
 //!
-//! Each micro pCPU has a place for one of them, behind the one for who was preempted (`bpf/mechanisms/pools.bpf.h`: `offer_woken`,
+//! Each micro pCPU has a place for one of them, behind the one for who was preempted (`bpf/mechanisms/woken.bpf.h`: `offer_woken`,
 //! `serve_woken`). Who has it stays in its normal queue as well, and runs where its turn comes first. So the place costs those
 //! that were preempted a micro slice at most, and who has it nothing. If all places are taken, it simply waits.
 

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Clocks: what everybody's share is kept by.
+ *
+ * Problem.   A VM's share is of the host, but it is used up by vCPUs, each on a pCPU of its own.
+ * Mechanism. A clock per task, one per VM, and those of whoever is furthest ahead: policy/fair_share.h says what running
+ *            costs, and how far a clock may be off the others.
+ * Formula.   host task: vtime += ran * 100 / weight (its nice value); vCPU: see fair_share.h.
+ * Limits.    vCPUs with narrow affinity go by the clocks of the pCPU where they ran last.
+ */
+#ifndef BPF_CLOCKS_H
+#define BPF_CLOCKS_H
+
+#include "bpf/core/vcpu.bpf.h"
+
+/*
+ * What a vCPU's clock, and its VM's, are compared with. One that may run on some pCPUs only goes by those of the pCPU where it ran
+ * last: where these are more contended than others nobody keeps up with the pool's, and who sleeps would come back with
+ * hardly any lag, behind those that never sleep.
+ */
+struct furthest {
+	u64 vcpu_ns;
+	u64 vm_ns;
+};
+
+static __always_inline struct furthest clocks_of(const struct vcpu *vcpu)
+{
+	struct furthest furthest = {.vcpu_ns = pool_vtime_ns, .vm_ns = first_vm_vtime_ns};
+	const struct pcpu *pcpu = vcpu->narrow ? pcpu_of(vcpu->normal_pcpu) : NULL;
+
+	if (pcpu && pcpu->vcpus_vtime_ns) {
+		furthest.vcpu_ns = pcpu->vcpus_vtime_ns;
+		furthest.vm_ns = pcpu->vms_vtime_ns;
+	}
+	return furthest;
+}
+
+/* A queue's clock is that of whoever was furthest ahead of those that were chosen: who comes late starts near it. */
+static __always_inline u64 clock_of(const struct task_ctx *tctx, const struct vcpu *vcpu)
+{
+	if (vcpu)
+		return clocks_of(vcpu).vcpu_ns;
+	return tctx->gives_way ? pool_vtime_ns : others_vtime_ns;
+}
+
+/* ---- A VM ---- */
+
+static __always_inline u32 vm_weight_of(const struct vm *vm, u32 slot)
+{
+	struct vm_feed *feed = vm_feed_at(slot);
+
+	return feed && feed_is_current(feed, vm) ? feed->weight : 0;
+}
+
+static __always_inline struct vm_size size_of(const struct vm *vm, u32 slot)
+{
+	struct vm_size size = {.weight = vm_weight_of(vm, slot), .vcpu_count = vm->vcpu_count};
+
+	return size;
+}
+
+/* What limits are counted by: how far it may be off the pool's clock, and go before others. */
+static __always_inline u64 weight_of(const struct vcpu *vcpu)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+	s64 active = vm ? vm->active_vcpu_count : 1;
+
+	return vcpu_weight(vm ? vm_weight_of(vm, vcpu->vm) : 0, active > 0 ? active : 1);
+}
+
+/* What its clock moves by: see fair_share.h. */
+static __always_inline u64 charged_weight_of(const struct vcpu *vcpu)
+{
+	struct fair_share_config share = config.fair_share;
+	struct vm *vm = vm_at(vcpu->vm);
+	u64 weight = weight_of(vcpu);
+
+	if (!vm)
+		return weight;
+	return catch_up_weight(&share, size_of(vm, vcpu->vm), weight, vm->first_vm_ns, vm->vtime_ns);
+}
+
+/* Its VM's clock isn't left further behind the first one's than it can catch up with. */
+static __always_inline void keep_up(const struct vcpu *vcpu, u64 first_vm_ns)
+{
+	struct fair_share_config share = config.fair_share;
+	struct vm *vm = vm_at(vcpu->vm);
+	u64 was, kept;
+
+	if (!vm)
+		return;
+	vm->first_vm_ns = first_vm_ns;
+	was = vm->vtime_ns;
+	kept = vm_clock(&share, size_of(vm, vcpu->vm), first_vm_ns, was);
+	/* Others of its vCPUs may be charged just now: then it is looked at again soon. */
+	if (kept != was)
+		__sync_val_compare_and_swap(&vm->vtime_ns, was, kept);
+}
+
+/* ---- A task that waits from now on ---- */
+
+/* The clock of a vCPU that waits from now on. */
+static __always_inline struct wakeup_decision queue_clock(struct task_struct *p, struct task_ctx *tctx,
+							  struct vcpu *vcpu)
+{
+	struct fair_share_config share = config.fair_share;
+	struct wakeup_observation seen = {.vcpu_vtime_ns = tctx->vtime_ns, .was_blocked = vcpu->was_blocked};
+	struct wakeup_decision decision;
+	struct furthest furthest;
+
+	vcpu->narrow = p->nr_cpus_allowed < config.wide_pcpu_count;
+	furthest = clocks_of(vcpu);
+	keep_up(vcpu, furthest.vm_ns);
+	seen.pool_vtime_ns = furthest.vcpu_ns;
+	seen.weight = weight_of(vcpu);
+	decision = decide_on_wakeup(&share, &seen);
+
+	RECORD(RECORD_WAKEUP, tctx->vcpu - 1, wakeup, {.config = share, .seen = seen, .decision = decision});
+	tctx->vtime_ns = decision.vtime_ns;
+	on_clock_set(vcpu);
+	return decision;
+}
+
+/* ---- Accounting ---- */
+
+static __always_inline void advance(u64 *clock_ns, u64 to_ns)
+{
+	if (vtime_before(*clock_ns, to_ns))
+		*clock_ns = to_ns;
+}
+
+static __always_inline void advance_others_clock(const struct task_ctx *tctx)
+{
+	if (!tctx->out_of_order)
+		advance(tctx->gives_way ? &pool_vtime_ns : &others_vtime_ns, tctx->vtime_ns);
+}
+
+/*
+ * The clocks of pool and pCPU are of whoever was chosen by them. Whom a mechanism let run wasn't: it may be far ahead. Nor was
+ * who is light, and ran because it had waited for long; nor who had the rest of a turn that was interrupted. Its clock stands
+ * where the turn has brought it, and who sleeps would be put back behind that.
+ */
+static __always_inline void advance_clocks(const struct task_ctx *tctx, const struct vcpu *vcpu,
+					   struct pcpu *pcpu)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+
+	if (!vm)
+		return;
+	if (tctx->out_of_order) {
+		keep_up(vcpu, clocks_of(vcpu).vm_ns);
+		return;
+	}
+	advance(&pool_vtime_ns, tctx->vtime_ns);
+	advance(&first_vm_vtime_ns, vm->vtime_ns);
+	if (pcpu->vcpus_vtime_ns) {
+		advance(&pcpu->vcpus_vtime_ns, tctx->vtime_ns);
+		advance(&pcpu->vms_vtime_ns, vm->vtime_ns);
+	} else {
+		pcpu->vcpus_vtime_ns = tctx->vtime_ns;
+		pcpu->vms_vtime_ns = vm->vtime_ns;
+	}
+	keep_up(vcpu, clocks_of(vcpu).vm_ns);
+}
+
+/*
+ * It has a pCPU that nobody else wants: what it ran for isn't owed to those who come later. Else light ones, whose clocks
+ * are fast, would push the queue's clock on, and whoever ran beside them would be that far behind: it would go first until
+ * it had caught up.
+ */
+static __always_inline void forgive_debt(struct task_ctx *tctx, const struct vcpu *vcpu)
+{
+	u64 clock_ns = clock_of(tctx, vcpu);
+
+	if (vtime_before(clock_ns, tctx->vtime_ns))
+		tctx->vtime_ns = clock_ns;
+}
+
+/* Nobody waited while it ran: it owes nothing for that, nor does its VM, and is owed nothing. */
+static __always_inline void settle_clock(struct task_ctx *tctx, const struct vcpu *vcpu)
+{
+	struct vm *vm = vcpu ? vm_at(vcpu->vm) : NULL;
+	u64 first_vm_ns, was;
+
+	tctx->vtime_ns = clock_of(tctx, vcpu);
+	if (!vm)
+		return;
+	first_vm_ns = clocks_of(vcpu).vm_ns;
+	was = vm->vtime_ns;
+	if (vtime_before(first_vm_ns, was))
+		__sync_val_compare_and_swap(&vm->vtime_ns, was, first_vm_ns);
+}
+
+static __always_inline void charge_other(struct task_struct *p, struct task_ctx *tctx, struct pcpu *pcpu,
+					 u64 ran_ns)
+{
+	tctx->vtime_ns += charge(ran_ns, vcpu_weight(p->scx.weight, 1));
+	ADD(host_stats.others_ran_ns, ran_ns);
+	/* No credit is saved up: a pCPU without vCPUs owes them nothing. */
+	if (pcpu && !tctx->gives_way && pcpu->others_ran_ns < config.fair_share.slice_ns)
+		pcpu->others_ran_ns += ran_ns;
+}
+
+static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, struct pcpu *pcpu,
+					u64 ran_ns)
+{
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+	struct vm *vm = vm_at(vcpu->vm);
+
+	tctx->vtime_ns += charge(ran_ns, charged_weight_of(vcpu));
+	if (vm)
+		__sync_fetch_and_add(&vm->vtime_ns, vm_charge(ran_ns, vm_weight_of(vm, vcpu->vm)));
+	if (stats)
+		ADD(stats->ran_ns, ran_ns);
+	if (!pcpu)
+		return;
+	on_charge(vcpu, pcpu, ran_ns);
+	pcpu->others_ran_ns = pcpu->others_ran_ns > ran_ns ? pcpu->others_ran_ns - ran_ns : 0;
+}
+
+#endif

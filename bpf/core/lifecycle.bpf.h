@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* Lifecycle: tasks that come and go, the start of a scheduler, and its end. */
+#ifndef BPF_LIFECYCLE_H
+#define BPF_LIFECYCLE_H
+
+#include "bpf/core/cpu_limit.bpf.h"
+
+/* ---- Core scheduling ---- */
+
+/*
+ * Tasks with a cookie, SMT and sched_ext together hang a host (sched-ext/scx issue 3715). The daemon doesn't start where
+ * there is one; a VMM may ask for one later, and then the host is better off with the kernel's own scheduler.
+ */
+static __always_inline void leave_if_core_scheduled(struct task_struct *p)
+{
+	static char message[] = "a task uses core scheduling on a host with SMT, which hangs under sched_ext";
+	unsigned long long none[1] = {};
+
+	if (config.smt && bpf_core_field_exists(p->core_cookie) && p->core_cookie)
+		scx_bpf_exit_bstr(0, message, none, sizeof(none));
+}
+
+/* ---- Tasks ---- */
+
+/* Sleeps. */
+static __always_inline s32 init_core_task(struct task_struct *p)
+{
+	struct task_ctx *tctx = bpf_task_storage_get(&task_ctxs, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!tctx)
+		return -ENOMEM;
+	tctx->vtime_ns = others_vtime_ns;
+	return 0;
+}
+
+/* ---- Start ---- */
+
+/* Of all pCPUs that are online (when one comes or goes the daemon starts this scheduler again), or of none. */
+static __always_inline int create_mask(struct scratch *holder, bool full)
+{
+	struct bpf_cpumask *mask = bpf_cpumask_create(), *old;
+
+	if (!mask)
+		return -ENOMEM;
+	if (full) {
+		const struct cpumask *online = scx_bpf_get_online_cpumask();
+
+		bpf_cpumask_copy(mask, online);
+		scx_bpf_put_cpumask(online);
+	}
+	old = bpf_kptr_xchg(&holder->mask, mask);
+	if (old)
+		bpf_cpumask_release(old);
+	return 0;
+}
+
+static __always_inline s32 init_core_pcpu(u32 cpu)
+{
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &cpu);
+
+	return scratch ? create_mask(scratch, false) : -ENOMEM;
+}
+
+static __always_inline s32 init_core(void)
+{
+	u32 key = 0;
+	struct scratch *normal = bpf_map_lookup_elem(&normal_pool, &key);
+	struct rest_timer *rests = bpf_map_lookup_elem(&rest_timers, &key);
+	s32 result;
+
+	if (!normal || !rests)
+		return -ENOMEM;
+	bpf_timer_init(&rests->timer, &rest_timers, CLOCK_MONOTONIC);
+	bpf_timer_set_callback(&rests->timer, end_rests);
+	result = create_mask(normal, true);
+	if (result)
+		return result;
+	if ((result = scx_bpf_create_dsq(DSQ_OTHERS, -1)) || (result = scx_bpf_create_dsq(DSQ_BOOSTED, -1)) ||
+	    (result = scx_bpf_create_dsq(DSQ_VCPUS, -1)))
+		return result;
+	return scx_bpf_create_dsq(DSQ_RESTING, -1);
+}
+
+/* ---- End ---- */
+
+static __always_inline void note_exit(struct scx_exit_info *info)
+{
+	exit_record.code = info->exit_code;
+	bpf_probe_read_kernel_str(exit_record.reason, sizeof(exit_record.reason), info->reason);
+	bpf_probe_read_kernel_str(exit_record.message, sizeof(exit_record.message), info->msg);
+	/* Last: the daemon reads the rest once this is set. */
+	__sync_lock_test_and_set(&exit_record.kind, info->kind);
+}
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Observe: the KVM events that say that somebody waits, each handed to the scheduler's mechanisms.
+ *
+ *   event                                attach point                           hint
+ *   pause-loop exit                      fentry kvm_vcpu_on_spin                the guest spins
+ *   HLT exit                             tracepoint kvm_exit                    idle, or a paravirtual lock
+ *   paravirtual sched-yield hypercall    raw tracepoint kvm_hypercall           an IPI's target was preempted
+ *   interrupt with its vector            fentry svm/vmx_deliver_interrupt       IPI or device interrupt
+ *
+ * Problem.   Interrupt vectors are the guest's own, and those known here are Linux's. A guest that isn't Linux has no
+ *            symbols here.
+ * Races.     These programs run in the vCPU's thread and may be preempted.
+ * Limits.    With IPI virtualization (AVIC, IPIv) an interrupt to a running vCPU causes no exit, and no hint is needed;
+ *            one to a preempted vCPU exits on AVIC; on IPIv and posted interrupts from devices nothing fires.
+ */
+#ifndef BPF_OBSERVE_H
+#define BPF_OBSERVE_H
+
+#include "bpf/core/vcpu.bpf.h"
+
+#define SVM_EXIT_HLT 0x78u
+#define VMX_EXIT_HLT 12u
+#define KVM_ISA_VMX 1u
+#define KVM_HC_SCHED_YIELD 11u
+
+/* A halt is sent to the daemon this often per VM: it looks for the slide in them, or for a contradiction. */
+#define HALT_SAMPLE_INTERVAL_NS 1000000ull
+
+SEC("fentry/kvm_vcpu_on_spin")
+int BPF_PROG(on_spin, struct kvm_vcpu *kvm_vcpu)
+{
+	return on_yield(YIELD_PLE);
+}
+
+SEC("tp_btf/kvm_hypercall")
+int BPF_PROG(on_hypercall, unsigned long number)
+{
+	return number == KVM_HC_SCHED_YIELD ? on_yield(YIELD_IPI_WAIT) : 0;
+}
+
+/* ---- HLT ---- */
+
+static __always_inline void sample_halt(u64 rip)
+{
+	struct vcpu *self = vcpu_of(task_ctx_of(bpf_get_current_task_btf()));
+	struct event event = {.kind = EVENT_HALT};
+	u64 now = bpf_ktime_get_ns();
+	struct vm *vm = self ? vm_at(self->vm) : NULL;
+
+	/* The firmware halts too, below the kernel's half of the address space. */
+	if (!vm || !(rip >> 63) || now - vm->halt_sampled_at_ns < HALT_SAMPLE_INTERVAL_NS)
+		return;
+	vm->halt_sampled_at_ns = now;
+	event.witness.vm = self->vm;
+	event.witness.generation = vm->generation;
+	event.witness.address = rip;
+	send_event(&event);
+}
+
+SEC("tp/kvm/kvm_exit")
+int on_exit(struct trace_event_raw_kvm_exit *exit)
+{
+	u32 halt = exit->isa == KVM_ISA_VMX ? VMX_EXIT_HLT : SVM_EXIT_HLT;
+
+	if (exit->exit_reason != halt)
+		return 0;
+	sample_halt(exit->guest_rip);
+	return on_yield(YIELD_HLT);
+}
+
+/* ---- Interrupts ---- */
+
+SEC("fentry/svm_deliver_interrupt")
+int BPF_PROG(on_svm_interrupt, struct kvm_lapic *apic, int delivery_mode, int trigger_mode, int vector)
+{
+	return apic ? on_interrupt((u64)apic->vcpu, vector) : 0;
+}
+
+SEC("fentry/vmx_deliver_interrupt")
+int BPF_PROG(on_vmx_interrupt, struct kvm_lapic *apic, int delivery_mode, int trigger_mode, int vector)
+{
+	return apic ? on_interrupt((u64)apic->vcpu, vector) : 0;
+}
+
+#endif

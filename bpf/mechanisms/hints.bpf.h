@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Hints: what KVM's events (core/observe.bpf.h) say about who is needed, by policy/accelerate.h.
+ */
+#ifndef BPF_HINTS_H
+#define BPF_HINTS_H
+
+#include "bpf/core/observe.bpf.h"
+#include "bpf/mechanisms/passes.bpf.h"
+#include "bpf/mechanisms/patience.bpf.h"
+#include "bpf/mechanisms/woken.bpf.h"
+
+/* The vCPU whose thread this is gives up its pCPU, or is about to. */
+__noinline int on_yield(u32 cause)
+{
+	struct task_ctx *tctx = task_ctx_of(bpf_get_current_task_btf());
+	struct vcpu *self = vcpu_of(tctx);
+	struct yield_observation seen = {.cause = cause, .micro_pcpu_count = decided_pcpu_count};
+	struct yield_decision decision;
+	struct vm_stats *stats;
+	struct vm *vm;
+	u64 now = bpf_ktime_get_ns(), claim, rip;
+	u32 slot;
+
+	if (!tctx || !self || cause >= YIELD_CAUSE_COUNT)
+		return 0;
+	vm = vm_at(self->vm);
+	stats = vm_stats_at(self->vm);
+	if (!vm || !stats)
+		return 0;
+	slot = tctx->vcpu - 1;
+	rip = read_guest_rip(self->kvm_vcpu);
+	seen.guest_class = classify_rip(slot, self->vm, rip);
+	seen.interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
+	claim = passes_in(vm)->until_ns;
+	seen.pass_active = claim > now;
+	/* Claimed by another pCPU between the look and the claim: as if it had been active already. */
+	if (!seen.pass_active &&
+	    __sync_val_compare_and_swap(&passes_in(vm)->until_ns, claim, now + PASS_MAX_NS) != claim)
+		seen.pass_active = 1;
+	decision = decide_on_yield(&seen);
+	RECORD(RECORD_YIELD, slot, yield, {.seen = seen, .decision = decision});
+	if (decision.reason < YIELD_REASON_COUNT)
+		COUNT(stats->yields[cause][decision.reason]);
+	count_urgent(urgent_event_of_yield(decision.cause));
+	if (cause == YIELD_HLT) {
+		woken_of(self)->lock_halt_rip = decision.cause == CAUSE_LOCK_HALT ? rip : 0;
+		woken_of(self)->lock_halt_interrupts_enabled = seen.interrupts_enabled;
+	}
+	if (decision.scope != PASS_NONE)
+		make_pass(vm, self->vm, slot, self->index_in_vm + 1, &decision);
+	/* Before the VM is given to another pass, which counts anew. */
+	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL, decision.reason);
+	if (!seen.pass_active)
+		__sync_val_compare_and_swap(&passes_in(vm)->until_ns, now + PASS_MAX_NS, 0);
+	return 0;
+}
+
+static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
+{
+	u32 *slot = bpf_map_lookup_elem(&vcpu_by_address, &kvm_vcpu);
+	struct accelerate_config limits = config.accelerate;
+	struct interrupt_observation seen = {};
+	struct interrupt_decision decision;
+	struct vm_stats *stats;
+	struct vcpu *vcpu;
+
+	if (!slot)
+		return 0;
+	vcpu = vcpu_at(*slot);
+	if (!vcpu)
+		return 0;
+	stats = vm_stats_at(vcpu->vm);
+	if (!stats)
+		return 0;
+	seen.kind = interrupt_kind_of(vector);
+	seen.recipient_state = vcpu->state;
+	seen.micro_pcpu_count = decided_pcpu_count;
+	seen.guest_known = guest_is_known(vcpu->vm);
+	seen.recipient_goes_first = vcpu->goes_first;
+	decision = decide_on_interrupt(&limits, &seen);
+	RECORD(RECORD_INTERRUPT, *slot, interrupt, {.config = limits, .seen = seen, .decision = decision});
+	if (seen.kind < INTERRUPT_KIND_COUNT && decision.reason < INTERRUPT_REASON_COUNT)
+		COUNT(stats->interrupts[seen.kind][decision.reason]);
+	count_urgent(urgent_event_of_interrupt(seen.kind, decision.reason));
+	/* Of several the urgent one is remembered until it runs: see ask_about_woken(). */
+	if (seen.recipient_state == VCPU_BLOCKED &&
+	    (decision.reason == INTERRUPT_RECIPIENT_BLOCKED || !woken_of(vcpu)->blocked_interrupt))
+		woken_of(vcpu)->blocked_interrupt = vector;
+	if (decision.cause != CAUSE_NONE)
+		request_acceleration(*slot, decision.cause, vector);
+	return 0;
+}
+
+#endif
