@@ -16,33 +16,33 @@ use super::*;
 use microslice_policy::{TurnDecision, TurnObservation};
 
 impl<Normal: Core> MicroSliced<Normal> {
-    /// A pCPU of the normal pool chooses, or one that is lent to it.
-    pub(super) fn next_turn(
+    /// Its turn is over, unless it goes on for a micro slice because it was stopped at a bad moment.
+    pub(super) fn finishes_first(
         &mut self,
         machine: &mut Machine,
+        vcpu: VcpuId,
         pcpu: PcpuId,
-        stopped: Option<(VcpuId, StopReason)>,
+        reason: StopReason,
     ) -> Option<Pick> {
-        if let Some((vcpu, reason)) = stopped
-            && !self.is_rate_limited(machine, vcpu, reason)
-        {
-            if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
-                machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
-                return Some(self.for_a_micro_slice(machine, vcpu));
-            }
-            self.new_turn(machine, vcpu, pcpu);
+        if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
+            machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
+            return Some(self.for_a_micro_slice(machine, vcpu));
         }
-        let pick = self.normal.schedule(machine, pcpu, stopped)?;
-        // It came back before its turn was over.
+        self.new_turn(machine, vcpu, pcpu);
+        None
+    }
+
+    /// Who comes back before its turn was over has a micro slice left of it.
+    pub(super) fn comes_back(&self, machine: &Machine, pick: Pick) -> Pick {
         let comes_back = self.members[pick.vcpu].grace_count > 0;
-        Some(if comes_back { self.for_a_micro_slice(machine, pick.vcpu) } else { pick })
+        if comes_back { self.for_a_micro_slice(machine, pick.vcpu) } else { pick }
     }
 
     pub(super) fn for_a_micro_slice(&self, machine: &Machine, vcpu: VcpuId) -> Pick {
         Pick { vcpu, slice_end_ns: machine.now_ns + self.config.micro_slice_ns }
     }
 
-    fn is_rate_limited(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> bool {
+    pub(super) fn is_rate_limited(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> bool {
         machine.vcpus[vcpu].state != VcpuState::Blocked
             && self.normal.kept_until(machine, vcpu, reason).is_some()
     }

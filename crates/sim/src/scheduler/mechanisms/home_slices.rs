@@ -39,12 +39,12 @@ impl<Normal: Core> MicroSliced<Normal> {
     }
 
     /// A pCPU of the normal pool chooses: a micro slice that it was asked for, or a turn.
-    pub(super) fn schedule_normal(
+    pub(super) fn first_at_home(
         &mut self,
         machine: &mut Machine,
         pcpu: PcpuId,
-        stopped: Option<(VcpuId, StopReason)>,
-    ) -> Option<Pick> {
+        stopped: Option<Stopped>,
+    ) -> First {
         let ended = stopped.filter(|&(vcpu, _)| self.is_member(vcpu, pcpu));
         if let Some((vcpu, _)) = ended {
             self.stops(machine, vcpu);
@@ -53,22 +53,17 @@ impl<Normal: Core> MicroSliced<Normal> {
         }
         let stopped = stopped.filter(|_| ended.is_none());
         if self.waiting[pcpu].is_none() {
-            return match ended {
-                Some(_) => self.normal.schedule(machine, pcpu, None),
-                None => self.next_turn(machine, pcpu, stopped),
-            };
+            return First::Core(stopped);
         }
         if let Some((vcpu, reason)) = stopped {
-            if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
-                machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
-                return Some(self.for_a_micro_slice(machine, vcpu));
+            if let Some(pick) = self.finishes_first(machine, vcpu, pcpu, reason) {
+                return First::Mechanisms(Some(pick));
             }
-            self.new_turn(machine, vcpu, pcpu);
             self.makes_room(machine, vcpu, pcpu, reason);
         }
-        let vcpu = self.waiting[pcpu].take()?;
+        let Some(vcpu) = self.waiting[pcpu].take() else { return First::Core(None) };
         machine.pool.home_slices += 1;
-        Some(self.begin_micro_slice(machine, pcpu, vcpu))
+        First::Mechanisms(Some(self.begin_micro_slice(machine, pcpu, vcpu)))
     }
 
     /// Who ran there goes to the normal pool's queues: for the micro slice, or because it has blocked or yielded at this very moment.

@@ -39,6 +39,7 @@ pub use self::kvm_host::KvmHost;
 use self::passes::siblings_round_from;
 use self::patience::Spin;
 use self::woken::Woken;
+use super::core::ladder::{self, First, Mechanisms, Stopped};
 use super::{Core, Pick, Scheduler, WokenBy, YieldAnswer};
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
@@ -338,6 +339,41 @@ impl<Normal: Core> MicroSliced<Normal> {
         goes_on.then_some(Pick { vcpu, slice_end_ns })
     }
 
+    /// A micro pCPU chooses: who waits for it, who was woken, or whom the core lends it to.
+    fn first_on_micro_pcpu(
+        &mut self,
+        machine: &mut Machine,
+        pcpu: PcpuId,
+        stopped: Option<Stopped>,
+    ) -> First {
+        // As sched_ext does, it chooses before the vCPU whose micro slice is over can be asked for again.
+        let mut next = self.waiting[pcpu].take();
+        self.ask_again(machine, pcpu);
+        if next.is_none() {
+            next = self.take_woken(machine, pcpu);
+        }
+        let borrower = stopped.filter(|&(vcpu, _)| self.lends() && !self.is_member(vcpu, pcpu));
+        if borrower.is_some() && next.is_none() {
+            return First::Core(borrower);
+        }
+        if let Some((vcpu, reason)) = stopped {
+            self.stops(machine, vcpu);
+            if self.is_member(vcpu, pcpu) {
+                self.end_micro_slice(machine, vcpu, pcpu);
+            } else if machine.vcpus[vcpu].state == VcpuState::Blocked {
+                // It comes back when it wakes.
+            } else if borrower.is_some() {
+                self.call_back(machine, vcpu, pcpu);
+            } else {
+                self.evict(machine, vcpu, pcpu, reason);
+            }
+        }
+        match next.or_else(|| self.waiting[pcpu].take()) {
+            None if self.lends() => First::Core(None),
+            next => First::Mechanisms(next.map(|vcpu| self.begin_micro_slice(machine, pcpu, vcpu))),
+        }
+    }
+
     /// A micro slice is over, one way or another.
     fn end_micro_slice(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
         let host = &machine.vcpus[vcpu];
@@ -393,12 +429,56 @@ impl<Normal: Core> MicroSliced<Normal> {
     }
 }
 
+impl<Normal: Core> Mechanisms for MicroSliced<Normal> {
+    type Core = Normal;
+
+    fn core(&mut self) -> &mut Normal {
+        &mut self.normal
+    }
+
+    fn wakes(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
+        let at = self.wakes_at(vcpu);
+        if let Some(pcpu) = at {
+            self.enter(machine, vcpu, pcpu);
+        }
+        at.is_some()
+    }
+
+    fn stopped(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        self.members[vcpu].spin = Spin::NONE;
+        if machine.vcpus[vcpu].state == VcpuState::Blocked {
+            self.note_unclaimed(machine, machine.vcpus[vcpu].vm);
+        }
+    }
+
+    fn goes_first(&mut self, machine: &mut Machine, pcpu: PcpuId, stopped: Option<Stopped>) -> First {
+        if let Some((vcpu, reason)) = stopped
+            && let Some(pick) = self.goes_on_with_micro_slice(machine, pcpu, vcpu, reason)
+        {
+            return First::Mechanisms(Some(pick));
+        }
+        if self.is_micro_pcpu(pcpu) {
+            self.first_on_micro_pcpu(machine, pcpu, stopped)
+        } else {
+            self.first_at_home(machine, pcpu, stopped)
+        }
+    }
+
+    fn turn_ends(&mut self, machine: &mut Machine, pcpu: PcpuId, (vcpu, reason): Stopped) -> Option<Pick> {
+        if self.is_rate_limited(machine, vcpu, reason) {
+            return None;
+        }
+        self.finishes_first(machine, vcpu, pcpu, reason)
+    }
+
+    fn turn_begins(&mut self, machine: &Machine, pick: Pick) -> Pick {
+        self.comes_back(machine, pick)
+    }
+}
+
 impl<Normal: Core> Scheduler for MicroSliced<Normal> {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        if let Some(pcpu) = self.wakes_at(vcpu) {
-            return self.enter(machine, vcpu, pcpu);
-        }
-        self.normal.wake(machine, vcpu);
+        ladder::wake(self, machine, vcpu);
     }
 
     fn schedule(
@@ -407,47 +487,7 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
         pcpu: PcpuId,
         stopped: Option<(VcpuId, StopReason)>,
     ) -> Option<Pick> {
-        if let Some((vcpu, _)) = stopped {
-            self.members[vcpu].spin = Spin::NONE;
-            if machine.vcpus[vcpu].state == VcpuState::Blocked {
-                self.note_unclaimed(machine, machine.vcpus[vcpu].vm);
-            }
-        }
-        if let Some((vcpu, reason)) = stopped
-            && let Some(pick) = self.goes_on_with_micro_slice(machine, pcpu, vcpu, reason)
-        {
-            return Some(pick);
-        }
-        if !self.is_micro_pcpu(pcpu) {
-            return self.schedule_normal(machine, pcpu, stopped);
-        }
-        // As sched_ext does, it chooses before the vCPU whose micro slice is over can be asked for again.
-        let mut next = self.waiting[pcpu].take();
-        self.ask_again(machine, pcpu);
-        if next.is_none() {
-            next = self.take_woken(machine, pcpu);
-        }
-        let borrower = stopped.filter(|&(vcpu, _)| self.lends() && !self.is_member(vcpu, pcpu));
-        if borrower.is_some() && next.is_none() {
-            return self.next_turn(machine, pcpu, borrower);
-        }
-        if let Some((vcpu, reason)) = stopped {
-            self.stops(machine, vcpu);
-            if self.is_member(vcpu, pcpu) {
-                self.end_micro_slice(machine, vcpu, pcpu);
-            } else if machine.vcpus[vcpu].state == VcpuState::Blocked {
-                // It comes back when it wakes.
-            } else if borrower.is_some() {
-                self.call_back(machine, vcpu, pcpu);
-            } else {
-                self.evict(machine, vcpu, pcpu, reason);
-            }
-        }
-        let next = next.or_else(|| self.waiting[pcpu].take());
-        if next.is_none() && self.lends() {
-            return self.next_turn(machine, pcpu, None);
-        }
-        Some(self.begin_micro_slice(machine, pcpu, next?))
+        ladder::schedule(self, machine, pcpu, stopped)
     }
 
     fn yields(
