@@ -16,6 +16,7 @@
 mod accounts;
 mod clocks;
 mod idle;
+pub mod ladder;
 mod queues;
 mod shares;
 mod turns;

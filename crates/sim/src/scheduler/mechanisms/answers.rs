@@ -8,23 +8,82 @@ use microslice_policy::{
 };
 use policy::Coded;
 
+/// All of them.
+pub struct Answers {
+    siblings: SiblingAnswers,
+    short_cuts: [Option<ShortCut>; SCOPES.len()],
+    yields: YieldAnswers,
+}
+
+impl Answers {
+    /// For a host without a micro pool so far. `known`: it can see who owes an answer.
+    pub fn new(known: bool) -> Self {
+        let siblings = SiblingAnswers::new(known);
+        let short_cuts = SCOPES.map(|scope| ShortCut::new(&siblings, scope));
+        Self { siblings, short_cuts, yields: YieldAnswers::new(0) }
+    }
+
+    /// The micro pool has so many pCPUs from now on.
+    pub fn set_pool_size(&mut self, micro_pcpus: usize) {
+        self.yields = YieldAnswers::new(micro_pcpus);
+    }
+
+    /// What this host sees of a vCPU that owes an answer, or owes none.
+    #[inline]
+    pub fn answer_of(&self, owes: bool) -> SiblingAnswer {
+        answer_of(self.siblings.known, owes)
+    }
+
+    #[inline]
+    pub fn on_sibling(
+        &self,
+        scope: PassScope,
+        state: policy::VcpuState,
+        kind: usize,
+        requested: bool,
+    ) -> SiblingDecision {
+        self.siblings.get(scope, state, kind, requested)
+    }
+
+    #[inline]
+    pub fn on_yield(&self, cause: YieldCause, host: &HostVcpu) -> YieldDecision {
+        self.yields.get(cause, host)
+    }
+
+    /// What Algorithm 1 counts such a yield as.
+    #[inline]
+    pub fn urgent_event(
+        &self,
+        cause: YieldCause,
+        class: policy::GuestClass,
+        interrupts_enabled: bool,
+    ) -> UrgentEvent {
+        self.yields.urgent_event(cause, class, interrupts_enabled)
+    }
+
+    /// `None`: a pass of this scope must look at everybody.
+    #[inline]
+    pub fn short_cut(&self, scope: PassScope) -> Option<&ShortCut> {
+        self.short_cuts[scope as usize].as_ref()
+    }
+}
+
 /// Answers of `decide_on_sibling`, which is a pure function of few values: asked once each, then looked up. A pass over
 /// all siblings at every pause-loop exit is the hottest loop of a run.
-pub struct SiblingAnswers {
+struct SiblingAnswers {
     decisions: Vec<SiblingDecision>,
     /// The host can see who owes an answer.
     known: bool,
 }
 
-pub const SCOPES: [PassScope; 4] =
+const SCOPES: [PassScope; 4] =
     [PassScope::None, PassScope::OneCritical, PassScope::AllPreempted, PassScope::AllOwing];
 const STATES: usize = policy::VcpuState::ALL.len();
 const CLASSES: usize = policy::GuestClass::ALL.len();
 
 impl SiblingAnswers {
-    /// The authors' prototype doesn't look at who owes an answer.
-    pub fn new(prototype: bool) -> Self {
-        let known = !prototype;
+    /// `known`: the host can see who owes an answer.
+    fn new(known: bool) -> Self {
         let observation = |state, kind: Kind, requested_count| SiblingObservation {
             state: policy::Code::raw(state),
             preempted: u32::from(kind.preempted),
@@ -47,14 +106,8 @@ impl SiblingAnswers {
         Self { decisions, known }
     }
 
-    /// What this host sees of a vCPU that owes an answer, or owes none.
     #[inline]
-    pub fn answer_of(&self, owes: bool) -> SiblingAnswer {
-        answer_of(self.known, owes)
-    }
-
-    #[inline]
-    pub fn get(
+    fn get(
         &self,
         scope: PassScope,
         state: policy::VcpuState,
@@ -88,7 +141,7 @@ pub struct ShortCut {
 
 impl ShortCut {
     /// `None`: it isn't so simple, and a pass must look at everybody.
-    pub fn new(siblings: &SiblingAnswers, scope: PassScope) -> Option<Self> {
+    fn new(siblings: &SiblingAnswers, scope: PassScope) -> Option<Self> {
         use SiblingDecision::{AlreadyRequested, Answering, NotCritical, NotPreempted, Yielded};
         use policy::VcpuState::{Blocked, Micro, Pending, Runnable, Running};
         let kinds = 0..WAITING_KINDS;
@@ -115,10 +168,10 @@ impl ShortCut {
 }
 
 /// Answers of `decide_on_yield` for one size of the micro pool, and what each is counted as: asked once, then looked up.
-pub struct YieldAnswers(Vec<(YieldDecision, UrgentEvent)>);
+struct YieldAnswers(Vec<(YieldDecision, UrgentEvent)>);
 
 impl YieldAnswers {
-    pub fn new(micro_pcpu_count: usize) -> Self {
+    fn new(micro_pcpu_count: usize) -> Self {
         let causes = 0..YieldCause::ALL.len() as u32;
         let seen = causes.flat_map(|cause| {
             (0..CLASSES as u32).flat_map(move |class| {
@@ -137,13 +190,13 @@ impl YieldAnswers {
     }
 
     #[inline]
-    pub fn get(&self, cause: YieldCause, host: &HostVcpu) -> YieldDecision {
+    fn get(&self, cause: YieldCause, host: &HostVcpu) -> YieldDecision {
         self.0[index_of(cause, host.class, host.interrupts_enabled)].0
     }
 
     /// What Algorithm 1 counts such a yield as.
     #[inline]
-    pub fn urgent_event(
+    fn urgent_event(
         &self,
         cause: YieldCause,
         class: policy::GuestClass,

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | a turn in the normal pool is over, or somebody boosted comes | it goes on for a micro slice, where it is |
 //! | its pCPU becomes micro-sliced under it, and isn't lent (`lending.rs`) | it goes before all others of the normal pool, for a micro slice |
-//! | a micro slice is over | a new request, behind all others (`MicroSliced::end_micro_slice`) |
+//! | a micro slice is over | a new request, behind all others (`micro_pool.rs`: `end_micro_slice`) |
 //! | a micro pCPU has room again | a pass over the VM that it turned away, for siblings that still owe an answer, round from the one that was turned away first |
 //!
 //! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody else interrupts a turn; and
@@ -15,34 +15,90 @@
 use super::*;
 use microslice_policy::{TurnDecision, TurnObservation};
 
+/// What it keeps of vCPUs, pCPUs and VMs.
+pub(super) struct Grace {
+    /// Micro slices in a row that each vCPU's turn in the normal pool was made longer by.
+    counts: IdVec<VcpuId, u32>,
+    /// Requests in a row because a micro slice ended too early.
+    retries: IdVec<VcpuId, u32>,
+    /// The VM whose vCPU each micro pCPU had no room for last.
+    turned_away: IdVec<PcpuId, Option<VmId>>,
+    /// Of each VM the first vCPU that found no room since somebody was asked for again. The first, not the last: then each
+    /// has its turn, in whichever order those that ask go through them.
+    first_turned_away: IdVec<VmId, Option<VcpuId>>,
+}
+
+impl Grace {
+    pub fn new(machine: &Machine) -> Self {
+        Self {
+            counts: IdVec::of(0, machine.vcpus.len()),
+            retries: IdVec::of(0, machine.vcpus.len()),
+            turned_away: IdVec::of(None, machine.pcpus.len()),
+            first_turned_away: IdVec::of(None, machine.vms.len()),
+        }
+    }
+
+    pub fn retries(&self, vcpu: VcpuId) -> u32 {
+        self.retries[vcpu]
+    }
+
+    /// Its micro slice is over: is it asked for again because of that?
+    pub fn count_retry(&mut self, vcpu: VcpuId, again: bool) {
+        let retries = &mut self.retries[vcpu];
+        *retries = if again { *retries + 1 } else { 0 };
+    }
+
+    /// This micro pCPU had no room for a vCPU of that VM.
+    pub fn note_turned_away(&mut self, pcpu: PcpuId, vm: VmId) {
+        self.turned_away[pcpu] = Some(vm);
+    }
+
+    /// Nor had any other.
+    pub fn note_first_turned_away(&mut self, vm: VmId, vcpu: VcpuId) {
+        self.first_turned_away[vm].get_or_insert(vcpu);
+    }
+
+    pub fn knows_first_turned_away(&self, vm: VmId) -> bool {
+        self.first_turned_away[vm].is_some()
+    }
+}
+
+#[cfg(test)]
+impl Grace {
+    /// Of each micro pCPU, and of each VM.
+    pub fn all_turned_away(self) -> (IdVec<PcpuId, Option<VmId>>, IdVec<VmId, Option<VcpuId>>) {
+        (self.turned_away, self.first_turned_away)
+    }
+
+    pub fn turned_away_from(&self, pcpu: PcpuId) -> Option<VmId> {
+        self.turned_away[pcpu]
+    }
+}
+
 impl<Normal: Core> MicroSliced<Normal> {
-    /// A pCPU of the normal pool chooses, or one that is lent to it.
-    pub(super) fn next_turn(
+    /// Its turn is over, unless it goes on for a micro slice because it was stopped at a bad moment.
+    pub(super) fn finishes_first(
         &mut self,
         machine: &mut Machine,
+        vcpu: VcpuId,
         pcpu: PcpuId,
-        stopped: Option<(VcpuId, StopReason)>,
+        reason: StopReason,
     ) -> Option<Pick> {
-        if let Some((vcpu, reason)) = stopped
-            && !self.is_rate_limited(machine, vcpu, reason)
-        {
-            if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
-                machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
-                return Some(self.for_a_micro_slice(machine, vcpu));
-            }
-            self.new_turn(machine, vcpu, pcpu);
+        if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
+            machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
+            return Some(self.for_a_micro_slice(machine, vcpu));
         }
-        let pick = self.normal.schedule(machine, pcpu, stopped)?;
-        // It came back before its turn was over.
-        let comes_back = self.members[pick.vcpu].grace_count > 0;
-        Some(if comes_back { self.for_a_micro_slice(machine, pick.vcpu) } else { pick })
+        self.new_turn(machine, vcpu, pcpu);
+        None
     }
 
-    pub(super) fn for_a_micro_slice(&self, machine: &Machine, vcpu: VcpuId) -> Pick {
-        Pick { vcpu, slice_end_ns: machine.now_ns + self.config.micro_slice_ns }
+    /// Who comes back before its turn was over has a micro slice left of it.
+    pub(super) fn comes_back(&self, machine: &Machine, pick: Pick) -> Pick {
+        let comes_back = self.grace.counts[pick.vcpu] > 0;
+        if comes_back { self.for_a_micro_slice(machine, pick.vcpu) } else { pick }
     }
 
-    fn is_rate_limited(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> bool {
+    pub(super) fn is_rate_limited(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> bool {
         machine.vcpus[vcpu].state != VcpuState::Blocked
             && self.normal.kept_until(machine, vcpu, reason).is_some()
     }
@@ -56,30 +112,30 @@ impl<Normal: Core> MicroSliced<Normal> {
 
     /// Its turn is cut off. May it go on for a micro slice, because it was stopped at a bad moment?
     pub(super) fn gets_grace(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
-        if self.micro_count == 0 {
+        if self.pool.count() == 0 {
             return false;
         }
         let host = &machine.vcpus[vcpu];
-        let member = &mut self.members[vcpu];
+        let count = &mut self.grace.counts[vcpu];
         let seen = TurnObservation {
             guest_class: host.class.into(),
             yielded: 0,
-            grace_count: member.grace_count,
-            micro_pcpu_count: self.micro_count as u32,
-            answer: self.siblings.answer_of(host.owes_answer).into(),
+            grace_count: *count,
+            micro_pcpu_count: self.pool.count() as u32,
+            answer: self.answers.answer_of(host.owes_answer).into(),
             reserved: 0,
         };
         if policy::decide_at_turn_end(&self.rules, &seen) != TurnDecision::GoesOn {
             return false;
         }
-        member.grace_count += 1;
+        *count += 1;
         machine.pool.graces += 1;
         true
     }
 
     /// Its turn has ended: the next one has its own grace.
     pub(super) fn new_turn(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
-        if std::mem::take(&mut self.members[vcpu].grace_count) > 0 {
+        if std::mem::take(&mut self.grace.counts[vcpu]) > 0 {
             machine.emit(TraceEvent::TurnEnded { vcpu, pcpu });
         }
     }
@@ -100,16 +156,17 @@ impl<Normal: Core> MicroSliced<Normal> {
     /// the one that was turned away first: from the VM's first vCPU on, siblings that wait for answers themselves, which is
     /// critical code, would take the place in turns, and keep out who owes them one.
     pub(super) fn ask_again(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        if self.rules.grace_max == 0 || self.waiting[pcpu].is_some() {
+        if self.rules.grace_max == 0 || self.pool.next_on(pcpu).is_some() {
             return;
         }
-        let Some(vm) = self.turned_away[pcpu].take() else { return };
+        let Some(vm) = self.grace.turned_away[pcpu].take() else { return };
         machine.pool.asked_again += 1;
         let scope = PassScope::AllOwing;
-        let first = self.first_turned_away[vm].take();
+        let first = self.grace.first_turned_away[vm].take();
         let vm = &machine.vms[vm];
-        let nobody_owes = self.short_cuts[scope as usize]
-            .as_ref()
+        let nobody_owes = self
+            .answers
+            .short_cut(scope)
             .is_some_and(|short_cut| vm.waiting.kinds & short_cut.kinds_that_matter == 0);
         if !nobody_owes {
             let (start, end) = (vm.first_vcpu, vm.first_vcpu.plus(vm.vcpus));
@@ -181,7 +238,7 @@ mod tests {
         assert!(goes_on(&mut micro, &mut machine));
         machine.set_class(SPINNER, GuestClass::User);
         assert!(!goes_on(&mut micro, &mut machine));
-        assert_eq!(micro.members[SPINNER].grace_count, 0);
+        assert_eq!(micro.grace.counts[SPINNER], 0);
     }
 
     #[test]
@@ -228,7 +285,7 @@ mod tests {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         machine.set_owes_answer(SIBLINGS[0], true);
         assert_eq!(after_a_micro_slice(&mut micro, &mut machine, SIBLINGS[0]), Some(SIBLINGS[0]));
-        assert_eq!(micro.members[SIBLINGS[0]].cause, Cause::CallFunctionIpi);
+        assert_eq!(micro.pool.cause_of(SIBLINGS[0]), Cause::CallFunctionIpi);
     }
 
     #[test]
@@ -251,7 +308,7 @@ mod tests {
         machine.now_ns = pick.slice_end_ns;
         let stopped = Some((SIBLINGS[0], StopReason::SliceExpired));
         let next = micro.schedule(&mut machine, MICRO, stopped).map(|pick| pick.vcpu);
-        assert_eq!((next, micro.waiting[MICRO]), (Some(SIBLINGS[1]), Some(SIBLINGS[0])));
+        assert_eq!((next, micro.pool.next_on(MICRO)), (Some(SIBLINGS[1]), Some(SIBLINGS[0])));
     }
 
     /// Both siblings owe an answer, the second one finds the pool full; who waits there once the first one is served.
@@ -262,7 +319,7 @@ mod tests {
         let found = micro.pass(&mut machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
         assert_eq!(found, PassCounts { helped: 1, crowded: 1, refused: 0 });
         micro.schedule(&mut machine, MICRO, None).expect("the first sibling");
-        micro.waiting[MICRO]
+        micro.pool.next_on(MICRO)
     }
 
     #[test]
@@ -276,14 +333,14 @@ mod tests {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         SIBLINGS.iter().for_each(|&sibling| machine.set_owes_answer(sibling, true));
         // Of another VM, say.
-        micro.waiting[MICRO] = Some(SPINNER);
+        micro.pool.set_next_on(MICRO, Some(SPINNER));
         for sibling in [SIBLINGS[1], SIBLINGS[0]] {
             let request = micro.accelerate(&mut machine, sibling, Cause::CallFunctionIpi);
             assert_eq!(request, Request::NoRoom);
         }
-        micro.waiting[MICRO] = None;
+        micro.pool.set_next_on(MICRO, None);
         micro.ask_again(&mut machine, MICRO);
-        assert_eq!(micro.waiting[MICRO], Some(SIBLINGS[1]));
+        assert_eq!(micro.pool.next_on(MICRO), Some(SIBLINGS[1]));
     }
 
     #[test]
@@ -293,6 +350,6 @@ mod tests {
         micro.pass(&mut machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
         machine.set_owes_answer(SIBLINGS[1], false);
         micro.schedule(&mut machine, MICRO, None).expect("the first sibling");
-        assert_eq!(micro.waiting[MICRO], None);
+        assert_eq!(micro.pool.next_on(MICRO), None);
     }
 }

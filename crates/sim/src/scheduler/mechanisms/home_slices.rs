@@ -12,6 +12,17 @@ use microslice_policy::{HomeDecision, HomeObservation};
 /// How many pCPUs are looked at: `PREEMPT_LOOK_MAX` of `bpf/core/idle.bpf.h`.
 const LOOK_MAX: usize = 4;
 
+pub(super) struct HomeSlices {
+    /// When a micro slice at home last ended on each pCPU.
+    disturbed_at_ns: IdVec<PcpuId, u64>,
+}
+
+impl HomeSlices {
+    pub fn new(machine: &Machine) -> Self {
+        Self { disturbed_at_ns: IdVec::of(0, machine.pcpus.len()) }
+    }
+}
+
 impl<Normal: Core> MicroSliced<Normal> {
     /// A pCPU of the normal pool that would serve it at once.
     pub(super) fn home_for(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
@@ -20,55 +31,50 @@ impl<Normal: Core> MicroSliced<Normal> {
         }
         let near = machine.pcpus.round_from(machine.vcpus[vcpu].pcpu).take(LOOK_MAX);
         let takes_it = |&pcpu: &PcpuId| self.decide_on_home(machine, vcpu, pcpu) == HomeDecision::Queue;
-        near.filter(|&pcpu| !self.is_micro_pcpu(pcpu)).find(takes_it)
+        near.filter(|&pcpu| !self.pool.has(pcpu)).find(takes_it)
     }
 
     fn decide_on_home(&self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> HomeDecision {
         let on = machine.current(pcpu).filter(|_| self.normal.runs_ordinary_turn(machine, pcpu));
         let is_sibling = |on: VcpuId| machine.vcpus[on].vm == machine.vcpus[vcpu].vm;
-        let undisturbed_ns = machine.now_ns - self.disturbed_at_ns[pcpu];
+        let undisturbed_ns = machine.now_ns - self.home_slices.disturbed_at_ns[pcpu];
         let seen = HomeObservation {
             affinity_allows: u32::from(machine.allows(vcpu, pcpu)),
-            queued_count: u32::from(self.waiting[pcpu].is_some()),
+            queued_count: u32::from(self.pool.next_on(pcpu).is_some()),
             gives_way: u32::from(on.is_some()),
             is_sibling: u32::from(on.is_some_and(is_sibling)),
             vm_is_ahead: u32::from(on.is_some_and(|on| self.normal.is_of_vm_ahead(vcpu, on))),
-            disturbed: u32::from(undisturbed_ns < self.config.micro_slice_ns),
+            disturbed: u32::from(undisturbed_ns < self.pool.slice_ns()),
         };
         policy::decide_on_home(&self.rules, &seen)
     }
 
     /// A pCPU of the normal pool chooses: a micro slice that it was asked for, or a turn.
-    pub(super) fn schedule_normal(
+    pub(super) fn first_at_home(
         &mut self,
         machine: &mut Machine,
         pcpu: PcpuId,
-        stopped: Option<(VcpuId, StopReason)>,
-    ) -> Option<Pick> {
-        let ended = stopped.filter(|&(vcpu, _)| self.is_member(vcpu, pcpu));
+        stopped: Option<Stopped>,
+    ) -> First {
+        let ended = stopped.filter(|&(vcpu, _)| self.pool.is_member(vcpu, pcpu));
         if let Some((vcpu, _)) = ended {
-            self.stops(machine, vcpu);
-            self.disturbed_at_ns[pcpu] = machine.now_ns;
+            self.account(machine, vcpu);
+            self.home_slices.disturbed_at_ns[pcpu] = machine.now_ns;
             self.end_micro_slice(machine, vcpu, pcpu);
         }
         let stopped = stopped.filter(|_| ended.is_none());
-        if self.waiting[pcpu].is_none() {
-            return match ended {
-                Some(_) => self.normal.schedule(machine, pcpu, None),
-                None => self.next_turn(machine, pcpu, stopped),
-            };
+        if self.pool.next_on(pcpu).is_none() {
+            return First::Core(stopped);
         }
         if let Some((vcpu, reason)) = stopped {
-            if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
-                machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
-                return Some(self.for_a_micro_slice(machine, vcpu));
+            if let Some(pick) = self.finishes_first(machine, vcpu, pcpu, reason) {
+                return First::Mechanisms(Some(pick));
             }
-            self.new_turn(machine, vcpu, pcpu);
             self.makes_room(machine, vcpu, pcpu, reason);
         }
-        let vcpu = self.waiting[pcpu].take()?;
+        let Some(vcpu) = self.pool.take_next(pcpu) else { return First::Core(None) };
         machine.pool.home_slices += 1;
-        Some(self.begin_micro_slice(machine, pcpu, vcpu))
+        First::Mechanisms(Some(self.begin_micro_slice(machine, pcpu, vcpu)))
     }
 
     /// Who ran there goes to the normal pool's queues: for the micro slice, or because it has blocked or yielded at this very moment.
@@ -77,7 +83,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         if !blocks && !matches!(reason, StopReason::Ple | StopReason::IpiWait) {
             self.normal.interrupt_turn(machine, vcpu, pcpu);
         }
-        self.stops(machine, vcpu);
+        self.account(machine, vcpu);
         if !blocks {
             self.normal.put_back(machine, vcpu);
             self.normal.tickle(machine, vcpu);
@@ -153,7 +159,7 @@ mod tests {
         assert_eq!(machine.pool.home_slices, 1);
         let (mut micro, mut machine, [sibling, _]) = busy_host(false);
         assert_eq!(at_home_after(&mut micro, &mut machine, sibling), STRANGER, "in the paper it waits");
-        assert_eq!(micro.waiting[MICRO], Some(sibling));
+        assert_eq!(micro.pool.next_on(MICRO), Some(sibling));
     }
 
     #[test]
@@ -198,7 +204,7 @@ mod tests {
         at_home_after(&mut micro, &mut machine, sibling);
         machine.now_ns += MS / 10;
         choose(&mut micro, &mut machine, HOME, StopReason::SliceExpired);
-        micro.waiting[MICRO] = None;
+        micro.pool.set_next_on(MICRO, None);
         assert_eq!(micro.home_for(&machine, other), None);
         machine.now_ns += MS / 10;
         assert_eq!(micro.home_for(&machine, other), Some(HOME));

@@ -13,7 +13,7 @@ use super::*;
 
 impl<Normal: Core> MicroSliced<Normal> {
     pub(super) fn runs_micro_slice(&self, machine: &Machine, pcpu: PcpuId) -> bool {
-        machine.current(pcpu).is_some_and(|vcpu| self.is_member(vcpu, pcpu))
+        machine.current(pcpu).is_some_and(|vcpu| self.pool.is_member(vcpu, pcpu))
     }
 
     /// Whether this micro pCPU would serve a request at once: it runs nobody, or is lent.

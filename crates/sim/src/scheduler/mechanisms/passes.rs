@@ -1,13 +1,8 @@
 //! A pass over the siblings of a vCPU that waits: whom of them the policy asks for, and whether the waiter goes on spinning.
 
 use super::answers::ShortCut;
-use super::{MicroSliced, Request};
-use crate::ids::{PcpuId, VcpuId};
-use crate::machine::{Machine, VcpuState};
-use crate::report::FailedPull;
-use crate::scheduler::Core;
-use microslice_policy as policy;
-use microslice_policy::{Cause, PassScope, SiblingDecision, SpinnerDecision, SpinnerObservation, YieldCause};
+use super::*;
+use microslice_policy::{SiblingDecision, SpinnerDecision, SpinnerObservation, YieldDecision};
 
 /// What a pass has found.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -29,20 +24,78 @@ fn helped_already(machine: &Machine, vcpu: VcpuId, short_cut: &ShortCut) -> u32 
     requested + if short_cut.answering_help { answering } else { 0 }
 }
 
-/// In the order of a pass; the prototype's begins with the VM's first vCPU.
-pub(super) fn siblings_round_from(
-    machine: &Machine,
-    vcpu: VcpuId,
-    prototype: bool,
-) -> impl Iterator<Item = VcpuId> + use<> {
+/// In the order of a pass: from the next one round, without a division, as passes are what runs most.
+pub(super) fn siblings_round_from(machine: &Machine, vcpu: VcpuId) -> impl Iterator<Item = VcpuId> + use<> {
     let vm = &machine.vms[machine.vcpus[vcpu].vm];
-    let (first, count) = (vm.first_vcpu, vm.vcpus);
-    // From the next one round, without a division: passes are what runs most.
-    let start = if prototype { first } else { vcpu.plus(1) };
-    start.until(first.plus(count)).chain(first.until(start)).filter(move |&sibling| sibling != vcpu)
+    let (first, start) = (vm.first_vcpu, vcpu.plus(1));
+    start.until(first.plus(vm.vcpus)).chain(first.until(vcpu))
 }
 
 impl<Normal: Core> MicroSliced<Normal> {
+    /// A hint came: `vcpu`, which runs on `pcpu`, spins or is about to halt.
+    pub(super) fn on_hint(
+        &mut self,
+        machine: &mut Machine,
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+        cause: YieldCause,
+    ) -> YieldAnswer {
+        let decision = self.decide_on_hint(machine, vcpu, cause);
+        let scope = decision.scope.get().unwrap_or(PassScope::None);
+        let mut asked_for_nobody = true;
+        if scope != PassScope::None {
+            let reason = decision.cause.get().unwrap_or(Cause::None);
+            let found = match self.pass_without_request(machine, vcpu, scope) {
+                None => {
+                    asked_for_nobody = false;
+                    self.pass(machine, vcpu, scope, reason)
+                }
+                Some(found) => {
+                    debug_assert_eq!(
+                        {
+                            // Not a pass, which has a short cut of its own.
+                            let siblings = siblings_round_from(machine, vcpu);
+                            self.visit(machine, siblings, scope, reason)
+                        },
+                        found,
+                        "the short cut is exact"
+                    );
+                    found
+                }
+            };
+            if self.keeps_spinning(cause, scope, found, u64::MAX) {
+                return self.go_on(machine, vcpu, self.promised(scope, asked_for_nobody), u64::MAX);
+            }
+            let spun_ns = self.patience.spun_ns(machine.now_ns, vcpu, self.pool.slice_ns());
+            if self.keeps_spinning(cause, scope, found, spun_ns) {
+                let until_ns = machine.now_ns - spun_ns + self.rules.patience_ns;
+                return self.go_on(machine, vcpu, self.promised(scope, asked_for_nobody), until_ns);
+            }
+        }
+        if self.pool.is_member(vcpu, pcpu) {
+            // It waits itself: the micro pCPU is for those who can go on.
+            return YieldAnswer::Yield;
+        }
+        match self.normal.yields(machine, vcpu, pcpu, cause) {
+            YieldAnswer::KeepSpinning { until_ns } => {
+                self.go_on(machine, vcpu, self.promised(scope, asked_for_nobody), until_ns)
+            }
+            YieldAnswer::Yield => YieldAnswer::Yield,
+        }
+    }
+
+    pub(super) fn decide_on_hint(
+        &mut self,
+        machine: &Machine,
+        vcpu: VcpuId,
+        cause: YieldCause,
+    ) -> YieldDecision {
+        let host = &machine.vcpus[vcpu];
+        let urgent = self.answers.urgent_event(cause, host.class, host.interrupts_enabled);
+        self.pool_size.count_urgent(urgent, 1);
+        self.answers.on_yield(cause, host)
+    }
+
     /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each sibling at
     /// every pause-loop exit was the greatest cost of a run.
     #[inline]
@@ -54,8 +107,8 @@ impl<Normal: Core> MicroSliced<Normal> {
     ) -> Option<PassCounts> {
         let host = &machine.vcpus[vcpu];
         let waiting = &machine.vms[host.vm].waiting;
-        let short_cut = self.short_cuts[scope as usize].as_ref()?;
-        if waiting.kinds & short_cut.kinds_that_matter != 0 || self.takes_along(host.vm, scope) {
+        let short_cut = self.answers.short_cut(scope)?;
+        if waiting.kinds & short_cut.kinds_that_matter != 0 {
             return None;
         }
         Some(PassCounts { helped: helped_already(machine, vcpu, short_cut), ..PassCounts::default() })
@@ -69,65 +122,65 @@ impl<Normal: Core> MicroSliced<Normal> {
         scope: PassScope,
         cause: Cause,
     ) -> PassCounts {
-        if let Some(found) = self.pass_without_room(machine, vcpu, scope) {
-            self.turn_away(machine, vcpu, scope, cause, found.crowded);
-            return found;
-        }
-        let vm = machine.vcpus[vcpu].vm;
-        if self.takes_along(vm, scope) {
-            // Unless there isn't room for all.
-            self.has_unclaimed[vm] = false;
-        }
-        let siblings = siblings_round_from(machine, vcpu, self.prototype);
-        self.visit(machine, siblings, scope, cause)
+        let siblings = siblings_round_from(machine, vcpu);
+        let Some(crowded) = self.crowded_without_room(machine, vcpu, scope) else {
+            return self.visit(machine, siblings, scope, cause);
+        };
+        self.turn_away(machine, machine.vcpus[vcpu].vm, siblings, scope, cause, crowded);
+        let short_cut = self.answers.short_cut(scope);
+        let helped = short_cut.map_or(0, |short_cut| helped_already(machine, vcpu, short_cut));
+        PassCounts { helped, crowded, refused: 0 }
     }
 
-    /// What a pass would return, if no micro pCPU has room: nobody needs to be looked at for that. In wide VMs, and in the
-    /// prototype, where the first one without room ends the pass, this is what most passes are.
-    fn pass_without_room(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> Option<PassCounts> {
-        let short_cut = self.short_cuts[scope as usize].as_ref().filter(|of| of.each_is_requested)?;
-        if self.rules.home_slices != 0 {
+    /// How many siblings a pass would ask for in vain, if no micro pCPU has room: nobody needs to be looked at for that. In wide
+    /// VMs, and in the prototype, where the first one without room ends the pass, this is what most passes are.
+    pub(super) fn crowded_without_room(
+        &self,
+        machine: &Machine,
+        vcpu: VcpuId,
+        scope: PassScope,
+    ) -> Option<u32> {
+        let short_cut = self.answers.short_cut(scope).filter(|of| of.each_is_requested)?;
+        if self.rules.home_slices != 0 || self.pool.pcpus().any(|pcpu| self.has_room_on(pcpu)) {
             return None;
         }
-        let has_room = |pcpu: PcpuId| self.has_room(self.waiting[pcpu].is_some());
-        if self.micro_pcpus().any(has_room) {
-            return None;
-        }
-        let waiting = &machine.vms[machine.vcpus[vcpu].vm].waiting;
-        let crowded = waiting.count(short_cut.kinds_that_matter);
+        let crowded = machine.vms[machine.vcpus[vcpu].vm].waiting.count(short_cut.kinds_that_matter);
         debug_assert_eq!(
-            self.wanted(machine, vcpu, scope).count(),
+            siblings_round_from(machine, vcpu).filter(|&other| self.is_wanted(machine, other, scope)).count(),
             crowded as usize,
             "the short cut is exact"
         );
-        let crowded = if self.prototype { crowded.min(1) } else { crowded };
-        Some(PassCounts { helped: helped_already(machine, vcpu, short_cut), crowded, refused: 0 })
+        Some(crowded)
     }
 
-    /// Of the siblings so many were asked for in vain.
-    fn turn_away(&mut self, machine: &mut Machine, vcpu: VcpuId, scope: PassScope, cause: Cause, count: u32) {
-        let vm = machine.vcpus[vcpu].vm;
+    /// Of these siblings of a VM so many were asked for in vain.
+    pub(super) fn turn_away(
+        &mut self,
+        machine: &mut Machine,
+        vm: VmId,
+        mut siblings: impl Iterator<Item = VcpuId>,
+        scope: PassScope,
+        cause: Cause,
+        count: u32,
+    ) {
         if count == 0 {
             return;
         }
-        let first_micro = self.first_micro();
-        self.turned_away.from_mut(first_micro).fill(Some(vm));
-        if self.first_turned_away[vm].is_none() {
-            let first = self.wanted(machine, vcpu, scope).next();
-            self.first_turned_away[vm] = first;
+        self.pool.pcpus().for_each(|pcpu| self.grace.note_turned_away(pcpu, vm));
+        if !self.grace.knows_first_turned_away(vm)
+            && let Some(first) = siblings.find(|&sibling| self.is_wanted(machine, sibling, scope))
+        {
+            self.grace.note_first_turned_away(vm, first);
         }
         machine.pool.count_failed_pulls(cause.into(), FailedPull::QueueFull, count);
     }
 
-    /// Whom a pass would ask for, if each of its requests found no room.
-    fn wanted(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> impl Iterator<Item = VcpuId> {
-        let siblings = siblings_round_from(machine, vcpu, self.prototype);
-        siblings.filter(move |&sibling| {
-            self.decision_about(machine, sibling, scope, false) == SiblingDecision::Request
-        })
+    /// Whether a pass would ask for it, if each of its requests found no room.
+    fn is_wanted(&self, machine: &Machine, sibling: VcpuId, scope: PassScope) -> bool {
+        self.decision_about(machine, sibling, scope, false) == SiblingDecision::Request
     }
 
-    fn decision_about(
+    pub(super) fn decision_about(
         &self,
         machine: &Machine,
         sibling: VcpuId,
@@ -136,7 +189,7 @@ impl<Normal: Core> MicroSliced<Normal> {
     ) -> SiblingDecision {
         let state = self.policy_state(machine, sibling);
         let kind = machine.vcpus[sibling].kind().number();
-        self.siblings.get(scope, state, kind, requested)
+        self.answers.on_sibling(scope, state, kind, requested)
     }
 
     /// Asks for those of them whom a pass of this scope needs.
@@ -156,25 +209,12 @@ impl<Normal: Core> MicroSliced<Normal> {
                         requested = true;
                         counts.helped += 1;
                     }
-                    _ if self.prototype => {
-                        self.note_unclaimed(machine, machine.vcpus[sibling].vm);
-                        break;
-                    }
                     Request::NoRoom => counts.crowded += 1,
                     Request::VmAhead => counts.refused += 1,
                     Request::LeftQueue => {}
                 },
                 SiblingDecision::AlreadyRequested | SiblingDecision::Answering => counts.helped += 1,
                 SiblingDecision::PassDone => break,
-                SiblingDecision::NotPreempted
-                    if self.prototype
-                        && scope == PassScope::AllPreempted
-                        && machine.vcpus[sibling].state == VcpuState::Blocked =>
-                {
-                    if !self.take_along(machine, sibling, cause) {
-                        break;
-                    }
-                }
                 SiblingDecision::NotPreempted
                 | SiblingDecision::NotCritical
                 | SiblingDecision::Yielded
@@ -184,28 +224,31 @@ impl<Normal: Core> MicroSliced<Normal> {
         counts
     }
 
-    /// After its pass. In the prototype who waits for a shootdown never yields; who spins for a lock yields only if no
-    /// sibling that doesn't run belongs to a micro-sliced pCPU, and those that halted there, or were taken along halted by
-    /// a pass for a shootdown, belong to it until they have run again. So once there is one, nobody yields; this is taken
-    /// for always.
-    pub(super) fn keeps_spinning(
-        &self,
-        cause: YieldCause,
-        scope: PassScope,
-        pass: PassCounts,
-        spun_ns: u64,
-    ) -> bool {
+    /// What the answer to hints of that scope depends on, if nobody was asked for.
+    fn promised(&self, scope: PassScope, asked_for_nobody: bool) -> Option<Promised> {
+        let keeps_spinning = |helped| {
+            let pass = PassCounts { helped, ..PassCounts::default() };
+            self.keeps_spinning(YieldCause::Ple, scope, pass, u64::MAX)
+        };
+        asked_for_nobody.then(|| Promised {
+            without_kinds: self.answers.short_cut(scope).map_or(0, |of| of.kinds_that_matter),
+            helped: keeps_spinning(0) != keeps_spinning(1),
+        })
+    }
+
+    /// After its pass.
+    fn keeps_spinning(&self, cause: YieldCause, scope: PassScope, pass: PassCounts, spun_ns: u64) -> bool {
         let spinner = SpinnerObservation {
             cause: cause.into(),
             helped_count: pass.helped,
             crowded_count: pass.crowded,
             refused_count: pass.refused,
-            answers_known: u32::from(scope == PassScope::AllPreempted && !self.prototype),
+            answers_known: u32::from(scope == PassScope::AllPreempted),
             pass_active: 0,
             pass_made: u32::from(scope != PassScope::None),
             reserved: 0,
             spun_ns,
         };
-        self.prototype || policy::decide_on_spinner(&self.rules, &spinner) == SpinnerDecision::KeepsSpinning
+        policy::decide_on_spinner(&self.rules, &spinner) == SpinnerDecision::KeepsSpinning
     }
 }

@@ -1,6 +1,7 @@
 //! What a spinner's pass does, and what the prototype's does in its place. Grace has its tests in its own file.
 
 use super::passes::{PassCounts, siblings_round_from};
+use super::xen_prototype::siblings_from_first;
 use super::*;
 use crate::config::{HostConfig, NormalPoolKind, SchedulerKind};
 use crate::machine::HostVm;
@@ -93,6 +94,12 @@ pub fn choose(
     pick
 }
 
+fn becomes_the_prototypes(micro: &mut MicroSliced<Credit>, machine: &Machine) {
+    micro.prototype = Some(XenPrototype::new(machine));
+    micro.answers = Answers::new(false);
+    micro.answers.set_pool_size(micro.pool.count());
+}
+
 fn keeps_spinning(micro: &mut MicroSliced<Credit>, machine: &mut Machine) -> bool {
     micro.yields(machine, SPINNER, PcpuId::new(0), YieldCause::Ple) != YieldAnswer::Yield
 }
@@ -118,7 +125,7 @@ fn while_the_micro_pool_is_full_the_spinner_goes_on() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     machine.set_owes_answer(SIBLINGS[1], true);
     // Of another VM, say.
-    micro.waiting[PcpuId::new(1)] = Some(SIBLINGS[0]);
+    micro.pool.set_next_on(PcpuId::new(1), Some(SIBLINGS[0]));
     assert!(keeps_spinning(&mut micro, &mut machine));
     assert_eq!(machine.pool.acceleration_count(), 0);
 }
@@ -137,13 +144,13 @@ fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_everybody() {
             let (mut micro, mut machine) = spinning_for_a_shootdown();
             machine.set_class(SIBLINGS[1], class);
             SIBLINGS.into_iter().zip(owes).for_each(|(sibling, owes)| machine.set_owes_answer(sibling, owes));
-            micro.waiting[PcpuId::new(1)] = Some(VcpuId::NONE);
+            micro.pool.set_next_on(PcpuId::new(1), Some(VcpuId::NONE));
             let found = [(); 2].map(|()| pass(&mut micro, &mut machine, scope));
-            (found, micro.turned_away, micro.first_turned_away, machine.pool)
+            (found, micro.grace.all_turned_away(), machine.pool)
         };
         let found = run(|micro, machine, scope| micro.pass(machine, SPINNER, scope, Cause::TlbYield));
         let looked_for = run(|micro, machine, scope| {
-            let siblings = siblings_round_from(machine, SPINNER, micro.prototype);
+            let siblings = siblings_round_from(machine, SPINNER);
             micro.visit(machine, siblings, scope, Cause::TlbYield)
         });
         assert_eq!(found, looked_for, "{scope:?} {class:?} {owes:?}");
@@ -156,18 +163,17 @@ fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_everybody() {
 fn in_the_prototype_a_pass_ends_at_the_first_sibling_without_room() {
     let failed = |pass: fn(&mut MicroSliced<Credit>, &mut Machine)| {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
-        (micro.prototype, micro.siblings) = (true, SiblingAnswers::new(true));
-        micro.short_cuts = SCOPES.map(|scope| ShortCut::new(&micro.siblings, scope));
-        micro.waiting[PcpuId::new(1)] = Some(VcpuId::NONE);
+        becomes_the_prototypes(&mut micro, &machine);
+        micro.pool.set_next_on(PcpuId::new(1), Some(VcpuId::NONE));
         pass(&mut micro, &mut machine);
         machine.pool
     };
     let found = failed(|micro, machine| {
-        micro.pass(machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
+        micro.pass_in_prototype(machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
     });
     let looked_for = failed(|micro, machine| {
-        let siblings = siblings_round_from(machine, SPINNER, micro.prototype);
-        micro.visit(machine, siblings, PassScope::AllPreempted, Cause::TlbYield);
+        let siblings = siblings_from_first(machine, SPINNER);
+        micro.visit_in_prototype(machine, siblings, PassScope::AllPreempted, Cause::TlbYield);
     });
     assert_eq!(found, looked_for);
     assert_eq!(found.requests().map(|(_, count)| count).sum::<u64>(), 1, "of two who wait");
@@ -185,15 +191,16 @@ fn while_a_sibling_runs_and_is_about_to_answer_the_spinner_goes_on() {
 #[test]
 fn the_prototype_asks_for_siblings_that_have_answered() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
-    micro.siblings = SiblingAnswers::new(true);
-    let requested = micro.pass(&mut machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);
-    assert_eq!(requested, PassCounts { helped: 1, crowded: 1, refused: 0 });
+    becomes_the_prototypes(&mut micro, &machine);
+    assert!(keeps_spinning(&mut micro, &mut machine));
+    let requested = SIBLINGS.map(|sibling| machine.vcpus[sibling].requested);
+    assert_eq!(requested, [true, false], "there is room for one");
 }
 
 /// In the prototype, the first sibling runs on the micro pCPU; what was decided about it.
 fn prototype_with_a_sibling_on_the_micro_pcpu() -> (MicroSliced<Credit>, Machine, Pick) {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
-    micro.prototype = true;
+    becomes_the_prototypes(&mut micro, &machine);
     micro.accelerate(&mut machine, SIBLINGS[0], Cause::TlbYield);
     let pick = micro.schedule(&mut machine, PcpuId::new(1), None).expect("it is requested");
     machine.runs(pick.vcpu);
@@ -216,7 +223,7 @@ fn in_the_prototype_who_spins_on_a_micro_pcpu_goes_back_only_if_somebody_waits_t
 #[test]
 fn the_prototype_takes_blocked_siblings_along_and_the_first_to_wake_gets_a_micro_slice() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
-    micro.prototype = true;
+    becomes_the_prototypes(&mut micro, &machine);
     for sibling in SIBLINGS {
         assert!(micro.normal.take_out(&machine, sibling));
         machine.runs(sibling);
@@ -228,8 +235,8 @@ fn the_prototype_takes_blocked_siblings_along_and_the_first_to_wake_gets_a_micro
         machine.wakes(sibling);
         micro.wake(&mut machine, sibling);
     }
-    assert_eq!(micro.waiting[PcpuId::new(1)], Some(SIBLINGS[0]));
-    assert_eq!(micro.members[SIBLINGS[1]].micro_pcpu, PcpuId::NONE, "one waits for a micro pCPU, not two");
+    assert_eq!(micro.pool.next_on(PcpuId::new(1)), Some(SIBLINGS[0]));
+    assert!(!micro.pool.is_accelerated(SIBLINGS[1]), "one waits for a micro pCPU, not two");
     assert!(micro.normal.take_out(&machine, SIBLINGS[1]), "it waits in the normal pool");
 }
 
@@ -239,23 +246,25 @@ fn the_vm_that_a_full_micro_pool_turned_away_is_that_of_the_blocked_sibling() {
         (config.mechanics, config.home_slices) = (Mechanics::XenPrototype, false);
     });
     let [first, second] = [1, 2].map(VcpuId::new);
-    micro.waiting[PcpuId::new(1)] = Some(first);
+    micro.pool.set_next_on(PcpuId::new(1), Some(first));
     assert!(!micro.take_along(&machine, second, Cause::TlbYield), "there is no room");
-    assert_eq!(micro.turned_away[PcpuId::new(1)], Some(machine.vcpus[second].vm));
+    assert_eq!(micro.grace.turned_away_from(PcpuId::new(1)), Some(machine.vcpus[second].vm));
 }
 
 #[test]
 fn in_the_prototype_who_blocks_on_a_micro_pcpu_wakes_there() {
-    for (prototype, wakes_at) in [(true, PcpuId::new(1)), (false, PcpuId::NONE)] {
+    for (prototype, wakes_there) in [(true, true), (false, false)] {
         let (mut micro, mut machine, pick) = prototype_with_a_sibling_on_the_micro_pcpu();
-        micro.prototype = prototype;
+        if !prototype {
+            micro.prototype = None;
+        }
         machine.now_ns += 50_000;
         machine.blocks(pick.vcpu);
         micro.schedule(&mut machine, PcpuId::new(1), Some((pick.vcpu, StopReason::Hlt)));
         machine.pcpus[PcpuId::new(1)].current = VcpuId::NONE;
         machine.wakes(pick.vcpu);
         micro.wake(&mut machine, pick.vcpu);
-        assert_eq!(micro.members[pick.vcpu].micro_pcpu, wakes_at, "prototype: {prototype}");
+        assert_eq!(micro.pool.is_member(pick.vcpu, PcpuId::new(1)), wakes_there, "prototype: {prototype}");
     }
 }
 

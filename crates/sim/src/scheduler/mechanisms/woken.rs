@@ -9,7 +9,7 @@ use microslice_policy::WokenObservation;
 
 /// A vCPU in that place, as long as it waits since then.
 #[derive(Clone, Copy)]
-pub(super) struct Woken {
+struct Woken {
     vcpu: VcpuId,
     cause: Cause,
     since_ns: u64,
@@ -23,6 +23,19 @@ impl Woken {
     }
 }
 
+/// Who was woken and comes to each micro pCPU once nobody waits for it who was preempted.
+pub(super) struct WokenPlaces(IdVec<PcpuId, Option<Woken>>);
+
+impl WokenPlaces {
+    pub fn new(machine: &Machine) -> Self {
+        Self(IdVec::of(None, machine.pcpus.len()))
+    }
+
+    pub fn clear(&mut self, pcpu: PcpuId) {
+        self.0[pcpu] = None;
+    }
+}
+
 impl<Normal: Core> MicroSliced<Normal> {
     pub(super) fn was_woken(&mut self, machine: &mut Machine, vcpu: VcpuId, by: WokenBy) {
         let kind = match by {
@@ -30,9 +43,8 @@ impl<Normal: Core> MicroSliced<Normal> {
             // In Xen the kick is an event-channel IPI.
             WokenBy::LockKick => InterruptKind::IpiReschedule,
         };
-        // The prototype asks about all who wait, and doesn't know why they do.
-        if self.prototype {
-            return self.interrupt(machine, vcpu, kind);
+        if self.asks_about_all_who_wait() {
+            return self.on_interrupt(machine, vcpu, kind);
         }
         let seen = WokenObservation {
             interrupted: u32::from(by != WokenBy::LockKick),
@@ -40,25 +52,43 @@ impl<Normal: Core> MicroSliced<Normal> {
             lock_halt: u32::from(by == WokenBy::LockKick),
             // Whom an interrupt can't reach in its halt isn't woken by it here.
             interrupts_enabled: 1,
-            micro_pcpu_count: self.micro_count as u32,
+            micro_pcpu_count: self.pool.count() as u32,
             guest_known: 1,
         };
         let decision = policy::decide_on_woken(&self.rules, &seen);
-        self.seen.count_urgent(policy::urgent_event_of_wakeup(&seen, &decision), 1);
+        self.pool_size.count_urgent(policy::urgent_event_of_wakeup(&seen, &decision), 1);
         if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
             let since_ns = machine.vcpus[vcpu].since_ns;
             self.offer(machine, Woken { vcpu, cause, since_ns });
         }
     }
 
+    /// An interrupt was sent to a vCPU that waits.
+    pub(super) fn on_interrupt(&mut self, machine: &mut Machine, vcpu: VcpuId, kind: InterruptKind) {
+        let seen = InterruptObservation {
+            kind: kind.into(),
+            recipient_state: self.policy_state(machine, vcpu).into(),
+            micro_pcpu_count: self.pool.count() as u32,
+            guest_known: 1,
+            recipient_goes_first: u32::from(self.normal.is_next(vcpu)),
+            reserved: 0,
+        };
+        let decision = policy::decide_on_interrupt(&self.rules, &seen);
+        self.pool_size.count_urgent(policy::urgent_event_of_interrupt(seen.kind, &decision), 1);
+        if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
+            self.accelerate(machine, vcpu, cause);
+        }
+    }
+
     /// Gives it the place of a micro pCPU: first of those that run nothing, then of all.
     fn offer(&mut self, machine: &mut Machine, woken: Woken) {
-        let micro = self.micro_pcpus();
-        let is_free =
-            |&pcpu: &PcpuId| self.has_room(self.woken[pcpu].is_some_and(|other| other.still_waits(machine)));
+        let micro = self.pool.pcpus();
+        let is_free = |&pcpu: &PcpuId| {
+            self.has_room(self.woken.0[pcpu].is_some_and(|other| other.still_waits(machine)))
+        };
         let idle = micro.clone().filter(|&pcpu| self.is_free(machine, pcpu)).find(is_free);
         if let Some(pcpu) = idle.or_else(|| micro.clone().find(is_free)) {
-            self.woken[pcpu] = Some(woken);
+            self.woken.0[pcpu] = Some(woken);
             if self.is_free(machine, pcpu) {
                 machine.request_schedule(pcpu);
             }
@@ -67,12 +97,12 @@ impl<Normal: Core> MicroSliced<Normal> {
 
     /// Nobody who was preempted waits for this micro pCPU: it takes who was woken.
     pub(super) fn take_woken(&mut self, machine: &mut Machine, pcpu: PcpuId) -> Option<VcpuId> {
-        if self.waiting[pcpu].is_some() {
+        if self.pool.next_on(pcpu).is_some() {
             return None;
         }
-        let woken = self.woken[pcpu].take().filter(|woken| woken.still_waits(machine))?;
+        let woken = self.woken.0[pcpu].take().filter(|woken| woken.still_waits(machine))?;
         self.request(machine, woken.vcpu, pcpu, woken.cause);
-        self.waiting[pcpu].take()
+        self.pool.take_next(pcpu)
     }
 }
 
@@ -95,7 +125,7 @@ mod tests {
     }
 
     fn cause_of(micro: &MicroSliced<Credit>, vcpu: VcpuId) -> Cause {
-        micro.members[vcpu].cause
+        micro.pool.cause_of(vcpu)
     }
 
     #[test]
@@ -120,7 +150,7 @@ mod tests {
         assert_eq!(next_on(&mut micro, &mut machine, MICRO), None);
         micro.resize(&mut machine, 0);
         micro.woken(&mut machine, SIBLINGS[0], KICK);
-        assert!(micro.woken.iter().all(Option::is_none));
+        assert!(micro.woken.0.iter().all(Option::is_none));
     }
 
     #[test]
@@ -160,7 +190,7 @@ mod tests {
         assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[0]));
         machine.now_ns = machine.pcpus[MICRO].slice_end_ns;
         assert_eq!(next_on(&mut micro, &mut machine, MICRO), None);
-        assert_eq!((machine.pool.asked_again, micro.turned_away[MICRO]), (0, None));
+        assert_eq!((machine.pool.asked_again, micro.grace.turned_away_from(MICRO)), (0, None));
     }
 
     #[test]
@@ -179,9 +209,9 @@ mod tests {
     #[test]
     fn the_prototype_treats_who_was_woken_like_who_was_preempted() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
-        micro.prototype = true;
+        micro.prototype = Some(XenPrototype::new(&machine));
         micro.woken(&mut machine, SIBLINGS[0], KICK);
-        assert_eq!(micro.waiting[MICRO], Some(SIBLINGS[0]));
+        assert_eq!(micro.pool.next_on(MICRO), Some(SIBLINGS[0]));
         assert_eq!(cause_of(&micro, SIBLINGS[0]), Cause::ReschedIpi);
     }
 }
