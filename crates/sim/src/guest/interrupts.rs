@@ -30,6 +30,7 @@ impl Simulation<'_> {
         if self.guest[to].pending & bit == 0 {
             self.count_ipi(from, to, kind);
         }
+        self.scheduler.ipi(&self.machine, from, to, kind);
         self.send_interrupt(to, bit, meaning);
     }
 
