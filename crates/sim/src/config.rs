@@ -325,10 +325,13 @@ pub enum Phase {
         prepare: Duration,
         under: Option<String>,
     },
-    /// Wait until `count` threads of this workload arrived; 0: all threads.
+    /// Wait until `count` threads of this workload arrived; 0: all threads. `under` names a spinning lock that is taken to wait and
+    /// to wake, and held until all are woken: that of the futex's queue (futex_wait, futex_wake in kernel/futex.c).
     Barrier {
         name: String,
         count: usize,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        under: Option<String>,
     },
     /// Block; the timer or device wakes the thread.
     Sleep {
