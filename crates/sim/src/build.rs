@@ -215,6 +215,7 @@ impl<'a> Simulation<'a> {
                 shared_address_space: workload.shared_address_space,
                 cache_permille: workload.cache_sensitive_permille,
                 units_done: 0,
+                computed_ns: 0,
             });
             for thread in 0..workload.threads {
                 self.names.threads.push(format!("{}/{}#{thread}", vm.name, workload.name));
@@ -249,6 +250,8 @@ impl<'a> Simulation<'a> {
             granted: LockId::NONE,
             hold_ns: 0,
             wait_since_ns: 0,
+            wakes_under: LockId::NONE,
+            passage: 0,
         });
     }
 

@@ -325,10 +325,13 @@ pub enum Phase {
         prepare: Duration,
         under: Option<String>,
     },
-    /// Wait until `count` threads of this workload arrived; 0: all threads.
+    /// Wait until `count` threads of this workload arrived; 0: all threads. `under` names a spinning lock that is taken to wait and
+    /// to wake, and held until all are woken: that of the futex's queue (futex_wait, futex_wake in kernel/futex.c).
     Barrier {
         name: String,
         count: usize,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        under: Option<String>,
     },
     /// Block; the timer or device wakes the thread.
     Sleep {
@@ -419,6 +422,7 @@ pub enum SchedulerKind {
     Credit(CreditConfig),
     MicroSliced(MicroSlicedConfig),
     Eevdf(EevdfConfig),
+    Cfs(CfsConfig),
     /// Over the real scheduler's core.
     Lottery(FairSharePool),
 }
@@ -448,6 +452,7 @@ impl SchedulerKind {
             Self::Credit(credit) => credit.slice_ns,
             Self::MicroSliced(config) => config.normal.slice_ns(),
             Self::Eevdf(eevdf) => eevdf.base_slice_ns + eevdf.tick_ns,
+            Self::Cfs(cfs) => cfs.latency_ns + cfs.tick_ns,
             Self::Lottery(pool) => pool.slice_ns + pool.tick_ns,
         }
     }
@@ -545,4 +550,16 @@ pub struct EevdfConfig {
     pub base_slice_ns: u64,
     pub tick_ns: u64,
     pub directed_yield: bool,
+}
+
+/// CFS of Linux 3.2, a control group per VM.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CfsConfig {
+    /// In which everybody shall run once (`sysctl_sched_latency`), unless too many wait for it.
+    pub latency_ns: u64,
+    /// Nobody's turn is over sooner (`sysctl_sched_min_granularity`).
+    pub min_granularity_ns: u64,
+    /// By how much who wakes must be behind to preempt (`sysctl_sched_wakeup_granularity`).
+    pub wakeup_granularity_ns: u64,
+    pub tick_ns: u64,
 }

@@ -69,6 +69,8 @@ pub struct Workload {
     pub shared_address_space: bool,
     pub cache_permille: u32,
     pub units_done: u64,
+    /// User-mode work, with all of the steps that were begun: what is left of them is subtracted in the end.
+    pub computed_ns: u64,
 }
 
 /// Numbers of the timeline's slots.
@@ -482,7 +484,12 @@ impl Simulation<'_> {
         host.since_ns = now_ns;
         if host.state == VcpuState::Running {
             let yielded = matches!(reason, StopReason::Ple | StopReason::IpiWait);
-            self.counters[host.vm].preemptions_by_class[class as usize] += u64::from(!yielded);
+            let vm = host.vm;
+            if !yielded && let Some(lock) = self.held_spinlock(vcpu) {
+                let statistics = self.locks[lock].statistics as usize;
+                self.counters[vm].locks[statistics].holder_preemptions += 1;
+            }
+            self.counters[vm].preemptions_by_class[class as usize] += u64::from(!yielded);
             self.machine.stops(vcpu, yielded);
         }
         self.machine.pcpus[pcpu].current = VcpuId::NONE;
@@ -508,6 +515,7 @@ impl Simulation<'_> {
         let now_ns = self.machine.now_ns;
         let refill_ns = self.refill_debt(vcpu, pcpu);
         let host = &mut self.machine.vcpus[vcpu];
+        self.counters[host.vm].refill_ns += refill_ns - self.guest[vcpu].refill_ns.min(refill_ns);
         let waited_ns = now_ns - host.since_ns.max(self.measured_since_ns).min(now_ns);
         host.turns.wait_ns += waited_ns;
         self.wait_to_run.record(waited_ns);

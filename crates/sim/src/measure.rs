@@ -1,7 +1,8 @@
 //! Counters of a run, and the report made of them.
 
 use crate::engine::Simulation;
-use crate::ids::{IdVec, VmId};
+use crate::guest::{Act, text};
+use crate::ids::{IdVec, ThreadId, VmId};
 use crate::machine::{HostVcpu, Turns, VcpuState};
 use crate::report::{
     Histogram, LockstatWaits, PcpuTimes, PoolReport, RunReport, VmReport, WorkloadReport, Yields,
@@ -13,6 +14,8 @@ pub struct LockCounters {
     pub name: String,
     pub waits: Histogram,
     pub lockstat: LockstatWaits,
+    /// How often a vCPU was preempted that held it: spinlocks only.
+    pub holder_preemptions: u64,
 }
 
 /// Of what happens at every exit or switch, each vCPU has counters of its own, next to what is touched then anyway; they are
@@ -25,6 +28,10 @@ pub struct VmCounters {
     pub shootdown_spin_ns: u64,
     pub yields: Yields,
     pub ipis_sent: u64,
+    /// Those of them that call functions.
+    pub call_function_ipis: u64,
+    /// What cold caches have cost.
+    pub refill_ns: u64,
     pub ipis_handled: u64,
     pub context_switches: u64,
     /// By number of the class.
@@ -85,6 +92,9 @@ impl Simulation<'_> {
         for workload in &mut self.workloads {
             workload.units_done = 0;
         }
+        for (workload, left_ns) in self.workloads.ids().zip(self.uncomputed_ns()) {
+            self.workloads[workload].computed_ns = left_ns;
+        }
         for lock in &mut self.locks {
             lock.acquisitions = 0;
         }
@@ -97,6 +107,21 @@ impl Simulation<'_> {
         let last = sizes.last().map_or(0, |&(_, size)| size);
         self.machine.pool = PoolReport { sizes: vec![(now_ns, last)], ..PoolReport::default() };
         self.machine.forget_accelerations();
+    }
+
+    /// What is left of each workload's steps of user-mode work that were begun.
+    fn uncomputed_ns(&self) -> Vec<u64> {
+        let mut left_ns = vec![0; self.workloads.len()];
+        for thread in &self.threads {
+            left_ns[thread.workload.index()] += thread.compute_left_ns;
+        }
+        for guest in self.guest.iter().filter(|guest| guest.thread != ThreadId::NONE) {
+            let frame = &guest.frames[0];
+            if frame.act == Act::Timed && frame.symbol == text::USER {
+                left_ns[self.threads[guest.thread].workload.index()] += frame.left_ns;
+            }
+        }
+        left_ns
     }
 
     /// Brings the accounts of all pCPUs and vCPUs up to now.
@@ -124,6 +149,11 @@ impl Simulation<'_> {
             counters.context_switches += host.turns.switches;
             counters.spin_ns += guest.spin_ns;
             counters.yields.ple += guest.lock_exits;
+        }
+        for (workload, left_ns) in self.workloads.ids().zip(self.uncomputed_ns()) {
+            // A step in user mode may be a packet's, which isn't counted.
+            let computed_ns = &mut self.workloads[workload].computed_ns;
+            *computed_ns = computed_ns.saturating_sub(left_ns);
         }
         let idle_ns = self.machine.pcpu_times.iter().map(|pcpu| pcpu.idle_ns).sum();
         let vms = self.vms.ids().map(|vm| self.vm_report(vm, measured_ns)).collect();
@@ -214,6 +244,7 @@ impl Simulation<'_> {
                 WorkloadReport {
                     name: config.name.clone(),
                     units_done: workload.units_done,
+                    computed_ns: workload.computed_ns,
                     units_per_s,
                     execution_time_s: timed.then(|| config.run_units as f64 / units_per_s),
                     run_time_s: (config.run_time_ns > 0).then_some(config.run_time_ns as f64 / 1e9),
@@ -236,6 +267,12 @@ impl Simulation<'_> {
             lockstat_waits: used().map(|(lock, _)| (lock.name.clone(), lock.lockstat)).collect(),
             tlb_sync: counters.tlb_sync.clone(),
             ipis_sent: counters.ipis_sent,
+            call_function_ipis: counters.call_function_ipis,
+            refill_ns: counters.refill_ns,
+            holder_preemptions: used()
+                .filter(|(lock, _)| lock.holder_preemptions > 0)
+                .map(|(lock, _)| (lock.name.clone(), lock.holder_preemptions))
+                .collect(),
             ipis_handled: counters.ipis_handled,
             context_switches: counters.context_switches,
             preemptions_by_class: std::iter::zip(GuestClass::ALL, counters.preemptions_by_class)

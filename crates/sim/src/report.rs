@@ -51,6 +51,12 @@ pub struct VmReport {
     pub lockstat_waits: BTreeMap<String, LockstatWaits>,
     pub tlb_sync: Histogram,
     pub ipis_sent: u64,
+    /// Those of them that call functions, as shootdowns do.
+    pub call_function_ipis: u64,
+    /// How much longer its programs took because they found the caches cold, over all vCPUs.
+    pub refill_ns: u64,
+    /// Preemptions of vCPUs that held a spinlock, by its name.
+    pub holder_preemptions: BTreeMap<String, u64>,
     pub ipis_handled: u64,
     pub context_switches: u64,
     /// Preemptions by the class of the instruction pointer at that moment.
@@ -62,6 +68,8 @@ pub struct VmReport {
 pub struct WorkloadReport {
     pub name: String,
     pub units_done: u64,
+    /// Its work in user mode, without what cold caches cost.
+    pub computed_ns: u64,
     pub units_per_s: f64,
     /// `run_units` at this rate; None without `run_units` or progress.
     pub execution_time_s: Option<f64>,

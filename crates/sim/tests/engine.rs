@@ -418,12 +418,42 @@ fn a_micro_slice_shortens_the_wait_for_an_interrupt_on_a_busy_vcpu() {
 
 #[test]
 fn a_deadlock_is_reported_with_who_waits_for_what() {
-    let config =
-        one_vm(vec![compute(10 * US), Phase::Barrier { name: "all".into(), count: 5 }, compute(US)], 4);
+    let config = one_vm(
+        vec![compute(10 * US), Phase::Barrier { name: "all".into(), count: 5, under: None }, compute(US)],
+        4,
+    );
     let error = simulate(&config, &mut NoTrace).unwrap_err();
     assert!(matches!(error, SimError::Deadlock { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains("target/dedup#3 waits at barrier all (4 of 5 arrived)"), "{text}");
+}
+
+/// Four threads that meet under a futex's queue lock, on as many vCPUs.
+fn meets_under(under: &str) -> SimulationConfig {
+    let barrier = Phase::Barrier { name: "all".into(), count: 0, under: Some(under.into()) };
+    one_vm(vec![compute(100 * US), barrier, Phase::Progress { units: 1 }], 4)
+}
+
+#[test]
+fn who_wakes_the_others_at_a_barrier_holds_its_lock_until_all_are_awake() {
+    let mut config = meets_under("page_reclaim");
+    config.host.costs.ipi_send_ns = 50 * US;
+    let vm = &run(&config).vms[0];
+    let rounds = vm.workloads[0].units_done / 4;
+    assert!(rounds > 100, "{rounds}");
+    let acquired = vm.lock_acquisitions["page_reclaim"];
+    assert!(acquired.abs_diff(rounds * 4) <= 4, "all take it once a round: {acquired} in {rounds} rounds");
+    // Three wake-ups of 50 us under the lock, and the next steps: rounds can't be shorter.
+    assert!(vm.run_ns / rounds > 250 * US);
+}
+
+#[test]
+fn a_barrier_under_a_lock_that_sleeps_is_refused() {
+    let mut config = meets_under("page_reclaim");
+    config.vms[0].kernel.locks[0].kind = Some(LockKind::Sleeping);
+    config.vms[0].kernel.locks[0].irqs_off = false;
+    let error = simulate(&config, &mut NoTrace).unwrap_err().to_string();
+    assert!(error.contains("a barrier can't wake under \"page_reclaim\""), "{error}");
 }
 
 #[test]

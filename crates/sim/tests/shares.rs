@@ -235,3 +235,16 @@ fn a_lottery_gives_each_vm_its_share_however_many_vcpus_it_has() {
         }
     }
 }
+
+/// A control group per VM: its vCPUs share what it is due, however many they are, and those that sleep leave theirs to the others.
+#[test]
+fn under_cfs_vms_of_unlike_size_have_equal_shares_and_weights_count() {
+    let two = |keys: [&'static str; 2]| [vm(8, keys[0], &[COMPUTES]), vm(2, keys[1], &[COMPUTES])];
+    for (keys, due) in [(["", ""], 0.5), (["weight = 512", ""], 0.667)] {
+        let share = shares(&run(4, &two(keys), "cfs", 1))[0];
+        assert!((share - due).abs() < 0.05, "{share:.3}, due {due}");
+    }
+    let half_asleep = [vm(4, "", &[COMPUTES]), vm(4, "", &[TAKES_TURNS])];
+    let share = shares(&run(4, &half_asleep, "cfs", 1))[0];
+    assert!((share - 0.5).abs() < 0.05, "{share:.3}");
+}

@@ -1,4 +1,4 @@
-//! `microslice reproduce eurosys18`: the paper's evaluation, run again.
+//! `microslice reproduce`: a paper's evaluation, run again.
 
 use super::simulate::failure_of;
 use crate::failure::Failure;
@@ -6,7 +6,7 @@ use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::{Args, ValueEnum};
 use microslice_sim::reproduction::{
-    FigureResult, KINDS, Reproduction, ReproductionError, Sensitivity, groups, ids, page, reproduce,
+    self, FigureResult, Reproduction, ReproductionError, Sensitivity, groups, ids, kinds, page, reproduce,
     shape_table, table,
 };
 use serde_json::{Value as Json, json};
@@ -19,6 +19,7 @@ const SEEDS_MAX: u64 = 1_000;
 #[derive(Args)]
 #[command(after_help = "Examples:
   microslice reproduce eurosys18
+  microslice reproduce asplos13
   microslice reproduce eurosys18 --only table4b --seeds 10
   microslice reproduce eurosys18 --html eurosys18.html
   microslice reproduce eurosys18 --json | jq '.figures[] | select(.id == \"table4b.dedup.corun.avg\")'
@@ -26,7 +27,8 @@ const SEEDS_MAX: u64 = 1_000;
 
 \"calibrated\" figures are what the model was fitted to (runs of one VM alone, published parameters). To \"predicted\" ones (two
 VMs together) nothing was fitted, but programs and mechanics of the model were chosen with some of them in view: which ones,
-and where the model misses, is listed in docs/simulator.md (What was fitted, and to what; Where it hits and where it misses).")]
+and where the model misses, is listed in docs/simulator.md (What was fitted, and to what; Where it hits and where it misses), and for
+asplos13 in docs/asplos13.md.")]
 pub struct Reproduce {
     /// Which paper
     paper: Paper,
@@ -60,22 +62,36 @@ pub struct Reproduce {
 enum Paper {
     /// Ahn et al., "Accelerating Critical OS Services in Virtualized Systems with Flexible Micro-sliced Cores"
     Eurosys18,
+    /// Kim et al., "Demand-Based Coordinated Scheduling for SMP VMs": its baseline, CFS
+    Asplos13,
+}
+
+impl From<Paper> for reproduction::Paper {
+    fn from(paper: Paper) -> Self {
+        match paper {
+            Paper::Eurosys18 => Self::Eurosys18,
+            Paper::Asplos13 => Self::Asplos13,
+        }
+    }
 }
 
 pub fn run(args: Reproduce) -> Result<(), Failure> {
-    let Paper::Eurosys18 = args.paper;
+    let paper: reproduction::Paper = args.paper.into();
     let only = args.only.as_deref().map(str::to_lowercase);
-    let group = only.as_deref().map(group).transpose()?;
+    let group = only.as_deref().map(|only| group(paper, only)).transpose()?;
     let seeds = seeds_from(args.seed, args.seeds)?;
     let progress = progress::stoppable()?;
     let html = OutputFile::wanted(args.html.as_deref(), &[])?;
+    if args.sensitivity && paper != reproduction::Paper::Eurosys18 {
+        return Err(Failure::bad_input("--sensitivity: its figures are of eurosys18 only"));
+    }
     if args.sensitivity {
         return run_sensitivity(&seeds, &progress, args.json);
     }
     let begun = Instant::now();
     let mut reproduction = {
-        let _line = ProgressLine::of_batch("reproducing eurosys18".to_owned(), progress.clone());
-        reproduce(group.as_deref(), &seeds, &progress).map_err(failure)?
+        let _line = ProgressLine::of_batch(format!("reproducing {}", paper.title()), progress.clone());
+        reproduce(paper, group.as_deref(), &seeds, &progress).map_err(failure)?
     };
     reproduction.figures.retain(|figure| only.as_deref().is_none_or(|only| is_within(&figure.id, only)));
     let elapsed_s = begun.elapsed().as_secs_f64();
@@ -98,8 +114,8 @@ fn seeds_from(first: u64, count: u64) -> Result<Vec<u64>, Failure> {
 }
 
 /// The group that contains `only`: `table4b` of `table4b.dedup`.
-fn group(only: &str) -> Result<String, Failure> {
-    let (groups, ids) = (groups(), ids());
+fn group(paper: reproduction::Paper, only: &str) -> Result<String, Failure> {
+    let (groups, ids) = (groups(paper), ids(paper));
     let wanted = only.split('.').next().unwrap_or(only);
     let Some(group) = groups.iter().find(|group| **group == wanted) else {
         return Err(Failure::bad_input(format!(
@@ -172,12 +188,14 @@ fn text_of(reproduction: &Reproduction, elapsed_s: f64) -> String {
     let (held, predicted) = verdicts(&reproduction.figures);
     let shapes_held = reproduction.shapes.iter().filter(|shape| shape.holds == Some(true)).count();
     format!(
-        "EuroSys'18, {} seed(s) from {}; ± is half of the 95 % confidence interval\n\n{}{KINDS}\n\n{}\n\
+        "{}, {} seed(s) from {}; ± is half of the 95 % confidence interval\n\n{}{}\n\n{}\n\
          {held} of {predicted} predicted numbers hold (within 25 % of the paper's, or beyond its limit); {shapes_held} of {} shapes hold; \
          {} events in {elapsed_s:.1} s\n",
+        reproduction.paper.title(),
         reproduction.seeds.len(),
         reproduction.seeds.first().copied().unwrap_or(0),
         table(&reproduction.figures),
+        kinds(reproduction.paper),
         shape_table(reproduction),
         reproduction.shapes.len(),
         microslice_metrics::Unit::Count.show(reproduction.events as f64),

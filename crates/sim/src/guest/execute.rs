@@ -31,6 +31,8 @@ impl Simulation<'_> {
             Then::ReleaseSleeping => self.release_sleeping(vcpu),
             Then::EnqueueThread => self.enqueue_thread(vcpu),
             Then::EnqueueChild => self.enqueue_child(vcpu),
+            Then::WaitAtBarrier => return self.wait_at_barrier(vcpu),
+            Then::WakeAtBarrier => self.wake_at_barrier(vcpu),
             Then::SwitchThread => return self.switch_thread(vcpu),
             Then::PrepareShootdown => return self.prepare_shootdown(vcpu),
             Then::SendShootdown => return self.send_shootdown(vcpu),
@@ -67,6 +69,9 @@ impl Simulation<'_> {
         }
         if depth == 1 {
             return self.return_from_interrupt(vcpu);
+        }
+        if guest.wakes_under_lock() {
+            return self.release_after_wakes(vcpu);
         }
         let (thread, need_resched) = (guest.thread, guest.need_resched);
         let frame = &mut guest.frames[0];
@@ -127,6 +132,7 @@ impl Simulation<'_> {
         match op {
             Op::Compute { duration } => {
                 let ns = self.samplers.sample(duration, &mut state.random);
+                self.workloads[state.workload].computed_ns += ns;
                 self.timed(vcpu, Then::NextOp, text::USER, ns);
                 true
             }
@@ -160,8 +166,13 @@ impl Simulation<'_> {
                 self.block_thread(vcpu, thread, WaitsFor::Timer);
                 true
             }
-            Op::Barrier { barrier } => {
+            Op::Barrier { barrier, under } => {
                 let barrier = self.vms[state.vm].first_barrier.plus(barrier);
+                if under != NO_LOCK {
+                    let under = state.first_lock.plus(under);
+                    self.arrive_under(vcpu, thread, barrier, under);
+                    return true;
+                }
                 self.arrive(vcpu, thread, barrier)
             }
             Op::Send { queue } => {

@@ -16,6 +16,7 @@ impl Simulation<'_> {
         let vm = self.machine.vcpus[from].vm;
         if kind != IpiKind::LockKick {
             self.counters[vm].ipis_sent += 1;
+            self.counters[vm].call_function_ipis += u64::from(kind == IpiKind::CallFunction);
         }
         self.machine.emit(TraceEvent::IpiSent { from, to, kind });
     }
@@ -30,6 +31,7 @@ impl Simulation<'_> {
         if self.guest[to].pending & bit == 0 {
             self.count_ipi(from, to, kind);
         }
+        self.scheduler.ipi(&self.machine, from, to, kind);
         self.send_interrupt(to, bit, meaning);
     }
 

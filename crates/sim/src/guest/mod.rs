@@ -4,6 +4,7 @@
 pub mod classes;
 mod deadlock;
 mod execute;
+mod futex;
 mod interrupts;
 mod locks;
 mod lost;
@@ -61,6 +62,10 @@ pub enum Then {
     EnqueueThread,
     /// In a runqueue lock: a short-lived child was placed on vCPU `arg`.
     EnqueueChild,
+    /// In the lock of barrier `arg`: it is queued there, unless the last one has come meanwhile.
+    WaitAtBarrier,
+    /// Likewise: all that are queued there are woken.
+    WakeAtBarrier,
     /// In the own runqueue lock: choose the next thread.
     SwitchThread,
     /// The page tables are changed: who must be told?
@@ -131,7 +136,7 @@ pub struct GuestVcpu {
     pub depth: u8,
     pub pending: u8,
     pub need_resched: bool,
-    /// Bits 0 and 1: which of `wakes` have anybody. Bits 6 and 7: what shares its core (`smt.rs`).
+    /// Bits 0 and 1: which of `wakes` have anybody. Bit 2: they are woken under a lock. Bits 6 and 7: what shares its core (`smt.rs`).
     flags: u8,
     pub frames: [Frame; 2],
     /// Place in the cycle of pause-loop window and exit.
@@ -239,6 +244,16 @@ impl GuestVcpu {
         thread
     }
 
+    /// Its thread holds a lock until all are woken.
+    #[inline]
+    pub fn wakes_under_lock(&self) -> bool {
+        self.flags >> 2 & 1 != 0
+    }
+
+    pub fn set_wakes_under_lock(&mut self, holds: bool) {
+        self.flags = self.flags & !(1 << 2) | u8::from(holds) << 2;
+    }
+
     /// Would the guest's scheduler call it idle?
     pub fn is_idle(&self) -> bool {
         self.thread == ThreadId::NONE && self.queue.is_empty()
@@ -289,6 +304,10 @@ pub struct Thread {
     pub waits_for: WaitsFor,
     pub hold_ns: u64,
     pub wait_since_ns: u64,
+    /// While it wakes others under a lock: that lock.
+    pub wakes_under: LockId,
+    /// Which passage of a barrier it waits for.
+    pub passage: u32,
 }
 
 /// Who holds a lock or waits for it, as one number: of a spinning lock a frame of a vCPU, of a sleeping one a thread.
@@ -356,5 +375,8 @@ pub struct Queue {
 pub struct Barrier {
     pub count: usize,
     pub waiting: Vec<ThreadId>,
+    /// Under a lock only, where who arrives isn't at once among those that wait: how many have arrived, and how often all had.
+    pub arrived: usize,
+    pub passages: u32,
     pub name: String,
 }

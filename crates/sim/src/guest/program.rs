@@ -36,8 +36,10 @@ pub enum Op {
         prepare: u32,
         under: u32,
     },
+    /// `under`: a spinning lock, or `NO_LOCK`.
     Barrier {
         barrier: u32,
+        under: u32,
     },
     Sleep {
         duration: u32,
@@ -236,13 +238,13 @@ impl<'a> Compiler<'a> {
         lock.first.since(self.locks[0].first)
     }
 
-    fn sleeping_lock(&self, workload: &WorkloadConfig, name: &str) -> Result<u32, SimError> {
+    /// Under a lock whose waiters sleep, as a shootdown may be done, or spin, as a barrier may.
+    fn lock_under(&self, workload: &WorkloadConfig, name: &str, sleeps: bool) -> Result<u32, SimError> {
         let lock = self.lock(workload, name)?;
-        if !lock.sleeps {
-            return Err(self.error(
-                workload,
-                format!("a shootdown can't wait under {name:?}: it isn't a sleeping lock"),
-            ));
+        if lock.sleeps != sleeps {
+            let what = if sleeps { "a shootdown can't wait under" } else { "a barrier can't wake under" };
+            let needed = if sleeps { "isn't" } else { "is" };
+            return Err(self.error(workload, format!("{what} {name:?}: it {needed} a sleeping lock")));
         }
         Ok(self.first_instance(lock))
     }
@@ -273,14 +275,18 @@ impl<'a> Compiler<'a> {
                 }
                 Phase::Shootdown { prepare, under } => {
                     let under = match under {
-                        Some(lock) => self.sleeping_lock(workload, lock)?,
+                        Some(lock) => self.lock_under(workload, lock, true)?,
                         None => NO_LOCK,
                     };
                     Op::Shootdown { prepare: self.duration(*prepare), under }
                 }
-                Phase::Barrier { name, count } => {
+                Phase::Barrier { name, count, under } => {
                     let count = if *count == 0 { workload.threads } else { *count };
-                    Op::Barrier { barrier: self.barrier(name, count) }
+                    let under = match under {
+                        Some(lock) => self.lock_under(workload, lock, false)?,
+                        None => NO_LOCK,
+                    };
+                    Op::Barrier { barrier: self.barrier(name, count), under }
                 }
                 Phase::Sleep { duration } => Op::Sleep { duration: self.duration(*duration) },
                 Phase::Send { queue, capacity } => {

@@ -1,5 +1,7 @@
-//! The paper's evaluation, run again: every published number next to ours, and the shapes of the plots.
+//! A paper's evaluation, run again: every published number next to ours, and the shapes of the plots.
+//! EuroSys'18 in `measures.rs`, `shapes.rs` and `plots.rs`, ASPLOS'13 in `asplos13.rs`; the rest is of both.
 
+mod asplos13;
 mod measures;
 mod paper;
 mod plots;
@@ -7,7 +9,8 @@ mod runs;
 mod sensitivity;
 mod shapes;
 
-pub use plots::{KINDS, page, shape_table, table};
+pub use paper::Paper;
+pub use plots::{kinds, page, shape_table, table};
 pub use runs::{Experiment, ReproductionError, RunTable};
 pub use sensitivity::{Sensitivity, SensitivityRow};
 pub use shapes::Shape;
@@ -42,6 +45,7 @@ pub struct FigureResult {
 /// Everything that a reproduction found.
 #[derive(Debug)]
 pub struct Reproduction {
+    pub paper: Paper,
     pub seeds: Vec<u64>,
     pub events: u64,
     pub figures: Vec<FigureResult>,
@@ -50,58 +54,77 @@ pub struct Reproduction {
 }
 
 /// Ids of all published numbers.
-pub fn ids() -> Vec<String> {
-    paper::published().into_iter().map(|number| number.id).collect()
+pub fn ids(paper: Paper) -> Vec<String> {
+    paper::published(paper).into_iter().map(|number| number.id).collect()
 }
 
 /// Groups of figures that `--only` may name, in the paper's order.
-pub fn groups() -> Vec<String> {
+pub fn groups(paper: Paper) -> Vec<String> {
     let mut groups = Vec::new();
-    for number in paper::published() {
+    for number in paper::published(paper) {
         if !groups.iter().any(|group| group == number.group()) {
             groups.push(number.group().to_owned());
         }
     }
-    // Figure 7 is a plot without numbers in the text.
-    groups.push("figure7".to_owned());
+    if paper == Paper::Eurosys18 {
+        // Figure 7 is a plot without numbers in the text.
+        groups.push("figure7".to_owned());
+    }
     groups.sort();
     groups
 }
 
 /// Runs the experiments of all groups, or of one, and measures every published number.
 pub fn reproduce(
+    paper: Paper,
     only: Option<&str>,
     seeds: &[u64],
     progress: &BatchProgress,
 ) -> Result<Reproduction, ReproductionError> {
-    let runs = RunTable::run(&experiments(only), seeds, &|_| {}, progress)?;
-    let figures = figures_of(&runs, only);
+    let runs = RunTable::run(&experiments(paper, only), seeds, &|_| {}, progress)?;
+    let figures = figures_of(paper, &runs, only);
+    let shapes = shapes_of(paper, &runs);
     Ok(Reproduction {
+        paper,
         seeds: seeds.to_vec(),
         events: runs.events(),
         figures,
-        shapes: shapes::shapes(&runs).into_iter().filter(|shape| shape.holds.is_some()).collect(),
+        shapes: shapes.into_iter().filter(|shape| shape.holds.is_some()).collect(),
         runs,
     })
 }
 
-fn experiments(only: Option<&str>) -> Vec<Experiment> {
-    let groups = groups();
+fn shapes_of(paper: Paper, runs: &RunTable) -> Vec<Shape> {
+    match paper {
+        Paper::Eurosys18 => shapes::shapes(runs),
+        Paper::Asplos13 => asplos13::shapes(runs),
+    }
+}
+
+fn experiments(paper: Paper, only: Option<&str>) -> Vec<Experiment> {
+    let groups = groups(paper);
+    let of_group = match paper {
+        Paper::Eurosys18 => measures::experiments_of,
+        Paper::Asplos13 => asplos13::experiments_of,
+    };
     let chosen = groups.iter().filter(|group| only.is_none_or(|only| only == *group));
-    let mut experiments: Vec<Experiment> = chosen.flat_map(|group| measures::experiments_of(group)).collect();
+    let mut experiments: Vec<Experiment> = chosen.flat_map(|group| of_group(group)).collect();
     experiments.sort();
     experiments.dedup();
     experiments
 }
 
-fn figures_of(runs: &RunTable, only: Option<&str>) -> Vec<FigureResult> {
+fn figures_of(paper: Paper, runs: &RunTable, only: Option<&str>) -> Vec<FigureResult> {
     let chosen =
-        paper::published().into_iter().filter(|number| only.is_none_or(|only| only == number.group()));
+        paper::published(paper).into_iter().filter(|number| only.is_none_or(|only| only == number.group()));
     chosen.map(|number| result_of(runs, number)).collect()
 }
 
 fn result_of(runs: &RunTable, number: Published) -> FigureResult {
-    let values = measures::measure(&number.id, runs);
+    let values = match number.paper {
+        Paper::Eurosys18 => measures::measure(&number.id, runs),
+        Paper::Asplos13 => asplos13::measure(&number.id, runs),
+    };
     FigureResult {
         unit: number.unit(),
         calibrated: number.is_calibrated(),
@@ -216,8 +239,9 @@ mod tests {
             config.duration_ns = 400_000_000;
         };
         let runs =
-            RunTable::run(&experiments(None), &[1], &short, &BatchProgress::default()).expect("short runs");
-        let figures = figures_of(&runs, None);
+            RunTable::run(&experiments(Paper::Eurosys18, None), &[1], &short, &BatchProgress::default())
+                .expect("short runs");
+        let figures = figures_of(Paper::Eurosys18, &runs, None);
         let text = crate::scenario::built_in("paper-results/eurosys18.toml").expect("embedded");
         let mut numbers = Vec::new();
         leaves("", &toml::Value::Table(text.parse().expect("TOML")), &mut numbers);

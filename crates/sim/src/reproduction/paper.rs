@@ -1,13 +1,39 @@
-//! The published numbers, from `scenarios/paper-results/eurosys18.toml`: every number gets an id.
+//! The published numbers, from `scenarios/paper-results/`: every number gets an id.
 
+use super::asplos13;
 use crate::scenario::built_in;
 
-/// Where the embedded copy of the numbers lives.
-const FILE: &str = "paper-results/eurosys18.toml";
+/// A paper whose evaluation can be run again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Paper {
+    /// Ahn et al.: flexible micro-sliced cores.
+    Eurosys18,
+    /// Kim et al.: demand-based coordinated scheduling.
+    Asplos13,
+}
+
+impl Paper {
+    /// Where the embedded copy of the numbers lives.
+    fn file(self) -> &'static str {
+        match self {
+            Self::Eurosys18 => "paper-results/eurosys18.toml",
+            Self::Asplos13 => "paper-results/asplos13.toml",
+        }
+    }
+
+    /// What people call it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Eurosys18 => "EuroSys'18",
+            Self::Asplos13 => "ASPLOS'13",
+        }
+    }
+}
 
 /// One published number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Published {
+    pub paper: Paper,
     /// `table4b.dedup.corun.avg`: table or figure, what, `solo` or `corun`, and which number of it.
     pub id: String,
     pub value: f64,
@@ -24,6 +50,15 @@ impl Published {
     /// Unit of the number, for people and for JSON.
     pub fn unit(&self) -> &'static str {
         let last = self.id.rsplit('.').next().unwrap_or_default();
+        if self.paper == Paper::Asplos13 {
+            return match last {
+                "low" | "high" if self.group() == "section3" => "us",
+                _ if self.group() == "figure1" => "1/s",
+                _ if last.ends_with("_us") => "us",
+                _ if last.ends_with("_ms") => "ms",
+                _ => "ratio",
+            };
+        }
         match self.group() {
             "table2" => "count",
             "table4a" | "table4b" => "us",
@@ -37,26 +72,29 @@ impl Published {
 
     /// Solo figures and parameters went into the model; everything else is predicted by it.
     pub fn is_calibrated(&self) -> bool {
+        if self.paper == Paper::Asplos13 {
+            return asplos13::is_calibrated(&self.id);
+        }
         self.group() == "parameters" || self.id.split('.').any(|part| part == "solo")
     }
 }
 
 /// All numbers of the paper, in the file's order by id.
-pub fn published() -> Vec<Published> {
-    let text = built_in(FILE).unwrap_or_default();
+pub fn published(paper: Paper) -> Vec<Published> {
+    let text = built_in(paper.file()).unwrap_or_default();
     let table: toml::Table = text.parse().unwrap_or_default();
     let mut numbers = Vec::new();
     for (section, value) in &table {
-        flatten(section, value, &mut numbers);
+        flatten(paper, section, value, &mut numbers);
     }
     numbers
 }
 
-fn flatten(path: &str, value: &toml::Value, numbers: &mut Vec<Published>) {
+fn flatten(paper: Paper, path: &str, value: &toml::Value, numbers: &mut Vec<Published>) {
     let (value, relation) = match value {
         toml::Value::Table(table) => {
             for (key, inner) in table {
-                flatten(&format!("{path}.{key}"), inner, numbers);
+                flatten(paper, &format!("{path}.{key}"), inner, numbers);
             }
             return;
         }
@@ -70,7 +108,7 @@ fn flatten(path: &str, value: &toml::Value, numbers: &mut Vec<Published>) {
         }
         _ => return,
     };
-    numbers.push(Published { id: id_of(path), value, relation });
+    numbers.push(Published { paper, id: id_of(path), value, relation });
 }
 
 /// `table4b.tlb_sync_us.dedup_corun.avg` becomes `table4b.dedup.corun.avg`: a table's second name only says its unit, and
@@ -101,9 +139,9 @@ mod tests {
 
     #[test]
     fn every_number_of_the_file_is_there_once() {
-        let numbers = published();
+        let numbers = published(Paper::Eurosys18);
         // The sign in ">= 1" doesn't begin a second number.
-        let text = built_in(FILE).expect("embedded").replace(">=", ">");
+        let text = built_in(Paper::Eurosys18.file()).expect("embedded").replace(">=", ">");
         let written =
             text.lines().filter_map(|line| line.split('#').next()).flat_map(|line| line.split('=').skip(1));
         // Each "= number" or "= \"> 8\"" is one; "= {" opens a table.
@@ -116,7 +154,7 @@ mod tests {
 
     #[test]
     fn numbers_with_a_relation_keep_it() {
-        let numbers = published();
+        let numbers = published(Paper::Eurosys18);
         let find = |id: &str| numbers.iter().find(|number| number.id == id).expect(id);
         let jitter = find("figure9.udp_jitter_ms.baseline");
         assert_eq!((jitter.value, jitter.relation.as_deref(), jitter.unit()), (8.0, Some(">"), "ms"));

@@ -6,8 +6,8 @@ use super::reader::{self, TableReader};
 use super::tree::{self, Node, NodeValue};
 use super::units;
 use crate::config::{
-    CreditConfig, EevdfConfig, FairSharePool, Mechanics, MicroSlicedConfig, NormalPoolKind, PoolSize,
-    SchedulerKind,
+    CfsConfig, CreditConfig, EevdfConfig, FairSharePool, Mechanics, MicroSlicedConfig, NormalPoolKind,
+    PoolSize, SchedulerKind,
 };
 use microslice_policy::{AccelerateConfig, POOL_LIMIT_MAX, PoolSizeConfig};
 
@@ -81,7 +81,7 @@ pub fn names() -> Vec<String> {
 type Row = (&'static str, &'static [&'static str], Read);
 type Read = fn(&TableReader<'_>, usize) -> Result<SchedulerKind, ScenarioError>;
 
-const SCHEDULERS: [Row; 4] = [
+const SCHEDULERS: [Row; 5] = [
     ("credit", &["slice", "tick", "ratelimit", "boost", "ratelimit_yields"], |table, _| {
         Ok(SchedulerKind::Credit(read_credit(table)?))
     }),
@@ -111,6 +111,7 @@ const SCHEDULERS: [Row; 4] = [
         read_micro_sliced,
     ),
     ("eevdf", &["base_slice", "tick", "directed_yield"], read_eevdf),
+    ("cfs", &["latency", "min_granularity", "wakeup_granularity", "tick"], read_cfs),
     ("lottery", &["slice", "tick"], |table, _| Ok(SchedulerKind::Lottery(read_slice_and_tick(table)?))),
 ];
 
@@ -188,6 +189,15 @@ fn read_eevdf(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scenar
         base_slice_ns: required_time(table, "base_slice")?,
         tick_ns: required_time(table, "tick")?,
         directed_yield: table.boolean("directed_yield")?.unwrap_or(true),
+    }))
+}
+
+fn read_cfs(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, ScenarioError> {
+    Ok(SchedulerKind::Cfs(CfsConfig {
+        latency_ns: required_time(table, "latency")?,
+        min_granularity_ns: required_time(table, "min_granularity")?,
+        wakeup_granularity_ns: required_time(table, "wakeup_granularity")?,
+        tick_ns: required_time(table, "tick")?,
     }))
 }
 

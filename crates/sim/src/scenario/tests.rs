@@ -222,6 +222,22 @@ fn a_shootdown_under_a_spinlock_is_refused_with_its_place() {
 }
 
 #[test]
+fn a_barrier_under_a_lock_that_sleeps_or_that_nobody_has_is_refused_with_its_place() {
+    let under = |lock: &str| {
+        refuse_with(
+            "{ lock = \"dentry\", hold = \"2 us\" }",
+            &format!("{{ barrier = \"b\", under = \"{lock}\" }}"),
+        )
+    };
+    let lock = "lock = [{ name = \"mm\", kind = \"sleeping\", symbol = \"do_munmap\" }],";
+    let text = SMALL.replace("threads = 2,", &format!("threads = 2, {lock}"));
+    let text = text.replace("{ lock = \"dentry\", hold = \"2 us\" }", "{ barrier = \"b\", under = \"mm\" }");
+    let error = refuse(&text);
+    assert!(error.ends_with("`under`: `mm` can't be held; allowed: a lock whose waiters spin"), "{error}");
+    assert!(under("nope").contains("`under`: unknown lock `nope`"), "{}", under("nope"));
+}
+
+#[test]
 fn an_absurd_smt_speed_is_refused_with_its_place() {
     let text = SMALL.replace("\"xeon-e5645\"", "{ extends = \"xeon-e5645\", smt_busy_speed = \"101 %\" }");
     assert!(refuse(&text).starts_with("bad.toml:2:51: `smt_busy_speed`: "), "{}", refuse(&text));
@@ -314,7 +330,7 @@ fn a_queue_without_a_sender_is_refused() {
 fn an_unknown_file_lists_what_is_built_in() {
     let error = refuse_with("\"linux-4.4\"", "\"linux-9\"");
     assert!(
-        error.starts_with("bad.toml:8:10: no kernel `linux-9`; built in: linux-4.4, linux-modern"),
+        error.starts_with("bad.toml:8:10: no kernel `linux-9`; built in: linux-3.2, linux-4.4, linux-modern"),
         "{error}"
     );
 }

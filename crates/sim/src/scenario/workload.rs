@@ -30,7 +30,7 @@ const PHASES: [(&str, &[&str]); 13] = [
     ("kernel", &["symbol"]),
     ("lock", &["hold"]),
     ("shootdown", &["under"]),
-    ("barrier", &["count"]),
+    ("barrier", &["count", "under"]),
     ("sleep", &[]),
     ("send", &["capacity"]),
     ("receive", &[]),
@@ -182,7 +182,7 @@ impl ProgramReader<'_, '_> {
             "compute" => Phase::Compute { duration: required("compute")? },
             "sleep" => Phase::Sleep { duration: required("sleep")? },
             "shootdown" => {
-                Phase::Shootdown { prepare: required("shootdown")?, under: self.sleeping_lock(&table)? }
+                Phase::Shootdown { prepare: required("shootdown")?, under: self.lock_under(&table, true)? }
             }
             "kernel" => Phase::Kernel { duration: required("kernel")?, symbol: self.symbol_of(&table)? },
             "lock" => Phase::Lock { lock: self.lock_of(&table)?, hold: required("hold")? },
@@ -244,20 +244,21 @@ impl ProgramReader<'_, '_> {
                 format!("barrier {shown} is for {before} threads in one phase, for {waiting} in another");
             return Err(ScenarioError::new(&node.place, cause));
         }
-        Ok(Phase::Barrier { name, count })
+        Ok(Phase::Barrier { name, count, under: self.lock_under(table, false)? })
     }
 
-    /// What a shootdown may be done under: interrupts must stay on and waiters sleep, or nobody would ever answer.
-    fn sleeping_lock(&self, table: &TableReader<'_>) -> Result<Option<String>, ScenarioError> {
+    /// What a shootdown may be done under: interrupts must stay on and waiters sleep, or nobody would ever answer. A barrier's
+    /// waiters can't sleep to come to sleep.
+    fn lock_under(&self, table: &TableReader<'_>, sleeps: bool) -> Result<Option<String>, ScenarioError> {
         let kernel = &self.surroundings.kernel;
-        let sleeps = |name: &str| {
+        let is_allowed = |name: &str| {
             let kind = kernel.locks.iter().find(|lock| lock.name == name).and_then(|lock| lock.kind);
-            kind.unwrap_or(kernel.lock_kind).sleeps()
+            kind.unwrap_or(kernel.lock_kind).sleeps() == sleeps
         };
         match (self.lock_named(table, "under")?, table.get("under")) {
-            (Some(name), Some(node)) if !sleeps(&name) => {
-                let cause =
-                    format!("`under`: {} can't be held; allowed: a sleeping lock or a mutex", quoted(&name));
+            (Some(name), Some(node)) if !is_allowed(&name) => {
+                let allowed = if sleeps { "a sleeping lock or a mutex" } else { "a lock whose waiters spin" };
+                let cause = format!("`under`: {} can't be held; allowed: {allowed}", quoted(&name));
                 Err(ScenarioError::new(&node.place, cause))
             }
             (name, _) => Ok(name),

@@ -1,6 +1,7 @@
 //! Who decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in [`build`]. `core/`: what the
 //! real scheduler does without a micro pool. `mechanisms/`: what plugs into it.
 
+mod cfs;
 mod core;
 mod credit;
 mod eevdf;
@@ -11,7 +12,7 @@ pub use self::core::Core;
 use crate::config::{Mechanics, NormalPoolKind, SchedulerKind};
 use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
-use crate::trace_event::StopReason;
+use crate::trace_event::{IpiKind, StopReason};
 use microslice_policy::{GuestClass, InterruptKind, YieldCause};
 
 /// The vCPU that a pCPU runs next, and until when unless something happens.
@@ -56,6 +57,8 @@ pub trait Scheduler {
     -> YieldAnswer;
     /// So many pause-loop exits of a vCPU in code of this class weren't asked about: their answer had been promised.
     fn not_asked(&mut self, _class: GuestClass, _exits: u64) {}
+    /// `from`, which runs, sends an interrupt or a lock's kick to its sibling `to`, which it wakes or interrupts next.
+    fn ipi(&mut self, _machine: &Machine, _from: VcpuId, _to: VcpuId, _kind: IpiKind) {}
     /// An interrupt was sent to `vcpu`, which waits for a pCPU.
     fn interrupt(&mut self, _machine: &mut Machine, _vcpu: VcpuId, _kind: InterruptKind) {}
     /// `vcpu` was blocked, was woken by this, and waits for a pCPU all the same: `wake` found it none.
@@ -97,6 +100,7 @@ pub fn build(kind: &SchedulerKind, machine: &mut Machine) -> Box<dyn Scheduler> 
                 Box::new(mechanisms::MicroSliced::new(config.clone(), normal, machine))
             }
         },
+        SchedulerKind::Cfs(config) => Box::new(cfs::Cfs::new(config.clone(), machine)),
         SchedulerKind::Lottery(config) => Box::new(core::FairShare::<lottery::Lottery>::new(config, machine)),
         SchedulerKind::Eevdf(config) => Box::new(eevdf::Eevdf::new(config.clone(), machine)),
     }

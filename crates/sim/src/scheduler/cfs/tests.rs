@@ -1,0 +1,124 @@
+use super::*;
+use crate::scenario::{Overrides, load};
+
+/// A host with VMs of so many vCPUs, all of which wait on the pCPUs that are named, in the order of their numbers.
+fn host(pcpus: usize, vms: &[u32], on: &[u32]) -> (Cfs, Machine) {
+    let overrides = Overrides { policy: Some("cfs".into()), ..Overrides::default() };
+    let config = load("gmake-swaptions", &overrides).expect("built in").config;
+    let crate::config::SchedulerKind::Cfs(parameters) = config.scheduler else { panic!("cfs") };
+    let host = crate::config::HostConfig { pcpus, llc_pcpus: 0, ..config.host };
+    let vms = vms.iter().map(|&vcpus| crate::machine::HostVm::new(vcpus, 256, Vec::new()));
+    let mut machine = Machine::new(&host, vms.collect());
+    machine.watched = false;
+    let mut cfs = Cfs::new(parameters, &mut machine);
+    for (vcpu, &pcpu) in on.iter().enumerate() {
+        let (vcpu, pcpu) = (VcpuId::from_index(vcpu), PcpuId::new(pcpu));
+        machine.vcpus[vcpu].pcpu = pcpu;
+        machine.wakes(vcpu);
+        cfs.enqueue(0, pcpu, vcpu, true);
+    }
+    (cfs, machine)
+}
+
+fn run(cfs: &mut Cfs, machine: &mut Machine, pcpu: u32) -> VcpuId {
+    let pcpu = PcpuId::new(pcpu);
+    let stopped = machine.current(pcpu).map(|vcpu| (vcpu, StopReason::Preempted));
+    if let Some((vcpu, _)) = stopped {
+        machine.stops(vcpu, false);
+        machine.pcpus[pcpu].current = VcpuId::NONE;
+    }
+    let vcpu = cfs.schedule(machine, pcpu, stopped).expect("somebody waits").vcpu;
+    machine.runs(vcpu);
+    machine.pcpus[pcpu].current = vcpu;
+    vcpu
+}
+
+#[test]
+fn two_groups_take_turns_of_half_the_latency_whatever_their_numbers_of_vcpus() {
+    let (mut cfs, mut machine) = host(1, &[3, 1], &[0, 0, 0, 0]);
+    let mut had_ns = [0u64; 2];
+    let pcpu = PcpuId::new(0);
+    for tick in 1..=2_000u64 {
+        let vcpu = run(&mut cfs, &mut machine, 0);
+        machine.now_ns = tick * 4_000_000;
+        had_ns[machine.vcpus[vcpu].vm.index()] += 4_000_000;
+        cfs.tick(&mut machine, pcpu);
+    }
+    let share = had_ns[0] as f64 / (had_ns[0] + had_ns[1]) as f64;
+    assert!((share - 0.5).abs() < 0.02, "{share}");
+}
+
+#[test]
+fn a_turn_is_over_once_its_part_of_the_latency_is() {
+    let (mut cfs, mut machine) = host(1, &[1, 1], &[0, 0]);
+    let pcpu = PcpuId::new(0);
+    run(&mut cfs, &mut machine, 0);
+    let is_over = |cfs: &mut Cfs, ms: u64| {
+        cfs.charge(ms * 1_000_000, pcpu);
+        cfs.turn_is_over(ms * 1_000_000, pcpu, true)
+    };
+    assert!(!is_over(&mut cfs, 12));
+    assert!(is_over(&mut cfs, 13), "24 ms by two");
+}
+
+#[test]
+fn who_slept_is_half_a_latency_behind_at_the_most_and_preempts() {
+    let (mut cfs, mut machine) = host(1, &[1, 1], &[0]);
+    let [runs, sleeper] = [VcpuId::new(0), VcpuId::new(1)];
+    assert_eq!(run(&mut cfs, &mut machine, 0), runs);
+    machine.now_ns = 1_000_000_000;
+    machine.vcpus[sleeper].pcpu = PcpuId::new(0);
+    machine.wakes(sleeper);
+    cfs.wake(&mut machine, sleeper);
+    let [own, other] = [1, 0].map(|vm| cfs.groups.of(PcpuId::new(0), VmId::new(vm)).vruntime_ns);
+    assert_eq!(other - own, 12_000_000);
+    assert_eq!(machine.next_schedule(), Some(PcpuId::new(0)));
+}
+
+#[test]
+fn who_is_woken_goes_to_its_wakers_pcpu_where_that_has_no_more_load() {
+    let (mut cfs, mut machine) = host(2, &[2, 1, 1], &[]);
+    let [waker, woken] = [VcpuId::new(0), VcpuId::new(1)];
+    for (vcpu, pcpu) in [(0, 0), (2, 1), (3, 1)] {
+        let (vcpu, pcpu) = (VcpuId::new(vcpu), PcpuId::new(pcpu));
+        machine.vcpus[vcpu].pcpu = pcpu;
+        machine.wakes(vcpu);
+        cfs.enqueue(0, pcpu, vcpu, true);
+    }
+    run(&mut cfs, &mut machine, 0);
+    run(&mut cfs, &mut machine, 1);
+    machine.vcpus[woken].pcpu = PcpuId::new(1);
+    assert_eq!(cfs.select_pcpu(&machine, woken, None), PcpuId::new(1), "a timer's interrupt");
+    assert_eq!(cfs.select_pcpu(&machine, woken, Some(PcpuId::new(0))), PcpuId::new(0));
+    machine.wakes(woken);
+    cfs.ipi(&machine, waker, woken, IpiKind::Reschedule);
+    cfs.wake(&mut machine, woken);
+    assert_eq!(machine.vcpus[woken].pcpu, PcpuId::new(0), "stacked behind its sibling");
+}
+
+#[test]
+fn a_pcpu_that_runs_out_takes_who_waits_unless_its_caches_are_hot() {
+    let (mut cfs, mut machine) = host(2, &[1, 1], &[0, 0]);
+    let first = run(&mut cfs, &mut machine, 0);
+    machine.now_ns = 1_000_000;
+    let second = run(&mut cfs, &mut machine, 0);
+    assert_ne!(first, second, "it has the least runtime");
+    assert_eq!(cfs.schedule(&mut machine, PcpuId::new(1), None), None, "who ran until now is hot");
+    machine.now_ns = 2_000_000;
+    assert_eq!(run(&mut cfs, &mut machine, 1), first);
+}
+
+#[test]
+fn a_directed_yield_goes_to_a_waiting_sibling_and_passes_over_the_spinner() {
+    let (mut cfs, mut machine) = host(1, &[3], &[0, 0, 0]);
+    let spinner = run(&mut cfs, &mut machine, 0);
+    machine.now_ns = 100_000;
+    let pcpu = PcpuId::new(0);
+    assert_eq!(cfs.yields(&mut machine, spinner, pcpu, YieldCause::Ple), YieldAnswer::Yield);
+    let target = run(&mut cfs, &mut machine, 0);
+    assert_ne!(target, spinner);
+    assert_eq!(cfs.last_boosted[VmId::new(0)], target);
+    machine.now_ns = 200_000;
+    assert_eq!(cfs.yields(&mut machine, target, pcpu, YieldCause::Ple), YieldAnswer::Yield);
+    assert_ne!(run(&mut cfs, &mut machine, 0), target, "round all siblings");
+}
