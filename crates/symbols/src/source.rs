@@ -1,7 +1,7 @@
 //! Any file that holds a kernel's symbols, told by its content.
 
 use crate::image::boot_header::{self, Wrapper};
-use crate::image::{self, IMAGE_BYTES_MAX, Kernel, compression, elf};
+use crate::image::{self, IMAGE_BYTES_MAX, Kernel, compression, elf, unified};
 use crate::memory::{self, MemoryKernel, ScanLimits, dump::DumpFile};
 use crate::{Cause, Error, Place, text};
 use std::fs::File;
@@ -14,7 +14,7 @@ const HEAD_BYTES: u64 = 4096;
 /// What a file turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceKind {
-    /// bzImage, EFI zboot, arm64 Image, bare packed kernel.
+    /// bzImage, EFI zboot, unified kernel image, arm64 Image, bare packed kernel.
     Image,
     /// ELF `vmlinux`, stripped or not.
     Elf,
@@ -96,6 +96,7 @@ pub fn read_image(bytes: Vec<u8>) -> Result<Source, Error> {
         return Err(Error::new(Place::Whole, Cause::UnknownFormat));
     };
     let (release, unpacked) = match wrapper {
+        Wrapper::Unified => return read_unified(bytes),
         Wrapper::Elf => return elf::read(bytes).map(|kernel| Source::new(SourceKind::Elf, kernel)),
         Wrapper::Arm64Image => {
             return image::read_arm64_image(bytes).map(|kernel| Source::new(SourceKind::Image, kernel));
@@ -113,6 +114,22 @@ pub fn read_image(bytes: Vec<u8>) -> Result<Source, Error> {
         kernel.notices.push(format!("the boot header says release {header}, the kernel inside {banner}"));
     }
     Ok(Source::new(SourceKind::Image, kernel))
+}
+
+/// The kernel of a unified kernel image is an image itself; one inside another is refused.
+fn read_unified(mut bytes: Vec<u8>) -> Result<Source, Error> {
+    let range = unified::kernel_range(&bytes)?;
+    bytes.truncate(range.end);
+    bytes.drain(..range.start);
+    if Wrapper::of(&bytes) == Some(Wrapper::Unified) {
+        return Err(Error::malformed(
+            range.start as u64,
+            "a unified kernel image inside a unified kernel image",
+        ));
+    }
+    let mut source = read_image(bytes).map_err(Error::in_payload)?;
+    source.kind = SourceKind::Image;
+    Ok(source)
 }
 
 /// What comes out of a payload is an ELF file or an arm64 `Image`; a payload inside a payload is refused.

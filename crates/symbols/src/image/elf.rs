@@ -5,8 +5,8 @@ use crate::image::{Code, notes};
 use crate::kallsyms::addresses::{AddressMap, Segment};
 use crate::{Error, Identity, SymbolTable, SymbolTableBuilder};
 use object::elf::{
-    PF_X, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_NOBITS, STB_WEAK, STT_FILE, STT_OBJECT,
-    STT_SECTION, STT_TLS,
+    ET_DYN, ET_EXEC, ET_REL, PF_X, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_NOBITS,
+    STB_WEAK, STT_FILE, STT_OBJECT, STT_SECTION, STT_TLS,
 };
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, ReadRef};
@@ -48,8 +48,28 @@ pub fn read_symbols_only<'d, R: ReadRef<'d>>(data: R) -> Result<Option<SymbolTab
 }
 
 fn parse<'d, R: ReadRef<'d>>(data: R) -> Result<Elf64<'d, R>, Error> {
-    Elf64::parse(data)
-        .map_err(|error| Error::malformed(0, format!("ELF: {error} (only 64-bit kernels are read)")))
+    let elf = Elf64::parse(data)
+        .map_err(|error| Error::malformed(0, format!("ELF: {error} (only 64-bit kernels are read)")))?;
+    if elf.elf_header().e_type(elf.endian()) == ET_REL {
+        return Err(Error::malformed(0x10, "ELF: a relocatable file, such as a module, is no kernel"));
+    }
+    Ok(elf)
+}
+
+/// A kernel or a program, by its header.
+pub(super) fn is_loadable(bytes: &[u8]) -> bool {
+    kind_of_file(bytes).is_some_and(|kind| kind == ET_EXEC.0 || kind == ET_DYN.0)
+}
+
+/// A module or another part of a program, by its header.
+pub(super) fn is_relocatable(bytes: &[u8]) -> bool {
+    kind_of_file(bytes).is_some_and(|kind| kind == ET_REL.0)
+}
+
+fn kind_of_file(bytes: &[u8]) -> Option<u16> {
+    const KIND_OFFSET: usize = 16;
+    let kind = bytes.starts_with(b"\x7fELF").then(|| bytes.get(KIND_OFFSET..)).flatten()?;
+    Some(u16::from_le_bytes(*kind.first_chunk()?))
 }
 
 fn address_map<'d, R: ReadRef<'d>>(elf: &Elf64<'d, R>, data: R) -> Result<AddressMap, Error> {

@@ -5,6 +5,7 @@ pub mod compression;
 pub mod elf;
 pub mod notes;
 pub mod packed;
+pub mod unified;
 
 use crate::kallsyms::addresses::{AddressMap, Segment};
 use crate::{Error, Identity, SymbolTable, kallsyms};
