@@ -6,6 +6,7 @@ use crate::memory::{self, MemoryKernel, ScanLimits, dump::DumpFile};
 use crate::{Cause, Error, Place, text};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
+use std::ops::Range;
 use std::path::Path;
 
 /// Bytes that tell a format.
@@ -14,7 +15,7 @@ const HEAD_BYTES: u64 = 4096;
 /// What a file turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceKind {
-    /// bzImage, EFI zboot, unified kernel image, arm64 Image, bare packed kernel.
+    /// bzImage, EFI zboot, unified kernel image, libkrunfw, arm64 Image, bare packed kernel.
     Image,
     /// ELF `vmlinux`, stripped or not.
     Elf,
@@ -97,7 +98,12 @@ pub fn read_image(bytes: Vec<u8>) -> Result<Source, Error> {
     };
     let (release, unpacked) = match wrapper {
         Wrapper::Unified => return read_unified(bytes),
-        Wrapper::Elf => return elf::read(bytes).map(|kernel| Source::new(SourceKind::Elf, kernel)),
+        Wrapper::Elf => {
+            return match elf::kernel_bundle(&bytes) {
+                Some(range) => read_bundle(bytes, range),
+                None => elf::read(bytes).map(|kernel| Source::new(SourceKind::Elf, kernel)),
+            };
+        }
         Wrapper::Arm64Image => {
             return image::read_arm64_image(bytes).map(|kernel| Source::new(SourceKind::Image, kernel));
         }
@@ -130,6 +136,17 @@ fn read_unified(mut bytes: Vec<u8>) -> Result<Source, Error> {
     let mut source = read_image(bytes).map_err(Error::in_payload)?;
     source.kind = SourceKind::Image;
     Ok(source)
+}
+
+/// A library carries a flat kernel, or an arm64 `Image`.
+fn read_bundle(mut bytes: Vec<u8>, range: Range<usize>) -> Result<Source, Error> {
+    bytes.truncate(range.end);
+    bytes.drain(..range.start);
+    let read = match Wrapper::of(&bytes) {
+        Some(Wrapper::Arm64Image) => image::read_arm64_image(bytes),
+        _ => image::read_flat(bytes),
+    };
+    read.map_err(Error::in_payload).map(|kernel| Source::new(SourceKind::Image, kernel))
 }
 
 /// What comes out of a payload is an ELF file or an arm64 `Image`; a payload inside a payload is refused.

@@ -10,9 +10,12 @@ use object::elf::{
 };
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, ReadRef};
+use std::ops::Range;
 
 /// Most program headers that are looked at; kernels have 3 to 6.
 const SEGMENTS_MAX: usize = 4096;
+/// Most dynamic symbols that are looked at; libkrunfw has 8.
+const DYNAMIC_SYMBOLS_MAX: usize = 4096;
 /// Most bytes of notes.
 const NOTES_BYTES_MAX: u64 = 1 << 20;
 
@@ -45,6 +48,21 @@ pub fn read_symbols_only<'d, R: ReadRef<'d>>(data: R) -> Result<Option<SymbolTab
     let banner = None;
     let symbols = symbol_table(&elf)?;
     Ok(symbols.map(|symbols| symbols.with_identity(Identity { build_id, release: None, banner })))
+}
+
+/// Where a shared library carries a kernel: libkrunfw's variable `KERNEL_BUNDLE` (containers/libkrunfw, bin2cbundle.py).
+pub fn kernel_bundle(bytes: &[u8]) -> Option<Range<usize>> {
+    const VARIABLE: &[u8] = b"KERNEL_BUNDLE";
+    let elf = parse(bytes).ok()?;
+    let endian = elf.endian();
+    let symbols = elf.elf_dynamic_symbol_table();
+    let bundle = symbols.iter().take(DYNAMIC_SYMBOLS_MAX).find(|symbol| {
+        symbol.st_type() == STT_OBJECT
+            && symbol.name(endian, symbols.strings()).is_ok_and(|name| name == VARIABLE)
+    })?;
+    let start = usize::try_from(address_map(&elf, bytes).ok()?.offset_of(bundle.st_value(endian))?).ok()?;
+    let end = start.checked_add(usize::try_from(bundle.st_size(endian)).ok()?)?;
+    (end <= bytes.len()).then_some(start..end)
 }
 
 fn parse<'d, R: ReadRef<'d>>(data: R) -> Result<Elf64<'d, R>, Error> {
