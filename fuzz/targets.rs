@@ -3,7 +3,7 @@
 
 use microslice_symbols::critical::{Catalogue, RANGES_MAX};
 use microslice_symbols::image::compression::{Compression, unpack};
-use microslice_symbols::image::{boot_header, find_banner, notes as elf_notes};
+use microslice_symbols::image::{boot_header, find_banner, notes as elf_notes, unified};
 use microslice_symbols::kallsyms::addresses::{AddressMap, Segment};
 use microslice_symbols::kallsyms::{self, Budget};
 use microslice_symbols::memory::vmcoreinfo::VmcoreInfo;
@@ -34,6 +34,9 @@ pub fn image(bytes: &[u8]) {
     }
     let _ = boot_header::bzimage_release(bytes);
     let _ = find_banner(bytes);
+    if let Ok(range) = unified::kernel_range(bytes) {
+        assert!(range.end <= bytes.len());
+    }
     if let Some((&choice, payload)) = bytes.split_first() {
         let compression = Compression::ALL[usize::from(choice) % Compression::ALL.len()];
         if let Ok(unpacked) = unpack(compression, payload, 1, UNPACKED_BYTES_MAX) {

@@ -25,7 +25,8 @@ pub enum Cause {
     HiddenAddresses,
     /// Not one of the formats that this crate reads.
     #[error(
-        "is none of bzImage, EFI zboot, arm64 Image, ELF, memory dump with kallsyms, System.map, kallsyms text"
+        "is none of bzImage, EFI zboot, unified kernel image, arm64 Image, ELF, memory dump with kallsyms, System.map, \
+         kallsyms text"
     )]
     UnknownFormat,
     /// No symbol in it, for the reason given.

@@ -1,11 +1,12 @@
 //! Any file that holds a kernel's symbols, told by its content.
 
 use crate::image::boot_header::{self, Wrapper};
-use crate::image::{self, IMAGE_BYTES_MAX, Kernel, compression, elf};
+use crate::image::{self, IMAGE_BYTES_MAX, Kernel, compression, elf, unified};
 use crate::memory::{self, MemoryKernel, ScanLimits, dump::DumpFile};
 use crate::{Cause, Error, Place, text};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
+use std::ops::Range;
 use std::path::Path;
 
 /// Bytes that tell a format.
@@ -14,7 +15,7 @@ const HEAD_BYTES: u64 = 4096;
 /// What a file turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceKind {
-    /// bzImage, EFI zboot, arm64 Image, bare packed kernel.
+    /// bzImage, EFI zboot, unified kernel image, libkrunfw, arm64 Image, bare packed kernel.
     Image,
     /// ELF `vmlinux`, stripped or not.
     Elf,
@@ -96,7 +97,13 @@ pub fn read_image(bytes: Vec<u8>) -> Result<Source, Error> {
         return Err(Error::new(Place::Whole, Cause::UnknownFormat));
     };
     let (release, unpacked) = match wrapper {
-        Wrapper::Elf => return elf::read(bytes).map(|kernel| Source::new(SourceKind::Elf, kernel)),
+        Wrapper::Unified => return read_unified(bytes),
+        Wrapper::Elf => {
+            return match elf::kernel_bundle(&bytes) {
+                Some(range) => read_bundle(bytes, range),
+                None => elf::read(bytes).map(|kernel| Source::new(SourceKind::Elf, kernel)),
+            };
+        }
         Wrapper::Arm64Image => {
             return image::read_arm64_image(bytes).map(|kernel| Source::new(SourceKind::Image, kernel));
         }
@@ -113,6 +120,33 @@ pub fn read_image(bytes: Vec<u8>) -> Result<Source, Error> {
         kernel.notices.push(format!("the boot header says release {header}, the kernel inside {banner}"));
     }
     Ok(Source::new(SourceKind::Image, kernel))
+}
+
+/// The kernel of a unified kernel image is an image itself; one inside another is refused.
+fn read_unified(mut bytes: Vec<u8>) -> Result<Source, Error> {
+    let range = unified::kernel_range(&bytes)?;
+    bytes.truncate(range.end);
+    bytes.drain(..range.start);
+    if Wrapper::of(&bytes) == Some(Wrapper::Unified) {
+        return Err(Error::malformed(
+            range.start as u64,
+            "a unified kernel image inside a unified kernel image",
+        ));
+    }
+    let mut source = read_image(bytes).map_err(Error::in_payload)?;
+    source.kind = SourceKind::Image;
+    Ok(source)
+}
+
+/// A library carries a flat kernel, or an arm64 `Image`.
+fn read_bundle(mut bytes: Vec<u8>, range: Range<usize>) -> Result<Source, Error> {
+    bytes.truncate(range.end);
+    bytes.drain(..range.start);
+    let read = match Wrapper::of(&bytes) {
+        Some(Wrapper::Arm64Image) => image::read_arm64_image(bytes),
+        _ => image::read_flat(bytes),
+    };
+    read.map_err(Error::in_payload).map(|kernel| Source::new(SourceKind::Image, kernel))
 }
 
 /// What comes out of a payload is an ELF file or an arm64 `Image`; a payload inside a payload is refused.

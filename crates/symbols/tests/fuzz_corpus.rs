@@ -54,6 +54,8 @@ fn write_seeds_if_asked() {
     }
     let vmlinux = blobs::images::vmlinux(Generation::V7_0, 300);
     seed("image", "vmlinux", &vmlinux);
+    let bare = blobs::images::bzimage(&vmlinux, "6.9.0-test");
+    seed("image", "unified", &blobs::images::unified(&[(".initrd", b"070701"), (".linux", &bare)]));
     for compression in microslice_symbols::image::compression::Compression::ALL {
         let packed = blobs::images::pack(compression, &vmlinux);
         seed("image", compression.name(), &blobs::images::bzimage(&packed, "6.9.0-test"));

@@ -1,7 +1,7 @@
 //! Boot wrappers around a packed kernel: x86 bzImage, EFI zboot, arm64 Image.
 
-use super::IMAGE_BYTES_MAX;
 use super::compression::{self, Compression};
+use super::{IMAGE_BYTES_MAX, elf, unified};
 use crate::{Error, Identity};
 use memchr::memmem;
 
@@ -16,6 +16,8 @@ pub enum Wrapper {
     Bare(Compression),
     /// arm64 `Image`, not packed: Documentation/arch/arm64/booting.rst.
     Arm64Image,
+    /// A PE file with the kernel in a section: [`super::unified`].
+    Unified,
     Elf,
 }
 
@@ -31,6 +33,8 @@ impl Wrapper {
             Some(Self::EfiZboot)
         } else if has(0x38, b"ARM\x64") {
             Some(Self::Arm64Image)
+        } else if unified::is_unified(bytes) {
+            Some(Self::Unified)
         } else {
             Compression::of(bytes).map(Self::Bare)
         }
@@ -113,19 +117,29 @@ pub fn unpack_zboot(bytes: &[u8]) -> Result<Vec<u8>, Error> {
     compression::unpack(compression, payload, start as u64, IMAGE_BYTES_MAX)
 }
 
-/// The first stretch of `bytes` that unpacks into an ELF file: for wrappers without a usable header.
+/// The first stretch of `bytes` that unpacks into an ELF file that is loaded where it says: for wrappers without a usable
+/// header. What only links, such as the modules of an initrd in front, is no kernel.
 pub fn unpack_by_magic(bytes: &[u8]) -> Option<Vec<u8>> {
     const TRIES_PER_FORMAT: usize = 16;
     let mut output_left = 2 * IMAGE_BYTES_MAX;
     for compression in Compression::ALL {
-        for offset in memmem::find_iter(bytes, compression.magic()).take(TRIES_PER_FORMAT) {
-            let limit = output_left.min(IMAGE_BYTES_MAX);
-            if let Ok(unpacked) = compression::unpack(compression, &bytes[offset..], offset as u64, limit) {
-                if unpacked.starts_with(b"\x7fELF") {
-                    return Some(unpacked);
-                }
-                output_left = output_left.saturating_sub(unpacked.len());
+        let mut tries = 0;
+        for offset in memmem::find_iter(bytes, compression.magic()) {
+            if tries == TRIES_PER_FORMAT || output_left == 0 {
+                break;
             }
+            let limit = output_left.min(IMAGE_BYTES_MAX);
+            let Ok(unpacked) = compression::unpack(compression, &bytes[offset..], offset as u64, limit)
+            else {
+                tries += 1;
+                continue;
+            };
+            if elf::is_loadable(&unpacked) {
+                return Some(unpacked);
+            }
+            // An initrd has thousands of modules. Their bytes are what bounds the search among them.
+            tries += usize::from(!elf::is_relocatable(&unpacked));
+            output_left = output_left.saturating_sub(unpacked.len());
         }
     }
     None

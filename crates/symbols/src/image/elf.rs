@@ -5,14 +5,17 @@ use crate::image::{Code, notes};
 use crate::kallsyms::addresses::{AddressMap, Segment};
 use crate::{Error, Identity, SymbolTable, SymbolTableBuilder};
 use object::elf::{
-    PF_X, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_NOBITS, STB_WEAK, STT_FILE, STT_OBJECT,
-    STT_SECTION, STT_TLS,
+    ET_DYN, ET_EXEC, ET_REL, PF_X, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_NOBITS,
+    STB_WEAK, STT_FILE, STT_OBJECT, STT_SECTION, STT_TLS,
 };
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, ReadRef};
+use std::ops::Range;
 
 /// Most program headers that are looked at; kernels have 3 to 6.
 const SEGMENTS_MAX: usize = 4096;
+/// Most dynamic symbols that are looked at; libkrunfw has 8.
+const DYNAMIC_SYMBOLS_MAX: usize = 4096;
 /// Most bytes of notes.
 const NOTES_BYTES_MAX: u64 = 1 << 20;
 
@@ -47,9 +50,44 @@ pub fn read_symbols_only<'d, R: ReadRef<'d>>(data: R) -> Result<Option<SymbolTab
     Ok(symbols.map(|symbols| symbols.with_identity(Identity { build_id, release: None, banner })))
 }
 
+/// Where a shared library carries a kernel: libkrunfw's variable `KERNEL_BUNDLE` (containers/libkrunfw, bin2cbundle.py).
+pub fn kernel_bundle(bytes: &[u8]) -> Option<Range<usize>> {
+    const VARIABLE: &[u8] = b"KERNEL_BUNDLE";
+    let elf = parse(bytes).ok()?;
+    let endian = elf.endian();
+    let symbols = elf.elf_dynamic_symbol_table();
+    let bundle = symbols.iter().take(DYNAMIC_SYMBOLS_MAX).find(|symbol| {
+        symbol.st_type() == STT_OBJECT
+            && symbol.name(endian, symbols.strings()).is_ok_and(|name| name == VARIABLE)
+    })?;
+    let start = usize::try_from(address_map(&elf, bytes).ok()?.offset_of(bundle.st_value(endian))?).ok()?;
+    let end = start.checked_add(usize::try_from(bundle.st_size(endian)).ok()?)?;
+    (end <= bytes.len()).then_some(start..end)
+}
+
 fn parse<'d, R: ReadRef<'d>>(data: R) -> Result<Elf64<'d, R>, Error> {
-    Elf64::parse(data)
-        .map_err(|error| Error::malformed(0, format!("ELF: {error} (only 64-bit kernels are read)")))
+    let elf = Elf64::parse(data)
+        .map_err(|error| Error::malformed(0, format!("ELF: {error} (only 64-bit kernels are read)")))?;
+    if elf.elf_header().e_type(elf.endian()) == ET_REL {
+        return Err(Error::malformed(0x10, "ELF: a relocatable file, such as a module, is no kernel"));
+    }
+    Ok(elf)
+}
+
+/// A kernel or a program, by its header.
+pub(super) fn is_loadable(bytes: &[u8]) -> bool {
+    kind_of_file(bytes).is_some_and(|kind| kind == ET_EXEC.0 || kind == ET_DYN.0)
+}
+
+/// A module or another part of a program, by its header.
+pub(super) fn is_relocatable(bytes: &[u8]) -> bool {
+    kind_of_file(bytes).is_some_and(|kind| kind == ET_REL.0)
+}
+
+fn kind_of_file(bytes: &[u8]) -> Option<u16> {
+    const KIND_OFFSET: usize = 16;
+    let kind = bytes.starts_with(b"\x7fELF").then(|| bytes.get(KIND_OFFSET..)).flatten()?;
+    Some(u16::from_le_bytes(*kind.first_chunk()?))
 }
 
 fn address_map<'d, R: ReadRef<'d>>(elf: &Elf64<'d, R>, data: R) -> Result<AddressMap, Error> {

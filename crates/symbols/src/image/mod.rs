@@ -5,6 +5,7 @@ pub mod compression;
 pub mod elf;
 pub mod notes;
 pub mod packed;
+pub mod unified;
 
 use crate::kallsyms::addresses::{AddressMap, Segment};
 use crate::{Error, Identity, SymbolTable, kallsyms};
@@ -93,6 +94,11 @@ pub fn read_arm64_image(bytes: Vec<u8>) -> Result<Kernel, Error> {
     read_unpacked(bytes, AddressMap::TextLinkedAt(ARM64_TEXT), None)
 }
 
+/// Reads a flat x86-64 kernel: the memory from `_text` on, as its loader puts it there.
+pub fn read_flat(bytes: Vec<u8>) -> Result<Kernel, Error> {
+    read_unpacked(bytes, AddressMap::TextLinkedAt(X86_64_TEXT), None)
+}
+
 /// Says which bytes of an `Image`, which starts with `_text`, are where. A table without addresses of its own is put
 /// where kernels are linked.
 fn linked(symbols: SymbolTable, map: AddressMap, bytes: u64) -> (SymbolTable, AddressMap) {
@@ -113,7 +119,9 @@ pub fn identity_of(bytes: &[u8], symbols: &SymbolTable, map: &AddressMap) -> Ide
         .address_of("linux_banner")
         .and_then(|address| map.offset_of(address))
         .and_then(|offset| banner_at(bytes.get(usize::try_from(offset).ok()?..)?));
-    let banner = at_symbol.or_else(|| find_banner(bytes));
+    // Without its address: the first one behind the text. What lies before it in memory may be another kernel's.
+    let text = symbols.address_of("_text").and_then(|address| usize::try_from(map.offset_of(address)?).ok());
+    let banner = at_symbol.or_else(|| find_banner(bytes.get(text?..)?)).or_else(|| find_banner(bytes));
     let release = banner.as_deref().and_then(Identity::release_of_banner).map(str::to_owned);
     Identity { release, build_id: None, banner }
 }

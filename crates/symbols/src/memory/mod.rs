@@ -7,6 +7,7 @@
 
 pub mod dump;
 pub mod process;
+mod text_place;
 pub mod vmcoreinfo;
 
 use crate::image::{Code, Kernel, X86_64_TEXT, identity_of, notes_between_symbols};
@@ -238,9 +239,11 @@ fn settle(window: Vec<u8>, kallsyms: Kallsyms) -> Result<Found, Error> {
     let running = kallsyms.into_table(Identity::default());
     let text = running.address_of("_text").or_else(|| running.address_of("_stext"));
     let text = text.ok_or_else(|| Error::malformed(table_offset, "kallsyms without _text or _stext"))?;
-    let text_offset = window_offset_of_text(&window, &running, layout, text).ok_or_else(|| {
-        Error::malformed(table_offset, "a kallsyms table away from the kernel that it describes")
-    })?;
+    let kallsyms_offset = table_offset as usize;
+    let text_offset =
+        window_offset_of_text(&window, &running, layout, text, kallsyms_offset).ok_or_else(|| {
+            Error::malformed(table_offset, "a kallsyms table away from the kernel that it describes")
+        })?;
     let symbols = running.moved_by(X86_64_TEXT.wrapping_sub(text));
     let first = X86_64_TEXT.wrapping_sub(text_offset as u64);
     let segment = Segment { offset: 0, bytes: window.len() as u64, address: first, executable: true };
@@ -257,11 +260,22 @@ fn settle(window: Vec<u8>, kallsyms: Kallsyms) -> Result<Found, Error> {
 }
 
 /// Offset of `_text` in the window, possibly before its start (then negative): from the array's own place where it is
-/// relative to that, and else from the banner, whose address and bytes are both known.
-fn window_offset_of_text(window: &[u8], running: &SymbolTable, layout: Layout, text: u64) -> Option<i64> {
+/// relative to that; else from the banner, whose address and bytes are both known; else from the calls in the text.
+fn window_offset_of_text(
+    window: &[u8],
+    running: &SymbolTable,
+    layout: Layout,
+    text: u64,
+    table_offset: usize,
+) -> Option<i64> {
     if layout == Layout::SelfRelative {
         return Some(text.wrapping_sub(kallsyms::addresses::UNKNOWN_BASE) as i64);
     }
+    offset_by_banner(window, running, text)
+        .or_else(|| text_place::offset_by_calls(window, running, text, table_offset))
+}
+
+fn offset_by_banner(window: &[u8], running: &SymbolTable, text: u64) -> Option<i64> {
     const BANNERS_MAX: usize = 64;
     let banner = running.address_of("linux_banner")?;
     let before = i64::try_from(banner.checked_sub(text)?).ok()?;

@@ -139,3 +139,39 @@ pub fn zboot(payload: &[u8]) -> Vec<u8> {
     image.extend(payload);
     image
 }
+
+/// A 64-bit PE file with these sections, one behind the other, as `ukify` and `objcopy --add-section` make it.
+pub fn unified(sections: &[(&str, &[u8])]) -> Vec<u8> {
+    const NT_HEADERS: usize = 0x80;
+    const OPTIONAL_HEADER_BYTES: usize = 112;
+    const FILE_ALIGNMENT: usize = 512;
+    let mut image = b"MZ".to_vec();
+    image.resize(NT_HEADERS, 0);
+    image[0x3c..0x40].copy_from_slice(&(NT_HEADERS as u32).to_le_bytes());
+    image.extend(b"PE\0\0");
+    image.extend([0x8664u16, sections.len() as u16].map(u16::to_le_bytes).concat());
+    image.extend([0; 12]);
+    image.extend([OPTIONAL_HEADER_BYTES as u16, 0x22].map(u16::to_le_bytes).concat());
+    image.extend(0x20bu16.to_le_bytes());
+    image.resize(image.len() + OPTIONAL_HEADER_BYTES - 2, 0);
+    let mut offset = (image.len() + 40 * sections.len()).next_multiple_of(FILE_ALIGNMENT);
+    for (index, (name, bytes)) in sections.iter().enumerate() {
+        let mut padded = name.as_bytes().to_vec();
+        padded.resize(8, 0);
+        image.extend(padded);
+        let raw_bytes = bytes.len().next_multiple_of(FILE_ALIGNMENT);
+        let address = 0x800_0000 * (index as u32 + 1);
+        image.extend(
+            [bytes.len() as u32, address, raw_bytes as u32, offset as u32].map(u32::to_le_bytes).concat(),
+        );
+        image.extend([0; 12]);
+        image.extend(0x4000_0040u32.to_le_bytes());
+        offset += raw_bytes;
+    }
+    for (_, bytes) in sections {
+        image.resize(image.len().next_multiple_of(FILE_ALIGNMENT), 0);
+        image.extend(*bytes);
+    }
+    image.resize(image.len().next_multiple_of(FILE_ALIGNMENT), 0);
+    image
+}
