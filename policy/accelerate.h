@@ -59,11 +59,11 @@ struct accelerate_config {
 /* ---- A yield: is it a hint, and for whom? ---- */
 
 struct yield_observation {
-	u32 cause;		/* enum yield_cause */
-	u32 guest_class;	/* enum guest_class at the yielding vCPU's instruction pointer */
-	u32 interrupts_enabled; /* the guest's RFLAGS.IF; tells a lock's HLT from the idle loop's */
-	u32 micro_pcpu_count;	/* present size of the micro pool */
-	u32 pass_active;	/* another pCPU is making a pass over this VM */
+	enum yield_cause cause;
+	enum guest_class guest_class; /* at the yielding vCPU's instruction pointer */
+	u32 interrupts_enabled;	      /* the guest's RFLAGS.IF; tells a lock's HLT from the idle loop's */
+	u32 micro_pcpu_count;	      /* present size of the micro pool */
+	u32 pass_active;	      /* another pCPU is making a pass over this VM */
 	u32 reserved;
 };
 
@@ -85,9 +85,9 @@ enum yield_reason {
 };
 
 struct yield_decision {
-	u32 scope;  /* enum pass_scope */
-	u32 cause;  /* enum cause, for every acceleration of this pass */
-	u32 reason; /* enum yield_reason */
+	enum pass_scope scope;
+	enum cause cause; /* for every acceleration of this pass */
+	enum yield_reason reason;
 	u32 reserved;
 };
 
@@ -154,12 +154,12 @@ enum sibling_answer {
 };
 
 struct sibling_observation {
-	u32 state;	     /* enum vcpu_state */
-	u32 preempted;	     /* runnable because the host took its pCPU away */
-	u32 yielded;	     /* it gave its pCPU up itself: it waits too, running it wouldn't help */
-	u32 guest_class;     /* enum guest_class where it was stopped */
-	u32 requested_count; /* siblings that this pass has requested so far */
-	u32 answer;	     /* enum sibling_answer */
+	enum vcpu_state state;
+	u32 preempted;		      /* runnable because the host took its pCPU away */
+	u32 yielded;		      /* it gave its pCPU up itself: it waits too, running it wouldn't help */
+	enum guest_class guest_class; /* where it was stopped */
+	u32 requested_count;	      /* siblings that this pass has requested so far */
+	enum sibling_answer answer;
 };
 
 enum sibling_decision {
@@ -209,7 +209,7 @@ enum spinner_decision {
 };
 
 struct spinner_observation {
-	u32 cause;	  /* enum yield_cause; who halted can't keep spinning */
+	enum yield_cause cause; /* who halted can't keep spinning */
 	u32 helped_count; /* siblings that this pass requested, found requested already, or found answering */
 	u32 crowded_count; /* siblings that it would have requested, had the micro pool had room */
 	u32 refused_count; /* siblings that it would have requested, had its VM not had more than its share */
@@ -243,8 +243,8 @@ POLICY u32 decide_on_spinner(const struct accelerate_config *config,
 /* ---- An interrupt: is its recipient worth a micro slice? ---- */
 
 struct interrupt_observation {
-	u32 kind;	     /* enum interrupt_kind */
-	u32 recipient_state; /* enum vcpu_state */
+	enum interrupt_kind kind;
+	enum vcpu_state recipient_state;
 	u32 micro_pcpu_count;
 	u32 guest_known; /* its symbols and slide are known; an unknown guest is scheduled normally */
 	u32 recipient_goes_first; /* it waits, boosted: a micro slice would be short, and take that from it. A call is answered so
@@ -265,8 +265,8 @@ enum interrupt_reason {
 };
 
 struct interrupt_decision {
-	u32 cause;  /* enum cause; CAUSE_NONE: leave the recipient where it is */
-	u32 reason; /* enum interrupt_reason */
+	enum cause cause; /* CAUSE_NONE: leave the recipient where it is */
+	enum interrupt_reason reason;
 };
 
 POLICY u32 interrupt_cause(const struct accelerate_config *config, u32 kind)
@@ -310,10 +310,10 @@ POLICY struct interrupt_decision decide_on_interrupt(const struct accelerate_con
 /* ---- A wake-up: is who was blocked, was woken, and has to wait worth a micro slice? ---- */
 
 struct woken_observation {
-	u32 interrupted;	/* an interrupt came for it while it was blocked */
-	u32 kind;		/* enum interrupt_kind: which, the most urgent one of several */
-	u32 lock_halt;		/* it had halted for a paravirtual lock */
-	u32 interrupts_enabled; /* when it halted; with them disabled only a kick makes it go on */
+	u32 interrupted;	  /* an interrupt came for it while it was blocked */
+	enum interrupt_kind kind; /* which, the most urgent one of several */
+	u32 lock_halt;		  /* it had halted for a paravirtual lock */
+	u32 interrupts_enabled;	  /* when it halted; with them disabled only a kick makes it go on */
 	u32 micro_pcpu_count;
 	u32 guest_known;
 };
@@ -327,8 +327,8 @@ enum woken_reason {
 };
 
 struct woken_decision {
-	u32 cause;  /* enum cause; CAUSE_NONE: leave it where it is */
-	u32 reason; /* enum woken_reason */
+	enum cause cause; /* CAUSE_NONE: leave it where it is */
+	enum woken_reason reason;
 };
 
 POLICY u32 cause_of_wakeup(const struct accelerate_config *config, const struct woken_observation *seen)
@@ -430,11 +430,11 @@ enum turn_decision {
 };
 
 struct turn_observation {
-	u32 guest_class; /* enum guest_class where it was interrupted */
-	u32 yielded;	 /* it gave its pCPU up itself */
-	u32 grace_count; /* micro slices in a row that it went on for already */
+	enum guest_class guest_class; /* where it was interrupted */
+	u32 yielded;		      /* it gave its pCPU up itself */
+	u32 grace_count;	      /* micro slices in a row that it went on for already */
 	u32 micro_pcpu_count;
-	u32 answer; /* enum sibling_answer: an interrupt may have come when its turn was over already */
+	enum sibling_answer answer; /* an interrupt may have come when its turn was over already */
 	u32 reserved;
 };
 
@@ -457,17 +457,17 @@ enum micro_slice_outcome {
 };
 
 struct micro_slice_observation {
-	u32 guest_class;       /* enum guest_class where the slice ended */
-	u32 interrupt_pending; /* not yet taken by the guest */
-	u32 blocked;	       /* it halted before the slice was over */
-	u32 retry_count;       /* requests in a row that ended too early */
-	u32 answer;	       /* enum sibling_answer: a call may have come just before the end */
+	enum guest_class guest_class; /* where the slice ended */
+	u32 interrupt_pending;	      /* not yet taken by the guest */
+	u32 blocked;		      /* it halted before the slice was over */
+	u32 retry_count;	      /* requests in a row that ended too early */
+	enum sibling_answer answer;   /* a call may have come just before the end */
 	u32 reserved;
 };
 
 struct micro_slice_decision {
-	u32 outcome; /* enum micro_slice_outcome */
-	u32 retry;   /* 1: request it again, once it is back in the normal pool */
+	enum micro_slice_outcome outcome;
+	u32 retry; /* 1: request it again, once it is back in the normal pool */
 };
 
 POLICY struct micro_slice_decision decide_after_micro_slice(const struct accelerate_config *config,

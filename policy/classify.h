@@ -27,7 +27,7 @@
 struct class_range {
 	u64 start;
 	u64 end;
-	u32 guest_class; /* enum guest_class */
+	enum guest_class guest_class;
 	u32 reserved;
 };
 

@@ -87,7 +87,7 @@ enum pool_size_reason {
 struct pool_size_decision {
 	u64 interval_ns; /* call again after this long */
 	u32 micro_pcpu_count;
-	u32 reason; /* enum pool_size_reason */
+	enum pool_size_reason reason;
 };
 
 /* FindBestuCoreCnt: the count with the fewest IPI events. */

@@ -39,19 +39,19 @@ struct classify_record {
 	u64 rip;
 	struct guest_layout layout;
 	u32 code_id; /* which guest_code: the newest that the recording has for this slot */
-	u32 guest_class;
+	enum guest_class guest_class;
 };
 
 struct sibling_record {
 	struct sibling_observation seen;
-	u32 scope;
-	u32 decision;
+	enum pass_scope scope;
+	enum sibling_decision decision;
 };
 
 struct spinner_record {
 	struct accelerate_config config;
 	struct spinner_observation seen;
-	u32 decision;
+	enum spinner_decision decision;
 	u32 reserved;
 };
 
@@ -75,14 +75,14 @@ struct woken_record {
 struct placement_record {
 	struct accelerate_config config;
 	struct placement_observation seen;
-	u32 decision;
+	enum placement_decision decision;
 	u32 reserved;
 };
 
 struct home_record {
 	struct accelerate_config config;
 	struct home_observation seen;
-	u32 decision;
+	enum home_decision decision;
 	u32 reserved;
 };
 
@@ -95,7 +95,7 @@ struct micro_slice_record {
 struct turn_record {
 	struct accelerate_config config;
 	struct turn_observation seen;
-	u32 decision;
+	enum turn_decision decision;
 	u32 reserved;
 };
 
@@ -121,8 +121,8 @@ struct pool_size_record {
 
 struct record {
 	u64 at_ns; /* the host's monotonic clock */
-	u32 kind;  /* enum record_kind */
-	u32 vcpu;  /* the vCPU that it is about, as the host numbers them; 0: none */
+	enum record_kind kind;
+	u32 vcpu; /* the vCPU that it is about, as the host numbers them; 0: none */
 	union {
 		struct classify_record classify;
 		struct yield_record yield;

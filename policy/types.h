@@ -14,6 +14,7 @@
 typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long long u64;
+typedef int s32;
 typedef long long s64;
 
 /* BPF can't return a struct from a real call, so every policy function is inlined into its caller. */

@@ -5,6 +5,7 @@ set -euo pipefail
 
 packages=(
     clang-19 clang-format-19 llvm-19   # the BPF programs and the native build of policy/
+    libclang1-19                       # crates/border, by which Rust reads C headers
     gcc g++ make pkg-config            # vendored libbpf, libelf and zlib, and libFuzzer, are built from source
     autoconf automake autopoint bison flex gawk gettext libtool patch
     dpkg-dev xz-utils zstd kmod        # unpacking stock kernels and their modules
