@@ -24,11 +24,13 @@ for crate in "${!allowed[@]}"; do
     done
 done
 
-# Both hosts compile the same policies: every header of policy/ is reached from both.
+# Both hosts compile the same policies: every header of policy/ is reached from both, but for those of a scheduler that only the
+# simulator may have so far (coordinated: docs/asplos13.md).
+simulator_only="policy/balance.h policy/urgent.h"
 reached() { clang-19 -MM -MG -I policy "$1" | grep -oE 'policy/[a-z_]+\.h' | sort -u; }
 for source in bpf/microslice.bpf.c crates/policy/src/shim.c; do
     while read -r header; do
-        fail "$source doesn't compile $header"
+        [[ $source == bpf/* && " $simulator_only " == *" $header "* ]] || fail "$source doesn't compile $header"
     done < <(comm -23 <(ls policy/*.h) <(reached "$source"))
 done
 exit $failed

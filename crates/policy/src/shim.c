@@ -4,11 +4,13 @@
  * that no calling convention for aggregates has to be trusted.
  */
 #include "accelerate.h"
+#include "balance.h"
 #include "classify.h"
 #include "cpu_limit.h"
 #include "fair_share.h"
 #include "pool_size.h"
 #include "record.h"
+#include "urgent.h"
 
 u32 ms_classify(const struct guest_code *code, const struct guest_layout *layout, u64 rip)
 {
@@ -173,3 +175,67 @@ const u32 ms_sizes[] = {
 };
 const u32 ms_sizes_count = sizeof(ms_sizes) / sizeof(ms_sizes[0]);
 const u32 ms_record_version = RECORD_VERSION;
+
+u32 ms_is_urgent(const struct urgent_state *state)
+{
+	return is_urgent(state);
+}
+
+void ms_acknowledge_urgent(struct urgent_state *state, u32 another_waits)
+{
+	*state = acknowledge_urgent(state, another_waits);
+}
+
+void ms_urgent_after_ple(struct urgent_state *state)
+{
+	*state = urgent_after_ple();
+}
+
+void ms_charge_urgent(struct urgent_state *state, u64 ran_ns)
+{
+	*state = charge_urgent(state, ran_ns);
+}
+
+void ms_decide_on_ipi(const struct urgent_config *config, const struct ipi_observation *seen,
+		      struct ipi_decision *decision)
+{
+	*decision = decide_on_ipi(config, seen);
+}
+
+u32 ms_decide_on_urgent(const struct urgent_config *config, const struct urgent_observation *seen)
+{
+	return decide_on_urgent(config, seen);
+}
+
+u32 ms_decide_on_urgent_turn(const struct urgent_config *config, const struct urgent_state *state, u64 ran_ns,
+			     u32 others_count)
+{
+	return decide_on_urgent_turn(config, state, ran_ns, others_count);
+}
+
+u32 ms_is_protected(const struct urgent_config *config, const struct urgent_state *state, u64 ran_ns)
+{
+	return is_protected(config, state, ran_ns);
+}
+
+u32 ms_is_overloaded(const struct host_load *host, u64 load)
+{
+	return is_overloaded(host, load);
+}
+
+u32 ms_decide_on_candidate(u32 scheme, const struct candidate_observation *seen)
+{
+	return decide_on_candidate(scheme, seen);
+}
+
+u32 ms_decide_on_move(u32 scheme, const struct host_load *host, const struct candidate_observation *seen)
+{
+	return decide_on_move(scheme, host, seen);
+}
+
+/* Likewise, in the order of coordinated.rs. */
+const u32 ms_coordinated_sizes[] = {
+    sizeof(struct urgent_config),	  sizeof(struct urgent_state), sizeof(struct ipi_observation),
+    sizeof(struct ipi_decision),	  sizeof(struct urgent_observation), sizeof(struct host_load),
+    sizeof(struct candidate_observation),
+};
