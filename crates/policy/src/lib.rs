@@ -8,6 +8,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod code;
+pub mod coordinated;
 pub mod layout;
 pub mod recording;
 pub mod replay;

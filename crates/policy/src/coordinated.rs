@@ -1,0 +1,90 @@
+//! Demand-based coordinated scheduling (`policy/urgent.h`, `policy/balance.h`): structs, codes and functions.
+
+use crate::layout::c;
+pub use crate::{
+    BalanceScheme, CandidateObservation, HostLoad, IpiDecision, IpiObservation, UrgentConfig, UrgentDecision,
+    UrgentObservation, UrgentState, UrgentTurn,
+};
+
+/// The sender of a reschedule IPI isn't preempted.
+pub const RESCHED_DP: u32 = crate::URGENT_RESCHED_DP;
+/// The recipient of a shootdown's IPI is urgent.
+pub const TLB_CO: u32 = crate::URGENT_TLB_CO;
+/// So is the recipient of a reschedule IPI.
+pub const RESCHED_CO: u32 = crate::URGENT_RESCHED_CO;
+
+impl UrgentConfig {
+    /// Section 4.1.1.
+    pub const PAPER: Self = Self { delay_ns: 500_000, slice_ns: 500_000, allowance_ns: 18_000_000 };
+}
+
+impl UrgentState {
+    pub fn is_urgent(&self) -> bool {
+        // SAFETY: the pointer comes from a reference.
+        unsafe { c::is_urgent(self) != 0 }
+    }
+
+    /// Its interrupt was acknowledged; another one of that vector may wait already.
+    pub fn acknowledged(self, another_waits: bool) -> Self {
+        // SAFETY: the pointer comes from a reference.
+        unsafe { c::acknowledge_urgent(&self, another_waits.into()) }
+    }
+
+    /// It spins: a pause-loop exit has come.
+    pub fn after_ple(self) -> Self {
+        // SAFETY: no values.
+        unsafe { c::urgent_after_ple() }
+    }
+
+    pub fn charged(self, ran_ns: u64) -> Self {
+        // SAFETY: the pointer comes from a reference.
+        unsafe { c::charge_urgent(&self, ran_ns) }
+    }
+}
+
+/// Whom an IPI makes urgent.
+pub fn decide_on_ipi(config: &UrgentConfig, seen: &IpiObservation) -> IpiDecision {
+    // SAFETY: both pointers come from references.
+    unsafe { c::decide_on_ipi(config, seen) }
+}
+
+/// Does a vCPU that waits run now because it is urgent?
+pub fn decide_on_urgent(config: &UrgentConfig, seen: &UrgentObservation) -> UrgentDecision {
+    // SAFETY: both pointers come from references.
+    UrgentDecision::of(unsafe { c::decide_on_urgent(config, seen) })
+}
+
+/// Does a vCPU that has run urgently for so long go on, while so many urgent ones wait there?
+pub fn decide_on_urgent_turn(
+    config: &UrgentConfig,
+    state: &UrgentState,
+    ran_ns: u64,
+    others_count: u32,
+) -> UrgentTurn {
+    // SAFETY: both pointers come from references.
+    UrgentTurn::of(unsafe { c::decide_on_urgent_turn(config, state, ran_ns, others_count) })
+}
+
+/// Is who has run for so long in its slice safe from others that aren't urgent?
+pub fn is_protected(config: &UrgentConfig, state: &UrgentState, ran_ns: u64) -> bool {
+    // SAFETY: both pointers come from references.
+    unsafe { c::is_protected(config, state, ran_ns) != 0 }
+}
+
+/// Has a pCPU more than its part of the host's load?
+pub fn is_overloaded(host: &HostLoad, load: u64) -> bool {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::is_overloaded(host, load) != 0 }
+}
+
+/// May a waking vCPU be placed on a pCPU?
+pub fn decide_on_candidate(scheme: BalanceScheme, seen: &CandidateObservation) -> bool {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::decide_on_candidate(scheme as u32, seen) != 0 }
+}
+
+/// May a waiting vCPU be moved to a pCPU?
+pub fn decide_on_move(scheme: BalanceScheme, host: &HostLoad, seen: &CandidateObservation) -> bool {
+    // SAFETY: both pointers come from references.
+    unsafe { c::decide_on_move(scheme as u32, host, seen) != 0 }
+}

@@ -1,0 +1,200 @@
+//! Demand-based coordinated scheduling (ASPLOS'13): who is urgent and when it runs (3.1.3), and where siblings are placed (3.2.2).
+
+use microslice_policy::coordinated::*;
+use microslice_policy::{Code, InterruptKind};
+use proptest::prelude::*;
+
+const CONFIG: UrgentConfig = UrgentConfig::PAPER;
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const ALL_SCHEMES: u32 = RESCHED_DP | TLB_CO | RESCHED_CO;
+const CALM: UrgentState = UrgentState { left_ns: 0, events: 0, reserved: 0 };
+const CALLED: UrgentState = UrgentState { events: 1, ..CALM };
+
+fn ipi(kind: InterruptKind, schemes: u32) -> IpiObservation {
+    IpiObservation { kind: kind.into(), schemes, ..Default::default() }
+}
+
+fn waits_urgently() -> UrgentObservation {
+    UrgentObservation { state: CALLED, current_exists: 1, ..Default::default() }
+}
+
+#[test]
+fn each_scheme_acts_for_its_ipi_and_its_side_only() {
+    let urgent = |kind, schemes| {
+        let IpiDecision { sender, recipient } = decide_on_ipi(&CONFIG, &ipi(kind, schemes));
+        (sender.is_urgent(), recipient.is_urgent())
+    };
+    use InterruptKind::{IpiCallFunction as Call, IpiReschedule as Reschedule};
+    assert_eq!(urgent(Reschedule, RESCHED_DP), (true, false));
+    assert_eq!(urgent(Reschedule, RESCHED_CO), (false, true));
+    assert_eq!(urgent(Reschedule, TLB_CO), (false, false));
+    assert_eq!(urgent(Call, TLB_CO), (false, true));
+    assert_eq!(urgent(Call, RESCHED_DP | RESCHED_CO), (false, false));
+    for kind in [InterruptKind::Virq, InterruptKind::Timer, InterruptKind::Other] {
+        assert_eq!(urgent(kind, ALL_SCHEMES), (false, false), "{kind}");
+    }
+}
+
+#[test]
+fn a_call_that_is_known_to_be_no_shootdown_makes_nobody_urgent() {
+    let seen = IpiObservation { is_no_shootdown: 1, ..ipi(InterruptKind::IpiCallFunction, ALL_SCHEMES) };
+    assert!(!decide_on_ipi(&CONFIG, &seen).recipient.is_urgent());
+}
+
+#[test]
+fn an_event_lasts_until_it_is_acknowledged_however_long_its_vcpu_runs() {
+    let called = decide_on_ipi(&CONFIG, &ipi(InterruptKind::IpiCallFunction, TLB_CO)).recipient;
+    assert!(called.charged(100 * MS).is_urgent());
+    assert!(called.acknowledged(true).is_urgent(), "the next shootdown's has come");
+    assert!(!called.acknowledged(false).is_urgent());
+}
+
+#[test]
+fn a_time_lasts_until_its_vcpu_has_run_for_it_whatever_is_acknowledged() {
+    let sender = decide_on_ipi(&CONFIG, &ipi(InterruptKind::IpiReschedule, RESCHED_DP)).sender;
+    assert_eq!(sender.left_ns, 500 * US);
+    assert!(sender.acknowledged(false).charged(499 * US).is_urgent());
+    assert!(!sender.charged(500 * US).is_urgent());
+}
+
+#[test]
+fn a_second_request_begins_the_time_again_and_adds_nothing() {
+    let first = decide_on_ipi(&CONFIG, &ipi(InterruptKind::IpiReschedule, RESCHED_DP)).sender;
+    let again =
+        IpiObservation { sender: first.charged(400 * US), ..ipi(InterruptKind::IpiReschedule, RESCHED_DP) };
+    assert_eq!(decide_on_ipi(&CONFIG, &again).sender.left_ns, 500 * US);
+}
+
+#[test]
+fn a_pause_loop_exit_ends_urgency_of_either_kind() {
+    assert!(!UrgentState { left_ns: 400 * US, events: 1, reserved: 0 }.after_ple().is_urgent());
+}
+
+#[test]
+fn who_is_not_urgent_waits_like_any_other() {
+    let seen = UrgentObservation { state: CALM, ..waits_urgently() };
+    assert_eq!(decide_on_urgent(&CONFIG, &seen), UrgentDecision::IsNot);
+}
+
+#[test]
+fn an_urgent_vcpu_borrows_up_to_the_allowance_and_no_more() {
+    let ahead = |ns| decide_on_urgent(&CONFIG, &UrgentObservation { vtime_ns: ns, ..waits_urgently() });
+    assert_eq!(ahead(0), UrgentDecision::Preempts);
+    assert_eq!(ahead(18 * MS), UrgentDecision::Preempts);
+    assert_eq!(ahead(18 * MS + 1), UrgentDecision::Refused);
+    let alone = UrgentObservation { vtime_ns: 19 * MS, current_exists: 0, ..waits_urgently() };
+    assert_eq!(decide_on_urgent(&CONFIG, &alone), UrgentDecision::Preempts, "it takes it from nobody");
+}
+
+#[test]
+fn an_urgent_slice_is_protected_from_urgent_and_other_vcpus_until_it_is_over() {
+    let seen = |ran| UrgentObservation { current_is_urgent: 1, current_ran_ns: ran, ..waits_urgently() };
+    assert_eq!(decide_on_urgent(&CONFIG, &seen(499 * US)), UrgentDecision::Waits);
+    assert_eq!(decide_on_urgent(&CONFIG, &seen(500 * US)), UrgentDecision::Preempts);
+    assert!(is_protected(&CONFIG, &CALLED, 499 * US) && !is_protected(&CONFIG, &CALLED, 500 * US));
+    assert!(!is_protected(&CONFIG, &CALM, 0));
+}
+
+#[test]
+fn urgent_vcpus_take_turns_of_an_urgent_slice() {
+    let turn = |state, ran, others| decide_on_urgent_turn(&CONFIG, &state, ran, others);
+    assert_eq!(turn(CALLED, 499 * US, 2), UrgentTurn::GoesOn);
+    assert_eq!(turn(CALLED, 500 * US, 2), UrgentTurn::Requeue);
+    assert_eq!(turn(CALLED, 500 * US, 0), UrgentTurn::GoesOn, "nobody else is urgent");
+    assert_eq!(turn(CALM, 0, 2), UrgentTurn::Leaves);
+}
+
+fn candidate(has_sibling: bool, some_has_room: bool) -> CandidateObservation {
+    CandidateObservation {
+        has_sibling: has_sibling.into(),
+        some_candidate_has_room: some_has_room.into(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn balance_keeps_siblings_apart_and_load_conscious_balance_unless_all_others_are_overloaded() {
+    use BalanceScheme::{Apart, LoadConscious, None};
+    let allows = |scheme, sibling, room| decide_on_candidate(scheme, &candidate(sibling, room));
+    for room in [false, true] {
+        assert!(allows(None, true, room) && allows(None, false, room));
+        assert!(!allows(Apart, true, room) && allows(Apart, false, room));
+    }
+    assert!(!allows(LoadConscious, true, true) && allows(LoadConscious, false, true));
+    assert!(allows(LoadConscious, true, false) && allows(LoadConscious, false, false));
+}
+
+#[test]
+fn only_load_conscious_balance_moves_a_vcpu_to_a_siblings_pcpu_and_only_where_load_is_low() {
+    let host = HostLoad { total: 800, pcpus: 4, reserved: 0 };
+    let moves = |scheme, sibling, load| {
+        decide_on_move(scheme, &host, &CandidateObservation { load, ..candidate(sibling, false) })
+    };
+    assert!(
+        moves(BalanceScheme::LoadConscious, true, 200) && !moves(BalanceScheme::LoadConscious, true, 201)
+    );
+    assert!(!moves(BalanceScheme::Apart, true, 0) && moves(BalanceScheme::Apart, false, 500));
+    assert!(moves(BalanceScheme::None, true, 500));
+}
+
+prop_compose! {
+    fn state()(left_ns in 0..2 * MS, events in 0u32..2) -> UrgentState {
+        UrgentState { left_ns, events, reserved: 0 }
+    }
+}
+
+proptest! {
+    /// A guest that sends IPIs without end gets no more by the second than by the first.
+    #[test]
+    fn however_many_ipis_come_nobody_is_urgent_for_longer_than_one_request(
+        ipis in prop::collection::vec((0u32..5, any::<bool>()), 1..100), schemes in 0u32..8,
+    ) {
+        let (mut sender, mut recipient) = (CALM, CALM);
+        for (kind, is_no_shootdown) in ipis {
+            let seen = IpiObservation {
+                sender, recipient, kind: Code::raw(kind), schemes,
+                is_no_shootdown: is_no_shootdown.into(), reserved: 0,
+            };
+            IpiDecision { sender, recipient } = decide_on_ipi(&CONFIG, &seen);
+            prop_assert!(sender.left_ns <= CONFIG.delay_ns && recipient.left_ns <= CONFIG.delay_ns);
+            prop_assert!(sender.events == 0 && recipient.events <= 1);
+        }
+        prop_assert!(!recipient.acknowledged(false).charged(CONFIG.delay_ns).is_urgent());
+        prop_assert!(schemes != 0 || !sender.is_urgent() && !recipient.is_urgent());
+    }
+
+    /// Whatever the clocks are, even where they wrap, only their distance counts.
+    #[test]
+    fn nobody_preempts_beyond_the_allowance(
+        state in state(), current_vtime_ns: u64, ahead_ns in -40i64 * MS as i64..40 * MS as i64,
+        current_ran_ns in 0..2 * MS, current_is_urgent in 0u32..2,
+    ) {
+        let vtime_ns = current_vtime_ns.wrapping_add_signed(ahead_ns);
+        let seen = UrgentObservation {
+            state, vtime_ns, current_vtime_ns, current_ran_ns, current_is_urgent, current_exists: 1,
+        };
+        let decision = decide_on_urgent(&CONFIG, &seen);
+        let preempts = decision == UrgentDecision::Preempts;
+        prop_assert!(!preempts || state.is_urgent() && ahead_ns <= CONFIG.allowance_ns as i64);
+        prop_assert!(!preempts || current_is_urgent == 0 || current_ran_ns >= CONFIG.slice_ns);
+        prop_assert_eq!(decision == UrgentDecision::IsNot, !state.is_urgent());
+    }
+
+    /// Where some pCPU is without siblings, somebody may be placed somewhere, whatever the scheme.
+    #[test]
+    fn a_waking_vcpu_always_finds_a_pcpu_if_one_has_no_sibling(
+        pcpus in prop::collection::vec((0u64..10_000, any::<bool>()), 1..20), scheme in 0usize..3,
+    ) {
+        use BalanceScheme::{Apart, LoadConscious, None};
+        let scheme = [None, Apart, LoadConscious][scheme];
+        let host = HostLoad {
+            total: pcpus.iter().map(|(load, _)| load).sum(), pcpus: pcpus.len() as u32, reserved: 0,
+        };
+        let has_room = pcpus.iter().any(|&(load, sibling)| !sibling && !is_overloaded(&host, load));
+        let allowed = |sibling| decide_on_candidate(scheme, &candidate(sibling, has_room));
+        let any = pcpus.iter().any(|&(_, sibling)| allowed(sibling));
+        prop_assert!(any || scheme == Apart && pcpus.iter().all(|&(_, sibling)| sibling));
+        prop_assert!(pcpus.iter().any(|&(load, _)| !is_overloaded(&host, load)), "not all are above the mean");
+    }
+}

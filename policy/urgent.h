@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Urgent vCPU first: who an IPI makes urgent, and when an urgent vCPU runs (Kim et al., ASPLOS'13, 3.1.3).
+ *
+ * Problem.   A vCPU that others wait for has to wait for its turn, or loses its pCPU with a lock held. A proportional
+ *            share knows neither; a priority would break it.
+ * Mechanism. Over each pCPU's queue lies a FIFO of urgent vCPUs, who stay in the proportional-share queue as well. An
+ *            IPI makes its sender or its recipient urgent: until the interrupt is acknowledged (event-based), or
+ *            until it has run for a time (time-based). An urgent vCPU goes before the others if its clock isn't
+ *            further ahead of the present one's than an allowance: it borrows from its own future. It runs for an
+ *            urgent slice, in which nobody preempts it; still urgent then, it goes behind the other urgent ones. A
+ *            pause-loop exit ends its urgency: it only spins (4.3).
+ * Formula.   urgent  = events > 0 or left > 0
+ *            preempt = urgent and vtime <= current's vtime + allowance
+ * Limits.    The clocks are the proportional-share scheduler's: its charge pays back what is borrowed here. A vector
+ *            doesn't tell a shootdown from other calls of functions: who knows the guest's code passes what it is.
+ */
+#ifndef POLICY_URGENT_H
+#define POLICY_URGENT_H
+
+#include "types.h"
+
+/* What makes a VM's vCPUs urgent: one bit each (section 4). */
+#define URGENT_RESCHED_DP 1u /* the sender of a reschedule IPI: it likely holds a wait queue's lock */
+#define URGENT_TLB_CO 2u     /* the recipient of a shootdown's IPI: its sender spins */
+#define URGENT_RESCHED_CO 4u /* the recipient of a reschedule IPI: threads that work together */
+
+/* The paper's: 500 us, 500 us, 18 ms of virtual time (4.1.1). */
+struct urgent_config {
+	u64 delay_ns; /* that a reschedule IPI asks for */
+	u64 slice_ns;
+	u64 allowance_ns;
+};
+
+/* Of a vCPU. */
+struct urgent_state {
+	u64 left_ns; /* it has asked to run for so long */
+	u32 events; /* interrupts that it hasn't acknowledged: one, since those of a vector merge while they wait */
+	u32 reserved;
+};
+
+/* An IPI is about to be sent. */
+struct ipi_observation {
+	struct urgent_state sender;
+	struct urgent_state recipient;
+	enum interrupt_kind kind;
+	u32 is_no_shootdown; /* the guest's code says that it calls something else */
+	u32 schemes;	     /* of their VM */
+	u32 reserved;
+};
+
+struct ipi_decision {
+	struct urgent_state sender;
+	struct urgent_state recipient;
+};
+
+/* An urgent vCPU waits, and somebody runs there or nobody does. */
+struct urgent_observation {
+	struct urgent_state state;
+	u64 vtime_ns;
+	u64 current_vtime_ns;
+	u64 current_ran_ns;    /* in its present slice */
+	u32 current_is_urgent; /* it was urgent when its slice began, and is */
+	u32 current_exists;
+};
+
+enum urgent_decision {
+	URGENT_IS_NOT = 0,   /* it waits like any other */
+	URGENT_REFUSED = 1,  /* it has borrowed all it may: likewise */
+	URGENT_WAITS = 2,    /* in the urgent queue: another one has its urgent slice */
+	URGENT_PREEMPTS = 3, /* it runs now */
+	URGENT_DECISION_COUNT = 4,
+};
+
+enum urgent_turn {
+	URGENT_TURN_GOES_ON = 0,
+	URGENT_TURN_REQUEUE = 1, /* at the tail of the urgent queue */
+	URGENT_TURN_LEAVES = 2,	 /* it isn't urgent any longer: the proportional-share queue decides */
+	URGENT_TURN_COUNT = 3,
+};
+
+POLICY u32 is_urgent(const struct urgent_state *state)
+{
+	return state->events || state->left_ns;
+}
+
+/* Requests don't add up: a flood of IPIs gives no longer a turn than one. */
+POLICY void request_urgent_time(struct urgent_state *state, u64 time_ns)
+{
+	if (state->left_ns < time_ns)
+		state->left_ns = time_ns;
+}
+
+POLICY struct ipi_decision decide_on_ipi(const struct urgent_config *config,
+					 const struct ipi_observation *seen)
+{
+	struct ipi_decision decision = {.sender = seen->sender, .recipient = seen->recipient};
+
+	if (seen->kind == INTERRUPT_IPI_CALL_FUNCTION) {
+		if ((seen->schemes & URGENT_TLB_CO) && !seen->is_no_shootdown)
+			decision.recipient.events = 1;
+	} else if (seen->kind == INTERRUPT_IPI_RESCHEDULE) {
+		if (seen->schemes & URGENT_RESCHED_DP)
+			request_urgent_time(&decision.sender, config->delay_ns);
+		if (seen->schemes & URGENT_RESCHED_CO)
+			request_urgent_time(&decision.recipient, config->delay_ns);
+	}
+	return decision;
+}
+
+/* End of interrupt; another one of the vector may have come meanwhile. */
+POLICY struct urgent_state acknowledge_urgent(const struct urgent_state *state, u32 another_waits)
+{
+	struct urgent_state next = *state;
+
+	next.events = another_waits && state->events ? 1 : 0;
+	return next;
+}
+
+POLICY struct urgent_state charge_urgent(const struct urgent_state *state, u64 ran_ns)
+{
+	struct urgent_state next = *state;
+
+	next.left_ns = state->left_ns > ran_ns ? state->left_ns - ran_ns : 0;
+	return next;
+}
+
+/* A pause-loop exit: it waits for somebody else now, whatever it was urgent for (4.3). */
+POLICY struct urgent_state urgent_after_ple(void)
+{
+	struct urgent_state calm = {};
+
+	return calm;
+}
+
+/* Clocks may wrap: compared by their difference, as everywhere. */
+POLICY u32 within_allowance(const struct urgent_config *config, u64 vtime_ns, u64 current_vtime_ns)
+{
+	return (s64)(vtime_ns - current_vtime_ns) <= (s64)config->allowance_ns;
+}
+
+POLICY u32 decide_on_urgent(const struct urgent_config *config, const struct urgent_observation *seen)
+{
+	if (!is_urgent(&seen->state))
+		return URGENT_IS_NOT;
+	if (!seen->current_exists)
+		return URGENT_PREEMPTS;
+	if (!within_allowance(config, seen->vtime_ns, seen->current_vtime_ns))
+		return URGENT_REFUSED;
+	if (seen->current_is_urgent && seen->current_ran_ns < config->slice_ns)
+		return URGENT_WAITS;
+	return URGENT_PREEMPTS;
+}
+
+/* Who runs urgently: others_count more wait in the urgent queue. */
+POLICY u32 decide_on_urgent_turn(const struct urgent_config *config, const struct urgent_state *state,
+				 u64 ran_ns, u32 others_count)
+{
+	if (!is_urgent(state))
+		return URGENT_TURN_LEAVES;
+	if (ran_ns < config->slice_ns || !others_count)
+		return URGENT_TURN_GOES_ON;
+	return URGENT_TURN_REQUEUE;
+}
+
+/* May another vCPU, which isn't urgent, preempt who runs? */
+POLICY u32 is_protected(const struct urgent_config *config, const struct urgent_state *state, u64 ran_ns)
+{
+	return is_urgent(state) && ran_ns < config->slice_ns;
+}
+
+#endif
