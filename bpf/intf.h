@@ -2,8 +2,7 @@
 /*
  * What the BPF programs and the daemon (crates/host) share: limits, and the layout of every map.
  *
- * libbpf-cargo generates the daemon's types from these structs; a test in crates/host/src/scheduler.rs compares those of
- * policy/ with their Rust counterparts, and the offsets that are written byte by byte.
+ * crates/border generates the daemon's types from this file (crates/host/src/interface.rs).
  */
 #ifndef BPF_INTF_H
 #define BPF_INTF_H
@@ -14,7 +13,6 @@
 #define VMS_MAX 512u
 #define VCPUS_MAX 4096u
 #define VCPUS_PER_VM_MAX 512u
-#define GUEST_CODES_MAX 64u
 #define LIMITS_MAX 1024u
 #define LIMITED_CGROUPS_MAX 8192u
 #define LIMITS_PER_CGROUP 4u
@@ -56,8 +54,14 @@ enum request_failure {
 };
 
 /* How an acceleration ended: the policy's outcomes, and one of ours. accelerations = all of these + in flight. */
-#define RETURN_NEVER_RAN MICRO_SLICE_OUTCOME_COUNT /* taken off the micro pCPU before it ran */
-#define RETURN_COUNT (MICRO_SLICE_OUTCOME_COUNT + 1)
+enum acceleration_return {
+	RETURN_SERVED = MICRO_SLICE_SERVED,
+	RETURN_STILL_CRITICAL = MICRO_SLICE_STILL_CRITICAL,
+	RETURN_UNHANDLED = MICRO_SLICE_UNHANDLED,
+	RETURN_BLOCKED = MICRO_SLICE_BLOCKED,
+	RETURN_NEVER_RAN = MICRO_SLICE_OUTCOME_COUNT, /* taken off the micro pCPU before it ran */
+	RETURN_COUNT,
+};
 
 /* Why a vCPU of the normal pool runs before the first of the queue. */
 enum overtake {
@@ -120,6 +124,7 @@ struct vm {
 	u32 refused_count;
 	u32 silent_count;	     /* siblings of whom nobody knows whether they owe an answer */
 	u32 vcpus[VCPUS_PER_VM_MAX]; /* vCPU slot + 1, or 0 */
+	u32 reserved;
 };
 
 /* What userspace knows of a VM. Written by the daemon only. */
@@ -150,7 +155,7 @@ struct vcpu {
 	u32 index_in_vm;
 	u32 pid;
 	u32 vcpu_id;
-	u32 state; /* enum vcpu_state */
+	enum vcpu_state state;
 	u32 active;
 	u32 was_blocked;
 	u32 preempted;
@@ -159,7 +164,8 @@ struct vcpu {
 	u32 grace_count; /* micro slices in a row that its turn was made longer by */
 	u32 turn_over;	 /* the policy was asked at the end of this turn, and said that it ends */
 	u32 interrupted; /* its turn in the normal pool was cut off just now, and nobody asked the policy */
-	u32 guest_class; /* where it was stopped last */
+	enum guest_class guest_class; /* where it was stopped last */
+	u32 reserved;
 	u64 rip;
 	u64 runnable_at_ns;
 	/* The request that is pending, or under way in the micro pool. */
@@ -168,8 +174,8 @@ struct vcpu {
 	u32 request_pcpu;
 	u32 retry_count;
 	u32 retry;
-	u32 request_failure; /* enum request_failure: why the last micro pCPU that was asked said no */
-	u64 lock_halt_rip;   /* where it halted for a paravirtual lock, and still is; 0: it didn't */
+	enum request_failure request_failure; /* why the last micro pCPU that was asked said no */
+	u64 lock_halt_rip; /* where it halted for a paravirtual lock, and still is; 0: it didn't */
 	u32 lock_halt_interrupts_enabled;
 	u32 blocked_interrupt; /* vector of the interrupt that came while it was blocked; 0: none */
 	/* It was woken, waits since then, and may go to a micro pCPU; 0: not so. What a request would be about. */
@@ -197,7 +203,7 @@ struct witness_event {
 struct resize_event {
 	u64 at_ns;
 	u32 micro_pcpu_count;
-	u32 reason; /* enum pool_size_reason */
+	enum pool_size_reason reason;
 };
 
 enum event_kind {
@@ -207,7 +213,7 @@ enum event_kind {
 };
 
 struct event {
-	u32 kind;
+	enum event_kind kind;
 	u32 reserved;
 	union {
 		struct witness_event witness;

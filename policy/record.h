@@ -16,6 +16,8 @@
 #include "pool_size.h"
 
 #define RECORD_VERSION 10u
+/* Slots for guest kernels. Slot 0 is the code of a guest without symbols. */
+#define GUEST_CODES_MAX 64u
 
 enum record_kind {
 	RECORD_CLASSIFY = 0,
