@@ -17,6 +17,8 @@
 #include "urgent_events.h"
 
 #define RECORD_VERSION 10u
+/* Slots for guest kernels. Slot 0 is the code of a guest without symbols. */
+#define GUEST_CODES_MAX 64u
 
 enum record_kind {
 	RECORD_CLASSIFY = 0,

@@ -15,7 +15,7 @@ if grep -nHwE 'float|double' policy/*.h 2>/dev/null | grep -vE ':\s*(/?\*|//)'; 
 # Crates: who may depend on whom.
 declare -A allowed=(
     [border]="" [policy]="border" [symbols]="" [metrics]=""
-    [sim]="policy metrics symbols" [host]="policy symbols metrics" [testbed]="metrics"
+    [sim]="policy metrics symbols" [host]="border policy symbols metrics" [testbed]="metrics"
     [cli]="policy symbols metrics sim host testbed"
 )
 for crate in "${!allowed[@]}"; do

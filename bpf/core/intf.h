@@ -2,8 +2,7 @@
 /*
  * What the BPF programs and the daemon (crates/host) share: limits, and the layout of every map.
  *
- * libbpf-cargo generates the daemon's types from these structs; a test in crates/host/src/scheduler.rs compares those of
- * policy/ with their Rust counterparts, and the offsets that are written byte by byte.
+ * crates/border generates the daemon's types from this file (crates/host/src/interface.rs).
  */
 #ifndef BPF_INTF_H
 #define BPF_INTF_H
@@ -16,7 +15,6 @@ struct pcpu; /* maps.bpf.h: the daemon has no use for it */
 #define VMS_MAX 512u
 #define VCPUS_MAX 4096u
 #define VCPUS_PER_VM_MAX 512u
-#define GUEST_CODES_MAX 64u
 #define LIMITS_MAX 1024u
 #define LIMITED_CGROUPS_MAX 8192u
 #define LIMITS_PER_CGROUP 4u
@@ -58,8 +56,14 @@ enum request_failure {
 };
 
 /* How an acceleration ended: the policy's outcomes, and one of ours. accelerations = all of these + in flight. */
-#define RETURN_NEVER_RAN MICRO_SLICE_OUTCOME_COUNT /* taken off the micro pCPU before it ran */
-#define RETURN_COUNT (MICRO_SLICE_OUTCOME_COUNT + 1)
+enum acceleration_return {
+	RETURN_SERVED = MICRO_SLICE_SERVED,
+	RETURN_STILL_CRITICAL = MICRO_SLICE_STILL_CRITICAL,
+	RETURN_UNHANDLED = MICRO_SLICE_UNHANDLED,
+	RETURN_BLOCKED = MICRO_SLICE_BLOCKED,
+	RETURN_NEVER_RAN = MICRO_SLICE_OUTCOME_COUNT, /* taken off the micro pCPU before it ran */
+	RETURN_COUNT,
+};
 
 /* Why a vCPU of the normal pool runs before the first of the queue. */
 enum overtake {
@@ -97,17 +101,15 @@ struct vm_stats {
 };
 
 /* struct vm's in_use: a slot that is open is held by in_use - VM_SLOT_OPEN vCPUs. */
-enum vm_slot_state {
-	VM_SLOT_FREE = 0,
-	VM_SLOT_OPEN = 1,
-	VM_SLOT_CLOSING = 0x7fffffff, /* nobody may join, nor claim it yet */
-};
+#define VM_SLOT_FREE 0u
+#define VM_SLOT_OPEN 1u
+#define VM_SLOT_CLOSING 0x7fffffffu /* nobody may join, nor claim it yet */
 
 /* One VM: a `struct kvm`. Written by the BPF programs only. As with vCPUs, mechanisms keep what is theirs behind it. */
 struct vm {
 	u64 kvm;	/* its address: the VM's identity; 0: being set up, or gone from KVM */
 	u32 generation; /* changes when the slot is used again, so that nothing of an old VM sticks */
-	u32 in_use;	/* enum vm_slot_state */
+	u32 in_use;	/* VM_SLOT_FREE, _CLOSING, or open */
 	u32 pid;	/* of the VMM process */
 	u32 vcpu_count;
 	s64 active_vcpu_count; /* runnable or running */
@@ -117,6 +119,7 @@ struct vm {
 	u64 lstar_sampled_at_ns;
 	u32 vcpu_high;		     /* vcpus[] is empty from here on */
 	u32 vcpus[VCPUS_PER_VM_MAX]; /* vCPU slot + 1, or 0 */
+	u32 reserved;
 };
 
 /* What userspace knows of a VM. Written by the daemon only. */
@@ -147,12 +150,13 @@ struct vcpu {
 	u32 index_in_vm;
 	u32 pid;
 	u32 vcpu_id;
-	u32 state; /* enum vcpu_state */
+	enum vcpu_state state;
 	u32 active;
 	u32 was_blocked;
 	u32 preempted;
 	u32 yielded;
-	u32 guest_class; /* where it was stopped last */
+	enum guest_class guest_class; /* where it was stopped last */
+	u32 reserved;
 	u64 rip;
 	u64 runnable_at_ns;
 	u32 rests;	 /* it has used up what it may have, and waits until it may have more */
@@ -172,7 +176,7 @@ struct witness_event {
 struct resize_event {
 	u64 at_ns;
 	u32 micro_pcpu_count;
-	u32 reason; /* enum pool_size_reason */
+	enum pool_size_reason reason;
 };
 
 enum event_kind {
@@ -182,7 +186,7 @@ enum event_kind {
 };
 
 struct event {
-	u32 kind;
+	enum event_kind kind;
 	u32 reserved;
 	union {
 		struct witness_event witness;

@@ -6,7 +6,7 @@
  *            before us.
  * Mechanism. KVM calls kvm_arch_vcpu_load() in the vCPU's own thread, each time that it gets a pCPU. The first call
  *            registers the task; tasks leave with exit_task. A VM lives as long as one of its vCPUs.
- * Races.     A VM's last vCPU may leave while another joins. A slot counts those that hold it (enum vm_slot_state): who joins
+ * Races.     A VM's last vCPU may leave while another joins. A slot counts those that hold it (VM_SLOT_OPEN): who joins
  *            must raise a count that says the slot is open, and who closes it must find nobody. Every change is a
  *            compare-and-exchange, so one of both sees the other. The same holds for who makes an address free.
  * Limits.    VMS_MAX, VCPUS_MAX, VCPUS_PER_VM_MAX: what is beyond is scheduled as an ordinary host task and counted.

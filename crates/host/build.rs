@@ -1,9 +1,10 @@
-//! Compiles `bpf/` with the clang that the project names, and generates the skeletons that load it.
+//! Compiles `bpf/` with the clang that the project names, and generates the skeletons that load it, and what both share.
 
 use libbpf_cargo::SkeletonBuilder;
+use microslice_border::{Border, BorderError};
 use std::path::{Path, PathBuf};
 
-fn main() {
+fn main() -> Result<(), BorderError> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for folder in ["bpf", "policy"] {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
@@ -23,4 +24,5 @@ fn main() {
             .build_and_generate(out.join(format!("{object}.skel.rs")))
             .expect("bpf/ compiles: see the compiler's messages above");
     }
+    Border::of_header(&root, "bpf/core/intf.h", "microslice_policy").generate(&out)
 }

@@ -51,6 +51,8 @@ fn failed(path: &Path, cause: impl fmt::Display) -> BorderError {
 /// Headers, and where the Rust code that is made of them finds the rest.
 pub struct Border {
     headers: Vec<PathBuf>,
+    /// Where `#include "…"` looks, besides beside the header itself.
+    root: Option<PathBuf>,
     /// The module that has `Code`, `Coded`, and the types of other headers that these include.
     imports: &'static str,
     has_functions: bool,
@@ -65,12 +67,13 @@ impl Border {
         }
         headers.retain(|path| path.extension().is_some_and(|extension| extension == "h"));
         headers.sort();
-        Ok(Self { headers, imports, has_functions: true })
+        Ok(Self { headers, root: None, imports, has_functions: true })
     }
 
-    /// Types and constants of one header, but not of those that it includes.
-    pub fn of_header(header: &Path, imports: &'static str) -> Self {
-        Self { headers: vec![header.to_owned()], imports, has_functions: false }
+    /// Types and constants of one header, but not of those that it includes, by paths below `root`.
+    pub fn of_header(root: &Path, header: &str, imports: &'static str) -> Self {
+        let headers = vec![root.join(header)];
+        Self { headers, root: Some(root.to_owned()), imports, has_functions: false }
     }
 
     /// Writes `OUT/border.rs`, to be included into a module. Functions need `OUT/border.c`, to be compiled, too.
@@ -138,6 +141,7 @@ impl Border {
             .headers(self.headers.iter().map(|header| header.display().to_string()))
             // Comments become documentation, whichever way they begin.
             .clang_args(["-std=c11", "-fparse-all-comments"])
+            .clang_args(self.root.iter().map(|root| format!("-I{}", root.display())))
             .allowlist_recursively(false)
             .blocklist_type("[us](8|32|64)_?")
             .anon_fields_prefix(PAYLOAD)

@@ -4,14 +4,16 @@
 //! landmarks are known; what is kept is measured by `tests/guest_kernel_memory.rs`.
 
 use crate::HostError;
-use microslice_policy::recording::GUEST_CODES_MAX;
-use microslice_policy::{ClassRange, Code, GuestCode};
+use microslice_policy::{CLASS_RANGES_MAX, ClassRange, Code, GUEST_CODES_MAX, GuestCode};
 use microslice_symbols::Kernel;
-use microslice_symbols::critical::Catalogue;
+use microslice_symbols::critical::{Catalogue, RANGES_MAX};
 use microslice_symbols::slide::{Landmarks, SlideFinder, halt_sites};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+
+/// Whatever the symbols say, it fits.
+const _: () = assert!(RANGES_MAX <= CLASS_RANGES_MAX);
 
 /// One guest kernel image.
 pub struct GuestKernel {

@@ -15,6 +15,7 @@ pub mod daemon;
 pub mod error;
 pub mod fair_queue;
 pub mod guest_kernels;
+pub mod interface;
 pub mod kernel_reader;
 pub mod limits;
 pub mod memory_slots;

@@ -3,15 +3,14 @@
 
 use crate::HostError;
 use crate::cgroups::{self, CpuLimit};
+use crate::interface::{self, LIMITS_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Of `bpf/core/intf.h`.
-pub const LIMITS_MAX: u32 = 1024;
-pub const LIMITED_CGROUPS_MAX: usize = 8192;
-pub const LIMITS_PER_CGROUP: usize = 4;
+pub const LIMITED_CGROUPS_MAX: usize = interface::LIMITED_CGROUPS_MAX as usize;
+pub const LIMITS_PER_CGROUP: usize = interface::LIMITS_PER_CGROUP as usize;
 /// More cgroups than any host has, and than are worth the time every few seconds.
 const CGROUPS_MAX: usize = 100_000;
 /// A folder has a link of its own, one from its parent, and one from each folder in it (`fs/kernfs/inode.c`). File systems

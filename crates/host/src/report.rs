@@ -4,21 +4,17 @@
 //! requests = accelerations + failed pulls + pending; accelerations = returns + in flight.
 
 use crate::cgroups::{CpuLimit, CpuLimits};
+use crate::interface::{AccelerationReturn, Overtake, RequestFailure};
 use crate::pool_history::Change;
 use crate::scheduler::{HostStats, VmStats};
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
 use microslice_policy::{
-    Cause, Coded, GuestClass, InterruptKind, InterruptReason, MicroSliceOutcome, SiblingDecision,
-    WokenReason, YieldCause, YieldReason,
+    Cause, Coded, GuestClass, InterruptKind, InterruptReason, SiblingDecision, SpinnerDecision, WokenReason,
+    YieldCause, YieldReason,
 };
 use serde_json::{Map, Value, json};
-
-/// `FAILURE_*` of `bpf/core/intf.h`, in its order.
-const FAILURES: [&str; 8] =
-    ["no_room", "affinity", "overtaken", "not_queued", "blocked", "resized", "limited", "vm_ahead"];
-/// The return that isn't one of the policy's outcomes, `RETURN_NEVER_RAN`.
-const NEVER_RAN: &str = "never_ran";
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// One VM's part of a report.
 #[derive(Debug, Clone)]
@@ -57,16 +53,11 @@ pub struct Report {
     pub programs: Option<Value>,
 }
 
-/// Counters that only grow.
-///
-/// # Safety
-/// It consists of `u64` only, without padding.
-pub unsafe trait Counters: Copy {}
+/// Counters that only grow: structs of `u64`.
+pub trait Counters: Copy + FromBytes + IntoBytes + Immutable {}
 
-// SAFETY: struct vm_stats of bpf/core/intf.h.
-unsafe impl Counters for VmStats {}
-// SAFETY: struct host_stats of bpf/core/intf.h.
-unsafe impl Counters for HostStats {}
+impl Counters for VmStats {}
+impl Counters for HostStats {}
 
 /// `now - before`, counter by counter.
 pub fn difference<C: Counters>(now: &C, before: &C) -> C {
@@ -80,15 +71,10 @@ pub fn sum<C: Counters>(a: &C, b: &C) -> C {
 
 fn combine<C: Counters>(a: &C, b: &C, operation: impl Fn(u64, u64) -> u64) -> C {
     let mut result = *a;
-    let words = size_of::<C>() / size_of::<u64>();
-    // SAFETY: by `Counters` each is an array of so many words; `result` is a copy of our own.
-    let (result_words, b) = unsafe {
-        (
-            std::slice::from_raw_parts_mut((&raw mut result).cast::<u64>(), words),
-            std::slice::from_raw_parts((&raw const *b).cast::<u64>(), words),
-        )
-    };
-    for (word, more) in result_words.iter_mut().zip(b) {
+    let words =
+        <[u64]>::mut_from_bytes(result.as_mut_bytes()).expect("aligned as u64, and a whole number of them");
+    let more = <[u64]>::ref_from_bytes(b.as_bytes()).expect("likewise");
+    for (word, more) in words.iter_mut().zip(more) {
         *word = operation(*word, *more);
     }
     result
@@ -282,10 +268,14 @@ fn class_lines(total: &VmStats) -> String {
 }
 
 fn flow_lines(total: &VmStats) -> String {
-    let pulls: Vec<_> =
-        FAILURES.iter().zip(total.failures).map(|(name, count)| format!("{name} {count}")).collect();
-    let returns: Vec<_> =
-        return_names().zip(total.returns).map(|(name, count)| format!("{name} {count}")).collect();
+    let pulls: Vec<_> = names::<RequestFailure>()
+        .zip(total.failures)
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    let returns: Vec<_> = names::<AccelerationReturn>()
+        .zip(total.returns)
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
     let slice = Histogram::from_log2(&total.micro_slice_us, total.micro_ran_ns / 1000);
     let us = |percent| slice.percentile(percent).map_or("-".into(), |us: u64| format!("{us} us"));
     format!(
@@ -304,8 +294,8 @@ fn flow_lines(total: &VmStats) -> String {
         total.graces[0],
         total.graces[1],
         total.asked_again,
-        total.overtakes[0],
-        total.overtakes[1],
+        total.overtakes[Overtake::DirectedYield as usize],
+        total.overtakes[Overtake::WarmCaches as usize],
         add_up(&total.woken),
         total.woken[WokenReason::Requests as usize],
     )
@@ -314,10 +304,6 @@ fn flow_lines(total: &VmStats) -> String {
 fn in_flight(stats: &VmStats) -> u64 {
     let accelerations: u64 = stats.accelerations.iter().map(|row| add_up(row)).sum();
     accelerations.saturating_sub(add_up(&stats.returns))
-}
-
-fn return_names() -> impl Iterator<Item = &'static str> {
-    MicroSliceOutcome::ALL.iter().map(|outcome| outcome.name()).chain([NEVER_RAN])
 }
 
 /// Weighted shares of 1 in which nobody gets more than it asked for and nothing that is asked for is left over.
@@ -399,25 +385,25 @@ fn counters_json(stats: &VmStats) -> Value {
             "total": accelerations,
             "by_cause": by_cause,
             "by_class": named(names::<GuestClass>(), &by_class),
-            "by_cause_and_class": matrix::<Cause, GuestClass, 9>(&stats.accelerations),
+            "by_cause_and_class": matrix::<Cause, GuestClass, _>(&stats.accelerations),
         },
-        "failed_pulls": named(FAILURES.into_iter(), &stats.failures),
+        "failed_pulls": named(names::<RequestFailure>(), &stats.failures),
         "pending": requests.saturating_sub(accelerations + add_up(&stats.failures)),
         "returns": add_up(&stats.returns),
-        "returns_by_outcome": named(return_names(), &stats.returns),
+        "returns_by_outcome": named(names::<AccelerationReturn>(), &stats.returns),
         "in_flight": in_flight(stats),
         "preemptions": {
             "total": add_up(&stats.preemptions),
             "by_class": named(names::<GuestClass>(), &stats.preemptions),
         },
-        "yields": matrix::<YieldCause, YieldReason, 6>(&stats.yields),
+        "yields": matrix::<YieldCause, YieldReason, _>(&stats.yields),
         "siblings": named(names::<SiblingDecision>(), &stats.siblings),
         "graces": {"in_place": stats.graces[0], "after_interruption": stats.graces[1]},
         "asked_again": stats.asked_again,
-        "overtakes": {"directed_yield": stats.overtakes[0], "warm_caches": stats.overtakes[1]},
+        "overtakes": named(names::<Overtake>(), &stats.overtakes),
         "woken": named(names::<WokenReason>(), &stats.woken),
-        "spinners": {"yields": stats.spinners[0], "keeps_spinning": stats.spinners[1]},
-        "interrupts": matrix::<InterruptKind, InterruptReason, 8>(&stats.interrupts),
+        "spinners": named(names::<SpinnerDecision>(), &stats.spinners),
+        "interrupts": matrix::<InterruptKind, InterruptReason, _>(&stats.interrupts),
         "micro_slice_us": Histogram::from_log2(&stats.micro_slice_us, stats.micro_ran_ns / 1000),
         "wait_to_run_us": Histogram::from_log2(&stats.wait_to_run_us, stats.waited_ns / 1000),
         "ran_ns": stats.ran_ns,

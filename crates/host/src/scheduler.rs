@@ -2,13 +2,18 @@
 
 use crate::HostError;
 use crate::config::{PoolChoice, Settings};
+use crate::interface::{
+    self, EventKind, NEVER_MICRO, PCPUS_MAX, ResizeEvent, RunConfig, Vcpu, Vm, VmFeed, WitnessEvent,
+};
 use crate::limits;
 use crate::preflight::{Host, Vendor};
 use crate::program_costs::{self, program_info};
 use crate::skeleton::{MicrosliceSkel, MicrosliceSkelBuilder, types};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
-use microslice_policy::{AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, Record};
+use microslice_policy::{
+    AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, PoolSizeConfig, Record,
+};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::Write;
@@ -17,14 +22,12 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// `VMS_MAX` of `bpf/core/intf.h`; one more slot of statistics sums up VMs that are gone.
-pub const VMS_MAX: u32 = 512;
 /// Of host tasks that aren't vCPUs.
 const OTHERS_SLICE_NS: u64 = 5_000_000;
-const NEVER_MICRO: u32 = u32::MAX;
 
-pub type VmStats = types::vm_stats;
-pub type HostStats = types::host_stats;
+/// One slot of statistics more sums up VMs that are gone.
+pub use crate::interface::VMS_MAX;
+pub use crate::interface::{HostStats, VmStats};
 
 /// A VM as the kernel side sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +143,9 @@ impl Scheduler {
             .rodata_data
             .as_deref_mut()
             .ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
-        rodata.config = run_config(host, settings)?;
+        let config = run_config(host, settings)?;
+        // SAFETY: libbpf-cargo's and crates/border's type of one struct, which consists of integers.
+        rodata.config = unsafe { std::mem::transmute::<RunConfig, types::run_config>(config) };
         // The kernel asks for a restart at once if a pCPU has come or gone since `host` was looked at.
         open.struct_ops.microslice_ops_mut().hotplug_seq = host.topology.hotplug_seq;
         let mut skeleton = open.load().map_err(|error| load_failure(&error, settings.verbose))?;
@@ -177,7 +182,7 @@ impl Scheduler {
     pub fn vms(&self) -> Vec<KernelVm> {
         (0..VMS_MAX)
             .filter_map(|slot| {
-                let vm: types::vm = lookup(&self.skeleton.maps.vms, slot)?;
+                let vm: Vm = lookup(&self.skeleton.maps.vms, slot)?;
                 (vm.in_use != 0 && vm.vcpu_count > 0).then_some(KernelVm {
                     slot,
                     generation: vm.generation,
@@ -191,10 +196,10 @@ impl Scheduler {
 
     /// The threads that run the vCPUs of the VM in `slot`.
     pub fn vcpu_threads(&self, slot: u32) -> Vec<u32> {
-        let vm: types::vm = lookup(&self.skeleton.maps.vms, slot).unwrap_or_default();
+        let vm: Vm = lookup(&self.skeleton.maps.vms, slot).unwrap_or_default();
         let taken = vm.vcpus.iter().filter(|&&entry| entry > 0);
         taken
-            .filter_map(|entry| lookup::<types::vcpu>(&self.skeleton.maps.vcpus, entry - 1))
+            .filter_map(|entry| lookup::<Vcpu>(&self.skeleton.maps.vcpus, entry - 1))
             .filter(|vcpu| vcpu.in_use != 0 && vcpu.vm == slot)
             .map(|vcpu| vcpu.pid)
             .collect()
@@ -206,7 +211,9 @@ impl Scheduler {
     }
 
     pub fn host_stats(&self) -> HostStats {
-        self.bss().map(|bss| bss.host_stats).unwrap_or_default()
+        let Some(bss) = self.bss() else { return HostStats::default() };
+        // SAFETY: libbpf-cargo's and crates/border's type of one struct, which consists of integers.
+        unsafe { std::mem::transmute::<types::host_stats, HostStats>(bss.host_stats) }
     }
 
     /// Present size of the micro pool: what the policy decided, and what holds (0 with `--dry-run`).
@@ -238,13 +245,8 @@ impl Scheduler {
         layout: GuestLayout,
         weight: u32,
     ) -> Result<(), HostError> {
-        // struct vm_feed of bpf/core/intf.h: layout, generation, code, weight, padding.
-        let mut value = [0u8; size_of::<types::vm_feed>()];
-        value[..16].copy_from_slice(layout.as_bytes());
-        value[16..20].copy_from_slice(&vm.generation.to_le_bytes());
-        value[20..24].copy_from_slice(&code.to_le_bytes());
-        value[24..28].copy_from_slice(&weight.to_le_bytes());
-        update(&self.skeleton.maps.vm_feeds, vm.slot, &value)
+        let feed = VmFeed { layout, generation: vm.generation, code, weight, reserved: 0 };
+        update(&self.skeleton.maps.vm_feeds, vm.slot, feed.as_bytes())
     }
 
     /// Tells the kernel side which limits there are now, and for whom.
@@ -313,28 +315,50 @@ fn open_rings(
     builder.build()
 }
 
-/// `struct event` of `bpf/core/intf.h`.
 fn parse_event(bytes: &[u8]) -> Option<Event> {
-    let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    match word(0)? {
-        0 => Some(Event::Halt { slot: word(8)?, generation: word(12)?, rip: long(16)? }),
-        2 => Some(Event::Lstar { slot: word(8)?, generation: word(12)?, address: long(16)? }),
-        1 => Some(Event::Resize { at_ns: long(8)?, micro_pcpu_count: word(16)?, reason: word(20)? }),
-        _ => None,
+    let (event, _) = interface::Event::read_from_prefix(bytes).ok()?;
+    match event.kind.get()? {
+        EventKind::Halt => {
+            let WitnessEvent { vm, generation, address } = zerocopy::transmute!(event.payload);
+            Some(Event::Halt { slot: vm, generation, rip: address })
+        }
+        EventKind::Lstar => {
+            let WitnessEvent { vm, generation, address } = zerocopy::transmute!(event.payload);
+            Some(Event::Lstar { slot: vm, generation, address })
+        }
+        EventKind::Resize => {
+            let ResizeEvent { at_ns, micro_pcpu_count, reason } = zerocopy::transmute!(event.payload);
+            Some(Event::Resize { at_ns, micro_pcpu_count, reason: reason.value() })
+        }
     }
 }
 
-fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, HostError> {
+fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> {
     let order = &host.topology.micro_order;
     let limit = settings.pool_limit(order.len())?;
     let (count, dynamic) = match settings.micro_cpus {
         PoolChoice::Static(count) => (count, 0),
         PoolChoice::Auto => (0, 1),
     };
-    let mut config = types::run_config {
+    let mut config = RunConfig {
         micro_slice_ns: settings.micro_slice_us * 1000,
         others_slice_ns: OTHERS_SLICE_NS,
+        accelerate: AccelerateConfig {
+            grace_max: settings.grace,
+            patience_ns: settings.patience_ns(),
+            call_function_ipi: u32::from(settings.call_function_ipi),
+            home_slices: u32::from(settings.home_slices),
+            ..AccelerateConfig::PAPER
+        },
+        fair_share: FairShareConfig::with_slice(settings.slice_us * 1000),
+        pool_size: PoolSizeConfig {
+            profile_interval_ns: settings.profile_ms * 1_000_000,
+            epoch_interval_ns: settings.epoch_ms * 1_000_000,
+            limit,
+            second_looks: settings.second_looks,
+            grow_when_busy_percent: settings.grow_when_busy_percent(),
+            ..PoolSizeConfig::PAPER
+        },
         micro_pcpu_count: count,
         pool_is_dynamic: dynamic,
         dry_run: u32::from(settings.dry_run),
@@ -345,23 +369,9 @@ fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, Hos
         intel: u32::from(host.vendor == Vendor::Intel),
         smt: u32::from(host.topology.smt),
         lend: u32::from(settings.lend),
-        micro_rank: [NEVER_MICRO; 1024],
+        micro_rank: [NEVER_MICRO; PCPUS_MAX as usize],
         ..Default::default()
     };
-    config.accelerate.micro_queue_max = AccelerateConfig::PAPER.micro_queue_max;
-    config.accelerate.grace_max = settings.grace;
-    config.accelerate.patience_ns = settings.patience_ns();
-    config.accelerate.call_function_ipi = u32::from(settings.call_function_ipi);
-    config.accelerate.home_slices = u32::from(settings.home_slices);
-    let fair_share = FairShareConfig::with_slice(settings.slice_us * 1000);
-    config.fair_share.slice_ns = fair_share.slice_ns;
-    config.fair_share.boost_slice_ns = fair_share.boost_slice_ns;
-    config.fair_share.lag_max_ns = fair_share.lag_max_ns;
-    config.pool_size.profile_interval_ns = settings.profile_ms * 1_000_000;
-    config.pool_size.epoch_interval_ns = settings.epoch_ms * 1_000_000;
-    config.pool_size.limit = limit;
-    config.pool_size.second_looks = settings.second_looks;
-    config.pool_size.grow_when_busy_percent = settings.grow_when_busy_percent();
     for (rank, &pcpu) in order.iter().take(POOL_LIMIT_MAX).enumerate() {
         config.micro_order[rank] = pcpu;
         config.micro_rank[pcpu as usize] = rank as u32;
@@ -369,14 +379,10 @@ fn run_config(host: &Host, settings: &Settings) -> Result<types::run_config, Hos
     Ok(config)
 }
 
-/// One value of an array map whose value type the skeleton generated.
-fn lookup<T: Copy>(map: &MapMut<'_>, key: u32) -> Option<T> {
+/// One value of an array map.
+fn lookup<T: FromBytes>(map: &MapMut<'_>, key: u32) -> Option<T> {
     let bytes = map.lookup(&key.to_le_bytes(), MapFlags::ANY).ok()??;
-    if bytes.len() < size_of::<T>() {
-        return None;
-    }
-    // SAFETY: the generated types are C structs of integers, for which any bytes are valid, and there are enough.
-    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+    T::read_from_prefix(&bytes).ok().map(|(value, _)| value)
 }
 
 fn update(map: &MapMut<'_>, key: u32, value: &[u8]) -> Result<(), HostError> {
@@ -419,19 +425,6 @@ fn text_of(bytes: &[i8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn layouts_of_policy_and_bpf_are_the_same() {
-        assert_eq!(size_of::<types::guest_code>(), size_of::<GuestCode>());
-        assert_eq!(size_of::<types::guest_layout>(), size_of::<GuestLayout>());
-        assert_eq!(size_of::<types::accelerate_config>(), size_of::<AccelerateConfig>());
-        assert_eq!(std::mem::offset_of!(types::vm_feed, generation), 16);
-        assert_eq!(std::mem::offset_of!(types::vm_feed, code), 20);
-        assert_eq!(std::mem::offset_of!(types::vm_feed, weight), 24);
-        assert_eq!(size_of::<types::limit_chain>(), size_of::<limits::Chain>());
-        assert_eq!(size_of::<types::cpu_limit>(), size_of::<microslice_policy::CpuLimit>());
-        assert_eq!(size_of::<Record>(), 96);
-    }
 
     #[test]
     fn a_pcpu_that_comes_or_goes_asks_for_a_restart_and_nothing_else_does() {

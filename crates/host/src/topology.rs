@@ -1,10 +1,8 @@
 //! Which pCPUs become micro-sliced, and in which order.
 
+use crate::interface::PCPUS_MAX;
 use crate::{HostError, cgroups};
 use std::path::Path;
-
-/// `PCPUS_MAX` of `bpf/core/intf.h`.
-pub const PCPUS_MAX: usize = 1024;
 
 /// The host's pCPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +39,7 @@ impl Topology {
         let mut online = read_list(&folder.join("online"))?.unwrap_or_default();
         let possible = read_list(&folder.join("possible"))?.unwrap_or_default();
         let pcpu_count = possible.iter().max().map_or(0, |last| last + 1);
-        if online.is_empty() || pcpu_count as usize > PCPUS_MAX {
+        if online.is_empty() || pcpu_count > PCPUS_MAX {
             return Err(HostError::refused(format!(
                 "this host has {pcpu_count} CPUs; microslice was built for at most {PCPUS_MAX}"
             )));

@@ -10,13 +10,13 @@
 //! Limits.    Weights are whole numbers: a part below a 10,000th of the largest is more than it should be. Services aren't
 //!            looked at: host tasks go before VMs (docs/scheduler.md).
 
-use microslice_policy::WEIGHT_DEFAULT;
+use microslice_policy::{WEIGHT_DEFAULT, WEIGHT_MAX};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// With this weight rounding is 5 % at most.
 const LIGHTEST: f64 = 10.0;
-const WEIGHT_MAX: f64 = 10_000.0;
+const HEAVIEST: f64 = WEIGHT_MAX as f64;
 
 /// Where a VM is in the hierarchy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,8 +87,8 @@ pub fn weights(vms: &[Weighed<'_>]) -> Vec<u32> {
     let lightest = active().fold(1.0, f64::min);
     let heaviest = active().fold(f64::MIN_POSITIVE, f64::max);
     let scale = (f64::from(WEIGHT_DEFAULT) * active().count().max(1) as f64)
-        .max((LIGHTEST / lightest).min(WEIGHT_MAX / heaviest));
-    parts.iter().map(|part| (part * scale).round().clamp(1.0, WEIGHT_MAX) as u32).collect()
+        .max((LIGHTEST / lightest).min(HEAVIEST / heaviest));
+    parts.iter().map(|part| (part * scale).round().clamp(1.0, HEAVIEST) as u32).collect()
 }
 
 #[cfg(test)]

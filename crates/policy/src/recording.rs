@@ -3,15 +3,12 @@
 //! Little-endian chunks: `tag: u32, length: u32, payload`. Tag 1 is a slot (`u32`) and the [`GuestCode`] that is in it from
 //! here on, tag 2 a [`Record`]. The head is [`MAGIC`] and [`RECORD_VERSION`]. A recording that was cut off ends at its last whole chunk.
 
-use crate::layout::{GuestCode, RECORD_VERSION, Record};
+use crate::layout::{GUEST_CODES_MAX, GuestCode, RECORD_VERSION, Record};
 use std::io::{self, ErrorKind, Read, Write};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// The first eight bytes of every recording.
 pub const MAGIC: [u8; 8] = *b"microrec";
-
-/// Slots for guest kernels: `GUEST_CODES_MAX` of `bpf/core/intf.h`. Slot 0 is the code of a guest without symbols.
-pub const GUEST_CODES_MAX: u32 = 64;
 
 const TAG_CODE: u32 = 1;
 const TAG_RECORD: u32 = 2;

@@ -8,7 +8,7 @@ use microslice_policy::VmSize;
 
 /// The weight of a VM that names none, here and in cgroups (`cpu.weight`).
 const SCENARIO_WEIGHT: u64 = 256;
-const CGROUP_WEIGHT: u64 = 100;
+const CGROUP_WEIGHT: u64 = policy::WEIGHT_DEFAULT as u64;
 const CGROUP_WEIGHT_MAX: u64 = policy::WEIGHT_MAX as u64;
 
 pub struct VmShare {
