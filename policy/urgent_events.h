@@ -2,20 +2,23 @@
 /*
  * Urgent events: what Algorithm 1 (pool_size.h) counts.
  *
- * Problem.   Algorithm 1 reserves pCPUs because of IPIs, pause-loop exits and device interrupts (paper 4.3 and 5). Most of
- *            these need nobody's help: a halt in the idle loop, a spin in user mode, an interrupt to a vCPU that runs.
- * Mechanism. An event is urgent if a micro pCPU would be used for it, whether there is one or not: the decision on it
- *            (accelerate.h) says so. So the size of the pool doesn't change which events count.
+ * Problem.   Algorithm 1 reserves pCPUs because of IPIs, pause-loop exits and device interrupts (paper 4.3
+ *            and 5). Most of these need nobody's help: a halt in the idle loop, a spin in user mode, an
+ *            interrupt to a vCPU that runs.
+ * Mechanism. An event is urgent if a micro pCPU would be used for it, whether there is one or not: the
+ *            decision on it (accelerate.h) says so. So the size of the pool doesn't change which events
+ *            count.
  *
  *              URGENT_IPI  a yield caused by an IPI: in a shootdown, or to a preempted target ("the number of
  *                          yields caused by IPIs", section 5)
- *              URGENT_PLE  a wait for a lock: a pause-loop exit, or the halt that ends such a spin in a paravirtual
- *                          guest
- *              URGENT_IRQ  a device interrupt whose recipient waits for a pCPU, because it was preempted, or because it
- *                          was woken and isn't boosted
+ *              URGENT_PLE  a wait for a lock: a pause-loop exit, or the halt that ends such a spin in a
+ *                          paravirtual guest
+ *              URGENT_IRQ  a device interrupt whose recipient waits for a pCPU, because it was preempted, or
+ *                          because it was woken and isn't boosted
  *
- * Limits.    The paper counts every pause-loop exit and every device interrupt, because Xen counts them so. Here spins in
- *            user mode, which nobody is accelerated for (4.4), and guests without symbols reserve no pCPUs.
+ * Limits.    The paper counts every pause-loop exit and every device interrupt, because Xen counts them so.
+ *            Here spins in user mode, which nobody is accelerated for (4.4), and guests without symbols
+ *            reserve no pCPUs.
  */
 #ifndef POLICY_URGENT_EVENTS_H
 #define POLICY_URGENT_EVENTS_H
@@ -38,7 +41,10 @@ POLICY u32 urgent_event_of_yield(u32 cause)
 	return cause == CAUSE_LOCK_YIELD || cause == CAUSE_LOCK_HALT ? URGENT_PLE : URGENT_NONE;
 }
 
-/* `kind`: enum interrupt_kind; `reason`: of the decision on it. Those to a blocked recipient are counted when it is woken. */
+/*
+ * `kind`: enum interrupt_kind; `reason`: of the decision on it. Those to a blocked recipient are counted when
+ * it is woken.
+ */
 POLICY u32 urgent_event_of_interrupt(u32 kind, u32 reason)
 {
 	u32 needs_help = reason == INTERRUPT_REQUESTS || reason == INTERRUPT_ALREADY_REQUESTED ||

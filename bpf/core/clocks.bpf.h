@@ -3,8 +3,8 @@
  * Clocks: what everybody's share is kept by.
  *
  * Problem.   A VM's share is of the host, but it is used up by vCPUs, each on a pCPU of its own.
- * Mechanism. A clock per task, one per VM, and those of whoever is furthest ahead: policy/fair_share.h says what running
- *            costs, and how far a clock may be off the others.
+ * Mechanism. A clock per task, one per VM, and those of whoever is furthest ahead: policy/fair_share.h says
+ *            what running costs, and how far a clock may be off the others.
  * Formula.   host task: vtime += ran * 100 / weight (its nice value); vCPU: see fair_share.h.
  * Limits.    vCPUs with narrow affinity go by the clocks of the pCPU where they ran last.
  */
@@ -14,9 +14,9 @@
 #include "bpf/core/vcpu.bpf.h"
 
 /*
- * What a vCPU's clock, and its VM's, are compared with. One that may run on some pCPUs only goes by those of the pCPU where it ran
- * last: where these are more contended than others nobody keeps up with the pool's, and who sleeps would come back with
- * hardly any lag, behind those that never sleep.
+ * What a vCPU's clock, and its VM's, are compared with. One that may run on some pCPUs only goes by those of
+ * the pCPU where it ran last: where these are more contended than others nobody keeps up with the pool's, and
+ * who sleeps would come back with hardly any lag, behind those that never sleep.
  */
 struct furthest {
 	u64 vcpu_ns;
@@ -35,7 +35,10 @@ static __always_inline struct furthest clocks_of(const struct vcpu *vcpu)
 	return furthest;
 }
 
-/* A queue's clock is that of whoever was furthest ahead of those that were chosen: who comes late starts near it. */
+/*
+ * A queue's clock is that of whoever was furthest ahead of those that were chosen: who comes late starts near
+ * it.
+ */
 static __always_inline u64 clock_of(const struct task_ctx *tctx, const struct vcpu *vcpu)
 {
 	if (vcpu)
@@ -136,9 +139,10 @@ static __always_inline void advance_others_clock(const struct task_ctx *tctx)
 }
 
 /*
- * The clocks of pool and pCPU are of whoever was chosen by them. Whom a mechanism let run wasn't: it may be far ahead. Nor was
- * who is light, and ran because it had waited for long; nor who had the rest of a turn that was interrupted. Its clock stands
- * where the turn has brought it, and who sleeps would be put back behind that.
+ * The clocks of pool and pCPU are of whoever was chosen by them. Whom a mechanism let run wasn't: it may be
+ * far ahead. Nor was who is light, and ran because it had waited for long; nor who had the rest of a turn
+ * that was interrupted. Its clock stands where the turn has brought it, and who sleeps would be put back
+ * behind that.
  */
 static __always_inline void advance_clocks(const struct task_ctx *tctx, const struct vcpu *vcpu,
 					   struct pcpu *pcpu)
@@ -164,9 +168,9 @@ static __always_inline void advance_clocks(const struct task_ctx *tctx, const st
 }
 
 /*
- * It has a pCPU that nobody else wants: what it ran for isn't owed to those who come later. Else light ones, whose clocks
- * are fast, would push the queue's clock on, and whoever ran beside them would be that far behind: it would go first until
- * it had caught up.
+ * It has a pCPU that nobody else wants: what it ran for isn't owed to those who come later. Else light ones,
+ * whose clocks are fast, would push the queue's clock on, and whoever ran beside them would be that far
+ * behind: it would go first until it had caught up.
  */
 static __always_inline void forgive_debt(struct task_ctx *tctx, const struct vcpu *vcpu)
 {

@@ -2,8 +2,8 @@
 /*
  * Hooks: where the core asks the mechanisms of a scheduler.
  *
- * Mechanism. The core declares them, the scheduler defines them (bpf/schedulers), out of whatever mechanisms it has. They
- *            are inlined: one that does nothing costs nothing.
+ * Mechanism. The core declares them, the scheduler defines them (bpf/schedulers), out of whatever mechanisms
+ *            it has. They are inlined: one that does nothing costs nothing.
  */
 #ifndef BPF_HOOKS_H
 #define BPF_HOOKS_H
@@ -20,7 +20,10 @@ HOOK void on_vcpu_joins(struct vcpu *vcpu);
 /* Its task ends, or runs another vCPU from now on. It isn't runnable any more. */
 HOOK void on_vcpu_leaves(struct vcpu *vcpu);
 
-/* ---- A hint came (observe.bpf.h). Not inlined: the verifier then checks them once by themselves, not at each call ---- */
+/*
+ * ---- A hint came (observe.bpf.h). Not inlined: the verifier then checks them once by themselves, not at
+ * each call ----
+ */
 
 /* The vCPU whose thread this is gives up its pCPU, or is about to. `cause`: enum yield_cause. */
 int on_yield(u32 cause);
@@ -79,11 +82,17 @@ HOOK bool goes_before_the_line(s32 cpu, struct pcpu *pcpu, u32 owed);
 HOOK void on_another_turn(struct vcpu *vcpu, struct pcpu *pcpu);
 /* Whoever ran goes on, and only its slice ends that. */
 HOOK void on_open_turn(struct pcpu *pcpu);
-/* It runs from now on. Returns what occupies the pCPU: `occupant`, or something of the mechanisms. Sets its state. */
+/*
+ * It runs from now on. Returns what occupies the pCPU: `occupant`, or something of the mechanisms. Sets its
+ * state.
+ */
 HOOK u32 on_turn_begins(struct vcpu *vcpu, s32 cpu, u32 occupant);
 /* The same, of any task, when all is known of its pCPU. */
 HOOK void on_running(struct task_struct *p, struct vcpu *vcpu, s32 cpu, struct pcpu *pcpu, u64 now);
-/* A hint said that help is on its way: KVM's directed yield is refused, and the vCPU goes back into its guest. */
+/*
+ * A hint said that help is on its way: KVM's directed yield is refused, and the vCPU goes back into its
+ * guest.
+ */
 HOOK bool keeps_its_pcpu(struct vcpu *vcpu);
 /* It gives its pCPU up, to whom KVM found; NULL: to nobody. */
 HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to);

@@ -2,12 +2,13 @@
 /*
  * Host tasks: all that aren't vCPUs.
  *
- * Problem.   A host runs more than vCPUs: QEMU's I/O threads, vhost, kernel threads, people's shells. vCPUs depend on
- *            many of them, so they go first; but a compiler on the host may not stop all guests, nor a nightly backup
- *            take half of the host.
- * Mechanism. They have a queue of their own, by virtual time. Those that took a vCPU's slice more than vCPUs since on this
- *            pCPU let vCPUs go first until these have caught up: under contention each side gets half. Host tasks of a
- *            nice value above 0 wait among the vCPUs, as a VM of their weight would.
+ * Problem.   A host runs more than vCPUs: QEMU's I/O threads, vhost, kernel threads, people's shells. vCPUs
+ *            depend on many of them, so they go first; but a compiler on the host may not stop all guests,
+ *            nor a nightly backup take half of the host.
+ * Mechanism. They have a queue of their own, by virtual time. Those that took a vCPU's slice more than vCPUs
+ *            since on this pCPU let vCPUs go first until these have caught up: under contention each side
+ *            gets half. Host tasks of a nice value above 0 wait among the vCPUs, as a VM of their weight
+ *            would.
  */
 #ifndef BPF_HOST_TASKS_H
 #define BPF_HOST_TASKS_H
@@ -15,15 +16,19 @@
 #include "bpf/core/cpu_limit.bpf.h"
 
 /*
- * A host task of a nice value above 0 (a backup, a build) isn't what a guest waits for: it shares with vCPUs, as one VM
- * of its weight would, in place of going first. sched_ext gives tasks of nice 0 the default weight of cgroups.
+ * A host task of a nice value above 0 (a backup, a build) isn't what a guest waits for: it shares with vCPUs,
+ * as one VM of its weight would, in place of going first. sched_ext gives tasks of nice 0 the default weight
+ * of cgroups.
  */
 static __always_inline bool gives_way(struct task_struct *p)
 {
 	return p->scx.weight < WEIGHT_DEFAULT;
 }
 
-/* Its clock is the vCPUs' or the host tasks', by its nice value. Sleeping isn't saving, nor is a change of clocks. */
+/*
+ * Its clock is the vCPUs' or the host tasks', by its nice value. Sleeping isn't saving, nor is a change of
+ * clocks.
+ */
 static __always_inline void set_clock(struct task_struct *p, struct task_ctx *tctx)
 {
 	bool way = gives_way(p);
@@ -36,7 +41,10 @@ static __always_inline void set_clock(struct task_struct *p, struct task_ctx *tc
 	tctx->gives_way = way;
 	if (vtime_before(tctx->vtime_ns, earliest))
 		tctx->vtime_ns = earliest;
-	/* A light one that is served because it has waited for long may be far ahead: it doesn't wait the longer for that. */
+	/*
+	 * A light one that is served because it has waited for long may be far ahead: it doesn't wait the
+	 * longer for that.
+	 */
 	if (way && vtime_before(now + lag, tctx->vtime_ns))
 		tctx->vtime_ns = now + lag;
 }
@@ -52,8 +60,8 @@ static __always_inline void enqueue_other(struct task_struct *p, struct task_ctx
 }
 
 /*
- * Into a queue that this pCPU serves by itself. If it has nothing else to run it is about to go idle, and looks again only
- * because of the kick.
+ * Into a queue that this pCPU serves by itself. If it has nothing else to run it is about to go idle, and
+ * looks again only because of the kick.
  */
 static __always_inline void insert_here(struct task_struct *p, u64 dsq, u64 slice_ns, u64 enq_flags)
 {
@@ -62,12 +70,14 @@ static __always_inline void insert_here(struct task_struct *p, u64 dsq, u64 slic
 		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), KICK_IDLE);
 }
 
-/* Kernel threads of one pCPU (ksoftirqd, workqueues, migration helpers) are short, and much waits for them. */
+/*
+ * Kernel threads of one pCPU (ksoftirqd, workqueues, migration helpers) are short, and much waits for them.
+ */
 static __always_inline void enqueue_pinned_kthread(struct task_struct *p, u64 enq_flags)
 {
 	/*
-	 * Nobody is preempted by a thread that ops.cpu_release queues again: the slice that it would use up is that of the task that the higher
-	 * class took the pCPU from, which waits in a queue already.
+	 * Nobody is preempted by a thread that ops.cpu_release queues again: the slice that it would use up
+	 * is that of the task that the higher class took the pCPU from, which waits in a queue already.
 	 */
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct pcpu *pcpu = pcpu_of(cpu);

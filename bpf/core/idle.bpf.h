@@ -61,8 +61,9 @@ static __always_inline bool kick_idle_for_vcpu(struct task_struct *p)
 #define PREEMPT_LOOK_MAX 4u
 
 /*
- * Only vCPUs and those like them give way, and among vCPUs those that weren't boosted themselves. A reserved pCPU that is lent
- * is taken over by a vCPU, too: else whoever got it would have it to itself, and all others would crowd on the rest.
+ * Only vCPUs and those like them give way, and among vCPUs those that weren't boosted themselves. A reserved
+ * pCPU that is lent is taken over by a vCPU, too: else whoever got it would have it to itself, and all others
+ * would crowd on the rest.
  */
 static __always_inline bool gives_way_to(s32 cpu, const struct pcpu *pcpu, bool to_vcpu)
 {
@@ -113,8 +114,9 @@ static __always_inline s32 first_to_preempt(struct task_struct *p, const struct 
 }
 
 /*
- * It takes over the pCPU that it ran on last, if what runs there gives way. A vCPU looks at a few more: many wait for a lock that
- * is handed on, and each of them that is boosted keeps the next one from its own pCPU for a third of a slice.
+ * It takes over the pCPU that it ran on last, if what runs there gives way. A vCPU looks at a few more: many
+ * wait for a lock that is handed on, and each of them that is boosted keeps the next one from its own pCPU
+ * for a third of a slice.
  */
 __noinline int preempt_for(struct task_struct *p __arg_trusted, u32 for_vcpu)
 {

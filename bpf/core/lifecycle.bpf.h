@@ -8,8 +8,9 @@
 /* ---- Core scheduling ---- */
 
 /*
- * Tasks with a cookie, SMT and sched_ext together hang a host (sched-ext/scx issue 3715). The daemon doesn't start where
- * there is one; a VMM may ask for one later, and then the host is better off with the kernel's own scheduler.
+ * Tasks with a cookie, SMT and sched_ext together hang a host (sched-ext/scx issue 3715). The daemon doesn't
+ * start where there is one; a VMM may ask for one later, and then the host is better off with the kernel's
+ * own scheduler.
  */
 static __always_inline void leave_if_core_scheduled(struct task_struct *p)
 {
@@ -35,7 +36,9 @@ static __always_inline s32 init_core_task(struct task_struct *p)
 
 /* ---- Start ---- */
 
-/* Of all pCPUs that are online (when one comes or goes the daemon starts this scheduler again), or of none. */
+/*
+ * Of all pCPUs that are online (when one comes or goes the daemon starts this scheduler again), or of none.
+ */
 static __always_inline int create_mask(struct scratch *holder, bool full)
 {
 	struct bpf_cpumask *mask = bpf_cpumask_create(), *old;

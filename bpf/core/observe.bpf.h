@@ -8,11 +8,12 @@
  *   paravirtual sched-yield hypercall    raw tracepoint kvm_hypercall           an IPI's target was preempted
  *   interrupt with its vector            fentry svm/vmx_deliver_interrupt       IPI or device interrupt
  *
- * Problem.   Interrupt vectors are the guest's own, and those known here are Linux's. A guest that isn't Linux has no
- *            symbols here.
+ * Problem.   Interrupt vectors are the guest's own, and those known here are Linux's. A guest that isn't
+ *            Linux has no symbols here.
  * Races.     These programs run in the vCPU's thread and may be preempted.
- * Limits.    With IPI virtualization (AVIC, IPIv) an interrupt to a running vCPU causes no exit, and no hint is needed;
- *            one to a preempted vCPU exits on AVIC; on IPIv and posted interrupts from devices nothing fires.
+ * Limits.    With IPI virtualization (AVIC, IPIv) an interrupt to a running vCPU causes no exit, and no hint
+ *            is needed; one to a preempted vCPU exits on AVIC; on IPIv and posted interrupts from devices
+ *            nothing fires.
  */
 #ifndef BPF_OBSERVE_H
 #define BPF_OBSERVE_H

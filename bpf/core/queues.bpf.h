@@ -2,11 +2,11 @@
 /*
  * Queues: where a vCPU waits that isn't in a hurry.
  *
- * Mechanism. Three shared queues, all ordered by the policy (fair_share.h): host tasks, vCPUs that just woke (boosted),
- *            vCPUs. A pCPU serves them in that order (turns.bpf.h).
- * Limits.    One queue of each kind for the whole host: a task prefers the pCPU that it ran on last if that is idle, and
- *            a pCPU those that ran there last (turns.bpf.h), but NUMA nodes are not told apart. vCPUs with narrow
- *            affinity are found by walking the queue.
+ * Mechanism. Three shared queues, all ordered by the policy (fair_share.h): host tasks, vCPUs that just woke
+ *            (boosted), vCPUs. A pCPU serves them in that order (turns.bpf.h).
+ * Limits.    One queue of each kind for the whole host: a task prefers the pCPU that it ran on last if that
+ *            is idle, and a pCPU those that ran there last (turns.bpf.h), but NUMA nodes are not told apart.
+ *            vCPUs with narrow affinity are found by walking the queue.
  */
 #ifndef BPF_QUEUES_H
 #define BPF_QUEUES_H

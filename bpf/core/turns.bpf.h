@@ -2,13 +2,15 @@
 /*
  * Turns: who runs next on a pCPU of the normal pool (ops.dispatch).
  *
- * Problem.   The one that is furthest behind isn't always the best one: somebody may be waited for, and caches are warm for
- *            those who ran here last.
- * Mechanism. In this order: whom a mechanism lets go first; host tasks; whom a mechanism prefers; the boosted; to whom a
- *            mechanism owes a turn; whoever ran until now, if it is still the furthest behind; who ran here last, if the
- *            policy lets it overtake; the first of the queue; whoever ran until now, if nobody else waits.
- * Formula.   Whoever waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to the boosted ones:
- *            weights may not bring sched_ext's watchdog, which ends the scheduler for everybody.
+ * Problem.   The one that is furthest behind isn't always the best one: somebody may be waited for, and
+ *            caches are warm for those who ran here last.
+ * Mechanism. In this order: whom a mechanism lets go first; host tasks; whom a mechanism prefers; the
+ *            boosted; to whom a mechanism owes a turn; whoever ran until now, if it is still the furthest
+ *            behind; who ran here last, if the policy lets it overtake; the first of the queue; whoever ran
+ *            until now, if nobody else waits.
+ * Formula.   Whoever waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to the
+ *            boosted ones: weights may not bring sched_ext's watchdog, which ends the scheduler for
+ *            everybody.
  * Limits.    Of each queue the first OWN_LOOK_MAX are looked at for one that ran here last.
  */
 #ifndef BPF_TURNS_H
@@ -84,8 +86,9 @@ static __always_inline void note_nobody_in_line(const struct pcpu *pcpu)
 }
 
 /*
- * sched_ext asks for the next task before it queues the one whose slice is over, so the queue alone would always let
- * another go first: a heavier vCPU would get less than its share. If that one is still the furthest behind, it goes on.
+ * sched_ext asks for the next task before it queues the one whose slice is over, so the queue alone would
+ * always let another go first: a heavier vCPU would get less than its share. If that one is still the
+ * furthest behind, it goes on.
  */
 static __always_inline bool goes_on(s32 cpu, struct task_struct *prev, struct pcpu *pcpu)
 {
@@ -116,8 +119,9 @@ static __always_inline bool goes_on(s32 cpu, struct task_struct *prev, struct pc
 }
 
 /*
- * Nobody else wants this pCPU: whoever ran goes on. Were it queued here again instead, by ops.enqueue or by sched_ext
- * itself, this pCPU would go idle first, and nothing but an interrupt would make it look into its queue.
+ * Nobody else wants this pCPU: whoever ran goes on. Were it queued here again instead, by ops.enqueue or by
+ * sched_ext itself, this pCPU would go idle first, and nothing but an interrupt would make it look into its
+ * queue.
  */
 static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pcpu)
 {
@@ -196,8 +200,9 @@ static __always_inline void count_overtake(const struct vcpu *vcpu, enum overtak
 }
 
 /*
- * One whose caches are warm here goes before the first of the queue, if the policy lets it. The others that ran here last
- * are further ahead than the first of them. Count and clock are in the map: see visit_sibling().
+ * One whose caches are warm here goes before the first of the queue, if the policy lets it. The others that
+ * ran here last are further ahead than the first of them. Count and clock are in the map: see
+ * visit_sibling().
  */
 __noinline int take_own(u64 dsq, s32 cpu)
 {

@@ -20,7 +20,10 @@ static __always_inline bool move_here(u64 dsq, struct task_struct *p, s32 cpu)
 	struct bpf_iter_scx_dsq it;
 	bool moved = false;
 
-	/* Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't moved by it. */
+	/*
+	 * Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't
+	 * moved by it.
+	 */
 	if (!bpf_iter_scx_dsq_new(&it, dsq, 0) && may_run_on(p, cpu))
 		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
 	bpf_iter_scx_dsq_destroy(&it);
@@ -47,8 +50,9 @@ static __always_inline bool clock_lets_inherit(struct task_struct *p, const stru
 }
 
 /*
- * KVM found whom a spinning vCPU may wait for, and that one waits for a pCPU: it gets this one. Given to whoever is next
- * instead, it would mostly go to another VM, and the spinner would come back to the same wait a turn later.
+ * KVM found whom a spinning vCPU may wait for, and that one waits for a pCPU: it gets this one. Given to
+ * whoever is next instead, it would mostly go to another VM, and the spinner would come back to the same wait
+ * a turn later.
  */
 static __noinline int take_heir(s32 cpu, struct task_struct *prev)
 {

@@ -2,8 +2,8 @@
 /*
  * Grace: a turn that ends at a bad moment is made longer.
  *
- * Mechanism. A turn that ends in critical code, or before a call was answered, is made longer by a few micro slices
- *            (policy/accelerate.h: decide_at_turn_end), at its end, and after an interruption.
+ * Mechanism. A turn that ends in critical code, or before a call was answered, is made longer by a few micro
+ *            slices (policy/accelerate.h: decide_at_turn_end), at its end, and after an interruption.
  */
 #ifndef BPF_GRACE_H
 #define BPF_GRACE_H
@@ -40,7 +40,10 @@ __noinline int gets_grace(u32 slot, u32 class)
 	return true;
 }
 
-/* A kernel thread, or a task of a higher class, took its pCPU away: does it come back at once, for a micro slice? */
+/*
+ * A kernel thread, or a task of a higher class, took its pCPU away: does it come back at once, for a micro
+ * slice?
+ */
 static __always_inline bool comes_back(struct vcpu *vcpu, u32 slot)
 {
 	bool interrupted = grace_of(vcpu)->interrupted;
@@ -54,7 +57,10 @@ static __always_inline bool comes_back(struct vcpu *vcpu, u32 slot)
 	return true;
 }
 
-/* A turn that ends at a bad moment is made longer by a micro slice, before anybody else, host tasks too, gets the pCPU. */
+/*
+ * A turn that ends at a bad moment is made longer by a micro slice, before anybody else, host tasks too, gets
+ * the pCPU.
+ */
 static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, struct pcpu *pcpu)
 {
 	struct task_ctx *tctx = micro_pcpu_count ? whose_turn_ends(prev) : NULL;

@@ -2,16 +2,17 @@
 /*
  * Home slices: micro slices on pCPUs of the normal pool.
  *
- * Problem.   A micro pool is small, and far from warm caches: of eleven siblings that owe an answer ten wait for those before
- *            them, while the pCPUs that they ran on last run turns that can wait.
- * Mechanism. A request that no micro pCPU would serve at once looks at the pCPU where its vCPU ran last in the normal pool,
- *            and at the next three, for a turn that gives way (policy/accelerate.h: decide_on_home). There it takes the same
- *            place as at a micro pCPU, whose ops.dispatch pulls it (serve_at_home), for a micro slice. Whoever ran there
- *            is queued like any other, and has what is left of its turn afterwards (take_interrupted).
- * Races.     As at a micro pCPU. If the turn has ended meanwhile, whoever came instead is preempted for it; if the vCPU
- *            can't be had any more, the turn goes on.
- * Limits.    Never from a sibling, which may be the one that waits; never from a VM that has had less; of a pCPU's time at
- *            most half.
+ * Problem.   A micro pool is small, and far from warm caches: of eleven siblings that owe an answer ten wait
+ *            for those before them, while the pCPUs that they ran on last run turns that can wait.
+ * Mechanism. A request that no micro pCPU would serve at once looks at the pCPU where its vCPU ran last in
+ *            the normal pool, and at the next three, for a turn that gives way (policy/accelerate.h:
+ *            decide_on_home). There it takes the same place as at a micro pCPU, whose ops.dispatch pulls it
+ *            (serve_at_home), for a micro slice. Whoever ran there is queued like any other, and has what is
+ *            left of its turn afterwards (take_interrupted).
+ * Races.     As at a micro pCPU. If the turn has ended meanwhile, whoever came instead is preempted for it;
+ *            if the vCPU can't be had any more, the turn goes on.
+ * Limits.    Never from a sibling, which may be the one that waits; never from a VM that has had less; of a
+ *            pCPU's time at most half.
  */
 #ifndef BPF_HOME_SLICES_H
 #define BPF_HOME_SLICES_H
@@ -37,8 +38,8 @@ enum seen_at_home {
 };
 
 /*
- * Bits of seen_at_home. Neither this nor the next one is static: the verifier then checks each by itself. Two, for the stack: those who call
- * them are five calls deep.
+ * Bits of seen_at_home. Neither this nor the next one is static: the verifier then checks each by itself.
+ * Two, for the stack: those who call them are five calls deep.
  */
 __noinline u32 look_at_home(u32 slot, s32 cpu)
 {
@@ -142,7 +143,10 @@ static __always_inline u64 left_of_turn(const struct task_ctx *tctx, const struc
 	return ran_ns < pcpu->turn_ns ? pcpu->turn_ns - ran_ns : 0;
 }
 
-/* Whom it was preempted for can't be had any more: it goes on, unless somebody waits who would have preempted it anyway. */
+/*
+ * Whom it was preempted for can't be had any more: it goes on, unless somebody waits who would have preempted
+ * it anyway.
+ */
 static __always_inline bool was_preempted_in_vain(struct task_struct *prev, struct task_ctx *tctx,
 						  struct pcpu *pcpu, u64 left_ns)
 {
@@ -159,8 +163,8 @@ static __always_inline bool was_preempted_in_vain(struct task_struct *prev, stru
 }
 
 /*
- * Who asked for a micro slice here goes before host tasks, too: it is shorter than they could notice, and every other turn at most.
- * True if it comes, or if whoever ran until now goes on.
+ * Who asked for a micro slice here goes before host tasks, too: it is shorter than they could notice, and
+ * every other turn at most. True if it comes, or if whoever ran until now goes on.
  */
 static __noinline int serve_at_home(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {

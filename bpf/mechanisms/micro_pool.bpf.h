@@ -3,8 +3,8 @@
  * Micro pool: the pCPUs that are reserved for micro slices, and tasks that may run nowhere else.
  *
  * Problem.   A task whose affinity holds micro pCPUs only would never run in the normal pool.
- * Mechanism. A pCPU is micro-sliced if its rank is below the pool's size (pool_size.bpf.h). Tasks that may run on
- *            micro-sliced pCPUs only share them, one micro slice in turn with accelerated vCPUs.
+ * Mechanism. A pCPU is micro-sliced if its rank is below the pool's size (pool_size.bpf.h). Tasks that may
+ *            run on micro-sliced pCPUs only share them, one micro slice in turn with accelerated vCPUs.
  */
 #ifndef BPF_MICRO_POOL_H
 #define BPF_MICRO_POOL_H
@@ -20,7 +20,10 @@ enum micro_occupant {
 
 _Static_assert(DSQ_CONFINED > DSQ_RESTING, "queue numbers don't overlap");
 
-/* The size of the micro pool: what was decided, and what holds. They differ with --dry-run: nothing is reserved then. */
+/*
+ * The size of the micro pool: what was decided, and what holds. They differ with --dry-run: nothing is
+ * reserved then.
+ */
 u32 decided_pcpu_count;
 /* A pCPU is micro-sliced if its rank is below this. */
 u32 micro_pcpu_count;
@@ -56,7 +59,10 @@ static __always_inline void count_urgent(u32 event)
 		COUNT(host_stats.urgent_irqs);
 }
 
-/* There is something to do for a pCPU: if who runs there gives way to a vCPU, it is preempted; if it idles, it looks. */
+/*
+ * There is something to do for a pCPU: if who runs there gives way to a vCPU, it is preempted; if it idles,
+ * it looks.
+ */
 static __always_inline void call_pcpu(s32 cpu, const struct pcpu *pcpu)
 {
 	bool preempts =
@@ -94,8 +100,8 @@ static __always_inline s32 confined_pcpu(struct task_struct *p)
 }
 
 /*
- * Tasks that were queued when their last normal pCPU became this micro pCPU would wait for ever. How many more may be
- * looked at is kept in the map, for the verifier's sake: see visit_sibling().
+ * Tasks that were queued when their last normal pCPU became this micro pCPU would wait for ever. How many
+ * more may be looked at is kept in the map, for the verifier's sake: see visit_sibling().
  */
 __noinline int rescue_from(u64 dsq, s32 cpu)
 {

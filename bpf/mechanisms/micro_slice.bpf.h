@@ -3,8 +3,8 @@
  * Micro slices: their timer, and their end.
  *
  * Problem.   A slice of 100 us ends between two ticks.
- * Mechanism. A timer pinned to the pCPU ends it. Then the vCPU is enqueued like any other, and ops.enqueue knows only the
- *            normal pool.
+ * Mechanism. A timer pinned to the pCPU ends it. Then the vCPU is enqueued like any other, and ops.enqueue
+ *            knows only the normal pool.
  * Races.     A pCPU that leaves the pool while a micro slice runs lets it end: its timer is armed.
  */
 #ifndef BPF_MICRO_SLICE_H

@@ -2,8 +2,8 @@
 /*
  * Micro turns: who runs next on a micro pCPU (ops.dispatch), and what begins there (ops.running).
  *
- * Mechanism. In this order: confined tasks and requests, turn about; who was woken; whoever is left of the confined; and, if
- *            nobody asks for the pCPU, it is lent.
+ * Mechanism. In this order: confined tasks and requests, turn about; who was woken; whoever is left of the
+ *            confined; and, if nobody asks for the pCPU, it is lent.
  */
 #ifndef BPF_MICRO_TURNS_H
 #define BPF_MICRO_TURNS_H
@@ -49,7 +49,10 @@ static __always_inline void dispatch_micro_pool(s32 cpu, struct pcpu *pcpu, stru
 {
 	bool served;
 
-	/* Whoever asks from now on is served below, or found by lend_to(): no kick that would reach who comes next. */
+	/*
+	 * Whoever asks from now on is served below, or found by lend_to(): no kick that would reach who comes
+	 * next.
+	 */
 	if (pcpu->occupant == OCCUPANT_LENT_VCPU)
 		pcpu->occupant = OCCUPANT_NONE;
 	served = dispatch_micro(cpu, pcpu);
@@ -66,7 +69,9 @@ static __always_inline void dispatch_micro_pool(s32 cpu, struct pcpu *pcpu, stru
 	}
 }
 
-/* A vCPU that came back after an interruption, for a micro slice, has a timer, too: the next tick may be far. */
+/*
+ * A vCPU that came back after an interruption, for a micro slice, has a timer, too: the next tick may be far.
+ */
 static __always_inline void start_on_micro_pcpu(struct task_struct *p, const struct vcpu *vcpu, s32 cpu,
 						struct pcpu *pcpu, u64 now)
 {

@@ -2,8 +2,8 @@
 /*
  * Passes: over the siblings of a vCPU that waits, each of them handed to policy/accelerate.h.
  *
- * Races.     A pass over a VM is a claim that runs out by itself after PASS_MAX_NS. What is read of a sibling may be old by
- *            then; the pull checks again.
+ * Races.     A pass over a VM is a claim that runs out by itself after PASS_MAX_NS. What is read of a sibling
+ *            may be old by then; the pull checks again.
  */
 #ifndef BPF_PASSES_H
 #define BPF_PASSES_H
@@ -29,9 +29,9 @@ static __always_inline struct passes_vm *passes_in(const struct vm *vm);
 #define KVM_HC_SCHED_YIELD 11u
 
 /*
- * Looks at one sibling; false ends the pass. What the pass has counted is kept in the VM, not on the stack: a counter
- * that grows in a register makes each turn of a loop a new state to the verifier, which then never ends. The pass
- * has the VM to itself.
+ * Looks at one sibling; false ends the pass. What the pass has counted is kept in the VM, not on the stack: a
+ * counter that grows in a register makes each turn of a loop a new state to the verifier, which then never
+ * ends. The pass has the VM to itself.
  */
 __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause)
 {
@@ -102,9 +102,10 @@ static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self, u32 
 #define NOBODY 0xffffffffu
 
 /*
- * There is room on this micro pCPU: those that it turned away, and that still owe an answer, are asked for again. It
- * begins with the one that was turned away first: from the VM's first vCPU on, siblings that wait for answers
- * themselves, which is critical code, would take the place in turns, and keep out who owes them one.
+ * There is room on this micro pCPU: those that it turned away, and that still owe an answer, are asked for
+ * again. It begins with the one that was turned away first: from the VM's first vCPU on, siblings that wait
+ * for answers themselves, which is critical code, would take the place in turns, and keep out who owes them
+ * one.
  */
 static __noinline int ask_again(struct pcpu *pcpu)
 {

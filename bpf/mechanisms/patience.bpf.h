@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Patience: who waits keeps its pCPU for a while, as the policy says (policy/accelerate.h: decide_on_spinner). */
+/*
+ * Patience: who waits keeps its pCPU for a while, as the policy says (policy/accelerate.h:
+ * decide_on_spinner).
+ */
 #ifndef BPF_PATIENCE_H
 #define BPF_PATIENCE_H
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Pool size: how many pCPUs are micro-sliced, by Algorithm 1 (policy/pool_size.h), and what follows for each of them. */
+/*
+ * Pool size: how many pCPUs are micro-sliced, by Algorithm 1 (policy/pool_size.h), and what follows for each
+ * of them.
+ */
 #ifndef BPF_POOL_SIZE_H
 #define BPF_POOL_SIZE_H
 

@@ -3,13 +3,15 @@
  * Requests: from "this vCPU is needed" to a micro slice.
  *
  * Problem.   Whoever notices that a vCPU is needed (a tracing program, on any pCPU) may not move tasks.
- * Mechanism. A request marks the vCPU pending, puts it into the one-place queue (the paper's runqueue limit, section 5) of a
- *            micro pCPU, or of one at home (home_slices.bpf.h), and kicks that pCPU. Its ops.dispatch takes the vCPU out of
- *            the normal queue, without searching. A request that finds no room is forgotten, but the micro pCPU
- *            remembers the VM, and the VM which vCPU was the first: once the place is free it asks for those that
- *            somebody still waits for, that one first (passes.bpf.h).
- * Races.     A request that reaches the micro pCPU before its vCPU is in the normal queue, or after it has left it, fails
- *            and is counted: the vCPU is then already running, or queued where the next request finds it.
+ * Mechanism. A request marks the vCPU pending, puts it into the one-place queue (the paper's runqueue limit,
+ *            section 5) of a micro pCPU, or of one at home (home_slices.bpf.h), and kicks that pCPU. Its
+ *            ops.dispatch takes the vCPU out of the normal queue, without searching. A request that finds no
+ *            room is forgotten, but the micro pCPU remembers the VM, and the VM which vCPU was the first:
+ *            once the place is free it asks for those that somebody still waits for, that one first
+ *            (passes.bpf.h).
+ * Races.     A request that reaches the micro pCPU before its vCPU is in the normal queue, or after it has
+ *            left it, fails and is counted: the vCPU is then already running, or queued where the next
+ *            request finds it.
  */
 #ifndef BPF_REQUEST_H
 #define BPF_REQUEST_H
@@ -28,8 +30,9 @@ struct request_vcpu {
 
 struct request_vm {
 	/*
-	 * Place in vcpus[] + 1 of the first vCPU that found no room since somebody was asked for again; 0: none. The first,
-	 * not the last: then each has its turn, in whichever order those that ask go through them.
+	 * Place in vcpus[] + 1 of the first vCPU that found no room since somebody was asked for again; 0:
+	 * none. The first, not the last: then each has its turn, in whichever order those that ask go through
+	 * them.
 	 */
 	u32 first_turned_away;
 };
@@ -72,9 +75,9 @@ static __always_inline bool end_acceleration(struct vcpu *vcpu, u32 to_state, u3
 /* ---- Request (any context) ---- */
 
 /*
- * A micro slice is taken from whoever would have its pCPU, so a VM that has had more than that of the first that waits has none until the others
- * have caught up. Clocks of vCPUs that may run on some pCPUs only say nothing about the others.
- * Not static, and not inline, for the stack: see look_at_home().
+ * A micro slice is taken from whoever would have its pCPU, so a VM that has had more than that of the first
+ * that waits has none until the others have caught up. Clocks of vCPUs that may run on some pCPUs only say
+ * nothing about the others. Not static, and not inline, for the stack: see look_at_home().
  */
 __noinline int is_over_its_share(u32 slot)
 {
@@ -96,7 +99,10 @@ static __always_inline bool is_free(const struct pcpu *pcpu)
 	return pcpu->occupant == OCCUPANT_NONE || pcpu->occupant == OCCUPANT_LENT_VCPU;
 }
 
-/* Tries one micro pCPU; the policy says whether it has room. Not static, for the verifier and the stack: see try_home(). */
+/*
+ * Tries one micro pCPU; the policy says whether it has room. Not static, for the verifier and the stack: see
+ * try_home().
+ */
 __noinline u32 try_place(u32 slot, s32 cpu, u32 affinity_allows)
 {
 	struct vcpu *vcpu = vcpu_at(slot);
@@ -122,7 +128,10 @@ __noinline u32 try_place(u32 slot, s32 cpu, u32 affinity_allows)
 	return decision;
 }
 
-/* One round over the micro pCPUs. The reason of a failure is kept in the vCPU, not in a register: see visit_sibling(). */
+/*
+ * One round over the micro pCPUs. The reason of a failure is kept in the vCPU, not in a register: see
+ * visit_sibling().
+ */
 static __always_inline bool place_round(struct vcpu *vcpu, u32 slot, struct task_struct *p, bool free_only)
 {
 	u32 rank;
@@ -156,10 +165,16 @@ static __always_inline void remember_turned_away(const struct vcpu *vcpu)
 		request_in(vm)->first_turned_away = vcpu->index_in_vm + 1;
 }
 
-/* Somewhere else than on a micro pCPU, because none would serve it at once: the scheduler says where, if anywhere. */
+/*
+ * Somewhere else than on a micro pCPU, because none would serve it at once: the scheduler says where, if
+ * anywhere.
+ */
 static __always_inline bool place_elsewhere(struct vcpu *vcpu, u32 slot, struct task_struct *p);
 
-/* First the micro pCPUs that run no accelerated vCPU, then a pCPU of the normal pool, then micro pCPUs whose queue is empty. */
+/*
+ * First the micro pCPUs that run no accelerated vCPU, then a pCPU of the normal pool, then micro pCPUs whose
+ * queue is empty.
+ */
 static __always_inline bool place_request(struct vcpu *vcpu, u32 slot)
 {
 	struct task_struct *p = bpf_task_from_pid(vcpu->pid);
@@ -238,7 +253,10 @@ static __always_inline bool pull_from(u64 dsq, struct task_struct *p, s32 cpu, u
 	struct bpf_iter_scx_dsq it;
 	bool moved = false;
 
-	/* Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't moved by it. */
+	/*
+	 * Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't
+	 * moved by it.
+	 */
 	if (!bpf_iter_scx_dsq_new(&it, dsq, 0) && may_run_on(p, cpu)) {
 		dsq_move_set_slice(&it, slice_ns);
 		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
@@ -268,8 +286,8 @@ __noinline int pull_vcpu(s32 cpu, u32 slot)
 		failure = FAILURE_AFFINITY;
 	bpf_task_release(p);
 	/*
-	 * The task is in this pCPU's local queue and this pCPU is here: it can't run before we return. If it left again
-	 * meanwhile (its affinity changed), the state is corrected when it is enqueued or runs.
+	 * The task is in this pCPU's local queue and this pCPU is here: it can't run before we return. If it
+	 * left again meanwhile (its affinity changed), the state is corrected when it is enqueued or runs.
 	 */
 	stats = vm_stats_at(vcpu->vm);
 	if (moved && stats) {

@@ -2,8 +2,8 @@
 /*
  * Woken: who was blocked, was woken for a known reason, and has to wait.
  *
- * Mechanism. It has a place of its own at each micro pCPU, behind the one for requests. It is no request yet, and stays one
- *            of the normal queue's: it becomes one when the micro pCPU has nobody else.
+ * Mechanism. It has a place of its own at each micro pCPU, behind the one for requests. It is no request yet,
+ *            and stays one of the normal queue's: it becomes one when the micro pCPU has nobody else.
  */
 #ifndef BPF_WOKEN_H
 #define BPF_WOKEN_H
@@ -14,7 +14,10 @@ struct woken_vcpu {
 	u64 lock_halt_rip; /* where it halted for a paravirtual lock, and still is; 0: it didn't */
 	u32 lock_halt_interrupts_enabled;
 	u32 blocked_interrupt; /* vector of the interrupt that came while it was blocked; 0: none */
-	/* It was woken, waits since then, and may go to a micro pCPU; 0: not so. What a request would be about. */
+	/*
+	 * It was woken, waits since then, and may go to a micro pCPU; 0: not so. What a request would be
+	 * about.
+	 */
 	u32 cause;
 	u32 vector;
 };
@@ -28,7 +31,10 @@ static __always_inline struct woken_pcpu *woken_on(const struct pcpu *pcpu);
 
 /* ---- Offer (ops.enqueue) ---- */
 
-/* Tries one micro pCPU's place for who was woken. What is left in it of somebody who waits no longer is no obstacle. */
+/*
+ * Tries one micro pCPU's place for who was woken. What is left in it of somebody who waits no longer is no
+ * obstacle.
+ */
 static __always_inline bool try_woken_place(u32 slot, s32 cpu, struct pcpu *pcpu, u32 affinity_allows)
 {
 	u32 other = woken_on(pcpu)->vcpu;
@@ -72,8 +78,9 @@ __noinline int offer_woken(struct task_struct *p __arg_trusted, u32 slot)
 }
 
 /*
- * It was blocked, was woken, and has to wait: nobody is idle, and it isn't boosted. May it go to a micro pCPU? One that is
- * boosted goes first anyway, and in a micro slice it would lose that: asked about those too, guests woke their threads less often.
+ * It was blocked, was woken, and has to wait: nobody is idle, and it isn't boosted. May it go to a micro
+ * pCPU? One that is boosted goes first anyway, and in a micro slice it would lose that: asked about those
+ * too, guests woke their threads less often.
  */
 static __always_inline void ask_about_woken(struct task_struct *p, struct vcpu *vcpu, u32 slot)
 {

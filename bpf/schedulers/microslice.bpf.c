@@ -2,9 +2,9 @@
 /*
  * microslice: a sched_ext scheduler for KVM hosts.
  *
- * vCPUs that were stopped inside critical guest-kernel code, or have an interrupt coming, run at once for a short slice on
- * a few reserved pCPUs (Ahn et al., EuroSys'18). This file is its start, and what sched_ext calls; what it is made of is in
- * microslice.bpf.h, and every decision is policy/'s.
+ * vCPUs that were stopped inside critical guest-kernel code, or have an interrupt coming, run at once for a
+ * short slice on a few reserved pCPUs (Ahn et al., EuroSys'18). This file is its start, and what sched_ext
+ * calls; what it is made of is in microslice.bpf.h, and every decision is policy/'s.
  */
 #include "bpf/schedulers/microslice.bpf.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What microslice is made of: the core, its mechanisms, what they keep, and which of them answers at which hook.
+ * What microslice is made of: the core, its mechanisms, what they keep, and which of them answers at which
+ * hook.
  *
  *   hints           KVM's events                 -> passes, requests
  *   passes          siblings of who waits        -> requests
@@ -139,7 +140,10 @@ HOOK bool kick_idle_reserved(struct task_struct *p)
 	return kick_idle_micro(p);
 }
 
-/* An accelerated vCPU isn't preempted (section 5), in either pool: its slice is shorter than a kernel thread could notice. */
+/*
+ * An accelerated vCPU isn't preempted (section 5), in either pool: its slice is shorter than a kernel thread
+ * could notice.
+ */
 HOOK bool is_undisturbed(s32 cpu, const struct pcpu *pcpu)
 {
 	bool is_lent = pcpu && pcpu->occupant == OCCUPANT_LENT_VCPU;
@@ -292,7 +296,10 @@ HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, 
 {
 	if (micro_slice_goes_on(prev, pcpu) || finishes_first(cpu, prev, pcpu))
 		return true;
-	/* One micro slice behind the other leaves whom the first one has interrupted for the end of the second. */
+	/*
+	 * One micro slice behind the other leaves whom the first one has interrupted for the end of the
+	 * second.
+	 */
 	if (serve_at_home(cpu, pcpu, prev))
 		return true;
 	*owed = home_slices_on(pcpu)->interrupted;
