@@ -33,8 +33,14 @@ const INTEGERS: &[(&str, &str)] =
     &[("u8_", "u8"), ("u32_", "u32"), ("u64_", "u64"), ("s32", "i32"), ("s64", "i64")];
 
 /// Why there is no Rust side, in one line.
-#[derive(Debug)]
 pub struct BorderError(String);
+
+/// As in words: this is what cargo shows of a build script that fails.
+impl fmt::Debug for BorderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 impl fmt::Display for BorderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,7 +87,7 @@ impl Border {
         load_libclang()?;
         let enumerations = Enumerations::default();
         // Only to learn which enumerations there are, and how large unions.
-        let first_look = self.run(self.builder(enumerations.clone()).opaque_type(UNIONS))?;
+        let first_look = run(self.builder(enumerations.clone()).opaque_type(UNIONS))?;
         enumerations.check().map_err(BorderError)?;
 
         let mut code = format!("use {}::*;\n", self.imports);
@@ -104,19 +110,19 @@ impl Border {
     fn enumerations(&self, known: &Enumerations) -> Result<String, BorderError> {
         let builder = bindgen::builder().allowlist_type(known.own_names().join("|"));
         let builder = self.common(builder, Names::Enumerations(known.clone())).rustified_enum(".*");
-        self.run(builder.with_codegen_config(CodegenConfig::TYPES))
+        run(builder.with_codegen_config(CodegenConfig::TYPES))
     }
 
     fn structs(&self, known: &Enumerations) -> Result<String, BorderError> {
         let builder = self.builder(Names::Structs(known.clone())).blocklist_type(UNIONS);
         let builder = builder.blocklist_type(known.all_names().join("|"));
-        self.run(builder.with_codegen_config(CodegenConfig::TYPES | CodegenConfig::VARS))
+        run(builder.with_codegen_config(CodegenConfig::TYPES | CodegenConfig::VARS))
     }
 
     fn functions(&self, known: &Enumerations, wrappers: &Path) -> Result<String, BorderError> {
         let functions = |names| {
             let builder = self.builder(names).with_codegen_config(CodegenConfig::FUNCTIONS);
-            self.run(builder.wrap_static_fns(true).wrap_static_fns_path(wrappers))
+            run(builder.wrap_static_fns(true).wrap_static_fns_path(wrappers))
         };
         let rust = functions(Names::Structs(known.clone()))?;
         // bindgen writes the names of Rust into the wrappers: written again, with those of C.
@@ -152,13 +158,14 @@ impl Border {
             .disable_header_comment()
             .parse_callbacks(Box::new(callbacks))
     }
+}
 
-    fn run(&self, builder: bindgen::Builder) -> Result<String, BorderError> {
-        builder
-            .generate()
-            .map(|bindings| bindings.to_string())
-            .map_err(|error| failed(&self.headers[0], error))
-    }
+fn run(builder: bindgen::Builder) -> Result<String, BorderError> {
+    let bindings = builder.generate().map_err(|error| {
+        let said = error.to_string();
+        BorderError(said.lines().next().unwrap_or("bindgen fails").to_owned())
+    })?;
+    Ok(bindings.to_string())
 }
 
 /// The types of unnamed unions: as many words as bindgen's check of its own size says.
