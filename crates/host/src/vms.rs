@@ -276,14 +276,26 @@ fn argument<'a>(arguments: &'a [String], flag: &str) -> Option<&'a str> {
     })
 }
 
-/// QEMU: `-name web`, `-name guest=web,debug-threads=on`.
+/// QEMU: `-name web`, `-name guest=web,debug-threads=on`. The first option may leave out its key.
 fn name_from_arguments(arguments: &[String]) -> Option<String> {
-    let value = argument(arguments, "name")?;
-    let name = value
-        .split(',')
-        .find_map(|part| part.strip_prefix("guest="))
-        .or_else(|| value.split(',').find(|part| !part.contains('=')))?;
+    let options = qemu_options(argument(arguments, "name")?);
+    let named = options.iter().find_map(|option| option.strip_prefix("guest="));
+    let name = named.or_else(|| options.first().map(String::as_str).filter(|first| !first.contains('=')))?;
     (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// Options between commas; a doubled comma is one of the value (QEMU, `util/keyval.c`).
+fn qemu_options(value: &str) -> Vec<String> {
+    let mut options = vec![String::new()];
+    let mut characters = value.chars().peekable();
+    while let Some(character) = characters.next() {
+        let ends_option = character == ',' && characters.next_if_eq(&',').is_none();
+        match options.last_mut() {
+            Some(option) if !ends_option => option.push(character),
+            _ => options.push(String::new()),
+        }
+    }
+    options
 }
 
 /// systemd-machined's scope, as libvirt uses it: `machine-qemu\x2d1\x2dweb.scope` is machine `qemu-1-web`, VM `web`.
@@ -389,6 +401,10 @@ mod tests {
         assert_eq!(name_from_arguments(&words("qemu -name web -m 1")).as_deref(), Some("web"));
         let libvirt = words("qemu -name guest=web,debug-threads=on");
         assert_eq!(name_from_arguments(&libvirt).as_deref(), Some("web"));
+        let commas = words("qemu -name guest=web,,blue,,,debug-threads=on");
+        assert_eq!(name_from_arguments(&commas).as_deref(), Some("web,blue,"));
+        assert_eq!(name_from_arguments(&words("qemu -name a,,b")).as_deref(), Some("a,b"));
+        assert_eq!(name_from_arguments(&words("qemu -name a=,,b,guest=")), None);
         assert_eq!(name_from_arguments(&words("qemu -m 1")), None);
         assert_eq!(name_from_arguments(&words("qemu -name")), None);
     }
