@@ -11,9 +11,8 @@ use crate::guest::text;
 use crate::guest::{GuestVcpu, Holder, LOOP_DEPTH, Lock, Thread, ThreadState, WaitsFor};
 use crate::ids::{IdVec, LockId, SymbolId, VcpuId, VmId, WorkloadId};
 use crate::machine::{HostVm, Machine};
-use crate::measure::{LockCounters, VmCounters};
+use crate::measurements::Measurements;
 use crate::random::{Random, Samplers};
-use crate::report::Histogram;
 use crate::scheduler;
 use crate::smt::Smt;
 use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
@@ -143,13 +142,7 @@ impl<'a> Simulation<'a> {
             random: Random::stream(config.seed, 0),
             slot: 0,
             within_step: VcpuId::NONE,
-            events: 0,
-            batched_exits: 0,
-            measured_since_ns: 0,
-            counters: IdVec::new(),
-            wait_to_run: Histogram::new(),
-            guest_ns: 0,
-            overhead_ns: 0,
+            measured: Measurements::new(),
         };
         for vm in &config.vms {
             simulation.add_vm(vm)?;
@@ -181,7 +174,7 @@ impl<'a> Simulation<'a> {
         let text = vm.kernel.symbols as usize;
         self.names.vms.push(vm.name.clone());
         self.names.vcpus.extend((0..vm.vcpus as u32).map(|vcpu| (number, vcpu)));
-        self.counters.push(VmCounters::default());
+        self.measured.add_vm();
         let lock_names = self.add_locks(vm, number, text)?;
         let runqueue_lock = lock_names[0].first;
         let first_thread = self.threads.next_id();
@@ -305,8 +298,7 @@ impl<'a> Simulation<'a> {
                 queued_symbol: functions.fixed.spin_for_turn,
             })
         };
-        let counters = &mut self.counters[number].locks;
-        counters.push(LockCounters { name: name.into(), ..LockCounters::default() });
+        let statistics = self.measured.add_locks(number, name);
         names.push(LockName {
             name: name.into(),
             first: self.locks.next_id(),
@@ -314,7 +306,6 @@ impl<'a> Simulation<'a> {
             sleeps: kind.sleeps(),
         });
         for instance in 0..instances {
-            let statistics = counters.len() as u32 - 1;
             self.names.locks.push(if instances > 1 {
                 format!("{}/{name}#{instance}", vm.name)
             } else {

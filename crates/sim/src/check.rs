@@ -405,12 +405,12 @@ impl Simulation<'_> {
         }
         let now_ns = self.machine.now_ns;
         let idle_ns: u64 = self.machine.pcpu_times.iter().map(|pcpu| pcpu.idle_ns).sum();
-        let sum_ns = self.guest_ns + self.overhead_ns + idle_ns;
-        let elapsed_ns = (now_ns - self.measured_since_ns) * self.machine.pcpus.len() as u64;
+        let (guest_ns, overhead_ns) = self.measured.guest_and_overhead_ns();
+        let sum_ns = guest_ns + overhead_ns + idle_ns;
+        let elapsed_ns = (now_ns - self.measured.since_ns()) * self.machine.pcpus.len() as u64;
         if sum_ns != elapsed_ns {
             let what = format!(
-                "time doesn't add up: guest {} + overhead {} + idle {idle_ns} = {sum_ns}, elapsed x pCPUs = {elapsed_ns}",
-                self.guest_ns, self.overhead_ns
+                "time doesn't add up: guest {guest_ns} + overhead {overhead_ns} + idle {idle_ns} = {sum_ns}, elapsed x pCPUs = {elapsed_ns}"
             );
             return Err(SimError::Check { time_ns: now_ns, what });
         }

@@ -11,9 +11,9 @@ use crate::guest::{Act, Barrier, Frame, GuestVcpu, Lock, Queue, Thread, pending}
 use crate::guest::{network::Nic, program::Programs};
 use crate::ids::{BarrierId, IdVec, LockId, PcpuId, QueueId, ThreadId, VcpuId, VmId, WorkloadId};
 use crate::machine::{Machine, VcpuState};
-use crate::measure::VmCounters;
+use crate::measurements::Measurements;
 use crate::random::{Random, Samplers};
-use crate::report::{Histogram, RunReport};
+use crate::report::RunReport;
 use crate::scheduler::{Scheduler, YieldAnswer};
 use crate::smt::Smt;
 use crate::timeline::{Timeline, Turn};
@@ -168,18 +168,11 @@ pub struct Simulation<'a> {
     pub(crate) classes: Vec<microslice_policy::GuestClass>,
     pub(crate) samplers: Samplers,
     pub(crate) random: Random,
-    // Measurements.
     /// Of the present event.
     pub(crate) slot: u32,
     /// Who wakes others in the middle of a step of its own, or `NONE`.
     pub(crate) within_step: VcpuId,
-    pub(crate) events: u64,
-    pub(crate) batched_exits: u64,
-    pub(crate) measured_since_ns: u64,
-    pub(crate) counters: IdVec<VmId, VmCounters>,
-    pub(crate) wait_to_run: Histogram,
-    pub(crate) guest_ns: u64,
-    pub(crate) overhead_ns: u64,
+    pub(crate) measured: Measurements,
 }
 
 impl Simulation<'_> {
@@ -195,7 +188,7 @@ impl Simulation<'_> {
             }
             self.machine.now_ns = time_ns;
             self.slot = slot;
-            self.events += 1;
+            self.measured.count_event();
             if slot < self.slots.ticks {
                 self.pcpu_event(PcpuId::new(slot), hint);
             } else {
@@ -479,17 +472,18 @@ impl Simulation<'_> {
         let now_ns = self.machine.now_ns;
         let host = &mut self.machine.vcpus[vcpu];
         let class: GuestClass = host.class.into();
-        host.turns.run_ns += now_ns - host.since_ns.max(self.measured_since_ns);
+        host.turns.run_ns += now_ns - host.since_ns.max(self.measured.since_ns());
         host.turns.switches += 1;
         host.since_ns = now_ns;
         if host.state == VcpuState::Running {
             let yielded = matches!(reason, StopReason::Ple | StopReason::IpiWait);
             let vm = host.vm;
-            if !yielded && let Some(lock) = self.held_spinlock(vcpu) {
-                let statistics = self.locks[lock].statistics as usize;
-                self.counters[vm].locks[statistics].holder_preemptions += 1;
+            if !yielded {
+                self.measured.count_preemption(vm, class);
+                if let Some(lock) = self.held_spinlock(vcpu) {
+                    self.measured.count_holder_preemption(vm, self.locks[lock].statistics);
+                }
             }
-            self.counters[vm].preemptions_by_class[class as usize] += u64::from(!yielded);
             self.machine.stops(vcpu, yielded);
         }
         self.machine.pcpus[pcpu].current = VcpuId::NONE;
@@ -515,10 +509,10 @@ impl Simulation<'_> {
         let now_ns = self.machine.now_ns;
         let refill_ns = self.refill_debt(vcpu, pcpu);
         let host = &mut self.machine.vcpus[vcpu];
-        self.counters[host.vm].refill_ns += refill_ns - self.guest[vcpu].refill_ns.min(refill_ns);
-        let waited_ns = now_ns - host.since_ns.max(self.measured_since_ns).min(now_ns);
+        self.measured.refilled(host.vm, refill_ns - self.guest[vcpu].refill_ns.min(refill_ns));
+        let waited_ns = now_ns - host.since_ns.max(self.measured.since_ns()).min(now_ns);
         host.turns.wait_ns += waited_ns;
-        self.wait_to_run.record(waited_ns);
+        self.measured.got_pcpu_after(waited_ns);
         host.since_ns = now_ns;
         host.pcpu = pcpu;
         self.machine.runs(vcpu);
@@ -599,7 +593,7 @@ impl Simulation<'_> {
             return;
         }
         let pcpu = host.pcpu;
-        self.counters[host.vm].yields.halt += 1;
+        self.measured.count_halt(host.vm);
         self.note_position(vcpu);
         self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Hlt);
         self.machine.blocks(vcpu);

@@ -16,6 +16,7 @@ mod guest;
 pub mod ids;
 mod machine;
 mod measure;
+mod measurements;
 mod numbering;
 mod passing;
 mod prefetch;

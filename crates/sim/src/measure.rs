@@ -1,53 +1,12 @@
-//! Counters of a run, and the report made of them.
+//! When measuring begins, and the report made of what was counted (`measurements.rs`).
 
 use crate::engine::Simulation;
 use crate::guest::{Act, text};
 use crate::ids::{IdVec, ThreadId, VmId};
 use crate::machine::{HostVcpu, Turns, VcpuState};
-use crate::report::{
-    Histogram, LockstatWaits, PcpuTimes, PoolReport, RunReport, VmReport, WorkloadReport, Yields,
-};
+use crate::measurements::VmCounters;
+use crate::report::{PcpuTimes, PoolReport, RunReport, VmReport, WorkloadReport};
 use crate::trace_event::GuestClass;
-
-#[derive(Default)]
-pub struct LockCounters {
-    pub name: String,
-    pub waits: Histogram,
-    pub lockstat: LockstatWaits,
-    /// How often a vCPU was preempted that held it: spinlocks only.
-    pub holder_preemptions: u64,
-}
-
-/// Of what happens at every exit or switch, each vCPU has counters of its own, next to what is touched then anyway; they are
-/// added to these in the end.
-#[derive(Default)]
-pub struct VmCounters {
-    pub run_ns: u64,
-    pub wait_ns: u64,
-    pub spin_ns: u64,
-    pub shootdown_spin_ns: u64,
-    pub yields: Yields,
-    pub ipis_sent: u64,
-    /// Those of them that call functions.
-    pub call_function_ipis: u64,
-    /// What cold caches have cost.
-    pub refill_ns: u64,
-    pub ipis_handled: u64,
-    pub context_switches: u64,
-    /// By number of the class.
-    pub preemptions_by_class: [u64; GuestClass::ALL.len()],
-    pub tlb_sync: Histogram,
-    pub locks: Vec<LockCounters>,
-}
-
-impl VmCounters {
-    /// Everything zero again; names stay.
-    fn restart(&mut self) {
-        let names = self.locks.drain(..).map(|lock| lock.name);
-        let locks = names.map(|name| LockCounters { name, ..LockCounters::default() }).collect();
-        *self = Self { locks, ..Self::default() };
-    }
-}
 
 /// For how long a vCPU has run and waited since measuring began.
 fn run_and_wait_ns(host: &HostVcpu, measured_since_ns: u64, now_ns: u64) -> (u64, u64) {
@@ -76,16 +35,11 @@ impl Simulation<'_> {
     pub(crate) fn begin_measuring(&mut self) {
         self.finish_accounts();
         let now_ns = self.machine.now_ns;
-        self.measured_since_ns = now_ns;
-        self.batched_exits = 0;
-        self.counters.iter_mut().for_each(VmCounters::restart);
+        self.measured.restart(now_ns);
         for (host, guest) in self.machine.vcpus.iter_mut().zip(&mut self.guest) {
             host.turns = Turns::default();
             (guest.spin_ns, guest.lock_exits) = (0, 0);
         }
-        self.wait_to_run = Histogram::new();
-        self.guest_ns = 0;
-        self.overhead_ns = 0;
         for pcpu in &mut self.machine.pcpu_times {
             pcpu.idle_ns = 0;
         }
@@ -139,35 +93,31 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn report(&mut self) -> RunReport {
-        let (since_ns, now_ns) = (self.measured_since_ns, self.machine.now_ns);
+        let (since_ns, now_ns) = (self.measured.since_ns(), self.machine.now_ns);
         let measured_ns = now_ns - since_ns;
         for (host, guest) in self.machine.vcpus.iter().zip(&self.guest) {
-            let counters = &mut self.counters[host.vm];
-            let (run_ns, wait_ns) = run_and_wait_ns(host, since_ns, now_ns);
-            counters.run_ns += run_ns;
-            counters.wait_ns += wait_ns;
-            counters.context_switches += host.turns.switches;
-            counters.spin_ns += guest.spin_ns;
-            counters.yields.ple += guest.lock_exits;
+            let times = run_and_wait_ns(host, since_ns, now_ns);
+            self.measured.add_vcpu(host, times, guest.spin_ns, guest.lock_exits);
         }
         for (workload, left_ns) in self.workloads.ids().zip(self.uncomputed_ns()) {
             // A step in user mode may be a packet's, which isn't counted.
             let computed_ns = &mut self.workloads[workload].computed_ns;
             *computed_ns = computed_ns.saturating_sub(left_ns);
         }
+        let (guest_ns, overhead_ns) = self.measured.guest_and_overhead_ns();
         let idle_ns = self.machine.pcpu_times.iter().map(|pcpu| pcpu.idle_ns).sum();
         let vms = self.vms.ids().map(|vm| self.vm_report(vm, measured_ns)).collect();
         let fairness_error_permille = self.fairness_error(measured_ns);
         RunReport {
             seed: self.config.seed,
             measured_ns,
-            events: self.events,
-            batched_exits: self.batched_exits,
+            events: self.measured.events(),
+            batched_exits: self.measured.batched_exits(),
             vms,
-            pcpus: PcpuTimes { guest_ns: self.guest_ns, overhead_ns: self.overhead_ns, idle_ns },
+            pcpus: PcpuTimes { guest_ns, overhead_ns, idle_ns },
             pool: self.pool_report(measured_ns),
             fairness_error_permille,
-            wait_to_run: self.wait_to_run.clone(),
+            wait_to_run: self.measured.wait_to_run().clone(),
         }
     }
 
@@ -177,7 +127,7 @@ impl Simulation<'_> {
         let mut weighted = 0.0;
         for (at, &(from_ns, size)) in pool.sizes.iter().enumerate() {
             let to_ns = pool.sizes.get(at + 1).map_or(end_ns, |&(ns, _)| ns);
-            weighted += (to_ns - from_ns.max(self.measured_since_ns).min(to_ns)) as f64 * f64::from(size);
+            weighted += (to_ns - from_ns.max(self.measured.since_ns()).min(to_ns)) as f64 * f64::from(size);
         }
         pool.still_accelerated = self.machine.count_still_accelerated();
         pool.mean_micro_pcpus = weighted / measured_ns.max(1) as f64;
@@ -191,7 +141,7 @@ impl Simulation<'_> {
         let mut due: IdVec<VmId, f64> = IdVec::of(0.0, self.vms.len());
         let weight_of = |vm: VmId| f64::from(self.machine.vms[vm].weight);
         let demand = |host: &HostVcpu| {
-            let (run_ns, wait_ns) = run_and_wait_ns(host, self.measured_since_ns, self.machine.now_ns);
+            let (run_ns, wait_ns) = run_and_wait_ns(host, self.measured.since_ns(), self.machine.now_ns);
             (host.vm, demand_ns(run_ns, wait_ns, measured_ns))
         };
         let mut demands: Vec<(VmId, f64)> = self.machine.vcpus.iter().map(demand).collect();
@@ -203,7 +153,7 @@ impl Simulation<'_> {
         // Who asked for the least, by weight, is satisfied first.
         let by_weight = |&(vm, wanted_ns): &(VmId, f64)| wanted_ns / weight_of(vm);
         demands.sort_by(|left, right| by_weight(left).total_cmp(&by_weight(right)));
-        let mut left_ns = self.counters.iter().map(|vm| vm.run_ns as f64).sum::<f64>();
+        let mut left_ns = self.measured.vms().iter().map(|vm| vm.run_ns as f64).sum::<f64>();
         let mut left_weight = demands.iter().map(|&(vm, _)| weight_of(vm)).sum::<f64>();
         for (vm, wanted_ns) in demands {
             let part_ns = wanted_ns.min(left_ns * weight_of(vm) / left_weight);
@@ -215,14 +165,14 @@ impl Simulation<'_> {
         let error = |(vm, due): (&VmCounters, &f64)| {
             ((vm.run_ns as f64 - due).abs() / capacity * 1000.0).round() as u64
         };
-        self.counters.iter().zip(&due).map(error).max().unwrap_or(0)
+        self.measured.vms().iter().zip(&due).map(error).max().unwrap_or(0)
     }
 
     /// Of each of a VM's lock statistics. The locks of a VM are consecutive, those of its runqueues first.
     fn lock_acquisitions(&self, vm: VmId) -> Vec<u64> {
         let first = self.vms[vm].runqueue_lock;
         let end = self.vms.get(vm.plus(1)).map_or(self.locks.next_id(), |next| next.runqueue_lock);
-        let mut acquisitions = vec![0; self.counters[vm].locks.len()];
+        let mut acquisitions = vec![0; self.measured.vms()[vm].locks.len()];
         for lock in first.until(end).map(|lock| &self.locks[lock]) {
             acquisitions[lock.statistics as usize] += lock.acquisitions;
         }
@@ -230,7 +180,7 @@ impl Simulation<'_> {
     }
 
     fn vm_report(&self, vm: VmId, measured_ns: u64) -> VmReport {
-        let counters = &self.counters[vm];
+        let counters = &self.measured.vms()[vm];
         let config = &self.config.vms[vm.index()];
         let seconds = measured_ns as f64 / 1e9;
         let workloads = self

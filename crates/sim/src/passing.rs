@@ -32,7 +32,7 @@ impl Simulation<'_> {
         guest.synced_ns = now_ns;
         let overhead_ns = passed_ns.min(guest.overhead_ns);
         guest.overhead_ns -= overhead_ns;
-        self.overhead_ns += overhead_ns;
+        self.measured.host_worked(overhead_ns);
         passed_ns - overhead_ns
     }
 
@@ -51,7 +51,7 @@ impl Simulation<'_> {
         frame.left_ns = frame.left_ns.saturating_sub(progress_ns);
         let left_ns = frame.left_ns;
         guest.refill_ns = refill_ns - (done_ns - progress_ns);
-        self.guest_ns += elapsed_ns;
+        self.measured.guest_ran(elapsed_ns);
         (guest.overhead_ns == 0) & (left_ns == 0)
     }
 
@@ -62,7 +62,7 @@ impl Simulation<'_> {
         } else if self.guest[vcpu].frame().spins() {
             self.spin(vcpu, elapsed_ns);
         } else {
-            self.guest_ns += elapsed_ns;
+            self.measured.guest_ran(elapsed_ns);
         }
     }
 
@@ -88,7 +88,7 @@ impl Simulation<'_> {
             // Time inside exits: whole ones, and what of the present one has passed.
             exits_ns =
                 cycles * (period - window) + rest.saturating_sub(window) - phase.saturating_sub(window);
-            self.batched_exits += exits.saturating_sub(1);
+            self.measured.count_exits(exits);
             // One that happens now is asked about, unless its answer was promised; earlier ones weren't.
             let is_now = (exits > 0) & (rest == window);
             let asked = u64::from(is_now & (guest.ple_batch_until_ns <= self.machine.now_ns));
@@ -102,14 +102,12 @@ impl Simulation<'_> {
         let guest = &mut self.guest[vcpu];
         guest.spin_ns += elapsed_ns - exits_ns;
         if guest.frame().act == Act::SpinAcks {
-            let counters = &mut self.counters[self.machine.vcpus[vcpu].vm];
-            counters.shootdown_spin_ns += elapsed_ns;
-            counters.yields.ipi += exits;
+            self.measured.spun_for_shootdown(self.machine.vcpus[vcpu].vm, elapsed_ns, exits);
         } else {
             guest.lock_exits += exits;
         }
-        self.overhead_ns += exits_ns;
-        self.guest_ns += elapsed_ns - exits_ns;
+        self.measured.host_worked(exits_ns);
+        self.measured.guest_ran(elapsed_ns - exits_ns);
     }
 
     /// So many pause-loop exits were answered as promised.
@@ -236,6 +234,56 @@ impl Simulation<'_> {
     pub(crate) fn retime(&mut self, vcpu: VcpuId) {
         if self.machine.vcpus[vcpu].state == VcpuState::Running {
             self.arm(self.machine.vcpus[vcpu].pcpu);
+        }
+    }
+
+    /// `vcpu` gets on this pCPU: it isn't synced yet.
+    pub(crate) fn set_speed(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
+        if let Some(siblings) = self.smt.occupy(pcpu) {
+            self.guest[vcpu].set_siblings(siblings);
+        }
+    }
+
+    /// What this pCPU does next is known.
+    #[inline(always)]
+    pub(crate) fn note_spinning(&mut self, pcpu: PcpuId, spins: bool) {
+        if self.smt.note_spinning(pcpu, spins) {
+            self.change_siblings_speed(pcpu);
+        }
+    }
+
+    /// This pCPU has become idle or busy, or begins or ends to spin: its siblings' speeds change.
+    #[inline(never)]
+    pub(crate) fn change_siblings_speed(&mut self, pcpu: PcpuId) {
+        if !self.smt.note_idle(pcpu, self.machine.is_idle(pcpu)) {
+            return;
+        }
+        if let Some(sibling) = self.smt.only_sibling(pcpu) {
+            return self.change_speed(sibling);
+        }
+        for thread in self.smt.threads_of_core(pcpu).filter(|&thread| thread != pcpu) {
+            self.change_speed(thread);
+        }
+    }
+
+    #[inline]
+    fn change_speed(&mut self, pcpu: PcpuId) {
+        let Some(vcpu) = self.machine.pcpus.get(pcpu).map(|host| host.current) else { return };
+        if vcpu == VcpuId::NONE {
+            return;
+        }
+        let siblings = self.smt.siblings_do(pcpu);
+        let guest = &mut self.guest[vcpu];
+        let before = guest.siblings();
+        // Otherwise its speed matters when it works again.
+        if (siblings == before) | (guest.frame().act != Act::Timed) {
+            return guest.set_siblings(siblings);
+        }
+        self.sync_timed(vcpu);
+        self.guest[vcpu].set_siblings(siblings);
+        // Who gets slower finds at its event that the step isn't over yet.
+        if siblings > before {
+            self.arm(pcpu);
         }
     }
 }

@@ -6,9 +6,7 @@
 //! most of a core to the other thread (`smt_spin_speed`).
 
 use crate::config::HostConfig;
-use crate::engine::Simulation;
-use crate::guest::Act;
-use crate::ids::{IdVec, PcpuId, VcpuId};
+use crate::ids::{IdVec, PcpuId};
 
 use std::hint::select_unpredictable;
 
@@ -39,7 +37,7 @@ pub struct Smt {
     /// Whether a core has two threads, as nearly all have: then there is one sibling, or none.
     pairs: bool,
     /// Whether any of it matters.
-    pub matters: bool,
+    matters: bool,
     /// What each pCPU does, in a byte: one for its sibling, which is far away, to read. Bits of `BUSY` and `SPINS`.
     does: IdVec<PcpuId, u8>,
 }
@@ -90,7 +88,7 @@ impl Smt {
     }
 
     #[inline]
-    fn siblings_do(&self, pcpu: PcpuId) -> Siblings {
+    pub fn siblings_do(&self, pcpu: PcpuId) -> Siblings {
         if self.pairs {
             let partner = self.partner(pcpu);
             return if partner.index() < self.does.len() { self.does(partner) } else { Siblings::Idle };
@@ -100,9 +98,52 @@ impl Smt {
 
     #[cold]
     fn siblings_of_many_do(&self, pcpu: PcpuId) -> Siblings {
-        let threads = self.first_of_core(pcpu).until(self.does.next_id()).step_by(self.cores as usize);
-        let does = threads.filter(|&thread| thread != pcpu).map(|thread| self.does(thread));
-        does.min().unwrap_or(Siblings::Idle)
+        let others = self.threads_of_core(pcpu).filter(|&thread| thread != pcpu);
+        others.map(|thread| self.does(thread)).min().unwrap_or(Siblings::Idle)
+    }
+
+    /// Somebody gets on this pCPU. What its siblings do, if it matters.
+    #[inline]
+    pub fn occupy(&mut self, pcpu: PcpuId) -> Option<Siblings> {
+        self.matters.then(|| {
+            self.does[pcpu] |= BUSY;
+            self.siblings_do(pcpu)
+        })
+    }
+
+    /// What this pCPU does next is known. Returns whether its siblings' speeds change by it.
+    #[inline(always)]
+    pub fn note_spinning(&mut self, pcpu: PcpuId, spins: bool) -> bool {
+        if !self.matters {
+            return false;
+        }
+        let does = &mut self.does[pcpu];
+        let changes = (*does & SPINS != 0) != spins;
+        if changes {
+            *does ^= SPINS;
+        }
+        changes
+    }
+
+    /// This pCPU is idle from now on, or not. Returns whether that may matter to its siblings.
+    #[inline]
+    pub fn note_idle(&mut self, pcpu: PcpuId, is_idle: bool) -> bool {
+        if self.matters {
+            let does = &mut self.does[pcpu];
+            *does = *does & !BUSY | select_unpredictable(is_idle, 0, BUSY);
+        }
+        self.matters
+    }
+
+    /// Its sibling, on a host where none has more; no pCPU's number if it has none.
+    #[inline]
+    pub fn only_sibling(&self, pcpu: PcpuId) -> Option<PcpuId> {
+        self.pairs.then(|| self.partner(pcpu))
+    }
+
+    /// All threads of its core.
+    pub fn threads_of_core(&self, pcpu: PcpuId) -> impl Iterator<Item = PcpuId> + use<> {
+        self.first_of_core(pcpu).until(self.does.next_id()).step_by(self.cores as usize)
     }
 
     /// Progress within a time.
@@ -115,72 +156,6 @@ impl Smt {
     #[inline(always)]
     pub fn time_ns(&self, progress_ns: u64, speed: usize) -> u64 {
         (progress_ns * self.slownesses[speed % SPEEDS] + ONE - 1) >> ONE_BITS
-    }
-}
-
-impl Simulation<'_> {
-    /// `vcpu` gets on this pCPU: it isn't synced yet.
-    pub(crate) fn set_speed(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
-        if self.smt.matters {
-            self.smt.does[pcpu] |= BUSY;
-            let siblings = self.smt.siblings_do(pcpu);
-            self.guest[vcpu].set_siblings(siblings);
-        }
-    }
-
-    /// What this pCPU does next is known.
-    #[inline(always)]
-    pub(crate) fn note_spinning(&mut self, pcpu: PcpuId, spins: bool) {
-        if !self.smt.matters {
-            return;
-        }
-        let does = &mut self.smt.does[pcpu];
-        if (*does & SPINS != 0) != spins {
-            *does ^= SPINS;
-            self.change_siblings_speed(pcpu);
-        }
-    }
-
-    /// This pCPU has become idle or busy, or begins or ends to spin: its siblings' speeds change.
-    #[inline(never)]
-    pub(crate) fn change_siblings_speed(&mut self, pcpu: PcpuId) {
-        if !self.smt.matters {
-            return;
-        }
-        let busy = select_unpredictable(self.machine.is_idle(pcpu), 0, BUSY);
-        let does = &mut self.smt.does[pcpu];
-        *does = *does & !BUSY | busy;
-        if self.smt.pairs {
-            return self.change_speed(self.smt.partner(pcpu));
-        }
-        let mut thread = self.smt.first_of_core(pcpu);
-        while thread.index() < self.machine.pcpus.len() {
-            if thread != pcpu {
-                self.change_speed(thread);
-            }
-            thread = thread.plus(self.smt.cores);
-        }
-    }
-
-    #[inline]
-    fn change_speed(&mut self, pcpu: PcpuId) {
-        let Some(vcpu) = self.machine.pcpus.get(pcpu).map(|host| host.current) else { return };
-        if vcpu == VcpuId::NONE {
-            return;
-        }
-        let siblings = self.smt.siblings_do(pcpu);
-        let guest = &mut self.guest[vcpu];
-        let before = guest.siblings();
-        // Otherwise its speed matters when it works again.
-        if (siblings == before) | (guest.frame().act != Act::Timed) {
-            return guest.set_siblings(siblings);
-        }
-        self.sync_timed(vcpu);
-        self.guest[vcpu].set_siblings(siblings);
-        // Who gets slower finds at its event that the step isn't over yet.
-        if siblings > before {
-            self.arm(pcpu);
-        }
     }
 }
 

@@ -15,8 +15,7 @@ impl Simulation<'_> {
     pub(crate) fn count_ipi(&mut self, from: VcpuId, to: VcpuId, kind: IpiKind) {
         let vm = self.machine.vcpus[from].vm;
         if kind != IpiKind::LockKick {
-            self.counters[vm].ipis_sent += 1;
-            self.counters[vm].call_function_ipis += u64::from(kind == IpiKind::CallFunction);
+            self.measured.count_ipi_sent(vm, kind == IpiKind::CallFunction);
         }
         self.machine.emit(TraceEvent::IpiSent { from, to, kind });
     }
@@ -128,11 +127,11 @@ impl Simulation<'_> {
         match bit {
             pending::CALL_FUNCTION => {
                 self.machine.emit(TraceEvent::IpiHandled { vcpu, kind: IpiKind::CallFunction });
-                self.counters[vm].ipis_handled += 1;
+                self.measured.count_ipi_handled(vm);
             }
             pending::RESCHEDULE => {
                 self.machine.emit(TraceEvent::IpiHandled { vcpu, kind: IpiKind::Reschedule });
-                self.counters[vm].ipis_handled += 1;
+                self.measured.count_ipi_handled(vm);
             }
             pending::VIRQ => self.virq_delivered(vcpu),
             _ => {}
@@ -242,7 +241,7 @@ impl Simulation<'_> {
             return;
         }
         let pcpu = host.pcpu;
-        self.counters[host.vm].yields.ipi += 1;
+        self.measured.count_yield_in_ipi_wait(host.vm);
         self.guest[vcpu].overhead_ns += self.costs.exit_ns;
         self.note_position(vcpu);
         let answer = self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::IpiWait);
@@ -294,7 +293,7 @@ impl Simulation<'_> {
     pub(crate) fn shootdown_done(&mut self, vcpu: VcpuId) {
         let vm = self.machine.vcpus[vcpu].vm;
         let waited_ns = self.machine.now_ns - self.guest[vcpu].waits_since_ns[0];
-        self.counters[vm].tlb_sync.record(waited_ns);
+        self.measured.shootdown_took(vm, waited_ns);
         self.machine.emit(TraceEvent::ShootdownEnded { vcpu, waited_ns });
     }
 }

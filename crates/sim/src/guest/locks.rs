@@ -32,8 +32,7 @@ impl Simulation<'_> {
             _ => {
                 let waiter = &self.threads[thread];
                 let (waited_ns, vm) = (self.machine.now_ns - waiter.wait_since_ns, waiter.vm);
-                let statistics = self.locks[lock].statistics as usize;
-                self.counters[vm].locks[statistics].waits.record(waited_ns);
+                self.measured.lock_taken_after(vm, self.locks[lock].statistics, waited_ns);
                 self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
                 self.hold_sleeping(vcpu, thread, lock);
             }
@@ -162,9 +161,8 @@ impl Simulation<'_> {
         frame.act = Act::Timed;
         frame.symbol = state.hold_symbol;
         frame.left_ns += CACHE_LINE_NS;
-        let counters = &mut self.counters[vm].locks[state.statistics as usize];
-        counters.waits.record(waited_ns);
-        counters.lockstat.record(lockstat_ns);
+        self.measured.lock_taken_after(vm, state.statistics, waited_ns);
+        self.measured.lockstat_saw(vm, state.statistics, lockstat_ns);
         self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
     }
 

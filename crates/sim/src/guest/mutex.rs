@@ -74,10 +74,10 @@ impl Simulation<'_> {
         let state = &mut self.locks[lock];
         debug_assert_eq!(state.owner, Holder::NONE);
         state.owner = Holder::thread(thread);
-        let statistics = state.statistics as usize;
+        let statistics = state.statistics;
         if waited_ns > 0 {
             let vm = self.machine.vcpus[vcpu].vm;
-            self.counters[vm].locks[statistics].waits.record(waited_ns);
+            self.measured.lock_taken_after(vm, statistics, waited_ns);
         }
         self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
         self.hold_sleeping(vcpu, thread, lock);

@@ -203,11 +203,10 @@ impl<Normal: Core> MicroSliced<Normal> {
                 SiblingDecision::PassDone => return,
                 SiblingDecision::NotPreempted
                     if scope == PassScope::AllPreempted
-                        && machine.vcpus[sibling].state == VcpuState::Blocked =>
+                        && machine.vcpus[sibling].state == VcpuState::Blocked
+                        && !self.take_along(machine, sibling, cause) =>
                 {
-                    if !self.take_along(machine, sibling, cause) {
-                        return;
-                    }
+                    return;
                 }
                 _ => {}
             }
