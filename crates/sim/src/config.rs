@@ -2,6 +2,7 @@
 //!
 //! Times are integer nanoseconds. The values and their sources are in `scenarios/`; `docs/simulator.md` lists which were fitted.
 
+use microslice_policy::coordinated::{BalanceScheme, UrgentConfig};
 use serde::Serialize;
 
 pub const US: u64 = 1_000;
@@ -559,7 +560,42 @@ pub struct CfsConfig {
     pub latency_ns: u64,
     /// Nobody's turn is over sooner (`sysctl_sched_min_granularity`).
     pub min_granularity_ns: u64,
-    /// By how much who wakes must be behind to preempt (`sysctl_sched_wakeup_granularity`).
+    /// `sysctl_sched_wakeup_granularity`: by how much who wakes must be behind to preempt.
     pub wakeup_granularity_ns: u64,
     pub tick_ns: u64,
+    pub coordination: Coordination,
+}
+
+/// What coordinated scheduling adds to CFS (ASPLOS'13).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Coordination {
+    #[serde(serialize_with = "balance_by_name")]
+    pub balance: BalanceScheme,
+    pub resched_dp: bool,
+    pub tlb_co: bool,
+    pub resched_co: bool,
+    /// For how long a reschedule IPI makes urgent.
+    pub delay_ns: u64,
+    pub urgent_slice_ns: u64,
+    pub urgent_allowance_ns: u64,
+}
+
+impl Coordination {
+    pub const NONE: Self = Self {
+        balance: BalanceScheme::None,
+        resched_dp: false,
+        tlb_co: false,
+        resched_co: false,
+        delay_ns: UrgentConfig::PAPER.delay_ns,
+        urgent_slice_ns: UrgentConfig::PAPER.slice_ns,
+        urgent_allowance_ns: UrgentConfig::PAPER.allowance_ns,
+    };
+}
+
+fn balance_by_name<S: serde::Serializer>(balance: &BalanceScheme, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match balance {
+        BalanceScheme::None => "none",
+        BalanceScheme::Apart => "apart",
+        BalanceScheme::LoadConscious => "load-conscious",
+    })
 }

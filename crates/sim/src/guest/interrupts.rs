@@ -30,7 +30,7 @@ impl Simulation<'_> {
         if self.guest[to].pending & bit == 0 {
             self.count_ipi(from, to, kind);
         }
-        self.scheduler.ipi(&self.machine, from, to, kind);
+        self.scheduler.ipi(&mut self.machine, from, to, kind);
         self.send_interrupt(to, bit, meaning);
     }
 
@@ -270,6 +270,7 @@ impl Simulation<'_> {
             self.set_address_space(vcpu, WorkloadId::NONE);
         }
         self.machine.set_owes_answer(vcpu, another_waits);
+        self.scheduler.acknowledged(&self.machine, vcpu, another_waits);
     }
 
     fn shootdown_acknowledged(&mut self, initiator: VcpuId) {

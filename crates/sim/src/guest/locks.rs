@@ -128,7 +128,7 @@ impl Simulation<'_> {
             }
         } else if halted {
             self.count_ipi(from, vcpu, IpiKind::LockKick);
-            self.scheduler.ipi(&self.machine, from, vcpu, IpiKind::LockKick);
+            self.scheduler.ipi(&mut self.machine, from, vcpu, IpiKind::LockKick);
             self.wake_by(vcpu, WokenBy::LockKick);
         }
     }

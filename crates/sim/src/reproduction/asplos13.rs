@@ -2,7 +2,9 @@
 
 use super::runs::{Experiment, RunTable, mean, target};
 use super::shapes::Shape;
+use crate::config::{CfsConfig, SchedulerKind};
 use crate::report::{RunReport, VmReport};
+use crate::scenario::{Overrides, load};
 
 /// The paper's baseline: CFS of Linux 3.2.
 const BASELINE: &str = "cfs";
@@ -42,7 +44,7 @@ pub fn program_of(id: &str) -> Option<&'static str> {
     COMMUNICATING.into_iter().find(|program| id.split('.').any(|word| word == *program))
 }
 
-/// The experiments behind a group of figures. Those of the paper's own scheduler have none: the simulator doesn't have it.
+/// The experiments behind a group of figures. Those of the paper's own scheduler have none: their scenarios aren't built.
 pub fn experiments_of(group: &str) -> Vec<Experiment> {
     let each = |programs: &[&str], scenario: fn(&str) -> String| -> Vec<Experiment> {
         programs.iter().map(|program| Experiment::new(&scenario(program), BASELINE)).collect()
@@ -81,7 +83,21 @@ pub fn measure(id: &str, runs: &RunTable) -> Vec<f64> {
         ["figure2", _] => extreme(&COMMUNICATING.map(|program| amplification(runs, program)), f64::max),
         ["section3", _, "low"] => extreme(&futex_waits_us(runs), f64::min),
         ["section3", _, "high"] => extreme(&futex_waits_us(runs), f64::max),
+        ["parameters", name] => parameter(name).into_iter().collect(),
         _ => Vec::new(),
+    }
+}
+
+/// The paper's parameters, read back from the policy that has them.
+fn parameter(name: &str) -> Option<f64> {
+    let overrides = Overrides { policy: Some("coordinated".to_owned()), ..Overrides::default() };
+    let config = load("asplos13-dedup", &overrides).ok()?.config;
+    let SchedulerKind::Cfs(CfsConfig { coordination, .. }) = config.scheduler else { return None };
+    match name {
+        "preemption_delay_us" => Some(coordination.delay_ns as f64 / 1e3),
+        "urgent_tslice_us" => Some(coordination.urgent_slice_ns as f64 / 1e3),
+        "urgent_allowance_ms" => Some(coordination.urgent_allowance_ns as f64 / 1e6),
+        _ => None,
     }
 }
 
@@ -164,7 +180,6 @@ mod tests {
     use super::*;
     use crate::reproduction::Paper;
     use crate::reproduction::paper::published;
-    use crate::scenario::{Overrides, load};
 
     #[test]
     fn all_experiments_exist_and_have_the_papers_host() {

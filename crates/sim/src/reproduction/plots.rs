@@ -20,7 +20,7 @@ pub fn kinds(paper: Paper) -> &'static str {
         Paper::Eurosys18 => KINDS,
         Paper::Asplos13 => {
             "Calibrated: the model was fitted to it, or it is a parameter. Predicted: nothing was fitted to it; dedup, vips and swaptions are \
-             those of eurosys18. A number of the paper's own scheduler, which the simulator doesn't have, is \"-\" and doesn't hold."
+             those of eurosys18. A number of the paper's own scheduler, whose scenarios aren't built, is \"-\" and doesn't hold."
         }
     }
 }

@@ -6,9 +6,10 @@ use super::reader::{self, TableReader};
 use super::tree::{self, Node, NodeValue};
 use super::units;
 use crate::config::{
-    CfsConfig, CreditConfig, EevdfConfig, FairSharePool, Mechanics, MicroSlicedConfig, NormalPoolKind,
-    PoolSize, SchedulerKind,
+    CfsConfig, Coordination, CreditConfig, EevdfConfig, FairSharePool, Mechanics, MicroSlicedConfig,
+    NormalPoolKind, PoolSize, SchedulerKind,
 };
+use microslice_policy::coordinated::BalanceScheme;
 use microslice_policy::{AccelerateConfig, POOL_LIMIT_MAX, PoolSizeConfig};
 
 /// Policies whose name may end in `:N`, for N static micro-sliced pCPUs.
@@ -81,7 +82,10 @@ pub fn names() -> Vec<String> {
 type Row = (&'static str, &'static [&'static str], Read);
 type Read = fn(&TableReader<'_>, usize) -> Result<SchedulerKind, ScenarioError>;
 
-const SCHEDULERS: [Row; 5] = [
+/// Of CFS.
+const CFS_KEYS: [&str; 4] = ["latency", "min_granularity", "wakeup_granularity", "tick"];
+
+const SCHEDULERS: [Row; 6] = [
     ("credit", &["slice", "tick", "ratelimit", "boost", "ratelimit_yields"], |table, _| {
         Ok(SchedulerKind::Credit(read_credit(table)?))
     }),
@@ -111,7 +115,24 @@ const SCHEDULERS: [Row; 5] = [
         read_micro_sliced,
     ),
     ("eevdf", &["base_slice", "tick", "directed_yield"], read_eevdf),
-    ("cfs", &["latency", "min_granularity", "wakeup_granularity", "tick"], read_cfs),
+    ("cfs", &CFS_KEYS, |table, _| read_cfs(table, Coordination::NONE)),
+    (
+        "coordinated",
+        &[
+            "latency",
+            "min_granularity",
+            "wakeup_granularity",
+            "tick",
+            "balance",
+            "resched_dp",
+            "tlb_co",
+            "resched_co",
+            "delay",
+            "urgent_slice",
+            "urgent_allowance",
+        ],
+        |table, _| read_cfs(table, read_coordination(table)?),
+    ),
     ("lottery", &["slice", "tick"], |table, _| Ok(SchedulerKind::Lottery(read_slice_and_tick(table)?))),
 ];
 
@@ -192,13 +213,34 @@ fn read_eevdf(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scenar
     }))
 }
 
-fn read_cfs(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, ScenarioError> {
+fn read_cfs(table: &TableReader<'_>, coordination: Coordination) -> Result<SchedulerKind, ScenarioError> {
     Ok(SchedulerKind::Cfs(CfsConfig {
         latency_ns: required_time(table, "latency")?,
         min_granularity_ns: required_time(table, "min_granularity")?,
         wakeup_granularity_ns: required_time(table, "wakeup_granularity")?,
         tick_ns: required_time(table, "tick")?,
+        coordination,
     }))
+}
+
+/// What isn't said is off, and has the paper's lengths.
+fn read_coordination(table: &TableReader<'_>) -> Result<Coordination, ScenarioError> {
+    let schemes = [
+        ("none", BalanceScheme::None),
+        ("apart", BalanceScheme::Apart),
+        ("load-conscious", BalanceScheme::LoadConscious),
+    ];
+    let usual = Coordination::NONE;
+    let knob = |key: &str| Ok(table.boolean(key)?.unwrap_or(false));
+    Ok(Coordination {
+        balance: table.choice("balance", &schemes)?.unwrap_or(usual.balance),
+        resched_dp: knob("resched_dp")?,
+        tlb_co: knob("tlb_co")?,
+        resched_co: knob("resched_co")?,
+        delay_ns: optional_time(table, "delay")?.unwrap_or(usual.delay_ns),
+        urgent_slice_ns: optional_time(table, "urgent_slice")?.unwrap_or(usual.urgent_slice_ns),
+        urgent_allowance_ns: table.time("urgent_allowance")?.unwrap_or(usual.urgent_allowance_ns),
+    })
 }
 
 fn required_time(table: &TableReader<'_>, key: &str) -> Result<u64, ScenarioError> {

@@ -14,9 +14,11 @@
 mod balance;
 mod placement;
 mod queue;
+mod urgent;
 
 use self::balance::Balance;
 use self::queue::{Groups, Root, pick_next, preempts, weighted_ns};
+use self::urgent::Urgent;
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::config::CfsConfig;
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
@@ -46,6 +48,7 @@ pub struct Cfs {
     last_boosted: IdVec<VmId, VcpuId>,
     /// Who is about to be woken by an IPI, and the pCPU that sends it.
     woken_from: Option<(VcpuId, PcpuId)>,
+    urgent: Urgent,
 }
 
 impl Cfs {
@@ -59,6 +62,7 @@ impl Cfs {
             vm: host.vm,
         };
         Self {
+            urgent: Urgent::new(&config.coordination, machine),
             config,
             tasks: machine.vcpus.iter().map(task).collect(),
             roots: IdVec::of(Root::new(), pcpus),
@@ -80,6 +84,7 @@ impl Cfs {
         let task = &mut self.tasks[vcpu];
         task.vruntime_ns += ran_ns;
         task.ran_ns = now_ns;
+        self.urgent.charge(vcpu, ran_ns);
         let group = self.groups.of_mut(pcpu, vm);
         group.vruntime_ns += weighted_ns(ran_ns, group.weight);
         self.raise_floors(pcpu, vm);
@@ -245,8 +250,13 @@ impl Cfs {
 }
 
 impl Scheduler for Cfs {
-    fn ipi(&mut self, machine: &Machine, from: VcpuId, to: VcpuId, _kind: IpiKind) {
+    fn ipi(&mut self, machine: &mut Machine, from: VcpuId, to: VcpuId, kind: IpiKind) {
         self.woken_from = Some((to, machine.vcpus[from].pcpu));
+        self.request_urgency(machine, from, to, kind);
+    }
+
+    fn acknowledged(&mut self, _machine: &Machine, vcpu: VcpuId, another_waits: bool) {
+        self.urgent.acknowledge(vcpu, another_waits);
     }
 
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
@@ -261,6 +271,7 @@ impl Scheduler for Cfs {
         if self.preempts_current(target, vcpu) {
             machine.request_schedule(target);
         }
+        self.line_up(machine, vcpu);
     }
 
     fn schedule(
@@ -271,18 +282,26 @@ impl Scheduler for Cfs {
     ) -> Option<Pick> {
         let now_ns = machine.now_ns;
         self.charge(now_ns, pcpu);
+        if let Some((vcpu, StopReason::Preempted)) = stopped
+            && machine.vcpus[vcpu].state != VcpuState::Blocked
+            && let Some(until_ns) = self.urgent.protected_until(now_ns, pcpu, vcpu)
+        {
+            return Some(Pick { vcpu, slice_end_ns: until_ns });
+        }
         self.roots[pcpu].current = VcpuId::NONE;
         if let Some((vcpu, _)) = stopped {
             if machine.vcpus[vcpu].state == VcpuState::Blocked {
                 self.leaves(now_ns, pcpu, vcpu);
             } else {
                 self.groups.of_mut(pcpu, self.tasks[vcpu].vm).waiting.push(vcpu);
+                self.urgent.goes_behind(pcpu, vcpu);
             }
         }
         if self.roots[pcpu].groups.is_empty() {
             self.idle_balance(machine, pcpu);
         }
-        let next = self.pick(pcpu);
+        let urgent = self.pick_urgent(pcpu);
+        let next = urgent.or_else(|| self.pick(pcpu));
         let root = &mut self.roots[pcpu];
         let Some(vcpu) = next else {
             root.idle_since_ns = root.idle_since_ns.or(Some(now_ns));
@@ -291,7 +310,7 @@ impl Scheduler for Cfs {
         root.idle_since_ns = None;
         (root.current, root.current_vm) = (vcpu, self.tasks[vcpu].vm);
         (root.charged_until_ns, root.turn_since_ns) = (now_ns, now_ns);
-        Some(Pick { vcpu, slice_end_ns: u64::MAX })
+        Some(Pick { vcpu, slice_end_ns: self.urgent.begins(now_ns, pcpu, vcpu) })
     }
 
     fn yields(
@@ -301,6 +320,9 @@ impl Scheduler for Cfs {
         pcpu: PcpuId,
         cause: YieldCause,
     ) -> YieldAnswer {
+        if cause == YieldCause::Ple {
+            self.urgent.spins(vcpu);
+        }
         match cause {
             YieldCause::Ple if self.directed_yield(machine, vcpu, pcpu) => YieldAnswer::Yield,
             _ => YieldAnswer::KeepSpinning { until_ns: machine.now_ns },

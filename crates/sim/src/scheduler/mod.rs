@@ -58,7 +58,9 @@ pub trait Scheduler {
     /// So many pause-loop exits of a vCPU in code of this class weren't asked about: their answer had been promised.
     fn not_asked(&mut self, _class: GuestClass, _exits: u64) {}
     /// `from`, which runs, sends an interrupt or a lock's kick to its sibling `to`, which it wakes or interrupts next.
-    fn ipi(&mut self, _machine: &Machine, _from: VcpuId, _to: VcpuId, _kind: IpiKind) {}
+    fn ipi(&mut self, _machine: &mut Machine, _from: VcpuId, _to: VcpuId, _kind: IpiKind) {}
+    /// `vcpu` has handled a call-function interrupt; whether another one waits for it already.
+    fn acknowledged(&mut self, _machine: &Machine, _vcpu: VcpuId, _another_waits: bool) {}
     /// An interrupt was sent to `vcpu`, which waits for a pCPU.
     fn interrupt(&mut self, _machine: &mut Machine, _vcpu: VcpuId, _kind: InterruptKind) {}
     /// `vcpu` was blocked, was woken by this, and waits for a pCPU all the same: `wake` found it none.

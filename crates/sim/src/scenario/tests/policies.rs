@@ -88,7 +88,7 @@ fn a_policys_name_may_say_what_is_different_about_it() {
     );
     assert_eq!(
         refused("credit+scheduler=nope"),
-        "--policy: +scheduler: unknown scheduler `nope`; allowed: credit, micro-sliced, eevdf, cfs, lottery"
+        "--policy: +scheduler: unknown scheduler `nope`; allowed: credit, micro-sliced, eevdf, cfs, coordinated, lottery"
     );
     assert_eq!(
         refused("microslice+mechanics=xen-prototype"),
@@ -213,7 +213,10 @@ fn a_setting_does_not_name_another_policy_than_the_command_line() {
 fn an_unknown_policy_lists_the_known_ones() {
     let overrides = Overrides { policy: Some("fifo".to_owned()), ..Overrides::default() };
     let error = parse("small.toml", SMALL, &overrides).expect_err("unknown").to_string();
-    assert!(error.starts_with("--policy: no policy `fifo`; built in: cfs, credit"), "{error}");
+    assert!(
+        error.starts_with("--policy: no policy `fifo`; built in: balance, cfs, coordinated, credit"),
+        "{error}"
+    );
     assert!(error.contains("micro:N"), "{error}");
 }
 

@@ -81,7 +81,11 @@ impl Cfs {
         for vcpu in self.waiting_on(busiest) {
             let load = self.load_of(busiest, vcpu);
             let is_hot = machine.now_ns - self.tasks[vcpu].ran_ns < MIGRATION_COST_NS && tries <= HOT_TRIES;
-            if !machine.allows(vcpu, pcpu) || is_hot || (load / 2 > left && tries <= TRIES_MAX) {
+            if !machine.allows(vcpu, pcpu)
+                || !self.may_move(vcpu, pcpu)
+                || is_hot
+                || (load / 2 > left && tries <= TRIES_MAX)
+            {
                 continue;
             }
             self.move_waiting(machine, vcpu, busiest, pcpu);

@@ -5,12 +5,14 @@
 //!            that, it goes to the waker's (`wake_affine`, `imbalance_pct` 125), else to its own: to that one if it idles, else to an idle one
 //!            of the same last-level cache (`select_idle_sibling`), else there all the same. So siblings come to wait
 //!            behind one another: vCPU stacking (section 3.2.2).
+//!            Balance scheduling takes pCPUs away from these choices (`policy/balance.h`).
 //! Limits.    Loads are those of the moment (`wake_idx` 0). Timers and devices wake on the vCPU's own pCPU.
 
 use super::Cfs;
 use super::queue::TASK_WEIGHT;
 use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
+use microslice_policy::coordinated::{self, BalanceScheme, CandidateObservation, HostLoad};
 
 /// Per cent: half of `imbalance_pct` above 100.
 const AFFINE_PERCENT: i64 = 112;
@@ -18,9 +20,51 @@ const AFFINE_PERCENT: i64 = 112;
 impl Cfs {
     pub(super) fn select_pcpu(&self, machine: &Machine, vcpu: VcpuId, sender: Option<PcpuId>) -> PcpuId {
         let own = machine.vcpus[vcpu].pcpu;
-        let sender = sender.filter(|&sender| sender != own && machine.allows(vcpu, sender));
+        let candidates = self.candidates(machine, vcpu);
+        let sender = sender.filter(|sender| *sender != own && candidates.contains(sender));
         let target = sender.filter(|&sender| self.wakes_affine(vcpu, sender, own)).unwrap_or(own);
-        self.idle_sibling(machine, vcpu, target)
+        let least_loaded = || candidates.iter().copied().min_by_key(|&pcpu| self.load(pcpu));
+        let target = Some(target).filter(|target| candidates.contains(target)).or_else(least_loaded);
+        self.idle_sibling(machine, &candidates, target.unwrap_or(own))
+    }
+
+    /// Where balance scheduling lets it be placed; anywhere, if that is nowhere.
+    fn candidates(&self, machine: &Machine, vcpu: VcpuId) -> Vec<PcpuId> {
+        let allowed: Vec<PcpuId> = machine.pcpus.ids().filter(|&pcpu| machine.allows(vcpu, pcpu)).collect();
+        let scheme = self.config.coordination.balance;
+        if scheme == BalanceScheme::None {
+            return allowed;
+        }
+        let host = self.host_load();
+        let alone = |pcpu: &PcpuId| self.groups.of(*pcpu, self.tasks[vcpu].vm).running == 0;
+        let has_room =
+            allowed.iter().any(|pcpu| alone(pcpu) && !coordinated::is_overloaded(&host, self.load(*pcpu)));
+        let is_candidate = |pcpu: &PcpuId| {
+            let seen = CandidateObservation {
+                load: self.load(*pcpu),
+                has_sibling: u32::from(!alone(pcpu)),
+                some_candidate_has_room: has_room.into(),
+            };
+            coordinated::decide_on_candidate(scheme, &seen)
+        };
+        let candidates: Vec<PcpuId> = allowed.iter().copied().filter(is_candidate).collect();
+        if candidates.is_empty() { allowed } else { candidates }
+    }
+
+    fn host_load(&self) -> HostLoad {
+        let total = self.roots.ids().map(|pcpu| self.load(pcpu)).sum();
+        HostLoad { total, pcpus: self.roots.len() as u32, reserved: 0 }
+    }
+
+    /// Whether a waiting vCPU may be moved there by the load balancer.
+    pub(super) fn may_move(&self, vcpu: VcpuId, to: PcpuId) -> bool {
+        let has_sibling = self.groups.of(to, self.tasks[vcpu].vm).running > 0;
+        let seen = CandidateObservation {
+            load: self.load(to),
+            has_sibling: has_sibling.into(),
+            some_candidate_has_room: 0,
+        };
+        coordinated::decide_on_move(self.config.coordination.balance, &self.host_load(), &seen)
     }
 
     /// wake_affine.
@@ -40,12 +84,12 @@ impl Cfs {
     }
 
     /// select_idle_sibling.
-    fn idle_sibling(&self, machine: &Machine, vcpu: VcpuId, target: PcpuId) -> PcpuId {
+    fn idle_sibling(&self, machine: &Machine, candidates: &[PcpuId], target: PcpuId) -> PcpuId {
         let is_idle = |pcpu: PcpuId| machine.is_idle(pcpu) && self.roots[pcpu].groups.is_empty();
         if is_idle(target) {
             return target;
         }
         let mut of_cache = machine.pcpus.ids().filter(|&pcpu| machine.llc_of(pcpu) == machine.llc_of(target));
-        of_cache.find(|&pcpu| is_idle(pcpu) && machine.allows(vcpu, pcpu)).unwrap_or(target)
+        of_cache.find(|&pcpu| is_idle(pcpu) && candidates.contains(&pcpu)).unwrap_or(target)
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::Coordination;
 use crate::scenario::{Overrides, load};
 
 /// A host with VMs of so many vCPUs, all of which wait on the pCPUs that are named, in the order of their numbers.
@@ -91,7 +92,7 @@ fn who_is_woken_goes_to_its_wakers_pcpu_where_that_has_no_more_load() {
     assert_eq!(cfs.select_pcpu(&machine, woken, None), PcpuId::new(1), "a timer's interrupt");
     assert_eq!(cfs.select_pcpu(&machine, woken, Some(PcpuId::new(0))), PcpuId::new(0));
     machine.wakes(woken);
-    cfs.ipi(&machine, waker, woken, IpiKind::Reschedule);
+    cfs.ipi(&mut machine, waker, woken, IpiKind::Reschedule);
     cfs.wake(&mut machine, woken);
     assert_eq!(machine.vcpus[woken].pcpu, PcpuId::new(0), "stacked behind its sibling");
 }
@@ -121,4 +122,62 @@ fn a_directed_yield_goes_to_a_waiting_sibling_and_passes_over_the_spinner() {
     machine.now_ns = 200_000;
     assert_eq!(cfs.yields(&mut machine, target, pcpu, YieldCause::Ple), YieldAnswer::Yield);
     assert_ne!(run(&mut cfs, &mut machine, 0), target, "round all siblings");
+}
+
+/// Three seconds under a policy, with the checkers on.
+fn report_of(scenario: &str, policy: &str) -> crate::report::RunReport {
+    let overrides = Overrides { policy: Some(policy.into()), ..Overrides::default() };
+    let mut config = load(scenario, &overrides).expect("built in").config;
+    (config.warmup_ns, config.duration_ns, config.check) = (300_000_000, 3_000_000_000, true);
+    crate::simulate(&config, &mut crate::trace_event::NoTrace).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn who_answers_a_shootdown_urgently_lets_its_sender_go_on_and_shares_stay() {
+    let [with, without] =
+        ["coordinated", "coordinated+tlb_co=false"].map(|policy| report_of("asplos13-dedup", policy));
+    let [short, long] = [&with, &without].map(|report| report.vms[0].tlb_sync.mean().expect("some"));
+    assert!(short < long / 2.0, "{short} ns in place of {long}");
+    assert!(with.vms[0].workloads[0].units_done > without.vms[0].workloads[0].units_done);
+    for (with, without) in with.vms.iter().zip(&without.vms) {
+        let change = with.run_ns as f64 / without.run_ns as f64;
+        assert!((change - 1.0).abs() < 0.05, "{}: {change:.3} of its time", with.name);
+    }
+}
+
+#[test]
+fn who_sends_a_reschedule_ipi_is_not_preempted_with_the_lock_that_it_holds() {
+    let preempted = |policy: &str| -> u64 {
+        let vms = report_of("asplos13-streamcluster", policy).vms;
+        vms.iter().filter_map(|vm| vm.holder_preemptions.get("futex")).sum()
+    };
+    let (with, without) = (preempted("lc-balance+resched_dp=true"), preempted("lc-balance"));
+    assert!(with * 2 < without, "{with} in place of {without}");
+}
+
+#[test]
+fn without_its_knobs_coordinated_scheduling_is_load_conscious_balance() {
+    let [off, balance] = ["coordinated+resched_dp=false+tlb_co=false", "lc-balance"]
+        .map(|policy| report_of("asplos13-vips", policy));
+    assert_eq!(off, balance);
+}
+
+#[test]
+fn an_urgent_vcpu_goes_before_others_in_its_line_and_runs_for_an_urgent_slice() {
+    let (mut cfs, mut machine) = host(1, &[1, 2], &[0, 0, 0]);
+    cfs.urgent = Urgent::new(&Coordination { tlb_co: true, ..Coordination::NONE }, &machine);
+    let [sender, first, second] = [0, 1, 2].map(VcpuId::new);
+    assert_eq!(run(&mut cfs, &mut machine, 0), sender);
+    for recipient in [second, first] {
+        cfs.ipi(&mut machine, sender, recipient, IpiKind::CallFunction);
+    }
+    assert_eq!(machine.next_schedule(), Some(PcpuId::new(0)), "it goes before who isn't urgent");
+    assert_eq!(run(&mut cfs, &mut machine, 0), second);
+    machine.now_ns = 499_000;
+    assert_eq!(run(&mut cfs, &mut machine, 0), second, "its slice is protected");
+    machine.now_ns = 500_000;
+    assert_eq!(run(&mut cfs, &mut machine, 0), first, "round robin");
+    cfs.acknowledged(&machine, first, false);
+    machine.now_ns = 600_000;
+    assert_eq!(run(&mut cfs, &mut machine, 0), second, "who has answered isn't urgent any longer");
 }
