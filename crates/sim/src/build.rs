@@ -12,6 +12,7 @@ use crate::guest::{GuestVcpu, Holder, LOOP_DEPTH, Lock, Thread, ThreadState, Wai
 use crate::ids::{IdVec, LockId, SymbolId, VcpuId, VmId, WorkloadId};
 use crate::machine::{HostVm, Machine};
 use crate::measurements::Measurements;
+use crate::observers::Observers;
 use crate::random::{Random, Samplers};
 use crate::scheduler;
 use crate::smt::Smt;
@@ -111,12 +112,9 @@ impl<'a> Simulation<'a> {
         let threads = config.vms.iter().flat_map(|vm| &vm.workloads).map(|workload| workload.threads).sum();
         let slots = Slots::new(config.host.pcpus, threads, config.vms.len());
         let exit_ns = config.host.costs.exit_ns;
-        let sink_wants = sink.wants_events();
         let mut simulation = Self {
             config,
-            sink_wants,
-            sink,
-            checker: None,
+            observers: Observers::new(sink),
             names: TraceNames { pcpus: config.host.pcpus as u32, ..TraceNames::default() },
             host_ticks: HostTicks::new(config.host.pcpus),
             timeline: Timeline::new(config.host.pcpus, slots.count as usize),
@@ -149,9 +147,10 @@ impl<'a> Simulation<'a> {
         }
         if config.check {
             let (vcpus, locks) = (simulation.guest.len(), simulation.locks.len());
-            simulation.checker = Some(Checker::new(config.host.pcpus, vcpus, locks, &config.scheduler));
+            let checker = Checker::new(config.host.pcpus, vcpus, locks, &config.scheduler);
+            simulation.observers.check_with(checker);
         }
-        simulation.machine.tracing = config.check || sink_wants;
+        simulation.machine.tracing = simulation.observers.want_events();
         simulation.name_symbols();
         Ok(simulation)
     }

@@ -15,9 +15,7 @@
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
 //! | no starvation | nobody waits runnable for longer than five seconds, or than a few times its share explains |
 
-use crate::SimError;
 use crate::config::{Mechanics, SchedulerKind};
-use crate::engine::Simulation;
 use crate::ids::{IdVec, LockId, PcpuId, VcpuId, VmId};
 use crate::machine::{HostVm, Machine, VcpuState};
 use crate::trace_event::{IpiKind, TraceEvent};
@@ -219,6 +217,11 @@ impl Checker {
         ))
     }
 
+    /// IPIs to each vCPU that it hasn't handled: reschedule, call function.
+    pub fn pending_ipis(&self) -> &IdVec<VcpuId, [u32; 2]> {
+        &self.pending
+    }
+
     /// What the scheduler picks. Not an event: who is picked again runs on without one.
     pub fn picked(&mut self, vcpu: VcpuId, pcpu: PcpuId, state: VcpuState) {
         if state == VcpuState::Blocked {
@@ -354,67 +357,6 @@ fn index_of(kind: IpiKind) -> Option<usize> {
         IpiKind::Reschedule => Some(0),
         IpiKind::CallFunction => Some(1),
         IpiKind::LockKick => None,
-    }
-}
-
-impl Simulation<'_> {
-    /// Hands the events of this instant to the sink and to the checker.
-    pub(crate) fn flush_trace(&mut self) -> Result<(), SimError> {
-        let time_ns = self.machine.now_ns;
-        let mut events = std::mem::take(&mut self.machine.trace);
-        for event in &events {
-            if self.sink_wants {
-                self.sink.event(time_ns, event);
-            }
-            if let Some(checker) = &mut self.checker {
-                checker.observe(time_ns, event).map_err(|what| SimError::Check { time_ns, what })?;
-            }
-        }
-        if let Some(checker) = &self.checker {
-            checker.settled().map_err(|what| SimError::Check { time_ns, what })?;
-        }
-        events.clear();
-        self.machine.trace = events;
-        Ok(())
-    }
-
-    pub(crate) fn check_now(&self) -> Result<(), SimError> {
-        let Some(checker) = &self.checker else { return Ok(()) };
-        let lends = self.scheduler.lends();
-        let may_idle = |pcpu| self.scheduler.is_micro(pcpu) && !lends;
-        checker
-            .check_host(&self.machine, may_idle, self.scheduler.shares_by_vm())
-            .and_then(|()| self.nothing_is_lost(checker))
-            .map_err(|what| SimError::Check { time_ns: self.machine.now_ns, what })
-    }
-
-    fn nothing_is_lost(&self, checker: &Checker) -> Result<(), String> {
-        self.no_wake_up_is_lost()?;
-        self.nobody_is_left_halted()?;
-        self.no_interrupt_is_lost(&checker.pending)
-    }
-
-    /// At the end: is nothing lost, and does the time add up?
-    pub(crate) fn final_checks(&mut self) -> Result<(), SimError> {
-        if self.checker.is_none() {
-            return Ok(());
-        }
-        if let Some(checker) = &self.checker {
-            let time_ns = self.machine.now_ns;
-            self.nothing_is_lost(checker).map_err(|what| SimError::Check { time_ns, what })?;
-        }
-        let now_ns = self.machine.now_ns;
-        let idle_ns: u64 = self.machine.pcpu_times.iter().map(|pcpu| pcpu.idle_ns).sum();
-        let (guest_ns, overhead_ns) = self.measured.guest_and_overhead_ns();
-        let sum_ns = guest_ns + overhead_ns + idle_ns;
-        let elapsed_ns = (now_ns - self.measured.since_ns()) * self.machine.pcpus.len() as u64;
-        if sum_ns != elapsed_ns {
-            let what = format!(
-                "time doesn't add up: guest {guest_ns} + overhead {overhead_ns} + idle {idle_ns} = {sum_ns}, elapsed x pCPUs = {elapsed_ns}"
-            );
-            return Err(SimError::Check { time_ns: now_ns, what });
-        }
-        Ok(())
     }
 }
 

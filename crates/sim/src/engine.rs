@@ -4,7 +4,6 @@
 //! Everything else (the host's ticks, sleeping threads, NICs, host-wide timers) has a slot of its own in the same queue.
 
 use crate::SimError;
-use crate::check::Checker;
 use crate::config::{CostModel, PleConfig, SimulationConfig};
 use crate::guest::text::Text;
 use crate::guest::{Act, Barrier, Frame, GuestVcpu, Lock, Queue, Thread, pending};
@@ -12,12 +11,13 @@ use crate::guest::{network::Nic, program::Programs};
 use crate::ids::{BarrierId, IdVec, LockId, PcpuId, QueueId, ThreadId, VcpuId, VmId, WorkloadId};
 use crate::machine::{Machine, VcpuState};
 use crate::measurements::Measurements;
+use crate::observers::Observers;
 use crate::random::{Random, Samplers};
 use crate::report::RunReport;
 use crate::scheduler::{Scheduler, YieldAnswer};
 use crate::smt::Smt;
 use crate::timeline::{Timeline, Turn};
-use crate::trace_event::{GuestClass, StopReason, TraceEvent, TraceNames, TraceSink};
+use crate::trace_event::{GuestClass, StopReason, TraceEvent, TraceNames};
 use microslice_policy::YieldCause;
 
 const PROGRESS_NS: u64 = 1_000_000;
@@ -140,9 +140,7 @@ impl HostTicks {
 
 pub struct Simulation<'a> {
     pub(crate) config: &'a SimulationConfig,
-    pub(crate) sink: &'a mut dyn TraceSink,
-    pub(crate) sink_wants: bool,
-    pub(crate) checker: Option<Checker>,
+    pub(crate) observers: Observers<'a>,
     pub(crate) names: TraceNames,
     pub(crate) timeline: Timeline,
     pub(crate) slots: Slots,
@@ -177,9 +175,7 @@ pub struct Simulation<'a> {
 
 impl Simulation<'_> {
     pub fn run(&mut self) -> Result<RunReport, SimError> {
-        if self.sink_wants {
-            self.sink.begin(&self.names);
-        }
+        self.observers.begin(&self.names);
         let end_ns = self.config.warmup_ns + self.config.duration_ns;
         self.boot();
         while let Some(Turn { time_ns, slot, hint }) = self.timeline.peek() {
@@ -297,7 +293,7 @@ impl Simulation<'_> {
             self.check_now()?;
             self.find_deadlock()?;
             let end_ns = self.config.warmup_ns + self.config.duration_ns;
-            if !self.sink.progress(now_ns, end_ns) {
+            if !self.observers.progress(now_ns, end_ns) {
                 return Err(SimError::Stopped { time_ns: now_ns });
             }
         } else {
@@ -436,9 +432,7 @@ impl Simulation<'_> {
         }
         let pick = self.scheduler.schedule(&mut self.machine, pcpu, stopped);
         if let Some(pick) = pick {
-            if let Some(checker) = &mut self.checker {
-                checker.picked(pick.vcpu, pcpu, self.machine.vcpus[pick.vcpu].state);
-            }
+            self.observers.picked(pick.vcpu, pcpu, self.machine.vcpus[pick.vcpu].state);
             self.machine.pcpus[pcpu].slice_end_ns = pick.slice_end_ns;
             if pick.vcpu == current {
                 self.guest[current].ple_batch_until_ns = 0;
