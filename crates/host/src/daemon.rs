@@ -4,7 +4,7 @@ use crate::HostError;
 use crate::cgroups::{self, CpuLimits};
 use crate::config::Settings;
 use crate::guest_kernels::{GuestKernel, GuestKernels};
-use crate::kernel_reader::{Answer, KernelReader, KernelSource, VmKey};
+use crate::kernel_reader::{Answer, KernelReader, KernelSource, VmKey, Witness};
 use crate::limits::{self, LimitTable, Troubles};
 use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
@@ -17,11 +17,12 @@ use crate::restarts::{self, Restarts};
 use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VMS_MAX, VmStats};
 use crate::topology::cpu_list;
 use crate::vms::{
-    GuestKnowledge, MemoryLooks, SlideNews, Vm, VmmProcess, namesakes, read_cpu_limits, read_weights,
+    GuestKnowledge, LatestWitnesses, MemoryLooks, SlideNews, Vm, VmmProcess, namesakes, read_cpu_limits,
+    read_weights,
 };
 use crate::weights::{Place, Weighed, weights};
 use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
-use microslice_symbols::slide::{Observation, SlideFinder, SlideState};
+use microslice_symbols::slide::{Observation, SlideState};
 use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -406,6 +407,7 @@ impl<'s> Daemon<'s> {
             guest: GuestKnowledge::Reading,
             slide_told: None,
             contradictions: 0,
+            latest_witnesses: LatestWitnesses::default(),
             is_named: named.is_some(),
             memory_looks: MemoryLooks::default(),
             slide_news: SlideNews::default(),
@@ -447,7 +449,8 @@ impl<'s> Daemon<'s> {
         for vm in self.vms.values_mut() {
             if vm.memory_looks.take_due(now) && vm.slide_told.is_none() {
                 let (pid, is_hopeful) = (vm.kernel_side.pid, vm.memory_looks.are_hopeful());
-                self.kernels.ask(vm.key(), KernelSource::Memory { pid, is_hopeful });
+                let witnesses = vm.latest_witnesses.all();
+                self.kernels.ask(vm.key(), KernelSource::Memory { pid, is_hopeful, witnesses });
             }
         }
     }
@@ -558,10 +561,10 @@ impl<'s> Daemon<'s> {
         while let Some(event) = self.scheduler_mut().next_event() {
             match event {
                 Event::Halt { slot, generation, rip } => {
-                    self.hear_witness(slot, generation, output, |finder| finder.observe_halt(rip))?;
+                    self.hear_witness(slot, generation, Witness::Halt(rip), output)?;
                 }
                 Event::Lstar { slot, generation, address } => {
-                    self.hear_witness(slot, generation, output, |finder| finder.observe_lstar(address))?;
+                    self.hear_witness(slot, generation, Witness::Lstar(address), output)?;
                 }
                 Event::Resize { at_ns, micro_pcpu_count, reason } => {
                     self.remember_resize(at_ns, micro_pcpu_count, reason);
@@ -581,14 +584,15 @@ impl<'s> Daemon<'s> {
         &mut self,
         slot: u32,
         generation: u32,
+        witness: Witness,
         output: &mut Output<'_>,
-        hear: impl FnOnce(&mut SlideFinder) -> Observation,
     ) -> Result<(), HostError> {
         let Some(vm) = self.vms.get_mut(&slot).filter(|vm| vm.kernel_side.generation == generation) else {
             return Ok(());
         };
+        vm.latest_witnesses.hear(witness);
         let GuestKnowledge::Kernel { finder, .. } = &mut vm.guest else { return Ok(()) };
-        let observation = hear(finder);
+        let observation = witness.testify_to(finder);
         let slide = finder.accepted();
         if observation == Observation::Disagrees && matches!(finder.state(), SlideState::Contradicted(_)) {
             vm.contradictions = vm.contradictions.saturating_add(1);

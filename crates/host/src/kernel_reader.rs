@@ -13,7 +13,8 @@ use crate::fair_queue::FairQueue;
 use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::{memory_slots, tenant_files};
 use microslice_symbols::memory::process::ProcessMemory;
-use microslice_symbols::memory::{ScanLimits, find_kernel};
+use microslice_symbols::memory::{KernelInMemory, ScanLimits, find_kernel_that};
+use microslice_symbols::slide::{Landmarks, Observation, SlideFinder, halt_sites};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +31,25 @@ pub enum KernelSource {
     /// One that the VMM with this process ID was given, as it names it.
     TenantImage { pid: u32, path: PathBuf },
     /// The guest's memory, through the VMM with this process ID. `is_hopeful`: it hasn't been read in vain often.
-    Memory { pid: u32, is_hopeful: bool },
+    /// `witnesses`: what its vCPUs did of late, which the kernel must fit.
+    Memory { pid: u32, is_hopeful: bool, witnesses: Vec<Witness> },
+}
+
+/// What a vCPU of a guest did, by which its kernel is recognised. Run-time addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Witness {
+    Halt(u64),
+    Lstar(u64),
+}
+
+impl Witness {
+    /// What `finder` makes of it.
+    pub fn testify_to(self, finder: &mut SlideFinder) -> Observation {
+        match self {
+            Self::Halt(address) => finder.observe_halt(address),
+            Self::Lstar(address) => finder.observe_lstar(address),
+        }
+    }
 }
 
 /// The weight of a third of a VM (docs/scheduler.md, Queues).
@@ -121,17 +140,31 @@ fn read(kernels: &mut GuestKernels, source: &KernelSource) -> Result<FoundKernel
             let kernel = kernels.open(&opened, path).map_err(|error| error.to_string())?;
             Ok(FoundKernel { kernel, slide: None })
         }
-        KernelSource::Memory { pid, .. } => read_memory(kernels, *pid),
+        KernelSource::Memory { pid, witnesses, .. } => read_memory(kernels, *pid, witnesses),
     }
 }
 
-fn read_memory(kernels: &mut GuestKernels, pid: u32) -> Result<FoundKernel, String> {
+fn read_memory(kernels: &mut GuestKernels, pid: u32, witnesses: &[Witness]) -> Result<FoundKernel, String> {
     let slots = memory_slots::of_process(pid).map_err(|error| error.to_string())?;
     let memory = ProcessMemory::of_slots(pid, &slots).map_err(|error| error.to_string())?;
-    let running =
-        find_kernel(&memory, &ScanLimits::default(), &mut |_| ()).map_err(|error| error.to_string())?;
+    let mut runs = |kernel: KernelInMemory<'_>| {
+        let landmarks = Landmarks::new(kernel.symbols, &halt_sites(kernel.symbols, kernel.code));
+        let slide = kernel.witnesses.first().map(|&(_, slide)| slide);
+        fits(landmarks, slide, witnesses)
+    };
+    let running = find_kernel_that(&mut runs, &memory, &ScanLimits::default(), &mut |_| ())
+        .map_err(|error| error.to_string())?;
     let kernel = kernels.adopt(&running.kernel, &format!("of process {pid}"))?;
     Ok(FoundKernel { kernel, slide: running.slide })
+}
+
+/// Does a kernel, moved by `slide` if that is known, explain all that the vCPUs did? Memory may hold one that ran before.
+fn fits(landmarks: Landmarks, slide: Option<u64>, witnesses: &[Witness]) -> bool {
+    let mut finder = SlideFinder::new(landmarks);
+    if let Some(slide) = slide {
+        finder.observe_kernel_offset(slide);
+    }
+    witnesses.iter().all(|witness| witness.testify_to(&mut finder) != Observation::Disagrees)
 }
 
 /// Of the calling thread: to Linux, each thread has a nice value of its own. Without the right to go back up it stays down.
@@ -162,7 +195,7 @@ mod tests {
     #[test]
     fn a_guest_that_was_looked_at_in_vain_is_read_with_the_least_weight_and_none_with_the_daemons() {
         let image = KernelSource::Image { path: "/k".into() };
-        let memory = |is_hopeful| KernelSource::Memory { pid: 1, is_hopeful };
+        let memory = |is_hopeful| KernelSource::Memory { pid: 1, is_hopeful, witnesses: Vec::new() };
         let sources = [&image, &memory(true), &memory(false)];
         assert_eq!(sources.map(KernelSource::nice), [NICE, NICE, NICE_IN_VAIN]);
     }
@@ -185,6 +218,25 @@ mod tests {
         reader.ask((1, 1), KernelSource::TenantImage { pid: std::process::id(), path: fifo });
         let answer = reader.answers.recv_timeout(std::time::Duration::from_secs(60)).expect("nothing blocks");
         assert!(answer.found.err().unwrap().ends_with("fifo: isn't a regular file"));
+    }
+
+    #[test]
+    fn of_the_kernels_in_memory_the_one_that_explains_what_the_vcpus_did_fits() {
+        const TEXT: u64 = 0xffff_ffff_8100_0000;
+        let with_halt_at = |offset: u64| {
+            let lines = format!("{TEXT:x} T _text\n{:x} T _etext\n", TEXT + 0x10_0000);
+            Landmarks::new(
+                &microslice_symbols::text::read_symbol_text(lines.as_bytes()).unwrap(),
+                &[TEXT + offset],
+            )
+        };
+        let (slide, running, before) = (Some(0x20_0000), with_halt_at(0x1000), with_halt_at(0x2000));
+        let halts = [Witness::Halt(TEXT + 0x20_1001), Witness::Halt(TEXT + 0x20_1001)];
+        assert!(fits(running.clone(), slide, &halts) && fits(running.clone(), None, &halts));
+        assert!(!fits(before.clone(), slide, &halts), "another kernel");
+        assert!(!fits(running.clone(), Some(0x40_0000), &halts), "the same kernel, before it rebooted");
+        assert!(fits(before, slide, &[]), "nobody has halted yet");
+        assert!(fits(running, slide, &[Witness::Lstar(0), Witness::Halt(0x1234)]), "the firmware");
     }
 
     #[test]

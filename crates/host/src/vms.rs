@@ -6,7 +6,7 @@
 
 use crate::cgroups::{self, CpuLimits};
 use crate::guest_kernels::GuestKernel;
-use crate::kernel_reader::{FoundKernel, VmKey};
+use crate::kernel_reader::{FoundKernel, VmKey, Witness};
 use crate::scheduler::{KernelVm, VmStats};
 use crate::weights::Place;
 use microslice_symbols::slide::{SlideFinder, SlideState};
@@ -47,12 +47,33 @@ pub struct Vm {
     pub slide_told: Option<u64>,
     /// Halts that contradicted the kernel since the last slide: it may be another one.
     pub contradictions: u32,
+    pub latest_witnesses: LatestWitnesses,
     /// Was the kernel named by the operator? Then no other is looked for.
     pub is_named: bool,
     pub memory_looks: MemoryLooks,
     pub slide_news: SlideNews,
     /// What schedulers before this one counted.
     pub stats_before: VmStats,
+}
+
+/// The last ones of each kind: those before a reboot say nothing of the kernel that runs now.
+#[derive(Debug, Default)]
+pub struct LatestWitnesses {
+    halt: Option<u64>,
+    lstar: Option<u64>,
+}
+
+impl LatestWitnesses {
+    pub fn hear(&mut self, witness: Witness) {
+        match witness {
+            Witness::Halt(address) => self.halt = Some(address),
+            Witness::Lstar(address) => self.lstar = Some(address),
+        }
+    }
+
+    pub fn all(&self) -> Vec<Witness> {
+        self.halt.map(Witness::Halt).into_iter().chain(self.lstar.map(Witness::Lstar)).collect()
+    }
 }
 
 /// When to look into a guest's memory, and again: it may not have started its kernel yet, or start another.
@@ -339,6 +360,16 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_latest_witness_of_each_kind_is_kept() {
+        let mut latest = LatestWitnesses::default();
+        assert_eq!(latest.all(), []);
+        for witness in [Witness::Halt(1), Witness::Lstar(2), Witness::Halt(3)] {
+            latest.hear(witness);
+        }
+        assert_eq!(latest.all(), [Witness::Halt(3), Witness::Lstar(2)]);
     }
 
     #[test]

@@ -5,7 +5,9 @@ mod blobs;
 use blobs::Generation;
 use blobs::guest::{BANNER, CALL_TABLE, Guest, LINKED_TEXT, READ, SLIDE};
 use microslice_symbols::memory::process::{MemorySlot, ProcessMemory};
-use microslice_symbols::memory::{Area, Memory, MemoryKernel, ScanLimits, find_kernel};
+use microslice_symbols::memory::{
+    Area, KernelInMemory, Memory, MemoryKernel, ScanLimits, find_kernel, find_kernel_that,
+};
 use microslice_symbols::source;
 use std::io;
 
@@ -91,6 +93,58 @@ fn a_release_in_vmcoreinfo_other_than_the_banners_is_reported() {
     guest.ram[at..at + 5].copy_from_slice(b"6.9.9");
     let notices = find(&guest).kernel.notices;
     assert_eq!(notices, ["kernel image and VMCOREINFO disagree: release 6.9.0-test against 6.9.9-test"]);
+}
+
+/// Memory of a host that rebooted: a kernel of each generation, one behind the other.
+fn kernels_in_one_memory(generations: &[Generation]) -> Vec<u8> {
+    generations.iter().flat_map(|&generation| Guest::boot(generation).ram).collect()
+}
+
+fn find_that(ram: &[u8], mut runs: impl FnMut(KernelInMemory<'_>) -> bool) -> Result<MemoryKernel, String> {
+    let memory = Ram(ram, [Area { start: 0, bytes: ram.len() as u64 }]);
+    find_kernel_that(&mut runs, &memory, &ScanLimits::default(), &mut |_| ())
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn of_two_kernels_in_memory_the_one_that_runs_is_found() {
+    let ram = kernels_in_one_memory(&[Generation::V6_4, Generation::V7_0]);
+    let running = Guest::boot(Generation::V7_0).linked;
+    let mut judged = 0;
+    // Only the tables from 7.0 on say nothing of how far they have moved.
+    let found = find_that(&ram, |kernel| {
+        judged += 1;
+        kernel.witnesses.iter().all(|&(name, _)| name != "kallsyms addresses")
+    });
+    assert_eq!((listed(&found.unwrap()), judged), (running, 2));
+}
+
+#[test]
+fn kernels_of_which_none_runs_are_a_plain_not_yet_and_no_more_than_four_are_judged() {
+    let two = kernels_in_one_memory(&[Generation::V6_4, Generation::V7_0]);
+    let error = find_that(&two, |_| false).unwrap_err();
+    assert!(error.contains("of the kernels in memory (2) none is the one that runs, not yet"), "{error}");
+    let mut judged = 0;
+    let error = find_that(&kernels_in_one_memory(&[Generation::V7_0; 6]), |_| {
+        judged += 1;
+        judged > 4
+    });
+    assert!(error.is_err() && judged == 4, "{judged}");
+}
+
+#[test]
+fn of_two_vmcoreinfos_of_one_kernel_the_one_of_its_slide_is_believed() {
+    let mut guest = Guest::boot(Generation::V6_4);
+    let before = format!(
+        "OSRELEASE=6.9.0-test\nSYMBOL(_stext)={:x}\nKERNELOFFSET={:x}\n\0",
+        LINKED_TEXT + SLIDE + 0x20_0000,
+        SLIDE + 0x20_0000
+    );
+    let at = guest.vmcoreinfo - 0x1000;
+    guest.ram[at..at + before.len()].copy_from_slice(before.as_bytes());
+    let found = find(&guest);
+    assert_eq!(found.vmcoreinfo.unwrap().kernel_offset, Some(SLIDE));
+    assert_eq!(found.slide, Some(SLIDE));
 }
 
 #[test]

@@ -28,6 +28,8 @@ const WINDOW_BEHIND_BYTES: u64 = 32 << 20;
 const SLIDE_STEP: u64 = 2 << 20;
 /// … and stays below this (`KERNEL_IMAGE_SIZE`).
 const SLIDE_MAX: u64 = 1 << 30;
+/// A kernel that runs, and what reboots and kexec may have left behind.
+const KERNELS_MAX: usize = 4;
 
 /// A stretch of memory by the addresses that its reader uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +96,17 @@ pub struct MemoryKernel {
     pub vmcoreinfo: Option<VmcoreInfo>,
 }
 
-/// Finds the kernel that runs in `memory`.
+/// A whole kernel in memory, to be judged: the one that runs, or one that ran before a reboot or kexec.
+#[derive(Debug)]
+pub struct KernelInMemory<'k> {
+    /// At linked addresses.
+    pub symbols: &'k SymbolTable,
+    pub code: &'k Code,
+    /// Who lies within it and says how far it has moved, as in [`MemoryKernel`].
+    pub witnesses: &'k [(&'static str, u64)],
+}
+
+/// Finds the first whole kernel in `memory`.
 ///
 /// # Errors
 /// No kernel, with the reason; memory that can't be read.
@@ -103,9 +115,24 @@ pub fn find_kernel(
     limits: &ScanLimits,
     progress: &mut dyn FnMut(ScanProgress),
 ) -> Result<MemoryKernel, Error> {
+    find_kernel_that(&mut |_| true, memory, limits, progress)
+}
+
+/// Finds the first of at most four whole kernels in `memory` that `runs`.
+///
+/// # Errors
+/// As [`find_kernel`], and kernels of which none runs.
+pub fn find_kernel_that(
+    runs: &mut dyn FnMut(KernelInMemory<'_>) -> bool,
+    memory: &dyn Memory,
+    limits: &ScanLimits,
+    progress: &mut dyn FnMut(ScanProgress),
+) -> Result<MemoryKernel, Error> {
     let mut scan = Scan {
         memory,
         limits,
+        runs,
+        passed_over: Vec::new(),
         scanned_bytes: 0,
         kernel_found_at_bytes: 0,
         candidates: 0,
@@ -139,6 +166,9 @@ struct Found {
 struct Scan<'m> {
     memory: &'m dyn Memory,
     limits: &'m ScanLimits,
+    runs: &'m mut dyn FnMut(KernelInMemory<'_>) -> bool,
+    /// Token tables of whole kernels that don't run.
+    passed_over: Vec<u64>,
     scanned_bytes: u64,
     kernel_found_at_bytes: u64,
     candidates: u32,
@@ -187,6 +217,7 @@ impl Scan<'_> {
             self.scanned_bytes - self.kernel_found_at_bytes < self.limits.after_kernel_bytes_max;
         confirmed
             || (found.is_some() && !patience_left)
+            || (found.is_none() && self.passed_over.len() >= KERNELS_MAX)
             || self.scanned_bytes >= self.limits.scanned_bytes_max
     }
 
@@ -198,25 +229,52 @@ impl Scan<'_> {
             }
         }
         let mut from = 0;
-        while self.found.is_none() && self.candidates < self.limits.candidates_max {
+        while self.found.is_none()
+            && self.candidates < self.limits.candidates_max
+            && self.passed_over.len() < KERNELS_MAX
+        {
             let Some(tokens) = tokens::find_from(chunk, from, &mut self.budget)? else { break };
             from = tokens.index_offset + tokens::INDEX_BYTES;
+            let table = start + tokens.table_offset as u64;
+            // It lay in the overlap with the chunk before.
+            if self.passed_over.contains(&table) {
+                continue;
+            }
             self.candidates += 1;
-            match self.read_around(area, start + tokens.table_offset as u64) {
-                Ok(found) => {
-                    self.found = Some(found);
-                    self.kernel_found_at_bytes = self.scanned_bytes;
-                }
-                Err(error) => self.failure = error,
+            match self.read_around(area, table) {
+                Ok(found) => self.judge(table, found),
+                Err(error) if self.passed_over.is_empty() => self.failure = error,
+                Err(_) => {}
             }
         }
         Ok(())
     }
 
+    /// The first page behind the tables before `table` that were passed over: a window with one of them finds that again.
+    fn behind_passed_over(&self, area: Area, table: u64) -> u64 {
+        let before = self.passed_over.iter().filter(|passed| (area.start..table).contains(passed)).max();
+        let page_behind = |passed: &u64| (passed - area.start + 1).next_multiple_of(PAGE_BYTES as u64);
+        area.start + before.map_or(0, page_behind)
+    }
+
+    fn judge(&mut self, table: u64, found: Found) {
+        let Found { symbols, code, witnesses, .. } = &found;
+        if (self.runs)(KernelInMemory { symbols, code, witnesses }) {
+            self.found = Some(found);
+            self.kernel_found_at_bytes = self.scanned_bytes;
+            return;
+        }
+        self.passed_over.push(table);
+        let count = self.passed_over.len();
+        self.failure = Error::no_symbols(format!(
+            "of the kernels in memory ({count}) none is the one that runs, not yet"
+        ));
+    }
+
     fn read_around(&mut self, area: Area, table: u64) -> Result<Found, Error> {
         // Pages of the window are pages of the memory: the banner is told by its place in its page.
         let before = (table - area.start).saturating_sub(WINDOW_BEFORE_BYTES) & !(PAGE_BYTES as u64 - 1);
-        let start = area.start + before;
+        let start = (area.start + before).max(self.behind_passed_over(area, table));
         let end = table.saturating_add(WINDOW_BEHIND_BYTES).min(area.end());
         let mut window = vec![0u8; (end - start) as usize];
         self.memory.read(start, &mut window).map_err(|error| Error::malformed(start, error.to_string()))?;
@@ -303,7 +361,12 @@ pub fn is_slide(slide: u64) -> bool {
 fn conclude(found: Found, vmcoreinfos: Vec<VmcoreInfo>) -> MemoryKernel {
     let Found { symbols, code, mut identity, mut witnesses } = found;
     let mut notices = Vec::new();
-    let vmcoreinfo = vmcoreinfos.into_iter().find(|info| info.is_of(&symbols));
+    // The same kernel may have run before, elsewhere.
+    let (here, elsewhere): (Vec<_>, Vec<_>) = vmcoreinfos
+        .into_iter()
+        .filter(|info| info.is_of(&symbols))
+        .partition(|info| witnesses.first().is_some_and(|&(_, slide)| info.kernel_offset == Some(slide)));
+    let vmcoreinfo = here.into_iter().chain(elsewhere).next();
     if let Some(info) = &vmcoreinfo {
         witnesses.extend(info.kernel_offset.map(|slide| ("VMCOREINFO", slide)));
         for disagreement in identity.disagreements(&info.identity()) {

@@ -139,7 +139,8 @@ impl ProcessMemory {
         Ok(())
     }
 
-    /// For each page of `[address, address + bytes)`: is there something in it, at hand? Unknown counts as yes.
+    /// For each page of `[address, address + bytes)`: is there something in it, at hand? Unknown counts as no: reading
+    /// an absent page would bring it in.
     fn pages_with_content(&self, address: u64, bytes: u64) -> Vec<bool> {
         let first = address / PAGE_BYTES;
         let pages = ((address + bytes).div_ceil(PAGE_BYTES) - first) as usize;
@@ -149,7 +150,7 @@ impl ProcessMemory {
             .as_ref()
             .is_some_and(|pagemap| pagemap.read_exact_at(&mut entries, 8 * first).is_ok());
         if !known {
-            return vec![true; pages];
+            return vec![false; pages];
         }
         entries.as_chunks::<8>().0.iter().map(|&entry| is_present(u64::from_le_bytes(entry))).collect()
     }
@@ -291,6 +292,38 @@ mod tests {
         assert!(is_present(PAGEMAP_PRESENT | frame));
         assert!(!is_present(swapped | frame));
         assert!(!is_present(0), "never touched");
+    }
+
+    /// Memory of this process that nobody has touched: reading one of its pages allocates it. It stays until the process
+    /// ends.
+    fn untouched() -> MemorySlot {
+        let bytes = 16 * PAGE_BYTES;
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, wherever there is room.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes as usize, rights, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        MemorySlot { guest_phys: 0, userspace_addr: at as u64, bytes }
+    }
+
+    /// Reads all of `slot`, for which nobody can say what is present.
+    fn read_without_pagemap(slot: MemorySlot, pagemap: Option<File>) -> Vec<u8> {
+        let mut memory = ProcessMemory::of_slots(std::process::id(), &[slot]).unwrap();
+        memory.pagemap = pagemap;
+        let mut buffer = vec![9u8; slot.bytes as usize];
+        memory.read(0, &mut buffer).unwrap();
+        buffer
+    }
+
+    #[test]
+    fn a_page_that_nobody_can_say_is_present_is_never_brought_in() {
+        for pagemap in [None, Some(File::options().write(true).open("/dev/null").unwrap())] {
+            let slot = untouched();
+            let read = read_without_pagemap(slot, pagemap);
+            assert!(read.iter().all(|&byte| byte == 0));
+            let memory = ProcessMemory::of_slots(std::process::id(), &[slot]).unwrap();
+            assert!(memory.pagemap.is_some());
+            assert!(!memory.has_content(0, slot.bytes), "reading has allocated pages");
+        }
     }
 
     #[test]
