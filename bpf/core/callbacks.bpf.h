@@ -200,7 +200,7 @@ static __always_inline void stop_vcpu(struct vcpu *vcpu, u32 slot, u64 ran_ns, b
 	u32 class;
 
 	vcpu->rip = read_guest_rip(vcpu->kvm_vcpu);
-	class = classify_rip(slot, vcpu->vm, vcpu->rip);
+	class = classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, vcpu->rip);
 	vcpu->guest_class = class;
 	vcpu->runnable_at_ns = now;
 	vcpu->preempted = runnable && !vcpu->yielded;

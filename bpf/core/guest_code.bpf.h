@@ -8,7 +8,8 @@
  *            ranges of the guest's kernel and the slide that the daemon found.
  * Limits.    On VMX the register cache holds RIP only because the classic tracepoint kvm_exit, which observe.bpf.h
  *            attaches to, reads it at every exit. RFLAGS are not cached there: a halt in a paravirtual lock is then
- *            told from the idle loop by its address alone.
+ *            told from the idle loop by its address alone. A vCPU that runs a guest of its guest (KVM's guest mode)
+ *            shows that guest's registers: its class is unknown, and it is no witness of the slide.
  */
 #ifndef BPF_GUEST_CODE_H
 #define BPF_GUEST_CODE_H
@@ -24,6 +25,7 @@
 #define VECTOR_RESCHEDULE 0xfdu
 
 #define VCPU_REGS_RIP 16
+#define HF_GUEST_MASK (1u << 0) /* arch/x86/include/asm/kvm_host.h, from 6.4 on */
 #define RFLAGS_IF (1ull << 9)
 #define APIC_ISR 0x100
 #define APIC_IRR 0x200
@@ -40,6 +42,16 @@ static __always_inline u64 read_guest_rip(u64 kvm_vcpu)
 	else
 		bpf_core_read(&rip, sizeof(rip), &vcpu->arch.regs[VCPU_REGS_RIP]);
 	return rip;
+}
+
+/* Are its registers those of a guest of the guest? Where that can't be read: no, as for nearly every vCPU. */
+static __always_inline bool runs_nested_guest(u64 kvm_vcpu)
+{
+	struct kvm_vcpu *vcpu = (void *)kvm_vcpu;
+
+	if (!kvm_vcpu || !bpf_core_field_exists(vcpu->arch.hflags))
+		return false;
+	return BPF_CORE_READ(vcpu, arch.hflags) & HF_GUEST_MASK;
 }
 
 /* RFLAGS.IF of a vCPU that has just exited. Where it can't be read: enabled, as in an ordinary idle loop. */
@@ -136,7 +148,7 @@ static __always_inline u32 guest_is_known(u32 vm_slot)
 	return vm && feed && feed_is_current(feed, vm) && feed->code && feed->layout.slide_known;
 }
 
-__noinline u32 classify_rip(u32 vcpu_slot, u32 vm_slot, u64 rip)
+__noinline u32 classify_rip(u32 vcpu_slot, u32 vm_slot, u64 kvm_vcpu, u64 rip)
 {
 	struct vm *vm = vm_at(vm_slot);
 	struct vm_feed *feed = vm_feed_at(vm_slot);
@@ -144,6 +156,8 @@ __noinline u32 classify_rip(u32 vcpu_slot, u32 vm_slot, u64 rip)
 	struct guest_code *code;
 	u32 code_slot = 0, class;
 
+	if (runs_nested_guest(kvm_vcpu))
+		return GUEST_CLASS_UNKNOWN;
 	if (vm && feed && feed_is_current(feed, vm)) {
 		code_slot = feed->code;
 		layout = feed->layout;

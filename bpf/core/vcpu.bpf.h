@@ -299,7 +299,8 @@ static __always_inline void sample_lstar(const struct vcpu *vcpu)
 	u64 now = bpf_ktime_get_ns();
 	struct vm *vm = vm_at(vcpu->vm);
 
-	if (!vm || now - vm->lstar_sampled_at_ns < LSTAR_SAMPLE_INTERVAL_NS)
+	if (!vm || runs_nested_guest(vcpu->kvm_vcpu) ||
+	    now - vm->lstar_sampled_at_ns < LSTAR_SAMPLE_INTERVAL_NS)
 		return;
 	vm->lstar_sampled_at_ns = now;
 	event.witness.vm = vcpu->vm;

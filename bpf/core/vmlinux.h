@@ -136,6 +136,7 @@ struct kvm_vcpu_arch {
 	unsigned long regs[17]; /* up to 7.1, the last one is RIP */
 	unsigned long rip;	/* from 7.2 on */
 	struct kvm_lapic *apic;
+	u32 hflags;
 };
 
 struct kvm_vcpu {

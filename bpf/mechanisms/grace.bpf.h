@@ -71,7 +71,7 @@ static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, st
 	if (!tctx || !vcpu)
 		return false;
 	slot = tctx->vcpu - 1;
-	class = classify_rip(slot, vcpu->vm, read_guest_rip(vcpu->kvm_vcpu));
+	class = classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, read_guest_rip(vcpu->kvm_vcpu));
 	if (!gets_grace(slot, class)) {
 		grace_of(vcpu)->turn_over = 1;
 		return false;

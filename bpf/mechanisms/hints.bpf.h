@@ -30,7 +30,7 @@ __noinline int on_yield(u32 cause)
 		return 0;
 	slot = tctx->vcpu - 1;
 	rip = read_guest_rip(self->kvm_vcpu);
-	seen.guest_class = classify_rip(slot, self->vm, rip);
+	seen.guest_class = classify_rip(slot, self->vm, self->kvm_vcpu, rip);
 	seen.interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
 	claim = passes_in(vm)->until_ns;
 	seen.pass_active = claim > now;

@@ -67,9 +67,11 @@ s32 STRUCT_OPS_SLEEPABLE(microslice_init_task, struct task_struct *p, struct scx
 	return init_core_task(p);
 }
 
+/* Tasks that live on while the scheduler ends keep their places: the daemon finds their VMs there until it has seen the end. */
 void STRUCT_OPS(microslice_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
 {
-	unregister_vcpu(task_ctx_of(p));
+	if (p->flags & PF_EXITING)
+		unregister_vcpu(task_ctx_of(p));
 }
 
 static __noinline int init_pcpu(u32 cpu)
