@@ -7,7 +7,7 @@ use crate::initramfs::Initramfs;
 use crate::kernels::{self, Kernel, Rule};
 use crate::link::{Link, Output, Process};
 use crate::memory_file::MemoryFile;
-use crate::{AGENT, Error, REALTIME, Result, VCPUS, WORKLOAD, children, modules, say};
+use crate::{AGENT, Error, Result, VCPUS, WORKLOAD, children, modules, say};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -246,8 +246,7 @@ impl Testbed {
         for directory in ["proc", "sys", "dev", "tmp", "run", "root", "etc", "sbin", "usr/sbin"] {
             root.directory(directory);
         }
-        root.file("init", AGENT).file("usr/bin/guest-workload", WORKLOAD);
-        root.file("usr/bin/vcpus", VCPUS).file("usr/bin/realtime", REALTIME);
+        root.file("init", AGENT).file("usr/bin/guest-workload", WORKLOAD).file("usr/bin/vcpus", VCPUS);
         for (path, from) in emulator.files_for_guests()? {
             root.file_from(&path, &from)?;
         }

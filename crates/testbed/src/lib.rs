@@ -43,8 +43,6 @@ pub use link::{Line, Output, Process};
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
 /// What guests run, and what answers their pings on the host (`testbed/guest/`).
 const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));
-/// Runs a command as a real-time task (`testbed/realtime/`).
-const REALTIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/realtime"));
 /// A VMM for hundreds of VMs (`testbed/vmm/`).
 const VCPUS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vcpus"));
 

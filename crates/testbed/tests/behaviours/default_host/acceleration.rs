@@ -2,12 +2,11 @@
 
 use crate::common::{
     FLAGS, OTHER_KERNEL, accelerations_by, assert_only_critical_code, assert_sums_hold, count, observed,
-    on_host, replay, reports, run, seconds, start_scheduler, statistics, stop_scheduler, sum, with_guests,
+    on_host, replay, run, seconds, start_scheduler, statistics, stop_scheduler, sum, with_guests,
 };
 use microslice_testbed::{GuestSpec, Pv};
 use serde_json::Value;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 /// The mix, and more threads that take its locks, beside a hog: it has every kind of event that guests have without PAUSE exits.
 fn mixed_guests(pv: Pv) -> [GuestSpec; 2] {
@@ -113,30 +112,6 @@ fn while_the_micro_pcpu_is_busy_a_request_has_its_micro_slice_at_home_unless_it_
     assert!(at_home > 0 && at_home < all, "{report}");
     assert!(count(&replayed["by_kind"]["home"]) > 0, "{replayed}");
     assert_eq!(kept_to_itself()["home_slices"], 0);
-}
-
-/// With `--micro-cpus 1` of four.
-const MICRO_PCPU: u32 = 3;
-
-#[test]
-fn while_a_real_time_task_has_the_micro_pcpu_requests_are_served_at_home() {
-    with_guests(&mixed_guests(Pv::Off), |host, _| {
-        let scheduler = start_scheduler(host, FLAGS);
-        statistics(&scheduler, accelerations_by(&["call_function_ipi"]), "acceleration");
-        let hog = format!("taskset {:x} realtime 50 sh -c 'while :; do :; done'", 1 << MICRO_PCPU);
-        let hog = host.start(&hog).expect("a real-time task");
-        std::thread::sleep(Duration::from_secs(2));
-        let from = scheduler.lines(0).len();
-        std::thread::sleep(seconds(6, 20));
-        let seen = reports(&scheduler, from);
-        hog.signal(libc::SIGKILL).expect("the task is there");
-        stop_scheduler(host, &scheduler);
-        let all = |figure: fn(&Value) -> &Value| seen.iter().map(|report| count(figure(report))).sum::<u64>();
-        // Who waited at the micro pCPU was served by the normal pool after all.
-        let overtaken = all(|report| &report["failed_pulls"]["overtaken"]);
-        let (asked, at_home) = (all(|report| &report["requests"]), all(|report| &report["home_slices"]));
-        assert!(at_home > 0 && overtaken < asked / 10, "{asked}: {at_home} at home, {overtaken} overtaken");
-    });
 }
 
 #[test]
