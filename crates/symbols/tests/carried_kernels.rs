@@ -4,18 +4,20 @@
 //! package, which is kept in `.cache/microsandbox`.
 
 mod blobs;
+mod common;
 
 use blobs::Generation;
 use blobs::images::{bzimage, pack, unified, vmlinux};
+use common::Ram;
 use microslice_symbols::critical::{Catalogue, GuestClass};
 use microslice_symbols::image::compression::Compression;
 use microslice_symbols::image::elf::kernel_bundle;
 use microslice_symbols::kallsyms::{self, addresses::AddressMap};
-use microslice_symbols::memory::{Area, Memory, ScanLimits, find_kernel};
+use microslice_symbols::memory::{ScanLimits, find_kernel};
 use microslice_symbols::slide::{Landmarks, SlideFinder, halt_sites_of};
 use microslice_symbols::source;
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -200,19 +202,6 @@ fn the_kernel_in_libkrunfw_has_the_symbols_classes_and_slide_of_one_built_with_a
     assert_eq!(finder.accepted(), Some(slide));
 }
 
-struct Ram(Vec<u8>, [Area; 1]);
-
-impl Memory for Ram {
-    fn areas(&self) -> &[Area] {
-        &self.1
-    }
-
-    fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
-        buffer.copy_from_slice(&self.0[address as usize..address as usize + buffer.len()]);
-        Ok(())
-    }
-}
-
 #[test]
 fn a_kernel_without_all_symbols_is_found_in_memory_by_its_calls_with_its_slide() {
     let Some(library) = libkrunfw() else { return };
@@ -229,8 +218,7 @@ fn a_kernel_without_all_symbols_is_found_in_memory_by_its_calls_with_its_slide()
     for loaded_at in [0x100_0000, 0x560_0000] {
         let mut ram = vec![0u8; loaded_at + flat.len() + (4 << 20)];
         ram[loaded_at..loaded_at + flat.len()].copy_from_slice(&flat);
-        let areas = [Area { start: 0, bytes: ram.len() as u64 }];
-        let found = find_kernel(&Ram(ram, areas), &ScanLimits::default(), &mut |_| ()).unwrap();
+        let found = find_kernel(&Ram::of(ram), &ScanLimits::default(), &mut |_| ()).unwrap();
         assert!(found.kernel.symbols.iter().eq(expected.symbols.iter()));
         assert_eq!(found.slide, Some(slide), "{:?}", found.witnesses);
         assert_eq!(found.kernel.symbols.identity().release.as_deref(), Some("6.12.113"));

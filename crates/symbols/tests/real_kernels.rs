@@ -2,11 +2,13 @@
 //!
 //! vmlinux-to-elf is slow (5 to 45 s a kernel), so what it says is kept in `.cache/vmlinux-to-elf`, by image.
 
-use microslice_symbols::memory::{Area, Memory, ScanLimits, find_kernel};
+mod common;
+
+use common::Ram;
+use microslice_symbols::memory::{ScanLimits, find_kernel};
 use microslice_symbols::{Kernel, source};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -215,19 +217,6 @@ fn debians_stub_of_a_system_map_is_refused_with_the_way_out() {
     }
 }
 
-struct Ram(Vec<u8>, [Area; 1]);
-
-impl Memory for Ram {
-    fn areas(&self) -> &[Area] {
-        &self.1
-    }
-
-    fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
-        buffer.copy_from_slice(&self.0[address as usize..address as usize + buffer.len()]);
-        Ok(())
-    }
-}
-
 #[test]
 fn a_kernel_loaded_into_memory_is_found_there_with_the_same_symbols() {
     const LOADED_AT: usize = 0x100_0000;
@@ -237,8 +226,7 @@ fn a_kernel_loaded_into_memory_is_found_there_with_the_same_symbols() {
         assert_eq!(address, X86_64_TEXT, "{release}");
         let mut ram = vec![0u8; LOADED_AT + text.len() + (4 << 20)];
         ram[LOADED_AT..LOADED_AT + text.len()].copy_from_slice(text);
-        let areas = [Area { start: 0, bytes: ram.len() as u64 }];
-        let found = find_kernel(&Ram(ram, areas), &ScanLimits::default(), &mut |_| ()).unwrap();
+        let found = find_kernel(&Ram::of(ram), &ScanLimits::default(), &mut |_| ()).unwrap();
         assert!(found.kernel.symbols.iter().eq(kernel.symbols.iter()), "{release}");
         assert_eq!(found.kernel.symbols.identity(), kernel.symbols.identity(), "{release}");
         assert_eq!(found.slide, Some(0), "{release}: {:?}", found.witnesses);
