@@ -55,6 +55,9 @@ static __always_inline void enqueue(struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	rest_until_ns = rests_until(p, tctx, vcpu);
+	/* Nobody would end its rest: it has the short turn that is allowed in place of one, and is asked again. */
+	if (rest_until_ns && !arm_rest_timer())
+		rest_until_ns = 0;
 	if (vcpu)
 		vcpu->rests = rest_until_ns != 0;
 	if (rest_until_ns) {

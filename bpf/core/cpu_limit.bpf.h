@@ -133,13 +133,26 @@ static __always_inline u64 rests_until(struct task_struct *p, struct task_ctx *t
 
 /* ---- Resting ---- */
 
-static __always_inline void arm_rest_timer(void)
+/* False: nobody would end a rest that begins now. */
+static __always_inline bool arm_rest_timer(void)
 {
 	u32 key = 0;
 	struct rest_timer *timer = bpf_map_lookup_elem(&rest_timers, &key);
 
-	if (timer && !__sync_val_compare_and_swap(&rest_timer_armed, 0, 1))
-		bpf_timer_start(&timer->timer, RELEASE_INTERVAL_NS, 0);
+	if (!timer)
+		return false;
+	if (__sync_val_compare_and_swap(&rest_timer_armed, 0, 1) ||
+	    START_TIMER(&timer->timer, RELEASE_INTERVAL_NS, 0, host_stats.rest_timers_refused))
+		return true;
+	rest_timer_armed = 0;
+	return false;
+}
+
+/* Somebody rests, and the timer isn't armed: the kernel refused it, or it fired just before. */
+static __always_inline void mend_rest_timer(void)
+{
+	if (!rest_timer_armed && scx_bpf_dsq_nr_queued(DSQ_RESTING) > 0)
+		arm_rest_timer();
 }
 
 /* It may have no more for now. Whoever asked for it is told so; nobody else may until it is released. */
@@ -152,7 +165,7 @@ static __always_inline void enqueue_resting(struct task_struct *p, struct task_c
 	}
 	tctx->queued_at_ns = bpf_ktime_get_ns();
 	dsq_insert_vtime(p, DSQ_RESTING, config.others_slice_ns, until_ns, enq_flags);
-	arm_rest_timer();
+	mend_rest_timer();
 }
 
 static __always_inline void count_rest(struct vcpu *vcpu, u64 rested_ns)
@@ -214,13 +227,12 @@ static int end_rests(void *map, u32 *key, struct rest_timer *timer)
 	}
 	bpf_rcu_read_unlock();
 	if (scx_bpf_dsq_nr_queued(DSQ_RESTING) > 0) {
-		bpf_timer_start(&timer->timer, RELEASE_INTERVAL_NS, 0);
-		return 0;
+		if (START_TIMER(&timer->timer, RELEASE_INTERVAL_NS, 0, host_stats.rest_timers_refused))
+			return 0;
 	}
 	rest_timer_armed = 0;
-	/* Who came meanwhile saw that it was armed. */
-	if (scx_bpf_dsq_nr_queued(DSQ_RESTING) > 0)
-		arm_rest_timer();
+	/* Who came meanwhile saw that it was armed. Where the kernel refuses it, sweep_queues() tries again. */
+	mend_rest_timer();
 	return 0;
 }
 

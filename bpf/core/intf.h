@@ -209,6 +209,11 @@ struct host_stats {
 	u64 urgent_ples;
 	u64 urgent_irqs;
 	u64 rested_ns; /* host tasks that aren't vCPUs, limited by cpu.max */
+	/* What the kernel said no to: docs/scheduler.md, When the kernel says no. */
+	u64 rest_timers_refused;
+	u64 slice_timers_refused;
+	u64 pool_timers_refused;
+	u64 vcpu_addresses_refused;
 };
 
 /* Why the scheduler stopped, as the kernel says it. */

@@ -201,6 +201,10 @@ struct exit_record exit_record;
 #define COUNT(counter) __sync_fetch_and_add(&(counter), 1)
 #define ADD(counter, amount) __sync_fetch_and_add(&(counter), (amount))
 
+/* False, and counted, where the kernel has no memory to arm it. */
+#define START_TIMER(timer, delay_ns, flags, refusals)                                                        \
+	(bpf_timer_start(timer, delay_ns, flags) ? (COUNT(refusals), false) : true)
+
 static __always_inline struct pcpu *pcpu_of(s32 cpu)
 {
 	u32 key = cpu;

@@ -175,6 +175,7 @@ static __always_inline void sweep_queues(s32 cpu, struct pcpu *pcpu)
 	boost_starving(DSQ_VCPUS, cpu, now);
 	pcpu->sweep_count = SWEEP_MAX;
 	boost_starving(DSQ_OTHERS, cpu, now);
+	mend_rest_timer();
 }
 
 static __always_inline bool ran_here_last(struct task_struct *p, s32 cpu)

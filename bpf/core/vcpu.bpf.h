@@ -187,7 +187,9 @@ static __always_inline void take_over(u64 kvm_vcpu, u32 slot)
 
 	if (vcpu)
 		__sync_val_compare_and_swap(&vcpu->kvm_vcpu, kvm_vcpu, 0);
-	bpf_map_update_elem(&vcpu_by_address, &kvm_vcpu, &slot, BPF_ANY);
+	/* Without it interrupts are no hints; the vCPU is scheduled all the same. */
+	if (bpf_map_update_elem(&vcpu_by_address, &kvm_vcpu, &slot, BPF_ANY))
+		COUNT(host_stats.vcpu_addresses_refused);
 }
 
 /*

@@ -43,14 +43,16 @@ static int end_micro_slice(void *map, u32 *cpu, struct slice_timer *timer)
 		return 0;
 	/* The timer was armed for an earlier slice than the one that runs now. */
 	if ((s64)(deadline - now) > 0) {
-		bpf_timer_start(&timer->timer, deadline - now, BPF_F_TIMER_CPU_PIN);
+		START_TIMER(&timer->timer, deadline - now, BPF_F_TIMER_CPU_PIN,
+			    host_stats.slice_timers_refused);
 		return 0;
 	}
 	/* A confined task may go on while nobody asks for its place. */
 	if (pcpu->occupant != OCCUPANT_MICRO && pcpu->occupant != OCCUPANT_LENT_VCPU &&
 	    !request_on(pcpu)->vcpu && pcpu_is_micro(*cpu)) {
 		micro_slice_on(pcpu)->deadline_ns = now + config.micro_slice_ns;
-		bpf_timer_start(&timer->timer, config.micro_slice_ns, BPF_F_TIMER_CPU_PIN);
+		START_TIMER(&timer->timer, config.micro_slice_ns, BPF_F_TIMER_CPU_PIN,
+			    host_stats.slice_timers_refused);
 		return 0;
 	}
 	micro_slice_on(pcpu)->deadline_ns = 0;
@@ -58,6 +60,7 @@ static int end_micro_slice(void *map, u32 *cpu, struct slice_timer *timer)
 	return 0;
 }
 
+/* Where the kernel refuses the timer, the slice, which is as short, ends with the host's next tick. */
 static __always_inline void arm_micro_slice(s32 cpu, struct pcpu *pcpu, u64 now)
 {
 	u32 key = cpu;
@@ -65,7 +68,8 @@ static __always_inline void arm_micro_slice(s32 cpu, struct pcpu *pcpu, u64 now)
 
 	micro_slice_on(pcpu)->deadline_ns = now + config.micro_slice_ns;
 	if (timer)
-		bpf_timer_start(&timer->timer, config.micro_slice_ns, BPF_F_TIMER_CPU_PIN);
+		START_TIMER(&timer->timer, config.micro_slice_ns, BPF_F_TIMER_CPU_PIN,
+			    host_stats.slice_timers_refused);
 }
 
 /* A micro slice is over, for whatever reason. */

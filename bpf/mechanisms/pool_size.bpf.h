@@ -162,7 +162,8 @@ static int adapt_pool_size(void *map, u32 *key, struct pool_timer *timer)
 	timer->seen = total;
 	RECORD(RECORD_POOL_SIZE, (u32)-1, pool_size, {.config = limits, .seen = seen, .decision = decision});
 	apply_pool_size(decision.micro_pcpu_count, decision.reason);
-	bpf_timer_start(&timer->timer, decision.interval_ns, 0);
+	/* Where the kernel refuses it, the pool keeps this size. */
+	START_TIMER(&timer->timer, decision.interval_ns, 0, host_stats.pool_timers_refused);
 	return 0;
 }
 

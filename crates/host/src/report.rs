@@ -446,6 +446,12 @@ fn host_json(host: &HostStats) -> Value {
         "records_dropped": host.records_dropped,
         "vcpus_refused": host.vcpus_refused,
         "rested_ns": host.rested_ns,
+        "kernel_refusals": {
+            "rest_timer": host.rest_timers_refused,
+            "slice_timer": host.slice_timers_refused,
+            "pool_timer": host.pool_timers_refused,
+            "vcpu_address": host.vcpu_addresses_refused,
+        },
         "urgent_events": {"ipi": host.urgent_ipis, "ple": host.urgent_ples, "virq": host.urgent_irqs},
     })
 }
