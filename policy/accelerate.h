@@ -56,6 +56,12 @@ struct accelerate_config {
 	u64 patience_ns;       /* who waits keeps its pCPU for so long, helped or not; the paper: 0 */
 };
 
+/*
+ * So many siblings are looked at when a micro pCPU has room again and asks for those that it turned away: its
+ * runqueue is locked meanwhile, and a guest may have hundreds. The next time it goes on after them.
+ */
+#define ASK_AGAIN_MAX 32u
+
 /* ---- A yield: is it a hint, and for whom? ---- */
 
 struct yield_observation {

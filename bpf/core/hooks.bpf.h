@@ -80,6 +80,8 @@ HOOK bool goes_before_boosted(s32 cpu, struct pcpu *pcpu, struct task_struct *pr
 HOOK bool goes_before_the_line(s32 cpu, struct pcpu *pcpu, u32 owed);
 /* Whoever ran goes on for another turn. */
 HOOK void on_another_turn(struct vcpu *vcpu, struct pcpu *pcpu);
+/* The same, of any task. Its slice is set: a kick from now on ends it. */
+HOOK void on_new_slice(s32 cpu, const struct pcpu *pcpu);
 /* Whoever ran goes on, and only its slice ends that. */
 HOOK void on_open_turn(struct pcpu *pcpu);
 /*

@@ -48,11 +48,12 @@ static __always_inline void start_another_turn(struct task_struct *prev, struct 
 		slice_ns = tctx->allowed_ns;
 	task_set_slice(prev, slice_ns);
 	pcpu->turn_ns = slice_ns;
-	if (!vcpu)
-		return;
-	pcpu->occupant = OCCUPANT_VCPU;
-	on_another_turn(vcpu, pcpu);
-	vcpu->yielded = 0;
+	if (vcpu) {
+		pcpu->occupant = OCCUPANT_VCPU;
+		on_another_turn(vcpu, pcpu);
+		vcpu->yielded = 0;
+	}
+	on_new_slice(scx_bpf_task_cpu(prev), pcpu);
 }
 
 /* The context of the vCPU whose slice is over, or whom a host task sends away, if it could go on here. */

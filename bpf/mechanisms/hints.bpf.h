@@ -48,7 +48,7 @@ __noinline int on_yield(u32 cause)
 		woken_of(self)->lock_halt_interrupts_enabled = seen.interrupts_enabled;
 	}
 	if (decision.scope != PASS_NONE)
-		make_pass(vm, self->vm, slot, self->index_in_vm + 1, &decision);
+		make_pass(vm, self->vm, slot, self->index_in_vm + 1, VCPUS_PER_VM_MAX, &decision);
 	/* Before the VM is given to another pass, which counts anew. */
 	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL, decision.reason);
 	if (!seen.pass_active)

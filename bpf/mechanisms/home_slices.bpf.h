@@ -9,8 +9,9 @@
  *            decide_on_home). There it takes the same place as at a micro pCPU, whose ops.dispatch pulls it
  *            (serve_at_home), for a micro slice. Whoever ran there is queued like any other, and has what is
  *            left of its turn afterwards (take_interrupted).
- * Races.     As at a micro pCPU. If the turn has ended meanwhile, whoever came instead is preempted for it;
- *            if the vCPU can't be had any more, the turn goes on.
+ * Races.     As at a micro pCPU. If the turn has ended meanwhile, whoever came instead is preempted for it,
+ *            by a second kick if need be (kick_for_late_request); if the vCPU can't be had any more, the turn
+ *            goes on.
  * Limits.    Never from a sibling, which may be the one that waits; never from a VM that has had less; of a
  *            pCPU's time at most half.
  */
@@ -191,6 +192,18 @@ static __noinline int serve_at_home(s32 cpu, struct pcpu *pcpu, struct task_stru
 	if (scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) > 0)
 		return true;
 	return tctx && was_preempted_in_vain(prev, tctx, pcpu, left_ns);
+}
+
+/*
+ * A request that came while ops.dispatch chose: its kick ended the slice of whoever ran before, not of whoever
+ * runs now. Each request is served, or fails, at the next ops.dispatch, so there is one such kick for it.
+ */
+static __always_inline void kick_for_late_request(s32 cpu, const struct pcpu *pcpu)
+{
+	if (!request_on(pcpu)->vcpu || pcpu->occupant == OCCUPANT_MICRO || pcpu_is_micro(cpu))
+		return;
+	COUNT(host_stats.late_requests);
+	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 }
 
 /* The micro slice is over: who gave way to it, and waits still, has what is left of its turn. */

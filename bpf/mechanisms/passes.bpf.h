@@ -76,8 +76,8 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	return verdict != SIBLING_PASS_DONE;
 }
 
-/* Goes round the VM's vCPUs from the one at `first`. */
-static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self, u32 first,
+/* Goes round the VM's vCPUs from the one at `first`: `count` of them, or all that there are. */
+static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self, u32 first, u32 count,
 				      const struct yield_decision *decision)
 {
 	u32 visited;
@@ -91,7 +91,7 @@ static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self, u32 
 	bpf_for (visited, 0, VCPUS_PER_VM_MAX) {
 		u32 high = vm->vcpu_high, at = first + visited;
 
-		if (visited >= high)
+		if (visited >= high || visited >= count)
 			break;
 		if (!visit_sibling(vm_slot, at < high ? at : at - high, self, decision->scope,
 				   decision->cause))
@@ -101,6 +101,25 @@ static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self, u32 
 
 #define NOBODY 0xffffffffu
 
+/* ASK_AGAIN_MAX siblings from `first` on, and this pCPU goes on after them the next time that it has room. */
+static __always_inline void ask_some_again(struct pcpu *pcpu, struct vm *vm, u32 slot, u32 first)
+{
+	struct yield_decision decision = {.scope = PASS_ALL_OWING, .cause = CAUSE_CALL_FUNCTION_IPI};
+	u32 high = vm->vcpu_high, left = request_in(vm)->left_to_ask, next = first + ASK_AGAIN_MAX;
+
+	if (!left || left > high)
+		left = high;
+	make_pass(vm, slot, NOBODY, first, ASK_AGAIN_MAX, &decision);
+	left = left > ASK_AGAIN_MAX ? left - ASK_AGAIN_MAX : 0;
+	/* If one of these was turned away meanwhile, it is where the next round begins. */
+	if (left && __sync_val_compare_and_swap(&request_in(vm)->first_turned_away, 0,
+						(next < high ? next : next - high) + 1) != 0)
+		left = 0;
+	request_in(vm)->left_to_ask = left;
+	if (left)
+		__sync_val_compare_and_swap(&request_on(pcpu)->turned_away, 0, slot + 1);
+}
+
 /*
  * There is room on this micro pCPU: those that it turned away, and that still owe an answer, are asked for
  * again. It begins with the one that was turned away first: from the VM's first vCPU on, siblings that wait
@@ -109,7 +128,6 @@ static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self, u32 
  */
 static __noinline int ask_again(struct pcpu *pcpu)
 {
-	struct yield_decision decision = {.scope = PASS_ALL_OWING, .cause = CAUSE_CALL_FUNCTION_IPI};
 	u64 now = bpf_ktime_get_ns(), claim;
 	struct vm_stats *stats;
 	u32 slot, first;
@@ -130,7 +148,7 @@ static __noinline int ask_again(struct pcpu *pcpu)
 	__sync_val_compare_and_swap(&request_on(pcpu)->turned_away, slot + 1, 0);
 	COUNT(stats->asked_again);
 	first = __sync_lock_test_and_set(&request_in(vm)->first_turned_away, 0);
-	make_pass(vm, slot, NOBODY, first ? first - 1 : 0, &decision);
+	ask_some_again(pcpu, vm, slot, first ? first - 1 : 0);
 	__sync_val_compare_and_swap(&passes_in(vm)->until_ns, now + PASS_MAX_NS, 0);
 	return 0;
 }

@@ -35,6 +35,8 @@ struct request_vm {
 	 * them.
 	 */
 	u32 first_turned_away;
+	/* Of those that are asked for again, how many nobody has looked at yet; 0: they are all looked at. */
+	u32 left_to_ask;
 };
 
 struct request_pcpu {

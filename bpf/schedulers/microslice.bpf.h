@@ -98,7 +98,7 @@ STATE(woken, woken_on, pcpu)
 HOOK void on_vm_joins(struct vm *vm)
 {
 	passes_in(vm)->until_ns = 0;
-	request_in(vm)->first_turned_away = 0;
+	*request_in(vm) = (struct request_vm){};
 }
 
 HOOK void on_vcpu_joins(struct vcpu *vcpu)
@@ -246,6 +246,7 @@ HOOK void on_running(struct task_struct *p, struct vcpu *vcpu, s32 cpu, struct p
 		start_at_home(vcpu, cpu, pcpu, now);
 	else if (vcpu && grace_of(vcpu)->count)
 		arm_micro_slice(cpu, pcpu, now);
+	kick_for_late_request(cpu, pcpu);
 }
 
 HOOK bool keeps_its_pcpu(struct vcpu *vcpu)
@@ -324,6 +325,11 @@ HOOK void on_another_turn(struct vcpu *vcpu, struct pcpu *pcpu)
 	lending_on(pcpu)->to_boosted = 0;
 	grace_of(vcpu)->count = 0;
 	grace_of(vcpu)->turn_over = 0;
+}
+
+HOOK void on_new_slice(s32 cpu, const struct pcpu *pcpu)
+{
+	kick_for_late_request(cpu, pcpu);
 }
 
 HOOK void on_open_turn(struct pcpu *pcpu)

@@ -3,7 +3,7 @@
 use crate::topology::Topology;
 use crate::{HostError, refused_kernels};
 use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::{Func, FuncProto};
+use libbpf_rs::btf::types::{Enum64, Func, FuncProto};
 use std::path::Path;
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
@@ -21,6 +21,9 @@ pub enum Vendor {
 pub struct Host {
     pub vendor: Vendor,
     pub topology: Topology,
+    /// `SCX_OPS_ENQ_MIGRATION_DISABLED`; 0 where this kernel hasn't got it, and passes `ops.enqueue` by for tasks that may not
+    /// move.
+    pub asks_about_those_that_may_not_move: u64,
 }
 
 /// Checks the host. Nothing has been changed when this fails.
@@ -29,12 +32,12 @@ pub fn check() -> Result<Host, HostError> {
     check_sched_ext()?;
     refused_kernels::check(&kernel("osrelease"), &kernel("version"))?;
     check_isolation()?;
-    check_btf()?;
+    let asks_about_those_that_may_not_move = check_btf()?;
     let vendor = check_kvm()?;
     check_module_btf(vendor, Path::new("/sys"))?;
     let topology = Topology::read()?;
     check_core_scheduling(&topology)?;
-    Ok(Host { vendor, topology })
+    Ok(Host { vendor, topology, asks_about_those_that_may_not_move })
 }
 
 /// `uname -r` (`osrelease`), `uname -v` (`version`).
@@ -46,7 +49,7 @@ pub fn kernel(what: &str) -> String {
 pub fn look_again(host: &Host) -> Result<Host, HostError> {
     let topology = Topology::read()?;
     check_core_scheduling(&topology)?;
-    Ok(Host { vendor: host.vendor, topology })
+    Ok(Host { topology, ..*host })
 }
 
 /// CAP_SYS_ADMIN (sched_ext, KVM's tracepoints), CAP_PERFMON and CAP_BPF.
@@ -104,7 +107,8 @@ fn isolated_from_scheduling(command_line: &str) -> Option<&str> {
     (flags.peek().is_none() || flags.any(|flag| flag == "domain")).then_some(value)
 }
 
-fn check_btf() -> Result<(), HostError> {
+/// Returns what this kernel knows as `SCX_OPS_ENQ_MIGRATION_DISABLED`.
+fn check_btf() -> Result<u64, HostError> {
     if !Path::new(KERNEL_BTF).exists() {
         return Err(HostError::refused(
             "this kernel has no BTF (no /sys/kernel/btf/vmlinux): it needs CONFIG_DEBUG_INFO_BTF=y",
@@ -118,7 +122,14 @@ fn check_btf() -> Result<(), HostError> {
              use another build of this kernel",
         ));
     }
-    Ok(())
+    Ok(ops_flag(&btf, "SCX_OPS_ENQ_MIGRATION_DISABLED").unwrap_or(0))
+}
+
+/// A flag of `struct sched_ext_ops`, if this kernel knows it.
+fn ops_flag(btf: &Btf<'_>, name: &str) -> Option<u64> {
+    let flags = btf.type_by_name::<Enum64<'_>>("scx_ops_flags")?;
+    let flag = flags.iter().find(|member| member.name.is_some_and(|known| known == name))?;
+    u64::try_from(flag.value).ok()
 }
 
 /// From 7.1 on the verifier supplies a hidden last argument. BTF must show the call without it, and a twin with it.

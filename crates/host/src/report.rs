@@ -446,6 +446,7 @@ fn host_json(host: &HostStats) -> Value {
         "records_dropped": host.records_dropped,
         "vcpus_refused": host.vcpus_refused,
         "rested_ns": host.rested_ns,
+        "late_requests": host.late_requests,
         "kernel_refusals": {
             "rest_timer": host.rest_timers_refused,
             "slice_timer": host.slice_timers_refused,

@@ -148,6 +148,7 @@ impl Scheduler {
         rodata.config = unsafe { std::mem::transmute::<RunConfig, types::run_config>(config) };
         // The kernel asks for a restart at once if a pCPU has come or gone since `host` was looked at.
         open.struct_ops.microslice_ops_mut().hotplug_seq = host.topology.hotplug_seq;
+        open.struct_ops.microslice_ops_mut().flags |= host.asks_about_those_that_may_not_move;
         let mut skeleton = open.load().map_err(|error| load_failure(&error, settings.verbose))?;
         // Now the kernel's own scheduler keeps them all: better that than ours with one that is missing.
         set_cpu_limits(&mut skeleton, limits).cause.map_or(Ok(()), Err)?;

@@ -26,6 +26,8 @@ pub(super) struct Grace {
     /// Of each VM the first vCPU that found no room since somebody was asked for again. The first, not the last: then each
     /// has its turn, in whichever order those that ask go through them.
     first_turned_away: IdVec<VmId, Option<VcpuId>>,
+    /// Of those that are asked for again, how many nobody has looked at yet; 0: they are all looked at.
+    left_to_ask: IdVec<VmId, u32>,
 }
 
 impl Grace {
@@ -35,6 +37,7 @@ impl Grace {
             retries: IdVec::of(0, machine.vcpus.len()),
             turned_away: IdVec::of(None, machine.pcpus.len()),
             first_turned_away: IdVec::of(None, machine.vms.len()),
+            left_to_ask: IdVec::of(0, machine.vms.len()),
         }
     }
 
@@ -159,19 +162,40 @@ impl<Normal: Core> MicroSliced<Normal> {
         if self.rules.grace_max == 0 || self.pool.next_on(pcpu).is_some() {
             return;
         }
-        let Some(vm) = self.grace.turned_away[pcpu].take() else { return };
+        let Some(vm_id) = self.grace.turned_away[pcpu].take() else { return };
         machine.pool.asked_again += 1;
         let scope = PassScope::AllOwing;
-        let first = self.grace.first_turned_away[vm].take();
-        let vm = &machine.vms[vm];
+        let first = self.grace.first_turned_away[vm_id].take();
+        let vm = &machine.vms[vm_id];
         let nobody_owes = self
             .answers
             .short_cut(scope)
             .is_some_and(|short_cut| vm.waiting.kinds & short_cut.kinds_that_matter == 0);
-        if !nobody_owes {
+        if nobody_owes {
+            self.grace.left_to_ask[vm_id] = 0;
+        } else {
             let (start, end) = (vm.first_vcpu, vm.first_vcpu.plus(vm.vcpus));
             let first = first.unwrap_or(start);
-            self.visit(machine, first.until(end).chain(start.until(first)), scope, Cause::CallFunctionIpi);
+            let mut round = first.until(end).chain(start.until(first));
+            let some = round.by_ref().take(policy::ASK_AGAIN_MAX as usize);
+            self.visit(machine, some, scope, Cause::CallFunctionIpi);
+            self.goes_on_asking(machine, pcpu, vm_id, round.next());
+        }
+    }
+
+    /// Those that nobody has looked at yet are asked for the next time that the pCPU has room, from `next` on.
+    fn goes_on_asking(&mut self, machine: &Machine, pcpu: PcpuId, vm: VmId, next: Option<VcpuId>) {
+        let (all, asked) = (machine.vms[vm].vcpus, policy::ASK_AGAIN_MAX);
+        let left = match self.grace.left_to_ask[vm] {
+            0 => all,
+            left => left,
+        };
+        // If one of these was turned away meanwhile, it is where the next round begins.
+        let next = next.filter(|_| !self.grace.knows_first_turned_away(vm));
+        self.grace.left_to_ask[vm] = next.map_or(0, |_| left.saturating_sub(asked));
+        if self.grace.left_to_ask[vm] != 0 {
+            self.grace.first_turned_away[vm] = next;
+            self.grace.turned_away[pcpu].get_or_insert(vm);
         }
     }
 }
@@ -179,7 +203,7 @@ impl<Normal: Core> MicroSliced<Normal> {
 #[cfg(test)]
 mod tests {
     use super::super::passes::PassCounts;
-    use super::super::tests::{Credit, SIBLINGS, SPINNER, spinning_for_a_shootdown};
+    use super::super::tests::{Credit, SIBLINGS, SPINNER, spinning_among, spinning_for_a_shootdown};
     use super::*;
     use policy::GuestClass;
 
@@ -341,6 +365,45 @@ mod tests {
         micro.pool.set_next_on(MICRO, None);
         micro.ask_again(&mut machine, MICRO);
         assert_eq!(micro.pool.next_on(MICRO), Some(SIBLINGS[1]));
+    }
+
+    /// Rounds of asking until the last of so many siblings, the only one that owes an answer, is asked for.
+    fn rounds_until_the_last_of(siblings: u32) -> Option<usize> {
+        let (mut micro, mut machine) = spinning_among(siblings);
+        let last = SPINNER.plus(siblings);
+        machine.set_owes_answer(last, true);
+        micro.grace.note_turned_away(MICRO, machine.vcpus[last].vm);
+        (1..=8).find(|_| {
+            micro.ask_again(&mut machine, MICRO);
+            micro.pool.next_on(MICRO) == Some(last)
+        })
+    }
+
+    #[test]
+    fn a_few_siblings_are_looked_at_each_time_until_all_have_been() {
+        assert_eq!(rounds_until_the_last_of(policy::ASK_AGAIN_MAX - 1), Some(1));
+        assert_eq!(rounds_until_the_last_of(policy::ASK_AGAIN_MAX), Some(2));
+        assert_eq!(rounds_until_the_last_of(4 * policy::ASK_AGAIN_MAX), Some(5));
+    }
+
+    #[test]
+    fn when_all_have_been_looked_at_nobody_is_asked_for_again() {
+        let siblings = 2 * policy::ASK_AGAIN_MAX - 1;
+        let (mut micro, mut machine) = spinning_among(siblings);
+        for owing in [SIBLINGS[0], SPINNER.plus(siblings)] {
+            machine.set_owes_answer(owing, true);
+        }
+        micro.grace.note_turned_away(MICRO, machine.vcpus[SPINNER].vm);
+        let asked_for: Vec<_> = (0..5)
+            .map(|_| {
+                micro.ask_again(&mut machine, MICRO);
+                let asked_for = micro.pool.next_on(MICRO);
+                micro.pool.set_next_on(MICRO, None);
+                asked_for
+            })
+            .collect();
+        assert_eq!(asked_for, [Some(SIBLINGS[0]), Some(SPINNER.plus(siblings)), None, None, None]);
+        assert_eq!((machine.pool.asked_again, micro.grace.turned_away_from(MICRO)), (2, None));
     }
 
     #[test]

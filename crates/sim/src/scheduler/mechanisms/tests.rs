@@ -18,10 +18,15 @@ pub const SPINNER: VcpuId = VcpuId::new(0);
 pub const SIBLINGS: [VcpuId; 2] = [VcpuId::new(1), VcpuId::new(2)];
 
 pub fn spinning_for_a_shootdown() -> (MicroSliced<Credit>, Machine) {
+    spinning_among(SIBLINGS.len() as u32)
+}
+
+/// Likewise, with more siblings.
+pub fn spinning_among(siblings: u32) -> (MicroSliced<Credit>, Machine) {
     let overrides = Overrides { policy: Some("micro:1".into()), ..Overrides::default() };
     let config = load("dedup-swaptions", &overrides).expect("built in").config;
     let SchedulerKind::MicroSliced(parameters) = config.scheduler else { panic!("micro") };
-    let vm = HostVm::new(3, 256, Vec::new());
+    let vm = HostVm::new(1 + siblings, 256, Vec::new());
     let mut machine = Machine::new(&HostConfig { pcpus: 2, llc_pcpus: 2, ..config.host }, vec![vm]);
     let NormalPoolKind::Credit(normal) = parameters.normal.clone() else { panic!("credit") };
     let mut micro = MicroSliced::new(parameters, Credit::new(normal, &machine), &machine);
@@ -31,7 +36,7 @@ pub fn spinning_for_a_shootdown() -> (MicroSliced<Credit>, Machine) {
     machine.set_class(SPINNER, GuestClass::TlbShootdown);
     machine.pcpus[PcpuId::new(0)].current = SPINNER;
     micro.normal.set_idle(PcpuId::new(0), false);
-    for sibling in SIBLINGS {
+    for sibling in machine.vcpus.ids().skip(1) {
         machine.wakes(sibling);
         machine.runs(sibling);
         machine.stops(sibling, false);
