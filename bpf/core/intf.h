@@ -208,7 +208,7 @@ struct host_stats {
 	u64 urgent_ipis;
 	u64 urgent_ples;
 	u64 urgent_irqs;
-	u64 rested_ns; /* host tasks that aren't vCPUs, limited by cpu.max */
+	u64 rested_ns;	   /* host tasks that aren't vCPUs, limited by cpu.max */
 	u64 late_requests; /* came to a pCPU of the normal pool while that chose whom to run: kicked once more */
 	/* What the kernel said no to: docs/scheduler.md, When the kernel says no. */
 	u64 rest_timers_refused;
