@@ -217,6 +217,9 @@ impl Archive {
             "Dir::State::status=/dev/null".into(),
             format!("Dir::Cache={dir}"),
             format!("Dir::Cache::archives={dir}/archives"),
+            // Container images switch them off, and each call reads all lists anew then.
+            "Dir::Cache::pkgcache=pkgcache.bin".into(),
+            "Dir::Cache::srcpkgcache=srcpkgcache.bin".into(),
             "APT::Architecture=amd64".into(),
             "APT::Architectures=amd64".into(),
             "APT::Sandbox::User=".into(),

@@ -5,6 +5,7 @@ use crate::output;
 use clap::{Args, Subcommand};
 use microslice_testbed::cache::Cache;
 use microslice_testbed::costs::{self, Load};
+use microslice_testbed::emulator::Emulator;
 use microslice_testbed::kernels::{self, Kernel, Rule};
 use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Testbed as Machine, say, workload};
 use serde_json::json;
@@ -101,7 +102,7 @@ struct Exec {
     command: Vec<String>,
 }
 
-/// Fetch the stock Debian kernels that testbed, demo and tests run (a second run touches no network)
+/// Fetch the stock Debian kernels that testbed, demo and tests run, and the emulator (a second run touches no network)
 #[derive(Args)]
 #[command(after_help = "Examples:
   microslice testbed kernels                   fetch what tests and demo need
@@ -160,6 +161,7 @@ fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
     }
     if args.series.is_empty() {
         fetch_images(&cache, args.json)?;
+        Emulator::obtain(&cache).map_err(Failure::broken)?;
     }
     Ok(())
 }
