@@ -3,23 +3,8 @@
 #ifndef BPF_LIFECYCLE_H
 #define BPF_LIFECYCLE_H
 
+#include "bpf/core/core_scheduling.bpf.h"
 #include "bpf/core/cpu_limit.bpf.h"
-
-/* ---- Core scheduling ---- */
-
-/*
- * Tasks with a cookie, SMT and sched_ext together hang a host (sched-ext/scx issue 3715). The daemon doesn't
- * start where there is one; a VMM may ask for one later, and then the host is better off with the kernel's
- * own scheduler.
- */
-static __always_inline void leave_if_core_scheduled(struct task_struct *p)
-{
-	static char message[] = "a task uses core scheduling on a host with SMT, which hangs under sched_ext";
-	unsigned long long none[1] = {};
-
-	if (config.smt && bpf_core_field_exists(p->core_cookie) && p->core_cookie)
-		scx_bpf_exit_bstr(0, message, none, sizeof(none));
-}
 
 /* ---- Tasks ---- */
 

@@ -203,6 +203,7 @@ enum scx_pick_idle_cpu_flags {
 #define PF_KTHREAD 0x00200000u
 #define CLOCK_MONOTONIC 1
 #define ENOMEM 12
+#define ENODEV 19
 
 struct bpf_timer {
 	u64 opaque[2];

@@ -6,7 +6,8 @@ use std::process::Command;
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testbed");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for (folder, program) in [("host", "agent"), ("guest", "workload"), ("vmm", "vcpus")] {
+    let programs = [("host", "agent"), ("guest", "workload"), ("vmm", "vcpus"), ("cookie", "cookie")];
+    for (folder, program) in programs {
         let folder = root.join(folder);
         println!("cargo::rerun-if-changed={}", folder.display());
         let mut sources: Vec<PathBuf> = std::fs::read_dir(&folder)

@@ -11,6 +11,7 @@
 pub mod cgroups;
 pub mod config;
 mod config_file;
+mod core_scheduling;
 pub mod daemon;
 pub mod error;
 pub mod fair_queue;

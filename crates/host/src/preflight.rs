@@ -1,7 +1,7 @@
 //! Refusals: everything that must hold before anything is loaded. Each is one line that says what to do.
 
 use crate::topology::Topology;
-use crate::{HostError, refused_kernels};
+use crate::{HostError, core_scheduling, refused_kernels};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Enum64, Func, FuncProto};
 use std::path::Path;
@@ -36,7 +36,7 @@ pub fn check() -> Result<Host, HostError> {
     let vendor = check_kvm()?;
     check_module_btf(vendor, Path::new("/sys"))?;
     let topology = Topology::read()?;
-    check_core_scheduling(&topology)?;
+    core_scheduling::check(&topology)?;
     Ok(Host { vendor, topology, asks_about_those_that_may_not_move })
 }
 
@@ -48,7 +48,7 @@ pub fn kernel(what: &str) -> String {
 /// What a host that pCPUs have come to, or gone from, is like now: all else was checked at the start.
 pub fn look_again(host: &Host) -> Result<Host, HostError> {
     let topology = Topology::read()?;
-    check_core_scheduling(&topology)?;
+    core_scheduling::check(&topology)?;
     Ok(Host { topology, ..*host })
 }
 
@@ -192,48 +192,6 @@ fn vendor_of(cpuinfo: &str) -> Option<Vendor> {
         "GenuineIntel" | "CentaurHauls" | "Shanghai" => Some(Vendor::Intel),
         _ => None,
     }
-}
-
-/// Core-scheduling cookies, sched_ext and SMT together hang the host (sched-ext/scx issue 3715).
-fn check_core_scheduling(topology: &Topology) -> Result<(), HostError> {
-    if !topology.smt {
-        return Ok(());
-    }
-    match first_task_with_cookie() {
-        None => Ok(()),
-        Some(task) => Err(HostError::refused(format!(
-            "task {task} uses core scheduling on a host with SMT, which hangs under any sched_ext scheduler \
-             (sched-ext/scx issue 3715): start VMs without it (Cloud Hypervisor: --platform core_scheduling=off) or \
-             turn SMT off"
-        ))),
-    }
-}
-
-fn first_task_with_cookie() -> Option<i32> {
-    let processes = std::fs::read_dir("/proc").ok()?;
-    processes
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        .flat_map(|pid| {
-            std::fs::read_dir(format!("/proc/{pid}/task"))
-                .into_iter()
-                .flatten()
-                .flatten()
-                .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        })
-        .find(|&task| has_core_scheduling_cookie(task))
-}
-
-fn has_core_scheduling_cookie(task: i32) -> bool {
-    const PR_SCHED_CORE: libc::c_int = 62;
-    const PR_SCHED_CORE_GET: libc::c_ulong = 0;
-    const ONE_TASK: libc::c_ulong = 0;
-    let mut cookie: u64 = 0;
-    // SAFETY: the kernel writes eight bytes to the last argument, which is a live u64.
-    let result = unsafe {
-        libc::prctl(PR_SCHED_CORE, PR_SCHED_CORE_GET, task as libc::c_ulong, ONE_TASK, &raw mut cookie)
-    };
-    result == 0 && cookie != 0
 }
 
 #[cfg(test)]

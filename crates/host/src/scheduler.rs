@@ -2,6 +2,7 @@
 
 use crate::HostError;
 use crate::config::{PoolChoice, Settings};
+use crate::core_scheduling;
 use crate::interface::{
     self, EventKind, NEVER_MICRO, PCPUS_MAX, ResizeEvent, RunConfig, Vcpu, Vm, VmFeed, WitnessEvent,
 };
@@ -132,6 +133,7 @@ impl Scheduler {
             Vendor::Amd => open.progs.on_vmx_interrupt.set_autoload(false),
             Vendor::Intel => open.progs.on_svm_interrupt.set_autoload(false),
         }
+        open.progs.deny_core_scheduling.set_autoload(core_scheduling::can_be_denied());
         if settings.record.is_none() {
             open.maps
                 .records
@@ -150,6 +152,9 @@ impl Scheduler {
         open.struct_ops.microslice_ops_mut().hotplug_seq = host.topology.hotplug_seq;
         open.struct_ops.microslice_ops_mut().flags |= host.asks_about_those_that_may_not_move;
         let mut skeleton = open.load().map_err(|error| load_failure(&error, settings.verbose))?;
+        deny_core_scheduling(&mut skeleton).map_err(|error| load_failure(&error, settings.verbose))?;
+        // Who got a cookie until then has it now.
+        core_scheduling::check(&host.topology)?;
         // Now the kernel's own scheduler keeps them all: better that than ours with one that is missing.
         set_cpu_limits(&mut skeleton, limits).cause.map_or(Ok(()), Err)?;
         let struct_ops = skeleton
@@ -278,6 +283,14 @@ impl Scheduler {
     fn bss(&self) -> Option<&types::bss> {
         self.skeleton.maps.bss_data.as_deref()
     }
+}
+
+fn deny_core_scheduling(skeleton: &mut MicrosliceSkel<'static>) -> libbpf_rs::Result<()> {
+    let program = &skeleton.progs.deny_core_scheduling;
+    if program.autoload() {
+        skeleton.links.deny_core_scheduling = Some(program.attach()?);
+    }
+    Ok(())
 }
 
 fn attach_observers(skeleton: &mut MicrosliceSkel<'static>) -> libbpf_rs::Result<()> {

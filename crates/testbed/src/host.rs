@@ -7,7 +7,7 @@ use crate::initramfs::Initramfs;
 use crate::kernels::{self, Kernel, Rule};
 use crate::link::{Link, Output, Process};
 use crate::memory_file::MemoryFile;
-use crate::{AGENT, Error, Result, VCPUS, WORKLOAD, children, modules, say};
+use crate::{AGENT, COOKIE, Error, Result, VCPUS, WORKLOAD, children, modules, say};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -247,6 +247,7 @@ impl Testbed {
             root.directory(directory);
         }
         root.file("init", AGENT).file("usr/bin/guest-workload", WORKLOAD).file("usr/bin/vcpus", VCPUS);
+        root.file("usr/bin/cookie", COOKIE);
         for (path, from) in emulator.files_for_guests()? {
             root.file_from(&path, &from)?;
         }

@@ -45,6 +45,8 @@ const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
 const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));
 /// A VMM for hundreds of VMs (`testbed/vmm/`).
 const VCPUS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vcpus"));
+/// Asks for a core-scheduling cookie (`testbed/cookie/`).
+const COOKIE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cookie"));
 
 /// Tells whoever waits at a terminal what is going on. Standard output belongs to results.
 pub fn say(what: impl std::fmt::Display) {

@@ -2,14 +2,19 @@
 
 use crate::common::alone::{assert_was_alone, part_of_a_task};
 use crate::common::{
-    PATIENCE, assert_alive, count, on_machine, print, start_scheduler, statistics, stop_scheduler,
+    PATIENCE, assert_alive, count, on_machine, print, run, start_scheduler, statistics, stop_scheduler,
 };
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Rule};
 use microslice_testbed::{Error, GuestSpec, Host, Testbed};
 use serde_json::Value;
 
-/// Loads, schedules a task that is alone, then a guest of four vCPUs beside a hog, which then is limited, counts, unloads.
+/// What the kernel answers to who asks for a core-scheduling cookie, and for the one that it has.
+fn answers_to_core_scheduling(host: &Host) -> String {
+    run(host, "cookie")
+}
+
+/// Loads, denies core scheduling, schedules a task that is alone, then a guest of four vCPUs beside a hog, which then is limited, counts, unloads.
 fn smoke(series: &str) {
     let rule = Rule::host(series).expect("a series");
     let cache = Cache::locate().unwrap_or_else(|error| panic!("{error}"));
@@ -22,7 +27,11 @@ fn smoke(series: &str) {
 }
 
 fn schedule_two_guests(host: &Host) {
+    // Debian's kernels have no core scheduling, and say so. Being loaded shows, as it is denied before they look.
+    let not_there = "create: Invalid argument\nget: Invalid argument\n";
+    assert_eq!(answers_to_core_scheduling(host), not_there);
     let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
+    assert_eq!(answers_to_core_scheduling(host), "create: No such device\nget: Invalid argument\n");
     assert_was_alone(part_of_a_task(host, 0xf), "any pCPU");
     let guests = host.start_guests(vec![
         GuestSpec::new("a").workload("shootdown,heartbeat"),
@@ -43,6 +52,7 @@ fn schedule_two_guests(host: &Host) {
     guests.iter().for_each(|guest| assert_alive(guest, 5));
     let total = stop_scheduler(host, &scheduler);
     assert!(total["preemptions"]["total"].as_u64() > Some(0), "{total}");
+    assert_eq!(answers_to_core_scheduling(host), not_there);
     guests.iter().for_each(|guest| assert_alive(guest, 2));
 }
 
