@@ -9,7 +9,8 @@
  * Limits.    On VMX the register cache holds RIP only because the classic tracepoint kvm_exit, which observe.bpf.h
  *            attaches to, reads it at every exit. RFLAGS are not cached there: a halt in a paravirtual lock is then
  *            told from the idle loop by its address alone. A vCPU that runs a guest of its guest (KVM's guest mode)
- *            shows that guest's registers: its class is unknown, and it is no witness of the slide.
+ *            shows that guest's registers: its class is unknown, and it is no witness of the slide. The same holds for
+ *            one whose registers the host can't read (SEV-ES, SEV-SNP, TDX). 32-bit kernels aren't read: no classes.
  */
 #ifndef BPF_GUEST_CODE_H
 #define BPF_GUEST_CODE_H
@@ -27,6 +28,7 @@
 #define VCPU_REGS_RIP 16
 #define HF_GUEST_MASK (1u << 0) /* arch/x86/include/asm/kvm_host.h, from 6.4 on */
 #define RFLAGS_IF (1ull << 9)
+#define EFER_LMA (1ull << 10)
 #define APIC_ISR 0x100
 #define APIC_IRR 0x200
 
@@ -52,6 +54,33 @@ static __always_inline bool runs_nested_guest(u64 kvm_vcpu)
 	if (!kvm_vcpu || !bpf_core_field_exists(vcpu->arch.hflags))
 		return false;
 	return BPF_CORE_READ(vcpu, arch.hflags) & HF_GUEST_MASK;
+}
+
+/* The host sees what they were when the guest was made, or zeros. */
+static __always_inline bool registers_are_protected(u64 kvm_vcpu)
+{
+	struct kvm_vcpu *vcpu = (void *)kvm_vcpu;
+
+	return kvm_vcpu && bpf_core_field_exists(vcpu->arch.guest_state_protected) &&
+	       BPF_CORE_READ(vcpu, arch.guest_state_protected);
+}
+
+/* Are its registers not those of the guest's own kernel? */
+static __always_inline bool registers_tell_nothing(u64 kvm_vcpu)
+{
+	return runs_nested_guest(kvm_vcpu) || registers_are_protected(kvm_vcpu);
+}
+
+/* REGISTERS_… of a vCPU. Where its mode can't be read: 64-bit, as of nearly every guest. */
+static __always_inline u32 look_at_registers(u64 kvm_vcpu)
+{
+	struct kvm_vcpu *vcpu = (void *)kvm_vcpu;
+
+	if (registers_are_protected(kvm_vcpu))
+		return REGISTERS_SEEN | REGISTERS_PROTECTED;
+	if (!kvm_vcpu || !bpf_core_field_exists(vcpu->arch.efer) || BPF_CORE_READ(vcpu, arch.efer) & EFER_LMA)
+		return REGISTERS_SEEN | REGISTERS_64_BIT;
+	return REGISTERS_SEEN;
 }
 
 /* RFLAGS.IF of a vCPU that has just exited. Where it can't be read: enabled, as in an ordinary idle loop. */
@@ -156,7 +185,7 @@ __noinline u32 classify_rip(u32 vcpu_slot, u32 vm_slot, u64 kvm_vcpu, u64 rip)
 	struct guest_code *code;
 	u32 code_slot = 0, class;
 
-	if (runs_nested_guest(kvm_vcpu))
+	if (registers_tell_nothing(kvm_vcpu))
 		return GUEST_CLASS_UNKNOWN;
 	if (vm && feed && feed_is_current(feed, vm)) {
 		code_slot = feed->code;
@@ -168,6 +197,8 @@ __noinline u32 classify_rip(u32 vcpu_slot, u32 vm_slot, u64 kvm_vcpu, u64 rip)
 	class = classify(code, &layout, rip);
 	RECORD(RECORD_CLASSIFY, vcpu_slot, classify,
 	       {.rip = rip, .layout = layout, .code_id = code_slot, .guest_class = class});
+	/* Callers check it. What the compiler infers of it, and drops their check for, the verifier doesn't know. */
+	barrier_var(class);
 	return class;
 }
 

@@ -105,6 +105,11 @@ struct vm_stats {
 #define VM_SLOT_OPEN 1u
 #define VM_SLOT_CLOSING 0x7fffffffu /* nobody may join, nor claim it yet */
 
+/* What was seen of a VM's registers: bits of struct vm's `registers`. */
+#define REGISTERS_SEEN 1u
+#define REGISTERS_64_BIT 2u    /* one of its vCPUs was in long mode */
+#define REGISTERS_PROTECTED 4u /* the host can't read them (SEV-ES, SEV-SNP, TDX) */
+
 /* One VM: a `struct kvm`. Written by the BPF programs only. As with vCPUs, mechanisms keep what is theirs behind it. */
 struct vm {
 	u64 kvm;	/* its address: the VM's identity; 0: being set up, or gone from KVM */
@@ -116,10 +121,10 @@ struct vm {
 	u64 vtime_ns;	       /* its clock: what all its vCPUs ran, in both pools, by its weight */
 	u64 first_vm_ns;       /* that of the VM that was furthest ahead when it was looked at last */
 	u64 halt_sampled_at_ns;
-	u64 lstar_sampled_at_ns;
+	u64 registers_sampled_at_ns;
 	u32 vcpu_high;		     /* vcpus[] is empty from here on */
 	u32 vcpus[VCPUS_PER_VM_MAX]; /* vCPU slot + 1, or 0 */
-	u32 reserved;
+	u32 registers;		     /* REGISTERS_… */
 };
 
 /* What userspace knows of a VM. Written by the daemon only. */

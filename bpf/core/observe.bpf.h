@@ -50,7 +50,7 @@ static __always_inline void sample_halt(u64 rip)
 	struct vm *vm = self ? vm_at(self->vm) : NULL;
 
 	/* The firmware halts too, below the kernel's half of the address space. */
-	if (!vm || !(rip >> 63) || runs_nested_guest(self->kvm_vcpu) ||
+	if (!vm || !(rip >> 63) || registers_tell_nothing(self->kvm_vcpu) ||
 	    now - vm->halt_sampled_at_ns < HALT_SAMPLE_INTERVAL_NS)
 		return;
 	vm->halt_sampled_at_ns = now;

@@ -27,7 +27,7 @@
 
 #include "bpf/core/guest_code.bpf.h"
 
-#define LSTAR_SAMPLE_INTERVAL_NS 100000000ull
+#define REGISTERS_SAMPLE_INTERVAL_NS 100000000ull
 /* For how long a vCPU without a slot isn't tried again. */
 #define REFUSED_FOR_NS 1000000000ull
 /* What vm_slot_of() says when another thread is just opening or closing that VM's slot. */
@@ -134,7 +134,8 @@ static __noinline u32 vm_slot_of(u64 kvm, u32 pid)
 	vm->vtime_ns = first_vm_vtime_ns;
 	vm->first_vm_ns = first_vm_vtime_ns;
 	vm->halt_sampled_at_ns = 0;
-	vm->lstar_sampled_at_ns = 0;
+	vm->registers_sampled_at_ns = 0;
+	vm->registers = 0;
 	vm->vcpu_high = 0;
 	on_vm_joins(vm);
 	COUNT(vm->generation);
@@ -294,17 +295,25 @@ static __noinline int unregister_vcpu(struct task_ctx *tctx)
 	return 0;
 }
 
-/* The guest's syscall entry: a second witness of its slide, also of a guest that never halts. Not readable on VMX. */
-static __always_inline void sample_lstar(const struct vcpu *vcpu)
+/*
+ * What kind of guest it is, and its syscall entry: a second witness of its slide, also of a guest that never halts. Not readable
+ * on VMX.
+ */
+static __always_inline void sample_registers(const struct vcpu *vcpu)
 {
 	struct event event = {.kind = EVENT_LSTAR};
 	u64 now = bpf_ktime_get_ns();
 	struct vm *vm = vm_at(vcpu->vm);
+	u32 seen;
 
-	if (!vm || runs_nested_guest(vcpu->kvm_vcpu) ||
-	    now - vm->lstar_sampled_at_ns < LSTAR_SAMPLE_INTERVAL_NS)
+	if (!vm || now - vm->registers_sampled_at_ns < REGISTERS_SAMPLE_INTERVAL_NS ||
+	    runs_nested_guest(vcpu->kvm_vcpu))
 		return;
-	vm->lstar_sampled_at_ns = now;
+	vm->registers_sampled_at_ns = now;
+	seen = look_at_registers(vcpu->kvm_vcpu);
+	__sync_fetch_and_or(&vm->registers, seen);
+	if (seen & REGISTERS_PROTECTED)
+		return;
 	event.witness.vm = vcpu->vm;
 	event.witness.generation = vm->generation;
 	event.witness.address = read_guest_lstar(vcpu->kvm_vcpu);
@@ -329,7 +338,7 @@ int BPF_PROG(on_vcpu_load, struct kvm_vcpu *kvm_vcpu, int cpu)
 	vcpu = vcpu_of(tctx);
 	if (vcpu) {
 		if (vcpu->kvm_vcpu == (u64)kvm_vcpu) {
-			sample_lstar(vcpu);
+			sample_registers(vcpu);
 			return 0;
 		}
 		unregister_vcpu(tctx); /* a VMM that runs another vCPU in the same thread */

@@ -137,6 +137,8 @@ struct kvm_vcpu_arch {
 	unsigned long rip;	/* from 7.2 on */
 	struct kvm_lapic *apic;
 	u32 hflags;
+	u64 efer;
+	bool guest_state_protected; /* SEV-ES, SEV-SNP, TDX */
 };
 
 struct kvm_vcpu {

@@ -367,6 +367,9 @@ impl<'s> Daemon<'s> {
                     let before = std::mem::replace(&mut vm.kernel_side, kernel_side);
                     // One that came later may lie in another cgroup.
                     has_changed |= before.vcpu_count != kernel_side.vcpu_count;
+                    if vm.hides_since(before.registers) && !matches!(vm.guest, GuestKnowledge::Reading) {
+                        introduce(vm, output);
+                    }
                 }
                 None => {
                     self.welcome(kernel_side, output)?;

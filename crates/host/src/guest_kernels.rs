@@ -147,6 +147,9 @@ impl CodePlaces {
 
 /// Without a slot yet.
 fn guest_kernel(kernel: &Kernel, unnamed: &str) -> Result<GuestKernel, String> {
+    if kernel.symbols.identity().is_uniprocessor() {
+        return Err("a kernel without SMP: it has one vCPU, and nobody waits for that".into());
+    }
     let classes = Catalogue::linux().class_map(&kernel.symbols);
     let (text_start, text_end) = classes.text();
     let ranges: Vec<_> = classes
@@ -172,6 +175,7 @@ fn guest_kernel(kernel: &Kernel, unnamed: &str) -> Result<GuestKernel, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use microslice_symbols::Identity;
 
     fn kernel(release: &str) -> GuestKernel {
         let code = GuestCode::new(0x1000, 0x2000, &[]).unwrap();
@@ -184,6 +188,21 @@ mod tests {
         let kernels = (1..GUEST_CODES_MAX).map(|number| places.place(kernel(&number.to_string())).unwrap());
         let kernels = kernels.collect();
         (places, kernels)
+    }
+
+    #[test]
+    fn a_kernel_without_smp_is_named_as_such_and_has_no_slot() {
+        let kernel_of = |banner: &str| {
+            let lines = "ffffffff81000000 T _text\nffffffff81001000 T _etext\n";
+            let symbols = microslice_symbols::text::read_symbol_text(lines.as_bytes()).unwrap();
+            let identity = Identity { banner: Some(banner.into()), ..Identity::default() };
+            let symbols = symbols.with_identity(identity);
+            Kernel { symbols, code: None, halt_sites: Vec::new(), notices: Vec::new() }
+        };
+        let mut kernels = GuestKernels::default();
+        let single = kernels.adopt(&kernel_of("Linux version 6.12.1 (a@b) #1 Mon Jan 1"), "k");
+        assert!(single.err().unwrap().starts_with("a kernel without SMP"));
+        assert!(kernels.adopt(&kernel_of("Linux version 6.12.1 (a@b) #1 SMP Mon Jan 1"), "k").is_ok());
     }
 
     #[test]

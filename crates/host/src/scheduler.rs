@@ -40,6 +40,8 @@ pub struct KernelVm {
     pub kvm: u64,
     pub pid: u32,
     pub vcpu_count: u32,
+    /// Bits `REGISTERS_…` of `bpf/core/intf.h`.
+    pub registers: u32,
 }
 
 /// What the rings delivered.
@@ -195,6 +197,7 @@ impl Scheduler {
                     kvm: vm.kvm,
                     pid: vm.pid,
                     vcpu_count: vm.vcpu_count,
+                    registers: vm.registers,
                 })
             })
             .collect()

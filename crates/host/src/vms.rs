@@ -6,6 +6,7 @@
 
 use crate::cgroups::{self, CpuLimits};
 use crate::guest_kernels::GuestKernel;
+use crate::interface::{REGISTERS_64_BIT, REGISTERS_PROTECTED, REGISTERS_SEEN};
 use crate::kernel_reader::{FoundKernel, VmKey, Witness};
 use crate::scheduler::{KernelVm, VmStats};
 use crate::weights::Place;
@@ -132,9 +133,14 @@ impl Vm {
         match &self.guest {
             GuestKnowledge::Reading => "its kernel is being read: scheduled normally until then".into(),
             GuestKnowledge::NoImage => "no kernel image known: scheduled normally".into(),
-            GuestKnowledge::Unreadable(cause) => format!("no symbols ({cause}): scheduled normally"),
+            GuestKnowledge::Unreadable(cause) => {
+                format!("no symbols ({}): scheduled normally", self.obstacle().unwrap_or(cause))
+            }
             GuestKnowledge::Kernel { finder, .. } => match (finder.accepted(), finder.state()) {
                 (Some(slide), _) => format!("slide {slide:#x}"),
+                (None, _) if let Some(obstacle) = self.obstacle() => {
+                    format!("{obstacle}: scheduled normally")
+                }
                 (None, _) if !finder.landmarks().can_place_halts() => {
                     "the image has no code to find the slide with: scheduled normally".into()
                 }
@@ -145,6 +151,16 @@ impl Vm {
                 (None, _) => "slide not known yet: scheduled normally".into(),
             },
         }
+    }
+
+    /// What keeps it from being accelerated whatever its kernel is.
+    fn obstacle(&self) -> Option<&'static str> {
+        obstacle(self.kernel_side.registers)
+    }
+
+    /// The host can't read its registers, and didn't know that when `before` was seen of them.
+    pub fn hides_since(&self, before: u32) -> bool {
+        self.kernel_side.registers & !before & REGISTERS_PROTECTED != 0
     }
 
     pub fn release(&self) -> Option<&str> {
@@ -189,6 +205,15 @@ impl Vm {
     pub fn runs_another_kernel(&self) -> bool {
         self.contradictions >= CONTRADICTIONS_OF_WRONG_IMAGE
     }
+}
+
+/// `registers`: bits `REGISTERS_…` of `bpf/core/intf.h`.
+fn obstacle(registers: u32) -> Option<&'static str> {
+    if registers & REGISTERS_PROTECTED != 0 {
+        return Some("its registers are hidden from the host: SEV-ES, SEV-SNP or TDX");
+    }
+    (registers & (REGISTERS_SEEN | REGISTERS_64_BIT) == REGISTERS_SEEN)
+        .then_some("a 32-bit guest, or none yet: no vCPU has been in 64-bit mode")
 }
 
 /// Who has a name that the operator gave a weight or a kernel, beside others that have it too: one line for the newcomer.
@@ -360,6 +385,19 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_guest_that_was_never_in_64_bit_mode_or_hides_its_registers_is_named_as_such() {
+        assert_eq!(obstacle(0), None, "nobody has looked yet");
+        assert_eq!(obstacle(REGISTERS_SEEN | REGISTERS_64_BIT), None);
+        let narrow = obstacle(REGISTERS_SEEN).unwrap();
+        assert!(narrow.starts_with("a 32-bit guest"), "{narrow}");
+        // Its mode is hidden, too; before it was launched it may have shown one.
+        for before in [0, REGISTERS_64_BIT] {
+            let hidden = obstacle(REGISTERS_SEEN | REGISTERS_PROTECTED | before).unwrap();
+            assert!(hidden.contains("SEV-ES, SEV-SNP or TDX"), "{hidden}");
+        }
     }
 
     #[test]

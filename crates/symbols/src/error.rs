@@ -29,6 +29,9 @@ pub enum Cause {
          kallsyms text"
     )]
     UnknownFormat,
+    /// An x86 or ARM kernel for 32-bit processors: its guests have no classes.
+    #[error("a 32-bit kernel, and only 64-bit ones are read")]
+    ThirtyTwoBit,
     /// No symbol in it, for the reason given.
     #[error("no symbols: {0}")]
     NoSymbols(String),

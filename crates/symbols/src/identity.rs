@@ -17,6 +17,12 @@ impl Identity {
         banner.strip_prefix("Linux version ")?.split_whitespace().next()
     }
 
+    /// Was it built for one processor? Behind its build number the banner says `SMP` if it wasn't (Linux, init/Makefile).
+    pub fn is_uniprocessor(&self) -> bool {
+        let flags = self.banner.as_ref().and_then(|banner| banner.split_once(" #"));
+        flags.is_some_and(|(_, flags)| flags.split_whitespace().all(|word| word != "SMP"))
+    }
+
     /// What `self` and `other` both know and see differently, one phrase a field; empty when they can be one kernel.
     /// The banner, which holds the release and when it was built, speaks only where nothing else did.
     pub fn disagreements(&self, other: &Identity) -> Vec<String> {
@@ -45,6 +51,21 @@ impl Identity {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_for_one_processor_has_no_smp_behind_its_build_number() {
+        let of_banner =
+            |banner: &str| Identity { banner: Some(banner.into()), ..Identity::default() }.is_uniprocessor();
+        assert!(!of_banner(
+            "Linux version 6.1.0-38-amd64 (a@b) (gcc-12) #1 SMP PREEMPT_DYNAMIC Debian 6.1.1"
+        ));
+        assert!(of_banner(
+            "Linux version 6.12.4 (SMP@b) (gcc 14) #2 PREEMPT_DYNAMIC Mon Jan  1 00:00:00 UTC 2026"
+        ));
+        assert!(of_banner("Linux version 4.19.1 (a@b) (gcc 8) #1 Mon Jan 1 00:00:00 UTC 2026"));
+        assert!(!of_banner("Linux version 6.1.0"), "nothing is said of it");
+        assert!(!Identity::default().is_uniprocessor());
+    }
 
     #[test]
     fn the_release_is_the_third_word_of_the_banner() {

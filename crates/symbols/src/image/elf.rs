@@ -3,10 +3,10 @@
 use super::{Kernel, identity_of, notes_between_symbols, read_unpacked};
 use crate::image::{Code, notes};
 use crate::kallsyms::addresses::{AddressMap, Segment};
-use crate::{Error, Identity, SymbolTable, SymbolTableBuilder};
+use crate::{Cause, Error, Identity, Place, SymbolTable, SymbolTableBuilder};
 use object::elf::{
-    ET_DYN, ET_EXEC, ET_REL, PF_X, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_NOBITS,
-    STB_WEAK, STT_FILE, STT_OBJECT, STT_SECTION, STT_TLS,
+    ELFCLASS32, ET_DYN, ET_EXEC, ET_REL, PF_X, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE,
+    SHT_NOBITS, STB_WEAK, STT_FILE, STT_OBJECT, STT_SECTION, STT_TLS,
 };
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, ReadRef};
@@ -66,8 +66,11 @@ pub fn kernel_bundle(bytes: &[u8]) -> Option<Range<usize>> {
 }
 
 fn parse<'d, R: ReadRef<'d>>(data: R) -> Result<Elf64<'d, R>, Error> {
-    let elf = Elf64::parse(data)
-        .map_err(|error| Error::malformed(0, format!("ELF: {error} (only 64-bit kernels are read)")))?;
+    const CLASS_OFFSET: u64 = 4;
+    if data.read_bytes_at(CLASS_OFFSET, 1) == Ok(&[ELFCLASS32.0]) {
+        return Err(Error::new(Place::Offset(CLASS_OFFSET), Cause::ThirtyTwoBit));
+    }
+    let elf = Elf64::parse(data).map_err(|error| Error::malformed(0, format!("ELF: {error}")))?;
     if elf.elf_header().e_type(elf.endian()) == ET_REL {
         return Err(Error::malformed(0x10, "ELF: a relocatable file, such as a module, is no kernel"));
     }
