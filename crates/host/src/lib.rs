@@ -11,6 +11,7 @@
 pub mod cgroups;
 pub mod config;
 mod config_file;
+pub mod coordination;
 pub mod daemon;
 pub mod error;
 pub mod fair_queue;
@@ -19,6 +20,7 @@ pub mod interface;
 pub mod kernel_reader;
 pub mod limits;
 pub mod memory_slots;
+mod objects;
 pub mod pool_history;
 pub mod preflight;
 pub mod privileges;
@@ -32,6 +34,7 @@ pub mod scheduler;
 pub mod simple;
 pub mod tenant_files;
 pub mod topology;
+mod urgent_report;
 pub mod vms;
 pub mod weights;
 
@@ -51,9 +54,10 @@ macro_rules! skeleton {
     };
 }
 
-skeleton!(skeleton, "microslice");
+skeleton!(microslice_skeleton, "microslice");
+skeleton!(coordinated_skeleton, "coordinated");
 skeleton!(memory_slots_skeleton, "memory_slots");
 skeleton!(simple_skeleton, "simple");
 
-pub use config::{PoolChoice, Settings};
+pub use config::{PoolChoice, SchedulerChoice, Settings};
 pub use error::HostError;

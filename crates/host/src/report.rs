@@ -4,9 +4,11 @@
 //! requests = accelerations + failed pulls + pending; accelerations = returns + in flight.
 
 use crate::cgroups::{CpuLimit, CpuLimits};
+use crate::config::SchedulerChoice;
 use crate::interface::{AccelerationReturn, Overtake, RequestFailure};
 use crate::pool_history::Change;
 use crate::scheduler::{HostStats, VmStats};
+use crate::urgent_report;
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
 use microslice_policy::{
@@ -34,6 +36,7 @@ pub struct VmReport {
 /// Counts of an interval, or of the whole run.
 #[derive(Debug, Clone)]
 pub struct Report {
+    pub scheduler: SchedulerChoice,
     pub is_final: bool,
     pub dry_run: bool,
     /// Seconds that it covers.
@@ -80,7 +83,7 @@ fn combine<C: Counters>(a: &C, b: &C, operation: impl Fn(u64, u64) -> u64) -> C 
     result
 }
 
-fn add_up(counters: &[u64]) -> u64 {
+pub(crate) fn add_up(counters: &[u64]) -> u64 {
     counters.iter().sum()
 }
 
@@ -125,51 +128,58 @@ impl Report {
 
     pub fn to_json(&self) -> Value {
         let total = self.total();
+        let counters = match self.scheduler {
+            SchedulerChoice::Microslice => counters_json,
+            SchedulerChoice::Coordinated => urgent_report::counters_json,
+        };
         let shares = self.shares();
-        let vms: Vec<_> =
-            self.vms.iter().zip(&shares).map(|(vm, (received, due))| vm_json(vm, *received, *due)).collect();
+        let vms: Vec<_> = self
+            .vms
+            .iter()
+            .zip(&shares)
+            .map(|(vm, (received, due))| {
+                let mut object = vm_json(vm, *received, *due);
+                merge(&mut object, counters(&vm.stats));
+                object
+            })
+            .collect();
         let mut object = json!({
-            "scheduler": "microslice",
+            "scheduler": self.scheduler.name(),
             "final": self.is_final,
-            "dry_run": self.dry_run,
             "seconds": self.seconds,
-            "micro_cpus": self.micro_cpus,
             "restarts": self.restarts,
+            "vms": vms,
+            "host": host_json(&self.host),
+            "exit": self.exit,
+            "programs": self.programs,
+        });
+        merge(&mut object, counters(&total));
+        if self.scheduler == SchedulerChoice::Microslice {
+            merge(&mut object, self.pool_json());
+        }
+        object
+    }
+
+    fn pool_json(&self) -> Value {
+        json!({
+            "dry_run": self.dry_run,
+            "micro_cpus": self.micro_cpus,
             "micro_cpus_mean": self.mean_micro_cpus(),
             "micro_cpus_busy": self.micro_cpus_busy(),
             "micro_cpus_lent": self.micro_cpus_lent(),
-            "vms": vms,
-        });
-        merge(&mut object, counters_json(&total));
-        merge(
-            &mut object,
-            json!({
-                "pool_size_history": self.pool_size_history.iter()
-                    .map(|(at_ms, count, reason)| json!({"at_ms": at_ms, "micro_cpus": count, "reason": reason}))
-                    .collect::<Vec<_>>(),
-                "host": host_json(&self.host),
-                "exit": self.exit,
-                "programs": self.programs,
-            }),
-        );
-        object
+            "pool_size_history": self.pool_size_history.iter()
+                .map(|(at_ms, count, reason)| json!({"at_ms": at_ms, "micro_cpus": count, "reason": reason}))
+                .collect::<Vec<_>>(),
+        })
     }
 
     pub fn to_text(&self) -> String {
         let total = self.total();
         let span = if self.is_final { "whole run" } else { "last interval" };
-        let mode = if self.dry_run { ", dry run: nothing is moved" } else { "" };
-        let percent = |part: Option<f64>, word: &str| {
-            part.map_or(String::new(), |part| format!(", {:.0} % {word}", part * 100.0))
+        let mut text = match self.scheduler {
+            SchedulerChoice::Microslice => format!("{span}: {:.1} s, {}\n\n", self.seconds, self.pool_line()),
+            SchedulerChoice::Coordinated => format!("{span}: {:.1} s, urgent vCPUs first\n\n", self.seconds),
         };
-        let busy = percent(self.micro_cpus_busy(), "busy") + &percent(self.micro_cpus_lent(), "lent");
-        let mut text = format!(
-            "{span}: {:.1} s, {} micro-sliced pCPU{} ({:.2} on average{busy}){mode}\n\n",
-            self.seconds,
-            self.micro_cpus,
-            if self.micro_cpus == 1 { "" } else { "s" },
-            self.mean_micro_cpus(),
-        );
         text.push_str(&self.vm_table().to_string());
         for vm in &self.vms {
             if !vm.cpu_limits.is_empty() {
@@ -178,10 +188,13 @@ impl Report {
             }
         }
         text.push('\n');
-        text.push_str(&cause_table(&total, self.dry_run).to_string());
-        text.push('\n');
-        text.push_str(&class_lines(&total));
-        text.push_str(&flow_lines(&total));
+        text.push_str(&match self.scheduler {
+            SchedulerChoice::Microslice => {
+                let causes = cause_table(&total, self.dry_run);
+                format!("{causes}\n{}{}", class_lines(&total), flow_lines(&total))
+            }
+            SchedulerChoice::Coordinated => urgent_report::lines(&total),
+        });
         text.push_str(&self.programs.as_ref().map(program_table).unwrap_or_default());
         if let Some(exit) = &self.exit {
             text.push_str(&format!("ended by the kernel: {exit}\n"));
@@ -189,7 +202,26 @@ impl Report {
         text
     }
 
+    /// Micro-sliced pCPUs, and what they did.
+    fn pool_line(&self) -> String {
+        let mode = if self.dry_run { ", dry run: nothing is moved" } else { "" };
+        let percent = |part: Option<f64>, word: &str| {
+            part.map_or(String::new(), |part| format!(", {:.0} % {word}", part * 100.0))
+        };
+        let busy = percent(self.micro_cpus_busy(), "busy") + &percent(self.micro_cpus_lent(), "lent");
+        format!(
+            "{} micro-sliced pCPU{} ({:.2} on average{busy}){mode}",
+            self.micro_cpus,
+            if self.micro_cpus == 1 { "" } else { "s" },
+            self.mean_micro_cpus(),
+        )
+    }
+
     fn vm_table(&self) -> Table {
+        let [requests, served] = match self.scheduler {
+            SchedulerChoice::Microslice => [">requests", ">accelerated"],
+            SchedulerChoice::Coordinated => [">urgent", ">urgent slices"],
+        };
         let mut table = Table::new(&[
             "vm",
             ">pid",
@@ -200,13 +232,18 @@ impl Report {
             ">wait p50",
             ">wait p99",
             ">preempted",
-            ">requests",
-            ">accelerated",
+            requests,
+            served,
             "guest",
         ]);
         for (vm, (received, due)) in self.vms.iter().zip(self.shares()) {
             let wait = Histogram::from_log2(&vm.stats.wait_to_run_us, 0);
             let us = |percent| wait.percentile(percent).map_or("-".into(), |us| format!("{us} us"));
+            let accelerations = || vm.stats.accelerations.iter().map(|row| add_up(row)).sum();
+            let [requests, served] = match self.scheduler {
+                SchedulerChoice::Microslice => [add_up(&vm.stats.requests), accelerations()],
+                SchedulerChoice::Coordinated => [vm.stats.urgent.became_urgent, vm.stats.urgent.slices],
+            };
             table.row([
                 vm.name.clone(),
                 vm.pid.to_string(),
@@ -217,8 +254,8 @@ impl Report {
                 us(50.0),
                 us(99.0),
                 add_up(&vm.stats.preemptions).to_string(),
-                add_up(&vm.stats.requests).to_string(),
-                vm.stats.accelerations.iter().map(|row| add_up(row)).sum::<u64>().to_string(),
+                requests.to_string(),
+                served.to_string(),
                 match &vm.kernel {
                     Some(kernel) => format!("{kernel}, {}", vm.state),
                     None => vm.state.clone(),
@@ -247,7 +284,7 @@ fn cause_table(total: &VmStats, dry_run: bool) -> Table {
     table
 }
 
-fn class_lines(total: &VmStats) -> String {
+pub(crate) fn class_lines(total: &VmStats) -> String {
     let list = |names: &mut dyn Iterator<Item = (&str, u64)>| {
         let some: Vec<_> =
             names.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();
@@ -345,11 +382,11 @@ fn program_table(programs: &Value) -> String {
     format!("\n{table}")
 }
 
-fn named(names: impl Iterator<Item = &'static str>, counts: &[u64]) -> Value {
+pub(crate) fn named(names: impl Iterator<Item = &'static str>, counts: &[u64]) -> Value {
     Value::Object(names.zip(counts).map(|(name, count)| (name.to_owned(), json!(count))).collect())
 }
 
-fn names<E: Coded>() -> impl Iterator<Item = &'static str> {
+pub(crate) fn names<E: Coded>() -> impl Iterator<Item = &'static str> {
     E::ALL.iter().map(|value| value.name())
 }
 
@@ -417,7 +454,7 @@ fn counters_json(stats: &VmStats) -> Value {
 }
 
 fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
-    let mut object = json!({
+    json!({
         "name": vm.name,
         "pid": vm.pid,
         "vcpus": vm.vcpu_count,
@@ -429,9 +466,7 @@ fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
         "state": vm.state,
         "share_received": share_received,
         "share_due": share_due,
-    });
-    merge(&mut object, counters_json(&vm.stats));
-    object
+    })
 }
 
 fn host_json(host: &HostStats) -> Value {
@@ -483,6 +518,7 @@ mod tests {
 
     fn report(vms: Vec<VmReport>) -> Report {
         Report {
+            scheduler: SchedulerChoice::Microslice,
             is_final: true,
             dry_run: false,
             seconds: 1.0,

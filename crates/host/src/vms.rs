@@ -36,6 +36,8 @@ pub struct Vm {
     /// As the policy takes it: what the whole cgroup hierarchy gives it.
     pub weight: u32,
     pub place: Place,
+    /// Of the scheduler `coordinated`: bits of `policy/urgent.h`.
+    pub urgent_schemes: u32,
     /// What its vCPUs ran or waited for when that was looked at last.
     pub wanted_ns: u64,
     /// Did it want to run since the look before?
