@@ -19,7 +19,7 @@
 
 #include "bpf/mechanisms/urgent_queue.bpf.h"
 
-/* Vacant or urgent, whoever was first keeps it: no turn of the normal pool takes it over. */
+/* What runs on a pCPU, beside what the core knows. Nobody preempts it: see gives_way_to(). */
 enum urgent_occupant {
 	OCCUPANT_URGENT = OCCUPANT_OF_MECHANISMS, /* a vCPU in its urgent slice */
 };

@@ -25,6 +25,14 @@ impl SchedulerChoice {
             Self::Coordinated => "coordinated",
         }
     }
+
+    /// What it does with a guest whose symbols or slide are unknown.
+    pub fn without_symbols(self) -> &'static str {
+        match self {
+            Self::Microslice => "scheduled normally",
+            Self::Coordinated => "coordinated all the same",
+        }
+    }
 }
 
 impl std::str::FromStr for SchedulerChoice {

@@ -417,6 +417,7 @@ impl<'s> Daemon<'s> {
             kernel_side,
             weight: given.unwrap_or(WEIGHT_DEFAULT),
             urgent_schemes: self.settings.schemes_of(&process.name).bits(),
+            without_symbols: self.settings.scheduler.without_symbols(),
             place,
             wanted_ns: 0,
             is_active: true,

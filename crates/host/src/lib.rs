@@ -20,6 +20,7 @@ pub mod interface;
 pub mod kernel_reader;
 pub mod limits;
 pub mod memory_slots;
+mod micro_report;
 mod objects;
 pub mod pool_history;
 pub mod preflight;
