@@ -156,7 +156,8 @@ static int urgent_slice_is_over(void *map, u32 *cpu, struct urgent_timer *timer)
 	/* The timer was armed for an earlier slice than the one that runs now. */
 	ran_ns = bpf_ktime_get_ns() - since;
 	if (ran_ns < config.urgent.slice_ns) {
-		START_TIMER(&timer->timer, config.urgent.slice_ns - ran_ns, 0, host_stats.slice_timers_refused);
+		START_TIMER(&timer->timer, config.urgent.slice_ns - ran_ns, 0,
+			    host_stats.slice_timers_refused);
 		return 0;
 	}
 	end_protection(*cpu, pcpu);
