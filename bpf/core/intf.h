@@ -8,6 +8,7 @@
 #define BPF_INTF_H
 
 #include "policy/record.h"
+#include "policy/urgent.h"
 
 struct pcpu; /* maps.bpf.h: the daemon has no use for it */
 
@@ -28,6 +29,7 @@ struct run_config {
 	struct accelerate_config accelerate;
 	struct fair_share_config fair_share;
 	struct pool_size_config pool_size;
+	struct urgent_config urgent;
 	u32 micro_pcpu_count; /* of a static pool */
 	u32 pool_is_dynamic;
 	u32 dry_run;
@@ -72,6 +74,40 @@ enum overtake {
 	OVERTAKE_COUNT = 2,
 };
 
+/* The schemes of policy/urgent.h: which of them asked for urgency. */
+enum urgent_scheme {
+	URGENT_SCHEME_RESCHED_DP = 0,
+	URGENT_SCHEME_TLB_CO = 1,
+	URGENT_SCHEME_RESCHED_CO = 2,
+	URGENT_SCHEME_COUNT = 3,
+};
+
+/* Why a vCPU isn't urgent any more. became_urgent = all of these + those that are. */
+enum urgent_end {
+	URGENT_END_ACKNOWLEDGED = 0, /* its guest has taken the interrupt, and said so */
+	URGENT_END_TIME_USED = 1,    /* it ran for as long as was asked for */
+	URGENT_END_SPUN = 2,	     /* a pause-loop exit: it waits itself */
+	URGENT_END_STOPPED = 3,	     /* it went to sleep, rests by cpu.max, or is gone */
+	URGENT_END_COUNT = 4,
+};
+
+/* Of urgent vCPUs (policy/urgent.h): of the scheduler coordinated. */
+struct urgent_stats {
+	u64 ipis[INTERRUPT_KIND_COUNT]; /* from sibling to sibling */
+	u64 requests[URGENT_SCHEME_COUNT];
+	u64 became_urgent;
+	u64 ends[URGENT_END_COUNT];
+	u64 decisions[URGENT_DECISION_COUNT]; /* on urgent vCPUs that waited, whenever one was asked about */
+	u64 turned_away;		      /* the urgent queue was full */
+	u64 slices;			      /* urgent slices begun: on a pCPU that was taken, or kept */
+	u64 protections;		      /* of them, of vCPUs that ran already */
+	u64 requeued;			      /* urgent slices that ended with their vCPU still urgent */
+	u64 ran_ns;			      /* in urgent slices */
+	u64 borrowed_ns;		      /* by how far its clock was ahead of whom it went before */
+	u64 waited_ns;			      /* urgent, without a pCPU */
+	u64 wait_us[HISTOGRAM_BUCKETS];
+};
+
 /* Of one VM since it was first seen; of all VMs that are gone in the slot VMS_MAX. */
 struct vm_stats {
 	u64 ran_ns;	  /* in both pools */
@@ -98,6 +134,7 @@ struct vm_stats {
 	u64 woken[WOKEN_REASON_COUNT]; /* that were blocked, were woken for a known reason, and had to wait */
 	u64 micro_slice_us[HISTOGRAM_BUCKETS];
 	u64 wait_to_run_us[HISTOGRAM_BUCKETS];
+	struct urgent_stats urgent;
 };
 
 /* struct vm's in_use: a slot that is open is held by in_use - VM_SLOT_OPEN vCPUs. */
@@ -130,10 +167,10 @@ struct vm {
 /* What userspace knows of a VM. Written by the daemon only. */
 struct vm_feed {
 	struct guest_layout layout;
-	u32 generation; /* of the struct vm that this is about */
-	u32 code;	/* which guest_code; 0: no symbols */
-	u32 weight;	/* of its cgroup; 0: the default */
-	u32 reserved;
+	u32 generation;	    /* of the struct vm that this is about */
+	u32 code;	    /* which guest_code; 0: no symbols */
+	u32 weight;	    /* of its cgroup; 0: the default */
+	u32 urgent_schemes; /* bits of policy/urgent.h */
 };
 
 /* What limits the tasks of one cgroup: its own cpu.max and those of the cgroups that it lies in. Written by the daemon only. */

@@ -253,6 +253,24 @@ __noinline int take_own(u64 dsq, s32 cpu)
 	return false;
 }
 
+/* Takes a vCPU out of whichever normal queue it waits in. */
+static __always_inline bool pull_from(u64 dsq, struct task_struct *p, s32 cpu, u64 slice_ns)
+{
+	struct bpf_iter_scx_dsq it;
+	bool moved = false;
+
+	/*
+	 * Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't
+	 * moved by it.
+	 */
+	if (!bpf_iter_scx_dsq_new(&it, dsq, 0) && may_run_on(p, cpu)) {
+		dsq_move_set_slice(&it, slice_ns);
+		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return moved;
+}
+
 static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
 	bool vcpus_first = pcpu->others_ran_ns >= config.fair_share.slice_ns;

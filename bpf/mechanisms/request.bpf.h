@@ -249,24 +249,6 @@ static __always_inline void resume_request(struct vcpu *vcpu, u32 slot)
 
 /* ---- Pull (ops.dispatch of the pCPU that was asked) ---- */
 
-/* Takes a vCPU out of whichever normal queue it waits in. */
-static __always_inline bool pull_from(u64 dsq, struct task_struct *p, s32 cpu, u64 slice_ns)
-{
-	struct bpf_iter_scx_dsq it;
-	bool moved = false;
-
-	/*
-	 * Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't
-	 * moved by it.
-	 */
-	if (!bpf_iter_scx_dsq_new(&it, dsq, 0) && may_run_on(p, cpu)) {
-		dsq_move_set_slice(&it, slice_ns);
-		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
-	}
-	bpf_iter_scx_dsq_destroy(&it);
-	return moved;
-}
-
 __noinline int pull_vcpu(s32 cpu, u32 slot)
 {
 	struct vcpu *vcpu = vcpu_at(slot);

@@ -1,9 +1,51 @@
 //! What the operator chose: flags over `/etc/microslice.toml` over the defaults.
 
 use crate::HostError;
+use crate::coordination::{Scheme, Schemes};
+use microslice_policy::coordinated::UrgentConfig;
 use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+
+/// Which BPF object of `bpf/schedulers/` is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SchedulerChoice {
+    /// Micro-sliced pCPUs (EuroSys'18).
+    Microslice,
+    /// Urgent vCPUs first (ASPLOS'13).
+    Coordinated,
+}
+
+impl SchedulerChoice {
+    pub const ALL: [Self; 2] = [Self::Microslice, Self::Coordinated];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Microslice => "microslice",
+            Self::Coordinated => "coordinated",
+        }
+    }
+
+    /// What it does with a guest whose symbols or slide are unknown.
+    pub fn without_symbols(self) -> &'static str {
+        match self {
+            Self::Microslice => "scheduled normally",
+            Self::Coordinated => "coordinated all the same",
+        }
+    }
+}
+
+impl std::str::FromStr for SchedulerChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|choice| choice.name() == text);
+        known.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(" or ");
+            format!("no scheduler {text:?}: must be {names}")
+        })
+    }
+}
 
 /// How many pCPUs are micro-sliced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +70,15 @@ impl std::str::FromStr for PoolChoice {
 /// Everything that a run needs to know.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    pub scheduler: SchedulerChoice,
+    /// Of the scheduler `coordinated`, for all VMs; then what differs, by the VM's name.
+    pub schemes: Schemes,
+    pub vm_schemes: BTreeMap<String, BTreeMap<Scheme, bool>>,
+    pub urgent_slice_us: u64,
+    /// For how long the sender of a reschedule IPI, or its recipient, is urgent.
+    pub preemption_delay_us: u64,
+    /// By how much an urgent vCPU's clock may be ahead of whom it goes before: virtual time.
+    pub urgent_allowance_us: u64,
     pub micro_cpus: PoolChoice,
     /// NUM_LIMIT of Algorithm 1; `None`: a quarter of the pCPUs, as the paper's 3 of 12.
     pub micro_cpus_limit: Option<u32>,
@@ -64,6 +115,8 @@ pub struct Settings {
     pub guests_must_run: Vec<String>,
     /// VM name -> weight, over that of its cgroup.
     pub weights: BTreeMap<String, u32>,
+    /// Flags of the command line, without their dashes, whatever their values.
+    pub flags_given: BTreeSet<String>,
     /// `FILE:line:column` of what comes from the configuration file, by key (`slice-us`, `vm.web.weight`).
     pub places: BTreeMap<String, String>,
 }
@@ -71,6 +124,12 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            scheduler: SchedulerChoice::Microslice,
+            schemes: Schemes::default(),
+            vm_schemes: BTreeMap::new(),
+            urgent_slice_us: UrgentConfig::PAPER.slice_ns / 1000,
+            preemption_delay_us: UrgentConfig::PAPER.delay_ns / 1000,
+            urgent_allowance_us: UrgentConfig::PAPER.allowance_ns / 1000,
             micro_cpus: PoolChoice::Auto,
             micro_cpus_limit: None,
             micro_slice_us: 100,
@@ -94,6 +153,7 @@ impl Default for Settings {
             guests: BTreeMap::new(),
             guests_must_run: Vec::new(),
             weights: BTreeMap::new(),
+            flags_given: BTreeSet::new(),
             places: BTreeMap::new(),
         }
     }
@@ -108,7 +168,10 @@ const HOLD_US_MAX: u64 = 300_000;
 type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);
 
 /// Bounds that no host changes.
-const BOUNDS: [Bound; 8] = [
+const BOUNDS: [Bound; 11] = [
+    ("urgent-slice-us", 50, 10_000, "microseconds", |it| it.urgent_slice_us),
+    ("preemption-delay-us", 0, 10_000, "microseconds", |it| it.preemption_delay_us),
+    ("urgent-allowance-us", 0, HOLD_US_MAX, "microseconds of virtual time", |it| it.urgent_allowance_us),
     ("micro-slice-us", 10, 100_000, "microseconds", |it| it.micro_slice_us),
     ("slice-us", 500, HOLD_US_MAX, "microseconds", |it| it.slice_us),
     ("profile-ms", 1, 10_000, "milliseconds", |it| it.profile_ms),
@@ -125,6 +188,8 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         return Some(format!("must be {least} to {most} {unit}"));
     }
     Some(match key {
+        "scheduler" => "must be microslice or coordinated".to_owned(),
+        "resched-dp" | "tlb-co" | "resched-co" => "must be true or false".to_owned(),
         "micro-cpus" => "must be a number or `auto`".to_owned(),
         "micro-cpus-limit" => "must be a number of CPUs".to_owned(),
         "stats" => "must be 0.1 to 86400 seconds".to_owned(),
@@ -150,6 +215,7 @@ impl Settings {
 
     /// Checks all bounds but the pool's, which the host decides: [`Settings::pool_limit`].
     pub fn check(&self) -> Result<(), HostError> {
+        self.check_knobs()?;
         for (key, least, most, _, of) in BOUNDS {
             let value = of(self);
             if !(least..=most).contains(&value) {
@@ -182,9 +248,11 @@ impl Settings {
         }
     }
 
-    /// Is there a kernel or a weight for VMs of this name?
+    /// Is anything configured for VMs of this name?
     pub fn knows_vm(&self, name: &str) -> bool {
-        self.guests.contains_key(name) || self.weights.contains_key(name)
+        self.guests.contains_key(name)
+            || self.weights.contains_key(name)
+            || self.vm_schemes.contains_key(name)
     }
 
     /// A dry run keeps no pCPU busy: its pool grows by the paper's rule, and shows the most that would be reserved.

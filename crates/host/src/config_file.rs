@@ -2,6 +2,7 @@
 
 use crate::HostError;
 use crate::config::{PoolChoice, Settings, allowed};
+use crate::coordination::Scheme;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,6 +20,13 @@ const BYTES_MAX: usize = 1 << 20;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Values {
+    scheduler: Option<String>,
+    resched_dp: Option<bool>,
+    tlb_co: Option<bool>,
+    resched_co: Option<bool>,
+    urgent_slice_us: Option<u64>,
+    preemption_delay_us: Option<u64>,
+    urgent_allowance_us: Option<u64>,
     micro_cpus: Option<Pool>,
     micro_cpus_limit: Option<u32>,
     micro_slice_us: Option<u64>,
@@ -41,10 +49,13 @@ struct Values {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Vm {
     kernel: Option<PathBuf>,
     weight: Option<u32>,
+    resched_dp: Option<bool>,
+    tlb_co: Option<bool>,
+    resched_co: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -92,6 +103,13 @@ impl Settings {
 impl Values {
     fn settings(self, places: BTreeMap<String, String>) -> Result<Settings, String> {
         let mut settings = Settings { places, ..Settings::default() };
+        if let Some(name) = self.scheduler {
+            settings.scheduler =
+                name.parse().map_err(|cause| format!("{}: {cause}", settings.called("scheduler")))?;
+        }
+        for (scheme, acts) in schemes_said(self.resched_dp, self.tlb_co, self.resched_co) {
+            settings.schemes.set(scheme, acts);
+        }
         settings.micro_cpus = match self.micro_cpus {
             Some(Pool::Count(count)) => PoolChoice::Static(count),
             Some(Pool::Word(word)) => {
@@ -103,6 +121,9 @@ impl Values {
             ($($field:ident),*) => { $(if let Some(value) = self.$field { settings.$field = value; })* };
         }
         take!(
+            urgent_slice_us,
+            preemption_delay_us,
+            urgent_allowance_us,
             micro_slice_us,
             slice_us,
             profile_ms,
@@ -125,11 +146,25 @@ impl Values {
                 settings.guests.insert(name.clone(), kernel);
             }
             if let Some(weight) = vm.weight {
-                settings.weights.insert(name, weight);
+                settings.weights.insert(name.clone(), weight);
+            }
+            let schemes = schemes_said(vm.resched_dp, vm.tlb_co, vm.resched_co);
+            if !schemes.is_empty() {
+                settings.vm_schemes.insert(name, schemes);
             }
         }
         Ok(settings)
     }
+}
+
+/// Those that the file has a word about.
+fn schemes_said(
+    resched_dp: Option<bool>,
+    tlb_co: Option<bool>,
+    resched_co: Option<bool>,
+) -> BTreeMap<Scheme, bool> {
+    let said = [(Scheme::ReschedDp, resched_dp), (Scheme::TlbCo, tlb_co), (Scheme::ReschedCo, resched_co)];
+    said.into_iter().filter_map(|(scheme, acts)| Some((scheme, acts?))).collect()
 }
 
 /// No more of a file than a configuration may have, and nothing of a pipe that may never be written.
@@ -213,6 +248,23 @@ mod tests {
         assert_eq!(settings.guests["web"], Path::new("/boot/vmlinuz"));
         assert_eq!(settings.weights["web"], 200);
         assert_eq!(read_text("micro-cpus = \"auto\"").unwrap().micro_cpus, PoolChoice::Auto);
+    }
+
+    #[test]
+    fn a_file_chooses_the_scheduler_and_its_schemes_for_all_and_for_one() {
+        let text = "scheduler = \"coordinated\"\ntlb-co = false\n[vm.web]\nresched-co = true\n";
+        let settings = read_text(text).unwrap();
+        assert_eq!(settings.scheduler.name(), "coordinated");
+        assert_eq!(settings.schemes.to_string(), "resched-dp on, tlb-co off, resched-co off");
+        assert_eq!(settings.schemes_of("web").to_string(), "resched-dp on, tlb-co off, resched-co on");
+        assert!(settings.check().is_ok() && settings.knows_vm("web"));
+        let error = read_text("scheduler = \"fifo\"").unwrap_err();
+        assert_eq!(
+            error,
+            "my.toml:1:13: scheduler: no scheduler \"fifo\": must be microslice or coordinated"
+        );
+        let error = read_text("[vm.web]\ntlb-co = true").unwrap().check().unwrap_err().to_string();
+        assert_eq!(error, "my.toml:2:10: vm.web.tlb-co: the scheduler microslice has no such setting");
     }
 
     #[test]

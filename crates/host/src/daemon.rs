@@ -2,7 +2,7 @@
 
 use crate::HostError;
 use crate::cgroups::{self, CpuLimits};
-use crate::config::Settings;
+use crate::config::{SchedulerChoice, Settings};
 use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::kernel_reader::{Answer, KernelReader, KernelSource, VmKey, Witness};
 use crate::limits::{self, LimitTable, Troubles};
@@ -188,13 +188,7 @@ impl<'s> Daemon<'s> {
     }
 
     fn serve(&mut self, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
-        (output.say)(&format!(
-            "scheduling with {} of {} pCPUs micro-sliced at most, slices of {} us{}",
-            self.settings.pool_limit(self.host.topology.micro_order.len())?,
-            self.host.topology.pcpu_count,
-            self.settings.micro_slice_us,
-            if self.settings.dry_run { " (dry run: nothing is moved)" } else { "" }
-        ));
+        (output.say)(&self.first_line()?);
         if !self.host.topology.isolated.is_empty() {
             let cpus = cpu_list(&self.host.topology.isolated);
             (output.say)(&format!("CPUs {cpus} are isolated: they are never micro-sliced"));
@@ -246,6 +240,24 @@ impl<'s> Daemon<'s> {
         Ok(())
     }
 
+    /// What is scheduled by, for the operator.
+    fn first_line(&self) -> Result<String, HostError> {
+        let settings = self.settings;
+        Ok(match settings.scheduler {
+            SchedulerChoice::Microslice => format!(
+                "scheduling with {} of {} pCPUs micro-sliced at most, slices of {} us{}",
+                settings.pool_limit(self.host.topology.micro_order.len())?,
+                self.host.topology.pcpu_count,
+                settings.micro_slice_us,
+                if settings.dry_run { " (dry run: nothing is moved)" } else { "" }
+            ),
+            SchedulerChoice::Coordinated => format!(
+                "scheduling urgent vCPUs first on {} pCPUs: {}; urgent slices of {} us",
+                self.host.topology.pcpu_count, settings.schemes, settings.urgent_slice_us
+            ),
+        })
+    }
+
     fn scheduler(&self) -> &Scheduler {
         self.scheduler.as_ref().expect("there is one but within start_again, or nothing is served any more")
     }
@@ -287,12 +299,15 @@ impl<'s> Daemon<'s> {
         self.shared_codes.clear();
         self.limits = limits;
         self.scheduler = Some(Scheduler::start(&host, &settings, &first_limits)?);
-        (output.say)(&format!(
-            "started again ({}): {} of {} pCPUs micro-sliced at most",
-            exit.message,
-            settings.pool_limit(host.topology.micro_order.len())?,
-            host.topology.micro_order.len() + 1
-        ));
+        let pool = match settings.scheduler {
+            SchedulerChoice::Microslice => format!(
+                ": {} of {} pCPUs micro-sliced at most",
+                settings.pool_limit(host.topology.micro_order.len())?,
+                host.topology.micro_order.len() + 1
+            ),
+            SchedulerChoice::Coordinated => String::new(),
+        };
+        (output.say)(&format!("started again ({}){pool}", exit.message));
         self.host = host;
         Ok(())
     }
@@ -404,6 +419,8 @@ impl<'s> Daemon<'s> {
         let mut vm = Vm {
             kernel_side,
             weight: given.unwrap_or(WEIGHT_DEFAULT),
+            urgent_schemes: self.settings.schemes_of(&process.name).bits(),
+            without_symbols: self.settings.scheduler.without_symbols(),
             place,
             wanted_ns: 0,
             is_active: true,
@@ -658,6 +675,7 @@ impl<'s> Daemon<'s> {
 
     fn final_report(&self, exit: Option<String>) -> Report {
         Report {
+            scheduler: self.settings.scheduler,
             is_final: true,
             dry_run: self.settings.dry_run,
             seconds: self.started.elapsed().as_secs_f64(),
@@ -775,7 +793,7 @@ fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {
         }
         _ => (0, GuestLayout::UNKNOWN),
     };
-    scheduler.set_vm_feed(vm.kernel_side, code, layout, vm.weight)
+    scheduler.set_vm_feed(vm.kernel_side, code, layout, vm.weight, vm.urgent_schemes)
 }
 
 fn exit_line(exit: &crate::scheduler::Exit) -> String {

@@ -11,6 +11,7 @@
 pub mod cgroups;
 pub mod config;
 mod config_file;
+pub mod coordination;
 mod core_scheduling;
 pub mod daemon;
 pub mod error;
@@ -20,6 +21,8 @@ pub mod interface;
 pub mod kernel_reader;
 pub mod limits;
 pub mod memory_slots;
+mod micro_report;
+mod objects;
 pub mod pool_history;
 pub mod preflight;
 pub mod privileges;
@@ -33,6 +36,7 @@ pub mod scheduler;
 pub mod simple;
 pub mod tenant_files;
 pub mod topology;
+mod urgent_report;
 pub mod vms;
 pub mod weights;
 
@@ -52,9 +56,10 @@ macro_rules! skeleton {
     };
 }
 
-skeleton!(skeleton, "microslice");
+skeleton!(microslice_skeleton, "microslice");
+skeleton!(coordinated_skeleton, "coordinated");
 skeleton!(memory_slots_skeleton, "memory_slots");
 skeleton!(simple_skeleton, "simple");
 
-pub use config::{PoolChoice, Settings};
+pub use config::{PoolChoice, SchedulerChoice, Settings};
 pub use error::HostError;

@@ -121,7 +121,7 @@ pub struct Untold {
 
 impl Changes {
     /// Tells them one by one: what isn't taken keeps nobody else from their limit.
-    pub fn tell(&self, maps: &mut impl LimitMaps) -> Untold {
+    pub fn tell(&self, maps: &mut (impl LimitMaps + ?Sized)) -> Untold {
         let mut untold = Untold::default();
         for (place, limit) in &self.limits {
             if let Err(cause) = maps.set_limit(*place, limit) {

@@ -4,16 +4,14 @@
 //! requests = accelerations + failed pulls + pending; accelerations = returns + in flight.
 
 use crate::cgroups::{CpuLimit, CpuLimits};
-use crate::interface::{AccelerationReturn, Overtake, RequestFailure};
+use crate::config::SchedulerChoice;
 use crate::pool_history::Change;
 use crate::scheduler::{HostStats, VmStats};
+use crate::{micro_report, urgent_report};
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
-use microslice_policy::{
-    Cause, Coded, GuestClass, InterruptKind, InterruptReason, SiblingDecision, SpinnerDecision, WokenReason,
-    YieldCause, YieldReason,
-};
-use serde_json::{Map, Value, json};
+use microslice_policy::{Coded, GuestClass, InterruptKind, YieldCause};
+use serde_json::{Value, json};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// One VM's part of a report.
@@ -34,6 +32,7 @@ pub struct VmReport {
 /// Counts of an interval, or of the whole run.
 #[derive(Debug, Clone)]
 pub struct Report {
+    pub scheduler: SchedulerChoice,
     pub is_final: bool,
     pub dry_run: bool,
     /// Seconds that it covers.
@@ -80,7 +79,7 @@ fn combine<C: Counters>(a: &C, b: &C, operation: impl Fn(u64, u64) -> u64) -> C 
     result
 }
 
-fn add_up(counters: &[u64]) -> u64 {
+pub(crate) fn add_up(counters: &[u64]) -> u64 {
     counters.iter().sum()
 }
 
@@ -125,51 +124,58 @@ impl Report {
 
     pub fn to_json(&self) -> Value {
         let total = self.total();
+        let counters = match self.scheduler {
+            SchedulerChoice::Microslice => micro_report::counters_json,
+            SchedulerChoice::Coordinated => urgent_report::counters_json,
+        };
         let shares = self.shares();
-        let vms: Vec<_> =
-            self.vms.iter().zip(&shares).map(|(vm, (received, due))| vm_json(vm, *received, *due)).collect();
+        let vms: Vec<_> = self
+            .vms
+            .iter()
+            .zip(&shares)
+            .map(|(vm, (received, due))| {
+                let mut object = vm_json(vm, *received, *due);
+                merge(&mut object, counters(&vm.stats));
+                object
+            })
+            .collect();
         let mut object = json!({
-            "scheduler": "microslice",
+            "scheduler": self.scheduler.name(),
             "final": self.is_final,
-            "dry_run": self.dry_run,
             "seconds": self.seconds,
-            "micro_cpus": self.micro_cpus,
             "restarts": self.restarts,
+            "vms": vms,
+            "host": host_json(&self.host),
+            "exit": self.exit,
+            "programs": self.programs,
+        });
+        merge(&mut object, counters(&total));
+        if self.scheduler == SchedulerChoice::Microslice {
+            merge(&mut object, self.pool_json());
+        }
+        object
+    }
+
+    fn pool_json(&self) -> Value {
+        json!({
+            "dry_run": self.dry_run,
+            "micro_cpus": self.micro_cpus,
             "micro_cpus_mean": self.mean_micro_cpus(),
             "micro_cpus_busy": self.micro_cpus_busy(),
             "micro_cpus_lent": self.micro_cpus_lent(),
-            "vms": vms,
-        });
-        merge(&mut object, counters_json(&total));
-        merge(
-            &mut object,
-            json!({
-                "pool_size_history": self.pool_size_history.iter()
-                    .map(|(at_ms, count, reason)| json!({"at_ms": at_ms, "micro_cpus": count, "reason": reason}))
-                    .collect::<Vec<_>>(),
-                "host": host_json(&self.host),
-                "exit": self.exit,
-                "programs": self.programs,
-            }),
-        );
-        object
+            "pool_size_history": self.pool_size_history.iter()
+                .map(|(at_ms, count, reason)| json!({"at_ms": at_ms, "micro_cpus": count, "reason": reason}))
+                .collect::<Vec<_>>(),
+        })
     }
 
     pub fn to_text(&self) -> String {
         let total = self.total();
         let span = if self.is_final { "whole run" } else { "last interval" };
-        let mode = if self.dry_run { ", dry run: nothing is moved" } else { "" };
-        let percent = |part: Option<f64>, word: &str| {
-            part.map_or(String::new(), |part| format!(", {:.0} % {word}", part * 100.0))
+        let mut text = match self.scheduler {
+            SchedulerChoice::Microslice => format!("{span}: {:.1} s, {}\n\n", self.seconds, self.pool_line()),
+            SchedulerChoice::Coordinated => format!("{span}: {:.1} s, urgent vCPUs first\n\n", self.seconds),
         };
-        let busy = percent(self.micro_cpus_busy(), "busy") + &percent(self.micro_cpus_lent(), "lent");
-        let mut text = format!(
-            "{span}: {:.1} s, {} micro-sliced pCPU{} ({:.2} on average{busy}){mode}\n\n",
-            self.seconds,
-            self.micro_cpus,
-            if self.micro_cpus == 1 { "" } else { "s" },
-            self.mean_micro_cpus(),
-        );
         text.push_str(&self.vm_table().to_string());
         for vm in &self.vms {
             if !vm.cpu_limits.is_empty() {
@@ -178,10 +184,13 @@ impl Report {
             }
         }
         text.push('\n');
-        text.push_str(&cause_table(&total, self.dry_run).to_string());
-        text.push('\n');
-        text.push_str(&class_lines(&total));
-        text.push_str(&flow_lines(&total));
+        text.push_str(&match self.scheduler {
+            SchedulerChoice::Microslice => {
+                let causes = micro_report::cause_table(&total, self.dry_run);
+                format!("{causes}\n{}{}", class_lines(&total), micro_report::flow_lines(&total))
+            }
+            SchedulerChoice::Coordinated => urgent_report::lines(&total),
+        });
         text.push_str(&self.programs.as_ref().map(program_table).unwrap_or_default());
         if let Some(exit) = &self.exit {
             text.push_str(&format!("ended by the kernel: {exit}\n"));
@@ -189,7 +198,26 @@ impl Report {
         text
     }
 
+    /// Micro-sliced pCPUs, and what they did.
+    fn pool_line(&self) -> String {
+        let mode = if self.dry_run { ", dry run: nothing is moved" } else { "" };
+        let percent = |part: Option<f64>, word: &str| {
+            part.map_or(String::new(), |part| format!(", {:.0} % {word}", part * 100.0))
+        };
+        let busy = percent(self.micro_cpus_busy(), "busy") + &percent(self.micro_cpus_lent(), "lent");
+        format!(
+            "{} micro-sliced pCPU{} ({:.2} on average{busy}){mode}",
+            self.micro_cpus,
+            if self.micro_cpus == 1 { "" } else { "s" },
+            self.mean_micro_cpus(),
+        )
+    }
+
     fn vm_table(&self) -> Table {
+        let [requests, served] = match self.scheduler {
+            SchedulerChoice::Microslice => [">requests", ">accelerated"],
+            SchedulerChoice::Coordinated => [">urgent", ">urgent slices"],
+        };
         let mut table = Table::new(&[
             "vm",
             ">pid",
@@ -200,13 +228,18 @@ impl Report {
             ">wait p50",
             ">wait p99",
             ">preempted",
-            ">requests",
-            ">accelerated",
+            requests,
+            served,
             "guest",
         ]);
         for (vm, (received, due)) in self.vms.iter().zip(self.shares()) {
             let wait = Histogram::from_log2(&vm.stats.wait_to_run_us, 0);
             let us = |percent| wait.percentile(percent).map_or("-".into(), |us| format!("{us} us"));
+            let accelerations = || vm.stats.accelerations.iter().map(|row| add_up(row)).sum();
+            let [requests, served] = match self.scheduler {
+                SchedulerChoice::Microslice => [add_up(&vm.stats.requests), accelerations()],
+                SchedulerChoice::Coordinated => [vm.stats.urgent.became_urgent, vm.stats.urgent.slices],
+            };
             table.row([
                 vm.name.clone(),
                 vm.pid.to_string(),
@@ -217,8 +250,8 @@ impl Report {
                 us(50.0),
                 us(99.0),
                 add_up(&vm.stats.preemptions).to_string(),
-                add_up(&vm.stats.requests).to_string(),
-                vm.stats.accelerations.iter().map(|row| add_up(row)).sum::<u64>().to_string(),
+                requests.to_string(),
+                served.to_string(),
                 match &vm.kernel {
                     Some(kernel) => format!("{kernel}, {}", vm.state),
                     None => vm.state.clone(),
@@ -229,25 +262,7 @@ impl Report {
     }
 }
 
-fn cause_table(total: &VmStats, dry_run: bool) -> Table {
-    let mut table = Table::new(&["cause", ">requests", ">accelerated", "of these, by guest class"]);
-    for cause in Cause::ALL.iter().skip(1) {
-        let at = *cause as usize;
-        let row = if dry_run { &total.would_request[at] } else { &total.accelerations[at] };
-        let requests = if dry_run { add_up(row) } else { total.requests[at] };
-        let classes: Vec<_> = GuestClass::ALL
-            .iter()
-            .zip(row)
-            .filter(|(_, count)| **count > 0)
-            .map(|(class, count)| format!("{} {count}", class.name()))
-            .collect();
-        let accelerated = if dry_run { "0".into() } else { add_up(row).to_string() };
-        table.row([cause.name().to_owned(), requests.to_string(), accelerated, classes.join(", ")]);
-    }
-    table
-}
-
-fn class_lines(total: &VmStats) -> String {
+pub(crate) fn class_lines(total: &VmStats) -> String {
     let list = |names: &mut dyn Iterator<Item = (&str, u64)>| {
         let some: Vec<_> =
             names.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();
@@ -265,45 +280,6 @@ fn class_lines(total: &VmStats) -> String {
             .zip(total.interrupts.iter().map(|row| add_up(row))),
     );
     format!("preempted in    {preempted}\nyields          {yields}\ninterrupts      {interrupts}\n")
-}
-
-fn flow_lines(total: &VmStats) -> String {
-    let pulls: Vec<_> = names::<RequestFailure>()
-        .zip(total.failures)
-        .map(|(name, count)| format!("{name} {count}"))
-        .collect();
-    let returns: Vec<_> = names::<AccelerationReturn>()
-        .zip(total.returns)
-        .map(|(name, count)| format!("{name} {count}"))
-        .collect();
-    let slice = Histogram::from_log2(&total.micro_slice_us, total.micro_ran_ns / 1000);
-    let us = |percent| slice.percentile(percent).map_or("-".into(), |us: u64| format!("{us} us"));
-    format!(
-        "failed pulls    {}\nreturns         {} ({}), in flight {}\nmicro slices    {} with p50 {}, p99 {}, {} of them on normal CPUs\n\
-         grace           {} at the end of a turn, {} after an interruption; asked again {} times\n\
-         overtakes       {} by directed yields, {} for warm caches\n\
-         woken           {} that had to wait, {} of them to go to a micro pCPU if one is free\n",
-        pulls.join(", "),
-        add_up(&total.returns),
-        returns.join(", "),
-        in_flight(total),
-        slice.count(),
-        us(50.0),
-        us(99.0),
-        total.home_slices,
-        total.graces[0],
-        total.graces[1],
-        total.asked_again,
-        total.overtakes[Overtake::DirectedYield as usize],
-        total.overtakes[Overtake::WarmCaches as usize],
-        add_up(&total.woken),
-        total.woken[WokenReason::Requests as usize],
-    )
-}
-
-fn in_flight(stats: &VmStats) -> u64 {
-    let accelerations: u64 = stats.accelerations.iter().map(|row| add_up(row)).sum();
-    accelerations.saturating_sub(add_up(&stats.returns))
 }
 
 /// Weighted shares of 1 in which nobody gets more than it asked for and nothing that is asked for is left over.
@@ -345,79 +321,16 @@ fn program_table(programs: &Value) -> String {
     format!("\n{table}")
 }
 
-fn named(names: impl Iterator<Item = &'static str>, counts: &[u64]) -> Value {
+pub(crate) fn named(names: impl Iterator<Item = &'static str>, counts: &[u64]) -> Value {
     Value::Object(names.zip(counts).map(|(name, count)| (name.to_owned(), json!(count))).collect())
 }
 
-fn names<E: Coded>() -> impl Iterator<Item = &'static str> {
+pub(crate) fn names<E: Coded>() -> impl Iterator<Item = &'static str> {
     E::ALL.iter().map(|value| value.name())
 }
 
-/// `{row: {column: count}}`
-fn matrix<R: Coded, C: Coded, const N: usize>(rows: &[[u64; N]]) -> Value {
-    Value::Object(
-        names::<R>().zip(rows).map(|(name, row)| (name.to_owned(), named(names::<C>(), row))).collect(),
-    )
-}
-
-/// What a VM's counters and the sum of all have in common.
-fn counters_json(stats: &VmStats) -> Value {
-    let by_cause: Map<_, _> = names::<Cause>()
-        .zip(&stats.accelerations)
-        .skip(1)
-        .map(|(cause, row)| (cause.to_owned(), json!(add_up(row))))
-        .collect();
-    let by_class: Vec<u64> = (0..GuestClass::ALL.len())
-        .map(|class| stats.accelerations.iter().map(|row| row[class]).sum())
-        .collect();
-    let would: Map<_, _> = names::<Cause>()
-        .zip(&stats.would_request)
-        .skip(1)
-        .map(|(cause, row)| (cause.to_owned(), json!(add_up(row))))
-        .collect();
-    let accelerations: u64 = stats.accelerations.iter().map(|row| add_up(row)).sum();
-    let requests = add_up(&stats.requests);
-    json!({
-        "requests": requests,
-        "requests_by_cause": named(names::<Cause>(), &stats.requests),
-        "would_accelerate": would,
-        "accelerations": {
-            "total": accelerations,
-            "by_cause": by_cause,
-            "by_class": named(names::<GuestClass>(), &by_class),
-            "by_cause_and_class": matrix::<Cause, GuestClass, _>(&stats.accelerations),
-        },
-        "failed_pulls": named(names::<RequestFailure>(), &stats.failures),
-        "pending": requests.saturating_sub(accelerations + add_up(&stats.failures)),
-        "returns": add_up(&stats.returns),
-        "returns_by_outcome": named(names::<AccelerationReturn>(), &stats.returns),
-        "in_flight": in_flight(stats),
-        "preemptions": {
-            "total": add_up(&stats.preemptions),
-            "by_class": named(names::<GuestClass>(), &stats.preemptions),
-        },
-        "yields": matrix::<YieldCause, YieldReason, _>(&stats.yields),
-        "siblings": named(names::<SiblingDecision>(), &stats.siblings),
-        "graces": {"in_place": stats.graces[0], "after_interruption": stats.graces[1]},
-        "asked_again": stats.asked_again,
-        "overtakes": named(names::<Overtake>(), &stats.overtakes),
-        "woken": named(names::<WokenReason>(), &stats.woken),
-        "spinners": named(names::<SpinnerDecision>(), &stats.spinners),
-        "interrupts": matrix::<InterruptKind, InterruptReason, _>(&stats.interrupts),
-        "micro_slice_us": Histogram::from_log2(&stats.micro_slice_us, stats.micro_ran_ns / 1000),
-        "wait_to_run_us": Histogram::from_log2(&stats.wait_to_run_us, stats.waited_ns / 1000),
-        "ran_ns": stats.ran_ns,
-        "micro_ran_ns": stats.micro_ran_ns,
-        "lent_ran_ns": stats.lent_ran_ns,
-        "called_back": stats.called_back,
-        "home_slices": stats.home_slices,
-        "waited_ns": stats.waited_ns,
-        "rested_ns": stats.rested_ns,
-    })
-}
-
 fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
-    let mut object = json!({
+    json!({
         "name": vm.name,
         "pid": vm.pid,
         "vcpus": vm.vcpu_count,
@@ -429,9 +342,7 @@ fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
         "state": vm.state,
         "share_received": share_received,
         "share_due": share_due,
-    });
-    merge(&mut object, counters_json(&vm.stats));
-    object
+    })
 }
 
 fn host_json(host: &HostStats) -> Value {
@@ -483,6 +394,7 @@ mod tests {
 
     fn report(vms: Vec<VmReport>) -> Report {
         Report {
+            scheduler: SchedulerChoice::Microslice,
             is_final: true,
             dry_run: false,
             seconds: 1.0,

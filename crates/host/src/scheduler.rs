@@ -7,18 +7,16 @@ use crate::interface::{
     self, EventKind, NEVER_MICRO, PCPUS_MAX, ResizeEvent, RunConfig, Vcpu, Vm, VmFeed, WitnessEvent,
 };
 use crate::limits;
+use crate::objects::{self, LoadedObject};
 use crate::preflight::{Host, Vendor};
 use crate::program_costs::{self, program_info};
-use crate::skeleton::{MicrosliceSkel, MicrosliceSkelBuilder, types};
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapMut, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapMut, PrintLevel, RingBuffer, RingBufferBuilder};
 use microslice_policy::{
     AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, PoolSizeConfig, Record,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::Write;
-use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::sync::Mutex;
 use zerocopy::{FromBytes, IntoBytes};
@@ -82,9 +80,9 @@ pub struct Scheduler {
     rings: RingBuffer<'static>,
     events: Rc<RefCell<VecDeque<Event>>>,
     records: Rc<RefCell<VecDeque<Record>>>,
-    // Before the skeleton, so that the scheduler is unregistered while its maps exist.
+    // Before the object, so that the scheduler is unregistered while its maps exist.
     _struct_ops: Link,
-    skeleton: MicrosliceSkel<'static>,
+    object: Box<dyn LoadedObject>,
 }
 
 /// libbpf's warnings since the last failure: the cause of a refused load is in there, not in the error number.
@@ -101,7 +99,7 @@ fn keep_warning(_level: PrintLevel, message: String) {
 }
 
 /// The error number, and the warning that says most: the last one about a program or symbol.
-fn load_failure(error: &libbpf_rs::Error, verbose: bool) -> HostError {
+pub(crate) fn load_failure(error: &libbpf_rs::Error, verbose: bool) -> HostError {
     let kept = LIBBPF_WARNINGS.lock().map(|kept| kept.clone()).unwrap_or_default();
     if verbose {
         let mut out = std::io::stderr().lock();
@@ -126,51 +124,21 @@ impl Scheduler {
     /// then the kernel itself keeps them.
     pub fn start(host: &Host, settings: &Settings, limits: &limits::Changes) -> Result<Self, HostError> {
         libbpf_rs::set_print(Some((PrintLevel::Warn, keep_warning)));
-        // One word for each start, of which restarts are few: `MicrosliceSkel` borrows the place that holds it.
-        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = MicrosliceSkelBuilder::default()
-            .open(storage)
-            .map_err(|error| load_failure(&error, settings.verbose))?;
-        match host.vendor {
-            Vendor::Amd => open.progs.on_vmx_interrupt.set_autoload(false),
-            Vendor::Intel => open.progs.on_svm_interrupt.set_autoload(false),
-        }
-        open.progs.deny_core_scheduling.set_autoload(core_scheduling::can_be_denied());
-        if settings.record.is_none() {
-            open.maps
-                .records
-                .set_max_entries(4096)
-                .map_err(|error| load_failure(&error, settings.verbose))?;
-        }
-        let rodata = open
-            .maps
-            .rodata_data
-            .as_deref_mut()
-            .ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
         let config = run_config(host, settings)?;
-        // SAFETY: libbpf-cargo's and crates/border's type of one struct, which consists of integers.
-        rodata.config = unsafe { std::mem::transmute::<RunConfig, types::run_config>(config) };
-        // The kernel asks for a restart at once if a pCPU has come or gone since `host` was looked at.
-        open.struct_ops.microslice_ops_mut().hotplug_seq = host.topology.hotplug_seq;
-        open.struct_ops.microslice_ops_mut().flags |= host.asks_about_those_that_may_not_move;
-        let mut skeleton = open.load().map_err(|error| load_failure(&error, settings.verbose))?;
-        deny_core_scheduling(&mut skeleton).map_err(|error| load_failure(&error, settings.verbose))?;
+        let mut object = objects::load(host, settings, config)?;
+        object.attach_core_scheduling_denial().map_err(|error| load_failure(&error, settings.verbose))?;
         // Who got a cookie until then has it now.
         core_scheduling::check(&host.topology)?;
         // Now the kernel's own scheduler keeps them all: better that than ours with one that is missing.
-        set_cpu_limits(&mut skeleton, limits).cause.map_or(Ok(()), Err)?;
-        let struct_ops = skeleton
-            .maps
-            .microslice_ops
-            .attach_struct_ops()
-            .map_err(|error| load_failure(&error, settings.verbose))?;
-        // After the scheduler: what it keeps of each task must exist when the first vCPU is seen.
-        attach_observers(&mut skeleton).map_err(|error| load_failure(&error, settings.verbose))?;
+        set_cpu_limits(&mut *object, limits).cause.map_or(Ok(()), Err)?;
+        // What is attached to KVM comes after the scheduler: what it keeps of each task must exist when the first vCPU is seen.
+        let struct_ops = object.attach_scheduler().map_err(|error| load_failure(&error, settings.verbose))?;
+        object.attach_observers().map_err(|error| load_failure(&error, settings.verbose))?;
         let events = Rc::new(RefCell::new(VecDeque::new()));
         let records = Rc::new(RefCell::new(VecDeque::new()));
-        let rings = open_rings(&skeleton, &events, &records)
+        let rings = open_rings(&*object, &events, &records)
             .map_err(|error| HostError::broken(format!("ring buffers: {error}")))?;
-        Ok(Self { rings, events, records, _struct_ops: struct_ops, skeleton })
+        Ok(Self { rings, events, records, _struct_ops: struct_ops, object })
     }
 
     /// Reads what has arrived in the rings.
@@ -190,7 +158,7 @@ impl Scheduler {
     pub fn vms(&self) -> Vec<KernelVm> {
         (0..VMS_MAX)
             .filter_map(|slot| {
-                let vm: Vm = lookup(&self.skeleton.maps.vms, slot)?;
+                let vm: Vm = lookup(self.object.maps().vms, slot)?;
                 (vm.in_use != 0 && vm.vcpu_count > 0).then_some(KernelVm {
                     slot,
                     generation: vm.generation,
@@ -205,10 +173,10 @@ impl Scheduler {
 
     /// The threads that run the vCPUs of the VM in `slot`.
     pub fn vcpu_threads(&self, slot: u32) -> Vec<u32> {
-        let vm: Vm = lookup(&self.skeleton.maps.vms, slot).unwrap_or_default();
+        let vm: Vm = lookup(self.object.maps().vms, slot).unwrap_or_default();
         let taken = vm.vcpus.iter().filter(|&&entry| entry > 0);
         taken
-            .filter_map(|entry| lookup::<Vcpu>(&self.skeleton.maps.vcpus, entry - 1))
+            .filter_map(|entry| lookup::<Vcpu>(self.object.maps().vcpus, entry - 1))
             .filter(|vcpu| vcpu.in_use != 0 && vcpu.vm == slot)
             .map(|vcpu| vcpu.pid)
             .collect()
@@ -216,23 +184,21 @@ impl Scheduler {
 
     /// Statistics of the VM in `slot`; of all that are gone in slot [`VMS_MAX`].
     pub fn vm_stats(&self, slot: u32) -> VmStats {
-        lookup(&self.skeleton.maps.vm_stats_of, slot).unwrap_or_default()
+        lookup(self.object.maps().vm_stats_of, slot).unwrap_or_default()
     }
 
     pub fn host_stats(&self) -> HostStats {
-        let Some(bss) = self.bss() else { return HostStats::default() };
-        // SAFETY: libbpf-cargo's and crates/border's type of one struct, which consists of integers.
-        unsafe { std::mem::transmute::<types::host_stats, HostStats>(bss.host_stats) }
+        self.object.host_stats()
     }
 
-    /// Present size of the micro pool: what the policy decided, and what holds (0 with `--dry-run`).
+    /// Present size of the micro pool: what the policy decided, and what holds (0 with `--dry-run`, and without such a pool).
     pub fn micro_pcpu_count(&self) -> (u32, u32) {
-        self.bss().map_or((0, 0), |bss| (bss.decided_pcpu_count, bss.micro_pcpu_count))
+        self.object.micro_pcpu_count()
     }
 
     /// Set once the kernel has ended the scheduler.
     pub fn exit(&self) -> Option<Exit> {
-        let record = &self.bss()?.exit_record;
+        let record = self.object.exit_record();
         (record.kind != 0).then(|| Exit {
             kind: record.kind,
             code: record.code,
@@ -243,7 +209,7 @@ impl Scheduler {
 
     /// Makes a guest kernel's ranges known under `slot`.
     pub fn set_guest_code(&mut self, slot: u32, code: &GuestCode) -> Result<(), HostError> {
-        update(&self.skeleton.maps.guest_codes, slot, code.as_bytes())
+        update(self.object.maps().guest_codes, slot, code.as_bytes())
     }
 
     /// Tells the kernel side what is known of a VM.
@@ -253,20 +219,21 @@ impl Scheduler {
         code: u32,
         layout: GuestLayout,
         weight: u32,
+        urgent_schemes: u32,
     ) -> Result<(), HostError> {
-        let feed = VmFeed { layout, generation: vm.generation, code, weight, reserved: 0 };
-        update(&self.skeleton.maps.vm_feeds, vm.slot, feed.as_bytes())
+        let feed = VmFeed { layout, generation: vm.generation, code, weight, urgent_schemes };
+        update(self.object.maps().vm_feeds, vm.slot, feed.as_bytes())
     }
 
     /// Tells the kernel side which limits there are now, and for whom.
     pub fn set_cpu_limits(&mut self, changes: &limits::Changes) -> limits::Untold {
-        set_cpu_limits(&mut self.skeleton, changes)
+        set_cpu_limits(&mut *self.object, changes)
     }
 
     /// Name, verified instructions of each program: what `bpf/instruction-counts.toml` records.
     pub fn verified_instruction_counts(&self) -> Vec<(String, u32)> {
         let mut counts: Vec<_> = self
-            .skeleton
+            .object
             .object()
             .progs()
             .filter_map(|program| {
@@ -280,52 +247,23 @@ impl Scheduler {
 
     /// What its programs cost: [`program_costs::of_object`].
     pub fn program_costs(&self) -> serde_json::Value {
-        program_costs::of_object(self.skeleton.object())
+        program_costs::of_object(self.object.object())
     }
-
-    fn bss(&self) -> Option<&types::bss> {
-        self.skeleton.maps.bss_data.as_deref()
-    }
-}
-
-fn deny_core_scheduling(skeleton: &mut MicrosliceSkel<'static>) -> libbpf_rs::Result<()> {
-    let program = &skeleton.progs.deny_core_scheduling;
-    if program.autoload() {
-        skeleton.links.deny_core_scheduling = Some(program.attach()?);
-    }
-    Ok(())
-}
-
-fn attach_observers(skeleton: &mut MicrosliceSkel<'static>) -> libbpf_rs::Result<()> {
-    let links = &mut skeleton.links;
-    let programs = &skeleton.progs;
-    links.on_vcpu_load = Some(programs.on_vcpu_load.attach()?);
-    links.on_vcpu_destroy = Some(programs.on_vcpu_destroy.attach()?);
-    links.on_spin = Some(programs.on_spin.attach()?);
-    links.on_hypercall = Some(programs.on_hypercall.attach()?);
-    links.on_exit = Some(programs.on_exit.attach()?);
-    if programs.on_svm_interrupt.autoload() {
-        links.on_svm_interrupt = Some(programs.on_svm_interrupt.attach()?);
-    }
-    if programs.on_vmx_interrupt.autoload() {
-        links.on_vmx_interrupt = Some(programs.on_vmx_interrupt.attach()?);
-    }
-    Ok(())
 }
 
 fn open_rings(
-    skeleton: &MicrosliceSkel<'static>,
+    object: &dyn LoadedObject,
     events: &Rc<RefCell<VecDeque<Event>>>,
     records: &Rc<RefCell<VecDeque<Record>>>,
 ) -> libbpf_rs::Result<RingBuffer<'static>> {
     let mut builder = RingBufferBuilder::new();
     let events = Rc::clone(events);
-    builder.add(&skeleton.maps.events, move |bytes| {
+    builder.add(object.maps().events, move |bytes| {
         events.borrow_mut().extend(parse_event(bytes));
         0
     })?;
     let records = Rc::clone(records);
-    builder.add(&skeleton.maps.records, move |bytes| {
+    builder.add(object.maps().records, move |bytes| {
         records.borrow_mut().extend(Record::read_from_prefix(bytes).ok().map(|(record, _)| record));
         0
     })?;
@@ -376,6 +314,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
             grow_when_busy_percent: settings.grow_when_busy_percent(),
             ..PoolSizeConfig::PAPER
         },
+        urgent: settings.urgent_config(),
         micro_pcpu_count: count,
         pool_is_dynamic: dynamic,
         dry_run: u32::from(settings.dry_run),
@@ -411,26 +350,24 @@ fn write(map: &MapMut<'_>, key: &[u8], value: &[u8]) -> Result<(), HostError> {
         .map_err(|error| HostError::broken(format!("map {}: {error}", map.name().to_string_lossy())))
 }
 
-impl limits::LimitMaps for MicrosliceSkel<'static> {
+impl limits::LimitMaps for dyn LoadedObject + '_ {
     fn set_limit(&mut self, place: u32, limit: &microslice_policy::CpuLimit) -> Result<(), HostError> {
-        update(&self.maps.cpu_limits, place, limit.as_bytes())
+        update(self.maps().cpu_limits, place, limit.as_bytes())
     }
 
     fn remove_chain(&mut self, cgroup: u64) {
         // That it isn't there is no failure.
-        let _ = self.maps.limit_chains.delete(&cgroup.to_le_bytes());
+        let _ = self.maps().limit_chains.delete(&cgroup.to_le_bytes());
     }
 
     fn set_chain(&mut self, cgroup: u64, chain: &limits::Chain) -> Result<(), HostError> {
-        write(&self.maps.limit_chains, &cgroup.to_le_bytes(), chain.as_bytes())
+        write(self.maps().limit_chains, &cgroup.to_le_bytes(), chain.as_bytes())
     }
 }
 
-fn set_cpu_limits(skeleton: &mut MicrosliceSkel<'static>, changes: &limits::Changes) -> limits::Untold {
-    let untold = changes.tell(skeleton);
-    if let Some(bss) = skeleton.maps.bss_data.as_deref_mut() {
-        bss.limits_in_force = u32::from(changes.in_force);
-    }
+fn set_cpu_limits(object: &mut dyn LoadedObject, changes: &limits::Changes) -> limits::Untold {
+    let untold = changes.tell(object);
+    object.set_limits_in_force(changes.in_force);
     untold
 }
 

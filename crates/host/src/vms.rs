@@ -37,6 +37,10 @@ pub struct Vm {
     /// As the policy takes it: what the whole cgroup hierarchy gives it.
     pub weight: u32,
     pub place: Place,
+    /// Of the scheduler `coordinated`: bits of `policy/urgent.h`.
+    pub urgent_schemes: u32,
+    /// What becomes of it while its symbols or its slide are unknown.
+    pub without_symbols: &'static str,
     /// What its vCPUs ran or waited for when that was looked at last.
     pub wanted_ns: u64,
     /// Did it want to run since the look before?
@@ -130,25 +134,26 @@ const CONTRADICTIONS_OF_WRONG_IMAGE: u32 = 8;
 impl Vm {
     /// One phrase for the operator.
     pub fn state(&self) -> String {
+        let then = self.without_symbols;
         match &self.guest {
-            GuestKnowledge::Reading => "its kernel is being read: scheduled normally until then".into(),
-            GuestKnowledge::NoImage => "no kernel image known: scheduled normally".into(),
+            GuestKnowledge::Reading => format!("its kernel is being read: {then} until then"),
+            GuestKnowledge::NoImage => format!("no kernel image known: {then}"),
             GuestKnowledge::Unreadable(cause) => {
-                format!("no symbols ({}): scheduled normally", self.obstacle().unwrap_or(cause))
+                format!("no symbols ({}): {then}", self.obstacle().unwrap_or(cause))
             }
             GuestKnowledge::Kernel { finder, .. } => match (finder.accepted(), finder.state()) {
                 (Some(slide), _) => format!("slide {slide:#x}"),
                 (None, _) if let Some(obstacle) = self.obstacle() => {
-                    format!("{obstacle}: scheduled normally")
+                    format!("{obstacle}: {then}")
                 }
                 (None, _) if !finder.landmarks().can_place_halts() => {
-                    "the image has no code to find the slide with: scheduled normally".into()
+                    format!("the image has no code to find the slide with: {then}")
                 }
                 (None, SlideState::Contradicted(cause)) if self.runs_another_kernel() => {
-                    format!("the slide never fits ({cause}): scheduled normally")
+                    format!("the slide never fits ({cause}): {then}")
                 }
                 (None, SlideState::Contradicted(cause)) => format!("slide dropped: {cause}"),
-                (None, _) => "slide not known yet: scheduled normally".into(),
+                (None, _) => format!("slide not known yet: {then}"),
             },
         }
     }

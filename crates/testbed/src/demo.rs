@@ -21,6 +21,8 @@ pub enum Scheduler {
     StaticPaper(u32),
     /// Ours, with a pool that follows Algorithm 1.
     Auto,
+    /// The other one of ours: urgent vCPUs first (ASPLOS'13), with its default schemes.
+    Coordinated,
 }
 
 impl Scheduler {
@@ -33,6 +35,18 @@ impl Scheduler {
                 "--micro-cpus {count} --no-call-function-ipi --grace 0 --patience 0 --no-lend --no-home-slices"
             )),
             Self::Auto => Some("--micro-cpus auto".into()),
+            Self::Coordinated => Some("--scheduler coordinated".into()),
+        }
+    }
+
+    /// Those that say how long its short slices are.
+    fn slice_flags(self, plan: &Plan) -> String {
+        let Plan { micro_slice_us, urgent_slice_us, .. } = plan;
+        match self {
+            Self::Coordinated => {
+                format!("--urgent-slice-us {urgent_slice_us} --preemption-delay-us {urgent_slice_us}")
+            }
+            _ => format!("--micro-slice-us {micro_slice_us}"),
         }
     }
 
@@ -43,6 +57,7 @@ impl Scheduler {
             Self::Static(count) => format!("{count} micro"),
             Self::StaticPaper(count) => format!("{count} micro, paper"),
             Self::Auto => "auto".into(),
+            Self::Coordinated => "coordinated".into(),
         }
     }
 }
@@ -87,6 +102,8 @@ pub struct Plan {
     pub slice_us: u64,
     /// Length of a micro slice.
     pub micro_slice_us: u64,
+    /// Length of an urgent slice, and of the delay of a preemption.
+    pub urgent_slice_us: u64,
     pub guest_kernel: String,
     /// Each guest has a cgroup of its own, as libvirt gives it one: the kernel's own scheduler then shares by VM, as ours
     /// does, not by thread. A real host's cgroups are somebody else's.
@@ -210,10 +227,10 @@ fn run_round(
 fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round: Round) -> Result<Phase> {
     // Looking through memory would take a part of the pCPUs that are measured.
     let command = scheduler.flags().map(|flags| {
-        let Plan { microslice, slice_us, micro_slice_us, .. } = plan;
+        let Plan { microslice, slice_us, .. } = plan;
+        let slices = scheduler.slice_flags(plan);
         format!(
-            "exec {microslice} run --no-guest-memory {flags} --slice-us {slice_us} \
-             --micro-slice-us {micro_slice_us} --stats 1 --json"
+            "exec {microslice} run --no-guest-memory {flags} --slice-us {slice_us} {slices} --stats 1 --json"
         )
     });
     let running = command.map(|command| start(host, &command)).transpose()?;

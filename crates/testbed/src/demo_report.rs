@@ -17,9 +17,13 @@ fn phase_json(phase: &Phase) -> Value {
     let count = |path: &str| phase.statistics.as_ref().and_then(|all| all.pointer(path)).cloned();
     json!({
         "name": format!("{}, {}", phase.scheduler.name(), phase.round.name()),
-        "scheduler": if phase.scheduler == Scheduler::Kernel { "kernel" } else { "microslice" },
+        "scheduler": match phase.scheduler {
+            Scheduler::Kernel => "kernel",
+            Scheduler::Coordinated => "coordinated",
+            _ => "microslice",
+        },
         "micro_cpus": match phase.scheduler {
-            Scheduler::Kernel => Value::Null,
+            Scheduler::Kernel | Scheduler::Coordinated => Value::Null,
             Scheduler::Static(count) | Scheduler::StaticPaper(count) => json!(count),
             Scheduler::Auto => json!("auto"),
         },
@@ -36,6 +40,8 @@ fn phase_json(phase: &Phase) -> Value {
             "by_cause": count("/accelerations/by_cause").unwrap_or(json!({})),
             "by_class": count("/accelerations/by_class").unwrap_or(json!({})),
         },
+        "urgent_requests": count("/urgent_requests").unwrap_or(json!({})),
+        "urgent_slices": count("/urgent_slices").unwrap_or(json!(0)),
         "returns": count("/returns").unwrap_or(json!(0)),
         "preemptions": { "by_class": count("/preemptions/by_class").unwrap_or(json!({})) },
         "host": {
@@ -160,7 +166,7 @@ fn totals(phases: &[Phase]) -> String {
     format!("all phases: {}\n", named.join(", "))
 }
 
-/// Accelerations of a phase by cause and by class, those that happened.
+/// Accelerations of a phase by cause and by class, those that happened; or its urgent requests by scheme.
 fn causes(phase: &Phase) -> String {
     let list = |path: &str| {
         let counts = phase.statistics.as_ref().and_then(|all| all.pointer(path)).and_then(Value::as_object);
@@ -168,6 +174,15 @@ fn causes(phase: &Phase) -> String {
         let named: Vec<String> = named.map(|(name, count)| format!("{name} {count}")).collect();
         if named.is_empty() { "none".to_owned() } else { named.join(", ") }
     };
+    if phase.scheduler == Scheduler::Coordinated {
+        return format!(
+            "{}, {}: urgent requests: {}; ends: {}\n",
+            phase.round.name(),
+            phase.scheduler.name(),
+            list("/urgent_requests"),
+            list("/urgent_ends")
+        );
+    }
     format!(
         "{}, {}: accelerated by cause: {}; by class: {}\n",
         phase.round.name(),
@@ -222,6 +237,7 @@ mod tests {
             dilation,
             slice_us: 10_000 * u64::from(dilation),
             micro_slice_us: 100 * u64::from(dilation),
+            urgent_slice_us: 500 * u64::from(dilation),
             guest_kernel: String::new(),
             own_cgroups: true,
             microslice: String::new(),

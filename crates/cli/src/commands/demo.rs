@@ -48,6 +48,9 @@ pub struct Demo {
     /// Leave out the round in which spinning guests exit (PLE); with --here there is none, as hardware does it anyway
     #[arg(long)]
     no_pause_exits: bool,
+    /// Add a phase with `run --scheduler coordinated` (ASPLOS'13) to each round
+    #[arg(long)]
+    coordinated: bool,
     /// Write what was measured to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -63,15 +66,20 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     let dilation = if args.here { 1 } else { args.dilation.unwrap_or(demo::EMULATED_DILATION) };
     // Those of `microslice run` on hardware; an emulated vCPU needs a micro slice to enter its guest (docs/testbed.md).
     let hardware = Settings::default();
+    let mut schedulers = demo::SCHEDULERS.to_vec();
+    if args.coordinated {
+        schedulers.push(demo::Scheduler::Coordinated);
+    }
     let plan = Plan {
         seconds: args.seconds,
         dilation,
         slice_us: hardware.slice_us * u64::from(dilation),
         micro_slice_us: args.micro_slice_us.unwrap_or(hardware.micro_slice_us * u64::from(dilation)),
+        urgent_slice_us: hardware.urgent_slice_us * u64::from(dilation),
         guest_kernel: args.guest_kernel.clone(),
         own_cgroups: !args.here,
         microslice: if args.here { this_binary()?.display().to_string() } else { "microslice".into() },
-        schedulers: demo::SCHEDULERS.to_vec(),
+        schedulers,
         rounds: rounds(&args),
     };
     check_names(&args)?;

@@ -4,10 +4,11 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output;
 use crate::printer::Printer;
-use clap::Args;
+use clap::{Args, ValueEnum};
+use microslice_host::coordination::Scheme;
 use microslice_host::daemon::{self, Output};
 use microslice_host::report::Report;
-use microslice_host::{HostError, PoolChoice, Settings};
+use microslice_host::{HostError, PoolChoice, SchedulerChoice, Settings};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,29 @@ use std::time::Duration;
 /// How long the end waits for a reader that takes nothing.
 const READERS_PATIENCE: Duration = Duration::from_secs(5);
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Scheduler {
+    /// Preempted critical code runs at once on micro-sliced pCPUs (EuroSys'18)
+    Microslice,
+    /// vCPUs that an IPI makes urgent run first, or aren't preempted, for a short slice (ASPLOS'13)
+    Coordinated,
+}
+
+impl From<Scheduler> for SchedulerChoice {
+    fn from(scheduler: Scheduler) -> Self {
+        match scheduler {
+            Scheduler::Microslice => Self::Microslice,
+            Scheduler::Coordinated => Self::Coordinated,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
 /// Schedule this host's VMs: preempted critical guest-kernel code runs at once on micro-sliced pCPUs
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -23,12 +47,16 @@ const READERS_PATIENCE: Duration = Duration::from_secs(5);
   microslice run --micro-cpus 1 --stats 5            one micro-sliced pCPU, statistics every 5 s
   microslice run --guest web=/srv/web/vmlinuz        the kernel image of a VM that boots from its own disk
   microslice run --dry-run --stats 10 --json         decide and count, move nothing, one JSON object per 10 s
+  microslice run --scheduler coordinated             urgent vCPUs first, without micro-sliced pCPUs
   microslice run --record run.rec                    keep every decision, to be replayed
 
 Flags override /etc/microslice.toml, whose keys are the flags' names; a VM is a table: [vm.web] kernel = \"...\",
 weight = 200. Ctrl-C or SIGTERM unload the scheduler and print the statistics of the whole run. If this process
 dies in any way, the kernel's own scheduler takes over at once.")]
 pub struct Run {
+    /// Which scheduler [default: microslice]
+    #[arg(long, value_name = "NAME", value_enum)]
+    scheduler: Option<Scheduler>,
     /// Micro-sliced pCPUs: a number, or `auto` [default: auto]
     #[arg(long, value_name = "N|auto")]
     micro_cpus: Option<PoolChoice>,
@@ -79,6 +107,24 @@ pub struct Run {
     /// Decide and count, but never move a vCPU
     #[arg(long)]
     dry_run: bool,
+    /// coordinated: the sender of a reschedule IPI isn't preempted for a while [default: on]
+    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
+    resched_dp: Option<Switch>,
+    /// coordinated: the recipient of a call-function IPI is urgent until it has acknowledged it [default: on]
+    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
+    tlb_co: Option<Switch>,
+    /// coordinated: the recipient of a reschedule IPI is urgent for a while [default: off]
+    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
+    resched_co: Option<Switch>,
+    /// coordinated: length of an urgent slice [default: 500]
+    #[arg(long, value_name = "US")]
+    urgent_slice_us: Option<u64>,
+    /// coordinated: how long a reschedule IPI makes its sender or its recipient urgent [default: 500]
+    #[arg(long, value_name = "US")]
+    preemption_delay_us: Option<u64>,
+    /// coordinated: how far an urgent vCPU's clock may be ahead of whom it goes before [default: 18000]
+    #[arg(long, value_name = "US")]
+    urgent_allowance_us: Option<u64>,
     /// Kernel image of a running VM; may be given more than once
     #[arg(long = "guest", value_name = "NAME=VMLINUZ")]
     guests: Vec<String>,
@@ -189,11 +235,28 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     let mut settings = Settings::from_file(args.config.as_deref()).map_err(failure)?;
     macro_rules! take {
         ($($field:ident),*) => { $(if let Some(value) = args.$field {
+            let key = stringify!($field).replace('_', "-");
             settings.$field = value;
-            settings.places.remove(&stringify!($field).replace('_', "-"));
+            settings.places.remove(&key);
+            settings.flags_given.insert(key);
         })* };
     }
+    if let Some(scheduler) = args.scheduler {
+        settings.scheduler = scheduler.into();
+        settings.places.remove("scheduler");
+    }
+    let schemes = [args.resched_dp, args.tlb_co, args.resched_co];
+    for (scheme, said) in Scheme::ALL.into_iter().zip(schemes) {
+        if let Some(said) = said {
+            settings.schemes.set(scheme, said == Switch::On);
+            settings.places.remove(scheme.key());
+            settings.flags_given.insert(scheme.key().to_owned());
+        }
+    }
     take!(
+        urgent_slice_us,
+        preemption_delay_us,
+        urgent_allowance_us,
         micro_cpus,
         micro_slice_us,
         slice_us,
@@ -207,6 +270,17 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     if args.micro_cpus_limit.is_some() {
         settings.micro_cpus_limit = args.micro_cpus_limit;
         settings.places.remove("micro-cpus-limit");
+        settings.flags_given.insert("micro-cpus-limit".to_owned());
+    }
+    for (flag, given) in [
+        ("no-call-function-ipi", args.no_call_function_ipi),
+        ("no-lend", args.no_lend),
+        ("no-home-slices", args.no_home_slices),
+        ("dry-run", args.dry_run),
+    ] {
+        if given {
+            settings.flags_given.insert(flag.to_owned());
+        }
     }
     settings.call_function_ipi &= !args.no_call_function_ipi;
     settings.lend &= !args.no_lend;

@@ -10,6 +10,7 @@ mod common;
 mod default_host {
     mod acceleration;
     mod alone;
+    mod coordinated;
     mod cpu_limits;
     mod harness;
     mod hotplug;

@@ -163,19 +163,22 @@ fn counts_of(text: &str) -> Vec<(&str, u64)> {
 #[test]
 fn the_verifier_walks_about_as_many_instructions_as_recorded() {
     let recorded = include_str!("../../../../../bpf/instruction-counts.toml");
-    let section = recorded.split("[\"6.18\"]").nth(1).expect("counts of the default host");
-    let recorded = counts_of(section.split("\n[").next().expect("a section"));
     on_host(|host| {
-        let now = run(host, "microslice run --micro-cpus 1 --instruction-counts");
-        let now = counts_of(&now);
-        assert_eq!(
-            now.iter().map(|(name, _)| name).collect::<Vec<_>>(),
-            recorded.iter().map(|(name, _)| name).collect::<Vec<_>>(),
-            "programs came or went: record their counts"
-        );
-        for ((name, count), (_, before)) in now.iter().zip(&recorded) {
-            let most = before + before / 2 + 50;
-            assert!(*count <= most, "{name}: {count} instructions, recorded were {before}");
+        for (section, scheduler) in [("[\"6.18\"]", "microslice"), ("[coordinated.\"6.18\"]", "coordinated")]
+        {
+            let section = recorded.split(section).nth(1).expect("counts of the default host");
+            let recorded = counts_of(section.split("\n[").next().expect("a section"));
+            let now = run(host, &format!("microslice run --scheduler {scheduler} --instruction-counts"));
+            let now = counts_of(&now);
+            assert_eq!(
+                now.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+                recorded.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+                "programs came or went: record their counts"
+            );
+            for ((name, count), (_, before)) in now.iter().zip(&recorded) {
+                let most = before + before / 2 + 50;
+                assert!(*count <= most, "{name}: {count} instructions, recorded were {before}");
+            }
         }
     });
 }

@@ -2,7 +2,7 @@
 
 use crate::common::alone::{assert_was_alone, part_of_a_task};
 use crate::common::{
-    PATIENCE, assert_alive, count, on_machine, print, run, start_scheduler, statistics, stop_scheduler,
+    PATIENCE, assert_alive, count, on_machine, print, run, start_scheduler, statistics, stop_scheduler, sum,
 };
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Rule};
@@ -54,6 +54,21 @@ fn schedule_two_guests(host: &Host) {
     assert!(total["preemptions"]["total"].as_u64() > Some(0), "{total}");
     assert_eq!(answers_to_core_scheduling(host), not_there);
     guests.iter().for_each(|guest| assert_alive(guest, 2));
+    coordinate(host);
+    guests.iter().for_each(|guest| assert_alive(guest, 2));
+}
+
+/// The other scheduler loads there, too, sees IPIs, and accounts for who became urgent.
+fn coordinate(host: &Host) {
+    let scheduler = start_scheduler(
+        host,
+        "--scheduler coordinated --urgent-slice-us 3000 --preemption-delay-us 3000 --stats 1",
+    );
+    let has_urgent = |report: &Value| count(&report["became_urgent"]) > 0;
+    statistics(&scheduler, has_urgent, "urgent vCPU");
+    let total = stop_scheduler(host, &scheduler);
+    let became = count(&total["became_urgent"]);
+    assert_eq!(became, sum(&total["urgent_ends"]) + count(&total["urgent_now"]), "{total}");
 }
 
 #[test]

@@ -1,0 +1,183 @@
+//! What the scheduler `coordinated` may be told: which schemes act, for all VMs or for one, and its three times.
+
+use crate::HostError;
+use crate::config::{SchedulerChoice, Settings};
+use microslice_policy::coordinated::{RESCHED_CO, RESCHED_DP, TLB_CO, UrgentConfig};
+use std::collections::BTreeMap;
+
+/// What makes a VM's vCPUs urgent (`policy/urgent.h`; Kim et al., ASPLOS'13, section 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scheme {
+    /// The sender of a reschedule IPI isn't preempted for a while.
+    ReschedDp,
+    /// The recipient of a call-function IPI is urgent until it has acknowledged it.
+    TlbCo,
+    /// The recipient of a reschedule IPI is urgent for a while.
+    ReschedCo,
+}
+
+impl Scheme {
+    pub const ALL: [Self; 3] = [Self::ReschedDp, Self::TlbCo, Self::ReschedCo];
+
+    /// Its flag, and its key in the configuration file.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::ReschedDp => "resched-dp",
+            Self::TlbCo => "tlb-co",
+            Self::ReschedCo => "resched-co",
+        }
+    }
+
+    fn bit(self) -> u32 {
+        match self {
+            Self::ReschedDp => RESCHED_DP,
+            Self::TlbCo => TLB_CO,
+            Self::ReschedCo => RESCHED_CO,
+        }
+    }
+}
+
+/// Which of them act.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schemes(BTreeMap<Scheme, bool>);
+
+impl Default for Schemes {
+    /// As in the paper: Resched-Co is for VMs whose programs are known to gain by it (section 3.1.2).
+    fn default() -> Self {
+        Self([(Scheme::ReschedDp, true), (Scheme::TlbCo, true), (Scheme::ReschedCo, false)].into())
+    }
+}
+
+impl Schemes {
+    pub fn set(&mut self, scheme: Scheme, acts: bool) {
+        self.0.insert(scheme, acts);
+    }
+
+    /// As the BPF programs take them.
+    pub fn bits(&self) -> u32 {
+        self.0.iter().filter(|(_, acts)| **acts).map(|(scheme, _)| scheme.bit()).sum()
+    }
+}
+
+impl std::fmt::Display for Schemes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let words: Vec<String> = self
+            .0
+            .iter()
+            .map(|(scheme, acts)| format!("{} {}", scheme.key(), if *acts { "on" } else { "off" }))
+            .collect();
+        f.write_str(&words.join(", "))
+    }
+}
+
+/// Keys that only one scheduler has. All others hold for each of them.
+const KNOBS: [(SchedulerChoice, &[&str]); 2] = [
+    (
+        SchedulerChoice::Microslice,
+        &[
+            "micro-cpus",
+            "micro-cpus-limit",
+            "micro-slice-us",
+            "profile-ms",
+            "epoch-ms",
+            "second-looks",
+            "grow-when-busy",
+            "grace",
+            "patience",
+            "call-function-ipi",
+            "lend",
+            "home-slices",
+            "dry-run",
+        ],
+    ),
+    (
+        SchedulerChoice::Coordinated,
+        &[
+            "resched-dp",
+            "tlb-co",
+            "resched-co",
+            "urgent-slice-us",
+            "preemption-delay-us",
+            "urgent-allowance-us",
+        ],
+    ),
+];
+
+impl Settings {
+    /// The three times of section 4.1.1.
+    pub fn urgent_config(&self) -> UrgentConfig {
+        UrgentConfig {
+            delay_ns: self.preemption_delay_us * 1000,
+            slice_ns: self.urgent_slice_us * 1000,
+            allowance_ns: self.urgent_allowance_us * 1000,
+        }
+    }
+
+    /// The schemes of a VM of this name.
+    pub fn schemes_of(&self, name: &str) -> Schemes {
+        let mut schemes = self.schemes.clone();
+        for (scheme, acts) in self.vm_schemes.get(name).into_iter().flatten() {
+            schemes.set(*scheme, *acts);
+        }
+        schemes
+    }
+
+    /// Nothing may be set that the chosen scheduler doesn't have: it would be believed to act.
+    pub(crate) fn check_knobs(&self) -> Result<(), HostError> {
+        let foreign = |key: &str| {
+            let knob = key.rsplit('.').next().unwrap_or(key);
+            let knob = knob.strip_prefix("no-").unwrap_or(knob);
+            KNOBS.iter().any(|(owner, knobs)| *owner != self.scheduler && knobs.contains(&knob))
+        };
+        let flag = self.flags_given.iter().find(|flag| foreign(flag)).map(|flag| format!("--{flag}"));
+        let from_file =
+            || self.places.iter().find(|(key, _)| foreign(key)).map(|(key, place)| format!("{place}: {key}"));
+        match flag.or_else(from_file) {
+            Some(called) => {
+                let scheduler = self.scheduler.name();
+                Err(HostError::refused(format!("{called}: the scheduler {scheduler} has no such setting")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(settings: &Settings) -> String {
+        settings.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_setting_of_the_other_scheduler_is_refused_by_flag_and_by_place() {
+        let mut settings = Settings { scheduler: SchedulerChoice::Coordinated, ..Settings::default() };
+        assert!(settings.check().is_ok());
+        settings.flags_given.insert("no-lend".into());
+        assert_eq!(error(&settings), "--no-lend: the scheduler coordinated has no such setting");
+        let mut settings = Settings::default();
+        settings.places.insert("vm.web.tlb-co".into(), "my.toml:2:10".into());
+        assert_eq!(
+            error(&settings),
+            "my.toml:2:10: vm.web.tlb-co: the scheduler microslice has no such setting"
+        );
+    }
+
+    #[test]
+    fn settings_that_all_schedulers_have_are_refused_by_none() {
+        for scheduler in SchedulerChoice::ALL {
+            let flags_given = ["slice-us", "weight", "guest", "stats", "record"].map(String::from).into();
+            assert!(Settings { scheduler, flags_given, ..Settings::default() }.check().is_ok());
+        }
+    }
+
+    #[test]
+    fn a_vm_has_the_schemes_of_all_but_for_what_is_said_of_it() {
+        let vm_schemes = [("web".to_owned(), [(Scheme::ReschedCo, true), (Scheme::TlbCo, false)].into())];
+        let settings = Settings { vm_schemes: vm_schemes.into(), ..Settings::default() };
+        assert_eq!(settings.schemes_of("db"), Schemes::default());
+        assert_eq!(settings.schemes_of("web").bits(), RESCHED_DP | RESCHED_CO);
+        assert_eq!(settings.schemes_of("web").to_string(), "resched-dp on, tlb-co off, resched-co on");
+    }
+}

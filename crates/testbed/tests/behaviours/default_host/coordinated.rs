@@ -1,0 +1,112 @@
+//! The scheduler `coordinated` on real guests: each scheme acts for its cause, urgency ends, shares hold.
+
+use crate::common::{
+    PATIENCE, assert_alive, count, observed, on_host, scheduler_state, seconds, start_scheduler, statistics,
+    stop_scheduler, sum,
+};
+use microslice_testbed::{GuestSpec, Pv};
+use serde_json::Value;
+use std::sync::OnceLock;
+
+/// Emulated: an urgent slice must be long enough to enter the guest, and so must the delay.
+const FLAGS: &str = "--scheduler coordinated --urgent-slice-us 3000 --preemption-delay-us 3000 --stats 1";
+
+/// A VM that has no scheme but Resched-Co beside VMs that have the others, by the configuration file.
+const KNOBS: &str =
+    "[vm.calm]\\nresched-dp = false\\ntlb-co = false\\nresched-co = false\\n[vm.both]\\nresched-co = true\\n";
+
+struct Coordinated {
+    report: Value,
+}
+
+fn vm<'r>(report: &'r Value, name: &str) -> &'r Value {
+    let vms = report["vms"].as_array().expect("vms");
+    vms.iter().find(|vm| vm["name"] == name).unwrap_or_else(|| panic!("no VM {name}: {report}"))
+}
+
+/// Three guests with the same load, each with schemes of its own, beside a hog, all with the same weight. Nobody tells their kernels.
+fn coordinated() -> &'static Coordinated {
+    static COORDINATED: OnceLock<Coordinated> = OnceLock::new();
+    COORDINATED.get_or_init(|| {
+        let mix = |name: &str| GuestSpec::new(name).workload("shootdown,wake,heartbeat").pv(Pv::Off);
+        let guests = [mix("calm"), mix("both"), GuestSpec::new("hog").workload("hog,heartbeat")];
+        observed(&guests, |host, guests| {
+            host.must_run(&format!("printf '{KNOBS}' > /tmp/knobs.toml"), PATIENCE).expect("a file");
+            let scheduler =
+                start_scheduler(host, &format!("{FLAGS} --no-guest-memory --config /tmp/knobs.toml"));
+            let all_act = |report: &Value| {
+                let urgent = &vm(report, "both")["urgent_requests"];
+                ["resched_dp", "tlb_co", "resched_co"].iter().all(|scheme| count(&urgent[*scheme]) > 0)
+            };
+            statistics(&scheduler, all_act, "second in which all schemes act");
+            std::thread::sleep(seconds(12, 30));
+            guests.iter().for_each(|guest| assert_alive(guest, 2));
+            Coordinated { report: stop_scheduler(host, &scheduler) }
+        })
+    })
+}
+
+#[test]
+fn each_scheme_acts_for_its_cause_and_only_where_its_knob_is_on() {
+    let report = &coordinated().report;
+    let requests = |name: &str, scheme: &str| count(&vm(report, name)["urgent_requests"][scheme]);
+    let ipis = |name: &str, kind: &str| count(&vm(report, name)["ipis"][kind]);
+    for (scheme, kind) in
+        [("resched_dp", "ipi_reschedule"), ("tlb_co", "ipi_call_function"), ("resched_co", "ipi_reschedule")]
+    {
+        assert!(ipis("calm", kind) > 0 && requests("calm", scheme) == 0, "{kind}: {report}");
+        let asked = requests("both", scheme);
+        assert!(asked > 0 && asked <= ipis("both", kind), "{scheme}: {report}");
+    }
+    assert_eq!(count(&vm(report, "calm")["became_urgent"]), 0, "{report}");
+    assert_eq!(count(&vm(report, "calm")["urgent_slices"]), 0, "{report}");
+}
+
+#[test]
+fn urgent_vcpus_run_acknowledge_and_leave() {
+    let both = vm(&coordinated().report, "both");
+    assert!(count(&both["urgent_slices"]) > 0 && count(&both["urgent_decisions"]["preempts"]) > 0, "{both}");
+    assert!(count(&both["urgent_protections"]) > 0, "{both}");
+    let ends = &both["urgent_ends"];
+    assert!(count(&ends["acknowledged"]) > 0 && count(&ends["time_used"]) > 0, "{both}");
+    // Four vCPUs can be urgent when all is read; all others have left.
+    assert!(count(&both["urgent_now"]) <= 4, "{both}");
+    assert_eq!(count(&both["became_urgent"]), sum(ends) + count(&both["urgent_now"]), "{both}");
+}
+
+#[test]
+fn a_guest_without_symbols_is_coordinated() {
+    let both = vm(&coordinated().report, "both");
+    assert_eq!(both["kernel"], Value::Null, "{both}");
+    assert!(count(&both["urgent_decisions"]["preempts"]) > 0, "{both}");
+}
+
+/// Urgent vCPUs borrow, and pay back: a guest that sends IPIs without end has no more than its share.
+#[test]
+fn shares_hold_beside_a_guest_that_sends_ipis_without_end() {
+    let report = &coordinated().report;
+    for name in ["both", "hog"] {
+        let [received, due] =
+            ["share_received", "share_due"].map(|key| vm(report, name)[key].as_f64().expect("a share"));
+        assert!((received - due).abs() <= 0.05, "{name}: {received:.3} received, {due:.3} due: {report}");
+    }
+}
+
+#[test]
+fn what_a_scheduler_does_not_have_is_refused_and_nothing_is_loaded() {
+    on_host(|host| {
+        for (flags, cause) in [
+            (
+                "--scheduler coordinated --micro-cpus 1",
+                "--micro-cpus: the scheduler coordinated has no such setting",
+            ),
+            ("--tlb-co on", "--tlb-co: the scheduler microslice has no such setting"),
+            ("--scheduler fifo", "invalid value 'fifo' for '--scheduler <NAME>'"),
+        ] {
+            let output = host.run(&format!("microslice run {flags}"), PATIENCE).expect("run");
+            assert_eq!(output.code, 2, "{output:?}");
+            assert!(output.stderr.contains(cause) && output.stderr.lines().count() == 1, "{output:?}");
+            assert_eq!(scheduler_state(host), "disabled");
+        }
+    });
+}
