@@ -2,10 +2,12 @@
 /*
  * Placement: in which pCPU's urgent queue a vCPU waits, by policy/balance.h.
  *
- * Problem.   The vCPUs' queue is one for all pCPUs, so who waits there isn't placed anywhere. An urgent queue is a
- *            pCPU's own: where the sender of its IPI runs an urgent vCPU would take the place of who waits for it.
- * Mechanism. The pCPU where it ran last and the next few are candidates. Load-conscious balance keeps siblings apart,
- *            unless all pCPUs without one are overloaded. Of those left the least loaded one is chosen.
+ * Problem.   The vCPUs' queue is one for all pCPUs, so who waits there isn't placed anywhere. An urgent
+ *            queue is a pCPU's own: where the sender of its IPI runs an urgent vCPU would take the place of
+ *            who waits for it.
+ * Mechanism. The pCPU where it ran last and the next few are candidates. Load-conscious balance keeps
+ *            siblings apart, unless all pCPUs without one are overloaded. Of those left the least loaded
+ *            one is chosen.
  * Formula.   load = urgent vCPUs that wait there + 1 if one runs there urgently
  * Races.     Loads may be old by then: a queue is longer than it might be, for an urgent slice.
  */

@@ -2,17 +2,18 @@
 /*
  * Urgency: whom an IPI makes urgent, for how long, and the urgent slices that follow (policy/urgent.h).
  *
- * Mechanism. KVM delivers an IPI in its sender's thread: the policy says which of both is urgent from now on. Who is
- *            urgent and waits stands in a pCPU's urgent queue, whose ops.dispatch lets it run for an urgent slice. Who
- *            is urgent and runs keeps its pCPU for as long. A timer ends both, because a slice is shorter than a tick.
- *            A guest that takes the interrupt says so at its end (KVM's tracepoint kvm_eoi), or its local APIC shows it.
- * Races.     State is written by those that send and by the pCPU that runs it, without a lock. An update that is lost is
- *            an urgency that isn't given, or lasts until it is looked at next. Beginnings and ends are
- *            compare-and-exchange, so that counts add up.
- * Limits.    A device's interrupt of an IPI's vector asks for nothing: only a sibling's thread does. The address where an
- *            IPI leaves a guest is the same for shootdowns and other calls, so all calls count as shootdowns. Where end of
- *            interrupt causes no exit and the local APIC can't be read (Intel's posted interrupts), an event ends after
- *            an urgent slice.
+ * Mechanism. KVM delivers an IPI in its sender's thread: the policy says which of both is urgent from now
+ *            on. Who is urgent and waits stands in a pCPU's urgent queue, whose ops.dispatch lets it run
+ *            for an urgent slice. Who is urgent and runs keeps its pCPU for as long. A timer ends both,
+ *            because a slice is shorter than a tick. A guest that takes the interrupt says so at its end
+ *            (KVM's tracepoint kvm_eoi), or its local APIC shows it.
+ * Races.     State is written by those that send and by the pCPU that runs it, without a lock. An update
+ *            that is lost is an urgency that isn't given, or lasts until it is looked at next. Beginnings
+ *            and ends are compare-and-exchange, so that counts add up.
+ * Limits.    A device's interrupt of an IPI's vector asks for nothing: only a sibling's thread does. The
+ *            address where an IPI leaves a guest is the same for shootdowns and other calls, so all calls
+ *            count as shootdowns. Where end of interrupt causes no exit and the local APIC can't be read
+ *            (Intel's posted interrupts), an event ends after an urgent slice.
  */
 #ifndef BPF_URGENT_H
 #define BPF_URGENT_H
@@ -179,7 +180,10 @@ static __always_inline void begin_urgent_slice(s32 cpu, struct pcpu *pcpu, struc
 		COUNT(stats->slices);
 }
 
-/* It runs already, and has become urgent: nobody preempts it for an urgent slice. One that goes on has its own. */
+/*
+ * It runs already, and has become urgent: nobody preempts it for an urgent slice. One that goes on has its
+ * own.
+ */
 static __always_inline void protect(struct vcpu *vcpu, u32 slot, u64 now)
 {
 	s32 cpu = urgent_of(vcpu)->pcpu;
@@ -200,8 +204,8 @@ static __always_inline void protect(struct vcpu *vcpu, u32 slot, u64 now)
 }
 
 /*
- * What it ran for is taken off, and what its guest has acknowledged. Only for the pCPU where it runs. True if it isn't urgent
- * any more: its urgent slice is the caller's to end.
+ * What it ran for is taken off, and what its guest has acknowledged. Only for the pCPU where it runs. True
+ * if it isn't urgent any more: its urgent slice is the caller's to end.
  */
 __noinline int settle_urgency(u32 slot, u64 now)
 {
@@ -253,7 +257,9 @@ static __always_inline u32 decide_and_count(const struct vcpu *vcpu, const struc
 	return decision;
 }
 
-/* It waits, and is urgent: may it have that pCPU now? Host tasks keep theirs: guests wait for many of them. */
+/*
+ * It waits, and is urgent: may it have that pCPU now? Host tasks keep theirs: guests wait for many of them.
+ */
 static __always_inline void ask_pcpu(const struct vcpu *vcpu, u64 vtime_ns, s32 cpu, struct pcpu *pcpu)
 {
 	u64 now = bpf_ktime_get_ns(), since = urgent_on(pcpu)->since_ns;

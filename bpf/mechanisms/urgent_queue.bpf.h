@@ -2,10 +2,12 @@
 /*
  * Urgent queue: a pCPU's FIFO of vCPUs that are urgent (policy/urgent.h), over the vCPUs' queue.
  *
- * Mechanism. It holds numbers, not tasks: who waits in it waits in the normal queues as well, and leaves both when it
- *            runs, whichever was faster. Any pCPU may put a vCPU into it; only its own takes one out.
- * Races.     A place is claimed first, and written then: a pCPU that looks in between finds it empty, and is kicked
- *            once it is written. A vCPU that ran meanwhile leaves its entry: `line_pcpu` says that it means nothing.
+ * Mechanism. It holds numbers, not tasks: who waits in it waits in the normal queues as well, and leaves
+ *            both when it runs, whichever was faster. Any pCPU may put a vCPU into it; only its own takes
+ *            one out.
+ * Races.     A place is claimed first, and written then: a pCPU that looks in between finds it empty, and
+ *            is kicked once it is written. A vCPU that ran meanwhile leaves its entry: `line_pcpu` says
+ *            that it means nothing.
  * Limits.    URGENT_LINE_MAX entries: who finds no room waits like any other, and is counted.
  */
 #ifndef BPF_URGENT_QUEUE_H
@@ -74,7 +76,10 @@ __noinline int enter_line(u32 slot, s32 cpu)
 	return false;
 }
 
-/* The slot + 1 of the first that still waits here, which leaves the queue; 0: nobody. Only for this pCPU's dispatch. */
+/*
+ * The slot + 1 of the first that still waits here, which leaves the queue; 0: nobody. Only for this pCPU's
+ * dispatch.
+ */
 static __always_inline u32 take_from_line(s32 cpu, struct pcpu *pcpu)
 {
 	struct urgent_queue_pcpu *queue = urgent_queue_on(pcpu);

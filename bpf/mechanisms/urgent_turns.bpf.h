@@ -2,9 +2,10 @@
 /*
  * Urgent turns: when an urgent vCPU runs, and for how long (ops.dispatch, ops.running, ops.stopping).
  *
- * Mechanism. Behind host tasks and before all other vCPUs a pCPU serves its urgent queue. Who is first there runs for an
- *            urgent slice, if its clock isn't further ahead than the allowance of whoever would run otherwise. Still
- *            urgent at the end of its slice, it goes behind the others of the queue.
+ * Mechanism. Behind host tasks and before all other vCPUs a pCPU serves its urgent queue. Who is first
+ *            there runs for an urgent slice, if its clock isn't further ahead than the allowance of whoever
+ *            would run otherwise. Still urgent at the end of its slice, it goes behind the others of the
+ *            queue.
  * Limits.    Who is refused leaves the urgent queue: its next IPI asks again.
  */
 #ifndef BPF_URGENT_TURNS_H
@@ -79,8 +80,8 @@ static __always_inline void stop_urgent_slice(struct pcpu *pcpu, u64 now)
 /* ---- Who runs next ---- */
 
 /*
- * Who ran until now is in its urgent slice: a kick was meant for somebody else, or its turn would end in it. Once that is
- * over it goes behind the others that are urgent.
+ * Who ran until now is in its urgent slice: a kick was meant for somebody else, or its turn would end in
+ * it. Once that is over it goes behind the others that are urgent.
  */
 static __always_inline bool urgent_slice_goes_on(s32 cpu, struct task_struct *prev, struct pcpu *pcpu)
 {
@@ -223,8 +224,8 @@ static __noinline int serve_urgent(s32 cpu, struct pcpu *pcpu, struct task_struc
 }
 
 /*
- * An urgent vCPU that lined up while ops.dispatch chose: its kick ended the slice of whoever ran before, not of whoever runs
- * now. Each look takes some out of the queue, so there is an end to such kicks.
+ * An urgent vCPU that lined up while ops.dispatch chose: its kick ended the slice of whoever ran before,
+ * not of whoever runs now. Each look takes some out of the queue, so there is an end to such kicks.
  */
 static __always_inline void kick_for_late_urgent(s32 cpu, const struct pcpu *pcpu)
 {

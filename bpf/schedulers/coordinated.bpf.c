@@ -2,9 +2,9 @@
 /*
  * coordinated: a sched_ext scheduler for KVM hosts (Kim et al., ASPLOS'13).
  *
- * A vCPU that an IPI makes urgent runs before the others for a short slice, or isn't preempted for as long, on the pCPUs
- * that all share. This file is its start, and what sched_ext calls; what it is made of is in coordinated.bpf.h, and every
- * decision is policy/'s.
+ * A vCPU that an IPI makes urgent runs before the others for a short slice, or isn't preempted for as long,
+ * on the pCPUs that all share. This file is its start, and what sched_ext calls; what it is made of is in
+ * coordinated.bpf.h, and every decision is policy/'s.
  */
 #include "bpf/schedulers/coordinated.bpf.h"
 
@@ -67,7 +67,10 @@ s32 STRUCT_OPS_SLEEPABLE(coordinated_init_task, struct task_struct *p, struct sc
 	return init_core_task(p);
 }
 
-/* Tasks that live on while the scheduler ends keep their places: the daemon finds their VMs there until it has seen the end. */
+/*
+ * Tasks that live on while the scheduler ends keep their places: the daemon finds their VMs there until it
+ * has seen the end.
+ */
 void STRUCT_OPS(coordinated_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
 {
 	if (p->flags & PF_EXITING)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What coordinated is made of: the core, its mechanisms, what they keep, and which of them answers at which hook.
+ * What coordinated is made of: the core, its mechanisms, what they keep, and which of them answers at which
+ * hook.
  *
  *   urgent          KVM's IPIs                   -> who is urgent, and until when
  *   placement       an urgent vCPU that waits    -> which pCPU's urgent queue
@@ -129,7 +130,10 @@ HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev
 {
 }
 
-/* An urgent slice is shorter than a kernel thread could notice. The turn of who is protected goes on behind its slice. */
+/*
+ * An urgent slice is shorter than a kernel thread could notice. The turn of who is protected goes on behind
+ * its slice.
+ */
 HOOK bool is_undisturbed(s32 cpu, const struct pcpu *pcpu)
 {
 	return pcpu && pcpu->occupant == OCCUPANT_URGENT && urgent_on(pcpu)->borrows;

@@ -1,4 +1,4 @@
-//! What the scheduler `coordinated` may be told: which schemes act, for all VMs or for one, and its three times.
+//! What the scheduler `coordinated` may be told: which schemes act, for all VMs or one, and its three times.
 
 use crate::HostError;
 use crate::config::{SchedulerChoice, Settings};

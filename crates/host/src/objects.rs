@@ -68,7 +68,7 @@ macro_rules! scheduler_object {
                 settings: &Settings,
                 config: RunConfig,
             ) -> Result<Box<dyn LoadedObject>, HostError> {
-                // One word for each start, of which restarts are few: the skeleton borrows the place that holds it.
+                // One word for each start, of which there are few: the skeleton borrows its place.
                 let storage: &'static mut MaybeUninit<OpenObject> =
                     Box::leak(Box::new(MaybeUninit::uninit()));
                 let failed = |error: libbpf_rs::Error| load_failure(&error, settings.verbose);
@@ -86,9 +86,9 @@ macro_rules! scheduler_object {
                     .rodata_data
                     .as_deref_mut()
                     .ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
-                // SAFETY: libbpf-cargo's and crates/border's type of one struct, which consists of integers.
+                // SAFETY: libbpf-cargo's and crates/border's type of one struct of integers.
                 rodata.config = unsafe { std::mem::transmute::<RunConfig, types::run_config>(config) };
-                // The kernel asks for a restart at once if a pCPU has come or gone since `host` was looked at.
+                // The kernel asks for a restart if a pCPU has come or gone since `host` was looked at.
                 open.struct_ops.$ops_mut().hotplug_seq = host.topology.hotplug_seq;
                 open.struct_ops.$ops_mut().flags |= host.asks_about_those_that_may_not_move;
                 Ok(Box::new(open.load().map_err(failed)?))
@@ -141,7 +141,7 @@ macro_rules! scheduler_object {
 
                 fn host_stats(&self) -> HostStats {
                     let bss = self.maps.bss_data.as_deref().expect(NO_GLOBALS);
-                    // SAFETY: libbpf-cargo's and crates/border's type of one struct, which consists of integers.
+                    // SAFETY: libbpf-cargo's and crates/border's type of one struct of integers.
                     unsafe { std::mem::transmute::<types::host_stats, HostStats>(bss.host_stats) }
                 }
 

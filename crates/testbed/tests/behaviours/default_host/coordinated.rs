@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// Emulated: an urgent slice must be long enough to enter the guest, and so must the delay.
 const FLAGS: &str = "--scheduler coordinated --urgent-slice-us 3000 --preemption-delay-us 3000 --stats 1";
 
-/// A VM that has no scheme but Resched-Co beside VMs that have the others, by the configuration file.
+/// One VM has no scheme, the other one all of them, by the configuration file.
 const KNOBS: &str =
     "[vm.calm]\\nresched-dp = false\\ntlb-co = false\\nresched-co = false\\n[vm.both]\\nresched-co = true\\n";
 
@@ -24,7 +24,8 @@ fn vm<'r>(report: &'r Value, name: &str) -> &'r Value {
     vms.iter().find(|vm| vm["name"] == name).unwrap_or_else(|| panic!("no VM {name}: {report}"))
 }
 
-/// Three guests with the same load, each with schemes of its own, beside a hog, all with the same weight. Nobody tells their kernels.
+/// Two guests with the same load, each with schemes of its own, beside a hog, all with the same weight. Nobody tells
+/// their kernels.
 fn coordinated() -> &'static Coordinated {
     static COORDINATED: OnceLock<Coordinated> = OnceLock::new();
     COORDINATED.get_or_init(|| {
