@@ -32,6 +32,8 @@ pub struct Settings {
     /// NUM_LIMIT of Algorithm 1; `None`: a quarter of the pCPUs, as the paper's 3 of 12.
     pub micro_cpus_limit: Option<u32>,
     pub micro_slice_us: u64,
+    /// Of the host, that a VM may have by boosts beside the kernel's own scheduler.
+    pub boost_percent: u32,
     pub slice_us: u64,
     pub profile_ms: u64,
     pub epoch_ms: u64,
@@ -74,6 +76,7 @@ impl Default for Settings {
             micro_cpus: PoolChoice::Auto,
             micro_cpus_limit: None,
             micro_slice_us: 100,
+            boost_percent: 1,
             slice_us: FairShareConfig::DEFAULT.slice_ns / 1000,
             profile_ms: 10,
             epoch_ms: 1000,
@@ -108,7 +111,8 @@ const HOLD_US_MAX: u64 = 300_000;
 type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);
 
 /// Bounds that no host changes.
-const BOUNDS: [Bound; 8] = [
+const BOUNDS: [Bound; 9] = [
+    ("boost-percent", 1, 50, "per cent", |it| u64::from(it.boost_percent)),
     ("micro-slice-us", 10, 100_000, "microseconds", |it| it.micro_slice_us),
     ("slice-us", 500, HOLD_US_MAX, "microseconds", |it| it.slice_us),
     ("profile-ms", 1, 10_000, "milliseconds", |it| it.profile_ms),

@@ -22,6 +22,7 @@ struct Values {
     micro_cpus: Option<Pool>,
     micro_cpus_limit: Option<u32>,
     micro_slice_us: Option<u64>,
+    boost_percent: Option<u32>,
     slice_us: Option<u64>,
     profile_ms: Option<u64>,
     epoch_ms: Option<u64>,
@@ -104,6 +105,7 @@ impl Values {
         }
         take!(
             micro_slice_us,
+            boost_percent,
             slice_us,
             profile_ms,
             epoch_ms,

@@ -4,7 +4,7 @@
 //! requests = accelerations + failed pulls + pending; accelerations = returns + in flight.
 
 use crate::cgroups::{CpuLimit, CpuLimits};
-use crate::interface::{AccelerationReturn, Overtake, RequestFailure};
+use crate::interface::{AccelerationReturn, BoostStats, Overtake, RequestFailure};
 use crate::pool_history::Change;
 use crate::scheduler::{HostStats, VmStats};
 use microslice_metrics::Histogram;
@@ -58,6 +58,7 @@ pub trait Counters: Copy + FromBytes + IntoBytes + Immutable {}
 
 impl Counters for VmStats {}
 impl Counters for HostStats {}
+impl Counters for BoostStats {}
 
 /// `now - before`, counter by counter.
 pub fn difference<C: Counters>(now: &C, before: &C) -> C {
@@ -80,7 +81,7 @@ fn combine<C: Counters>(a: &C, b: &C, operation: impl Fn(u64, u64) -> u64) -> C 
     result
 }
 
-fn add_up(counters: &[u64]) -> u64 {
+pub(crate) fn add_up(counters: &[u64]) -> u64 {
     counters.iter().sum()
 }
 
@@ -345,16 +346,16 @@ fn program_table(programs: &Value) -> String {
     format!("\n{table}")
 }
 
-fn named(names: impl Iterator<Item = &'static str>, counts: &[u64]) -> Value {
+pub(crate) fn named(names: impl Iterator<Item = &'static str>, counts: &[u64]) -> Value {
     Value::Object(names.zip(counts).map(|(name, count)| (name.to_owned(), json!(count))).collect())
 }
 
-fn names<E: Coded>() -> impl Iterator<Item = &'static str> {
+pub(crate) fn names<E: Coded>() -> impl Iterator<Item = &'static str> {
     E::ALL.iter().map(|value| value.name())
 }
 
 /// `{row: {column: count}}`
-fn matrix<R: Coded, C: Coded, const N: usize>(rows: &[[u64; N]]) -> Value {
+pub(crate) fn matrix<R: Coded, C: Coded, const N: usize>(rows: &[[u64; N]]) -> Value {
     Value::Object(
         names::<R>().zip(rows).map(|(name, row)| (name.to_owned(), named(names::<C>(), row))).collect(),
     )
@@ -457,7 +458,7 @@ fn host_json(host: &HostStats) -> Value {
     })
 }
 
-fn merge(object: &mut Value, more: Value) {
+pub(crate) fn merge(object: &mut Value, more: Value) {
     if let (Value::Object(object), Value::Object(more)) = (object, more) {
         object.extend(more);
     }

@@ -44,6 +44,24 @@ pub struct KernelVm {
     pub registers: u32,
 }
 
+impl KernelVm {
+    /// Those in the map `vms` that have a vCPU.
+    pub(crate) fn all_of(vms: &impl MapCore) -> Vec<Self> {
+        let of_slot = |slot| {
+            let vm: Vm = lookup(vms, slot)?;
+            (vm.in_use != 0 && vm.vcpu_count > 0).then_some(Self {
+                slot,
+                generation: vm.generation,
+                kvm: vm.kvm,
+                pid: vm.pid,
+                vcpu_count: vm.vcpu_count,
+                registers: vm.registers,
+            })
+        };
+        (0..VMS_MAX).filter_map(of_slot).collect()
+    }
+}
+
 /// What the rings delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
@@ -91,6 +109,11 @@ pub struct Scheduler {
 static LIBBPF_WARNINGS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 const WARNINGS_KEPT: usize = 200;
 
+/// From now on libbpf's warnings are kept, for [`load_failure`].
+pub(crate) fn keep_warnings() {
+    libbpf_rs::set_print(Some((PrintLevel::Warn, keep_warning)));
+}
+
 fn keep_warning(_level: PrintLevel, message: String) {
     if let Ok(mut kept) = LIBBPF_WARNINGS.lock() {
         if kept.len() == WARNINGS_KEPT {
@@ -101,7 +124,7 @@ fn keep_warning(_level: PrintLevel, message: String) {
 }
 
 /// The error number, and the warning that says most: the last one about a program or symbol.
-fn load_failure(error: &libbpf_rs::Error, verbose: bool) -> HostError {
+pub(crate) fn load_failure(error: &libbpf_rs::Error, verbose: bool) -> HostError {
     let kept = LIBBPF_WARNINGS.lock().map(|kept| kept.clone()).unwrap_or_default();
     if verbose {
         let mut out = std::io::stderr().lock();
@@ -125,7 +148,7 @@ impl Scheduler {
     /// Loads and attaches everything. On error nothing stays loaded. `limits` are in force from the first task on: until
     /// then the kernel itself keeps them.
     pub fn start(host: &Host, settings: &Settings, limits: &limits::Changes) -> Result<Self, HostError> {
-        libbpf_rs::set_print(Some((PrintLevel::Warn, keep_warning)));
+        keep_warnings();
         // One word for each start, of which restarts are few: `MicrosliceSkel` borrows the place that holds it.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = MicrosliceSkelBuilder::default()
@@ -188,19 +211,7 @@ impl Scheduler {
 
     /// The VMs that have a vCPU.
     pub fn vms(&self) -> Vec<KernelVm> {
-        (0..VMS_MAX)
-            .filter_map(|slot| {
-                let vm: Vm = lookup(&self.skeleton.maps.vms, slot)?;
-                (vm.in_use != 0 && vm.vcpu_count > 0).then_some(KernelVm {
-                    slot,
-                    generation: vm.generation,
-                    kvm: vm.kvm,
-                    pid: vm.pid,
-                    vcpu_count: vm.vcpu_count,
-                    registers: vm.registers,
-                })
-            })
-            .collect()
+        KernelVm::all_of(&self.skeleton.maps.vms)
     }
 
     /// The threads that run the vCPUs of the VM in `slot`.
@@ -332,7 +343,7 @@ fn open_rings(
     builder.build()
 }
 
-fn parse_event(bytes: &[u8]) -> Option<Event> {
+pub(crate) fn parse_event(bytes: &[u8]) -> Option<Event> {
     let (event, _) = interface::Event::read_from_prefix(bytes).ok()?;
     match event.kind.get()? {
         EventKind::Halt => {
@@ -397,12 +408,16 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
 }
 
 /// One value of an array map.
-fn lookup<T: FromBytes>(map: &MapMut<'_>, key: u32) -> Option<T> {
-    let bytes = map.lookup(&key.to_le_bytes(), MapFlags::ANY).ok()??;
-    T::read_from_prefix(&bytes).ok().map(|(value, _)| value)
+pub(crate) fn lookup<T: FromBytes>(map: &impl MapCore, key: u32) -> Option<T> {
+    T::read_from_prefix(&value_of(map, key)?).ok().map(|(value, _)| value)
 }
 
-fn update(map: &MapMut<'_>, key: u32, value: &[u8]) -> Result<(), HostError> {
+/// Likewise, as bytes: what mechanisms keep stands behind what the core keeps.
+pub(crate) fn value_of(map: &impl MapCore, key: u32) -> Option<Vec<u8>> {
+    map.lookup(&key.to_le_bytes(), MapFlags::ANY).ok()?
+}
+
+pub(crate) fn update(map: &MapMut<'_>, key: u32, value: &[u8]) -> Result<(), HostError> {
     write(map, &key.to_le_bytes(), value)
 }
 
