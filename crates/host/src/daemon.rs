@@ -368,7 +368,7 @@ impl<'s> Daemon<'s> {
                     // One that came later may lie in another cgroup.
                     has_changed |= before.vcpu_count != kernel_side.vcpu_count;
                     if vm.hides_since(before.registers) && !matches!(vm.guest, GuestKnowledge::Reading) {
-                        introduce(vm, output);
+                        introduce(vm, output.say);
                     }
                 }
                 None => {
