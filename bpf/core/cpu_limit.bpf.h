@@ -19,6 +19,18 @@
 
 #include "bpf/core/idle.bpf.h"
 
+struct rest_timer {
+	struct bpf_timer timer;
+	u32 release_count; /* how many more may be released this time */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct rest_timer);
+} rest_timers SEC(".maps");
+
 #define RELEASE_INTERVAL_NS 2000000ull
 #define RELEASE_MAX 64u
 #define UNLIMITED_NS (~0ull)

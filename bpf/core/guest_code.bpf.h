@@ -26,7 +26,13 @@
 #define VECTOR_RESCHEDULE 0xfdu
 
 #define VCPU_REGS_RIP 16
+#ifdef BESIDE
+/* arch/x86/include/asm/kvm_host.h: it moved in 6.4. */
+extern int LINUX_KERNEL_VERSION __kconfig;
+#define HF_GUEST_MASK (LINUX_KERNEL_VERSION >= (6 << 16 | 4 << 8) ? 1u << 0 : 1u << 5)
+#else
 #define HF_GUEST_MASK (1u << 0) /* arch/x86/include/asm/kvm_host.h, from 6.4 on */
+#endif
 #define RFLAGS_IF (1ull << 9)
 #define EFER_LMA (1ull << 10)
 #define APIC_ISR 0x100

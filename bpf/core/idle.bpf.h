@@ -5,6 +5,26 @@
 
 #include "bpf/core/clocks.bpf.h"
 
+/* A cpumask of this pCPU's own to compute in. */
+struct scratch {
+	struct bpf_cpumask __kptr *mask;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PCPUS_MAX);
+	__type(key, u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+/* Slot 0: the pCPUs of the normal pool. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct scratch);
+} normal_pool SEC(".maps");
+
 /* ---- Idle ---- */
 
 /* A whole idle core before half of a busy one. */

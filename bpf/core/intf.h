@@ -7,6 +7,7 @@
 #ifndef BPF_INTF_H
 #define BPF_INTF_H
 
+#include "policy/boost_budget.h"
 #include "policy/record.h"
 #include "policy/urgent.h"
 
@@ -42,6 +43,7 @@ struct run_config {
 	u32 reserved;
 	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
+	struct boost_config boost;	     /* beside the kernel's own scheduler */
 };
 
 /* Why a request didn't end in an acceleration. requests = accelerations + all of these + those pending. */
@@ -65,6 +67,13 @@ enum acceleration_return {
 	RETURN_BLOCKED = MICRO_SLICE_BLOCKED,
 	RETURN_NEVER_RAN = MICRO_SLICE_OUTCOME_COUNT, /* taken off the micro pCPU before it ran */
 	RETURN_COUNT,
+};
+
+/* Why a granted boost came to nothing. */
+enum boost_miss {
+	BOOST_MISS_OVERTAKEN = 0, /* the kernel ran it first */
+	BOOST_MISS_GONE = 1,	  /* its thread ended, or ran another vCPU */
+	BOOST_MISS_COUNT = 2,
 };
 
 /* Why a vCPU of the normal pool runs before the first of the queue. */
@@ -257,6 +266,34 @@ struct host_stats {
 	u64 slice_timers_refused;
 	u64 pool_timers_refused;
 	u64 vcpu_addresses_refused;
+};
+
+/* Of one VM, beside the kernel's own scheduler. requests = refusals + missed + boosts by cause and class + those pending. */
+struct boost_stats {
+	u64 requests[CAUSE_COUNT];
+	u64 refusals[BOOST_DECISION_COUNT];
+	u64 missed[BOOST_MISS_COUNT];
+	u64 boosts[CAUSE_COUNT][GUEST_CLASS_COUNT]; /* that ran real-time; = ends + those in flight */
+	u64 ends[MICRO_SLICE_OUTCOME_COUNT];
+	u64 ran_ns;			/* boosted */
+	u64 wait_us[HISTOGRAM_BUCKETS]; /* from the request until it ran */
+	u64 slice_us[HISTOGRAM_BUCKETS];
+};
+
+/* What the BPF side tells the helper that boosts. */
+enum boost_event_kind {
+	BOOST_ASKED = 0,
+	BOOST_SERVED = 1, /* what it was boosted for is done, or it sleeps: it may be taken back */
+	BOOST_EVENT_COUNT = 2,
+};
+
+struct boost_event {
+	enum boost_event_kind kind;
+	u32 slot; /* of the vCPU */
+	u32 tid;  /* its thread */
+	u32 reserved;
+	u64 start_ns; /* when that thread was started, by the boot clock: with the tid it is that thread and no other */
+	u64 at_ns; /* when it was asked for */
 };
 
 /* Why the scheduler stopped, as the kernel says it. */

@@ -10,6 +10,7 @@
 
 #include "bpf/core/compat.bpf.h"
 #include "bpf/core/intf.h"
+#include "bpf/core/old_kernels.bpf.h"
 
 const volatile struct run_config config;
 
@@ -125,38 +126,6 @@ struct pcpu {
 };
 
 extern struct pcpus_map pcpus;
-
-struct rest_timer {
-	struct bpf_timer timer;
-	u32 release_count; /* how many more may be released this time */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct rest_timer);
-} rest_timers SEC(".maps");
-
-/* A cpumask of this pCPU's own to compute in. */
-struct scratch {
-	struct bpf_cpumask __kptr *mask;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, PCPUS_MAX);
-	__type(key, u32);
-	__type(value, struct scratch);
-} scratches SEC(".maps");
-
-/* Slot 0: the pCPUs of the normal pool. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct scratch);
-} normal_pool SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -42,7 +42,7 @@ static __always_inline bool vcpu_moves(struct vcpu *vcpu, u32 from, u32 to)
 
 /* ---- Joining ---- */
 
-static __always_inline u32 claim_vm_slot(void)
+SEARCH u32 claim_vm_slot(void)
 {
 	u32 slot;
 
@@ -149,6 +149,35 @@ static __noinline u32 vm_slot_of(u64 kvm, u32 pid)
 	return slot;
 }
 
+#ifdef BESIDE
+/* The first free slot of so many from `first` on. A loop over all at once has more branches than the verifier keeps. */
+#define SEARCHED_AT_ONCE 64u
+__noinline u32 claim_vcpu_slot_from(u32 first)
+{
+	u32 step;
+
+	bpf_for (step, 0, SEARCHED_AT_ONCE) {
+		struct vcpu *vcpu = vcpu_at(first + step);
+
+		if (vcpu && !vcpu->in_use && __sync_val_compare_and_swap(&vcpu->in_use, 0, 1) == 0)
+			return first + step;
+	}
+	return VCPUS_MAX;
+}
+
+__noinline u32 claim_vcpu_slot(void)
+{
+	u32 round;
+
+	bpf_for (round, 0, VCPUS_MAX / SEARCHED_AT_ONCE) {
+		u32 slot = claim_vcpu_slot_from(round * SEARCHED_AT_ONCE);
+
+		if (slot < VCPUS_MAX)
+			return slot;
+	}
+	return VCPUS_MAX;
+}
+#else
 static __always_inline u32 claim_vcpu_slot(void)
 {
 	u32 slot;
@@ -161,6 +190,7 @@ static __always_inline u32 claim_vcpu_slot(void)
 	}
 	return VCPUS_MAX;
 }
+#endif
 
 static __always_inline u32 join_vm(struct vm *vm, u32 vcpu_slot)
 {
@@ -332,7 +362,7 @@ int BPF_PROG(on_vcpu_load, struct kvm_vcpu *kvm_vcpu, int cpu)
 	/* Another thread of the VMM may load a vCPU to look at it; only the vCPU's own enters the guest. */
 	if (bpf_core_field_exists(kvm_vcpu->wants_to_run) && !kvm_vcpu->wants_to_run)
 		return 0;
-	tctx = task_ctx_of(bpf_get_current_task_btf());
+	tctx = bpf_task_storage_get(&task_ctxs, bpf_get_current_task_btf(), 0, TASK_CTX_OF_VCPU);
 	if (!tctx)
 		return 0;
 	vcpu = vcpu_of(tctx);

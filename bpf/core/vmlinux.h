@@ -44,6 +44,8 @@ enum {
 	BPF_F_NO_PREALLOC = 1u << 0,
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1u << 0,
 	BPF_RB_NO_WAKEUP = 1u << 0,
+	BPF_RB_FORCE_WAKEUP = 1u << 1,
+	BPF_F_MMAPABLE = 1u << 10,
 	BPF_F_TIMER_CPU_PIN = 1u << 1,
 };
 
@@ -92,6 +94,9 @@ struct task_struct {
 	struct task_group *sched_task_group; /* with CONFIG_CGROUP_SCHED */
 	int pid;
 	int tgid;
+	unsigned int __state;
+	unsigned int policy;
+	u64 start_boottime;
 };
 
 enum scx_exit_kind {

@@ -13,7 +13,13 @@ fn main() -> Result<(), BorderError> {
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
     let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
     let include = format!("-I{}", root.display());
-    for source in ["schedulers/microslice", "schedulers/coordinated", "schedulers/simple", "memory_slots"] {
+    for source in [
+        "schedulers/microslice",
+        "schedulers/coordinated",
+        "schedulers/simple",
+        "schedulers/beside",
+        "memory_slots",
+    ] {
         let object = source.rsplit('/').next().expect("rsplit yields at least one part");
         SkeletonBuilder::new()
             .source(root.join(format!("bpf/{source}.bpf.c")))

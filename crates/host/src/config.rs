@@ -83,6 +83,8 @@ pub struct Settings {
     /// NUM_LIMIT of Algorithm 1; `None`: a quarter of the pCPUs, as the paper's 3 of 12.
     pub micro_cpus_limit: Option<u32>,
     pub micro_slice_us: u64,
+    /// Of the host, that a VM may have by boosts beside the kernel's own scheduler.
+    pub boost_percent: u32,
     pub slice_us: u64,
     pub profile_ms: u64,
     pub epoch_ms: u64,
@@ -133,6 +135,7 @@ impl Default for Settings {
             micro_cpus: PoolChoice::Auto,
             micro_cpus_limit: None,
             micro_slice_us: 100,
+            boost_percent: 1,
             slice_us: FairShareConfig::DEFAULT.slice_ns / 1000,
             profile_ms: 10,
             epoch_ms: 1000,
@@ -168,10 +171,11 @@ const HOLD_US_MAX: u64 = 300_000;
 type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);
 
 /// Bounds that no host changes.
-const BOUNDS: [Bound; 11] = [
+const BOUNDS: [Bound; 12] = [
     ("urgent-slice-us", 50, 10_000, "microseconds", |it| it.urgent_slice_us),
     ("preemption-delay-us", 0, 10_000, "microseconds", |it| it.preemption_delay_us),
     ("urgent-allowance-us", 0, HOLD_US_MAX, "microseconds of virtual time", |it| it.urgent_allowance_us),
+    ("boost-percent", 1, 50, "per cent", |it| u64::from(it.boost_percent)),
     ("micro-slice-us", 10, 100_000, "microseconds", |it| it.micro_slice_us),
     ("slice-us", 500, HOLD_US_MAX, "microseconds", |it| it.slice_us),
     ("profile-ms", 1, 10_000, "milliseconds", |it| it.profile_ms),

@@ -75,7 +75,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
 
 /// A name given with `--guest` that no running VM has is refused while VMs run: it is a typing error more often than a
 /// VM to come. Names in the configuration file may be of VMs to come.
-fn refuse_unknown_names(settings: &Settings) -> Result<(), HostError> {
+pub(crate) fn refuse_unknown_names(settings: &Settings) -> Result<(), HostError> {
     if settings.guests_must_run.is_empty() {
         return Ok(());
     }
@@ -207,7 +207,7 @@ impl<'s> Daemon<'s> {
                 looked_for_vms = Some(Instant::now());
                 self.look_for_vms(output)?;
                 self.look_into_memories();
-                self.vms.values_mut().for_each(|vm| say_slide(vm, output));
+                self.vms.values_mut().for_each(|vm| say_slide(vm, output.say));
             }
             if looked_who_wants_to_run.elapsed() >= LOOK_WHO_WANTS_TO_RUN {
                 looked_who_wants_to_run = Instant::now();
@@ -383,7 +383,7 @@ impl<'s> Daemon<'s> {
                     // One that came later may lie in another cgroup.
                     has_changed |= before.vcpu_count != kernel_side.vcpu_count;
                     if vm.hides_since(before.registers) && !matches!(vm.guest, GuestKnowledge::Reading) {
-                        introduce(vm, output);
+                        introduce(vm, output.say);
                     }
                 }
                 None => {
@@ -445,7 +445,7 @@ impl<'s> Daemon<'s> {
             vm.memory_looks.schedule(Instant::now(), false);
         } else {
             vm.guest = GuestKnowledge::NoImage;
-            introduce(&vm, output);
+            introduce(&vm, output.say);
         }
         self.vms.insert(kernel_side.slot, vm);
         Ok(())
@@ -506,7 +506,7 @@ impl<'s> Daemon<'s> {
                 vm.guest = GuestKnowledge::Unreadable(cause);
             }
         }
-        introduce(vm, output);
+        introduce(vm, output.say);
         match &mut self.scheduler {
             Some(scheduler) if !is_unseen => tell(scheduler, vm),
             _ => Ok(()),
@@ -629,7 +629,7 @@ impl<'s> Daemon<'s> {
             vm.contradictions = 0;
         }
         vm.slide_news.add();
-        say_slide(vm, output);
+        say_slide(vm, output.say);
         self.scheduler.as_mut().map_or(Ok(()), |scheduler| tell(scheduler, vm))
     }
 
@@ -755,8 +755,8 @@ impl Counted {
 }
 
 /// One line for the operator.
-fn introduce(vm: &Vm, output: &mut Output<'_>) {
-    (output.say)(&format!(
+pub(crate) fn introduce(vm: &Vm, say: &mut dyn FnMut(&str)) {
+    say(&format!(
         "{}: pid {}, kernel {}: {}",
         vm.name,
         vm.kernel_side.pid,
@@ -766,10 +766,10 @@ fn introduce(vm: &Vm, output: &mut Output<'_>) {
 }
 
 /// Of its latest changes, if they aren't too many.
-fn say_slide(vm: &mut Vm, output: &mut Output<'_>) {
+pub(crate) fn say_slide(vm: &mut Vm, say: &mut dyn FnMut(&str)) {
     if let Some(changes) = vm.slide_news.take_due(Instant::now()) {
         let more = if changes > 1 { format!(" (changed {changes} times)") } else { String::new() };
-        (output.say)(&format!("{}: {}{more}", vm.name, vm.state()));
+        say(&format!("{}: {}{more}", vm.name, vm.state()));
     }
 }
 
@@ -802,7 +802,7 @@ fn exit_line(exit: &crate::scheduler::Exit) -> String {
     format!("{} (kind {}, code {})", text.join(": "), exit.kind, exit.code)
 }
 
-fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec to a live one.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };

@@ -8,6 +8,7 @@
 // They panic where nobody reads, and a scheduler must not end because of that.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod beside;
 pub mod cgroups;
 pub mod config;
 mod config_file;
@@ -59,6 +60,7 @@ macro_rules! skeleton {
 skeleton!(microslice_skeleton, "microslice");
 skeleton!(coordinated_skeleton, "coordinated");
 skeleton!(memory_slots_skeleton, "memory_slots");
+skeleton!(beside_skeleton, "beside");
 skeleton!(simple_skeleton, "simple");
 
 pub use config::{PoolChoice, SchedulerChoice, Settings};

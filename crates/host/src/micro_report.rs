@@ -1,7 +1,7 @@
 //! What the scheduler `microslice` did: its part of a report (`report.rs`).
 
 use crate::interface::{AccelerationReturn, Overtake, RequestFailure};
-use crate::report::{add_up, named, names};
+use crate::report::{add_up, matrix, named, names};
 use crate::scheduler::VmStats;
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
@@ -68,13 +68,6 @@ pub(crate) fn flow_lines(total: &VmStats) -> String {
 fn in_flight(stats: &VmStats) -> u64 {
     let accelerations: u64 = stats.accelerations.iter().map(|row| add_up(row)).sum();
     accelerations.saturating_sub(add_up(&stats.returns))
-}
-
-/// `{row: {column: count}}`
-fn matrix<R: Coded, C: Coded, const N: usize>(rows: &[[u64; N]]) -> Value {
-    Value::Object(
-        names::<R>().zip(rows).map(|(name, row)| (name.to_owned(), named(names::<C>(), row))).collect(),
-    )
 }
 
 /// What a VM's counters and the sum of all have in common.

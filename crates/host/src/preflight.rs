@@ -40,6 +40,15 @@ pub fn check() -> Result<Host, HostError> {
     Ok(Host { vendor, topology, asks_about_those_that_may_not_move })
 }
 
+/// Likewise, for who leaves the kernel's own scheduler in charge: it needs no sched_ext, but to make threads real-time.
+pub fn check_beside() -> Result<Host, HostError> {
+    check_capabilities_of(&[SYS_ADMIN, SYS_NICE, PERFMON, BPF])?;
+    check_btf_exists()?;
+    let vendor = check_kvm()?;
+    check_module_btf(vendor, Path::new("/sys"))?;
+    Ok(Host { vendor, topology: Topology::read()?, asks_about_those_that_may_not_move: 0 })
+}
+
 /// `uname -r` (`osrelease`), `uname -v` (`version`).
 pub fn kernel(what: &str) -> String {
     std::fs::read_to_string(format!("/proc/sys/kernel/{what}")).unwrap_or_default().trim().to_owned()
@@ -54,7 +63,17 @@ pub fn look_again(host: &Host) -> Result<Host, HostError> {
 
 /// CAP_SYS_ADMIN (sched_ext, KVM's tracepoints), CAP_PERFMON and CAP_BPF.
 fn check_capabilities() -> Result<(), HostError> {
-    const NEEDED: [(u32, &str); 3] = [(21, "CAP_SYS_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
+    check_capabilities_of(&[SYS_ADMIN, PERFMON, BPF])
+}
+
+/// Number and name, by `include/uapi/linux/capability.h`.
+type NumberedCapability = (u32, &'static str);
+const SYS_ADMIN: NumberedCapability = (21, "CAP_SYS_ADMIN");
+const SYS_NICE: NumberedCapability = (23, "CAP_SYS_NICE");
+const PERFMON: NumberedCapability = (38, "CAP_PERFMON");
+const BPF: NumberedCapability = (39, "CAP_BPF");
+
+fn check_capabilities_of(needed: &[NumberedCapability]) -> Result<(), HostError> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status
         .lines()
@@ -62,7 +81,7 @@ fn check_capabilities() -> Result<(), HostError> {
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
         .unwrap_or(0);
     let missing: Vec<_> =
-        NEEDED.iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|(_, name)| *name).collect();
+        needed.iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|(_, name)| *name).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -107,13 +126,18 @@ fn isolated_from_scheduling(command_line: &str) -> Option<&str> {
     (flags.peek().is_none() || flags.any(|flag| flag == "domain")).then_some(value)
 }
 
+fn check_btf_exists() -> Result<(), HostError> {
+    if Path::new(KERNEL_BTF).exists() {
+        return Ok(());
+    }
+    Err(HostError::refused(
+        "this kernel has no BTF (no /sys/kernel/btf/vmlinux): it needs CONFIG_DEBUG_INFO_BTF=y",
+    ))
+}
+
 /// Returns what this kernel knows as `SCX_OPS_ENQ_MIGRATION_DISABLED`.
 fn check_btf() -> Result<u64, HostError> {
-    if !Path::new(KERNEL_BTF).exists() {
-        return Err(HostError::refused(
-            "this kernel has no BTF (no /sys/kernel/btf/vmlinux): it needs CONFIG_DEBUG_INFO_BTF=y",
-        ));
-    }
+    check_btf_exists()?;
     let btf = Btf::from_vmlinux().map_err(|cause| HostError::refused(format!("{KERNEL_BTF}: {cause}")))?;
     if kfuncs_are_broken(&btf) {
         return Err(HostError::refused(

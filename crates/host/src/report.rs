@@ -5,6 +5,7 @@
 
 use crate::cgroups::{CpuLimit, CpuLimits};
 use crate::config::SchedulerChoice;
+use crate::interface::BoostStats;
 use crate::pool_history::Change;
 use crate::scheduler::{HostStats, VmStats};
 use crate::{micro_report, urgent_report};
@@ -57,6 +58,7 @@ pub trait Counters: Copy + FromBytes + IntoBytes + Immutable {}
 
 impl Counters for VmStats {}
 impl Counters for HostStats {}
+impl Counters for BoostStats {}
 
 /// `now - before`, counter by counter.
 pub fn difference<C: Counters>(now: &C, before: &C) -> C {
@@ -329,6 +331,13 @@ pub(crate) fn names<E: Coded>() -> impl Iterator<Item = &'static str> {
     E::ALL.iter().map(|value| value.name())
 }
 
+/// `{row: {column: count}}`
+pub(crate) fn matrix<R: Coded, C: Coded, const N: usize>(rows: &[[u64; N]]) -> Value {
+    Value::Object(
+        names::<R>().zip(rows).map(|(name, row)| (name.to_owned(), named(names::<C>(), row))).collect(),
+    )
+}
+
 fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
     json!({
         "name": vm.name,
@@ -368,7 +377,7 @@ fn host_json(host: &HostStats) -> Value {
     })
 }
 
-fn merge(object: &mut Value, more: Value) {
+pub(crate) fn merge(object: &mut Value, more: Value) {
     if let (Value::Object(object), Value::Object(more)) = (object, more) {
         object.extend(more);
     }

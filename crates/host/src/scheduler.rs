@@ -42,6 +42,24 @@ pub struct KernelVm {
     pub registers: u32,
 }
 
+impl KernelVm {
+    /// Those in the map `vms` that have a vCPU.
+    pub(crate) fn all_of(vms: &impl MapCore) -> Vec<Self> {
+        let of_slot = |slot| {
+            let vm: Vm = lookup(vms, slot)?;
+            (vm.in_use != 0 && vm.vcpu_count > 0).then_some(Self {
+                slot,
+                generation: vm.generation,
+                kvm: vm.kvm,
+                pid: vm.pid,
+                vcpu_count: vm.vcpu_count,
+                registers: vm.registers,
+            })
+        };
+        (0..VMS_MAX).filter_map(of_slot).collect()
+    }
+}
+
 /// What the rings delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
@@ -89,6 +107,11 @@ pub struct Scheduler {
 static LIBBPF_WARNINGS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 const WARNINGS_KEPT: usize = 200;
 
+/// From now on libbpf's warnings are kept, for [`load_failure`].
+pub(crate) fn keep_warnings() {
+    libbpf_rs::set_print(Some((PrintLevel::Warn, keep_warning)));
+}
+
 fn keep_warning(_level: PrintLevel, message: String) {
     if let Ok(mut kept) = LIBBPF_WARNINGS.lock() {
         if kept.len() == WARNINGS_KEPT {
@@ -123,7 +146,7 @@ impl Scheduler {
     /// Loads and attaches everything. On error nothing stays loaded. `limits` are in force from the first task on: until
     /// then the kernel itself keeps them.
     pub fn start(host: &Host, settings: &Settings, limits: &limits::Changes) -> Result<Self, HostError> {
-        libbpf_rs::set_print(Some((PrintLevel::Warn, keep_warning)));
+        keep_warnings();
         let config = run_config(host, settings)?;
         let mut object = objects::load(host, settings, config)?;
         object.attach_core_scheduling_denial().map_err(|error| load_failure(&error, settings.verbose))?;
@@ -156,19 +179,7 @@ impl Scheduler {
 
     /// The VMs that have a vCPU.
     pub fn vms(&self) -> Vec<KernelVm> {
-        (0..VMS_MAX)
-            .filter_map(|slot| {
-                let vm: Vm = lookup(self.object.maps().vms, slot)?;
-                (vm.in_use != 0 && vm.vcpu_count > 0).then_some(KernelVm {
-                    slot,
-                    generation: vm.generation,
-                    kvm: vm.kvm,
-                    pid: vm.pid,
-                    vcpu_count: vm.vcpu_count,
-                    registers: vm.registers,
-                })
-            })
-            .collect()
+        KernelVm::all_of(self.object.maps().vms)
     }
 
     /// The threads that run the vCPUs of the VM in `slot`.
@@ -270,7 +281,7 @@ fn open_rings(
     builder.build()
 }
 
-fn parse_event(bytes: &[u8]) -> Option<Event> {
+pub(crate) fn parse_event(bytes: &[u8]) -> Option<Event> {
     let (event, _) = interface::Event::read_from_prefix(bytes).ok()?;
     match event.kind.get()? {
         EventKind::Halt => {
@@ -336,12 +347,16 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
 }
 
 /// One value of an array map.
-fn lookup<T: FromBytes>(map: &MapMut<'_>, key: u32) -> Option<T> {
-    let bytes = map.lookup(&key.to_le_bytes(), MapFlags::ANY).ok()??;
-    T::read_from_prefix(&bytes).ok().map(|(value, _)| value)
+pub(crate) fn lookup<T: FromBytes>(map: &impl MapCore, key: u32) -> Option<T> {
+    T::read_from_prefix(&value_of(map, key)?).ok().map(|(value, _)| value)
 }
 
-fn update(map: &MapMut<'_>, key: u32, value: &[u8]) -> Result<(), HostError> {
+/// Likewise, as bytes: what mechanisms keep stands behind what the core keeps.
+pub(crate) fn value_of(map: &impl MapCore, key: u32) -> Option<Vec<u8>> {
+    map.lookup(&key.to_le_bytes(), MapFlags::ANY).ok()?
+}
+
+pub(crate) fn update(map: &MapMut<'_>, key: u32, value: &[u8]) -> Result<(), HostError> {
     write(map, &key.to_le_bytes(), value)
 }
 

@@ -201,3 +201,21 @@ pub fn decide_on_limit(limit: &CpuLimit, seen: &LimitObservation) -> LimitDecisi
     // SAFETY: the pointers come from references.
     unsafe { c::decide_on_limit(limit, seen) }
 }
+
+/// A boost budget's clock, no further behind than a burst (`policy/boost_budget.h`).
+pub fn boost_clock(config: &BoostConfig, now_ns: u64, clock_ns: u64) -> u64 {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::boost_clock(config, now_ns, clock_ns) }
+}
+
+/// How far a boost that ran for `ran_ns` moves a clock whose budget is `percent` of the host.
+pub fn boost_cost(config: &BoostConfig, percent: u32, ran_ns: u64) -> u64 {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::boost_cost(config, percent, ran_ns) }
+}
+
+/// May this vCPU's thread become real-time for a micro slice?
+pub fn decide_on_boost(config: &BoostConfig, seen: &BoostObservation) -> BoostDecision {
+    // SAFETY: both pointers come from references.
+    BoostDecision::of(unsafe { c::decide_on_boost(config, seen) })
+}

@@ -72,6 +72,8 @@ pub struct Kernel {
 
 /// The series that the testbed's host runs unless told otherwise: long-term, newest stock one with sched_ext.
 pub const DEFAULT_HOST: &str = "6.18";
+/// Debian's kernels before this series are built without sched_ext.
+const FIRST_WITH_SCHED_EXT: (u32, u32) = (6, 16);
 /// The kernel that the guests run unless told otherwise.
 pub const DEFAULT_GUEST: &str = "6.12-cloud";
 
@@ -93,9 +95,12 @@ pub fn all_rules() -> Vec<Rule> {
 }
 
 impl Rule {
-    /// A host kernel of `series` ("6.18"): one that can load a sched_ext scheduler.
+    /// A host kernel of `series` ("6.18"): one that can load a sched_ext scheduler, if Debian's kernels of that series have
+    /// sched_ext at all.
     pub fn host(series: &str) -> Result<Self> {
-        Ok(Self { btf: Btf::Good, ..series.parse()? })
+        let rule: Self = series.parse()?;
+        let btf = if rule.series >= FIRST_WITH_SCHED_EXT { Btf::Good } else { Btf::Any };
+        Ok(Self { btf, ..rule })
     }
 
     /// A host kernel of `series` whose BTF is broken.

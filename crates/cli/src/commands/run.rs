@@ -5,6 +5,7 @@ use crate::interrupt;
 use crate::output;
 use crate::printer::Printer;
 use clap::{Args, ValueEnum};
+use microslice_host::beside;
 use microslice_host::coordination::Scheme;
 use microslice_host::daemon::{self, Output};
 use microslice_host::report::Report;
@@ -57,6 +58,16 @@ pub struct Run {
     /// Which scheduler [default: microslice]
     #[arg(long, value_name = "NAME", value_enum)]
     scheduler: Option<Scheduler>,
+    /// Leave the kernel's own scheduler in charge, and make threads of vCPUs real-time for a micro slice instead: on hosts
+    /// without sched_ext, too
+    #[arg(long, conflicts_with_all = BESIDE_HAS_NO)]
+    beside: bool,
+    /// With --beside: how much of the host a VM may have that way [default: 1]
+    #[arg(long, value_name = "PERCENT", requires = "beside")]
+    boost_percent: Option<u32>,
+    /// Be the process that takes boosts back when the daemon is dead
+    #[arg(long, hide = true, value_name = "FILE")]
+    watch_boosts: Option<PathBuf>,
     /// Micro-sliced pCPUs: a number, or `auto` [default: auto]
     #[arg(long, value_name = "N|auto")]
     micro_cpus: Option<PoolChoice>,
@@ -160,7 +171,34 @@ pub struct Run {
     instruction_counts: bool,
 }
 
+/// What only a scheduler of our own can do, by the names of the fields below.
+const BESIDE_HAS_NO: [&str; 20] = [
+    "scheduler",
+    "resched_dp",
+    "tlb_co",
+    "resched_co",
+    "urgent_slice_us",
+    "preemption_delay_us",
+    "urgent_allowance_us",
+    "micro_cpus",
+    "micro_cpus_limit",
+    "slice_us",
+    "profile_ms",
+    "epoch_ms",
+    "second_looks",
+    "grow_when_busy",
+    "patience",
+    "no_lend",
+    "no_home_slices",
+    "weights",
+    "record",
+    "program_costs",
+];
+
 pub fn run(args: Run) -> Result<(), Failure> {
+    if let Some(file) = &args.watch_boosts {
+        return beside::watch(file).map_err(failure);
+    }
     let settings = settings_of(&args)?;
     if args.instruction_counts {
         return print_instruction_counts(&settings);
@@ -171,6 +209,9 @@ pub fn run(args: Run) -> Result<(), Failure> {
     interrupt::on_signal(None, move || flag.store(true, Ordering::Relaxed))?;
     if args.simple {
         return output::print(&format!("{}\n", microslice_host::simple::run(&stop).map_err(failure)?));
+    }
+    if args.beside {
+        return run_beside(&args, &settings, &stop);
     }
     let clear = args.monitor.is_some() && !args.json;
     let statistics = Printer::start("standard output", show_statistics()).map_err(Failure::broken)?;
@@ -186,6 +227,24 @@ pub fn run(args: Run) -> Result<(), Failure> {
     // The scheduler is unloaded, whoever reads or not.
     let shown = statistics.finish(READERS_PATIENCE);
     // Who doesn't read lines wouldn't read one about that.
+    let _ = lines.finish(READERS_PATIENCE);
+    result.map_err(failure)?;
+    shown
+}
+
+fn run_beside(args: &Run, settings: &Settings, stop: &AtomicBool) -> Result<(), Failure> {
+    let clear = args.monitor.is_some() && !args.json;
+    let statistics = Printer::start("standard output", show_statistics()).map_err(Failure::broken)?;
+    let lines = Printer::start("standard error", show_line).map_err(Failure::broken)?;
+    let mut report = |report: &beside::report::Report| {
+        let text = if args.json { report.to_json().to_string() } else { report.to_text() };
+        let start = if clear && !report.is_final { "\x1b[2J\x1b[H" } else { "" };
+        let text = format!("{start}{}\n", output::plain(&text));
+        if report.is_final { statistics.print_last(text) } else { statistics.print(text) }
+    };
+    let mut say = |line: &str| lines.print(line.to_owned());
+    let result = beside::run(settings, stop, &mut beside::Output { report: &mut report, say: &mut say });
+    let shown = statistics.finish(READERS_PATIENCE);
     let _ = lines.finish(READERS_PATIENCE);
     result.map_err(failure)?;
     shown
@@ -257,6 +316,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         urgent_slice_us,
         preemption_delay_us,
         urgent_allowance_us,
+        boost_percent,
         micro_cpus,
         micro_slice_us,
         slice_us,

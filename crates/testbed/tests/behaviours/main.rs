@@ -22,6 +22,7 @@ mod default_host {
 
 /// On hosts of other kernels, or that are set up otherwise.
 mod other_hosts {
+    mod beside;
     mod host_kernels;
     mod pause_exits;
     mod refusals;

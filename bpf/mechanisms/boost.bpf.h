@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Boosts: from "this vCPU is needed" to a micro slice, beside the kernel's own scheduler.
+ *
+ * Problem.   Without sched_ext no BPF program may say who runs.
+ * Mechanism. A request marks the vCPU pending and wakes the helper (crates/host/src/beside), which makes its thread
+ *            real-time. When the thread then runs, it is in its micro slice. The helper takes the boost back after
+ *            a micro slice, or once it hears that the vCPU is served: it has left critical code and taken its
+ *            interrupt, or sleeps.
+ * Races.     The kernel may run the vCPU before the helper comes: that is a miss, and the helper finds it running.
+ *            A thread that is boosted too late runs real-time until the helper's next look, at most a micro slice.
+ * Limits.    Whoever was woken and has to wait is boosted only once the next interrupt comes for it: nothing here
+ *            knows whether the kernel will run it at once.
+ */
+#ifndef BPF_BOOST_H
+#define BPF_BOOST_H
+
+#include "bpf/core/vcpu.bpf.h"
+
+/* include/uapi/linux/sched.h */
+#define SCHED_NORMAL 0u
+#define SCHED_FIFO 1u
+#define SCHED_BATCH 3u
+#define SCHED_IDLE 5u
+
+struct boost_vcpu {
+	u64 asked_at_ns;
+	u64 began_at_ns;
+	u64 start_ns; /* when its thread was started */
+	u64 running_since_ns;
+	u32 cause;
+	u32 vector; /* of the interrupt that it is about; 0: none */
+	u32 retry_count;
+	u32 is_seen; /* it has left its guest in this thread */
+	u32 is_real_time;
+	u32 is_pinned;
+};
+
+struct boost_vm {
+	u64 clock_ns;	     /* of its budget: policy/boost_budget.h */
+	u64 pass_until_ns;   /* a pass over this VM is under way until then at the latest */
+	u32 requested_count; /* of the pass under way */
+	u32 reserved;
+	struct boost_stats stats;
+};
+
+static __always_inline struct boost_vcpu *boost_of(const struct vcpu *vcpu);
+static __always_inline struct boost_vm *boosts_in(const struct vm *vm);
+
+/* Requests and ends, to the helper. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 * 1024);
+} boost_events SEC(".maps");
+
+/* When the helper took a boost of each vCPU back last, by the monotonic clock. Written by the helper only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, VCPUS_MAX);
+	__type(key, u32);
+	__type(value, u64);
+} taken_back_at SEC(".maps");
+
+/* The host's budget: policy/boost_budget.h. */
+u64 host_boost_clock_ns;
+
+static __always_inline bool tell_helper(const struct vcpu *vcpu, u32 slot, u32 kind)
+{
+	struct boost_event event = {.kind = kind,
+				    .slot = slot,
+				    .tid = vcpu->pid,
+				    .start_ns = boost_of(vcpu)->start_ns,
+				    .at_ns = boost_of(vcpu)->asked_at_ns};
+
+	return !bpf_ringbuf_output(&boost_events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
+}
+
+/* ---- Request (any context) ---- */
+
+static __always_inline u32 decide(const struct vcpu *vcpu, const struct vm *vm, u64 now)
+{
+	struct boost_config limits = config.boost;
+	struct boost_observation seen = {.now_ns = now,
+					 .vm_clock_ns = boosts_in(vm)->clock_ns,
+					 .host_clock_ns = host_boost_clock_ns,
+					 .is_seen = boost_of(vcpu)->is_seen,
+					 .is_real_time = boost_of(vcpu)->is_real_time,
+					 .is_pinned = boost_of(vcpu)->is_pinned};
+
+	return decide_on_boost(&limits, &seen);
+}
+
+/*
+ * Asks the helper to boost this vCPU. True if help is on its way.
+ * Not static: the verifier then checks it once by itself, not at each of its calls.
+ */
+__noinline int ask_for_boost(u32 slot, u32 cause, u32 vector)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct vm *vm = vcpu ? vm_at(vcpu->vm) : NULL;
+	u64 now = bpf_ktime_get_ns();
+	u32 decision, class;
+
+	if (!vcpu || !vm || cause >= CAUSE_COUNT)
+		return 0;
+	if (config.dry_run) {
+		struct vm_stats *stats = vm_stats_at(vcpu->vm);
+
+		class = vcpu->guest_class;
+		if (stats && class < GUEST_CLASS_COUNT)
+			COUNT(stats->would_request[cause][class]);
+		return 0;
+	}
+	if (!vcpu_moves(vcpu, VCPU_RUNNABLE, VCPU_PENDING))
+		return 0;
+	COUNT(boosts_in(vm)->stats.requests[cause]);
+	decision = decide(vcpu, vm, now);
+	boost_of(vcpu)->cause = cause;
+	boost_of(vcpu)->vector = vector;
+	boost_of(vcpu)->asked_at_ns = now;
+	if (decision == BOOST_GRANTED && !tell_helper(vcpu, slot, BOOST_ASKED))
+		decision = BOOST_NO_ROOM;
+	if (decision == BOOST_GRANTED)
+		return 1;
+	/* Unless it runs meanwhile: then it was counted as missed. */
+	if (vcpu_moves(vcpu, VCPU_PENDING, VCPU_RUNNABLE) && decision < BOOST_DECISION_COUNT)
+		COUNT(boosts_in(vm)->stats.refusals[decision]);
+	return 0;
+}
+
+/* What was granted comes to nothing. */
+static __always_inline void miss_boost(struct vcpu *vcpu, u32 to_state, u32 miss)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+
+	if (vcpu_moves(vcpu, VCPU_PENDING, to_state) && vm && miss < BOOST_MISS_COUNT)
+		COUNT(boosts_in(vm)->stats.missed[miss]);
+}
+
+/* ---- The micro slice (in the vCPU's thread, or where it is switched to) ---- */
+
+static __always_inline void begin_boost(struct vcpu *vcpu, u64 now)
+{
+	u32 cause = boost_of(vcpu)->cause, class = vcpu->guest_class, bucket;
+	struct vm *vm = vm_at(vcpu->vm);
+
+	if (!vcpu_moves(vcpu, VCPU_PENDING, VCPU_MICRO) || !vm)
+		return;
+	boost_of(vcpu)->began_at_ns = now;
+	if (cause < CAUSE_COUNT && class < GUEST_CLASS_COUNT)
+		COUNT(boosts_in(vm)->stats.boosts[cause][class]);
+	bucket = histogram_bucket(now - boost_of(vcpu)->asked_at_ns);
+	if (bucket < HISTOGRAM_BUCKETS)
+		COUNT(boosts_in(vm)->stats.wait_us[bucket]);
+}
+
+static __always_inline void move_clock(u64 *clock_ns, u64 now, u64 cost_ns)
+{
+	struct boost_config limits = config.boost;
+	u64 was = *clock_ns, kept = boost_clock(&limits, now, was);
+
+	/* Who moved it meanwhile has brought it into bounds. */
+	if (kept != was)
+		__sync_val_compare_and_swap(clock_ns, was, kept);
+	__sync_fetch_and_add(clock_ns, cost_ns);
+}
+
+/* It ran boosted from its beginning until the helper took that back, or until now. */
+static __always_inline void charge_boost(const struct vcpu *vcpu, struct vm *vm, u32 slot, u64 now)
+{
+	struct boost_config limits = config.boost;
+	u64 *taken_back = bpf_map_lookup_elem(&taken_back_at, &slot);
+	u64 began = boost_of(vcpu)->began_at_ns, end = now, ran_ns;
+	u32 bucket;
+
+	if (taken_back && *taken_back > began && *taken_back < now)
+		end = *taken_back;
+	ran_ns = end - began;
+	move_clock(&boosts_in(vm)->clock_ns, now, boost_cost(&limits, limits.vm_percent, ran_ns));
+	move_clock(&host_boost_clock_ns, now, boost_cost(&limits, limits.host_percent, ran_ns));
+	ADD(boosts_in(vm)->stats.ran_ns, ran_ns);
+	bucket = histogram_bucket(ran_ns);
+	if (bucket < HISTOGRAM_BUCKETS)
+		COUNT(boosts_in(vm)->stats.slice_us[bucket]);
+}
+
+static __always_inline struct micro_slice_decision look_at_boost(const struct vcpu *vcpu, u32 class,
+								 u32 blocked)
+{
+	struct accelerate_config limits = config.accelerate;
+	struct micro_slice_observation seen = {
+	    .guest_class = class, .blocked = blocked, .retry_count = boost_of(vcpu)->retry_count};
+
+	seen.interrupt_pending = guest_interrupt_pending(vcpu->kvm_vcpu, boost_of(vcpu)->vector);
+	seen.answer = guest_answer_to_calls(vcpu->kvm_vcpu);
+	return decide_after_micro_slice(&limits, &seen);
+}
+
+/* The one place where ends are counted. */
+static __always_inline void end_boost(struct vcpu *vcpu, u32 slot, u32 to_state, u32 outcome, u64 now)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+
+	if (!vcpu_moves(vcpu, VCPU_MICRO, to_state) || !vm)
+		return;
+	charge_boost(vcpu, vm, slot, now);
+	if (outcome < MICRO_SLICE_OUTCOME_COUNT)
+		COUNT(boosts_in(vm)->stats.ends[outcome]);
+}
+
+/*
+ * A boosted vCPU has left its guest, and runs on: is it served? Not inline, and not static: see ask_for_boost().
+ */
+__noinline int look_at_exit(u32 slot, u64 rip, u32 is_boosted)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct micro_slice_decision decision;
+
+	if (!vcpu || vcpu->state != VCPU_MICRO)
+		return 0;
+	decision = look_at_boost(vcpu, classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, rip), 0);
+	if (is_boosted && (decision.outcome != MICRO_SLICE_SERVED || decision.retry))
+		return 0;
+	end_boost(vcpu, slot, VCPU_RUNNING, decision.outcome, bpf_ktime_get_ns());
+	if (is_boosted)
+		tell_helper(vcpu, slot, BOOST_SERVED);
+	return 0;
+}
+
+/* It is switched out, and its boost with it: it sleeps, or was taken back. True if it should be asked for again. */
+__noinline int end_with_turn(u32 slot, u32 runnable)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct micro_slice_decision decision;
+
+	if (!vcpu)
+		return 0;
+	decision = look_at_boost(vcpu, vcpu->guest_class, !runnable);
+	end_boost(vcpu, slot, runnable ? VCPU_RUNNABLE : VCPU_BLOCKED, decision.outcome, bpf_ktime_get_ns());
+	boost_of(vcpu)->retry_count = decision.retry ? boost_of(vcpu)->retry_count + 1 : 0;
+	if (!runnable)
+		tell_helper(vcpu, slot, BOOST_SERVED);
+	return runnable && decision.retry;
+}
+
+#endif

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * beside: acceleration on a host whose scheduler stays the kernel's own, with or without sched_ext.
+ *
+ * It observes what microslice observes, and decides by the same policies. Whom they would accelerate it names to
+ * the helper (crates/host/src/beside), which makes that vCPU's thread real-time for a micro slice.
+ * Running, stopping and waking are seen by the kernel's tracepoints, instead of being done by sched_ext's callbacks.
+ */
+#define BESIDE
+
+#include "bpf/core/observe.bpf.h"
+#include "bpf/mechanisms/boost.bpf.h"
+
+char _license[] SEC("license") = "GPL";
+
+/* ---- State ---- */
+
+struct beside_vcpu {
+	struct vcpu core;
+	struct boost_vcpu boost;
+};
+
+struct beside_vm {
+	struct vm core;
+	struct boost_vm boost;
+};
+
+struct vcpus_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VCPUS_MAX);
+	__type(key, u32);
+	__type(value, struct beside_vcpu);
+} vcpus SEC(".maps");
+
+struct vms_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VMS_MAX);
+	__type(key, u32);
+	__type(value, struct beside_vm);
+} vms SEC(".maps");
+
+/* Boosts of VMs that are gone, summed up. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct boost_stats);
+} boosts_of_gone SEC(".maps");
+
+static __always_inline struct boost_vcpu *boost_of(const struct vcpu *vcpu)
+{
+	return &((struct beside_vcpu *)vcpu)->boost;
+}
+
+static __always_inline struct boost_vm *boosts_in(const struct vm *vm)
+{
+	return &((struct beside_vm *)vm)->boost;
+}
+
+/* ---- Coming and going ---- */
+
+HOOK void on_vm_joins(struct vm *vm)
+{
+	u32 key = 0, word;
+	u64 *gone = bpf_map_lookup_elem(&boosts_of_gone, &key), *stats = (u64 *)&boosts_in(vm)->stats;
+
+	boosts_in(vm)->pass_until_ns = 0;
+	boosts_in(vm)->clock_ns = 0;
+	if (!gone)
+		return;
+	bpf_for (word, 0, sizeof(struct boost_stats) / sizeof(u64)) {
+		u64 value = __sync_lock_test_and_set(&stats[word], 0);
+
+		if (value)
+			ADD(gone[word], value);
+	}
+}
+
+/* By whomever: the helper, too. */
+static __always_inline bool is_real_time(const struct task_struct *p)
+{
+	return p->policy != SCHED_NORMAL && p->policy != SCHED_BATCH && p->policy != SCHED_IDLE;
+}
+
+HOOK void on_vcpu_joins(struct vcpu *vcpu)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+
+	*boost_of(vcpu) = (struct boost_vcpu){.start_ns = p->start_boottime,
+					      .running_since_ns = bpf_ktime_get_ns(),
+					      .is_real_time = is_real_time(p),
+					      .is_pinned = p->nr_cpus_allowed == 1};
+}
+
+HOOK void on_vcpu_leaves(struct vcpu *vcpu)
+{
+	struct task_ctx *tctx = task_ctx_of(bpf_get_current_task_btf());
+	u32 slot = tctx ? tctx->vcpu - 1 : VCPUS_MAX;
+
+	miss_boost(vcpu, VCPU_BLOCKED, BOOST_MISS_GONE);
+	if (vcpu->state == VCPU_MICRO) {
+		end_boost(vcpu, slot, VCPU_BLOCKED, MICRO_SLICE_BLOCKED, bpf_ktime_get_ns());
+		tell_helper(vcpu, slot, BOOST_SERVED);
+	}
+}
+
+/* The kernel switches threads of its own accord: what ends is found by its switch. */
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_task_exit, struct task_struct *p)
+{
+	return unregister_vcpu(task_ctx_of(bpf_get_current_task_btf()));
+}
+
+/* ---- Hints ---- */
+
+#define PASS_MAX_NS 1000000ull
+
+/* Looks at one sibling; false ends the pass. Not static: the verifier then checks it once, not at each turn. */
+__noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause)
+{
+	struct sibling_observation seen = {};
+	struct vm *vm = vm_at(vm_slot);
+	struct vm_stats *stats = vm_stats_at(vm_slot);
+	struct vcpu *sibling;
+	u32 entry, verdict;
+
+	if (!vm || !stats)
+		return 0;
+	entry = vm->vcpus[at & (VCPUS_PER_VM_MAX - 1)];
+	sibling = vcpu_at(entry - 1);
+	if (!entry || entry - 1 == self || !sibling)
+		return 1;
+	seen.state = sibling->state;
+	seen.preempted = sibling->preempted;
+	seen.yielded = sibling->yielded;
+	seen.guest_class = sibling->guest_class;
+	seen.requested_count = boosts_in(vm)->requested_count;
+	if (scope == PASS_ALL_PREEMPTED)
+		seen.answer = guest_answer_to_calls(sibling->kvm_vcpu);
+	verdict = decide_on_sibling(scope, &seen);
+	if (verdict < SIBLING_DECISION_COUNT)
+		COUNT(stats->siblings[verdict]);
+	if (verdict == SIBLING_REQUEST && ask_for_boost(entry - 1, cause, 0))
+		boosts_in(vm)->requested_count++;
+	return verdict != SIBLING_PASS_DONE;
+}
+
+/* Goes round the VM's vCPUs from the one at `first`. */
+__noinline int make_pass(u32 vm_slot, u32 self, u32 first, u32 scope, u32 cause)
+{
+	struct vm *vm = vm_at(vm_slot);
+	u32 visited;
+
+	if (!vm)
+		return 0;
+	boosts_in(vm)->requested_count = 0;
+	bpf_for (visited, 0, VCPUS_PER_VM_MAX) {
+		u32 high = vm->vcpu_high, at = first + visited;
+
+		if (visited >= high)
+			break;
+		if (!visit_sibling(vm_slot, at < high ? at : at - high, self, scope, cause))
+			break;
+	}
+	return 0;
+}
+
+/* The vCPU whose thread this is gives up its pCPU, or is about to. */
+__noinline int on_yield(u32 cause)
+{
+	struct task_ctx *tctx = task_ctx_of(bpf_get_current_task_btf());
+	struct vcpu *self = vcpu_of(tctx);
+	/* Somebody always helps: there is no pool that could be empty. */
+	struct yield_observation seen = {.cause = cause, .micro_pcpu_count = 1};
+	struct yield_decision decision;
+	struct vm_stats *stats;
+	struct vm *vm;
+	u64 now = bpf_ktime_get_ns(), claim;
+
+	if (!tctx || !self || cause >= YIELD_CAUSE_COUNT)
+		return 0;
+	vm = vm_at(self->vm);
+	stats = vm_stats_at(self->vm);
+	if (!vm || !stats)
+		return 0;
+	if (cause != YIELD_HLT)
+		self->yielded = 1; /* in this turn */
+	seen.guest_class =
+	    classify_rip(tctx->vcpu - 1, self->vm, self->kvm_vcpu, read_guest_rip(self->kvm_vcpu));
+	seen.interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
+	claim = boosts_in(vm)->pass_until_ns;
+	seen.pass_active = claim > now;
+	/* Claimed by another pCPU between the look and the claim: as if it had been active already. */
+	if (!seen.pass_active &&
+	    __sync_val_compare_and_swap(&boosts_in(vm)->pass_until_ns, claim, now + PASS_MAX_NS) != claim)
+		seen.pass_active = 1;
+	decision = decide_on_yield(&seen);
+	if (decision.reason < YIELD_REASON_COUNT)
+		COUNT(stats->yields[cause][decision.reason]);
+	if (decision.scope != PASS_NONE)
+		make_pass(self->vm, tctx->vcpu - 1, self->index_in_vm + 1, decision.scope, decision.cause);
+	if (!seen.pass_active)
+		__sync_val_compare_and_swap(&boosts_in(vm)->pass_until_ns, now + PASS_MAX_NS, 0);
+	return 0;
+}
+
+static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
+{
+	u32 *slot = bpf_map_lookup_elem(&vcpu_by_address, &kvm_vcpu);
+	struct accelerate_config limits = config.accelerate;
+	struct interrupt_observation seen = {.micro_pcpu_count = 1};
+	struct interrupt_decision decision;
+	struct vm_stats *stats;
+	struct vcpu *vcpu;
+
+	vcpu = slot ? vcpu_at(*slot) : NULL;
+	stats = vcpu ? vm_stats_at(vcpu->vm) : NULL;
+	if (!stats)
+		return 0;
+	seen.kind = interrupt_kind_of(vector);
+	seen.recipient_state = vcpu->state;
+	seen.guest_known = guest_is_known(vcpu->vm);
+	decision = decide_on_interrupt(&limits, &seen);
+	if (seen.kind < INTERRUPT_KIND_COUNT && decision.reason < INTERRUPT_REASON_COUNT)
+		COUNT(stats->interrupts[seen.kind][decision.reason]);
+	if (decision.cause != CAUSE_NONE)
+		ask_for_boost(*slot, decision.cause, vector);
+	return 0;
+}
+
+/* A second program on the same tracepoint: observe.bpf.h looks at halts only. */
+SEC("tp/kvm/kvm_exit")
+int on_any_exit(struct trace_event_raw_kvm_exit *exit)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct task_ctx *tctx = task_ctx_of(p);
+	struct vcpu *vcpu = vcpu_of(tctx);
+
+	if (!vcpu)
+		return 0;
+	boost_of(vcpu)->is_seen = 1;
+	if (vcpu->state == VCPU_MICRO)
+		look_at_exit(tctx->vcpu - 1, exit->guest_rip, p->policy == SCHED_FIFO);
+	return 0;
+}
+
+/* ---- Running, stopping, waking ---- */
+
+static __always_inline void stops_running(struct task_struct *p, bool runnable, u64 now)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+	struct vcpu *vcpu = vcpu_of(tctx);
+	struct vm_stats *stats;
+	u32 slot, class;
+
+	if (!tctx || !vcpu)
+		return;
+	slot = tctx->vcpu - 1;
+	stats = vm_stats_at(vcpu->vm);
+	class = classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, read_guest_rip(vcpu->kvm_vcpu));
+	vcpu->guest_class = class;
+	vcpu->preempted = runnable;
+	vcpu->runnable_at_ns = now;
+	boost_of(vcpu)->is_pinned = p->nr_cpus_allowed == 1;
+	if (stats) {
+		ADD(stats->ran_ns, now - boost_of(vcpu)->running_since_ns);
+		if (runnable && class < GUEST_CLASS_COUNT)
+			COUNT(stats->preemptions[class]);
+	}
+	if (vcpu->state != VCPU_MICRO) {
+		boost_of(vcpu)->is_real_time = is_real_time(p);
+		vcpu->state = runnable ? VCPU_RUNNABLE : VCPU_BLOCKED;
+		return;
+	}
+	/* Interrupted by the helper, or by whoever is more real-time than it: it goes on. */
+	if (runnable && p->policy == SCHED_FIFO)
+		return;
+	boost_of(vcpu)->is_real_time = 0;
+	if (end_with_turn(slot, runnable))
+		ask_for_boost(slot, boost_of(vcpu)->cause, boost_of(vcpu)->vector);
+}
+
+static __always_inline void starts_running(struct task_struct *p, u64 now)
+{
+	struct vcpu *vcpu = vcpu_of(task_ctx_of(p));
+	struct vm_stats *stats = vcpu ? vm_stats_at(vcpu->vm) : NULL;
+	u64 waited_ns;
+	u32 bucket;
+
+	if (!stats)
+		return;
+	waited_ns = now - vcpu->runnable_at_ns;
+	bucket = histogram_bucket(waited_ns);
+	ADD(stats->waited_ns, waited_ns);
+	if (bucket < HISTOGRAM_BUCKETS)
+		COUNT(stats->wait_to_run_us[bucket]);
+	boost_of(vcpu)->running_since_ns = now;
+	vcpu->yielded = 0;
+	vcpu->preempted = 0;
+	if (vcpu->state == VCPU_MICRO)
+		return;
+	if (p->policy == SCHED_FIFO)
+		begin_boost(vcpu, now);
+	else
+		miss_boost(vcpu, VCPU_RUNNING, BOOST_MISS_OVERTAKEN);
+	if (vcpu->state != VCPU_MICRO)
+		vcpu->state = VCPU_RUNNING;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	u64 now = bpf_ktime_get_ns();
+
+	stops_running(prev, preempt || !prev->__state, now);
+	starts_running(next, now);
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(on_wakeup, struct task_struct *p)
+{
+	struct vcpu *vcpu = vcpu_of(task_ctx_of(p));
+
+	if (!vcpu || !vcpu_moves(vcpu, VCPU_BLOCKED, VCPU_RUNNABLE))
+		return 0;
+	vcpu->runnable_at_ns = bpf_ktime_get_ns();
+	return 0;
+}

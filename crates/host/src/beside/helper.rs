@@ -1,0 +1,256 @@
+//! The helper: the one thread that boosts, and takes back.
+//!
+//! Problem.   A vCPU that is needed now waits behind others for milliseconds, and no BPF program may say who runs.
+//! Mechanism. The BPF side wakes this thread through a ring. It makes the vCPU's thread real-time, at the least priority, and
+//!            ordinary again after a micro slice, or once the BPF side says that it is served. It is real-time itself, by
+//!            one step more: it runs at once, and interrupts whom it boosted. Each boost is in the ledger before it is made.
+//!            Where it runs is the kernel's business: its own pCPU, or one that the kernel's real-time balancing finds.
+//! Limits.    A slice counts from the boost, not from when the thread ran: the difference is the kernel's latency. One that
+//!            hasn't run after WAITS_MAX slices loses its boost.
+
+use super::ledger::{Entry, Ledger};
+use super::programs::{BoostEvents, Told};
+use super::threads::{self, BOOST_PRIORITY, HELPER_PRIORITY, Now};
+use crate::HostError;
+use crate::interface::BoostEventKind;
+use microslice_policy::VcpuState;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How many micro slices a boosted thread may wait for a pCPU.
+const WAITS_MAX: u32 = 10;
+/// How often it looks whether it shall end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What it did. boosts = returns + those in flight.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub boosts: AtomicU64,
+    /// Taken back, or found gone.
+    pub returns: AtomicU64,
+    /// Asked for, but the thread ran, slept, or was gone when the helper came.
+    pub late: AtomicU64,
+    /// As many threads are boosted as there may be at a time.
+    pub crowded: AtomicU64,
+    /// The operator made the thread real-time meanwhile.
+    pub not_ours: AtomicU64,
+    /// The kernel said no: a control group without real-time budget, or a security module.
+    pub refused: AtomicU64,
+    /// Processor time of this thread, in nanoseconds.
+    pub helper_ns: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One that is under way.
+struct Boost {
+    slot: u32,
+    entry: Entry,
+    place: usize,
+    until: Instant,
+    waits: u32,
+}
+
+/// The running thread.
+pub struct Helper {
+    stop: Arc<AtomicBool>,
+    pub counts: Arc<Counts>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Helper {
+    /// `slice`: of a boost; at most `boosts_max` at a time.
+    ///
+    /// # Errors
+    /// No thread, or it may not be real-time.
+    pub fn start(
+        events: BoostEvents,
+        ledger: Arc<Ledger>,
+        slice: Duration,
+        boosts_max: usize,
+    ) -> Result<Self, HostError> {
+        let (stop, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Counts::default()));
+        let mut work = Work {
+            events,
+            ledger,
+            counts: Arc::clone(&counts),
+            slice,
+            boosts_max,
+            boosts: Vec::with_capacity(boosts_max),
+        };
+        let asked_to_stop = Arc::clone(&stop);
+        let (tell, told) = std::sync::mpsc::channel();
+        let run = move || {
+            let is_real_time = threads::make_real_time(0, HELPER_PRIORITY);
+            let goes_on = is_real_time.is_ok();
+            // The daemon waits for this.
+            let _ = tell.send(is_real_time);
+            if goes_on {
+                work.serve(&asked_to_stop);
+            }
+        };
+        let thread = std::thread::Builder::new().name("boost-helper".into()).spawn(run);
+        let thread = thread.map_err(|cause| HostError::broken(format!("no thread that boosts: {cause}")))?;
+        match told.recv() {
+            Ok(Ok(())) => Ok(Self { stop, counts, thread: Some(thread) }),
+            Ok(Err(cause)) => Err(refuse_real_time(&cause)),
+            Err(_) => Err(HostError::broken("the thread that boosts ended at once")),
+        }
+    }
+
+    /// It never ends by itself, unless it fails.
+    pub fn has_failed(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
+    /// Takes all back, and ends.
+    pub fn stop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // One that failed has left its boosts in the ledger: the daemon settles that.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Nothing that was loaded could help then.
+///
+/// # Errors
+/// This process may not make a thread real-time.
+pub fn check_real_time() -> Result<(), HostError> {
+    let tried = std::thread::spawn(|| threads::make_real_time(0, BOOST_PRIORITY)).join();
+    match tried {
+        Ok(result) => result.map_err(|cause| refuse_real_time(&cause)),
+        Err(_) => Err(HostError::broken("no thread to try real-time scheduling with")),
+    }
+}
+
+fn refuse_real_time(cause: &std::io::Error) -> HostError {
+    HostError::refused(format!(
+        "no thread can be made real-time here ({cause}): its control group may have no real-time budget \
+         (CONFIG_RT_GROUP_SCHED: cpu.rt_runtime_us), or a sandbox forbids it (systemd: RestrictRealtime=)"
+    ))
+}
+
+struct Work {
+    events: BoostEvents,
+    ledger: Arc<Ledger>,
+    counts: Arc<Counts>,
+    slice: Duration,
+    boosts_max: usize,
+    boosts: Vec<Boost>,
+}
+
+impl Work {
+    fn serve(&mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            let next = self.boosts.iter().map(|boost| boost.until).min();
+            let patience = next.map_or(LOOK, |until| until.saturating_duration_since(now)).min(LOOK);
+            self.events.wait(patience);
+            while let Some(told) = self.events.next() {
+                self.hear(told);
+            }
+            self.end_slices(Instant::now());
+            self.counts.helper_ns.store(thread_ns(), Ordering::Relaxed);
+        }
+        while !self.boosts.is_empty() {
+            self.take_back(0);
+        }
+    }
+
+    fn hear(&mut self, told: Told) {
+        match told.kind {
+            BoostEventKind::Asked => self.boost(told),
+            BoostEventKind::Served => {
+                let is_this = |boost: &Boost| boost.slot == told.slot && boost.entry.tid == told.tid;
+                if let Some(at) = self.boosts.iter().position(is_this) {
+                    self.take_back(at);
+                }
+            }
+        }
+    }
+
+    fn boost(&mut self, told: Told) {
+        if !self.events.waits(told.slot, told.tid) {
+            return count(&self.counts.late);
+        }
+        if self.boosts.iter().any(|boost| boost.entry.tid == told.tid) {
+            return;
+        }
+        if self.boosts.len() >= self.boosts_max {
+            return count(&self.counts.crowded);
+        }
+        let former = match threads::look_at(told.tid) {
+            Ok(Now::Ordinary(former)) => former,
+            Ok(_) => return count(&self.counts.not_ours),
+            Err(_) => return count(&self.counts.late),
+        };
+        let entry = Entry { tid: told.tid, start_ns: told.start_ns, former };
+        let Some(place) = self.ledger.enter(entry) else { return count(&self.counts.crowded) };
+        match threads::make_real_time(told.tid, BOOST_PRIORITY) {
+            Ok(()) => {
+                count(&self.counts.boosts);
+                let until = Instant::now() + self.slice;
+                self.boosts.push(Boost { slot: told.slot, entry, place, until, waits: 0 });
+            }
+            Err(cause) => {
+                self.ledger.strike(place);
+                let is_gone = cause.raw_os_error() == Some(libc::ESRCH);
+                count(if is_gone { &self.counts.late } else { &self.counts.refused });
+            }
+        }
+    }
+
+    fn end_slices(&mut self, now: Instant) {
+        let mut at = 0;
+        while let Some(boost) = self.boosts.get_mut(at) {
+            if boost.until > now {
+                at += 1;
+                continue;
+            }
+            let still_waits = self.events.state(boost.slot, boost.entry.tid) == Some(VcpuState::Pending);
+            if still_waits && boost.waits < WAITS_MAX {
+                boost.waits += 1;
+                boost.until = now + self.slice;
+                at += 1;
+            } else {
+                self.take_back(at);
+            }
+        }
+    }
+
+    fn take_back(&mut self, at: usize) {
+        let boost = self.boosts.swap_remove(at);
+        // Before it is taken back: what it runs from now on isn't real-time's.
+        self.events.note_taken_back(boost.slot);
+        // One that the operator has made something else keeps that; one that is gone needs nothing.
+        let result = match threads::look_at(boost.entry.tid) {
+            Ok(Now::Boosted) => threads::make_ordinary(boost.entry.tid, boost.entry.former),
+            _ => Ok(()),
+        };
+        if result.is_err_and(|cause| cause.raw_os_error() != Some(libc::ESRCH)) {
+            // It stays in the ledger, for whoever may: it is no return.
+            return;
+        }
+        self.ledger.strike(boost.place);
+        count(&self.counts.returns);
+    }
+}
+
+fn thread_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec to a live one.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

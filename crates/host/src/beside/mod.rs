@@ -1,0 +1,224 @@
+//! `microslice run --beside`: acceleration on a host whose scheduler stays the kernel's own.
+//!
+//! [`run`] refuses or starts: the ledger ([`ledger`]), the process that watches over it ([`watcher`]), the BPF side ([`programs`]),
+//! and the thread that boosts ([`helper`]). Then it looks for VMs and tells the kernel side what is known of their code
+//! ([`guests`]), and prints ([`report`]). docs/beside.md says what can be left behind by whose death.
+
+mod guests;
+mod helper;
+mod ledger;
+mod programs;
+pub mod report;
+mod threads;
+mod watcher;
+
+pub use watcher::{FLAG as WATCHER_FLAG, watch};
+
+use crate::HostError;
+use crate::config::Settings;
+use crate::daemon::refuse_unknown_names;
+use crate::guest_kernels::GuestKernels;
+use crate::preflight::{self, Host};
+use crate::privileges;
+use guests::Guests;
+use helper::Helper;
+use ledger::Ledger;
+use programs::Programs;
+use report::{Helped, Report, VmBoosts};
+use sd_notify::NotifyState;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use watcher::Watcher;
+
+/// How often the ring is read, and VMs are looked for.
+const POLL: Duration = Duration::from_millis(20);
+const LOOK_FOR_VMS: Duration = Duration::from_millis(200);
+/// How often systemd's watchdog hears of us.
+const SAY_ALIVE: Duration = Duration::from_secs(5);
+/// A watcher that dies more often isn't replaced: somebody kills it on purpose.
+const WATCHERS_MAX: u32 = 10;
+
+/// Where reports and messages go.
+pub struct Output<'o> {
+    /// One report: standard output.
+    pub report: &'o mut dyn FnMut(&Report),
+    /// One line for the operator: standard error.
+    pub say: &'o mut dyn FnMut(&str),
+}
+
+/// Runs until `stop` is set. No thread stays real-time, and nothing stays loaded, when it returns.
+///
+/// # Errors
+/// The host can't have it: nothing was changed. Or something broke: all was taken back.
+pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
+    settings.check()?;
+    let host = preflight::check_beside()?;
+    helper::check_real_time()?;
+    let mut kernels = GuestKernels::default();
+    for (name, path) in &settings.guests {
+        kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
+    }
+    refuse_unknown_names(settings)?;
+    let ledger = Arc::new(Ledger::lock(&ledger::path())?);
+    let left = ledger.settle();
+    if left > 0 {
+        (output.say)(&format!("{left} threads that an earlier run had left real-time were given back"));
+    }
+    let programs = Programs::load(&host, settings)?;
+    // Before threads and processes are started: they have no more than they need.
+    privileges::keep_only_used()?;
+    let watcher = Watcher::start(&ledger::path())?;
+    let slice = Duration::from_micros(settings.micro_slice_us);
+    let boosts_max = (host.topology.pcpu_count as usize).min(ledger::PLACES);
+    let helper = Helper::start(programs.boost_events()?, Arc::clone(&ledger), slice, boosts_max)?;
+    let guests = Guests::new(settings, kernels)?;
+    let now = Instant::now();
+    let mut beside = Beside {
+        settings,
+        host,
+        ledger,
+        programs,
+        watcher,
+        watchers: 0,
+        helper,
+        guests,
+        started: now,
+        before: None,
+    };
+    let result = beside.serve(stop, output);
+    beside.finish(result, output)
+}
+
+struct Beside<'s> {
+    settings: &'s Settings,
+    host: Host,
+    ledger: Arc<Ledger>,
+    // In the order in which they end: who boosts first, whom he tells last.
+    helper: Helper,
+    programs: Programs,
+    guests: Guests<'s>,
+    watcher: Watcher,
+    /// How many were started in place of dead ones.
+    watchers: u32,
+    started: Instant,
+    /// At the end of the interval before.
+    before: Option<Report>,
+}
+
+impl Beside<'_> {
+    fn serve(&mut self, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
+        (output.say)(&format!(
+            "beside the kernel's own scheduler on {} pCPUs: boosts of {} us, at most {} % of the host for a VM{}",
+            self.host.topology.pcpu_count,
+            self.settings.micro_slice_us,
+            self.settings.boost_percent,
+            if self.settings.dry_run { " (dry run: nobody is boosted)" } else { "" }
+        ));
+        let _ = sd_notify::notify(false, &[NotifyState::Ready]);
+        let (mut said_alive, mut printed) = (Instant::now(), Instant::now());
+        let mut looked: Option<Instant> = None;
+        while !stop.load(Ordering::Relaxed) {
+            if looked.is_none_or(|at| at.elapsed() >= LOOK_FOR_VMS) {
+                looked = Some(Instant::now());
+                self.look_after_ourselves(output)?;
+                self.guests.look(&mut self.programs, &mut lines_only(output))?;
+            }
+            self.drain(output)?;
+            if let Some(seconds) = self.settings.stats
+                && printed.elapsed().as_secs_f64() >= seconds
+            {
+                printed = Instant::now();
+                self.print_interval(output);
+            }
+            if said_alive.elapsed() >= SAY_ALIVE {
+                said_alive = Instant::now();
+                let _ = sd_notify::notify(false, &[NotifyState::Watchdog]);
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
+        for event in self.programs.poll()? {
+            self.guests.hear(event, &mut self.programs, &mut lines_only(output))?;
+        }
+        Ok(())
+    }
+
+    fn look_after_ourselves(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
+        if self.helper.has_failed() {
+            return Err(HostError::broken("the thread that boosts has failed"));
+        }
+        if self.watcher.replace_if_dead()? {
+            self.watchers += 1;
+            if self.watchers > WATCHERS_MAX {
+                return Err(HostError::broken("the watcher of boosts dies again and again"));
+            }
+            (output.say)("the watcher of boosts was dead: another one watches");
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, result: Result<(), HostError>, output: &mut Output<'_>) -> Result<(), HostError> {
+        self.helper.stop();
+        // Nothing is left there, unless the helper failed.
+        let left = self.ledger.settle();
+        if left > 0 {
+            (output.say)(&format!("{left} threads were given back that were real-time still"));
+        }
+        let drained = self.drain(output);
+        let report = Report { is_final: true, ..self.report() };
+        (output.report)(&report);
+        result.and(drained)
+    }
+
+    fn report(&self) -> Report {
+        let vms = self.guests.vms.values().map(|vm| VmBoosts {
+            name: vm.name.clone(),
+            pid: vm.kernel_side.pid,
+            generation: vm.kernel_side.generation,
+            vcpu_count: vm.kernel_side.vcpu_count,
+            kernel: vm.release().map(str::to_owned),
+            slide: vm.slide_told,
+            state: vm.state(),
+            stats: self.programs.vm_stats(vm.kernel_side.slot),
+            boosts: self.programs.boosts(vm.kernel_side.slot),
+        });
+        let is_unused = |slot: &u32| !self.guests.vms.contains_key(slot);
+        let slots = (0..crate::scheduler::VMS_MAX).filter(is_unused);
+        let gone = slots.fold(
+            (self.programs.gone_stats(), self.programs.boosts_of_gone()),
+            |(stats, boosts), slot| {
+                let (more, more_boosts) = (self.programs.vm_stats(slot), self.programs.boosts(slot));
+                (crate::report::sum(&stats, &more), crate::report::sum(&boosts, &more_boosts))
+            },
+        );
+        Report {
+            is_final: false,
+            dry_run: self.settings.dry_run,
+            seconds: self.started.elapsed().as_secs_f64(),
+            vms: vms.collect(),
+            gone,
+            helped: Helped::read(&self.helper.counts),
+            watchers_replaced: self.watchers,
+        }
+    }
+
+    fn print_interval(&mut self, output: &mut Output<'_>) {
+        let now = self.report();
+        (output.report)(&now.since(self.before.as_ref()));
+        self.before = Some(now);
+    }
+}
+
+/// For what prints lines and no reports.
+fn lines_only<'a>(output: &'a mut Output<'_>) -> Lines<'a> {
+    Lines { say: &mut *output.say }
+}
+
+/// Where lines for the operator go.
+pub(crate) struct Lines<'o> {
+    pub say: &'o mut dyn FnMut(&str),
+}

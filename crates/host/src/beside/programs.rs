@@ -1,0 +1,310 @@
+//! The BPF side of `run --beside` in the kernel: programs, maps, links. Dropping it leaves nothing attached.
+
+use crate::HostError;
+use crate::beside_skeleton::{BesideSkel, BesideSkelBuilder, types};
+use crate::config::Settings;
+use crate::interface::{BoostEvent, BoostEventKind, BoostStats, RunConfig, VCPUS_MAX, Vcpu, VmFeed};
+use crate::preflight::{Host, Vendor};
+use crate::scheduler::{
+    Event, KernelVm, VMS_MAX, VmStats, keep_warnings, load_failure, lookup, parse_event, update,
+};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
+use microslice_policy::{AccelerateConfig, BoostConfig, FairShareConfig, GuestCode, GuestLayout, VcpuState};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// What a VM didn't use of its budget in so much time it may use at once.
+const BURST_NS: u64 = 1_000_000_000;
+/// All VMs together may have so many times what one may.
+const VMS_PER_HOST_BUDGET: u32 = 5;
+/// Real-time turns never take more of the host.
+pub const HOST_PERCENT_MAX: u32 = 50;
+
+/// Programs of `bpf/schedulers/beside.bpf.c`.
+pub struct Programs {
+    rings: RingBuffer<'static>,
+    events: Rc<RefCell<VecDeque<Event>>>,
+    skeleton: BesideSkel<'static>,
+}
+
+impl Programs {
+    /// Loads and attaches everything. On error nothing stays loaded.
+    pub fn load(host: &Host, settings: &Settings) -> Result<Self, HostError> {
+        keep_warnings();
+        let failed = |error: libbpf_rs::Error| load_failure(&error, settings.verbose);
+        // One word for each start: the skeleton borrows the place that holds it.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = BesideSkelBuilder::default().open(storage).map_err(failed)?;
+        match host.vendor {
+            Vendor::Amd => open.progs.on_vmx_interrupt.set_autoload(false),
+            Vendor::Intel => open.progs.on_svm_interrupt.set_autoload(false),
+        }
+        let rodata = open.maps.rodata_data.as_deref_mut();
+        let rodata = rodata.ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
+        let config = run_config(host, settings);
+        // SAFETY: libbpf-cargo's and crates/border's type of one struct, which consists of integers.
+        rodata.config = unsafe { std::mem::transmute::<RunConfig, types::run_config>(config) };
+        let mut skeleton = open.load().map_err(failed)?;
+        attach(&mut skeleton).map_err(failed)?;
+        let events = Rc::new(RefCell::new(VecDeque::new()));
+        let heard = Rc::clone(&events);
+        let mut builder = RingBufferBuilder::new();
+        let ring = |error| HostError::broken(format!("ring buffer: {error}"));
+        builder
+            .add(&skeleton.maps.events, move |bytes| {
+                heard.borrow_mut().extend(parse_event(bytes));
+                0
+            })
+            .map_err(ring)?;
+        let rings = builder.build().map_err(ring)?;
+        Ok(Self { rings, events, skeleton })
+    }
+
+    /// What the helper hears and looks at.
+    pub fn boost_events(&self) -> Result<BoostEvents, HostError> {
+        let maps = &self.skeleton.maps;
+        let failed = |error| HostError::broken(format!("maps of boosts: {error}"));
+        let ring = MapHandle::try_from(&maps.boost_events).map_err(failed)?;
+        let vcpus = MapHandle::try_from(&maps.vcpus).map_err(failed)?;
+        BoostEvents::new(&ring, vcpus, TakenBack::map(maps.taken_back_at.as_fd().as_raw_fd())?)
+    }
+
+    /// Reads what has arrived in the ring, but for boosts.
+    pub fn poll(&mut self) -> Result<Vec<Event>, HostError> {
+        self.rings.consume().map_err(|error| HostError::broken(format!("ring buffer: {error}")))?;
+        Ok(self.events.borrow_mut().drain(..).collect())
+    }
+
+    /// The VMs that have a vCPU.
+    pub fn vms(&self) -> Vec<KernelVm> {
+        KernelVm::all_of(&self.skeleton.maps.vms)
+    }
+
+    pub fn vm_stats(&self, slot: u32) -> VmStats {
+        lookup(&self.skeleton.maps.vm_stats_of, slot).unwrap_or_else(VmStats::new_zeroed)
+    }
+
+    /// Of VMs that are gone, but for slots that nobody uses yet: [`Self::vm_stats`].
+    pub fn gone_stats(&self) -> VmStats {
+        self.vm_stats(VMS_MAX)
+    }
+
+    /// Boosts of the VM in `slot`.
+    pub fn boosts(&self, slot: u32) -> BoostStats {
+        let vms = &self.skeleton.maps.vms;
+        let bytes = crate::scheduler::value_of(vms, slot).unwrap_or_default();
+        // The last member of `struct boost_vm`, which is the last one of the map's value.
+        let at = bytes.len().saturating_sub(size_of::<BoostStats>());
+        BoostStats::read_from_prefix(&bytes[at..])
+            .map_or_else(|_| BoostStats::new_zeroed(), |(stats, _)| stats)
+    }
+
+    /// Of VMs whose slots others use by now.
+    pub fn boosts_of_gone(&self) -> BoostStats {
+        lookup(&self.skeleton.maps.boosts_of_gone, 0).unwrap_or_else(BoostStats::new_zeroed)
+    }
+
+    /// Makes a guest kernel's ranges known under `slot`.
+    pub fn set_guest_code(&mut self, slot: u32, code: &GuestCode) -> Result<(), HostError> {
+        update(&self.skeleton.maps.guest_codes, slot, code.as_bytes())
+    }
+
+    /// Tells the kernel side what is known of a VM.
+    pub fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError> {
+        let feed = VmFeed { layout, generation: vm.generation, code, ..VmFeed::new_zeroed() };
+        update(&self.skeleton.maps.vm_feeds, vm.slot, feed.as_bytes())
+    }
+}
+
+fn attach(skeleton: &mut BesideSkel<'static>) -> libbpf_rs::Result<()> {
+    let (links, programs) = (&mut skeleton.links, &skeleton.progs);
+    // First who runs and who waits: what is known of vCPUs must be true when the first hint comes.
+    links.on_switch = Some(programs.on_switch.attach()?);
+    links.on_wakeup = Some(programs.on_wakeup.attach()?);
+    links.on_task_exit = Some(programs.on_task_exit.attach()?);
+    links.on_vcpu_load = Some(programs.on_vcpu_load.attach()?);
+    links.on_vcpu_destroy = Some(programs.on_vcpu_destroy.attach()?);
+    links.on_any_exit = Some(programs.on_any_exit.attach()?);
+    links.on_spin = Some(programs.on_spin.attach()?);
+    links.on_hypercall = Some(programs.on_hypercall.attach()?);
+    links.on_exit = Some(programs.on_exit.attach()?);
+    if programs.on_svm_interrupt.autoload() {
+        links.on_svm_interrupt = Some(programs.on_svm_interrupt.attach()?);
+    }
+    if programs.on_vmx_interrupt.autoload() {
+        links.on_vmx_interrupt = Some(programs.on_vmx_interrupt.attach()?);
+    }
+    Ok(())
+}
+
+fn run_config(host: &Host, settings: &Settings) -> RunConfig {
+    let pcpu_count = host.topology.micro_order.len() as u32 + 1 + host.topology.isolated.len() as u32;
+    RunConfig {
+        micro_slice_ns: settings.micro_slice_us * 1000,
+        accelerate: AccelerateConfig {
+            grace_max: settings.grace,
+            call_function_ipi: u32::from(settings.call_function_ipi),
+            ..AccelerateConfig::PAPER
+        },
+        fair_share: FairShareConfig::DEFAULT,
+        dry_run: u32::from(settings.dry_run),
+        pcpu_count: host.topology.pcpu_count,
+        intel: u32::from(host.vendor == Vendor::Intel),
+        boost: BoostConfig {
+            burst_ns: BURST_NS,
+            vm_percent: settings.boost_percent,
+            host_percent: (settings.boost_percent * VMS_PER_HOST_BUDGET).min(HOST_PERCENT_MAX),
+            pcpu_count,
+            reserved: 0,
+        },
+        ..RunConfig::new_zeroed()
+    }
+}
+
+/// What the BPF side tells the helper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    pub kind: BoostEventKind,
+    /// Of the vCPU.
+    pub slot: u32,
+    pub tid: u32,
+    /// When the thread was started, in nanoseconds of the boot clock.
+    pub start_ns: u64,
+}
+
+impl Told {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (event, _) = BoostEvent::read_from_prefix(bytes).ok()?;
+        let BoostEvent { slot, tid, start_ns, .. } = event;
+        Some(Self { kind: event.kind.get()?, slot, tid, start_ns })
+    }
+}
+
+/// The helper's ears and eyes.
+pub struct BoostEvents {
+    ring: RingBuffer<'static>,
+    heard: Arc<Mutex<VecDeque<Told>>>,
+    vcpus: MapHandle,
+    taken_back: TakenBack,
+}
+
+impl BoostEvents {
+    fn new(ring: &MapHandle, vcpus: MapHandle, taken_back: TakenBack) -> Result<Self, HostError> {
+        let failed = |error| HostError::broken(format!("the ring of boosts: {error}"));
+        let heard = Arc::new(Mutex::new(VecDeque::new()));
+        let hears = Arc::clone(&heard);
+        let mut builder = RingBufferBuilder::new();
+        let hear = move |bytes: &[u8]| {
+            if let (Ok(mut heard), Some(told)) = (hears.lock(), Told::parse(bytes)) {
+                heard.push_back(told);
+            }
+            0
+        };
+        builder.add(ring, hear).map_err(failed)?;
+        let ring = builder.build().map_err(failed)?;
+        Ok(Self { ring, heard, vcpus, taken_back })
+    }
+
+    /// Until something is told, or for so long: in nanoseconds, which epoll's own waiting can't.
+    pub fn wait(&self, patience: Duration) {
+        let mut descriptor = libc::pollfd { fd: self.ring.epoll_fd(), events: libc::POLLIN, revents: 0 };
+        let patience = libc::timespec {
+            tv_sec: patience.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(patience.subsec_nanos() as i32),
+        };
+        // SAFETY: one descriptor and one timespec, which live until the call returns.
+        unsafe { libc::ppoll(&raw mut descriptor, 1, &raw const patience, std::ptr::null()) };
+        // A signal or an error: the next look finds what has come.
+        let _ = self.ring.consume();
+    }
+
+    pub fn next(&self) -> Option<Told> {
+        self.heard.lock().ok()?.pop_front()
+    }
+
+    /// Where the vCPU in `slot` is, if thread `tid` still runs it.
+    pub fn state(&self, slot: u32, tid: u32) -> Option<VcpuState> {
+        let vcpu: Vcpu = lookup(&self.vcpus, slot)?;
+        (vcpu.in_use != 0 && vcpu.pid == tid).then(|| vcpu.state.get()).flatten()
+    }
+
+    /// Does it still wait for its boost?
+    pub fn waits(&self, slot: u32, tid: u32) -> bool {
+        self.state(slot, tid) == Some(VcpuState::Pending)
+    }
+
+    /// Tells the BPF side that the boost ends now.
+    pub fn note_taken_back(&self, slot: u32) {
+        self.taken_back.note(slot);
+    }
+}
+
+const TAKEN_BACK_BYTES: usize = VCPUS_MAX as usize * size_of::<u64>();
+
+/// The BPF map of that name, mapped into memory.
+struct TakenBack(NonNull<[AtomicU64; VCPUS_MAX as usize]>);
+
+// SAFETY: all that the pointer leads to is atomic, and stays mapped while this lives.
+unsafe impl Send for TakenBack {}
+
+impl TakenBack {
+    fn map(descriptor: i32) -> Result<Self, HostError> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of a map whose values have this size together; nobody else knows its address.
+        let memory = unsafe {
+            libc::mmap(std::ptr::null_mut(), TAKEN_BACK_BYTES, access, libc::MAP_SHARED, descriptor, 0)
+        };
+        match NonNull::new(memory.cast()) {
+            Some(times) if memory != libc::MAP_FAILED => Ok(Self(times)),
+            _ => {
+                let cause = std::io::Error::last_os_error();
+                Err(HostError::broken(format!("a BPF map can't be mapped into memory: {cause}")))
+            }
+        }
+    }
+
+    fn note(&self, slot: u32) {
+        // SAFETY: mapped, aligned to a page, of this size, and atomic throughout.
+        let times = unsafe { self.0.as_ref() };
+        if let Some(time) = times.get(slot as usize) {
+            time.store(crate::daemon::monotonic_ns(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for TakenBack {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that map() made, which nobody has a reference into any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), TAKEN_BACK_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use microslice_policy::Coded;
+
+    #[test]
+    fn what_the_helper_is_told_is_read_as_the_kernel_writes_it() {
+        let mut bytes = [0u8; 32];
+        bytes[0] = 1;
+        bytes[4] = 7;
+        bytes[8] = 9;
+        bytes[16] = 5;
+        let told = Told { kind: BoostEventKind::Served, slot: 7, tid: 9, start_ns: 5 };
+        assert_eq!(Told::parse(&bytes), Some(told));
+        bytes[0] = 2;
+        assert_eq!((Told::parse(&bytes), Told::parse(&bytes[..31])), (None, None));
+        assert_eq!(BoostEventKind::ALL.len(), 2);
+    }
+}

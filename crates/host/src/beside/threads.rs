@@ -1,0 +1,171 @@
+//! Threads as the kernel schedules them: how one is made real-time for a moment, and gets back what it had.
+
+use std::io;
+
+/// Of boosted threads: the least that is real-time. Whoever the operator made real-time goes before them, or as well.
+pub const BOOST_PRIORITY: u32 = 1;
+/// Of the helper: it interrupts whom it boosted.
+pub const HELPER_PRIORITY: u32 = 2;
+/// Of the watcher: it sleeps until the daemon is dead.
+pub const WATCHER_PRIORITY: u32 = 3;
+
+const SCHED_OTHER: u32 = libc::SCHED_OTHER as u32;
+const SCHED_FIFO: u32 = libc::SCHED_FIFO as u32;
+const SCHED_BATCH: u32 = libc::SCHED_BATCH as u32;
+const SCHED_IDLE: u32 = libc::SCHED_IDLE as u32;
+/// `include/uapi/linux/sched.h`. Children of a boosted thread aren't real-time.
+const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
+
+/// `struct sched_attr` of `include/uapi/linux/sched/types.h`, in its first version: no kernel asks for more.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    /// From 6.12 on also the slice of an ordinary thread, in nanoseconds.
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// How an ordinary thread is scheduled: what it gets back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Former {
+    /// `SCHED_OTHER`, `SCHED_BATCH` or `SCHED_IDLE`.
+    pub policy: u32,
+    pub nice: i32,
+    pub resets_on_fork: bool,
+    /// What it asked the kernel for as its slice, in nanoseconds; 0: nothing.
+    pub slice_ns: u64,
+}
+
+/// What a thread is at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Now {
+    Ordinary(Former),
+    /// As a boost makes it.
+    Boosted,
+    /// By the operator: real-time, or with a deadline.
+    NotOurs,
+}
+
+/// # Errors
+/// `ESRCH`: there is no such thread.
+pub fn look_at(tid: u32) -> io::Result<Now> {
+    let mut attr = SchedAttr::default();
+    // SAFETY: the kernel writes at most `size_of_val(&attr)` bytes to `attr`, which lives until the call returns.
+    let result =
+        unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attr, size_of::<SchedAttr>(), 0) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let resets_on_fork = attr.flags & SCHED_FLAG_RESET_ON_FORK != 0;
+    Ok(match attr.policy {
+        SCHED_OTHER | SCHED_BATCH | SCHED_IDLE => Now::Ordinary(Former {
+            policy: attr.policy,
+            nice: attr.nice,
+            resets_on_fork,
+            slice_ns: attr.runtime,
+        }),
+        SCHED_FIFO if attr.priority == BOOST_PRIORITY && resets_on_fork => Now::Boosted,
+        _ => Now::NotOurs,
+    })
+}
+
+/// Real-time, with children that aren't. Thread 0 is the calling one.
+///
+/// # Errors
+/// `EPERM`: no right to, or a control group without real-time budget; `ESRCH`: there is no such thread.
+pub fn make_real_time(tid: u32, priority: u32) -> io::Result<()> {
+    set(
+        tid,
+        SchedAttr { policy: SCHED_FIFO, priority, flags: SCHED_FLAG_RESET_ON_FORK, ..SchedAttr::default() },
+    )
+}
+
+/// What it was before.
+///
+/// # Errors
+/// As [`make_real_time`].
+pub fn make_ordinary(tid: u32, former: Former) -> io::Result<()> {
+    let flags = if former.resets_on_fork { SCHED_FLAG_RESET_ON_FORK } else { 0 };
+    let Former { policy, nice, slice_ns: runtime, .. } = former;
+    set(tid, SchedAttr { policy, nice, flags, runtime, ..SchedAttr::default() })
+}
+
+fn set(tid: u32, attr: SchedAttr) -> io::Result<()> {
+    let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, ..attr };
+    // SAFETY: the kernel reads `attr.size` bytes from `attr`, which lives until the call returns.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attr, 0) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Was the thread with this ID started at `start_ns` of the boot clock? Else the ID is another thread's by now.
+pub fn is_the_one(tid: u32, start_ns: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
+    started_at_ticks(&stat) == Some(start_ns / NS_PER_TICK)
+}
+
+/// `/proc` counts in hundredths of a second on every x86 kernel (`USER_HZ`).
+const NS_PER_TICK: u64 = 10_000_000;
+
+/// The 22nd field of `/proc/PID/stat`. A name may hold anything, parentheses and spaces too.
+fn started_at_ticks(stat: &str) -> Option<u64> {
+    const START_TIME: usize = 22 - 3;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(START_TIME)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_is_the_kernels_first_version() {
+        assert_eq!(size_of::<SchedAttr>(), 48); // SCHED_ATTR_SIZE_VER0
+    }
+
+    #[test]
+    fn a_thread_of_ours_is_ordinary_and_known_by_its_start() {
+        // SAFETY: a plain system call without arguments.
+        let tid = unsafe { libc::gettid() } as u32;
+        assert!(matches!(look_at(tid).unwrap(), Now::Ordinary(_)));
+        let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap();
+        let ticks = started_at_ticks(&stat).unwrap();
+        assert!(is_the_one(tid, ticks * NS_PER_TICK + 5));
+        assert!(!is_the_one(tid, (ticks + 1) * NS_PER_TICK));
+        assert_eq!(look_at(u32::MAX >> 1).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn a_start_time_is_read_behind_any_name() {
+        let zeros = |count: usize| vec!["0"; count].join(" ");
+        assert_eq!(started_at_ticks(&format!("7 (a) b) S {} 4321 0", zeros(18))), Some(4321));
+        assert_eq!(started_at_ticks("7 (a"), None);
+        assert_eq!(started_at_ticks(""), None);
+    }
+
+    #[test]
+    fn a_boosted_thread_gets_back_what_it_had() {
+        std::thread::spawn(|| {
+            let Now::Ordinary(former) = look_at(0).unwrap() else { panic!("a test is ordinary") };
+            let niced = Former { nice: former.nice + 3, ..former };
+            make_ordinary(0, niced).unwrap();
+            match make_real_time(0, BOOST_PRIORITY) {
+                // Without the right to, there is nothing to be seen.
+                Err(refused) => assert_eq!(refused.raw_os_error(), Some(libc::EPERM)),
+                Ok(()) => {
+                    assert_eq!(look_at(0).unwrap(), Now::Boosted);
+                    make_ordinary(0, niced).unwrap();
+                    let Now::Ordinary(again) = look_at(0).unwrap() else { panic!("not given back") };
+                    assert_eq!((again.policy, again.nice), (niced.policy, niced.nice));
+                }
+            }
+        })
+        .join()
+        .unwrap();
+    }
+}
