@@ -83,13 +83,12 @@ impl<'s> Guests<'s> {
         let mut vm = Vm {
             kernel_side,
             weight: WEIGHT_DEFAULT,
+            urgent_schemes: 0,
             place: Place { cgroups: process.cgroups, given: None },
             wanted_ns: 0,
             is_active: true,
             guest: GuestKnowledge::Reading,
             slide_told: None,
-            urgent_schemes: 0,
-            without_symbols: self.settings.scheduler.without_symbols(),
             contradictions: 0,
             latest_witnesses: LatestWitnesses::default(),
             is_named: named.is_some(),
@@ -98,6 +97,7 @@ impl<'s> Guests<'s> {
             name: process.name,
             cpu_limits: CpuLimits::default(),
             stats_before: VmStats::default(),
+            without_symbols: "never boosted",
         };
         tell(programs, &vm)?;
         if let Some(path) = named {
