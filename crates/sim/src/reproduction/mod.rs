@@ -66,10 +66,12 @@ pub fn groups(paper: Paper) -> Vec<String> {
             groups.push(number.group().to_owned());
         }
     }
-    if paper == Paper::Eurosys18 {
-        // Figure 7 is a plot without numbers in the text.
-        groups.push("figure7".to_owned());
-    }
+    // Plots without numbers in the text.
+    let of_plots_only = match paper {
+        Paper::Eurosys18 => "figure7",
+        Paper::Asplos13 => "figure9",
+    };
+    groups.push(of_plots_only.to_owned());
     groups.sort();
     groups
 }
