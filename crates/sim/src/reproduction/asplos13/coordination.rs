@@ -231,20 +231,17 @@ pub fn shapes(runs: &RunTable) -> Vec<Shape> {
 
 /// Figure 7a, of one program.
 fn delay_shapes(runs: &RunTable, program: &str) -> [Shape; 2] {
-    let of = |policy: &str| mean(&runs.each(&beside(program, "delay"), policy, preempted_holders));
-    let without = of(LOAD_CONSCIOUS);
-    let left: Option<Vec<f64>> = DELAYS.iter().map(|(_, policy)| of(policy)).collect();
-    let counts = without.zip(left);
-    let seen = counts.as_ref().map_or(String::new(), |(without, left)| {
-        let list: Vec<String> = left.iter().map(|count| format!("{count:.1}")).collect();
-        let list = list.join(" ");
-        format!("over a run without it {without:.1}, with 100, 200, 300, 500, 1,000 us {list}")
-    });
-    let is_flat = |(without, left): &(f64, Vec<f64>)| {
-        let flat = |count: &f64| (count - left[FLAT_FROM]).abs() <= NOTICEABLE * without;
-        *without > 0.0 && left[FLAT_FROM..].iter().all(flat)
+    let of = |policy: &str| {
+        mean(&runs.relative(&beside(program, "delay"), policy, LOAD_CONSCIOUS, preempted_holders))
     };
-    let halved = counts.as_ref().map(|(without, left)| left[CHOSEN] * 2.0 < *without);
+    let left: Option<Vec<f64>> = DELAYS.iter().map(|(_, policy)| of(policy)).collect();
+    let seen = left.as_ref().map_or(String::new(), |left| {
+        let list: Vec<String> = left.iter().map(|left| format!("{left:.2}")).collect();
+        format!("with 100, 200, 300, 500, 1,000 us, without 1: {}", list.join(" "))
+    });
+    let is_flat =
+        |left: &Vec<f64>| left[FLAT_FROM..].iter().all(|count| (count - left[FLAT_FROM]).abs() <= NOTICEABLE);
+    let halved = left.as_ref().map(|left| left[CHOSEN] < 0.5);
     let about = format!("{program} beside dedup");
     [
         Shape {
@@ -254,7 +251,7 @@ fn delay_shapes(runs: &RunTable, program: &str) -> [Shape; 2] {
         },
         Shape {
             claim: format!("{about}: a delay beyond 300 us takes no more"),
-            holds: counts.as_ref().map(is_flat),
+            holds: left.as_ref().map(is_flat),
             seen,
         },
     ]
