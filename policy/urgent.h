@@ -24,6 +24,7 @@
 #define URGENT_RESCHED_DP 1u /* the sender of a reschedule IPI: it likely holds a wait queue's lock */
 #define URGENT_TLB_CO 2u     /* the recipient of a shootdown's IPI: its sender spins */
 #define URGENT_RESCHED_CO 4u /* the recipient of a reschedule IPI: threads that work together */
+#define URGENT_EARLY_DP 8u   /* who begins to send an IPI, of whatever kind: it can't be known yet (4.1.1) */
 
 /* The paper's: 500 us, 500 us, 18 ms of virtual time (4.1.1). */
 struct urgent_config {
@@ -163,10 +164,101 @@ POLICY u32 decide_on_urgent_turn(const struct urgent_config *config, const struc
 	return URGENT_TURN_REQUEUE;
 }
 
+/* Early delayed preemption: who first touches the interrupt controller to send an IPI likely holds a lock already. */
+POLICY struct urgent_state decide_on_ipi_begun(const struct urgent_config *config,
+					       const struct urgent_state *sender, u32 schemes)
+{
+	struct urgent_state next = *sender;
+
+	if (schemes & URGENT_EARLY_DP)
+		request_urgent_time(&next, config->delay_ns);
+	return next;
+}
+
 /* May another vCPU, which isn't urgent, preempt who runs? */
 POLICY u32 is_protected(const struct urgent_config *config, const struct urgent_state *state, u64 ran_ns)
 {
 	return is_urgent(state) && ran_ns < config->slice_ns;
+}
+
+/*
+ * Is Resched-Co good for a VM? Section 4.2 suggests to see it by its reschedule IPIs: threads that run at the same time find each
+ * other awake, and send fewer. So it is tried: looks without and with it take turns, and what they found holds for a while.
+ *
+ * Formula.   on = IPIs per second that the VM ran, with it <= (100 % - rarer_percent) of those without
+ * Limits.    A VM that changes between its looks misleads them, until the next trial. Too few IPIs say nothing: then it is off.
+ */
+#define RESCHED_CO_LOOKS 4u /* without, with, without, with */
+
+struct resched_co_config {
+	u64 look_ns;
+	u64 hold_ns;	   /* until the next trial */
+	u64 ipi_count_min; /* of the looks without it */
+	u32 rarer_percent;
+	u32 reserved;
+};
+
+/* Of a VM; zero at first. Indexed by whether Resched-Co was on. */
+struct resched_co_state {
+	u64 until_ns;
+	u64 ipi_count[2];
+	u64 ran_ns[2];
+	u32 look; /* RESCHED_CO_LOOKS: what was found holds */
+	u32 is_on;
+};
+
+/* Since the last decision. */
+struct resched_co_observation {
+	u64 now_ns;
+	u64 ipi_count; /* reschedule IPIs of the VM */
+	u64 ran_ns;    /* all its vCPUs together */
+};
+
+/* In a second of running; one that ran for less than a microsecond says nothing. */
+POLICY u64 resched_ipi_rate(u64 ipi_count, u64 ran_ns)
+{
+	return ran_ns < 1000 ? 0 : ipi_count * 1000000 / (ran_ns / 1000);
+}
+
+POLICY u32 makes_resched_ipis_rarer(const struct resched_co_config *config,
+				    const struct resched_co_state *state)
+{
+	u64 without = resched_ipi_rate(state->ipi_count[0], state->ran_ns[0]);
+	u64 with = resched_ipi_rate(state->ipi_count[1], state->ran_ns[1]);
+
+	if (state->ipi_count[0] < config->ipi_count_min || state->ran_ns[1] < 1000 ||
+	    config->rarer_percent > 100)
+		return 0;
+	return with * 100 <= without * (100 - config->rarer_percent);
+}
+
+/* Asked now and then, such as at each tick. */
+POLICY struct resched_co_state decide_on_resched_co(const struct resched_co_config *config,
+						    const struct resched_co_state *state,
+						    const struct resched_co_observation *seen)
+{
+	struct resched_co_state next = *state;
+
+	if (state->until_ns && state->look < RESCHED_CO_LOOKS) {
+		next.ipi_count[state->is_on & 1] += seen->ipi_count;
+		next.ran_ns[state->is_on & 1] += seen->ran_ns;
+	}
+	if (state->until_ns && (s64)(seen->now_ns - state->until_ns) < 0)
+		return next;
+	if (!state->until_ns || state->look >= RESCHED_CO_LOOKS) {
+		struct resched_co_state first = {.until_ns = seen->now_ns + config->look_ns};
+
+		return first;
+	}
+	next.look = state->look + 1;
+	if (next.look < RESCHED_CO_LOOKS) {
+		next.is_on = next.look & 1;
+		next.until_ns = seen->now_ns + config->look_ns;
+	} else {
+		next.is_on = makes_resched_ipis_rarer(config, &next);
+		next.until_ns = seen->now_ns + config->hold_ns;
+	}
+	return next;
 }
 
 #endif

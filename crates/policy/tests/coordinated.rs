@@ -198,3 +198,72 @@ proptest! {
         prop_assert!(pcpus.iter().any(|&(load, _)| !is_overloaded(&host, load)), "not all are above the mean");
     }
 }
+
+#[test]
+fn who_begins_to_send_an_ipi_of_any_kind_is_urgent_by_early_delayed_preemption_only() {
+    let begun = |schemes| decide_on_ipi_begun(&CONFIG, &CALM, schemes).left_ns;
+    assert_eq!(begun(EARLY_DP), 500 * US);
+    assert_eq!(begun(ALL_SCHEMES), 0);
+    let asks_for_more = UrgentState { left_ns: MS, ..CALM };
+    assert_eq!(decide_on_ipi_begun(&CONFIG, &asks_for_more, EARLY_DP).left_ns, MS, "requests don't add up");
+}
+
+const TRIAL: ReschedCoConfig = ReschedCoConfig::USUAL;
+
+/// A trial of a VM that sends so many reschedule IPIs a look, without and with Resched-Co, while it runs for so long: its state
+/// once what was found holds, and when that is.
+fn tried([without, with]: [u64; 2], ran_ns: u64) -> (ReschedCoState, u64) {
+    let (mut state, mut now_ns) = (ReschedCoState::default(), 5);
+    for _ in 0..=RESCHED_CO_LOOKS {
+        let ipi_count = if state.is_on != 0 { with } else { without };
+        let seen = ReschedCoObservation { now_ns, ipi_count, ran_ns };
+        state = decide_on_resched_co(&TRIAL, &state, &seen);
+        now_ns += TRIAL.look_ns;
+    }
+    (state, now_ns - TRIAL.look_ns)
+}
+
+#[test]
+fn coscheduling_by_reschedule_ipis_stays_on_where_they_get_rarer_by_it() {
+    let is_on = |counts| tried(counts, 100 * MS).0.is_on;
+    assert_eq!(is_on([1_000, 790]), 1, "streamcluster's, in the paper");
+    assert_eq!(is_on([1_000, 950]), 0, "too little to be sure of");
+    assert_eq!(is_on([1_000, 1_300]), 0, "it does harm");
+    assert_eq!(is_on([20, 0]), 0, "no bulk traffic");
+}
+
+#[test]
+fn a_vm_that_runs_for_longer_with_it_may_send_more() {
+    let seen = |now_ns, ipi_count, ran_ns| ReschedCoObservation { now_ns, ipi_count, ran_ns };
+    let mut state = decide_on_resched_co(&TRIAL, &ReschedCoState::default(), &seen(5, 0, 0));
+    for look in 1..=u64::from(RESCHED_CO_LOOKS) {
+        let (ipis, ran_ns) = if state.is_on != 0 { (1_200, 200 * MS) } else { (1_000, 100 * MS) };
+        state = decide_on_resched_co(&TRIAL, &state, &seen(5 + look * TRIAL.look_ns, ipis, ran_ns));
+    }
+    assert_eq!((state.look, state.is_on), (RESCHED_CO_LOOKS, 1), "6,000 in place of 10,000 a second");
+}
+
+#[test]
+fn looks_without_and_with_it_take_turns_and_what_they_found_is_tried_again() {
+    let (held, now_ns) = tried([1_000, 500], 100 * MS);
+    assert_eq!((held.look, held.ipi_count), (RESCHED_CO_LOOKS, [2_000, 1_000]));
+    let at = |now_ns| ReschedCoObservation { now_ns, ipi_count: 9_000, ran_ns: 1 };
+    assert_eq!(decide_on_resched_co(&TRIAL, &held, &at(now_ns + TRIAL.hold_ns - 1)), held);
+    let again = decide_on_resched_co(&TRIAL, &held, &at(now_ns + TRIAL.hold_ns));
+    assert_eq!((again.look, again.is_on, again.ipi_count), (0, 0, [0, 0]));
+}
+
+proptest! {
+    #[test]
+    fn a_trial_ends_whatever_it_sees(counts in prop::collection::vec((any::<u32>(), any::<u32>()), 5)) {
+        let (mut state, mut now_ns) = (ReschedCoState::default(), 1);
+        for (ipi_count, ran_ns) in counts {
+            prop_assert!(state.look < RESCHED_CO_LOOKS);
+            let seen = ReschedCoObservation { now_ns, ipi_count: ipi_count.into(), ran_ns: ran_ns.into() };
+            state = decide_on_resched_co(&TRIAL, &state, &seen);
+            prop_assert!(state.is_on <= 1 && state.until_ns > now_ns);
+            now_ns = state.until_ns;
+        }
+        prop_assert_eq!(state.look, RESCHED_CO_LOOKS);
+    }
+}

@@ -332,7 +332,7 @@ fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
     } else {
         (0..pcpus).map(|pcpu| vm.affinity.contains(&pcpu)).collect()
     };
-    HostVm::new(vm.vcpus as u32, vm.weight, affinity)
+    HostVm { knobs: vm.knobs, ..HostVm::new(vm.vcpus as u32, vm.weight, affinity) }
 }
 
 fn kernel_times(vm: &VmConfig, ple: &PleConfig, exit_ns: u64) -> KernelTimes {

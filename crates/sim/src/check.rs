@@ -8,6 +8,7 @@
 //! | mutual exclusion | acquired / released pairs, per lock |
 //! | no lost or duplicated IPI | each vCPU: sent and not merged = handled + pending |
 //! | micro pool | only accelerated vCPUs run there, at most one waits for each pCPU, and each returns after a micro slice |
+//! | urgent queue | first come, first served, none beyond its allowance, and nobody urgent for ever (`check/urgent.rs`) |
 //! | grace | a turn, and a stay in the micro pool, is made longer a few times in a row, by a micro slice each |
 //! | time adds up | elapsed x pCPUs = guest + overhead + idle, at the end |
 //! | no lost wake-up | nobody waits beside a free lock; nobody halts beside an interrupt, a thread that is ready, or with a lock that it was given (`guest/lost.rs`) |
@@ -20,6 +21,7 @@ use crate::ids::{IdVec, LockId, PcpuId, VcpuId, VmId};
 use crate::machine::{HostVm, Machine, VcpuState};
 use crate::trace_event::{IpiKind, TraceEvent};
 use std::collections::{BTreeMap, BTreeSet};
+use urgent::UrgentQueues;
 
 /// Xen's credit scheduler lets a vCPU without credits wait for whole accounting periods: far below this anyway.
 const STARVATION_NS: u64 = 5_000_000_000;
@@ -44,6 +46,7 @@ pub struct Checker {
     turn_ns: u64,
     /// Of each vCPU.
     longer: IdVec<VcpuId, Longer>,
+    urgent: UrgentQueues,
 }
 
 /// What a scheduler may add to a turn.
@@ -114,11 +117,13 @@ impl Checker {
             grace: GraceLimits::of(scheduler),
             turn_ns: scheduler.turn_ns(),
             longer: IdVec::of(Longer::default(), vcpus),
+            urgent: UrgentQueues::new(pcpus, vcpus, scheduler),
         }
     }
 
     /// One event later: is everything as it must be?
     pub fn observe(&mut self, time_ns: u64, event: &TraceEvent) -> Result<(), String> {
+        self.urgent.observe(time_ns, event)?;
         match *event {
             TraceEvent::Running { vcpu, pcpu, micro } => self.running(time_ns, vcpu, pcpu, micro),
             TraceEvent::Stopping { vcpu, pcpu, .. } => {
@@ -308,6 +313,7 @@ impl Checker {
     ) -> Result<(), String> {
         let now_ns = machine.now_ns;
         self.accelerated.keys().try_for_each(|&vcpu| self.micro_slice_lasts(now_ns, vcpu))?;
+        self.urgent.nobody_is_urgent_for_ever(now_ns)?;
         if !machine.waiting_adds_up() {
             return Err("the waiting vCPUs' kinds are miscounted".into());
         }
@@ -362,3 +368,4 @@ fn index_of(kind: IpiKind) -> Option<usize> {
 
 #[cfg(test)]
 mod tests;
+mod urgent;

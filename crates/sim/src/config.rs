@@ -2,7 +2,10 @@
 //!
 //! Times are integer nanoseconds. The values and their sources are in `scenarios/`; `docs/simulator.md` lists which were fitted.
 
-use microslice_policy::coordinated::{BalanceScheme, UrgentConfig};
+mod coordination;
+
+pub use coordination::{CfsConfig, Coordination, ReschedCo, VmKnobs};
+
 use serde::Serialize;
 
 pub const US: u64 = 1_000;
@@ -86,6 +89,8 @@ pub struct VmConfig {
     pub kernel: GuestKernelConfig,
     pub workloads: Vec<WorkloadConfig>,
     pub nic: Option<NicConfig>,
+    #[serde(skip_serializing_if = "VmKnobs::say_nothing")]
+    pub knobs: VmKnobs,
 }
 
 /// The guest's operating system.
@@ -333,6 +338,9 @@ pub enum Phase {
         count: usize,
         #[serde(skip_serializing_if = "Option::is_none")]
         under: Option<String>,
+        /// Who waits spins in user mode for so long before it sleeps, as at the barriers of PARSEC itself; 0: it doesn't. Needs `under`.
+        #[serde(skip_serializing_if = "is_zero")]
+        spin_ns: u64,
     },
     /// Block; the timer or device wakes the thread.
     Sleep {
@@ -553,49 +561,6 @@ pub struct EevdfConfig {
     pub directed_yield: bool,
 }
 
-/// CFS of Linux 3.2, a control group per VM.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CfsConfig {
-    /// In which everybody shall run once (`sysctl_sched_latency`), unless too many wait for it.
-    pub latency_ns: u64,
-    /// Nobody's turn is over sooner (`sysctl_sched_min_granularity`).
-    pub min_granularity_ns: u64,
-    /// `sysctl_sched_wakeup_granularity`: by how much who wakes must be behind to preempt.
-    pub wakeup_granularity_ns: u64,
-    pub tick_ns: u64,
-    pub coordination: Coordination,
-}
-
-/// What coordinated scheduling adds to CFS (ASPLOS'13).
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Coordination {
-    #[serde(serialize_with = "balance_by_name")]
-    pub balance: BalanceScheme,
-    pub resched_dp: bool,
-    pub tlb_co: bool,
-    pub resched_co: bool,
-    /// For how long a reschedule IPI makes urgent.
-    pub delay_ns: u64,
-    pub urgent_slice_ns: u64,
-    pub urgent_allowance_ns: u64,
-}
-
-impl Coordination {
-    pub const NONE: Self = Self {
-        balance: BalanceScheme::None,
-        resched_dp: false,
-        tlb_co: false,
-        resched_co: false,
-        delay_ns: UrgentConfig::PAPER.delay_ns,
-        urgent_slice_ns: UrgentConfig::PAPER.slice_ns,
-        urgent_allowance_ns: UrgentConfig::PAPER.allowance_ns,
-    };
-}
-
-fn balance_by_name<S: serde::Serializer>(balance: &BalanceScheme, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match balance {
-        BalanceScheme::None => "none",
-        BalanceScheme::Apart => "apart",
-        BalanceScheme::LoadConscious => "load-conscious",
-    })
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

@@ -89,6 +89,8 @@ pub struct HostVm {
     pub weight: u32,
     /// pCPU is allowed, by number; empty: all.
     pub affinity: IdVec<PcpuId, bool>,
+    /// What coordinated scheduling does for it.
+    pub knobs: crate::config::VmKnobs,
     pub waiting: Waiting,
     /// What the answers depend on that were promised to its spinning vCPUs.
     pub promised: Promised,
@@ -541,6 +543,7 @@ impl HostVm {
             vcpus,
             weight,
             affinity: affinity.into(),
+            knobs: crate::config::VmKnobs::default(),
             waiting: Waiting::nobody(),
             promised: Promised::NOTHING,
         }

@@ -223,6 +223,7 @@ impl Simulation<'_> {
                 .filter(|(lock, _)| lock.holder_preemptions > 0)
                 .map(|(lock, _)| (lock.name.clone(), lock.holder_preemptions))
                 .collect(),
+            barrier_waits: counters.barrier_waits,
             ipis_handled: counters.ipis_handled,
             context_switches: counters.context_switches,
             preemptions_by_class: std::iter::zip(GuestClass::ALL, counters.preemptions_by_class)

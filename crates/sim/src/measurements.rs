@@ -5,7 +5,7 @@
 
 use crate::ids::{IdVec, VmId};
 use crate::machine::HostVcpu;
-use crate::report::{Histogram, LockstatWaits, Yields};
+use crate::report::{BarrierWaits, Histogram, LockstatWaits, Yields};
 use crate::trace_event::GuestClass;
 
 #[derive(Default)]
@@ -34,6 +34,7 @@ pub struct VmCounters {
     /// By number of the class.
     pub preemptions_by_class: [u64; GuestClass::ALL.len()],
     pub tlb_sync: Histogram,
+    pub barrier_waits: BarrierWaits,
     pub locks: Vec<LockCounters>,
 }
 
@@ -130,6 +131,11 @@ impl Measurements {
     #[inline]
     pub fn refilled(&mut self, vm: VmId, refill_ns: u64) {
         self.vms[vm].refill_ns += refill_ns;
+    }
+
+    /// Somebody of the VM had to wait at a barrier at which threads spin before they sleep.
+    pub fn waited_at_barrier(&mut self, vm: VmId, departure: bool, slept: bool) {
+        self.vms[vm].barrier_waits.count(departure, slept);
     }
 
     #[inline]

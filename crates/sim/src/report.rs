@@ -57,6 +57,9 @@ pub struct VmReport {
     pub refill_ns: u64,
     /// Preemptions of vCPUs that held a spinlock, by its name.
     pub holder_preemptions: BTreeMap<String, u64>,
+    /// At barriers at which threads spin before they sleep; nothing where there are none.
+    #[serde(skip_serializing_if = "BarrierWaits::is_empty")]
+    pub barrier_waits: BarrierWaits,
     pub ipis_handled: u64,
     pub context_switches: u64,
     /// Preemptions by the class of the instruction pointer at that moment.
@@ -75,6 +78,38 @@ pub struct WorkloadReport {
     pub execution_time_s: Option<f64>,
     /// `run_time` of the configuration: the length of a run that ends by the clock.
     pub run_time_s: Option<f64>,
+}
+
+/// Waits at barriers at which threads spin before they sleep, by where they were and how they ended (ASPLOS'13, Figure 10b).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct BarrierWaits {
+    pub arrival_spun: u64,
+    pub arrival_slept: u64,
+    pub departure_spun: u64,
+    pub departure_slept: u64,
+}
+
+impl BarrierWaits {
+    pub(crate) fn count(&mut self, departure: bool, slept: bool) {
+        *match (departure, slept) {
+            (false, false) => &mut self.arrival_spun,
+            (false, true) => &mut self.arrival_slept,
+            (true, false) => &mut self.departure_spun,
+            (true, true) => &mut self.departure_slept,
+        } += 1;
+    }
+
+    pub fn slept(&self) -> u64 {
+        self.arrival_slept + self.departure_slept
+    }
+
+    pub fn at_departure(&self) -> u64 {
+        self.departure_spun + self.departure_slept
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What Lockstat in a guest without an invariant TSC, as the paper's are, makes of contended acquisitions of spinlocks: it

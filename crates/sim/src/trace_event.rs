@@ -150,6 +150,36 @@ pub enum TraceEvent {
         vcpu: VcpuId,
         pcpu: PcpuId,
     },
+    /// An IPI makes it urgent (ASPLOS'13), or does so again.
+    UrgencyRequested {
+        vcpu: VcpuId,
+    },
+    /// It isn't urgent any longer.
+    UrgencyEnded {
+        vcpu: VcpuId,
+    },
+    /// It is urgent and waits: behind all others in this pCPU's urgent queue.
+    UrgentQueued {
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+    },
+    /// It leaves that queue without having been served from it.
+    UrgentUnqueued {
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+    },
+    /// The urgent queue is served, and it is next: its clock is so far ahead of whom it goes before.
+    UrgentServed {
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+        ahead_ns: u64,
+    },
+    /// Likewise, but that is too far.
+    UrgentRefused {
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+        ahead_ns: u64,
+    },
     PoolResized {
         micro_pcpus: u32,
     },

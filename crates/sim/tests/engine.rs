@@ -419,7 +419,11 @@ fn a_micro_slice_shortens_the_wait_for_an_interrupt_on_a_busy_vcpu() {
 #[test]
 fn a_deadlock_is_reported_with_who_waits_for_what() {
     let config = one_vm(
-        vec![compute(10 * US), Phase::Barrier { name: "all".into(), count: 5, under: None }, compute(US)],
+        vec![
+            compute(10 * US),
+            Phase::Barrier { name: "all".into(), count: 5, under: None, spin_ns: 0 },
+            compute(US),
+        ],
         4,
     );
     let error = simulate(&config, &mut NoTrace).unwrap_err();
@@ -430,7 +434,7 @@ fn a_deadlock_is_reported_with_who_waits_for_what() {
 
 /// Four threads that meet under a futex's queue lock, on as many vCPUs.
 fn meets_under(under: &str) -> SimulationConfig {
-    let barrier = Phase::Barrier { name: "all".into(), count: 0, under: Some(under.into()) };
+    let barrier = Phase::Barrier { name: "all".into(), count: 0, under: Some(under.into()), spin_ns: 0 };
     one_vm(vec![compute(100 * US), barrier, Phase::Progress { units: 1 }], 4)
 }
 
@@ -445,6 +449,53 @@ fn who_wakes_the_others_at_a_barrier_holds_its_lock_until_all_are_awake() {
     assert!(acquired.abs_diff(rounds * 4) <= 4, "all take it once a round: {acquired} in {rounds} rounds");
     // Three wake-ups of 50 us under the lock, and the next steps: rounds can't be shorter.
     assert!(vm.run_ns / rounds > 250 * US);
+}
+
+/// The same, but who waits spins first.
+fn spins_for(spin_ns: u64) -> SimulationConfig {
+    let mut config = meets_under("page_reclaim");
+    let Phase::Barrier { spin_ns: spin, .. } = &mut config.vms[0].workloads[0].program[1] else { panic!() };
+    *spin = spin_ns;
+    config
+}
+
+#[test]
+fn who_spins_at_a_barrier_for_long_enough_never_sleeps() {
+    let vm = &run(&spins_for(50 * US)).vms[0];
+    let rounds = vm.workloads[0].units_done / 4;
+    assert!(rounds > 100, "{rounds}");
+    let waits = vm.barrier_waits;
+    assert_eq!((waits.slept(), waits.departure_spun), (0, 0), "all run at the same time: {waits:?}");
+    assert!(waits.arrival_spun.abs_diff(rounds * 3) <= 4, "all but the last: {waits:?} in {rounds} rounds");
+    assert_eq!(vm.ipis_sent, 0);
+}
+
+#[test]
+fn who_has_spun_in_vain_at_a_barrier_sleeps_and_is_woken() {
+    let mut config = spins_for(10 * US);
+    // One of them has a vCPU with another program that takes its turns.
+    let late = config.vms[0].workloads[0].clone();
+    config.vms[0].workloads.push(microslice_sim::config::WorkloadConfig {
+        name: "hog".into(),
+        threads: 1,
+        pinned_vcpu: Some(0),
+        program: vec![compute(100 * US)],
+        ..late
+    });
+    let vm = &run(&config).vms[0];
+    assert!(vm.workloads[0].units_done > 20, "{:?}", vm.workloads[0]);
+    let waits = vm.barrier_waits;
+    assert!(waits.arrival_slept > waits.arrival_spun, "{waits:?}");
+    assert!(vm.ipis_sent > 0);
+}
+
+#[test]
+fn a_barrier_whose_waiters_spin_needs_a_lock_to_sleep_under() {
+    let mut config = spins_for(10 * US);
+    let Phase::Barrier { under, .. } = &mut config.vms[0].workloads[0].program[1] else { panic!() };
+    *under = None;
+    let error = simulate(&config, &mut NoTrace).unwrap_err().to_string();
+    assert!(error.contains("who spins sleeps under a lock then"), "{error}");
 }
 
 #[test]

@@ -62,7 +62,7 @@ pub struct Reproduce {
 enum Paper {
     /// Ahn et al., "Accelerating Critical OS Services in Virtualized Systems with Flexible Micro-sliced Cores"
     Eurosys18,
-    /// Kim et al., "Demand-Based Coordinated Scheduling for SMP VMs": its baseline, CFS
+    /// Kim et al., "Demand-Based Coordinated Scheduling for SMP VMs"
     Asplos13,
 }
 

@@ -175,6 +175,11 @@ impl Simulation<'_> {
                 }
                 self.arrive(vcpu, thread, barrier)
             }
+            Op::SpinBarrier { step, barrier, under, spin_ns } => {
+                let arrival = self.vms[state.vm].first_barrier.plus(barrier);
+                let under = state.first_lock.plus(under);
+                self.spin_barrier(vcpu, thread, step, [arrival, arrival.plus(1)], under, spin_ns.into())
+            }
             Op::Send { queue } => {
                 let queue = self.vms[state.vm].first_queue.plus(queue);
                 self.send_item(vcpu, thread, queue)
@@ -294,6 +299,9 @@ impl Simulation<'_> {
         // The lock is held for as long as the reschedule IPI takes to send (paper, section 3.1), whether it is needed or not:
         // that shows when the thread is enqueued, at the end of this time (`enqueue_thread`).
         let send_ns = if target == vcpu { 0 } else { self.costs.ipi_send_ns };
+        if send_ns > 0 {
+            self.scheduler.ipi_begun(&mut self.machine, vcpu);
+        }
         self.acquire(vcpu, lock, WAKE_NS + send_ns, Then::EnqueueThread, thread.number());
     }
 }

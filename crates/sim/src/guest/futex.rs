@@ -9,7 +9,7 @@ use crate::guest::{Holder, Then, WaitsFor};
 use crate::ids::{BarrierId, LockId, ThreadId, VcpuId};
 
 /// Finding the queue's entry, under the lock (Uhlig et al., VM'04: critical sections last for some microseconds at the most).
-const QUEUE_NS: u64 = 500;
+pub const QUEUE_NS: u64 = 500;
 
 impl Simulation<'_> {
     pub(crate) fn arrive_under(&mut self, vcpu: VcpuId, thread: ThreadId, barrier: BarrierId, lock: LockId) {

@@ -189,6 +189,7 @@ impl Simulation<'_> {
             self.release_under(vcpu);
             return self.continue_frame(vcpu);
         }
+        self.scheduler.ipi_begun(&mut self.machine, vcpu);
         let symbol = self.texts[self.vms[vm].text].fixed.shootdown_wait;
         self.timed(vcpu, Then::SendShootdown, symbol, targets * self.costs.ipi_send_ns);
         self.guest[vcpu].waits_since_ns[0] = now_ns;

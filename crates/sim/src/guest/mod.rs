@@ -11,6 +11,7 @@ mod lost;
 pub mod mutex;
 pub mod network;
 pub mod program;
+pub mod spin_barrier;
 pub mod text;
 mod threads;
 
@@ -378,5 +379,8 @@ pub struct Barrier {
     /// Under a lock only, where who arrives isn't at once among those that wait: how many have arrived, and how often all had.
     pub arrived: usize,
     pub passages: u32,
+    /// Of those who spin before they sleep (`spin_barrier.rs`): who spins, and whether this is the gate behind which all have left.
+    pub spinning: Vec<ThreadId>,
+    pub is_departure: bool,
     pub name: String,
 }

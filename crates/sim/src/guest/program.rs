@@ -2,6 +2,7 @@
 
 use crate::SimError;
 use crate::config::{Duration, Phase, VmConfig, WorkloadConfig};
+use crate::guest::spin_barrier::SpinStep;
 use crate::guest::text::Text;
 use crate::guest::{Barrier, LOOP_DEPTH, Queue};
 use crate::ids::{BarrierId, IdVec, LockId, QueueId};
@@ -40,6 +41,13 @@ pub enum Op {
     Barrier {
         barrier: u32,
         under: u32,
+    },
+    /// `barrier`: the arrival gate, behind which the departure gate follows.
+    SpinBarrier {
+        step: SpinStep,
+        barrier: u32,
+        under: u32,
+        spin_ns: u32,
     },
     Sleep {
         duration: u32,
@@ -130,6 +138,14 @@ pub fn takes_time(phase: &Phase) -> bool {
     }
 }
 
+/// Which gate of a barrier: one with spinning waiters has two (`spin_barrier.rs`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Gate {
+    Only,
+    Arrival,
+    Departure,
+}
+
 /// A named lock of a VM.
 pub struct LockName {
     pub name: String,
@@ -163,7 +179,7 @@ pub struct Compiler<'a> {
     first_barrier: BarrierId,
     /// Those of earlier workloads.
     barriers_before: u32,
-    barrier_names: Numbering<String>,
+    barrier_names: Numbering<(String, Gate)>,
 }
 
 impl<'a> Compiler<'a> {
@@ -218,12 +234,39 @@ impl<'a> Compiler<'a> {
         queue
     }
 
-    fn barrier(&mut self, name: &str, count: usize) -> u32 {
-        let (barrier, new) = self.barrier_names.number(name.into());
+    fn barrier(&mut self, name: &str, gate: Gate, count: usize) -> u32 {
+        let (barrier, new) = self.barrier_names.number((name.into(), gate));
         if new {
-            self.tables.barriers.push(Barrier { count, name: name.into(), ..Barrier::default() });
+            let is_departure = gate == Gate::Departure;
+            self.tables.barriers.push(Barrier {
+                count,
+                is_departure,
+                name: name.into(),
+                ..Barrier::default()
+            });
         }
         self.barriers_before + barrier
+    }
+
+    /// Both gates, one behind the other, and what a thread does there.
+    fn spin_barrier(
+        &mut self,
+        workload: &WorkloadConfig,
+        name: &str,
+        count: usize,
+        under: u32,
+        spin_ns: u64,
+    ) -> Result<[Op; SpinStep::ALL.len()], SimError> {
+        let Ok(spin_ns) = u32::try_from(spin_ns) else {
+            return Err(self.error(workload, format!("barrier {name:?}: {spin_ns} ns is too long to spin")));
+        };
+        if under == NO_LOCK {
+            return Err(self.error(workload, format!("barrier {name:?}: who spins sleeps under a lock then")));
+        }
+        let barrier = self.barrier(name, Gate::Arrival, count);
+        let departure = self.barrier(name, Gate::Departure, count);
+        debug_assert_eq!(departure, barrier + 1, "they are numbered together");
+        Ok(SpinStep::ALL.map(|step| Op::SpinBarrier { step, barrier, under, spin_ns }))
     }
 
     fn lock(&self, workload: &WorkloadConfig, name: &str) -> Result<&'a LockName, SimError> {
@@ -280,13 +323,17 @@ impl<'a> Compiler<'a> {
                     };
                     Op::Shootdown { prepare: self.duration(*prepare), under }
                 }
-                Phase::Barrier { name, count, under } => {
+                Phase::Barrier { name, count, under, spin_ns } => {
                     let count = if *count == 0 { workload.threads } else { *count };
                     let under = match under {
                         Some(lock) => self.lock_under(workload, lock, false)?,
                         None => NO_LOCK,
                     };
-                    Op::Barrier { barrier: self.barrier(name, count), under }
+                    if *spin_ns > 0 {
+                        ops.extend(self.spin_barrier(workload, name, count, under, *spin_ns)?);
+                        continue;
+                    }
+                    Op::Barrier { barrier: self.barrier(name, Gate::Only, count), under }
                 }
                 Phase::Sleep { duration } => Op::Sleep { duration: self.duration(*duration) },
                 Phase::Send { queue, capacity } => {

@@ -66,10 +66,12 @@ pub fn groups(paper: Paper) -> Vec<String> {
             groups.push(number.group().to_owned());
         }
     }
-    if paper == Paper::Eurosys18 {
-        // Figure 7 is a plot without numbers in the text.
-        groups.push("figure7".to_owned());
-    }
+    // Plots without numbers in the text.
+    let of_plots_only: &[&str] = match paper {
+        Paper::Eurosys18 => &["figure7"],
+        Paper::Asplos13 => &["figure7b", "figure7c", "figure9"],
+    };
+    groups.extend(of_plots_only.iter().map(|&group| group.to_owned()));
     groups.sort();
     groups
 }
@@ -259,5 +261,35 @@ mod tests {
             assert_eq!((found[0].runs, found[0].remark()), (1, None), "{path}");
         }
         assert!(shapes::shapes(&runs).iter().all(|shape| !shape.claim.is_empty()));
+    }
+
+    #[test]
+    fn every_number_of_asplos13_has_its_runs_and_every_plot_is_drawn() {
+        let short = |config: &mut crate::config::SimulationConfig| {
+            config.warmup_ns = 0;
+            config.duration_ns = 100_000_000;
+        };
+        let paper = Paper::Asplos13;
+        let runs = RunTable::run(&experiments(paper, None), &[1], &short, &BatchProgress::default())
+            .expect("short runs");
+        let figures = figures_of(paper, &runs, None);
+        for figure in &figures {
+            assert_eq!(figure.runs, 1, "{}", figure.id);
+        }
+        let shapes = shapes_of(paper, &runs);
+        let drawn = page(&Reproduction { paper, seeds: vec![1], events: 0, figures, shapes, runs });
+        for title in [
+            "Figure 1:",
+            "Table 1:",
+            "Figure 2:",
+            "Figure 7a:",
+            "Figures 7b and 7c:",
+            "Figure 8:",
+            "Figure 9:",
+            "Figure 10:",
+            "Figure 11 and Table 2:",
+        ] {
+            assert!(drawn.contains(title), "{title}");
+        }
     }
 }

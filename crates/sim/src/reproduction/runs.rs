@@ -121,7 +121,7 @@ pub fn corunner_time(report: &RunReport) -> f64 {
 
 /// Execution time of a run; of one unit if runs end by the clock. Only times of the same workload compare. Infinite for a VM
 /// that made no progress; NaN if there is no such VM.
-fn time_of(vm: Option<&VmReport>) -> f64 {
+pub fn time_of(vm: Option<&VmReport>) -> f64 {
     let time = |workload: &WorkloadReport| workload.execution_time_s.unwrap_or(1.0 / workload.units_per_s);
     vm.and_then(|vm| vm.workloads.first()).map_or(f64::NAN, time)
 }

@@ -7,7 +7,7 @@ use super::tree::{self, Node, NodeValue};
 use super::units;
 use crate::config::{
     CfsConfig, Coordination, CreditConfig, EevdfConfig, FairSharePool, Mechanics, MicroSlicedConfig,
-    NormalPoolKind, PoolSize, SchedulerKind,
+    NormalPoolKind, PoolSize, ReschedCo, SchedulerKind,
 };
 use microslice_policy::coordinated::BalanceScheme;
 use microslice_policy::{AccelerateConfig, POOL_LIMIT_MAX, PoolSizeConfig};
@@ -127,6 +127,7 @@ const SCHEDULERS: [Row; 6] = [
             "resched_dp",
             "tlb_co",
             "resched_co",
+            "early_dp",
             "delay",
             "urgent_slice",
             "urgent_allowance",
@@ -236,11 +237,22 @@ fn read_coordination(table: &TableReader<'_>) -> Result<Coordination, ScenarioEr
         balance: table.choice("balance", &schemes)?.unwrap_or(usual.balance),
         resched_dp: knob("resched_dp")?,
         tlb_co: knob("tlb_co")?,
-        resched_co: knob("resched_co")?,
+        resched_co: read_resched_co(table)?.unwrap_or(usual.resched_co),
+        early_dp: knob("early_dp")?,
         delay_ns: optional_time(table, "delay")?.unwrap_or(usual.delay_ns),
         urgent_slice_ns: optional_time(table, "urgent_slice")?.unwrap_or(usual.urgent_slice_ns),
         urgent_allowance_ns: table.time("urgent_allowance")?.unwrap_or(usual.urgent_allowance_ns),
     })
+}
+
+/// `resched_co = true`, `false` or `"auto"`: of a policy, or of a VM.
+pub fn read_resched_co(table: &TableReader<'_>) -> Result<Option<ReschedCo>, ScenarioError> {
+    let Some(node) = table.get("resched_co") else { return Ok(None) };
+    match &node.value {
+        NodeValue::Boolean(on) => Ok(Some(if *on { ReschedCo::On } else { ReschedCo::Off })),
+        NodeValue::String(word) if word == "auto" => Ok(Some(ReschedCo::Auto)),
+        _ => Err(ScenarioError::new(&node.place, "`resched_co`: allowed: true, false, \"auto\"")),
+    }
 }
 
 fn required_time(table: &TableReader<'_>, key: &str) -> Result<u64, ScenarioError> {

@@ -4,6 +4,7 @@ use super::*;
 use crate::config::{Duration, LockKind, Phase, PoolSize, SchedulerKind};
 use proptest::prelude::*;
 
+mod barriers;
 mod policies;
 
 const SMALL: &str = r#"
@@ -43,7 +44,7 @@ fn a_small_scenario_becomes_a_configuration() {
 fn an_unknown_key_is_named_with_its_place_and_the_allowed_ones() {
     assert_eq!(
         refuse_with("vcpus = 2", "vcpu = 2"),
-        "bad.toml:7:1: unknown key `vcpu` in a VM; allowed: name, copies, vcpus, weight, affinity, kernel, workloads, nic"
+        "bad.toml:7:1: unknown key `vcpu` in a VM; allowed: name, copies, vcpus, weight, affinity, kernel, workloads, nic, resched_dp, tlb_co, resched_co"
     );
 }
 
@@ -189,15 +190,6 @@ fn a_file_that_is_not_utf_8_is_told_where() {
 }
 
 #[test]
-fn a_barrier_for_two_numbers_of_threads_is_refused() {
-    let error = refuse_with(
-        "{ lock = \"dentry\", hold = \"2 us\" }",
-        "{ barrier = \"b\", count = 1 }, { barrier = \"b\" }",
-    );
-    assert_eq!(error, "bad.toml:11:35: barrier `b` is for 1 threads in one phase, for 2 in another");
-}
-
-#[test]
 fn a_queue_of_two_capacities_is_refused() {
     let to = "{ send = \"q\", capacity = 1 }, { receive = \"q\" }, { send = \"q\", capacity = 3 }";
     let error = refuse_with("{ lock = \"dentry\", hold = \"2 us\" }", to);
@@ -219,22 +211,6 @@ fn a_shootdown_under_a_spinlock_is_refused_with_its_place() {
     let error =
         refuse_with("{ lock = \"dentry\", hold = \"2 us\" }", "{ shootdown = \"1 us\", under = \"dentry\" }");
     assert_eq!(error, "bad.toml:11:35: `under`: `dentry` can't be held; allowed: a sleeping lock or a mutex");
-}
-
-#[test]
-fn a_barrier_under_a_lock_that_sleeps_or_that_nobody_has_is_refused_with_its_place() {
-    let under = |lock: &str| {
-        refuse_with(
-            "{ lock = \"dentry\", hold = \"2 us\" }",
-            &format!("{{ barrier = \"b\", under = \"{lock}\" }}"),
-        )
-    };
-    let lock = "lock = [{ name = \"mm\", kind = \"sleeping\", symbol = \"do_munmap\" }],";
-    let text = SMALL.replace("threads = 2,", &format!("threads = 2, {lock}"));
-    let text = text.replace("{ lock = \"dentry\", hold = \"2 us\" }", "{ barrier = \"b\", under = \"mm\" }");
-    let error = refuse(&text);
-    assert!(error.ends_with("`under`: `mm` can't be held; allowed: a lock whose waiters spin"), "{error}");
-    assert!(under("nope").contains("`under`: unknown lock `nope`"), "{}", under("nope"));
 }
 
 #[test]

@@ -4,8 +4,8 @@ use super::error::{ScenarioError, quoted};
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::workload::{self, Surroundings};
-use super::{kernel, units};
-use crate::config::{NicConfig, Stream, VmConfig};
+use super::{kernel, policy, units};
+use crate::config::{NicConfig, Stream, VmConfig, VmKnobs};
 use std::collections::BTreeMap;
 
 /// Larger than any guest that KVM supports.
@@ -42,7 +42,19 @@ pub struct Pcpus {
 
 /// Reads one `[[vm]]` entry: as many VMs as its `copies` says, numbered from 1 if there is more than one.
 pub fn read(node: &Node, pcpus: Pcpus, vms: &mut Vec<VmConfig>) -> Result<(), ScenarioError> {
-    let keys = ["name", "copies", "vcpus", "weight", "affinity", "kernel", "workloads", "nic"];
+    let keys = [
+        "name",
+        "copies",
+        "vcpus",
+        "weight",
+        "affinity",
+        "kernel",
+        "workloads",
+        "nic",
+        "resched_dp",
+        "tlb_co",
+        "resched_co",
+    ];
     let table = TableReader::open(node, "a VM", &keys)?;
     let name_node = table.get("name").ok_or_else(|| table.missing("name", "such as target"))?;
     let name = reader::name(name_node, "a VM")?;
@@ -77,6 +89,7 @@ pub fn read(node: &Node, pcpus: Pcpus, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         kernel,
         workloads,
         nic,
+        knobs: read_knobs(&table)?,
     };
     let copies = table.integer("copies", 1..=COPIES_MAX)?.unwrap_or(1);
     for (what, most, of) in TOTALS {
@@ -96,6 +109,14 @@ pub fn read(node: &Node, pcpus: Pcpus, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         vms.push(VmConfig { name, ..vm.clone() });
     }
     Ok(())
+}
+
+fn read_knobs(table: &TableReader<'_>) -> Result<VmKnobs, ScenarioError> {
+    Ok(VmKnobs {
+        resched_dp: table.boolean("resched_dp")?,
+        tlb_co: table.boolean("tlb_co")?,
+        resched_co: policy::read_resched_co(table)?,
+    })
 }
 
 fn read_affinity(table: &TableReader<'_>, pcpus: Pcpus) -> Result<Vec<usize>, ScenarioError> {

@@ -23,6 +23,8 @@ const PASS_TIME_MIN_NS: f64 = 100.0;
 const UNTIMED_STEPS_PER_US_MAX: f64 = 1_000.0;
 const QUEUE_CAPACITY_MAX: u64 = 1 << 20;
 const UNITS_MAX: u64 = 1 << 40;
+/// At a barrier, before a thread sleeps.
+const SPIN_NS_MAX: u64 = 1_000_000_000;
 
 /// Each kind of phase: the key that makes it one, and the keys it may carry besides.
 const PHASES: [(&str, &[&str]); 13] = [
@@ -30,7 +32,7 @@ const PHASES: [(&str, &[&str]); 13] = [
     ("kernel", &["symbol"]),
     ("lock", &["hold"]),
     ("shootdown", &["under"]),
-    ("barrier", &["count", "under"]),
+    ("barrier", &["count", "under", "spin"]),
     ("sleep", &[]),
     ("send", &["capacity"]),
     ("receive", &[]),
@@ -244,7 +246,18 @@ impl ProgramReader<'_, '_> {
                 format!("barrier {shown} is for {before} threads in one phase, for {waiting} in another");
             return Err(ScenarioError::new(&node.place, cause));
         }
-        Ok(Phase::Barrier { name, count, under: self.lock_under(table, false)? })
+        let (under, spin_ns) = (self.lock_under(table, false)?, table.positive_time("spin")?.unwrap_or(0));
+        if let Some(spin) = table.get("spin") {
+            let cause = if under.is_none() {
+                "`spin` needs `under`: who has spun in vain sleeps under that lock"
+            } else if spin_ns > SPIN_NS_MAX {
+                "`spin` may be up to 1 s"
+            } else {
+                return Ok(Phase::Barrier { name, count, under, spin_ns });
+            };
+            return Err(ScenarioError::new(&spin.place, cause));
+        }
+        Ok(Phase::Barrier { name, count, under, spin_ns })
     }
 
     /// What a shootdown may be done under: interrupts must stay on and waiters sleep, or nobody would ever answer. A barrier's

@@ -12,6 +12,7 @@
 //! Limits.    No bandwidth control, no other tasks. LAST_BUDDY, which needs eight vCPUs of a VM in one queue, isn't modelled.
 
 mod balance;
+mod knobs;
 mod placement;
 mod queue;
 mod urgent;
@@ -85,6 +86,7 @@ impl Cfs {
         task.vruntime_ns += ran_ns;
         task.ran_ns = now_ns;
         self.urgent.charge(vcpu, ran_ns);
+        self.urgent.knobs.ran(vm, ran_ns);
         let group = self.groups.of_mut(pcpu, vm);
         group.vruntime_ns += weighted_ns(ran_ns, group.weight);
         self.raise_floors(pcpu, vm);
@@ -250,6 +252,10 @@ impl Cfs {
 }
 
 impl Scheduler for Cfs {
+    fn ipi_begun(&mut self, machine: &mut Machine, from: VcpuId) {
+        self.request_early(machine, from);
+    }
+
     fn ipi(&mut self, machine: &mut Machine, from: VcpuId, to: VcpuId, kind: IpiKind) {
         self.woken_from = Some((to, machine.vcpus[from].pcpu));
         self.request_urgency(machine, from, to, kind);
@@ -291,16 +297,17 @@ impl Scheduler for Cfs {
         self.roots[pcpu].current = VcpuId::NONE;
         if let Some((vcpu, _)) = stopped {
             if machine.vcpus[vcpu].state == VcpuState::Blocked {
+                self.urgent.tell(machine, vcpu);
                 self.leaves(now_ns, pcpu, vcpu);
             } else {
                 self.groups.of_mut(pcpu, self.tasks[vcpu].vm).waiting.push(vcpu);
-                self.urgent.goes_behind(pcpu, vcpu);
+                self.urgent.goes_behind(machine, pcpu, vcpu);
             }
         }
         if self.roots[pcpu].groups.is_empty() {
             self.idle_balance(machine, pcpu);
         }
-        let urgent = self.pick_urgent(pcpu);
+        let urgent = self.pick_urgent(machine, pcpu);
         let next = urgent.or_else(|| self.pick(pcpu));
         let root = &mut self.roots[pcpu];
         let Some(vcpu) = next else {
@@ -310,7 +317,7 @@ impl Scheduler for Cfs {
         root.idle_since_ns = None;
         (root.current, root.current_vm) = (vcpu, self.tasks[vcpu].vm);
         (root.charged_until_ns, root.turn_since_ns) = (now_ns, now_ns);
-        Some(Pick { vcpu, slice_end_ns: self.urgent.begins(now_ns, pcpu, vcpu) })
+        Some(Pick { vcpu, slice_end_ns: self.urgent.begins(machine, pcpu, vcpu) })
     }
 
     fn yields(
@@ -340,7 +347,11 @@ impl Scheduler for Cfs {
         for vm in machine.vms.ids() {
             self.groups.update(pcpu, vm, now_ns);
         }
+        self.urgent.knobs.look(now_ns);
         let runs = self.roots[pcpu].current != VcpuId::NONE;
+        if runs {
+            self.urgent.tell(machine, self.roots[pcpu].current);
+        }
         if runs && [false, true].into_iter().any(|of_group| self.turn_is_over(now_ns, pcpu, of_group)) {
             machine.request_schedule(pcpu);
         }

@@ -57,6 +57,8 @@ pub trait Scheduler {
     -> YieldAnswer;
     /// So many pause-loop exits of a vCPU in code of this class weren't asked about: their answer had been promised.
     fn not_asked(&mut self, _class: GuestClass, _exits: u64) {}
+    /// `from`, which runs, begins to send an interrupt to a sibling: it accesses the interrupt controller first.
+    fn ipi_begun(&mut self, _machine: &mut Machine, _from: VcpuId) {}
     /// `from`, which runs, sends an interrupt or a lock's kick to its sibling `to`, which it wakes or interrupts next.
     fn ipi(&mut self, _machine: &mut Machine, _from: VcpuId, _to: VcpuId, _kind: IpiKind) {}
     /// `vcpu` has handled a call-function interrupt; whether another one waits for it already.

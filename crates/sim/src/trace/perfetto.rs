@@ -340,6 +340,20 @@ impl<W: Write> TraceSink for PerfettoTrace<W> {
                 let (kind, track_uuid) = (Some(COUNTER), Some(POOL_UUID));
                 self.emit(time_ns, TrackEvent { kind, track_uuid, counter_value, ..TrackEvent::default() });
             }
+            TraceEvent::UrgencyRequested { vcpu } => {
+                self.instant(time_ns, vcpu, Category::Acceleration, "urgency requested", Vec::new());
+            }
+            TraceEvent::UrgentServed { vcpu, ahead_ns, .. } => {
+                let notes = vec![number("ahead_ns", ahead_ns)];
+                self.instant(time_ns, vcpu, Category::Acceleration, "urgent: goes first", notes);
+            }
+            TraceEvent::UrgentRefused { vcpu, ahead_ns, .. } => {
+                let notes = vec![number("ahead_ns", ahead_ns)];
+                self.instant(time_ns, vcpu, Category::Acceleration, "urgent: refused", notes);
+            }
+            TraceEvent::UrgencyEnded { .. }
+            | TraceEvent::UrgentQueued { .. }
+            | TraceEvent::UrgentUnqueued { .. } => {}
             _ => self.guest(time_ns, event),
         }
     }

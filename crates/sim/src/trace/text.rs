@@ -64,6 +64,18 @@ impl<W: Write> TextTrace<W> {
             }
             TraceEvent::TurnGoesOn { vcpu: v, pcpu } => format!("turn_goes_on {} pcpu={pcpu}", vcpu(v)),
             TraceEvent::TurnEnded { vcpu: v, pcpu } => format!("turn_ended {} pcpu={pcpu}", vcpu(v)),
+            TraceEvent::UrgencyRequested { vcpu: v } => format!("urgency_requested {}", vcpu(v)),
+            TraceEvent::UrgencyEnded { vcpu: v } => format!("urgency_ended {}", vcpu(v)),
+            TraceEvent::UrgentQueued { vcpu: v, pcpu } => format!("urgent_queued {} pcpu={pcpu}", vcpu(v)),
+            TraceEvent::UrgentUnqueued { vcpu: v, pcpu } => {
+                format!("urgent_unqueued {} pcpu={pcpu}", vcpu(v))
+            }
+            TraceEvent::UrgentServed { vcpu: v, pcpu, ahead_ns } => {
+                format!("urgent_served {} pcpu={pcpu} ahead_ns={ahead_ns}", vcpu(v))
+            }
+            TraceEvent::UrgentRefused { vcpu: v, pcpu, ahead_ns } => {
+                format!("urgent_refused {} pcpu={pcpu} ahead_ns={ahead_ns}", vcpu(v))
+            }
             TraceEvent::PoolResized { micro_pcpus } => format!("pool_resized micro_pcpus={micro_pcpus}"),
             TraceEvent::ThreadSwitched { vcpu: v, thread } => {
                 format!("thread_switched {} to={}", vcpu(v), name_at(&self.names.threads, thread))

@@ -1,7 +1,7 @@
 //! What a scenario and a command line may say about the policy: `micro`, the prototype's rules, and the real scheduler's.
 
 use super::*;
-use crate::config::{FairSharePool, MicroSlicedConfig, NormalPoolKind};
+use crate::config::{FairSharePool, MicroSlicedConfig, NormalPoolKind, ReschedCo, VmKnobs};
 use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
 
 /// (grace, call_function_ipi, patience_ns) of a policy with these settings.
@@ -257,4 +257,23 @@ fn unknown_mechanics_list_the_known_ones() {
     let text = format!("policy = {{ extends = \"micro\", mechanics = \"kvm\" }}\n{SMALL}");
     let error = parse("small.toml", &text, &Overrides::default()).expect_err("unknown").to_string();
     assert!(error.ends_with("unknown mechanics `kvm`; allowed: paper, xen-prototype"), "{error}");
+}
+
+/// What `vm.resched_co = …` and its like, and `policy.resched_co`, are read as.
+fn knobs_of(settings: &[(&str, &str)]) -> Result<(VmKnobs, ReschedCo), ScenarioError> {
+    let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
+    let overrides = Overrides { policy: Some("coordinated".to_owned()), settings, seed: None };
+    let config = parse("small.toml", SMALL, &overrides)?.config;
+    let SchedulerKind::Cfs(cfs) = config.scheduler else { panic!("coordinated") };
+    Ok((config.vms[0].knobs, cfs.coordination.resched_co))
+}
+
+#[test]
+fn a_vm_has_the_policys_schemes_unless_it_says_otherwise() {
+    assert_eq!(knobs_of(&[]).unwrap(), (VmKnobs::default(), ReschedCo::Off));
+    let said = [("vm.one.resched_dp", "false"), ("vm.one.resched_co", "auto"), ("policy.resched_co", "true")];
+    let knobs = VmKnobs { resched_dp: Some(false), tlb_co: None, resched_co: Some(ReschedCo::Auto) };
+    assert_eq!(knobs_of(&said).unwrap(), (knobs, ReschedCo::On));
+    let error = knobs_of(&[("vm.one.resched_co", "sometimes")]).unwrap_err().to_string();
+    assert_eq!(error, "--set vm.one.resched_co: `resched_co`: allowed: true, false, \"auto\"");
 }

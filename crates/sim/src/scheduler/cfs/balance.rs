@@ -141,15 +141,17 @@ impl Cfs {
         group.weight * TASK_WEIGHT / group.load().max(1)
     }
 
-    fn move_waiting(&mut self, machine: &mut Machine, vcpu: VcpuId, from: PcpuId, to: PcpuId) {
+    pub(super) fn move_waiting(&mut self, machine: &mut Machine, vcpu: VcpuId, from: PcpuId, to: PcpuId) {
         let now_ns = machine.now_ns;
         self.charge(now_ns, from);
         self.groups.of_mut(from, self.tasks[vcpu].vm).waiting.retain(|&waiter| waiter != vcpu);
         self.leaves(now_ns, from, vcpu);
+        self.leave_line(machine, from, vcpu);
         self.migrate(machine, vcpu, to);
         self.enqueue(now_ns, to, vcpu, false);
         if self.preempts_current(to, vcpu) {
             machine.request_schedule(to);
         }
+        self.line_up(machine, vcpu);
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::Coordination;
+use crate::config::{Coordination, ReschedCo, VmKnobs};
 use crate::scenario::{Overrides, load};
 
 /// A host with VMs of so many vCPUs, all of which wait on the pCPUs that are named, in the order of their numbers.
@@ -11,6 +11,7 @@ fn host(pcpus: usize, vms: &[u32], on: &[u32]) -> (Cfs, Machine) {
     let vms = vms.iter().map(|&vcpus| crate::machine::HostVm::new(vcpus, 256, Vec::new()));
     let mut machine = Machine::new(&host, vms.collect());
     machine.watched = false;
+    machine.tracing = true;
     let mut cfs = Cfs::new(parameters, &mut machine);
     for (vcpu, &pcpu) in on.iter().enumerate() {
         let (vcpu, pcpu) = (VcpuId::from_index(vcpu), PcpuId::new(pcpu));
@@ -180,4 +181,92 @@ fn an_urgent_vcpu_goes_before_others_in_its_line_and_runs_for_an_urgent_slice() 
     cfs.acknowledged(&machine, first, false);
     machine.now_ns = 600_000;
     assert_eq!(run(&mut cfs, &mut machine, 0), second, "who has answered isn't urgent any longer");
+}
+
+/// Two siblings are called by a third vCPU, which runs; then a mistake happens. What does the checker say about who is next?
+fn checked_after(mistake: impl Fn(&mut Cfs)) -> Result<(), String> {
+    let (mut cfs, mut machine) = host(1, &[1, 2], &[0, 0, 0]);
+    let coordination = Coordination { tlb_co: true, ..Coordination::NONE };
+    cfs.urgent = Urgent::new(&coordination, &machine);
+    let kind = crate::config::SchedulerKind::Cfs(CfsConfig { coordination, ..cfs.config.clone() });
+    let mut checker = crate::check::Checker::new(1, 3, 0, &kind);
+    let [sender, first, second] = [0, 1, 2].map(VcpuId::new);
+    assert_eq!(run(&mut cfs, &mut machine, 0), sender);
+    for recipient in [first, second] {
+        cfs.ipi(&mut machine, sender, recipient, IpiKind::CallFunction);
+    }
+    mistake(&mut cfs);
+    run(&mut cfs, &mut machine, 0);
+    machine.trace.iter().try_for_each(|event| checker.observe(machine.now_ns, event))
+}
+
+#[test]
+fn a_scheduler_that_breaks_the_order_of_its_urgent_queue_is_found() {
+    assert_eq!(checked_after(|_| ()), Ok(()));
+    let error = checked_after(|cfs| cfs.urgent.lines[PcpuId::new(0)].swap(0, 1));
+    assert_eq!(error, Err("vCPU 2 goes before vCPU 1, which came sooner".to_owned()));
+}
+
+#[test]
+fn a_scheduler_that_exceeds_or_withholds_the_urgent_allowance_is_found() {
+    let runs_ahead = |cfs: &mut Cfs, ns: u64| {
+        cfs.groups.of_mut(PcpuId::new(0), VmId::new(1)).vruntime_ns += ns;
+    };
+    let far_ahead = |cfs: &mut Cfs| {
+        runs_ahead(cfs, 20_000_000);
+        cfs.urgent.config.allowance_ns = 30_000_000;
+    };
+    let error = checked_after(far_ahead).expect_err("18 ms are allowed");
+    assert!(error.contains("vCPU 1 goes first though it is 20000000 ns ahead"), "{error}");
+    let near = |cfs: &mut Cfs| {
+        runs_ahead(cfs, 5_000_000);
+        cfs.urgent.config.allowance_ns = 1_000_000;
+    };
+    let error = checked_after(near).expect_err("18 ms are allowed");
+    assert!(error.contains("vCPU 1 is refused though it is only 5000000 ns ahead"), "{error}");
+}
+
+#[test]
+fn an_urgent_vcpu_that_is_moved_stands_in_the_other_line() {
+    let (mut cfs, mut machine) = host(2, &[1, 2], &[0, 0, 0]);
+    cfs.urgent = Urgent::new(&Coordination { tlb_co: true, ..Coordination::NONE }, &machine);
+    let [sender, recipient] = [0, 1].map(VcpuId::new);
+    assert_eq!(run(&mut cfs, &mut machine, 0), sender);
+    cfs.ipi(&mut machine, sender, recipient, IpiKind::CallFunction);
+    let [from, to] = [0, 1].map(PcpuId::new);
+    cfs.move_waiting(&mut machine, recipient, from, to);
+    assert!(cfs.urgent.lines[from].is_empty());
+    assert_eq!(cfs.urgent.lines[to], [recipient]);
+}
+
+#[test]
+fn a_vms_knobs_go_before_those_of_the_policy() {
+    let (cfs, mut machine) = host(1, &[1, 1], &[]);
+    machine.vms[VmId::new(1)].knobs =
+        VmKnobs { resched_dp: Some(false), tlb_co: None, resched_co: Some(ReschedCo::On) };
+    let of_all = Coordination { resched_dp: true, tlb_co: true, ..cfs.config.coordination };
+    let knobs = knobs::Knobs::new(&of_all, &machine);
+    let schemes = [0, 1].map(|vm| knobs.schemes_of(VmId::new(vm)));
+    use microslice_policy::coordinated::{RESCHED_CO, RESCHED_DP, TLB_CO};
+    assert_eq!(schemes, [RESCHED_DP | TLB_CO, TLB_CO | RESCHED_CO]);
+}
+
+#[test]
+fn coscheduling_by_reschedule_ipis_is_tried_and_kept_where_they_get_rarer() {
+    let (cfs, machine) = host(1, &[1, 1], &[]);
+    let of_all = Coordination { resched_co: ReschedCo::Auto, ..cfs.config.coordination };
+    let mut knobs = knobs::Knobs::new(&of_all, &machine);
+    let [friendly, indifferent] = [0, 1].map(VmId::new);
+    use microslice_policy::coordinated::RESCHED_CO;
+    for tick in 1..=200 {
+        for vm in [friendly, indifferent] {
+            let is_on = knobs.schemes_of(vm) & RESCHED_CO != 0;
+            let ipis = if is_on && vm == friendly { 5 } else { 10 };
+            (0..ipis).for_each(|_| knobs.count_resched_ipi(vm));
+            knobs.ran(vm, 4_000_000);
+        }
+        knobs.look(tick * 4_000_000);
+    }
+    assert_ne!(knobs.schemes_of(friendly) & RESCHED_CO, 0);
+    assert_eq!(knobs.schemes_of(indifferent) & RESCHED_CO, 0);
 }
