@@ -24,9 +24,11 @@ for crate in "${!allowed[@]}"; do
     done
 done
 
-# Both hosts compile the same policies: crates/policy takes every header of policy/, and some scheduler of bpf/ reaches each of them.
+# Both hosts compile the same policies: crates/policy takes every header of policy/, and some scheduler of bpf/ reaches each of them,
+# but for those that only the simulator may have so far (queues by domain: docs/simulator.md).
+simulator_only="policy/queue_domain.h"
 while read -r header; do
-    fail "no scheduler of bpf/schedulers/ compiles $header"
+    [[ " $simulator_only " == *" $header "* ]] || fail "no scheduler of bpf/schedulers/ compiles $header"
 done < <(comm -23 <(ls policy/*.h) <(for scheduler in bpf/schedulers/*.bpf.c; do
     clang-19 -MM -MG -I . -I policy "$scheduler"
 done | grep -oE 'policy/[a-z_]+\.h' | sort -u))

@@ -93,6 +93,12 @@ figures! {
         "Time of all pCPUs by state: run, idle, overhead; the states add up to elapsed time times pCPUs.";
     PCPU_TIME_TOTAL = "pcpu_time_total", Counter, Nanoseconds, [],
         "Elapsed time times the number of pCPUs.";
+    QUEUE_OPERATIONS = "queue_operations", Counter, Count, [],
+        "Operations on the scheduler's queues that took a lock.";
+    QUEUE_LOCK_TIME = "queue_lock_time", Counter, Nanoseconds, ["part"],
+        "Time that pCPUs held locks of the scheduler's queues, and waited for them.";
+    QUEUE_LOCK_LONGEST_WAIT = "queue_lock_longest_wait", Gauge, Nanoseconds, [],
+        "The longest wait for a lock of one of the scheduler's queues.";
     EVENTS = "events", Counter, Count, [],
         "Events that the simulator processed.";
 }

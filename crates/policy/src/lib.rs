@@ -10,6 +10,7 @@
 pub mod code;
 pub mod coordinated;
 pub mod layout;
+pub mod queue_domain;
 pub mod recording;
 pub mod replay;
 

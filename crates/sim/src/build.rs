@@ -332,7 +332,9 @@ fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
     } else {
         (0..pcpus).map(|pcpu| vm.affinity.contains(&pcpu)).collect()
     };
-    HostVm { knobs: vm.knobs, ..HostVm::new(vm.vcpus as u32, vm.weight, affinity) }
+    let mut host_vm = HostVm::new(vm.vcpus as u32, vm.weight, affinity);
+    host_vm.knobs = vm.knobs;
+    host_vm
 }
 
 fn kernel_times(vm: &VmConfig, ple: &PleConfig, exit_ns: u64) -> KernelTimes {

@@ -6,6 +6,7 @@ mod coordination;
 
 pub use coordination::{CfsConfig, Coordination, ReschedCo, VmKnobs};
 
+use microslice_policy::{Coded, QueueDomain};
 use serde::Serialize;
 
 pub const US: u64 = 1_000;
@@ -45,7 +46,21 @@ pub struct HostConfig {
     /// The same while the sibling only spins: from `smt_busy_speed_permille` to 1000.
     pub smt_spin_speed_permille: u32,
     pub costs: CostModel,
+    /// `None`: locks of the scheduler's queues cost nothing beside `costs.context_switch_ns`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_locks: Option<QueueLockCosts>,
     pub ple: PleConfig,
+}
+
+/// What an operation on a queue of the real scheduler costs beside a switch (`scheduler/core/queue_locks.rs`).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QueueLockCosts {
+    /// How long the lock is held if all that it protects is in the pCPU's own caches.
+    pub hold_ns: u64,
+    /// A cache line comes from another pCPU of the same last-level cache.
+    pub line_near_ns: u64,
+    /// Likewise, of another one.
+    pub line_far_ns: u64,
 }
 
 /// What the host's own work costs. All overhead is accounted to the pCPU, none of it to the guest's progress.
@@ -506,6 +521,22 @@ pub struct FairSharePool {
     pub slice_ns: u64,
     /// Of the host's kernel: turns end at ticks.
     pub tick_ns: u64,
+    /// Which pCPUs share queues.
+    #[serde(serialize_with = "domain_by_name", skip_serializing_if = "is_default_domain")]
+    pub domain: QueueDomain,
+}
+
+impl FairSharePool {
+    /// `microslice run --queue-domain`'s default.
+    pub const DOMAIN: QueueDomain = QueueDomain::Llc;
+}
+
+fn is_default_domain(domain: &QueueDomain) -> bool {
+    *domain == FairSharePool::DOMAIN
+}
+
+fn domain_by_name<S: serde::Serializer>(domain: &QueueDomain, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(domain.name())
 }
 
 /// The project's scheduler, through `policy/`.

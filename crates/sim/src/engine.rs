@@ -431,11 +431,13 @@ impl Simulation<'_> {
             }
         }
         let pick = self.scheduler.schedule(&mut self.machine, pcpu, stopped);
+        let locks_ns = if self.machine.queue_locks.is_some() { self.queue_locks_ns(pcpu) } else { 0 };
         if let Some(pick) = pick {
             self.observers.picked(pick.vcpu, pcpu, self.machine.vcpus[pick.vcpu].state);
             self.machine.pcpus[pcpu].slice_end_ns = pick.slice_end_ns;
             if pick.vcpu == current {
                 self.guest[current].ple_batch_until_ns = 0;
+                self.guest[current].overhead_ns += locks_ns;
                 return self.arm(pcpu);
             }
         }
@@ -451,7 +453,7 @@ impl Simulation<'_> {
             host.since_ns = now_ns;
         }
         match pick {
-            Some(pick) => self.start(pick.vcpu, pcpu),
+            Some(pick) => self.start(pick.vcpu, pcpu, locks_ns),
             None => {
                 self.machine.pcpus[pcpu].current = VcpuId::NONE;
                 self.timeline.cancel(pcpu.number());
@@ -460,6 +462,14 @@ impl Simulation<'_> {
         if pick.is_some() != (current != VcpuId::NONE) {
             self.change_siblings_speed(pcpu);
         }
+    }
+
+    /// For how long a pCPU had, or waited for, locks of queues since it chose last.
+    #[cold]
+    fn queue_locks_ns(&mut self, pcpu: PcpuId) -> u64 {
+        let times = self.scheduler.take_lock_times(pcpu);
+        self.measured.locked_queues(times);
+        times.held_ns + times.waited_ns
     }
 
     fn stop(&mut self, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
@@ -499,7 +509,8 @@ impl Simulation<'_> {
         }
     }
 
-    fn start(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
+    /// `locks_ns`: what the choice has cost beside a switch.
+    fn start(&mut self, vcpu: VcpuId, pcpu: PcpuId, locks_ns: u64) {
         let now_ns = self.machine.now_ns;
         let refill_ns = self.refill_debt(vcpu, pcpu);
         let host = &mut self.machine.vcpus[vcpu];
@@ -516,7 +527,7 @@ impl Simulation<'_> {
         let guest = &mut self.guest[vcpu];
         guest.synced_ns = now_ns;
         // The exit of who halted, or gave its pCPU up by hypercall, is part of the switch that followed.
-        guest.overhead_ns = self.costs.context_switch_ns;
+        guest.overhead_ns = self.costs.context_switch_ns + locks_ns;
         guest.refill_ns = refill_ns;
         guest.ple_phase_ns = 0;
         guest.ple_batch_until_ns = 0;

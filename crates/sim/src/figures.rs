@@ -112,5 +112,11 @@ fn put_host(snapshot: &mut Snapshot, report: &RunReport) {
     }
     let total_ns = pcpus.guest_ns + pcpus.overhead_ns + pcpus.idle_ns;
     snapshot.counter(&figures::PCPU_TIME_TOTAL, &[], total_ns);
+    if let Some(locks) = &report.queue_locks {
+        snapshot.counter(&figures::QUEUE_OPERATIONS, &[], locks.operations);
+        snapshot.counter(&figures::QUEUE_LOCK_TIME, &["held"], locks.held_ns);
+        snapshot.counter(&figures::QUEUE_LOCK_TIME, &["waited"], locks.waited_ns);
+        snapshot.gauge(&figures::QUEUE_LOCK_LONGEST_WAIT, &[], locks.longest_wait_ns as f64);
+    }
     snapshot.counter(&figures::EVENTS, &[], report.events);
 }

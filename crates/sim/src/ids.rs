@@ -105,6 +105,8 @@ ids! {
     /// Over all VMs: a VM's vCPUs follow one another.
     VcpuId
     PcpuId
+    /// Of the real scheduler's queues: those of domains, then those of single pCPUs.
+    DomainQueueId
     /// Over all VMs, as a VM's threads follow one another; likewise the others below.
     ThreadId
     LockId

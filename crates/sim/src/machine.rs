@@ -1,7 +1,7 @@
 //! The host as its scheduler sees it: pCPUs, vCPUs and their states, VMs. Nothing of the guest but an address.
 
 use crate::bits::Bits;
-use crate::config::HostConfig;
+use crate::config::{HostConfig, QueueLockCosts};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::report::PoolReport;
 use crate::trace_event::TraceEvent;
@@ -89,6 +89,7 @@ pub struct HostVm {
     pub weight: u32,
     /// pCPU is allowed, by number; empty: all.
     pub affinity: IdVec<PcpuId, bool>,
+    only_pcpu: Option<PcpuId>,
     /// What coordinated scheduling does for it.
     pub knobs: crate::config::VmKnobs,
     pub waiting: Waiting,
@@ -221,6 +222,19 @@ impl HostVcpu {
     }
 }
 
+/// How far from one another two pCPUs are. The model's hosts have no NUMA nodes beside their last-level caches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Farness {
+    SameCore,
+    SameLlc,
+    AnotherLlc,
+}
+
+impl Farness {
+    /// The nearest first.
+    pub const ALL: [Self; 3] = [Self::SameCore, Self::SameLlc, Self::AnotherLlc];
+}
+
 pub struct Machine {
     pub now_ns: u64,
     pub pcpus: IdVec<PcpuId, Pcpu>,
@@ -237,6 +251,10 @@ pub struct Machine {
     /// Who has been in the micro pool since before measuring began.
     accelerated_before: Vec<VcpuId>,
     pub llc_pcpus: u32,
+    /// Threads of one core are so many pCPUs apart.
+    cores: u32,
+    /// What queues' locks cost, if that is modelled.
+    pub queue_locks: Option<QueueLockCosts>,
     /// What a switch of vCPUs costs.
     pub switch_ns: u64,
     pub tracing: bool,
@@ -295,6 +313,8 @@ impl Machine {
                 0 => host.pcpus as u32,
                 pcpus => u32::try_from(pcpus).unwrap_or(u32::MAX),
             },
+            cores: (host.pcpus / host.smt_threads.max(1)).max(1) as u32,
+            queue_locks: host.queue_locks.clone(),
             tracing: false,
             trace: Vec::new(),
             resched: Vec::new(),
@@ -527,8 +547,19 @@ impl Machine {
         self.vms[self.vcpus[vcpu].vm].allows(pcpu)
     }
 
+    #[inline]
     pub fn llc_of(&self, pcpu: PcpuId) -> u32 {
         pcpu.number() / self.llc_pcpus
+    }
+
+    pub fn farness(&self, a: PcpuId, b: PcpuId) -> Farness {
+        if a.number() % self.cores == b.number() % self.cores {
+            Farness::SameCore
+        } else if self.llc_of(a) == self.llc_of(b) {
+            Farness::SameLlc
+        } else {
+            Farness::AnotherLlc
+        }
     }
 }
 
@@ -538,7 +569,11 @@ impl HostVm {
         if !affinity.contains(&false) {
             affinity.clear();
         }
+        let mut allowed =
+            (0..).zip(&affinity).filter(|&(_, &allowed)| allowed).map(|(pcpu, _)| PcpuId::new(pcpu));
+        let only_pcpu = allowed.next().filter(|_| allowed.next().is_none());
         Self {
+            only_pcpu,
             first_vcpu: VcpuId::new(0),
             vcpus,
             weight,
@@ -547,6 +582,11 @@ impl HostVm {
             waiting: Waiting::nobody(),
             promised: Promised::NOTHING,
         }
+    }
+
+    /// The one pCPU that is allowed, if it is one.
+    pub fn only_pcpu(&self) -> Option<PcpuId> {
+        self.only_pcpu
     }
 
     /// Whether some pCPUs aren't allowed.

@@ -118,6 +118,7 @@ impl Simulation<'_> {
             pool: self.pool_report(measured_ns),
             fairness_error_permille,
             wait_to_run: self.measured.wait_to_run().clone(),
+            queue_locks: self.machine.queue_locks.as_ref().map(|_| self.measured.queue_locks()),
         }
     }
 

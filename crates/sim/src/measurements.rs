@@ -5,7 +5,7 @@
 
 use crate::ids::{IdVec, VmId};
 use crate::machine::HostVcpu;
-use crate::report::{BarrierWaits, Histogram, LockstatWaits, Yields};
+use crate::report::{BarrierWaits, Histogram, LockstatWaits, QueueLockTimes, Yields};
 use crate::trace_event::GuestClass;
 
 #[derive(Default)]
@@ -55,6 +55,7 @@ pub struct Measurements {
     guest_ns: u64,
     overhead_ns: u64,
     wait_to_run: Histogram,
+    queue_locks: QueueLockTimes,
     vms: IdVec<VmId, VmCounters>,
 }
 
@@ -67,6 +68,7 @@ impl Measurements {
             guest_ns: 0,
             overhead_ns: 0,
             wait_to_run: Histogram::new(),
+            queue_locks: QueueLockTimes::default(),
             vms: IdVec::new(),
         }
     }
@@ -114,6 +116,10 @@ impl Measurements {
     #[inline]
     pub fn got_pcpu_after(&mut self, waited_ns: u64) {
         self.wait_to_run.record(waited_ns);
+    }
+
+    pub fn locked_queues(&mut self, times: QueueLockTimes) {
+        self.queue_locks += times;
     }
 
     #[inline]
@@ -221,6 +227,10 @@ impl Measurements {
 
     pub fn wait_to_run(&self) -> &Histogram {
         &self.wait_to_run
+    }
+
+    pub fn queue_locks(&self) -> QueueLockTimes {
+        self.queue_locks
     }
 
     pub fn vms(&self) -> &IdVec<VmId, VmCounters> {

@@ -21,6 +21,28 @@ pub struct RunReport {
     pub fairness_error_permille: u64,
     /// Runnable until running; of who waits when measuring begins, from then on.
     pub wait_to_run: Histogram,
+    /// Of the real scheduler's queues, where the host names what their locks cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_locks: Option<QueueLockTimes>,
+}
+
+/// What queues' locks cost: part of the pCPUs' overhead, but for what pCPUs that idle next had time for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct QueueLockTimes {
+    pub operations: u64,
+    pub held_ns: u64,
+    /// Until whoever held it let go.
+    pub waited_ns: u64,
+    pub longest_wait_ns: u64,
+}
+
+impl std::ops::AddAssign for QueueLockTimes {
+    fn add_assign(&mut self, other: Self) {
+        self.operations += other.operations;
+        self.held_ns += other.held_ns;
+        self.waited_ns += other.waited_ns;
+        self.longest_wait_ns = self.longest_wait_ns.max(other.longest_wait_ns);
+    }
 }
 
 /// Where the pCPUs' time went; adds up to elapsed x pCPUs.

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{compute, is_the_same_run, one_by_one, policies, scenario, with_rules};
+use microslice_policy::{Coded, QueueDomain};
 use microslice_sim::config::*;
 use microslice_sim::simulate;
 use microslice_sim::trace_event::NoTrace;
@@ -178,6 +179,7 @@ prop_compose! {
         vms in prop::collection::vec((1usize..20, 1u32..10_000), 3),
         pool in prop::option::of(0usize..5),
         (lends, home_slices) in (prop::bool::ANY, prop::bool::ANY),
+        domain in prop::sample::select(QueueDomain::ALL),
     ) -> SimulationConfig {
         let mut config = config;
         config.host.llc_pcpus = pcpus.div_ceil(caches);
@@ -189,8 +191,9 @@ prop_compose! {
             if let Some(pcpus) = pool {
                 micro.pool = PoolSize::Static { pcpus };
             }
-            if micro.mechanics == Mechanics::Paper && matches!(micro.normal, NormalPoolKind::FairShare(_)) {
+            if let (Mechanics::Paper, NormalPoolKind::FairShare(normal)) = (micro.mechanics, &mut micro.normal) {
                 (micro.lends, micro.home_slices) = (lends, home_slices);
+                normal.domain = domain;
             }
         }
         config

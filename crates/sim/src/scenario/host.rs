@@ -4,7 +4,7 @@ use super::error::ScenarioError;
 use super::reader::TableReader;
 use super::tree::Node;
 use super::units;
-use crate::config::{CostModel, HostConfig, PleConfig};
+use crate::config::{CostModel, HostConfig, PleConfig, QueueLockCosts};
 
 /// Larger than any machine that KVM supports.
 pub const PCPUS_MAX: u64 = 8_192;
@@ -25,6 +25,7 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
             "smt_spin_speed",
             "frequency",
             "costs",
+            "queue_locks",
             "ple",
         ],
     )?;
@@ -48,6 +49,7 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
         smt_busy_speed_permille,
         smt_spin_speed_permille,
         costs: read_costs(costs, frequency_hz)?,
+        queue_locks: table.get("queue_locks").map(|node| read_queue_locks(node, frequency_hz)).transpose()?,
         ple: read_ple(ple, frequency_hz)?,
     })
 }
@@ -62,6 +64,24 @@ fn read_speed(table: &TableReader<'_>, key: &str, least: u32) -> Result<Option<u
     })
 }
 
+fn read_cost(table: &TableReader<'_>, key: &str, frequency_hz: Option<f64>) -> Result<u64, ScenarioError> {
+    let time = table.parsed(key, |text| match units::time_ns(text, frequency_hz)? {
+        ns if ns > COST_MAX_NS => Err("longer than 100 ms, the limit for a cost".to_owned()),
+        ns => Ok(ns),
+    })?;
+    time.ok_or_else(|| table.missing(key, "a time such as \"2 us\", or \"4000 cycles\""))
+}
+
+fn read_queue_locks(node: &Node, frequency_hz: Option<f64>) -> Result<QueueLockCosts, ScenarioError> {
+    let table = TableReader::open(node, "queue_locks", &["hold", "line_near", "line_far"])?;
+    let cost = |key: &str| read_cost(&table, key, frequency_hz);
+    Ok(QueueLockCosts {
+        hold_ns: cost("hold")?,
+        line_near_ns: cost("line_near")?,
+        line_far_ns: cost("line_far")?,
+    })
+}
+
 fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, ScenarioError> {
     const KEYS: [&str; 7] = [
         "context_switch",
@@ -73,13 +93,7 @@ fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, Scena
         "llc_migration",
     ];
     let table = TableReader::open(node, "costs", &KEYS)?;
-    let cost = |key: &str| {
-        let time = table.parsed(key, |text| match units::time_ns(text, frequency_hz)? {
-            ns if ns > COST_MAX_NS => Err("longer than 100 ms, the limit for a cost".to_owned()),
-            ns => Ok(ns),
-        })?;
-        time.ok_or_else(|| table.missing(key, "a time such as \"2 us\", or \"4000 cycles\""))
-    };
+    let cost = |key: &str| read_cost(&table, key, frequency_hz);
     Ok(CostModel {
         context_switch_ns: cost("context_switch")?,
         exit_ns: cost("exit")?,

@@ -10,7 +10,7 @@ use crate::config::{
     NormalPoolKind, PoolSize, ReschedCo, SchedulerKind,
 };
 use microslice_policy::coordinated::BalanceScheme;
-use microslice_policy::{AccelerateConfig, POOL_LIMIT_MAX, PoolSizeConfig};
+use microslice_policy::{AccelerateConfig, POOL_LIMIT_MAX, PoolSizeConfig, QueueDomain};
 
 /// Policies whose name may end in `:N`, for N static micro-sliced pCPUs.
 const SIZED: [&str; 3] = ["microslice", "micro", "micro-xen"];
@@ -98,6 +98,7 @@ const SCHEDULERS: [Row; 6] = [
             "boost",
             "ratelimit_yields",
             "normal_pool",
+            "domain",
             "mechanics",
             "micro_slice",
             "pool",
@@ -134,7 +135,9 @@ const SCHEDULERS: [Row; 6] = [
         ],
         |table, _| read_cfs(table, read_coordination(table)?),
     ),
-    ("lottery", &["slice", "tick"], |table, _| Ok(SchedulerKind::Lottery(read_slice_and_tick(table)?))),
+    ("lottery", &["slice", "tick"], |table, _| {
+        Ok(SchedulerKind::Lottery(read_slice_and_tick(table, FairSharePool::DOMAIN)?))
+    }),
 ];
 
 /// Reads a policy.
@@ -172,15 +175,23 @@ fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerK
 
 fn read_normal_pool(table: &TableReader<'_>) -> Result<NormalPoolKind, ScenarioError> {
     const POOLS: [&str; 2] = ["credit", "fair-share"];
-    let Some(node) = table.get("normal_pool") else { return Ok(NormalPoolKind::Credit(read_credit(table)?)) };
+    let Some(node) = table.get("normal_pool") else { return read_credit_pool(table, None) };
     match reader::string(node)? {
-        "credit" => Ok(NormalPoolKind::Credit(read_credit(table)?)),
+        "credit" => read_credit_pool(table, Some(node)),
         "fair-share" => read_fair_share(table, node),
         other => Err(ScenarioError::new(
             &node.place,
             format!("unknown normal pool {}; allowed: {}", quoted(other), listed(POOLS)),
         )),
     }
+}
+
+fn read_credit_pool(table: &TableReader<'_>, pool: Option<&Node>) -> Result<NormalPoolKind, ScenarioError> {
+    if let Some(node) = table.get("domain") {
+        let cause = "`domain` is of the normal pool `fair-share`; `credit` has queues of pCPUs";
+        return Err(ScenarioError::new(blamed(node, pool), cause));
+    }
+    Ok(NormalPoolKind::Credit(read_credit(table)?))
 }
 
 fn read_fair_share(table: &TableReader<'_>, pool: &Node) -> Result<NormalPoolKind, ScenarioError> {
@@ -193,11 +204,21 @@ fn read_fair_share(table: &TableReader<'_>, pool: &Node) -> Result<NormalPoolKin
         let cause = format!("`{key}` is of the normal pool `credit`; `fair-share` has `slice` and `tick`");
         return Err(ScenarioError::new(blamed(node, Some(pool)), cause));
     }
-    Ok(NormalPoolKind::FairShare(read_slice_and_tick(table)?))
+    Ok(NormalPoolKind::FairShare(read_slice_and_tick(table, read_domain(table)?)?))
 }
 
-fn read_slice_and_tick(table: &TableReader<'_>) -> Result<FairSharePool, ScenarioError> {
-    Ok(FairSharePool { slice_ns: required_time(table, "slice")?, tick_ns: required_time(table, "tick")? })
+fn read_slice_and_tick(table: &TableReader<'_>, domain: QueueDomain) -> Result<FairSharePool, ScenarioError> {
+    Ok(FairSharePool {
+        slice_ns: required_time(table, "slice")?,
+        tick_ns: required_time(table, "tick")?,
+        domain,
+    })
+}
+
+/// Which pCPUs share queues.
+fn read_domain(table: &TableReader<'_>) -> Result<QueueDomain, ScenarioError> {
+    let domains = [("pcpu", QueueDomain::Pcpu), ("llc", QueueDomain::Llc), ("host", QueueDomain::Host)];
+    Ok(table.choice("domain", &domains)?.unwrap_or(FairSharePool::DOMAIN))
 }
 
 /// Of two values that don't go together the one that the command line brought, as files go together: else the first.

@@ -452,7 +452,8 @@ fn every_built_in_scenario_is_valid_with_every_kernel_and_on_a_host_of_any_size(
         for kernel in Shelf::Kernel.built_in_names() {
             for pcpus in ["4", "1024"] {
                 let setting = |path: &str, value: &str| (path.to_owned(), value.to_owned());
-                let settings = vec![setting("vm.0.kernel", kernel), setting("host.pcpus", pcpus)];
+                let size = [setting("host.pcpus", pcpus), setting("host.llc_pcpus", "0")];
+                let settings = [vec![setting("vm.0.kernel", kernel)], size.into()].concat();
                 load(scenario, &Overrides { settings, ..Overrides::default() })
                     .unwrap_or_else(|error| panic!("{scenario} with {kernel} on {pcpus}: {error}"));
             }

@@ -57,7 +57,7 @@ impl Hooks for Lottery {
         if core.first_boosted(machine, pcpu).is_some() {
             return None;
         }
-        let waiting = core.in_line().map(|waiter| waiter.vcpu);
+        let waiting = core.in_line(machine, pcpu).map(|waiter| waiter.vcpu);
         let mut candidates: Vec<_> = waiting.filter(|&vcpu| machine.allows(vcpu, pcpu)).collect();
         let could_go_on = |&ran: &VcpuId| !gave_way && machine.vcpus[ran].state != VcpuState::Blocked;
         // Alone it goes on by the core's rule, and owes nothing for it.

@@ -9,11 +9,12 @@ mod lottery;
 mod mechanisms;
 
 pub use self::core::Core;
-use crate::config::{Mechanics, NormalPoolKind, SchedulerKind};
+use crate::config::{FairSharePool, Mechanics, NormalPoolKind, SchedulerKind};
 use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
+use crate::report::QueueLockTimes;
 use crate::trace_event::{IpiKind, StopReason};
-use microslice_policy::{GuestClass, InterruptKind, YieldCause};
+use microslice_policy::{GuestClass, InterruptKind, QueueDomain, YieldCause};
 
 /// The vCPU that a pCPU runs next, and until when unless something happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +76,10 @@ pub trait Scheduler {
     fn timer(&mut self, _machine: &mut Machine) -> u64 {
         u64::MAX
     }
+    /// What the locks of queues have cost a pCPU since this was asked last.
+    fn take_lock_times(&mut self, _pcpu: PcpuId) -> QueueLockTimes {
+        QueueLockTimes::default()
+    }
     /// Whether this pCPU belongs to the micro pool.
     fn is_micro(&self, _pcpu: PcpuId) -> bool {
         false
@@ -105,7 +110,11 @@ pub fn build(kind: &SchedulerKind, machine: &mut Machine) -> Box<dyn Scheduler> 
             }
         },
         SchedulerKind::Cfs(config) => Box::new(cfs::Cfs::new(config.clone(), machine)),
-        SchedulerKind::Lottery(config) => Box::new(core::FairShare::<lottery::Lottery>::new(config, machine)),
+        SchedulerKind::Lottery(config) => {
+            // One drum: who waited in another domain would have no part in a draw.
+            let config = FairSharePool { domain: QueueDomain::Host, ..config.clone() };
+            Box::new(core::FairShare::<lottery::Lottery>::new(&config, machine))
+        }
         SchedulerKind::Eevdf(config) => Box::new(eevdf::Eevdf::new(config.clone(), machine)),
     }
 }

@@ -1,7 +1,7 @@
 //! What a scenario and a command line may say about the policy: `micro`, the prototype's rules, and the real scheduler's.
 
 use super::*;
-use crate::config::{FairSharePool, MicroSlicedConfig, NormalPoolKind, ReschedCo, VmKnobs};
+use crate::config::{FairSharePool, MicroSlicedConfig, NormalPoolKind, QueueLockCosts, ReschedCo, VmKnobs};
 use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
 
 /// (grace, call_function_ipi, patience_ns) of a policy with these settings.
@@ -134,7 +134,13 @@ fn the_real_schedulers_normal_pool_has_a_slice_and_a_tick_and_nothing_of_xens() 
             Err(error) => Err(error.to_string()),
         }
     };
-    let pool = |slice_ns| Ok(NormalPoolKind::FairShare(FairSharePool { slice_ns, tick_ns: 4_000_000 }));
+    let pool = |slice_ns| {
+        Ok(NormalPoolKind::FairShare(FairSharePool {
+            slice_ns,
+            tick_ns: 4_000_000,
+            domain: FairSharePool::DOMAIN,
+        }))
+    };
     assert_eq!(normal(&[]), pool(FairShareConfig::DEFAULT.slice_ns));
     assert_eq!(normal(&[("policy.slice", "5 ms")]), pool(5_000_000));
     for (path, value, cause) in [
@@ -276,4 +282,35 @@ fn a_vm_has_the_policys_schemes_unless_it_says_otherwise() {
     assert_eq!(knobs_of(&said).unwrap(), (knobs, ReschedCo::On));
     let error = knobs_of(&[("vm.one.resched_co", "sometimes")]).unwrap_err().to_string();
     assert_eq!(error, "--set vm.one.resched_co: `resched_co`: allowed: true, false, \"auto\"");
+}
+
+#[test]
+fn a_domain_that_no_host_has_and_one_of_a_pool_without_domains_are_refused() {
+    let refusal = |policy: &str| {
+        let overrides = Overrides { policy: Some(policy.to_owned()), ..Overrides::default() };
+        parse("small.toml", SMALL, &overrides).expect_err("refused").to_string()
+    };
+    assert_eq!(
+        refusal("microslice:0+domain=numa"),
+        "--policy: +domain: `domain`: unknown `numa`; allowed: pcpu, llc, host"
+    );
+    assert_eq!(
+        refusal("micro:0+domain=llc"),
+        "--policy: +domain: `domain` is of the normal pool `fair-share`; `credit` has queues of pCPUs"
+    );
+}
+
+#[test]
+fn locks_of_queues_cost_nothing_unless_the_host_says_what() {
+    let locks = |keys: &str| {
+        let host = format!("{{ extends = \"xeon-e5645\"{keys} }}");
+        let scenario = parse("small.toml", &SMALL.replace("\"xeon-e5645\"", &host), &Overrides::default());
+        scenario.map(|scenario| scenario.config.host.queue_locks).map_err(|error| error.to_string())
+    };
+    assert_eq!(locks(""), Ok(None));
+    let costs = QueueLockCosts { hold_ns: 40, line_near_ns: 100, line_far_ns: 200 };
+    let all = ", queue_locks = { hold = \"40 ns\", line_near = \"240 cycles\", line_far = \"200 ns\" }";
+    assert_eq!(locks(all), Ok(Some(costs)));
+    let error = locks(", queue_locks = { hold = \"40 ns\" }").expect_err("incomplete");
+    assert!(error.contains("queue_locks needs `line_near`"), "{error}");
 }

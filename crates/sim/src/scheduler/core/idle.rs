@@ -22,7 +22,10 @@ impl<H: Hooks> FairShare<H> {
     /// `kick_idle_normal`: an idle pCPU comes and gets it, or one of another pool's that idles.
     pub(super) fn kick_idle(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
         match self.claim_idle(machine, vcpu) {
-            Some(pcpu) => machine.request_schedule(pcpu),
+            Some(pcpu) => {
+                self.bring(machine, vcpu, pcpu);
+                machine.request_schedule(pcpu);
+            }
             None => return self.kick_spare(machine, vcpu),
         }
         true
@@ -32,6 +35,7 @@ impl<H: Hooks> FairShare<H> {
         let pcpu = self.spare.round_from(PcpuId::new(0)).find(|&pcpu| machine.allows(vcpu, pcpu));
         if let Some(pcpu) = pcpu {
             self.spare.set(pcpu, false);
+            self.bring(machine, vcpu, pcpu);
             machine.request_schedule(pcpu);
             self.fetched = Some(vcpu);
         }
@@ -67,6 +71,7 @@ impl<H: Hooks> FairShare<H> {
                     || self.on_turn(machine, pcpu).is_some_and(|on| !self.is_of_vm_ahead(vcpu, on)))
         };
         if let Some(pcpu) = near.find(gives_way) {
+            self.bring(machine, vcpu, pcpu);
             machine.request_schedule(pcpu);
         }
     }

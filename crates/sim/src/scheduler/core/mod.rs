@@ -2,7 +2,8 @@
 //! (clocks, idle, queues, turns).
 //!
 //! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast: on a stock Linux host, so by sched_ext's rules.
-//! Mechanism. Two queues for the whole host: who woke within its share (boosted), first come; everybody else by virtual time.
+//! Mechanism. Two queues for each domain of pCPUs (`domains.rs`): who woke within its share (boosted), first come; everybody else by
+//!            virtual time.
 //!            Who wakes goes to an idle pCPU, its last one first, without passing a queue; if none is idle and it is
 //!            boosted, it preempts whoever runs where it ran last, or on one of the next three, and wasn't woken itself,
 //!            nor is of a VM that has had less.
@@ -15,27 +16,30 @@
 
 mod accounts;
 mod clocks;
+mod domains;
 mod idle;
 pub mod ladder;
+mod queue_locks;
 mod queues;
 mod shares;
 mod turns;
 
 use self::clocks::{Clocks, FIRST_CLOCK_NS};
-use self::queues::Place;
+use self::domains::Domains;
+use self::queue_locks::QueueLocks;
+use self::queues::{DomainQueues, Place};
 pub use self::queues::{LOOK_MAX, Waiter, ran_here_last};
 use self::shares::VmShare;
 use self::turns::SWEEP_INTERVAL_NS;
 use super::YieldAnswer;
 use crate::bits::Bits;
 use crate::config::FairSharePool;
-use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
+use crate::ids::{DomainQueueId, IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::Machine;
 use crate::scheduler::Scheduler;
 use crate::trace_event::StopReason;
 use microslice_policy as policy;
 use microslice_policy::FairShareConfig;
-use std::collections::{BTreeSet, VecDeque};
 
 /// The core of a scheduler, as mechanisms see it: plain operations on its queues, accounts and pCPUs.
 pub trait Core: Scheduler {
@@ -132,6 +136,8 @@ struct Account {
     /// It runs because it has waited for so long, or goes on after a micro slice, not because of its clock.
     out_of_order: bool,
     vm: VmId,
+    /// Where its last turn of this pool began.
+    home: PcpuId,
 }
 
 pub struct FairShare<H> {
@@ -139,10 +145,11 @@ pub struct FairShare<H> {
     tick_ns: u64,
     accounts: IdVec<VcpuId, Account>,
     vms: IdVec<VmId, VmShare>,
-    boosted: VecDeque<VcpuId>,
-    ordered: BTreeSet<Waiter>,
+    domains: Domains,
+    queues: IdVec<DomainQueueId, DomainQueues>,
+    locks: QueueLocks,
     local: IdVec<PcpuId, Option<VcpuId>>,
-    /// How many have come to `ordered`.
+    /// How many have come to a queue.
     came: u64,
     clocks: Clocks,
     /// Of each pCPU: its turn's length, and whether who runs there was woken for it.
@@ -192,14 +199,18 @@ impl<H: Hooks> FairShare<H> {
             was_blocked: false,
             out_of_order: false,
             vm: host.vm,
+            home: host.pcpu,
         };
+        let domains = Domains::new(config.domain, machine);
+        let queues = domains.queue_count();
         Self {
             rules: FairShareConfig::with_slice(config.slice_ns),
             tick_ns: config.tick_ns,
             accounts: machine.vcpus.iter().map(account).collect(),
             vms: VmShare::all(&machine.vms),
-            boosted: VecDeque::new(),
-            ordered: BTreeSet::new(),
+            domains,
+            queues: IdVec::of(DomainQueues::default(), queues),
+            locks: QueueLocks::new(machine, queues),
             local: IdVec::of(None, pcpus),
             came: 0,
             clocks: Clocks::new(pcpus),
@@ -226,8 +237,8 @@ impl<H: Hooks> Core for FairShare<H> {
         self.idle.set(pcpu, false);
         self.spare.set(pcpu, false);
         self.interrupted[pcpu] = None;
-        let left = if usable { None } else { self.local[pcpu] };
-        left.map(|vcpu| self.take(vcpu)).into_iter().collect()
+        let left = if usable { None } else { self.local[pcpu].take() };
+        left.inspect(|&vcpu| self.accounts[vcpu].place = Place::Nowhere).into_iter().collect()
     }
 
     fn set_idle(&mut self, pcpu: PcpuId, idle: bool) {
@@ -239,18 +250,18 @@ impl<H: Hooks> Core for FairShare<H> {
         self.put_ordered(machine, vcpu);
     }
 
-    fn put_first(&mut self, _machine: &mut Machine, vcpu: VcpuId) {
-        self.put_boosted(vcpu, true);
+    fn put_first(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        self.put_boosted(machine, vcpu, true);
     }
 
     fn tickle(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         self.kick_idle(machine, vcpu);
     }
 
-    fn take_out(&mut self, _machine: &Machine, vcpu: VcpuId) -> bool {
-        let waits = matches!(self.accounts[vcpu].place, Place::Boosted | Place::Ordered(_));
+    fn take_out(&mut self, machine: &Machine, vcpu: VcpuId) -> bool {
+        let waits = matches!(self.accounts[vcpu].place, Place::Boosted(..) | Place::Ordered(..));
         if waits {
-            self.take(vcpu);
+            self.take(machine, vcpu, machine.vcpus[vcpu].pcpu);
         }
         waits
     }
@@ -284,7 +295,7 @@ impl<H: Hooks> Core for FairShare<H> {
         }
         let account = &mut self.accounts[vcpu];
         (account.slice_ns, account.was_blocked) = (self.rules.boost_slice_ns, true);
-        self.put_boosted(vcpu, true);
+        self.put_boosted(machine, vcpu, true);
         if !self.kick_idle(machine, vcpu) {
             self.preempt_for(machine, vcpu);
         }
@@ -297,8 +308,8 @@ impl<H: Hooks> Core for FairShare<H> {
     /// Clocks of vCPUs that may run on some pCPUs only say nothing about the others.
     fn is_ahead_of_who_waits(&self, machine: &Machine, vcpu: VcpuId) -> bool {
         let is_narrow = |vcpu: VcpuId| machine.vms[machine.vcpus[vcpu].vm].is_narrow();
-        let first = self.ordered.first().filter(|first| !is_narrow(first.vcpu) && !is_narrow(vcpu));
-        first.is_some_and(|first| self.is_of_vm_ahead(vcpu, first.vcpu))
+        let first = self.first_of_all().filter(|&first| !is_narrow(first) && !is_narrow(vcpu));
+        first.is_some_and(|first| self.is_of_vm_ahead(vcpu, first))
     }
 
     fn is_of_vm_ahead(&self, vcpu: VcpuId, other: VcpuId) -> bool {
@@ -313,7 +324,8 @@ impl<H: Hooks> Core for FairShare<H> {
     }
 
     fn is_next(&self, vcpu: VcpuId) -> bool {
-        matches!(self.accounts[vcpu].place, Place::Boosted | Place::Local(_)) || self.fetched == Some(vcpu)
+        matches!(self.accounts[vcpu].place, Place::Boosted(..) | Place::Local(_))
+            || self.fetched == Some(vcpu)
     }
 }
 

@@ -7,17 +7,27 @@ use crate::machine::HostVm;
 use crate::scenario::{Overrides, load};
 use crate::scheduler::mechanisms::KvmHost;
 use crate::scheduler::{Core, YieldAnswer};
-use microslice_policy::YieldCause;
+use microslice_policy::{QueueDomain, YieldCause};
 
 const MS: u64 = 1_000_000;
 const SLICE_NS: u64 = 30 * MS;
 
 /// A host with VMs of so many vCPUs, all blocked.
 fn host(pcpus: usize, vms: &[u32]) -> (FairShare<KvmHost>, Machine) {
-    let config = load("gmake-swaptions", &Overrides::default()).expect("built in").config;
     let vms = vms.iter().map(|&vcpus| HostVm::new(vcpus, 256, Vec::new())).collect();
-    let machine = Machine::new(&HostConfig { pcpus, llc_pcpus: pcpus, ..config.host }, vms);
-    (FairShare::new(&FairSharePool { slice_ns: SLICE_NS, tick_ns: 4 * MS }, &machine), machine)
+    host_of(pcpus, pcpus, FairSharePool::DOMAIN, vms)
+}
+
+fn host_of(
+    pcpus: usize,
+    llc_pcpus: usize,
+    domain: QueueDomain,
+    vms: Vec<HostVm>,
+) -> (FairShare<KvmHost>, Machine) {
+    let config = load("gmake-swaptions", &Overrides::default()).expect("built in").config;
+    let host = HostConfig { pcpus, llc_pcpus, smt_threads: 1, ..config.host };
+    let machine = Machine::new(&host, vms);
+    (FairShare::new(&FairSharePool { slice_ns: SLICE_NS, tick_ns: 4 * MS, domain }, &machine), machine)
 }
 
 fn wake(pool: &mut FairShare<KvmHost>, machine: &mut Machine, vcpu: VcpuId) {
@@ -138,12 +148,12 @@ fn after_a_slice(ahead_by: u64, waited_ns: u64) -> Option<VcpuId> {
     all_run(&mut pool, &mut machine);
     machine.now_ns = SLICE_NS - waited_ns;
     for waits in [2, 3] {
-        pool.take(VcpuId::new(waits));
+        assert!(pool.take_out(&machine, VcpuId::new(waits)));
         machine.vcpus[VcpuId::new(waits)].pcpu = PcpuId::new(1);
         pool.put_ordered(&machine, VcpuId::new(waits));
     }
     machine.now_ns = SLICE_NS;
-    pool.take(VcpuId::new(3));
+    assert!(pool.take_out(&machine, VcpuId::new(3)));
     machine.vcpus[VcpuId::new(3)].pcpu = PcpuId::new(0);
     pool.accounts[VcpuId::new(3)].vtime_ns += ahead_by;
     pool.put_ordered(&machine, VcpuId::new(3));
@@ -163,7 +173,7 @@ fn after_a_yield(ahead_by: u64) -> Option<VcpuId> {
     all_run(&mut pool, &mut machine);
     pool.accounts[VcpuId::new(1)].vtime_ns += ahead_by;
     for waits in [1, 2] {
-        pool.take(VcpuId::new(waits));
+        assert!(pool.take_out(&machine, VcpuId::new(waits)));
         pool.put_ordered(&machine, VcpuId::new(waits));
     }
     machine.now_ns = MS;
@@ -206,7 +216,7 @@ fn who_waited_for_two_seconds_goes_before_those_with_earlier_clocks() {
     all_run(&mut pool, &mut machine);
     for waits in [1, 2] {
         if pool.accounts[VcpuId::new(waits)].place != Place::Nowhere {
-            pool.take(VcpuId::new(waits));
+            assert!(pool.take_out(&machine, VcpuId::new(waits)));
         }
     }
     pool.accounts[VcpuId::new(2)].vtime_ns += 100 * SLICE_NS;
@@ -215,4 +225,79 @@ fn who_waited_for_two_seconds_goes_before_those_with_earlier_clocks() {
     pool.put_ordered(&machine, VcpuId::new(1));
     pool.timer(&mut machine);
     assert_eq!(next_on(&mut pool, &mut machine, PcpuId::new(0), StopReason::Preempted), Some(VcpuId::new(2)));
+}
+
+/// Four pCPUs, two to a last-level cache and each with its own queues. They run vCPUs 0 to 3; the others wait where they are told.
+fn pcpus_with_queues_of_their_own(waiting: &[u32]) -> (FairShare<KvmHost>, Machine) {
+    let vms = (0..4 + waiting.len()).map(|_| HostVm::new(1, 256, Vec::new())).collect();
+    let (mut pool, mut machine) = host_of(4, 2, QueueDomain::Pcpu, vms);
+    (0..4).for_each(|vcpu| wake(&mut pool, &mut machine, VcpuId::new(vcpu)));
+    for pcpu in asked_to_look(&mut machine) {
+        next_on(&mut pool, &mut machine, pcpu, StopReason::Preempted);
+    }
+    for (vcpu, &home) in (4..).map(VcpuId::new).zip(waiting) {
+        (machine.vcpus[vcpu].pcpu, pool.accounts[vcpu].home) = (PcpuId::new(home), PcpuId::new(home));
+        machine.wakes(vcpu);
+        pool.put_back(&mut machine, vcpu);
+    }
+    (pool, machine)
+}
+
+/// Whom the first pCPU runs once its vCPU has blocked.
+fn next_after_a_halt(pool: &mut FairShare<KvmHost>, machine: &mut Machine) -> Option<VcpuId> {
+    let first = PcpuId::new(0);
+    let ran = machine.current(first).expect("somebody");
+    machine.blocks(ran);
+    pool.schedule(machine, first, Some((ran, StopReason::Hlt))).map(|pick| pick.vcpu)
+}
+
+#[test]
+fn a_pcpu_that_has_nobody_to_run_takes_who_waits_in_the_nearest_domain() {
+    for (waiting, next) in [(&[2, 1][..], Some(5)), (&[3, 2], Some(5)), (&[0, 1], Some(4)), (&[], None)] {
+        let (mut pool, mut machine) = pcpus_with_queues_of_their_own(waiting);
+        let next = next.map(VcpuId::new);
+        assert_eq!(next_after_a_halt(&mut pool, &mut machine), next, "{waiting:?}");
+    }
+}
+
+#[test]
+fn a_pcpu_that_has_somebody_to_run_takes_another_only_if_that_one_is_a_slice_further_behind() {
+    for (ran_ns, next) in [(SLICE_NS / 2, 0), (2 * SLICE_NS, 4)] {
+        let (mut pool, mut machine) = pcpus_with_queues_of_their_own(&[3]);
+        machine.now_ns = ran_ns;
+        let chosen = next_on(&mut pool, &mut machine, PcpuId::new(0), StopReason::SliceExpired);
+        assert_eq!(chosen, Some(VcpuId::new(next)), "it ran for {ran_ns}");
+    }
+}
+
+#[test]
+fn who_wakes_and_preempts_elsewhere_waits_where_the_preempted_pcpu_looks() {
+    let (mut pool, mut machine) = pcpus_with_queues_of_their_own(&[0]);
+    let (woken, elsewhere) = (VcpuId::new(4), PcpuId::new(3));
+    assert!(pool.take_out(&machine, woken));
+    pool.turns[elsewhere].was_woken = false;
+    machine.blocks(woken);
+    wake(&mut pool, &mut machine, woken);
+    assert_eq!(asked_to_look(&mut machine), [elsewhere]);
+    assert_eq!(next_on(&mut pool, &mut machine, elsewhere, StopReason::Preempted), Some(woken));
+}
+
+#[test]
+fn who_may_run_on_one_pcpu_only_has_that_ones_queue_and_nobody_else_looks_there() {
+    for domain in [QueueDomain::Pcpu, QueueDomain::Llc, QueueDomain::Host] {
+        let vms = [vec![true, false], vec![]].map(|affinity| HostVm::new(2, 256, affinity));
+        let (mut pool, mut machine) = host_of(2, 2, domain, vms.into());
+        for vcpu in machine.vcpus.ids() {
+            machine.wakes(vcpu);
+            pool.put_back(&mut machine, vcpu);
+        }
+        let line = |pcpu| pool.in_line(&machine, PcpuId::new(pcpu)).map(|waiter| waiter.vcpu.number());
+        let lines = [0, 1].map(|pcpu| line(pcpu).collect::<Vec<_>>());
+        let due = if domain == QueueDomain::Pcpu {
+            [vec![0, 1, 2], vec![3]]
+        } else {
+            [vec![0, 1, 2, 3], vec![2, 3]]
+        };
+        assert_eq!(lines, due, "{domain:?}");
+    }
 }

@@ -6,12 +6,14 @@
 //! | 2 | whom a mechanism puts first (`Hooks::goes_first`) |
 //! | 3 | who woke within its share (boosted) |
 //! | 4 | whose turn was interrupted here: it has what is left of it |
-//! | 5 | who ran here until now, if nobody waits that is further behind |
-//! | 6 | by virtual time, or whom a mechanism puts before the first of them (`Hooks::goes_before`) |
+//! | 5 | who waits in another domain, as `policy/queue_domain.h` says |
+//! | 6 | who ran here until now, if nobody waits that is further behind |
+//! | 7 | by virtual time, or whom a mechanism puts before the first of them (`Hooks::goes_before`) |
 
 use super::{FairShare, Hooks, Interrupted, Place, Turn, ran_here_last};
 use crate::ids::{PcpuId, VcpuId};
 use crate::machine::{Machine, VcpuState};
+use crate::report::QueueLockTimes;
 use crate::scheduler::{Core, Pick, Scheduler, YieldAnswer};
 use crate::trace_event::StopReason;
 use microslice_policy as policy;
@@ -22,7 +24,7 @@ pub(super) const STARVING_AFTER_NS: u64 = 2_000_000_000;
 pub(super) const SWEEP_INTERVAL_NS: u64 = 250_000_000;
 
 impl<H: Hooks> FairShare<H> {
-    /// `goes_on`, `stay_alone`: whether who ran here until now begins another turn, before anybody of `ordered` does.
+    /// `goes_on`, `stay_alone`: whether who ran here until now begins another turn, before anybody that waits by virtual time does.
     pub(super) fn goes_on(
         &mut self,
         machine: &Machine,
@@ -36,14 +38,24 @@ impl<H: Hooks> FairShare<H> {
             Some(first) if !gave_way && policy::vtime_before(vtime_ns, first.vtime_ns) => true,
             _ if others_wait => false,
             _ => {
-                self.settle_clock(machine, ran);
+                if !self.somebody_waits_elsewhere(machine, pcpu) {
+                    self.settle_clock(machine, ran);
+                }
                 true
             }
         }
     }
 
+    /// It was chosen to go on after a look at the first in line, whose queue was locked for that.
+    fn look_at_line(&mut self, machine: &Machine, pcpu: PcpuId) {
+        if let Some(place) = self.first_in_line(machine, pcpu).map(|first| self.accounts[first.vcpu].place) {
+            self.locks.operate(machine, place, pcpu);
+        }
+    }
+
     pub(super) fn begin_turn(&mut self, machine: &mut Machine, pcpu: PcpuId, vcpu: VcpuId) -> Pick {
-        let account = &self.accounts[vcpu];
+        let account = &mut self.accounts[vcpu];
+        account.home = pcpu;
         let (slice_ns, was_woken) = (account.slice_ns, account.was_blocked);
         self.turns[pcpu] = Turn { vcpu, slice_ns, was_woken };
         self.begin_run(machine.now_ns, vcpu);
@@ -57,11 +69,12 @@ impl<H: Hooks> FairShare<H> {
     /// Proportional shares may not bring sched_ext's watchdog.
     pub(super) fn boost_starving(&mut self, machine: &mut Machine) {
         let starving = |vcpu: VcpuId| machine.now_ns - self.accounts[vcpu].queued_at_ns > STARVING_AFTER_NS;
-        let starving: Vec<_> =
-            self.ordered.iter().rev().map(|waiter| waiter.vcpu).filter(|&vcpu| starving(vcpu)).collect();
-        for vcpu in starving {
-            self.take(vcpu);
-            self.put_boosted(vcpu, false);
+        let waiting = self.queues.iter().flat_map(|queues| &queues.ordered);
+        let mut starving: Vec<_> = waiting.copied().filter(|waiter| starving(waiter.vcpu)).collect();
+        starving.sort_unstable_by_key(|&waiter| std::cmp::Reverse(waiter));
+        for vcpu in starving.into_iter().map(|waiter| waiter.vcpu) {
+            self.take(machine, vcpu, machine.vcpus[vcpu].pcpu);
+            self.put_boosted(machine, vcpu, false);
             self.accounts[vcpu].out_of_order = true;
         }
     }
@@ -75,7 +88,7 @@ impl<H: Hooks> FairShare<H> {
     ) -> Option<VcpuId> {
         let Interrupted { vcpu, left_ns } = interrupted?;
         let account = &mut self.accounts[vcpu];
-        if !matches!(account.place, Place::Ordered(_)) || !machine.allows(vcpu, pcpu) {
+        if !matches!(account.place, Place::Ordered(..)) || !machine.allows(vcpu, pcpu) {
             return None;
         }
         account.slice_ns = left_ns;
@@ -97,7 +110,7 @@ impl<H: Hooks> Scheduler for FairShare<H> {
             self.local[pcpu] = Some(vcpu);
             machine.request_schedule(pcpu);
         } else if decision.boost != 0 {
-            self.put_boosted(vcpu, false);
+            self.put_boosted(machine, vcpu, false);
             if !self.kick_spare(machine, vcpu) {
                 self.preempt_for(machine, vcpu);
             }
@@ -127,12 +140,15 @@ impl<H: Hooks> Scheduler for FairShare<H> {
         let put_first = H::goes_first(self, machine, pcpu, gave_way);
         let first = self.local[pcpu].or(put_first).or_else(|| self.first_boosted(machine, pcpu));
         let first = first.or_else(|| self.resumed(machine, pcpu, interrupted));
+        let could_go_on = ran.filter(|&(_, gave_way)| !gave_way).map(|(vcpu, _)| vcpu);
+        let first = first.or_else(|| self.from_elsewhere(machine, pcpu, could_go_on));
         let next = first.or_else(|| self.first_ordered(machine, pcpu));
         if let Some((vcpu, gave_way)) = ran
             && (first == Some(vcpu)
                 || first.is_none() && self.goes_on(machine, pcpu, vcpu, gave_way, next.is_some()))
         {
             self.accounts[vcpu].slice_ns = self.rules.slice_ns;
+            self.look_at_line(machine, pcpu);
             return Some(self.begin_turn(machine, pcpu, vcpu));
         }
         if let Some(vcpu) = next.filter(|_| next != put_first)
@@ -141,7 +157,7 @@ impl<H: Hooks> Scheduler for FairShare<H> {
         {
             machine.pool.overtakes[1] += 1;
         }
-        let next = next.map(|vcpu| self.take(vcpu));
+        let next = next.map(|vcpu| self.take(machine, vcpu, pcpu));
         if let Some((vcpu, _)) = ran {
             self.put_back(machine, vcpu);
             self.kick_idle(machine, vcpu);
@@ -164,6 +180,10 @@ impl<H: Hooks> Scheduler for FairShare<H> {
             return YieldAnswer::Yield;
         }
         H::on_hint(self, machine, vcpu, pcpu)
+    }
+
+    fn take_lock_times(&mut self, pcpu: PcpuId) -> QueueLockTimes {
+        self.locks.take_times(pcpu)
     }
 
     fn tick_ns(&self) -> u64 {

@@ -37,6 +37,7 @@ use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::{Machine, Promised, VcpuState, interrupt_bit};
 use crate::report::FailedPull;
+use crate::report::QueueLockTimes;
 use crate::trace_event::{AccelerationCause, StopReason, TraceEvent};
 use microslice_policy as policy;
 use microslice_policy::{
@@ -182,6 +183,10 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
             self.step_pool_size(machine);
         }
         next_accounting_ns.min(self.pool_size.due_ns())
+    }
+
+    fn take_lock_times(&mut self, pcpu: PcpuId) -> QueueLockTimes {
+        self.normal.take_lock_times(pcpu)
     }
 
     fn is_micro(&self, pcpu: PcpuId) -> bool {

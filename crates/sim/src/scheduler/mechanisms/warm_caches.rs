@@ -16,5 +16,5 @@ pub fn goes_before<'a, H: Hooks>(
         return None;
     }
     let ran_here = |waiter: &&Waiter| waiter.home == pcpu && machine.allows(waiter.vcpu, pcpu);
-    core.in_line().take(LOOK_MAX).find(ran_here)
+    core.in_line(machine, pcpu).take(LOOK_MAX).find(ran_here)
 }

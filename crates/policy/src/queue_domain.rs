@@ -1,0 +1,30 @@
+//! Queue domains (`policy/queue_domain.h`): in which queue a vCPU waits, and when a pCPU looks into another domain's.
+
+use crate::layout::c;
+use crate::{ElsewhereObservation, FairShareConfig, QueueDomain, QueueObservation};
+
+impl QueueDomain {
+    /// The number of the domain that a pCPU is in, among those of its kind.
+    pub fn of_pcpu(self, pcpu: u32, llc: u32) -> u32 {
+        // SAFETY: plain values.
+        unsafe { c::queue_domain_of(self as u32, pcpu, llc) }
+    }
+}
+
+/// The number of the queue that a vCPU joins: domains' come first, behind them those of single pCPUs.
+pub fn queue_to_join(seen: &QueueObservation) -> u32 {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::queue_to_join(seen) }
+}
+
+/// Into how many other domains a pCPU looks when it chooses, with somebody to run or without.
+pub fn domains_to_look_at(domain_count: u32, has_own: bool) -> u32 {
+    // SAFETY: plain values.
+    unsafe { c::domains_to_look_at(domain_count, has_own.into()) }
+}
+
+/// Does the first of the other domain run here?
+pub fn decide_on_elsewhere(config: &FairShareConfig, seen: &ElsewhereObservation) -> bool {
+    // SAFETY: both pointers come from references.
+    unsafe { c::decide_on_elsewhere(config, seen) != 0 }
+}

@@ -1,0 +1,163 @@
+//! Queue domains: which pCPUs share queues, and how work moves between them (`policy/queue_domain.h`).
+//!
+//! | when | from where |
+//! |---|---|
+//! | a pCPU has nobody to run | the nearest domain where somebody waits: the same core, the same last-level cache, anywhere |
+//! | it has somebody | of the next few domains the one that is furthest behind, if the policy lets its first go before |
+//! | a pCPU is asked to come for somebody | it waits in that pCPU's domain from then on (`FairShare::bring`) |
+
+use super::{Account, FairShare, Hooks};
+use crate::ids::{DomainQueueId, IdVec, PcpuId, VcpuId};
+use crate::machine::{Farness, Machine};
+use microslice_policy as policy;
+use microslice_policy::queue_domain::{decide_on_elsewhere, domains_to_look_at, queue_to_join};
+use microslice_policy::{ElsewhereObservation, QueueDomain, QueueObservation};
+
+pub struct Domains {
+    kind: QueueDomain,
+    count: u32,
+    /// Of each pCPU: into which domain it looks next.
+    cursors: IdVec<PcpuId, u32>,
+}
+
+impl Domains {
+    pub fn new(kind: QueueDomain, machine: &Machine) -> Self {
+        let pcpus = machine.pcpus.len();
+        let last = PcpuId::from_index(pcpus - 1);
+        let count = kind.of_pcpu(last.number(), machine.llc_of(last)) + 1;
+        let cursors = machine.pcpus.ids().map(|pcpu| kind.of_pcpu(pcpu.number(), machine.llc_of(pcpu)));
+        Self { kind, count, cursors: cursors.collect() }
+    }
+
+    /// Of the domains, and behind them of each pCPU.
+    pub fn queue_count(&self) -> usize {
+        self.count as usize + self.cursors.len()
+    }
+
+    pub fn of(&self, machine: &Machine, pcpu: PcpuId) -> u32 {
+        self.kind.of_pcpu(pcpu.number(), machine.llc_of(pcpu))
+    }
+
+    fn queue(&self, machine: &Machine, pcpu: PcpuId, is_confined: bool) -> DomainQueueId {
+        let seen = QueueObservation {
+            domain_count: self.count,
+            domain: self.of(machine, pcpu),
+            pcpu: pcpu.number(),
+            is_confined: is_confined.into(),
+        };
+        DomainQueueId::new(queue_to_join(&seen))
+    }
+
+    /// Into which queues a pCPU looks: its domain's, and that of those who may run there only.
+    pub fn queues_of(&self, machine: &Machine, pcpu: PcpuId) -> [DomainQueueId; 2] {
+        [false, true].map(|is_confined| self.queue(machine, pcpu, is_confined))
+    }
+
+    /// All other domains, the nearest to a pCPU first.
+    fn nearest_first(&self, machine: &Machine, pcpu: PcpuId) -> impl Iterator<Item = u32> {
+        let (kind, own, count) = (self.kind, self.of(machine, pcpu), self.count);
+        let farness = move |domain: u32| match kind {
+            QueueDomain::Pcpu => machine.farness(pcpu, PcpuId::new(domain)),
+            QueueDomain::Llc | QueueDomain::Host => Farness::AnotherLlc,
+        };
+        let others = move || (own + 1..count).chain(0..own);
+        Farness::ALL.into_iter().flat_map(move |far| others().filter(move |&at| farness(at) == far))
+    }
+
+    /// The next few, as the policy bounds them.
+    fn next_few(&mut self, machine: &Machine, pcpu: PcpuId, looks: u32) -> Vec<u32> {
+        let own = self.of(machine, pcpu);
+        let cursor = &mut self.cursors[pcpu];
+        let mut next = Vec::new();
+        while next.len() < looks as usize {
+            *cursor = (*cursor + 1) % self.count;
+            if *cursor != own {
+                next.push(*cursor);
+            }
+        }
+        next
+    }
+}
+
+fn further_behind(accounts: &IdVec<VcpuId, Account>, a: VcpuId, b: VcpuId) -> VcpuId {
+    if policy::vtime_before(accounts[b].vtime_ns, accounts[a].vtime_ns) { b } else { a }
+}
+
+impl<H: Hooks> FairShare<H> {
+    /// Where it waits if it ran there last.
+    pub(super) fn queue_at(&self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> DomainQueueId {
+        match machine.vms[self.accounts[vcpu].vm].only_pcpu() {
+            Some(only) => self.domains.queue(machine, only, true),
+            None => self.domains.queue(machine, pcpu, false),
+        }
+    }
+
+    /// Where it waits: in the domain of its last turn, or, if another pool has that pCPU by now, in that of the next one that it may
+    /// run on.
+    pub(super) fn queue_of(&self, machine: &Machine, vcpu: VcpuId) -> DomainQueueId {
+        let home = self.accounts[vcpu].home;
+        let mut near = machine.pcpus.round_from(home);
+        let home = near.find(|&pcpu| self.usable[pcpu] && machine.allows(vcpu, pcpu)).unwrap_or(home);
+        self.queue_at(machine, vcpu, home)
+    }
+
+    /// Who waits in another domain and runs here before those of the own one. `ran`: who could go on here.
+    pub(super) fn from_elsewhere(
+        &mut self,
+        machine: &Machine,
+        pcpu: PcpuId,
+        ran: Option<VcpuId>,
+    ) -> Option<VcpuId> {
+        if self.domains.count == 1 {
+            return None;
+        }
+        let first = self.first_in_line(machine, pcpu).map(|waiter| waiter.vcpu);
+        let own = [ran, first].into_iter().flatten().reduce(|a, b| further_behind(&self.accounts, a, b));
+        let looks = domains_to_look_at(self.domains.count, own.is_some());
+        let Some(own) = own else {
+            let mut near = self.domains.nearest_first(machine, pcpu).take(looks as usize);
+            return near.find_map(|domain| self.first_of(machine, domain, pcpu));
+        };
+        let mut found = None;
+        for domain in self.domains.next_few(machine, pcpu, looks) {
+            let Some(first) = self.first_of(machine, domain, pcpu) else { continue };
+            self.locks.operate(machine, self.accounts[first].place, pcpu);
+            if self.goes_before_own(own, first) {
+                found = Some(found.map_or(first, |found| further_behind(&self.accounts, found, first)));
+            }
+        }
+        found
+    }
+
+    fn goes_before_own(&self, own: VcpuId, first: VcpuId) -> bool {
+        let [own, first] = [own, first].map(|vcpu| &self.accounts[vcpu]);
+        let seen = ElsewhereObservation {
+            first_vtime_ns: first.vtime_ns,
+            own_vtime_ns: own.vtime_ns,
+            own_weight: self.weight_of(own.vm),
+            has_own: 1,
+            reserved: 0,
+        };
+        decide_on_elsewhere(&self.rules, &seen)
+    }
+
+    /// The first of a domain that may run on a pCPU.
+    fn first_of(&self, machine: &Machine, domain: u32, pcpu: PcpuId) -> Option<VcpuId> {
+        let queues = &self.queues[DomainQueueId::new(domain)];
+        let boosted = queues.boosted.iter().map(|boosted| boosted.vcpu);
+        let ordered = queues.ordered.iter().map(|waiter| waiter.vcpu);
+        boosted.chain(ordered).find(|&vcpu| machine.allows(vcpu, pcpu))
+    }
+
+    /// Whether somebody waits in another domain that may run on a pCPU.
+    pub(super) fn somebody_waits_elsewhere(&self, machine: &Machine, pcpu: PcpuId) -> bool {
+        let own = self.domains.of(machine, pcpu);
+        let mut others = (0..self.domains.count).filter(|&domain| domain != own);
+        others.any(|domain| self.first_of(machine, domain, pcpu).is_some())
+    }
+
+    /// Of all that wait by virtual time, wherever, the first.
+    pub(super) fn first_of_all(&self) -> Option<VcpuId> {
+        self.queues.iter().filter_map(|queues| queues.ordered.first()).min().map(|first| first.vcpu)
+    }
+}

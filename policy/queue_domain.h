@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Queue domains: in which queue a vCPU waits, and when a pCPU looks into another domain's.
+ *
+ * Problem.   One queue for all pCPUs doesn't scale: all of them take its lock, and work moves between caches.
+ * Mechanism. Each domain has queues of its own: a pCPU, the pCPUs of a last-level cache, or the whole host. A vCPU
+ *            waits in the domain where it ran last. One that is confined to a pCPU waits in that pCPU's own
+ *            queue, whatever a domain is, so that nobody else walks past it. A pCPU that has nobody to run looks
+ *            into all other domains, the nearest first. One that has somebody looks into a few of them in turn.
+ * Formula.   Clocks are the host's, so they compare across domains. Another domain's first goes before the own
+ *            one if that is ahead of it by more than a slice costs it: the rule of warm caches (fair_share.h).
+ *            So a share is kept within a slice of each vCPU, and work moves only if it lags by as much.
+ * Limits.    Where clocks are equal queues may be of unequal length. Nobody is looked for by load.
+ */
+#ifndef POLICY_QUEUE_DOMAIN_H
+#define POLICY_QUEUE_DOMAIN_H
+
+#include "fair_share.h"
+
+/* Into how many other domains a pCPU looks that has somebody to run. */
+#define BALANCE_LOOK_MAX 4u
+
+enum queue_domain {
+	QUEUE_DOMAIN_PCPU = 0,
+	QUEUE_DOMAIN_LLC = 1,
+	QUEUE_DOMAIN_HOST = 2,
+	QUEUE_DOMAIN_COUNT = 3,
+};
+
+/* Who waits, and where it ran last. */
+struct queue_observation {
+	u32 domain_count; /* of the host */
+	u32 domain;	  /* of that pCPU */
+	u32 pcpu;
+	u32 is_confined; /* it may run on that pCPU only */
+};
+
+/* Another domain is looked at. */
+struct elsewhere_observation {
+	u64 first_vtime_ns; /* of the first that waits there */
+	u64 own_vtime_ns;   /* of whom the pCPU would run otherwise */
+	u64 own_weight;	    /* vcpu_weight() */
+	u32 has_own;	    /* 0: it would run nobody, and the two fields above say nothing */
+	u32 reserved;
+};
+
+/* The number of the domain that a pCPU is in, among those of its kind. */
+POLICY u32 queue_domain_of(u32 domain, u32 pcpu, u32 llc)
+{
+	if (domain == QUEUE_DOMAIN_PCPU)
+		return pcpu;
+	return domain == QUEUE_DOMAIN_LLC ? llc : 0;
+}
+
+/* The number of the queue that it joins: domains' come first, behind them those of single pCPUs. */
+POLICY u32 queue_to_join(const struct queue_observation *seen)
+{
+	return seen->is_confined ? seen->domain_count + seen->pcpu : seen->domain;
+}
+
+/* Into how many other domains a pCPU looks when it chooses. */
+POLICY u32 domains_to_look_at(u32 domain_count, u32 has_own)
+{
+	u32 others = domain_count ? domain_count - 1 : 0;
+
+	return has_own && others > BALANCE_LOOK_MAX ? BALANCE_LOOK_MAX : others;
+}
+
+/* Does the first of the other domain run here? */
+POLICY u32 decide_on_elsewhere(const struct fair_share_config *config,
+			       const struct elsewhere_observation *seen)
+{
+	return !seen->has_own ||
+	       !may_go_first(config, seen->first_vtime_ns, seen->own_vtime_ns, seen->own_weight);
+}
+
+#endif
