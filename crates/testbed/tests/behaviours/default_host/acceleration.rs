@@ -65,7 +65,7 @@ fn kept_to_itself() -> &'static Value {
 
 #[test]
 fn interrupts_to_preempted_vcpus_accelerate_them_and_all_of_them_return() {
-    let Accelerated { report, replayed, text } = accelerated();
+    let Accelerated { report, replayed, text, .. } = accelerated();
     let causes = &report["accelerations"]["by_cause"];
     assert!(count(&causes["call_function_ipi"]) + count(&causes["resched_ipi"]) > 0, "{causes}");
 
