@@ -461,11 +461,13 @@ fn spins_for(spin_ns: u64) -> SimulationConfig {
 
 #[test]
 fn who_spins_at_a_barrier_for_long_enough_never_sleeps() {
-    let vm = &run(&spins_for(50 * US)).vms[0];
+    // A hundred times as long as they compute.
+    let vm = &run(&spins_for(10 * MS)).vms[0];
     let rounds = vm.workloads[0].units_done / 4;
     assert!(rounds > 100, "{rounds}");
     let waits = vm.barrier_waits;
-    assert_eq!((waits.slept(), waits.departure_spun), (0, 0), "all run at the same time: {waits:?}");
+    assert_eq!(waits.slept(), 0, "{waits:?}");
+    assert!(waits.departure_spun * 20 < waits.arrival_spun, "who spins leaves at once: {waits:?}");
     assert!(waits.arrival_spun.abs_diff(rounds * 3) <= 4, "all but the last: {waits:?} in {rounds} rounds");
     assert_eq!(vm.ipis_sent, 0);
 }
