@@ -49,7 +49,8 @@ pub fn slice_shares(runs: &RunTable, policy: &str) -> Vec<f64> {
 
 /// Figure 7c: slowdowns of vips and of facesim, relative to either alone.
 pub fn allowance_slowdowns(runs: &RunTable, policy: &str) -> [Vec<f64>; 2] {
-    let times: [(&str, fn(&RunReport) -> f64); 2] = [("vips", target_time), ("facesim", corunner_time)];
+    type Time = fn(&RunReport) -> f64;
+    let times: [(&str, Time); 2] = [("vips", target_time), ("facesim", corunner_time)];
     times.map(|(program, time)| {
         let alone = runs.each(&solo(program), BASELINE, target_time);
         let beside = runs.each(&beside("vips", "facesim"), policy, time);

@@ -89,13 +89,14 @@ pub fn barriers(runs: &RunTable) -> Vec<BarChart> {
         let paper = published(Paper::Asplos13).into_iter().find(|published| published.id == id);
         bar(&super::measure(&id, runs), paper.map(|published| published.value))
     };
-    let kinds: [(&str, fn(&BarrierWaits) -> u64); 4] = [
+    type Count = fn(&BarrierWaits) -> u64;
+    let kinds: [(&str, Count); 4] = [
         ("arrival, spun", |waits| waits.arrival_spun),
         ("arrival, blocked", |waits| waits.arrival_slept),
         ("departure, spun", |waits| waits.departure_spun),
         ("departure, blocked", |waits| waits.departure_slept),
     ];
-    let waits = |of: fn(&BarrierWaits) -> u64| {
+    let waits = |of: Count| {
         let value = |(scenario, policy): (&str, &str)| {
             let count = |report: &RunReport| over_one_run(report, of(&target(report).barrier_waits));
             bar(&runs.each(scenario, policy, count), None)
