@@ -413,15 +413,25 @@ fn help_ends_with_examples() {
 }
 
 /// The values of `--set` in a page, as written there: `path=value`, quotes for the shell taken off.
-fn settings_of(page: &str) -> Vec<String> {
-    let words = page.split("--set ").skip(1).map(|rest| {
+fn settings_of(page: &str) -> Vec<(&str, String)> {
+    let settings = page.match_indices("--set ").map(|(at, flag)| {
+        let (before, rest) = (&page[..at], &page[at + flag.len()..]);
         let quoted = rest.split_once("='").filter(|(path, _)| !path.contains(char::is_whitespace));
-        match quoted {
+        let setting = match quoted {
             Some((path, rest)) => format!("{path}={}", rest.split('\'').next().unwrap_or_default()),
             None => rest.split(['`', ')', ' ', '\n']).next().unwrap_or_default().to_owned(),
-        }
+        };
+        let paragraph = before.rsplit("\n\n").next().unwrap_or_default();
+        let command = paragraph.rsplit_once("microslice simulate ").map(|(_, rest)| rest);
+        let scenario = command.and_then(|rest| rest.split_whitespace().next());
+        (scenario.filter(|name| built_in(name)).unwrap_or("gmake-swaptions"), setting)
     });
-    words.filter(|word| word.contains('=') && !word.contains("VALUE")).collect()
+    settings.filter(|(_, setting)| setting.contains('=') && !setting.contains("VALUE")).collect()
+}
+
+fn built_in(name: &str) -> bool {
+    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    scenarios.join(format!("{name}.toml")).is_file()
 }
 
 #[test]
@@ -431,10 +441,10 @@ fn every_setting_that_the_documentation_shows_is_accepted() {
         let text = std::fs::read_to_string(docs.join(page)).expect(page);
         let settings = settings_of(&text);
         assert!(settings.len() > 4, "{page}: {settings:?}");
-        for setting in settings {
+        for (scenario, setting) in settings {
             // The last of two settings counts: the run is a short one, whatever the page says.
             let short = ["--set", "duration=1 ms", "--set", "warmup=0 us"];
-            succeed(&[&["simulate", "gmake-swaptions", "--set", &setting], &short[..]].concat());
+            succeed(&[&["simulate", scenario, "--set", &setting], &short[..]].concat());
         }
     }
 }

@@ -236,11 +236,16 @@ impl Library {
                 return Ok(SourceText { file, text: text.to_owned(), path: None });
             }
         }
+        // Those that begin like it first: a long list is cut.
+        let mut names = shelf.built_in_names();
+        let alike =
+            |name: &str| name.bytes().zip(reference.bytes()).take_while(|(one, other)| one == other).count();
+        names.sort_by_key(|name| std::cmp::Reverse(alike(name)));
         let cause = format!(
             "no {} {}; built in: {}; or name a file that ends in .toml",
             shelf.noun(),
             quoted(reference),
-            listed(shelf.built_in_names())
+            listed(names)
         );
         Err(ScenarioError::new(place, cause))
     }

@@ -102,7 +102,7 @@ impl<H: Hooks> FairShare<H> {
     }
 
     /// Who waits in another domain and runs here before those of the own one. `ran`: who could go on here.
-    pub(super) fn from_elsewhere(
+    pub(super) fn take_from_elsewhere(
         &mut self,
         machine: &Machine,
         pcpu: PcpuId,

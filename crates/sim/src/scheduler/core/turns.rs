@@ -141,7 +141,7 @@ impl<H: Hooks> Scheduler for FairShare<H> {
         let first = self.local[pcpu].or(put_first).or_else(|| self.first_boosted(machine, pcpu));
         let first = first.or_else(|| self.resumed(machine, pcpu, interrupted));
         let could_go_on = ran.filter(|&(_, gave_way)| !gave_way).map(|(vcpu, _)| vcpu);
-        let first = first.or_else(|| self.from_elsewhere(machine, pcpu, could_go_on));
+        let first = first.or_else(|| self.take_from_elsewhere(machine, pcpu, could_go_on));
         let next = first.or_else(|| self.first_ordered(machine, pcpu));
         if let Some((vcpu, gave_way)) = ran
             && (first == Some(vcpu)
