@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const BESIDE: &str = "exec microslice run --beside --json --micro-slice-us 3000 --boost-percent 20 --stats 1";
 /// Long boosts, so that a kill finds some under way.
 const LONG_BOOSTS: &str =
-    "exec microslice run --beside --json --micro-slice-us 50000 --grace 6 --boost-percent 50 --stats 1";
+    "exec microslice run --beside --json --micro-slice-us 30000 --boost-percent 50 --stats 1";
 
 fn debian_12() -> Testbed {
     Testbed::new("6.1").and_then(|testbed| testbed.with_guest_kernels(&[DEFAULT_GUEST])).expect("kernels")
