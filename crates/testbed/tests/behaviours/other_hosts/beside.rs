@@ -86,7 +86,13 @@ fn whoever_of_the_two_processes_is_killed_no_thread_stays_real_time() {
         // The watcher: the daemon takes all back at its end, and another one watches meanwhile.
         let beside = start(host, LONG_BOOSTS);
         statistics(&beside, boosted, "boost");
-        run(host, "kill -9 $(pgrep -f watch-boosts)");
+        // Not this shell, whose command line has these words, too.
+        run(
+            host,
+            "for process in /proc/[0-9]*; do
+                if grep -q 'watch[-]boosts' $process/cmdline 2>/dev/null; then kill -9 ${process##*/}; fi
+            done",
+        );
         let replaced = |report: &Value| report["helper"]["watchers_replaced"] == 1;
         statistics(&beside, replaced, "watcher in place of the dead one");
         stop(&beside);
