@@ -5,7 +5,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # Always the whole workspace: parts of it would be built with other features, once more. It builds the program, too.
 cargo test --workspace --locked --no-run
-# Meanwhile most tests need no kernel. One that needs one that isn't there yet waits its turn, and fetches it itself.
 "${CARGO_TARGET_DIR:-target}/debug/microslice" testbed kernels &
 kernels=$!
 log=$(mktemp)
@@ -17,13 +16,26 @@ result=0
 run() {
     cargo test --workspace --locked --no-fail-fast "$@" 2>&1 | tee -a "$log" || result=$?
 }
+# Who needs a kernel that isn't there fetches it, or says that it can't be had.
+await_kernels() {
+    wait "$kernels" || echo "test: not every kernel could be fetched (above): the tests that need one try again" >&2
+}
+# Arguments that name the integration tests of the crates that `grep "$@"` finds.
+integration_tests() {
+    printf '%s\n' crates/*/tests/*.rs crates/*/tests/*/main.rs | grep "$@" | sed -E 's|(/main)?\.rs$||; s|.*/|--test |'
+}
 if (($#)); then
+    await_kernels
     run "$@"
 else
-    run --tests
+    # These need no kernels, which are fetched meanwhile.
+    # shellcheck disable=SC2046
+    run --lib --bins $(integration_tests -E '^crates/(policy|sim)/')
+    await_kernels
+    # shellcheck disable=SC2046
+    run $(integration_tests -vE '^crates/(policy|sim)/')
     run --doc
 fi
-wait "$kernels" || echo "test: not every kernel could be fetched (above): the tests that need one tried again" >&2
 echo "The ten slowest tests:"
 # A test's own words may stand between its name and its verdict.
 awk '/^test .* \.\.\. / { name = $2 } match($0, /(ok|FAILED) <[0-9.]+s>$/) {
