@@ -1,10 +1,10 @@
 //! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one reads kernels.
 
 use crate::HostError;
-use crate::cgroups::{self, CpuLimits};
+use crate::cgroups::{self};
 use crate::config::{SchedulerChoice, Settings};
 use crate::guest_kernels::{GuestKernel, GuestKernels};
-use crate::kernel_reader::{Answer, KernelReader, KernelSource, VmKey, Witness};
+use crate::kernel_reader::{Answer, KernelReader, VmKey, Witness};
 use crate::limits::{self, LimitTable, Troubles};
 use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
@@ -16,13 +16,9 @@ use crate::report::{Report, VmReport, difference, sum};
 use crate::restarts::{self, Restarts};
 use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VMS_MAX, VmStats};
 use crate::topology::cpu_list;
-use crate::vms::{
-    GuestKnowledge, LatestWitnesses, MemoryLooks, SlideNews, Vm, VmmProcess, namesakes, read_cpu_limits,
-    read_weights,
-};
-use crate::weights::{Place, Weighed, weights};
-use microslice_policy::{Coded, GuestLayout, PoolSizeReason, WEIGHT_DEFAULT};
-use microslice_symbols::slide::{Observation, SlideState};
+use crate::vms::{GuestKnowledge, Vm, VmmProcess, namesakes, read_cpu_limits, read_weights};
+use crate::weights::{Weighed, weights};
+use microslice_policy::{Coded, PoolSizeReason};
 use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,8 +34,6 @@ const READ_CGROUPS: Duration = Duration::from_secs(5);
 const LOOK_WHO_WANTS_TO_RUN: Duration = Duration::from_secs(1);
 /// How often systemd's watchdog hears of us.
 const SAY_ALIVE: Duration = Duration::from_secs(5);
-/// How long a guest whose image is known may go without telling its slide before its memory is asked.
-const SLIDE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where reports and messages go.
 pub struct Output<'o> {
@@ -413,38 +407,19 @@ impl<'s> Daemon<'s> {
             return Ok(());
         }
         let process = VmmProcess::read(pid);
-        let given = self.settings.weights.get(&process.name).copied();
-        let place = Place { cgroups: process.cgroups, given };
-        let named = self.settings.guests.get(&process.name);
-        let mut vm = Vm {
-            kernel_side,
-            weight: given.unwrap_or(WEIGHT_DEFAULT),
-            urgent_schemes: self.settings.schemes_of(&process.name).bits(),
-            without_symbols: self.settings.scheduler.without_symbols(),
-            place,
-            wanted_ns: 0,
-            is_active: true,
-            guest: GuestKnowledge::Reading,
-            slide_told: None,
-            contradictions: 0,
-            latest_witnesses: LatestWitnesses::default(),
-            is_named: named.is_some(),
-            memory_looks: MemoryLooks::default(),
-            slide_news: SlideNews::default(),
-            name: process.name,
-            cpu_limits: CpuLimits::default(),
-            stats_before: VmStats::default(),
-        };
+        let name = process.name.clone();
+        let image = self.settings.guests.get(&name).cloned();
+        let without_symbols = self.settings.scheduler.without_symbols();
+        let (mut vm, source) =
+            Vm::welcome(kernel_side, process, image, self.settings.guest_memory, without_symbols);
+        vm.place.given = self.settings.weights.get(&name).copied();
+        vm.weight = vm.place.given.unwrap_or(vm.weight);
+        vm.urgent_schemes = self.settings.schemes_of(&name).bits();
         self.say_namesakes(&vm, output);
         tell(self.scheduler_mut(), &vm)?;
-        if let Some(path) = named {
-            self.kernels.ask(vm.key(), KernelSource::Image { path: path.clone() });
-        } else if let Some(path) = process.kernel_argument {
-            self.kernels.ask(vm.key(), KernelSource::TenantImage { pid, path });
-        } else if self.settings.guest_memory {
-            vm.memory_looks.schedule(Instant::now(), false);
-        } else {
-            vm.guest = GuestKnowledge::NoImage;
+        if let Some(source) = source {
+            self.kernels.ask(vm.key(), source);
+        } else if matches!(vm.guest, GuestKnowledge::NoImage) {
             introduce(&vm, output.say);
         }
         self.vms.insert(kernel_side.slot, vm);
@@ -463,14 +438,11 @@ impl<'s> Daemon<'s> {
         }
     }
 
-    /// Guests whose kernel nobody named, or that run another one now, have it in their memory.
     fn look_into_memories(&mut self) {
         let now = Instant::now();
         for vm in self.vms.values_mut() {
-            if vm.memory_looks.take_due(now) && vm.slide_told.is_none() {
-                let (pid, is_hopeful) = (vm.kernel_side.pid, vm.memory_looks.are_hopeful());
-                let witnesses = vm.latest_witnesses.all();
-                self.kernels.ask(vm.key(), KernelSource::Memory { pid, is_hopeful, witnesses });
+            if let Some(source) = vm.due_look_into_memory(now) {
+                self.kernels.ask(vm.key(), source);
             }
         }
     }
@@ -485,26 +457,8 @@ impl<'s> Daemon<'s> {
         let Some(vm) = known.find(|vm| vm.key() == answer.vm) else {
             return Ok(()); // it has gone meanwhile
         };
-        let is_image = !matches!(answer.source, KernelSource::Memory { .. });
-        match answer.found {
-            Ok(found) => {
-                vm.learn(found);
-                // A guest that never halts tells its slide only there.
-                if is_image && self.settings.guest_memory {
-                    vm.memory_looks.schedule_after(Instant::now(), SLIDE_PATIENCE);
-                }
-            }
-            Err(cause) => {
-                // A VMM's -kernel may be a firmware, or a file that we can't reach: the memory has what runs.
-                let looks = self.settings.guest_memory && !vm.is_named;
-                if looks {
-                    vm.memory_looks.schedule(Instant::now(), vm.is_known());
-                }
-                if (looks && is_image) || !matches!(vm.guest, GuestKnowledge::Reading) {
-                    return Ok(());
-                }
-                vm.guest = GuestKnowledge::Unreadable(cause);
-            }
+        if !vm.hear_of_kernel(&answer.source, answer.found, self.settings.guest_memory) {
+            return Ok(());
         }
         introduce(vm, output.say);
         match &mut self.scheduler {
@@ -610,25 +564,9 @@ impl<'s> Daemon<'s> {
         let Some(vm) = self.vms.get_mut(&slot).filter(|vm| vm.kernel_side.generation == generation) else {
             return Ok(());
         };
-        vm.latest_witnesses.hear(witness);
-        let GuestKnowledge::Kernel { finder, .. } = &mut vm.guest else { return Ok(()) };
-        let observation = witness.testify_to(finder);
-        let slide = finder.accepted();
-        if observation == Observation::Disagrees && matches!(finder.state(), SlideState::Contradicted(_)) {
-            vm.contradictions = vm.contradictions.saturating_add(1);
-            // A guest that booted another kernel: its memory knows which.
-            if vm.runs_another_kernel() && self.settings.guest_memory && !vm.is_named {
-                vm.memory_looks.schedule_once(Instant::now());
-            }
-        }
-        if slide == vm.slide_told {
+        if !vm.hear_witness(witness, self.settings.guest_memory) {
             return Ok(());
         }
-        vm.slide_told = slide;
-        if slide.is_some() {
-            vm.contradictions = 0;
-        }
-        vm.slide_news.add();
         say_slide(vm, output.say);
         self.scheduler.as_mut().map_or(Ok(()), |scheduler| tell(scheduler, vm))
     }
@@ -787,12 +725,7 @@ fn hear_of_limits(scheduler: &Scheduler, vm: &mut Vm, output: &mut Output<'_>) {
 }
 
 fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {
-    let (code, layout) = match &vm.guest {
-        GuestKnowledge::Kernel { kernel, finder } => {
-            (kernel.code_slot, finder.accepted().map_or(GuestLayout::UNKNOWN, GuestLayout::slid_by))
-        }
-        _ => (0, GuestLayout::UNKNOWN),
-    };
+    let (code, layout) = vm.code_and_layout();
     scheduler.set_vm_feed(vm.kernel_side, code, layout, vm.weight, vm.urgent_schemes)
 }
 

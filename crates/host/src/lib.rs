@@ -18,6 +18,7 @@ pub mod daemon;
 pub mod error;
 pub mod fair_queue;
 pub mod guest_kernels;
+mod guest_knowledge;
 pub mod interface;
 pub mod kernel_reader;
 pub mod limits;

@@ -1,7 +1,7 @@
 //! What the scheduler `microslice` did: its part of a report (`report.rs`).
 
 use crate::interface::{AccelerationReturn, Overtake, RequestFailure};
-use crate::report::{add_up, matrix, named, names};
+use crate::report::{add_up, matrix, named, names, sums_by_cause};
 use crate::scheduler::VmStats;
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
@@ -9,7 +9,7 @@ use microslice_policy::{
     Cause, Coded, GuestClass, InterruptKind, InterruptReason, SiblingDecision, SpinnerDecision, WokenReason,
     YieldCause, YieldReason,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Requests and accelerations by their cause.
 pub(crate) fn cause_table(total: &VmStats, dry_run: bool) -> Table {
@@ -72,28 +72,18 @@ fn in_flight(stats: &VmStats) -> u64 {
 
 /// What a VM's counters and the sum of all have in common.
 pub(crate) fn counters_json(stats: &VmStats) -> Value {
-    let by_cause: Map<_, _> = names::<Cause>()
-        .zip(&stats.accelerations)
-        .skip(1)
-        .map(|(cause, row)| (cause.to_owned(), json!(add_up(row))))
-        .collect();
     let by_class: Vec<u64> = (0..GuestClass::ALL.len())
         .map(|class| stats.accelerations.iter().map(|row| row[class]).sum())
-        .collect();
-    let would: Map<_, _> = names::<Cause>()
-        .zip(&stats.would_request)
-        .skip(1)
-        .map(|(cause, row)| (cause.to_owned(), json!(add_up(row))))
         .collect();
     let accelerations: u64 = stats.accelerations.iter().map(|row| add_up(row)).sum();
     let requests = add_up(&stats.requests);
     json!({
         "requests": requests,
         "requests_by_cause": named(names::<Cause>(), &stats.requests),
-        "would_accelerate": would,
+        "would_accelerate": sums_by_cause(&stats.would_request),
         "accelerations": {
             "total": accelerations,
-            "by_cause": by_cause,
+            "by_cause": sums_by_cause(&stats.accelerations),
             "by_class": named(names::<GuestClass>(), &by_class),
             "by_cause_and_class": matrix::<Cause, GuestClass, _>(&stats.accelerations),
         },

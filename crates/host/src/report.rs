@@ -11,7 +11,7 @@ use crate::scheduler::{HostStats, VmStats};
 use crate::{micro_report, urgent_report};
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
-use microslice_policy::{Coded, GuestClass, InterruptKind, YieldCause};
+use microslice_policy::{Cause, Coded, GuestClass, InterruptKind, YieldCause};
 use serde_json::{Value, json};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -329,6 +329,12 @@ pub(crate) fn named(names: impl Iterator<Item = &'static str>, counts: &[u64]) -
 
 pub(crate) fn names<E: Coded>() -> impl Iterator<Item = &'static str> {
     E::ALL.iter().map(|value| value.name())
+}
+
+/// `{cause: count}` of rows by cause, but for [`Cause::None`].
+pub(crate) fn sums_by_cause<const N: usize>(rows: &[[u64; N]]) -> Value {
+    let sums = names::<Cause>().zip(rows).skip(1).map(|(cause, row)| (cause.to_owned(), json!(add_up(row))));
+    Value::Object(sums.collect())
 }
 
 /// `{row: {column: count}}`

@@ -342,6 +342,10 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
             settings.flags_given.insert(flag.to_owned());
         }
     }
+    if args.beside {
+        // KVM's yields go ahead there: nobody is patient, however long micro slices are.
+        settings.patience = 0;
+    }
     settings.call_function_ipi &= !args.no_call_function_ipi;
     settings.lend &= !args.no_lend;
     settings.home_slices &= !args.no_home_slices;

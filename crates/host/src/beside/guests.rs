@@ -3,22 +3,15 @@
 use super::Lines;
 use super::programs::Programs;
 use crate::HostError;
-use crate::cgroups::CpuLimits;
 use crate::config::Settings;
 use crate::daemon::{introduce, say_slide};
 use crate::guest_kernels::{GuestKernel, GuestKernels};
-use crate::kernel_reader::{Answer, KernelReader, KernelSource, Witness};
-use crate::scheduler::{Event, KernelVm, VmStats};
-use crate::vms::{GuestKnowledge, LatestWitnesses, MemoryLooks, SlideNews, Vm, VmmProcess};
-use crate::weights::Place;
-use microslice_policy::{GuestLayout, WEIGHT_DEFAULT};
-use microslice_symbols::slide::{Observation, SlideState};
+use crate::kernel_reader::{Answer, KernelReader, Witness};
+use crate::scheduler::{Event, KernelVm};
+use crate::vms::{GuestKnowledge, Vm, VmmProcess};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
-
-/// How long a guest whose image is known may go without telling its slide before its memory is asked.
-const SLIDE_PATIENCE: Duration = Duration::from_secs(10);
+use std::time::Instant;
 
 pub struct Guests<'s> {
     settings: &'s Settings,
@@ -77,51 +70,25 @@ impl<'s> Guests<'s> {
         programs: &mut Programs,
         output: &mut Lines<'_>,
     ) -> Result<(), HostError> {
-        let pid = kernel_side.pid;
-        let process = VmmProcess::read(pid);
-        let named = self.settings.guests.get(&process.name);
-        let mut vm = Vm {
-            kernel_side,
-            weight: WEIGHT_DEFAULT,
-            urgent_schemes: 0,
-            place: Place { cgroups: process.cgroups, given: None },
-            wanted_ns: 0,
-            is_active: true,
-            guest: GuestKnowledge::Reading,
-            slide_told: None,
-            contradictions: 0,
-            latest_witnesses: LatestWitnesses::default(),
-            is_named: named.is_some(),
-            memory_looks: MemoryLooks::default(),
-            slide_news: SlideNews::default(),
-            name: process.name,
-            cpu_limits: CpuLimits::default(),
-            stats_before: VmStats::default(),
-            without_symbols: "never boosted",
-        };
+        let process = VmmProcess::read(kernel_side.pid);
+        let image = self.settings.guests.get(&process.name).cloned();
+        let (vm, source) =
+            Vm::welcome(kernel_side, process, image, self.settings.guest_memory, "never boosted");
         tell(programs, &vm)?;
-        if let Some(path) = named {
-            self.kernels.ask(vm.key(), KernelSource::Image { path: path.clone() });
-        } else if let Some(path) = process.kernel_argument {
-            self.kernels.ask(vm.key(), KernelSource::TenantImage { pid, path });
-        } else if self.settings.guest_memory {
-            vm.memory_looks.schedule(Instant::now(), false);
-        } else {
-            vm.guest = GuestKnowledge::NoImage;
+        if let Some(source) = source {
+            self.kernels.ask(vm.key(), source);
+        } else if matches!(vm.guest, GuestKnowledge::NoImage) {
             introduce(&vm, output.say);
         }
         self.vms.insert(kernel_side.slot, vm);
         Ok(())
     }
 
-    /// Guests whose kernel nobody named, or that run another one now, have it in their memory.
     fn look_into_memories(&mut self) {
         let now = Instant::now();
         for vm in self.vms.values_mut() {
-            if vm.memory_looks.take_due(now) && vm.slide_told.is_none() {
-                let (pid, is_hopeful) = (vm.kernel_side.pid, vm.memory_looks.are_hopeful());
-                let witnesses = vm.latest_witnesses.all();
-                self.kernels.ask(vm.key(), KernelSource::Memory { pid, is_hopeful, witnesses });
+            if let Some(source) = vm.due_look_into_memory(now) {
+                self.kernels.ask(vm.key(), source);
             }
         }
     }
@@ -138,26 +105,8 @@ impl<'s> Guests<'s> {
         let Some(vm) = self.vms.values_mut().find(|vm| vm.key() == answer.vm) else {
             return Ok(()); // it has gone meanwhile
         };
-        let is_image = !matches!(answer.source, KernelSource::Memory { .. });
-        match answer.found {
-            Ok(found) => {
-                vm.learn(found);
-                // A guest that never halts tells its slide only there.
-                if is_image && self.settings.guest_memory {
-                    vm.memory_looks.schedule_after(Instant::now(), SLIDE_PATIENCE);
-                }
-            }
-            Err(cause) => {
-                // A VMM's -kernel may be a firmware, or a file that we can't reach: the memory has what runs.
-                let looks = self.settings.guest_memory && !vm.is_named;
-                if looks {
-                    vm.memory_looks.schedule(Instant::now(), vm.is_known());
-                }
-                if (looks && is_image) || !matches!(vm.guest, GuestKnowledge::Reading) {
-                    return Ok(());
-                }
-                vm.guest = GuestKnowledge::Unreadable(cause);
-            }
+        if !vm.hear_of_kernel(&answer.source, answer.found, self.settings.guest_memory) {
+            return Ok(());
         }
         introduce(vm, output.say);
         tell(programs, vm)
@@ -188,36 +137,15 @@ impl<'s> Guests<'s> {
         let Some(vm) = self.vms.get_mut(&slot).filter(|vm| vm.kernel_side.generation == generation) else {
             return Ok(());
         };
-        vm.latest_witnesses.hear(witness);
-        let GuestKnowledge::Kernel { finder, .. } = &mut vm.guest else { return Ok(()) };
-        let observation = witness.testify_to(finder);
-        let slide = finder.accepted();
-        if observation == Observation::Disagrees && matches!(finder.state(), SlideState::Contradicted(_)) {
-            vm.contradictions = vm.contradictions.saturating_add(1);
-            // A guest that booted another kernel: its memory knows which.
-            if vm.runs_another_kernel() && self.settings.guest_memory && !vm.is_named {
-                vm.memory_looks.schedule_once(Instant::now());
-            }
-        }
-        if slide == vm.slide_told {
+        if !vm.hear_witness(witness, self.settings.guest_memory) {
             return Ok(());
         }
-        vm.slide_told = slide;
-        if slide.is_some() {
-            vm.contradictions = 0;
-        }
-        vm.slide_news.add();
         say_slide(vm, output.say);
         tell(programs, vm)
     }
 }
 
 fn tell(programs: &mut Programs, vm: &Vm) -> Result<(), HostError> {
-    let (code, layout) = match &vm.guest {
-        GuestKnowledge::Kernel { kernel, finder } => {
-            (kernel.code_slot, finder.accepted().map_or(GuestLayout::UNKNOWN, GuestLayout::slid_by))
-        }
-        _ => (0, GuestLayout::UNKNOWN),
-    };
+    let (code, layout) = vm.code_and_layout();
     programs.set_vm_feed(vm.kernel_side, code, layout)
 }

@@ -5,7 +5,7 @@
 
 use super::helper::Counts;
 use crate::interface::{BoostMiss, BoostStats};
-use crate::report::{add_up, difference, matrix, merge, named, names, sum};
+use crate::report::{add_up, difference, matrix, merge, named, names, sum, sums_by_cause};
 use crate::scheduler::VmStats;
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
@@ -13,7 +13,7 @@ use microslice_policy::{
     BoostDecision, Cause, GuestClass, InterruptKind, InterruptReason, MicroSliceOutcome, SiblingDecision,
     YieldCause, YieldReason,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One VM's part of a report.
@@ -235,28 +235,18 @@ fn cause_table(stats: &VmStats, boosts: &BoostStats, dry_run: bool) -> Table {
 
 /// What a VM's counters and the sum of all have in common.
 fn counters_json(stats: &VmStats, boosts: &BoostStats) -> Value {
-    let by_cause: Map<_, _> = names::<Cause>()
-        .zip(&boosts.boosts)
-        .skip(1)
-        .map(|(cause, row)| (cause.to_owned(), json!(add_up(row))))
-        .collect();
-    let would: Map<_, _> = names::<Cause>()
-        .zip(&stats.would_request)
-        .skip(1)
-        .map(|(cause, row)| (cause.to_owned(), json!(add_up(row))))
-        .collect();
     let (requests, total) = (add_up(&boosts.requests), ran(boosts));
     let lost = add_up(&boosts.refusals) + add_up(&boosts.missed);
     json!({
         "requests": requests,
         "requests_by_cause": named(names::<Cause>(), &boosts.requests),
-        "would_boost": would,
+        "would_boost": sums_by_cause(&stats.would_request),
         "refusals": named(names::<BoostDecision>(), &boosts.refusals),
         "missed": named(names::<BoostMiss>(), &boosts.missed),
         "pending": requests.saturating_sub(total + lost),
         "boosts": {
             "total": total,
-            "by_cause": by_cause,
+            "by_cause": sums_by_cause(&boosts.boosts),
             "by_cause_and_class": matrix::<Cause, GuestClass, _>(&boosts.boosts),
         },
         "ends": named(names::<MicroSliceOutcome>(), &boosts.ends),
