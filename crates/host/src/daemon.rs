@@ -1,7 +1,7 @@
 //! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one reads kernels.
 
 use crate::HostError;
-use crate::cgroups::{self};
+use crate::cgroups;
 use crate::config::{SchedulerChoice, Settings};
 use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::kernel_reader::{Answer, KernelReader, VmKey, Witness};

@@ -172,15 +172,17 @@ fn guest_kernel(kernel: &Kernel, unnamed: &str) -> Result<GuestKernel, String> {
     Ok(GuestKernel { code_slot: 0, release, code, landmarks })
 }
 
+/// One without critical code.
+#[cfg(test)]
+pub(crate) fn kernel(release: &str) -> GuestKernel {
+    let code = GuestCode::new(0x1000, 0x2000, &[]).unwrap();
+    GuestKernel { code_slot: 0, release: release.into(), code, landmarks: Landmarks::default() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use microslice_symbols::Identity;
-
-    fn kernel(release: &str) -> GuestKernel {
-        let code = GuestCode::new(0x1000, 0x2000, &[]).unwrap();
-        GuestKernel { code_slot: 0, release: release.into(), code, landmarks: Landmarks::default() }
-    }
 
     /// All places taken, by kernels called "1" to "63" in this order.
     fn full() -> (CodePlaces, Vec<Arc<GuestKernel>>) {

@@ -3,6 +3,7 @@
 //! Both daemons ask here (`daemon.rs`, `beside/guests.rs`), and tell their kernel side what follows.
 
 use crate::cgroups::CpuLimits;
+use crate::guest_kernels::GuestKernel;
 use crate::kernel_reader::{FoundKernel, KernelSource, Witness};
 use crate::scheduler::{KernelVm, VmStats};
 use crate::vms::{GuestKnowledge, LatestWitnesses, MemoryLooks, SlideNews, Vm, VmmProcess};
@@ -10,6 +11,7 @@ use crate::weights::Place;
 use microslice_policy::{GuestLayout, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideState};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a guest whose image is known may go without telling its slide before its memory is asked.
@@ -81,11 +83,14 @@ impl Vm {
         let is_image = !matches!(source, KernelSource::Memory { .. });
         match found {
             Ok(found) => {
+                let before = self.kernel_and_slide();
                 self.learn(found);
                 // A guest that never halts tells its slide only there.
                 if is_image && guest_memory {
                     self.memory_looks.schedule_after(Instant::now(), SLIDE_PATIENCE);
                 }
+                // A look may have been under way when a halt told the slide.
+                return self.kernel_and_slide() != before;
             }
             Err(cause) => {
                 // A VMM's -kernel may be a firmware, or a file that we can't reach: the memory has what runs.
@@ -100,6 +105,15 @@ impl Vm {
             }
         }
         true
+    }
+
+    /// Which kernel it is known to run, and the slide that the kernel side was told.
+    fn kernel_and_slide(&self) -> (Option<*const GuestKernel>, Option<u64>) {
+        let kernel = match &self.guest {
+            GuestKnowledge::Kernel { kernel, .. } => Some(Arc::as_ptr(kernel)),
+            _ => None,
+        };
+        (kernel, self.slide_told)
     }
 
     /// A witness of its slide. True if the slide has settled, or was dropped.
@@ -140,6 +154,7 @@ impl Vm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guest_kernels::kernel as kernel_of;
 
     fn welcome(
         image: Option<&str>,
@@ -176,5 +191,17 @@ mod tests {
         assert!(vm.hear_of_kernel(&memory, Err("nothing there".into()), true));
         assert!(matches!(&vm.guest, GuestKnowledge::Unreadable(cause) if cause == "nothing there"));
         assert!(!vm.hear_of_kernel(&memory, Err("nothing there".into()), true), "said once");
+    }
+
+    #[test]
+    fn a_look_that_brings_nothing_new_is_not_said_again() {
+        let (mut vm, source) = welcome(None, Some("/k"), true);
+        let (source, kernel) = (source.expect("the VMM's image"), Arc::new(kernel_of("6.12")));
+        let found = || Ok(FoundKernel { kernel: Arc::clone(&kernel), slide: None });
+        assert!(vm.hear_of_kernel(&source, found(), true));
+        let look = vm.due_look_into_memory(Instant::now() + SLIDE_PATIENCE * 2).expect("it told no slide");
+        assert!(!vm.hear_of_kernel(&look, found(), true));
+        let another = FoundKernel { kernel: Arc::new(kernel_of("6.18")), slide: None };
+        assert!(vm.hear_of_kernel(&look, Ok(another), true));
     }
 }

@@ -12,11 +12,15 @@ const NORMAL_PCPU: u32 = 1;
 /// How the host's shell finds the only guest.
 const VMM: &str = "$(pidof qemu-system-x86_64)";
 
+/// As many tries on each pCPU, in turn. One alone is a coin's toss: the emulator itself is stopped at times, and the
+/// first fetches the program.
+const ENDS: usize = 5;
+
 /// Host tasks on a host without guests.
 struct Tasks {
     /// Of the time, what a task alone on its pCPU ran, and where it might.
     parts: [(&'static str, f64); 3],
-    /// Seconds until a task had ended, on a normal pCPU and on the micro pCPU.
+    /// Seconds until a task had ended, on a normal pCPU and on the micro pCPU: the least of [`ENDS`] tries.
     ended: [f64; 2],
 }
 
@@ -28,11 +32,13 @@ fn tasks() -> &'static Tasks {
             let places =
                 [("any pCPU", 0xf), ("a normal pCPU", 1 << NORMAL_PCPU), ("the micro pCPU", 1 << MICRO_PCPU)];
             let parts = places.map(|(place, pcpus)| (place, part_of_a_task(host, pcpus)));
-            // The first run only fetches the program.
-            let [_, normal, micro] =
-                [NORMAL_PCPU, NORMAL_PCPU, MICRO_PCPU].map(|pcpu| seconds_to_end(host, pcpu));
+            let mut ended = [f64::INFINITY; 2];
+            for _ in 0..ENDS {
+                let seconds = [NORMAL_PCPU, MICRO_PCPU].map(|pcpu| seconds_to_end(host, pcpu));
+                ended = [ended[0].min(seconds[0]), ended[1].min(seconds[1])];
+            }
             stop_scheduler(host, &scheduler);
-            Tasks { parts, ended: [normal, micro] }
+            Tasks { parts, ended }
         })
     })
 }
