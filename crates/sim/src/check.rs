@@ -10,18 +10,20 @@
 //! | micro pool | only accelerated vCPUs run there, at most one waits for each pCPU, and each returns after a micro slice |
 //! | urgent queue | first come, first served, none beyond its allowance, and nobody urgent for ever (`check/urgent.rs`) |
 //! | grace | a turn, and a stay in the micro pool, is made longer a few times in a row, by a micro slice each |
+//! | windows | nobody is put off beyond its window, nor where it is safe, and turns are as long as due (`check/windows.rs`) |
 //! | time adds up | elapsed x pCPUs = guest + overhead + idle, at the end |
 //! | no lost wake-up | nobody waits beside a free lock; nobody halts beside an interrupt, a thread that is ready, or with a lock that it was given (`guest/lost.rs`) |
 //! | who waits is counted right | [`Machine::waiting_adds_up`] |
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
 //! | no starvation | nobody waits runnable for longer than five seconds, or than a few times its share explains |
 
-use crate::config::{Mechanics, SchedulerKind};
+use crate::config::{DelayPreemptionConfig, Mechanics, SchedulerKind};
 use crate::ids::{IdVec, LockId, PcpuId, VcpuId, VmId};
 use crate::machine::{HostVm, Machine, VcpuState};
 use crate::trace_event::{IpiKind, TraceEvent};
 use std::collections::{BTreeMap, BTreeSet};
 use urgent::UrgentQueues;
+use windows::Windows;
 
 /// Xen's credit scheduler lets a vCPU without credits wait for whole accounting periods: far below this anyway.
 const STARVATION_NS: u64 = 5_000_000_000;
@@ -47,6 +49,7 @@ pub struct Checker {
     /// Of each vCPU.
     longer: IdVec<VcpuId, Longer>,
     urgent: UrgentQueues,
+    windows: Windows,
 }
 
 /// What a scheduler may add to a turn.
@@ -105,7 +108,13 @@ struct Longer {
 }
 
 impl Checker {
-    pub fn new(pcpus: usize, vcpus: usize, locks: usize, scheduler: &SchedulerKind) -> Self {
+    pub fn new(
+        pcpus: usize,
+        vcpus: usize,
+        locks: usize,
+        scheduler: &SchedulerKind,
+        delay: Option<&DelayPreemptionConfig>,
+    ) -> Self {
         Self {
             on: IdVec::of(None, vcpus),
             runs: IdVec::of(None, pcpus),
@@ -118,12 +127,14 @@ impl Checker {
             turn_ns: scheduler.turn_ns(),
             longer: IdVec::of(Longer::default(), vcpus),
             urgent: UrgentQueues::new(pcpus, vcpus, scheduler),
+            windows: Windows::new(vcpus, delay),
         }
     }
 
     /// One event later: is everything as it must be?
     pub fn observe(&mut self, time_ns: u64, event: &TraceEvent) -> Result<(), String> {
         self.urgent.observe(time_ns, event)?;
+        self.windows.observe(time_ns, event)?;
         match *event {
             TraceEvent::Running { vcpu, pcpu, micro } => self.running(time_ns, vcpu, pcpu, micro),
             TraceEvent::Stopping { vcpu, pcpu, .. } => {
@@ -314,6 +325,7 @@ impl Checker {
         let now_ns = machine.now_ns;
         self.accelerated.keys().try_for_each(|&vcpu| self.micro_slice_lasts(now_ns, vcpu))?;
         self.urgent.nobody_is_urgent_for_ever(now_ns)?;
+        self.windows.nobody_is_put_off_for_ever(now_ns)?;
         if !machine.waiting_adds_up() {
             return Err("the waiting vCPUs' kinds are miscounted".into());
         }
@@ -369,3 +381,4 @@ fn index_of(kind: IpiKind) -> Option<usize> {
 #[cfg(test)]
 mod tests;
 mod urgent;
+mod windows;

@@ -4,6 +4,7 @@
 //! `hosts/`, `policies/`, `kernels/`, `workloads/`, `nics/`) or a table in place; `extends` lays a table over a file. The steps:
 //! load and layer the files (`library`), resolve names, apply `--set`, read typed values (`host`, `vm`, …).
 
+mod delay;
 mod error;
 mod host;
 mod kernel;
@@ -204,13 +205,14 @@ fn check_profile_interval(
 }
 
 fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
-    let table =
-        TableReader::open(root, "a scenario", &["seed", "warmup", "duration", "host", "policy", "vm"])?;
+    let keys = ["seed", "warmup", "duration", "host", "policy", "vm", "guest_times"];
+    let table = TableReader::open(root, "a scenario", &keys)?;
     let host_node =
         table.get("host").ok_or_else(|| table.missing("host", "such as xeon-e5645, or a table"))?;
     let host = host::read(host_node)?;
     let policy = table.get("policy").ok_or_else(|| table.missing("policy", "such as credit"))?;
     let scheduler = policy::read(policy, host.pcpus)?;
+    let delay = delay::read(policy, scheduler.turn_ns())?;
     let pcpus = vm::Pcpus { all: host.pcpus, normal: host.pcpus - scheduler.most_micro_pcpus() };
     let duration_ns = table.positive_time("duration")?;
     let warmup_ns = table.time("warmup")?.unwrap_or(0);
@@ -230,9 +232,11 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
         warmup_ns,
         duration_ns: duration_ns.ok_or_else(|| table.missing("duration", "a time such as \"2 s\""))?,
         scheduler,
+        delay,
         host,
         vms,
         check: false,
+        guest_times: table.boolean("guest_times")?.unwrap_or(false),
         fold_exits: true,
     };
     let description = table.string("description")?.unwrap_or_default().lines().next().unwrap_or_default();
