@@ -56,7 +56,7 @@ static __always_inline void enqueue(struct task_struct *p, u64 enq_flags)
 	}
 	rest_until_ns = rests_until(p, tctx, vcpu);
 	/* Nobody would end its rest: it has the short turn that is allowed in place of one, and is asked again. */
-	if (rest_until_ns && !arm_rest_timer())
+	if (rest_until_ns && !arm_rest_timer(rest_until_ns))
 		rest_until_ns = 0;
 	if (vcpu)
 		vcpu->rests = rest_until_ns != 0;
@@ -178,15 +178,15 @@ static __always_inline void starts_running(struct task_struct *p)
 	struct vcpu *vcpu = vcpu_of(tctx);
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct pcpu *pcpu = pcpu_of(cpu);
-	u64 now = bpf_ktime_get_ns();
+	u64 now = bpf_ktime_get_ns(), slice_ns;
 
 	if (!tctx || !pcpu)
 		return;
 	tctx->running_since_ns = now;
-	rests_until(p, tctx, vcpu);
-	if (tctx->allowed_ns < p->scx.slice)
-		task_set_slice(p, tctx->allowed_ns);
-	pcpu->turn_ns = p->scx.slice;
+	slice_ns = begin_limited_turn(p, tctx, vcpu, pcpu, p->scx.slice);
+	if (slice_ns < p->scx.slice)
+		task_set_slice(p, slice_ns);
+	pcpu->turn_ns = slice_ns;
 	if (vcpu) {
 		pcpu->occupant = start_vcpu(tctx, vcpu, cpu, pcpu, now);
 	} else {
@@ -223,7 +223,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable)
 	if (!tctx)
 		return;
 	ran_ns = now - tctx->running_since_ns;
-	charge_limits_of(p, ran_ns);
+	charge_limits_of(p, tctx);
 	if (vcpu) {
 		charge_vcpu(tctx, vcpu, pcpu, ran_ns);
 		stop_vcpu(vcpu, tctx->vcpu - 1, ran_ns, runnable, now);
@@ -231,6 +231,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable)
 		charge_other(p, tctx, pcpu, ran_ns);
 	}
 	if (pcpu) {
+		pcpu->limited_until_ns = 0;
 		on_pcpu_stops(pcpu, now);
 		pcpu->occupant = OCCUPANT_NONE;
 	}

@@ -190,7 +190,9 @@ struct limit_chain {
 /* How much of a limit has been used: see policy/cpu_limit.h. */
 struct limit_state {
 	u64 clock_ns;
-	u64 rest_until_ns; /* 0: nobody has to rest */
+	/* Of the limit that its clock is for. */
+	u32 quota_us;
+	u32 period_us;
 };
 
 /* One vCPU: a host task that was seen inside KVM_RUN. Mechanisms keep what is theirs behind it, in the same map value. */
@@ -263,6 +265,7 @@ struct host_stats {
 	u64 late_requests; /* came to a pCPU of the normal pool while that chose whom to run: kicked once more */
 	/* What the kernel said no to: docs/scheduler.md, When the kernel says no. */
 	u64 rest_timers_refused;
+	u64 turn_timers_refused;
 	u64 slice_timers_refused;
 	u64 pool_timers_refused;
 	u64 vcpu_addresses_refused;

@@ -19,9 +19,15 @@ struct task_ctx {
 	u64 vtime_ns;
 	u64 running_since_ns;
 	u64 queued_at_ns; /* in DSQ_OTHERS, DSQ_VCPUS or DSQ_RESTING */
-	u64 allowed_ns;	  /* by its limits, when they were asked last */
-	u32 vcpu;	  /* slot + 1; 0: not a vCPU */
-	u32 gives_way;	  /* a host task whose clock is the vCPUs': see gives_way() */
+	u64 allowed_ns;	  /* how long its limits allow its turn to be: the one under way, or the next */
+	/* From its limits: for its next turn, which begins then at the earliest; and for the one under way. 0: nothing. */
+	u64 reserved_ns;
+	u64 rests_until_ns;
+	u64 paid_ns;
+	u64 charged_until_ns; /* its limits, of all the time that it ran: as sum_exec_runtime */
+	u64 limited_by;	      /* the cgroup whose limits have given it that */
+	u32 vcpu;	      /* slot + 1; 0: not a vCPU */
+	u32 gives_way;	      /* a host task whose clock is the vCPUs': see gives_way() */
 	u32 out_of_order; /* it runs because it has waited for so long, or goes on, not because of its clock */
 	u32 reserved;
 	u64 refused_until_ns; /* a vCPU for which there was no room: not tried again before */
@@ -113,8 +119,9 @@ enum occupant {
 };
 
 struct pcpu {
-	u64 others_ran_ns;  /* by host tasks, not yet made up for by vCPUs */
-	u64 turn_ns;	    /* how long the turn that began here last may be */
+	u64 others_ran_ns;    /* by host tasks, not yet made up for by vCPUs */
+	u64 turn_ns;	      /* how long the turn that began here last may be */
+	u64 limited_until_ns; /* the turn under way ends then, by a limit; 0: no limit does */
 	u64 first_vtime_ns; /* the clock of the first queued task, while it looks for one that ran here last */
 	/* Of the vCPUs that began a turn of the normal pool here: the furthest clock, and that of their VMs. 0: none has. */
 	u64 vcpus_vtime_ns;
@@ -150,6 +157,8 @@ u32 first_in_line_vm;
 u64 swept_at_ns;
 /* Is there any limit on this host? Written by the daemon. */
 u32 limits_in_force;
+/* When a limit came, went, or changed. Likewise. */
+u64 limits_changed_at_ns;
 /* The timer that ends rests is armed. */
 u32 rest_timer_armed;
 /* Does entering a BPF program raise migration_disabled of the current task? It depends on the kernel's build. */

@@ -30,7 +30,7 @@ static __always_inline void charge_until_now(struct task_struct *prev, struct ta
 {
 	u64 now = bpf_ktime_get_ns(), ran_ns = now - tctx->running_since_ns;
 
-	charge_limits_of(prev, ran_ns);
+	charge_limits_of(prev, tctx);
 	if (vcpu)
 		charge_vcpu(tctx, vcpu, pcpu, ran_ns);
 	else
@@ -44,8 +44,7 @@ static __always_inline void start_another_turn(struct task_struct *prev, struct 
 {
 	u64 slice_ns = vcpu ? config.fair_share.slice_ns : config.others_slice_ns;
 
-	if (tctx->allowed_ns < slice_ns)
-		slice_ns = tctx->allowed_ns;
+	slice_ns = begin_limited_turn(prev, tctx, vcpu, pcpu, slice_ns);
 	task_set_slice(prev, slice_ns);
 	pcpu->turn_ns = slice_ns;
 	if (vcpu) {

@@ -84,12 +84,17 @@ struct task_group {
 	struct cgroup_subsys_state css;
 };
 
+struct sched_entity {
+	u64 sum_exec_runtime;
+};
+
 struct task_struct {
 	unsigned int flags;
 	int nr_cpus_allowed;
 	const cpumask_t *cpus_ptr;
 	unsigned short migration_disabled;
 	struct sched_ext_entity scx;
+	struct sched_entity se;
 	unsigned long core_cookie;	     /* with CONFIG_SCHED_CORE */
 	struct task_group *sched_task_group; /* with CONFIG_CGROUP_SCHED */
 	int pid;

@@ -375,6 +375,7 @@ fn host_json(host: &HostStats) -> Value {
         "late_requests": host.late_requests,
         "kernel_refusals": {
             "rest_timer": host.rest_timers_refused,
+            "turn_timer": host.turn_timers_refused,
             "slice_timer": host.slice_timers_refused,
             "pool_timer": host.pool_timers_refused,
             "vcpu_address": host.vcpu_addresses_refused,
@@ -507,7 +508,8 @@ mod tests {
 
     #[test]
     fn limits_are_in_the_text_and_in_the_json_with_how_long_vcpus_rested() {
-        let limit = |quota_us| CpuLimit { quota_us, period_us: 100_000, file: "/g/cpu.max".into() };
+        let limit =
+            |quota_us| CpuLimit { quota_us, period_us: 100_000, burst_us: 0, file: "/g/cpu.max".into() };
         let cpu_limits = CpuLimits { of_vm: vec![limit(150_000)], of_each_vcpu: Some(limit(50_000)) };
         let limited = VmReport { cpu_limits, ..vm("web", 100, 1, 1) };
         let report = report(vec![limited, vm("free", 100, 1, 1)]);

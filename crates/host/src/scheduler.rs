@@ -3,6 +3,7 @@
 use crate::HostError;
 use crate::config::{PoolChoice, Settings};
 use crate::core_scheduling;
+use crate::daemon::monotonic_ns;
 use crate::interface::{
     self, EventKind, NEVER_MICRO, PCPUS_MAX, ResizeEvent, RunConfig, Vcpu, Vm, VmFeed, WitnessEvent,
 };
@@ -383,6 +384,9 @@ impl limits::LimitMaps for dyn LoadedObject + '_ {
 fn set_cpu_limits(object: &mut dyn LoadedObject, changes: &limits::Changes) -> limits::Untold {
     let untold = changes.tell(object);
     object.set_limits_in_force(changes.in_force);
+    if !changes.is_empty() {
+        object.set_limits_changed_at_ns(monotonic_ns());
+    }
     untold
 }
 

@@ -197,7 +197,7 @@ pub fn limit_charge(limit: &CpuLimit, ran_ns: u64) -> u64 {
     unsafe { c::limit_charge(limit, ran_ns) }
 }
 
-/// Does a vCPU with this limit have to rest, and how long may it run if not?
+/// Does a task with this limit have to rest before its next turn, and how long may that be?
 pub fn decide_on_limit(limit: &CpuLimit, seen: &LimitObservation) -> LimitDecision {
     // SAFETY: the pointers come from references.
     unsafe { c::decide_on_limit(limit, seen) }
