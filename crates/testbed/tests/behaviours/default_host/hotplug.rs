@@ -2,7 +2,7 @@
 
 use crate::common::{
     PATIENCE, assert_alive, count, is_long, observed, on_host, run, scheduler_state, start_scheduler,
-    statistics, stop_scheduler,
+    statistics, statistics_from, stop_scheduler,
 };
 use microslice_testbed::{GuestSpec, Host};
 use serde_json::Value;
@@ -52,7 +52,8 @@ fn seen() -> &'static Seen {
                 }
                 assert!(!scheduler.has_ended(), "round {round}: {}", scheduler.last_words());
             }
-            statistics(&scheduler, is_known, "slide after the last restart");
+            let restarted = scheduler.lines(0).len();
+            statistics_from(&scheduler, restarted, is_known, "slide after the last restart");
             assert_alive(&guests[0], 2);
             let kernels_read = [before, kernels_read()];
             Seen { kept, rounds, kernels_read, report: stop_scheduler(host, &scheduler) }
