@@ -37,6 +37,23 @@ pub fn start_scheduler(host: &Host, flags: &str) -> Process {
     process
 }
 
+/// Likewise, and it has read the kernels of that many guests. It has to report every second.
+pub fn start_scheduler_that_knows(host: &Host, guests: usize, flags: &str) -> Process {
+    let scheduler = start_scheduler(host, flags);
+    wait_until_it_knows(host, guests, &scheduler);
+    scheduler
+}
+
+/// To read a kernel beside busy guests takes emulation minutes: they stand still meanwhile, but for the moment in which they are seen.
+pub fn wait_until_it_knows(host: &Host, guests: usize, process: &Process) {
+    let vms = |report: &Value| report["vms"].as_array().cloned().unwrap_or_default();
+    statistics(process, |report| vms(report).len() == guests, "all guests");
+    let _still = Standstill::of_guests(host);
+    let are_known =
+        |report: &Value| vms(report).iter().filter(|vm| vm["kernel"].is_string()).count() == guests;
+    statistics(process, are_known, "all guests' kernels");
+}
+
 /// Guests don't run while it is there.
 pub struct Standstill<'h>(&'h Host);
 

@@ -14,7 +14,7 @@ fn two_hogs() -> [GuestSpec; 2] {
 #[test]
 fn guests_live_on_through_kills_of_the_daemon() {
     with_guests(&two_hogs(), |host, guests| {
-        for _ in 0..if is_long() { 10 } else { 3 } {
+        for _ in 0..if is_long() { 10 } else { 2 } {
             let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000");
             guests.iter().for_each(|guest| assert_alive(guest, 2));
             scheduler.signal(libc::SIGKILL).expect("signal");

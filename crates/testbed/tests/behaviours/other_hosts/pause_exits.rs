@@ -3,7 +3,7 @@
 use crate::common::intervals::{Intervals, figure};
 use crate::common::{
     FLAGS, accelerations_by, assert_only_critical_code, assert_sums_hold, count, on_machine, replay, seconds,
-    start_scheduler, statistics, stop_scheduler,
+    start_scheduler, start_scheduler_that_knows, statistics, stop_scheduler,
 };
 use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{Guest, GuestSpec, Host, Pv, Testbed};
@@ -24,7 +24,7 @@ fn on_host_with_pause_exits(test: impl Fn(&Host, &[Guest])) {
 #[test]
 fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
     on_host_with_pause_exits(|host, _| {
-        let scheduler = start_scheduler(host, &format!("{FLAGS} --record /tmp/run.rec"));
+        let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --record /tmp/run.rec"));
         statistics(&scheduler, accelerations_by(&["tlb_yield", "lock_yield"]), "acceleration by each yield");
         let report = stop_scheduler(host, &scheduler);
         assert_sums_hold(&report);
@@ -42,7 +42,7 @@ fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
 fn a_dynamic_pool_that_is_in_use_stays_without_being_emptied_every_second() {
     on_host_with_pause_exits(|host, _| {
         let flags = "--micro-cpus auto --micro-slice-us 3000 --stats 1 --record /tmp/run.rec";
-        let scheduler = start_scheduler(host, flags);
+        let scheduler = start_scheduler_that_knows(host, 2, flags);
         let is_used = |report: &Value| count(&report["accelerations"]["total"]) > 0;
         statistics(&scheduler, is_used, "acceleration");
         // By the paper's rule it changes at least twice a second. Here most seconds must do without.
