@@ -37,6 +37,12 @@ fn accelerated() -> &'static Accelerated {
             statistics(&scheduler, causes, "acceleration by each interrupt");
             let at_home = |report: &Value| report["home_slices"].as_u64() > Some(0);
             statistics(&scheduler, at_home, "micro slices at home");
+            statistics(&scheduler, |report| sum(&report["graces"]) > 0, "grace");
+            statistics(
+                &scheduler,
+                |report| count(&report["called_back"]) > 0,
+                "lent micro pCPU that is called back",
+            );
             std::thread::sleep(seconds(5, 20));
             let events = run(host, "cat /sys/kernel/sched_ext/root/events");
             let report = stop_scheduler(host, &scheduler);

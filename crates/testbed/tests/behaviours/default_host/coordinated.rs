@@ -30,6 +30,14 @@ fn vm<'r>(report: &'r Value, name: &str) -> &'r Value {
     vms.iter().find(|vm| vm["name"] == name).unwrap_or_else(|| panic!("no VM {name}: {report}"))
 }
 
+/// Has the guest that has all schemes any of what `count` says?
+fn of_both(count: impl Fn(&Value) -> Option<u64>) -> impl Fn(&Value) -> bool {
+    move |report| {
+        let mut vms = report["vms"].as_array().into_iter().flatten();
+        vms.any(|vm| vm["name"] == "both" && count(vm) > Some(0))
+    }
+}
+
 /// Two guests with the same load, each with schemes of its own, beside a hog, all with the same weight. The kernel
 /// that is named for one of them isn't the one that it runs: no symbol of it is of use.
 fn coordinated() -> &'static Coordinated {
@@ -42,11 +50,17 @@ fn coordinated() -> &'static Coordinated {
             let other = &host.image(OTHER_KERNEL).expect("another kernel's image").kernel;
             let flags = format!("{FLAGS} --no-guest-memory --config /tmp/knobs.toml --guest both={other}");
             let scheduler = start_scheduler(host, &flags);
-            let all_act = |report: &Value| {
-                let urgent = &vm(report, "both")["urgent_requests"];
-                ["resched_dp", "tlb_co", "resched_co"].iter().all(|scheme| count(&urgent[*scheme]) > 0)
-            };
-            statistics(&scheduler, all_act, "second in which all schemes act");
+            for (group, what) in [
+                ("urgent_requests", "resched_dp"),
+                ("urgent_requests", "tlb_co"),
+                ("urgent_requests", "resched_co"),
+                ("urgent_decisions", "preempts"),
+                ("urgent_ends", "acknowledged"),
+                ("urgent_ends", "time_used"),
+            ] {
+                statistics(&scheduler, of_both(|vm| vm[group][what].as_u64()), what);
+            }
+            statistics(&scheduler, of_both(|vm| vm["urgent_protections"].as_u64()), "urgent_protections");
             let share_errors = ["both", "hog"].map(|name| {
                 let error = |ran: &Intervals| ran.share(name) - ran.share_due(name);
                 (name, figure(&scheduler, seconds(5, 15), error, near(0.0, SHARE_TOLERANCE)))

@@ -133,7 +133,7 @@ fn a_vm_that_has_had_more_than_its_share_is_refused_micro_slices() {
 }
 
 #[test]
-fn the_lightest_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_ends_the_scheduler() {
+fn a_light_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_ends_the_scheduler() {
     with_guests(&two_hogs(), |host, guests| {
         // By flags: cgroups of such weights would starve everything else of the host, too, before and after our scheduler.
         let weights = "--weight a=10000 --weight b=1";
