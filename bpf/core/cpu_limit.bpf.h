@@ -74,9 +74,20 @@ static __always_inline struct limit_state *limit_state_at(u32 place)
 }
 
 /*
- * It ran for so long, and had paid for so much. Not static, nor is ask_limits(): the verifier then checks them once
- * by themselves, not at each of their calls.
+ * Its tasks ran for so long, and had paid for so much. None of the functions that walk limits is static: the verifier
+ * then checks each once by itself, not at each of its calls. False: there is no such limit.
  */
+__noinline int settle_limit(u32 place, u64 ran_ns, u64 paid_ns)
+{
+	struct cpu_limit *limit = cpu_limit_at(place);
+	struct limit_state *state = limit_state_at(place);
+
+	if (!limit || !state)
+		return false;
+	ADD(state->clock_ns, limit_charge(limit, ran_ns) - limit_charge(limit, paid_ns));
+	return true;
+}
+
 __noinline int settle_limits(u64 cgroup, u64 ran_ns, u64 paid_ns)
 {
 	struct limit_chain *chain = bpf_map_lookup_elem(&limit_chains, &cgroup);
@@ -85,13 +96,8 @@ __noinline int settle_limits(u64 cgroup, u64 ran_ns, u64 paid_ns)
 	if (!chain)
 		return 0;
 	for (at = 0; at < LIMITS_PER_CGROUP; at++) {
-		u32 place = chain->places[at] - 1;
-		struct cpu_limit *limit = cpu_limit_at(place);
-		struct limit_state *state = limit_state_at(place);
-
-		if (!limit || !state)
+		if (!settle_limit(chain->places[at] - 1, ran_ns, paid_ns))
 			break;
-		ADD(state->clock_ns, limit_charge(limit, ran_ns) - limit_charge(limit, paid_ns));
 	}
 	return 0;
 }
@@ -120,14 +126,17 @@ static __always_inline void charge_limits_of(struct task_struct *p, struct task_
 
 /* ---- Asking ---- */
 
-static __always_inline u64 ask_limit(const struct cpu_limit *limit, struct limit_state *state,
-				     struct task_ctx *tctx, u32 active_count, u64 now)
+/* One of its limits: allowed_ns gets no longer by it, rests_until_ns no earlier. False: there is no such limit. */
+__noinline int ask_limit(u32 place, struct task_ctx *tctx, u32 active_count, u64 now)
 {
-	struct cpu_limit allowed = *limit;
-	struct limit_observation seen = {
-	    .now_ns = now, .slice_ns = tctx->allowed_ns, .active_count = active_count};
+	struct cpu_limit *limit = cpu_limit_at(place), allowed;
+	struct limit_state *state = limit_state_at(place);
+	struct limit_observation seen = {.now_ns = now, .active_count = active_count};
 	struct limit_decision decision;
 
+	if (!limit || !state || !tctx)
+		return false;
+	allowed = *limit;
 	/* What was reserved from another limit is nothing to this one. */
 	if (state->quota_us != allowed.quota_us || state->period_us != allowed.period_us) {
 		state->quota_us = allowed.quota_us;
@@ -135,44 +144,40 @@ static __always_inline u64 ask_limit(const struct cpu_limit *limit, struct limit
 		state->clock_ns = 0;
 	}
 	seen.clock_ns = state->clock_ns;
+	seen.slice_ns = tctx->allowed_ns;
 	decision = decide_on_limit(&allowed, &seen);
 	RECORD(RECORD_LIMIT, tctx->vcpu - 1, limit, {.limit = allowed, .seen = seen, .decision = decision});
 	if (decision.clock_ns != seen.clock_ns)
 		__sync_val_compare_and_swap(&state->clock_ns, seen.clock_ns, decision.clock_ns);
 	tctx->allowed_ns = decision.turn_ns;
-	return decision.rest_until_ns;
+	if (vtime_before(tctx->rests_until_ns, decision.rest_until_ns))
+		tctx->rests_until_ns = decision.rest_until_ns;
+	return true;
 }
 
 /*
- * How long the next turn of a task of this cgroup may be (allowed_ns), and whether it has to rest before. It is reserved
- * if it has to, or if it begins now, for begins_ns at most.
+ * How long the next turn of a task of this cgroup may be, and until when it has to rest before. The turn is reserved if
+ * it has to, or if it begins now, for begins_ns at most.
  */
 __noinline int ask_limits(struct task_ctx *tctx, u64 cgroup, u32 active_count, u64 begins_ns)
 {
 	struct limit_chain *chain = bpf_map_lookup_elem(&limit_chains, &cgroup);
-	u64 now = bpf_ktime_get_ns(), until = 0, other;
+	u64 now = bpf_ktime_get_ns();
 	u32 at;
 
 	if (!tctx || !chain)
 		return 0;
 	tctx->allowed_ns = begins_ns ? begins_ns : UNLIMITED_NS;
+	tctx->rests_until_ns = now;
 	for (at = 0; at < LIMITS_PER_CGROUP; at++) {
-		u32 place = chain->places[at] - 1;
-		struct cpu_limit *limit = cpu_limit_at(place);
-		struct limit_state *state = limit_state_at(place);
-
-		if (!limit || !state)
+		if (!ask_limit(chain->places[at] - 1, tctx, active_count, now))
 			break;
-		other = ask_limit(limit, state, tctx, active_count, now);
-		if (!until || (other && vtime_before(until, other)))
-			until = other;
 	}
-	if (!at || (!until && !begins_ns))
+	if (!at || (tctx->rests_until_ns == now && !begins_ns))
 		return 0;
 	tctx->limited_by = cgroup;
 	tctx->reserved_ns = tctx->allowed_ns;
-	tctx->rests_until_ns = until ? until : now;
-	settle_limits(cgroup, tctx->allowed_ns, 0);
+	settle_limits(cgroup, tctx->reserved_ns, 0);
 	return 0;
 }
 
