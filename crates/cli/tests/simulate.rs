@@ -166,7 +166,7 @@ fn ctrl_c_ends_a_run_with_exit_code_130_and_leaves_no_file() {
         std::fs::create_dir(&outputs).expect("a folder");
         let target = outputs.join("file").display().to_string();
         let policies: &[&str] = if command == "compare" { &["--policies", "credit,micro:1"] } else { &[] };
-        let run = Command::new(env!("CARGO_BIN_EXE_microslice"))
+        let mut run = Command::new(env!("CARGO_BIN_EXE_microslice"))
             .args([&[command, &file, option, &target], policies].concat())
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped())
@@ -174,6 +174,7 @@ fn ctrl_c_ends_a_run_with_exit_code_130_and_leaves_no_file() {
             .expect("the binary starts");
         // The temporary file is there: so is the handler.
         while std::fs::read_dir(&outputs).expect("a folder").next().is_none() {
+            assert_eq!(run.try_wait().expect("its state"), None, "it ended by itself");
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         let killed = Command::new("kill").args(["-INT", &run.id().to_string()]).status().expect("kill");
