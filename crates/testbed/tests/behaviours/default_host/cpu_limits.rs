@@ -2,18 +2,22 @@
 //! scheduler runs.
 
 use crate::common::alone::{cpus_of_process, spinning};
+use crate::common::intervals::{Intervals, figure, near};
 use crate::common::{
-    PATIENCE, assert_alive, count, on_host, replay, reports, run, scheduler_state, seconds, start_scheduler,
-    statistics, stop_scheduler, with_guests,
+    PATIENCE, assert_alive, count, on_host, replay, run, scheduler_state, seconds, start_scheduler,
+    statistics, statistics_from, stop_scheduler, with_guests,
 };
 use microslice_testbed::{GuestSpec, Host, Process};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// A hundred periods, or two.
+/// Fifty periods, or more.
 fn measured() -> Duration {
-    seconds(10, 20)
+    seconds(5, 20)
 }
+
+/// The kernel's watchdog looks every five seconds whether anybody has waited for ten.
+const UNTIL_THE_WATCHDOG: Duration = Duration::from_secs(16);
 
 /// Turns end at ticks of 4 ms, and debts are paid later.
 const TOLERANCE: f64 = 0.1;
@@ -29,22 +33,24 @@ fn hog(name: &str, cgroup: &str) -> GuestSpec {
     GuestSpec::new(name).workload("hog,heartbeat").cgroup(cgroup, 100)
 }
 
-/// How many CPUs the VMs got, each, in the intervals that the scheduler reports from now on.
-fn cpus_of<const VMS: usize>(scheduler: &Process, names: [&str; VMS]) -> [f64; VMS] {
-    let from = scheduler.lines(0).len();
-    std::thread::sleep(measured());
-    let reports = reports(scheduler, from);
-    let seconds: f64 = reports.iter().map(|report| report["seconds"].as_f64().expect("seconds")).sum();
-    let vms = || reports.iter().flat_map(|report| report["vms"].as_array().expect("vms"));
-    names.map(|name| {
-        let ran_ns: u64 = vms().filter(|vm| vm["name"] == name).map(|vm| count(&vm["ran_ns"])).sum();
-        ran_ns as f64 / 1e9 / seconds
-    })
+fn is_kept(limit: f64) -> impl Fn(f64) -> bool {
+    near(limit, limit * TOLERANCE)
 }
 
-fn assert_near(cpus: f64, limit: f64, what: &str) {
+/// The VMs of these names get together what is allowed.
+fn assert_vms_get(scheduler: &Process, names: &[&str], limit: f64, what: &str) {
+    let sum = |ran: &Intervals| names.iter().map(|name| ran.cpus(name)).sum();
+    assert_kept(figure(scheduler, measured(), sum, is_kept(limit)), limit, what);
+}
+
+/// The host task gets what is allowed.
+fn assert_task_gets(host: &Host, pid: &str, limit: f64, what: &str) {
+    assert_kept(cpus_of_process(host, pid, measured(), is_kept(limit)), limit, what);
+}
+
+fn assert_kept(cpus: f64, limit: f64, what: &str) {
     println!("{what}: {cpus:.3} CPUs of {limit}");
-    assert!((cpus - limit).abs() <= limit * TOLERANCE, "{what}: {cpus:.3} CPUs, allowed are {limit}");
+    assert!(is_kept(limit)(cpus), "{what}: {cpus:.3} CPUs, allowed are {limit}");
 }
 
 #[test]
@@ -54,15 +60,17 @@ fn a_vm_gets_what_its_cgroup_allows_and_all_again_when_that_is_taken_back() {
         let scheduler = start_scheduler(host, &format!("{FLAGS} --record /tmp/limits.rec"));
         let limits_are = |limits: Value| move |report: &Value| report["vms"][0]["cpu_limits"] == limits;
         statistics(&scheduler, limits_are(json!([1.5])), "limit of 1.5 CPUs");
-        assert_near(cpus_of(&scheduler, ["a"])[0], 1.5, "limited to 1.5");
+        assert_vms_get(&scheduler, &["a"], 1.5, "limited to 1.5");
         set_limit(host, "limited", "20000 100000");
         statistics(&scheduler, limits_are(json!([0.2])), "limit of 0.2 CPUs");
-        assert_near(cpus_of(&scheduler, ["a"])[0], 0.2, "limited to 0.2");
+        assert_vms_get(&scheduler, &["a"], 0.2, "limited to 0.2");
         assert_alive(&guests[0], 2);
+        let limited = scheduler.lines(0).len();
         set_limit(host, "limited", "max 100000");
-        statistics(&scheduler, limits_are(json!([])), "no limit");
-        let [free] = cpus_of(&scheduler, ["a"]);
-        assert!(free > 3.0, "{free:.2} CPUs without a limit");
+        statistics_from(&scheduler, limited, limits_are(json!([])), "no limit");
+        let is_free = |cpus: f64| cpus > 3.0;
+        let free = figure(&scheduler, measured(), |ran| ran.cpus("a"), is_free);
+        assert!(is_free(free), "{free:.2} CPUs without a limit");
         let words = scheduler.stderr();
         for said in ["a: limited to 1.50 CPUs (/sys/fs/cgroup/limited/cpu.max)", "a: not limited any more"] {
             assert!(words.contains(said), "{words}");
@@ -84,20 +92,21 @@ fn vms_in_one_limited_cgroup_share_what_it_allows() {
             report["vms"].as_array().into_iter().flatten().any(|vm| vm["cpu_limits"] == json!([2.0]))
         };
         statistics(&scheduler, limited, "limit of 2 CPUs");
-        let [a, b] = cpus_of(&scheduler, ["a", "b"]);
-        assert_near(a + b, 2.0, "both VMs");
-        assert!((a / (a + b) - 0.5).abs() < 0.15, "{a:.2} and {b:.2} CPUs");
+        assert_vms_get(&scheduler, &["a", "b"], 2.0, "both VMs");
+        let is_half = near(0.5, 0.15);
+        let part = figure(&scheduler, measured(), |ran| ran.share("a"), &is_half);
+        assert!(is_half(part), "{part:.2} of what both had");
         stop_scheduler(host, &scheduler);
     });
 }
 
 #[test]
 fn each_vcpu_gets_what_its_own_cgroup_allows() {
-    with_guests(&[hog("a", "split")], |host, _| {
+    with_guests(&[hog("a", "limited")], |host, _| {
         // As libvirt does it: a threaded cgroup for each vCPU.
         run(
             host,
-            r#"cd /sys/fs/cgroup/split && mkdir vcpu0 vcpu1 vcpu2 vcpu3 rest &&
+            r#"cd /sys/fs/cgroup/limited && echo max > cpu.max && mkdir vcpu0 vcpu1 vcpu2 vcpu3 rest &&
             for g in vcpu0 vcpu1 vcpu2 vcpu3 rest; do echo threaded > $g/cgroup.type; done &&
             echo +cpu > cgroup.subtree_control &&
             for task in /proc/$(pidof qemu-system-x86_64)/task/*; do
@@ -111,7 +120,7 @@ fn each_vcpu_gets_what_its_own_cgroup_allows() {
         );
         let scheduler = start_scheduler(host, FLAGS);
         statistics(&scheduler, |report| report["vms"][0]["vcpu_limit"] == 0.25, "limit of each vCPU");
-        assert_near(cpus_of(&scheduler, ["a"])[0], 1.0, "four vCPUs, limited to 0.25 each");
+        assert_vms_get(&scheduler, &["a"], 1.0, "four vCPUs, limited to 0.25 each");
         stop_scheduler(host, &scheduler);
     });
 }
@@ -125,13 +134,13 @@ fn host_tasks_get_what_their_cgroup_allows_niced_or_not() {
         for nice in [0, 10] {
             let (task, pid) = spinning(host, 0xf);
             run(host, &format!("renice -n {nice} {pid}; echo {pid} > /sys/fs/cgroup/service/cgroup.procs"));
-            assert_near(cpus_of_process(host, &pid), 0.4, &format!("a host task of nice {nice}"));
+            assert_task_gets(host, &pid, 0.4, &format!("a host task of nice {nice}"));
             task.signal(libc::SIGKILL).expect("signal");
             task.wait(PATIENCE).expect("end");
         }
         let (task, pid) = spinning(host, 1 << MICRO_PCPU);
         run(host, &format!("echo {pid} > /sys/fs/cgroup/service/cgroup.procs"));
-        assert_near(cpus_of_process(host, &pid), 0.4, "a host task that may run on the micro pCPU only");
+        assert_task_gets(host, &pid, 0.4, "a host task that may run on the micro pCPU only");
         task.signal(libc::SIGKILL).expect("signal");
         task.wait(PATIENCE).expect("end");
         let report = stop_scheduler(host, &scheduler);
@@ -146,12 +155,11 @@ fn a_limit_below_what_a_tick_takes_never_brings_the_watchdog() {
         set_limit(host, "limited", "1000 1000000");
         let limited = |report: &Value| report["vms"][0]["cpu_limits"] == json!([0.001]);
         statistics(&scheduler, limited, "limit of 0.001 CPUs");
-        let [cpus] = cpus_of(&scheduler, ["a"]);
-        // It ends a scheduler under which anybody has waited for ten seconds.
-        std::thread::sleep(Duration::from_secs(8));
+        let is_hardly_anything = |cpus: f64| cpus < 0.1;
+        let cpus = figure(&scheduler, UNTIL_THE_WATCHDOG, |ran| ran.cpus("a"), is_hardly_anything);
         assert_eq!(scheduler_state(host), "enabled", "{}", scheduler.last_words());
         println!("limited to 0.001: {cpus:.4} CPUs");
-        assert!(cpus < 0.1, "{cpus:.3} CPUs");
+        assert!(is_hardly_anything(cpus), "{cpus:.3} CPUs");
         // The kernel keeps the limit again from here on, and detaching a program waits until each vCPU has run once.
         set_limit(host, "limited", "max 100000");
         stop_scheduler(host, &scheduler);
