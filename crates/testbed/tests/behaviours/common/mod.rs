@@ -150,7 +150,7 @@ pub fn statistics_from(scheduler: &Process, from: usize, enough: impl Fn(&Value)
             std::thread::sleep(NEWS);
             break;
         }
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(100));
     }
     panic!("no {what} in {from} lines; the last report: {last:?}; it said: {}", scheduler.last_words());
 }
