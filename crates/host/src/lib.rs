@@ -31,6 +31,7 @@ pub mod privileges;
 pub mod program_costs;
 pub mod real_time;
 pub mod recorder;
+pub mod recursion_misses;
 pub mod refused_kernels;
 pub mod report;
 pub mod restarts;

@@ -7,6 +7,7 @@ use crate::cgroups::{CpuLimit, CpuLimits};
 use crate::config::SchedulerChoice;
 use crate::interface::BoostStats;
 use crate::pool_history::Change;
+use crate::recursion_misses::RecursionMisses;
 use crate::scheduler::{HostStats, VmStats};
 use crate::{micro_report, urgent_report};
 use microslice_metrics::Histogram;
@@ -49,6 +50,8 @@ pub struct Report {
     /// How much time micro-sliced pCPUs had, all together; in a dry run those that there would have been.
     pub micro_pcpu_ns: u64,
     pub exit: Option<String>,
+    /// Runs of its BPF programs that the kernel left out.
+    pub recursion_misses: RecursionMisses,
     /// What its BPF programs cost, if that is measured: `program_costs::of_object`.
     pub programs: Option<Value>,
 }
@@ -148,6 +151,7 @@ impl Report {
             "restarts": self.restarts,
             "vms": vms,
             "host": host_json(&self.host),
+            "recursion_misses": self.recursion_misses.to_json(),
             "exit": self.exit,
             "programs": self.programs,
         });
@@ -193,6 +197,7 @@ impl Report {
             }
             SchedulerChoice::Coordinated => urgent_report::lines(&total),
         });
+        text.push_str(&self.recursion_misses.line());
         text.push_str(&self.programs.as_ref().map(program_table).unwrap_or_default());
         if let Some(exit) = &self.exit {
             text.push_str(&format!("ended by the kernel: {exit}\n"));
@@ -421,6 +426,7 @@ mod tests {
             pool_size_history: vec![(10, 1, "ipi_dominant")],
             micro_pcpu_ns: 500_000_000,
             exit: None,
+            recursion_misses: RecursionMisses::default(),
             programs: None,
         }
     }

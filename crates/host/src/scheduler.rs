@@ -10,6 +10,7 @@ use crate::limits;
 use crate::objects::{self, LoadedObject};
 use crate::preflight::{Host, Vendor};
 use crate::program_costs::{self, program_info};
+use crate::recursion_misses::RecursionMisses;
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, PrintLevel, RingBuffer, RingBufferBuilder};
 use microslice_policy::{
     AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, PoolSizeConfig, Record,
@@ -254,6 +255,11 @@ impl Scheduler {
             .collect();
         counts.sort();
         counts
+    }
+
+    /// Runs of its programs that the kernel left out.
+    pub fn recursion_misses(&self) -> RecursionMisses {
+        RecursionMisses::of_object(self.object.object())
     }
 
     /// What its programs cost: [`program_costs::of_object`].

@@ -5,10 +5,11 @@ use crate::beside_skeleton::{BesideSkel, BesideSkelBuilder, types};
 use crate::config::Settings;
 use crate::interface::{BoostEvent, BoostEventKind, BoostStats, RunConfig, VCPUS_MAX, Vcpu, VmFeed};
 use crate::preflight::{Host, Vendor};
+use crate::recursion_misses::RecursionMisses;
 use crate::scheduler::{
     Event, KernelVm, VMS_MAX, VmStats, keep_warnings, load_failure, lookup, parse_event, update,
 };
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
 use microslice_policy::{AccelerateConfig, BoostConfig, FairShareConfig, GuestCode, GuestLayout, VcpuState};
 use std::cell::RefCell;
@@ -112,6 +113,11 @@ impl Programs {
     /// Of VMs whose slots others use by now.
     pub fn boosts_of_gone(&self) -> BoostStats {
         lookup(&self.skeleton.maps.boosts_of_gone, 0).unwrap_or_else(BoostStats::new_zeroed)
+    }
+
+    /// Runs of programs that the kernel left out.
+    pub fn recursion_misses(&self) -> RecursionMisses {
+        RecursionMisses::of_object(self.skeleton.object())
     }
 
     /// Makes a guest kernel's ranges known under `slot`.
