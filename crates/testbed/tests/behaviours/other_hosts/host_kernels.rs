@@ -2,7 +2,8 @@
 
 use crate::common::alone::{assert_was_alone, part_of_a_task};
 use crate::common::{
-    PATIENCE, assert_alive, count, on_machine, print, run, start_scheduler, statistics, stop_scheduler, sum,
+    PATIENCE, assert_alive, assert_few_runs_were_left_out, count, hints, on_machine, print, run,
+    start_scheduler, statistics, stop_scheduler, sum,
 };
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Rule};
@@ -52,6 +53,7 @@ fn schedule_two_guests(host: &Host) {
     guests.iter().for_each(|guest| assert_alive(guest, 5));
     let total = stop_scheduler(host, &scheduler);
     assert!(total["preemptions"]["total"].as_u64() > Some(0), "{total}");
+    assert_few_runs_were_left_out(&total, hints(&total));
     assert_eq!(answers_to_core_scheduling(host), not_there);
     guests.iter().for_each(|guest| assert_alive(guest, 2));
     coordinate(host);
@@ -69,6 +71,7 @@ fn coordinate(host: &Host) {
     let total = stop_scheduler(host, &scheduler);
     let became = count(&total["became_urgent"]);
     assert_eq!(became, sum(&total["urgent_ends"]) + count(&total["urgent_now"]), "{total}");
+    assert_few_runs_were_left_out(&total, sum(&total["ipis"]));
 }
 
 #[test]
