@@ -8,7 +8,8 @@
  *            registers the task; tasks leave with exit_task. A VM lives as long as one of its vCPUs.
  * Races.     A VM's last vCPU may leave while another joins. A slot counts those that hold it (VM_SLOT_OPEN): who joins
  *            must raise a count that says the slot is open, and who closes it must find nobody. Every change is a
- *            compare-and-exchange, so one of both sees the other. The same holds for who makes an address free.
+ *            compare-and-exchange, so one of both sees the other. The same holds for who makes an address free. All
+ *            interleavings of these steps: crates/host/tests/vm_slots.rs.
  * Limits.    VMS_MAX, VCPUS_MAX, VCPUS_PER_VM_MAX: what is beyond is scheduled as an ordinary host task and counted.
  *
  * A vCPU's state, and who moves it:
@@ -56,11 +57,12 @@ SEARCH u32 claim_vm_slot(void)
 	return VMS_MAX;
 }
 
-/* The address means this VM no longer: only one caller takes it away, so never one that another VM has there since. */
-static __always_inline void forget_address(struct vm *vm)
+/*
+ * The address means this VM no longer. Only one caller takes it away, and only this address: the slot may be another
+ * VM's by now.
+ */
+static __always_inline void forget_address(struct vm *vm, u64 kvm)
 {
-	u64 kvm = vm->kvm;
-
 	if (kvm && __sync_val_compare_and_swap(&vm->kvm, kvm, 0) == kvm)
 		bpf_map_delete_elem(&vm_by_address, &kvm);
 }
@@ -71,7 +73,7 @@ static __always_inline void let_go_of_vm(struct vm *vm)
 	__sync_fetch_and_sub(&vm->in_use, 1);
 	if (__sync_val_compare_and_swap(&vm->in_use, VM_SLOT_OPEN, VM_SLOT_CLOSING) != VM_SLOT_OPEN)
 		return;
-	forget_address(vm);
+	forget_address(vm, vm->kvm);
 	__sync_lock_test_and_set(&vm->in_use, VM_SLOT_FREE);
 }
 
@@ -385,12 +387,11 @@ int BPF_PROG(on_vcpu_destroy, struct kvm_vcpu *kvm_vcpu)
 	struct vcpu *vcpu = slot ? vcpu_at(*slot) : NULL;
 
 	/* vCPUs are freed with their VM only: another VM may soon have the same address, while threads of this one live. */
-	if (vcpu && vcpu->kvm_vcpu == address) {
+	if (vcpu && __sync_val_compare_and_swap(&vcpu->kvm_vcpu, address, 0) == address) {
 		struct vm *vm = vm_at(vcpu->vm);
 
 		if (vm)
-			forget_address(vm);
-		vcpu->kvm_vcpu = 0;
+			forget_address(vm, (u64)kvm_vcpu->kvm);
 	}
 	bpf_map_delete_elem(&vcpu_by_address, &address);
 	return 0;
