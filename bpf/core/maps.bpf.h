@@ -46,10 +46,11 @@ struct {
 	__type(value, struct vm_feed);
 } vm_feeds SEC(".maps");
 
-/* One more than VMs: the last slot sums up those that are gone. */
+/* One more than VMs: the last slot sums up those that are gone. Mapped, as vcpus and vms are: the daemon reads them all the time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VMS_MAX + 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct vm_stats);
 } vm_stats_of SEC(".maps");

@@ -22,6 +22,7 @@ mod guest_knowledge;
 pub mod interface;
 pub mod kernel_reader;
 pub mod limits;
+mod mapped_array;
 pub mod memory_slots;
 mod micro_report;
 mod objects;
