@@ -156,6 +156,13 @@ pub fn hints(report: &Value) -> u64 {
     of(&report["yields"]) + of(&report["interrupts"])
 }
 
+/// How often programs that see KVM's events ran, by a report with `--program-costs`.
+pub fn runs_of_observers(report: &Value) -> u64 {
+    let programs = report["programs"].as_array().expect("programs").iter();
+    let name = |program: &Value| program["program"].as_str().expect("a name").to_owned();
+    programs.filter(|program| name(program).starts_with("on_")).map(|program| count(&program["runs"])).sum()
+}
+
 /// The kernel has left out next to no run of a program: beside so many that it did run one is rare.
 pub fn assert_few_runs_were_left_out(report: &Value, runs: u64) {
     let left_out = count(&report["recursion_misses"]["total"]);
