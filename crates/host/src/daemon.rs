@@ -13,6 +13,7 @@ use crate::program_costs::Measuring;
 use crate::real_time;
 use crate::recorder::Recorder;
 use crate::recursion_misses::RecursionMisses;
+use crate::refusals::Refusals;
 use crate::report::{Report, VmReport, difference, sum};
 use crate::restarts::{self, Restarts};
 use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VMS_MAX, VmStats};
@@ -122,6 +123,7 @@ struct Daemon<'s> {
     limits: LimitTable,
     /// What kept limits from being kept when they were read last.
     limit_troubles: Troubles,
+    refusals: Refusals,
     recorder: Option<Recorder>,
     measuring: Option<Measuring>,
     /// By slot.
@@ -179,6 +181,7 @@ impl<'s> Daemon<'s> {
             recorder,
             limits,
             limit_troubles: Troubles::default(),
+            refusals: Refusals::default(),
             vms: BTreeMap::new(),
             started: now,
             pool_history: PoolHistory::new(monotonic_ns()),
@@ -547,6 +550,11 @@ impl<'s> Daemon<'s> {
                 }
                 Event::Resize { at_ns, micro_pcpu_count, reason } => {
                     self.remember_resize(at_ns, micro_pcpu_count, reason);
+                }
+                Event::Refusal(refusal) => {
+                    if let Some(line) = self.refusals.hear(refusal, Instant::now()) {
+                        (output.say)(&line);
+                    }
                 }
             }
         }

@@ -33,6 +33,7 @@ pub mod program_costs;
 pub mod real_time;
 pub mod recorder;
 pub mod recursion_misses;
+mod refusals;
 pub mod refused_kernels;
 pub mod report;
 pub mod restarts;

@@ -60,6 +60,13 @@ pub struct Report {
 pub trait Counters: Copy + FromBytes + IntoBytes + Immutable {}
 
 impl Counters for VmStats {}
+
+impl VmStats {
+    /// What its vCPUs and its VMM's other threads ran.
+    pub(crate) fn had_ns(&self) -> u64 {
+        self.ran_ns + self.vmm_ran_ns
+    }
+}
 impl Counters for HostStats {}
 impl Counters for BoostStats {}
 
@@ -94,15 +101,15 @@ impl Report {
         self.vms.iter().fold(self.gone, |total, vm| sum(&total, &vm.stats))
     }
 
-    /// Shares of the CPU time that VMs got together: received, and due by weight and demand.
+    /// Shares of the CPU time that VMs got together, their VMMs included: received, and due by weight and demand.
     pub fn shares(&self) -> Vec<(f64, f64)> {
-        let ran: Vec<f64> = self.vms.iter().map(|vm| vm.stats.ran_ns as f64).collect();
+        let ran: Vec<f64> = self.vms.iter().map(|vm| vm.stats.had_ns() as f64).collect();
         let total: f64 = ran.iter().sum();
         if total == 0.0 {
             return vec![(0.0, 0.0); self.vms.len()];
         }
         let demand: Vec<f64> =
-            self.vms.iter().map(|vm| (vm.stats.ran_ns + vm.stats.waited_ns) as f64 / total).collect();
+            self.vms.iter().map(|vm| (vm.stats.had_ns() + vm.stats.waited_ns) as f64 / total).collect();
         let weights: Vec<f64> = self.vms.iter().map(|vm| f64::from(vm.weight)).collect();
         let due = shares_due(&weights, &demand);
         ran.iter().zip(due).map(|(ran, due)| (ran / total, due)).collect()
@@ -360,6 +367,7 @@ fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
         "kernel": vm.kernel,
         "slide": vm.slide.map(|slide| format!("{slide:#x}")),
         "state": vm.state,
+        "vmm_ran_ns": vm.stats.vmm_ran_ns,
         "share_received": share_received,
         "share_due": share_due,
     })

@@ -4,7 +4,8 @@ use crate::HostError;
 use crate::config::{PoolChoice, Settings};
 use crate::core_scheduling;
 use crate::interface::{
-    self, EventKind, NEVER_MICRO, PCPUS_MAX, ResizeEvent, RunConfig, Vcpu, Vm, VmFeed, WitnessEvent,
+    self, EventKind, NEVER_MICRO, PCPUS_MAX, RefusalEvent, ResizeEvent, RunConfig, Vcpu, Vm, VmFeed,
+    WitnessEvent,
 };
 use crate::limits;
 use crate::mapped_array::MappedArray;
@@ -12,6 +13,7 @@ use crate::objects::{self, LoadedObject};
 use crate::preflight::{Host, Vendor};
 use crate::program_costs::{self, program_info};
 use crate::recursion_misses::RecursionMisses;
+use crate::refusals::Refusal;
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, PrintLevel, RingBuffer, RingBufferBuilder};
 use microslice_policy::{
     AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, PoolSizeConfig, Record,
@@ -71,6 +73,8 @@ pub enum Event {
     Lstar { slot: u32, generation: u32, address: u64 },
     /// The micro pool has a new size. `at_ns` is the host's monotonic clock.
     Resize { at_ns: u64, micro_pcpu_count: u32, reason: u32 },
+    /// A vCPU has found no place.
+    Refusal(Refusal),
 }
 
 /// Why the kernel ended it.
@@ -309,6 +313,10 @@ pub(crate) fn parse_event(bytes: &[u8]) -> Option<Event> {
             let ResizeEvent { at_ns, micro_pcpu_count, reason } = zerocopy::transmute!(event.payload);
             Some(Event::Resize { at_ns, micro_pcpu_count, reason: reason.value() })
         }
+        EventKind::Refusal => {
+            let RefusalEvent { pid, uid, is_owners_bound, .. } = zerocopy::transmute!(event.payload);
+            Some(Event::Refusal(Refusal { pid, uid, is_owners_bound: is_owners_bound != 0 }))
+        }
     }
 }
 
@@ -349,6 +357,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
         intel: u32::from(host.vendor == Vendor::Intel),
         smt: u32::from(host.topology.smt),
         lend: u32::from(settings.lend),
+        vm_places: settings.vm_places,
         micro_rank: [NEVER_MICRO; PCPUS_MAX as usize],
         ..Default::default()
     };

@@ -163,6 +163,7 @@ fn run_config(host: &Host, settings: &Settings) -> RunConfig {
         fair_share: FairShareConfig::DEFAULT,
         dry_run: u32::from(settings.dry_run),
         pcpu_count: host.topology.pcpu_count,
+        vm_places: VMS_MAX,
         intel: u32::from(host.vendor == Vendor::Intel),
         boost: BoostConfig {
             burst_ns: BURST_NS,
