@@ -4,6 +4,7 @@
  * vCPUs cost those that watch and schedule them. Each VM is a process, as with real VMMs; all end with this one.
  *
  *   vcpus VMS VCPUS [spin [busy=THREADS | naps]]
+ *   vcpus naps                                       has no VM: to compare with
  *
  * Prints "ready" once all vCPUs halted, or are about to spin. Busy threads of the VMM compute all the time; one that naps sleeps for
  * 10 ms, works for some microseconds, and prints each second by how much it was woken too late on average: "late 120 us".
@@ -150,9 +151,11 @@ int main(int count, char **arguments)
 	naps = count == 5 && !strcmp(arguments[4], "naps");
 	if (count == 5 && !strncmp(arguments[4], "busy=", 5))
 		busy = atol(arguments[4] + 5);
+	if (count == 2 && !strcmp(arguments[1], "naps"))
+		nap(NULL);
 	if (vm_count < 1 || vcpu_count < 1 || count > 5 || (count >= 4 && !spins) ||
 	    (count == 5 && !naps && busy < 1)) {
-		fputs("usage: vcpus VMS VCPUS [spin [busy=THREADS | naps]]\n", stderr);
+		fputs("usage: vcpus VMS VCPUS [spin [busy=THREADS | naps]], or vcpus naps\n", stderr);
 		return 2;
 	}
 	kvm = open("/dev/kvm", O_RDWR);
