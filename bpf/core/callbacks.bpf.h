@@ -65,8 +65,10 @@ static __always_inline void enqueue(struct task_struct *p, u64 enq_flags)
 	if (vcpu)
 		vcpu->rests = rest_until_ns != 0;
 	if (rest_until_ns) {
-		if (!vcpu)
+		if (!vcpu) {
 			set_clock(p, tctx);
+			tctx->goes_first = 0;
+		}
 		enqueue_resting(p, tctx, vcpu, rest_until_ns, enq_flags);
 		return;
 	}

@@ -28,13 +28,13 @@ struct task_ctx {
 	u64 owner;	      /* of a VM without a place: whose clock it goes by; 0: it isn't of one */
 	u64 first_ran_ns;     /* since it was woken and went first */
 	u32 goes_first;	      /* it runs before vCPUs, as whoever was just woken */
+	u32 vm_generation;    /* of `vm` */
 	/* Of a process, kept with its first thread. */
 	u32 process_vm;		/* slot + 1 of its VM */
 	u32 process_generation; /* of that slot */
 	/* Of a vCPU that looks for a place, while it does. */
 	u32 owned_vms;
 	u32 owned_vcpus;
-	u32 reserved;
 	u64 process_owner;	   /* it has vCPUs without a place: whose they are */
 	u64 process_refused_at_ns; /* when that was seen last */
 };

@@ -22,6 +22,14 @@
 
 /* ---- Whose it is ---- */
 
+/* NULL: it isn't a VM's, or its VM has gone since it began to wait. */
+static __always_inline struct vm *vm_of_thread(const struct task_ctx *tctx)
+{
+	struct vm *vm = vm_at(tctx->vm - 1);
+
+	return vm && vm->generation == tctx->vm_generation ? vm : NULL;
+}
+
 /* Looked up anew at each wait: VMs come and go while threads live. */
 static __always_inline void find_vm_of_thread(struct task_struct *p, struct task_ctx *tctx)
 {
@@ -36,11 +44,13 @@ static __always_inline void find_vm_of_thread(struct task_struct *p, struct task
 	if (!process)
 		return;
 	vm = vm_at(process->process_vm - 1);
-	if (vm && vm->generation == process->process_generation && vm->in_use > VM_SLOT_OPEN)
+	if (vm && vm->generation == process->process_generation && vm->in_use > VM_SLOT_OPEN) {
 		tctx->vm = process->process_vm;
-	else if (process->process_owner &&
-		 bpf_ktime_get_ns() - process->process_refused_at_ns < REFUSED_IS_TRUE_FOR_NS)
+		tctx->vm_generation = process->process_generation;
+	} else if (process->process_owner &&
+		   bpf_ktime_get_ns() - process->process_refused_at_ns < REFUSED_IS_TRUE_FOR_NS) {
 		tctx->owner = process->process_owner;
+	}
 }
 
 /* ---- Their clock and weight ---- */
@@ -48,7 +58,7 @@ static __always_inline void find_vm_of_thread(struct task_struct *p, struct task
 /* The clock that it shares with others; NULL: it has its own. */
 static __always_inline u64 *shared_clock_of(const struct task_ctx *tctx)
 {
-	struct vm *vm = vm_at(tctx->vm - 1);
+	struct vm *vm = vm_of_thread(tctx);
 	u64 owner = tctx->owner;
 
 	if (vm)
@@ -59,13 +69,13 @@ static __always_inline u64 *shared_clock_of(const struct task_ctx *tctx)
 /* As vcpu_weight() has it. */
 static __always_inline u64 weight_of_other(const struct task_struct *p, const struct task_ctx *tctx)
 {
-	struct vm *vm = vm_at(tctx->vm - 1);
+	struct vm *vm = vm_of_thread(tctx);
 	s64 active;
 
 	if (!vm)
 		return vcpu_weight(tctx->owner ? WEIGHT_DEFAULT : p->scx.weight, 1);
 	active = vm->active_vcpu_count;
-	return vcpu_weight(vm_weight_of(vm, tctx->vm - 1), active > 0 ? active + 1 : 1);
+	return vmm_threads_weight(vm_weight_of(vm, tctx->vm - 1), active > 0 ? active : 0);
 }
 
 /* Who shares a clock waits by it, but isn't left further behind than by `lag`. */
@@ -100,7 +110,7 @@ static __always_inline void forgive_shared_debt(const struct task_ctx *tctx)
 /* Nobody waited while it ran: see settle_clock(). */
 static __always_inline void settle_shared_clocks(const struct task_ctx *tctx)
 {
-	struct vm *vm = vm_at(tctx->vm - 1);
+	struct vm *vm = vm_of_thread(tctx);
 	u64 first_vm_ns = first_vm_vtime_ns, was;
 
 	forgive_shared_debt(tctx);
@@ -113,10 +123,10 @@ static __always_inline void settle_shared_clocks(const struct task_ctx *tctx)
 
 static __always_inline void charge_vm_of_thread(const struct task_ctx *tctx, u64 ran_ns)
 {
-	struct vm *vm = vm_at(tctx->vm - 1);
+	struct vm *vm = vm_of_thread(tctx);
 	struct vm_stats *stats = vm_stats_at(tctx->vm - 1);
 
-	if (!tctx->vm || !vm || !stats)
+	if (!vm || !stats)
 		return;
 	ADD(vm->vtime_ns, vm_charge(ran_ns, vm_weight_of(vm, tctx->vm - 1)));
 	ADD(stats->vmm_ran_ns, ran_ns);
@@ -129,7 +139,7 @@ static __always_inline bool is_ahead_of_line(const struct task_ctx *tctx)
 {
 	struct fair_share_config share = config.fair_share;
 	u32 slot = tctx->vm - 1, first = first_in_line_vm;
-	struct vm *vm = vm_at(slot), *other = vm_at(first - 1);
+	struct vm *vm = vm_of_thread(tctx), *other = vm_at(first - 1);
 
 	if (!vm || !first)
 		return false;
@@ -142,14 +152,18 @@ static __always_inline bool is_ahead_of_line(const struct task_ctx *tctx)
 
 static __always_inline bool goes_first(struct task_ctx *tctx, u64 now, bool is_woken)
 {
-	/* A vCPU without a place, of a VM that has one, is no I/O thread. */
-	bool is_refused =
-	    (s64)(tctx->refused_until_ns + REFUSED_IS_TRUE_FOR_NS - now) > 0 && tctx->refused_until_ns;
+	struct fair_share_config share = config.fair_share;
+	struct vmm_thread_observation seen = {.was_blocked = is_woken, .went_first = tctx->goes_first};
 
+	if (!vm_of_thread(tctx))
+		return false;
 	if (is_woken)
 		tctx->first_ran_ns = 0;
-	return tctx->vm && !is_refused && tctx->first_ran_ns < config.fair_share.boost_slice_ns &&
-	       (is_woken || tctx->goes_first) && !is_ahead_of_line(tctx);
+	seen.first_ran_ns = tctx->first_ran_ns;
+	seen.is_vcpu =
+	    tctx->refused_until_ns && (s64)(tctx->refused_until_ns + REFUSED_IS_TRUE_FOR_NS - now) > 0;
+	seen.vm_is_ahead = is_ahead_of_line(tctx);
+	return vmm_thread_goes_first(&share, &seen);
 }
 
 #endif
