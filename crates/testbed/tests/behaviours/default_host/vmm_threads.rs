@@ -76,7 +76,7 @@ fn a_thread_of_a_vmm_that_is_woken_does_not_wait_for_a_turn() {
         let vmms = [vmm(host, 1, 4, "spin naps"), vmm(host, 1, 8, "spin")];
         statistics(&scheduler, has_vms(2), "both VMs");
         // A niced host task waits among the vCPUs.
-        let niced = host.start("exec nice -n 1 vcpus naps").expect("start");
+        let niced = host.start("renice -n 1 $$ > /dev/null; exec vcpus naps").expect("start");
         niced
             .wait_for("late ", 0, PATIENCE)
             .unwrap_or_else(|error| panic!("{error}: {}", niced.last_words()));
