@@ -33,6 +33,10 @@ static __always_inline s32 select_cpu(struct task_struct *p, s32 prev_cpu)
 		dsq_insert(p, SCX_DSQ_LOCAL, decision.slice_ns, 0);
 	} else {
 		set_clock(p, tctx);
+		/* Nobody whom it could be ahead of waits. */
+		tctx->goes_first = tctx->vm != 0;
+		tctx->first_ran_ns = 0;
+		forgive_shared_debt(tctx);
 		dsq_insert(p, SCX_DSQ_LOCAL, config.others_slice_ns, 0);
 	}
 	forgive_debt(tctx, vcpu);
@@ -61,8 +65,10 @@ static __always_inline void enqueue(struct task_struct *p, u64 enq_flags)
 	if (vcpu)
 		vcpu->rests = rest_until_ns != 0;
 	if (rest_until_ns) {
-		if (!vcpu)
+		if (!vcpu) {
 			set_clock(p, tctx);
+			tctx->goes_first = 0;
+		}
 		enqueue_resting(p, tctx, vcpu, rest_until_ns, enq_flags);
 		return;
 	}
@@ -190,7 +196,7 @@ static __always_inline void starts_running(struct task_struct *p)
 	if (vcpu) {
 		pcpu->occupant = start_vcpu(tctx, vcpu, cpu, pcpu, now);
 	} else {
-		pcpu->occupant = tctx->gives_way ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
+		pcpu->occupant = tctx->gives_way && !tctx->goes_first ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
 		advance_others_clock(tctx);
 		tctx->out_of_order = 0;
 	}

@@ -29,8 +29,20 @@ struct task_ctx {
 	u32 vcpu;	      /* slot + 1; 0: not a vCPU */
 	u32 gives_way;	      /* a host task whose clock is the vCPUs': see gives_way() */
 	u32 out_of_order; /* it runs because it has waited for so long, or goes on, not because of its clock */
-	u32 reserved;
+	u32 vm;		  /* a VMM's thread that isn't a vCPU: its VM's slot + 1 */
 	u64 refused_until_ns; /* a vCPU for which there was no room: not tried again before */
+	u64 owner;	      /* of a VM without a place: whose clock it goes by; 0: it isn't of one */
+	u64 first_ran_ns;     /* since it was woken and went first */
+	u32 goes_first;	      /* it runs before vCPUs, as whoever was just woken */
+	u32 vm_generation;    /* of `vm` */
+	/* Of a process, kept with its first thread. */
+	u32 process_vm;		/* slot + 1 of its VM */
+	u32 process_generation; /* of that slot */
+	/* Of a vCPU that looks for a place, while it does. */
+	u32 owned_vms;
+	u32 owned_vcpus;
+	u64 process_owner;	   /* it has vCPUs without a place: whose they are */
+	u64 process_refused_at_ns; /* when that was seen last */
 };
 
 struct {
@@ -52,10 +64,11 @@ struct {
 	__type(value, struct vm_feed);
 } vm_feeds SEC(".maps");
 
-/* One more than VMs: the last slot sums up those that are gone. */
+/* One more than VMs: the last slot sums up those that are gone. Mapped, as vcpus and vms are: the daemon reads them all the time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VMS_MAX + 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct vm_stats);
 } vm_stats_of SEC(".maps");
@@ -108,6 +121,14 @@ struct {
 	__type(value, u32);
 } vm_by_address SEC(".maps");
 
+/* Owner of VMs without a place -> the clock that all their tasks go by. One that is forgotten begins at the present. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, OWNERS_MAX);
+	__type(key, u64);
+	__type(value, u64);
+} owner_clocks SEC(".maps");
+
 /* What runs on a pCPU. */
 enum occupant {
 	OCCUPANT_NONE = 0,
@@ -151,8 +172,12 @@ u64 pool_vtime_ns;
 u64 first_vm_vtime_ns;
 /* Likewise, of the host tasks that aren't vCPUs. */
 u64 others_vtime_ns;
-/* The VM of the first that waits by the clocks, + 1, as the last pCPU that chose has seen it; 0: nobody, or no vCPU that may run anywhere. */
+/*
+ * The VM of the first that waits by the clocks, + 1, as the last pCPU that chose has seen it; 0: nobody, or no vCPU that
+ * may run anywhere; FIRST_HAS_NO_VM: a host task, or one of a VM without a place.
+ */
 u32 first_in_line_vm;
+#define FIRST_HAS_NO_VM (VMS_MAX + 1)
 /* When the normal queues were last looked through for starving tasks. */
 u64 swept_at_ns;
 /* Is there any limit on this host? Written by the daemon. */

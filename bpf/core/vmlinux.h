@@ -34,6 +34,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
@@ -97,6 +98,7 @@ struct task_struct {
 	struct sched_entity se;
 	unsigned long core_cookie;	     /* with CONFIG_SCHED_CORE */
 	struct task_group *sched_task_group; /* with CONFIG_CGROUP_SCHED */
+	struct task_struct *group_leader;
 	int pid;
 	int tgid;
 	unsigned int __state;

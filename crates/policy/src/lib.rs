@@ -173,6 +173,18 @@ pub fn vm_is_ahead(
     unsafe { c::vm_is_ahead(config, *size, vm_ns, *other_size, other_vm_ns) != 0 }
 }
 
+/// The weight of all threads of a VMM together.
+pub fn vmm_threads_weight(vm_weight: u32, active_vcpu_count: u32) -> u64 {
+    // SAFETY: a pure function of its arguments.
+    unsafe { c::vmm_threads_weight(vm_weight, active_vcpu_count) }
+}
+
+/// Does a VMM's thread that isn't a vCPU go before vCPUs?
+pub fn vmm_thread_goes_first(config: &FairShareConfig, seen: &VmmThreadObservation) -> bool {
+    // SAFETY: likewise.
+    unsafe { c::vmm_thread_goes_first(config, seen) != 0 }
+}
+
 /// May one whose caches are warm, or to whom is yielded, with this clock and weight, go before the first of the queue?
 pub fn may_go_first(config: &FairShareConfig, first_vtime_ns: u64, vtime_ns: u64, weight: u64) -> bool {
     // SAFETY: the pointer comes from a reference.

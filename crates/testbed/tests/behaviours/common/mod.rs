@@ -176,6 +176,28 @@ pub fn assert_sums_hold(report: &Value) {
     assert!(count(&report["pending"]) <= 5, "requests don't pile up");
 }
 
+/// How many hints a report counts: yields and interrupts, by cause and by what came of them.
+pub fn hints(report: &Value) -> u64 {
+    let of = |causes: &Value| causes.as_object().expect("causes").values().map(sum).sum::<u64>();
+    of(&report["yields"]) + of(&report["interrupts"])
+}
+
+/// How often programs that see KVM's events ran, by a report with `--program-costs`.
+pub fn runs_of_observers(report: &Value) -> u64 {
+    let programs = report["programs"].as_array().expect("programs").iter();
+    let name = |program: &Value| program["program"].as_str().expect("a name").to_owned();
+    programs.filter(|program| name(program).starts_with("on_")).map(|program| count(&program["runs"])).sum()
+}
+
+/// The kernel has left out next to no run of a program: beside so many that it did run one is rare.
+pub fn assert_few_runs_were_left_out(report: &Value, runs: u64) {
+    let left_out = count(&report["recursion_misses"]["total"]);
+    let by_program = &report["recursion_misses"]["by_program"];
+    assert_eq!(left_out, sum(by_program));
+    print(&format!("{left_out} runs left out beside {runs}: {by_program}"));
+    assert!(runs > 0 && left_out <= runs / 100, "{left_out} runs left out beside {runs}: {report}");
+}
+
 /// Are there accelerations by each of these causes?
 pub fn accelerations_by(causes: &[&str]) -> impl Fn(&Value) -> bool {
     let causes: Vec<String> = causes.iter().map(|cause| (*cause).to_owned()).collect();

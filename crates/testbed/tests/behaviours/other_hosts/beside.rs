@@ -1,8 +1,8 @@
 //! Boosts beside the kernel's own scheduler, on a stock host that has no sched_ext.
 
 use crate::common::{
-    PATIENCE, Standstill, assert_alive, count, on_machine, report_of, run, seconds, statistics,
-    statistics_from, sum, wait_until_it_knows,
+    PATIENCE, Standstill, assert_alive, assert_few_runs_were_left_out, count, hints, on_machine, report_of,
+    run, seconds, statistics, statistics_from, sum, wait_until_it_knows,
 };
 use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{GuestSpec, Host, Process, Testbed};
@@ -94,6 +94,7 @@ fn on_debian_12_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
         let lost = sum(&report["refusals"]) + sum(&report["missed"]) + count(&report["pending"]);
         assert_eq!(count(&report["requests"]), count(&report["boosts"]["total"]) + lost, "{report}");
         assert_eq!(real_time_guest_threads(host), 0);
+        assert_few_runs_were_left_out(&report, hints(&report));
     });
 }
 
