@@ -404,7 +404,7 @@ fn reproduce_gives_paper_and_ours_for_every_number_of_a_group() {
 
 #[test]
 fn help_ends_with_examples() {
-    for command in ["simulate", "compare", "reproduce"] {
+    for command in ["simulate", "compare", "reproduce", "regret"] {
         assert!(
             succeed(&[command, "--help"]).contains(&format!("Examples:\n  microslice {command}")),
             "{command}"
