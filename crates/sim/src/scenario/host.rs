@@ -4,7 +4,7 @@ use super::error::ScenarioError;
 use super::reader::TableReader;
 use super::tree::Node;
 use super::units;
-use crate::config::{CostModel, HostConfig, PleConfig, QueueLockCosts};
+use crate::config::{BoostCosts, CostModel, HostConfig, PleConfig, QueueLockCosts};
 
 /// Larger than any machine that KVM supports.
 pub const PCPUS_MAX: u64 = 8_192;
@@ -12,7 +12,7 @@ const SMT_THREADS_MAX: u64 = 8;
 /// Slower than any machine by orders of magnitude: beyond it someone meant another unit.
 const COST_MAX_NS: u64 = 100_000_000;
 
-pub const KEYS: [&str; 9] = [
+pub const KEYS: [&str; 10] = [
     "pcpus",
     "llc_pcpus",
     "smt_threads",
@@ -21,6 +21,7 @@ pub const KEYS: [&str; 9] = [
     "frequency",
     "costs",
     "queue_locks",
+    "boosts",
     "ple",
 ];
 pub const COST_KEYS: [&str; 7] = [
@@ -33,6 +34,7 @@ pub const COST_KEYS: [&str; 7] = [
     "llc_migration",
 ];
 pub const QUEUE_LOCK_KEYS: [&str; 3] = ["hold", "line_near", "line_far"];
+pub const BOOST_KEYS: [&str; 3] = ["latency", "give_back", "helper"];
 pub const PLE_KEYS: [&str; 3] = ["enabled", "window", "gap"];
 
 /// Reads a host.
@@ -59,7 +61,21 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
         smt_spin_speed_permille,
         costs: read_costs(costs, frequency_hz)?,
         queue_locks: table.get("queue_locks").map(|node| read_queue_locks(node, frequency_hz)).transpose()?,
+        boosts: table
+            .get("boosts")
+            .map_or(Ok(BoostCosts::MEASURED), |node| read_boosts(node, frequency_hz))?,
         ple: read_ple(ple, frequency_hz)?,
+    })
+}
+
+fn read_boosts(node: &Node, frequency_hz: Option<f64>) -> Result<BoostCosts, ScenarioError> {
+    let table = TableReader::open(node, "boosts", &BOOST_KEYS)?;
+    let latency = table.distribution("latency")?;
+    Ok(BoostCosts {
+        latency: latency
+            .ok_or_else(|| table.missing("latency", "a time such as \"lognormal 24 us sigma 0.34\""))?,
+        give_back_ns: read_cost(&table, "give_back", frequency_hz)?,
+        helper_ns: read_cost(&table, "helper", frequency_hz)?,
     })
 }
 

@@ -37,6 +37,7 @@ pub(crate) fn vocabulary() -> Vec<(&'static str, Vec<&'static str>)> {
         ("a host", host::KEYS.to_vec()),
         ("costs", host::COST_KEYS.to_vec()),
         ("queue_locks", host::QUEUE_LOCK_KEYS.to_vec()),
+        ("boosts", host::BOOST_KEYS.to_vec()),
         ("ple", host::PLE_KEYS.to_vec()),
         ("a VM", vm::KEYS.to_vec()),
         ("a NIC", vm::NIC_KEYS.to_vec()),
