@@ -244,3 +244,115 @@ impl Boosts {
         self.free.set(pcpu, true);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Duration, SchedulerKind};
+    use crate::scenario::{Overrides, load};
+    use crate::scheduler::Scheduler;
+    use crate::scheduler::eevdf::Eevdf;
+    use proptest::prelude::*;
+
+    const LATENCY_NS: u64 = 24_000;
+    const HELPER_NS: u64 = 10_000;
+
+    /// One VM of so many vCPUs, which all have woken and wait, on so many pCPUs.
+    fn all_wait(pcpus: usize, vcpus: u32, affinity: Vec<bool>) -> (Boosts, Eevdf, Machine) {
+        let overrides = Overrides { policy: Some("beside".into()), ..Overrides::default() };
+        let config = load("gmake-swaptions", &overrides).expect("built in").config;
+        let SchedulerKind::Beside(beside) = config.scheduler else { panic!("beside") };
+        let vm = crate::machine::HostVm::new(vcpus, 256, affinity);
+        let host = crate::config::HostConfig { pcpus, llc_pcpus: 0, ..config.host };
+        let mut machine = Machine::new(&host, vec![vm]);
+        let mut eevdf = Eevdf::new(beside.eevdf.clone(), &mut machine);
+        for vcpu in machine.vcpus.ids() {
+            machine.wakes(vcpu);
+            eevdf.wake(&mut machine, vcpu);
+        }
+        let latency = Duration::Constant { ns: LATENCY_NS };
+        let costs = BoostCosts { latency, give_back_ns: 10_000, helper_ns: HELPER_NS };
+        (Boosts::new(&beside, &costs, &machine), eevdf, machine)
+    }
+
+    fn vcpu(number: u32) -> VcpuId {
+        VcpuId::new(number)
+    }
+
+    #[test]
+    fn the_helper_handles_one_request_after_the_other() {
+        let (mut boosts, _, mut machine) = all_wait(4, 3, Vec::new());
+        (0..3).for_each(|number| assert_eq!(boosts.ask(&mut machine, vcpu(number), Cause::TlbYield), Ok(())));
+        assert_eq!(machine.take_timer(), Some(LATENCY_NS));
+        assert_eq!(boosts.take_due(LATENCY_NS - 1), None);
+        let due = [LATENCY_NS, LATENCY_NS + HELPER_NS, LATENCY_NS + 2 * HELPER_NS];
+        for (number, due_ns) in (0..3).zip(due) {
+            assert_eq!(boosts.next_due_ns(), due_ns);
+            assert_eq!(boosts.take_due(due_ns), Some(vcpu(number)));
+        }
+        assert_eq!(boosts.next_due_ns(), u64::MAX);
+    }
+
+    #[test]
+    fn a_boosted_one_runs_where_it_waits_or_next_to_whoever_is_boosted_there_or_nowhere() {
+        let (mut boosts, _, machine) = all_wait(3, 4, vec![true, true, false]);
+        let home = PcpuId::new(1);
+        assert_eq!(boosts.give(&machine, vcpu(0), home), Some(home));
+        assert_eq!(boosts.give(&machine, vcpu(1), home), Some(PcpuId::new(0)));
+        assert_eq!(boosts.give(&machine, vcpu(2), home), None, "pCPU 2 isn't allowed");
+        assert_eq!(boosts.on(home), Some(vcpu(0)));
+        assert!(boosts.miss(vcpu(0)), "the kernel ran it meanwhile");
+        assert_eq!((boosts.on(home), boosts.miss(vcpu(0))), (None, false));
+        assert_eq!(boosts.give(&machine, vcpu(2), home), Some(home));
+    }
+
+    #[test]
+    fn who_comes_back_has_its_lag_and_the_rest_of_its_slice() {
+        let (mut boosts, mut eevdf, mut machine) = all_wait(1, 2, Vec::new());
+        let pcpu = PcpuId::new(0);
+        let ran = eevdf.schedule(&mut machine, pcpu, None).expect("two wait").vcpu;
+        machine.runs(ran);
+        machine.pcpus[pcpu].current = ran;
+        let other = vcpu(1 - ran.number());
+        machine.now_ns = 1_000_000;
+        let away = eevdf.leaves(&machine, other).expect("it waits");
+        assert!(eevdf.leaves(&machine, other).is_none(), "it doesn't wait there any more");
+        eevdf.gives_way(&machine, pcpu, Some((ran, crate::trace_event::StopReason::Preempted)));
+        let until_ns = boosts.begin(machine.now_ns, other, pcpu, away);
+        assert_eq!(until_ns, 1_100_000);
+        machine.stops(ran, false);
+        machine.runs(other);
+        machine.now_ns = until_ns;
+        let vm = machine.vcpus[other].vm;
+        let (away, ran_ns) = boosts.end(machine.now_ns, other, vm).expect("it ran");
+        assert_eq!((ran_ns, boosts.take_costs_ns(pcpu), boosts.take_costs_ns(pcpu)), (100_000, 20_000, 0));
+        let pick = eevdf.comes_back(&mut machine, pcpu, other, away).expect("two could run");
+        assert_eq!(pick.vcpu, other, "it hasn't had its slice, which the boost was no part of");
+        assert_eq!(pick.slice_end_ns, machine.now_ns + 3_000_000);
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_has_more_than_a_burst_and_its_part_of_the_time(
+            steps in prop::collection::vec((0u64..3_000_000, 1u64..100_000), 1..3_000)
+        ) {
+            let (mut boosts, _, mut machine) = all_wait(4, 4, Vec::new());
+            let (mut boosted_ns, vm) = (0, machine.vcpus[vcpu(0)].vm);
+            for (pause_ns, ran_ns) in steps {
+                machine.now_ns += pause_ns;
+                if boosts.ask(&mut machine, vcpu(0), Cause::Virq).is_err() {
+                    continue;
+                }
+                machine.now_ns = boosts.next_due_ns();
+                prop_assert_eq!(boosts.take_due(machine.now_ns), Some(vcpu(0)));
+                let pcpu = boosts.give(&machine, vcpu(0), PcpuId::new(0)).expect("all are free");
+                boosts.of[vcpu(0)].state = State::Runs { pcpu, began_ns: machine.now_ns };
+                machine.now_ns += ran_ns;
+                boosts.end(machine.now_ns, vcpu(0), vm);
+                boosted_ns += ran_ns;
+                let budget_ns = 4 * (machine.now_ns + BURST_NS) / 100 + 100_000;
+                prop_assert!(boosted_ns <= budget_ns, "{} of {}", boosted_ns, budget_ns);
+            }
+        }
+    }
+}
