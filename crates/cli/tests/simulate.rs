@@ -243,9 +243,17 @@ fn the_tiny_scenarios_trace_is_as_recorded() {
 fn what_each_policy_does_with_the_papers_scenarios_is_as_recorded() {
     let mut table = String::new();
     for scenario in ["dedup-swaptions", "exim-swaptions"] {
-        for policy in
-            ["credit", "credit-1ms", "micro", "micro:2", "micro-xen", "micro-xen:3", "eevdf", "microslice"]
-        {
+        for policy in [
+            "credit",
+            "credit-1ms",
+            "micro",
+            "micro:2",
+            "micro-xen",
+            "micro-xen:3",
+            "eevdf",
+            "beside",
+            "microslice",
+        ] {
             let short = ["--set", "duration=500 ms", "--set", "warmup=0 ms"];
             let run = [&["simulate", scenario, "--policy", policy, "--json"], &short[..]].concat();
             let json: serde_json::Value = serde_json::from_str(&succeed(&run)).expect("JSON");
@@ -405,7 +413,7 @@ fn reproduce_gives_paper_and_ours_for_every_number_of_a_group() {
 
 #[test]
 fn help_ends_with_examples() {
-    for command in ["simulate", "compare", "reproduce"] {
+    for command in ["simulate", "compare", "reproduce", "regret"] {
         assert!(
             succeed(&[command, "--help"]).contains(&format!("Examples:\n  microslice {command}")),
             "{command}"

@@ -108,7 +108,7 @@ impl<'a> Simulation<'a> {
         validate(config)?;
         let host_vms = config.vms.iter().map(|vm| host_vm(vm, config.host.pcpus)).collect();
         let mut machine = Machine::new(&config.host, host_vms);
-        let scheduler = scheduler::build(&config.scheduler, &mut machine);
+        let scheduler = scheduler::build(&config.scheduler, &config.host.boosts, &mut machine);
         let threads = config.vms.iter().flat_map(|vm| &vm.workloads).map(|workload| workload.threads).sum();
         let slots = Slots::new(config.host.pcpus, threads, config.vms.len());
         let exit_ns = config.host.costs.exit_ns;

@@ -3,8 +3,10 @@
 //! Times are integer nanoseconds. The values and their sources are in `scenarios/`; `docs/simulator.md` lists which were fitted.
 
 mod coordination;
+mod eevdf;
 
 pub use coordination::{CfsConfig, Coordination, ReschedCo, VmKnobs};
+pub use eevdf::{BesideConfig, BoostCosts, EevdfConfig};
 
 use microslice_policy::{Coded, QueueDomain};
 use serde::Serialize;
@@ -49,6 +51,9 @@ pub struct HostConfig {
     /// `None`: locks of the scheduler's queues cost nothing beside `costs.context_switch_ns`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_locks: Option<QueueLockCosts>,
+    /// What boosts of threads to real-time cost (`scheduler/beside.rs`).
+    #[serde(skip_serializing_if = "BoostCosts::are_measured")]
+    pub boosts: BoostCosts,
     pub ple: PleConfig,
 }
 
@@ -446,6 +451,8 @@ pub enum SchedulerKind {
     Credit(CreditConfig),
     MicroSliced(MicroSlicedConfig),
     Eevdf(EevdfConfig),
+    /// EEVDF, and boosts beside it.
+    Beside(BesideConfig),
     Cfs(CfsConfig),
     /// Over the real scheduler's core.
     Lottery(FairSharePool),
@@ -475,7 +482,9 @@ impl SchedulerKind {
         match self {
             Self::Credit(credit) => credit.slice_ns,
             Self::MicroSliced(config) => config.normal.slice_ns(),
-            Self::Eevdf(eevdf) => eevdf.base_slice_ns + eevdf.tick_ns,
+            Self::Eevdf(eevdf) | Self::Beside(BesideConfig { eevdf, .. }) => {
+                eevdf.base_slice_ns + eevdf.tick_ns
+            }
             Self::Cfs(cfs) => cfs.latency_ns + cfs.tick_ns,
             Self::Lottery(pool) => pool.slice_ns + pool.tick_ns,
         }
@@ -582,14 +591,6 @@ pub enum PoolSize {
         /// How busy the micro-sliced pCPUs must have been for one more to be tried; the paper: 0.
         grow_when_busy_percent: u32,
     },
-}
-
-/// Linux EEVDF with KVM's directed yield.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct EevdfConfig {
-    pub base_slice_ns: u64,
-    pub tick_ns: u64,
-    pub directed_yield: bool,
 }
 
 fn is_zero(number: &u64) -> bool {

@@ -1,6 +1,7 @@
 //! Who decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in [`build`]. `core/`: what the
 //! real scheduler does without a micro pool. `mechanisms/`: what plugs into it.
 
+mod beside;
 mod cfs;
 mod core;
 mod credit;
@@ -9,7 +10,7 @@ mod lottery;
 mod mechanisms;
 
 pub use self::core::Core;
-use crate::config::{FairSharePool, Mechanics, NormalPoolKind, SchedulerKind};
+use crate::config::{BoostCosts, FairSharePool, Mechanics, NormalPoolKind, SchedulerKind};
 use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
 use crate::report::QueueLockTimes;
@@ -80,6 +81,10 @@ pub trait Scheduler {
     fn take_lock_times(&mut self, _pcpu: PcpuId) -> QueueLockTimes {
         QueueLockTimes::default()
     }
+    /// For how long a pCPU was busy with boosts of threads since this was asked last.
+    fn take_boost_costs_ns(&mut self, _pcpu: PcpuId) -> u64 {
+        0
+    }
     /// Whether this pCPU belongs to the micro pool.
     fn is_micro(&self, _pcpu: PcpuId) -> bool {
         false
@@ -94,8 +99,9 @@ pub trait Scheduler {
     }
 }
 
-pub fn build(kind: &SchedulerKind, machine: &mut Machine) -> Box<dyn Scheduler> {
-    machine.watched = matches!(kind, SchedulerKind::MicroSliced(_));
+/// `boosts`: what they cost on this host.
+pub fn build(kind: &SchedulerKind, boosts: &BoostCosts, machine: &mut Machine) -> Box<dyn Scheduler> {
+    machine.watched = matches!(kind, SchedulerKind::MicroSliced(_) | SchedulerKind::Beside(_));
     match kind {
         SchedulerKind::Credit(config) => Box::new(credit::Credit::new(config.clone(), machine)),
         SchedulerKind::MicroSliced(config) => match &config.normal {
@@ -116,5 +122,6 @@ pub fn build(kind: &SchedulerKind, machine: &mut Machine) -> Box<dyn Scheduler> 
             Box::new(core::FairShare::<lottery::Lottery>::new(&config, machine))
         }
         SchedulerKind::Eevdf(config) => Box::new(eevdf::Eevdf::new(config.clone(), machine)),
+        SchedulerKind::Beside(config) => Box::new(beside::Beside::new(config, boosts, machine)),
     }
 }

@@ -8,7 +8,8 @@
 //! How the host carries decisions out is its own matter: what the authors' prototype does otherwise is a mechanism, too
 //! (`xen_prototype.rs`).
 
-mod answers;
+pub mod answers;
+pub mod boost;
 pub mod directed_yield;
 mod grace;
 mod home_slices;
@@ -26,7 +27,9 @@ use self::answers::Answers;
 use self::grace::Grace;
 use self::home_slices::HomeSlices;
 pub use self::kvm_host::KvmHost;
+pub use self::micro_pool::interrupt_of;
 use self::micro_pool::{MicroPool, Request};
+pub use self::passes::siblings_round_from;
 use self::patience::Patience;
 use self::pool_size::PoolSizing;
 use self::woken::WokenPlaces;
