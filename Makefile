@@ -36,8 +36,9 @@ check: setup ## what CI checks before the tests: format, layering, lint, each pa
 soak: setup ## ten minutes of fuzzed scenarios that `make test` doesn't draw (scripts/soak.sh for longer)
 	scripts/soak.sh 10
 
-bench: build ## hot paths, as ratios inside one run
+bench: build ## hot paths, as ratios inside one run; and what policies lose on 200 random scenarios
 	$(CARGO) bench --workspace --locked
+	target/release/microslice regret --scenarios 200
 
 fmt: ## format everything
 	$(CARGO) fmt --all

@@ -26,6 +26,8 @@
  *            Boost: one that was blocked and isn't ahead of the pool's clock runs first when it wakes (Xen's
  *            BOOST: it probably wakes to handle an interrupt), for at most boost_slice_ns. It takes nobody's pCPU
  *            away whose VM it is ahead of: VMs whose vCPUs sleep often would take all from those whose vCPUs don't.
+ *            VMM threads: what a VMM does beside its vCPUs goes first when it is woken, as guests wait for I/O, for as long
+ *            as a boosted vCPU; not so while its VM has had more than that of the first that waits. (The simulator has none.)
  * Limits.    Shares hold over seconds, not within a slice. ran_ns is cut at RAN_MAX_NS, so nothing overflows.
  */
 #ifndef POLICY_FAIR_SHARE_H
@@ -159,6 +161,31 @@ POLICY struct wakeup_decision decide_on_wakeup(const struct fair_share_config *c
 		decision.slice_ns = config->boost_slice_ns;
 	}
 	return decision;
+}
+
+/* ---- A VMM's thread that isn't a vCPU ---- */
+
+struct vmm_thread_observation {
+	u64 first_ran_ns; /* since it was woken and went first */
+	u32 was_blocked;  /* it was woken just now */
+	u32 went_first;	  /* until now, and was interrupted */
+	u32 is_vcpu;	  /* one that has found no place */
+	u32 vm_is_ahead;  /* its VM has had more than that of the first that waits */
+};
+
+/* Weighs as one more vCPU: all threads of a VMM together. */
+POLICY u64 vmm_threads_weight(u32 vm_weight, u32 active_vcpu_count)
+{
+	return vcpu_weight(vm_weight, active_vcpu_count + 1);
+}
+
+/* Does it go before vCPUs? If not it waits among them. */
+POLICY u32 vmm_thread_goes_first(const struct fair_share_config *config,
+				 const struct vmm_thread_observation *seen)
+{
+	if (seen->is_vcpu || seen->vm_is_ahead || !config->boost_slice_ns)
+		return 0;
+	return seen->was_blocked || (seen->went_first && seen->first_ran_ns < config->boost_slice_ns);
 }
 
 /* May one whose caches are warm, or to whom is yielded, with this clock and weight, go before the first of the queue? */

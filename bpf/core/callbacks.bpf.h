@@ -33,6 +33,10 @@ static __always_inline s32 select_cpu(struct task_struct *p, s32 prev_cpu)
 		dsq_insert(p, SCX_DSQ_LOCAL, decision.slice_ns, 0);
 	} else {
 		set_clock(p, tctx);
+		/* Nobody whom it could be ahead of waits. */
+		tctx->goes_first = tctx->vm != 0;
+		tctx->first_ran_ns = 0;
+		forgive_shared_debt(tctx);
 		dsq_insert(p, SCX_DSQ_LOCAL, config.others_slice_ns, 0);
 	}
 	forgive_debt(tctx, vcpu);
@@ -56,13 +60,15 @@ static __always_inline void enqueue(struct task_struct *p, u64 enq_flags)
 	}
 	rest_until_ns = rests_until(p, tctx, vcpu);
 	/* Nobody would end its rest: it has the short turn that is allowed in place of one, and is asked again. */
-	if (rest_until_ns && !arm_rest_timer())
+	if (rest_until_ns && !arm_rest_timer(rest_until_ns))
 		rest_until_ns = 0;
 	if (vcpu)
 		vcpu->rests = rest_until_ns != 0;
 	if (rest_until_ns) {
-		if (!vcpu)
+		if (!vcpu) {
 			set_clock(p, tctx);
+			tctx->goes_first = 0;
+		}
 		enqueue_resting(p, tctx, vcpu, rest_until_ns, enq_flags);
 		return;
 	}
@@ -178,19 +184,19 @@ static __always_inline void starts_running(struct task_struct *p)
 	struct vcpu *vcpu = vcpu_of(tctx);
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct pcpu *pcpu = pcpu_of(cpu);
-	u64 now = bpf_ktime_get_ns();
+	u64 now = bpf_ktime_get_ns(), slice_ns;
 
 	if (!tctx || !pcpu)
 		return;
 	tctx->running_since_ns = now;
-	rests_until(p, tctx, vcpu);
-	if (tctx->allowed_ns < p->scx.slice)
-		task_set_slice(p, tctx->allowed_ns);
-	pcpu->turn_ns = p->scx.slice;
+	slice_ns = begin_limited_turn(p, tctx, vcpu, pcpu, p->scx.slice);
+	if (slice_ns < p->scx.slice)
+		task_set_slice(p, slice_ns);
+	pcpu->turn_ns = slice_ns;
 	if (vcpu) {
 		pcpu->occupant = start_vcpu(tctx, vcpu, cpu, pcpu, now);
 	} else {
-		pcpu->occupant = tctx->gives_way ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
+		pcpu->occupant = tctx->gives_way && !tctx->goes_first ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
 		advance_others_clock(tctx);
 		tctx->out_of_order = 0;
 	}
@@ -223,7 +229,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable)
 	if (!tctx)
 		return;
 	ran_ns = now - tctx->running_since_ns;
-	charge_limits_of(p, ran_ns);
+	charge_limits_of(p, tctx);
 	if (vcpu) {
 		charge_vcpu(tctx, vcpu, pcpu, ran_ns);
 		stop_vcpu(vcpu, tctx->vcpu - 1, ran_ns, runnable, now);
@@ -231,6 +237,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable)
 		charge_other(p, tctx, pcpu, ran_ns);
 	}
 	if (pcpu) {
+		pcpu->limited_until_ns = 0;
 		on_pcpu_stops(pcpu, now);
 		pcpu->occupant = OCCUPANT_NONE;
 	}

@@ -195,16 +195,6 @@ static __always_inline void settle_clock(struct task_ctx *tctx, const struct vcp
 		__sync_val_compare_and_swap(&vm->vtime_ns, was, first_vm_ns);
 }
 
-static __always_inline void charge_other(struct task_struct *p, struct task_ctx *tctx, struct pcpu *pcpu,
-					 u64 ran_ns)
-{
-	tctx->vtime_ns += charge(ran_ns, vcpu_weight(p->scx.weight, 1));
-	ADD(host_stats.others_ran_ns, ran_ns);
-	/* No credit is saved up: a pCPU without vCPUs owes them nothing. */
-	if (pcpu && !tctx->gives_way && pcpu->others_ran_ns < config.fair_share.slice_ns)
-		pcpu->others_ran_ns += ran_ns;
-}
-
 static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, struct pcpu *pcpu,
 					u64 ran_ns)
 {

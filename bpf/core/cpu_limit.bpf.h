@@ -5,14 +5,18 @@
  * Problem.   The kernel tells schedulers of limits only after 6.16, and then leaves all of it to them: what each cgroup
  *            used, who has to stop, and when it may go on.
  * Mechanism. The daemon reads cpu.max (crates/host/src/limits.rs), and says which limits count for the tasks of which
- *            cgroup. Whatever a task ran for is charged to all of them. Before it gets a pCPU, and at the end of each
- *            turn, they are asked; if one says that it has to rest it waits in a queue that no pCPU serves, ordered by
- *            when it may run again, and a timer moves it back to the others.
- * Races.     Two pCPUs may ask a limit at once: both see nearly the same, and whoever writes last is believed.
- *            A task that runs while another uses up the quota, or waits for its turn, still has that turn: a debt.
+ *            cgroup. Whoever is queued, and whoever goes on, asks all of them. If one says that it has to rest, its next
+ *            turn is reserved from all, and it waits in a queue that no pCPU serves, ordered by when it may run. A timer
+ *            moves it back to the others. Who needn't rest pays for its turn when that begins. What a turn didn't use,
+ *            or used beyond, is settled when it ends. A timer of the pCPU ends turns that a limit makes shorter: the
+ *            next tick may be milliseconds away.
+ * Races.     Two pCPUs may ask a limit at once: both see nearly the same. Each pays for its own turn all the same, so
+ *            this is a debt, and the next ones rest for longer.
+ *            A limit is changed while tasks rest by the old one: they are released, and keep what they have paid for.
  * Limits.    A task rests wherever its turn ended, in the host's kernel too (as with the kernel's own limits before 6.18).
  *            Kernel threads never do, nor does a task that ends. Of the limits of a cgroup the LIMITS_PER_CGROUP tightest
  *            count; LIMITS_MAX and LIMITED_CGROUPS_MAX: the daemon says what is beyond.
+ *            Reserved turns are as long for all tasks: weights count for the rest of a window only.
  */
 #ifndef BPF_CPU_LIMIT_H
 #define BPF_CPU_LIMIT_H
@@ -21,7 +25,8 @@
 
 struct rest_timer {
 	struct bpf_timer timer;
-	u32 release_count; /* how many more may be released this time */
+	u64 fires_at_ns;
+	u32 look_count; /* how many more resting tasks may be looked at this time */
 };
 
 struct {
@@ -31,8 +36,21 @@ struct {
 	__type(value, struct rest_timer);
 } rest_timers SEC(".maps");
 
-#define RELEASE_INTERVAL_NS 2000000ull
-#define RELEASE_MAX 64u
+/* Of each pCPU: it ends the turn under way, if a limit makes that shorter. */
+struct turn_timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PCPUS_MAX);
+	__type(key, u32);
+	__type(value, struct turn_timer);
+} turn_timers SEC(".maps");
+
+#define RELEASE_INTERVAL_MIN_NS 100000ull
+#define RELEASE_INTERVAL_MAX_NS 2000000ull
+#define RELEASE_LOOK_MAX 64u
 #define UNLIMITED_NS (~0ull)
 
 /* ---- Accounting ---- */
@@ -55,8 +73,22 @@ static __always_inline struct limit_state *limit_state_at(u32 place)
 	return bpf_map_lookup_elem(&limit_states, &place);
 }
 
-/* Not static, nor is ask_limits(): the verifier then checks them once by themselves, not at each of their calls. */
-__noinline int charge_limits(u64 cgroup, u64 ran_ns)
+/*
+ * Its tasks ran for so long, and had paid for so much. None of the functions that walk limits is static: the verifier
+ * then checks each once by itself, not at each of its calls. False: there is no such limit.
+ */
+__noinline int settle_limit(u32 place, u64 ran_ns, u64 paid_ns)
+{
+	struct cpu_limit *limit = cpu_limit_at(place);
+	struct limit_state *state = limit_state_at(place);
+
+	if (!limit || !state)
+		return false;
+	ADD(state->clock_ns, limit_charge(limit, ran_ns) - limit_charge(limit, paid_ns));
+	return true;
+}
+
+__noinline int settle_limits(u64 cgroup, u64 ran_ns, u64 paid_ns)
 {
 	struct limit_chain *chain = bpf_map_lookup_elem(&limit_chains, &cgroup);
 	u32 at;
@@ -64,97 +96,188 @@ __noinline int charge_limits(u64 cgroup, u64 ran_ns)
 	if (!chain)
 		return 0;
 	for (at = 0; at < LIMITS_PER_CGROUP; at++) {
-		u32 place = chain->places[at] - 1;
-		struct cpu_limit *limit = cpu_limit_at(place);
-		struct limit_state *state = limit_state_at(place);
-
-		if (!limit || !state)
+		if (!settle_limit(chain->places[at] - 1, ran_ns, paid_ns))
 			break;
-		ADD(state->clock_ns, limit_charge(limit, ran_ns));
 	}
 	return 0;
 }
 
-static __always_inline void charge_limits_of(struct task_struct *p, u64 ran_ns)
+/* What it ran for since it was charged last, by the kernel's own count: so a limit holds by cpu.stat. */
+static __always_inline u64 ran_since_charged(struct task_struct *p, struct task_ctx *tctx)
 {
-	if (limits_in_force)
-		charge_limits(cgroup_of(p), ran_ns);
+	u64 total_ns = p->se.sum_exec_runtime, ran_ns = total_ns - tctx->charged_until_ns;
+
+	tctx->charged_until_ns = total_ns;
+	return ran_ns;
+}
+
+static __always_inline void charge_limits_of(struct task_struct *p, struct task_ctx *tctx)
+{
+	u64 paid_ns = tctx->paid_ns;
+
+	if (paid_ns) {
+		/* To the limits that it has paid to: it may have moved meanwhile. */
+		tctx->paid_ns = 0;
+		settle_limits(tctx->limited_by, ran_since_charged(p, tctx), paid_ns);
+	} else if (limits_in_force) {
+		settle_limits(cgroup_of(p), ran_since_charged(p, tctx), 0);
+	}
 }
 
 /* ---- Asking ---- */
 
-static __always_inline u64 ask_limit(const struct cpu_limit *limit, struct limit_state *state,
-				     struct task_ctx *tctx, u32 active_count, u64 now)
+/* One of its limits: allowed_ns gets no longer by it, rests_until_ns no earlier. False: there is no such limit. */
+__noinline int ask_limit(u32 place, struct task_ctx *tctx, u32 active_count, u64 now)
 {
-	struct cpu_limit allowed = *limit;
-	struct limit_observation seen = {.now_ns = now,
-					 .clock_ns = state->clock_ns,
-					 .rest_until_ns = state->rest_until_ns,
-					 .slice_ns = tctx->allowed_ns,
-					 .active_count = active_count};
-	struct limit_decision decision = decide_on_limit(&allowed, &seen);
+	struct cpu_limit *limit = cpu_limit_at(place), allowed;
+	struct limit_state *state = limit_state_at(place);
+	struct limit_observation seen = {.now_ns = now, .active_count = active_count};
+	struct limit_decision decision;
 
+	if (!limit || !state || !tctx)
+		return false;
+	allowed = *limit;
+	/* What was reserved from another limit is nothing to this one. */
+	if (state->quota_us != allowed.quota_us || state->period_us != allowed.period_us) {
+		state->quota_us = allowed.quota_us;
+		state->period_us = allowed.period_us;
+		state->clock_ns = 0;
+	}
+	seen.clock_ns = state->clock_ns;
+	seen.slice_ns = tctx->allowed_ns;
+	decision = decide_on_limit(&allowed, &seen);
 	RECORD(RECORD_LIMIT, tctx->vcpu - 1, limit, {.limit = allowed, .seen = seen, .decision = decision});
 	if (decision.clock_ns != seen.clock_ns)
 		__sync_val_compare_and_swap(&state->clock_ns, seen.clock_ns, decision.clock_ns);
-	state->rest_until_ns = decision.rest_until_ns;
-	tctx->allowed_ns = decision.slice_ns;
-	return decision.rest_until_ns;
+	tctx->allowed_ns = decision.turn_ns;
+	if (vtime_before(tctx->rests_until_ns, decision.rest_until_ns))
+		tctx->rests_until_ns = decision.rest_until_ns;
+	return true;
 }
 
-/* Until when a task of this cgroup has to rest; 0: not at all, and allowed_ns says for how long it may run. */
-__noinline u64 ask_limits(struct task_ctx *tctx, u64 cgroup, u32 active_count)
+/*
+ * How long the next turn of a task of this cgroup may be, and until when it has to rest before. The turn is reserved if
+ * it has to, or if it begins now, for begins_ns at most.
+ */
+__noinline int ask_limits(struct task_ctx *tctx, u64 cgroup, u32 active_count, u64 begins_ns)
 {
 	struct limit_chain *chain = bpf_map_lookup_elem(&limit_chains, &cgroup);
-	u64 now = bpf_ktime_get_ns(), until = 0, other;
+	u64 now = bpf_ktime_get_ns();
 	u32 at;
 
 	if (!tctx || !chain)
 		return 0;
+	tctx->allowed_ns = begins_ns ? begins_ns : UNLIMITED_NS;
+	tctx->rests_until_ns = now;
 	for (at = 0; at < LIMITS_PER_CGROUP; at++) {
-		u32 place = chain->places[at] - 1;
-		struct cpu_limit *limit = cpu_limit_at(place);
-		struct limit_state *state = limit_state_at(place);
-
-		if (!limit || !state)
+		if (!ask_limit(chain->places[at] - 1, tctx, active_count, now))
 			break;
-		other = ask_limit(limit, state, tctx, active_count, now);
-		if (!until || (other && vtime_before(until, other)))
-			until = other;
 	}
-	/* A last short turn, should it run all the same. */
-	if (until)
-		tctx->allowed_ns = LIMIT_SLICE_MIN_NS;
-	return until;
+	if (!at || (tctx->rests_until_ns == now && !begins_ns))
+		return 0;
+	tctx->limited_by = cgroup;
+	tctx->reserved_ns = tctx->allowed_ns;
+	settle_limits(cgroup, tctx->reserved_ns, 0);
+	return 0;
 }
 
-/* As ask_limits(), of any task. */
+static __always_inline void ask_limits_of(struct task_struct *p, struct task_ctx *tctx,
+					  const struct vcpu *vcpu, u64 begins_ns)
+{
+	struct vm *vm = vcpu ? vm_at(vcpu->vm) : NULL;
+	s64 active = vm ? vm->active_vcpu_count : 1;
+
+	ask_limits(tctx, cgroup_of(p), active > 0 ? active : 1, begins_ns);
+}
+
+static __always_inline bool may_be_limited(struct task_struct *p)
+{
+	return limits_in_force && !(p->flags & (PF_KTHREAD | PF_EXITING));
+}
+
+/* Until when it has to rest before its next turn; 0: not at all. Asked twice, it says the same. */
 static __always_inline u64 rests_until(struct task_struct *p, struct task_ctx *tctx, struct vcpu *vcpu)
 {
-	struct vm *vm;
-	s64 active = 1;
+	if (!may_be_limited(p))
+		return 0;
+	if (!tctx->reserved_ns)
+		ask_limits_of(p, tctx, vcpu, 0);
+	if (!tctx->reserved_ns || !vtime_before(bpf_ktime_get_ns(), tctx->rests_until_ns))
+		return 0;
+	return tctx->rests_until_ns;
+}
+
+/* ---- Turns ---- */
+
+static int end_limited_turn(void *map, u32 *cpu, struct turn_timer *timer)
+{
+	struct pcpu *pcpu = pcpu_of(*cpu);
+	u64 now = bpf_ktime_get_ns(), until;
+
+	until = pcpu ? pcpu->limited_until_ns : 0;
+	if (!until)
+		return 0;
+	if (vtime_before(now, until)) {
+		START_TIMER(&timer->timer, until - now, BPF_F_TIMER_CPU_PIN, host_stats.turn_timers_refused);
+		return 0;
+	}
+	pcpu->limited_until_ns = 0;
+	scx_bpf_kick_cpu(*cpu, KICK_PREEMPT);
+	return 0;
+}
+
+/*
+ * Its turn begins, and is paid for. Returns how long it may be, slice_ns at most. Where the kernel refuses the timer
+ * it ends with the host's next tick.
+ */
+static __always_inline u64 begin_limited_turn(struct task_struct *p, struct task_ctx *tctx,
+					      const struct vcpu *vcpu, struct pcpu *pcpu, u64 slice_ns)
+{
+	u32 key = scx_bpf_task_cpu(p);
+	struct turn_timer *timer;
 
 	tctx->allowed_ns = UNLIMITED_NS;
-	if (!limits_in_force || (p->flags & (PF_KTHREAD | PF_EXITING)))
-		return 0;
-	vm = vcpu ? vm_at(vcpu->vm) : NULL;
-	if (vm)
-		active = vm->active_vcpu_count;
-	return ask_limits(tctx, cgroup_of(p), active > 0 ? active : 1);
+	tctx->charged_until_ns = p->se.sum_exec_runtime;
+	pcpu->limited_until_ns = 0;
+	if (!may_be_limited(p) && !tctx->reserved_ns)
+		return slice_ns;
+	if (!tctx->reserved_ns)
+		ask_limits_of(p, tctx, vcpu, slice_ns);
+	tctx->paid_ns = tctx->reserved_ns;
+	tctx->reserved_ns = 0;
+	if (!tctx->paid_ns)
+		return slice_ns;
+	tctx->allowed_ns = tctx->paid_ns;
+	if (tctx->allowed_ns >= slice_ns)
+		return slice_ns;
+	timer = bpf_map_lookup_elem(&turn_timers, &key);
+	pcpu->limited_until_ns = bpf_ktime_get_ns() + tctx->allowed_ns;
+	if (timer)
+		START_TIMER(&timer->timer, tctx->allowed_ns, BPF_F_TIMER_CPU_PIN,
+			    host_stats.turn_timers_refused);
+	return tctx->allowed_ns;
 }
 
 /* ---- Resting ---- */
 
 /* False: nobody would end a rest that begins now. */
-static __always_inline bool arm_rest_timer(void)
+static __always_inline bool arm_rest_timer(u64 until_ns)
 {
 	u32 key = 0;
 	struct rest_timer *timer = bpf_map_lookup_elem(&rest_timers, &key);
+	u64 now = bpf_ktime_get_ns(), delay_ns = RELEASE_INTERVAL_MIN_NS;
 
 	if (!timer)
 		return false;
-	if (__sync_val_compare_and_swap(&rest_timer_armed, 0, 1) ||
-	    START_TIMER(&timer->timer, RELEASE_INTERVAL_NS, 0, host_stats.rest_timers_refused))
+	if (rest_timer_armed && !vtime_before(until_ns, timer->fires_at_ns))
+		return true;
+	if (vtime_before(now + RELEASE_INTERVAL_MAX_NS, until_ns))
+		delay_ns = RELEASE_INTERVAL_MAX_NS;
+	else if (vtime_before(now + delay_ns, until_ns))
+		delay_ns = until_ns - now;
+	rest_timer_armed = 1;
+	timer->fires_at_ns = now + delay_ns;
+	if (START_TIMER(&timer->timer, delay_ns, 0, host_stats.rest_timers_refused))
 		return true;
 	rest_timer_armed = 0;
 	return false;
@@ -164,7 +287,7 @@ static __always_inline bool arm_rest_timer(void)
 static __always_inline void mend_rest_timer(void)
 {
 	if (!rest_timer_armed && scx_bpf_dsq_nr_queued(DSQ_RESTING) > 0)
-		arm_rest_timer();
+		arm_rest_timer(bpf_ktime_get_ns());
 }
 
 /* It may have no more for now. Whoever asked for it is told so; nobody else may until it is released. */
@@ -200,6 +323,7 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 	if (!tctx)
 		return;
 	count_rest(vcpu, now - tctx->queued_at_ns);
+	tctx->rests_until_ns = now;
 	if (vcpu) {
 		vcpu->rests = 0;
 		vcpu->runnable_at_ns = now;
@@ -221,30 +345,49 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 	}
 }
 
+/* It rests by limits of before they changed. */
+static __always_inline bool rests_by_old_limits(struct task_struct *p)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+
+	return tctx && vtime_before(tctx->queued_at_ns, limits_changed_at_ns);
+}
+
 /* For as long as anybody rests. */
 static int end_rests(void *map, u32 *key, struct rest_timer *timer)
 {
-	u64 now = bpf_ktime_get_ns();
+	u64 now = bpf_ktime_get_ns(), next_ns = now + RELEASE_INTERVAL_MAX_NS;
 	struct task_struct *p;
 
-	timer->release_count = RELEASE_MAX;
+	rest_timer_armed = 0;
 	/* 6.16 takes the callback of a timer that a sleepable program initialised for sleepable. */
 	bpf_rcu_read_lock();
+	timer->look_count = RELEASE_LOOK_MAX;
 	for_each_queued(p, DSQ_RESTING)
 	{
-		if (!timer->release_count || vtime_before(now, p->scx.dsq_vtime))
+		if (!timer->look_count || vtime_before(now, p->scx.dsq_vtime)) {
+			next_ns = p->scx.dsq_vtime;
 			break;
-		timer->release_count--;
+		}
+		timer->look_count--;
 		release(&it, p, now);
 	}
-	bpf_rcu_read_unlock();
-	if (scx_bpf_dsq_nr_queued(DSQ_RESTING) > 0) {
-		if (START_TIMER(&timer->timer, RELEASE_INTERVAL_NS, 0, host_stats.rest_timers_refused))
-			return 0;
+	/* The longest rests are those that a limit of before made. */
+	if (now - limits_changed_at_ns < LIMIT_REST_MAX_NS) {
+		timer->look_count = RELEASE_LOOK_MAX;
+		for_each_queued_last_first(p, DSQ_RESTING)
+		{
+			if (!timer->look_count)
+				break;
+			timer->look_count--;
+			if (rests_by_old_limits(p))
+				release(&it, p, now);
+		}
 	}
-	rest_timer_armed = 0;
-	/* Who came meanwhile saw that it was armed. Where the kernel refuses it, sweep_queues() tries again. */
-	mend_rest_timer();
+	bpf_rcu_read_unlock();
+	/* Who came meanwhile may have armed it. Where the kernel refuses it, sweep_queues() tries again. */
+	if (scx_bpf_dsq_nr_queued(DSQ_RESTING) > 0)
+		arm_rest_timer(next_ns);
 	return 0;
 }
 

@@ -8,21 +8,22 @@
  * Mechanism. They have a queue of their own, by virtual time. Those that took a vCPU's slice more than vCPUs
  *            since on this pCPU let vCPUs go first until these have caught up: under contention each side
  *            gets half. Host tasks of a nice value above 0 wait among the vCPUs, as a VM of their weight
- *            would.
+ *            would; so do those that are a VM's (vmm_threads.bpf.h), but just after they were woken.
  */
 #ifndef BPF_HOST_TASKS_H
 #define BPF_HOST_TASKS_H
 
 #include "bpf/core/cpu_limit.bpf.h"
+#include "bpf/core/vmm_threads.bpf.h"
 
 /*
  * A host task of a nice value above 0 (a backup, a build) isn't what a guest waits for: it shares with vCPUs,
  * as one VM of its weight would, in place of going first. sched_ext gives tasks of nice 0 the default weight
  * of cgroups.
  */
-static __always_inline bool gives_way(struct task_struct *p)
+static __always_inline bool gives_way(const struct task_struct *p, const struct task_ctx *tctx)
 {
-	return p->scx.weight < WEIGHT_DEFAULT;
+	return tctx->vm || tctx->owner || p->scx.weight < WEIGHT_DEFAULT;
 }
 
 /*
@@ -31,14 +32,22 @@ static __always_inline bool gives_way(struct task_struct *p)
  */
 static __always_inline void set_clock(struct task_struct *p, struct task_ctx *tctx)
 {
-	bool way = gives_way(p);
-	u64 now = way ? pool_vtime_ns : others_vtime_ns;
-	u64 lag_max_ns = way ? config.fair_share.lag_max_ns : config.others_slice_ns;
-	u64 lag = charge(lag_max_ns, vcpu_weight(p->scx.weight, 1)), earliest = now - lag;
+	u64 now, lag_max_ns, lag, earliest;
+	bool way;
 
+	find_vm_of_thread(p, tctx);
+	way = gives_way(p, tctx);
+	now = way ? pool_vtime_ns : others_vtime_ns;
+	lag_max_ns = way ? config.fair_share.lag_max_ns : config.others_slice_ns;
+	lag = charge(lag_max_ns, weight_of_other(p, tctx));
+	earliest = now - lag;
 	if (tctx->gives_way != way)
 		tctx->vtime_ns = now;
 	tctx->gives_way = way;
+	if (tctx->vm || tctx->owner) {
+		read_shared_clock(tctx, now, lag);
+		return;
+	}
 	if (vtime_before(tctx->vtime_ns, earliest))
 		tctx->vtime_ns = earliest;
 	/*
@@ -53,10 +62,34 @@ static __always_inline void enqueue_other(struct task_struct *p, struct task_ctx
 {
 	set_clock(p, tctx);
 	tctx->queued_at_ns = bpf_ktime_get_ns();
-	dsq_insert_vtime(p, tctx->gives_way ? DSQ_VCPUS : DSQ_OTHERS, config.others_slice_ns, tctx->vtime_ns,
-			 enq_flags);
-	if (!kick_idle_normal(p) && !tctx->gives_way)
+	tctx->goes_first = goes_first(tctx, tctx->queued_at_ns, enq_flags & ENQ(WAKEUP));
+	if (tctx->goes_first) {
+		/* Not by its clock, which isn't the host tasks'. */
+		tctx->out_of_order = 1;
+		dsq_insert_vtime(p, DSQ_OTHERS, config.fair_share.boost_slice_ns, others_vtime_ns, enq_flags);
+	} else {
+		dsq_insert_vtime(p, tctx->gives_way ? DSQ_VCPUS : DSQ_OTHERS, config.others_slice_ns,
+				 tctx->vtime_ns, enq_flags);
+	}
+	if (!kick_idle_normal(p) && (tctx->goes_first || !tctx->gives_way))
 		preempt_for(p, false);
+}
+
+static __always_inline void charge_other(struct task_struct *p, struct task_ctx *tctx, struct pcpu *pcpu,
+					 u64 ran_ns)
+{
+	u64 cost = charge(ran_ns, weight_of_other(p, tctx)), *shared = shared_clock_of(tctx);
+
+	tctx->vtime_ns += cost;
+	if (shared)
+		ADD(*shared, cost);
+	charge_vm_of_thread(tctx, ran_ns);
+	if (tctx->goes_first)
+		tctx->first_ran_ns += ran_ns;
+	ADD(host_stats.others_ran_ns, ran_ns);
+	/* No credit is saved up: a pCPU without vCPUs owes them nothing. */
+	if (pcpu && !tctx->gives_way && pcpu->others_ran_ns < config.fair_share.slice_ns)
+		pcpu->others_ran_ns += ran_ns;
 }
 
 /*

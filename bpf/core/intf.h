@@ -21,6 +21,7 @@ struct pcpu; /* maps.bpf.h: the daemon has no use for it */
 #define LIMITED_CGROUPS_MAX 8192u
 #define LIMITS_PER_CGROUP 4u
 #define HISTOGRAM_BUCKETS 32u /* bucket n counts [2^n, 2^(n+1)) us; bucket 0 also less than 1 us */
+#define OWNERS_MAX 1024u      /* that have vCPUs without a place */
 #define NEVER_MICRO 0xffffffffu
 
 /* Written once, before the programs are loaded. */
@@ -40,7 +41,7 @@ struct run_config {
 	u32 smt;	     /* pCPUs share cores */
 	u32 lend;	     /* micro pCPUs that nobody asks for run vCPUs of the normal pool; the paper: 0 */
 	u32 wide_pcpu_count; /* who may run on so many pCPUs may run anywhere: those that are online and not isolated */
-	u32 reserved;
+	u32 vm_places;			     /* how many VMs may have a place: VMS_MAX, or fewer in tests */
 	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
 	struct boost_config boost;	     /* beside the kernel's own scheduler */
@@ -119,7 +120,8 @@ struct urgent_stats {
 
 /* Of one VM since it was first seen; of all VMs that are gone in the slot VMS_MAX. */
 struct vm_stats {
-	u64 ran_ns;	  /* in both pools */
+	u64 ran_ns;	  /* vCPUs, in both pools */
+	u64 vmm_ran_ns;	  /* its VMM's other threads */
 	u64 micro_ran_ns; /* of it, in micro slices */
 	u64 lent_ran_ns;  /* of it, in the normal pool on micro pCPUs that nobody asked for */
 	u64 called_back;  /* turns there that ended because somebody asked */
@@ -171,6 +173,8 @@ struct vm {
 	u32 vcpu_high;		     /* vcpus[] is empty from here on */
 	u32 vcpus[VCPUS_PER_VM_MAX]; /* vCPU slot + 1, or 0 */
 	u32 registers;		     /* REGISTERS_… */
+	u64 owner;		     /* see owner_of_current() */
+	u64 threads_vtime_ns;	     /* the clock of its VMM's threads that aren't vCPUs */
 };
 
 /* What userspace knows of a VM. Written by the daemon only. */
@@ -190,7 +194,9 @@ struct limit_chain {
 /* How much of a limit has been used: see policy/cpu_limit.h. */
 struct limit_state {
 	u64 clock_ns;
-	u64 rest_until_ns; /* 0: nobody has to rest */
+	/* Of the limit that its clock is for. */
+	u32 quota_us;
+	u32 period_us;
 };
 
 /* One vCPU: a host task that was seen inside KVM_RUN. Mechanisms keep what is theirs behind it, in the same map value. */
@@ -230,10 +236,19 @@ struct resize_event {
 	enum pool_size_reason reason;
 };
 
+/* A vCPU has found no place. */
+struct refusal_event {
+	u32 pid;	     /* of the VMM process */
+	u32 uid;	     /* its user; 0: its cgroup counts as its owner */
+	u32 is_owners_bound; /* its owner has as many places as one may have; 0: all are taken */
+	u32 reserved;
+};
+
 enum event_kind {
 	EVENT_HALT = 0,
 	EVENT_RESIZE = 1,
 	EVENT_LSTAR = 2,
+	EVENT_REFUSAL = 3,
 };
 
 struct event {
@@ -242,6 +257,7 @@ struct event {
 	union {
 		struct witness_event witness;
 		struct resize_event resize;
+		struct refusal_event refusal;
 	};
 };
 
@@ -263,6 +279,7 @@ struct host_stats {
 	u64 late_requests; /* came to a pCPU of the normal pool while that chose whom to run: kicked once more */
 	/* What the kernel said no to: docs/scheduler.md, When the kernel says no. */
 	u64 rest_timers_refused;
+	u64 turn_timers_refused;
 	u64 slice_timers_refused;
 	u64 pool_timers_refused;
 	u64 vcpu_addresses_refused;

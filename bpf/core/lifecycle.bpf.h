@@ -45,8 +45,13 @@ static __always_inline int create_mask(struct scratch *holder, bool full)
 static __always_inline s32 init_core_pcpu(u32 cpu)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &cpu);
+	struct turn_timer *turn = bpf_map_lookup_elem(&turn_timers, &cpu);
 
-	return scratch ? create_mask(scratch, false) : -ENOMEM;
+	if (!scratch || !turn)
+		return -ENOMEM;
+	bpf_timer_init(&turn->timer, &turn_timers, CLOCK_MONOTONIC);
+	bpf_timer_set_callback(&turn->timer, end_limited_turn);
+	return create_mask(scratch, false);
 }
 
 static __always_inline s32 init_core(void)

@@ -19,12 +19,30 @@ struct task_ctx {
 	u64 vtime_ns;
 	u64 running_since_ns;
 	u64 queued_at_ns; /* in DSQ_OTHERS, DSQ_VCPUS or DSQ_RESTING */
-	u64 allowed_ns;	  /* by its limits, when they were asked last */
-	u32 vcpu;	  /* slot + 1; 0: not a vCPU */
-	u32 gives_way;	  /* a host task whose clock is the vCPUs': see gives_way() */
+	u64 allowed_ns;	  /* how long its limits allow its turn to be: the one under way, or the next */
+	/* From its limits: for its next turn, which begins then at the earliest; and for the one under way. 0: nothing. */
+	u64 reserved_ns;
+	u64 rests_until_ns;
+	u64 paid_ns;
+	u64 charged_until_ns; /* its limits, of all the time that it ran: as sum_exec_runtime */
+	u64 limited_by;	      /* the cgroup whose limits have given it that */
+	u32 vcpu;	      /* slot + 1; 0: not a vCPU */
+	u32 gives_way;	      /* a host task whose clock is the vCPUs': see gives_way() */
 	u32 out_of_order; /* it runs because it has waited for so long, or goes on, not because of its clock */
-	u32 reserved;
+	u32 vm;		  /* a VMM's thread that isn't a vCPU: its VM's slot + 1 */
 	u64 refused_until_ns; /* a vCPU for which there was no room: not tried again before */
+	u64 owner;	      /* of a VM without a place: whose clock it goes by; 0: it isn't of one */
+	u64 first_ran_ns;     /* since it was woken and went first */
+	u32 goes_first;	      /* it runs before vCPUs, as whoever was just woken */
+	u32 vm_generation;    /* of `vm` */
+	/* Of a process, kept with its first thread. */
+	u32 process_vm;		/* slot + 1 of its VM */
+	u32 process_generation; /* of that slot */
+	/* Of a vCPU that looks for a place, while it does. */
+	u32 owned_vms;
+	u32 owned_vcpus;
+	u64 process_owner;	   /* it has vCPUs without a place: whose they are */
+	u64 process_refused_at_ns; /* when that was seen last */
 };
 
 struct {
@@ -46,10 +64,11 @@ struct {
 	__type(value, struct vm_feed);
 } vm_feeds SEC(".maps");
 
-/* One more than VMs: the last slot sums up those that are gone. */
+/* One more than VMs: the last slot sums up those that are gone. Mapped, as vcpus and vms are: the daemon reads them all the time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VMS_MAX + 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct vm_stats);
 } vm_stats_of SEC(".maps");
@@ -102,6 +121,14 @@ struct {
 	__type(value, u32);
 } vm_by_address SEC(".maps");
 
+/* Owner of VMs without a place -> the clock that all their tasks go by. One that is forgotten begins at the present. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, OWNERS_MAX);
+	__type(key, u64);
+	__type(value, u64);
+} owner_clocks SEC(".maps");
+
 /* What runs on a pCPU. */
 enum occupant {
 	OCCUPANT_NONE = 0,
@@ -113,8 +140,9 @@ enum occupant {
 };
 
 struct pcpu {
-	u64 others_ran_ns;  /* by host tasks, not yet made up for by vCPUs */
-	u64 turn_ns;	    /* how long the turn that began here last may be */
+	u64 others_ran_ns;    /* by host tasks, not yet made up for by vCPUs */
+	u64 turn_ns;	      /* how long the turn that began here last may be */
+	u64 limited_until_ns; /* the turn under way ends then, by a limit; 0: no limit does */
 	u64 first_vtime_ns; /* the clock of the first queued task, while it looks for one that ran here last */
 	/* Of the vCPUs that began a turn of the normal pool here: the furthest clock, and that of their VMs. 0: none has. */
 	u64 vcpus_vtime_ns;
@@ -144,12 +172,18 @@ u64 pool_vtime_ns;
 u64 first_vm_vtime_ns;
 /* Likewise, of the host tasks that aren't vCPUs. */
 u64 others_vtime_ns;
-/* The VM of the first that waits by the clocks, + 1, as the last pCPU that chose has seen it; 0: nobody, or no vCPU that may run anywhere. */
+/*
+ * The VM of the first that waits by the clocks, + 1, as the last pCPU that chose has seen it; 0: nobody, or no vCPU that
+ * may run anywhere; FIRST_HAS_NO_VM: a host task, or one of a VM without a place.
+ */
 u32 first_in_line_vm;
+#define FIRST_HAS_NO_VM (VMS_MAX + 1)
 /* When the normal queues were last looked through for starving tasks. */
 u64 swept_at_ns;
 /* Is there any limit on this host? Written by the daemon. */
 u32 limits_in_force;
+/* When a limit came, went, or changed. Likewise. */
+u64 limits_changed_at_ns;
 /* The timer that ends rests is armed. */
 u32 rest_timer_armed;
 /* Does entering a BPF program raise migration_disabled of the current task? It depends on the kernel's build. */

@@ -30,7 +30,7 @@ static __always_inline void charge_until_now(struct task_struct *prev, struct ta
 {
 	u64 now = bpf_ktime_get_ns(), ran_ns = now - tctx->running_since_ns;
 
-	charge_limits_of(prev, ran_ns);
+	charge_limits_of(prev, tctx);
 	if (vcpu)
 		charge_vcpu(tctx, vcpu, pcpu, ran_ns);
 	else
@@ -44,8 +44,7 @@ static __always_inline void start_another_turn(struct task_struct *prev, struct 
 {
 	u64 slice_ns = vcpu ? config.fair_share.slice_ns : config.others_slice_ns;
 
-	if (tctx->allowed_ns < slice_ns)
-		slice_ns = tctx->allowed_ns;
+	slice_ns = begin_limited_turn(prev, tctx, vcpu, pcpu, slice_ns);
 	task_set_slice(prev, slice_ns);
 	pcpu->turn_ns = slice_ns;
 	if (vcpu) {
@@ -74,9 +73,13 @@ static __always_inline struct task_ctx *whose_turn_ends(struct task_struct *prev
 /* The first of the vCPUs' queue: whoever goes before the others takes its time. */
 static __always_inline void note_first_in_line(struct task_struct *first)
 {
-	struct vcpu *vcpu = vcpu_of(task_ctx_of(first));
+	struct task_ctx *tctx = task_ctx_of(first);
+	struct vcpu *vcpu = vcpu_of(tctx);
 
-	first_in_line_vm = vcpu && !vcpu->narrow ? vcpu->vm + 1 : 0;
+	if (vcpu)
+		first_in_line_vm = vcpu->narrow ? 0 : vcpu->vm + 1;
+	else
+		first_in_line_vm = tctx && tctx->vm ? tctx->vm : FIRST_HAS_NO_VM;
 }
 
 /* After a look through the vCPUs' queue, which may have been empty. */
@@ -138,6 +141,8 @@ static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pc
 	settle_clock(tctx, vcpu);
 	if (vcpu)
 		advance_clocks(tctx, vcpu, pcpu);
+	else
+		settle_shared_clocks(tctx);
 	start_another_turn(prev, tctx, vcpu, pcpu);
 }
 
@@ -157,7 +162,12 @@ __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 			break;
 		pcpu->sweep_count--;
 		tctx = task_ctx_of(p);
-		if (tctx && now - tctx->queued_at_ns > STARVING_AFTER_NS && dsq_move(&it, p, DSQ_BOOSTED)) {
+		if (!tctx || now - tctx->queued_at_ns <= STARVING_AFTER_NS)
+			continue;
+		/* Many threads of one VMM or owner: what each has for having waited isn't to add up to more than their share. */
+		if (tctx->vm || tctx->owner)
+			dsq_move_set_slice(&it, config.micro_slice_ns);
+		if (dsq_move(&it, p, DSQ_BOOSTED)) {
 			tctx->out_of_order = 1;
 			COUNT(host_stats.starving_served);
 		}

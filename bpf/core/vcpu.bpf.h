@@ -8,8 +8,10 @@
  *            registers the task; tasks leave with exit_task. A VM lives as long as one of its vCPUs.
  * Races.     A VM's last vCPU may leave while another joins. A slot counts those that hold it (VM_SLOT_OPEN): who joins
  *            must raise a count that says the slot is open, and who closes it must find nobody. Every change is a
- *            compare-and-exchange, so one of both sees the other. The same holds for who makes an address free.
- * Limits.    VMS_MAX, VCPUS_MAX, VCPUS_PER_VM_MAX: what is beyond is scheduled as an ordinary host task and counted.
+ *            compare-and-exchange, so one of both sees the other. The same holds for who makes an address free. All
+ *            interleavings of these steps: crates/host/tests/vm_slots.rs.
+ * Limits.    VMS_MAX, VCPUS_MAX, VCPUS_PER_VM_MAX, and three quarters of each for one owner: what is beyond has no place,
+ *            and is counted. How it shares: vmm_threads.bpf.h. Beside the kernel's own scheduler owners have no bound.
  *
  * A vCPU's state, and who moves it:
  *
@@ -30,6 +32,8 @@
 #define REGISTERS_SAMPLE_INTERVAL_NS 100000000ull
 /* For how long a vCPU without a slot isn't tried again. */
 #define REFUSED_FOR_NS 1000000000ull
+/* For how long it is taken for one that still has no place. */
+#define REFUSED_IS_TRUE_FOR_NS 10000000000ull
 /* What vm_slot_of() says when another thread is just opening or closing that VM's slot. */
 #define VM_SLOT_COME_AGAIN (VMS_MAX + 1)
 /* Siblings that join or leave at the very same time make an attempt fail. */
@@ -38,6 +42,49 @@
 static __always_inline bool vcpu_moves(struct vcpu *vcpu, u32 from, u32 to)
 {
 	return __sync_val_compare_and_swap(&vcpu->state, from, to) == from;
+}
+
+/* What is kept of its process: with the first thread. */
+static __always_inline struct task_ctx *process_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&task_ctxs, p->group_leader, 0, 0);
+}
+
+/* ---- Owners ---- */
+
+/* Whom a VM belongs to: the user of its process; of root, which runs the VMs of many, its cgroup. */
+#define OWNER_IS_CGROUP (1ull << 63)
+/* Of so many places one owner may have. */
+#define OWNERS_PART(places) ((places) - (places) / 4)
+
+static __always_inline u64 owner_of_current(void)
+{
+	u32 uid = bpf_get_current_uid_gid();
+
+	return uid ? uid : bpf_get_current_cgroup_id() | OWNER_IS_CGROUP;
+}
+
+/* Has it all places that one owner may have? Its sums are in the task's context: see visit_sibling(). */
+static __always_inline bool has_its_places(struct task_ctx *tctx, u64 owner, bool for_new_vm)
+{
+#ifndef BESIDE
+	u32 slot;
+
+	tctx->owned_vms = 0;
+	tctx->owned_vcpus = 0;
+	bpf_for (slot, 0, VMS_MAX) {
+		struct vm *vm = vm_at(slot);
+
+		if (!vm || vm->in_use <= VM_SLOT_OPEN || vm->owner != owner)
+			continue;
+		tctx->owned_vms++;
+		tctx->owned_vcpus += vm->vcpu_count;
+	}
+	return (for_new_vm && tctx->owned_vms >= OWNERS_PART(config.vm_places)) ||
+	       tctx->owned_vcpus >= OWNERS_PART(VCPUS_MAX);
+#else
+	return false;
+#endif
 }
 
 /* ---- Joining ---- */
@@ -49,6 +96,8 @@ SEARCH u32 claim_vm_slot(void)
 	bpf_for (slot, 0, VMS_MAX) {
 		struct vm *vm = vm_at(slot);
 
+		if (slot >= config.vm_places)
+			break;
 		if (vm && vm->in_use == VM_SLOT_FREE &&
 		    __sync_val_compare_and_swap(&vm->in_use, VM_SLOT_FREE, VM_SLOT_OPEN + 1) == VM_SLOT_FREE)
 			return slot;
@@ -56,11 +105,12 @@ SEARCH u32 claim_vm_slot(void)
 	return VMS_MAX;
 }
 
-/* The address means this VM no longer: only one caller takes it away, so never one that another VM has there since. */
-static __always_inline void forget_address(struct vm *vm)
+/*
+ * The address means this VM no longer. Only one caller takes it away, and only this address: the slot may be another
+ * VM's by now.
+ */
+static __always_inline void forget_address(struct vm *vm, u64 kvm)
 {
-	u64 kvm = vm->kvm;
-
 	if (kvm && __sync_val_compare_and_swap(&vm->kvm, kvm, 0) == kvm)
 		bpf_map_delete_elem(&vm_by_address, &kvm);
 }
@@ -71,7 +121,7 @@ static __always_inline void let_go_of_vm(struct vm *vm)
 	__sync_fetch_and_sub(&vm->in_use, 1);
 	if (__sync_val_compare_and_swap(&vm->in_use, VM_SLOT_OPEN, VM_SLOT_CLOSING) != VM_SLOT_OPEN)
 		return;
-	forget_address(vm);
+	forget_address(vm, vm->kvm);
 	__sync_lock_test_and_set(&vm->in_use, VM_SLOT_FREE);
 }
 
@@ -112,7 +162,7 @@ static __always_inline void retire_vm_stats(u32 slot)
 }
 
 /* The slot of this VM, held for one vCPU more. VMS_MAX: there is no room; VM_SLOT_COME_AGAIN: another is at it. */
-static __noinline u32 vm_slot_of(u64 kvm, u32 pid)
+static __noinline u32 vm_slot_of(u64 kvm, u32 pid, u64 owner)
 {
 	u32 *known = bpf_map_lookup_elem(&vm_by_address, &kvm);
 	u32 slot;
@@ -129,6 +179,8 @@ static __noinline u32 vm_slot_of(u64 kvm, u32 pid)
 		return VMS_MAX;
 	retire_vm_stats(slot);
 	vm->pid = pid;
+	vm->owner = owner;
+	vm->threads_vtime_ns = pool_vtime_ns;
 	vm->vcpu_count = 0;
 	vm->active_vcpu_count = 0;
 	vm->vtime_ns = first_vm_vtime_ns;
@@ -235,18 +287,55 @@ static __always_inline void forget_vcpu_address(u64 kvm_vcpu, u32 slot)
 		bpf_map_delete_elem(&vcpu_by_address, &kvm_vcpu);
 }
 
+/* Its other threads are its VM's from now on (vmm_threads.bpf.h), unless they are another one's. */
+static __always_inline void name_process(u32 vm_slot, const struct vm *vm)
+{
+	struct task_ctx *process = process_of(bpf_get_current_task_btf());
+	struct vm *named = process ? vm_at(process->process_vm - 1) : NULL;
+
+	if (!process ||
+	    (named && named->in_use > VM_SLOT_OPEN && named->generation == process->process_generation))
+		return;
+	process->process_vm = vm_slot + 1;
+	process->process_generation = vm->generation;
+}
+
+/* This vCPU has no place. */
+static __always_inline void note_refusal(struct task_ctx *tctx, u64 owner, bool is_owners_bound, u64 now)
+{
+	struct task_ctx *process = process_of(bpf_get_current_task_btf());
+	struct event event = {.kind = EVENT_REFUSAL};
+
+	/* It comes here at each of its turns; looking for a slot takes long. */
+	tctx->refused_until_ns = now + REFUSED_FOR_NS;
+	COUNT(host_stats.vcpus_refused);
+	if (process) {
+		process->process_owner = owner;
+		process->process_refused_at_ns = now;
+	}
+	event.refusal.pid = bpf_get_current_pid_tgid() >> 32;
+	event.refusal.uid = bpf_get_current_uid_gid();
+	event.refusal.is_owners_bound = is_owners_bound;
+	send_event(&event);
+}
+
 /* Called in the vCPU's thread, which is therefore running. */
 static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm, u32 vcpu_id)
 {
 	u64 pid_tgid = bpf_get_current_pid_tgid();
-	u64 now = bpf_ktime_get_ns();
-	u32 vm_slot, slot, index;
-	struct vm *vm;
+	u64 now = bpf_ktime_get_ns(), owner;
+	u32 vm_slot = VMS_MAX, slot, index;
+	struct vm *vm = NULL;
 	struct vcpu *vcpu;
+	bool has_all;
 
 	if (!tctx || (s64)(tctx->refused_until_ns - now) > 0)
 		return 0;
-	vm_slot = vm_slot_of(kvm, pid_tgid >> 32);
+	owner = owner_of_current();
+	has_all = has_its_places(tctx, owner, !bpf_map_lookup_elem(&vm_by_address, &kvm));
+	if (has_all)
+		goto refused;
+	vm_slot = vm_slot_of(kvm, pid_tgid >> 32, owner);
 	if (vm_slot == VM_SLOT_COME_AGAIN)
 		return 0; /* the next time that it gets a pCPU */
 	vm = vm_at(vm_slot);
@@ -282,14 +371,14 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	/* It joins the vCPUs' clock at the present: what it did as a host task is forgiven. */
 	tctx->vtime_ns = pool_vtime_ns;
 	tctx->vcpu = slot + 1;
+	tctx->refused_until_ns = 0;
+	name_process(vm_slot, vm);
 	return 0;
 refused:
 	/* A VM's slot that was claimed for this vCPU alone is free again. */
 	if (vm && vm_slot < VMS_MAX)
 		let_go_of_vm(vm);
-	/* It comes here at each of its turns; looking for a slot takes long. */
-	tctx->refused_until_ns = now + REFUSED_FOR_NS;
-	COUNT(host_stats.vcpus_refused);
+	note_refusal(tctx, owner, has_all, now);
 	return 0;
 }
 
@@ -385,12 +474,11 @@ int BPF_PROG(on_vcpu_destroy, struct kvm_vcpu *kvm_vcpu)
 	struct vcpu *vcpu = slot ? vcpu_at(*slot) : NULL;
 
 	/* vCPUs are freed with their VM only: another VM may soon have the same address, while threads of this one live. */
-	if (vcpu && vcpu->kvm_vcpu == address) {
+	if (vcpu && __sync_val_compare_and_swap(&vcpu->kvm_vcpu, address, 0) == address) {
 		struct vm *vm = vm_at(vcpu->vm);
 
 		if (vm)
-			forget_address(vm);
-		vcpu->kvm_vcpu = 0;
+			forget_address(vm, (u64)kvm_vcpu->kvm);
 	}
 	bpf_map_delete_elem(&vcpu_by_address, &address);
 	return 0;

@@ -34,6 +34,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
@@ -84,14 +85,20 @@ struct task_group {
 	struct cgroup_subsys_state css;
 };
 
+struct sched_entity {
+	u64 sum_exec_runtime;
+};
+
 struct task_struct {
 	unsigned int flags;
 	int nr_cpus_allowed;
 	const cpumask_t *cpus_ptr;
 	unsigned short migration_disabled;
 	struct sched_ext_entity scx;
+	struct sched_entity se;
 	unsigned long core_cookie;	     /* with CONFIG_SCHED_CORE */
 	struct task_group *sched_task_group; /* with CONFIG_CGROUP_SCHED */
+	struct task_struct *group_leader;
 	int pid;
 	int tgid;
 	unsigned int __state;

@@ -189,7 +189,8 @@ static __always_inline bool goes_on_urgently(s32 cpu, struct task_struct *prev, 
 	if (!may_borrow(vcpu, tctx->vtime_ns, pcpu) || rests_until(prev, tctx, vcpu))
 		return false;
 	start_another_turn(prev, tctx, vcpu, pcpu);
-	task_set_slice(prev, config.urgent.slice_ns);
+	if (config.urgent.slice_ns < pcpu->turn_ns)
+		task_set_slice(prev, config.urgent.slice_ns);
 	pcpu->occupant = OCCUPANT_URGENT;
 	urgent_on(pcpu)->borrows = 1;
 	begin_urgent_slice(cpu, pcpu, vcpu, bpf_ktime_get_ns());

@@ -28,6 +28,7 @@ struct beside_vm {
 struct vcpus_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VCPUS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct beside_vcpu);
 } vcpus SEC(".maps");
@@ -35,6 +36,7 @@ struct vcpus_map {
 struct vms_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VMS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct beside_vm);
 } vms SEC(".maps");

@@ -40,6 +40,7 @@ struct coordinated_pcpu {
 struct vcpus_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VCPUS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct coordinated_vcpu);
 } vcpus SEC(".maps");
@@ -47,6 +48,7 @@ struct vcpus_map {
 struct vms_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VMS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct coordinated_vm);
 } vms SEC(".maps");

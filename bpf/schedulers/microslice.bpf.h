@@ -52,6 +52,7 @@ struct microslice_pcpu {
 struct vcpus_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VCPUS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct microslice_vcpu);
 } vcpus SEC(".maps");
@@ -59,6 +60,7 @@ struct vcpus_map {
 struct vms_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VMS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct microslice_vm);
 } vms SEC(".maps");

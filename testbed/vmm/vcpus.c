@@ -3,7 +3,11 @@
  * The smallest VMM: so many VMs of so many vCPUs that halt, sleep a second, and halt again, or that spin. For measuring what
  * vCPUs cost those that watch and schedule them. Each VM is a process, as with real VMMs; all end with this one.
  *
- *   vcpus VMS VCPUS [spin]      prints "ready" once all vCPUs halted, or are about to spin
+ *   vcpus VMS VCPUS [spin [busy=THREADS | naps]]
+ *   vcpus naps                                       has no VM: to compare with
+ *
+ * Prints "ready" once all vCPUs halted, or are about to spin. Busy threads of the VMM compute all the time; one that naps sleeps for
+ * 10 ms, works for some microseconds, and prints each second by how much it was woken too late on average: "late 120 us".
  */
 #include <fcntl.h>
 #include <linux/kvm.h>
@@ -16,6 +20,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096
@@ -24,7 +29,8 @@ static const unsigned char halting[] = {0xf4, 0xeb, 0xfd};
 static const unsigned char spinning[] = {0xeb, 0xfe, 0xcc};
 
 static int kvm, vm, ready;
-static bool spins;
+static bool spins, naps;
+static long busy;
 
 static void die(const char *what)
 {
@@ -66,6 +72,46 @@ static void *run_vcpu(void *id)
 	return NULL;
 }
 
+static void *compute(void *unused)
+{
+	for (volatile unsigned long n = 0;; n++)
+		;
+	return unused;
+}
+
+#define NAP_NS 10000000L
+#define NAPS_A_LINE 100
+
+static long ns_since(const struct timespec *start)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (now.tv_sec - start->tv_sec) * 1000000000L + now.tv_nsec - start->tv_nsec;
+}
+
+static void *nap(void *unused)
+{
+	const struct timespec length = {.tv_nsec = NAP_NS};
+
+	for (;;) {
+		long late_ns = 0;
+
+		for (int naps_left = NAPS_A_LINE; naps_left; naps_left--) {
+			struct timespec start;
+
+			clock_gettime(CLOCK_MONOTONIC, &start);
+			nanosleep(&length, NULL);
+			late_ns += ns_since(&start) - NAP_NS;
+			for (volatile int n = 0; n < 1000; n++)
+				;
+		}
+		printf("late %ld us\n", late_ns / NAPS_A_LINE / 1000);
+		fflush(stdout);
+	}
+	return unused;
+}
+
 static void run_vm(long vcpu_count)
 {
 	void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -86,6 +132,11 @@ static void run_vm(long vcpu_count)
 	for (long id = 0; id < vcpu_count; id++)
 		if (pthread_create(&thread, &small, run_vcpu, (void *)id))
 			die("pthread_create");
+	for (long n = 0; n < busy; n++)
+		if (pthread_create(&thread, &small, compute, NULL))
+			die("pthread_create");
+	if (naps && pthread_create(&thread, &small, nap, NULL))
+		die("pthread_create");
 	for (;;)
 		pause();
 }
@@ -96,9 +147,15 @@ int main(int count, char **arguments)
 	int ends[2];
 	char byte;
 
-	spins = count == 4 && !strcmp(arguments[3], "spin");
-	if (vm_count < 1 || vcpu_count < 1 || count > 4 || (count == 4 && !spins)) {
-		fputs("usage: vcpus VMS VCPUS [spin]\n", stderr);
+	spins = count >= 4 && !strcmp(arguments[3], "spin");
+	naps = count == 5 && !strcmp(arguments[4], "naps");
+	if (count == 5 && !strncmp(arguments[4], "busy=", 5))
+		busy = atol(arguments[4] + 5);
+	if (count == 2 && !strcmp(arguments[1], "naps"))
+		nap(NULL);
+	if (vm_count < 1 || vcpu_count < 1 || count > 5 || (count >= 4 && !spins) ||
+	    (count == 5 && !naps && busy < 1)) {
+		fputs("usage: vcpus VMS VCPUS [spin [busy=THREADS | naps]], or vcpus naps\n", stderr);
 		return 2;
 	}
 	kvm = open("/dev/kvm", O_RDWR);

@@ -35,6 +35,7 @@ enum Command {
     Simulate(commands::simulate::Simulate),
     Compare(commands::compare::Compare),
     Reproduce(commands::reproduce::Reproduce),
+    Regret(commands::regret::Regret),
     /// Guest kernels without configuration: symbols, critical classes, slides
     Symbols(commands::symbols::Symbols),
     /// The emulated host: its kernels, and commands run in it by hand
@@ -83,6 +84,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Simulate(args) => commands::simulate::run(args),
         Command::Compare(args) => commands::compare::run(args),
         Command::Reproduce(args) => commands::reproduce::run(args),
+        Command::Regret(args) => commands::regret::run(args),
         Command::Symbols(args) => commands::symbols::run(args),
         Command::Testbed(args) => commands::testbed::run(args),
     }

@@ -166,7 +166,7 @@ fn ctrl_c_ends_a_run_with_exit_code_130_and_leaves_no_file() {
         std::fs::create_dir(&outputs).expect("a folder");
         let target = outputs.join("file").display().to_string();
         let policies: &[&str] = if command == "compare" { &["--policies", "credit,micro:1"] } else { &[] };
-        let run = Command::new(env!("CARGO_BIN_EXE_microslice"))
+        let mut run = Command::new(env!("CARGO_BIN_EXE_microslice"))
             .args([&[command, &file, option, &target], policies].concat())
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped())
@@ -174,6 +174,7 @@ fn ctrl_c_ends_a_run_with_exit_code_130_and_leaves_no_file() {
             .expect("the binary starts");
         // The temporary file is there: so is the handler.
         while std::fs::read_dir(&outputs).expect("a folder").next().is_none() {
+            assert_eq!(run.try_wait().expect("its state"), None, "it ended by itself");
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         let killed = Command::new("kill").args(["-INT", &run.id().to_string()]).status().expect("kill");
@@ -242,9 +243,17 @@ fn the_tiny_scenarios_trace_is_as_recorded() {
 fn what_each_policy_does_with_the_papers_scenarios_is_as_recorded() {
     let mut table = String::new();
     for scenario in ["dedup-swaptions", "exim-swaptions"] {
-        for policy in
-            ["credit", "credit-1ms", "micro", "micro:2", "micro-xen", "micro-xen:3", "eevdf", "microslice"]
-        {
+        for policy in [
+            "credit",
+            "credit-1ms",
+            "micro",
+            "micro:2",
+            "micro-xen",
+            "micro-xen:3",
+            "eevdf",
+            "beside",
+            "microslice",
+        ] {
             let short = ["--set", "duration=500 ms", "--set", "warmup=0 ms"];
             let run = [&["simulate", scenario, "--policy", policy, "--json"], &short[..]].concat();
             let json: serde_json::Value = serde_json::from_str(&succeed(&run)).expect("JSON");
@@ -404,7 +413,7 @@ fn reproduce_gives_paper_and_ours_for_every_number_of_a_group() {
 
 #[test]
 fn help_ends_with_examples() {
-    for command in ["simulate", "compare", "reproduce"] {
+    for command in ["simulate", "compare", "reproduce", "regret"] {
         assert!(
             succeed(&[command, "--help"]).contains(&format!("Examples:\n  microslice {command}")),
             "{command}"

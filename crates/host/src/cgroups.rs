@@ -14,6 +14,8 @@ pub const MOUNT: &str = "/sys/fs/cgroup";
 pub struct CpuLimit {
     pub quota_us: u64,
     pub period_us: u64,
+    /// What may be saved up beyond the quota (`cpu.max.burst`).
+    pub burst_us: u64,
     /// The file that says so.
     pub file: PathBuf,
 }
@@ -29,26 +31,38 @@ impl CpuLimit {
         microslice_policy::CpuLimit {
             quota_us: microseconds(self.quota_us),
             period_us: microseconds(self.period_us),
+            burst_us: microseconds(self.burst_us),
+            reserved: 0,
         }
     }
 
     /// Of the cgroup with this folder alone; `None` if it has none, or is gone.
     pub fn of_cgroup(folder: &Path) -> io::Result<Option<Self>> {
         let file = folder.join("cpu.max");
-        Ok(read_if_there(&file)?.and_then(|text| Self::parse(&text, file)))
+        let Some(limit) = read_if_there(&file)?.and_then(|text| Self::parse(&text, file)) else {
+            return Ok(None);
+        };
+        // Kernels before 5.14 have no bursts.
+        let burst = read_if_there(&folder.join("cpu.max.burst"))?;
+        let burst_us = burst.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        Ok(Some(Self { burst_us, ..limit }))
     }
 
     /// `20000 100000`; `None` for `max 100000`, and for what isn't a limit.
     fn parse(text: &str, file: PathBuf) -> Option<Self> {
         let mut words = text.split_whitespace().map(|word| word.parse::<u64>().ok());
         let (quota_us, period_us) = (words.next()??, words.next()??);
-        (period_us > 0).then_some(Self { quota_us, period_us, file })
+        (period_us > 0).then_some(Self { quota_us, period_us, burst_us: 0, file })
     }
 }
 
 impl fmt::Display for CpuLimit {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{:.2} CPUs ({})", self.cpus(), self.file.display())
+        write!(out, "{:.2} CPUs", self.cpus())?;
+        if self.burst_us > 0 {
+            write!(out, " and bursts of {} ms", self.burst_us as f64 / 1e3)?;
+        }
+        write!(out, " ({})", self.file.display())
     }
 }
 
@@ -166,6 +180,7 @@ mod tests {
         let cgroups = [0, 1].map(|index| format!("{scope}/vcpu{index}"));
         let mount = mount_with(&[
             ("machine.slice/cpu.max", "800000 100000\n"),
+            ("machine.slice/cpu.max.burst", "20500\n"),
             ("machine.slice/machine-a.scope/cpu.max", "150000 100000\n"),
             ("machine.slice/machine-a.scope/libvirt/cpu.max", "max 100000\n"),
             ("machine.slice/machine-a.scope/libvirt/emulator/cpu.max", "1000 100000\n"),
@@ -175,6 +190,7 @@ mod tests {
         let limits = CpuLimits::read(mount.path(), &cgroups).unwrap();
         let cpus: Vec<f64> = limits.of_vm.iter().map(CpuLimit::cpus).collect();
         assert_eq!(cpus, [1.5, 8.0]);
+        assert!(limits.of_vm[1].to_string().starts_with("8.00 CPUs and bursts of 20.5 ms ("));
         let vcpu = limits.of_each_vcpu.unwrap();
         assert_eq!((vcpu.quota_us, vcpu.period_us), (30_000, 50_000));
         assert!(vcpu.to_string().starts_with("0.60 CPUs (") && vcpu.to_string().contains("vcpu0/cpu.max"));
@@ -195,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_limit_as_the_policy_has_it() {
-        let limit = |quota_us| CpuLimit { quota_us, period_us: 100_000, file: PathBuf::new() };
+        let limit = |quota_us| CpuLimit { quota_us, period_us: 100_000, burst_us: 0, file: PathBuf::new() };
         assert_eq!(limit(150_000).for_policy().quota_us, 150_000);
         assert_eq!(limit(u64::MAX).for_policy().quota_us, u32::MAX);
     }

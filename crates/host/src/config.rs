@@ -2,6 +2,7 @@
 
 use crate::HostError;
 use crate::coordination::{Scheme, Schemes};
+use crate::interface::VMS_MAX;
 use microslice_policy::coordinated::UrgentConfig;
 use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,6 +108,8 @@ pub struct Settings {
     pub dry_run: bool,
     /// Measure what the BPF programs cost.
     pub program_costs: bool,
+    /// How many VMs may have a place: fewer than there are, in tests.
+    pub vm_places: u32,
     pub record: Option<PathBuf>,
     pub stats: Option<f64>,
     pub json: bool,
@@ -149,6 +152,7 @@ impl Default for Settings {
             guest_memory: true,
             dry_run: false,
             program_costs: false,
+            vm_places: VMS_MAX,
             record: None,
             stats: None,
             json: false,
@@ -171,7 +175,8 @@ const HOLD_US_MAX: u64 = 300_000;
 type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);
 
 /// Bounds that no host changes.
-const BOUNDS: [Bound; 12] = [
+const BOUNDS: [Bound; 13] = [
+    ("vm-places", 1, VMS_MAX as u64, "VMs", |it| u64::from(it.vm_places)),
     ("urgent-slice-us", 50, 10_000, "microseconds", |it| it.urgent_slice_us),
     ("preemption-delay-us", 0, 10_000, "microseconds", |it| it.preemption_delay_us),
     ("urgent-allowance-us", 0, HOLD_US_MAX, "microseconds of virtual time", |it| it.urgent_allowance_us),

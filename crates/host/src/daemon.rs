@@ -12,6 +12,8 @@ use crate::privileges;
 use crate::program_costs::Measuring;
 use crate::real_time;
 use crate::recorder::Recorder;
+use crate::recursion_misses::RecursionMisses;
+use crate::refusals::Refusals;
 use crate::report::{Report, VmReport, difference, sum};
 use crate::restarts::{self, Restarts};
 use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VMS_MAX, VmStats};
@@ -110,9 +112,10 @@ struct Daemon<'s> {
     restarts: Restarts,
     /// VMs that the scheduler before this one knew, and that this one hasn't seen yet: they may sleep.
     remembered: BTreeMap<VmKey, Vm>,
-    /// What schedulers before this one counted, of VMs that are gone and of the host.
+    /// What schedulers before this one counted, of VMs that are gone, of the host, and of programs.
     gone_before: VmStats,
     host_before: HostStats,
+    misses_before: RecursionMisses,
     kernels: KernelReader,
     /// The kernels whose ranges the kernel side, and the recording, have, by slot. A slot is used again once no VM runs
     /// its kernel.
@@ -120,6 +123,7 @@ struct Daemon<'s> {
     limits: LimitTable,
     /// What kept limits from being kept when they were read last.
     limit_troubles: Troubles,
+    refusals: Refusals,
     recorder: Option<Recorder>,
     measuring: Option<Measuring>,
     /// By slot.
@@ -135,6 +139,7 @@ struct Readings {
     vms: BTreeMap<VmKey, VmStats>,
     gone: VmStats,
     host: HostStats,
+    misses: RecursionMisses,
     pool_changes: usize,
     micro_pcpu_ns: u64,
 }
@@ -154,6 +159,7 @@ impl<'s> Daemon<'s> {
             vms: BTreeMap::new(),
             gone: VmStats::default(),
             host: HostStats::default(),
+            misses: RecursionMisses::default(),
             pool_changes: 0,
             micro_pcpu_ns: 0,
         };
@@ -169,11 +175,13 @@ impl<'s> Daemon<'s> {
             remembered: BTreeMap::new(),
             gone_before: VmStats::default(),
             host_before: HostStats::default(),
+            misses_before: RecursionMisses::default(),
             kernels,
             shared_codes: BTreeMap::new(),
             recorder,
             limits,
             limit_troubles: Troubles::default(),
+            refusals: Refusals::default(),
             vms: BTreeMap::new(),
             started: now,
             pool_history: PoolHistory::new(monotonic_ns()),
@@ -543,6 +551,11 @@ impl<'s> Daemon<'s> {
                 Event::Resize { at_ns, micro_pcpu_count, reason } => {
                     self.remember_resize(at_ns, micro_pcpu_count, reason);
                 }
+                Event::Refusal(refusal) => {
+                    if let Some(line) = self.refusals.hear(refusal, Instant::now()) {
+                        (output.say)(&line);
+                    }
+                }
             }
         }
         while let Some(record) = self.scheduler_mut().next_record() {
@@ -625,6 +638,7 @@ impl<'s> Daemon<'s> {
             pool_size_history: self.pool_history.changes_after(0),
             micro_pcpu_ns: self.pool_history.pcpu_ns(monotonic_ns()),
             exit,
+            recursion_misses: self.recursion_misses(),
             programs: self.measuring.as_ref().and(self.scheduler.as_ref()).map(Scheduler::program_costs),
         }
     }
@@ -632,6 +646,11 @@ impl<'s> Daemon<'s> {
     fn host_stats(&self) -> HostStats {
         let now = self.scheduler.as_ref().map(Scheduler::host_stats).unwrap_or_default();
         sum(&self.host_before, &now)
+    }
+
+    fn recursion_misses(&self) -> RecursionMisses {
+        let now = self.scheduler.as_ref().map(Scheduler::recursion_misses).unwrap_or_default();
+        self.misses_before.plus(&now)
     }
 
     /// Slots that no VM of ours uses any more keep their counts until they are used again.
@@ -653,6 +672,7 @@ impl<'s> Daemon<'s> {
         }
         interval.gone = difference(&now.gone, &self.before.gone);
         interval.host = difference(&now.host, &self.before.host);
+        interval.recursion_misses = now.recursion_misses.since(&self.before.misses);
         interval.pool_size_history = self.pool_history.changes_after(self.before.pool_changes);
         // A change that is told late may take back a part of what the interval before was said to have.
         interval.micro_pcpu_ns = now.micro_pcpu_ns.saturating_sub(self.before.micro_pcpu_ns);
@@ -661,6 +681,7 @@ impl<'s> Daemon<'s> {
             vms: keys.into_iter().zip(now.vms.iter().map(|vm| vm.stats)).collect(),
             gone: now.gone,
             host: now.host,
+            misses: now.recursion_misses,
             pool_changes: self.pool_history.change_count(),
             micro_pcpu_ns: now.micro_pcpu_ns,
         };
@@ -673,18 +694,21 @@ struct Counted {
     vms: BTreeMap<u32, VmStats>,
     gone: VmStats,
     host: HostStats,
+    misses: RecursionMisses,
 }
 
 impl Counted {
     fn of(daemon: &Daemon<'_>) -> Self {
         let vms = daemon.vms.iter().map(|(slot, vm)| (*slot, daemon.stats_of(vm))).collect();
-        Self { vms, gone: daemon.gone_stats(), host: daemon.host_stats() }
+        let misses = daemon.recursion_misses();
+        Self { vms, gone: daemon.gone_stats(), host: daemon.host_stats(), misses }
     }
 
     /// VMs wait until the next scheduler sees them.
     fn keep(self, daemon: &mut Daemon<'_>) {
         daemon.gone_before = self.gone;
         daemon.host_before = self.host;
+        daemon.misses_before = self.misses;
         for (slot, mut vm) in std::mem::take(&mut daemon.vms) {
             vm.stats_before = self.vms.get(&slot).copied().unwrap_or_default();
             daemon.remembered.insert(vm.key(), vm);

@@ -120,6 +120,11 @@ pub struct Untold {
 }
 
 impl Changes {
+    /// Every limit is what it was, and counts for whom it did.
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.gone.is_empty() && self.chains.is_empty()
+    }
+
     /// Tells them one by one: what isn't taken keeps nobody else from their limit.
     pub fn tell(&self, maps: &mut (impl LimitMaps + ?Sized)) -> Untold {
         let mut untold = Untold::default();
@@ -256,7 +261,7 @@ mod tests {
     use super::*;
 
     fn limit(file: &str, quota_us: u64) -> CpuLimit {
-        CpuLimit { quota_us, period_us: 100_000, file: file.into() }
+        CpuLimit { quota_us, period_us: 100_000, burst_us: 0, file: file.into() }
     }
 
     fn cgroup(id: u64, limits: &[CpuLimit]) -> LimitedCgroup {

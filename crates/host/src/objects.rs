@@ -37,6 +37,8 @@ pub(crate) trait LoadedObject {
     /// What Algorithm 1 decided, and what holds; of a scheduler without a micro pool: none.
     fn micro_pcpu_count(&self) -> (u32, u32);
     fn set_limits_in_force(&mut self, in_force: bool);
+    /// Some of them aren't what they were: whoever rests is released, and asks the new ones. By the host's monotonic clock.
+    fn set_limits_changed_at_ns(&mut self, now_ns: u64);
     fn object(&self) -> &Object;
 }
 
@@ -158,6 +160,10 @@ macro_rules! scheduler_object {
                 fn set_limits_in_force(&mut self, in_force: bool) {
                     let bss = self.maps.bss_data.as_deref_mut().expect(NO_GLOBALS);
                     bss.limits_in_force = u32::from(in_force);
+                }
+
+                fn set_limits_changed_at_ns(&mut self, now_ns: u64) {
+                    self.maps.bss_data.as_deref_mut().expect(NO_GLOBALS).limits_changed_at_ns = now_ns;
                 }
 
                 fn object(&self) -> &Object {

@@ -7,6 +7,7 @@ use crate::cgroups::{CpuLimit, CpuLimits};
 use crate::config::SchedulerChoice;
 use crate::interface::BoostStats;
 use crate::pool_history::Change;
+use crate::recursion_misses::RecursionMisses;
 use crate::scheduler::{HostStats, VmStats};
 use crate::{micro_report, urgent_report};
 use microslice_metrics::Histogram;
@@ -49,6 +50,8 @@ pub struct Report {
     /// How much time micro-sliced pCPUs had, all together; in a dry run those that there would have been.
     pub micro_pcpu_ns: u64,
     pub exit: Option<String>,
+    /// Runs of its BPF programs that the kernel left out.
+    pub recursion_misses: RecursionMisses,
     /// What its BPF programs cost, if that is measured: `program_costs::of_object`.
     pub programs: Option<Value>,
 }
@@ -57,6 +60,13 @@ pub struct Report {
 pub trait Counters: Copy + FromBytes + IntoBytes + Immutable {}
 
 impl Counters for VmStats {}
+
+impl VmStats {
+    /// What its vCPUs and its VMM's other threads ran.
+    pub(crate) fn had_ns(&self) -> u64 {
+        self.ran_ns + self.vmm_ran_ns
+    }
+}
 impl Counters for HostStats {}
 impl Counters for BoostStats {}
 
@@ -91,15 +101,15 @@ impl Report {
         self.vms.iter().fold(self.gone, |total, vm| sum(&total, &vm.stats))
     }
 
-    /// Shares of the CPU time that VMs got together: received, and due by weight and demand.
+    /// Shares of the CPU time that VMs got together, their VMMs included: received, and due by weight and demand.
     pub fn shares(&self) -> Vec<(f64, f64)> {
-        let ran: Vec<f64> = self.vms.iter().map(|vm| vm.stats.ran_ns as f64).collect();
+        let ran: Vec<f64> = self.vms.iter().map(|vm| vm.stats.had_ns() as f64).collect();
         let total: f64 = ran.iter().sum();
         if total == 0.0 {
             return vec![(0.0, 0.0); self.vms.len()];
         }
         let demand: Vec<f64> =
-            self.vms.iter().map(|vm| (vm.stats.ran_ns + vm.stats.waited_ns) as f64 / total).collect();
+            self.vms.iter().map(|vm| (vm.stats.had_ns() + vm.stats.waited_ns) as f64 / total).collect();
         let weights: Vec<f64> = self.vms.iter().map(|vm| f64::from(vm.weight)).collect();
         let due = shares_due(&weights, &demand);
         ran.iter().zip(due).map(|(ran, due)| (ran / total, due)).collect()
@@ -148,6 +158,7 @@ impl Report {
             "restarts": self.restarts,
             "vms": vms,
             "host": host_json(&self.host),
+            "recursion_misses": self.recursion_misses.to_json(),
             "exit": self.exit,
             "programs": self.programs,
         });
@@ -193,6 +204,7 @@ impl Report {
             }
             SchedulerChoice::Coordinated => urgent_report::lines(&total),
         });
+        text.push_str(&self.recursion_misses.line());
         text.push_str(&self.programs.as_ref().map(program_table).unwrap_or_default());
         if let Some(exit) = &self.exit {
             text.push_str(&format!("ended by the kernel: {exit}\n"));
@@ -355,6 +367,7 @@ fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
         "kernel": vm.kernel,
         "slide": vm.slide.map(|slide| format!("{slide:#x}")),
         "state": vm.state,
+        "vmm_ran_ns": vm.stats.vmm_ran_ns,
         "share_received": share_received,
         "share_due": share_due,
     })
@@ -375,6 +388,7 @@ fn host_json(host: &HostStats) -> Value {
         "late_requests": host.late_requests,
         "kernel_refusals": {
             "rest_timer": host.rest_timers_refused,
+            "turn_timer": host.turn_timers_refused,
             "slice_timer": host.slice_timers_refused,
             "pool_timer": host.pool_timers_refused,
             "vcpu_address": host.vcpu_addresses_refused,
@@ -421,6 +435,7 @@ mod tests {
             pool_size_history: vec![(10, 1, "ipi_dominant")],
             micro_pcpu_ns: 500_000_000,
             exit: None,
+            recursion_misses: RecursionMisses::default(),
             programs: None,
         }
     }
@@ -507,7 +522,8 @@ mod tests {
 
     #[test]
     fn limits_are_in_the_text_and_in_the_json_with_how_long_vcpus_rested() {
-        let limit = |quota_us| CpuLimit { quota_us, period_us: 100_000, file: "/g/cpu.max".into() };
+        let limit =
+            |quota_us| CpuLimit { quota_us, period_us: 100_000, burst_us: 0, file: "/g/cpu.max".into() };
         let cpu_limits = CpuLimits { of_vm: vec![limit(150_000)], of_each_vcpu: Some(limit(50_000)) };
         let limited = VmReport { cpu_limits, ..vm("web", 100, 1, 1) };
         let report = report(vec![limited, vm("free", 100, 1, 1)]);

@@ -3,13 +3,18 @@
 use crate::HostError;
 use crate::config::{PoolChoice, Settings};
 use crate::core_scheduling;
+use crate::daemon::monotonic_ns;
 use crate::interface::{
-    self, EventKind, NEVER_MICRO, PCPUS_MAX, ResizeEvent, RunConfig, Vcpu, Vm, VmFeed, WitnessEvent,
+    self, EventKind, NEVER_MICRO, PCPUS_MAX, RefusalEvent, ResizeEvent, RunConfig, Vcpu, Vm, VmFeed,
+    WitnessEvent,
 };
 use crate::limits;
+use crate::mapped_array::MappedArray;
 use crate::objects::{self, LoadedObject};
 use crate::preflight::{Host, Vendor};
 use crate::program_costs::{self, program_info};
+use crate::recursion_misses::RecursionMisses;
+use crate::refusals::Refusal;
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, PrintLevel, RingBuffer, RingBufferBuilder};
 use microslice_policy::{
     AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, PoolSizeConfig, Record,
@@ -44,9 +49,9 @@ pub struct KernelVm {
 
 impl KernelVm {
     /// Those in the map `vms` that have a vCPU.
-    pub(crate) fn all_of(vms: &impl MapCore) -> Vec<Self> {
+    pub(crate) fn all_of(vms: &MappedArray) -> Vec<Self> {
         let of_slot = |slot| {
-            let vm: Vm = lookup(vms, slot)?;
+            let vm: Vm = vms.get(slot)?;
             (vm.in_use != 0 && vm.vcpu_count > 0).then_some(Self {
                 slot,
                 generation: vm.generation,
@@ -69,6 +74,8 @@ pub enum Event {
     Lstar { slot: u32, generation: u32, address: u64 },
     /// The micro pool has a new size. `at_ns` is the host's monotonic clock.
     Resize { at_ns: u64, micro_pcpu_count: u32, reason: u32 },
+    /// A vCPU has found no place.
+    Refusal(Refusal),
 }
 
 /// Why the kernel ended it.
@@ -100,6 +107,9 @@ pub struct Scheduler {
     records: Rc<RefCell<VecDeque<Record>>>,
     // Before the object, so that the scheduler is unregistered while its maps exist.
     _struct_ops: Link,
+    vms: MappedArray,
+    vcpus: MappedArray,
+    vm_stats_of: MappedArray,
     object: Box<dyn LoadedObject>,
 }
 
@@ -161,7 +171,10 @@ impl Scheduler {
         let records = Rc::new(RefCell::new(VecDeque::new()));
         let rings = open_rings(&*object, &events, &records)
             .map_err(|error| HostError::broken(format!("ring buffers: {error}")))?;
-        Ok(Self { rings, events, records, _struct_ops: struct_ops, object })
+        let maps = object.maps();
+        let (vms, vcpus) = (MappedArray::of(maps.vms)?, MappedArray::of(maps.vcpus)?);
+        let vm_stats_of = MappedArray::of(maps.vm_stats_of)?;
+        Ok(Self { rings, events, records, _struct_ops: struct_ops, vms, vcpus, vm_stats_of, object })
     }
 
     /// Reads what has arrived in the rings.
@@ -179,15 +192,15 @@ impl Scheduler {
 
     /// The VMs that have a vCPU.
     pub fn vms(&self) -> Vec<KernelVm> {
-        KernelVm::all_of(self.object.maps().vms)
+        KernelVm::all_of(&self.vms)
     }
 
     /// The threads that run the vCPUs of the VM in `slot`.
     pub fn vcpu_threads(&self, slot: u32) -> Vec<u32> {
-        let vm: Vm = lookup(self.object.maps().vms, slot).unwrap_or_default();
+        let vm: Vm = self.vms.get(slot).unwrap_or_default();
         let taken = vm.vcpus.iter().filter(|&&entry| entry > 0);
         taken
-            .filter_map(|entry| lookup::<Vcpu>(self.object.maps().vcpus, entry - 1))
+            .filter_map(|entry| self.vcpus.get::<Vcpu>(entry - 1))
             .filter(|vcpu| vcpu.in_use != 0 && vcpu.vm == slot)
             .map(|vcpu| vcpu.pid)
             .collect()
@@ -195,7 +208,7 @@ impl Scheduler {
 
     /// Statistics of the VM in `slot`; of all that are gone in slot [`VMS_MAX`].
     pub fn vm_stats(&self, slot: u32) -> VmStats {
-        lookup(self.object.maps().vm_stats_of, slot).unwrap_or_default()
+        self.vm_stats_of.get(slot).unwrap_or_default()
     }
 
     pub fn host_stats(&self) -> HostStats {
@@ -256,6 +269,11 @@ impl Scheduler {
         counts
     }
 
+    /// Runs of its programs that the kernel left out.
+    pub fn recursion_misses(&self) -> RecursionMisses {
+        RecursionMisses::of_object(self.object.object())
+    }
+
     /// What its programs cost: [`program_costs::of_object`].
     pub fn program_costs(&self) -> serde_json::Value {
         program_costs::of_object(self.object.object())
@@ -295,6 +313,10 @@ pub(crate) fn parse_event(bytes: &[u8]) -> Option<Event> {
         EventKind::Resize => {
             let ResizeEvent { at_ns, micro_pcpu_count, reason } = zerocopy::transmute!(event.payload);
             Some(Event::Resize { at_ns, micro_pcpu_count, reason: reason.value() })
+        }
+        EventKind::Refusal => {
+            let RefusalEvent { pid, uid, is_owners_bound, .. } = zerocopy::transmute!(event.payload);
+            Some(Event::Refusal(Refusal { pid, uid, is_owners_bound: is_owners_bound != 0 }))
         }
     }
 }
@@ -336,6 +358,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
         intel: u32::from(host.vendor == Vendor::Intel),
         smt: u32::from(host.topology.smt),
         lend: u32::from(settings.lend),
+        vm_places: settings.vm_places,
         micro_rank: [NEVER_MICRO; PCPUS_MAX as usize],
         ..Default::default()
     };
@@ -348,12 +371,8 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
 
 /// One value of an array map.
 pub(crate) fn lookup<T: FromBytes>(map: &impl MapCore, key: u32) -> Option<T> {
-    T::read_from_prefix(&value_of(map, key)?).ok().map(|(value, _)| value)
-}
-
-/// Likewise, as bytes: what mechanisms keep stands behind what the core keeps.
-pub(crate) fn value_of(map: &impl MapCore, key: u32) -> Option<Vec<u8>> {
-    map.lookup(&key.to_le_bytes(), MapFlags::ANY).ok()?
+    let value = map.lookup(&key.to_le_bytes(), MapFlags::ANY).ok()??;
+    T::read_from_prefix(&value).ok().map(|(value, _)| value)
 }
 
 pub(crate) fn update(map: &MapMut<'_>, key: u32, value: &[u8]) -> Result<(), HostError> {
@@ -383,6 +402,9 @@ impl limits::LimitMaps for dyn LoadedObject + '_ {
 fn set_cpu_limits(object: &mut dyn LoadedObject, changes: &limits::Changes) -> limits::Untold {
     let untold = changes.tell(object);
     object.set_limits_in_force(changes.in_force);
+    if !changes.is_empty() {
+        object.set_limits_changed_at_ns(monotonic_ns());
+    }
     untold
 }
 

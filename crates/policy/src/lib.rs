@@ -174,6 +174,18 @@ pub fn vm_is_ahead(
     unsafe { c::vm_is_ahead(config, *size, vm_ns, *other_size, other_vm_ns) != 0 }
 }
 
+/// The weight of all threads of a VMM together.
+pub fn vmm_threads_weight(vm_weight: u32, active_vcpu_count: u32) -> u64 {
+    // SAFETY: a pure function of its arguments.
+    unsafe { c::vmm_threads_weight(vm_weight, active_vcpu_count) }
+}
+
+/// Does a VMM's thread that isn't a vCPU go before vCPUs?
+pub fn vmm_thread_goes_first(config: &FairShareConfig, seen: &VmmThreadObservation) -> bool {
+    // SAFETY: likewise.
+    unsafe { c::vmm_thread_goes_first(config, seen) != 0 }
+}
+
 /// May one whose caches are warm, or to whom is yielded, with this clock and weight, go before the first of the queue?
 pub fn may_go_first(config: &FairShareConfig, first_vtime_ns: u64, vtime_ns: u64, weight: u64) -> bool {
     // SAFETY: the pointer comes from a reference.
@@ -198,7 +210,7 @@ pub fn limit_charge(limit: &CpuLimit, ran_ns: u64) -> u64 {
     unsafe { c::limit_charge(limit, ran_ns) }
 }
 
-/// Does a vCPU with this limit have to rest, and how long may it run if not?
+/// Does a task with this limit have to rest before its next turn, and how long may that be?
 pub fn decide_on_limit(limit: &CpuLimit, seen: &LimitObservation) -> LimitDecision {
     // SAFETY: the pointers come from references.
     unsafe { c::decide_on_limit(limit, seen) }

@@ -267,3 +267,26 @@ proptest! {
         prop_assert!(was_blocked == 0 || pool.wrapping_sub(decision.vtime_ns) <= FairShareConfig::PAPER.lag_max_ns);
     }
 }
+
+#[test]
+fn all_threads_of_a_vmm_weigh_as_one_more_vcpu() {
+    assert_eq!(vmm_threads_weight(100, 3), vcpu_weight(100, 4));
+    assert_eq!(vmm_threads_weight(100, 0), vcpu_weight(100, 1));
+}
+
+proptest! {
+    /// A thread of a VMM goes first when it is woken, and for no longer than a boost; never while its VM is ahead, nor as a vCPU.
+    #[test]
+    fn a_vmms_thread_goes_first_for_a_boost_at_most(
+        first_ran_ns in 0..100_000_000u64, was_blocked in 0..2u32, went_first in 0..2u32, is_vcpu in 0..2u32, vm_is_ahead in 0..2u32,
+    ) {
+        let config = FairShareConfig::DEFAULT;
+        let seen = VmmThreadObservation { first_ran_ns, was_blocked, went_first, is_vcpu, vm_is_ahead };
+        let goes = vmm_thread_goes_first(&config, &seen);
+        prop_assert!(!goes || (is_vcpu == 0 && vm_is_ahead == 0));
+        prop_assert!(!goes || was_blocked == 1 || first_ran_ns < config.boost_slice_ns);
+        prop_assert!(goes || is_vcpu == 1 || vm_is_ahead == 1 || was_blocked == 0);
+        let no_boost = FairShareConfig { boost_slice_ns: 0, ..config };
+        prop_assert!(!vmm_thread_goes_first(&no_boost, &seen));
+    }
+}

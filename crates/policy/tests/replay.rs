@@ -93,7 +93,7 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_on_wakeup(&config, &seen);
     write(RecordKind::Wakeup, WakeupRecord { config, seen, decision }.as_bytes());
 
-    let limit = CpuLimit { quota_us: 20_000, period_us: 100_000 };
+    let limit = CpuLimit { quota_us: 20_000, period_us: 100_000, ..CpuLimit::default() };
     let seen = LimitObservation { now_ns: 9, clock_ns: 8, slice_ns: 30_000_000, ..Default::default() };
     let decision = decide_on_limit(&limit, &seen);
     write(RecordKind::Limit, LimitRecord { limit, seen, decision }.as_bytes());
@@ -247,7 +247,7 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 10");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 11");
 }
 
 proptest! {

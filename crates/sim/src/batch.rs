@@ -39,9 +39,8 @@ impl BatchProgress {
         (self.jobs_done.load(Ordering::Relaxed), self.jobs.load(Ordering::Relaxed), share.min(1.0))
     }
 
-    fn begin(&self, jobs: &[Job<'_>]) {
-        self.jobs.store(jobs.len(), Ordering::Relaxed);
-        let total_ns = jobs.iter().map(|job| job.config.warmup_ns + job.config.duration_ns).sum();
+    fn begin(&self, jobs: usize, total_ns: u64) {
+        self.jobs.store(jobs, Ordering::Relaxed);
         self.total_ns.store(total_ns, Ordering::Relaxed);
     }
 }
@@ -82,7 +81,7 @@ pub fn run_one(
     progress: &BatchProgress,
     sink: &mut dyn TraceSink,
 ) -> Result<(RunReport, Duration), SimError> {
-    progress.begin(&[Job { config: job, seed: job.seed }]);
+    progress.begin(1, job.warmup_ns + job.duration_ns);
     let mut sink = ProgressSink { progress, seen_ns: 0, is_beaten: &|| false, inside: sink };
     let mut simulation = Simulation::new(job, &mut sink)?;
     let begun = Instant::now();
@@ -123,17 +122,34 @@ pub fn run_each<T: Send>(
     progress: &BatchProgress,
     keep: impl Fn(usize, RunReport) -> T + Sync,
 ) -> Result<Vec<T>, (usize, SimError)> {
-    progress.begin(jobs);
-    let results: Vec<Mutex<Option<Result<T, SimError>>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    let total_ns = jobs.iter().map(|job| job.config.warmup_ns + job.config.duration_ns).sum();
+    let run = |index: usize, sink: &mut dyn TraceSink| {
+        simulate(&jobs[index].seeded(), sink).map(|report| keep(index, report))
+    };
+    run_numbered(jobs.len(), total_ns, progress, run)
+}
+
+/// The same for so many jobs, each of which `run` makes when its turn has come: all configurations of a large batch don't fit
+/// into memory either. `total_ns`: simulated time of all of them, for the progress.
+pub fn run_numbered<T: Send, E: Send + From<SimError>>(
+    jobs: usize,
+    total_ns: u64,
+    progress: &BatchProgress,
+    run: impl Fn(usize, &mut dyn TraceSink) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, (usize, E)> {
+    progress.begin(jobs, total_ns);
+    let results: Vec<Mutex<Option<Result<T, E>>>> = (0..jobs).map(|_| Mutex::new(None)).collect();
     let (next, first_failed) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             // Jobs before the failed one go on: one of them may be the first to fail.
             let is_beaten = || first_failed.load(Ordering::Relaxed) < index;
-            let Some(job) = jobs.get(index).filter(|_| !is_beaten()) else { return };
+            if index >= jobs || is_beaten() || progress.is_stopped() {
+                return;
+            }
             let mut sink = ProgressSink { progress, seen_ns: 0, is_beaten: &is_beaten, inside: &mut NoTrace };
-            let result = simulate(&job.seeded(), &mut sink).map(|report| keep(index, report));
+            let result = run(index, &mut sink);
             if result.is_err() {
                 first_failed.fetch_min(index, Ordering::Relaxed);
             }
@@ -143,13 +159,13 @@ pub fn run_each<T: Send>(
             }
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(jobs);
     std::thread::scope(|scope| {
         (0..threads).for_each(|_| drop(scope.spawn(work)));
     });
     let results = results.into_iter().map(|slot| slot.into_inner().ok().flatten());
     // A job that nobody began comes behind the failed one, or everything was stopped.
-    let stopped = || Err(SimError::Stopped { time_ns: 0 });
+    let stopped = || Err(E::from(SimError::Stopped { time_ns: 0 }));
     results
         .enumerate()
         .map(|(index, result)| result.unwrap_or_else(stopped).map_err(|error| (index, error)))

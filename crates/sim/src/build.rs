@@ -110,7 +110,8 @@ impl<'a> Simulation<'a> {
         let normal = config.host.pcpus - config.scheduler.most_micro_pcpus();
         let host_vms = config.vms.iter().map(|vm| host_vm(vm, config.host.pcpus, normal)).collect();
         let mut machine = Machine::new(&config.host, host_vms);
-        let scheduler = scheduler::build(&config.scheduler, config.delay.as_ref(), &mut machine);
+        let scheduler =
+            scheduler::build(&config.scheduler, &config.host.boosts, config.delay.as_ref(), &mut machine);
         let threads = config.vms.iter().flat_map(|vm| &vm.workloads).map(|workload| workload.threads).sum();
         let slots = Slots::new(config.host.pcpus, threads, config.vms.len());
         let exit_ns = config.host.costs.exit_ns;

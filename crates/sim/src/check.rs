@@ -9,6 +9,7 @@
 //! | no lost or duplicated IPI | each vCPU: sent and not merged = handled + pending |
 //! | micro pool | only accelerated vCPUs run there, at most one waits for each pCPU, and each returns after a micro slice |
 //! | urgent queue | first come, first served, none beyond its allowance, and nobody urgent for ever (`check/urgent.rs`) |
+//! | boosts | each ends before its vCPU stops, and a VM has had no more of them than its budget since the start, but for a micro slice of each vCPU (`check/boosts.rs`) |
 //! | grace | a turn, and a stay in the micro pool, is made longer a few times in a row, by a micro slice each |
 //! | windows | nobody is put off beyond its window, nor where it is safe, and turns are as long as due (`check/windows.rs`) |
 //! | time adds up | elapsed x pCPUs = guest + overhead + idle, at the end |
@@ -21,6 +22,7 @@ use crate::config::{DelayPreemptionConfig, Mechanics, SchedulerKind};
 use crate::ids::{IdVec, LockId, PcpuId, VcpuId, VmId};
 use crate::machine::{HostVm, Machine, VcpuState};
 use crate::trace_event::{IpiKind, TraceEvent};
+use boosts::BoostBudgets;
 use std::collections::{BTreeMap, BTreeSet};
 use urgent::UrgentQueues;
 use windows::Windows;
@@ -50,6 +52,7 @@ pub struct Checker {
     longer: IdVec<VcpuId, Longer>,
     urgent: UrgentQueues,
     windows: Windows,
+    boosts: BoostBudgets,
 }
 
 /// What a scheduler may add to a turn.
@@ -66,6 +69,7 @@ impl GraceLimits {
             SchedulerKind::MicroSliced(config) => {
                 Self { max: config.grace, slice_ns: config.micro_slice_ns.max(config.normal.ratelimit_ns()) }
             }
+            SchedulerKind::Beside(config) => Self { max: config.grace, slice_ns: config.micro_slice_ns },
             _ => Self::default(),
         }
     }
@@ -94,6 +98,7 @@ impl MicroSlice {
                 slice_ns: config.micro_slice_ns,
                 spinning_renews: config.mechanics == Mechanics::XenPrototype,
             },
+            SchedulerKind::Beside(config) => Self { slice_ns: config.micro_slice_ns, spinning_renews: false },
             _ => Self::default(),
         }
     }
@@ -128,6 +133,7 @@ impl Checker {
             longer: IdVec::of(Longer::default(), vcpus),
             urgent: UrgentQueues::new(pcpus, vcpus, scheduler),
             windows: Windows::new(vcpus, delay),
+            boosts: BoostBudgets::new(vcpus, scheduler),
         }
     }
 
@@ -135,6 +141,7 @@ impl Checker {
     pub fn observe(&mut self, time_ns: u64, event: &TraceEvent) -> Result<(), String> {
         self.urgent.observe(time_ns, event)?;
         self.windows.observe(time_ns, event)?;
+        self.boosts.observe(time_ns, event)?;
         match *event {
             TraceEvent::Running { vcpu, pcpu, micro } => self.running(time_ns, vcpu, pcpu, micro),
             TraceEvent::Stopping { vcpu, pcpu, .. } => {
@@ -326,6 +333,7 @@ impl Checker {
         self.accelerated.keys().try_for_each(|&vcpu| self.micro_slice_lasts(now_ns, vcpu))?;
         self.urgent.nobody_is_urgent_for_ever(now_ns)?;
         self.windows.nobody_is_put_off_for_ever(now_ns)?;
+        self.boosts.nobody_exceeds_its_budget(machine)?;
         if !machine.waiting_adds_up() {
             return Err("the waiting vCPUs' kinds are miscounted".into());
         }
@@ -378,6 +386,7 @@ fn index_of(kind: IpiKind) -> Option<usize> {
     }
 }
 
+mod boosts;
 #[cfg(test)]
 mod tests;
 mod urgent;

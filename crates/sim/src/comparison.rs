@@ -138,7 +138,7 @@ fn most_figures_of(vm: &VmConfig) -> usize {
 }
 
 /// What a scenario calls `--policy` is one of `--policies` here.
-fn blame_policies(mut error: ScenarioError) -> ScenarioError {
+pub(crate) fn blame_policies(mut error: ScenarioError) -> ScenarioError {
     if let Some(behind) = error.place.file.strip_prefix("--policy").filter(|_| error.place.is_command_line())
     {
         error.place = Place::whole(&format!("--policies{behind}"));

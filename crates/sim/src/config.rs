@@ -4,10 +4,12 @@
 
 mod coordination;
 mod delay;
+mod eevdf;
 mod locks;
 
 pub use coordination::{CfsConfig, Coordination, ReschedCo, VmKnobs};
 pub use delay::DelayPreemptionConfig;
+pub use eevdf::{BesideConfig, BoostCosts, EevdfConfig};
 pub use locks::{Halting, Handover, LockKind, LockRules, Patience, SpinFunction, Wait};
 
 use microslice_policy::{Coded, QueueDomain};
@@ -59,6 +61,9 @@ pub struct HostConfig {
     /// `None`: locks of the scheduler's queues cost nothing beside `costs.context_switch_ns`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_locks: Option<QueueLockCosts>,
+    /// What boosts of threads to real-time cost (`scheduler/beside.rs`).
+    #[serde(skip_serializing_if = "BoostCosts::are_measured")]
+    pub boosts: BoostCosts,
     pub ple: PleConfig,
 }
 
@@ -379,6 +384,8 @@ pub enum SchedulerKind {
     Credit(CreditConfig),
     MicroSliced(MicroSlicedConfig),
     Eevdf(EevdfConfig),
+    /// EEVDF, and boosts beside it.
+    Beside(BesideConfig),
     Cfs(CfsConfig),
     /// Over the real scheduler's core.
     Lottery(FairSharePool),
@@ -416,7 +423,9 @@ impl SchedulerKind {
         match self {
             Self::Credit(credit) => credit.slice_ns,
             Self::MicroSliced(config) => config.normal.slice_ns(),
-            Self::Eevdf(eevdf) => eevdf.base_slice_ns + eevdf.tick_ns,
+            Self::Eevdf(eevdf) | Self::Beside(BesideConfig { eevdf, .. }) => {
+                eevdf.base_slice_ns + eevdf.tick_ns
+            }
             Self::Cfs(cfs) => cfs.latency_ns + cfs.tick_ns,
             Self::Lottery(pool) => pool.slice_ns + pool.tick_ns,
             Self::Stride(stride) => stride.slice_ns,
@@ -524,14 +533,6 @@ pub enum PoolSize {
         /// How busy the micro-sliced pCPUs must have been for one more to be tried; the paper: 0.
         grow_when_busy_percent: u32,
     },
-}
-
-/// Linux EEVDF with KVM's directed yield.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct EevdfConfig {
-    pub base_slice_ns: u64,
-    pub tick_ns: u64,
-    pub directed_yield: bool,
 }
 
 fn is_usual_yield_spin(ns: &u64) -> bool {

@@ -272,6 +272,9 @@ impl Simulation<'_> {
                 }
             }
         }
+        if let Some(at_ns) = self.machine.take_timer() {
+            self.timeline.set(self.slots.host_timer, at_ns);
+        }
     }
 
     /// "Cold" tells the compiler what to keep out of the way of ordinary events: a twentieth of their time depends on it.
@@ -449,7 +452,7 @@ impl Simulation<'_> {
             }
         }
         let pick = self.scheduler.schedule(&mut self.machine, pcpu, stopped);
-        let locks_ns = if self.machine.queue_locks.is_some() { self.queue_locks_ns(pcpu) } else { 0 };
+        let locks_ns = if self.machine.choices_cost { self.choice_costs_ns(pcpu) } else { 0 };
         if let Some(pick) = pick {
             self.observers.picked(pick.vcpu, pcpu, self.machine.vcpus[pick.vcpu].state);
             self.machine.pcpus[pcpu].slice_end_ns = pick.slice_end_ns;
@@ -483,12 +486,12 @@ impl Simulation<'_> {
         }
     }
 
-    /// For how long a pCPU had, or waited for, locks of queues since it chose last.
+    /// For how long a pCPU had, or waited for, locks of queues since it chose last, and what boosts have cost it.
     #[cold]
-    fn queue_locks_ns(&mut self, pcpu: PcpuId) -> u64 {
+    fn choice_costs_ns(&mut self, pcpu: PcpuId) -> u64 {
         let times = self.scheduler.take_lock_times(pcpu);
         self.measured.locked_queues(times);
-        times.held_ns + times.waited_ns
+        times.held_ns + times.waited_ns + self.scheduler.take_boost_costs_ns(pcpu)
     }
 
     fn stop(&mut self, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {

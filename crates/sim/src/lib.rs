@@ -23,6 +23,7 @@ mod observers;
 mod passing;
 mod prefetch;
 mod random;
+pub mod regret;
 pub mod report;
 pub mod reproduction;
 pub mod scenario;

@@ -265,6 +265,10 @@ pub struct Machine {
     cores: u32,
     /// What queues' locks cost, if that is modelled.
     pub queue_locks: Option<QueueLockCosts>,
+    /// Choices cost pCPUs time beside a switch: locks, or boosts.
+    pub choices_cost: bool,
+    /// When the scheduler's timer shall come, if it was asked for just now; else the end of time.
+    timer_ns: u64,
     /// What a switch of vCPUs costs.
     pub switch_ns: u64,
     /// Turns that end in windows.
@@ -340,6 +344,8 @@ impl Machine {
             queue_locks: host.queue_locks.clone(),
             delays: DelayReport::default(),
             looks: 0,
+            choices_cost: host.queue_locks.is_some(),
+            timer_ns: u64::MAX,
             tracing: false,
             trace: Vec::new(),
             resched: Vec::new(),
@@ -536,10 +542,19 @@ impl Machine {
         self.pcpus[pcpu].resched_pending
     }
 
-    /// Whether no pCPU has asked for anything.
+    /// Asks for the scheduler's timer at that time, in place of what it asked for before.
+    pub fn request_timer(&mut self, at_ns: u64) {
+        self.timer_ns = at_ns;
+    }
+
+    pub(crate) fn take_timer(&mut self) -> Option<u64> {
+        Some(std::mem::replace(&mut self.timer_ns, u64::MAX)).filter(|&at_ns| at_ns != u64::MAX)
+    }
+
+    /// Whether nobody has asked for anything.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
-        self.resched.is_empty() && self.unbatch.is_empty()
+        self.resched.is_empty() && self.unbatch.is_empty() && self.timer_ns == u64::MAX
     }
 
     #[inline]

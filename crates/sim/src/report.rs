@@ -284,17 +284,24 @@ pub enum FailedPull {
     LeftQueue,
     /// Its VM has had more than that of the first that waits.
     VmAhead,
+    /// Its VM, or all VMs together and it most, have used up what they may have by boosts.
+    OverBudget,
+    /// It may run on one pCPU only, which the operator chose for it.
+    Pinned,
 }
 
 impl FailedPull {
     /// In order, so that `ALL[reason as usize]` is `reason`.
-    pub const ALL: [Self; 3] = [Self::QueueFull, Self::LeftQueue, Self::VmAhead];
+    pub const ALL: [Self; 5] =
+        [Self::QueueFull, Self::LeftQueue, Self::VmAhead, Self::OverBudget, Self::Pinned];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
             Self::LeftQueue => "left_queue",
             Self::VmAhead => "vm_ahead",
+            Self::OverBudget => "over_budget",
+            Self::Pinned => "pinned",
         }
     }
 }
@@ -370,7 +377,7 @@ mod tests {
         assert_eq!(pool.acceleration_count(), 1);
         assert_eq!(
             pool.failed_pulls().map(|(reason, count)| (reason.name(), count)).collect::<Vec<_>>(),
-            [("queue_full", 3), ("left_queue", 1), ("vm_ahead", 0)]
+            [("queue_full", 3), ("left_queue", 1), ("vm_ahead", 0), ("over_budget", 0), ("pinned", 0)]
         );
     }
 }

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 fn lock_kind() -> impl Strategy<Value = LockKind> {
     // Those of the first days: the cases that were kept would be others.
-    prop::sample::select(&LockKind::ALL[..7])
+    prop::sample::select(&LockKind::OF_KERNELS[..])
 }
 
 fn any_lock_kind() -> impl Strategy<Value = LockKind> {

@@ -42,8 +42,23 @@ fn run(pcpus: u32, vms: &[Vm], policy: &str, seed: u64) -> RunReport {
 
 /// On a host where so many pCPUs share a last-level cache.
 fn run_on(pcpus: u32, llc_pcpus: u32, vms: &[Vm], policy: &str, seed: u64) -> RunReport {
+    run_for(SECONDS, pcpus, llc_pcpus, vms, policy, seed)
+}
+
+/// `warmup` and `duration` of a scenario, in milliseconds.
+type Times = (u32, u32);
+const SECONDS: Times = (1000, 4000);
+
+fn run_for(
+    (warmup_ms, duration_ms): Times,
+    pcpus: u32,
+    llc_pcpus: u32,
+    vms: &[Vm],
+    policy: &str,
+    seed: u64,
+) -> RunReport {
     let mut text = format!(
-        "host = {{ extends = \"xeon-e5645\", pcpus = {pcpus}, llc_pcpus = {llc_pcpus}, smt_threads = 1 }}\nwarmup = \"1 s\"\nduration = \"4 s\"\n"
+        "host = {{ extends = \"xeon-e5645\", pcpus = {pcpus}, llc_pcpus = {llc_pcpus}, smt_threads = 1 }}\nwarmup = \"{warmup_ms} ms\"\nduration = \"{duration_ms} ms\"\n"
     );
     for (number, Vm { vcpus, keys, workloads }) in vms.iter().enumerate() {
         text += &format!(
@@ -64,16 +79,21 @@ fn shares(report: &RunReport) -> Vec<f64> {
 
 /// Each VM has what it is due, within a twentieth of the host, under each of these policies, whichever pCPUs share queues.
 fn assert_shares(pcpus: u32, vms: &[Vm], due: &[f64]) {
-    for policy in ["microslice:0", "microslice:1", "microslice"] {
+    assert_shares_within(SECONDS, pcpus, vms, due, &["microslice:0", "microslice:1", "microslice"]);
+}
+
+/// On a host of two last-level caches.
+fn assert_shares_within(times: Times, pcpus: u32, vms: &[Vm], due: &[f64], policies: &[&str]) {
+    for policy in policies {
         for (domain, seed) in [("host", 1), ("llc", 2), ("pcpu", 1), ("pcpu", 2)] {
-            assert_shares_under(pcpus, vms, due, &format!("{policy}+domain={domain}"), seed);
+            let policy = format!("{policy}+domain={domain}");
+            let shares = shares(&run_for(times, pcpus, pcpus.div_ceil(2), vms, &policy, seed));
+            assert_right(&shares, due, &policy, seed);
         }
     }
 }
 
-/// On a host of two last-level caches.
-fn assert_shares_under(pcpus: u32, vms: &[Vm], due: &[f64], policy: &str, seed: u64) {
-    let shares = shares(&run_on(pcpus, pcpus.div_ceil(2), vms, policy, seed));
+fn assert_right(shares: &[f64], due: &[f64], policy: &str, seed: u64) {
     let right = shares.iter().zip(due).all(|(share, due)| (share - due).abs() < 0.05);
     assert!(right, "{policy}, seed {seed}: {shares:.3?}, due {due:.3?}");
 }
@@ -208,11 +228,16 @@ fn a_turn_that_goes_on_after_a_micro_slice_puts_nobody_back_who_slept() {
     }
 }
 
-/// Each asked for micro slices without end, and had the whole micro pool beside its turns: 0.25, 0.49 and 0.24 of these hosts.
+/// Each asked for micro slices without end, and had the whole micro pool beside its turns: 0.25, 0.49 and 0.24 of these hosts. Without
+/// vm_is_ahead() it is 0.46 to 0.6, 0.49 and 0.54, within two seconds as well.
 #[test]
 fn a_vm_that_asks_for_micro_slices_all_the_time_has_no_more_than_its_share() {
     let greedy = || vm(12, "", &[&shoots_down("exponential 50 us")]);
     let eight: Vec<Vm> = std::iter::once(greedy()).chain((0..7).map(|_| vm(12, "", &[COMPUTES]))).collect();
+    // Who has no micro pool has no micro slices to give.
+    let assert_shares = |pcpus, vms: &[Vm], due: &[f64]| {
+        assert_shares_within((500, 1500), pcpus, vms, due, &["microslice:1", "microslice"]);
+    };
     assert_shares(12, &eight, &[0.125; 8]);
     let stream = vm(1, "nic = \"iperf-tcp\"", &["\"iperf\"", "\"lookbusy\""]);
     let hog = || vm(2, "", &[COMPUTES]);

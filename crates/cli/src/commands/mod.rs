@@ -2,6 +2,7 @@
 
 pub mod compare;
 pub mod demo;
+pub mod regret;
 pub mod replay;
 pub mod reproduce;
 pub mod run;

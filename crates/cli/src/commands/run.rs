@@ -166,13 +166,16 @@ pub struct Run {
     /// Schedule as the kernel's scx_simple does, to compare costs with; prints them at the end
     #[arg(long, hide = true)]
     simple: bool,
+    /// As if there were places for so many VMs only
+    #[arg(long, hide = true, value_name = "N")]
+    vm_places: Option<u32>,
     /// Load, print the verifier's instruction count of each program as TOML, and unload
     #[arg(long, hide = true)]
     instruction_counts: bool,
 }
 
 /// What only a scheduler of our own can do, by the names of the fields below.
-const BESIDE_HAS_NO: [&str; 20] = [
+const BESIDE_HAS_NO: [&str; 21] = [
     "scheduler",
     "resched_dp",
     "tlb_co",
@@ -193,6 +196,7 @@ const BESIDE_HAS_NO: [&str; 20] = [
     "weights",
     "record",
     "program_costs",
+    "vm_places",
 ];
 
 pub fn run(args: Run) -> Result<(), Failure> {
@@ -358,6 +362,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     }
     settings.json = args.json;
     settings.program_costs = args.program_costs;
+    settings.vm_places = args.vm_places.unwrap_or(settings.vm_places);
     settings.verbose = args.verbose;
     for guest in &args.guests {
         let (name, path) = pair(guest, "guest", "NAME=VMLINUZ")?;

@@ -132,7 +132,7 @@ impl<'s> Guests<'s> {
         let (slot, generation, witness) = match event {
             Event::Halt { slot, generation, rip } => (slot, generation, Witness::Halt(rip)),
             Event::Lstar { slot, generation, address } => (slot, generation, Witness::Lstar(address)),
-            Event::Resize { .. } => return Ok(()), // there is no pool
+            Event::Resize { .. } | Event::Refusal(_) => return Ok(()), // there is no pool; and nobody goes before others
         };
         let Some(vm) = self.vms.get_mut(&slot).filter(|vm| vm.kernel_side.generation == generation) else {
             return Ok(());

@@ -203,6 +203,7 @@ impl Beside<'_> {
             gone,
             helped: Helped::read(&self.helper.counts),
             watchers_replaced: self.watchers,
+            recursion_misses: self.programs.recursion_misses(),
         }
     }
 

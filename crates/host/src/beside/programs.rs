@@ -3,23 +3,22 @@
 use crate::HostError;
 use crate::beside_skeleton::{BesideSkel, BesideSkelBuilder, types};
 use crate::config::Settings;
-use crate::interface::{BoostEvent, BoostEventKind, BoostStats, RunConfig, VCPUS_MAX, Vcpu, VmFeed};
+use crate::interface::{BoostEvent, BoostEventKind, BoostStats, RunConfig, Vcpu, VmFeed};
+use crate::mapped_array::MappedArray;
 use crate::preflight::{Host, Vendor};
+use crate::recursion_misses::RecursionMisses;
 use crate::scheduler::{
     Event, KernelVm, VMS_MAX, VmStats, keep_warnings, load_failure, lookup, parse_event, update,
 };
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
 use microslice_policy::{AccelerateConfig, BoostConfig, FairShareConfig, GuestCode, GuestLayout, VcpuState};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -34,6 +33,8 @@ pub const HOST_PERCENT_MAX: u32 = 50;
 pub struct Programs {
     rings: RingBuffer<'static>,
     events: Rc<RefCell<VecDeque<Event>>>,
+    vms: MappedArray,
+    vm_stats_of: MappedArray,
     skeleton: BesideSkel<'static>,
 }
 
@@ -67,7 +68,9 @@ impl Programs {
             })
             .map_err(ring)?;
         let rings = builder.build().map_err(ring)?;
-        Ok(Self { rings, events, skeleton })
+        let vms = MappedArray::of(&skeleton.maps.vms)?;
+        let vm_stats_of = MappedArray::of(&skeleton.maps.vm_stats_of)?;
+        Ok(Self { rings, events, vms, vm_stats_of, skeleton })
     }
 
     /// What the helper hears and looks at.
@@ -75,8 +78,8 @@ impl Programs {
         let maps = &self.skeleton.maps;
         let failed = |error| HostError::broken(format!("maps of boosts: {error}"));
         let ring = MapHandle::try_from(&maps.boost_events).map_err(failed)?;
-        let vcpus = MapHandle::try_from(&maps.vcpus).map_err(failed)?;
-        BoostEvents::new(&ring, vcpus, TakenBack::map(maps.taken_back_at.as_fd().as_raw_fd())?)
+        let vcpus = MappedArray::of(&maps.vcpus)?;
+        BoostEvents::new(&ring, vcpus, MappedArray::of(&maps.taken_back_at)?)
     }
 
     /// Reads what has arrived in the ring, but for boosts.
@@ -87,11 +90,11 @@ impl Programs {
 
     /// The VMs that have a vCPU.
     pub fn vms(&self) -> Vec<KernelVm> {
-        KernelVm::all_of(&self.skeleton.maps.vms)
+        KernelVm::all_of(&self.vms)
     }
 
     pub fn vm_stats(&self, slot: u32) -> VmStats {
-        lookup(&self.skeleton.maps.vm_stats_of, slot).unwrap_or_else(VmStats::new_zeroed)
+        self.vm_stats_of.get(slot).unwrap_or_else(VmStats::new_zeroed)
     }
 
     /// Of VMs that are gone, but for slots that nobody uses yet: [`Self::vm_stats`].
@@ -101,17 +104,18 @@ impl Programs {
 
     /// Boosts of the VM in `slot`.
     pub fn boosts(&self, slot: u32) -> BoostStats {
-        let vms = &self.skeleton.maps.vms;
-        let bytes = crate::scheduler::value_of(vms, slot).unwrap_or_default();
         // The last member of `struct boost_vm`, which is the last one of the map's value.
-        let at = bytes.len().saturating_sub(size_of::<BoostStats>());
-        BoostStats::read_from_prefix(&bytes[at..])
-            .map_or_else(|_| BoostStats::new_zeroed(), |(stats, _)| stats)
+        self.vms.get_last(slot).unwrap_or_else(BoostStats::new_zeroed)
     }
 
     /// Of VMs whose slots others use by now.
     pub fn boosts_of_gone(&self) -> BoostStats {
         lookup(&self.skeleton.maps.boosts_of_gone, 0).unwrap_or_else(BoostStats::new_zeroed)
+    }
+
+    /// Runs of programs that the kernel left out.
+    pub fn recursion_misses(&self) -> RecursionMisses {
+        RecursionMisses::of_object(self.skeleton.object())
     }
 
     /// Makes a guest kernel's ranges known under `slot`.
@@ -159,6 +163,7 @@ fn run_config(host: &Host, settings: &Settings) -> RunConfig {
         fair_share: FairShareConfig::DEFAULT,
         dry_run: u32::from(settings.dry_run),
         pcpu_count: host.topology.pcpu_count,
+        vm_places: VMS_MAX,
         intel: u32::from(host.vendor == Vendor::Intel),
         boost: BoostConfig {
             burst_ns: BURST_NS,
@@ -194,12 +199,13 @@ impl Told {
 pub struct BoostEvents {
     ring: RingBuffer<'static>,
     heard: Arc<Mutex<VecDeque<Told>>>,
-    vcpus: MapHandle,
-    taken_back: TakenBack,
+    vcpus: MappedArray,
+    /// The BPF map of that name, one time per vCPU.
+    taken_back_at: MappedArray,
 }
 
 impl BoostEvents {
-    fn new(ring: &MapHandle, vcpus: MapHandle, taken_back: TakenBack) -> Result<Self, HostError> {
+    fn new(ring: &MapHandle, vcpus: MappedArray, taken_back_at: MappedArray) -> Result<Self, HostError> {
         let failed = |error| HostError::broken(format!("the ring of boosts: {error}"));
         let heard = Arc::new(Mutex::new(VecDeque::new()));
         let hears = Arc::clone(&heard);
@@ -212,7 +218,7 @@ impl BoostEvents {
         };
         builder.add(ring, hear).map_err(failed)?;
         let ring = builder.build().map_err(failed)?;
-        Ok(Self { ring, heard, vcpus, taken_back })
+        Ok(Self { ring, heard, vcpus, taken_back_at })
     }
 
     /// Until something is told, or for so long: in nanoseconds, which epoll's own waiting can't.
@@ -234,7 +240,7 @@ impl BoostEvents {
 
     /// Where the vCPU in `slot` is, if thread `tid` still runs it.
     pub fn state(&self, slot: u32, tid: u32) -> Option<VcpuState> {
-        let vcpu: Vcpu = lookup(&self.vcpus, slot)?;
+        let vcpu: Vcpu = self.vcpus.get(slot)?;
         (vcpu.in_use != 0 && vcpu.pid == tid).then(|| vcpu.state.get()).flatten()
     }
 
@@ -245,47 +251,7 @@ impl BoostEvents {
 
     /// Tells the BPF side that the boost ends now.
     pub fn note_taken_back(&self, slot: u32) {
-        self.taken_back.note(slot);
-    }
-}
-
-const TAKEN_BACK_BYTES: usize = VCPUS_MAX as usize * size_of::<u64>();
-
-/// The BPF map of that name, mapped into memory.
-struct TakenBack(NonNull<[AtomicU64; VCPUS_MAX as usize]>);
-
-// SAFETY: all that the pointer leads to is atomic, and stays mapped while this lives.
-unsafe impl Send for TakenBack {}
-
-impl TakenBack {
-    fn map(descriptor: i32) -> Result<Self, HostError> {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping of a map whose values have this size together; nobody else knows its address.
-        let memory = unsafe {
-            libc::mmap(std::ptr::null_mut(), TAKEN_BACK_BYTES, access, libc::MAP_SHARED, descriptor, 0)
-        };
-        match NonNull::new(memory.cast()) {
-            Some(times) if memory != libc::MAP_FAILED => Ok(Self(times)),
-            _ => {
-                let cause = std::io::Error::last_os_error();
-                Err(HostError::broken(format!("a BPF map can't be mapped into memory: {cause}")))
-            }
-        }
-    }
-
-    fn note(&self, slot: u32) {
-        // SAFETY: mapped, aligned to a page, of this size, and atomic throughout.
-        let times = unsafe { self.0.as_ref() };
-        if let Some(time) = times.get(slot as usize) {
-            time.store(crate::daemon::monotonic_ns(), Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for TakenBack {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that map() made, which nobody has a reference into any more.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), TAKEN_BACK_BYTES) };
+        self.taken_back_at.set(slot, crate::daemon::monotonic_ns());
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::helper::Counts;
 use crate::interface::{BoostMiss, BoostStats};
+use crate::recursion_misses::RecursionMisses;
 use crate::report::{add_up, difference, matrix, merge, named, names, sum, sums_by_cause};
 use crate::scheduler::VmStats;
 use microslice_metrics::Histogram;
@@ -83,6 +84,8 @@ pub struct Report {
     pub helped: Helped,
     /// Watchers that were found dead, and replaced, since the start.
     pub watchers_replaced: u32,
+    /// Runs of BPF programs that the kernel left out.
+    pub recursion_misses: RecursionMisses,
 }
 
 impl Report {
@@ -100,6 +103,7 @@ impl Report {
         }
         interval.gone = (difference(&self.gone.0, &before.gone.0), difference(&self.gone.1, &before.gone.1));
         interval.helped = self.helped.since(before.helped);
+        interval.recursion_misses = self.recursion_misses.since(&before.recursion_misses);
         interval
     }
 
@@ -130,6 +134,7 @@ impl Report {
                 "ran_ns": helped.helper_ns,
                 "watchers_replaced": self.watchers_replaced,
             },
+            "recursion_misses": self.recursion_misses.to_json(),
         });
         merge(&mut object, counters_json(&stats, &boosts));
         object
@@ -170,6 +175,7 @@ impl Report {
             us(99.0),
             helped.helper_ns as f64 / 1e6,
         ));
+        text.push_str(&self.recursion_misses.line());
         text
     }
 
@@ -311,6 +317,7 @@ mod tests {
             gone: (VmStats::new_zeroed(), BoostStats::new_zeroed()),
             helped: Helped { boosts: 5, returns: 5, ..Helped::default() },
             watchers_replaced: 0,
+            recursion_misses: RecursionMisses::default(),
         }
     }
 

@@ -52,6 +52,17 @@ impl LockKind {
         Self::SpinYield,
     ];
 
+    /// Those that kernels have had. The others are papers', and of no random program.
+    pub const OF_KERNELS: [Self; 7] = [
+        Self::TestAndSet,
+        Self::Ticket,
+        Self::PvTicket,
+        Self::Queued,
+        Self::PvQueued,
+        Self::Sleeping,
+        Self::Mutex,
+    ];
+
     /// What sets it apart. A kind that only combines known rules needs nothing else.
     pub fn rules(self) -> LockRules {
         use {Handover::*, SpinFunction as In, Wait::*};

@@ -4,7 +4,7 @@ use super::error::ScenarioError;
 use super::reader::TableReader;
 use super::tree::Node;
 use super::units;
-use crate::config::{CostModel, HostConfig, PleConfig, QueueLockCosts};
+use crate::config::{BoostCosts, CostModel, HostConfig, PleConfig, QueueLockCosts};
 
 /// Larger than any machine that KVM supports.
 pub const PCPUS_MAX: u64 = 8_192;
@@ -12,23 +12,36 @@ const SMT_THREADS_MAX: u64 = 8;
 /// Slower than any machine by orders of magnitude: beyond it someone meant another unit.
 const COST_MAX_NS: u64 = 100_000_000;
 
+pub const KEYS: [&str; 10] = [
+    "pcpus",
+    "llc_pcpus",
+    "smt_threads",
+    "smt_busy_speed",
+    "smt_spin_speed",
+    "frequency",
+    "costs",
+    "queue_locks",
+    "boosts",
+    "ple",
+];
+pub const COST_KEYS: [&str; 9] = [
+    "context_switch",
+    "exit",
+    "ipi_send",
+    "ipi_delivery",
+    "cache_refill_max",
+    "cache_displace",
+    "llc_migration",
+    "kick",
+    "halt",
+];
+pub const QUEUE_LOCK_KEYS: [&str; 3] = ["hold", "line_near", "line_far"];
+pub const BOOST_KEYS: [&str; 3] = ["latency", "give_back", "helper"];
+pub const PLE_KEYS: [&str; 3] = ["enabled", "window", "gap"];
+
 /// Reads a host.
 pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
-    let table = TableReader::open(
-        node,
-        "a host",
-        &[
-            "pcpus",
-            "llc_pcpus",
-            "smt_threads",
-            "smt_busy_speed",
-            "smt_spin_speed",
-            "frequency",
-            "costs",
-            "queue_locks",
-            "ple",
-        ],
-    )?;
+    let table = TableReader::open(node, "a host", &KEYS)?;
     let pcpus =
         table.integer("pcpus", 1..=PCPUS_MAX)?.ok_or_else(|| table.missing("pcpus", "a number from 1"))?;
     let llc_pcpus = table.integer("llc_pcpus", 0..=pcpus)?.unwrap_or(0);
@@ -50,7 +63,21 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
         smt_spin_speed_permille,
         costs: read_costs(costs, frequency_hz)?,
         queue_locks: table.get("queue_locks").map(|node| read_queue_locks(node, frequency_hz)).transpose()?,
+        boosts: table
+            .get("boosts")
+            .map_or(Ok(BoostCosts::MEASURED), |node| read_boosts(node, frequency_hz))?,
         ple: read_ple(ple, frequency_hz)?,
+    })
+}
+
+fn read_boosts(node: &Node, frequency_hz: Option<f64>) -> Result<BoostCosts, ScenarioError> {
+    let table = TableReader::open(node, "boosts", &BOOST_KEYS)?;
+    let latency = table.distribution("latency")?;
+    Ok(BoostCosts {
+        latency: latency
+            .ok_or_else(|| table.missing("latency", "a time such as \"lognormal 24 us sigma 0.34\""))?,
+        give_back_ns: read_cost(&table, "give_back", frequency_hz)?,
+        helper_ns: read_cost(&table, "helper", frequency_hz)?,
     })
 }
 
@@ -81,7 +108,7 @@ fn read_cost(table: &TableReader<'_>, key: &str, frequency_hz: Option<f64>) -> R
 }
 
 fn read_queue_locks(node: &Node, frequency_hz: Option<f64>) -> Result<QueueLockCosts, ScenarioError> {
-    let table = TableReader::open(node, "queue_locks", &["hold", "line_near", "line_far"])?;
+    let table = TableReader::open(node, "queue_locks", &QUEUE_LOCK_KEYS)?;
     let cost = |key: &str| read_cost(&table, key, frequency_hz);
     Ok(QueueLockCosts {
         hold_ns: cost("hold")?,
@@ -91,18 +118,7 @@ fn read_queue_locks(node: &Node, frequency_hz: Option<f64>) -> Result<QueueLockC
 }
 
 fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, ScenarioError> {
-    const KEYS: [&str; 9] = [
-        "context_switch",
-        "exit",
-        "ipi_send",
-        "ipi_delivery",
-        "cache_refill_max",
-        "cache_displace",
-        "llc_migration",
-        "kick",
-        "halt",
-    ];
-    let table = TableReader::open(node, "costs", &KEYS)?;
+    let table = TableReader::open(node, "costs", &COST_KEYS)?;
     let cost = |key: &str| read_cost(&table, key, frequency_hz);
     Ok(CostModel {
         context_switch_ns: cost("context_switch")?,
@@ -118,7 +134,7 @@ fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, Scena
 }
 
 fn read_ple(node: &Node, frequency_hz: Option<f64>) -> Result<PleConfig, ScenarioError> {
-    let table = TableReader::open(node, "ple", &["enabled", "window", "gap"])?;
+    let table = TableReader::open(node, "ple", &PLE_KEYS)?;
     let time = |key: &str| {
         let time = table.parsed(key, |text| match units::time_ns(text, frequency_hz)? {
             0 => Err("must be longer than 0".to_owned()),

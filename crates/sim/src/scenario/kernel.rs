@@ -14,7 +14,26 @@ use microslice_policy::{Coded, DelayConfig, class_is_critical};
 const BALANCE_INTERVAL_NS: u64 = 250_000_000;
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
-const LOCK_KEYS: [&str; 5] = ["name", "kind", "irqs_off", "instances", "symbol"];
+pub const KEYS: [&str; 17] = [
+    "symbols",
+    "lock_kind",
+    "pv_spin",
+    "yield_spin",
+    "preemption_hint",
+    "balance",
+    "balance_interval",
+    "balloons",
+    "tick",
+    "thread_slice",
+    "pv_tlb_flush",
+    "pv_ipi_yield",
+    "call_function_handler",
+    "reschedule_handler",
+    "tick_handler",
+    "thread_switch",
+    "lock",
+];
+pub const LOCK_KEYS: [&str; 5] = ["name", "kind", "irqs_off", "instances", "symbol"];
 
 /// A kernel function that a workload or a lock runs in; it must be in the guest's symbol table, as the instruction
 /// pointer will be there. Of several, the first that this kernel has: functions change their names.
@@ -91,26 +110,7 @@ fn lock_kinds() -> [(&'static str, LockKind); LockKind::ALL.len()] {
 
 /// Reads a kernel.
 pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
-    let keys = [
-        "symbols",
-        "lock_kind",
-        "pv_spin",
-        "yield_spin",
-        "balance",
-        "balance_interval",
-        "balloons",
-        "tick",
-        "thread_slice",
-        "pv_tlb_flush",
-        "pv_ipi_yield",
-        "preemption_hint",
-        "call_function_handler",
-        "reschedule_handler",
-        "tick_handler",
-        "thread_switch",
-        "lock",
-    ];
-    let table = TableReader::open(node, "a kernel", &keys)?;
+    let table = TableReader::open(node, "a kernel", &KEYS)?;
     let required =
         |key: &str| table.positive_time(key)?.ok_or_else(|| table.missing(key, "a time such as \"2 us\""));
     let symbols = table.choice("symbols", &SymbolTable::ALL.map(|symbols| (symbols.word(), symbols)))?;

@@ -30,6 +30,28 @@ use reader::TableReader;
 use std::path::PathBuf;
 use tree::{Node, NodeValue, Table};
 
+/// Every key that scenarios may carry, by the table that it is of: what a generator has to cover.
+#[cfg(test)]
+pub(crate) fn vocabulary() -> Vec<(&'static str, Vec<&'static str>)> {
+    vec![
+        ("a scenario", KEYS.to_vec()),
+        ("a host", host::KEYS.to_vec()),
+        ("costs", host::COST_KEYS.to_vec()),
+        ("queue_locks", host::QUEUE_LOCK_KEYS.to_vec()),
+        ("boosts", host::BOOST_KEYS.to_vec()),
+        ("ple", host::PLE_KEYS.to_vec()),
+        ("a VM", vm::KEYS.to_vec()),
+        ("a NIC", vm::NIC_KEYS.to_vec()),
+        ("a TCP stream", vm::TCP_KEYS.to_vec()),
+        ("a UDP stream", vm::UDP_KEYS.to_vec()),
+        ("a kernel", kernel::KEYS.to_vec()),
+        ("a lock", kernel::LOCK_KEYS.to_vec()),
+        ("a workload", workload::KEYS.to_vec()),
+        ("a phase", workload::phase_keys()),
+    ]
+}
+
+const KEYS: [&str; 7] = ["seed", "warmup", "duration", "host", "policy", "vm", "guest_times"];
 const VMS_MAX: usize = 16_384;
 const PROFILE_INTERVALS_MAX: u64 = 4_000_000;
 /// What a scenario runs under if it says nothing: the paper's baseline.
@@ -205,8 +227,7 @@ fn check_profile_interval(
 }
 
 fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
-    let keys = ["seed", "warmup", "duration", "host", "policy", "vm", "guest_times"];
-    let table = TableReader::open(root, "a scenario", &keys)?;
+    let table = TableReader::open(root, "a scenario", &KEYS)?;
     let host_node =
         table.get("host").ok_or_else(|| table.missing("host", "such as xeon-e5645, or a table"))?;
     let host = host::read(host_node)?;

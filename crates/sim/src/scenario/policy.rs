@@ -7,14 +7,18 @@ use super::reader::{self, TableReader};
 use super::tree::{self, Node, NodeValue};
 use super::units;
 use crate::config::{
-    CfsConfig, Coordination, CreditConfig, EevdfConfig, FairSharePool, Mechanics, MicroSlicedConfig,
-    NormalPoolKind, PoolSize, ReschedCo, SchedulerKind, StrideConfig,
+    BesideConfig, CfsConfig, Coordination, CreditConfig, EevdfConfig, FairSharePool, Mechanics,
+    MicroSlicedConfig, NormalPoolKind, PoolSize, ReschedCo, SchedulerKind, StrideConfig,
 };
 use microslice_policy::coordinated::BalanceScheme;
 use microslice_policy::{AccelerateConfig, POOL_LIMIT_MAX, PoolSizeConfig, QueueDomain};
 
 /// Policies whose name may end in `:N`, for N static micro-sliced pCPUs.
 const SIZED: [&str; 3] = ["microslice", "micro", "micro-xen"];
+
+/// The policy whose name may end in `:paper`, for the paper's rules: no grace, no boosts by call-function IPIs.
+const BESIDE: &str = "beside";
+const PAPER: &str = "paper";
 
 /// Slices and ticks of nanoseconds would do nothing else than switch.
 const TIME_MIN_NS: u64 = 1_000;
@@ -50,6 +54,14 @@ fn variations_of(mut name: &str) -> (&str, Vec<(&str, &str)>) {
 }
 
 fn sized(library: &mut Library, name: &str, place: &Place) -> Result<Node, ScenarioError> {
+    if let Some((BESIDE, PAPER)) = name.split_once(':') {
+        return with(
+            library.find(Shelf::Policy, BESIDE, place)?,
+            place,
+            "rules",
+            NodeValue::String(PAPER.into()),
+        );
+    }
     let sized = name.split_once(':').filter(|(policy, _)| SIZED.contains(policy));
     let Some((policy, size)) = sized else {
         return library.find(Shelf::Policy, name, place).map_err(|error| ScenarioError {
@@ -64,10 +76,13 @@ fn sized(library: &mut Library, name: &str, place: &Place) -> Result<Node, Scena
                 format!("{}: {policy}:N needs a whole number from 0 to {POOL_LIMIT_MAX}", quoted(name)),
             )
         })?;
-    let mut policy = library.find(Shelf::Policy, policy, place)?;
+    with(library.find(Shelf::Policy, policy, place)?, place, "pool", NodeValue::Integer(size))
+}
+
+/// A policy with another value of a key.
+fn with(mut policy: Node, place: &Place, key: &str, value: NodeValue) -> Result<Node, ScenarioError> {
     if let NodeValue::Table(table) = &mut policy.value {
-        let pool = Node { place: place.clone(), value: NodeValue::Integer(size) };
-        table.insert("pool".to_owned(), (place.clone(), pool));
+        table.insert(key.to_owned(), (place.clone(), Node { place: place.clone(), value }));
     }
     Ok(policy)
 }
@@ -75,7 +90,8 @@ fn sized(library: &mut Library, name: &str, place: &Place) -> Result<Node, Scena
 /// Names for `--help` and errors.
 pub fn names() -> Vec<String> {
     let files = Shelf::Policy.built_in_names().into_iter().map(str::to_owned);
-    files.chain(SIZED.map(|policy| format!("{policy}:N"))).collect()
+    let rules = [format!("{BESIDE}:{PAPER}")];
+    files.chain(rules).chain(SIZED.map(|policy| format!("{policy}:N"))).collect()
 }
 
 /// A scheduler as policies name it: its word, its keys besides `scheduler`, and how they are read on a host of so many
@@ -86,7 +102,7 @@ type Read = fn(&TableReader<'_>, usize) -> Result<SchedulerKind, ScenarioError>;
 /// Of CFS.
 const CFS_KEYS: [&str; 4] = ["latency", "min_granularity", "wakeup_granularity", "tick"];
 
-const SCHEDULERS: [Row; 7] = [
+const SCHEDULERS: [Row; 8] = [
     ("credit", &["slice", "tick", "ratelimit", "boost", "ratelimit_yields"], |table, _| {
         Ok(SchedulerKind::Credit(read_credit(table)?))
     }),
@@ -116,7 +132,23 @@ const SCHEDULERS: [Row; 7] = [
         ],
         read_micro_sliced,
     ),
-    ("eevdf", &["base_slice", "tick", "directed_yield"], read_eevdf),
+    ("eevdf", &["base_slice", "tick", "directed_yield"], |table, _| {
+        Ok(SchedulerKind::Eevdf(read_eevdf(table)?))
+    }),
+    (
+        "beside",
+        &[
+            "base_slice",
+            "tick",
+            "directed_yield",
+            "micro_slice",
+            "rules",
+            "grace",
+            "call_function_ipi",
+            "boost_percent",
+        ],
+        read_beside,
+    ),
     ("cfs", &CFS_KEYS, |table, _| read_cfs(table, Coordination::NONE)),
     (
         "coordinated",
@@ -232,11 +264,33 @@ fn blamed<'n>(first: &'n Node, second: Option<&'n Node>) -> &'n Place {
     &brought.unwrap_or(first).place
 }
 
-fn read_eevdf(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, ScenarioError> {
-    Ok(SchedulerKind::Eevdf(EevdfConfig {
+fn read_eevdf(table: &TableReader<'_>) -> Result<EevdfConfig, ScenarioError> {
+    Ok(EevdfConfig {
         base_slice_ns: required_time(table, "base_slice")?,
         tick_ns: required_time(table, "tick")?,
         directed_yield: table.boolean("directed_yield")?.unwrap_or(true),
+    })
+}
+
+/// In the ranges of `microslice run --beside`.
+fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, ScenarioError> {
+    /// All VMs together may have so many times what one may, and no more than that (crates/host/src/beside/programs.rs).
+    const VMS_PER_HOST_BUDGET: u32 = 5;
+    const HOST_PERCENT_MAX: u32 = 50;
+    let rules = [("project", AccelerateConfig::DEFAULT), (PAPER, AccelerateConfig::PAPER)];
+    let rules = table.choice("rules", &rules)?.unwrap_or(AccelerateConfig::DEFAULT);
+    let boost_percent = table.parsed("boost_percent", |text| match units::percent(text)? {
+        percent if !(1..=HOST_PERCENT_MAX).contains(&percent) => Err("allowed: 1 % to 50 %".to_owned()),
+        percent => Ok(percent),
+    })?;
+    let boost_percent = boost_percent.unwrap_or(1);
+    Ok(SchedulerKind::Beside(BesideConfig {
+        eevdf: read_eevdf(table)?,
+        micro_slice_ns: required_time(table, "micro_slice")?,
+        grace: table.integer("grace", 0..=100)?.map_or(rules.grace_max, |grace| grace as u32),
+        call_function_ipi: table.boolean("call_function_ipi")?.unwrap_or(rules.call_function_ipi != 0),
+        boost_percent,
+        host_percent: (boost_percent * VMS_PER_HOST_BUDGET).min(HOST_PERCENT_MAX),
     }))
 }
 

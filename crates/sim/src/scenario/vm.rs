@@ -32,6 +32,25 @@ const WORKLOADS_MAX: usize = 64;
 const WEIGHT_MAX: u64 = 65_535;
 const RING_PACKETS_MAX: u64 = 1 << 20;
 
+pub const KEYS: [&str; 12] = [
+    "name",
+    "copies",
+    "vcpus",
+    "weight",
+    "affinity",
+    "pinned",
+    "kernel",
+    "workloads",
+    "nic",
+    "resched_dp",
+    "tlb_co",
+    "resched_co",
+];
+pub const NIC_KEYS: [&str; 7] =
+    ["vcpu", "irq_handler", "softirq_per_packet", "reader_per_packet", "ring_packets", "tcp", "udp"];
+pub const TCP_KEYS: [&str; 4] = ["link", "window", "packet", "round_trip"];
+pub const UDP_KEYS: [&str; 2] = ["rate", "packet"];
+
 /// What there is to run on.
 #[derive(Clone, Copy)]
 pub struct Pcpus {
@@ -42,21 +61,7 @@ pub struct Pcpus {
 
 /// Reads one `[[vm]]` entry: as many VMs as its `copies` says, numbered from 1 if there is more than one.
 pub fn read(node: &Node, pcpus: Pcpus, vms: &mut Vec<VmConfig>) -> Result<(), ScenarioError> {
-    let keys = [
-        "name",
-        "copies",
-        "vcpus",
-        "weight",
-        "affinity",
-        "pinned",
-        "kernel",
-        "workloads",
-        "nic",
-        "resched_dp",
-        "tlb_co",
-        "resched_co",
-    ];
-    let table = TableReader::open(node, "a VM", &keys)?;
+    let table = TableReader::open(node, "a VM", &KEYS)?;
     let name_node = table.get("name").ok_or_else(|| table.missing("name", "such as target"))?;
     let name = reader::name(name_node, "a VM")?;
     let vcpus =
@@ -159,9 +164,7 @@ fn read_pinned(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
 }
 
 fn read_nic(node: &Node, vcpus: usize) -> Result<NicConfig, ScenarioError> {
-    let keys =
-        ["vcpu", "irq_handler", "softirq_per_packet", "reader_per_packet", "ring_packets", "tcp", "udp"];
-    let table = TableReader::open(node, "a NIC", &keys)?;
+    let table = TableReader::open(node, "a NIC", &NIC_KEYS)?;
     let required =
         |key: &str| table.positive_time(key)?.ok_or_else(|| table.missing(key, "a time such as \"2 us\""));
     let stream = match (table.get("tcp"), table.get("udp")) {
@@ -185,7 +188,7 @@ fn read_nic(node: &Node, vcpus: usize) -> Result<NicConfig, ScenarioError> {
 }
 
 fn read_tcp(node: &Node) -> Result<Stream, ScenarioError> {
-    let table = TableReader::open(node, "a TCP stream", &["link", "window", "packet", "round_trip"])?;
+    let table = TableReader::open(node, "a TCP stream", &TCP_KEYS)?;
     let packet_bytes = read_packet(&table)?;
     let window = table.parsed("window", |text| match units::size_bytes(text)? {
         bytes if bytes < packet_bytes => Err("a window smaller than one packet sends nothing".to_owned()),
@@ -202,7 +205,7 @@ fn read_tcp(node: &Node) -> Result<Stream, ScenarioError> {
 }
 
 fn read_udp(node: &Node) -> Result<Stream, ScenarioError> {
-    let table = TableReader::open(node, "a UDP stream", &["rate", "packet"])?;
+    let table = TableReader::open(node, "a UDP stream", &UDP_KEYS)?;
     Ok(Stream::Udp { bits_per_s: read_rate(&table, "rate")?, packet_bytes: read_packet(&table)? })
 }
 

@@ -43,6 +43,29 @@ const PHASES: [(&str, &[&str]); 13] = [
     ("repeat", &["body"]),
 ];
 
+/// The kind of phase whose body runs by chance.
+const SOMETIMES: &str = "sometimes";
+
+pub const KEYS: [&str; 10] = [
+    "name",
+    "threads",
+    "pin",
+    "address_space",
+    "run_units",
+    "run_time",
+    "unit",
+    "cache_sensitivity",
+    "lock",
+    "program",
+];
+
+/// Every kind of phase, and every key that phases may carry besides.
+#[cfg(test)]
+pub fn phase_keys() -> Vec<&'static str> {
+    let of_phases = PHASES.iter().flat_map(|(kind, keys)| std::iter::once(*kind).chain(keys.iter().copied()));
+    of_phases.chain([SOMETIMES]).collect()
+}
+
 /// What a workload may refer to.
 pub struct Surroundings<'s> {
     pub vcpus: usize,
@@ -57,19 +80,7 @@ pub struct Surroundings<'s> {
 
 /// Reads a workload; its `name` was put there by whoever resolved the reference to its file.
 pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<WorkloadConfig, ScenarioError> {
-    let keys = [
-        "name",
-        "threads",
-        "pin",
-        "address_space",
-        "run_units",
-        "run_time",
-        "unit",
-        "cache_sensitivity",
-        "lock",
-        "program",
-    ];
-    let table = TableReader::open(node, "a workload", &keys)?;
+    let table = TableReader::open(node, "a workload", &KEYS)?;
     let name_node =
         table.get("name").ok_or_else(|| table.missing("name", "or `use`, the name of a workload file"))?;
     let vcpus = surroundings.vcpus;
@@ -198,8 +209,8 @@ impl ProgramReader<'_, '_> {
             "network_receive" => repeated(&table, "network_receive", Phase::NetworkReceive)?,
             "spawn" => repeated(&table, "spawn", Phase::Spawn)?,
             "yield_thread" => repeated(&table, "yield_thread", Phase::YieldThread)?,
-            "sometimes" => Phase::Sometimes {
-                ppm: table.parsed("sometimes", units::ppm)?.unwrap_or(0),
+            SOMETIMES => Phase::Sometimes {
+                ppm: table.parsed(SOMETIMES, units::ppm)?.unwrap_or(0),
                 body: self.body_of(&table, depth)?,
             },
             _ => Phase::Repeat {
@@ -301,7 +312,7 @@ impl ProgramReader<'_, '_> {
 
 /// The kind of a phase and all keys it may have. Exactly one of its keys must be a kind.
 fn kind_of(node: &Node) -> Result<(&'static str, Vec<&'static str>), ScenarioError> {
-    let kinds = || PHASES.iter().map(|(kind, _)| *kind).chain(["sometimes"]);
+    let kinds = || PHASES.iter().map(|(kind, _)| *kind).chain([SOMETIMES]);
     let NodeValue::Table(table) = &node.value else {
         let cause = format!("a phase is a table such as {{ compute = \"1 ms\" }}, not {}", node.kind());
         return Err(ScenarioError::new(&node.place, cause));

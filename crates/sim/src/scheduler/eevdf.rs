@@ -16,9 +16,11 @@
 //!            domain of their own, and looking beyond the cache costs nothing.
 
 mod balance;
+mod other_class;
 mod queue;
 
 use self::balance::Balance;
+pub use self::other_class::Away;
 use self::queue::{NO_BUDDY, Queue, Task, Vm};
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::bits::Bits;
@@ -182,7 +184,7 @@ impl Eevdf {
 }
 
 /// pCPUs of a set, from one on: first those of its last-level cache, then all others.
-fn near_first<'a>(
+pub fn near_first<'a>(
     set: &'a Bits<PcpuId>,
     machine: &'a Machine,
     from: PcpuId,
@@ -234,26 +236,8 @@ impl Scheduler for Eevdf {
         pcpu: PcpuId,
         stopped: Option<(VcpuId, StopReason)>,
     ) -> Option<Pick> {
-        let slice_ns = self.config.base_slice_ns;
-        let queue = &mut self.queues[pcpu];
-        let mut ran = queue.charged(&self.vms, machine.now_ns);
-        queue.running = Task::NOBODY;
-        if let Some((vcpu, reason)) = stopped {
-            debug_assert_eq!(ran.vcpu, vcpu);
-            if machine.vcpus[vcpu].state == VcpuState::Blocked {
-                self.blocked[vcpu] = ran;
-                ran = Task::NOBODY;
-            } else {
-                ran.stops(&self.vms[ran.vm], reason, slice_ns);
-            }
-        }
-        let next = self.pick(machine.now_ns, pcpu, ran).or_else(|| self.steal(machine, pcpu));
-        self.idle.set(pcpu, next.is_none());
-        let task = next?;
-        if stopped.is_none_or(|(vcpu, _)| vcpu != task.vcpu) {
-            self.queues[pcpu].since_ns = machine.now_ns;
-        }
-        Some(Pick { vcpu: task.vcpu, slice_end_ns: self.slice_end_ns(machine.now_ns, &task) })
+        let ran = self.stops(machine, pcpu, stopped);
+        self.choose(machine, pcpu, ran)
     }
 
     fn yields(
@@ -296,6 +280,34 @@ impl Scheduler for Eevdf {
 }
 
 impl Eevdf {
+    /// The account of who ran on this pCPU until now; `NOBODY` if it has blocked, or there was none.
+    fn stops(&mut self, machine: &Machine, pcpu: PcpuId, stopped: Option<(VcpuId, StopReason)>) -> Task {
+        let queue = &mut self.queues[pcpu];
+        let mut ran = queue.charged(&self.vms, machine.now_ns);
+        queue.running = Task::NOBODY;
+        if let Some((vcpu, reason)) = stopped {
+            debug_assert_eq!(ran.vcpu, vcpu);
+            if machine.vcpus[vcpu].state == VcpuState::Blocked {
+                self.blocked[vcpu] = ran;
+                ran = Task::NOBODY;
+            } else {
+                ran.stops(&self.vms[ran.vm], reason, self.config.base_slice_ns);
+            }
+        }
+        ran
+    }
+
+    /// A pCPU chooses: of those who wait there, and `ran`, if it isn't `NOBODY`.
+    fn choose(&mut self, machine: &mut Machine, pcpu: PcpuId, ran: Task) -> Option<Pick> {
+        let next = self.pick(machine.now_ns, pcpu, ran).or_else(|| self.steal(machine, pcpu));
+        self.idle.set(pcpu, next.is_none());
+        let task = next?;
+        if ran.vcpu != task.vcpu {
+            self.queues[pcpu].since_ns = machine.now_ns;
+        }
+        Some(Pick { vcpu: task.vcpu, slice_end_ns: self.slice_end_ns(machine.now_ns, &task) })
+    }
+
     /// Who yields on a pause-loop exit is often still the one to run. Most exits of a loaded host are that: they needn't
     /// go through the engine's switching of vCPUs.
     fn stays(&mut self, machine: &mut Machine, pcpu: PcpuId) -> bool {

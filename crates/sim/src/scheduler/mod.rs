@@ -1,6 +1,7 @@
 //! Who decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in [`build`]. `core/`: what the
 //! real scheduler does without a micro pool. `mechanisms/`: what plugs into it.
 
+mod beside;
 mod cfs;
 mod core;
 mod credit;
@@ -10,7 +11,9 @@ mod mechanisms;
 mod stride;
 
 pub use self::core::Core;
-use crate::config::{DelayPreemptionConfig, FairSharePool, Mechanics, NormalPoolKind, SchedulerKind};
+use crate::config::{
+    BoostCosts, DelayPreemptionConfig, FairSharePool, Mechanics, NormalPoolKind, SchedulerKind,
+};
 use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
 use crate::report::QueueLockTimes;
@@ -81,6 +84,10 @@ pub trait Scheduler {
     fn take_lock_times(&mut self, _pcpu: PcpuId) -> QueueLockTimes {
         QueueLockTimes::default()
     }
+    /// For how long a pCPU was busy with boosts of threads since this was asked last.
+    fn take_boost_costs_ns(&mut self, _pcpu: PcpuId) -> u64 {
+        0
+    }
     /// Whether this pCPU belongs to the micro pool.
     fn is_micro(&self, _pcpu: PcpuId) -> bool {
         false
@@ -103,21 +110,28 @@ pub trait Scheduler {
     }
 }
 
-/// `delay`: turns end in windows.
+/// `boosts`: what they cost on this host; `delay`: turns end in windows.
 pub fn build(
     kind: &SchedulerKind,
+    boosts: &BoostCosts,
     delay: Option<&DelayPreemptionConfig>,
     machine: &mut Machine,
 ) -> Box<dyn Scheduler> {
-    machine.watched = delay.is_some() || matches!(kind, SchedulerKind::MicroSliced(_));
-    let scheduler = build_kind(kind, delay.is_some(), machine);
+    let looks_at_vcpus = matches!(kind, SchedulerKind::MicroSliced(_) | SchedulerKind::Beside(_));
+    machine.watched = delay.is_some() || looks_at_vcpus;
+    let scheduler = build_kind(kind, boosts, delay.is_some(), machine);
     match delay {
         Some(delay) => Box::new(mechanisms::DelayPreemption::new(delay, scheduler, machine)),
         None => scheduler,
     }
 }
 
-fn build_kind(kind: &SchedulerKind, in_windows: bool, machine: &mut Machine) -> Box<dyn Scheduler> {
+fn build_kind(
+    kind: &SchedulerKind,
+    boosts: &BoostCosts,
+    in_windows: bool,
+    machine: &mut Machine,
+) -> Box<dyn Scheduler> {
     match kind {
         SchedulerKind::Credit(config) => Box::new(credit::Credit::new(config.clone(), machine)),
         SchedulerKind::MicroSliced(config) => match &config.normal {
@@ -142,5 +156,6 @@ fn build_kind(kind: &SchedulerKind, in_windows: bool, machine: &mut Machine) -> 
             Box::new(stride::Stride::new(config.clone(), machine))
         }
         SchedulerKind::Eevdf(config) => Box::new(eevdf::Eevdf::new(config.clone(), machine)),
+        SchedulerKind::Beside(config) => Box::new(beside::Beside::new(config, boosts, machine)),
     }
 }

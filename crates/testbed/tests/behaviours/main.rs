@@ -17,6 +17,7 @@ mod default_host {
     mod lifecycle;
     mod shares;
     mod symbols;
+    mod vmm_threads;
     mod weights;
 }
 

@@ -1,7 +1,10 @@
 //! What a scenario and a command line may say about the policy: `micro`, the prototype's rules, and the real scheduler's.
 
 use super::*;
-use crate::config::{FairSharePool, MicroSlicedConfig, NormalPoolKind, QueueLockCosts, ReschedCo, VmKnobs};
+use crate::config::{
+    BoostCosts, Duration, FairSharePool, MicroSlicedConfig, NormalPoolKind, QueueLockCosts, ReschedCo,
+    VmKnobs,
+};
 use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
 
 /// (grace, call_function_ipi, patience_ns) of a policy with these settings.
@@ -88,7 +91,7 @@ fn a_policys_name_may_say_what_is_different_about_it() {
     );
     assert_eq!(
         refused("credit+scheduler=nope"),
-        "--policy: +scheduler: unknown scheduler `nope`; allowed: credit, micro-sliced, eevdf, cfs, coordinated, lottery, stride"
+        "--policy: +scheduler: unknown scheduler `nope`; allowed: credit, micro-sliced, eevdf, beside, cfs, coordinated, lottery, stride"
     );
     assert_eq!(
         refused("microslice+mechanics=xen-prototype"),
@@ -220,7 +223,7 @@ fn an_unknown_policy_lists_the_known_ones() {
     let overrides = Overrides { policy: Some("fifo".to_owned()), ..Overrides::default() };
     let error = parse("small.toml", SMALL, &overrides).expect_err("unknown").to_string();
     assert!(
-        error.starts_with("--policy: no policy `fifo`; built in: balance, cfs, coordinated, credit"),
+        error.starts_with("--policy: no policy `fifo`; built in: balance, beside, cfs, coordinated, credit"),
         "{error}"
     );
     assert!(error.contains("micro:N"), "{error}");
@@ -313,4 +316,34 @@ fn locks_of_queues_cost_nothing_unless_the_host_says_what() {
     assert_eq!(locks(all), Ok(Some(costs)));
     let error = locks(", queue_locks = { hold = \"40 ns\" }").expect_err("incomplete");
     assert!(error.contains("queue_locks needs `line_near`"), "{error}");
+}
+
+#[test]
+fn boosts_have_their_policy_and_their_hosts_costs_and_nonsense_is_refused_where_it_stands() {
+    let beside = |policy: &str, settings: &[(&str, &str)]| {
+        let settings = settings.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
+        let overrides = Overrides { policy: Some(policy.to_owned()), settings, seed: None };
+        let config = parse("small.toml", SMALL, &overrides)?.config;
+        match config.scheduler {
+            SchedulerKind::Beside(beside) => Ok::<_, ScenarioError>((beside, config.host.boosts)),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (ours, costs) = beside("beside", &[]).unwrap();
+    assert_eq!((ours.boost_percent, ours.host_percent, costs), (1, 5, BoostCosts::MEASURED));
+    assert_eq!(beside("beside+boost_percent=20 %", &[]).unwrap().0.host_percent, 50);
+    assert_eq!(beside("beside:paper+grace=3", &[]).unwrap().0.grace, 3);
+    let boosts = r#"{ latency = "exponential 50 us", give_back = "3 us", helper = "0 us" }"#;
+    let set = beside("beside", &[("host.boosts", boosts)]).unwrap().1;
+    let exponential = Duration::Exponential { mean_ns: 50_000 };
+    assert_eq!(set, BoostCosts { latency: exponential, give_back_ns: 3_000, helper_ns: 0 });
+    let refused = |policy, settings: &[_]| beside(policy, settings).unwrap_err().to_string();
+    assert_eq!(
+        refused("beside+boost_percent=0 %", &[]),
+        "--policy: +boost_percent: `boost_percent`: allowed: 1 % to 50 %"
+    );
+    assert!(refused("beside+rules=yours", &[]).contains("project, paper"));
+    assert!(refused("beside", &[("host.boosts", "{ give_back = \"3 us\" }")]).contains("needs `latency`"));
+    assert!(refused("beside", &[("host.boosts.speed", "1")]).contains("unknown key"));
+    assert!(refused("beside:N", &[]).contains("no policy `beside:N`"));
 }

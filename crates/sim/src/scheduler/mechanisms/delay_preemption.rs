@@ -315,6 +315,10 @@ impl Scheduler for DelayPreemption {
         self.inner.take_lock_times(pcpu)
     }
 
+    fn take_boost_costs_ns(&mut self, pcpu: PcpuId) -> u64 {
+        self.inner.take_boost_costs_ns(pcpu)
+    }
+
     fn is_micro(&self, pcpu: PcpuId) -> bool {
         self.inner.is_micro(pcpu)
     }

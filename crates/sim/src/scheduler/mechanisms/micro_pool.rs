@@ -132,7 +132,7 @@ impl MicroPool {
 }
 
 /// The interrupt that a request is about, as the bit that waits in the local APIC.
-fn interrupt_of(cause: Cause) -> u8 {
+pub fn interrupt_of(cause: Cause) -> u8 {
     match cause {
         Cause::ReschedIpi => interrupt_bit(InterruptKind::IpiReschedule),
         Cause::CallFunctionIpi => interrupt_bit(InterruptKind::IpiCallFunction),

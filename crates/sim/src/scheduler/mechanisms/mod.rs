@@ -8,7 +8,8 @@
 //! How the host carries decisions out is its own matter: what the authors' prototype does otherwise is a mechanism, too
 //! (`xen_prototype.rs`).
 
-mod answers;
+pub mod answers;
+pub mod boost;
 mod delay_preemption;
 pub mod directed_yield;
 mod grace;
@@ -28,7 +29,9 @@ pub use self::delay_preemption::DelayPreemption;
 use self::grace::Grace;
 use self::home_slices::HomeSlices;
 pub use self::kvm_host::KvmHost;
+pub use self::micro_pool::interrupt_of;
 use self::micro_pool::{MicroPool, Request};
+pub use self::passes::siblings_round_from;
 use self::patience::Patience;
 use self::pool_size::PoolSizing;
 use self::woken::WokenPlaces;

@@ -25,7 +25,7 @@ fn helped_already(machine: &Machine, vcpu: VcpuId, short_cut: &ShortCut) -> u32 
 }
 
 /// In the order of a pass: from the next one round, without a division, as passes are what runs most.
-pub(super) fn siblings_round_from(machine: &Machine, vcpu: VcpuId) -> impl Iterator<Item = VcpuId> + use<> {
+pub fn siblings_round_from(machine: &Machine, vcpu: VcpuId) -> impl Iterator<Item = VcpuId> + use<> {
     let vm = &machine.vms[machine.vcpus[vcpu].vm];
     let (first, start) = (vm.first_vcpu, vcpu.plus(1));
     start.until(first.plus(vm.vcpus)).chain(first.until(vcpu))

@@ -1,12 +1,13 @@
 //! Whoever has a pCPU to itself isn't stopped there.
 
+use super::intervals::over_time;
 use super::{PATIENCE, run, seconds};
 use microslice_testbed::{Host, Process};
 use std::time::Duration;
 
-/// Hundreds of slices.
+/// Two hundred slices, or more.
 fn measured() -> Duration {
-    seconds(4, 8)
+    seconds(2, 8)
 }
 
 /// Of the time that passed. What is missing is the emulated host's own work; a pCPU that went idle at the end of each slice,
@@ -33,11 +34,18 @@ fn times(host: &Host, pid: &str) -> [f64; 2] {
 }
 
 /// How many CPUs the process `pid`, an expression of the host's shell, gets.
-pub fn cpus_of_process(host: &Host, pid: &str) -> f64 {
+pub fn cpus_of_process(host: &Host, pid: &str, time: Duration, is_right: impl Fn(f64) -> bool) -> f64 {
     let before = times(host, pid);
-    std::thread::sleep(measured());
-    let after = times(host, pid);
-    (after[0] - before[0]) / (after[1] - before[1])
+    let cpus = || {
+        let after = times(host, pid);
+        (after[0] - before[0]) / (after[1] - before[1])
+    };
+    over_time(time, cpus, |&cpus| is_right(cpus))
+}
+
+/// How much of the time the process `pid`, which is to be alone, runs.
+pub fn part_of_process(host: &Host, pid: &str) -> f64 {
+    cpus_of_process(host, pid, measured(), |part| part >= PART_MIN)
 }
 
 /// Whoever ran for this part of the time had a pCPU to itself.
@@ -49,7 +57,7 @@ pub fn assert_was_alone(part: f64, place: &str) {
 /// How much of the time a task runs on one of the pCPUs of this mask, on a host without guests.
 pub fn part_of_a_task(host: &Host, pcpus: u32) -> f64 {
     let (task, pid) = spinning(host, pcpus);
-    let part = cpus_of_process(host, &pid);
+    let part = part_of_process(host, &pid);
     task.signal(libc::SIGKILL).expect("signal");
     task.wait(PATIENCE).expect("end");
     part

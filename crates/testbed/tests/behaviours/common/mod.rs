@@ -1,6 +1,7 @@
 //! What the testbed's tests share.
 
 pub mod alone;
+pub mod intervals;
 pub mod stage;
 
 use microslice_testbed::{Guest, Host, Process};
@@ -29,16 +30,35 @@ pub fn seconds(short: u64, long: u64) -> Duration {
 /// as many. (That it loads beside guests that run: `hotplug`.)
 pub fn start_scheduler(host: &Host, flags: &str) -> Process {
     let _still = Standstill::of_guests(host);
+    let began = Instant::now();
     let process = host.start(&format!("exec microslice run --json {flags}")).expect("start");
     wait_for_state(host, "enabled", &process);
+    eprintln!("in charge after {:.1} s", began.elapsed().as_secs_f64());
     process
 }
 
+/// Likewise, and it has read the kernels of that many guests. It has to report every second.
+pub fn start_scheduler_that_knows(host: &Host, guests: usize, flags: &str) -> Process {
+    let scheduler = start_scheduler(host, flags);
+    wait_until_it_knows(host, guests, &scheduler);
+    scheduler
+}
+
+/// To read a kernel beside busy guests takes emulation minutes: they stand still meanwhile, but for the moment in which they are seen.
+pub fn wait_until_it_knows(host: &Host, guests: usize, process: &Process) {
+    let vms = |report: &Value| report["vms"].as_array().cloned().unwrap_or_default();
+    statistics(process, |report| vms(report).len() == guests, "all guests");
+    let _still = Standstill::of_guests(host);
+    let are_known =
+        |report: &Value| vms(report).iter().filter(|vm| vm["kernel"].is_string()).count() == guests;
+    statistics(process, are_known, "all guests' kernels");
+}
+
 /// Guests don't run while it is there.
-struct Standstill<'h>(&'h Host);
+pub struct Standstill<'h>(&'h Host);
 
 impl<'h> Standstill<'h> {
-    fn of_guests(host: &'h Host) -> Self {
+    pub fn of_guests(host: &'h Host) -> Self {
         let still = Self(host);
         still.signal("STOP").unwrap_or_else(|error| panic!("{error}"));
         still
@@ -107,15 +127,21 @@ pub fn assert_alive(guest: &Guest, beats: u64) {
 
 /// Waits for statistics that are `enough`.
 pub fn statistics(scheduler: &Process, enough: impl Fn(&Value) -> bool, what: &str) {
-    let deadline = Instant::now() + RARE;
+    statistics_from(scheduler, 0, enough, what);
+}
+
+/// Likewise, from its line `from` on.
+pub fn statistics_from(scheduler: &Process, from: usize, enough: impl Fn(&Value) -> bool, what: &str) {
+    let (began, deadline) = (Instant::now(), Instant::now() + RARE);
     let mut last = None;
-    let mut from = 0;
+    let mut from = from;
     while Instant::now() < deadline {
         let is_the_last_look = scheduler.has_ended();
         let lines = scheduler.lines(from);
         from += lines.len();
         for report in lines.iter().filter_map(|line| serde_json::from_str::<Value>(&line.text).ok()) {
             if enough(&report) {
+                eprintln!("{what}: after {:.1} s", began.elapsed().as_secs_f64());
                 return;
             }
             last = Some(report);
@@ -124,7 +150,7 @@ pub fn statistics(scheduler: &Process, enough: impl Fn(&Value) -> bool, what: &s
             std::thread::sleep(NEWS);
             break;
         }
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(100));
     }
     panic!("no {what} in {from} lines; the last report: {last:?}; it said: {}", scheduler.last_words());
 }
@@ -148,6 +174,28 @@ pub fn assert_sums_hold(report: &Value) {
     // Of four pCPUs: one micro slice runs on each at most, and one request waits there.
     assert!(count(&report["in_flight"]) <= 4, "a pCPU runs one vCPU at most");
     assert!(count(&report["pending"]) <= 5, "requests don't pile up");
+}
+
+/// How many hints a report counts: yields and interrupts, by cause and by what came of them.
+pub fn hints(report: &Value) -> u64 {
+    let of = |causes: &Value| causes.as_object().expect("causes").values().map(sum).sum::<u64>();
+    of(&report["yields"]) + of(&report["interrupts"])
+}
+
+/// How often programs that see KVM's events ran, by a report with `--program-costs`.
+pub fn runs_of_observers(report: &Value) -> u64 {
+    let programs = report["programs"].as_array().expect("programs").iter();
+    let name = |program: &Value| program["program"].as_str().expect("a name").to_owned();
+    programs.filter(|program| name(program).starts_with("on_")).map(|program| count(&program["runs"])).sum()
+}
+
+/// The kernel has left out next to no run of a program: beside so many that it did run one is rare.
+pub fn assert_few_runs_were_left_out(report: &Value, runs: u64) {
+    let left_out = count(&report["recursion_misses"]["total"]);
+    let by_program = &report["recursion_misses"]["by_program"];
+    assert_eq!(left_out, sum(by_program));
+    print(&format!("{left_out} runs left out beside {runs}: {by_program}"));
+    assert!(runs > 0 && left_out <= runs / 100, "{left_out} runs left out beside {runs}: {report}");
 }
 
 /// Are there accelerations by each of these causes?

@@ -16,10 +16,11 @@ const TRIES: u32 = 3;
 /// What is kept.
 struct Stage {
     machine: String,
-    host: Host,
     /// What `guests` were asked to be.
     specs: Vec<GuestSpec>,
+    /// They go before their host does: otherwise they would seem to have ended by themselves.
     guests: Vec<Guest>,
+    host: Host,
 }
 
 static STAGE: Mutex<Option<Stage>> = Mutex::new(None);

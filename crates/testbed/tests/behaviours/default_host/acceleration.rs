@@ -2,7 +2,7 @@
 
 use crate::common::{
     FLAGS, OTHER_KERNEL, accelerations_by, assert_only_critical_code, assert_sums_hold, count, observed,
-    on_host, replay, run, seconds, start_scheduler, statistics, stop_scheduler, sum, with_guests,
+    on_host, replay, run, seconds, start_scheduler_that_knows, statistics, stop_scheduler, sum, with_guests,
 };
 use microslice_testbed::{GuestSpec, Pv};
 use serde_json::Value;
@@ -32,11 +32,17 @@ fn accelerated() -> &'static Accelerated {
     ACCELERATED.get_or_init(|| {
         observed(&mixed_guests(Pv::Off), |host, guests| {
             let _echo = host.start_echo().expect("the other end of the ping-pong");
-            let scheduler = start_scheduler(host, &format!("{FLAGS} --record /tmp/run.rec"));
+            let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --record /tmp/run.rec"));
             let causes = accelerations_by(&["resched_ipi", "call_function_ipi", "virq"]);
             statistics(&scheduler, causes, "acceleration by each interrupt");
             let at_home = |report: &Value| report["home_slices"].as_u64() > Some(0);
             statistics(&scheduler, at_home, "micro slices at home");
+            statistics(&scheduler, |report| sum(&report["graces"]) > 0, "grace");
+            statistics(
+                &scheduler,
+                |report| count(&report["called_back"]) > 0,
+                "lent micro pCPU that is called back",
+            );
             std::thread::sleep(seconds(5, 20));
             let events = run(host, "cat /sys/kernel/sched_ext/root/events");
             let report = stop_scheduler(host, &scheduler);
@@ -53,7 +59,8 @@ fn kept_to_itself() -> &'static Value {
     KEPT.get_or_init(|| {
         observed(&mixed_guests(Pv::Off), |host, _| {
             let _echo = host.start_echo().expect("the other end of the ping-pong");
-            let scheduler = start_scheduler(host, &format!("{FLAGS} --no-lend --no-home-slices"));
+            let flags = format!("{FLAGS} --no-lend --no-home-slices");
+            let scheduler = start_scheduler_that_knows(host, 2, &flags);
             statistics(&scheduler, accelerations_by(&["call_function_ipi"]), "acceleration");
             std::thread::sleep(seconds(5, 20));
             let report = stop_scheduler(host, &scheduler);
@@ -130,7 +137,7 @@ fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
     with_guests(&mixed_guests(Pv::On), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         // Otherwise the interrupts that a yield is about mostly come first, and count.
-        let scheduler = start_scheduler(host, &format!("{FLAGS} --no-call-function-ipi"));
+        let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --no-call-function-ipi"));
         statistics(&scheduler, accelerations_by(&["pv_yield", "lock_halt"]), "acceleration by each yield");
         let report = stop_scheduler(host, &scheduler);
         assert_sums_hold(&report);
@@ -142,7 +149,8 @@ fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
 fn another_kernels_symbols_accelerate_nothing() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let other = &host.image(OTHER_KERNEL).expect("another kernel's image").kernel;
-        let scheduler = start_scheduler(host, &format!("{FLAGS} --guest a={other} --guest b={other}"));
+        let flags = format!("{FLAGS} --guest a={other} --guest b={other}");
+        let scheduler = start_scheduler_that_knows(host, 2, &flags);
         std::thread::sleep(seconds(8, 15));
         let report = stop_scheduler(host, &scheduler);
         assert_eq!(report["requests"], 0, "{report}");
@@ -153,7 +161,7 @@ fn another_kernels_symbols_accelerate_nothing() {
 #[test]
 fn a_dry_run_decides_and_counts_but_moves_nothing() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
-        let scheduler = start_scheduler(host, &format!("{FLAGS} --dry-run"));
+        let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --dry-run"));
         let would = |report: &Value| sum(&report["would_accelerate"]) > 0;
         statistics(&scheduler, would, "decision");
         let report = stop_scheduler(host, &scheduler);

@@ -1,6 +1,6 @@
 //! Whoever has a pCPU to itself: the end of its slice may not stop it, since nobody else wants the pCPU.
 
-use crate::common::alone::{assert_was_alone, cpus_of_process, part_of_a_task};
+use crate::common::alone::{assert_was_alone, part_of_a_task, part_of_process};
 use crate::common::{observed, run, start_scheduler, stop_scheduler, with_guests};
 use microslice_testbed::{GuestSpec, Host};
 use std::sync::OnceLock;
@@ -71,7 +71,7 @@ fn a_vcpu_alone_on_its_pcpu_runs_without_a_pause() {
     with_guests(&[GuestSpec::new("alone").workload("hog").vcpus(1)], |host, _| {
         for pool in ["--micro-cpus 0", "--micro-cpus 1 --micro-slice-us 3000", "--micro-slice-us 3000"] {
             let scheduler = start_scheduler(host, pool);
-            assert_was_alone(cpus_of_process(host, VMM), pool);
+            assert_was_alone(part_of_process(host, VMM), pool);
             stop_scheduler(host, &scheduler);
         }
     });

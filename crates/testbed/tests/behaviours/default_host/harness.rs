@@ -91,26 +91,29 @@ fn a_test_whose_host_is_gone_says_what_its_console_said_and_runs_again_on_a_fres
     assert_eq!(tries.get(), 2);
 }
 
-#[test]
-fn a_guests_kernel_is_randomised_and_says_where_it_landed() {
-    on_host(|host| {
-        let guest = host.start_guest(GuestSpec::new("slide").vcpus(1).workload("kallsyms")).expect("guest");
-        guest.wait_for("_text", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
-        let text = guest.kallsyms("_text").expect("_text");
-        assert!(text >= 0xffff_ffff_8100_0000 && text.is_multiple_of(2 << 20), "_text at {text:#x}");
-        assert!(guest.kallsyms("entry_SYSCALL_64").expect("entry") > text);
-        guest.stop().expect("stop");
-    });
+/// For both tests below.
+fn small_guest() -> [GuestSpec; 1] {
+    [GuestSpec::new("small").vcpus(2).workload("kallsyms,heartbeat")]
 }
 
 #[test]
-fn invariant_time_reaches_the_guests() {
-    on_host(|host| {
+fn a_guest_has_invariant_time() {
+    with_guests(&small_guest(), |host, _| {
         // Without it their deadline timers land in the far future (docs/testbed.md).
-        let _guest = host.start_guest(GuestSpec::new("clock").vcpus(2)).expect("guest");
         let offsets =
             host.must_run("cat /sys/kernel/debug/kvm/*/vcpu*/tsc-offset", PATIENCE).expect("offsets");
         assert_eq!(offsets.lines().count(), 2);
         assert!(offsets.lines().all(|offset| offset.trim() != "0"), "{offsets}");
+    });
+}
+
+#[test]
+fn a_guests_kernel_is_randomised_and_says_where_it_landed() {
+    with_guests(&small_guest(), |_, guests| {
+        let guest = &guests[0];
+        guest.wait_for("_text", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        let text = guest.kallsyms("_text").expect("_text");
+        assert!(text >= 0xffff_ffff_8100_0000 && text.is_multiple_of(2 << 20), "_text at {text:#x}");
+        assert!(guest.kallsyms("entry_SYSCALL_64").expect("entry") > text);
     });
 }

@@ -1,9 +1,10 @@
 //! The normal pool's proportional share among VMs, on real guests.
 
 use crate::common::alone::spinning;
+use crate::common::intervals::{Intervals, figure, near};
 use crate::common::{
-    count, observed, reports, run, scheduler_state, seconds, start_scheduler, statistics, stop_scheduler,
-    with_guests,
+    count, observed, run, scheduler_state, seconds, start_scheduler, start_scheduler_that_knows, statistics,
+    stop_scheduler, with_guests,
 };
 use microslice_testbed::{GuestSpec, Host, Process, Pv};
 use serde_json::Value;
@@ -15,7 +16,7 @@ const TOLERANCE: f64 = 0.05;
 
 /// Hundreds of slices per pCPU: long enough for shares, which hold over seconds.
 fn measured() -> Duration {
-    seconds(12, 30)
+    seconds(6, 30)
 }
 
 fn hog(name: &str) -> GuestSpec {
@@ -37,25 +38,25 @@ fn part_of_first(report: &Value) -> f64 {
     share("a") / (share("a") + share("b"))
 }
 
-/// What each VM ran for in the intervals that the scheduler reports from now on.
-fn ran_meanwhile(scheduler: &Process, names: [&str; 2]) -> [u64; 2] {
-    let from = scheduler.lines(0).len();
-    std::thread::sleep(measured());
-    let reports = reports(scheduler, from);
-    let vms = || reports.iter().flat_map(|report| report["vms"].as_array().expect("vms"));
-    names.map(|name| vms().filter(|vm| vm["name"] == name).map(|vm| count(&vm["ran_ns"])).sum())
+/// What the VM called `name` gets of what all VMs get from now on.
+fn part_from_now(scheduler: &Process, name: &str, is_right: impl Fn(f64) -> bool) -> f64 {
+    figure(scheduler, measured(), |ran| ran.share(name), is_right)
 }
 
-fn first_part(ran: [u64; 2]) -> f64 {
-    ran[0] as f64 / (ran[0] + ran[1]) as f64
+/// Within 5 % of what is due.
+fn is_due(part: f64) -> impl Fn(f64) -> bool {
+    near(part, part * TOLERANCE)
 }
+
+const EQUAL: f64 = 1.0 / 2.0;
+const TWICE: f64 = 2.0 / 3.0;
 
 /// The first hog's part while both have the same weight, and from when it has twice that.
 fn hogs_parts() -> &'static [f64; 2] {
     static PARTS: OnceLock<[f64; 2]> = OnceLock::new();
     PARTS.get_or_init(|| {
         observed(&two_hogs(), |host, _| {
-            let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1");
+            let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
             // Weights are 100 on average: what a cgroup's is beside its siblings.
             let have_weight = |weight: u32| {
                 move |report: &Value| {
@@ -64,10 +65,10 @@ fn hogs_parts() -> &'static [f64; 2] {
                 }
             };
             statistics(&scheduler, have_weight(100), "VM of weight 100");
-            let equal = first_part(ran_meanwhile(&scheduler, ["a", "b"]));
+            let equal = part_from_now(&scheduler, "a", is_due(EQUAL));
             run(host, "echo 200 > /sys/fs/cgroup/shares-a/cpu.weight");
             statistics(&scheduler, have_weight(133), "VM of twice the other's weight");
-            let twice = first_part(ran_meanwhile(&scheduler, ["a", "b"]));
+            let twice = part_from_now(&scheduler, "a", is_due(TWICE));
             run(host, "echo 100 > /sys/fs/cgroup/shares-a/cpu.weight");
             stop_scheduler(host, &scheduler);
             [equal, twice]
@@ -78,13 +79,13 @@ fn hogs_parts() -> &'static [f64; 2] {
 #[test]
 fn hogs_of_equal_weight_get_equal_shares() {
     let [part, _] = hogs_parts();
-    assert!((part - 0.5).abs() <= 0.5 * TOLERANCE, "{part} of the pCPUs' time, due was 1/2");
+    assert!(is_due(EQUAL)(*part), "{part} of the pCPUs' time, due was 1/2");
 }
 
 #[test]
 fn a_hog_of_twice_the_weight_gets_twice_the_share_from_when_it_has_it() {
     let [_, part] = hogs_parts();
-    assert!((part - 2.0 / 3.0).abs() <= 2.0 / 3.0 * TOLERANCE, "{part} of the pCPUs' time, due was 2/3");
+    assert!(is_due(TWICE)(*part), "{part} of the pCPUs' time, due was 2/3");
 }
 
 /// Where one pCPU is more contended than the others nobody there keeps up with the pool's clock. By it, who sleeps came back
@@ -94,13 +95,14 @@ fn who_sleeps_briefly_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
     let one = |name: &str, load: &str| GuestSpec::new(name).workload(load).vcpus(1).pinned(0x1);
     let guests = [one("a", "dozer"), one("b", "hog"), hog("others").vcpus(6).pinned(0xe)];
     with_guests(&guests, |host, guests| {
-        let scheduler = start_scheduler(host, "--micro-cpus 0");
-        std::thread::sleep(measured());
+        let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
+        let is_about_half = near(0.5, 0.1);
+        let of_both = |ran: &Intervals| ran.share("a") / (ran.share("a") + ran.share("b"));
+        let part = figure(&scheduler, measured(), of_both, &is_about_half);
         let report = stop_scheduler(host, &scheduler);
         guests.iter().for_each(|guest| assert!(!guest.has_ended(), "{}", guest.last_words()));
-        let part = part_of_first(&report);
         println!("{part:.2} of the pCPU for who sleeps");
-        assert!((0.4..0.6).contains(&part), "{part}: {report}");
+        assert!(is_about_half(part), "{part}: {report}");
     });
 }
 
@@ -111,26 +113,27 @@ fn a_vm_that_has_had_more_than_its_share_is_refused_micro_slices() {
     let guests = [GuestSpec::new("a").workload("storm:7").vcpus(8).pv(Pv::Off), hog("b")];
     with_guests(&guests, |host, guests| {
         let weights = "--weight a=100 --weight b=900";
-        let scheduler = start_scheduler(
+        let scheduler = start_scheduler_that_knows(
             host,
+            2,
             &format!(
                 "--micro-cpus 2 --micro-cpus-limit 2 --micro-slice-us 3000 --slice-us 30000 --stats 1 {weights}"
             ),
         );
         let is_refused = |report: &Value| report["failed_pulls"]["vm_ahead"].as_u64() > Some(0);
         statistics(&scheduler, is_refused, "refusal");
-        std::thread::sleep(measured());
+        let is_little = |part: f64| part < 0.2;
+        let part = part_from_now(&scheduler, "a", is_little);
         let report = stop_scheduler(host, &scheduler);
         guests.iter().for_each(|guest| assert!(!guest.has_ended(), "{}", guest.last_words()));
-        let part = part_of_first(&report);
         let refused = count(&report["failed_pulls"]["vm_ahead"]);
         println!("{part:.3} of the pCPUs for who asks, {refused} requests refused");
-        assert!(refused > 0 && part < 0.2, "{part}, due was 1/10: {report}");
+        assert!(refused > 0 && is_little(part), "{part}, due was 1/10: {report}");
     });
 }
 
 #[test]
-fn the_lightest_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_ends_the_scheduler() {
+fn a_light_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_ends_the_scheduler() {
     with_guests(&two_hogs(), |host, guests| {
         // By flags: cgroups of such weights would starve everything else of the host, too, before and after our scheduler.
         let weights = "--weight a=10000 --weight b=1";
@@ -147,15 +150,13 @@ fn the_lightest_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_e
     });
 }
 
-/// What vCPUs get of four pCPUs' time, in the intervals that the scheduler reports from now on.
-fn vms_part(scheduler: &Process) -> f64 {
-    let from = scheduler.lines(0).len();
-    std::thread::sleep(measured());
-    let reports = reports(scheduler, from);
-    let sum = |of: &dyn Fn(&Value) -> u64| reports.iter().map(of).sum::<u64>() as f64;
-    let [vms, others] =
-        [sum(&|report| count(&report["ran_ns"])), sum(&|report| count(&report["host"]["others_ran_ns"]))];
-    vms / (vms + others)
+/// What vCPUs get of four pCPUs' time from now on.
+fn vms_part(scheduler: &Process, is_right: impl Fn(f64) -> bool) -> f64 {
+    let part = |ran: &Intervals| {
+        let others = ran.sum(|report| count(&report["host"]["others_ran_ns"])) as f64;
+        ran.vms_ran_ns() / (ran.vms_ran_ns() + others)
+    };
+    figure(scheduler, measured(), part, is_right)
 }
 
 fn renice(host: &Host, pids: &[String], nice: u32) {
@@ -165,18 +166,20 @@ fn renice(host: &Host, pids: &[String], nice: u32) {
 #[test]
 fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_half() {
     with_guests(&[hog("a")], |host, _| {
-        let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1");
-        statistics(&scheduler, |report| report["vms"][0]["name"] == "a", "VM");
+        // It reads nothing more: that would be time of the host's.
+        let scheduler = start_scheduler_that_knows(host, 1, "--micro-cpus 0 --stats 1 --no-guest-memory");
         let (tasks, pids): (Vec<Process>, Vec<String>) = (0..4).map(|_| spinning(host, 0xf)).unzip();
-        let beside_others = vms_part(&scheduler);
+        // What the host itself does, some 8 %, counts as host tasks' time, too. (0.60 when niced tasks went first, too.)
+        let is_nearly_all = |part: f64| part > 0.72;
+        let is_about_half = |part: f64| (0.4..0.7).contains(&part);
+        let beside_others = vms_part(&scheduler, is_about_half);
         renice(host, &pids, 19);
-        let beside_niced = vms_part(&scheduler);
+        let beside_niced = vms_part(&scheduler, is_nearly_all);
         tasks.iter().for_each(|task| task.signal(libc::SIGKILL).expect("signal"));
         stop_scheduler(host, &scheduler);
         println!("{beside_niced:.2} beside niced tasks, {beside_others:.2} beside others");
-        // What the host itself does, some 8 %, counts as host tasks' time, too. (0.60 when niced tasks went first, too.)
-        assert!(beside_niced > 0.72, "{beside_niced:.2} beside niced tasks");
-        assert!((0.4..0.7).contains(&beside_others), "{beside_others:.2} beside others");
+        assert!(is_nearly_all(beside_niced), "{beside_niced:.2} beside niced tasks");
+        assert!(is_about_half(beside_others), "{beside_others:.2} beside others");
     });
 }
 
@@ -189,14 +192,15 @@ fn what_ran_while_pcpus_were_free_is_neither_owed_nor_saved_up() {
         renice(host, &[pid], 19);
         std::thread::sleep(measured());
         let late = host.start_guest(hog("late")).unwrap_or_else(|error| panic!("{error}"));
-        let part = first_part(ran_meanwhile(&scheduler, ["early", "late"]));
+        // Due is half. It got 0.63 when its clock stood far behind.
+        let is_about_half = near(0.5, 0.08);
+        let part = part_from_now(&scheduler, "early", &is_about_half);
         task.signal(libc::SIGKILL).expect("signal");
         for guest in [&early[0], &late] {
             assert!(!guest.has_ended(), "{}: {}", guest.name(), guest.last_words());
         }
         stop_scheduler(host, &scheduler);
         println!("the VM that was there first got {part:.2}");
-        // Due is half. It got 0.63 when its clock stood far behind.
-        assert!((part - 0.5).abs() < 0.08, "the VM that was there first got {part:.2}");
+        assert!(is_about_half(part), "the VM that was there first got {part:.2}");
     });
 }

@@ -8,7 +8,7 @@ const LIST: &str = "microslice symbols list --pid $(pidof qemu-system-x86_64)";
 
 #[test]
 fn a_running_guests_symbols_and_slide_are_what_its_own_kallsyms_says() {
-    with_guests(&[GuestSpec::new("plain").workload("kallsyms,heartbeat")], |host, guests| {
+    with_guests(&[GuestSpec::new("plain").vcpus(1).workload("kallsyms,heartbeat")], |host, guests| {
         let identify = "microslice symbols identify --json --pid $(pidof qemu-system-x86_64)";
         let identified = run(host, identify);
         let identified: serde_json::Value = serde_json::from_str(&identified).expect("JSON");

@@ -1,19 +1,15 @@
 //! `cpu.weight` of nested cgroups, on real guests.
 
-use crate::common::{count, on_host, reports, run, seconds, start_scheduler, statistics, stop_scheduler};
+use crate::common::intervals::{figure, near};
+use crate::common::{count, on_host, run, seconds, start_scheduler, statistics, stop_scheduler};
 use microslice_testbed::{GuestSpec, Process};
 use serde_json::Value;
 
-/// What the VM called `name` got of all that VMs got, in the intervals that the scheduler reports from now on.
-fn part_of(scheduler: &Process, name: &str) -> f64 {
-    let from = scheduler.lines(0).len();
-    std::thread::sleep(seconds(12, 30));
-    let reports = reports(scheduler, from);
-    let vms = || reports.iter().flat_map(|report| report["vms"].as_array().expect("vms"));
-    let ran = |is_meant: &dyn Fn(&Value) -> bool| -> u64 {
-        vms().filter(|vm| is_meant(vm)).map(|vm| count(&vm["ran_ns"])).sum()
-    };
-    ran(&|vm| vm["name"] == name) as f64 / ran(&|_| true) as f64
+const TOLERANCE: f64 = 0.05;
+
+/// What the VM called `name` gets of all that VMs get from now on.
+fn part_of(scheduler: &Process, name: &str, due: f64) -> f64 {
+    figure(scheduler, seconds(6, 30), |ran| ran.share(name), near(due, TOLERANCE))
 }
 
 #[test]
@@ -37,16 +33,16 @@ fn a_slice_of_two_vms_has_as_much_as_a_slice_of_one_and_weights_of_slices_change
             }
         };
         statistics(&scheduler, weights_are([150, 75, 75]), "weights of equal slices");
-        let half = part_of(&scheduler, "a");
+        let half = part_of(&scheduler, "a", 0.5);
         run(host, "echo 300 > /sys/fs/cgroup/one/cpu.weight");
         statistics(&scheduler, weights_are([225, 38, 38]), "weights of slices of 3 to 1");
-        let three_quarters = part_of(&scheduler, "a");
+        let three_quarters = part_of(&scheduler, "a", 0.75);
         println!(
             "{half:.3} of the time beside an equal slice, {three_quarters:.3} beside a third of its weight"
         );
         guests.iter().for_each(|guest| assert!(!guest.has_ended(), "{}", guest.last_words()));
         stop_scheduler(host, &scheduler);
-        assert!((half - 0.5).abs() < 0.05, "{half:.3}, due was 1/2");
-        assert!((three_quarters - 0.75).abs() < 0.05, "{three_quarters:.3}, due was 3/4");
+        assert!(near(0.5, TOLERANCE)(half), "{half:.3}, due was 1/2");
+        assert!(near(0.75, TOLERANCE)(three_quarters), "{three_quarters:.3}, due was 3/4");
     });
 }

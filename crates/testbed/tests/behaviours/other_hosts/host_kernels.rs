@@ -2,7 +2,8 @@
 
 use crate::common::alone::{assert_was_alone, part_of_a_task};
 use crate::common::{
-    PATIENCE, assert_alive, count, on_machine, print, run, start_scheduler, statistics, stop_scheduler, sum,
+    PATIENCE, assert_alive, assert_few_runs_were_left_out, count, on_machine, print, run, runs_of_observers,
+    start_scheduler, statistics, stop_scheduler, sum,
 };
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Rule};
@@ -30,7 +31,7 @@ fn schedule_two_guests(host: &Host) {
     // Debian's kernels have no core scheduling, and say so. Being loaded shows, as it is denied before they look.
     let not_there = "create: Invalid argument\nget: Invalid argument\n";
     assert_eq!(answers_to_core_scheduling(host), not_there);
-    let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
+    let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1 --program-costs");
     assert_eq!(answers_to_core_scheduling(host), "create: No such device\nget: Invalid argument\n");
     assert_was_alone(part_of_a_task(host, 0xf), "any pCPU");
     let guests = host.start_guests(vec![
@@ -52,6 +53,7 @@ fn schedule_two_guests(host: &Host) {
     guests.iter().for_each(|guest| assert_alive(guest, 5));
     let total = stop_scheduler(host, &scheduler);
     assert!(total["preemptions"]["total"].as_u64() > Some(0), "{total}");
+    assert_few_runs_were_left_out(&total, runs_of_observers(&total));
     assert_eq!(answers_to_core_scheduling(host), not_there);
     guests.iter().for_each(|guest| assert_alive(guest, 2));
     coordinate(host);
@@ -62,13 +64,14 @@ fn schedule_two_guests(host: &Host) {
 fn coordinate(host: &Host) {
     let scheduler = start_scheduler(
         host,
-        "--scheduler coordinated --urgent-slice-us 3000 --preemption-delay-us 3000 --stats 1",
+        "--scheduler coordinated --urgent-slice-us 3000 --preemption-delay-us 3000 --stats 1 --program-costs",
     );
     let has_urgent = |report: &Value| count(&report["became_urgent"]) > 0;
     statistics(&scheduler, has_urgent, "urgent vCPU");
     let total = stop_scheduler(host, &scheduler);
     let became = count(&total["became_urgent"]);
     assert_eq!(became, sum(&total["urgent_ends"]) + count(&total["urgent_now"]), "{total}");
+    assert_few_runs_were_left_out(&total, runs_of_observers(&total));
 }
 
 #[test]

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * VMM threads: what a VM's process does beside its vCPUs. And VMs without a place, whose vCPUs are host tasks.
+ *
+ * Problem.   Host tasks go before vCPUs. A VMM that works in threads of its own, or a VM that finds no place because somebody has
+ *            taken all, would go before all other VMs, and nobody would charge it.
+ * Mechanism. A thread of a process that has a VM is charged to the VM's clock. Who is woken goes first all the same, for no longer
+ *            than a boosted vCPU: guests wait for I/O. Whoever works longer, or whose VM has had more than that of the first that
+ *            waits, waits among the vCPUs. All threads of a VMM have one clock together, and weigh as one more vCPU of
+ *            their VM. So many of them get no more than one; what they get is taken from their VM's share by its clock.
+ *            All VMs of an owner that have no place have one clock together, too, and weigh as one VM of the default weight:
+ *            to take all places brings nothing.
+ * Formula.   weight = VM's weight / (active vCPUs + 1), more while the VM is behind (fair_share.h: catch_up_weight)
+ * Limits.    Threads are told by their process. Helpers in processes of their own (virtiofsd, swtpm) are host tasks, and so are
+ *            kernel threads; vhost's workers are threads of the process (since 6.4, unless its `fork_owner_default` is off). A
+ *            process with several VMs has its threads charged to the first.
+ */
+#ifndef BPF_VMM_THREADS_H
+#define BPF_VMM_THREADS_H
+
+#include "bpf/core/clocks.bpf.h"
+
+/* ---- Whose it is ---- */
+
+/* NULL: it isn't a VM's, or its VM has gone since it began to wait. */
+static __always_inline struct vm *vm_of_thread(const struct task_ctx *tctx)
+{
+	struct vm *vm = vm_at(tctx->vm - 1);
+
+	return vm && vm->generation == tctx->vm_generation ? vm : NULL;
+}
+
+/* Looked up anew at each wait: VMs come and go while threads live. */
+static __always_inline void find_vm_of_thread(struct task_struct *p, struct task_ctx *tctx)
+{
+	struct task_ctx *process;
+	struct vm *vm;
+
+	tctx->vm = 0;
+	tctx->owner = 0;
+	if (p->flags & PF_KTHREAD)
+		return;
+	process = process_of(p);
+	if (!process)
+		return;
+	vm = vm_at(process->process_vm - 1);
+	if (vm && vm->generation == process->process_generation && vm->in_use > VM_SLOT_OPEN) {
+		tctx->vm = process->process_vm;
+		tctx->vm_generation = process->process_generation;
+	} else if (process->process_owner &&
+		   bpf_ktime_get_ns() - process->process_refused_at_ns < REFUSED_IS_TRUE_FOR_NS) {
+		tctx->owner = process->process_owner;
+	}
+}
+
+/* ---- Their clock and weight ---- */
+
+/* The clock that it shares with others; NULL: it has its own. */
+static __always_inline u64 *shared_clock_of(const struct task_ctx *tctx)
+{
+	struct vm *vm = vm_of_thread(tctx);
+	u64 owner = tctx->owner;
+
+	if (vm)
+		return &vm->threads_vtime_ns;
+	return owner ? bpf_map_lookup_elem(&owner_clocks, &owner) : NULL;
+}
+
+/* As vcpu_weight() has it. */
+static __always_inline u64 weight_of_other(const struct task_struct *p, const struct task_ctx *tctx)
+{
+	struct vm *vm = vm_of_thread(tctx);
+	s64 active;
+
+	if (!vm)
+		return vcpu_weight(tctx->owner ? WEIGHT_DEFAULT : p->scx.weight, 1);
+	active = vm->active_vcpu_count;
+	return vmm_threads_weight(vm_weight_of(vm, tctx->vm - 1), active > 0 ? active : 0);
+}
+
+/* Who shares a clock waits by it, but isn't left further behind than by `lag`. */
+static __always_inline void read_shared_clock(struct task_ctx *tctx, u64 now, u64 lag)
+{
+	u64 *shared = shared_clock_of(tctx), was, owner = tctx->owner;
+
+	if (!shared) {
+		/* Without memory for it, it has a clock of its own until the next time. */
+		if (owner)
+			bpf_map_update_elem(&owner_clocks, &owner, &now, BPF_NOEXIST);
+		return;
+	}
+	was = *shared;
+	if (vtime_before(was, now - lag))
+		__sync_val_compare_and_swap(shared, was, now - lag);
+	tctx->vtime_ns = *shared;
+}
+
+/* It has a pCPU that nobody else wants: see forgive_debt(). */
+static __always_inline void forgive_shared_debt(const struct task_ctx *tctx)
+{
+	u64 *shared = shared_clock_of(tctx), was;
+
+	if (!shared)
+		return;
+	was = *shared;
+	if (vtime_before(pool_vtime_ns, was))
+		__sync_val_compare_and_swap(shared, was, pool_vtime_ns);
+}
+
+/* Nobody waited while it ran: see settle_clock(). */
+static __always_inline void settle_shared_clocks(const struct task_ctx *tctx)
+{
+	struct vm *vm = vm_of_thread(tctx);
+	u64 first_vm_ns = first_vm_vtime_ns, was;
+
+	forgive_shared_debt(tctx);
+	if (!vm)
+		return;
+	was = vm->vtime_ns;
+	if (vtime_before(first_vm_ns, was))
+		__sync_val_compare_and_swap(&vm->vtime_ns, was, first_vm_ns);
+}
+
+static __always_inline void charge_vm_of_thread(const struct task_ctx *tctx, u64 ran_ns)
+{
+	struct vm *vm = vm_of_thread(tctx);
+	struct vm_stats *stats = vm_stats_at(tctx->vm - 1);
+
+	if (!vm || !stats)
+		return;
+	ADD(vm->vtime_ns, vm_charge(ran_ns, vm_weight_of(vm, tctx->vm - 1)));
+	ADD(stats->vmm_ran_ns, ran_ns);
+}
+
+/* ---- Who goes first ---- */
+
+/* Has its VM, or else have its threads, had more than whoever waits first? */
+static __always_inline bool is_ahead_of_line(const struct task_ctx *tctx)
+{
+	struct fair_share_config share = config.fair_share;
+	u32 slot = tctx->vm - 1, first = first_in_line_vm;
+	struct vm *vm = vm_of_thread(tctx), *other = vm_at(first - 1);
+
+	if (!vm || !first)
+		return false;
+	if (first == FIRST_HAS_NO_VM || !other)
+		return vtime_before(pool_vtime_ns + charge(share.slice_ns, vcpu_weight(0, 1)),
+				    vm->threads_vtime_ns);
+	return vm_is_ahead(&share, size_of(vm, slot), vm->vtime_ns, size_of(other, first - 1),
+			   other->vtime_ns);
+}
+
+static __always_inline bool goes_first(struct task_ctx *tctx, u64 now, bool is_woken)
+{
+	struct fair_share_config share = config.fair_share;
+	struct vmm_thread_observation seen = {.was_blocked = is_woken, .went_first = tctx->goes_first};
+
+	if (!vm_of_thread(tctx))
+		return false;
+	if (is_woken)
+		tctx->first_ran_ns = 0;
+	seen.first_ran_ns = tctx->first_ran_ns;
+	seen.is_vcpu =
+	    tctx->refused_until_ns && (s64)(tctx->refused_until_ns + REFUSED_IS_TRUE_FOR_NS - now) > 0;
+	seen.vm_is_ahead = is_ahead_of_line(tctx);
+	return vmm_thread_goes_first(&share, &seen);
+}
+
+#endif

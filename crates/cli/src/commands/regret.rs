@@ -1,0 +1,355 @@
+//! `microslice regret`: policies on programs that nobody chose, relative to the first of them.
+
+use super::simulate::failure_of;
+use crate::failure::Failure;
+use crate::output::{self, OutputFile};
+use crate::progress::{self, ProgressLine};
+use clap::Args;
+use microslice_metrics::Unit;
+use microslice_metrics::html::Page;
+use microslice_metrics::plot::{Bar, BarChart, BarSeries};
+use microslice_metrics::table::Table;
+use microslice_sim::regret::{self, Distribution, RUNS, RegretError, ScenarioResult, Summary, summaries};
+use serde_json::{Value as Json, json};
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// More than these nobody waits for; their results fit into memory.
+const SCENARIOS_MAX: u64 = 10_000;
+const POLICIES_MAX: usize = 32;
+/// The worst scenarios of a policy that are shown and written, by throughput and by waits.
+const WORST: usize = 5;
+
+/// Draw hosts, VMs and programs at random, and show what each policy loses and gains there
+#[derive(Args)]
+#[command(after_help = "Examples:
+  microslice regret
+  microslice regret --scenarios 50 --seed 1000 --policies eevdf,microslice:0,microslice
+  microslice regret --policies 'eevdf,microslice,microslice+patience=0 us' --html regret.html
+  microslice regret --scenarios 200 --worst worst       then microslice compare worst/regret-17.toml --policies eevdf,microslice
+
+One seed is one scenario, the same on every machine. Each runs twice under each policy; the last row is the first policy once
+more with other seeds: what two runs differ by that differ in nothing else. Throughput is the geometric mean over VMs of work done
+relative to the first policy; waits are those from runnable to running, of all vCPUs.")]
+pub struct Regret {
+    /// How many scenarios
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=SCENARIOS_MAX))]
+    scenarios: u64,
+
+    /// Seed of the first scenario
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Policies, with commas between; all are compared with the first one
+    #[arg(
+        long,
+        value_name = "A,B,C",
+        value_delimiter = ',',
+        default_value = "eevdf,beside,microslice:0,microslice,microslice+patience=0 us"
+    )]
+    policies: Vec<String>,
+
+    /// Print JSON, each scenario's numbers included
+    #[arg(long)]
+    json: bool,
+
+    /// Write a self-contained page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Write the worst scenarios of each policy into this new folder, as files that `simulate` and `compare` take
+    #[arg(long, value_name = "DIR")]
+    worst: Option<PathBuf>,
+
+    /// Verify the model's invariants in every run (slower)
+    #[arg(long)]
+    check: bool,
+}
+
+pub fn run(args: Regret) -> Result<(), Failure> {
+    let regret = regret_of(&args)?;
+    let progress = progress::stoppable()?;
+    let worst = args.worst.as_deref().map(WorstFolder::create).transpose()?;
+    let html = OutputFile::wanted(args.html.as_deref(), &[])?;
+    let results = {
+        let what = format!("comparing on {} scenarios", regret.scenarios);
+        let _line = ProgressLine::of_batch(what, progress.clone());
+        regret.run(&progress).map_err(failure)?
+    };
+    let all = summaries(&regret.policies, &results);
+    if let Some(folder) = &worst {
+        folder.write(&all)?;
+    }
+    if let Some(file) = html {
+        file.finish_with(&page(&regret, &all))?;
+    }
+    if args.json {
+        return output::print_json(&json_of(&regret, &results, &all));
+    }
+    output::print(&format!("{}\n\n{}", headline(&regret), text_of(&all)))
+}
+
+fn regret_of(args: &Regret) -> Result<regret::Regret, Failure> {
+    let policies: Vec<String> = args.policies.iter().map(|policy| policy.trim().to_owned()).collect();
+    if policies.len() > POLICIES_MAX {
+        return Err(Failure::bad_input(format!("--policies: at most {POLICIES_MAX}")));
+    }
+    if let Some(twice) = (1..policies.len()).find(|&at| policies[..at].contains(&policies[at])) {
+        return Err(Failure::bad_input(format!("--policies: `{}` is named twice", policies[twice])));
+    }
+    // A seed of a file is at most the largest signed number; a scenario's runs have those that follow.
+    let last = args.seed.checked_add(args.scenarios + 2 * RUNS);
+    if last.is_none_or(|last| last > i64::MAX as u64) {
+        let cause = format!("--seed {}: there aren't {} scenarios from there", args.seed, args.scenarios);
+        return Err(Failure::bad_input(cause));
+    }
+    Ok(regret::Regret { policies, scenarios: args.scenarios, first_seed: args.seed, check: args.check })
+}
+
+fn failure(error: RegretError) -> Failure {
+    match &error {
+        RegretError::Scenario(error) => Failure::bad_input(error),
+        RegretError::Run { scenario, policy, seed, error } => {
+            failure_of(&format!("regret scenario {scenario} under {policy}, seed {seed}"), error)
+        }
+    }
+}
+
+/// A new folder for the worst scenarios, before anything runs. It goes again if nothing comes into it.
+struct WorstFolder(PathBuf);
+
+impl WorstFolder {
+    /// Files of another comparison beside these would be taken for its worst, and none is replaced.
+    fn create(folder: &Path) -> Result<Self, Failure> {
+        let refuse = |cause: &str| Failure::bad_input(format!("{}: {cause}", folder.display()));
+        match std::fs::read_dir(folder).map(|mut entries| entries.next().is_some()) {
+            Ok(true) => return Err(refuse("isn't empty; name a new folder")),
+            Ok(false) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                std::fs::create_dir(folder).map_err(|error| refuse(&error.to_string()))?;
+            }
+            Err(error) => return Err(refuse(&error.to_string())),
+        }
+        Ok(Self(folder.to_owned()))
+    }
+
+    fn write(&self, all: &[Summary]) -> Result<(), Failure> {
+        for seed in worst_of_all(all) {
+            let path = self.0.join(regret::file_name(seed));
+            OutputFile::create(&path, &[])?.finish_with(&regret::scenario(seed))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for WorstFolder {
+    fn drop(&mut self) {
+        // One with files in it stays.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Of every policy that is compared, but for the first one.
+fn worst_of_all(all: &[Summary]) -> BTreeSet<u64> {
+    let compared = compared(all).iter();
+    compared.flat_map(|of| [of.least_throughput(WORST), of.longest_waits(WORST)].concat()).collect()
+}
+
+/// Neither the first policy nor what it is with other seeds.
+fn compared(all: &[Summary]) -> &[Summary] {
+    all.get(1..all.len() - 1).unwrap_or_default()
+}
+
+fn headline(regret: &regret::Regret) -> String {
+    format!(
+        "{} scenarios from seed {}, {RUNS} runs each; relative to {}",
+        regret.scenarios, regret.first_seed, regret.policies[0]
+    )
+}
+
+fn text_of(all: &[Summary]) -> String {
+    let [throughput, waits, shares] = tables(all).map(|(title, table)| format!("{title}\n{table}\n"));
+    format!("{throughput}{waits}{shares}Worst scenarios (seeds)\n{}", worst_table(all))
+}
+
+fn tables(all: &[Summary]) -> [(&'static str, Table); 3] {
+    [
+        ("Throughput", throughput_table(all)),
+        ("Waits to run, 99th percentile (p99) and 99.9th", wait_table(all)),
+        (
+            "Shares: the largest difference of a VM's from what is due (scenarios without pinned VMs)",
+            share_table(all),
+        ),
+    ]
+}
+
+const QUANTILES: [(&str, f64); 5] =
+    [(">least", 0.0), (">p5", 0.05), (">median", 0.5), (">p95", 0.95), (">most", 1.0)];
+
+fn quantiles(of: &Distribution, show: fn(f64) -> String) -> Vec<String> {
+    QUANTILES.iter().map(|&(_, part)| shown(of.quantile(part), show)).collect()
+}
+
+fn shown(value: Option<f64>, show: fn(f64) -> String) -> String {
+    value.map_or("-".to_owned(), show)
+}
+
+fn ratio(value: f64) -> String {
+    format!("{value:.3}")
+}
+
+fn percent(value: f64) -> String {
+    format!("{:.1} %", value * 100.0)
+}
+
+fn throughput_table(all: &[Summary]) -> Table {
+    let names = QUANTILES.iter().map(|(name, _)| *name);
+    let columns = ["policy", ">mean"].into_iter().chain(names);
+    let counts = [">below 0.95", ">below 0.98", ">3 % behind the best", ">accelerations"];
+    let mut table = Table::new(&columns.chain(counts).collect::<Vec<_>>());
+    for of in all {
+        let counts = &of.counts;
+        let mut row = vec![of.policy.clone(), shown(of.throughput.geometric_mean(), ratio)];
+        row.extend(quantiles(&of.throughput, ratio));
+        row.extend([counts.below_095, counts.below_098, counts.behind_best].map(|count| count.to_string()));
+        row.push(Unit::Count.show(of.accelerations as f64));
+        table.row(row);
+    }
+    table
+}
+
+fn wait_table(all: &[Summary]) -> Table {
+    let names = QUANTILES.iter().map(|(name, _)| *name);
+    let columns = ["policy", ">p99: mean"].into_iter().chain(names);
+    let counts = [">above 1.25", ">above 2", ">p99.9: mean", ">p95", ">most"];
+    let mut table = Table::new(&columns.chain(counts).collect::<Vec<_>>());
+    for of in all {
+        let mut row = vec![of.policy.clone(), shown(of.wait_p99.geometric_mean(), ratio)];
+        row.extend(quantiles(&of.wait_p99, ratio));
+        row.extend([of.counts.wait_above_125, of.counts.wait_above_2].map(|count| count.to_string()));
+        row.push(shown(of.wait_p999.geometric_mean(), ratio));
+        row.extend([0.95, 1.0].map(|part| shown(of.wait_p999.quantile(part), ratio)));
+        table.row(row);
+    }
+    table
+}
+
+fn share_table(all: &[Summary]) -> Table {
+    let names = QUANTILES.iter().map(|(name, _)| *name);
+    let columns = ["policy", ">mean"].into_iter().chain(names).chain([">above 2 %", ">of"]);
+    let mut table = Table::new(&columns.collect::<Vec<_>>());
+    for of in all {
+        let mut row = vec![of.policy.clone(), shown(of.share_error.mean(), percent)];
+        row.extend(quantiles(&of.share_error, percent));
+        row.extend([of.counts.share_off_by_2_percent, of.share_error.len()].map(|count| count.to_string()));
+        table.row(row);
+    }
+    table
+}
+
+fn worst_table(all: &[Summary]) -> Table {
+    let mut table = Table::new(&["policy", "least throughput", "longest waits (p99)"]);
+    let value_of = |of: &Summary, seed: u64, value: fn(&regret::Verdict) -> f64| {
+        of.verdicts.iter().find(|verdict| verdict.seed == seed).map_or(f64::NAN, value)
+    };
+    for of in compared(all) {
+        let cell = |seeds: Vec<u64>, value: fn(&regret::Verdict) -> f64| {
+            let cells = seeds.into_iter().map(|seed| format!("{seed} ({:.2})", value_of(of, seed, value)));
+            cells.collect::<Vec<_>>().join(", ")
+        };
+        table.row([
+            of.policy.clone(),
+            cell(of.least_throughput(WORST), |verdict| verdict.throughput),
+            cell(of.longest_waits(WORST), |verdict| verdict.wait_p99),
+        ]);
+    }
+    table
+}
+
+fn json_of(regret: &regret::Regret, results: &[ScenarioResult], all: &[Summary]) -> Json {
+    let distribution = |of: &Distribution| {
+        let quantile = |part| of.quantile(part);
+        json!({
+            "count": of.len(), "mean": of.mean(), "geometric_mean": of.geometric_mean(),
+            "least": quantile(0.0), "p5": quantile(0.05), "median": quantile(0.5), "p95": quantile(0.95), "most": quantile(1.0),
+        })
+    };
+    let policies: Vec<Json> = all
+        .iter()
+        .map(|of| {
+            json!({
+                "policy": of.policy,
+                "throughput": distribution(&of.throughput),
+                "wait_p99": distribution(&of.wait_p99),
+                "wait_p999": distribution(&of.wait_p999),
+                "share_error": distribution(&of.share_error),
+                "below_0.95": of.counts.below_095,
+                "below_0.98": of.counts.below_098,
+                "behind_best_by_3_percent": of.counts.behind_best,
+                "wait_p99_above_1.25": of.counts.wait_above_125,
+                "wait_p99_above_2": of.counts.wait_above_2,
+                "share_off_by_2_percent": of.counts.share_off_by_2_percent,
+                "accelerations": of.accelerations,
+            })
+        })
+        .collect();
+    let of_scenario = |(at, result): (usize, &ScenarioResult)| {
+        let by_policy: serde_json::Map<String, Json> = all
+            .iter()
+            .zip(&result.outcomes)
+            .map(|(of, outcome)| {
+                let verdict = &of.verdicts[at];
+                let numbers = json!({
+                    "throughput": verdict.throughput,
+                    "wait_p99_ns": outcome.wait_p99_ns,
+                    "wait_p999_ns": outcome.wait_p999_ns,
+                    "share_error": verdict.share_error,
+                    "accelerations": outcome.accelerations,
+                });
+                (of.policy.clone(), numbers)
+            })
+            .collect();
+        json!({ "seed": result.seed, "policies": by_policy })
+    };
+    json!({
+        "first_seed": regret.first_seed,
+        "scenarios": regret.scenarios,
+        "runs": RUNS,
+        "policies": policies,
+        "by_scenario": results.iter().enumerate().map(of_scenario).collect::<Vec<_>>(),
+    })
+}
+
+fn page(regret: &regret::Regret, all: &[Summary]) -> String {
+    let mut page = Page::new("Regret: policies on programs that nobody chose");
+    page.paragraph(&headline(regret));
+    let throughput = chart("Throughput", all, |of| &of.throughput);
+    let waits = chart("Waits to run, 99th percentile", all, |of| &of.wait_p99);
+    page.plots(&[throughput.to_svg(), waits.to_svg()]);
+    for (title, table) in tables(all) {
+        page.heading(title);
+        page.table(&table);
+    }
+    page.heading("Worst scenarios (seeds)");
+    page.table(&worst_table(all));
+    page.render()
+}
+
+/// A group of bars for each policy: from its least scenario to its best one.
+fn chart(title: &str, all: &[Summary], of: fn(&Summary) -> &Distribution) -> BarChart {
+    let bar = |value| Bar { value, interval: None, published: None };
+    let series = QUANTILES.map(|(name, part)| BarSeries {
+        name: name.trim_start_matches('>').to_owned(),
+        bars: all.iter().map(|summary| of(summary).quantile(part).map(bar)).collect(),
+    });
+    BarChart {
+        title: title.to_owned(),
+        y_label: "times the first policy's".to_owned(),
+        categories: all.iter().map(|summary| summary.policy.clone()).collect(),
+        series: series.into(),
+        reference: Some(1.0),
+        logarithmic: true,
+        ..BarChart::default()
+    }
+}

@@ -1,0 +1,276 @@
+//! VMs' places, `bpf/core/vcpu.bpf.h`: every interleaving of threads that join and leave, of KVM that frees a VM, and of another VM that
+//! comes to its address.
+//!
+//! A model: each step is one atomic access of the C, in its order. What it finds in two ways to do it wrong shows that it would find more.
+
+use std::collections::{BTreeMap, HashSet};
+
+const FREE: u32 = 0;
+const OPEN: u32 = 1;
+const CLOSING: u32 = u32::MAX;
+
+/// How a place is given back, and an address forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rules {
+    /// As in the C.
+    Ours,
+    /// Who finds that nobody holds the place closes it, without a second look.
+    CloseUnseen,
+    /// KVM frees a VM: whatever address the place has is forgotten.
+    ForgetAnyAddress,
+}
+
+/// A VM and the address of its `struct kvm`, which another VM may have later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Vm {
+    identity: u8,
+    address: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum After {
+    /// It tries to join again.
+    ComeAgain,
+    Done,
+}
+
+/// Where a thread is: each is one access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum At {
+    LookUp,
+    Hold(usize),
+    Raise(usize, u32),
+    IsItOurs(usize),
+    Claim(usize),
+    Insert(usize),
+    Name(usize),
+    Joined(usize),
+    LetGo(usize, After),
+    Close(usize, After),
+    ForgetIfAny(usize, After),
+    TakeAddress(usize, u8, After),
+    DeleteAddress(usize, u8, After),
+    Free(usize, After),
+    /// Of KVM, which frees the VM, once the thread that it names holds a place.
+    WaitFor(usize),
+    FindAddress(usize),
+    End,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Thread {
+    vm: Vm,
+    at: At,
+    /// Attempts to join that it has left.
+    attempts: u8,
+    /// It frees the VM: it holds no place.
+    is_kvm: bool,
+    /// It begins once this one has ended: its VM's memory comes from that of another.
+    after: Option<usize>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Slot {
+    in_use: u32,
+    address: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct World {
+    slots: Vec<Slot>,
+    by_address: BTreeMap<u8, usize>,
+    threads: Vec<Thread>,
+}
+
+impl World {
+    /// One step of a thread; false: it has none now.
+    fn step(&mut self, index: usize, rules: Rules) -> bool {
+        let thread = &self.threads[index];
+        let Vm { address, .. } = thread.vm;
+        let is_ready = thread.after.is_none_or(|before| self.threads[before].at == At::End);
+        if !is_ready || thread.at == At::End {
+            return false;
+        }
+        let forgets_any = rules == Rules::ForgetAnyAddress;
+        let next = match thread.at {
+            At::LookUp => self.by_address.get(&address).map_or(At::Claim(0), |slot| At::Hold(*slot)),
+            At::Hold(slot) => match self.slots[slot].in_use {
+                FREE | CLOSING => self.come_again(index),
+                holders => At::Raise(slot, holders),
+            },
+            At::Raise(slot, holders) if self.slots[slot].in_use == holders => {
+                self.slots[slot].in_use = holders + 1;
+                At::IsItOurs(slot)
+            }
+            At::Raise(slot, _) => At::Hold(slot),
+            At::IsItOurs(slot) if self.slots[slot].address == address => At::Joined(slot),
+            At::IsItOurs(slot) => At::LetGo(slot, After::ComeAgain),
+            At::Claim(slot) if slot == self.slots.len() => self.come_again(index),
+            At::Claim(slot) if self.slots[slot].in_use == FREE => {
+                self.slots[slot].in_use = OPEN + 1;
+                At::Insert(slot)
+            }
+            At::Claim(slot) => At::Claim(slot + 1),
+            At::Insert(slot) if self.by_address.contains_key(&address) => At::LetGo(slot, After::ComeAgain),
+            At::Insert(slot) => {
+                self.by_address.insert(address, slot);
+                At::Name(slot)
+            }
+            At::Name(slot) => {
+                self.slots[slot].address = address;
+                At::Joined(slot)
+            }
+            At::Joined(slot) => At::LetGo(slot, After::Done),
+            At::LetGo(slot, after) => {
+                self.slots[slot].in_use = self.slots[slot].in_use.wrapping_sub(1);
+                if rules == Rules::CloseUnseen && self.slots[slot].in_use == OPEN {
+                    At::ForgetIfAny(slot, after)
+                } else {
+                    At::Close(slot, after)
+                }
+            }
+            At::Close(slot, after) if self.slots[slot].in_use == OPEN => {
+                self.slots[slot].in_use = CLOSING;
+                At::ForgetIfAny(slot, after)
+            }
+            At::Close(_, after) => self.go_on(index, after),
+            At::ForgetIfAny(slot, after) => match self.slots[slot].address {
+                0 => At::Free(slot, after),
+                named => At::TakeAddress(slot, named, after),
+            },
+            At::TakeAddress(slot, named, after) if self.slots[slot].address == named => {
+                self.slots[slot].address = 0;
+                At::DeleteAddress(slot, named, after)
+            }
+            At::TakeAddress(slot, _, after) => At::Free(slot, after),
+            At::DeleteAddress(slot, named, after) => {
+                self.by_address.remove(&named);
+                At::Free(slot, after)
+            }
+            At::Free(..) if thread.is_kvm => At::End,
+            At::Free(slot, after) => {
+                self.slots[slot].in_use = FREE;
+                self.go_on(index, after)
+            }
+            At::WaitFor(other) => match self.threads[other].at {
+                At::Joined(slot) if forgets_any => At::FindAddress(slot),
+                At::Joined(slot) => At::TakeAddress(slot, address, After::Done),
+                At::End => At::End,
+                _ => return false,
+            },
+            At::FindAddress(slot) => At::ForgetIfAny(slot, After::Done),
+            At::End => unreachable!(),
+        };
+        self.threads[index].at = next;
+        true
+    }
+
+    fn come_again(&mut self, index: usize) -> At {
+        let thread = &mut self.threads[index];
+        thread.attempts -= 1;
+        if thread.attempts > 0 { At::LookUp } else { At::End }
+    }
+
+    fn go_on(&mut self, index: usize, after: After) -> At {
+        if after == After::ComeAgain { self.come_again(index) } else { At::End }
+    }
+
+    /// What must hold at every moment.
+    fn fault(&self) -> Option<&'static str> {
+        let joined: Vec<_> = self
+            .threads
+            .iter()
+            .filter_map(|thread| match thread.at {
+                At::Joined(slot) => Some((thread.vm, slot)),
+                _ => None,
+            })
+            .collect();
+        for (at, (vm, slot)) in joined.iter().enumerate() {
+            if [FREE, OPEN, CLOSING].contains(&self.slots[*slot].in_use) {
+                return Some("a place that a vCPU holds is free for others");
+            }
+            for (other, other_slot) in &joined[at + 1..] {
+                if vm != other && slot == other_slot {
+                    return Some("two VMs have one place");
+                }
+                if vm == other && slot != other_slot && self.is_there(*vm) {
+                    return Some("one VM has two places");
+                }
+            }
+        }
+        let is_over = self.threads.iter().all(|thread| thread.at == At::End);
+        let is_clean = self.by_address.is_empty() && self.slots.iter().all(|slot| *slot == Slot::default());
+        (is_over && !is_clean).then_some("a place or an address is left when all are gone")
+    }
+
+    /// KVM hasn't begun to free it.
+    fn is_there(&self, vm: Vm) -> bool {
+        let freed_by = |thread: &&Thread| thread.is_kvm && thread.vm == vm;
+        self.threads.iter().find(freed_by).is_none_or(|kvm| matches!(kvm.at, At::WaitFor(_)))
+    }
+}
+
+/// Looks at every state that can be reached; how many, or a fault.
+fn explore(start: World, rules: Rules) -> Result<usize, &'static str> {
+    let mut seen = HashSet::from([start.clone()]);
+    let mut left = vec![start];
+    while let Some(world) = left.pop() {
+        if let Some(fault) = world.fault() {
+            return Err(fault);
+        }
+        for index in 0..world.threads.len() {
+            let mut next = world.clone();
+            if next.step(index, rules) && seen.insert(next.clone()) {
+                left.push(next);
+            }
+        }
+    }
+    Ok(seen.len())
+}
+
+fn thread(identity: u8, address: u8) -> Thread {
+    Thread { vm: Vm { identity, address }, at: At::LookUp, attempts: 2, is_kvm: false, after: None }
+}
+
+fn world(slot_count: usize, threads: Vec<Thread>) -> World {
+    World { slots: vec![Slot::default(); slot_count], by_address: BTreeMap::new(), threads }
+}
+
+/// Two vCPUs of one VM, one of another.
+fn three_vcpus() -> World {
+    world(2, vec![thread(1, 1), thread(1, 1), thread(2, 2)])
+}
+
+/// KVM frees the VM of the first thread, which still holds its place. `others` come meanwhile.
+fn a_vm_that_is_freed(others: [Thread; 2]) -> World {
+    let frees = Thread { at: At::WaitFor(0), is_kvm: true, ..thread(1, 1) };
+    let [one, other] = others;
+    world(2, vec![thread(1, 1), frees, one, other])
+}
+
+/// They are of a VM that has the same address, once that is free.
+fn an_address_that_is_used_again() -> World {
+    a_vm_that_is_freed([thread(2, 1), thread(2, 1)].map(|next| Thread { after: Some(1), ..next }))
+}
+
+fn a_place_that_is_used_again() -> World {
+    a_vm_that_is_freed([thread(3, 3), thread(3, 3)])
+}
+
+#[test]
+fn whoever_joins_and_leaves_at_once_one_vm_has_one_place_and_none_is_left_over() {
+    for start in [three_vcpus(), an_address_that_is_used_again(), a_place_that_is_used_again()] {
+        let states = explore(start, Rules::Ours).unwrap_or_else(|fault| panic!("{fault}"));
+        assert!(states > 1000, "{states} states are too few to be all");
+    }
+}
+
+#[test]
+fn a_place_that_is_closed_without_a_second_look_is_found_to_be_taken_over() {
+    assert!(explore(three_vcpus(), Rules::CloseUnseen).is_err());
+}
+
+#[test]
+fn a_vm_that_is_freed_takes_no_other_vms_address_with_it() {
+    assert_eq!(explore(a_place_that_is_used_again(), Rules::ForgetAnyAddress), Err("one VM has two places"));
+}

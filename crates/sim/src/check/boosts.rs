@@ -1,0 +1,145 @@
+//! Boosts beside the kernel's own scheduler, from the trace: what a VM has run real-time is what its budget has given it so far.
+
+use crate::config::{BesideConfig, SchedulerKind};
+use crate::ids::{IdVec, VcpuId};
+use crate::machine::Machine;
+use crate::trace_event::TraceEvent;
+
+/// What wasn't used in a second can be used at once.
+const BURST_NS: u64 = 1_000_000_000;
+
+/// What each vCPU has run boosted.
+pub struct BoostBudgets {
+    limits: Option<Limits>,
+    vcpus: IdVec<VcpuId, Boosted>,
+}
+
+struct Limits {
+    micro_slice_ns: u64,
+    vm_percent: u64,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Boosted {
+    is_boosted: bool,
+    since_ns: Option<u64>,
+    ran_ns: u64,
+}
+
+impl BoostBudgets {
+    pub fn new(vcpus: usize, scheduler: &SchedulerKind) -> Self {
+        let limits = |config: &BesideConfig| Limits {
+            micro_slice_ns: config.micro_slice_ns,
+            vm_percent: u64::from(config.boost_percent),
+        };
+        let limits = match scheduler {
+            SchedulerKind::Beside(config) => Some(limits(config)),
+            _ => None,
+        };
+        Self { limits, vcpus: IdVec::of(Boosted::default(), vcpus) }
+    }
+
+    pub fn observe(&mut self, time_ns: u64, event: &TraceEvent) -> Result<(), String> {
+        if self.limits.is_none() {
+            return Ok(());
+        }
+        match *event {
+            TraceEvent::Accelerated { vcpu, .. } => self.vcpus[vcpu].is_boosted = true,
+            TraceEvent::Running { vcpu, .. } if self.vcpus[vcpu].is_boosted => {
+                self.vcpus[vcpu].since_ns = Some(time_ns);
+            }
+            TraceEvent::ReturnedToNormalPool { vcpu, .. } => {
+                let boosted = &mut self.vcpus[vcpu];
+                let Some(since_ns) = boosted.since_ns.take().filter(|_| boosted.is_boosted) else {
+                    return Err(format!("vCPU {vcpu} is given back though it didn't run boosted"));
+                };
+                (boosted.is_boosted, boosted.ran_ns) = (false, boosted.ran_ns + time_ns - since_ns);
+            }
+            TraceEvent::Stopping { vcpu, .. } if self.vcpus[vcpu].is_boosted => {
+                return Err(format!("vCPU {vcpu} stops, and its boost doesn't end"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Since the start: a burst, a part of all that time, and what was under way when the budget was used up. What all VMs have
+    /// together isn't looked at: the policy refuses some of them beyond the host's budget, not all.
+    pub fn nobody_exceeds_its_budget(&self, machine: &Machine) -> Result<(), String> {
+        let Some(limits) = &self.limits else { return Ok(()) };
+        let time_ns = u128::from(machine.now_ns + BURST_NS) * machine.pcpus.len() as u128;
+        for (id, vm) in machine.vms.enumerate() {
+            let vcpus = vm.first_vcpu.span(vm.vcpus);
+            let ran_ns = vcpus.map(|vcpu| u128::from(self.vcpus[vcpu].ran_ns)).sum::<u128>();
+            let allowed_ns = time_ns * u128::from(limits.vm_percent) / 100
+                + u128::from(limits.micro_slice_ns) * u128::from(vm.vcpus);
+            if ran_ns > allowed_ns {
+                return Err(format!("VM {id} ran boosted for {ran_ns} ns, where {allowed_ns} are allowed"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::PcpuId;
+    use crate::scenario::{Overrides, load};
+    use crate::trace_event::{AccelerationCause, GuestClass, StopReason};
+
+    const VCPU: VcpuId = VcpuId::new(0);
+    const PCPU: PcpuId = PcpuId::new(0);
+
+    fn accelerated() -> TraceEvent {
+        let (cause, class) = (AccelerationCause::LockYield, GuestClass::LockHolder);
+        TraceEvent::Accelerated { vcpu: VCPU, pcpu: PCPU, cause, class }
+    }
+
+    fn returned() -> TraceEvent {
+        TraceEvent::ReturnedToNormalPool { vcpu: VCPU, pcpu: PCPU }
+    }
+
+    const RUNS: TraceEvent = TraceEvent::Running { vcpu: VCPU, pcpu: PCPU, micro: true };
+
+    /// Two VMs of twelve vCPUs on twelve pCPUs.
+    fn host() -> (BoostBudgets, Machine) {
+        let overrides = Overrides { policy: Some("beside".into()), ..Overrides::default() };
+        let config = load("gmake-swaptions", &overrides).expect("built in").config;
+        let vms = config.vms.iter().map(|vm| crate::machine::HostVm::new(vm.vcpus as u32, 256, Vec::new()));
+        let machine = Machine::new(&config.host, vms.collect());
+        (BoostBudgets::new(machine.vcpus.len(), &config.scheduler), machine)
+    }
+
+    #[test]
+    fn who_runs_boosted_for_longer_than_its_vm_may_is_found() {
+        let (mut boosts, mut machine) = host();
+        // 1 % of twelve pCPUs for a second, and a micro slice of each of twelve vCPUs.
+        let allowed_ns = 120_000_000 + 12 * 100_000;
+        for (time_ns, event) in [(0, accelerated()), (0, RUNS), (allowed_ns, returned())] {
+            boosts.observe(time_ns, &event).expect("in order");
+        }
+        assert_eq!(boosts.nobody_exceeds_its_budget(&machine), Ok(()));
+        boosts.vcpus[VCPU].ran_ns += 1;
+        let error = boosts.nobody_exceeds_its_budget(&machine);
+        assert_eq!(error, Err("VM 0 ran boosted for 121200001 ns, where 121200000 are allowed".to_owned()));
+        machine.now_ns = 1_000_000;
+        assert_eq!(boosts.nobody_exceeds_its_budget(&machine), Ok(()), "time repays");
+    }
+
+    #[test]
+    fn a_boost_that_is_not_taken_back_and_a_return_without_one_are_found() {
+        let stops = TraceEvent::Stopping {
+            vcpu: VCPU,
+            pcpu: PCPU,
+            reason: StopReason::Preempted,
+            ip: 0,
+            symbol: Default::default(),
+        };
+        let (mut boosts, _) = host();
+        assert!(boosts.observe(0, &returned()).is_err());
+        boosts.observe(0, &accelerated()).expect("in order");
+        boosts.observe(0, &RUNS).expect("in order");
+        assert_eq!(boosts.observe(1, &stops), Err("vCPU 0 stops, and its boost doesn't end".to_owned()));
+    }
+}
