@@ -162,7 +162,7 @@ fn mean_turn_ns(config: &DelayConfig, (calm, busy): (u64, u64), every: usize) ->
     let (mut state, mut now, mut ran) = (DelayState::default(), NOW, 0);
     for turn in 0..1000 {
         let window = state.window_around(config, now + TURN_NS);
-        let unsafe_until = window.begin_ns + if turn / every % 2 == 0 { calm } else { busy };
+        let unsafe_until = window.begin_ns + if (turn / every).is_multiple_of(2) { calm } else { busy };
         let mut look_at = window.begin_ns;
         let (seen, verdict) = loop {
             let in_kernel = look_at < unsafe_until;
