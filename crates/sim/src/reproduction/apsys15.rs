@@ -82,7 +82,7 @@ pub const METIS: &str = "metis";
 /// Where each plot has its points.
 pub const LKC_VCPUS: [u32; 9] = [20, 30, 40, 50, 70, 80, 110, 130, 160];
 pub const OTHER_VCPUS: [u32; 6] = [20, 30, 40, 70, 110, 160];
-pub const SHARED_VCPUS: [u32; 4] = [20, 40, 60, 80];
+pub const SHARED_VCPUS: [u32; 3] = [20, 40, 80];
 pub const SMALL_VCPUS: [u32; 3] = [16, 32, 64];
 
 pub const FIGURE2: [Line; 4] = [Line::Native, Line::Hvm, Line::Pvm, Line::Oticket];
