@@ -9,6 +9,7 @@
 
 pub mod code;
 pub mod coordinated;
+pub mod delay_preemption;
 pub mod layout;
 pub mod queue_domain;
 pub mod recording;

@@ -9,6 +9,7 @@ use crate::guest::network::Nic;
 use crate::guest::program::{Compiler, LockName, LockNames, Programs, Tables};
 use crate::guest::text;
 use crate::guest::{GuestVcpu, Holder, LOOP_DEPTH, Lock, Thread, ThreadState, WaitsFor};
+use crate::guest::{balance::Balancing, modes::Mode};
 use crate::ids::{IdVec, LockId, SymbolId, VcpuId, VmId, WorkloadId};
 use crate::machine::{HostVm, Machine};
 use crate::measurements::Measurements;
@@ -106,9 +107,11 @@ fn validate_vm(vm: &VmConfig, pcpus: usize, normal_pcpus: usize) -> Result<(), S
 impl<'a> Simulation<'a> {
     pub fn new(config: &'a SimulationConfig, sink: &'a mut dyn TraceSink) -> Result<Self, SimError> {
         validate(config)?;
-        let host_vms = config.vms.iter().map(|vm| host_vm(vm, config.host.pcpus)).collect();
+        let normal = config.host.pcpus - config.scheduler.most_micro_pcpus();
+        let host_vms = config.vms.iter().map(|vm| host_vm(vm, config.host.pcpus, normal)).collect();
         let mut machine = Machine::new(&config.host, host_vms);
-        let scheduler = scheduler::build(&config.scheduler, &config.host.boosts, &mut machine);
+        let scheduler =
+            scheduler::build(&config.scheduler, &config.host.boosts, config.delay.as_ref(), &mut machine);
         let threads = config.vms.iter().flat_map(|vm| &vm.workloads).map(|workload| workload.threads).sum();
         let slots = Slots::new(config.host.pcpus, threads, config.vms.len());
         let exit_ns = config.host.costs.exit_ns;
@@ -141,13 +144,17 @@ impl<'a> Simulation<'a> {
             slot: 0,
             within_step: VcpuId::NONE,
             measured: Measurements::new(),
+            times_guests: config.guest_times,
+            modes: IdVec::new(),
         };
+        simulation.modes = IdVec::of(Mode::default(), simulation.guest.len());
         for vm in &config.vms {
             simulation.add_vm(vm)?;
         }
         if config.check {
             let (vcpus, locks) = (simulation.guest.len(), simulation.locks.len());
-            let checker = Checker::new(config.host.pcpus, vcpus, locks, &config.scheduler);
+            let checker =
+                Checker::new(config.host.pcpus, vcpus, locks, &config.scheduler, config.delay.as_ref());
             simulation.observers.check_with(checker);
         }
         simulation.machine.tracing = simulation.observers.want_events();
@@ -188,6 +195,7 @@ impl<'a> Simulation<'a> {
             first_barrier: self.barriers.next_id(),
             ready_threads: 0,
             nic,
+            balancing: vm.kernel.balance.clone().map(|config| Balancing::new(config, vm.vcpus as u32)),
             first_thread,
             threads: 0,
         });
@@ -314,6 +322,7 @@ impl<'a> Simulation<'a> {
                 statistics,
                 wait: rules.wait,
                 irqs_off,
+                doublings: 0,
                 spin_symbol,
                 hold_symbol,
                 owner: Holder::NONE,
@@ -326,7 +335,8 @@ impl<'a> Simulation<'a> {
     }
 }
 
-fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
+/// `normal`: so many pCPUs, the first ones, are never micro-sliced.
+fn host_vm(vm: &VmConfig, pcpus: usize, normal: usize) -> HostVm {
     let affinity = if vm.affinity.is_empty() {
         Vec::new()
     } else {
@@ -334,6 +344,7 @@ fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
     };
     let mut host_vm = HostVm::new(vm.vcpus as u32, vm.weight, affinity);
     host_vm.knobs = vm.knobs;
+    host_vm.pinned_round = if vm.pinned { normal as u32 } else { 0 };
     host_vm
 }
 
@@ -343,12 +354,14 @@ fn kernel_times(vm: &VmConfig, ple: &PleConfig, exit_ns: u64) -> KernelTimes {
         tick_ns: 1_000_000_000 / u64::from(kernel.tick_hz),
         thread_slice_ns: kernel.thread_slice_ns,
         pv_spin_ns: with_exits(kernel.pv_spin_ns, ple, exit_ns),
+        yield_spin_ns: kernel.yield_spin_ns,
         call_function_ns: kernel.call_function_handler_ns,
         reschedule_ns: kernel.reschedule_handler_ns,
         tick_handler_ns: kernel.tick_handler_ns,
         switch_ns: kernel.thread_switch_ns,
         pv_tlb_flush: kernel.pv_tlb_flush,
         pv_ipi_yield: kernel.pv_ipi_yield,
+        preemption_hint_ns: kernel.preemption_hint_ns,
     }
 }
 

@@ -11,19 +11,21 @@
 //! | urgent queue | first come, first served, none beyond its allowance, and nobody urgent for ever (`check/urgent.rs`) |
 //! | boosts | each ends before its vCPU stops, and a VM has had no more of them than its budget since the start, but for a micro slice of each vCPU (`check/boosts.rs`) |
 //! | grace | a turn, and a stay in the micro pool, is made longer a few times in a row, by a micro slice each |
+//! | windows | nobody is put off beyond its window, nor where it is safe, and turns are as long as due (`check/windows.rs`) |
 //! | time adds up | elapsed x pCPUs = guest + overhead + idle, at the end |
 //! | no lost wake-up | nobody waits beside a free lock; nobody halts beside an interrupt, a thread that is ready, or with a lock that it was given (`guest/lost.rs`) |
 //! | who waits is counted right | [`Machine::waiting_adds_up`] |
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
 //! | no starvation | nobody waits runnable for longer than five seconds, or than a few times its share explains |
 
-use crate::config::{Mechanics, SchedulerKind};
+use crate::config::{DelayPreemptionConfig, Mechanics, SchedulerKind};
 use crate::ids::{IdVec, LockId, PcpuId, VcpuId, VmId};
 use crate::machine::{HostVm, Machine, VcpuState};
 use crate::trace_event::{IpiKind, TraceEvent};
 use boosts::BoostBudgets;
 use std::collections::{BTreeMap, BTreeSet};
 use urgent::UrgentQueues;
+use windows::Windows;
 
 /// Xen's credit scheduler lets a vCPU without credits wait for whole accounting periods: far below this anyway.
 const STARVATION_NS: u64 = 5_000_000_000;
@@ -49,6 +51,7 @@ pub struct Checker {
     /// Of each vCPU.
     longer: IdVec<VcpuId, Longer>,
     urgent: UrgentQueues,
+    windows: Windows,
     boosts: BoostBudgets,
 }
 
@@ -110,7 +113,13 @@ struct Longer {
 }
 
 impl Checker {
-    pub fn new(pcpus: usize, vcpus: usize, locks: usize, scheduler: &SchedulerKind) -> Self {
+    pub fn new(
+        pcpus: usize,
+        vcpus: usize,
+        locks: usize,
+        scheduler: &SchedulerKind,
+        delay: Option<&DelayPreemptionConfig>,
+    ) -> Self {
         Self {
             on: IdVec::of(None, vcpus),
             runs: IdVec::of(None, pcpus),
@@ -123,6 +132,7 @@ impl Checker {
             turn_ns: scheduler.turn_ns(),
             longer: IdVec::of(Longer::default(), vcpus),
             urgent: UrgentQueues::new(pcpus, vcpus, scheduler),
+            windows: Windows::new(vcpus, delay),
             boosts: BoostBudgets::new(vcpus, scheduler),
         }
     }
@@ -130,6 +140,7 @@ impl Checker {
     /// One event later: is everything as it must be?
     pub fn observe(&mut self, time_ns: u64, event: &TraceEvent) -> Result<(), String> {
         self.urgent.observe(time_ns, event)?;
+        self.windows.observe(time_ns, event)?;
         self.boosts.observe(time_ns, event)?;
         match *event {
             TraceEvent::Running { vcpu, pcpu, micro } => self.running(time_ns, vcpu, pcpu, micro),
@@ -321,6 +332,7 @@ impl Checker {
         let now_ns = machine.now_ns;
         self.accelerated.keys().try_for_each(|&vcpu| self.micro_slice_lasts(now_ns, vcpu))?;
         self.urgent.nobody_is_urgent_for_ever(now_ns)?;
+        self.windows.nobody_is_put_off_for_ever(now_ns)?;
         self.boosts.nobody_exceeds_its_budget(machine)?;
         if !machine.waiting_adds_up() {
             return Err("the waiting vCPUs' kinds are miscounted".into());
@@ -378,3 +390,4 @@ mod boosts;
 #[cfg(test)]
 mod tests;
 mod urgent;
+mod windows;

@@ -3,10 +3,14 @@
 //! Times are integer nanoseconds. The values and their sources are in `scenarios/`; `docs/simulator.md` lists which were fitted.
 
 mod coordination;
+mod delay;
 mod eevdf;
+mod locks;
 
 pub use coordination::{CfsConfig, Coordination, ReschedCo, VmKnobs};
+pub use delay::DelayPreemptionConfig;
 pub use eevdf::{BesideConfig, BoostCosts, EevdfConfig};
+pub use locks::{Halting, Handover, LockKind, LockRules, Patience, SpinFunction, Wait};
 
 use microslice_policy::{Coded, QueueDomain};
 use serde::Serialize;
@@ -26,8 +30,14 @@ pub struct SimulationConfig {
     pub host: HostConfig,
     pub vms: Vec<VmConfig>,
     pub scheduler: SchedulerKind,
+    /// Turns end in windows around their end, where that is safe; `None`: when they are over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay: Option<DelayPreemptionConfig>,
     /// Verify the invariants of `check.rs`: a run takes 1.3 to 1.4 times as long.
     pub check: bool,
+    /// Reports how long guests hold spinlocks and are in the kernel.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub guest_times: bool,
     /// Takes pause-loop exits of which the scheduler says that they are answered the same as one event. Without it nothing but
     /// the number of events is different.
     #[serde(skip)]
@@ -85,6 +95,12 @@ pub struct CostModel {
     pub cache_displace_ns: u64,
     /// Extra refill when the vCPU comes back on a pCPU of another LLC.
     pub llc_migration_ns: u64,
+    /// What it costs the holder of a paravirtual lock to kick a halted waiter: a hypercall.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub kick_ns: u64,
+    /// What a halt costs beside the switch: its exit, the idle pCPU's way out of its sleep, and the entry. Whoever was woken pays.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub halt_ns: u64,
 }
 
 /// Pause-loop exiting.
@@ -106,6 +122,9 @@ pub struct VmConfig {
     pub weight: u32,
     /// pCPUs its vCPUs may run on; empty: all. (A micro pool may accelerate beyond it, as the paper's prototype does.)
     pub affinity: Vec<usize>,
+    /// Each vCPU runs on the pCPU of its number only, round those that are never micro-sliced.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub pinned: bool,
     pub kernel: GuestKernelConfig,
     pub workloads: Vec<WorkloadConfig>,
     pub nic: Option<NicConfig>,
@@ -121,6 +140,12 @@ pub struct GuestKernelConfig {
     pub lock_kind: LockKind,
     /// PV locks: spinning time before the waiter halts (SPIN_THRESHOLD = 2^15 iterations).
     pub pv_spin_ns: u64,
+    /// Lock kind `spin-yield`: spinning time before the waiter yields its turn.
+    #[serde(skip_serializing_if = "is_usual_yield_spin")]
+    pub yield_spin_ns: u64,
+    /// How threads are balanced over vCPUs, beyond what wakes and idles; `None`: not at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balance: Option<BalanceConfig>,
     pub tick_hz: u32,
     /// Time slice of guest threads that share a vCPU.
     pub thread_slice_ns: u64,
@@ -129,6 +154,9 @@ pub struct GuestKernelConfig {
     /// The kernel yields by hypercall after an IPI to a vCPU that it knows preempted (xen_smp_send_call_function_ipi,
     /// kvm_smp_send_call_func_ipi).
     pub pv_ipi_yield: bool,
+    /// The guest helps (VM'04, 3.1): while it holds a spinlock it asks not to be preempted, for so long. 0: it doesn't.
+    #[serde(skip_serializing_if = "is_none")]
+    pub preemption_hint_ns: u32,
     /// Handler of a TLB-flush or other call-function IPI.
     pub call_function_handler_ns: u64,
     /// Handler of a reschedule IPI.
@@ -137,6 +165,29 @@ pub struct GuestKernelConfig {
     /// Switch between two guest threads, or from idle.
     pub thread_switch_ns: u64,
     pub locks: Vec<LockConfig>,
+}
+
+impl GuestKernelConfig {
+    /// Longer than 98 % of all holds (VM'04, 5.2).
+    pub const YIELD_SPIN_NS: u64 = 20 * US;
+}
+
+/// How a guest balances its threads (VM'04, section 4).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BalanceConfig {
+    pub rule: BalanceRule,
+    /// Between two looks of a vCPU, and two polls of what vCPUs were given.
+    pub interval_ns: u64,
+    /// Slower vCPUs have balloon threads.
+    pub balloons: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum BalanceRule {
+    /// Linux's O(1) scheduler.
+    QueueLength,
+    /// By queue length and what the vCPU is given of its pCPU: Linux of today.
+    Capacity,
 }
 
 /// Which symbol table gives instruction pointers their meaning.
@@ -175,124 +226,6 @@ impl SymbolTable {
             Self::LinuxModern => include_str!("../tables/linux-modern.map"),
         }
     }
-}
-
-/// A kind of lock: a row of [`LockKind::rules`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub enum LockKind {
-    /// Test-and-set: any running waiter may win.
-    TestAndSet,
-    /// Ticket: strictly first come, first served, waiters spin.
-    Ticket,
-    /// Ticket whose waiters halt after `pv_spin_ns` and are kicked in turn.
-    PvTicket,
-    /// Queued (MCS): first come, first served, waiters spin.
-    Queued,
-    /// Queued whose waiters halt after `pv_spin_ns`; the head is kicked at unlock (Linux 4.4: no stealing).
-    PvQueued,
-    /// Sleeping lock (mutex, rwsem): waiters block in the guest's scheduler at once.
-    Sleeping,
-    /// Sleeping lock whose waiters spin while the guest thinks that the holder runs (see `guest/mutex.rs`).
-    Mutex,
-}
-
-impl LockKind {
-    /// All that scenarios may name.
-    pub const ALL: [Self; 7] = [
-        Self::TestAndSet,
-        Self::Ticket,
-        Self::PvTicket,
-        Self::Queued,
-        Self::PvQueued,
-        Self::Sleeping,
-        Self::Mutex,
-    ];
-
-    /// What sets it apart. A kind that only combines known rules needs nothing else.
-    pub fn rules(self) -> LockRules {
-        use {Handover::*, SpinFunction as In, Wait::*};
-        let rules = |word, wait, spins_in| LockRules { word, wait, spins_in };
-        match self {
-            Self::TestAndSet => rules("test-and-set", Spin(WhoeverRuns), In::Simple),
-            Self::Ticket => rules("ticket", Spin(FirstInLine), In::Simple),
-            Self::PvTicket => rules("pv-ticket", SpinThenHalt, In::Simple),
-            Self::Queued => rules("queued", Spin(FirstInLine), In::Queued),
-            Self::PvQueued => rules("pv-queued", SpinThenHalt, In::PvQueued),
-            Self::Sleeping => rules("sleeping", Sleep, In::Nowhere),
-            Self::Mutex => rules("mutex", SpinOrSleep, In::OnOwner),
-        }
-    }
-
-    /// Its waiters may sleep, so it can be held for long.
-    pub fn sleeps(self) -> bool {
-        self.rules().wait.sleeps()
-    }
-}
-
-/// How a lock works; `guest/locks.rs` and `guest/mutex.rs` do it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LockRules {
-    /// What scenarios call it.
-    pub word: &'static str,
-    pub wait: Wait,
-    pub spins_in: SpinFunction,
-}
-
-/// What its waiters do, and with it which of them gets it when it is released.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
-    Spin(Handover),
-    /// Spin for `pv_spin_ns`, then halt until kicked. It goes to the first in line: a halted waiter sees no free lock.
-    SpinThenHalt,
-    /// Block in the guest's scheduler at once. It goes to the first in line, which is woken.
-    Sleep,
-    /// Spin while the guest thinks that the holder runs, else sleep. It goes to whoever comes first.
-    SpinOrSleep,
-}
-
-impl Wait {
-    /// Of those that spin, whether they get it in the order of coming.
-    pub fn serves_in_line(self) -> bool {
-        match self {
-            Self::Spin(handover) => handover.is_in_line(),
-            Self::SpinThenHalt | Self::Sleep => true,
-            Self::SpinOrSleep => false,
-        }
-    }
-
-    pub fn sleeps(self) -> bool {
-        matches!(self, Self::Sleep | Self::SpinOrSleep)
-    }
-}
-
-/// Which of the waiters that only spin gets it when it is released.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Handover {
-    /// Who has waited longest, running or not.
-    FirstInLine,
-    /// A waiter that runs; if none does, the lock stays free for the first that runs again, or a newcomer.
-    WhoeverRuns,
-}
-
-impl Handover {
-    /// Nobody gets it before who has waited longer, so it is never free while somebody waits.
-    pub fn is_in_line(self) -> bool {
-        match self {
-            Self::FirstInLine => true,
-            Self::WhoeverRuns => false,
-        }
-    }
-}
-
-/// Where the instruction pointer of a spinning waiter is, see `guest/text.rs`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SpinFunction {
-    Simple,
-    Queued,
-    PvQueued,
-    OnOwner,
-    /// Its waiters don't spin.
-    Nowhere,
 }
 
 /// A named kernel lock.
@@ -456,6 +389,14 @@ pub enum SchedulerKind {
     Cfs(CfsConfig),
     /// Over the real scheduler's core.
     Lottery(FairSharePool),
+    /// Per pCPU, as in VM'04.
+    Stride(StrideConfig),
+}
+
+/// Stride scheduling per pCPU.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StrideConfig {
+    pub slice_ns: u64,
 }
 
 impl NormalPoolKind {
@@ -487,6 +428,7 @@ impl SchedulerKind {
             }
             Self::Cfs(cfs) => cfs.latency_ns + cfs.tick_ns,
             Self::Lottery(pool) => pool.slice_ns + pool.tick_ns,
+            Self::Stride(stride) => stride.slice_ns,
         }
     }
 
@@ -591,6 +533,14 @@ pub enum PoolSize {
         /// How busy the micro-sliced pCPUs must have been for one more to be tried; the paper: 0.
         grow_when_busy_percent: u32,
     },
+}
+
+fn is_usual_yield_spin(ns: &u64) -> bool {
+    *ns == GuestKernelConfig::YIELD_SPIN_NS
+}
+
+fn is_none(number: &u32) -> bool {
+    *number == 0
 }
 
 fn is_zero(number: &u64) -> bool {

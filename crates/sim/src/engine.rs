@@ -7,7 +7,7 @@ use crate::SimError;
 use crate::config::{CostModel, PleConfig, SimulationConfig};
 use crate::guest::text::Text;
 use crate::guest::{Act, Barrier, Frame, GuestVcpu, Lock, Queue, Thread, pending};
-use crate::guest::{network::Nic, program::Programs};
+use crate::guest::{balance::Balancing, modes::Mode, network::Nic, program::Programs};
 use crate::ids::{BarrierId, IdVec, LockId, PcpuId, QueueId, ThreadId, VcpuId, VmId, WorkloadId};
 use crate::machine::{Machine, VcpuState};
 use crate::measurements::Measurements;
@@ -32,12 +32,16 @@ pub struct KernelTimes {
     pub thread_slice_ns: u64,
     /// Wall time of spinning, exits included, before a paravirtual waiter halts.
     pub pv_spin_ns: u64,
+    /// Likewise, before the waiter of a yield lock yields.
+    pub yield_spin_ns: u64,
     pub call_function_ns: u64,
     pub reschedule_ns: u64,
     pub tick_handler_ns: u64,
     pub switch_ns: u64,
     pub pv_tlb_flush: bool,
     pub pv_ipi_yield: bool,
+    /// For how long who takes a spinlock says that it isn't to be preempted; 0: it says nothing.
+    pub preemption_hint_ns: u32,
 }
 
 pub struct Vm {
@@ -52,6 +56,8 @@ pub struct Vm {
     /// Ready threads in all queues.
     pub ready_threads: u32,
     pub nic: Option<Nic>,
+    /// If its scheduler balances threads, beyond what wakes and idles.
+    pub balancing: Option<Balancing>,
     pub first_thread: ThreadId,
     pub threads: u32,
 }
@@ -171,6 +177,9 @@ pub struct Simulation<'a> {
     /// Who wakes others in the middle of a step of its own, or `NONE`.
     pub(crate) within_step: VcpuId,
     pub(crate) measured: Measurements,
+    /// Whether it is measured how long guests hold locks and are unsafe; then of each vCPU.
+    pub(crate) times_guests: bool,
+    pub(crate) modes: IdVec<VcpuId, Mode>,
 }
 
 impl Simulation<'_> {
@@ -334,6 +343,9 @@ impl Simulation<'_> {
             self.spinning_ends(pcpu, vcpu);
             self.arm_unless_scheduled(pcpu);
         }
+        if self.machine.pcpus[pcpu].tells_changes | self.times_guests {
+            self.tell_change(pcpu, vcpu);
+        }
     }
 
     /// The guest's tick may be due, or the slice over, or what the vCPU does at an end.
@@ -353,6 +365,9 @@ impl Simulation<'_> {
             _ => self.spinning_ends(pcpu, vcpu),
         }
         self.arm(pcpu);
+        if self.machine.pcpus[pcpu].tells_changes | self.times_guests {
+            self.tell_change(pcpu, vcpu);
+        }
     }
 
     /// What is about to be scheduled is armed then.
@@ -380,7 +395,7 @@ impl Simulation<'_> {
             return;
         }
         match guest.frame().act {
-            Act::SpinLock if guest.pv_spin_left_ns == 0 => self.halt_in_lock(vcpu),
+            Act::SpinLock if guest.pv_spin_left_ns == 0 => self.spun_enough(vcpu, pcpu),
             Act::SpinLock | Act::SpinAcks
                 if guest.ple_phase_ns == self.ple.window_ns
                     && guest.ple_batch_until_ns <= self.machine.now_ns =>
@@ -421,6 +436,9 @@ impl Simulation<'_> {
         host.interrupts_enabled = guest.depth == 0 && !guest.frames[0].irqs_off;
         host.pending_interrupts = guest.pending & !pending::TICK;
         self.machine.set_class(vcpu, self.classes[guest.frame().symbol as usize]);
+        if self.config.delay.is_some() {
+            self.note_locks(vcpu);
+        }
     }
 
     fn schedule(&mut self, pcpu: PcpuId) {
@@ -439,8 +457,9 @@ impl Simulation<'_> {
             self.observers.picked(pick.vcpu, pcpu, self.machine.vcpus[pick.vcpu].state);
             self.machine.pcpus[pcpu].slice_end_ns = pick.slice_end_ns;
             if pick.vcpu == current {
+                let looks_ns = u64::from(std::mem::take(&mut self.machine.looks)) * self.costs.exit_ns;
                 self.guest[current].ple_batch_until_ns = 0;
-                self.guest[current].overhead_ns += locks_ns;
+                self.guest[current].overhead_ns += locks_ns + looks_ns;
                 return self.arm(pcpu);
             }
         }
@@ -523,6 +542,8 @@ impl Simulation<'_> {
         self.measured.got_pcpu_after(waited_ns);
         host.since_ns = now_ns;
         host.pcpu = pcpu;
+        let was_woken = !host.preempted && !host.yielded;
+        let halt_ns = if was_woken { self.costs.halt_ns } else { 0 };
         self.machine.runs(vcpu);
         self.machine.pcpus[pcpu].current = vcpu;
         self.machine.pcpu_times[pcpu].since_ns = now_ns;
@@ -530,7 +551,7 @@ impl Simulation<'_> {
         let guest = &mut self.guest[vcpu];
         guest.synced_ns = now_ns;
         // The exit of who halted, or gave its pCPU up by hypercall, is part of the switch that followed.
-        guest.overhead_ns = self.costs.context_switch_ns + locks_ns;
+        guest.overhead_ns = self.costs.context_switch_ns + locks_ns + halt_ns;
         guest.refill_ns = refill_ns;
         guest.ple_phase_ns = 0;
         guest.ple_batch_until_ns = 0;
@@ -544,6 +565,9 @@ impl Simulation<'_> {
             self.raise_tick(vcpu);
         }
         self.resume(vcpu);
+        if self.times_guests {
+            self.note_mode(vcpu);
+        }
         self.arm(pcpu);
     }
 
@@ -584,6 +608,10 @@ impl Simulation<'_> {
         }
         let guest = &self.guest[vcpu];
         if guest.depth > 0 {
+            // Interrupts are off: it was kicked, ahead of its turn or for it.
+            if guest.frame().act == Act::HaltLock {
+                self.spin_again(vcpu);
+            }
             return;
         }
         match guest.frames[0].act {

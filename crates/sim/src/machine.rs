@@ -3,7 +3,7 @@
 use crate::bits::Bits;
 use crate::config::{HostConfig, QueueLockCosts};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
-use crate::report::PoolReport;
+use crate::report::{DelayReport, PoolReport};
 use crate::trace_event::TraceEvent;
 use microslice_policy::{Coded, GuestClass, InterruptKind};
 
@@ -23,6 +23,8 @@ pub struct Pcpu {
     /// Running vCPU, or `NONE`.
     pub current: VcpuId,
     resched_pending: bool,
+    /// Whoever runs there is looked at whenever it begins something else: its turn ends where that is safe.
+    pub tells_changes: bool,
     pub slice_end_ns: u64,
 }
 
@@ -77,6 +79,10 @@ pub struct HostVcpu {
     pub pending_interrupts: u8,
     /// A call-function interrupt has come that its guest hasn't handled: it waits in the local APIC, or in its handler.
     pub owes_answer: bool,
+    /// Its kernel holds a spinlock, as far as that matters to the scheduler.
+    pub holds_spinlock: bool,
+    /// Its guest has said: not now, for so long; 0: it hasn't.
+    pub hint_ns: u32,
     pub(crate) warmth: Warmth,
     pub(crate) turns: Turns,
 }
@@ -90,6 +96,8 @@ pub struct HostVm {
     /// pCPU is allowed, by number; empty: all.
     pub affinity: IdVec<PcpuId, bool>,
     only_pcpu: Option<PcpuId>,
+    /// Each vCPU has the pCPU of its number, round so many of them; 0: it isn't pinned.
+    pub pinned_round: u32,
     /// What coordinated scheduling does for it.
     pub knobs: crate::config::VmKnobs,
     pub waiting: Waiting,
@@ -243,6 +251,8 @@ pub struct Machine {
     pub vms: IdVec<VmId, HostVm>,
     /// The scheduler looks at what vCPUs do: it wants to know where those that run are, and the others counted (`Waiting`).
     pub watched: bool,
+    /// The scheduler leaves every vCPU where it starts.
+    pub never_moves: bool,
     /// vCPUs that a directed yield may go to.
     boostable: Bits<VcpuId>,
     /// vCPUs that were promised an answer.
@@ -261,6 +271,10 @@ pub struct Machine {
     timer_ns: u64,
     /// What a switch of vCPUs costs.
     pub switch_ns: u64,
+    /// Turns that end in windows.
+    pub delays: DelayReport,
+    /// Looks at who runs that the present decision took, each of them an exit.
+    pub looks: u32,
     pub tracing: bool,
     pub trace: Vec<TraceEvent>,
     resched: Vec<PcpuId>,
@@ -271,7 +285,12 @@ pub struct Machine {
 impl Machine {
     pub fn new(host: &HostConfig, vms: Vec<HostVm>) -> Self {
         let pcpus: IdVec<PcpuId, _> = (0..host.pcpus)
-            .map(|_| Pcpu { current: VcpuId::NONE, resched_pending: false, slice_end_ns: u64::MAX })
+            .map(|_| Pcpu {
+                current: VcpuId::NONE,
+                resched_pending: false,
+                tells_changes: false,
+                slice_end_ns: u64::MAX,
+            })
             .collect();
         let mut vcpus = IdVec::new();
         let mut vms: IdVec<VmId, HostVm> = vms.into();
@@ -279,13 +298,14 @@ impl Machine {
             let config = &mut vms[vm];
             config.first_vcpu = vcpus.next_id();
             // Behind those of the VMs before it, as on a host where they were started one by one.
-            let first_pcpu = vcpus.len() % host.pcpus;
+            let pins = if config.pinned_round > 0 { config.pinned_round as usize } else { host.pcpus };
+            let first_pcpu = if config.pinned_round > 0 { 0 } else { vcpus.len() % host.pcpus };
             for index in 0..config.vcpus {
                 vcpus.push(HostVcpu {
                     vm,
                     state: VcpuState::Blocked,
                     pcpu: pcpus
-                        .round_from(PcpuId::from_index((first_pcpu + index as usize) % host.pcpus))
+                        .round_from(PcpuId::from_index((first_pcpu + index as usize) % pins))
                         .find(|&pcpu| config.allows(pcpu))
                         .unwrap_or(PcpuId::new(0)),
                     since_ns: 0,
@@ -296,6 +316,8 @@ impl Machine {
                     interrupts_enabled: true,
                     pending_interrupts: 0,
                     owes_answer: false,
+                    holds_spinlock: false,
+                    hint_ns: 0,
                     warmth: Warmth { left_pcpu: PcpuId::NONE, sensitivity: 0, left_busy_ns: 0 },
                     turns: Turns::default(),
                 });
@@ -310,6 +332,7 @@ impl Machine {
             vcpus,
             vms,
             watched: true,
+            never_moves: false,
             pool: PoolReport::default(),
             accelerated_before: Vec::new(),
             switch_ns: host.costs.context_switch_ns,
@@ -319,6 +342,8 @@ impl Machine {
             },
             cores: (host.pcpus / host.smt_threads.max(1)).max(1) as u32,
             queue_locks: host.queue_locks.clone(),
+            delays: DelayReport::default(),
+            looks: 0,
             choices_cost: host.queue_locks.is_some(),
             timer_ns: u64::MAX,
             tracing: false,
@@ -559,7 +584,18 @@ impl Machine {
 
     #[inline]
     pub fn allows(&self, vcpu: VcpuId, pcpu: PcpuId) -> bool {
-        self.vms[self.vcpus[vcpu].vm].allows(pcpu)
+        let host = &self.vcpus[vcpu];
+        if self.never_moves {
+            return host.pcpu == pcpu;
+        }
+        let vm = &self.vms[host.vm];
+        vm.allows(pcpu) && (vm.pinned_round == 0 || vm.pin_of(vcpu) == pcpu)
+    }
+
+    /// The one pCPU that it may run on, if it is one.
+    pub fn only_pcpu(&self, vcpu: VcpuId) -> Option<PcpuId> {
+        let vm = &self.vms[self.vcpus[vcpu].vm];
+        if vm.pinned_round > 0 { Some(vm.pin_of(vcpu)) } else { vm.only_pcpu }
     }
 
     #[inline]
@@ -589,6 +625,7 @@ impl HostVm {
         let only_pcpu = allowed.next().filter(|_| allowed.next().is_none());
         Self {
             only_pcpu,
+            pinned_round: 0,
             first_vcpu: VcpuId::new(0),
             vcpus,
             weight,
@@ -599,14 +636,13 @@ impl HostVm {
         }
     }
 
-    /// The one pCPU that is allowed, if it is one.
-    pub fn only_pcpu(&self) -> Option<PcpuId> {
-        self.only_pcpu
+    fn pin_of(&self, vcpu: VcpuId) -> PcpuId {
+        PcpuId::new(vcpu.since(self.first_vcpu) % self.pinned_round)
     }
 
     /// Whether some pCPUs aren't allowed.
     pub fn is_narrow(&self) -> bool {
-        !self.affinity.is_empty()
+        self.pinned_round > 0 || !self.affinity.is_empty()
     }
 
     #[inline]

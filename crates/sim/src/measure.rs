@@ -9,7 +9,7 @@ use crate::report::{PcpuTimes, PoolReport, RunReport, VmReport, WorkloadReport};
 use crate::trace_event::GuestClass;
 
 /// For how long a vCPU has run and waited since measuring began.
-fn run_and_wait_ns(host: &HostVcpu, measured_since_ns: u64, now_ns: u64) -> (u64, u64) {
+pub(crate) fn run_and_wait_ns(host: &HostVcpu, measured_since_ns: u64, now_ns: u64) -> (u64, u64) {
     let since_ns = now_ns - host.since_ns.max(measured_since_ns);
     let (run_ns, wait_ns) = (host.turns.run_ns, host.turns.wait_ns);
     match host.state {
@@ -61,6 +61,7 @@ impl Simulation<'_> {
         let last = sizes.last().map_or(0, |&(_, size)| size);
         self.machine.pool = PoolReport { sizes: vec![(now_ns, last)], ..PoolReport::default() };
         self.machine.forget_accelerations();
+        self.machine.delays = Default::default();
     }
 
     /// What is left of each workload's steps of user-mode work that were begun.
@@ -119,6 +120,7 @@ impl Simulation<'_> {
             fairness_error_permille,
             wait_to_run: self.measured.wait_to_run().clone(),
             queue_locks: self.machine.queue_locks.as_ref().map(|_| self.measured.queue_locks()),
+            delays: self.config.delay.as_ref().map(|_| self.machine.delays),
         }
     }
 
@@ -231,6 +233,11 @@ impl Simulation<'_> {
                 .filter(|&(_, count)| count > 0)
                 .collect(),
             network: self.vms[vm].nic.as_ref().map(|nic| nic.report(measured_ns)),
+            guest_times: self.times_guests.then(|| counters.guest_times.clone()),
+            balance: self.vms[vm]
+                .balancing
+                .as_ref()
+                .map_or(Vec::new(), |balancing| balancing.samples.clone()),
         }
     }
 }

@@ -5,8 +5,11 @@
 
 use crate::ids::{IdVec, VmId};
 use crate::machine::HostVcpu;
-use crate::report::{BarrierWaits, Histogram, LockstatWaits, QueueLockTimes, Yields};
+use crate::report::{BarrierWaits, GuestTimes, Histogram, LockstatWaits, QueueLockTimes, Yields};
 use crate::trace_event::GuestClass;
+
+/// A hold, or a wait, that is longer isn't the lock's (VM'04, 5.5).
+const EXTENDED_NS: u64 = 1_000_000;
 
 #[derive(Default)]
 pub struct LockCounters {
@@ -36,6 +39,7 @@ pub struct VmCounters {
     pub tlb_sync: Histogram,
     pub barrier_waits: BarrierWaits,
     pub locks: Vec<LockCounters>,
+    pub guest_times: GuestTimes,
 }
 
 impl VmCounters {
@@ -181,7 +185,27 @@ impl Measurements {
     /// `statistics`: which counters ([`Measurements::add_locks`]).
     #[inline]
     pub fn lock_taken_after(&mut self, vm: VmId, statistics: u32, waited_ns: u64) {
-        self.vms[vm].locks[statistics as usize].waits.record(waited_ns);
+        let vm = &mut self.vms[vm];
+        vm.locks[statistics as usize].waits.record(waited_ns);
+        vm.guest_times.extended_waits_ns += if waited_ns > EXTENDED_NS { waited_ns } else { 0 };
+    }
+
+    /// A spinlock was held for so long.
+    pub fn lock_held(&mut self, vm: VmId, held_ns: u64) {
+        let times = &mut self.vms[vm].guest_times;
+        times.lock_holds.record(held_ns);
+        times.extended_holds_ns += if held_ns > EXTENDED_NS { held_ns } else { 0 };
+    }
+
+    /// A vCPU of the VM was unsafe, or safe, for so long.
+    pub fn mode_lasted(&mut self, vm: VmId, is_unsafe: bool, lasted_ns: u64) {
+        let times = &mut self.vms[vm].guest_times;
+        if is_unsafe {
+            times.unsafe_times.record(lasted_ns);
+            times.unsafe_squares_ms2 += (lasted_ns as f64 / 1e6).powi(2);
+        } else {
+            times.safe_ns += lasted_ns;
+        }
     }
 
     /// What lockstat in that guest sees of such a wait.

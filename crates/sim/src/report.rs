@@ -24,6 +24,40 @@ pub struct RunReport {
     /// Of the real scheduler's queues, where the host names what their locks cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_locks: Option<QueueLockTimes>,
+    /// Where turns end in windows (VM'04, 3.3).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delays: Option<DelayReport>,
+}
+
+/// Turns that end in windows around their end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct DelayReport {
+    /// Preemptions that were put off, because the vCPU wasn't safe.
+    pub put_off: u64,
+    /// Those of them that ended where it was safe, and by force.
+    pub ended_safe: u64,
+    pub ended_forced: u64,
+    /// Turns that ended around their due end, and how much longer (shorter, if negative) all of them were together.
+    pub turns: u64,
+    pub beyond_ns: i64,
+    /// Further turns that ended early, because their guest had overdrawn.
+    pub penalised: u64,
+}
+
+impl DelayReport {
+    pub(crate) fn count_turn(&mut self, due_ns: u64, ended_ns: u64, penalised: bool) {
+        if penalised {
+            self.penalised += 1;
+        } else {
+            self.turns += 1;
+            self.beyond_ns += ended_ns as i64 - due_ns as i64;
+        }
+    }
+
+    pub(crate) fn count_end(&mut self, forced: bool, was_put_off: bool) {
+        self.ended_safe += u64::from(was_put_off && !forced);
+        self.ended_forced += u64::from(was_put_off && forced);
+    }
 }
 
 /// What queues' locks cost: part of the pCPUs' overhead, but for what pCPUs that idle next had time for.
@@ -87,6 +121,46 @@ pub struct VmReport {
     /// Preemptions by the class of the instruction pointer at that moment.
     pub preemptions_by_class: BTreeMap<GuestClass, u64>,
     pub network: Option<NetworkReport>,
+    /// If the scenario asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest_times: Option<GuestTimes>,
+    /// If its scheduler balances threads.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub balance: Vec<BalanceSample>,
+}
+
+/// How long a guest holds spinlocks, and is where it may hold some: wall-clock time (VM'04, Tables 1 and 2, Figures 7 and 8).
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct GuestTimes {
+    pub lock_holds: Histogram,
+    /// Sums of those holds, and waits, that took longer than a millisecond, over all vCPUs.
+    pub extended_holds_ns: u64,
+    pub extended_waits_ns: u64,
+    /// From leaving user mode, or a halt, until the next one.
+    pub unsafe_times: Histogram,
+    /// Of the squares of these, in ms^2: what their deviation needs.
+    pub unsafe_squares_ms2: f64,
+    pub safe_ns: u64,
+}
+
+impl GuestTimes {
+    /// Standard deviation of the unsafe times, in ms.
+    pub fn unsafe_deviation_ms(&self) -> f64 {
+        let count = self.unsafe_times.count() as f64;
+        let mean_ms = self.unsafe_times.sum() as f64 / count / 1e6;
+        (self.unsafe_squares_ms2 / count - mean_ms * mean_ms).max(0.0).sqrt()
+    }
+}
+
+/// What a guest's scheduler found when it polled its vCPUs: of each of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BalanceSample {
+    pub time_ns: u64,
+    pub threads: Vec<u64>,
+    pub balloons: Vec<u64>,
+    /// What it was given of its pCPU, in 1/1000.
+    pub shares: Vec<u64>,
+    pub run_ns: Vec<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -7,7 +7,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// Pause-loop exit that ended in a yield.
+    /// Pause-loop exit, or the hypercall of a lock whose waiters yield, that ended in a yield.
     Ple,
     /// PV yield hypercall (after sending an IPI).
     IpiWait,
@@ -149,6 +149,20 @@ pub enum TraceEvent {
     TurnEnded {
         vcpu: VcpuId,
         pcpu: PcpuId,
+    },
+    /// It is to lose its pCPU, but goes on until it is safe to preempt, or until then (VM'04, 3.3).
+    PreemptionPutOff {
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+        class: GuestClass,
+        until_ns: u64,
+    },
+    /// Now it loses its pCPU. `due_ns`: when its turn was over; of a preemption by others there is no such time.
+    WindowEnded {
+        vcpu: VcpuId,
+        pcpu: PcpuId,
+        due_ns: Option<u64>,
+        forced: bool,
     },
     /// An IPI makes it urgent (ASPLOS'13), or does so again.
     UrgencyRequested {

@@ -3,13 +3,18 @@
 mod common;
 
 use common::{compute, is_the_same_run, one_by_one, policies, scenario, with_rules};
-use microslice_policy::{Coded, QueueDomain};
+use microslice_policy::{Coded, DelayUnsafe, QueueDomain};
 use microslice_sim::config::*;
 use microslice_sim::simulate;
 use microslice_sim::trace_event::NoTrace;
 use proptest::prelude::*;
 
 fn lock_kind() -> impl Strategy<Value = LockKind> {
+    // Those of the first days: the cases that were kept would be others.
+    prop::sample::select(&LockKind::OF_KERNELS[..])
+}
+
+fn any_lock_kind() -> impl Strategy<Value = LockKind> {
     prop::sample::select(&LockKind::ALL[..])
 }
 
@@ -200,6 +205,37 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    /// The same, with turns that end in windows.
+    fn delayed()(
+        config in wide(),
+        window_ns in 20 * US..2 * MS,
+        (history, look) in (1u32..=16, 0u64..3),
+        unsafe_where in prop::sample::select(DelayUnsafe::ALL),
+        (kinds, kick_ns, halt_ns) in (prop::collection::vec(any_lock_kind(), 2), 0u64..5 * US, 0u64..20 * US),
+        (hint_ns, safe_point_ns) in (0u32..2_000_000, prop::option::of(5 * US..50 * US)),
+    ) -> SimulationConfig {
+        let mut config = config;
+        let window_ns = window_ns.min(config.scheduler.turn_ns());
+        config.delay = Some(DelayPreemptionConfig {
+            window_ns,
+            history,
+            unsafe_where,
+            look_ns: look * window_ns / 10,
+            safe_point_ns,
+        });
+        config.vms[0].kernel.preemption_hint_ns = hint_ns;
+        (config.host.costs.kick_ns, config.host.costs.halt_ns) = (kick_ns, halt_ns);
+        for (lock, kind) in config.vms[0].kernel.locks.iter_mut().zip(kinds) {
+            // What is held around a shootdown stays a lock that sleeps.
+            if !lock.kind.is_some_and(LockKind::sleeps) && !kind.sleeps() {
+                lock.kind = Some(kind);
+            }
+        }
+        config
+    }
+}
+
 /// Runs it under the checkers, with and without folding.
 fn keeps_every_invariant(config: &SimulationConfig) -> Result<(), TestCaseError> {
     let report = simulate(config, &mut NoTrace).map_err(|error| TestCaseError::fail(error.to_string()))?;
@@ -219,6 +255,11 @@ proptest! {
 
     #[test]
     fn no_fuzzed_scenario_with_networks_pipelines_and_affinities_breaks_an_invariant(config in furnished()) {
+        keeps_every_invariant(&config)?;
+    }
+
+    #[test]
+    fn no_fuzzed_scenario_with_turns_that_end_in_windows_breaks_an_invariant(config in delayed()) {
         keeps_every_invariant(&config)?;
     }
 

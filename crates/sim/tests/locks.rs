@@ -5,8 +5,9 @@ mod common;
 use common::{compute, one_vm, run};
 use microslice_sim::config::*;
 use microslice_sim::ids::{IdVec, LockId, SymbolId};
+use microslice_sim::report::RunReport;
 use microslice_sim::simulate;
-use microslice_sim::trace_event::{StopReason, TraceEvent, TraceNames, TraceSink, VcpuId};
+use microslice_sim::trace_event::{IpiKind, StopReason, TraceEvent, TraceNames, TraceSink, VcpuId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A VM whose threads fight for one lock, on half as many pCPUs as it has vCPUs.
@@ -290,4 +291,103 @@ fn who_only_spins_never_halts_though_an_interrupt_waits_for_a_paravirtual_lock()
         assert!(spins.waits_begun > 20, "{kind:?}: {} waits", spins.waits_begun);
         assert_eq!(spins.halts, 0, "{kind:?}");
     }
+}
+
+/// Of one lock: who is woken by a kick while somebody else comes first, how often waiters halt, and for how long each has spun when it
+/// halts for the first time.
+#[derive(Default)]
+struct Kicks {
+    lock: LockId,
+    waiting: VecDeque<VcpuId>,
+    ahead: usize,
+    kicks: usize,
+    halts: usize,
+}
+
+impl TraceSink for Kicks {
+    fn begin(&mut self, names: &TraceNames) {
+        self.lock = pagevec(names);
+    }
+
+    fn event(&mut self, _: u64, event: &TraceEvent) {
+        match *event {
+            TraceEvent::LockWaitBegan { vcpu, lock } if lock == self.lock => self.waiting.push_back(vcpu),
+            TraceEvent::LockAcquired { vcpu, lock, .. } if lock == self.lock => {
+                self.waiting.retain(|&waiter| waiter != vcpu);
+            }
+            TraceEvent::IpiSent { to, kind: IpiKind::LockKick, .. } => {
+                self.kicks += 1;
+                self.ahead += usize::from(self.waiting.front() != Some(&to));
+            }
+            TraceEvent::Stopping { reason: StopReason::LockHlt, .. } => self.halts += 1,
+            _ => {}
+        }
+    }
+}
+
+/// Twelve vCPUs with a pCPU each fight for one lock, whose holds are long beside what waiters spin for.
+fn kicks_of(kind: LockKind, kick_ns: u64, halt_ns: u64) -> (Kicks, RunReport) {
+    let mut config = contended(kind, 12);
+    (config.host.pcpus, config.host.smt_threads) = (config.vms[0].vcpus, 1);
+    config.vms[0].kernel.pv_spin_ns = 50 * US;
+    config.host.ple.enabled = false;
+    (config.host.costs.kick_ns, config.host.costs.halt_ns) = (kick_ns, halt_ns);
+    config.duration_ns = 200 * MS;
+    let mut kicks = Kicks::default();
+    let report = simulate(&config, &mut kicks).unwrap();
+    (kicks, report)
+}
+
+#[test]
+fn the_next_few_of_an_oticket_are_woken_ahead_and_of_a_stock_lock_only_the_next() {
+    for (kind, ahead) in [
+        (LockKind::PvTicket, false),
+        (LockKind::ITicket, false),
+        (LockKind::OTicketSpin, false),
+        (LockKind::OTicketWake, true),
+    ] {
+        let (seen, _) = kicks_of(kind, 0, 0);
+        assert_eq!(seen.ahead > 0, ahead, "{kind:?}: {} of {} kicks", seen.ahead, seen.kicks);
+    }
+}
+
+#[test]
+fn near_waiters_of_an_oticket_hardly_halt_and_those_of_an_iticket_less_and_less() {
+    let halts = |kind| kicks_of(kind, 0, 0).0.halts;
+    let stock = halts(LockKind::PvTicket);
+    assert!(stock > 1000, "{stock} halts");
+    assert_eq!(halts(LockKind::OTicket), 0, "nobody is further than eleven tickets away");
+    assert_eq!(halts(LockKind::OTicketSpin), 0);
+    let doubling = halts(LockKind::ITicket);
+    assert!((1..stock / 20).contains(&doubling), "{doubling} halts");
+}
+
+#[test]
+fn kicks_and_halts_cost_what_the_host_says() {
+    let done = |report: &RunReport| report.vms[0].workloads[0].units_done;
+    let (_, free) = kicks_of(LockKind::PvTicket, 0, 0);
+    let (seen, kicking) = kicks_of(LockKind::PvTicket, 10 * US, 0);
+    // Beside the warm-up's, and those that the end cuts short.
+    let overhead_ns = kicking.pcpus.overhead_ns - free.pcpus.overhead_ns;
+    assert!(overhead_ns > seen.kicks as u64 * 5 * US, "{overhead_ns} ns for {} kicks", seen.kicks);
+    let (_, halting) = kicks_of(LockKind::PvTicket, 0, 20 * US);
+    assert!(10 * done(&halting) < 8 * done(&free), "each hand-over waits until a halted one is awake");
+    // Who never halts doesn't notice.
+    let spinning = |cost_ns| done(&kicks_of(LockKind::OTicket, cost_ns, 0).1);
+    assert_eq!(spinning(0), spinning(20 * US));
+}
+
+#[test]
+fn waiters_of_a_yield_lock_give_their_turn_up_and_optimistic_ones_only_if_it_takes_long() {
+    let yields = |kind: LockKind, hold_ns| {
+        let mut config = contended(kind, 12);
+        config.host.ple.enabled = false;
+        config.vms[0].workloads[0].program[1] =
+            Phase::Lock { lock: "pagevec".into(), hold: Duration::Constant { ns: hold_ns } };
+        run(&config).vms[0].yields.ple
+    };
+    assert_eq!(yields(LockKind::TestAndSet, 2 * US), 0, "it only spins");
+    let (pessimistic, optimistic) = (yields(LockKind::Yield, 2 * US), yields(LockKind::SpinYield, 2 * US));
+    assert!(pessimistic > 100 && optimistic < pessimistic / 4, "{pessimistic} and {optimistic}");
+    assert!(yields(LockKind::SpinYield, 100 * US) > 100);
 }

@@ -20,6 +20,8 @@ const SEEDS_MAX: u64 = 1_000;
 #[command(after_help = "Examples:
   microslice reproduce eurosys18
   microslice reproduce asplos13
+  microslice reproduce vm04 --only figure9
+  microslice reproduce apsys15 --html apsys15.html
   microslice reproduce eurosys18 --only table4b --seeds 10
   microslice reproduce eurosys18 --html eurosys18.html
   microslice reproduce eurosys18 --json | jq '.figures[] | select(.id == \"table4b.dedup.corun.avg\")'
@@ -28,7 +30,7 @@ const SEEDS_MAX: u64 = 1_000;
 \"calibrated\" figures are what the model was fitted to (runs of one VM alone, published parameters). To \"predicted\" ones (two
 VMs together) nothing was fitted, but programs and mechanics of the model were chosen with some of them in view: which ones,
 and where the model misses, is listed in docs/simulator.md (What was fitted, and to what; Where it hits and where it misses), and for
-asplos13 in docs/asplos13.md.")]
+the others in docs/asplos13.md, docs/vm04.md and docs/apsys15.md.")]
 pub struct Reproduce {
     /// Which paper
     paper: Paper,
@@ -64,6 +66,10 @@ enum Paper {
     Eurosys18,
     /// Kim et al., "Demand-Based Coordinated Scheduling for SMP VMs"
     Asplos13,
+    /// Uhlig et al., "Towards Scalable Multiprocessor Virtual Machines"
+    Vm04,
+    /// Kashyap et al., "Opportunistic Spinlocks: Achieving Virtual Machine Scalability in the Clouds"
+    Apsys15,
 }
 
 impl From<Paper> for reproduction::Paper {
@@ -71,6 +77,8 @@ impl From<Paper> for reproduction::Paper {
         match paper {
             Paper::Eurosys18 => Self::Eurosys18,
             Paper::Asplos13 => Self::Asplos13,
+            Paper::Vm04 => Self::Vm04,
+            Paper::Apsys15 => Self::Apsys15,
         }
     }
 }

@@ -15,7 +15,7 @@ fn checker(grace: GraceLimits) -> Checker {
         ratelimit_yields: true,
     };
     let micro_slice = MicroSlice { slice_ns: MICRO_SLICE_NS, spinning_renews: false };
-    Checker { grace, micro_slice, ..Checker::new(2, 2, 1, &SchedulerKind::Credit(credit)) }
+    Checker { grace, micro_slice, ..Checker::new(2, 2, 1, &SchedulerKind::Credit(credit), None) }
 }
 
 /// What the checker says about the last of these events; the ones before are in order.

@@ -136,6 +136,9 @@ impl Simulation<'_> {
             pending::VIRQ => self.virq_delivered(vcpu),
             _ => {}
         }
+        if self.times_guests {
+            self.note_mode(vcpu);
+        }
         true
     }
 

@@ -5,21 +5,26 @@
 //! | test-and-set | spin | any waiter that runs; if none does, the first that runs again, or a newcomer |
 //! | ticket, queued | spin | the first in line, running or not (lock-waiter preemption) |
 //! | PV ticket, PV queued | spin for a while, then halt | the first in line, kicked if it halted |
+//! | oticket, iticket | likewise, some longer than others | likewise; of an oticket, the next few are kicked ahead |
+//! | yield, spin-yield | yield, at once or after a while, and look again when they run | as of test-and-set |
 
-use crate::config::{Handover, Wait};
+use crate::config::{Halting, Handover, Patience, Wait};
 use crate::engine::{CACHE_LINE_NS, Simulation};
 use crate::guest::program::Op;
 use crate::guest::{Act, Holder, NO_ARG, Then, WaitsFor};
-use crate::ids::{LockId, ThreadId, VcpuId};
+use crate::ids::{LockId, PcpuId, ThreadId, VcpuId};
 use crate::machine::VcpuState;
-use crate::scheduler::WokenBy;
+use crate::scheduler::{WokenBy, YieldAnswer};
 use crate::trace_event::{IpiKind, StopReason, TraceEvent};
+use microslice_policy::YieldCause;
 
 impl Simulation<'_> {
     /// The running thread takes a lock and holds it for `hold_ns`; then its program goes on.
     pub(crate) fn take_lock(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId, hold_ns: u64) {
         match self.locks[lock].wait {
-            Wait::Spin(_) | Wait::SpinThenHalt => self.acquire(vcpu, lock, hold_ns, Then::Release, NO_ARG),
+            Wait::Spin(_) | Wait::SpinThenHalt(_) | Wait::SpinThenYield(_) => {
+                self.acquire(vcpu, lock, hold_ns, Then::Release, NO_ARG)
+            }
             Wait::Sleep => self.acquire_sleeping(vcpu, thread, lock, hold_ns),
             Wait::SpinOrSleep => self.lock_mutex(vcpu, thread, lock, hold_ns),
         }
@@ -57,20 +62,39 @@ impl Simulation<'_> {
             frame.act = Act::Timed;
             frame.symbol = state.hold_symbol;
             self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns: 0 });
+            if self.times_guests {
+                self.note_hold(vcpu);
+            }
             return;
         }
         state.waiters.push_back(me);
         frame.act = Act::SpinLock;
         frame.symbol = state.spin_symbol;
+        // The holder is the first of them.
+        frame.distance = state.waiters.len().min(u8::MAX.into()) as u8;
         guest.waits_since_ns[guest.depth as usize] = self.machine.now_ns;
-        guest.pv_spin_left_ns = if state.wait == Wait::SpinThenHalt {
-            self.vms[self.machine.vcpus[vcpu].vm].kernel.pv_spin_ns
-        } else {
-            u64::MAX
+        self.begin_spinning(vcpu);
+        self.machine.emit(TraceEvent::LockWaitBegan { vcpu, lock });
+    }
+
+    /// The active frame spins for its lock: for how long, before it does anything else?
+    fn begin_spinning(&mut self, vcpu: VcpuId) {
+        let guest = &mut self.guest[vcpu];
+        let frame = guest.frame();
+        let lock = &self.locks[frame.lock];
+        let kernel = &self.vms[self.machine.vcpus[vcpu].vm].kernel;
+        guest.pv_spin_left_ns = match lock.wait {
+            Wait::SpinThenHalt(Halting::Stock) => kernel.pv_spin_ns,
+            Wait::SpinThenHalt(halting) => {
+                halting.spins_for(kernel.pv_spin_ns, frame.distance.into(), lock.doublings.into())
+            }
+            // It has found it taken: the line has come.
+            Wait::SpinThenYield(Patience::None) => CACHE_LINE_NS,
+            Wait::SpinThenYield(Patience::Some) => kernel.yield_spin_ns,
+            Wait::Spin(_) | Wait::Sleep | Wait::SpinOrSleep => u64::MAX,
         };
         guest.ple_phase_ns = 0;
         guest.ple_batch_until_ns = 0;
-        self.machine.emit(TraceEvent::LockWaitBegan { vcpu, lock });
     }
 
     /// The active frame, which runs, gives up its lock.
@@ -82,14 +106,17 @@ impl Simulation<'_> {
         frame.irqs_off = depth > 0;
         debug_assert_eq!(self.locks[lock].owner, Holder::frame(vcpu, depth));
         self.machine.emit(TraceEvent::LockReleased { vcpu, lock });
+        if self.times_guests {
+            self.note_release(vcpu);
+        }
         let state = &mut self.locks[lock];
         state.owner = Holder::NONE;
         if state.waiters.is_empty() {
             return;
         }
         let next = match state.wait {
-            Wait::Spin(Handover::WhoeverRuns) => self.take_any_running_waiter(lock),
-            Wait::Spin(Handover::FirstInLine) | Wait::SpinThenHalt | Wait::Sleep | Wait::SpinOrSleep => {
+            Wait::Spin(Handover::WhoeverRuns) | Wait::SpinThenYield(_) => self.take_any_running_waiter(lock),
+            Wait::Spin(Handover::FirstInLine) | Wait::SpinThenHalt(_) | Wait::Sleep | Wait::SpinOrSleep => {
                 state.waiters.pop_front()
             }
         };
@@ -97,8 +124,34 @@ impl Simulation<'_> {
             self.locks[lock].owner = next;
             self.within_step = vcpu;
             self.grant(vcpu, next);
+            if let Wait::SpinThenHalt(halting) = self.locks[lock].wait
+                && halting.kicks() > 1
+            {
+                self.kick_ahead(vcpu, lock, halting.kicks() - 1);
+            }
             self.within_step = VcpuId::NONE;
         }
+    }
+
+    /// The next in line are woken before it is their turn: they spin then, and nobody waits for them to wake.
+    #[cold]
+    fn kick_ahead(&mut self, from: VcpuId, lock: LockId, count: usize) {
+        let next: Vec<Holder> = self.locks[lock].waiters.iter().copied().take(count).collect();
+        for waiter in next {
+            let frame = &self.guest[waiter.vcpu()].frames[usize::from(waiter.depth())];
+            let halts = self.machine.vcpus[waiter.vcpu()].state == VcpuState::Blocked;
+            if halts && frame.act == Act::HaltLock && frame.lock == lock {
+                self.kick(from, waiter.vcpu());
+            }
+        }
+    }
+
+    /// A halted waiter is woken by hypercall.
+    fn kick(&mut self, from: VcpuId, vcpu: VcpuId) {
+        self.guest[from].overhead_ns += self.costs.kick_ns;
+        self.count_ipi(from, vcpu, IpiKind::LockKick);
+        self.scheduler.ipi(&mut self.machine, from, vcpu, IpiKind::LockKick);
+        self.wake_by(vcpu, WokenBy::LockKick);
     }
 
     fn take_any_running_waiter(&mut self, lock: LockId) -> Option<Holder> {
@@ -127,9 +180,7 @@ impl Simulation<'_> {
                 self.retime(vcpu);
             }
         } else if halted {
-            self.count_ipi(from, vcpu, IpiKind::LockKick);
-            self.scheduler.ipi(&mut self.machine, from, vcpu, IpiKind::LockKick);
-            self.wake_by(vcpu, WokenBy::LockKick);
+            self.kick(from, vcpu);
         }
     }
 
@@ -164,6 +215,9 @@ impl Simulation<'_> {
         self.measured.lock_taken_after(vm, state.statistics, waited_ns);
         self.measured.lockstat_saw(vm, state.statistics, lockstat_ns);
         self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
+        if self.times_guests {
+            self.note_hold(vcpu);
+        }
     }
 
     /// A spinner runs again: was the lock left free for it?
@@ -179,24 +233,53 @@ impl Simulation<'_> {
             let at = state.waiters.iter().position(|&waiter| waiter == me).expect("a spinner waits");
             state.waiters.remove(at);
             self.take_granted(vcpu);
+        } else if matches!(state.wait, Wait::SpinThenYield(_)) {
+            self.begin_spinning(vcpu);
         }
     }
 
-    /// The slow path of a paravirtual lock: enough spinning, halt until kicked.
-    pub(crate) fn halt_in_lock(&mut self, vcpu: VcpuId) {
+    /// Enough spinning: the slow path of a paravirtual lock, or a yield.
+    pub(crate) fn spun_enough(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
+        let lock = self.guest[vcpu].frame().lock;
+        match self.locks[lock].wait {
+            Wait::SpinThenYield(_) => self.yield_in_lock(vcpu, pcpu),
+            Wait::SpinThenHalt(Halting::Doubling) => {
+                let doublings = &mut self.locks[lock].doublings;
+                *doublings = doublings.saturating_add(1).min(Halting::LONGEST_BITS as u8);
+                self.halt_in_lock(vcpu);
+            }
+            _ => self.halt_in_lock(vcpu),
+        }
+    }
+
+    /// It halts until it is kicked.
+    fn halt_in_lock(&mut self, vcpu: VcpuId) {
         self.leave_spin(vcpu);
         self.guest[vcpu].frame_mut().act = Act::HaltLock;
         self.block(vcpu, StopReason::LockHlt);
     }
 
-    /// An interrupt ended the halt, the lock isn't granted yet.
-    pub(crate) fn spin_again(&mut self, vcpu: VcpuId) {
-        let vm = self.machine.vcpus[vcpu].vm;
+    /// It gives its turn up by hypercall, which the host answers as it answers a pause loop's exit.
+    fn yield_in_lock(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
+        self.leave_spin(vcpu);
+        self.begin_spinning(vcpu);
         let guest = &mut self.guest[vcpu];
-        guest.frame_mut().act = Act::SpinLock;
-        guest.pv_spin_left_ns = self.vms[vm].kernel.pv_spin_ns;
-        guest.ple_phase_ns = 0;
-        guest.ple_batch_until_ns = 0;
+        guest.lock_exits += 1;
+        // Of who is switched away from it is part of the switch.
+        guest.overhead_ns += self.costs.exit_ns;
+        if self.machine.watched {
+            self.note_position(vcpu);
+        }
+        let answer = self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Ple);
+        if answer == YieldAnswer::Yield {
+            self.request_stop(pcpu, StopReason::Ple);
+        }
+    }
+
+    /// Something ended the halt, the lock isn't granted yet.
+    pub(crate) fn spin_again(&mut self, vcpu: VcpuId) {
+        self.guest[vcpu].frame_mut().act = Act::SpinLock;
+        self.begin_spinning(vcpu);
     }
 
     /// A sleeping lock: the thread gets it, or blocks.

@@ -21,12 +21,12 @@ impl Simulation<'_> {
     fn overlooked_waiter(&self, lock: &Lock) -> Option<String> {
         let thread = |thread: &Holder| format!("thread {}", self.names.threads[thread.as_thread()]);
         match lock.wait {
-            Wait::Spin(Handover::WhoeverRuns) => {
+            Wait::Spin(Handover::WhoeverRuns) | Wait::SpinThenYield(_) => {
                 let waiter =
                     lock.waiters.iter().find(|&&waiter| self.overlooks(waiter.vcpu(), waiter.depth()));
                 waiter.map(|waiter| format!("vCPU {}", waiter.vcpu()))
             }
-            Wait::Spin(Handover::FirstInLine) | Wait::SpinThenHalt => {
+            Wait::Spin(Handover::FirstInLine) | Wait::SpinThenHalt(_) => {
                 lock.waiters.front().map(|waiter| format!("vCPU {}", waiter.vcpu()))
             }
             Wait::Sleep => lock.waiters.front().map(thread),

@@ -1,6 +1,7 @@
 //! The guest's state: vCPUs, threads, locks, queues, barriers, NICs. What happens to it is in the sibling files, each
 //! a part of `impl Simulation`.
 
+pub mod balance;
 pub mod classes;
 mod deadlock;
 mod execute;
@@ -8,6 +9,7 @@ mod futex;
 mod interrupts;
 mod locks;
 mod lost;
+pub mod modes;
 pub mod mutex;
 pub mod network;
 pub mod program;
@@ -92,6 +94,8 @@ pub struct Frame {
     /// Where the instruction pointer is.
     pub symbol: u16,
     pub irqs_off: bool,
+    /// While it waits for a lock: how many tickets there were before it when it came.
+    pub distance: u8,
     pub lock: LockId,
     /// The number of the thread or vCPU that `then` is about.
     pub arg: u32,
@@ -104,6 +108,7 @@ impl Frame {
         then: Then::NextOp,
         symbol: text::IDLE,
         irqs_off: false,
+        distance: 0,
         lock: LockId::NONE,
         arg: NO_ARG,
         left_ns: 0,
@@ -353,6 +358,8 @@ pub struct Lock {
     pub statistics: u32,
     pub wait: Wait,
     pub irqs_off: bool,
+    /// How often its waiters' spinning time was doubled.
+    pub doublings: u8,
     pub spin_symbol: u16,
     pub hold_symbol: u16,
     /// Who has it; or `NONE`.
@@ -362,6 +369,8 @@ pub struct Lock {
     /// Who spins for a mutex; its waiters sleep.
     pub spinners: Option<Box<mutex::SpinQueue>>,
 }
+
+const _: () = assert!(size_of::<Lock>() == 64, "one cache line");
 
 #[derive(Default)]
 pub struct Queue {

@@ -144,6 +144,9 @@ impl Simulation<'_> {
     fn pull_thread(&mut self, vcpu: VcpuId, vm: VmId) -> Option<ThreadId> {
         let (first, count) = (self.vms[vm].first_vcpu, self.vms[vm].vcpus);
         let at = vcpu.since(first);
+        if self.vms[vm].balancing.as_ref().is_some_and(|balancing| balancing.is_filled(at as usize)) {
+            return None;
+        }
         for step in 1..count {
             let other = first.plus((at + step) % count);
             let on = &self.guest[other];
@@ -199,6 +202,9 @@ impl Simulation<'_> {
             && now_ns - guest.thread_since_ns >= slice_ns / (guest.queue.len() as u64 + 1)
         {
             guest.need_resched = true;
+        }
+        if self.vms[vm].balancing.is_some() {
+            self.balance_threads(vcpu);
         }
     }
 

@@ -184,7 +184,8 @@ impl Kernel {
         let mut keys = vec![format!("extends = \"{}\"", symbols.word())];
         let mut lock_kind = LockKind::PvQueued;
         if draw.chance(20) {
-            let spinning: Vec<LockKind> = LockKind::ALL.into_iter().filter(|kind| !kind.sleeps()).collect();
+            let spinning: Vec<LockKind> =
+                LockKind::OF_KERNELS.into_iter().filter(|kind| !kind.sleeps()).collect();
             lock_kind = draw.one_of(&spinning);
             keys.push(format!("lock_kind = \"{}\"", lock_kind.rules().word));
         }

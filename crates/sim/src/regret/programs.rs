@@ -180,7 +180,8 @@ impl Author<'_> {
 
     /// A lock of the workload whose waiters sleep, or spin.
     fn own_lock_that(&mut self, at: usize, sleeps: bool) -> Lock {
-        let kinds: Vec<LockKind> = LockKind::ALL.into_iter().filter(|kind| kind.sleeps() == sleeps).collect();
+        let kinds: Vec<LockKind> =
+            LockKind::OF_KERNELS.into_iter().filter(|kind| kind.sleeps() == sleeps).collect();
         let kind = self.draw.one_of(&kinds);
         self.lock_of(at, Some(kind))
     }

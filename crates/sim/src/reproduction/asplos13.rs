@@ -198,7 +198,7 @@ mod tests {
             }
             let experiments = experiments_of(group);
             assert!(!experiments.is_empty(), "{group}");
-            for Experiment { scenario, policy } in experiments {
+            for Experiment { scenario, policy, .. } in experiments {
                 let overrides = Overrides { policy: Some(policy), ..Overrides::default() };
                 let config = load(&scenario, &overrides).expect("a built-in scenario").config;
                 let vcpus = if scenario.contains("single-solo") { 1 } else { 8 };

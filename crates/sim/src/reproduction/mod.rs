@@ -1,6 +1,7 @@
 //! A paper's evaluation, run again: every published number next to ours, and the shapes of the plots.
-//! EuroSys'18 in `measures.rs`, `shapes.rs` and `plots.rs`, ASPLOS'13 in `asplos13.rs`; the rest is of both.
+//! EuroSys'18 in `measures.rs`, `shapes.rs` and `plots.rs`, the others in files of their names; the rest is of all.
 
+mod apsys15;
 mod asplos13;
 mod measures;
 mod paper;
@@ -8,6 +9,7 @@ mod plots;
 mod runs;
 mod sensitivity;
 mod shapes;
+mod vm04;
 
 pub use paper::Paper;
 pub use plots::{kinds, page, shape_table, table};
@@ -31,7 +33,7 @@ pub struct FigureResult {
     pub id: String,
     pub unit: &'static str,
     pub paper: f64,
-    /// `>`, `>=` or `about`, if the paper gives no plain number.
+    /// `>`, `>=`, `<` or `about`, if the paper gives no plain number.
     pub relation: Option<String>,
     /// `None`: no run has it (such as a wait that never happened), or one of them made no progress.
     pub ours: Option<Estimate>,
@@ -70,6 +72,8 @@ pub fn groups(paper: Paper) -> Vec<String> {
     let of_plots_only: &[&str] = match paper {
         Paper::Eurosys18 => &["figure7"],
         Paper::Asplos13 => &["figure7b", "figure7c", "figure9"],
+        Paper::Vm04 => &["table2", "figure2", "figure3", "figure6", "figure7", "figure8"],
+        Paper::Apsys15 => &["figure4", "figure7", "figure11"],
     };
     groups.extend(of_plots_only.iter().map(|&group| group.to_owned()));
     groups.sort();
@@ -100,6 +104,8 @@ fn shapes_of(paper: Paper, runs: &RunTable) -> Vec<Shape> {
     match paper {
         Paper::Eurosys18 => shapes::shapes(runs),
         Paper::Asplos13 => asplos13::shapes(runs),
+        Paper::Vm04 => vm04::shapes(runs),
+        Paper::Apsys15 => apsys15::shapes(runs),
     }
 }
 
@@ -108,6 +114,8 @@ fn experiments(paper: Paper, only: Option<&str>) -> Vec<Experiment> {
     let of_group = match paper {
         Paper::Eurosys18 => measures::experiments_of,
         Paper::Asplos13 => asplos13::experiments_of,
+        Paper::Vm04 => vm04::experiments_of,
+        Paper::Apsys15 => apsys15::experiments_of,
     };
     let chosen = groups.iter().filter(|group| only.is_none_or(|only| only == *group));
     let mut experiments: Vec<Experiment> = chosen.flat_map(|group| of_group(group)).collect();
@@ -126,6 +134,8 @@ fn result_of(runs: &RunTable, number: Published) -> FigureResult {
     let values = match number.paper {
         Paper::Eurosys18 => measures::measure(&number.id, runs),
         Paper::Asplos13 => asplos13::measure(&number.id, runs),
+        Paper::Vm04 => vm04::measure(&number.id, runs),
+        Paper::Apsys15 => apsys15::measure(&number.id, runs),
     };
     FigureResult {
         unit: number.unit(),
@@ -156,6 +166,7 @@ impl FigureResult {
         match self.relation.as_deref() {
             Some(">") => ours > self.paper,
             Some(">=") => ours >= self.paper,
+            Some("<") => ours < self.paper,
             Some("about") if self.paper == 0.0 => ours.abs() < ABOUT_ZERO_MS,
             _ => (ours - self.paper).abs() <= WITHIN * self.paper.abs(),
         }
@@ -195,6 +206,7 @@ mod tests {
         assert!(holds(None, 8.0, 6.0) && holds(None, 8.0, 10.0));
         assert!(!holds(None, 8.0, 5.9) && !holds(None, 8.0, 10.1));
         assert!(holds(Some(">"), 8.0, 80.0) && !holds(Some(">"), 8.0, 8.0));
+        assert!(holds(Some("<"), 0.01, 0.009) && !holds(Some("<"), 0.01, 0.01));
         assert!(holds(Some(">="), 1.0, 1.0) && !holds(Some(">="), 1.0, 0.97));
         assert!(holds(Some("about"), 0.0, 0.33) && !holds(Some("about"), 0.0, 0.5));
     }
@@ -261,6 +273,53 @@ mod tests {
             assert_eq!((found[0].runs, found[0].remark()), (1, None), "{path}");
         }
         assert!(shapes::shapes(&runs).iter().all(|shape| !shape.claim.is_empty()));
+    }
+
+    /// So long a run of everything, with one seed.
+    fn short_reproduction(paper: Paper, duration_ns: u64) -> Reproduction {
+        let short = |config: &mut crate::config::SimulationConfig| {
+            config.warmup_ns = 0;
+            config.duration_ns = duration_ns;
+        };
+        let runs = RunTable::run(&experiments(paper, None), &[1], &short, &BatchProgress::default())
+            .expect("short runs");
+        let (figures, shapes) = (figures_of(paper, &runs, None), shapes_of(paper, &runs));
+        Reproduction { paper, seeds: vec![1], events: 0, figures, shapes, runs }
+    }
+
+    #[test]
+    fn every_number_of_vm04_and_apsys15_has_its_runs_and_every_plot_is_drawn() {
+        let titles_of: [(Paper, u64, &[&str]); 2] = [
+            (
+                Paper::Vm04,
+                60_000_000,
+                &["Tables 1 and 2", "Figures 2 and 3", "Figure 6:", "Figures 7 and 8:"],
+            ),
+            (
+                Paper::Apsys15,
+                15_000_000,
+                &[
+                    "Figure 2:",
+                    "Figure 4:",
+                    "Figure 6:",
+                    "Figures 7 and 8:",
+                    "Figure 9:",
+                    "Figure 10:",
+                    "Figure 11:",
+                ],
+            ),
+        ];
+        for (paper, duration_ns, titles) in titles_of {
+            let reproduction = short_reproduction(paper, duration_ns);
+            for figure in &reproduction.figures {
+                assert_eq!(figure.runs, 1, "{}", figure.id);
+            }
+            assert!(reproduction.shapes.iter().all(|shape| !shape.claim.is_empty()));
+            let drawn = page(&reproduction);
+            for title in titles {
+                assert!(drawn.contains(title), "{title}");
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The published numbers, from `scenarios/paper-results/`: every number gets an id.
 
-use super::asplos13;
+use super::{apsys15, asplos13, vm04};
 use crate::scenario::built_in;
 
 /// A paper whose evaluation can be run again.
@@ -10,6 +10,10 @@ pub enum Paper {
     Eurosys18,
     /// Kim et al.: demand-based coordinated scheduling.
     Asplos13,
+    /// Uhlig et al.: towards scalable multiprocessor virtual machines.
+    Vm04,
+    /// Kashyap et al.: opportunistic spinlocks.
+    Apsys15,
 }
 
 impl Paper {
@@ -18,6 +22,8 @@ impl Paper {
         match self {
             Self::Eurosys18 => "paper-results/eurosys18.toml",
             Self::Asplos13 => "paper-results/asplos13.toml",
+            Self::Vm04 => "paper-results/vm04.toml",
+            Self::Apsys15 => "paper-results/apsys15.toml",
         }
     }
 
@@ -26,6 +32,8 @@ impl Paper {
         match self {
             Self::Eurosys18 => "EuroSys'18",
             Self::Asplos13 => "ASPLOS'13",
+            Self::Vm04 => "VM'04",
+            Self::Apsys15 => "APSys'15",
         }
     }
 }
@@ -50,6 +58,11 @@ impl Published {
     /// Unit of the number, for people and for JSON.
     pub fn unit(&self) -> &'static str {
         let last = self.id.rsplit('.').next().unwrap_or_default();
+        match self.paper {
+            Paper::Vm04 => return vm04::unit(&self.id),
+            Paper::Apsys15 => return apsys15::unit(&self.id),
+            Paper::Eurosys18 | Paper::Asplos13 => {}
+        }
         if self.paper == Paper::Asplos13 {
             return match last {
                 "low" | "high" if self.group() == "section3" => "us",
@@ -72,8 +85,11 @@ impl Published {
 
     /// Solo figures and parameters went into the model; everything else is predicted by it.
     pub fn is_calibrated(&self) -> bool {
-        if self.paper == Paper::Asplos13 {
-            return asplos13::is_calibrated(&self.id);
+        match self.paper {
+            Paper::Asplos13 => return asplos13::is_calibrated(&self.id),
+            Paper::Vm04 => return vm04::is_calibrated(&self.id),
+            Paper::Apsys15 => return apsys15::is_calibrated(&self.id),
+            Paper::Eurosys18 => {}
         }
         self.group() == "parameters" || self.id.split('.').any(|part| part == "solo")
     }
@@ -100,15 +116,25 @@ fn flatten(paper: Paper, path: &str, value: &toml::Value, numbers: &mut Vec<Publ
         }
         toml::Value::Integer(number) => (*number as f64, None),
         toml::Value::Float(number) => (*number, None),
-        toml::Value::String(text) => {
-            match text.rsplit_once(' ').map(|(words, number)| (words, number.parse())) {
-                Some((words, Ok(number))) => (number, Some(words.to_owned())),
-                _ => return,
-            }
-        }
+        toml::Value::String(text) => match number_of(text) {
+            Some(found) => found,
+            None => return,
+        },
         _ => return,
     };
     numbers.push(Published { paper, id: id_of(path), value, relation });
+}
+
+/// `"> 8"`, `"about 0"`, `"< 1 % of time"`, `"1 << 34"`; none of a text that only says something.
+fn number_of(text: &str) -> Option<(f64, Option<String>)> {
+    if let Some((one, bits)) = text.split_once("<<") {
+        let (one, bits): (u64, u32) = (one.trim().parse().ok()?, bits.trim().parse().ok()?);
+        return Some((one.checked_shl(bits)? as f64, None));
+    }
+    let text = text.trim_end_matches(" of time");
+    let (text, unit) = text.strip_suffix(" %").map_or((text, 1.0), |text| (text, 0.01));
+    let (words, number) = text.rsplit_once(' ')?;
+    Some((number.parse::<f64>().ok()? * unit, Some(words.to_owned())))
 }
 
 /// `table4b.tlb_sync_us.dedup_corun.avg` becomes `table4b.dedup.corun.avg`: a table's second name only says its unit, and
@@ -150,6 +176,17 @@ mod tests {
         assert_eq!(numbers.len(), count.count());
         let ids: std::collections::BTreeSet<_> = numbers.iter().map(|number| &number.id).collect();
         assert_eq!(ids.len(), numbers.len());
+    }
+
+    #[test]
+    fn a_number_may_be_a_share_or_a_power_and_what_is_none_is_left_to_the_shapes() {
+        let relation = |words: &str| Some(words.to_owned());
+        assert_eq!(number_of("< 1 % of time"), Some((0.01, relation("<"))));
+        assert_eq!(number_of("about 1"), Some((1.0, relation("about"))));
+        assert_eq!(number_of("1 << 34"), Some(((1u64 << 34) as f64, None)));
+        for text in ["on par", "often worse than plain spinlocks", "", "<<", "1 << 99"] {
+            assert_eq!(number_of(text), None, "{text}");
+        }
     }
 
     #[test]

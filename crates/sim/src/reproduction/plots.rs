@@ -5,7 +5,7 @@ use super::paper::{Paper, published};
 use super::runs::{
     BASELINE, DYNAMIC, RunTable, STATIC, corunner_time, estimate, over_one_run, target, target_time,
 };
-use super::{FigureResult, Reproduction, asplos13};
+use super::{FigureResult, Reproduction, apsys15, asplos13, vm04};
 use crate::report::RunReport;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::{Bar, BarChart, BarSeries};
@@ -22,6 +22,8 @@ pub fn kinds(paper: Paper) -> &'static str {
             "Calibrated: the model was fitted to it, or it is a parameter. Predicted: nothing was fitted to it; dedup, vips and swaptions are \
              those of eurosys18."
         }
+        Paper::Vm04 => vm04::KINDS,
+        Paper::Apsys15 => apsys15::KINDS,
     }
 }
 
@@ -35,6 +37,8 @@ pub fn page(reproduction: &Reproduction) -> String {
     match reproduction.paper {
         Paper::Eurosys18 => eurosys18_plots(&mut page, reproduction),
         Paper::Asplos13 => asplos13_plots(&mut page, reproduction),
+        Paper::Vm04 => vm04::draw(&mut page, reproduction),
+        Paper::Apsys15 => apsys15::draw(&mut page, reproduction),
     }
     page.heading("Every published number");
     page.paragraph(kinds(reproduction.paper));
@@ -109,7 +113,7 @@ fn eurosys18_plots(page: &mut Page, reproduction: &Reproduction) {
     section(page, "Tables 2 and 4: solo against co-run", tables(&reproduction.figures));
 }
 
-fn section(page: &mut Page, title: &str, charts: Vec<BarChart>) {
+pub fn section(page: &mut Page, title: &str, charts: Vec<BarChart>) {
     let drawn: Vec<String> = charts
         .iter()
         .filter(|chart| chart.series.iter().any(|series| series.bars.iter().any(Option::is_some)))

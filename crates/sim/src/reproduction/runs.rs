@@ -16,16 +16,37 @@ pub const DYNAMIC: &str = "micro-xen";
 pub const STATIC: [&str; 6] =
     ["micro-xen:1", "micro-xen:2", "micro-xen:3", "micro-xen:4", "micro-xen:5", "micro-xen:6"];
 
-/// A scenario under a policy.
+/// A scenario under a policy, with some of its values changed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Experiment {
     pub scenario: String,
     pub policy: String,
+    /// As `--set` takes them.
+    pub settings: Vec<(String, String)>,
 }
 
 impl Experiment {
     pub fn new(scenario: &str, policy: &str) -> Self {
-        Self { scenario: scenario.to_owned(), policy: policy.to_owned() }
+        Self { scenario: scenario.to_owned(), policy: policy.to_owned(), settings: Vec::new() }
+    }
+
+    /// The same with this value.
+    pub fn set(mut self, path: &str, value: impl ToString) -> Self {
+        self.settings.push((path.to_owned(), value.to_string()));
+        self
+    }
+
+    pub(super) fn overrides(&self) -> Overrides {
+        Overrides {
+            policy: Some(self.policy.clone()),
+            settings: self.settings.clone(),
+            ..Overrides::default()
+        }
+    }
+
+    fn name(&self) -> String {
+        let settings = self.settings.iter().map(|(path, value)| format!(" {path}={value}"));
+        format!("{}{}", self.scenario, settings.collect::<String>())
     }
 }
 
@@ -54,14 +75,13 @@ impl RunTable {
     ) -> Result<Self, ReproductionError> {
         let mut jobs = Vec::new();
         for experiment in experiments {
-            let overrides = Overrides { policy: Some(experiment.policy.clone()), ..Overrides::default() };
-            let mut config = scenario::load(&experiment.scenario, &overrides)?.config;
+            let mut config = scenario::load(&experiment.scenario, &experiment.overrides())?.config;
             adjust(&mut config);
             jobs.extend(seeds.iter().map(|&seed| SimulationConfig { seed, ..config.clone() }));
         }
         let reports = run_all(&jobs, progress).map_err(|(index, error)| {
             let experiment = experiments[index / seeds.len().max(1)].clone();
-            let (scenario, policy) = (experiment.scenario, experiment.policy);
+            let (scenario, policy) = (experiment.name(), experiment.policy);
             ReproductionError::Run { scenario, policy, seed: jobs[index].seed, error }
         })?;
         let mut reports = reports.into_iter();
@@ -76,7 +96,17 @@ impl RunTable {
 
     /// One value per seed; empty if the experiment wasn't run.
     pub fn each(&self, scenario: &str, policy: &str, value: impl Fn(&RunReport) -> f64) -> Vec<f64> {
-        self.reports.get(&Experiment::new(scenario, policy)).into_iter().flatten().map(value).collect()
+        self.of(&Experiment::new(scenario, policy), value)
+    }
+
+    /// One value per seed of an experiment; empty if it wasn't run.
+    pub fn of(&self, experiment: &Experiment, value: impl Fn(&RunReport) -> f64) -> Vec<f64> {
+        self.reports.get(experiment).into_iter().flatten().map(value).collect()
+    }
+
+    /// The report of an experiment's first seed.
+    pub fn first(&self, experiment: &Experiment) -> Option<&RunReport> {
+        self.reports.get(experiment)?.first()
     }
 
     /// `of / to`, seed by seed, for one value; infinite where one of both is: nothing says how much slower a run without

@@ -24,7 +24,7 @@ pub const KEYS: [&str; 10] = [
     "boosts",
     "ple",
 ];
-pub const COST_KEYS: [&str; 7] = [
+pub const COST_KEYS: [&str; 9] = [
     "context_switch",
     "exit",
     "ipi_send",
@@ -32,6 +32,8 @@ pub const COST_KEYS: [&str; 7] = [
     "cache_refill_max",
     "cache_displace",
     "llc_migration",
+    "kick",
+    "halt",
 ];
 pub const QUEUE_LOCK_KEYS: [&str; 3] = ["hold", "line_near", "line_far"];
 pub const BOOST_KEYS: [&str; 3] = ["latency", "give_back", "helper"];
@@ -89,11 +91,19 @@ fn read_speed(table: &TableReader<'_>, key: &str, least: u32) -> Result<Option<u
     })
 }
 
-fn read_cost(table: &TableReader<'_>, key: &str, frequency_hz: Option<f64>) -> Result<u64, ScenarioError> {
-    let time = table.parsed(key, |text| match units::time_ns(text, frequency_hz)? {
+fn read_optional_cost(
+    table: &TableReader<'_>,
+    key: &str,
+    frequency_hz: Option<f64>,
+) -> Result<Option<u64>, ScenarioError> {
+    table.parsed(key, |text| match units::time_ns(text, frequency_hz)? {
         ns if ns > COST_MAX_NS => Err("longer than 100 ms, the limit for a cost".to_owned()),
         ns => Ok(ns),
-    })?;
+    })
+}
+
+fn read_cost(table: &TableReader<'_>, key: &str, frequency_hz: Option<f64>) -> Result<u64, ScenarioError> {
+    let time = read_optional_cost(table, key, frequency_hz)?;
     time.ok_or_else(|| table.missing(key, "a time such as \"2 us\", or \"4000 cycles\""))
 }
 
@@ -118,6 +128,8 @@ fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, Scena
         cache_refill_max_ns: cost("cache_refill_max")?,
         cache_displace_ns: cost("cache_displace")?,
         llc_migration_ns: cost("llc_migration")?,
+        kick_ns: read_optional_cost(&table, "kick", frequency_hz)?.unwrap_or(0),
+        halt_ns: read_optional_cost(&table, "halt", frequency_hz)?.unwrap_or(0),
     })
 }
 

@@ -6,16 +6,23 @@ use super::tree::{Node, NodeValue};
 use super::units;
 use crate::SimError;
 use crate::build::RUNQUEUE;
-use crate::config::{GuestKernelConfig, LockConfig, LockKind, SymbolTable};
+use crate::config::{BalanceConfig, BalanceRule, GuestKernelConfig, LockConfig, LockKind, SymbolTable};
 use crate::guest::text;
-use microslice_policy::{Coded, class_is_critical};
+use microslice_policy::{Coded, DelayConfig, class_is_critical};
 
+/// `BUSY_REBALANCE_TICK` of Linux 2.5's O(1) scheduler: a quarter of a second.
+const BALANCE_INTERVAL_NS: u64 = 250_000_000;
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
-pub const KEYS: [&str; 12] = [
+pub const KEYS: [&str; 17] = [
     "symbols",
     "lock_kind",
     "pv_spin",
+    "yield_spin",
+    "preemption_hint",
+    "balance",
+    "balance_interval",
+    "balloons",
     "tick",
     "thread_slice",
     "pv_tlb_flush",
@@ -123,10 +130,13 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         symbols,
         lock_kind,
         pv_spin_ns: required("pv_spin")?,
+        yield_spin_ns: table.positive_time("yield_spin")?.unwrap_or(GuestKernelConfig::YIELD_SPIN_NS),
+        balance: read_balance(&table)?,
         tick_hz: read_tick(&table)?,
         thread_slice_ns: required("thread_slice")?,
         pv_tlb_flush: table.boolean("pv_tlb_flush")?.unwrap_or(false),
         pv_ipi_yield: table.boolean("pv_ipi_yield")?.unwrap_or(true),
+        preemption_hint_ns: read_hint(&table)?,
         call_function_handler_ns: required("call_function_handler")?,
         reschedule_handler_ns: required("reschedule_handler")?,
         tick_handler_ns: required("tick_handler")?,
@@ -156,6 +166,39 @@ fn refuse_sleeping_runqueue(
         listed(spinning)
     );
     Err(ScenarioError::new(place, cause))
+}
+
+fn read_balance(table: &TableReader<'_>) -> Result<Option<BalanceConfig>, ScenarioError> {
+    let rules = [("queue-length", BalanceRule::QueueLength), ("capacity", BalanceRule::Capacity)];
+    let rule = table.choice("balance", &rules)?;
+    let balloons = table.boolean("balloons")?.unwrap_or(false);
+    let interval_ns = table.positive_time("balance_interval")?;
+    let refuse = |key: &str, cause: &str| {
+        let place = table.get(key).map_or(table.place(), |node| &node.place);
+        Err(ScenarioError::new(place, format!("`{key}` {cause}")))
+    };
+    match rule {
+        None if balloons => refuse("balloons", "needs `balance = \"queue-length\"`"),
+        None if interval_ns.is_some() => refuse("balance_interval", "needs `balance`"),
+        Some(BalanceRule::Capacity) if balloons => {
+            refuse("balloons", "is of `balance = \"queue-length\"`: the other one knows what vCPUs are given")
+        }
+        None => Ok(None),
+        Some(rule) => Ok(Some(BalanceConfig {
+            rule,
+            interval_ns: interval_ns.unwrap_or(BALANCE_INTERVAL_NS),
+            balloons,
+        })),
+    }
+}
+
+/// The longest that a host would believe.
+fn read_hint(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
+    let hint = table.parsed("preemption_hint", |text| match units::time_ns(text, None)? {
+        ns if ns > DelayConfig::WINDOW_MAX_NS => Err("longer than 1 s, the longest window".to_owned()),
+        ns => Ok(ns as u32),
+    })?;
+    Ok(hint.unwrap_or(0))
 }
 
 fn read_tick(table: &TableReader<'_>) -> Result<u32, ScenarioError> {

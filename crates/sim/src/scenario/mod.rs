@@ -4,6 +4,7 @@
 //! `hosts/`, `policies/`, `kernels/`, `workloads/`, `nics/`) or a table in place; `extends` lays a table over a file. The steps:
 //! load and layer the files (`library`), resolve names, apply `--set`, read typed values (`host`, `vm`, …).
 
+mod delay;
 mod error;
 mod host;
 mod kernel;
@@ -50,7 +51,7 @@ pub(crate) fn vocabulary() -> Vec<(&'static str, Vec<&'static str>)> {
     ]
 }
 
-const KEYS: [&str; 6] = ["seed", "warmup", "duration", "host", "policy", "vm"];
+const KEYS: [&str; 7] = ["seed", "warmup", "duration", "host", "policy", "vm", "guest_times"];
 const VMS_MAX: usize = 16_384;
 const PROFILE_INTERVALS_MAX: u64 = 4_000_000;
 /// What a scenario runs under if it says nothing: the paper's baseline.
@@ -232,6 +233,7 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     let host = host::read(host_node)?;
     let policy = table.get("policy").ok_or_else(|| table.missing("policy", "such as credit"))?;
     let scheduler = policy::read(policy, host.pcpus)?;
+    let delay = delay::read(policy, scheduler.turn_ns())?;
     let pcpus = vm::Pcpus { all: host.pcpus, normal: host.pcpus - scheduler.most_micro_pcpus() };
     let duration_ns = table.positive_time("duration")?;
     let warmup_ns = table.time("warmup")?.unwrap_or(0);
@@ -251,9 +253,11 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
         warmup_ns,
         duration_ns: duration_ns.ok_or_else(|| table.missing("duration", "a time such as \"2 s\""))?,
         scheduler,
+        delay,
         host,
         vms,
         check: false,
+        guest_times: table.boolean("guest_times")?.unwrap_or(false),
         fold_exits: true,
     };
     let description = table.string("description")?.unwrap_or_default().lines().next().unwrap_or_default();

@@ -1,5 +1,6 @@
 //! `policies/*.toml`: who decides on the host, and with which parameters.
 
+use super::delay;
 use super::error::{Place, ScenarioError, listed, quoted};
 use super::library::{Library, Shelf};
 use super::reader::{self, TableReader};
@@ -7,7 +8,7 @@ use super::tree::{self, Node, NodeValue};
 use super::units;
 use crate::config::{
     BesideConfig, CfsConfig, Coordination, CreditConfig, EevdfConfig, FairSharePool, Mechanics,
-    MicroSlicedConfig, NormalPoolKind, PoolSize, ReschedCo, SchedulerKind,
+    MicroSlicedConfig, NormalPoolKind, PoolSize, ReschedCo, SchedulerKind, StrideConfig,
 };
 use microslice_policy::coordinated::BalanceScheme;
 use microslice_policy::{AccelerateConfig, POOL_LIMIT_MAX, PoolSizeConfig, QueueDomain};
@@ -101,7 +102,7 @@ type Read = fn(&TableReader<'_>, usize) -> Result<SchedulerKind, ScenarioError>;
 /// Of CFS.
 const CFS_KEYS: [&str; 4] = ["latency", "min_granularity", "wakeup_granularity", "tick"];
 
-const SCHEDULERS: [Row; 7] = [
+const SCHEDULERS: [Row; 8] = [
     ("credit", &["slice", "tick", "ratelimit", "boost", "ratelimit_yields"], |table, _| {
         Ok(SchedulerKind::Credit(read_credit(table)?))
     }),
@@ -170,6 +171,9 @@ const SCHEDULERS: [Row; 7] = [
     ("lottery", &["slice", "tick"], |table, _| {
         Ok(SchedulerKind::Lottery(read_slice_and_tick(table, FairSharePool::DOMAIN)?))
     }),
+    ("stride", &["slice"], |table, _| {
+        Ok(SchedulerKind::Stride(StrideConfig { slice_ns: required_time(table, "slice")? }))
+    }),
 ];
 
 /// Reads a policy.
@@ -188,7 +192,8 @@ pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
         let cause = format!("unknown scheduler {}; allowed: {words}", quoted(name));
         return Err(ScenarioError::new(&name_node.place, cause));
     };
-    read(&TableReader::open(node, "a policy", &[&["scheduler"], *keys].concat())?, pcpus)
+    let keys = [&["scheduler"], *keys, &delay::KEYS].concat();
+    read(&TableReader::open(node, "a policy", &keys)?, pcpus)
 }
 
 fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {

@@ -32,12 +32,13 @@ const WORKLOADS_MAX: usize = 64;
 const WEIGHT_MAX: u64 = 65_535;
 const RING_PACKETS_MAX: u64 = 1 << 20;
 
-pub const KEYS: [&str; 11] = [
+pub const KEYS: [&str; 12] = [
     "name",
     "copies",
     "vcpus",
     "weight",
     "affinity",
+    "pinned",
     "kernel",
     "workloads",
     "nic",
@@ -91,6 +92,7 @@ pub fn read(node: &Node, pcpus: Pcpus, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         vcpus,
         weight: table.integer("weight", 1..=WEIGHT_MAX)?.unwrap_or(256) as u32,
         affinity: read_affinity(&table, pcpus)?,
+        pinned: read_pinned(&table)?,
         kernel,
         workloads,
         nic,
@@ -147,6 +149,18 @@ fn read_affinity(table: &TableReader<'_>, pcpus: Pcpus) -> Result<Vec<usize>, Sc
     }
     affinity.sort_unstable();
     Ok(affinity)
+}
+
+/// Every vCPU on a pCPU of its own number.
+fn read_pinned(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
+    let pinned = table.boolean("pinned")?.unwrap_or(false);
+    match table.get("affinity") {
+        Some(node) if pinned => {
+            let cause = "`pinned` says where each vCPU runs; leave `affinity` out";
+            Err(ScenarioError::new(&node.place, cause))
+        }
+        _ => Ok(pinned),
+    }
 }
 
 fn read_nic(node: &Node, vcpus: usize) -> Result<NicConfig, ScenarioError> {

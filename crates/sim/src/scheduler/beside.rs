@@ -233,6 +233,10 @@ impl Scheduler for Beside {
         }
     }
 
+    fn is_wanted(&self, pcpu: PcpuId) -> bool {
+        self.boosts.on(pcpu).is_some()
+    }
+
     fn tick_ns(&self) -> u64 {
         self.eevdf.tick_ns()
     }

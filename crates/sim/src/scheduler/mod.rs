@@ -8,9 +8,12 @@ mod credit;
 mod eevdf;
 mod lottery;
 mod mechanisms;
+mod stride;
 
 pub use self::core::Core;
-use crate::config::{BoostCosts, FairSharePool, Mechanics, NormalPoolKind, SchedulerKind};
+use crate::config::{
+    BoostCosts, DelayPreemptionConfig, FairSharePool, Mechanics, NormalPoolKind, SchedulerKind,
+};
 use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
 use crate::report::QueueLockTimes;
@@ -97,22 +100,49 @@ pub trait Scheduler {
     fn lends(&self) -> bool {
         false
     }
+    /// When the turn on this pCPU, which has just begun, is over, if its [`Pick`] doesn't say: where turns end at ticks.
+    fn turn_due_ns(&self, _pcpu: PcpuId) -> Option<u64> {
+        None
+    }
+    /// Whether somebody has a micro slice on this pCPU as soon as it chooses.
+    fn is_wanted(&self, _pcpu: PcpuId) -> bool {
+        false
+    }
 }
 
-/// `boosts`: what they cost on this host.
-pub fn build(kind: &SchedulerKind, boosts: &BoostCosts, machine: &mut Machine) -> Box<dyn Scheduler> {
-    machine.watched = matches!(kind, SchedulerKind::MicroSliced(_) | SchedulerKind::Beside(_));
+/// `boosts`: what they cost on this host; `delay`: turns end in windows.
+pub fn build(
+    kind: &SchedulerKind,
+    boosts: &BoostCosts,
+    delay: Option<&DelayPreemptionConfig>,
+    machine: &mut Machine,
+) -> Box<dyn Scheduler> {
+    let looks_at_vcpus = matches!(kind, SchedulerKind::MicroSliced(_) | SchedulerKind::Beside(_));
+    machine.watched = delay.is_some() || looks_at_vcpus;
+    let scheduler = build_kind(kind, boosts, delay.is_some(), machine);
+    match delay {
+        Some(delay) => Box::new(mechanisms::DelayPreemption::new(delay, scheduler, machine)),
+        None => scheduler,
+    }
+}
+
+fn build_kind(
+    kind: &SchedulerKind,
+    boosts: &BoostCosts,
+    in_windows: bool,
+    machine: &mut Machine,
+) -> Box<dyn Scheduler> {
     match kind {
         SchedulerKind::Credit(config) => Box::new(credit::Credit::new(config.clone(), machine)),
         SchedulerKind::MicroSliced(config) => match &config.normal {
             NormalPoolKind::Credit(normal) => {
                 let mut normal = credit::Credit::new(normal.clone(), machine);
                 normal.all_pcpus_earn = config.mechanics == Mechanics::XenPrototype;
-                Box::new(mechanisms::MicroSliced::new(config.clone(), normal, machine))
+                Box::new(mechanisms::MicroSliced::new(config.clone(), normal, in_windows, machine))
             }
             NormalPoolKind::FairShare(normal) => {
                 let normal = core::FairShare::<mechanisms::KvmHost>::new(normal, machine);
-                Box::new(mechanisms::MicroSliced::new(config.clone(), normal, machine))
+                Box::new(mechanisms::MicroSliced::new(config.clone(), normal, in_windows, machine))
             }
         },
         SchedulerKind::Cfs(config) => Box::new(cfs::Cfs::new(config.clone(), machine)),
@@ -120,6 +150,10 @@ pub fn build(kind: &SchedulerKind, boosts: &BoostCosts, machine: &mut Machine) -
             // One drum: who waited in another domain would have no part in a draw.
             let config = FairSharePool { domain: QueueDomain::Host, ..config.clone() };
             Box::new(core::FairShare::<lottery::Lottery>::new(&config, machine))
+        }
+        SchedulerKind::Stride(config) => {
+            machine.never_moves = true;
+            Box::new(stride::Stride::new(config.clone(), machine))
         }
         SchedulerKind::Eevdf(config) => Box::new(eevdf::Eevdf::new(config.clone(), machine)),
         SchedulerKind::Beside(config) => Box::new(beside::Beside::new(config, boosts, machine)),

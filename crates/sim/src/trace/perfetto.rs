@@ -335,6 +335,14 @@ impl<W: Write> TraceSink for PerfettoTrace<W> {
             TraceEvent::TurnEnded { vcpu, .. } => {
                 self.instant(time_ns, vcpu, Category::Acceleration, "longer turn ended", Vec::new());
             }
+            TraceEvent::PreemptionPutOff { vcpu, class, .. } => {
+                let notes = vec![text("class", class_name(class))];
+                self.instant(time_ns, vcpu, Category::Acceleration, "preemption put off", notes);
+            }
+            TraceEvent::WindowEnded { vcpu, forced, .. } => {
+                let name = if forced { "window ended by force" } else { "window ended" };
+                self.instant(time_ns, vcpu, Category::Acceleration, name, Vec::new());
+            }
             TraceEvent::PoolResized { micro_pcpus } => {
                 let counter_value = Some(i64::from(micro_pcpus));
                 let (kind, track_uuid) = (Some(COUNTER), Some(POOL_UUID));

@@ -64,6 +64,17 @@ impl<W: Write> TextTrace<W> {
             }
             TraceEvent::TurnGoesOn { vcpu: v, pcpu } => format!("turn_goes_on {} pcpu={pcpu}", vcpu(v)),
             TraceEvent::TurnEnded { vcpu: v, pcpu } => format!("turn_ended {} pcpu={pcpu}", vcpu(v)),
+            TraceEvent::PreemptionPutOff { vcpu: v, pcpu, class, until_ns } => {
+                format!(
+                    "preemption_put_off {} pcpu={pcpu} class={} until_ns={until_ns}",
+                    vcpu(v),
+                    class_name(class)
+                )
+            }
+            TraceEvent::WindowEnded { vcpu: v, pcpu, due_ns, forced } => {
+                let due = due_ns.map_or(String::new(), |due_ns| format!(" due_ns={due_ns}"));
+                format!("window_ended {} pcpu={pcpu}{due}{}", vcpu(v), if forced { " forced" } else { "" })
+            }
             TraceEvent::UrgencyRequested { vcpu: v } => format!("urgency_requested {}", vcpu(v)),
             TraceEvent::UrgencyEnded { vcpu: v } => format!("urgency_ended {}", vcpu(v)),
             TraceEvent::UrgentQueued { vcpu: v, pcpu } => format!("urgent_queued {} pcpu={pcpu}", vcpu(v)),

@@ -91,7 +91,7 @@ fn a_policys_name_may_say_what_is_different_about_it() {
     );
     assert_eq!(
         refused("credit+scheduler=nope"),
-        "--policy: +scheduler: unknown scheduler `nope`; allowed: credit, micro-sliced, eevdf, beside, cfs, coordinated, lottery"
+        "--policy: +scheduler: unknown scheduler `nope`; allowed: credit, micro-sliced, eevdf, beside, cfs, coordinated, lottery, stride"
     );
     assert_eq!(
         refused("microslice+mechanics=xen-prototype"),

@@ -189,7 +189,7 @@ fn checked_after(mistake: impl Fn(&mut Cfs)) -> Result<(), String> {
     let coordination = Coordination { tlb_co: true, ..Coordination::NONE };
     cfs.urgent = Urgent::new(&coordination, &machine);
     let kind = crate::config::SchedulerKind::Cfs(CfsConfig { coordination, ..cfs.config.clone() });
-    let mut checker = crate::check::Checker::new(1, 3, 0, &kind);
+    let mut checker = crate::check::Checker::new(1, 3, 0, &kind, None);
     let [sender, first, second] = [0, 1, 2].map(VcpuId::new);
     assert_eq!(run(&mut cfs, &mut machine, 0), sender);
     for recipient in [first, second] {

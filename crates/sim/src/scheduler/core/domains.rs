@@ -86,7 +86,7 @@ fn further_behind(accounts: &IdVec<VcpuId, Account>, a: VcpuId, b: VcpuId) -> Vc
 impl<H: Hooks> FairShare<H> {
     /// Where it waits if it ran there last.
     pub(super) fn queue_at(&self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> DomainQueueId {
-        match machine.vms[self.accounts[vcpu].vm].only_pcpu() {
+        match machine.only_pcpu(vcpu) {
             Some(only) => self.domains.queue(machine, only, true),
             None => self.domains.queue(machine, pcpu, false),
         }

@@ -194,6 +194,11 @@ impl<H: Hooks> Scheduler for FairShare<H> {
         true
     }
 
+    fn turn_due_ns(&self, pcpu: PcpuId) -> Option<u64> {
+        let Turn { vcpu, slice_ns, .. } = self.turns[pcpu];
+        self.accounts.get(vcpu).map(|account| account.charged_until_ns + slice_ns)
+    }
+
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         let Some(vcpu) = machine.current(pcpu) else { return };
         let ran_ns = machine.now_ns - self.accounts[vcpu].charged_until_ns;

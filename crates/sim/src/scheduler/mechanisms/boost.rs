@@ -150,7 +150,7 @@ impl Boosts {
             host_clock_ns: self.host_clock_ns,
             is_seen: 1,
             is_real_time: 0,
-            is_pinned: u32::from(machine.vms[vm].only_pcpu().is_some()),
+            is_pinned: u32::from(machine.only_pcpu(vcpu).is_some()),
             reserved: 0,
         };
         match policy::decide_on_boost(&self.budget, &seen) {

@@ -17,6 +17,8 @@ use microslice_policy::{TurnDecision, TurnObservation};
 
 /// What it keeps of vCPUs, pCPUs and VMs.
 pub(super) struct Grace {
+    /// Turns of the normal pool end where that is safe (`delay_preemption.rs`): they aren't made longer twice.
+    in_windows: bool,
     /// Micro slices in a row that each vCPU's turn in the normal pool was made longer by.
     counts: IdVec<VcpuId, u32>,
     /// Requests in a row because a micro slice ended too early.
@@ -31,8 +33,9 @@ pub(super) struct Grace {
 }
 
 impl Grace {
-    pub fn new(machine: &Machine) -> Self {
+    pub fn new(in_windows: bool, machine: &Machine) -> Self {
         Self {
+            in_windows,
             counts: IdVec::of(0, machine.vcpus.len()),
             retries: IdVec::of(0, machine.vcpus.len()),
             turned_away: IdVec::of(None, machine.pcpus.len()),
@@ -115,7 +118,7 @@ impl<Normal: Core> MicroSliced<Normal> {
 
     /// Its turn is cut off. May it go on for a micro slice, because it was stopped at a bad moment?
     pub(super) fn gets_grace(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
-        if self.pool.count() == 0 {
+        if self.pool.count() == 0 || self.grace.in_windows {
             return false;
         }
         let host = &machine.vcpus[vcpu];

@@ -10,6 +10,7 @@
 
 pub mod answers;
 pub mod boost;
+mod delay_preemption;
 pub mod directed_yield;
 mod grace;
 mod home_slices;
@@ -24,6 +25,7 @@ mod woken;
 mod xen_prototype;
 
 use self::answers::Answers;
+pub use self::delay_preemption::DelayPreemption;
 use self::grace::Grace;
 use self::home_slices::HomeSlices;
 pub use self::kvm_host::KvmHost;
@@ -64,7 +66,8 @@ pub struct MicroSliced<Normal> {
 }
 
 impl<Normal: Core> MicroSliced<Normal> {
-    pub fn new(config: MicroSlicedConfig, normal: Normal, machine: &Machine) -> Self {
+    /// `in_windows`: turns of the normal pool end in windows (`delay_preemption.rs`), which is grace enough.
+    pub fn new(config: MicroSlicedConfig, normal: Normal, in_windows: bool, machine: &Machine) -> Self {
         let is_prototype = config.mechanics == Mechanics::XenPrototype;
         Self {
             rules: AccelerateConfig {
@@ -80,7 +83,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             pool_size: PoolSizing::new(config.pool),
             answers: Answers::new(!is_prototype),
             patience: Patience::new(machine),
-            grace: Grace::new(machine),
+            grace: Grace::new(in_windows, machine),
             home_slices: HomeSlices::new(machine),
             woken: WokenPlaces::new(machine),
             prototype: is_prototype.then(|| XenPrototype::new(machine)),
@@ -202,6 +205,14 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
 
     fn lends(&self) -> bool {
         self.lends
+    }
+
+    fn turn_due_ns(&self, pcpu: PcpuId) -> Option<u64> {
+        self.normal.turn_due_ns(pcpu)
+    }
+
+    fn is_wanted(&self, pcpu: PcpuId) -> bool {
+        self.pool.next_on(pcpu).is_some()
     }
 }
 

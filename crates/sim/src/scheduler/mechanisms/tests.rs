@@ -29,7 +29,7 @@ pub fn spinning_among(siblings: u32) -> (MicroSliced<Credit>, Machine) {
     let vm = HostVm::new(1 + siblings, 256, Vec::new());
     let mut machine = Machine::new(&HostConfig { pcpus: 2, llc_pcpus: 2, ..config.host }, vec![vm]);
     let NormalPoolKind::Credit(normal) = parameters.normal.clone() else { panic!("credit") };
-    let mut micro = MicroSliced::new(parameters, Credit::new(normal, &machine), &machine);
+    let mut micro = MicroSliced::new(parameters, Credit::new(normal, &machine), false, &machine);
     micro.timer(&mut machine);
     machine.wakes(SPINNER);
     machine.runs(SPINNER);
@@ -61,7 +61,7 @@ pub fn all_woken(
     let mut machine = Machine::new(&HostConfig { pcpus, llc_pcpus: pcpus, ..config.host }, vms);
     let NormalPoolKind::FairShare(normal) = &parameters.normal else { panic!("fair share") };
     let normal = FairShare::new(normal, &machine);
-    let mut micro = MicroSliced::new(parameters, normal, &machine);
+    let mut micro = MicroSliced::new(parameters, normal, false, &machine);
     micro.timer(&mut machine);
     look(&mut micro, &mut machine);
     for vcpu in machine.vcpus.ids() {
