@@ -195,6 +195,12 @@ static __always_inline void settle_clock(struct task_ctx *tctx, const struct vcp
 		__sync_val_compare_and_swap(&vm->vtime_ns, was, first_vm_ns);
 }
 
+/* A vCPU, or who waits among vCPUs, ran here: so much less do host tasks have to let them go first. */
+static __always_inline void make_up_for_others(struct pcpu *pcpu, u64 ran_ns)
+{
+	pcpu->others_ran_ns = pcpu->others_ran_ns > ran_ns ? pcpu->others_ran_ns - ran_ns : 0;
+}
+
 static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, struct pcpu *pcpu,
 					u64 ran_ns)
 {
@@ -209,7 +215,7 @@ static __always_inline void charge_vcpu(struct task_ctx *tctx, struct vcpu *vcpu
 	if (!pcpu)
 		return;
 	on_charge(vcpu, pcpu, ran_ns);
-	pcpu->others_ran_ns = pcpu->others_ran_ns > ran_ns ? pcpu->others_ran_ns - ran_ns : 0;
+	make_up_for_others(pcpu, ran_ns);
 }
 
 #endif

@@ -84,11 +84,18 @@ static __always_inline void charge_other(struct task_struct *p, struct task_ctx 
 	if (shared)
 		ADD(*shared, cost);
 	charge_vm_of_thread(tctx, ran_ns);
-	if (tctx->goes_first)
+	if (tctx->goes_first) {
 		tctx->first_ran_ns += ran_ns;
+		/* Who comes later waits behind the host tasks that wait: many of them keep none of these waiting. */
+		ADD(others_vtime_ns, ran_ns);
+	}
 	ADD(host_stats.others_ran_ns, ran_ns);
-	/* No credit is saved up: a pCPU without vCPUs owes them nothing. */
-	if (pcpu && !tctx->gives_way && pcpu->others_ran_ns < config.fair_share.slice_ns)
+	if (!pcpu)
+		return;
+	/* No credit is saved up: a pCPU without vCPUs owes them nothing. Who waits among them makes up for as they do. */
+	if (tctx->gives_way)
+		make_up_for_others(pcpu, ran_ns);
+	else if (pcpu->others_ran_ns < config.fair_share.slice_ns)
 		pcpu->others_ran_ns += ran_ns;
 }
 
