@@ -53,7 +53,7 @@ fn schedule_two_guests(host: &Host) {
     guests.iter().for_each(|guest| assert_alive(guest, 5));
     let total = stop_scheduler(host, &scheduler);
     assert!(total["preemptions"]["total"].as_u64() > Some(0), "{total}");
-    assert_few_runs_were_left_out(&total, runs_of_observers(&total));
+    assert_few_runs_were_left_out(&total, runs_of_observers(&total), 100);
     assert_eq!(answers_to_core_scheduling(host), not_there);
     guests.iter().for_each(|guest| assert_alive(guest, 2));
     coordinate(host);
@@ -71,7 +71,8 @@ fn coordinate(host: &Host) {
     let total = stop_scheduler(host, &scheduler);
     let became = count(&total["became_urgent"]);
     assert_eq!(became, sum(&total["urgent_ends"]) + count(&total["urgent_now"]), "{total}");
-    assert_few_runs_were_left_out(&total, runs_of_observers(&total));
+    // The end of an interrupt may kick its own pCPU, which then preempts the very program that saw it.
+    assert_few_runs_were_left_out(&total, runs_of_observers(&total), 20);
 }
 
 #[test]
