@@ -19,7 +19,6 @@ struct micro_slice_pcpu {
 static __always_inline struct micro_slice_pcpu *micro_slice_on(const struct pcpu *pcpu);
 
 /* Timers are maps of their own: programs of type tracepoint may not use a map that holds one. */
-/* Timers are maps of their own: programs of type tracepoint may not use a map that holds one. */
 struct slice_timer {
 	struct bpf_timer timer;
 };
