@@ -8,6 +8,7 @@
 #define BPF_INTF_H
 
 #include "policy/boost_budget.h"
+#include "policy/queue_domain.h"
 #include "policy/record.h"
 #include "policy/urgent.h"
 
@@ -44,6 +45,9 @@ struct run_config {
 	u32 vm_places;			     /* how many VMs may have a place: VMS_MAX, or fewer in tests */
 	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
+	u32 domain_count;		     /* of queues: policy/queue_domain.h */
+	u32 reserved;
+	struct queue_place places[PCPUS_MAX];
 	struct boost_config boost;	     /* beside the kernel's own scheduler */
 };
 
@@ -276,6 +280,8 @@ struct host_stats {
 	u64 urgent_ples;
 	u64 urgent_irqs;
 	u64 rested_ns;	   /* host tasks that aren't vCPUs, limited by cpu.max */
+	u64 taken_when_idle;  /* tasks that waited in another domain, by a pCPU that had nobody to run */
+	u64 taken_by_balance; /* likewise, by one that had somebody, further ahead */
 	u64 late_requests; /* came to a pCPU of the normal pool while that chose whom to run: kicked once more */
 	/* What the kernel said no to: docs/scheduler.md, When the kernel says no. */
 	u64 rest_timers_refused;

@@ -16,8 +16,7 @@ static __always_inline bool dispatch_micro(s32 cpu, struct pcpu *pcpu)
 {
 	if (micro_pool_on(pcpu)->rescue_count) {
 		rescue_from(DSQ_OTHERS, cpu);
-		rescue_from(DSQ_VCPUS, cpu);
-		rescue_from(DSQ_BOOSTED, cpu);
+		rescue_from_queues(cpu);
 		micro_pool_on(pcpu)->rescue_count = 0;
 	}
 	/* Turn about, so that neither starves the other. */
@@ -63,7 +62,7 @@ static __always_inline void dispatch_micro_pool(s32 cpu, struct pcpu *pcpu, stru
 		if (borrower)
 			call_back_from(borrower, pcpu);
 	} else if (stays_on_micro(prev)) {
-		stay_alone(prev, pcpu);
+		stay_alone(prev, pcpu, true);
 	} else if (config.lend && dispatch_lent(cpu, pcpu, prev)) {
 		lend_to(cpu, pcpu);
 	}

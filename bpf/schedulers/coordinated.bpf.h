@@ -110,9 +110,9 @@ HOOK bool reserved_gives_way(const struct pcpu *pcpu)
 	return false;
 }
 
-HOOK bool kick_idle_reserved(struct task_struct *p)
+HOOK s32 kick_idle_reserved(struct task_struct *p)
 {
-	return false;
+	return -1;
 }
 
 HOOK bool is_confined(struct task_struct *p)

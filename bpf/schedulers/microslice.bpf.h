@@ -137,7 +137,7 @@ HOOK bool reserved_gives_way(const struct pcpu *pcpu)
 	return pcpu->occupant == OCCUPANT_LENT_VCPU && !lending_on(pcpu)->to_boosted;
 }
 
-HOOK bool kick_idle_reserved(struct task_struct *p)
+HOOK s32 kick_idle_reserved(struct task_struct *p)
 {
 	return kick_idle_micro(p);
 }

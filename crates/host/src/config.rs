@@ -2,9 +2,11 @@
 
 use crate::HostError;
 use crate::coordination::{Scheme, Schemes};
+use crate::domains::Domains;
 use crate::interface::VMS_MAX;
+use crate::topology::Topology;
 use microslice_policy::coordinated::UrgentConfig;
-use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
+use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig, QueueDomain};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -87,6 +89,8 @@ pub struct Settings {
     /// Of the host, that a VM may have by boosts beside the kernel's own scheduler.
     pub boost_percent: u32,
     pub slice_us: u64,
+    /// Which pCPUs share a queue; `None`: those of a last-level cache, or all where the host doesn't show its caches.
+    pub queue_domain: Option<QueueDomain>,
     pub profile_ms: u64,
     pub epoch_ms: u64,
     /// In a row, until a quiet profile phase is believed; the paper: 0.
@@ -140,6 +144,7 @@ impl Default for Settings {
             micro_slice_us: 100,
             boost_percent: 1,
             slice_us: FairShareConfig::DEFAULT.slice_ns / 1000,
+            queue_domain: None,
             profile_ms: 10,
             epoch_ms: 1000,
             second_looks: PoolSizeConfig::DEFAULT.second_looks,
@@ -197,6 +202,7 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         return Some(format!("must be {least} to {most} {unit}"));
     }
     Some(match key {
+        "queue-domain" => "must be pcpu, llc or host".to_owned(),
         "scheduler" => "must be microslice or coordinated".to_owned(),
         "resched-dp" | "tlb-co" | "resched-co" => "must be true or false".to_owned(),
         "micro-cpus" => "must be a number or `auto`".to_owned(),
@@ -272,6 +278,12 @@ impl Settings {
     /// In a dry run nobody is helped, so nobody has a reason to wait.
     pub fn patience_ns(&self) -> u64 {
         if self.dry_run { 0 } else { u64::from(self.patience) * self.micro_slice_us * 1000 }
+    }
+
+    /// By what the host shows of its caches.
+    pub fn queue_domains(&self, topology: &Topology) -> Result<Domains, HostError> {
+        Domains::of_host(self.queue_domain, &topology.neighbourhoods)
+            .map_err(|cause| HostError::refused(format!("{} llc: {cause}", self.called("queue-domain"))))
     }
 
     /// The same on a host that has lost pCPUs since these settings were checked: no more are micro-sliced than there are.

@@ -3,6 +3,7 @@
 use crate::HostError;
 use crate::config::{PoolChoice, Settings, allowed};
 use crate::coordination::Scheme;
+use crate::domains;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,6 +33,7 @@ struct Values {
     micro_slice_us: Option<u64>,
     boost_percent: Option<u32>,
     slice_us: Option<u64>,
+    queue_domain: Option<String>,
     profile_ms: Option<u64>,
     epoch_ms: Option<u64>,
     second_looks: Option<u32>,
@@ -107,6 +109,11 @@ impl Values {
         if let Some(name) = self.scheduler {
             settings.scheduler =
                 name.parse().map_err(|cause| format!("{}: {cause}", settings.called("scheduler")))?;
+        }
+        if let Some(name) = self.queue_domain {
+            let kind = domains::named(&name);
+            settings.queue_domain =
+                Some(kind.map_err(|cause| format!("{}: {cause}", settings.called("queue-domain")))?);
         }
         for (scheme, acts) in schemes_said(self.resched_dp, self.tlb_co, self.resched_co) {
             settings.schemes.set(scheme, acts);

@@ -386,6 +386,7 @@ fn host_json(host: &HostStats) -> Value {
         "vcpus_refused": host.vcpus_refused,
         "rested_ns": host.rested_ns,
         "late_requests": host.late_requests,
+        "taken_from_domains": {"idle": host.taken_when_idle, "balance": host.taken_by_balance},
         "kernel_refusals": {
             "rest_timer": host.rest_timers_refused,
             "turn_timer": host.turn_timers_refused,

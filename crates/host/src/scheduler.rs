@@ -324,6 +324,7 @@ pub(crate) fn parse_event(bytes: &[u8]) -> Option<Event> {
 fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> {
     let order = &host.topology.micro_order;
     let limit = settings.pool_limit(order.len())?;
+    let domains = settings.queue_domains(&host.topology)?;
     let (count, dynamic) = match settings.micro_cpus {
         PoolChoice::Static(count) => (count, 0),
         PoolChoice::Auto => (0, 1),
@@ -360,8 +361,10 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
         lend: u32::from(settings.lend),
         vm_places: settings.vm_places,
         micro_rank: [NEVER_MICRO; PCPUS_MAX as usize],
+        domain_count: domains.count,
         ..Default::default()
     };
+    config.places.copy_from_slice(&domains.places);
     for (rank, &pcpu) in order.iter().take(POOL_LIMIT_MAX).enumerate() {
         config.micro_order[rank] = pcpu;
         config.micro_rank[pcpu as usize] = rank as u32;

@@ -10,6 +10,7 @@ use microslice_host::coordination::Scheme;
 use microslice_host::daemon::{self, Output};
 use microslice_host::report::Report;
 use microslice_host::{HostError, PoolChoice, SchedulerChoice, Settings};
+use microslice_policy::QueueDomain;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +32,26 @@ impl From<Scheduler> for SchedulerChoice {
         match scheduler {
             Scheduler::Microslice => Self::Microslice,
             Scheduler::Coordinated => Self::Coordinated,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Domain {
+    /// Each pCPU has its own
+    Pcpu,
+    /// pCPUs of one last-level cache
+    Llc,
+    /// All
+    Host,
+}
+
+impl From<Domain> for QueueDomain {
+    fn from(domain: Domain) -> Self {
+        match domain {
+            Domain::Pcpu => Self::Pcpu,
+            Domain::Llc => Self::Llc,
+            Domain::Host => Self::Host,
         }
     }
 }
@@ -80,6 +101,9 @@ pub struct Run {
     /// Length of a slice in the normal pool [default: 10000]
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
+    /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all) [default: llc]
+    #[arg(long, value_name = "pcpu|llc|host", value_enum, hide_possible_values = true)]
+    queue_domain: Option<Domain>,
     /// Algorithm 1: profile interval [default: 10]
     #[arg(long, value_name = "MS")]
     profile_ms: Option<u64>,
@@ -175,7 +199,7 @@ pub struct Run {
 }
 
 /// What only a scheduler of our own can do, by the names of the fields below.
-const BESIDE_HAS_NO: [&str; 21] = [
+const BESIDE_HAS_NO: [&str; 22] = [
     "scheduler",
     "resched_dp",
     "tlb_co",
@@ -186,6 +210,7 @@ const BESIDE_HAS_NO: [&str; 21] = [
     "micro_cpus",
     "micro_cpus_limit",
     "slice_us",
+    "queue_domain",
     "profile_ms",
     "epoch_ms",
     "second_looks",
@@ -307,6 +332,11 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     if let Some(scheduler) = args.scheduler {
         settings.scheduler = scheduler.into();
         settings.places.remove("scheduler");
+    }
+    if let Some(domain) = args.queue_domain {
+        settings.queue_domain = Some(domain.into());
+        settings.places.remove("queue-domain");
+        settings.flags_given.insert("queue-domain".to_owned());
     }
     let schemes = [args.resched_dp, args.tlb_co, args.resched_co];
     for (scheme, said) in Scheme::ALL.into_iter().zip(schemes) {
