@@ -93,8 +93,8 @@ static __always_inline u64 line_of(struct task_struct *p, struct task_ctx *tctx,
 /* ---- Looks ---- */
 
 /* What a look is about. */
-#define LOOK_ELSEWHERE 1u  /* another domain */
-#define LOOK_AT_VCPUS 2u   /* only vCPUs may run here: the pCPU is lent */
+#define LOOK_ELSEWHERE 1u /* another domain */
+#define LOOK_AT_VCPUS 2u  /* only vCPUs may run here: the pCPU is lent */
 
 static __always_inline void note_waiter(struct first_waiter *first, struct task_struct *p, u64 dsq)
 {

@@ -48,7 +48,7 @@ struct run_config {
 	u32 domain_count;		     /* of queues: policy/queue_domain.h */
 	u32 reserved;
 	struct queue_place places[PCPUS_MAX];
-	struct boost_config boost;	     /* beside the kernel's own scheduler */
+	struct boost_config boost; /* beside the kernel's own scheduler */
 };
 
 /* Why a request didn't end in an acceleration. requests = accelerations + all of these + those pending. */
@@ -279,7 +279,7 @@ struct host_stats {
 	u64 urgent_ipis;
 	u64 urgent_ples;
 	u64 urgent_irqs;
-	u64 rested_ns;	   /* host tasks that aren't vCPUs, limited by cpu.max */
+	u64 rested_ns;	      /* host tasks that aren't vCPUs, limited by cpu.max */
 	u64 taken_when_idle;  /* tasks that waited in another domain, by a pCPU that had nobody to run */
 	u64 taken_by_balance; /* likewise, by one that had somebody, further ahead */
 	u64 late_requests; /* came to a pCPU of the normal pool while that chose whom to run: kicked once more */

@@ -36,7 +36,6 @@ struct task_ctx {
 	u32 goes_first;	      /* it runs before vCPUs, as whoever was just woken */
 	u32 vm_generation;    /* of `vm` */
 	u32 queue;	      /* DSQ_BOOSTED or DSQ_VCPUS + this one is where it waits, or waited last */
-	u32 reserved;
 	/* Of a process, kept with its first thread. */
 	u32 process_vm;		/* slot + 1 of its VM */
 	u32 process_generation; /* of that slot */
@@ -148,14 +147,13 @@ struct first_waiter {
 	u64 weight;
 	u64 queued_at_ns;
 	u32 vm; /* as first_in_line_vm */
-	u32 reserved;
 };
 
 struct pcpu {
-	u64 others_ran_ns;    /* by host tasks, not yet made up for by vCPUs */
-	u64 turn_ns;	      /* how long the turn that began here last may be */
-	u64 limited_until_ns; /* the turn under way ends then, by a limit; 0: no limit does */
-	struct first_waiter line; /* of the queues of its own, when it looked last */
+	u64 others_ran_ns;	       /* by host tasks, not yet made up for by vCPUs */
+	u64 turn_ns;		       /* how long the turn that began here last may be */
+	u64 limited_until_ns;	       /* the turn under way ends then, by a limit; 0: no limit does */
+	struct first_waiter line;      /* of the queues of its own, when it looked last */
 	struct first_waiter elsewhere; /* likewise, of some of the other domains */
 	/* Of the vCPUs that began a turn of the normal pool here: the furthest clock, and that of their VMs. 0: none has. */
 	u64 vcpus_vtime_ns;
@@ -164,7 +162,6 @@ struct pcpu {
 	u32 sweep_count; /* queued tasks to look at that may be starving */
 	u32 look_count;	 /* queued tasks that were looked at in one queue */
 	u32 look_cursor; /* the domain that it looked into last though it had somebody to run */
-	u32 reserved;
 	u32 vm;		 /* slot + 1 of the VM whose vCPU runs, or ran last */
 };
 

@@ -228,8 +228,8 @@ __noinline int take_own(u64 dsq, s32 cpu, u32 by_clock)
 
 	if (!pcpu || scx_bpf_dsq_nr_queued(dsq) <= 0)
 		return false;
-	if (by_clock && (!pcpu->line.dsq ||
-			 !is_worth_warm_caches(&share, bpf_ktime_get_ns() - pcpu->line.queued_at_ns)))
+	if (by_clock &&
+	    (!pcpu->line.dsq || !is_worth_warm_caches(&share, bpf_ktime_get_ns() - pcpu->line.queued_at_ns)))
 		return false;
 	pcpu->look_count = 0;
 	for_each_queued(p, dsq)

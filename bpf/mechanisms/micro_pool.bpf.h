@@ -18,7 +18,8 @@ enum micro_occupant {
 
 #define DSQ_CONFINED 0x10000ull /* + pCPU: tasks that may run on micro pCPUs only */
 
-_Static_assert(DSQ_CONFINED > DSQ_RESTING && DSQ_CONFINED + PCPUS_MAX <= DSQ_BOOSTED, "queue numbers don't overlap");
+_Static_assert(DSQ_CONFINED > DSQ_RESTING && DSQ_CONFINED + PCPUS_MAX <= DSQ_BOOSTED,
+	       "queue numbers don't overlap");
 
 /*
  * The size of the micro pool: what was decided, and what holds. They differ with --dry-run: nothing is

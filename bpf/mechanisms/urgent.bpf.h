@@ -39,12 +39,12 @@ struct urgent_vcpu {
 };
 
 struct urgent_pcpu {
-	u64 since_ns;	    /* the urgent slice that runs here began then; 0: none does */
-	u64 turn_since_ns;  /* the turn did */
-	u64 turn_vtime_ns;  /* with this clock */
-	u64 turn_weight;    /* which this weight moves */
-	u32 vcpu;	    /* slot + 1 of the vCPU that runs here; 0: none */
-	u32 borrows;	    /* it runs because it is urgent, not because of its clock */
+	u64 since_ns;	   /* the urgent slice that runs here began then; 0: none does */
+	u64 turn_since_ns; /* the turn did */
+	u64 turn_vtime_ns; /* with this clock */
+	u64 turn_weight;   /* which this weight moves */
+	u32 vcpu;	   /* slot + 1 of the vCPU that runs here; 0: none */
+	u32 borrows;	   /* it runs because it is urgent, not because of its clock */
 };
 
 static __always_inline struct urgent_vcpu *urgent_of(const struct vcpu *vcpu);

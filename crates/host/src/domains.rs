@@ -77,10 +77,8 @@ impl Domains {
             of_cache.min_by_key(|other| other.cpu).map_or(near.node, |first| first.node)
         };
         // By node, cache and core, so that near pCPUs are neighbours, and near domains have near numbers.
-        let mut groups: Vec<[u32; 4]> = online
-            .iter()
-            .map(|near| [node_of(near), near.llc.unwrap_or(0), near.core, near.cpu])
-            .collect();
+        let mut groups: Vec<[u32; 4]> =
+            online.iter().map(|near| [node_of(near), near.llc.unwrap_or(0), near.core, near.cpu]).collect();
         groups.sort_unstable();
         let members = |group: &[u32; 4]| match kind {
             QueueDomain::Pcpu => group[..4].to_vec(),
@@ -101,7 +99,10 @@ impl Domains {
             // All that share the first so many of node, cache and core.
             let range = |shared: usize| {
                 let near = groups.iter().filter(|other| other[..shared] == group[..shared]).map(domain);
-                DomainRange { first: near.clone().min().unwrap_or(0), end: near.max().map_or(count, |last| last + 1) }
+                DomainRange {
+                    first: near.clone().min().unwrap_or(0),
+                    end: near.max().map_or(count, |last| last + 1),
+                }
             };
             places[group[3] as usize] = QueuePlace { domain: domain(group), near: [3, 2, 1, 0].map(range) };
         }
@@ -141,7 +142,8 @@ mod tests {
     #[test]
     fn a_pcpu_looks_at_its_core_first_then_at_its_cache_its_node_and_the_others() {
         let domains = Domains::new(QueueDomain::Pcpu, &host());
-        let at = |domain: u32| domains.places.iter().take(16).position(|place| place.domain == domain).unwrap();
+        let at =
+            |domain: u32| domains.places.iter().take(16).position(|place| place.domain == domain).unwrap();
         let order: Vec<usize> = looks(&domains, 1).into_iter().map(at).collect();
         assert_eq!(order[0], 9, "the other thread of its core");
         assert!([0, 8].iter().all(|cpu| order[1..3].contains(cpu)), "its cache: {order:?}");

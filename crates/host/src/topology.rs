@@ -187,8 +187,14 @@ mod tests {
         std::fs::write(folder.path().join("online"), "0-2\n").unwrap();
         std::fs::write(folder.path().join("possible"), "0-7\n").unwrap();
         let topology = Topology::read_from(folder.path(), folder.path()).unwrap();
-        let expected =
-            Topology { pcpu_count: 8, micro_order: vec![2, 1], isolated: vec![], smt: false, hotplug_seq: 0, neighbourhoods: topology.neighbourhoods.clone() };
+        let expected = Topology {
+            pcpu_count: 8,
+            micro_order: vec![2, 1],
+            isolated: vec![],
+            smt: false,
+            hotplug_seq: 0,
+            neighbourhoods: topology.neighbourhoods.clone(),
+        };
         assert_eq!(topology, expected);
         assert!(topology.neighbourhoods.iter().map(|near| near.cpu).eq(0..3));
     }

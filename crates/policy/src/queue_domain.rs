@@ -3,6 +3,9 @@
 use crate::layout::c;
 use crate::{ElsewhereObservation, FairShareConfig, QueueDomain, QueueObservation, QueuePlace};
 
+/// Into how many other domains a pCPU looks that has somebody to run.
+pub const BALANCE_LOOK_MAX: u32 = crate::layout::BALANCE_LOOK_MAX;
+
 impl QueueDomain {
     /// The number of the domain that a pCPU is in, among those of its kind.
     pub fn of_pcpu(self, pcpu: u32, llc: u32) -> u32 {

@@ -3,7 +3,7 @@
 use microslice_policy::queue_domain::*;
 use microslice_policy::{
     DomainRange, ElsewhereObservation, FairShareConfig, QueueDomain, QueueObservation, QueuePlace, charge,
-    vcpu_weight
+    vcpu_weight,
 };
 use proptest::prelude::*;
 

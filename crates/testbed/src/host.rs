@@ -39,6 +39,7 @@ pub struct Testbed {
     kernel: Rule,
     guest_kernels: Vec<Rule>,
     cpus: u32,
+    sockets: u32,
     pause_exits: bool,
     counts_instructions: bool,
     kernel_arguments: String,
@@ -87,6 +88,7 @@ impl Testbed {
             kernel,
             guest_kernels,
             cpus: 4,
+            sockets: 1,
             pause_exits: false,
             counts_instructions: false,
             kernel_arguments: String::new(),
@@ -102,6 +104,12 @@ impl Testbed {
 
     pub fn cpus(mut self, count: u32) -> Self {
         self.cpus = count;
+        self
+    }
+
+    /// So many packages, each with last-level caches and, of the CPUs, an equal part of its own.
+    pub fn sockets(mut self, count: u32) -> Self {
+        self.sockets = count;
         self
     }
 
@@ -212,7 +220,8 @@ impl Testbed {
             qemu.args(["-accel", "tcg,thread=multi"]);
         }
         qemu.args(["-M", "q35", "-cpu", &cpu]);
-        qemu.args(["-smp", &self.cpus.to_string(), "-m", &format!("{MEMORY_MIB}M")]);
+        let cpus = format!("{},sockets={}", self.cpus, self.sockets);
+        qemu.args(["-smp", &cpus, "-m", &format!("{MEMORY_MIB}M")]);
         qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         qemu.arg("-kernel").arg(&kernel.image).args(["-initrd", &root.path()]);
         let arguments = format!("{KERNEL_ARGUMENTS} {}", self.kernel_arguments);

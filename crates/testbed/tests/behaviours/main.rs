@@ -26,5 +26,6 @@ mod other_hosts {
     mod beside;
     mod host_kernels;
     mod pause_exits;
+    mod queue_domains;
     mod refusals;
 }
