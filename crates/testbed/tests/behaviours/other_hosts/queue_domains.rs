@@ -30,7 +30,8 @@ fn assert_shares_hold(host: &Host, flags: &str, moves: bool) {
         let others = ran.sum(|report| count(&report["host"]["others_ran_ns"])) as f64;
         (ran.vms_ran_ns() + others) / 1e9 / ran.seconds() / PCPUS
     };
-    let is_nearly_all = |part: f64| part > 0.9;
+    // One of four that idles makes it three quarters.
+    let is_nearly_all = |part: f64| part > 0.85;
     let busy = figure(&scheduler, seconds(2, 10), busy, is_nearly_all);
     let report = stop_scheduler(host, &scheduler);
     let taken = &report["host"]["taken_from_domains"];
