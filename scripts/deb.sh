@@ -28,7 +28,7 @@ cp packaging/microslice.service "$source/debian/microslice.service"
 "$program" completions fish > "$source/completions/microslice.fish"
 # Of the last commit: one commit makes one package.
 date=$(git log -1 --format=%cD 2>/dev/null || date -R)
-printf 'microslice (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- %s  %s\n' \
+printf 'microslice (%s-1) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- %s  %s\n' \
     "$version" "$(sed -n 's/^Maintainer: //p' packaging/debian/control)" "$date" > "$source/debian/changelog"
 log="$directory/build.log"
 if ! (cd "$source" && SOURCE_DATE_EPOCH=$(date -d "$date" +%s) dpkg-buildpackage -b -us -uc) > "$log" 2>&1; then
@@ -37,4 +37,4 @@ if ! (cd "$source" && SOURCE_DATE_EPOCH=$(date -d "$date" +%s) dpkg-buildpackage
     exit 1
 fi
 mv "$stage"/microslice*.deb "$stage"/microslice*.changes "$directory"
-echo "$directory/$(cd "$directory" && echo "microslice_${version}_amd64.deb")"
+echo "$directory/$(cd "$directory" && echo "microslice_${version}-1_amd64.deb")"
