@@ -11,6 +11,9 @@
 //! Who gives its pCPU up, halts, or has a micro slice there isn't delayed; nor is anybody kept from a micro slice. Time is charged by
 //! the scheduler, as it is run.
 
+mod grace;
+
+pub(super) use self::grace::Grace;
 use crate::config::DelayPreemptionConfig;
 use crate::ids::{IdVec, PcpuId, VcpuId};
 use crate::machine::{Machine, VcpuState};
@@ -144,6 +147,7 @@ impl DelayPreemption {
         }
         machine.pcpus[pcpu].tells_changes = self.is_told;
         machine.looks += u32::from(!self.is_told);
+        machine.delays.looks += u64::from(!self.is_told);
         Some(Pick { vcpu, slice_end_ns: look_at_ns })
     }
 
@@ -173,6 +177,7 @@ impl DelayPreemption {
             hint_ns: host.hint_ns.into(),
             guest_class: host.class.into(),
             at_safe_point: at_safe_point.into(),
+            ..DelayObservation::default()
         }
     }
 
@@ -237,6 +242,7 @@ impl Scheduler for DelayPreemption {
         }
         if std::mem::take(&mut self.turns[pcpu].is_put_off) {
             // It gives its pCPU up by itself, or a micro slice comes.
+            machine.delays.ended_otherwise += 1;
             let vcpu = self.turns[pcpu].vcpu;
             machine.emit(TraceEvent::WindowEnded { vcpu, pcpu, due_ns: None, forced: false });
         }
