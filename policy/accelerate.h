@@ -49,8 +49,8 @@
 #include "classify.h"
 
 struct accelerate_config {
-	u32 micro_queue_max;   /* vCPUs queued per micro pCPU; the paper's limit is 1 */
-	u32 grace_max;	       /* micro slices in a row for who is stopped at a bad moment in one; the paper: 0 */
+	u32 micro_queue_max; /* vCPUs queued per micro pCPU; the paper's limit is 1 */
+	u32 grace_max; /* micro slices in a row for who is stopped at a bad moment in one; the paper: 0 */
 	u32 call_function_ipi; /* 1: a call-function IPI accelerates its recipient before the sender yields */
 	u32 home_slices;       /* 1: where the micro pool is busy, a micro slice at home; the paper: 0 */
 	u64 patience_ns;       /* who waits keeps its pCPU for so long, helped or not; the paper: 0 */

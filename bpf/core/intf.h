@@ -33,7 +33,7 @@ struct run_config {
 	struct pool_size_config pool_size;
 	struct urgent_config urgent;
 	struct delay_config delay; /* windows around the ends of turns, or grace; window_ns 0: neither */
-	u32 micro_pcpu_count; /* of a static pool */
+	u32 micro_pcpu_count;	   /* of a static pool */
 	u32 pool_is_dynamic;
 	u32 dry_run;
 	u32 recording;

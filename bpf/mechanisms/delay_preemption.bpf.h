@@ -180,8 +180,8 @@ static __always_inline void timer_fires(s32 cpu)
 	delay_on(pcpu)->look_at_ns = 0;
 	slot = delay_on(pcpu)->vcpu - 1;
 	vcpu = vcpu_at(slot);
-	if (vcpu && delay_on(pcpu)->due_ns && turns_are_delayed_on(cpu, pcpu) && has_window(cpu, pcpu, vcpu) &&
-	    anybody_waits() && look(cpu, pcpu, vcpu, slot, now, &verdict))
+	if (vcpu && delay_on(pcpu)->due_ns && turns_are_delayed_on(cpu, pcpu) &&
+	    has_window(cpu, pcpu, vcpu) && anybody_waits() && look(cpu, pcpu, vcpu, slot, now, &verdict))
 		return;
 	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 }
@@ -259,7 +259,8 @@ static __always_inline void keep_end_of_turn(struct delay_preemption_pcpu *on, s
 		ADD(stats->short_ns, -beyond_ns);
 }
 
-static __always_inline void count_end(struct delay_preemption_pcpu *on, struct delay_stats *stats, u32 verdict)
+static __always_inline void count_end(struct delay_preemption_pcpu *on, struct delay_stats *stats,
+				      u32 verdict)
 {
 	if (on->is_put_off && verdict == DELAY_ENDS_SAFE)
 		COUNT(stats->ended_safe);

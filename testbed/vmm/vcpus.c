@@ -221,7 +221,8 @@ int main(int count, char **arguments)
 		nap(NULL);
 	if (vm_count < 1 || vcpu_count < 1 || count > 5 || (count >= 4 && !spins) ||
 	    (count == 5 && !naps && !in_kernel && !mixed && busy < 1)) {
-		fputs("usage: vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed]], or vcpus naps\n", stderr);
+		fputs("usage: vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed]], or vcpus naps\n",
+		      stderr);
 		return 2;
 	}
 	kvm = open("/dev/kvm", O_RDWR);

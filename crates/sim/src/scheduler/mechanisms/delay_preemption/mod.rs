@@ -177,7 +177,8 @@ impl DelayPreemption {
             hint_ns: host.hint_ns.into(),
             guest_class: host.class.into(),
             at_safe_point: at_safe_point.into(),
-            ..DelayObservation::default()
+            answer: if host.owes_answer { SiblingAnswer::Owed } else { SiblingAnswer::Given }.into(),
+            reserved: 0,
         }
     }
 
