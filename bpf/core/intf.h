@@ -46,7 +46,8 @@ struct run_config {
 	u32 vm_places;			     /* how many VMs may have a place: VMS_MAX, or fewer in tests */
 	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
-	struct boost_config boost;	     /* beside the kernel's own scheduler */
+	u32 reserved;
+	struct boost_config boost; /* beside the kernel's own scheduler */
 };
 
 /* Why a request didn't end in an acceleration. requests = accelerations + all of these + those pending. */

@@ -23,7 +23,7 @@ use crate::trace_event::{GuestClass, IpiKind, StopReason, TraceEvent};
 use microslice_policy as policy;
 use microslice_policy::delay_preemption::decide_on_delay;
 use microslice_policy::{DelayConfig, DelayObservation, DelayState, DelayUnsafe, DelayVerdict, DelayWindow};
-use microslice_policy::{InterruptKind, YieldCause};
+use microslice_policy::{InterruptKind, SiblingAnswer, YieldCause};
 
 /// Nobody is put on a pCPU for less: its switch takes longer.
 const TURN_MIN_NS: u64 = 10_000;
