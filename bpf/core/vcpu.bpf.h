@@ -86,7 +86,7 @@ static __noinline int sum_owned(struct task_ctx *tctx, u64 owner)
 	return 0;
 }
 
-/* Has it all places that one owner may have? */
+/* Has it all places that one owner may have? Of vCPUs that come at once, one per pCPU may pass that bound. */
 static __always_inline bool has_its_places(struct task_ctx *tctx, u64 owner, bool for_new_vm)
 {
 	sum_owned(tctx, owner);
