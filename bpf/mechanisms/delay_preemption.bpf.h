@@ -200,6 +200,22 @@ static int look_at_turn(void *map, u32 *cpu, struct look_timer *timer)
 
 /* ---- A turn begins ---- */
 
+/* It gave its pCPU up by itself, or somebody was to run who isn't put off. */
+static __always_inline void ends_without_window(struct pcpu *pcpu)
+{
+	struct delay_preemption_pcpu *on = delay_on(pcpu);
+	struct vcpu *vcpu = on->is_put_off ? vcpu_at(on->vcpu - 1) : NULL;
+	struct delay_stats *stats = vcpu ? delay_stats_of(vcpu) : NULL;
+
+	if (stats)
+		COUNT(stats->ended_otherwise);
+	on->is_put_off = 0;
+	on->due_ns = 0;
+	on->look_at_ns = 0;
+	on->interruption = (struct delay_window){};
+	on->vcpu = 0;
+}
+
 /* Its window is around the end of this turn. `slot` is where the vCPU is that runs here; if none does: beyond all. */
 __noinline int begin_turn_with_window(u32 slot, s32 cpu)
 {
@@ -214,10 +230,7 @@ __noinline int begin_turn_with_window(u32 slot, s32 cpu)
 	if (!pcpu)
 		return 0;
 	on = delay_on(pcpu);
-	on->look_at_ns = 0;
-	on->due_ns = 0;
-	on->is_put_off = 0;
-	on->interruption = (struct delay_window){};
+	ends_without_window(pcpu);
 	on->vcpu = vcpu ? slot + 1 : 0;
 	if (!vcpu || !has_window(cpu, pcpu, vcpu))
 		return 0;
@@ -300,21 +313,6 @@ __noinline u32 puts_off(u32 slot, s32 cpu)
 	on->due_ns = 0;
 	on->look_at_ns = 0;
 	return 0;
-}
-
-/* It gave its pCPU up by itself, or somebody was to run who isn't put off. */
-static __always_inline void ends_without_window(struct pcpu *pcpu)
-{
-	struct delay_preemption_pcpu *on = delay_on(pcpu);
-	struct vcpu *vcpu = on->is_put_off ? vcpu_at(on->vcpu - 1) : NULL;
-	struct delay_stats *stats = vcpu ? delay_stats_of(vcpu) : NULL;
-
-	if (stats)
-		COUNT(stats->ended_otherwise);
-	on->is_put_off = 0;
-	on->due_ns = 0;
-	on->look_at_ns = 0;
-	on->vcpu = 0;
 }
 
 /* ---- Grace ---- */
