@@ -32,7 +32,7 @@
  *            one, not all hosts can see. And there nobody looks at who is stopped at a bad moment while no hint
  *            is about it: the sender of a shootdown at the end of its turn, or a sibling whose interrupt came
  *            when its turn or its micro slice was over already. Here these get grace: up to grace_max more micro
- *            slices in a row, charged like all others. And who waits has patience: where nobody is found who was
+ *            slices in a row, charged like all others (of turns: delay_preemption.h). And who waits has patience: where nobody is found who was
  *            preempted in critical code, who is waited for runs, mostly, and is done within microseconds; one that yields comes back after
  *            a turn of everybody else, and all that wait behind it, or that it holds up in its turn, wait as long.
  *            And there a request that finds the micro pool busy waits, or is forgotten. Here it may have its micro slice at home:
@@ -49,8 +49,8 @@
 #include "classify.h"
 
 struct accelerate_config {
-	u32 micro_queue_max;   /* vCPUs queued per micro pCPU; the paper's limit is 1 */
-	u32 grace_max;	       /* micro slices in a row for who is stopped at a bad moment; the paper: 0 */
+	u32 micro_queue_max; /* vCPUs queued per micro pCPU; the paper's limit is 1 */
+	u32 grace_max; /* micro slices in a row for who is stopped at a bad moment in one; the paper: 0 */
 	u32 call_function_ipi; /* 1: a call-function IPI accelerates its recipient before the sender yields */
 	u32 home_slices;       /* 1: where the micro pool is busy, a micro slice at home; the paper: 0 */
 	u64 patience_ns;       /* who waits keeps its pCPU for so long, helped or not; the paper: 0 */
@@ -151,13 +151,6 @@ POLICY struct yield_decision decide_on_yield(const struct yield_observation *see
 }
 
 /* ---- A pass: is this sibling one of those that are needed? ---- */
-
-/* Does it owe a shootdown, or another call of its siblings, an answer? Its local APIC tells the host. */
-enum sibling_answer {
-	ANSWER_UNKNOWN = 0, /* the host can't see it */
-	ANSWER_GIVEN = 1,   /* no call-function interrupt waits for it; it may still be in the handler */
-	ANSWER_OWED = 2,
-};
 
 struct sibling_observation {
 	enum vcpu_state state;
@@ -426,30 +419,6 @@ POLICY u32 decide_on_home(const struct accelerate_config *config, const struct h
 	if (pcpu->vm_is_ahead)
 		return HOME_VM_AHEAD;
 	return pcpu->disturbed ? HOME_TOO_SOON : HOME_QUEUE;
-}
-
-/* ---- The end of a turn in the normal pool: has it come at a bad moment? ---- */
-
-enum turn_decision {
-	TURN_ENDS = 0,
-	TURN_GOES_ON = 1, /* for a micro slice: somebody would wait for its next turn */
-};
-
-struct turn_observation {
-	enum guest_class guest_class; /* where it was interrupted */
-	u32 yielded;		      /* it gave its pCPU up itself */
-	u32 grace_count;	      /* micro slices in a row that it went on for already */
-	u32 micro_pcpu_count;
-	enum sibling_answer answer; /* an interrupt may have come when its turn was over already */
-	u32 reserved;
-};
-
-POLICY u32 decide_at_turn_end(const struct accelerate_config *config, const struct turn_observation *seen)
-{
-	/* Without a micro pool nobody helps those that it may wait for: it would only spin for longer. */
-	if (seen->yielded || seen->micro_pcpu_count == 0 || seen->grace_count >= config->grace_max)
-		return TURN_ENDS;
-	return class_is_critical(seen->guest_class) || seen->answer == ANSWER_OWED ? TURN_GOES_ON : TURN_ENDS;
 }
 
 /* ---- The end of a micro slice: always back to the normal pool; was it worth it? ---- */

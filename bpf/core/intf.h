@@ -33,10 +33,12 @@ struct run_config {
 	struct fair_share_config fair_share;
 	struct pool_size_config pool_size;
 	struct urgent_config urgent;
-	u32 micro_pcpu_count; /* of a static pool */
+	struct delay_config delay; /* windows around the ends of turns, or grace; window_ns 0: neither */
+	u32 micro_pcpu_count;	   /* of a static pool */
 	u32 pool_is_dynamic;
 	u32 dry_run;
 	u32 recording;
+	u32 program_costs; /* they are measured */
 	u32 pcpu_count;
 	u32 intel;	     /* 1: VMX, 0: SVM */
 	u32 smt;	     /* pCPUs share cores */
@@ -122,6 +124,21 @@ struct urgent_stats {
 	u64 wait_us[HISTOGRAM_BUCKETS];
 };
 
+/*
+ * Of turns that end in windows (policy/delay_preemption.h), as the simulator counts them.
+ * put_off = ended_safe + ended_forced + ended_otherwise + those that are put off now.
+ */
+struct delay_stats {
+	u64 put_off; /* preemptions, because the vCPU wasn't safe */
+	u64 ended_safe;
+	u64 ended_forced;
+	u64 ended_otherwise; /* it gave its pCPU up by itself, or a micro or an urgent slice came */
+	u64 turns;	     /* that ended in their window, put off or not */
+	u64 beyond_ns;	     /* what those of them had beyond their due end that ended behind it */
+	u64 short_ns;	     /* what the others were short of */
+	u64 looks;	     /* that found who was put off not safe yet */
+};
+
 /* Of one VM since it was first seen; of all VMs that are gone in the slot VMS_MAX. */
 struct vm_stats {
 	u64 ran_ns;	  /* vCPUs, in both pools */
@@ -150,6 +167,7 @@ struct vm_stats {
 	u64 micro_slice_us[HISTOGRAM_BUCKETS];
 	u64 wait_to_run_us[HISTOGRAM_BUCKETS];
 	struct urgent_stats urgent;
+	struct delay_stats delays;
 };
 
 /* struct vm's in_use: a slot that is open is held by in_use - VM_SLOT_OPEN vCPUs. */
@@ -287,6 +305,10 @@ struct host_stats {
 	u64 rest_timers_refused;
 	u64 turn_timers_refused;
 	u64 slice_timers_refused;
+	u64 look_timers_refused;
+	/* Runs of the timer that looks at turns that end in windows, and their time, if costs are measured. */
+	u64 looks;
+	u64 looks_ns;
 	u64 pool_timers_refused;
 	u64 vcpu_addresses_refused;
 };

@@ -9,8 +9,8 @@
 #ifndef BPF_LENDING_H
 #define BPF_LENDING_H
 
+#include "bpf/mechanisms/delay_preemption.bpf.h"
 #include "bpf/mechanisms/directed_yield.bpf.h"
-#include "bpf/mechanisms/grace.bpf.h"
 #include "bpf/mechanisms/woken.bpf.h"
 
 struct lending_vcpu {
@@ -81,7 +81,7 @@ static __always_inline bool dispatch_lent(s32 cpu, struct pcpu *pcpu, struct tas
 {
 	struct task_ctx *ran;
 
-	if (finishes_first(cpu, prev, pcpu))
+	if (is_put_off(cpu, prev, pcpu))
 		return true;
 	if (take_heir(cpu, prev) || take_boosted(cpu, LOOK_AT_VCPUS))
 		return false;
@@ -93,6 +93,7 @@ static __always_inline bool dispatch_lent(s32 cpu, struct pcpu *pcpu, struct tas
 	if (take_first_in_line(cpu, pcpu, LOOK_AT_VCPUS) || !is_borrower(prev))
 		return false;
 	micro_slice_on(pcpu)->deadline_ns = 0;
+	end_grace(pcpu);
 	stay_alone(prev, pcpu, !ran || !somebody_waits_elsewhere(cpu));
 	return true;
 }
@@ -105,7 +106,7 @@ static __always_inline void call_back_from(struct vcpu *borrower, const struct p
 {
 	struct vm_stats *stats = vm_stats_at(borrower->vm);
 
-	grace_of(borrower)->turn_over = 1;
+	delay_of(borrower)->turn_over = 1;
 	lending_of(borrower)->called_back = lending_on(pcpu)->to_boosted && !borrower->yielded;
 	if (stats)
 		COUNT(stats->called_back);

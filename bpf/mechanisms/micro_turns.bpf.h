@@ -80,8 +80,8 @@ static __always_inline void start_on_micro_pcpu(struct task_struct *p, const str
 	} else if (is_confined(p)) {
 		arm_micro_slice(cpu, pcpu, now);
 	} else if (vcpu && config.lend) {
-		if (grace_of(vcpu)->count)
-			arm_micro_slice(cpu, pcpu, now);
+		if (delay_of(vcpu)->given_ns)
+			begin_grace(cpu, pcpu, now);
 		lending_on(pcpu)->to_boosted = pcpu->occupant == OCCUPANT_BOOSTED_VCPU;
 		lend_to(cpu, pcpu);
 	} else if (!(p->flags & PF_KTHREAD)) {

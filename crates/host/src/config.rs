@@ -3,10 +3,11 @@
 use crate::HostError;
 use crate::coordination::{Scheme, Schemes};
 use crate::domains::Domains;
+use crate::delay_preemption::Unsafe;
 use crate::interface::VMS_MAX;
 use crate::topology::Topology;
 use microslice_policy::coordinated::UrgentConfig;
-use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig, QueueDomain};
+use microslice_policy::{AccelerateConfig, DelayConfig, FairShareConfig, PoolSizeConfig, QueueDomain};
 use microslice_symbols::critical::Catalogue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -102,6 +103,13 @@ pub struct Settings {
     pub grace: u32,
     /// For how many micro slices who waits keeps its pCPU though nobody is found to help; the paper: 0.
     pub patience: u32,
+    /// The window around the end of a turn in which a vCPU is preempted where that is safe; 0: turns end when they are over.
+    pub delay_preemption: u64,
+    /// The window begins by the mean of so many turns.
+    pub delay_history: u32,
+    pub delay_unsafe: Unsafe,
+    /// Between two looks at a guest's instruction pointer.
+    pub delay_look_us: u64,
     /// Accelerate the recipient of a call-function IPI at once, not only when its sender yields.
     pub call_function_ipi: bool,
     /// Micro-sliced pCPUs that nobody asks for run vCPUs of the normal pool; not so in the paper.
@@ -154,6 +162,10 @@ impl Default for Settings {
             grow_when_busy: PoolSizeConfig::DEFAULT.grow_when_busy_percent,
             grace: AccelerateConfig::DEFAULT.grace_max,
             patience: 10,
+            delay_preemption: 0,
+            delay_history: DelayConfig::HISTORY,
+            delay_unsafe: Unsafe::Kernel,
+            delay_look_us: 100,
             call_function_ipi: AccelerateConfig::DEFAULT.call_function_ipi != 0,
             lend: true,
             home_slices: AccelerateConfig::DEFAULT.home_slices != 0,
@@ -184,7 +196,7 @@ const HOLD_US_MAX: u64 = 300_000;
 type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);
 
 /// Bounds that no host changes.
-const BOUNDS: [Bound; 13] = [
+const BOUNDS: [Bound; 15] = [
     ("vm-places", 1, VMS_MAX as u64, "VMs", |it| u64::from(it.vm_places)),
     ("urgent-slice-us", 50, 10_000, "microseconds", |it| it.urgent_slice_us),
     ("preemption-delay-us", 0, 10_000, "microseconds", |it| it.preemption_delay_us),
@@ -198,6 +210,8 @@ const BOUNDS: [Bound; 13] = [
     ("grow-when-busy", 0, 100, "per cent", |it| u64::from(it.grow_when_busy)),
     ("grace", 0, 100, "micro slices", |it| u64::from(it.grace)),
     ("patience", 0, 1000, "micro slices", |it| u64::from(it.patience)),
+    ("delay-history", 1, DelayConfig::HISTORY_MAX as u64, "turns", |it| u64::from(it.delay_history)),
+    ("delay-look-us", 10, HOLD_US_MAX, "microseconds", |it| it.delay_look_us),
 ];
 
 /// What may stand behind a key, if more is to be said than that it is text, or true or false.
@@ -209,6 +223,8 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         "queue-domain" => "must be pcpu, llc or host".to_owned(),
         "scheduler" => "must be microslice or coordinated".to_owned(),
         "resched-dp" | "tlb-co" | "resched-co" => "must be true or false".to_owned(),
+        "delay-preemption" => "must be a window of microseconds, no longer than a turn".to_owned(),
+        "delay-unsafe" => "must be kernel or critical".to_owned(),
         "micro-cpus" => "must be a number or `auto`".to_owned(),
         "micro-cpus-limit" => "must be a number of CPUs".to_owned(),
         "stats" => "must be 0.1 to 86400 seconds".to_owned(),
@@ -241,6 +257,7 @@ impl Settings {
                 return Err(self.refuse(key, value));
             }
         }
+        self.check_windows()?;
         for (key, slices) in [("grace", self.grace), ("patience", self.patience)] {
             let (slices, long) = (u64::from(slices), self.micro_slice_us);
             if slices * long > HOLD_US_MAX {

@@ -40,6 +40,10 @@ struct Values {
     grow_when_busy: Option<u32>,
     grace: Option<u32>,
     patience: Option<u32>,
+    delay_preemption: Option<u64>,
+    delay_history: Option<u32>,
+    delay_unsafe: Option<String>,
+    delay_look_us: Option<u64>,
     call_function_ipi: Option<bool>,
     lend: Option<bool>,
     home_slices: Option<bool>,
@@ -116,6 +120,10 @@ impl Values {
             settings.queue_domain =
                 Some(kind.map_err(|cause| format!("{}: {cause}", settings.called("queue-domain")))?);
         }
+        if let Some(place) = self.delay_unsafe {
+            settings.delay_unsafe =
+                place.parse().map_err(|cause| format!("{} {cause}", settings.called("delay-unsafe")))?;
+        }
         for (scheme, acts) in schemes_said(self.resched_dp, self.tlb_co, self.resched_co) {
             settings.schemes.set(scheme, acts);
         }
@@ -142,6 +150,9 @@ impl Values {
             grow_when_busy,
             grace,
             patience,
+            delay_preemption,
+            delay_history,
+            delay_look_us,
             call_function_ipi,
             lend,
             home_slices,
@@ -287,6 +298,17 @@ mod tests {
             read_text("queue-domain = \"node\"").unwrap_err(),
             "my.toml:1:16: queue-domain: no queue domain \"node\": must be pcpu, llc or host"
         );
+    }
+
+    #[test]
+    fn a_file_has_windows_around_the_ends_of_turns() {
+        let settings = read_text("delay-preemption = 500\ndelay-unsafe = \"critical\"\n").unwrap();
+        assert!(settings.check().is_ok());
+        assert_eq!((settings.delay_preemption, settings.delay_unsafe.name()), (500, "critical"));
+        let error = read_text("delay-preemption = 500\ndelay-unsafe = \"user\"").unwrap_err();
+        assert_eq!(error, "my.toml:2:16: delay-unsafe \"user\": must be kernel or critical");
+        let error = read_text("delay-preemption = 500\ndelay-history = 0").unwrap().check().unwrap_err();
+        assert_eq!(error.to_string(), "my.toml:2:17: delay-history 0: must be 1 to 16 turns");
     }
 
     #[test]

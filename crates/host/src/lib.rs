@@ -16,6 +16,7 @@ pub mod coordination;
 mod core_scheduling;
 pub mod daemon;
 pub mod domains;
+pub mod delay_preemption;
 pub mod error;
 pub mod fair_queue;
 pub mod guest_kernels;

@@ -77,12 +77,6 @@ pub fn decide_on_home(config: &AccelerateConfig, seen: &HomeObservation) -> Home
     HomeDecision::of(unsafe { c::decide_on_home(config, seen) })
 }
 
-/// A turn in the normal pool is over: may the vCPU go on for a micro slice, because it is in critical code?
-pub fn decide_at_turn_end(config: &AccelerateConfig, seen: &TurnObservation) -> TurnDecision {
-    // SAFETY: both pointers come from references.
-    TurnDecision::of(unsafe { c::decide_at_turn_end(config, seen) })
-}
-
 /// A micro slice has ended: was it worth it, and should the vCPU ask again?
 pub fn decide_after_micro_slice(
     config: &AccelerateConfig,

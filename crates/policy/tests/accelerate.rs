@@ -360,53 +360,9 @@ fn by_the_papers_rules_nobody_has_a_micro_slice_at_home() {
     assert_eq!(decide_on_home(&AccelerateConfig::PAPER, &AT_HOME), HomeDecision::Off);
 }
 
-// ---- The end of a turn in the normal pool ----
-
-const GRACE: AccelerateConfig = AccelerateConfig { grace_max: 2, ..AccelerateConfig::PAPER };
-
-fn a_turn_that_ends_in(class: GuestClass) -> TurnObservation {
-    TurnObservation { guest_class: class.into(), micro_pcpu_count: 1, ..Default::default() }
-}
-
-#[test]
-fn a_turn_that_ends_in_critical_code_goes_on_for_so_many_micro_slices() {
-    for class in CRITICAL {
-        for (grace_count, decision) in
-            [(0, TurnDecision::GoesOn), (1, TurnDecision::GoesOn), (2, TurnDecision::Ends)]
-        {
-            let seen = TurnObservation { grace_count, ..a_turn_that_ends_in(class) };
-            assert_eq!(decide_at_turn_end(&GRACE, &seen), decision, "{class:?}");
-        }
-    }
-}
-
-#[test]
-fn a_turn_that_ends_elsewhere_just_ends() {
-    for class in UNCRITICAL {
-        assert_eq!(decide_at_turn_end(&GRACE, &a_turn_that_ends_in(class)), TurnDecision::Ends, "{class:?}");
-    }
-}
-
-#[test]
-fn a_call_that_came_when_the_turn_was_over_is_answered_first() {
-    let seen =
-        TurnObservation { answer: SiblingAnswer::Owed.into(), ..a_turn_that_ends_in(GuestClass::User) };
-    assert_eq!(decide_at_turn_end(&GRACE, &seen), TurnDecision::GoesOn);
-}
-
-#[test]
-fn the_paper_who_yields_and_a_host_without_a_micro_pool_know_no_grace() {
-    let seen = a_turn_that_ends_in(GuestClass::LockHolder);
-    assert_eq!(decide_at_turn_end(&AccelerateConfig::PAPER, &seen), TurnDecision::Ends);
-    assert_eq!(decide_at_turn_end(&GRACE, &TurnObservation { yielded: 1, ..seen }), TurnDecision::Ends);
-    assert_eq!(
-        decide_at_turn_end(&GRACE, &TurnObservation { micro_pcpu_count: 0, ..seen }),
-        TurnDecision::Ends
-    );
-}
-
 #[test]
 fn a_call_that_came_at_the_end_of_a_micro_slice_is_asked_for_again() {
+    const GRACE: AccelerateConfig = AccelerateConfig { grace_max: 2, ..AccelerateConfig::PAPER };
     let user = MicroSliceObservation { guest_class: GuestClass::User.into(), ..Default::default() };
     let owes = MicroSliceObservation { answer: SiblingAnswer::Owed.into(), ..user };
     assert_eq!(decide_after_micro_slice(&GRACE, &user).retry, 0);
@@ -494,17 +450,5 @@ proptest! {
         }
         prop_assert!(scope != PassScope::None || requested_count == 0);
         prop_assert!(scope != PassScope::OneCritical || requested_count <= 1);
-    }
-
-    #[test]
-    fn a_turn_is_never_made_longer_beyond_the_limit_or_without_a_micro_pool(
-        class in 0u32..12, yielded in 0u32..2, grace_count in 0u32..200, pool in 0u32..3, answer in 0u32..5, grace_max in 0u32..101,
-    ) {
-        let config = AccelerateConfig { grace_max, ..AccelerateConfig::PAPER };
-        let seen = TurnObservation {
-            guest_class: Code::raw(class), yielded, grace_count, micro_pcpu_count: pool, answer: Code::raw(answer), reserved: 0,
-        };
-        let goes_on = decide_at_turn_end(&config, &seen) == TurnDecision::GoesOn;
-        prop_assert!(!goes_on || (grace_count < grace_max && pool > 0 && yielded == 0));
     }
 }

@@ -83,9 +83,19 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_after_micro_slice(&config, &seen);
     write(RecordKind::MicroSlice, MicroSliceRecord { config, seen, decision }.as_bytes());
 
-    let seen = TurnObservation { guest_class: guest_class.into(), micro_pcpu_count: 1, ..Default::default() };
-    let decision = decide_at_turn_end(&config, &seen).into();
-    write(RecordKind::Turn, TurnRecord { config, seen, decision, reserved: 0 }.as_bytes());
+    let config = DelayConfig::of_grace(10, 100_000);
+    let window = config.window_of_grace();
+    let seen = DelayObservation { window, guest_class: guest_class.into(), ..Default::default() };
+    let decision = delay_preemption::decide_on_delay(&config, &seen);
+    write(RecordKind::Turn, TurnRecord { config, seen, decision }.as_bytes());
+
+    let config = DelayConfig { history: 2, ..config };
+    let state = DelayState { offset_sum_ns: 300_000, offset_count: 1, ..Default::default() };
+    let window = state.window_around(&config, 9_000_000);
+    let (offset_sum_ns, offset_count) = (state.offset_sum_ns, state.offset_count);
+    let began =
+        WindowRecord { config, offset_sum_ns, offset_count, penalty_turns: 0, due_ns: 9_000_000, window };
+    write(RecordKind::Window, began.as_bytes());
 
     let config = FairShareConfig::PAPER;
     let seen =
@@ -112,7 +122,7 @@ fn one_of_each() -> Vec<u8> {
 fn every_kind_of_decision_replays_bit_for_bit() {
     let replayed = replay(one_of_each().as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 0, "{:?}", replayed.first_difference);
-    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1]);
+    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1]);
 }
 
 #[test]
@@ -125,7 +135,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
     let difference = replayed.first_difference.unwrap();
-    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 16));
+    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 17));
     assert_ne!(difference.recorded, difference.replayed);
 }
 
@@ -195,7 +205,7 @@ fn urgent_events_that_algorithm_1_was_not_shown_are_seen() {
 fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
     let recording = one_of_each();
     let replayed = replay(&recording[..recording.len() - 1]).unwrap();
-    assert_eq!((replayed.total_count(), replayed.difference_count), (16, 0));
+    assert_eq!((replayed.total_count(), replayed.difference_count), (17, 0));
 }
 
 #[test]

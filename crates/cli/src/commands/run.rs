@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use microslice_host::beside;
 use microslice_host::coordination::Scheme;
 use microslice_host::daemon::{self, Output};
+use microslice_host::delay_preemption::Unsafe;
 use microslice_host::report::Report;
 use microslice_host::{HostError, PoolChoice, SchedulerChoice, Settings};
 use microslice_policy::QueueDomain;
@@ -70,6 +71,7 @@ enum Switch {
   microslice run --guest web=/srv/web/vmlinuz        the kernel image of a VM that boots from its own disk
   microslice run --dry-run --stats 10 --json         decide and count, move nothing, one JSON object per 10 s
   microslice run --scheduler coordinated             urgent vCPUs first, without micro-sliced pCPUs
+  microslice run --delay-preemption 1000             end turns where the guest holds no lock of its kernel
   microslice run --record run.rec                    keep every decision, to be replayed
 
 Flags override /etc/microslice.toml, whose keys are the flags' names; a VM is a table: [vm.web] kernel = \"...\",
@@ -126,6 +128,20 @@ pub struct Run {
     /// help; 0: the paper's rules [default: 10]
     #[arg(long, value_name = "N")]
     patience: Option<u32>,
+    /// Preempt a vCPU where nobody waits for what it holds, in a window so long around the end of its turn; 0: where the turn
+    /// is over [default: 0]
+    #[arg(long, value_name = "US")]
+    delay_preemption: Option<u64>,
+    /// With --delay-preemption: the window begins by the mean of so many turns [default: 8]
+    #[arg(long, value_name = "TURNS")]
+    delay_history: Option<u32>,
+    /// With --delay-preemption: who isn't preempted in the window: a guest that is in its kernel, or in critical code of that
+    /// [default: kernel]
+    #[arg(long, value_name = "kernel|critical")]
+    delay_unsafe: Option<Unsafe>,
+    /// With --delay-preemption: between two looks at the guest's instruction pointer in the window [default: 100]
+    #[arg(long, value_name = "US")]
+    delay_look_us: Option<u64>,
     /// Accelerate the recipient of a call-function IPI only once its sender yields, not at once
     #[arg(long)]
     no_call_function_ipi: bool,
@@ -202,7 +218,7 @@ pub struct Run {
 }
 
 /// What only a scheduler of our own can do, by the names of the fields below.
-const BESIDE_HAS_NO: [&str; 22] = [
+const BESIDE_HAS_NO: [&str; 26] = [
     "scheduler",
     "resched_dp",
     "tlb_co",
@@ -219,6 +235,10 @@ const BESIDE_HAS_NO: [&str; 22] = [
     "second_looks",
     "grow_when_busy",
     "patience",
+    "delay_preemption",
+    "delay_history",
+    "delay_unsafe",
+    "delay_look_us",
     "no_lend",
     "no_home_slices",
     "weights",
@@ -362,7 +382,11 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         second_looks,
         grow_when_busy,
         grace,
-        patience
+        patience,
+        delay_preemption,
+        delay_history,
+        delay_unsafe,
+        delay_look_us
     );
     if args.micro_cpus_limit.is_some() {
         settings.micro_cpus_limit = args.micro_cpus_limit;

@@ -19,6 +19,7 @@ mod default_host {
     mod symbols;
     mod vmm_threads;
     mod weights;
+    mod windows;
 }
 
 /// On hosts of other kernels, or that are set up otherwise.

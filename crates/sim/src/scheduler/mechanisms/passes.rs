@@ -166,11 +166,11 @@ impl<Normal: Core> MicroSliced<Normal> {
         if count == 0 {
             return;
         }
-        self.pool.pcpus().for_each(|pcpu| self.grace.note_turned_away(pcpu, vm));
-        if !self.grace.knows_first_turned_away(vm)
+        self.pool.pcpus().for_each(|pcpu| self.asked_again.note_turned_away(pcpu, vm));
+        if !self.asked_again.knows_first_turned_away(vm)
             && let Some(first) = siblings.find(|&sibling| self.is_wanted(machine, sibling, scope))
         {
-            self.grace.note_first_turned_away(vm, first);
+            self.asked_again.note_first_turned_away(vm, first);
         }
         machine.pool.count_failed_pulls(cause.into(), FailedPull::QueueFull, count);
     }
