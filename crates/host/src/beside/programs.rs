@@ -6,6 +6,7 @@ use crate::config::Settings;
 use crate::interface::{BoostEvent, BoostEventKind, BoostStats, RunConfig, Vcpu, VmFeed};
 use crate::mapped_array::MappedArray;
 use crate::preflight::{Host, Vendor};
+use crate::program_costs;
 use crate::recursion_misses::RecursionMisses;
 use crate::scheduler::{
     Event, KernelVm, VMS_MAX, VmStats, keep_warnings, load_failure, lookup, parse_event, update,
@@ -116,6 +117,11 @@ impl Programs {
     /// Runs of programs that the kernel left out.
     pub fn recursion_misses(&self) -> RecursionMisses {
         RecursionMisses::of_object(self.skeleton.object())
+    }
+
+    /// [`program_costs::instructions_of`] its programs.
+    pub fn verified_instruction_counts(&self) -> Vec<(String, u32)> {
+        program_costs::instructions_of(self.skeleton.object())
     }
 
     /// Makes a guest kernel's ranges known under `slot`.
