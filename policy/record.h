@@ -11,12 +11,13 @@
 #define POLICY_RECORD_H
 
 #include "accelerate.h"
+#include "boost_budget.h"
 #include "cpu_limit.h"
 #include "fair_share.h"
 #include "pool_size.h"
 #include "urgent_events.h"
 
-#define RECORD_VERSION 11u
+#define RECORD_VERSION 12u
 /* Slots for guest kernels. Slot 0 is the code of a guest without symbols. */
 #define GUEST_CODES_MAX 64u
 
@@ -34,7 +35,8 @@ enum record_kind {
 	RECORD_WOKEN = 10,
 	RECORD_LIMIT = 11,
 	RECORD_HOME = 12,
-	RECORD_KIND_COUNT = 13,
+	RECORD_BOOST = 13,
+	RECORD_KIND_COUNT = 14,
 };
 
 struct classify_record {
@@ -113,6 +115,13 @@ struct limit_record {
 	struct limit_decision decision;
 };
 
+struct boost_record {
+	struct boost_config config;
+	struct boost_observation seen;
+	enum boost_decision decision;
+	u32 reserved;
+};
+
 /* The state before the step is that of the step before it: steps are replayed in order, from an empty state.
  */
 struct pool_size_record {
@@ -139,6 +148,7 @@ struct record {
 		struct wakeup_record wakeup;
 		struct pool_size_record pool_size;
 		struct limit_record limit;
+		struct boost_record boost;
 	};
 };
 

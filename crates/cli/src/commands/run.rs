@@ -175,7 +175,7 @@ pub struct Run {
 }
 
 /// What only a scheduler of our own can do, by the names of the fields below.
-const BESIDE_HAS_NO: [&str; 21] = [
+const BESIDE_HAS_NO: [&str; 20] = [
     "scheduler",
     "resched_dp",
     "tlb_co",
@@ -194,7 +194,6 @@ const BESIDE_HAS_NO: [&str; 21] = [
     "no_lend",
     "no_home_slices",
     "weights",
-    "record",
     "program_costs",
     "vm_places",
 ];

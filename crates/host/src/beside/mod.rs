@@ -180,6 +180,9 @@ impl Beside<'_> {
         let drained = self.drain(output);
         let report = Report { is_final: true, ..self.report() };
         (output.report)(&report);
+        if let Some((count, dropped)) = self.programs.finish_recording()? {
+            (output.say)(&format!("recorded {count} decisions, {dropped} dropped"));
+        }
         result.and(drained)
     }
 

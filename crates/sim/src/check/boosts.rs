@@ -147,7 +147,10 @@ mod tests {
         assert_eq!(boosts.nobody_exceeds_its_budget(&machine), Ok(()));
         boosts.vcpus[VcpuId::new(12)].ran_ns += 1;
         let error = boosts.nobody_exceeds_its_budget(&machine);
-        assert_eq!(error, Err("all VMs ran boosted for 122400001 ns, where 122400000 are allowed".to_owned()));
+        assert_eq!(
+            error,
+            Err("all VMs ran boosted for 122400001 ns, where 122400000 are allowed".to_owned())
+        );
     }
 
     #[test]
