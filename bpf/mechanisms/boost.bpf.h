@@ -187,8 +187,8 @@ static __always_inline void charge_boost(const struct vcpu *vcpu, struct vm *vm,
 		COUNT(boosts_in(vm)->stats.slice_us[bucket]);
 }
 
-static __always_inline struct micro_slice_decision look_at_boost(const struct vcpu *vcpu, u32 slot,
-								 u32 class, u32 blocked)
+static __always_inline struct micro_slice_decision look_at_boost(const struct vcpu *vcpu, u32 slot, u32 class,
+								 u32 blocked)
 {
 	struct accelerate_config limits = config.accelerate;
 	struct micro_slice_observation seen = {

@@ -82,7 +82,8 @@ pub fn is_pinned(tid: u32) -> bool {
     // SAFETY: the kernel writes at most `size_of_val(&allowed)` bytes to `allowed`, which lives until the call returns.
     let result =
         unsafe { libc::sched_getaffinity(tid as libc::pid_t, size_of_val(&allowed), &raw mut allowed) };
-    result == 0 && libc::CPU_COUNT(&allowed) == 1
+    // SAFETY: it reads the set, and nothing else.
+    result == 0 && unsafe { libc::CPU_COUNT(&allowed) } == 1
 }
 
 /// Real-time, with children that aren't. Thread 0 is the calling one.

@@ -198,6 +198,13 @@ fn on_debian_12_who_may_not_or_comes_second_is_refused_in_one_line() {
         let line = refusal(host, "exec unshare -r microslice run --beside");
         assert!(line.contains("no thread can be made real-time here"), "{line}");
 
+        // Without the flag it is no fallback, but named.
+        let line = refusal(host, "microslice run");
+        assert!(
+            line.contains("no sched_ext") && line.contains("`microslice run --beside` needs none"),
+            "{line}"
+        );
+
         let first = host.start(&format!("{BESIDE} --dry-run")).expect("start");
         statistics(&first, |_| true, "report");
         let line = refusal(host, "microslice run --beside");
