@@ -6,14 +6,15 @@
  *            would have more of the host than its weight.
  * Mechanism. One clock for each VM, and one for the host. A boost that ran moves both on by the time in which the
  *            budget gives that much. While the clock is not ahead of the present there is budget left: at most that
- *            of burst_ns. Time alone repays a debt.
- *            Where all VMs together have used up the host's budget, those are refused first that are ahead: who
- *            has less than half of its own burst left.
+ *            of burst_ns. Time alone repays a debt. Without budget left nobody is boosted: neither a VM without its
+ *            own, nor any VM without the host's.
+ *            Who is ahead is refused first: the last tenth of the host's burst is for VMs with half of their own.
  * Formula.   cost  = ran_ns * 100 / (percent * pcpu_count)
  *            clock = max(clock, now - burst_ns) + cost
  *            left  : clock <= now
- * Limits.    What runs boosted already isn't stopped: a VM may overdraw by a micro slice for each of its vCPUs, and
- *            is refused for longer then.
+ *            bound : a VM, and all together, run boosted for (time + burst_ns) * percent * pcpu_count / 100 at most
+ * Limits.    What was granted already isn't stopped: both budgets may be overdrawn by a micro slice for each vCPU, and
+ *            are refused for longer then.
  */
 #ifndef POLICY_BOOST_BUDGET_H
 #define POLICY_BOOST_BUDGET_H
@@ -34,9 +35,10 @@ enum boost_decision {
 	BOOST_REAL_TIME = 2,   /* the operator made it real-time, or gave it a deadline */
 	BOOST_PINNED = 3,      /* it may run on one pCPU only, which the operator chose for it */
 	BOOST_OVER_BUDGET = 4, /* its VM has used up what it may have */
-	BOOST_VM_AHEAD = 5,    /* all VMs together have, and this one has had much of it */
+	BOOST_VM_AHEAD = 5,    /* all VMs together nearly have, and this one has had much of its own */
 	BOOST_NO_ROOM = 6,     /* the ring to the helper is full */
-	BOOST_DECISION_COUNT = 7,
+	BOOST_HOST_SPENT = 7,  /* all VMs together have used up what they may have */
+	BOOST_DECISION_COUNT = 8,
 };
 
 struct boost_observation {
@@ -67,7 +69,9 @@ POLICY u64 boost_cost(const struct boost_config *config, u32 percent, u64 ran_ns
 POLICY u32 decide_on_boost(const struct boost_config *config, const struct boost_observation *seen)
 {
 	u64 vm_clock_ns = boost_clock(config, seen->now_ns, seen->vm_clock_ns);
+	u64 host_clock_ns = boost_clock(config, seen->now_ns, seen->host_clock_ns);
 	u64 half_spent_ns = seen->now_ns - config->burst_ns / 2;
+	u64 last_tenth_ns = seen->now_ns - config->burst_ns / 10;
 
 	if (!seen->is_seen)
 		return BOOST_NOT_SEEN;
@@ -77,7 +81,9 @@ POLICY u32 decide_on_boost(const struct boost_config *config, const struct boost
 		return BOOST_PINNED;
 	if (!config->vm_percent || !config->host_percent || vtime_before(seen->now_ns, vm_clock_ns))
 		return BOOST_OVER_BUDGET;
-	if (vtime_before(seen->now_ns, seen->host_clock_ns) && vtime_before(half_spent_ns, vm_clock_ns))
+	if (vtime_before(seen->now_ns, host_clock_ns))
+		return BOOST_HOST_SPENT;
+	if (vtime_before(last_tenth_ns, host_clock_ns) && vtime_before(half_spent_ns, vm_clock_ns))
 		return BOOST_VM_AHEAD;
 	return BOOST_GRANTED;
 }

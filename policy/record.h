@@ -11,6 +11,7 @@
 #define POLICY_RECORD_H
 
 #include "accelerate.h"
+#include "boost_budget.h"
 #include "cpu_limit.h"
 #include "delay_preemption.h"
 #include "fair_share.h"
@@ -36,7 +37,8 @@ enum record_kind {
 	RECORD_LIMIT = 11,
 	RECORD_HOME = 12,
 	RECORD_WINDOW = 13,
-	RECORD_KIND_COUNT = 14,
+	RECORD_BOOST = 14,
+	RECORD_KIND_COUNT = 15,
 };
 
 struct classify_record {
@@ -125,6 +127,13 @@ struct limit_record {
 	struct limit_decision decision;
 };
 
+struct boost_record {
+	struct boost_config config;
+	struct boost_observation seen;
+	enum boost_decision decision;
+	u32 reserved;
+};
+
 /* The state before the step is that of the step before it: steps are replayed in order, from an empty state.
  */
 struct pool_size_record {
@@ -152,6 +161,7 @@ struct record {
 		struct wakeup_record wakeup;
 		struct pool_size_record pool_size;
 		struct limit_record limit;
+		struct boost_record boost;
 	};
 };
 

@@ -78,7 +78,7 @@ static __always_inline bool tell_helper(const struct vcpu *vcpu, u32 slot, u32 k
 
 /* ---- Request (any context) ---- */
 
-static __always_inline u32 decide(const struct vcpu *vcpu, const struct vm *vm, u64 now)
+static __always_inline u32 decide(const struct vcpu *vcpu, u32 slot, const struct vm *vm, u64 now)
 {
 	struct boost_config limits = config.boost;
 	struct boost_observation seen = {.now_ns = now,
@@ -87,8 +87,10 @@ static __always_inline u32 decide(const struct vcpu *vcpu, const struct vm *vm, 
 					 .is_seen = boost_of(vcpu)->is_seen,
 					 .is_real_time = boost_of(vcpu)->is_real_time,
 					 .is_pinned = boost_of(vcpu)->is_pinned};
+	u32 decision = decide_on_boost(&limits, &seen);
 
-	return decide_on_boost(&limits, &seen);
+	RECORD(RECORD_BOOST, slot, boost, {.config = limits, .seen = seen, .decision = decision});
+	return decision;
 }
 
 /*
@@ -115,7 +117,7 @@ __noinline int ask_for_boost(u32 slot, u32 cause, u32 vector)
 	if (!vcpu_moves(vcpu, VCPU_RUNNABLE, VCPU_PENDING))
 		return 0;
 	COUNT(boosts_in(vm)->stats.requests[cause]);
-	decision = decide(vcpu, vm, now);
+	decision = decide(vcpu, slot, vm, now);
 	boost_of(vcpu)->cause = cause;
 	boost_of(vcpu)->vector = vector;
 	boost_of(vcpu)->asked_at_ns = now;
@@ -185,16 +187,19 @@ static __always_inline void charge_boost(const struct vcpu *vcpu, struct vm *vm,
 		COUNT(boosts_in(vm)->stats.slice_us[bucket]);
 }
 
-static __always_inline struct micro_slice_decision look_at_boost(const struct vcpu *vcpu, u32 class,
+static __always_inline struct micro_slice_decision look_at_boost(const struct vcpu *vcpu, u32 slot, u32 class,
 								 u32 blocked)
 {
 	struct accelerate_config limits = config.accelerate;
 	struct micro_slice_observation seen = {
 	    .guest_class = class, .blocked = blocked, .retry_count = boost_of(vcpu)->retry_count};
+	struct micro_slice_decision decision;
 
 	seen.interrupt_pending = guest_interrupt_pending(vcpu->kvm_vcpu, boost_of(vcpu)->vector);
 	seen.answer = guest_answer_to_calls(vcpu->kvm_vcpu);
-	return decide_after_micro_slice(&limits, &seen);
+	decision = decide_after_micro_slice(&limits, &seen);
+	RECORD(RECORD_MICRO_SLICE, slot, micro_slice, {.config = limits, .seen = seen, .decision = decision});
+	return decision;
 }
 
 /* The one place where ends are counted. */
@@ -219,7 +224,7 @@ __noinline int look_at_exit(u32 slot, u64 rip, u32 is_boosted)
 
 	if (!vcpu || vcpu->state != VCPU_MICRO)
 		return 0;
-	decision = look_at_boost(vcpu, classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, rip), 0);
+	decision = look_at_boost(vcpu, slot, classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, rip), 0);
 	if (is_boosted && (decision.outcome != MICRO_SLICE_SERVED || decision.retry))
 		return 0;
 	end_boost(vcpu, slot, VCPU_RUNNING, decision.outcome, bpf_ktime_get_ns());
@@ -236,7 +241,7 @@ __noinline int end_with_turn(u32 slot, u32 runnable)
 
 	if (!vcpu)
 		return 0;
-	decision = look_at_boost(vcpu, vcpu->guest_class, !runnable);
+	decision = look_at_boost(vcpu, slot, vcpu->guest_class, !runnable);
 	end_boost(vcpu, slot, runnable ? VCPU_RUNNABLE : VCPU_BLOCKED, decision.outcome, bpf_ktime_get_ns());
 	boost_of(vcpu)->retry_count = decision.retry ? boost_of(vcpu)->retry_count + 1 : 0;
 	if (!runnable)

@@ -140,6 +140,7 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	if (scope == PASS_ALL_PREEMPTED)
 		seen.answer = guest_answer_to_calls(sibling->kvm_vcpu);
 	verdict = decide_on_sibling(scope, &seen);
+	RECORD(RECORD_SIBLING, entry - 1, sibling, {.seen = seen, .scope = scope, .decision = verdict});
 	if (verdict < SIBLING_DECISION_COUNT)
 		COUNT(stats->siblings[verdict]);
 	if (verdict == SIBLING_REQUEST && ask_for_boost(entry - 1, cause, 0))
@@ -197,6 +198,7 @@ __noinline int on_yield(u32 cause)
 	    __sync_val_compare_and_swap(&boosts_in(vm)->pass_until_ns, claim, now + PASS_MAX_NS) != claim)
 		seen.pass_active = 1;
 	decision = decide_on_yield(&seen);
+	RECORD(RECORD_YIELD, tctx->vcpu - 1, yield, {.seen = seen, .decision = decision});
 	if (decision.reason < YIELD_REASON_COUNT)
 		COUNT(stats->yields[cause][decision.reason]);
 	if (decision.scope != PASS_NONE)
@@ -223,6 +225,7 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 	seen.recipient_state = vcpu->state;
 	seen.guest_known = guest_is_known(vcpu->vm);
 	decision = decide_on_interrupt(&limits, &seen);
+	RECORD(RECORD_INTERRUPT, *slot, interrupt, {.config = limits, .seen = seen, .decision = decision});
 	if (seen.kind < INTERRUPT_KIND_COUNT && decision.reason < INTERRUPT_REASON_COUNT)
 		COUNT(stats->interrupts[seen.kind][decision.reason]);
 	if (decision.cause != CAUSE_NONE)

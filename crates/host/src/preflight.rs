@@ -92,7 +92,7 @@ fn check_sched_ext() -> Result<(), HostError> {
     if !Path::new(SCHED_EXT).is_dir() {
         return Err(HostError::refused(
             "this kernel has no sched_ext (no /sys/kernel/sched_ext): it needs Linux 6.12 or later with \
-             CONFIG_SCHED_CLASS_EXT=y",
+             CONFIG_SCHED_CLASS_EXT=y; `microslice run --beside` needs none",
         ));
     }
     let state = std::fs::read_to_string(format!("{SCHED_EXT}/state")).unwrap_or_default();

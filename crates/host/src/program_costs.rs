@@ -38,6 +38,19 @@ pub fn of_object(object: &Object) -> Value {
     costs.into_iter().map(object).collect()
 }
 
+/// Name and verified instructions of each loaded program: what `bpf/instruction-counts.toml` records.
+pub fn instructions_of(object: &Object) -> Vec<(String, u32)> {
+    let mut counts: Vec<_> = object
+        .progs()
+        .filter_map(|program| {
+            let info = program_info(&program)?;
+            Some((program.name().to_string_lossy().into_owned(), info.verified_insns))
+        })
+        .collect();
+    counts.sort();
+    counts
+}
+
 /// What the kernel says of a loaded program; none if it isn't.
 pub fn program_info(program: &Program<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();

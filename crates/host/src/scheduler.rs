@@ -12,7 +12,7 @@ use crate::limits;
 use crate::mapped_array::MappedArray;
 use crate::objects::{self, LoadedObject};
 use crate::preflight::{Host, Vendor};
-use crate::program_costs::{self, program_info};
+use crate::program_costs;
 use crate::recursion_misses::RecursionMisses;
 use crate::refusals::Refusal;
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, PrintLevel, RingBuffer, RingBufferBuilder};
@@ -254,19 +254,9 @@ impl Scheduler {
         set_cpu_limits(&mut *self.object, changes)
     }
 
-    /// Name, verified instructions of each program: what `bpf/instruction-counts.toml` records.
+    /// [`program_costs::instructions_of`] its programs.
     pub fn verified_instruction_counts(&self) -> Vec<(String, u32)> {
-        let mut counts: Vec<_> = self
-            .object
-            .object()
-            .progs()
-            .filter_map(|program| {
-                let info = program_info(&program)?;
-                Some((program.name().to_string_lossy().into_owned(), info.verified_insns))
-            })
-            .collect();
-        counts.sort();
-        counts
+        program_costs::instructions_of(self.object.object())
     }
 
     /// Runs of its programs that the kernel left out.

@@ -224,6 +224,10 @@ fn replay_one(
             let it: LimitRecord = record.payload_as();
             differ(it.decision, decide_on_limit(&it.limit, &it.seen))
         }
+        RecordKind::Boost => {
+            let it: BoostRecord = record.payload_as();
+            differ(it.decision, decide_on_boost(&it.config, &it.seen).into())
+        }
         RecordKind::PoolSize => {
             let it: PoolSizeRecord = record.payload_as();
             differ(it.decision, step_pool_size(&it.config, pool, &it.seen))

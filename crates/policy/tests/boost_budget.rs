@@ -42,12 +42,22 @@ fn a_vm_that_has_used_up_its_budget_is_refused_until_time_has_repaid_it() {
 }
 
 #[test]
-fn where_the_hosts_budget_is_used_up_those_that_are_ahead_are_refused_first() {
-    let host_spent = BoostObservation { host_clock_ns: NOW + MS, ..asked() };
-    let ahead = BoostObservation { vm_clock_ns: NOW - SECOND / 4, ..host_spent };
+fn where_the_hosts_budget_is_used_up_nobody_is_boosted() {
+    let behind = BoostObservation { vm_clock_ns: 0, host_clock_ns: NOW + 1, ..asked() };
+    assert_eq!(decide_on_boost(&CONFIG, &behind), BoostDecision::HostSpent);
+    let later = BoostObservation { now_ns: NOW + 1, ..behind };
+    assert_eq!(decide_on_boost(&CONFIG, &later), BoostDecision::Granted, "time repays");
+}
+
+#[test]
+fn the_last_tenth_of_the_hosts_budget_is_for_those_that_have_half_of_their_own() {
+    let soon_spent = BoostObservation { host_clock_ns: NOW - SECOND / 10 + 1, ..asked() };
+    let ahead = BoostObservation { vm_clock_ns: NOW - SECOND / 2 + 1, ..soon_spent };
     assert_eq!(decide_on_boost(&CONFIG, &ahead), BoostDecision::VmAhead);
-    let behind = BoostObservation { vm_clock_ns: NOW - 3 * SECOND / 4, ..host_spent };
+    let behind = BoostObservation { vm_clock_ns: NOW - SECOND / 2, ..soon_spent };
     assert_eq!(decide_on_boost(&CONFIG, &behind), BoostDecision::Granted);
+    let enough = BoostObservation { host_clock_ns: NOW - SECOND / 10, ..ahead };
+    assert_eq!(decide_on_boost(&CONFIG, &enough), BoostDecision::Granted);
 }
 
 #[test]
@@ -82,6 +92,39 @@ proptest! {
         let allowed = (now - start + config.burst_ns) as u128 * u128::from(percent * pcpus) / 100;
         // Each cost is rounded down by less than a nanosecond.
         prop_assert!(u128::from(had) <= allowed + u128::from(slice) + 20_000 * u128::from(percent * pcpus) / 100 + 1);
+    }
+
+    /// However many VMs ask all the time, together they have the host's budget and one burst, and overdraw by a slice at most.
+    #[test]
+    fn all_vms_together_have_no_more_than_the_hosts_budget(
+        vms in 1usize..=40,
+        percent in 1u32..=50,
+        pcpus in 1u32..=256,
+        slice_us in 10u64..=100_000,
+        gaps in prop::collection::vec(0u64..=5 * MS, 1..200),
+        who in prop::collection::vec(any::<prop::sample::Index>(), 1..200),
+    ) {
+        let host_percent = (5 * percent).min(50);
+        let config = BoostConfig { vm_percent: percent, host_percent, pcpu_count: pcpus, ..CONFIG };
+        let slice = slice_us * 1000;
+        let (mut now, mut clocks, mut host_clock, mut had) = (NOW, vec![0; vms], 0, 0u64);
+        for (gap, who) in gaps.iter().cycle().zip(who.iter().cycle()).take(20_000) {
+            let clock = &mut clocks[who.index(vms)];
+            let seen =
+                BoostObservation { now_ns: now, vm_clock_ns: *clock, host_clock_ns: host_clock, ..asked() };
+            if decide_on_boost(&config, &seen) == BoostDecision::Granted {
+                // On many pCPUs: little time passes until the next one asks, or none.
+                had += slice;
+                *clock = boost_clock(&config, now, *clock) + boost_cost(&config, percent, slice);
+                host_clock =
+                    boost_clock(&config, now, host_clock) + boost_cost(&config, host_percent, slice);
+            }
+            now += gap;
+        }
+        let parts = u128::from(host_percent * pcpus);
+        let allowed = (now - NOW + config.burst_ns) as u128 * parts / 100;
+        // Each cost is rounded down by less than a nanosecond.
+        prop_assert!(u128::from(had) <= allowed + u128::from(slice) + 20_000 * parts / 100 + 1);
     }
 
     /// No clock, however far off, makes a decision that isn't one.

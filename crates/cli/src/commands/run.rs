@@ -218,7 +218,7 @@ pub struct Run {
 }
 
 /// What only a scheduler of our own can do, by the names of the fields below.
-const BESIDE_HAS_NO: [&str; 26] = [
+const BESIDE_HAS_NO: [&str; 25] = [
     "scheduler",
     "resched_dp",
     "tlb_co",
@@ -242,7 +242,6 @@ const BESIDE_HAS_NO: [&str; 26] = [
     "no_lend",
     "no_home_slices",
     "weights",
-    "record",
     "program_costs",
     "vm_places",
 ];
@@ -253,7 +252,7 @@ pub fn run(args: Run) -> Result<(), Failure> {
     }
     let settings = settings_of(&args)?;
     if args.instruction_counts {
-        return print_instruction_counts(&settings);
+        return print_instruction_counts(&args, &settings);
     }
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
@@ -330,8 +329,10 @@ fn show_line(line: &str, left_out: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-fn print_instruction_counts(settings: &Settings) -> Result<(), Failure> {
-    for (program, count) in daemon::instruction_counts(settings).map_err(failure)? {
+fn print_instruction_counts(args: &Run, settings: &Settings) -> Result<(), Failure> {
+    let counts =
+        if args.beside { beside::instruction_counts(settings) } else { daemon::instruction_counts(settings) };
+    for (program, count) in counts.map_err(failure)? {
         output::print(&format!("{program} = {count}\n"))?;
     }
     Ok(())

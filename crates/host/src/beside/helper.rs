@@ -34,7 +34,7 @@ pub struct Counts {
     pub late: AtomicU64,
     /// As many threads are boosted as there may be at a time.
     pub crowded: AtomicU64,
-    /// The operator made the thread real-time meanwhile.
+    /// The operator made the thread real-time meanwhile, or pinned it.
     pub not_ours: AtomicU64,
     /// The kernel said no: a control group without real-time budget, or a security module.
     pub refused: AtomicU64,
@@ -192,7 +192,8 @@ impl Work {
             return count(&self.counts.crowded);
         }
         let former = match threads::look_at(told.tid) {
-            Ok(Now::Ordinary(former)) => former,
+            // The operator may have pinned it since it last ran, which the BPF side didn't see.
+            Ok(Now::Ordinary(former)) if !threads::is_pinned(told.tid) => former,
             Ok(_) => return count(&self.counts.not_ours),
             Err(_) => return count(&self.counts.late),
         };

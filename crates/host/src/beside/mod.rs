@@ -90,6 +90,15 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     beside.finish(result, output)
 }
 
+/// Instruction counts of the loaded programs, for `bpf/instruction-counts.toml`: loads, reads, unloads.
+///
+/// # Errors
+/// As [`run`].
+pub fn instruction_counts(settings: &Settings) -> Result<Vec<(String, u32)>, HostError> {
+    let host = preflight::check_beside()?;
+    Ok(Programs::load(&host, settings)?.verified_instruction_counts())
+}
+
 struct Beside<'s> {
     settings: &'s Settings,
     host: Host,
@@ -171,6 +180,9 @@ impl Beside<'_> {
         let drained = self.drain(output);
         let report = Report { is_final: true, ..self.report() };
         (output.report)(&report);
+        if let Some((count, dropped)) = self.programs.finish_recording()? {
+            (output.say)(&format!("recorded {count} decisions, {dropped} dropped"));
+        }
         result.and(drained)
     }
 

@@ -6,13 +6,17 @@ use crate::config::Settings;
 use crate::interface::{BoostEvent, BoostEventKind, BoostStats, RunConfig, Vcpu, VmFeed};
 use crate::mapped_array::MappedArray;
 use crate::preflight::{Host, Vendor};
+use crate::program_costs;
+use crate::recorder::Recorder;
 use crate::recursion_misses::RecursionMisses;
 use crate::scheduler::{
     Event, KernelVm, VMS_MAX, VmStats, keep_warnings, load_failure, lookup, parse_event, update,
 };
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
-use microslice_policy::{AccelerateConfig, BoostConfig, FairShareConfig, GuestCode, GuestLayout, VcpuState};
+use microslice_policy::{
+    AccelerateConfig, BoostConfig, FairShareConfig, GuestCode, GuestLayout, Record, VcpuState,
+};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -33,6 +37,9 @@ pub const HOST_PERCENT_MAX: u32 = 50;
 pub struct Programs {
     rings: RingBuffer<'static>,
     events: Rc<RefCell<VecDeque<Event>>>,
+    /// Decisions that the recording hasn't yet.
+    records: Rc<RefCell<VecDeque<Record>>>,
+    recorder: Option<Recorder>,
     vms: MappedArray,
     vm_stats_of: MappedArray,
     skeleton: BesideSkel<'static>,
@@ -41,6 +48,7 @@ pub struct Programs {
 impl Programs {
     /// Loads and attaches everything. On error nothing stays loaded.
     pub fn load(host: &Host, settings: &Settings) -> Result<Self, HostError> {
+        let recorder = settings.record.as_deref().map(Recorder::create).transpose()?;
         keep_warnings();
         let failed = |error: libbpf_rs::Error| load_failure(&error, settings.verbose);
         // One word for each start: the skeleton borrows the place that holds it.
@@ -67,10 +75,18 @@ impl Programs {
                 0
             })
             .map_err(ring)?;
+        let records = Rc::new(RefCell::new(VecDeque::new()));
+        let recorded = Rc::clone(&records);
+        builder
+            .add(&skeleton.maps.records, move |bytes| {
+                recorded.borrow_mut().extend(Record::read_from_prefix(bytes).ok().map(|(record, _)| record));
+                0
+            })
+            .map_err(ring)?;
         let rings = builder.build().map_err(ring)?;
         let vms = MappedArray::of(&skeleton.maps.vms)?;
         let vm_stats_of = MappedArray::of(&skeleton.maps.vm_stats_of)?;
-        Ok(Self { rings, events, vms, vm_stats_of, skeleton })
+        Ok(Self { rings, events, records, recorder, vms, vm_stats_of, skeleton })
     }
 
     /// What the helper hears and looks at.
@@ -82,10 +98,25 @@ impl Programs {
         BoostEvents::new(&ring, vcpus, MappedArray::of(&maps.taken_back_at)?)
     }
 
-    /// Reads what has arrived in the ring, but for boosts.
+    /// Reads what has arrived in the rings, but for boosts. What was decided is recorded.
     pub fn poll(&mut self) -> Result<Vec<Event>, HostError> {
-        self.rings.consume().map_err(|error| HostError::broken(format!("ring buffer: {error}")))?;
+        self.drain()?;
         Ok(self.events.borrow_mut().drain(..).collect())
+    }
+
+    fn drain(&mut self) -> Result<(), HostError> {
+        self.rings.consume().map_err(|error| HostError::broken(format!("ring buffer: {error}")))?;
+        let mut records = self.records.borrow_mut();
+        self.recorder
+            .as_mut()
+            .map_or(Ok(()), |recorder| records.drain(..).try_for_each(|record| recorder.record(&record)))
+    }
+
+    /// Decisions that were recorded, and those for which there was no room; `None`: nothing is.
+    pub fn finish_recording(&mut self) -> Result<Option<(u64, u64)>, HostError> {
+        let dropped = self.skeleton.maps.bss_data.as_deref().map_or(0, |bss| bss.host_stats.records_dropped);
+        let Some(recorder) = self.recorder.take() else { return Ok(None) };
+        Ok(Some((recorder.finish()?, dropped)))
     }
 
     /// The VMs that have a vCPU.
@@ -118,9 +149,17 @@ impl Programs {
         RecursionMisses::of_object(self.skeleton.object())
     }
 
-    /// Makes a guest kernel's ranges known under `slot`.
+    /// [`program_costs::instructions_of`] its programs.
+    pub fn verified_instruction_counts(&self) -> Vec<(String, u32)> {
+        program_costs::instructions_of(self.skeleton.object())
+    }
+
+    /// Makes a guest kernel's ranges known under `slot`, to the recording as well.
     pub fn set_guest_code(&mut self, slot: u32, code: &GuestCode) -> Result<(), HostError> {
-        update(&self.skeleton.maps.guest_codes, slot, code.as_bytes())
+        // What was decided with the kernel that had this slot comes before the new one in the recording.
+        self.drain()?;
+        update(&self.skeleton.maps.guest_codes, slot, code.as_bytes())?;
+        self.recorder.as_mut().map_or(Ok(()), |recorder| recorder.code(slot, code))
     }
 
     /// Tells the kernel side what is known of a VM.
@@ -162,6 +201,7 @@ fn run_config(host: &Host, settings: &Settings) -> RunConfig {
         },
         fair_share: FairShareConfig::DEFAULT,
         dry_run: u32::from(settings.dry_run),
+        recording: u32::from(settings.record.is_some()),
         pcpu_count: host.topology.pcpu_count,
         vm_places: VMS_MAX,
         intel: u32::from(host.vendor == Vendor::Intel),

@@ -75,6 +75,17 @@ pub fn look_at(tid: u32) -> io::Result<Now> {
     })
 }
 
+/// May it run on one pCPU only? Of a host with more pCPUs than `cpu_set_t` has places (1,024) that isn't known.
+pub fn is_pinned(tid: u32) -> bool {
+    // SAFETY: integers only, for which zero is a value.
+    let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes at most `size_of_val(&allowed)` bytes to `allowed`, which lives until the call returns.
+    let result =
+        unsafe { libc::sched_getaffinity(tid as libc::pid_t, size_of_val(&allowed), &raw mut allowed) };
+    // SAFETY: it reads the set, and nothing else.
+    result == 0 && unsafe { libc::CPU_COUNT(&allowed) } == 1
+}
+
 /// Real-time, with children that aren't. Thread 0 is the calling one.
 ///
 /// # Errors
@@ -138,6 +149,23 @@ mod tests {
         assert!(is_the_one(tid, ticks * NS_PER_TICK + 5));
         assert!(!is_the_one(tid, (ticks + 1) * NS_PER_TICK));
         assert_eq!(look_at(u32::MAX >> 1).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn who_may_run_on_one_pcpu_only_is_pinned() {
+        std::thread::spawn(|| {
+            // SAFETY: as in `is_pinned`.
+            let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+            // SAFETY: the calling thread's own set, of integers, which lives until the calls return.
+            unsafe {
+                libc::CPU_SET(libc::sched_getcpu() as usize, &mut one);
+                assert_eq!(libc::sched_setaffinity(0, size_of_val(&one), &raw const one), 0);
+            }
+            assert!(is_pinned(0));
+            assert!(!is_pinned(u32::MAX >> 1), "there is no such thread");
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub struct BoostBudgets {
 struct Limits {
     micro_slice_ns: u64,
     vm_percent: u64,
+    host_percent: u64,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -31,6 +32,7 @@ impl BoostBudgets {
         let limits = |config: &BesideConfig| Limits {
             micro_slice_ns: config.micro_slice_ns,
             vm_percent: u64::from(config.boost_percent),
+            host_percent: u64::from(config.host_percent),
         };
         let limits = match scheduler {
             SchedulerKind::Beside(config) => Some(limits(config)),
@@ -63,19 +65,26 @@ impl BoostBudgets {
         Ok(())
     }
 
-    /// Since the start: a burst, a part of all that time, and what was under way when the budget was used up. What all VMs have
-    /// together isn't looked at: the policy refuses some of them beyond the host's budget, not all.
+    /// Of a VM and of all together, since the start: a burst, a part of all that time, and what was granted when the budget was used up.
     pub fn nobody_exceeds_its_budget(&self, machine: &Machine) -> Result<(), String> {
         let Some(limits) = &self.limits else { return Ok(()) };
         let time_ns = u128::from(machine.now_ns + BURST_NS) * machine.pcpus.len() as u128;
+        let allowed_ns = |percent: u64, vcpus: u128| {
+            time_ns * u128::from(percent) / 100 + u128::from(limits.micro_slice_ns) * vcpus
+        };
+        let (mut all_ran_ns, mut all_vcpus) = (0, 0);
         for (id, vm) in machine.vms.enumerate() {
             let vcpus = vm.first_vcpu.span(vm.vcpus);
             let ran_ns = vcpus.map(|vcpu| u128::from(self.vcpus[vcpu].ran_ns)).sum::<u128>();
-            let allowed_ns = time_ns * u128::from(limits.vm_percent) / 100
-                + u128::from(limits.micro_slice_ns) * u128::from(vm.vcpus);
+            let allowed_ns = allowed_ns(limits.vm_percent, u128::from(vm.vcpus));
             if ran_ns > allowed_ns {
                 return Err(format!("VM {id} ran boosted for {ran_ns} ns, where {allowed_ns} are allowed"));
             }
+            (all_ran_ns, all_vcpus) = (all_ran_ns + ran_ns, all_vcpus + u128::from(vm.vcpus));
+        }
+        let allowed_ns = allowed_ns(limits.host_percent, all_vcpus);
+        if all_ran_ns > allowed_ns {
+            return Err(format!("all VMs ran boosted for {all_ran_ns} ns, where {allowed_ns} are allowed"));
         }
         Ok(())
     }
@@ -125,6 +134,23 @@ mod tests {
         assert_eq!(error, Err("VM 0 ran boosted for 121200001 ns, where 121200000 are allowed".to_owned()));
         machine.now_ns = 1_000_000;
         assert_eq!(boosts.nobody_exceeds_its_budget(&machine), Ok(()), "time repays");
+    }
+
+    #[test]
+    fn all_vms_that_run_boosted_for_longer_than_they_may_together_are_found() {
+        let (mut boosts, machine) = host();
+        boosts.limits.as_mut().expect("beside").host_percent = 1;
+        // 1 % of twelve pCPUs for a second, and a micro slice of each of 24 vCPUs.
+        let allowed_ns = 120_000_000 + 24 * 100_000;
+        boosts.vcpus[VCPU].ran_ns = allowed_ns / 2;
+        boosts.vcpus[VcpuId::new(12)].ran_ns = allowed_ns / 2;
+        assert_eq!(boosts.nobody_exceeds_its_budget(&machine), Ok(()));
+        boosts.vcpus[VcpuId::new(12)].ran_ns += 1;
+        let error = boosts.nobody_exceeds_its_budget(&machine);
+        assert_eq!(
+            error,
+            Err("all VMs ran boosted for 122400001 ns, where 122400000 are allowed".to_owned())
+        );
     }
 
     #[test]

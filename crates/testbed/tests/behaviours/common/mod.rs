@@ -114,6 +114,15 @@ pub fn report_of(line: &str) -> Result<Value, String> {
     })
 }
 
+/// Runs a command that this host must refuse: one line that says why, exit code 2.
+pub fn refusal(host: &Host, command: &str) -> String {
+    let output = host.run(command, PATIENCE).expect("run");
+    assert_eq!(output.code, 2, "{output:?}");
+    assert_eq!(output.stderr.lines().count(), 1, "one line: {output:?}");
+    assert_eq!(output.stdout, "", "nothing was scheduled");
+    output.stderr
+}
+
 /// The guest's heart beats on: it has moved by `beats` within the patience.
 pub fn assert_alive(guest: &Guest, beats: u64) {
     let before = guest.heartbeat().unwrap_or(0);

@@ -1,11 +1,11 @@
-//! Boosts beside the kernel's own scheduler, on a stock host that has no sched_ext.
+//! Boosts beside the kernel's own scheduler, on stock hosts: Debian 12 has no sched_ext, others have.
 
 use crate::common::{
-    PATIENCE, Standstill, assert_alive, assert_few_runs_were_left_out, count, hints, on_machine, report_of,
-    run, seconds, statistics, statistics_from, sum, wait_until_it_knows,
+    PATIENCE, Standstill, assert_alive, assert_few_runs_were_left_out, count, hints, on_machine, refusal,
+    replay, report_of, reports, run, seconds, statistics, statistics_from, sum, wait_until_it_knows,
 };
 use microslice_testbed::kernels::DEFAULT_GUEST;
-use microslice_testbed::{GuestSpec, Host, Process, Testbed};
+use microslice_testbed::{Guest, GuestSpec, Host, Process, Testbed};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,18 @@ const BESIDE: &str = "exec microslice run --beside --json --micro-slice-us 3000 
 const LONG_BOOSTS: &str =
     "exec microslice run --beside --json --micro-slice-us 30000 --boost-percent 50 --stats 1";
 
-fn debian_12() -> Testbed {
-    Testbed::new("6.1").and_then(|testbed| testbed.with_guest_kernels(&[DEFAULT_GUEST])).expect("kernels")
+/// One of 30 ms uses up three quarters of what 1 % of four pCPUs are for a second.
+const LITTLE_BUDGET: &str =
+    "exec microslice run --beside --json --micro-slice-us 30000 --boost-percent 1 --stats 1";
+const DEBIAN_12: &str = "6.1";
+
+fn host_of(series: &str) -> Testbed {
+    Testbed::new(series).and_then(|testbed| testbed.with_guest_kernels(&[DEFAULT_GUEST])).expect("kernels")
+}
+
+/// Runs `test` beside Debian's kernel of this series, with [`guests`].
+fn on(series: &str, test: impl Fn(&Host, &[Guest])) {
+    on_machine(&format!("a host for boosts, {series}"), || host_of(series), &guests(), test);
 }
 
 fn guests() -> [GuestSpec; 2] {
@@ -76,31 +86,137 @@ fn wait_until_none_is_real_time(host: &Host) {
     }
 }
 
+/// Preempted vCPUs are boosted, all boosts are taken back, and each decision comes out the same natively.
+fn preempted_vcpus_are_boosted(host: &Host, guests: &[Guest]) {
+    let _echo = host.start_echo().expect("the other end of the ping-pong");
+    let beside = start(host, &format!("{BESIDE} --record /tmp/beside.rec"));
+    let boosted = |report: &Value| count(&report["boosts"]["total"]) > 0;
+    statistics(&beside, boosted, "boost");
+    std::thread::sleep(seconds(5, 30));
+    guests.iter().for_each(|guest| assert_alive(guest, 2));
+    // Whoever watches, the daemon takes all back at its end.
+    kill_watcher(host, &beside);
+    let report = stop(&beside);
+    let helper = &report["helper"];
+    assert!(count(&helper["boosts"]) > 0, "{report}");
+    assert_eq!(helper["boosts"], helper["returns"], "{report}");
+    let lost = sum(&report["refusals"]) + sum(&report["missed"]) + count(&report["pending"]);
+    assert_eq!(count(&report["requests"]), count(&report["boosts"]["total"]) + lost, "{report}");
+    assert_eq!(real_time_guest_threads(host), 0);
+    assert_few_runs_were_left_out(&report, hints(&report), 100);
+    let by_kind = &replay(host, "/tmp/beside.rec")["by_kind"];
+    for kind in ["classify", "yield", "sibling", "interrupt", "micro_slice", "boost"] {
+        assert!(count(&by_kind[kind]) > 0, "no decision of kind {kind}: {by_kind}");
+    }
+}
+
+#[test]
+fn on_6_18_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
+    on("6.18", preempted_vcpus_are_boosted);
+}
+
+#[test]
+fn on_the_newest_good_7_2_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
+    on("7.2", preempted_vcpus_are_boosted);
+}
+
+#[test]
+fn on_debian_13_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
+    on("6.12", preempted_vcpus_are_boosted);
+}
+
 #[test]
 fn on_debian_12_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
-    on_machine("Debian 12", debian_12, &guests(), |host, guests| {
+    on(DEBIAN_12, preempted_vcpus_are_boosted);
+}
+
+/// Each thread of the guests may run on one pCPU only, by turns, or on all of them.
+fn pin_guests(host: &Host, to_one: bool) {
+    let mask = if to_one { "$((1 << at % 4))" } else { "f" };
+    run(
+        host,
+        &format!(
+            "at=0; for guest in $(pidof qemu-system-x86_64); do for task in /proc/$guest/task/*; do
+                at=$((at + 1)); taskset -p {mask} ${{task##*/}} >/dev/null
+            done; done"
+        ),
+    );
+}
+
+#[test]
+fn on_debian_12_vcpus_that_the_operator_pins_are_not_boosted_any_more() {
+    on(DEBIAN_12, |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         let beside = start(host, BESIDE);
-        let boosted = |report: &Value| count(&report["boosts"]["total"]) > 0;
-        statistics(&beside, boosted, "boost");
+        statistics(&beside, is_boosted, "boost");
+        pin_guests(host, true);
+        let is_refused = |report: &Value| count(&report["refusals"]["pinned"]) > 0;
+        statistics(&beside, is_refused, "refusal of a pinned vCPU");
+        let pinned = beside.lines(0).len();
         std::thread::sleep(seconds(5, 30));
-        guests.iter().for_each(|guest| assert_alive(guest, 2));
-        // Whoever watches, the daemon takes all back at its end.
-        kill_watcher(host, &beside);
-        let report = stop(&beside);
-        let helper = &report["helper"];
-        assert!(count(&helper["boosts"]) > 0, "{report}");
-        assert_eq!(helper["boosts"], helper["returns"], "{report}");
-        let lost = sum(&report["refusals"]) + sum(&report["missed"]) + count(&report["pending"]);
-        assert_eq!(count(&report["requests"]), count(&report["boosts"]["total"]) + lost, "{report}");
-        assert_eq!(real_time_guest_threads(host), 0);
-        assert_few_runs_were_left_out(&report, hints(&report), 100);
+        let while_pinned = reports(&beside, pinned);
+        pin_guests(host, false);
+        assert!(!while_pinned.is_empty());
+        for report in while_pinned {
+            assert_eq!(report["helper"]["boosts"], 0, "{report}");
+        }
+        stop(&beside);
     });
 }
 
 #[test]
-fn whoever_of_the_two_processes_is_killed_no_thread_stays_real_time() {
-    on_machine("Debian 12", debian_12, &guests(), |host, guests| {
+fn on_debian_12_whoever_asks_all_the_time_runs_boosted_for_no_longer_than_its_budget() {
+    on(DEBIAN_12, |host, _| {
+        let _echo = host.start_echo().expect("the other end of the ping-pong");
+        let beside = start(host, LITTLE_BUDGET);
+        let is_refused = |report: &Value| count(&report["refusals"]["over_budget"]) > 0;
+        statistics(&beside, is_refused, "refusal beyond the budget");
+        std::thread::sleep(seconds(5, 30));
+        let report = stop(&beside);
+        // 1 % of four pCPUs, and what a second gives at once.
+        let allowed_ns = (report["seconds"].as_f64().expect("seconds") + 1.0) * 1e9 * 4.0 / 100.0;
+        for vm in report["vms"].as_array().expect("VMs") {
+            // Four vCPUs may have been granted a boost before the first was charged. The histogram has the middle of a power of two.
+            let longest_ns = vm["boost_slice_us"]["max"].as_f64().unwrap_or(0.0) * 1000.0 * 4.0 / 3.0;
+            let boosted_ns = vm["boosted_ns"].as_f64().expect("a time");
+            assert!(boosted_ns <= allowed_ns + 4.0 * longest_ns, "{allowed_ns} ns are allowed: {vm}");
+        }
+    });
+}
+
+#[test]
+fn on_debian_12_who_may_not_or_comes_second_is_refused_in_one_line() {
+    on(DEBIAN_12, |host, _| {
+        let user = "grep -q ^nobody: /etc/passwd || echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd; \
+                    exec su -s /bin/sh nobody -c 'microslice run --beside'";
+        let line = refusal(host, user);
+        assert!(
+            line.contains("CAP_SYS_ADMIN, CAP_SYS_NICE, CAP_PERFMON, CAP_BPF missing: run it as root"),
+            "{line}"
+        );
+        // All capabilities, but of a user namespace: the kernel makes nobody real-time for them.
+        let line = refusal(host, "exec unshare -r microslice run --beside");
+        assert!(line.contains("no thread can be made real-time here"), "{line}");
+
+        // Without the flag it is no fallback, but named.
+        let line = refusal(host, "microslice run");
+        assert!(
+            line.contains("no sched_ext") && line.contains("`microslice run --beside` needs none"),
+            "{line}"
+        );
+
+        let first = host.start(&format!("{BESIDE} --dry-run")).expect("start");
+        statistics(&first, |_| true, "report");
+        let line = refusal(host, "microslice run --beside");
+        assert!(line.contains("another `microslice run --beside` runs here"), "{line}");
+        stop(&first);
+        assert_eq!(real_time_guest_threads(host), 0);
+    });
+}
+
+#[test]
+fn on_debian_12_whoever_of_the_two_processes_is_killed_no_thread_stays_real_time() {
+    on(DEBIAN_12, |host, guests| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         // First the watcher, in whose place another one comes, then the daemon: that one takes all back.
         let beside = start(host, LONG_BOOSTS);

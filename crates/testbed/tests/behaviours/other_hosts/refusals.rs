@@ -1,16 +1,7 @@
 //! Hosts on which our scheduler must not run: one line that says why, exit code 2, and nothing loaded.
 
-use crate::common::{PATIENCE, on_machine, run, scheduler_state, wait_for_state};
-use microslice_testbed::{Host, Testbed};
-
-/// Runs the scheduler on a host that it must refuse.
-fn refusal(host: &Host, command: &str) -> String {
-    let output = host.run(command, PATIENCE).expect("run");
-    assert_eq!(output.code, 2, "{output:?}");
-    assert_eq!(output.stderr.lines().count(), 1, "one line: {output:?}");
-    assert_eq!(output.stdout, "", "nothing was scheduled");
-    output.stderr
-}
+use crate::common::{on_machine, refusal, run, scheduler_state, wait_for_state};
+use microslice_testbed::Testbed;
 
 #[test]
 fn a_host_with_isolated_pcpus_is_refused_with_their_numbers() {
