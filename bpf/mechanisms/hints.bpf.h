@@ -50,7 +50,7 @@ __noinline int on_yield(u32 cause)
 	if (decision.scope != PASS_NONE)
 		make_pass(vm, self->vm, slot, self->index_in_vm + 1, VCPUS_PER_VM_MAX, &decision);
 	/* Before the VM is given to another pass, which counts anew. */
-	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL, decision.reason);
+	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL, &decision);
 	if (!seen.pass_active)
 		__sync_val_compare_and_swap(&passes_in(vm)->until_ns, now + PASS_MAX_NS, 0);
 	return 0;

@@ -241,7 +241,9 @@ const SPINNING: SpinnerObservation = SpinnerObservation {
     answers_known: 0,
     pass_active: 0,
     pass_made: 1,
-    reserved: 0,
+    waits_for_lock: 0,
+    stranded_count: 0,
+    vain_waits: 0,
     spun_ns: 0,
 };
 
@@ -285,6 +287,58 @@ fn while_its_patience_lasts_who_waits_keeps_its_pcpu_though_nobody_was_preempted
             SpinnerDecision::Yields,
             "who is waited for may be in unknown code"
         );
+    }
+}
+
+const AT_A_LOCK: SpinnerObservation =
+    SpinnerObservation { waits_for_lock: 1, vain_waits: VAIN_WAITS_MAX, ..SPINNING };
+
+#[test]
+fn where_patience_was_in_vain_nobody_has_any_while_a_sibling_was_stopped_that_waits_for_a_lock_itself() {
+    let decide = |seen: SpinnerObservation| decide_on_spinner(&AccelerateConfig::DEFAULT, &seen);
+    let stranded = SpinnerObservation { stranded_count: 1, ..AT_A_LOCK };
+    assert_eq!(decide(stranded), SpinnerDecision::Yields);
+    assert_eq!(decide(AT_A_LOCK), SpinnerDecision::KeepsSpinning, "all that wait for it run");
+    for other in [
+        SpinnerObservation { vain_waits: VAIN_WAITS_MAX - 1, ..stranded },
+        SpinnerObservation { waits_for_lock: 0, ..stranded },
+        SpinnerObservation { helped_count: 1, ..stranded },
+    ] {
+        assert_eq!(decide(other), SpinnerDecision::KeepsSpinning, "{other:?}");
+    }
+}
+
+#[test]
+fn waits_are_in_vain_when_patience_runs_out_again_and_again_and_nobody_halts_for_a_lock() {
+    let config = AccelerateConfig::DEFAULT;
+    let after = |seen: SpinnerObservation| vain_waits_after(&config, &seen);
+    let run_out = SpinnerObservation { vain_waits: 3, spun_ns: config.patience_ns, ..AT_A_LOCK };
+    assert_eq!(after(run_out), 4);
+    assert_eq!(after(SpinnerObservation { vain_waits: VAIN_WAITS_MAX, ..run_out }), VAIN_WAITS_MAX);
+    for other in [
+        SpinnerObservation { spun_ns: config.patience_ns - 1, ..run_out },
+        SpinnerObservation { waits_for_lock: 0, ..run_out },
+        SpinnerObservation { helped_count: 1, ..run_out },
+        SpinnerObservation { refused_count: 1, ..run_out },
+    ] {
+        assert_eq!(after(other), 3, "{other:?}");
+    }
+    let halted = SpinnerObservation { cause: YieldCause::Hlt.into(), ..AT_A_LOCK };
+    assert_eq!(after(halted), 0, "its waiters do halt");
+}
+
+#[test]
+fn who_was_stopped_while_it_waited_for_a_lock_is_stranded() {
+    let preempted = preempted_sibling(GuestClass::LockWaiter);
+    let yielded = SiblingObservation { preempted: 0, yielded: 1, ..preempted };
+    assert!(sibling_is_stranded(&preempted) && sibling_is_stranded(&yielded));
+    for other in [
+        preempted_sibling(GuestClass::LockHolder),
+        SiblingObservation { preempted: 0, ..preempted },
+        SiblingObservation { state: VcpuState::Running.into(), ..preempted },
+        SiblingObservation { state: VcpuState::Micro.into(), ..preempted },
+    ] {
+        assert!(!sibling_is_stranded(&other), "{other:?}");
     }
 }
 
