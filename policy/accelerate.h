@@ -231,10 +231,11 @@ struct spinner_observation {
 	u32 refused_count; /* siblings that it would have requested, had its VM not had more than its share */
 	u32 answers_known; /* of a shootdown's pass: the host can see who owes an answer */
 	u32 pass_active;   /* no pass was made, because another pCPU is making one over this VM */
-	u32 pass_made;	   /* there is a micro pool, and what is waited for is known */
-	u32 waits_for_lock; /* likewise, and it is a lock */
+	enum pass_scope
+	    scope; /* PASS_NONE: no pass was made, or there is no micro pool, or nobody knows what is waited for */
 	u32 stranded_count; /* siblings that were stopped while they waited for one: sibling_is_stranded() */
 	u32 vain_waits;	    /* of its VM: vain_waits_after() */
+	u32 ran_out_before; /* it has no patience left, as at the exit before of this wait */
 	u64 spun_ns;	    /* for how long it has waited, in this turn */
 };
 
@@ -246,11 +247,12 @@ POLICY u32 vain_waits_after(const struct accelerate_config *config, const struct
 {
 	u32 is_helped = spinner->helped_count || spinner->crowded_count || spinner->refused_count;
 
-	if (!spinner->waits_for_lock)
+	if (spinner->scope != PASS_ONE_CRITICAL)
 		return spinner->vain_waits;
 	if (spinner->cause == YIELD_HLT)
 		return 0;
-	if (is_helped || spinner->spun_ns < config->patience_ns || spinner->vain_waits >= VAIN_WAITS_MAX)
+	if (is_helped || spinner->ran_out_before || spinner->spun_ns < config->patience_ns ||
+	    spinner->vain_waits >= VAIN_WAITS_MAX)
 		return spinner->vain_waits;
 	return spinner->vain_waits + 1;
 }
@@ -265,9 +267,9 @@ POLICY u32 decide_on_spinner(const struct accelerate_config *config,
 	u32 stays = spinner->helped_count > 0 || spinner->crowded_count > 0 || spinner->answers_known ||
 		    spinner->pass_active;
 	/* Beyond that, who is waited for may have been preempted in code of no class: its turn comes sooner then. */
-	u32 in_vain =
-	    spinner->waits_for_lock && spinner->stranded_count && spinner->vain_waits >= VAIN_WAITS_MAX;
-	u32 patient = spinner->pass_made && spinner->spun_ns < config->patience_ns && !in_vain;
+	u32 in_vain = spinner->scope == PASS_ONE_CRITICAL && spinner->stranded_count &&
+		      spinner->vain_waits >= VAIN_WAITS_MAX;
+	u32 patient = spinner->scope != PASS_NONE && spinner->spun_ns < config->patience_ns && !in_vain;
 
 	if (spinner->cause == YIELD_HLT)
 		return SPINNER_YIELDS;

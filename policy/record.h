@@ -16,7 +16,7 @@
 #include "pool_size.h"
 #include "urgent_events.h"
 
-#define RECORD_VERSION 11u
+#define RECORD_VERSION 12u
 /* Slots for guest kernels. Slot 0 is the code of a guest without symbols. */
 #define GUEST_CODES_MAX 64u
 

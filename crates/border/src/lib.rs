@@ -6,7 +6,7 @@
 //! | `enum pass_scope` | `PassScope`, with a table of its values and their names (`Coded`) |
 //! | a field of type `enum pass_scope` | `PassScopeCode`: a number of any value (`Code<PassScope>`) |
 //! | an unnamed union in a struct | the field `payload`: as many bytes |
-//! | `#define RECORD_VERSION 11u` | `pub const RECORD_VERSION: u32` |
+//! | `#define RECORD_VERSION 12u` | `pub const RECORD_VERSION: u32` |
 //! | a `static inline` function | an unsafe function of that name in the module `c`, and a wrapper in C |
 //!
 //! Headers keep four rules, and a build ends with the name of whoever breaks one. They parse without `vmlinux.h`.

@@ -240,10 +240,10 @@ const SPINNING: SpinnerObservation = SpinnerObservation {
     refused_count: 0,
     answers_known: 0,
     pass_active: 0,
-    pass_made: 1,
-    waits_for_lock: 0,
+    scope: Code::raw(PassScope::AllPreempted as u32),
     stranded_count: 0,
     vain_waits: 0,
+    ran_out_before: 0,
     spun_ns: 0,
 };
 
@@ -268,7 +268,7 @@ fn once_all_have_answered_the_spinner_goes_on() {
 
 #[test]
 fn another_pass_over_the_same_vm_is_worth_waiting_for() {
-    let active = SpinnerObservation { pass_active: 1, pass_made: 0, ..SPINNING };
+    let active = SpinnerObservation { pass_active: 1, scope: Code::raw(PassScope::None as u32), ..SPINNING };
     assert_eq!(after_spinning_for_long(active), SpinnerDecision::KeepsSpinning);
 }
 
@@ -290,8 +290,11 @@ fn while_its_patience_lasts_who_waits_keeps_its_pcpu_though_nobody_was_preempted
     }
 }
 
-const AT_A_LOCK: SpinnerObservation =
-    SpinnerObservation { waits_for_lock: 1, vain_waits: VAIN_WAITS_MAX, ..SPINNING };
+const AT_A_LOCK: SpinnerObservation = SpinnerObservation {
+    scope: Code::raw(PassScope::OneCritical as u32),
+    vain_waits: VAIN_WAITS_MAX,
+    ..SPINNING
+};
 
 #[test]
 fn where_patience_was_in_vain_nobody_has_any_while_a_sibling_was_stopped_that_waits_for_a_lock_itself() {
@@ -301,7 +304,7 @@ fn where_patience_was_in_vain_nobody_has_any_while_a_sibling_was_stopped_that_wa
     assert_eq!(decide(AT_A_LOCK), SpinnerDecision::KeepsSpinning, "all that wait for it run");
     for other in [
         SpinnerObservation { vain_waits: VAIN_WAITS_MAX - 1, ..stranded },
-        SpinnerObservation { waits_for_lock: 0, ..stranded },
+        SpinnerObservation { scope: SPINNING.scope, ..stranded },
         SpinnerObservation { helped_count: 1, ..stranded },
     ] {
         assert_eq!(decide(other), SpinnerDecision::KeepsSpinning, "{other:?}");
@@ -317,7 +320,8 @@ fn waits_are_in_vain_when_patience_runs_out_again_and_again_and_nobody_halts_for
     assert_eq!(after(SpinnerObservation { vain_waits: VAIN_WAITS_MAX, ..run_out }), VAIN_WAITS_MAX);
     for other in [
         SpinnerObservation { spun_ns: config.patience_ns - 1, ..run_out },
-        SpinnerObservation { waits_for_lock: 0, ..run_out },
+        SpinnerObservation { ran_out_before: 1, ..run_out },
+        SpinnerObservation { scope: SPINNING.scope, ..run_out },
         SpinnerObservation { helped_count: 1, ..run_out },
         SpinnerObservation { refused_count: 1, ..run_out },
     ] {
@@ -344,7 +348,7 @@ fn who_was_stopped_while_it_waited_for_a_lock_is_stranded() {
 
 #[test]
 fn without_a_micro_pool_or_where_nobody_knows_what_it_waits_for_it_yields_at_once() {
-    let seen = SpinnerObservation { pass_made: 0, ..SPINNING };
+    let seen = SpinnerObservation { scope: PassScope::None.into(), ..SPINNING };
     assert_eq!(decide_on_spinner(&AccelerateConfig::DEFAULT, &seen), SpinnerDecision::Yields);
 }
 

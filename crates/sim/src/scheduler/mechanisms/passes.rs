@@ -33,10 +33,10 @@ fn spinner_of(cause: YieldCause, scope: PassScope, pass: PassCounts) -> SpinnerO
         refused_count: pass.refused,
         answers_known: u32::from(scope == PassScope::AllPreempted),
         pass_active: 0,
-        pass_made: u32::from(scope != PassScope::None),
-        waits_for_lock: u32::from(scope == PassScope::OneCritical),
+        scope: scope.into(),
         stranded_count: 0,
         vain_waits: 0,
+        ran_out_before: 0,
         spun_ns: u64::MAX,
     }
 }

@@ -9,10 +9,12 @@ struct Spin {
     since_ns: u64,
     /// When it is asked about next, at the latest; later, it is another wait.
     until_ns: u64,
+    /// There is no patience left in this wait.
+    has_run_out: bool,
 }
 
 impl Spin {
-    const NONE: Self = Self { since_ns: 0, until_ns: 0 };
+    const NONE: Self = Self { since_ns: 0, until_ns: 0, has_run_out: false };
 }
 
 pub(super) struct Patience {
@@ -39,7 +41,7 @@ impl Patience {
     pub fn spun_ns(&mut self, now_ns: u64, vcpu: VcpuId, micro_slice_ns: u64) -> u64 {
         let spin = &mut self.spins[vcpu];
         if now_ns > spin.until_ns.saturating_add(micro_slice_ns) {
-            spin.since_ns = now_ns;
+            (spin.since_ns, spin.has_run_out) = (now_ns, false);
         }
         now_ns - spin.since_ns
     }
@@ -59,10 +61,14 @@ impl<Normal: Core> MicroSliced<Normal> {
     ) -> SpinnerObservation {
         let vm = machine.vcpus[vcpu].vm;
         let vain_waits = self.patience.vain_waits[vm];
+        let spun_ns = self.patience.spun_ns(machine.now_ns, vcpu, self.pool.slice_ns());
+        let runs_out = spun_ns >= self.rules.patience_ns;
+        let ran_out_before = std::mem::replace(&mut self.patience.spins[vcpu].has_run_out, runs_out);
         let spinner = SpinnerObservation {
             stranded_count: machine.vms[vm].waiting.count(self.answers.stranded_kinds),
             vain_waits,
-            spun_ns: self.patience.spun_ns(machine.now_ns, vcpu, self.pool.slice_ns()),
+            ran_out_before: u32::from(ran_out_before),
+            spun_ns,
             ..spinner
         };
         self.patience.vain_waits[vm] = policy::vain_waits_after(&self.rules, &spinner);
