@@ -240,7 +240,7 @@ struct spinner_observation {
 };
 
 /* So often patience runs out in a VM where nobody halts for locks until siblings that are stranded end it. */
-#define VAIN_WAITS_MAX 16u
+#define VAIN_WAITS_MAX 200u
 
 /* How often patience has run out in its VM, to no end, since somebody there halted for a lock. */
 POLICY u32 vain_waits_after(const struct accelerate_config *config, const struct spinner_observation *spinner)
