@@ -38,7 +38,7 @@ static __always_inline u64 spun_ns(struct vcpu *self)
 
 /* `vm` is whose pass has just ended; NULL if none was made. */
 static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 cause, const struct vm *vm,
-					   const struct yield_decision *hint)
+					   u32 scope, u32 reason)
 {
 	struct accelerate_config limits = config.accelerate;
 	struct spinner_observation seen = {.cause = cause,
@@ -46,8 +46,8 @@ static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 caus
 					   .crowded_count = vm ? passes_in(vm)->crowded_count : 0,
 					   .refused_count = vm ? passes_in(vm)->refused_count : 0,
 					   .answers_known = vm && !passes_in(vm)->silent_count,
-					   .pass_active = hint->reason == YIELD_PASS_ACTIVE,
-					   .scope = hint->scope,
+					   .pass_active = reason == YIELD_PASS_ACTIVE,
+					   .scope = scope,
 					   .stranded_count = vm ? passes_in(vm)->stranded_count : 0,
 					   .vain_waits = vm ? patience_in(vm)->vain_waits : 0,
 					   .spun_ns = spun_ns(self)};
