@@ -35,6 +35,9 @@
  *            slices in a row, charged like all others (of turns: delay_preemption.h). And who waits has patience: where nobody is found who was
  *            preempted in critical code, who is waited for runs, mostly, and is done within microseconds; one that yields comes back after
  *            a turn of everybody else, and all that wait behind it, or that it holds up in its turn, wait as long.
+ *            That holds where who waits for a lock halts before long, as with paravirtual locks. Where nobody ever does, the lock may have been
+ *            handed to a sibling that was stopped while it waited (stranded), and all spin in vain until that one runs. So where
+ *            patience has run out VAIN_WAITS_MAX times, and nobody has halted for a lock meanwhile, nobody has any while a sibling is stranded.
  *            And there a request that finds the micro pool busy waits, or is forgotten. Here it may have its micro slice at home:
  *            on a pCPU of the normal pool, where it ran last or next to that, from a vCPU of another VM that has had at least
  *            as much. Caches are warm there, and there are more of those pCPUs.
@@ -201,6 +204,13 @@ POLICY u32 decide_on_sibling(u32 scope, const struct sibling_observation *siblin
 	return class_is_critical(sibling->guest_class) ? SIBLING_REQUEST : SIBLING_NOT_CRITICAL;
 }
 
+/* May a lock have been handed to it though it can't take it? It was stopped while it waited for one. */
+POLICY u32 sibling_is_stranded(const struct sibling_observation *sibling)
+{
+	return sibling->state == VCPU_RUNNABLE && sibling->guest_class == GUEST_CLASS_LOCK_WAITER &&
+	       (sibling->preempted || sibling->yielded);
+}
+
 /* After the pass: does the spinner's own yield go ahead? */
 enum spinner_decision {
 	SPINNER_YIELDS = 0,
@@ -214,10 +224,31 @@ struct spinner_observation {
 	u32 refused_count; /* siblings that it would have requested, had its VM not had more than its share */
 	u32 answers_known; /* of a shootdown's pass: the host can see who owes an answer */
 	u32 pass_active;   /* no pass was made, because another pCPU is making one over this VM */
-	u32 pass_made;	   /* there is a micro pool, and what is waited for is known */
-	u32 reserved;
-	u64 spun_ns; /* for how long it has waited, in this turn */
+	enum pass_scope
+	    scope; /* PASS_NONE: no pass was made, or there is no micro pool, or nobody knows what is waited for */
+	u32 stranded_count; /* siblings that were stopped while they waited for one: sibling_is_stranded() */
+	u32 vain_waits;	    /* of its VM: vain_waits_after() */
+	u32 ran_out_before; /* it has no patience left, as at the exit before of this wait */
+	u64 spun_ns;	    /* for how long it has waited, in this turn */
 };
+
+/* So often patience runs out in a VM where nobody halts for locks until siblings that are stranded end it. */
+#define VAIN_WAITS_MAX 200u
+
+/* How often patience has run out in its VM, to no end, since somebody there halted for a lock. */
+POLICY u32 vain_waits_after(const struct accelerate_config *config, const struct spinner_observation *spinner)
+{
+	u32 is_helped = spinner->helped_count || spinner->crowded_count || spinner->refused_count;
+
+	if (spinner->scope != PASS_ONE_CRITICAL)
+		return spinner->vain_waits;
+	if (spinner->cause == YIELD_HLT)
+		return 0;
+	if (is_helped || spinner->ran_out_before || spinner->spun_ns < config->patience_ns ||
+	    spinner->vain_waits >= VAIN_WAITS_MAX)
+		return spinner->vain_waits;
+	return spinner->vain_waits + 1;
+}
 
 POLICY u32 decide_on_spinner(const struct accelerate_config *config,
 			     const struct spinner_observation *spinner)
@@ -229,7 +260,9 @@ POLICY u32 decide_on_spinner(const struct accelerate_config *config,
 	u32 stays = spinner->helped_count > 0 || spinner->crowded_count > 0 || spinner->answers_known ||
 		    spinner->pass_active;
 	/* Beyond that, who is waited for may have been preempted in code of no class: its turn comes sooner then. */
-	u32 patient = spinner->pass_made && spinner->spun_ns < config->patience_ns;
+	u32 in_vain = spinner->scope == PASS_ONE_CRITICAL && spinner->stranded_count &&
+		      spinner->vain_waits >= VAIN_WAITS_MAX;
+	u32 patient = spinner->scope != PASS_NONE && spinner->spun_ns < config->patience_ns && !in_vain;
 
 	if (spinner->cause == YIELD_HLT)
 		return SPINNER_YIELDS;

@@ -35,6 +35,7 @@ struct microslice_vcpu {
 struct microslice_vm {
 	struct vm core;
 	struct passes_vm passes;
+	struct patience_vm patience;
 	struct request_vm request;
 };
 
@@ -87,6 +88,7 @@ STATE(patience, patience_of, vcpu)
 STATE(request, request_of, vcpu)
 STATE(woken, woken_of, vcpu)
 STATE(passes, passes_in, vm)
+STATE(patience, patience_in, vm)
 STATE(request, request_in, vm)
 STATE(delay_preemption, delay_on, pcpu)
 STATE(home_slices, home_slices_on, pcpu)
@@ -102,6 +104,7 @@ STATE(woken, woken_on, pcpu)
 HOOK void on_vm_joins(struct vm *vm)
 {
 	passes_in(vm)->until_ns = 0;
+	*patience_in(vm) = (struct patience_vm){};
 	*request_in(vm) = (struct request_vm){};
 }
 

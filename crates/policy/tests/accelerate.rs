@@ -240,8 +240,10 @@ const SPINNING: SpinnerObservation = SpinnerObservation {
     refused_count: 0,
     answers_known: 0,
     pass_active: 0,
-    pass_made: 1,
-    reserved: 0,
+    scope: Code::raw(PassScope::AllPreempted as u32),
+    stranded_count: 0,
+    vain_waits: 0,
+    ran_out_before: 0,
     spun_ns: 0,
 };
 
@@ -266,7 +268,7 @@ fn once_all_have_answered_the_spinner_goes_on() {
 
 #[test]
 fn another_pass_over_the_same_vm_is_worth_waiting_for() {
-    let active = SpinnerObservation { pass_active: 1, pass_made: 0, ..SPINNING };
+    let active = SpinnerObservation { pass_active: 1, scope: Code::raw(PassScope::None as u32), ..SPINNING };
     assert_eq!(after_spinning_for_long(active), SpinnerDecision::KeepsSpinning);
 }
 
@@ -288,9 +290,65 @@ fn while_its_patience_lasts_who_waits_keeps_its_pcpu_though_nobody_was_preempted
     }
 }
 
+const AT_A_LOCK: SpinnerObservation = SpinnerObservation {
+    scope: Code::raw(PassScope::OneCritical as u32),
+    vain_waits: VAIN_WAITS_MAX,
+    ..SPINNING
+};
+
+#[test]
+fn where_patience_was_in_vain_nobody_has_any_while_a_sibling_was_stopped_that_waits_for_a_lock_itself() {
+    let decide = |seen: SpinnerObservation| decide_on_spinner(&AccelerateConfig::DEFAULT, &seen);
+    let stranded = SpinnerObservation { stranded_count: 1, ..AT_A_LOCK };
+    assert_eq!(decide(stranded), SpinnerDecision::Yields);
+    assert_eq!(decide(AT_A_LOCK), SpinnerDecision::KeepsSpinning, "all that wait for it run");
+    for other in [
+        SpinnerObservation { vain_waits: VAIN_WAITS_MAX - 1, ..stranded },
+        SpinnerObservation { scope: SPINNING.scope, ..stranded },
+        SpinnerObservation { helped_count: 1, ..stranded },
+    ] {
+        assert_eq!(decide(other), SpinnerDecision::KeepsSpinning, "{other:?}");
+    }
+}
+
+#[test]
+fn waits_are_in_vain_when_patience_runs_out_again_and_again_and_nobody_halts_for_a_lock() {
+    let config = AccelerateConfig::DEFAULT;
+    let after = |seen: SpinnerObservation| vain_waits_after(&config, &seen);
+    let run_out = SpinnerObservation { vain_waits: 3, spun_ns: config.patience_ns, ..AT_A_LOCK };
+    assert_eq!(after(run_out), 4);
+    assert_eq!(after(SpinnerObservation { vain_waits: VAIN_WAITS_MAX, ..run_out }), VAIN_WAITS_MAX);
+    for other in [
+        SpinnerObservation { spun_ns: config.patience_ns - 1, ..run_out },
+        SpinnerObservation { ran_out_before: 1, ..run_out },
+        SpinnerObservation { scope: SPINNING.scope, ..run_out },
+        SpinnerObservation { helped_count: 1, ..run_out },
+        SpinnerObservation { refused_count: 1, ..run_out },
+    ] {
+        assert_eq!(after(other), 3, "{other:?}");
+    }
+    let halted = SpinnerObservation { cause: YieldCause::Hlt.into(), ..AT_A_LOCK };
+    assert_eq!(after(halted), 0, "its waiters do halt");
+}
+
+#[test]
+fn who_was_stopped_while_it_waited_for_a_lock_is_stranded() {
+    let preempted = preempted_sibling(GuestClass::LockWaiter);
+    let yielded = SiblingObservation { preempted: 0, yielded: 1, ..preempted };
+    assert!(sibling_is_stranded(&preempted) && sibling_is_stranded(&yielded));
+    for other in [
+        preempted_sibling(GuestClass::LockHolder),
+        SiblingObservation { preempted: 0, ..preempted },
+        SiblingObservation { state: VcpuState::Running.into(), ..preempted },
+        SiblingObservation { state: VcpuState::Micro.into(), ..preempted },
+    ] {
+        assert!(!sibling_is_stranded(&other), "{other:?}");
+    }
+}
+
 #[test]
 fn without_a_micro_pool_or_where_nobody_knows_what_it_waits_for_it_yields_at_once() {
-    let seen = SpinnerObservation { pass_made: 0, ..SPINNING };
+    let seen = SpinnerObservation { scope: PassScope::None.into(), ..SPINNING };
     assert_eq!(decide_on_spinner(&AccelerateConfig::DEFAULT, &seen), SpinnerDecision::Yields);
 }
 
