@@ -31,6 +31,10 @@ void load_collector(int count);
 /* One datagram at a time to the host's echo service and back. */
 void load_pingpong(int count);
 
+/* The guest's locks (guest/locks): each for `seconds`, with short spinning times; and likewise with the paper's. */
+void load_torture(int seconds);
+void load_locks(int seconds);
+
 /* The host's side of `load_pingpong`. */
 int serve_echo(int port);
 /* Gives the first network card an address, as "10.77.1.2". */

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* Loads that are our own kernel modules (guest/): what they are told, and what they say of it. */
+#define _GNU_SOURCE
+#include "loads.h"
+#include "stats.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define RUN_LOCKS "/sys/module/microslice_locks/parameters/run"
+
+/* 0, or why the kernel refused it. */
+static int load_our_module(const char *name)
+{
+	char path[64];
+	int fd, error;
+
+	snprintf(path, sizeof(path), "/ours/%s.ko", name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	leave_guest_once();
+	error = fd < 0 || (syscall(SYS_finit_module, fd, "", 0) && errno != EEXIST) ? errno : 0;
+	close(fd);
+	return error;
+}
+
+static void write_text(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		report("{\"error\":\"%s: %s\"}", path, strerror(errno));
+	close(fd);
+}
+
+/* One run, and its line. */
+static void run_locks(const char *name, const char *words, long seconds)
+{
+	char told[256], line[512] = "";
+	ssize_t length;
+	int fd;
+
+	snprintf(told, sizeof(told), "%s seconds=%ld", words, seconds);
+	write_text(RUN_LOCKS, told);
+	fd = open(RUN_LOCKS, O_RDONLY | O_CLOEXEC);
+	length = fd < 0 ? 0 : read(fd, line, sizeof(line) - 1);
+	line[length > 0 ? length - 1 : 0] = 0;
+	close(fd);
+	report("{\"%s\":\"%s\",\"locks\":%s}", name, words, *line ? line : "null");
+}
+
+static int have_locks(const char *name)
+{
+	int error = load_our_module("microslice_locks");
+
+	if (error)
+		report("{\"%s\":\"\",\"error\":\"/ours/microslice_locks.ko: %s\"}", name,
+		       error == ENOEXEC ? "it was built for another kernel" : strerror(error));
+	return !error;
+}
+
+/* They halt after a moment, so that halting and kicking are the rule, and hardly any lock is free. */
+static void torture(long seconds)
+{
+	static const char *const runs[] = {
+	    "kind=pv-ticket irqs=mixed spin=16 hold=50 gap=50",
+	    "kind=oticket irqs=mixed spin=16 spin-max=64 queue-wait=4 wake-ahead=3 hold=50 gap=50",
+	    "kind=iticket irqs=mixed spin=1 spin-max=64 hold=50 gap=50",
+	};
+
+	if (!have_locks("torture"))
+		return;
+	for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++)
+		run_locks("torture", runs[i], seconds);
+}
+
+/* The paper's spinning times; and, for the emulated CPU, a hundredth of them. */
+static void locks(long seconds)
+{
+	static const char *const runs[] = {
+	    "kind=stock",
+	    "kind=pv-ticket",
+	    "kind=pv-ticket spin=17179869184",
+	    "kind=oticket",
+	    "kind=iticket",
+	    "kind=pv-ticket spin=327",
+	    "kind=oticket spin=327 queue-wait=4",
+	    "kind=iticket spin=327",
+	};
+
+	if (!have_locks("bench"))
+		return;
+	for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+		char words[128];
+
+		snprintf(words, sizeof(words), "irqs=on hold=2000 gap=2000 %s", runs[i]);
+		run_locks("bench", words, seconds);
+	}
+}
+
+void load_torture(int seconds)
+{
+	start_thread(torture, seconds, -1);
+}
+
+void load_locks(int seconds)
+{
+	start_thread(locks, seconds, -1);
+}
