@@ -34,6 +34,10 @@ void load_pingpong(int count);
 /* The guest's locks (guest/locks): each for `seconds`, with short spinning times; and likewise with the paper's. */
 void load_torture(int seconds);
 void load_locks(int seconds);
+/* `count` threads that only compute, on whatever vCPU the kernel likes; how many are on each is reported. */
+void load_crowd(int count);
+/* Time balloons (guest/balloon). */
+void load_balloons(int count);
 
 /* The host's side of `load_pingpong`. */
 int serve_echo(int port);

@@ -6,11 +6,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define PARAMETERS "/sys/module/microslice_balloon/parameters/"
+#define CROWD_MAX 64
+#define CROWD_ITERATIONS 20000
 #define RUN_LOCKS "/sys/module/microslice_locks/parameters/run"
 
 /* 0, or why the kernel refused it. */
@@ -109,4 +113,69 @@ void load_torture(int seconds)
 void load_locks(int seconds)
 {
 	start_thread(locks, seconds, -1);
+}
+
+/* The first line of a file, without its end. */
+static void read_line(const char *path, char *line, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t length = fd < 0 ? 0 : read(fd, line, size - 1);
+
+	line[length > 0 ? length : 0] = 0;
+	line[strcspn(line, "\n")] = 0;
+	close(fd);
+}
+
+static struct {
+	int vcpu;
+	uint64_t work;
+} crowd[CROWD_MAX];
+static int crowd_size;
+
+static void one_of_crowd(long at)
+{
+	for (;;) {
+		compute(CROWD_ITERATIONS);
+		__atomic_store_n(&crowd[at].vcpu, sched_getcpu(), __ATOMIC_RELAXED);
+		__atomic_fetch_add(&crowd[at].work, 1, __ATOMIC_RELAXED);
+	}
+}
+
+/* Every 200 ms: threads and work of each of the first two vCPUs, and what the balloon module says of them. */
+static void watch_crowd(long argument)
+{
+	(void)argument;
+	for (;;) {
+		char shares[128], balloons[128];
+		int threads[2] = {0};
+		uint64_t work = 0;
+
+		usleep(200000);
+		for (int i = 0; i < crowd_size; i++) {
+			threads[__atomic_load_n(&crowd[i].vcpu, __ATOMIC_RELAXED) & 1]++;
+			work += __atomic_exchange_n(&crowd[i].work, 0, __ATOMIC_RELAXED);
+		}
+		read_line(PARAMETERS "shares", shares, sizeof(shares));
+		read_line(PARAMETERS "balloons", balloons, sizeof(balloons));
+		report("{\"crowd\":[%d,%d],\"work\":%lu,\"shares\":[%s],\"balloons\":[%s]}", threads[0],
+		       threads[1], work, shares, balloons);
+	}
+}
+
+void load_crowd(int count)
+{
+	crowd_size = count < CROWD_MAX ? count : CROWD_MAX;
+	for (int i = 0; i < crowd_size; i++)
+		start_thread(one_of_crowd, i, -1);
+	start_thread(watch_crowd, 0, -1);
+}
+
+void load_balloons(int count)
+{
+	int error = load_our_module("microslice_balloon");
+
+	(void)count;
+	if (error)
+		report("{\"error\":\"/ours/microslice_balloon.ko: %s\"}",
+		       error == ENOEXEC ? "it was built for another kernel" : strerror(error));
 }

@@ -1,7 +1,7 @@
 //! What guests may be asked to run: the words of `testbed/guest/main.c`.
 
 /// A load each; `mix` stands for several.
-const LOADS: [&str; 14] = [
+const LOADS: [&str; 16] = [
     "hog",
     "dozer",
     "shootdown",
@@ -15,6 +15,8 @@ const LOADS: [&str; 14] = [
     "kallsyms",
     "torture",
     "locks",
+    "crowd",
+    "balloons",
     "mix",
 ];
 const THREADS_MAX: u32 = 1_000;
@@ -23,7 +25,7 @@ const BYTES_MAX: usize = 200;
 
 /// Whether it needs our modules in the guest.
 pub fn needs_modules(workload: &str) -> bool {
-    let of_modules = ["torture", "locks"];
+    let of_modules = ["torture", "locks", "balloons"];
     workload.split(',').any(|word| of_modules.contains(&word.split(':').next().unwrap_or(word)))
 }
 

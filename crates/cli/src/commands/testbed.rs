@@ -54,7 +54,7 @@ struct Costs {
   microslice testbed exec --append 'isolcpus=2-3' -- microslice run
   microslice testbed exec --kernel 7.2 --guest a=heartbeat,kallsyms --show-guests -- sleep 5
 Workloads: hog shootdown lock wake worker collector pingpong heartbeat kallsyms, each as NAME or NAME:COUNT,
-and torture and locks (guest/) as NAME:SECONDS; several with commas between; mix = collector,wake,pingpong. The guests' kernels lie in /guests/RELEASE/vmlinuz of the host.")]
+crowd:COUNT; of guest/ balloons, torture:SECONDS and locks:SECONDS; several with commas between; mix = collector,wake,pingpong. The guests' kernels lie in /guests/RELEASE/vmlinuz of the host.")]
 struct Exec {
     /// The host's kernel series
     #[arg(long, default_value = kernels::DEFAULT_HOST)]
