@@ -76,8 +76,14 @@ pub fn headers(cache: &Cache, release: &str) -> Result<PathBuf> {
         })?);
     }
     say(format_args!("fetching the headers of kernel {release}"));
-    archive.unpack(&parts.iter().collect::<Vec<_>>(), &dir)?;
-    Ok(dir)
+    let parts: Vec<&Offer> = parts.iter().collect();
+    match archive.unpack(&parts, &dir) {
+        Err(error) if parts.iter().any(|part| part.is_unlisted()) => Err(Error::Kernel {
+            wanted: release.into(),
+            cause: format!("its headers, which the archive doesn't list any more, are gone: {error}"),
+        }),
+        result => result.map(|()| dir),
+    }
 }
 
 /// The packages that hold the headers of `release`; of some either of two names.

@@ -164,7 +164,9 @@ impl Archive {
         let (unlisted, listed): (Vec<&Offer>, Vec<&Offer>) =
             offers.iter().copied().partition(|offer| offer.is_unlisted());
         let wanted = listed.iter().map(|offer| format!("{}={}", offer.package, offer.version));
-        run(self.apt("apt-get").current_dir(&downloads).arg("download").args(wanted))?;
+        if !listed.is_empty() {
+            run(self.apt("apt-get").current_dir(&downloads).arg("download").args(wanted))?;
+        }
         for one in UNLISTED.iter().filter(|one| unlisted.iter().any(|offer| offer.package == one.package)) {
             self.download(one, &downloads).inspect_err(|_| drop(remove(&downloads)))?;
         }
