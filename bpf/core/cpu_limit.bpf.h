@@ -14,7 +14,8 @@
  *            this is a debt, and the next ones rest for longer.
  *            A limit is changed while tasks rest by the old one: they are released, and keep what they have paid for.
  * Limits.    A task rests wherever its turn ended, in the host's kernel too (as with the kernel's own limits before 6.18).
- *            Kernel threads never do, nor does a task that ends. Of the limits of a cgroup the LIMITS_PER_CGROUP tightest
+ *            Kernel threads never do, nor does a task that ends, nor one that was stopped as an RCU reader: a stall of
+ *            RCU, 21 seconds, would end the scheduler. Of the limits of a cgroup the LIMITS_PER_CGROUP tightest
  *            count; LIMITS_MAX and LIMITED_CGROUPS_MAX: the daemon says what is beyond.
  *            Reserved turns are as long for all tasks: weights count for the rest of a window only.
  */
@@ -195,6 +196,12 @@ static __always_inline bool may_be_limited(struct task_struct *p)
 	return limits_in_force && !(p->flags & (PF_KTHREAD | PF_EXITING));
 }
 
+/* Was it stopped where the kernel reads what RCU protects? Everybody who waits for a grace period waits for it. */
+static __always_inline bool is_rcu_reader(struct task_struct *p)
+{
+	return bpf_core_field_exists(p->rcu_read_lock_nesting) && p->rcu_read_lock_nesting > 0;
+}
+
 /* Until when it has to rest before its next turn; 0: not at all. Asked twice, it says the same. */
 static __always_inline u64 rests_until(struct task_struct *p, struct task_ctx *tctx, struct vcpu *vcpu)
 {
@@ -203,6 +210,9 @@ static __always_inline u64 rests_until(struct task_struct *p, struct task_ctx *t
 	if (!tctx->reserved_ns)
 		ask_limits_of(p, tctx, vcpu, 0);
 	if (!tctx->reserved_ns || !vtime_before(bpf_ktime_get_ns(), tctx->rests_until_ns))
+		return 0;
+	/* It goes on, by turns that it pays for, until it has read. */
+	if (is_rcu_reader(p))
 		return 0;
 	return tctx->rests_until_ns;
 }

@@ -36,6 +36,7 @@
 #define REFUSED_IS_TRUE_FOR_NS 10000000000ull
 /* What vm_slot_of() says when another thread is just opening or closing that VM's slot. */
 #define VM_SLOT_COME_AGAIN (VMS_MAX + 1)
+#define VM_SLOT_OWNERS_BOUND (VMS_MAX + 2)
 /* Siblings that join or leave at the very same time make an attempt fail. */
 #define HOLD_ATTEMPTS 16u
 
@@ -64,12 +65,14 @@ static __always_inline u64 owner_of_current(void)
 	return uid ? uid : bpf_get_current_cgroup_id() | OWNER_IS_CGROUP;
 }
 
-/* Has it all places that one owner may have? Its sums are in the task's context: see visit_sibling(). */
-static __always_inline bool has_its_places(struct task_ctx *tctx, u64 owner, bool for_new_vm)
-{
 #ifndef BESIDE
+/* What it has, in the task's context: see visit_sibling(). */
+static __noinline int sum_owned(struct task_ctx *tctx, u64 owner)
+{
 	u32 slot;
 
+	if (!tctx)
+		return 0;
 	tctx->owned_vms = 0;
 	tctx->owned_vcpus = 0;
 	bpf_for (slot, 0, VMS_MAX) {
@@ -80,12 +83,37 @@ static __always_inline bool has_its_places(struct task_ctx *tctx, u64 owner, boo
 		tctx->owned_vms++;
 		tctx->owned_vcpus += vm->vcpu_count;
 	}
+	return 0;
+}
+
+/* Has it all places that one owner may have? Of vCPUs that come at once, one per pCPU may pass that bound. */
+static __always_inline bool has_its_places(struct task_ctx *tctx, u64 owner, bool for_new_vm)
+{
+	sum_owned(tctx, owner);
 	return (for_new_vm && tctx->owned_vms >= OWNERS_PART(config.vm_places)) ||
 	       tctx->owned_vcpus >= OWNERS_PART(VCPUS_MAX);
-#else
-	return false;
-#endif
 }
+
+/*
+ * Has it more VMs than that? Asked when a place is taken: others of its VMs may have come since the first look. Each
+ * counts itself and all that took their places before, so they don't pass the bound together.
+ */
+static __always_inline bool has_too_many_vms(struct task_ctx *tctx, u64 owner)
+{
+	sum_owned(tctx, owner);
+	return tctx->owned_vms > OWNERS_PART(config.vm_places);
+}
+#else
+static __always_inline bool has_its_places(struct task_ctx *tctx, u64 owner, bool for_new_vm)
+{
+	return false;
+}
+
+static __always_inline bool has_too_many_vms(struct task_ctx *tctx, u64 owner)
+{
+	return false;
+}
+#endif
 
 /* ---- Joining ---- */
 
@@ -161,8 +189,11 @@ static __always_inline void retire_vm_stats(u32 slot)
 	}
 }
 
-/* The slot of this VM, held for one vCPU more. VMS_MAX: there is no room; VM_SLOT_COME_AGAIN: another is at it. */
-static __noinline u32 vm_slot_of(u64 kvm, u32 pid, u64 owner)
+/*
+ * The slot of this VM, held for one vCPU more. VMS_MAX: there is no room; VM_SLOT_COME_AGAIN: another is at it;
+ * VM_SLOT_OWNERS_BOUND: its owner has as many as one may have.
+ */
+static __noinline u32 vm_slot_of(struct task_ctx *tctx, u64 kvm, u32 pid, u64 owner)
 {
 	u32 *known = bpf_map_lookup_elem(&vm_by_address, &kvm);
 	u32 slot;
@@ -191,6 +222,10 @@ static __noinline u32 vm_slot_of(u64 kvm, u32 pid, u64 owner)
 	vm->vcpu_high = 0;
 	on_vm_joins(vm);
 	COUNT(vm->generation);
+	if (has_too_many_vms(tctx, owner)) {
+		let_go_of_vm(vm);
+		return VM_SLOT_OWNERS_BOUND;
+	}
 	/* Another vCPU of the same VM may have been faster: then its slot counts, and ours is free again. */
 	if (bpf_map_update_elem(&vm_by_address, &kvm, &slot, BPF_NOEXIST)) {
 		let_go_of_vm(vm);
@@ -335,9 +370,10 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	has_all = has_its_places(tctx, owner, !bpf_map_lookup_elem(&vm_by_address, &kvm));
 	if (has_all)
 		goto refused;
-	vm_slot = vm_slot_of(kvm, pid_tgid >> 32, owner);
+	vm_slot = vm_slot_of(tctx, kvm, pid_tgid >> 32, owner);
 	if (vm_slot == VM_SLOT_COME_AGAIN)
 		return 0; /* the next time that it gets a pCPU */
+	has_all = vm_slot == VM_SLOT_OWNERS_BOUND;
 	vm = vm_at(vm_slot);
 	if (vm_slot >= VMS_MAX || !vm)
 		goto refused;

@@ -94,6 +94,7 @@ struct task_struct {
 	int nr_cpus_allowed;
 	const cpumask_t *cpus_ptr;
 	unsigned short migration_disabled;
+	int rcu_read_lock_nesting; /* with CONFIG_PREEMPT_RCU */
 	struct sched_ext_entity scx;
 	struct sched_entity se;
 	unsigned long core_cookie;	     /* with CONFIG_SCHED_CORE */

@@ -5,6 +5,7 @@ use crate::coordination::{Scheme, Schemes};
 use crate::interface::VMS_MAX;
 use microslice_policy::coordinated::UrgentConfig;
 use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
+use microslice_symbols::critical::Catalogue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -110,6 +111,8 @@ pub struct Settings {
     pub program_costs: bool,
     /// How many VMs may have a place: fewer than there are, in tests.
     pub vm_places: u32,
+    /// Critical functions of guest kernels, in place of those that the program carries.
+    pub critical: Option<PathBuf>,
     pub record: Option<PathBuf>,
     pub stats: Option<f64>,
     pub json: bool,
@@ -153,6 +156,7 @@ impl Default for Settings {
             dry_run: false,
             program_costs: false,
             vm_places: VMS_MAX,
+            critical: None,
             record: None,
             stats: None,
             json: false,
@@ -254,6 +258,15 @@ impl Settings {
         match self.stats {
             Some(seconds) if !(0.1..=86_400.0).contains(&seconds) => Err(self.refuse("stats", seconds)),
             _ => Ok(()),
+        }
+    }
+
+    /// Which functions of guest kernels are critical.
+    pub(crate) fn catalogue(&self) -> Result<Catalogue, HostError> {
+        match &self.critical {
+            Some(path) => Catalogue::from_file(path)
+                .map_err(|cause| HostError::refused(format!("{}: {cause}", self.called("critical")))),
+            None => Ok(Catalogue::linux()),
         }
     }
 

@@ -43,6 +43,7 @@ struct Values {
     home_slices: Option<bool>,
     guest_memory: Option<bool>,
     dry_run: Option<bool>,
+    critical: Option<PathBuf>,
     record: Option<PathBuf>,
     stats: Option<f64>,
     #[serde(default)]
@@ -141,6 +142,7 @@ impl Values {
             dry_run
         );
         settings.micro_cpus_limit = self.micro_cpus_limit;
+        settings.critical = self.critical;
         settings.record = self.record;
         settings.stats = self.stats;
         for (name, vm) in self.vm {
@@ -300,6 +302,50 @@ mod tests {
         }
         let limit = read_text("micro-cpus-limit = 9").unwrap().pool_limit(3).unwrap_err().to_string();
         assert!(limit.starts_with("my.toml:1:20: micro-cpus-limit 9: this host has 3 CPUs"), "{limit}");
+    }
+
+    /// The package's file, in which every key is a comment.
+    const PACKAGED: &str = include_str!("../../../packaging/microslice.toml");
+
+    /// A comment's words begin with a space, a key doesn't.
+    fn uncommented() -> String {
+        let is_value = |rest: &str| rest.starts_with(|first: char| first.is_ascii_lowercase() || first == '[');
+        let line = |line: &'static str| line.strip_prefix('#').filter(|rest| is_value(rest)).unwrap_or(line);
+        PACKAGED.lines().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn the_packages_file_changes_nothing_as_it_is() {
+        let packaged = format!("{:?}", read_text(PACKAGED).unwrap());
+        assert_eq!(packaged, format!("{:?}", Settings::default()));
+    }
+
+    #[test]
+    fn the_packages_file_has_every_key_with_its_default() {
+        let settings = read_text(&uncommented()).unwrap();
+        let defaults = Settings {
+            places: settings.places.clone(),
+            // Examples: these have no default, or one that depends on the host.
+            micro_cpus_limit: Some(3),
+            critical: settings.critical.clone(),
+            record: settings.record.clone(),
+            stats: Some(60.0),
+            guests: settings.guests.clone(),
+            weights: settings.weights.clone(),
+            vm_schemes: settings.vm_schemes.clone(),
+            ..Settings::default()
+        };
+        assert_eq!(format!("{settings:?}"), format!("{defaults:?}"));
+        // serde names all keys that there are.
+        for (text, above) in [("none-such = 1", ""), ("[vm.web]\nnone-such = 1", "vm.web.")] {
+            let error = read_text(text).unwrap_err();
+            let keys: Vec<&str> = error.split('`').skip(3).step_by(2).filter(|key| *key != "vm").collect();
+            assert!(keys.len() >= 5, "{error}");
+            for key in keys {
+                let key = format!("{above}{key}");
+                assert!(settings.places.contains_key(&key), "packaging/microslice.toml lacks {key}");
+            }
+        }
     }
 
     #[test]

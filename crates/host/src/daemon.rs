@@ -48,9 +48,9 @@ pub struct Output<'o> {
 /// Runs until `stop` is set or the kernel ends the scheduler. Nothing stays loaded when it returns.
 pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
     settings.check()?;
+    let mut kernels = GuestKernels::of(settings.catalogue()?);
     let host = preflight::check()?;
     settings.pool_limit(host.topology.micro_order.len())?;
-    let mut kernels = GuestKernels::default();
     // Images that the operator named must be good; those that VMMs name may not be.
     for (name, path) in &settings.guests {
         kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;

@@ -18,6 +18,8 @@ enum Rules {
     CloseUnseen,
     /// KVM frees a VM: whatever address the place has is forgotten.
     ForgetAnyAddress,
+    /// An owner's places are counted before one more is taken, and not after.
+    CountBeforeOnly,
 }
 
 /// A VM and the address of its `struct kvm`, which another VM may have later.
@@ -42,6 +44,9 @@ enum At {
     Raise(usize, u32),
     IsItOurs(usize),
     Claim(usize),
+    Own(usize),
+    /// Of the owner's places, those before the second are so many.
+    CountOwned(usize, usize, usize),
     Insert(usize),
     Name(usize),
     Joined(usize),
@@ -73,11 +78,21 @@ struct Thread {
 struct Slot {
     in_use: u32,
     address: u8,
+    /// By the one owner that there is.
+    is_owned: bool,
+}
+
+impl Slot {
+    fn counts(&self) -> bool {
+        self.is_owned && ![FREE, OPEN, CLOSING].contains(&self.in_use)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct World {
     slots: Vec<Slot>,
+    /// How many places the owner may have.
+    owners_part: usize,
     by_address: BTreeMap<u8, usize>,
     threads: Vec<Thread>,
 }
@@ -93,7 +108,11 @@ impl World {
         }
         let forgets_any = rules == Rules::ForgetAnyAddress;
         let next = match thread.at {
-            At::LookUp => self.by_address.get(&address).map_or(At::Claim(0), |slot| At::Hold(*slot)),
+            At::LookUp => match self.by_address.get(&address) {
+                Some(slot) => At::Hold(*slot),
+                None if self.owned() < self.owners_part => At::Claim(0),
+                None => self.come_again(index),
+            },
             At::Hold(slot) => match self.slots[slot].in_use {
                 FREE | CLOSING => self.come_again(index),
                 holders => At::Raise(slot, holders),
@@ -108,9 +127,18 @@ impl World {
             At::Claim(slot) if slot == self.slots.len() => self.come_again(index),
             At::Claim(slot) if self.slots[slot].in_use == FREE => {
                 self.slots[slot].in_use = OPEN + 1;
-                At::Insert(slot)
+                At::Own(slot)
             }
             At::Claim(slot) => At::Claim(slot + 1),
+            At::Own(slot) => {
+                self.slots[slot].is_owned = true;
+                if rules == Rules::CountBeforeOnly { At::Insert(slot) } else { At::CountOwned(slot, 0, 0) }
+            }
+            At::CountOwned(slot, next, owned) if next < self.slots.len() => {
+                At::CountOwned(slot, next + 1, owned + usize::from(self.slots[next].counts()))
+            }
+            At::CountOwned(slot, _, owned) if owned > self.owners_part => At::LetGo(slot, After::ComeAgain),
+            At::CountOwned(slot, ..) => At::Insert(slot),
             At::Insert(slot) if self.by_address.contains_key(&address) => At::LetGo(slot, After::ComeAgain),
             At::Insert(slot) => {
                 self.by_address.insert(address, slot);
@@ -165,6 +193,10 @@ impl World {
         true
     }
 
+    fn owned(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.counts()).count()
+    }
+
     fn come_again(&mut self, index: usize) -> At {
         let thread = &mut self.threads[index];
         thread.attempts -= 1;
@@ -198,8 +230,13 @@ impl World {
                 }
             }
         }
+        let places: HashSet<usize> = joined.iter().map(|(_, slot)| *slot).collect();
+        if places.len() > self.owners_part {
+            return Some("an owner has more places than one may have");
+        }
         let is_over = self.threads.iter().all(|thread| thread.at == At::End);
-        let is_clean = self.by_address.is_empty() && self.slots.iter().all(|slot| *slot == Slot::default());
+        let is_free = |slot: &Slot| (slot.in_use, slot.address) == (FREE, 0);
+        let is_clean = self.by_address.is_empty() && self.slots.iter().all(is_free);
         (is_over && !is_clean).then_some("a place or an address is left when all are gone")
     }
 
@@ -233,7 +270,8 @@ fn thread(identity: u8, address: u8) -> Thread {
 }
 
 fn world(slot_count: usize, threads: Vec<Thread>) -> World {
-    World { slots: vec![Slot::default(); slot_count], by_address: BTreeMap::new(), threads }
+    let slots = vec![Slot::default(); slot_count];
+    World { slots, owners_part: slot_count, by_address: BTreeMap::new(), threads }
 }
 
 /// Two vCPUs of one VM, one of another.
@@ -273,4 +311,21 @@ fn a_place_that_is_closed_without_a_second_look_is_found_to_be_taken_over() {
 #[test]
 fn a_vm_that_is_freed_takes_no_other_vms_address_with_it() {
     assert_eq!(explore(a_place_that_is_used_again(), Rules::ForgetAnyAddress), Err("one VM has two places"));
+}
+
+/// Three VMs of an owner that may have two places of three.
+fn three_vms_of_one_owner() -> World {
+    World { owners_part: 2, ..world(3, [1, 2, 3].map(|vm| thread(vm, vm)).to_vec()) }
+}
+
+#[test]
+fn vms_of_one_owner_that_join_at_once_have_no_more_places_than_one_may_have() {
+    let states = explore(three_vms_of_one_owner(), Rules::Ours).unwrap_or_else(|fault| panic!("{fault}"));
+    assert!(states > 1000, "{states} states are too few to be all");
+}
+
+#[test]
+fn places_that_are_counted_only_before_one_is_taken_are_found_to_be_too_many() {
+    let found = explore(three_vms_of_one_owner(), Rules::CountBeforeOnly);
+    assert_eq!(found, Err("an owner has more places than one may have"));
 }

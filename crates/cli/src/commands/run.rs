@@ -136,6 +136,9 @@ pub struct Run {
     /// coordinated: how far an urgent vCPU's clock may be ahead of whom it goes before [default: 18000]
     #[arg(long, value_name = "US")]
     urgent_allowance_us: Option<u64>,
+    /// Critical functions of guest kernels from this file instead of those that the program carries
+    #[arg(long, value_name = "FILE")]
+    critical: Option<PathBuf>,
     /// Kernel image of a running VM; may be given more than once
     #[arg(long = "guest", value_name = "NAME=VMLINUZ")]
     guests: Vec<String>,
@@ -355,6 +358,10 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     settings.home_slices &= !args.no_home_slices;
     settings.guest_memory &= !args.no_guest_memory;
     settings.dry_run |= args.dry_run;
+    if args.critical.is_some() {
+        settings.critical = args.critical.clone();
+        settings.places.remove("critical");
+    }
     settings.record = args.record.clone().or(settings.record);
     if let Some(seconds) = args.monitor.or(args.stats) {
         settings.stats = Some(seconds);
