@@ -70,9 +70,9 @@ static int have_locks(const char *name)
 static void torture(long seconds)
 {
 	static const char *const runs[] = {
-	    "kind=pv-ticket irqs=mixed spin=16 hold=50 gap=50",
-	    "kind=oticket irqs=mixed spin=16 spin-max=64 queue-wait=4 wake-ahead=3 hold=50 gap=50",
-	    "kind=iticket irqs=mixed spin=1 spin-max=64 hold=50 gap=50",
+	    "kind=pv-ticket irqs=mixed spin=16 hold=300 gap=30",
+	    "kind=oticket irqs=mixed spin=16 spin-max=64 queue-wait=4 wake-ahead=3 hold=300 gap=30",
+	    "kind=iticket irqs=mixed spin=1 spin-max=64 hold=300 gap=30",
 	};
 
 	if (!have_locks("torture"))
