@@ -36,8 +36,8 @@ void load_torture(int seconds);
 void load_locks(int seconds);
 /* `count` threads that only compute, on whatever vCPU the kernel likes; how many are on each is reported. */
 void load_crowd(int count);
-/* Time balloons (guest/balloon). */
-void load_balloons(int count);
+/* Time balloons (guest/balloon), from when the host has taken `seconds` of the first vCPU's time on. */
+void load_balloons(int seconds);
 
 /* The host's side of `load_pingpong`. */
 int serve_echo(int port);

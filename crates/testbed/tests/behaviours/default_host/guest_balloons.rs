@@ -2,7 +2,7 @@
 
 use crate::common::alone::spinning;
 use crate::common::{PATIENCE, count, run, with_guests};
-use microslice_testbed::{Guest, GuestSpec, Host};
+use microslice_testbed::{Guest, GuestSpec, Host, Process};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,12 @@ const SLOWING_WEIGHT: u32 = 117;
 /// Reports come every 200 ms: two seconds.
 const REPORTS: usize = 10;
 
+/// Balloons come when so much was taken of the slow vCPU: until then it is seen what the guest does without them.
+const WITHOUT_BALLOONS_S: u32 = 5;
+
 struct Report {
     slow: u64,
-    balloons: u64,
+    balloons: Option<u64>,
     share: u64,
 }
 
@@ -23,35 +26,45 @@ fn reports(guest: &Guest, from: usize) -> Vec<Report> {
     let values = lines.map(|line| serde_json::from_str::<Value>(&line.text).expect("JSON"));
     let report = |value: Value| {
         assert_eq!(count(&value["crowd"][0]) + count(&value["crowd"][1]), THREADS, "{value}");
-        let of_slow = |name: &str| count(&value[name][0]);
-        Report { slow: of_slow("crowd"), balloons: of_slow("balloons"), share: of_slow("shares") }
+        // Before the module is there, there are no numbers of it.
+        let balloons = value["balloons"].get(0).map(count);
+        let share = value["shares"].get(0).map_or(0, count);
+        Report { slow: count(&value["crowd"][0]), balloons, share }
     };
     values.map(report).collect()
 }
 
-/// Waits until over two seconds the mean number of threads on the first vCPU is right, and returns it.
-fn wait_for_threads(guest: &Guest, what: &str, is_right: impl Fn(f64) -> bool) -> f64 {
+/// Waits until the reports of the last two seconds are right.
+fn wait_for(guest: &Guest, from: usize, what: &str, is_right: impl Fn(&[Report]) -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    let from = guest.lines(0).len();
     loop {
         let seen = reports(guest, from);
         if let Some(last) = seen.len().checked_sub(REPORTS).map(|first| &seen[first..]) {
             let mean = |of: fn(&Report) -> u64| last.iter().map(of).sum::<u64>() as f64 / REPORTS as f64;
-            let threads = mean(|report| report.slow);
             let figures = format!(
-                "{what}: {threads:.1} of ten threads, {:.1} balloons, {:.0} of 1000",
-                mean(|report| report.balloons),
+                "{what}: {:.1} of ten threads, {:.1} balloons, {:.0} of 1000",
+                threads(last),
+                mean(|report| report.balloons.unwrap_or(0)),
                 mean(|report| report.share)
             );
-            if is_right(threads) {
+            if is_right(last) {
                 println!("{figures}");
-                return threads;
+                return;
             }
             assert!(Instant::now() < deadline, "{figures}");
         }
         assert!(!guest.has_ended(), "{}", guest.last_words());
         std::thread::sleep(Duration::from_millis(200));
     }
+}
+
+/// On the first vCPU, on average.
+fn threads(reports: &[Report]) -> f64 {
+    reports.iter().map(|report| report.slow).sum::<u64>() as f64 / reports.len() as f64
+}
+
+fn is_even(reports: &[Report]) -> bool {
+    (4.0..=6.0).contains(&threads(reports))
 }
 
 /// Each vCPU has a pCPU of its own.
@@ -63,25 +76,36 @@ fn pin_vcpus(host: &Host) {
     );
 }
 
+/// One that takes 70 % of the first vCPU's pCPU.
+fn start_another(host: &Host) -> Process {
+    let (other, pid) = spinning(host, 1);
+    run(
+        host,
+        &format!(
+            "cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control; mkdir -p slowing && cd slowing && \
+             echo {SLOWING_WEIGHT} > cpu.weight && echo {pid} > cgroup.procs"
+        ),
+    );
+    other
+}
+
 #[test]
 fn balloons_move_threads_away_from_a_slow_vcpu_and_let_them_come_back() {
-    let guest = GuestSpec::new("crowd").vcpus(2).own_cgroup().workload("crowd:10,balloons");
+    let workload = format!("crowd:{THREADS},balloons:{WITHOUT_BALLOONS_S}");
+    let guest = GuestSpec::new("crowd").vcpus(2).own_cgroup().workload(&workload);
     with_guests(&[guest], |host, guests| {
+        let guest = &guests[0];
         pin_vcpus(host);
-        let even = |threads: f64| (4.0..=6.0).contains(&threads);
-        wait_for_threads(&guests[0], "before", even);
-        let (other, pid) = spinning(host, 1);
-        run(
-            host,
-            &format!(
-                "echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; mkdir -p /sys/fs/cgroup/slowing && cd /sys/fs/cgroup/slowing && \
-                 echo {SLOWING_WEIGHT} > cpu.weight && echo {pid} > cgroup.procs"
-            ),
-        );
+        wait_for(guest, guest.lines(0).len(), "alone", is_even);
+        let other = start_another(host);
+        let from = guest.lines(0).len();
+        wait_for(guest, from, "beside another, without balloons", |last| {
+            last[0].balloons.is_none() && is_even(last)
+        });
         // By the shares it were 2.3 of ten.
-        wait_for_threads(&guests[0], "beside another", |threads| threads <= 3.5);
+        wait_for(guest, from, "with balloons", |last| last[0].balloons.is_some() && threads(last) <= 3.5);
         other.signal(libc::SIGKILL).expect("signal");
         other.wait(PATIENCE).expect("end");
-        wait_for_threads(&guests[0], "afterwards", even);
+        wait_for(guest, guest.lines(0).len(), "alone again", is_even);
     });
 }
