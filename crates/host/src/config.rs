@@ -2,8 +2,8 @@
 
 use crate::HostError;
 use crate::coordination::{Scheme, Schemes};
-use crate::domains::Domains;
 use crate::delay_preemption::Unsafe;
+use crate::domains::Domains;
 use crate::interface::VMS_MAX;
 use crate::topology::Topology;
 use microslice_policy::coordinated::UrgentConfig;

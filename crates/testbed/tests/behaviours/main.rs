@@ -12,6 +12,8 @@ mod default_host {
     mod alone;
     mod coordinated;
     mod cpu_limits;
+    mod guest_balloons;
+    mod guest_locks;
     mod harness;
     mod hotplug;
     mod lifecycle;
