@@ -48,7 +48,6 @@ struct run_config {
 	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
 	u32 domain_count;		     /* of queues: policy/queue_domain.h */
-	u32 reserved;
 	struct queue_place places[PCPUS_MAX];
 	struct boost_config boost; /* beside the kernel's own scheduler */
 };

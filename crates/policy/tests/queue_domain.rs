@@ -87,7 +87,7 @@ impl Model {
     }
 
     /// What `take_from_elsewhere` of both hosts does.
-    fn from_elsewhere(&mut self, pcpu: usize, own: Option<usize>) -> Option<usize> {
+    fn take_from_elsewhere(&mut self, pcpu: usize, own: Option<usize>) -> Option<usize> {
         let looks = domains_to_look_at(self.domains, own.is_some());
         let Some(own) = own else {
             let place = self.place(self.domain[pcpu]);
@@ -120,7 +120,7 @@ impl Model {
         }
         let first = self.first_of(self.domain[pcpu]);
         let own = ran.into_iter().chain(first).min_by_key(|&vcpu| self.clocks[vcpu]);
-        let next = self.from_elsewhere(pcpu, own).or(own);
+        let next = self.take_from_elsewhere(pcpu, own).or(own);
         if let Some(ran) = ran {
             self.waiting[self.domain[pcpu] as usize].push(ran);
         }

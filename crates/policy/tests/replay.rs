@@ -108,6 +108,12 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_on_limit(&limit, &seen);
     write(RecordKind::Limit, LimitRecord { limit, seen, decision }.as_bytes());
 
+    let config =
+        BoostConfig { vm_percent: 1, host_percent: 5, pcpu_count: 4, burst_ns: 1, ..Default::default() };
+    let seen = BoostObservation { now_ns: 9, ..Default::default() };
+    let decision = decide_on_boost(&config, &seen).into();
+    write(RecordKind::Boost, BoostRecord { config, seen, decision, reserved: 0 }.as_bytes());
+
     let config = PoolSizeConfig::PAPER;
     let mut pool = PoolSizeState::default();
     for ipi_count in [0, 90, 80, 10, 40] {
@@ -122,7 +128,7 @@ fn one_of_each() -> Vec<u8> {
 fn every_kind_of_decision_replays_bit_for_bit() {
     let replayed = replay(one_of_each().as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 0, "{:?}", replayed.first_difference);
-    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1]);
+    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1, 1]);
 }
 
 #[test]
@@ -135,7 +141,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
     let difference = replayed.first_difference.unwrap();
-    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 17));
+    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 18));
     assert_ne!(difference.recorded, difference.replayed);
 }
 
@@ -205,7 +211,7 @@ fn urgent_events_that_algorithm_1_was_not_shown_are_seen() {
 fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
     let recording = one_of_each();
     let replayed = replay(&recording[..recording.len() - 1]).unwrap();
-    assert_eq!((replayed.total_count(), replayed.difference_count), (17, 0));
+    assert_eq!((replayed.total_count(), replayed.difference_count), (18, 0));
 }
 
 #[test]
