@@ -2,7 +2,7 @@
 
 use crate::common::intervals::{Intervals, figure, near};
 use crate::common::{
-    PATIENCE, assert_alive, count, on_machine, run, scheduler_state, seconds, start_scheduler,
+    PATIENCE, Standstill, assert_alive, count, on_machine, run, scheduler_state, seconds, start_scheduler,
     statistics_from, stop_scheduler, wait_for_state,
 };
 use microslice_testbed::{Guest, GuestSpec, Host, Testbed};
@@ -67,15 +67,19 @@ fn shares_hold_and_no_pcpu_idles_under_the_scheduler_coordinated_too() {
 fn a_domain_that_loses_its_last_pcpu_leaves_nobody_behind() {
     on_host_of_two_caches(&[GuestSpec::new("a").workload("hog,heartbeat")], |host, guests| {
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
-        let set_online = |cpu: u32, online: u32| {
-            run(host, &format!("echo {online} > /sys/devices/system/cpu/cpu{cpu}/online"));
+        // They are all of one cache.
+        let set_online = |online: u32| {
+            // Beside guests that run a restart takes emulation minutes.
+            let _still = Standstill::of_guests(host);
+            for cpu in [2, 3] {
+                run(host, &format!("echo {online} > /sys/devices/system/cpu/cpu{cpu}/online"));
+            }
             wait_for_state(host, "enabled", &scheduler);
         };
-        // They are all of one cache.
-        [3, 2].iter().for_each(|&cpu| set_online(cpu, 0));
+        set_online(0);
         let all_wait = |report: &Value| count(&report["vms"][0]["ran_ns"]) > 500_000_000;
         statistics_from(&scheduler, scheduler.lines(0).len(), all_wait, "VM that runs on what is left");
-        [2, 3].iter().for_each(|&cpu| set_online(cpu, 1));
+        set_online(1);
         assert_alive(&guests[0], 2);
         assert!(!scheduler.has_ended(), "{}", scheduler.last_words());
         let report = stop_scheduler(host, &scheduler);
