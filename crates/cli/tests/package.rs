@@ -107,6 +107,9 @@ fn the_debian_package_has_all_its_files_and_lintian_finds_no_error_in_it() {
         );
     }
     let control = said(Command::new("dpkg-deb").args(["--info", package]));
-    assert!(control.contains("conffiles"), "an operator's changes to /etc/microslice.toml are kept: {control}");
+    assert!(
+        control.contains("conffiles"),
+        "an operator's changes to /etc/microslice.toml are kept: {control}"
+    );
     said(Command::new("lintian").args(["--allow-root", "--fail-on", "error", package]));
 }

@@ -331,7 +331,8 @@ mod tests {
 
     /// A comment's words begin with a space, a key doesn't.
     fn uncommented() -> String {
-        let is_value = |rest: &str| rest.starts_with(|first: char| first.is_ascii_lowercase() || first == '[');
+        let is_value =
+            |rest: &str| rest.starts_with(|first: char| first.is_ascii_lowercase() || first == '[');
         let line = |line: &'static str| line.strip_prefix('#').filter(|rest| is_value(rest)).unwrap_or(line);
         PACKAGED.lines().map(line).collect::<Vec<_>>().join("\n")
     }
