@@ -261,10 +261,19 @@ impl Testbed {
         }
     }
 
-    /// Our modules for each of the guests' kernels, if there shall be any.
+    /// Our modules for each of the guests' kernels, if there shall be any. A kernel whose headers can't be had goes without, aloud.
     fn modules_of_guests(&self, cache: &Cache, guests: &[(Rule, Kernel)]) -> Result<Vec<Files>> {
         let of_kernel = |(_, kernel): &(Rule, Kernel)| {
-            if self.guest_modules { guest_modules::obtain(cache, kernel) } else { Ok(Files::new()) }
+            if !self.guest_modules {
+                return Ok(Files::new());
+            }
+            match guest_modules::obtain(cache, kernel) {
+                Err(error @ Error::Kernel { .. }) => {
+                    say(&error);
+                    Ok(Files::new())
+                }
+                result => result,
+            }
         };
         guests.iter().map(of_kernel).collect()
     }
