@@ -293,6 +293,13 @@ static __always_inline bool boosted_wait_for(s32 cpu)
 	       scx_bpf_dsq_nr_queued(DSQ_BOOSTED + queue_of_pcpu(cpu, false)) > 0;
 }
 
+/* Does a vCPU wait for a turn where this pCPU looks first? */
+static __always_inline bool vcpus_wait_for(s32 cpu)
+{
+	return scx_bpf_dsq_nr_queued(DSQ_VCPUS + queue_of_pcpu(cpu, true)) > 0 ||
+	       scx_bpf_dsq_nr_queued(DSQ_VCPUS + queue_of_pcpu(cpu, false)) > 0;
+}
+
 /* Takes it out of whichever queue of these it waits in. */
 static __always_inline bool pull_from(u64 dsq, struct task_struct *p, s32 cpu, u64 slice_ns)
 {

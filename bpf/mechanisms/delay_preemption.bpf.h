@@ -100,10 +100,9 @@ static __always_inline u32 answer_that_counts(const struct vcpu *vcpu)
 }
 
 /* Who would run here, if this turn ended? */
-static __always_inline bool anybody_waits(void)
+static __always_inline bool anybody_waits(s32 cpu)
 {
-	return scx_bpf_dsq_nr_queued(DSQ_VCPUS) > 0 || scx_bpf_dsq_nr_queued(DSQ_BOOSTED) > 0 ||
-	       scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0;
+	return vcpus_wait_for(cpu) || boosted_wait_for(cpu) || scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0;
 }
 
 /* The window that counts now: the turn's own, once that has begun. */
@@ -181,7 +180,7 @@ static __always_inline void timer_fires(s32 cpu)
 	slot = delay_on(pcpu)->vcpu - 1;
 	vcpu = vcpu_at(slot);
 	if (vcpu && delay_on(pcpu)->due_ns && turns_are_delayed_on(cpu, pcpu) &&
-	    has_window(cpu, pcpu, vcpu) && anybody_waits() && look(cpu, pcpu, vcpu, slot, now, &verdict))
+	    has_window(cpu, pcpu, vcpu) && anybody_waits(cpu) && look(cpu, pcpu, vcpu, slot, now, &verdict))
 		return;
 	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 }
@@ -304,7 +303,7 @@ __noinline u32 puts_off(u32 slot, s32 cpu)
 		return 0;
 	if (!on->interruption.end_ns && (s64)(now - on->window.begin_ns) < 0)
 		on->interruption = delay_window_from(&rules, &delay_of(vcpu)->state, now);
-	if (anybody_waits())
+	if (anybody_waits(cpu))
 		goes_on_ns = look(cpu, pcpu, vcpu, slot, now, &verdict);
 	if (goes_on_ns)
 		return goes_on_ns;
