@@ -1,5 +1,5 @@
 //! The guest's locks (`guest/locks`) with the paper's parameters, on the testbed: with four and eight vCPUs on four pCPUs, alone and beside
-//! a guest whose vCPUs always compute: locks taken, handed over to a waiter, and halts, all a second. Figures of one boot can be compared
+//! a guest of four vCPUs that always compute: locks taken, handed over to a waiter, and halts, all a second. Figures of one boot can be compared
 //! with each other: time is dilated.
 //!
 //! ```sh
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for beside in [false, true] {
             let mut specs = vec![GuestSpec::new("locks").vcpus(vcpus).workload(&format!("locks:{seconds}"))];
             if beside {
-                specs.push(GuestSpec::new("hog").vcpus(vcpus).workload("hog"));
+                specs.push(GuestSpec::new("hog").workload("hog"));
             }
             let guests = host.start_guests(specs)?;
             let name = format!("{vcpus} vCPUs{}", if beside { " beside another" } else { "" });
