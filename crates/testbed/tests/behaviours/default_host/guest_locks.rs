@@ -1,4 +1,4 @@
-//! The guest's locks (`guest/locks`) over KVM's own kick and HLT, among eight vCPUs on four pCPUs. Without a guest: `tests/guest_locks.rs`.
+//! The guest's locks (`guest/locks`) over KVM's own kick and HLT, among eight vCPUs on four pCPUs. Without a guest: `tests/guest_code.rs`.
 
 use crate::common::{PATIENCE, count, seconds, with_guests};
 use microslice_testbed::GuestSpec;

@@ -1,4 +1,5 @@
-//! The guest's locks (`guest/locks/`) without a guest: among threads, and in every order of their steps. In guests: `behaviours`.
+//! The guest's locks (`guest/locks/`) without a guest: among threads, and in every order of their steps. And how many balloons are due
+//! (`guest/balloon/`). In guests: `behaviours`.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ fn guest() -> PathBuf {
 /// A program of `guest/tests` and where it lies. `mutate` may change the locks before it is built.
 fn build(program: &str, mutate: impl Fn(String) -> String) -> (tempfile::TempDir, PathBuf) {
     let scratch = tempfile::tempdir().expect("temporary directory");
-    for file in ["locks/access.h", "locks/pv_ticket.h", &format!("tests/{program}.c")] {
+    for file in ["balloon/balloons.h", "locks/access.h", "locks/pv_ticket.h", &format!("tests/{program}.c")] {
         let text = std::fs::read_to_string(guest().join(file)).expect(file);
         let to = scratch.path().join(file);
         std::fs::create_dir_all(to.parent().expect("a folder")).expect("folder");
@@ -116,4 +117,31 @@ fn a_lock_that_is_taken_a_ticket_early_is_found_out() {
     let right = "return !((head ^ ticket) & (u16)~TICKET_SOMEBODY_HALTS);";
     let wrong = "return (u16)(ticket - head) <= TICKET_STEP;";
     assert_eq!(fault_of("pv-ticket", right, wrong), "two hold the lock");
+}
+
+#[test]
+fn balloons_are_due_as_the_paper_says_but_not_for_small_differences_nor_without_bounds() {
+    let (_scratch, balloons) = build("balloons", |text| text);
+    // Of each vCPU: its share, the fastest one's, their sum, and threads; as in the simulator's test.
+    for (of, due) in [
+        (["300", "1000", "1300", "10"], 6),
+        (["1000", "1000", "1300", "10"], 0),
+        (["500", "1000", "2499", "3"], 1),
+        (["0", "0", "0", "10"], 0),
+        (["901", "1000", "1901", "10"], 0),
+        (["0", "1000", "1000", "4294967295"], 16),
+        (["1000", "300", "1300", "10"], 0),
+    ] {
+        assert_eq!(run(&balloons, &of), due, "{of:?}");
+    }
+    // What the host took, of how long; counters may jump.
+    for (of, share) in [
+        (["0", "500000000"], 1000),
+        (["350000000", "500000000"], 301),
+        (["500000000", "500000000"], 0),
+        (["18446744073709551615", "500000000"], 0),
+        (["5", "0"], 1000),
+    ] {
+        assert_eq!(run(&balloons, &of), share, "{of:?}");
+    }
 }
