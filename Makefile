@@ -3,7 +3,7 @@ SHELL := bash
 CARGO ?= cargo
 .DEFAULT_GOAL := help
 
-.PHONY: help setup build kernels demo test test-long check soak bench fmt
+.PHONY: help setup build deb kernels demo test test-long check soak bench fmt
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -13,6 +13,9 @@ setup: ## install what is missing (Debian packages; root)
 
 build: setup ## the microslice binary, release build
 	$(CARGO) build --release --locked --bin microslice
+
+deb: build ## a Debian package, in target/debian
+	scripts/deb.sh
 
 kernels: build ## fetch the stock Debian kernels that demo and tests run (cached)
 	target/release/microslice testbed kernels

@@ -32,9 +32,12 @@
  *            one, not all hosts can see. And there nobody looks at who is stopped at a bad moment while no hint
  *            is about it: the sender of a shootdown at the end of its turn, or a sibling whose interrupt came
  *            when its turn or its micro slice was over already. Here these get grace: up to grace_max more micro
- *            slices in a row, charged like all others. And who waits has patience: where nobody is found who was
+ *            slices in a row, charged like all others (of turns: delay_preemption.h). And who waits has patience: where nobody is found who was
  *            preempted in critical code, who is waited for runs, mostly, and is done within microseconds; one that yields comes back after
  *            a turn of everybody else, and all that wait behind it, or that it holds up in its turn, wait as long.
+ *            That holds where who waits for a lock halts before long, as with paravirtual locks. Where nobody ever does, the lock may have been
+ *            handed to a sibling that was stopped while it waited (stranded), and all spin in vain until that one runs. So where
+ *            patience has run out VAIN_WAITS_MAX times, and nobody has halted for a lock meanwhile, nobody has any while a sibling is stranded.
  *            And there a request that finds the micro pool busy waits, or is forgotten. Here it may have its micro slice at home:
  *            on a pCPU of the normal pool, where it ran last or next to that, from a vCPU of another VM that has had at least
  *            as much. Caches are warm there, and there are more of those pCPUs.
@@ -49,8 +52,8 @@
 #include "classify.h"
 
 struct accelerate_config {
-	u32 micro_queue_max;   /* vCPUs queued per micro pCPU; the paper's limit is 1 */
-	u32 grace_max;	       /* micro slices in a row for who is stopped at a bad moment; the paper: 0 */
+	u32 micro_queue_max; /* vCPUs queued per micro pCPU; the paper's limit is 1 */
+	u32 grace_max; /* micro slices in a row for who is stopped at a bad moment in one; the paper: 0 */
 	u32 call_function_ipi; /* 1: a call-function IPI accelerates its recipient before the sender yields */
 	u32 home_slices;       /* 1: where the micro pool is busy, a micro slice at home; the paper: 0 */
 	u64 patience_ns;       /* who waits keeps its pCPU for so long, helped or not; the paper: 0 */
@@ -152,13 +155,6 @@ POLICY struct yield_decision decide_on_yield(const struct yield_observation *see
 
 /* ---- A pass: is this sibling one of those that are needed? ---- */
 
-/* Does it owe a shootdown, or another call of its siblings, an answer? Its local APIC tells the host. */
-enum sibling_answer {
-	ANSWER_UNKNOWN = 0, /* the host can't see it */
-	ANSWER_GIVEN = 1,   /* no call-function interrupt waits for it; it may still be in the handler */
-	ANSWER_OWED = 2,
-};
-
 struct sibling_observation {
 	enum vcpu_state state;
 	u32 preempted;		      /* runnable because the host took its pCPU away */
@@ -208,6 +204,13 @@ POLICY u32 decide_on_sibling(u32 scope, const struct sibling_observation *siblin
 	return class_is_critical(sibling->guest_class) ? SIBLING_REQUEST : SIBLING_NOT_CRITICAL;
 }
 
+/* May a lock have been handed to it though it can't take it? It was stopped while it waited for one. */
+POLICY u32 sibling_is_stranded(const struct sibling_observation *sibling)
+{
+	return sibling->state == VCPU_RUNNABLE && sibling->guest_class == GUEST_CLASS_LOCK_WAITER &&
+	       (sibling->preempted || sibling->yielded);
+}
+
 /* After the pass: does the spinner's own yield go ahead? */
 enum spinner_decision {
 	SPINNER_YIELDS = 0,
@@ -221,10 +224,31 @@ struct spinner_observation {
 	u32 refused_count; /* siblings that it would have requested, had its VM not had more than its share */
 	u32 answers_known; /* of a shootdown's pass: the host can see who owes an answer */
 	u32 pass_active;   /* no pass was made, because another pCPU is making one over this VM */
-	u32 pass_made;	   /* there is a micro pool, and what is waited for is known */
-	u32 reserved;
-	u64 spun_ns; /* for how long it has waited, in this turn */
+	enum pass_scope
+	    scope; /* PASS_NONE: no pass was made, or there is no micro pool, or nobody knows what is waited for */
+	u32 stranded_count; /* siblings that were stopped while they waited for one: sibling_is_stranded() */
+	u32 vain_waits;	    /* of its VM: vain_waits_after() */
+	u32 ran_out_before; /* it has no patience left, as at the exit before of this wait */
+	u64 spun_ns;	    /* for how long it has waited, in this turn */
 };
+
+/* So often patience runs out in a VM where nobody halts for locks until siblings that are stranded end it. */
+#define VAIN_WAITS_MAX 200u
+
+/* How often patience has run out in its VM, to no end, since somebody there halted for a lock. */
+POLICY u32 vain_waits_after(const struct accelerate_config *config, const struct spinner_observation *spinner)
+{
+	u32 is_helped = spinner->helped_count || spinner->crowded_count || spinner->refused_count;
+
+	if (spinner->scope != PASS_ONE_CRITICAL)
+		return spinner->vain_waits;
+	if (spinner->cause == YIELD_HLT)
+		return 0;
+	if (is_helped || spinner->ran_out_before || spinner->spun_ns < config->patience_ns ||
+	    spinner->vain_waits >= VAIN_WAITS_MAX)
+		return spinner->vain_waits;
+	return spinner->vain_waits + 1;
+}
 
 POLICY u32 decide_on_spinner(const struct accelerate_config *config,
 			     const struct spinner_observation *spinner)
@@ -236,7 +260,9 @@ POLICY u32 decide_on_spinner(const struct accelerate_config *config,
 	u32 stays = spinner->helped_count > 0 || spinner->crowded_count > 0 || spinner->answers_known ||
 		    spinner->pass_active;
 	/* Beyond that, who is waited for may have been preempted in code of no class: its turn comes sooner then. */
-	u32 patient = spinner->pass_made && spinner->spun_ns < config->patience_ns;
+	u32 in_vain = spinner->scope == PASS_ONE_CRITICAL && spinner->stranded_count &&
+		      spinner->vain_waits >= VAIN_WAITS_MAX;
+	u32 patient = spinner->scope != PASS_NONE && spinner->spun_ns < config->patience_ns && !in_vain;
 
 	if (spinner->cause == YIELD_HLT)
 		return SPINNER_YIELDS;
@@ -426,30 +452,6 @@ POLICY u32 decide_on_home(const struct accelerate_config *config, const struct h
 	if (pcpu->vm_is_ahead)
 		return HOME_VM_AHEAD;
 	return pcpu->disturbed ? HOME_TOO_SOON : HOME_QUEUE;
-}
-
-/* ---- The end of a turn in the normal pool: has it come at a bad moment? ---- */
-
-enum turn_decision {
-	TURN_ENDS = 0,
-	TURN_GOES_ON = 1, /* for a micro slice: somebody would wait for its next turn */
-};
-
-struct turn_observation {
-	enum guest_class guest_class; /* where it was interrupted */
-	u32 yielded;		      /* it gave its pCPU up itself */
-	u32 grace_count;	      /* micro slices in a row that it went on for already */
-	u32 micro_pcpu_count;
-	enum sibling_answer answer; /* an interrupt may have come when its turn was over already */
-	u32 reserved;
-};
-
-POLICY u32 decide_at_turn_end(const struct accelerate_config *config, const struct turn_observation *seen)
-{
-	/* Without a micro pool nobody helps those that it may wait for: it would only spin for longer. */
-	if (seen->yielded || seen->micro_pcpu_count == 0 || seen->grace_count >= config->grace_max)
-		return TURN_ENDS;
-	return class_is_critical(seen->guest_class) || seen->answer == ANSWER_OWED ? TURN_GOES_ON : TURN_ENDS;
 }
 
 /* ---- The end of a micro slice: always back to the normal pool; was it worth it? ---- */

@@ -10,6 +10,9 @@
  *            it may. If it doesn't, some of its next turns end early, and untimely.
  *            The window slides: it begins before the turn is over by as much as preemptions came behind its begin on
  *            average. So turns are as long as due on average, whatever the guest does (3.3).
+ *            Grace is a window that doesn't slide: it begins where the turn is over, and its clock is what was given
+ *            of it, look by look, since who is interrupted in it has the rest of it later. Who is safe has no use for
+ *            it; who would hold others up has it. So it makes turns longer, and shares are kept by what is charged.
  * Formula.   begin(n) = due(n) - mean of the last k offsets       offset = preempted - begin, w / 2 while there are fewer
  *            end(n)   = begin(n) + w
  *            Over n turns the mean differs from what is due by (k + 1) * w / 2n at the most, since offsets cancel out.
@@ -27,16 +30,17 @@
 
 /* Where a vCPU isn't preempted inside the window. */
 enum delay_unsafe {
-	DELAY_IN_KERNEL = 0,	    /* everywhere but in user mode and in the idle loop (3.2) */
-	DELAY_IN_CRITICAL_CODE = 1, /* Table 3's code: locks are held there, mostly */
-	DELAY_WHERE_HINTED = 2,	    /* where the guest says so (3.1) */
+	DELAY_IN_KERNEL = 0, /* everywhere but in user mode and in the idle loop (3.2) */
+	DELAY_IN_CRITICAL_CODE =
+	    1, /* Table 3's code: locks are held there, mostly; and before a call is answered */
+	DELAY_WHERE_HINTED = 2, /* where the guest says so (3.1) */
 	DELAY_UNSAFE_COUNT = 3,
 };
 
 struct delay_config {
 	u64 window_ns; /* w; 0: turns end when they are over */
 	u64 look_ns;   /* between two looks in the window; 0: the host is told of each change */
-	u32 history;   /* k, from 1 to DELAY_HISTORY_MAX */
+	u32 history;   /* k, from 1 to DELAY_HISTORY_MAX; 0: the window doesn't slide, which is grace */
 	enum delay_unsafe unsafe_where;
 };
 
@@ -61,6 +65,8 @@ struct delay_observation {
 	u64 hint_ns; /* the guest has said: not now, for so long; 0: it hasn't */
 	enum guest_class guest_class;
 	u32 at_safe_point; /* the guest runs, or has run, what the host put in where no lock is held (3.2, injection) */
+	enum sibling_answer answer; /* an interrupt may have come when the turn was over already */
+	u32 reserved;
 };
 
 enum delay_verdict {
@@ -88,6 +94,20 @@ POLICY u32 delay_history(const struct delay_config *config)
 POLICY u64 delay_window_ns(const struct delay_config *config)
 {
 	return config->window_ns < DELAY_WINDOW_MAX_NS ? config->window_ns : DELAY_WINDOW_MAX_NS;
+}
+
+/* Are there windows around the ends of turns? */
+POLICY u32 window_slides(const struct delay_config *config)
+{
+	return config->window_ns && config->history;
+}
+
+/* The window of grace, by its own clock. */
+POLICY struct delay_window delay_window_of_grace(const struct delay_config *config)
+{
+	struct delay_window window = {.begin_ns = 0, .end_ns = delay_window_ns(config)};
+
+	return window;
 }
 
 /* By how much the window begins before the turn is over. */
@@ -133,7 +153,7 @@ POLICY u32 is_safe_to_preempt(const struct delay_config *config, const struct de
 	if (config->unsafe_where == DELAY_WHERE_HINTED)
 		return !seen->hint_ns;
 	if (config->unsafe_where == DELAY_IN_CRITICAL_CODE)
-		return !class_is_critical(seen->guest_class);
+		return !class_is_critical(seen->guest_class) && seen->answer != ANSWER_OWED;
 	return seen->guest_class == GUEST_CLASS_USER || seen->guest_class == GUEST_CLASS_IDLE;
 }
 

@@ -10,6 +10,12 @@
  * Formula.   Clocks are the host's, so they compare across domains. Another domain's first goes before the own
  *            one if that is ahead of it by more than a slice costs it: the rule of warm caches (fair_share.h).
  *            So a share is kept within a slice of each vCPU, and work moves only if it lags by as much.
+ * Shares.    Let some vCPU wait in domain D with a clock L, the earliest of all that wait, and a pCPU of another domain
+ *            choose its own, whose clock is ahead of L by more than a slice costs that one. Then it hasn't looked at
+ *            D just now, or it would have taken who waits there. It looks at BALANCE_LOOK_MAX others in turn, so after
+ *            (domains - 1) / BALANCE_LOOK_MAX such turns, rounded up, it has looked at D. So nobody is left behind
+ *            by more than so many slices and one, however long that goes on: a difference of clocks that has a bound
+ *            isn't one of shares (crates/policy/tests/queue_domain.rs).
  * Limits.    Where clocks are equal queues may be of unequal length. Nobody is looked for by load.
  */
 #ifndef POLICY_QUEUE_DOMAIN_H
@@ -25,6 +31,30 @@ enum queue_domain {
 	QUEUE_DOMAIN_LLC = 1,
 	QUEUE_DOMAIN_HOST = 2,
 	QUEUE_DOMAIN_COUNT = 3,
+};
+
+/* How near another domain is to a pCPU. */
+enum queue_nearness {
+	QUEUE_SAME_CORE = 0,
+	QUEUE_SAME_LLC = 1,
+	QUEUE_SAME_NODE = 2,
+	QUEUE_SAME_HOST = 3,
+	QUEUE_NEARNESS_COUNT = 4,
+};
+
+/* Domains from `first` up to `end`, that one not among them. */
+struct domain_range {
+	u32 first;
+	u32 end;
+};
+
+/*
+ * Where a pCPU is. Domains are numbered by NUMA node, cache and core, so that near ones have near numbers: each range,
+ * by enum queue_nearness, holds the one before, and the first one the domain of the pCPU.
+ */
+struct queue_place {
+	u32 domain;
+	struct domain_range near[QUEUE_NEARNESS_COUNT];
 };
 
 /* Who waits, and where it ran last. */
@@ -64,6 +94,36 @@ POLICY u32 domains_to_look_at(u32 domain_count, u32 has_own)
 	u32 others = domain_count ? domain_count - 1 : 0;
 
 	return has_own && others > BALANCE_LOOK_MAX ? BALANCE_LOOK_MAX : others;
+}
+
+/* The n-th domain that a pCPU looks into which has nobody to run, from 0: the nearest first, the own one not among them. */
+POLICY u32 nth_nearest_domain(const struct queue_place *place, u32 n)
+{
+	u32 first = place->domain, end = place->domain + 1, nearness;
+
+	for (nearness = 0; nearness < QUEUE_NEARNESS_COUNT; nearness++) {
+		struct domain_range near = place->near[nearness];
+		u32 above = near.end - end, below = first - near.first;
+
+		if (n < above)
+			return end + n;
+		if (n < above + below)
+			return near.first + (n - above);
+		n -= above + below;
+		first = near.first;
+		end = near.end;
+	}
+	return place->domain; /* there are no more */
+}
+
+/* The domain after `last` that a pCPU looks into which has somebody: all in turn, but the own one. */
+POLICY u32 next_domain_to_look_at(u32 domain_count, u32 own, u32 last)
+{
+	u32 next = last + 1 < domain_count ? last + 1 : 0;
+
+	if (next != own)
+		return next;
+	return next + 1 < domain_count ? next + 1 : 0;
 }
 
 /* Does the first of the other domain run here? */

@@ -13,6 +13,7 @@
 #include "accelerate.h"
 #include "boost_budget.h"
 #include "cpu_limit.h"
+#include "delay_preemption.h"
 #include "fair_share.h"
 #include "pool_size.h"
 #include "urgent_events.h"
@@ -35,8 +36,9 @@ enum record_kind {
 	RECORD_WOKEN = 10,
 	RECORD_LIMIT = 11,
 	RECORD_HOME = 12,
-	RECORD_BOOST = 13,
-	RECORD_KIND_COUNT = 14,
+	RECORD_WINDOW = 13,
+	RECORD_BOOST = 14,
+	RECORD_KIND_COUNT = 15,
 };
 
 struct classify_record {
@@ -96,11 +98,21 @@ struct micro_slice_record {
 	struct micro_slice_decision decision;
 };
 
+/* A turn ends, or would, in a window or in grace. */
 struct turn_record {
-	struct accelerate_config config;
-	struct turn_observation seen;
-	enum turn_decision decision;
-	u32 reserved;
+	struct delay_config config;
+	struct delay_observation seen;
+	struct delay_decision decision;
+};
+
+/* A turn begins: where its window will be. Of the history what that depends on. */
+struct window_record {
+	struct delay_config config;
+	u64 offset_sum_ns;
+	u32 offset_count;
+	u32 penalty_turns;
+	u64 due_ns;
+	struct delay_window window;
 };
 
 struct wakeup_record {
@@ -145,6 +157,7 @@ struct record {
 		struct woken_record woken;
 		struct micro_slice_record micro_slice;
 		struct turn_record turn;
+		struct window_record window;
 		struct wakeup_record wakeup;
 		struct pool_size_record pool_size;
 		struct limit_record limit;
@@ -152,6 +165,6 @@ struct record {
 	};
 };
 
-_Static_assert(sizeof(struct record) == 96, "records have one fixed size: change RECORD_VERSION with it");
+_Static_assert(sizeof(struct record) == 104, "records have one fixed size: change RECORD_VERSION with it");
 
 #endif

@@ -55,6 +55,13 @@ enum interrupt_kind {
 	INTERRUPT_KIND_COUNT = 5,
 };
 
+/* Does it owe a shootdown, or another call of its siblings, an answer? Its local APIC tells the host. */
+enum sibling_answer {
+	ANSWER_UNKNOWN = 0, /* the host can't see it */
+	ANSWER_GIVEN = 1,   /* no call-function interrupt waits for it; it may still be in the handler */
+	ANSWER_OWED = 2,
+};
+
 /* Where a vCPU is, as its host's scheduler sees it. */
 enum vcpu_state {
 	VCPU_BLOCKED = 0,  /* waits for an event: halted */

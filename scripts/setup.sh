@@ -11,6 +11,7 @@ packages=(
     dpkg-dev xz-utils zstd kmod        # unpacking stock kernels and their modules
     libc6-dev linux-libc-dev           # static programs that run inside guests
     python3-venv                       # vmlinux-to-elf, which symbols are compared with
+    debhelper lintian                  # the Debian package, and what checks it
     chromium                           # draws the pages that tests look at
     debian-archive-keyring             # checks what the testbed downloads
 )

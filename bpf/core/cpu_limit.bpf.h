@@ -22,7 +22,7 @@
 #ifndef BPF_CPU_LIMIT_H
 #define BPF_CPU_LIMIT_H
 
-#include "bpf/core/idle.bpf.h"
+#include "bpf/core/domains.bpf.h"
 
 struct rest_timer {
 	struct bpf_timer timer;
@@ -347,7 +347,8 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 		tctx->vtime_ns = clock_ns;
 	tctx->queued_at_ns = now;
 	dsq_move_set_slice(it, vcpu ? config.fair_share.slice_ns : config.others_slice_ns);
-	if (dsq_move_vtime(it, p, vcpu || tctx->gives_way ? DSQ_VCPUS : DSQ_OTHERS, tctx->vtime_ns)) {
+	if (dsq_move_vtime(it, p, vcpu || tctx->gives_way ? line_of(p, tctx, vcpu) : DSQ_OTHERS,
+			   tctx->vtime_ns)) {
 		if (vcpu)
 			kick_idle_for_vcpu(p);
 		else

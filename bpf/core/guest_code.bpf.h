@@ -35,6 +35,7 @@ extern int LINUX_KERNEL_VERSION __kconfig;
 #endif
 #define RFLAGS_IF (1ull << 9)
 #define EFER_LMA (1ull << 10)
+#define KVM_MP_STATE_HALTED 3 /* include/uapi/linux/kvm.h */
 #define APIC_ISR 0x100
 #define APIC_IRR 0x200
 
@@ -87,6 +88,16 @@ static __always_inline u32 look_at_registers(u64 kvm_vcpu)
 	if (!kvm_vcpu || !bpf_core_field_exists(vcpu->arch.efer) || BPF_CORE_READ(vcpu, arch.efer) & EFER_LMA)
 		return REGISTERS_SEEN | REGISTERS_64_BIT;
 	return REGISTERS_SEEN;
+}
+
+/* Has its guest halted it? Then it waits in the host, in the guest's idle loop or for a lock: it holds none. */
+static __always_inline bool is_halted(u64 kvm_vcpu)
+{
+	struct kvm_vcpu *vcpu = (void *)kvm_vcpu;
+
+	if (!kvm_vcpu || !bpf_core_field_exists(vcpu->arch.mp_state))
+		return false;
+	return BPF_CORE_READ(vcpu, arch.mp_state) == KVM_MP_STATE_HALTED;
 }
 
 /* RFLAGS.IF of a vCPU that has just exited. Where it can't be read: enabled, as in an ordinary idle loop. */

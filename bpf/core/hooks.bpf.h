@@ -38,8 +38,8 @@ HOOK bool is_reserved(s32 cpu);
 HOOK bool reserved_are_lent(void);
 /* Does what runs on this reserved pCPU give way to a vCPU? */
 HOOK bool reserved_gives_way(const struct pcpu *pcpu);
-/* A vCPU was queued, and nobody idles in the normal pool. True if a reserved pCPU comes for it. */
-HOOK bool kick_idle_reserved(struct task_struct *p);
+/* A vCPU was queued, and nobody idles in the normal pool. The reserved pCPU that comes for it; negative: none. */
+HOOK s32 kick_idle_reserved(struct task_struct *p);
 /* What runs there isn't to be preempted, not by a kernel thread of that pCPU either. */
 HOOK bool is_undisturbed(s32 cpu, const struct pcpu *pcpu);
 /* May it run on reserved pCPUs only? Callers hold RCU (every non-sleepable program does). */

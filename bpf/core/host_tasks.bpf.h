@@ -68,10 +68,10 @@ static __always_inline void enqueue_other(struct task_struct *p, struct task_ctx
 		tctx->out_of_order = 1;
 		dsq_insert_vtime(p, DSQ_OTHERS, config.fair_share.boost_slice_ns, others_vtime_ns, enq_flags);
 	} else {
-		dsq_insert_vtime(p, tctx->gives_way ? DSQ_VCPUS : DSQ_OTHERS, config.others_slice_ns,
-				 tctx->vtime_ns, enq_flags);
+		dsq_insert_vtime(p, tctx->gives_way ? line_of(p, tctx, NULL) : DSQ_OTHERS,
+				 config.others_slice_ns, tctx->vtime_ns, enq_flags);
 	}
-	if (!kick_idle_normal(p) && (tctx->goes_first || !tctx->gives_way))
+	if (kick_idle_normal(p) < 0 && (tctx->goes_first || !tctx->gives_way))
 		preempt_for(p, false);
 }
 

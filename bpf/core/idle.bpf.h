@@ -58,21 +58,22 @@ static __always_inline s32 pick_idle_normal(struct task_struct *p, s32 prev_cpu)
 	return pick_idle_of((const struct cpumask *)candidates);
 }
 
-/* A task was queued: an idle normal pCPU comes and gets it. */
-static __always_inline bool kick_idle_normal(struct task_struct *p)
+/* A task was queued: an idle normal pCPU comes and gets it. Which one; negative: none. */
+static __always_inline s32 kick_idle_normal(struct task_struct *p)
 {
 	s32 cpu = pick_idle_normal(p, scx_bpf_task_cpu(p));
 
-	if (cpu < 0)
-		return false;
-	scx_bpf_kick_cpu(cpu, KICK_IDLE);
-	return true;
+	if (cpu >= 0)
+		scx_bpf_kick_cpu(cpu, KICK_IDLE);
+	return cpu;
 }
 
 /* A vCPU was queued: if no normal pCPU idles, a reserved one may come and get it. */
-static __always_inline bool kick_idle_for_vcpu(struct task_struct *p)
+static __always_inline s32 kick_idle_for_vcpu(struct task_struct *p)
 {
-	return kick_idle_normal(p) || kick_idle_reserved(p);
+	s32 cpu = kick_idle_normal(p);
+
+	return cpu >= 0 ? cpu : kick_idle_reserved(p);
 }
 
 /* ---- Who gives way ---- */
@@ -134,7 +135,7 @@ static __always_inline s32 first_to_preempt(struct task_struct *p, const struct 
 }
 
 /*
- * It takes over the pCPU that it ran on last, if what runs there gives way. A vCPU looks at a few more: many
+ * Which pCPU is preempted for it; negative: none. It takes over the pCPU that it ran on last, if what runs there gives way. A vCPU looks at a few more: many
  * wait for a lock that is handed on, and each of them that is boosted keeps the next one from its own pCPU
  * for a third of a slice.
  */
@@ -145,7 +146,7 @@ __noinline int preempt_for(struct task_struct *p __arg_trusted, u32 for_vcpu)
 	u32 step, look = for_vcpu ? PREEMPT_LOOK_MAX : 1;
 
 	if (first < 0)
-		return 0;
+		return -1;
 	bpf_for (step, 0, PREEMPT_LOOK_MAX) {
 		s32 cpu = first + step;
 		struct pcpu *pcpu;
@@ -160,9 +161,9 @@ __noinline int preempt_for(struct task_struct *p __arg_trusted, u32 for_vcpu)
 		if (vcpu && is_of_vm_ahead(vcpu, pcpu))
 			continue;
 		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
-		break;
+		return cpu;
 	}
-	return 0;
+	return -1;
 }
 
 #endif

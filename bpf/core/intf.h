@@ -8,6 +8,7 @@
 #define BPF_INTF_H
 
 #include "policy/boost_budget.h"
+#include "policy/queue_domain.h"
 #include "policy/record.h"
 #include "policy/urgent.h"
 
@@ -32,10 +33,12 @@ struct run_config {
 	struct fair_share_config fair_share;
 	struct pool_size_config pool_size;
 	struct urgent_config urgent;
-	u32 micro_pcpu_count; /* of a static pool */
+	struct delay_config delay; /* windows around the ends of turns, or grace; window_ns 0: neither */
+	u32 micro_pcpu_count;	   /* of a static pool */
 	u32 pool_is_dynamic;
 	u32 dry_run;
 	u32 recording;
+	u32 program_costs; /* they are measured */
 	u32 pcpu_count;
 	u32 intel;	     /* 1: VMX, 0: SVM */
 	u32 smt;	     /* pCPUs share cores */
@@ -44,7 +47,9 @@ struct run_config {
 	u32 vm_places;			     /* how many VMs may have a place: VMS_MAX, or fewer in tests */
 	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
-	struct boost_config boost;	     /* beside the kernel's own scheduler */
+	u32 domain_count;		     /* of queues: policy/queue_domain.h */
+	struct queue_place places[PCPUS_MAX];
+	struct boost_config boost; /* beside the kernel's own scheduler */
 };
 
 /* Why a request didn't end in an acceleration. requests = accelerations + all of these + those pending. */
@@ -118,6 +123,21 @@ struct urgent_stats {
 	u64 wait_us[HISTOGRAM_BUCKETS];
 };
 
+/*
+ * Of turns that end in windows (policy/delay_preemption.h), as the simulator counts them.
+ * put_off = ended_safe + ended_forced + ended_otherwise + those that are put off now.
+ */
+struct delay_stats {
+	u64 put_off; /* preemptions, because the vCPU wasn't safe */
+	u64 ended_safe;
+	u64 ended_forced;
+	u64 ended_otherwise; /* it gave its pCPU up by itself, or a micro or an urgent slice came */
+	u64 turns;	     /* that ended in their window, put off or not */
+	u64 beyond_ns;	     /* what those of them had beyond their due end that ended behind it */
+	u64 short_ns;	     /* what the others were short of */
+	u64 looks;	     /* that found who was put off not safe yet */
+};
+
 /* Of one VM since it was first seen; of all VMs that are gone in the slot VMS_MAX. */
 struct vm_stats {
 	u64 ran_ns;	  /* vCPUs, in both pools */
@@ -146,6 +166,7 @@ struct vm_stats {
 	u64 micro_slice_us[HISTOGRAM_BUCKETS];
 	u64 wait_to_run_us[HISTOGRAM_BUCKETS];
 	struct urgent_stats urgent;
+	struct delay_stats delays;
 };
 
 /* struct vm's in_use: a slot that is open is held by in_use - VM_SLOT_OPEN vCPUs. */
@@ -275,12 +296,18 @@ struct host_stats {
 	u64 urgent_ipis;
 	u64 urgent_ples;
 	u64 urgent_irqs;
-	u64 rested_ns;	   /* host tasks that aren't vCPUs, limited by cpu.max */
+	u64 rested_ns;	      /* host tasks that aren't vCPUs, limited by cpu.max */
+	u64 taken_when_idle;  /* tasks that waited in another domain, by a pCPU that had nobody to run */
+	u64 taken_by_balance; /* likewise, by one that had somebody, further ahead */
 	u64 late_requests; /* came to a pCPU of the normal pool while that chose whom to run: kicked once more */
 	/* What the kernel said no to: docs/scheduler.md, When the kernel says no. */
 	u64 rest_timers_refused;
 	u64 turn_timers_refused;
 	u64 slice_timers_refused;
+	u64 look_timers_refused;
+	/* Runs of the timer that looks at turns that end in windows, and their time, if costs are measured. */
+	u64 looks;
+	u64 looks_ns;
 	u64 pool_timers_refused;
 	u64 vcpu_addresses_refused;
 };

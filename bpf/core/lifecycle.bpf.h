@@ -56,7 +56,7 @@ static __always_inline s32 init_core_pcpu(u32 cpu)
 
 static __always_inline s32 init_core(void)
 {
-	u32 key = 0;
+	u32 key = 0, queue;
 	struct scratch *normal = bpf_map_lookup_elem(&normal_pool, &key);
 	struct rest_timer *rests = bpf_map_lookup_elem(&rest_timers, &key);
 	s32 result;
@@ -68,10 +68,15 @@ static __always_inline s32 init_core(void)
 	result = create_mask(normal, true);
 	if (result)
 		return result;
-	if ((result = scx_bpf_create_dsq(DSQ_OTHERS, -1)) || (result = scx_bpf_create_dsq(DSQ_BOOSTED, -1)) ||
-	    (result = scx_bpf_create_dsq(DSQ_VCPUS, -1)))
-		return result;
-	return scx_bpf_create_dsq(DSQ_RESTING, -1);
+	bpf_for (queue, 0, 2 * PCPUS_MAX) {
+		if (queue >= queue_count())
+			break;
+		result = create_queues(queue);
+		if (result)
+			return result;
+	}
+	result = scx_bpf_create_dsq(DSQ_OTHERS, -1);
+	return result ?: scx_bpf_create_dsq(DSQ_RESTING, -1);
 }
 
 /* ---- End ---- */

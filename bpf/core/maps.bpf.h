@@ -18,7 +18,7 @@ const volatile struct run_config config;
 struct task_ctx {
 	u64 vtime_ns;
 	u64 running_since_ns;
-	u64 queued_at_ns; /* in DSQ_OTHERS, DSQ_VCPUS or DSQ_RESTING */
+	u64 queued_at_ns; /* in DSQ_OTHERS, DSQ_RESTING, or one of DSQ_VCPUS */
 	u64 allowed_ns;	  /* how long its limits allow its turn to be: the one under way, or the next */
 	/* From its limits: for its next turn, which begins then at the earliest; and for the one under way. 0: nothing. */
 	u64 reserved_ns;
@@ -35,6 +35,7 @@ struct task_ctx {
 	u64 first_ran_ns;     /* since it was woken and went first */
 	u32 goes_first;	      /* it runs before vCPUs, as whoever was just woken */
 	u32 vm_generation;    /* of `vm` */
+	u32 queue;	      /* DSQ_BOOSTED or DSQ_VCPUS + this one is where it waits, or waited last */
 	/* Of a process, kept with its first thread. */
 	u32 process_vm;		/* slot + 1 of its VM */
 	u32 process_generation; /* of that slot */
@@ -139,17 +140,28 @@ enum occupant {
 	OCCUPANT_OF_MECHANISMS = 5, /* from here on: what the scheduler's mechanisms let run there */
 };
 
+/* Of the queues that were looked through for a pCPU: who may run there and is furthest behind. */
+struct first_waiter {
+	u64 dsq; /* where it waits; 0: nobody does */
+	u64 vtime_ns;
+	u64 weight;
+	u64 queued_at_ns;
+	u32 vm; /* as first_in_line_vm */
+};
+
 struct pcpu {
-	u64 others_ran_ns;    /* by host tasks, not yet made up for by vCPUs */
-	u64 turn_ns;	      /* how long the turn that began here last may be */
-	u64 limited_until_ns; /* the turn under way ends then, by a limit; 0: no limit does */
-	u64 first_vtime_ns; /* the clock of the first queued task, while it looks for one that ran here last */
+	u64 others_ran_ns;	       /* by host tasks, not yet made up for by vCPUs */
+	u64 turn_ns;		       /* how long the turn that began here last may be */
+	u64 limited_until_ns;	       /* the turn under way ends then, by a limit; 0: no limit does */
+	struct first_waiter line;      /* of the queues of its own, when it looked last */
+	struct first_waiter elsewhere; /* likewise, of some of the other domains */
 	/* Of the vCPUs that began a turn of the normal pool here: the furthest clock, and that of their VMs. 0: none has. */
 	u64 vcpus_vtime_ns;
 	u64 vms_vtime_ns;
 	u32 occupant;	 /* enum occupant */
 	u32 sweep_count; /* queued tasks to look at that may be starving */
-	u32 look_count;	 /* queued tasks that were looked at for one that ran here last */
+	u32 look_count;	 /* queued tasks that were looked at in one queue */
+	u32 look_cursor; /* the domain that it looked into last though it had somebody to run */
 	u32 vm;		 /* slot + 1 of the VM whose vCPU runs, or ran last */
 };
 
@@ -180,6 +192,8 @@ u32 first_in_line_vm;
 #define FIRST_HAS_NO_VM (VMS_MAX + 1)
 /* When the normal queues were last looked through for starving tasks. */
 u64 swept_at_ns;
+/* From which queue on they are looked through next. */
+u32 sweep_cursor;
 /* Is there any limit on this host? Written by the daemon. */
 u32 limits_in_force;
 /* When a limit came, went, or changed. Likewise. */
@@ -195,9 +209,10 @@ struct exit_record exit_record;
 /* ---- Dispatch queues ---- */
 
 #define DSQ_OTHERS 1ull	 /* host tasks that aren't vCPUs, by virtual time */
-#define DSQ_BOOSTED 2ull /* vCPUs that just woke, first come first served */
-#define DSQ_VCPUS 3ull	 /* preempted and waiting vCPUs, by virtual time */
-#define DSQ_RESTING 4ull /* tasks that have used up what cpu.max allows them, by when they may run again */
+#define DSQ_RESTING 2ull /* tasks that have used up what cpu.max allows them, by when they may run again */
+/* One for each domain, and one for each pCPU, behind them: policy/queue_domain.h, queue_to_join(). */
+#define DSQ_BOOSTED 0x20000ull /* + queue: vCPUs that just woke, first come first served */
+#define DSQ_VCPUS 0x30000ull   /* + queue: preempted and waiting vCPUs, by virtual time */
 
 /* ---- Access ---- */
 

@@ -2,16 +2,23 @@
 /*
  * Queues: where a vCPU waits that isn't in a hurry.
  *
- * Mechanism. Three shared queues, all ordered by the policy (fair_share.h): host tasks, vCPUs that just woke
- *            (boosted), vCPUs. A pCPU serves them in that order (turns.bpf.h).
- * Limits.    One queue of each kind for the whole host: a task prefers the pCPU that it ran on last if that
- *            is idle, and a pCPU those that ran there last (turns.bpf.h), but NUMA nodes are not told apart.
- *            vCPUs with narrow affinity are found by walking the queue.
+ * Mechanism. Three kinds of queues, all ordered by the policy (fair_share.h): host tasks, vCPUs that just woke
+ *            (boosted), vCPUs. A pCPU serves them in that order (turns.bpf.h). Those of vCPUs are of domains
+ *            (domains.bpf.h): it waits where the pCPU looks that comes for it.
+ * Limits.    Host tasks have one queue for the whole host. An idle pCPU is any one, whatever its domain.
+ *            vCPUs with narrow affinity are found by walking the queue, unless it is one pCPU.
  */
 #ifndef BPF_QUEUES_H
 #define BPF_QUEUES_H
 
 #include "bpf/core/host_tasks.bpf.h"
+
+/* This pCPU comes for it (its task is queued once ops.enqueue is done); negative: none does. */
+static __always_inline void wait_for(struct task_struct *p, struct task_ctx *tctx, const struct vcpu *vcpu,
+				     s32 comes)
+{
+	tctx->queue = queue_at(p, comes < 0 ? home_of(p, vcpu) : comes);
+}
 
 static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx *tctx, struct vcpu *vcpu,
 					 u64 enq_flags)
@@ -19,13 +26,14 @@ static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx 
 	u32 slot = tctx->vcpu - 1;
 	struct wakeup_decision decision;
 	u64 back_for_ns;
+	s32 comes;
 
 	on_enqueue(vcpu);
 	back_for_ns = comes_back_for(vcpu, slot);
 	if (back_for_ns) {
 		vcpu->goes_first = 1;
-		dsq_insert(p, DSQ_BOOSTED, back_for_ns, enq_flags | ENQ(HEAD));
-		kick_idle_for_vcpu(p);
+		wait_for(p, tctx, vcpu, kick_idle_for_vcpu(p));
+		dsq_insert(p, DSQ_BOOSTED + tctx->queue, back_for_ns, enq_flags | ENQ(HEAD));
 		on_queued(vcpu, slot);
 		return;
 	}
@@ -37,14 +45,15 @@ static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx 
 		enq_flags |= ENQ(HEAD);
 	}
 	vcpu->goes_first = decision.boost;
+	tctx->queued_at_ns = bpf_ktime_get_ns();
+	comes = kick_idle_for_vcpu(p);
 	if (decision.boost) {
-		dsq_insert(p, DSQ_BOOSTED, decision.slice_ns, enq_flags);
-		if (!kick_idle_for_vcpu(p))
-			preempt_for(p, true);
+		wait_for(p, tctx, vcpu, comes < 0 ? preempt_for(p, true) : comes);
+		dsq_insert(p, DSQ_BOOSTED + tctx->queue, decision.slice_ns, enq_flags);
 	} else {
-		tctx->queued_at_ns = bpf_ktime_get_ns();
-		dsq_insert_vtime(p, DSQ_VCPUS, decision.slice_ns, decision.vtime_ns, enq_flags);
-		if (!kick_idle_for_vcpu(p))
+		wait_for(p, tctx, vcpu, comes);
+		dsq_insert_vtime(p, DSQ_VCPUS + tctx->queue, decision.slice_ns, decision.vtime_ns, enq_flags);
+		if (comes < 0)
 			on_wait(p, vcpu, slot);
 	}
 	on_queued(vcpu, slot);

@@ -5,24 +5,23 @@
  * Problem.   The one that is furthest behind isn't always the best one: somebody may be waited for, and
  *            caches are warm for those who ran here last.
  * Mechanism. In this order: whom a mechanism lets go first; host tasks; whom a mechanism prefers; the
- *            boosted; to whom a mechanism owes a turn; whoever ran until now, if it is still the furthest
- *            behind; who ran here last, if the policy lets it overtake; the first of the queue; whoever ran
- *            until now, if nobody else waits.
+ *            boosted; to whom a mechanism owes a turn; who waits in another domain (domains.bpf.h); whoever ran
+ *            until now, if it is still the furthest behind; who ran here last, if the policy lets it overtake;
+ *            the first in line; whoever ran until now, if nobody else waits.
  * Formula.   Whoever waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to the
  *            boosted ones: weights may not bring sched_ext's watchdog, which ends the scheduler for
  *            everybody.
- * Limits.    Of each queue the first OWN_LOOK_MAX are looked at for one that ran here last.
+ * Limits.    Of each queue the first LINE_LOOK_MAX are looked at for one that ran here last.
  */
 #ifndef BPF_TURNS_H
 #define BPF_TURNS_H
 
 #include "bpf/core/queues.bpf.h"
 
-/* How many of those that wait are looked at for one that ran here last. */
-#define OWN_LOOK_MAX 32u
 #define STARVING_AFTER_NS 2000000000ull
 #define SWEEP_INTERVAL_NS 250000000ull
 #define SWEEP_MAX 64u
+#define SWEPT_AT_ONCE 64u /* queues */
 
 /* What it ran for, though it doesn't stop. */
 static __always_inline void charge_until_now(struct task_struct *prev, struct task_ctx *tctx,
@@ -70,23 +69,20 @@ static __always_inline struct task_ctx *whose_turn_ends(struct task_struct *prev
 	return tctx;
 }
 
-/* The first of the vCPUs' queue: whoever goes before the others takes its time. */
-static __always_inline void note_first_in_line(struct task_struct *first)
+/*
+ * Looks at who is first in line here, before anybody of it runs. The vCPU whose turn ends, and could go on, is
+ * charged up to now: its context.
+ */
+static __always_inline struct task_ctx *compare_with_line(s32 cpu, struct task_struct *prev,
+							  struct pcpu *pcpu, u32 look)
 {
-	struct task_ctx *tctx = task_ctx_of(first);
+	struct task_ctx *tctx = whose_turn_ends(prev);
 	struct vcpu *vcpu = vcpu_of(tctx);
 
-	if (vcpu)
-		first_in_line_vm = vcpu->narrow ? 0 : vcpu->vm + 1;
-	else
-		first_in_line_vm = tctx && tctx->vm ? tctx->vm : FIRST_HAS_NO_VM;
-}
-
-/* After a look through the vCPUs' queue, which may have been empty. */
-static __always_inline void note_nobody_in_line(const struct pcpu *pcpu)
-{
-	if (!pcpu->look_count)
-		first_in_line_vm = 0;
+	if (tctx && vcpu)
+		charge_until_now(prev, tctx, vcpu, pcpu);
+	look_at_line(cpu, look);
+	return tctx;
 }
 
 /*
@@ -94,40 +90,26 @@ static __always_inline void note_nobody_in_line(const struct pcpu *pcpu)
  * always let another go first: a heavier vCPU would get less than its share. If that one is still the
  * furthest behind, it goes on.
  */
-static __always_inline bool goes_on(s32 cpu, struct task_struct *prev, struct pcpu *pcpu)
+static __always_inline bool goes_on(struct task_struct *prev, struct task_ctx *tctx, struct pcpu *pcpu)
 {
-	struct task_ctx *tctx = whose_turn_ends(prev);
 	struct vcpu *vcpu = vcpu_of(tctx);
-	struct task_struct *first;
 
-	if (!tctx || !vcpu)
+	if (!tctx || !vcpu || !pcpu->line.dsq || !vtime_before(tctx->vtime_ns, pcpu->line.vtime_ns) ||
+	    rests_until(prev, tctx, vcpu))
 		return false;
-	charge_until_now(prev, tctx, vcpu, pcpu);
-	pcpu->look_count = 0;
-	for_each_queued(first, DSQ_VCPUS)
-	{
-		if (!pcpu->look_count)
-			note_first_in_line(first);
-		/* Who may not run here is no reason to stop. */
-		if (++pcpu->look_count <= OWN_LOOK_MAX && !may_run_on(first, cpu))
-			continue;
-		if (!vtime_before(tctx->vtime_ns, first->scx.dsq_vtime) || rests_until(prev, tctx, vcpu))
-			return false;
-		advance_clocks(tctx, vcpu, pcpu);
-		start_another_turn(prev, tctx, vcpu, pcpu);
-		on_open_turn(pcpu);
-		return true;
-	}
-	note_nobody_in_line(pcpu);
-	return false;
+	advance_clocks(tctx, vcpu, pcpu);
+	start_another_turn(prev, tctx, vcpu, pcpu);
+	on_open_turn(pcpu);
+	return true;
 }
 
 /*
- * Nobody else wants this pCPU: whoever ran goes on. Were it queued here again instead, by ops.enqueue or by
+ * Nobody else wants this pCPU now: whoever ran goes on. If nobody waits for any other either (`is_alone`), it
+ * owes nothing for that. Were it queued here again instead, by ops.enqueue or by
  * sched_ext itself, this pCPU would go idle first, and nothing but an interrupt would make it look into its
  * queue.
  */
-static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pcpu)
+static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pcpu, bool is_alone)
 {
 	struct task_ctx *tctx = task_ctx_of(prev);
 	struct vcpu *vcpu = vcpu_of(tctx);
@@ -138,10 +120,11 @@ static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pc
 	charge_until_now(prev, tctx, vcpu, pcpu);
 	if (rests_until(prev, tctx, vcpu))
 		return; /* ops.enqueue sees to it */
-	settle_clock(tctx, vcpu);
+	if (is_alone)
+		settle_clock(tctx, vcpu);
 	if (vcpu)
 		advance_clocks(tctx, vcpu, pcpu);
-	else
+	else if (is_alone)
 		settle_shared_clocks(tctx);
 	start_another_turn(prev, tctx, vcpu, pcpu);
 }
@@ -152,11 +135,13 @@ __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 	struct pcpu *pcpu = pcpu_of(cpu);
 	struct task_struct *p;
 
-	if (!pcpu)
+	if (!pcpu || scx_bpf_dsq_nr_queued(dsq) <= 0)
 		return 0;
+	pcpu->sweep_count = SWEEP_MAX;
 	for_each_queued_last_first(p, dsq)
 	{
 		struct task_ctx *tctx;
+		u32 queue;
 
 		if (!pcpu->sweep_count)
 			break;
@@ -167,7 +152,10 @@ __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 		/* Many threads of one VMM or owner: what each has for having waited isn't to add up to more than their share. */
 		if (tctx->vm || tctx->owner)
 			dsq_move_set_slice(&it, config.micro_slice_ns);
-		if (dsq_move(&it, p, DSQ_BOOSTED)) {
+		/* This pCPU serves it, or another one that can: those of its domain may all be reserved by now. */
+		queue = queue_at(p, may_run_on(p, cpu) ? cpu : some_normal_pcpu(p, cpu));
+		if (dsq_move(&it, p, DSQ_BOOSTED + queue)) {
+			tctx->queue = queue;
 			tctx->out_of_order = 1;
 			COUNT(host_stats.starving_served);
 		}
@@ -175,17 +163,33 @@ __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 	return 0;
 }
 
-/* One pCPU does it for all, now and then. */
-static __always_inline void sweep_queues(s32 cpu, struct pcpu *pcpu)
+/* Some of the queues, and where they begin anew the host tasks'. */
+__noinline int sweep_some(s32 cpu, u64 now)
+{
+	u32 step, queue = sweep_cursor;
+
+	if (!queue)
+		boost_starving(DSQ_OTHERS, cpu, now);
+	bpf_for (step, 0, SWEPT_AT_ONCE) {
+		if (queue + step >= queue_count()) {
+			sweep_cursor = 0;
+			return 0;
+		}
+		boost_starving(DSQ_VCPUS + queue + step, cpu, now);
+	}
+	sweep_cursor = queue + SWEPT_AT_ONCE;
+	return 0;
+}
+
+/* One pCPU does it for all, now and then: the more queues there are the more often. */
+static __always_inline void sweep_queues(s32 cpu)
 {
 	u64 now = bpf_ktime_get_ns(), last = swept_at_ns;
 
-	if (now - last < SWEEP_INTERVAL_NS || __sync_val_compare_and_swap(&swept_at_ns, last, now) != last)
+	if (now - last < SWEEP_INTERVAL_NS / (queue_count() / SWEPT_AT_ONCE + 1) ||
+	    __sync_val_compare_and_swap(&swept_at_ns, last, now) != last)
 		return;
-	pcpu->sweep_count = SWEEP_MAX;
-	boost_starving(DSQ_VCPUS, cpu, now);
-	pcpu->sweep_count = SWEEP_MAX;
-	boost_starving(DSQ_OTHERS, cpu, now);
+	sweep_some(cpu, now);
 	mend_rest_timer();
 }
 
@@ -212,45 +216,34 @@ static __always_inline void count_overtake(const struct vcpu *vcpu, enum overtak
 }
 
 /*
- * One whose caches are warm here goes before the first of the queue, if the policy lets it. The others that
- * ran here last are further ahead than the first of them. Count and clock are in the map: see
- * visit_sibling().
+ * One whose caches are warm here goes before the first of the queue, of the boosted or (`by_clock`) in line, if
+ * the policy lets it. The others that ran here last are further ahead than the first of them. Count and clock
+ * are in the map: see visit_sibling().
  */
-__noinline int take_own(u64 dsq, s32 cpu)
+__noinline int take_own(u64 dsq, s32 cpu, u32 by_clock)
 {
 	struct pcpu *pcpu = pcpu_of(cpu);
 	struct fair_share_config share = config.fair_share;
-	u64 now = bpf_ktime_get_ns();
 	struct task_struct *p;
 
-	if (!pcpu)
+	if (!pcpu || scx_bpf_dsq_nr_queued(dsq) <= 0)
+		return false;
+	if (by_clock &&
+	    (!pcpu->line.dsq || !is_worth_warm_caches(&share, bpf_ktime_get_ns() - pcpu->line.queued_at_ns)))
 		return false;
 	pcpu->look_count = 0;
-	pcpu->first_vtime_ns = 0;
 	for_each_queued(p, dsq)
 	{
-		struct task_ctx *tctx;
 		struct vcpu *vcpu;
 		u64 weight;
 
-		if (!pcpu->look_count && dsq == DSQ_VCPUS)
-			note_first_in_line(p);
-		if (++pcpu->look_count > OWN_LOOK_MAX)
+		if (++pcpu->look_count > LINE_LOOK_MAX)
 			break;
-		if (!may_run_on(p, cpu))
-			continue;
-		/* The first one that may run here: it would be next. */
-		if (!pcpu->first_vtime_ns && dsq == DSQ_VCPUS) {
-			tctx = task_ctx_of(p);
-			if (!tctx || !is_worth_warm_caches(&share, now - tctx->queued_at_ns))
-				break;
-			pcpu->first_vtime_ns = p->scx.dsq_vtime;
-		}
-		if (!ran_here_last(p, cpu))
+		if (!may_run_on(p, cpu) || !ran_here_last(p, cpu))
 			continue;
 		vcpu = vcpu_of(task_ctx_of(p));
 		weight = vcpu ? weight_of(vcpu) : vcpu_weight(p->scx.weight, 1);
-		if (dsq == DSQ_VCPUS && !may_go_first(&share, pcpu->first_vtime_ns, p->scx.dsq_vtime, weight))
+		if (by_clock && !may_go_first(&share, pcpu->line.vtime_ns, p->scx.dsq_vtime, weight))
 			break;
 		if (!dsq_move(&it, p, SCX_DSQ_LOCAL))
 			return false;
@@ -258,51 +251,55 @@ __noinline int take_own(u64 dsq, s32 cpu)
 			count_overtake(vcpu, OVERTAKE_WARM_CACHES);
 		return true;
 	}
-	if (dsq == DSQ_VCPUS)
-		note_nobody_in_line(pcpu);
 	return false;
 }
 
-/* Takes a vCPU out of whichever normal queue it waits in. */
-static __always_inline bool pull_from(u64 dsq, struct task_struct *p, s32 cpu, u64 slice_ns)
+/* Those that may run here only come first: the others may go elsewhere. */
+static __always_inline bool take_boosted(s32 cpu, u32 look)
 {
-	struct bpf_iter_scx_dsq it;
-	bool moved = false;
+	u64 of_domain = DSQ_BOOSTED + queue_of_pcpu(cpu, false);
 
-	/*
-	 * Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't
-	 * moved by it.
-	 */
-	if (!bpf_iter_scx_dsq_new(&it, dsq, 0) && may_run_on(p, cpu)) {
-		dsq_move_set_slice(&it, slice_ns);
-		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
-	}
-	bpf_iter_scx_dsq_destroy(&it);
-	return moved;
+	return take_first_of(DSQ_BOOSTED + queue_of_pcpu(cpu, true), cpu, look) ||
+	       take_own(of_domain, cpu, false) || take_first_of(of_domain, cpu, look);
+}
+
+/* After compare_with_line(). */
+static __always_inline bool take_first_in_line(s32 cpu, const struct pcpu *pcpu, u32 look)
+{
+	u64 of_domain = DSQ_VCPUS + queue_of_pcpu(cpu, false);
+
+	if (take_own(of_domain, cpu, true) || (pcpu->line.dsq && take_first_of(pcpu->line.dsq, cpu, look)))
+		return true;
+	/* Whoever was first may have gone, or there are many that may not run here. */
+	return take_first_of(of_domain, cpu, look) ||
+	       take_first_of(DSQ_VCPUS + queue_of_pcpu(cpu, true), cpu, look);
 }
 
 static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
 	bool vcpus_first = pcpu->others_ran_ns >= config.fair_share.slice_ns;
+	struct task_ctx *ran;
 	u32 owed = 0;
 
-	sweep_queues(cpu, pcpu);
+	sweep_queues(cpu);
 	if (goes_before_all(cpu, pcpu, prev, &owed))
 		return;
 	if (!vcpus_first && dsq_move_to_local(DSQ_OTHERS))
 		return;
-	if (goes_before_boosted(cpu, pcpu, prev, owed) || take_own(DSQ_BOOSTED, cpu) ||
-	    dsq_move_to_local(DSQ_BOOSTED))
+	if (goes_before_boosted(cpu, pcpu, prev, owed) || take_boosted(cpu, 0))
 		return;
 	if (goes_before_the_line(cpu, pcpu, owed))
 		return;
-	if (goes_on(cpu, prev, pcpu) || take_own(DSQ_VCPUS, cpu) || dsq_move_to_local(DSQ_VCPUS))
+	ran = compare_with_line(cpu, prev, pcpu, 0);
+	if (take_from_elsewhere(cpu, pcpu, ran, 0))
+		return;
+	if (goes_on(prev, ran, pcpu) || take_first_in_line(cpu, pcpu, 0))
 		return;
 	if (vcpus_first && dsq_move_to_local(DSQ_OTHERS))
 		return;
 	if (is_runnable(prev)) {
 		on_open_turn(pcpu);
-		stay_alone(prev, pcpu);
+		stay_alone(prev, pcpu, !ran || !somebody_waits_elsewhere(cpu));
 	}
 }
 

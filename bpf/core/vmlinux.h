@@ -150,6 +150,7 @@ struct kvm_vcpu_arch {
 	unsigned long rip;	/* from 7.2 on */
 	struct kvm_lapic *apic;
 	u32 hflags;
+	int mp_state;
 	u64 efer;
 	bool guest_state_protected; /* SEV-ES, SEV-SNP, TDX */
 };

@@ -15,38 +15,13 @@ struct directed_yield_vcpu {
 
 static __always_inline struct directed_yield_vcpu *directed_yield_of(const struct vcpu *vcpu);
 
-static __always_inline bool move_here(u64 dsq, struct task_struct *p, s32 cpu)
-{
-	struct bpf_iter_scx_dsq it;
-	bool moved = false;
-
-	/*
-	 * Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't
-	 * moved by it.
-	 */
-	if (!bpf_iter_scx_dsq_new(&it, dsq, 0) && may_run_on(p, cpu))
-		moved = dsq_move(&it, p, SCX_DSQ_LOCAL);
-	bpf_iter_scx_dsq_destroy(&it);
-	return moved;
-}
-
-static __always_inline bool clock_lets_inherit(struct task_struct *p, const struct vcpu *heir, s32 cpu,
-					       struct pcpu *pcpu)
+static __always_inline bool clock_lets_inherit(const struct task_ctx *tctx, const struct vcpu *heir, s32 cpu,
+					       const struct pcpu *pcpu)
 {
 	struct fair_share_config share = config.fair_share;
-	struct task_ctx *tctx = task_ctx_of(p);
-	struct task_struct *first;
 
-	if (!tctx || !pcpu)
-		return false;
-	pcpu->look_count = 0;
-	for_each_queued(first, DSQ_VCPUS)
-	{
-		if (++pcpu->look_count <= OWN_LOOK_MAX && !may_run_on(first, cpu))
-			continue;
-		return may_go_first(&share, first->scx.dsq_vtime, tctx->vtime_ns, weight_of(heir));
-	}
-	return true;
+	look_at_line(cpu, 0);
+	return !pcpu->line.dsq || may_go_first(&share, pcpu->line.vtime_ns, tctx->vtime_ns, weight_of(heir));
 }
 
 /*
@@ -56,8 +31,10 @@ static __always_inline bool clock_lets_inherit(struct task_struct *p, const stru
  */
 static __noinline int take_heir(s32 cpu, struct task_struct *prev)
 {
+	struct pcpu *pcpu = pcpu_of(cpu);
 	struct vcpu *self, *heir;
 	struct task_struct *p;
+	struct task_ctx *tctx;
 	bool moved = false;
 
 	if (!is_runnable(prev))
@@ -72,8 +49,9 @@ static __noinline int take_heir(s32 cpu, struct task_struct *prev)
 	p = bpf_task_from_pid(heir->pid);
 	if (!p)
 		return false;
-	if (clock_lets_inherit(p, heir, cpu, pcpu_of(cpu)))
-		moved = move_here(DSQ_BOOSTED, p, cpu) || move_here(DSQ_VCPUS, p, cpu);
+	tctx = task_ctx_of(p);
+	if (tctx && pcpu && clock_lets_inherit(tctx, heir, cpu, pcpu))
+		moved = pull(p, tctx, cpu, 0);
 	bpf_task_release(p);
 	if (moved) {
 		heir->goes_first = 1;

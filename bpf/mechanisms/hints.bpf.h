@@ -20,7 +20,7 @@ __noinline int on_yield(u32 cause)
 	struct vm_stats *stats;
 	struct vm *vm;
 	u64 now = bpf_ktime_get_ns(), claim, rip;
-	u32 slot;
+	u32 slot, at;
 
 	if (!tctx || !self || cause >= YIELD_CAUSE_COUNT)
 		return 0;
@@ -40,8 +40,11 @@ __noinline int on_yield(u32 cause)
 		seen.pass_active = 1;
 	decision = decide_on_yield(&seen);
 	RECORD(RECORD_YIELD, slot, yield, {.seen = seen, .decision = decision});
-	if (decision.reason < YIELD_REASON_COUNT)
-		COUNT(stats->yields[cause][decision.reason]);
+	/* The verifier forgets what it knew of `cause` when the compiler puts it onto the stack: it is compared again. */
+	at = cause;
+	barrier_var(at);
+	if (at < YIELD_CAUSE_COUNT && decision.reason < YIELD_REASON_COUNT)
+		COUNT(stats->yields[at][decision.reason]);
 	count_urgent(urgent_event_of_yield(decision.cause));
 	if (cause == YIELD_HLT) {
 		woken_of(self)->lock_halt_rip = decision.cause == CAUSE_LOCK_HALT ? rip : 0;
@@ -50,7 +53,8 @@ __noinline int on_yield(u32 cause)
 	if (decision.scope != PASS_NONE)
 		make_pass(vm, self->vm, slot, self->index_in_vm + 1, VCPUS_PER_VM_MAX, &decision);
 	/* Before the VM is given to another pass, which counts anew. */
-	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL, decision.reason);
+	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL, decision.scope,
+		       decision.reason);
 	if (!seen.pass_active)
 		__sync_val_compare_and_swap(&passes_in(vm)->until_ns, now + PASS_MAX_NS, 0);
 	return 0;

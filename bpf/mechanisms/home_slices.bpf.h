@@ -18,7 +18,8 @@
 #ifndef BPF_HOME_SLICES_H
 #define BPF_HOME_SLICES_H
 
-#include "bpf/mechanisms/grace.bpf.h"
+#include "bpf/mechanisms/delay_preemption.bpf.h"
+#include "bpf/mechanisms/micro_slice.bpf.h"
 
 struct home_slices_pcpu {
 	u64 left_ns;	     /* what is left of the turn of `interrupted` */
@@ -154,11 +155,11 @@ static __always_inline bool was_preempted_in_vain(struct task_struct *prev, stru
 	struct vcpu *vcpu = vcpu_of(tctx);
 
 	if (!vcpu || !left_ns || scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0 ||
-	    scx_bpf_dsq_nr_queued(DSQ_BOOSTED) > 0)
+	    boosted_wait_for(scx_bpf_task_cpu(prev)))
 		return false;
-	grace_of(vcpu)->turn_over = 0;
+	delay_of(vcpu)->turn_over = 0;
 	/* A grace that was running doesn't end what is left of the turn. */
-	micro_slice_on(pcpu)->deadline_ns = 0;
+	end_grace(pcpu);
 	task_set_slice(prev, left_ns);
 	return true;
 }
@@ -220,9 +221,9 @@ __noinline int take_interrupted(u32 slot, s32 cpu)
 	p = bpf_task_from_pid(vcpu->pid);
 	if (!p)
 		return false;
-	moved = pull_from(DSQ_VCPUS, p, cpu, home_slices_on(pcpu)->left_ns);
-	tctx = moved ? task_ctx_of(p) : NULL;
-	if (tctx)
+	tctx = task_ctx_of(p);
+	moved = tctx && pull_from(DSQ_VCPUS + tctx->queue, p, cpu, home_slices_on(pcpu)->left_ns);
+	if (moved)
 		tctx->out_of_order = 1;
 	bpf_task_release(p);
 	return moved;

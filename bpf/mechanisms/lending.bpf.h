@@ -9,8 +9,8 @@
 #ifndef BPF_LENDING_H
 #define BPF_LENDING_H
 
+#include "bpf/mechanisms/delay_preemption.bpf.h"
 #include "bpf/mechanisms/directed_yield.bpf.h"
-#include "bpf/mechanisms/grace.bpf.h"
 #include "bpf/mechanisms/woken.bpf.h"
 
 struct lending_vcpu {
@@ -45,12 +45,12 @@ static __always_inline void lend_to(s32 cpu, struct pcpu *pcpu)
 }
 
 /* A vCPU was queued, and no normal pCPU idles: a micro-sliced one that nobody asks for comes and gets it. */
-static __always_inline bool kick_idle_micro(struct task_struct *p)
+static __always_inline s32 kick_idle_micro(struct task_struct *p)
 {
 	u32 rank;
 
 	if (!config.lend)
-		return false;
+		return -1;
 	bpf_for (rank, 0, POOL_LIMIT_MAX) {
 		s32 cpu;
 
@@ -59,29 +59,10 @@ static __always_inline bool kick_idle_micro(struct task_struct *p)
 		cpu = config.micro_order[rank & POOL_LIMIT_MAX];
 		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && scx_bpf_test_and_clear_cpu_idle(cpu)) {
 			scx_bpf_kick_cpu(cpu, KICK_IDLE);
-			return true;
+			return cpu;
 		}
 	}
-	return false;
-}
-
-/* The first vCPU of the queue that may run here. */
-__noinline int take_first_vcpu(u64 dsq, s32 cpu)
-{
-	struct pcpu *pcpu = pcpu_of(cpu);
-	struct task_struct *p;
-
-	if (!pcpu)
-		return false;
-	pcpu->look_count = 0;
-	for_each_queued(p, dsq)
-	{
-		if (++pcpu->look_count > OWN_LOOK_MAX)
-			break;
-		if (vcpu_of(task_ctx_of(p)) && may_run_on(p, cpu) && dsq_move(&it, p, SCX_DSQ_LOCAL))
-			return true;
-	}
-	return false;
+	return -1;
 }
 
 /* A vCPU of the normal pool that has run on a micro pCPU, and could go on. */
@@ -98,16 +79,22 @@ static __always_inline bool is_borrower(struct task_struct *prev)
  */
 static __always_inline bool dispatch_lent(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
-	if (finishes_first(cpu, prev, pcpu))
+	struct task_ctx *ran;
+
+	if (is_put_off(cpu, prev, pcpu))
 		return true;
-	if (take_heir(cpu, prev) || take_own(DSQ_BOOSTED, cpu) || take_first_vcpu(DSQ_BOOSTED, cpu))
+	if (take_heir(cpu, prev) || take_boosted(cpu, LOOK_AT_VCPUS))
 		return false;
-	if (goes_on(cpu, prev, pcpu))
+	ran = compare_with_line(cpu, prev, pcpu, LOOK_AT_VCPUS);
+	if (take_from_elsewhere(cpu, pcpu, ran, LOOK_AT_VCPUS))
+		return false;
+	if (goes_on(prev, ran, pcpu))
 		return true;
-	if (take_own(DSQ_VCPUS, cpu) || take_first_vcpu(DSQ_VCPUS, cpu) || !is_borrower(prev))
+	if (take_first_in_line(cpu, pcpu, LOOK_AT_VCPUS) || !is_borrower(prev))
 		return false;
 	micro_slice_on(pcpu)->deadline_ns = 0;
-	stay_alone(prev, pcpu);
+	end_grace(pcpu);
+	stay_alone(prev, pcpu, !ran || !somebody_waits_elsewhere(cpu));
 	return true;
 }
 
@@ -119,7 +106,7 @@ static __always_inline void call_back_from(struct vcpu *borrower, const struct p
 {
 	struct vm_stats *stats = vm_stats_at(borrower->vm);
 
-	grace_of(borrower)->turn_over = 1;
+	delay_of(borrower)->turn_over = 1;
 	lending_of(borrower)->called_back = lending_on(pcpu)->to_boosted && !borrower->yielded;
 	if (stats)
 		COUNT(stats->called_back);

@@ -18,7 +18,8 @@ enum micro_occupant {
 
 #define DSQ_CONFINED 0x10000ull /* + pCPU: tasks that may run on micro pCPUs only */
 
-_Static_assert(DSQ_CONFINED > DSQ_RESTING, "queue numbers don't overlap");
+_Static_assert(DSQ_CONFINED > DSQ_RESTING && DSQ_CONFINED + PCPUS_MAX <= DSQ_BOOSTED,
+	       "queue numbers don't overlap");
 
 /*
  * The size of the micro pool: what was decided, and what holds. They differ with --dry-run: nothing is
@@ -108,7 +109,7 @@ __noinline int rescue_from(u64 dsq, s32 cpu)
 	struct pcpu *pcpu = pcpu_of(cpu);
 	struct task_struct *p;
 
-	if (!pcpu)
+	if (!pcpu || scx_bpf_dsq_nr_queued(dsq) <= 0)
 		return 0;
 	for_each_queued(p, dsq)
 	{
@@ -118,6 +119,20 @@ __noinline int rescue_from(u64 dsq, s32 cpu)
 		if (is_confined(p) && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
 		    dsq_move(&it, p, DSQ_CONFINED + cpu))
 			COUNT(host_stats.rescued);
+	}
+	return 0;
+}
+
+/* They may wait in any domain: in that of a pCPU which became micro-sliced before, too. */
+__noinline int rescue_from_queues(s32 cpu)
+{
+	u32 queue;
+
+	bpf_for (queue, 0, 2 * PCPUS_MAX) {
+		if (queue >= queue_count())
+			break;
+		rescue_from(DSQ_VCPUS + queue, cpu);
+		rescue_from(DSQ_BOOSTED + queue, cpu);
 	}
 	return 0;
 }

@@ -16,8 +16,7 @@ static __always_inline bool dispatch_micro(s32 cpu, struct pcpu *pcpu)
 {
 	if (micro_pool_on(pcpu)->rescue_count) {
 		rescue_from(DSQ_OTHERS, cpu);
-		rescue_from(DSQ_VCPUS, cpu);
-		rescue_from(DSQ_BOOSTED, cpu);
+		rescue_from_queues(cpu);
 		micro_pool_on(pcpu)->rescue_count = 0;
 	}
 	/* Turn about, so that neither starves the other. */
@@ -63,7 +62,7 @@ static __always_inline void dispatch_micro_pool(s32 cpu, struct pcpu *pcpu, stru
 		if (borrower)
 			call_back_from(borrower, pcpu);
 	} else if (stays_on_micro(prev)) {
-		stay_alone(prev, pcpu);
+		stay_alone(prev, pcpu, true);
 	} else if (config.lend && dispatch_lent(cpu, pcpu, prev)) {
 		lend_to(cpu, pcpu);
 	}
@@ -81,8 +80,8 @@ static __always_inline void start_on_micro_pcpu(struct task_struct *p, const str
 	} else if (is_confined(p)) {
 		arm_micro_slice(cpu, pcpu, now);
 	} else if (vcpu && config.lend) {
-		if (grace_of(vcpu)->count)
-			arm_micro_slice(cpu, pcpu, now);
+		if (delay_of(vcpu)->given_ns)
+			begin_grace(cpu, pcpu, now);
 		lending_on(pcpu)->to_boosted = pcpu->occupant == OCCUPANT_BOOSTED_VCPU;
 		lend_to(cpu, pcpu);
 	} else if (!(p->flags & PF_KTHREAD)) {

@@ -18,6 +18,7 @@ struct passes_vm {
 	u32 crowded_count;
 	u32 refused_count;
 	u32 silent_count; /* siblings of whom nobody knows whether they owe an answer */
+	u32 stranded_count;
 };
 
 static __always_inline struct passes_vm *passes_in(const struct vm *vm);
@@ -57,6 +58,8 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 		seen.answer = guest_answer_to_calls(sibling->kvm_vcpu);
 	if (seen.answer == ANSWER_UNKNOWN)
 		passes_in(vm)->silent_count++;
+	if (sibling_is_stranded(&seen))
+		passes_in(vm)->stranded_count++;
 	verdict = decide_on_sibling(scope, &seen);
 	RECORD(RECORD_SIBLING, slot, sibling, {.seen = seen, .scope = scope, .decision = verdict});
 	if (verdict < SIBLING_DECISION_COUNT)
@@ -86,6 +89,7 @@ static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self, u32 
 	passes_in(vm)->helped_count = 0;
 	passes_in(vm)->crowded_count = 0;
 	passes_in(vm)->refused_count = 0;
+	passes_in(vm)->stranded_count = 0;
 	passes_in(vm)->silent_count =
 	    decision->scope != PASS_ALL_PREEMPTED; /* others don't look at answers */
 	bpf_for (visited, 0, VCPUS_PER_VM_MAX) {

@@ -13,24 +13,32 @@ struct patience_vcpu {
 	u64 spins_since_ns;
 	u64 spun_until_ns;
 	u32 keeps_spinning;
+	u32 has_run_out;
+};
+
+struct patience_vm {
+	u32 vain_waits; /* vain_waits_after() */
 };
 
 static __always_inline struct patience_vcpu *patience_of(const struct vcpu *vcpu);
+static __always_inline struct patience_vm *patience_in(const struct vm *vm);
 
 /* For how long it has waited in this turn. Two exits further apart than a micro slice are of two waits. */
 static __always_inline u64 spun_ns(struct vcpu *self)
 {
 	u64 now = bpf_ktime_get_ns();
 
-	if (now - patience_of(self)->spun_until_ns > config.micro_slice_ns)
+	if (now - patience_of(self)->spun_until_ns > config.micro_slice_ns) {
 		patience_of(self)->spins_since_ns = now;
+		patience_of(self)->has_run_out = 0;
+	}
 	patience_of(self)->spun_until_ns = now;
 	return now - patience_of(self)->spins_since_ns;
 }
 
 /* `vm` is whose pass has just ended; NULL if none was made. */
 static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 cause, const struct vm *vm,
-					   u32 reason)
+					   u32 scope, u32 reason)
 {
 	struct accelerate_config limits = config.accelerate;
 	struct spinner_observation seen = {.cause = cause,
@@ -39,13 +47,22 @@ static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 caus
 					   .refused_count = vm ? passes_in(vm)->refused_count : 0,
 					   .answers_known = vm && !passes_in(vm)->silent_count,
 					   .pass_active = reason == YIELD_PASS_ACTIVE,
-					   .pass_made = vm != NULL,
+					   .scope = scope,
+					   .stranded_count = vm ? passes_in(vm)->stranded_count : 0,
+					   .vain_waits = vm ? patience_in(vm)->vain_waits : 0,
 					   .spun_ns = spun_ns(self)};
 	struct vm_stats *stats = vm_stats_at(self->vm);
-	u32 decision = decide_on_spinner(&limits, &seen);
+	u32 decision;
+
+	/* Not before spun_ns(), which knows whether it is another wait. */
+	seen.ran_out_before = patience_of(self)->has_run_out;
+	patience_of(self)->has_run_out = seen.spun_ns >= limits.patience_ns;
+	decision = decide_on_spinner(&limits, &seen);
 
 	RECORD(RECORD_SPINNER, slot, spinner, {.config = limits, .seen = seen, .decision = decision});
 	patience_of(self)->keeps_spinning = decision == SPINNER_KEEPS_SPINNING;
+	if (vm)
+		patience_in(vm)->vain_waits = vain_waits_after(&limits, &seen);
 	/* Who is helped begins to wait anew. */
 	if (seen.helped_count || seen.crowded_count)
 		patience_of(self)->spun_until_ns = 0;

@@ -2,7 +2,7 @@
 /*
  * Placement: in which pCPU's urgent queue a vCPU waits, by policy/balance.h.
  *
- * Problem.   The vCPUs' queue is one for all pCPUs, so who waits there isn't placed anywhere. An urgent
+ * Problem.   Who waits in a domain's queue is placed on none of its pCPUs. An urgent
  *            queue is a pCPU's own: where the sender of its IPI runs an urgent vCPU would take the place of
  *            who waits for it.
  * Mechanism. The pCPU where it ran last and the next few are candidates. Load-conscious balance keeps

@@ -255,6 +255,7 @@ __noinline int pull_vcpu(s32 cpu, u32 slot)
 	struct task_struct *p;
 	struct vm_stats *stats;
 	u32 failure = FAILURE_NOT_QUEUED;
+	struct task_ctx *tctx;
 	bool moved = false;
 
 	if (!vcpu || vcpu->state != VCPU_PENDING)
@@ -264,8 +265,8 @@ __noinline int pull_vcpu(s32 cpu, u32 slot)
 		fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
 		return false;
 	}
-	moved = pull_from(DSQ_VCPUS, p, cpu, config.micro_slice_ns) ||
-		pull_from(DSQ_BOOSTED, p, cpu, config.micro_slice_ns);
+	tctx = task_ctx_of(p);
+	moved = tctx && pull(p, tctx, cpu, config.micro_slice_ns);
 	if (!moved && !may_run_on(p, cpu))
 		failure = FAILURE_AFFINITY;
 	bpf_task_release(p);

@@ -39,15 +39,12 @@ struct urgent_vcpu {
 };
 
 struct urgent_pcpu {
-	u64 since_ns;	    /* the urgent slice that runs here began then; 0: none does */
-	u64 turn_since_ns;  /* the turn did */
-	u64 turn_vtime_ns;  /* with this clock */
-	u64 turn_weight;    /* which this weight moves */
-	u64 first_vtime_ns; /* see first_in_line_vtime() */
-	u32 vcpu;	    /* slot + 1 of the vCPU that runs here; 0: none */
-	u32 borrows;	    /* it runs because it is urgent, not because of its clock */
-	u32 look_count;
-	u32 first_exists;
+	u64 since_ns;	   /* the urgent slice that runs here began then; 0: none does */
+	u64 turn_since_ns; /* the turn did */
+	u64 turn_vtime_ns; /* with this clock */
+	u64 turn_weight;   /* which this weight moves */
+	u32 vcpu;	   /* slot + 1 of the vCPU that runs here; 0: none */
+	u32 borrows;	   /* it runs because it is urgent, not because of its clock */
 };
 
 static __always_inline struct urgent_vcpu *urgent_of(const struct vcpu *vcpu);
@@ -115,17 +112,16 @@ static __always_inline bool end_urgency(struct vcpu *vcpu, u32 why)
 
 /* ---- Urgent slices ---- */
 
-static __always_inline bool somebody_waits_for(const struct pcpu *pcpu)
+static __always_inline bool somebody_waits_for(s32 cpu, const struct pcpu *pcpu)
 {
-	return urgent_line_length(pcpu) || scx_bpf_dsq_nr_queued(DSQ_BOOSTED) > 0 ||
-	       scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0;
+	return urgent_line_length(pcpu) || boosted_wait_for(cpu) || scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0;
 }
 
 /* Who runs there may be preempted again. Who borrows its time gives the pCPU back: the ladder chooses. */
 static __always_inline void end_protection(s32 cpu, struct pcpu *pcpu)
 {
 	__sync_val_compare_and_swap(&pcpu->occupant, OCCUPANT_URGENT, OCCUPANT_VCPU);
-	if (urgent_on(pcpu)->borrows || somebody_waits_for(pcpu))
+	if (urgent_on(pcpu)->borrows || somebody_waits_for(cpu, pcpu))
 		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 }
 

@@ -122,33 +122,13 @@ static __always_inline bool urgent_slice_goes_on(s32 cpu, struct task_struct *pr
 	return false;
 }
 
-/* The clock of who would run otherwise: the first of the vCPUs' queue that may run here. */
-__noinline int note_first_in_line_vtime(s32 cpu)
-{
-	struct pcpu *pcpu = pcpu_of(cpu);
-	struct task_struct *first;
-
-	if (!pcpu)
-		return 0;
-	urgent_on(pcpu)->first_exists = 0;
-	urgent_on(pcpu)->look_count = 0;
-	for_each_queued(first, DSQ_VCPUS)
-	{
-		if (++urgent_on(pcpu)->look_count <= OWN_LOOK_MAX && !may_run_on(first, cpu))
-			continue;
-		urgent_on(pcpu)->first_vtime_ns = first->scx.dsq_vtime;
-		urgent_on(pcpu)->first_exists = 1;
-		break;
-	}
-	return 0;
-}
-
+/* Who would run otherwise is the first in line: look_at_line(). */
 static __always_inline bool may_borrow(const struct vcpu *vcpu, u64 vtime_ns, const struct pcpu *pcpu)
 {
 	struct urgent_observation seen = {.state = urgent_of(vcpu)->state,
 					  .vtime_ns = vtime_ns,
-					  .current_vtime_ns = urgent_on(pcpu)->first_vtime_ns,
-					  .current_exists = urgent_on(pcpu)->first_exists};
+					  .current_vtime_ns = pcpu->line.vtime_ns,
+					  .current_exists = pcpu->line.dsq != 0};
 
 	return decide_and_count(vcpu, &seen) == URGENT_PREEMPTS;
 }
@@ -170,8 +150,7 @@ __noinline int pull_urgent(u32 slot, s32 cpu)
 	tctx = task_ctx_of(p);
 	if (tctx && may_borrow(vcpu, tctx->vtime_ns, pcpu)) {
 		urgent_of(vcpu)->pulled = cpu + 1;
-		moved = pull_from(DSQ_VCPUS, p, cpu, config.urgent.slice_ns) ||
-			pull_from(DSQ_BOOSTED, p, cpu, config.urgent.slice_ns);
+		moved = pull(p, tctx, cpu, config.urgent.slice_ns);
 		if (moved)
 			vcpu->goes_first = 1;
 		else
@@ -208,7 +187,7 @@ static __noinline int serve_urgent(s32 cpu, struct pcpu *pcpu, struct task_struc
 		return false;
 	tctx = whose_turn_ends(prev);
 	ran = vcpu_of(tctx);
-	note_first_in_line_vtime(cpu);
+	look_at_line(cpu, 0);
 	bpf_for (step, 0, URGENT_TAKE_MAX) {
 		u32 entry = take_from_line(cpu, pcpu);
 

@@ -82,7 +82,7 @@ static __noinline int init_pcpu(u32 cpu)
 	struct urgent_timer *timer = bpf_map_lookup_elem(&urgent_timers, &cpu);
 	s32 result = init_core_pcpu(cpu);
 
-	if (result)
+	if (result || (result = init_look_timer(cpu)))
 		return result;
 	if (!timer)
 		return -ENOMEM;

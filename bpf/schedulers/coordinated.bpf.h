@@ -8,12 +8,14 @@
  *   urgent_queue    a pCPU's FIFO of them
  *   urgent_turns    urgent queue                 -> urgent slices
  *   directed_yield  KVM's directed yields
+ *   delay_preemption   who keeps its pCPU for a while
  */
 #ifndef BPF_COORDINATED_H
 #define BPF_COORDINATED_H
 
 #include "bpf/core/callbacks.bpf.h"
 #include "bpf/core/observe.bpf.h"
+#include "bpf/mechanisms/delay_preemption.bpf.h"
 #include "bpf/mechanisms/directed_yield.bpf.h"
 #include "bpf/mechanisms/urgent_turns.bpf.h"
 
@@ -21,6 +23,7 @@
 
 struct coordinated_vcpu {
 	struct vcpu core;
+	struct delay_preemption_vcpu delay_preemption;
 	struct directed_yield_vcpu directed_yield;
 	struct placement_vcpu placement;
 	struct urgent_vcpu urgent;
@@ -33,6 +36,7 @@ struct coordinated_vm {
 
 struct coordinated_pcpu {
 	struct pcpu core;
+	struct delay_preemption_pcpu delay_preemption;
 	struct urgent_pcpu urgent;
 	struct urgent_queue_pcpu urgent_queue;
 };
@@ -67,10 +71,12 @@ struct pcpus_map {
 		return &((struct coordinated_##owner *)owner)->mechanism;                                    \
 	}
 
+STATE(delay_preemption, delay_of, vcpu)
 STATE(directed_yield, directed_yield_of, vcpu)
 STATE(placement, placement_of, vcpu)
 STATE(urgent, urgent_of, vcpu)
 STATE(urgent_queue, urgent_queue_of, vcpu)
+STATE(delay_preemption, delay_on, pcpu)
 STATE(urgent, urgent_on, pcpu)
 STATE(urgent_queue, urgent_queue_on, pcpu)
 
@@ -82,6 +88,7 @@ HOOK void on_vm_joins(struct vm *vm)
 
 HOOK void on_vcpu_joins(struct vcpu *vcpu)
 {
+	*delay_of(vcpu) = (struct delay_preemption_vcpu){};
 	*directed_yield_of(vcpu) = (struct directed_yield_vcpu){};
 	*placement_of(vcpu) = (struct placement_vcpu){};
 	*urgent_of(vcpu) = (struct urgent_vcpu){};
@@ -110,9 +117,9 @@ HOOK bool reserved_gives_way(const struct pcpu *pcpu)
 	return false;
 }
 
-HOOK bool kick_idle_reserved(struct task_struct *p)
+HOOK s32 kick_idle_reserved(struct task_struct *p)
 {
-	return false;
+	return -1;
 }
 
 HOOK bool is_confined(struct task_struct *p)
@@ -139,6 +146,12 @@ HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev
 HOOK bool is_undisturbed(s32 cpu, const struct pcpu *pcpu)
 {
 	return pcpu && pcpu->occupant == OCCUPANT_URGENT && urgent_on(pcpu)->borrows;
+}
+
+/* Who is urgent waits for no window. There is no grace: that needs a micro pool. */
+static __always_inline bool turns_are_delayed_on(s32 cpu, const struct pcpu *pcpu)
+{
+	return turns_have_windows() && !urgent_line_length(pcpu);
 }
 
 /* ---- Somebody waits ---- */
@@ -196,6 +209,7 @@ HOOK u32 on_turn_begins(struct vcpu *vcpu, s32 cpu, u32 occupant)
 
 HOOK void on_running(struct task_struct *p, struct vcpu *vcpu, s32 cpu, struct pcpu *pcpu, u64 now)
 {
+	turn_begins_on(cpu, slot_that_runs(p));
 	start_on_pcpu(p, vcpu, cpu, pcpu, now);
 	kick_for_late_urgent(cpu, pcpu);
 }
@@ -220,6 +234,7 @@ HOOK bool on_turn_ends(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable)
 
 HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now)
 {
+	ends_without_window(pcpu);
 	stop_urgent_slice(pcpu, now);
 }
 
@@ -227,7 +242,7 @@ HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now)
 
 HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 *owed)
 {
-	return urgent_slice_goes_on(cpu, prev, pcpu);
+	return urgent_slice_goes_on(cpu, prev, pcpu) || is_put_off(cpu, prev, pcpu);
 }
 
 HOOK bool goes_before_boosted(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 owed)
@@ -248,6 +263,7 @@ HOOK void on_another_turn(struct vcpu *vcpu, struct pcpu *pcpu)
 
 HOOK void on_new_slice(s32 cpu, const struct pcpu *pcpu)
 {
+	turn_begins_on(cpu, delay_on(pcpu)->vcpu - 1);
 	kick_for_late_urgent(cpu, pcpu);
 }
 

@@ -79,7 +79,7 @@ static __noinline int init_pcpu(u32 cpu)
 	struct slice_timer *timer = bpf_map_lookup_elem(&slice_timers, &cpu);
 	s32 result = init_core_pcpu(cpu);
 
-	if (result)
+	if (result || (result = init_look_timer(cpu)))
 		return result;
 	if (!timer)
 		return -ENOMEM;

@@ -10,7 +10,7 @@
  *   micro_pool, micro_slice, micro_turns, pool_size   reserved pCPUs
  *   home_slices     requests -> pCPUs of the normal pool, where the micro pool is busy
  *   lending         micro pCPUs that nobody asks for
- *   grace, patience, directed_yield                   who keeps its pCPU, and who gets it
+ *   delay_preemption, patience, directed_yield        who keeps its pCPU, and who gets it
  */
 #ifndef BPF_MICROSLICE_H
 #define BPF_MICROSLICE_H
@@ -25,7 +25,7 @@
 struct microslice_vcpu {
 	struct vcpu core;
 	struct directed_yield_vcpu directed_yield;
-	struct grace_vcpu grace;
+	struct delay_preemption_vcpu delay_preemption;
 	struct lending_vcpu lending;
 	struct patience_vcpu patience;
 	struct request_vcpu request;
@@ -35,11 +35,13 @@ struct microslice_vcpu {
 struct microslice_vm {
 	struct vm core;
 	struct passes_vm passes;
+	struct patience_vm patience;
 	struct request_vm request;
 };
 
 struct microslice_pcpu {
 	struct pcpu core;
+	struct delay_preemption_pcpu delay_preemption;
 	struct home_slices_pcpu home_slices;
 	struct lending_pcpu lending;
 	struct micro_pool_pcpu micro_pool;
@@ -80,13 +82,15 @@ struct pcpus_map {
 	}
 
 STATE(directed_yield, directed_yield_of, vcpu)
-STATE(grace, grace_of, vcpu)
+STATE(delay_preemption, delay_of, vcpu)
 STATE(lending, lending_of, vcpu)
 STATE(patience, patience_of, vcpu)
 STATE(request, request_of, vcpu)
 STATE(woken, woken_of, vcpu)
 STATE(passes, passes_in, vm)
+STATE(patience, patience_in, vm)
 STATE(request, request_in, vm)
+STATE(delay_preemption, delay_on, pcpu)
 STATE(home_slices, home_slices_on, pcpu)
 STATE(lending, lending_on, pcpu)
 STATE(micro_pool, micro_pool_on, pcpu)
@@ -100,13 +104,14 @@ STATE(woken, woken_on, pcpu)
 HOOK void on_vm_joins(struct vm *vm)
 {
 	passes_in(vm)->until_ns = 0;
+	*patience_in(vm) = (struct patience_vm){};
 	*request_in(vm) = (struct request_vm){};
 }
 
 HOOK void on_vcpu_joins(struct vcpu *vcpu)
 {
 	*directed_yield_of(vcpu) = (struct directed_yield_vcpu){};
-	*grace_of(vcpu) = (struct grace_vcpu){};
+	*delay_of(vcpu) = (struct delay_preemption_vcpu){};
 	*lending_of(vcpu) = (struct lending_vcpu){};
 	*patience_of(vcpu) = (struct patience_vcpu){};
 	*request_of(vcpu) = (struct request_vcpu){};
@@ -137,7 +142,7 @@ HOOK bool reserved_gives_way(const struct pcpu *pcpu)
 	return pcpu->occupant == OCCUPANT_LENT_VCPU && !lending_on(pcpu)->to_boosted;
 }
 
-HOOK bool kick_idle_reserved(struct task_struct *p)
+HOOK s32 kick_idle_reserved(struct task_struct *p)
 {
 	return kick_idle_micro(p);
 }
@@ -152,6 +157,19 @@ HOOK bool is_undisturbed(s32 cpu, const struct pcpu *pcpu)
 	bool is_accelerated = pcpu && pcpu->occupant == OCCUPANT_MICRO;
 
 	return (pcpu_is_micro(cpu) && !is_lent) || is_accelerated;
+}
+
+/* ---- Ends of turns ---- */
+
+/*
+ * Without a micro pool nobody helps those that a vCPU in critical code may wait for: with grace it would only spin for
+ * longer. Who asked for a micro slice here doesn't wait for a window, nor does a micro pCPU have one.
+ */
+static __always_inline bool turns_are_delayed_on(s32 cpu, const struct pcpu *pcpu)
+{
+	if (turns_have_windows())
+		return !pcpu_is_micro(cpu) && !request_on(pcpu)->vcpu;
+	return micro_pcpu_count != 0;
 }
 
 /* ---- Requests ---- */
@@ -171,12 +189,12 @@ HOOK void on_enqueue(struct vcpu *vcpu)
 
 HOOK u64 comes_back_for(struct vcpu *vcpu, u32 slot)
 {
-	return comes_back(vcpu, slot) ? config.micro_slice_ns : 0;
+	return micro_pcpu_count && comes_back(vcpu, slot) ? config.delay.look_ns : 0;
 }
 
 HOOK void on_clock_set(struct vcpu *vcpu)
 {
-	grace_of(vcpu)->count = 0;
+	delay_of(vcpu)->given_ns = 0;
 }
 
 HOOK bool was_sent_away(struct vcpu *vcpu)
@@ -204,13 +222,13 @@ HOOK void on_rest(struct vcpu *vcpu)
 	fail_request(vcpu, VCPU_RUNNABLE, FAILURE_LIMITED);
 	request_of(vcpu)->failure = FAILURE_LIMITED;
 	request_of(vcpu)->retry = 0;
-	grace_of(vcpu)->interrupted = 0;
+	delay_of(vcpu)->interrupted = 0;
 }
 
 /* A micro slice ended here, at home or because the pCPU left the pool. */
 HOOK void on_stay(struct vcpu *vcpu)
 {
-	grace_of(vcpu)->count = 0;
+	delay_of(vcpu)->given_ns = 0;
 	request_of(vcpu)->retry = 0;
 }
 
@@ -228,7 +246,7 @@ HOOK u32 on_turn_begins(struct vcpu *vcpu, s32 cpu, u32 occupant)
 	lending_of(vcpu)->called_back = 0;
 	patience_of(vcpu)->spun_until_ns = 0;
 	directed_yield_of(vcpu)->heir = 0;
-	grace_of(vcpu)->turn_over = 0;
+	delay_of(vcpu)->turn_over = 0;
 	woken_of(vcpu)->blocked_interrupt = 0;
 	woken_of(vcpu)->cause = 0;
 	if (vcpu->state == VCPU_MICRO && request_of(vcpu)->pcpu == cpu)
@@ -242,12 +260,13 @@ HOOK u32 on_turn_begins(struct vcpu *vcpu, s32 cpu, u32 occupant)
 
 HOOK void on_running(struct task_struct *p, struct vcpu *vcpu, s32 cpu, struct pcpu *pcpu, u64 now)
 {
+	turn_begins_on(cpu, slot_that_runs(p));
 	if (pcpu_is_micro(cpu))
 		start_on_micro_pcpu(p, vcpu, cpu, pcpu, now);
 	else if (vcpu && pcpu->occupant == OCCUPANT_MICRO)
 		start_at_home(vcpu, cpu, pcpu, now);
-	else if (vcpu && grace_of(vcpu)->count)
-		arm_micro_slice(cpu, pcpu, now);
+	else if (vcpu && delay_of(vcpu)->given_ns)
+		begin_grace(cpu, pcpu, now);
 	kick_for_late_request(cpu, pcpu);
 }
 
@@ -265,8 +284,8 @@ HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to)
 
 HOOK bool on_turn_ends(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable)
 {
-	grace_of(vcpu)->interrupted =
-	    vcpu->preempted && !grace_of(vcpu)->turn_over && vcpu->state == VCPU_RUNNING;
+	delay_of(vcpu)->interrupted =
+	    vcpu->preempted && !delay_of(vcpu)->turn_over && vcpu->state == VCPU_RUNNING;
 	patience_of(vcpu)->keeps_spinning = 0;
 	/* It has left the halt (one byte long) that it waited for a lock in. */
 	if (vcpu->rip - woken_of(vcpu)->lock_halt_rip > 1)
@@ -284,6 +303,7 @@ HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now)
 	if (pcpu->occupant == OCCUPANT_MICRO)
 		home_slices_on(pcpu)->disturbed_at_ns = now;
 	micro_slice_on(pcpu)->deadline_ns = 0;
+	ends_without_window(pcpu);
 	lending_on(pcpu)->is_lent = 0;
 	stop_busy(pcpu, now);
 }
@@ -297,7 +317,7 @@ HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev
 
 HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 *owed)
 {
-	if (micro_slice_goes_on(prev, pcpu) || finishes_first(cpu, prev, pcpu))
+	if (micro_slice_goes_on(prev, pcpu) || is_put_off(cpu, prev, pcpu))
 		return true;
 	/*
 	 * One micro slice behind the other leaves whom the first one has interrupted for the end of the
@@ -325,18 +345,20 @@ HOOK bool goes_before_the_line(s32 cpu, struct pcpu *pcpu, u32 owed)
 HOOK void on_another_turn(struct vcpu *vcpu, struct pcpu *pcpu)
 {
 	lending_on(pcpu)->to_boosted = 0;
-	grace_of(vcpu)->count = 0;
-	grace_of(vcpu)->turn_over = 0;
+	delay_of(vcpu)->given_ns = 0;
+	delay_of(vcpu)->turn_over = 0;
 }
 
 HOOK void on_new_slice(s32 cpu, const struct pcpu *pcpu)
 {
+	turn_begins_on(cpu, delay_on(pcpu)->vcpu - 1);
 	kick_for_late_request(cpu, pcpu);
 }
 
 HOOK void on_open_turn(struct pcpu *pcpu)
 {
 	micro_slice_on(pcpu)->deadline_ns = 0;
+	end_grace(pcpu);
 }
 
 HOOK void on_charge(struct vcpu *vcpu, struct pcpu *pcpu, u64 ran_ns)

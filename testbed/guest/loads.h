@@ -31,6 +31,14 @@ void load_collector(int count);
 /* One datagram at a time to the host's echo service and back. */
 void load_pingpong(int count);
 
+/* The guest's locks (guest/locks): each for `seconds`, with short spinning times; and likewise with the paper's. */
+void load_torture(int seconds);
+void load_locks(int seconds);
+/* `count` threads that only compute, on whatever vCPU the kernel likes; how many are on each is reported. */
+void load_crowd(int count);
+/* Time balloons (guest/balloon), from when the host has taken `seconds` of the first vCPU's time on. */
+void load_balloons(int seconds);
+
 /* The host's side of `load_pingpong`. */
 int serve_echo(int port);
 /* Gives the first network card an address, as "10.77.1.2". */

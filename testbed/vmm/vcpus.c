@@ -3,8 +3,11 @@
  * The smallest VMM: so many VMs of so many vCPUs that halt, sleep a second, and halt again, or that spin. For measuring what
  * vCPUs cost those that watch and schedule them. Each VM is a process, as with real VMMs; all end with this one.
  *
- *   vcpus VMS VCPUS [spin [busy=THREADS | naps]]
+ *   vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed]]
  *   vcpus naps                                       has no VM: to compare with
+ *
+ * Spinning vCPUs run in the lower half of the address space, where user mode is; with "kernel" in the upper half, in long mode; with
+ * "mixed" in both, turn about. Whether they may do what a kernel may isn't what a host sees of them.
  *
  * Prints "ready" once all vCPUs halted, or are about to spin. Busy threads of the VMM compute all the time; one that naps sleeps for
  * 10 ms, works for some microseconds, and prints each second by how much it was woken too late on average: "late 120 us".
@@ -28,14 +31,71 @@
 static const unsigned char halting[] = {0xf4, 0xeb, 0xfd};
 static const unsigned char spinning[] = {0xeb, 0xfe, 0xcc};
 
+/* Long mode: both halves of the address space show the first 2 MiB of memory. */
+#define UPPER_HALF 0xffffffff80000000ul
+enum { CODE = PAGE, PML4 = 2 * PAGE, PDPT = 3 * PAGE, PD = 4 * PAGE, MEMORY = 4 * PAGE };
+/* Present, writable, accessed, dirty; of 2 MiB. */
+#define TABLE 0x63ul
+#define HUGE_PAGE 0xe3ul
+#define CR0_PE_ET_NE_PG 0x80000031ul
+#define CR4_PAE 0x20ul
+#define EFER_LME_LMA 0x500ul
+/* So often it counts in each half: milliseconds, emulated. */
+#define COUNTS 200000u
+
 static int kvm, vm, ready;
-static bool spins, naps;
+static bool spins, naps, in_kernel, mixed;
 static long busy;
 
 static void die(const char *what)
 {
 	perror(what);
 	_exit(1);
+}
+
+/* mov ecx, COUNTS; dec ecx; jnz back; mov rax, the other half; jmp rax */
+static void write_counting(unsigned char *at, unsigned long next)
+{
+	const unsigned int counts = COUNTS;
+
+	*at++ = 0xb9;
+	memcpy(at, &counts, sizeof(counts));
+	at += sizeof(counts);
+	memcpy(at, "\xff\xc9\x75\xfc\x48\xb8", 6);
+	at += 6;
+	memcpy(at, &next, sizeof(next));
+	memcpy(at + sizeof(next), "\xff\xe0", 2);
+}
+
+static void write_memory(unsigned char *memory)
+{
+	unsigned long *pml4 = (void *)(memory + PML4 - PAGE), *pdpt = (void *)(memory + PDPT - PAGE),
+		      *pd = (void *)(memory + PD - PAGE);
+
+	memcpy(memory, spins ? spinning : halting, sizeof(halting));
+	if (mixed) {
+		write_counting(memory, CODE + 64);
+		write_counting(memory + 64, UPPER_HALF + CODE);
+	}
+	pml4[0] = pml4[511] = PDPT | TABLE;
+	pdpt[0] = pdpt[510] = PD | TABLE;
+	pd[0] = HUGE_PAGE;
+}
+
+static void enter_long_mode(struct kvm_sregs *sregs)
+{
+	struct kvm_segment segment = {.limit = 0xffffffff, .type = 3, .present = 1, .s = 1, .g = 1, .db = 1};
+
+	sregs->ds = sregs->es = sregs->ss = segment;
+	segment.type = 11;
+	segment.db = 0;
+	segment.l = 1;
+	segment.selector = 8;
+	sregs->cs = segment;
+	sregs->cr0 = CR0_PE_ET_NE_PG;
+	sregs->cr3 = PML4;
+	sregs->cr4 = CR4_PAE;
+	sregs->efer = EFER_LME_LMA;
 }
 
 static void *run_vcpu(void *id)
@@ -53,6 +113,10 @@ static void *run_vcpu(void *id)
 		die("vCPU state");
 	sregs.cs.base = 0;
 	sregs.cs.selector = 0;
+	if (in_kernel || mixed) {
+		enter_long_mode(&sregs);
+		regs.rip = UPPER_HALF + CODE;
+	}
 	if (ioctl(vcpu, KVM_SET_SREGS, &sregs) || ioctl(vcpu, KVM_SET_REGS, &regs))
 		die("vCPU state");
 	if (spins && write(ready, "", 1) != 1)
@@ -114,16 +178,16 @@ static void *nap(void *unused)
 
 static void run_vm(long vcpu_count)
 {
-	void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *page = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct kvm_userspace_memory_region memory = {
-	    .guest_phys_addr = PAGE, .memory_size = PAGE, .userspace_addr = (unsigned long)page};
+	    .guest_phys_addr = PAGE, .memory_size = MEMORY, .userspace_addr = (unsigned long)page};
 	pthread_attr_t small;
 	pthread_t thread;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (page == MAP_FAILED)
 		die("mmap");
-	memcpy(page, spins ? spinning : halting, sizeof(halting));
+	write_memory(page);
 	vm = ioctl(kvm, KVM_CREATE_VM, 0);
 	if (vm < 0 || ioctl(vm, KVM_SET_USER_MEMORY_REGION, &memory))
 		die("KVM_CREATE_VM");
@@ -149,13 +213,16 @@ int main(int count, char **arguments)
 
 	spins = count >= 4 && !strcmp(arguments[3], "spin");
 	naps = count == 5 && !strcmp(arguments[4], "naps");
+	in_kernel = count == 5 && !strcmp(arguments[4], "kernel");
+	mixed = count == 5 && !strcmp(arguments[4], "mixed");
 	if (count == 5 && !strncmp(arguments[4], "busy=", 5))
 		busy = atol(arguments[4] + 5);
 	if (count == 2 && !strcmp(arguments[1], "naps"))
 		nap(NULL);
 	if (vm_count < 1 || vcpu_count < 1 || count > 5 || (count >= 4 && !spins) ||
-	    (count == 5 && !naps && busy < 1)) {
-		fputs("usage: vcpus VMS VCPUS [spin [busy=THREADS | naps]], or vcpus naps\n", stderr);
+	    (count == 5 && !naps && !in_kernel && !mixed && busy < 1)) {
+		fputs("usage: vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed]], or vcpus naps\n",
+		      stderr);
 		return 2;
 	}
 	kvm = open("/dev/kvm", O_RDWR);

@@ -40,6 +40,9 @@ enum Command {
     Symbols(commands::symbols::Symbols),
     /// The emulated host: its kernels, and commands run in it by hand
     Testbed(commands::testbed::Testbed),
+    Completions(commands::completions::Completions),
+    #[command(hide = true)]
+    Manual(commands::manual::Manual),
 }
 
 fn main() -> ExitCode {
@@ -87,5 +90,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Regret(args) => commands::regret::run(args),
         Command::Symbols(args) => commands::symbols::run(args),
         Command::Testbed(args) => commands::testbed::run(args),
+        Command::Completions(args) => commands::completions::run(args),
+        Command::Manual(args) => commands::manual::run(args),
     }
 }

@@ -2,9 +2,13 @@
 
 use crate::HostError;
 use crate::coordination::{Scheme, Schemes};
+use crate::delay_preemption::Unsafe;
+use crate::domains::Domains;
 use crate::interface::VMS_MAX;
+use crate::topology::Topology;
 use microslice_policy::coordinated::UrgentConfig;
-use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
+use microslice_policy::{AccelerateConfig, DelayConfig, FairShareConfig, PoolSizeConfig, QueueDomain};
+use microslice_symbols::critical::Catalogue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -87,6 +91,8 @@ pub struct Settings {
     /// Of the host, that a VM may have by boosts beside the kernel's own scheduler.
     pub boost_percent: u32,
     pub slice_us: u64,
+    /// Which pCPUs share a queue; `None`: those of a last-level cache, or all where the host doesn't show its caches.
+    pub queue_domain: Option<QueueDomain>,
     pub profile_ms: u64,
     pub epoch_ms: u64,
     /// In a row, until a quiet profile phase is believed; the paper: 0.
@@ -97,6 +103,13 @@ pub struct Settings {
     pub grace: u32,
     /// For how many micro slices who waits keeps its pCPU though nobody is found to help; the paper: 0.
     pub patience: u32,
+    /// The window around the end of a turn in which a vCPU is preempted where that is safe; 0: turns end when they are over.
+    pub delay_preemption: u64,
+    /// The window begins by the mean of so many turns.
+    pub delay_history: u32,
+    pub delay_unsafe: Unsafe,
+    /// Between two looks at a guest's instruction pointer.
+    pub delay_look_us: u64,
     /// Accelerate the recipient of a call-function IPI at once, not only when its sender yields.
     pub call_function_ipi: bool,
     /// Micro-sliced pCPUs that nobody asks for run vCPUs of the normal pool; not so in the paper.
@@ -110,6 +123,8 @@ pub struct Settings {
     pub program_costs: bool,
     /// How many VMs may have a place: fewer than there are, in tests.
     pub vm_places: u32,
+    /// Critical functions of guest kernels, in place of those that the program carries.
+    pub critical: Option<PathBuf>,
     pub record: Option<PathBuf>,
     pub stats: Option<f64>,
     pub json: bool,
@@ -140,12 +155,17 @@ impl Default for Settings {
             micro_slice_us: 100,
             boost_percent: 1,
             slice_us: FairShareConfig::DEFAULT.slice_ns / 1000,
+            queue_domain: None,
             profile_ms: 10,
             epoch_ms: 1000,
             second_looks: PoolSizeConfig::DEFAULT.second_looks,
             grow_when_busy: PoolSizeConfig::DEFAULT.grow_when_busy_percent,
             grace: AccelerateConfig::DEFAULT.grace_max,
             patience: 10,
+            delay_preemption: 0,
+            delay_history: DelayConfig::HISTORY,
+            delay_unsafe: Unsafe::Kernel,
+            delay_look_us: 100,
             call_function_ipi: AccelerateConfig::DEFAULT.call_function_ipi != 0,
             lend: true,
             home_slices: AccelerateConfig::DEFAULT.home_slices != 0,
@@ -153,6 +173,7 @@ impl Default for Settings {
             dry_run: false,
             program_costs: false,
             vm_places: VMS_MAX,
+            critical: None,
             record: None,
             stats: None,
             json: false,
@@ -175,7 +196,7 @@ const HOLD_US_MAX: u64 = 300_000;
 type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);
 
 /// Bounds that no host changes.
-const BOUNDS: [Bound; 13] = [
+const BOUNDS: [Bound; 15] = [
     ("vm-places", 1, VMS_MAX as u64, "VMs", |it| u64::from(it.vm_places)),
     ("urgent-slice-us", 50, 10_000, "microseconds", |it| it.urgent_slice_us),
     ("preemption-delay-us", 0, 10_000, "microseconds", |it| it.preemption_delay_us),
@@ -189,6 +210,8 @@ const BOUNDS: [Bound; 13] = [
     ("grow-when-busy", 0, 100, "per cent", |it| u64::from(it.grow_when_busy)),
     ("grace", 0, 100, "micro slices", |it| u64::from(it.grace)),
     ("patience", 0, 1000, "micro slices", |it| u64::from(it.patience)),
+    ("delay-history", 1, DelayConfig::HISTORY_MAX as u64, "turns", |it| u64::from(it.delay_history)),
+    ("delay-look-us", 10, HOLD_US_MAX, "microseconds", |it| it.delay_look_us),
 ];
 
 /// What may stand behind a key, if more is to be said than that it is text, or true or false.
@@ -197,8 +220,11 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         return Some(format!("must be {least} to {most} {unit}"));
     }
     Some(match key {
+        "queue-domain" => "must be pcpu, llc or host".to_owned(),
         "scheduler" => "must be microslice or coordinated".to_owned(),
         "resched-dp" | "tlb-co" | "resched-co" => "must be true or false".to_owned(),
+        "delay-preemption" => "must be a window of microseconds, no longer than a turn".to_owned(),
+        "delay-unsafe" => "must be kernel or critical".to_owned(),
         "micro-cpus" => "must be a number or `auto`".to_owned(),
         "micro-cpus-limit" => "must be a number of CPUs".to_owned(),
         "stats" => "must be 0.1 to 86400 seconds".to_owned(),
@@ -231,6 +257,7 @@ impl Settings {
                 return Err(self.refuse(key, value));
             }
         }
+        self.check_windows()?;
         for (key, slices) in [("grace", self.grace), ("patience", self.patience)] {
             let (slices, long) = (u64::from(slices), self.micro_slice_us);
             if slices * long > HOLD_US_MAX {
@@ -257,6 +284,15 @@ impl Settings {
         }
     }
 
+    /// Which functions of guest kernels are critical.
+    pub(crate) fn catalogue(&self) -> Result<Catalogue, HostError> {
+        match &self.critical {
+            Some(path) => Catalogue::from_file(path)
+                .map_err(|cause| HostError::refused(format!("{}: {cause}", self.called("critical")))),
+            None => Ok(Catalogue::linux()),
+        }
+    }
+
     /// Is anything configured for VMs of this name?
     pub fn knows_vm(&self, name: &str) -> bool {
         self.guests.contains_key(name)
@@ -272,6 +308,12 @@ impl Settings {
     /// In a dry run nobody is helped, so nobody has a reason to wait.
     pub fn patience_ns(&self) -> u64 {
         if self.dry_run { 0 } else { u64::from(self.patience) * self.micro_slice_us * 1000 }
+    }
+
+    /// By what the host shows of its caches.
+    pub fn queue_domains(&self, topology: &Topology) -> Result<Domains, HostError> {
+        Domains::of_host(self.queue_domain, &topology.neighbourhoods)
+            .map_err(|cause| HostError::refused(format!("{} llc: {cause}", self.called("queue-domain"))))
     }
 
     /// The same on a host that has lost pCPUs since these settings were checked: no more are micro-sliced than there are.

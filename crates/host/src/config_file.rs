@@ -3,6 +3,7 @@
 use crate::HostError;
 use crate::config::{PoolChoice, Settings, allowed};
 use crate::coordination::Scheme;
+use crate::domains;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,17 +33,23 @@ struct Values {
     micro_slice_us: Option<u64>,
     boost_percent: Option<u32>,
     slice_us: Option<u64>,
+    queue_domain: Option<String>,
     profile_ms: Option<u64>,
     epoch_ms: Option<u64>,
     second_looks: Option<u32>,
     grow_when_busy: Option<u32>,
     grace: Option<u32>,
     patience: Option<u32>,
+    delay_preemption: Option<u64>,
+    delay_history: Option<u32>,
+    delay_unsafe: Option<String>,
+    delay_look_us: Option<u64>,
     call_function_ipi: Option<bool>,
     lend: Option<bool>,
     home_slices: Option<bool>,
     guest_memory: Option<bool>,
     dry_run: Option<bool>,
+    critical: Option<PathBuf>,
     record: Option<PathBuf>,
     stats: Option<f64>,
     #[serde(default)]
@@ -108,6 +115,15 @@ impl Values {
             settings.scheduler =
                 name.parse().map_err(|cause| format!("{}: {cause}", settings.called("scheduler")))?;
         }
+        if let Some(name) = self.queue_domain {
+            let kind = domains::named(&name);
+            settings.queue_domain =
+                Some(kind.map_err(|cause| format!("{}: {cause}", settings.called("queue-domain")))?);
+        }
+        if let Some(place) = self.delay_unsafe {
+            settings.delay_unsafe =
+                place.parse().map_err(|cause| format!("{} {cause}", settings.called("delay-unsafe")))?;
+        }
         for (scheme, acts) in schemes_said(self.resched_dp, self.tlb_co, self.resched_co) {
             settings.schemes.set(scheme, acts);
         }
@@ -134,6 +150,9 @@ impl Values {
             grow_when_busy,
             grace,
             patience,
+            delay_preemption,
+            delay_history,
+            delay_look_us,
             call_function_ipi,
             lend,
             home_slices,
@@ -141,6 +160,7 @@ impl Values {
             dry_run
         );
         settings.micro_cpus_limit = self.micro_cpus_limit;
+        settings.critical = self.critical;
         settings.record = self.record;
         settings.stats = self.stats;
         for (name, vm) in self.vm {
@@ -233,6 +253,7 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use microslice_policy::QueueDomain;
 
     fn read_text(text: &str) -> Result<Settings, String> {
         Settings::from_toml("my.toml", text)
@@ -270,6 +291,27 @@ mod tests {
     }
 
     #[test]
+    fn a_file_chooses_the_queue_domain_by_its_name() {
+        let settings = read_text("queue-domain = \"pcpu\"").unwrap();
+        assert_eq!(settings.queue_domain, Some(QueueDomain::Pcpu));
+        assert_eq!(
+            read_text("queue-domain = \"node\"").unwrap_err(),
+            "my.toml:1:16: queue-domain: no queue domain \"node\": must be pcpu, llc or host"
+        );
+    }
+
+    #[test]
+    fn a_file_has_windows_around_the_ends_of_turns() {
+        let settings = read_text("delay-preemption = 500\ndelay-unsafe = \"critical\"\n").unwrap();
+        assert!(settings.check().is_ok());
+        assert_eq!((settings.delay_preemption, settings.delay_unsafe.name()), (500, "critical"));
+        let error = read_text("delay-preemption = 500\ndelay-unsafe = \"user\"").unwrap_err();
+        assert_eq!(error, "my.toml:2:16: delay-unsafe \"user\": must be kernel or critical");
+        let error = read_text("delay-preemption = 500\ndelay-history = 0").unwrap().check().unwrap_err();
+        assert_eq!(error.to_string(), "my.toml:2:17: delay-history 0: must be 1 to 16 turns");
+    }
+
+    #[test]
     fn a_broken_file_is_one_line_with_the_place() {
         let error = read_text("slice-us = 30000\nmicro-cpu = 1\n").unwrap_err();
         assert!(error.starts_with("my.toml:2:1: unknown field `micro-cpu`"), "{error}");
@@ -300,6 +342,52 @@ mod tests {
         }
         let limit = read_text("micro-cpus-limit = 9").unwrap().pool_limit(3).unwrap_err().to_string();
         assert!(limit.starts_with("my.toml:1:20: micro-cpus-limit 9: this host has 3 CPUs"), "{limit}");
+    }
+
+    /// The package's file, in which every key is a comment.
+    const PACKAGED: &str = include_str!("../../../packaging/microslice.toml");
+
+    /// A comment's words begin with a space, a key doesn't.
+    fn uncommented() -> String {
+        let is_value =
+            |rest: &str| rest.starts_with(|first: char| first.is_ascii_lowercase() || first == '[');
+        let line = |line: &'static str| line.strip_prefix('#').filter(|rest| is_value(rest)).unwrap_or(line);
+        PACKAGED.lines().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn the_packages_file_changes_nothing_as_it_is() {
+        let packaged = format!("{:?}", read_text(PACKAGED).unwrap());
+        assert_eq!(packaged, format!("{:?}", Settings::default()));
+    }
+
+    #[test]
+    fn the_packages_file_has_every_key_with_its_default() {
+        let settings = read_text(&uncommented()).unwrap();
+        let defaults = Settings {
+            places: settings.places.clone(),
+            // Examples: these have no default, or one that depends on the host.
+            micro_cpus_limit: Some(3),
+            queue_domain: Some(QueueDomain::Llc),
+            critical: settings.critical.clone(),
+            record: settings.record.clone(),
+            stats: Some(60.0),
+            guests: settings.guests.clone(),
+            weights: settings.weights.clone(),
+            vm_schemes: settings.vm_schemes.clone(),
+            ..Settings::default()
+        };
+        assert_eq!(format!("{settings:?}"), format!("{defaults:?}"));
+        // serde names all keys that there are.
+        for (text, above) in [("none-such = 1", ""), ("[vm.web]\nnone-such = 1", "vm.web.")] {
+            let error = read_text(text).unwrap_err();
+            let keys: Vec<&str> = error.split('`').skip(3).step_by(2).filter(|key| *key != "vm").collect();
+            assert!(keys.len() >= 5, "{error}");
+            for key in keys {
+                let key = format!("{above}{key}");
+                assert!(settings.places.contains_key(&key), "packaging/microslice.toml lacks {key}");
+            }
+        }
     }
 
     #[test]

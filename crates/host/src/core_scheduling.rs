@@ -86,8 +86,14 @@ mod tests {
 
     #[test]
     fn a_host_without_smt_is_never_refused() {
-        let topology =
-            Topology { pcpu_count: 2, micro_order: vec![1], isolated: vec![], smt: false, hotplug_seq: 0 };
+        let topology = Topology {
+            pcpu_count: 2,
+            micro_order: vec![1],
+            isolated: vec![],
+            neighbourhoods: vec![],
+            smt: false,
+            hotplug_seq: 0,
+        };
         assert!(check(&topology).is_ok());
     }
 }

@@ -48,9 +48,10 @@ pub struct Output<'o> {
 /// Runs until `stop` is set or the kernel ends the scheduler. Nothing stays loaded when it returns.
 pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
     settings.check()?;
+    let mut kernels = GuestKernels::of(settings.catalogue()?);
     let host = preflight::check()?;
     settings.pool_limit(host.topology.micro_order.len())?;
-    let mut kernels = GuestKernels::default();
+    settings.queue_domains(&host.topology)?;
     // Images that the operator named must be good; those that VMMs name may not be.
     for (name, path) in &settings.guests {
         kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
@@ -191,6 +192,10 @@ impl<'s> Daemon<'s> {
 
     fn serve(&mut self, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
         (output.say)(&self.first_line()?);
+        let domains = self.settings.queue_domains(&self.host.topology)?;
+        if domains.count > 1 {
+            (output.say)(&format!("vCPUs wait by {}, in {} domains", domains.kind.name(), domains.count));
+        }
         if !self.host.topology.isolated.is_empty() {
             let cpus = cpu_list(&self.host.topology.isolated);
             (output.say)(&format!("CPUs {cpus} are isolated: they are never micro-sliced"));

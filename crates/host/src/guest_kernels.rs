@@ -45,13 +45,25 @@ type FileIdentity = (u64, u64, u64, i64);
 const FILES_MAX: usize = 1024;
 
 /// All kernels read so far.
-#[derive(Default)]
 pub struct GuestKernels {
+    /// Which of their functions are critical.
+    catalogue: Catalogue,
     places: CodePlaces,
     by_file: BTreeMap<FileIdentity, Result<Weak<GuestKernel>, String>>,
 }
 
+impl Default for GuestKernels {
+    fn default() -> Self {
+        Self::of(Catalogue::linux())
+    }
+}
+
 impl GuestKernels {
+    /// None yet; `catalogue` will say what is critical in each.
+    pub fn of(catalogue: Catalogue) -> Self {
+        Self { catalogue, places: CodePlaces::default(), by_file: BTreeMap::new() }
+    }
+
     /// Reads the image at `path` unless that has been done; `display` is the path that messages show.
     pub fn open(&mut self, path: &Path, display: &Path) -> Result<Arc<GuestKernel>, HostError> {
         use std::os::unix::fs::MetadataExt;
@@ -95,7 +107,7 @@ impl GuestKernels {
 
     /// The kernel by its symbols. One that is known already, from wherever it was read, keeps its slot.
     pub fn adopt(&mut self, kernel: &Kernel, unnamed: &str) -> Result<Arc<GuestKernel>, String> {
-        self.places.place(guest_kernel(kernel, unnamed)?)
+        self.places.place(guest_kernel(&self.catalogue, kernel, unnamed)?)
     }
 }
 
@@ -146,11 +158,11 @@ impl CodePlaces {
 }
 
 /// Without a slot yet.
-fn guest_kernel(kernel: &Kernel, unnamed: &str) -> Result<GuestKernel, String> {
+fn guest_kernel(catalogue: &Catalogue, kernel: &Kernel, unnamed: &str) -> Result<GuestKernel, String> {
     if kernel.symbols.identity().is_uniprocessor() {
         return Err("a kernel without SMP: it has one vCPU, and nobody waits for that".into());
     }
-    let classes = Catalogue::linux().class_map(&kernel.symbols);
+    let classes = catalogue.class_map(&kernel.symbols);
     let (text_start, text_end) = classes.text();
     let ranges: Vec<_> = classes
         .ranges()

@@ -15,6 +15,8 @@ mod config_file;
 pub mod coordination;
 mod core_scheduling;
 pub mod daemon;
+pub mod delay_preemption;
+pub mod domains;
 pub mod error;
 pub mod fair_queue;
 pub mod guest_kernels;

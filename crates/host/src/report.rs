@@ -9,7 +9,7 @@ use crate::interface::BoostStats;
 use crate::pool_history::Change;
 use crate::recursion_misses::RecursionMisses;
 use crate::scheduler::{HostStats, VmStats};
-use crate::{micro_report, urgent_report};
+use crate::{delay_preemption, micro_report, urgent_report};
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
 use microslice_policy::{Cause, Coded, GuestClass, InterruptKind, YieldCause};
@@ -148,6 +148,7 @@ impl Report {
             .map(|(vm, (received, due))| {
                 let mut object = vm_json(vm, *received, *due);
                 merge(&mut object, counters(&vm.stats));
+                merge(&mut object, json!({"delays": delay_preemption::json(&vm.stats.delays)}));
                 object
             })
             .collect();
@@ -163,6 +164,7 @@ impl Report {
             "programs": self.programs,
         });
         merge(&mut object, counters(&total));
+        merge(&mut object, json!({"delays": delay_preemption::json(&total.delays)}));
         if self.scheduler == SchedulerChoice::Microslice {
             merge(&mut object, self.pool_json());
         }
@@ -204,6 +206,7 @@ impl Report {
             }
             SchedulerChoice::Coordinated => urgent_report::lines(&total),
         });
+        text.push_str(&delay_preemption::line(&total.delays));
         text.push_str(&self.recursion_misses.line());
         text.push_str(&self.programs.as_ref().map(program_table).unwrap_or_default());
         if let Some(exit) = &self.exit {
@@ -386,10 +389,12 @@ fn host_json(host: &HostStats) -> Value {
         "vcpus_refused": host.vcpus_refused,
         "rested_ns": host.rested_ns,
         "late_requests": host.late_requests,
+        "taken_from_domains": {"idle": host.taken_when_idle, "balance": host.taken_by_balance},
         "kernel_refusals": {
             "rest_timer": host.rest_timers_refused,
             "turn_timer": host.turn_timers_refused,
             "slice_timer": host.slice_timers_refused,
+            "look_timer": host.look_timers_refused,
             "pool_timer": host.pool_timers_refused,
             "vcpu_address": host.vcpu_addresses_refused,
         },

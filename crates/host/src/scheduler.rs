@@ -1,7 +1,7 @@
 //! The loaded scheduler: programs, maps, links. Dropping it gives the host back to the kernel's own scheduler.
 
 use crate::HostError;
-use crate::config::{PoolChoice, Settings};
+use crate::config::{PoolChoice, SchedulerChoice, Settings};
 use crate::core_scheduling;
 use crate::daemon::monotonic_ns;
 use crate::interface::{
@@ -266,7 +266,14 @@ impl Scheduler {
 
     /// What its programs cost: [`program_costs::of_object`].
     pub fn program_costs(&self) -> serde_json::Value {
-        program_costs::of_object(self.object.object())
+        let mut costs = program_costs::of_object(self.object.object());
+        let stats = self.host_stats();
+        // The kernel counts programs, not what timers call.
+        let looks = serde_json::json!({"program": "look_at_turn", "instructions": 0, "runs": stats.looks, "ns": stats.looks_ns});
+        if let (Some(costs), true) = (costs.as_array_mut(), stats.looks > 0) {
+            costs.push(looks);
+        }
+        costs
     }
 }
 
@@ -314,6 +321,7 @@ pub(crate) fn parse_event(bytes: &[u8]) -> Option<Event> {
 fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> {
     let order = &host.topology.micro_order;
     let limit = settings.pool_limit(order.len())?;
+    let domains = settings.queue_domains(&host.topology)?;
     let (count, dynamic) = match settings.micro_cpus {
         PoolChoice::Static(count) => (count, 0),
         PoolChoice::Auto => (0, 1),
@@ -338,9 +346,11 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
             ..PoolSizeConfig::PAPER
         },
         urgent: settings.urgent_config(),
+        delay: settings.delay_config(settings.scheduler == SchedulerChoice::Microslice),
         micro_pcpu_count: count,
         pool_is_dynamic: dynamic,
         dry_run: u32::from(settings.dry_run),
+        program_costs: u32::from(settings.program_costs),
         recording: u32::from(settings.record.is_some()),
         pcpu_count: host.topology.pcpu_count,
         // The order has all but the first one.
@@ -350,8 +360,10 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
         lend: u32::from(settings.lend),
         vm_places: settings.vm_places,
         micro_rank: [NEVER_MICRO; PCPUS_MAX as usize],
+        domain_count: domains.count,
         ..Default::default()
     };
+    config.places.copy_from_slice(&domains.places);
     for (rank, &pcpu) in order.iter().take(POOL_LIMIT_MAX).enumerate() {
         config.micro_order[rank] = pcpu;
         config.micro_rank[pcpu as usize] = rank as u32;

@@ -1,5 +1,6 @@
-//! Which pCPUs become micro-sliced, and in which order.
+//! The host's pCPUs: which of them become micro-sliced, in which order, and where they are.
 
+use crate::domains::Neighbourhood;
 use crate::interface::PCPUS_MAX;
 use crate::{HostError, cgroups};
 use std::path::Path;
@@ -13,6 +14,8 @@ pub struct Topology {
     pub micro_order: Vec<u32>,
     /// Online pCPUs that were set apart for somebody, and never join: no other VM may run there.
     pub isolated: Vec<u32>,
+    /// Where each online pCPU is, isolated or not.
+    pub neighbourhoods: Vec<Neighbourhood>,
     /// Do cores have several threads that are in use?
     pub smt: bool,
     /// How often pCPUs had come and gone when this was read; 0: unknown.
@@ -58,6 +61,7 @@ impl Topology {
             }
         };
         let smt = std::fs::read_to_string(folder.join("smt/active")).is_ok_and(|text| text.trim() == "1");
+        let neighbourhoods = online.iter().map(|&cpu| Neighbourhood::read(folder, cpu)).collect();
         let set_apart = isolated(folder, cgroups)?;
         let isolated: Vec<u32> = online.extract_if(.., |cpu| set_apart.contains(cpu)).collect();
         let micro_order = micro_order(online, place);
@@ -67,7 +71,7 @@ impl Topology {
                 cpu_list(&isolated)
             )));
         }
-        Ok(Self { pcpu_count, micro_order, isolated, smt, hotplug_seq: 0 })
+        Ok(Self { pcpu_count, micro_order, isolated, neighbourhoods, smt, hotplug_seq: 0 })
     }
 }
 
@@ -183,9 +187,16 @@ mod tests {
         std::fs::write(folder.path().join("online"), "0-2\n").unwrap();
         std::fs::write(folder.path().join("possible"), "0-7\n").unwrap();
         let topology = Topology::read_from(folder.path(), folder.path()).unwrap();
-        let expected =
-            Topology { pcpu_count: 8, micro_order: vec![2, 1], isolated: vec![], smt: false, hotplug_seq: 0 };
+        let expected = Topology {
+            pcpu_count: 8,
+            micro_order: vec![2, 1],
+            isolated: vec![],
+            smt: false,
+            hotplug_seq: 0,
+            neighbourhoods: topology.neighbourhoods.clone(),
+        };
         assert_eq!(topology, expected);
+        assert!(topology.neighbourhoods.iter().map(|near| near.cpu).eq(0..3));
     }
 
     /// Of eight pCPUs, with what the kernel and cpusets isolate.

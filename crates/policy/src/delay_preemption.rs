@@ -11,6 +11,28 @@ impl DelayConfig {
     /// Ours: the paper names k and gives no value. Long enough that a single odd turn moves little, short enough to follow a guest
     /// within a tenth of a second.
     pub const HISTORY: u32 = 8;
+
+    /// Grace: at the end of a turn so many micro slices more, for who would hold others up, in a window that doesn't slide.
+    pub fn of_grace(micro_slices: u32, micro_slice_ns: u64) -> Self {
+        Self {
+            window_ns: u64::from(micro_slices) * micro_slice_ns,
+            look_ns: micro_slice_ns,
+            history: 0,
+            unsafe_where: crate::DelayUnsafe::InCriticalCode.into(),
+        }
+    }
+
+    /// Do turns end in windows around their end? Grace is none.
+    pub fn window_slides(&self) -> bool {
+        // SAFETY: the pointer comes from a reference.
+        unsafe { c::window_slides(self) != 0 }
+    }
+
+    /// The window of grace, by a clock of its own: what was given of it.
+    pub fn window_of_grace(&self) -> DelayWindow {
+        // SAFETY: the pointer comes from a reference.
+        unsafe { c::delay_window_of_grace(self) }
+    }
 }
 
 impl DelayState {

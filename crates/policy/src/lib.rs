@@ -53,6 +53,18 @@ pub fn decide_on_spinner(config: &AccelerateConfig, seen: &SpinnerObservation) -
     SpinnerDecision::of(unsafe { c::decide_on_spinner(config, seen) })
 }
 
+/// Was this sibling stopped while it waited for a lock?
+pub fn sibling_is_stranded(seen: &SiblingObservation) -> bool {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::sibling_is_stranded(seen) != 0 }
+}
+
+/// How often patience has run out in a spinner's VM, to no end, since somebody there halted for a lock.
+pub fn vain_waits_after(config: &AccelerateConfig, seen: &SpinnerObservation) -> u32 {
+    // SAFETY: the pointers come from references.
+    unsafe { c::vain_waits_after(config, seen) }
+}
+
 /// Is the recipient of this interrupt worth a micro slice?
 pub fn decide_on_interrupt(config: &AccelerateConfig, seen: &InterruptObservation) -> InterruptDecision {
     // SAFETY: the pointers come from references.
@@ -75,12 +87,6 @@ pub fn decide_on_placement(config: &AccelerateConfig, seen: &PlacementObservatio
 pub fn decide_on_home(config: &AccelerateConfig, seen: &HomeObservation) -> HomeDecision {
     // SAFETY: both pointers come from references.
     HomeDecision::of(unsafe { c::decide_on_home(config, seen) })
-}
-
-/// A turn in the normal pool is over: may the vCPU go on for a micro slice, because it is in critical code?
-pub fn decide_at_turn_end(config: &AccelerateConfig, seen: &TurnObservation) -> TurnDecision {
-    // SAFETY: both pointers come from references.
-    TurnDecision::of(unsafe { c::decide_at_turn_end(config, seen) })
 }
 
 /// A micro slice has ended: was it worth it, and should the vCPU ask again?

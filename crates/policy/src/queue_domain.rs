@@ -1,7 +1,10 @@
 //! Queue domains (`policy/queue_domain.h`): in which queue a vCPU waits, and when a pCPU looks into another domain's.
 
 use crate::layout::c;
-use crate::{ElsewhereObservation, FairShareConfig, QueueDomain, QueueObservation};
+use crate::{ElsewhereObservation, FairShareConfig, QueueDomain, QueueObservation, QueuePlace};
+
+/// Into how many other domains a pCPU looks that has somebody to run.
+pub const BALANCE_LOOK_MAX: u32 = crate::layout::BALANCE_LOOK_MAX;
 
 impl QueueDomain {
     /// The number of the domain that a pCPU is in, among those of its kind.
@@ -21,6 +24,18 @@ pub fn queue_to_join(seen: &QueueObservation) -> u32 {
 pub fn domains_to_look_at(domain_count: u32, has_own: bool) -> u32 {
     // SAFETY: plain values.
     unsafe { c::domains_to_look_at(domain_count, has_own.into()) }
+}
+
+/// The n-th domain, from 0, that a pCPU looks into which has nobody to run: the nearest first.
+pub fn nth_nearest_domain(place: &QueuePlace, n: u32) -> u32 {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::nth_nearest_domain(place, n) }
+}
+
+/// The domain after `last` that a pCPU looks into which has somebody to run: all in turn, but the own one.
+pub fn next_domain_to_look_at(domain_count: u32, own: u32, last: u32) -> u32 {
+    // SAFETY: plain values.
+    unsafe { c::next_domain_to_look_at(domain_count, own, last) }
 }
 
 /// Does the first of the other domain run here?

@@ -208,7 +208,17 @@ fn replay_one(
         }
         RecordKind::Turn => {
             let it: TurnRecord = record.payload_as();
-            differ(it.decision, decide_at_turn_end(&it.config, &it.seen).into())
+            differ(it.decision, delay_preemption::decide_on_delay(&it.config, &it.seen))
+        }
+        RecordKind::Window => {
+            let it: WindowRecord = record.payload_as();
+            let state = DelayState {
+                offset_sum_ns: it.offset_sum_ns,
+                offset_count: it.offset_count,
+                penalty_turns: it.penalty_turns,
+                ..DelayState::default()
+            };
+            differ(it.window, state.window_around(&it.config, it.due_ns))
         }
         RecordKind::Limit => {
             let it: LimitRecord = record.payload_as();

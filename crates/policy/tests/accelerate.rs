@@ -240,8 +240,10 @@ const SPINNING: SpinnerObservation = SpinnerObservation {
     refused_count: 0,
     answers_known: 0,
     pass_active: 0,
-    pass_made: 1,
-    reserved: 0,
+    scope: Code::raw(PassScope::AllPreempted as u32),
+    stranded_count: 0,
+    vain_waits: 0,
+    ran_out_before: 0,
     spun_ns: 0,
 };
 
@@ -266,7 +268,7 @@ fn once_all_have_answered_the_spinner_goes_on() {
 
 #[test]
 fn another_pass_over_the_same_vm_is_worth_waiting_for() {
-    let active = SpinnerObservation { pass_active: 1, pass_made: 0, ..SPINNING };
+    let active = SpinnerObservation { pass_active: 1, scope: Code::raw(PassScope::None as u32), ..SPINNING };
     assert_eq!(after_spinning_for_long(active), SpinnerDecision::KeepsSpinning);
 }
 
@@ -288,9 +290,65 @@ fn while_its_patience_lasts_who_waits_keeps_its_pcpu_though_nobody_was_preempted
     }
 }
 
+const AT_A_LOCK: SpinnerObservation = SpinnerObservation {
+    scope: Code::raw(PassScope::OneCritical as u32),
+    vain_waits: VAIN_WAITS_MAX,
+    ..SPINNING
+};
+
+#[test]
+fn where_patience_was_in_vain_nobody_has_any_while_a_sibling_was_stopped_that_waits_for_a_lock_itself() {
+    let decide = |seen: SpinnerObservation| decide_on_spinner(&AccelerateConfig::DEFAULT, &seen);
+    let stranded = SpinnerObservation { stranded_count: 1, ..AT_A_LOCK };
+    assert_eq!(decide(stranded), SpinnerDecision::Yields);
+    assert_eq!(decide(AT_A_LOCK), SpinnerDecision::KeepsSpinning, "all that wait for it run");
+    for other in [
+        SpinnerObservation { vain_waits: VAIN_WAITS_MAX - 1, ..stranded },
+        SpinnerObservation { scope: SPINNING.scope, ..stranded },
+        SpinnerObservation { helped_count: 1, ..stranded },
+    ] {
+        assert_eq!(decide(other), SpinnerDecision::KeepsSpinning, "{other:?}");
+    }
+}
+
+#[test]
+fn waits_are_in_vain_when_patience_runs_out_again_and_again_and_nobody_halts_for_a_lock() {
+    let config = AccelerateConfig::DEFAULT;
+    let after = |seen: SpinnerObservation| vain_waits_after(&config, &seen);
+    let run_out = SpinnerObservation { vain_waits: 3, spun_ns: config.patience_ns, ..AT_A_LOCK };
+    assert_eq!(after(run_out), 4);
+    assert_eq!(after(SpinnerObservation { vain_waits: VAIN_WAITS_MAX, ..run_out }), VAIN_WAITS_MAX);
+    for other in [
+        SpinnerObservation { spun_ns: config.patience_ns - 1, ..run_out },
+        SpinnerObservation { ran_out_before: 1, ..run_out },
+        SpinnerObservation { scope: SPINNING.scope, ..run_out },
+        SpinnerObservation { helped_count: 1, ..run_out },
+        SpinnerObservation { refused_count: 1, ..run_out },
+    ] {
+        assert_eq!(after(other), 3, "{other:?}");
+    }
+    let halted = SpinnerObservation { cause: YieldCause::Hlt.into(), ..AT_A_LOCK };
+    assert_eq!(after(halted), 0, "its waiters do halt");
+}
+
+#[test]
+fn who_was_stopped_while_it_waited_for_a_lock_is_stranded() {
+    let preempted = preempted_sibling(GuestClass::LockWaiter);
+    let yielded = SiblingObservation { preempted: 0, yielded: 1, ..preempted };
+    assert!(sibling_is_stranded(&preempted) && sibling_is_stranded(&yielded));
+    for other in [
+        preempted_sibling(GuestClass::LockHolder),
+        SiblingObservation { preempted: 0, ..preempted },
+        SiblingObservation { state: VcpuState::Running.into(), ..preempted },
+        SiblingObservation { state: VcpuState::Micro.into(), ..preempted },
+    ] {
+        assert!(!sibling_is_stranded(&other), "{other:?}");
+    }
+}
+
 #[test]
 fn without_a_micro_pool_or_where_nobody_knows_what_it_waits_for_it_yields_at_once() {
-    let seen = SpinnerObservation { pass_made: 0, ..SPINNING };
+    let seen = SpinnerObservation { scope: PassScope::None.into(), ..SPINNING };
     assert_eq!(decide_on_spinner(&AccelerateConfig::DEFAULT, &seen), SpinnerDecision::Yields);
 }
 
@@ -360,53 +418,9 @@ fn by_the_papers_rules_nobody_has_a_micro_slice_at_home() {
     assert_eq!(decide_on_home(&AccelerateConfig::PAPER, &AT_HOME), HomeDecision::Off);
 }
 
-// ---- The end of a turn in the normal pool ----
-
-const GRACE: AccelerateConfig = AccelerateConfig { grace_max: 2, ..AccelerateConfig::PAPER };
-
-fn a_turn_that_ends_in(class: GuestClass) -> TurnObservation {
-    TurnObservation { guest_class: class.into(), micro_pcpu_count: 1, ..Default::default() }
-}
-
-#[test]
-fn a_turn_that_ends_in_critical_code_goes_on_for_so_many_micro_slices() {
-    for class in CRITICAL {
-        for (grace_count, decision) in
-            [(0, TurnDecision::GoesOn), (1, TurnDecision::GoesOn), (2, TurnDecision::Ends)]
-        {
-            let seen = TurnObservation { grace_count, ..a_turn_that_ends_in(class) };
-            assert_eq!(decide_at_turn_end(&GRACE, &seen), decision, "{class:?}");
-        }
-    }
-}
-
-#[test]
-fn a_turn_that_ends_elsewhere_just_ends() {
-    for class in UNCRITICAL {
-        assert_eq!(decide_at_turn_end(&GRACE, &a_turn_that_ends_in(class)), TurnDecision::Ends, "{class:?}");
-    }
-}
-
-#[test]
-fn a_call_that_came_when_the_turn_was_over_is_answered_first() {
-    let seen =
-        TurnObservation { answer: SiblingAnswer::Owed.into(), ..a_turn_that_ends_in(GuestClass::User) };
-    assert_eq!(decide_at_turn_end(&GRACE, &seen), TurnDecision::GoesOn);
-}
-
-#[test]
-fn the_paper_who_yields_and_a_host_without_a_micro_pool_know_no_grace() {
-    let seen = a_turn_that_ends_in(GuestClass::LockHolder);
-    assert_eq!(decide_at_turn_end(&AccelerateConfig::PAPER, &seen), TurnDecision::Ends);
-    assert_eq!(decide_at_turn_end(&GRACE, &TurnObservation { yielded: 1, ..seen }), TurnDecision::Ends);
-    assert_eq!(
-        decide_at_turn_end(&GRACE, &TurnObservation { micro_pcpu_count: 0, ..seen }),
-        TurnDecision::Ends
-    );
-}
-
 #[test]
 fn a_call_that_came_at_the_end_of_a_micro_slice_is_asked_for_again() {
+    const GRACE: AccelerateConfig = AccelerateConfig { grace_max: 2, ..AccelerateConfig::PAPER };
     let user = MicroSliceObservation { guest_class: GuestClass::User.into(), ..Default::default() };
     let owes = MicroSliceObservation { answer: SiblingAnswer::Owed.into(), ..user };
     assert_eq!(decide_after_micro_slice(&GRACE, &user).retry, 0);
@@ -494,17 +508,5 @@ proptest! {
         }
         prop_assert!(scope != PassScope::None || requested_count == 0);
         prop_assert!(scope != PassScope::OneCritical || requested_count <= 1);
-    }
-
-    #[test]
-    fn a_turn_is_never_made_longer_beyond_the_limit_or_without_a_micro_pool(
-        class in 0u32..12, yielded in 0u32..2, grace_count in 0u32..200, pool in 0u32..3, answer in 0u32..5, grace_max in 0u32..101,
-    ) {
-        let config = AccelerateConfig { grace_max, ..AccelerateConfig::PAPER };
-        let seen = TurnObservation {
-            guest_class: Code::raw(class), yielded, grace_count, micro_pcpu_count: pool, answer: Code::raw(answer), reserved: 0,
-        };
-        let goes_on = decide_at_turn_end(&config, &seen) == TurnDecision::GoesOn;
-        prop_assert!(!goes_on || (grace_count < grace_max && pool > 0 && yielded == 0));
     }
 }

@@ -88,6 +88,58 @@ fn looks_are_so_far_apart_and_the_last_one_is_at_the_windows_end() {
     assert_eq!(look(NOW + 900 * US), NOW + MS);
 }
 
+/// A turn of a vCPU that is in code of this class is over, and so many micro slices were given already, of two.
+fn at_the_end_of_a_turn(class: GuestClass, given: u64) -> DelayVerdict {
+    let config = DelayConfig::of_grace(2, 100 * US);
+    let window = config.window_of_grace();
+    let seen = DelayObservation {
+        window,
+        now_ns: given * 100 * US,
+        guest_class: class.into(),
+        ..DelayObservation::default()
+    };
+    verdict(&config, &seen)
+}
+
+#[test]
+fn grace_is_so_many_micro_slices_for_who_is_in_critical_code_and_none_for_others() {
+    for class in GuestClass::ALL.iter().copied() {
+        let verdicts = [0, 1, 2].map(|given| at_the_end_of_a_turn(class, given));
+        if class_is_critical(class) {
+            let expected = [DelayVerdict::GoesOn, DelayVerdict::GoesOn, DelayVerdict::EndsForced];
+            assert_eq!(verdicts, expected, "{class}");
+        } else {
+            assert_eq!(verdicts, [DelayVerdict::EndsSafe; 3], "{class}");
+        }
+    }
+}
+
+#[test]
+fn grace_is_given_until_a_call_that_came_when_the_turn_was_over_is_answered() {
+    let config = DelayConfig::of_grace(2, 100 * US);
+    let answers = |answer: SiblingAnswer| {
+        let window = config.window_of_grace();
+        let guest_class = GuestClass::User.into();
+        verdict(
+            &config,
+            &DelayObservation { window, guest_class, answer: answer.into(), ..Default::default() },
+        )
+    };
+    assert_eq!(answers(SiblingAnswer::Owed), DelayVerdict::GoesOn);
+    assert_eq!(answers(SiblingAnswer::Given), DelayVerdict::EndsSafe);
+    assert_eq!(answers(SiblingAnswer::Unknown), DelayVerdict::EndsSafe);
+}
+
+#[test]
+fn no_grace_is_given_where_the_paper_knows_none_and_its_window_does_not_slide() {
+    let none = DelayConfig::of_grace(0, 100 * US);
+    let critical = DelayObservation { guest_class: GuestClass::LockHolder.into(), ..Default::default() };
+    let seen = DelayObservation { window: none.window_of_grace(), ..critical };
+    assert_eq!(verdict(&none, &seen), DelayVerdict::EndsForced);
+    assert!(!none.window_slides() && !DelayConfig::of_grace(2, 100 * US).window_slides());
+    assert!(config(DelayUnsafe::InKernel).window_slides());
+}
+
 #[test]
 fn preemptions_behind_the_turns_end_slide_the_window_back_and_those_before_it_forwards() {
     let config = config(DelayUnsafe::InKernel);
@@ -171,7 +223,7 @@ fn mean_turn_ns(config: &DelayConfig, (calm, busy): (u64, u64), every: usize) ->
                 now_ns: look_at,
                 guest_class: if in_kernel { GuestClass::KernelOther } else { GuestClass::User }.into(),
                 hint_ns: if in_kernel { u64::MAX } else { 0 },
-                at_safe_point: 0,
+                ..Default::default()
             };
             let decision = decide_on_delay(config, &seen);
             match decision.verdict.get().expect("a verdict") {
@@ -190,6 +242,25 @@ fn mean_turn_ns(config: &DelayConfig, (calm, busy): (u64, u64), every: usize) ->
 }
 
 proptest! {
+    #[test]
+    fn grace_ends_whatever_is_seen(
+        class in 0u32..12,
+        answer in 0u32..5,
+        given in 0u64..200,
+        micro_slices in 0u32..101,
+        micro_slice_ns in 1u64..=3 * MS,
+    ) {
+        let config = DelayConfig::of_grace(micro_slices, micro_slice_ns);
+        let seen = DelayObservation {
+            window: config.window_of_grace(),
+            now_ns: given * micro_slice_ns,
+            guest_class: Code::raw(class),
+            answer: Code::raw(answer),
+            ..Default::default()
+        };
+        prop_assert!(verdict(&config, &seen) != DelayVerdict::GoesOn || given < u64::from(micro_slices));
+    }
+
     #[test]
     fn turns_are_as_long_as_due_on_average_whatever_the_guest_does(
         behaviour in behaviour(),

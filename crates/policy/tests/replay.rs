@@ -83,9 +83,19 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_after_micro_slice(&config, &seen);
     write(RecordKind::MicroSlice, MicroSliceRecord { config, seen, decision }.as_bytes());
 
-    let seen = TurnObservation { guest_class: guest_class.into(), micro_pcpu_count: 1, ..Default::default() };
-    let decision = decide_at_turn_end(&config, &seen).into();
-    write(RecordKind::Turn, TurnRecord { config, seen, decision, reserved: 0 }.as_bytes());
+    let config = DelayConfig::of_grace(10, 100_000);
+    let window = config.window_of_grace();
+    let seen = DelayObservation { window, guest_class: guest_class.into(), ..Default::default() };
+    let decision = delay_preemption::decide_on_delay(&config, &seen);
+    write(RecordKind::Turn, TurnRecord { config, seen, decision }.as_bytes());
+
+    let config = DelayConfig { history: 2, ..config };
+    let state = DelayState { offset_sum_ns: 300_000, offset_count: 1, ..Default::default() };
+    let window = state.window_around(&config, 9_000_000);
+    let (offset_sum_ns, offset_count) = (state.offset_sum_ns, state.offset_count);
+    let began =
+        WindowRecord { config, offset_sum_ns, offset_count, penalty_turns: 0, due_ns: 9_000_000, window };
+    write(RecordKind::Window, began.as_bytes());
 
     let config = FairShareConfig::PAPER;
     let seen =
@@ -97,6 +107,12 @@ fn one_of_each() -> Vec<u8> {
     let seen = LimitObservation { now_ns: 9, clock_ns: 8, slice_ns: 30_000_000, ..Default::default() };
     let decision = decide_on_limit(&limit, &seen);
     write(RecordKind::Limit, LimitRecord { limit, seen, decision }.as_bytes());
+
+    let config =
+        BoostConfig { vm_percent: 1, host_percent: 5, pcpu_count: 4, burst_ns: 1, ..Default::default() };
+    let seen = BoostObservation { now_ns: 9, ..Default::default() };
+    let decision = decide_on_boost(&config, &seen).into();
+    write(RecordKind::Boost, BoostRecord { config, seen, decision, reserved: 0 }.as_bytes());
 
     let config = PoolSizeConfig::PAPER;
     let mut pool = PoolSizeState::default();
@@ -112,7 +128,7 @@ fn one_of_each() -> Vec<u8> {
 fn every_kind_of_decision_replays_bit_for_bit() {
     let replayed = replay(one_of_each().as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 0, "{:?}", replayed.first_difference);
-    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1]);
+    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1, 1]);
 }
 
 #[test]
@@ -125,7 +141,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
     let difference = replayed.first_difference.unwrap();
-    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 16));
+    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 18));
     assert_ne!(difference.recorded, difference.replayed);
 }
 
@@ -195,7 +211,7 @@ fn urgent_events_that_algorithm_1_was_not_shown_are_seen() {
 fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
     let recording = one_of_each();
     let replayed = replay(&recording[..recording.len() - 1]).unwrap();
-    assert_eq!((replayed.total_count(), replayed.difference_count), (16, 0));
+    assert_eq!((replayed.total_count(), replayed.difference_count), (18, 0));
 }
 
 #[test]
@@ -247,7 +263,7 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 11");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 12");
 }
 
 proptest! {

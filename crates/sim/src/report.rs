@@ -29,7 +29,8 @@ pub struct RunReport {
     pub delays: Option<DelayReport>,
 }
 
-/// Turns that end in windows around their end.
+/// Turns that end in windows around their end, by the names that `microslice run` has for them. Put off are those that ended safe,
+/// by force and otherwise, and those that are just now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct DelayReport {
     /// Preemptions that were put off, because the vCPU wasn't safe.
@@ -37,9 +38,15 @@ pub struct DelayReport {
     /// Those of them that ended where it was safe, and by force.
     pub ended_safe: u64,
     pub ended_forced: u64,
-    /// Turns that ended around their due end, and how much longer (shorter, if negative) all of them were together.
+    /// The vCPU gave its pCPU up by itself, or a micro slice came.
+    pub ended_otherwise: u64,
+    /// Turns that ended in their window; what those of them had beyond their due end that ended behind it, and what the others were
+    /// short of.
     pub turns: u64,
-    pub beyond_ns: i64,
+    pub beyond_ns: u64,
+    pub short_ns: u64,
+    /// The host's looks that found who was put off not safe yet; none where it is told.
+    pub looks: u64,
     /// Further turns that ended early, because their guest had overdrawn.
     pub penalised: u64,
 }
@@ -50,7 +57,8 @@ impl DelayReport {
             self.penalised += 1;
         } else {
             self.turns += 1;
-            self.beyond_ns += ended_ns as i64 - due_ns as i64;
+            self.beyond_ns += ended_ns.saturating_sub(due_ns);
+            self.short_ns += due_ns.saturating_sub(ended_ns);
         }
     }
 

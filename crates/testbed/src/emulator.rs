@@ -18,7 +18,7 @@ pub struct Emulator {
 
 /// Where Debian keeps libraries, relative to a root.
 pub const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
+pub const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 
 impl Emulator {
     /// From the cache, else fetched.
@@ -34,6 +34,11 @@ impl Emulator {
             }
         }
         Ok(Self { root })
+    }
+
+    /// The tree.
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// QEMU on this machine, through the tree's own loader: nothing of it is installed.

@@ -7,7 +7,7 @@ use crate::initramfs::Initramfs;
 use crate::kernels::{self, Kernel, Rule};
 use crate::link::{Link, Output, Process};
 use crate::memory_file::MemoryFile;
-use crate::{AGENT, COOKIE, Error, Result, VCPUS, WORKLOAD, children, modules, say};
+use crate::{AGENT, COOKIE, Error, Result, VCPUS, WORKLOAD, children, guest_modules, modules, say};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -33,12 +33,17 @@ const MEMORY_MIB: u32 = 3072;
 const KERNEL_ARGUMENTS: &str =
     "console=ttyS0 loglevel=5 panic=-1 kvm.tsc_tolerance_ppm=500000 tsc=reliable mitigations=off";
 
+/// Names of files, and where they lie on this machine.
+type Files = Vec<(String, PathBuf)>;
+
 /// What the host shall be like. `boot` makes it so.
 #[derive(Debug, Clone)]
 pub struct Testbed {
     kernel: Rule,
     guest_kernels: Vec<Rule>,
     cpus: u32,
+    sockets: u32,
+    guest_modules: bool,
     pause_exits: bool,
     counts_instructions: bool,
     kernel_arguments: String,
@@ -87,6 +92,8 @@ impl Testbed {
             kernel,
             guest_kernels,
             cpus: 4,
+            sockets: 1,
+            guest_modules: false,
             pause_exits: false,
             counts_instructions: false,
             kernel_arguments: String::new(),
@@ -102,6 +109,12 @@ impl Testbed {
 
     pub fn cpus(mut self, count: u32) -> Self {
         self.cpus = count;
+        self
+    }
+
+    /// So many packages, each with last-level caches and, of the CPUs, an equal part of its own.
+    pub fn sockets(mut self, count: u32) -> Self {
+        self.sockets = count;
         self
     }
 
@@ -142,6 +155,12 @@ impl Testbed {
         Ok(self)
     }
 
+    /// Guests have our modules (`guest/`) for their kernels.
+    pub fn with_guest_modules(mut self) -> Self {
+        self.guest_modules = true;
+        self
+    }
+
     /// Fetches what is missing, then boots; a boot that stalls is tried again, and says so.
     pub fn boot(&self) -> Result<Host> {
         self.boot_with(None)
@@ -161,7 +180,8 @@ impl Testbed {
             Some(held) => held,
             None => Arc::new(cache.lock("testbed", LOCK_PATIENCE)?),
         };
-        let root = self.root(&emulator, &kernel, &guests)?;
+        let ours = self.modules_of_guests(&cache, &guests)?;
+        let root = self.root(&emulator, &kernel, &guests, &ours)?;
         let images: BTreeMap<String, GuestImage> =
             guests.iter().map(|(rule, kernel)| (rule.to_string(), image_in_host(kernel))).collect();
         let mut tries = 1;
@@ -212,7 +232,8 @@ impl Testbed {
             qemu.args(["-accel", "tcg,thread=multi"]);
         }
         qemu.args(["-M", "q35", "-cpu", &cpu]);
-        qemu.args(["-smp", &self.cpus.to_string(), "-m", &format!("{MEMORY_MIB}M")]);
+        let cpus = format!("{},sockets={}", self.cpus, self.sockets);
+        qemu.args(["-smp", &cpus, "-m", &format!("{MEMORY_MIB}M")]);
         qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         qemu.arg("-kernel").arg(&kernel.image).args(["-initrd", &root.path()]);
         let arguments = format!("{KERNEL_ARGUMENTS} {}", self.kernel_arguments);
@@ -240,8 +261,31 @@ impl Testbed {
         }
     }
 
+    /// Our modules for each of the guests' kernels, if there shall be any. A kernel whose headers can't be had goes without, aloud.
+    fn modules_of_guests(&self, cache: &Cache, guests: &[(Rule, Kernel)]) -> Result<Vec<Files>> {
+        let of_kernel = |(_, kernel): &(Rule, Kernel)| {
+            if !self.guest_modules {
+                return Ok(Files::new());
+            }
+            match guest_modules::obtain(cache, kernel) {
+                Err(error @ Error::Kernel { .. }) => {
+                    say(&error);
+                    Ok(Files::new())
+                }
+                result => result,
+            }
+        };
+        guests.iter().map(of_kernel).collect()
+    }
+
     /// The host's root file system.
-    fn root(&self, emulator: &Emulator, kernel: &Kernel, guests: &[(Rule, Kernel)]) -> Result<MemoryFile> {
+    fn root(
+        &self,
+        emulator: &Emulator,
+        kernel: &Kernel,
+        guests: &[(Rule, Kernel)],
+        ours: &[Files],
+    ) -> Result<MemoryFile> {
         let mut root = Initramfs::new();
         for directory in ["proc", "sys", "dev", "tmp", "run", "root", "etc", "sbin", "usr/sbin"] {
             root.directory(directory);
@@ -255,10 +299,10 @@ impl Testbed {
         for (name, content) in modules::load_order(kernel, &modules::HOST)? {
             root.file(&format!("modules/{name}"), &content);
         }
-        for (_, guest) in guests {
+        for ((_, guest), ours) in guests.iter().zip(ours) {
             let image = image_in_host(guest);
             root.file_from(image.kernel.trim_start_matches('/'), &guest.image)?;
-            root.file(image.initrd.trim_start_matches('/'), &guest_root(guest)?);
+            root.file(image.initrd.trim_start_matches('/'), &guest_root(guest, ours)?);
         }
         if let Some(binary) = &self.binary {
             root.file("usr/bin/microslice", &without_debug_info(binary)?);
@@ -286,7 +330,7 @@ fn without_debug_info(binary: &Path) -> Result<Vec<u8>> {
 }
 
 /// A guest's root file system: the workload is its init, and loads the network's modules.
-pub(crate) fn guest_root(kernel: &Kernel) -> Result<Vec<u8>> {
+pub(crate) fn guest_root(kernel: &Kernel, ours: &[(String, PathBuf)]) -> Result<Vec<u8>> {
     let mut root = Initramfs::new();
     for directory in ["proc", "sys", "dev", "tmp"] {
         root.directory(directory);
@@ -294,6 +338,9 @@ pub(crate) fn guest_root(kernel: &Kernel) -> Result<Vec<u8>> {
     root.file("init", WORKLOAD);
     for (name, content) in modules::load_order(kernel, &modules::GUEST)? {
         root.file(&format!("modules/{name}"), &content);
+    }
+    for (name, path) in ours {
+        root.file_from(&format!("ours/{name}"), path)?;
     }
     Ok(root.finish())
 }
@@ -337,7 +384,7 @@ impl Host {
         let mut images = BTreeMap::new();
         for name in guest_kernels {
             let kernel = kernels::obtain(&cache, &Rule::guest(name)?)?;
-            let initrd = MemoryFile::new(&guest_root(&kernel)?)?;
+            let initrd = MemoryFile::new(&guest_root(&kernel, &[])?)?;
             let image = GuestImage {
                 kernel: kernel.image.display().to_string(),
                 initrd: initrd.path_for_others(),

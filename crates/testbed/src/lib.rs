@@ -23,6 +23,7 @@ pub mod demo_report;
 pub mod emulator;
 mod error;
 mod guest;
+pub mod guest_modules;
 mod host;
 mod initramfs;
 pub mod kernels;

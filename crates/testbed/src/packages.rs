@@ -33,13 +33,33 @@ struct Unlisted {
     sha256: &'static str,
 }
 
-/// The modules of the last 7.0: the lists name its image, and no modules of any 7.0.
-const UNLISTED: [Unlisted; 1] = [Unlisted {
-    package: "linux-modules-7.0.13+deb13-amd64",
-    version: "7.0.13-1~bpo13+1",
-    path: "pool/main/l/linux/linux-modules-7.0.13+deb13-amd64_7.0.13-1~bpo13+1_amd64.deb",
-    sha256: "787ac652f5fac4805092ed951a6ae617d448684f5f399659f0e5dcfa544fabf4",
-}];
+/// The modules of the last 7.0, and the headers of the last 6.18: the lists name their images, and neither of any other 7.0 or 6.18.
+const UNLISTED: [Unlisted; 4] = [
+    Unlisted {
+        package: "linux-modules-7.0.13+deb13-amd64",
+        version: "7.0.13-1~bpo13+1",
+        path: "pool/main/l/linux/linux-modules-7.0.13+deb13-amd64_7.0.13-1~bpo13+1_amd64.deb",
+        sha256: "787ac652f5fac4805092ed951a6ae617d448684f5f399659f0e5dcfa544fabf4",
+    },
+    Unlisted {
+        package: "linux-headers-6.18.15+deb13-cloud-amd64",
+        version: "6.18.15-1~bpo13+1",
+        path: "pool/main/l/linux/linux-headers-6.18.15+deb13-cloud-amd64_6.18.15-1~bpo13+1_amd64.deb",
+        sha256: "3bd2a70ec82944d17b69824a428defb090708ec284c173f96a4171ba8aa271c2",
+    },
+    Unlisted {
+        package: "linux-headers-6.18.15+deb13-common",
+        version: "6.18.15-1~bpo13+1",
+        path: "pool/main/l/linux/linux-headers-6.18.15+deb13-common_6.18.15-1~bpo13+1_all.deb",
+        sha256: "a54ed9b3be5247fe2e003423e067cb8e8b06e4a44a09459b85cfec0afbcbd5ef",
+    },
+    Unlisted {
+        package: "linux-kbuild-6.18.15+deb13",
+        version: "6.18.15-1~bpo13+1",
+        path: "pool/main/l/linux/linux-kbuild-6.18.15+deb13_6.18.15-1~bpo13+1_amd64.deb",
+        sha256: "5e64129020cdb5effd6ed3895ca89608ef17bcf643eedfc8013dad89bab70a02",
+    },
+];
 
 /// A package that the archive offers: what choosing needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,13 +135,14 @@ impl Archive {
     pub fn offers(&self, prefix: &str) -> Result<BTreeMap<String, Offer>> {
         let names = run(self.apt("apt-cache").args(["pkgnames", prefix]))?;
         let names: Vec<&str> = names.lines().filter(|name| !name.ends_with("-dbg")).collect();
-        if names.is_empty() {
-            return Ok(BTreeMap::new());
+        let mut offers = BTreeMap::new();
+        if !names.is_empty() {
+            // A name that is only mentioned in some other package's relations has no paragraph, and apt complains of it.
+            let paragraphs = self.apt("apt-cache").args(["show", "--no-all-versions"]).args(&names).output();
+            let paragraphs =
+                paragraphs.map_err(|cause| Error::Program { program: "apt-cache".into(), cause })?;
+            offers = parse_offers(&String::from_utf8_lossy(&paragraphs.stdout));
         }
-        // A name that is only mentioned in some other package's relations has no paragraph, and apt complains of it.
-        let paragraphs = self.apt("apt-cache").args(["show", "--no-all-versions"]).args(&names).output();
-        let paragraphs = paragraphs.map_err(|cause| Error::Program { program: "apt-cache".into(), cause })?;
-        let mut offers = parse_offers(&String::from_utf8_lossy(&paragraphs.stdout));
         for unlisted in UNLISTED.iter().filter(|unlisted| unlisted.package.starts_with(prefix)) {
             offers.entry(unlisted.package.to_owned()).or_insert_with(|| unlisted.offer());
         }
@@ -143,7 +164,9 @@ impl Archive {
         let (unlisted, listed): (Vec<&Offer>, Vec<&Offer>) =
             offers.iter().copied().partition(|offer| offer.is_unlisted());
         let wanted = listed.iter().map(|offer| format!("{}={}", offer.package, offer.version));
-        run(self.apt("apt-get").current_dir(&downloads).arg("download").args(wanted))?;
+        if !listed.is_empty() {
+            run(self.apt("apt-get").current_dir(&downloads).arg("download").args(wanted))?;
+        }
         for one in UNLISTED.iter().filter(|one| unlisted.iter().any(|offer| offer.package == one.package)) {
             self.download(one, &downloads).inspect_err(|_| drop(remove(&downloads)))?;
         }

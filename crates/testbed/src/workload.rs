@@ -1,7 +1,7 @@
 //! What guests may be asked to run: the words of `testbed/guest/main.c`.
 
 /// A load each; `mix` stands for several.
-const LOADS: [&str; 12] = [
+const LOADS: [&str; 16] = [
     "hog",
     "dozer",
     "shootdown",
@@ -13,11 +13,21 @@ const LOADS: [&str; 12] = [
     "pingpong",
     "heartbeat",
     "kallsyms",
+    "torture",
+    "locks",
+    "crowd",
+    "balloons",
     "mix",
 ];
 const THREADS_MAX: u32 = 1_000;
 /// Of the text: it has to fit into a kernel's command line with all the rest.
 const BYTES_MAX: usize = 200;
+
+/// Whether it needs our modules in the guest.
+pub fn needs_modules(workload: &str) -> bool {
+    let of_modules = ["torture", "locks", "balloons"];
+    workload.split(',').any(|word| of_modules.contains(&word.split(':').next().unwrap_or(word)))
+}
 
 /// Checks a workload (`mix`, `shootdown,hog:2`), and says what is allowed if it isn't one.
 pub fn check(workload: &str) -> Result<(), String> {

@@ -1,7 +1,9 @@
 //! One file per subcommand.
 
 pub mod compare;
+pub mod completions;
 pub mod demo;
+pub mod manual;
 pub mod regret;
 pub mod replay;
 pub mod reproduce;

@@ -8,8 +8,10 @@ use clap::{Args, ValueEnum};
 use microslice_host::beside;
 use microslice_host::coordination::Scheme;
 use microslice_host::daemon::{self, Output};
+use microslice_host::delay_preemption::Unsafe;
 use microslice_host::report::Report;
 use microslice_host::{HostError, PoolChoice, SchedulerChoice, Settings};
+use microslice_policy::QueueDomain;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +37,26 @@ impl From<Scheduler> for SchedulerChoice {
     }
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Domain {
+    /// Each pCPU has its own
+    Pcpu,
+    /// pCPUs of one last-level cache
+    Llc,
+    /// All
+    Host,
+}
+
+impl From<Domain> for QueueDomain {
+    fn from(domain: Domain) -> Self {
+        match domain {
+            Domain::Pcpu => Self::Pcpu,
+            Domain::Llc => Self::Llc,
+            Domain::Host => Self::Host,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Switch {
     On,
@@ -49,6 +71,7 @@ enum Switch {
   microslice run --guest web=/srv/web/vmlinuz        the kernel image of a VM that boots from its own disk
   microslice run --dry-run --stats 10 --json         decide and count, move nothing, one JSON object per 10 s
   microslice run --scheduler coordinated             urgent vCPUs first, without micro-sliced pCPUs
+  microslice run --delay-preemption 1000             end turns where the guest holds no lock of its kernel
   microslice run --record run.rec                    keep every decision, to be replayed
 
 Flags override /etc/microslice.toml, whose keys are the flags' names; a VM is a table: [vm.web] kernel = \"...\",
@@ -80,6 +103,9 @@ pub struct Run {
     /// Length of a slice in the normal pool [default: 10000]
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
+    /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all) [default: llc]
+    #[arg(long, value_name = "pcpu|llc|host", value_enum, hide_possible_values = true)]
+    queue_domain: Option<Domain>,
     /// Algorithm 1: profile interval [default: 10]
     #[arg(long, value_name = "MS")]
     profile_ms: Option<u64>,
@@ -102,6 +128,20 @@ pub struct Run {
     /// help; 0: the paper's rules [default: 10]
     #[arg(long, value_name = "N")]
     patience: Option<u32>,
+    /// Preempt a vCPU where nobody waits for what it holds, in a window so long around the end of its turn; 0: where the turn
+    /// is over [default: 0]
+    #[arg(long, value_name = "US")]
+    delay_preemption: Option<u64>,
+    /// With --delay-preemption: the window begins by the mean of so many turns [default: 8]
+    #[arg(long, value_name = "TURNS")]
+    delay_history: Option<u32>,
+    /// With --delay-preemption: who isn't preempted in the window: a guest that is in its kernel, or in critical code of that
+    /// [default: kernel]
+    #[arg(long, value_name = "kernel|critical")]
+    delay_unsafe: Option<Unsafe>,
+    /// With --delay-preemption: between two looks at the guest's instruction pointer in the window [default: 100]
+    #[arg(long, value_name = "US")]
+    delay_look_us: Option<u64>,
     /// Accelerate the recipient of a call-function IPI only once its sender yields, not at once
     #[arg(long)]
     no_call_function_ipi: bool,
@@ -136,6 +176,9 @@ pub struct Run {
     /// coordinated: how far an urgent vCPU's clock may be ahead of whom it goes before [default: 18000]
     #[arg(long, value_name = "US")]
     urgent_allowance_us: Option<u64>,
+    /// Critical functions of guest kernels from this file instead of those that the program carries
+    #[arg(long, value_name = "FILE")]
+    critical: Option<PathBuf>,
     /// Kernel image of a running VM; may be given more than once
     #[arg(long = "guest", value_name = "NAME=VMLINUZ")]
     guests: Vec<String>,
@@ -175,7 +218,7 @@ pub struct Run {
 }
 
 /// What only a scheduler of our own can do, by the names of the fields below.
-const BESIDE_HAS_NO: [&str; 20] = [
+const BESIDE_HAS_NO: [&str; 25] = [
     "scheduler",
     "resched_dp",
     "tlb_co",
@@ -186,11 +229,16 @@ const BESIDE_HAS_NO: [&str; 20] = [
     "micro_cpus",
     "micro_cpus_limit",
     "slice_us",
+    "queue_domain",
     "profile_ms",
     "epoch_ms",
     "second_looks",
     "grow_when_busy",
     "patience",
+    "delay_preemption",
+    "delay_history",
+    "delay_unsafe",
+    "delay_look_us",
     "no_lend",
     "no_home_slices",
     "weights",
@@ -309,6 +357,11 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.scheduler = scheduler.into();
         settings.places.remove("scheduler");
     }
+    if let Some(domain) = args.queue_domain {
+        settings.queue_domain = Some(domain.into());
+        settings.places.remove("queue-domain");
+        settings.flags_given.insert("queue-domain".to_owned());
+    }
     let schemes = [args.resched_dp, args.tlb_co, args.resched_co];
     for (scheme, said) in Scheme::ALL.into_iter().zip(schemes) {
         if let Some(said) = said {
@@ -330,7 +383,11 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         second_looks,
         grow_when_busy,
         grace,
-        patience
+        patience,
+        delay_preemption,
+        delay_history,
+        delay_unsafe,
+        delay_look_us
     );
     if args.micro_cpus_limit.is_some() {
         settings.micro_cpus_limit = args.micro_cpus_limit;
@@ -356,6 +413,10 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     settings.home_slices &= !args.no_home_slices;
     settings.guest_memory &= !args.no_guest_memory;
     settings.dry_run |= args.dry_run;
+    if args.critical.is_some() {
+        settings.critical = args.critical.clone();
+        settings.places.remove("critical");
+    }
     settings.record = args.record.clone().or(settings.record);
     if let Some(seconds) = args.monitor.or(args.stats) {
         settings.stats = Some(seconds);

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use microslice_testbed::cache::Cache;
 use microslice_testbed::costs::{self, Load};
 use microslice_testbed::emulator::Emulator;
+use microslice_testbed::guest_modules;
 use microslice_testbed::kernels::{self, Kernel, Rule};
 use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Testbed as Machine, say, workload};
 use serde_json::json;
@@ -53,7 +54,7 @@ struct Costs {
   microslice testbed exec --append 'isolcpus=2-3' -- microslice run
   microslice testbed exec --kernel 7.2 --guest a=heartbeat,kallsyms --show-guests -- sleep 5
 Workloads: hog shootdown lock wake worker collector pingpong heartbeat kallsyms, each as NAME or NAME:COUNT,
-several with commas between; mix = collector,wake,pingpong. The guests' kernels lie in /guests/RELEASE/vmlinuz of the host.")]
+crowd:COUNT; of guest/ balloons, torture:SECONDS and locks:SECONDS; several with commas between; mix = collector,wake,pingpong. The guests' kernels lie in /guests/RELEASE/vmlinuz of the host.")]
 struct Exec {
     /// The host's kernel series
     #[arg(long, default_value = kernels::DEFAULT_HOST)]
@@ -161,7 +162,21 @@ fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
     }
     if args.series.is_empty() {
         fetch_images(&cache, args.json)?;
+        fetch_headers(&cache)?;
         Emulator::obtain(&cache).map_err(Failure::broken)?;
+    }
+    Ok(())
+}
+
+/// What our modules for guests are built with.
+fn fetch_headers(cache: &Cache) -> Result<(), Failure> {
+    for name in guest_modules::KERNELS {
+        let kernel = Rule::guest(name).and_then(|rule| kernels::obtain(cache, &rule));
+        match kernel.and_then(|kernel| guest_modules::headers(cache, &kernel.release)) {
+            Ok(_) => {}
+            Err(error @ microslice_testbed::Error::Kernel { .. }) => say(&error),
+            Err(error) => return Err(Failure::broken(error)),
+        }
     }
     Ok(())
 }
@@ -229,7 +244,10 @@ fn machine(args: &Exec) -> Result<Machine, Failure> {
     let machine = Machine::with_kernel(rule.map_err(Failure::bad_input)?).map_err(Failure::bad_input)?;
     let machine = machine.cpus(args.cpus).with_binary(binary).with_guest_kernels(&[&args.guest_kernel]);
     let machine = machine.map_err(Failure::bad_input)?.with_kernel_arguments(&args.append);
-    Ok(if args.pause_exits { machine.pause_exits() } else { machine })
+    let machine = if args.pause_exits { machine.pause_exits() } else { machine };
+    let needs_modules =
+        |guest: &String| guest.split_once('=').is_some_and(|(_, load)| workload::needs_modules(load));
+    Ok(if args.guests.iter().any(needs_modules) { machine.with_guest_modules() } else { machine })
 }
 
 /// Nothing that can be seen now shall be found wrong after minutes of booting.

@@ -53,9 +53,9 @@ pub struct Output<'o> {
 /// The host can't have it: nothing was changed. Or something broke: all was taken back.
 pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
     settings.check()?;
+    let mut kernels = GuestKernels::of(settings.catalogue()?);
     let host = preflight::check_beside()?;
     helper::check_real_time()?;
-    let mut kernels = GuestKernels::default();
     for (name, path) in &settings.guests {
         kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
     }

@@ -4,6 +4,9 @@ use super::{GuestClass, KernelVersion, VersionRange};
 use crate::{Cause, Error, Place};
 use serde::Deserialize;
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 
 /// The catalogue that the binary carries.
 const LINUX: &str = include_str!("../../../../critical/linux.toml");
@@ -128,6 +131,30 @@ impl Catalogue {
             at_offset(text, error.span().map_or(0, |span| span.start), error.message().to_owned())
         })?;
         raw.checked(text)
+    }
+
+    /// Reads such a catalogue from a regular file: opening a FIFO could block for ever.
+    ///
+    /// # Errors
+    /// The file, and what is wrong with it; of its text, with the line: see [`Catalogue::from_toml`].
+    pub fn from_file(path: &Path) -> Result<Self, String> {
+        let of_file = |cause: &dyn std::fmt::Display| format!("{}: {cause}", path.display());
+        let metadata = std::fs::metadata(path).map_err(|error| of_file(&error))?;
+        if !metadata.is_file() {
+            return Err(of_file(&"isn't a regular file"));
+        }
+        let mut bytes = Vec::new();
+        let file = File::open(path).map_err(|error| of_file(&error))?;
+        file.take(CATALOGUE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|error| of_file(&error))?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            of_file(&format_args!("offset {:#x}: isn't text", error.utf8_error().valid_up_to()))
+        })?;
+        Self::from_toml(&text).map_err(|error| error.of(path.display()).to_string())
+    }
+
+    /// The text of the one that the binary carries.
+    pub fn linux_toml() -> &'static str {
+        LINUX
     }
 
     /// Rows, then companions: from the entry that keeps its ranges longest to the first that loses them.

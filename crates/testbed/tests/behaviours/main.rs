@@ -12,6 +12,8 @@ mod default_host {
     mod alone;
     mod coordinated;
     mod cpu_limits;
+    mod guest_balloons;
+    mod guest_locks;
     mod harness;
     mod hotplug;
     mod lifecycle;
@@ -19,6 +21,7 @@ mod default_host {
     mod symbols;
     mod vmm_threads;
     mod weights;
+    mod windows;
 }
 
 /// On hosts of other kernels, or that are set up otherwise.
@@ -26,5 +29,6 @@ mod other_hosts {
     mod beside;
     mod host_kernels;
     mod pause_exits;
+    mod queue_domains;
     mod refusals;
 }

@@ -3,10 +3,7 @@
 use crate::failure::Failure;
 use clap::Args;
 use microslice_symbols::Catalogue;
-use microslice_symbols::critical::CATALOGUE_BYTES_MAX;
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A hexadecimal address with or without `0x`, as kernel logs and /proc/kallsyms print it.
 pub fn parse(text: &str) -> Result<u64, String> {
@@ -28,27 +25,10 @@ pub struct CatalogueArgs {
 impl CatalogueArgs {
     pub fn read(&self) -> Result<Catalogue, Failure> {
         match &self.critical {
-            Some(path) => read(path),
+            Some(path) => Catalogue::from_file(path).map_err(Failure::bad_input),
             None => Ok(Catalogue::linux()),
         }
     }
-}
-
-fn read(path: &Path) -> Result<Catalogue, Failure> {
-    let bad = |cause: String| Failure::bad_input(format!("{}: {cause}", path.display()));
-    // Opening a FIFO can block for ever: look first.
-    let metadata = std::fs::metadata(path).map_err(|error| bad(error.to_string()))?;
-    if !metadata.is_file() {
-        return Err(bad("isn't a regular file".into()));
-    }
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(|error| bad(error.to_string()))?;
-    file.take(CATALOGUE_BYTES_MAX as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| bad(error.to_string()))?;
-    let text = String::from_utf8(bytes)
-        .map_err(|error| bad(format!("offset {:#x}: isn't text", error.utf8_error().valid_up_to())))?;
-    Catalogue::from_toml(&text).map_err(|error| Failure::bad_input(error.of(path.display())))
 }
 
 #[cfg(test)]

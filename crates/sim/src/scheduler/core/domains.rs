@@ -10,7 +10,9 @@ use super::{Account, FairShare, Hooks};
 use crate::ids::{DomainQueueId, IdVec, PcpuId, VcpuId};
 use crate::machine::{Farness, Machine};
 use microslice_policy as policy;
-use microslice_policy::queue_domain::{decide_on_elsewhere, domains_to_look_at, queue_to_join};
+use microslice_policy::queue_domain::{
+    decide_on_elsewhere, domains_to_look_at, next_domain_to_look_at, queue_to_join,
+};
 use microslice_policy::{ElsewhereObservation, QueueDomain, QueueObservation};
 
 pub struct Domains {
@@ -68,14 +70,11 @@ impl Domains {
     fn next_few(&mut self, machine: &Machine, pcpu: PcpuId, looks: u32) -> Vec<u32> {
         let own = self.of(machine, pcpu);
         let cursor = &mut self.cursors[pcpu];
-        let mut next = Vec::new();
-        while next.len() < looks as usize {
-            *cursor = (*cursor + 1) % self.count;
-            if *cursor != own {
-                next.push(*cursor);
-            }
-        }
-        next
+        let mut next = || {
+            *cursor = next_domain_to_look_at(self.count, own, *cursor);
+            *cursor
+        };
+        (0..looks).map(|_| next()).collect()
     }
 }
 

@@ -13,6 +13,8 @@ pub struct Answers {
     siblings: SiblingAnswers,
     short_cuts: [Option<ShortCut>; SCOPES.len()],
     yields: YieldAnswers,
+    /// The kinds of waiting siblings (`Waiting::kinds`) that are stranded.
+    pub stranded_kinds: u64,
 }
 
 impl Answers {
@@ -20,7 +22,9 @@ impl Answers {
     pub fn new(known: bool) -> Self {
         let siblings = SiblingAnswers::new(known);
         let short_cuts = SCOPES.map(|scope| ShortCut::new(&siblings, scope));
-        Self { siblings, short_cuts, yields: YieldAnswers::new(0) }
+        let stranded = (0..WAITING_KINDS).filter(|&kind| is_stranded(Kind::of_number(kind)));
+        let stranded_kinds = stranded.fold(0, |mask, kind| mask | 1 << kind);
+        Self { siblings, short_cuts, yields: YieldAnswers::new(0), stranded_kinds }
     }
 
     /// The micro pool has so many pCPUs from now on.
@@ -117,6 +121,17 @@ impl SiblingAnswers {
         let row = (scope as usize * STATES + state as usize) * WAITING_KINDS + kind;
         self.decisions[row * 2 + usize::from(requested)]
     }
+}
+
+/// Of siblings that wait for a pCPU, and aren't requested.
+fn is_stranded(kind: Kind) -> bool {
+    policy::sibling_is_stranded(&SiblingObservation {
+        state: policy::VcpuState::Runnable.into(),
+        preempted: u32::from(kind.preempted),
+        yielded: u32::from(kind.yielded),
+        guest_class: policy::Code::raw(kind.class as u32),
+        ..SiblingObservation::default()
+    })
 }
 
 #[inline]

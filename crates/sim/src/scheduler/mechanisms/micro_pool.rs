@@ -177,7 +177,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             if self.has_room_on(pcpu) {
                 return Some(pcpu);
             }
-            self.grace.note_turned_away(pcpu, machine.vcpus[vcpu].vm);
+            self.asked_again.note_turned_away(pcpu, machine.vcpus[vcpu].vm);
         }
         None
     }
@@ -198,7 +198,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             return Request::VmAhead;
         }
         let Some(pcpu) = self.place(machine, vcpu) else {
-            self.grace.note_first_turned_away(machine.vcpus[vcpu].vm, vcpu);
+            self.asked_again.note_first_turned_away(machine.vcpus[vcpu].vm, vcpu);
             machine.pool.count_failed_pulls(cause.into(), FailedPull::QueueFull, 1);
             return Request::NoRoom;
         };
@@ -332,7 +332,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             guest_class: host.class.into(),
             interrupt_pending: u32::from(host.pending_interrupts & awaited != 0),
             blocked: u32::from(blocked),
-            retry_count: self.grace.retries(vcpu),
+            retry_count: self.asked_again.retries(vcpu),
             answer: answer.into(),
             reserved: 0,
         };
@@ -355,7 +355,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             self.normal.put_back(machine, vcpu);
             self.normal.tickle(machine, vcpu);
         }
-        self.grace.count_retry(vcpu, decision.retry != 0);
+        self.asked_again.count_retry(vcpu, decision.retry != 0);
         if decision.retry != 0 {
             let cause = if answer == SiblingAnswer::Owed { Cause::CallFunctionIpi } else { cause };
             self.accelerate(machine, vcpu, cause);

@@ -9,10 +9,10 @@
 //! (`xen_prototype.rs`).
 
 pub mod answers;
+mod asked_again;
 pub mod boost;
 mod delay_preemption;
 pub mod directed_yield;
-mod grace;
 mod home_slices;
 mod kvm_host;
 mod lending;
@@ -25,8 +25,9 @@ mod woken;
 mod xen_prototype;
 
 use self::answers::Answers;
+use self::asked_again::AskedAgain;
 pub use self::delay_preemption::DelayPreemption;
-use self::grace::Grace;
+use self::delay_preemption::Grace;
 use self::home_slices::HomeSlices;
 pub use self::kvm_host::KvmHost;
 pub use self::micro_pool::interrupt_of;
@@ -57,6 +58,7 @@ pub struct MicroSliced<Normal> {
     pool: MicroPool,
     pool_size: PoolSizing,
     answers: Answers,
+    asked_again: AskedAgain,
     patience: Patience,
     grace: Grace,
     home_slices: HomeSlices,
@@ -82,6 +84,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             pool: MicroPool::new(config.micro_slice_ns, machine),
             pool_size: PoolSizing::new(config.pool),
             answers: Answers::new(!is_prototype),
+            asked_again: AskedAgain::new(machine),
             patience: Patience::new(machine),
             grace: Grace::new(in_windows, machine),
             home_slices: HomeSlices::new(machine),

@@ -24,6 +24,23 @@ fn helped_already(machine: &Machine, vcpu: VcpuId, short_cut: &ShortCut) -> u32 
     requested + if short_cut.answering_help { answering } else { 0 }
 }
 
+/// A spinner whose pass has found that, and who has lost its patience.
+fn spinner_of(cause: YieldCause, scope: PassScope, pass: PassCounts) -> SpinnerObservation {
+    SpinnerObservation {
+        cause: cause.into(),
+        helped_count: pass.helped,
+        crowded_count: pass.crowded,
+        refused_count: pass.refused,
+        answers_known: u32::from(scope == PassScope::AllPreempted),
+        pass_active: 0,
+        scope: scope.into(),
+        stranded_count: 0,
+        vain_waits: 0,
+        ran_out_before: 0,
+        spun_ns: u64::MAX,
+    }
+}
+
 /// In the order of a pass: from the next one round, without a division, as passes are what runs most.
 pub fn siblings_round_from(machine: &Machine, vcpu: VcpuId) -> impl Iterator<Item = VcpuId> + use<> {
     let vm = &machine.vms[machine.vcpus[vcpu].vm];
@@ -63,13 +80,16 @@ impl<Normal: Core> MicroSliced<Normal> {
                     found
                 }
             };
-            if self.keeps_spinning(cause, scope, found, u64::MAX) {
+            let spinner = spinner_of(cause, scope, found);
+            if self.keeps_spinning(&spinner) {
                 return self.go_on(machine, vcpu, self.promised(scope, asked_for_nobody), u64::MAX);
             }
-            let spun_ns = self.patience.spun_ns(machine.now_ns, vcpu, self.pool.slice_ns());
-            if self.keeps_spinning(cause, scope, found, spun_ns) {
-                let until_ns = machine.now_ns - spun_ns + self.rules.patience_ns;
-                return self.go_on(machine, vcpu, self.promised(scope, asked_for_nobody), until_ns);
+            let spinner = self.look_at_wait(machine, vcpu, spinner);
+            if self.keeps_spinning(&spinner) {
+                let until_ns = machine.now_ns - spinner.spun_ns + self.rules.patience_ns;
+                let promised = self.promised(scope, asked_for_nobody);
+                let depends_on = promised.map(|promised| self.while_patient(&spinner, promised));
+                return self.go_on(machine, vcpu, depends_on, until_ns);
             }
         }
         if self.pool.is_member(vcpu, pcpu) {
@@ -166,11 +186,11 @@ impl<Normal: Core> MicroSliced<Normal> {
         if count == 0 {
             return;
         }
-        self.pool.pcpus().for_each(|pcpu| self.grace.note_turned_away(pcpu, vm));
-        if !self.grace.knows_first_turned_away(vm)
+        self.pool.pcpus().for_each(|pcpu| self.asked_again.note_turned_away(pcpu, vm));
+        if !self.asked_again.knows_first_turned_away(vm)
             && let Some(first) = siblings.find(|&sibling| self.is_wanted(machine, sibling, scope))
         {
-            self.grace.note_first_turned_away(vm, first);
+            self.asked_again.note_first_turned_away(vm, first);
         }
         machine.pool.count_failed_pulls(cause.into(), FailedPull::QueueFull, count);
     }
@@ -228,7 +248,7 @@ impl<Normal: Core> MicroSliced<Normal> {
     fn promised(&self, scope: PassScope, asked_for_nobody: bool) -> Option<Promised> {
         let keeps_spinning = |helped| {
             let pass = PassCounts { helped, ..PassCounts::default() };
-            self.keeps_spinning(YieldCause::Ple, scope, pass, u64::MAX)
+            self.keeps_spinning(&spinner_of(YieldCause::Ple, scope, pass))
         };
         asked_for_nobody.then(|| Promised {
             without_kinds: self.answers.short_cut(scope).map_or(0, |of| of.kinds_that_matter),
@@ -237,18 +257,7 @@ impl<Normal: Core> MicroSliced<Normal> {
     }
 
     /// After its pass.
-    fn keeps_spinning(&self, cause: YieldCause, scope: PassScope, pass: PassCounts, spun_ns: u64) -> bool {
-        let spinner = SpinnerObservation {
-            cause: cause.into(),
-            helped_count: pass.helped,
-            crowded_count: pass.crowded,
-            refused_count: pass.refused,
-            answers_known: u32::from(scope == PassScope::AllPreempted),
-            pass_active: 0,
-            pass_made: u32::from(scope != PassScope::None),
-            reserved: 0,
-            spun_ns,
-        };
-        policy::decide_on_spinner(&self.rules, &spinner) == SpinnerDecision::KeepsSpinning
+    fn keeps_spinning(&self, spinner: &SpinnerObservation) -> bool {
+        policy::decide_on_spinner(&self.rules, spinner) == SpinnerDecision::KeepsSpinning
     }
 }

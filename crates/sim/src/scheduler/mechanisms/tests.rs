@@ -1,4 +1,4 @@
-//! What a spinner's pass does, and what the prototype's does in its place. Grace has its tests in its own file.
+//! What a spinner's pass does, and what the prototype's does in its place. Who is asked for again has its tests in `asked_again.rs`.
 
 use super::passes::{PassCounts, siblings_round_from};
 use super::xen_prototype::siblings_from_first;
@@ -151,7 +151,7 @@ fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_everybody() {
             SIBLINGS.into_iter().zip(owes).for_each(|(sibling, owes)| machine.set_owes_answer(sibling, owes));
             micro.pool.set_next_on(PcpuId::new(1), Some(VcpuId::NONE));
             let found = [(); 2].map(|()| pass(&mut micro, &mut machine, scope));
-            (found, micro.grace.all_turned_away(), machine.pool)
+            (found, micro.asked_again.all_turned_away(), machine.pool)
         };
         let found = run(|micro, machine, scope| micro.pass(machine, SPINNER, scope, Cause::TlbYield));
         let looked_for = run(|micro, machine, scope| {
@@ -253,7 +253,7 @@ fn the_vm_that_a_full_micro_pool_turned_away_is_that_of_the_blocked_sibling() {
     let [first, second] = [1, 2].map(VcpuId::new);
     micro.pool.set_next_on(PcpuId::new(1), Some(first));
     assert!(!micro.take_along(&machine, second, Cause::TlbYield), "there is no room");
-    assert_eq!(micro.grace.turned_away_from(PcpuId::new(1)), Some(machine.vcpus[second].vm));
+    assert_eq!(micro.asked_again.turned_away_from(PcpuId::new(1)), Some(machine.vcpus[second].vm));
 }
 
 #[test]

@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(next_on(&mut micro, &mut machine, MICRO), Some(SIBLINGS[0]));
         machine.now_ns = machine.pcpus[MICRO].slice_end_ns;
         assert_eq!(next_on(&mut micro, &mut machine, MICRO), None);
-        assert_eq!((machine.pool.asked_again, micro.grace.turned_away_from(MICRO)), (0, None));
+        assert_eq!((machine.pool.asked_again, micro.asked_again.turned_away_from(MICRO)), (0, None));
     }
 
     #[test]

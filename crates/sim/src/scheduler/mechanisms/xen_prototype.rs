@@ -12,7 +12,7 @@
 //! | a vCPU on a micro-sliced pCPU spins | its pass decides | no pass; it goes back if somebody waits there, see `spins_on` |
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
 //! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
-//! | a turn or a micro slice ends at a bad moment | see `grace.rs` | it ends |
+//! | a turn or a micro slice ends at a bad moment | see `delay_preemption/grace.rs` | it ends |
 //! | no micro pCPU serves a request at once | see `home_slices.rs`, in the real scheduler's normal pool | it waits, or is forgotten |
 //!
 //! The prototype's published code sizes its pool otherwise, too: see docs/simulator-choices.md.

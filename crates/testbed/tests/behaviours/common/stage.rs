@@ -34,7 +34,10 @@ pub fn on_host(test: impl Fn(&Host)) {
 pub fn with_guests(specs: &[GuestSpec], test: impl Fn(&Host, &[Guest])) {
     let testbed = || {
         let testbed = Testbed::new("6.18").expect("a series");
-        testbed.with_guest_kernels(&[DEFAULT_GUEST, OTHER_KERNEL]).expect("guest kernels")
+        testbed
+            .with_guest_kernels(&[DEFAULT_GUEST, OTHER_KERNEL])
+            .expect("guest kernels")
+            .with_guest_modules()
     };
     on_machine("the default host", testbed, specs, test);
 }

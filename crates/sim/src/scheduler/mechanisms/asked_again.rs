@@ -1,26 +1,18 @@
-//! Grace: who is stopped at a bad moment goes on for a few micro slices, and who found no room in the micro pool is asked for
-//! again. `policy/accelerate.h` says who and how often; the moments at which it is asked are the real scheduler's
-//! (`bpf/mechanisms/grace.bpf.h`: `finishes_first`, `comes_back`; `passes.bpf.h`: `ask_again`):
+//! Asked again: whose micro slice ended too early, and who found no room in the micro pool, is asked for once more.
+//! `policy/accelerate.h` says who and how often; the moments at which it is asked are the real scheduler's
+//! (`bpf/mechanisms/micro_slice.bpf.h`: `stop_accelerated`; `passes.bpf.h`: `ask_again`):
 //!
 //! | moment | what follows |
 //! |---|---|
-//! | a turn in the normal pool is over, or somebody boosted comes | it goes on for a micro slice, where it is |
-//! | its pCPU becomes micro-sliced under it, and isn't lent (`lending.rs`) | it goes before all others of the normal pool, for a micro slice |
 //! | a micro slice is over | a new request, behind all others (`micro_pool.rs`: `end_micro_slice`) |
 //! | a micro pCPU has room again | a pass over the VM that it turned away, for siblings that still owe an answer, round from the one that was turned away first |
 //!
-//! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody else interrupts a turn; and
-//! a pass takes no time, so none is ever under way when a place gets free.
+//! A pass takes no time here, so none is ever under way when a place gets free.
 
 use super::*;
-use microslice_policy::{TurnDecision, TurnObservation};
 
 /// What it keeps of vCPUs, pCPUs and VMs.
-pub(super) struct Grace {
-    /// Turns of the normal pool end where that is safe (`delay_preemption.rs`): they aren't made longer twice.
-    in_windows: bool,
-    /// Micro slices in a row that each vCPU's turn in the normal pool was made longer by.
-    counts: IdVec<VcpuId, u32>,
+pub(super) struct AskedAgain {
     /// Requests in a row because a micro slice ended too early.
     retries: IdVec<VcpuId, u32>,
     /// The VM whose vCPU each micro pCPU had no room for last.
@@ -32,11 +24,9 @@ pub(super) struct Grace {
     left_to_ask: IdVec<VmId, u32>,
 }
 
-impl Grace {
-    pub fn new(in_windows: bool, machine: &Machine) -> Self {
+impl AskedAgain {
+    pub fn new(machine: &Machine) -> Self {
         Self {
-            in_windows,
-            counts: IdVec::of(0, machine.vcpus.len()),
             retries: IdVec::of(0, machine.vcpus.len()),
             turned_away: IdVec::of(None, machine.pcpus.len()),
             first_turned_away: IdVec::of(None, machine.vms.len()),
@@ -70,7 +60,7 @@ impl Grace {
 }
 
 #[cfg(test)]
-impl Grace {
+impl AskedAgain {
     /// Of each micro pCPU, and of each VM.
     pub fn all_turned_away(self) -> (IdVec<PcpuId, Option<VmId>>, IdVec<VmId, Option<VcpuId>>) {
         (self.turned_away, self.first_turned_away)
@@ -82,82 +72,6 @@ impl Grace {
 }
 
 impl<Normal: Core> MicroSliced<Normal> {
-    /// Its turn is over, unless it goes on for a micro slice because it was stopped at a bad moment.
-    pub(super) fn finishes_first(
-        &mut self,
-        machine: &mut Machine,
-        vcpu: VcpuId,
-        pcpu: PcpuId,
-        reason: StopReason,
-    ) -> Option<Pick> {
-        if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
-            machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
-            return Some(self.for_a_micro_slice(machine, vcpu));
-        }
-        self.new_turn(machine, vcpu, pcpu);
-        None
-    }
-
-    /// Who comes back before its turn was over has a micro slice left of it.
-    pub(super) fn comes_back(&self, machine: &Machine, pick: Pick) -> Pick {
-        let comes_back = self.grace.counts[pick.vcpu] > 0;
-        if comes_back { self.for_a_micro_slice(machine, pick.vcpu) } else { pick }
-    }
-
-    pub(super) fn is_rate_limited(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> bool {
-        machine.vcpus[vcpu].state != VcpuState::Blocked
-            && self.normal.kept_until(machine, vcpu, reason).is_some()
-    }
-
-    /// Whether the host ends its turn, not it itself; a yield within the rate limit is one, too.
-    pub(super) fn is_cut_off(&self, machine: &Machine, vcpu: VcpuId, reason: StopReason) -> bool {
-        machine.vcpus[vcpu].state != VcpuState::Blocked
-            && matches!(reason, StopReason::SliceExpired | StopReason::Preempted)
-            && !self.normal.has_yielded(vcpu)
-    }
-
-    /// Its turn is cut off. May it go on for a micro slice, because it was stopped at a bad moment?
-    pub(super) fn gets_grace(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
-        if self.pool.count() == 0 || self.grace.in_windows {
-            return false;
-        }
-        let host = &machine.vcpus[vcpu];
-        let count = &mut self.grace.counts[vcpu];
-        let seen = TurnObservation {
-            guest_class: host.class.into(),
-            yielded: 0,
-            grace_count: *count,
-            micro_pcpu_count: self.pool.count() as u32,
-            answer: self.answers.answer_of(host.owes_answer).into(),
-            reserved: 0,
-        };
-        if policy::decide_at_turn_end(&self.rules, &seen) != TurnDecision::GoesOn {
-            return false;
-        }
-        *count += 1;
-        machine.pool.graces += 1;
-        true
-    }
-
-    /// Its turn has ended: the next one has its own grace.
-    pub(super) fn new_turn(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
-        if std::mem::take(&mut self.grace.counts[vcpu]) > 0 {
-            machine.emit(TraceEvent::TurnEnded { vcpu, pcpu });
-        }
-    }
-
-    /// This pCPU has become micro-sliced under a running vCPU, which goes to the normal pool's queues.
-    pub(super) fn evict(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
-        if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
-            machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
-            self.normal.put_first(machine, vcpu);
-        } else {
-            self.new_turn(machine, vcpu, pcpu);
-            self.normal.put_back(machine, vcpu);
-        }
-        self.normal.tickle(machine, vcpu);
-    }
-
     /// This micro pCPU may have room: whom it turned away, and who still owes an answer, is asked for again. It begins with
     /// the one that was turned away first: from the VM's first vCPU on, siblings that wait for answers themselves, which is
     /// critical code, would take the place in turns, and keep out who owes them one.
@@ -165,17 +79,17 @@ impl<Normal: Core> MicroSliced<Normal> {
         if self.rules.grace_max == 0 || self.pool.next_on(pcpu).is_some() {
             return;
         }
-        let Some(vm_id) = self.grace.turned_away[pcpu].take() else { return };
+        let Some(vm_id) = self.asked_again.turned_away[pcpu].take() else { return };
         machine.pool.asked_again += 1;
         let scope = PassScope::AllOwing;
-        let first = self.grace.first_turned_away[vm_id].take();
+        let first = self.asked_again.first_turned_away[vm_id].take();
         let vm = &machine.vms[vm_id];
         let nobody_owes = self
             .answers
             .short_cut(scope)
             .is_some_and(|short_cut| vm.waiting.kinds & short_cut.kinds_that_matter == 0);
         if nobody_owes {
-            self.grace.left_to_ask[vm_id] = 0;
+            self.asked_again.left_to_ask[vm_id] = 0;
         } else {
             let (start, end) = (vm.first_vcpu, vm.first_vcpu.plus(vm.vcpus));
             let first = first.unwrap_or(start);
@@ -189,16 +103,16 @@ impl<Normal: Core> MicroSliced<Normal> {
     /// Those that nobody has looked at yet are asked for the next time that the pCPU has room, from `next` on.
     fn goes_on_asking(&mut self, machine: &Machine, pcpu: PcpuId, vm: VmId, next: Option<VcpuId>) {
         let (all, asked) = (machine.vms[vm].vcpus, policy::ASK_AGAIN_MAX);
-        let left = match self.grace.left_to_ask[vm] {
+        let left = match self.asked_again.left_to_ask[vm] {
             0 => all,
             left => left,
         };
         // If one of these was turned away meanwhile, it is where the next round begins.
-        let next = next.filter(|_| !self.grace.knows_first_turned_away(vm));
-        self.grace.left_to_ask[vm] = next.map_or(0, |_| left.saturating_sub(asked));
-        if self.grace.left_to_ask[vm] != 0 {
-            self.grace.first_turned_away[vm] = next;
-            self.grace.turned_away[pcpu].get_or_insert(vm);
+        let next = next.filter(|_| !self.asked_again.knows_first_turned_away(vm));
+        self.asked_again.left_to_ask[vm] = next.map_or(0, |_| left.saturating_sub(asked));
+        if self.asked_again.left_to_ask[vm] != 0 {
+            self.asked_again.first_turned_away[vm] = next;
+            self.asked_again.turned_away[pcpu].get_or_insert(vm);
         }
     }
 }
@@ -208,20 +122,8 @@ mod tests {
     use super::super::passes::PassCounts;
     use super::super::tests::{Credit, SIBLINGS, SPINNER, spinning_among, spinning_for_a_shootdown};
     use super::*;
-    use policy::GuestClass;
 
-    const MICRO_SLICE_NS: u64 = 100_000;
-    const NORMAL: PcpuId = PcpuId::new(0);
     const MICRO: PcpuId = PcpuId::new(1);
-
-    /// The spinner's slice on pCPU 0 is over; whether it goes on for a micro slice.
-    fn goes_on(micro: &mut MicroSliced<Credit>, machine: &mut Machine) -> bool {
-        let stopped = Some((SPINNER, StopReason::SliceExpired));
-        let pick = micro.schedule(machine, NORMAL, stopped).expect("somebody waits");
-        let short = Pick { vcpu: SPINNER, slice_end_ns: machine.now_ns + MICRO_SLICE_NS };
-        assert!(pick == short || pick.vcpu != SPINNER, "{pick:?}");
-        pick == short
-    }
 
     /// The sibling runs on the micro pCPU because of a reschedule IPI; what runs there once its micro slice is over.
     fn after_a_micro_slice(
@@ -237,74 +139,6 @@ mod tests {
         machine.pcpus[MICRO].slice_end_ns = pick.slice_end_ns;
         machine.now_ns = pick.slice_end_ns;
         micro.schedule(machine, MICRO, Some((sibling, StopReason::SliceExpired))).map(|pick| pick.vcpu)
-    }
-
-    #[test]
-    fn a_turn_that_ends_in_critical_code_goes_on_for_a_few_micro_slices() {
-        let (mut micro, mut machine) = spinning_for_a_shootdown();
-        for _ in 0..AccelerateConfig::DEFAULT.grace_max {
-            assert!(goes_on(&mut micro, &mut machine));
-            machine.now_ns += MICRO_SLICE_NS;
-        }
-        assert!(!goes_on(&mut micro, &mut machine), "grace has an end");
-    }
-
-    #[test]
-    fn a_turn_that_ends_elsewhere_is_over_unless_an_answer_is_owed() {
-        let (mut micro, mut machine) = spinning_for_a_shootdown();
-        machine.set_class(SPINNER, GuestClass::User);
-        machine.set_owes_answer(SPINNER, true);
-        assert!(goes_on(&mut micro, &mut machine));
-        machine.set_owes_answer(SPINNER, false);
-        assert!(!goes_on(&mut micro, &mut machine));
-    }
-
-    #[test]
-    fn the_next_turn_has_its_own_grace() {
-        let (mut micro, mut machine) = spinning_for_a_shootdown();
-        assert!(goes_on(&mut micro, &mut machine));
-        machine.set_class(SPINNER, GuestClass::User);
-        assert!(!goes_on(&mut micro, &mut machine));
-        assert_eq!(micro.grace.counts[SPINNER], 0);
-    }
-
-    #[test]
-    fn by_the_papers_rules_a_turn_is_over_when_it_is_over() {
-        let (mut micro, mut machine) = spinning_for_a_shootdown();
-        micro.rules = AccelerateConfig::PAPER;
-        assert!(!goes_on(&mut micro, &mut machine));
-    }
-
-    #[test]
-    fn without_a_micro_pool_nobody_gets_grace() {
-        let (mut micro, mut machine) = spinning_for_a_shootdown();
-        micro.resize(&mut machine, 0);
-        assert!(!goes_on(&mut micro, &mut machine));
-    }
-
-    #[test]
-    fn who_yields_gets_no_grace_not_even_when_the_rate_limit_delays_the_yield() {
-        let (mut micro, mut machine) = spinning_for_a_shootdown();
-        machine.now_ns = 500_000;
-        micro.normal.yields(&mut machine, SPINNER, NORMAL, YieldCause::Ple);
-        machine.now_ns = 1_000_000;
-        assert!(!goes_on(&mut micro, &mut machine));
-        let (mut micro, mut machine) = spinning_for_a_shootdown();
-        let pick = micro.schedule(&mut machine, NORMAL, Some((SPINNER, StopReason::Ple)));
-        assert_ne!(pick.map(|pick| pick.vcpu), Some(SPINNER));
-    }
-
-    #[test]
-    fn who_loses_its_pcpu_to_the_micro_pool_in_critical_code_runs_before_all_others() {
-        let (mut micro, mut machine) = spinning_for_a_shootdown();
-        machine.pcpus[NORMAL].current = VcpuId::NONE;
-        machine.pcpus[MICRO].current = SPINNER;
-        let stopped = Some((SPINNER, StopReason::Preempted));
-        assert_eq!(micro.schedule(&mut machine, MICRO, stopped), None);
-        machine.stops(SPINNER, false);
-        let pick = micro.schedule(&mut machine, NORMAL, None);
-        let short = Pick { vcpu: SPINNER, slice_end_ns: machine.now_ns + MICRO_SLICE_NS };
-        assert_eq!(pick, Some(short));
     }
 
     #[test]
@@ -375,7 +209,7 @@ mod tests {
         let (mut micro, mut machine) = spinning_among(siblings);
         let last = SPINNER.plus(siblings);
         machine.set_owes_answer(last, true);
-        micro.grace.note_turned_away(MICRO, machine.vcpus[last].vm);
+        micro.asked_again.note_turned_away(MICRO, machine.vcpus[last].vm);
         (1..=8).find(|_| {
             micro.ask_again(&mut machine, MICRO);
             micro.pool.next_on(MICRO) == Some(last)
@@ -396,7 +230,7 @@ mod tests {
         for owing in [SIBLINGS[0], SPINNER.plus(siblings)] {
             machine.set_owes_answer(owing, true);
         }
-        micro.grace.note_turned_away(MICRO, machine.vcpus[SPINNER].vm);
+        micro.asked_again.note_turned_away(MICRO, machine.vcpus[SPINNER].vm);
         let asked_for: Vec<_> = (0..5)
             .map(|_| {
                 micro.ask_again(&mut machine, MICRO);
@@ -406,7 +240,7 @@ mod tests {
             })
             .collect();
         assert_eq!(asked_for, [Some(SIBLINGS[0]), Some(SPINNER.plus(siblings)), None, None, None]);
-        assert_eq!((machine.pool.asked_again, micro.grace.turned_away_from(MICRO)), (2, None));
+        assert_eq!((machine.pool.asked_again, micro.asked_again.turned_away_from(MICRO)), (2, None));
     }
 
     #[test]

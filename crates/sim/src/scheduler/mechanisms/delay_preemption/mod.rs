@@ -11,6 +11,9 @@
 //! Who gives its pCPU up, halts, or has a micro slice there isn't delayed; nor is anybody kept from a micro slice. Time is charged by
 //! the scheduler, as it is run.
 
+mod grace;
+
+pub(super) use self::grace::Grace;
 use crate::config::DelayPreemptionConfig;
 use crate::ids::{IdVec, PcpuId, VcpuId};
 use crate::machine::{Machine, VcpuState};
@@ -20,7 +23,7 @@ use crate::trace_event::{GuestClass, IpiKind, StopReason, TraceEvent};
 use microslice_policy as policy;
 use microslice_policy::delay_preemption::decide_on_delay;
 use microslice_policy::{DelayConfig, DelayObservation, DelayState, DelayUnsafe, DelayVerdict, DelayWindow};
-use microslice_policy::{InterruptKind, YieldCause};
+use microslice_policy::{InterruptKind, SiblingAnswer, YieldCause};
 
 /// Nobody is put on a pCPU for less: its switch takes longer.
 const TURN_MIN_NS: u64 = 10_000;
@@ -144,6 +147,7 @@ impl DelayPreemption {
         }
         machine.pcpus[pcpu].tells_changes = self.is_told;
         machine.looks += u32::from(!self.is_told);
+        machine.delays.looks += u64::from(!self.is_told);
         Some(Pick { vcpu, slice_end_ns: look_at_ns })
     }
 
@@ -173,6 +177,8 @@ impl DelayPreemption {
             hint_ns: host.hint_ns.into(),
             guest_class: host.class.into(),
             at_safe_point: at_safe_point.into(),
+            answer: if host.owes_answer { SiblingAnswer::Owed } else { SiblingAnswer::Given }.into(),
+            reserved: 0,
         }
     }
 
@@ -237,6 +243,7 @@ impl Scheduler for DelayPreemption {
         }
         if std::mem::take(&mut self.turns[pcpu].is_put_off) {
             // It gives its pCPU up by itself, or a micro slice comes.
+            machine.delays.ended_otherwise += 1;
             let vcpu = self.turns[pcpu].vcpu;
             machine.emit(TraceEvent::WindowEnded { vcpu, pcpu, due_ns: None, forced: false });
         }

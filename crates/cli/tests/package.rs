@@ -1,0 +1,115 @@
+//! What the package brings along: manual pages, completions, and the package itself, made of the program that tests run.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_microslice");
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+fn microslice(arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).args(arguments).output().expect("run")
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+fn said(command: &mut Command) -> String {
+    text(&command.output().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+}
+
+/// Commands that help names.
+fn commands() -> Vec<String> {
+    let help = text(&microslice(&["--help"]));
+    let (_, list) = help.split_once("Commands:\n").expect("commands");
+    let (list, _) = list.split_once("\n\n").expect("an end");
+    let names = list.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_command_has_a_manual_page_with_its_flags_and_examples() {
+    let pages = tempfile::tempdir().expect("a folder");
+    text(&microslice(&["manual", pages.path().to_str().expect("text")]));
+    let page = |name: &str| {
+        let path = pages.path().join(format!("{name}.1"));
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let commands = commands();
+    assert!(commands.len() > 8, "{commands:?}");
+    for name in commands.iter().filter(|name| *name != "help") {
+        assert!(page(&format!("microslice-{name}")).contains(".SH SYNOPSIS"));
+    }
+    let run = page("microslice-run");
+    assert!(run.contains("micro") && run.contains("Examples:"), "{run}");
+    assert!(page("microslice").contains("microslice\\-run(1)"), "{}", page("microslice"));
+    page("microslice-symbols-check");
+}
+
+#[test]
+fn a_manual_that_cannot_be_written_is_refused_with_the_path() {
+    let output = microslice(&["manual", "/proc/none-such"]);
+    assert_eq!(output.status.code(), Some(2));
+    let line = String::from_utf8(output.stderr).expect("text");
+    assert!(line.contains("/proc/none-such") && line.lines().count() == 1, "{line}");
+}
+
+#[test]
+fn bash_completes_commands_and_flags() {
+    let script = text(&microslice(&["completions", "bash"]));
+    let complete = format!(
+        "{script}\nCOMP_WORDS=(microslice run --micro-cp); COMP_CWORD=2; _microslice microslice --micro-cp run\n\
+         printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    );
+    let completed = said(Command::new("bash").args(["-c", &complete]));
+    assert_eq!(completed.lines().collect::<Vec<_>>(), ["--micro-cpus", "--micro-cpus-limit"]);
+    for shell in ["zsh", "fish"] {
+        assert!(text(&microslice(&["completions", shell])).contains("micro-cpus-limit"));
+    }
+}
+
+#[test]
+fn a_catalogue_that_is_broken_is_refused_before_anything_is_loaded() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "format = 1\nfamily = 3\n").expect("write");
+    let path = file.path().to_str().expect("text");
+    let output = microslice(&["run", "--critical", path]);
+    assert_eq!(output.status.code(), Some(2));
+    let line = String::from_utf8(output.stderr).expect("text");
+    assert!(line.contains(&format!("--critical: {path}: line 2")) && line.lines().count() == 1, "{line}");
+}
+
+/// Where a file of the package comes from, by its last words in `dpkg-deb --contents`.
+const FILES: [&str; 9] = [
+    "./usr/bin/microslice",
+    "./etc/microslice.toml",
+    "./usr/share/microslice/critical/linux.toml",
+    "./usr/share/man/man1/microslice-run.1.gz",
+    "./usr/share/bash-completion/completions/microslice",
+    "./usr/share/zsh/vendor-completions/_microslice",
+    "./usr/share/fish/vendor_completions.d/microslice.fish",
+    "./usr/share/doc/microslice/README.md",
+    "/systemd/system/microslice.service",
+];
+
+#[test]
+fn the_debian_package_has_all_its_files_and_lintian_finds_no_error_in_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = Path::new(ROOT).join("scripts/deb.sh");
+    let made = said(Command::new(script).args([Path::new(PROGRAM), folder.path()]));
+    let package = made.trim();
+    let contents = said(Command::new("dpkg-deb").args(["--contents", package]));
+    for file in FILES {
+        assert!(
+            contents.lines().any(|line| line.ends_with(file) || line.contains(&format!("{file}."))),
+            "{file}: {contents}"
+        );
+    }
+    let control = said(Command::new("dpkg-deb").args(["--info", package]));
+    assert!(
+        control.contains("conffiles"),
+        "an operator's changes to /etc/microslice.toml are kept: {control}"
+    );
+    said(Command::new("lintian").args(["--allow-root", "--fail-on", "error", package]));
+}

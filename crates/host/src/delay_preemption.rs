@@ -1,0 +1,224 @@
+//! Windows around the ends of turns (`policy/delay_preemption.h`; Uhlig et al., VM'04, section 3): what may be said of them, and
+//! what they did.
+
+use crate::HostError;
+use crate::config::Settings;
+use crate::interface::DelayStats;
+use microslice_policy::{DelayConfig, DelayUnsafe};
+use serde_json::{Value, json};
+
+/// The window that the other settings are about.
+pub(crate) const WINDOW: &str = "delay-preemption";
+/// Those settings.
+const ABOUT_IT: [&str; 3] = ["delay-history", "delay-unsafe", "delay-look-us"];
+/// Windows of microseconds are over before anybody looks.
+const WINDOW_US_MIN: u64 = 10;
+
+/// Where a vCPU isn't preempted while its window lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsafe {
+    /// Everywhere but in user mode and where it halts: the guest's kernel may hold locks. Needs no symbols.
+    Kernel,
+    /// In the classes of `critical/linux.toml`, and before it has answered a call of its siblings.
+    Critical,
+}
+
+impl Unsafe {
+    pub const ALL: [Self; 2] = [Self::Kernel, Self::Critical];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+impl std::str::FromStr for Unsafe {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|place| place.name() == text);
+        known.ok_or_else(|| format!("{text:?}: must be {}", Self::ALL.map(Self::name).join(" or ")))
+    }
+}
+
+impl Settings {
+    /// Windows around the ends of turns, or else grace: micro slices behind them. `has_grace`: the scheduler has a micro pool.
+    pub(crate) fn delay_config(&self, has_grace: bool) -> DelayConfig {
+        if self.delay_preemption == 0 {
+            let micro_slices = if has_grace { self.grace } else { 0 };
+            return DelayConfig::of_grace(micro_slices, self.micro_slice_us * 1000);
+        }
+        let unsafe_where = match self.delay_unsafe {
+            Unsafe::Kernel => DelayUnsafe::InKernel,
+            Unsafe::Critical => DelayUnsafe::InCriticalCode,
+        };
+        DelayConfig {
+            window_ns: self.delay_preemption * 1000,
+            look_ns: self.delay_look_us * 1000,
+            history: self.delay_history,
+            unsafe_where: unsafe_where.into(),
+        }
+    }
+
+    fn is_said(&self, key: &str) -> bool {
+        self.flags_given.contains(key) || self.places.contains_key(key)
+    }
+
+    /// Nothing is said of a window that there isn't, nor of one that can't be, nor against it.
+    pub(crate) fn check_windows(&self) -> Result<(), HostError> {
+        let refused = |key: &str, rest: String| Err(HostError::refused(self.called(key) + &rest));
+        let window_us = self.delay_preemption;
+        if window_us == 0 {
+            return match ABOUT_IT.into_iter().find(|key| self.is_said(key)) {
+                Some(key) => refused(key, format!(" needs --{WINDOW}, the window that it is about")),
+                None => Ok(()),
+            };
+        }
+        if window_us < WINDOW_US_MIN {
+            return refused(WINDOW, format!(" {window_us}: a window shorter than {WINDOW_US_MIN} us"));
+        }
+        if window_us > self.slice_us {
+            let turn = format!("which is {} us ({})", self.slice_us, self.called("slice-us"));
+            return refused(WINDOW, format!(" {window_us}: a window longer than a turn, {turn}"));
+        }
+        if self.delay_look_us > window_us && self.is_said("delay-look-us") {
+            let look_us = self.delay_look_us;
+            return refused("delay-look-us", format!(" {look_us}: longer than the window, {window_us} us"));
+        }
+        if self.is_said("grace") && self.grace > 0 {
+            let with = format!(" {} with {} {window_us}", self.grace, self.called(WINDOW));
+            return refused("grace", with + ": a turn that ends in a window has no grace");
+        }
+        if self.dry_run {
+            let with = format!(" with {} {window_us}", self.called(WINDOW));
+            return refused("dry-run", with + ": in a dry run no turn ends elsewhere");
+        }
+        Ok(())
+    }
+}
+
+/// Counts of a VM, or of all.
+pub(crate) fn json(delays: &DelayStats) -> Value {
+    json!({
+        "put_off": delays.put_off,
+        "ended_safe": delays.ended_safe,
+        "ended_forced": delays.ended_forced,
+        "ended_otherwise": delays.ended_otherwise,
+        "turns": delays.turns,
+        "beyond_ns": delays.beyond_ns,
+        "short_ns": delays.short_ns,
+        "looks": delays.looks,
+    })
+}
+
+/// The same as a line, if any turn had a window.
+pub(crate) fn line(delays: &DelayStats) -> String {
+    if delays.turns + delays.put_off == 0 {
+        return String::new();
+    }
+    format!(
+        "windows         {} turns ended in theirs, {:.3} s beyond what was due and {:.3} s short of it; \
+         {} put off: {} ended safe, {} forced, {} otherwise; {} looks\n",
+        delays.turns,
+        delays.beyond_ns as f64 / 1e9,
+        delays.short_ns as f64 / 1e9,
+        delays.put_off,
+        delays.ended_safe,
+        delays.ended_forced,
+        delays.ended_otherwise,
+        delays.looks
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SchedulerChoice;
+
+    /// With these flags, whose values are set by `set`.
+    fn error(flags: &[&str], set: impl FnOnce(&mut Settings)) -> String {
+        let mut settings = Settings::default();
+        settings.flags_given.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        set(&mut settings);
+        settings.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_window_longer_than_a_turn_and_means_of_nothing_are_refused() {
+        assert_eq!(
+            error(&["delay-preemption"], |it| it.delay_preemption = 10_001),
+            "--delay-preemption 10001: a window longer than a turn, which is 10000 us (--slice-us)"
+        );
+        assert_eq!(
+            error(&["delay-preemption"], |it| it.delay_preemption = 9),
+            "--delay-preemption 9: a window shorter than 10 us"
+        );
+        for history in [0, 17] {
+            let said = error(&["delay-preemption", "delay-history"], |it| {
+                it.delay_preemption = 1000;
+                it.delay_history = history;
+            });
+            assert_eq!(said, format!("--delay-history {history}: must be 1 to 16 turns"));
+        }
+    }
+
+    #[test]
+    fn what_contradicts_a_window_or_is_about_none_is_refused() {
+        for key in ABOUT_IT {
+            let said = error(&[key], |_| ());
+            assert_eq!(said, format!("--{key} needs --delay-preemption, the window that it is about"));
+        }
+        let windows = |it: &mut Settings| it.delay_preemption = 1000;
+        assert_eq!(
+            error(&["delay-preemption", "delay-look-us"], |it| {
+                windows(it);
+                it.delay_look_us = 1001;
+            }),
+            "--delay-look-us 1001: longer than the window, 1000 us"
+        );
+        assert_eq!(
+            error(&["delay-preemption", "grace"], windows),
+            "--grace 10 with --delay-preemption 1000: a turn that ends in a window has no grace"
+        );
+        assert_eq!(
+            error(&["delay-preemption", "dry-run"], |it| {
+                windows(it);
+                it.dry_run = true;
+            }),
+            "--dry-run with --delay-preemption 1000: in a dry run no turn ends elsewhere"
+        );
+        let mut settings = Settings { delay_preemption: 20_000, ..Settings::default() };
+        settings.places.insert(WINDOW.into(), "my.toml:2:20".into());
+        let said = settings.check().unwrap_err().to_string();
+        assert!(said.starts_with("my.toml:2:20: delay-preemption 20000: a window longer"), "{said}");
+    }
+
+    #[test]
+    fn both_schedulers_have_windows_and_a_shorter_look_is_no_contradiction() {
+        for scheduler in SchedulerChoice::ALL {
+            let settings = Settings { scheduler, delay_preemption: 50, ..Settings::default() };
+            assert!(settings.check().is_ok());
+            assert!(settings.delay_config(true).window_slides());
+        }
+    }
+
+    #[test]
+    fn without_a_window_turns_have_grace_where_there_is_a_micro_pool() {
+        let grace = Settings::default().delay_config(true);
+        assert_eq!((grace.window_ns, grace.look_ns, grace.window_slides()), (1_000_000, 100_000, false));
+        assert_eq!(Settings::default().delay_config(false).window_ns, 0);
+    }
+
+    #[test]
+    fn who_was_put_off_is_accounted_for_in_text_and_json() {
+        let delays =
+            DelayStats { put_off: 5, ended_safe: 3, ended_forced: 2, turns: 9, ..DelayStats::default() };
+        assert!(
+            line(&delays).contains("9 turns") && line(&delays).contains("5 put off: 3 ended safe, 2 forced")
+        );
+        assert_eq!(json(&delays)["ended_safe"], 3);
+        assert_eq!(line(&DelayStats::default()), "");
+    }
+}

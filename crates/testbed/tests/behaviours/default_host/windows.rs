@@ -1,0 +1,154 @@
+//! Windows around the ends of turns: who is in its kernel has its window and no more, who is in user mode none, and shares hold.
+
+use crate::common::intervals::over_time;
+use crate::common::{
+    PATIENCE, count, on_host, print, replay, reports, seconds, start_scheduler, statistics, stop_scheduler,
+};
+use microslice_testbed::{Host, Process};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Emulated: a look must be far enough from the next one.
+const WINDOW_US: u64 = 5000;
+const SLICE_US: u64 = 50_000;
+
+/// Three VMs of four vCPUs on four pCPUs: always in the kernel's half of the address space, always in the lower one, and in both.
+const VMS: [&str; 3] = ["kernel", "user", "mixed"];
+
+/// Starts one VM after the other; the processes of their VMMs, and which VM is whose.
+fn start_vms(host: &Host, scheduler: &Process) -> (Vec<Process>, BTreeMap<u64, &'static str>) {
+    let (mut vmms, mut names) = (Vec::new(), BTreeMap::new());
+    for name in VMS {
+        let does = if name == "user" { "spin".to_owned() } else { format!("spin {name}") };
+        let vmm = host.start(&format!("exec vcpus 1 4 {does}")).expect("start");
+        vmm.wait_for("ready", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}: {}", vmm.last_words()));
+        vmms.push(vmm);
+        let pids = std::cell::RefCell::new(Vec::new());
+        let is_there = |report: &Value| {
+            *pids.borrow_mut() = vms(report).iter().map(|vm| count(&vm["pid"])).collect();
+            pids.borrow().len() == vmms.len()
+        };
+        statistics(scheduler, is_there, name);
+        let new = pids.borrow().iter().copied().find(|pid| !names.contains_key(pid));
+        names.insert(new.expect("one more"), name);
+    }
+    (vmms, names)
+}
+
+fn vms(report: &Value) -> &[Value] {
+    report["vms"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// What one VM's turns did, and how long its vCPUs ran.
+#[derive(Default, Clone, Copy, Debug)]
+struct Turns {
+    ran_ns: u64,
+    turns: u64,
+    put_off: u64,
+    ended_safe: u64,
+    ended_forced: u64,
+    beyond_ns: u64,
+    short_ns: u64,
+}
+
+impl Turns {
+    fn add(&mut self, vm: &Value) {
+        let delays = &vm["delays"];
+        self.ran_ns += count(&vm["ran_ns"]);
+        for (field, name) in [
+            (&mut self.turns, "turns"),
+            (&mut self.put_off, "put_off"),
+            (&mut self.ended_safe, "ended_safe"),
+            (&mut self.ended_forced, "ended_forced"),
+            (&mut self.beyond_ns, "beyond_ns"),
+            (&mut self.short_ns, "short_ns"),
+        ] {
+            *field += count(&delays[name]);
+        }
+    }
+
+    /// By how much a turn was longer than due on average, as a part of the window.
+    fn mean_beyond(&self) -> f64 {
+        (self.beyond_ns as f64 - self.short_ns as f64) / self.turns as f64 / (WINDOW_US * 1000) as f64
+    }
+}
+
+/// By how much a VM's share may differ from what is due.
+const SHARE_TOLERANCE: f64 = 0.025;
+
+/// Of each VM while all three run, by its name; for longer, while shares aren't as they should be.
+fn turns_of_each(scheduler: &Process, names: &BTreeMap<u64, &'static str>) -> BTreeMap<&'static str, Turns> {
+    let from = scheduler.lines(0).len();
+    let look = || {
+        let mut turns: BTreeMap<&'static str, Turns> = BTreeMap::new();
+        for report in reports(scheduler, from) {
+            for vm in vms(&report) {
+                turns.entry(names[&count(&vm["pid"])]).or_default().add(vm);
+            }
+        }
+        turns
+    };
+    let is_right = |turns: &BTreeMap<_, _>| shares(turns).all(|(_, share)| is_a_third(share));
+    over_time(seconds(12, 30), look, is_right)
+}
+
+fn shares<'t>(turns: &'t BTreeMap<&'static str, Turns>) -> impl Iterator<Item = (&'static str, f64)> + 't {
+    let all: u64 = turns.values().map(|of| of.ran_ns).sum();
+    turns.iter().map(move |(name, of)| (*name, of.ran_ns as f64 / all as f64))
+}
+
+fn is_a_third(share: f64) -> bool {
+    (share - 1.0 / 3.0).abs() <= SHARE_TOLERANCE
+}
+
+fn windows_hold_with(flags: &str) {
+    on_host(|host| {
+        let windows = format!("--delay-preemption {WINDOW_US} --delay-look-us 1000 --slice-us {SLICE_US}");
+        let record = "/tmp/windows.rec";
+        let scheduler = start_scheduler(
+            host,
+            &format!("{flags} {windows} --stats 1 --no-guest-memory --program-costs --record {record}"),
+        );
+        let (vmms, names) = start_vms(host, &scheduler);
+        let turns = turns_of_each(&scheduler, &names);
+        for vmm in &vmms {
+            vmm.signal(libc::SIGKILL).expect("signal");
+            vmm.wait(PATIENCE).expect("end");
+        }
+        let report = stop_scheduler(host, &scheduler);
+        let replayed = replay(host, record);
+        print(&format!("{turns:?}"));
+        print(&format!("looks: {}", looks_cost(&report)));
+        let [kernel, user, mixed] = VMS.map(|name| turns[name]);
+        assert!(kernel.put_off > 0 && kernel.ended_forced > 0, "nobody was put off: {kernel:?}");
+        assert_eq!(kernel.ended_safe, 0, "it is never safe: {kernel:?}");
+        assert_eq!((user.put_off, user.ended_forced), (0, 0), "it is always safe: {user:?}");
+        assert!(user.turns > 0 && mixed.ended_safe > 0, "{user:?}, {mixed:?}");
+        // The window has slid to where it ends with the turn: behind that there is only how late a timer is.
+        assert!(kernel.mean_beyond() < 1.0, "turns are longer by more than a window: {kernel:?}");
+        for (name, share) in shares(&turns) {
+            assert!(is_a_third(share), "{name} had {share:.3} of what all had: {turns:?}");
+        }
+        for kind in ["turn", "window"] {
+            assert!(count(&replayed["by_kind"][kind]) > 0, "{replayed}");
+        }
+    });
+}
+
+/// What a run of the timer that looks costs.
+fn looks_cost(report: &Value) -> String {
+    let programs = report["programs"].as_array().expect("programs");
+    let looks = programs.iter().find(|program| program["program"] == "look_at_turn").expect("looks");
+    let (runs, ns) = (count(&looks["runs"]), count(&looks["ns"]));
+    format!("{runs} of {} ns, emulated", ns / runs.max(1))
+}
+
+#[test]
+fn who_is_in_its_kernel_has_its_window_and_no_more_and_who_is_in_user_mode_none() {
+    windows_hold_with("--micro-cpus 0");
+}
+
+#[test]
+fn windows_hold_under_the_scheduler_coordinated_too() {
+    windows_hold_with("--scheduler coordinated");
+}

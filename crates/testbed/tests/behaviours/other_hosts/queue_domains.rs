@@ -1,0 +1,124 @@
+//! Queues by domain, on a host of two last-level caches with two pCPUs each.
+
+use crate::common::intervals::{Intervals, figure, near};
+use crate::common::{
+    PATIENCE, Standstill, assert_alive, count, on_machine, run, scheduler_state, seconds, start_scheduler,
+    statistics_from, stop_scheduler, wait_for_state,
+};
+use microslice_testbed::{Guest, GuestSpec, Host, Testbed};
+use serde_json::Value;
+
+const PCPUS: f64 = 4.0;
+
+fn on_host_of_two_caches(specs: &[GuestSpec], test: impl Fn(&Host, &[Guest])) {
+    let testbed = || Testbed::new("6.18").expect("a series").sockets(2);
+    on_machine("a host of two caches", testbed, specs, test);
+}
+
+/// Eight vCPUs for four pCPUs. Each VM is due half, so each of the first one's vCPUs two thirds of a pCPU: no way to spread three
+/// vCPUs over queues is right for long.
+fn uneven_hogs() -> [GuestSpec; 2] {
+    [("a", 3), ("b", 5)].map(|(name, vcpus)| GuestSpec::new(name).workload("hog").vcpus(vcpus))
+}
+
+fn assert_shares_hold(host: &Host, flags: &str, moves: bool) {
+    let flags = format!("{flags} --stats 1 --no-guest-memory --weight a=100 --weight b=100");
+    let scheduler = start_scheduler(host, &flags);
+    let is_half = near(0.5, 0.05 * 0.5);
+    let part = figure(&scheduler, seconds(8, 30), |ran| ran.share("a"), &is_half);
+    let busy = |ran: &Intervals| {
+        let others = ran.sum(|report| count(&report["host"]["others_ran_ns"])) as f64;
+        (ran.vms_ran_ns() + others) / 1e9 / ran.seconds() / PCPUS
+    };
+    // One of four that idles makes it three quarters.
+    let is_nearly_all = |part: f64| part > 0.85;
+    let busy = figure(&scheduler, seconds(2, 10), busy, is_nearly_all);
+    let report = stop_scheduler(host, &scheduler);
+    let taken = &report["host"]["taken_from_domains"];
+    println!(
+        "{flags}: {part:.3} for three of eight vCPUs, pCPUs busy {busy:.3}, taken from other domains {taken}"
+    );
+    assert!(is_half(part), "{part}, due was 1/2: {report}");
+    assert!(is_nearly_all(busy), "pCPUs were busy {busy} of the time: {report}");
+    assert_eq!(count(&taken["idle"]) + count(&taken["balance"]) > 0, moves, "{report}");
+}
+
+#[test]
+fn shares_hold_and_no_pcpu_idles_whatever_a_domain_is() {
+    on_host_of_two_caches(&uneven_hogs(), |host, guests| {
+        for (domain, moves) in [("pcpu", true), ("llc", true), ("host", false)] {
+            assert_shares_hold(host, &format!("--micro-cpus 0 --queue-domain {domain}"), moves);
+        }
+        guests.iter().for_each(|guest| assert!(!guest.has_ended(), "{}", guest.last_words()));
+    });
+}
+
+#[test]
+fn shares_hold_and_no_pcpu_idles_under_the_scheduler_coordinated_too() {
+    on_host_of_two_caches(&uneven_hogs(), |host, guests| {
+        for domain in ["pcpu", "llc"] {
+            assert_shares_hold(host, &format!("--scheduler coordinated --queue-domain {domain}"), true);
+        }
+        guests.iter().for_each(|guest| assert!(!guest.has_ended(), "{}", guest.last_words()));
+    });
+}
+
+#[test]
+fn a_domain_that_loses_its_last_pcpu_leaves_nobody_behind() {
+    on_host_of_two_caches(&[GuestSpec::new("a").workload("hog,heartbeat")], |host, guests| {
+        let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
+        // They are all of one cache.
+        let set_online = |online: u32| {
+            // Beside guests that run a restart takes emulation minutes.
+            let _still = Standstill::of_guests(host);
+            for cpu in [2, 3] {
+                run(host, &format!("echo {online} > /sys/devices/system/cpu/cpu{cpu}/online"));
+            }
+            wait_for_state(host, "enabled", &scheduler);
+        };
+        set_online(0);
+        let all_wait = |report: &Value| count(&report["vms"][0]["ran_ns"]) > 500_000_000;
+        statistics_from(&scheduler, scheduler.lines(0).len(), all_wait, "VM that runs on what is left");
+        set_online(1);
+        assert_alive(&guests[0], 2);
+        assert!(!scheduler.has_ended(), "{}", scheduler.last_words());
+        let report = stop_scheduler(host, &scheduler);
+        assert!(count(&report["restarts"]) >= 2, "{report}");
+    });
+}
+
+/// What `microslice run` says on standard error while it is loaded.
+fn first_lines(host: &Host, flags: &str) -> String {
+    let scheduler = start_scheduler(host, flags);
+    stop_scheduler(host, &scheduler);
+    scheduler.stderr()
+}
+
+#[test]
+fn a_domain_that_the_host_has_not_is_refused_and_the_others_are_told() {
+    on_host_of_two_caches(&[], |host, _| {
+        for (flags, line) in [
+            ("", "vCPUs wait by llc, in 2 domains"),
+            ("--queue-domain pcpu --scheduler coordinated", "vCPUs wait by pcpu, in 4 domains"),
+        ] {
+            let said = first_lines(host, flags);
+            assert!(said.contains(line), "{flags}: {said}");
+        }
+        // A virtual machine, for one, may show no caches.
+        let caches = "/sys/devices/system/cpu/cpu1/cache";
+        run(host, &format!("mount -t tmpfs none {caches}"));
+        for (flags, cause) in [
+            ("--queue-domain llc", "--queue-domain llc: this host doesn't show its last-level caches"),
+            ("--queue-domain node", "node"),
+        ] {
+            let output = host.run(&format!("microslice run {flags}"), PATIENCE).expect("run");
+            assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{output:?}");
+            assert_eq!(output.stderr.lines().count(), 1, "one line: {output:?}");
+            assert!(output.stderr.contains(cause), "{output:?}");
+            assert_eq!(scheduler_state(host), "disabled");
+        }
+        let said = first_lines(host, "");
+        run(host, &format!("umount {caches}"));
+        assert!(!said.contains("domains"), "one for the host: {said}");
+    });
+}

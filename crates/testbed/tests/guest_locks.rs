@@ -1,0 +1,119 @@
+//! The guest's locks (`guest/locks/`) without a guest: among threads, and in every order of their steps. In guests: `behaviours`.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const KINDS: [&str; 3] = ["pv-ticket", "oticket", "iticket"];
+
+fn guest() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest")
+}
+
+/// A program of `guest/tests` and where it lies. `mutate` may change the locks before it is built.
+fn build(program: &str, mutate: impl Fn(String) -> String) -> (tempfile::TempDir, PathBuf) {
+    let scratch = tempfile::tempdir().expect("temporary directory");
+    for file in ["locks/access.h", "locks/pv_ticket.h", &format!("tests/{program}.c")] {
+        let text = std::fs::read_to_string(guest().join(file)).expect(file);
+        let to = scratch.path().join(file);
+        std::fs::create_dir_all(to.parent().expect("a folder")).expect("folder");
+        std::fs::write(to, if file.contains("pv_ticket") { mutate(text) } else { text }).expect("write");
+    }
+    let binary = scratch.path().join(program);
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&binary);
+    let compiled = compiler.arg(scratch.path().join(format!("tests/{program}.c"))).output().expect("gcc");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    (scratch, binary)
+}
+
+/// The line that it printed.
+fn run(binary: &Path, arguments: &[&str]) -> Value {
+    let output = Command::new(binary).args(arguments).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+}
+
+#[test]
+fn locks_exclude_keep_their_order_and_lose_no_kick_among_threads() {
+    let (_scratch, torture) = build("torture", |text| text);
+    let seconds = if std::env::var_os("MICROSLICE_TEST_LONG").is_some() { "600" } else { "2" };
+    std::thread::scope(|scope| {
+        for kind in KINDS {
+            let torture = &torture;
+            scope.spawn(move || {
+                // Tickets wrap around a few turns after the start.
+                let seen = run(torture, &[kind, "6", seconds, "32700"]);
+                println!("{seen}");
+                for fault in ["overlaps", "overtakings"] {
+                    assert_eq!(seen[fault], 0, "{seen}");
+                }
+                assert_eq!(seen["stalled"], false, "{seen}");
+                for happened in ["waited", "halts", "kicks"] {
+                    assert!(seen[happened].as_u64() > Some(100), "little was tried: {seen}");
+                }
+            });
+        }
+    });
+}
+
+/// What was found with so many threads, rounds and preemptions.
+fn explore(binary: &Path, kind: &str, bounds: [&str; 3]) -> Value {
+    run(binary, &[kind, bounds[0], bounds[1], bounds[2]])
+}
+
+#[test]
+fn no_order_of_steps_breaks_a_lock() {
+    let (_scratch, interleavings) = build("interleavings", |text| text);
+    for kind in KINDS {
+        for bounds in [["2", "2", "4"], ["3", "1", "3"], ["3", "2", "2"]] {
+            let seen = explore(&interleavings, kind, bounds);
+            println!("{bounds:?}: {seen}");
+            assert_eq!(seen["fault"], "", "{kind} {bounds:?}: {seen}");
+            assert!(seen["paths"].as_u64() > Some(1_000), "{bounds:?}: {seen}");
+        }
+    }
+}
+
+/// The lock with one thing wrong, and what comes of it.
+fn fault_of(kind: &str, right: &str, wrong: &str) -> String {
+    let (_scratch, interleavings) = build("interleavings", |text| {
+        assert_eq!(text.matches(right).count(), 1, "the lock has changed: {right}");
+        text.replace(right, wrong)
+    });
+    explore(&interleavings, kind, ["3", "1", "3"])["fault"].as_str().expect("a word").to_owned()
+}
+
+const LOST: &str = "all who are left have halted";
+
+#[test]
+fn a_waiter_that_halts_without_a_last_look_is_found_out() {
+    let looks = "if (!ticket_is_turn(LOCK_LOAD(&lock->head), ticket)) {";
+    for kind in KINDS {
+        assert_eq!(fault_of(kind, looks, "if (1) {"), LOST, "{kind}");
+    }
+}
+
+#[test]
+fn a_waiter_that_says_too_late_who_halts_is_found_out() {
+    let who = "\tLOCK_FETCH_OR(waiting, bit);\n";
+    let that = "\tLOCK_FETCH_OR(&lock->head, (u16)TICKET_SOMEBODY_HALTS);\n";
+    let looks = "\t/* Whoever lets go from here on sees both; who did so before is seen here. */\n\tif (!ticket_is_turn(LOCK_LOAD(&lock->head), ticket)) {\n";
+    let right = format!("{who}{that}{looks}");
+    let wrong = format!("{that}{looks}{who}");
+    assert_eq!(fault_of("pv-ticket", &right, &wrong), LOST);
+}
+
+#[test]
+fn halts_that_are_forgotten_while_somebody_waits_are_found_out() {
+    let right = "if (LOCK_LOAD(&lock->both) == seen)\n\t\tLOCK_COMPARE_SWAP(&lock->both, seen, (u32)next << 16 | ticket);";
+    let wrong = "if (seen)\n\t\tLOCK_STORE(&lock->head, ticket);";
+    assert_eq!(fault_of("pv-ticket", right, wrong), LOST);
+}
+
+#[test]
+fn a_lock_that_is_taken_a_ticket_early_is_found_out() {
+    let right = "return !((head ^ ticket) & (u16)~TICKET_SOMEBODY_HALTS);";
+    let wrong = "return (u16)(ticket - head) <= TICKET_STEP;";
+    assert_eq!(fault_of("pv-ticket", right, wrong), "two hold the lock");
+}

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The guest's locks over KVM's own kick and HLT, tried and measured: a worker on each of some vCPUs takes one lock over and over.
+ *
+ *   echo 'kind=oticket seconds=10 cpus=4' > /sys/module/microslice_locks/parameters/run
+ *   cat /sys/module/microslice_locks/parameters/run
+ *
+ * The first ends when the run has; the second prints one line of JSON: how often the lock was taken, and waited for (a hand-over),
+ * halts and kicks, and what must be 0: two that held it at once, somebody who overtook, kicks that were lost. A waiter whose turn
+ * it is and who halts while nothing moves for ten seconds has lost one: it is kicked again.
+ *
+ * `kind=stock` is the kernel's own spinlock, whose halts aren't counted (-1).
+ */
+#define pr_fmt(format) KBUILD_MODNAME ": " format
+#include <linux/version.h>
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0)
+#error "microslice_locks: these headers are of a kernel before 6.1, which isn't supported"
+#endif
+#ifndef CONFIG_X86_64
+#error "microslice_locks: only for x86-64, where KVM's guests halt by HLT and kick by hypercall"
+#endif
+#include <linux/cpu.h>
+#include <linux/delay.h>
+#include <linux/kthread.h>
+#include <linux/ktime.h>
+#include <linux/kvm_para.h>
+#include <linux/module.h>
+#include <linux/random.h>
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
+#include <linux/smp.h>
+#include <linux/spinlock.h>
+#include <linux/string.h>
+
+#include "access.h"
+#define LOCK_PAUSE() cpu_relax()
+#define LOCK_BEGIN_WAIT() begin_wait()
+#define LOCK_END_WAIT(before) local_irq_restore(before)
+#define LOCK_HALT(before) halt_until_kicked(before)
+#define LOCK_KICK(cpu) kick(cpu)
+
+static unsigned long begin_wait(void)
+{
+	unsigned long flags;
+
+	local_irq_save(flags);
+	return flags;
+}
+
+/*
+ * KVM remembers a kick that comes before the halt. Whoever waits with interrupts off is woken by nothing else; others by
+ * interrupts, too, which STI lets in no earlier than HLT.
+ */
+static void halt_until_kicked(unsigned long flags)
+{
+	if (raw_irqs_disabled_flags(flags))
+		asm volatile("hlt" ::: "memory");
+	else
+		asm volatile("sti; hlt; cli" ::: "memory");
+}
+
+static void kick(u32 cpu)
+{
+	kvm_hypercall2(KVM_HC_KICK_CPU, 0, per_cpu(x86_cpu_to_apicid, cpu));
+}
+
+#include "pv_ticket.h"
+
+#define STOCK PV_TICKET_KINDS
+#define STALL_MS 10000
+#define LOOK_MS 100
+
+static const char *const kinds[] = {"pv-ticket", "oticket", "iticket", "stock"};
+static const char *const interrupts[] = {"on", "off", "mixed"};
+enum { INTERRUPTS_ON, INTERRUPTS_OFF, INTERRUPTS_MIXED };
+
+/* A run; what `run` is told. */
+static struct {
+	u64 kind, irqs, seconds, cpus, spin, spin_max, queue_wait, wake_ahead, hold, gap;
+} wanted;
+
+static const struct {
+	const char *name;
+	u64 *value, least, most, by_default;
+} numbers[] = {
+    {"seconds", &wanted.seconds, 1, 86400, 1},
+    {"cpus", &wanted.cpus, 0, TICKET_CPUS_MAX, 0}, /* 0: all */
+    {"spin", &wanted.spin, 1, 1ull << 40, 1ull << 15},
+    {"spin-max", &wanted.spin_max, 1, 1ull << 40, 1ull << 34},
+    {"queue-wait", &wanted.queue_wait, 1, 64, 18},
+    {"wake-ahead", &wanted.wake_ahead, 1, 64, 4},
+    {"hold", &wanted.hold, 0, 1u << 30, 100}, /* up to so many rounds of a loop */
+    {"gap", &wanted.gap, 0, 1u << 30, 200},
+};
+
+static struct pv_ticket_rules rules;
+static struct pv_ticket_lock lock;
+static DEFINE_RAW_SPINLOCK(stock_lock);
+static struct pv_ticket_cpus cpus;
+static struct task_struct *workers[TICKET_CPUS_MAX];
+static bool ended;
+static char result[512] = "{\"error\":\"nothing has run yet\"}";
+
+/* Only the lock's holder touches these. */
+static u64 overlaps, overtakings;
+static u32 holder;
+static u16 next_ticket;
+
+static u32 random_below(u32 *state, u32 end)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 17;
+	*state ^= *state << 5;
+	return end ? *state % end : 0;
+}
+
+static void spend(u32 rounds)
+{
+	while (rounds--)
+		barrier();
+}
+
+static void hold_lock(u32 cpu, u32 rounds)
+{
+	overlaps += READ_ONCE(holder) != 0;
+	WRITE_ONCE(holder, cpu + 1);
+	spend(rounds);
+	overlaps += READ_ONCE(holder) != cpu + 1;
+	WRITE_ONCE(holder, 0);
+}
+
+static void take_once(u32 cpu, u32 *random)
+{
+	u32 rounds = random_below(random, wanted.hold + 1);
+	u16 ticket;
+
+	if (wanted.kind == STOCK) {
+		raw_spin_lock(&stock_lock);
+		hold_lock(cpu, rounds);
+		cpus.of[cpu].taken++;
+		raw_spin_unlock(&stock_lock);
+		return;
+	}
+	ticket = pv_ticket_lock(&rules, &lock, &cpus, cpu);
+	overtakings += ticket != next_ticket;
+	next_ticket = ticket + TICKET_STEP;
+	hold_lock(cpu, rounds);
+	pv_ticket_unlock(&rules, &lock, &cpus, cpu);
+}
+
+static int work(void *argument)
+{
+	u32 cpu = (unsigned long)argument, random = get_random_u32() | 1;
+	unsigned long flags;
+
+	while (!READ_ONCE(ended)) {
+		bool irqs_off = wanted.irqs == INTERRUPTS_OFF ||
+				(wanted.irqs == INTERRUPTS_MIXED && random_below(&random, 2));
+
+		preempt_disable();
+		if (irqs_off)
+			local_irq_save(flags);
+		take_once(cpu, &random);
+		if (irqs_off)
+			local_irq_restore(flags);
+		preempt_enable();
+		spend(random_below(&random, wanted.gap + 1));
+		cond_resched();
+	}
+	while (!kthread_should_stop())
+		schedule_timeout_idle(1);
+	return 0;
+}
+
+static u64 sum_of(size_t field)
+{
+	u64 sum = 0;
+	u32 cpu;
+
+	for (cpu = 0; cpu < TICKET_CPUS_MAX; cpu++)
+		sum += READ_ONCE(*(u64 *)((char *)&cpus.of[cpu] + field));
+	return sum;
+}
+#define SUM_OF(field) sum_of(offsetof(struct pv_ticket_cpu, field))
+
+/* Kicks whoever has halted although it is its turn; how many have. */
+static u32 kick_again(void)
+{
+	u32 cpu, lost = 0;
+
+	for (cpu = 0; cpu < TICKET_CPUS_MAX; cpu++) {
+		struct pv_ticket_cpu *of = &cpus.of[cpu];
+
+		if (READ_ONCE(of->lock) && ticket_is_turn(READ_ONCE(lock.head), READ_ONCE(of->want))) {
+			pr_err("CPU %u has halted, and it is its turn\n", cpu);
+			kick(cpu);
+			lost++;
+		}
+	}
+	return lost;
+}
+
+/* Until the time is over, or a signal has come; how many kicks were lost. */
+static u32 watch(void)
+{
+	u64 end_ns = ktime_get_ns() + wanted.seconds * NSEC_PER_SEC, taken, seen = 0,
+	    moved_ns = ktime_get_ns();
+	u32 lost = 0;
+
+	while (ktime_get_ns() < end_ns && !signal_pending(current)) {
+		msleep_interruptible(LOOK_MS);
+		taken = SUM_OF(taken);
+		if (taken != seen) {
+			seen = taken;
+			moved_ns = ktime_get_ns();
+		} else if (ktime_get_ns() - moved_ns > STALL_MS * NSEC_PER_MSEC) {
+			lost += kick_again();
+			moved_ns = ktime_get_ns();
+		}
+	}
+	return lost;
+}
+
+static int start_workers(u32 *count)
+{
+	u32 cpu;
+
+	*count = 0;
+	for_each_online_cpu(cpu)
+	{
+		struct task_struct *worker;
+
+		if (wanted.cpus && *count == wanted.cpus)
+			break;
+		worker = kthread_create(work, (void *)(unsigned long)cpu, "microslice_lock/%u", cpu);
+		if (IS_ERR(worker))
+			return PTR_ERR(worker);
+		kthread_bind(worker, cpu);
+		workers[(*count)++] = worker;
+	}
+	return 0;
+}
+
+static int run(void)
+{
+	u32 count, i, lost;
+	u64 began_ns;
+	int error;
+
+	rules = (struct pv_ticket_rules){.kind = wanted.kind % PV_TICKET_KINDS,
+					 .queue_wait = wanted.queue_wait,
+					 .wake_ahead = wanted.wake_ahead,
+					 .spin = wanted.spin,
+					 .spin_max = wanted.spin_max};
+	memset(&cpus, 0, sizeof(cpus));
+	memset(&lock, 0, sizeof(lock));
+	overlaps = overtakings = holder = next_ticket = 0;
+	ended = false;
+	cpus_read_lock();
+	error = start_workers(&count);
+	began_ns = ktime_get_ns();
+	for (i = 0; i < count; i++)
+		wake_up_process(workers[i]);
+	lost = watch();
+	WRITE_ONCE(ended, true);
+	for (i = 0; i < count; i++)
+		kthread_stop(workers[i]);
+	cpus_read_unlock();
+	if (error)
+		return error;
+	scnprintf(
+	    result, sizeof(result),
+	    "{\"kind\":\"%s\",\"irqs\":\"%s\",\"cpus\":%u,\"elapsed_ns\":%llu,\"taken\":%llu,\"waited\":%lld,"
+	    "\"halts\":%lld,\"kicks\":%lld,\"overlaps\":%llu,\"overtakings\":%llu,\"lost_kicks\":%u}",
+	    kinds[wanted.kind], interrupts[wanted.irqs], count, ktime_get_ns() - began_ns, SUM_OF(taken),
+	    wanted.kind == STOCK ? -1ll : SUM_OF(waited), wanted.kind == STOCK ? -1ll : SUM_OF(halts),
+	    wanted.kind == STOCK ? -1ll : SUM_OF(kicks), overlaps, overtakings, lost);
+	return 0;
+}
+
+static int refuse(const char *word, const char *cause)
+{
+	pr_err("run: \"%s\": %s\n", word, cause);
+	scnprintf(result, sizeof(result), "{\"error\":\"%s\"}", cause);
+	return -EINVAL;
+}
+
+static int read_word(char *word)
+{
+	char *value = word;
+	char *name = strsep(&value, "=");
+	u64 number;
+	int at;
+	size_t i;
+
+	if (!value)
+		return refuse(word, "not of the form NAME=VALUE");
+	if (!strcmp(name, "kind") || !strcmp(name, "irqs")) {
+		bool is_kind = !strcmp(name, "kind");
+
+		at = is_kind ? match_string(kinds, ARRAY_SIZE(kinds), value)
+			     : match_string(interrupts, ARRAY_SIZE(interrupts), value);
+		if (at < 0)
+			return refuse(value, is_kind ? "not pv-ticket, oticket, iticket or stock"
+						     : "not on, off or mixed");
+		*(is_kind ? &wanted.kind : &wanted.irqs) = at;
+		return 0;
+	}
+	for (i = 0; i < ARRAY_SIZE(numbers); i++) {
+		if (strcmp(name, numbers[i].name))
+			continue;
+		if (kstrtoull(value, 10, &number) || number < numbers[i].least || number > numbers[i].most)
+			return refuse(name, "not a number, or out of its bounds");
+		*numbers[i].value = number;
+		return 0;
+	}
+	return refuse(name,
+		      "no such word; kind irqs seconds cpus spin spin-max queue-wait wake-ahead hold gap");
+}
+
+static int set_run(const char *text, const struct kernel_param *param)
+{
+	static char words[256];
+	char *rest = words, *word;
+	int error;
+	size_t i;
+
+	wanted.kind = PV_TICKET;
+	wanted.irqs = INTERRUPTS_MIXED;
+	for (i = 0; i < ARRAY_SIZE(numbers); i++)
+		*numbers[i].value = numbers[i].by_default;
+	if (strscpy(words, text, sizeof(words)) < 0)
+		return refuse("", "too long");
+	while ((word = strsep(&rest, " \n"))) {
+		error = *word ? read_word(word) : 0;
+		if (error)
+			return error;
+	}
+	return run();
+}
+
+static int get_run(char *buffer, const struct kernel_param *param)
+{
+	return scnprintf(buffer, PAGE_SIZE, "%s\n", result);
+}
+
+static const struct kernel_param_ops run_ops = {.set = set_run, .get = get_run};
+module_param_cb(run, &run_ops, NULL, 0600);
+MODULE_PARM_DESC(run, "write: kind=… seconds=… cpus=…: runs it; read: what came of the last run");
+
+/* Leaf 0x40000000 names the hypervisor, the next has KVM's features; other hypervisors' leaves may come before KVM's. */
+static bool host_kicks(void)
+{
+	u32 base, highest, signature[3];
+
+	for (base = 0x40000000; base < 0x40010000; base += 0x100) {
+		cpuid(base, &highest, &signature[0], &signature[1], &signature[2]);
+		if (!memcmp("KVMKVMKVM\0\0\0", signature, sizeof(signature)))
+			return cpuid_eax(base + 1) & (1u << KVM_FEATURE_PV_UNHALT);
+	}
+	return false;
+}
+
+static int __init microslice_locks_init(void)
+{
+	if (!host_kicks()) {
+		pr_err("no host here that kicks (KVM_FEATURE_PV_UNHALT): who halts for a lock would never "
+		       "wake up\n");
+		return -ENODEV;
+	}
+	if (nr_cpu_ids > TICKET_CPUS_MAX) {
+		pr_err("%u CPUs are too many: at most %u\n", nr_cpu_ids, TICKET_CPUS_MAX);
+		return -E2BIG;
+	}
+	return 0;
+}
+
+static void __exit microslice_locks_exit(void)
+{
+}
+
+module_init(microslice_locks_init);
+module_exit(microslice_locks_exit);
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION(
+    "Opportunistic ticket locks and their alternatives over KVM's kick and HLT: torture and benchmark");
+MODULE_VERSION("0.1.0");

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The guest's locks among threads of a program: a thread is a CPU, to halt is to sleep until kicked.
+ *
+ *   torture KIND THREADS SECONDS [SEED]
+ *
+ * Prints one line of JSON. Ends with 1 if two held a lock at once, if somebody overtook, or if nothing moved for ten seconds,
+ * as after a lost kick.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+
+static void halt(void);
+static void kick(u32 cpu);
+
+#include "../locks/access.h"
+#define LOCK_PAUSE() __builtin_ia32_pause()
+#define LOCK_BEGIN_WAIT() 0
+#define LOCK_END_WAIT(before) ((void)(before))
+#define LOCK_HALT(before) ((void)(before), halt())
+#define LOCK_KICK(cpu) kick(cpu)
+#include "../locks/pv_ticket.h"
+
+#define THREADS_MAX 64
+#define STALL_SECONDS 10
+
+static const char *const kinds[PV_TICKET_KINDS] = {"pv-ticket", "oticket", "iticket"};
+
+/* A kick that comes before the halt ends that at once, as KVM's does. */
+static struct {
+	pthread_mutex_t mutex;
+	pthread_cond_t condition;
+	int kicked;
+} halts[THREADS_MAX];
+
+/* Short times, so that halting is the rule. */
+static struct pv_ticket_rules rules = {.queue_wait = 3, .wake_ahead = 2, .spin = 4, .spin_max = 64};
+static struct pv_ticket_lock lock;
+static struct pv_ticket_cpus cpus;
+static __thread u32 this_cpu;
+static int ended;
+
+/* Only the holder touches these. */
+static u64 held, overlaps, overtakings;
+static u32 holder;
+static u16 next_ticket;
+
+static void halt(void)
+{
+	pthread_mutex_lock(&halts[this_cpu].mutex);
+	while (!halts[this_cpu].kicked)
+		pthread_cond_wait(&halts[this_cpu].condition, &halts[this_cpu].mutex);
+	halts[this_cpu].kicked = 0;
+	pthread_mutex_unlock(&halts[this_cpu].mutex);
+}
+
+static void kick(u32 cpu)
+{
+	pthread_mutex_lock(&halts[cpu].mutex);
+	halts[cpu].kicked = 1;
+	pthread_cond_signal(&halts[cpu].condition);
+	pthread_mutex_unlock(&halts[cpu].mutex);
+}
+
+static u32 random_below(u32 *state, u32 end)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 17;
+	*state ^= *state << 5;
+	return *state % end;
+}
+
+static void hold(u32 *random, u16 ticket)
+{
+	overlaps += holder != 0;
+	holder = this_cpu + 1;
+	overtakings += ticket != next_ticket;
+	next_ticket = ticket + TICKET_STEP;
+	for (volatile u32 left = random_below(random, 50); left; left--)
+		;
+	if (!random_below(random, 64))
+		sched_yield(); /* a holder that is preempted */
+	overlaps += holder != this_cpu + 1;
+	holder = 0;
+	__atomic_store_n(&held, held + 1, __ATOMIC_RELAXED);
+}
+
+static void *run(void *argument)
+{
+	u32 random;
+
+	this_cpu = (uintptr_t)argument;
+	random = 2654435769u * (this_cpu + 1) ^ next_ticket;
+	while (!__atomic_load_n(&ended, __ATOMIC_RELAXED)) {
+		hold(&random, pv_ticket_lock(&rules, &lock, &cpus, this_cpu));
+		pv_ticket_unlock(&rules, &lock, &cpus, this_cpu);
+		for (volatile u32 left = random_below(&random, 100); left; left--)
+			;
+	}
+	return NULL;
+}
+
+static u64 sum_of(size_t field, u32 threads)
+{
+	u64 sum = 0;
+
+	for (u32 cpu = 0; cpu < threads; cpu++)
+		sum += *(u64 *)((char *)&cpus.of[cpu] + field);
+	return sum;
+}
+
+static int stalled;
+
+/* Until the time is over, or nothing moves any more. */
+static void watch(double seconds)
+{
+	struct timespec pause = {.tv_nsec = 50000000};
+	u64 seen = 0, now;
+	int same = 0;
+
+	for (double passed = 0; passed < seconds; passed += 0.05) {
+		nanosleep(&pause, NULL);
+		now = __atomic_load_n(&held, __ATOMIC_RELAXED);
+		same = now == seen ? same + 1 : 0;
+		seen = now;
+		if (same * 0.05 > STALL_SECONDS) {
+			stalled = 1;
+			return;
+		}
+	}
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t ids[THREADS_MAX];
+	u32 threads = argc > 3 ? atoi(argv[2]) : 0;
+
+	for (int kind = 0; argc > 3 && kind < PV_TICKET_KINDS; kind++)
+		rules.kind = strcmp(kinds[kind], argv[1]) ? rules.kind : (enum pv_ticket_kind)kind;
+	if (argc < 4 || threads < 1 || threads > THREADS_MAX || strcmp(kinds[rules.kind], argv[1])) {
+		fprintf(
+		    stderr,
+		    "usage: torture pv-ticket|oticket|iticket THREADS SECONDS [SEED]   (1 to %d threads)\n",
+		    THREADS_MAX);
+		return 2;
+	}
+	/* Tickets wrap around soon after the start. */
+	lock.head = lock.tail = next_ticket = (u16)(argc > 4 ? atoi(argv[4]) : 0) * TICKET_STEP;
+	for (u32 cpu = 0; cpu < threads; cpu++) {
+		pthread_mutex_init(&halts[cpu].mutex, NULL);
+		pthread_cond_init(&halts[cpu].condition, NULL);
+	}
+	for (u32 cpu = 0; cpu < threads; cpu++)
+		pthread_create(&ids[cpu], NULL, run, (void *)(uintptr_t)cpu);
+	watch(atof(argv[3]));
+	__atomic_store_n(&ended, 1, __ATOMIC_RELAXED);
+	for (u32 cpu = 0; !stalled && cpu < threads; cpu++)
+		pthread_join(ids[cpu], NULL);
+	printf("{\"kind\":\"%s\",\"threads\":%u,\"taken\":%lu,\"waited\":%lu,\"halts\":%lu,\"kicks\":%lu,"
+	       "\"overlaps\":%lu,\"overtakings\":%lu,\"stalled\":%s}\n",
+	       argv[1], threads, sum_of(offsetof(struct pv_ticket_cpu, taken), threads),
+	       sum_of(offsetof(struct pv_ticket_cpu, waited), threads),
+	       sum_of(offsetof(struct pv_ticket_cpu, halts), threads),
+	       sum_of(offsetof(struct pv_ticket_cpu, kicks), threads), overlaps, overtakings,
+	       stalled ? "true" : "false");
+	return overlaps || overtakings || stalled;
+}

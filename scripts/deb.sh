@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Makes the Debian package of a built program: scripts/deb.sh [PROGRAM] [DIRECTORY]
+# PROGRAM: target/release/microslice; DIRECTORY, where the package goes: target/debian.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+program=${1:-${CARGO_TARGET_DIR:-target}/release/microslice}
+directory=${2:-${CARGO_TARGET_DIR:-target}/debian}
+
+for tool in dh dpkg-buildpackage; do
+    command -v "$tool" > /dev/null || { echo "deb: $tool is missing: make setup" >&2; exit 2; }
+done
+[[ -x $program ]] || { echo "deb: $program: no program; make build" >&2; exit 2; }
+version=$("$program" --version)
+version=${version##* }
+
+mkdir -p "$directory"
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+source="$stage/microslice-$version"
+mkdir "$source" "$source/completions"
+cp "$program" "$source/microslice"
+cp -r packaging/debian critical docs README.md CHANGELOG.md "$source"
+cp packaging/microslice.toml "$source"
+cp packaging/microslice.service "$source/debian/microslice.service"
+"$program" manual "$source/man"
+"$program" completions bash > "$source/completions/microslice"
+"$program" completions zsh > "$source/completions/_microslice"
+"$program" completions fish > "$source/completions/microslice.fish"
+# Of the last commit: one commit makes one package.
+date=$(git log -1 --format=%cD 2>/dev/null || date -R)
+printf 'microslice (%s-1) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- %s  %s\n' \
+    "$version" "$(sed -n 's/^Maintainer: //p' packaging/debian/control)" "$date" > "$source/debian/changelog"
+log="$directory/build.log"
+if ! (cd "$source" && SOURCE_DATE_EPOCH=$(date -d "$date" +%s) dpkg-buildpackage -b -us -uc) > "$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "deb: dpkg-buildpackage failed; all it said: $log" >&2
+    exit 1
+fi
+mv "$stage"/microslice*.deb "$stage"/microslice*.changes "$directory"
+echo "$directory/$(cd "$directory" && echo "microslice_${version}-1_amd64.deb")"

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* Loads that are our own kernel modules (guest/): what they are told, and what they say of it. */
+#define _GNU_SOURCE
+#include "loads.h"
+#include "stats.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PARAMETERS "/sys/module/microslice_balloon/parameters/"
+#define CROWD_MAX 64
+#define CROWD_ITERATIONS 20000
+#define RUN_LOCKS "/sys/module/microslice_locks/parameters/run"
+
+/* 0, or why the kernel refused it. */
+static int load_our_module(const char *name)
+{
+	char path[64];
+	int fd, error;
+
+	snprintf(path, sizeof(path), "/ours/%s.ko", name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	leave_guest_once();
+	error = fd < 0 || (syscall(SYS_finit_module, fd, "", 0) && errno != EEXIST) ? errno : 0;
+	close(fd);
+	return error;
+}
+
+static void write_text(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		report("{\"error\":\"%s: %s\"}", path, strerror(errno));
+	close(fd);
+}
+
+/* One run, and its line. */
+static void run_locks(const char *name, const char *words, long seconds)
+{
+	char told[256], line[512] = "";
+	ssize_t length;
+	int fd;
+
+	snprintf(told, sizeof(told), "%s seconds=%ld", words, seconds);
+	write_text(RUN_LOCKS, told);
+	fd = open(RUN_LOCKS, O_RDONLY | O_CLOEXEC);
+	length = fd < 0 ? 0 : read(fd, line, sizeof(line) - 1);
+	line[length > 0 ? length - 1 : 0] = 0;
+	close(fd);
+	report("{\"%s\":\"%s\",\"locks\":%s}", name, words, *line ? line : "null");
+}
+
+static int have_locks(const char *name)
+{
+	int error = load_our_module("microslice_locks");
+
+	if (error)
+		report("{\"%s\":\"\",\"error\":\"/ours/microslice_locks.ko: %s\"}", name,
+		       error == ENOEXEC ? "it was built for another kernel" : strerror(error));
+	return !error;
+}
+
+/* They halt after a moment, so that halting and kicking are the rule, and hardly any lock is free. */
+static void torture(long seconds)
+{
+	static const char *const runs[] = {
+	    "kind=pv-ticket irqs=mixed spin=16 hold=300 gap=30",
+	    "kind=oticket irqs=mixed spin=16 spin-max=64 queue-wait=4 wake-ahead=3 hold=300 gap=30",
+	    "kind=iticket irqs=mixed spin=1 spin-max=64 hold=300 gap=30",
+	};
+
+	if (!have_locks("torture"))
+		return;
+	for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++)
+		run_locks("torture", runs[i], seconds);
+}
+
+/* The paper's spinning times; and, for the emulated CPU, a hundredth of them. */
+static void locks(long seconds)
+{
+	static const char *const runs[] = {
+	    "kind=stock",
+	    "kind=pv-ticket",
+	    "kind=pv-ticket spin=17179869184",
+	    "kind=oticket",
+	    "kind=iticket",
+	    "kind=pv-ticket spin=327",
+	    "kind=oticket spin=327 queue-wait=4",
+	    "kind=iticket spin=327",
+	};
+
+	if (!have_locks("bench"))
+		return;
+	for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+		char words[128];
+
+		snprintf(words, sizeof(words), "irqs=on hold=2000 gap=2000 %s", runs[i]);
+		run_locks("bench", words, seconds);
+	}
+}
+
+void load_torture(int seconds)
+{
+	start_thread(torture, seconds, -1);
+}
+
+void load_locks(int seconds)
+{
+	start_thread(locks, seconds, -1);
+}
+
+/* The first line of a file, without its end. */
+static void read_line(const char *path, char *line, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t length = fd < 0 ? 0 : read(fd, line, size - 1);
+
+	line[length > 0 ? length : 0] = 0;
+	line[strcspn(line, "\n")] = 0;
+	close(fd);
+}
+
+static struct {
+	int vcpu;
+	uint64_t work;
+} crowd[CROWD_MAX];
+static int crowd_size;
+
+static void one_of_crowd(long at)
+{
+	for (;;) {
+		compute(CROWD_ITERATIONS);
+		__atomic_store_n(&crowd[at].vcpu, sched_getcpu(), __ATOMIC_RELAXED);
+		__atomic_fetch_add(&crowd[at].work, 1, __ATOMIC_RELAXED);
+	}
+}
+
+/* Every 200 ms: threads and work of each of the first two vCPUs, and what the balloon module says of them. */
+static void watch_crowd(long argument)
+{
+	(void)argument;
+	for (;;) {
+		char shares[128], balloons[128];
+		int threads[2] = {0};
+		uint64_t work = 0;
+
+		usleep(200000);
+		for (int i = 0; i < crowd_size; i++) {
+			threads[__atomic_load_n(&crowd[i].vcpu, __ATOMIC_RELAXED) & 1]++;
+			work += __atomic_exchange_n(&crowd[i].work, 0, __ATOMIC_RELAXED);
+		}
+		read_line(PARAMETERS "shares", shares, sizeof(shares));
+		read_line(PARAMETERS "balloons", balloons, sizeof(balloons));
+		report("{\"crowd\":[%d,%d],\"work\":%lu,\"shares\":[%s],\"balloons\":[%s]}", threads[0],
+		       threads[1], work, shares, balloons);
+	}
+}
+
+void load_crowd(int count)
+{
+	crowd_size = count < CROWD_MAX ? count : CROWD_MAX;
+	for (int i = 0; i < crowd_size; i++)
+		start_thread(one_of_crowd, i, -1);
+	start_thread(watch_crowd, 0, -1);
+}
+
+/* What the host took of the first vCPU so far, in seconds; the eighth number of its line (proc_stat(5)). */
+static double stolen_s(void)
+{
+	unsigned long ticks = 0;
+	FILE *file = fopen("/proc/stat", "re");
+
+	if (!file)
+		return 0;
+	if (fscanf(file, "cpu %*[^\n] cpu0 %*u %*u %*u %*u %*u %*u %*u %lu", &ticks) != 1)
+		ticks = 0;
+	fclose(file);
+	return (double)ticks / sysconf(_SC_CLK_TCK);
+}
+
+static void balloons(long seconds)
+{
+	int error;
+
+	while (stolen_s() < seconds)
+		usleep(100000);
+	error = load_our_module("microslice_balloon");
+	if (error)
+		report("{\"error\":\"/ours/microslice_balloon.ko: %s\"}",
+		       error == ENOEXEC ? "it was built for another kernel" : strerror(error));
+}
+
+void load_balloons(int seconds)
+{
+	start_thread(balloons, seconds, -1);
+}
