@@ -192,6 +192,8 @@ fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() 
         set_limit(host, "crowd", "10000 100000");
         let scheduler = start_scheduler(host, "--micro-cpus 0");
         run(host, "echo 0 > /sys/fs/cgroup/crowd/cgroup.freeze");
+        // All begin at once, each with a turn, before any of them is charged.
+        std::thread::sleep(Duration::from_secs(3));
         let before = ran_ns(host, "crowd");
         assert_cgroup_gets(host, "crowd", 0.1, &format!("{threads} threads"));
         // Nobody rests for longer than six seconds.
