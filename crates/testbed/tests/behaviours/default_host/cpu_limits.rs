@@ -173,8 +173,7 @@ fn ran_ns(host: &Host, cgroup: &str) -> BTreeMap<u32, u64> {
 
 #[test]
 fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() {
-    // Of a thousand each one's shortest turn, and the switch to it, are more than the limit here: emulation makes them tens of
-    // times as long. That the rule holds for a thousand: crates/policy's property tests.
+    // Emulation makes each turn, and the switch to it, tens of times as long. Up to a thousand: crates/policy's property tests.
     let threads = if is_long() { 128 } else { 64 };
     on_host(|host| {
         // Frozen until they are all there: a thousand that compute would leave hardly any time to start the next one.
@@ -193,11 +192,17 @@ fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() 
         set_limit(host, "crowd", "10000 100000");
         let scheduler = start_scheduler(host, "--micro-cpus 0");
         run(host, "echo 0 > /sys/fs/cgroup/crowd/cgroup.freeze");
+        // All begin at once, each with a turn, before any of them is charged.
+        std::thread::sleep(Duration::from_secs(3));
         let before = ran_ns(host, "crowd");
         assert_cgroup_gets(host, "crowd", 0.1, &format!("{threads} threads"));
-        let after = ran_ns(host, "crowd");
-        let stood_still = before.iter().filter(|(pid, ran)| after.get(pid) == Some(ran)).count();
-        assert_eq!((after.len(), stood_still), (threads, 0));
+        // Nobody rests for longer than six seconds.
+        let stand_still = || {
+            let now = ran_ns(host, "crowd");
+            assert_eq!(now.len(), threads);
+            before.iter().filter(|(pid, ran)| now.get(pid) == Some(ran)).count()
+        };
+        assert_eq!(over_time(Duration::from_secs(2), stand_still, |&count| count == 0), 0);
         assert_eq!(scheduler_state(host), "enabled", "{}", scheduler.last_words());
         set_limit(host, "crowd", "max");
         run(host, "kill -9 $(cat /sys/fs/cgroup/crowd/cgroup.procs)");
