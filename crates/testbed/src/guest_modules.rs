@@ -49,7 +49,7 @@ pub fn obtain(cache: &Cache, kernel: &Kernel) -> Result<Vec<(String, PathBuf)>> 
         let _lock = cache.lock("modules", Duration::from_secs(1800))?;
         if !built.is_dir() {
             let headers = headers(cache, &kernel.release)?;
-            build(&headers, &kernel.release, &built)?;
+            build(cache, &headers, &kernel.release, &built)?;
         }
     }
     Ok(MODULES.map(|name| (format!("{name}.ko"), built.join(format!("{name}.ko")))).into())
@@ -97,11 +97,12 @@ fn packages_of(release: &str) -> [Vec<String>; 3] {
     ]
 }
 
-fn build(headers: &Path, release: &str, into: &Path) -> Result<()> {
+fn build(cache: &Cache, headers: &Path, release: &str, into: &Path) -> Result<()> {
     say(format_args!("building the guest's modules for {release}"));
-    let emulator = Emulator::obtain(&Cache::locate()?)?;
+    let emulator = Emulator::obtain(cache)?;
+    let libraries = emulator.root().strip_prefix(cache.root()).unwrap_or(emulator.root());
     for tool in ["scripts/mod/modpost.real-lsb-64", "tools/objtool/objtool.real-x86"] {
-        make_runnable(&headers.join("usr/lib"), tool, emulator.root())?;
+        make_runnable(&headers.join("usr/lib"), tool, libraries)?;
     }
     let scratch = tempfile::tempdir().map_err(|cause| Error::file(std::env::temp_dir(), cause))?;
     let place = scratch.path();
@@ -134,7 +135,7 @@ fn build(headers: &Path, release: &str, into: &Path) -> Result<()> {
     fs::rename(&partial, into).map_err(|cause| Error::file(into, cause))
 }
 
-/// One that this machine's C library is too old for gets the emulator's, by a script in its place.
+/// One that this machine's C library is too old for gets the emulator's, by a script in its place. `emulator` is relative to the cache.
 fn make_runnable(kbuild: &Path, tool: &str, emulator: &Path) -> Result<()> {
     let versions = fs::read_dir(kbuild).map_err(|cause| Error::file(kbuild, cause))?;
     for version in versions.filter_map(|entry| Some(entry.ok()?.path())) {
@@ -146,13 +147,12 @@ fn make_runnable(kbuild: &Path, tool: &str, emulator: &Path) -> Result<()> {
             continue;
         }
         fs::rename(&path, &moved).map_err(|cause| Error::file(&path, cause))?;
-        let loader = emulator.join(LOADER);
-        let libraries = emulator.join(LIBRARIES);
+        // It finds its way from where it lies: caches are moved.
         let script = format!(
-            "#!/bin/sh\nexec '{}' --library-path '{}' '{}' \"$@\"\n",
-            loader.display(),
-            libraries.display(),
-            moved.display()
+            "#!/bin/sh\nhere=$(readlink -f \"$0\")\nemulator=${{here%/headers/*}}/{}\n\
+             exec \"$emulator/{LOADER}\" --library-path \"$emulator/{LIBRARIES}\" \"${{here%/*}}/{}\" \"$@\"\n",
+            emulator.display(),
+            moved.file_name().unwrap_or_default().display()
         );
         write(&path, &script, 0o755)?;
     }
