@@ -187,7 +187,7 @@ fn on_debian_12_whoever_asks_all_the_time_runs_boosted_for_no_longer_than_its_bu
 #[test]
 fn on_debian_12_who_may_not_or_comes_second_is_refused_in_one_line() {
     on(DEBIAN_12, |host, _| {
-        let user = "grep -q ^nobody: /etc/passwd || echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd; \
+        let user = "grep -qs ^nobody: /etc/passwd || echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd; \
                     exec su -s /bin/sh nobody -c 'microslice run --beside'";
         let line = refusal(host, user);
         assert!(
