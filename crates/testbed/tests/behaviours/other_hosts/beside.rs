@@ -103,7 +103,8 @@ fn preempted_vcpus_are_boosted(host: &Host, guests: &[Guest]) {
     let lost = sum(&report["refusals"]) + sum(&report["missed"]) + count(&report["pending"]);
     assert_eq!(count(&report["requests"]), count(&report["boosts"]["total"]) + lost, "{report}");
     assert_eq!(real_time_guest_threads(host), 0);
-    assert_few_runs_were_left_out(&report, hints(&report), 100);
+    // A request wakes the helper, which preempts the very program that made it: it is real-time.
+    assert_few_runs_were_left_out(&report, hints(&report), 20);
     let by_kind = &replay(host, "/tmp/beside.rec")["by_kind"];
     for kind in ["classify", "yield", "sibling", "interrupt", "micro_slice", "boost"] {
         assert!(count(&by_kind[kind]) > 0, "no decision of kind {kind}: {by_kind}");
