@@ -368,7 +368,7 @@ mod tests {
             places: settings.places.clone(),
             // Examples: these have no default, or one that depends on the host.
             micro_cpus_limit: Some(3),
-            queue_domain: Some(QueueDomain::Llc),
+            queue_domain: Some(QueueDomain::Host),
             critical: settings.critical.clone(),
             record: settings.record.clone(),
             stats: Some(60.0),

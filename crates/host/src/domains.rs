@@ -57,7 +57,7 @@ impl Neighbourhood {
 }
 
 impl Domains {
-    /// `asked`: `None` is the default, last-level caches, or the host where that doesn't show them.
+    /// `asked`: `None` is the default, the host (docs/scheduler.md, Limits: a stall by `llc` that isn't understood).
     pub fn of_host(asked: Option<QueueDomain>, online: &[Neighbourhood]) -> Result<Self, String> {
         let shows_caches = online.iter().all(|near| near.llc.is_some());
         match asked {
@@ -65,7 +65,6 @@ impl Domains {
                 "this host doesn't show its last-level caches (/sys/devices/system/cpu/cpu*/cache): choose pcpu or host".into(),
             ),
             Some(kind) => Ok(Self::new(kind, online)),
-            None if shows_caches => Ok(Self::new(QueueDomain::Llc, online)),
             None => Ok(Self::new(QueueDomain::Host, online)),
         }
     }
@@ -164,7 +163,7 @@ mod tests {
         let refused = Domains::of_host(Some(QueueDomain::Llc), &hidden).unwrap_err();
         assert!(refused.starts_with("this host doesn't show its last-level caches"), "{refused}");
         assert_eq!(Domains::of_host(None, &hidden).unwrap().kind, QueueDomain::Host);
-        assert_eq!(Domains::of_host(None, &host()).unwrap().kind, QueueDomain::Llc);
+        assert_eq!(Domains::of_host(None, &host()).unwrap().kind, QueueDomain::Host);
         assert_eq!(Domains::of_host(Some(QueueDomain::Pcpu), &hidden).unwrap().count, 16);
     }
 

@@ -103,7 +103,7 @@ pub struct Run {
     /// Length of a slice in the normal pool [default: 10000]
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
-    /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all) [default: llc]
+    /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all) [default: host]
     #[arg(long, value_name = "pcpu|llc|host", value_enum, hide_possible_values = true)]
     queue_domain: Option<Domain>,
     /// Algorithm 1: profile interval [default: 10]
