@@ -224,8 +224,8 @@ struct spinner_observation {
 	u32 refused_count; /* siblings that it would have requested, had its VM not had more than its share */
 	u32 answers_known; /* of a shootdown's pass: the host can see who owes an answer */
 	u32 pass_active;   /* no pass was made, because another pCPU is making one over this VM */
-	enum pass_scope
-	    scope; /* PASS_NONE: no pass was made, or there is no micro pool, or nobody knows what is waited for */
+	/* PASS_NONE: no pass was made, or there is no micro pool, or nobody knows what is waited for. */
+	enum pass_scope scope;
 	u32 stranded_count; /* siblings that were stopped while they waited for one: sibling_is_stranded() */
 	u32 vain_waits;	    /* of its VM: vain_waits_after() */
 	u32 ran_out_before; /* it has no patience left, as at the exit before of this wait */

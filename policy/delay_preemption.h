@@ -31,8 +31,8 @@
 /* Where a vCPU isn't preempted inside the window. */
 enum delay_unsafe {
 	DELAY_IN_KERNEL = 0, /* everywhere but in user mode and in the idle loop (3.2) */
-	DELAY_IN_CRITICAL_CODE =
-	    1, /* Table 3's code: locks are held there, mostly; and before a call is answered */
+	/* Table 3's code, where locks are held, mostly; and before a call is answered. */
+	DELAY_IN_CRITICAL_CODE = 1,
 	DELAY_WHERE_HINTED = 2, /* where the guest says so (3.1) */
 	DELAY_UNSAFE_COUNT = 3,
 };

@@ -101,11 +101,8 @@ static __always_inline void dispatch(s32 cpu, struct task_struct *prev)
 
 	if (!pcpu)
 		return;
-	/*
-	 * The idle task never disables migration itself: what it shows is what entering a BPF program does.
-	 */
-	if (current->pid == 0 && entry_disables_migration != current->migration_disabled)
-		entry_disables_migration = current->migration_disabled;
+	if (current->pid == 0)
+		note_what_entry_raises(current);
 	if (is_reserved(cpu))
 		dispatch_reserved(cpu, pcpu, prev);
 	else

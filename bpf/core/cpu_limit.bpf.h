@@ -196,17 +196,6 @@ static __always_inline bool may_be_limited(struct task_struct *p)
 	return limits_in_force && !(p->flags & (PF_KTHREAD | PF_EXITING));
 }
 
-/*
- * Does it stop where the kernel reads what RCU protects? Everybody who waits for a grace period waits for it. The task
- * that this program runs on is a reader by that alone (kernel/bpf/trampoline.c, __bpf_prog_enter_recur()).
- */
-static __always_inline bool is_rcu_reader(struct task_struct *p)
-{
-	int by_this_program = (u64)p == bpf_get_current_task();
-
-	return bpf_core_field_exists(p->rcu_read_lock_nesting) && p->rcu_read_lock_nesting > by_this_program;
-}
-
 /* Until when it has to rest before its next turn; 0: not at all. Asked twice, it says the same. */
 static __always_inline u64 rests_until(struct task_struct *p, struct task_ctx *tctx, struct vcpu *vcpu)
 {

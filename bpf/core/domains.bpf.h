@@ -47,8 +47,7 @@ static __always_inline u32 queue_of_pcpu(s32 cpu, bool is_bound)
 /* The queue where it waits if a pCPU is to look there. */
 static __always_inline u32 queue_at(struct task_struct *p, s32 cpu)
 {
-	u32 own = p == bpf_get_current_task_btf() ? entry_disables_migration : 0;
-	bool is_bound = p->nr_cpus_allowed == 1 || p->migration_disabled > own;
+	bool is_bound = p->nr_cpus_allowed == 1 || has_disabled_migration(p);
 
 	if (is_bound) {
 		cpu = scx_bpf_task_cpu(p);
@@ -286,18 +285,11 @@ static __always_inline bool take_from_elsewhere(s32 cpu, struct pcpu *pcpu, cons
 	return taken;
 }
 
-/* Does a boosted vCPU wait where this pCPU looks first? */
-static __always_inline bool boosted_wait_for(s32 cpu)
+/* Does anybody wait where this pCPU looks first? `kind`: DSQ_BOOSTED or DSQ_VCPUS. */
+static __always_inline bool somebody_waits_in(u64 kind, s32 cpu)
 {
-	return scx_bpf_dsq_nr_queued(DSQ_BOOSTED + queue_of_pcpu(cpu, true)) > 0 ||
-	       scx_bpf_dsq_nr_queued(DSQ_BOOSTED + queue_of_pcpu(cpu, false)) > 0;
-}
-
-/* Does a vCPU wait for a turn where this pCPU looks first? */
-static __always_inline bool vcpus_wait_for(s32 cpu)
-{
-	return scx_bpf_dsq_nr_queued(DSQ_VCPUS + queue_of_pcpu(cpu, true)) > 0 ||
-	       scx_bpf_dsq_nr_queued(DSQ_VCPUS + queue_of_pcpu(cpu, false)) > 0;
+	return scx_bpf_dsq_nr_queued(kind + queue_of_pcpu(cpu, true)) > 0 ||
+	       scx_bpf_dsq_nr_queued(kind + queue_of_pcpu(cpu, false)) > 0;
 }
 
 /* Takes it out of whichever queue of these it waits in. */

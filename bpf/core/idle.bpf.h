@@ -4,6 +4,7 @@
 #define BPF_IDLE_H
 
 #include "bpf/core/clocks.bpf.h"
+#include "bpf/core/entry.bpf.h"
 
 /* A cpumask of this pCPU's own to compute in. */
 struct scratch {
@@ -110,11 +111,10 @@ static __always_inline bool is_of_vm_ahead(const struct vcpu *vcpu, const struct
 
 static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 {
-	/* Entering this program raised migration_disabled of the current task, if the kernel does so. */
-	u32 own = p == bpf_get_current_task_btf() ? entry_disables_migration : 0;
+	/* Asked first: in between, 6.18's verifier ends with "backtracking call unexpected regs". */
+	bool stays = has_disabled_migration(p);
 
-	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
-	       (p->migration_disabled <= own || scx_bpf_task_cpu(p) == cpu);
+	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && (!stays || scx_bpf_task_cpu(p) == cpu);
 }
 
 /* Where a task in a hurry looks first for somebody who gives way to it; negative: nowhere. */
@@ -135,9 +135,9 @@ static __always_inline s32 first_to_preempt(struct task_struct *p, const struct 
 }
 
 /*
- * Which pCPU is preempted for it; negative: none. It takes over the pCPU that it ran on last, if what runs there gives way. A vCPU looks at a few more: many
- * wait for a lock that is handed on, and each of them that is boosted keeps the next one from its own pCPU
- * for a third of a slice.
+ * Which pCPU is preempted for it; negative: none. It takes over the one that it ran on last, if what runs there
+ * gives way. A vCPU looks at a few more: many wait for a lock that is handed on, and each of them that is boosted
+ * keeps the next one from its own pCPU for a third of a slice.
  */
 __noinline int preempt_for(struct task_struct *p __arg_trusted, u32 for_vcpu)
 {

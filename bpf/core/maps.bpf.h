@@ -200,8 +200,6 @@ u32 limits_in_force;
 u64 limits_changed_at_ns;
 /* The timer that ends rests is armed. */
 u32 rest_timer_armed;
-/* Does entering a BPF program raise migration_disabled of the current task? It depends on the kernel's build. */
-u32 entry_disables_migration = 1;
 
 struct host_stats host_stats;
 struct exit_record exit_record;

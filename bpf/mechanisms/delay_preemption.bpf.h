@@ -102,7 +102,8 @@ static __always_inline u32 answer_that_counts(const struct vcpu *vcpu)
 /* Who would run here, if this turn ended? */
 static __always_inline bool anybody_waits(s32 cpu)
 {
-	return vcpus_wait_for(cpu) || boosted_wait_for(cpu) || scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0;
+	return somebody_waits_in(DSQ_VCPUS, cpu) || somebody_waits_in(DSQ_BOOSTED, cpu) ||
+	       scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0;
 }
 
 /* The window that counts now: the turn's own, once that has begun. */

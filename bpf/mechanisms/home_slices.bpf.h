@@ -155,7 +155,7 @@ static __always_inline bool was_preempted_in_vain(struct task_struct *prev, stru
 	struct vcpu *vcpu = vcpu_of(tctx);
 
 	if (!vcpu || !left_ns || scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0 ||
-	    boosted_wait_for(scx_bpf_task_cpu(prev)))
+	    somebody_waits_in(DSQ_BOOSTED, scx_bpf_task_cpu(prev)))
 		return false;
 	delay_of(vcpu)->turn_over = 0;
 	/* A grace that was running doesn't end what is left of the turn. */

@@ -77,14 +77,14 @@ static __always_inline void call_pcpu(s32 cpu, const struct pcpu *pcpu)
 /* May it run on micro pCPUs only? Callers hold RCU (every non-sleepable program does). */
 static __always_inline bool is_confined(struct task_struct *p)
 {
-	u32 own = p == bpf_get_current_task_btf() ? entry_disables_migration : 0, key = 0;
+	u32 key = 0;
 	struct scratch *normal;
 	struct bpf_cpumask *mask;
 
 	if (!micro_pcpu_count)
 		return false;
 	/* sched_ext never asks us where a task that exits may go: it stays where it is. */
-	if (p->migration_disabled > own || (p->flags & PF_EXITING))
+	if (has_disabled_migration(p) || (p->flags & PF_EXITING))
 		return pcpu_is_micro(scx_bpf_task_cpu(p));
 	if (p->nr_cpus_allowed >= config.wide_pcpu_count)
 		return false;

@@ -114,7 +114,8 @@ static __always_inline bool end_urgency(struct vcpu *vcpu, u32 why)
 
 static __always_inline bool somebody_waits_for(s32 cpu, const struct pcpu *pcpu)
 {
-	return urgent_line_length(pcpu) || boosted_wait_for(cpu) || scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0;
+	return urgent_line_length(pcpu) || somebody_waits_in(DSQ_BOOSTED, cpu) ||
+	       scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0;
 }
 
 /* Who runs there may be preempted again. Who borrows its time gives the pCPU back: the ladder chooses. */

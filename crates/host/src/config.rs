@@ -91,8 +91,8 @@ pub struct Settings {
     /// Of the host, that a VM may have by boosts beside the kernel's own scheduler.
     pub boost_percent: u32,
     pub slice_us: u64,
-    /// Which pCPUs share a queue; `None`: those of a last-level cache, or all where the host doesn't show its caches.
-    pub queue_domain: Option<QueueDomain>,
+    /// Which pCPUs share a queue.
+    pub queue_domain: QueueDomain,
     pub profile_ms: u64,
     pub epoch_ms: u64,
     /// In a row, until a quiet profile phase is believed; the paper: 0.
@@ -155,7 +155,7 @@ impl Default for Settings {
             micro_slice_us: 100,
             boost_percent: 1,
             slice_us: FairShareConfig::DEFAULT.slice_ns / 1000,
-            queue_domain: None,
+            queue_domain: QueueDomain::Host,
             profile_ms: 10,
             epoch_ms: 1000,
             second_looks: PoolSizeConfig::DEFAULT.second_looks,

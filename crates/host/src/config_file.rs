@@ -118,7 +118,7 @@ impl Values {
         if let Some(name) = self.queue_domain {
             let kind = domains::named(&name);
             settings.queue_domain =
-                Some(kind.map_err(|cause| format!("{}: {cause}", settings.called("queue-domain")))?);
+                kind.map_err(|cause| format!("{}: {cause}", settings.called("queue-domain")))?;
         }
         if let Some(place) = self.delay_unsafe {
             settings.delay_unsafe =
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_file_chooses_the_queue_domain_by_its_name() {
         let settings = read_text("queue-domain = \"pcpu\"").unwrap();
-        assert_eq!(settings.queue_domain, Some(QueueDomain::Pcpu));
+        assert_eq!(settings.queue_domain, QueueDomain::Pcpu);
         assert_eq!(
             read_text("queue-domain = \"node\"").unwrap_err(),
             "my.toml:1:16: queue-domain: no queue domain \"node\": must be pcpu, llc or host"
@@ -368,7 +368,6 @@ mod tests {
             places: settings.places.clone(),
             // Examples: these have no default, or one that depends on the host.
             micro_cpus_limit: Some(3),
-            queue_domain: Some(QueueDomain::Host),
             critical: settings.critical.clone(),
             record: settings.record.clone(),
             stats: Some(60.0),

@@ -1,5 +1,8 @@
 //! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one reads kernels.
 
+mod reports;
+mod shares;
+
 use crate::HostError;
 use crate::cgroups;
 use crate::config::{SchedulerChoice, Settings};
@@ -14,13 +17,13 @@ use crate::real_time;
 use crate::recorder::Recorder;
 use crate::recursion_misses::RecursionMisses;
 use crate::refusals::Refusals;
-use crate::report::{Report, VmReport, difference, sum};
+use crate::report::{Report, sum};
 use crate::restarts::{self, Restarts};
-use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VMS_MAX, VmStats};
+use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VmStats};
 use crate::topology::cpu_list;
-use crate::vms::{GuestKnowledge, Vm, VmmProcess, namesakes, read_cpu_limits, read_weights};
-use crate::weights::{Weighed, weights};
+use crate::vms::{GuestKnowledge, Vm, VmmProcess, namesakes};
 use microslice_policy::{Coded, PoolSizeReason};
+use reports::{Counted, Readings};
 use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -132,17 +135,6 @@ struct Daemon<'s> {
     started: Instant,
     pool_history: PoolHistory,
     before: Readings,
-}
-
-/// The counters at the end of the interval before.
-struct Readings {
-    at: Instant,
-    vms: BTreeMap<VmKey, VmStats>,
-    gone: VmStats,
-    host: HostStats,
-    misses: RecursionMisses,
-    pool_changes: usize,
-    micro_pcpu_ns: u64,
 }
 
 impl<'s> Daemon<'s> {
@@ -480,64 +472,6 @@ impl<'s> Daemon<'s> {
         }
     }
 
-    fn read_cgroups(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
-        for vm in self.vms.values_mut() {
-            if let Some(cgroups) = read_weights(vm.kernel_side.pid) {
-                vm.place.cgroups = cgroups;
-            }
-        }
-        self.weigh()?;
-        self.read_limits(output);
-        Ok(())
-    }
-
-    /// Who wants to run changes what its siblings get, and those of what it lies in.
-    fn look_who_wants_to_run(&mut self) -> Result<(), HostError> {
-        const AT_LEAST_NS: u64 = LOOK_WHO_WANTS_TO_RUN.as_nanos() as u64 / 100;
-        let wanted: Vec<u64> = self
-            .vms
-            .values()
-            .map(|vm| self.stats_of(vm))
-            .map(|stats| stats.ran_ns + stats.waited_ns + stats.rested_ns)
-            .collect();
-        for (vm, wanted_ns) in self.vms.values_mut().zip(wanted) {
-            vm.is_active = wanted_ns.saturating_sub(vm.wanted_ns) >= AT_LEAST_NS;
-            vm.wanted_ns = wanted_ns;
-        }
-        self.weigh()
-    }
-
-    /// Tells the kernel side the weights that have changed.
-    fn weigh(&mut self) -> Result<(), HostError> {
-        let Some(scheduler) = &mut self.scheduler else { return Ok(()) };
-        let weighed: Vec<_> =
-            self.vms.values().map(|vm| Weighed { place: &vm.place, is_active: vm.is_active }).collect();
-        let weights = weights(&weighed);
-        for (vm, weight) in self.vms.values_mut().zip(weights) {
-            if vm.weight != weight {
-                vm.weight = weight;
-                tell(scheduler, vm)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// What the cgroups of this host allow, VMs or not.
-    fn read_limits(&mut self, output: &mut Output<'_>) {
-        let read = limits::read_tree(Path::new(cgroups::MOUNT));
-        let (changes, mut troubles) = self.limits.follow(read, &self.limit_troubles);
-        let untold = self.scheduler_mut().set_cpu_limits(&changes);
-        self.limits.forget(&untold);
-        troubles.untold = untold.cause.map(|cause| cause.to_string());
-        for line in troubles.news(&self.limit_troubles) {
-            (output.say)(&line);
-        }
-        self.limit_troubles = troubles;
-        if let Some(scheduler) = &self.scheduler {
-            self.vms.values_mut().for_each(|vm| hear_of_limits(scheduler, vm, output));
-        }
-    }
-
     // ---- Rings ----
 
     fn drain(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
@@ -598,127 +532,6 @@ impl<'s> Daemon<'s> {
         };
         self.pool_history.change(at_ns, micro_pcpu_count, reason);
     }
-
-    // ---- Reports ----
-
-    fn vm_reports(&self) -> Vec<VmReport> {
-        self.vms
-            .values()
-            .chain(self.remembered.values())
-            .map(|vm| VmReport {
-                name: vm.name.clone(),
-                pid: vm.kernel_side.pid,
-                vcpu_count: vm.kernel_side.vcpu_count,
-                weight: vm.weight,
-                cpu_limits: vm.cpu_limits.clone(),
-                kernel: vm.release().map(str::to_owned),
-                slide: vm.slide_told,
-                state: vm.state(),
-                stats: self.stats_of(vm),
-            })
-            .collect()
-    }
-
-    /// Of all schedulers that it had.
-    fn stats_of(&self, vm: &Vm) -> VmStats {
-        match &self.scheduler {
-            Some(scheduler) if !self.remembered.contains_key(&vm.key()) => {
-                sum(&vm.stats_before, &scheduler.vm_stats(vm.kernel_side.slot))
-            }
-            _ => vm.stats_before,
-        }
-    }
-
-    fn final_report(&self, exit: Option<String>) -> Report {
-        Report {
-            scheduler: self.settings.scheduler,
-            is_final: true,
-            dry_run: self.settings.dry_run,
-            seconds: self.started.elapsed().as_secs_f64(),
-            micro_cpus: self.scheduler.as_ref().map_or(0, |scheduler| scheduler.micro_pcpu_count().0),
-            vms: self.vm_reports(),
-            gone: self.gone_stats(),
-            host: self.host_stats(),
-            restarts: self.restarts.count,
-            pool_size_history: self.pool_history.changes_after(0),
-            micro_pcpu_ns: self.pool_history.pcpu_ns(monotonic_ns()),
-            exit,
-            recursion_misses: self.recursion_misses(),
-            programs: self.measuring.as_ref().and(self.scheduler.as_ref()).map(Scheduler::program_costs),
-        }
-    }
-
-    fn host_stats(&self) -> HostStats {
-        let now = self.scheduler.as_ref().map(Scheduler::host_stats).unwrap_or_default();
-        sum(&self.host_before, &now)
-    }
-
-    fn recursion_misses(&self) -> RecursionMisses {
-        let now = self.scheduler.as_ref().map(Scheduler::recursion_misses).unwrap_or_default();
-        self.misses_before.plus(&now)
-    }
-
-    /// Slots that no VM of ours uses any more keep their counts until they are used again.
-    fn gone_stats(&self) -> VmStats {
-        let Some(scheduler) = &self.scheduler else { return self.gone_before };
-        let left_over = (0..=VMS_MAX).filter(|slot| !self.vms.contains_key(slot));
-        left_over.fold(self.gone_before, |gone, slot| sum(&gone, &scheduler.vm_stats(slot)))
-    }
-
-    fn interval_report(&mut self) -> Report {
-        let now = self.final_report(None);
-        let keys: Vec<_> = self.vms.values().chain(self.remembered.values()).map(Vm::key).collect();
-        let mut interval = now.clone();
-        interval.is_final = false;
-        interval.seconds = self.before.at.elapsed().as_secs_f64();
-        for (vm, key) in interval.vms.iter_mut().zip(&keys) {
-            let before = self.before.vms.get(key).copied().unwrap_or_default();
-            vm.stats = difference(&vm.stats, &before);
-        }
-        interval.gone = difference(&now.gone, &self.before.gone);
-        interval.host = difference(&now.host, &self.before.host);
-        interval.recursion_misses = now.recursion_misses.since(&self.before.misses);
-        interval.pool_size_history = self.pool_history.changes_after(self.before.pool_changes);
-        // A change that is told late may take back a part of what the interval before was said to have.
-        interval.micro_pcpu_ns = now.micro_pcpu_ns.saturating_sub(self.before.micro_pcpu_ns);
-        self.before = Readings {
-            at: Instant::now(),
-            vms: keys.into_iter().zip(now.vms.iter().map(|vm| vm.stats)).collect(),
-            gone: now.gone,
-            host: now.host,
-            misses: now.recursion_misses,
-            pool_changes: self.pool_history.change_count(),
-            micro_pcpu_ns: now.micro_pcpu_ns,
-        };
-        interval
-    }
-}
-
-/// All that a scheduler has counted, before its counters go.
-struct Counted {
-    vms: BTreeMap<u32, VmStats>,
-    gone: VmStats,
-    host: HostStats,
-    misses: RecursionMisses,
-}
-
-impl Counted {
-    fn of(daemon: &Daemon<'_>) -> Self {
-        let vms = daemon.vms.iter().map(|(slot, vm)| (*slot, daemon.stats_of(vm))).collect();
-        let misses = daemon.recursion_misses();
-        Self { vms, gone: daemon.gone_stats(), host: daemon.host_stats(), misses }
-    }
-
-    /// VMs wait until the next scheduler sees them.
-    fn keep(self, daemon: &mut Daemon<'_>) {
-        daemon.gone_before = self.gone;
-        daemon.host_before = self.host;
-        daemon.misses_before = self.misses;
-        for (slot, mut vm) in std::mem::take(&mut daemon.vms) {
-            vm.stats_before = self.vms.get(&slot).copied().unwrap_or_default();
-            daemon.remembered.insert(vm.key(), vm);
-        }
-    }
 }
 
 /// One line for the operator.
@@ -738,19 +551,6 @@ pub(crate) fn say_slide(vm: &mut Vm, say: &mut dyn FnMut(&str)) {
         let more = if changes > 1 { format!(" (changed {changes} times)") } else { String::new() };
         say(&format!("{}: {}{more}", vm.name, vm.state()));
     }
-}
-
-/// What its cgroups allow a VM: the operator hears of what has changed.
-fn hear_of_limits(scheduler: &Scheduler, vm: &mut Vm, output: &mut Output<'_>) {
-    let threads = scheduler.vcpu_threads(vm.kernel_side.slot);
-    let Some(limits) = read_cpu_limits(vm.kernel_side.pid, &threads) else { return };
-    if limits == vm.cpu_limits {
-        return;
-    }
-    let said =
-        if limits.is_empty() { "not limited any more".to_owned() } else { format!("limited to {limits}") };
-    (output.say)(&format!("{}: {said}", vm.name));
-    vm.cpu_limits = limits;
 }
 
 fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {

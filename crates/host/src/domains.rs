@@ -57,16 +57,17 @@ impl Neighbourhood {
 }
 
 impl Domains {
-    /// `asked`: `None` is the default, the host (docs/scheduler.md, Limits: a stall by `llc` that isn't understood).
-    pub fn of_host(asked: Option<QueueDomain>, online: &[Neighbourhood]) -> Result<Self, String> {
-        let shows_caches = online.iter().all(|near| near.llc.is_some());
-        match asked {
-            Some(QueueDomain::Llc) if !shows_caches => Err(
+    /// Of this kind, on a host with these pCPUs.
+    ///
+    /// # Errors
+    /// By last-level cache, and the host doesn't show them.
+    pub fn of_host(kind: QueueDomain, online: &[Neighbourhood]) -> Result<Self, String> {
+        if kind == QueueDomain::Llc && online.iter().any(|near| near.llc.is_none()) {
+            return Err(
                 "this host doesn't show its last-level caches (/sys/devices/system/cpu/cpu*/cache): choose pcpu or host".into(),
-            ),
-            Some(kind) => Ok(Self::new(kind, online)),
-            None => Ok(Self::new(QueueDomain::Host, online)),
+            );
         }
+        Ok(Self::new(kind, online))
     }
 
     fn new(kind: QueueDomain, online: &[Neighbourhood]) -> Self {
@@ -160,11 +161,10 @@ mod tests {
     #[test]
     fn caches_are_asked_for_only_where_the_host_shows_them() {
         let hidden: Vec<_> = host().into_iter().map(|near| Neighbourhood { llc: None, ..near }).collect();
-        let refused = Domains::of_host(Some(QueueDomain::Llc), &hidden).unwrap_err();
+        let refused = Domains::of_host(QueueDomain::Llc, &hidden).unwrap_err();
         assert!(refused.starts_with("this host doesn't show its last-level caches"), "{refused}");
-        assert_eq!(Domains::of_host(None, &hidden).unwrap().kind, QueueDomain::Host);
-        assert_eq!(Domains::of_host(None, &host()).unwrap().kind, QueueDomain::Host);
-        assert_eq!(Domains::of_host(Some(QueueDomain::Pcpu), &hidden).unwrap().count, 16);
+        assert_eq!(Domains::of_host(QueueDomain::Host, &hidden).unwrap().count, 1);
+        assert_eq!(Domains::of_host(QueueDomain::Pcpu, &hidden).unwrap().count, 16);
     }
 
     #[test]

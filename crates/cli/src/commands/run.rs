@@ -9,6 +9,7 @@ use microslice_host::beside;
 use microslice_host::coordination::Scheme;
 use microslice_host::daemon::{self, Output};
 use microslice_host::delay_preemption::Unsafe;
+use microslice_host::domains;
 use microslice_host::report::Report;
 use microslice_host::{HostError, PoolChoice, SchedulerChoice, Settings};
 use microslice_policy::QueueDomain;
@@ -33,26 +34,6 @@ impl From<Scheduler> for SchedulerChoice {
         match scheduler {
             Scheduler::Microslice => Self::Microslice,
             Scheduler::Coordinated => Self::Coordinated,
-        }
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Domain {
-    /// Each pCPU has its own
-    Pcpu,
-    /// pCPUs of one last-level cache
-    Llc,
-    /// All
-    Host,
-}
-
-impl From<Domain> for QueueDomain {
-    fn from(domain: Domain) -> Self {
-        match domain {
-            Domain::Pcpu => Self::Pcpu,
-            Domain::Llc => Self::Llc,
-            Domain::Host => Self::Host,
         }
     }
 }
@@ -104,8 +85,8 @@ pub struct Run {
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
     /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all) [default: host]
-    #[arg(long, value_name = "pcpu|llc|host", value_enum, hide_possible_values = true)]
-    queue_domain: Option<Domain>,
+    #[arg(long, value_name = "pcpu|llc|host", value_parser = domains::named)]
+    queue_domain: Option<QueueDomain>,
     /// Algorithm 1: profile interval [default: 10]
     #[arg(long, value_name = "MS")]
     profile_ms: Option<u64>,
@@ -357,11 +338,6 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.scheduler = scheduler.into();
         settings.places.remove("scheduler");
     }
-    if let Some(domain) = args.queue_domain {
-        settings.queue_domain = Some(domain.into());
-        settings.places.remove("queue-domain");
-        settings.flags_given.insert("queue-domain".to_owned());
-    }
     let schemes = [args.resched_dp, args.tlb_co, args.resched_co];
     for (scheme, said) in Scheme::ALL.into_iter().zip(schemes) {
         if let Some(said) = said {
@@ -378,6 +354,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         micro_cpus,
         micro_slice_us,
         slice_us,
+        queue_domain,
         profile_ms,
         epoch_ms,
         second_looks,

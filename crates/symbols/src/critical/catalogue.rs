@@ -13,7 +13,7 @@ const LINUX: &str = include_str!("../../../../critical/linux.toml");
 /// The only format of the file so far.
 const FORMAT: u32 = 1;
 /// Largest catalogue, in bytes; ours has 40 kB.
-pub const CATALOGUE_BYTES_MAX: usize = 1 << 20;
+const CATALOGUE_BYTES_MAX: usize = 1 << 20;
 /// Most names that all entries together may hold.
 pub const NAMES_MAX: usize = 4096;
 /// Longest function name (`KSYM_NAME_LEN` in include/linux/kallsyms.h, 6.1).
@@ -150,11 +150,6 @@ impl Catalogue {
             of_file(&format_args!("offset {:#x}: isn't text", error.utf8_error().valid_up_to()))
         })?;
         Self::from_toml(&text).map_err(|error| error.of(path.display()).to_string())
-    }
-
-    /// The text of the one that the binary carries.
-    pub fn linux_toml() -> &'static str {
-        LINUX
     }
 
     /// Rows, then companions: from the entry that keeps its ranges longest to the first that loses them.

@@ -15,7 +15,7 @@ mod names;
 mod ranges;
 mod version;
 
-pub use catalogue::{Absence, CATALOGUE_BYTES_MAX, Catalogue, Condition, Entry, How, LeftOut, Successor};
+pub use catalogue::{Absence, Catalogue, Condition, Entry, How, LeftOut, Successor};
 pub use check::{Check, Coverage, EntryCheck, LeftOutCheck, MatchedSymbol, SYMBOLS_PER_FUNCTION_MAX};
 pub use class::GuestClass;
 pub use names::function_of;
