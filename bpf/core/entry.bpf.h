@@ -20,7 +20,8 @@ static __always_inline void note_what_entry_raises(const struct task_struct *idl
 {
 	if (entry_disables_migration != idle->migration_disabled)
 		entry_disables_migration = idle->migration_disabled;
-	if (bpf_core_field_exists(idle->rcu_read_lock_nesting) && entry_reads_rcu != idle->rcu_read_lock_nesting)
+	if (bpf_core_field_exists(idle->rcu_read_lock_nesting) &&
+	    entry_reads_rcu != idle->rcu_read_lock_nesting)
 		entry_reads_rcu = idle->rcu_read_lock_nesting;
 }
 
