@@ -59,6 +59,36 @@ POLICY u64 vcpu_weight(u32 vm_weight, u32 active_vcpu_count)
 	return weight ? weight : 1;
 }
 
+/*
+ * A host task whose cgroup has a weight: as vcpu_weight() has it. own_weight is by its nice value. Weights of VMs and of services
+ * have the same unit.
+ */
+POLICY u64 service_task_weight(u32 service_weight, u32 own_weight)
+{
+	u64 weight = (u64)service_weight * own_weight * SHARE_SCALE / WEIGHT_DEFAULT;
+
+	return weight ? weight : 1;
+}
+
+/* By how much one side may have more than the other, on a pCPU that both want. */
+#define SIDES_RATIO_MAX 16u
+
+/*
+ * How long vCPUs go first on a pCPU where host tasks ran for ran_ns: each side gets what the weights of the outermost cgroups
+ * give it. 0: unknown, and each gets half.
+ */
+POLICY u64 owed_to_vcpus(u64 ran_ns, u32 vms_weight, u32 services_weight)
+{
+	if (!vms_weight || !services_weight)
+		return ran_ns;
+	if (vms_weight / services_weight >= SIDES_RATIO_MAX)
+		return ran_ns * SIDES_RATIO_MAX;
+	if (services_weight / vms_weight >= SIDES_RATIO_MAX)
+		return ran_ns / SIDES_RATIO_MAX;
+	/* Below 2^64: a turn is shorter than 2^40 ns, and the policy's weights are below 2^24. */
+	return ran_ns * vms_weight / services_weight;
+}
+
 /* Virtual time that running for ran_ns costs a vCPU of this weight. */
 POLICY u64 charge(u64 ran_ns, u64 weight)
 {

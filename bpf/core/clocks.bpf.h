@@ -100,6 +100,33 @@ static __always_inline void keep_up(const struct vcpu *vcpu, u64 first_vm_ns)
 		__sync_val_compare_and_swap(&vm->vtime_ns, was, kept);
 }
 
+/* ---- A service ---- */
+
+/* The number of the cgroup whose weight and limits count for p. */
+static __always_inline u64 cgroup_of(struct task_struct *p)
+{
+	if (!bpf_core_field_exists(p->sched_task_group))
+		return 0;
+	return p->sched_task_group->css.cgroup->kn->id;
+}
+
+/* A niced task goes by its own clock: it would make its siblings' run faster. */
+static __always_inline void find_service(struct task_struct *p, struct task_ctx *tctx)
+{
+	struct service_weight *weight;
+	u64 cgroup;
+
+	tctx->service = 0;
+	if (!services_are_weighed || p->scx.weight < WEIGHT_DEFAULT)
+		return;
+	cgroup = cgroup_of(p);
+	weight = bpf_map_lookup_elem(&service_weights, &cgroup);
+	if (!weight)
+		return;
+	tctx->service = weight->group;
+	tctx->service_weight = weight->weight;
+}
+
 /* ---- A task that waits from now on ---- */
 
 /* The clock of a vCPU that waits from now on. */

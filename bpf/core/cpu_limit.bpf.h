@@ -56,14 +56,6 @@ struct {
 
 /* ---- Accounting ---- */
 
-/* The number of the cgroup whose cpu.max counts for p. */
-static __always_inline u64 cgroup_of(struct task_struct *p)
-{
-	if (!bpf_core_field_exists(p->sched_task_group))
-		return 0;
-	return p->sched_task_group->css.cgroup->kn->id;
-}
-
 static __always_inline struct cpu_limit *cpu_limit_at(u32 place)
 {
 	return bpf_map_lookup_elem(&cpu_limits, &place);

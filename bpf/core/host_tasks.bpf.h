@@ -5,9 +5,10 @@
  * Problem.   A host runs more than vCPUs: QEMU's I/O threads, vhost, kernel threads, people's shells. vCPUs
  *            depend on many of them, so they go first; but a compiler on the host may not stop all guests,
  *            nor a nightly backup take half of the host.
- * Mechanism. They have a queue of their own, by virtual time. Those that took a vCPU's slice more than vCPUs
+ * Mechanism. They have a queue of their own, by virtual time: who lies in a cgroup of a weight of its own goes by the clock of
+ *            all that lie there. Those that took a vCPU's slice more than vCPUs
  *            since on this pCPU let vCPUs go first until these have caught up: under contention each side
- *            gets half. Host tasks of a nice value above 0 wait among the vCPUs, as a VM of their weight
+ *            gets half, or what the weights of the outermost cgroups say. Host tasks of a nice value above 0 wait among the vCPUs, as a VM of their weight
  *            would; so do those that are a VM's (vmm_threads.bpf.h), but just after they were woken.
  */
 #ifndef BPF_HOST_TASKS_H
@@ -44,7 +45,7 @@ static __always_inline void set_clock(struct task_struct *p, struct task_ctx *tc
 	if (tctx->gives_way != way)
 		tctx->vtime_ns = now;
 	tctx->gives_way = way;
-	if (tctx->vm || tctx->owner) {
+	if (tctx->vm || tctx->owner || tctx->service) {
 		read_shared_clock(tctx, now, lag);
 		return;
 	}
@@ -96,7 +97,7 @@ static __always_inline void charge_other(struct task_struct *p, struct task_ctx 
 	if (tctx->gives_way)
 		make_up_for_others(pcpu, ran_ns);
 	else if (pcpu->others_ran_ns < config.fair_share.slice_ns)
-		pcpu->others_ran_ns += ran_ns;
+		pcpu->others_ran_ns += owed_to_vcpus(ran_ns, vms_side_weight, services_side_weight);
 }
 
 /*

@@ -23,6 +23,7 @@ struct pcpu; /* maps.bpf.h: the daemon has no use for it */
 #define LIMITS_PER_CGROUP 4u
 #define HISTOGRAM_BUCKETS 32u /* bucket n counts [2^n, 2^(n+1)) us; bucket 0 also less than 1 us */
 #define OWNERS_MAX 1024u      /* that have vCPUs without a place */
+#define SERVICE_CGROUPS_MAX 8192u
 #define NEVER_MICRO 0xffffffffu
 
 /* Written once, before the programs are loaded. */
@@ -210,6 +211,13 @@ struct vm_feed {
 /* What limits the tasks of one cgroup: its own cpu.max and those of the cgroups that it lies in. Written by the daemon only. */
 struct limit_chain {
 	u32 places[LIMITS_PER_CGROUP]; /* in cpu_limits + 1; 0: no more */
+};
+
+/* What cpu.weight gives the host tasks of one cgroup. Written by the daemon only. */
+struct service_weight {
+	u64 group; /* the cgroup whose clock they go by */
+	u32 weight;
+	u32 reserved;
 };
 
 /* How much of a limit has been used: see policy/cpu_limit.h. */

@@ -32,6 +32,8 @@ struct task_ctx {
 	u32 vm;		  /* a VMM's thread that isn't a vCPU: its VM's slot + 1 */
 	u64 refused_until_ns; /* a vCPU for which there was no room: not tried again before */
 	u64 owner;	      /* of a VM without a place: whose clock it goes by; 0: it isn't of one */
+	u64 service;	      /* the cgroup of a weight of its own whose clock it goes by; 0: it isn't in one */
+	u32 service_weight;   /* of that */
 	u64 first_ran_ns;     /* since it was woken and went first */
 	u32 goes_first;	      /* it runs before vCPUs, as whoever was just woken */
 	u32 vm_generation;    /* of `vm` */
@@ -130,6 +132,23 @@ struct {
 	__type(value, u64);
 } owner_clocks SEC(".maps");
 
+/* Number of a cgroup -> what its weight, and those of what it lies in, give its tasks. Cgroups of the default aren't in it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SERVICE_CGROUPS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, struct service_weight);
+} service_weights SEC(".maps");
+
+/* struct service_weight, group -> the clock that its tasks go by. One that is forgotten begins at the present. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SERVICE_CGROUPS_MAX);
+	__type(key, u64);
+	__type(value, u64);
+} service_clocks SEC(".maps");
+
 /* What runs on a pCPU. */
 enum occupant {
 	OCCUPANT_NONE = 0,
@@ -198,6 +217,11 @@ u32 sweep_cursor;
 u32 limits_in_force;
 /* When a limit came, went, or changed. Likewise. */
 u64 limits_changed_at_ns;
+/* Is anything in service_weights? Written by the daemon. */
+u32 services_are_weighed;
+/* Weights of the outermost cgroups: of those that have VMs, and of all others, as far as they want to run; 0: unknown. Likewise. */
+u32 vms_side_weight;
+u32 services_side_weight;
 /* The timer that ends rests is armed. */
 u32 rest_timer_armed;
 

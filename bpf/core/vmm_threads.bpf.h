@@ -38,8 +38,10 @@ static __always_inline void find_vm_of_thread(struct task_struct *p, struct task
 
 	tctx->vm = 0;
 	tctx->owner = 0;
+	tctx->service = 0;
 	if (p->flags & PF_KTHREAD)
 		return;
+	find_service(p, tctx);
 	process = process_of(p);
 	if (!process)
 		return;
@@ -59,11 +61,13 @@ static __always_inline void find_vm_of_thread(struct task_struct *p, struct task
 static __always_inline u64 *shared_clock_of(const struct task_ctx *tctx)
 {
 	struct vm *vm = vm_of_thread(tctx);
-	u64 owner = tctx->owner;
+	u64 owner = tctx->owner, service = tctx->service;
 
 	if (vm)
 		return &vm->threads_vtime_ns;
-	return owner ? bpf_map_lookup_elem(&owner_clocks, &owner) : NULL;
+	if (owner)
+		return bpf_map_lookup_elem(&owner_clocks, &owner);
+	return service ? bpf_map_lookup_elem(&service_clocks, &service) : NULL;
 }
 
 /* As vcpu_weight() has it. */
@@ -72,6 +76,8 @@ static __always_inline u64 weight_of_other(const struct task_struct *p, const st
 	struct vm *vm = vm_of_thread(tctx);
 	s64 active;
 
+	if (!vm && !tctx->owner && tctx->service)
+		return service_task_weight(tctx->service_weight, p->scx.weight);
 	if (!vm)
 		return vcpu_weight(tctx->owner ? WEIGHT_DEFAULT : p->scx.weight, 1);
 	active = vm->active_vcpu_count;
@@ -81,12 +87,14 @@ static __always_inline u64 weight_of_other(const struct task_struct *p, const st
 /* Who shares a clock waits by it, but isn't left further behind than by `lag`. */
 static __always_inline void read_shared_clock(struct task_ctx *tctx, u64 now, u64 lag)
 {
-	u64 *shared = shared_clock_of(tctx), was, owner = tctx->owner;
+	u64 *shared = shared_clock_of(tctx), was, owner = tctx->owner, service = tctx->service;
 
 	if (!shared) {
 		/* Without memory for it, it has a clock of its own until the next time. */
 		if (owner)
 			bpf_map_update_elem(&owner_clocks, &owner, &now, BPF_NOEXIST);
+		else if (service)
+			bpf_map_update_elem(&service_clocks, &service, &now, BPF_NOEXIST);
 		return;
 	}
 	was = *shared;
@@ -98,13 +106,14 @@ static __always_inline void read_shared_clock(struct task_ctx *tctx, u64 now, u6
 /* It has a pCPU that nobody else wants: see forgive_debt(). */
 static __always_inline void forgive_shared_debt(const struct task_ctx *tctx)
 {
-	u64 *shared = shared_clock_of(tctx), was;
+	u64 *shared = shared_clock_of(tctx), now, was;
 
 	if (!shared)
 		return;
+	now = tctx->gives_way ? pool_vtime_ns : others_vtime_ns;
 	was = *shared;
-	if (vtime_before(pool_vtime_ns, was))
-		__sync_val_compare_and_swap(shared, was, pool_vtime_ns);
+	if (vtime_before(now, was))
+		__sync_val_compare_and_swap(shared, was, now);
 }
 
 /* Nobody waited while it ran: see settle_clock(). */

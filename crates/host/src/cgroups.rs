@@ -84,6 +84,11 @@ pub fn named_in(proc_file: &Path) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
+/// Of the cgroup with this folder; `None` if it is without the cpu controller, or gone. 0: it is idle (`cpu.idle`).
+pub fn weight(folder: &Path) -> io::Result<Option<u32>> {
+    Ok(read_if_there(&folder.join("cpu.weight"))?.and_then(|text| text.trim().parse().ok()))
+}
+
 /// The cgroups that a VM lies in, with their `cpu.weight`, the outermost first: up to the machine's scope if the process is in
 /// one, else to its own cgroup. Those without the cpu controller are left out; the root has none.
 pub fn weights(mount: &Path, cgroup: &str) -> io::Result<Vec<(PathBuf, u32)>> {
@@ -93,8 +98,7 @@ pub fn weights(mount: &Path, cgroup: &str) -> io::Result<Vec<(PathBuf, u32)>> {
         .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".scope")));
     let mut weights = Vec::new();
     for folder in scope.unwrap_or(relative).ancestors().filter(|path| !path.as_os_str().is_empty()) {
-        let text = read_if_there(&mount.join(folder).join("cpu.weight"))?;
-        weights.extend(text.and_then(|text| Some((folder.to_owned(), text.trim().parse().ok()?))));
+        weights.extend(weight(&mount.join(folder))?.map(|weight| (folder.to_owned(), weight)));
     }
     weights.reverse();
     Ok(weights)

@@ -20,6 +20,7 @@ use crate::refusals::Refusals;
 use crate::report::{Report, sum};
 use crate::restarts::{self, Restarts};
 use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VmStats};
+use crate::service_weights::{ServiceTable, Used};
 use crate::topology::cpu_list;
 use crate::vms::{GuestKnowledge, Vm, VmmProcess, namesakes};
 use microslice_policy::{Coded, PoolSizeReason};
@@ -69,6 +70,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     // Before the thread that reads what tenants hold is started.
     privileges::keep_only_used()?;
     let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder, limits)?;
+    daemon.weigh_services(&tree.weighed, output);
     let result = daemon.serve(stop, output);
     daemon.finish(result, output)
 }
@@ -127,6 +129,11 @@ struct Daemon<'s> {
     limits: LimitTable,
     /// What kept limits from being kept when they were read last.
     limit_troubles: Troubles,
+    services: ServiceTable,
+    /// What the outermost cgroups had used when they were looked at last, and when that was.
+    outermost: (Used, Instant),
+    /// Why not every service has its weight, as the operator was told.
+    service_trouble: Option<String>,
     refusals: Refusals,
     recorder: Option<Recorder>,
     measuring: Option<Measuring>,
@@ -174,6 +181,9 @@ impl<'s> Daemon<'s> {
             recorder,
             limits,
             limit_troubles: Troubles::default(),
+            services: ServiceTable::default(),
+            outermost: (Used::default(), now),
+            service_trouble: None,
             refusals: Refusals::default(),
             vms: BTreeMap::new(),
             started: now,
@@ -298,6 +308,8 @@ impl<'s> Daemon<'s> {
         self.shared_codes.clear();
         self.limits = limits;
         self.scheduler = Some(Scheduler::start(&host, &settings, &first_limits)?);
+        self.services = ServiceTable::default();
+        self.weigh_services(&tree.weighed, output);
         let pool = match settings.scheduler {
             SchedulerChoice::Microslice => format!(
                 ": {} of {} pCPUs micro-sliced at most",

@@ -40,6 +40,7 @@ pub mod refused_kernels;
 pub mod report;
 pub mod restarts;
 pub mod scheduler;
+pub mod service_weights;
 pub mod simple;
 pub mod tenant_files;
 pub mod topology;

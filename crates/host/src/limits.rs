@@ -4,6 +4,8 @@
 use crate::HostError;
 use crate::cgroups::{self, CpuLimit};
 use crate::interface::{self, LIMITS_MAX};
+use crate::service_weights::{self, Group};
+use microslice_policy::WEIGHT_DEFAULT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -33,11 +35,13 @@ pub struct LimitedCgroup {
 #[derive(Debug, Default)]
 pub struct Tree {
     pub limited: Vec<LimitedCgroup>,
+    /// Those that weights count for, by number.
+    pub weighed: Vec<(u64, Group)>,
     /// There are more than [`CGROUPS_MAX`] cgroups: those beyond weren't looked at.
     pub is_cut_off: bool,
 }
 
-/// Reads the limits of all cgroups.
+/// Reads the limits, and the weights, of all cgroups.
 ///
 /// # Errors
 /// Something is there and can't be read, so that nobody knows which limits there are. What goes meanwhile is no error.
@@ -46,11 +50,13 @@ pub fn read_tree(mount: &Path) -> io::Result<Tree> {
 }
 
 fn read_tree_up_to(cgroups_max: usize, mount: &Path) -> io::Result<Tree> {
-    let mut limited = Vec::new();
-    let mut open = vec![(mount.to_owned(), Vec::<CpuLimit>::new())];
+    let (mut limited, mut weighed) = (Vec::new(), Vec::new());
+    let mut open = vec![(mount.to_owned(), Vec::<CpuLimit>::new(), None)];
     let mut seen = 0;
-    while let Some((folder, limits)) = open.pop() {
+    while let Some((folder, limits, group)) = open.pop() {
         let Some(entries) = unless_gone(std::fs::read_dir(&folder))? else { continue };
+        // Of each cgroup in this one: its folder, and what says which it is; its weight.
+        let mut inner = Vec::new();
         for entry in entries {
             let Some(entry) = unless_gone(entry)? else { break };
             if !unless_gone(entry.file_type())?.is_some_and(|kind| kind.is_dir()) {
@@ -58,21 +64,34 @@ fn read_tree_up_to(cgroups_max: usize, mount: &Path) -> io::Result<Tree> {
             }
             seen += 1;
             if seen > cgroups_max {
-                return Ok(Tree { limited, is_cut_off: true });
+                break;
             }
             let Some(metadata) = unless_gone(entry.metadata())? else { continue };
+            let weight = service_weights::own_weight(&entry.path())?;
+            inner.push((entry.path(), metadata, weight));
+        }
+        let are_groups = inner.iter().any(|(.., weight)| weight.is_some_and(|own| own != WEIGHT_DEFAULT));
+        for (folder, metadata, weight) in inner {
             let mut limits = limits.clone();
-            limits.extend(CpuLimit::of_cgroup(&entry.path())?);
+            limits.extend(CpuLimit::of_cgroup(&folder)?);
             if !limits.is_empty() {
                 limited.push(LimitedCgroup { id: metadata.ino(), limits: limits.clone() });
             }
+            let group = match weight.filter(|_| are_groups) {
+                Some(own) => Some(Group::within(group, metadata.ino(), own)),
+                None => group,
+            };
+            weighed.extend(group.map(|group| (metadata.ino(), group)));
             // Most have no cgroup in them, and each has a hundred files to go through.
             if metadata.nlink() != LINKS_OF_A_LEAF {
-                open.push((entry.path(), limits));
+                open.push((folder, limits, group));
             }
         }
+        if seen > cgroups_max {
+            break;
+        }
     }
-    Ok(Tree { limited, is_cut_off: false })
+    Ok(Tree { limited, weighed, is_cut_off: seen > cgroups_max })
 }
 
 fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
@@ -186,7 +205,7 @@ impl LimitTable {
     /// What was read is so now. What couldn't be read changes nothing: no limits would set all tenants free.
     pub fn follow(&mut self, read: io::Result<Tree>, before: &Troubles) -> (Changes, Troubles) {
         match read {
-            Ok(Tree { limited, is_cut_off }) => {
+            Ok(Tree { limited, is_cut_off, .. }) => {
                 let changes = self.update(&limited);
                 let troubles = Troubles { is_cut_off, left_out: changes.left_out, ..Troubles::default() };
                 (changes, troubles)
@@ -269,6 +288,28 @@ mod tests {
     }
 
     #[test]
+    fn a_cgroup_of_another_weight_makes_groups_of_its_siblings_and_of_what_lies_in_them() {
+        let mount = tempfile::tempdir().unwrap();
+        let weigh = |folder: &str, weight: &str| {
+            std::fs::create_dir_all(mount.path().join(folder)).unwrap();
+            std::fs::write(mount.path().join(folder).join("cpu.weight"), weight).unwrap();
+        };
+        weigh("system", "100");
+        weigh("user", "100");
+        weigh("system/backup", "20");
+        weigh("system/web", "100");
+        std::fs::create_dir_all(mount.path().join("system/web/without/controller")).unwrap();
+        let weighed: BTreeMap<_, _> = read_tree(mount.path()).unwrap().weighed.into_iter().collect();
+        let id = |folder: &str| std::fs::metadata(mount.path().join(folder)).unwrap().ino();
+        let group = |folder: &str, weight| Group::within(None, id(folder), weight);
+        assert_eq!(weighed.len(), 4);
+        assert_eq!(weighed[&id("system/backup")], group("system/backup", 20));
+        for folder in ["system/web", "system/web/without", "system/web/without/controller"] {
+            assert_eq!(weighed[&id(folder)], group("system/web", 100));
+        }
+    }
+
+    #[test]
     fn the_tasks_of_a_cgroup_are_limited_by_those_that_it_lies_in() {
         let mount = tempfile::tempdir().unwrap();
         let inner = mount.path().join("slice/scope/vcpu0");
@@ -294,7 +335,7 @@ mod tests {
         let mut table = LimitTable::default();
         let limited = vec![cgroup(7, &[limit("vcpu", 50_000)])];
         let fine = Troubles::default();
-        let (changes, none) = table.follow(Ok(Tree { limited, is_cut_off: false }), &fine);
+        let (changes, none) = table.follow(Ok(Tree { limited, ..Tree::default() }), &fine);
         assert_eq!((changes.chains.len(), &none), (1, &fine));
         let folder = tempfile::tempdir().unwrap();
         let no_folder = folder.path().join("file");

@@ -6,6 +6,7 @@ use crate::core_scheduling;
 use crate::interface::{ExitRecord, HostStats, RunConfig};
 use crate::preflight::{Host, Vendor};
 use crate::scheduler::load_failure;
+use crate::service_weights::Sides;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapMut, Object, OpenObject};
 use std::mem::MaybeUninit;
@@ -19,6 +20,7 @@ pub(crate) struct CoreMaps<'o> {
     pub guest_codes: &'o MapMut<'static>,
     pub cpu_limits: &'o MapMut<'static>,
     pub limit_chains: &'o MapMut<'static>,
+    pub service_weights: &'o MapMut<'static>,
     pub events: &'o MapMut<'static>,
     pub records: &'o MapMut<'static>,
 }
@@ -39,6 +41,8 @@ pub(crate) trait LoadedObject {
     fn set_limits_in_force(&mut self, in_force: bool);
     /// Some of them aren't what they were: whoever rests is released, and asks the new ones. By the host's monotonic clock.
     fn set_limits_changed_at_ns(&mut self, now_ns: u64);
+    fn set_services_are_weighed(&mut self, in_force: bool);
+    fn set_sides(&mut self, sides: Sides);
     fn object(&self) -> &Object;
 }
 
@@ -107,6 +111,7 @@ macro_rules! scheduler_object {
                         guest_codes: &maps.guest_codes,
                         cpu_limits: &maps.cpu_limits,
                         limit_chains: &maps.limit_chains,
+                        service_weights: &maps.service_weights,
                         events: &maps.events,
                         records: &maps.records,
                     }
@@ -160,6 +165,16 @@ macro_rules! scheduler_object {
                 fn set_limits_in_force(&mut self, in_force: bool) {
                     let bss = self.maps.bss_data.as_deref_mut().expect(NO_GLOBALS);
                     bss.limits_in_force = u32::from(in_force);
+                }
+
+                fn set_services_are_weighed(&mut self, in_force: bool) {
+                    let bss = self.maps.bss_data.as_deref_mut().expect(NO_GLOBALS);
+                    bss.services_are_weighed = u32::from(in_force);
+                }
+
+                fn set_sides(&mut self, sides: Sides) {
+                    let bss = self.maps.bss_data.as_deref_mut().expect(NO_GLOBALS);
+                    (bss.vms_side_weight, bss.services_side_weight) = (sides.vms, sides.services);
                 }
 
                 fn set_limits_changed_at_ns(&mut self, now_ns: u64) {

@@ -5,8 +5,8 @@ use crate::config::{PoolChoice, SchedulerChoice, Settings};
 use crate::core_scheduling;
 use crate::daemon::monotonic_ns;
 use crate::interface::{
-    self, EventKind, NEVER_MICRO, PCPUS_MAX, RefusalEvent, ResizeEvent, RunConfig, Vcpu, Vm, VmFeed,
-    WitnessEvent,
+    self, EventKind, NEVER_MICRO, PCPUS_MAX, RefusalEvent, ResizeEvent, RunConfig, ServiceWeight, Vcpu, Vm,
+    VmFeed, WitnessEvent,
 };
 use crate::limits;
 use crate::mapped_array::MappedArray;
@@ -15,6 +15,7 @@ use crate::preflight::{Host, Vendor};
 use crate::program_costs;
 use crate::recursion_misses::RecursionMisses;
 use crate::refusals::Refusal;
+use crate::service_weights::{self, ServiceMap, ServiceTable, Sides};
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, PrintLevel, RingBuffer, RingBufferBuilder};
 use microslice_policy::{
     AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, PoolSizeConfig, Record,
@@ -254,6 +255,24 @@ impl Scheduler {
         set_cpu_limits(&mut *self.object, changes)
     }
 
+    /// Tells the kernel side which services have a weight now.
+    ///
+    /// # Errors
+    /// The first that it didn't take, which the table has for untold.
+    pub fn set_service_weights(
+        &mut self,
+        table: &mut ServiceTable,
+        changes: &service_weights::Changes,
+    ) -> Result<(), HostError> {
+        let told = table.tell(changes, &mut *self.object);
+        self.object.set_services_are_weighed(changes.in_force);
+        told
+    }
+
+    pub fn set_sides(&mut self, sides: Sides) {
+        self.object.set_sides(sides);
+    }
+
     /// [`program_costs::instructions_of`] its programs.
     pub fn verified_instruction_counts(&self) -> Vec<(String, u32)> {
         program_costs::instructions_of(self.object.object())
@@ -398,6 +417,17 @@ impl limits::LimitMaps for dyn LoadedObject + '_ {
 
     fn set_chain(&mut self, cgroup: u64, chain: &limits::Chain) -> Result<(), HostError> {
         write(self.maps().limit_chains, &cgroup.to_le_bytes(), chain.as_bytes())
+    }
+}
+
+impl ServiceMap for dyn LoadedObject + '_ {
+    fn remove(&mut self, cgroup: u64) {
+        // That it isn't there is no failure.
+        let _ = self.maps().service_weights.delete(&cgroup.to_le_bytes());
+    }
+
+    fn set(&mut self, cgroup: u64, weight: &ServiceWeight) -> Result<(), HostError> {
+        write(self.maps().service_weights, &cgroup.to_le_bytes(), weight.as_bytes())
     }
 }
 

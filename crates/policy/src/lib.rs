@@ -132,6 +132,18 @@ pub fn vcpu_weight(vm_weight: u32, active_vcpu_count: u32) -> u64 {
     unsafe { c::vcpu_weight(vm_weight, active_vcpu_count) }
 }
 
+/// See `policy/fair_share.h`.
+pub fn service_task_weight(service_weight: u32, own_weight: u32) -> u64 {
+    // SAFETY: values in, value out.
+    unsafe { c::service_task_weight(service_weight, own_weight) }
+}
+
+/// See `policy/fair_share.h`.
+pub fn owed_to_vcpus(ran_ns: u64, vms_weight: u32, services_weight: u32) -> u64 {
+    // SAFETY: values in, value out.
+    unsafe { c::owed_to_vcpus(ran_ns, vms_weight, services_weight) }
+}
+
 /// Virtual time that running for `ran_ns` costs a vCPU of this weight.
 pub fn charge(ran_ns: u64, weight: u64) -> u64 {
     // SAFETY: plain values.

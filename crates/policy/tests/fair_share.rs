@@ -29,6 +29,25 @@ fn running_costs_the_time_that_it_took_at_the_default_weight_and_half_at_twice_t
 }
 
 #[test]
+fn a_task_of_a_service_weighs_as_its_cgroup_and_its_nice_value_say() {
+    assert_eq!(service_task_weight(100, 100), vcpu_weight(100, 1));
+    assert_eq!(service_task_weight(300, 100), vcpu_weight(300, 1));
+    assert_eq!(service_task_weight(50, 200), vcpu_weight(100, 1));
+    assert_eq!(service_task_weight(0, 100), 1);
+}
+
+#[test]
+fn host_tasks_owe_vcpus_what_the_outermost_weights_say_within_bounds() {
+    assert_eq!(owed_to_vcpus(1_000, 0, 100), 1_000, "unknown: half");
+    assert_eq!(owed_to_vcpus(1_000, 100, 100), 1_000);
+    assert_eq!(owed_to_vcpus(1_000, 300, 100), 3_000);
+    assert_eq!(owed_to_vcpus(1_000, 100, 200), 500);
+    let most = u64::from(SIDES_RATIO_MAX);
+    assert_eq!(owed_to_vcpus(1_000, 1_000_000, 1), 1_000 * most);
+    assert_eq!(owed_to_vcpus(1_600, 1, u32::MAX), 100);
+}
+
+#[test]
 fn a_long_sleeper_comes_back_behind_by_the_lag_limit_at_most() {
     let config = FairShareConfig::PAPER;
     let seen = WakeupObservation {

@@ -5,9 +5,11 @@ use crate::HostError;
 use crate::cgroups;
 use crate::limits;
 use crate::scheduler::Scheduler;
+use crate::service_weights::{Group, SERVICE_CGROUPS_MAX};
 use crate::vms::{Vm, read_cpu_limits, read_weights};
 use crate::weights::{Weighed, weights};
 use std::path::Path;
+use std::time::Instant;
 
 impl Daemon<'_> {
     pub(super) fn read_cgroups(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
@@ -52,9 +54,38 @@ impl Daemon<'_> {
         Ok(())
     }
 
+    /// What cgroups give host tasks, each its part, and all together beside VMs.
+    pub(super) fn weigh_services(&mut self, weighed: &[(u64, Group)], output: &mut Output<'_>) {
+        let vms: Vec<_> =
+            self.vms.values().map(|vm| Weighed { place: &vm.place, is_active: vm.is_active }).collect();
+        let (used, since) = &mut self.outermost;
+        let sides = used.sides(Path::new(cgroups::MOUNT), &vms, since.elapsed());
+        *since = Instant::now();
+        let changes = self.services.update(weighed);
+        let Some(scheduler) = &mut self.scheduler else { return };
+        scheduler.set_sides(sides);
+        let told = scheduler.set_service_weights(&mut self.services, &changes);
+        let trouble = match told {
+            Err(cause) => {
+                Some(format!("a service's weight isn't kept ({cause}): tried again with the next reading"))
+            }
+            Ok(()) if changes.left_out > 0 => Some(format!(
+                "weights of services aren't kept in all cgroups: this host has more than the {SERVICE_CGROUPS_MAX} that fit"
+            )),
+            Ok(()) => None,
+        };
+        if let Some(line) = trouble.as_ref().filter(|_| trouble != self.service_trouble) {
+            (output.say)(line);
+        }
+        self.service_trouble = trouble;
+    }
+
     /// What the cgroups of this host allow, VMs or not.
     pub(super) fn read_limits(&mut self, output: &mut Output<'_>) {
         let read = limits::read_tree(Path::new(cgroups::MOUNT));
+        if let Ok(tree) = &read {
+            self.weigh_services(&tree.weighed, output);
+        }
         let (changes, mut troubles) = self.limits.follow(read, &self.limit_troubles);
         let untold = self.scheduler_mut().set_cpu_limits(&changes);
         self.limits.forget(&untold);
