@@ -7,8 +7,8 @@
 //! Formula.   part(child) = part(parent) * weight(child) / sum of the weights of all children that want to run
 //!            weight(VM)  = part(VM) * scale, 1 to 10000; scale = 100 * VMs that want to run, or so much more that the
 //!            lightest of them has LIGHTEST, if the heaviest then has no more than 10000
-//! Limits.    Weights are whole numbers: a part below a 10,000th of the largest is more than it should be. Services aren't
-//!            looked at: host tasks go before VMs (docs/scheduler.md).
+//! Limits.    Weights are whole numbers: a part below a 10,000th of the largest is more than it should be. Services
+//!            have weights of their own (service_weights.rs).
 
 use microslice_policy::{WEIGHT_DEFAULT, WEIGHT_MAX};
 use std::collections::BTreeMap;
