@@ -32,12 +32,12 @@ struct task_ctx {
 	u32 vm;		  /* a VMM's thread that isn't a vCPU: its VM's slot + 1 */
 	u64 refused_until_ns; /* a vCPU for which there was no room: not tried again before */
 	u64 owner;	      /* of a VM without a place: whose clock it goes by; 0: it isn't of one */
-	u64 service;	      /* the cgroup of a weight of its own whose clock it goes by; 0: it isn't in one */
-	u32 service_weight;   /* of that */
-	u64 first_ran_ns;     /* since it was woken and went first */
-	u32 goes_first;	      /* it runs before vCPUs, as whoever was just woken */
-	u32 vm_generation;    /* of `vm` */
-	u32 queue;	      /* DSQ_BOOSTED or DSQ_VCPUS + this one is where it waits, or waited last */
+	u64 service;	    /* the cgroup of a weight of its own whose clock it goes by; 0: it isn't in one */
+	u32 service_weight; /* of that */
+	u64 first_ran_ns;   /* since it was woken and went first */
+	u32 goes_first;	    /* it runs before vCPUs, as whoever was just woken */
+	u32 vm_generation;  /* of `vm` */
+	u32 queue;	    /* DSQ_BOOSTED or DSQ_VCPUS + this one is where it waits, or waited last */
 	/* Of a process, kept with its first thread. */
 	u32 process_vm;		/* slot + 1 of its VM */
 	u32 process_generation; /* of that slot */
