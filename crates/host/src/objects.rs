@@ -21,6 +21,7 @@ pub(crate) struct CoreMaps<'o> {
     pub limit_chains: &'o MapMut<'static>,
     pub events: &'o MapMut<'static>,
     pub records: &'o MapMut<'static>,
+    pub hint_places: &'o MapMut<'static>,
 }
 
 /// Programs of a scheduler in the kernel.
@@ -109,6 +110,7 @@ macro_rules! scheduler_object {
                         limit_chains: &maps.limit_chains,
                         events: &maps.events,
                         records: &maps.records,
+                        hint_places: &maps.hint_places,
                     }
                 }
 
