@@ -137,6 +137,7 @@ struct delay_stats {
 	u64 beyond_ns;	     /* what those of them had beyond their due end that ended behind it */
 	u64 short_ns;	     /* what the others were short of */
 	u64 looks;	     /* that found who was put off not safe yet */
+	u64 penalised;	     /* turns of them that ended early, because the guest had overdrawn its hints */
 };
 
 /* Of one VM since it was first seen; of all VMs that are gone in the slot VMS_MAX. */
@@ -206,6 +207,13 @@ struct vm_feed {
 	u32 code;	    /* which guest_code; 0: no symbols */
 	u32 weight;	    /* of its cgroup; 0: the default */
 	u32 urgent_schemes; /* bits of policy/urgent.h */
+};
+
+/* Where a VM's hint page is (guest/hints/hint_page.h). Written by the daemon only. */
+struct hint_place {
+	u64 address;	/* in the VMM's process; 0: it has none */
+	u32 vcpu_count; /* so many hints are in it */
+	u32 generation; /* of the struct vm that this is about */
 };
 
 /* What limits the tasks of one cgroup: its own cpu.max and those of the cgroups that it lies in. Written by the daemon only. */

@@ -2,7 +2,7 @@
 /*
  * Delayed preemption: a turn ends where nobody waits for what its vCPU holds.
  *
- * Problem.   Nobody tells the host when a guest goes to user mode, or leaves critical code.
+ * Problem.   Nobody tells the host when a guest goes to user mode, or leaves critical code; nor when it takes back a hint.
  * Mechanism. The host looks: at the instruction pointer, which is that of the guest's last exit. A timer pinned to the
  *            pCPU is one, if the guest runs. The first look is where the window begins (policy/delay_preemption.h); at
  *            each the turn ends, by a preemption, or is looked at again. Who was put off until then waits no longer.
@@ -20,6 +20,7 @@
 #define BPF_DELAY_PREEMPTION_H
 
 #include "bpf/core/turns.bpf.h"
+#include "bpf/mechanisms/hint_page.bpf.h"
 
 /* Nobody is looked at earlier in its turn: its switch takes longer. */
 #define LOOK_MIN_NS 10000ull
@@ -136,6 +137,8 @@ static __always_inline u64 look(s32 cpu, struct pcpu *pcpu, struct vcpu *vcpu, u
 
 	seen.guest_class = what_its_guest_does(vcpu, slot);
 	seen.answer = answer_that_counts(vcpu);
+	if (rules.unsafe_where == DELAY_WHERE_HINTED)
+		seen.hint_ns = hint_of(vcpu);
 	decision = decide_on_delay(&rules, &seen);
 	RECORD(RECORD_TURN, slot, turn, {.config = rules, .seen = seen, .decision = decision});
 	*verdict = decision.verdict;
@@ -264,6 +267,8 @@ static __always_inline void keep_end_of_turn(struct delay_preemption_pcpu *on, s
 
 	if (on->interruption.end_ns || (s64)(now - on->window.begin_ns) < 0)
 		return;
+	if (delay_of(vcpu)->state.penalty_turns)
+		COUNT(stats->penalised);
 	delay_of(vcpu)->state = delay_after_turn(&rules, &delay_of(vcpu)->state, &seen, verdict);
 	COUNT(stats->turns);
 	if (beyond_ns > 0)

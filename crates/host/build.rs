@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 fn main() -> Result<(), BorderError> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    for folder in ["bpf", "policy"] {
+    for folder in ["bpf", "guest/hints", "policy"] {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
     }
     println!("cargo::rerun-if-env-changed=CLANG");

@@ -9,7 +9,9 @@
  * halts and kicks, and what must be 0: two that held it at once, somebody who overtook, kicks that were lost. A waiter whose turn
  * it is and who halts while nothing moves for ten seconds has lost one: it is kicked again.
  *
- * `kind=stock` is the kernel's own spinlock, whose halts aren't counted (-1).
+ * `kind=stock` is the kernel's own spinlock, whose halts aren't counted (-1). `kind=yield` and `spin-yield` have no order. With
+ * `hint=50` a vCPU says, by microslice_hints, that it isn't to be preempted for 50 us, from when it wants the lock until it has
+ * given it up.
  */
 #define pr_fmt(format) KBUILD_MODNAME ": " format
 #include <linux/version.h>
@@ -32,12 +34,15 @@
 #include <linux/spinlock.h>
 #include <linux/string.h>
 
+#include "../hints/microslice_hints.h"
 #include "access.h"
 #define LOCK_PAUSE() cpu_relax()
 #define LOCK_BEGIN_WAIT() begin_wait()
 #define LOCK_END_WAIT(before) local_irq_restore(before)
 #define LOCK_HALT(before) halt_until_kicked(before)
 #define LOCK_KICK(cpu) kick(cpu)
+#define LOCK_NOW_NS() ktime_get_mono_fast_ns()
+#define LOCK_YIELD(cpu) yield_to_cpu(cpu)
 
 static unsigned long begin_wait(void)
 {
@@ -64,19 +69,27 @@ static void kick(u32 cpu)
 	kvm_hypercall2(KVM_HC_KICK_CPU, 0, per_cpu(x86_cpu_to_apicid, cpu));
 }
 
-#include "pv_ticket.h"
+/* KVM's directed yield, if that vCPU is preempted. */
+static void yield_to_cpu(u32 cpu)
+{
+	kvm_hypercall1(KVM_HC_SCHED_YIELD, per_cpu(x86_cpu_to_apicid, cpu));
+}
 
-#define STOCK PV_TICKET_KINDS
+#include "pv_ticket.h"
+#include "yield_lock.h"
+
+/* Behind enum pv_ticket_kind. */
+enum { YIELD = PV_TICKET_KINDS, SPIN_YIELD, STOCK };
 #define STALL_MS 10000
 #define LOOK_MS 100
 
-static const char *const kinds[] = {"pv-ticket", "oticket", "iticket", "stock"};
+static const char *const kinds[] = {"pv-ticket", "oticket", "iticket", "yield", "spin-yield", "stock"};
 static const char *const interrupts[] = {"on", "off", "mixed"};
 enum { INTERRUPTS_ON, INTERRUPTS_OFF, INTERRUPTS_MIXED };
 
 /* A run; what `run` is told. */
 static struct {
-	u64 kind, irqs, seconds, cpus, spin, spin_max, queue_wait, wake_ahead, hold, gap;
+	u64 kind, irqs, seconds, cpus, spin, spin_max, queue_wait, wake_ahead, yield_spin_ns, hold, gap, hint;
 } wanted;
 
 static const struct {
@@ -89,14 +102,20 @@ static const struct {
     {"spin-max", &wanted.spin_max, 1, 1ull << 40, 1ull << 34},
     {"queue-wait", &wanted.queue_wait, 1, 64, 18},
     {"wake-ahead", &wanted.wake_ahead, 1, 64, 4},
-    {"hold", &wanted.hold, 0, 1u << 30, 100}, /* up to so many rounds of a loop */
+    {"yield-spin", &wanted.yield_spin_ns, 1, 1u << 30, YIELD_SPIN_NS}, /* nanoseconds */
+    {"hint", &wanted.hint, 0, 1000000, 0},			       /* microseconds; 0: none */
+    {"hold", &wanted.hold, 0, 1u << 30, 100},			       /* up to so many rounds of a loop */
     {"gap", &wanted.gap, 0, 1u << 30, 200},
 };
 
 static struct pv_ticket_rules rules;
 static struct pv_ticket_lock lock;
 static DEFINE_RAW_SPINLOCK(stock_lock);
+static struct yield_lock yielding_lock;
 static struct pv_ticket_cpus cpus;
+/* Of microslice_hints, while a run needs them. */
+static typeof(microslice_not_now) *not_now;
+static typeof(microslice_preempt_again) *preempt_again;
 static struct task_struct *workers[TICKET_CPUS_MAX];
 static bool ended;
 static char result[512] = "{\"error\":\"nothing has run yet\"}";
@@ -129,23 +148,44 @@ static void hold_lock(u32 cpu, u32 rounds)
 	WRITE_ONCE(holder, 0);
 }
 
-static void take_once(u32 cpu, u32 *random)
+static void take_yielding(u32 cpu, u32 rounds)
 {
-	u32 rounds = random_below(random, wanted.hold + 1);
+	yield_lock(&yielding_lock, &cpus.of[cpu], cpu, wanted.kind == SPIN_YIELD ? wanted.yield_spin_ns : 0);
+	hold_lock(cpu, rounds);
+	yield_unlock(&yielding_lock);
+}
+
+static void take_stock(u32 cpu, u32 rounds)
+{
+	raw_spin_lock(&stock_lock);
+	hold_lock(cpu, rounds);
+	cpus.of[cpu].taken++;
+	raw_spin_unlock(&stock_lock);
+}
+
+static void take_ticket(u32 cpu, u32 rounds)
+{
 	u16 ticket;
 
-	if (wanted.kind == STOCK) {
-		raw_spin_lock(&stock_lock);
-		hold_lock(cpu, rounds);
-		cpus.of[cpu].taken++;
-		raw_spin_unlock(&stock_lock);
-		return;
-	}
 	ticket = pv_ticket_lock(&rules, &lock, &cpus, cpu);
 	overtakings += ticket != next_ticket;
 	next_ticket = ticket + TICKET_STEP;
 	hold_lock(cpu, rounds);
 	pv_ticket_unlock(&rules, &lock, &cpus, cpu);
+}
+
+static void take_once(u32 cpu, u32 *random)
+{
+	u32 rounds = random_below(random, wanted.hold + 1), before = not_now ? not_now(wanted.hint) : 0;
+
+	if (wanted.kind == STOCK)
+		take_stock(cpu, rounds);
+	else if (wanted.kind == YIELD || wanted.kind == SPIN_YIELD)
+		take_yielding(cpu, rounds);
+	else
+		take_ticket(cpu, rounds);
+	if (preempt_again)
+		preempt_again(before);
 }
 
 static int work(void *argument)
@@ -241,6 +281,24 @@ static int start_workers(u32 *count)
 	return 0;
 }
 
+/* Until end_hints(). */
+static int begin_hints(void)
+{
+	not_now = symbol_get(microslice_not_now);
+	preempt_again = symbol_get(microslice_preempt_again);
+	return not_now && preempt_again ? 0 : -ENOENT;
+}
+
+static void end_hints(void)
+{
+	if (not_now)
+		symbol_put(microslice_not_now);
+	if (preempt_again)
+		symbol_put(microslice_preempt_again);
+	not_now = NULL;
+	preempt_again = NULL;
+}
+
 static int run(void)
 {
 	u32 count, i, lost;
@@ -254,6 +312,7 @@ static int run(void)
 					 .spin_max = wanted.spin_max};
 	memset(&cpus, 0, sizeof(cpus));
 	memset(&lock, 0, sizeof(lock));
+	memset(&yielding_lock, 0, sizeof(yielding_lock));
 	overlaps = overtakings = holder = next_ticket = 0;
 	ended = false;
 	cpus_read_lock();
@@ -271,10 +330,12 @@ static int run(void)
 	scnprintf(
 	    result, sizeof(result),
 	    "{\"kind\":\"%s\",\"irqs\":\"%s\",\"cpus\":%u,\"elapsed_ns\":%llu,\"taken\":%llu,\"waited\":%lld,"
-	    "\"halts\":%lld,\"kicks\":%lld,\"overlaps\":%llu,\"overtakings\":%llu,\"lost_kicks\":%u}",
+	    "\"halts\":%lld,\"kicks\":%lld,\"yields\":%lld,\"overlaps\":%llu,\"overtakings\":%llu,\"lost_"
+	    "kicks\":%u}",
 	    kinds[wanted.kind], interrupts[wanted.irqs], count, ktime_get_ns() - began_ns, SUM_OF(taken),
 	    wanted.kind == STOCK ? -1ll : SUM_OF(waited), wanted.kind == STOCK ? -1ll : SUM_OF(halts),
-	    wanted.kind == STOCK ? -1ll : SUM_OF(kicks), overlaps, overtakings, lost);
+	    wanted.kind == STOCK ? -1ll : SUM_OF(kicks), wanted.kind == STOCK ? -1ll : SUM_OF(yields),
+	    overlaps, overtakings, lost);
 	return 0;
 }
 
@@ -301,8 +362,9 @@ static int read_word(char *word)
 		at = is_kind ? match_string(kinds, ARRAY_SIZE(kinds), value)
 			     : match_string(interrupts, ARRAY_SIZE(interrupts), value);
 		if (at < 0)
-			return refuse(value, is_kind ? "not pv-ticket, oticket, iticket or stock"
-						     : "not on, off or mixed");
+			return refuse(value,
+				      is_kind ? "not pv-ticket, oticket, iticket, yield, spin-yield or stock"
+					      : "not on, off or mixed");
 		*(is_kind ? &wanted.kind : &wanted.irqs) = at;
 		return 0;
 	}
@@ -314,8 +376,21 @@ static int read_word(char *word)
 		*numbers[i].value = number;
 		return 0;
 	}
-	return refuse(name,
-		      "no such word; kind irqs seconds cpus spin spin-max queue-wait wake-ahead hold gap");
+	return refuse(name, "no such word; kind irqs seconds cpus spin spin-max queue-wait wake-ahead "
+			    "yield-spin hint hold gap");
+}
+
+/* Leaf 0x40000000 names the hypervisor, the next has KVM's features; other hypervisors' leaves may come before KVM's. */
+static bool host_has(u32 feature)
+{
+	u32 base, highest, signature[3];
+
+	for (base = 0x40000000; base < 0x40010000; base += 0x100) {
+		cpuid(base, &highest, &signature[0], &signature[1], &signature[2]);
+		if (!memcmp("KVMKVMKVM\0\0\0", signature, sizeof(signature)))
+			return cpuid_eax(base + 1) & (1u << feature);
+	}
+	return false;
 }
 
 static int set_run(const char *text, const struct kernel_param *param)
@@ -336,7 +411,16 @@ static int set_run(const char *text, const struct kernel_param *param)
 		if (error)
 			return error;
 	}
-	return run();
+	if ((wanted.kind == YIELD || wanted.kind == SPIN_YIELD) && !host_has(KVM_FEATURE_PV_SCHED_YIELD))
+		return refuse(kinds[wanted.kind],
+			      "no host here that takes yields (KVM_FEATURE_PV_SCHED_YIELD)");
+	if (wanted.hint && begin_hints()) {
+		end_hints();
+		return refuse("hint", "microslice_hints isn't loaded");
+	}
+	error = run();
+	end_hints();
+	return error;
 }
 
 static int get_run(char *buffer, const struct kernel_param *param)
@@ -348,22 +432,9 @@ static const struct kernel_param_ops run_ops = {.set = set_run, .get = get_run};
 module_param_cb(run, &run_ops, NULL, 0600);
 MODULE_PARM_DESC(run, "write: kind=… seconds=… cpus=…: runs it; read: what came of the last run");
 
-/* Leaf 0x40000000 names the hypervisor, the next has KVM's features; other hypervisors' leaves may come before KVM's. */
-static bool host_kicks(void)
-{
-	u32 base, highest, signature[3];
-
-	for (base = 0x40000000; base < 0x40010000; base += 0x100) {
-		cpuid(base, &highest, &signature[0], &signature[1], &signature[2]);
-		if (!memcmp("KVMKVMKVM\0\0\0", signature, sizeof(signature)))
-			return cpuid_eax(base + 1) & (1u << KVM_FEATURE_PV_UNHALT);
-	}
-	return false;
-}
-
 static int __init microslice_locks_init(void)
 {
-	if (!host_kicks()) {
+	if (!host_has(KVM_FEATURE_PV_UNHALT)) {
 		pr_err("no host here that kicks (KVM_FEATURE_PV_UNHALT): who halts for a lock would never "
 		       "wake up\n");
 		return -ENODEV;

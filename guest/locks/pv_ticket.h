@@ -67,7 +67,8 @@ struct pv_ticket_cpu {
 	u64 taken;  /* locks */
 	u64 waited; /* for so many of them */
 	u64 halts;
-	u64 kicks; /* that it has sent */
+	u64 kicks;  /* that it has sent */
+	u64 yields; /* of yield_lock.h */
 } __attribute__((aligned(128)));
 
 /* All CPUs that share locks. */

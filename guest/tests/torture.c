@@ -24,6 +24,7 @@ typedef uint64_t u64;
 
 static void halt(void);
 static void kick(u32 cpu);
+static u64 now_ns(void);
 
 #include "../locks/access.h"
 #define LOCK_PAUSE() __builtin_ia32_pause()
@@ -31,12 +32,17 @@ static void kick(u32 cpu);
 #define LOCK_END_WAIT(before) ((void)(before))
 #define LOCK_HALT(before) ((void)(before), halt())
 #define LOCK_KICK(cpu) kick(cpu)
+#define LOCK_NOW_NS() now_ns()
+#define LOCK_YIELD(cpu) ((void)(cpu), sched_yield())
 #include "../locks/pv_ticket.h"
+#include "../locks/yield_lock.h"
 
 #define THREADS_MAX 64
 #define STALL_SECONDS 10
 
-static const char *const kinds[PV_TICKET_KINDS] = {"pv-ticket", "oticket", "iticket"};
+enum { YIELD = PV_TICKET_KINDS, SPIN_YIELD, KINDS };
+static const char *const kinds[KINDS] = {"pv-ticket", "oticket", "iticket", "yield", "spin-yield"};
+static int kind_wanted;
 
 /* A kick that comes before the halt ends that at once, as KVM's does. */
 static struct {
@@ -48,6 +54,7 @@ static struct {
 /* Short times, so that halting is the rule. */
 static struct pv_ticket_rules rules = {.queue_wait = 3, .wake_ahead = 2, .spin = 4, .spin_max = 64};
 static struct pv_ticket_lock lock;
+static struct yield_lock yielding_lock;
 static struct pv_ticket_cpus cpus;
 static __thread u32 this_cpu;
 static int ended;
@@ -56,6 +63,14 @@ static int ended;
 static u64 held, overlaps, overtakings;
 static u32 holder;
 static u16 next_ticket;
+
+static u64 now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
 
 static void halt(void)
 {
@@ -104,8 +119,16 @@ static void *run(void *argument)
 	this_cpu = (uintptr_t)argument;
 	random = 2654435769u * (this_cpu + 1) ^ next_ticket;
 	while (!__atomic_load_n(&ended, __ATOMIC_RELAXED)) {
-		hold(&random, pv_ticket_lock(&rules, &lock, &cpus, this_cpu));
-		pv_ticket_unlock(&rules, &lock, &cpus, this_cpu);
+		if (kind_wanted < PV_TICKET_KINDS) {
+			hold(&random, pv_ticket_lock(&rules, &lock, &cpus, this_cpu));
+			pv_ticket_unlock(&rules, &lock, &cpus, this_cpu);
+		} else {
+			/* Nobody has a place in line. */
+			yield_lock(&yielding_lock, &cpus.of[this_cpu], this_cpu,
+				   kind_wanted == SPIN_YIELD ? YIELD_SPIN_NS : 0);
+			hold(&random, next_ticket);
+			yield_unlock(&yielding_lock);
+		}
 		for (volatile u32 left = random_below(&random, 100); left; left--)
 			;
 	}
@@ -147,13 +170,14 @@ int main(int argc, char **argv)
 	pthread_t ids[THREADS_MAX];
 	u32 threads = argc > 3 ? atoi(argv[2]) : 0;
 
-	for (int kind = 0; argc > 3 && kind < PV_TICKET_KINDS; kind++)
-		rules.kind = strcmp(kinds[kind], argv[1]) ? rules.kind : (enum pv_ticket_kind)kind;
-	if (argc < 4 || threads < 1 || threads > THREADS_MAX || strcmp(kinds[rules.kind], argv[1])) {
-		fprintf(
-		    stderr,
-		    "usage: torture pv-ticket|oticket|iticket THREADS SECONDS [SEED]   (1 to %d threads)\n",
-		    THREADS_MAX);
+	for (int kind = 0; argc > 3 && kind < KINDS; kind++)
+		kind_wanted = strcmp(kinds[kind], argv[1]) ? kind_wanted : kind;
+	rules.kind = kind_wanted < PV_TICKET_KINDS ? (enum pv_ticket_kind)kind_wanted : PV_TICKET;
+	if (argc < 4 || threads < 1 || threads > THREADS_MAX || strcmp(kinds[kind_wanted], argv[1])) {
+		fprintf(stderr,
+			"usage: torture pv-ticket|oticket|iticket|yield|spin-yield THREADS SECONDS [SEED]   "
+			"(1 to %d threads)\n",
+			THREADS_MAX);
 		return 2;
 	}
 	/* Tickets wrap around soon after the start. */
@@ -169,11 +193,13 @@ int main(int argc, char **argv)
 	for (u32 cpu = 0; !stalled && cpu < threads; cpu++)
 		pthread_join(ids[cpu], NULL);
 	printf("{\"kind\":\"%s\",\"threads\":%u,\"taken\":%lu,\"waited\":%lu,\"halts\":%lu,\"kicks\":%lu,"
+	       "\"yields\":%lu,"
 	       "\"overlaps\":%lu,\"overtakings\":%lu,\"stalled\":%s}\n",
 	       argv[1], threads, sum_of(offsetof(struct pv_ticket_cpu, taken), threads),
 	       sum_of(offsetof(struct pv_ticket_cpu, waited), threads),
 	       sum_of(offsetof(struct pv_ticket_cpu, halts), threads),
-	       sum_of(offsetof(struct pv_ticket_cpu, kicks), threads), overlaps, overtakings,
+	       sum_of(offsetof(struct pv_ticket_cpu, kicks), threads),
+	       sum_of(offsetof(struct pv_ticket_cpu, yields), threads), overlaps, overtakings,
 	       stalled ? "true" : "false");
 	return overlaps || overtakings || stalled;
 }

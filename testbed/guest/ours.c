@@ -56,12 +56,12 @@ static void run_locks(const char *name, const char *words, long seconds)
 	report("{\"%s\":\"%s\",\"locks\":%s}", name, words, *line ? line : "null");
 }
 
-static int have_locks(const char *name)
+static int have_module(const char *name, const char *module)
 {
-	int error = load_our_module("microslice_locks");
+	int error = load_our_module(module);
 
 	if (error)
-		report("{\"%s\":\"\",\"error\":\"/ours/microslice_locks.ko: %s\"}", name,
+		report("{\"%s\":\"\",\"error\":\"/ours/%s.ko: %s\"}", name, module,
 		       error == ENOEXEC ? "it was built for another kernel" : strerror(error));
 	return !error;
 }
@@ -72,10 +72,12 @@ static void torture(long seconds)
 	static const char *const runs[] = {
 	    "kind=pv-ticket irqs=mixed spin=16 hold=300 gap=30",
 	    "kind=oticket irqs=mixed spin=16 spin-max=64 queue-wait=4 wake-ahead=3 hold=300 gap=30",
-	    "kind=iticket irqs=mixed spin=1 spin-max=64 hold=300 gap=30",
+	    "kind=iticket irqs=mixed spin=1 spin-max=64 hold=300 gap=30 hint=50",
+	    "kind=yield irqs=mixed hold=300 gap=30 hint=50",
+	    "kind=spin-yield irqs=mixed hold=300 gap=30 hint=50",
 	};
 
-	if (!have_locks("torture"))
+	if (!have_module("torture", "microslice_hints") || !have_module("torture", "microslice_locks"))
 		return;
 	for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++)
 		run_locks("torture", runs[i], seconds);
@@ -93,9 +95,11 @@ static void locks(long seconds)
 	    "kind=pv-ticket spin=327",
 	    "kind=oticket spin=327 queue-wait=4",
 	    "kind=iticket spin=327",
+	    "kind=yield",
+	    "kind=spin-yield",
 	};
 
-	if (!have_locks("bench"))
+	if (!have_module("bench", "microslice_locks"))
 		return;
 	for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
 		char words[128];

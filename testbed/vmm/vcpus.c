@@ -3,11 +3,14 @@
  * The smallest VMM: so many VMs of so many vCPUs that halt, sleep a second, and halt again, or that spin. For measuring what
  * vCPUs cost those that watch and schedule them. Each VM is a process, as with real VMMs; all end with this one.
  *
- *   vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed]]
+ *   vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed | keeps=US | hints=US | forged=US]]
  *   vcpus naps                                       has no VM: to compare with
  *
  * Spinning vCPUs run in the lower half of the address space, where user mode is; with "kernel" in the upper half, in long mode; with
  * "mixed" in both, turn about. Whether they may do what a kernel may isn't what a host sees of them.
+ *
+ * With a number of microseconds a VM has a hint page (guest/hints/hint_page.h): its vCPUs say all the time that they aren't to be
+ * preempted for so long, with "hints" turn about with nothing; with "forged" in a page of a version that nobody knows.
  *
  * Prints "ready" once all vCPUs halted, or are about to spin. Busy threads of the VMM compute all the time; one that naps sleeps for
  * 10 ms, works for some microseconds, and prints each second by how much it was woken too late on average: "late 120 us".
@@ -26,6 +29,11 @@
 #include <time.h>
 #include <unistd.h>
 
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+#include "../../guest/hints/hint_page.h"
+
 #define PAGE 4096
 /* Real mode: hlt; jmp to it. */
 static const unsigned char halting[] = {0xf4, 0xeb, 0xfd};
@@ -34,6 +42,8 @@ static const unsigned char spinning[] = {0xeb, 0xfe, 0xcc};
 /* Long mode: both halves of the address space show the first 2 MiB of memory. */
 #define UPPER_HALF 0xffffffff80000000ul
 enum { CODE = PAGE, PML4 = 2 * PAGE, PDPT = 3 * PAGE, PD = 4 * PAGE, MEMORY = 4 * PAGE };
+/* Of a VM with a hint page: that, and enough memory for a daemon to look into. */
+enum { HINTS = 32 * PAGE, MEMORY_WITH_HINTS = 128 * PAGE };
 /* Present, writable, accessed, dirty; of 2 MiB. */
 #define TABLE 0x63ul
 #define HUGE_PAGE 0xe3ul
@@ -44,13 +54,31 @@ enum { CODE = PAGE, PML4 = 2 * PAGE, PDPT = 3 * PAGE, PD = 4 * PAGE, MEMORY = 4 
 #define COUNTS 200000u
 
 static int kvm, vm, ready;
-static bool spins, naps, in_kernel, mixed;
+static bool spins, naps, in_kernel, mixed, takes_back, forged;
+static unsigned int not_now_us;
 static long busy;
 
 static void die(const char *what)
 {
 	perror(what);
 	_exit(1);
+}
+
+/* mov dword [rbx], US */
+static unsigned char *write_hint(unsigned char *at, unsigned int us)
+{
+	memcpy(at, "\xc7\x03", 2);
+	memcpy(at + 2, &us, sizeof(us));
+	return at + 2 + sizeof(us);
+}
+
+static void write_hint_page(unsigned char *page, long vcpu_count)
+{
+	struct hint_head head = {
+	    .version = HINT_VERSION + (forged ? 8 : 0), .vcpu_count = vcpu_count, .guest_physical = HINTS};
+
+	memcpy(head.signature, HINT_SIGNATURE, sizeof(head.signature));
+	memcpy(page, &head, sizeof(head));
 }
 
 /* mov ecx, COUNTS; dec ecx; jnz back; mov rax, the other half; jmp rax */
@@ -67,7 +95,7 @@ static void write_counting(unsigned char *at, unsigned long next)
 	memcpy(at + sizeof(next), "\xff\xe0", 2);
 }
 
-static void write_memory(unsigned char *memory)
+static void write_memory(unsigned char *memory, long vcpu_count)
 {
 	unsigned long *pml4 = (void *)(memory + PML4 - PAGE), *pdpt = (void *)(memory + PDPT - PAGE),
 		      *pd = (void *)(memory + PD - PAGE);
@@ -76,6 +104,11 @@ static void write_memory(unsigned char *memory)
 	if (mixed) {
 		write_counting(memory, CODE + 64);
 		write_counting(memory + 64, UPPER_HALF + CODE);
+	}
+	if (not_now_us) {
+		write_counting(write_hint(memory, not_now_us), CODE + 64);
+		write_counting(write_hint(memory + 64, takes_back ? 0 : not_now_us), CODE);
+		write_hint_page(memory + HINTS - PAGE, vcpu_count);
 	}
 	pml4[0] = pml4[511] = PDPT | TABLE;
 	pdpt[0] = pdpt[510] = PD | TABLE;
@@ -102,7 +135,7 @@ static void *run_vcpu(void *id)
 {
 	int vcpu = ioctl(vm, KVM_CREATE_VCPU, (long)id);
 	int bytes = ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
-	struct kvm_regs regs = {.rip = PAGE, .rflags = 2};
+	struct kvm_regs regs = {.rip = PAGE, .rflags = 2, .rbx = HINTS + hint_offset((long)id)};
 	struct kvm_sregs sregs;
 	struct kvm_run *run;
 
@@ -113,10 +146,10 @@ static void *run_vcpu(void *id)
 		die("vCPU state");
 	sregs.cs.base = 0;
 	sregs.cs.selector = 0;
-	if (in_kernel || mixed) {
+	if (in_kernel || mixed || not_now_us)
 		enter_long_mode(&sregs);
+	if (in_kernel || mixed)
 		regs.rip = UPPER_HALF + CODE;
-	}
 	if (ioctl(vcpu, KVM_SET_SREGS, &sregs) || ioctl(vcpu, KVM_SET_REGS, &regs))
 		die("vCPU state");
 	if (spins && write(ready, "", 1) != 1)
@@ -178,16 +211,17 @@ static void *nap(void *unused)
 
 static void run_vm(long vcpu_count)
 {
-	void *page = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	const unsigned long bytes = not_now_us ? MEMORY_WITH_HINTS : MEMORY;
+	void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct kvm_userspace_memory_region memory = {
-	    .guest_phys_addr = PAGE, .memory_size = MEMORY, .userspace_addr = (unsigned long)page};
+	    .guest_phys_addr = PAGE, .memory_size = bytes, .userspace_addr = (unsigned long)page};
 	pthread_attr_t small;
 	pthread_t thread;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (page == MAP_FAILED)
 		die("mmap");
-	write_memory(page);
+	write_memory(page, vcpu_count);
 	vm = ioctl(kvm, KVM_CREATE_VM, 0);
 	if (vm < 0 || ioctl(vm, KVM_SET_USER_MEMORY_REGION, &memory))
 		die("KVM_CREATE_VM");
@@ -217,11 +251,16 @@ int main(int count, char **arguments)
 	mixed = count == 5 && !strcmp(arguments[4], "mixed");
 	if (count == 5 && !strncmp(arguments[4], "busy=", 5))
 		busy = atol(arguments[4] + 5);
+	takes_back = count == 5 && !strncmp(arguments[4], "hints=", 6);
+	forged = count == 5 && !strncmp(arguments[4], "forged=", 7);
+	if (takes_back || forged || (count == 5 && !strncmp(arguments[4], "keeps=", 6)))
+		not_now_us = atol(strchr(arguments[4], '=') + 1);
 	if (count == 2 && !strcmp(arguments[1], "naps"))
 		nap(NULL);
 	if (vm_count < 1 || vcpu_count < 1 || count > 5 || (count >= 4 && !spins) ||
-	    (count == 5 && !naps && !in_kernel && !mixed && busy < 1)) {
-		fputs("usage: vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed]], or vcpus naps\n",
+	    (count == 5 && !naps && !in_kernel && !mixed && !not_now_us && busy < 1)) {
+		fputs("usage: vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed | keeps=US | "
+		      "hints=US | forged=US]], or vcpus naps\n",
 		      stderr);
 		return 2;
 	}

@@ -224,7 +224,7 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         "scheduler" => "must be microslice or coordinated".to_owned(),
         "resched-dp" | "tlb-co" | "resched-co" => "must be true or false".to_owned(),
         "delay-preemption" => "must be a window of microseconds, no longer than a turn".to_owned(),
-        "delay-unsafe" => "must be kernel or critical".to_owned(),
+        "delay-unsafe" => "must be kernel, critical or hinted".to_owned(),
         "micro-cpus" => "must be a number or `auto`".to_owned(),
         "micro-cpus-limit" => "must be a number of CPUs".to_owned(),
         "stats" => "must be 0.1 to 86400 seconds".to_owned(),

@@ -1,5 +1,6 @@
 //! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one reads kernels.
 
+mod hints;
 mod reports;
 mod shares;
 
@@ -7,6 +8,7 @@ use crate::HostError;
 use crate::cgroups;
 use crate::config::{SchedulerChoice, Settings};
 use crate::guest_kernels::{GuestKernel, GuestKernels};
+use crate::hint_page::HintPages;
 use crate::kernel_reader::{Answer, KernelReader, VmKey, Witness};
 use crate::limits::{self, LimitTable, Troubles};
 use crate::pool_history::PoolHistory;
@@ -123,6 +125,7 @@ struct Daemon<'s> {
     host_before: HostStats,
     misses_before: RecursionMisses,
     kernels: KernelReader,
+    hint_pages: HintPages,
     /// The kernels whose ranges the kernel side, and the recording, have, by slot. A slot is used again once no VM runs
     /// its kernel.
     shared_codes: BTreeMap<u32, Weak<GuestKernel>>,
@@ -177,6 +180,7 @@ impl<'s> Daemon<'s> {
             host_before: HostStats::default(),
             misses_before: RecursionMisses::default(),
             kernels,
+            hint_pages: HintPages::default(),
             shared_codes: BTreeMap::new(),
             recorder,
             limits,
@@ -216,6 +220,7 @@ impl<'s> Daemon<'s> {
                 looked_for_vms = Some(Instant::now());
                 self.look_for_vms(output)?;
                 self.look_into_memories();
+                self.look_for_hints(output)?;
                 self.vms.values_mut().for_each(|vm| say_slide(vm, output.say));
             }
             if looked_who_wants_to_run.elapsed() >= LOOK_WHO_WANTS_TO_RUN {
@@ -306,6 +311,7 @@ impl<'s> Daemon<'s> {
         self.scheduler = None;
         counted.keep(self);
         self.shared_codes.clear();
+        self.hint_pages.forget();
         self.limits = limits;
         self.scheduler = Some(Scheduler::start(&host, &settings, &first_limits)?);
         self.services = ServiceTable::default();

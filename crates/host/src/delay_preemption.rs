@@ -21,15 +21,18 @@ pub enum Unsafe {
     Kernel,
     /// In the classes of `critical/linux.toml`, and before it has answered a call of its siblings.
     Critical,
+    /// Where the guest says so, in its hint page. Needs no symbols, but a module in the guest (docs/guest.md).
+    Hinted,
 }
 
 impl Unsafe {
-    pub const ALL: [Self; 2] = [Self::Kernel, Self::Critical];
+    pub const ALL: [Self; 3] = [Self::Kernel, Self::Critical, Self::Hinted];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
             Self::Critical => "critical",
+            Self::Hinted => "hinted",
         }
     }
 }
@@ -53,6 +56,7 @@ impl Settings {
         let unsafe_where = match self.delay_unsafe {
             Unsafe::Kernel => DelayUnsafe::InKernel,
             Unsafe::Critical => DelayUnsafe::InCriticalCode,
+            Unsafe::Hinted => DelayUnsafe::WhereHinted,
         };
         DelayConfig {
             window_ns: self.delay_preemption * 1000,
@@ -60,6 +64,11 @@ impl Settings {
             history: self.delay_history,
             unsafe_where: unsafe_where.into(),
         }
+    }
+
+    /// Are hint pages looked for?
+    pub(crate) fn hears_hints(&self) -> bool {
+        self.delay_preemption > 0 && self.delay_unsafe == Unsafe::Hinted
     }
 
     fn is_said(&self, key: &str) -> bool {
@@ -91,6 +100,10 @@ impl Settings {
             let with = format!(" {} with {} {window_us}", self.grace, self.called(WINDOW));
             return refused("grace", with + ": a turn that ends in a window has no grace");
         }
+        if self.delay_unsafe == Unsafe::Hinted && !self.guest_memory {
+            let without = format!(" hinted with {}", self.called("no-guest-memory"));
+            return refused("delay-unsafe", without + ": hints are in the guest's memory");
+        }
         if self.dry_run {
             let with = format!(" with {} {window_us}", self.called(WINDOW));
             return refused("dry-run", with + ": in a dry run no turn ends elsewhere");
@@ -110,6 +123,7 @@ pub(crate) fn json(delays: &DelayStats) -> Value {
         "beyond_ns": delays.beyond_ns,
         "short_ns": delays.short_ns,
         "looks": delays.looks,
+        "penalised": delays.penalised,
     })
 }
 
@@ -120,7 +134,7 @@ pub(crate) fn line(delays: &DelayStats) -> String {
     }
     format!(
         "windows         {} turns ended in theirs, {:.3} s beyond what was due and {:.3} s short of it; \
-         {} put off: {} ended safe, {} forced, {} otherwise; {} looks\n",
+         {} put off: {} ended safe, {} forced, {} otherwise; {} looks{}\n",
         delays.turns,
         delays.beyond_ns as f64 / 1e9,
         delays.short_ns as f64 / 1e9,
@@ -128,7 +142,8 @@ pub(crate) fn line(delays: &DelayStats) -> String {
         delays.ended_safe,
         delays.ended_forced,
         delays.ended_otherwise,
-        delays.looks
+        delays.looks,
+        if delays.penalised > 0 { format!("; {} penalised", delays.penalised) } else { String::new() }
     )
 }
 
@@ -188,6 +203,14 @@ mod tests {
                 it.dry_run = true;
             }),
             "--dry-run with --delay-preemption 1000: in a dry run no turn ends elsewhere"
+        );
+        assert_eq!(
+            error(&["delay-preemption", "delay-unsafe", "no-guest-memory"], |it| {
+                windows(it);
+                it.delay_unsafe = Unsafe::Hinted;
+                it.guest_memory = false;
+            }),
+            "--delay-unsafe hinted with --no-guest-memory: hints are in the guest's memory"
         );
         let mut settings = Settings { delay_preemption: 20_000, ..Settings::default() };
         settings.places.insert(WINDOW.into(), "my.toml:2:20".into());

@@ -11,6 +11,7 @@
 
 use crate::fair_queue::FairQueue;
 use crate::guest_kernels::{GuestKernel, GuestKernels};
+use crate::hint_page::{self, HintPage};
 use crate::{memory_slots, tenant_files};
 use microslice_symbols::memory::process::ProcessMemory;
 use microslice_symbols::memory::{KernelInMemory, ScanLimits, find_kernel_that};
@@ -70,9 +71,23 @@ pub struct FoundKernel {
     pub slide: Option<u64>,
 }
 
+/// What is asked of a VM.
+enum Question {
+    Kernel(KernelSource),
+    /// Where its hint page is; the one that it had.
+    Hints(Option<HintPage>),
+}
+
+/// Where a VM's hint page is now, or what is wrong with it.
+pub struct HintAnswer {
+    pub vm: VmKey,
+    pub found: Result<Option<HintPage>, String>,
+}
+
 pub struct KernelReader {
-    requests: Arc<FairQueue<(VmKey, KernelSource)>>,
+    requests: Arc<FairQueue<(VmKey, Question)>>,
     answers: Receiver<Answer>,
+    hint_answers: Receiver<HintAnswer>,
 }
 
 impl KernelSource {
@@ -88,25 +103,43 @@ impl KernelReader {
     /// # Errors
     /// The system has no thread for it.
     pub fn start(mut kernels: GuestKernels) -> std::io::Result<Self> {
-        let requests = Arc::<FairQueue<(VmKey, KernelSource)>>::default();
+        let requests = Arc::<FairQueue<(VmKey, Question)>>::default();
         let asked = Arc::clone(&requests);
         let (answer, answers) = channel();
+        let (hint_answer, hint_answers) = channel();
         std::thread::Builder::new().name("kernel-reader".into()).spawn(move || {
-            while let Some((vm, source)) = asked.next() {
-                set_nice(source.nice());
-                let found = or_panic_as_answer(|| read(&mut kernels, &source));
-                return_freed_memory();
-                if answer.send(Answer { vm, source, found }).is_err() {
+            while let Some((vm, question)) = asked.next() {
+                let is_heard = match question {
+                    Question::Kernel(source) => {
+                        set_nice(source.nice());
+                        let found = or_panic_as_answer(|| read(&mut kernels, &source));
+                        return_freed_memory();
+                        answer.send(Answer { vm, source, found }).is_ok()
+                    }
+                    Question::Hints(known) => {
+                        set_nice(NICE);
+                        let found = or_panic_as_answer(|| hint_page::look(vm.0, known));
+                        hint_answer.send(HintAnswer { vm, found }).is_ok()
+                    }
+                };
+                if !is_heard {
                     break;
                 }
             }
         })?;
-        Ok(Self { requests, answers })
+        Ok(Self { requests, answers, hint_answers })
     }
 
     pub fn ask(&self, vm: VmKey, source: KernelSource) {
-        let (pid, _) = vm;
-        self.requests.add(pid, (vm, source));
+        self.requests.add(vm.0, (vm, Question::Kernel(source)));
+    }
+
+    pub fn ask_for_hints(&self, vm: VmKey, known: Option<HintPage>) {
+        self.requests.add(vm.0, (vm, Question::Hints(known)));
+    }
+
+    pub fn next_hint_answer(&self) -> Option<HintAnswer> {
+        self.hint_answers.try_recv().ok()
     }
 
     pub fn next_answer(&self) -> Option<Answer> {

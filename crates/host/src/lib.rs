@@ -21,6 +21,7 @@ pub mod error;
 pub mod fair_queue;
 pub mod guest_kernels;
 mod guest_knowledge;
+pub mod hint_page;
 pub mod interface;
 pub mod kernel_reader;
 pub mod limits;

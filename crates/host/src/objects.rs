@@ -23,6 +23,7 @@ pub(crate) struct CoreMaps<'o> {
     pub service_weights: &'o MapMut<'static>,
     pub events: &'o MapMut<'static>,
     pub records: &'o MapMut<'static>,
+    pub hint_places: &'o MapMut<'static>,
 }
 
 /// Programs of a scheduler in the kernel.
@@ -114,6 +115,7 @@ macro_rules! scheduler_object {
                         service_weights: &maps.service_weights,
                         events: &maps.events,
                         records: &maps.records,
+                        hint_places: &maps.hint_places,
                     }
                 }
 

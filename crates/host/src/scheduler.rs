@@ -4,9 +4,10 @@ use crate::HostError;
 use crate::config::{PoolChoice, SchedulerChoice, Settings};
 use crate::core_scheduling;
 use crate::daemon::monotonic_ns;
+use crate::hint_page::HintPage;
 use crate::interface::{
-    self, EventKind, NEVER_MICRO, PCPUS_MAX, RefusalEvent, ResizeEvent, RunConfig, ServiceWeight, Vcpu, Vm,
-    VmFeed, WitnessEvent,
+    self, EventKind, HintPlace, NEVER_MICRO, PCPUS_MAX, RefusalEvent, ResizeEvent, RunConfig, ServiceWeight,
+    Vcpu, Vm, VmFeed, WitnessEvent,
 };
 use crate::limits;
 use crate::mapped_array::MappedArray;
@@ -248,6 +249,13 @@ impl Scheduler {
     ) -> Result<(), HostError> {
         let feed = VmFeed { layout, generation: vm.generation, code, weight, urgent_schemes };
         update(self.object.maps().vm_feeds, vm.slot, feed.as_bytes())
+    }
+
+    /// Tells the kernel side where a VM has its hint page; `None`: it has none.
+    pub fn set_hint_page(&mut self, vm: KernelVm, page: Option<HintPage>) -> Result<(), HostError> {
+        let (address, vcpu_count) = page.map_or((0, 0), |page| (page.address, page.vcpu_count));
+        let place = HintPlace { address, vcpu_count, generation: vm.generation };
+        update(self.object.maps().hint_places, vm.slot, place.as_bytes())
     }
 
     /// Tells the kernel side which limits there are now, and for whom.

@@ -132,7 +132,7 @@ impl Checker {
             turn_ns: scheduler.turn_ns(),
             longer: IdVec::of(Longer::default(), vcpus),
             urgent: UrgentQueues::new(pcpus, vcpus, scheduler),
-            windows: Windows::new(vcpus, delay),
+            windows: Windows::new(pcpus, vcpus, delay),
             boosts: BoostBudgets::new(vcpus, scheduler),
         }
     }

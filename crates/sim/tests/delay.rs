@@ -6,7 +6,7 @@ use common::policies;
 use microslice_sim::report::{DelayReport, RunReport};
 use microslice_sim::scenario::{Overrides, parse};
 use microslice_sim::simulate;
-use microslice_sim::trace_event::NoTrace;
+use microslice_sim::trace_event::{NoTrace, TraceEvent, TraceSink};
 
 /// Two VMs of two vCPUs share two pCPUs: one runs this, the other one computes.
 fn scenario(program: &str, kernel: &str) -> String {
@@ -24,13 +24,26 @@ fn of_pcpus(pcpus: usize, program: &str, kernel: &str) -> String {
 }
 
 fn run(scenario: &str, policy: &str) -> RunReport {
+    run_traced(scenario, policy, &mut NoTrace)
+}
+
+/// How many urgent vCPUs had a turn.
+struct UrgentServed(u32);
+
+impl TraceSink for UrgentServed {
+    fn event(&mut self, _time_ns: u64, event: &TraceEvent) {
+        self.0 += u32::from(matches!(event, TraceEvent::UrgentServed { .. }));
+    }
+}
+
+fn run_traced(scenario: &str, policy: &str, trace: &mut impl TraceSink) -> RunReport {
     // Whoever waits for a lock would give its turn up before it ends.
     let settings = vec![("host.ple.enabled".to_owned(), "false".to_owned())];
     let overrides = Overrides { policy: Some(policy.into()), settings, ..Overrides::default() };
     let mut config =
         parse("test", scenario, &overrides).unwrap_or_else(|error| panic!("{policy}: {error}")).config;
     config.check = true;
-    simulate(&config, &mut NoTrace).unwrap_or_else(|error| panic!("{policy}: {error}"))
+    simulate(&config, trace).unwrap_or_else(|error| panic!("{policy}: {error}"))
 }
 
 fn delays(report: &RunReport) -> DelayReport {
@@ -114,6 +127,20 @@ fn hints_keep_holders_running_and_who_overdraws_pays_for_it() {
     assert!(overdrawn.penalised > 50, "{overdrawn:?}");
     let share = report.vms[0].run_ns as f64 / (report.vms[0].run_ns + report.vms[1].run_ns) as f64;
     assert!(share <= 0.51, "{share}");
+}
+
+#[test]
+fn who_is_urgent_waits_for_no_window_and_others_do() {
+    // Who maps memory asks its sibling, which waits behind a guest that is never safe. The checkers look at who is put off.
+    let asks = "{ compute = \"exponential 100 us\" }, { shootdown = \"1 us\" }";
+    let computes = "workloads = [{ use = \"lookbusy\", threads = \"per vcpu\" }]";
+    let in_kernel =
+        format!("workloads = [{{ name = \"kernel\", threads = \"per vcpu\", program = [{NEVER_SAFE}] }}]");
+    let scenario = scenario(asks, "").replace(computes, &in_kernel);
+    let mut served = UrgentServed(0);
+    let report = run_traced(&scenario, "coordinated+delay_preemption=3 ms", &mut served);
+    assert!(delays(&report).put_off > 100, "{:?}", delays(&report));
+    assert!(served.0 > 100, "{} urgent vCPUs had a turn", served.0);
 }
 
 #[test]

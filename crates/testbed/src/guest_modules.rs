@@ -19,17 +19,21 @@ use std::time::Duration;
 pub const KERNELS: [&str; 3] = ["6.1-cloud", "6.12-cloud", "6.18-cloud"];
 
 /// What the modules are made of.
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 10] = [
     ("Kbuild", include_str!("../../../guest/Kbuild")),
     ("balloon/balloons.h", include_str!("../../../guest/balloon/balloons.h")),
     ("balloon/microslice_balloon.c", include_str!("../../../guest/balloon/microslice_balloon.c")),
+    ("hints/hint_page.h", include_str!("../../../guest/hints/hint_page.h")),
+    ("hints/microslice_hints.c", include_str!("../../../guest/hints/microslice_hints.c")),
+    ("hints/microslice_hints.h", include_str!("../../../guest/hints/microslice_hints.h")),
     ("locks/access.h", include_str!("../../../guest/locks/access.h")),
     ("locks/microslice_locks.c", include_str!("../../../guest/locks/microslice_locks.c")),
     ("locks/pv_ticket.h", include_str!("../../../guest/locks/pv_ticket.h")),
+    ("locks/yield_lock.h", include_str!("../../../guest/locks/yield_lock.h")),
 ];
 
 /// The modules, by their names.
-const MODULES: [&str; 2] = ["microslice_balloon", "microslice_locks"];
+const MODULES: [&str; 3] = ["microslice_balloon", "microslice_hints", "microslice_locks"];
 
 /// This machine's compiler for kernels of a newer one: it has that flag by another name.
 const COMPILER: &str = "#!/bin/sh\n\
@@ -196,7 +200,7 @@ mod tests {
     fn every_source_of_the_modules_comes_along() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest");
         let mut found = vec!["Kbuild".to_owned()];
-        for part in ["balloon", "locks"] {
+        for part in ["balloon", "hints", "locks"] {
             let entries = fs::read_dir(folder.join(part)).expect("a folder");
             found.extend(
                 entries.map(|entry| format!("{part}/{}", entry.expect("entry").file_name().display())),

@@ -116,9 +116,9 @@ pub struct Run {
     /// With --delay-preemption: the window begins by the mean of so many turns [default: 8]
     #[arg(long, value_name = "TURNS")]
     delay_history: Option<u32>,
-    /// With --delay-preemption: who isn't preempted in the window: a guest that is in its kernel, or in critical code of that
-    /// [default: kernel]
-    #[arg(long, value_name = "kernel|critical")]
+    /// With --delay-preemption: who isn't preempted in the window: a guest that is in its kernel, in critical code of that,
+    /// or that says so in its hint page (docs/guest.md) [default: kernel]
+    #[arg(long, value_name = "kernel|critical|hinted")]
     delay_unsafe: Option<Unsafe>,
     /// With --delay-preemption: between two looks at the guest's instruction pointer in the window [default: 100]
     #[arg(long, value_name = "US")]

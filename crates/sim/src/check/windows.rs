@@ -4,16 +4,18 @@
 //! |---|---|
 //! | a preemption is put off by a window at the most | `PreemptionPutOff` until `WindowEnded`, or until it gives its pCPU up |
 //! | only who isn't safe is put off | its class, where that decides |
+//! | where somebody urgent waits nobody is put off | `UrgentQueued` until served, or gone |
 //! | turns are as long as due on average | all that a vCPU's turns ended too late or too early, together: bounded, however many there are |
 
 use crate::config::DelayPreemptionConfig;
-use crate::ids::{IdVec, VcpuId};
+use crate::ids::{IdVec, PcpuId, VcpuId};
 use crate::trace_event::{GuestClass, StopReason, TraceEvent};
 use microslice_policy::DelayUnsafe;
 
 pub struct Windows {
     delay: Option<DelayPreemptionConfig>,
     vcpus: IdVec<VcpuId, Window>,
+    urgent_waiters: IdVec<PcpuId, u32>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -24,14 +26,31 @@ struct Window {
 }
 
 impl Windows {
-    pub fn new(vcpus: usize, delay: Option<&DelayPreemptionConfig>) -> Self {
-        Self { delay: delay.cloned(), vcpus: IdVec::of(Window::default(), vcpus) }
+    pub fn new(pcpus: usize, vcpus: usize, delay: Option<&DelayPreemptionConfig>) -> Self {
+        Self {
+            delay: delay.cloned(),
+            vcpus: IdVec::of(Window::default(), vcpus),
+            urgent_waiters: IdVec::of(0, pcpus),
+        }
     }
 
     pub fn observe(&mut self, time_ns: u64, event: &TraceEvent) -> Result<(), String> {
         let Some(delay) = &self.delay else { return Ok(()) };
         match *event {
-            TraceEvent::PreemptionPutOff { vcpu, class, until_ns, .. } => {
+            TraceEvent::UrgentQueued { pcpu, .. } => {
+                self.urgent_waiters[pcpu] += 1;
+                Ok(())
+            }
+            TraceEvent::UrgentUnqueued { pcpu, .. } | TraceEvent::UrgentServed { pcpu, .. } => {
+                self.urgent_waiters[pcpu] = self.urgent_waiters[pcpu].saturating_sub(1);
+                Ok(())
+            }
+            TraceEvent::PreemptionPutOff { vcpu, pcpu, class, until_ns } => {
+                if self.urgent_waiters[pcpu] > 0 {
+                    return Err(format!(
+                        "vCPU {vcpu} is put off on pCPU {pcpu}, where somebody urgent waits"
+                    ));
+                }
                 if until_ns > time_ns + delay.window_ns {
                     return Err(format!(
                         "vCPU {vcpu} is put off by {} ns, longer than a window",

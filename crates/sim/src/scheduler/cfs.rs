@@ -362,6 +362,14 @@ impl Scheduler for Cfs {
         true
     }
 
+    fn is_urgent_slice(&self, pcpu: PcpuId) -> bool {
+        self.urgent.is_slice(pcpu)
+    }
+
+    fn is_wanted(&self, pcpu: PcpuId) -> bool {
+        !self.urgent.lines[pcpu].is_empty()
+    }
+
     /// By its part of the latency, at the level that ends first; nobody else may be here to end it for.
     fn turn_due_ns(&self, pcpu: PcpuId) -> Option<u64> {
         let root = &self.roots[pcpu];

@@ -104,7 +104,11 @@ pub trait Scheduler {
     fn turn_due_ns(&self, _pcpu: PcpuId) -> Option<u64> {
         None
     }
-    /// Whether somebody has a micro slice on this pCPU as soon as it chooses.
+    /// Whether what has begun on this pCPU is an urgent slice: a turn of another kind.
+    fn is_urgent_slice(&self, _pcpu: PcpuId) -> bool {
+        false
+    }
+    /// Whether somebody has a micro slice on this pCPU as soon as it chooses, or is urgent and waits there.
     fn is_wanted(&self, _pcpu: PcpuId) -> bool {
         false
     }

@@ -78,6 +78,11 @@ impl Urgent {
         is_protected.then_some(since_ns + self.config.slice_ns)
     }
 
+    /// Whether who runs there is urgent, and has been since its turn began or it was asked to be.
+    pub fn is_slice(&self, pcpu: PcpuId) -> bool {
+        self.since_ns[pcpu].is_some()
+    }
+
     /// Its turn begins; returns when it is looked at again.
     pub fn begins(&mut self, machine: &mut Machine, pcpu: PcpuId, vcpu: VcpuId) -> u64 {
         self.unqueue(machine, pcpu, vcpu);

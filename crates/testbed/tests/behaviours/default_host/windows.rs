@@ -1,4 +1,5 @@
-//! Windows around the ends of turns: who is in its kernel has its window and no more, who is in user mode none, and shares hold.
+//! Windows around the ends of turns: who is in its kernel has its window and no more, who is in user mode none, and shares hold. Likewise
+//! where guests say themselves when they aren't to be preempted.
 
 use crate::common::intervals::over_time;
 use crate::common::{
@@ -12,14 +13,22 @@ use std::collections::BTreeMap;
 const WINDOW_US: u64 = 5000;
 const SLICE_US: u64 = 50_000;
 
-/// Three VMs of four vCPUs on four pCPUs: always in the kernel's half of the address space, always in the lower one, and in both.
-const VMS: [&str; 3] = ["kernel", "user", "mixed"];
+/// Three VMs of four vCPUs on four pCPUs, by what they do: always in the kernel's half of the address space, always in the lower one,
+/// and in both.
+const VMS: [(&str, &str); 3] = [("kernel", "spin kernel"), ("user", "spin"), ("mixed", "spin mixed")];
+
+/// Likewise: one that never wants to be preempted, one that does turn about, and one whose page is of a version that nobody knows.
+const HINTING: [(&str, &str); 3] =
+    [("keeps", "spin keeps=1000000"), ("hints", "spin hints=5000"), ("forged", "spin forged=1000000")];
 
 /// Starts one VM after the other; the processes of their VMMs, and which VM is whose.
-fn start_vms(host: &Host, scheduler: &Process) -> (Vec<Process>, BTreeMap<u64, &'static str>) {
+fn start_vms(
+    host: &Host,
+    scheduler: &Process,
+    vms_to_be: [(&'static str, &str); 3],
+) -> (Vec<Process>, BTreeMap<u64, &'static str>) {
     let (mut vmms, mut names) = (Vec::new(), BTreeMap::new());
-    for name in VMS {
-        let does = if name == "user" { "spin".to_owned() } else { format!("spin {name}") };
+    for (name, does) in vms_to_be {
         let vmm = host.start(&format!("exec vcpus 1 4 {does}")).expect("start");
         vmm.wait_for("ready", 0, PATIENCE).unwrap_or_else(|error| panic!("{error}: {}", vmm.last_words()));
         vmms.push(vmm);
@@ -49,6 +58,7 @@ struct Turns {
     ended_forced: u64,
     beyond_ns: u64,
     short_ns: u64,
+    penalised: u64,
 }
 
 impl Turns {
@@ -62,6 +72,7 @@ impl Turns {
             (&mut self.ended_forced, "ended_forced"),
             (&mut self.beyond_ns, "beyond_ns"),
             (&mut self.short_ns, "short_ns"),
+            (&mut self.penalised, "penalised"),
         ] {
             *field += count(&delays[name]);
         }
@@ -101,6 +112,13 @@ fn is_a_third(share: f64) -> bool {
     (share - 1.0 / 3.0).abs() <= SHARE_TOLERANCE
 }
 
+fn end_vms(vmms: &[Process]) {
+    for vmm in vmms {
+        vmm.signal(libc::SIGKILL).expect("signal");
+        vmm.wait(PATIENCE).expect("end");
+    }
+}
+
 fn windows_hold_with(flags: &str) {
     on_host(|host| {
         let windows = format!("--delay-preemption {WINDOW_US} --delay-look-us 1000 --slice-us {SLICE_US}");
@@ -109,17 +127,14 @@ fn windows_hold_with(flags: &str) {
             host,
             &format!("{flags} {windows} --stats 1 --no-guest-memory --program-costs --record {record}"),
         );
-        let (vmms, names) = start_vms(host, &scheduler);
+        let (vmms, names) = start_vms(host, &scheduler, VMS);
         let turns = turns_of_each(&scheduler, &names);
-        for vmm in &vmms {
-            vmm.signal(libc::SIGKILL).expect("signal");
-            vmm.wait(PATIENCE).expect("end");
-        }
+        end_vms(&vmms);
         let report = stop_scheduler(host, &scheduler);
         let replayed = replay(host, record);
         print(&format!("{turns:?}"));
         print(&format!("looks: {}", looks_cost(&report)));
-        let [kernel, user, mixed] = VMS.map(|name| turns[name]);
+        let [kernel, user, mixed] = VMS.map(|(name, _)| turns[name]);
         assert!(kernel.put_off > 0 && kernel.ended_forced > 0, "nobody was put off: {kernel:?}");
         assert_eq!(kernel.ended_safe, 0, "it is never safe: {kernel:?}");
         assert_eq!((user.put_off, user.ended_forced), (0, 0), "it is always safe: {user:?}");
@@ -151,4 +166,43 @@ fn who_is_in_its_kernel_has_its_window_and_no_more_and_who_is_in_user_mode_none(
 #[test]
 fn windows_hold_under_the_scheduler_coordinated_too() {
     windows_hold_with("--scheduler coordinated");
+}
+
+#[test]
+fn hints_put_a_turns_end_off_who_overdraws_pays_for_it_and_a_forged_page_changes_nothing_for_others() {
+    on_host(|host| {
+        let flags = format!(
+            "--micro-cpus 0 --delay-preemption {WINDOW_US} --delay-look-us 1000 --slice-us {SLICE_US} \
+             --delay-unsafe hinted --stats 1"
+        );
+        let scheduler = start_scheduler(host, &flags);
+        let (vmms, names) = start_vms(host, &scheduler, HINTING);
+        // Their pages have been found, and the third one has been refused.
+        for (vm, what) in [("keeps", "ended_forced"), ("keeps", "penalised"), ("hints", "ended_safe")] {
+            let is_seen = |report: &Value| {
+                let is_it = |it: &&Value| names[&count(&it["pid"])] == vm;
+                vms(report).iter().filter(is_it).any(|it| count(&it["delays"][what]) > 0)
+            };
+            statistics(&scheduler, is_seen, &format!("{what} of {vm}"));
+        }
+        let refused = "isn't believed: it is of version 9, and version 1 is known";
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while !scheduler.stderr().contains(refused) {
+            assert!(std::time::Instant::now() < deadline, "{}", scheduler.stderr());
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+        let turns = turns_of_each(&scheduler, &names);
+        end_vms(&vmms);
+        stop_scheduler(host, &scheduler);
+        print(&format!("{turns:?}"));
+        let [keeps, hints, forged] = HINTING.map(|(name, _)| turns[name]);
+        assert_eq!(keeps.ended_safe, 0, "it never lets go: {keeps:?}");
+        assert!(keeps.penalised > keeps.turns / 2, "it overdraws again and again: {keeps:?}");
+        assert!(keeps.mean_beyond() < 0.0, "turns that are penalised are shorter: {keeps:?}");
+        assert!(hints.ended_safe > hints.ended_forced, "it lets go within its window: {hints:?}");
+        assert_eq!((forged.put_off, forged.penalised), (0, 0), "nobody believes it: {forged:?}");
+        for (name, share) in shares(&turns) {
+            assert!(is_a_third(share), "{name} had {share:.3} of what all had: {turns:?}");
+        }
+    });
 }

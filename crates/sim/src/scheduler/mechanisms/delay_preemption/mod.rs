@@ -8,8 +8,8 @@
 //! | it is safe, or the window ends | the scheduler chooses, as if the turn were over now |
 //! | somebody else is to run before the window begins | that is put off by a window of its own, from now on |
 //!
-//! Who gives its pCPU up, halts, or has a micro slice there isn't delayed; nor is anybody kept from a micro slice. Time is charged by
-//! the scheduler, as it is run.
+//! Who gives its pCPU up, halts, or has a micro or an urgent slice there isn't delayed; nor is anybody kept from either. Time is charged
+//! by the scheduler, as it is run.
 
 mod grace;
 
@@ -50,7 +50,7 @@ struct Delayed {
 #[derive(Clone, Copy)]
 struct Turn {
     vcpu: VcpuId,
-    /// `None`: the scheduler doesn't know, or this is a micro slice.
+    /// `None`: the scheduler doesn't know, or this is a micro or an urgent slice.
     due: Option<(u64, DelayWindow)>,
     /// Somebody else was to run from that moment on.
     interruption: Option<DelayWindow>,
@@ -213,7 +213,8 @@ impl DelayPreemption {
     fn turn_begins(&mut self, machine: &mut Machine, pcpu: PcpuId, pick: Pick) -> Pick {
         machine.pcpus[pcpu].tells_changes = false;
         let vcpu = pick.vcpu;
-        let is_turn = !machine.vcpus[vcpu].requested && !self.inner.is_micro(pcpu);
+        let is_slice = machine.vcpus[vcpu].requested || self.inner.is_urgent_slice(pcpu);
+        let is_turn = !is_slice && !self.inner.is_micro(pcpu);
         let known = self.inner.turn_due_ns(pcpu).unwrap_or(pick.slice_end_ns);
         let due_ns = Some(known).filter(|&due_ns| is_turn && due_ns < u64::MAX);
         let around = |due_ns| (due_ns, self.vcpus[vcpu].state.window_around(&self.rules, due_ns));
