@@ -63,6 +63,8 @@ pub struct VcpuFigures {
     /// Both with what is under way.
     pub ran_ns: u64,
     pub ready_ns: u64,
+    /// For how long it waits now.
+    pub waiting_ns: u64,
     /// Those that are over; the longest may still be under way.
     pub waits: WaitStats,
     pub turns_ended: [u64; CLASSES],
@@ -80,14 +82,15 @@ impl VcpuFigures {
     pub fn of(core: &Vcpu, seen: &ObservedVcpu, now_ns: u64) -> Self {
         let under_way_ns = now_ns.saturating_sub(seen.since_ns);
         let of_state = |state| if core.state.get() == Some(state) { under_way_ns } else { 0 };
-        let mut waits = seen.ready;
-        waits.max_ns = waits.max_ns.max(of_state(VcpuState::Runnable));
+        let waiting_ns = of_state(VcpuState::Runnable);
+        let waits = WaitStats { max_ns: seen.ready.max_ns.max(waiting_ns), ..seen.ready };
         Self {
             id: core.vcpu_id,
             tid: core.pid,
             observed_ns: now_ns.saturating_sub(seen.joined_at_ns),
             ran_ns: seen.ran_ns + of_state(VcpuState::Running),
-            ready_ns: seen.ready.total_ns + of_state(VcpuState::Runnable),
+            ready_ns: seen.ready.total_ns + waiting_ns,
+            waiting_ns,
             waits,
             turns_ended: seen.turns_ended,
             turns_ended_owing: seen.turns_ended_owing,
@@ -106,13 +109,15 @@ impl VcpuFigures {
 
     fn since(&self, before: &Self) -> Self {
         let less = u64::saturating_sub;
+        let over = self.waits.since(&before.waits);
         Self {
             id: self.id,
             tid: self.tid,
             observed_ns: less(self.observed_ns, before.observed_ns),
             ran_ns: less(self.ran_ns, before.ran_ns),
             ready_ns: less(self.ready_ns, before.ready_ns),
-            waits: self.waits.since(&before.waits),
+            waiting_ns: self.waiting_ns,
+            waits: WaitStats { max_ns: over.max_ns.max(self.waiting_ns), ..over },
             turns_ended: each(&self.turns_ended, &before.turns_ended),
             turns_ended_owing: less(self.turns_ended_owing, before.turns_ended_owing),
             spins: each(&self.spins, &before.spins),
@@ -216,7 +221,7 @@ mod tests {
     }
 
     fn vcpu(state: VcpuState, seen: &ObservedVcpu, now_ns: u64) -> VcpuFigures {
-        let core = Vcpu { state: (state as u32).into(), pid: 7, ..Vcpu::new_zeroed() };
+        let core = Vcpu { state: state.into(), pid: 7, ..Vcpu::new_zeroed() };
         VcpuFigures::of(&core, seen, now_ns)
     }
 
@@ -263,6 +268,7 @@ mod tests {
         assert_eq!((waiting.ready_percent(), waiting.waits.max_ns), (75.0, 4_000));
         let running = vcpu(VcpuState::Running, &seen, 13_000);
         assert_eq!((running.ran_ns, running.ready_ns, running.waits.max_ns), (7_000, 5_000, 2_500));
+        assert_eq!(waiting.since(&waiting).waits.max_ns, 4_000, "it waits still");
         let asleep = vcpu(VcpuState::Blocked, &seen, 13_000);
         assert_eq!((asleep.ran_ns, asleep.ready_ns), (3_000, 5_000));
     }

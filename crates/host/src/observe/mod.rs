@@ -81,10 +81,15 @@ pub fn run(
         measures: settings.program_costs,
         programs,
         started: Instant::now(),
-        before: None,
+        origin: Report::default(),
+        before: Report::default(),
     };
+    // What came while the programs were attached, one after the other, isn't of the time that is reported.
+    observer.guests.look(&mut observer.programs, &mut Lines { say: &mut *output.say })?;
+    observer.origin = observer.all_seen(false);
+    observer.before = observer.origin.clone();
     observer.observe(span, stop, output)?;
-    (output.report)(&observer.report(true));
+    (output.report)(&observer.all_seen(true).since(&observer.origin));
     Ok(())
 }
 
@@ -104,8 +109,10 @@ struct Observer<'s> {
     measures: bool,
     programs: Programs,
     started: Instant,
+    /// When it began.
+    origin: Report,
     /// At the end of the interval before.
-    before: Option<Report>,
+    before: Report,
 }
 
 impl Observer<'_> {
@@ -134,9 +141,9 @@ impl Observer<'_> {
             }
             if span.interval.is_some_and(|interval| printed.elapsed() >= interval) {
                 printed = Instant::now();
-                let now = self.report(false);
-                (output.report)(&now.since(self.before.as_ref()));
-                self.before = Some(now);
+                let now = self.all_seen(false);
+                (output.report)(&now.since(&self.before));
+                self.before = now;
             }
             std::thread::sleep(POLL);
         }
@@ -165,7 +172,7 @@ impl Observer<'_> {
         self.gone.drain(..surplus);
     }
 
-    fn report(&self, is_final: bool) -> Report {
+    fn all_seen(&self, is_final: bool) -> Report {
         Report {
             is_final,
             seconds: self.started.elapsed().as_secs_f64(),

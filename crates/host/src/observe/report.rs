@@ -38,7 +38,7 @@ impl VmReport {
 }
 
 /// Of an interval, or of all that was seen.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Report {
     pub is_final: bool,
     /// Seconds that it covers.
@@ -54,8 +54,7 @@ pub struct Report {
 impl Report {
     /// What came after `before`. VMs that had gone by then aren't in it.
     #[must_use]
-    pub fn since(&self, before: Option<&Self>) -> Self {
-        let Some(before) = before else { return self.clone() };
+    pub fn since(&self, before: &Self) -> Self {
         let mut interval = self.clone();
         interval.seconds -= before.seconds;
         interval.recursion_misses = self.recursion_misses.since(&before.recursion_misses);
@@ -317,11 +316,12 @@ fn vcpu_json(vcpu: &VcpuFigures) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use microslice_policy::Coded;
     use zerocopy::FromZeros;
 
     /// One vCPU that was ready for 140 ms of a second, and 106 shootdowns of 9 ms each half a second.
     fn report(has_classes: bool) -> Report {
-        let mut turns_ended = [0; GuestClass::LockHolder as usize + 6];
+        let mut turns_ended = [0; GuestClass::ALL.len()];
         turns_ended[GuestClass::User as usize] = 30;
         turns_ended[GuestClass::LockHolder as usize] = 10;
         let mut shootdowns =
@@ -333,10 +333,11 @@ mod tests {
             observed_ns: 1_000_000_000,
             ran_ns: 500_000_000,
             ready_ns: 140_000_000,
+            waiting_ns: 0,
             waits: WaitStats::new_zeroed(),
             turns_ended,
             turns_ended_owing: 4,
-            spins: [0; 9],
+            spins: [0; GuestClass::ALL.len()],
             halts: 3,
             lock_halts: 1,
             directed_yields: 0,
@@ -406,9 +407,9 @@ mod tests {
     fn an_interval_leaves_out_who_had_gone_before_it() {
         let mut before = report(true);
         let now = report(true);
-        assert_eq!(now.since(Some(&before)).to_json()["vms"][0]["ran_ns"], 0);
+        assert_eq!(now.since(&before).to_json()["vms"][0]["ran_ns"], 0);
         before.vms[0].is_gone = true;
-        assert_eq!(now.since(Some(&before)).vms.len(), 0);
-        assert!(now.since(Some(&before)).to_text().contains("no VM was seen"));
+        assert_eq!(now.since(&before).vms.len(), 0);
+        assert!(now.since(&before).to_text().contains("no VM was seen"));
     }
 }
