@@ -356,6 +356,47 @@ struct boost_event {
 	u64 at_ns; /* when it was asked for */
 };
 
+/* ---- What overcommit costs (bpf/observe.bpf.c) ---- */
+
+/*
+ * Bucket n of a wait, in units of 1,024 ns: units n, up to 3; from there on four to an octave, [4 + n % 4, 5 + n % 4) * 2^(n / 4 - 1). So a
+ * wait's bucket is at most a quarter longer than it.
+ */
+#define WAIT_BUCKETS 128u
+
+struct wait_stats {
+	u64 total_ns;
+	u64 max_ns;
+	u64 counts[WAIT_BUCKETS];
+};
+
+/* Of one vCPU since it was first seen. */
+struct observed_vcpu {
+	u64 joined_at_ns;
+	u64 since_ns; /* it is what its state says since then */
+	u64 ran_ns;   /* in turns that are over */
+	u64 turns_ended
+	    [GUEST_CLASS_COUNT];      /* by the host, while it could have gone on: by what it was doing */
+	u64 turns_ended_owing;	      /* of these, with a call of a sibling that it hadn't answered */
+	u64 spins[GUEST_CLASS_COUNT]; /* pause-loop exits, likewise */
+	u64 halts;
+	u64 lock_halts;	     /* of these, in a paravirtual lock */
+	u64 directed_yields; /* by hypercall, to a sibling that it waits for */
+	u64 steal_is_told; /* the guest has asked for its steal time; the two below are what KVM has told it */
+	u64 steal_before_ns;	 /* at the end of the first turn that was seen */
+	u64 steal_ns;		 /* at the end of the last one */
+	struct wait_stats ready; /* runnable, without a pCPU: waits that are over */
+};
+
+/* Of one VM since it was first seen. */
+struct observed_vm {
+	u64 interrupts[INTERRUPT_KIND_COUNT]; /* on their way to one of its vCPUs */
+	/* From there until its vCPU had a pCPU, if it had none. Several of a kind that wait for one vCPU are one wait. */
+	struct wait_stats interrupt_waits[INTERRUPT_KIND_COUNT];
+	/* From a vCPU's first call of siblings until the last of those that had no pCPU then has one. */
+	struct wait_stats shootdowns;
+};
+
 /* Why the scheduler stopped, as the kernel says it. */
 struct exit_record {
 	s32 kind;

@@ -153,6 +153,10 @@ struct kvm_vcpu_arch {
 	int mp_state;
 	u64 efer;
 	bool guest_state_protected; /* SEV-ES, SEV-SNP, TDX */
+	struct {
+		u64 msr_val;
+		u64 last_steal;
+	} st; /* steal time, as the guest is told it */
 };
 
 struct kvm_vcpu {

@@ -19,6 +19,7 @@ fn main() -> Result<(), BorderError> {
         "schedulers/simple",
         "schedulers/beside",
         "memory_slots",
+        "observe",
     ] {
         let object = source.rsplit('/').next().expect("rsplit yields at least one part");
         SkeletonBuilder::new()

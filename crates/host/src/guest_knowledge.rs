@@ -1,6 +1,6 @@
 //! How what is known of a guest grows: its kernel is looked for and read, and what its vCPUs do bears witness of the slide.
 //!
-//! Both daemons ask here (`daemon.rs`, `beside/guests.rs`), and tell their kernel side what follows.
+//! Whoever sees VMs asks here (`daemon.rs`; `guests.rs` for those beside the kernel's own scheduler), and tell their kernel side what follows.
 
 use crate::cgroups::CpuLimits;
 use crate::guest_kernels::GuestKernel;

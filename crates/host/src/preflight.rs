@@ -49,6 +49,15 @@ pub fn check_beside() -> Result<Host, HostError> {
     Ok(Host { vendor, topology: Topology::read()?, asks_about_those_that_may_not_move: 0 })
 }
 
+/// Likewise, for who only looks.
+pub fn check_observer() -> Result<Host, HostError> {
+    check_capabilities()?;
+    check_btf_exists()?;
+    let vendor = check_kvm()?;
+    check_module_btf(vendor, Path::new("/sys"))?;
+    Ok(Host { vendor, topology: Topology::read()?, asks_about_those_that_may_not_move: 0 })
+}
+
 /// `uname -r` (`osrelease`), `uname -v` (`version`).
 pub fn kernel(what: &str) -> String {
     std::fs::read_to_string(format!("/proc/sys/kernel/{what}")).unwrap_or_default().trim().to_owned()

@@ -4,6 +4,7 @@ pub mod compare;
 pub mod completions;
 pub mod demo;
 pub mod manual;
+pub mod observe;
 pub mod regret;
 pub mod replay;
 pub mod reproduce;

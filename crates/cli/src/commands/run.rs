@@ -302,7 +302,7 @@ fn show_statistics() -> impl FnMut(&str, u64) -> Result<(), Failure> {
 }
 
 /// A line on standard error.
-fn show_line(line: &str, left_out: u64) -> Result<(), Failure> {
+pub(super) fn show_line(line: &str, left_out: u64) -> Result<(), Failure> {
     if left_out > 0 {
         output::say(format_args!("microslice: nobody read standard error: {left_out} lines left out"));
     }
@@ -319,7 +319,7 @@ fn print_instruction_counts(args: &Run, settings: &Settings) -> Result<(), Failu
     Ok(())
 }
 
-fn failure(error: HostError) -> Failure {
+pub(super) fn failure(error: HostError) -> Failure {
     if error.is_refusal() { Failure::bad_input(error) } else { Failure::broken(error) }
 }
 
@@ -419,7 +419,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-fn pair<'a>(text: &'a str, flag: &str, shape: &str) -> Result<(&'a str, &'a str), Failure> {
+pub(super) fn pair<'a>(text: &'a str, flag: &str, shape: &str) -> Result<(&'a str, &'a str), Failure> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name, value)),
         _ => Err(Failure::bad_input(format!("--{flag} {text}: must be {shape}"))),

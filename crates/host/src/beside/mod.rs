@@ -2,9 +2,8 @@
 //!
 //! [`run`] refuses or starts: the ledger ([`ledger`]), the process that watches over it ([`watcher`]), the BPF side ([`programs`]),
 //! and the thread that boosts ([`helper`]). Then it looks for VMs and tells the kernel side what is known of their code
-//! ([`guests`]), and prints ([`report`]). docs/beside.md says what can be left behind by whose death.
+//! ([`crate::guests`]), and prints ([`report`]). docs/beside.md says what can be left behind by whose death.
 
-mod guests;
 mod helper;
 mod ledger;
 mod programs;
@@ -18,9 +17,9 @@ use crate::HostError;
 use crate::config::Settings;
 use crate::daemon::refuse_unknown_names;
 use crate::guest_kernels::GuestKernels;
+use crate::guests::{Guests, Lines};
 use crate::preflight::{self, Host};
 use crate::privileges;
-use guests::Guests;
 use helper::Helper;
 use ledger::Ledger;
 use programs::Programs;
@@ -72,7 +71,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     let slice = Duration::from_micros(settings.micro_slice_us);
     let boosts_max = (host.topology.pcpu_count as usize).min(ledger::PLACES);
     let helper = Helper::start(programs.boost_events()?, Arc::clone(&ledger), slice, boosts_max)?;
-    let guests = Guests::new(settings, kernels)?;
+    let guests = Guests::new(settings, kernels, "never boosted")?;
     let now = Instant::now();
     let mut beside = Beside {
         settings,
@@ -229,9 +228,4 @@ impl Beside<'_> {
 /// For what prints lines and no reports.
 fn lines_only<'a>(output: &'a mut Output<'_>) -> Lines<'a> {
     Lines { say: &mut *output.say }
-}
-
-/// Where lines for the operator go.
-pub(crate) struct Lines<'o> {
-    pub say: &'o mut dyn FnMut(&str),
 }

@@ -3,6 +3,7 @@
 use crate::HostError;
 use crate::beside_skeleton::{BesideSkel, BesideSkelBuilder, types};
 use crate::config::Settings;
+use crate::guests::KernelSide;
 use crate::interface::{BoostEvent, BoostEventKind, BoostStats, RunConfig, Vcpu, VmFeed};
 use crate::mapped_array::MappedArray;
 use crate::preflight::{Host, Vendor};
@@ -119,11 +120,6 @@ impl Programs {
         Ok(Some((recorder.finish()?, dropped)))
     }
 
-    /// The VMs that have a vCPU.
-    pub fn vms(&self) -> Vec<KernelVm> {
-        KernelVm::all_of(&self.vms)
-    }
-
     pub fn vm_stats(&self, slot: u32) -> VmStats {
         self.vm_stats_of.get(slot).unwrap_or_else(VmStats::new_zeroed)
     }
@@ -153,17 +149,22 @@ impl Programs {
     pub fn verified_instruction_counts(&self) -> Vec<(String, u32)> {
         program_costs::instructions_of(self.skeleton.object())
     }
+}
 
-    /// Makes a guest kernel's ranges known under `slot`, to the recording as well.
-    pub fn set_guest_code(&mut self, slot: u32, code: &GuestCode) -> Result<(), HostError> {
+impl KernelSide for Programs {
+    fn vms(&self) -> Vec<KernelVm> {
+        KernelVm::all_of(&self.vms)
+    }
+
+    /// To the recording as well.
+    fn set_guest_code(&mut self, slot: u32, code: &GuestCode) -> Result<(), HostError> {
         // What was decided with the kernel that had this slot comes before the new one in the recording.
         self.drain()?;
         update(&self.skeleton.maps.guest_codes, slot, code.as_bytes())?;
         self.recorder.as_mut().map_or(Ok(()), |recorder| recorder.code(slot, code))
     }
 
-    /// Tells the kernel side what is known of a VM.
-    pub fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError> {
+    fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError> {
         let feed = VmFeed { layout, generation: vm.generation, code, ..VmFeed::new_zeroed() };
         update(&self.skeleton.maps.vm_feeds, vm.slot, feed.as_bytes())
     }

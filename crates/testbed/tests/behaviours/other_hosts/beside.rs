@@ -1,5 +1,7 @@
-//! Boosts beside the kernel's own scheduler, on stock hosts: Debian 12 has no sched_ext, others have.
+//! Boosts beside the kernel's own scheduler, on stock hosts: Debian 12 has no sched_ext, others have. What overcommit costs is seen on
+//! the same hosts, which are booted once for both (`observe.rs`).
 
+use super::observe::{what_overcommit_costs_is_seen, who_may_not_is_refused};
 use crate::common::{
     PATIENCE, Standstill, assert_alive, assert_few_runs_were_left_out, count, hints, on_machine, refusal,
     replay, report_of, reports, run, seconds, statistics, statistics_from, sum, wait_until_it_knows,
@@ -37,7 +39,7 @@ fn guests() -> [GuestSpec; 2] {
 }
 
 /// In charge of boosts. Guests stand still until it is, and while it reads their kernel: beside busy ones either takes minutes.
-fn start(host: &Host, command: &str) -> Process {
+pub(super) fn start(host: &Host, command: &str) -> Process {
     let image = &host.image(DEFAULT_GUEST).expect("the guests' image").kernel;
     let still = Standstill::of_guests(host);
     let process = host.start(&format!("{command} --guest a={image} --guest b={image}")).expect("start");
@@ -64,7 +66,7 @@ fn kill_watcher(host: &Host, beside: &Process) {
     statistics(beside, replaced, "watcher in place of the dead one");
 }
 
-fn stop(process: &Process) -> Value {
+pub(super) fn stop(process: &Process) -> Value {
     process.signal(libc::SIGINT).expect("signal");
     let output = process.wait(PATIENCE).expect("end");
     assert_eq!(output.code, 0, "{}", output.stderr);
@@ -235,5 +237,23 @@ fn on_debian_12_whoever_of_the_two_processes_is_killed_no_thread_stays_real_time
         assert_eq!(real_time_guest_threads(host), 0);
         stop(&next);
         guests.iter().for_each(|guest| assert_alive(guest, 2));
+    });
+}
+
+#[test]
+fn on_6_18_what_overcommit_costs_is_seen() {
+    on("6.18", |host, _| what_overcommit_costs_is_seen(host));
+}
+
+#[test]
+fn on_debian_13_what_overcommit_costs_is_seen() {
+    on("6.12", |host, _| what_overcommit_costs_is_seen(host));
+}
+
+#[test]
+fn on_debian_12_what_overcommit_costs_is_seen_and_who_may_not_look_is_refused() {
+    on(DEBIAN_12, |host, _| {
+        what_overcommit_costs_is_seen(host);
+        who_may_not_is_refused(host);
     });
 }

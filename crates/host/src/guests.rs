@@ -1,7 +1,5 @@
 //! The VMs that are seen, and what is known of their guests' code: told to the kernel side as it becomes known.
 
-use super::Lines;
-use super::programs::Programs;
 use crate::HostError;
 use crate::config::Settings;
 use crate::daemon::{introduce, say_slide};
@@ -9,12 +7,30 @@ use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::kernel_reader::{Answer, KernelReader, Witness};
 use crate::scheduler::{Event, KernelVm};
 use crate::vms::{GuestKnowledge, Vm, VmmProcess};
+use microslice_policy::{GuestCode, GuestLayout};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-pub struct Guests<'s> {
+/// Where lines for the operator go.
+pub(crate) struct Lines<'o> {
+    pub say: &'o mut dyn FnMut(&str),
+}
+
+/// Programs that see VMs, and are told what is known of their guests' code.
+pub(crate) trait KernelSide {
+    /// The VMs that have a vCPU.
+    fn vms(&self) -> Vec<KernelVm>;
+    /// Makes a guest kernel's ranges known under `slot`.
+    fn set_guest_code(&mut self, slot: u32, code: &GuestCode) -> Result<(), HostError>;
+    /// Tells what is known of a VM.
+    fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError>;
+}
+
+pub(crate) struct Guests<'s> {
     settings: &'s Settings,
+    /// What becomes of a VM while its symbols or its slide are unknown.
+    without_symbols: &'static str,
     kernels: KernelReader,
     /// The kernels whose ranges the kernel side has, by slot.
     shared_codes: BTreeMap<u32, Weak<GuestKernel>>,
@@ -23,14 +39,18 @@ pub struct Guests<'s> {
 }
 
 impl<'s> Guests<'s> {
-    pub fn new(settings: &'s Settings, kernels: GuestKernels) -> Result<Self, HostError> {
+    pub fn new(
+        settings: &'s Settings,
+        kernels: GuestKernels,
+        without_symbols: &'static str,
+    ) -> Result<Self, HostError> {
         let kernels = KernelReader::start(kernels)
             .map_err(|cause| HostError::broken(format!("no thread to read kernels: {cause}")))?;
-        Ok(Self { settings, kernels, shared_codes: BTreeMap::new(), vms: BTreeMap::new() })
+        Ok(Self { settings, without_symbols, kernels, shared_codes: BTreeMap::new(), vms: BTreeMap::new() })
     }
 
     /// VMs that have come or gone, guests' memories that are due to be looked into, kernels that were read.
-    pub fn look(&mut self, programs: &mut Programs, output: &mut Lines<'_>) -> Result<(), HostError> {
+    pub fn look(&mut self, programs: &mut dyn KernelSide, output: &mut Lines<'_>) -> Result<(), HostError> {
         let seen = programs.vms();
         let is_there = |vm: &Vm| {
             let is_same = |seen: &KernelVm| {
@@ -67,13 +87,13 @@ impl<'s> Guests<'s> {
     fn welcome(
         &mut self,
         kernel_side: KernelVm,
-        programs: &mut Programs,
+        programs: &mut dyn KernelSide,
         output: &mut Lines<'_>,
     ) -> Result<(), HostError> {
         let process = VmmProcess::read(kernel_side.pid);
         let image = self.settings.guests.get(&process.name).cloned();
         let (vm, source) =
-            Vm::welcome(kernel_side, process, image, self.settings.guest_memory, "never boosted");
+            Vm::welcome(kernel_side, process, image, self.settings.guest_memory, self.without_symbols);
         tell(programs, &vm)?;
         if let Some(source) = source {
             self.kernels.ask(vm.key(), source);
@@ -96,7 +116,7 @@ impl<'s> Guests<'s> {
     fn hear_of_kernel(
         &mut self,
         answer: Answer,
-        programs: &mut Programs,
+        programs: &mut dyn KernelSide,
         output: &mut Lines<'_>,
     ) -> Result<(), HostError> {
         if let Ok(found) = &answer.found {
@@ -113,7 +133,11 @@ impl<'s> Guests<'s> {
     }
 
     /// Gives a kernel's ranges to the BPF side, unless it has them.
-    fn share_code(&mut self, kernel: &Arc<GuestKernel>, programs: &mut Programs) -> Result<(), HostError> {
+    fn share_code(
+        &mut self,
+        kernel: &Arc<GuestKernel>,
+        programs: &mut dyn KernelSide,
+    ) -> Result<(), HostError> {
         let (slot, shared) = (kernel.code_slot, Arc::downgrade(kernel));
         let before = self.shared_codes.insert(slot, shared.clone());
         if before.is_some_and(|before| before.ptr_eq(&shared)) {
@@ -126,7 +150,7 @@ impl<'s> Guests<'s> {
     pub fn hear(
         &mut self,
         event: Event,
-        programs: &mut Programs,
+        programs: &mut dyn KernelSide,
         output: &mut Lines<'_>,
     ) -> Result<(), HostError> {
         let (slot, generation, witness) = match event {
@@ -145,7 +169,7 @@ impl<'s> Guests<'s> {
     }
 }
 
-fn tell(programs: &mut Programs, vm: &Vm) -> Result<(), HostError> {
+fn tell(programs: &mut dyn KernelSide, vm: &Vm) -> Result<(), HostError> {
     let (code, layout) = vm.code_and_layout();
     programs.set_vm_feed(vm.kernel_side, code, layout)
 }

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * observe: what overcommit costs each VM, on a host whose scheduler it leaves alone, with or without sched_ext.
+ *
+ * Problem.   A host shows what threads wait, not what a guest loses by it: which of its locks were held meanwhile, which
+ *            of its shootdowns and interrupts waited.
+ * Mechanism. sched_switch and sched_wakeup tell when a vCPU runs, waits or sleeps; KVM's hooks tell what is sent to it.
+ *            What is sent to a vCPU without a pCPU waits until that vCPU's next turn. The guest's instruction pointer tells
+ *            what a turn's end interrupted. Nothing is decided here, and nobody is moved.
+ * Races.     Who sends writes that something waits, then reads whether the recipient runs; who begins to run writes that,
+ *            then reads what waits. So one of both sees the other.
+ * Limits.    A vCPU is seen from its first turn on. A call whose recipient runs is taken for answered: if its turn ends before
+ *            it answers, that is a turn ended with an answer owed. What the hardware delivers without an exit isn't seen.
+ *            Time that cpu.max takes counts as waiting, as in the kernel's own run delay.
+ */
+#define BESIDE
+
+#include "bpf/core/observe.bpf.h"
+
+char _license[] SEC("license") = "GPL";
+
+#define KVM_MSR_ENABLED 1u /* arch/x86/include/uapi/asm/kvm_para.h */
+#define CALLER_WORDS (VCPUS_PER_VM_MAX / 64)
+#define MAX_ATTEMPTS 4u
+
+/* ---- State ---- */
+
+/* What waits for a vCPU, and what it waits for. */
+struct waiting {
+	u64 interrupt_since_ns[INTERRUPT_KIND_COUNT]; /* the first of those that wait; 0: none does */
+	u64 callers
+	    [CALLER_WORDS]; /* a bit for each sibling, by its index: it has called, and waits for this one */
+	u64 call_since_ns;  /* of its own call */
+	u64 unanswered;	    /* how many siblings that is still to be answered by */
+};
+
+struct vcpu_seen {
+	struct vcpu core;
+	struct waiting waiting;
+	struct observed_vcpu seen;
+};
+
+struct vm_seen {
+	struct vm core;
+	struct observed_vm seen;
+};
+
+struct vcpus_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VCPUS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct vcpu_seen);
+} vcpus SEC(".maps");
+
+struct vms_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VMS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct vm_seen);
+} vms SEC(".maps");
+
+static __always_inline struct waiting *waiting_of(const struct vcpu *vcpu)
+{
+	return &((struct vcpu_seen *)vcpu)->waiting;
+}
+
+static __always_inline struct observed_vcpu *seen_of(const struct vcpu *vcpu)
+{
+	return &((struct vcpu_seen *)vcpu)->seen;
+}
+
+static __always_inline struct observed_vm *seen_in(const struct vm *vm)
+{
+	return &((struct vm_seen *)vm)->seen;
+}
+
+/* ---- Waits ---- */
+
+/* See WAIT_BUCKETS. Five halvings of the search width: log2 without a loop. */
+static __always_inline u32 wait_bucket(u64 ns)
+{
+	u64 units = ns >> 10, rest;
+	u32 octave = 0;
+
+	if (units >> 32)
+		return WAIT_BUCKETS - 1;
+	if (units < 4)
+		return units;
+	rest = units;
+	if (rest >> 16) {
+		octave += 16;
+		rest >>= 16;
+	}
+	if (rest >> 8) {
+		octave += 8;
+		rest >>= 8;
+	}
+	if (rest >> 4) {
+		octave += 4;
+		rest >>= 4;
+	}
+	if (rest >> 2) {
+		octave += 2;
+		rest >>= 2;
+	}
+	octave += rest >> 1;
+	return 4 * (octave - 1) + ((units >> (octave - 2)) & 3);
+}
+
+static __always_inline void note_wait(struct wait_stats *waits, u64 ns)
+{
+	u32 bucket = wait_bucket(ns), attempt;
+
+	ADD(waits->total_ns, ns);
+	/* The compiler knows that it is; the verifier doesn't. */
+	barrier_var(bucket);
+	if (bucket < WAIT_BUCKETS)
+		COUNT(waits->counts[bucket]);
+	for (attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
+		u64 max_ns = waits->max_ns;
+
+		if (max_ns >= ns || __sync_val_compare_and_swap(&waits->max_ns, max_ns, ns) == max_ns)
+			break;
+	}
+}
+
+/* ---- Calls ---- */
+
+/* The siblings in one word of callers[] wait for this vCPU no longer. Not static: see maps.bpf.h. */
+__noinline int answer_callers(u32 slot, u32 word, u64 now)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct vm *vm = vcpu ? vm_at(vcpu->vm) : NULL;
+	u64 callers;
+	u32 bit;
+
+	if (!vm || word >= CALLER_WORDS)
+		return 0;
+	callers = __sync_lock_test_and_set(&waiting_of(vcpu)->callers[word], 0);
+	for (bit = 0; bit < 64; bit++) {
+		u32 entry = vm->vcpus[(word * 64 + bit) & (VCPUS_PER_VM_MAX - 1)];
+		struct vcpu *caller = callers >> bit & 1 ? vcpu_at(entry - 1) : NULL;
+
+		/* None, if it has gone meanwhile, and another is in its place. */
+		if (!caller || !waiting_of(caller)->unanswered)
+			continue;
+		if (__sync_fetch_and_sub(&waiting_of(caller)->unanswered, 1) == 1)
+			note_wait(&seen_in(vm)->shootdowns, now - waiting_of(caller)->call_since_ns);
+	}
+	return 0;
+}
+
+static __always_inline void answer_all(const struct vcpu *vcpu, u32 slot, u64 now)
+{
+	u32 word;
+
+	for (word = 0; word < CALLER_WORDS; word++)
+		if (waiting_of(vcpu)->callers[word])
+			answer_callers(slot, word, now);
+}
+
+/* The vCPU whose thread this is has called `recipient`, which has no pCPU. */
+static __always_inline void note_call(const struct vcpu *recipient, u64 now)
+{
+	struct vcpu *caller = vcpu_of(task_ctx_of(bpf_get_current_task_btf()));
+	u64 *callers, bit;
+
+	if (!caller || caller == recipient || caller->vm != recipient->vm)
+		return;
+	callers = &waiting_of(recipient)->callers[caller->index_in_vm / 64 & (CALLER_WORDS - 1)];
+	bit = 1ull << (caller->index_in_vm & 63);
+	/* Nobody else sets this bit, and who clears it counts down what is counted up here. */
+	if (*callers & bit)
+		return;
+	if (!__sync_fetch_and_add(&waiting_of(caller)->unanswered, 1))
+		waiting_of(caller)->call_since_ns = now;
+	__sync_fetch_and_or(callers, bit);
+	/* It has got a pCPU meanwhile, and may have looked for callers before. */
+	if (recipient->state == VCPU_RUNNING && __sync_fetch_and_and(callers, ~bit) & bit)
+		__sync_fetch_and_sub(&waiting_of(caller)->unanswered, 1);
+}
+
+/* ---- Coming and going ---- */
+
+HOOK void on_vm_joins(struct vm *vm)
+{
+	volatile u64 *words =
+	    (u64 *)seen_in(vm); /* or the compiler makes a memset of it, which BPF has not */
+	u32 word;
+
+	for (word = 0; word < sizeof(struct observed_vm) / sizeof(u64); word++)
+		words[word] = 0;
+}
+
+HOOK void on_vcpu_joins(struct vcpu *vcpu)
+{
+	volatile u64 *words = (u64 *)seen_of(vcpu), *waiting = (u64 *)waiting_of(vcpu);
+	u32 word;
+
+	for (word = 0; word < sizeof(struct waiting) / sizeof(u64); word++)
+		waiting[word] = 0;
+	for (word = 0; word < sizeof(struct observed_vcpu) / sizeof(u64); word++)
+		words[word] = 0;
+	seen_of(vcpu)->joined_at_ns = bpf_ktime_get_ns();
+	seen_of(vcpu)->since_ns = seen_of(vcpu)->joined_at_ns;
+}
+
+/* Nobody waits for ever for one that is gone. */
+HOOK void on_vcpu_leaves(struct vcpu *vcpu)
+{
+	struct task_ctx *tctx = task_ctx_of(bpf_get_current_task_btf());
+
+	if (tctx)
+		answer_all(vcpu, tctx->vcpu - 1, bpf_ktime_get_ns());
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_task_exit, struct task_struct *p)
+{
+	return unregister_vcpu(task_ctx_of(bpf_get_current_task_btf()));
+}
+
+/* ---- What KVM tells ---- */
+
+/* The vCPU whose thread this is spins, halts, or yields to a sibling. */
+__noinline int on_yield(u32 cause)
+{
+	struct task_ctx *tctx = task_ctx_of(bpf_get_current_task_btf());
+	struct vcpu *self = vcpu_of(tctx);
+	u32 class;
+
+	if (!tctx || !self)
+		return 0;
+	if (cause == YIELD_PLE) {
+		class =
+		    classify_rip(tctx->vcpu - 1, self->vm, self->kvm_vcpu, read_guest_rip(self->kvm_vcpu));
+		if (class < GUEST_CLASS_COUNT)
+			COUNT(seen_of(self)->spins[class]);
+	} else if (cause == YIELD_HLT) {
+		COUNT(seen_of(self)->halts);
+		if (!guest_interrupts_enabled(self->kvm_vcpu))
+			COUNT(seen_of(self)->lock_halts);
+	} else {
+		COUNT(seen_of(self)->directed_yields);
+	}
+	return 0;
+}
+
+static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
+{
+	u32 *slot = bpf_map_lookup_elem(&vcpu_by_address, &kvm_vcpu);
+	struct vcpu *vcpu = slot ? vcpu_at(*slot) : NULL;
+	struct vm *vm = vcpu ? vm_at(vcpu->vm) : NULL;
+	u32 kind = interrupt_kind_of(vector);
+	u64 now = bpf_ktime_get_ns(), *since;
+
+	barrier_var(kind);
+	if (!vm || kind >= INTERRUPT_KIND_COUNT)
+		return 0;
+	COUNT(seen_in(vm)->interrupts[kind]);
+	if (vcpu->state == VCPU_RUNNING)
+		return 0;
+	since = &waiting_of(vcpu)->interrupt_since_ns[kind];
+	__sync_val_compare_and_swap(since, 0, now);
+	if (kind == INTERRUPT_IPI_CALL_FUNCTION)
+		note_call(vcpu, now);
+	/* As in note_call(). */
+	if (vcpu->state == VCPU_RUNNING)
+		__sync_val_compare_and_swap(since, now, 0);
+	return 0;
+}
+
+/* ---- Running, stopping, waking ---- */
+
+/* How much of its waiting KVM has told the guest: at its last entry. */
+static __always_inline void look_at_steal(const struct vcpu *vcpu)
+{
+	struct kvm_vcpu *kvm_vcpu = (void *)vcpu->kvm_vcpu;
+	struct observed_vcpu *seen = seen_of(vcpu);
+	u64 told_ns;
+
+	if (!kvm_vcpu || !bpf_core_field_exists(kvm_vcpu->arch.st.last_steal) ||
+	    !(BPF_CORE_READ(kvm_vcpu, arch.st.msr_val) & KVM_MSR_ENABLED))
+		return;
+	told_ns = BPF_CORE_READ(kvm_vcpu, arch.st.last_steal);
+	if (!seen->steal_is_told)
+		seen->steal_before_ns = told_ns;
+	seen->steal_is_told = 1;
+	seen->steal_ns = told_ns;
+}
+
+static __always_inline void stops_running(struct task_struct *p, bool runnable, u64 now)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+	struct vcpu *vcpu = vcpu_of(tctx);
+	struct observed_vcpu *seen;
+	u32 class;
+
+	if (!tctx || !vcpu)
+		return;
+	seen = seen_of(vcpu);
+	if (vcpu->state == VCPU_RUNNING)
+		ADD(seen->ran_ns, now - seen->since_ns);
+	look_at_steal(vcpu);
+	seen->since_ns = now;
+	__sync_lock_test_and_set(&vcpu->state, runnable ? VCPU_RUNNABLE : VCPU_BLOCKED);
+	if (!runnable)
+		return;
+	class = classify_rip(tctx->vcpu - 1, vcpu->vm, vcpu->kvm_vcpu, read_guest_rip(vcpu->kvm_vcpu));
+	if (class < GUEST_CLASS_COUNT)
+		COUNT(seen->turns_ended[class]);
+	if (guest_answer_to_calls(vcpu->kvm_vcpu) == ANSWER_OWED)
+		COUNT(seen->turns_ended_owing);
+}
+
+/* What waited for it has it from now on. */
+static __always_inline void take_interrupts(const struct vcpu *vcpu, u64 now)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+	u32 kind;
+
+	if (!vm)
+		return;
+	for (kind = 0; kind < INTERRUPT_KIND_COUNT; kind++) {
+		u64 *since = &waiting_of(vcpu)->interrupt_since_ns[kind];
+		u64 since_ns = *since ? __sync_lock_test_and_set(since, 0) : 0;
+
+		if (since_ns)
+			note_wait(&seen_in(vm)->interrupt_waits[kind], now - since_ns);
+	}
+}
+
+static __always_inline void starts_running(struct task_struct *p, u64 now)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+	struct vcpu *vcpu = vcpu_of(tctx);
+
+	if (!tctx || !vcpu)
+		return;
+	if (vcpu->state == VCPU_RUNNABLE)
+		note_wait(&seen_of(vcpu)->ready, now - seen_of(vcpu)->since_ns);
+	seen_of(vcpu)->since_ns = now;
+	__sync_lock_test_and_set(&vcpu->state, VCPU_RUNNING);
+	take_interrupts(vcpu, now);
+	answer_all(vcpu, tctx->vcpu - 1, now);
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	u64 now = bpf_ktime_get_ns();
+
+	stops_running(prev, preempt || !prev->__state, now);
+	starts_running(next, now);
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(on_wakeup, struct task_struct *p)
+{
+	struct vcpu *vcpu = vcpu_of(task_ctx_of(p));
+
+	if (!vcpu || vcpu->state != VCPU_BLOCKED)
+		return 0;
+	/* First: who reads both, between two equal ones, has what belongs together. */
+	seen_of(vcpu)->since_ns = bpf_ktime_get_ns();
+	vcpu_moves(vcpu, VCPU_BLOCKED, VCPU_RUNNABLE);
+	return 0;
+}

@@ -1,0 +1,193 @@
+//! `microslice observe`: what overcommit costs each VM of this host.
+
+use super::run::{failure, pair, show_line};
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::{self, OutputFile};
+use crate::printer::Printer;
+use crate::progress::ProgressLine;
+use clap::Args;
+use microslice_host::Settings;
+use microslice_host::observe::report::Report;
+use microslice_host::observe::{self, Output, Span};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the end waits for a reader that takes nothing.
+const READERS_PATIENCE: Duration = Duration::from_secs(5);
+/// A shorter interval says nothing of waits.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// See what overcommit costs each VM of this host, without changing who runs: waits for a pCPU (as %RDY), and what waited for it
+#[derive(Args)]
+#[command(after_help = "Examples:
+  microslice observe --for 60s                       a table per VM and vCPU, and a line of judgement for each VM
+  microslice observe --interval 5                    a line per VM every 5 s, until Ctrl-C, then the tables
+  microslice observe --for 10min --html waits.html   a page for a browser, too
+  microslice observe --for 60s --json                one JSON object
+  microslice observe --guest web=/srv/web/vmlinuz    the kernel image of a VM that boots from its own disk
+
+Works from Linux 5.15 on, with or without sched_ext, and beside `microslice run`. Ctrl-C or SIGTERM print what was seen until
+then. Nothing stays loaded, however it ends. What was critical, or held a lock, is known of guests whose kernel is known: /etc/microslice.toml
+names images as for `run`.")]
+pub struct Observe {
+    /// Observe for so long: `60s`, `10min`, `1h` [default: until Ctrl-C]
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    length: Option<Duration>,
+    /// Print a line for each VM every so many seconds; with --json, an object
+    #[arg(long, value_name = "SEC", value_parser = seconds)]
+    interval: Option<Duration>,
+    /// Everything as JSON, one object per line
+    #[arg(long)]
+    json: bool,
+    /// Write the report of the whole time as an HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Kernel image of a running VM; may be given more than once
+    #[arg(long = "guest", value_name = "NAME=VMLINUZ")]
+    guests: Vec<String>,
+    /// Never look into a guest's memory for its kernel
+    #[arg(long)]
+    no_guest_memory: bool,
+    /// Critical functions of guest kernels from this file instead of those that the program carries
+    #[arg(long, value_name = "FILE")]
+    critical: Option<PathBuf>,
+    /// Configuration file [default: /etc/microslice.toml if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Show what the kernel and libbpf say when loading fails
+    #[arg(short, long)]
+    verbose: bool,
+    /// Measure what the BPF programs cost, too: the kernel then reads its clock around each run
+    #[arg(long)]
+    program_costs: bool,
+    /// Load, print the verifier's instruction count of each program as TOML, and unload
+    #[arg(long, hide = true)]
+    instruction_counts: bool,
+}
+
+pub fn run(args: Observe) -> Result<(), Failure> {
+    let settings = settings_of(&args)?;
+    if args.instruction_counts {
+        for (program, count) in observe::instruction_counts(&settings).map_err(failure)? {
+            output::print(&format!("{program} = {count}\n"))?;
+        }
+        return Ok(());
+    }
+    let html = OutputFile::wanted(args.html.as_deref(), &[])?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    interrupt::on_signal(None, move || flag.store(true, Ordering::Relaxed))?;
+    let statistics = Printer::start("standard output", show).map_err(Failure::broken)?;
+    let lines = Printer::start("standard error", show_line).map_err(Failure::broken)?;
+    let mut page = None;
+    let mut report = |report: &Report| {
+        let text = match (args.json, report.is_final) {
+            (true, _) => format!("{}\n", report.to_json()),
+            (false, true) => report.to_text(),
+            (false, false) => report.to_lines(),
+        };
+        let text = output::plain(&text);
+        if report.is_final {
+            page = html.is_some().then(|| report.to_html());
+            statistics.print_last(text);
+        } else {
+            statistics.print(text);
+        }
+    };
+    let mut say = |line: &str| lines.print(line.to_owned());
+    let span = Span { length: args.length, interval: args.interval };
+    let result = {
+        let _line = progress_line(&args);
+        observe::run(&settings, span, &stop, &mut Output { report: &mut report, say: &mut say })
+    };
+    // Nothing is loaded any more, whoever reads or not.
+    let shown = statistics.finish(READERS_PATIENCE);
+    let _ = lines.finish(READERS_PATIENCE);
+    result.map_err(failure)?;
+    if let (Some(file), Some(page)) = (html, page) {
+        file.finish_with(&page)?;
+    }
+    shown
+}
+
+/// Whoever has lines of each interval needs none.
+fn progress_line(args: &Observe) -> Option<ProgressLine> {
+    if args.interval.is_some() {
+        return None;
+    }
+    let (began, length) = (Instant::now(), args.length);
+    Some(ProgressLine::show("observing".into(), move || {
+        let all = length.map(|length| length.as_secs_f64());
+        all.map(|all| format!("{:.0} % of {all} s", began.elapsed().as_secs_f64().min(all) / all * 100.0))
+    }))
+}
+
+fn show(text: &str, left_out: u64) -> Result<(), Failure> {
+    if left_out > 0 {
+        output::say(format_args!("microslice: nobody read standard output: {left_out} reports left out"));
+    }
+    output::print_as_it_is(text)
+}
+
+/// Flags over file over defaults.
+fn settings_of(args: &Observe) -> Result<Settings, Failure> {
+    let mut settings = Settings::from_file(args.config.as_deref()).map_err(failure)?;
+    settings.guest_memory &= !args.no_guest_memory;
+    if args.critical.is_some() {
+        settings.critical.clone_from(&args.critical);
+        settings.places.remove("critical");
+    }
+    settings.verbose = args.verbose;
+    settings.program_costs = args.program_costs;
+    for guest in &args.guests {
+        let (name, path) = pair(guest, "guest", "NAME=VMLINUZ")?;
+        settings.guests.insert(name.to_owned(), PathBuf::from(path));
+        settings.guests_must_run.push(name.to_owned());
+    }
+    Ok(settings)
+}
+
+/// `60s`, `1.5min`, `2h`.
+fn time(text: &str) -> Result<Duration, String> {
+    const UNITS: [(&str, f64); 5] = [("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("m", 60.0), ("h", 3600.0)];
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = UNITS.iter().find(|(name, _)| *name == unit.trim()).map(|(_, factor)| factor);
+    let seconds = number.parse::<f64>().ok().zip(factor).map(|(number, factor)| number * factor);
+    let seconds = seconds.ok_or("must be a time with its unit: 60s, 10min, 1h")?;
+    within_limits(seconds)
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    within_limits(text.parse().map_err(|_| "must be a number of seconds".to_owned())?)
+}
+
+fn within_limits(seconds: f64) -> Result<Duration, String> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|time| (SHORTEST..=LONGEST).contains(time))
+        .ok_or_else(|| "must be a tenth of a second at least, and a year at most".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_its_unit_and_its_limits() {
+        assert_eq!(time("60s"), Ok(Duration::from_secs(60)));
+        assert_eq!(time("1.5min"), Ok(Duration::from_secs(90)));
+        assert_eq!(time("2 h"), Ok(Duration::from_secs(7200)));
+        for wrong in ["60", "s", "", "-1s", "1e3s", "10 parsecs", "0s", "9999999h", "NaNs", "1ms"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["NaN", "inf", "-1", "0", "5s"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! One line per VM in plain words: what it loses by waiting.
+
+use super::figures::VmFigures;
+use crate::interface::WaitStats;
+use crate::report::add_up;
+use microslice_metrics::Unit;
+use microslice_policy::{Coded, GuestClass, class_is_critical};
+
+/// Waits are worth a word from here on: a tick of a 1,000 Hz kernel.
+const WORTH_A_WORD_NS: u64 = 1_000_000;
+/// Operators of other hypervisors look closer from 5 % ready on, and act from 10 % on (`%RDY`).
+const MUCH_PERCENT: f64 = 10.0;
+const SOME_PERCENT: f64 = 5.0;
+
+/// `has_classes`: what the guest was doing is known.
+pub fn judge(name: &str, figures: &VmFigures, has_classes: bool, seconds: f64) -> String {
+    let seconds = seconds.max(f64::MIN_POSITIVE);
+    let ready = figures.ready_percent();
+    let mut parts = vec![match ready {
+        _ if ready >= MUCH_PERCENT => format!("{ready:.0} % ready, which is much"),
+        _ if ready >= SOME_PERCENT => format!("{ready:.0} % ready, which is worth a look"),
+        _ if ready >= 0.05 => format!("{ready:.1} % ready"),
+        _ => "hardly ever waits for a pCPU".to_owned(),
+    }];
+    parts.extend(waits_a_second("shootdowns", &figures.shootdowns, seconds, "for preempted vCPUs"));
+    let sent = figures.sent_interrupt_waits();
+    parts.extend(waits_a_second("interrupts", &sent, seconds, "for a vCPU without a pCPU"));
+    if has_classes {
+        parts.extend(critical_turns(figures, seconds));
+    }
+    let spins = add_up(&figures.spins());
+    if rate(spins, seconds) >= 1.0 {
+        parts.push(format!("spins {} times a second", a_second(spins, seconds)));
+    }
+    format!("{name}: {}", parts.join("; "))
+}
+
+/// Of turns that ended: how many did so in critical code.
+pub fn critical(turns_ended: &[u64]) -> u64 {
+    let by_class = GuestClass::ALL.iter().zip(turns_ended);
+    by_class.filter(|(class, _)| class_is_critical(**class)).map(|(_, count)| count).sum()
+}
+
+fn critical_turns(figures: &VmFigures, seconds: f64) -> Option<String> {
+    let ended = figures.turns_ended();
+    let (all, critical, locks) = (add_up(&ended), critical(&ended), ended[GuestClass::LockHolder as usize]);
+    (critical > 0).then(|| {
+        let percent = critical as f64 / all as f64 * 100.0;
+        let holding =
+            if locks > 0 { format!(", {} holding a lock", a_second(locks, seconds)) } else { String::new() };
+        let critical = a_second(critical, seconds);
+        format!("{critical} turns a second ({percent:.0} %) end in critical code{holding}")
+    })
+}
+
+fn waits_a_second(what: &str, waits: &WaitStats, seconds: f64, for_whom: &str) -> Option<String> {
+    let p99 = waits.percentile_ns(99.0).filter(|&ns| ns >= WORTH_A_WORD_NS)?;
+    let (rate, p99) = (a_second(waits.count(), seconds), Unit::Nanoseconds.show(p99 as f64));
+    Some(format!("{rate} {what} a second wait {p99} p99 {for_whom}"))
+}
+
+fn rate(count: u64, seconds: f64) -> f64 {
+    count as f64 / seconds
+}
+
+/// Whole numbers, but for what is rare.
+pub fn a_second(count: u64, seconds: f64) -> String {
+    let rate = rate(count, seconds);
+    if rate >= 10.0 { Unit::Count.show(rate.round()) } else { format!("{rate:.1}") }
+}

@@ -1,0 +1,185 @@
+//! `microslice observe`: what overcommit costs each VM, on a host whose scheduler it leaves alone.
+//!
+//! [`run`] refuses or starts the BPF side ([`programs`]). Then it looks for VMs and tells that side what is known of their code
+//! ([`crate::guests`]), reads what was seen of each ([`figures`]), and prints ([`report`]). docs/observe.md is the operator's page.
+
+mod figures;
+mod judgement;
+mod page;
+mod programs;
+pub mod report;
+
+pub use figures::{VcpuFigures, VmFigures};
+
+use crate::HostError;
+use crate::config::Settings;
+use crate::daemon::refuse_unknown_names;
+use crate::guest_kernels::GuestKernels;
+use crate::guests::{Guests, Lines};
+use crate::program_costs::Measuring;
+use crate::{preflight, privileges};
+use programs::Programs;
+use report::{Report, VmReport};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often the ring is read.
+const POLL: Duration = Duration::from_millis(20);
+/// How often VMs are looked for and read: one that ends is missing what it did since.
+const LOOK_FOR_VMS: Duration = Duration::from_millis(200);
+/// After so long without a VM the operator hears that there is none.
+const VMLESS_PATIENCE: Duration = Duration::from_secs(2);
+/// VMs that have gone and are still reported: the latest ones.
+const GONE_MAX: usize = 512;
+
+/// Where reports and messages go.
+pub struct Output<'o> {
+    /// Of each interval, and the last one of all.
+    pub report: &'o mut dyn FnMut(&Report),
+    /// One line for the operator: standard error.
+    pub say: &'o mut dyn FnMut(&str),
+}
+
+/// For how long, and how often.
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
+    /// `None`: until it is stopped.
+    pub length: Option<Duration>,
+    /// `None`: one report at the end.
+    pub interval: Option<Duration>,
+}
+
+/// Observes until `stop` is set, or the time is over. Nothing stays loaded when it returns.
+///
+/// # Errors
+/// The host can't have it: nothing was changed. Or something broke: all was taken back.
+pub fn run(
+    settings: &Settings,
+    span: Span,
+    stop: &AtomicBool,
+    output: &mut Output<'_>,
+) -> Result<(), HostError> {
+    let mut kernels = GuestKernels::of(settings.catalogue()?);
+    let host = preflight::check_observer()?;
+    for (name, path) in &settings.guests {
+        kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
+    }
+    refuse_unknown_names(settings)?;
+    let measuring = settings.program_costs.then(Measuring::start).transpose()?;
+    let programs = Programs::load(&host, settings)?;
+    privileges::keep_only_used()?;
+    if !programs.sees_interrupts() {
+        (output.say)(
+            "this kernel's KVM has no function by which interrupts are seen: their waits are left out",
+        );
+    }
+    let guests = Guests::new(settings, kernels, "without classes")?;
+    let mut observer = Observer {
+        guests,
+        gone: Vec::new(),
+        _measuring: measuring,
+        measures: settings.program_costs,
+        programs,
+        started: Instant::now(),
+        origin: Report::default(),
+        before: Report::default(),
+    };
+    // What came while the programs were attached, one after the other, isn't of the time that is reported.
+    observer.guests.look(&mut observer.programs, &mut Lines { say: &mut *output.say })?;
+    observer.origin = observer.all_seen(false);
+    observer.before = observer.origin.clone();
+    observer.observe(span, stop, output)?;
+    (output.report)(&observer.all_seen(true).since(&observer.origin));
+    Ok(())
+}
+
+/// Instruction counts of the loaded programs, for `bpf/instruction-counts.toml`: loads, reads, unloads.
+///
+/// # Errors
+/// As [`run`].
+pub fn instruction_counts(settings: &Settings) -> Result<Vec<(String, u32)>, HostError> {
+    let host = preflight::check_observer()?;
+    Ok(Programs::load(&host, settings)?.verified_instruction_counts())
+}
+
+struct Observer<'s> {
+    guests: Guests<'s>,
+    gone: Vec<VmReport>,
+    _measuring: Option<Measuring>,
+    measures: bool,
+    programs: Programs,
+    started: Instant,
+    /// When it began.
+    origin: Report,
+    /// At the end of the interval before.
+    before: Report,
+}
+
+impl Observer<'_> {
+    fn observe(&mut self, span: Span, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
+        let mut printed = Instant::now();
+        let mut looked: Option<Instant> = None;
+        let mut present: Vec<VmReport> = Vec::new();
+        let mut has_said_that_there_is_none = false;
+        while !stop.load(Ordering::Relaxed)
+            && span.length.is_none_or(|length| self.started.elapsed() < length)
+        {
+            for event in self.programs.poll()? {
+                self.guests.hear(event, &mut self.programs, &mut Lines { say: &mut *output.say })?;
+            }
+            if looked.is_none_or(|at| at.elapsed() >= LOOK_FOR_VMS) {
+                looked = Some(Instant::now());
+                self.guests.look(&mut self.programs, &mut Lines { say: &mut *output.say })?;
+                let now = self.present();
+                self.remember_gone(&present, &now);
+                present = now;
+            }
+            let is_alone = present.is_empty() && self.gone.is_empty();
+            if is_alone && !has_said_that_there_is_none && self.started.elapsed() >= VMLESS_PATIENCE {
+                has_said_that_there_is_none = true;
+                (output.say)("no VM has run here yet: waiting for one");
+            }
+            if span.interval.is_some_and(|interval| printed.elapsed() >= interval) {
+                printed = Instant::now();
+                let now = self.all_seen(false);
+                (output.report)(&now.since(&self.before));
+                self.before = now;
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    fn present(&self) -> Vec<VmReport> {
+        let of = |vm: &crate::vms::Vm| VmReport {
+            name: vm.name.clone(),
+            pid: vm.kernel_side.pid,
+            generation: vm.kernel_side.generation,
+            kernel: vm.release().map(str::to_owned),
+            state: vm.state(),
+            has_classes: vm.slide_told.is_some(),
+            is_gone: false,
+            figures: self.programs.figures(vm.kernel_side.slot),
+        };
+        self.guests.vms.values().map(of).collect()
+    }
+
+    /// Those of `before` that aren't there now.
+    fn remember_gone(&mut self, before: &[VmReport], now: &[VmReport]) {
+        let is_gone = |vm: &&VmReport| !now.iter().any(|other| other.is_same(vm));
+        self.gone.extend(before.iter().filter(is_gone).map(|vm| VmReport { is_gone: true, ..vm.clone() }));
+        let surplus = self.gone.len().saturating_sub(GONE_MAX);
+        self.gone.drain(..surplus);
+    }
+
+    fn all_seen(&self, is_final: bool) -> Report {
+        Report {
+            is_final,
+            seconds: self.started.elapsed().as_secs_f64(),
+            vms: self.gone.iter().cloned().chain(self.present()).collect(),
+            sees_interrupts: self.programs.sees_interrupts(),
+            recursion_misses: self.programs.recursion_misses(),
+            programs: self.measures.then(|| self.programs.program_costs()),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The BPF side of `microslice observe`: programs, maps, links. Dropping it leaves nothing attached.
+
+use super::figures::{VcpuFigures, VmFigures};
+use crate::HostError;
+use crate::config::Settings;
+use crate::daemon::monotonic_ns;
+use crate::guests::KernelSide;
+use crate::interface::{ObservedVcpu, ObservedVm, RunConfig, Vcpu, Vm, VmFeed};
+use crate::mapped_array::MappedArray;
+use crate::observe_skeleton::{ObserveSkel, ObserveSkelBuilder, types};
+use crate::preflight::{Host, Vendor};
+use crate::program_costs;
+use crate::recursion_misses::RecursionMisses;
+use crate::scheduler::{Event, KernelVm, VMS_MAX, keep_warnings, load_failure, parse_event, update};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{OpenObject, RingBuffer, RingBufferBuilder};
+use microslice_policy::{GuestCode, GuestLayout};
+use serde_json::Value;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// A vCPU that changes while it is read is read again, so many times.
+const READS_MAX: u32 = 4;
+
+/// Programs of `bpf/observe.bpf.c`.
+pub struct Programs {
+    events_ring: RingBuffer<'static>,
+    events: Rc<RefCell<VecDeque<Event>>>,
+    vms: MappedArray,
+    vcpus: MappedArray,
+    sees_interrupts: bool,
+    skeleton: ObserveSkel<'static>,
+}
+
+impl Programs {
+    /// Loads and attaches everything. On error nothing stays loaded.
+    pub fn load(host: &Host, settings: &Settings) -> Result<Self, HostError> {
+        keep_warnings();
+        let failed = |error: libbpf_rs::Error| load_failure(&error, settings.verbose);
+        // One word for each start: the skeleton borrows the place that holds it.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = ObserveSkelBuilder::default().open(storage).map_err(failed)?;
+        let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+        let has = |name: &str| symbols.lines().any(|line| line.split_whitespace().nth(2) == Some(name));
+        let (amd, intel) = match host.vendor {
+            Vendor::Amd => (has("svm_deliver_interrupt"), false),
+            Vendor::Intel => (false, has("vmx_deliver_interrupt")),
+        };
+        open.progs.on_svm_interrupt.set_autoload(amd);
+        open.progs.on_vmx_interrupt.set_autoload(intel);
+        // Nothing is recorded.
+        open.maps.records.set_max_entries(4096).map_err(failed)?;
+        let rodata = open.maps.rodata_data.as_deref_mut();
+        let rodata = rodata.ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
+        let config = RunConfig {
+            pcpu_count: host.topology.pcpu_count,
+            vm_places: VMS_MAX,
+            intel: u32::from(host.vendor == Vendor::Intel),
+            ..RunConfig::new_zeroed()
+        };
+        // SAFETY: libbpf-cargo's and crates/border's type of one struct, which consists of integers.
+        rodata.config = unsafe { std::mem::transmute::<RunConfig, types::run_config>(config) };
+        let mut skeleton = open.load().map_err(failed)?;
+        attach(&mut skeleton).map_err(failed)?;
+        let events = Rc::new(RefCell::new(VecDeque::new()));
+        let heard = Rc::clone(&events);
+        let ring = |error| HostError::broken(format!("ring buffer: {error}"));
+        let mut builder = RingBufferBuilder::new();
+        let hear = move |bytes: &[u8]| {
+            heard.borrow_mut().extend(parse_event(bytes));
+            0
+        };
+        builder.add(&skeleton.maps.events, hear).map_err(ring)?;
+        let events_ring = builder.build().map_err(ring)?;
+        let (vms, vcpus) = (MappedArray::of(&skeleton.maps.vms)?, MappedArray::of(&skeleton.maps.vcpus)?);
+        Ok(Self { events_ring, events, vms, vcpus, sees_interrupts: amd || intel, skeleton })
+    }
+
+    /// Does this kernel's KVM have the function by which interrupts are seen?
+    pub fn sees_interrupts(&self) -> bool {
+        self.sees_interrupts
+    }
+
+    /// Reads what has arrived in the ring.
+    pub fn poll(&mut self) -> Result<Vec<Event>, HostError> {
+        self.events_ring.consume().map_err(|error| HostError::broken(format!("ring buffer: {error}")))?;
+        Ok(self.events.borrow_mut().drain(..).collect())
+    }
+
+    /// What was seen of the VM in `slot` since it came, up to now.
+    pub fn figures(&self, slot: u32) -> VmFigures {
+        let core: Vm = self.vms.get(slot).unwrap_or_default();
+        let seen: ObservedVm = self.vms.get_last(slot).unwrap_or_else(ObservedVm::new_zeroed);
+        let places = core.vcpus.iter().filter(|&&entry| entry > 0);
+        let mut vcpus: Vec<_> = places.filter_map(|entry| self.vcpu_figures(entry - 1, slot)).collect();
+        vcpus.sort_by_key(|vcpu| (vcpu.id, vcpu.tid));
+        VmFigures {
+            vcpus,
+            interrupts: seen.interrupts,
+            interrupt_waits: seen.interrupt_waits,
+            shootdowns: seen.shootdowns,
+        }
+    }
+
+    fn vcpu_figures(&self, place: u32, vm_slot: u32) -> Option<VcpuFigures> {
+        let read = || {
+            let core: Vcpu = self.vcpus.get(place)?;
+            let seen: ObservedVcpu = self.vcpus.get_last(place)?;
+            (core.in_use != 0 && core.vm == vm_slot).then_some((core, seen))
+        };
+        let (mut core, mut seen) = read()?;
+        for _ in 1..READS_MAX {
+            let (before, since_ns) = (core.state.value(), seen.since_ns);
+            (core, seen) = read()?;
+            if (core.state.value(), seen.since_ns) == (before, since_ns) {
+                break;
+            }
+        }
+        Some(VcpuFigures::of(&core, &seen, monotonic_ns()))
+    }
+
+    /// Runs of programs that the kernel left out.
+    pub fn recursion_misses(&self) -> RecursionMisses {
+        RecursionMisses::of_object(self.skeleton.object())
+    }
+
+    /// [`program_costs::of_object`] its programs.
+    pub fn program_costs(&self) -> Value {
+        program_costs::of_object(self.skeleton.object())
+    }
+
+    /// [`program_costs::instructions_of`] its programs.
+    pub fn verified_instruction_counts(&self) -> Vec<(String, u32)> {
+        program_costs::instructions_of(self.skeleton.object())
+    }
+}
+
+impl KernelSide for Programs {
+    fn vms(&self) -> Vec<KernelVm> {
+        KernelVm::all_of(&self.vms)
+    }
+
+    fn set_guest_code(&mut self, slot: u32, code: &GuestCode) -> Result<(), HostError> {
+        update(&self.skeleton.maps.guest_codes, slot, code.as_bytes())
+    }
+
+    fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError> {
+        let feed = VmFeed { layout, generation: vm.generation, code, ..VmFeed::new_zeroed() };
+        update(&self.skeleton.maps.vm_feeds, vm.slot, feed.as_bytes())
+    }
+}
+
+fn attach(skeleton: &mut ObserveSkel<'static>) -> libbpf_rs::Result<()> {
+    let (links, programs) = (&mut skeleton.links, &skeleton.progs);
+    // First who runs and who waits: what is known of vCPUs must be true when the first interrupt comes.
+    links.on_switch = Some(programs.on_switch.attach()?);
+    links.on_wakeup = Some(programs.on_wakeup.attach()?);
+    links.on_task_exit = Some(programs.on_task_exit.attach()?);
+    links.on_vcpu_load = Some(programs.on_vcpu_load.attach()?);
+    links.on_vcpu_destroy = Some(programs.on_vcpu_destroy.attach()?);
+    links.on_spin = Some(programs.on_spin.attach()?);
+    links.on_hypercall = Some(programs.on_hypercall.attach()?);
+    links.on_exit = Some(programs.on_exit.attach()?);
+    if programs.on_svm_interrupt.autoload() {
+        links.on_svm_interrupt = Some(programs.on_svm_interrupt.attach()?);
+    }
+    if programs.on_vmx_interrupt.autoload() {
+        links.on_vmx_interrupt = Some(programs.on_vmx_interrupt.attach()?);
+    }
+    Ok(())
+}

@@ -1,0 +1,415 @@
+//! What was seen in an interval, or in all: one JSON object, or one screenful.
+
+use super::figures::{VcpuFigures, VmFigures};
+use super::{judgement, page};
+use crate::interface::WaitStats;
+use crate::recursion_misses::RecursionMisses;
+use crate::report::{add_up, merge, named, names};
+use microslice_metrics::table::Table;
+use microslice_metrics::{Histogram, Unit};
+use microslice_policy::{GuestClass, InterruptKind};
+use serde_json::{Value, json};
+
+/// One VM's part of a report.
+#[derive(Debug, Clone)]
+pub struct VmReport {
+    pub name: String,
+    pub pid: u32,
+    /// Of its slot: tells VMs apart.
+    pub generation: u32,
+    pub kernel: Option<String>,
+    /// What is known of its guest, in one phrase.
+    pub state: String,
+    /// What its guest was doing is known.
+    pub has_classes: bool,
+    pub is_gone: bool,
+    pub figures: VmFigures,
+}
+
+impl VmReport {
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.pid, self.generation) == (other.pid, other.generation)
+    }
+
+    /// One line in plain words.
+    pub fn judgement(&self, seconds: f64) -> String {
+        judgement::judge(&self.name, &self.figures, self.has_classes, seconds)
+    }
+}
+
+/// Of an interval, or of all that was seen.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    pub is_final: bool,
+    /// Seconds that it covers.
+    pub seconds: f64,
+    pub vms: Vec<VmReport>,
+    pub sees_interrupts: bool,
+    /// Runs of BPF programs that the kernel left out.
+    pub recursion_misses: RecursionMisses,
+    /// What its BPF programs cost, if that is measured: `program_costs::of_object`.
+    pub programs: Option<Value>,
+}
+
+impl Report {
+    /// What came after `before`. VMs that had gone by then aren't in it.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut interval = self.clone();
+        interval.seconds -= before.seconds;
+        interval.recursion_misses = self.recursion_misses.since(&before.recursion_misses);
+        interval.vms.retain(|vm| !before.vms.iter().any(|old| old.is_gone && old.is_same(vm)));
+        for vm in &mut interval.vms {
+            if let Some(old) = before.vms.iter().find(|old| old.is_same(vm)) {
+                vm.figures = vm.figures.since(&old.figures);
+            }
+        }
+        interval
+    }
+
+    pub fn to_json(&self) -> Value {
+        let vms: Vec<Value> = self.vms.iter().map(|vm| self.vm_json(vm)).collect();
+        let mut object = json!({
+            "observer": "observe",
+            "final": self.is_final,
+            "seconds": self.seconds,
+            "sees_interrupts": self.sees_interrupts,
+            "vms": vms,
+            "recursion_misses": self.recursion_misses.to_json(),
+        });
+        if let Some(programs) = &self.programs {
+            merge(&mut object, json!({ "programs": programs }));
+        }
+        object
+    }
+
+    fn vm_json(&self, vm: &VmReport) -> Value {
+        let figures = &vm.figures;
+        let waits = |waits: &WaitStats| waits_json(waits);
+        let by_kind: serde_json::Map<String, Value> = names::<InterruptKind>()
+            .zip(&figures.interrupt_waits)
+            .map(|(kind, of_kind)| (kind.to_owned(), waits(of_kind)))
+            .collect();
+        json!({
+            "name": vm.name,
+            "pid": vm.pid,
+            "kernel": vm.kernel,
+            "state": vm.state,
+            "classes_are_known": vm.has_classes,
+            "gone": vm.is_gone,
+            "judgement": vm.judgement(self.seconds),
+            "ready_percent": figures.ready_percent(),
+            "ready_ns": figures.total(|vcpu| vcpu.ready_ns),
+            "ran_ns": figures.total(|vcpu| vcpu.ran_ns),
+            "steal_percent": figures.steal_percent(),
+            "wait_to_run_ns": waits(&figures.waits()),
+            "preemptions": {
+                "total": add_up(&figures.turns_ended()),
+                "by_class": named(names::<GuestClass>(), &figures.turns_ended()),
+                "answer_owed": figures.total(|vcpu| vcpu.turns_ended_owing),
+            },
+            "spins": named(names::<GuestClass>(), &figures.spins()),
+            "halts": figures.total(|vcpu| vcpu.halts),
+            "lock_halts": figures.total(|vcpu| vcpu.lock_halts),
+            "directed_yields": figures.total(|vcpu| vcpu.directed_yields),
+            "shootdown_wait_ns": waits(&figures.shootdowns),
+            "interrupts": named(names::<InterruptKind>(), &figures.interrupts),
+            "interrupt_wait_ns": by_kind,
+            "vcpus": figures.vcpus.iter().map(vcpu_json).collect::<Vec<_>>(),
+        })
+    }
+
+    pub fn to_text(&self) -> String {
+        let span = if self.is_final { "all that was seen" } else { "last interval" };
+        let mut text = format!("{span}: {:.1} s\n\n", self.seconds);
+        if self.vms.is_empty() {
+            text.push_str("no VM was seen\n");
+            return text;
+        }
+        for table in [self.wait_table(), self.loss_table(), self.vcpu_table()] {
+            text.push_str(&table.to_string());
+            text.push('\n');
+        }
+        self.vms.iter().for_each(|vm| text.push_str(&format!("{}\n", vm.judgement(self.seconds))));
+        text.push_str(&self.recursion_misses.line());
+        for program in self.programs.iter().flat_map(|programs| programs.as_array().into_iter().flatten()) {
+            let (runs, ns) = (program["runs"].as_u64().unwrap_or(0), program["ns"].as_u64().unwrap_or(0));
+            if runs > 0 {
+                let name = program["program"].as_str().unwrap_or_default();
+                text.push_str(&format!("{name:16}{runs} runs, {} ns each\n", ns / runs));
+            }
+        }
+        text
+    }
+
+    /// One line for each VM.
+    pub fn to_lines(&self) -> String {
+        self.vms.iter().map(|vm| format!("{}\n", vm.judgement(self.seconds))).collect()
+    }
+
+    /// A page for a browser.
+    pub fn to_html(&self) -> String {
+        page::of(self)
+    }
+
+    pub(super) fn wait_table(&self) -> Table {
+        let mut table = Table::new(&[
+            "vm",
+            ">pid",
+            ">vcpus",
+            ">pCPUs had",
+            ">ready",
+            ">steal",
+            ">waits/s",
+            ">p50",
+            ">p99",
+            ">max",
+            "guest",
+        ]);
+        for vm in &self.vms {
+            let (figures, waits) = (&vm.figures, vm.figures.waits());
+            let [p50, p99, max] = shown(&waits);
+            table.row([
+                vm.name.clone(),
+                vm.pid.to_string(),
+                figures.vcpus.len().to_string(),
+                format!("{:.2}", figures.total(|vcpu| vcpu.ran_ns) as f64 / 1e9 / self.seconds),
+                format!("{:.1} %", figures.ready_percent()),
+                figures.steal_percent().map_or("-".into(), |percent| format!("{percent:.1} %")),
+                self.rate(waits.count()),
+                p50,
+                p99,
+                max,
+                guest_of(vm),
+            ]);
+        }
+        table
+    }
+
+    pub(super) fn loss_table(&self) -> Table {
+        let mut table = Table::new(&[
+            "vm",
+            ">turns ended/s",
+            ">critical",
+            ">lock held",
+            ">answer owed",
+            ">shootdowns/s",
+            ">p99",
+            ">interrupts/s",
+            ">waited/s",
+            ">p99",
+            ">spins/s",
+            ">halts/s",
+            ">lock halts/s",
+        ]);
+        for vm in &self.vms {
+            let figures = &vm.figures;
+            let ended = figures.turns_ended();
+            let of_class = |count: u64| if vm.has_classes { self.rate(count) } else { "unknown".into() };
+            let sent = figures.sent_interrupt_waits();
+            table.row([
+                vm.name.clone(),
+                self.rate(add_up(&ended)),
+                of_class(judgement::critical(&ended)),
+                of_class(ended[GuestClass::LockHolder as usize]),
+                self.rate(figures.total(|vcpu| vcpu.turns_ended_owing)),
+                self.rate(figures.shootdowns.count()),
+                shown(&figures.shootdowns)[1].clone(),
+                self.rate(add_up(&figures.interrupts)),
+                self.rate(sent.count()),
+                shown(&sent)[1].clone(),
+                self.rate(add_up(&figures.spins())),
+                self.rate(figures.total(|vcpu| vcpu.halts)),
+                self.rate(figures.total(|vcpu| vcpu.lock_halts)),
+            ]);
+        }
+        table
+    }
+
+    pub(super) fn vcpu_table(&self) -> Table {
+        let columns = [
+            "vm",
+            ">vcpu",
+            ">tid",
+            ">ran",
+            ">ready",
+            ">steal",
+            ">waits/s",
+            ">p50",
+            ">p99",
+            ">max",
+            ">turns ended/s",
+        ];
+        let mut table = Table::new(&columns);
+        for vm in &self.vms {
+            for vcpu in &vm.figures.vcpus {
+                let [p50, p99, max] = shown(&vcpu.waits);
+                let part = |ns: u64| ns as f64 / vcpu.observed_ns.max(1) as f64 * 100.0;
+                table.row([
+                    vm.name.clone(),
+                    vcpu.id.to_string(),
+                    vcpu.tid.to_string(),
+                    format!("{:.1} %", part(vcpu.ran_ns)),
+                    format!("{:.1} %", vcpu.ready_percent()),
+                    vcpu.steal_ns.map_or("-".into(), |steal| format!("{:.1} %", part(steal))),
+                    self.rate(vcpu.waits.count()),
+                    p50,
+                    p99,
+                    max,
+                    self.rate(add_up(&vcpu.turns_ended)),
+                ]);
+            }
+        }
+        table
+    }
+
+    fn rate(&self, count: u64) -> String {
+        judgement::a_second(count, self.seconds)
+    }
+}
+
+fn guest_of(vm: &VmReport) -> String {
+    let gone = if vm.is_gone { "gone; " } else { "" };
+    match &vm.kernel {
+        Some(kernel) => format!("{gone}{kernel}, {}", vm.state),
+        None => format!("{gone}{}", vm.state),
+    }
+}
+
+/// Median, 99th percentile and the longest.
+fn shown(waits: &WaitStats) -> [String; 3] {
+    let longest = (waits.max_ns > 0).then_some(waits.max_ns);
+    [waits.percentile_ns(50.0), waits.percentile_ns(99.0), longest]
+        .map(|ns| ns.map_or("-".into(), |ns| Unit::Nanoseconds.show(ns as f64)))
+}
+
+/// As all histograms, but with the exact sum and the longest.
+fn waits_json(waits: &WaitStats) -> Value {
+    let histogram: Histogram = waits.histogram();
+    let mut object = json!(histogram);
+    merge(&mut object, json!({"sum": waits.total_ns, "max": waits.max_ns}));
+    object
+}
+
+fn vcpu_json(vcpu: &VcpuFigures) -> Value {
+    json!({
+        "vcpu": vcpu.id,
+        "tid": vcpu.tid,
+        "observed_ns": vcpu.observed_ns,
+        "ran_ns": vcpu.ran_ns,
+        "ready_ns": vcpu.ready_ns,
+        "ready_percent": vcpu.ready_percent(),
+        "steal_ns": vcpu.steal_ns,
+        "wait_to_run_ns": waits_json(&vcpu.waits),
+        "preemptions": {
+            "total": add_up(&vcpu.turns_ended),
+            "by_class": named(names::<GuestClass>(), &vcpu.turns_ended),
+            "answer_owed": vcpu.turns_ended_owing,
+        },
+        "spins": add_up(&vcpu.spins),
+        "halts": vcpu.halts,
+        "lock_halts": vcpu.lock_halts,
+        "directed_yields": vcpu.directed_yields,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use microslice_policy::Coded;
+    use zerocopy::FromZeros;
+
+    /// One vCPU that was ready for 140 ms of a second, and 106 shootdowns of 9 ms each half a second.
+    fn report(has_classes: bool) -> Report {
+        let mut turns_ended = [0; GuestClass::ALL.len()];
+        turns_ended[GuestClass::User as usize] = 30;
+        turns_ended[GuestClass::LockHolder as usize] = 10;
+        let mut shootdowns =
+            WaitStats { total_ns: 106 * 9_000_000, max_ns: 9_000_000, ..WaitStats::new_zeroed() };
+        shootdowns.counts[48] = 212;
+        let vcpu = VcpuFigures {
+            id: 0,
+            tid: 8,
+            observed_ns: 1_000_000_000,
+            ran_ns: 500_000_000,
+            ready_ns: 140_000_000,
+            waiting_ns: 0,
+            waits: WaitStats::new_zeroed(),
+            turns_ended,
+            turns_ended_owing: 4,
+            spins: [0; GuestClass::ALL.len()],
+            halts: 3,
+            lock_halts: 1,
+            directed_yields: 0,
+            steal_ns: None,
+        };
+        let figures = VmFigures {
+            vcpus: vec![vcpu],
+            interrupts: [5; 5],
+            interrupt_waits: [WaitStats::new_zeroed(); 5],
+            shootdowns,
+        };
+        let vm = VmReport {
+            name: "<web>".into(),
+            pid: 7,
+            generation: 1,
+            kernel: None,
+            state: "slide 0x0".into(),
+            has_classes,
+            is_gone: false,
+            figures,
+        };
+        Report {
+            is_final: true,
+            seconds: 1.0,
+            vms: vec![vm],
+            sees_interrupts: true,
+            recursion_misses: RecursionMisses::default(),
+            programs: None,
+        }
+    }
+
+    #[test]
+    fn the_judgement_says_in_words_what_a_vm_loses() {
+        assert_eq!(
+            report(true).vms[0].judgement(1.0),
+            "<web>: 14 % ready, which is much; 212 shootdowns a second wait 9 ms p99 for preempted vCPUs; \
+             10 turns a second (25 %) end in critical code, 10 holding a lock"
+        );
+        assert!(!report(false).vms[0].judgement(1.0).contains("critical"));
+    }
+
+    #[test]
+    fn without_symbols_classes_are_unknown_and_all_else_is_there() {
+        let text = report(false).to_text();
+        assert!(text.contains("unknown") && text.contains("14.0 %") && text.contains("9 ms"), "{text}");
+        assert!(!report(true).to_text().contains("unknown"));
+    }
+
+    #[test]
+    fn json_has_names_for_classes_and_kinds_and_null_where_no_steal_is_told() {
+        let json = report(true).to_json();
+        let vm = &json["vms"][0];
+        assert_eq!((&vm["preemptions"]["total"], &vm["preemptions"]["answer_owed"]), (&json!(40), &json!(4)));
+        assert_eq!(vm["preemptions"]["by_class"]["lock_holder"], 10);
+        assert_eq!(vm["shootdown_wait_ns"]["count"], 212);
+        assert_eq!((&vm["steal_percent"], &vm["vcpus"][0]["steal_ns"]), (&Value::Null, &Value::Null));
+    }
+
+    #[test]
+    fn a_page_has_every_vm_and_none_of_their_markup() {
+        let html = report(true).to_html();
+        assert!(html.contains("&lt;web&gt;: 14 % ready") && !html.contains("<web>"), "{html}");
+        assert_eq!(html.matches("<svg").count(), 2);
+    }
+
+    #[test]
+    fn an_interval_leaves_out_who_had_gone_before_it() {
+        let mut before = report(true);
+        let now = report(true);
+        assert_eq!(now.since(&before).to_json()["vms"][0]["ran_ns"], 0);
+        before.vms[0].is_gone = true;
+        assert_eq!(now.since(&before).vms.len(), 0);
+        assert!(now.since(&before).to_text().contains("no VM was seen"));
+    }
+}

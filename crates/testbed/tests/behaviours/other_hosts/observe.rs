@@ -1,0 +1,130 @@
+//! What overcommit costs, seen on stock hosts with and without sched_ext. The hosts and their guests are those of `beside`.
+
+use super::beside::{start, stop};
+use crate::common::{Standstill, count, print, refusal, reports, run, seconds, statistics_from};
+use microslice_testbed::{Host, Process};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+const OBSERVE: &str = "exec microslice observe --json --interval 1";
+/// Of the kernel's clocks of waiting and ours: what an emulated host takes between two looks at one event, and four ticks.
+const TOLERANCE: f64 = 0.05;
+const TICKS_NS: u64 = 4 * 4_000_000;
+
+fn vms(report: &Value) -> &Vec<Value> {
+    report["vms"].as_array().expect("VMs")
+}
+
+/// A figure of each vCPU's thread.
+fn by_thread(report: &Value, figure: &str) -> BTreeMap<u64, u64> {
+    let vcpus = vms(report).iter().flat_map(|vm| vm["vcpus"].as_array().expect("vCPUs"));
+    vcpus.map(|vcpu| (count(&vcpu["tid"]), vcpu[figure].as_u64().unwrap_or(0))).collect()
+}
+
+/// How long each thread of the guests has waited, as the kernel says it: run delay, in nanoseconds.
+fn run_delays(host: &Host) -> BTreeMap<u64, u64> {
+    let text = run(
+        host,
+        "for guest in $(pidof qemu-system-x86_64); do for task in /proc/$guest/task/*; do
+            echo ${task##*/} $(cat $task/schedstat)
+        done; done",
+    );
+    let number = |text: Option<&str>| text.and_then(|text| text.parse().ok()).expect("a number");
+    let of_line = |line: &str| {
+        let mut words = line.split(' ');
+        (number(words.next()), number(words.nth(1)))
+    };
+    text.lines().map(of_line).collect()
+}
+
+/// Guests stand still, and whatever is reported from now on has nothing of the time before.
+fn still(host: &Host, observer: &Process) -> (BTreeMap<u64, u64>, usize) {
+    let from = observer.lines(0).len();
+    let is_quiet = |report: &Value| by_thread(report, "ran_ns").values().sum::<u64>() < 1_000_000;
+    statistics_from(observer, from, is_quiet, "interval in which nobody ran");
+    (run_delays(host), observer.lines(0).len())
+}
+
+/// The table of both guests; ready as the kernel counts it, and steal as KVM tells it.
+pub fn what_overcommit_costs_is_seen(host: &Host) {
+    let _echo = host.start_echo().expect("the other end of the ping-pong");
+    let observer = start(host, OBSERVE);
+    let standstill = Standstill::of_guests(host);
+    let (before, from) = still(host, &observer);
+    drop(standstill);
+    std::thread::sleep(seconds(6, 30));
+    let standstill = Standstill::of_guests(host);
+    let (after, to) = still(host, &observer);
+    let total = stop(&observer);
+    drop(standstill);
+
+    let mut seen = BTreeMap::<u64, [u64; 2]>::new();
+    for report in reports(&observer, from).iter().take(to - from) {
+        for (at, figure) in ["ready_ns", "steal_ns"].into_iter().enumerate() {
+            by_thread(report, figure)
+                .into_iter()
+                .for_each(|(tid, ns)| seen.entry(tid).or_default()[at] += ns);
+        }
+    }
+    assert_eq!(seen.len(), 8, "four vCPUs of two guests: {total}");
+    for (tid, figures) in seen {
+        let kernel = after[&tid] - before[&tid];
+        print(&format!("thread {tid}: run delay {kernel} ns; ready and steal {figures:?} ns"));
+        for ns in figures {
+            let allowed = (kernel as f64 * TOLERANCE) as u64 + TICKS_NS;
+            assert!(ns.abs_diff(kernel) <= allowed, "thread {tid}: {figures:?}, {kernel}: {total}");
+        }
+    }
+    assert_names_what_was_lost(&total);
+    assert_histograms_hold(&total);
+    let table =
+        run(host, "microslice observe --for 3s --html /tmp/page.html && grep -c '<svg' /tmp/page.html");
+    for name in ["a", "b"] {
+        let is_judged = |line: &str| line.starts_with(&format!("{name}: ")) && line.contains("% ready");
+        assert!(table.lines().any(is_judged), "{table}");
+    }
+}
+
+/// By what guests were doing, and by what waited for them.
+fn assert_names_what_was_lost(total: &Value) {
+    let vm = |name: &str| vms(total).iter().find(|vm| vm["name"] == name).expect("both guests");
+    let (worker, hog) = (vm("a"), vm("b"));
+    for vm in [worker, hog] {
+        assert!(vm["ready_percent"].as_f64() > Some(1.0), "four pCPUs for eight vCPUs: {vm}");
+        assert!(vm["steal_percent"].as_f64() > Some(0.0), "{vm}");
+    }
+    let ended = &worker["preemptions"]["by_class"];
+    let known: u64 = ["kernel_other", "tlb_shootdown", "user", "lock_holder"]
+        .map(|class| count(&ended[class]))
+        .iter()
+        .sum();
+    assert!(known > 0, "its kernel is known: {worker}");
+    assert!(count(&worker["shootdown_wait_ns"]["count"]) > 0, "{worker}");
+    assert!(count(&worker["interrupts"]["ipi_call_function"]) > 0, "{worker}");
+    assert!(count(&worker["halts"]) > 0, "{worker}");
+    assert_eq!(count(&hog["shootdown_wait_ns"]["count"]), 0, "it never calls its siblings: {hog}");
+}
+
+/// The buckets are the kernel side's: what they say of the sum is near to the exact one.
+fn assert_histograms_hold(total: &Value) {
+    for vm in vms(total) {
+        let waits = &vm["wait_to_run_ns"];
+        let buckets = waits["buckets"].as_array().expect("buckets");
+        let middle =
+            |bucket: &Value| (count(&bucket[0]) + count(&bucket[1])) as f64 / 2.0 * count(&bucket[2]) as f64;
+        let (sum, exact) = (buckets.iter().map(middle).sum::<f64>(), waits["sum"].as_f64().expect("a sum"));
+        assert!((sum - exact).abs() <= exact / 4.0, "{sum} and {exact}: {waits}");
+    }
+}
+
+/// Bad input, and whoever may not.
+pub fn who_may_not_is_refused(host: &Host) {
+    let user = "grep -qs ^nobody: /etc/passwd || echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd; \
+                exec su -s /bin/sh nobody -c 'microslice observe --for 1s'";
+    let line = refusal(host, user);
+    assert!(line.contains("CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF missing: run it as root"), "{line}");
+    let line = refusal(host, "microslice observe --for 60");
+    assert!(line.contains("must be a time with its unit"), "{line}");
+    let line = refusal(host, "microslice observe --for 1s --guest nobody=/proc/self/exe");
+    assert!(line.contains("nobody"), "{line}");
+}
