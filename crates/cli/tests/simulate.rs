@@ -251,6 +251,8 @@ fn what_each_policy_does_with_the_papers_scenarios_is_as_recorded() {
             "micro-xen",
             "micro-xen:3",
             "eevdf",
+            "eevdf-flat",
+            "eevdf-ipi",
             "beside",
             "microslice",
         ] {

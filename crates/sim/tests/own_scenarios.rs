@@ -385,7 +385,7 @@ fn busy_vm(name: &str, more: &str) -> String {
 
 #[test]
 fn equal_vms_get_equal_shares_though_their_number_is_no_multiple_of_the_pcpus() {
-    for (policy, llc_pcpus) in [("credit", 0), ("eevdf", 0), ("eevdf", 1)] {
+    for (policy, llc_pcpus) in [("credit", 0), ("eevdf-flat", 0), ("eevdf-flat", 1), ("eevdf", 0), ("eevdf", 1)] {
         for copies in [3, 5] {
             let vms = busy_vm("equal", &format!("copies = {copies}"));
             let shares = shares_of_two_pcpus(&vms, policy, llc_pcpus);
@@ -403,7 +403,7 @@ fn weights_hold_though_vms_of_equal_weight_start_on_the_same_pcpu() {
     let vms = [("a", 1024), ("b", 256), ("c", 1024), ("d", 256)]
         .map(|(name, weight)| busy_vm(name, &format!("weight = {weight}")))
         .concat();
-    for (policy, llc_pcpus) in [("credit", 0), ("eevdf", 0), ("eevdf", 1)] {
+    for (policy, llc_pcpus) in [("credit", 0), ("eevdf-flat", 0), ("eevdf-flat", 1), ("eevdf", 0), ("eevdf", 1)] {
         let shares = shares_of_two_pcpus(&vms, policy, llc_pcpus);
         for (share, due) in std::iter::zip(&shares, [0.4, 0.1, 0.4, 0.1]) {
             assert!((share / due - 1.0).abs() < 0.15, "{policy}: {shares:?}");
@@ -476,7 +476,7 @@ fn fairness_is_told_per_vcpu_as_weights_are() {
          duration = \"10 s\"\n{}",
         [vm("four", 4), vm("three", 3), vm("two", 2), vm("one", 1)].concat()
     );
-    for (policy, most) in [("credit", 10), ("eevdf", 30)] {
+    for (policy, most) in [("credit", 10), ("eevdf-flat", 30)] {
         let report = run(&text, policy);
         let shares: Vec<u64> = report.vms.iter().map(|vm| vm.run_ns * 25 / report.measured_ns).collect();
         assert!(

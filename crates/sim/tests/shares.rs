@@ -158,7 +158,7 @@ fn equal_shares_of_vms_of_unlike_size_are_no_error_where_weights_are_the_vms() {
     let vms = [vm(8, "", &[COMPUTES]), vm(2, "", &[COMPUTES])];
     let error = |policy| run(4, &vms, policy, 1).fairness_error_permille;
     assert!(error("microslice") < 20, "{}: half of the host each", error("microslice"));
-    assert!(error("eevdf") < 20, "{}: as much for each vCPU", error("eevdf"));
+    assert!(error("eevdf-flat") < 20, "{}: as much for each vCPU", error("eevdf-flat"));
 }
 
 #[test]

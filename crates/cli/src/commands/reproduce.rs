@@ -22,6 +22,7 @@ const SEEDS_MAX: u64 = 1_000;
   microslice reproduce asplos13
   microslice reproduce vm04 --only figure9
   microslice reproduce apsys15 --html apsys15.html
+  microslice reproduce li2026
   microslice reproduce eurosys18 --only table4b --seeds 10
   microslice reproduce eurosys18 --html eurosys18.html
   microslice reproduce eurosys18 --json | jq '.figures[] | select(.id == \"table4b.dedup.corun.avg\")'
@@ -70,6 +71,8 @@ enum Paper {
     Vm04,
     /// Kashyap et al., "Opportunistic Spinlocks: Achieving Virtual Machine Scalability in the Clouds"
     Apsys15,
+    /// Li, "Semantics-aware directed yield for oversubscribed KVM", version 3 of a proposal on the kernel's mailing list
+    Li2026,
 }
 
 impl From<Paper> for reproduction::Paper {
@@ -79,6 +82,7 @@ impl From<Paper> for reproduction::Paper {
             Paper::Asplos13 => Self::Asplos13,
             Paper::Vm04 => Self::Vm04,
             Paper::Apsys15 => Self::Apsys15,
+            Paper::Li2026 => Self::Li2026,
         }
     }
 }

@@ -9,6 +9,12 @@ pub struct EevdfConfig {
     pub base_slice_ns: u64,
     pub tick_ns: u64,
     pub directed_yield: bool,
+    /// A cgroup per VM and per vCPU, as libvirt and systemd make them; otherwise all vCPUs are tasks of one queue.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub groups: bool,
+    /// Directed yields know who was sent an interrupt, and are honoured through the groups (Li's proposal, version 3).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ipi_aware: bool,
 }
 
 /// The same with the project's boosts: a needed vCPU's thread is real-time for a micro slice (`microslice run --beside`).

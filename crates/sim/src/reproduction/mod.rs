@@ -3,6 +3,7 @@
 
 mod apsys15;
 mod asplos13;
+mod li2026;
 mod measures;
 mod paper;
 mod plots;
@@ -74,6 +75,7 @@ pub fn groups(paper: Paper) -> Vec<String> {
         Paper::Asplos13 => &["figure7b", "figure7c", "figure9"],
         Paper::Vm04 => &["table2", "figure2", "figure3", "figure6", "figure7", "figure8"],
         Paper::Apsys15 => &["figure4", "figure7", "figure11"],
+        Paper::Li2026 => &[],
     };
     groups.extend(of_plots_only.iter().map(|&group| group.to_owned()));
     groups.sort();
@@ -106,6 +108,7 @@ fn shapes_of(paper: Paper, runs: &RunTable) -> Vec<Shape> {
         Paper::Asplos13 => asplos13::shapes(runs),
         Paper::Vm04 => vm04::shapes(runs),
         Paper::Apsys15 => apsys15::shapes(runs),
+        Paper::Li2026 => li2026::shapes(runs),
     }
 }
 
@@ -116,6 +119,7 @@ fn experiments(paper: Paper, only: Option<&str>) -> Vec<Experiment> {
         Paper::Asplos13 => asplos13::experiments_of,
         Paper::Vm04 => vm04::experiments_of,
         Paper::Apsys15 => apsys15::experiments_of,
+        Paper::Li2026 => li2026::experiments_of,
     };
     let chosen = groups.iter().filter(|group| only.is_none_or(|only| only == *group));
     let mut experiments: Vec<Experiment> = chosen.flat_map(|group| of_group(group)).collect();
@@ -136,6 +140,7 @@ fn result_of(runs: &RunTable, number: Published) -> FigureResult {
         Paper::Asplos13 => asplos13::measure(&number.id, runs),
         Paper::Vm04 => vm04::measure(&number.id, runs),
         Paper::Apsys15 => apsys15::measure(&number.id, runs),
+        Paper::Li2026 => li2026::measure(&number.id, runs),
     };
     FigureResult {
         unit: number.unit(),

@@ -14,6 +14,8 @@ pub enum Paper {
     Vm04,
     /// Kashyap et al.: opportunistic spinlocks.
     Apsys15,
+    /// Li: semantics-aware directed yield for KVM, version 3 (a proposal on the kernel's mailing list).
+    Li2026,
 }
 
 impl Paper {
@@ -24,6 +26,7 @@ impl Paper {
             Self::Asplos13 => "paper-results/asplos13.toml",
             Self::Vm04 => "paper-results/vm04.toml",
             Self::Apsys15 => "paper-results/apsys15.toml",
+            Self::Li2026 => "proposals/li2026.toml",
         }
     }
 
@@ -34,6 +37,7 @@ impl Paper {
             Self::Asplos13 => "ASPLOS'13",
             Self::Vm04 => "VM'04",
             Self::Apsys15 => "APSys'15",
+            Self::Li2026 => "Li's directed yield (2026)",
         }
     }
 }
@@ -61,6 +65,7 @@ impl Published {
         match self.paper {
             Paper::Vm04 => return vm04::unit(&self.id),
             Paper::Apsys15 => return apsys15::unit(&self.id),
+            Paper::Li2026 => return "ratio",
             Paper::Eurosys18 | Paper::Asplos13 => {}
         }
         if self.paper == Paper::Asplos13 {
@@ -89,6 +94,7 @@ impl Published {
             Paper::Asplos13 => return asplos13::is_calibrated(&self.id),
             Paper::Vm04 => return vm04::is_calibrated(&self.id),
             Paper::Apsys15 => return apsys15::is_calibrated(&self.id),
+            Paper::Li2026 => return false,
             Paper::Eurosys18 => {}
         }
         self.group() == "parameters" || self.id.split('.').any(|part| part == "solo")

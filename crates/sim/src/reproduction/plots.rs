@@ -5,7 +5,7 @@ use super::paper::{Paper, published};
 use super::runs::{
     BASELINE, DYNAMIC, RunTable, STATIC, corunner_time, estimate, over_one_run, target, target_time,
 };
-use super::{FigureResult, Reproduction, apsys15, asplos13, vm04};
+use super::{FigureResult, Reproduction, apsys15, asplos13, li2026, vm04};
 use crate::report::RunReport;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::{Bar, BarChart, BarSeries};
@@ -24,6 +24,7 @@ pub fn kinds(paper: Paper) -> &'static str {
         }
         Paper::Vm04 => vm04::KINDS,
         Paper::Apsys15 => apsys15::KINDS,
+        Paper::Li2026 => li2026::KINDS,
     }
 }
 
@@ -39,6 +40,7 @@ pub fn page(reproduction: &Reproduction) -> String {
         Paper::Asplos13 => asplos13_plots(&mut page, reproduction),
         Paper::Vm04 => vm04::draw(&mut page, reproduction),
         Paper::Apsys15 => apsys15::draw(&mut page, reproduction),
+        Paper::Li2026 => li2026::draw(&mut page, reproduction),
     }
     page.heading("Every published number");
     page.paragraph(kinds(reproduction.paper));

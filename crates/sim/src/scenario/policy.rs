@@ -132,8 +132,8 @@ const SCHEDULERS: [Row; 8] = [
         ],
         read_micro_sliced,
     ),
-    ("eevdf", &["base_slice", "tick", "directed_yield"], |table, _| {
-        Ok(SchedulerKind::Eevdf(read_eevdf(table)?))
+    ("eevdf", &["base_slice", "tick", "directed_yield", "groups", "ipi_aware"], |table, _| {
+        Ok(SchedulerKind::Eevdf(read_groups(table)?))
     }),
     (
         "beside",
@@ -269,7 +269,18 @@ fn read_eevdf(table: &TableReader<'_>) -> Result<EevdfConfig, ScenarioError> {
         base_slice_ns: required_time(table, "base_slice")?,
         tick_ns: required_time(table, "tick")?,
         directed_yield: table.boolean("directed_yield")?.unwrap_or(true),
+        groups: false,
+        ipi_aware: false,
     })
+}
+
+fn read_groups(table: &TableReader<'_>) -> Result<EevdfConfig, ScenarioError> {
+    let groups = table.boolean("groups")?.unwrap_or(false);
+    let ipi_aware = table.boolean("ipi_aware")?.unwrap_or(false);
+    if let Some(node) = table.get("ipi_aware").filter(|_| ipi_aware && !groups) {
+        return Err(ScenarioError::new(&node.place, "`ipi_aware` needs `groups = true`"));
+    }
+    Ok(EevdfConfig { groups, ipi_aware, ..read_eevdf(table)? })
 }
 
 /// In the ranges of `microslice run --beside`.

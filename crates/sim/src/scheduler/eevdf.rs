@@ -11,15 +11,17 @@
 //!            and an idle pCPU pulls, in both cases within the own last-level cache first, then host-wide.
 //!            At ticks load (the weights of a queue) is balanced with the next pCPU, and now and then with the busiest one
 //!            (`balance.rs`).
-//! Limits.    No cgroup hierarchy, no bandwidth control; weights are the VM's, per vCPU. Who gave way in a pause-loop exit is a target every time, not every second one
+//! Limits.    No cgroup hierarchy (`groups/` has it), no bandwidth control; weights are the VM's, per vCPU. Who gave way in a pause-loop exit is a target every time, not every second one
 //!            (`kvm_vcpu_eligible_for_directed_yield`). The pause-loop window doesn't grow from exit to exit. NUMA nodes are no
 //!            domain of their own, and looking beyond the cache costs nothing.
 
 mod balance;
+mod groups;
 mod other_class;
 mod queue;
 
 use self::balance::Balance;
+pub use self::groups::GroupedEevdf;
 pub use self::other_class::Away;
 use self::queue::{NO_BUDDY, Queue, Task, Vm};
 use super::{Pick, Scheduler, YieldAnswer};
@@ -332,7 +334,7 @@ mod tests {
 
     /// A host with VMs of so many vCPUs, each on the pCPUs it names (none: on all).
     fn host(pcpus: usize, llc_pcpus: usize, vms: &[(u32, &[usize])]) -> (Eevdf, Machine) {
-        let overrides = Overrides { policy: Some("eevdf".into()), ..Overrides::default() };
+        let overrides = Overrides { policy: Some("eevdf-flat".into()), ..Overrides::default() };
         let config = load("gmake-swaptions", &overrides).expect("built in").config;
         let crate::config::SchedulerKind::Eevdf(parameters) = config.scheduler else { panic!("eevdf") };
         let vm = |&(vcpus, pinned): &(u32, &[usize])| {

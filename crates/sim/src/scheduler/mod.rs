@@ -159,6 +159,9 @@ fn build_kind(
             machine.never_moves = true;
             Box::new(stride::Stride::new(config.clone(), machine))
         }
+        SchedulerKind::Eevdf(config) if config.groups => {
+            Box::new(eevdf::GroupedEevdf::new(config.clone(), machine))
+        }
         SchedulerKind::Eevdf(config) => Box::new(eevdf::Eevdf::new(config.clone(), machine)),
         SchedulerKind::Beside(config) => Box::new(beside::Beside::new(config, boosts, machine)),
     }

@@ -14,19 +14,19 @@ use crate::ids::PcpuId;
 use crate::machine::Machine;
 
 const INTERVAL_PER_PCPU_NS: u64 = 16_000_000;
-const IMBALANCE_PERCENT: u64 = 117;
+pub const IMBALANCE_PERCENT: u64 = 117;
 /// 2^20 times as much as any weight.
-const FAILED_MAX: u32 = 20;
+pub const FAILED_MAX: u32 = 20;
 
 /// Where a pCPU looks: in its own last-level cache, and beyond.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Domain {
+pub enum Domain {
     Cache,
     Host,
 }
 
 impl Domain {
-    const ALL: [Self; 2] = [Self::Cache, Self::Host];
+    pub const ALL: [Self; 2] = [Self::Cache, Self::Host];
 
     fn pcpus(self, machine: &Machine) -> u64 {
         match self {
@@ -35,16 +35,16 @@ impl Domain {
         }
     }
 
-    fn interval_ns(self, machine: &Machine) -> u64 {
+    pub fn interval_ns(self, machine: &Machine) -> u64 {
         INTERVAL_PER_PCPU_NS * self.pcpus(machine)
     }
 }
 
 /// Of each domain.
 pub struct Balance {
-    next_ns: [u64; 2],
+    pub next_ns: [u64; 2],
     /// How often there was an imbalance, but nobody light enough, since somebody came last.
-    failed: [u32; 2],
+    pub failed: [u32; 2],
 }
 
 impl Balance {
