@@ -127,7 +127,7 @@ static __always_inline struct kvm_memory_slot *slot_of(struct hlist_node *node, 
 {
 	u64 offset = bpf_core_field_offset(struct kvm_memory_slot, id_node);
 
-	return (void *)((u64)node - offset - node_index * sizeof(struct hlist_node));
+	return (void *)((u64)node - offset - node_index * bpf_core_type_size(struct hlist_node));
 }
 
 SEC("iter/task_file")

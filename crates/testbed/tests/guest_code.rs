@@ -72,10 +72,10 @@ fn locks_exclude_keep_their_order_and_lose_no_kick_among_threads() {
 }
 
 #[test]
-fn a_yield_lock_that_is_taken_in_two_steps_is_found_out() {
+fn a_yield_lock_that_is_taken_without_a_look_is_found_out() {
     let (_scratch, torture) = build("torture", |text| {
-        let right = "LOCK_COMPARE_SWAP(&lock->holder, 0, cpu + 1)";
-        text.replace(right, "(LOCK_YIELD(cpu), lock->holder = cpu + 1)")
+        let right = "!LOCK_LOAD(&lock->holder) && LOCK_COMPARE_SWAP(&lock->holder, 0, cpu + 1)";
+        text.replace(right, "(LOCK_STORE(&lock->holder, cpu + 1), 1)")
     });
     for kind in YIELDING {
         let seen = run(&torture, &[kind, "6", "2"]);
