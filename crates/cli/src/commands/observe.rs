@@ -100,10 +100,12 @@ pub fn run(args: Observe) -> Result<(), Failure> {
     };
     let mut say = |line: &str| lines.print(line.to_owned());
     let span = Span { length: args.length, interval: args.interval };
-    let result = {
-        let _line = progress_line(&args);
-        observe::run(&settings, span, &stop, &mut Output { report: &mut report, say: &mut say })
-    };
+    // A host that is refused has one line.
+    let mut progress = None;
+    let mut begin = || progress = progress_line(&args);
+    let mut output = Output { report: &mut report, say: &mut say, begin: &mut begin };
+    let result = observe::run(&settings, span, &stop, &mut output);
+    drop(progress);
     // Nothing is loaded any more, whoever reads or not.
     let shown = statistics.finish(READERS_PATIENCE);
     let _ = lines.finish(READERS_PATIENCE);

@@ -38,6 +38,8 @@ pub struct Output<'o> {
     pub report: &'o mut dyn FnMut(&Report),
     /// One line for the operator: standard error.
     pub say: &'o mut dyn FnMut(&str),
+    /// Everything is attached: the time begins.
+    pub begin: &'o mut dyn FnMut(),
 }
 
 /// For how long, and how often.
@@ -88,6 +90,7 @@ pub fn run(
     observer.guests.look(&mut observer.programs, &mut Lines { say: &mut *output.say })?;
     observer.origin = observer.all_seen(false);
     observer.before = observer.origin.clone();
+    (output.begin)();
     observer.observe(span, stop, output)?;
     (output.report)(&observer.all_seen(true).since(&observer.origin));
     Ok(())
