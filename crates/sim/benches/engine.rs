@@ -110,7 +110,7 @@ fn main() {
         ("gmake-swaptions", "micro:1"),
         ("gmake-swaptions", "microslice:1"),
         ("gmake-swaptions", "credit"),
-        ("gmake-swaptions", "eevdf"),
+        ("gmake-swaptions", "eevdf-flat"),
         ("dedup-swaptions", "micro:2"),
     ] {
         let [measured] = measure(&[scenario(name, policy)]);
@@ -124,7 +124,7 @@ fn main() {
     }
     println!("target: {:.0} M events/s on gmake-swaptions", TARGET_EVENTS_PER_S / 1e6);
 
-    for policy in ["micro:1", "microslice:1", "credit", "eevdf"] {
+    for policy in ["micro:1", "microslice:1", "credit", "eevdf-flat"] {
         let base = scenario("gmake-swaptions", policy);
         let sizes = [(12, 24), (12, 48), (1024, 4096)];
         let [small, equally_loaded, large] =

@@ -35,7 +35,7 @@ struct Table {
     policies_are_rows: bool,
 }
 
-const BESIDE: &[&str] = &["eevdf", "credit", "micro", "microslice:0", "microslice"];
+const BESIDE: &[&str] = &["eevdf-flat", "credit", "micro", "microslice:0", "microslice"];
 
 fn table(name: &str) -> Option<Table> {
     let of_all = Table {
@@ -85,7 +85,7 @@ fn table(name: &str) -> Option<Table> {
         },
         "slices" => Table {
             policies: &[
-                "eevdf",
+                "eevdf-flat",
                 "microslice+slice=30 ms",
                 "microslice",
                 "microslice+slice=8 ms",

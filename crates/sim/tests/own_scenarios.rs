@@ -385,7 +385,9 @@ fn busy_vm(name: &str, more: &str) -> String {
 
 #[test]
 fn equal_vms_get_equal_shares_though_their_number_is_no_multiple_of_the_pcpus() {
-    for (policy, llc_pcpus) in [("credit", 0), ("eevdf-flat", 0), ("eevdf-flat", 1), ("eevdf", 0), ("eevdf", 1)] {
+    for (policy, llc_pcpus) in
+        [("credit", 0), ("eevdf-flat", 0), ("eevdf-flat", 1), ("eevdf", 0), ("eevdf", 1)]
+    {
         for copies in [3, 5] {
             let vms = busy_vm("equal", &format!("copies = {copies}"));
             let shares = shares_of_two_pcpus(&vms, policy, llc_pcpus);
@@ -403,7 +405,9 @@ fn weights_hold_though_vms_of_equal_weight_start_on_the_same_pcpu() {
     let vms = [("a", 1024), ("b", 256), ("c", 1024), ("d", 256)]
         .map(|(name, weight)| busy_vm(name, &format!("weight = {weight}")))
         .concat();
-    for (policy, llc_pcpus) in [("credit", 0), ("eevdf-flat", 0), ("eevdf-flat", 1), ("eevdf", 0), ("eevdf", 1)] {
+    for (policy, llc_pcpus) in
+        [("credit", 0), ("eevdf-flat", 0), ("eevdf-flat", 1), ("eevdf", 0), ("eevdf", 1)]
+    {
         let shares = shares_of_two_pcpus(&vms, policy, llc_pcpus);
         for (share, due) in std::iter::zip(&shares, [0.4, 0.1, 0.4, 0.1]) {
             assert!((share / due - 1.0).abs() < 0.15, "{policy}: {shares:?}");

@@ -46,7 +46,7 @@ pub struct Regret {
         long,
         value_name = "A,B,C",
         value_delimiter = ',',
-        default_value = "eevdf,beside,microslice:0,microslice,microslice+patience=0 us"
+        default_value = "eevdf,eevdf-flat,beside,microslice:0,microslice,microslice+patience=0 us"
     )]
     policies: Vec<String>,
 

@@ -31,9 +31,7 @@ pub fn experiments_of(group: &str) -> Vec<Experiment> {
     let of_size = |program| VMS.iter().map(move |&vms| (program, vms));
     let sizes = PROGRAMS.into_iter().flat_map(of_size);
     sizes
-        .flat_map(|(program, vms)| {
-            [DEFAULT, PROPOSED, OURS].map(|policy| experiment(program, vms, policy))
-        })
+        .flat_map(|(program, vms)| [DEFAULT, PROPOSED, OURS].map(|policy| experiment(program, vms, policy)))
         .collect()
 }
 
@@ -63,7 +61,9 @@ pub fn shapes(runs: &RunTable) -> Vec<Shape> {
         };
         let both = of(OURS).zip(of(PROPOSED));
         Shape {
-            claim: format!("{program}: `{OURS}` is behind neither `{DEFAULT}` nor `{PROPOSED}` with 2, 3 and 4 VMs"),
+            claim: format!(
+                "{program}: `{OURS}` is behind neither `{DEFAULT}` nor `{PROPOSED}` with 2, 3 and 4 VMs"
+            ),
             holds: both.as_ref().map(|(ours, proposed)| {
                 ours.iter().zip(proposed).all(|(ours, proposed)| *ours >= BEHIND * proposed.max(1.0))
             }),

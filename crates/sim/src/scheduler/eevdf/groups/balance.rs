@@ -51,9 +51,8 @@ impl GroupedEevdf {
         let before = *failed;
         *failed = (before + 1).min(FAILED_MAX);
         let most = (load - self.load(pcpu)) / 2;
-        let fits = |&vcpu: &VcpuId| {
-            self.load_of(busiest, vcpu) >> before <= most && machine.allows(vcpu, pcpu)
-        };
+        let fits =
+            |&vcpu: &VcpuId| self.load_of(busiest, vcpu) >> before <= most && machine.allows(vcpu, pcpu);
         let found = self.waiting_on(busiest).find(fits);
         if let Some(vcpu) = found {
             self.balance[pcpu].failed[domain as usize] = 0;

@@ -42,6 +42,18 @@ impl Entity {
         is_over
     }
 
+    /// The next slice begins.
+    pub fn end_slice(&mut self, slice_ns: u64) {
+        self.protected_until_ns = self.vruntime_ns;
+        self.deadline_ns = self.vruntime_ns + self.weighted_ns(slice_ns);
+    }
+
+    /// For how long it has to run until its slice is over.
+    pub fn left_ns(&self) -> u64 {
+        let left_ns = (self.deadline_ns - self.vruntime_ns).max(0) as u128;
+        (left_ns * u128::from(self.weight)).div_ceil(u128::from(WEIGHT)) as u64
+    }
+
     #[inline]
     pub fn is_protected(&self) -> bool {
         self.vruntime_ns < self.protected_until_ns

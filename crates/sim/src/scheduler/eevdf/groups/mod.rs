@@ -174,6 +174,17 @@ impl Queue {
         Some((group.vm, task.vcpu))
     }
 
+    /// Who runs here has had its slice, by the window that its turn ends in ([`crate::scheduler::mechanisms`]).
+    fn end_turn(&mut self, slice_ns: u64) {
+        let running = self.running;
+        let Some(at) = self.place_of(self.running_vm) else { return };
+        let group = &mut self.groups[at];
+        group.entity.end_slice(slice_ns);
+        if let Some(task) = group.tasks.iter_mut().find(|task| task.vcpu == running) {
+            task.entity.end_slice(slice_ns);
+        }
+    }
+
     /// What ran here is charged (`update_curr`, at both levels). Whether another one may be the one to run.
     fn charge(&mut self, now_ns: u64, slice_ns: u64) -> bool {
         let ran_ns = now_ns - std::mem::replace(&mut self.charged_until_ns, now_ns);
@@ -187,8 +198,8 @@ impl Queue {
         let is_over = group.entity.charge(ran_ns, slice_ns) | !group.entity.is_protected();
         let tasks = group.tasks.len();
         let of_task = group.tasks.iter_mut().find(|task| task.vcpu == running);
-        let task_is_over = of_task
-            .is_some_and(|task| task.entity.charge(ran_ns, slice_ns) | !task.entity.is_protected());
+        let task_is_over =
+            of_task.is_some_and(|task| task.entity.charge(ran_ns, slice_ns) | !task.entity.is_protected());
         (is_over && groups > 1) || (task_is_over && tasks > 1)
     }
 }
@@ -519,8 +530,11 @@ impl Scheduler for GroupedEevdf {
         let now_ns = machine.now_ns;
         self.charge(now_ns, pcpu);
         let mut ran = VcpuId::NONE;
-        if let Some((vcpu, _)) = stopped {
+        if let Some((vcpu, reason)) = stopped {
             debug_assert_eq!(self.queues[pcpu].running, vcpu);
+            if reason == StopReason::SliceExpired {
+                self.queues[pcpu].end_turn(self.config.base_slice_ns);
+            }
             if machine.vcpus[vcpu].state == VcpuState::Blocked {
                 self.loads[vcpu].update(now_ns, WEIGHT);
                 self.dequeue(now_ns, pcpu, vcpu);
@@ -605,6 +619,16 @@ impl Scheduler for GroupedEevdf {
 
     fn shares_by_vm(&self) -> bool {
         true
+    }
+
+    /// At the level that ends first; nobody else may be here to end it for.
+    fn turn_due_ns(&self, pcpu: PcpuId) -> Option<u64> {
+        let queue = &self.queues[pcpu];
+        let group = queue.groups.iter().find(|group| group.vm == queue.running_vm)?;
+        let task = group.tasks.iter().find(|task| task.vcpu == queue.running)?;
+        let levels = [(&group.entity, queue.queued().count()), (&task.entity, group.tasks.len())];
+        let shared = levels.into_iter().filter(|&(_, queued)| queued > 1);
+        shared.map(|(entity, _)| queue.charged_until_ns + entity.left_ns()).min()
     }
 }
 
