@@ -30,6 +30,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<commands::run::Run>),
+    BoostLatency(commands::boost_latency::BoostLatency),
     Replay(commands::replay::Replay),
     Demo(commands::demo::Demo),
     Simulate(commands::simulate::Simulate),
@@ -82,6 +83,7 @@ fn cause_of(text: &str) -> String {
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => commands::run::run(*args),
+        Command::BoostLatency(args) => commands::boost_latency::run(args),
         Command::Replay(args) => commands::replay::run(args),
         Command::Demo(args) => commands::demo::run(args),
         Command::Simulate(args) => commands::simulate::run(args),
