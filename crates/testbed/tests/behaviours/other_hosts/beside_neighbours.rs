@@ -1,7 +1,7 @@
 //! Whoever lives beside boosts keeps what is his: the operator's priorities, limits and weights of cgroups, VMs that come and go.
 
 use super::beside::{BESIDE, DEBIAN_12, is_boosted, on, real_time_guest_threads, start, stop};
-use crate::common::{count, print, run, seconds, statistics_from, sum};
+use crate::common::{Standstill, count, is_long, print, run, seconds, statistics_from, sum};
 use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{GuestSpec, Host};
 use serde_json::Value;
@@ -115,10 +115,12 @@ fn on_debian_12_vms_that_come_and_go_leave_no_boost_behind() {
         let vms_are = |number: usize| {
             move |report: &Value| report["vms"].as_array().is_some_and(|vms| vms.len() == number)
         };
-        for _ in 0..if crate::common::is_long() { 5 } else { 1 } {
-            let guest =
-                host.start_guest(GuestSpec::new("c").kernel(DEFAULT_GUEST).workload("worker,shootdown"));
-            let guest = guest.unwrap_or_else(|error| panic!("{error}"));
+        for _ in 0..if is_long() { 5 } else { 1 } {
+            // Beside busy ones it would boot for minutes.
+            let still = Standstill::of_guests(host);
+            let spec = GuestSpec::new("c").kernel(DEFAULT_GUEST).workload("worker,shootdown");
+            let guest = host.start_guest(spec).unwrap_or_else(|error| panic!("{error}"));
+            drop(still);
             statistics_from(&beside, 0, vms_are(3), "third VM");
             let there = beside.lines(0).len();
             // It has run for a moment, boosted or not.
