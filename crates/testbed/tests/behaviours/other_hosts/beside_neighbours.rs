@@ -12,8 +12,7 @@ const DEFAULT_BUDGET: &str =
     "exec microslice run --beside --json --micro-slice-us 3000 --boost-percent 1 --stats 1";
 /// Of the four pCPUs, that a VM may have by boosts beyond its limit: 1 %, and a second's worth at once.
 const BOOSTED_CPUS: f64 = 0.04;
-/// What two measurements of the same differ by on an emulated host, of the whole. Without boosts shares of two hogs were
-/// 0.5 % and more apart.
+/// What two short measurements of the same may differ by on an emulated host, of the whole.
 const NOISE: f64 = 0.05;
 
 /// A vCPU's thread of the first guest that QEMU names so.
