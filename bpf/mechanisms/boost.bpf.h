@@ -22,6 +22,7 @@
 #define SCHED_FIFO 1u
 #define SCHED_BATCH 3u
 #define SCHED_IDLE 5u
+#define SCHED_DEADLINE 6u
 
 struct boost_vcpu {
 	u64 asked_at_ns;

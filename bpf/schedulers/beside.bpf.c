@@ -84,6 +84,12 @@ static __always_inline bool is_real_time(const struct task_struct *p)
 	return p->policy != SCHED_NORMAL && p->policy != SCHED_BATCH && p->policy != SCHED_IDLE;
 }
 
+/* By the helper, of a vCPU that it was asked for: with a deadline where the kernel refuses priorities. */
+static __always_inline bool is_boosted(const struct task_struct *p)
+{
+	return p->policy == SCHED_FIFO || p->policy == SCHED_DEADLINE;
+}
+
 HOOK void on_vcpu_joins(struct vcpu *vcpu)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
@@ -245,7 +251,7 @@ int on_any_exit(struct trace_event_raw_kvm_exit *exit)
 		return 0;
 	boost_of(vcpu)->is_seen = 1;
 	if (vcpu->state == VCPU_MICRO)
-		look_at_exit(tctx->vcpu - 1, exit->guest_rip, p->policy == SCHED_FIFO);
+		look_at_exit(tctx->vcpu - 1, exit->guest_rip, is_boosted(p));
 	return 0;
 }
 
@@ -278,7 +284,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 		return;
 	}
 	/* Interrupted by the helper, or by whoever is more real-time than it: it goes on. */
-	if (runnable && p->policy == SCHED_FIFO)
+	if (runnable && is_boosted(p))
 		return;
 	boost_of(vcpu)->is_real_time = 0;
 	if (end_with_turn(slot, runnable))
@@ -304,7 +310,7 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 	vcpu->preempted = 0;
 	if (vcpu->state == VCPU_MICRO)
 		return;
-	if (p->policy == SCHED_FIFO)
+	if (is_boosted(p))
 		begin_boost(vcpu, now);
 	else
 		miss_boost(vcpu, VCPU_RUNNING, BOOST_MISS_OVERTAKEN);

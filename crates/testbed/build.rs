@@ -7,7 +7,13 @@ fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testbed");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     println!("cargo::rerun-if-changed={}", root.join("../guest/hints").display());
-    let programs = [("host", "agent"), ("guest", "workload"), ("vmm", "vcpus"), ("cookie", "cookie")];
+    let programs = [
+        ("host", "agent"),
+        ("guest", "workload"),
+        ("vmm", "vcpus"),
+        ("cookie", "cookie"),
+        ("real_time", "real-time"),
+    ];
     for (folder, program) in programs {
         let folder = root.join(folder);
         println!("cargo::rerun-if-changed={}", folder.display());

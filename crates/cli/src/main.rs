@@ -31,6 +31,7 @@ struct Cli {
 enum Command {
     Run(Box<commands::run::Run>),
     Observe(commands::observe::Observe),
+    BoostLatency(commands::boost_latency::BoostLatency),
     Replay(commands::replay::Replay),
     Demo(commands::demo::Demo),
     Simulate(commands::simulate::Simulate),
@@ -84,6 +85,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => commands::run::run(*args),
         Command::Observe(args) => commands::observe::run(args),
+        Command::BoostLatency(args) => commands::boost_latency::run(args),
         Command::Replay(args) => commands::replay::run(args),
         Command::Demo(args) => commands::demo::run(args),
         Command::Simulate(args) => commands::simulate::run(args),

@@ -80,8 +80,25 @@ fn a_catalogue_that_is_broken_is_refused_before_anything_is_loaded() {
     assert!(line.contains(&format!("--critical: {path}: line 2")) && line.lines().count() == 1, "{line}");
 }
 
+/// Systemd's own check, where it is installed: of settings and of their values.
+#[test]
+fn units_say_nothing_that_systemd_does_not_know() {
+    for unit in ["microslice.service", "microslice-beside.service"] {
+        let path = format!("{ROOT}/packaging/{unit}");
+        let text = std::fs::read_to_string(&path).expect("a unit");
+        assert!(text.contains("NoNewPrivileges=yes") && text.contains("ExecStart=/usr/bin/microslice run"));
+        assert_eq!(text.contains("RestrictRealtime=yes"), unit == "microslice.service", "{unit}");
+        let Ok(output) = Command::new("systemd-analyze").args(["verify", &path]).output() else { continue };
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        // The program isn't installed here.
+        let complaints: Vec<_> =
+            words.lines().filter(|line| line.contains("Unknown") || line.contains("parse")).collect();
+        assert!(complaints.is_empty(), "{complaints:?}");
+    }
+}
+
 /// Where a file of the package comes from, by its last words in `dpkg-deb --contents`.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "./usr/bin/microslice",
     "./etc/microslice.toml",
     "./usr/share/microslice/critical/linux.toml",
@@ -91,6 +108,7 @@ const FILES: [&str; 9] = [
     "./usr/share/fish/vendor_completions.d/microslice.fish",
     "./usr/share/doc/microslice/README.md",
     "/systemd/system/microslice.service",
+    "/systemd/system/microslice-beside.service",
 ];
 
 #[test]

@@ -75,6 +75,12 @@ fn check_capabilities() -> Result<(), HostError> {
     check_capabilities_of(&[SYS_ADMIN, PERFMON, BPF])
 }
 
+/// To make threads real-time takes CAP_SYS_NICE, and no more.
+pub(crate) fn check_may_boost() -> Result<(), HostError> {
+    check_capabilities_of(&[SYS_NICE])?;
+    crate::beside::check_real_time()
+}
+
 /// Number and name, by `include/uapi/linux/capability.h`.
 type NumberedCapability = (u32, &'static str);
 const SYS_ADMIN: NumberedCapability = (21, "CAP_SYS_ADMIN");

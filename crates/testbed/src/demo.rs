@@ -23,6 +23,8 @@ pub enum Scheduler {
     Auto,
     /// The other one of ours: urgent vCPUs first (ASPLOS'13), with its default schemes.
     Coordinated,
+    /// The kernel's own, and boosts beside it.
+    Beside,
 }
 
 impl Scheduler {
@@ -36,17 +38,29 @@ impl Scheduler {
             )),
             Self::Auto => Some("--micro-cpus auto".into()),
             Self::Coordinated => Some("--scheduler coordinated".into()),
+            Self::Beside => Some("--beside".into()),
         }
     }
 
-    /// Those that say how long its short slices are.
+    /// Those that say how long its slices are.
     fn slice_flags(self, plan: &Plan) -> String {
-        let Plan { micro_slice_us, urgent_slice_us, .. } = plan;
+        let Plan { slice_us, micro_slice_us, urgent_slice_us, boost_percent, .. } = plan;
         match self {
             Self::Coordinated => {
-                format!("--urgent-slice-us {urgent_slice_us} --preemption-delay-us {urgent_slice_us}")
+                format!(
+                    "--slice-us {slice_us} --urgent-slice-us {urgent_slice_us} --preemption-delay-us {urgent_slice_us}"
+                )
             }
-            _ => format!("--micro-slice-us {micro_slice_us}"),
+            Self::Beside => format!("--micro-slice-us {micro_slice_us} --boost-percent {boost_percent}"),
+            _ => format!("--slice-us {slice_us} --micro-slice-us {micro_slice_us}"),
+        }
+    }
+
+    /// What its statistics call accelerations, and returns.
+    pub(crate) fn counted_as(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Beside => ("/boosts", "/helper/returns"),
+            _ => ("/accelerations", "/returns"),
         }
     }
 
@@ -58,6 +72,7 @@ impl Scheduler {
             Self::StaticPaper(count) => format!("{count} micro, paper"),
             Self::Auto => "auto".into(),
             Self::Coordinated => "coordinated".into(),
+            Self::Beside => "beside".into(),
         }
     }
 }
@@ -104,6 +119,8 @@ pub struct Plan {
     pub micro_slice_us: u64,
     /// Length of an urgent slice, and of the delay of a preemption.
     pub urgent_slice_us: u64,
+    /// Of the host, that a VM may have by boosts: as many times more than on hardware as micro slices are longer.
+    pub boost_percent: u32,
     pub guest_kernel: String,
     /// Each guest has a cgroup of its own, as libvirt gives it one: the kernel's own scheduler then shares by VM, as ours
     /// does, not by thread. A real host's cgroups are somebody else's.
@@ -227,12 +244,11 @@ fn run_round(
 fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round: Round) -> Result<Phase> {
     // Looking through memory would take a part of the pCPUs that are measured.
     let command = scheduler.flags().map(|flags| {
-        let Plan { microslice, slice_us, .. } = plan;
+        let microslice = &plan.microslice;
         let slices = scheduler.slice_flags(plan);
-        format!(
-            "exec {microslice} run --no-guest-memory {flags} --slice-us {slice_us} {slices} --stats 1 --json"
-        )
+        format!("exec {microslice} run --no-guest-memory {flags} {slices} --stats 1 --json")
     });
+    let start = if scheduler == Scheduler::Beside { start_beside } else { start };
     let running = command.map(|command| start(host, &command)).transpose()?;
     if let Some(process) = &running {
         wait_for_slide(process, MIX);
@@ -270,6 +286,20 @@ pub fn start(host: &Host, command: &str) -> Result<Process> {
         std::thread::sleep(Duration::from_millis(500));
     }
     let cause = format!("it didn't take over; it said: {}", process.last_words());
+    Err(Error::Command { machine: host.release().into(), command: command.into(), cause })
+}
+
+/// Starts boosts, and waits until they report: sched_ext has no part in them.
+pub fn start_beside(host: &Host, command: &str) -> Result<Process> {
+    let process = host.start(command)?;
+    let deadline = Instant::now() + START_PATIENCE;
+    while Instant::now() < deadline && !process.has_ended() {
+        if !process.lines(0).is_empty() {
+            return Ok(process);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let cause = format!("it reported nothing; it said: {}", process.last_words());
     Err(Error::Command { machine: host.release().into(), command: command.into(), cause })
 }
 

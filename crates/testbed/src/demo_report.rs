@@ -15,15 +15,17 @@ pub fn to_json(phases: &[Phase]) -> Value {
 
 fn phase_json(phase: &Phase) -> Value {
     let count = |path: &str| phase.statistics.as_ref().and_then(|all| all.pointer(path)).cloned();
+    let (accelerations, returns) = phase.scheduler.counted_as();
     json!({
         "name": format!("{}, {}", phase.scheduler.name(), phase.round.name()),
         "scheduler": match phase.scheduler {
             Scheduler::Kernel => "kernel",
             Scheduler::Coordinated => "coordinated",
+            Scheduler::Beside => "beside",
             _ => "microslice",
         },
         "micro_cpus": match phase.scheduler {
-            Scheduler::Kernel | Scheduler::Coordinated => Value::Null,
+            Scheduler::Kernel | Scheduler::Coordinated | Scheduler::Beside => Value::Null,
             Scheduler::Static(count) | Scheduler::StaticPaper(count) => json!(count),
             Scheduler::Auto => json!("auto"),
         },
@@ -37,12 +39,12 @@ fn phase_json(phase: &Phase) -> Value {
             .map(|((name, vm), cpus)| vm_json(name, vm, *cpus))
             .collect::<Vec<_>>(),
         "accelerations": {
-            "by_cause": count("/accelerations/by_cause").unwrap_or(json!({})),
-            "by_class": count("/accelerations/by_class").unwrap_or(json!({})),
+            "by_cause": count(&format!("{accelerations}/by_cause")).unwrap_or(json!({})),
+            "by_class": count(&format!("{accelerations}/by_class")).unwrap_or(json!({})),
         },
         "urgent_requests": count("/urgent_requests").unwrap_or(json!({})),
         "urgent_slices": count("/urgent_slices").unwrap_or(json!(0)),
-        "returns": count("/returns").unwrap_or(json!(0)),
+        "returns": count(returns).unwrap_or(json!(0)),
         "preemptions": { "by_class": count("/preemptions/by_class").unwrap_or(json!({})) },
         "host": {
             "context_switches": phase.context_switches,
@@ -131,6 +133,7 @@ fn row(phase: &Phase, first: &Phase) -> Vec<String> {
         let count = phase.statistics.as_ref().and_then(|all| all.pointer(path)).and_then(Value::as_u64);
         count.map_or("-".to_owned(), |count| count.to_string())
     };
+    let (accelerations, returns) = phase.scheduler.counted_as();
     vec![
         phase.round.name().into(),
         phase.scheduler.name(),
@@ -143,8 +146,8 @@ fn row(phase: &Phase, first: &Phase) -> Vec<String> {
         ms("wake", 99.0),
         ms("pingpong", 50.0),
         with_ratio(jitter(&mix), jitter(&mix_first)),
-        counted("/accelerations/total"),
-        counted("/returns"),
+        counted(&format!("{accelerations}/total")),
+        counted(returns),
         with_ratio(phase.switches_per_work(), first.switches_per_work()),
     ]
 }
@@ -157,8 +160,10 @@ pub fn cpus_text(cpus: Option<f64>) -> String {
 /// All phases together: which causes accelerated anything, and which didn't.
 fn totals(phases: &[Phase]) -> String {
     let mut by_cause: BTreeMap<&str, u64> = BTreeMap::new();
-    let objects =
-        phases.iter().filter_map(|phase| phase.statistics.as_ref()?.pointer("/accelerations/by_cause"));
+    let objects = phases.iter().filter_map(|phase| {
+        let path = format!("{}/by_cause", phase.scheduler.counted_as().0);
+        phase.statistics.as_ref()?.pointer(&path)
+    });
     for (cause, count) in objects.filter_map(Value::as_object).flatten() {
         *by_cause.entry(cause).or_default() += count.as_u64().unwrap_or(0);
     }
@@ -183,12 +188,13 @@ fn causes(phase: &Phase) -> String {
             list("/urgent_ends")
         );
     }
+    let (accelerations, _) = phase.scheduler.counted_as();
     format!(
         "{}, {}: accelerated by cause: {}; by class: {}\n",
         phase.round.name(),
         phase.scheduler.name(),
-        list("/accelerations/by_cause"),
-        list("/accelerations/by_class")
+        list(&format!("{accelerations}/by_cause")),
+        list(&format!("{accelerations}/by_class"))
     )
 }
 
@@ -231,6 +237,22 @@ mod tests {
         vec![phase(Scheduler::Kernel, None), phase(Scheduler::Static(1), Some(statistics))]
     }
 
+    #[test]
+    fn boosts_are_accelerations_by_another_name() {
+        let statistics = json!({
+            "boosts": {"total": 5, "by_cause": {"tlb_yield": 5}, "by_class": {"user": 5}}, "helper": {"returns": 5},
+        });
+        let [first, _] = phases().try_into().expect("two phases");
+        let phase = Phase { scheduler: Scheduler::Beside, statistics: Some(statistics), ..first };
+        let json = phase_json(&phase);
+        assert_eq!(
+            (&json["accelerations"]["by_cause"]["tlb_yield"], &json["returns"]),
+            (&json!(5), &json!(5))
+        );
+        let text = to_text(&[phase], &plan(1), false);
+        assert!(text.contains("beside: accelerated by cause: tlb_yield 5; by class: user 5"), "{text}");
+    }
+
     fn plan(dilation: u32) -> Plan {
         Plan {
             seconds: 1,
@@ -238,6 +260,7 @@ mod tests {
             slice_us: 10_000 * u64::from(dilation),
             micro_slice_us: 100 * u64::from(dilation),
             urgent_slice_us: 500 * u64::from(dilation),
+            boost_percent: dilation,
             guest_kernel: String::new(),
             own_cgroups: true,
             microslice: String::new(),

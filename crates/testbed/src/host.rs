@@ -7,7 +7,9 @@ use crate::initramfs::Initramfs;
 use crate::kernels::{self, Kernel, Rule};
 use crate::link::{Link, Output, Process};
 use crate::memory_file::MemoryFile;
-use crate::{AGENT, COOKIE, Error, Result, VCPUS, WORKLOAD, children, guest_modules, modules, say};
+use crate::{
+    AGENT, COOKIE, Error, REAL_TIME, Result, VCPUS, WORKLOAD, children, guest_modules, modules, say,
+};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -291,7 +293,7 @@ impl Testbed {
             root.directory(directory);
         }
         root.file("init", AGENT).file("usr/bin/guest-workload", WORKLOAD).file("usr/bin/vcpus", VCPUS);
-        root.file("usr/bin/cookie", COOKIE);
+        root.file("usr/bin/cookie", COOKIE).file("usr/bin/real-time", REAL_TIME);
         for (path, from) in emulator.files_for_guests()? {
             root.file_from(&path, &from)?;
         }

@@ -48,6 +48,8 @@ const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));
 const VCPUS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vcpus"));
 /// Asks for a core-scheduling cookie (`testbed/cookie/`).
 const COOKIE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cookie"));
+/// Makes a thread real-time (`testbed/real_time/`).
+const REAL_TIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/real-time"));
 
 /// Tells whoever waits at a terminal what is going on. Standard output belongs to results.
 pub fn say(what: impl std::fmt::Display) {

@@ -51,6 +51,9 @@ pub struct Demo {
     /// Add a phase with `run --scheduler coordinated` (ASPLOS'13) to each round
     #[arg(long)]
     coordinated: bool,
+    /// Add a phase with `run --beside` (the kernel's own scheduler, and boosts) to each round
+    #[arg(long)]
+    beside: bool,
     /// Write what was measured to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -70,12 +73,16 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     if args.coordinated {
         schedulers.push(demo::Scheduler::Coordinated);
     }
+    if args.beside {
+        schedulers.push(demo::Scheduler::Beside);
+    }
     let plan = Plan {
         seconds: args.seconds,
         dilation,
         slice_us: hardware.slice_us * u64::from(dilation),
         micro_slice_us: args.micro_slice_us.unwrap_or(hardware.micro_slice_us * u64::from(dilation)),
         urgent_slice_us: hardware.urgent_slice_us * u64::from(dilation),
+        boost_percent: hardware.boost_percent * dilation,
         guest_kernel: args.guest_kernel.clone(),
         own_cgroups: !args.here,
         microslice: if args.here { this_binary()?.display().to_string() } else { "microslice".into() },

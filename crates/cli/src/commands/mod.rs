@@ -1,5 +1,6 @@
 //! One file per subcommand.
 
+pub mod boost_latency;
 pub mod compare;
 pub mod completions;
 pub mod demo;

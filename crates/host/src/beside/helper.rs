@@ -4,16 +4,17 @@
 //! Mechanism. The BPF side wakes this thread through a ring. It makes the vCPU's thread real-time, at the least priority, and
 //!            ordinary again after a micro slice, or once the BPF side says that it is served. It is real-time itself, by
 //!            one step more: it runs at once, and interrupts whom it boosted. Each boost is in the ledger before it is made.
+//!            A thread whose control group has no real-time budget gets a deadline instead (`threads.rs`, `Means`).
 //!            Where it runs is the kernel's business: its own pCPU, or one that the kernel's real-time balancing finds.
 //! Limits.    A slice counts from the boost, not from when the thread ran: the difference is the kernel's latency. One that
 //!            hasn't run after WAITS_MAX slices loses its boost.
 
 use super::ledger::{Entry, Ledger};
-use super::programs::{BoostEvents, Told};
-use super::threads::{self, BOOST_PRIORITY, HELPER_PRIORITY, Now};
+use super::threads::{self, BOOST_PRIORITY, HELPER_PRIORITY, Means, Now};
 use crate::HostError;
 use crate::interface::BoostEventKind;
 use microslice_policy::VcpuState;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -23,6 +24,48 @@ use std::time::{Duration, Instant};
 const WAITS_MAX: u32 = 10;
 /// How often it looks whether it shall end.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// What the helper is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    pub kind: BoostEventKind,
+    /// Of the vCPU.
+    pub slot: u32,
+    pub tid: u32,
+    /// When the thread was started, in nanoseconds of the boot clock.
+    pub start_ns: u64,
+}
+
+/// The helper's ears and eyes: the BPF side, or who measures what a boost takes (`latency.rs`).
+pub trait Requests: Send + 'static {
+    /// Until something is told, or for so long.
+    fn wait(&self, patience: Duration);
+
+    /// What was told and not heard yet, in order.
+    fn next(&self) -> Option<Told>;
+
+    /// Where the vCPU in `slot` is, if thread `tid` still runs it.
+    fn state(&self, slot: u32, tid: u32) -> Option<VcpuState>;
+
+    /// Hears that the boost ends now.
+    fn note_taken_back(&self, slot: u32);
+
+    /// Does it still wait for its boost?
+    fn waits(&self, slot: u32, tid: u32) -> bool {
+        self.state(slot, tid) == Some(VcpuState::Pending)
+    }
+}
+
+/// Until there is something to read, or for so long, in nanoseconds. A signal or an error ends it, too.
+pub fn wait_for(descriptor: RawFd, patience: Duration) {
+    let mut descriptor = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+    let patience = libc::timespec {
+        tv_sec: patience.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(patience.subsec_nanos() as i32),
+    };
+    // SAFETY: one descriptor and one timespec, which live until the call returns.
+    unsafe { libc::ppoll(&raw mut descriptor, 1, &raw const patience, std::ptr::null()) };
+}
 
 /// What it did. boosts = returns + those in flight.
 #[derive(Debug, Default)]
@@ -36,7 +79,9 @@ pub struct Counts {
     pub crowded: AtomicU64,
     /// The operator made the thread real-time meanwhile, or pinned it.
     pub not_ours: AtomicU64,
-    /// The kernel said no: a control group without real-time budget, or a security module.
+    /// Of the boosts: by a deadline, because the kernel refused real-time priority.
+    pub by_deadline: AtomicU64,
+    /// The kernel said no, to a deadline as well: a security module, or a thread that may not run everywhere.
     pub refused: AtomicU64,
     /// Processor time of this thread, in nanoseconds.
     pub helper_ns: AtomicU64,
@@ -63,15 +108,16 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// `slice`: of a boost; at most `boosts_max` at a time.
+    /// `slice`: of a boost, by these means; at most `boosts_max` at a time.
     ///
     /// # Errors
     /// No thread, or it may not be real-time.
     pub fn start(
-        events: BoostEvents,
+        events: impl Requests,
         ledger: Arc<Ledger>,
         slice: Duration,
         boosts_max: usize,
+        means: Means,
     ) -> Result<Self, HostError> {
         let (stop, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Counts::default()));
         let mut work = Work {
@@ -80,6 +126,7 @@ impl Helper {
             counts: Arc::clone(&counts),
             slice,
             boosts_max,
+            means,
             boosts: Vec::with_capacity(boosts_max),
         };
         let asked_to_stop = Arc::clone(&stop);
@@ -142,16 +189,17 @@ fn refuse_real_time(cause: &std::io::Error) -> HostError {
     ))
 }
 
-struct Work {
-    events: BoostEvents,
+struct Work<R> {
+    events: R,
     ledger: Arc<Ledger>,
     counts: Arc<Counts>,
     slice: Duration,
     boosts_max: usize,
+    means: Means,
     boosts: Vec<Boost>,
 }
 
-impl Work {
+impl<R: Requests> Work<R> {
     fn serve(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
@@ -199,9 +247,12 @@ impl Work {
         };
         let entry = Entry { tid: told.tid, start_ns: told.start_ns, former };
         let Some(place) = self.ledger.enter(entry) else { return count(&self.counts.crowded) };
-        match threads::make_real_time(told.tid, BOOST_PRIORITY) {
-            Ok(()) => {
+        match threads::boost(told.tid, self.means, self.slice) {
+            Ok(by_deadline) => {
                 count(&self.counts.boosts);
+                if by_deadline {
+                    count(&self.counts.by_deadline);
+                }
                 let until = Instant::now() + self.slice;
                 self.boosts.push(Boost { slot: told.slot, entry, place, until, waits: 0 });
             }

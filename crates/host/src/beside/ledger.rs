@@ -90,8 +90,22 @@ impl Ledger {
             .truncate(false)
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW);
-        let file = options.open(path).map_err(failed)?;
-        file.set_len(BYTES as u64).map_err(failed)?;
+        Self::map(options.open(path).map_err(failed)?).map_err(failed)
+    }
+
+    /// One that nobody else finds: of boosts of threads that die with this process.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn of_our_own() -> Result<Self, HostError> {
+        let file = rustix::fs::memfd_create("boosts", rustix::fs::MemfdFlags::CLOEXEC);
+        file.map_err(std::io::Error::from)
+            .and_then(|file| Self::map(file.into()))
+            .map_err(|cause| HostError::broken(format!("a ledger in memory: {cause}")))
+    }
+
+    fn map(file: File) -> std::io::Result<Self> {
+        file.set_len(BYTES as u64)?;
         // SAFETY: a new mapping of a file that is BYTES long; nobody else knows its address.
         let memory = unsafe {
             libc::mmap(
@@ -105,7 +119,7 @@ impl Ledger {
         };
         match NonNull::new(memory.cast()) {
             Some(places) if memory != libc::MAP_FAILED => Ok(Self { places, file }),
-            _ => Err(failed(std::io::Error::last_os_error())),
+            _ => Err(std::io::Error::last_os_error()),
         }
     }
 

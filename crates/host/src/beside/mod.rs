@@ -5,12 +5,14 @@
 //! ([`crate::guests`]), and prints ([`report`]). docs/beside.md says what can be left behind by whose death.
 
 mod helper;
+pub mod latency;
 mod ledger;
 mod programs;
 pub mod report;
 mod threads;
 mod watcher;
 
+pub(crate) use helper::check_real_time;
 pub use watcher::{FLAG as WATCHER_FLAG, watch};
 
 use crate::HostError;
@@ -28,6 +30,7 @@ use sd_notify::NotifyState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use threads::Means;
 use watcher::Watcher;
 
 /// How often the ring is read, and VMs are looked for.
@@ -54,7 +57,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     settings.check()?;
     let mut kernels = GuestKernels::of(settings.catalogue()?);
     let host = preflight::check_beside()?;
-    helper::check_real_time()?;
+    check_real_time()?;
     for (name, path) in &settings.guests {
         kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
     }
@@ -70,7 +73,8 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     let watcher = Watcher::start(&ledger::path())?;
     let slice = Duration::from_micros(settings.micro_slice_us);
     let boosts_max = (host.topology.pcpu_count as usize).min(ledger::PLACES);
-    let helper = Helper::start(programs.boost_events()?, Arc::clone(&ledger), slice, boosts_max)?;
+    let means = Means::RealTime;
+    let helper = Helper::start(programs.boost_events()?, Arc::clone(&ledger), slice, boosts_max, means)?;
     let guests = Guests::new(settings, kernels, "never boosted")?;
     let now = Instant::now();
     let mut beside = Beside {

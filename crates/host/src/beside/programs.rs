@@ -1,10 +1,11 @@
 //! The BPF side of `run --beside` in the kernel: programs, maps, links. Dropping it leaves nothing attached.
 
+use super::helper::{Requests, Told, wait_for};
 use crate::HostError;
 use crate::beside_skeleton::{BesideSkel, BesideSkelBuilder, types};
 use crate::config::Settings;
 use crate::guests::KernelSide;
-use crate::interface::{BoostEvent, BoostEventKind, BoostStats, RunConfig, Vcpu, VmFeed};
+use crate::interface::{BoostEvent, BoostStats, RunConfig, Vcpu, VmFeed};
 use crate::mapped_array::MappedArray;
 use crate::preflight::{Host, Vendor};
 use crate::program_costs;
@@ -217,25 +218,6 @@ fn run_config(host: &Host, settings: &Settings) -> RunConfig {
     }
 }
 
-/// What the BPF side tells the helper.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
-    pub kind: BoostEventKind,
-    /// Of the vCPU.
-    pub slot: u32,
-    pub tid: u32,
-    /// When the thread was started, in nanoseconds of the boot clock.
-    pub start_ns: u64,
-}
-
-impl Told {
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let (event, _) = BoostEvent::read_from_prefix(bytes).ok()?;
-        let BoostEvent { slot, tid, start_ns, .. } = event;
-        Some(Self { kind: event.kind.get()?, slot, tid, start_ns })
-    }
-}
-
 /// The helper's ears and eyes.
 pub struct BoostEvents {
     ring: RingBuffer<'static>,
@@ -252,7 +234,7 @@ impl BoostEvents {
         let hears = Arc::clone(&heard);
         let mut builder = RingBufferBuilder::new();
         let hear = move |bytes: &[u8]| {
-            if let (Ok(mut heard), Some(told)) = (hears.lock(), Told::parse(bytes)) {
+            if let (Ok(mut heard), Some(told)) = (hears.lock(), parse_told(bytes)) {
                 heard.push_back(told);
             }
             0
@@ -261,44 +243,40 @@ impl BoostEvents {
         let ring = builder.build().map_err(failed)?;
         Ok(Self { ring, heard, vcpus, taken_back_at })
     }
+}
 
-    /// Until something is told, or for so long: in nanoseconds, which epoll's own waiting can't.
-    pub fn wait(&self, patience: Duration) {
-        let mut descriptor = libc::pollfd { fd: self.ring.epoll_fd(), events: libc::POLLIN, revents: 0 };
-        let patience = libc::timespec {
-            tv_sec: patience.as_secs() as libc::time_t,
-            tv_nsec: libc::c_long::from(patience.subsec_nanos() as i32),
-        };
-        // SAFETY: one descriptor and one timespec, which live until the call returns.
-        unsafe { libc::ppoll(&raw mut descriptor, 1, &raw const patience, std::ptr::null()) };
+impl Requests for BoostEvents {
+    /// In nanoseconds, which epoll's own waiting can't.
+    fn wait(&self, patience: Duration) {
+        wait_for(self.ring.epoll_fd(), patience);
         // A signal or an error: the next look finds what has come.
         let _ = self.ring.consume();
     }
 
-    pub fn next(&self) -> Option<Told> {
+    fn next(&self) -> Option<Told> {
         self.heard.lock().ok()?.pop_front()
     }
 
-    /// Where the vCPU in `slot` is, if thread `tid` still runs it.
-    pub fn state(&self, slot: u32, tid: u32) -> Option<VcpuState> {
+    fn state(&self, slot: u32, tid: u32) -> Option<VcpuState> {
         let vcpu: Vcpu = self.vcpus.get(slot)?;
         (vcpu.in_use != 0 && vcpu.pid == tid).then(|| vcpu.state.get()).flatten()
     }
 
-    /// Does it still wait for its boost?
-    pub fn waits(&self, slot: u32, tid: u32) -> bool {
-        self.state(slot, tid) == Some(VcpuState::Pending)
-    }
-
-    /// Tells the BPF side that the boost ends now.
-    pub fn note_taken_back(&self, slot: u32) {
+    fn note_taken_back(&self, slot: u32) {
         self.taken_back_at.set(slot, crate::daemon::monotonic_ns());
     }
+}
+
+fn parse_told(bytes: &[u8]) -> Option<Told> {
+    let (event, _) = BoostEvent::read_from_prefix(bytes).ok()?;
+    let BoostEvent { slot, tid, start_ns, .. } = event;
+    Some(Told { kind: event.kind.get()?, slot, tid, start_ns })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interface::BoostEventKind;
     use microslice_policy::Coded;
 
     #[test]
@@ -309,9 +287,9 @@ mod tests {
         bytes[8] = 9;
         bytes[16] = 5;
         let told = Told { kind: BoostEventKind::Served, slot: 7, tid: 9, start_ns: 5 };
-        assert_eq!(Told::parse(&bytes), Some(told));
+        assert_eq!(parse_told(&bytes), Some(told));
         bytes[0] = 2;
-        assert_eq!((Told::parse(&bytes), Told::parse(&bytes[..31])), (None, None));
+        assert_eq!((parse_told(&bytes), parse_told(&bytes[..31])), (None, None));
         assert_eq!(BoostEventKind::ALL.len(), 2);
     }
 }

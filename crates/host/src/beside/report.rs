@@ -11,8 +11,8 @@ use crate::scheduler::VmStats;
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
 use microslice_policy::{
-    BoostDecision, Cause, GuestClass, InterruptKind, InterruptReason, MicroSliceOutcome, SiblingDecision,
-    YieldCause, YieldReason,
+    BoostDecision, Cause, Coded, GuestClass, InterruptKind, InterruptReason, MicroSliceOutcome,
+    SiblingDecision, YieldCause, YieldReason,
 };
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +40,7 @@ pub struct Helped {
     pub late: u64,
     pub crowded: u64,
     pub not_ours: u64,
+    pub by_deadline: u64,
     pub refused: u64,
     pub helper_ns: u64,
 }
@@ -53,6 +54,7 @@ impl Helped {
             late: of(&counts.late),
             crowded: of(&counts.crowded),
             not_ours: of(&counts.not_ours),
+            by_deadline: of(&counts.by_deadline),
             refused: of(&counts.refused),
             helper_ns: of(&counts.helper_ns),
         }
@@ -65,6 +67,7 @@ impl Helped {
             late: self.late - before.late,
             crowded: self.crowded - before.crowded,
             not_ours: self.not_ours - before.not_ours,
+            by_deadline: self.by_deadline - before.by_deadline,
             refused: self.refused - before.refused,
             helper_ns: self.helper_ns.saturating_sub(before.helper_ns),
         }
@@ -130,6 +133,7 @@ impl Report {
                 "late": helped.late,
                 "crowded": helped.crowded,
                 "not_ours": helped.not_ours,
+                "by_deadline": helped.by_deadline,
                 "refused_by_the_kernel": helped.refused,
                 "ran_ns": helped.helper_ns,
                 "watchers_replaced": self.watchers_replaced,
@@ -243,6 +247,9 @@ fn cause_table(stats: &VmStats, boosts: &BoostStats, dry_run: bool) -> Table {
 fn counters_json(stats: &VmStats, boosts: &BoostStats) -> Value {
     let (requests, total) = (add_up(&boosts.requests), ran(boosts));
     let lost = add_up(&boosts.refusals) + add_up(&boosts.missed);
+    let by_class: Vec<u64> = (0..GuestClass::ALL.len())
+        .map(|class| boosts.boosts.iter().map(|of_cause| of_cause[class]).sum())
+        .collect();
     json!({
         "requests": requests,
         "requests_by_cause": named(names::<Cause>(), &boosts.requests),
@@ -253,6 +260,7 @@ fn counters_json(stats: &VmStats, boosts: &BoostStats) -> Value {
         "boosts": {
             "total": total,
             "by_cause": sums_by_cause(&boosts.boosts),
+            "by_class": named(names::<GuestClass>(), &by_class),
             "by_cause_and_class": matrix::<Cause, GuestClass, _>(&boosts.boosts),
         },
         "ends": named(names::<MicroSliceOutcome>(), &boosts.ends),
@@ -326,6 +334,7 @@ mod tests {
         let json = report().to_json();
         assert_eq!((&json["requests"], &json["pending"]), (&json!(10), &json!(1)));
         assert_eq!((&json["boosts"]["total"], &json["in_flight"]), (&json!(4), &json!(1)));
+        assert_eq!(json["boosts"]["by_class"]["user"], 4);
         assert_eq!(json["refusals"]["over_budget"], 3);
         assert_eq!(json["vms"][0]["boosts"]["by_cause"]["tlb_yield"], 4);
     }

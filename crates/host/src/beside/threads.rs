@@ -1,6 +1,7 @@
 //! Threads as the kernel schedules them: how one is made real-time for a moment, and gets back what it had.
 
 use std::io;
+use std::time::Duration;
 
 /// Of boosted threads: the least that is real-time. Whoever the operator made real-time goes before them, or as well.
 pub const BOOST_PRIORITY: u32 = 1;
@@ -13,6 +14,15 @@ const SCHED_OTHER: u32 = libc::SCHED_OTHER as u32;
 const SCHED_FIFO: u32 = libc::SCHED_FIFO as u32;
 const SCHED_BATCH: u32 = libc::SCHED_BATCH as u32;
 const SCHED_IDLE: u32 = libc::SCHED_IDLE as u32;
+/// `include/uapi/linux/sched.h`.
+const SCHED_DEADLINE: u32 = 6;
+/// Of a boost by deadline: its runtime is so many slices, so that the helper takes it back before the kernel has the thread rest
+/// until its next period. A thread that rests can't be boosted again.
+const SLICES_PER_RUNTIME: u64 = 2;
+/// And its period so many runtimes: half of a pCPU, if nobody takes it back. The kernel gives at most 95 % of each away.
+const RUNTIMES_PER_PERIOD: u64 = 2;
+/// The kernel takes no shorter period (`sched_deadline_period_min_us`).
+const PERIOD_MIN_NS: u64 = 100_000;
 /// `include/uapi/linux/sched.h`. Children of a boosted thread aren't real-time.
 const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
 
@@ -40,6 +50,16 @@ pub struct Former {
     pub resets_on_fork: bool,
     /// What it asked the kernel for as its slice, in nanoseconds; 0: nothing.
     pub slice_ns: u64,
+}
+
+/// How a waiting thread is made to run at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Means {
+    /// `SCHED_FIFO` at the least priority. Where the kernel refuses that, `SCHED_DEADLINE`: control groups without real-time
+    /// budget (`CONFIG_RT_GROUP_SCHED`) may have that all the same.
+    RealTime,
+    /// `SCHED_DEADLINE` at once, to measure it.
+    Deadline,
 }
 
 /// What a thread is at the moment.
@@ -71,8 +91,17 @@ pub fn look_at(tid: u32) -> io::Result<Now> {
             slice_ns: attr.runtime,
         }),
         SCHED_FIFO if attr.priority == BOOST_PRIORITY && resets_on_fork => Now::Boosted,
+        SCHED_DEADLINE if resets_on_fork && is_of_a_boost(&attr) => Now::Boosted,
         _ => Now::NotOurs,
     })
+}
+
+fn is_of_a_boost(attr: &SchedAttr) -> bool {
+    attr.deadline == attr.period && attr.period == period_of(attr.runtime)
+}
+
+fn period_of(runtime_ns: u64) -> u64 {
+    (runtime_ns * RUNTIMES_PER_PERIOD).max(PERIOD_MIN_NS)
 }
 
 /// May it run on one pCPU only? Of a host with more pCPUs than `cpu_set_t` has places (1,024) that isn't known.
@@ -97,6 +126,30 @@ pub fn make_real_time(tid: u32, priority: u32) -> io::Result<()> {
     )
 }
 
+/// Boosts a waiting thread for `slice`. True: by a deadline, which the kernel ends by itself after some slices.
+///
+/// # Errors
+/// As [`make_real_time`]. A deadline is refused, too, where the thread may not run on every pCPU.
+pub fn boost(tid: u32, means: Means, slice: Duration) -> io::Result<bool> {
+    let by_deadline = || give_deadline(tid, slice).map(|()| true);
+    if means == Means::Deadline {
+        return by_deadline();
+    }
+    match make_real_time(tid, BOOST_PRIORITY) {
+        Ok(()) => Ok(false),
+        Err(refused) if refused.raw_os_error() == Some(libc::EPERM) => by_deadline().map_err(|_| refused),
+        Err(cause) => Err(cause),
+    }
+}
+
+fn give_deadline(tid: u32, slice: Duration) -> io::Result<()> {
+    let runtime = slice.as_nanos() as u64 * SLICES_PER_RUNTIME;
+    let period = period_of(runtime);
+    let flags = SCHED_FLAG_RESET_ON_FORK;
+    let policy = SCHED_DEADLINE;
+    set(tid, SchedAttr { policy, flags, runtime, deadline: period, period, ..SchedAttr::default() })
+}
+
 /// What it was before.
 ///
 /// # Errors
@@ -118,6 +171,12 @@ fn set(tid: u32, attr: SchedAttr) -> io::Result<()> {
 pub fn is_the_one(tid: u32, start_ns: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
     started_at_ticks(&stat) == Some(start_ns / NS_PER_TICK)
+}
+
+/// When the thread with this ID was started, in nanoseconds of the boot clock, as exactly as `/proc` says it.
+pub fn started_at_ns(tid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    started_at_ticks(&stat).map(|ticks| ticks * NS_PER_TICK)
 }
 
 /// `/proc` counts in hundredths of a second on every x86 kernel (`USER_HZ`).

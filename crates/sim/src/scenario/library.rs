@@ -23,6 +23,8 @@ const DEPTH_MAX: usize = 16;
 pub enum Shelf {
     Scenario,
     Host,
+    /// What boosts take on a host.
+    Boosts,
     Kernel,
     Workload,
     Nic,
@@ -34,6 +36,7 @@ impl Shelf {
         match self {
             Self::Scenario => "",
             Self::Host => "hosts/",
+            Self::Boosts => "boosts/",
             Self::Kernel => "kernels/",
             Self::Workload => "workloads/",
             Self::Nic => "nics/",
@@ -45,6 +48,7 @@ impl Shelf {
         match self {
             Self::Scenario => "scenario",
             Self::Host => "host",
+            Self::Boosts => "table of boosts",
             Self::Kernel => "kernel",
             Self::Workload => "workload",
             Self::Nic => "NIC",

@@ -135,7 +135,13 @@ fn resolve(library: &mut Library, mut root: Node) -> Result<Node, ScenarioError>
         let default = Node { place: place.clone(), value: NodeValue::String(DEFAULT_POLICY.to_owned()) };
         scenario.insert("policy".to_owned(), (place, default));
     }
-    replace(scenario, "host", |node| by_name(library, Shelf::Host, node))?;
+    replace(scenario, "host", |node| {
+        let mut host = by_name(library, Shelf::Host, node)?;
+        if let NodeValue::Table(host) = &mut host.value {
+            replace(host, "boosts", |node| by_name(library, Shelf::Boosts, node))?;
+        }
+        Ok(host)
+    })?;
     replace(scenario, "policy", |node| match node.value {
         NodeValue::String(_) => policy::named(library, &node),
         _ => library.extended(Shelf::Policy, node),

@@ -27,6 +27,7 @@ mod default_host {
 /// On hosts of other kernels, or that are set up otherwise.
 mod other_hosts {
     mod beside;
+    mod beside_neighbours;
     mod host_kernels;
     mod observe;
     mod pause_exits;

@@ -347,3 +347,38 @@ fn boosts_have_their_policy_and_their_hosts_costs_and_nonsense_is_refused_where_
     assert!(refused("beside", &[("host.boosts.speed", "1")]).contains("unknown key"));
     assert!(refused("beside:N", &[]).contains("no policy `beside:N`"));
 }
+
+#[test]
+fn what_boosts_take_is_read_from_a_file_that_the_host_names_and_errors_name_that_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let scenario =
+        SMALL.replace("\"xeon-e5645\"", "{ extends = \"xeon-e5645\", boosts = \"measured.toml\" }");
+    std::fs::write(path("small.toml"), scenario).unwrap();
+    let read = |text: &str| {
+        std::fs::write(path("measured.toml"), text).unwrap();
+        let scenario = load(path("small.toml").to_str().unwrap(), &Overrides::default());
+        scenario
+            .map(|scenario| (scenario.config.host.boosts, scenario.files))
+            .map_err(|error| error.to_string())
+    };
+    let good = "source = \"here\"\nlatency = \"3 us\"\ngive_back = \"2 us\"\nhelper = \"1 us\"\n";
+    let (boosts, files) = read(good).unwrap();
+    let latency = Duration::Constant { ns: 3_000 };
+    assert_eq!(boosts, BoostCosts { latency, give_back_ns: 2_000, helper_ns: 1_000 });
+    assert!(files.contains(&path("measured.toml")), "{files:?}");
+    let refused = |text: &str| read(text).unwrap_err();
+    let place = path("measured.toml").display().to_string();
+    let error = refused("latency = \"3 us\"\ngive_back = \"2\"\nhelper = \"1 us\"\n");
+    assert!(error.starts_with(&format!("{place}:2:13: `give_back`: ")), "{error}");
+    assert!(refused("speed = 1\n").starts_with(&format!("{place}:1:1: unknown key `speed`")));
+    let error = refused("latency = \"3 us\"\nhelper = \"1 us\"\n");
+    assert!(error.starts_with(&place) && error.contains("boosts needs `give_back`"), "{error}");
+    assert!(refused("latency = = 1\n").starts_with(&format!("{place}:1:11: not valid TOML")));
+    std::fs::remove_file(path("measured.toml")).unwrap();
+    let error = load(path("small.toml").to_str().unwrap(), &Overrides::default()).unwrap_err().to_string();
+    assert!(error.contains("small.toml:") && error.contains("measured.toml: No such file"), "{error}");
+    let named = SMALL.replace("\"xeon-e5645\"", "{ extends = \"xeon-e5645\", boosts = \"mine\" }");
+    let error = parse("small.toml", &named, &Overrides::default()).unwrap_err().to_string();
+    assert!(error.contains("no table of boosts `mine`"), "{error}");
+}

@@ -209,11 +209,20 @@ pub fn assert_few_runs_were_left_out(report: &Value, runs: u64, one_in: u64) {
 
 /// Are there accelerations by each of these causes?
 pub fn accelerations_by(causes: &[&str]) -> impl Fn(&Value) -> bool {
+    counted_by("accelerations", causes)
+}
+
+/// Are there boosts by each of these causes?
+pub fn boosts_by(causes: &[&str]) -> impl Fn(&Value) -> bool {
+    counted_by("boosts", causes)
+}
+
+fn counted_by(what: &'static str, causes: &[&str]) -> impl Fn(&Value) -> bool {
     let causes: Vec<String> = causes.iter().map(|cause| (*cause).to_owned()).collect();
     let seen = std::cell::RefCell::new(std::collections::BTreeSet::new());
     move |report| {
         // Reports are of one second each; a cause may be rare.
-        let by_cause = &report["accelerations"]["by_cause"];
+        let by_cause = &report[what]["by_cause"];
         seen.borrow_mut().extend(causes.iter().filter(|cause| count(&by_cause[cause.as_str()]) > 0).cloned());
         seen.borrow().len() == causes.len()
     }
