@@ -61,7 +61,7 @@ static int ended;
 
 /* Only the holder touches these. */
 static u64 held, overlaps, overtakings;
-static u32 holder;
+static volatile u32 holder; /* else the compiler knows that only one writes it */
 static u16 next_ticket;
 
 static u64 now_ns(void)

@@ -50,8 +50,9 @@ enum { HINTS = 32 * PAGE, MEMORY_WITH_HINTS = 128 * PAGE };
 #define CR0_PE_ET_NE_PG 0x80000031ul
 #define CR4_PAE 0x20ul
 #define EFER_LME_LMA 0x500ul
-/* So often it counts in each half: milliseconds, emulated. */
+/* So often it counts in each half: milliseconds, emulated; and with a hint, which is to be shorter than a window. */
 #define COUNTS 200000u
+#define COUNTS_WITH_HINT 20000u
 
 static int kvm, vm, ready;
 static bool spins, naps, in_kernel, mixed, takes_back, forged;
@@ -84,7 +85,7 @@ static void write_hint_page(unsigned char *page, long vcpu_count)
 /* mov ecx, COUNTS; dec ecx; jnz back; mov rax, the other half; jmp rax */
 static void write_counting(unsigned char *at, unsigned long next)
 {
-	const unsigned int counts = COUNTS;
+	const unsigned int counts = not_now_us ? COUNTS_WITH_HINT : COUNTS;
 
 	*at++ = 0xb9;
 	memcpy(at, &counts, sizeof(counts));

@@ -306,7 +306,7 @@ mod tests {
         assert!(settings.check().is_ok());
         assert_eq!((settings.delay_preemption, settings.delay_unsafe.name()), (500, "critical"));
         let error = read_text("delay-preemption = 500\ndelay-unsafe = \"user\"").unwrap_err();
-        assert_eq!(error, "my.toml:2:16: delay-unsafe \"user\": must be kernel or critical");
+        assert_eq!(error, "my.toml:2:16: delay-unsafe \"user\": must be kernel, critical or hinted");
         let error = read_text("delay-preemption = 500\ndelay-history = 0").unwrap().check().unwrap_err();
         assert_eq!(error.to_string(), "my.toml:2:17: delay-history 0: must be 1 to 16 turns");
     }

@@ -42,7 +42,10 @@ impl std::str::FromStr for Unsafe {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|place| place.name() == text);
-        known.ok_or_else(|| format!("{text:?}: must be {}", Self::ALL.map(Self::name).join(" or ")))
+        known.ok_or_else(|| {
+            let [kernel, critical, hinted] = Self::ALL.map(Self::name);
+            format!("{text:?}: must be {kernel}, {critical} or {hinted}")
+        })
     }
 }
 
