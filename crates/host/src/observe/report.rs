@@ -133,10 +133,10 @@ impl Report {
         self.vms.iter().for_each(|vm| text.push_str(&format!("{}\n", vm.judgement(self.seconds))));
         text.push_str(&self.recursion_misses.line());
         for program in self.programs.iter().flat_map(|programs| programs.as_array().into_iter().flatten()) {
-            let (runs, ns) = (program["runs"].as_u64().unwrap_or(0), program["ns"].as_u64().unwrap_or(0));
-            if runs > 0 {
+            let of = |key: &str| program[key].as_u64().unwrap_or(0);
+            if let Some(each) = of("ns").checked_div(of("runs")) {
                 let name = program["program"].as_str().unwrap_or_default();
-                text.push_str(&format!("{name:16}{runs} runs, {} ns each\n", ns / runs));
+                text.push_str(&format!("{name:16}{} runs, {each} ns each\n", of("runs")));
             }
         }
         text
