@@ -23,8 +23,8 @@ const LONG_BOOSTS: &str =
 const LITTLE_BUDGET: &str =
     "exec microslice run --beside --json --micro-slice-us 30000 --boost-percent 1 --stats 1";
 pub(super) const DEBIAN_12: &str = "6.1";
-/// What guests with paravirtual helpers ask by. Yields of spinners are those of `pause_exits`; that a lock's holder is stopped in
-/// critical code while somebody has halted for it is rare, and nobody who was woken is boosted.
+/// What guests with paravirtual helpers ask by. That a lock's holder is stopped in critical code while somebody has halted for it is
+/// rare, and nobody who was woken is boosted.
 const CAUSES: [&str; 4] = ["pv_yield", "resched_ipi", "call_function_ipi", "virq"];
 
 fn host_of(series: &str) -> Testbed {

@@ -1,11 +1,8 @@
-//! Whoever lives beside boosts keeps what is his: the operator's priorities, limits and weights of cgroups, VMs that come and go.
+//! Whoever lives beside boosts keeps what is his: the operator's priorities, limits and weights of cgroups.
 
 use super::beside::{BESIDE, DEBIAN_12, is_boosted, on, real_time_guest_threads, start, stop};
-use crate::common::{Standstill, count, is_long, print, run, seconds, statistics_from, sum};
-use microslice_testbed::kernels::DEFAULT_GUEST;
-use microslice_testbed::{GuestSpec, Host};
-use serde_json::Value;
-use std::time::Duration;
+use crate::common::{print, run, seconds, statistics_from};
+use microslice_testbed::Host;
 
 /// Boosts as on hardware: a VM has 1 % of the host by them.
 const DEFAULT_BUDGET: &str =
@@ -102,37 +99,5 @@ fn on_debian_12_limits_and_weights_of_cgroups_hold_as_without_boosts() {
         let a_boosted_cpus = NOISE * 0.5 + 2.0 * BOOSTED_CPUS;
         assert!(limited_beside <= limited.max(0.5) + a_boosted_cpus, "{limited_beside:.3} CPUs: {report}");
         assert!((weighed_beside - weighed).abs() <= NOISE + BOOSTED_CPUS, "{weighed_beside:.3}: {report}");
-    });
-}
-
-#[test]
-fn on_debian_12_vms_that_come_and_go_leave_no_boost_behind() {
-    on(DEBIAN_12, |host, _| {
-        let _echo = host.start_echo().expect("the other end of the ping-pong");
-        let beside = start(host, BESIDE);
-        statistics_from(&beside, 0, is_boosted, "boost");
-        let vms_are = |number: usize| {
-            move |report: &Value| report["vms"].as_array().is_some_and(|vms| vms.len() == number)
-        };
-        for _ in 0..if is_long() { 5 } else { 1 } {
-            // Beside busy ones it would boot for minutes.
-            let still = Standstill::of_guests(host);
-            let spec = GuestSpec::new("c").kernel(DEFAULT_GUEST).workload("worker,shootdown");
-            let guest = host.start_guest(spec).unwrap_or_else(|error| panic!("{error}"));
-            drop(still);
-            statistics_from(&beside, 0, vms_are(3), "third VM");
-            let there = beside.lines(0).len();
-            // It has run for a moment, boosted or not.
-            std::thread::sleep(Duration::from_secs(2));
-            guest.stop().unwrap_or_else(|error| panic!("{error}"));
-            statistics_from(&beside, there, vms_are(2), "end of the third VM");
-            statistics_from(&beside, beside.lines(0).len(), is_boosted, "boost afterwards");
-        }
-        let report = stop(&beside);
-        let helper = &report["helper"];
-        assert_eq!(helper["boosts"], helper["returns"], "{report}");
-        let lost = sum(&report["refusals"]) + sum(&report["missed"]) + count(&report["pending"]);
-        assert_eq!(count(&report["requests"]), count(&report["boosts"]["total"]) + lost, "{report}");
-        assert_eq!(real_time_guest_threads(host), 0);
     });
 }

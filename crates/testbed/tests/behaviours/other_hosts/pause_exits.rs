@@ -1,10 +1,9 @@
 //! Pause-loop exits on real guests: the yields that the paper is about. A host of its own, as all its guests take them.
 
-use super::beside;
 use crate::common::intervals::{Intervals, figure};
 use crate::common::{
-    FLAGS, accelerations_by, assert_only_critical_code, assert_sums_hold, boosts_by, count, on_machine,
-    replay, seconds, start_scheduler, start_scheduler_that_knows, statistics, stop_scheduler,
+    FLAGS, accelerations_by, assert_only_critical_code, assert_sums_hold, count, on_machine, replay, seconds,
+    start_scheduler, start_scheduler_that_knows, statistics, stop_scheduler,
 };
 use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{Guest, GuestSpec, Host, Pv, Testbed};
@@ -36,24 +35,6 @@ fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
         let [begun, continued, wrong] =
             ["begun", "continued", "wrong"].map(|exits| count(&replayed["waits"][exits]));
         assert!(begun > 0 && continued > 0 && 100 * wrong <= continued, "{replayed}");
-    });
-}
-
-#[test]
-fn beside_the_kernels_own_scheduler_spinning_for_a_shootdown_or_a_lock_boosts_who_is_waited_for() {
-    on_host_with_pause_exits(|host, _| {
-        let boosts = beside::start(host, beside::BESIDE);
-        statistics(&boosts, boosts_by(&["tlb_yield", "lock_yield"]), "boost by each yield");
-        let report = beside::stop(&boosts);
-        assert_eq!(report["helper"]["boosts"], report["helper"]["returns"], "{report}");
-        let by_class = &report["boosts"]["by_cause_and_class"]["lock_yield"];
-        for class in ["user", "kernel_other", "idle", "unknown"] {
-            assert_eq!(
-                count(&by_class[class]),
-                0,
-                "a lock's waiter needs who is in critical code: {by_class}"
-            );
-        }
     });
 }
 
