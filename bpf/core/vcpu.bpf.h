@@ -479,6 +479,7 @@ static __always_inline void sample_registers(const struct vcpu *vcpu)
 SEC("fentry/kvm_arch_vcpu_load")
 int BPF_PROG(on_vcpu_load, struct kvm_vcpu *kvm_vcpu, int cpu)
 {
+	struct task_struct *current;
 	struct task_ctx *tctx;
 	struct vcpu *vcpu;
 
@@ -487,7 +488,11 @@ int BPF_PROG(on_vcpu_load, struct kvm_vcpu *kvm_vcpu, int cpu)
 	/* Another thread of the VMM may load a vCPU to look at it; only the vCPU's own enters the guest. */
 	if (bpf_core_field_exists(kvm_vcpu->wants_to_run) && !kvm_vcpu->wants_to_run)
 		return 0;
-	tctx = bpf_task_storage_get(&task_ctxs, bpf_get_current_task_btf(), 0, TASK_CTX_OF_VCPU);
+	current = bpf_get_current_task_btf();
+	/* Before 6.11 nobody says so: to free a vCPU it is loaded once more, when its thread has been forgotten. */
+	if (current->flags & PF_EXITING)
+		return 0;
+	tctx = bpf_task_storage_get(&task_ctxs, current, 0, TASK_CTX_OF_VCPU);
 	if (!tctx)
 		return 0;
 	vcpu = vcpu_of(tctx);
