@@ -13,8 +13,14 @@ trap 'rm -f "$log"; kill "$kernels" 2>/dev/null || true' EXIT
 triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export "CARGO_TARGET_${triple}_RUNNER=$PWD/scripts/timed-test.sh"
 result=0
+# What only make test-long runs is ignored otherwise, and cargo says why.
+long=()
+[[ -z ${MICROSLICE_TEST_LONG:-} ]] || long=(--include-ignored)
 run() {
-    cargo test --workspace --locked --no-fail-fast "$@" 2>&1 | tee -a "$log" || result=$?
+    local arguments=("$@") separator=(--)
+    [[ " $* " != *" -- "* ]] || separator=()
+    ((${#long[@]})) && arguments+=("${separator[@]}" "${long[@]}")
+    cargo test --workspace --locked --no-fail-fast "${arguments[@]}" 2>&1 | tee -a "$log" || result=$?
 }
 # Who needs a kernel that isn't there fetches it, or says that it can't be had.
 await_kernels() {

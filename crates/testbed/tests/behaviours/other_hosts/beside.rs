@@ -3,9 +3,8 @@
 
 use super::observe::{what_overcommit_costs_is_seen, who_may_not_is_refused};
 use crate::common::{
-    PATIENCE, Standstill, assert_alive, assert_few_runs_were_left_out, boosts_by, count, hints, is_long,
-    on_machine, refusal, replay, report_of, reports, run, seconds, statistics, statistics_from, sum,
-    wait_until_it_knows,
+    PATIENCE, Standstill, assert_alive, assert_few_runs_were_left_out, boosts_by, count, hints, on_machine,
+    refusal, replay, report_of, reports, run, seconds, statistics, statistics_from, sum, wait_until_it_knows,
 };
 use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{Guest, GuestSpec, Host, Process, Testbed};
@@ -122,12 +121,15 @@ fn on_6_18_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
     on("6.18", preempted_vcpus_are_boosted);
 }
 
-/// The same as on 6.1 and 6.18: for `make test-long`.
 #[test]
-fn on_debian_13_and_the_newest_good_7_2_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
-    for series in if is_long() { &["6.12", "7.2"][..] } else { &[] } {
-        on(series, preempted_vcpus_are_boosted);
-    }
+#[ignore = "the same as on 6.1, 6.12 and 6.18: make test-long runs it"]
+fn on_the_newest_good_7_2_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
+    on("7.2", preempted_vcpus_are_boosted);
+}
+
+#[test]
+fn on_debian_13_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
+    on("6.12", preempted_vcpus_are_boosted);
 }
 
 #[test]

@@ -101,7 +101,9 @@ fn assert_names_what_was_lost(total: &Value) {
     assert!(count(&worker["shootdown_wait_ns"]["count"]) > 0, "{worker}");
     assert!(count(&worker["interrupts"]["ipi_call_function"]) > 0, "{worker}");
     assert!(count(&worker["halts"]) > 0, "{worker}");
-    assert_eq!(count(&hog["shootdown_wait_ns"]["count"]), 0, "it never calls its siblings: {hog}");
+    // Its kernel does so now and then, for itself.
+    let shootdowns = [worker, hog].map(|vm| count(&vm["shootdown_wait_ns"]["count"]));
+    assert!(shootdowns[0] > shootdowns[1], "only the first one's programs call siblings: {worker}, {hog}");
 }
 
 /// The buckets are the kernel side's: what they say of the sum is near to the exact one.
