@@ -197,13 +197,13 @@ fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() 
         std::thread::sleep(Duration::from_secs(3));
         let before = ran_ns(host, "crowd");
         assert_cgroup_gets(host, "crowd", 0.1, &format!("{threads} threads"));
-        // Nobody rests for longer than six seconds.
+        // Nobody rests for longer than six seconds. Who rests in the kernel may hold a lock that others wait for, one after the other.
         let stand_still = || {
             let now = ran_ns(host, "crowd");
             assert_eq!(now.len(), threads);
             before.iter().filter(|(pid, ran)| now.get(pid) == Some(ran)).count()
         };
-        assert_eq!(over_time(Duration::from_secs(2), stand_still, |&count| count == 0), 0);
+        assert_eq!(over_time(Duration::from_secs(6), stand_still, |&count| count == 0), 0);
         assert_eq!(scheduler_state(host), "enabled", "{}", scheduler.last_words());
         set_limit(host, "crowd", "max");
         run(host, "kill -9 $(cat /sys/fs/cgroup/crowd/cgroup.procs)");
