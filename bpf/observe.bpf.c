@@ -16,6 +16,7 @@
 #define BESIDE
 
 #include "bpf/core/observe.bpf.h"
+#include "bpf/core/switches.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -216,12 +217,6 @@ HOOK void on_vcpu_leaves(struct vcpu *vcpu)
 		answer_all(vcpu, tctx->vcpu - 1, bpf_ktime_get_ns());
 }
 
-SEC("tp_btf/sched_process_exit")
-int BPF_PROG(on_task_exit, struct task_struct *p)
-{
-	return unregister_vcpu(task_ctx_of(bpf_get_current_task_btf()));
-}
-
 /* ---- What KVM tells ---- */
 
 /* The vCPU whose thread this is spins, halts, or yields to a sibling. */
@@ -345,16 +340,6 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 	__sync_lock_test_and_set(&vcpu->state, VCPU_RUNNING);
 	take_interrupts(vcpu, now);
 	answer_all(vcpu, tctx->vcpu - 1, now);
-}
-
-SEC("tp_btf/sched_switch")
-int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
-{
-	u64 now = bpf_ktime_get_ns();
-
-	stops_running(prev, preempt || !prev->__state, now);
-	starts_running(next, now);
-	return 0;
 }
 
 SEC("tp_btf/sched_wakeup")

@@ -9,6 +9,7 @@
 #define BESIDE
 
 #include "bpf/core/observe.bpf.h"
+#include "bpf/core/switches.bpf.h"
 #include "bpf/mechanisms/boost.bpf.h"
 
 char _license[] SEC("license") = "GPL";
@@ -110,13 +111,6 @@ HOOK void on_vcpu_leaves(struct vcpu *vcpu)
 		end_boost(vcpu, slot, VCPU_BLOCKED, MICRO_SLICE_BLOCKED, bpf_ktime_get_ns());
 		tell_helper(vcpu, slot, BOOST_SERVED);
 	}
-}
-
-/* The kernel switches threads of its own accord: what ends is found by its switch. */
-SEC("tp_btf/sched_process_exit")
-int BPF_PROG(on_task_exit, struct task_struct *p)
-{
-	return unregister_vcpu(task_ctx_of(bpf_get_current_task_btf()));
 }
 
 /* ---- Hints ---- */
@@ -316,16 +310,6 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 		miss_boost(vcpu, VCPU_RUNNING, BOOST_MISS_OVERTAKEN);
 	if (vcpu->state != VCPU_MICRO)
 		vcpu->state = VCPU_RUNNING;
-}
-
-SEC("tp_btf/sched_switch")
-int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
-{
-	u64 now = bpf_ktime_get_ns();
-
-	stops_running(prev, preempt || !prev->__state, now);
-	starts_running(next, now);
-	return 0;
 }
 
 SEC("tp_btf/sched_wakeup")

@@ -150,12 +150,13 @@ impl CpuLimits {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const CGROUP: &str = "/machine.slice/machine-a.scope/libvirt/emulator";
 
-    fn mount_with(files: &[(&str, &str)]) -> tempfile::TempDir {
+    /// A folder with these files, in folders as they need.
+    pub(crate) fn mount_with(files: &[(&str, &str)]) -> tempfile::TempDir {
         let mount = tempfile::tempdir().unwrap();
         for (name, content) in files {
             let file = mount.path().join(name);

@@ -4,17 +4,31 @@ use crate::HostError;
 use crate::config::Settings;
 use crate::daemon::{introduce, say_slide};
 use crate::guest_kernels::{GuestKernel, GuestKernels};
+use crate::interface::VmFeed;
 use crate::kernel_reader::{Answer, KernelReader, Witness};
-use crate::scheduler::{Event, KernelVm};
+use crate::scheduler::{Event, KernelVm, update};
 use crate::vms::{GuestKnowledge, Vm, VmmProcess};
+use libbpf_rs::MapMut;
 use microslice_policy::{GuestCode, GuestLayout};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// Where lines for the operator go.
 pub(crate) struct Lines<'o> {
     pub say: &'o mut dyn FnMut(&str),
+}
+
+/// Tells programs for which all VMs weigh the same what is known of one.
+pub(crate) fn set_vm_feed(
+    feeds: &MapMut<'_>,
+    vm: KernelVm,
+    code: u32,
+    layout: GuestLayout,
+) -> Result<(), HostError> {
+    let feed = VmFeed { layout, generation: vm.generation, code, ..VmFeed::new_zeroed() };
+    update(feeds, vm.slot, feed.as_bytes())
 }
 
 /// Programs that see VMs, and are told what is known of their guests' code.

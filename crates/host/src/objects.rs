@@ -62,6 +62,16 @@ pub(crate) fn load(
 /// The kernel maps them from the start of a scheduler on.
 const NO_GLOBALS: &str = "a loaded BPF object has its globals mapped";
 
+/// Attaches these programs of a skeleton, in this order: those that were loaded.
+macro_rules! attach {
+    ($skeleton:ident: $($program:ident),+) => {
+        $(if $skeleton.progs.$program.autoload() {
+            $skeleton.links.$program = Some($skeleton.progs.$program.attach()?);
+        })+
+    };
+}
+pub(crate) use attach;
+
 /// A module for the skeleton `$skeleton` of one scheduler. `$observers` are programs that only it has.
 macro_rules! scheduler_object {
     ($module:ident, $skeleton:ident, $Skel:ident, $Builder:ident, $ops:ident, $ops_mut:ident,
@@ -120,10 +130,7 @@ macro_rules! scheduler_object {
                 }
 
                 fn attach_core_scheduling_denial(&mut self) -> libbpf_rs::Result<()> {
-                    let program = &self.progs.deny_core_scheduling;
-                    if program.autoload() {
-                        self.links.deny_core_scheduling = Some(program.attach()?);
-                    }
+                    attach!(self: deny_core_scheduling);
                     Ok(())
                 }
 
@@ -132,19 +139,10 @@ macro_rules! scheduler_object {
                 }
 
                 fn attach_observers(&mut self) -> libbpf_rs::Result<()> {
-                    let (links, programs) = (&mut self.links, &self.progs);
-                    links.on_vcpu_load = Some(programs.on_vcpu_load.attach()?);
-                    links.on_vcpu_destroy = Some(programs.on_vcpu_destroy.attach()?);
-                    links.on_spin = Some(programs.on_spin.attach()?);
-                    links.on_hypercall = Some(programs.on_hypercall.attach()?);
-                    links.on_exit = Some(programs.on_exit.attach()?);
-                    $(links.$observer = Some(programs.$observer.attach()?);)*
-                    if programs.on_svm_interrupt.autoload() {
-                        links.on_svm_interrupt = Some(programs.on_svm_interrupt.attach()?);
-                    }
-                    if programs.on_vmx_interrupt.autoload() {
-                        links.on_vmx_interrupt = Some(programs.on_vmx_interrupt.attach()?);
-                    }
+                    attach!(
+                        self: on_vcpu_load, on_vcpu_destroy, on_spin, on_hypercall, on_exit, $($observer,)*
+                        on_svm_interrupt, on_vmx_interrupt
+                    );
                     Ok(())
                 }
 

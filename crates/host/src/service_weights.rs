@@ -51,13 +51,16 @@ impl Group {
 /// # Errors
 /// It is there and can't be read.
 pub fn own_weight(folder: &Path) -> io::Result<Option<u32>> {
-    let is_roots = match std::fs::metadata(folder.join("cpu.weight")) {
-        Ok(metadata) => metadata.uid() == 0,
-        Err(error) if cgroups::is_gone(&error) => return Ok(None),
-        Err(error) => return Err(error),
-    };
     let own = cgroups::weight(folder)?;
-    Ok(own.map(|own| if is_roots { own } else { WEIGHT_DEFAULT }))
+    // Nearly all have the default: whose it is needn't be looked at.
+    if own.is_none_or(|own| own == WEIGHT_DEFAULT) {
+        return Ok(own);
+    }
+    match std::fs::metadata(folder.join("cpu.weight")) {
+        Ok(metadata) => Ok(own.map(|own| if metadata.uid() == 0 { own } else { WEIGHT_DEFAULT })),
+        Err(error) if cgroups::is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// What the kernel side was told, by the cgroup's number.
@@ -169,17 +172,8 @@ fn used_by_outermost(mount: &Path) -> Vec<(PathBuf, u32, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroups::tests::mount_with;
     use crate::weights::Place;
-
-    fn mount_with(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let mount = tempfile::tempdir().unwrap();
-        for (name, content) in files {
-            let file = mount.path().join(name);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, content).unwrap();
-        }
-        mount
-    }
 
     #[test]
     fn weights_of_groups_in_groups_multiply_and_stay_within_the_policys_range() {

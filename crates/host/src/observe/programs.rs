@@ -4,9 +4,10 @@ use super::figures::{VcpuFigures, VmFigures};
 use crate::HostError;
 use crate::config::Settings;
 use crate::daemon::monotonic_ns;
-use crate::guests::KernelSide;
-use crate::interface::{ObservedVcpu, ObservedVm, RunConfig, Vcpu, Vm, VmFeed};
+use crate::guests::{self, KernelSide};
+use crate::interface::{ObservedVcpu, ObservedVm, RunConfig, Vcpu, Vm};
 use crate::mapped_array::MappedArray;
+use crate::objects::attach;
 use crate::observe_skeleton::{ObserveSkel, ObserveSkelBuilder, types};
 use crate::preflight::{Host, Vendor};
 use crate::program_costs;
@@ -148,27 +149,15 @@ impl KernelSide for Programs {
     }
 
     fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError> {
-        let feed = VmFeed { layout, generation: vm.generation, code, ..VmFeed::new_zeroed() };
-        update(&self.skeleton.maps.vm_feeds, vm.slot, feed.as_bytes())
+        guests::set_vm_feed(&self.skeleton.maps.vm_feeds, vm, code, layout)
     }
 }
 
 fn attach(skeleton: &mut ObserveSkel<'static>) -> libbpf_rs::Result<()> {
-    let (links, programs) = (&mut skeleton.links, &skeleton.progs);
     // First who runs and who waits: what is known of vCPUs must be true when the first interrupt comes.
-    links.on_switch = Some(programs.on_switch.attach()?);
-    links.on_wakeup = Some(programs.on_wakeup.attach()?);
-    links.on_task_exit = Some(programs.on_task_exit.attach()?);
-    links.on_vcpu_load = Some(programs.on_vcpu_load.attach()?);
-    links.on_vcpu_destroy = Some(programs.on_vcpu_destroy.attach()?);
-    links.on_spin = Some(programs.on_spin.attach()?);
-    links.on_hypercall = Some(programs.on_hypercall.attach()?);
-    links.on_exit = Some(programs.on_exit.attach()?);
-    if programs.on_svm_interrupt.autoload() {
-        links.on_svm_interrupt = Some(programs.on_svm_interrupt.attach()?);
-    }
-    if programs.on_vmx_interrupt.autoload() {
-        links.on_vmx_interrupt = Some(programs.on_vmx_interrupt.attach()?);
-    }
+    attach!(
+        skeleton: on_switch, on_wakeup, on_task_exit, on_vcpu_load, on_vcpu_destroy, on_spin, on_hypercall, on_exit,
+        on_svm_interrupt, on_vmx_interrupt
+    );
     Ok(())
 }

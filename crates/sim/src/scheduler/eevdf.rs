@@ -20,7 +20,7 @@ mod groups;
 mod other_class;
 mod queue;
 
-use self::balance::Balance;
+use self::balance::{Balance, Balances};
 pub use self::groups::GroupedEevdf;
 pub use self::other_class::Away;
 use self::queue::{NO_BUDDY, Queue, Task, Vm};

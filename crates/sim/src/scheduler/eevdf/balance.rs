@@ -9,24 +9,25 @@
 //!            So the third of three equal tasks goes to and fro.
 //! Limits.    Load is that of the moment, not a decaying average.
 
-use super::{Eevdf, Task};
-use crate::ids::PcpuId;
+use super::Eevdf;
+use crate::bits::Bits;
+use crate::ids::{PcpuId, VcpuId};
 use crate::machine::Machine;
 
 const INTERVAL_PER_PCPU_NS: u64 = 16_000_000;
-pub const IMBALANCE_PERCENT: u64 = 117;
+const IMBALANCE_PERCENT: u64 = 117;
 /// 2^20 times as much as any weight.
-pub const FAILED_MAX: u32 = 20;
+const FAILED_MAX: u32 = 20;
 
 /// Where a pCPU looks: in its own last-level cache, and beyond.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Domain {
+enum Domain {
     Cache,
     Host,
 }
 
 impl Domain {
-    pub const ALL: [Self; 2] = [Self::Cache, Self::Host];
+    const ALL: [Self; 2] = [Self::Cache, Self::Host];
 
     fn pcpus(self, machine: &Machine) -> u64 {
         match self {
@@ -35,16 +36,16 @@ impl Domain {
         }
     }
 
-    pub fn interval_ns(self, machine: &Machine) -> u64 {
+    fn interval_ns(self, machine: &Machine) -> u64 {
         INTERVAL_PER_PCPU_NS * self.pcpus(machine)
     }
 }
 
 /// Of each domain.
 pub struct Balance {
-    pub next_ns: [u64; 2],
+    next_ns: [u64; 2],
     /// How often there was an imbalance, but nobody light enough, since somebody came last.
-    pub failed: [u32; 2],
+    failed: [u32; 2],
 }
 
 impl Balance {
@@ -55,80 +56,126 @@ impl Balance {
     }
 }
 
-impl Eevdf {
-    fn weight(&self, task: &Task) -> u64 {
-        u64::from(self.vms[task.vm].weight)
-    }
+/// Queues of pCPUs among which load is balanced.
+pub trait Balances {
+    fn balance_of(&mut self, pcpu: PcpuId) -> &mut Balance;
 
-    /// The weights of all who run or wait there.
-    fn load(&self, pcpu: PcpuId) -> u64 {
-        let queue = &self.queues[pcpu];
-        let running = if queue.is_idle() { 0 } else { self.weight(&queue.running) };
-        running + queue.waiting().map(|task| self.weight(task)).sum::<u64>()
-    }
+    /// pCPUs where somebody waits.
+    fn waited_for(&self) -> &Bits<PcpuId>;
 
-    pub(super) fn push_to_the_next(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        let Some(peer) = self.queues.round_from(pcpu.plus(1)).next() else { return };
-        if self.queues[pcpu].waiting == 0 {
+    /// The pCPU whose turn it is to be given to.
+    fn next_to(&self, pcpu: PcpuId) -> Option<PcpuId>;
+
+    fn waiting_on(&self, pcpu: PcpuId) -> impl Iterator<Item = VcpuId>;
+
+    /// Of all who run or wait there.
+    fn load(&self, pcpu: PcpuId) -> u64;
+
+    /// Of one who waits there.
+    fn load_of(&self, machine: &Machine, pcpu: PcpuId, vcpu: VcpuId) -> u64;
+
+    fn move_waiting(&mut self, machine: &mut Machine, vcpu: VcpuId, from: PcpuId, to: PcpuId);
+
+    fn push_to_the_next(&mut self, machine: &mut Machine, pcpu: PcpuId) {
+        let Some(peer) = self.next_to(pcpu).filter(|&peer| peer != pcpu) else { return };
+        if self.waiting_on(pcpu).next().is_none() {
             return;
         }
         let more = self.load(pcpu).saturating_sub(self.load(peer));
-        let fits = |task: &Task| 2 * self.weight(task) <= more && machine.allows(task.vcpu, peer);
-        let at = self.queues[pcpu].waiting().position(fits);
-        if let Some(at) = at {
-            self.move_task(machine, pcpu, at, peer);
+        let fits =
+            |&vcpu: &VcpuId| 2 * self.load_of(machine, pcpu, vcpu) <= more && machine.allows(vcpu, peer);
+        let found = self.waiting_on(pcpu).find(fits);
+        if let Some(vcpu) = found {
+            self.move_waiting(machine, vcpu, pcpu, peer);
         }
     }
 
-    pub(super) fn pull_from_the_busiest(&mut self, machine: &mut Machine, pcpu: PcpuId) {
+    fn pull_from_the_busiest(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         for domain in Domain::ALL {
-            let next_ns = &mut self.balance[pcpu].next_ns[domain as usize];
+            let next_ns = &mut self.balance_of(pcpu).next_ns[domain as usize];
             if machine.now_ns >= *next_ns {
                 *next_ns = machine.now_ns + domain.interval_ns(machine);
-                self.pull(machine, pcpu, domain);
+                pull(self, machine, pcpu, domain);
             }
         }
     }
+}
 
-    fn pull(&mut self, machine: &mut Machine, pcpu: PcpuId, domain: Domain) {
-        let busiest = self.busiest(machine, pcpu, domain);
-        let failed = &mut self.balance[pcpu].failed[domain as usize];
-        let Some((busiest, load)) = busiest else {
-            *failed = 0;
-            return;
-        };
-        let before = *failed;
-        *failed = (before + 1).min(FAILED_MAX);
-        let most = (load - self.load(pcpu)) / 2;
-        let fits = |task: &Task| self.weight(task) >> before <= most && machine.allows(task.vcpu, pcpu);
-        let at = self.queues[busiest].waiting().position(fits);
-        if let Some(at) = at {
-            self.balance[pcpu].failed[domain as usize] = 0;
-            self.move_task(machine, busiest, at, pcpu);
+fn pull<B: Balances + ?Sized>(queues: &mut B, machine: &mut Machine, pcpu: PcpuId, domain: Domain) {
+    let busiest = busiest(queues, machine, pcpu, domain);
+    let failed = &mut queues.balance_of(pcpu).failed[domain as usize];
+    let Some((busiest, load)) = busiest else {
+        *failed = 0;
+        return;
+    };
+    let before = *failed;
+    *failed = (before + 1).min(FAILED_MAX);
+    let most = (load - queues.load(pcpu)) / 2;
+    let fits = |&vcpu: &VcpuId| {
+        queues.load_of(machine, busiest, vcpu) >> before <= most && machine.allows(vcpu, pcpu)
+    };
+    let found = queues.waiting_on(busiest).find(fits);
+    if let Some(vcpu) = found {
+        queues.balance_of(pcpu).failed[domain as usize] = 0;
+        queues.move_waiting(machine, vcpu, busiest, pcpu);
+    }
+}
+
+/// Who has the most to do, with somebody who may come here.
+fn busiest<B: Balances + ?Sized>(
+    queues: &B,
+    machine: &Machine,
+    pcpu: PcpuId,
+    domain: Domain,
+) -> Option<(PcpuId, u64)> {
+    let own = queues.load(pcpu);
+    let mut most = None;
+    for peer in queues.waited_for().round_from(pcpu) {
+        let is_near = machine.llc_of(peer) == machine.llc_of(pcpu);
+        if peer == pcpu || is_near != (domain == Domain::Cache) {
+            continue;
+        }
+        let load = queues.load(peer);
+        if load * 100 > own * IMBALANCE_PERCENT
+            && most.is_none_or(|(_, most)| load > most)
+            && queues.waiting_on(peer).any(|vcpu| machine.allows(vcpu, pcpu))
+        {
+            most = Some((peer, load));
         }
     }
+    most
+}
 
-    /// Who has the most to do, with somebody who may come here.
-    fn busiest(&self, machine: &Machine, pcpu: PcpuId, domain: Domain) -> Option<(PcpuId, u64)> {
-        let own = self.load(pcpu);
-        let mut most = None;
-        for peer in self.waited_for.round_from(pcpu) {
-            let is_near = machine.llc_of(peer) == machine.llc_of(pcpu);
-            if peer == pcpu || is_near != (domain == Domain::Cache) {
-                continue;
-            }
-            let load = self.load(peer);
-            if load * 100 > own * IMBALANCE_PERCENT
-                && most.is_none_or(|(_, most)| load > most)
-                && self.queues[peer].waiting().any(|task| machine.allows(task.vcpu, pcpu))
-            {
-                most = Some((peer, load));
-            }
-        }
-        most
+impl Balances for Eevdf {
+    fn balance_of(&mut self, pcpu: PcpuId) -> &mut Balance {
+        &mut self.balance[pcpu]
     }
 
-    fn move_task(&mut self, machine: &mut Machine, from: PcpuId, at: usize, to: PcpuId) {
+    fn waited_for(&self) -> &Bits<PcpuId> {
+        &self.waited_for
+    }
+
+    fn next_to(&self, pcpu: PcpuId) -> Option<PcpuId> {
+        self.queues.round_from(pcpu.plus(1)).next()
+    }
+
+    fn waiting_on(&self, pcpu: PcpuId) -> impl Iterator<Item = VcpuId> {
+        self.queues[pcpu].waiting().map(|task| task.vcpu)
+    }
+
+    fn load(&self, pcpu: PcpuId) -> u64 {
+        let queue = &self.queues[pcpu];
+        let weight = |vm| u64::from(self.vms[vm].weight);
+        let running = if queue.is_idle() { 0 } else { weight(queue.running.vm) };
+        running + queue.waiting().map(|task| weight(task.vm)).sum::<u64>()
+    }
+
+    fn load_of(&self, machine: &Machine, _pcpu: PcpuId, vcpu: VcpuId) -> u64 {
+        u64::from(self.vms[machine.vcpus[vcpu].vm].weight)
+    }
+
+    fn move_waiting(&mut self, machine: &mut Machine, vcpu: VcpuId, from: PcpuId, to: PcpuId) {
+        let Some(at) = self.queues[from].waiting().position(|task| task.vcpu == vcpu) else { return };
         let mut task = self.dequeue(from, at);
         self.migrate(machine, &mut task, to);
         self.enqueue(to, task);

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Switches: who runs, where the kernel's own scheduler decides it.
+ *
+ * Problem.   Without sched_ext nobody is called when a vCPU begins to run, or stops.
+ * Mechanism. The kernel's tracepoints tell. Who includes this says what comes of it: stops_running(), starts_running().
+ */
+#ifndef BPF_SWITCHES_H
+#define BPF_SWITCHES_H
+
+#include "bpf/core/vcpu.bpf.h"
+
+static __always_inline void stops_running(struct task_struct *p, bool runnable, u64 now);
+static __always_inline void starts_running(struct task_struct *p, u64 now);
+
+/* The kernel switches threads of its own accord: what ends is found by its switch. */
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_task_exit, struct task_struct *p)
+{
+	return unregister_vcpu(task_ctx_of(bpf_get_current_task_btf()));
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	u64 now = bpf_ktime_get_ns();
+
+	stops_running(prev, preempt || !prev->__state, now);
+	starts_running(next, now);
+	return 0;
+}
+
+#endif
