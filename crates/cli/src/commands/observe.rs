@@ -30,7 +30,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
   microslice observe --for 60s --json                one JSON object
   microslice observe --guest web=/srv/web/vmlinuz    the kernel image of a VM that boots from its own disk
 
-Works from Linux 5.15 on, with or without sched_ext, and beside `microslice run`. Ctrl-C or SIGTERM print what was seen until
+Works with or without sched_ext, and beside `microslice run`. Tried on Linux 6.1, 6.12 and 6.18. Ctrl-C or SIGTERM print what was seen until
 then. Nothing stays loaded, however it ends. What was critical, or held a lock, is known of guests whose kernel is known: /etc/microslice.toml
 names images as for `run`.")]
 pub struct Observe {
