@@ -11,14 +11,16 @@
 #define POLICY_RECORD_H
 
 #include "accelerate.h"
+#include "balance.h"
 #include "boost_budget.h"
 #include "cpu_limit.h"
 #include "delay_preemption.h"
 #include "fair_share.h"
 #include "pool_size.h"
+#include "urgent.h"
 #include "urgent_events.h"
 
-#define RECORD_VERSION 13u
+#define RECORD_VERSION 14u
 /* Slots for guest kernels. Slot 0 is the code of a guest without symbols. */
 #define GUEST_CODES_MAX 64u
 
@@ -38,7 +40,11 @@ enum record_kind {
 	RECORD_HOME = 12,
 	RECORD_WINDOW = 13,
 	RECORD_BOOST = 14,
-	RECORD_KIND_COUNT = 15,
+	RECORD_IPI = 15,
+	RECORD_URGENT = 16,
+	RECORD_URGENT_TURN = 17,
+	RECORD_CANDIDATE = 18,
+	RECORD_KIND_COUNT = 19,
 };
 
 struct classify_record {
@@ -134,6 +140,34 @@ struct boost_record {
 	u32 reserved;
 };
 
+/* Of the configuration what an IPI's decision depends on. */
+struct ipi_record {
+	u64 delay_ns;
+	struct ipi_observation seen;
+	struct ipi_decision decision;
+};
+
+struct urgent_record {
+	struct urgent_config config;
+	struct urgent_observation seen;
+	enum urgent_decision decision;
+	u32 reserved;
+};
+
+struct urgent_turn_record {
+	struct urgent_config config;
+	struct urgent_state state;
+	u64 ran_ns;
+	u32 others_count;
+	enum urgent_turn decision;
+};
+
+struct candidate_record {
+	enum balance_scheme scheme;
+	u32 decision;
+	struct candidate_observation seen;
+};
+
 /* The state before the step is that of the step before it: steps are replayed in order, from an empty state.
  */
 struct pool_size_record {
@@ -162,6 +196,10 @@ struct record {
 		struct pool_size_record pool_size;
 		struct limit_record limit;
 		struct boost_record boost;
+		struct ipi_record ipi;
+		struct urgent_record urgent;
+		struct urgent_turn_record urgent_turn;
+		struct candidate_record candidate;
 	};
 };
 

@@ -72,10 +72,10 @@ static __always_inline void look_at_loads(struct task_struct *p, struct vcpu *vc
 }
 
 /* The pCPU in whose urgent queue it waits; negative: none of those that were looked at. */
-static __always_inline s32 place_urgent(struct task_struct *p, struct vcpu *vcpu)
+static __always_inline s32 place_urgent(struct task_struct *p, struct vcpu *vcpu, u32 slot)
 {
 	struct placement_vcpu *look = placement_of(vcpu);
-	u32 step;
+	u32 step, decision;
 
 	look_at_loads(p, vcpu);
 	bpf_for (step, 0, PLACE_LOOK_MAX) {
@@ -88,8 +88,10 @@ static __always_inline s32 place_urgent(struct task_struct *p, struct vcpu *vcpu
 			continue;
 		seen.load = urgent_load_on(pcpu);
 		seen.has_sibling = has_sibling_on(vcpu, pcpu);
-		if (!decide_on_candidate(BALANCE_LOAD_CONSCIOUS, &seen) ||
-		    (look->found && look->least_load <= seen.load))
+		decision = decide_on_candidate(BALANCE_LOAD_CONSCIOUS, &seen);
+		RECORD(RECORD_CANDIDATE, slot, candidate,
+		       {.scheme = BALANCE_LOAD_CONSCIOUS, .seen = seen, .decision = decision});
+		if (!decision || (look->found && look->least_load <= seen.load))
 			continue;
 		look->found = cpu + 1;
 		look->least_load = seen.load;

@@ -240,12 +240,14 @@ static __always_inline u64 vtime_on(const struct pcpu *pcpu, u64 now)
 	return on->turn_vtime_ns + charge(now - on->turn_since_ns, on->turn_weight);
 }
 
-static __always_inline u32 decide_and_count(const struct vcpu *vcpu, const struct urgent_observation *seen)
+static __always_inline u32 decide_and_count(const struct vcpu *vcpu, u32 slot,
+					    const struct urgent_observation *seen)
 {
 	struct urgent_config limits = config.urgent;
 	struct urgent_stats *stats = urgent_stats_of(vcpu);
 	u32 decision = decide_on_urgent(&limits, seen);
 
+	RECORD(RECORD_URGENT, slot, urgent, {.config = limits, .seen = *seen, .decision = decision});
 	if (stats && decision < URGENT_DECISION_COUNT)
 		COUNT(stats->decisions[decision]);
 	if (stats && decision == URGENT_PREEMPTS && seen->current_exists &&
@@ -257,7 +259,8 @@ static __always_inline u32 decide_and_count(const struct vcpu *vcpu, const struc
 /*
  * It waits, and is urgent: may it have that pCPU now? Host tasks keep theirs: guests wait for many of them.
  */
-static __always_inline void ask_pcpu(const struct vcpu *vcpu, u64 vtime_ns, s32 cpu, struct pcpu *pcpu)
+static __always_inline void ask_pcpu(const struct vcpu *vcpu, u32 slot, u64 vtime_ns, s32 cpu,
+				     struct pcpu *pcpu)
 {
 	u64 now = bpf_ktime_get_ns(), since = urgent_on(pcpu)->since_ns;
 	struct urgent_observation seen = {.state = urgent_of(vcpu)->state,
@@ -269,7 +272,7 @@ static __always_inline void ask_pcpu(const struct vcpu *vcpu, u64 vtime_ns, s32 
 
 	if (pcpu->occupant == OCCUPANT_OTHER)
 		return;
-	if (decide_and_count(vcpu, &seen) == URGENT_PREEMPTS)
+	if (decide_and_count(vcpu, slot, &seen) == URGENT_PREEMPTS)
 		scx_bpf_kick_cpu(cpu, pcpu->occupant == OCCUPANT_NONE ? KICK_IDLE : KICK_PREEMPT);
 }
 
@@ -292,14 +295,14 @@ __noinline int line_up(u32 slot)
 		return 0;
 	p = bpf_task_from_pid(vcpu->pid);
 	tctx = p ? task_ctx_of(p) : NULL;
-	cpu = tctx ? place_urgent(p, vcpu) : -1;
+	cpu = tctx ? place_urgent(p, vcpu, slot) : -1;
 	pcpu = pcpu_of(cpu);
 	if (!tctx || cpu < 0 || !pcpu) {
 		leave_line(vcpu);
 	} else if (!enter_line(slot, cpu)) {
 		COUNT(stats->turned_away);
 	} else {
-		ask_pcpu(vcpu, tctx->vtime_ns, cpu, pcpu);
+		ask_pcpu(vcpu, slot, tctx->vtime_ns, cpu, pcpu);
 	}
 	if (p)
 		bpf_task_release(p);
@@ -373,6 +376,7 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 	seen.recipient = urgent_of(recipient)->state;
 	seen.schemes = schemes_of(sender);
 	decision = decide_on_ipi(&limits, &seen);
+	RECORD(RECORD_IPI, *slot, ipi, {.delay_ns = limits.delay_ns, .seen = seen, .decision = decision});
 	count_requests(stats, kind, seen.schemes);
 	urgent_of(sender)->state = decision.sender;
 	urgent_of(recipient)->state = decision.recipient;

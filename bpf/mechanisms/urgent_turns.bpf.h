@@ -91,7 +91,7 @@ static __always_inline bool urgent_slice_goes_on(s32 cpu, struct task_struct *pr
 	u64 now = bpf_ktime_get_ns(), ran_ns, left_ns;
 	struct urgent_stats *stats;
 	struct urgent_state state;
-	u32 slot;
+	u32 slot, others_count, decision;
 
 	if (!tctx || !vcpu || !urgent_on(pcpu)->since_ns)
 		return false;
@@ -107,8 +107,15 @@ static __always_inline bool urgent_slice_goes_on(s32 cpu, struct task_struct *pr
 		urgent_on(pcpu)->since_ns = 0;
 		return false;
 	}
-	if (decide_on_urgent_turn(&limits, &state, ran_ns, urgent_line_length(pcpu)) == URGENT_TURN_GOES_ON &&
-	    ran_ns < limits.slice_ns) {
+	others_count = urgent_line_length(pcpu);
+	decision = decide_on_urgent_turn(&limits, &state, ran_ns, others_count);
+	RECORD(RECORD_URGENT_TURN, slot, urgent_turn,
+	       {.config = limits,
+		.state = state,
+		.ran_ns = ran_ns,
+		.others_count = others_count,
+		.decision = decision});
+	if (decision == URGENT_TURN_GOES_ON && ran_ns < limits.slice_ns) {
 		left_ns = limits.slice_ns - ran_ns;
 		task_set_slice(prev, left_ns < tctx->allowed_ns ? left_ns : tctx->allowed_ns);
 		return true;
@@ -123,14 +130,15 @@ static __always_inline bool urgent_slice_goes_on(s32 cpu, struct task_struct *pr
 }
 
 /* Who would run otherwise is the first in line: look_at_line(). */
-static __always_inline bool may_borrow(const struct vcpu *vcpu, u64 vtime_ns, const struct pcpu *pcpu)
+static __always_inline bool may_borrow(const struct vcpu *vcpu, u32 slot, u64 vtime_ns,
+				       const struct pcpu *pcpu)
 {
 	struct urgent_observation seen = {.state = urgent_of(vcpu)->state,
 					  .vtime_ns = vtime_ns,
 					  .current_vtime_ns = pcpu->line.vtime_ns,
 					  .current_exists = pcpu->line.dsq != 0};
 
-	return decide_and_count(vcpu, &seen) == URGENT_PREEMPTS;
+	return decide_and_count(vcpu, slot, &seen) == URGENT_PREEMPTS;
 }
 
 /* It was first in the urgent queue, and waits: it runs here next, if it may. */
@@ -148,7 +156,7 @@ __noinline int pull_urgent(u32 slot, s32 cpu)
 	if (!p)
 		return false;
 	tctx = task_ctx_of(p);
-	if (tctx && may_borrow(vcpu, tctx->vtime_ns, pcpu)) {
+	if (tctx && may_borrow(vcpu, slot, tctx->vtime_ns, pcpu)) {
 		urgent_of(vcpu)->pulled = cpu + 1;
 		moved = pull(p, tctx, cpu, config.urgent.slice_ns);
 		if (moved)
@@ -165,7 +173,7 @@ static __always_inline bool goes_on_urgently(s32 cpu, struct task_struct *prev, 
 					     struct vcpu *vcpu, struct pcpu *pcpu)
 {
 	charge_until_now(prev, tctx, vcpu, pcpu);
-	if (!may_borrow(vcpu, tctx->vtime_ns, pcpu) || rests_until(prev, tctx, vcpu))
+	if (!may_borrow(vcpu, tctx->vcpu - 1, tctx->vtime_ns, pcpu) || rests_until(prev, tctx, vcpu))
 		return false;
 	start_another_turn(prev, tctx, vcpu, pcpu);
 	if (config.urgent.slice_ns < pcpu->turn_ns)

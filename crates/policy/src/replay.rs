@@ -228,6 +228,25 @@ fn replay_one(
             let it: BoostRecord = record.payload_as();
             differ(it.decision, decide_on_boost(&it.config, &it.seen).into())
         }
+        RecordKind::Ipi => {
+            let it: IpiRecord = record.payload_as();
+            let config = UrgentConfig { delay_ns: it.delay_ns, ..UrgentConfig::default() };
+            differ(it.decision, coordinated::decide_on_ipi(&config, &it.seen))
+        }
+        RecordKind::Urgent => {
+            let it: UrgentRecord = record.payload_as();
+            differ(it.decision, coordinated::decide_on_urgent(&it.config, &it.seen).into())
+        }
+        RecordKind::UrgentTurn => {
+            let it: UrgentTurnRecord = record.payload_as();
+            let turn = coordinated::decide_on_urgent_turn(&it.config, &it.state, it.ran_ns, it.others_count);
+            differ(it.decision, turn.into())
+        }
+        RecordKind::Candidate => {
+            let it: CandidateRecord = record.payload_as();
+            let scheme = it.scheme.get().ok_or_else(|| format!("{:?}", it.scheme))?;
+            differ(it.decision, u32::from(coordinated::decide_on_candidate(scheme, &it.seen)))
+        }
         RecordKind::PoolSize => {
             let it: PoolSizeRecord = record.payload_as();
             differ(it.decision, step_pool_size(&it.config, pool, &it.seen))

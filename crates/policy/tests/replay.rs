@@ -114,6 +114,30 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_on_boost(&config, &seen).into();
     write(RecordKind::Boost, BoostRecord { config, seen, decision, reserved: 0 }.as_bytes());
 
+    let config = UrgentConfig::PAPER;
+    let seen = IpiObservation {
+        kind: InterruptKind::IpiReschedule.into(),
+        schemes: coordinated::RESCHED_DP,
+        ..Default::default()
+    };
+    let decision = coordinated::decide_on_ipi(&config, &seen);
+    write(RecordKind::Ipi, IpiRecord { delay_ns: config.delay_ns, seen, decision }.as_bytes());
+
+    let state = decision.sender;
+    let seen = UrgentObservation { state, vtime_ns: 9, current_exists: 1, ..Default::default() };
+    let decision = coordinated::decide_on_urgent(&config, &seen).into();
+    write(RecordKind::Urgent, UrgentRecord { config, seen, decision, reserved: 0 }.as_bytes());
+
+    let (ran_ns, others_count) = (9, 2);
+    let decision = coordinated::decide_on_urgent_turn(&config, &state, ran_ns, others_count).into();
+    let turn = UrgentTurnRecord { config, state, ran_ns, others_count, decision };
+    write(RecordKind::UrgentTurn, turn.as_bytes());
+
+    let seen = CandidateObservation { load: 3, has_sibling: 1, some_candidate_has_room: 0 };
+    let scheme = BalanceScheme::LoadConscious;
+    let decision = coordinated::decide_on_candidate(scheme, &seen).into();
+    write(RecordKind::Candidate, CandidateRecord { scheme: scheme.into(), decision, seen }.as_bytes());
+
     let config = PoolSizeConfig::PAPER;
     let mut pool = PoolSizeState::default();
     for ipi_count in [0, 90, 80, 10, 40] {
@@ -128,7 +152,7 @@ fn one_of_each() -> Vec<u8> {
 fn every_kind_of_decision_replays_bit_for_bit() {
     let replayed = replay(one_of_each().as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 0, "{:?}", replayed.first_difference);
-    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
 }
 
 #[test]
@@ -141,7 +165,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
     let difference = replayed.first_difference.unwrap();
-    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 18));
+    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 22));
     assert_ne!(difference.recorded, difference.replayed);
 }
 
@@ -211,7 +235,7 @@ fn urgent_events_that_algorithm_1_was_not_shown_are_seen() {
 fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
     let recording = one_of_each();
     let replayed = replay(&recording[..recording.len() - 1]).unwrap();
-    assert_eq!((replayed.total_count(), replayed.difference_count), (18, 0));
+    assert_eq!((replayed.total_count(), replayed.difference_count), (22, 0));
 }
 
 #[test]
@@ -263,7 +287,7 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 13");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 14");
 }
 
 proptest! {

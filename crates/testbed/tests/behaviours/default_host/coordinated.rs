@@ -2,7 +2,7 @@
 
 use crate::common::intervals::{Intervals, figure, near};
 use crate::common::{
-    OTHER_KERNEL, PATIENCE, assert_alive, count, observed, on_host, scheduler_state, seconds,
+    OTHER_KERNEL, PATIENCE, assert_alive, count, observed, on_host, replay, scheduler_state, seconds,
     start_scheduler, statistics, stop_scheduler, sum,
 };
 use microslice_testbed::{GuestSpec, Pv};
@@ -20,6 +20,7 @@ struct Coordinated {
     report: Value,
     /// By how much each one's share differed from what was due, by name.
     share_errors: [(&'static str, f64); 2],
+    replayed: Value,
 }
 
 /// Of what vCPUs get.
@@ -48,7 +49,7 @@ fn coordinated() -> &'static Coordinated {
         observed(&guests, |host, guests| {
             host.must_run(&format!("printf '{KNOBS}' > /tmp/knobs.toml"), PATIENCE).expect("a file");
             let other = &host.image(OTHER_KERNEL).expect("another kernel's image").kernel;
-            let flags = format!("{FLAGS} --no-guest-memory --config /tmp/knobs.toml --guest both={other}");
+            let flags = format!("{FLAGS} --record /tmp/urgent.rec --no-guest-memory --config /tmp/knobs.toml --guest both={other}");
             let scheduler = start_scheduler(host, &flags);
             for (group, what) in [
                 ("urgent_requests", "resched_dp"),
@@ -66,7 +67,8 @@ fn coordinated() -> &'static Coordinated {
                 (name, figure(&scheduler, seconds(5, 15), error, near(0.0, SHARE_TOLERANCE)))
             });
             guests.iter().for_each(|guest| assert_alive(guest, 2));
-            Coordinated { report: stop_scheduler(host, &scheduler), share_errors }
+            let report = stop_scheduler(host, &scheduler);
+            Coordinated { report, share_errors, replayed: replay(host, "/tmp/urgent.rec") }
         })
     })
 }
@@ -109,9 +111,17 @@ fn a_guest_without_symbols_is_coordinated() {
 /// Urgent vCPUs borrow, and pay back: a guest that sends IPIs without end has no more than its share.
 #[test]
 fn shares_hold_beside_a_guest_that_sends_ipis_without_end() {
-    let Coordinated { report, share_errors } = coordinated();
+    let Coordinated { report, share_errors, .. } = coordinated();
     for (name, error) in share_errors {
         assert!(near(0.0, SHARE_TOLERANCE)(*error), "{name}: {error:+.3} beside what was due: {report}");
+    }
+}
+
+#[test]
+fn whom_an_ipi_makes_urgent_and_who_goes_first_is_decided_again_natively_bit_for_bit() {
+    let replayed = &coordinated().replayed;
+    for kind in ["ipi", "urgent", "urgent_turn", "candidate"] {
+        assert!(count(&replayed["by_kind"][kind]) > 0, "{kind}: {replayed}");
     }
 }
 
