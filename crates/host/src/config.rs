@@ -1,7 +1,7 @@
 //! What the operator chose: flags over `/etc/microslice.toml` over the defaults.
 
 use crate::HostError;
-use crate::coordination::{Scheme, Schemes};
+use crate::coordination::{Acts, Scheme, Schemes};
 use crate::delay_preemption::Unsafe;
 use crate::domains::Domains;
 use crate::interface::VMS_MAX;
@@ -78,7 +78,7 @@ pub struct Settings {
     pub scheduler: SchedulerChoice,
     /// Of the scheduler `coordinated`, for all VMs; then what differs, by the VM's name.
     pub schemes: Schemes,
-    pub vm_schemes: BTreeMap<String, BTreeMap<Scheme, bool>>,
+    pub vm_schemes: BTreeMap<String, BTreeMap<Scheme, Acts>>,
     pub urgent_slice_us: u64,
     /// For how long the sender of a reschedule IPI, or its recipient, is urgent.
     pub preemption_delay_us: u64,
@@ -222,7 +222,8 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
     Some(match key {
         "queue-domain" => "must be pcpu, llc or host".to_owned(),
         "scheduler" => "must be microslice or coordinated".to_owned(),
-        "resched-dp" | "tlb-co" | "resched-co" => "must be true or false".to_owned(),
+        "resched-dp" | "tlb-co" => "must be true or false".to_owned(),
+        "resched-co" => "must be true, false or \"auto\"".to_owned(),
         "delay-preemption" => "must be a window of microseconds, no longer than a turn".to_owned(),
         "delay-unsafe" => "must be kernel, critical or hinted".to_owned(),
         "micro-cpus" => "must be a number or `auto`".to_owned(),

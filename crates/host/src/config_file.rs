@@ -2,7 +2,7 @@
 
 use crate::HostError;
 use crate::config::{PoolChoice, Settings, allowed};
-use crate::coordination::Scheme;
+use crate::coordination::{Acts, Scheme};
 use crate::domains;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ struct Values {
     scheduler: Option<String>,
     resched_dp: Option<bool>,
     tlb_co: Option<bool>,
-    resched_co: Option<bool>,
+    resched_co: Option<OnOrAuto>,
     urgent_slice_us: Option<u64>,
     preemption_delay_us: Option<u64>,
     urgent_allowance_us: Option<u64>,
@@ -63,7 +63,7 @@ struct Vm {
     weight: Option<u32>,
     resched_dp: Option<bool>,
     tlb_co: Option<bool>,
-    resched_co: Option<bool>,
+    resched_co: Option<OnOrAuto>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -71,6 +71,29 @@ struct Vm {
 enum Pool {
     Count(u32),
     Word(String),
+}
+
+/// `true`, `false`, or `"auto"`.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(untagged)]
+enum OnOrAuto {
+    Said(bool),
+    Word(Auto),
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Auto {
+    Auto,
+}
+
+impl From<OnOrAuto> for Acts {
+    fn from(said: OnOrAuto) -> Self {
+        match said {
+            OnOrAuto::Said(acts) => acts.into(),
+            OnOrAuto::Word(Auto::Auto) => Self::Auto,
+        }
+    }
 }
 
 impl Settings {
@@ -183,9 +206,13 @@ impl Values {
 fn schemes_said(
     resched_dp: Option<bool>,
     tlb_co: Option<bool>,
-    resched_co: Option<bool>,
-) -> BTreeMap<Scheme, bool> {
-    let said = [(Scheme::ReschedDp, resched_dp), (Scheme::TlbCo, tlb_co), (Scheme::ReschedCo, resched_co)];
+    resched_co: Option<OnOrAuto>,
+) -> BTreeMap<Scheme, Acts> {
+    let said = [
+        (Scheme::ReschedDp, resched_dp.map(Acts::from)),
+        (Scheme::TlbCo, tlb_co.map(Acts::from)),
+        (Scheme::ReschedCo, resched_co.map(Acts::from)),
+    ];
     said.into_iter().filter_map(|(scheme, acts)| Some((scheme, acts?))).collect()
 }
 
@@ -281,6 +308,12 @@ mod tests {
         assert_eq!(settings.schemes.to_string(), "resched-dp on, tlb-co off, resched-co off");
         assert_eq!(settings.schemes_of("web").to_string(), "resched-dp on, tlb-co off, resched-co on");
         assert!(settings.check().is_ok() && settings.knows_vm("web"));
+        let tried = read_text("scheduler = \"coordinated\"\nresched-co = \"auto\"").unwrap();
+        assert!(tried.schemes_of("web").tries_resched_co() && !settings.schemes_of("web").tries_resched_co());
+        assert_eq!(
+            read_text("resched-co = 3").unwrap_err(),
+            "my.toml:1:14: resched-co: must be true, false or \"auto\""
+        );
         let error = read_text("scheduler = \"fifo\"").unwrap_err();
         assert_eq!(
             error,

@@ -37,35 +37,64 @@ impl Scheme {
     }
 }
 
+/// Whether a scheme acts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acts {
+    On,
+    Off,
+    /// Only [`Scheme::ReschedCo`]: where reschedule IPIs become rarer by it (section 4.2).
+    Auto,
+}
+
+impl Acts {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+impl From<bool> for Acts {
+    fn from(acts: bool) -> Self {
+        if acts { Self::On } else { Self::Off }
+    }
+}
+
 /// Which of them act.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Schemes(BTreeMap<Scheme, bool>);
+pub struct Schemes(BTreeMap<Scheme, Acts>);
 
 impl Default for Schemes {
     /// As in the paper: Resched-Co is for VMs whose programs are known to gain by it (section 3.1.2).
     fn default() -> Self {
-        Self([(Scheme::ReschedDp, true), (Scheme::TlbCo, true), (Scheme::ReschedCo, false)].into())
+        Self(
+            [(Scheme::ReschedDp, Acts::On), (Scheme::TlbCo, Acts::On), (Scheme::ReschedCo, Acts::Off)].into(),
+        )
     }
 }
 
 impl Schemes {
-    pub fn set(&mut self, scheme: Scheme, acts: bool) {
+    pub fn set(&mut self, scheme: Scheme, acts: Acts) {
         self.0.insert(scheme, acts);
     }
 
-    /// As the BPF programs take them.
+    /// As the BPF programs take them: those that are on from the start.
     pub fn bits(&self) -> u32 {
-        self.0.iter().filter(|(_, acts)| **acts).map(|(scheme, _)| scheme.bit()).sum()
+        self.0.iter().filter(|(_, acts)| **acts == Acts::On).map(|(scheme, _)| scheme.bit()).sum()
+    }
+
+    /// Is Resched-Co tried?
+    pub fn tries_resched_co(&self) -> bool {
+        self.0.get(&Scheme::ReschedCo) == Some(&Acts::Auto)
     }
 }
 
 impl std::fmt::Display for Schemes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let words: Vec<String> = self
-            .0
-            .iter()
-            .map(|(scheme, acts)| format!("{} {}", scheme.key(), if *acts { "on" } else { "off" }))
-            .collect();
+        let words: Vec<String> =
+            self.0.iter().map(|(scheme, acts)| format!("{} {}", scheme.key(), acts.name())).collect();
         f.write_str(&words.join(", "))
     }
 }
@@ -174,7 +203,8 @@ mod tests {
 
     #[test]
     fn a_vm_has_the_schemes_of_all_but_for_what_is_said_of_it() {
-        let vm_schemes = [("web".to_owned(), [(Scheme::ReschedCo, true), (Scheme::TlbCo, false)].into())];
+        let of_web = [(Scheme::ReschedCo, Acts::On), (Scheme::TlbCo, Acts::Off)];
+        let vm_schemes = [("web".to_owned(), of_web.into())];
         let settings = Settings { vm_schemes: vm_schemes.into(), ..Settings::default() };
         assert_eq!(settings.schemes_of("db"), Schemes::default());
         assert_eq!(settings.schemes_of("web").bits(), RESCHED_DP | RESCHED_CO);

@@ -2,6 +2,7 @@
 
 mod hints;
 mod reports;
+pub(crate) mod resched_co;
 mod shares;
 
 use crate::HostError;
@@ -231,6 +232,7 @@ impl<'s> Daemon<'s> {
                 read_cgroups = Instant::now();
                 self.read_cgroups(output)?;
             }
+            self.try_resched_co()?;
             while let Some(answer) = self.kernels.next_answer() {
                 self.hear_of_kernel(answer, output)?;
             }
@@ -437,7 +439,7 @@ impl<'s> Daemon<'s> {
             Vm::welcome(kernel_side, process, image, self.settings.guest_memory, without_symbols);
         vm.place.given = self.settings.weights.get(&name).copied();
         vm.weight = vm.place.given.unwrap_or(vm.weight);
-        vm.urgent_schemes = self.settings.schemes_of(&name).bits();
+        vm.coordinate(&self.settings.schemes_of(&name));
         self.say_namesakes(&vm, output);
         tell(self.scheduler_mut(), &vm)?;
         if let Some(source) = source {

@@ -33,6 +33,7 @@ impl Vm {
             weight: WEIGHT_DEFAULT,
             place: Place { cgroups: process.cgroups, given: None },
             urgent_schemes: 0,
+            resched_co: None,
             without_symbols,
             wanted_ns: 0,
             is_active: true,

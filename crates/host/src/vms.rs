@@ -5,6 +5,7 @@
 //! any moment.
 
 use crate::cgroups::{self, CpuLimits};
+use crate::daemon::resched_co::Trials;
 use crate::guest_kernels::GuestKernel;
 use crate::interface::{REGISTERS_64_BIT, REGISTERS_PROTECTED, REGISTERS_SEEN};
 use crate::kernel_reader::{FoundKernel, VmKey, Witness};
@@ -39,6 +40,8 @@ pub struct Vm {
     pub place: Place,
     /// Of the scheduler `coordinated`: bits of `policy/urgent.h`.
     pub urgent_schemes: u32,
+    /// Of it: Resched-Co is tried.
+    pub resched_co: Option<Trials>,
     /// What becomes of it while its symbols or its slide are unknown.
     pub without_symbols: &'static str,
     /// What its vCPUs ran or waited for when that was looked at last.

@@ -6,7 +6,7 @@ use crate::output;
 use crate::printer::Printer;
 use clap::{Args, ValueEnum};
 use microslice_host::beside;
-use microslice_host::coordination::Scheme;
+use microslice_host::coordination::{Acts, Scheme};
 use microslice_host::daemon::{self, Output};
 use microslice_host::delay_preemption::Unsafe;
 use microslice_host::domains;
@@ -42,6 +42,32 @@ impl From<Scheduler> for SchedulerChoice {
 enum Switch {
     On,
     Off,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SwitchOrAuto {
+    On,
+    Off,
+    Auto,
+}
+
+impl From<Switch> for Acts {
+    fn from(said: Switch) -> Self {
+        match said {
+            Switch::On => Self::On,
+            Switch::Off => Self::Off,
+        }
+    }
+}
+
+impl From<SwitchOrAuto> for Acts {
+    fn from(said: SwitchOrAuto) -> Self {
+        match said {
+            SwitchOrAuto::On => Self::On,
+            SwitchOrAuto::Off => Self::Off,
+            SwitchOrAuto::Auto => Self::Auto,
+        }
+    }
 }
 
 /// Schedule this host's VMs: preempted critical guest-kernel code runs at once on micro-sliced pCPUs
@@ -145,9 +171,10 @@ pub struct Run {
     /// coordinated: the recipient of a call-function IPI is urgent until it has acknowledged it [default: on]
     #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
     tlb_co: Option<Switch>,
-    /// coordinated: the recipient of a reschedule IPI is urgent for a while [default: off]
-    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
-    resched_co: Option<Switch>,
+    /// coordinated: the recipient of a reschedule IPI is urgent for a while; `auto`: of VMs whose reschedule IPIs become rarer by it
+    /// [default: off]
+    #[arg(long, value_name = "on|off|auto", value_enum, hide_possible_values = true)]
+    resched_co: Option<SwitchOrAuto>,
     /// coordinated: length of an urgent slice [default: 500]
     #[arg(long, value_name = "US")]
     urgent_slice_us: Option<u64>,
@@ -338,10 +365,11 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.scheduler = scheduler.into();
         settings.places.remove("scheduler");
     }
-    let schemes = [args.resched_dp, args.tlb_co, args.resched_co];
+    let schemes =
+        [args.resched_dp.map(Acts::from), args.tlb_co.map(Acts::from), args.resched_co.map(Acts::from)];
     for (scheme, said) in Scheme::ALL.into_iter().zip(schemes) {
         if let Some(said) = said {
-            settings.schemes.set(scheme, said == Switch::On);
+            settings.schemes.set(scheme, said);
             settings.places.remove(scheme.key());
             settings.flags_given.insert(scheme.key().to_owned());
         }

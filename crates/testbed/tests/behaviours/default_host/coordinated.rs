@@ -12,9 +12,8 @@ use std::sync::OnceLock;
 /// Emulated: an urgent slice must be long enough to enter the guest, and so must the delay.
 const FLAGS: &str = "--scheduler coordinated --urgent-slice-us 3000 --preemption-delay-us 3000 --stats 1";
 
-/// One VM has no scheme, the other one all of them, by the configuration file.
-const KNOBS: &str =
-    "[vm.calm]\\nresched-dp = false\\ntlb-co = false\\nresched-co = false\\n[vm.both]\\nresched-co = true\\n";
+/// One VM has no scheme, another one all of them, by the configuration file; of the third one Resched-Co is tried.
+const KNOBS: &str = "resched-co = \"auto\"\\n[vm.calm]\\nresched-dp = false\\ntlb-co = false\\nresched-co = false\\n[vm.both]\\nresched-co = true\\n";
 
 struct Coordinated {
     report: Value,
