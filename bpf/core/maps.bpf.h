@@ -335,10 +335,10 @@ static __always_inline void send_event(struct event *event)
 }
 
 /*
- * Writes one record, when recording: policy/record.h. The daemon polls, so nobody is woken from here: this is
- * called with a runqueue locked.
+ * Writes one record, when recording: policy/record.h. The statement behind the slot fills `record`. The daemon polls, so nobody is woken
+ * from here: this is called with a runqueue locked.
  */
-#define RECORD(record_kind, slot, member, ...)                                                               \
+#define RECORD_BY(record_kind, slot, ...)                                                                    \
 	do {                                                                                                 \
 		if (config.recording) {                                                                      \
 			struct record *record = bpf_ringbuf_reserve(&records, sizeof(struct record), 0);     \
@@ -347,12 +347,15 @@ static __always_inline void send_event(struct event *event)
 				record->at_ns = bpf_ktime_get_ns();                                          \
 				record->kind = record_kind;                                                  \
 				record->vcpu = (slot) + 1;                                                   \
-				record->member = (__typeof__(record->member))__VA_ARGS__;                    \
+				__VA_ARGS__;                                                                 \
 				bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);                                \
 			} else {                                                                             \
 				COUNT(host_stats.records_dropped);                                           \
 			}                                                                                    \
 		}                                                                                            \
 	} while (0)
+
+#define RECORD(record_kind, slot, member, ...)                                                               \
+	RECORD_BY(record_kind, slot, record->member = (__typeof__(record->member))__VA_ARGS__)
 
 #endif

@@ -71,6 +71,15 @@ static __always_inline void look_at_loads(struct task_struct *p, struct vcpu *vc
 	}
 }
 
+__noinline int record_candidate(u32 slot, const struct candidate_observation *seen, u32 decision)
+{
+	if (!seen)
+		return 0;
+	RECORD(RECORD_CANDIDATE, slot, candidate,
+	       {.scheme = BALANCE_LOAD_CONSCIOUS, .seen = *seen, .decision = decision});
+	return 0;
+}
+
 /* The pCPU in whose urgent queue it waits; negative: none of those that were looked at. */
 static __always_inline s32 place_urgent(struct task_struct *p, struct vcpu *vcpu, u32 slot)
 {
@@ -89,8 +98,8 @@ static __always_inline s32 place_urgent(struct task_struct *p, struct vcpu *vcpu
 		seen.load = urgent_load_on(pcpu);
 		seen.has_sibling = has_sibling_on(vcpu, pcpu);
 		decision = decide_on_candidate(BALANCE_LOAD_CONSCIOUS, &seen);
-		RECORD(RECORD_CANDIDATE, slot, candidate,
-		       {.scheme = BALANCE_LOAD_CONSCIOUS, .seen = seen, .decision = decision});
+		if (config.recording)
+			record_candidate(slot, &seen, decision);
 		if (!decision || (look->found && look->least_load <= seen.load))
 			continue;
 		look->found = cpu + 1;

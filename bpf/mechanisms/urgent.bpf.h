@@ -240,6 +240,21 @@ static __always_inline u64 vtime_on(const struct pcpu *pcpu, u64 now)
 	return on->turn_vtime_ns + charge(now - on->turn_since_ns, on->turn_weight);
 }
 
+/* Not static, as all that records here: ops.dispatch has no room left on its stack. */
+__noinline int record_urgent(u32 slot, const struct urgent_observation *seen, u32 decision)
+{
+	if (!seen)
+		return 0;
+	RECORD_BY(RECORD_URGENT, slot, {
+		record->urgent.config.delay_ns = config.urgent.delay_ns;
+		record->urgent.config.slice_ns = config.urgent.slice_ns;
+		record->urgent.config.allowance_ns = config.urgent.allowance_ns;
+		record->urgent.seen = *seen;
+		record->urgent.decision = decision;
+	});
+	return 0;
+}
+
 static __always_inline u32 decide_and_count(const struct vcpu *vcpu, u32 slot,
 					    const struct urgent_observation *seen)
 {
@@ -247,7 +262,8 @@ static __always_inline u32 decide_and_count(const struct vcpu *vcpu, u32 slot,
 	struct urgent_stats *stats = urgent_stats_of(vcpu);
 	u32 decision = decide_on_urgent(&limits, seen);
 
-	RECORD(RECORD_URGENT, slot, urgent, {.config = limits, .seen = *seen, .decision = decision});
+	if (config.recording)
+		record_urgent(slot, seen, decision);
 	if (stats && decision < URGENT_DECISION_COUNT)
 		COUNT(stats->decisions[decision]);
 	if (stats && decision == URGENT_PREEMPTS && seen->current_exists &&

@@ -79,6 +79,23 @@ static __always_inline void stop_urgent_slice(struct pcpu *pcpu, u64 now)
 
 /* ---- Who runs next ---- */
 
+__noinline int record_urgent_turn(u32 slot, const struct urgent_state *state, u64 ran_ns, u32 others_count,
+				  u32 decision)
+{
+	if (!state)
+		return 0;
+	RECORD_BY(RECORD_URGENT_TURN, slot, {
+		record->urgent_turn.config.delay_ns = config.urgent.delay_ns;
+		record->urgent_turn.config.slice_ns = config.urgent.slice_ns;
+		record->urgent_turn.config.allowance_ns = config.urgent.allowance_ns;
+		record->urgent_turn.state = *state;
+		record->urgent_turn.ran_ns = ran_ns;
+		record->urgent_turn.others_count = others_count;
+		record->urgent_turn.decision = decision;
+	});
+	return 0;
+}
+
 /*
  * Who ran until now is in its urgent slice: a kick was meant for somebody else, or its turn would end in
  * it. Once that is over it goes behind the others that are urgent.
@@ -109,12 +126,8 @@ static __always_inline bool urgent_slice_goes_on(s32 cpu, struct task_struct *pr
 	}
 	others_count = urgent_line_length(pcpu);
 	decision = decide_on_urgent_turn(&limits, &state, ran_ns, others_count);
-	RECORD(RECORD_URGENT_TURN, slot, urgent_turn,
-	       {.config = limits,
-		.state = state,
-		.ran_ns = ran_ns,
-		.others_count = others_count,
-		.decision = decision});
+	if (config.recording)
+		record_urgent_turn(slot, &state, ran_ns, others_count, decision);
 	if (decision == URGENT_TURN_GOES_ON && ran_ns < limits.slice_ns) {
 		left_ns = limits.slice_ns - ran_ns;
 		task_set_slice(prev, left_ns < tctx->allowed_ns ? left_ns : tctx->allowed_ns);
