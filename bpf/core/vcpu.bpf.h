@@ -476,6 +476,17 @@ static __always_inline void sample_registers(const struct vcpu *vcpu)
 		send_event(&event);
 }
 
+/*
+ * Another thread may load a vCPU to look at it; only the vCPU's own enters the guest. Before 6.11 nobody says that it is about to, but KVM_RUN
+ * names its thread first. Whoever frees a vCPU loads it then once more: another thread, or its own as it ends, which has been forgotten.
+ */
+static __always_inline bool is_its_thread(const struct kvm_vcpu *kvm_vcpu, const struct task_struct *current)
+{
+	if (bpf_core_field_exists(kvm_vcpu->wants_to_run))
+		return kvm_vcpu->wants_to_run;
+	return kvm_vcpu->pid == current->thread_pid && !(current->flags & PF_EXITING);
+}
+
 SEC("fentry/kvm_arch_vcpu_load")
 int BPF_PROG(on_vcpu_load, struct kvm_vcpu *kvm_vcpu, int cpu)
 {
@@ -485,12 +496,8 @@ int BPF_PROG(on_vcpu_load, struct kvm_vcpu *kvm_vcpu, int cpu)
 
 	if (!kvm_vcpu)
 		return 0;
-	/* Another thread of the VMM may load a vCPU to look at it; only the vCPU's own enters the guest. */
-	if (bpf_core_field_exists(kvm_vcpu->wants_to_run) && !kvm_vcpu->wants_to_run)
-		return 0;
 	current = bpf_get_current_task_btf();
-	/* Before 6.11 nobody says so: to free a vCPU it is loaded once more, when its thread has been forgotten. */
-	if (current->flags & PF_EXITING)
+	if (!is_its_thread(kvm_vcpu, current))
 		return 0;
 	tctx = bpf_task_storage_get(&task_ctxs, current, 0, TASK_CTX_OF_VCPU);
 	if (!tctx)

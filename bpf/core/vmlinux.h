@@ -100,6 +100,7 @@ struct task_struct {
 	unsigned long core_cookie;	     /* with CONFIG_SCHED_CORE */
 	struct task_group *sched_task_group; /* with CONFIG_CGROUP_SCHED */
 	struct task_struct *group_leader;
+	struct pid *thread_pid;
 	int pid;
 	int tgid;
 	unsigned int __state;
@@ -162,6 +163,7 @@ struct kvm_vcpu_arch {
 struct kvm_vcpu {
 	struct kvm *kvm;
 	int vcpu_id;
+	struct pid *pid;
 	bool wants_to_run;
 	struct kvm_vcpu_arch arch;
 };

@@ -4,6 +4,7 @@
  * vCPUs cost those that watch and schedule them. Each VM is a process, as with real VMMs; all end with this one.
  *
  *   vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed | keeps=US | hints=US | forged=US]]
+ *   vcpus VMS VCPUS leave                            vCPUs that end after some halts; each VMM closes its VM then, prints "left", and lives on
  *   vcpus naps                                       has no VM: to compare with
  *
  * Spinning vCPUs run in the lower half of the address space, where user mode is; with "kernel" in the upper half, in long mode; with
@@ -54,8 +55,11 @@ enum { HINTS = 32 * PAGE, MEMORY_WITH_HINTS = 128 * PAGE };
 #define COUNTS 200000u
 #define COUNTS_WITH_HINT 20000u
 
+/* A second each. */
+#define HALTS_OF_WHO_LEAVES 5
+
 static int kvm, vm, ready;
-static bool spins, naps, in_kernel, mixed, takes_back, forged;
+static bool spins, leaves, naps, in_kernel, mixed, takes_back, forged;
 static unsigned int not_now_us;
 static long busy;
 
@@ -155,7 +159,7 @@ static void *run_vcpu(void *id)
 		die("vCPU state");
 	if (spins && write(ready, "", 1) != 1)
 		die("pipe");
-	for (int halts = 0;; halts++) {
+	for (int halts = 0; !leaves || halts < HALTS_OF_WHO_LEAVES; halts++) {
 		if (ioctl(vcpu, KVM_RUN, 0))
 			die("KVM_RUN");
 		if (run->exit_reason != KVM_EXIT_HLT) {
@@ -167,6 +171,8 @@ static void *run_vcpu(void *id)
 			die("pipe");
 		sleep(1);
 	}
+	if (munmap(run, bytes) || close(vcpu))
+		die("the end of a vCPU");
 	return NULL;
 }
 
@@ -210,18 +216,30 @@ static void *nap(void *unused)
 	return unused;
 }
 
+/* The last who has it closes the VM: this thread frees its vCPUs, and ran none of them. */
+static void leave(const pthread_t *threads, long vcpu_count)
+{
+	for (long id = 0; id < vcpu_count; id++)
+		if (pthread_join(threads[id], NULL))
+			die("pthread_join");
+	if (close(vm))
+		die("the end of a VM");
+	puts("left");
+	fflush(stdout);
+}
+
 static void run_vm(long vcpu_count)
 {
 	const unsigned long bytes = not_now_us ? MEMORY_WITH_HINTS : MEMORY;
 	void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct kvm_userspace_memory_region memory = {
 	    .guest_phys_addr = PAGE, .memory_size = bytes, .userspace_addr = (unsigned long)page};
+	pthread_t *threads = calloc(vcpu_count, sizeof(*threads)), thread;
 	pthread_attr_t small;
-	pthread_t thread;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (page == MAP_FAILED)
-		die("mmap");
+	if (page == MAP_FAILED || !threads)
+		die("memory");
 	write_memory(page, vcpu_count);
 	vm = ioctl(kvm, KVM_CREATE_VM, 0);
 	if (vm < 0 || ioctl(vm, KVM_SET_USER_MEMORY_REGION, &memory))
@@ -229,13 +247,15 @@ static void run_vm(long vcpu_count)
 	pthread_attr_init(&small);
 	pthread_attr_setstacksize(&small, 64 << 10);
 	for (long id = 0; id < vcpu_count; id++)
-		if (pthread_create(&thread, &small, run_vcpu, (void *)id))
+		if (pthread_create(&threads[id], &small, run_vcpu, (void *)id))
 			die("pthread_create");
 	for (long n = 0; n < busy; n++)
 		if (pthread_create(&thread, &small, compute, NULL))
 			die("pthread_create");
 	if (naps && pthread_create(&thread, &small, nap, NULL))
 		die("pthread_create");
+	if (leaves)
+		leave(threads, vcpu_count);
 	for (;;)
 		pause();
 }
@@ -247,6 +267,7 @@ int main(int count, char **arguments)
 	char byte;
 
 	spins = count >= 4 && !strcmp(arguments[3], "spin");
+	leaves = count == 4 && !strcmp(arguments[3], "leave");
 	naps = count == 5 && !strcmp(arguments[4], "naps");
 	in_kernel = count == 5 && !strcmp(arguments[4], "kernel");
 	mixed = count == 5 && !strcmp(arguments[4], "mixed");
@@ -258,11 +279,12 @@ int main(int count, char **arguments)
 		not_now_us = atol(strchr(arguments[4], '=') + 1);
 	if (count == 2 && !strcmp(arguments[1], "naps"))
 		nap(NULL);
-	if (vm_count < 1 || vcpu_count < 1 || count > 5 || (count >= 4 && !spins) ||
+	if (vm_count < 1 || vcpu_count < 1 || count > 5 || (count >= 4 && !spins && !leaves) ||
 	    (count == 5 && !naps && !in_kernel && !mixed && !not_now_us && busy < 1)) {
-		fputs("usage: vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed | keeps=US | "
-		      "hints=US | forged=US]], or vcpus naps\n",
-		      stderr);
+		fputs(
+		    "usage: vcpus VMS VCPUS [leave | spin [busy=THREADS | naps | kernel | mixed | keeps=US | "
+		    "hints=US | forged=US]], or vcpus naps\n",
+		    stderr);
 		return 2;
 	}
 	kvm = open("/dev/kvm", O_RDWR);

@@ -159,12 +159,14 @@ impl Phase {
 pub const EMULATED_DILATION: u32 = 10;
 /// After a scheduler took over: the guests' queues have settled.
 const SETTLE: Duration = Duration::from_secs(4);
-/// How long a scheduler may take to learn where the guests' kernels lie.
-const SLIDES_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a scheduler may take to see the guests, to read their kernels, and to learn where these lie; each.
+const KNOWLEDGE_PATIENCE: Duration = Duration::from_secs(60);
 /// The guest whose work is micro-sliced, and its workload.
 pub(crate) const MIX: &str = "mix";
 const ROUND_TRIES: u32 = 3;
 const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a scheduler may take to come, or to go: the kernel verifies it for seconds of emulation, for minutes on a machine that others load.
+const LOAD_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Runs all phases; `boot` gives the host, once for rounds with PAUSE exits and once for those without; `progress` hears
 /// what comes next.
@@ -248,11 +250,7 @@ fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round
         let slices = scheduler.slice_flags(plan);
         format!("exec {microslice} run --no-guest-memory {flags} {slices} --stats 1 --json")
     });
-    let start = if scheduler == Scheduler::Beside { start_beside } else { start };
-    let running = command.map(|command| start(host, &command)).transpose()?;
-    if let Some(process) = &running {
-        wait_for_slide(process, MIX);
-    }
+    let running = command.map(|command| take_over(host, guests, scheduler, &command)).transpose()?;
     std::thread::sleep(SETTLE);
     let (from, switches_before, used_before) = (Instant::now(), context_switches(host)?, cpu_seconds(host)?);
     std::thread::sleep(Duration::from_secs(plan.seconds));
@@ -277,46 +275,78 @@ fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round
 
 /// Starts a scheduler and waits until the kernel says that it is in charge.
 pub fn start(host: &Host, command: &str) -> Result<Process> {
-    let process = host.start(command)?;
-    let deadline = Instant::now() + START_PATIENCE;
-    while Instant::now() < deadline && !process.has_ended() {
-        if host.run("cat /sys/kernel/sched_ext/state", START_PATIENCE)?.stdout.trim() == "enabled" {
-            return Ok(process);
-        }
-        std::thread::sleep(Duration::from_millis(500));
-    }
-    let cause = format!("it didn't take over; it said: {}", process.last_words());
-    Err(Error::Command { machine: host.release().into(), command: command.into(), cause })
+    start_until(host, command, "sched_ext wasn't enabled", |_| {
+        let state = host.run("cat /sys/kernel/sched_ext/state", START_PATIENCE)?;
+        Ok(state.stdout.trim() == "enabled")
+    })
 }
 
 /// Starts boosts, and waits until they report: sched_ext has no part in them.
-pub fn start_beside(host: &Host, command: &str) -> Result<Process> {
+fn start_beside(host: &Host, command: &str) -> Result<Process> {
+    start_until(host, command, "it reported nothing", |process| Ok(!process.lines(0).is_empty()))
+}
+
+/// `missing`: what the error says if it isn't in charge in time.
+fn start_until(
+    host: &Host,
+    command: &str,
+    missing: &str,
+    is_in_charge: impl Fn(&Process) -> Result<bool>,
+) -> Result<Process> {
     let process = host.start(command)?;
-    let deadline = Instant::now() + START_PATIENCE;
-    while Instant::now() < deadline && !process.has_ended() {
-        if !process.lines(0).is_empty() {
+    let began = Instant::now();
+    while began.elapsed() < LOAD_PATIENCE && !process.has_ended() {
+        if is_in_charge(&process)? {
             return Ok(process);
         }
         std::thread::sleep(Duration::from_millis(500));
     }
-    let cause = format!("it reported nothing; it said: {}", process.last_words());
+    let ended = process.exit_code().map(|code| format!("it ended, exit code {code}"));
+    let cause = ended.unwrap_or_else(|| format!("{missing} after {} s", began.elapsed().as_secs()));
+    let cause = format!("{cause}; it said: {}", process.last_words());
     Err(Error::Command { machine: host.release().into(), command: command.into(), cause })
+}
+
+/// Puts a scheduler in charge that knows the guests' kernels. They stand still while it is verified, and while it reads their kernels: an
+/// emulated host takes several times as long for either beside busy guests.
+fn take_over(host: &Host, guests: &[Guest], scheduler: Scheduler, command: &str) -> Result<Process> {
+    guests.iter().try_for_each(Guest::pause)?;
+    let start = if scheduler == Scheduler::Beside { start_beside } else { start };
+    let process = start(host, command)?;
+    guests.iter().try_for_each(Guest::go_on)?;
+    let every = |vms: &[Value], is_so: &dyn Fn(&Value) -> bool| {
+        guests.iter().all(|guest| vms.iter().any(|vm| vm["name"] == guest.name() && is_so(vm)))
+    };
+    wait_for_vms(&process, |vms| every(vms, &|_| true));
+    guests.iter().try_for_each(Guest::pause)?;
+    wait_for_vms(&process, |vms| every(vms, &|vm| vm["kernel"].is_string()));
+    guests.iter().try_for_each(Guest::go_on)?;
+    wait_for_slide(&process, MIX);
+    Ok(process)
 }
 
 /// Waits until the scheduler knows where the kernel of guest `name` lies: before, it can't tell critical code. The other
 /// guest hogs its vCPUs in user mode and never halts, so it tells nothing and needs nothing. If it takes too long the
 /// phase is measured all the same, and the reader is told.
 pub fn wait_for_slide(process: &Process, name: &str) {
-    let deadline = Instant::now() + SLIDES_PATIENCE;
-    while Instant::now() < deadline && !process.has_ended() {
+    let is_known = |vm: &Value| vm["name"] == name && vm["slide"].is_string();
+    if !wait_for_vms(process, |vms| vms.iter().any(is_known)) {
+        say(format_args!("the slide of {name} isn't known: its code counts as unknown"));
+    }
+}
+
+/// Waits until what a scheduler reports of VMs is `enough`; false if it takes too long.
+fn wait_for_vms(process: &Process, enough: impl Fn(&[Value]) -> bool) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < KNOWLEDGE_PATIENCE && !process.has_ended() {
         let newest = process.lines(0).pop().and_then(|line| serde_json::from_str::<Value>(&line.text).ok());
         let vms = newest.as_ref().and_then(|report| report["vms"].as_array()).map_or(&[][..], Vec::as_slice);
-        if vms.iter().any(|vm| vm["name"] == name && vm["slide"].is_string()) {
-            return;
+        if enough(vms) {
+            return true;
         }
         std::thread::sleep(Duration::from_millis(500));
     }
-    say(format_args!("the slide of {name} isn't known: its code counts as unknown"));
+    false
 }
 
 /// Unloads a scheduler; returns its final statistics.
@@ -330,7 +360,7 @@ pub fn finish(host: &Host, process: &Process) -> Result<Value> {
         return Err(failed(format!("ended by itself: {}", process.last_words())));
     }
     process.signal(libc::SIGINT)?;
-    let output = process.wait(START_PATIENCE)?;
+    let output = process.wait(LOAD_PATIENCE)?;
     if output.code != 0 {
         return Err(failed(format!("exit code {}: {}", output.code, output.stderr.trim())));
     }

@@ -304,6 +304,15 @@ impl Guest {
         self.process.last_words()
     }
 
+    /// It stands still, with all of its VMM, until [`Guest::go_on`].
+    pub fn pause(&self) -> Result<()> {
+        self.process.signal(libc::SIGSTOP)
+    }
+
+    pub fn go_on(&self) -> Result<()> {
+        self.process.signal(libc::SIGCONT)
+    }
+
     /// Pulls the plug and waits until its QEMU is gone.
     pub fn stop(mut self) -> Result<()> {
         self.stopped = true;

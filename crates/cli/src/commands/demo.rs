@@ -4,11 +4,23 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{self, OutputFile};
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use microslice_host::Settings;
-use microslice_testbed::demo::{self, Plan, Round};
+use microslice_testbed::demo::{self, Plan, Round, Scheduler};
 use microslice_testbed::{Error, Host, Pv, Testbed, demo_report, kernels};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// What a phase is called on the command line.
+const PHASES: [(&str, Scheduler); 7] = [
+    ("kernel", Scheduler::Kernel),
+    ("off", Scheduler::Static(0)),
+    ("1", Scheduler::Static(1)),
+    ("paper", Scheduler::StaticPaper(1)),
+    ("auto", Scheduler::Auto),
+    ("coordinated", Scheduler::Coordinated),
+    ("beside", Scheduler::Beside),
+];
 
 /// Two stock guests on a stock host: the kernel's own scheduler against micro-sliced cores
 #[derive(Args)]
@@ -18,6 +30,7 @@ use std::time::{Duration, Instant};
   microslice demo --here                    on this host, at full speed (needs root, KVM and sched_ext)
   microslice demo --pv off --seconds 60     only the classic paths (no PV helpers), longer phases
   microslice demo --kernel 7.2 --guest-kernel 6.1-cloud
+  microslice demo --pv off --no-pause-exits --phases kernel,beside,1,kernel,beside,1   by turns, as machines are not the same all the time
 
 One guest runs a kernel-heavy mix (TLB shootdowns, a contended kernel lock, wake-ups, a network ping-pong), the
 other hogs its vCPUs. Phases, in one boot: the kernel's own scheduler, ours with the micro pool off, with one
@@ -54,6 +67,16 @@ pub struct Demo {
     /// Add a phase with `run --beside` (the kernel's own scheduler, and boosts) to each round
     #[arg(long)]
     beside: bool,
+    /// Run these phases in each round, in this order, in place of the usual ones: kernel, off, 1, paper, auto, coordinated, beside; one that
+    /// comes several times is measured as often
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(PHASES.map(|(name, _)| name)),
+        conflicts_with_all = ["coordinated", "beside"]
+    )]
+    phases: Vec<String>,
     /// Write what was measured to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -69,13 +92,6 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     let dilation = if args.here { 1 } else { args.dilation.unwrap_or(demo::EMULATED_DILATION) };
     // Those of `microslice run` on hardware; an emulated vCPU needs a micro slice to enter its guest (docs/testbed.md).
     let hardware = Settings::default();
-    let mut schedulers = demo::SCHEDULERS.to_vec();
-    if args.coordinated {
-        schedulers.push(demo::Scheduler::Coordinated);
-    }
-    if args.beside {
-        schedulers.push(demo::Scheduler::Beside);
-    }
     let plan = Plan {
         seconds: args.seconds,
         dilation,
@@ -86,7 +102,7 @@ pub fn run(args: Demo) -> Result<(), Failure> {
         guest_kernel: args.guest_kernel.clone(),
         own_cgroups: !args.here,
         microslice: if args.here { this_binary()?.display().to_string() } else { "microslice".into() },
-        schedulers,
+        schedulers: schedulers(&args),
         rounds: rounds(&args),
     };
     check_names(&args)?;
@@ -99,6 +115,16 @@ pub fn run(args: Demo) -> Result<(), Failure> {
         file.finish_with(&format!("{:#}\n", demo_report::to_json(&phases)))?;
     }
     output::print(&format!("{}\n", demo_report::to_text(&phases, &plan, !args.here)))
+}
+
+fn schedulers(args: &Demo) -> Vec<Scheduler> {
+    if !args.phases.is_empty() {
+        let named = args.phases.iter().filter_map(|name| PHASES.iter().find(|(phase, _)| phase == name));
+        return named.map(|&(_, scheduler)| scheduler).collect();
+    }
+    let more = [(args.coordinated, Scheduler::Coordinated), (args.beside, Scheduler::Beside)];
+    let more = more.into_iter().filter(|(is_wanted, _)| *is_wanted).map(|(_, scheduler)| scheduler);
+    demo::SCHEDULERS.into_iter().chain(more).collect()
 }
 
 /// Hardware has pause-loop exiting in every round; emulated, it gets one of its own.

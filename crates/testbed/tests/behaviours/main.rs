@@ -28,6 +28,7 @@ mod default_host {
 mod other_hosts {
     mod beside;
     mod beside_neighbours;
+    mod beside_vms;
     mod host_kernels;
     mod observe;
     mod pause_exits;

@@ -229,8 +229,8 @@ fn counted_by(what: &'static str, causes: &[&str]) -> impl Fn(&Value) -> bool {
 }
 
 /// A lock's waiter needs its holder: only siblings in critical code are accelerated for it.
-pub fn assert_only_critical_code(report: &Value, cause: &str) {
-    let by_class = &report["accelerations"]["by_cause_and_class"][cause];
+pub fn assert_only_critical_code(accelerated: &Value, cause: &str) {
+    let by_class = &accelerated["by_cause_and_class"][cause];
     for class in ["user", "kernel_other", "idle", "unknown"] {
         assert_eq!(by_class[class].as_u64().unwrap_or(0), 0, "{cause}: {by_class}");
     }

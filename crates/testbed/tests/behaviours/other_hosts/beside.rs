@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(super) const BESIDE: &str =
     "exec microslice run --beside --json --micro-slice-us 3000 --boost-percent 20 --stats 1";
 /// Long boosts, so that a kill finds some under way.
-const LONG_BOOSTS: &str =
+pub(super) const LONG_BOOSTS: &str =
     "exec microslice run --beside --json --micro-slice-us 30000 --boost-percent 50 --stats 1";
 
 /// One of 30 ms uses up three quarters of what 1 % of four pCPUs are for a second.
@@ -26,7 +26,7 @@ pub(super) const DEBIAN_12: &str = "6.1";
 /// rare, and nobody who was woken is boosted.
 const CAUSES: [&str; 4] = ["pv_yield", "resched_ipi", "call_function_ipi", "virq"];
 
-fn host_of(series: &str) -> Testbed {
+pub(super) fn host_of(series: &str) -> Testbed {
     Testbed::new(series).and_then(|testbed| testbed.with_guest_kernels(&[DEFAULT_GUEST])).expect("kernels")
 }
 
@@ -35,7 +35,7 @@ pub(super) fn on(series: &str, test: impl Fn(&Host, &[Guest])) {
     on_machine(&format!("a host for boosts, {series}"), || host_of(series), &guests(), test);
 }
 
-fn guests() -> [GuestSpec; 2] {
+pub(super) fn guests() -> [GuestSpec; 2] {
     [
         GuestSpec::new("a").workload("worker,mix,shootdown,heartbeat").network(1),
         GuestSpec::new("b").workload("hog,heartbeat"),
@@ -128,7 +128,7 @@ fn on_the_newest_good_7_2_preempted_vcpus_are_boosted_and_all_boosts_are_taken_b
 }
 
 #[test]
-fn on_debian_13_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
+fn on_6_12_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
     on("6.12", preempted_vcpus_are_boosted);
 }
 
@@ -250,7 +250,7 @@ fn on_6_18_what_overcommit_costs_is_seen() {
 }
 
 #[test]
-fn on_debian_13_what_overcommit_costs_is_seen() {
+fn on_6_12_what_overcommit_costs_is_seen() {
     on("6.12", |host, _| what_overcommit_costs_is_seen(host));
 }
 

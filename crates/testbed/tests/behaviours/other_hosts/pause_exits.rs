@@ -1,9 +1,10 @@
 //! Pause-loop exits on real guests: the yields that the paper is about. A host of its own, as all its guests take them.
 
+use super::beside::{self, BESIDE};
 use crate::common::intervals::{Intervals, figure};
 use crate::common::{
-    FLAGS, accelerations_by, assert_only_critical_code, assert_sums_hold, count, on_machine, replay, seconds,
-    start_scheduler, start_scheduler_that_knows, statistics, stop_scheduler,
+    FLAGS, accelerations_by, assert_only_critical_code, assert_sums_hold, boosts_by, count, on_machine,
+    replay, seconds, start_scheduler, start_scheduler_that_knows, statistics, stop_scheduler,
 };
 use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{Guest, GuestSpec, Host, Pv, Testbed};
@@ -28,13 +29,26 @@ fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
         statistics(&scheduler, accelerations_by(&["tlb_yield", "lock_yield"]), "acceleration by each yield");
         let report = stop_scheduler(host, &scheduler);
         assert_sums_hold(&report);
-        assert_only_critical_code(&report, "lock_yield");
+        assert_only_critical_code(&report["accelerations"], "lock_yield");
 
         // Who waits is patient for as long as the clock says.
         let replayed = replay(host, "/tmp/run.rec");
         let [begun, continued, wrong] =
             ["begun", "continued", "wrong"].map(|exits| count(&replayed["waits"][exits]));
         assert!(begun > 0 && continued > 0 && 100 * wrong <= continued, "{replayed}");
+    });
+}
+
+/// The same by the kernel's own scheduler: KVM's own yield goes ahead there, and the boost comes beside it.
+#[test]
+fn spinning_for_a_shootdown_or_a_lock_boosts_who_is_waited_for_beside_the_kernels_scheduler() {
+    on_host_with_pause_exits(|host, _| {
+        let running = beside::start(host, &format!("{BESIDE} --record /tmp/beside.rec"));
+        statistics(&running, boosts_by(&["tlb_yield", "lock_yield"]), "boost by each yield");
+        let report = beside::stop(&running);
+        assert_eq!(report["helper"]["boosts"], report["helper"]["returns"], "{report}");
+        assert_only_critical_code(&report["boosts"], "lock_yield");
+        assert!(count(&replay(host, "/tmp/beside.rec")["by_kind"]["yield"]) > 0);
     });
 }
 
