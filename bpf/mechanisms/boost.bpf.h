@@ -27,6 +27,8 @@
 struct boost_vcpu {
 	u64 asked_at_ns;
 	u64 began_at_ns;
+	u64 granted_at_ns; /* the last boost that the helper was told of, and hasn't taken back; 0: none */
+	u64 runs_on_since_ns;
 	u64 start_ns; /* when its thread was started */
 	u64 running_since_ns;
 	u32 cause;
@@ -124,8 +126,10 @@ __noinline int ask_for_boost(u32 slot, u32 cause, u32 vector)
 	boost_of(vcpu)->asked_at_ns = now;
 	if (decision == BOOST_GRANTED && !tell_helper(vcpu, slot, BOOST_ASKED))
 		decision = BOOST_NO_ROOM;
-	if (decision == BOOST_GRANTED)
+	if (decision == BOOST_GRANTED) {
+		boost_of(vcpu)->granted_at_ns = now;
 		return 1;
+	}
 	/* Unless it runs meanwhile: then it was counted as missed. */
 	if (vcpu_moves(vcpu, VCPU_PENDING, VCPU_RUNNABLE) && decision < BOOST_DECISION_COUNT)
 		COUNT(boosts_in(vm)->stats.refusals[decision]);
@@ -169,23 +173,53 @@ static __always_inline void move_clock(u64 *clock_ns, u64 now, u64 cost_ns)
 	__sync_fetch_and_add(clock_ns, cost_ns);
 }
 
-/* It ran boosted from its beginning until the helper took that back, or until now. */
-static __always_inline void charge_boost(const struct vcpu *vcpu, struct vm *vm, u32 slot, u64 now)
+/* When the helper took its boost back after `since`; 0: it hasn't. */
+static __always_inline u64 taken_back_after(u32 slot, u64 since)
+{
+	u64 *taken_back = bpf_map_lookup_elem(&taken_back_at, &slot);
+
+	return taken_back && *taken_back > since ? *taken_back : 0;
+}
+
+static __always_inline void charge_vm(struct vm *vm, u64 now, u64 ran_ns)
 {
 	struct boost_config limits = config.boost;
-	u64 *taken_back = bpf_map_lookup_elem(&taken_back_at, &slot);
-	u64 began = boost_of(vcpu)->began_at_ns, end = now, ran_ns;
-	u32 bucket;
 
-	if (taken_back && *taken_back > began && *taken_back < now)
-		end = *taken_back;
-	ran_ns = end - began;
 	move_clock(&boosts_in(vm)->clock_ns, now, boost_cost(&limits, limits.vm_percent, ran_ns));
 	move_clock(&host_boost_clock_ns, now, boost_cost(&limits, limits.host_percent, ran_ns));
 	ADD(boosts_in(vm)->stats.ran_ns, ran_ns);
+}
+
+/* It ran boosted from its beginning until the helper took that back, or until now. */
+static __always_inline void charge_boost(const struct vcpu *vcpu, struct vm *vm, u32 slot, u64 now)
+{
+	u64 began = boost_of(vcpu)->began_at_ns, end = taken_back_after(slot, began), ran_ns;
+	u32 bucket;
+
+	ran_ns = (end && end < now ? end : now) - began;
+	charge_vm(vm, now, ran_ns);
 	bucket = histogram_bucket(ran_ns);
 	if (bucket < HISTOGRAM_BUCKETS)
 		COUNT(boosts_in(vm)->stats.slice_us[bucket]);
+}
+
+/*
+ * It stops, outside a micro slice: it was served, or had run before the helper came. For as long as it ran on real-time it
+ * pays, too: until the helper took the boost back, or until now.
+ */
+static __always_inline void charge_what_ran_on(struct vcpu *vcpu, u32 slot, bool is_boosted, u64 now)
+{
+	struct vm *vm = vm_at(vcpu->vm);
+	u64 since = boost_of(vcpu)->runs_on_since_ns, end = taken_back_after(slot, since);
+
+	if (!vm || !boost_of(vcpu)->granted_at_ns)
+		return;
+	if (end || !is_boosted)
+		boost_of(vcpu)->granted_at_ns = 0;
+	if (end && end < now)
+		charge_vm(vm, now, end - since);
+	else if (is_boosted)
+		charge_vm(vm, now, now - since);
 }
 
 static __always_inline struct micro_slice_decision look_at_boost(const struct vcpu *vcpu, u32 slot, u32 class,
@@ -228,7 +262,8 @@ __noinline int look_at_exit(u32 slot, u64 rip, u32 is_boosted)
 	decision = look_at_boost(vcpu, slot, classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, rip), 0);
 	if (is_boosted && (decision.outcome != MICRO_SLICE_SERVED || decision.retry))
 		return 0;
-	end_boost(vcpu, slot, VCPU_RUNNING, decision.outcome, bpf_ktime_get_ns());
+	boost_of(vcpu)->runs_on_since_ns = bpf_ktime_get_ns();
+	end_boost(vcpu, slot, VCPU_RUNNING, decision.outcome, boost_of(vcpu)->runs_on_since_ns);
 	if (is_boosted)
 		tell_helper(vcpu, slot, BOOST_SERVED);
 	return 0;

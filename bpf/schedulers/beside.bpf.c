@@ -273,6 +273,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 			COUNT(stats->preemptions[class]);
 	}
 	if (vcpu->state != VCPU_MICRO) {
+		charge_what_ran_on(vcpu, slot, is_boosted(p), now);
 		boost_of(vcpu)->is_real_time = is_real_time(p);
 		vcpu->state = runnable ? VCPU_RUNNABLE : VCPU_BLOCKED;
 		return;
@@ -300,6 +301,7 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 	if (bucket < HISTOGRAM_BUCKETS)
 		COUNT(stats->wait_to_run_us[bucket]);
 	boost_of(vcpu)->running_since_ns = now;
+	boost_of(vcpu)->runs_on_since_ns = now;
 	vcpu->yielded = 0;
 	vcpu->preempted = 0;
 	if (vcpu->state == VCPU_MICRO)
