@@ -11,7 +11,8 @@ use std::{env, fs, io};
 
 const ROOT: &str = "../../scenarios";
 /// What a run's figures depend on beside its configuration.
-const MODEL: [&str; 6] = ["src", "../policy/src", "../symbols/src", "../metrics/src", "../../policy", "../../critical"];
+const MODEL: [&str; 6] =
+    ["src", "../policy/src", "../symbols/src", "../metrics/src", "../../policy", "../../critical"];
 
 fn main() -> io::Result<()> {
     let mut files = Vec::new();

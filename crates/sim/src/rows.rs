@@ -105,7 +105,8 @@ impl RowKey {
     fn values(&self, row: usize, runs: &[Option<Numbers>]) -> Vec<f64> {
         let absent = if self.figure.kind == Kind::Counter { 0.0 } else { f64::NAN };
         let value = |numbers: &Numbers| numbers.get(row).copied().filter(|value| !value.is_nan());
-        let of_run = |run: &Option<Numbers>| run.as_ref().map_or(f64::NAN, |run| value(run).unwrap_or(absent));
+        let of_run =
+            |run: &Option<Numbers>| run.as_ref().map_or(f64::NAN, |run| value(run).unwrap_or(absent));
         runs.iter().map(of_run).collect()
     }
 }

@@ -133,9 +133,13 @@ fn default_results(file: &str) -> PathBuf {
 impl Work {
     /// Runs what is left of a part.
     fn make(&self, part: Part, jobs: usize) -> Result<(), Failure> {
-        let (journal, had_half_a_line) = Journal::open(&self.sweep, &self.results, part).map_err(|e| self.failure(e))?;
+        let (journal, had_half_a_line) =
+            Journal::open(&self.sweep, &self.results, part).map_err(|e| self.failure(e))?;
         if had_half_a_line {
-            output::say(format_args!("{}: half a line at the end; its run is made again", journal.path().display()));
+            output::say(format_args!(
+                "{}: half a line at the end; its run is made again",
+                journal.path().display()
+            ));
         }
         let journals = self.journals()?;
         let left = journals.left(part);
@@ -157,7 +161,11 @@ impl Work {
     fn merge(&self) -> Result<(), Failure> {
         let journals = self.journals()?;
         if !journals.left(Part::WHOLE).is_empty() {
-            return Err(Failure::bad_input(format_args!("{}: {}", self.results.display(), journals.missing())));
+            return Err(Failure::bad_input(format_args!(
+                "{}: {}",
+                self.results.display(),
+                journals.missing()
+            )));
         }
         let mut file = OutputFile::create(&self.results, self.sweep.files())?;
         journals.write(&mut file, || self.progress.is_stopped()).map_err(|error| match error {

@@ -20,12 +20,12 @@ mod workload;
 
 pub(crate) use error::quoted;
 pub use error::{Place, ScenarioError};
-pub(crate) use library::Library;
-pub(crate) use reader::{TableReader, name, string};
-pub(crate) use tree::{Node, NodeValue};
 pub use kernel::{critical_functions, symbol_tables};
+pub(crate) use library::Library;
 pub use library::{Shelf, built_in};
 pub use policy::names as policy_names;
+pub(crate) use reader::{TableReader, name, string};
+pub(crate) use tree::{Node, NodeValue};
 
 use crate::config::{MicroSlicedConfig, PoolSize, SchedulerKind, SimulationConfig};
 use std::path::PathBuf;

@@ -139,8 +139,7 @@ struct Line {
 impl<'s> Journals<'s> {
     /// Reads those that lie beside the results.
     pub fn scan(sweep: &'s Sweep, results: &Path) -> Result<Self, SweepError> {
-        let mut journals =
-            Self { sweep, files: Vec::new(), lines: vec![None; sweep.runs()], damaged: 0 };
+        let mut journals = Self { sweep, files: Vec::new(), lines: vec![None; sweep.runs()], damaged: 0 };
         for (part, path) in paths_beside(results)? {
             refuse_special(&path)?;
             match File::open(&path) {
@@ -165,18 +164,22 @@ impl<'s> Journals<'s> {
                 return Ok(());
             };
             // A run may have been made twice, and is the same then.
-            let (mut known, (other, known_in, _)) = (Vec::new(), match line.file == number {
-                true => (&path, &file, part),
-                false => {
-                    let (path, file, part) = &self.files[line.file as usize];
-                    (path, file, *part)
-                }
-            });
+            let (mut known, (other, known_in, _)) = (
+                Vec::new(),
+                match line.file == number {
+                    true => (&path, &file, part),
+                    false => {
+                        let (path, file, part) = &self.files[line.file as usize];
+                        (path, file, *part)
+                    }
+                },
+            );
             copy(line, known_in, &mut known).map_err(|error| SweepError::of_file(other, error))?;
             if known == bytes {
                 return Ok(());
             }
-            let cause = format!("run {} isn't what it is in {}: remove one of them", run + 1, other.display());
+            let cause =
+                format!("run {} isn't what it is in {}: remove one of them", run + 1, other.display());
             Err(SweepError::at_line(&path, at, cause))
         })?;
         self.files.push((path, file, part));

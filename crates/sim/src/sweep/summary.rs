@@ -48,7 +48,8 @@ pub fn are_there(sweep: &Sweep, results: &Path) -> Result<bool, SweepError> {
 }
 
 fn damaged(results: &Path, line: usize, run: usize) -> SweepError {
-    let cause = format!("damaged: the line of run {run} is expected here; remove the file, and run the sweep again");
+    let cause =
+        format!("damaged: the line of run {run} is expected here; remove the file, and run the sweep again");
     SweepError::at_line(results, line, cause)
 }
 

@@ -39,13 +39,18 @@ pub fn show(sweep: &Sweep, results: &Path, options: &Options) -> Result<(), Fail
         first.cause
     );
     // As everywhere: a workload that can't go on is bad input, a broken invariant isn't.
-    if failed.iter().any(|run| run.kind == "check") { Err(Failure::broken(said)) } else { Err(Failure::bad_input(said)) }
+    if failed.iter().any(|run| run.kind == "check") {
+        Err(Failure::broken(said))
+    } else {
+        Err(Failure::bad_input(said))
+    }
 }
 
 fn text_of(sweep: &Sweep, groups: &[Group], options: &Options) -> String {
     let seeds = sweep.seeds();
     let description = sweep.description();
-    let mut text = if description.is_empty() { String::new() } else { format!("{}\n", description.trim_end()) };
+    let mut text =
+        if description.is_empty() { String::new() } else { format!("{}\n", description.trim_end()) };
     text += &format!(
         "{} runs, {} seeds from {}; mean ± half of the 95 % confidence interval{}\n",
         sweep.runs(),

@@ -36,7 +36,8 @@ pub fn submit(work: &Work, parts: usize, cpus: Option<u64>, options: &[String]) 
     let unfinished = |&number: &usize| !journals.left(Part { number, of: parts }).is_empty();
     let tasks: Vec<usize> = (1..=parts).filter(unfinished).collect();
     if tasks.is_empty() {
-        let words = format!("nothing is left to run: microslice sweep {} --merge makes the results", work.file);
+        let words =
+            format!("nothing is left to run: microslice sweep {} --merge makes the results", work.file);
         return Err(Failure::bad_input(format_args!("{}: {words}", work.results.display())));
     }
     let script = script_beside(&work.results);
@@ -55,7 +56,11 @@ pub fn submit(work: &Work, parts: usize, cpus: Option<u64>, options: &[String]) 
     // With --parsable: the job's number, and behind a semicolon the cluster's name.
     let id = said.trim().split(';').next().unwrap_or_default();
     if !status.success() || id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Failure::bad_input(format_args!("sbatch {}: {}", script.display(), cause(status, &complaint))));
+        return Err(Failure::bad_input(format_args!(
+            "sbatch {}: {}",
+            script.display(),
+            cause(status, &complaint)
+        )));
     }
     Ok(Job { id: id.to_owned(), tasks: tasks.len(), parts })
 }
@@ -143,8 +148,9 @@ fn script_of(work: &Work, parts: usize) -> Result<String, Failure> {
     let program = std::env::current_exe().map_err(broken)?;
     let word = |path: &Path| {
         let path = std::path::absolute(path).map_err(broken)?;
-        quoted(path.as_os_str().as_bytes())
-            .ok_or_else(|| Failure::bad_input(format_args!("{}: a script can't have this name", path.display())))
+        quoted(path.as_os_str().as_bytes()).ok_or_else(|| {
+            Failure::bad_input(format_args!("{}: a script can't have this name", path.display()))
+        })
     };
     Ok(format!(
         "#!/bin/sh\n# A task of a sweep: the runs of its part that nobody has made (microslice sweep --slurm).\n\
@@ -178,7 +184,10 @@ fn log_option(results: &Path, parts: usize) -> Result<String, Failure> {
     let path = path.map_err(|error| Failure::bad_input(output::cause(results, &error)))?;
     let text = path.to_str().filter(|text| !text.contains('\\'));
     let text = text.ok_or_else(|| {
-        Failure::bad_input(format_args!("{}: sbatch can't write logs beside a file of this name", path.display()))
+        Failure::bad_input(format_args!(
+            "{}: sbatch can't write logs beside a file of this name",
+            path.display()
+        ))
     })?;
     Ok(format!("--output={}.part-%a-of-{parts}.log", text.replace('%', "%%")))
 }
@@ -221,7 +230,9 @@ fn words_of(mut command: Command, progress: &BatchProgress) -> Result<(ExitStatu
     let broken = |error: io::Error| Failure::bad_input(format_args!("{name}: {error}"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Failure::bad_input(format_args!("{name}: no such program; Slurm isn't installed here")),
+        ErrorKind::NotFound => {
+            Failure::bad_input(format_args!("{name}: no such program; Slurm isn't installed here"))
+        }
         _ => broken(error),
     })?;
     let said = reader_of(child.stdout.take());
@@ -270,7 +281,9 @@ fn rest(time: Duration, progress: &BatchProgress) -> Result<(), Failure> {
 fn cause(status: ExitStatus, complaint: &str) -> String {
     let words: Vec<&str> = complaint
         .lines()
-        .map(|line| line.trim_start_matches("sbatch: ").trim_start_matches("squeue: ").trim_start_matches("error: "))
+        .map(|line| {
+            line.trim_start_matches("sbatch: ").trim_start_matches("squeue: ").trim_start_matches("error: ")
+        })
         .filter(|line| !line.trim().is_empty())
         .collect();
     if words.is_empty() { status.to_string() } else { words.join("; ") }
@@ -284,7 +297,8 @@ mod tests {
     fn a_shell_reads_a_quoted_name_as_it_is() {
         for name in ["/a/b-c.toml", "it's a 100% sweep; $(reboot) `x` \"y\".toml", ""] {
             let word = quoted(name.as_bytes()).expect("one line");
-            let echo = Command::new("sh").args(["-c", &format!("printf %s {word}")]).output().expect("a shell");
+            let echo =
+                Command::new("sh").args(["-c", &format!("printf %s {word}")]).output().expect("a shell");
             assert_eq!(String::from_utf8_lossy(&echo.stdout), name, "{word}");
         }
         assert_eq!(quoted(b"two\nlines"), None);
@@ -294,7 +308,9 @@ mod tests {
     fn only_logs_of_this_sweep_are_cleaned_away() {
         let results = Path::new("x/mine.jsonl");
         assert!(is_log(Path::new("x/mine.jsonl.part-3-of-10.log"), results));
-        for other in ["x/mine.jsonl.part-3-of-10", "x/mine.jsonl.part-11-of-10.log", "x/mine.jsonl.log", "x/a.log"] {
+        for other in
+            ["x/mine.jsonl.part-3-of-10", "x/mine.jsonl.part-11-of-10.log", "x/mine.jsonl.log", "x/a.log"]
+        {
             assert!(!is_log(Path::new(other), results), "{other}");
         }
     }
