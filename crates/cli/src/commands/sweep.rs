@@ -146,9 +146,8 @@ impl Work {
         if left.is_empty() {
             return Ok(());
         }
-        let made_before = journals.left(Part::WHOLE).len();
-        if made_before < self.sweep.runs() {
-            let made = self.sweep.runs() - made_before;
+        let made = self.sweep.runs() - journals.left(Part::WHOLE).len();
+        if made > 0 {
             output::say(format_args!("{made} of {} runs were made before", self.sweep.runs()));
         }
         drop(journals);

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value as Json;
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -164,16 +165,11 @@ impl<'s> Journals<'s> {
                 return Ok(());
             };
             // A run may have been made twice, and is the same then.
-            let (mut known, (other, known_in, _)) = (
-                Vec::new(),
-                match line.file == number {
-                    true => (&path, &file, part),
-                    false => {
-                        let (path, file, part) = &self.files[line.file as usize];
-                        (path, file, *part)
-                    }
-                },
-            );
+            let (other, known_in) = match self.files.get(line.file as usize) {
+                Some((path, file, _)) => (path, file),
+                None => (&path, &file),
+            };
+            let mut known = Vec::new();
             copy(line, known_in, &mut known).map_err(|error| SweepError::of_file(other, error))?;
             if known == bytes {
                 return Ok(());
@@ -195,6 +191,12 @@ impl<'s> Journals<'s> {
     pub fn left(&self, part: Part) -> Vec<usize> {
         let is_left = |&run: &usize| self.lines[run].is_none() && part.has(run);
         (0..self.lines.len()).filter(is_left).collect()
+    }
+
+    /// Parts of so many, by number, in which runs are left.
+    pub fn unfinished(&self, of: usize) -> Vec<usize> {
+        let left = self.left(Part::WHOLE).into_iter();
+        left.map(|run| run % of + 1).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// The first line and every run's, in order.
@@ -229,8 +231,7 @@ impl<'s> Journals<'s> {
             self.lines.len()
         );
         if let [of] = self.divisions()[..] {
-            let unfinished = (1..=of).filter(|&number| left.iter().any(|&run| Part { number, of }.has(run)));
-            text += &format!("; unfinished parts of {of}: {}", ranges(&unfinished.collect::<Vec<_>>()));
+            text += &format!("; unfinished parts of {of}: {}", ranges(&self.unfinished(of)));
         }
         SweepError::Missing(text)
     }

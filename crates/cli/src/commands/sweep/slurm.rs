@@ -33,8 +33,7 @@ pub struct Job {
 pub fn submit(work: &Work, parts: usize, cpus: Option<u64>, options: &[String]) -> Result<Job, Failure> {
     let journals = work.journals()?;
     let parts = parts.min(work.sweep.runs());
-    let unfinished = |&number: &usize| !journals.left(Part { number, of: parts }).is_empty();
-    let tasks: Vec<usize> = (1..=parts).filter(unfinished).collect();
+    let tasks = journals.unfinished(parts);
     if tasks.is_empty() {
         let words =
             format!("nothing is left to run: microslice sweep {} --merge makes the results", work.file);
