@@ -173,6 +173,11 @@ impl Cluster {
     fn refuse(&self, folder: &Path, arguments: &[&str]) -> String {
         let output = self.sweep(folder, arguments);
         let error = text(&output.stderr);
+        let is_progress = |line: &&str| {
+            ["reading ", "sweeping ", "submitting", "waiting "].iter().any(|what| line.starts_with(what))
+        };
+        let error: String =
+            error.lines().filter(|line| !is_progress(line)).map(|line| format!("{line}\n")).collect();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
         assert!(output.stdout.is_empty() && error.lines().count() == 1, "{arguments:?}: {error}");
         error

@@ -37,7 +37,7 @@ seeds = 10
 name = "one"
 [[setting]]
 name = "two"
-set = ["vm.right.vcpus=1"]
+set = ["vm.left.vcpus=1"]
 [[setting]]
 name = "three"
 set = ["vm.right.copies=2"]
@@ -57,7 +57,7 @@ impl Desk {
     /// With runs that last long enough to be stopped.
     fn of_long_runs() -> Self {
         let desk = Self::new();
-        desk.write("mine.toml", &SCENARIO.replace("20 ms", "600 ms"));
+        desk.write("mine.toml", &SCENARIO.replace("20 ms", "1 s"));
         desk
     }
 
@@ -101,7 +101,7 @@ impl Desk {
     /// Exit code 2, nothing on standard output, one line on standard error.
     fn refuse(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
-        let error = text(&output.stderr);
+        let error = complaint(&output);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
         assert!(output.stdout.is_empty() && error.lines().count() == 1, "{arguments:?}: {error}");
         error
@@ -117,10 +117,10 @@ impl Desk {
         std::fs::read_to_string(self.path(JOURNAL)).map_or(0, |text| text.lines().count().saturating_sub(1))
     }
 
-    /// Waits until the journal has that many.
+    /// Waits until the journal has that many, or everything is done.
     fn await_lines(&self, lines: usize) {
         let begun = Instant::now();
-        while self.lines() < lines {
+        while self.lines() < lines && !self.path(RESULTS).exists() {
             assert!(begun.elapsed() < PATIENCE, "{} of {lines} lines: {:?}", self.lines(), self.names());
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -134,52 +134,71 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Standard error without progress, which a slow machine sees more of.
+fn complaint(output: &Output) -> String {
+    let text = text(&output.stderr);
+    let is_progress = |line: &&str| ["reading ", "sweeping "].iter().any(|what| line.starts_with(what));
+    text.lines().filter(|line| !is_progress(line)).map(|line| format!("{line}\n")).collect()
+}
+
 #[test]
 fn a_sweep_that_is_killed_again_and_again_ends_with_the_same_results() {
     let calm = Desk::of_long_runs();
     let table = calm.succeed(&["--all"]);
-    let desk = Desk::of_long_runs();
-    let (mut kills, mut made) = (0, 0);
-    while made + 3 < RUNS && kills < 10 {
-        let mut sweep = desk.start(&[]);
-        desk.await_lines(made + 3);
-        sweep.kill().expect("killed");
-        sweep.wait().expect("gone");
-        let now = desk.lines();
-        assert!(now >= made, "a kill loses nothing that was made: {made}, then {now}");
-        (kills, made) = (kills + 1, now);
+    let mut kills = 0;
+    // A machine that stops this test for a while may see sweeps end before they are killed.
+    for _ in 0..5 {
+        let desk = Desk::of_long_runs();
+        let mut made = 0;
+        while !desk.path(RESULTS).exists() {
+            let mut sweep = desk.start(&[]);
+            desk.await_lines(made + 3);
+            sweep.kill().expect("killed");
+            sweep.wait().expect("gone");
+            if desk.path(RESULTS).exists() {
+                break;
+            }
+            let now = desk.lines();
+            assert!(now >= made, "a kill loses nothing that was made: {made}, then {now}");
+            (kills, made) = (kills + 1, now);
+        }
+        assert_eq!(desk.succeed(&["--all"]), table);
+        assert_eq!(desk.read(RESULTS), calm.read(RESULTS));
+        assert_eq!(desk.names(), [RESULTS], "nothing else is left");
+        if kills > 3 {
+            return;
+        }
     }
-    assert!(kills > 3, "{kills}");
-    assert_eq!(desk.succeed(&["--all"]), table);
-    assert_eq!(desk.read(RESULTS), calm.read(RESULTS));
-    assert_eq!(desk.names(), [RESULTS], "nothing else is left");
+    panic!("{kills} kills only");
 }
 
 #[test]
 fn ctrl_c_keeps_what_was_made_and_says_how_to_go_on() {
-    let desk = Desk::of_long_runs();
     for signal in ["-INT", "-TERM"] {
-        let before = desk.lines();
-        let sweep = desk.start(&[]);
-        desk.await_lines(before + 2);
-        let sent = Command::new("kill").args([signal, &sweep.id().to_string()]).status().expect("kill");
-        assert!(sent.success());
-        let output = sweep.wait_with_output().expect("it ends");
-        let said = text(&output.stderr);
+        // As above.
+        let interrupted = (0..5).find_map(|_| {
+            let desk = Desk::of_long_runs();
+            let sweep = desk.start(&[]);
+            desk.await_lines(2);
+            let sent = Command::new("kill").args([signal, &sweep.id().to_string()]).status().expect("kill");
+            let output = sweep.wait_with_output().expect("it ends");
+            (sent.success() && !desk.path(RESULTS).exists()).then_some((desk, output))
+        });
+        let (desk, output) = interrupted.expect("a sweep under way");
+        let said = complaint(&output);
         assert_eq!(output.status.code(), Some(130), "{said}");
         assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
         let kept = desk.lines();
         let expected = format!(
-            "microslice: interrupted: {kept} of {RUNS} runs are kept beside {RESULTS}; the same command goes on from there"
+            "microslice: interrupted: {kept} of {RUNS} runs are kept beside {RESULTS}; the same command goes on from there\n"
         );
-        assert_eq!(said.lines().last(), Some(expected.as_str()));
+        assert_eq!(said, expected);
         assert_eq!(desk.names(), [JOURNAL]);
         assert!(desk.read(JOURNAL).ends_with('\n'), "no half line");
+        let output = desk.run(&[]);
+        assert!(output.status.success());
+        assert_eq!(complaint(&output), format!("{kept} of {RUNS} runs were made before\n"));
     }
-    let made = desk.lines();
-    let output = desk.run(&[]);
-    assert!(output.status.success());
-    assert!(text(&output.stderr).contains(&format!("{made} of {RUNS} runs were made before")));
 }
 
 #[test]
@@ -216,7 +235,7 @@ fn the_means_are_those_of_compare() {
     let compare = Command::new(PROGRAM)
         .current_dir(desk.0.path())
         .args(["compare", "mine.toml", "--policies", "eevdf,microslice", "--seed", "1", "--seeds", "10"])
-        .args(["--set", "vm.right.vcpus=1", "--json"])
+        .args(["--set", "vm.left.vcpus=1", "--json"])
         .output()
         .expect("the binary starts");
     let compare: serde_json::Value = serde_json::from_slice(&compare.stdout).expect("JSON");
@@ -248,7 +267,7 @@ fn a_full_disk_is_one_line_and_what_fits_is_kept() {
         .args(["-c", "ulimit -f 32; exec \"$@\"", "sh", PROGRAM, "sweep", "small.toml"])
         .output()
         .expect("it starts");
-    let said = text(&limited.stderr);
+    let said = complaint(&limited);
     assert_eq!(limited.status.code(), Some(2), "{said}");
     assert_eq!(said, format!("microslice: {JOURNAL}: File too large (os error 27)\n"));
     let kept = desk.lines();
@@ -262,7 +281,7 @@ fn a_full_disk_is_one_line_and_what_fits_is_kept() {
         .args(["-c", "ulimit -f 32; exec \"$@\"", "sh", PROGRAM, "sweep", "small.toml", "--merge"])
         .output()
         .expect("it starts");
-    let said = text(&limited.stderr);
+    let said = complaint(&limited);
     assert_eq!((limited.status.code(), said.lines().count()), (Some(2), 1), "{said}");
     assert!(said.contains(&format!("{RESULTS}: File too large")), "{said}");
     assert!(!desk.names().iter().any(|name| name.starts_with('.') || name == RESULTS), "{:?}", desk.names());
@@ -313,7 +332,7 @@ fn runs_that_fail_are_named_and_the_others_are_shown() {
         .replace("seeds = 10", "seeds = 2");
     desk.write("small.toml", &sweep);
     let output = desk.run(&[]);
-    let said = text(&output.stderr);
+    let said = complaint(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
     let expected = "microslice: 12 of 24 runs failed, the first is run 13 (stuck.toml, one, eevdf, seed 1): deadlock at ";
     assert!(said.starts_with(expected) && said.lines().count() == 1, "{said}");
