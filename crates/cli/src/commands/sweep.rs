@@ -102,7 +102,7 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
             output::say(format_args!("{}: complete, nothing is left to run", work.results.display()));
             return Ok(());
         }
-        (true, None) => {}
+        (true, None) => work.clean_again(),
         (false, Some(part)) => return work.make(part, jobs),
         (false, None) if args.merge => work.merge()?,
         (false, None) if args.slurm => {
@@ -176,6 +176,12 @@ impl Work {
         on_disk.map_err(|error| Failure::bad_input(output::cause(&self.results, &error)))?;
         journals.remove().map_err(|error| self.failure(error))?;
         slurm::clean(&self.results)
+    }
+
+    /// A kill may have come between the results and this. What can't be removed (in a folder of somebody else's) does no harm.
+    fn clean_again(&self) {
+        let _ = Journals::scan(&self.sweep, &self.results).and_then(Journals::remove);
+        let _ = slurm::clean(&self.results);
     }
 
     fn journals(&self) -> Result<Journals<'_>, Failure> {
