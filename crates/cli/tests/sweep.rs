@@ -57,7 +57,7 @@ impl Desk {
     /// With runs that last long enough to be stopped.
     fn of_long_runs() -> Self {
         let desk = Self::new();
-        desk.write("mine.toml", &SCENARIO.replace("20 ms", "1 s"));
+        desk.write("mine.toml", &SCENARIO.replace("20 ms", "500 ms"));
         desk
     }
 
