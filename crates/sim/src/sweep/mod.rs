@@ -9,8 +9,6 @@
 mod file;
 mod journal;
 mod summary;
-#[cfg(test)]
-mod tests;
 
 pub use journal::{Journal, Journals, Part, WriteError, ranges};
 pub use summary::{FailedRun, Group, are_there, groups};
