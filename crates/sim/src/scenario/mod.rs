@@ -159,9 +159,12 @@ fn build(
     let sets_policy = |(path, _): &&(String, Node)| path.trim_matches('"') == "policy";
     let setting = changes.settings.iter().find(sets_policy);
     if let (Some(policy), Some((_, value))) = (&changes.policy, setting) {
-        let where_named = if policy.place.is_command_line() { "`--policy`" } else { "`policies`" };
-        let cause = format!("the policy is that of {where_named}: name it there, or set policy.KEY");
-        return Err(ScenarioError::new(&value.place, cause));
+        let (place, named) = match policy.place.is_command_line() {
+            true => (Place::whole("--set policy"), "`--policy`"),
+            false => (value.place.clone(), "`policies`"),
+        };
+        let cause = format!("the policy is that of {named}: name it there, or set policy.KEY");
+        return Err(ScenarioError::new(&place, cause));
     }
     for (path, value) in &changes.settings {
         tree::set(&mut root, path, value.clone())?;
