@@ -11,6 +11,7 @@ packages=(
     dpkg-dev xz-utils zstd kmod        # unpacking stock kernels and their modules
     libc6-dev linux-libc-dev           # static programs that run inside guests
     python3-venv                       # vmlinux-to-elf, which symbols are compared with
+    slurmctld slurmd slurm-client munge   # a cluster of one machine, which tests start and end
     debhelper lintian                  # the Debian package, and what checks it
     chromium                           # draws the pages that tests look at
     debian-archive-keyring             # checks what the testbed downloads
@@ -26,4 +27,15 @@ done
 echo "setup: installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
+# No service that comes along is started, now or at the next boot: tests start daemons of their own.
+policy=/usr/sbin/policy-rc.d
+if [[ ! -e $policy ]]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' > "$policy"
+    chmod +x "$policy"
+fi
 apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+for service in munge slurmctld slurmd; do
+    [[ " ${missing[*]} " == *" $service "* ]] || continue
+    ! command -v systemctl >/dev/null || systemctl --quiet disable "$service" 2>/dev/null || true
+done

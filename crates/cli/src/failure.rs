@@ -33,6 +33,16 @@ impl Failure {
         Self { code: Self::INTERRUPTED, message: "interrupted".to_owned() }
     }
 
+    /// The user stopped it, and may want to know what becomes of what was done.
+    pub fn interrupted_with(what_now: impl std::fmt::Display) -> Self {
+        Self { code: Self::INTERRUPTED, message: format!("interrupted: {}", one_line(what_now)) }
+    }
+
+    /// The same, as the fault of what the user gave: an output that can't be written, too.
+    pub fn into_bad_input(self) -> Self {
+        Self { code: 2, ..self }
+    }
+
     /// Prints the line and returns the exit code.
     pub fn report(&self) -> ExitCode {
         // Who works and who waits for the work's end may both find that it was stopped.

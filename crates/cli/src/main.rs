@@ -38,6 +38,7 @@ enum Command {
     Compare(commands::compare::Compare),
     Reproduce(commands::reproduce::Reproduce),
     Regret(commands::regret::Regret),
+    Sweep(commands::sweep::Sweep),
     /// Guest kernels without configuration: symbols, critical classes, slides
     Symbols(commands::symbols::Symbols),
     /// The emulated host: its kernels, and commands run in it by hand
@@ -92,6 +93,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Compare(args) => commands::compare::run(args),
         Command::Reproduce(args) => commands::reproduce::run(args),
         Command::Regret(args) => commands::regret::run(args),
+        Command::Sweep(args) => commands::sweep::run(args),
         Command::Symbols(args) => commands::symbols::run(args),
         Command::Testbed(args) => commands::testbed::run(args),
         Command::Completions(args) => commands::completions::run(args),

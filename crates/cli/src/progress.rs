@@ -83,8 +83,13 @@ fn draw(what: &str, how_far: &dyn Fn() -> Option<String>, over: &AtomicBool) {
 
 /// A batch that Ctrl-C stops: runs end soon, files that aren't complete are removed.
 pub fn stoppable() -> Result<Arc<BatchProgress>, Failure> {
+    stoppable_within(Some(interrupt::GRACE))
+}
+
+/// The same for who has that long to end by itself, or as long as it takes.
+pub fn stoppable_within(grace: Option<Duration>) -> Result<Arc<BatchProgress>, Failure> {
     let progress = Arc::new(BatchProgress::default());
     let stopped = progress.clone();
-    interrupt::on_signal(Some(interrupt::GRACE), move || stopped.stop())?;
+    interrupt::on_signal(grace, move || stopped.stop())?;
     Ok(progress)
 }

@@ -15,19 +15,37 @@ pub fn of_snapshot(snapshot: &Snapshot) -> Json {
     Json::Array(snapshot.entries().iter().map(of_entry).collect())
 }
 
+/// The same for many runs: one number per entry as `value`, of a histogram its mean, and `count`, `p50`, `p99` and `max`.
+pub fn numbers_of_snapshot(snapshot: &Snapshot) -> Json {
+    Json::Array(snapshot.entries().iter().map(numbers_of_entry).collect())
+}
+
+fn numbers_of_entry(entry: &Entry) -> Json {
+    let mut numbers = json!({ "figure": entry.figure.id, "labels": labels_of(entry) });
+    match &entry.value {
+        Value::Counter(count) => numbers["value"] = json!(count),
+        value => numbers["value"] = json!(value.number()),
+    }
+    if let Value::Histogram(histogram) = &entry.value {
+        numbers["count"] = json!(histogram.count());
+        numbers["p50"] = json!(histogram.percentile(50.0));
+        numbers["p99"] = json!(histogram.percentile(99.0));
+        numbers["max"] = json!(histogram.max());
+    }
+    numbers
+}
+
+fn labels_of(entry: &Entry) -> Map<String, Json> {
+    let pairs = entry.figure.labels.iter().zip(&entry.labels);
+    pairs.map(|(key, value)| ((*key).to_owned(), Json::from(value.as_str()))).collect()
+}
+
 fn of_entry(entry: &Entry) -> Json {
-    let labels: Map<String, Json> = entry
-        .figure
-        .labels
-        .iter()
-        .zip(&entry.labels)
-        .map(|(key, value)| ((*key).to_owned(), Json::from(value.as_str())))
-        .collect();
     json!({
         "figure": entry.figure.id,
         "kind": entry.figure.kind.name(),
         "unit": entry.figure.unit.symbol(),
-        "labels": labels,
+        "labels": labels_of(entry),
         "value": of_value(&entry.value),
     })
 }
@@ -84,5 +102,9 @@ mod tests {
         let value = &of_snapshot(&snapshot)[0]["value"];
         assert_eq!((value["count"].as_u64(), value["p99"].as_u64()), (Some(3), Some(5)));
         assert_eq!(value["buckets"].to_string(), "[[5,5,3]]");
+        assert_eq!(
+            numbers_of_snapshot(&snapshot)[0].to_string(),
+            r#"{"figure":"shootdown_wait","labels":{"vm":"vm1"},"value":5.0,"count":3,"p50":5,"p99":5,"max":5}"#
+        );
     }
 }

@@ -137,6 +137,22 @@ pub fn run_numbered<T: Send, E: Send + From<SimError>>(
     progress: &BatchProgress,
     run: impl Fn(usize, &mut dyn TraceSink) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, (usize, E)> {
+    run_numbered_on(all_cores(), jobs, total_ns, progress, run)
+}
+
+/// Those that this process may use.
+pub fn all_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The same, with so many of them at once.
+pub fn run_numbered_on<T: Send, E: Send + From<SimError>>(
+    threads: usize,
+    jobs: usize,
+    total_ns: u64,
+    progress: &BatchProgress,
+    run: impl Fn(usize, &mut dyn TraceSink) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, (usize, E)> {
     progress.begin(jobs, total_ns);
     let results: Vec<Mutex<Option<Result<T, E>>>> = (0..jobs).map(|_| Mutex::new(None)).collect();
     let (next, first_failed) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
@@ -159,9 +175,8 @@ pub fn run_numbered<T: Send, E: Send + From<SimError>>(
             }
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(jobs);
     std::thread::scope(|scope| {
-        (0..threads).for_each(|_| drop(scope.spawn(work)));
+        (0..threads.clamp(1, jobs.max(1))).for_each(|_| drop(scope.spawn(work)));
     });
     let results = results.into_iter().map(|slot| slot.into_inner().ok().flatten());
     // A job that nobody began comes behind the failed one, or everything was stopped.

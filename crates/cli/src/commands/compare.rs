@@ -87,9 +87,7 @@ pub fn run(args: Compare) -> Result<(), Failure> {
             ComparisonError::Scenario(_) => Failure::bad_input(error),
         })?
     };
-    let says_something = |row: &Row| !args.relative || row.ratios.iter().skip(1).any(Option::is_some);
-    let shown: Vec<&Row> =
-        rows.iter().filter(|row| (args.all || row.is_main()) && says_something(row)).collect();
+    let shown: Vec<&Row> = rows.iter().filter(|row| is_shown(row, args.all, args.relative)).collect();
     let table = table_of(&comparison, &shown, args.relative);
     if let Some(file) = html {
         file.finish_with(&page(&comparison, &rows, &table))?;
@@ -112,16 +110,26 @@ fn table_of(comparison: &Comparison, rows: &[&Row], relative: bool) -> Table {
     let columns: Vec<String> = ["figure".to_owned(), "of".to_owned()].into_iter().chain(policies).collect();
     let mut table = Table::new(&columns.iter().map(String::as_str).collect::<Vec<_>>());
     for row in rows {
-        let cells = row.estimates.iter().zip(&row.ratios).enumerate().map(|(column, (estimate, ratio))| {
-            let cell = match relative && column > 0 {
-                true => ratio.map(|ratio| (ratio_cell(&ratio), ratio.count)),
-                false => estimate.map(|estimate| (cell(row.figure.unit, &estimate), estimate.count)),
-            };
-            cell.map_or("-".to_owned(), |(cell, count)| with_runs(cell, count, comparison.seeds.len()))
-        });
+        let cells = cells_of(row, relative, comparison.seeds.len());
         table.row([row.figure.id.to_owned(), row.labels.join(" ")].into_iter().chain(cells));
     }
     table
+}
+
+/// One per policy; if `relative`, all but the first are ratios.
+pub fn cells_of(row: &Row, relative: bool, seeds: usize) -> impl Iterator<Item = String> {
+    row.estimates.iter().zip(&row.ratios).enumerate().map(move |(column, (estimate, ratio))| {
+        let cell = match relative && column > 0 {
+            true => ratio.map(|ratio| (ratio_cell(&ratio), ratio.count)),
+            false => estimate.map(|estimate| (cell(row.figure.unit, &estimate), estimate.count)),
+        };
+        cell.map_or("-".to_owned(), |(cell, count)| with_runs(cell, count, seeds))
+    })
+}
+
+/// Whether a table shows a row.
+pub fn is_shown(row: &Row, all: bool, relative: bool) -> bool {
+    (all || row.is_main()) && (!relative || row.ratios.iter().skip(1).any(Option::is_some))
 }
 
 /// Of how many runs it is, if not of all: a VM without progress has no execution time, for one.
@@ -144,25 +152,29 @@ fn ratio_cell(ratio: &Estimate) -> String {
 }
 
 fn json_of(comparison: &Comparison, rows: &[Row]) -> Json {
-    let figures: Vec<Json> = rows
-        .iter()
-        .map(|row| {
-            let labels: serde_json::Map<String, Json> =
-                row.figure.labels.iter().zip(&row.labels).map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
-            let by_policy = |estimates: &[Option<Estimate>]| -> serde_json::Map<String, Json> {
-                let estimates = estimates.iter().map(|estimate| json!(estimate.map(output::estimate)));
-                comparison.policies.iter().cloned().zip(estimates).collect()
-            };
-            json!({
-                "figure": row.figure.id,
-                "unit": row.figure.unit.symbol(),
-                "labels": labels,
-                "policies": by_policy(&row.estimates),
-                "relative_to_first": by_policy(&row.ratios),
-            })
-        })
-        .collect();
+    let policies: Vec<&str> = comparison.policies.iter().map(String::as_str).collect();
+    let figures = figures_json(&policies, rows);
     json!({ "scenario": comparison.scenario, "seeds": comparison.seeds, "figures": figures })
+}
+
+/// An object per row.
+pub fn figures_json(policies: &[&str], rows: &[Row]) -> Vec<Json> {
+    let by_policy = |estimates: &[Option<Estimate>]| -> serde_json::Map<String, Json> {
+        let estimates = estimates.iter().map(|estimate| json!(estimate.map(output::estimate)));
+        policies.iter().map(|&policy| policy.to_owned()).zip(estimates).collect()
+    };
+    let figure = |row: &Row| {
+        let labels: serde_json::Map<String, Json> =
+            row.figure.labels.iter().zip(&row.labels).map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
+        json!({
+            "figure": row.figure.id,
+            "unit": row.figure.unit.symbol(),
+            "labels": labels,
+            "policies": by_policy(&row.estimates),
+            "relative_to_first": by_policy(&row.ratios),
+        })
+    };
+    rows.iter().map(figure).collect()
 }
 
 fn page(comparison: &Comparison, rows: &[Row], table: &Table) -> String {

@@ -11,5 +11,6 @@ pub mod replay;
 pub mod reproduce;
 pub mod run;
 pub mod simulate;
+pub mod sweep;
 pub mod symbols;
 pub mod testbed;

@@ -86,14 +86,9 @@ impl From<OverrideArgs> for Overrides {
     }
 }
 
-/// Splits `path=value`; the value may contain `=` itself.
+/// A `--set` option.
 pub fn parse_setting(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((path, value)) if !path.trim().is_empty() => {
-            Ok((path.trim().to_owned(), value.trim().to_owned()))
-        }
-        _ => Err("expected PATH=VALUE, such as vm.target.vcpus=8".to_owned()),
-    }
+    scenario::split_setting(text).map(|(path, value)| (path.to_owned(), value.to_owned()))
 }
 
 pub fn run(args: Simulate) -> Result<(), Failure> {

@@ -54,7 +54,7 @@ pub struct ScenarioError {
 }
 
 impl ScenarioError {
-    pub(super) fn new(place: &Place, cause: impl Into<String>) -> Self {
+    pub(crate) fn new(place: &Place, cause: impl Into<String>) -> Self {
         Self { place: place.clone(), cause: cause.into() }
     }
 }

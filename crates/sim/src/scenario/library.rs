@@ -70,7 +70,7 @@ pub fn built_in(path: &str) -> Option<&'static str> {
 }
 
 /// Loads files and remembers where each came from, as names inside a file are looked up next to it first.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Library {
     /// File name as in places -> its folder on the disk.
     folders: BTreeMap<String, PathBuf>,
@@ -108,6 +108,13 @@ impl Library {
             self.on_shelf(Shelf::Scenario, reference, &place)?
         };
         self.home = source.folder();
+        self.layered(Shelf::Scenario, source, &place, &mut Vec::new())
+    }
+
+    /// A file that names scenarios, which are looked up next to it.
+    pub fn of_scenarios(&mut self, path: &str) -> Result<Node, ScenarioError> {
+        let place = Place::whole(path);
+        let source = read_file(Path::new(path), &place)?;
         self.layered(Shelf::Scenario, source, &place, &mut Vec::new())
     }
 

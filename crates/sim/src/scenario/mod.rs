@@ -21,14 +21,15 @@ mod workload;
 pub(crate) use error::quoted;
 pub use error::{Place, ScenarioError};
 pub use kernel::{critical_functions, symbol_tables};
+pub(crate) use library::Library;
 pub use library::{Shelf, built_in};
 pub use policy::names as policy_names;
+pub(crate) use reader::{TableReader, name, string};
+pub(crate) use tree::{Node, NodeValue};
 
 use crate::config::{MicroSlicedConfig, PoolSize, SchedulerKind, SimulationConfig};
-use library::Library;
-use reader::TableReader;
 use std::path::PathBuf;
-use tree::{Node, NodeValue, Table};
+use tree::Table;
 
 /// Every key that scenarios may carry, by the table that it is of: what a generator has to cover.
 #[cfg(test)]
@@ -80,48 +81,99 @@ pub struct Overrides {
     pub settings: Vec<(String, String)>,
 }
 
+/// The same, each with the place where somebody wrote it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Changes {
+    /// A policy's name, or a file.
+    pub policy: Option<Node>,
+    pub seed: Option<u64>,
+    /// Paths, and the values that they get.
+    pub settings: Vec<(String, Node)>,
+}
+
+impl From<&Overrides> for Changes {
+    fn from(overrides: &Overrides) -> Self {
+        let policy = overrides
+            .policy
+            .clone()
+            .map(|policy| Node { place: Place::whole("--policy"), value: NodeValue::String(policy) });
+        let setting = |(path, text): &(String, String)| {
+            (path.clone(), tree::value_of(&Place::whole(&format!("--set {}", error::clipped(path))), text))
+        };
+        Self { policy, seed: overrides.seed, settings: overrides.settings.iter().map(setting).collect() }
+    }
+}
+
+/// Splits `path=value`; the value may contain `=` itself.
+pub fn split_setting(text: &str) -> Result<(&str, &str), String> {
+    match text.split_once('=') {
+        Some((path, value)) if !path.trim().is_empty() => Ok((path.trim(), value.trim())),
+        _ => Err("expected PATH=VALUE, such as vm.target.vcpus=8".to_owned()),
+    }
+}
+
+/// `"path=value"`, written in a file: the path, and the value with its place.
+pub(crate) fn written_setting(node: &Node) -> Result<(String, Node), ScenarioError> {
+    let (path, text) =
+        split_setting(string(node)?).map_err(|cause| ScenarioError::new(&node.place, cause))?;
+    Ok((path.to_owned(), tree::value_of(&node.place, text)))
+}
+
 /// Loads a scenario by path or built-in name.
 pub fn load(reference: &str, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
     let mut library = Library::default();
     let document = library.scenario(reference)?;
-    build(reference, document, library, overrides)
+    build(reference, document, library, &overrides.into())
+}
+
+/// Loads a scenario that another file names, which `library` has read.
+pub(crate) fn load_named(
+    mut library: Library,
+    reference: &Node,
+    changes: &Changes,
+) -> Result<Scenario, ScenarioError> {
+    let name = string(reference)?;
+    let document = library.find(Shelf::Scenario, name, &reference.place)?;
+    build(name, document, library, changes)
 }
 
 /// Reads a scenario from a text; `file` is how errors call it. Names in it mean built-in files.
 pub fn parse(file: &str, text: &str, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
     let mut library = Library::default();
     let document = library.document(file, text)?;
-    build(file, document, library, overrides)
+    build(file, document, library, &overrides.into())
 }
 
 fn build(
     name: &str,
     document: Node,
     mut library: Library,
-    overrides: &Overrides,
+    changes: &Changes,
 ) -> Result<Scenario, ScenarioError> {
     let mut root = resolve(&mut library, document)?;
     // First, so that settings may change the policy's own parameters; none puts another one in its place.
-    if let Some(policy) = &overrides.policy {
-        let place = Place::whole("--policy");
-        let reference = Node { place: place.clone(), value: NodeValue::String(policy.clone()) };
-        tree::set(&mut root, "policy", reference)?;
+    if let Some(policy) = &changes.policy {
+        tree::set(&mut root, "policy", policy.clone())?;
         root = resolve(&mut library, root)?;
     }
-    let sets_policy = |(path, _): &(String, String)| path.trim_matches('"') == "policy";
-    if overrides.policy.is_some() && overrides.settings.iter().any(sets_policy) {
-        let cause = "the policy is that of `--policy`: name it there, or set policy.KEY";
-        return Err(ScenarioError::new(&Place::whole("--set policy"), cause));
+    let sets_policy = |(path, _): &&(String, Node)| path.trim_matches('"') == "policy";
+    let setting = changes.settings.iter().find(sets_policy);
+    if let (Some(policy), Some((_, value))) = (&changes.policy, setting) {
+        let (place, named) = match policy.place.is_command_line() {
+            true => (Place::whole("--set policy"), "`--policy`"),
+            false => (value.place.clone(), "`policies`"),
+        };
+        let cause = format!("the policy is that of {named}: name it there, or set policy.KEY");
+        return Err(ScenarioError::new(&place, cause));
     }
-    for (path, text) in &overrides.settings {
-        let value = tree::parse_value(&format!("--set {}", error::clipped(path)), text)?;
-        tree::set(&mut root, path, value)?;
+    for (path, value) in &changes.settings {
+        tree::set(&mut root, path, value.clone())?;
         // The new value may be a name itself (`vm.target.kernel=linux-modern`).
         root = resolve(&mut library, root)?;
     }
     let mut scenario = read(name, &root)?;
     scenario.files = library.into_files();
-    if let Some(seed) = overrides.seed {
+    if let Some(seed) = changes.seed {
         scenario.config.seed = seed;
     }
     Ok(scenario)

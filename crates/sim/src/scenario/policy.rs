@@ -34,7 +34,7 @@ pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioEr
             let cause = "`extends` was followed before: name the other policy in front";
             return Err(ScenarioError::new(&Place::whole(&origin), cause));
         }
-        tree::set(&mut policy, key, tree::parse_value(&origin, value)?)?;
+        tree::set(&mut policy, key, tree::value_of(&Place::whole(&origin), value))?;
     }
     Ok(policy)
 }

@@ -197,17 +197,16 @@ pub fn overlay(base: Node, over: Node) -> Node {
 }
 
 /// The value of a `--set` option as it would be written in the file: TOML if it is, else the bare text.
-pub fn parse_value(origin: &str, text: &str) -> Result<Node, ScenarioError> {
-    let place = Place::whole(origin);
+pub fn value_of(place: &Place, text: &str) -> Node {
     let document = format!("value = {text}\n");
-    let parsed = parse(origin, &document).ok().and_then(|node| match node.value {
+    let parsed = parse(&place.file, &document).ok().and_then(|node| match node.value {
         NodeValue::Table(mut table) if table.len() == 1 => table.remove("value").map(|(_, node)| node),
         _ => None,
     });
     let mut node =
         parsed.unwrap_or_else(|| Node { place: place.clone(), value: NodeValue::String(text.to_owned()) });
-    relocate(&mut node, &place);
-    Ok(node)
+    relocate(&mut node, place);
+    node
 }
 
 /// Gives a whole tree the same place: a `--set` value has no lines.
@@ -370,19 +369,19 @@ mod tests {
     fn set_finds_tables_by_key_and_list_entries_by_name_or_number() {
         let mut node = read("[[vm]]\nname = 'target'\nvcpus = 1\n[[vm]]\nname = 'other'");
         for (path, text) in [("vm.other.vcpus", "6"), ("vm.0.vcpus", "7"), ("host.ple.window", "10 us")] {
-            set(&mut node, path, parse_value("--set", text).expect("value")).expect("set");
+            set(&mut node, path, value_of(&Place::whole("--set"), text)).expect("set");
         }
         assert_eq!(at(&node, "vm.1.vcpus").value, NodeValue::Integer(6));
         assert_eq!(at(&node, "vm.0.vcpus").value, NodeValue::Integer(7));
         assert_eq!(at(&node, "host.ple.window").value, NodeValue::String("10 us".into()));
         let error =
-            set(&mut node, "vm.nobody.vcpus", parse_value("--set", "1").expect("value")).expect_err("no VM");
+            set(&mut node, "vm.nobody.vcpus", value_of(&Place::whole("--set"), "1")).expect_err("no VM");
         assert_eq!(error.to_string(), "--set: no entry `nobody`; there are: target, other");
     }
 
     #[test]
     fn a_path_of_tens_of_thousands_of_keys_is_refused() {
-        let value = parse_value("--set", "1").expect("value");
+        let value = value_of(&Place::whole("--set"), "1");
         let error = set(&mut read(""), "a.".repeat(60_000).trim_end_matches('.'), value).expect_err("deep");
         assert_eq!(error.to_string(), "--set: a path of more than 48 keys leads nowhere in a scenario");
     }

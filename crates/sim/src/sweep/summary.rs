@@ -1,0 +1,103 @@
+//! What the results say: estimates over seeds, for each scenario under each setting.
+
+use super::journal::{of_another, read_lines, run_of};
+use super::{Sweep, SweepError};
+use crate::rows::{Numbers, Row, RowKeys};
+use microslice_metrics::{Figure, figures};
+use serde_json::Value as Json;
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::path::Path;
+
+/// Longer than any.
+const FIRST_LINE_MAX: u64 = 4_096;
+
+/// A scenario under a setting.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    pub scenario: String,
+    pub setting: String,
+    pub rows: Vec<Row>,
+}
+
+/// A run without figures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedRun {
+    /// Index of the run.
+    pub run: usize,
+    /// `config`, `deadlock` or `check`.
+    pub kind: String,
+    pub cause: String,
+}
+
+/// Whether results are there, of this very sweep; they have their name only when they are complete. Other files are refused.
+pub fn are_there(sweep: &Sweep, results: &Path) -> Result<bool, SweepError> {
+    match std::fs::metadata(results) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(SweepError::of_file(results, error)),
+        Ok(metadata) if !metadata.is_file() => return Err(SweepError::of_file(results, "isn't a file")),
+        Ok(_) => {}
+    }
+    let file = File::open(results).map_err(|error| SweepError::of_file(results, error))?;
+    let expected = format!("{}\n", sweep.first_line()).into_bytes();
+    let mut first = Vec::new();
+    let read = BufReader::new(file).take(FIRST_LINE_MAX).read_until(b'\n', &mut first);
+    read.map_err(|error| SweepError::of_file(results, error))?;
+    if first == expected { Ok(true) } else { Err(of_another(results, &first)) }
+}
+
+fn damaged(results: &Path, line: usize, run: usize) -> SweepError {
+    let cause =
+        format!("damaged: the line of run {run} is expected here; remove the file, and run the sweep again");
+    SweepError::at_line(results, line, cause)
+}
+
+/// Reads the results line by line, of which those of one scenario under one setting are kept at a time.
+pub fn groups(sweep: &Sweep, results: &Path) -> Result<(Vec<Group>, Vec<FailedRun>), SweepError> {
+    let file = File::open(results).map_err(|error| SweepError::of_file(results, error))?;
+    let seeds = sweep.seeds().len();
+    let per_group = sweep.policies().len() * seeds;
+    let (mut groups, mut failed) = (Vec::new(), Vec::new());
+    let (mut keys, mut numbers) = (RowKeys::default(), Vec::<Option<Numbers>>::new());
+    let mut run = 0;
+    read_lines(sweep, results, &file, |line, _, bytes| {
+        let refuse = || damaged(results, line, run + 1);
+        let value: Json = serde_json::from_slice(bytes).map_err(|_| refuse())?;
+        if run_of(sweep, bytes) != Some(run) {
+            return Err(refuse());
+        }
+        let entries = value["figures"].as_array().map(|figures| figures.iter().map(entry_of).collect());
+        let entries: Option<Option<Vec<_>>> = entries;
+        numbers.push(match entries {
+            Some(entries) => {
+                let entries = entries.ok_or_else(refuse)?;
+                Some(keys.numbers_of(numbers.len(), entries.into_iter()))
+            }
+            None => {
+                let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+                failed.push(FailedRun { run, kind: text("failed"), cause: text("cause") });
+                None
+            }
+        });
+        if numbers.len() == per_group {
+            let by_policy: Vec<_> = numbers.chunks(seeds).collect();
+            let rows = std::mem::take(&mut keys).rows(&by_policy);
+            let name = sweep.name(run);
+            groups.push(Group { scenario: name.scenario.to_owned(), setting: name.setting.to_owned(), rows });
+            numbers.clear();
+        }
+        run += 1;
+        Ok(())
+    })?;
+    if run == sweep.runs() { Ok((groups, failed)) } else { Err(damaged(results, run + 2, run + 1)) }
+}
+
+/// A figure as a line has it; `None` if there is no such figure.
+fn entry_of(json: &Json) -> Option<(&'static Figure, Cow<'static, [String]>, f64)> {
+    let id = json["figure"].as_str()?;
+    let figure = *figures::ALL.iter().find(|figure| figure.id == id)?;
+    let label = |label: &&'static str| json["labels"][*label].as_str().map(str::to_owned);
+    let labels = figure.labels.iter().map(label).collect::<Option<Vec<_>>>()?;
+    Some((figure, Cow::Owned(labels), json["value"].as_f64().unwrap_or(f64::NAN)))
+}
