@@ -13,6 +13,8 @@ packages=(
     python3-venv                       # vmlinux-to-elf, which symbols are compared with
     debhelper lintian                  # the Debian package, and what checks it
     chromium                           # draws the pages that tests look at
+    prometheus                         # scrapes what tests serve, and checks rules; its service stays off (below)
+    tmux                               # the terminal in which tests look at `microslice top`
     debian-archive-keyring             # checks what the testbed downloads
 )
 
@@ -26,4 +28,16 @@ done
 echo "setup: installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
+
+# Packages start the services that they bring, and those of tools for tests have no business on this machine: none is started while
+# this installs, and Prometheus' isn't started by the next boot either. `systemctl enable --now prometheus` is left to whoever wants it.
+policy=/usr/sbin/policy-rc.d
+if [[ ! -e $policy ]]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' > "$policy"
+    chmod 755 "$policy"
+fi
 apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+if [[ " ${missing[*]} " == *" prometheus "* ]]; then
+    update-rc.d prometheus disable
+fi

@@ -11,6 +11,7 @@ use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::hint_page::HintPages;
 use crate::kernel_reader::{Answer, KernelReader, VmKey, Witness};
 use crate::limits::{self, LimitTable, Troubles};
+use crate::monitoring::{Publisher, Shares};
 use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
 use crate::privileges;
@@ -63,6 +64,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
         kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
     }
     refuse_unknown_names(settings)?;
+    let listener = settings.metrics_listener()?;
     let recorder = settings.record.as_deref().map(Recorder::create).transpose()?;
     let mut limits = LimitTable::default();
     let tree = limits::read_tree(Path::new(cgroups::MOUNT))
@@ -72,6 +74,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     // Before the thread that reads what tenants hold is started.
     privileges::keep_only_used()?;
     let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder, limits)?;
+    daemon.publisher = listener.map(Publisher::start).transpose()?;
     daemon.weigh_services(&tree.weighed, output);
     let result = daemon.serve(stop, output);
     daemon.finish(result, output)
@@ -140,6 +143,9 @@ struct Daemon<'s> {
     refusals: Refusals,
     recorder: Option<Recorder>,
     measuring: Option<Measuring>,
+    /// For who asks by `metrics-listen`.
+    publisher: Option<Publisher>,
+    shares: Shares,
     /// By slot.
     vms: BTreeMap<u32, Vm>,
     started: Instant,
@@ -172,6 +178,8 @@ impl<'s> Daemon<'s> {
         Ok(Self {
             settings,
             measuring,
+            publisher: None,
+            shares: Shares::default(),
             host,
             scheduler: Some(scheduler),
             restarts: Restarts::default(),
@@ -239,6 +247,7 @@ impl<'s> Daemon<'s> {
                 self.start_again(&exit, stop, output)?;
                 looked_for_vms = None;
             }
+            self.publish();
             if let Some(seconds) = self.settings.stats
                 && self.before.at.elapsed().as_secs_f64() >= seconds
             {

@@ -2,6 +2,7 @@
 
 use super::{Daemon, monotonic_ns};
 use crate::kernel_reader::VmKey;
+use crate::monitoring::{Publisher, Reading};
 use crate::recursion_misses::RecursionMisses;
 use crate::report::{Report, VmReport, difference, sum};
 use crate::scheduler::{HostStats, Scheduler, VMS_MAX, VmStats};
@@ -83,6 +84,18 @@ impl Daemon<'_> {
         let Some(scheduler) = &self.scheduler else { return self.gone_before };
         let left_over = (0..=VMS_MAX).filter(|slot| !self.vms.contains_key(slot));
         left_over.fold(self.gone_before, |gone, slot| sum(&gone, &scheduler.vm_stats(slot)))
+    }
+
+    /// For who asks by `metrics-listen`, if it is time.
+    pub(super) fn publish(&mut self) {
+        if !self.publisher.as_ref().is_some_and(Publisher::is_due) {
+            return;
+        }
+        let report = self.final_report(None);
+        let shares = self.shares.of(&report, Instant::now());
+        if let Some(publisher) = &mut self.publisher {
+            publisher.publish(Reading::Run(Box::new(report), shares));
+        }
     }
 
     pub(super) fn interval_report(&mut self) -> Report {
