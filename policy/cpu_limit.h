@@ -15,6 +15,8 @@
  *            A reserved turn is an eighth of what a window gives, split over the active vCPUs: the rest of the window
  *            goes to whoever is next by its share. The more is reserved already the shorter the turn, down to
  *            LIMIT_TURN_MIN_NS: a thousand threads take their turns within seconds.
+ *            Somebody who stopped in the kernel may hold a lock of the host's. It goes on there, and its rest waits until it
+ *            is in user mode, as with the kernel's own limits from 6.18 on (throttle_cfs_rq_work() in kernel/sched/fair.c).
  * Limits.    Nobody rests for longer than LIMIT_REST_MAX_NS: sched_ext's watchdog would end the scheduler for everybody.
  *            A limit that gives its tasks less than LIMIT_TURN_MIN_NS each in that time isn't kept to the letter.
  *            What turns took beyond what was reserved is a debt of LIMIT_DEBT_MAX_NS at most.
@@ -32,6 +34,8 @@
 	1000000ull /* 1 ms, while there is quota left: shorter turns cost more than they bring */
 #define LIMIT_TURN_MIN_NS 50000ull /* 50 us: about twice what a switch of vCPUs costs */
 #define LIMIT_TURNS_PER_WINDOW 8u
+#define LIMIT_IN_KERNEL_MAX_NS                                                                               \
+	100000000ull /* 100 ms of running: the longest that a fork or an exec holds its locks */
 
 /* As in cpu.max and cpu.max.burst. A quota or period of 0: no limit. */
 struct cpu_limit {
@@ -53,6 +57,8 @@ struct limit_decision {
 	u64 clock_ns;	   /* before the turn moves it */
 	u64 rest_until_ns; /* 0: it may run at once */
 	u64 turn_ns;
+	u32 in_debt; /* as far behind as it may be: what runs beyond now isn't paid back */
+	u32 reserved;
 };
 
 POLICY u32 is_limited(const struct cpu_limit *limit)
@@ -102,6 +108,21 @@ POLICY u64 limit_turn_reserved(const struct cpu_limit *limit, u64 ahead_ns, u64 
 	return turn < LIMIT_TURN_MIN_NS ? LIMIT_TURN_MIN_NS : turn;
 }
 
+/* Whether somebody who stopped in the kernel may go on there in place of a rest, as it did for so long since its last one. */
+POLICY u32 limit_lets_go_on(u64 went_on_ns, u32 in_debt)
+{
+	return went_on_ns < LIMIT_IN_KERNEL_MAX_NS && !in_debt;
+}
+
+/*
+ * The turn of somebody who goes on in the kernel, though it had to rest. It rests once a turn of it ends in user mode: so
+ * turns have different lengths, and nobody evades all of them by going to sleep.
+ */
+POLICY u64 limit_turn_in_kernel(u64 turn_ns, u32 times)
+{
+	return turn_ns >> times % 4;
+}
+
 /* When the window ends in which the clock stands. */
 POLICY u64 limit_window_end(const struct cpu_limit *limit, u64 clock_ns)
 {
@@ -123,8 +144,10 @@ POLICY struct limit_decision decide_on_limit(const struct cpu_limit *limit,
 	earliest = now - limit_saved_max_ns(limit);
 	if (vtime_before(decision.clock_ns, earliest))
 		decision.clock_ns = earliest;
-	if (vtime_before(furthest, decision.clock_ns))
+	if (!vtime_before(decision.clock_ns, furthest)) {
 		decision.clock_ns = furthest;
+		decision.in_debt = 1;
+	}
 	if (vtime_before(decision.clock_ns, now)) {
 		turn = limit_turn_of_left(limit, now - decision.clock_ns, active_count);
 	} else {

@@ -18,7 +18,7 @@
 #include "pool_size.h"
 #include "urgent_events.h"
 
-#define RECORD_VERSION 12u
+#define RECORD_VERSION 13u
 /* Slots for guest kernels. Slot 0 is the code of a guest without symbols. */
 #define GUEST_CODES_MAX 64u
 

@@ -13,16 +13,21 @@
  * Races.     Two pCPUs may ask a limit at once: both see nearly the same. Each pays for its own turn all the same, so
  *            this is a debt, and the next ones rest for longer.
  *            A limit is changed while tasks rest by the old one: they are released, and keep what they have paid for.
- * Limits.    A task rests wherever its turn ended, in the host's kernel too (as with the kernel's own limits before 6.18).
- *            Kernel threads never do, nor does a task that ends, nor one that was stopped as an RCU reader: a stall of
- *            RCU, 21 seconds, would end the scheduler. Of the limits of a cgroup the LIMITS_PER_CGROUP tightest
- *            count; LIMITS_MAX and LIMITED_CGROUPS_MAX: the daemon says what is beyond.
+ *            Nobody rests in the kernel (as with the kernel's own limits from 6.18 on): it would do so with its locks.
+ *            Where a task stopped is known a moment later (bpf/core/stops.bpf.h). Until then it waits in a queue of its
+ *            own; then it rests, or goes on by its reserved turn. Who wakes goes on at once. Turns of those who go on
+ *            have different lengths: one of them ends in user mode, and the rest that was due begins there. Whoever
+ *            evades that, by long system calls, goes on for LIMIT_IN_KERNEL_MAX_NS only, or until the debt is too high.
+ * Limits.    Kernel threads never rest, nor does a task that ends, nor one that was stopped as an RCU reader: a stall of
+ *            RCU, 21 seconds, would end the scheduler. vCPUs rest wherever they stop. Of the limits of a cgroup the
+ *            LIMITS_PER_CGROUP tightest count; LIMITS_MAX and LIMITED_CGROUPS_MAX: the daemon says what is beyond.
  *            Reserved turns are as long for all tasks: weights count for the rest of a window only.
  */
 #ifndef BPF_CPU_LIMIT_H
 #define BPF_CPU_LIMIT_H
 
 #include "bpf/core/domains.bpf.h"
+#include "bpf/core/stops.bpf.h"
 
 struct rest_timer {
 	struct bpf_timer timer;
@@ -52,6 +57,10 @@ struct {
 #define RELEASE_INTERVAL_MIN_NS 100000ull
 #define RELEASE_INTERVAL_MAX_NS 2000000ull
 #define RELEASE_LOOK_MAX 64u
+/* Until it is asked where a task stopped. */
+#define STOPPED_LOOK_NS 1000000ull
+/* The kernel tells within microseconds. If not, the task rests. */
+#define STOPPED_UNSEEN_MAX_NS 20000000ull
 #define UNLIMITED_NS (~0ull)
 
 /* ---- Accounting ---- */
@@ -115,6 +124,9 @@ static __always_inline void charge_limits_of(struct task_struct *p, struct task_
 	} else if (limits_in_force) {
 		settle_limits(cgroup_of(p), ran_since_charged(p, tctx), 0);
 	}
+	if (tctx->goes_on)
+		tctx->went_on_ns += bpf_ktime_get_ns() - tctx->running_since_ns;
+	tctx->goes_on = false;
 }
 
 /* ---- Asking ---- */
@@ -143,6 +155,7 @@ __noinline int ask_limit(u32 place, struct task_ctx *tctx, u32 active_count, u64
 	if (decision.clock_ns != seen.clock_ns)
 		__sync_val_compare_and_swap(&state->clock_ns, seen.clock_ns, decision.clock_ns);
 	tctx->allowed_ns = decision.turn_ns;
+	tctx->limits_in_debt |= decision.in_debt;
 	if (vtime_before(tctx->rests_until_ns, decision.rest_until_ns))
 		tctx->rests_until_ns = decision.rest_until_ns;
 	return true;
@@ -162,6 +175,7 @@ __noinline int ask_limits(struct task_ctx *tctx, u64 cgroup, u32 active_count, u
 		return 0;
 	tctx->allowed_ns = begins_ns ? begins_ns : UNLIMITED_NS;
 	tctx->rests_until_ns = now;
+	tctx->limits_in_debt = false;
 	for (at = 0; at < LIMITS_PER_CGROUP; at++) {
 		if (!ask_limit(chain->places[at] - 1, tctx, active_count, now))
 			break;
@@ -188,6 +202,13 @@ static __always_inline bool may_be_limited(struct task_struct *p)
 	return limits_in_force && !(p->flags & (PF_KTHREAD | PF_EXITING));
 }
 
+/* It stopped in the kernel, and goes on there in place of a rest. */
+static __always_inline bool goes_on_in_kernel(const struct task_ctx *tctx, const struct vcpu *vcpu)
+{
+	return may_hold_a_lock(tctx, vcpu) && tctx->stopped_in == STOPPED_IN_KERNEL &&
+	       limit_lets_go_on(tctx->went_on_ns, tctx->limits_in_debt);
+}
+
 /* Until when it has to rest before its next turn; 0: not at all. Asked twice, it says the same. */
 static __always_inline u64 rests_until(struct task_struct *p, struct task_ctx *tctx, struct vcpu *vcpu)
 {
@@ -197,8 +218,8 @@ static __always_inline u64 rests_until(struct task_struct *p, struct task_ctx *t
 		ask_limits_of(p, tctx, vcpu, 0);
 	if (!tctx->reserved_ns || !vtime_before(bpf_ktime_get_ns(), tctx->rests_until_ns))
 		return 0;
-	/* It goes on, by turns that it pays for, until it has read. */
-	if (is_rcu_reader(p))
+	/* It goes on, by turns that it pays for, until it has read, or is in user mode. */
+	if (is_rcu_reader(p) || goes_on_in_kernel(tctx, vcpu))
 		return 0;
 	return tctx->rests_until_ns;
 }
@@ -244,6 +265,11 @@ static __always_inline u64 begin_limited_turn(struct task_struct *p, struct task
 	if (!tctx->paid_ns)
 		return slice_ns;
 	tctx->allowed_ns = tctx->paid_ns;
+	if (vtime_before(bpf_ktime_get_ns(), tctx->rests_until_ns) && goes_on_in_kernel(tctx, vcpu)) {
+		tctx->goes_on = true;
+		if (!is_rcu_reader(p))
+			tctx->allowed_ns = limit_turn_in_kernel(tctx->paid_ns, tctx->went_on++);
+	}
 	if (tctx->allowed_ns >= slice_ns)
 		return slice_ns;
 	timer = bpf_map_lookup_elem(&turn_timers, &key);
@@ -279,10 +305,15 @@ static __always_inline bool arm_rest_timer(u64 until_ns)
 	return false;
 }
 
+static __always_inline bool somebody_rests(void)
+{
+	return scx_bpf_dsq_nr_queued(DSQ_RESTING) > 0 || scx_bpf_dsq_nr_queued(DSQ_STOPPED) > 0;
+}
+
 /* Somebody rests, and the timer isn't armed: the kernel refused it, or it fired just before. */
 static __always_inline void mend_rest_timer(void)
 {
-	if (!rest_timer_armed && scx_bpf_dsq_nr_queued(DSQ_RESTING) > 0)
+	if (!rest_timer_armed && somebody_rests())
 		arm_rest_timer(bpf_ktime_get_ns());
 }
 
@@ -295,7 +326,12 @@ static __always_inline void enqueue_resting(struct task_struct *p, struct task_c
 		vcpu->was_blocked = 0;
 	}
 	tctx->queued_at_ns = bpf_ktime_get_ns();
-	dsq_insert_vtime(p, DSQ_RESTING, config.others_slice_ns, until_ns, enq_flags);
+	if (may_hold_a_lock(tctx, vcpu) && tctx->stopped_in == STOPPED_UNSEEN) {
+		dsq_insert_vtime(p, DSQ_STOPPED, config.others_slice_ns, tctx->queued_at_ns, enq_flags);
+		arm_rest_timer(tctx->queued_at_ns + STOPPED_LOOK_NS);
+	} else {
+		dsq_insert_vtime(p, DSQ_RESTING, config.others_slice_ns, until_ns, enq_flags);
+	}
 	mend_rest_timer();
 }
 
@@ -318,6 +354,8 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 
 	if (!tctx)
 		return;
+	if (!tctx->goes_on)
+		tctx->went_on_ns = 0;
 	count_rest(vcpu, now - tctx->queued_at_ns);
 	tctx->rests_until_ns = now;
 	if (vcpu) {
@@ -350,6 +388,23 @@ static __always_inline bool rests_by_old_limits(struct task_struct *p)
 	return tctx && vtime_before(tctx->queued_at_ns, limits_changed_at_ns);
 }
 
+/* It rests, unless it stopped in the kernel. */
+static __always_inline void rest_or_go_on(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 now)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+
+	if (!tctx || (tctx->stopped_in == STOPPED_UNSEEN && now - tctx->queued_at_ns < STOPPED_UNSEEN_MAX_NS))
+		return;
+	if (goes_on_in_kernel(tctx, NULL)) {
+		tctx->goes_on = true;
+		release(it, p, now);
+	} else if (!vtime_before(now, tctx->rests_until_ns)) {
+		release(it, p, now);
+	} else {
+		dsq_move_vtime(it, p, DSQ_RESTING, tctx->rests_until_ns);
+	}
+}
+
 /* For as long as anybody rests. */
 static int end_rests(void *map, u32 *key, struct rest_timer *timer)
 {
@@ -359,6 +414,14 @@ static int end_rests(void *map, u32 *key, struct rest_timer *timer)
 	rest_timer_armed = 0;
 	/* 6.16 takes the callback of a timer that a sleepable program initialised for sleepable. */
 	bpf_rcu_read_lock();
+	timer->look_count = RELEASE_LOOK_MAX;
+	for_each_queued(p, DSQ_STOPPED)
+	{
+		if (!timer->look_count)
+			break;
+		timer->look_count--;
+		rest_or_go_on(&it, p, now);
+	}
 	timer->look_count = RELEASE_LOOK_MAX;
 	for_each_queued(p, DSQ_RESTING)
 	{
@@ -383,7 +446,9 @@ static int end_rests(void *map, u32 *key, struct rest_timer *timer)
 	}
 	bpf_rcu_read_unlock();
 	/* Who came meanwhile may have armed it. Where the kernel refuses it, sweep_queues() tries again. */
-	if (scx_bpf_dsq_nr_queued(DSQ_RESTING) > 0)
+	if (scx_bpf_dsq_nr_queued(DSQ_STOPPED) > 0 && vtime_before(now + STOPPED_LOOK_NS, next_ns))
+		next_ns = now + STOPPED_LOOK_NS;
+	if (somebody_rests())
 		arm_rest_timer(next_ns);
 	return 0;
 }

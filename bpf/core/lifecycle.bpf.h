@@ -76,7 +76,8 @@ static __always_inline s32 init_core(void)
 			return result;
 	}
 	result = scx_bpf_create_dsq(DSQ_OTHERS, -1);
-	return result ?: scx_bpf_create_dsq(DSQ_RESTING, -1);
+	result = result ?: scx_bpf_create_dsq(DSQ_RESTING, -1);
+	return result ?: scx_bpf_create_dsq(DSQ_STOPPED, -1);
 }
 
 /* ---- End ---- */

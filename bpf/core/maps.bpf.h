@@ -26,8 +26,14 @@ struct task_ctx {
 	u64 paid_ns;
 	u64 charged_until_ns; /* its limits, of all the time that it ran: as sum_exec_runtime */
 	u64 limited_by;	      /* the cgroup whose limits have given it that */
-	u32 vcpu;	      /* slot + 1; 0: not a vCPU */
-	u32 gives_way;	      /* a host task whose clock is the vCPUs': see gives_way() */
+	u32 stopped_in;	      /* enum stopped_in: where its last turn ended */
+	/* It went on in the kernel in place of a rest: how often; how long since it rested last; whether it does now. */
+	u32 went_on;
+	u64 went_on_ns;
+	u32 goes_on;
+	u32 limits_in_debt; /* one of its limits is as far behind as it may be: it may not go on */
+	u32 vcpu;	    /* slot + 1; 0: not a vCPU */
+	u32 gives_way;	    /* a host task whose clock is the vCPUs': see gives_way() */
 	u32 out_of_order; /* it runs because it has waited for so long, or goes on, not because of its clock */
 	u32 vm;		  /* a VMM's thread that isn't a vCPU: its VM's slot + 1 */
 	u64 refused_until_ns; /* a vCPU for which there was no room: not tried again before */
@@ -232,6 +238,7 @@ struct exit_record exit_record;
 
 #define DSQ_OTHERS 1ull	 /* host tasks that aren't vCPUs, by virtual time */
 #define DSQ_RESTING 2ull /* tasks that have used up what cpu.max allows them, by when they may run again */
+#define DSQ_STOPPED 3ull /* of them, those of which isn't known yet where they stopped */
 /* One for each domain, and one for each pCPU, behind them: policy/queue_domain.h, queue_to_join(). */
 #define DSQ_BOOSTED 0x20000ull /* + queue: vCPUs that just woke, first come first served */
 #define DSQ_VCPUS 0x30000ull   /* + queue: preempted and waiting vCPUs, by virtual time */

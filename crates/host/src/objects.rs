@@ -140,7 +140,7 @@ macro_rules! scheduler_object {
 
                 fn attach_observers(&mut self) -> libbpf_rs::Result<()> {
                     attach!(
-                        self: on_vcpu_load, on_vcpu_destroy, on_spin, on_hypercall, on_exit, $($observer,)*
+                        self: on_vcpu_load, on_vcpu_destroy, on_spin, on_hypercall, on_exit, on_stop, $($observer,)*
                         on_svm_interrupt, on_vmx_interrupt
                     );
                     Ok(())

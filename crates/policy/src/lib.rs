@@ -234,6 +234,18 @@ pub fn decide_on_limit(limit: &CpuLimit, seen: &LimitObservation) -> LimitDecisi
     unsafe { c::decide_on_limit(limit, seen) }
 }
 
+/// May somebody who stopped in the kernel go on there in place of a rest, as it did for `went_on_ns` since its last one?
+pub fn limit_lets_go_on(went_on_ns: u64, in_debt: bool) -> bool {
+    // SAFETY: it takes values.
+    unsafe { c::limit_lets_go_on(went_on_ns, u32::from(in_debt)) != 0 }
+}
+
+/// How long the turn of somebody is who does so for the `times`th time, and has reserved `turn_ns`.
+pub fn limit_turn_in_kernel(turn_ns: u64, times: u32) -> u64 {
+    // SAFETY: it takes values.
+    unsafe { c::limit_turn_in_kernel(turn_ns, times) }
+}
+
 /// A boost budget's clock, no further behind than a burst (`policy/boost_budget.h`).
 pub fn boost_clock(config: &BoostConfig, now_ns: u64, clock_ns: u64) -> u64 {
     // SAFETY: the pointer comes from a reference.

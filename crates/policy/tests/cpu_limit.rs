@@ -91,6 +91,25 @@ fn a_debt_is_paid_back_by_the_shortest_turns_though_nobody_rests_beyond_the_watc
 }
 
 #[test]
+fn whoever_stopped_in_the_kernel_goes_on_there_for_a_tenth_of_a_second_unless_the_debt_is_as_high_as_it_may_be()
+ {
+    assert!(limit_lets_go_on(0, false) && limit_lets_go_on(100 * MS - 1, false));
+    assert!(!limit_lets_go_on(100 * MS, false) && !limit_lets_go_on(0, true));
+    let in_debt = |ahead_ms| decide_on_limit(&FIFTH, &asked_at(NOW, NOW + ahead_ms * MS)).in_debt;
+    assert_eq!([in_debt(0), in_debt(59_999), in_debt(60_000), in_debt(90_000)], [0, 0, 1, 1]);
+}
+
+#[test]
+fn of_four_turns_in_the_kernel_one_is_too_short_to_evade() {
+    for first in 0..8 {
+        let turns: Vec<u64> =
+            (first..first + 4).map(|times| limit_turn_in_kernel(TURN_MIN_NS, times)).collect();
+        assert_eq!(turns.iter().max(), Some(&TURN_MIN_NS), "and one is as long as it is paid for: {turns:?}");
+        assert!(turns.iter().min() < Some(&(7 * US)), "{turns:?}");
+    }
+}
+
+#[test]
 fn without_a_quota_or_a_period_there_is_no_limit() {
     for limit in [CpuLimit { quota_us: 0, ..FIFTH }, CpuLimit { period_us: 0, ..FIFTH }] {
         let seen = asked_at(NOW, NOW + 10 * MS);

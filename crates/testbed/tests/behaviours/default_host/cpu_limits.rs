@@ -7,7 +7,7 @@ use crate::common::{
     PATIENCE, assert_alive, count, is_long, on_host, replay, run, scheduler_state, seconds, start_scheduler,
     statistics, statistics_from, stop_scheduler, with_guests,
 };
-use microslice_testbed::{GuestSpec, Host};
+use microslice_testbed::{GuestSpec, Host, Process};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -171,43 +171,88 @@ fn ran_ns(host: &Host, cgroup: &str) -> BTreeMap<u32, u64> {
     words.map(|(pid, ran)| (pid.parse().expect("a pid"), ran.parse().expect("nanoseconds"))).collect()
 }
 
+/// As many threads as asked for, about to begin in the cgroup `crowd`, which is frozen until they are all there: those that compute would
+/// leave hardly any time to start the next one.
+fn frozen_crowd(host: &Host, threads: usize) -> Process {
+    let crowd = "cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control && mkdir -p crowd";
+    run(host, &format!("{crowd} && echo 1 > crowd/cgroup.freeze"));
+    let start = format!(
+        "for i in $(seq {threads}); do \
+         sh -c 'while :; do :; done' & echo $! > /sys/fs/cgroup/crowd/cgroup.procs; done; wait"
+    );
+    let crowd = host.start(&start).expect("start");
+    let start = Instant::now();
+    while ran_ns(host, "crowd").len() < threads {
+        assert!(start.elapsed() < PATIENCE, "{}", crowd.last_words());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    crowd
+}
+
+fn thaw(host: &Host) {
+    run(host, "echo 0 > /sys/fs/cgroup/crowd/cgroup.freeze");
+}
+
+/// Since `before`, each of the crowd's threads runs, sooner or later.
+fn assert_nobody_stands_still(host: &Host, before: &BTreeMap<u32, u64>) {
+    let stand_still = || {
+        let now = ran_ns(host, "crowd");
+        assert_eq!(now.len(), before.len());
+        before.iter().filter(|(pid, ran)| now.get(pid) == Some(ran)).count()
+    };
+    // Nobody rests for longer than six seconds.
+    assert_eq!(over_time(Duration::from_secs(6), stand_still, |&count| count == 0), 0);
+}
+
+fn end_crowd(host: &Host, crowd: &Process) {
+    set_limit(host, "crowd", "max");
+    run(host, "kill -9 $(cat /sys/fs/cgroup/crowd/cgroup.procs)");
+    crowd.wait(PATIENCE).expect("end");
+}
+
 #[test]
 fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() {
     // Nobody rests for longer than six seconds, so each may take no more than 0.6 s / threads for a turn. An emulated host's timers
     // are up to 14 ms late ("hrtimer: interrupt took ..."). Up to a thousand: crates/policy's property tests.
     let threads = if is_long() { 64 } else { 32 };
     on_host(|host| {
-        // Frozen until they are all there: a thousand that compute would leave hardly any time to start the next one.
-        let crowd = "cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control && mkdir -p crowd";
-        run(host, &format!("{crowd} && echo 1 > crowd/cgroup.freeze"));
-        let start = format!(
-            "for i in $(seq {threads}); do \
-             sh -c 'while :; do :; done' & echo $! > /sys/fs/cgroup/crowd/cgroup.procs; done; wait"
-        );
-        let crowd = host.start(&start).expect("start");
-        let start = Instant::now();
-        while ran_ns(host, "crowd").len() < threads {
-            assert!(start.elapsed() < PATIENCE, "{}", crowd.last_words());
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        set_limit(host, "crowd", "10000 100000");
+        let crowd = frozen_crowd(host, threads);
         let scheduler = start_scheduler(host, "--micro-cpus 0");
-        run(host, "echo 0 > /sys/fs/cgroup/crowd/cgroup.freeze");
-        // All begin at once, each with a turn, before any of them is charged.
+        let before = ran_ns(host, "crowd");
+        thaw(host);
+        // Each has begun: what its start takes in the kernel is a debt.
+        assert_nobody_stands_still(host, &before);
+        set_limit(host, "crowd", "10000 100000");
         std::thread::sleep(Duration::from_secs(3));
         let before = ran_ns(host, "crowd");
         assert_cgroup_gets(host, "crowd", 0.1, &format!("{threads} threads"));
-        // Nobody rests for longer than six seconds. Who rests in the kernel may hold a lock that others wait for, one after the other.
-        let stand_still = || {
-            let now = ran_ns(host, "crowd");
-            assert_eq!(now.len(), threads);
-            before.iter().filter(|(pid, ran)| now.get(pid) == Some(ran)).count()
-        };
-        assert_eq!(over_time(Duration::from_secs(6), stand_still, |&count| count == 0), 0);
+        assert_nobody_stands_still(host, &before);
         assert_eq!(scheduler_state(host), "enabled", "{}", scheduler.last_words());
-        set_limit(host, "crowd", "max");
-        run(host, "kill -9 $(cat /sys/fs/cgroup/crowd/cgroup.procs)");
-        crowd.wait(PATIENCE).expect("end");
+        end_crowd(host, &crowd);
+        stop_scheduler(host, &scheduler);
+    });
+}
+
+#[test]
+fn tasks_that_begin_under_a_limit_never_rest_with_what_forks_of_the_host_wait_for() {
+    on_host(|host| {
+        let forks = || {
+            let start = Instant::now();
+            run(host, "for i in $(seq 20); do sh -c true; done");
+            start.elapsed()
+        };
+        let crowd = frozen_crowd(host, if is_long() { 128 } else { 64 });
+        set_limit(host, "crowd", "10000 100000");
+        let scheduler = start_scheduler(host, "--micro-cpus 0");
+        let (before, alone) = (ran_ns(host, "crowd"), forks());
+        // Each of them executes a program, and takes locks for that which every fork takes, too.
+        thaw(host);
+        let slowest = (0..5).map(|_| forks()).max().expect("five looks");
+        println!("twenty forks of the host: {alone:?} alone, {slowest:?} at most beside the crowd");
+        assert!(slowest < (30 * alone).max(Duration::from_secs(30)), "a rest held up the host: {slowest:?}");
+        assert_nobody_stands_still(host, &before);
+        assert_eq!(scheduler_state(host), "enabled", "{}", scheduler.last_words());
+        end_crowd(host, &crowd);
         stop_scheduler(host, &scheduler);
     });
 }
