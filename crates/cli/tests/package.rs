@@ -102,16 +102,23 @@ fn units_say_nothing_that_systemd_does_not_know() {
 fn an_address_that_is_none_or_in_use_is_refused_in_one_line() {
     let refusal = |arguments: &[&str], environment: &str| {
         let mut command = Command::new(PROGRAM);
-        let output = command.args(arguments).env("MICROSLICE_METRICS_LISTEN", environment).output().expect("run");
+        let output =
+            command.args(arguments).env("MICROSLICE_METRICS_LISTEN", environment).output().expect("run");
         let line = String::from_utf8(output.stderr).expect("text");
         assert!(output.status.code() == Some(2) && line.lines().count() == 1, "{line}");
         line
     };
     for command in ["run", "observe"] {
         let line = refusal(&[command, "--metrics-listen", "9477"], "off");
-        assert!(line.contains("--metrics-listen") && line.contains("must be unix:/PATH or IP:PORT"), "{line}");
+        assert!(
+            line.contains("--metrics-listen") && line.contains("must be unix:/PATH or IP:PORT"),
+            "{line}"
+        );
         let line = refusal(&[command], "nowhere");
-        assert!(line.contains("the environment's MICROSLICE_METRICS_LISTEN: \"nowhere\" is no address"), "{line}");
+        assert!(
+            line.contains("the environment's MICROSLICE_METRICS_LISTEN: \"nowhere\" is no address"),
+            "{line}"
+        );
     }
 }
 

@@ -11,7 +11,7 @@ use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::hint_page::HintPages;
 use crate::kernel_reader::{Answer, KernelReader, VmKey, Witness};
 use crate::limits::{self, LimitTable, Troubles};
-use crate::monitoring::{Publisher, Shares};
+use crate::monitoring::Publisher;
 use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
 use crate::privileges;
@@ -27,7 +27,7 @@ use crate::service_weights::{ServiceTable, Used};
 use crate::topology::cpu_list;
 use crate::vms::{GuestKnowledge, Vm, VmmProcess, namesakes};
 use microslice_policy::{Coded, PoolSizeReason};
-use reports::{Counted, Readings};
+use reports::{Counted, Readings, exit_line};
 use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -145,7 +145,6 @@ struct Daemon<'s> {
     measuring: Option<Measuring>,
     /// For who asks by `metrics-listen`.
     publisher: Option<Publisher>,
-    shares: Shares,
     /// By slot.
     vms: BTreeMap<u32, Vm>,
     started: Instant,
@@ -179,7 +178,6 @@ impl<'s> Daemon<'s> {
             settings,
             measuring,
             publisher: None,
-            shares: Shares::default(),
             host,
             scheduler: Some(scheduler),
             restarts: Restarts::default(),
@@ -583,12 +581,6 @@ pub(crate) fn say_slide(vm: &mut Vm, say: &mut dyn FnMut(&str)) {
 fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {
     let (code, layout) = vm.code_and_layout();
     scheduler.set_vm_feed(vm.kernel_side, code, layout, vm.weight, vm.urgent_schemes)
-}
-
-fn exit_line(exit: &crate::scheduler::Exit) -> String {
-    let parts = [exit.reason.as_str(), exit.message.as_str()];
-    let text: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-    format!("{} (kind {}, code {})", text.join(": "), exit.kind, exit.code)
 }
 
 pub(crate) fn monotonic_ns() -> u64 {

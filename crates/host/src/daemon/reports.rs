@@ -5,7 +5,7 @@ use crate::kernel_reader::VmKey;
 use crate::monitoring::{Publisher, Reading};
 use crate::recursion_misses::RecursionMisses;
 use crate::report::{Report, VmReport, difference, sum};
-use crate::scheduler::{HostStats, Scheduler, VMS_MAX, VmStats};
+use crate::scheduler::{Exit, HostStats, Scheduler, VMS_MAX, VmStats};
 use crate::vms::Vm;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -92,8 +92,8 @@ impl Daemon<'_> {
             return;
         }
         let report = self.final_report(None);
-        let shares = self.shares.of(&report, Instant::now());
         if let Some(publisher) = &mut self.publisher {
+            let shares = publisher.shares.of(&report, Instant::now());
             publisher.publish(Reading::Run(Box::new(report), shares));
         }
     }
@@ -125,6 +125,13 @@ impl Daemon<'_> {
         };
         interval
     }
+}
+
+/// Why the kernel ended it.
+pub(super) fn exit_line(exit: &Exit) -> String {
+    let parts = [exit.reason.as_str(), exit.message.as_str()];
+    let text: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    format!("{} (kind {}, code {})", text.join(": "), exit.kind, exit.code)
 }
 
 /// All that a scheduler has counted, before its counters go.

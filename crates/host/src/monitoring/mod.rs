@@ -15,7 +15,7 @@ mod shares;
 
 pub use address::{Address, Listen};
 pub use server::{Limits, Listener, Server};
-pub use shares::Shares;
+use shares::Shares;
 
 use crate::{beside, observe, report};
 use microslice_metrics::Snapshot;
@@ -75,6 +75,8 @@ impl Board {
 pub struct Publisher {
     board: Arc<Board>,
     published: Option<Instant>,
+    /// Of `run`: what each VM had of late.
+    pub(crate) shares: Shares,
     _server: Server,
 }
 
@@ -88,7 +90,7 @@ impl Publisher {
         let server = listener
             .serve(Arc::clone(&board), Limits::DEFAULT)
             .map_err(|cause| crate::HostError::broken(format!("no thread to serve metrics: {cause}")))?;
-        Ok(Self { board, published: None, _server: server })
+        Ok(Self { board, published: None, shares: Shares::default(), _server: server })
     }
 
     /// Whether another reading is due.
