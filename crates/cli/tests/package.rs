@@ -88,12 +88,20 @@ fn units_say_nothing_that_systemd_does_not_know() {
         let text = std::fs::read_to_string(&path).expect("a unit");
         assert!(text.contains("NoNewPrivileges=yes") && text.contains("ExecStart=/usr/bin/microslice run"));
         assert_eq!(text.contains("RestrictRealtime=yes"), unit == "microslice.service", "{unit}");
+    }
+    for unit in [
+        "microslice.service",
+        "microslice-beside.service",
+        "microslice-metrics.service",
+        "microslice-metrics.socket",
+    ] {
+        let path = format!("{ROOT}/packaging/{unit}");
         let Ok(output) = Command::new("systemd-analyze").args(["verify", &path]).output() else { continue };
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         // The program isn't installed here.
         let complaints: Vec<_> =
             words.lines().filter(|line| line.contains("Unknown") || line.contains("parse")).collect();
-        assert!(complaints.is_empty(), "{complaints:?}");
+        assert!(complaints.is_empty(), "{unit}: {complaints:?}");
     }
 }
 

@@ -69,4 +69,15 @@ mod tests {
         report.vms[0].is_gone = true;
         assert_eq!(of(&report).of(&figures::CPU_TIME).count(), 0);
     }
+
+    /// What monitoring stores of each VM is bounded, whatever its guest does: docs/monitoring.md says how.
+    #[test]
+    fn a_vm_has_a_bounded_number_of_time_series() {
+        let mut report = report(true);
+        let vcpu = &mut report.vms[0].figures.vcpus[0];
+        (vcpu.turns_ended, vcpu.steal_ns) = ([1; 9], Some(1));
+        let text = microslice_metrics::openmetrics::of_snapshot(&of(&report));
+        let lines = text.lines().filter(|line| !line.starts_with('#') && line.contains("vm="));
+        assert_eq!(lines.count(), 67);
+    }
 }
