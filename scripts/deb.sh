@@ -19,10 +19,13 @@ trap 'rm -rf "$stage"' EXIT
 source="$stage/microslice-$version"
 mkdir "$source" "$source/completions"
 cp "$program" "$source/microslice"
-cp -r packaging/debian critical docs README.md CHANGELOG.md "$source"
+cp -r packaging/debian packaging/grafana packaging/prometheus critical docs README.md CHANGELOG.md "$source"
 cp packaging/microslice.toml "$source"
 cp packaging/microslice.service "$source/debian/microslice.service"
 cp packaging/microslice-beside.service "$source/debian/microslice.microslice-beside.service"
+for kind in socket service; do
+    cp "packaging/microslice-metrics.$kind" "$source/debian/microslice.microslice-metrics.$kind"
+done
 "$program" manual "$source/man"
 "$program" completions bash > "$source/completions/microslice"
 "$program" completions zsh > "$source/completions/_microslice"

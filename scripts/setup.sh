@@ -14,6 +14,7 @@ packages=(
     slurmctld slurmd slurm-client munge   # a cluster of one machine, which tests start and end
     debhelper lintian                  # the Debian package, and what checks it
     chromium                           # draws the pages that tests look at
+    prometheus                         # scrapes what tests serve, and checks rules; its service stays off (below)
     debian-archive-keyring             # checks what the testbed downloads
 )
 
@@ -27,15 +28,16 @@ done
 echo "setup: installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-# No service that comes along is started, now or at the next boot: tests start daemons of their own.
+# Packages start the services that they bring, and those of tools for tests have no business on this machine: none is started while
+# this installs, nor by the next boot. `systemctl enable --now prometheus` is left to whoever wants it.
 policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then
     trap 'rm -f "$policy"' EXIT
     printf '#!/bin/sh\nexit 101\n' > "$policy"
-    chmod +x "$policy"
+    chmod 755 "$policy"
 fi
 apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-for service in munge slurmctld slurmd; do
+for service in munge slurmctld slurmd prometheus; do
     [[ " ${missing[*]} " == *" $service "* ]] || continue
-    ! command -v systemctl >/dev/null || systemctl --quiet disable "$service" 2>/dev/null || true
+    update-rc.d "$service" disable
 done

@@ -88,17 +88,50 @@ fn units_say_nothing_that_systemd_does_not_know() {
         let text = std::fs::read_to_string(&path).expect("a unit");
         assert!(text.contains("NoNewPrivileges=yes") && text.contains("ExecStart=/usr/bin/microslice run"));
         assert_eq!(text.contains("RestrictRealtime=yes"), unit == "microslice.service", "{unit}");
+    }
+    for unit in [
+        "microslice.service",
+        "microslice-beside.service",
+        "microslice-metrics.service",
+        "microslice-metrics.socket",
+    ] {
+        let path = format!("{ROOT}/packaging/{unit}");
         let Ok(output) = Command::new("systemd-analyze").args(["verify", &path]).output() else { continue };
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         // The program isn't installed here.
         let complaints: Vec<_> =
             words.lines().filter(|line| line.contains("Unknown") || line.contains("parse")).collect();
-        assert!(complaints.is_empty(), "{complaints:?}");
+        assert!(complaints.is_empty(), "{unit}: {complaints:?}");
+    }
+}
+
+/// What a service's environment says, flags and files override, and all are refused alike.
+#[test]
+fn an_address_that_is_none_or_in_use_is_refused_in_one_line() {
+    let refusal = |arguments: &[&str], environment: &str| {
+        let mut command = Command::new(PROGRAM);
+        let output =
+            command.args(arguments).env("MICROSLICE_METRICS_LISTEN", environment).output().expect("run");
+        let line = String::from_utf8(output.stderr).expect("text");
+        assert!(output.status.code() == Some(2) && line.lines().count() == 1, "{line}");
+        line
+    };
+    for command in ["run", "observe"] {
+        let line = refusal(&[command, "--metrics-listen", "9477"], "off");
+        assert!(
+            line.contains("--metrics-listen") && line.contains("must be unix:/PATH or IP:PORT"),
+            "{line}"
+        );
+        let line = refusal(&[command], "nowhere");
+        assert!(
+            line.contains("the environment's MICROSLICE_METRICS_LISTEN: \"nowhere\" is no address"),
+            "{line}"
+        );
     }
 }
 
 /// Where a file of the package comes from, by its last words in `dpkg-deb --contents`.
-const FILES: [&str; 10] = [
+const FILES: [&str; 14] = [
     "./usr/bin/microslice",
     "./etc/microslice.toml",
     "./usr/share/microslice/critical/linux.toml",
@@ -109,6 +142,10 @@ const FILES: [&str; 10] = [
     "./usr/share/doc/microslice/README.md",
     "/systemd/system/microslice.service",
     "/systemd/system/microslice-beside.service",
+    "/systemd/system/microslice-metrics.service",
+    "/systemd/system/microslice-metrics.socket",
+    "./usr/share/microslice/grafana/microslice.json",
+    "./usr/share/microslice/prometheus/microslice.rules.yml",
 ];
 
 #[test]

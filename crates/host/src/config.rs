@@ -5,6 +5,7 @@ use crate::coordination::{Acts, Scheme, Schemes};
 use crate::delay_preemption::Unsafe;
 use crate::domains::Domains;
 use crate::interface::VMS_MAX;
+use crate::monitoring::{Listen, Listener};
 use crate::topology::Topology;
 use microslice_policy::coordinated::UrgentConfig;
 use microslice_policy::{AccelerateConfig, DelayConfig, FairShareConfig, PoolSizeConfig, QueueDomain};
@@ -127,6 +128,8 @@ pub struct Settings {
     pub critical: Option<PathBuf>,
     pub record: Option<PathBuf>,
     pub stats: Option<f64>,
+    /// Where figures are served; `None`: nothing was said.
+    pub metrics_listen: Option<Listen>,
     pub json: bool,
     pub verbose: bool,
     /// VM name -> kernel image.
@@ -176,6 +179,7 @@ impl Default for Settings {
             critical: None,
             record: None,
             stats: None,
+            metrics_listen: None,
             json: false,
             verbose: false,
             guests: BTreeMap::new(),
@@ -228,6 +232,7 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         "delay-unsafe" => "must be kernel, critical or hinted".to_owned(),
         "micro-cpus" => "must be a number or `auto`".to_owned(),
         "micro-cpus-limit" => "must be a number of CPUs".to_owned(),
+        "metrics-listen" => "must be text: unix:/PATH, IP:PORT, or off".to_owned(),
         "stats" => "must be 0.1 to 86400 seconds".to_owned(),
         _ if key.starts_with("vm.") && key.ends_with(".weight") => "must be 1 to 10000".to_owned(),
         _ => return None,
@@ -239,6 +244,9 @@ impl Settings {
     pub(crate) fn called(&self, key: &str) -> String {
         match self.places.get(key) {
             Some(place) => format!("{place}: {key}"),
+            None if key == "metrics-listen" && !self.flags_given.contains(key) => {
+                format!("the environment's {}", Listen::ENVIRONMENT)
+            }
             None if key == "stats" => "--stats/--monitor".to_owned(),
             None => format!("--{key}"),
         }
@@ -292,6 +300,17 @@ impl Settings {
                 .map_err(|cause| HostError::refused(format!("{}: {cause}", self.called("critical")))),
             None => Ok(Catalogue::linux()),
         }
+    }
+
+    /// Takes the address that figures are to be served at, if there is one.
+    pub(crate) fn metrics_listener(&self) -> Result<Option<Listener>, HostError> {
+        let address = self.metrics_listen.as_ref().and_then(Listen::address);
+        let listener = address.map(|address| {
+            Listener::bind(address).map_err(|cause| {
+                HostError::refused(format!("{} {address}: {cause}", self.called("metrics-listen")))
+            })
+        });
+        listener.transpose()
     }
 
     /// Is anything configured for VMs of this name?

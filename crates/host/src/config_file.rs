@@ -52,6 +52,7 @@ struct Values {
     critical: Option<PathBuf>,
     record: Option<PathBuf>,
     stats: Option<f64>,
+    metrics_listen: Option<String>,
     #[serde(default)]
     vm: BTreeMap<String, Vm>,
 }
@@ -146,6 +147,11 @@ impl Values {
         if let Some(place) = self.delay_unsafe {
             settings.delay_unsafe =
                 place.parse().map_err(|cause| format!("{} {cause}", settings.called("delay-unsafe")))?;
+        }
+        if let Some(address) = self.metrics_listen {
+            let listen = address.parse();
+            settings.metrics_listen =
+                Some(listen.map_err(|cause| format!("{}: {cause}", settings.called("metrics-listen")))?);
         }
         for (scheme, acts) in schemes_said(self.resched_dp, self.tlb_co, self.resched_co) {
             settings.schemes.set(scheme, acts);
@@ -280,6 +286,7 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::monitoring::{Address, Listen};
     use microslice_policy::QueueDomain;
 
     fn read_text(text: &str) -> Result<Settings, String> {
@@ -345,6 +352,21 @@ mod tests {
     }
 
     #[test]
+    fn a_file_says_where_figures_are_served_or_that_they_are_not() {
+        let listen = |text: &str| read_text(text).map(|settings| settings.metrics_listen.unwrap());
+        assert_eq!(listen("metrics-listen = \"off\""), Ok(Listen::Off));
+        let tcp: Address = "127.0.0.1:9477".parse().unwrap();
+        assert_eq!(listen("metrics-listen = \"127.0.0.1:9477\""), Ok(Listen::At(tcp)));
+        let error = listen("stats = 5.0\nmetrics-listen = \"9477\"").unwrap_err();
+        assert!(
+            error.starts_with("my.toml:2:18: metrics-listen: \"9477\" is no address: must be"),
+            "{error}"
+        );
+        let error = listen("metrics-listen = 9477").unwrap_err();
+        assert_eq!(error, "my.toml:1:18: metrics-listen: must be text: unix:/PATH, IP:PORT, or off");
+    }
+
+    #[test]
     fn a_broken_file_is_one_line_with_the_place() {
         let error = read_text("slice-us = 30000\nmicro-cpu = 1\n").unwrap_err();
         assert!(error.starts_with("my.toml:2:1: unknown field `micro-cpu`"), "{error}");
@@ -404,6 +426,7 @@ mod tests {
             critical: settings.critical.clone(),
             record: settings.record.clone(),
             stats: Some(60.0),
+            metrics_listen: Some(Address::DEFAULT.parse().unwrap()),
             guests: settings.guests.clone(),
             weights: settings.weights.clone(),
             vm_schemes: settings.vm_schemes.clone(),

@@ -12,6 +12,7 @@ use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::hint_page::HintPages;
 use crate::kernel_reader::{Answer, KernelReader, VmKey, Witness};
 use crate::limits::{self, LimitTable, Troubles};
+use crate::monitoring::Publisher;
 use crate::pool_history::PoolHistory;
 use crate::preflight::{self, Host};
 use crate::privileges;
@@ -27,7 +28,7 @@ use crate::service_weights::{ServiceTable, Used};
 use crate::topology::cpu_list;
 use crate::vms::{GuestKnowledge, Vm, VmmProcess, namesakes};
 use microslice_policy::{Coded, PoolSizeReason};
-use reports::{Counted, Readings};
+use reports::{Counted, Readings, exit_line};
 use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -64,6 +65,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
         kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
     }
     refuse_unknown_names(settings)?;
+    let listener = settings.metrics_listener()?;
     let recorder = settings.record.as_deref().map(Recorder::create).transpose()?;
     let mut limits = LimitTable::default();
     let tree = limits::read_tree(Path::new(cgroups::MOUNT))
@@ -73,6 +75,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     // Before the thread that reads what tenants hold is started.
     privileges::keep_only_used()?;
     let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder, limits)?;
+    daemon.publisher = listener.map(Publisher::start).transpose()?;
     daemon.weigh_services(&tree.weighed, output);
     let result = daemon.serve(stop, output);
     daemon.finish(result, output)
@@ -141,6 +144,8 @@ struct Daemon<'s> {
     refusals: Refusals,
     recorder: Option<Recorder>,
     measuring: Option<Measuring>,
+    /// For who asks by `metrics-listen`.
+    publisher: Option<Publisher>,
     /// By slot.
     vms: BTreeMap<u32, Vm>,
     started: Instant,
@@ -173,6 +178,7 @@ impl<'s> Daemon<'s> {
         Ok(Self {
             settings,
             measuring,
+            publisher: None,
             host,
             scheduler: Some(scheduler),
             restarts: Restarts::default(),
@@ -241,6 +247,7 @@ impl<'s> Daemon<'s> {
                 self.start_again(&exit, stop, output)?;
                 looked_for_vms = None;
             }
+            self.publish();
             if let Some(seconds) = self.settings.stats
                 && self.before.at.elapsed().as_secs_f64() >= seconds
             {
@@ -576,12 +583,6 @@ pub(crate) fn say_slide(vm: &mut Vm, say: &mut dyn FnMut(&str)) {
 fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {
     let (code, layout) = vm.code_and_layout();
     scheduler.set_vm_feed(vm.kernel_side, code, layout, vm.weight, vm.urgent_schemes)
-}
-
-fn exit_line(exit: &crate::scheduler::Exit) -> String {
-    let parts = [exit.reason.as_str(), exit.message.as_str()];
-    let text: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-    format!("{} (kind {}, code {})", text.join(": "), exit.kind, exit.code)
 }
 
 pub(crate) fn monotonic_ns() -> u64 {

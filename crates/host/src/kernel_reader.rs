@@ -54,7 +54,7 @@ impl Witness {
 }
 
 /// The weight of a third of a VM (docs/scheduler.md, Queues).
-const NICE: libc::c_int = 5;
+pub(crate) const NICE: libc::c_int = 5;
 /// The least there is.
 const NICE_IN_VAIN: libc::c_int = 19;
 
@@ -201,7 +201,7 @@ fn fits(landmarks: Landmarks, slide: Option<u64>, witnesses: &[Witness]) -> bool
 }
 
 /// Of the calling thread: to Linux, each thread has a nice value of its own. Without the right to go back up it stays down.
-fn set_nice(nice: libc::c_int) {
+pub(crate) fn set_nice(nice: libc::c_int) {
     const THIS_THREAD: libc::id_t = 0;
     // SAFETY: only numbers are passed.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, THIS_THREAD, nice) };

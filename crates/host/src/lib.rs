@@ -29,6 +29,7 @@ pub mod limits;
 mod mapped_array;
 pub mod memory_slots;
 mod micro_report;
+pub mod monitoring;
 mod objects;
 pub mod observe;
 pub mod pool_history;

@@ -37,6 +37,13 @@ pub fn keep_only_used() -> Result<(), HostError> {
     caps::set(None, CapSet::Permitted, &left).map_err(failed)
 }
 
+/// Drops every one, of the calling thread only. Fewer rights are never refused.
+pub(crate) fn drop_all() {
+    for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
+        let _ = caps::clear(None, set);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +62,17 @@ mod tests {
         for set in left.join().unwrap() {
             assert!(set.iter().all(|capability| KEPT.contains(capability)), "{set:?}");
         }
+    }
+
+    #[test]
+    fn who_has_dropped_all_has_none_and_takes_none_from_others() {
+        let before = caps::read(None, CapSet::Effective).unwrap();
+        let left = std::thread::spawn(|| {
+            drop_all();
+            [CapSet::Permitted, CapSet::Effective].map(|set| caps::read(None, set).unwrap())
+        });
+        assert!(left.join().unwrap().iter().all(std::collections::HashSet::is_empty));
+        assert_eq!(caps::read(None, CapSet::Effective).unwrap(), before);
     }
 
     #[test]

@@ -103,16 +103,8 @@ impl Report {
 
     /// Shares of the CPU time that VMs got together, their VMMs included: received, and due by weight and demand.
     pub fn shares(&self) -> Vec<(f64, f64)> {
-        let ran: Vec<f64> = self.vms.iter().map(|vm| vm.stats.had_ns() as f64).collect();
-        let total: f64 = ran.iter().sum();
-        if total == 0.0 {
-            return vec![(0.0, 0.0); self.vms.len()];
-        }
-        let demand: Vec<f64> =
-            self.vms.iter().map(|vm| (vm.stats.had_ns() + vm.stats.waited_ns) as f64 / total).collect();
-        let weights: Vec<f64> = self.vms.iter().map(|vm| f64::from(vm.weight)).collect();
-        let due = shares_due(&weights, &demand);
-        ran.iter().zip(due).map(|(ran, due)| (ran / total, due)).collect()
+        let vm = |vm: &VmReport| (f64::from(vm.weight), vm.stats.had_ns(), vm.stats.waited_ns);
+        shares_of(&self.vms.iter().map(vm).collect::<Vec<_>>())
     }
 
     /// Micro-sliced pCPUs on average.
@@ -299,6 +291,19 @@ pub(crate) fn class_lines(total: &VmStats) -> String {
     format!("preempted in    {preempted}\nyields          {yields}\ninterrupts      {interrupts}\n")
 }
 
+/// Shares received and due of VMs of which each has its weight, what it had and what it waited for, both in nanoseconds.
+pub(crate) fn shares_of(vms: &[(f64, u64, u64)]) -> Vec<(f64, f64)> {
+    let total: f64 = vms.iter().map(|(_, had_ns, _)| *had_ns as f64).sum();
+    if total == 0.0 {
+        return vec![(0.0, 0.0); vms.len()];
+    }
+    let demand = |(_, had_ns, waited_ns): &(f64, u64, u64)| (had_ns + waited_ns) as f64 / total;
+    let demand: Vec<f64> = vms.iter().map(demand).collect();
+    let weights: Vec<f64> = vms.iter().map(|(weight, ..)| *weight).collect();
+    let due = shares_due(&weights, &demand);
+    vms.iter().zip(due).map(|((_, had_ns, _), due)| (*had_ns as f64 / total, due)).collect()
+}
+
 /// Weighted shares of 1 in which nobody gets more than it asked for and nothing that is asked for is left over.
 fn shares_due(weights: &[f64], demand: &[f64]) -> Vec<f64> {
     let mut due = vec![0.0; weights.len()];
@@ -409,10 +414,10 @@ pub(crate) fn merge(object: &mut Value, more: Value) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn vm(name: &str, weight: u32, ran_ns: u64, waited_ns: u64) -> VmReport {
+    pub(crate) fn vm(name: &str, weight: u32, ran_ns: u64, waited_ns: u64) -> VmReport {
         VmReport {
             name: name.into(),
             pid: 1,
@@ -426,7 +431,7 @@ mod tests {
         }
     }
 
-    fn report(vms: Vec<VmReport>) -> Report {
+    pub(crate) fn report(vms: Vec<VmReport>) -> Report {
         Report {
             scheduler: SchedulerChoice::Microslice,
             is_final: true,

@@ -32,6 +32,18 @@ figures! {
         "Packets lost because the NIC's ring or the reader's socket was full.";
     CPU_TIME = "cpu_time", Counter, Nanoseconds, ["vm"],
         "Time that a VM's vCPUs ran on physical CPUs, entry and exit costs included.";
+    VMM_TIME = "vmm_time", Counter, Nanoseconds, ["vm"],
+        "Time that the threads of a VM's VMM ran that are no vCPUs.";
+    READY_TIME = "ready_time", Counter, Nanoseconds, ["vm"],
+        "Time that a VM's vCPUs could have run and had no pCPU; each second of it, per vCPU and second, is 100 % ready.";
+    RESTED_TIME = "rested_time", Counter, Nanoseconds, ["vm"],
+        "Time that a VM's vCPUs could have run but for what cpu.max allows them.";
+    STEAL_TIME = "steal_time", Counter, Nanoseconds, ["vm"],
+        "Time that KVM has told a VM's guest its vCPUs had waited; none where the guest hasn't asked.";
+    VCPUS = "vcpus", Gauge, Count, ["vm"],
+        "vCPUs of a VM that were seen to run.";
+    VM_WEIGHT = "vm_weight", Gauge, Count, ["vm"],
+        "Weight by which a VM shares the host with the others.";
     SHARE_DUE = "share_due", Gauge, Ratio, ["vm"],
         "Share of the host's CPU time that a VM's weight entitles it to, limited by what it asked for.";
     SHARE_RECEIVED = "share_received", Gauge, Ratio, ["vm"],
@@ -45,6 +57,8 @@ figures! {
         "Requests that queued a vCPU for a micro slice, by the class of its instruction pointer and the event that asked for it.";
     FAILED_PULLS = "failed_pulls", Counter, Count, ["reason"],
         "Requests that came to nothing, by reason; with accelerations they add up to all requests.";
+    PENDING_REQUESTS = "pending_requests", Gauge, Count, [],
+        "Requests that are neither an acceleration nor a failed pull yet.";
     ACCELERATION_RETURNS = "acceleration_returns", Counter, Count, ["reason"],
         "Micro slices that ended with the vCPU back in the normal pool, by what ended them.";
     STILL_ACCELERATED = "still_accelerated", Gauge, Count, [],
@@ -65,6 +79,10 @@ figures! {
         "Number of micro-sliced pCPUs over time.";
     MICRO_POOL_MEAN = "micro_pool_mean", Gauge, Count, [],
         "Mean number of micro-sliced pCPUs, weighted by time.";
+    MICRO_POOL_TIME = "micro_pool_time", Counter, Nanoseconds, [],
+        "Time that micro-sliced pCPUs had, all together.";
+    MICRO_POOL_USE = "micro_pool_use", Counter, Nanoseconds, ["use"],
+        "Time that vCPUs ran in micro slices (accelerated), and in the normal pool on micro-sliced pCPUs (lent).";
     POOL_RESIZES = "pool_resizes", Counter, Count, ["reason"],
         "Changes of the number of micro-sliced pCPUs, by the reason that the policy gave.";
 
@@ -78,6 +96,14 @@ figures! {
         "Time a guest thread waited for a contended kernel lock, by lock class (as Linux' lockstat counts).";
     SHOOTDOWN_WAIT = "shootdown_wait", Histogram, Nanoseconds, ["vm"],
         "Time the initiator of a TLB shootdown waited until every other vCPU had acknowledged.";
+    PREEMPTED_SHOOTDOWN_WAIT = "preempted_shootdown_wait", Histogram, Nanoseconds, ["vm"],
+        "Calls of siblings of which one had no pCPU: from the first interrupt until the last recipient has one.";
+    INTERRUPT_WAIT = "interrupt_wait", Histogram, Nanoseconds, ["vm"],
+        "Interrupts sent to a vCPU without a pCPU, timers aside: until it has one.";
+    ANSWERS_OWED = "answers_owed", Counter, Count, ["vm"],
+        "Turns that the host ended while the vCPU had a call of a sibling to answer.";
+    LOCK_HALTS = "lock_halts", Counter, Count, ["vm"],
+        "Halts with the guest's interrupts disabled: in the slow path of a paravirtual lock.";
     IPIS = "ipis", Counter, Count, ["vm"],
         "Reschedule and call-function interrupts from vCPU to vCPU of one VM, but for those that merge with a pending one.";
     VIRQS = "virqs", Counter, Count, ["vm"],
@@ -99,6 +125,10 @@ figures! {
         "Time that pCPUs held locks of the scheduler's queues, and waited for them.";
     QUEUE_LOCK_LONGEST_WAIT = "queue_lock_longest_wait", Gauge, Nanoseconds, [],
         "The longest wait for a lock of one of the scheduler's queues.";
+    SCHEDULER_RESTARTS = "scheduler_restarts", Counter, Count, [],
+        "Starts of the scheduler in place, because pCPUs came or went.";
+    PROGRAM_RUNS_LEFT_OUT = "program_runs_left_out", Counter, Count, [],
+        "Runs of BPF programs that the kernel left out, because an earlier one on that pCPU hadn't ended.";
     EVENTS = "events", Counter, Count, [],
         "Events that the simulator processed.";
 }
@@ -112,7 +142,7 @@ pub struct Sum {
 
 /// The sums that every complete snapshot must satisfy; see [`crate::Snapshot::unbalanced_sums`].
 pub const SUMS: &[Sum] = &[
-    Sum { total: &ACCELERATION_REQUESTS, parts: &[&ACCELERATIONS, &FAILED_PULLS] },
+    Sum { total: &ACCELERATION_REQUESTS, parts: &[&ACCELERATIONS, &FAILED_PULLS, &PENDING_REQUESTS] },
     Sum { total: &ACCELERATIONS, parts: &[&ACCELERATION_RETURNS, &STILL_ACCELERATED] },
     Sum { total: &PCPU_TIME_TOTAL, parts: &[&PCPU_TIME] },
 ];

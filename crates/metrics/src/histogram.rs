@@ -46,13 +46,24 @@ impl Histogram {
     /// also holds zero), `sum` is the exact sum of all values. Inside a bucket values are put at its middle, so
     /// percentiles are only as fine as the source.
     pub fn from_log2(buckets: &[u64], sum: u64) -> Self {
+        Self::from_log2_of(1, buckets, sum)
+    }
+
+    /// Likewise of buckets in a larger unit: `buckets[i]` counts values in `unit * 2^i..unit * 2^(i+1)`, `sum` is in the small one.
+    pub fn from_log2_of(unit: u64, buckets: &[u64], sum: u64) -> Self {
         let mut histogram = Self::new();
         for (exponent, &count) in buckets.iter().enumerate().take(64) {
-            let lower = 1u64 << exponent;
-            histogram.record_many(if exponent == 0 { 1 } else { lower + lower / 2 }, count);
+            let lower = unit.saturating_mul(1 << exponent);
+            let middle = if unit == 1 && exponent == 0 { 1 } else { lower.saturating_add(lower / 2) };
+            histogram.record_many(middle, count);
         }
-        histogram.sum = u128::from(sum);
-        histogram
+        histogram.with_exact(sum, histogram.max)
+    }
+
+    /// The same counts with the sum and the largest value that their source knows exactly.
+    #[must_use]
+    pub fn with_exact(&self, sum: u64, max: u64) -> Self {
+        Self { sum: u128::from(sum), max, ..self.clone() }
     }
 
     /// Counts one value.
@@ -210,6 +221,9 @@ mod tests {
         let histogram = Histogram::from_log2(&[1, 0, 0, 4], 45);
         assert_eq!((histogram.count(), histogram.sum()), (5, 45));
         assert_eq!(histogram.percentile(90.0), Some(12));
+        let microseconds = Histogram::from_log2_of(1_000, &[1, 0, 0, 4], 45_000);
+        assert_eq!((microseconds.count(), microseconds.sum()), (5, 45_000));
+        assert_eq!((microseconds.min(), microseconds.max()), (Some(1_500), Some(12_000)));
     }
 
     proptest! {

@@ -1,4 +1,5 @@
-//! Figures as OpenMetrics text (the format that Prometheus scrapes): version 1.0.0 of the specification.
+//! Figures as text that Prometheus scrapes: OpenMetrics, version 1.0.0 of the specification, and the older format that
+//! tools like `promtool check metrics` read.
 
 use crate::figure::{Figure, Kind};
 use crate::histogram::Histogram;
@@ -6,12 +7,42 @@ use crate::snapshot::{Entry, Snapshot, Value};
 use std::fmt::Write;
 
 /// The exported histogram buckets end at `2^n - 1` ns, 1 us to 17 s in steps of 4: finer ones would flood a monitoring
-/// system. At these limits buckets of [`Histogram`] end, and those of the BPF program, so that counts are exact.
+/// system. At these limits buckets of [`Histogram`] end, and those of `microslice observe`, so that counts are exact. Those of `run`
+/// end at powers of two of microseconds: what took up to 2.4 % less than a limit may be counted by the next one.
 const BUCKET_LIMIT_BITS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 
-/// The whole exposition, `# EOF` included. Families come in the order of their first entry; a series shows its latest
-/// value, as monitoring keeps the history itself.
+/// Which of the two formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Format {
+    /// OpenMetrics 1.0.0: a counter's family has its name without `_total`, units are said, the text has an end.
+    OpenMetrics,
+    /// Prometheus' text format 0.0.4: a family has the name of its samples.
+    Text,
+}
+
+impl Format {
+    /// What HTTP's `Content-Type` says.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+
+    /// What a client's `Accept` asks for. Who doesn't know OpenMetrics gets the older format.
+    pub fn accepted_by(accept: &str) -> Self {
+        if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Text }
+    }
+}
+
+/// The whole exposition as OpenMetrics, `# EOF` included. Families come in the order of their first entry; a series shows its
+/// latest value, as monitoring keeps the history itself.
 pub fn of_snapshot(snapshot: &Snapshot) -> String {
+    in_format(snapshot, Format::OpenMetrics)
+}
+
+/// Likewise in either format.
+pub fn in_format(snapshot: &Snapshot, format: Format) -> String {
     let mut text = String::new();
     let mut seen: Vec<&str> = Vec::new();
     for entry in snapshot.entries() {
@@ -19,13 +50,15 @@ pub fn of_snapshot(snapshot: &Snapshot) -> String {
             continue;
         }
         seen.push(entry.figure.id);
-        family(&mut text, entry.figure, snapshot);
+        family(&mut text, entry.figure, snapshot, format);
     }
-    text.push_str("# EOF\n");
+    if format == Format::OpenMetrics {
+        text.push_str("# EOF\n");
+    }
     text
 }
 
-fn family(text: &mut String, figure: &'static Figure, snapshot: &Snapshot) {
+fn family(text: &mut String, figure: &'static Figure, snapshot: &Snapshot, format: Format) {
     let (suffix, units_per_base) = figure.unit.openmetrics();
     let name = format!("microslice_{}{suffix}", figure.id);
     let kind = match figure.kind {
@@ -33,12 +66,17 @@ fn family(text: &mut String, figure: &'static Figure, snapshot: &Snapshot) {
         Kind::Histogram => "histogram",
         Kind::Gauge | Kind::Series => "gauge",
     };
+    let of_samples = if figure.kind == Kind::Counter { "_total" } else { "" };
+    let family = match format {
+        Format::OpenMetrics => name.clone(),
+        Format::Text => format!("{name}{of_samples}"),
+    };
     // Writing into a String can't fail.
-    let _ = writeln!(text, "# TYPE {name} {kind}");
-    if let Some(unit) = suffix.strip_prefix('_') {
-        let _ = writeln!(text, "# UNIT {name} {unit}");
+    let _ = writeln!(text, "# TYPE {family} {kind}");
+    if let (Some(unit), Format::OpenMetrics) = (suffix.strip_prefix('_'), format) {
+        let _ = writeln!(text, "# UNIT {family} {unit}");
     }
-    let _ = writeln!(text, "# HELP {name} {}", escaped(figure.description));
+    let _ = writeln!(text, "# HELP {family} {}", escaped(figure.description));
     for entry in snapshot.of(figure) {
         samples(text, &name, units_per_base, entry);
     }
@@ -121,6 +159,24 @@ mod tests {
         assert!(text.contains("microslice_micro_pool_size 3\n"));
         assert!(text.ends_with("# EOF\n"));
         assert_eq!(text.matches("# TYPE microslice_accelerations ").count(), 1);
+    }
+
+    #[test]
+    fn the_older_format_calls_a_family_as_its_samples_and_has_neither_units_nor_an_end() {
+        let mut snapshot = Snapshot::new();
+        snapshot.counter(&CPU_TIME, &["a"], 1_500_000_000);
+        let text = in_format(&snapshot, Format::Text);
+        assert!(text.starts_with("# TYPE microslice_cpu_time_seconds_total counter\n# HELP "), "{text}");
+        assert!(text.contains("\nmicroslice_cpu_time_seconds_total{vm=\"a\"} 1.5\n"), "{text}");
+        assert!(!text.contains("# UNIT") && !text.contains("# EOF"), "{text}");
+    }
+
+    #[test]
+    fn a_client_has_openmetrics_if_it_asks_for_it() {
+        let prometheus =
+            "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        assert_eq!(Format::accepted_by(prometheus), Format::OpenMetrics);
+        assert_eq!(Format::accepted_by("*/*"), Format::Text);
     }
 
     #[test]

@@ -305,8 +305,8 @@ impl FailedPull {
 
     pub fn name(self) -> &'static str {
         match self {
-            Self::QueueFull => "queue_full",
-            Self::LeftQueue => "left_queue",
+            Self::QueueFull => "no_room",
+            Self::LeftQueue => "overtaken",
             Self::VmAhead => "vm_ahead",
             Self::OverBudget => "over_budget",
             Self::Pinned => "pinned",
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(pool.acceleration_count(), 1);
         assert_eq!(
             pool.failed_pulls().map(|(reason, count)| (reason.name(), count)).collect::<Vec<_>>(),
-            [("queue_full", 3), ("left_queue", 1), ("vm_ahead", 0), ("over_budget", 0), ("pinned", 0)]
+            [("no_room", 3), ("overtaken", 1), ("vm_ahead", 0), ("over_budget", 0), ("pinned", 0)]
         );
     }
 }

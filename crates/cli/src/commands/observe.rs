@@ -1,6 +1,6 @@
 //! `microslice observe`: what overcommit costs each VM of this host.
 
-use super::run::{failure, pair, show_line};
+use super::run::{failure, listen, pair, show_line};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{self, OutputFile};
@@ -8,6 +8,7 @@ use crate::printer::Printer;
 use crate::progress::ProgressLine;
 use clap::Args;
 use microslice_host::Settings;
+use microslice_host::monitoring::{Address, Listen};
 use microslice_host::observe::report::Report;
 use microslice_host::observe::{self, Output, Span};
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
   microslice observe --interval 5                    a line per VM every 5 s, until Ctrl-C, then the tables
   microslice observe --for 10min --html waits.html   a page for a browser, too
   microslice observe --for 60s --json                one JSON object
+  microslice observe --metrics-listen                figures for Prometheus and `microslice top` (docs/monitoring.md)
   microslice observe --guest web=/srv/web/vmlinuz    the kernel image of a VM that boots from its own disk
 
 Works with or without sched_ext, and beside `microslice run`. Tried on Linux 6.1, 6.12 and 6.18. Ctrl-C or SIGTERM print what was seen until
@@ -46,6 +48,10 @@ pub struct Observe {
     /// Write the report of the whole time as an HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Serve figures for Prometheus and `microslice top` at this address: unix:/PATH, IP:PORT, or off; without one, at
+    /// unix:/run/microslice/metrics.sock
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = Address::DEFAULT)]
+    metrics_listen: Option<Listen>,
     /// Kernel image of a running VM; may be given more than once
     #[arg(long = "guest", value_name = "NAME=VMLINUZ")]
     guests: Vec<String>,
@@ -143,6 +149,7 @@ fn settings_of(args: &Observe) -> Result<Settings, Failure> {
         settings.critical.clone_from(&args.critical);
         settings.places.remove("critical");
     }
+    listen(&mut settings, args.metrics_listen.clone())?;
     settings.verbose = args.verbose;
     settings.program_costs = args.program_costs;
     for guest in &args.guests {

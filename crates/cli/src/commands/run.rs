@@ -10,6 +10,7 @@ use microslice_host::coordination::{Acts, Scheme};
 use microslice_host::daemon::{self, Output};
 use microslice_host::delay_preemption::Unsafe;
 use microslice_host::domains;
+use microslice_host::monitoring::{Address, Listen};
 use microslice_host::report::Report;
 use microslice_host::{HostError, PoolChoice, SchedulerChoice, Settings};
 use microslice_policy::QueueDomain;
@@ -79,6 +80,7 @@ impl From<SwitchOrAuto> for Acts {
   microslice run --dry-run --stats 10 --json         decide and count, move nothing, one JSON object per 10 s
   microslice run --scheduler coordinated             urgent vCPUs first, without micro-sliced pCPUs
   microslice run --delay-preemption 1000             end turns where the guest holds no lock of its kernel
+  microslice run --metrics-listen 127.0.0.1:9477     figures for Prometheus (docs/monitoring.md)
   microslice run --record run.rec                    keep every decision, to be replayed
 
 Flags override /etc/microslice.toml, whose keys are the flags' names; a VM is a table: [vm.web] kernel = \"...\",
@@ -205,6 +207,10 @@ pub struct Run {
     /// Like --stats, on a cleared screen
     #[arg(long, value_name = "SEC", conflicts_with = "stats")]
     monitor: Option<f64>,
+    /// Serve figures for Prometheus and `microslice top` at this address: unix:/PATH, IP:PORT, or off; without one, at
+    /// unix:/run/microslice/metrics.sock
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = Address::DEFAULT)]
+    metrics_listen: Option<Listen>,
     /// Statistics as JSON, one object per line
     #[arg(long)]
     json: bool,
@@ -427,6 +433,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.stats = Some(seconds);
         settings.places.remove("stats");
     }
+    listen(&mut settings, args.metrics_listen.clone())?;
     settings.json = args.json;
     settings.program_costs = args.program_costs;
     settings.vm_places = args.vm_places.unwrap_or(settings.vm_places);
@@ -445,6 +452,21 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.places.remove(&format!("vm.{name}.weight"));
     }
     Ok(settings)
+}
+
+/// Where figures are served: flag over file over the environment, which is a service's.
+pub(super) fn listen(settings: &mut Settings, flag: Option<Listen>) -> Result<(), Failure> {
+    if let Some(listen) = flag {
+        settings.metrics_listen = Some(listen);
+        settings.places.remove("metrics-listen");
+        settings.flags_given.insert("metrics-listen".to_owned());
+    } else if let (None, Ok(text)) = (&settings.metrics_listen, std::env::var(Listen::ENVIRONMENT)) {
+        let listen = text.parse().map_err(|cause| {
+            Failure::bad_input(format!("the environment's {}: {cause}", Listen::ENVIRONMENT))
+        });
+        settings.metrics_listen = Some(listen?);
+    }
+    Ok(())
 }
 
 pub(super) fn pair<'a>(text: &'a str, flag: &str, shape: &str) -> Result<(&'a str, &'a str), Failure> {

@@ -20,6 +20,7 @@ use crate::config::Settings;
 use crate::daemon::refuse_unknown_names;
 use crate::guest_kernels::GuestKernels;
 use crate::guests::{Guests, Lines};
+use crate::monitoring::{Publisher, Reading};
 use crate::preflight::{self, Host};
 use crate::privileges;
 use helper::Helper;
@@ -62,6 +63,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
         kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
     }
     refuse_unknown_names(settings)?;
+    let listener = settings.metrics_listener()?;
     let ledger = Arc::new(Ledger::lock(&ledger::path())?);
     let left = ledger.settle();
     if left > 0 {
@@ -84,6 +86,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
         programs,
         watcher,
         watchers: 0,
+        publisher: listener.map(Publisher::start).transpose()?,
         helper,
         guests,
         started: now,
@@ -113,6 +116,8 @@ struct Beside<'s> {
     watcher: Watcher,
     /// How many were started in place of dead ones.
     watchers: u32,
+    /// For who asks by `metrics-listen`.
+    publisher: Option<Publisher>,
     started: Instant,
     /// At the end of the interval before.
     before: Option<Report>,
@@ -137,6 +142,7 @@ impl Beside<'_> {
                 self.guests.look(&mut self.programs, &mut lines_only(output))?;
             }
             self.drain(output)?;
+            self.publish();
             if let Some(seconds) = self.settings.stats
                 && printed.elapsed().as_secs_f64() >= seconds
             {
@@ -219,6 +225,17 @@ impl Beside<'_> {
             helped: Helped::read(&self.helper.counts),
             watchers_replaced: self.watchers,
             recursion_misses: self.programs.recursion_misses(),
+        }
+    }
+
+    /// For who asks by `metrics-listen`, if it is time.
+    fn publish(&mut self) {
+        if !self.publisher.as_ref().is_some_and(Publisher::is_due) {
+            return;
+        }
+        let reading = Reading::Beside(Box::new(self.report()));
+        if let Some(publisher) = &mut self.publisher {
+            publisher.publish(reading);
         }
     }
 

@@ -2,9 +2,10 @@
 
 use super::{Daemon, monotonic_ns};
 use crate::kernel_reader::VmKey;
+use crate::monitoring::{Publisher, Reading};
 use crate::recursion_misses::RecursionMisses;
 use crate::report::{Report, VmReport, difference, sum};
-use crate::scheduler::{HostStats, Scheduler, VMS_MAX, VmStats};
+use crate::scheduler::{Exit, HostStats, Scheduler, VMS_MAX, VmStats};
 use crate::vms::Vm;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -85,6 +86,18 @@ impl Daemon<'_> {
         left_over.fold(self.gone_before, |gone, slot| sum(&gone, &scheduler.vm_stats(slot)))
     }
 
+    /// For who asks by `metrics-listen`, if it is time.
+    pub(super) fn publish(&mut self) {
+        if !self.publisher.as_ref().is_some_and(Publisher::is_due) {
+            return;
+        }
+        let report = self.final_report(None);
+        if let Some(publisher) = &mut self.publisher {
+            let shares = publisher.shares.of(&report, Instant::now());
+            publisher.publish(Reading::Run(Box::new(report), shares));
+        }
+    }
+
     pub(super) fn interval_report(&mut self) -> Report {
         let now = self.final_report(None);
         let keys: Vec<_> = self.vms.values().chain(self.remembered.values()).map(Vm::key).collect();
@@ -112,6 +125,13 @@ impl Daemon<'_> {
         };
         interval
     }
+}
+
+/// Why the kernel ended it.
+pub(super) fn exit_line(exit: &Exit) -> String {
+    let parts = [exit.reason.as_str(), exit.message.as_str()];
+    let text: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    format!("{} (kind {}, code {})", text.join(": "), exit.kind, exit.code)
 }
 
 /// All that a scheduler has counted, before its counters go.

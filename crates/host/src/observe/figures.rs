@@ -30,7 +30,7 @@ impl WaitStats {
             let (start, end) = (bucket_start_ns(bucket), bucket_start_ns(bucket + 1));
             histogram.record_many((start.midpoint(end)).min(self.max_ns), count);
         }
-        histogram
+        histogram.with_exact(self.total_ns, self.max_ns)
     }
 
     /// `None` without waits.

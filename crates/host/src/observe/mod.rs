@@ -16,6 +16,7 @@ use crate::config::Settings;
 use crate::daemon::refuse_unknown_names;
 use crate::guest_kernels::GuestKernels;
 use crate::guests::{Guests, Lines};
+use crate::monitoring::{Publisher, Reading};
 use crate::program_costs::Measuring;
 use crate::{preflight, privileges};
 use programs::Programs;
@@ -67,6 +68,7 @@ pub fn run(
         kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
     }
     refuse_unknown_names(settings)?;
+    let listener = settings.metrics_listener()?;
     let measuring = settings.program_costs.then(Measuring::start).transpose()?;
     let programs = Programs::load(&host, settings)?;
     privileges::keep_only_used()?;
@@ -82,6 +84,7 @@ pub fn run(
         _measuring: measuring,
         measures: settings.program_costs,
         programs,
+        publisher: listener.map(Publisher::start).transpose()?,
         started: Instant::now(),
         origin: Report::default(),
         before: Report::default(),
@@ -111,6 +114,8 @@ struct Observer<'s> {
     _measuring: Option<Measuring>,
     measures: bool,
     programs: Programs,
+    /// For who asks by `metrics-listen`.
+    publisher: Option<Publisher>,
     started: Instant,
     /// When it began.
     origin: Report,
@@ -142,6 +147,7 @@ impl Observer<'_> {
                 has_said_that_there_is_none = true;
                 (output.say)("no VM has run here yet: waiting for one");
             }
+            self.publish();
             if span.interval.is_some_and(|interval| printed.elapsed() >= interval) {
                 printed = Instant::now();
                 let now = self.all_seen(false);
@@ -151,6 +157,17 @@ impl Observer<'_> {
             std::thread::sleep(POLL);
         }
         Ok(())
+    }
+
+    /// For who asks by `metrics-listen`, if it is time.
+    fn publish(&mut self) {
+        if !self.publisher.as_ref().is_some_and(Publisher::is_due) {
+            return;
+        }
+        let reading = Reading::Observe(Box::new(self.all_seen(false)));
+        if let Some(publisher) = &mut self.publisher {
+            publisher.publish(reading);
+        }
     }
 
     fn present(&self) -> Vec<VmReport> {

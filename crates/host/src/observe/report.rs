@@ -314,13 +314,13 @@ fn vcpu_json(vcpu: &VcpuFigures) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use microslice_policy::Coded;
     use zerocopy::FromZeros;
 
     /// One vCPU that was ready for 140 ms of a second, and 106 shootdowns of 9 ms each half a second.
-    fn report(has_classes: bool) -> Report {
+    pub(crate) fn report(has_classes: bool) -> Report {
         let mut turns_ended = [0; GuestClass::ALL.len()];
         turns_ended[GuestClass::User as usize] = 30;
         turns_ended[GuestClass::LockHolder as usize] = 10;

@@ -1,0 +1,54 @@
+//! A report of `run --beside` as the figures that real and simulated runs share: a boost is an acceleration.
+
+use super::{labels, run_figures};
+use crate::beside::report::Report;
+use crate::interface::{BoostMiss, BoostStats};
+use crate::report::{add_up, names};
+use microslice_metrics::{Histogram, Snapshot, figures};
+use microslice_policy::{BoostDecision, Cause, GuestClass, MicroSliceOutcome};
+
+const US: u64 = 1_000;
+
+pub(super) fn of(report: &Report) -> Snapshot {
+    let mut snapshot = Snapshot::new();
+    let labels = labels::of_vms(report.vms.iter().map(|vm| (vm.name.as_str(), vm.pid)));
+    for (vm, label) in report.vms.iter().zip(&labels) {
+        run_figures::put_vm(&mut snapshot, label, vm.vcpu_count, &vm.stats);
+    }
+    put_boosts(&mut snapshot, &report.total().1);
+    snapshot.counter(&figures::PROGRAM_RUNS_LEFT_OUT, &[], report.recursion_misses.total());
+    snapshot
+}
+
+fn put_boosts(snapshot: &mut Snapshot, total: &BoostStats) {
+    let some_cause = || names::<Cause>().enumerate().skip(1);
+    for (at, cause) in some_cause() {
+        snapshot.counter(&figures::ACCELERATION_REQUESTS, &[cause], total.requests[at]);
+    }
+    for (at, cause) in some_cause() {
+        for (class, count) in names::<GuestClass>().zip(total.boosts[at]).filter(|(_, count)| *count > 0) {
+            snapshot.counter(&figures::ACCELERATIONS, &[class, cause], count);
+        }
+    }
+    let granted = BoostDecision::Granted as usize;
+    let refused = names::<BoostDecision>().zip(total.refusals).enumerate().filter(|(at, _)| *at != granted);
+    for (_, (reason, count)) in refused {
+        snapshot.counter(&figures::FAILED_PULLS, &[reason], count);
+    }
+    for (reason, count) in names::<BoostMiss>().zip(total.missed) {
+        snapshot.counter(&figures::FAILED_PULLS, &[reason], count);
+    }
+    let boosts: u64 = total.boosts.iter().map(|row| add_up(row)).sum();
+    let lost = add_up(&total.refusals) + add_up(&total.missed);
+    let pending = add_up(&total.requests).saturating_sub(boosts + lost);
+    snapshot.gauge(&figures::PENDING_REQUESTS, &[], pending as f64);
+    for (reason, count) in names::<MicroSliceOutcome>().zip(total.ends) {
+        snapshot.counter(&figures::ACCELERATION_RETURNS, &[reason], count);
+    }
+    snapshot.gauge(&figures::STILL_ACCELERATED, &[], boosts.saturating_sub(add_up(&total.ends)) as f64);
+    snapshot.histogram(
+        &figures::MICRO_SLICE,
+        &[],
+        Histogram::from_log2_of(US, &total.slice_us, total.ran_ns),
+    );
+}

@@ -1,0 +1,169 @@
+//! A report of `run` as the figures that real and simulated runs share. Those of VMs that are gone are in the host's sums only.
+
+use super::labels;
+use crate::config::SchedulerChoice;
+use crate::interface::{AccelerationReturn, Overtake, RequestFailure};
+use crate::report::{Report, add_up, names};
+use crate::scheduler::VmStats;
+use microslice_metrics::{Histogram, Snapshot, figures};
+use microslice_policy::{Cause, GuestClass, InterruptKind, YieldCause};
+
+/// Histograms of the BPF side have buckets of microseconds.
+const US: u64 = 1_000;
+
+/// `shares`: of each VM, received and due, lately.
+pub(super) fn of(report: &Report, shares: &[(f64, f64)]) -> Snapshot {
+    let mut snapshot = Snapshot::new();
+    let labels = labels::of_vms(report.vms.iter().map(|vm| (vm.name.as_str(), vm.pid)));
+    for ((vm, label), (received, due)) in report.vms.iter().zip(&labels).zip(shares) {
+        put_vm(&mut snapshot, label, vm.vcpu_count, &vm.stats);
+        snapshot.gauge(&figures::VM_WEIGHT, &[label], f64::from(vm.weight));
+        snapshot.gauge(&figures::SHARE_RECEIVED, &[label], *received);
+        snapshot.gauge(&figures::SHARE_DUE, &[label], *due);
+    }
+    let largest = shares.iter().map(|(received, due)| (received - due).abs()).fold(0.0, f64::max);
+    snapshot.gauge(&figures::FAIRNESS_ERROR, &[], largest);
+    if report.scheduler == SchedulerChoice::Microslice {
+        put_accelerations(&mut snapshot, &report.total());
+        put_pool(&mut snapshot, report);
+    }
+    snapshot.counter(&figures::SCHEDULER_RESTARTS, &[], report.restarts);
+    snapshot.counter(&figures::PROGRAM_RUNS_LEFT_OUT, &[], report.recursion_misses.total());
+    snapshot
+}
+
+/// What every scheduler counts of a VM.
+pub(super) fn put_vm(snapshot: &mut Snapshot, vm: &str, vcpu_count: u32, stats: &VmStats) {
+    snapshot.gauge(&figures::VCPUS, &[vm], f64::from(vcpu_count));
+    snapshot.counter(&figures::CPU_TIME, &[vm], stats.ran_ns);
+    snapshot.counter(&figures::VMM_TIME, &[vm], stats.vmm_ran_ns);
+    snapshot.counter(&figures::READY_TIME, &[vm], stats.waited_ns);
+    snapshot.counter(&figures::RESTED_TIME, &[vm], stats.rested_ns);
+    let waits = Histogram::from_log2_of(US, &stats.wait_to_run_us, stats.waited_ns);
+    snapshot.histogram(&figures::WAIT_TO_RUN, &[vm], waits);
+    for (cause, by_reason) in names::<YieldCause>().zip(&stats.yields) {
+        snapshot.counter(&figures::YIELDS, &[vm, cause], add_up(by_reason));
+    }
+    for (class, count) in names::<GuestClass>().zip(stats.preemptions).filter(|(_, count)| *count > 0) {
+        snapshot.counter(&figures::PREEMPTIONS, &[vm, class], count);
+    }
+    let of_kind = |kind: InterruptKind| add_up(&stats.interrupts[kind as usize]);
+    let ipis = of_kind(InterruptKind::IpiReschedule) + of_kind(InterruptKind::IpiCallFunction);
+    snapshot.counter(&figures::IPIS, &[vm], ipis);
+    snapshot.counter(&figures::VIRQS, &[vm], of_kind(InterruptKind::Virq));
+}
+
+/// What was asked for, and what became of it.
+fn put_accelerations(snapshot: &mut Snapshot, total: &VmStats) {
+    let some_cause = || names::<Cause>().enumerate().skip(1);
+    for (at, cause) in some_cause() {
+        snapshot.counter(&figures::ACCELERATION_REQUESTS, &[cause], total.requests[at]);
+    }
+    for (at, cause) in some_cause() {
+        let by_class = names::<GuestClass>().zip(total.accelerations[at]);
+        for (class, count) in by_class.filter(|(_, count)| *count > 0) {
+            snapshot.counter(&figures::ACCELERATIONS, &[class, cause], count);
+        }
+    }
+    for (reason, count) in names::<RequestFailure>().zip(total.failures) {
+        snapshot.counter(&figures::FAILED_PULLS, &[reason], count);
+    }
+    let accelerations: u64 = total.accelerations.iter().map(|row| add_up(row)).sum();
+    let (requests, failed) = (add_up(&total.requests), add_up(&total.failures));
+    let pending = requests.saturating_sub(accelerations + failed);
+    snapshot.gauge(&figures::PENDING_REQUESTS, &[], pending as f64);
+    for (reason, count) in names::<AccelerationReturn>().zip(total.returns) {
+        snapshot.counter(&figures::ACCELERATION_RETURNS, &[reason], count);
+    }
+    let in_flight = accelerations.saturating_sub(add_up(&total.returns));
+    snapshot.gauge(&figures::STILL_ACCELERATED, &[], in_flight as f64);
+    snapshot.counter(&figures::GRACES, &[], add_up(&total.graces));
+    snapshot.counter(&figures::ASKED_AGAIN, &[], total.asked_again);
+    snapshot.counter(&figures::HOME_SLICES, &[], total.home_slices);
+    snapshot.counter(&figures::CALLED_BACK, &[], total.called_back);
+    for (reason, count) in names::<Overtake>().zip(total.overtakes) {
+        snapshot.counter(&figures::OVERTAKES, &[reason], count);
+    }
+    let slices = Histogram::from_log2_of(US, &total.micro_slice_us, total.micro_ran_ns);
+    snapshot.histogram(&figures::MICRO_SLICE, &[], slices);
+}
+
+/// Micro-sliced pCPUs, and what they did.
+fn put_pool(snapshot: &mut Snapshot, report: &Report) {
+    let total = report.total();
+    let now_ns = (report.seconds * 1e9) as u64;
+    snapshot.series(&figures::MICRO_POOL_SIZE, &[], vec![(now_ns, f64::from(report.micro_cpus))]);
+    snapshot.gauge(&figures::MICRO_POOL_MEAN, &[], report.mean_micro_cpus());
+    snapshot.counter(&figures::MICRO_POOL_TIME, &[], report.micro_pcpu_ns);
+    snapshot.counter(&figures::MICRO_POOL_USE, &["accelerated"], total.micro_ran_ns);
+    snapshot.counter(&figures::MICRO_POOL_USE, &["lent"], total.lent_ran_ns);
+    snapshot.counter(&figures::POOL_RESIZES, &["any"], report.host.pool_resizes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::{report, vm};
+    use microslice_metrics::Value;
+
+    fn one() -> Report {
+        let mut one = vm("a", 100, 3_000_000_000, 1_000_000_000);
+        one.stats.requests[Cause::TlbYield as usize] = 5;
+        one.stats.accelerations[Cause::TlbYield as usize][GuestClass::LockHolder as usize] = 3;
+        one.stats.failures[RequestFailure::NoRoom as usize] = 1;
+        one.stats.returns[AccelerationReturn::Served as usize] = 2;
+        one.stats.wait_to_run_us[3] = 4;
+        one.stats.interrupts[InterruptKind::IpiReschedule as usize][0] = 7;
+        report(vec![one])
+    }
+
+    #[test]
+    fn sums_that_must_hold_hold() {
+        let snapshot = of(&one(), &[(1.0, 0.75)]);
+        assert_eq!(snapshot.unbalanced_sums(), []);
+        assert_eq!(snapshot.total(&figures::ACCELERATION_REQUESTS), 5.0);
+        assert_eq!(snapshot.total(&figures::PENDING_REQUESTS), 1.0);
+        assert_eq!(snapshot.total(&figures::STILL_ACCELERATED), 1.0);
+    }
+
+    #[test]
+    fn figures_of_a_vm_have_its_label_and_its_time_in_nanoseconds() {
+        let snapshot = of(&one(), &[(1.0, 0.75)]);
+        assert_eq!(snapshot.get(&figures::CPU_TIME, &["a"]), Some(&Value::Counter(3_000_000_000)));
+        assert_eq!(snapshot.get(&figures::READY_TIME, &["a"]), Some(&Value::Counter(1_000_000_000)));
+        assert_eq!(snapshot.get(&figures::IPIS, &["a"]), Some(&Value::Counter(7)));
+        assert_eq!(snapshot.get(&figures::FAIRNESS_ERROR, &[]), Some(&Value::Gauge(0.25)));
+        let Some(Value::Histogram(waits)) = snapshot.get(&figures::WAIT_TO_RUN, &["a"]) else { panic!() };
+        assert_eq!((waits.count(), waits.sum(), waits.max()), (4, 1_000_000_000, Some(12_000)));
+    }
+
+    #[test]
+    fn the_scheduler_without_a_micro_pool_has_no_figures_of_one() {
+        let coordinated = Report { scheduler: SchedulerChoice::Coordinated, ..one() };
+        let snapshot = of(&coordinated, &[(1.0, 1.0)]);
+        assert_eq!(snapshot.of(&figures::MICRO_POOL_SIZE).count(), 0);
+        assert_eq!(snapshot.of(&figures::CPU_TIME).count(), 1);
+    }
+
+    /// What monitoring stores of each VM is bounded, whatever its guest does.
+    #[test]
+    fn a_vm_has_a_bounded_number_of_time_series() {
+        let lines = |vms: usize| {
+            let mut stats = VmStats::default();
+            let words =
+                <[u64] as zerocopy::FromBytes>::mut_from_bytes(zerocopy::IntoBytes::as_mut_bytes(&mut stats));
+            words.expect("whole words").fill(1);
+            let all =
+                (0..vms).map(|at| crate::report::VmReport { stats, ..vm(&format!("vm{at}"), 100, 1, 1) });
+            let report = report(all.collect());
+            let text = microslice_metrics::openmetrics::of_snapshot(&of(&report, &vec![(0.0, 0.0); vms]));
+            text.lines().filter(|line| !line.starts_with('#')).count()
+        };
+        assert_eq!(lines(12) - lines(2), 10 * SERIES_OF_A_VM);
+        assert_eq!(lines(2) - 2 * SERIES_OF_A_VM, SERIES_OF_THE_HOST);
+    }
+
+    /// As docs/monitoring.md says.
+    const SERIES_OF_A_VM: usize = 38;
+    const SERIES_OF_THE_HOST: usize = 126;
+}
