@@ -39,11 +39,8 @@ struct Cluster {
 impl Cluster {
     fn start() -> Self {
         // SAFETY: it only reads who runs this.
-        assert_eq!(
-            unsafe { libc::geteuid() },
-            0,
-            "Slurm's daemons run as root here, as scripts/test.sh does"
-        );
+        let user = unsafe { libc::geteuid() };
+        assert_eq!(user, 0, "Slurm's daemons run as root here, as scripts/test.sh does");
         let folder = tempfile::tempdir().expect("a folder");
         // Munge's clients have to come through to its socket.
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("readable");
