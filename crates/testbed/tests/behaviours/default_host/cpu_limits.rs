@@ -217,12 +217,12 @@ fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() 
     let threads = if is_long() { 64 } else { 32 };
     on_host(|host| {
         let crowd = frozen_crowd(host, threads);
-        let scheduler = start_scheduler(host, "--micro-cpus 0");
         let before = ran_ns(host, "crowd");
         thaw(host);
-        // Each has begun: what its start takes in the kernel is a debt.
+        // Each has begun: what its start takes in the kernel would be a debt.
         assert_nobody_stands_still(host, &before);
         set_limit(host, "crowd", "10000 100000");
+        let scheduler = start_scheduler(host, "--micro-cpus 0");
         std::thread::sleep(Duration::from_secs(3));
         let before = ran_ns(host, "crowd");
         assert_cgroup_gets(host, "crowd", 0.1, &format!("{threads} threads"));
