@@ -35,7 +35,7 @@
 #define LIMIT_TURN_MIN_NS 50000ull /* 50 us: about twice what a switch of vCPUs costs */
 #define LIMIT_TURNS_PER_WINDOW 8u
 #define LIMIT_IN_KERNEL_MAX_NS                                                                               \
-	100000000ull /* 100 ms of running: the longest that a fork or an exec holds its locks */
+	100000000ull /* 100 ms of running, chosen: long for a system call, short for a rest */
 
 /* As in cpu.max and cpu.max.burst. A quota or period of 0: no limit. */
 struct cpu_limit {

@@ -27,9 +27,8 @@
 struct boost_vcpu {
 	u64 asked_at_ns;
 	u64 began_at_ns;
-	u64 granted_at_ns; /* the last boost that the helper was told of, and hasn't taken back; 0: none */
-	u64 runs_on_since_ns;
-	u64 start_ns; /* when its thread was started */
+	u64 runs_on_since_ns; /* outside a micro slice */
+	u64 start_ns;	      /* when its thread was started */
 	u64 running_since_ns;
 	u32 cause;
 	u32 vector; /* of the interrupt that it is about; 0: none */
@@ -37,6 +36,8 @@ struct boost_vcpu {
 	u32 is_seen; /* it has left its guest in this thread */
 	u32 is_real_time;
 	u32 is_pinned;
+	u32 is_granted; /* the helper was told of a boost that it hasn't taken back */
+	u32 reserved;
 };
 
 struct boost_vm {
@@ -127,7 +128,7 @@ __noinline int ask_for_boost(u32 slot, u32 cause, u32 vector)
 	if (decision == BOOST_GRANTED && !tell_helper(vcpu, slot, BOOST_ASKED))
 		decision = BOOST_NO_ROOM;
 	if (decision == BOOST_GRANTED) {
-		boost_of(vcpu)->granted_at_ns = now;
+		boost_of(vcpu)->is_granted = true;
 		return 1;
 	}
 	/* Unless it runs meanwhile: then it was counted as missed. */
@@ -212,10 +213,10 @@ static __always_inline void charge_what_ran_on(struct vcpu *vcpu, u32 slot, bool
 	struct vm *vm = vm_at(vcpu->vm);
 	u64 since = boost_of(vcpu)->runs_on_since_ns, end = taken_back_after(slot, since);
 
-	if (!vm || !boost_of(vcpu)->granted_at_ns)
+	if (!vm || !boost_of(vcpu)->is_granted)
 		return;
 	if (end || !is_boosted)
-		boost_of(vcpu)->granted_at_ns = 0;
+		boost_of(vcpu)->is_granted = false;
 	if (end && end < now)
 		charge_vm(vm, now, end - since);
 	else if (is_boosted)

@@ -246,9 +246,7 @@ __noinline int record_urgent(u32 slot, const struct urgent_observation *seen, u3
 	if (!seen)
 		return 0;
 	RECORD_BY(RECORD_URGENT, slot, {
-		record->urgent.config.delay_ns = config.urgent.delay_ns;
-		record->urgent.config.slice_ns = config.urgent.slice_ns;
-		record->urgent.config.allowance_ns = config.urgent.allowance_ns;
+		record->urgent.config = config.urgent;
 		record->urgent.seen = *seen;
 		record->urgent.decision = decision;
 	});

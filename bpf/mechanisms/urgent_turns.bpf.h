@@ -85,9 +85,7 @@ __noinline int record_urgent_turn(u32 slot, const struct urgent_state *state, u6
 	if (!state)
 		return 0;
 	RECORD_BY(RECORD_URGENT_TURN, slot, {
-		record->urgent_turn.config.delay_ns = config.urgent.delay_ns;
-		record->urgent_turn.config.slice_ns = config.urgent.slice_ns;
-		record->urgent_turn.config.allowance_ns = config.urgent.allowance_ns;
+		record->urgent_turn.config = config.urgent;
 		record->urgent_turn.state = *state;
 		record->urgent_turn.ran_ns = ran_ns;
 		record->urgent_turn.others_count = others_count;

@@ -1,5 +1,8 @@
 //! `microslice sweep --slurm` with real Slurm: a controller, a node and munge of this test's own, in a folder of its own.
 
+mod common;
+
+use common::{PROGRAM, refusal, text};
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_microslice");
 /// Daemons begin, and tasks end, in seconds; a busy machine takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// A name that sbatch's patterns and a shell would both read as something else.
@@ -168,16 +170,7 @@ impl Cluster {
     }
 
     fn refuse(&self, folder: &Path, arguments: &[&str]) -> String {
-        let output = self.sweep(folder, arguments);
-        let error = text(&output.stderr);
-        let is_progress = |line: &&str| {
-            ["reading ", "sweeping ", "submitting", "waiting "].iter().any(|what| line.starts_with(what))
-        };
-        let error: String =
-            error.lines().filter(|line| !is_progress(line)).map(|line| format!("{line}\n")).collect();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
-        assert!(output.stdout.is_empty() && error.lines().count() == 1, "{arguments:?}: {error}");
-        error
+        refusal(&self.sweep(folder, arguments))
     }
 
     fn await_end(&self) {
@@ -215,10 +208,6 @@ fn free_ports() -> [u16; 2] {
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
     name.trim().split('.').next().unwrap_or_default().to_owned()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn names_in(folder: &Path) -> Vec<String> {

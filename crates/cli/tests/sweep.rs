@@ -1,10 +1,12 @@
 //! `microslice sweep` as its user meets it: whatever ends it, the same command goes on, and the results are the same.
 
+mod common;
+
+use common::{PROGRAM, complaint, refusal, text};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_microslice");
 /// Nothing here takes a tenth of it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -98,13 +100,8 @@ impl Desk {
         text(&output.stdout)
     }
 
-    /// Exit code 2, nothing on standard output, one line on standard error.
     fn refuse(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        let error = complaint(&output);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
-        assert!(output.stdout.is_empty() && error.lines().count() == 1, "{arguments:?}: {error}");
-        error
+        refusal(&self.run(arguments))
     }
 
     fn start(&self, arguments: &[&str]) -> Child {
@@ -129,17 +126,6 @@ impl Desk {
 
 const RESULTS: &str = "small.results.jsonl";
 const JOURNAL: &str = "small.results.jsonl.part-1-of-1";
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Standard error without progress, which a slow machine sees more of.
-fn complaint(output: &Output) -> String {
-    let text = text(&output.stderr);
-    let is_progress = |line: &&str| ["reading ", "sweeping "].iter().any(|what| line.starts_with(what));
-    text.lines().filter(|line| !is_progress(line)).map(|line| format!("{line}\n")).collect()
-}
 
 #[test]
 fn a_sweep_that_is_killed_again_and_again_ends_with_the_same_results() {

@@ -29,7 +29,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
   microslice observe --interval 5                    a line per VM every 5 s, until Ctrl-C, then the tables
   microslice observe --for 10min --html waits.html   a page for a browser, too
   microslice observe --for 60s --json                one JSON object
-  microslice observe --metrics-listen                figures for Prometheus and `microslice top` (docs/monitoring.md)
+  microslice observe --metrics-listen                figures for Prometheus (docs/monitoring.md)
   microslice observe --guest web=/srv/web/vmlinuz    the kernel image of a VM that boots from its own disk
 
 Works with or without sched_ext, and beside `microslice run`. Tried on Linux 6.1, 6.12 and 6.18. Ctrl-C or SIGTERM print what was seen until
@@ -48,7 +48,7 @@ pub struct Observe {
     /// Write the report of the whole time as an HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Serve figures for Prometheus and `microslice top` at this address: unix:/PATH, IP:PORT, or off; without one, at
+    /// Serve figures for Prometheus at this address: unix:/PATH, IP:PORT, or off; without one, at
     /// unix:/run/microslice/metrics.sock
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = Address::DEFAULT)]
     metrics_listen: Option<Listen>,

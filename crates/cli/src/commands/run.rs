@@ -207,7 +207,7 @@ pub struct Run {
     /// Like --stats, on a cleared screen
     #[arg(long, value_name = "SEC", conflicts_with = "stats")]
     monitor: Option<f64>,
-    /// Serve figures for Prometheus and `microslice top` at this address: unix:/PATH, IP:PORT, or off; without one, at
+    /// Serve figures for Prometheus at this address: unix:/PATH, IP:PORT, or off; without one, at
     /// unix:/run/microslice/metrics.sock
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = Address::DEFAULT)]
     metrics_listen: Option<Listen>,

@@ -5,9 +5,7 @@ use crate::beside::report::Report;
 use crate::interface::{BoostMiss, BoostStats};
 use crate::report::{add_up, names};
 use microslice_metrics::{Histogram, Snapshot, figures};
-use microslice_policy::{BoostDecision, Cause, GuestClass, MicroSliceOutcome};
-
-const US: u64 = 1_000;
+use microslice_policy::{BoostDecision, MicroSliceOutcome};
 
 pub(super) fn of(report: &Report) -> Snapshot {
     let mut snapshot = Snapshot::new();
@@ -21,15 +19,7 @@ pub(super) fn of(report: &Report) -> Snapshot {
 }
 
 fn put_boosts(snapshot: &mut Snapshot, total: &BoostStats) {
-    let some_cause = || names::<Cause>().enumerate().skip(1);
-    for (at, cause) in some_cause() {
-        snapshot.counter(&figures::ACCELERATION_REQUESTS, &[cause], total.requests[at]);
-    }
-    for (at, cause) in some_cause() {
-        for (class, count) in names::<GuestClass>().zip(total.boosts[at]).filter(|(_, count)| *count > 0) {
-            snapshot.counter(&figures::ACCELERATIONS, &[class, cause], count);
-        }
-    }
+    run_figures::put_causes(snapshot, &total.requests, &total.boosts);
     let granted = BoostDecision::Granted as usize;
     let refused = names::<BoostDecision>().zip(total.refusals).enumerate().filter(|(at, _)| *at != granted);
     for (_, (reason, count)) in refused {
@@ -49,6 +39,6 @@ fn put_boosts(snapshot: &mut Snapshot, total: &BoostStats) {
     snapshot.histogram(
         &figures::MICRO_SLICE,
         &[],
-        Histogram::from_log2_of(US, &total.slice_us, total.ran_ns),
+        Histogram::from_log2_of(run_figures::US, &total.slice_us, total.ran_ns),
     );
 }

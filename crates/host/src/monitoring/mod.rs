@@ -1,4 +1,4 @@
-//! `--metrics-listen`: what `run` and `observe` know, for Prometheus and for `microslice top`.
+//! `--metrics-listen`: what `run` and `observe` know, for Prometheus.
 //!
 //! Problem.   Whoever asks may ask often, read slowly or not at all, and the scheduler must not notice.
 //! Mechanism. The daemon puts a report on a [`Board`] once a second, which takes a pointer's time. A thread with its own sockets

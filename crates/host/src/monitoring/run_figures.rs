@@ -9,7 +9,7 @@ use microslice_metrics::{Histogram, Snapshot, figures};
 use microslice_policy::{Cause, GuestClass, InterruptKind, YieldCause};
 
 /// Histograms of the BPF side have buckets of microseconds.
-const US: u64 = 1_000;
+pub(super) const US: u64 = 1_000;
 
 /// `shares`: of each VM, received and due, lately.
 pub(super) fn of(report: &Report, shares: &[(f64, f64)]) -> Snapshot {
@@ -53,18 +53,27 @@ pub(super) fn put_vm(snapshot: &mut Snapshot, vm: &str, vcpu_count: u32, stats: 
     snapshot.counter(&figures::VIRQS, &[vm], of_kind(InterruptKind::Virq));
 }
 
-/// What was asked for, and what became of it.
-fn put_accelerations(snapshot: &mut Snapshot, total: &VmStats) {
+/// What was asked for, and whom it accelerated in which code: by cause.
+pub(super) fn put_causes<const CLASSES: usize>(
+    snapshot: &mut Snapshot,
+    requests: &[u64],
+    accelerations: &[[u64; CLASSES]],
+) {
     let some_cause = || names::<Cause>().enumerate().skip(1);
     for (at, cause) in some_cause() {
-        snapshot.counter(&figures::ACCELERATION_REQUESTS, &[cause], total.requests[at]);
+        snapshot.counter(&figures::ACCELERATION_REQUESTS, &[cause], requests[at]);
     }
     for (at, cause) in some_cause() {
-        let by_class = names::<GuestClass>().zip(total.accelerations[at]);
+        let by_class = names::<GuestClass>().zip(accelerations[at]);
         for (class, count) in by_class.filter(|(_, count)| *count > 0) {
             snapshot.counter(&figures::ACCELERATIONS, &[class, cause], count);
         }
     }
+}
+
+/// What was asked for, and what became of it.
+fn put_accelerations(snapshot: &mut Snapshot, total: &VmStats) {
+    put_causes(snapshot, &total.requests, &total.accelerations);
     for (reason, count) in names::<RequestFailure>().zip(total.failures) {
         snapshot.counter(&figures::FAILED_PULLS, &[reason], count);
     }

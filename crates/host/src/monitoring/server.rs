@@ -233,30 +233,10 @@ async fn accept_from(
     }
 }
 
-/// What can be asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Page {
-    Metrics(Format),
-}
-
-impl Page {
-    fn content_type(self) -> &'static str {
-        match self {
-            Self::Metrics(format) => format.content_type(),
-        }
-    }
-
-    fn of(self, reading: &Reading) -> Bytes {
-        match self {
-            Self::Metrics(format) => openmetrics::in_format(&reading.snapshot(), format).into(),
-        }
-    }
-}
-
-/// The pages of the latest reading, as far as somebody has asked for them.
+/// `/metrics` of the latest reading, in the formats that somebody has asked for.
 struct Pages {
     board: Arc<Board>,
-    made: Mutex<(Arc<Reading>, BTreeMap<Page, Bytes>)>,
+    made: Mutex<(Arc<Reading>, BTreeMap<Format, Bytes>)>,
 }
 
 impl Pages {
@@ -267,20 +247,21 @@ impl Pages {
             return refusal;
         }
         let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
-        let page = match request.uri().path() {
-            "/metrics" => Page::Metrics(Format::accepted_by(accept)),
-            _ => return plain(StatusCode::NOT_FOUND, "there are /metrics\n"),
-        };
-        respond(StatusCode::OK, page.content_type(), self.page(page))
+        if request.uri().path() != "/metrics" {
+            return plain(StatusCode::NOT_FOUND, "only /metrics is here\n");
+        }
+        let format = Format::accepted_by(accept);
+        respond(StatusCode::OK, format.content_type(), self.page(format))
     }
 
-    fn page(&self, page: Page) -> Bytes {
+    fn page(&self, format: Format) -> Bytes {
         let latest = self.board.latest();
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&made.0, &latest) {
             *made = (Arc::clone(&latest), BTreeMap::new());
         }
-        made.1.entry(page).or_insert_with(|| page.of(&latest)).clone()
+        let page = || openmetrics::in_format(&latest.snapshot(), format).into();
+        made.1.entry(format).or_insert_with(page).clone()
     }
 }
 
