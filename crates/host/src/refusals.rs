@@ -1,9 +1,12 @@
-//! VMs without a place, said to the operator: once for each owner, whatever an owner does.
+//! VMs that stay without a place, said to the operator: once for each owner, whatever an owner does.
 
 use crate::interface::VMS_MAX;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// Whoever is refused again after so long has no place. VMs that come at once count one another's places before all but those that fit
+/// give theirs back: the last of them has its own a moment later. A vCPU that was refused tries again after a second (`bpf/core/vcpu.bpf.h`).
+const LASTS_FOR: Duration = Duration::from_millis(500);
 /// An owner is told of again after so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
 /// Owners that are remembered. With more of them lines come no more often than for so many.
@@ -17,11 +20,17 @@ pub struct Refusal {
     pub is_owners_bound: bool,
 }
 
-/// Whom the operator has heard of.
+#[derive(Debug)]
+struct Heard {
+    first: Instant,
+    is_said: bool,
+}
+
+/// Whom the operator has heard of, or may have to hear of.
 #[derive(Debug, Default)]
 pub struct Refusals {
     /// By user; root's VMs are of many owners, told apart by their processes.
-    said: BTreeMap<(u32, u32), Instant>,
+    owners: BTreeMap<(u32, u32), Heard>,
 }
 
 impl Refusals {
@@ -29,11 +38,15 @@ impl Refusals {
     pub fn hear(&mut self, refusal: Refusal, now: Instant) -> Option<String> {
         let Refusal { pid, uid, is_owners_bound } = refusal;
         let owner = if uid == 0 { (0, pid) } else { (uid, 0) };
-        self.said.retain(|_, said| now.duration_since(*said) < AGAIN_AFTER);
-        if self.said.contains_key(&owner) || self.said.len() >= OWNERS_MAX {
+        self.owners.retain(|_, heard| now.duration_since(heard.first) < AGAIN_AFTER);
+        if !self.owners.contains_key(&owner) && self.owners.len() >= OWNERS_MAX {
             return None;
         }
-        self.said.insert(owner, now);
+        let heard = self.owners.entry(owner).or_insert(Heard { first: now, is_said: false });
+        if heard.is_said || now.duration_since(heard.first) < LASTS_FOR {
+            return None;
+        }
+        heard.is_said = true;
         let cause = if is_owners_bound {
             "its owner has as many as one may have".to_owned()
         } else {
@@ -55,20 +68,30 @@ mod tests {
     }
 
     #[test]
+    fn a_vm_that_has_a_place_a_moment_later_is_not_told_of() {
+        let (start, mut refusals) = (Instant::now(), Refusals::default());
+        assert!((0..4).all(|_| refusals.hear(of(7, 0), start).is_none()), "its vCPUs at once");
+        assert!(refusals.hear(of(7, 0), start + LASTS_FOR).is_some(), "one of them tries again");
+    }
+
+    #[test]
     fn an_owner_is_told_of_once_however_many_vms_it_starts_and_again_when_that_was_long_ago() {
-        let start = Instant::now();
-        let mut refusals = Refusals::default();
-        let line = refusals.hear(of(7, 1000), start).expect("a line");
+        let (start, mut refusals) = (Instant::now(), Refusals::default());
+        let mut hear_twice = |refusal, at| {
+            assert_eq!(refusals.hear(refusal, at), None);
+            refusals.hear(refusal, at + LASTS_FOR)
+        };
+        let line = hear_twice(of(7, 1000), start).expect("a line");
         assert!(line.contains("pid 7 (user 1000)") && line.contains("as many as one may have"), "{line}");
-        assert!((8..1000).all(|pid| refusals.hear(of(pid, 1000), start).is_none()));
-        assert!(refusals.hear(of(7, 0), start).is_some() && refusals.hear(of(8, 0), start).is_some());
-        assert!(refusals.hear(of(9, 1000), start + AGAIN_AFTER).is_some());
+        assert!((8..1000).all(|pid| hear_twice(of(pid, 1000), start).is_none()));
+        assert!(hear_twice(of(7, 0), start).is_some() && hear_twice(of(8, 0), start).is_some());
+        assert!(hear_twice(of(9, 1000), start + AGAIN_AFTER).is_some());
     }
 
     #[test]
     fn owners_without_number_bring_no_lines_without_number() {
         let (start, mut refusals) = (Instant::now(), Refusals::default());
-        let lines = (1..10_000).filter(|uid| refusals.hear(of(1, *uid), start).is_some()).count();
-        assert_eq!(lines, OWNERS_MAX);
+        let mut hear_all = |at| (1..10_000).filter(|uid| refusals.hear(of(1, *uid), at).is_some()).count();
+        assert_eq!([hear_all(start), hear_all(start + LASTS_FOR)], [0, OWNERS_MAX]);
     }
 }

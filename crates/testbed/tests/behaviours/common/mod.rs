@@ -164,6 +164,15 @@ pub fn statistics_from(scheduler: &Process, from: usize, enough: impl Fn(&Value)
     panic!("no {what} in {from} lines; the last report: {last:?}; it said: {}", scheduler.last_words());
 }
 
+/// Waits until it has said so on its standard error.
+pub fn wait_until_it_says(process: &Process, text: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while !process.stderr().contains(text) {
+        assert!(Instant::now() < deadline, "`{text}` wasn't said, but: {}", process.stderr());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
 pub fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
 }

@@ -1,9 +1,10 @@
 //! The guest's locks (`guest/locks`) over KVM's own kick and HLT, among eight vCPUs on four pCPUs. Without a guest: `tests/guest_code.rs`.
 
-use crate::common::{PATIENCE, count, seconds, start_scheduler, stop_scheduler, with_guests};
+use crate::common::{
+    PATIENCE, count, seconds, start_scheduler, stop_scheduler, wait_until_it_says, with_guests,
+};
 use microslice_testbed::{GuestSpec, Host};
 use serde_json::Value;
-use std::time::{Duration, Instant};
 
 /// And what is tried of each: who halts is kicked, who yields is not.
 const KINDS: [(&str, [&str; 3]); 5] = [
@@ -21,11 +22,7 @@ const TRIED_MIN: u64 = 100;
 fn its_hint_page_is_found(host: &Host) {
     let scheduler =
         start_scheduler(host, "--micro-cpus 0 --delay-preemption 5000 --delay-unsafe hinted --stats 1");
-    let deadline = Instant::now() + PATIENCE;
-    while !scheduler.stderr().contains("locks: hints of 8 vCPUs, at 0x") {
-        assert!(Instant::now() < deadline, "{}", scheduler.stderr());
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    wait_until_it_says(&scheduler, "locks: hints of 8 vCPUs, at 0x");
     stop_scheduler(host, &scheduler);
 }
 

@@ -4,6 +4,7 @@
 use crate::common::intervals::over_time;
 use crate::common::{
     PATIENCE, count, on_host, print, replay, reports, seconds, start_scheduler, statistics, stop_scheduler,
+    wait_until_it_says,
 };
 use microslice_testbed::{Host, Process};
 use serde_json::Value;
@@ -185,12 +186,7 @@ fn hints_put_a_turns_end_off_who_overdraws_pays_for_it_and_a_forged_page_changes
             };
             statistics(&scheduler, is_seen, &format!("{what} of {vm}"));
         }
-        let refused = "isn't believed: it is of version 9, and version 1 is known";
-        let deadline = std::time::Instant::now() + PATIENCE;
-        while !scheduler.stderr().contains(refused) {
-            assert!(std::time::Instant::now() < deadline, "{}", scheduler.stderr());
-            std::thread::sleep(std::time::Duration::from_millis(200));
-        }
+        wait_until_it_says(&scheduler, "isn't believed: it is of version 9, and version 1 is known");
         let turns = turns_of_each(&scheduler, &names);
         end_vms(&vmms);
         stop_scheduler(host, &scheduler);
