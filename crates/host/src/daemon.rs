@@ -354,6 +354,10 @@ impl<'s> Daemon<'s> {
     fn finish(mut self, result: Result<(), HostError>, output: &mut Output<'_>) -> Result<(), HostError> {
         let drained = self.drain(output);
         let exit = self.scheduler.as_ref().and_then(Scheduler::exit).map(|exit| exit_line(&exit));
+        // Sums hold only of what is read while nothing is counted.
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.detach();
+        }
         let report = self.final_report(exit);
         (output.report)(&report);
         drop(self.scheduler);

@@ -35,6 +35,7 @@ pub(crate) trait LoadedObject {
     fn attach_scheduler(&mut self) -> libbpf_rs::Result<Link>;
     /// What sees KVM's events.
     fn attach_observers(&mut self) -> libbpf_rs::Result<()>;
+    fn detach_observers(&mut self);
     fn host_stats(&self) -> HostStats;
     fn exit_record(&self) -> ExitRecord;
     /// What Algorithm 1 decided, and what holds; of a scheduler without a micro pool: none.
@@ -144,6 +145,10 @@ macro_rules! scheduler_object {
                         on_svm_interrupt, on_vmx_interrupt
                     );
                     Ok(())
+                }
+
+                fn detach_observers(&mut self) {
+                    self.links = Default::default();
                 }
 
                 fn host_stats(&self) -> HostStats {

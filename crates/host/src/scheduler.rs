@@ -108,7 +108,7 @@ pub struct Scheduler {
     events: Rc<RefCell<VecDeque<Event>>>,
     records: Rc<RefCell<VecDeque<Record>>>,
     // Before the object, so that the scheduler is unregistered while its maps exist.
-    _struct_ops: Link,
+    struct_ops: Option<Link>,
     vms: MappedArray,
     vcpus: MappedArray,
     vm_stats_of: MappedArray,
@@ -176,7 +176,14 @@ impl Scheduler {
         let maps = object.maps();
         let (vms, vcpus) = (MappedArray::of(maps.vms)?, MappedArray::of(maps.vcpus)?);
         let vm_stats_of = MappedArray::of(maps.vm_stats_of)?;
-        Ok(Self { rings, events, records, _struct_ops: struct_ops, vms, vcpus, vm_stats_of, object })
+        Ok(Self { rings, events, records, struct_ops: Some(struct_ops), vms, vcpus, vm_stats_of, object })
+    }
+
+    /// Gives the host back to the kernel's own scheduler. Nothing is counted any more: what is read from now on is the end.
+    pub fn detach(&mut self) {
+        // First those who register vCPUs: these leave with the scheduler.
+        self.object.detach_observers();
+        self.struct_ops = None;
     }
 
     /// Reads what has arrived in the rings.
