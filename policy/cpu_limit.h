@@ -34,8 +34,8 @@
 	1000000ull /* 1 ms, while there is quota left: shorter turns cost more than they bring */
 #define LIMIT_TURN_MIN_NS 50000ull /* 50 us: about twice what a switch of vCPUs costs */
 #define LIMIT_TURNS_PER_WINDOW 8u
-#define LIMIT_IN_KERNEL_MAX_NS                                                                               \
-	100000000ull /* 100 ms of running, chosen: long for a system call, short for a rest */
+/* 100 ms of running, chosen: locks are held for less. From one rest that it begins in user mode to the next. */
+#define LIMIT_IN_KERNEL_MAX_NS 100000000ull
 
 /* As in cpu.max and cpu.max.burst. A quota or period of 0: no limit. */
 struct cpu_limit {
@@ -57,8 +57,6 @@ struct limit_decision {
 	u64 clock_ns;	   /* before the turn moves it */
 	u64 rest_until_ns; /* 0: it may run at once */
 	u64 turn_ns;
-	u32 in_debt; /* as far behind as it may be: what runs beyond now isn't paid back */
-	u32 reserved;
 };
 
 POLICY u32 is_limited(const struct cpu_limit *limit)
@@ -108,10 +106,10 @@ POLICY u64 limit_turn_reserved(const struct cpu_limit *limit, u64 ahead_ns, u64 
 	return turn < LIMIT_TURN_MIN_NS ? LIMIT_TURN_MIN_NS : turn;
 }
 
-/* Whether somebody who stopped in the kernel may go on there in place of a rest, as it did for so long since its last one. */
-POLICY u32 limit_lets_go_on(u64 went_on_ns, u32 in_debt)
+/* Whether somebody who stopped in the kernel may go on there in place of a rest, as it did for so long since it rested in user mode. */
+POLICY u32 limit_lets_go_on(u64 went_on_ns)
 {
-	return went_on_ns < LIMIT_IN_KERNEL_MAX_NS && !in_debt;
+	return went_on_ns < LIMIT_IN_KERNEL_MAX_NS;
 }
 
 /*
@@ -144,10 +142,8 @@ POLICY struct limit_decision decide_on_limit(const struct cpu_limit *limit,
 	earliest = now - limit_saved_max_ns(limit);
 	if (vtime_before(decision.clock_ns, earliest))
 		decision.clock_ns = earliest;
-	if (!vtime_before(decision.clock_ns, furthest)) {
+	if (vtime_before(furthest, decision.clock_ns))
 		decision.clock_ns = furthest;
-		decision.in_debt = 1;
-	}
 	if (vtime_before(decision.clock_ns, now)) {
 		turn = limit_turn_of_left(limit, now - decision.clock_ns, active_count);
 	} else {

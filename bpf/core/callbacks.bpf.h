@@ -187,7 +187,7 @@ static __always_inline void starts_running(struct task_struct *p)
 		return;
 	tctx->running_since_ns = now;
 	slice_ns = begin_limited_turn(p, tctx, vcpu, pcpu, p->scx.slice);
-	tctx->stopped_in = STOPPED_UNSEEN;
+	tctx->is_stop_seen = false;
 	if (slice_ns < p->scx.slice)
 		task_set_slice(p, slice_ns);
 	pcpu->turn_ns = slice_ns;

@@ -17,7 +17,7 @@
  *            Where a task stopped is known a moment later (bpf/core/stops.bpf.h). Until then it waits in a queue of its
  *            own; then it rests, or goes on by its reserved turn. Who wakes goes on at once. Turns of those who go on
  *            have different lengths: one of them ends in user mode, and the rest that was due begins there. Whoever
- *            evades that, by long system calls, goes on for LIMIT_IN_KERNEL_MAX_NS only, or until the debt is too high.
+ *            evades that, by long system calls, goes on for LIMIT_IN_KERNEL_MAX_NS, and then rests where it stops.
  * Limits.    Kernel threads never rest, nor does a task that ends, nor one that was stopped as an RCU reader: a stall of
  *            RCU, 21 seconds, would end the scheduler. vCPUs rest wherever they stop. Of the limits of a cgroup the
  *            LIMITS_PER_CGROUP tightest count; LIMITS_MAX and LIMITED_CGROUPS_MAX: the daemon says what is beyond.
@@ -155,7 +155,6 @@ __noinline int ask_limit(u32 place, struct task_ctx *tctx, u32 active_count, u64
 	if (decision.clock_ns != seen.clock_ns)
 		__sync_val_compare_and_swap(&state->clock_ns, seen.clock_ns, decision.clock_ns);
 	tctx->allowed_ns = decision.turn_ns;
-	tctx->limits_in_debt |= decision.in_debt;
 	if (vtime_before(tctx->rests_until_ns, decision.rest_until_ns))
 		tctx->rests_until_ns = decision.rest_until_ns;
 	return true;
@@ -175,7 +174,6 @@ __noinline int ask_limits(struct task_ctx *tctx, u64 cgroup, u32 active_count, u
 		return 0;
 	tctx->allowed_ns = begins_ns ? begins_ns : UNLIMITED_NS;
 	tctx->rests_until_ns = now;
-	tctx->limits_in_debt = false;
 	for (at = 0; at < LIMITS_PER_CGROUP; at++) {
 		if (!ask_limit(chain->places[at] - 1, tctx, active_count, now))
 			break;
@@ -203,10 +201,11 @@ static __always_inline bool may_be_limited(struct task_struct *p)
 }
 
 /* It stopped in the kernel, and goes on there in place of a rest. */
-static __always_inline bool goes_on_in_kernel(const struct task_ctx *tctx, const struct vcpu *vcpu)
+static __always_inline bool goes_on_in_kernel(const struct task_struct *p, const struct task_ctx *tctx,
+					      const struct vcpu *vcpu)
 {
-	return may_hold_a_lock(tctx, vcpu) && tctx->stopped_in == STOPPED_IN_KERNEL &&
-	       limit_lets_go_on(tctx->went_on_ns, tctx->limits_in_debt);
+	return may_hold_a_lock(tctx, vcpu) && tctx->is_stop_seen && stopped_in_kernel(p, tctx) &&
+	       limit_lets_go_on(tctx->went_on_ns);
 }
 
 /* Until when it has to rest before its next turn; 0: not at all. Asked twice, it says the same. */
@@ -219,7 +218,7 @@ static __always_inline u64 rests_until(struct task_struct *p, struct task_ctx *t
 	if (!tctx->reserved_ns || !vtime_before(bpf_ktime_get_ns(), tctx->rests_until_ns))
 		return 0;
 	/* It goes on, by turns that it pays for, until it has read, or is in user mode. */
-	if (is_rcu_reader(p) || goes_on_in_kernel(tctx, vcpu))
+	if (is_rcu_reader(p) || goes_on_in_kernel(p, tctx, vcpu))
 		return 0;
 	return tctx->rests_until_ns;
 }
@@ -265,7 +264,7 @@ static __always_inline u64 begin_limited_turn(struct task_struct *p, struct task
 	if (!tctx->paid_ns)
 		return slice_ns;
 	tctx->allowed_ns = tctx->paid_ns;
-	if (vtime_before(bpf_ktime_get_ns(), tctx->rests_until_ns) && goes_on_in_kernel(tctx, vcpu)) {
+	if (vtime_before(bpf_ktime_get_ns(), tctx->rests_until_ns) && goes_on_in_kernel(p, tctx, vcpu)) {
 		tctx->goes_on = true;
 		if (!is_rcu_reader(p))
 			tctx->allowed_ns = limit_turn_in_kernel(tctx->paid_ns, tctx->went_on++);
@@ -326,7 +325,7 @@ static __always_inline void enqueue_resting(struct task_struct *p, struct task_c
 		vcpu->was_blocked = 0;
 	}
 	tctx->queued_at_ns = bpf_ktime_get_ns();
-	if (may_hold_a_lock(tctx, vcpu) && tctx->stopped_in == STOPPED_UNSEEN) {
+	if (may_hold_a_lock(tctx, vcpu) && !tctx->is_stop_seen) {
 		dsq_insert_vtime(p, DSQ_STOPPED, config.others_slice_ns, tctx->queued_at_ns, enq_flags);
 		arm_rest_timer(tctx->queued_at_ns + STOPPED_LOOK_NS);
 	} else {
@@ -354,7 +353,7 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 
 	if (!tctx)
 		return;
-	if (!tctx->goes_on)
+	if (!tctx->goes_on && !stopped_in_kernel(p, tctx))
 		tctx->went_on_ns = 0;
 	count_rest(vcpu, now - tctx->queued_at_ns);
 	tctx->rests_until_ns = now;
@@ -393,9 +392,9 @@ static __always_inline void rest_or_go_on(struct bpf_iter_scx_dsq *it, struct ta
 {
 	struct task_ctx *tctx = task_ctx_of(p);
 
-	if (!tctx || (tctx->stopped_in == STOPPED_UNSEEN && now - tctx->queued_at_ns < STOPPED_UNSEEN_MAX_NS))
+	if (!tctx || (!tctx->is_stop_seen && now - tctx->queued_at_ns < STOPPED_UNSEEN_MAX_NS))
 		return;
-	if (goes_on_in_kernel(tctx, NULL)) {
+	if (goes_on_in_kernel(p, tctx, NULL)) {
 		tctx->goes_on = true;
 		release(it, p, now);
 	} else if (!vtime_before(now, tctx->rests_until_ns)) {

@@ -26,14 +26,16 @@ struct task_ctx {
 	u64 paid_ns;
 	u64 charged_until_ns; /* its limits, of all the time that it ran: as sum_exec_runtime */
 	u64 limited_by;	      /* the cgroup whose limits have given it that */
-	u32 stopped_in;	      /* enum stopped_in: where its last turn ended */
-	/* It went on in the kernel in place of a rest: how often; how long since it rested last; whether it does now. */
+	/* Where its last turn ended (stops.bpf.h). */
+	u32 is_stop_seen;
+	u32 stopped_in_kernel;
+	u64 kernel_stop_sp; /* where on its stack it stopped the time before, if that was in the kernel */
+	/* It went on in the kernel in place of a rest: how often; how long since it rested in user mode; whether it does now. */
 	u32 went_on;
 	u64 went_on_ns;
 	u32 goes_on;
-	u32 limits_in_debt; /* one of its limits is as far behind as it may be: it may not go on */
-	u32 vcpu;	    /* slot + 1; 0: not a vCPU */
-	u32 gives_way;	    /* a host task whose clock is the vCPUs': see gives_way() */
+	u32 vcpu;	  /* slot + 1; 0: not a vCPU */
+	u32 gives_way;	  /* a host task whose clock is the vCPUs': see gives_way() */
 	u32 out_of_order; /* it runs because it has waited for so long, or goes on, not because of its clock */
 	u32 vm;		  /* a VMM's thread that isn't a vCPU: its VM's slot + 1 */
 	u64 refused_until_ns; /* a vCPU for which there was no room: not tried again before */
@@ -221,6 +223,8 @@ u64 swept_at_ns;
 u32 sweep_cursor;
 /* Is there any limit on this host? Written by the daemon. */
 u32 limits_in_force;
+/* Set by the daemon: vCPUs leave with the scheduler, and none comes any more. */
+u32 scheduler_ends;
 /* When a limit came, went, or changed. Likewise. */
 u64 limits_changed_at_ns;
 /* Is anything in service_weights? Written by the daemon. */

@@ -364,7 +364,7 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	struct vcpu *vcpu;
 	bool has_all;
 
-	if (!tctx || (s64)(tctx->refused_until_ns - now) > 0)
+	if (!tctx || scheduler_ends || (s64)(tctx->refused_until_ns - now) > 0)
 		return 0;
 	owner = owner_of_current();
 	has_all = has_its_places(tctx, owner, !bpf_map_lookup_elem(&vm_by_address, &kvm));

@@ -89,6 +89,10 @@ struct sched_entity {
 	u64 sum_exec_runtime;
 };
 
+struct thread_struct {
+	unsigned long sp;
+};
+
 struct task_struct {
 	unsigned int flags;
 	int nr_cpus_allowed;
@@ -106,6 +110,7 @@ struct task_struct {
 	unsigned int __state;
 	unsigned int policy;
 	u64 start_boottime;
+	struct thread_struct thread;
 };
 
 enum scx_exit_kind {

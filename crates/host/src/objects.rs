@@ -35,7 +35,8 @@ pub(crate) trait LoadedObject {
     fn attach_scheduler(&mut self) -> libbpf_rs::Result<Link>;
     /// What sees KVM's events.
     fn attach_observers(&mut self) -> libbpf_rs::Result<()>;
-    fn detach_observers(&mut self);
+    /// From now on vCPUs only leave.
+    fn set_scheduler_ends(&mut self);
     fn host_stats(&self) -> HostStats;
     fn exit_record(&self) -> ExitRecord;
     /// What Algorithm 1 decided, and what holds; of a scheduler without a micro pool: none.
@@ -147,10 +148,6 @@ macro_rules! scheduler_object {
                     Ok(())
                 }
 
-                fn detach_observers(&mut self) {
-                    self.links = Default::default();
-                }
-
                 fn host_stats(&self) -> HostStats {
                     let bss = self.maps.bss_data.as_deref().expect(NO_GLOBALS);
                     // SAFETY: libbpf-cargo's and crates/border's type of one struct of integers.
@@ -165,6 +162,11 @@ macro_rules! scheduler_object {
 
                 fn micro_pcpu_count(&self) -> (u32, u32) {
                     $micro_pcpu_count(self.maps.bss_data.as_deref().expect(NO_GLOBALS))
+                }
+
+                fn set_scheduler_ends(&mut self) {
+                    let bss = self.maps.bss_data.as_deref_mut().expect(NO_GLOBALS);
+                    bss.scheduler_ends = 1;
                 }
 
                 fn set_limits_in_force(&mut self, in_force: bool) {

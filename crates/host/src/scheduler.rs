@@ -181,8 +181,7 @@ impl Scheduler {
 
     /// Gives the host back to the kernel's own scheduler. Nothing is counted any more: what is read from now on is the end.
     pub fn detach(&mut self) {
-        // First those who register vCPUs: these leave with the scheduler.
-        self.object.detach_observers();
+        self.object.set_scheduler_ends();
         self.struct_ops = None;
     }
 

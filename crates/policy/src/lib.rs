@@ -234,10 +234,10 @@ pub fn decide_on_limit(limit: &CpuLimit, seen: &LimitObservation) -> LimitDecisi
     unsafe { c::decide_on_limit(limit, seen) }
 }
 
-/// May somebody who stopped in the kernel go on there in place of a rest, as it did for `went_on_ns` since its last one?
-pub fn limit_lets_go_on(went_on_ns: u64, in_debt: bool) -> bool {
+/// May somebody who stopped in the kernel go on there in place of a rest, as it did for `went_on_ns` since it rested in user mode?
+pub fn limit_lets_go_on(went_on_ns: u64) -> bool {
     // SAFETY: it takes values.
-    unsafe { c::limit_lets_go_on(went_on_ns, u32::from(in_debt)) != 0 }
+    unsafe { c::limit_lets_go_on(went_on_ns) != 0 }
 }
 
 /// How long the turn of somebody is who does so for the `times`th time, and has reserved `turn_ns`.
