@@ -354,13 +354,9 @@ impl<'s> Daemon<'s> {
     fn finish(mut self, result: Result<(), HostError>, output: &mut Output<'_>) -> Result<(), HostError> {
         let drained = self.drain(output);
         let exit = self.scheduler.as_ref().and_then(Scheduler::exit).map(|exit| exit_line(&exit));
-        // Sums hold only of what is read while nothing is counted.
-        if let Some(scheduler) = &mut self.scheduler {
-            scheduler.detach();
-        }
+        self.scheduler.iter_mut().for_each(Scheduler::detach);
         let report = self.final_report(exit);
         (output.report)(&report);
-        drop(self.scheduler);
         if let Some(recorder) = self.recorder {
             let count = recorder.finish()?;
             let dropped = report.host.records_dropped;

@@ -179,7 +179,7 @@ impl Scheduler {
         Ok(Self { rings, events, records, struct_ops: Some(struct_ops), vms, vcpus, vm_stats_of, object })
     }
 
-    /// Gives the host back to the kernel's own scheduler. Nothing is counted any more: what is read from now on is the end.
+    /// Gives the host back to the kernel's own scheduler. Nothing is counted any more: sums hold of what is read from now on.
     pub fn detach(&mut self) {
         self.object.set_scheduler_ends();
         self.struct_ops = None;

@@ -206,7 +206,7 @@ fn assert_nobody_stands_still(host: &Host, before: &BTreeMap<u32, u64>) {
 
 fn end_crowd(host: &Host, crowd: &Process) {
     set_limit(host, "crowd", "max");
-    run(host, "kill -9 $(cat /sys/fs/cgroup/crowd/cgroup.procs)");
+    run(host, "echo 1 > /sys/fs/cgroup/crowd/cgroup.kill");
     crowd.wait(PATIENCE).expect("end");
 }
 
@@ -256,9 +256,7 @@ fn tasks_that_fork_under_a_limit_never_rest_with_what_forks_of_the_host_wait_for
         // A rest lasts for six seconds, and those that wait for one another's locks rest one after the other.
         assert!(slowest < (10 * alone).max(Duration::from_secs(5)), "a rest held up the host: {slowest:?}");
         assert_eq!(scheduler_state(host), "enabled", "{}", scheduler.last_words());
-        set_limit(host, "crowd", "max");
-        run(host, "echo 1 > /sys/fs/cgroup/crowd/cgroup.kill");
-        crowd.wait(PATIENCE).expect("end");
+        end_crowd(host, &crowd);
         stop_scheduler(host, &scheduler);
     });
 }
