@@ -14,8 +14,8 @@ if grep -nHwE 'float|double' policy/*.h 2>/dev/null | grep -vE ':\s*(/?\*|//)'; 
 
 # Crates: who may depend on whom.
 declare -A allowed=(
-    [border]="" [policy]="border" [symbols]="" [metrics]=""
-    [sim]="policy metrics symbols" [host]="border policy symbols metrics" [testbed]="metrics"
+    [border]="" [policy]="border" [symbols]="" [metrics]="" [trace]=""
+    [sim]="policy metrics symbols trace" [host]="border policy symbols metrics trace" [testbed]="metrics"
     [cli]="policy symbols metrics sim host testbed"
 )
 for crate in "${!allowed[@]}"; do

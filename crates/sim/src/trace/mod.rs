@@ -4,7 +4,6 @@
 //! stops the run at its next progress call and comes back from `finish`.
 
 mod perfetto;
-mod perfetto_messages;
 mod text;
 
 pub use perfetto::PerfettoTrace;

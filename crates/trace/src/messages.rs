@@ -1,7 +1,7 @@
 //! The few messages of Perfetto's trace format that a trace of ours consists of, with the field numbers of
 //! `protos/perfetto/trace/` (trace.proto, trace_packet.proto, track_event/*.proto, interned_data.proto).
 
-use prost::Message;
+use prost::{DecodeError, Message};
 
 /// One packet; a trace file is nothing but packets, each as field 1 of `Trace`.
 #[derive(Clone, PartialEq, Message)]
@@ -52,7 +52,7 @@ pub struct TrackEvent {
     #[prost(uint64, repeated, packed = "false", tag = "3")]
     pub category_iids: Vec<u64>,
     #[prost(message, repeated, tag = "4")]
-    pub debug_annotations: Vec<DebugAnnotation>,
+    pub debug_annotations: Vec<Note>,
     #[prost(int32, optional, tag = "9")]
     pub kind: Option<i32>,
     #[prost(uint64, optional, tag = "10")]
@@ -74,8 +74,9 @@ pub const SLICE_END: i32 = 2;
 pub const INSTANT: i32 = 3;
 pub const COUNTER: i32 = 4;
 
+/// A name and a value that an event shows (`DebugAnnotation`).
 #[derive(Clone, PartialEq, Message)]
-pub struct DebugAnnotation {
+pub struct Note {
     #[prost(uint64, optional, tag = "3")]
     pub uint_value: Option<u64>,
     #[prost(string, optional, tag = "6")]
@@ -100,4 +101,30 @@ pub struct InternedName {
     pub iid: Option<u64>,
     #[prost(string, optional, tag = "2")]
     pub name: Option<String>,
+}
+
+pub fn text(name: &str, value: &str) -> Note {
+    Note { name: Some(name.to_owned()), string_value: Some(value.to_owned()), ..Note::default() }
+}
+
+pub fn number(name: &str, value: u64) -> Note {
+    Note { name: Some(name.to_owned()), uint_value: Some(value), ..Note::default() }
+}
+
+pub fn pointer(name: &str, value: u64) -> Note {
+    Note { name: Some(name.to_owned()), pointer_value: Some(value), ..Note::default() }
+}
+
+/// The packets of a whole trace file, which consists of nothing else.
+///
+/// # Errors
+/// It ends within a packet, or has something else.
+pub fn packets(bytes: &[u8]) -> Result<Vec<TracePacket>, DecodeError> {
+    Trace::decode(bytes).map(|trace| trace.packets)
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Trace {
+    #[prost(message, repeated, tag = "1")]
+    packets: Vec<TracePacket>,
 }
