@@ -17,6 +17,7 @@
 
 #include "bpf/core/observe.bpf.h"
 #include "bpf/core/switches.bpf.h"
+#include "bpf/core/trace.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -125,6 +126,12 @@ static __always_inline void note_wait(struct wait_stats *waits, u64 ns)
 		if (max_ns >= ns || __sync_val_compare_and_swap(&waits->max_ns, max_ns, ns) == max_ns)
 			break;
 	}
+}
+
+/* Whoever schedules doesn't say. */
+HOOK u32 traced_turn(s32 cpu)
+{
+	return TRACE_TURN_NORMAL;
 }
 
 /* ---- Calls ---- */
@@ -304,6 +311,8 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 	if (!runnable)
 		return;
 	class = classify_rip(tctx->vcpu - 1, vcpu->vm, vcpu->kvm_vcpu, read_guest_rip(vcpu->kvm_vcpu));
+	if (config.tracing)
+		vcpu->guest_class = class;
 	if (class < GUEST_CLASS_COUNT)
 		COUNT(seen->turns_ended[class]);
 	if (guest_answer_to_calls(vcpu->kvm_vcpu) == ANSWER_OWED)

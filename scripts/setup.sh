@@ -13,6 +13,7 @@ packages=(
     python3-venv                       # vmlinux-to-elf, which symbols are compared with
     slurmctld slurmd slurm-client munge   # a cluster of one machine, which tests start and end
     debhelper lintian                  # the Debian package, and what checks it
+    nodejs                             # runs Perfetto's trace processor, which tests ask about traces
     chromium                           # draws the pages that tests look at
     prometheus                         # scrapes what tests serve, and checks rules; its service stays off (below)
     debian-archive-keyring             # checks what the testbed downloads

@@ -107,4 +107,9 @@ HOOK void on_block(struct vcpu *vcpu);
 /* It ran for so long, and is charged for it. */
 HOOK void on_charge(struct vcpu *vcpu, struct pcpu *pcpu, u64 ran_ns);
 
+/* ---- Traces ---- */
+
+/* What a vCPU that begins to run there runs for: enum trace_turn. */
+HOOK u32 traced_turn(s32 cpu);
+
 #endif

@@ -49,6 +49,8 @@ struct run_config {
 	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
 	u32 domain_count;		     /* of queues: policy/queue_domain.h */
+	u32 tracing;			     /* trace.bpf.h */
+	u32 reserved;
 	struct queue_place places[PCPUS_MAX];
 	struct boost_config boost; /* beside the kernel's own scheduler */
 };
@@ -326,6 +328,7 @@ struct host_stats {
 	u64 looks_ns;
 	u64 pool_timers_refused;
 	u64 vcpu_addresses_refused;
+	u64 traces_dropped; /* ring full */
 };
 
 /* Of one VM, beside the kernel's own scheduler. requests = refusals + missed + boosts by cause and class + those pending. */
@@ -395,6 +398,61 @@ struct observed_vm {
 	struct wait_stats interrupt_waits[INTERRUPT_KIND_COUNT];
 	/* From a vCPU's first call of siblings until the last of those that had no pCPU then has one. */
 	struct wait_stats shootdowns;
+};
+
+/* ---- Traces (bpf/core/trace.bpf.h) ---- */
+
+enum trace_kind {
+	TRACE_SWITCH = 0, /* `task` leaves its pCPU, and `next` has it */
+	TRACE_WAKEUP = 1,
+	TRACE_REQUESTED = 2,	   /* by `cause` */
+	TRACE_REQUEST_FAILED = 3,  /* `reason`: enum request_failure */
+	TRACE_ACCELERATED = 4,	   /* by `cause` */
+	TRACE_RETURNED = 5,	   /* `reason`: enum acceleration_return */
+	TRACE_BECAME_URGENT = 6,
+	TRACE_URGENCY_ENDED = 7, /* `reason`: enum urgent_end */
+	TRACE_KIND_COUNT = 8,
+};
+
+/* Why a vCPU leaves its pCPU. */
+enum trace_stop {
+	TRACE_STOP_BLOCKED = 0, /* it sleeps in the host */
+	TRACE_STOP_HLT = 1,
+	TRACE_STOP_LOCK_HLT = 2,  /* with the guest's interrupts disabled: in a paravirtual lock (AMD) */
+	TRACE_STOP_PLE = 3,	  /* KVM yields for it: it spun */
+	TRACE_STOP_IPI_WAIT = 4,  /* it yields by hypercall; seen by our own schedulers only */
+	TRACE_STOP_PREEMPTED = 5, /* its time is over, or another one comes */
+	TRACE_STOP_COUNT = 6,
+};
+
+/* What a vCPU runs for. */
+enum trace_turn {
+	TRACE_TURN_NORMAL = 0,
+	TRACE_TURN_MICRO = 1,
+	TRACE_TURN_URGENT = 2,
+	TRACE_TURN_COUNT = 3,
+};
+
+struct traced_task {
+	u32 tid;	/* 0: a pCPU's idle task */
+	u32 vm;		/* slot + 1 of its VM, of a vCPU; 0: it is none */
+	u32 generation; /* of that slot */
+	u32 vcpu_id;
+};
+
+struct trace_event {
+	u64 at_ns; /* the host's monotonic clock */
+	enum trace_kind kind;
+	u32 pcpu; /* where it happened */
+	struct traced_task task;
+	struct traced_task next;
+	enum trace_stop stop;
+	enum guest_class guest_class; /* of `task`, a vCPU: where it was stopped last */
+	enum trace_turn turn;	      /* of `next` */
+	enum cause cause;
+	u32 reason;
+	u32 lost;      /* events before it, since the start, for which there was no room */
+	char comm[16]; /* the name of `next`, if it isn't a vCPU */
 };
 
 /* Why the scheduler stopped, as the kernel says it. */

@@ -110,6 +110,7 @@ struct task_struct {
 	unsigned int __state;
 	unsigned int policy;
 	u64 start_boottime;
+	char comm[16];
 	struct thread_struct thread;
 };
 
@@ -170,6 +171,9 @@ struct kvm_vcpu {
 	int vcpu_id;
 	struct pid *pid;
 	bool wants_to_run;
+	struct {
+		bool in_spin_loop;
+	} spin_loop;
 	struct kvm_vcpu_arch arch;
 };
 

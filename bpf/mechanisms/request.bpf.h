@@ -16,6 +16,7 @@
 #ifndef BPF_REQUEST_H
 #define BPF_REQUEST_H
 
+#include "bpf/core/trace.bpf.h"
 #include "bpf/mechanisms/micro_pool.bpf.h"
 
 /* The request that is pending, or under way in the micro pool. */
@@ -55,6 +56,7 @@ static __always_inline bool fail_request(struct vcpu *vcpu, u32 to_state, u32 fa
 
 	if (!vcpu_moves(vcpu, VCPU_PENDING, to_state))
 		return false;
+	trace_of(vcpu, TRACE_REQUEST_FAILED, 0, failure);
 	stats = vm_stats_at(vcpu->vm);
 	if (stats && failure < FAILURE_COUNT)
 		COUNT(stats->failures[failure]);
@@ -68,6 +70,7 @@ static __always_inline bool end_acceleration(struct vcpu *vcpu, u32 to_state, u3
 
 	if (!vcpu_moves(vcpu, VCPU_MICRO, to_state))
 		return false;
+	trace_of(vcpu, TRACE_RETURNED, 0, outcome);
 	stats = vm_stats_at(vcpu->vm);
 	if (stats && outcome < RETURN_COUNT)
 		COUNT(stats->returns[outcome]);
@@ -222,6 +225,7 @@ __noinline int request_acceleration(u32 slot, u32 cause, u32 vector)
 	if (!vcpu_moves(vcpu, VCPU_RUNNABLE, VCPU_PENDING))
 		return 0;
 	COUNT(stats->requests[cause]);
+	trace_of(vcpu, TRACE_REQUESTED, cause, 0);
 	if (is_over_its_share(slot)) {
 		request_of(vcpu)->failure = FAILURE_VM_AHEAD;
 		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_VM_AHEAD);
@@ -280,8 +284,10 @@ __noinline int pull_vcpu(s32 cpu, u32 slot)
 
 		request_of(vcpu)->pcpu = cpu;
 		if (vcpu_moves(vcpu, VCPU_PENDING, VCPU_MICRO) && cause < CAUSE_COUNT &&
-		    class < GUEST_CLASS_COUNT)
+		    class < GUEST_CLASS_COUNT) {
 			COUNT(stats->accelerations[cause][class]);
+			trace_of(vcpu, TRACE_ACCELERATED, cause, 0);
+		}
 	} else {
 		fail_request(vcpu, VCPU_RUNNABLE, failure);
 	}

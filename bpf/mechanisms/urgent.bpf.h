@@ -18,6 +18,7 @@
 #ifndef BPF_URGENT_H
 #define BPF_URGENT_H
 
+#include "bpf/core/trace.bpf.h"
 #include "bpf/mechanisms/urgent_queue.bpf.h"
 
 /* What runs on a pCPU, beside what the core knows. Nobody preempts it: see gives_way_to(). */
@@ -91,7 +92,10 @@ static __always_inline void become_urgent(struct vcpu *vcpu)
 {
 	struct urgent_stats *stats = urgent_stats_of(vcpu);
 
-	if (!__sync_val_compare_and_swap(&urgent_of(vcpu)->is_urgent, 0, 1) && stats)
+	if (__sync_val_compare_and_swap(&urgent_of(vcpu)->is_urgent, 0, 1))
+		return;
+	trace_of(vcpu, TRACE_BECAME_URGENT, 0, 0);
+	if (stats)
 		COUNT(stats->became_urgent);
 }
 
@@ -104,6 +108,7 @@ static __always_inline bool end_urgency(struct vcpu *vcpu, u32 why)
 	leave_line(vcpu);
 	if (__sync_val_compare_and_swap(&urgent_of(vcpu)->is_urgent, 1, 0) != 1)
 		return false;
+	trace_of(vcpu, TRACE_URGENCY_ENDED, 0, why);
 	urgent_of(vcpu)->waits_since_ns = 0;
 	if (stats && why < URGENT_END_COUNT)
 		COUNT(stats->ends[why]);

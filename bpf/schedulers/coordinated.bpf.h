@@ -271,6 +271,13 @@ HOOK void on_open_turn(struct pcpu *pcpu)
 {
 }
 
+HOOK u32 traced_turn(s32 cpu)
+{
+	const struct pcpu *pcpu = pcpu_of(cpu);
+
+	return pcpu && pcpu->occupant == OCCUPANT_URGENT ? TRACE_TURN_URGENT : TRACE_TURN_NORMAL;
+}
+
 HOOK void on_charge(struct vcpu *vcpu, struct pcpu *pcpu, u64 ran_ns)
 {
 }

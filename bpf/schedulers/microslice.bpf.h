@@ -361,6 +361,13 @@ HOOK void on_open_turn(struct pcpu *pcpu)
 	end_grace(pcpu);
 }
 
+HOOK u32 traced_turn(s32 cpu)
+{
+	const struct pcpu *pcpu = pcpu_of(cpu);
+
+	return pcpu && pcpu->occupant == OCCUPANT_MICRO ? TRACE_TURN_MICRO : TRACE_TURN_NORMAL;
+}
+
 HOOK void on_charge(struct vcpu *vcpu, struct pcpu *pcpu, u64 ran_ns)
 {
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);

@@ -7,6 +7,7 @@ use crate::domains::Domains;
 use crate::interface::VMS_MAX;
 use crate::monitoring::{Listen, Listener};
 use crate::topology::Topology;
+use crate::tracer::TraceSettings;
 use microslice_policy::coordinated::UrgentConfig;
 use microslice_policy::{AccelerateConfig, DelayConfig, FairShareConfig, PoolSizeConfig, QueueDomain};
 use microslice_symbols::critical::Catalogue;
@@ -127,6 +128,8 @@ pub struct Settings {
     /// Critical functions of guest kernels, in place of those that the program carries.
     pub critical: Option<PathBuf>,
     pub record: Option<PathBuf>,
+    /// Who runs where is traced; only ever asked for on the command line.
+    pub trace: Option<TraceSettings>,
     pub stats: Option<f64>,
     /// Where figures are served; `None`: nothing was said.
     pub metrics_listen: Option<Listen>,
@@ -178,6 +181,7 @@ impl Default for Settings {
             vm_places: VMS_MAX,
             critical: None,
             record: None,
+            trace: None,
             stats: None,
             metrics_listen: None,
             json: false,

@@ -3,7 +3,11 @@
 mod hints;
 mod reports;
 pub(crate) mod resched_co;
+mod running;
 mod shares;
+mod traces;
+
+pub(crate) use running::refuse_unknown_names;
 
 use crate::HostError;
 use crate::cgroups;
@@ -26,6 +30,7 @@ use crate::restarts::{self, Restarts};
 use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VmStats};
 use crate::service_weights::{ServiceTable, Used};
 use crate::topology::cpu_list;
+use crate::tracer::Tracer;
 use crate::vms::{GuestKnowledge, Vm, VmmProcess, namesakes};
 use microslice_policy::{Coded, PoolSizeReason};
 use reports::{Counted, Readings, exit_line};
@@ -67,6 +72,8 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     refuse_unknown_names(settings)?;
     let listener = settings.metrics_listener()?;
     let recorder = settings.record.as_deref().map(Recorder::create).transpose()?;
+    let create = |trace| Tracer::create(trace, "microslice run", host.topology.pcpu_count);
+    let tracer = settings.trace.as_ref().map(create).transpose()?;
     let mut limits = LimitTable::default();
     let tree = limits::read_tree(Path::new(cgroups::MOUNT))
         .map_err(|cause| HostError::broken(format!("limits of cgroups can't be read: {cause}")))?;
@@ -76,44 +83,10 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     privileges::keep_only_used()?;
     let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder, limits)?;
     daemon.publisher = listener.map(Publisher::start).transpose()?;
+    daemon.begin_trace(tracer);
     daemon.weigh_services(&tree.weighed, output);
     let result = daemon.serve(stop, output);
     daemon.finish(result, output)
-}
-
-/// A name given with `--guest` that no running VM has is refused while VMs run: it is a typing error more often than a
-/// VM to come. Names in the configuration file may be of VMs to come.
-pub(crate) fn refuse_unknown_names(settings: &Settings) -> Result<(), HostError> {
-    if settings.guests_must_run.is_empty() {
-        return Ok(());
-    }
-    let running: Vec<String> = vmm_processes().into_iter().map(|pid| VmmProcess::read(pid).name).collect();
-    match settings.guests_must_run.iter().find(|name| !running.contains(name)) {
-        Some(name) if running.is_empty() => {
-            Err(HostError::refused(format!("--guest {name}: no VM runs here")))
-        }
-        Some(name) => {
-            Err(HostError::refused(format!("--guest {name}: no such VM; running: {}", running.join(", "))))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Processes that hold a VM of KVM open.
-fn vmm_processes() -> Vec<u32> {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-    processes
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid: &u32| {
-            std::fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|descriptors| {
-                descriptors.flatten().any(|descriptor| {
-                    std::fs::read_link(descriptor.path())
-                        .is_ok_and(|target| target.to_string_lossy() == "anon_inode:kvm-vm")
-                })
-            })
-        })
-        .collect()
 }
 
 struct Daemon<'s> {
@@ -143,6 +116,9 @@ struct Daemon<'s> {
     service_trouble: Option<String>,
     refusals: Refusals,
     recorder: Option<Recorder>,
+    /// Until its trace is complete.
+    tracer: Option<Tracer>,
+    trace_has_failed: bool,
     measuring: Option<Measuring>,
     /// For who asks by `metrics-listen`.
     publisher: Option<Publisher>,
@@ -190,6 +166,8 @@ impl<'s> Daemon<'s> {
             hint_pages: HintPages::default(),
             shared_codes: BTreeMap::new(),
             recorder,
+            tracer: None,
+            trace_has_failed: false,
             limits,
             limit_troubles: Troubles::default(),
             services: ServiceTable::default(),
@@ -243,6 +221,7 @@ impl<'s> Daemon<'s> {
                 self.hear_of_kernel(answer, output)?;
             }
             self.drain(output)?;
+            self.trace(output)?;
             if let Some(exit) = self.scheduler().exit() {
                 self.start_again(&exit, stop, output)?;
                 looked_for_vms = None;
@@ -310,12 +289,15 @@ impl<'s> Daemon<'s> {
         }
         self.drain(output)?;
         let host = preflight::look_again(&self.host)?;
-        let settings = self.settings.within(host.topology.micro_order.len());
+        let mut settings = self.settings.within(host.topology.micro_order.len());
+        // Another host: its pCPUs, and the numbers of its VMs, are others.
+        settings.trace = None;
         let tree = limits::read_tree(Path::new(cgroups::MOUNT))
             .map_err(|cause| HostError::broken(format!("limits of cgroups can't be read: {cause}")))?;
         let mut limits = LimitTable::default();
         let first_limits = limits.update(&tree.limited);
         let counted = Counted::of(self);
+        self.end_trace(output)?;
         // Its programs go before others come: two of each would see every event.
         self.scheduler = None;
         counted.keep(self);
@@ -353,16 +335,18 @@ impl<'s> Daemon<'s> {
     /// The last report, and the scheduler's end.
     fn finish(mut self, result: Result<(), HostError>, output: &mut Output<'_>) -> Result<(), HostError> {
         let drained = self.drain(output);
+        let traced = self.end_trace(output);
         let exit = self.scheduler.as_ref().and_then(Scheduler::exit).map(|exit| exit_line(&exit));
         self.scheduler.iter_mut().for_each(Scheduler::detach);
         let report = self.final_report(exit);
         (output.report)(&report);
+        let is_complete = self.is_trace_complete();
         if let Some(recorder) = self.recorder {
             let count = recorder.finish()?;
             let dropped = report.host.records_dropped;
             (output.say)(&format!("recorded {count} decisions, {dropped} dropped"));
         }
-        result.and(drained)
+        result.and(drained).and(traced).and(is_complete)
     }
 
     /// Gives a kernel's ranges to the BPF side, and to the recording, unless they have them.
@@ -558,6 +542,7 @@ impl<'s> Daemon<'s> {
             }
         };
         self.pool_history.change(at_ns, micro_pcpu_count, reason);
+        self.tracer.iter_mut().for_each(|tracer| tracer.pool_resized(at_ns, micro_pcpu_count));
     }
 }
 

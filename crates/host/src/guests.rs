@@ -63,6 +63,11 @@ impl<'s> Guests<'s> {
         Ok(Self { settings, without_symbols, kernels, shared_codes: BTreeMap::new(), vms: BTreeMap::new() })
     }
 
+    /// The name of the VM in this slot, if it is this one.
+    pub fn name_of(&self, slot: u32, generation: u32) -> Option<String> {
+        self.vms.get(&slot).filter(|vm| vm.kernel_side.generation == generation).map(|vm| vm.name.clone())
+    }
+
     /// VMs that have come or gone, guests' memories that are due to be looked into, kernels that were read.
     pub fn look(&mut self, programs: &mut dyn KernelSide, output: &mut Lines<'_>) -> Result<(), HostError> {
         let seen = programs.vms();

@@ -48,6 +48,7 @@ pub mod service_weights;
 pub mod simple;
 pub mod tenant_files;
 pub mod topology;
+mod tracer;
 mod urgent_report;
 pub mod vms;
 pub mod weights;
@@ -77,3 +78,4 @@ skeleton!(observe_skeleton, "observe");
 
 pub use config::{PoolChoice, SchedulerChoice, Settings};
 pub use error::HostError;
+pub use tracer::TraceSettings;

@@ -23,6 +23,7 @@ pub(crate) struct CoreMaps<'o> {
     pub service_weights: &'o MapMut<'static>,
     pub events: &'o MapMut<'static>,
     pub records: &'o MapMut<'static>,
+    pub traces: &'o MapMut<'static>,
     pub hint_places: &'o MapMut<'static>,
 }
 
@@ -37,6 +38,8 @@ pub(crate) trait LoadedObject {
     fn attach_observers(&mut self) -> libbpf_rs::Result<()>;
     /// From now on vCPUs only leave.
     fn set_scheduler_ends(&mut self);
+    /// From now on nothing is traced.
+    fn set_trace_ends(&mut self);
     fn host_stats(&self) -> HostStats;
     fn exit_record(&self) -> ExitRecord;
     /// What Algorithm 1 decided, and what holds; of a scheduler without a micro pool: none.
@@ -100,6 +103,11 @@ macro_rules! scheduler_object {
                 if settings.record.is_none() {
                     open.maps.records.set_max_entries(4096).map_err(failed)?;
                 }
+                open.progs.on_traced_switch.set_autoload(settings.trace.is_some());
+                open.progs.on_traced_wakeup.set_autoload(settings.trace.is_some());
+                if settings.trace.is_none() {
+                    open.maps.traces.set_max_entries(4096).map_err(failed)?;
+                }
                 let rodata = open
                     .maps
                     .rodata_data
@@ -127,6 +135,7 @@ macro_rules! scheduler_object {
                         service_weights: &maps.service_weights,
                         events: &maps.events,
                         records: &maps.records,
+                        traces: &maps.traces,
                         hint_places: &maps.hint_places,
                     }
                 }
@@ -143,7 +152,7 @@ macro_rules! scheduler_object {
                 fn attach_observers(&mut self) -> libbpf_rs::Result<()> {
                     attach!(
                         self: on_vcpu_load, on_vcpu_destroy, on_spin, on_hypercall, on_exit, on_stop, $($observer,)*
-                        on_svm_interrupt, on_vmx_interrupt
+                        on_svm_interrupt, on_vmx_interrupt, on_traced_switch, on_traced_wakeup
                     );
                     Ok(())
                 }
@@ -167,6 +176,10 @@ macro_rules! scheduler_object {
                 fn set_scheduler_ends(&mut self) {
                     let bss = self.maps.bss_data.as_deref_mut().expect(NO_GLOBALS);
                     bss.scheduler_ends = 1;
+                }
+
+                fn set_trace_ends(&mut self) {
+                    self.maps.bss_data.as_deref_mut().expect(NO_GLOBALS).trace_ends = 1;
                 }
 
                 fn set_limits_in_force(&mut self, in_force: bool) {

@@ -17,6 +17,7 @@ use crate::program_costs;
 use crate::recursion_misses::RecursionMisses;
 use crate::refusals::Refusal;
 use crate::service_weights::{self, ServiceMap, ServiceTable, Sides};
+use crate::tracer::TraceQueue;
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, PrintLevel, RingBuffer, RingBufferBuilder};
 use microslice_policy::{
     AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, PoolSizeConfig, Record,
@@ -107,6 +108,7 @@ pub struct Scheduler {
     rings: RingBuffer<'static>,
     events: Rc<RefCell<VecDeque<Event>>>,
     records: Rc<RefCell<VecDeque<Record>>>,
+    traces: TraceQueue,
     // Before the object, so that the scheduler is unregistered while its maps exist.
     struct_ops: Option<Link>,
     vms: MappedArray,
@@ -171,12 +173,13 @@ impl Scheduler {
         object.attach_observers().map_err(|error| load_failure(&error, settings.verbose))?;
         let events = Rc::new(RefCell::new(VecDeque::new()));
         let records = Rc::new(RefCell::new(VecDeque::new()));
-        let rings = open_rings(&*object, &events, &records)
+        let traces = TraceQueue::default();
+        let rings = open_rings(&*object, &events, &records, &traces)
             .map_err(|error| HostError::broken(format!("ring buffers: {error}")))?;
         let maps = object.maps();
         let (vms, vcpus) = (MappedArray::of(maps.vms)?, MappedArray::of(maps.vcpus)?);
         let vm_stats_of = MappedArray::of(maps.vm_stats_of)?;
-        Ok(Self { rings, events, records, struct_ops: Some(struct_ops), vms, vcpus, vm_stats_of, object })
+        Ok(Self { rings, events, records, traces, struct_ops: Some(struct_ops), vms, vcpus, vm_stats_of, object })
     }
 
     /// Gives the host back to the kernel's own scheduler. Nothing is counted any more: sums hold of what is read from now on.
@@ -196,6 +199,16 @@ impl Scheduler {
 
     pub fn next_record(&mut self) -> Option<Record> {
         self.records.borrow_mut().pop_front()
+    }
+
+    /// What was traced and has arrived.
+    pub(crate) fn traces(&self) -> TraceQueue {
+        self.traces.clone()
+    }
+
+    /// From now on nothing is traced.
+    pub(crate) fn end_trace(&mut self) {
+        self.object.set_trace_ends();
     }
 
     /// The VMs that have a vCPU.
@@ -314,6 +327,7 @@ fn open_rings(
     object: &dyn LoadedObject,
     events: &Rc<RefCell<VecDeque<Event>>>,
     records: &Rc<RefCell<VecDeque<Record>>>,
+    traces: &TraceQueue,
 ) -> libbpf_rs::Result<RingBuffer<'static>> {
     let mut builder = RingBufferBuilder::new();
     let events = Rc::clone(events);
@@ -324,6 +338,11 @@ fn open_rings(
     let records = Rc::clone(records);
     builder.add(object.maps().records, move |bytes| {
         records.borrow_mut().extend(Record::read_from_prefix(bytes).ok().map(|(record, _)| record));
+        0
+    })?;
+    let traces = traces.clone();
+    builder.add(object.maps().traces, move |bytes| {
+        traces.hear(bytes);
         0
     })?;
     builder.build()
@@ -385,6 +404,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
         dry_run: u32::from(settings.dry_run),
         program_costs: u32::from(settings.program_costs),
         recording: u32::from(settings.record.is_some()),
+        tracing: u32::from(settings.trace.is_some()),
         pcpu_count: host.topology.pcpu_count,
         // The order has all but the first one.
         wide_pcpu_count: host.topology.micro_order.len() as u32 + 1,

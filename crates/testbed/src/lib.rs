@@ -33,6 +33,7 @@ mod memory_file;
 mod modules;
 mod monitor;
 pub mod packages;
+pub mod trace_processor;
 pub mod workload;
 
 pub use error::{Error, Result};

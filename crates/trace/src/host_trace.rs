@@ -341,8 +341,11 @@ impl<W: Write> HostTrace<W> {
         self.byte_count
     }
 
-    pub fn output(&mut self) -> &mut W {
-        &mut self.out
+    /// Whatever was told until now is in the output.
+    pub fn flush(&mut self) {
+        if self.error.is_none() {
+            self.error = self.out.flush().err();
+        }
     }
 
     fn write(&mut self, packet: &TracePacket) {

@@ -1,6 +1,7 @@
 //! `microslice observe`: what overcommit costs each VM of this host.
 
 use super::run::{failure, listen, pair, show_line};
+use super::trace_args::TraceArgs;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{self, OutputFile};
@@ -29,6 +30,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
   microslice observe --interval 5                    a line per VM every 5 s, until Ctrl-C, then the tables
   microslice observe --for 10min --html waits.html   a page for a browser, too
   microslice observe --for 60s --json                one JSON object
+  microslice observe --for 5s --trace host.pftrace   who runs where, too, to be opened in https://ui.perfetto.dev
   microslice observe --metrics-listen                figures for Prometheus (docs/monitoring.md)
   microslice observe --guest web=/srv/web/vmlinuz    the kernel image of a VM that boots from its own disk
 
@@ -48,6 +50,8 @@ pub struct Observe {
     /// Write the report of the whole time as an HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    trace: TraceArgs,
     /// Serve figures for Prometheus at this address: unix:/PATH, IP:PORT, or off; without one, at
     /// unix:/run/microslice/metrics.sock
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = Address::DEFAULT)]
@@ -83,6 +87,8 @@ pub fn run(args: Observe) -> Result<(), Failure> {
         }
         return Ok(());
     }
+    let trace = settings.trace.as_ref().map(|trace| trace.path.as_path());
+    output::refuse_same_file(trace, args.html.as_deref())?;
     let html = OutputFile::wanted(args.html.as_deref(), &[])?;
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
@@ -150,6 +156,7 @@ fn settings_of(args: &Observe) -> Result<Settings, Failure> {
         settings.places.remove("critical");
     }
     listen(&mut settings, args.metrics_listen.clone())?;
+    settings.trace = args.trace.settings();
     settings.verbose = args.verbose;
     settings.program_costs = args.program_costs;
     for guest in &args.guests {
@@ -161,7 +168,7 @@ fn settings_of(args: &Observe) -> Result<Settings, Failure> {
 }
 
 /// `60s`, `1.5min`, `2h`.
-fn time(text: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     const UNITS: [(&str, f64); 5] = [("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("m", 60.0), ("h", 3600.0)];
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -1,5 +1,6 @@
 //! `microslice run`: the scheduler on this host.
 
+use super::trace_args::TraceArgs;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output;
@@ -82,6 +83,7 @@ impl From<SwitchOrAuto> for Acts {
   microslice run --delay-preemption 1000             end turns where the guest holds no lock of its kernel
   microslice run --metrics-listen 127.0.0.1:9477     figures for Prometheus (docs/monitoring.md)
   microslice run --record run.rec                    keep every decision, to be replayed
+  microslice run --trace run.pftrace --trace-for 5s  who runs where for 5 s, to be opened in https://ui.perfetto.dev
 
 Flags override /etc/microslice.toml, whose keys are the flags' names; a VM is a table: [vm.web] kernel = \"...\",
 weight = 200. Ctrl-C or SIGTERM unload the scheduler and print the statistics of the whole run. If this process
@@ -201,6 +203,8 @@ pub struct Run {
     /// Write every observation with its decision to this file
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    #[command(flatten)]
+    trace: TraceArgs,
     /// Print statistics every so many seconds
     #[arg(long, value_name = "SEC")]
     stats: Option<f64>,
@@ -232,7 +236,8 @@ pub struct Run {
 }
 
 /// What only a scheduler of our own can do, by the names of the fields below.
-const BESIDE_HAS_NO: [&str; 25] = [
+const BESIDE_HAS_NO: [&str; 26] = [
+    "trace",
     "scheduler",
     "resched_dp",
     "tlb_co",
@@ -268,6 +273,8 @@ pub fn run(args: Run) -> Result<(), Failure> {
     if args.instruction_counts {
         return print_instruction_counts(&args, &settings);
     }
+    let trace = settings.trace.as_ref().map(|trace| trace.path.as_path());
+    output::refuse_same_file(trace, settings.record.as_deref())?;
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     // To unload takes as long as it takes.
@@ -429,6 +436,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.places.remove("critical");
     }
     settings.record = args.record.clone().or(settings.record);
+    settings.trace = args.trace.settings();
     if let Some(seconds) = args.monitor.or(args.stats) {
         settings.stats = Some(seconds);
         settings.places.remove("stats");

@@ -13,11 +13,12 @@ pub use figures::{VcpuFigures, VmFigures};
 
 use crate::HostError;
 use crate::config::Settings;
-use crate::daemon::refuse_unknown_names;
+use crate::daemon::{monotonic_ns, refuse_unknown_names};
 use crate::guest_kernels::GuestKernels;
-use crate::guests::{Guests, Lines};
+use crate::guests::{Guests, KernelSide, Lines};
 use crate::monitoring::{Publisher, Reading};
 use crate::program_costs::Measuring;
+use crate::tracer::{Tracer, name_of_newcomer};
 use crate::{preflight, privileges};
 use programs::Programs;
 use report::{Report, VmReport};
@@ -69,6 +70,9 @@ pub fn run(
     }
     refuse_unknown_names(settings)?;
     let listener = settings.metrics_listener()?;
+    let pcpu_count = host.topology.pcpu_count;
+    let create = |trace| Tracer::create(trace, "microslice observe", pcpu_count);
+    let tracer = settings.trace.as_ref().map(create).transpose()?;
     let measuring = settings.program_costs.then(Measuring::start).transpose()?;
     let programs = Programs::load(&host, settings)?;
     privileges::keep_only_used()?;
@@ -84,6 +88,8 @@ pub fn run(
         _measuring: measuring,
         measures: settings.program_costs,
         programs,
+        tracer,
+        trace_has_failed: false,
         publisher: listener.map(Publisher::start).transpose()?,
         started: Instant::now(),
         origin: Report::default(),
@@ -94,9 +100,15 @@ pub fn run(
     observer.origin = observer.all_seen(false);
     observer.before = observer.origin.clone();
     (output.begin)();
-    observer.observe(span, stop, output)?;
+    observer.tracer.iter_mut().for_each(|tracer| tracer.begin(monotonic_ns()));
+    let observed = observer.observe(span, stop, output);
+    observer.end_trace(output)?;
+    observed?;
     (output.report)(&observer.all_seen(true).since(&observer.origin));
-    Ok(())
+    match &settings.trace {
+        Some(trace) if observer.trace_has_failed => Err(trace.is_incomplete()),
+        _ => Ok(()),
+    }
 }
 
 /// Instruction counts of the loaded programs, for `bpf/instruction-counts.toml`: loads, reads, unloads.
@@ -114,6 +126,9 @@ struct Observer<'s> {
     _measuring: Option<Measuring>,
     measures: bool,
     programs: Programs,
+    /// Until its trace is complete.
+    tracer: Option<Tracer>,
+    trace_has_failed: bool,
     /// For who asks by `metrics-listen`.
     publisher: Option<Publisher>,
     started: Instant,
@@ -147,6 +162,7 @@ impl Observer<'_> {
                 has_said_that_there_is_none = true;
                 (output.say)("no VM has run here yet: waiting for one");
             }
+            self.trace(output)?;
             self.publish();
             if span.interval.is_some_and(|interval| printed.elapsed() >= interval) {
                 printed = Instant::now();
@@ -156,6 +172,28 @@ impl Observer<'_> {
             }
             std::thread::sleep(POLL);
         }
+        Ok(())
+    }
+
+    /// What has arrived for the trace, and its end if that has come.
+    fn trace(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
+        let (Some(tracer), now_ns) = (&mut self.tracer, monotonic_ns()) else { return Ok(()) };
+        let (guests, programs) = (&self.guests, &self.programs);
+        tracer.hear(&programs.traces(), now_ns, &|slot, generation| name_of(guests, programs, slot, generation));
+        if tracer.is_over(now_ns) { self.end_trace(output) } else { Ok(()) }
+    }
+
+    fn end_trace(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
+        let Some(tracer) = self.tracer.take() else { return Ok(()) };
+        let lost = self.programs.end_trace();
+        for event in self.programs.poll()? {
+            self.guests.hear(event, &mut self.programs, &mut Lines { say: &mut *output.say })?;
+        }
+        let (guests, programs) = (&self.guests, &self.programs);
+        let name_of = |slot, generation| name_of(guests, programs, slot, generation);
+        let ended = tracer.finish(&programs.traces(), lost, monotonic_ns(), &name_of);
+        (output.say)(&ended.line);
+        self.trace_has_failed = ended.has_failed;
         Ok(())
     }
 
@@ -202,4 +240,8 @@ impl Observer<'_> {
             programs: self.measures.then(|| self.programs.program_costs()),
         }
     }
+}
+
+fn name_of(guests: &Guests<'_>, programs: &Programs, slot: u32, generation: u32) -> Option<String> {
+    guests.name_of(slot, generation).or_else(|| name_of_newcomer(&programs.vms(), slot, generation))
 }

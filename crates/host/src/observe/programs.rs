@@ -13,6 +13,7 @@ use crate::preflight::{Host, Vendor};
 use crate::program_costs;
 use crate::recursion_misses::RecursionMisses;
 use crate::scheduler::{Event, KernelVm, VMS_MAX, keep_warnings, load_failure, parse_event, update};
+use crate::tracer::TraceQueue;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{OpenObject, RingBuffer, RingBufferBuilder};
 use microslice_policy::{GuestCode, GuestLayout};
@@ -28,8 +29,9 @@ const READS_MAX: u32 = 4;
 
 /// Programs of `bpf/observe.bpf.c`.
 pub struct Programs {
-    events_ring: RingBuffer<'static>,
+    rings: RingBuffer<'static>,
     events: Rc<RefCell<VecDeque<Event>>>,
+    traces: TraceQueue,
     vms: MappedArray,
     vcpus: MappedArray,
     sees_interrupts: bool,
@@ -54,11 +56,17 @@ impl Programs {
         open.progs.on_vmx_interrupt.set_autoload(intel);
         // Nothing is recorded.
         open.maps.records.set_max_entries(4096).map_err(failed)?;
+        open.progs.on_traced_switch.set_autoload(settings.trace.is_some());
+        open.progs.on_traced_wakeup.set_autoload(settings.trace.is_some());
+        if settings.trace.is_none() {
+            open.maps.traces.set_max_entries(4096).map_err(failed)?;
+        }
         let rodata = open.maps.rodata_data.as_deref_mut();
         let rodata = rodata.ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
         let config = RunConfig {
             pcpu_count: host.topology.pcpu_count,
             vm_places: VMS_MAX,
+            tracing: u32::from(settings.trace.is_some()),
             intel: u32::from(host.vendor == Vendor::Intel),
             ..RunConfig::new_zeroed()
         };
@@ -75,9 +83,16 @@ impl Programs {
             0
         };
         builder.add(&skeleton.maps.events, hear).map_err(ring)?;
-        let events_ring = builder.build().map_err(ring)?;
+        let traces = TraceQueue::default();
+        let traced = traces.clone();
+        let trace = move |bytes: &[u8]| {
+            traced.hear(bytes);
+            0
+        };
+        builder.add(&skeleton.maps.traces, trace).map_err(ring)?;
+        let rings = builder.build().map_err(ring)?;
         let (vms, vcpus) = (MappedArray::of(&skeleton.maps.vms)?, MappedArray::of(&skeleton.maps.vcpus)?);
-        Ok(Self { events_ring, events, vms, vcpus, sees_interrupts: amd || intel, skeleton })
+        Ok(Self { rings, events, traces, vms, vcpus, sees_interrupts: amd || intel, skeleton })
     }
 
     /// Does this kernel's KVM have the function by which interrupts are seen?
@@ -85,10 +100,22 @@ impl Programs {
         self.sees_interrupts
     }
 
-    /// Reads what has arrived in the ring.
+    /// Reads what has arrived in the rings.
     pub fn poll(&mut self) -> Result<Vec<Event>, HostError> {
-        self.events_ring.consume().map_err(|error| HostError::broken(format!("ring buffer: {error}")))?;
+        self.rings.consume().map_err(|error| HostError::broken(format!("ring buffers: {error}")))?;
         Ok(self.events.borrow_mut().drain(..).collect())
+    }
+
+    /// What was traced and has arrived.
+    pub fn traces(&self) -> TraceQueue {
+        self.traces.clone()
+    }
+
+    /// From now on nothing is traced. How many events found no room in the ring.
+    pub fn end_trace(&mut self) -> u64 {
+        let bss = self.skeleton.maps.bss_data.as_deref_mut().expect("a loaded BPF object has its globals mapped");
+        bss.trace_ends = 1;
+        bss.host_stats.traces_dropped
     }
 
     /// What was seen of the VM in `slot` since it came, up to now.
@@ -157,7 +184,7 @@ fn attach(skeleton: &mut ObserveSkel<'static>) -> libbpf_rs::Result<()> {
     // First who runs and who waits: what is known of vCPUs must be true when the first interrupt comes.
     attach!(
         skeleton: on_switch, on_wakeup, on_task_exit, on_vcpu_load, on_vcpu_destroy, on_spin, on_hypercall, on_exit,
-        on_svm_interrupt, on_vmx_interrupt
+        on_svm_interrupt, on_vmx_interrupt, on_traced_switch, on_traced_wakeup
     );
     Ok(())
 }

@@ -3,11 +3,13 @@
 pub mod alone;
 pub mod intervals;
 pub mod stage;
+pub mod traces;
 
 use microslice_testbed::{Guest, Host, Process};
 use serde_json::Value;
 pub use stage::{OTHER_KERNEL, observed, on_host, on_machine, print, run, with_guests};
 use std::time::{Duration, Instant};
+pub use traces::Trace;
 
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Until something rare is seen: four runs that waited for both paravirtual causes took 48 to 106 s.

@@ -1,8 +1,9 @@
 //! Acceleration on real guests: causes, classes, slides, and sums that hold.
 
 use crate::common::{
-    FLAGS, OTHER_KERNEL, accelerations_by, assert_only_critical_code, assert_sums_hold, count, observed,
-    on_host, replay, run, seconds, start_scheduler_that_knows, statistics, stop_scheduler, sum, with_guests,
+    FLAGS, OTHER_KERNEL, PATIENCE, Trace, accelerations_by, assert_only_critical_code, assert_sums_hold, count, observed,
+    on_host, replay, run, scheduler_state, seconds, start_scheduler, start_scheduler_that_knows, statistics,
+    stop_scheduler, sum, wait_until_it_says, with_guests,
 };
 use microslice_testbed::{GuestSpec, Pv};
 use serde_json::Value;
@@ -168,6 +169,65 @@ fn a_dry_run_decides_and_counts_but_moves_nothing() {
         let report = stop_scheduler(host, &scheduler);
         assert!(report["dry_run"] == true && sum(&report["would_accelerate"]) > 0);
         assert_eq!((count(&report["requests"]), count(&report["accelerations"]["total"])), (0, 0));
+    });
+}
+
+#[test]
+fn a_trace_shows_who_ran_where_and_micro_slices_on_the_micro_pcpu() {
+    with_guests(&mixed_guests(Pv::Off), |host, _| {
+        let _echo = host.start_echo().expect("the other end of the ping-pong");
+        // Nobody has a micro slice elsewhere then.
+        let flags =
+            format!("{FLAGS} --no-home-slices --trace /tmp/run.pftrace --trace-for 1h --trace-size 64");
+        let scheduler = start_scheduler_that_knows(host, 2, &flags);
+        statistics(&scheduler, accelerations_by(&["call_function_ipi"]), "acceleration");
+        std::thread::sleep(seconds(2, 10));
+        let report = stop_scheduler(host, &scheduler);
+        let said = scheduler.stderr();
+        let line = said.lines().find(|line| line.contains("/tmp/run.pftrace: traced")).expect("what was traced");
+        crate::common::print(line);
+        let trace = Trace::take(host, "/tmp/run.pftrace");
+        for vm in ["a", "b"] {
+            assert!(trace.vcpus_that_ran(vm) >= 2, "VM {vm}: {line}");
+        }
+        let micro = trace.rows(
+            "select track.name as pcpu, count(*) > 0 as seen from slice join track on slice.track_id = track.id
+             where track.name glob 'pCPU *' and slice.category = 'acceleration' and dur > 0 group by 1",
+        );
+        assert_eq!(micro.len(), 1, "micro slices are on the micro pCPU: {micro:?}; {report}");
+        let accelerated = trace.rows(
+            "select distinct 'pCPU ' || extract_arg(arg_set_id, 'debug.pcpu') as pcpu, 1 as seen from slice
+             where name = 'accelerated'",
+        );
+        assert_eq!(accelerated, micro);
+        for what in ["requested", "returned to normal pool", "preempted", "hlt", "runnable"] {
+            let count = trace.number(&format!("select count(*) from slice where name = '{what}'"));
+            assert!(count > 0, "{what}");
+        }
+        let host_tasks = "select count(*) from slice where extract_arg(arg_set_id, 'debug.tid') > 0";
+        assert!(trace.number(host_tasks) > 0);
+    });
+}
+
+#[test]
+fn a_trace_on_a_full_disk_ends_there_and_scheduling_goes_on() {
+    on_host(|host| {
+        run(host, "mkdir -p /tmp/small && mount -t tmpfs -o size=64k tmpfs /tmp/small");
+        let flags = format!("{FLAGS} --trace /tmp/small/run.pftrace --trace-for 1h");
+        let scheduler = start_scheduler(host, &flags);
+        let busy = host.start("while true; do true & wait; done").expect("many switches");
+        wait_until_it_says(&scheduler, "the trace ends here");
+        busy.signal(libc::SIGKILL).expect("signal");
+        assert_eq!(scheduler_state(host), "enabled");
+        scheduler.signal(libc::SIGINT).expect("signal");
+        let output = scheduler.wait(PATIENCE).expect("end");
+        assert_eq!(output.code, 1, "{}", output.stderr);
+        let of_trace = |line: &&str| line.contains("/tmp/small/run.pftrace");
+        let said: Vec<_> = output.stderr.lines().filter(of_trace).collect();
+        assert!(said[0].contains("No space left on device"), "{said:?}");
+        assert!(said.len() == 2 && said[1].contains("the trace is incomplete"), "{said:?}");
+        run(host, "cp /tmp/small/run.pftrace /tmp/; umount /tmp/small");
+        Trace::take(host, "/tmp/run.pftrace");
     });
 }
 

@@ -1,7 +1,7 @@
 //! Boosts beside the kernel's own scheduler, on stock hosts: Debian 12 has no sched_ext, others have. What overcommit costs is seen on
 //! the same hosts, which are booted once for both (`observe.rs`).
 
-use super::observe::{what_overcommit_costs_is_seen, who_may_not_is_refused};
+use super::observe::{switches_are_traced, what_overcommit_costs_is_seen, who_may_not_is_refused};
 use crate::common::{
     PATIENCE, Standstill, assert_alive, assert_few_runs_were_left_out, boosts_by, count, hints, on_machine,
     refusal, replay, report_of, reports, run, seconds, statistics, statistics_from, sum, wait_until_it_knows,
@@ -252,6 +252,11 @@ fn on_6_18_what_overcommit_costs_is_seen() {
 #[test]
 fn on_6_12_what_overcommit_costs_is_seen() {
     on("6.12", |host, _| what_overcommit_costs_is_seen(host));
+}
+
+#[test]
+fn on_debian_12_a_trace_shows_who_ran_where() {
+    on(DEBIAN_12, |host, _| switches_are_traced(host));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What overcommit costs, seen on stock hosts with and without sched_ext. The hosts and their guests are those of `beside`.
 
 use super::beside::{start, stop};
-use crate::common::{Standstill, count, print, refusal, reports, run, seconds, statistics_from};
+use crate::common::{Standstill, Trace, count, print, refusal, reports, run, seconds, statistics_from};
 use microslice_testbed::{Host, Process};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -121,6 +121,25 @@ fn assert_histograms_hold(total: &Value) {
         let (sum, exact) = (buckets.iter().map(middle).sum::<f64>(), waits["sum"].as_f64().expect("a sum"));
         assert!((sum - exact).abs() <= exact / 4.0, "{sum} and {exact}: {waits}");
     }
+}
+
+/// Who ran where, of both guests, and what a guest was doing when it was preempted.
+pub fn switches_are_traced(host: &Host) {
+    let _echo = host.start_echo().expect("the other end of the ping-pong");
+    let observer = start(host, "exec microslice observe --json --interval 1 --trace /tmp/seen.pftrace --trace-for 1h");
+    std::thread::sleep(seconds(4, 20));
+    let total = stop(&observer);
+    let said = observer.stderr();
+    let line = said.lines().find(|line| line.contains("/tmp/seen.pftrace: traced")).expect("what was traced");
+    print(line);
+    let trace = Trace::take(host, "/tmp/seen.pftrace");
+    for vm in ["a", "b"] {
+        assert!(trace.vcpus_that_ran(vm) >= 2, "VM {vm}: {line}");
+    }
+    let known = "select count(*) from slice where name = 'preempted'
+                 and extract_arg(arg_set_id, 'debug.class') not in ('unknown', '?')";
+    assert!(trace.number(known) > 0, "{total}");
+    assert!(trace.number("select count(*) from slice where name = 'hlt'") > 0, "{total}");
 }
 
 /// Bad input, and whoever may not.
