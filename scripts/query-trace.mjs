@@ -3,6 +3,7 @@
 // FOLDER has the trace processor as Perfetto's UI brings it: engine_bundle.js, trace_processor.wasm and, for newer engines,
 // trace_processor_memory64.wasm. Prints a JSON array of rows for each query; what the trace processor says itself goes to standard
 // error. It speaks protobuf (protos/perfetto/trace_processor/trace_processor.proto), of which the few messages needed are here.
+import { webcrypto } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { basename, join } from "node:path";
 
@@ -77,12 +78,13 @@ const worker = { location: { href: "https://localhost/" } };
 const source = readFileSync(join(folder, "engine_bundle.js"), "utf8");
 // Standard output belongs to rows.
 const quiet = { ...console, log: console.error, warn: console.error };
-new Function("self", "process", "WorkerGlobalScope", "XMLHttpRequest", "console", source)(
+new Function("self", "process", "WorkerGlobalScope", "XMLHttpRequest", "console", "crypto", source)(
   worker,
   undefined,
   Object,
   XMLHttpRequest,
   quiet,
+  webcrypto,
 );
 let replies = [];
 const port = { postMessage: (reply) => replies.push(Buffer.from(reply)) };

@@ -42,7 +42,7 @@ mod tests {
     }
 
     fn read(arguments: &[&str]) -> Option<Option<TraceSettings>> {
-        let command = Command::try_parse_from([&["command"], arguments].concat()).ok()?;
+        let command = Command::try_parse_from([&["command"][..], arguments].concat()).ok()?;
         Some(command.trace.settings())
     }
 

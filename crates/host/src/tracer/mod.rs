@@ -118,6 +118,8 @@ impl Tracer {
     /// Everything is attached: its time begins. By the host's monotonic clock, as all below.
     pub fn begin(&mut self, now_ns: u64) {
         (self.began_ns, self.flushed_ns, self.last_ns) = (now_ns, now_ns, now_ns);
+        // Whatever becomes of the rest, the file is a trace.
+        self.trace.flush();
     }
 
     /// So many pCPUs are micro-sliced from then on.

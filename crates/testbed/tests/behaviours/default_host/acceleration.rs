@@ -212,12 +212,12 @@ fn a_trace_shows_who_ran_where_and_micro_slices_on_the_micro_pcpu() {
 #[test]
 fn a_trace_on_a_full_disk_ends_there_and_scheduling_goes_on() {
     on_host(|host| {
-        run(host, "mkdir -p /tmp/small && mount -t tmpfs -o size=64k tmpfs /tmp/small");
+        run(host, "mkdir -p /tmp/small && mount -t tmpfs -o size=256k tmpfs /tmp/small");
         let flags = format!("{FLAGS} --trace /tmp/small/run.pftrace --trace-for 1h");
         let scheduler = start_scheduler(host, &flags);
-        let busy = host.start("while true; do true & wait; done").expect("many switches");
+        let busy = [(); 3].map(|()| host.start("while true; do true & wait; done").expect("many switches"));
         wait_until_it_says(&scheduler, "the trace ends here");
-        busy.signal(libc::SIGKILL).expect("signal");
+        drop(busy);
         assert_eq!(scheduler_state(host), "enabled");
         scheduler.signal(libc::SIGINT).expect("signal");
         let output = scheduler.wait(PATIENCE).expect("end");
