@@ -405,10 +405,10 @@ struct observed_vm {
 enum trace_kind {
 	TRACE_SWITCH = 0, /* `task` leaves its pCPU, and `next` has it */
 	TRACE_WAKEUP = 1,
-	TRACE_REQUESTED = 2,	   /* by `cause` */
-	TRACE_REQUEST_FAILED = 3,  /* `reason`: enum request_failure */
-	TRACE_ACCELERATED = 4,	   /* by `cause` */
-	TRACE_RETURNED = 5,	   /* `reason`: enum acceleration_return */
+	TRACE_REQUESTED = 2,	  /* by `cause` */
+	TRACE_REQUEST_FAILED = 3, /* `reason`: enum request_failure */
+	TRACE_ACCELERATED = 4,	  /* by `cause` */
+	TRACE_RETURNED = 5,	  /* `reason`: enum acceleration_return */
 	TRACE_BECAME_URGENT = 6,
 	TRACE_URGENCY_ENDED = 7, /* `reason`: enum urgent_end */
 	TRACE_KIND_COUNT = 8,

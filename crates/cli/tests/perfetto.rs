@@ -15,8 +15,11 @@ fn perfettos_trace_processor_reads_a_simulated_run_without_a_complaint() {
     let processor = match TraceProcessor::locate() {
         Ok(processor) => processor,
         Err(cause) => {
-            writeln!(std::io::stderr(), "SKIPPED: no trace was opened by Perfetto's trace processor: {cause}")
-                .expect("stderr");
+            writeln!(
+                std::io::stderr(),
+                "SKIPPED: no trace was opened by Perfetto's trace processor: {cause}"
+            )
+            .expect("stderr");
             return;
         }
     };

@@ -179,7 +179,17 @@ impl Scheduler {
         let maps = object.maps();
         let (vms, vcpus) = (MappedArray::of(maps.vms)?, MappedArray::of(maps.vcpus)?);
         let vm_stats_of = MappedArray::of(maps.vm_stats_of)?;
-        Ok(Self { rings, events, records, traces, struct_ops: Some(struct_ops), vms, vcpus, vm_stats_of, object })
+        Ok(Self {
+            rings,
+            events,
+            records,
+            traces,
+            struct_ops: Some(struct_ops),
+            vms,
+            vcpus,
+            vm_stats_of,
+            object,
+        })
     }
 
     /// Gives the host back to the kernel's own scheduler. Nothing is counted any more: sums hold of what is read from now on.

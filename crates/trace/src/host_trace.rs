@@ -152,12 +152,8 @@ impl<W: Write> HostTrace<W> {
         let vcpu = Vcpu(self.vcpus.len() as u32);
         let name = format!("{}/{number}", self.vms.get(&vm).map_or("?", String::as_str));
         self.vcpus.push(TracedVcpu { name, is_open: false });
-        let track = child(
-            vcpu_track(vcpu),
-            VM_UUID + u64::from(vm.0),
-            &format!("vCPU {number}"),
-            number as i32,
-        );
+        let track =
+            child(vcpu_track(vcpu), VM_UUID + u64::from(vm.0), &format!("vCPU {number}"), number as i32);
         self.track(track);
         self.track(child(interrupts_track(vcpu), vcpu_track(vcpu), "interrupts", 0));
         vcpu
@@ -239,14 +235,7 @@ impl<W: Write> HostTrace<W> {
         }
     }
 
-    pub fn instant(
-        &mut self,
-        time_ns: u64,
-        vcpu: Vcpu,
-        category: Category,
-        name: &str,
-        notes: Vec<Note>,
-    ) {
+    pub fn instant(&mut self, time_ns: u64, vcpu: Vcpu, category: Category, name: &str, notes: Vec<Note>) {
         self.instant_with_arrows(time_ns, vcpu, category, name, notes, Arrows::default());
     }
 
@@ -412,10 +401,7 @@ fn interrupts_track(vcpu: Vcpu) -> u64 {
 
 /// Of the host, or of a VM: what is below it is shown in the order of its ranks.
 fn group(uuid: u64, name: &str, rank: i32) -> TrackDescriptor {
-    TrackDescriptor {
-        child_ordering: Some(CHILD_ORDERING_EXPLICIT),
-        ..child(uuid, WORLD_UUID, name, rank)
-    }
+    TrackDescriptor { child_ordering: Some(CHILD_ORDERING_EXPLICIT), ..child(uuid, WORLD_UUID, name, rank) }
 }
 
 fn child(uuid: u64, parent_uuid: u64, name: &str, rank: i32) -> TrackDescriptor {

@@ -24,9 +24,8 @@ impl Daemon<'_> {
         let (Some(tracer), Some(scheduler)) = (&mut self.tracer, &self.scheduler) else { return Ok(()) };
         let now_ns = monotonic_ns();
         let vms = &self.vms;
-        tracer.hear(&scheduler.traces(), now_ns, &|slot, generation| {
-            name_of(vms, scheduler, slot, generation)
-        });
+        tracer
+            .hear(&scheduler.traces(), now_ns, &|slot, generation| name_of(vms, scheduler, slot, generation));
         if tracer.is_over(now_ns) { self.end_trace(output) } else { Ok(()) }
     }
 

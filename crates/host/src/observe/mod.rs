@@ -179,7 +179,9 @@ impl Observer<'_> {
     fn trace(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         let (Some(tracer), now_ns) = (&mut self.tracer, monotonic_ns()) else { return Ok(()) };
         let (guests, programs) = (&self.guests, &self.programs);
-        tracer.hear(&programs.traces(), now_ns, &|slot, generation| name_of(guests, programs, slot, generation));
+        tracer.hear(&programs.traces(), now_ns, &|slot, generation| {
+            name_of(guests, programs, slot, generation)
+        });
         if tracer.is_over(now_ns) { self.end_trace(output) } else { Ok(()) }
     }
 

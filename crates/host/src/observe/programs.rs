@@ -113,7 +113,8 @@ impl Programs {
 
     /// From now on nothing is traced. How many events found no room in the ring.
     pub fn end_trace(&mut self) -> u64 {
-        let bss = self.skeleton.maps.bss_data.as_deref_mut().expect("a loaded BPF object has its globals mapped");
+        let bss =
+            self.skeleton.maps.bss_data.as_deref_mut().expect("a loaded BPF object has its globals mapped");
         bss.trace_ends = 1;
         bss.host_stats.traces_dropped
     }

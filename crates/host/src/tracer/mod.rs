@@ -170,9 +170,10 @@ impl Tracer {
                 let line = format!("{path}: traced {seconds:.1} s, {events} events, {lost} lost{why}");
                 Ended { line, has_failed: false }
             }
-            Err(cause) => {
-                Ended { line: format!("{path}: {cause}: the trace ends here, all else goes on"), has_failed: true }
-            }
+            Err(cause) => Ended {
+                line: format!("{path}: {cause}: the trace ends here, all else goes on"),
+                has_failed: true,
+            },
         }
     }
 
@@ -232,14 +233,11 @@ impl Tracer {
             TraceKind::Accelerated => {
                 ("accelerated", vec![cause(event), class(event), number("pcpu", u64::from(event.pcpu))])
             }
-            TraceKind::Returned => (
-                "returned to normal pool",
-                vec![text("outcome", name::<AccelerationReturn>(event.reason))],
-            ),
-            TraceKind::BecameUrgent => ("urgency requested", vec![class(event)]),
-            TraceKind::UrgencyEnded => {
-                ("urgency ended", vec![text("why", name::<UrgentEnd>(event.reason))])
+            TraceKind::Returned => {
+                ("returned to normal pool", vec![text("outcome", name::<AccelerationReturn>(event.reason))])
             }
+            TraceKind::BecameUrgent => ("urgency requested", vec![class(event)]),
+            TraceKind::UrgencyEnded => ("urgency ended", vec![text("why", name::<UrgentEnd>(event.reason))]),
         };
         self.trace.instant(at_ns, vcpu, Category::Acceleration, name, notes);
     }
@@ -278,7 +276,8 @@ impl Tracer {
         let vm = match self.vms.get(&of_vm) {
             Some(vm) => *vm,
             None => {
-                let vm = self.trace.add_vm(&name_of(slot, task.generation).unwrap_or_else(|| "gone".to_owned()));
+                let vm =
+                    self.trace.add_vm(&name_of(slot, task.generation).unwrap_or_else(|| "gone".to_owned()));
                 self.vms.insert(of_vm, vm);
                 vm
             }

@@ -157,10 +157,7 @@ fn losses_are_counted_and_end_what_was_known() {
     let mut traced = Traced::new(Duration::from_secs(10), 1 << 20);
     let mut later = switch(SECOND + 30, 1, host_task(0), TraceStop::Blocked, vcpu(0, 0));
     later.lost = 5;
-    traced.hear(
-        &[switch(SECOND + 10, 0, host_task(0), TraceStop::Blocked, vcpu(0, 0)), later],
-        SECOND + 100,
-    );
+    traced.hear(&[switch(SECOND + 10, 0, host_task(0), TraceStop::Blocked, vcpu(0, 0)), later], SECOND + 100);
     // Two more behind the last event.
     let (ended, packets) = traced.finish(7, SECOND + 200);
     assert!(ended.line.ends_with("2 events, 7 lost"), "{}", ended.line);

@@ -89,14 +89,7 @@ impl<W: Write> Writing<'_, W> {
                 let flows = self.pending_ipis.remove(&(vcpu, kind)).unwrap_or_default();
                 let arrows = Arrows { begin: Vec::new(), end: flows.into() };
                 let name = format!("{} handled", ipi_name(kind));
-                self.trace.instant_with_arrows(
-                    time_ns,
-                    of(vcpu),
-                    Category::Ipi,
-                    &name,
-                    Vec::new(),
-                    arrows,
-                );
+                self.trace.instant_with_arrows(time_ns, of(vcpu), Category::Ipi, &name, Vec::new(), arrows);
             }
             _ => {}
         }
@@ -214,8 +207,7 @@ impl<W: Write> TraceSink for PerfettoTrace<W> {
 
     fn event(&mut self, time_ns: u64, event: &TraceEvent) {
         if let State::Under(trace) = &mut self.state {
-            let (names, pending_ipis, next_flow) =
-                (&self.names, &mut self.pending_ipis, &mut self.next_flow);
+            let (names, pending_ipis, next_flow) = (&self.names, &mut self.pending_ipis, &mut self.next_flow);
             Writing { trace, names, pending_ipis, next_flow }.event(time_ns, event);
         }
     }

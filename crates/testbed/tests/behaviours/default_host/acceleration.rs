@@ -1,9 +1,9 @@
 //! Acceleration on real guests: causes, classes, slides, and sums that hold.
 
 use crate::common::{
-    FLAGS, OTHER_KERNEL, PATIENCE, Trace, accelerations_by, assert_only_critical_code, assert_sums_hold, count, observed,
-    on_host, replay, run, scheduler_state, seconds, start_scheduler, start_scheduler_that_knows, statistics,
-    stop_scheduler, sum, wait_until_it_says, with_guests,
+    FLAGS, OTHER_KERNEL, PATIENCE, Trace, accelerations_by, assert_only_critical_code, assert_sums_hold,
+    count, observed, on_host, replay, run, scheduler_state, seconds, start_scheduler,
+    start_scheduler_that_knows, statistics, stop_scheduler, sum, wait_until_it_says, with_guests,
 };
 use microslice_testbed::{GuestSpec, Pv};
 use serde_json::Value;
@@ -184,7 +184,8 @@ fn a_trace_shows_who_ran_where_and_micro_slices_on_the_micro_pcpu() {
         std::thread::sleep(seconds(2, 10));
         let report = stop_scheduler(host, &scheduler);
         let said = scheduler.stderr();
-        let line = said.lines().find(|line| line.contains("/tmp/run.pftrace: traced")).expect("what was traced");
+        let line =
+            said.lines().find(|line| line.contains("/tmp/run.pftrace: traced")).expect("what was traced");
         crate::common::print(line);
         let trace = Trace::take(host, "/tmp/run.pftrace");
         for vm in ["a", "b"] {

@@ -126,7 +126,8 @@ fn assert_histograms_hold(total: &Value) {
 /// Who ran where, of both guests, and what a guest was doing when it was preempted.
 pub fn switches_are_traced(host: &Host) {
     let _echo = host.start_echo().expect("the other end of the ping-pong");
-    let observer = start(host, "exec microslice observe --json --interval 1 --trace /tmp/seen.pftrace --trace-for 1h");
+    let observer =
+        start(host, "exec microslice observe --json --interval 1 --trace /tmp/seen.pftrace --trace-for 1h");
     std::thread::sleep(seconds(4, 20));
     let total = stop(&observer);
     let said = observer.stderr();
