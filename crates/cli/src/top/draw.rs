@@ -274,7 +274,9 @@ mod tests {
     }
 
     fn press(app: &mut App, codes: &[KeyCode]) {
-        codes.iter().for_each(|code| drop(app.press(KeyEvent::new(*code, KeyModifiers::NONE))));
+        codes.iter().for_each(|code| {
+            app.press(KeyEvent::new(*code, KeyModifiers::NONE));
+        });
     }
 
     #[test]

@@ -6,4 +6,3 @@ pub mod draw;
 pub mod rates;
 
 pub use app::{App, Flow};
-pub use rates::Rates;
