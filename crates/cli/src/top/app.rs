@@ -104,7 +104,7 @@ impl App {
     /// The next view, or why there is none.
     pub fn hear(&mut self, view: Result<View, String>) {
         match view {
-            Ok(view) if !self.is_paused => {
+            Ok(view) if !self.is_paused && !self.is_known(&view) => {
                 self.trouble = None;
                 self.rates = Rates::between(self.before.as_ref(), &view);
                 self.before = Some(view);
@@ -114,10 +114,16 @@ impl App {
                     self.history.drain(..surplus);
                 }
             }
-            // The one before stays, so that the pause is part of the next interval.
+            // The one before stays, so that a pause is part of the next interval.
             Ok(_) => self.trouble = None,
             Err(cause) => self.trouble = Some(cause),
         }
+    }
+
+    /// Nothing new was published since.
+    fn is_known(&self, view: &View) -> bool {
+        let before = self.before.as_ref();
+        before.is_some_and(|before| (&before.source, before.seconds) == (&view.source, view.seconds))
     }
 
     /// VMs as they are shown: filtered and sorted.
@@ -281,6 +287,13 @@ mod tests {
         press(&mut app, " ");
         app.hear(Ok(run_view(16)));
         assert_eq!((app.rates.seconds, app.rates.vms[0].cpus), (16.0, 1.5));
+    }
+
+    #[test]
+    fn what_is_read_twice_is_shown_once() {
+        let mut app = app();
+        app.hear(Ok(run_view(12)));
+        assert_eq!((app.rates.vms[0].cpus, app.history.len()), (1.5, 2));
     }
 
     #[test]

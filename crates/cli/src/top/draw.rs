@@ -81,9 +81,9 @@ fn foot_line(app: &App) -> Line<'_> {
     }
     let filter =
         if app.filter.is_empty() { String::new() } else { format!("  filter {}", plain(&app.filter)) };
-    let order = if app.is_reversed { "least" } else { "most" };
+    let order = if app.is_reversed { ", least first" } else { "" };
     let keys = if app.is_open { "Esc back" } else { "Enter vCPUs  s sort  r reverse  / filter" };
-    Line::raw(format!("{keys}  space pause  h help  q quit  by {}, {order} first{filter}", app.sort.name()))
+    Line::raw(format!("by {}{order}{filter}  {keys}  p pause  h help  q quit", app.sort.name()))
 }
 
 /// Micro-sliced pCPUs and their use over time; then what was accelerated, by cause.
@@ -122,12 +122,13 @@ fn draw_vms(frame: &mut Frame<'_>, app: &App, area: Rect) {
         frame.render_widget(Paragraph::new(text), area);
         return;
     }
-    let mut head = vec!["vm", "vcpus", "CPUs", "ready", "share", "due", "p50", "p99", "accel/s", "stopped/s"];
+    let mut head = vec!["vm", "vcpus", "CPUs", "ready", "share", "due", "p99", "accel/s", "stopped/s"];
     let mut widths = vec![Constraint::Min(8)];
-    widths.extend([5, 6, 7, 6, 6, 8, 8, 7, 9].map(Constraint::Length));
+    widths.extend([5, 6, 7, 6, 6, 8, 7, 9].map(Constraint::Length));
     if is_wide {
-        head.extend(["crit/s", "pid", "guest"]);
-        widths.extend([Constraint::Length(7), Constraint::Length(8), Constraint::Min(20)]);
+        head.extend(["p50", "crit/s", "pid", "guest"]);
+        widths.extend([7, 7, 8].map(Constraint::Length));
+        widths.push(Constraint::Min(20));
     }
     let rows = vms.iter().map(|vm| vm_row(vm, is_wide));
     let table = Table::new(rows, widths)
@@ -156,13 +157,13 @@ fn vm_row(vm: &VmRates, is_wide: bool) -> Row<'static> {
         ready_cell(vm.ready),
         right(share(vm.shares.map(|shares| shares.0))),
         right(share(vm.shares.map(|shares| shares.1))),
-        right(time(vm.p50_ns)),
         right(time(vm.p99_ns)),
         right(vm.accelerations.map_or("-".into(), number)),
         right(number(vm.preemptions)),
     ];
     if is_wide {
-        cells.extend([right(number(vm.critical)), right(vm.pid.to_string()), Cell::new(plain(&vm.guest))]);
+        cells.extend([right(time(vm.p50_ns)), right(number(vm.critical)), right(vm.pid.to_string())]);
+        cells.push(Cell::new(plain(&vm.guest)));
     }
     Row::new(cells)
 }
