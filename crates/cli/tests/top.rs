@@ -145,6 +145,22 @@ fn a_vm_is_shown_opened_and_left_and_the_terminal_is_as_it_was() {
 }
 
 #[test]
+fn it_ends_with_its_terminal() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_server, address) = listening(folder.path());
+    let terminal = Terminal::running(folder.path(), &format!("{PROGRAM} top --connect {address}"));
+    terminal.shows(&["web-server"]);
+    drop(terminal);
+    let runs =
+        || Command::new("pgrep").args(["-f", &format!("top --connect {address}")]).status().expect("run");
+    let deadline = Instant::now() + PATIENCE;
+    while runs().success() {
+        assert!(Instant::now() < deadline, "it is still there");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
 fn a_daemon_that_goes_is_said_and_one_that_comes_back_is_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let (server, address) = listening(folder.path());

@@ -60,7 +60,8 @@ pub fn run(args: Top) -> Result<(), Failure> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    interrupt::on_signal(None, move || flag.store(true, Ordering::Relaxed))?;
+    // With its terminal gone it may never come back from asking for keys.
+    interrupt::on_signal(Some(interrupt::GRACE), move || flag.store(true, Ordering::Relaxed))?;
     let mut app = App::new(args.connect.to_string());
     app.hear(Ok(first));
     let (views, _done) = looks(args.connect, args.interval)?;
