@@ -152,9 +152,9 @@ fn it_ends_with_its_terminal() {
     terminal.shows(&["web-server"]);
     drop(terminal);
     let runs =
-        || Command::new("pgrep").args(["-f", &format!("top --connect {address}")]).status().expect("run");
+        || Command::new("pgrep").args(["-f", &format!("top --connect {address}")]).output().expect("run");
     let deadline = Instant::now() + PATIENCE;
-    while runs().success() {
+    while runs().status.success() {
         assert!(Instant::now() < deadline, "it is still there");
         std::thread::sleep(Duration::from_millis(50));
     }
