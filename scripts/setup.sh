@@ -15,6 +15,7 @@ packages=(
     debhelper lintian                  # the Debian package, and what checks it
     nodejs                             # runs Perfetto's trace processor, which tests ask about traces
     chromium                           # draws the pages that tests look at
+    tmux                               # a terminal that tests look at
     prometheus                         # scrapes what tests serve, and checks rules; its service stays off (below)
     debian-archive-keyring             # checks what the testbed downloads
 )
