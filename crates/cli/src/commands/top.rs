@@ -72,12 +72,7 @@ pub fn run(args: Top) -> Result<(), Failure> {
     result.map_err(|error| Failure::broken(format_args!("the terminal: {error}")))
 }
 
-fn watch(
-    terminal: &mut DefaultTerminal,
-    app: &mut App,
-    views: &Receiver<Result<View, String>>,
-    stop: &AtomicBool,
-) -> io::Result<()> {
+fn watch(terminal: &mut DefaultTerminal, app: &mut App, views: &Views, stop: &AtomicBool) -> io::Result<()> {
     while !stop.load(Ordering::Relaxed) {
         terminal.draw(|frame| draw::draw(frame, app))?;
         // Of several that wait the last one is drawn.
@@ -96,11 +91,11 @@ fn watch(
     Ok(())
 }
 
+/// What a daemon answered, look by look.
+type Views = Receiver<Result<View, String>>;
+
 /// Views as they come, from a thread that ends with the second value: a daemon that is slow to answer holds up no key.
-fn looks(
-    address: Address,
-    interval: Duration,
-) -> Result<(Receiver<Result<View, String>>, mpsc::Sender<()>), Failure> {
+fn looks(address: Address, interval: Duration) -> Result<(Views, mpsc::Sender<()>), Failure> {
     let (send, views) = mpsc::channel();
     let (done, is_over) = mpsc::channel::<()>();
     let thread = std::thread::Builder::new().name("looks".into()).spawn(move || {
