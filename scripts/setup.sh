@@ -12,6 +12,7 @@ packages=(
     libc6-dev linux-libc-dev           # static programs that run inside guests
     python3-venv                       # vmlinux-to-elf, which symbols are compared with
     slurmctld slurmd slurm-client munge   # a cluster of one machine, which tests start and end
+    libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86   # a libvirtd of a test's own, and its domain
     debhelper lintian                  # the Debian package, and what checks it
     nodejs                             # runs Perfetto's trace processor, which tests ask about traces
     chromium                           # draws the pages that tests look at

@@ -41,6 +41,7 @@ fn report(seconds: u64) -> Report {
     };
     let vm = VmReport {
         name: "web-server".into(),
+        uuid: None,
         pid: 7,
         generation: 1,
         kernel: None,

@@ -8,6 +8,8 @@ use crate::interface::VMS_MAX;
 use crate::monitoring::{Listen, Listener};
 use crate::topology::Topology;
 use crate::tracer::TraceSettings;
+use crate::vm_policy::VmPolicy;
+use crate::weights::WEIGHTS;
 use microslice_policy::coordinated::UrgentConfig;
 use microslice_policy::{AccelerateConfig, DelayConfig, FairShareConfig, PoolSizeConfig, QueueDomain};
 use microslice_symbols::critical::Catalogue;
@@ -141,6 +143,8 @@ pub struct Settings {
     pub guests_must_run: Vec<String>,
     /// VM name -> weight, over that of its cgroup.
     pub weights: BTreeMap<String, u32>,
+    /// VM name -> may it be accelerated?
+    pub vm_accelerate: BTreeMap<String, bool>,
     /// Flags of the command line, without their dashes, whatever their values.
     pub flags_given: BTreeSet<String>,
     /// `FILE:line:column` of what comes from the configuration file, by key (`slice-us`, `vm.web.weight`).
@@ -189,6 +193,7 @@ impl Default for Settings {
             guests: BTreeMap::new(),
             guests_must_run: Vec::new(),
             weights: BTreeMap::new(),
+            vm_accelerate: BTreeMap::new(),
             flags_given: BTreeSet::new(),
             places: BTreeMap::new(),
         }
@@ -222,15 +227,16 @@ const BOUNDS: [Bound; 15] = [
     ("delay-look-us", 10, HOLD_US_MAX, "microseconds", |it| it.delay_look_us),
 ];
 
-/// What may stand behind a key, if more is to be said than that it is text, or true or false.
+/// What may stand behind a key, if more is to be said than that it is text, or true or false. A VM's keys are `vm.NAME.KEY`.
 pub(crate) fn allowed(key: &str) -> Option<String> {
+    let of_vm = key.strip_prefix("vm.").and_then(|rest| rest.rsplit_once('.')).map(|(_, of_vm)| of_vm);
     if let Some((_, least, most, unit, _)) = BOUNDS.iter().find(|(bounded, ..)| *bounded == key) {
         return Some(format!("must be {least} to {most} {unit}"));
     }
-    Some(match key {
+    Some(match of_vm.unwrap_or(key) {
         "queue-domain" => "must be pcpu, llc or host".to_owned(),
         "scheduler" => "must be microslice or coordinated".to_owned(),
-        "resched-dp" | "tlb-co" => "must be true or false".to_owned(),
+        "accelerate" | "resched-dp" | "tlb-co" => "must be true or false".to_owned(),
         "resched-co" => "must be true, false or \"auto\"".to_owned(),
         "delay-preemption" => "must be a window of microseconds, no longer than a turn".to_owned(),
         "delay-unsafe" => "must be kernel, critical or hinted".to_owned(),
@@ -238,7 +244,7 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         "micro-cpus-limit" => "must be a number of CPUs".to_owned(),
         "metrics-listen" => "must be text: unix:/PATH, IP:PORT, or off".to_owned(),
         "stats" => "must be 0.1 to 86400 seconds".to_owned(),
-        _ if key.starts_with("vm.") && key.ends_with(".weight") => "must be 1 to 10000".to_owned(),
+        "weight" => format!("must be {} to {}", WEIGHTS.start(), WEIGHTS.end()),
         _ => return None,
     })
 }
@@ -283,12 +289,14 @@ impl Settings {
                 )));
             }
         }
-        if let Some((name, weight)) = self.weights.iter().find(|(_, weight)| !(1..=10_000).contains(*weight))
-        {
+        if let Some((name, weight)) = self.weights.iter().find(|(_, weight)| !WEIGHTS.contains(weight)) {
             let key = format!("vm.{name}.weight");
             return Err(match self.places.contains_key(&key) {
                 true => self.refuse(&key, weight),
-                false => HostError::refused(format!("--weight {name}={weight}: must be 1 to 10000")),
+                false => HostError::refused(format!(
+                    "--weight {name}={weight}: {}",
+                    allowed(&key).unwrap_or_default()
+                )),
             });
         }
         match self.stats {
@@ -319,9 +327,7 @@ impl Settings {
 
     /// Is anything configured for VMs of this name?
     pub fn knows_vm(&self, name: &str) -> bool {
-        self.guests.contains_key(name)
-            || self.weights.contains_key(name)
-            || self.vm_schemes.contains_key(name)
+        self.guests.contains_key(name) || self.said_of(name) != VmPolicy::default()
     }
 
     /// A dry run keeps no pCPU busy: its pool grows by the paper's rule, and shows the most that would be reserved.

@@ -62,6 +62,7 @@ struct Values {
 struct Vm {
     kernel: Option<PathBuf>,
     weight: Option<u32>,
+    accelerate: Option<bool>,
     resched_dp: Option<bool>,
     tlb_co: Option<bool>,
     resched_co: Option<OnOrAuto>,
@@ -199,6 +200,9 @@ impl Values {
             if let Some(weight) = vm.weight {
                 settings.weights.insert(name.clone(), weight);
             }
+            if let Some(accelerate) = vm.accelerate {
+                settings.vm_accelerate.insert(name.clone(), accelerate);
+            }
             let schemes = schemes_said(vm.resched_dp, vm.tlb_co, vm.resched_co);
             if !schemes.is_empty() {
                 settings.vm_schemes.insert(name, schemes);
@@ -311,12 +315,13 @@ mod tests {
     fn a_file_chooses_the_scheduler_and_its_schemes_for_all_and_for_one() {
         let text = "scheduler = \"coordinated\"\ntlb-co = false\n[vm.web]\nresched-co = true\n";
         let settings = read_text(text).unwrap();
+        let schemes_of_web = |settings: &Settings| settings.schemes_of(&settings.said_of("web"));
         assert_eq!(settings.scheduler.name(), "coordinated");
         assert_eq!(settings.schemes.to_string(), "resched-dp on, tlb-co off, resched-co off");
-        assert_eq!(settings.schemes_of("web").to_string(), "resched-dp on, tlb-co off, resched-co on");
+        assert_eq!(schemes_of_web(&settings).to_string(), "resched-dp on, tlb-co off, resched-co on");
         assert!(settings.check().is_ok() && settings.knows_vm("web"));
         let tried = read_text("scheduler = \"coordinated\"\nresched-co = \"auto\"").unwrap();
-        assert!(tried.schemes_of("web").tries_resched_co() && !settings.schemes_of("web").tries_resched_co());
+        assert!(schemes_of_web(&tried).tries_resched_co() && !schemes_of_web(&settings).tries_resched_co());
         assert_eq!(
             read_text("resched-co = 3").unwrap_err(),
             "my.toml:1:14: resched-co: must be true, false or \"auto\""
@@ -381,6 +386,7 @@ mod tests {
             ("micro-cpus = -1", "my.toml:1:14: micro-cpus: must be a number or `auto`"),
             ("\nslice-us = \"x\"", "my.toml:2:12: slice-us: must be 500 to 300000 microseconds"),
             ("[vm.web]\nweight = -5", "my.toml:2:10: vm.web.weight: must be 1 to 10000"),
+            ("[vm.web]\naccelerate = 1", "my.toml:2:14: vm.web.accelerate: must be true or false"),
         ] {
             assert_eq!(read_text(text).unwrap_err(), expected);
         }
@@ -429,6 +435,7 @@ mod tests {
             metrics_listen: Some(Address::DEFAULT.parse().unwrap()),
             guests: settings.guests.clone(),
             weights: settings.weights.clone(),
+            vm_accelerate: settings.vm_accelerate.clone(),
             vm_schemes: settings.vm_schemes.clone(),
             ..Settings::default()
         };

@@ -2,6 +2,7 @@
 
 use crate::HostError;
 use crate::config::{SchedulerChoice, Settings};
+use crate::vm_policy::VmPolicy;
 use microslice_policy::coordinated::{RESCHED_CO, RESCHED_DP, TLB_CO, UrgentConfig};
 use std::collections::BTreeMap;
 
@@ -52,6 +53,16 @@ impl Acts {
             Self::On => "on",
             Self::Off => "off",
             Self::Auto => "auto",
+        }
+    }
+}
+
+impl Acts {
+    /// As the configuration file has it: `true`, `false`, or `auto` where that may be.
+    pub fn said_of(scheme: Scheme, text: &str) -> Option<Self> {
+        match text {
+            "auto" => (scheme == Scheme::ReschedCo).then_some(Self::Auto),
+            _ => text.parse::<bool>().ok().map(Self::from),
         }
     }
 }
@@ -142,13 +153,24 @@ impl Settings {
         }
     }
 
-    /// The schemes of a VM of this name.
-    pub fn schemes_of(&self, name: &str) -> Schemes {
+    /// The schemes of a VM of which this is said. None acts for one that isn't to be accelerated.
+    pub fn schemes_of(&self, policy: &VmPolicy) -> Schemes {
         let mut schemes = self.schemes.clone();
-        for (scheme, acts) in self.vm_schemes.get(name).into_iter().flatten() {
-            schemes.set(*scheme, *acts);
+        schemes.0.extend(&policy.schemes);
+        if !policy.accelerates() {
+            schemes.0.values_mut().for_each(|acts| *acts = Acts::Off);
         }
         schemes
+    }
+
+    /// What is said of a VM and only another scheduler has.
+    pub fn without_effect(&self, policy: &VmPolicy) -> Option<String> {
+        if self.scheduler == SchedulerChoice::Coordinated || policy.schemes.is_empty() {
+            return None;
+        }
+        let keys: Vec<&str> = policy.schemes.keys().map(|scheme| scheme.key()).collect();
+        let scheduler = self.scheduler.name();
+        Some(format!("{} has no effect: the scheduler {scheduler} has no such setting", keys.join(", ")))
     }
 
     /// Nothing may be set that the chosen scheduler doesn't have: it would be believed to act.
@@ -206,8 +228,22 @@ mod tests {
         let of_web = [(Scheme::ReschedCo, Acts::On), (Scheme::TlbCo, Acts::Off)];
         let vm_schemes = [("web".to_owned(), of_web.into())];
         let settings = Settings { vm_schemes: vm_schemes.into(), ..Settings::default() };
-        assert_eq!(settings.schemes_of("db"), Schemes::default());
-        assert_eq!(settings.schemes_of("web").bits(), RESCHED_DP | RESCHED_CO);
-        assert_eq!(settings.schemes_of("web").to_string(), "resched-dp on, tlb-co off, resched-co on");
+        let schemes_of = |name: &str| settings.schemes_of(&settings.said_of(name));
+        assert_eq!(schemes_of("db"), Schemes::default());
+        assert_eq!(schemes_of("web").bits(), RESCHED_DP | RESCHED_CO);
+        assert_eq!(schemes_of("web").to_string(), "resched-dp on, tlb-co off, resched-co on");
+        let quiet = VmPolicy { accelerate: Some(false), ..settings.said_of("web") };
+        assert_eq!(settings.schemes_of(&quiet).bits(), 0, "who isn't to be accelerated is never urgent");
+    }
+
+    #[test]
+    fn what_metadata_say_for_another_scheduler_has_no_effect_and_that_is_said() {
+        let schemes = [(Scheme::ReschedCo, Acts::On), (Scheme::TlbCo, Acts::Off)].into();
+        let policy = VmPolicy { weight: Some(200), schemes, ..VmPolicy::default() };
+        let said = Settings::default().without_effect(&policy).unwrap();
+        assert_eq!(said, "tlb-co, resched-co has no effect: the scheduler microslice has no such setting");
+        let coordinated = Settings { scheduler: SchedulerChoice::Coordinated, ..Settings::default() };
+        assert_eq!(coordinated.without_effect(&policy), None);
+        assert_eq!(Settings::default().without_effect(&VmPolicy::default()), None);
     }
 }

@@ -1,6 +1,7 @@
 //! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one reads kernels.
 
 mod hints;
+mod policies;
 mod reports;
 pub(crate) mod resched_co;
 mod running;
@@ -210,6 +211,7 @@ impl<'s> Daemon<'s> {
             }
             if looked_who_wants_to_run.elapsed() >= LOOK_WHO_WANTS_TO_RUN {
                 looked_who_wants_to_run = Instant::now();
+                self.look_at_domains(output)?;
                 self.look_who_wants_to_run()?;
             }
             if read_cgroups.elapsed() >= READ_CGROUPS {
@@ -423,14 +425,11 @@ impl<'s> Daemon<'s> {
             return Ok(());
         }
         let process = VmmProcess::read(pid);
-        let name = process.name.clone();
-        let image = self.settings.guests.get(&name).cloned();
+        let image = self.settings.guests.get(&process.name).cloned();
         let without_symbols = self.settings.scheduler.without_symbols();
         let (mut vm, source) =
             Vm::welcome(kernel_side, process, image, self.settings.guest_memory, without_symbols);
-        vm.place.given = self.settings.weights.get(&name).copied();
-        vm.weight = vm.place.given.unwrap_or(vm.weight);
-        vm.coordinate(&self.settings.schemes_of(&name));
+        policies::begin(&mut vm, self.settings, output);
         self.say_namesakes(&vm, output);
         tell(self.scheduler_mut(), &vm)?;
         if let Some(source) = source {

@@ -5,12 +5,14 @@
 use crate::cgroups::CpuLimits;
 use crate::guest_kernels::GuestKernel;
 use crate::kernel_reader::{FoundKernel, KernelSource, Witness};
+use crate::libvirt::{self, StateFile};
 use crate::scheduler::{KernelVm, VmStats};
+use crate::vm_policy::VmPolicy;
 use crate::vms::{GuestKnowledge, LatestWitnesses, MemoryLooks, SlideNews, Vm, VmmProcess};
 use crate::weights::Place;
 use microslice_policy::{GuestLayout, WEIGHT_DEFAULT};
 use microslice_symbols::slide::{Observation, SlideState};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,8 +29,11 @@ impl Vm {
         guest_memory: bool,
         without_symbols: &'static str,
     ) -> (Self, Option<KernelSource>) {
+        let libvirt = StateFile::of(Path::new(libvirt::STATE_FOLDER), &process.name, kernel_side.pid);
         let mut vm = Self {
             kernel_side,
+            libvirt,
+            policy: VmPolicy::default(),
             name: process.name,
             weight: WEIGHT_DEFAULT,
             place: Place { cgroups: process.cgroups, given: None },
@@ -62,9 +67,10 @@ impl Vm {
         (vm, source)
     }
 
-    /// Guests whose kernel nobody named, or that run another one now, have it in their memory. `None`: no look is due.
+    /// Guests whose kernel nobody named, or that run another one now, have it in their memory. `None`: no look is due. Nobody looks for
+    /// the kernel of one that isn't to be accelerated; once it is, a look that was due is.
     pub fn due_look_into_memory(&mut self, now: Instant) -> Option<KernelSource> {
-        if !self.memory_looks.take_due(now) || self.slide_told.is_some() {
+        if !self.policy.accelerates() || !self.memory_looks.take_due(now) || self.slide_told.is_some() {
             return None;
         }
         Some(KernelSource::Memory {
@@ -137,14 +143,17 @@ impl Vm {
         if slide.is_some() {
             self.contradictions = 0;
         }
-        self.slide_news.add();
+        if self.policy.accelerates() {
+            self.slide_news.add();
+        }
         true
     }
 
-    /// What the kernel side has to know of its code: the slot of its kernel's ranges (0: none), and where they lie.
+    /// What the kernel side has to know of its code: the slot of its kernel's ranges (0: none), and where they lie. Who isn't to be
+    /// accelerated is told of as one of whom nothing is known: such guests never are.
     pub fn code_and_layout(&self) -> (u32, GuestLayout) {
         match &self.guest {
-            GuestKnowledge::Kernel { kernel, finder } => {
+            GuestKnowledge::Kernel { kernel, finder } if self.policy.accelerates() => {
                 (kernel.code_slot, finder.accepted().map_or(GuestLayout::UNKNOWN, GuestLayout::slid_by))
             }
             _ => (0, GuestLayout::UNKNOWN),
@@ -204,5 +213,26 @@ mod tests {
         assert!(!vm.hear_of_kernel(&look, found(), true));
         let another = FoundKernel { kernel: Arc::new(kernel_of("6.18")), slide: None };
         assert!(vm.hear_of_kernel(&look, Ok(another), true));
+    }
+    #[test]
+    fn who_is_not_to_be_accelerated_is_told_of_as_unknown_until_it_may_be() {
+        let (mut vm, source) = welcome(None, Some("/k"), true);
+        let mut kernel = kernel_of("6.12");
+        kernel.code_slot = 3;
+        let found = FoundKernel { kernel: Arc::new(kernel), slide: None };
+        assert!(vm.hear_of_kernel(&source.expect("the VMM's image"), Ok(found), true));
+        assert_eq!(vm.code_and_layout().0, 3);
+        vm.policy.accelerate = Some(false);
+        assert_eq!(vm.code_and_layout(), (0, GuestLayout::UNKNOWN));
+        assert_eq!(vm.state(), "not to be accelerated");
+        vm.policy.accelerate = None;
+        assert_eq!(vm.code_and_layout().0, 3);
+
+        let (mut unread, _) = welcome(None, None, true);
+        let later = Instant::now() + Duration::from_secs(3);
+        unread.policy.accelerate = Some(false);
+        assert_eq!(unread.due_look_into_memory(later), None, "its memory is its own");
+        unread.policy.accelerate = None;
+        assert!(unread.due_look_into_memory(later).is_some(), "a look that was due is");
     }
 }

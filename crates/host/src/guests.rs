@@ -12,8 +12,10 @@ use libbpf_rs::MapMut;
 use microslice_policy::{GuestCode, GuestLayout};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use zerocopy::{FromZeros, IntoBytes};
+
+const LOOK_AT_DOMAINS: Duration = Duration::from_secs(1);
 
 /// Where lines for the operator go.
 pub(crate) struct Lines<'o> {
@@ -41,10 +43,29 @@ pub(crate) trait KernelSide {
     fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError>;
 }
 
+/// What for VMs are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// All that is known of one is wanted, whatever policy it has.
+    Observe,
+    /// Those that may be accelerated are boosted.
+    Boost,
+}
+
+impl Purpose {
+    /// What becomes of a VM while its symbols or its slide are unknown.
+    fn without_symbols(self) -> &'static str {
+        match self {
+            Self::Observe => "without classes",
+            Self::Boost => "never boosted",
+        }
+    }
+}
+
 pub(crate) struct Guests<'s> {
     settings: &'s Settings,
-    /// What becomes of a VM while its symbols or its slide are unknown.
-    without_symbols: &'static str,
+    purpose: Purpose,
+    looked_at_domains: Instant,
     kernels: KernelReader,
     /// The kernels whose ranges the kernel side has, by slot.
     shared_codes: BTreeMap<u32, Weak<GuestKernel>>,
@@ -53,14 +74,17 @@ pub(crate) struct Guests<'s> {
 }
 
 impl<'s> Guests<'s> {
-    pub fn new(
-        settings: &'s Settings,
-        kernels: GuestKernels,
-        without_symbols: &'static str,
-    ) -> Result<Self, HostError> {
+    pub fn new(settings: &'s Settings, kernels: GuestKernels, purpose: Purpose) -> Result<Self, HostError> {
         let kernels = KernelReader::start(kernels)
             .map_err(|cause| HostError::broken(format!("no thread to read kernels: {cause}")))?;
-        Ok(Self { settings, without_symbols, kernels, shared_codes: BTreeMap::new(), vms: BTreeMap::new() })
+        Ok(Self {
+            settings,
+            purpose,
+            looked_at_domains: Instant::now(),
+            kernels,
+            shared_codes: BTreeMap::new(),
+            vms: BTreeMap::new(),
+        })
     }
 
     /// The name of the VM in this slot, if it is this one.
@@ -95,6 +119,14 @@ impl<'s> Guests<'s> {
                 None => self.welcome(kernel_side, programs, output)?,
             }
         }
+        if self.looked_at_domains.elapsed() >= LOOK_AT_DOMAINS {
+            self.looked_at_domains = Instant::now();
+            for vm in self.vms.values_mut() {
+                if look_at_domain(vm, self.settings, self.purpose, output) {
+                    tell(programs, vm)?;
+                }
+            }
+        }
         self.look_into_memories();
         while let Some(answer) = self.kernels.next_answer() {
             self.hear_of_kernel(answer, programs, output)?;
@@ -111,8 +143,11 @@ impl<'s> Guests<'s> {
     ) -> Result<(), HostError> {
         let process = VmmProcess::read(kernel_side.pid);
         let image = self.settings.guests.get(&process.name).cloned();
-        let (vm, source) =
-            Vm::welcome(kernel_side, process, image, self.settings.guest_memory, self.without_symbols);
+        let without_symbols = self.purpose.without_symbols();
+        let (mut vm, source) =
+            Vm::welcome(kernel_side, process, image, self.settings.guest_memory, without_symbols);
+        adopt(&mut vm, self.settings, self.purpose);
+        look_at_domain(&mut vm, self.settings, self.purpose, output);
         tell(programs, &vm)?;
         if let Some(source) = source {
             self.kernels.ask(vm.key(), source);
@@ -185,6 +220,23 @@ impl<'s> Guests<'s> {
         }
         say_slide(vm, output.say);
         tell(programs, vm)
+    }
+}
+
+/// What libvirt says of it. True if that has changed.
+fn look_at_domain(vm: &mut Vm, settings: &Settings, purpose: Purpose, output: &mut Lines<'_>) -> bool {
+    let Some(news) = vm.libvirt.look() else { return false };
+    if let (Purpose::Boost, Some(line)) = (purpose, news.line) {
+        (output.say)(&format!("{}: {line}", vm.name));
+    }
+    adopt(vm, settings, purpose);
+    true
+}
+
+/// Takes up what is said of it: flags and the configuration file go before libvirt's metadata.
+fn adopt(vm: &mut Vm, settings: &Settings, purpose: Purpose) {
+    if purpose == Purpose::Boost {
+        vm.policy = settings.said_of(&vm.name).over(&vm.libvirt.policy());
     }
 }
 

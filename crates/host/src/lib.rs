@@ -25,6 +25,7 @@ mod guests;
 pub mod hint_page;
 pub mod interface;
 pub mod kernel_reader;
+pub mod libvirt;
 pub mod limits;
 mod mapped_array;
 pub mod memory_slots;
@@ -50,6 +51,8 @@ pub mod tenant_files;
 pub mod topology;
 mod tracer;
 mod urgent_report;
+mod vm_names;
+pub mod vm_policy;
 pub mod vms;
 pub mod weights;
 

@@ -4,7 +4,7 @@ use crate::HostError;
 use caps::{CapSet, Capability, CapsHashSet};
 
 /// SYS_ADMIN, BPF, PERFMON and SYSLOG load programs: again when a pCPU comes or goes, and the iterator over a VMM's memory
-/// slots. SYS_PTRACE opens `/proc/PID/mem`, `/proc/PID/root` and `/proc/PID/fd` of others, DAC_READ_SEARCH their images.
+/// slots. SYS_PTRACE opens `/proc/PID/mem`, `/proc/PID/root` and `/proc/PID/fd` of others, DAC_READ_SEARCH their images, and libvirt's state of domains.
 /// SYS_NICE takes the reader's nice value back. The unit in `packaging/` has the same list.
 pub const KEPT: [Capability; 7] = [
     Capability::CAP_SYS_ADMIN,

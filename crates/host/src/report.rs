@@ -20,6 +20,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(Debug, Clone)]
 pub struct VmReport {
     pub name: String,
+    /// libvirt's, if it is one of its domains.
+    pub uuid: Option<String>,
     pub pid: u32,
     pub vcpu_count: u32,
     pub weight: u32,
@@ -367,6 +369,7 @@ pub(crate) fn matrix<R: Coded, C: Coded, const N: usize>(rows: &[[u64; N]]) -> V
 fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
     json!({
         "name": vm.name,
+        "uuid": vm.uuid,
         "pid": vm.pid,
         "vcpus": vm.vcpu_count,
         "weight": vm.weight,
@@ -420,6 +423,7 @@ pub(crate) mod tests {
     pub(crate) fn vm(name: &str, weight: u32, ran_ns: u64, waited_ns: u64) -> VmReport {
         VmReport {
             name: name.into(),
+            uuid: None,
             pid: 1,
             vcpu_count: 4,
             weight,

@@ -9,7 +9,10 @@ use crate::daemon::resched_co::Trials;
 use crate::guest_kernels::GuestKernel;
 use crate::interface::{REGISTERS_64_BIT, REGISTERS_PROTECTED, REGISTERS_SEEN};
 use crate::kernel_reader::{FoundKernel, VmKey, Witness};
+use crate::libvirt::StateFile;
 use crate::scheduler::{KernelVm, VmStats};
+use crate::vm_names::{self, argument};
+use crate::vm_policy::VmPolicy;
 use crate::weights::Place;
 use microslice_symbols::slide::{SlideFinder, SlideState};
 use std::path::{Path, PathBuf};
@@ -38,6 +41,10 @@ pub struct Vm {
     /// As the policy takes it: what the whole cgroup hierarchy gives it.
     pub weight: u32,
     pub place: Place,
+    /// What libvirt says of it, if it is one of libvirt's.
+    pub libvirt: StateFile,
+    /// What is said of it, by whomever.
+    pub policy: VmPolicy,
     /// Of the scheduler `coordinated`: bits of `policy/urgent.h`.
     pub urgent_schemes: u32,
     /// Of it: Resched-Co is tried.
@@ -138,6 +145,9 @@ impl Vm {
     /// One phrase for the operator.
     pub fn state(&self) -> String {
         let then = self.without_symbols;
+        if !self.policy.accelerates() {
+            return "not to be accelerated".to_owned();
+        }
         match &self.guest {
             GuestKnowledge::Reading => format!("its kernel is being read: {then} until then"),
             GuestKnowledge::NoImage => format!("no kernel image known: {then}"),
@@ -290,9 +300,7 @@ impl VmmProcess {
         let cgroup = cgroups::named_in(&folder.join("cgroup")).unwrap_or_else(|| "/".to_owned());
         let comm = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
         Self {
-            name: name_from_arguments(&arguments)
-                .or_else(|| name_from_cgroup(&cgroup))
-                .unwrap_or_else(|| format!("{}-{pid}", comm.trim())),
+            name: vm_names::name(&arguments, &cgroup, &comm, pid),
             kernel_argument: kernel_from_arguments(&arguments),
             cgroups: cgroups::weights(Path::new(cgroups::MOUNT), &cgroup).unwrap_or_default(),
         }
@@ -317,69 +325,6 @@ fn command_line(folder: &Path) -> Vec<String> {
     let bytes = std::fs::read(folder.join("cmdline")).unwrap_or_default();
     let bytes = &bytes[..bytes.len().min(COMMAND_LINE_BYTES_MAX)];
     bytes.split(|&byte| byte == 0).map(|argument| String::from_utf8_lossy(argument).into_owned()).collect()
-}
-
-/// The value after `flag`, also as `flag=value`, with one or two dashes.
-fn argument<'a>(arguments: &'a [String], flag: &str) -> Option<&'a str> {
-    arguments.iter().enumerate().find_map(|(index, argument)| {
-        let bare = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-'))?;
-        if bare == flag {
-            return arguments.get(index + 1).map(String::as_str);
-        }
-        bare.strip_prefix(flag)?.strip_prefix('=')
-    })
-}
-
-/// QEMU: `-name web`, `-name guest=web,debug-threads=on`. The first option may leave out its key.
-fn name_from_arguments(arguments: &[String]) -> Option<String> {
-    let options = qemu_options(argument(arguments, "name")?);
-    let named = options.iter().find_map(|option| option.strip_prefix("guest="));
-    let name = named.or_else(|| options.first().map(String::as_str).filter(|first| !first.contains('=')))?;
-    (!name.is_empty()).then(|| name.to_owned())
-}
-
-/// Options between commas; a doubled comma is one of the value (QEMU, `util/keyval.c`).
-fn qemu_options(value: &str) -> Vec<String> {
-    let mut options = vec![String::new()];
-    let mut characters = value.chars().peekable();
-    while let Some(character) = characters.next() {
-        let ends_option = character == ',' && characters.next_if_eq(&',').is_none();
-        match options.last_mut() {
-            Some(option) if !ends_option => option.push(character),
-            _ => options.push(String::new()),
-        }
-    }
-    options
-}
-
-/// systemd-machined's scope, as libvirt uses it: `machine-qemu\x2d1\x2dweb.scope` is machine `qemu-1-web`, VM `web`.
-fn name_from_cgroup(cgroup: &str) -> Option<String> {
-    let scope = cgroup.split('/').find_map(|part| part.strip_prefix("machine-")?.strip_suffix(".scope"))?;
-    let machine = unescape(scope);
-    let libvirt = machine.strip_prefix("qemu-").and_then(|rest| rest.split_once('-'));
-    Some(match libvirt {
-        Some((number, name)) if number.bytes().all(|byte| byte.is_ascii_digit()) => name.to_owned(),
-        _ => machine,
-    })
-}
-
-/// systemd's unit escaping: `\x2d` is `-`.
-fn unescape(text: &str) -> String {
-    let mut parts = text.split("\\x");
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(u8::is_ascii) {
-            Some(byte) => {
-                out.push(char::from(byte));
-                out.push_str(&part[2..]);
-            }
-            None => {
-                out.push_str("\\x");
-                out.push_str(part);
-            }
-        }
-    }
-    out
 }
 
 /// QEMU `-kernel`, Cloud Hypervisor and crosvm `--kernel`.
@@ -471,27 +416,6 @@ mod tests {
         let said = "web: pid 7 has the name of pid 3, 5: what is configured for it holds for each of them";
         assert_eq!(namesakes("web", 7, &[3, 5]).as_deref(), Some(said));
         assert!(namesakes("web", 7, &[1; 99]).unwrap().contains("pid 1, 1, 1, 1, …: "));
-    }
-
-    #[test]
-    fn the_name_is_the_one_that_qemu_was_given() {
-        assert_eq!(name_from_arguments(&words("qemu -name web -m 1")).as_deref(), Some("web"));
-        let libvirt = words("qemu -name guest=web,debug-threads=on");
-        assert_eq!(name_from_arguments(&libvirt).as_deref(), Some("web"));
-        let commas = words("qemu -name guest=web,,blue,,,debug-threads=on");
-        assert_eq!(name_from_arguments(&commas).as_deref(), Some("web,blue,"));
-        assert_eq!(name_from_arguments(&words("qemu -name a,,b")).as_deref(), Some("a,b"));
-        assert_eq!(name_from_arguments(&words("qemu -name a=,,b,guest=")), None);
-        assert_eq!(name_from_arguments(&words("qemu -m 1")), None);
-        assert_eq!(name_from_arguments(&words("qemu -name")), None);
-    }
-
-    #[test]
-    fn the_name_of_a_machine_scope_is_unescaped() {
-        let cgroup = r"/machine.slice/machine-qemu\x2d3\x2dweb\x2dserver.scope/libvirt/emulator";
-        assert_eq!(name_from_cgroup(cgroup).as_deref(), Some("web-server"));
-        assert_eq!(name_from_cgroup("/machine.slice/machine-box.scope").as_deref(), Some("box"));
-        assert_eq!(name_from_cgroup("/user.slice"), None);
     }
 
     #[test]

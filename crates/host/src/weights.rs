@@ -14,6 +14,8 @@ use microslice_policy::{WEIGHT_DEFAULT, WEIGHT_MAX};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+/// What a VM's weight may be.
+pub(crate) const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=WEIGHT_MAX;
 /// With this weight rounding is 5 % at most.
 const LIGHTEST: f64 = 10.0;
 const HEAVIEST: f64 = WEIGHT_MAX as f64;

@@ -48,6 +48,7 @@ fn run_report(seconds: u64) -> Report {
         stats.micro_slice_us[6] = grown * 6;
         VmReport {
             name: name.into(),
+            uuid: None,
             pid: 1,
             vcpu_count: 4,
             weight: 100,
@@ -108,6 +109,7 @@ fn observe_report(seconds: u64) -> observe::Report {
     };
     let vm = observe::VmReport {
         name: "db".into(),
+        uuid: None,
         pid: 7,
         generation: 1,
         kernel: None,

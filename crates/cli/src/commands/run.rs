@@ -86,8 +86,9 @@ impl From<SwitchOrAuto> for Acts {
   microslice run --trace run.pftrace --trace-for 5s  who runs where for 5 s, to be opened in https://ui.perfetto.dev
 
 Flags override /etc/microslice.toml, whose keys are the flags' names; a VM is a table: [vm.web] kernel = \"...\",
-weight = 200. Ctrl-C or SIGTERM unload the scheduler and print the statistics of the whole run. If this process
-dies in any way, the kernel's own scheduler takes over at once.")]
+weight = 200. What isn't said there may be in the metadata of its libvirt domain (docs/libvirt.md). Ctrl-C or SIGTERM
+unload the scheduler and print the statistics of the whole run. If this process dies in any way, the kernel's own
+scheduler takes over at once.")]
 pub struct Run {
     /// Which scheduler [default: microslice]
     #[arg(long, value_name = "NAME", value_enum)]

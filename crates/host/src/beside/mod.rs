@@ -19,7 +19,7 @@ use crate::HostError;
 use crate::config::Settings;
 use crate::daemon::refuse_unknown_names;
 use crate::guest_kernels::GuestKernels;
-use crate::guests::{Guests, Lines};
+use crate::guests::{Guests, Lines, Purpose};
 use crate::monitoring::{Publisher, Reading};
 use crate::preflight::{self, Host};
 use crate::privileges;
@@ -77,7 +77,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     let boosts_max = (host.topology.pcpu_count as usize).min(ledger::PLACES);
     let means = Means::RealTime;
     let helper = Helper::start(programs.boost_events()?, Arc::clone(&ledger), slice, boosts_max, means)?;
-    let guests = Guests::new(settings, kernels, "never boosted")?;
+    let guests = Guests::new(settings, kernels, Purpose::Boost)?;
     let now = Instant::now();
     let mut beside = Beside {
         settings,
@@ -198,6 +198,7 @@ impl Beside<'_> {
     fn report(&self) -> Report {
         let vms = self.guests.vms.values().map(|vm| VmBoosts {
             name: vm.name.clone(),
+            uuid: vm.libvirt.uuid().map(str::to_owned),
             pid: vm.kernel_side.pid,
             generation: vm.kernel_side.generation,
             vcpu_count: vm.kernel_side.vcpu_count,

@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Clone)]
 pub struct VmBoosts {
     pub name: String,
+    /// libvirt's, if it is one of its domains.
+    pub uuid: Option<String>,
     pub pid: u32,
     /// Of its slot: tells VMs apart.
     pub generation: u32,
@@ -284,6 +286,7 @@ fn counters_json(stats: &VmStats, boosts: &BoostStats) -> Value {
 fn vm_json(vm: &VmBoosts) -> Value {
     let mut object = json!({
         "name": vm.name,
+        "uuid": vm.uuid,
         "pid": vm.pid,
         "vcpus": vm.vcpu_count,
         "kernel": vm.kernel,
@@ -308,6 +311,7 @@ mod tests {
         boosts.ends[0] = 3;
         let vm = VmBoosts {
             name: "web".into(),
+            uuid: None,
             pid: 7,
             generation: 1,
             vcpu_count: 2,

@@ -28,6 +28,7 @@ impl Daemon<'_> {
             .chain(self.remembered.values())
             .map(|vm| VmReport {
                 name: vm.name.clone(),
+                uuid: vm.libvirt.uuid().map(str::to_owned),
                 pid: vm.kernel_side.pid,
                 vcpu_count: vm.kernel_side.vcpu_count,
                 weight: vm.weight,

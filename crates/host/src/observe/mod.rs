@@ -15,7 +15,7 @@ use crate::HostError;
 use crate::config::Settings;
 use crate::daemon::{monotonic_ns, refuse_unknown_names};
 use crate::guest_kernels::GuestKernels;
-use crate::guests::{Guests, KernelSide, Lines};
+use crate::guests::{Guests, KernelSide, Lines, Purpose};
 use crate::monitoring::{Publisher, Reading};
 use crate::program_costs::Measuring;
 use crate::tracer::{Tracer, name_of_newcomer};
@@ -81,7 +81,7 @@ pub fn run(
             "this kernel's KVM has no function by which interrupts are seen: their waits are left out",
         );
     }
-    let guests = Guests::new(settings, kernels, "without classes")?;
+    let guests = Guests::new(settings, kernels, Purpose::Observe)?;
     let mut observer = Observer {
         guests,
         gone: Vec::new(),
@@ -213,6 +213,7 @@ impl Observer<'_> {
     fn present(&self) -> Vec<VmReport> {
         let of = |vm: &crate::vms::Vm| VmReport {
             name: vm.name.clone(),
+            uuid: vm.libvirt.uuid().map(str::to_owned),
             pid: vm.kernel_side.pid,
             generation: vm.kernel_side.generation,
             kernel: vm.release().map(str::to_owned),

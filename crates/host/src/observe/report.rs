@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone)]
 pub struct VmReport {
     pub name: String,
+    /// libvirt's, if it is one of its domains.
+    pub uuid: Option<String>,
     pub pid: u32,
     /// Of its slot: tells VMs apart.
     pub generation: u32,
@@ -92,6 +94,7 @@ impl Report {
             .collect();
         json!({
             "name": vm.name,
+            "uuid": vm.uuid,
             "pid": vm.pid,
             "kernel": vm.kernel,
             "state": vm.state,
@@ -351,6 +354,7 @@ pub(crate) mod tests {
         };
         let vm = VmReport {
             name: "<web>".into(),
+            uuid: None,
             pid: 7,
             generation: 1,
             kernel: None,

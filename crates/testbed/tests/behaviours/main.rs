@@ -19,6 +19,7 @@ mod default_host {
     mod lifecycle;
     mod shares;
     mod symbols;
+    mod vm_policies;
     mod vmm_threads;
     mod weights;
     mod windows;
