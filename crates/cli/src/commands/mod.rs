@@ -14,3 +14,4 @@ pub mod simulate;
 pub mod sweep;
 pub mod symbols;
 pub mod testbed;
+pub mod what_if;

@@ -6,6 +6,7 @@
 mod figures;
 mod judgement;
 mod page;
+mod profile;
 mod programs;
 pub mod report;
 
@@ -18,6 +19,7 @@ use crate::guest_kernels::GuestKernels;
 use crate::guests::{Guests, Lines};
 use crate::monitoring::{Publisher, Reading};
 use crate::program_costs::Measuring;
+use crate::weights::{Weighed, weights};
 use crate::{preflight, privileges};
 use programs::Programs;
 use report::{Report, VmReport};
@@ -46,6 +48,8 @@ pub struct Output<'o> {
 /// For how long, and how often.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
+    /// Before it begins to count: guests' kernels are read meanwhile.
+    pub settle: Duration,
     /// `None`: until it is stopped.
     pub length: Option<Duration>,
     /// `None`: one report at the end.
@@ -70,6 +74,7 @@ pub fn run(
     refuse_unknown_names(settings)?;
     let listener = settings.metrics_listener()?;
     let measuring = settings.program_costs.then(Measuring::start).transpose()?;
+    let mut host_profile = profile::host(&host);
     let programs = Programs::load(&host, settings)?;
     privileges::keep_only_used()?;
     if !programs.sees_interrupts() {
@@ -94,8 +99,17 @@ pub fn run(
     observer.origin = observer.all_seen(false);
     observer.before = observer.origin.clone();
     (output.begin)();
-    observer.observe(span, stop, output)?;
-    (output.report)(&observer.all_seen(true).since(&observer.origin));
+    if !span.settle.is_zero() {
+        observer.observe(Some(span.settle), span.interval, stop, output)?;
+        observer.origin = observer.all_seen(false);
+    }
+    observer.observe(span.length, span.interval, stop, output)?;
+    let mut report = observer.all_seen(true).since(&observer.origin);
+    report.vms.iter_mut().for_each(profile::look_at_affinity);
+    host_profile.sees_interrupts = report.sees_interrupts;
+    profile::note_scheduler(&mut host_profile);
+    report.host = Some(host_profile);
+    (output.report)(&report);
     Ok(())
 }
 
@@ -124,13 +138,21 @@ struct Observer<'s> {
 }
 
 impl Observer<'_> {
-    fn observe(&mut self, span: Span, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
+    /// `length`, `interval`: as those of a [`Span`].
+    fn observe(
+        &mut self,
+        length: Option<Duration>,
+        interval: Option<Duration>,
+        stop: &AtomicBool,
+        output: &mut Output<'_>,
+    ) -> Result<(), HostError> {
+        let began = Instant::now();
         let mut printed = Instant::now();
         let mut looked: Option<Instant> = None;
         let mut present: Vec<VmReport> = Vec::new();
         let mut has_said_that_there_is_none = false;
         while !stop.load(Ordering::Relaxed)
-            && span.length.is_none_or(|length| self.started.elapsed() < length)
+            && length.is_none_or(|length| began.elapsed() < length)
         {
             for event in self.programs.poll()? {
                 self.guests.hear(event, &mut self.programs, &mut Lines { say: &mut *output.say })?;
@@ -148,7 +170,7 @@ impl Observer<'_> {
                 (output.say)("no VM has run here yet: waiting for one");
             }
             self.publish();
-            if span.interval.is_some_and(|interval| printed.elapsed() >= interval) {
+            if interval.is_some_and(|interval| printed.elapsed() >= interval) {
                 printed = Instant::now();
                 let now = self.all_seen(false);
                 (output.report)(&now.since(&self.before));
@@ -171,7 +193,9 @@ impl Observer<'_> {
     }
 
     fn present(&self) -> Vec<VmReport> {
-        let of = |vm: &crate::vms::Vm| VmReport {
+        let weighed = |vm: &crate::vms::Vm| Weighed { place: &vm.place, is_active: true };
+        let weights = weights(&self.guests.vms.values().map(weighed).collect::<Vec<_>>());
+        let of = |(vm, weight): (&crate::vms::Vm, u32)| VmReport {
             name: vm.name.clone(),
             pid: vm.kernel_side.pid,
             generation: vm.kernel_side.generation,
@@ -179,9 +203,11 @@ impl Observer<'_> {
             state: vm.state(),
             has_classes: vm.slide_told.is_some(),
             is_gone: false,
+            weight,
+            affinity: Vec::new(),
             figures: self.programs.figures(vm.kernel_side.slot),
         };
-        self.guests.vms.values().map(of).collect()
+        self.guests.vms.values().zip(weights).map(of).collect()
     }
 
     /// Those of `before` that aren't there now.
@@ -200,6 +226,7 @@ impl Observer<'_> {
             sees_interrupts: self.programs.sees_interrupts(),
             recursion_misses: self.programs.recursion_misses(),
             programs: self.measures.then(|| self.programs.program_costs()),
+            host: None,
         }
     }
 }
