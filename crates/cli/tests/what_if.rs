@@ -143,7 +143,12 @@ fn a_prediction_has_each_vm_its_fit_and_what_it_cannot_know_and_its_scenario_run
     let output = microslice(&[&arguments[..], &["--write-scenario", &scenario]].concat());
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    for expected in ["web  shootdown_p50", "hog  work", "It can't know:", "Note: hog: what its guest was doing is unknown"] {
+    for expected in [
+        "web  shootdown_p50",
+        "hog  work",
+        "It can't know:",
+        "Note: hog: what its guest was doing is unknown",
+    ] {
         assert!(shown.contains(expected), "{expected}: {shown}");
     }
     let written = std::fs::read_to_string(&scenario).expect("written");
@@ -154,7 +159,8 @@ fn a_prediction_has_each_vm_its_fit_and_what_it_cannot_know_and_its_scenario_run
     let json = microslice(&[&arguments[..], &["--json"]].concat());
     let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
     let predictions = json["predictions"].as_array().expect("a list");
-    let work = predictions.iter().find(|row| row["vm"] == "web" && row["figure"] == "work").expect("web's work");
+    let work =
+        predictions.iter().find(|row| row["vm"] == "web" && row["figure"] == "work").expect("web's work");
     assert!(work["policies"]["microslice:1"]["mean"].as_f64() > Some(0.1), "{work}");
     assert_eq!(work["relative_to_first"]["eevdf"]["mean"], 1.0);
     let fitted = &json["fit"]["vms"][0]["figures"]["calls/s"];

@@ -110,12 +110,44 @@ pub struct Classes {
 
 impl Classes {
     /// From counts in the order of the policy's classes.
-    pub fn of([unknown, user, kernel_other, lock_holder, lock_waiter, tlb_shootdown, resched_ipi, irq_handler, idle]: [u64; 9]) -> Self {
-        Self { unknown, user, kernel_other, lock_holder, lock_waiter, tlb_shootdown, resched_ipi, irq_handler, idle }
+    pub fn of(
+        [
+            unknown,
+            user,
+            kernel_other,
+            lock_holder,
+            lock_waiter,
+            tlb_shootdown,
+            resched_ipi,
+            irq_handler,
+            idle,
+        ]: [u64; 9],
+    ) -> Self {
+        Self {
+            unknown,
+            user,
+            kernel_other,
+            lock_holder,
+            lock_waiter,
+            tlb_shootdown,
+            resched_ipi,
+            irq_handler,
+            idle,
+        }
     }
 
     fn all(&self) -> [u64; 9] {
-        let Self { unknown, user, kernel_other, lock_holder, lock_waiter, tlb_shootdown, resched_ipi, irq_handler, idle } = *self;
+        let Self {
+            unknown,
+            user,
+            kernel_other,
+            lock_holder,
+            lock_waiter,
+            tlb_shootdown,
+            resched_ipi,
+            irq_handler,
+            idle,
+        } = *self;
         [unknown, user, kernel_other, lock_holder, lock_waiter, tlb_shootdown, resched_ipi, irq_handler, idle]
     }
 
@@ -251,8 +283,16 @@ impl Profile {
         }
         match head.version {
             Some(VERSION) => {}
-            Some(other) => return Err(refuse(format!("a profile of version {other}; this program reads version {VERSION}"))),
-            None => return Err(refuse(format!("a profile without a version; this program reads version {VERSION}"))),
+            Some(other) => {
+                return Err(refuse(format!(
+                    "a profile of version {other}; this program reads version {VERSION}"
+                )));
+            }
+            None => {
+                return Err(refuse(format!(
+                    "a profile without a version; this program reads version {VERSION}"
+                )));
+            }
         }
         let profile: Self = serde_json::from_str(text).map_err(at_its_place)?;
         profile.check().map_err(refuse)?;
@@ -271,8 +311,16 @@ impl Profile {
             return Err("no VM was observed".into());
         }
         within("the number of VMs", self.vms.len(), 1, VMS_MAX)?;
-        within("the number of vCPUs", self.vms.iter().map(|vm| u64::from(vm.vcpus)).sum::<u64>(), 1, VCPUS_MAX)?;
-        self.vms.iter().enumerate().try_for_each(|(at, vm)| vm.check(pcpus).map_err(|cause| format!("vms[{at}].{cause}")))
+        within(
+            "the number of vCPUs",
+            self.vms.iter().map(|vm| u64::from(vm.vcpus)).sum::<u64>(),
+            1,
+            VCPUS_MAX,
+        )?;
+        self.vms
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, vm)| vm.check(pcpus).map_err(|cause| format!("vms[{at}].{cause}")))
     }
 }
 
@@ -307,7 +355,11 @@ impl VmProfile {
 
 fn within<T: PartialOrd + fmt::Display>(what: &str, value: T, least: T, most: T) -> Result<(), String> {
     // Neither holds for a NaN.
-    if value >= least && value <= most { Ok(()) } else { Err(format!("{what}: {value}; allowed: {least} to {most}")) }
+    if value >= least && value <= most {
+        Ok(())
+    } else {
+        Err(format!("{what}: {value}; allowed: {least} to {most}"))
+    }
 }
 
 #[cfg(test)]
@@ -316,7 +368,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn profile() -> Profile {
-        let waits = Waits { count: 40, total_ns: 80_000_000, p50_ns: 1_900_000, p99_ns: 4_000_000, max_ns: 4_100_000 };
+        let waits = Waits {
+            count: 40,
+            total_ns: 80_000_000,
+            p50_ns: 1_900_000,
+            p99_ns: 4_000_000,
+            max_ns: 4_100_000,
+        };
         let vm = VmProfile {
             name: Some("web".into()),
             vcpus: 2,
@@ -329,10 +387,7 @@ mod tests {
             ready_ns: 80_000_000,
             waits,
             turns_ended: Classes { user: 20, tlb_shootdown: 5, ..Classes::default() },
-            interrupts: Interrupts {
-                call_function: Interrupt { sent: 300, waits },
-                ..Interrupts::default()
-            },
+            interrupts: Interrupts { call_function: Interrupt { sent: 300, waits }, ..Interrupts::default() },
             shootdowns: waits,
             ..VmProfile::default()
         };
@@ -383,21 +438,37 @@ mod tests {
         let error = Profile::parse("p.json", &text[..text.len() / 2]).expect_err("half of it").to_string();
         let mut parts = error.splitn(4, ':');
         assert_eq!(parts.next(), Some("p.json"));
-        assert!(parts.by_ref().take(2).all(|number| number.parse::<u32>().is_ok_and(|number| number > 0)), "{error}");
+        assert!(
+            parts.by_ref().take(2).all(|number| number.parse::<u32>().is_ok_and(|number| number > 0)),
+            "{error}"
+        );
         assert!(!error.contains('\n') && !error.contains("at line"), "{error}");
-        let error = Profile::parse("p.json", &text.replace("\"ran_ns\"", "\"ran\"")).expect_err("unknown key").to_string();
+        let error = Profile::parse("p.json", &text.replace("\"ran_ns\"", "\"ran\""))
+            .expect_err("unknown key")
+            .to_string();
         assert!(error.contains("unknown field `ran`"), "{error}");
     }
 
     #[test]
     fn what_no_host_can_have_shown_is_refused_with_its_place() {
         assert_eq!(refused(|wrong| wrong.vms.clear()), "p.json: no VM was observed");
-        assert_eq!(refused(|wrong| wrong.vms[0].vcpus = 0), "p.json: the number of vCPUs: 0; allowed: 1 to 4096");
+        assert_eq!(
+            refused(|wrong| wrong.vms[0].vcpus = 0),
+            "p.json: the number of vCPUs: 0; allowed: 1 to 4096"
+        );
         assert_eq!(refused(|wrong| wrong.vms[0].weight = 0), "p.json: vms[0].weight: 0; allowed: 1 to 10000");
-        assert_eq!(refused(|wrong| wrong.vms[0].affinity.push(4)), "p.json: vms[0].affinity: 4, on a host with 4 pCPUs");
-        assert!(refused(|wrong| wrong.vms[0].ran_ns = u64::MAX).starts_with("p.json: vms[0].ran_ns and ready_ns together: "));
+        assert_eq!(
+            refused(|wrong| wrong.vms[0].affinity.push(4)),
+            "p.json: vms[0].affinity: 4, on a host with 4 pCPUs"
+        );
+        assert!(
+            refused(|wrong| wrong.vms[0].ran_ns = u64::MAX)
+                .starts_with("p.json: vms[0].ran_ns and ready_ns together: ")
+        );
         assert!(refused(|wrong| wrong.host.llc_pcpus = 5).contains("host.llc_pcpus: 5; allowed: 0 to 4"));
-        assert!(refused(|wrong| wrong.vms[0].name = Some("x".repeat(300))).contains("the length of name: 300"));
+        assert!(
+            refused(|wrong| wrong.vms[0].name = Some("x".repeat(300))).contains("the length of name: 300")
+        );
     }
 
     proptest! {

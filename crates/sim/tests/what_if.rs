@@ -51,7 +51,8 @@ struct Comparison {
 
 impl Comparison {
     fn has_right_direction(&self) -> bool {
-        let direction = |ratio: f64| if (ratio - 1.0).abs() < UNCHANGED { 0 } else { (ratio - 1.0).signum() as i32 };
+        let direction =
+            |ratio: f64| if (ratio - 1.0).abs() < UNCHANGED { 0 } else { (ratio - 1.0).signum() as i32 };
         direction(self.truth) * direction(self.predicted) >= 0
     }
 
@@ -72,7 +73,8 @@ fn compare(name: &str, text: &str) -> (Fit, Vec<Comparison>) {
     let fit = fit(&profile, &progress).expect("a model");
     let policies = ["eevdf".to_owned(), "microslice".to_owned()];
     let truth = predict(text, &policies, &profile, SEEDS, &progress).expect("the known scenario runs");
-    let predicted = predict(&fit.model.to_scenario(), &policies, &profile, SEEDS, &progress).expect("so does the fitted one");
+    let predicted = predict(&fit.model.to_scenario(), &policies, &profile, SEEDS, &progress)
+        .expect("so does the fitted one");
     let known: Vec<String> = profile.vms.iter().map(|vm| vm.name.clone().unwrap_or_default()).collect();
     let fitted: Vec<String> = fit.model.vms.iter().map(|vm| vm.name.clone()).collect();
     let mut comparisons = Vec::new();
@@ -105,7 +107,16 @@ fn misses(name: &str, text: &str) -> Vec<String> {
 
 #[test]
 fn explore() {
-    for name in ["dedup-swaptions", "vips-swaptions", "li2026-vips", "li2026-dedup", "asplos13-dedup-freqmine", "gmake-swaptions", "exim-swaptions", "memclone-swaptions"] {
+    for name in [
+        "dedup-swaptions",
+        "vips-swaptions",
+        "li2026-vips",
+        "li2026-dedup",
+        "asplos13-dedup-freqmine",
+        "gmake-swaptions",
+        "exim-swaptions",
+        "memclone-swaptions",
+    ] {
         let begun = std::time::Instant::now();
         let missed = misses(name, &built_in(name));
         println!("{name}: {:.1} s, missed {missed:?}", begun.elapsed().as_secs_f64());

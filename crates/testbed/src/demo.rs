@@ -304,7 +304,11 @@ fn take_profile(host: &Host, process: &Process) -> Result<String> {
     let output = process.wait(LOAD_PATIENCE)?;
     if output.code != 0 {
         let cause = format!("exit code {}: {}", output.code, output.stderr.trim());
-        return Err(Error::Command { machine: host.release().into(), command: "microslice observe".into(), cause });
+        return Err(Error::Command {
+            machine: host.release().into(),
+            command: "microslice observe".into(),
+            cause,
+        });
     }
     host.read_file(PROFILE)
 }

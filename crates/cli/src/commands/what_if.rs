@@ -43,7 +43,8 @@ pub struct WhatIfArgs {
 pub fn run(path: &Path, args: WhatIfArgs, as_json: bool) -> Result<(), Failure> {
     let profile = read(path)?;
     let default = || ["eevdf", "microslice", "beside"].map(str::to_owned).to_vec();
-    let policies = args.policies.map_or_else(default, |all| all.iter().map(|one| one.trim().to_owned()).collect());
+    let policies =
+        args.policies.map_or_else(default, |all| all.iter().map(|one| one.trim().to_owned()).collect());
     let seeds = args.seeds.unwrap_or(5);
     let progress = progress::stoppable()?;
     let file = OutputFile::wanted(args.write_scenario.as_deref(), &[path.to_owned()])?;
@@ -82,9 +83,10 @@ fn failure(path: &Path, error: WhatIfError) -> Failure {
     match error {
         WhatIfError::Profile(cause) => Failure::bad_input(format!("{}: {cause}", path.display())),
         WhatIfError::Scenario(error) => Failure::bad_input(error),
-        WhatIfError::Run { policy, seed, error } => {
-            failure_of(&format!("the scenario fitted to {} under {policy}, seed {seed}", path.display()), &error)
-        }
+        WhatIfError::Run { policy, seed, error } => failure_of(
+            &format!("the scenario fitted to {} under {policy}, seed {seed}", path.display()),
+            &error,
+        ),
     }
 }
 
@@ -109,30 +111,49 @@ fn per_second(vm: &VmProfile, count: u64) -> f64 {
 fn remarks(profile: &Profile, fit: &Fit) -> Vec<String> {
     let mut remarks = Vec::new();
     if !profile.host.sees_interrupts {
-        remarks.push("the observed host's KVM shows no interrupts: nothing of shootdowns is predicted".to_owned());
+        remarks.push(
+            "the observed host's KVM shows no interrupts: nothing of shootdowns is predicted".to_owned(),
+        );
     }
     for (vm, model) in profile.vms.iter().zip(&fit.model.vms) {
         if !vm.classes_are_known {
             remarks.push(format!("{}: what its guest was doing is unknown: it has no locks, and calls cost what one host's did", model.name));
         }
         if model.spares_preempted {
-            remarks.push(format!("{}: its calls hardly ever waited: taken for a guest with PV TLB flush", model.name));
+            remarks.push(format!(
+                "{}: its calls hardly ever waited: taken for a guest with PV TLB flush",
+                model.name
+            ));
         }
     }
     if fit.error > FAR_OFF {
-        remarks.push(format!("the model is off by {:.0} % on average: believe no more than the direction", fit.error * 100.0));
+        remarks.push(format!(
+            "the model is off by {:.0} % on average: believe no more than the direction",
+            fit.error * 100.0
+        ));
     }
     remarks
 }
 
-fn to_text(profile: &Profile, fit: &Fit, policies: &[String], seeds: u64, rows: &[Row], remarks: &[String]) -> String {
+fn to_text(
+    profile: &Profile,
+    fit: &Fit,
+    policies: &[String],
+    seeds: u64,
+    rows: &[Row],
+    remarks: &[String],
+) -> String {
     let mut text = format!(
         "{} VMs on {} pCPUs, observed for {:.1} s under {}\n\n\
          The model under {}, beside the profile that it is fitted to (off by {:.0} % on average):\n\n{}\n",
         profile.vms.len(),
         profile.host.pcpus,
         profile.seconds,
-        if profile.host.scheduler == "kernel" { "the kernel's own scheduler" } else { &profile.host.scheduler },
+        if profile.host.scheduler == "kernel" {
+            "the kernel's own scheduler"
+        } else {
+            &profile.host.scheduler
+        },
         fit.baseline,
         fit.error * 100.0,
         fit_table(profile, fit),
@@ -167,13 +188,16 @@ fn short(value: f64) -> String {
 }
 
 fn prediction_table(policies: &[String], rows: &[Row]) -> Table {
-    let columns: Vec<String> =
-        ["vm".to_owned(), "figure".to_owned()].into_iter().chain(policies.iter().map(|policy| format!(">{policy}"))).collect();
+    let columns: Vec<String> = ["vm".to_owned(), "figure".to_owned()]
+        .into_iter()
+        .chain(policies.iter().map(|policy| format!(">{policy}")))
+        .collect();
     let mut table = Table::new(&columns.iter().map(String::as_str).collect::<Vec<_>>());
     for row in rows {
         let cells = row.estimates.iter().zip(&row.ratios).enumerate().map(|(at, (estimate, ratio))| {
             let Some(estimate) = estimate else { return "-".to_owned() };
-            let ratio = ratio.filter(|_| at > 0).map_or(String::new(), |ratio| format!(" ({})", ratio_cell(&ratio)));
+            let ratio =
+                ratio.filter(|_| at > 0).map_or(String::new(), |ratio| format!(" ({})", ratio_cell(&ratio)));
             format!("{}{ratio}", cell(row.figure.unit(), estimate))
         });
         table.row([row.vm.clone(), row.figure.name().to_owned()].into_iter().chain(cells));
@@ -186,11 +210,19 @@ fn cell(unit: Unit, estimate: &Estimate) -> String {
         Unit::Ratio => format!("{value:.3}"),
         unit => unit.show(value),
     };
-    if estimate.count < 2 { show(estimate.mean) } else { format!("{} ± {}", show(estimate.mean), show(estimate.half_width())) }
+    if estimate.count < 2 {
+        show(estimate.mean)
+    } else {
+        format!("{} ± {}", show(estimate.mean), show(estimate.half_width()))
+    }
 }
 
 fn ratio_cell(ratio: &Estimate) -> String {
-    if ratio.count < 2 { format!("{:.2}x", ratio.mean) } else { format!("{:.2} ± {:.2}x", ratio.mean, ratio.half_width()) }
+    if ratio.count < 2 {
+        format!("{:.2}x", ratio.mean)
+    } else {
+        format!("{:.2} ± {:.2}x", ratio.mean, ratio.half_width())
+    }
 }
 
 fn to_json(

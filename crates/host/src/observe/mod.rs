@@ -151,9 +151,7 @@ impl Observer<'_> {
         let mut looked: Option<Instant> = None;
         let mut present: Vec<VmReport> = Vec::new();
         let mut has_said_that_there_is_none = false;
-        while !stop.load(Ordering::Relaxed)
-            && length.is_none_or(|length| began.elapsed() < length)
-        {
+        while !stop.load(Ordering::Relaxed) && length.is_none_or(|length| began.elapsed() < length) {
             for event in self.programs.poll()? {
                 self.guests.hear(event, &mut self.programs, &mut Lines { say: &mut *output.say })?;
             }
@@ -193,8 +191,9 @@ impl Observer<'_> {
     }
 
     fn present(&self) -> Vec<VmReport> {
-        let weighed = |vm: &crate::vms::Vm| Weighed { place: &vm.place, is_active: true };
-        let weights = weights(&self.guests.vms.values().map(weighed).collect::<Vec<_>>());
+        let vms = self.guests.vms.values();
+        let weights =
+            weights(&vms.map(|vm| Weighed { place: &vm.place, is_active: true }).collect::<Vec<_>>());
         let of = |(vm, weight): (&crate::vms::Vm, u32)| VmReport {
             name: vm.name.clone(),
             pid: vm.kernel_side.pid,

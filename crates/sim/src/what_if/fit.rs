@@ -78,7 +78,9 @@ fn baseline_of(profile: &Profile) -> Result<String, WhatIfError> {
         KERNEL => "eevdf",
         MICROSLICE => "microslice",
         other => {
-            let cause = format!("host.scheduler: the simulator has no {other:?}: observe the host under the kernel's own scheduler");
+            let cause = format!(
+                "host.scheduler: the simulator has no {other:?}: observe the host under the kernel's own scheduler"
+            );
             return Err(WhatIfError::Profile(cause));
         }
     };
@@ -123,8 +125,7 @@ fn guess(vm: &VmProfile, name: String) -> VmModel {
     let lost = ended.share(ended.tlb_shootdown + ended.lock_waiter) + wants.section_share;
     // Of its running that is computing.
     let computes = (1.0 - lost).max(0.1);
-    let threads_per_process = recipients(vm) + 1;
-    let calls = wants.calls / f64::from(threads_per_process.max(2) - 1);
+    let recipients = f64::from(recipients(vm));
     VmModel {
         name,
         vcpus: vm.vcpus,
@@ -132,17 +133,17 @@ fn guess(vm: &VmProfile, name: String) -> VmModel {
         affinity: vm.affinity.clone(),
         rates: Rates {
             sleeps: wants.sleeps / computes,
-            shootdowns: if threads_per_process > 1 { calls / computes } else { 0.0 },
+            shootdowns: if recipients > 0.0 { wants.calls / recipients / computes } else { 0.0 },
             sections: wants.section_share / SECTION_NS * 1e9 / computes,
         },
         sleep_ns: wants.sleep_ns,
-        threads_per_process,
+        recipients,
         spares_preempted: spares_preempted(vm),
         locks: locks(vm, wants.section_share),
     }
 }
 
-/// How many siblings a call goes to. If each waits by itself with probability p, a call to n waits with 1 - (1 - p)^n; p is the part of
+/// How many siblings a call goes to, to begin with. If each waits by itself with probability p, a call to n waits with 1 - (1 - p)^n; p is the part of
 /// interrupts that wait. So waiting calls per interrupt fall as n grows. If too few wait, or p tells nothing: to all siblings.
 fn recipients(vm: &VmProfile) -> u32 {
     let siblings = vm.vcpus.saturating_sub(1);
@@ -185,6 +186,8 @@ struct Wants {
     calls: f64,
     /// Part of its turns that ended in critical sections.
     section_share: f64,
+    /// Calls that waited, for each call-function interrupt; 0 if too few did. The more recipients a call has, the fewer.
+    waiting: f64,
 }
 
 impl Wants {
@@ -200,17 +203,27 @@ impl Wants {
             sleeps: if vm.share(vm.asleep_ns()) < ASLEEP_MIN { 0.0 } else { asleep_ns / sleep_ns / ran_s },
             sleep_ns,
             calls: if calls / seen_s.max(1e-9) < CALLS_MIN { 0.0 } else { calls / ran_s },
-            section_share: if ended.total() < TURNS_MIN || section_share < SHARE_MIN { 0.0 } else { section_share },
+            section_share: if ended.total() < TURNS_MIN || section_share < SHARE_MIN {
+                0.0
+            } else {
+                section_share
+            },
+            waiting: if vm.shootdowns.count < WAITING_CALLS_MIN {
+                0.0
+            } else {
+                vm.shootdowns.count as f64 / calls.max(1.0)
+            },
         }
     }
 
     /// Pairs of what is wanted and what is had, where something is wanted.
-    fn beside(&self, had: &Self) -> impl Iterator<Item = (f64, f64)> {
+    fn beside(self, had: Self) -> impl Iterator<Item = (f64, f64)> {
         let pairs = [
             (self.sleeps, had.sleeps),
             (self.sleep_ns * f64::from(self.sleeps > 0.0), had.sleep_ns),
             (self.calls, had.calls),
             (self.section_share, had.section_share),
+            (self.waiting, had.waiting),
         ];
         pairs.into_iter().filter(|(wanted, _)| *wanted > 0.0)
     }
@@ -232,8 +245,15 @@ fn correct(model: &mut Model, profile: &Profile, seen: &Profile) {
             shootdowns: grow(vm.rates.shootdowns, wanted.calls, had.calls),
             sections: grow(vm.rates.sections, wanted.section_share, had.section_share),
         };
+        if wanted.waiting > 0.0 && had.waiting > 0.0 {
+            let before = vm.recipients;
+            let wider = correction(had.waiting, wanted.waiting).powf(DAMPING);
+            vm.recipients = (before * wider).clamp(1.0, f64::from(vm.vcpus.max(2) - 1));
+            vm.rates.shootdowns *= before / vm.recipients;
+        }
         if wanted.sleeps > 0.0 && had.sleep_ns > 0.0 {
-            vm.sleep_ns = (vm.sleep_ns * correction(wanted.sleep_ns, had.sleep_ns).powf(DAMPING)).clamp(1_000.0, SLEEP_NS_MAX);
+            vm.sleep_ns = (vm.sleep_ns * correction(wanted.sleep_ns, had.sleep_ns).powf(DAMPING))
+                .clamp(1_000.0, SLEEP_NS_MAX);
         }
     }
     if let (Some(wanted), Some(had)) = (call_share(profile, profile), call_share(seen, profile)) {
@@ -246,7 +266,8 @@ fn correct(model: &mut Model, profile: &Profile, seen: &Profile) {
 /// more of them.
 fn call_share(profile: &Profile, known: &Profile) -> Option<f64> {
     let tells = |vm: &VmProfile| vm.classes_are_known && Wants::of(vm).calls > 0.0;
-    let told = profile.vms.iter().zip(&known.vms).filter(|(_, known)| tells(known)).map(|(vm, _)| &vm.turns_ended);
+    let told =
+        profile.vms.iter().zip(&known.vms).filter(|(_, known)| tells(known)).map(|(vm, _)| &vm.turns_ended);
     let (in_calls, all) =
         told.fold((0, 0), |(in_calls, all), ended| (in_calls + ended.tlb_shootdown, all + ended.total()));
     (all >= TURNS_MIN && in_calls > 0).then(|| in_calls as f64 / all as f64)
@@ -256,7 +277,7 @@ fn error_of(profile: &Profile, seen: &Profile) -> f64 {
     let mut errors = Vec::new();
     for (wanted, had) in profile.vms.iter().zip(&seen.vms) {
         let shares = (wanted.share(wanted.ran_ns), had.share(had.ran_ns));
-        let pairs = std::iter::once(shares).chain(Wants::of(wanted).beside(&Wants::of(had)));
+        let pairs = std::iter::once(shares).chain(Wants::of(wanted).beside(Wants::of(had)));
         errors.extend(pairs.map(|(wanted, had)| (had.max(1e-9) / wanted.max(1e-9)).ln().abs()));
     }
     if let (Some(wanted), Some(had)) = (call_share(profile, profile), call_share(seen, profile)) {

@@ -82,7 +82,9 @@ impl Figure {
         let percentile = |percent| vm.tlb_sync.percentile(percent).map_or(f64::NAN, |ns| ns as f64);
         let measured_ns = measured_ns.max(1) as f64;
         match self {
-            Self::Work => vm.workloads.iter().map(|workload| workload.computed_ns as f64).sum::<f64>() / measured_ns,
+            Self::Work => {
+                vm.workloads.iter().map(|workload| workload.computed_ns as f64).sum::<f64>() / measured_ns
+            }
             Self::Cpus => vm.run_ns as f64 / measured_ns,
             Self::Ready => vm.wait_ns as f64 / measured_ns / vm.vcpus.max(1) as f64,
             Self::ShootdownP50 => percentile(50.0),
@@ -135,7 +137,8 @@ pub fn predict(
         let policy = policies[index / seeds.max(1) as usize].clone();
         WhatIfError::Run { policy, seed: jobs[index].seed, error }
     })?;
-    let names: Vec<&str> = configs.first().map_or(Vec::new(), |config| config.vms.iter().map(|vm| vm.name.as_str()).collect());
+    let names: Vec<&str> =
+        configs.first().map_or(Vec::new(), |config| config.vms.iter().map(|vm| vm.name.as_str()).collect());
     Ok(rows_of(&names, &numbers, seeds.max(1) as usize))
 }
 
@@ -148,8 +151,10 @@ fn rows_of(names: &[&str], runs: &[Vec<[f64; Figure::ALL.len()]>], seeds: usize)
     let mut rows = Vec::new();
     for (vm, name) in names.iter().enumerate() {
         for (at, figure) in Figure::ALL.into_iter().enumerate() {
-            let values: Vec<Vec<f64>> =
-                runs.chunks(seeds).map(|of_policy| of_policy.iter().map(|run| run[vm][at]).collect()).collect();
+            let values: Vec<Vec<f64>> = runs
+                .chunks(seeds)
+                .map(|of_policy| of_policy.iter().map(|run| run[vm][at]).collect())
+                .collect();
             let relative = |own: &Vec<f64>| {
                 Estimate::of(&own.iter().zip(&values[0]).map(|(own, first)| own / first).collect::<Vec<_>>())
             };

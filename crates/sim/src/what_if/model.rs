@@ -47,8 +47,8 @@ pub struct VmModel {
     pub rates: Rates,
     /// Mean length of a sleep.
     pub sleep_ns: f64,
-    /// Threads that share an address space: a shootdown's sender and its recipients.
-    pub threads_per_process: u32,
+    /// Siblings that a shootdown goes to, about: the threads that share an address space are one more.
+    pub recipients: f64,
     /// Its guest flushes for siblings that have no pCPU once these are back (PV TLB flush).
     pub spares_preempted: bool,
     /// Locks among which its threads choose.
@@ -76,7 +76,9 @@ impl Model {
              [host]\nextends = \"{HOST}\"\npcpus = {pcpus}\nllc_pcpus = {llc_pcpus}\nsmt_threads = {smt_threads}\n\
              costs = {{ {} }}\nple = {{ enabled = {} }}\n",
             self.vms.len(),
-            base_slice_ns.map_or("\"eevdf\"".into(), |ns| format!("{{ extends = \"eevdf\", base_slice = \"{ns} ns\" }}")),
+            base_slice_ns.map_or("\"eevdf\"".into(), |ns| format!(
+                "{{ extends = \"eevdf\", base_slice = \"{ns} ns\" }}"
+            )),
             self.costs(&COSTS_NS),
             self.pause_exits,
         );
@@ -122,7 +124,8 @@ impl Model {
 impl VmModel {
     /// The threads of each process.
     fn processes(&self) -> Vec<u32> {
-        let threads = self.threads_per_process.clamp(1, self.vcpus).max(self.vcpus.div_ceil(PROCESSES_MAX));
+        let wanted = self.recipients.round() as u32 + 1;
+        let threads = wanted.clamp(1, self.vcpus).max(self.vcpus.div_ceil(PROCESSES_MAX));
         let full = self.vcpus / threads;
         let rest = self.vcpus % threads;
         (0..full).map(|_| threads).chain((rest > 0).then_some(rest)).collect()
@@ -156,12 +159,12 @@ fn by_chance(probability: f64, phase: &str) -> String {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
     use crate::scenario::{Overrides, parse};
     use proptest::prelude::*;
 
-    pub fn model() -> Model {
+    fn model() -> Model {
         let vm = |name: &str, rates| VmModel {
             name: name.into(),
             vcpus: 4,
@@ -169,7 +172,7 @@ pub mod tests {
             affinity: vec![],
             rates,
             sleep_ns: 400_000.0,
-            threads_per_process: 4,
+            recipients: 3.0,
             spares_preempted: false,
             locks: 1,
         };
@@ -201,24 +204,23 @@ pub mod tests {
 
     #[test]
     fn processes_have_all_threads_between_them() {
-        let processes = |vcpus, threads_per_process| {
-            VmModel { vcpus, threads_per_process, ..model().vms[0].clone() }.processes()
-        };
-        assert_eq!(processes(12, 4), [4, 4, 4]);
-        assert_eq!(processes(7, 3), [3, 3, 1]);
-        assert_eq!(processes(1, 9), [1]);
-        assert!(processes(512, 2).len() <= PROCESSES_MAX as usize);
+        let processes =
+            |vcpus, recipients| VmModel { vcpus, recipients, ..model().vms[0].clone() }.processes();
+        assert_eq!(processes(12, 3.2), [4, 4, 4]);
+        assert_eq!(processes(7, 2.0), [3, 3, 1]);
+        assert_eq!(processes(1, 8.0), [1]);
+        assert!(processes(512, 1.0).len() <= PROCESSES_MAX as usize);
     }
 
     proptest! {
         #[test]
         fn whatever_was_fitted_can_be_read(
             sleeps in 0.0f64..1e9, shootdowns in 0.0f64..1e9, sections in 0.0f64..1e9, sleep_ns in 0.0f64..4e9,
-            vcpus in 1u32..64, threads_per_process in 0u32..99, cost_factor in 0.1f64..500.0,
+            vcpus in 1u32..64, recipients in 0.0f64..99.0, cost_factor in 0.1f64..500.0,
         ) {
             let mut model = model();
             model.cost_factor = cost_factor;
-            let vm = VmModel { sleep_ns, vcpus, threads_per_process, ..model.vms[0].clone() };
+            let vm = VmModel { sleep_ns, vcpus, recipients, ..model.vms[0].clone() };
             model.vms[0] = VmModel { rates: Rates { sleeps, shootdowns, sections }, ..vm };
             let read = parse("fitted.toml", &model.to_scenario(), &Overrides::default());
             prop_assert!(read.is_ok(), "{:?}\n{}", read.err(), model.to_scenario());

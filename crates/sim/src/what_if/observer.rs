@@ -164,7 +164,8 @@ impl Observer {
     /// Its interrupts to those that have one pending aren't told.
     fn shootdown(&mut self, caller: VcpuId, targets: u32, now_ns: u64) {
         let vm = self.vcpus[caller].vm;
-        let merges = |(id, seen): &(VcpuId, &SeenVcpu)| *id != caller && seen.vm == vm && seen.has_call_pending;
+        let merges =
+            |(id, seen): &(VcpuId, &SeenVcpu)| *id != caller && seen.vm == vm && seen.has_call_pending;
         let pending: Vec<VcpuId> =
             self.vcpus.enumerate().filter(merges).map(|(id, _)| id).take(targets as usize).collect();
         for recipient in pending {
@@ -238,7 +239,9 @@ impl TraceSink for Observer {
         let texts = text::all().unwrap_or_default();
         let classes: HashMap<&str, GuestClass> = texts
             .iter()
-            .flat_map(|text| text.symbols.iter().map(|symbol| symbol.name.as_str()).zip(text.classes.iter().copied()))
+            .flat_map(|text| {
+                text.symbols.iter().map(|symbol| symbol.name.as_str()).zip(text.classes.iter().copied())
+            })
             .collect();
         let class_of = |name: &String| classes.get(name.as_str()).copied().unwrap_or(GuestClass::Unknown);
         self.classes = names.symbols.iter().map(class_of).collect();
