@@ -39,7 +39,7 @@ const PROFILE: &str = r#"{
         "unknown": 0, "user": 1800, "kernel_other": 50, "lock_holder": 0, "lock_waiter": 0, "tlb_shootdown": 150,
         "resched_ipi": 0, "irq_handler": 0, "idle": 0
       },
-      "pause_exits": 4000, "lock_halts": 0,
+      "pause_exits": 4000, "directed_yields": 0, "lock_halts": 0,
       "interrupts": {
         "other": { "sent": 0, "waits": NONE },
         "reschedule": { "sent": 0, "waits": NONE },
@@ -57,7 +57,7 @@ const PROFILE: &str = r#"{
         "unknown": 3000, "user": 0, "kernel_other": 0, "lock_holder": 0, "lock_waiter": 0, "tlb_shootdown": 0,
         "resched_ipi": 0, "irq_handler": 0, "idle": 0
       },
-      "pause_exits": 0, "lock_halts": 0,
+      "pause_exits": 0, "directed_yields": 0, "lock_halts": 0,
       "interrupts": {
         "other": { "sent": 0, "waits": NONE },
         "reschedule": { "sent": 0, "waits": NONE },

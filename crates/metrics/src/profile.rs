@@ -85,6 +85,8 @@ pub struct VmProfile {
     pub turns_ended: Classes,
     /// Pause-loop exits.
     pub pause_exits: u64,
+    /// Hypercalls by which a guest yields to a sibling that it waits for.
+    pub directed_yields: u64,
     /// Halts with interrupts disabled: in a paravirtual lock.
     pub lock_halts: u64,
     /// Sent to its vCPUs.

@@ -94,6 +94,7 @@ fn vm_profile(vm: &VmReport) -> VmProfile {
         waits: waits(&figures.waits()),
         turns_ended: Classes::of(figures.turns_ended()),
         pause_exits: figures.spins().into_iter().fold(0, u64::saturating_add),
+        directed_yields: figures.total(|vcpu| vcpu.directed_yields),
         lock_halts: figures.total(|vcpu| vcpu.lock_halts),
         interrupts: Interrupts::of(std::array::from_fn(|kind| Interrupt {
             sent: figures.interrupts[kind],

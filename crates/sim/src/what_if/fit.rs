@@ -139,6 +139,7 @@ fn guess(vm: &VmProfile, name: String) -> VmModel {
         sleep_ns: wants.sleep_ns,
         recipients,
         spares_preempted: spares_preempted(vm),
+        yields_by_hypercall: vm.directed_yields > 0,
         locks: locks(vm, wants.section_share),
     }
 }

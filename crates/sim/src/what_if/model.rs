@@ -51,6 +51,8 @@ pub struct VmModel {
     pub recipients: f64,
     /// Its guest flushes for siblings that have no pCPU once these are back (PV TLB flush).
     pub spares_preempted: bool,
+    /// Its guest yields by hypercall to a sibling that it has called and that has no pCPU.
+    pub yields_by_hypercall: bool,
     /// Locks among which its threads choose.
     pub locks: u32,
 }
@@ -100,11 +102,12 @@ impl Model {
         let _ = write!(
             text,
             "\n[[vm]]\nname = \"{}\"\nvcpus = {}\nweight = {}\n{affinity}\
-             kernel = {{ extends = \"linux-modern\", pv_tlb_flush = {}, {} }}\nworkloads = [\n",
+             kernel = {{ extends = \"linux-modern\", pv_tlb_flush = {}, pv_ipi_yield = {}, {} }}\nworkloads = [\n",
             vm.name,
             vm.vcpus,
             vm.weight,
             vm.spares_preempted,
+            vm.yields_by_hypercall,
             self.costs(&HANDLERS_NS),
         );
         for (number, threads) in (1..).zip(vm.processes()) {
@@ -174,6 +177,7 @@ mod tests {
             sleep_ns: 400_000.0,
             recipients: 3.0,
             spares_preempted: false,
+            yields_by_hypercall: true,
             locks: 1,
         };
         Model {

@@ -61,6 +61,7 @@ struct SeenVm {
     waits: Histogram,
     turns_ended: [u64; CLASSES],
     pause_exits: u64,
+    directed_yields: u64,
     lock_halts: u64,
     sent: [u64; KINDS],
     interrupt_waits: [Histogram; KINDS],
@@ -132,6 +133,8 @@ impl Observer {
         }
         let halts = matches!(reason, StopReason::Hlt | StopReason::LockHlt);
         vm.lock_halts += u64::from(reason == StopReason::LockHlt);
+        // Those that the host lets pass aren't told.
+        vm.directed_yields += u64::from(reason == StopReason::IpiWait);
         if !halts {
             vm.turns_ended[class as usize] += 1;
         }
@@ -210,6 +213,7 @@ impl Observer {
             waits: Waits::from(&seen.waits),
             turns_ended: Classes::of(seen.turns_ended),
             pause_exits: seen.pause_exits,
+            directed_yields: seen.directed_yields,
             lock_halts: seen.lock_halts,
             interrupts: Interrupts::of(std::array::from_fn(|kind| Interrupt {
                 sent: seen.sent[kind],
