@@ -28,15 +28,21 @@ pub struct WhatIfArgs {
     pub profile: Option<PathBuf>,
 
     /// With --profile: policies to compare, the first of which is the reference [default: eevdf,microslice,beside]
-    #[arg(long, value_name = "A,B,C", value_delimiter = ',', requires = "profile")]
+    #[arg(
+        long,
+        value_name = "A,B,C",
+        value_delimiter = ',',
+        requires = "profile",
+        conflicts_with = "scenario"
+    )]
     policies: Option<Vec<String>>,
 
     /// With --profile: how many seeds [default: 5]
-    #[arg(long, value_name = "N", requires = "profile", value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
+    #[arg(long, value_name = "N", requires = "profile", conflicts_with = "scenario", value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: Option<u64>,
 
     /// With --profile: write the scenario that was fitted, as a TOML file
-    #[arg(long, value_name = "FILE", requires = "profile")]
+    #[arg(long, value_name = "FILE", requires = "profile", conflicts_with = "scenario")]
     write_scenario: Option<PathBuf>,
 }
 

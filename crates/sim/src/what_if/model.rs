@@ -15,9 +15,11 @@ const UNIT_NS_MIN: f64 = 1_000.0;
 const UNIT_NS_MAX: f64 = 20_000_000.0;
 /// A VM may have so many workloads in a scenario.
 const PROCESSES_MAX: u32 = 64;
-/// How the scenario measures.
-const WARMUP: &str = "500 ms";
-const DURATION: &str = "4 s";
+/// How long the scenario measures where slices are as long as on a host with 8 or more pCPUs, and at most: if they are longer it takes
+/// longer to see as many turns. An eighth of it is warm-up.
+const DURATION_MS: u64 = 4_000;
+const DURATION_MS_MAX: u64 = 40_000;
+const BASE_SLICE_NS: u64 = 2_800_000;
 /// Whose costs are those of a host that the profile says nothing else of (scenarios/hosts): the best documented one.
 const HOST: &str = "xeon-e5645";
 /// Its costs that grow with a slower host, in ns: of a switch, an exit, an interrupt sent, one delivered; the guest's handlers of calls,
@@ -72,15 +74,18 @@ impl Model {
     /// A scenario file: `microslice simulate` and `compare` take it.
     pub fn to_scenario(&self) -> String {
         let HostProfile { pcpus, llc_pcpus, smt_threads, base_slice_ns, .. } = self.host;
+        let slices = base_slice_ns.unwrap_or(BASE_SLICE_NS).max(BASE_SLICE_NS) as f64 / BASE_SLICE_NS as f64;
+        let duration_ms = ((DURATION_MS as f64 * slices) as u64).min(DURATION_MS_MAX);
         let mut text = format!(
             "description = \"Fitted to a profile of {} VMs on {pcpus} pCPUs (docs/what-if.md)\"\n\
-             policy = {}\nwarmup = \"{WARMUP}\"\nduration = \"{DURATION}\"\n\n\
+             policy = {}\nwarmup = \"{} ms\"\nduration = \"{duration_ms} ms\"\n\n\
              [host]\nextends = \"{HOST}\"\npcpus = {pcpus}\nllc_pcpus = {llc_pcpus}\nsmt_threads = {smt_threads}\n\
              costs = {{ {} }}\nple = {{ enabled = {} }}\n",
             self.vms.len(),
             base_slice_ns.map_or("\"eevdf\"".into(), |ns| format!(
                 "{{ extends = \"eevdf\", base_slice = \"{ns} ns\" }}"
             )),
+            duration_ms / 8,
             self.costs(&COSTS_NS),
             self.pause_exits,
         );
