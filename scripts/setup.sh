@@ -14,6 +14,7 @@ packages=(
     slurmctld slurmd slurm-client munge   # a cluster of one machine, which tests start and end
     debhelper lintian                  # the Debian package, and what checks it
     chromium                           # draws the pages that tests look at
+    tmux                               # a terminal that tests look at
     prometheus                         # scrapes what tests serve, and checks rules; its service stays off (below)
     debian-archive-keyring             # checks what the testbed downloads
 )

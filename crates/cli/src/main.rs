@@ -9,6 +9,7 @@ mod interrupt;
 mod output;
 mod printer;
 mod progress;
+mod top;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
@@ -31,6 +32,7 @@ struct Cli {
 enum Command {
     Run(Box<commands::run::Run>),
     Observe(commands::observe::Observe),
+    Top(commands::top::Top),
     BoostLatency(commands::boost_latency::BoostLatency),
     Replay(commands::replay::Replay),
     Demo(commands::demo::Demo),
@@ -86,6 +88,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => commands::run::run(*args),
         Command::Observe(args) => commands::observe::run(args),
+        Command::Top(args) => commands::top::run(args),
         Command::BoostLatency(args) => commands::boost_latency::run(args),
         Command::Replay(args) => commands::replay::run(args),
         Command::Demo(args) => commands::demo::run(args),

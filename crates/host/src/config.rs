@@ -194,7 +194,7 @@ impl Default for Settings {
 /// The longest that one rule may keep a pCPU from those that wait. sched_ext's watchdog ends the scheduler for everybody once
 /// a single task has waited for ten seconds (`timeout_ms` in `bpf/schedulers/microslice.bpf.c`): it takes thirty such turns in a row.
 /// Who has waited for two seconds goes first, for a third of a slice, so eighty vCPUs a pCPU get theirs in time.
-const HOLD_US_MAX: u64 = 300_000;
+pub const HOLD_US_MAX: u64 = 300_000;
 
 /// What a setting may be: its key, least, most, of what, and where it is.
 type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);

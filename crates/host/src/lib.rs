@@ -75,5 +75,5 @@ skeleton!(beside_skeleton, "beside");
 skeleton!(simple_skeleton, "simple");
 skeleton!(observe_skeleton, "observe");
 
-pub use config::{PoolChoice, SchedulerChoice, Settings};
+pub use config::{HOLD_US_MAX, PoolChoice, SchedulerChoice, Settings};
 pub use error::HostError;

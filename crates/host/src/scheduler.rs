@@ -11,6 +11,7 @@ use crate::interface::{
 };
 use crate::limits;
 use crate::mapped_array::MappedArray;
+use crate::monitoring::{VcpuView, view};
 use crate::objects::{self, LoadedObject};
 use crate::preflight::{Host, Vendor};
 use crate::program_costs;
@@ -205,13 +206,22 @@ impl Scheduler {
 
     /// The threads that run the vCPUs of the VM in `slot`.
     pub fn vcpu_threads(&self, slot: u32) -> Vec<u32> {
+        self.vcpus_of(slot).map(|vcpu| vcpu.pid).collect()
+    }
+
+    /// The vCPUs of the VM in `slot`, by their VMM's numbers.
+    pub fn vcpus(&self, slot: u32) -> Vec<VcpuView> {
+        let mut vcpus: Vec<_> = self.vcpus_of(slot).map(|vcpu| view::vcpu(&vcpu)).collect();
+        vcpus.sort_by_key(|vcpu| (vcpu.id, vcpu.tid));
+        vcpus
+    }
+
+    fn vcpus_of(&self, slot: u32) -> impl Iterator<Item = Vcpu> {
         let vm: Vm = self.vms.get(slot).unwrap_or_default();
-        let taken = vm.vcpus.iter().filter(|&&entry| entry > 0);
+        let taken = vm.vcpus.into_iter().filter(|&entry| entry > 0);
         taken
             .filter_map(|entry| self.vcpus.get::<Vcpu>(entry - 1))
-            .filter(|vcpu| vcpu.in_use != 0 && vcpu.vm == slot)
-            .map(|vcpu| vcpu.pid)
-            .collect()
+            .filter(move |vcpu| vcpu.in_use != 0 && vcpu.vm == slot)
     }
 
     /// Statistics of the VM in `slot`; of all that are gone in slot [`VMS_MAX`].

@@ -4,7 +4,7 @@
 //! The figures are a report's, made here and growing; the rest is what the daemon has: its conversion, its server, its formats.
 
 use microslice_host::interface::{AccelerationReturn, Overtake, RequestFailure, WaitStats};
-use microslice_host::monitoring::{Address, Board, Limits, Listener, Reading, Server};
+use microslice_host::monitoring::{Address, Board, Limits, Listener, Reading, RunReading, Server};
 use microslice_host::observe::{VcpuFigures, VmFigures, report as observe};
 use microslice_host::recursion_misses::RecursionMisses;
 use microslice_host::report::{Report, VmReport};
@@ -131,7 +131,11 @@ fn observe_report(seconds: u64) -> observe::Report {
 
 fn readings(seconds: u64) -> [Reading; 2] {
     [
-        Reading::Run(Box::new(run_report(seconds)), vec![(0.75, 0.7), (0.25, 0.3)]),
+        Reading::Run(Box::new(RunReading {
+            report: run_report(seconds),
+            shares: vec![(0.75, 0.7), (0.25, 0.3)],
+            vcpus: vec![Vec::new(); 2],
+        })),
         Reading::Observe(Box::new(observe_report(seconds))),
     ]
 }

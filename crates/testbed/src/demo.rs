@@ -46,11 +46,12 @@ impl Scheduler {
 
     /// Those that say how long its slices are.
     fn slice_flags(self, plan: &Plan) -> String {
-        let Plan { slice_us, micro_slice_us, urgent_slice_us, boost_percent, .. } = plan;
+        let Plan { slice_us, micro_slice_us, urgent_slice_us, urgent_allowance_us, boost_percent, .. } = plan;
         match self {
             Self::Coordinated => {
                 format!(
-                    "--slice-us {slice_us} --urgent-slice-us {urgent_slice_us} --preemption-delay-us {urgent_slice_us}"
+                    "--slice-us {slice_us} --urgent-slice-us {urgent_slice_us} --preemption-delay-us {urgent_slice_us} \
+                     --urgent-allowance-us {urgent_allowance_us}"
                 )
             }
             Self::Beside => format!("--micro-slice-us {micro_slice_us} --boost-percent {boost_percent}"),
@@ -122,6 +123,8 @@ pub struct Plan {
     pub micro_slice_us: u64,
     /// Length of an urgent slice, and of the delay of a preemption.
     pub urgent_slice_us: u64,
+    /// Virtual time that an urgent vCPU may borrow.
+    pub urgent_allowance_us: u64,
     /// Of the host, that a VM may have by boosts: as many times more than on hardware as micro slices are longer.
     pub boost_percent: u32,
     pub guest_kernel: String,

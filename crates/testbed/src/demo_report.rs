@@ -261,6 +261,7 @@ mod tests {
             slice_us: 10_000 * u64::from(dilation),
             micro_slice_us: 100 * u64::from(dilation),
             urgent_slice_us: 500 * u64::from(dilation),
+            urgent_allowance_us: 18_000 * u64::from(dilation),
             boost_percent: dilation,
             guest_kernel: String::new(),
             own_cgroups: true,

@@ -5,7 +5,7 @@ use crate::interrupt;
 use crate::output::{self, OutputFile};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use microslice_host::Settings;
+use microslice_host::{HOLD_US_MAX, Settings};
 use microslice_testbed::demo::{self, Plan, Round, Scheduler};
 use microslice_testbed::{Error, Host, Pv, Testbed, demo_report, kernels};
 use std::path::{Path, PathBuf};
@@ -109,6 +109,7 @@ pub fn run(args: Demo) -> Result<(), Failure> {
         slice_us: hardware.slice_us * u64::from(dilation),
         micro_slice_us: args.micro_slice_us.unwrap_or(hardware.micro_slice_us * u64::from(dilation)),
         urgent_slice_us: hardware.urgent_slice_us * u64::from(dilation),
+        urgent_allowance_us: (hardware.urgent_allowance_us * u64::from(dilation)).min(HOLD_US_MAX),
         boost_percent: hardware.boost_percent * dilation,
         guest_kernel: args.guest_kernel.clone(),
         own_cgroups: !args.here,

@@ -14,4 +14,5 @@ pub mod simulate;
 pub mod sweep;
 pub mod symbols;
 pub mod testbed;
+pub mod top;
 pub mod what_if;

@@ -2,7 +2,7 @@
 
 use super::{Daemon, monotonic_ns};
 use crate::kernel_reader::VmKey;
-use crate::monitoring::{Publisher, Reading};
+use crate::monitoring::{Publisher, Reading, RunReading};
 use crate::recursion_misses::RecursionMisses;
 use crate::report::{Report, VmReport, difference, sum};
 use crate::scheduler::{Exit, HostStats, Scheduler, VMS_MAX, VmStats};
@@ -92,9 +92,13 @@ impl Daemon<'_> {
             return;
         }
         let report = self.final_report(None);
+        let vms = self.vms.values().map(|vm| self.scheduler().vcpus(vm.kernel_side.slot));
+        // VMs that no scheduler has seen since a restart have none yet.
+        let unseen = self.remembered.values().map(|_| Vec::new());
+        let vcpus = vms.chain(unseen).collect();
         if let Some(publisher) = &mut self.publisher {
             let shares = publisher.shares.of(&report, Instant::now());
-            publisher.publish(Reading::Run(Box::new(report), shares));
+            publisher.publish(Reading::Run(Box::new(RunReading { report, shares, vcpus })));
         }
     }
 

@@ -7,15 +7,19 @@
 
 mod address;
 mod beside_figures;
+mod client;
 mod labels;
 mod observe_figures;
 mod run_figures;
 mod server;
 mod shares;
+pub(crate) mod view;
 
 pub use address::{Address, Listen};
+pub use client::read_thread_times;
 pub use server::{Limits, Listener, Server};
 use shares::Shares;
+pub use view::{ByWord, PoolView, VcpuTimes, VcpuView, View, VmView, Waits};
 
 use crate::{beside, observe, report};
 use microslice_metrics::Snapshot;
@@ -31,12 +35,22 @@ pub enum Reading {
     /// Nothing yet.
     #[default]
     None,
-    /// Of `run`, with the shares of its VMs, received and due, lately.
-    Run(Box<report::Report>, Vec<(f64, f64)>),
+    /// Of `run`.
+    Run(Box<RunReading>),
     /// Of `run --beside`.
     Beside(Box<beside::report::Report>),
     /// Of `observe`.
     Observe(Box<observe::report::Report>),
+}
+
+/// What `run` knows.
+#[derive(Debug)]
+pub struct RunReading {
+    pub report: report::Report,
+    /// Of its VMs, received and due, lately.
+    pub shares: Vec<(f64, f64)>,
+    /// Of each of its VMs.
+    pub vcpus: Vec<Vec<VcpuView>>,
 }
 
 impl Reading {
@@ -44,7 +58,7 @@ impl Reading {
     pub fn snapshot(&self) -> Snapshot {
         match self {
             Self::None => Snapshot::new(),
-            Self::Run(report, shares) => run_figures::of(report, shares),
+            Self::Run(run) => run_figures::of(&run.report, &run.shares),
             Self::Beside(report) => beside_figures::of(report),
             Self::Observe(report) => observe_figures::of(report),
         }

@@ -6,7 +6,7 @@
 //!            The thread has no capabilities, and is niced: it never goes before the vCPUs.
 //! Limits.    While as many clients as there are places do nothing, others wait until the first of them has had its time.
 
-use super::{Address, Board, Reading};
+use super::{Address, Board, Reading, View};
 use crate::kernel_reader::{NICE, set_nice};
 use crate::privileges;
 use http_body_util::Full;
@@ -233,10 +233,34 @@ async fn accept_from(
     }
 }
 
-/// `/metrics` of the latest reading, in the formats that somebody has asked for.
+/// What can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Page {
+    Metrics(Format),
+    /// For `microslice top`.
+    View,
+}
+
+impl Page {
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Metrics(format) => format.content_type(),
+            Self::View => "application/json",
+        }
+    }
+
+    fn of(self, reading: &Reading) -> Bytes {
+        match self {
+            Self::Metrics(format) => openmetrics::in_format(&reading.snapshot(), format).into(),
+            Self::View => serde_json::to_vec(&View::of(reading)).unwrap_or_default().into(),
+        }
+    }
+}
+
+/// The pages of the latest reading, as far as somebody has asked for them.
 struct Pages {
     board: Arc<Board>,
-    made: Mutex<(Arc<Reading>, BTreeMap<Format, Bytes>)>,
+    made: Mutex<(Arc<Reading>, BTreeMap<Page, Bytes>)>,
 }
 
 impl Pages {
@@ -247,21 +271,21 @@ impl Pages {
             return refusal;
         }
         let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
-        if request.uri().path() != "/metrics" {
-            return plain(StatusCode::NOT_FOUND, "only /metrics is here\n");
-        }
-        let format = Format::accepted_by(accept);
-        respond(StatusCode::OK, format.content_type(), self.page(format))
+        let page = match request.uri().path() {
+            "/metrics" => Page::Metrics(Format::accepted_by(accept)),
+            "/view" => Page::View,
+            _ => return plain(StatusCode::NOT_FOUND, "there are /metrics and /view\n"),
+        };
+        respond(StatusCode::OK, page.content_type(), self.page(page))
     }
 
-    fn page(&self, format: Format) -> Bytes {
+    fn page(&self, page: Page) -> Bytes {
         let latest = self.board.latest();
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&made.0, &latest) {
             *made = (Arc::clone(&latest), BTreeMap::new());
         }
-        let page = || openmetrics::in_format(&latest.snapshot(), format).into();
-        made.1.entry(format).or_insert_with(page).clone()
+        made.1.entry(page).or_insert_with(|| page.of(&latest)).clone()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Clients as they should be, and as they shouldn't.
 
 use super::*;
+use crate::monitoring::RunReading;
 use crate::report::tests::{report, vm};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,7 +15,8 @@ const ENDLESS: Limits = Limits { connections: 4, patience: Duration::from_secs(3
 fn reading(vms: u32) -> Reading {
     let vms = (0..vms).map(|at| vm(&format!("vm{at}"), 100, 1_000_000_000, 1)).collect::<Vec<_>>();
     let shares = vec![(0.0, 0.0); vms.len()];
-    Reading::Run(Box::new(report(vms)), shares)
+    let vcpus = vec![Vec::new(); vms.len()];
+    Reading::Run(Box::new(RunReading { report: report(vms), shares, vcpus }))
 }
 
 /// A server on a port of its own, and where that is.
@@ -49,6 +51,14 @@ fn figures_are_served_in_the_format_that_is_asked_for() {
     let text = get(address, "GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;version=1.0.0");
     assert!(text.contains("content-type: application/openmetrics-text; version=1.0.0"), "{text}");
     assert!(text.ends_with("# EOF\n"), "{text}");
+}
+
+#[test]
+fn top_reads_what_is_served() {
+    let (_server, _, address) = serving(3, Limits::DEFAULT);
+    let view = View::read(&Address::Tcp(address)).unwrap();
+    assert_eq!((view.source.as_str(), view.vms.len(), view.vms[2].ran_ns), ("run", 3, 1_000_000_000));
+    assert_eq!(view.vms[0].shares, Some((0.0, 0.0)));
 }
 
 #[test]
