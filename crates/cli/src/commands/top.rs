@@ -96,11 +96,11 @@ fn watch(
     Ok(())
 }
 
+/// A view, or why there is none.
+type Looked = Result<View, String>;
+
 /// Views as they come, from a thread that ends with the second value: a daemon that is slow to answer holds up no key.
-fn looks(
-    address: Address,
-    interval: Duration,
-) -> Result<(Receiver<Result<View, String>>, mpsc::Sender<()>), Failure> {
+fn looks(address: Address, interval: Duration) -> Result<(Receiver<Looked>, mpsc::Sender<()>), Failure> {
     let (send, views) = mpsc::channel();
     let (done, is_over) = mpsc::channel::<()>();
     let thread = std::thread::Builder::new().name("looks".into()).spawn(move || {
