@@ -48,6 +48,8 @@ fn report(seconds: u64) -> Report {
         state: "no kernel found".into(),
         has_classes: true,
         is_gone: false,
+        weight: 100,
+        affinity: vec![],
         figures,
     };
     Report {
@@ -57,6 +59,7 @@ fn report(seconds: u64) -> Report {
         sees_interrupts: true,
         recursion_misses: RecursionMisses::default(),
         programs: None,
+        host: None,
     }
 }
 

@@ -116,6 +116,8 @@ fn observe_report(seconds: u64) -> observe::Report {
         state: String::new(),
         has_classes: true,
         is_gone: false,
+        weight: 100,
+        affinity: vec![],
         figures,
     };
     observe::Report {
@@ -125,6 +127,7 @@ fn observe_report(seconds: u64) -> observe::Report {
         sees_interrupts: true,
         recursion_misses: RecursionMisses::default(),
         programs: None,
+        host: None,
     }
 }
 

@@ -16,6 +16,7 @@ pub mod html;
 pub mod json;
 pub mod openmetrics;
 pub mod plot;
+pub mod profile;
 mod snapshot;
 pub mod table;
 

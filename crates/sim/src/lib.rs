@@ -34,6 +34,7 @@ pub mod sweep;
 mod timeline;
 pub mod trace;
 pub mod trace_event;
+pub mod what_if;
 
 use config::SimulationConfig;
 use report::RunReport;

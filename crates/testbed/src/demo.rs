@@ -25,13 +25,15 @@ pub enum Scheduler {
     Coordinated,
     /// The kernel's own, and boosts beside it.
     Beside,
+    /// The kernel's own, while `microslice observe` profiles the guests.
+    Observed,
 }
 
 impl Scheduler {
     /// Flags of `microslice run`; nothing for the kernel's own.
     pub fn flags(self) -> Option<String> {
         match self {
-            Self::Kernel => None,
+            Self::Kernel | Self::Observed => None,
             Self::Static(count) => Some(format!("--micro-cpus {count}")),
             Self::StaticPaper(count) => Some(format!(
                 "--micro-cpus {count} --no-call-function-ipi --grace 0 --patience 0 --no-lend --no-home-slices"
@@ -74,6 +76,7 @@ impl Scheduler {
             Self::Auto => "auto".into(),
             Self::Coordinated => "coordinated".into(),
             Self::Beside => "beside".into(),
+            Self::Observed => "kernel's own, observed".into(),
         }
     }
 }
@@ -145,6 +148,8 @@ pub struct Phase {
     pub cpus: Vec<Option<f64>>,
     /// What the scheduler counted in the whole phase; `None` for the kernel's own.
     pub statistics: Option<Value>,
+    /// What `microslice observe --profile` wrote, where it was asked to.
+    pub profile: Option<String>,
     /// Context switches of the host in the measured time, and that time.
     pub context_switches: u64,
     pub seconds: f64,
@@ -167,6 +172,10 @@ const KNOWLEDGE_PATIENCE: Duration = Duration::from_secs(60);
 /// The guest whose work is micro-sliced, and its workload.
 pub(crate) const MIX: &str = "mix";
 const ROUND_TRIES: u32 = 3;
+/// An observer that isn't asked to count yet finds the guests and reads their kernels.
+const OBSERVER_SETTLES: Duration = Duration::from_secs(100);
+/// Where it writes, on the host.
+const PROFILE: &str = "/tmp/microslice-profile.json";
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a scheduler may take to come, or to go: the kernel verifies it for seconds of emulation, for minutes on a machine that others load.
 const LOAD_PATIENCE: Duration = Duration::from_secs(300);
@@ -254,11 +263,13 @@ fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round
         format!("exec {microslice} run --no-guest-memory {flags} {slices} --stats 1 --json")
     });
     let running = command.map(|command| take_over(host, guests, scheduler, &command)).transpose()?;
+    let observer = (scheduler == Scheduler::Observed).then(|| observe(host, plan, guests)).transpose()?;
     std::thread::sleep(SETTLE);
     let (from, switches_before, used_before) = (Instant::now(), context_switches(host)?, cpu_seconds(host)?);
     std::thread::sleep(Duration::from_secs(plan.seconds));
     let (to, switches_after, used_after) = (Instant::now(), context_switches(host)?, cpu_seconds(host)?);
     let statistics = running.map(|process| finish(host, &process)).transpose()?;
+    let profile = observer.map(|process| take_profile(host, &process)).transpose()?;
     let vms: Vec<(String, Measurement)> =
         guests.iter().map(|guest| (guest.name().to_owned(), Measurement::of(guest, from, to))).collect();
     for (guest, (name, measurement)) in guests.iter().zip(&vms) {
@@ -273,7 +284,36 @@ fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round
     let context_switches = switches_after.saturating_sub(switches_before);
     let seconds = (to - from).as_secs_f64();
     let cpus = vms.iter().map(|(name, _)| cpus_between(&used_before, &used_after, name, seconds)).collect();
-    Ok(Phase { scheduler, round, vms, cpus, statistics, context_switches, seconds })
+    Ok(Phase { scheduler, round, vms, cpus, statistics, profile, context_switches, seconds })
+}
+
+/// Starts an observer; it begins to count about now.
+fn observe(host: &Host, plan: &Plan, guests: &[Guest]) -> Result<Process> {
+    let Plan { microslice, seconds, .. } = plan;
+    let settle = OBSERVER_SETTLES.as_secs();
+    let command = format!(
+        "exec {microslice} observe --no-guest-memory --json --interval 1 --settle {settle}s --for {seconds}s --profile {PROFILE}"
+    );
+    guests.iter().try_for_each(Guest::pause)?;
+    let process = start_reporting(host, &command)?;
+    let began = Instant::now();
+    let_it_learn(&process, guests)?;
+    std::thread::sleep(OBSERVER_SETTLES.saturating_sub(began.elapsed()));
+    Ok(process)
+}
+
+/// What an observer that ends by itself has written.
+fn take_profile(host: &Host, process: &Process) -> Result<String> {
+    let output = process.wait(LOAD_PATIENCE)?;
+    if output.code != 0 {
+        let cause = format!("exit code {}: {}", output.code, output.stderr.trim());
+        return Err(Error::Command {
+            machine: host.release().into(),
+            command: "microslice observe".into(),
+            cause,
+        });
+    }
+    host.read_file(PROFILE)
 }
 
 /// Starts a scheduler and waits until the kernel says that it is in charge.
@@ -284,8 +324,8 @@ pub fn start(host: &Host, command: &str) -> Result<Process> {
     })
 }
 
-/// Starts boosts, and waits until they report: sched_ext has no part in them.
-fn start_beside(host: &Host, command: &str) -> Result<Process> {
+/// Starts boosts, or an observer, and waits until it reports: sched_ext has no part in these.
+fn start_reporting(host: &Host, command: &str) -> Result<Process> {
     start_until(host, command, "it reported nothing", |process| Ok(!process.lines(0).is_empty()))
 }
 
@@ -314,25 +354,32 @@ fn start_until(
 /// emulated host takes several times as long for either beside busy guests.
 fn take_over(host: &Host, guests: &[Guest], scheduler: Scheduler, command: &str) -> Result<Process> {
     guests.iter().try_for_each(Guest::pause)?;
-    let start = if scheduler == Scheduler::Beside { start_beside } else { start };
+    let start = if scheduler == Scheduler::Beside { start_reporting } else { start };
     let process = start(host, command)?;
+    let_it_learn(&process, guests)?;
+    Ok(process)
+}
+
+/// Whoever watches paused guests learns of their vCPUs, of their kernels, and where these lie.
+fn let_it_learn(process: &Process, guests: &[Guest]) -> Result<()> {
     guests.iter().try_for_each(Guest::go_on)?;
     let every = |vms: &[Value], is_so: &dyn Fn(&Value) -> bool| {
         guests.iter().all(|guest| vms.iter().any(|vm| vm["name"] == guest.name() && is_so(vm)))
     };
-    wait_for_vms(&process, |vms| every(vms, &|_| true));
+    wait_for_vms(process, |vms| every(vms, &|_| true));
     guests.iter().try_for_each(Guest::pause)?;
-    wait_for_vms(&process, |vms| every(vms, &|vm| vm["kernel"].is_string()));
+    wait_for_vms(process, |vms| every(vms, &|vm| vm["kernel"].is_string()));
     guests.iter().try_for_each(Guest::go_on)?;
-    wait_for_slide(&process, MIX);
-    Ok(process)
+    wait_for_slide(process, MIX);
+    Ok(())
 }
 
 /// Waits until the scheduler knows where the kernel of guest `name` lies: before, it can't tell critical code. The other
 /// guest hogs its vCPUs in user mode and never halts, so it tells nothing and needs nothing. If it takes too long the
 /// phase is measured all the same, and the reader is told.
 pub fn wait_for_slide(process: &Process, name: &str) {
-    let is_known = |vm: &Value| vm["name"] == name && vm["slide"].is_string();
+    let is_told = |vm: &Value| vm["slide"].is_string() || vm["classes_are_known"] == true;
+    let is_known = |vm: &Value| vm["name"] == name && is_told(vm);
     if !wait_for_vms(process, |vms| vms.iter().any(is_known)) {
         say(format_args!("the slide of {name} isn't known: its code counts as unknown"));
     }

@@ -19,13 +19,13 @@ fn phase_json(phase: &Phase) -> Value {
     json!({
         "name": format!("{}, {}", phase.scheduler.name(), phase.round.name()),
         "scheduler": match phase.scheduler {
-            Scheduler::Kernel => "kernel",
+            Scheduler::Kernel | Scheduler::Observed => "kernel",
             Scheduler::Coordinated => "coordinated",
             Scheduler::Beside => "beside",
             _ => "microslice",
         },
         "micro_cpus": match phase.scheduler {
-            Scheduler::Kernel | Scheduler::Coordinated | Scheduler::Beside => Value::Null,
+            Scheduler::Kernel | Scheduler::Observed | Scheduler::Coordinated | Scheduler::Beside => Value::Null,
             Scheduler::Static(count) | Scheduler::StaticPaper(count) => json!(count),
             Scheduler::Auto => json!("auto"),
         },
@@ -227,6 +227,7 @@ mod tests {
             vms: vec![("mix".into(), Measurement::default()), ("hog".into(), Measurement::default())],
             cpus: vec![Some(2.25), None],
             statistics,
+            profile: None,
             context_switches: 10,
             seconds: 1.0,
         };

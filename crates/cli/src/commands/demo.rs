@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// What a phase is called on the command line.
-const PHASES: [(&str, Scheduler); 7] = [
+const PHASES: [(&str, Scheduler); 8] = [
     ("kernel", Scheduler::Kernel),
     ("off", Scheduler::Static(0)),
     ("1", Scheduler::Static(1)),
@@ -20,6 +20,7 @@ const PHASES: [(&str, Scheduler); 7] = [
     ("auto", Scheduler::Auto),
     ("coordinated", Scheduler::Coordinated),
     ("beside", Scheduler::Beside),
+    ("profile", Scheduler::Observed),
 ];
 
 /// Two stock guests on a stock host: the kernel's own scheduler against micro-sliced cores
@@ -30,6 +31,8 @@ const PHASES: [(&str, Scheduler); 7] = [
   microslice demo --here                    on this host, at full speed (needs root, KVM and sched_ext)
   microslice demo --pv off --seconds 60     only the classic paths (no PV helpers), longer phases
   microslice demo --kernel 7.2 --guest-kernel 6.1-cloud
+  microslice demo --pv off --no-pause-exits --phases profile,1 --profile p.json
+                                            what `simulate --profile p.json` is to predict, and what came of it
   microslice demo --pv off --no-pause-exits --phases kernel,beside,1,kernel,beside,1   by turns, as machines are not the same all the time
 
 One guest runs a kernel-heavy mix (TLB shootdowns, a contended kernel lock, wake-ups, a network ping-pong), the
@@ -67,7 +70,7 @@ pub struct Demo {
     /// Add a phase with `run --beside` (the kernel's own scheduler, and boosts) to each round
     #[arg(long)]
     beside: bool,
-    /// Run these phases in each round, in this order, in place of the usual ones: kernel, off, 1, paper, auto, coordinated, beside; one that
+    /// Run these phases in each round, in this order, in place of the usual ones: kernel, off, 1, paper, auto, coordinated, beside, profile; one that
     /// comes several times is measured as often
     #[arg(
         long,
@@ -77,6 +80,9 @@ pub struct Demo {
         conflicts_with_all = ["coordinated", "beside"]
     )]
     phases: Vec<String>,
+    /// Write what `microslice observe --profile` saw of the guests in the phase `profile`, which has to be one of --phases
+    #[arg(long, value_name = "FILE", requires = "phases")]
+    profile: Option<PathBuf>,
     /// Write what was measured to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -88,7 +94,12 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     }
     // Whatever runs for us dies with this process.
     interrupt::on_signal(Some(Duration::ZERO), || ())?;
+    output::refuse_same_file(args.json.as_deref(), args.profile.as_deref())?;
     let json = OutputFile::wanted(args.json.as_deref(), &[])?;
+    let profile = OutputFile::wanted(args.profile.as_deref(), &[])?;
+    if args.profile.is_some() && !args.phases.iter().any(|phase| phase == "profile") {
+        return Err(Failure::bad_input("--profile: the phase `profile` isn't one of --phases"));
+    }
     let dilation = if args.here { 1 } else { args.dilation.unwrap_or(demo::EMULATED_DILATION) };
     // Those of `microslice run` on hardware; an emulated vCPU needs a micro slice to enter its guest (docs/testbed.md).
     let hardware = Settings::default();
@@ -111,6 +122,9 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     let progress = |what: &str| output::say(format_args!("demo: {:>4} s  {what}", start.elapsed().as_secs()));
     let boot = |pause_exits| host(&args, pause_exits);
     let phases = demo::run(&plan, &boot, &progress).map_err(Failure::broken)?;
+    if let (Some(file), Some(text)) = (profile, phases.iter().find_map(|phase| phase.profile.as_deref())) {
+        file.finish_with(text)?;
+    }
     // First: minutes of measuring shall not be lost to a full terminal log.
     if let Some(file) = json {
         file.finish_with(&format!("{:#}\n", demo_report::to_json(&phases)))?;

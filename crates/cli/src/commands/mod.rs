@@ -16,3 +16,4 @@ pub mod symbols;
 pub mod testbed;
 pub mod top;
 mod trace_args;
+pub mod what_if;

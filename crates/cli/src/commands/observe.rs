@@ -31,6 +31,8 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
   microslice observe --for 10min --html waits.html   a page for a browser, too
   microslice observe --for 60s --json                one JSON object
   microslice observe --for 5s --trace host.pftrace   who runs where, too, to be opened in https://ui.perfetto.dev
+  microslice observe --for 10min --settle 30s --profile p.json
+                                                     what a model needs, for `microslice simulate --profile` (docs/what-if.md)
   microslice observe --metrics-listen                figures for Prometheus (docs/monitoring.md)
   microslice observe --guest web=/srv/web/vmlinuz    the kernel image of a VM that boots from its own disk
 
@@ -41,6 +43,9 @@ pub struct Observe {
     /// Observe for so long: `60s`, `10min`, `1h` [default: until Ctrl-C]
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     length: Option<Duration>,
+    /// Look for so long before counting, while guests' kernels are read
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    settle: Option<Duration>,
     /// Print a line for each VM every so many seconds; with --json, an object
     #[arg(long, value_name = "SEC", value_parser = seconds)]
     interval: Option<Duration>,
@@ -52,6 +57,12 @@ pub struct Observe {
     html: Option<PathBuf>,
     #[command(flatten)]
     trace: TraceArgs,
+    /// Write what a model of this host needs: rates and sums of each VM, no addresses
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// Leave the names of VMs, and their kernels', out of the profile
+    #[arg(long, requires = "profile")]
+    no_names: bool,
     /// Serve figures for Prometheus at this address: unix:/PATH, IP:PORT, or off; without one, at
     /// unix:/run/microslice/metrics.sock
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = Address::DEFAULT)]
@@ -89,13 +100,16 @@ pub fn run(args: Observe) -> Result<(), Failure> {
     }
     let trace = settings.trace.as_ref().map(|trace| trace.path.as_path());
     output::refuse_same_file(trace, args.html.as_deref())?;
+    output::refuse_same_file(trace, args.profile.as_deref())?;
+    output::refuse_same_file(args.html.as_deref(), args.profile.as_deref())?;
     let html = OutputFile::wanted(args.html.as_deref(), &[])?;
+    let profile_file = OutputFile::wanted(args.profile.as_deref(), &[])?;
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     interrupt::on_signal(None, move || flag.store(true, Ordering::Relaxed))?;
     let statistics = Printer::start("standard output", show).map_err(Failure::broken)?;
     let lines = Printer::start("standard error", show_line).map_err(Failure::broken)?;
-    let mut page = None;
+    let (mut page, mut profile) = (None, None);
     let mut report = |report: &Report| {
         let text = match (args.json, report.is_final) {
             (true, _) => format!("{}\n", report.to_json()),
@@ -105,13 +119,15 @@ pub fn run(args: Observe) -> Result<(), Failure> {
         let text = output::plain(&text);
         if report.is_final {
             page = html.is_some().then(|| report.to_html());
+            profile = report.to_profile();
             statistics.print_last(text);
         } else {
             statistics.print(text);
         }
     };
     let mut say = |line: &str| lines.print(line.to_owned());
-    let span = Span { length: args.length, interval: args.interval };
+    let settle = args.settle.unwrap_or_default();
+    let span = Span { settle, length: args.length, interval: args.interval };
     // A host that is refused has one line.
     let mut progress = None;
     let mut begin = || progress = progress_line(&args);
@@ -125,6 +141,13 @@ pub fn run(args: Observe) -> Result<(), Failure> {
     if let (Some(file), Some(page)) = (html, page) {
         file.finish_with(&page)?;
     }
+    if let (Some(file), Some(profile)) = (profile_file, profile) {
+        if profile.vms.is_empty() {
+            return Err(Failure::broken("no VM ran in that time: no profile was written"));
+        }
+        let profile = if args.no_names { profile.without_names() } else { profile };
+        file.finish_with(&profile.to_text())?;
+    }
     shown
 }
 
@@ -133,7 +156,8 @@ fn progress_line(args: &Observe) -> Option<ProgressLine> {
     if args.interval.is_some() {
         return None;
     }
-    let (began, length) = (Instant::now(), args.length);
+    let settle = args.settle.unwrap_or_default();
+    let (began, length) = (Instant::now(), args.length.map(|length| length + settle));
     Some(ProgressLine::show("observing".into(), move || {
         let all = length.map(|length| length.as_secs_f64());
         all.map(|all| format!("{:.0} % of {all} s", began.elapsed().as_secs_f64().min(all) / all * 100.0))

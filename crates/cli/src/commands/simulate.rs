@@ -1,5 +1,6 @@
 //! `microslice simulate`: one run of one scenario.
 
+use super::what_if::{self, WhatIfArgs};
 use crate::failure::Failure;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
@@ -28,12 +29,16 @@ use std::time::Duration;
   microslice simulate dedup-swaptions --policy micro:2 --set duration='200 ms' --trace dedup.pftrace
                                                              then open dedup.pftrace in https://ui.perfetto.dev
   microslice simulate ./mine.toml --set vm.target.vcpus=8 --set host.pcpus=4 --set host.llc_pcpus=4 --check
+  microslice simulate --profile p.json                       what policies would bring the VMs that `observe --profile` saw
+  microslice simulate --profile p.json --policies eevdf,microslice,beside --seeds 10 --json
+  microslice simulate --profile p.json --write-scenario mine.toml
+                                                             the scenario that was fitted to it, for any other command
 
 A SCENARIO is a built-in name or a TOML file; docs/simulator.md describes the format. The same scenario, policy, settings
 and seed always give the same output, byte for byte.")]
 pub struct Simulate {
     /// Built-in scenario, or a file
-    #[arg(required_unless_present = "list")]
+    #[arg(required_unless_present_any = ["list", "profile"])]
     scenario: Option<String>,
 
     #[command(flatten)]
@@ -62,6 +67,9 @@ pub struct Simulate {
     /// List built-in scenarios, workloads, hosts, kernels, NICs, policies and symbols, and which symbols are critical
     #[arg(long)]
     list: bool,
+
+    #[command(flatten)]
+    what_if: WhatIfArgs,
 }
 
 /// What every simulating command can change in a scenario.
@@ -94,6 +102,9 @@ pub fn parse_setting(text: &str) -> Result<(String, String), String> {
 pub fn run(args: Simulate) -> Result<(), Failure> {
     if args.list {
         return output::print(&listing()?);
+    }
+    if let Some(profile) = args.what_if.profile.clone() {
+        return what_if::run(&profile, args.what_if, args.json);
     }
     let reference = args.scenario.unwrap_or_default();
     let policy = args.overrides.policy.clone();

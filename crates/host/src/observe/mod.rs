@@ -6,6 +6,7 @@
 mod figures;
 mod judgement;
 mod page;
+mod profile;
 mod programs;
 pub mod report;
 
@@ -19,6 +20,7 @@ use crate::guests::{Guests, KernelSide, Lines, Purpose};
 use crate::monitoring::{Publisher, Reading};
 use crate::program_costs::Measuring;
 use crate::tracer::{Tracer, name_of_newcomer};
+use crate::weights::{Weighed, weights};
 use crate::{preflight, privileges};
 use programs::Programs;
 use report::{Report, VmReport};
@@ -47,6 +49,8 @@ pub struct Output<'o> {
 /// For how long, and how often.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
+    /// Before it begins to count: guests' kernels are read meanwhile.
+    pub settle: Duration,
     /// `None`: until it is stopped.
     pub length: Option<Duration>,
     /// `None`: one report at the end.
@@ -74,6 +78,7 @@ pub fn run(
     let create = |trace| Tracer::create(trace, "microslice observe", pcpu_count);
     let tracer = settings.trace.as_ref().map(create).transpose()?;
     let measuring = settings.program_costs.then(Measuring::start).transpose()?;
+    let mut host_profile = profile::host(&host);
     let programs = Programs::load(&host, settings)?;
     privileges::keep_only_used()?;
     if !programs.sees_interrupts() {
@@ -101,10 +106,19 @@ pub fn run(
     observer.before = observer.origin.clone();
     (output.begin)();
     observer.tracer.iter_mut().for_each(|tracer| tracer.begin(monotonic_ns()));
-    let observed = observer.observe(span, stop, output);
+    if !span.settle.is_zero() {
+        observer.observe(Some(span.settle), span.interval, stop, output)?;
+        observer.origin = observer.all_seen(false);
+    }
+    let observed = observer.observe(span.length, span.interval, stop, output);
     observer.end_trace(output)?;
     observed?;
-    (output.report)(&observer.all_seen(true).since(&observer.origin));
+    let mut report = observer.all_seen(true).since(&observer.origin);
+    report.vms.iter_mut().for_each(profile::look_at_affinity);
+    host_profile.sees_interrupts = report.sees_interrupts;
+    profile::note_scheduler(&mut host_profile);
+    report.host = Some(host_profile);
+    (output.report)(&report);
     match &settings.trace {
         Some(trace) if observer.trace_has_failed => Err(trace.is_incomplete()),
         _ => Ok(()),
@@ -139,14 +153,20 @@ struct Observer<'s> {
 }
 
 impl Observer<'_> {
-    fn observe(&mut self, span: Span, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
+    /// `length`, `interval`: as those of a [`Span`].
+    fn observe(
+        &mut self,
+        length: Option<Duration>,
+        interval: Option<Duration>,
+        stop: &AtomicBool,
+        output: &mut Output<'_>,
+    ) -> Result<(), HostError> {
+        let began = Instant::now();
         let mut printed = Instant::now();
         let mut looked: Option<Instant> = None;
         let mut present: Vec<VmReport> = Vec::new();
         let mut has_said_that_there_is_none = false;
-        while !stop.load(Ordering::Relaxed)
-            && span.length.is_none_or(|length| self.started.elapsed() < length)
-        {
+        while !stop.load(Ordering::Relaxed) && length.is_none_or(|length| began.elapsed() < length) {
             for event in self.programs.poll()? {
                 self.guests.hear(event, &mut self.programs, &mut Lines { say: &mut *output.say })?;
             }
@@ -164,7 +184,7 @@ impl Observer<'_> {
             }
             self.trace(output)?;
             self.publish();
-            if span.interval.is_some_and(|interval| printed.elapsed() >= interval) {
+            if interval.is_some_and(|interval| printed.elapsed() >= interval) {
                 printed = Instant::now();
                 let now = self.all_seen(false);
                 (output.report)(&now.since(&self.before));
@@ -211,7 +231,10 @@ impl Observer<'_> {
     }
 
     fn present(&self) -> Vec<VmReport> {
-        let of = |vm: &crate::vms::Vm| VmReport {
+        let vms = self.guests.vms.values();
+        let weights =
+            weights(&vms.map(|vm| Weighed { place: &vm.place, is_active: true }).collect::<Vec<_>>());
+        let of = |(vm, weight): (&crate::vms::Vm, u32)| VmReport {
             name: vm.name.clone(),
             uuid: vm.libvirt.uuid().map(str::to_owned),
             pid: vm.kernel_side.pid,
@@ -220,9 +243,11 @@ impl Observer<'_> {
             state: vm.state(),
             has_classes: vm.slide_told.is_some(),
             is_gone: false,
+            weight,
+            affinity: Vec::new(),
             figures: self.programs.figures(vm.kernel_side.slot),
         };
-        self.guests.vms.values().map(of).collect()
+        self.guests.vms.values().zip(weights).map(of).collect()
     }
 
     /// Those of `before` that aren't there now.
@@ -241,6 +266,7 @@ impl Observer<'_> {
             sees_interrupts: self.programs.sees_interrupts(),
             recursion_misses: self.programs.recursion_misses(),
             programs: self.measures.then(|| self.programs.program_costs()),
+            host: None,
         }
     }
 }

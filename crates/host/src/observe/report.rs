@@ -5,6 +5,7 @@ use super::{judgement, page};
 use crate::interface::WaitStats;
 use crate::recursion_misses::RecursionMisses;
 use crate::report::{add_up, merge, named, names};
+use microslice_metrics::profile::HostProfile;
 use microslice_metrics::table::Table;
 use microslice_metrics::{Histogram, Unit};
 use microslice_policy::{GuestClass, InterruptKind};
@@ -25,6 +26,10 @@ pub struct VmReport {
     /// What its guest was doing is known.
     pub has_classes: bool,
     pub is_gone: bool,
+    /// By which it shares the host.
+    pub weight: u32,
+    /// Numbers of the pCPUs where its vCPUs may run; empty: all, or nobody looked (only the last report has it).
+    pub affinity: Vec<u32>,
     pub figures: VmFigures,
 }
 
@@ -51,6 +56,8 @@ pub struct Report {
     pub recursion_misses: RecursionMisses,
     /// What its BPF programs cost, if that is measured: `program_costs::of_object`.
     pub programs: Option<Value>,
+    /// Of the last report only.
+    pub host: Option<HostProfile>,
 }
 
 impl Report {
@@ -361,6 +368,8 @@ pub(crate) mod tests {
             state: "slide 0x0".into(),
             has_classes,
             is_gone: false,
+            weight: 100,
+            affinity: vec![],
             figures,
         };
         Report {
@@ -370,6 +379,7 @@ pub(crate) mod tests {
             sees_interrupts: true,
             recursion_misses: RecursionMisses::default(),
             programs: None,
+            host: None,
         }
     }
 
