@@ -53,9 +53,8 @@ struct Comparison {
 
 impl Comparison {
     fn has_right_direction(&self) -> bool {
-        let direction =
-            |ratio: f64| if (ratio - 1.0).abs() < UNCHANGED { 0 } else { (ratio - 1.0).signum() as i32 };
-        direction(self.truth) * direction(self.predicted) >= 0
+        let unchanged = |ratio: f64| (ratio - 1.0).abs() < UNCHANGED;
+        (self.truth > 1.0) == (self.predicted > 1.0) || unchanged(self.truth) && unchanged(self.predicted)
     }
 
     fn is_within_twice(&self) -> bool {
