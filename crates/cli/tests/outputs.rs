@@ -117,11 +117,11 @@ fn a_name_that_no_file_can_have_is_refused_before_the_run() {
 }
 
 #[test]
-fn a_named_pipe_is_no_scenario_and_no_recording() {
+fn a_named_pipe_is_no_scenario_no_recording_and_no_profile() {
     let desk = Desk::new();
     let pipe = desk.pipe("pipe.toml");
-    for command in ["simulate", "replay"] {
-        let said = refusal(&microslice(&[command, &pipe]).output().expect("it starts"));
+    for command in [&["simulate"][..], &["replay"], &["simulate", "--profile"]] {
+        let said = refusal(&microslice(&[command, &[pipe.as_str()]].concat()).output().expect("it starts"));
         assert_eq!(said, format!("microslice: {pipe}: is a named pipe, not a file\n"));
     }
 }

@@ -1,6 +1,7 @@
 //! `microslice replay`: the parity of kernel and simulator, shown on a recording.
 
 use crate::failure::Failure;
+use crate::input;
 use crate::output::print;
 use crate::progress::ProgressLine;
 use clap::Args;
@@ -9,7 +10,6 @@ use microslice_policy::RecordKind;
 use microslice_policy::replay::{UrgentEvents, Waits, replay};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ pub struct Replay {
 pub fn run(args: Replay) -> Result<(), Failure> {
     let named =
         |cause: &dyn std::fmt::Display| Failure::bad_input(format!("{}: {cause}", args.recording.display()));
-    let file = open(&args.recording).map_err(|cause| named(&cause))?;
+    let file = input::open(&args.recording).map_err(|cause| named(&cause))?;
     let result = {
         let read = Arc::new(AtomicU64::new(0));
         let _line = progress_line(&args.recording, &file, read.clone());
@@ -76,15 +76,6 @@ pub fn run(args: Replay) -> Result<(), Failure> {
 
 fn by_event([ipi, ple, irq]: [u64; 3]) -> serde_json::Value {
     serde_json::json!({"ipi": ipi, "ple": ple, "irq": irq})
-}
-
-/// To open a named pipe may take for ever. One that a shell made (`<(…)`) doesn't, and has no path of its own.
-fn open(recording: &Path) -> io::Result<File> {
-    let is_pipe = std::fs::metadata(recording)?.file_type().is_fifo();
-    if is_pipe && std::fs::canonicalize(recording).is_ok() {
-        return Err(io::Error::other("is a named pipe, not a file"));
-    }
-    File::open(recording)
 }
 
 fn progress_line(recording: &Path, file: &File, read: Arc<AtomicU64>) -> ProgressLine {

@@ -2,6 +2,7 @@
 
 use super::simulate::failure_of;
 use crate::failure::Failure;
+use crate::input;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::Args;
@@ -78,7 +79,7 @@ pub fn run(path: &Path, args: WhatIfArgs, as_json: bool) -> Result<(), Failure> 
 fn read(path: &Path) -> Result<Profile, Failure> {
     let refuse = |error: std::io::Error| Failure::bad_input(output::cause(path, &error));
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(refuse)?;
+    let file = input::open(path).map_err(refuse)?;
     file.take(SIZE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(refuse)?;
     let name = path.display().to_string();
     let text = String::from_utf8(bytes).map_err(|_| Failure::bad_input(format!("{name}: not UTF-8 text")))?;
