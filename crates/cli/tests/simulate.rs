@@ -1,7 +1,11 @@
 //! `microslice simulate`, `compare` and `reproduce` as their users meet them.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+#[path = "common/command.rs"]
+mod command;
+
+use command::{Files, microslice, refuse, text};
+use std::path::Path;
+use std::process::Command;
 
 /// Two VMs on two pCPUs: preemptions, a contended lock and shootdowns within some milliseconds.
 const TINY: &str = r#"
@@ -29,49 +33,10 @@ kernel = "linux-4.4"
 workloads = ["lookbusy"]
 "#;
 
-fn microslice(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_microslice")).args(arguments).output().expect("the binary starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 fn succeed(arguments: &[&str]) -> String {
     let output = microslice(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
     text(&output.stdout)
-}
-
-/// Exit code 2, nothing on standard output, one line on standard error.
-fn refuse(arguments: &[&str]) -> String {
-    let output = microslice(arguments);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
-    assert!(output.stdout.is_empty(), "{arguments:?}");
-    assert_eq!(error.lines().count(), 1, "{error}");
-    error
-}
-
-struct Files(tempfile::TempDir);
-
-impl Files {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a folder"))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn write(&self, name: &str, content: &str) -> String {
-        std::fs::write(self.path(name), content).expect("written");
-        self.name(name)
-    }
-
-    fn name(&self, name: &str) -> String {
-        self.path(name).display().to_string()
-    }
 }
 
 #[test]

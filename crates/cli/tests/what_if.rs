@@ -1,26 +1,10 @@
 //! `microslice simulate --profile` as its users meet it.
 
+#[path = "common/command.rs"]
+mod command;
+
+use command::{Files, microslice, refuse, text};
 use serde_json::Value;
-use std::path::PathBuf;
-use std::process::{Command, Output};
-
-fn microslice(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_microslice")).args(arguments).output().expect("the binary starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Exit code 2, nothing on standard output, one line on standard error.
-fn refuse(arguments: &[&str]) -> String {
-    let output = microslice(arguments);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
-    assert!(output.stdout.is_empty(), "{arguments:?}");
-    assert_eq!(error.lines().count(), 1, "{error}");
-    error
-}
 
 /// As a host of two pCPUs would be seen: a VM that calls its siblings, and one that only computes.
 const PROFILE: &str = r#"{
@@ -71,29 +55,12 @@ const PROFILE: &str = r#"{
 }
 "#;
 
-struct Files(tempfile::TempDir);
-
-impl Files {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a folder"))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn name(&self, name: &str) -> String {
-        self.path(name).display().to_string()
-    }
-
-    /// A profile with a part of it changed.
-    fn profile(&self, from: &str, to: &str) -> String {
-        let none = r#"{ "count": 0, "total_ns": 0, "p50_ns": 0, "p99_ns": 0, "max_ns": 0 }"#;
-        let text = PROFILE.replace("NONE", none);
-        assert!(text.contains(from), "{from}");
-        std::fs::write(self.path("p.json"), text.replacen(from, to, 1)).expect("written");
-        self.name("p.json")
-    }
+/// A profile with a part of it changed.
+fn profile(files: &Files, from: &str, to: &str) -> String {
+    let none = r#"{ "count": 0, "total_ns": 0, "p50_ns": 0, "p99_ns": 0, "max_ns": 0 }"#;
+    let text = PROFILE.replace("NONE", none);
+    assert!(text.contains(from), "{from}");
+    files.write("p.json", &text.replacen(from, to, 1))
 }
 
 #[test]
@@ -107,7 +74,7 @@ fn a_profile_of_another_version_or_a_damaged_one_is_one_line_and_exit_code_2() {
         ("\"pcpus\": 2", "\"pcpus\": 2,,", "p.json:6:"),
         ("\"scheduler\": \"kernel\"", "\"scheduler\": \"lavd\"", "p.json: host.scheduler: "),
     ] {
-        let error = refuse(&["simulate", "--profile", &files.profile(from, to)]);
+        let error = refuse(&["simulate", "--profile", &profile(&files, from, to)]);
         assert!(error.starts_with("microslice: ") && error.contains(expected), "{error}");
     }
     let error = refuse(&["simulate", "--profile", &files.name("none.json")]);
@@ -119,7 +86,7 @@ fn a_profile_of_another_version_or_a_damaged_one_is_one_line_and_exit_code_2() {
 #[test]
 fn options_that_do_not_belong_together_and_policies_that_there_are_not_are_refused() {
     let files = Files::new();
-    let profile = files.profile("web", "web");
+    let profile = profile(&files, "web", "web");
     for arguments in [
         &["simulate", "gmake-solo", "--profile", &profile][..],
         &["simulate", "gmake-solo", "--policies", "eevdf"],
@@ -137,7 +104,7 @@ fn options_that_do_not_belong_together_and_policies_that_there_are_not_are_refus
 #[test]
 fn a_prediction_has_each_vm_its_fit_and_what_it_cannot_know_and_its_scenario_runs() {
     let files = Files::new();
-    let profile = files.profile("web", "web");
+    let profile = profile(&files, "web", "web");
     let scenario = files.name("fitted.toml");
     let arguments = ["simulate", "--profile", &profile, "--policies", "eevdf,microslice:1", "--seeds", "2"];
     let output = microslice(&[&arguments[..], &["--write-scenario", &scenario]].concat());

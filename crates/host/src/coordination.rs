@@ -55,9 +55,7 @@ impl Acts {
             Self::Auto => "auto",
         }
     }
-}
 
-impl Acts {
     /// As the configuration file has it: `true`, `false`, or `auto` where that may be.
     pub fn said_of(scheme: Scheme, text: &str) -> Option<Self> {
         match text {

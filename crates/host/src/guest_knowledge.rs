@@ -214,6 +214,7 @@ mod tests {
         let another = FoundKernel { kernel: Arc::new(kernel_of("6.18")), slide: None };
         assert!(vm.hear_of_kernel(&look, Ok(another), true));
     }
+
     #[test]
     fn who_is_not_to_be_accelerated_is_told_of_as_unknown_until_it_may_be() {
         let (mut vm, source) = welcome(None, Some("/k"), true);

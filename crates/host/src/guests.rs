@@ -233,10 +233,10 @@ fn look_at_domain(vm: &mut Vm, settings: &Settings, purpose: Purpose, output: &m
     true
 }
 
-/// Takes up what is said of it: flags and the configuration file go before libvirt's metadata.
+/// Takes up what is said of it.
 fn adopt(vm: &mut Vm, settings: &Settings, purpose: Purpose) {
     if purpose == Purpose::Boost {
-        vm.policy = settings.said_of(&vm.name).over(&vm.libvirt.policy());
+        vm.policy = settings.policy_of(&vm.name, &vm.libvirt);
     }
 }
 

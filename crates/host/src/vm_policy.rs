@@ -2,6 +2,7 @@
 
 use crate::config::{Settings, allowed};
 use crate::coordination::{Acts, Scheme};
+use crate::libvirt::StateFile;
 use crate::weights::WEIGHTS;
 use std::collections::BTreeMap;
 
@@ -75,6 +76,11 @@ impl std::fmt::Display for VmPolicy {
 }
 
 impl Settings {
+    /// What is to hold for a VM: flags and the configuration file go before what libvirt's metadata say.
+    pub(crate) fn policy_of(&self, name: &str, libvirt: &StateFile) -> VmPolicy {
+        self.said_of(name).over(&libvirt.policy())
+    }
+
     /// What flags and the configuration file say of VMs of this name.
     pub fn said_of(&self, name: &str) -> VmPolicy {
         VmPolicy {

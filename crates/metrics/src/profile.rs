@@ -50,12 +50,19 @@ pub struct HostProfile {
     pub llc_pcpus: u32,
     /// Hardware threads of a core that are in use.
     pub smt_threads: u32,
-    /// Who scheduled: "kernel", or the name of a sched_ext scheduler.
+    /// Who scheduled: [`Self::KERNEL`], or the name of a sched_ext scheduler.
     pub scheduler: String,
     /// `base_slice_ns` of the kernel's own scheduler; none where nobody could read it.
     pub base_slice_ns: Option<u64>,
     /// Interrupts could be seen: else counts and waits of them are 0 because nobody looked.
     pub sees_interrupts: bool,
+}
+
+impl HostProfile {
+    /// The kernel's own scheduler.
+    pub const KERNEL: &str = "kernel";
+    /// `microslice run`, as sched_ext calls it.
+    pub const MICROSLICE: &str = "microslice";
 }
 
 /// One VM: sums over its vCPUs, since each of them was seen first.

@@ -6,7 +6,7 @@ use crate::input;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::Args;
-use microslice_metrics::profile::{Profile, SIZE_MAX, VmProfile};
+use microslice_metrics::profile::{HostProfile, Profile, SIZE_MAX, VmProfile};
 use microslice_metrics::table::Table;
 use microslice_metrics::{Estimate, Unit};
 use microslice_sim::what_if::{Fit, Row, UNKNOWN, WhatIfError, fit, predict};
@@ -68,11 +68,17 @@ pub fn run(path: &Path, args: WhatIfArgs, as_json: bool) -> Result<(), Failure> 
         let _line = ProgressLine::of_batch("predicting".to_owned(), progress.clone());
         predict(&scenario, &policies, &profile, seeds, &progress).map_err(failed)?
     };
-    let remarks = remarks(&profile, &fit);
-    if as_json {
-        return output::print_json(&to_json(path, &profile, &fit, &policies, seeds, &rows, &remarks));
-    }
-    output::print(&to_text(&profile, &fit, &policies, seeds, &rows, &remarks))
+    let prediction = Prediction { profile: &profile, fit: &fit, policies: &policies, seeds, rows: &rows };
+    if as_json { output::print_json(&prediction.to_json(path)) } else { output::print(&prediction.to_text()) }
+}
+
+/// All that is shown.
+struct Prediction<'p> {
+    profile: &'p Profile,
+    fit: &'p Fit,
+    policies: &'p [String],
+    seeds: u64,
+    rows: &'p [Row],
 }
 
 /// A file that is larger than any profile isn't read to its end.
@@ -142,39 +148,72 @@ fn remarks(profile: &Profile, fit: &Fit) -> Vec<String> {
     remarks
 }
 
-fn to_text(
-    profile: &Profile,
-    fit: &Fit,
-    policies: &[String],
-    seeds: u64,
-    rows: &[Row],
-    remarks: &[String],
-) -> String {
-    let mut text = format!(
-        "{} VMs on {} pCPUs, observed for {:.1} s under {}\n\n\
+impl Prediction<'_> {
+    fn to_text(&self) -> String {
+        let Self { profile, fit, policies, seeds, rows } = *self;
+        let mut text = format!(
+            "{} VMs on {} pCPUs, observed for {:.1} s under {}\n\n\
          The model under {}, beside the profile that it is fitted to (off by {:.0} % on average):\n\n{}\n",
-        profile.vms.len(),
-        profile.host.pcpus,
-        profile.seconds,
-        if profile.host.scheduler == "kernel" {
-            "the kernel's own scheduler"
-        } else {
-            &profile.host.scheduler
-        },
-        fit.baseline,
-        fit.error * 100.0,
-        fit_table(profile, fit),
-    );
-    text.push_str(&format!(
+            profile.vms.len(),
+            profile.host.pcpus,
+            profile.seconds,
+            if profile.host.scheduler == HostProfile::KERNEL {
+                "the kernel's own scheduler"
+            } else {
+                &profile.host.scheduler
+            },
+            fit.baseline,
+            fit.error * 100.0,
+            fit_table(profile, fit),
+        );
+        text.push_str(&format!(
         "Predicted: {seeds} seeds; mean ± half of the 95 % confidence interval over them, and how many times the first policy's\n\n{}\n",
         prediction_table(policies, rows)
     ));
-    for remark in remarks {
-        text.push_str(&format!("Note: {remark}\n"));
+        for remark in remarks(profile, fit) {
+            text.push_str(&format!("Note: {remark}\n"));
+        }
+        text.push_str("The intervals are the simulator's, not the prediction's. It can't know:\n");
+        UNKNOWN.iter().for_each(|unknown| text.push_str(&format!("- {unknown}\n")));
+        text
     }
-    text.push_str("The intervals are the simulator's, not the prediction's. It can't know:\n");
-    UNKNOWN.iter().for_each(|unknown| text.push_str(&format!("- {unknown}\n")));
-    text
+
+    fn to_json(&self, path: &Path) -> Value {
+        let Self { profile, fit, policies, seeds, rows } = *self;
+        let seen = profile.vms.iter().zip(&fit.seen.vms).zip(&fit.model.vms).map(|((vm, seen), model)| {
+            let figures: serde_json::Map<String, Value> = SEEN
+                .into_iter()
+                .map(|(figure, of)| (figure.to_owned(), json!({ "profile": of(vm), "model": of(seen) })))
+                .collect();
+            json!({ "vm": model.name, "figures": figures })
+        });
+        let by_policy = |estimates: &[Option<Estimate>]| -> serde_json::Map<String, Value> {
+            let estimates = estimates.iter().map(|estimate| json!(estimate.map(output::estimate)));
+            policies.iter().cloned().zip(estimates).collect()
+        };
+        let predicted = rows.iter().map(|row| {
+            json!({
+                "vm": row.vm,
+                "figure": row.figure.name(),
+                "unit": row.figure.unit().symbol(),
+                "policies": by_policy(&row.estimates),
+                "relative_to_first": by_policy(&row.ratios),
+            })
+        });
+        json!({
+            "profile": path.display().to_string(),
+            "fit": {
+                "under": fit.baseline,
+                "error": fit.error,
+                "cost_factor": fit.model.cost_factor,
+                "vms": seen.collect::<Vec<_>>(),
+            },
+            "seeds": seeds,
+            "predictions": predicted.collect::<Vec<_>>(),
+            "notes": remarks(profile, fit),
+            "cannot_know": UNKNOWN,
+        })
+    }
 }
 
 fn fit_table(profile: &Profile, fit: &Fit) -> Table {
@@ -230,50 +269,6 @@ fn ratio_cell(ratio: &Estimate) -> String {
     } else {
         format!("{:.2} ± {:.2}x", ratio.mean, ratio.half_width())
     }
-}
-
-fn to_json(
-    path: &Path,
-    profile: &Profile,
-    fit: &Fit,
-    policies: &[String],
-    seeds: u64,
-    rows: &[Row],
-    remarks: &[String],
-) -> Value {
-    let seen = profile.vms.iter().zip(&fit.seen.vms).zip(&fit.model.vms).map(|((vm, seen), model)| {
-        let figures: serde_json::Map<String, Value> = SEEN
-            .into_iter()
-            .map(|(figure, of)| (figure.to_owned(), json!({ "profile": of(vm), "model": of(seen) })))
-            .collect();
-        json!({ "vm": model.name, "figures": figures })
-    });
-    let by_policy = |estimates: &[Option<Estimate>]| -> serde_json::Map<String, Value> {
-        let estimates = estimates.iter().map(|estimate| json!(estimate.map(output::estimate)));
-        policies.iter().cloned().zip(estimates).collect()
-    };
-    let predicted = rows.iter().map(|row| {
-        json!({
-            "vm": row.vm,
-            "figure": row.figure.name(),
-            "unit": row.figure.unit().symbol(),
-            "policies": by_policy(&row.estimates),
-            "relative_to_first": by_policy(&row.ratios),
-        })
-    });
-    json!({
-        "profile": path.display().to_string(),
-        "fit": {
-            "under": fit.baseline,
-            "error": fit.error,
-            "cost_factor": fit.model.cost_factor,
-            "vms": seen.collect::<Vec<_>>(),
-        },
-        "seeds": seeds,
-        "predictions": predicted.collect::<Vec<_>>(),
-        "notes": remarks,
-        "cannot_know": UNKNOWN,
-    })
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ fn has_changed(vm: &mut Vm, settings: &Settings, output: &mut Output<'_>) -> boo
 
 /// Takes up what is said of it. Its weight is the kernel side's once it has been weighed with the others.
 fn adopt(vm: &mut Vm, settings: &Settings) {
-    let policy = settings.said_of(&vm.name).over(&vm.libvirt.policy());
+    let policy = settings.policy_of(&vm.name, &vm.libvirt);
     let (before, now) = (settings.schemes_of(&vm.policy), settings.schemes_of(&policy));
     // A change of something else doesn't begin its trials of Resched-Co anew.
     if before != now {

@@ -10,8 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
-/// Who schedules where no sched_ext scheduler does.
-const KERNEL: &str = "kernel";
 
 impl Report {
     /// None, but of the last report.
@@ -53,7 +51,7 @@ fn scheduler() -> String {
     let read = |file: &str| std::fs::read_to_string(format!("{SCHED_EXT}/{file}")).unwrap_or_default();
     match read("state").trim() {
         "enabled" => read("root/ops").trim().to_owned(),
-        _ => KERNEL.to_owned(),
+        _ => HostProfile::KERNEL.to_owned(),
     }
 }
 
@@ -119,7 +117,7 @@ mod tests {
             pcpus: 4,
             llc_pcpus: 0,
             smt_threads: 1,
-            scheduler: KERNEL.into(),
+            scheduler: HostProfile::KERNEL.into(),
             base_slice_ns: None,
             sees_interrupts: true,
         }

@@ -8,11 +8,11 @@
 //!            ended in code of calls.
 
 use super::model::{Model, Rates, SECTION_NS, VmModel};
-use super::observer::{KERNEL, MICROSLICE, profile_of};
+use super::observer::profile_of;
 use super::{WhatIfError, on_this_host};
 use crate::batch::BatchProgress;
 use crate::scenario::{Overrides, parse};
-use microslice_metrics::profile::{Profile, VmProfile};
+use microslice_metrics::profile::{HostProfile, Profile, VmProfile};
 
 const ROUNDS: u32 = 10;
 /// A whole correction swings to and fro: what one rate changes changes others.
@@ -75,8 +75,8 @@ pub fn fit(profile: &Profile, progress: &BatchProgress) -> Result<Fit, WhatIfErr
 /// The policy that the profile was taken under.
 fn baseline_of(profile: &Profile) -> Result<String, WhatIfError> {
     let policy = match profile.host.scheduler.as_str() {
-        KERNEL => "eevdf",
-        MICROSLICE => "microslice",
+        HostProfile::KERNEL => "eevdf",
+        HostProfile::MICROSLICE => "microslice",
         other => {
             let cause = format!(
                 "host.scheduler: the simulator has no {other:?}: observe the host under the kernel's own scheduler"

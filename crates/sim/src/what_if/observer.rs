@@ -19,11 +19,6 @@ use std::collections::HashMap;
 const KINDS: usize = InterruptKind::ALL.len();
 const CLASSES: usize = GuestClass::ALL.len();
 
-/// Who schedules on a host that runs the kernel's own scheduler.
-pub const KERNEL: &str = "kernel";
-/// As `microslice run` is called where the kernel names sched_ext's scheduler.
-pub const MICROSLICE: &str = "microslice";
-
 /// Runs a configuration, and says what an observer of its measured time would have kept.
 pub fn profile_of(config: &SimulationConfig, progress: &BatchProgress) -> Result<Profile, SimError> {
     let mut observer = Observer::of(config);
@@ -188,8 +183,8 @@ impl Observer {
         }
         let host = &config.host;
         let (scheduler, base_slice_ns) = match &config.scheduler {
-            SchedulerKind::Eevdf(eevdf) => (KERNEL, Some(eevdf.base_slice_ns)),
-            SchedulerKind::MicroSliced(_) => (MICROSLICE, None),
+            SchedulerKind::Eevdf(eevdf) => (HostProfile::KERNEL, Some(eevdf.base_slice_ns)),
+            SchedulerKind::MicroSliced(_) => (HostProfile::MICROSLICE, None),
             _ => ("another", None),
         };
         let host = HostProfile {
