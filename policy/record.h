@@ -20,7 +20,7 @@
 #include "urgent.h"
 #include "urgent_events.h"
 
-#define RECORD_VERSION 14u
+#define RECORD_VERSION 15u
 /* Slots for guest kernels. Slot 0 is the code of a guest without symbols. */
 #define GUEST_CODES_MAX 64u
 

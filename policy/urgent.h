@@ -5,7 +5,7 @@
  * Problem.   A vCPU that others wait for has to wait for its turn, or loses its pCPU with a lock held. A proportional
  *            share knows neither; a priority would break it.
  * Mechanism. Over each pCPU's queue lies a FIFO of urgent vCPUs, who stay in the proportional-share queue as well. An
- *            IPI makes its sender or its recipient urgent: until the interrupt is acknowledged (event-based), or
+ *            IPI makes its sender or its recipient urgent: until the interrupt is answered (event-based), or
  *            until it has run for a time (time-based). An urgent vCPU goes before the others if its clock isn't
  *            further ahead of the present one's than an allowance: it borrows from its own future. It runs for an
  *            urgent slice, in which nobody preempts it; still urgent then, it goes behind the other urgent ones. A
@@ -31,6 +31,7 @@ struct urgent_config {
 	u64 delay_ns; /* that a reschedule IPI asks for */
 	u64 slice_ns;
 	u64 allowance_ns;
+	u64 answer_ns; /* ours: between an interrupt's acknowledgement and its answer; 0: they are one */
 };
 
 /* Of a vCPU. */
@@ -109,12 +110,18 @@ POLICY struct ipi_decision decide_on_ipi(const struct urgent_config *config,
 	return decision;
 }
 
-/* End of interrupt; another one of the vector may have come meanwhile. */
-POLICY struct urgent_state acknowledge_urgent(const struct urgent_state *state, u32 another_waits)
+/*
+ * End of interrupt; another one of the vector may have come meanwhile. Linux acknowledges a call before it does what was
+ * called for (sysvec_call_function(), arch/x86/kernel/smp.c). Its sender waits for that: so the event leaves a time.
+ */
+POLICY struct urgent_state acknowledge_urgent(const struct urgent_config *config,
+					      const struct urgent_state *state, u32 another_waits)
 {
 	struct urgent_state next = *state;
 
 	next.events = another_waits && state->events ? 1 : 0;
+	if (state->events && !next.events)
+		request_urgent_time(&next, config->answer_ns);
 	return next;
 }
 

@@ -6,7 +6,8 @@
  *            on. Who is urgent and waits stands in a pCPU's urgent queue, whose ops.dispatch lets it run
  *            for an urgent slice. Who is urgent and runs keeps its pCPU for as long. A timer ends both,
  *            because a slice is shorter than a tick. A guest that takes the interrupt says so at its end
- *            (KVM's tracepoint kvm_eoi), or its local APIC shows it.
+ *            (KVM's tracepoint kvm_eoi), or its local APIC shows it. Its end is an exit, just before the guest
+ *            does what it was called for: so it stays urgent for the time of an answer.
  * Races.     State is written by those that send and by the pCPU that runs it, without a lock. An update
  *            that is lost is an urgency that isn't given, or lasts until it is looked at next. Beginnings
  *            and ends are compare-and-exchange, so that counts add up.
@@ -34,9 +35,9 @@ struct urgent_vcpu {
 	u64 charged_at_ns;  /* what it ran up to then is taken off the state */
 	u64 waits_since_ns; /* urgent, without a pCPU; 0: not so */
 	u32 is_urgent;
-	u32 pcpu;   /* where it runs, or ran last */
-	u32 pulled; /* pCPU + 1 whose urgent queue it has been taken from, to run there; 0: none */
-	u32 reserved;
+	u32 pcpu;    /* where it runs, or ran last */
+	u32 pulled;  /* pCPU + 1 whose urgent queue it has been taken from, to run there; 0: none */
+	u32 answers; /* it has acknowledged a call, and may not have answered yet */
 };
 
 struct urgent_pcpu {
@@ -94,6 +95,7 @@ static __always_inline void become_urgent(struct vcpu *vcpu)
 
 	if (__sync_val_compare_and_swap(&urgent_of(vcpu)->is_urgent, 0, 1))
 		return;
+	urgent_of(vcpu)->answers = 0;
 	trace_of(vcpu, TRACE_BECAME_URGENT, 0, 0);
 	if (stats)
 		COUNT(stats->became_urgent);
@@ -146,27 +148,6 @@ static __always_inline void end_urgent_slice(const struct vcpu *vcpu)
 	end_protection(cpu, pcpu);
 }
 
-static int urgent_slice_is_over(void *map, u32 *cpu, struct urgent_timer *timer)
-{
-	struct pcpu *pcpu = pcpu_of(*cpu);
-	u64 since, ran_ns;
-
-	if (!pcpu)
-		return 0;
-	since = urgent_on(pcpu)->since_ns;
-	if (!since)
-		return 0;
-	/* The timer was armed for an earlier slice than the one that runs now. */
-	ran_ns = bpf_ktime_get_ns() - since;
-	if (ran_ns < config.urgent.slice_ns) {
-		START_TIMER(&timer->timer, config.urgent.slice_ns - ran_ns, 0,
-			    host_stats.slice_timers_refused);
-		return 0;
-	}
-	end_protection(*cpu, pcpu);
-	return 0;
-}
-
 /*
  * Where the kernel refuses the timer, a slice ends with the host's next tick, and a protection with the turn.
  */
@@ -205,6 +186,26 @@ static __always_inline void protect(struct vcpu *vcpu, u32 slot, u64 now)
 		COUNT(stats->protections);
 }
 
+/* What it ran for is taken off. */
+static __always_inline struct urgent_state charged_urgency(struct vcpu *vcpu, u64 now)
+{
+	struct urgent_state state = urgent_of(vcpu)->state;
+
+	state = charge_urgent(&state, now - urgent_of(vcpu)->charged_at_ns);
+	urgent_of(vcpu)->charged_at_ns = now;
+	return state;
+}
+
+/* A call that it was urgent for has been acknowledged, and is about to be answered. */
+static __always_inline struct urgent_state answers_call(struct vcpu *vcpu, const struct urgent_state *state,
+							u32 another_waits)
+{
+	struct urgent_config limits = config.urgent;
+
+	urgent_of(vcpu)->answers = 1;
+	return acknowledge_urgent(&limits, state, another_waits);
+}
+
 /*
  * What it ran for is taken off, and what its guest has acknowledged. Only for the pCPU where it runs. True
  * if it isn't urgent any more: its urgent slice is the caller's to end.
@@ -214,25 +215,50 @@ __noinline int settle_urgency(u32 slot, u64 now)
 	struct vcpu *vcpu = vcpu_at(slot);
 	struct pcpu *pcpu;
 	struct urgent_state state;
-	u32 answer, why = URGENT_END_TIME_USED;
+	u32 answer;
 
 	if (!vcpu || !urgent_of(vcpu)->is_urgent)
 		return 0;
 	pcpu = pcpu_of(urgent_of(vcpu)->pcpu);
 	if (!pcpu)
 		return 0;
-	state = urgent_of(vcpu)->state;
-	state = charge_urgent(&state, now - urgent_of(vcpu)->charged_at_ns);
-	urgent_of(vcpu)->charged_at_ns = now;
+	state = charged_urgency(vcpu, now);
 	if (state.events) {
 		answer = guest_answer_to_calls(vcpu->kvm_vcpu);
-		why = URGENT_END_ACKNOWLEDGED;
 		if (answer == ANSWER_GIVEN ||
 		    (answer == ANSWER_UNKNOWN && now - urgent_on(pcpu)->since_ns >= config.urgent.slice_ns))
-			state = acknowledge_urgent(&state, 0);
+			state = answers_call(vcpu, &state, 0);
 	}
 	urgent_of(vcpu)->state = state;
-	return !is_urgent(&state) && end_urgency(vcpu, why);
+	return !is_urgent(&state) &&
+	       end_urgency(vcpu, urgent_of(vcpu)->answers ? URGENT_END_ACKNOWLEDGED : URGENT_END_TIME_USED);
+}
+
+/* An answer may be due before the slice is over; or the timer was armed for an earlier slice than this one. */
+static int urgent_slice_is_over(void *map, u32 *cpu, struct urgent_timer *timer)
+{
+	struct pcpu *pcpu = pcpu_of(*cpu);
+	u64 now = bpf_ktime_get_ns(), since, ran_ns;
+	struct vcpu *vcpu;
+
+	if (!pcpu)
+		return 0;
+	since = urgent_on(pcpu)->since_ns;
+	vcpu = vcpu_at(urgent_on(pcpu)->vcpu - 1);
+	if (!since || !vcpu)
+		return 0;
+	if (urgent_of(vcpu)->answers && settle_urgency(urgent_on(pcpu)->vcpu - 1, now)) {
+		end_urgent_slice(vcpu);
+		return 0;
+	}
+	ran_ns = now - since;
+	if (ran_ns < config.urgent.slice_ns) {
+		START_TIMER(&timer->timer, config.urgent.slice_ns - ran_ns, 0,
+			    host_stats.slice_timers_refused);
+		return 0;
+	}
+	end_protection(*cpu, pcpu);
+	return 0;
 }
 
 /* ---- Asking (any context) ---- */
@@ -408,6 +434,17 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 
 /* ---- The guest acknowledges, or spins: both in its own thread ---- */
 
+/* If it runs in an urgent slice, that is looked at again when the answer is due. */
+static __always_inline void look_at_answer(const struct vcpu *vcpu, u64 in_ns)
+{
+	u32 cpu = urgent_of(vcpu)->pcpu;
+	struct urgent_timer *timer = bpf_map_lookup_elem(&urgent_timers, &cpu);
+	struct pcpu *pcpu = pcpu_of(cpu);
+
+	if (pcpu && timer && urgent_on(pcpu)->since_ns)
+		START_TIMER(&timer->timer, in_ns, 0, host_stats.slice_timers_refused);
+}
+
 SEC("tp_btf/kvm_eoi")
 int BPF_PROG(on_end_of_interrupt, struct kvm_lapic *apic, int vector)
 {
@@ -420,11 +457,13 @@ int BPF_PROG(on_end_of_interrupt, struct kvm_lapic *apic, int vector)
 		return 0;
 	another = guest_interrupt_pending(vcpu->kvm_vcpu, VECTOR_CALL_FUNCTION) ||
 		  guest_interrupt_pending(vcpu->kvm_vcpu, VECTOR_CALL_FUNCTION_SINGLE);
-	state = urgent_of(vcpu)->state;
-	state = acknowledge_urgent(&state, another);
+	state = charged_urgency(vcpu, bpf_ktime_get_ns());
+	state = answers_call(vcpu, &state, another);
 	urgent_of(vcpu)->state = state;
 	if (!is_urgent(&state) && end_urgency(vcpu, URGENT_END_ACKNOWLEDGED))
 		end_urgent_slice(vcpu);
+	else if (!state.events)
+		look_at_answer(vcpu, state.left_ns);
 	return 0;
 }
 

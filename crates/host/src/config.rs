@@ -88,6 +88,8 @@ pub struct Settings {
     pub preemption_delay_us: u64,
     /// By how much an urgent vCPU's clock may be ahead of whom it goes before: virtual time.
     pub urgent_allowance_us: u64,
+    /// For how long a vCPU that has acknowledged a call is urgent still, to answer it.
+    pub urgent_answer_us: u64,
     pub micro_cpus: PoolChoice,
     /// NUM_LIMIT of Algorithm 1; `None`: a quarter of the pCPUs, as the paper's 3 of 12.
     pub micro_cpus_limit: Option<u32>,
@@ -160,6 +162,7 @@ impl Default for Settings {
             urgent_slice_us: UrgentConfig::PAPER.slice_ns / 1000,
             preemption_delay_us: UrgentConfig::PAPER.delay_ns / 1000,
             urgent_allowance_us: UrgentConfig::PAPER.allowance_ns / 1000,
+            urgent_answer_us: 100,
             micro_cpus: PoolChoice::Auto,
             micro_cpus_limit: None,
             micro_slice_us: 100,
@@ -209,11 +212,12 @@ pub const HOLD_US_MAX: u64 = 300_000;
 type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);
 
 /// Bounds that no host changes.
-const BOUNDS: [Bound; 15] = [
+const BOUNDS: [Bound; 16] = [
     ("vm-places", 1, VMS_MAX as u64, "VMs", |it| u64::from(it.vm_places)),
     ("urgent-slice-us", 50, 10_000, "microseconds", |it| it.urgent_slice_us),
     ("preemption-delay-us", 0, 10_000, "microseconds", |it| it.preemption_delay_us),
     ("urgent-allowance-us", 0, HOLD_US_MAX, "microseconds of virtual time", |it| it.urgent_allowance_us),
+    ("urgent-answer-us", 0, 10_000, "microseconds", |it| it.urgent_answer_us),
     ("boost-percent", 1, 50, "per cent", |it| u64::from(it.boost_percent)),
     ("micro-slice-us", 10, 100_000, "microseconds", |it| it.micro_slice_us),
     ("slice-us", 500, HOLD_US_MAX, "microseconds", |it| it.slice_us),

@@ -137,17 +137,19 @@ const KNOBS: [(SchedulerChoice, &[&str]); 2] = [
             "urgent-slice-us",
             "preemption-delay-us",
             "urgent-allowance-us",
+            "urgent-answer-us",
         ],
     ),
 ];
 
 impl Settings {
-    /// The three times of section 4.1.1.
+    /// The three times of section 4.1.1, and the time for an answer.
     pub fn urgent_config(&self) -> UrgentConfig {
         UrgentConfig {
             delay_ns: self.preemption_delay_us * 1000,
             slice_ns: self.urgent_slice_us * 1000,
             allowance_ns: self.urgent_allowance_us * 1000,
+            answer_ns: self.urgent_answer_us * 1000,
         }
     }
 

@@ -19,8 +19,9 @@ pub const EARLY_DP: u32 = crate::URGENT_EARLY_DP;
 pub const RESCHED_CO_LOOKS: u32 = crate::RESCHED_CO_LOOKS;
 
 impl UrgentConfig {
-    /// Section 4.1.1.
-    pub const PAPER: Self = Self { delay_ns: 500_000, slice_ns: 500_000, allowance_ns: 18_000_000 };
+    /// Section 4.1.1. The guests of that time flushed before they acknowledged (smp_invalidate_interrupt(), Linux 3.2).
+    pub const PAPER: Self =
+        Self { delay_ns: 500_000, slice_ns: 500_000, allowance_ns: 18_000_000, answer_ns: 0 };
 }
 
 impl ReschedCoConfig {
@@ -58,9 +59,9 @@ impl UrgentState {
     }
 
     /// Its interrupt was acknowledged; another one of that vector may wait already.
-    pub fn acknowledged(self, another_waits: bool) -> Self {
-        // SAFETY: the pointer comes from a reference.
-        unsafe { c::acknowledge_urgent(&self, another_waits.into()) }
+    pub fn acknowledged(self, config: &UrgentConfig, another_waits: bool) -> Self {
+        // SAFETY: both pointers come from references.
+        unsafe { c::acknowledge_urgent(config, &self, another_waits.into()) }
     }
 
     /// It spins: a pause-loop exit has come.

@@ -46,15 +46,25 @@ fn a_call_that_is_known_to_be_no_shootdown_makes_nobody_urgent() {
 fn an_event_lasts_until_it_is_acknowledged_however_long_its_vcpu_runs() {
     let called = decide_on_ipi(&CONFIG, &ipi(InterruptKind::IpiCallFunction, TLB_CO)).recipient;
     assert!(called.charged(100 * MS).is_urgent());
-    assert!(called.acknowledged(true).is_urgent(), "the next shootdown's has come");
-    assert!(!called.acknowledged(false).is_urgent());
+    assert!(called.acknowledged(&CONFIG, true).is_urgent(), "the next shootdown's has come");
+    assert!(!called.acknowledged(&CONFIG, false).is_urgent());
+}
+
+#[test]
+fn who_acknowledges_before_it_answers_is_urgent_until_it_has_run_for_an_answer() {
+    let config = UrgentConfig { answer_ns: 100 * US, ..CONFIG };
+    let called = decide_on_ipi(&config, &ipi(InterruptKind::IpiCallFunction, TLB_CO)).recipient;
+    let acknowledged = called.charged(MS).acknowledged(&config, false);
+    assert!(acknowledged.charged(99 * US).is_urgent() && !acknowledged.charged(100 * US).is_urgent());
+    assert_eq!(acknowledged.acknowledged(&config, false), acknowledged, "one answer is due");
+    assert!(!CALM.acknowledged(&config, false).is_urgent(), "nobody had called it");
 }
 
 #[test]
 fn a_time_lasts_until_its_vcpu_has_run_for_it_whatever_is_acknowledged() {
     let sender = decide_on_ipi(&CONFIG, &ipi(InterruptKind::IpiReschedule, RESCHED_DP)).sender;
     assert_eq!(sender.left_ns, 500 * US);
-    assert!(sender.acknowledged(false).charged(499 * US).is_urgent());
+    assert!(sender.acknowledged(&CONFIG, false).charged(499 * US).is_urgent());
     assert!(!sender.charged(500 * US).is_urgent());
 }
 
@@ -160,7 +170,7 @@ proptest! {
             prop_assert!(sender.left_ns <= CONFIG.delay_ns && recipient.left_ns <= CONFIG.delay_ns);
             prop_assert!(sender.events == 0 && recipient.events <= 1);
         }
-        prop_assert!(!recipient.acknowledged(false).charged(CONFIG.delay_ns).is_urgent());
+        prop_assert!(!recipient.acknowledged(&CONFIG, false).charged(CONFIG.delay_ns).is_urgent());
         prop_assert!(schemes != 0 || !sender.is_urgent() && !recipient.is_urgent());
     }
 

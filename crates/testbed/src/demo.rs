@@ -46,12 +46,13 @@ impl Scheduler {
 
     /// Those that say how long its slices are.
     fn slice_flags(self, plan: &Plan) -> String {
-        let Plan { slice_us, micro_slice_us, urgent_slice_us, urgent_allowance_us, boost_percent, .. } = plan;
+        let Plan { slice_us, micro_slice_us, boost_percent, .. } = plan;
         match self {
             Self::Coordinated => {
+                let Plan { urgent_slice_us, urgent_allowance_us, urgent_answer_us, .. } = plan;
                 format!(
                     "--slice-us {slice_us} --urgent-slice-us {urgent_slice_us} --preemption-delay-us {urgent_slice_us} \
-                     --urgent-allowance-us {urgent_allowance_us}"
+                     --urgent-allowance-us {urgent_allowance_us} --urgent-answer-us {urgent_answer_us}"
                 )
             }
             Self::Beside => format!("--micro-slice-us {micro_slice_us} --boost-percent {boost_percent}"),
@@ -125,6 +126,8 @@ pub struct Plan {
     pub urgent_slice_us: u64,
     /// Virtual time that an urgent vCPU may borrow.
     pub urgent_allowance_us: u64,
+    /// For an answer, after its interrupt was acknowledged.
+    pub urgent_answer_us: u64,
     /// Of the host, that a VM may have by boosts: as many times more than on hardware as micro slices are longer.
     pub boost_percent: u32,
     pub guest_kernel: String,

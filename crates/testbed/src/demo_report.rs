@@ -262,6 +262,7 @@ mod tests {
             micro_slice_us: 100 * u64::from(dilation),
             urgent_slice_us: 500 * u64::from(dilation),
             urgent_allowance_us: 18_000 * u64::from(dilation),
+            urgent_answer_us: 100 * u64::from(dilation),
             boost_percent: dilation,
             guest_kernel: String::new(),
             own_cgroups: true,

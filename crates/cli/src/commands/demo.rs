@@ -110,6 +110,7 @@ pub fn run(args: Demo) -> Result<(), Failure> {
         micro_slice_us: args.micro_slice_us.unwrap_or(hardware.micro_slice_us * u64::from(dilation)),
         urgent_slice_us: hardware.urgent_slice_us * u64::from(dilation),
         urgent_allowance_us: (hardware.urgent_allowance_us * u64::from(dilation)).min(HOLD_US_MAX),
+        urgent_answer_us: hardware.urgent_answer_us * u64::from(dilation),
         boost_percent: hardware.boost_percent * dilation,
         guest_kernel: args.guest_kernel.clone(),
         own_cgroups: !args.here,

@@ -189,6 +189,9 @@ pub struct Run {
     /// coordinated: how far an urgent vCPU's clock may be ahead of whom it goes before [default: 18000]
     #[arg(long, value_name = "US")]
     urgent_allowance_us: Option<u64>,
+    /// coordinated: how long who has acknowledged a call is urgent still, to answer it [default: 100]
+    #[arg(long, value_name = "US")]
+    urgent_answer_us: Option<u64>,
     /// Critical functions of guest kernels from this file instead of those that the program carries
     #[arg(long, value_name = "FILE")]
     critical: Option<PathBuf>,
@@ -237,7 +240,7 @@ pub struct Run {
 }
 
 /// What only a scheduler of our own can do, by the names of the fields below.
-const BESIDE_HAS_NO: [&str; 26] = [
+const BESIDE_HAS_NO: [&str; 27] = [
     "trace",
     "scheduler",
     "resched_dp",
@@ -246,6 +249,7 @@ const BESIDE_HAS_NO: [&str; 26] = [
     "urgent_slice_us",
     "preemption_delay_us",
     "urgent_allowance_us",
+    "urgent_answer_us",
     "micro_cpus",
     "micro_cpus_limit",
     "slice_us",
@@ -392,6 +396,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         urgent_slice_us,
         preemption_delay_us,
         urgent_allowance_us,
+        urgent_answer_us,
         boost_percent,
         micro_cpus,
         micro_slice_us,

@@ -33,6 +33,7 @@ impl Urgent {
                 delay_ns: coordination.delay_ns,
                 slice_ns: coordination.urgent_slice_ns,
                 allowance_ns: coordination.urgent_allowance_ns,
+                ..UrgentConfig::PAPER
             },
             knobs: Knobs::new(coordination, machine),
             states: IdVec::of(UrgentState::default(), machine.vcpus.len()),
@@ -46,8 +47,9 @@ impl Urgent {
         self.states[vcpu] = self.states[vcpu].charged(ran_ns);
     }
 
+    /// The model's guests acknowledge with their answer.
     pub fn acknowledge(&mut self, vcpu: VcpuId, another_waits: bool) {
-        self.states[vcpu] = self.states[vcpu].acknowledged(another_waits);
+        self.states[vcpu] = self.states[vcpu].acknowledged(&self.config, another_waits);
     }
 
     /// A pause-loop exit.

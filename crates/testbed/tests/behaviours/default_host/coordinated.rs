@@ -107,6 +107,28 @@ fn a_guest_without_symbols_is_coordinated() {
     assert!(count(&both["urgent_decisions"]["preempts"]) > 0, "{both}");
 }
 
+/// Its acknowledgement is an exit of the guest, just before the guest does what it was called for.
+#[test]
+fn who_has_acknowledged_a_call_answers_it_before_it_is_preempted() {
+    let guests =
+        [GuestSpec::new("called").workload("mix").pv(Pv::Off), GuestSpec::new("hog").workload("hog")];
+    observed(&guests, |host, _| {
+        let scheduler = start_scheduler(host, &format!("{FLAGS} --urgent-answer-us 3000"));
+        statistics(&scheduler, |report| vm(report, "called")["slide"].is_string(), "slide");
+        let preempted_of_acknowledged = |seen: &Intervals| {
+            let preempted =
+                seen.sum(|report| count(&vm(report, "called")["preemptions"]["by_class"]["irq_handler"]));
+            match seen.sum(|report| count(&vm(report, "called")["urgent_ends"]["acknowledged"])) {
+                0 => f64::INFINITY,
+                acknowledged => preempted as f64 / acknowledged as f64,
+            }
+        };
+        let found = figure(&scheduler, seconds(10, 30), preempted_of_acknowledged, |it| it < 0.25);
+        let report = stop_scheduler(host, &scheduler);
+        assert!(found < 0.25, "{found:.2} preemptions in handlers for each acknowledgement: {report}");
+    });
+}
+
 /// Urgent vCPUs borrow, and pay back: a guest that sends IPIs without end has no more than its share.
 #[test]
 fn shares_hold_beside_a_guest_that_sends_ipis_without_end() {
