@@ -382,7 +382,7 @@ fn read_mechanics(table: &TableReader<'_>) -> Result<Mechanics, ScenarioError> {
     }
 }
 
-/// In the real scheduler's range (`microslice run --grace`).
+/// In a range that no turn suffers from.
 fn read_grace(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
     let grace = table.integer("grace", 0..=100)?.map(|grace| grace as u32);
     match table.get("grace") {
