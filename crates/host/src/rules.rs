@@ -2,13 +2,13 @@
 //! simulator's policies have the same word, `rules`.
 
 use crate::HostError;
-use crate::config::Settings;
+use crate::config::{PoolChoice, Settings};
 use microslice_policy::{AccelerateConfig, PoolSizeConfig};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
     /// With grace, patience, lending, micro slices at home, acceleration by call-function IPIs alone, and a pool that is looked
-    /// at again and grows by demand.
+    /// at again and grows by demand; and no help for VMs that do better without.
     Project,
     /// Without any of these.
     Paper,
@@ -62,6 +62,11 @@ impl Settings {
         PoolSizeConfig { limit, grow_when_busy_percent, ..rules }
     }
 
+    /// Is it tried whether help brings a VM anything? In a dry run there is none, nor without a micro pool.
+    pub(crate) fn tries_help(&self) -> bool {
+        self.rules == Rules::Project && !self.dry_run && self.micro_cpus != PoolChoice::Static(0)
+    }
+
     /// In a dry run nobody is helped, so nobody has a reason to wait.
     fn patience_ns(&self) -> u64 {
         let nobody_waits = self.dry_run || self.rules == Rules::Paper;
@@ -107,6 +112,7 @@ mod tests {
         let dry = Settings { dry_run: true, ..Settings::default() };
         assert_eq!(dry.pool_size_config(3).grow_when_busy_percent, 0);
         assert_eq!(dry.accelerate_config().patience_ns, 0);
+        assert!(!dry.tries_help() && Settings::default().tries_help());
     }
 
     #[test]

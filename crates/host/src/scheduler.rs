@@ -415,6 +415,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
         intel: u32::from(host.vendor == Vendor::Intel),
         smt: u32::from(host.topology.smt),
         lend: u32::from(settings.rules.lends()),
+        tries_help: u32::from(settings.tries_help()),
         vm_places: settings.vm_places,
         micro_rank: [NEVER_MICRO; PCPUS_MAX as usize],
         domain_count: domains.count,

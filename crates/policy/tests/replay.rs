@@ -114,6 +114,11 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_on_boost(&config, &seen).into();
     write(RecordKind::Boost, BoostRecord { config, seen, decision, reserved: 0 }.as_bytes());
 
+    let state = HelpState { until_ns: 9, look: 1, is_off: 1, useful: [0, 9], ..Default::default() };
+    let seen = HelpObservation { now_ns: 9, guest_class: GuestClass::User.into(), reserved: 0 };
+    let HelpState { until_ns, is_off, look, .. } = decide_on_help(&state, &seen);
+    write(RecordKind::Help, HelpRecord { state, seen, until_ns, is_off, look }.as_bytes());
+
     let config = UrgentConfig::PAPER;
     let seen = IpiObservation {
         kind: InterruptKind::IpiReschedule.into(),
@@ -287,7 +292,7 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 14");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 15");
 }
 
 proptest! {

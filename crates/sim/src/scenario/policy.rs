@@ -129,6 +129,7 @@ const SCHEDULERS: [Row; 8] = [
             "patience",
             "lend",
             "home_slices",
+            "try_help",
         ],
         read_micro_sliced,
     ),
@@ -207,6 +208,7 @@ fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerK
         patience_ns: read_patience(table)?,
         lends: of_fair_share(table, "lend")?,
         home_slices: of_fair_share(table, "home_slices")?,
+        tries_help: of_fair_share(table, "try_help")?,
     }))
 }
 
