@@ -19,6 +19,7 @@
 #include "pool_size.h"
 #include "urgent.h"
 #include "urgent_events.h"
+#include "worth_helping.h"
 
 #define RECORD_VERSION 15u
 /* Slots for guest kernels. Slot 0 is the code of a guest without symbols. */
@@ -44,7 +45,8 @@ enum record_kind {
 	RECORD_URGENT = 16,
 	RECORD_URGENT_TURN = 17,
 	RECORD_CANDIDATE = 18,
-	RECORD_KIND_COUNT = 19,
+	RECORD_HELP = 19,
+	RECORD_KIND_COUNT = 20,
 };
 
 struct classify_record {
@@ -168,6 +170,15 @@ struct candidate_record {
 	struct candidate_observation seen;
 };
 
+/* Of the state after it what a VM's help depends on. */
+struct help_record {
+	struct help_state state;
+	struct help_observation seen;
+	u64 until_ns;
+	u32 is_off;
+	u32 look;
+};
+
 /* The state before the step is that of the step before it: steps are replayed in order, from an empty state.
  */
 struct pool_size_record {
@@ -200,6 +211,7 @@ struct record {
 		struct urgent_record urgent;
 		struct urgent_turn_record urgent_turn;
 		struct candidate_record candidate;
+		struct help_record help;
 	};
 };
 

@@ -50,7 +50,7 @@ struct run_config {
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
 	u32 domain_count;		     /* of queues: policy/queue_domain.h */
 	u32 tracing;			     /* trace.bpf.h */
-	u32 reserved;
+	u32 tries_help;			     /* policy/worth_helping.h; the paper: 0 */
 	struct queue_place places[PCPUS_MAX];
 	struct boost_config boost; /* beside the kernel's own scheduler */
 };
@@ -156,7 +156,8 @@ struct vm_stats {
 	u64 yields[YIELD_CAUSE_COUNT][YIELD_REASON_COUNT];
 	u64 interrupts[INTERRUPT_KIND_COUNT][INTERRUPT_REASON_COUNT];
 	u64 siblings[SIBLING_DECISION_COUNT];
-	u64 spinners[2]; /* enum spinner_decision */
+	u64 spinners[2];    /* enum spinner_decision */
+	u64 help_trials[2]; /* of whether help brings anything: it does, and it doesn't */
 	u64 requests[CAUSE_COUNT];
 	u64 would_request[CAUSE_COUNT][GUEST_CLASS_COUNT]; /* with --dry-run, instead of requests */
 	u64 failures[FAILURE_COUNT];

@@ -9,13 +9,14 @@
 #include "bpf/mechanisms/passes.bpf.h"
 #include "bpf/mechanisms/patience.bpf.h"
 #include "bpf/mechanisms/woken.bpf.h"
+#include "bpf/mechanisms/worth_helping.bpf.h"
 
 /* The vCPU whose thread this is gives up its pCPU, or is about to. */
 __noinline int on_yield(u32 cause)
 {
 	struct task_ctx *tctx = task_ctx_of(bpf_get_current_task_btf());
 	struct vcpu *self = vcpu_of(tctx);
-	struct yield_observation seen = {.cause = cause, .micro_pcpu_count = decided_pcpu_count};
+	struct yield_observation seen = {.cause = cause};
 	struct yield_decision decision;
 	struct vm_stats *stats;
 	struct vm *vm;
@@ -29,6 +30,7 @@ __noinline int on_yield(u32 cause)
 	if (!vm || !stats)
 		return 0;
 	slot = tctx->vcpu - 1;
+	seen.micro_pcpu_count = micro_pcpus_for(vm);
 	rip = read_guest_rip(self->kvm_vcpu);
 	seen.guest_class = classify_rip(slot, self->vm, self->kvm_vcpu, rip);
 	seen.interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
@@ -68,18 +70,20 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 	struct interrupt_decision decision;
 	struct vm_stats *stats;
 	struct vcpu *vcpu;
+	struct vm *vm;
 
 	if (!slot)
 		return 0;
 	vcpu = vcpu_at(*slot);
 	if (!vcpu)
 		return 0;
+	vm = vm_at(vcpu->vm);
 	stats = vm_stats_at(vcpu->vm);
-	if (!stats)
+	if (!vm || !stats)
 		return 0;
 	seen.kind = interrupt_kind_of(vector);
 	seen.recipient_state = vcpu->state;
-	seen.micro_pcpu_count = decided_pcpu_count;
+	seen.micro_pcpu_count = micro_pcpus_for(vm);
 	seen.guest_known = guest_is_known(vcpu->vm);
 	seen.recipient_goes_first = vcpu->goes_first;
 	decision = decide_on_interrupt(&limits, &seen);

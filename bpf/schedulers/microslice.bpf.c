@@ -60,6 +60,11 @@ void STRUCT_OPS(microslice_quiescent, struct task_struct *p, u64 deq_flags)
 	becomes_quiescent(p);
 }
 
+void STRUCT_OPS(microslice_tick, struct task_struct *p)
+{
+	ask_whether_help_is_worth_it(p);
+}
+
 /* ---- Coming and going ---- */
 
 s32 STRUCT_OPS_SLEEPABLE(microslice_init_task, struct task_struct *p, struct scx_init_task_args *args)
@@ -133,6 +138,7 @@ struct sched_ext_ops microslice_ops = {
     .runnable = (void *)microslice_runnable,
     .running = (void *)microslice_running,
     .stopping = (void *)microslice_stopping,
+    .tick = (void *)microslice_tick,
     .quiescent = (void *)microslice_quiescent,
     .yield = (void *)microslice_yield,
     .cpu_release = (void *)microslice_cpu_release,

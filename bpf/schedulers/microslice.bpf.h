@@ -10,6 +10,7 @@
  *   micro_pool, micro_slice, micro_turns, pool_size   reserved pCPUs
  *   home_slices     requests -> pCPUs of the normal pool, where the micro pool is busy
  *   lending         micro pCPUs that nobody asks for
+ *   worth_helping   VMs for which there is no micro pool, because they do better without
  *   delay_preemption, patience, directed_yield        who keeps its pCPU, and who gets it
  */
 #ifndef BPF_MICROSLICE_H
@@ -37,6 +38,7 @@ struct microslice_vm {
 	struct passes_vm passes;
 	struct patience_vm patience;
 	struct request_vm request;
+	struct worth_helping_vm worth_helping;
 };
 
 struct microslice_pcpu {
@@ -90,6 +92,7 @@ STATE(woken, woken_of, vcpu)
 STATE(passes, passes_in, vm)
 STATE(patience, patience_in, vm)
 STATE(request, request_in, vm)
+STATE(worth_helping, worth_helping_in, vm)
 STATE(delay_preemption, delay_on, pcpu)
 STATE(home_slices, home_slices_on, pcpu)
 STATE(lending, lending_on, pcpu)
@@ -106,6 +109,7 @@ HOOK void on_vm_joins(struct vm *vm)
 	passes_in(vm)->until_ns = 0;
 	*patience_in(vm) = (struct patience_vm){};
 	*request_in(vm) = (struct request_vm){};
+	*worth_helping_in(vm) = (struct worth_helping_vm){};
 }
 
 HOOK void on_vcpu_joins(struct vcpu *vcpu)

@@ -6,12 +6,13 @@ use crate::delay_preemption::Unsafe;
 use crate::domains::Domains;
 use crate::interface::VMS_MAX;
 use crate::monitoring::{Listen, Listener};
+use crate::rules::Rules;
 use crate::topology::Topology;
 use crate::tracer::TraceSettings;
 use crate::vm_policy::VmPolicy;
 use crate::weights::WEIGHTS;
 use microslice_policy::coordinated::UrgentConfig;
-use microslice_policy::{AccelerateConfig, DelayConfig, FairShareConfig, PoolSizeConfig, QueueDomain};
+use microslice_policy::{AccelerateConfig, FairShareConfig, QueueDomain};
 use microslice_symbols::critical::Catalogue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -99,29 +100,14 @@ pub struct Settings {
     pub slice_us: u64,
     /// Which pCPUs share a queue.
     pub queue_domain: QueueDomain,
-    pub profile_ms: u64,
-    pub epoch_ms: u64,
-    /// In a row, until a quiet profile phase is believed; the paper: 0.
-    pub second_looks: u32,
-    /// How busy micro-sliced pCPUs must have been for one more to be tried, in per cent; the paper: 0.
-    pub grow_when_busy: u32,
-    /// Micro slices in a row for a vCPU that is stopped in critical code, or before it answered a call; the paper: 0.
-    pub grace: u32,
-    /// For how many micro slices who waits keeps its pCPU though nobody is found to help; the paper: 0.
+    pub rules: Rules,
+    /// For how many micro slices who waits keeps its pCPU though nobody is found to help; by the paper's rules nobody does.
     pub patience: u32,
     /// The window around the end of a turn in which a vCPU is preempted where that is safe; 0: turns end when they are over.
     pub delay_preemption: u64,
-    /// The window begins by the mean of so many turns.
-    pub delay_history: u32,
     pub delay_unsafe: Unsafe,
     /// Between two looks at a guest's instruction pointer.
     pub delay_look_us: u64,
-    /// Accelerate the recipient of a call-function IPI at once, not only when its sender yields.
-    pub call_function_ipi: bool,
-    /// Micro-sliced pCPUs that nobody asks for run vCPUs of the normal pool; not so in the paper.
-    pub lend: bool,
-    /// Where no micro-sliced pCPU serves a request at once, one of the normal pool does; not so in the paper.
-    pub home_slices: bool,
     /// Look for a guest's kernel in its memory when nobody names it. Read-only.
     pub guest_memory: bool,
     pub dry_run: bool,
@@ -169,19 +155,11 @@ impl Default for Settings {
             boost_percent: 1,
             slice_us: FairShareConfig::DEFAULT.slice_ns / 1000,
             queue_domain: QueueDomain::Host,
-            profile_ms: 10,
-            epoch_ms: 1000,
-            second_looks: PoolSizeConfig::DEFAULT.second_looks,
-            grow_when_busy: PoolSizeConfig::DEFAULT.grow_when_busy_percent,
-            grace: AccelerateConfig::DEFAULT.grace_max,
+            rules: Rules::Project,
             patience: 10,
             delay_preemption: 0,
-            delay_history: DelayConfig::HISTORY,
             delay_unsafe: Unsafe::Kernel,
             delay_look_us: 100,
-            call_function_ipi: AccelerateConfig::DEFAULT.call_function_ipi != 0,
-            lend: true,
-            home_slices: AccelerateConfig::DEFAULT.home_slices != 0,
             guest_memory: true,
             dry_run: false,
             program_costs: false,
@@ -208,26 +186,23 @@ impl Default for Settings {
 /// Who has waited for two seconds goes first, for a third of a slice, so eighty vCPUs a pCPU get theirs in time.
 pub const HOLD_US_MAX: u64 = 300_000;
 
+/// So that grace, micro slices in a row, isn't longer than that.
+const MICRO_SLICE_US_MAX: u64 = HOLD_US_MAX / AccelerateConfig::DEFAULT.grace_max as u64;
+
 /// What a setting may be: its key, least, most, of what, and where it is.
 type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);
 
 /// Bounds that no host changes.
-const BOUNDS: [Bound; 16] = [
+const BOUNDS: [Bound; 10] = [
     ("vm-places", 1, VMS_MAX as u64, "VMs", |it| u64::from(it.vm_places)),
     ("urgent-slice-us", 50, 10_000, "microseconds", |it| it.urgent_slice_us),
     ("preemption-delay-us", 0, 10_000, "microseconds", |it| it.preemption_delay_us),
     ("urgent-allowance-us", 0, HOLD_US_MAX, "microseconds of virtual time", |it| it.urgent_allowance_us),
     ("urgent-answer-us", 0, 10_000, "microseconds", |it| it.urgent_answer_us),
     ("boost-percent", 1, 50, "per cent", |it| u64::from(it.boost_percent)),
-    ("micro-slice-us", 10, 100_000, "microseconds", |it| it.micro_slice_us),
+    ("micro-slice-us", 10, MICRO_SLICE_US_MAX, "microseconds", |it| it.micro_slice_us),
     ("slice-us", 500, HOLD_US_MAX, "microseconds", |it| it.slice_us),
-    ("profile-ms", 1, 10_000, "milliseconds", |it| it.profile_ms),
-    ("epoch-ms", 1, 600_000, "milliseconds", |it| it.epoch_ms),
-    ("second-looks", 0, 1000, "looks", |it| u64::from(it.second_looks)),
-    ("grow-when-busy", 0, 100, "per cent", |it| u64::from(it.grow_when_busy)),
-    ("grace", 0, 100, "micro slices", |it| u64::from(it.grace)),
     ("patience", 0, 1000, "micro slices", |it| u64::from(it.patience)),
-    ("delay-history", 1, DelayConfig::HISTORY_MAX as u64, "turns", |it| u64::from(it.delay_history)),
     ("delay-look-us", 10, HOLD_US_MAX, "microseconds", |it| it.delay_look_us),
 ];
 
@@ -240,6 +215,7 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
     Some(match of_vm.unwrap_or(key) {
         "queue-domain" => "must be pcpu, llc or host".to_owned(),
         "scheduler" => "must be microslice or coordinated".to_owned(),
+        "rules" => "must be project or paper".to_owned(),
         "accelerate" | "resched-dp" | "tlb-co" => "must be true or false".to_owned(),
         "resched-co" => "must be true, false or \"auto\"".to_owned(),
         "delay-preemption" => "must be a window of microseconds, no longer than a turn".to_owned(),
@@ -281,17 +257,16 @@ impl Settings {
             }
         }
         self.check_windows()?;
-        for (key, slices) in [("grace", self.grace), ("patience", self.patience)] {
-            let (slices, long) = (u64::from(slices), self.micro_slice_us);
-            if slices * long > HOLD_US_MAX {
-                return Err(HostError::refused(format!(
-                    "{} {slices} with {} {long}: {} us in a row; at most {HOLD_US_MAX} are allowed, so {key} up to {}",
-                    self.called(key),
-                    self.called("micro-slice-us"),
-                    slices * long,
-                    HOLD_US_MAX / long
-                )));
-            }
+        self.check_rules()?;
+        let (slices, long) = (u64::from(self.patience), self.micro_slice_us);
+        if slices * long > HOLD_US_MAX {
+            return Err(HostError::refused(format!(
+                "{} {slices} with {} {long}: {} us in a row; at most {HOLD_US_MAX} are allowed, so patience up to {}",
+                self.called("patience"),
+                self.called("micro-slice-us"),
+                slices * long,
+                HOLD_US_MAX / long
+            )));
         }
         if let Some((name, weight)) = self.weights.iter().find(|(_, weight)| !WEIGHTS.contains(weight)) {
             let key = format!("vm.{name}.weight");
@@ -332,16 +307,6 @@ impl Settings {
     /// Is anything configured for VMs of this name?
     pub fn knows_vm(&self, name: &str) -> bool {
         self.guests.contains_key(name) || self.said_of(name) != VmPolicy::default()
-    }
-
-    /// A dry run keeps no pCPU busy: its pool grows by the paper's rule, and shows the most that would be reserved.
-    pub fn grow_when_busy_percent(&self) -> u32 {
-        if self.dry_run { 0 } else { self.grow_when_busy }
-    }
-
-    /// In a dry run nobody is helped, so nobody has a reason to wait.
-    pub fn patience_ns(&self) -> u64 {
-        if self.dry_run { 0 } else { u64::from(self.patience) * self.micro_slice_us * 1000 }
     }
 
     /// By what the host shows of its caches.
@@ -413,21 +378,12 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_of_a_dry_run_grows_though_nothing_keeps_it_busy() {
-        let default = Settings::default();
-        assert_eq!(default.grow_when_busy_percent(), PoolSizeConfig::DEFAULT.grow_when_busy_percent);
-        assert_eq!(Settings { dry_run: true, ..default }.grow_when_busy_percent(), 0);
-    }
-
-    #[test]
     fn values_out_of_bounds_are_refused_by_name() {
         let error = Settings { micro_slice_us: 1, ..Settings::default() }.check().unwrap_err();
-        assert_eq!(error.to_string(), "--micro-slice-us 1: must be 10 to 100000 microseconds");
+        assert_eq!(error.to_string(), "--micro-slice-us 1: must be 10 to 30000 microseconds");
         let weights = [("web".to_owned(), 0)].into();
         let error = Settings { weights, ..Settings::default() }.check().unwrap_err();
         assert_eq!(error.to_string(), "--weight web=0: must be 1 to 10000");
-        let error = Settings { grow_when_busy: 101, ..Settings::default() }.check().unwrap_err();
-        assert_eq!(error.to_string(), "--grow-when-busy 101: must be 0 to 100 per cent");
         assert!(Settings::default().check().is_ok());
     }
 
@@ -435,8 +391,8 @@ mod tests {
     fn what_would_bring_the_watchdog_is_refused_though_each_value_is_allowed() {
         let error = |settings: Settings| settings.check().unwrap_err().to_string();
         assert_eq!(
-            error(Settings { grace: 100, micro_slice_us: 100_000, patience: 0, ..Settings::default() }),
-            "--grace 100 with --micro-slice-us 100000: 10000000 us in a row; at most 300000 are allowed, so grace up to 3"
+            error(Settings { patience: 100, micro_slice_us: 30_000, ..Settings::default() }),
+            "--patience 100 with --micro-slice-us 30000: 3000000 us in a row; at most 300000 are allowed, so patience up to 10"
         );
         let mut settings = Settings { patience: 1000, micro_slice_us: 1000, ..Settings::default() };
         settings.places.insert("patience".into(), "my.toml:2:12".into());
@@ -450,7 +406,7 @@ mod tests {
         // As the demonstration stretches them for its emulated host.
         let stretched = Settings { slice_us: 300_000, micro_slice_us: 3000, ..Settings::default() };
         assert!(stretched.check().is_ok());
-        let longest = Settings { micro_slice_us: 100_000, grace: 3, patience: 3, ..Settings::default() };
+        let longest = Settings { micro_slice_us: 30_000, ..Settings::default() };
         assert!(longest.check().is_ok());
     }
 }

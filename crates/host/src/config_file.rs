@@ -35,19 +35,11 @@ struct Values {
     boost_percent: Option<u32>,
     slice_us: Option<u64>,
     queue_domain: Option<String>,
-    profile_ms: Option<u64>,
-    epoch_ms: Option<u64>,
-    second_looks: Option<u32>,
-    grow_when_busy: Option<u32>,
-    grace: Option<u32>,
+    rules: Option<String>,
     patience: Option<u32>,
     delay_preemption: Option<u64>,
-    delay_history: Option<u32>,
     delay_unsafe: Option<String>,
     delay_look_us: Option<u64>,
-    call_function_ipi: Option<bool>,
-    lend: Option<bool>,
-    home_slices: Option<bool>,
     guest_memory: Option<bool>,
     dry_run: Option<bool>,
     critical: Option<PathBuf>,
@@ -141,6 +133,10 @@ impl Values {
             settings.scheduler =
                 name.parse().map_err(|cause| format!("{}: {cause}", settings.called("scheduler")))?;
         }
+        if let Some(name) = self.rules {
+            settings.rules =
+                name.parse().map_err(|cause| format!("{}: {cause}", settings.called("rules")))?;
+        }
         if let Some(name) = self.queue_domain {
             let kind = domains::named(&name);
             settings.queue_domain =
@@ -176,18 +172,9 @@ impl Values {
             micro_slice_us,
             boost_percent,
             slice_us,
-            profile_ms,
-            epoch_ms,
-            second_looks,
-            grow_when_busy,
-            grace,
             patience,
             delay_preemption,
-            delay_history,
             delay_look_us,
-            call_function_ipi,
-            lend,
-            home_slices,
             guest_memory,
             dry_run
         );
@@ -354,8 +341,8 @@ mod tests {
         assert_eq!((settings.delay_preemption, settings.delay_unsafe.name()), (500, "critical"));
         let error = read_text("delay-preemption = 500\ndelay-unsafe = \"user\"").unwrap_err();
         assert_eq!(error, "my.toml:2:16: delay-unsafe \"user\": must be kernel, critical or hinted");
-        let error = read_text("delay-preemption = 500\ndelay-history = 0").unwrap().check().unwrap_err();
-        assert_eq!(error.to_string(), "my.toml:2:17: delay-history 0: must be 1 to 16 turns");
+        let error = read_text("delay-preemption = 500\ndelay-look-us = 0").unwrap().check().unwrap_err();
+        assert_eq!(error.to_string(), "my.toml:2:17: delay-look-us 0: must be 10 to 300000 microseconds");
     }
 
     #[test]
@@ -377,7 +364,7 @@ mod tests {
     fn a_broken_file_is_one_line_with_the_place() {
         let error = read_text("slice-us = 30000\nmicro-cpu = 1\n").unwrap_err();
         assert!(error.starts_with("my.toml:2:1: unknown field `micro-cpu`"), "{error}");
-        let error = read_text("lend = true\nslice-us = = 1\n").unwrap_err();
+        let error = read_text("dry-run = true\nslice-us = = 1\n").unwrap_err();
         assert!(error.starts_with("my.toml:2:12: "), "{error}");
     }
 

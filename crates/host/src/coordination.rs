@@ -112,21 +112,7 @@ impl std::fmt::Display for Schemes {
 const KNOBS: [(SchedulerChoice, &[&str]); 2] = [
     (
         SchedulerChoice::Microslice,
-        &[
-            "micro-cpus",
-            "micro-cpus-limit",
-            "micro-slice-us",
-            "profile-ms",
-            "epoch-ms",
-            "second-looks",
-            "grow-when-busy",
-            "grace",
-            "patience",
-            "call-function-ipi",
-            "lend",
-            "home-slices",
-            "dry-run",
-        ],
+        &["micro-cpus", "micro-cpus-limit", "micro-slice-us", "rules", "patience", "dry-run"],
     ),
     (
         SchedulerChoice::Coordinated,
@@ -205,8 +191,8 @@ mod tests {
     fn a_setting_of_the_other_scheduler_is_refused_by_flag_and_by_place() {
         let mut settings = Settings { scheduler: SchedulerChoice::Coordinated, ..Settings::default() };
         assert!(settings.check().is_ok());
-        settings.flags_given.insert("no-lend".into());
-        assert_eq!(error(&settings), "--no-lend: the scheduler coordinated has no such setting");
+        settings.flags_given.insert("patience".into());
+        assert_eq!(error(&settings), "--patience: the scheduler coordinated has no such setting");
         let mut settings = Settings::default();
         settings.places.insert("vm.web.tlb-co".into(), "my.toml:2:10".into());
         assert_eq!(

@@ -89,6 +89,7 @@ mod tests {
         let topology = Topology {
             pcpu_count: 2,
             micro_order: vec![1],
+            slow: vec![],
             isolated: vec![],
             neighbourhoods: vec![],
             smt: false,

@@ -192,6 +192,10 @@ impl<'s> Daemon<'s> {
             let cpus = cpu_list(&self.host.topology.isolated);
             (output.say)(&format!("CPUs {cpus} are isolated: they are never micro-sliced"));
         }
+        if !self.host.topology.slow.is_empty() && self.settings.scheduler == SchedulerChoice::Microslice {
+            let cpus = cpu_list(&self.host.topology.slow);
+            (output.say)(&format!("CPUs {cpus} are slower than others: they are never micro-sliced"));
+        }
         if let Some(warning) = real_time::warning(&preflight::kernel("osrelease")) {
             (output.say)(&warning);
         }
@@ -313,7 +317,7 @@ impl<'s> Daemon<'s> {
             SchedulerChoice::Microslice => format!(
                 ": {} of {} pCPUs micro-sliced at most",
                 settings.pool_limit(host.topology.micro_order.len())?,
-                host.topology.micro_order.len() + 1
+                host.topology.wide_pcpu_count()
             ),
             SchedulerChoice::Coordinated => String::new(),
         };

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// The window that the other settings are about.
 pub(crate) const WINDOW: &str = "delay-preemption";
 /// Those settings.
-const ABOUT_IT: [&str; 3] = ["delay-history", "delay-unsafe", "delay-look-us"];
+const ABOUT_IT: [&str; 2] = ["delay-unsafe", "delay-look-us"];
 /// Windows of microseconds are over before anybody looks.
 const WINDOW_US_MIN: u64 = 10;
 
@@ -53,7 +53,7 @@ impl Settings {
     /// Windows around the ends of turns, or else grace: micro slices behind them. `has_grace`: the scheduler has a micro pool.
     pub(crate) fn delay_config(&self, has_grace: bool) -> DelayConfig {
         if self.delay_preemption == 0 {
-            let micro_slices = if has_grace { self.grace } else { 0 };
+            let micro_slices = if has_grace { self.accelerate_config().grace_max } else { 0 };
             return DelayConfig::of_grace(micro_slices, self.micro_slice_us * 1000);
         }
         let unsafe_where = match self.delay_unsafe {
@@ -64,7 +64,7 @@ impl Settings {
         DelayConfig {
             window_ns: self.delay_preemption * 1000,
             look_ns: self.delay_look_us * 1000,
-            history: self.delay_history,
+            history: DelayConfig::HISTORY,
             unsafe_where: unsafe_where.into(),
         }
     }
@@ -74,7 +74,7 @@ impl Settings {
         self.delay_preemption > 0 && self.delay_unsafe == Unsafe::Hinted
     }
 
-    fn is_said(&self, key: &str) -> bool {
+    pub(crate) fn is_said(&self, key: &str) -> bool {
         self.flags_given.contains(key) || self.places.contains_key(key)
     }
 
@@ -98,10 +98,6 @@ impl Settings {
         if self.delay_look_us > window_us && self.is_said("delay-look-us") {
             let look_us = self.delay_look_us;
             return refused("delay-look-us", format!(" {look_us}: longer than the window, {window_us} us"));
-        }
-        if self.is_said("grace") && self.grace > 0 {
-            let with = format!(" {} with {} {window_us}", self.grace, self.called(WINDOW));
-            return refused("grace", with + ": a turn that ends in a window has no grace");
         }
         if self.delay_unsafe == Unsafe::Hinted && !self.guest_memory {
             let without = format!(" hinted with {}", self.called("no-guest-memory"));
@@ -164,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_longer_than_a_turn_and_means_of_nothing_are_refused() {
+    fn a_window_longer_than_a_turn_or_too_short_to_look_in_is_refused() {
         assert_eq!(
             error(&["delay-preemption"], |it| it.delay_preemption = 10_001),
             "--delay-preemption 10001: a window longer than a turn, which is 10000 us (--slice-us)"
@@ -173,13 +169,6 @@ mod tests {
             error(&["delay-preemption"], |it| it.delay_preemption = 9),
             "--delay-preemption 9: a window shorter than 10 us"
         );
-        for history in [0, 17] {
-            let said = error(&["delay-preemption", "delay-history"], |it| {
-                it.delay_preemption = 1000;
-                it.delay_history = history;
-            });
-            assert_eq!(said, format!("--delay-history {history}: must be 1 to 16 turns"));
-        }
     }
 
     #[test]
@@ -195,10 +184,6 @@ mod tests {
                 it.delay_look_us = 1001;
             }),
             "--delay-look-us 1001: longer than the window, 1000 us"
-        );
-        assert_eq!(
-            error(&["delay-preemption", "grace"], windows),
-            "--grace 10 with --delay-preemption 1000: a turn that ends in a window has no grace"
         );
         assert_eq!(
             error(&["delay-preemption", "dry-run"], |it| {

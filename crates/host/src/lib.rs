@@ -9,6 +9,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod beside;
+mod capacity;
 pub mod cgroups;
 pub mod config;
 mod config_file;
@@ -44,6 +45,7 @@ mod refusals;
 pub mod refused_kernels;
 pub mod report;
 pub mod restarts;
+pub mod rules;
 pub mod scheduler;
 pub mod service_weights;
 pub mod simple;

@@ -20,9 +20,7 @@ use crate::refusals::Refusal;
 use crate::service_weights::{self, ServiceMap, ServiceTable, Sides};
 use crate::tracer::TraceQueue;
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, PrintLevel, RingBuffer, RingBufferBuilder};
-use microslice_policy::{
-    AccelerateConfig, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, PoolSizeConfig, Record,
-};
+use microslice_policy::{FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, Record};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::Write;
@@ -401,22 +399,9 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
     let mut config = RunConfig {
         micro_slice_ns: settings.micro_slice_us * 1000,
         others_slice_ns: OTHERS_SLICE_NS,
-        accelerate: AccelerateConfig {
-            grace_max: settings.grace,
-            patience_ns: settings.patience_ns(),
-            call_function_ipi: u32::from(settings.call_function_ipi),
-            home_slices: u32::from(settings.home_slices),
-            ..AccelerateConfig::PAPER
-        },
+        accelerate: settings.accelerate_config(),
         fair_share: FairShareConfig::with_slice(settings.slice_us * 1000),
-        pool_size: PoolSizeConfig {
-            profile_interval_ns: settings.profile_ms * 1_000_000,
-            epoch_interval_ns: settings.epoch_ms * 1_000_000,
-            limit,
-            second_looks: settings.second_looks,
-            grow_when_busy_percent: settings.grow_when_busy_percent(),
-            ..PoolSizeConfig::PAPER
-        },
+        pool_size: settings.pool_size_config(limit),
         urgent: settings.urgent_config(),
         delay: settings.delay_config(settings.scheduler == SchedulerChoice::Microslice),
         micro_pcpu_count: count,
@@ -426,11 +411,11 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
         recording: u32::from(settings.record.is_some()),
         tracing: u32::from(settings.trace.is_some()),
         pcpu_count: host.topology.pcpu_count,
-        // The order has all but the first one.
-        wide_pcpu_count: host.topology.micro_order.len() as u32 + 1,
+        wide_pcpu_count: host.topology.wide_pcpu_count(),
         intel: u32::from(host.vendor == Vendor::Intel),
         smt: u32::from(host.topology.smt),
-        lend: u32::from(settings.lend),
+        lend: u32::from(settings.rules.lends()),
+        tries_help: u32::from(settings.tries_help()),
         vm_places: settings.vm_places,
         micro_rank: [NEVER_MICRO; PCPUS_MAX as usize],
         domain_count: domains.count,

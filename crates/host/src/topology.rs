@@ -1,5 +1,6 @@
 //! The host's pCPUs: which of them become micro-sliced, in which order, and where they are.
 
+use crate::capacity::slow_pcpus;
 use crate::domains::Neighbourhood;
 use crate::interface::PCPUS_MAX;
 use crate::{HostError, cgroups};
@@ -14,6 +15,8 @@ pub struct Topology {
     pub micro_order: Vec<u32>,
     /// Online pCPUs that were set apart for somebody, and never join: no other VM may run there.
     pub isolated: Vec<u32>,
+    /// Online pCPUs of the normal pool that are too slow to join.
+    pub slow: Vec<u32>,
     /// Where each online pCPU is, isolated or not.
     pub neighbourhoods: Vec<Neighbourhood>,
     /// Do cores have several threads that are in use?
@@ -64,14 +67,21 @@ impl Topology {
         let neighbourhoods = online.iter().map(|&cpu| Neighbourhood::read(folder, cpu)).collect();
         let set_apart = isolated(folder, cgroups)?;
         let isolated: Vec<u32> = online.extract_if(.., |cpu| set_apart.contains(cpu)).collect();
-        let micro_order = micro_order(online, place);
-        if micro_order.is_empty() && !isolated.is_empty() {
+        let slow = slow_pcpus(folder, &online);
+        let micro_order = micro_order(online, &slow, place);
+        if micro_order.is_empty() && slow.is_empty() && !isolated.is_empty() {
             return Err(HostError::refused(format!(
                 "CPUs {} are isolated, and of the others none could be micro-sliced (one stays normal)",
                 cpu_list(&isolated)
             )));
         }
-        Ok(Self { pcpu_count, micro_order, isolated, neighbourhoods, smt, hotplug_seq: 0 })
+        Ok(Self { pcpu_count, micro_order, isolated, slow, neighbourhoods, smt, hotplug_seq: 0 })
+    }
+
+    /// How many pCPUs the pools have together: all that are online but those that are isolated.
+    pub fn wide_pcpu_count(&self) -> u32 {
+        let is_isolated = |near: &&Neighbourhood| self.isolated.contains(&near.cpu);
+        (self.neighbourhoods.len() - self.neighbourhoods.iter().filter(is_isolated).count()) as u32
     }
 }
 
@@ -88,9 +98,10 @@ struct Place {
 /// From the last package's last core down, of each core its last thread first: a micro-sliced thread is idle for most of
 /// the time, and then its sibling has the core to itself. Whole cores would cost more and help nobody sooner
 /// (docs/simulator.md, SMT). The first pCPU that isn't isolated never joins: it is where the host's interrupts and housekeeping go by default.
-fn micro_order(mut online: Vec<u32>, place: impl Fn(u32) -> Place) -> Vec<u32> {
+fn micro_order(mut online: Vec<u32>, slow: &[u32], place: impl Fn(u32) -> Place) -> Vec<u32> {
     online.sort_unstable();
     online.drain(..online.len().min(1));
+    online.retain(|cpu| !slow.contains(cpu));
     online.sort_by_cached_key(|&cpu| std::cmp::Reverse(place(cpu)));
     online
 }
@@ -150,10 +161,16 @@ mod tests {
     #[test]
     fn micro_pcpus_come_from_the_last_core_down_and_never_include_the_first() {
         let of_its_own = |cpu| Place { thread: 0, package: 0, core: i64::from(cpu), cpu };
-        assert_eq!(micro_order(vec![0, 1, 2, 3], of_its_own), [3, 2, 1]);
-        assert_eq!(micro_order(vec![0], of_its_own), Vec::<u32>::new());
+        assert_eq!(micro_order(vec![0, 1, 2, 3], &[], of_its_own), [3, 2, 1]);
+        assert_eq!(micro_order(vec![0], &[], of_its_own), Vec::<u32>::new());
+        assert_eq!(micro_order(vec![0, 1, 2, 3], &[2, 3], of_its_own), [1]);
+        assert_eq!(
+            micro_order(vec![0, 1, 2, 3], &[0, 1], of_its_own),
+            [3, 2],
+            "a slow first one stays normal, too"
+        );
         let in_two_packages = |cpu| Place { package: i64::from(1 - cpu % 2), ..of_its_own(cpu) };
-        assert_eq!(micro_order(vec![0, 1, 2, 3], in_two_packages), [2, 3, 1]);
+        assert_eq!(micro_order(vec![0, 1, 2, 3], &[], in_two_packages), [2, 3, 1]);
     }
 
     /// A folder of six pCPUs, of which those with one number here are threads of one core.
@@ -191,6 +208,7 @@ mod tests {
             pcpu_count: 8,
             micro_order: vec![2, 1],
             isolated: vec![],
+            slow: vec![],
             smt: false,
             hotplug_seq: 0,
             neighbourhoods: topology.neighbourhoods.clone(),
@@ -225,6 +243,35 @@ mod tests {
             );
             assert_eq!((refused.is_refusal(), refused.to_string()), (true, line));
         }
+    }
+
+    /// Of six pCPUs, of which the last ones have this capacity and the others the most.
+    fn with_slow(count: u32, capacity: u32) -> Topology {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["online", "possible"] {
+            std::fs::write(folder.path().join(file), "0-5\n").unwrap();
+        }
+        for cpu in 0..6 {
+            let capacity = if cpu < 6 - count { 1024 } else { capacity };
+            std::fs::create_dir(folder.path().join(format!("cpu{cpu}"))).unwrap();
+            std::fs::write(folder.path().join(format!("cpu{cpu}/cpu_capacity")), format!("{capacity}\n"))
+                .unwrap();
+        }
+        Topology::read_from(folder.path(), folder.path()).unwrap()
+    }
+
+    #[test]
+    fn slow_pcpus_are_never_micro_sliced_but_belong_to_the_normal_pool() {
+        let topology = with_slow(3, 500);
+        assert_eq!((&topology.micro_order[..], &topology.slow[..]), (&[2, 1][..], &[3, 4, 5][..]));
+        assert_eq!(topology.wide_pcpu_count(), 6);
+        let topology = with_slow(5, 500);
+        assert_eq!(
+            (topology.micro_order.len(), topology.wide_pcpu_count()),
+            (0, 6),
+            "one fast pCPU stays normal"
+        );
+        assert_eq!(with_slow(3, 1000).micro_order, [5, 4, 3, 2, 1]);
     }
 
     #[test]

@@ -247,6 +247,14 @@ fn replay_one(
             let scheme = it.scheme.get().ok_or_else(|| format!("{:?}", it.scheme))?;
             differ(it.decision, u32::from(coordinated::decide_on_candidate(scheme, &it.seen)))
         }
+        RecordKind::Help => {
+            let it: HelpRecord = record.payload_as();
+            let next = decide_on_help(&it.state, &it.seen);
+            differ(
+                HelpRecord { ..it },
+                HelpRecord { until_ns: next.until_ns, is_off: next.is_off, look: next.look, ..it },
+            )
+        }
         RecordKind::PoolSize => {
             let it: PoolSizeRecord = record.payload_as();
             differ(it.decision, step_pool_size(&it.config, pool, &it.seen))

@@ -114,6 +114,11 @@ fn one_of_each() -> Vec<u8> {
     let decision = decide_on_boost(&config, &seen).into();
     write(RecordKind::Boost, BoostRecord { config, seen, decision, reserved: 0 }.as_bytes());
 
+    let state = HelpState { until_ns: 9, look: 1, is_off: 1, useful: [0, 9], ..Default::default() };
+    let seen = HelpObservation { now_ns: 9, guest_class: GuestClass::User.into(), reserved: 0 };
+    let HelpState { until_ns, is_off, look, .. } = decide_on_help(&state, &seen);
+    write(RecordKind::Help, HelpRecord { state, seen, until_ns, is_off, look }.as_bytes());
+
     let config = UrgentConfig::PAPER;
     let seen = IpiObservation {
         kind: InterruptKind::IpiReschedule.into(),
@@ -152,7 +157,7 @@ fn one_of_each() -> Vec<u8> {
 fn every_kind_of_decision_replays_bit_for_bit() {
     let replayed = replay(one_of_each().as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 0, "{:?}", replayed.first_difference);
-    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
 }
 
 #[test]
@@ -165,7 +170,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
     let difference = replayed.first_difference.unwrap();
-    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 22));
+    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 23));
     assert_ne!(difference.recorded, difference.replayed);
 }
 
@@ -235,7 +240,7 @@ fn urgent_events_that_algorithm_1_was_not_shown_are_seen() {
 fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
     let recording = one_of_each();
     let replayed = replay(&recording[..recording.len() - 1]).unwrap();
-    assert_eq!((replayed.total_count(), replayed.difference_count), (22, 0));
+    assert_eq!((replayed.total_count(), replayed.difference_count), (23, 0));
 }
 
 #[test]

@@ -507,6 +507,8 @@ pub struct MicroSlicedConfig {
     pub lends: bool,
     /// Where no micro-sliced pCPU serves a request at once, one of the normal pool does.
     pub home_slices: bool,
+    /// VMs that do better without help have none.
+    pub tries_help: bool,
 }
 
 /// How the host does what the policy decides.

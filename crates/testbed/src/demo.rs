@@ -35,9 +35,7 @@ impl Scheduler {
         match self {
             Self::Kernel | Self::Observed => None,
             Self::Static(count) => Some(format!("--micro-cpus {count}")),
-            Self::StaticPaper(count) => Some(format!(
-                "--micro-cpus {count} --no-call-function-ipi --grace 0 --patience 0 --no-lend --no-home-slices"
-            )),
+            Self::StaticPaper(count) => Some(format!("--micro-cpus {count} --rules paper")),
             Self::Auto => Some("--micro-cpus auto".into()),
             Self::Coordinated => Some("--scheduler coordinated".into()),
             Self::Beside => Some("--beside".into()),

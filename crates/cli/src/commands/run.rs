@@ -13,6 +13,7 @@ use microslice_host::delay_preemption::Unsafe;
 use microslice_host::domains;
 use microslice_host::monitoring::{Address, Listen};
 use microslice_host::report::Report;
+use microslice_host::rules::Rules;
 use microslice_host::{HostError, PoolChoice, SchedulerChoice, Settings};
 use microslice_policy::QueueDomain;
 use std::path::PathBuf;
@@ -118,35 +119,17 @@ pub struct Run {
     /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all) [default: host]
     #[arg(long, value_name = "pcpu|llc|host", value_parser = domains::named)]
     queue_domain: Option<QueueDomain>,
-    /// Algorithm 1: profile interval [default: 10]
-    #[arg(long, value_name = "MS")]
-    profile_ms: Option<u64>,
-    /// Algorithm 1: epoch [default: 1000]
-    #[arg(long, value_name = "MS")]
-    epoch_ms: Option<u64>,
-    /// Algorithm 1: after a quiet profile interval look again, for three at a time, so many times in a row before an
-    /// epoch without micro-sliced pCPUs; 0: the paper's rule [default: 5]
-    #[arg(long, value_name = "N")]
-    second_looks: Option<u32>,
-    /// Algorithm 1: one more micro-sliced pCPU is tried only while those there are were busy for so much of the profile
-    /// interval; 0: the paper's rule [default: 40]
-    #[arg(long, value_name = "PERCENT")]
-    grow_when_busy: Option<u32>,
-    /// Give a vCPU that is stopped in critical code at most so many more micro slices in a row; 0: the paper's
-    /// rules [default: 10]
-    #[arg(long, value_name = "N")]
-    grace: Option<u32>,
+    /// `paper`: none of the rules that the paper doesn't have, which docs/scheduler.md lists [default: project]
+    #[arg(long, value_name = "project|paper")]
+    rules: Option<Rules>,
     /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, though nobody is found to
-    /// help; 0: the paper's rules [default: 10]
+    /// help [default: 10]
     #[arg(long, value_name = "N")]
     patience: Option<u32>,
     /// Preempt a vCPU where nobody waits for what it holds, in a window so long around the end of its turn; 0: where the turn
     /// is over [default: 0]
     #[arg(long, value_name = "US")]
     delay_preemption: Option<u64>,
-    /// With --delay-preemption: the window begins by the mean of so many turns [default: 8]
-    #[arg(long, value_name = "TURNS")]
-    delay_history: Option<u32>,
     /// With --delay-preemption: who isn't preempted in the window: a guest that is in its kernel, in critical code of that,
     /// or that says so in its hint page (docs/guest.md) [default: kernel]
     #[arg(long, value_name = "kernel|critical|hinted")]
@@ -154,16 +137,6 @@ pub struct Run {
     /// With --delay-preemption: between two looks at the guest's instruction pointer in the window [default: 100]
     #[arg(long, value_name = "US")]
     delay_look_us: Option<u64>,
-    /// Accelerate the recipient of a call-function IPI only once its sender yields, not at once
-    #[arg(long)]
-    no_call_function_ipi: bool,
-    /// Keep micro-sliced pCPUs idle while nobody asks for them, as in the paper; else they run other vCPUs meanwhile
-    #[arg(long)]
-    no_lend: bool,
-    /// Let a request wait for a micro-sliced pCPU, as in the paper; else it may have its micro slice on a CPU of the normal pool,
-    /// from a vCPU of another VM
-    #[arg(long)]
-    no_home_slices: bool,
     /// Never look into a guest's memory for its kernel: VMs whose image nobody names are scheduled normally
     #[arg(long)]
     no_guest_memory: bool,
@@ -240,7 +213,7 @@ pub struct Run {
 }
 
 /// What only a scheduler of our own can do, by the names of the fields below.
-const BESIDE_HAS_NO: [&str; 27] = [
+const BESIDE_HAS_NO: [&str; 20] = [
     "trace",
     "scheduler",
     "resched_dp",
@@ -254,17 +227,10 @@ const BESIDE_HAS_NO: [&str; 27] = [
     "micro_cpus_limit",
     "slice_us",
     "queue_domain",
-    "profile_ms",
-    "epoch_ms",
-    "second_looks",
-    "grow_when_busy",
     "patience",
     "delay_preemption",
-    "delay_history",
     "delay_unsafe",
     "delay_look_us",
-    "no_lend",
-    "no_home_slices",
     "weights",
     "program_costs",
     "vm_places",
@@ -402,14 +368,9 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         micro_slice_us,
         slice_us,
         queue_domain,
-        profile_ms,
-        epoch_ms,
-        second_looks,
-        grow_when_busy,
-        grace,
+        rules,
         patience,
         delay_preemption,
-        delay_history,
         delay_unsafe,
         delay_look_us
     );
@@ -418,23 +379,13 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.places.remove("micro-cpus-limit");
         settings.flags_given.insert("micro-cpus-limit".to_owned());
     }
-    for (flag, given) in [
-        ("no-call-function-ipi", args.no_call_function_ipi),
-        ("no-lend", args.no_lend),
-        ("no-home-slices", args.no_home_slices),
-        ("dry-run", args.dry_run),
-    ] {
-        if given {
-            settings.flags_given.insert(flag.to_owned());
-        }
+    if args.dry_run {
+        settings.flags_given.insert("dry-run".to_owned());
     }
     if args.beside {
         // KVM's yields go ahead there: nobody is patient, however long micro slices are.
         settings.patience = 0;
     }
-    settings.call_function_ipi &= !args.no_call_function_ipi;
-    settings.lend &= !args.no_lend;
-    settings.home_slices &= !args.no_home_slices;
     settings.guest_memory &= !args.no_guest_memory;
     settings.dry_run |= args.dry_run;
     if args.critical.is_some() {

@@ -181,14 +181,11 @@ fn attach(skeleton: &mut BesideSkel<'static>) -> libbpf_rs::Result<()> {
 }
 
 fn run_config(host: &Host, settings: &Settings) -> RunConfig {
-    let pcpu_count = host.topology.micro_order.len() as u32 + 1 + host.topology.isolated.len() as u32;
+    let pcpu_count = host.topology.neighbourhoods.len() as u32;
     RunConfig {
         micro_slice_ns: settings.micro_slice_us * 1000,
-        accelerate: AccelerateConfig {
-            grace_max: settings.grace,
-            call_function_ipi: u32::from(settings.call_function_ipi),
-            ..AccelerateConfig::PAPER
-        },
+        // KVM's yields go ahead, and there are no other pools.
+        accelerate: AccelerateConfig { home_slices: 0, patience_ns: 0, ..settings.accelerate_config() },
         fair_share: FairShareConfig::DEFAULT,
         dry_run: u32::from(settings.dry_run),
         recording: u32::from(settings.record.is_some()),

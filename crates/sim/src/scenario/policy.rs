@@ -129,6 +129,7 @@ const SCHEDULERS: [Row; 8] = [
             "patience",
             "lend",
             "home_slices",
+            "try_help",
         ],
         read_micro_sliced,
     ),
@@ -207,6 +208,7 @@ fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerK
         patience_ns: read_patience(table)?,
         lends: of_fair_share(table, "lend")?,
         home_slices: of_fair_share(table, "home_slices")?,
+        tries_help: of_fair_share(table, "try_help")?,
     }))
 }
 
@@ -382,7 +384,7 @@ fn read_mechanics(table: &TableReader<'_>) -> Result<Mechanics, ScenarioError> {
     }
 }
 
-/// In the real scheduler's range (`microslice run --grace`).
+/// In a range that no turn suffers from.
 fn read_grace(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
     let grace = table.integer("grace", 0..=100)?.map(|grace| grace as u32);
     match table.get("grace") {

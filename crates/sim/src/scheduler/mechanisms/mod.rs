@@ -22,6 +22,7 @@ mod patience;
 mod pool_size;
 mod warm_caches;
 mod woken;
+mod worth_helping;
 mod xen_prototype;
 
 use self::answers::Answers;
@@ -36,6 +37,7 @@ pub use self::passes::siblings_round_from;
 use self::patience::Patience;
 use self::pool_size::PoolSizing;
 use self::woken::WokenPlaces;
+use self::worth_helping::WorthHelping;
 use self::xen_prototype::XenPrototype;
 use super::core::ladder::{self, First, Mechanisms, Stopped};
 use super::{Core, Pick, Scheduler, WokenBy, YieldAnswer};
@@ -63,6 +65,7 @@ pub struct MicroSliced<Normal> {
     grace: Grace,
     home_slices: HomeSlices,
     woken: WokenPlaces,
+    worth_helping: WorthHelping,
     /// If this is the prototype's host.
     prototype: Option<XenPrototype>,
 }
@@ -89,6 +92,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             grace: Grace::new(in_windows, machine),
             home_slices: HomeSlices::new(machine),
             woken: WokenPlaces::new(machine),
+            worth_helping: WorthHelping::new(config.tries_help, machine),
             prototype: is_prototype.then(|| XenPrototype::new(machine)),
         }
     }
@@ -183,6 +187,7 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
     }
 
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
+        self.look_at_help(machine, pcpu);
         self.normal.tick(machine, pcpu);
     }
 

@@ -54,15 +54,14 @@ fn accelerated() -> &'static Accelerated {
     })
 }
 
-/// The same without what gives micro pCPUs, and those of the normal pool, away.
+/// The same by the paper's rules, which give neither micro pCPUs nor those of the normal pool away.
 fn kept_to_itself() -> &'static Value {
     static KEPT: OnceLock<Value> = OnceLock::new();
     KEPT.get_or_init(|| {
         observed(&mixed_guests(Pv::Off), |host, _| {
             let _echo = host.start_echo().expect("the other end of the ping-pong");
-            let flags = format!("{FLAGS} --no-lend --no-home-slices");
-            let scheduler = start_scheduler_that_knows(host, 2, &flags);
-            statistics(&scheduler, accelerations_by(&["call_function_ipi"]), "acceleration");
+            let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --rules paper"));
+            statistics(&scheduler, accelerations_by(&["resched_ipi"]), "acceleration");
             std::thread::sleep(seconds(5, 20));
             let report = stop_scheduler(host, &scheduler);
             assert_sums_hold(&report);
@@ -131,7 +130,9 @@ fn while_the_micro_pcpu_is_busy_a_request_has_its_micro_slice_at_home_unless_it_
     eprintln!("{at_home} of {all} micro slices at home");
     assert!(at_home > 0 && at_home < all, "{report}");
     assert!(count(&replayed["by_kind"]["home"]) > 0, "{replayed}");
-    assert_eq!(kept_to_itself()["home_slices"], 0);
+    let keeping = kept_to_itself();
+    assert_eq!((count(&keeping["home_slices"]), sum(&keeping["graces"])), (0, 0));
+    assert_eq!(count(&keeping["accelerations"]["by_cause"]["call_function_ipi"]), 0, "{keeping}");
 }
 
 #[test]
@@ -139,7 +140,7 @@ fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
     with_guests(&mixed_guests(Pv::On), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         // Otherwise the interrupts that a yield is about mostly come first, and count.
-        let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --no-call-function-ipi"));
+        let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --rules paper"));
         statistics(&scheduler, accelerations_by(&["pv_yield", "lock_halt"]), "acceleration by each yield");
         let report = stop_scheduler(host, &scheduler);
         assert_sums_hold(&report);
@@ -177,10 +178,9 @@ fn a_trace_shows_who_ran_where_and_micro_slices_on_the_micro_pcpu() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         // Nobody has a micro slice elsewhere then.
-        let flags =
-            format!("{FLAGS} --no-home-slices --trace /tmp/run.pftrace --trace-for 1h --trace-size 64");
+        let flags = format!("{FLAGS} --rules paper --trace /tmp/run.pftrace --trace-for 1h --trace-size 64");
         let scheduler = start_scheduler_that_knows(host, 2, &flags);
-        statistics(&scheduler, accelerations_by(&["call_function_ipi"]), "acceleration");
+        statistics(&scheduler, accelerations_by(&["resched_ipi"]), "acceleration");
         std::thread::sleep(seconds(2, 10));
         let report = stop_scheduler(host, &scheduler);
         let said = scheduler.stderr();
