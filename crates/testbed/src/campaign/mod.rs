@@ -79,8 +79,8 @@ pub struct FaultReport {
     pub back_ms: Option<u64>,
     pub hostile_ratio: Option<f64>,
     pub longest_wait_ms: u64,
-    pub share_error: f64,
-    pub share_seconds: f64,
+    /// By how much an equal's share was off, in each span of ten seconds that was looked at.
+    pub share_errors: Vec<f64>,
     pub findings: Vec<String>,
 }
 
@@ -165,8 +165,7 @@ fn run_fault(scene: &mut Scene<'_>, fault: &Fault) -> FaultReport {
         back_ms: None,
         hostile_ratio: None,
         longest_wait_ms: 0,
-        share_error: 0.0,
-        share_seconds: 0.0,
+        share_errors: Vec::new(),
         findings: Vec::new(),
     };
     let outcome = inflict::inflict(scene, fault).and_then(|inflicted| {
@@ -178,8 +177,7 @@ fn run_fault(scene: &mut Scene<'_>, fault: &Fault) -> FaultReport {
     match outcome {
         Ok(seen) => {
             report.longest_wait_ms = seen.longest_wait_ms;
-            report.share_error = seen.share_error;
-            report.share_seconds = seen.share_seconds;
+            report.share_errors = seen.share_errors;
             report.findings.extend(seen.findings);
         }
         Err(error) => report.findings.push(one_line(&error)),

@@ -13,7 +13,7 @@ impl BootReport {
             ">s",
             ">longest wait ms",
             ">share off %",
-            ">over s",
+            ">spans",
             ">back ms",
             ">hostile",
             "verdict",
@@ -29,8 +29,8 @@ impl BootReport {
                 fault.what.clone(),
                 format!("{:.0}", fault.seconds),
                 fault.longest_wait_ms.to_string(),
-                format!("{:.2}", fault.share_error * 100.0),
-                format!("{:.0}", fault.share_seconds),
+                fault.share_errors.last().map_or("-".into(), |error| format!("{:.2}", error * 100.0)),
+                fault.share_errors.len().to_string(),
                 fault.back_ms.map_or("-".into(), |ms| ms.to_string()),
                 fault.hostile_ratio.map_or("-".into(), |ratio| format!("{ratio:.2}")),
                 verdict,
@@ -83,7 +83,7 @@ pub fn to_text(boots: &[BootReport]) -> String {
             faults.len().to_string(),
             faults.iter().map(|fault| fault.findings.len()).sum::<usize>().to_string(),
             cell(most(&|fault| Some(fault.longest_wait_ms as f64)), 0),
-            cell(most(&|fault| Some(fault.share_error * 100.0)), 2),
+            cell(most(&|fault| fault.share_errors.last().map(|error| error * 100.0)), 2),
             cell(most(&|fault| fault.back_ms.map(|ms| ms as f64)), 0),
             cell(most(&|fault| fault.hostile_ratio), 2),
         ]);
@@ -120,8 +120,7 @@ mod tests {
             back_ms: Some(420),
             hostile_ratio: None,
             longest_wait_ms: 99,
-            share_error: 0.004,
-            share_seconds: 10.0,
+            share_errors: vec![0.02, 0.004],
             findings: findings.iter().map(|&text| text.to_owned()).collect(),
         };
         BootReport {
