@@ -6,6 +6,7 @@ use crate::demo::{self, MIX};
 use crate::guest::{Guest, GuestSpec};
 use crate::host::Host;
 use crate::link::Process;
+use crate::standstill::Standstill;
 use crate::{Result, say};
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -114,13 +115,20 @@ impl<'h> Scene<'h> {
         let Some(scheduler) = &self.scheduler else { return Ok(()) };
         let (deadline, from) = (Instant::now() + PATIENCE, scheduler.lines(0).len());
         let (mut state, mut vms) = (String::new(), None);
+        // The kernel verifies it again for seconds of emulation, beside busy guests for minutes.
+        let mut still = None;
         while Instant::now() < deadline && !scheduler.has_ended() {
             state = self.host.must_run("cat /sys/kernel/sched_ext/state", PATIENCE)?.trim().to_owned();
             let newest = scheduler.lines(from).pop();
             let report = newest.and_then(|line| serde_json::from_str::<Value>(&line.text).ok());
             vms = report.as_ref().and_then(|report| report["vms"].as_array()).map(Vec::len);
-            if state == "enabled" && vms == Some(self.guests.len()) {
-                return Ok(());
+            if state == "enabled" {
+                still = None;
+                if vms == Some(self.guests.len()) {
+                    return Ok(());
+                }
+            } else if still.is_none() {
+                still = Some(Standstill::of_guests(self.host)?);
             }
             std::thread::sleep(POLL);
         }
