@@ -32,7 +32,7 @@ pub enum Fault {
     Vms { vms: u32, vcpus: u32, does: &'static str, rounds: u32 },
     /// A task that keeps a pCPU to itself.
     RealTime { pcpu: u32, priority: u32, milliseconds: u32 },
-    /// All memory but so much is taken; then a cgroup's runs out.
+    /// Of the host's memory so much is left, and taken; then a cgroup's runs out.
     Memory { leave_mib: u32, seconds: u32 },
     /// The wall clock is set by so many seconds each.
     ClockJumps { by_seconds: Vec<i64> },
@@ -249,7 +249,9 @@ impl fmt::Display for Fault {
             Self::RealTime { pcpu, priority, milliseconds } => {
                 write!(f, " of priority {priority} on pCPU {pcpu} for {milliseconds} ms")
             }
-            Self::Memory { leave_mib, seconds } => write!(f, ", all but {leave_mib} MiB for {seconds} s"),
+            Self::Memory { leave_mib, seconds } => {
+                write!(f, ", {leave_mib} MiB of it left and taken for {seconds} s")
+            }
             Self::ClockJumps { by_seconds } => write!(f, ", {} of them", by_seconds.len()),
             Self::Affinity { rounds, masks } => write!(f, ", {rounds} rounds of {} masks", masks.len()),
             Self::Hostile { vcpus, seconds, .. } => write!(f, ", {vcpus} vCPUs for {seconds} s"),
@@ -282,14 +284,15 @@ mod tests {
         fn cgroups_are_made_before_anything_is_done_to_them_and_once(seed: u64) {
             let mut there = BTreeSet::new();
             for step in cgroup_steps(&mut ChaCha8Rng::seed_from_u64(seed)) {
-                prop_assert!(match step {
+                let can_be_done = match step {
                     CgroupStep::Make { group } => group < CGROUPS && there.insert(group),
                     CgroupStep::Remove { group } => there.remove(&group),
                     CgroupStep::Move { group, to } => there.contains(&group) && there.contains(&to),
                     CgroupStep::Weigh { group, .. } | CgroupStep::Limit { group, .. } | CgroupStep::Unlimit { group } => {
                         there.contains(&group)
                     }
-                });
+                };
+                prop_assert!(can_be_done, "{step:?}");
             }
         }
     }

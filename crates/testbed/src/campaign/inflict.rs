@@ -19,6 +19,8 @@ const BACK_MS_MAX: u64 = 20_000;
 const HOSTILE_GAIN_MAX: f64 = 0.05;
 
 const BARE_GUEST_TRIES: u32 = 3;
+/// Of what a host's kernel calls available, when memory has run out.
+const MEMORY_LEFT_MIB: u32 = 8;
 /// Try what follows until it works: whoever is killed leaves its cgroup a moment later.
 const GONE: &str = "gone() { tries=0; until \"$@\" 2>/dev/null; do tries=$((tries + 1)); [ $tries -lt 300 ] || return 1; sleep 0.1; done; }; gone";
 
@@ -138,14 +140,18 @@ fn real_time(host: &Host, pcpu: u32, priority: u32, milliseconds: u32) -> Result
     script(host, &format!("exec taskset {:x} faults real-time {priority} {milliseconds}", 1u32 << pcpu))
 }
 
+/// To take gigabytes would take an emulated CPU minutes, which zeroes them. So the kernel is told to keep most of it free: a raise of
+/// that keeps half as much again (`high` watermarks in `mm/page_alloc.c`). What is left is taken.
 fn memory(host: &Host, leave_mib: u32, seconds: u32) -> Result<Inflicted> {
-    // Whoever takes it may be killed for it: that is what it is for.
     script(
         host,
         &format!(
-            "faults memory {leave_mib} {seconds}; cd /sys/fs/cgroup && echo +memory > cgroup.subtree_control && mkdir campaign-memory && \
-             echo 16M > campaign-memory/memory.max && (echo 0 > campaign-memory/cgroup.procs; exec faults memory {leave_mib} {seconds}); \
-             {GONE} rmdir campaign-memory"
+            "kept=$(cat /proc/sys/vm/min_free_kbytes); \
+             while read name kib _; do [ $name != MemAvailable: ] || available=$kib; done < /proc/meminfo; \
+             echo $((kept + (available - {leave_mib} * 1024) * 2 / 3)) > /proc/sys/vm/min_free_kbytes; \
+             faults memory {MEMORY_LEFT_MIB} {seconds}; echo $kept > /proc/sys/vm/min_free_kbytes; \
+             cd /sys/fs/cgroup && echo +memory > cgroup.subtree_control && mkdir campaign-memory && echo 16M > campaign-memory/memory.max && \
+             (echo 0 > campaign-memory/cgroup.procs; exec faults memory {MEMORY_LEFT_MIB} {seconds}); {GONE} rmdir campaign-memory"
         ),
     )
 }
