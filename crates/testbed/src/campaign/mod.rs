@@ -95,6 +95,14 @@ pub struct BootReport {
     pub lost: Option<String>,
 }
 
+impl BootReport {
+    /// Nothing has been done yet.
+    fn new(kernel: &str, boot: &Boot) -> Self {
+        let Boot { pause_exits, .. } = *boot;
+        Self { kernel: kernel.to_owned(), pause_exits, seconds: 0.0, faults: Vec::new(), lost: None }
+    }
+}
+
 /// Runs it; `progress` hears what comes next, and `done` each boot's report.
 pub fn run(
     plan: &Plan,
@@ -110,8 +118,14 @@ pub fn run(
         progress(&format!("boot {}: {} faults", at + 1, boot.faults.len()));
         let testbed = Testbed::new(&plan.kernel)?.with_guest_kernels(&[kernels::DEFAULT_GUEST])?;
         let testbed = if boot.pause_exits { testbed.pause_exits() } else { testbed };
-        let host = testbed.with_binary(&plan.binary).boot()?;
-        let report = run_boot(plan, &boot, &host, began + plan.time, progress);
+        let report = match testbed.with_binary(&plan.binary).boot() {
+            Ok(host) => run_boot(plan, &boot, &host, began + plan.time, progress),
+            // What was seen so far shall not be lost with a host that doesn't come up.
+            Err(error @ Error::Stage { .. }) if at > 0 => {
+                BootReport { lost: Some(one_line(&error)), ..BootReport::new(&plan.kernel, &boot) }
+            }
+            Err(error) => return Err(error),
+        };
         done(&report)?;
         reports.push(report);
     }
@@ -121,13 +135,7 @@ pub fn run(
 /// Does the faults of `boot` to a host that has no guests yet; none begins after `end`.
 pub fn run_boot(plan: &Plan, boot: &Boot, host: &Host, end: Instant, progress: &dyn Fn(&str)) -> BootReport {
     let began = Instant::now();
-    let mut report = BootReport {
-        kernel: host.release().to_owned(),
-        pause_exits: boot.pause_exits,
-        seconds: 0.0,
-        faults: Vec::new(),
-        lost: None,
-    };
+    let mut report = BootReport::new(host.release(), boot);
     match Scene::new(host, plan) {
         Ok(mut scene) => {
             for (at, fault) in boot.faults.iter().enumerate() {
