@@ -3,7 +3,7 @@ SHELL := bash
 CARGO ?= cargo
 .DEFAULT_GOAL := help
 
-.PHONY: help setup build deb kernels demo test test-long check soak bench fmt
+.PHONY: help setup build deb kernels demo test test-long check soak bench campaign fmt
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -42,6 +42,9 @@ soak: setup ## ten minutes of fuzzed scenarios that `make test` doesn't draw (sc
 bench: build ## hot paths, as ratios inside one run; and what policies lose on 200 random scenarios
 	$(CARGO) bench --workspace --locked
 	target/release/microslice regret --scenarios 200
+
+campaign: build ## faults drawn by SEED to emulated hosts, for MINUTES (30): does what is promised hold? (SCHEDULER=none: the kernel's own)
+	target/release/microslice testbed campaign --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1) --scheduler $(or $(SCHEDULER),microslice)
 
 fmt: ## format everything
 	$(CARGO) fmt --all

@@ -13,6 +13,7 @@ fn main() {
         ("vmm", "vcpus"),
         ("cookie", "cookie"),
         ("real_time", "real-time"),
+        ("faults", "faults"),
     ];
     for (folder, program) in programs {
         let folder = root.join(folder);

@@ -5,6 +5,7 @@
  *
  *   vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed | keeps=US | hints=US | forged=US]]
  *   vcpus VMS VCPUS leave                            vCPUs that end after some halts; each VMM closes its VM then, prints "left", and lives on
+ *   vcpus VMS VCPUS pauses | interrupts | slides     vCPUs that mean ill (hostile.h)
  *   vcpus naps                                       has no VM: to compare with
  *
  * Spinning vCPUs run in the lower half of the address space, where user mode is; with "kernel" in the upper half, in long mode; with
@@ -34,6 +35,7 @@ typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 #include "../../guest/hints/hint_page.h"
+#include "hostile.h"
 
 #define PAGE 4096
 /* Real mode: hlt; jmp to it. */
@@ -60,8 +62,15 @@ enum { HINTS = 32 * PAGE, MEMORY_WITH_HINTS = 128 * PAGE };
 
 static int kvm, vm, ready;
 static bool spins, leaves, naps, in_kernel, mixed, takes_back, forged;
+static enum hostility hostility;
 static unsigned int not_now_us;
 static long busy;
+static unsigned char *memory_of_vm;
+
+/* Where a kernel's name stands, of guests that change it. */
+#define NAME 0x200
+/* Between two halts of a guest that means ill. */
+#define HOSTILE_NAP_US 1000
 
 static void die(const char *what)
 {
@@ -117,7 +126,9 @@ static void write_memory(unsigned char *memory, long vcpu_count)
 	}
 	pml4[0] = pml4[511] = PDPT | TABLE;
 	pdpt[0] = pdpt[510] = PD | TABLE;
-	pd[0] = HUGE_PAGE;
+	for (int entry = 0; entry < (hostility == SLIDES ? 512 : 1); entry++)
+		pd[entry] = HUGE_PAGE;
+	write_hostile_code(hostility, memory, CODE);
 }
 
 static void enter_long_mode(struct kvm_sregs *sregs)
@@ -151,10 +162,14 @@ static void *run_vcpu(void *id)
 		die("vCPU state");
 	sregs.cs.base = 0;
 	sregs.cs.selector = 0;
-	if (in_kernel || mixed || not_now_us)
+	if (in_kernel || mixed || not_now_us || hostility == SLIDES)
 		enter_long_mode(&sregs);
-	if (in_kernel || mixed)
-		regs.rip = UPPER_HALF + CODE;
+	if (in_kernel || mixed || hostility == SLIDES)
+		regs.rip = regs.rbx = UPPER_HALF + CODE;
+	if (hostility == INTERRUPTS)
+		regs.rsp = HOSTILE_STACK;
+	if (prepare_hostile_vcpu(hostility, kvm, vcpu, CODE, &sregs))
+		die("vCPU that means ill");
 	if (ioctl(vcpu, KVM_SET_SREGS, &sregs) || ioctl(vcpu, KVM_SET_REGS, &regs))
 		die("vCPU state");
 	if (spins && write(ready, "", 1) != 1)
@@ -169,7 +184,12 @@ static void *run_vcpu(void *id)
 		}
 		if (!halts && write(ready, "", 1) != 1)
 			die("pipe");
-		sleep(1);
+		if (hostility == SLIDES) {
+			rename_kernel((char *)memory_of_vm + NAME);
+			usleep(HOSTILE_NAP_US);
+		} else {
+			sleep(1);
+		}
 	}
 	if (munmap(run, bytes) || close(vcpu))
 		die("the end of a vCPU");
@@ -240,9 +260,10 @@ static void run_vm(long vcpu_count)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (page == MAP_FAILED || !threads)
 		die("memory");
+	memory_of_vm = page;
 	write_memory(page, vcpu_count);
 	vm = ioctl(kvm, KVM_CREATE_VM, 0);
-	if (vm < 0 || ioctl(vm, KVM_SET_USER_MEMORY_REGION, &memory))
+	if (vm < 0 || ioctl(vm, KVM_SET_USER_MEMORY_REGION, &memory) || prepare_hostile_vm(hostility, vm))
 		die("KVM_CREATE_VM");
 	pthread_attr_init(&small);
 	pthread_attr_setstacksize(&small, 64 << 10);
@@ -266,7 +287,9 @@ int main(int count, char **arguments)
 	int ends[2];
 	char byte;
 
-	spins = count >= 4 && !strcmp(arguments[3], "spin");
+	hostility = count == 4 ? hostility_of(arguments[3]) : NO_HOSTILITY;
+	spins =
+	    (count >= 4 && !strcmp(arguments[3], "spin")) || hostility == PAUSES || hostility == INTERRUPTS;
 	leaves = count == 4 && !strcmp(arguments[3], "leave");
 	naps = count == 5 && !strcmp(arguments[4], "naps");
 	in_kernel = count == 5 && !strcmp(arguments[4], "kernel");
@@ -279,12 +302,12 @@ int main(int count, char **arguments)
 		not_now_us = atol(strchr(arguments[4], '=') + 1);
 	if (count == 2 && !strcmp(arguments[1], "naps"))
 		nap(NULL);
-	if (vm_count < 1 || vcpu_count < 1 || count > 5 || (count >= 4 && !spins && !leaves) ||
+	if (vm_count < 1 || vcpu_count < 1 || count > 5 || (count >= 4 && !spins && !leaves && !hostility) ||
 	    (count == 5 && !naps && !in_kernel && !mixed && !not_now_us && busy < 1)) {
-		fputs(
-		    "usage: vcpus VMS VCPUS [leave | spin [busy=THREADS | naps | kernel | mixed | keeps=US | "
-		    "hints=US | forged=US]], or vcpus naps\n",
-		    stderr);
+		fputs("usage: vcpus VMS VCPUS [leave | pauses | interrupts | slides | spin [busy=THREADS | "
+		      "naps | kernel | mixed | keeps=US | "
+		      "hints=US | forged=US]], or vcpus naps\n",
+		      stderr);
 		return 2;
 	}
 	kvm = open("/dev/kvm", O_RDWR);

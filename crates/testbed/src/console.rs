@@ -2,9 +2,11 @@
 //! where its CPUs are.
 
 use crate::Result;
+use crate::host_symbols::HostSymbols;
 use crate::memory_file::MemoryFile;
 use crate::monitor::Monitor;
 use std::os::fd::RawFd;
+use std::sync::OnceLock;
 
 /// How much of it is looked at: a kernel that complains may go on for long.
 const LOOKED_AT: u64 = 256 << 10;
@@ -43,17 +45,18 @@ const THROWN_OUT_BY_STALL: [&str; 2] = ["RCU CPU stall detected", "soft lockup"]
 /// or goes. The emulator translates code, and lets a CPU run on with a translation of the breakpoint that is there no more.
 /// Nobody but the kernel writes there: whatever else it says from then on comes of that.
 const STALE_BREAKPOINT: &str = "Oops: int3";
-/// What it says of a scheduler that was asked to go, or that came: no complaint.
-const ORDINARY: [&str; 2] = ["disabled (unregistered", "\" enabled"];
+/// What it says of a scheduler that was asked to go, that came, or that goes because a pCPU goes on- or offline: no complaint.
+const ORDINARY: [&str; 3] = ["disabled (unregistered", "\" enabled", "line, exiting scheduler"];
 
 pub struct Console {
     file: MemoryFile,
     monitor: Monitor,
+    symbols: OnceLock<HostSymbols>,
 }
 
 impl Console {
     pub fn new() -> Result<Self> {
-        Ok(Self { file: MemoryFile::new(&[])?, monitor: Monitor::new()? })
+        Ok(Self { file: MemoryFile::new(&[])?, monitor: Monitor::new()?, symbols: OnceLock::new() })
     }
 
     /// QEMU's arguments for it.
@@ -84,12 +87,22 @@ impl Console {
 
     /// All that it shows of itself now: its console's end and where its CPUs are. Takes a second or two.
     pub fn account(&self) -> String {
-        format!("{}\n{}", ending(&self.text()), self.monitor.cpus())
+        let cpus = self.monitor.cpus();
+        let cpus = self.symbols.get().map_or(cpus.clone(), |symbols| symbols.annotate(&cpus));
+        format!("{}\n{cpus}", ending(&self.text()))
+    }
+
+    pub(crate) fn learn_symbols(&self, symbols: HostSymbols) {
+        // Those of one boot don't change.
+        let _ = self.symbols.set(symbols);
     }
 }
 
 pub(crate) fn complains(line: &str) -> bool {
-    COMPLAINTS.iter().any(|words| line.contains(words)) && !ORDINARY.iter().any(|words| line.contains(words))
+    // As 7.2 words a warning, and 6.18 not yet: "WARNING: kernel/sched/ext.c:2000 at scx_foo+0x1/0x2, CPU#1: bash/99".
+    let is_new_warning = line.contains("WARNING: ") && line.contains(", CPU#");
+    (is_new_warning || COMPLAINTS.iter().any(|words| line.contains(words)))
+        && !ORDINARY.iter().any(|words| line.contains(words))
 }
 
 /// Whether emulation may be why a host, or a guest of it, isn't well: the host's kernel doesn't complain, or only of a CPU
@@ -159,6 +172,7 @@ mod tests {
             "[   35.1] watchdog: BUG: soft lockup - CPU#2 stuck for 26s! [qemu-system-x86:210]",
             "[   35.1] kernel BUG at kernel/sched/core.c:6400!",
             "[   35.1] WARNING: CPU: 1 PID: 99 at kernel/sched/ext.c:2000 scx_foo+0x1/0x2",
+            "[   35.1] WARNING: kernel/sched/ext.c:2000 at scx_foo+0x1/0x2, CPU#1: bash/99",
             "[  242.6] INFO: task kworker/1:2:44 blocked for more than 120 seconds.",
             "[   62.0] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
             "[   62.0] rcu: INFO: rcu_preempt self-detected stall on CPU",
@@ -178,6 +192,7 @@ mod tests {
             "[    0.0] Linux version 6.18.15+deb13-cloud-amd64",
             "[    3.1] sched_ext: BPF scheduler \"microslice\" enabled",
             "[    9.1] sched_ext: BPF scheduler \"microslice\" disabled (unregistered from user space)",
+            "[    9.2] sched_ext: microslice: cpu 3 going offline, exiting scheduler",
             "[    3.1] kvm_amd: TSC scaling supported",
             "[    3.1] x86/cpu: Vulnerable: some warning of no weight",
         ] {

@@ -353,7 +353,12 @@ fn start_until(
 
 /// Puts a scheduler in charge that knows the guests' kernels. They stand still while it is verified, and while it reads their kernels: an
 /// emulated host takes several times as long for either beside busy guests.
-fn take_over(host: &Host, guests: &[Guest], scheduler: Scheduler, command: &str) -> Result<Process> {
+pub(crate) fn take_over(
+    host: &Host,
+    guests: &[Guest],
+    scheduler: Scheduler,
+    command: &str,
+) -> Result<Process> {
     guests.iter().try_for_each(Guest::pause)?;
     let start = if scheduler == Scheduler::Beside { start_reporting } else { start };
     let process = start(host, command)?;

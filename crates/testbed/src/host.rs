@@ -8,7 +8,7 @@ use crate::kernels::{self, Kernel, Rule};
 use crate::link::{Link, Output, Process};
 use crate::memory_file::MemoryFile;
 use crate::{
-    AGENT, COOKIE, Error, REAL_TIME, Result, VCPUS, WORKLOAD, children, guest_modules, modules, say,
+    AGENT, COOKIE, Error, FAULTS, REAL_TIME, Result, VCPUS, WORKLOAD, children, guest_modules, modules, say,
 };
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -58,7 +58,7 @@ pub struct Host {
     link: Arc<Link>,
     machine: Child,
     /// What the emulated host's console said.
-    console: Option<Arc<Console>>,
+    pub(crate) console: Option<Arc<Console>>,
     /// How it came to be, if it is emulated: it can be made again.
     testbed: Option<Testbed>,
     pub(crate) images: BTreeMap<String, GuestImage>,
@@ -294,6 +294,7 @@ impl Testbed {
         }
         root.file("init", AGENT).file("usr/bin/guest-workload", WORKLOAD).file("usr/bin/vcpus", VCPUS);
         root.file("usr/bin/cookie", COOKIE).file("usr/bin/real-time", REAL_TIME);
+        root.file("usr/bin/faults", FAULTS);
         for (path, from) in emulator.files_for_guests()? {
             root.file_from(&path, &from)?;
         }

@@ -15,6 +15,7 @@
 
 mod btf_check;
 pub mod cache;
+pub mod campaign;
 mod children;
 pub mod console;
 pub mod costs;
@@ -25,14 +26,17 @@ mod error;
 mod guest;
 pub mod guest_modules;
 mod host;
+mod host_symbols;
 mod initramfs;
 pub mod kernels;
 mod link;
+mod loss;
 pub mod measure;
 mod memory_file;
 mod modules;
 mod monitor;
 pub mod packages;
+mod standstill;
 pub mod trace_processor;
 pub mod workload;
 
@@ -40,6 +44,7 @@ pub use error::{Error, Result};
 pub use guest::{Guest, GuestSpec, Pv};
 pub use host::{GuestImage, Host, Testbed, built_binary};
 pub use link::{Line, Output, Process};
+pub use standstill::Standstill;
 
 /// Runs commands inside the emulated host (`testbed/host/agent.c`).
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
@@ -49,6 +54,8 @@ const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));
 const VCPUS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vcpus"));
 /// Asks for a core-scheduling cookie (`testbed/cookie/`).
 const COOKIE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cookie"));
+/// Faults that a shell can't make (`testbed/faults/`).
+const FAULTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/faults"));
 /// Makes a thread real-time (`testbed/real_time/`).
 const REAL_TIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/real-time"));
 

@@ -74,14 +74,21 @@ impl Monitor {
         }
     }
 
-    /// What CPUs that neither moved nor halt have on their stacks of the kernel's code: where a lock was taken that is never released.
+    /// Of CPUs that neither moved nor halt: what they have on their stacks of the kernel's code, where a lock was taken that is never
+    /// released; and what their registers point to, with the word there: the lock that they wait for is one of them.
     fn stacks(&self, first: &[Cpu], second: &[Cpu]) -> String {
-        let stands_still = |(cpu, later): (&Cpu, &Cpu)| cpu == later && !cpu.halts();
+        let stands_still = |(cpu, later): (&Cpu, &Cpu)| cpu.fields == later.fields && !cpu.halts();
         let still = (0..).zip(first.iter().zip(second)).filter(|&(_, cpus)| stands_still(cpus));
         let stack = |(number, (cpu, _)): (u32, (&Cpu, &Cpu))| {
             let words = self.ask_cpu(Some(number), &format!("x /{STACK_WORDS}gx $rsp"));
             let code = words.map_or_else(|why| why, |text| code_of(&text).join(" "));
-            format!("\n    | {} stack: {code}", cpu.name)
+            let pointers = cpu.pointers.iter().map(|(register, address)| {
+                let word = self.ask_cpu(Some(number), &format!("x /1wx 0x{address}"));
+                let word = word.ok().and_then(|text| Some(text.split_once(": ")?.1.trim().to_owned()));
+                format!(" {register}={address}[{}]", word.as_deref().unwrap_or("unknown"))
+            });
+            let pointers: String = pointers.collect();
+            format!("\n    | {} stack: {code}\n    | {} points to:{pointers}", cpu.name, cpu.name)
         };
         still.map(stack).collect()
     }
@@ -156,9 +163,13 @@ struct Cpu {
     name: String,
     /// By their place in [`TELLING`].
     fields: BTreeMap<usize, String>,
+    /// General registers that hold addresses of the kernel's, as printed.
+    pointers: Vec<(String, String)>,
 }
 
 const TELLING: [&str; 6] = ["RIP", "RSP", "CR3", "RFL", "CPL", "HLT"];
+const GENERAL: [&str; 15] =
+    ["RAX", "RBX", "RCX", "RDX", "RSI", "RDI", "RBP", "R8", "R9", "R10", "R11", "R12", "R13", "R14", "R15"];
 
 impl Cpu {
     fn halts(&self) -> bool {
@@ -182,10 +193,14 @@ fn cpus_of(text: &str) -> Vec<Cpu> {
             cpus.push(Cpu { name: line.trim().to_owned(), ..Cpu::default() });
         }
         let Some(cpu) = cpus.last_mut() else { continue };
-        for word in line.split_whitespace() {
+        // Short names are padded: "R8 =00".
+        for word in line.replace(" =", "=").split_whitespace() {
             let Some((name, value)) = word.split_once('=') else { continue };
             if let Some(at) = TELLING.iter().position(|telling| *telling == name) {
                 cpu.fields.insert(at, value.to_owned());
+            }
+            if GENERAL.contains(&name) && value.len() == 16 && value.starts_with("ff") {
+                cpu.pointers.push((name.to_owned(), value.to_owned()));
             }
         }
     }
@@ -232,6 +247,13 @@ mod tests {
         assert_eq!(code_of(dump), ["ffffffff81234567", "ffffffffc0401000"]);
         let cpu = |halts: &str| cpus_of(&format!("CPU#0\r\nRIP=1 HLT={halts}\r\n")).remove(0);
         assert!(cpu("1").halts() && !cpu("0").halts());
+    }
+
+    #[test]
+    fn registers_that_point_into_the_kernel_are_told_from_others() {
+        let text = "CPU#0\r\nRAX=0000000000000001 R8 =ff11000004c3a240 RSP=ff8db47c000039c0\r\nR12=ffffffff83000040 CR3=ffffffff83000040\r\n";
+        let pointers = [("R8", "ff11000004c3a240"), ("R12", "ffffffff83000040")];
+        assert_eq!(cpus_of(text)[0].pointers, pointers.map(|(name, value)| (name.into(), value.into())));
     }
 
     #[test]

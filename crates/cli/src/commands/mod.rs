@@ -1,6 +1,7 @@
 //! One file per subcommand.
 
 pub mod boost_latency;
+pub mod campaign;
 pub mod compare;
 pub mod completions;
 pub mod demo;

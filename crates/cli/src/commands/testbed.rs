@@ -1,5 +1,6 @@
 //! `microslice testbed`: the emulated host, by hand.
 
+use super::campaign::{self, Campaign};
 use crate::failure::Failure;
 use crate::output;
 use clap::{Args, Subcommand};
@@ -25,6 +26,7 @@ enum Command {
     Kernels(Kernels),
     Exec(Exec),
     Costs(Costs),
+    Campaign(Campaign),
 }
 
 /// Compare what scheduling costs: ours and the kernel's scx_simple, with the same guests in one boot
@@ -122,6 +124,7 @@ pub fn run(args: Testbed) -> Result<(), Failure> {
         Command::Kernels(args) => fetch_kernels(&args),
         Command::Exec(args) => exec(&args),
         Command::Costs(args) => compare_costs(&args),
+        Command::Campaign(args) => campaign::run(&args),
     }
 }
 

@@ -10,6 +10,7 @@ mod common;
 mod default_host {
     mod acceleration;
     mod alone;
+    mod campaign;
     mod coordinated;
     mod cpu_limits;
     mod guest_balloons;

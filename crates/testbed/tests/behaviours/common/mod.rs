@@ -5,7 +5,7 @@ pub mod intervals;
 pub mod stage;
 pub mod traces;
 
-use microslice_testbed::{Guest, Host, Process};
+use microslice_testbed::{Guest, Host, Process, Standstill};
 use serde_json::Value;
 pub use stage::{OTHER_KERNEL, observed, on_host, on_machine, print, run, with_guests};
 use std::time::{Duration, Instant};
@@ -28,10 +28,15 @@ pub fn seconds(short: u64, long: u64) -> Duration {
     Duration::from_secs(if is_long() { long } else { short })
 }
 
+/// Guests don't run until it is dropped.
+pub fn stand_still(host: &Host) -> Standstill<'_> {
+    Standstill::of_guests(host).unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// Our scheduler, in charge. Guests stand still until it is: the kernel verifies it for seconds of emulation, and beside them for twice
 /// as many. (That it loads beside guests that run: `hotplug`.)
 pub fn start_scheduler(host: &Host, flags: &str) -> Process {
-    let _still = Standstill::of_guests(host);
+    let _still = stand_still(host);
     let began = Instant::now();
     let process = host.start(&format!("exec microslice run --json {flags}")).expect("start");
     wait_for_state(host, "enabled", &process);
@@ -50,33 +55,10 @@ pub fn start_scheduler_that_knows(host: &Host, guests: usize, flags: &str) -> Pr
 pub fn wait_until_it_knows(host: &Host, guests: usize, process: &Process) {
     let vms = |report: &Value| report["vms"].as_array().cloned().unwrap_or_default();
     statistics(process, |report| vms(report).len() == guests, "all guests");
-    let _still = Standstill::of_guests(host);
+    let _still = stand_still(host);
     let are_known =
         |report: &Value| vms(report).iter().filter(|vm| vm["kernel"].is_string()).count() == guests;
     statistics(process, are_known, "all guests' kernels");
-}
-
-/// Guests don't run while it is there.
-pub struct Standstill<'h>(&'h Host);
-
-impl<'h> Standstill<'h> {
-    pub fn of_guests(host: &'h Host) -> Self {
-        let still = Self(host);
-        still.signal("STOP").unwrap_or_else(|error| panic!("{error}"));
-        still
-    }
-
-    fn signal(&self, name: &str) -> microslice_testbed::Result<String> {
-        let command = format!("for guest in $(pidof qemu-system-x86_64); do kill -{name} $guest; done");
-        self.0.must_run(&command, PATIENCE)
-    }
-}
-
-impl Drop for Standstill<'_> {
-    fn drop(&mut self) {
-        // A host that doesn't answer any more is found so by the test.
-        let _ = self.signal("CONT");
-    }
 }
 
 /// The end of a process reaches the harness well within this.

@@ -2,7 +2,7 @@
 
 use super::PATIENCE;
 use microslice_testbed::kernels::DEFAULT_GUEST;
-use microslice_testbed::{Guest, GuestSpec, Host, Testbed, built_binary, console};
+use microslice_testbed::{Guest, GuestSpec, Host, Testbed, built_binary};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -80,7 +80,7 @@ fn unless_a_machine_is_lost(
         };
         // One that ended by itself is counted now.
         stage.send_guests_away();
-        let loss = loss(&stage.host, guests_before);
+        let loss = stage.host.loss(guests_before);
         print(&format!(
             "{}; {}",
             loss.unwrap_or("the test failed, and not because of emulation"),
@@ -115,23 +115,6 @@ impl Stage {
             }
         }
     }
-}
-
-/// What emulation may have taken away, if it did.
-fn loss(host: &Host, guests_before: u32) -> Option<&'static str> {
-    let console = host.console();
-    let loss = if !host.answers() {
-        "the host doesn't answer any more"
-    } else if console::tells_of_a_stall(&console) {
-        "a CPU of the host stood still"
-    } else if console::tells_of_a_stale_breakpoint(&console) {
-        "the host met a breakpoint that nobody set"
-    } else if host.lost_guests() != guests_before {
-        "a guest was lost"
-    } else {
-        return None;
-    };
-    console::may_be_emulations_end(&console).then_some(loss)
 }
 
 /// Not by eprintln!, which a test that then passes doesn't show.

@@ -1,7 +1,7 @@
 //! pCPUs that come and go under our scheduler. sched_ext ends every scheduler then, and asks for it again.
 
 use crate::common::{
-    PATIENCE, Standstill, assert_alive, count, is_long, observed, on_host, run, scheduler_state,
+    PATIENCE, assert_alive, count, is_long, observed, on_host, run, scheduler_state, stand_still,
     start_scheduler, start_scheduler_that_knows, statistics, statistics_from, stop_scheduler,
 };
 use microslice_testbed::{GuestSpec, Host};
@@ -43,7 +43,7 @@ fn seen() -> &'static Seen {
             let scheduler = start_scheduler_that_knows(host, 1, flags);
             let is_known = |report: &Value| report["vms"][0]["slide"].is_string();
             // It never halts: its memory tells.
-            let still = Standstill::of_guests(host);
+            let still = stand_still(host);
             statistics(&scheduler, is_known, "slide");
             drop(still);
             let kept = capabilities(host);
@@ -52,7 +52,7 @@ fn seen() -> &'static Seen {
             for round in 1..=rounds {
                 for online in [0, 1] {
                     // Beside guests that run it takes several times as long: here it shows once that it does at all.
-                    let _still = (online == 1 && !is_long()).then(|| Standstill::of_guests(host));
+                    let _still = (online == 1 && !is_long()).then(|| stand_still(host));
                     set_online(host, online);
                     wait_until_enabled(host, &format!("round {round}, online {online}"));
                 }

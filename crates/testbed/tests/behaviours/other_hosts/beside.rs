@@ -3,8 +3,9 @@
 
 use super::observe::{switches_are_traced, what_overcommit_costs_is_seen, who_may_not_is_refused};
 use crate::common::{
-    PATIENCE, Standstill, assert_alive, assert_few_runs_were_left_out, boosts_by, count, hints, on_machine,
-    refusal, replay, report_of, reports, run, seconds, statistics, statistics_from, sum, wait_until_it_knows,
+    PATIENCE, assert_alive, assert_few_runs_were_left_out, boosts_by, count, hints, on_machine, refusal,
+    replay, report_of, reports, run, seconds, stand_still, statistics, statistics_from, sum,
+    wait_until_it_knows,
 };
 use microslice_testbed::kernels::DEFAULT_GUEST;
 use microslice_testbed::{Guest, GuestSpec, Host, Process, Testbed};
@@ -45,7 +46,7 @@ pub(super) fn guests() -> [GuestSpec; 2] {
 /// In charge of boosts. Guests stand still until it is, and while it reads their kernel: beside busy ones either takes minutes.
 pub(super) fn start(host: &Host, command: &str) -> Process {
     let image = &host.image(DEFAULT_GUEST).expect("the guests' image").kernel;
-    let still = Standstill::of_guests(host);
+    let still = stand_still(host);
     let process = host.start(&format!("{command} --guest a={image} --guest b={image}")).expect("start");
     statistics(&process, |_| true, "report");
     drop(still);

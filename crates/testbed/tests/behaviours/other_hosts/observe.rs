@@ -1,7 +1,7 @@
 //! What overcommit costs, seen on stock hosts with and without sched_ext. The hosts and their guests are those of `beside`.
 
 use super::beside::{start, stop};
-use crate::common::{Standstill, Trace, count, print, refusal, reports, run, seconds, statistics_from};
+use crate::common::{Trace, count, print, refusal, reports, run, seconds, stand_still, statistics_from};
 use microslice_testbed::{Host, Process};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -54,11 +54,11 @@ pub fn what_overcommit_costs_is_seen(host: &Host) {
         vms(report).iter().any(|vm| vm["name"] == "a" && count(&vm["shootdown_wait_ns"]["count"]) > 0)
     };
     statistics_from(&observer, 0, works, "shootdown of the worker");
-    let standstill = Standstill::of_guests(host);
+    let standstill = stand_still(host);
     let (before, from) = still(host, &observer);
     drop(standstill);
     std::thread::sleep(seconds(6, 30));
-    let standstill = Standstill::of_guests(host);
+    let standstill = stand_still(host);
     let (after, to) = still(host, &observer);
     let total = stop(&observer);
     drop(standstill);

@@ -2,7 +2,7 @@
 
 use crate::common::intervals::{Intervals, figure, near};
 use crate::common::{
-    PATIENCE, Standstill, assert_alive, count, on_machine, run, scheduler_state, seconds, start_scheduler,
+    PATIENCE, assert_alive, count, on_machine, run, scheduler_state, seconds, stand_still, start_scheduler,
     statistics_from, stop_scheduler, wait_for_state,
 };
 use microslice_testbed::{Guest, GuestSpec, Host, Testbed};
@@ -70,7 +70,7 @@ fn a_domain_that_loses_its_last_pcpu_leaves_nobody_behind() {
         // They are all of one cache.
         let set_online = |online: u32| {
             // Beside guests that run a restart takes emulation minutes.
-            let _still = Standstill::of_guests(host);
+            let _still = stand_still(host);
             for cpu in [2, 3] {
                 run(host, &format!("echo {online} > /sys/devices/system/cpu/cpu{cpu}/online"));
             }
