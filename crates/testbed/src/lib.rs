@@ -26,6 +26,7 @@ mod guest;
 pub mod guest_modules;
 mod host;
 mod initramfs;
+pub mod installation;
 pub mod kernels;
 mod link;
 pub mod measure;
@@ -33,6 +34,7 @@ mod memory_file;
 mod modules;
 mod monitor;
 pub mod packages;
+pub mod prometheus;
 pub mod trace_processor;
 pub mod workload;
 

@@ -245,14 +245,15 @@ fn counts_of(text: &str) -> Vec<(&str, u64)> {
 fn the_verifier_walks_about_as_many_instructions_as_recorded() {
     let recorded = include_str!("../../../../../bpf/instruction-counts.toml");
     on_host(|host| {
-        for (section, flags) in [
-            ("[\"6.18\"]", "--micro-cpus 1"),
-            ("[coordinated.\"6.18\"]", "--scheduler coordinated"),
-            ("[beside.\"6.18\"]", "--beside"),
+        for (section, command) in [
+            ("[\"6.18\"]", "run --micro-cpus 1"),
+            ("[coordinated.\"6.18\"]", "run --scheduler coordinated"),
+            ("[beside.\"6.18\"]", "run --beside"),
+            ("[observe.\"6.18\"]", "observe"),
         ] {
             let section = recorded.split(section).nth(1).expect("counts of the default host");
             let recorded = counts_of(section.split("\n[").next().expect("a section"));
-            let now = run(host, &format!("microslice run {flags} --instruction-counts"));
+            let now = run(host, &format!("microslice {command} --instruction-counts"));
             let now = counts_of(&now);
             assert_eq!(
                 now.iter().map(|(name, _)| name).collect::<Vec<_>>(),

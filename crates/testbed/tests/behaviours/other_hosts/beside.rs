@@ -1,7 +1,10 @@
 //! Boosts beside the kernel's own scheduler, on stock hosts: Debian 12 has no sched_ext, others have. What overcommit costs is seen on
 //! the same hosts, which are booted once for both (`observe.rs`).
 
-use super::observe::{switches_are_traced, what_overcommit_costs_is_seen, who_may_not_is_refused};
+use super::monitoring::prometheus_takes_what_is_served;
+use super::observe::{
+    a_profile_holds_what_was_seen, switches_are_traced, what_overcommit_costs_is_seen, who_may_not_is_refused,
+};
 use crate::common::{
     PATIENCE, Standstill, assert_alive, assert_few_runs_were_left_out, boosts_by, count, hints, on_machine,
     refusal, replay, report_of, reports, run, seconds, statistics, statistics_from, sum, wait_until_it_knows,
@@ -242,6 +245,16 @@ fn on_debian_12_whoever_of_the_two_processes_is_killed_no_thread_stays_real_time
         stop(&next);
         guests.iter().for_each(|guest| assert_alive(guest, 2));
     });
+}
+
+#[test]
+fn on_6_18_prometheus_scrapes_run_and_observe_and_every_query_of_the_dashboard_has_an_answer() {
+    on("6.18", |host, _| prometheus_takes_what_is_served(host));
+}
+
+#[test]
+fn on_6_18_a_profile_holds_what_was_seen_and_a_model_is_fitted_to_it() {
+    on("6.18", |host, _| a_profile_holds_what_was_seen(host));
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 use super::beside::{start, stop};
 use crate::common::{Standstill, Trace, count, print, refusal, reports, run, seconds, statistics_from};
-use microslice_testbed::{Host, Process};
+use microslice_metrics::profile::{HostProfile, Profile};
+use microslice_testbed::{Host, Process, built_binary};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::process::Command;
 
 const OBSERVE: &str = "exec microslice observe --json --interval 1 --html /tmp/page.html";
 /// Of the kernel's clocks of waiting and ours: what an emulated host takes between two looks at one event, and four ticks.
@@ -141,6 +143,48 @@ pub fn switches_are_traced(host: &Host) {
                  and extract_arg(arg_set_id, 'debug.class') not in ('unknown', '?')";
     assert!(trace.number(known) > 0, "{total}");
     assert!(trace.number("select count(*) from slice where name = 'hlt'") > 0, "{total}");
+}
+
+/// What the profile holds is what was reported; another machine's model is fitted to it.
+pub fn a_profile_holds_what_was_seen(host: &Host) {
+    let _echo = host.start_echo().expect("the other end of the ping-pong");
+    let observer = start(host, "exec microslice observe --json --interval 1 --profile /tmp/profile.json");
+    let works = |report: &Value| {
+        vms(report).iter().any(|vm| vm["name"] == "a" && count(&vm["shootdown_wait_ns"]["count"]) > 0)
+    };
+    statistics_from(&observer, 0, works, "shootdown of the worker");
+    std::thread::sleep(seconds(4, 30));
+    let total = stop(&observer);
+    let text = run(host, "cat /tmp/profile.json; rm /tmp/profile.json");
+    let profile = Profile::parse("profile.json", &text).unwrap_or_else(|error| panic!("{error}: {text}"));
+
+    assert_eq!((profile.host.pcpus, profile.host.scheduler.as_str()), (4, HostProfile::KERNEL));
+    assert_eq!(total["sees_interrupts"], profile.host.sees_interrupts);
+    assert_eq!(profile.vms.len(), 2, "{text}");
+    for vm in &profile.vms {
+        let name = vm.name.as_deref().expect("a name");
+        let seen = vms(&total).iter().find(|seen| seen["name"] == name).expect("both guests");
+        for (kept, reported) in [
+            (u64::from(vm.vcpus), seen["vcpus"].as_array().map_or(0, Vec::len) as u64),
+            (vm.ran_ns, count(&seen["ran_ns"])),
+            (vm.ready_ns, count(&seen["ready_ns"])),
+            (vm.waits.count, count(&seen["wait_to_run_ns"]["count"])),
+            (vm.turns_ended.total(), count(&seen["preemptions"]["total"])),
+            (vm.interrupts.call_function.sent, count(&seen["interrupts"]["ipi_call_function"])),
+            (vm.shootdowns.count, count(&seen["shootdown_wait_ns"]["count"])),
+        ] {
+            assert_eq!(kept, reported, "VM {name}: {text}; {total}");
+        }
+        assert!(vm.ran_ns > 0 && vm.classes_are_known, "VM {name}: {text}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("profile.json");
+    std::fs::write(&file, &text).expect("written");
+    let mut simulate = Command::new(built_binary().expect("the program under test"));
+    simulate.args(["simulate", "--policies", "eevdf,microslice", "--seeds", "1", "--json", "--profile"]);
+    let output = simulate.arg(&file).output().expect("run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("shootdown_p50"), "{output:?}");
 }
 
 /// Bad input, and whoever may not.

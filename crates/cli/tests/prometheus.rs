@@ -11,9 +11,9 @@ use microslice_host::report::{Report, VmReport};
 use microslice_host::scheduler::{HostStats, VmStats};
 use microslice_host::{SchedulerChoice, cgroups::CpuLimits};
 use microslice_policy::{Cause, Coded, GuestClass, InterruptKind, YieldCause};
-use serde_json::Value;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use microslice_testbed::prometheus::{Prometheus, dashboard_queries, free_port, judged, rules};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -157,103 +157,10 @@ fn start(command: &mut Command) -> Running {
     Running(child.unwrap_or_else(|error| panic!("{command:?}: {error}; `make setup` installs it")))
 }
 
-/// What a program says of a text on its standard input, and whether it likes it.
-fn judged(program: &str, arguments: &[&str], input: &str) -> (bool, String) {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), input).expect("written");
-    let input = std::fs::File::open(file.path()).expect("read");
-    let output = Command::new(program).args(arguments).stdin(input).output();
-    let output = output.unwrap_or_else(|error| panic!("{program}: {error}; `make setup` installs it"));
-    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    (output.status.success(), text.concat())
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|listener| listener.local_addr())
-        .expect("a port")
-        .port()
-}
-
 fn served(address: &str, board: &Arc<Board>) -> (Server, Address) {
     let listener = Listener::bind(&address.parse().expect("an address")).expect("bound");
     let address = listener.address().clone();
     (listener.serve(Arc::clone(board), Limits::DEFAULT).expect("a thread"), address)
-}
-
-/// Prometheus on a port of its own, with our alerts.
-fn prometheus(folder: &Path, targets: &[(&str, SocketAddr)]) -> (Running, u16) {
-    let jobs: String = targets
-        .iter()
-        .map(|(job, target)| {
-            format!("  - job_name: {job}\n    static_configs: [{{targets: ['{target}']}}]\n")
-        })
-        .collect();
-    let config = folder.join("prometheus.yml");
-    let text = format!(
-        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
-         rule_files: ['{ROOT}/packaging/prometheus/microslice.rules.yml']\nscrape_configs:\n{jobs}"
-    );
-    std::fs::write(&config, text).expect("written");
-    let port = free_port();
-    let process = start(Command::new("prometheus").args([
-        format!("--config.file={}", config.display()),
-        format!("--storage.tsdb.path={}", folder.join("data").display()),
-        format!("--web.listen-address=127.0.0.1:{port}"),
-    ]));
-    (process, port)
-}
-
-fn api(port: u16, path: &str, parameters: &[(&str, &str)]) -> Option<Value> {
-    let mut request = ureq::get(format!("http://127.0.0.1:{port}/api/v1/{path}"));
-    for (name, value) in parameters {
-        request = request.query(name, value);
-    }
-    let text = request.call().ok()?.body_mut().read_to_string().ok()?;
-    let answer: Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(answer["status"], "success", "{path} {parameters:?}: {answer}");
-    Some(answer["data"].clone())
-}
-
-/// The answer of a query, once there is one with numbers in it.
-fn answered(port: u16, query: &str) -> Vec<Value> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let answer = api(port, "query", &[("query", query)]);
-        let rows =
-            answer.as_ref().and_then(|answer| answer["result"].as_array().cloned()).unwrap_or_default();
-        let number = |row: &Value| row["value"][1].as_str().and_then(|text| text.parse::<f64>().ok());
-        let rows: Vec<_> = rows.into_iter().filter(|row| number(row).is_some_and(f64::is_finite)).collect();
-        if !rows.is_empty() {
-            return rows;
-        }
-        assert!(Instant::now() < deadline, "{query}: {answer:?}");
-        std::thread::sleep(Duration::from_millis(250));
-    }
-}
-
-/// What Grafana makes of a query before it is sent.
-fn as_sent(query: &str) -> String {
-    query.replace("$__rate_interval", "10s").replace("$instance", ".*").replace("$vm", ".*")
-}
-
-/// All queries of the dashboard: of its panels, and of its variables.
-fn dashboard_queries() -> Vec<String> {
-    let text =
-        std::fs::read_to_string(format!("{ROOT}/packaging/grafana/microslice.json")).expect("a dashboard");
-    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
-    let array = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let targets =
-        array(&dashboard["panels"]).iter().flat_map(|panel| array(&panel["targets"])).collect::<Vec<_>>();
-    let panels = targets.iter().map(|target| target["expr"].as_str().expect("a query").to_owned());
-    let variables = array(&dashboard["templating"]["list"]);
-    let variables = variables.iter().filter_map(|variable| {
-        let (metric, _) =
-            variable["query"]["query"].as_str()?.strip_prefix("label_values(")?.rsplit_once(',')?;
-        Some(metric.to_owned())
-    });
-    panels.chain(variables).collect()
 }
 
 #[test]
@@ -265,16 +172,16 @@ fn debians_prometheus_scrapes_both_and_every_query_of_the_dashboard_has_an_answe
     // The default, and the units that lead to it: a socket in the file system behind systemd's proxy.
     let socket: PathBuf = folder.path().join("metrics.sock");
     let (_observe, _) = served(&format!("unix:{}", socket.display()), &boards[1]);
-    let proxy = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let proxy = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port().expect("a port")));
     let _proxy = start(
         Command::new("systemd-socket-activate")
             .args(["--listen", &proxy.to_string(), "/lib/systemd/systemd-socket-proxyd"])
             .arg(&socket),
     );
-    let (_prometheus, port) =
-        prometheus(folder.path(), &[("microslice", run), ("microslice-observe", proxy)]);
+    let jobs = [("microslice", run), ("microslice-observe", proxy)];
+    let prometheus = Prometheus::start(&jobs, Duration::from_secs(1)).expect("Prometheus");
 
-    let queries = dashboard_queries();
+    let queries = dashboard_queries("10s").expect("a dashboard");
     assert!(queries.len() > 20, "{queries:?}");
     // Figures grow for as long as somebody holds the other end.
     let (_alive, is_over) = std::sync::mpsc::channel::<()>();
@@ -287,30 +194,16 @@ fn debians_prometheus_scrapes_both_and_every_query_of_the_dashboard_has_an_answe
         }
     });
 
-    for job in ["microslice", "microslice-observe"] {
-        answered(port, &format!("up{{job=\"{job}\"}} == 1"));
+    let answer = |query: &str| prometheus.answer(query, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    for (job, _) in jobs {
+        answer(&format!("up{{job=\"{job}\"}} == 1"));
     }
     for query in &queries {
-        let rows = answered(port, &as_sent(query));
-        println!("{} rows: {query}", rows.len());
+        println!("{} rows: {query}", answer(query).len());
     }
     // The name of a VM is its tenant's choice, and arrives as it is.
-    answered(port, "microslice_vcpus{vm=\"a \\\"quoted\\\" \\\\ name\"}");
-
-    let deadline = Instant::now() + PATIENCE;
-    let health = |rules: &Value| -> Vec<String> {
-        let rules = rules["groups"][0]["rules"].as_array().cloned().unwrap_or_default();
-        rules.iter().map(|rule| rule["health"].as_str().unwrap_or_default().to_owned()).collect()
-    };
-    loop {
-        let health = api(port, "rules", &[]).map(|rules| health(&rules)).unwrap_or_default();
-        assert!(!health.contains(&"err".to_owned()), "{health:?}");
-        if health.len() >= 6 && health.iter().all(|word| word == "ok") {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{health:?}");
-        std::thread::sleep(Duration::from_millis(250));
-    }
+    answer("microslice_vcpus{vm=\"a \\\"quoted\\\" \\\\ name\"}");
+    prometheus.evaluate_alerts(PATIENCE).unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
@@ -318,20 +211,20 @@ fn nothing_is_to_be_said_against_names_and_units() {
     use microslice_metrics::openmetrics::{Format, in_format};
     for reading in readings(10) {
         let text = in_format(&reading.snapshot(), Format::Text);
-        let (is_clean, words) = judged("promtool", &["check", "metrics"], &text);
+        let (is_clean, words) = judged(&["check", "metrics"], &text).expect("promtool");
         assert!(is_clean && words.is_empty(), "{words}{text}");
     }
     // That it does complain: a counter without its suffix.
     let wrong = "# HELP wrong No suffix.\n# TYPE wrong counter\nwrong 1\n";
-    assert!(!judged("promtool", &["check", "metrics"], wrong).0);
+    assert!(!judged(&["check", "metrics"], wrong).expect("promtool").0);
 }
 
 #[test]
 fn alerts_say_what_they_are_for_and_nothing_else() {
-    let rules = format!("{ROOT}/packaging/prometheus/microslice.rules.yml");
-    let (is_clean, words) = judged("promtool", &["check", "rules", "--lint=all", "--lint-fatal", &rules], "");
+    let rules = rules().display().to_string();
+    let judged = |arguments: &[&str]| judged(arguments, "").expect("promtool");
+    let (is_clean, words) = judged(&["check", "rules", "--lint=all", "--lint-fatal", &rules]);
     assert!(is_clean, "{words}");
-    let (is_right, words) =
-        judged("promtool", &["test", "rules", &format!("{ROOT}/packaging/prometheus/tests.yml")], "");
+    let (is_right, words) = judged(&["test", "rules", &format!("{ROOT}/packaging/prometheus/tests.yml")]);
     assert!(is_right, "{words}");
 }
