@@ -3,144 +3,20 @@
 //!
 //! The figures are a report's, made here and growing; the rest is what the daemon has: its conversion, its server, its formats.
 
-use microslice_host::interface::{AccelerationReturn, Overtake, RequestFailure, WaitStats};
-use microslice_host::monitoring::{Address, Board, Limits, Listener, Reading, RunReading, Server};
-use microslice_host::observe::{VcpuFigures, VmFigures, report as observe};
-use microslice_host::recursion_misses::RecursionMisses;
-use microslice_host::report::{Report, VmReport};
-use microslice_host::scheduler::{HostStats, VmStats};
-use microslice_host::{SchedulerChoice, cgroups::CpuLimits};
-use microslice_policy::{Cause, Coded, GuestClass, InterruptKind, YieldCause};
+mod reports;
+
+use microslice_host::monitoring::{Address, Board, Limits, Listener, Server};
 use microslice_testbed::prometheus::{Prometheus, dashboard_queries, free_port, judged, rules};
+use reports::readings;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
-use zerocopy::FromZeros;
 
 const PATIENCE: Duration = Duration::from_secs(180);
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-const S: u64 = 1_000_000_000;
-
-/// After so many seconds: two VMs, one of which waits.
-fn run_report(seconds: u64) -> Report {
-    let vm = |name: &str, factor: u64| {
-        let mut stats = VmStats::new_zeroed();
-        let grown = seconds * factor;
-        stats.ran_ns = grown * S;
-        stats.vmm_ran_ns = grown * S / 10;
-        stats.waited_ns = grown * S / 4;
-        stats.rested_ns = grown * S / 8;
-        stats.micro_ran_ns = grown * S / 16;
-        stats.lent_ran_ns = grown * S / 16;
-        stats.requests[Cause::TlbYield as usize] = grown * 10;
-        stats.accelerations[Cause::TlbYield as usize][GuestClass::TlbShootdown as usize] = grown * 6;
-        stats.failures[RequestFailure::NoRoom as usize] = grown * 3;
-        stats.returns[AccelerationReturn::Served as usize] = grown * 5;
-        stats.overtakes[Overtake::WarmCaches as usize] = grown;
-        stats.yields[YieldCause::Ple as usize][0] = grown * 100;
-        stats.preemptions[GuestClass::LockHolder as usize] = grown * 7;
-        stats.interrupts[InterruptKind::IpiReschedule as usize][0] = grown * 50;
-        stats.interrupts[InterruptKind::Virq as usize][0] = grown * 20;
-        (stats.wait_to_run_us[12], stats.wait_to_run_us[3]) = (grown * 5, grown * 40);
-        stats.micro_slice_us[6] = grown * 6;
-        VmReport {
-            name: name.into(),
-            uuid: None,
-            pid: 1,
-            vcpu_count: 4,
-            weight: 100,
-            cpu_limits: CpuLimits::default(),
-            kernel: None,
-            slide: None,
-            state: String::new(),
-            stats,
-        }
-    };
-    Report {
-        scheduler: SchedulerChoice::Microslice,
-        is_final: true,
-        dry_run: false,
-        seconds: seconds as f64,
-        micro_cpus: 1,
-        vms: vec![vm("web", 3), vm("a \"quoted\" \\ name", 1)],
-        gone: VmStats::new_zeroed(),
-        host: HostStats::new_zeroed(),
-        restarts: 1,
-        pool_size_history: Vec::new(),
-        micro_pcpu_ns: seconds * S,
-        exit: None,
-        recursion_misses: [("kick".to_owned(), seconds)].into_iter().collect(),
-        programs: None,
-    }
-}
-
-fn observe_report(seconds: u64) -> observe::Report {
-    let mut waits = WaitStats::new_zeroed();
-    (waits.counts[40], waits.total_ns, waits.max_ns) = (seconds * 30, seconds * S / 8, 4_000_000);
-    let counts = |of: &[(GuestClass, u64)]| {
-        let mut counts = [0; GuestClass::ALL.len()];
-        of.iter().for_each(|&(class, count)| counts[class as usize] = count);
-        counts
-    };
-    let vcpu = |id: u32| VcpuFigures {
-        id,
-        tid: 10 + id,
-        observed_ns: seconds * S,
-        ran_ns: seconds * S / 2,
-        ready_ns: seconds * S / 8,
-        waiting_ns: 0,
-        waits,
-        turns_ended: counts(&[(GuestClass::User, seconds * 9), (GuestClass::TlbShootdown, seconds * 2)]),
-        turns_ended_owing: seconds,
-        spins: counts(&[(GuestClass::LockWaiter, seconds * 12)]),
-        halts: seconds * 4,
-        lock_halts: seconds,
-        directed_yields: 0,
-        steal_ns: Some(seconds * S / 9),
-    };
-    let figures = VmFigures {
-        vcpus: vec![vcpu(0), vcpu(1)],
-        interrupts: [seconds * 11; InterruptKind::ALL.len()],
-        interrupt_waits: [waits; InterruptKind::ALL.len()],
-        shootdowns: waits,
-    };
-    let vm = observe::VmReport {
-        name: "db".into(),
-        uuid: None,
-        pid: 7,
-        generation: 1,
-        kernel: None,
-        state: String::new(),
-        has_classes: true,
-        is_gone: false,
-        weight: 100,
-        affinity: vec![],
-        figures,
-    };
-    observe::Report {
-        is_final: false,
-        seconds: seconds as f64,
-        vms: vec![vm],
-        sees_interrupts: true,
-        recursion_misses: RecursionMisses::default(),
-        programs: None,
-        host: None,
-    }
-}
-
-fn readings(seconds: u64) -> [Reading; 2] {
-    [
-        Reading::Run(Box::new(RunReading {
-            report: run_report(seconds),
-            shares: vec![(0.75, 0.7), (0.25, 0.3)],
-            vcpus: vec![Vec::new(); 2],
-        })),
-        Reading::Observe(Box::new(observe_report(seconds))),
-    ]
-}
 
 /// A program that ends with the test.
 struct Running(Child);

@@ -108,7 +108,7 @@ fn tasks_that_may_not_move_come_to_the_queues_like_all_others() {
 
 /// Of the micro pCPU's time, the parts in which it ran accelerated vCPUs, and others.
 fn micro_pcpu_use(report: &Value) -> [f64; 2] {
-    ["micro_cpus_busy", "micro_cpus_lent"].map(|part| report[part].as_f64().expect("a part of its time"))
+    ["micro_pool_busy", "micro_pool_lent"].map(|part| report[part].as_f64().expect("a part of its time"))
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_micro_pcpu_runs_other_vcpus_until_somebody_asks_for_it_unless_it_may_not() 
     assert!(count(&lending["called_back"]) > 0, "{lending}");
 
     let keeping = kept_to_itself();
-    assert_eq!((count(&keeping["lent_ran_ns"]), count(&keeping["called_back"])), (0, 0));
+    assert_eq!((count(&keeping["micro_pool_use_ns"]["lent"]), count(&keeping["called_back"])), (0, 0));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn another_kernels_symbols_accelerate_nothing() {
         let scheduler = start_scheduler_that_knows(host, 2, &flags);
         std::thread::sleep(seconds(8, 15));
         let report = stop_scheduler(host, &scheduler);
-        assert_eq!(report["requests"], 0, "{report}");
+        assert_eq!(report["acceleration_requests"]["total"], 0, "{report}");
         assert_eq!(report["accelerations"]["total"], 0);
     });
 }
@@ -168,7 +168,10 @@ fn a_dry_run_decides_and_counts_but_moves_nothing() {
         statistics(&scheduler, would, "decision");
         let report = stop_scheduler(host, &scheduler);
         assert!(report["dry_run"] == true && sum(&report["would_accelerate"]) > 0);
-        assert_eq!((count(&report["requests"]), count(&report["accelerations"]["total"])), (0, 0));
+        assert_eq!(
+            (count(&report["acceleration_requests"]["total"]), count(&report["accelerations"]["total"])),
+            (0, 0)
+        );
     });
 }
 
