@@ -14,6 +14,7 @@ packages=(
     slurmctld slurmd slurm-client munge   # a cluster of one machine, which tests start and end
     libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86   # a libvirtd of a test's own, and its domain
     debhelper lintian                  # the Debian package, and what checks it
+    mmdebstrap e2fsprogs               # the testbed's host with systemd, in which the package is installed
     nodejs                             # runs Perfetto's trace processor, which tests ask about traces
     chromium                           # draws the pages that tests look at
     tmux                               # a terminal that tests look at

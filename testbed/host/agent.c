@@ -3,8 +3,9 @@
  * The testbed's hand inside a machine: runs commands that the harness sends and streams back what they say.
  *
  * On the emulated host it is the init process and talks over a virtio-serial port; on a real host (`demo --here`) it
- * is a child of the harness and talks over its standard input and output. When the other end goes away, for whatever
- * reason, everything that it started is killed.
+ * is a child of the harness and talks over its standard input and output. Where the emulated host has a system
+ * installed (ROOT_DISK), it makes way for that system's own init, and comes back as its service. When the other end
+ * goes away, for whatever reason, everything that it started is killed.
  *
  * Frames, both directions: length, stream, kind (three little-endian 32-bit words), then `length` bytes.
  *   harness -> agent  X run this shell command   I input for it   C end of input   K send it this signal (a word)
@@ -32,6 +33,9 @@
 #include <unistd.h>
 
 #define PORT_NAME "microslice.control"
+/* Of the kernel's command line, and of our own as a service. */
+#define ROOT_DISK "microslice.root-disk"
+#define AS_SERVICE "--service"
 #define MAX_COMMANDS 64
 #define MAX_FRAME (1 << 20)
 
@@ -356,13 +360,53 @@ static void build_machine(void)
 	if (system("/bin/busybox --install -s /bin && mkdir -p /dev/pts /dev/shm && ip link set lo up"))
 		fprintf(stderr, "agent: busybox failed\n");
 	load_modules();
-	from_harness = to_harness = open_port();
 }
 
-int main(void)
+static int has_a_root_disk(void)
 {
+	char line[4096] = "";
+	FILE *file = fopen("/proc/cmdline", "re");
+
+	if (file) {
+		if (!fgets(line, sizeof(line), file))
+			line[0] = 0;
+		fclose(file);
+	}
+	return strstr(line, ROOT_DISK) != NULL;
+}
+
+/* The first disk becomes the root, what was the root until now its /testbed, and its init the first process. */
+static void make_way(void)
+{
+	int tries = 0;
+
+	mkdir("/disk", 0755);
+	/* The disk is found while its module goes on loading. */
+	while (mount("/dev/vda", "/disk", "ext4", 0, "")) {
+		if (++tries == 600)
+			die_with_everything("no disk with a root");
+		usleep(50000);
+	}
+	mkdir("/disk/testbed", 0755);
+	if (mount("/", "/disk/testbed", NULL, MS_BIND | MS_REC, NULL))
+		die_with_everything("what the testbed brings can't be bound");
+	if (chdir("/disk") || mount(".", "/", NULL, MS_MOVE, NULL) || chroot(".") || chdir("/"))
+		die_with_everything("the disk can't become the root");
+	execl("/sbin/init", "/sbin/init", (char *)NULL);
+	die_with_everything("the root has no init");
+}
+
+int main(int count, char **arguments)
+{
+	int is_service = count > 1 && !strcmp(arguments[1], AS_SERVICE);
+
 	signal(SIGPIPE, SIG_IGN);
-	if (getpid() == 1)
+	if (getpid() == 1) {
 		build_machine();
+		if (has_a_root_disk())
+			make_way();
+	}
+	if (getpid() == 1 || is_service)
+		from_harness = to_harness = open_port();
 	serve();
 }

@@ -183,7 +183,8 @@ impl<'s> Daemon<'s> {
     }
 
     fn serve(&mut self, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
-        (output.say)(&self.first_line()?);
+        let first_line = self.first_line()?;
+        (output.say)(&first_line);
         let domains = self.settings.queue_domains(&self.host.topology)?;
         if domains.count > 1 {
             (output.say)(&format!("vCPUs wait by {}, in {} domains", domains.kind.name(), domains.count));
@@ -200,7 +201,7 @@ impl<'s> Daemon<'s> {
             (output.say)(&warning);
         }
         // Where systemd started it: it is up, and from now on it says that it lives (WatchdogSec= of its unit).
-        let _ = sd_notify::notify(false, &[NotifyState::Ready]);
+        let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(&first_line)]);
         let mut said_alive = Instant::now();
         let mut looked_for_vms: Option<Instant> = None;
         let mut read_cgroups = Instant::now();

@@ -1,7 +1,7 @@
 //! What the scheduler `microslice` did: its part of a report (`report.rs`).
 
 use crate::interface::{AccelerationReturn, Overtake, RequestFailure};
-use crate::report::{add_up, matrix, named, names, sums_by_cause};
+use crate::report::{add_up, counted_by_cause, matrix, named, names, sums_by_cause};
 use crate::scheduler::VmStats;
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
@@ -78,8 +78,7 @@ pub(crate) fn counters_json(stats: &VmStats) -> Value {
     let accelerations: u64 = stats.accelerations.iter().map(|row| add_up(row)).sum();
     let requests = add_up(&stats.requests);
     json!({
-        "requests": requests,
-        "requests_by_cause": named(names::<Cause>(), &stats.requests),
+        "acceleration_requests": counted_by_cause(&stats.requests),
         "would_accelerate": sums_by_cause(&stats.would_request),
         "accelerations": {
             "total": accelerations,
@@ -88,10 +87,12 @@ pub(crate) fn counters_json(stats: &VmStats) -> Value {
             "by_cause_and_class": matrix::<Cause, GuestClass, _>(&stats.accelerations),
         },
         "failed_pulls": named(names::<RequestFailure>(), &stats.failures),
-        "pending": requests.saturating_sub(accelerations + add_up(&stats.failures)),
-        "returns": add_up(&stats.returns),
-        "returns_by_outcome": named(names::<AccelerationReturn>(), &stats.returns),
-        "in_flight": in_flight(stats),
+        "pending_requests": requests.saturating_sub(accelerations + add_up(&stats.failures)),
+        "acceleration_returns": {
+            "total": add_up(&stats.returns),
+            "by_reason": named(names::<AccelerationReturn>(), &stats.returns),
+        },
+        "still_accelerated": in_flight(stats),
         "preemptions": {
             "total": add_up(&stats.preemptions),
             "by_class": named(names::<GuestClass>(), &stats.preemptions),
@@ -105,14 +106,15 @@ pub(crate) fn counters_json(stats: &VmStats) -> Value {
         "help_trials": {"worth_it": stats.help_trials[0], "better_without": stats.help_trials[1]},
         "spinners": named(names::<SpinnerDecision>(), &stats.spinners),
         "interrupts": matrix::<InterruptKind, InterruptReason, _>(&stats.interrupts),
+        "ipis": stats.ipis(),
+        "virqs": stats.virqs(),
         "micro_slice_us": Histogram::from_log2(&stats.micro_slice_us, stats.micro_ran_ns / 1000),
         "wait_to_run_us": Histogram::from_log2(&stats.wait_to_run_us, stats.waited_ns / 1000),
-        "ran_ns": stats.ran_ns,
-        "micro_ran_ns": stats.micro_ran_ns,
-        "lent_ran_ns": stats.lent_ran_ns,
+        "cpu_time_ns": stats.ran_ns,
+        "micro_pool_use_ns": {"accelerated": stats.micro_ran_ns, "lent": stats.lent_ran_ns},
         "called_back": stats.called_back,
         "home_slices": stats.home_slices,
-        "waited_ns": stats.waited_ns,
-        "rested_ns": stats.rested_ns,
+        "ready_time_ns": stats.waited_ns,
+        "rested_time_ns": stats.rested_ns,
     })
 }

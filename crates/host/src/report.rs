@@ -64,6 +64,27 @@ pub trait Counters: Copy + FromBytes + IntoBytes + Immutable {}
 impl Counters for VmStats {}
 
 impl VmStats {
+    /// Reschedule and call-function interrupts between its vCPUs.
+    pub(crate) fn ipis(&self) -> u64 {
+        [InterruptKind::IpiReschedule, InterruptKind::IpiCallFunction]
+            .map(|kind| add_up(&self.interrupts[kind as usize]))
+            .iter()
+            .sum()
+    }
+
+    /// Likewise, as the scheduler `coordinated` sees them.
+    pub(crate) fn urgent_ipis(&self) -> u64 {
+        [InterruptKind::IpiReschedule, InterruptKind::IpiCallFunction]
+            .map(|kind| self.urgent.ipis[kind as usize])
+            .iter()
+            .sum()
+    }
+
+    /// Device interrupts to its vCPUs.
+    pub(crate) fn virqs(&self) -> u64 {
+        add_up(&self.interrupts[InterruptKind::Virq as usize])
+    }
+
     /// What its vCPUs and its VMM's other threads ran.
     pub(crate) fn had_ns(&self) -> u64 {
         self.ran_ns + self.vmm_ran_ns
@@ -150,10 +171,11 @@ impl Report {
             "scheduler": self.scheduler.name(),
             "final": self.is_final,
             "seconds": self.seconds,
-            "restarts": self.restarts,
+            "scheduler_restarts": self.restarts,
             "vms": vms,
             "host": host_json(&self.host),
-            "recursion_misses": self.recursion_misses.to_json(),
+            "fairness_error": fairness_error(&shares),
+            "program_runs_left_out": self.recursion_misses.to_json(),
             "exit": self.exit,
             "programs": self.programs,
         });
@@ -168,10 +190,11 @@ impl Report {
     fn pool_json(&self) -> Value {
         json!({
             "dry_run": self.dry_run,
-            "micro_cpus": self.micro_cpus,
-            "micro_cpus_mean": self.mean_micro_cpus(),
-            "micro_cpus_busy": self.micro_cpus_busy(),
-            "micro_cpus_lent": self.micro_cpus_lent(),
+            "micro_pool_size": self.micro_cpus,
+            "micro_pool_mean": self.mean_micro_cpus(),
+            "micro_pool_time_ns": self.micro_pcpu_ns,
+            "micro_pool_busy": self.micro_cpus_busy(),
+            "micro_pool_lent": self.micro_cpus_lent(),
             "pool_size_history": self.pool_size_history.iter()
                 .map(|(at_ms, count, reason)| json!({"at_ms": at_ms, "micro_cpus": count, "reason": reason}))
                 .collect::<Vec<_>>(),
@@ -345,6 +368,16 @@ fn program_table(programs: &Value) -> String {
     format!("\n{table}")
 }
 
+/// The largest difference between what a VM received and what was due to it, as a share of all.
+pub(crate) fn fairness_error(shares: &[(f64, f64)]) -> f64 {
+    shares.iter().map(|(received, due)| (received - due).abs()).fold(0.0, f64::max)
+}
+
+/// `{"total", "by_cause"}`, but for [`Cause::None`].
+pub(crate) fn counted_by_cause(counts: &[u64]) -> Value {
+    json!({"total": add_up(counts), "by_cause": named(names::<Cause>().skip(1), &counts[1..])})
+}
+
 pub(crate) fn named(names: impl Iterator<Item = &'static str>, counts: &[u64]) -> Value {
     Value::Object(names.zip(counts).map(|(name, count)| (name.to_owned(), json!(count))).collect())
 }
@@ -372,13 +405,13 @@ fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
         "uuid": vm.uuid,
         "pid": vm.pid,
         "vcpus": vm.vcpu_count,
-        "weight": vm.weight,
+        "vm_weight": vm.weight,
         "cpu_limits": vm.cpu_limits.of_vm.iter().map(CpuLimit::cpus).collect::<Vec<_>>(),
         "vcpu_limit": vm.cpu_limits.of_each_vcpu.as_ref().map(CpuLimit::cpus),
         "kernel": vm.kernel,
         "slide": vm.slide.map(|slide| format!("{slide:#x}")),
         "state": vm.state,
-        "vmm_ran_ns": vm.stats.vmm_ran_ns,
+        "vmm_time_ns": vm.stats.vmm_ran_ns,
         "share_received": share_received,
         "share_due": share_due,
     })
@@ -395,7 +428,7 @@ fn host_json(host: &HostStats) -> Value {
         "events_dropped": host.events_dropped,
         "records_dropped": host.records_dropped,
         "vcpus_refused": host.vcpus_refused,
-        "rested_ns": host.rested_ns,
+        "rested_time_ns": host.rested_ns,
         "late_requests": host.late_requests,
         "taken_from_domains": {"idle": host.taken_when_idle, "balance": host.taken_by_balance},
         "kernel_refusals": {
@@ -489,11 +522,11 @@ pub(crate) mod tests {
         one.stats.failures[2] = 1;
         one.stats.returns[0] = 2;
         let json = report(vec![one]).to_json();
-        assert_eq!(json["requests"], 5);
+        assert_eq!(json["acceleration_requests"]["total"], 5);
         assert_eq!(json["accelerations"]["by_cause"]["tlb_yield"], 3);
         assert_eq!(json["accelerations"]["by_class"]["tlb_shootdown"], 3);
         assert_eq!(
-            (&json["pending"], &json["returns"], &json["in_flight"]),
+            (&json["pending_requests"], &json["acceleration_returns"]["total"], &json["still_accelerated"]),
             (&json!(1), &json!(2), &json!(1))
         );
         assert_eq!(json["pool_size_history"][0]["micro_cpus"], 1);
@@ -511,11 +544,11 @@ pub(crate) mod tests {
             "{}",
             used.to_text()
         );
-        assert_eq!(used.to_json()["micro_cpus_busy"], 0.34);
-        assert_eq!(used.to_json()["micro_cpus_lent"], 0.6);
+        assert_eq!(used.to_json()["micro_pool_busy"], 0.34);
+        assert_eq!(used.to_json()["micro_pool_lent"], 0.6);
         let none = Report { micro_cpus: 0, micro_pcpu_ns: 0, ..used };
         assert!(none.to_text().starts_with("whole run: 1.0 s, 0 micro-sliced pCPUs (0.00 on average)\n"));
-        assert_eq!(none.to_json()["micro_cpus_busy"], Value::Null);
+        assert_eq!(none.to_json()["micro_pool_busy"], Value::Null);
     }
 
     #[test]

@@ -39,9 +39,9 @@ pub(crate) fn counters_json(stats: &VmStats) -> Value {
             "by_class": named(names::<GuestClass>(), &stats.preemptions),
         },
         "wait_to_run_us": Histogram::from_log2(&stats.wait_to_run_us, stats.waited_ns / 1000),
-        "ran_ns": stats.ran_ns,
-        "waited_ns": stats.waited_ns,
-        "rested_ns": stats.rested_ns,
+        "cpu_time_ns": stats.ran_ns,
+        "ready_time_ns": stats.waited_ns,
+        "rested_time_ns": stats.rested_ns,
     })
 }
 

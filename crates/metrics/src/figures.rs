@@ -113,8 +113,6 @@ figures! {
 
     CONTEXT_SWITCHES = "context_switches", Counter, Count, [],
         "Changes of the vCPU that a pCPU runs.";
-    MIGRATIONS = "migrations", Counter, Count, [],
-        "Starts of a vCPU on another pCPU than its last one.";
     PCPU_TIME = "pcpu_time", Counter, Nanoseconds, ["state"],
         "Time of all pCPUs by state: run, idle, overhead; the states add up to elapsed time times pCPUs.";
     PCPU_TIME_TOTAL = "pcpu_time_total", Counter, Nanoseconds, [],

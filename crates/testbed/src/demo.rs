@@ -58,14 +58,6 @@ impl Scheduler {
         }
     }
 
-    /// What its statistics call accelerations, and returns.
-    pub(crate) fn counted_as(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Beside => ("/boosts", "/helper/returns"),
-            _ => ("/accelerations", "/returns"),
-        }
-    }
-
     pub fn name(self) -> String {
         match self {
             Self::Kernel => "kernel's own".into(),

@@ -7,7 +7,7 @@ use microslice_metrics::table::Table;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// `{"phases": [{"name", "scheduler", "micro_cpus", "pv", "vms": […], "accelerations", "returns", "preemptions", …}]}`;
+/// `{"phases": [{"name", "scheduler", "micro_cpus", "pv", "vms": […], "accelerations", "acceleration_returns", "preemptions", …}]}`;
 /// what a phase doesn't have (the kernel's own scheduler accelerates nobody) is zero or empty.
 pub fn to_json(phases: &[Phase]) -> Value {
     json!({ "phases": phases.iter().map(phase_json).collect::<Vec<_>>() })
@@ -15,7 +15,6 @@ pub fn to_json(phases: &[Phase]) -> Value {
 
 fn phase_json(phase: &Phase) -> Value {
     let count = |path: &str| phase.statistics.as_ref().and_then(|all| all.pointer(path)).cloned();
-    let (accelerations, returns) = phase.scheduler.counted_as();
     json!({
         "name": format!("{}, {}", phase.scheduler.name(), phase.round.name()),
         "scheduler": match phase.scheduler {
@@ -39,12 +38,12 @@ fn phase_json(phase: &Phase) -> Value {
             .map(|((name, vm), cpus)| vm_json(name, vm, *cpus))
             .collect::<Vec<_>>(),
         "accelerations": {
-            "by_cause": count(&format!("{accelerations}/by_cause")).unwrap_or(json!({})),
-            "by_class": count(&format!("{accelerations}/by_class")).unwrap_or(json!({})),
+            "by_cause": count("/accelerations/by_cause").unwrap_or(json!({})),
+            "by_class": count("/accelerations/by_class").unwrap_or(json!({})),
         },
         "urgent_requests": count("/urgent_requests").unwrap_or(json!({})),
         "urgent_slices": count("/urgent_slices").unwrap_or(json!(0)),
-        "returns": count(returns).unwrap_or(json!(0)),
+        "acceleration_returns": count("/acceleration_returns/total").unwrap_or(json!(0)),
         "preemptions": { "by_class": count("/preemptions/by_class").unwrap_or(json!({})) },
         "host": {
             "context_switches": phase.context_switches,
@@ -133,7 +132,6 @@ fn row(phase: &Phase, first: &Phase) -> Vec<String> {
         let count = phase.statistics.as_ref().and_then(|all| all.pointer(path)).and_then(Value::as_u64);
         count.map_or("-".to_owned(), |count| count.to_string())
     };
-    let (accelerations, returns) = phase.scheduler.counted_as();
     vec![
         phase.round.name().into(),
         phase.scheduler.name(),
@@ -146,8 +144,8 @@ fn row(phase: &Phase, first: &Phase) -> Vec<String> {
         ms("wake", 99.0),
         ms("pingpong", 50.0),
         with_ratio(jitter(&mix), jitter(&mix_first)),
-        counted(&format!("{accelerations}/total")),
-        counted(returns),
+        counted("/accelerations/total"),
+        counted("/acceleration_returns/total"),
         with_ratio(phase.switches_per_work(), first.switches_per_work()),
     ]
 }
@@ -160,10 +158,8 @@ pub fn cpus_text(cpus: Option<f64>) -> String {
 /// All phases together: which causes accelerated anything, and which didn't.
 fn totals(phases: &[Phase]) -> String {
     let mut by_cause: BTreeMap<&str, u64> = BTreeMap::new();
-    let objects = phases.iter().filter_map(|phase| {
-        let path = format!("{}/by_cause", phase.scheduler.counted_as().0);
-        phase.statistics.as_ref()?.pointer(&path)
-    });
+    let objects =
+        phases.iter().filter_map(|phase| phase.statistics.as_ref()?.pointer("/accelerations/by_cause"));
     for (cause, count) in objects.filter_map(Value::as_object).flatten() {
         *by_cause.entry(cause).or_default() += count.as_u64().unwrap_or(0);
     }
@@ -188,13 +184,12 @@ fn causes(phase: &Phase) -> String {
             list("/urgent_ends")
         );
     }
-    let (accelerations, _) = phase.scheduler.counted_as();
     format!(
         "{}, {}: accelerated by cause: {}; by class: {}\n",
         phase.round.name(),
         phase.scheduler.name(),
-        list(&format!("{accelerations}/by_cause")),
-        list(&format!("{accelerations}/by_class"))
+        list("/accelerations/by_cause"),
+        list("/accelerations/by_class")
     )
 }
 
@@ -233,21 +228,22 @@ mod tests {
         };
         let statistics = json!({
             "accelerations": {"total": 7, "by_cause": {"ipi": 7, "ple": 0}, "by_class": {"tlb_shootdown": 7}},
-            "returns": 7, "preemptions": {"by_class": {"user": 3}},
+            "acceleration_returns": {"total": 7}, "preemptions": {"by_class": {"user": 3}},
         });
         vec![phase(Scheduler::Kernel, None), phase(Scheduler::Static(1), Some(statistics))]
     }
 
     #[test]
-    fn boosts_are_accelerations_by_another_name() {
+    fn boosts_are_accelerations() {
         let statistics = json!({
-            "boosts": {"total": 5, "by_cause": {"tlb_yield": 5}, "by_class": {"user": 5}}, "helper": {"returns": 5},
+            "accelerations": {"total": 5, "by_cause": {"tlb_yield": 5}, "by_class": {"user": 5}},
+            "acceleration_returns": {"total": 5},
         });
         let [first, _] = phases().try_into().expect("two phases");
         let phase = Phase { scheduler: Scheduler::Beside, statistics: Some(statistics), ..first };
         let json = phase_json(&phase);
         assert_eq!(
-            (&json["accelerations"]["by_cause"]["tlb_yield"], &json["returns"]),
+            (&json["accelerations"]["by_cause"]["tlb_yield"], &json["acceleration_returns"]),
             (&json!(5), &json!(5))
         );
         let text = to_text(&[phase], &plan(1), false);
@@ -276,9 +272,16 @@ mod tests {
     fn json_has_the_same_keys_whoever_schedules() {
         let json = to_json(&phases());
         for phase in json["phases"].as_array().expect("phases") {
-            for key in
-                ["name", "scheduler", "micro_cpus", "pv", "vms", "accelerations", "returns", "preemptions"]
-            {
+            for key in [
+                "name",
+                "scheduler",
+                "micro_cpus",
+                "pv",
+                "vms",
+                "accelerations",
+                "acceleration_returns",
+                "preemptions",
+            ] {
                 assert!(phase.get(key).is_some(), "{key} is missing in {phase}");
             }
             assert!(
@@ -287,7 +290,7 @@ mod tests {
             );
         }
         assert_eq!(json["phases"][1]["accelerations"]["by_class"]["tlb_shootdown"], 7);
-        assert_eq!(json["phases"][1]["returns"], 7);
+        assert_eq!(json["phases"][1]["acceleration_returns"], 7);
         assert_eq!(json["phases"][0]["vms"][0]["cpus"], 2.25);
         assert!(json["phases"][0]["vms"][1]["cpus"].is_null());
     }

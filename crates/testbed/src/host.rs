@@ -4,6 +4,7 @@ use crate::cache::{Cache, Lock};
 use crate::console::{Console, ending};
 use crate::emulator::{Emulator, LIBRARIES};
 use crate::initramfs::Initramfs;
+use crate::installation;
 use crate::kernels::{self, Kernel, Rule};
 use crate::link::{Link, Output, Process};
 use crate::memory_file::MemoryFile;
@@ -34,6 +35,8 @@ const MEMORY_MIB: u32 = 3072;
 /// distrust the clock whenever this machine is busy, and give guests a coarse one.
 const KERNEL_ARGUMENTS: &str =
     "console=ttyS0 loglevel=5 panic=-1 kvm.tsc_tolerance_ppm=500000 tsc=reliable mitigations=off";
+/// Where the root is a disk: the agent mounts it, and systemd offers nobody a login.
+const DISK_ARGUMENTS: &str = " microslice.root-disk systemd.getty_auto=0";
 
 /// Names of files, and where they lie on this machine.
 type Files = Vec<(String, PathBuf)>;
@@ -46,6 +49,7 @@ pub struct Testbed {
     cpus: u32,
     sockets: u32,
     guest_modules: bool,
+    is_installed: bool,
     pause_exits: bool,
     counts_instructions: bool,
     kernel_arguments: String,
@@ -96,6 +100,7 @@ impl Testbed {
             cpus: 4,
             sockets: 1,
             guest_modules: false,
+            is_installed: false,
             pause_exits: false,
             counts_instructions: false,
             kernel_arguments: String::new(),
@@ -163,6 +168,12 @@ impl Testbed {
         self
     }
 
+    /// Its root is an installed Debian with systemd, on a disk of its own. All that is the root otherwise lies in `/testbed` there.
+    pub fn with_systemd(mut self) -> Self {
+        self.is_installed = true;
+        self
+    }
+
     /// Fetches what is missing, then boots; a boot that stalls is tried again, and says so.
     pub fn boot(&self) -> Result<Host> {
         self.boot_with(None)
@@ -178,6 +189,7 @@ impl Testbed {
             .iter()
             .map(|rule| Ok((rule.clone(), kernels::obtain(&cache, rule)?)))
             .collect::<Result<_>>()?;
+        let disk = self.is_installed.then(|| installation::obtain(&cache)).transpose()?;
         let lock = match lock {
             Some(held) => held,
             None => Arc::new(cache.lock("testbed", LOCK_PATIENCE)?),
@@ -188,7 +200,7 @@ impl Testbed {
             guests.iter().map(|(rule, kernel)| (rule.to_string(), image_in_host(kernel))).collect();
         let mut tries = 1;
         loop {
-            match self.boot_once(&emulator, &kernel, &root) {
+            match self.boot_once(&emulator, &kernel, &root, disk.as_deref()) {
                 Ok((link, machine, console, boot_time)) => {
                     say(format_args!("{} is up after {:.1} s", kernel.release, boot_time.as_secs_f64()));
                     return Ok(Host {
@@ -197,8 +209,8 @@ impl Testbed {
                         console: Some(console),
                         testbed: Some(self.clone()),
                         images,
-                        qemu: "qemu-system-x86_64".into(),
-                        workload: "/usr/bin/guest-workload".into(),
+                        qemu: format!("{}qemu-system-x86_64", self.way_to_ours("chroot /testbed ")),
+                        workload: format!("{}/usr/bin/guest-workload", self.way_to_ours("/testbed")),
                         release: kernel.release,
                         boot_time,
                         lost_guests: Arc::default(),
@@ -215,11 +227,17 @@ impl Testbed {
         }
     }
 
+    /// Nothing where what we bring is the root.
+    fn way_to_ours<'a>(&self, way: &'a str) -> &'a str {
+        if self.is_installed { way } else { "" }
+    }
+
     fn boot_once(
         &self,
         emulator: &Emulator,
         kernel: &Kernel,
         root: &MemoryFile,
+        disk: Option<&Path>,
     ) -> Result<(Arc<Link>, Child, Arc<Console>, Duration)> {
         let start = Instant::now();
         let console = Arc::new(Console::new()?);
@@ -238,7 +256,11 @@ impl Testbed {
         qemu.args(["-smp", &cpus, "-m", &format!("{MEMORY_MIB}M")]);
         qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         qemu.arg("-kernel").arg(&kernel.image).args(["-initrd", &root.path()]);
-        let arguments = format!("{KERNEL_ARGUMENTS} {}", self.kernel_arguments);
+        let mut arguments = format!("{KERNEL_ARGUMENTS} {}", self.kernel_arguments);
+        if let Some(disk) = disk {
+            arguments += DISK_ARGUMENTS;
+            qemu.args(["-drive", &format!("file={},format=raw,if=virtio,snapshot=on", disk.display())]);
+        }
         qemu.args(["-append", arguments.trim_end()]);
         qemu.args(console.arguments());
         qemu.args(["-chardev", "stdio,id=control,signal=off", "-device", "virtio-serial-pci"]);
@@ -299,7 +321,8 @@ impl Testbed {
             root.file_from(&path, &from)?;
         }
         root.symlink("bin/sh", "busybox").symlink("lib", LIBRARIES);
-        for (name, content) in modules::load_order(kernel, &modules::HOST)? {
+        let disk: &[&str] = if self.is_installed { &modules::DISK } else { &[] };
+        for (name, content) in modules::load_order(kernel, &[&modules::HOST, disk].concat())? {
             root.file(&format!("modules/{name}"), &content);
         }
         for ((_, guest), ours) in guests.iter().zip(ours) {

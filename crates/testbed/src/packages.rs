@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Package lists older than this are fetched again before something new is chosen from them.
 const LISTS_STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -268,7 +268,7 @@ pub fn is_complete(dir: &Path) -> bool {
 }
 
 /// The mirror that this machine's own sources name for Debian's main archive.
-fn mirror() -> Result<String> {
+pub(crate) fn mirror() -> Result<String> {
     let format = "$(RELEASE) $(COMPONENT) $(REPO_URI)";
     let targets =
         run(Command::new("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]))?;

@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use microslice_testbed::cache::Cache;
 use microslice_testbed::costs::{self, Load};
 use microslice_testbed::emulator::Emulator;
-use microslice_testbed::guest_modules;
 use microslice_testbed::kernels::{self, Kernel, Rule};
 use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Testbed as Machine, say, workload};
+use microslice_testbed::{guest_modules, installation};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,7 @@ struct Costs {
   microslice testbed exec --binary target/release/microslice --guest a=mix --guest b=hog --pv off -- \\
       'timeout -s INT 30 microslice run --micro-cpus 1 --micro-slice-us 3000 --stats 5'
   microslice testbed exec --append 'isolcpus=2-3' -- microslice run
+  microslice testbed exec --systemd -- systemctl status
   microslice testbed exec --kernel 7.2 --guest a=heartbeat,kallsyms --show-guests -- sleep 5
 Workloads: hog shootdown lock wake worker collector pingpong heartbeat kallsyms, each as NAME or NAME:COUNT,
 crowd:COUNT; of guest/ balloons, torture:SECONDS and locks:SECONDS; several with commas between; mix = collector,wake,pingpong. The guests' kernels lie in /guests/RELEASE/vmlinuz of the host.")]
@@ -70,6 +71,9 @@ struct Exec {
     /// Every PAUSE of a guest exits
     #[arg(long)]
     pause_exits: bool,
+    /// An installed Debian with systemd, on a disk, is the host's root; all else lies in /testbed
+    #[arg(long)]
+    systemd: bool,
     /// More for the host's kernel command line, as "isolcpus=3"
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     append: String,
@@ -167,6 +171,10 @@ fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
         fetch_images(&cache, args.json)?;
         fetch_headers(&cache)?;
         Emulator::obtain(&cache).map_err(Failure::broken)?;
+        // Only root can install one; who never boots it needs none.
+        if let Err(error) = installation::obtain(&cache) {
+            say(format_args!("no host with systemd: {error}"));
+        }
     }
     Ok(())
 }
@@ -248,6 +256,7 @@ fn machine(args: &Exec) -> Result<Machine, Failure> {
     let machine = machine.cpus(args.cpus).with_binary(binary).with_guest_kernels(&[&args.guest_kernel]);
     let machine = machine.map_err(Failure::bad_input)?.with_kernel_arguments(&args.append);
     let machine = if args.pause_exits { machine.pause_exits() } else { machine };
+    let machine = if args.systemd { machine.with_systemd() } else { machine };
     let needs_modules =
         |guest: &String| guest.split_once('=').is_some_and(|(_, load)| workload::needs_modules(load));
     Ok(if args.guests.iter().any(needs_modules) { machine.with_guest_modules() } else { machine })

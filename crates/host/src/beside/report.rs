@@ -6,7 +6,7 @@
 use super::helper::Counts;
 use crate::interface::{BoostMiss, BoostStats};
 use crate::recursion_misses::RecursionMisses;
-use crate::report::{add_up, difference, matrix, merge, named, names, sum, sums_by_cause};
+use crate::report::{add_up, counted_by_cause, difference, matrix, merge, named, names, sum, sums_by_cause};
 use crate::scheduler::VmStats;
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
@@ -15,6 +15,7 @@ use microslice_policy::{
     SiblingDecision, YieldCause, YieldReason,
 };
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One VM's part of a report.
@@ -140,7 +141,7 @@ impl Report {
                 "ran_ns": helped.helper_ns,
                 "watchers_replaced": self.watchers_replaced,
             },
-            "recursion_misses": self.recursion_misses.to_json(),
+            "program_runs_left_out": self.recursion_misses.to_json(),
         });
         merge(&mut object, counters_json(&stats, &boosts));
         object
@@ -229,6 +230,13 @@ fn ran(boosts: &BoostStats) -> u64 {
     boosts.boosts.iter().map(|row| add_up(row)).sum()
 }
 
+/// Requests that came to nothing, by the budget's word and by what came in between.
+pub(crate) fn failed_pulls(boosts: &BoostStats) -> impl Iterator<Item = (&'static str, u64)> {
+    let refused = names::<BoostDecision>().zip(boosts.refusals);
+    let refused = refused.enumerate().filter(|(at, _)| *at != BoostDecision::Granted as usize);
+    refused.map(|(_, refused)| refused).chain(names::<BoostMiss>().zip(boosts.missed))
+}
+
 fn cause_table(stats: &VmStats, boosts: &BoostStats, dry_run: bool) -> Table {
     let mut table = Table::new(&["cause", ">requests", ">boosted", "of these, by guest class"]);
     for (at, cause) in names::<Cause>().enumerate().skip(1) {
@@ -253,23 +261,24 @@ fn counters_json(stats: &VmStats, boosts: &BoostStats) -> Value {
         .map(|class| boosts.boosts.iter().map(|of_cause| of_cause[class]).sum())
         .collect();
     json!({
-        "requests": requests,
-        "requests_by_cause": named(names::<Cause>(), &boosts.requests),
-        "would_boost": sums_by_cause(&stats.would_request),
-        "refusals": named(names::<BoostDecision>(), &boosts.refusals),
-        "missed": named(names::<BoostMiss>(), &boosts.missed),
-        "pending": requests.saturating_sub(total + lost),
-        "boosts": {
+        "acceleration_requests": counted_by_cause(&boosts.requests),
+        "would_accelerate": sums_by_cause(&stats.would_request),
+        "failed_pulls": failed_pulls(boosts).collect::<BTreeMap<_, _>>(),
+        "pending_requests": requests.saturating_sub(total + lost),
+        "accelerations": {
             "total": total,
             "by_cause": sums_by_cause(&boosts.boosts),
             "by_class": named(names::<GuestClass>(), &by_class),
             "by_cause_and_class": matrix::<Cause, GuestClass, _>(&boosts.boosts),
         },
-        "ends": named(names::<MicroSliceOutcome>(), &boosts.ends),
-        "in_flight": total.saturating_sub(add_up(&boosts.ends)),
+        "acceleration_returns": {
+            "total": add_up(&boosts.ends),
+            "by_reason": named(names::<MicroSliceOutcome>(), &boosts.ends),
+        },
+        "still_accelerated": total.saturating_sub(add_up(&boosts.ends)),
         "boosted_ns": boosts.ran_ns,
         "boost_wait_us": Histogram::from_log2(&boosts.wait_us, 0),
-        "boost_slice_us": Histogram::from_log2(&boosts.slice_us, boosts.ran_ns / 1000),
+        "micro_slice_us": Histogram::from_log2(&boosts.slice_us, boosts.ran_ns / 1000),
         "preemptions": {
             "total": add_up(&stats.preemptions),
             "by_class": named(names::<GuestClass>(), &stats.preemptions),
@@ -277,9 +286,11 @@ fn counters_json(stats: &VmStats, boosts: &BoostStats) -> Value {
         "yields": matrix::<YieldCause, YieldReason, _>(&stats.yields),
         "siblings": named(names::<SiblingDecision>(), &stats.siblings),
         "interrupts": matrix::<InterruptKind, InterruptReason, _>(&stats.interrupts),
+        "ipis": stats.ipis(),
+        "virqs": stats.virqs(),
         "wait_to_run_us": Histogram::from_log2(&stats.wait_to_run_us, stats.waited_ns / 1000),
-        "ran_ns": stats.ran_ns,
-        "waited_ns": stats.waited_ns,
+        "cpu_time_ns": stats.ran_ns,
+        "ready_time_ns": stats.waited_ns,
     })
 }
 
@@ -336,11 +347,14 @@ mod tests {
     #[test]
     fn what_isnt_counted_yet_is_pending_or_in_flight() {
         let json = report().to_json();
-        assert_eq!((&json["requests"], &json["pending"]), (&json!(10), &json!(1)));
-        assert_eq!((&json["boosts"]["total"], &json["in_flight"]), (&json!(4), &json!(1)));
-        assert_eq!(json["boosts"]["by_class"]["user"], 4);
-        assert_eq!(json["refusals"]["over_budget"], 3);
-        assert_eq!(json["vms"][0]["boosts"]["by_cause"]["tlb_yield"], 4);
+        assert_eq!(
+            (&json["acceleration_requests"]["total"], &json["pending_requests"]),
+            (&json!(10), &json!(1))
+        );
+        assert_eq!((&json["accelerations"]["total"], &json["still_accelerated"]), (&json!(4), &json!(1)));
+        assert_eq!(json["accelerations"]["by_class"]["user"], 4);
+        assert_eq!(json["failed_pulls"]["over_budget"], 3);
+        assert_eq!(json["vms"][0]["accelerations"]["by_cause"]["tlb_yield"], 4);
     }
 
     #[test]
@@ -351,10 +365,17 @@ mod tests {
         now.helped.boosts = 9;
         now.seconds = 3.0;
         let json = now.since(Some(&before)).to_json();
-        assert_eq!((&json["requests"], &json["helper"]["boosts"]), (&json!(2), &json!(4)));
+        assert_eq!(
+            (&json["acceleration_requests"]["total"], &json["helper"]["boosts"]),
+            (&json!(2), &json!(4))
+        );
         assert_eq!(json["seconds"], 1.0);
         now.vms[0].generation = 2;
-        assert_eq!(now.since(Some(&before)).to_json()["requests"], 12, "another VM has the slot");
+        assert_eq!(
+            now.since(Some(&before)).to_json()["acceleration_requests"]["total"],
+            12,
+            "another VM has the slot"
+        );
     }
 
     #[test]

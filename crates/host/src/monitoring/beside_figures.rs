@@ -1,17 +1,18 @@
 //! A report of `run --beside` as the figures that real and simulated runs share: a boost is an acceleration.
 
 use super::{labels, run_figures};
-use crate::beside::report::Report;
-use crate::interface::{BoostMiss, BoostStats};
+use crate::beside::report::{Report, failed_pulls};
+use crate::interface::BoostStats;
 use crate::report::{add_up, names};
 use microslice_metrics::{Histogram, Snapshot, figures};
-use microslice_policy::{BoostDecision, MicroSliceOutcome};
+use microslice_policy::MicroSliceOutcome;
 
 pub(super) fn of(report: &Report) -> Snapshot {
     let mut snapshot = Snapshot::new();
     let labels = labels::of_vms(report.vms.iter().map(|vm| (vm.name.as_str(), vm.pid)));
     for (vm, label) in report.vms.iter().zip(&labels) {
         run_figures::put_vm(&mut snapshot, label, vm.vcpu_count, &vm.stats);
+        run_figures::put_hints(&mut snapshot, label, &vm.stats);
     }
     put_boosts(&mut snapshot, &report.total().1);
     snapshot.counter(&figures::PROGRAM_RUNS_LEFT_OUT, &[], report.recursion_misses.total());
@@ -20,12 +21,7 @@ pub(super) fn of(report: &Report) -> Snapshot {
 
 fn put_boosts(snapshot: &mut Snapshot, total: &BoostStats) {
     run_figures::put_causes(snapshot, &total.requests, &total.boosts);
-    let granted = BoostDecision::Granted as usize;
-    let refused = names::<BoostDecision>().zip(total.refusals).enumerate().filter(|(at, _)| *at != granted);
-    for (_, (reason, count)) in refused {
-        snapshot.counter(&figures::FAILED_PULLS, &[reason], count);
-    }
-    for (reason, count) in names::<BoostMiss>().zip(total.missed) {
+    for (reason, count) in failed_pulls(total) {
         snapshot.counter(&figures::FAILED_PULLS, &[reason], count);
     }
     let boosts: u64 = total.boosts.iter().map(|row| add_up(row)).sum();

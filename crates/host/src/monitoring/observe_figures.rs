@@ -5,7 +5,7 @@ use crate::observe::VmFigures;
 use crate::observe::report::{Report, VmReport};
 use crate::report::{add_up, names};
 use microslice_metrics::{Snapshot, figures};
-use microslice_policy::{GuestClass, InterruptKind};
+use microslice_policy::GuestClass;
 
 pub(super) fn of(report: &Report) -> Snapshot {
     let mut snapshot = Snapshot::new();
@@ -35,10 +35,8 @@ fn put_vm(snapshot: &mut Snapshot, vm: &str, seen: &VmFigures, sees_interrupts: 
     }
     snapshot.counter(&figures::ANSWERS_OWED, &[vm], seen.total(|vcpu| vcpu.turns_ended_owing));
     if sees_interrupts {
-        let of_kind = |kind: InterruptKind| seen.interrupts[kind as usize];
-        let ipis = of_kind(InterruptKind::IpiReschedule) + of_kind(InterruptKind::IpiCallFunction);
-        snapshot.counter(&figures::IPIS, &[vm], ipis);
-        snapshot.counter(&figures::VIRQS, &[vm], of_kind(InterruptKind::Virq));
+        snapshot.counter(&figures::IPIS, &[vm], seen.ipis());
+        snapshot.counter(&figures::VIRQS, &[vm], seen.virqs());
         snapshot.histogram(&figures::PREEMPTED_SHOOTDOWN_WAIT, &[vm], seen.shootdowns.histogram());
         snapshot.histogram(&figures::INTERRUPT_WAIT, &[vm], seen.sent_interrupt_waits().histogram());
     }

@@ -3,10 +3,10 @@
 use super::labels;
 use crate::config::SchedulerChoice;
 use crate::interface::{AccelerationReturn, Overtake, RequestFailure};
-use crate::report::{Report, add_up, names};
+use crate::report::{Report, add_up, fairness_error, names};
 use crate::scheduler::VmStats;
 use microslice_metrics::{Histogram, Snapshot, figures};
-use microslice_policy::{Cause, GuestClass, InterruptKind, YieldCause};
+use microslice_policy::{Cause, GuestClass, YieldCause};
 
 /// Histograms of the BPF side have buckets of microseconds.
 pub(super) const US: u64 = 1_000;
@@ -17,12 +17,19 @@ pub(super) fn of(report: &Report, shares: &[(f64, f64)]) -> Snapshot {
     let labels = labels::of_vms(report.vms.iter().map(|vm| (vm.name.as_str(), vm.pid)));
     for ((vm, label), (received, due)) in report.vms.iter().zip(&labels).zip(shares) {
         put_vm(&mut snapshot, label, vm.vcpu_count, &vm.stats);
+        snapshot.counter(&figures::VMM_TIME, &[label], vm.stats.vmm_ran_ns);
+        snapshot.counter(&figures::RESTED_TIME, &[label], vm.stats.rested_ns);
+        match report.scheduler {
+            SchedulerChoice::Microslice => put_hints(&mut snapshot, label, &vm.stats),
+            SchedulerChoice::Coordinated => {
+                snapshot.counter(&figures::IPIS, &[label], vm.stats.urgent_ipis());
+            }
+        }
         snapshot.gauge(&figures::VM_WEIGHT, &[label], f64::from(vm.weight));
         snapshot.gauge(&figures::SHARE_RECEIVED, &[label], *received);
         snapshot.gauge(&figures::SHARE_DUE, &[label], *due);
     }
-    let largest = shares.iter().map(|(received, due)| (received - due).abs()).fold(0.0, f64::max);
-    snapshot.gauge(&figures::FAIRNESS_ERROR, &[], largest);
+    snapshot.gauge(&figures::FAIRNESS_ERROR, &[], fairness_error(shares));
     if report.scheduler == SchedulerChoice::Microslice {
         put_accelerations(&mut snapshot, &report.total());
         put_pool(&mut snapshot, report);
@@ -32,25 +39,25 @@ pub(super) fn of(report: &Report, shares: &[(f64, f64)]) -> Snapshot {
     snapshot
 }
 
-/// What every scheduler counts of a VM.
+/// What every scheduler and every observer of boosts counts of a VM.
 pub(super) fn put_vm(snapshot: &mut Snapshot, vm: &str, vcpu_count: u32, stats: &VmStats) {
     snapshot.gauge(&figures::VCPUS, &[vm], f64::from(vcpu_count));
     snapshot.counter(&figures::CPU_TIME, &[vm], stats.ran_ns);
-    snapshot.counter(&figures::VMM_TIME, &[vm], stats.vmm_ran_ns);
     snapshot.counter(&figures::READY_TIME, &[vm], stats.waited_ns);
-    snapshot.counter(&figures::RESTED_TIME, &[vm], stats.rested_ns);
     let waits = Histogram::from_log2_of(US, &stats.wait_to_run_us, stats.waited_ns);
     snapshot.histogram(&figures::WAIT_TO_RUN, &[vm], waits);
-    for (cause, by_reason) in names::<YieldCause>().zip(&stats.yields) {
-        snapshot.counter(&figures::YIELDS, &[vm, cause], add_up(by_reason));
-    }
     for (class, count) in names::<GuestClass>().zip(stats.preemptions).filter(|(_, count)| *count > 0) {
         snapshot.counter(&figures::PREEMPTIONS, &[vm, class], count);
     }
-    let of_kind = |kind: InterruptKind| add_up(&stats.interrupts[kind as usize]);
-    let ipis = of_kind(InterruptKind::IpiReschedule) + of_kind(InterruptKind::IpiCallFunction);
-    snapshot.counter(&figures::IPIS, &[vm], ipis);
-    snapshot.counter(&figures::VIRQS, &[vm], of_kind(InterruptKind::Virq));
+}
+
+/// What they hear of whom a VM waits for; `coordinated` hears less.
+pub(super) fn put_hints(snapshot: &mut Snapshot, vm: &str, stats: &VmStats) {
+    for (cause, by_reason) in names::<YieldCause>().zip(&stats.yields) {
+        snapshot.counter(&figures::YIELDS, &[vm, cause], add_up(by_reason));
+    }
+    snapshot.counter(&figures::IPIS, &[vm], stats.ipis());
+    snapshot.counter(&figures::VIRQS, &[vm], stats.virqs());
 }
 
 /// What was asked for, and whom it accelerated in which code: by cause.
@@ -114,6 +121,7 @@ mod tests {
     use super::*;
     use crate::report::tests::{report, vm};
     use microslice_metrics::Value;
+    use microslice_policy::InterruptKind;
 
     fn one() -> Report {
         let mut one = vm("a", 100, 3_000_000_000, 1_000_000_000);

@@ -154,6 +154,19 @@ impl VmFigures {
         self.vcpus.iter().map(of).sum()
     }
 
+    /// Reschedule and call-function interrupts between its vCPUs.
+    pub fn ipis(&self) -> u64 {
+        [InterruptKind::IpiReschedule, InterruptKind::IpiCallFunction]
+            .map(|kind| self.interrupts[kind as usize])
+            .iter()
+            .sum()
+    }
+
+    /// Device interrupts to its vCPUs.
+    pub fn virqs(&self) -> u64 {
+        self.interrupts[InterruptKind::Virq as usize]
+    }
+
     /// The mean of its vCPUs, each by the time that it was seen.
     pub fn ready_percent(&self) -> f64 {
         percent(self.total(|vcpu| vcpu.ready_ns), self.total(|vcpu| vcpu.observed_ns))

@@ -84,7 +84,7 @@ impl Report {
             "seconds": self.seconds,
             "sees_interrupts": self.sees_interrupts,
             "vms": vms,
-            "recursion_misses": self.recursion_misses.to_json(),
+            "program_runs_left_out": self.recursion_misses.to_json(),
         });
         if let Some(programs) = &self.programs {
             merge(&mut object, json!({ "programs": programs }));
@@ -109,20 +109,23 @@ impl Report {
             "gone": vm.is_gone,
             "judgement": vm.judgement(self.seconds),
             "ready_percent": figures.ready_percent(),
-            "ready_ns": figures.total(|vcpu| vcpu.ready_ns),
-            "ran_ns": figures.total(|vcpu| vcpu.ran_ns),
+            "ready_time_ns": figures.total(|vcpu| vcpu.ready_ns),
+            "cpu_time_ns": figures.total(|vcpu| vcpu.ran_ns),
             "steal_percent": figures.steal_percent(),
             "wait_to_run_ns": waits(&figures.waits()),
             "preemptions": {
                 "total": add_up(&figures.turns_ended()),
                 "by_class": named(names::<GuestClass>(), &figures.turns_ended()),
-                "answer_owed": figures.total(|vcpu| vcpu.turns_ended_owing),
             },
+            "answers_owed": figures.total(|vcpu| vcpu.turns_ended_owing),
+            "yields": {"ple": add_up(&figures.spins()), "hlt": figures.total(|vcpu| vcpu.halts)},
+            "ipis": figures.ipis(),
+            "virqs": figures.virqs(),
             "spins": named(names::<GuestClass>(), &figures.spins()),
             "halts": figures.total(|vcpu| vcpu.halts),
             "lock_halts": figures.total(|vcpu| vcpu.lock_halts),
             "directed_yields": figures.total(|vcpu| vcpu.directed_yields),
-            "shootdown_wait_ns": waits(&figures.shootdowns),
+            "preempted_shootdown_wait_ns": waits(&figures.shootdowns),
             "interrupts": named(names::<InterruptKind>(), &figures.interrupts),
             "interrupt_wait_ns": by_kind,
             "vcpus": figures.vcpus.iter().map(vcpu_json).collect::<Vec<_>>(),
@@ -306,16 +309,16 @@ fn vcpu_json(vcpu: &VcpuFigures) -> Value {
         "vcpu": vcpu.id,
         "tid": vcpu.tid,
         "observed_ns": vcpu.observed_ns,
-        "ran_ns": vcpu.ran_ns,
-        "ready_ns": vcpu.ready_ns,
+        "cpu_time_ns": vcpu.ran_ns,
+        "ready_time_ns": vcpu.ready_ns,
         "ready_percent": vcpu.ready_percent(),
-        "steal_ns": vcpu.steal_ns,
+        "steal_time_ns": vcpu.steal_ns,
         "wait_to_run_ns": waits_json(&vcpu.waits),
         "preemptions": {
             "total": add_up(&vcpu.turns_ended),
             "by_class": named(names::<GuestClass>(), &vcpu.turns_ended),
-            "answer_owed": vcpu.turns_ended_owing,
         },
+        "answers_owed": vcpu.turns_ended_owing,
         "spins": add_up(&vcpu.spins),
         "halts": vcpu.halts,
         "lock_halts": vcpu.lock_halts,
@@ -404,10 +407,10 @@ pub(crate) mod tests {
     fn json_has_names_for_classes_and_kinds_and_null_where_no_steal_is_told() {
         let json = report(true).to_json();
         let vm = &json["vms"][0];
-        assert_eq!((&vm["preemptions"]["total"], &vm["preemptions"]["answer_owed"]), (&json!(40), &json!(4)));
+        assert_eq!((&vm["preemptions"]["total"], &vm["answers_owed"]), (&json!(40), &json!(4)));
         assert_eq!(vm["preemptions"]["by_class"]["lock_holder"], 10);
-        assert_eq!(vm["shootdown_wait_ns"]["count"], 212);
-        assert_eq!((&vm["steal_percent"], &vm["vcpus"][0]["steal_ns"]), (&Value::Null, &Value::Null));
+        assert_eq!(vm["preempted_shootdown_wait_ns"]["count"], 212);
+        assert_eq!((&vm["steal_percent"], &vm["vcpus"][0]["steal_time_ns"]), (&Value::Null, &Value::Null));
     }
 
     #[test]
@@ -421,7 +424,7 @@ pub(crate) mod tests {
     fn an_interval_leaves_out_who_had_gone_before_it() {
         let mut before = report(true);
         let now = report(true);
-        assert_eq!(now.since(&before).to_json()["vms"][0]["ran_ns"], 0);
+        assert_eq!(now.since(&before).to_json()["vms"][0]["cpu_time_ns"], 0);
         before.vms[0].is_gone = true;
         assert_eq!(now.since(&before).vms.len(), 0);
         assert!(now.since(&before).to_text().contains("no VM was seen"));

@@ -32,7 +32,9 @@ mod other_hosts {
     mod beside_neighbours;
     mod beside_vms;
     mod host_kernels;
+    mod monitoring;
     mod observe;
+    mod package;
     mod pause_exits;
     mod queue_domains;
     mod refusals;

@@ -51,22 +51,22 @@ impl Intervals {
 
     /// How many CPUs the VM had.
     pub fn cpus(&self, name: &str) -> f64 {
-        self.of_vm(name, |_, vm| number(&vm["ran_ns"])) / 1e9 / self.seconds()
+        self.of_vm(name, |_, vm| number(&vm["cpu_time_ns"])) / 1e9 / self.seconds()
     }
 
     /// What the VM had of what all VMs had.
     pub fn share(&self, name: &str) -> f64 {
-        self.of_vm(name, |_, vm| number(&vm["ran_ns"])) / self.vms_ran_ns()
+        self.of_vm(name, |_, vm| number(&vm["cpu_time_ns"])) / self.vms_ran_ns()
     }
 
     /// What it was due of that, by the weights of those who wanted to run.
     pub fn share_due(&self, name: &str) -> f64 {
-        let due_ns = |report: &Value, vm: &Value| number(&vm["share_due"]) * number(&report["ran_ns"]);
+        let due_ns = |report: &Value, vm: &Value| number(&vm["share_due"]) * number(&report["cpu_time_ns"]);
         self.of_vm(name, due_ns) / self.vms_ran_ns()
     }
 
     pub fn vms_ran_ns(&self) -> f64 {
-        self.sum(|report| count(&report["ran_ns"])) as f64
+        self.sum(|report| count(&report["cpu_time_ns"])) as f64
     }
 }
 

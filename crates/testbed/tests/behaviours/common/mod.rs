@@ -169,13 +169,17 @@ pub fn assert_sums_hold(report: &Value) {
     let accelerations = count(&report["accelerations"]["total"]);
     assert_eq!(accelerations, sum(&report["accelerations"]["by_cause"]));
     assert_eq!(accelerations, sum(&report["accelerations"]["by_class"]));
-    assert_eq!(accelerations, count(&report["returns"]) + count(&report["in_flight"]));
-    assert_eq!(count(&report["returns"]), sum(&report["returns_by_outcome"]));
-    let requests = count(&report["requests"]);
-    assert_eq!(requests, accelerations + sum(&report["failed_pulls"]) + count(&report["pending"]));
+    assert_eq!(
+        accelerations,
+        count(&report["acceleration_returns"]["total"]) + count(&report["still_accelerated"])
+    );
+    let returns = &report["acceleration_returns"];
+    assert_eq!(count(&returns["total"]), sum(&returns["by_reason"]));
+    let requests = count(&report["acceleration_requests"]["total"]);
+    assert_eq!(requests, accelerations + sum(&report["failed_pulls"]) + count(&report["pending_requests"]));
     // Of four pCPUs: one micro slice runs on each at most, and one request waits there.
-    assert!(count(&report["in_flight"]) <= 4, "a pCPU runs one vCPU at most");
-    assert!(count(&report["pending"]) <= 5, "requests don't pile up");
+    assert!(count(&report["still_accelerated"]) <= 4, "a pCPU runs one vCPU at most");
+    assert!(count(&report["pending_requests"]) <= 5, "requests don't pile up");
 }
 
 /// How many hints a report counts: yields and interrupts, by cause and by what came of them.
@@ -193,8 +197,8 @@ pub fn runs_of_observers(report: &Value) -> u64 {
 
 /// The kernel has left out next to no run of a program: at most one beside `one_in` that it did run.
 pub fn assert_few_runs_were_left_out(report: &Value, runs: u64, one_in: u64) {
-    let left_out = count(&report["recursion_misses"]["total"]);
-    let by_program = &report["recursion_misses"]["by_program"];
+    let left_out = count(&report["program_runs_left_out"]["total"]);
+    let by_program = &report["program_runs_left_out"]["by_program"];
     assert_eq!(left_out, sum(by_program));
     print(&format!("{left_out} runs left out beside {runs}: {by_program}"));
     assert!(runs > 0 && left_out <= runs / one_in, "{left_out} runs left out beside {runs}: {report}");
@@ -207,7 +211,7 @@ pub fn accelerations_by(causes: &[&str]) -> impl Fn(&Value) -> bool {
 
 /// Are there boosts by each of these causes?
 pub fn boosts_by(causes: &[&str]) -> impl Fn(&Value) -> bool {
-    counted_by("boosts", causes)
+    accelerations_by(causes)
 }
 
 fn counted_by(what: &'static str, causes: &[&str]) -> impl Fn(&Value) -> bool {

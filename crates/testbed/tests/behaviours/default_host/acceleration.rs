@@ -107,7 +107,7 @@ fn tasks_that_may_not_move_come_to_the_queues_like_all_others() {
 
 /// Of the micro pCPU's time, the parts in which it ran accelerated vCPUs, and others.
 fn micro_pcpu_use(report: &Value) -> [f64; 2] {
-    ["micro_cpus_busy", "micro_cpus_lent"].map(|part| report[part].as_f64().expect("a part of its time"))
+    ["micro_pool_busy", "micro_pool_lent"].map(|part| report[part].as_f64().expect("a part of its time"))
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_micro_pcpu_runs_other_vcpus_until_somebody_asks_for_it_unless_it_may_not() 
     assert!(count(&lending["called_back"]) > 0, "{lending}");
 
     let keeping = kept_to_itself();
-    assert_eq!((count(&keeping["lent_ran_ns"]), count(&keeping["called_back"])), (0, 0));
+    assert_eq!((count(&keeping["micro_pool_use_ns"]["lent"]), count(&keeping["called_back"])), (0, 0));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn another_kernels_symbols_accelerate_nothing() {
         let scheduler = start_scheduler_that_knows(host, 2, &flags);
         std::thread::sleep(seconds(8, 15));
         let report = stop_scheduler(host, &scheduler);
-        assert_eq!(report["requests"], 0, "{report}");
+        assert_eq!(report["acceleration_requests"]["total"], 0, "{report}");
         assert_eq!(report["accelerations"]["total"], 0);
     });
 }
@@ -169,7 +169,10 @@ fn a_dry_run_decides_and_counts_but_moves_nothing() {
         statistics(&scheduler, would, "decision");
         let report = stop_scheduler(host, &scheduler);
         assert!(report["dry_run"] == true && sum(&report["would_accelerate"]) > 0);
-        assert_eq!((count(&report["requests"]), count(&report["accelerations"]["total"])), (0, 0));
+        assert_eq!(
+            (count(&report["acceleration_requests"]["total"]), count(&report["accelerations"]["total"])),
+            (0, 0)
+        );
     });
 }
 
@@ -245,14 +248,15 @@ fn counts_of(text: &str) -> Vec<(&str, u64)> {
 fn the_verifier_walks_about_as_many_instructions_as_recorded() {
     let recorded = include_str!("../../../../../bpf/instruction-counts.toml");
     on_host(|host| {
-        for (section, flags) in [
-            ("[\"6.18\"]", "--micro-cpus 1"),
-            ("[coordinated.\"6.18\"]", "--scheduler coordinated"),
-            ("[beside.\"6.18\"]", "--beside"),
+        for (section, command) in [
+            ("[\"6.18\"]", "run --micro-cpus 1"),
+            ("[coordinated.\"6.18\"]", "run --scheduler coordinated"),
+            ("[beside.\"6.18\"]", "run --beside"),
+            ("[observe.\"6.18\"]", "observe"),
         ] {
             let section = recorded.split(section).nth(1).expect("counts of the default host");
             let recorded = counts_of(section.split("\n[").next().expect("a section"));
-            let now = run(host, &format!("microslice run {flags} --instruction-counts"));
+            let now = run(host, &format!("microslice {command} --instruction-counts"));
             let now = counts_of(&now);
             assert_eq!(
                 now.iter().map(|(name, _)| name).collect::<Vec<_>>(),

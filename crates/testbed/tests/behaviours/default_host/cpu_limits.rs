@@ -86,7 +86,7 @@ fn a_vm_gets_what_its_cgroup_allows_and_all_again_when_that_is_taken_back() {
             assert!(words.contains(said), "{words}");
         }
         let report = stop_scheduler(host, &scheduler);
-        assert!(count(&report["vms"][0]["rested_ns"]) > 0, "{report}");
+        assert!(count(&report["vms"][0]["rested_time_ns"]) > 0, "{report}");
         let replayed = replay(host, "/tmp/limits.rec");
         assert!(count(&replayed["by_kind"]["limit"]) > 100, "{replayed}");
     });
@@ -154,7 +154,7 @@ fn host_tasks_get_what_their_cgroup_allows_niced_or_not() {
         task.signal(libc::SIGKILL).expect("signal");
         task.wait(PATIENCE).expect("end");
         let report = stop_scheduler(host, &scheduler);
-        assert!(count(&report["host"]["rested_ns"]) > 0, "{report}");
+        assert!(count(&report["host"]["rested_time_ns"]) > 0, "{report}");
     });
 }
 

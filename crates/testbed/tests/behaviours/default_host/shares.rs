@@ -61,7 +61,7 @@ fn hogs_parts() -> &'static [f64; 2] {
             let have_weight = |weight: u32| {
                 move |report: &Value| {
                     let vms = report["vms"].as_array().expect("vms");
-                    vms.len() == 2 && vms.iter().any(|vm| vm["name"] == "a" && vm["weight"] == weight)
+                    vms.len() == 2 && vms.iter().any(|vm| vm["name"] == "a" && vm["vm_weight"] == weight)
                 }
             };
             statistics(&scheduler, have_weight(100), "VM of weight 100");

@@ -61,7 +61,7 @@ fn a_domains_metadata_give_it_weight_and_acceleration_and_a_change_of_them_holds
         say(host, "a", "weight='300'");
         let scheduler = start_scheduler_that_knows(host, 2, FLAGS);
         let weighs = |expected: u64| {
-            move |report: &Value| vm(report, "a").is_some_and(|vm| count(&vm["weight"]) == expected)
+            move |report: &Value| vm(report, "a").is_some_and(|vm| count(&vm["vm_weight"]) == expected)
         };
         statistics(&scheduler, weighs(150), "three times the weight of the other one");
         statistics(

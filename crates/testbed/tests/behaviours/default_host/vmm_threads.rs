@@ -32,9 +32,9 @@ fn ran_meanwhile(scheduler: &Process) -> (BTreeMap<u64, [u64; 2]>, u64) {
     for report in reports(scheduler, from) {
         for vm in report["vms"].as_array().expect("vms") {
             let of = ran.entry(count(&vm["pid"])).or_insert([0, 0]);
-            of[0] += count(&vm["ran_ns"]);
-            of[1] += count(&vm["vmm_ran_ns"]);
-            others = others.wrapping_sub(count(&vm["vmm_ran_ns"]));
+            of[0] += count(&vm["cpu_time_ns"]);
+            of[1] += count(&vm["vmm_time_ns"]);
+            others = others.wrapping_sub(count(&vm["vmm_time_ns"]));
         }
         others = others.wrapping_add(count(&report["host"]["others_ran_ns"]));
     }

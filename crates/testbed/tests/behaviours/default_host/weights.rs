@@ -28,7 +28,8 @@ fn a_slice_of_two_vms_has_as_much_as_a_slice_of_one_and_weights_of_slices_change
         let weights_are = |expected: [u64; 3]| {
             move |report: &Value| {
                 let vms = report["vms"].as_array().expect("vms");
-                let of = |name: &str| vms.iter().find(|vm| vm["name"] == name).map(|vm| count(&vm["weight"]));
+                let of =
+                    |name: &str| vms.iter().find(|vm| vm["name"] == name).map(|vm| count(&vm["vm_weight"]));
                 ["a", "b", "c"].map(of) == expected.map(Some)
             }
         };

@@ -65,7 +65,7 @@ struct Turns {
 impl Turns {
     fn add(&mut self, vm: &Value) {
         let delays = &vm["delays"];
-        self.ran_ns += count(&vm["ran_ns"]);
+        self.ran_ns += count(&vm["cpu_time_ns"]);
         for (field, name) in [
             (&mut self.turns, "turns"),
             (&mut self.put_off, "put_off"),

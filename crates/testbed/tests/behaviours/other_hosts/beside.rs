@@ -1,7 +1,10 @@
 //! Boosts beside the kernel's own scheduler, on stock hosts: Debian 12 has no sched_ext, others have. What overcommit costs is seen on
 //! the same hosts, which are booted once for both (`observe.rs`).
 
-use super::observe::{switches_are_traced, what_overcommit_costs_is_seen, who_may_not_is_refused};
+use super::monitoring::prometheus_takes_what_is_served;
+use super::observe::{
+    a_profile_holds_what_was_seen, switches_are_traced, what_overcommit_costs_is_seen, who_may_not_is_refused,
+};
 use crate::common::{
     PATIENCE, assert_alive, assert_few_runs_were_left_out, boosts_by, count, hints, on_machine, refusal,
     replay, report_of, reports, run, seconds, stand_still, statistics, statistics_from, sum,
@@ -106,8 +109,12 @@ fn preempted_vcpus_are_boosted(host: &Host, guests: &[Guest]) {
     let helper = &report["helper"];
     assert!(count(&helper["boosts"]) > 0, "{report}");
     assert_eq!(helper["boosts"], helper["returns"], "{report}");
-    let lost = sum(&report["refusals"]) + sum(&report["missed"]) + count(&report["pending"]);
-    assert_eq!(count(&report["requests"]), count(&report["boosts"]["total"]) + lost, "{report}");
+    let lost = sum(&report["failed_pulls"]) + count(&report["pending_requests"]);
+    assert_eq!(
+        count(&report["acceleration_requests"]["total"]),
+        count(&report["accelerations"]["total"]) + lost,
+        "{report}"
+    );
     assert_eq!(real_time_guest_threads(host), 0);
     // A request wakes the helper, which preempts the very program that made it: it is real-time.
     assert_few_runs_were_left_out(&report, hints(&report), 20);
@@ -158,7 +165,7 @@ fn on_debian_12_vcpus_that_the_operator_pins_are_not_boosted_any_more() {
         let beside = start(host, BESIDE);
         statistics(&beside, is_boosted, "boost");
         pin_guests(host, true);
-        let is_refused = |report: &Value| count(&report["refusals"]["pinned"]) > 0;
+        let is_refused = |report: &Value| count(&report["failed_pulls"]["pinned"]) > 0;
         statistics(&beside, is_refused, "refusal of a pinned vCPU");
         let pinned = beside.lines(0).len();
         std::thread::sleep(seconds(5, 30));
@@ -177,7 +184,7 @@ fn on_debian_12_whoever_asks_all_the_time_runs_boosted_for_no_longer_than_its_bu
     on(DEBIAN_12, |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         let beside = start(host, LITTLE_BUDGET);
-        let is_refused = |report: &Value| count(&report["refusals"]["over_budget"]) > 0;
+        let is_refused = |report: &Value| count(&report["failed_pulls"]["over_budget"]) > 0;
         statistics(&beside, is_refused, "refusal beyond the budget");
         std::thread::sleep(seconds(5, 30));
         let report = stop(&beside);
@@ -185,7 +192,7 @@ fn on_debian_12_whoever_asks_all_the_time_runs_boosted_for_no_longer_than_its_bu
         let allowed_ns = (report["seconds"].as_f64().expect("seconds") + 1.0) * 1e9 * 4.0 / 100.0;
         for vm in report["vms"].as_array().expect("VMs") {
             // Four vCPUs may have been granted a boost before the first was charged. The histogram has the middle of a power of two.
-            let longest_ns = vm["boost_slice_us"]["max"].as_f64().unwrap_or(0.0) * 1000.0 * 4.0 / 3.0;
+            let longest_ns = vm["micro_slice_us"]["max"].as_f64().unwrap_or(0.0) * 1000.0 * 4.0 / 3.0;
             let boosted_ns = vm["boosted_ns"].as_f64().expect("a time");
             assert!(boosted_ns <= allowed_ns + 4.0 * longest_ns, "{allowed_ns} ns are allowed: {vm}");
         }
@@ -243,6 +250,16 @@ fn on_debian_12_whoever_of_the_two_processes_is_killed_no_thread_stays_real_time
         stop(&next);
         guests.iter().for_each(|guest| assert_alive(guest, 2));
     });
+}
+
+#[test]
+fn on_6_18_prometheus_scrapes_run_and_observe_and_every_query_of_the_dashboard_has_an_answer() {
+    on("6.18", |host, _| prometheus_takes_what_is_served(host));
+}
+
+#[test]
+fn on_6_18_a_profile_holds_what_was_seen_and_a_model_is_fitted_to_it() {
+    on("6.18", |host, _| a_profile_holds_what_was_seen(host));
 }
 
 #[test]

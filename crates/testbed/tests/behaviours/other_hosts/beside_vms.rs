@@ -72,9 +72,17 @@ fn on_debian_12_vms_that_end_while_they_are_boosted_leave_nothing_behind() {
             let helper = &report["helper"];
             print(&format!("boosts beside VMs that came and went: {helper}"));
             assert_eq!(helper["boosts"], helper["returns"], "{report}");
-            assert_eq!((&report["in_flight"], &report["pending"]), (&0.into(), &0.into()), "{report}");
-            let lost = sum(&report["refusals"]) + sum(&report["missed"]);
-            assert_eq!(count(&report["requests"]), count(&report["boosts"]["total"]) + lost, "{report}");
+            assert_eq!(
+                (&report["still_accelerated"], &report["pending_requests"]),
+                (&0.into(), &0.into()),
+                "{report}"
+            );
+            let lost = sum(&report["failed_pulls"]);
+            assert_eq!(
+                count(&report["acceleration_requests"]["total"]),
+                count(&report["accelerations"]["total"]) + lost,
+                "{report}"
+            );
         },
     );
 }

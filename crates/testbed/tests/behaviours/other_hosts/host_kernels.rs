@@ -47,7 +47,7 @@ fn schedule_two_guests(host: &Host) {
             .as_array()
             .into_iter()
             .flatten()
-            .any(|vm| vm["name"] == "b" && count(&vm["rested_ns"]) > 0)
+            .any(|vm| vm["name"] == "b" && count(&vm["rested_time_ns"]) > 0)
     };
     statistics(&scheduler, rests, "rest of a VM that has used up its limit");
     guests.iter().for_each(|guest| assert_alive(guest, 5));

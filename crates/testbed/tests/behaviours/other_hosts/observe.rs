@@ -2,9 +2,11 @@
 
 use super::beside::{start, stop};
 use crate::common::{Trace, count, print, refusal, reports, run, seconds, stand_still, statistics_from};
-use microslice_testbed::{Host, Process};
+use microslice_metrics::profile::{HostProfile, Profile};
+use microslice_testbed::{Host, Process, built_binary};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::process::Command;
 
 const OBSERVE: &str = "exec microslice observe --json --interval 1 --html /tmp/page.html";
 /// Of the kernel's clocks of waiting and ours: what an emulated host takes between two looks at one event, and four ticks.
@@ -40,7 +42,7 @@ fn run_delays(host: &Host) -> BTreeMap<u64, u64> {
 /// Guests stand still, and whatever is reported from now on has nothing of the time before.
 fn still(host: &Host, observer: &Process) -> (BTreeMap<u64, u64>, usize) {
     let from = observer.lines(0).len();
-    let is_quiet = |report: &Value| by_thread(report, "ran_ns").values().sum::<u64>() < 1_000_000;
+    let is_quiet = |report: &Value| by_thread(report, "cpu_time_ns").values().sum::<u64>() < 1_000_000;
     statistics_from(observer, from, is_quiet, "interval in which nobody ran");
     (run_delays(host), observer.lines(0).len())
 }
@@ -51,7 +53,9 @@ pub fn what_overcommit_costs_is_seen(host: &Host) {
     let observer = start(host, OBSERVE);
     // A guest that is up may still be preparing its work.
     let works = |report: &Value| {
-        vms(report).iter().any(|vm| vm["name"] == "a" && count(&vm["shootdown_wait_ns"]["count"]) > 0)
+        vms(report)
+            .iter()
+            .any(|vm| vm["name"] == "a" && count(&vm["preempted_shootdown_wait_ns"]["count"]) > 0)
     };
     statistics_from(&observer, 0, works, "shootdown of the worker");
     let standstill = stand_still(host);
@@ -65,7 +69,7 @@ pub fn what_overcommit_costs_is_seen(host: &Host) {
 
     let mut seen = BTreeMap::<u64, [u64; 2]>::new();
     for report in reports(&observer, from).iter().take(to - from) {
-        for (at, figure) in ["ready_ns", "steal_ns"].into_iter().enumerate() {
+        for (at, figure) in ["ready_time_ns", "steal_time_ns"].into_iter().enumerate() {
             by_thread(report, figure)
                 .into_iter()
                 .for_each(|(tid, ns)| seen.entry(tid).or_default()[at] += ns);
@@ -103,11 +107,11 @@ fn assert_names_what_was_lost(total: &Value) {
         .iter()
         .sum();
     assert!(known > 0, "its kernel is known: {worker}");
-    assert!(count(&worker["shootdown_wait_ns"]["count"]) > 0, "{worker}");
+    assert!(count(&worker["preempted_shootdown_wait_ns"]["count"]) > 0, "{worker}");
     assert!(count(&worker["interrupts"]["ipi_call_function"]) > 0, "{worker}");
     assert!(count(&worker["halts"]) > 0, "{worker}");
     // Its kernel does so now and then, for itself.
-    let shootdowns = [worker, hog].map(|vm| count(&vm["shootdown_wait_ns"]["count"]));
+    let shootdowns = [worker, hog].map(|vm| count(&vm["preempted_shootdown_wait_ns"]["count"]));
     assert!(shootdowns[0] > shootdowns[1], "only the first one's programs call siblings: {worker}, {hog}");
 }
 
@@ -141,6 +145,50 @@ pub fn switches_are_traced(host: &Host) {
                  and extract_arg(arg_set_id, 'debug.class') not in ('unknown', '?')";
     assert!(trace.number(known) > 0, "{total}");
     assert!(trace.number("select count(*) from slice where name = 'hlt'") > 0, "{total}");
+}
+
+/// What the profile holds is what was reported; another machine's model is fitted to it.
+pub fn a_profile_holds_what_was_seen(host: &Host) {
+    let _echo = host.start_echo().expect("the other end of the ping-pong");
+    let observer = start(host, "exec microslice observe --json --interval 1 --profile /tmp/profile.json");
+    let works = |report: &Value| {
+        vms(report)
+            .iter()
+            .any(|vm| vm["name"] == "a" && count(&vm["preempted_shootdown_wait_ns"]["count"]) > 0)
+    };
+    statistics_from(&observer, 0, works, "shootdown of the worker");
+    std::thread::sleep(seconds(4, 30));
+    let total = stop(&observer);
+    let text = run(host, "cat /tmp/profile.json; rm /tmp/profile.json");
+    let profile = Profile::parse("profile.json", &text).unwrap_or_else(|error| panic!("{error}: {text}"));
+
+    assert_eq!((profile.host.pcpus, profile.host.scheduler.as_str()), (4, HostProfile::KERNEL));
+    assert_eq!(total["sees_interrupts"], profile.host.sees_interrupts);
+    assert_eq!(profile.vms.len(), 2, "{text}");
+    for vm in &profile.vms {
+        let name = vm.name.as_deref().expect("a name");
+        let seen = vms(&total).iter().find(|seen| seen["name"] == name).expect("both guests");
+        for (kept, reported) in [
+            (u64::from(vm.vcpus), seen["vcpus"].as_array().map_or(0, Vec::len) as u64),
+            (vm.ran_ns, count(&seen["cpu_time_ns"])),
+            (vm.ready_ns, count(&seen["ready_time_ns"])),
+            (vm.waits.count, count(&seen["wait_to_run_ns"]["count"])),
+            (vm.turns_ended.total(), count(&seen["preemptions"]["total"])),
+            (vm.interrupts.call_function.sent, count(&seen["interrupts"]["ipi_call_function"])),
+            (vm.shootdowns.count, count(&seen["preempted_shootdown_wait_ns"]["count"])),
+        ] {
+            assert_eq!(kept, reported, "VM {name}: {text}; {total}");
+        }
+        assert!(vm.ran_ns > 0 && vm.classes_are_known, "VM {name}: {text}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("profile.json");
+    std::fs::write(&file, &text).expect("written");
+    let mut simulate = Command::new(built_binary().expect("the program under test"));
+    simulate.args(["simulate", "--policies", "eevdf,microslice", "--seeds", "1", "--json", "--profile"]);
+    let output = simulate.arg(&file).output().expect("run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("shootdown_p50"), "{output:?}");
 }
 
 /// Bad input, and whoever may not.

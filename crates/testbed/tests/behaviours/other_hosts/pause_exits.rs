@@ -47,7 +47,7 @@ fn spinning_for_a_shootdown_or_a_lock_boosts_who_is_waited_for_beside_the_kernel
         statistics(&running, boosts_by(&["tlb_yield", "lock_yield"]), "boost by each yield");
         let report = beside::stop(&running);
         assert_eq!(report["helper"]["boosts"], report["helper"]["returns"], "{report}");
-        assert_only_critical_code(&report["boosts"], "lock_yield");
+        assert_only_critical_code(&report["accelerations"], "lock_yield");
         assert!(count(&replay(host, "/tmp/beside.rec")["by_kind"]["yield"]) > 0);
     });
 }
