@@ -21,7 +21,7 @@
 #include "urgent_events.h"
 #include "worth_helping.h"
 
-#define RECORD_VERSION 15u
+#define RECORD_VERSION 16u
 /* Slots for guest kernels. Slot 0 is the code of a guest without symbols. */
 #define GUEST_CODES_MAX 64u
 
