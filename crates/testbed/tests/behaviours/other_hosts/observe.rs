@@ -151,12 +151,13 @@ pub fn switches_are_traced(host: &Host) {
 pub fn a_profile_holds_what_was_seen(host: &Host) {
     let _echo = host.start_echo().expect("the other end of the ping-pong");
     let observer = start(host, "exec microslice observe --json --interval 1 --profile /tmp/profile.json");
-    let works = |report: &Value| {
-        vms(report)
-            .iter()
-            .any(|vm| vm["name"] == "a" && count(&vm["preempted_shootdown_wait_ns"]["count"]) > 0)
+    let is_seen = |report: &Value| {
+        let of = vms(report);
+        of.len() == 2
+            && of.iter().all(|vm| vm["classes_are_known"] == true)
+            && of.iter().any(|vm| count(&vm["preempted_shootdown_wait_ns"]["count"]) > 0)
     };
-    statistics_from(&observer, 0, works, "shootdown of the worker");
+    statistics_from(&observer, 0, is_seen, "shootdown of the worker, and both guests' kernels");
     std::thread::sleep(seconds(4, 30));
     let total = stop(&observer);
     let text = run(host, "cat /tmp/profile.json; rm /tmp/profile.json");
