@@ -1,73 +1,22 @@
 //! `microslice top` in a real terminal, tmux's: what it shows of who listens, what keys do, and what it leaves behind.
 
-use microslice_host::interface::WaitStats;
+mod reports;
+
 use microslice_host::monitoring::{Board, Limits, Listener, Reading, Server};
-use microslice_host::observe::report::{Report, VmReport};
-use microslice_host::observe::{VcpuFigures, VmFigures};
-use microslice_host::recursion_misses::RecursionMisses;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zerocopy::FromZeros;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_microslice");
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// A VM that was observed for so many seconds, and waited for a quarter of them.
-fn report(seconds: u64) -> Report {
-    let ns = seconds * 1_000_000_000;
-    let vcpu = VcpuFigures {
-        id: 0,
-        tid: 4242,
-        observed_ns: ns,
-        ran_ns: ns / 2,
-        ready_ns: ns / 4,
-        waiting_ns: 0,
-        waits: WaitStats::new_zeroed(),
-        turns_ended: [seconds; 9],
-        turns_ended_owing: 0,
-        spins: [0; 9],
-        halts: 0,
-        lock_halts: 0,
-        directed_yields: 0,
-        steal_ns: None,
-    };
-    let figures = VmFigures {
-        vcpus: vec![vcpu],
-        interrupts: [0; 5],
-        interrupt_waits: [WaitStats::new_zeroed(); 5],
-        shootdowns: WaitStats::new_zeroed(),
-    };
-    let vm = VmReport {
-        name: "web-server".into(),
-        uuid: None,
-        pid: 7,
-        generation: 1,
-        kernel: None,
-        state: "no kernel found".into(),
-        has_classes: true,
-        is_gone: false,
-        weight: 100,
-        affinity: vec![],
-        figures,
-    };
-    Report {
-        is_final: false,
-        seconds: seconds as f64,
-        vms: vec![vm],
-        sees_interrupts: true,
-        recursion_misses: RecursionMisses::default(),
-        programs: None,
-        host: None,
-    }
-}
 
 /// Somebody who listens at a socket in this folder.
 fn listening(folder: &Path) -> (Server, String) {
     let address = format!("unix:{}", folder.join("metrics.sock").display());
     let board = Arc::new(Board::default());
-    board.put(Reading::Observe(Box::new(report(10))));
+    let observed = reports::readings(10).into_iter().find(|reading| matches!(reading, Reading::Observe(_)));
+    board.put(observed.expect("a reading of observe"));
     let listener = Listener::bind(&address.parse().expect("an address")).expect("bound");
     (listener.serve(board, Limits::DEFAULT).expect("a thread"), address)
 }
@@ -133,9 +82,9 @@ fn a_vm_is_shown_opened_and_left_and_the_terminal_is_as_it_was() {
         let (_server, address) = listening(folder.path());
         let terminal =
             Terminal::running(folder.path(), &format!("{PROGRAM} top --connect {address} --interval 1"));
-        terminal.shows(&["microslice observe", "web-server", "25.0%", "Enter vCPUs"]);
+        terminal.shows(&["microslice observe", "db-server", "12.5%", "Enter vCPUs"]);
         terminal.press("Enter");
-        terminal.shows(&["web-server: pid 7", "4242", "no kernel found", "Esc back"]);
+        terminal.shows(&["db-server: pid 7", "4242", "no kernel found", "Esc back"]);
         terminal.press("h");
         terminal.shows(&["any key goes back"]);
         terminal.press("x");
@@ -144,7 +93,7 @@ fn a_vm_is_shown_opened_and_left_and_the_terminal_is_as_it_was() {
         terminal.press(end);
         let screen = terminal.shows(&["code 0", "icanon", "echo"]);
         assert!(!screen.contains("-icanon") && !screen.contains(" -echo "), "{screen}");
-        assert!(!screen.contains("web-server"), "the screen before it is back: {screen}");
+        assert!(!screen.contains("db-server"), "the screen before it is back: {screen}");
     }
 }
 
@@ -153,7 +102,7 @@ fn it_ends_with_its_terminal() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_server, address) = listening(folder.path());
     let terminal = Terminal::running(folder.path(), &format!("{PROGRAM} top --connect {address}"));
-    terminal.shows(&["web-server"]);
+    terminal.shows(&["db-server"]);
     drop(terminal);
     let runs =
         || Command::new("pgrep").args(["-f", &format!("top --connect {address}")]).output().expect("run");
@@ -170,11 +119,11 @@ fn a_daemon_that_goes_is_said_and_one_that_comes_back_is_read() {
     let (server, address) = listening(folder.path());
     let terminal =
         Terminal::running(folder.path(), &format!("{PROGRAM} top --connect {address} --interval 1"));
-    terminal.shows(&["web-server"]);
+    terminal.shows(&["db-server"]);
     drop(server);
-    terminal.shows(&["nobody listens there", "web-server"]);
+    terminal.shows(&["nobody listens there", "db-server"]);
     let (_server, _) = listening(folder.path());
-    terminal.shows(&["Enter vCPUs", "web-server"]);
+    terminal.shows(&["Enter vCPUs", "db-server"]);
 }
 
 #[test]
@@ -191,7 +140,7 @@ fn without_a_terminal_or_a_daemon_it_says_so_in_one_line() {
     let view: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
     assert_eq!(
         (&view["source"], &view["vms"][0]["name"]),
-        (&"observe".into(), &"web-server".into()),
+        (&"observe".into(), &"db-server".into()),
         "{view}"
     );
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub enum Scheme {
     /// The sender of a reschedule IPI isn't preempted for a while.
     ReschedDp,
-    /// The recipient of a call-function IPI is urgent until it has acknowledged it.
+    /// The recipient of a call-function IPI is urgent until it has answered it.
     TlbCo,
     /// The recipient of a reschedule IPI is urgent for a while.
     ReschedCo,

@@ -146,7 +146,7 @@ pub struct Run {
     /// coordinated: the sender of a reschedule IPI isn't preempted for a while [default: on]
     #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
     resched_dp: Option<Switch>,
-    /// coordinated: the recipient of a call-function IPI is urgent until it has acknowledged it [default: on]
+    /// coordinated: the recipient of a call-function IPI is urgent until it has answered it [default: on]
     #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
     tlb_co: Option<Switch>,
     /// coordinated: the recipient of a reschedule IPI is urgent for a while; `auto`: of VMs whose reschedule IPIs become rarer by it

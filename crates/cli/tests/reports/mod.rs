@@ -108,7 +108,7 @@ fn observe_report(seconds: u64) -> observe::Report {
     };
     let vcpu = |id: u32| VcpuFigures {
         id,
-        tid: 10 + id,
+        tid: 4242 + id,
         observed_ns: seconds * S,
         ran_ns: seconds * S / 2,
         ready_ns: seconds * S / 8,
@@ -129,12 +129,12 @@ fn observe_report(seconds: u64) -> observe::Report {
         shootdowns: waits,
     };
     let vm = observe::VmReport {
-        name: "db".into(),
+        name: "db-server".into(),
         uuid: None,
         pid: 7,
         generation: 1,
         kernel: None,
-        state: String::new(),
+        state: "no kernel found".into(),
         has_classes: true,
         is_gone: false,
         weight: 100,
