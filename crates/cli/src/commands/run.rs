@@ -119,7 +119,7 @@ pub struct Run {
     /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all) [default: host]
     #[arg(long, value_name = "pcpu|llc|host", value_parser = domains::named)]
     queue_domain: Option<QueueDomain>,
-    /// `paper`: none of the rules that the paper doesn't have, which docs/explanation/scheduler.md lists [default: project]
+    /// `paper`: none of the rules that the paper doesn't have, which docs/explanation/differences.md lists [default: project]
     #[arg(long, value_name = "project|paper")]
     rules: Option<Rules>,
     /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, though nobody is found to
