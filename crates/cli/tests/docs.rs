@@ -10,25 +10,28 @@ const WORDS_MAX: usize = 25;
 /// How many sentences of a page are longer than `WORDS_MAX`, at the most. Other pages have none. Numbers only fall.
 /// Pages of the lab are notebooks, kept as they were written; the others wait to be written anew.
 const LONG_SENTENCES: &[(&str, usize)] = &[
-    ("docs/lab/changes.md", 80),
-    ("docs/architecture.md", 6),
-    ("docs/explanation/apsys15.md", 6),
-    ("docs/explanation/asplos13.md", 6),
-    ("docs/explanation/coordinated.md", 6),
-    ("docs/explanation/guest-kernels.md", 10),
+    ("docs/explanation/guest-kernels.md", 3),
     ("docs/explanation/regret.md", 30),
     ("docs/explanation/testbed.md", 45),
-    ("docs/explanation/vm04.md", 10),
-    ("docs/how-to/guest-modules.md", 10),
-    ("docs/how-to/run-beside.md", 6),
-    ("docs/how-to/sweep.md", 6),
-    ("docs/how-to/what-if.md", 6),
+    ("docs/how-to/guest-modules.md", 8),
+    ("docs/how-to/sweep.md", 3),
+    ("docs/how-to/what-if.md", 5),
+    ("docs/lab/beside.md", 4),
+    ("docs/lab/changes.md", 80),
     ("docs/lab/reproduction.md", 35),
     ("docs/lab/rules.md", 60),
     ("docs/lab/scheduler.md", 8),
     ("docs/lab/simulator-choices.md", 30),
     ("docs/lab/simulator-speed.md", 16),
     ("docs/reference/critical-classes.md", 6),
+];
+
+/// Pages whose lines aren't wrapped yet: others write in them.
+const NOT_WRAPPED: [&str; 4] = [
+    "docs/explanation/regret.md",
+    "docs/explanation/testbed.md",
+    "docs/how-to/what-if.md",
+    "docs/lab/rules.md",
 ];
 
 /// Names that are gone: flags and figures of former versions. Only the changelog and the lab may say them.
@@ -173,12 +176,12 @@ fn every_page_that_sources_name_is_there() {
 #[test]
 fn no_line_of_prose_is_longer_than_a_screen() {
     let mut faults = Vec::new();
-    for (page, text) in pages() {
-        for (number, line) in split(&text).0 {
-            let is_free = line.trim_start().starts_with('|') || line.contains("](") || line.contains("://");
-            // One word alone can't be broken: mostly a long piece of code.
-            let is_one_word = words_only(line).split_whitespace().count() <= 2;
-            if line.chars().count() > COLUMNS_MAX && !is_free && !is_one_word && !line.contains('`') {
+    for (page, text) in pages().iter().filter(|(page, _)| !NOT_WRAPPED.contains(&page.as_str())) {
+        for (number, line) in split(text).0 {
+            let is_free = line.trim_start().starts_with('|') || line.contains("://");
+            // Code and links stay in one piece: a line that is hardly more can't be broken.
+            let is_one_piece = words_only(line).split_whitespace().count() <= 3;
+            if line.chars().count() > COLUMNS_MAX && !is_free && !is_one_piece {
                 faults.push(format!("{page}:{number}: {} columns", line.chars().count()));
             }
         }
