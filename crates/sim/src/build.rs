@@ -382,7 +382,7 @@ mod tests {
     const HOUR_NS: u64 = 3_600_000_000_000;
 
     fn ple(enabled: bool, window_ns: u64) -> PleConfig {
-        PleConfig { enabled, window_ns, gap_ns: 0 }
+        PleConfig { enabled, window_ns }
     }
 
     #[test]

@@ -109,8 +109,6 @@ pub struct PleConfig {
     pub enabled: bool,
     /// Spinning time after which a pause loop exits.
     pub window_ns: u64,
-    /// Two PAUSEs further apart than this don't belong to one loop. Recorded only: spin loops of the guest are always tighter.
-    pub gap_ns: u64,
 }
 
 /// A virtual machine.

@@ -100,6 +100,8 @@ pub struct VmReport {
     pub name: String,
     pub vcpus: usize,
     pub run_ns: u64,
+    /// Of the time that all VMs ran, what this one's weight entitles it to, limited by what it asked for.
+    pub due_ns: u64,
     /// Runnable but not running, over all vCPUs.
     pub wait_ns: u64,
     /// Guest time in pause loops.
