@@ -43,7 +43,9 @@ fn lines(source: &Source) -> Vec<Line<'_>> {
         let Some(start) = start else { continue };
         let comment = &whole[start..];
         if !comment.trim_start().starts_with("//") {
-            in_block = source.language == Language::C && (in_block || comment.starts_with("/*")) && !comment.contains("*/");
+            in_block = source.language == Language::C
+                && (in_block || comment.starts_with("/*"))
+                && !comment.contains("*/");
         }
         let is_beside_code = !whole[..start].trim().is_empty();
         found.push(Line { number: at + 1, text: bare(comment), is_beside_code, whole });
@@ -61,7 +63,8 @@ pub fn wide(source: &Source) -> Vec<Offence> {
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '\'').filter(|word| !word.is_empty())
+    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '\'')
+        .filter(|word| !word.is_empty())
 }
 
 pub fn old_words(source: &Source) -> Vec<Offence> {
@@ -85,7 +88,10 @@ fn paragraphs(source: &Source) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut next = 0;
     for line in lines(source).into_iter().filter(|line| !is_row(line.text)) {
-        let starts = line.is_beside_code || line.number != next || line.text.is_empty() || line.text.starts_with(['-', '|']);
+        let starts = line.is_beside_code
+            || line.number != next
+            || line.text.is_empty()
+            || line.text.starts_with(['-', '|']);
         match found.last_mut() {
             Some((_, text)) if !starts => {
                 text.push(' ');
@@ -100,14 +106,17 @@ fn paragraphs(source: &Source) -> Vec<(usize, String)> {
 
 /// A sentence ends with a full stop, a question mark, a colon or a semicolon before a space.
 fn sentences(text: &str) -> impl Iterator<Item = &str> {
-    text.split_inclusive(". ").flat_map(|part| part.split_inclusive(": ")).flat_map(|part| part.split_inclusive("; "))
+    text.split_inclusive(". ")
+        .flat_map(|part| part.split_inclusive(": "))
+        .flat_map(|part| part.split_inclusive("; "))
 }
 
 pub fn long_sentences(source: &Source) -> Vec<Offence> {
     let mut found = Vec::new();
     for (line, text) in paragraphs(source) {
         for sentence in sentences(&text) {
-            let count = sentence.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric)).count();
+            let count =
+                sentence.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric)).count();
             if count > SENTENCE_WORDS_MAX {
                 found.push(Offence::new(source, line, format!("{count} words: {sentence}")));
             }

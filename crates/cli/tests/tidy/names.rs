@@ -45,7 +45,9 @@ pub fn keys_that_nothing_reads() -> Vec<String> {
     let readers = ["crates/sim/src/scenario/", "crates/sim/src/sweep/"];
     let mut listed = BTreeSet::new();
     let mut readers_code = String::new();
-    for source in sources().iter().filter(|source| readers.iter().any(|folder| source.path.starts_with(folder))) {
+    for source in
+        sources().iter().filter(|source| readers.iter().any(|folder| source.path.starts_with(folder)))
+    {
         let code = if source.is_test() { continue } else { without_comments(source.code()) };
         for list in code.split("KEYS: [&str; ").skip(1).filter_map(|list| list.split(';').next()) {
             listed.extend(list.split('"').skip(1).step_by(2).map(str::to_owned));
@@ -61,7 +63,9 @@ pub fn keys_that_nothing_reads() -> Vec<String> {
 pub fn settings_that_nothing_uses() -> Vec<String> {
     let used = words_of(|source| {
         let path = &source.path;
-        path.starts_with("crates/sim/src/") && !path.starts_with("crates/sim/src/scenario/") && !is_configuration(path)
+        path.starts_with("crates/sim/src/")
+            && !path.starts_with("crates/sim/src/scenario/")
+            && !is_configuration(path)
     })
     .collect();
     rust_fields(is_configuration).difference(&used).cloned().collect()
@@ -69,7 +73,8 @@ pub fn settings_that_nothing_uses() -> Vec<String> {
 
 /// Fields of a run's report that are named once: where they are defined.
 pub fn simulated_results_that_nothing_fills() -> Vec<String> {
-    let fields = rust_fields(|path| path == "crates/sim/src/report.rs" || path.starts_with("crates/sim/src/report/"));
+    let fields =
+        rust_fields(|path| path == "crates/sim/src/report.rs" || path.starts_with("crates/sim/src/report/"));
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
     for word in words_of(|source| source.path.starts_with("crates/sim/src/")) {
         *times.entry(word).or_default() += 1;

@@ -31,7 +31,9 @@ fn rust_function(lines: &[&str]) -> Option<usize> {
     let code = lines[0].trim_start();
     let indent = &lines[0][..lines[0].len() - code.len()];
     let mut words = code.split(' ').skip_while(|word| {
-        word.starts_with("pub") || word.starts_with("in ") || ["const", "async", "unsafe", "extern", "\"C\""].contains(word)
+        word.starts_with("pub")
+            || word.starts_with("in ")
+            || ["const", "async", "unsafe", "extern", "\"C\""].contains(word)
     });
     if words.next() != Some("fn") {
         return None;
@@ -56,7 +58,15 @@ fn c_function(lines: &[&str]) -> Option<usize> {
 
 #[test]
 fn a_function_is_as_long_as_from_its_name_to_its_brace() {
-    let rust = ["    pub(crate) fn f(", "        a: u32,", "    ) {", "        if a > 0 {", "        }", "    }", "}"];
+    let rust = [
+        "    pub(crate) fn f(",
+        "        a: u32,",
+        "    ) {",
+        "        if a > 0 {",
+        "        }",
+        "    }",
+        "}",
+    ];
     assert_eq!(rust_function(&rust), Some(6));
     assert_eq!(rust_function(&rust[1..]), None);
     assert_eq!(rust_function(&["fn f();", "}"]), None);
