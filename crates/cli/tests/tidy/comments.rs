@@ -54,7 +54,8 @@ fn lines(source: &Source) -> Vec<Line<'_>> {
 }
 
 fn columns(line: &str) -> usize {
-    line.chars().map(|letter| if letter == '\t' { TAB_COLUMNS } else { 1 }).sum()
+    let next_stop = |column: usize| (column / TAB_COLUMNS + 1) * TAB_COLUMNS;
+    line.chars().fold(0, |column, letter| if letter == '\t' { next_stop(column) } else { column + 1 })
 }
 
 pub fn wide(source: &Source) -> Vec<Offence> {
