@@ -32,8 +32,9 @@ done
 echo "setup: installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-# Packages start the services that they bring, and those of tools for tests have no business on this machine: none is started while
-# this installs, nor by the next boot. `systemctl enable --now prometheus` is left to whoever wants it.
+# Packages start the services that they bring, and those of tools for tests have no business on this machine.
+# So none is started while this installs, nor by the next boot. `systemctl enable --now prometheus` is left to
+# its user.
 policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then
     trap 'rm -f "$policy"' EXIT

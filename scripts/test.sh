@@ -22,7 +22,7 @@ run() {
     ((${#long[@]})) && arguments+=("${separator[@]}" "${long[@]}")
     cargo test --workspace --locked --no-fail-fast "${arguments[@]}" 2>&1 | tee -a "$log" || result=$?
 }
-# Who needs a kernel that isn't there fetches it, or says that it can't be had.
+# A test that needs a kernel that isn't there fetches it, or says that it can't be had.
 await_kernels() {
     wait "$kernels" || echo "test: not every kernel could be fetched (above): the tests that need one try again" >&2
 }

@@ -11,7 +11,7 @@
 
 #define SHARE_WHOLE 1000u /* shares are parts of so many */
 #define BALLOONS_MAX 16u  /* on one vCPU */
-/* Who is slower by less than this part of a share isn't: the host's own work comes and goes. */
+/* A vCPU slower by less than this part of a share isn't: the host's own work comes and goes. */
 #define SHARE_TOLERANCE 100u
 
 /* Of one vCPU's time so much was stolen by the host. */

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Ticket locks for guests: a waiter spins, then halts until its turn, and whoever lets go kicks it (Kashyap et al., APSys'15).
+ * Ticket locks for guests: a waiter spins, then halts until its turn, and the holder kicks it when it lets go
+ * (Kashyap et al., APSys'15).
  *
  * Problem.   A halted waiter comes tens of microseconds after its kick, and meanwhile nobody has the lock. Once waiters halt
  *            on a lock that is wanted all the time, each hand-over waits for one to wake: the "sleepy spinlock anomaly".
- * Mechanism. `pv-ticket` is the stock lock of Linux 4.0 (arch/x86/include/asm/spinlock.h, arch/x86/kernel/kvm.c): it spins
- *            for 2^15 looks, then halts. `oticket` spins for longer the nearer its turn is, and kicks the next few waiters
- *            together, so that they wake while others hold the lock (section 3, Figure 5). `iticket` doubles the time for all
- *            waiters of a lock whenever one of them halts (5.2).
+ * Mechanism. `pv-ticket` is the stock lock of Linux 4.0 (arch/x86/include/asm/spinlock.h,
+ *            arch/x86/kernel/kvm.c): it spins for 2^15 looks, then halts. `oticket` spins for longer the
+ *            nearer its turn is. It kicks the next few waiters together, so that they wake while others hold
+ *            the lock (section 3, Figure 5). `iticket` doubles the time for all waiters of a lock whenever
+ *            one of them halts (5.2).
  * Formula.   spin(distance) = spin_max >> (distance - 1) if distance < queue_wait, else spin        oticket
  *            spin           = spin << halts, at most spin_max                                        iticket
  * Order.     All are fair: turns are taken in the order of the tickets.
@@ -108,7 +110,7 @@ static inline u32 ticket_spin(struct pv_ticket_lock *lock, u16 ticket, u64 looks
 	return 0;
 }
 
-/* Halts once, unless its turn has come. Who is kicked for its turn, or ahead of it, looks again. */
+/* Halts once, unless its turn has come. A waiter kicked for its turn, or ahead of it, looks again. */
 static inline void ticket_wait(const struct pv_ticket_rules *rules, struct pv_ticket_lock *lock,
 			       struct pv_ticket_cpus *cpus, u32 cpu, u16 ticket)
 {
@@ -121,7 +123,7 @@ static inline void ticket_wait(const struct pv_ticket_rules *rules, struct pv_ti
 	LOCK_STORE(&own->lock, lock);
 	LOCK_FETCH_OR(waiting, bit);
 	LOCK_FETCH_OR(&lock->head, (u16)TICKET_SOMEBODY_HALTS);
-	/* Whoever lets go from here on sees both; who did so before is seen here. */
+	/* A holder that lets go from here on sees both; one that did so before is seen here. */
 	if (!ticket_is_turn(LOCK_LOAD(&lock->head), ticket)) {
 		if (rules->kind == PV_ITICKET && LOCK_LOAD(&lock->halts) < TICKET_WORD_BITS)
 			LOCK_FETCH_ADD(&lock->halts, 1);
@@ -165,7 +167,7 @@ static inline u16 pv_ticket_lock(const struct pv_ticket_rules *rules, struct pv_
 	return ticket;
 }
 
-/* Kicks whoever waits for the turn `ticket`, if it has halted or is about to. */
+/* Kicks the waiter for the turn `ticket`, if it has halted or is about to. */
 static inline void ticket_kick(struct pv_ticket_lock *lock, struct pv_ticket_cpus *cpus, u32 cpu, u16 ticket)
 {
 	u32 word, other;

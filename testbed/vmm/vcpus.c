@@ -236,7 +236,7 @@ static void *nap(void *unused)
 	return unused;
 }
 
-/* The last who has it closes the VM: this thread frees its vCPUs, and ran none of them. */
+/* The last holder closes the VM: this thread frees its vCPUs, and ran none of them. */
 static void leave(const pthread_t *threads, long vcpu_count)
 {
 	for (long id = 0; id < vcpu_count; id++)

@@ -1,7 +1,7 @@
-//! Printing beside the work: who doesn't read can't stop it.
+//! Printing beside the work: a reader that doesn't read can't stop it.
 //!
-//! Mechanism. A thread prints what lies in a queue. Whoever prints puts it there and goes on; what finds no room is left out
-//!            and counted, and the next text that is printed comes with that number.
+//! Mechanism. A thread prints what lies in a queue. A caller puts its text there and goes on. What finds no
+//!            room is left out and counted, and the next text that is printed comes with that number.
 
 use crate::failure::Failure;
 use std::collections::VecDeque;

@@ -86,7 +86,7 @@ pub fn stoppable() -> Result<Arc<BatchProgress>, Failure> {
     stoppable_within(Some(interrupt::GRACE))
 }
 
-/// The same for who has that long to end by itself, or as long as it takes.
+/// The same for work that has that long to end by itself, or as long as it takes.
 pub fn stoppable_within(grace: Option<Duration>) -> Result<Arc<BatchProgress>, Failure> {
     let progress = Arc::new(BatchProgress::default());
     let stopped = progress.clone();

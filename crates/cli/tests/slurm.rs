@@ -40,7 +40,7 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Self {
-        // SAFETY: it only reads who runs this.
+        // SAFETY: it only reads which user runs this.
         let user = unsafe { libc::geteuid() };
         assert_eq!(user, 0, "Slurm's daemons run as root here, as scripts/test.sh does");
         let folder = tempfile::tempdir().expect("a folder");
@@ -127,7 +127,7 @@ impl Cluster {
         }
     }
 
-    /// What the daemons say, for who wants to know why there is none.
+    /// What the daemons say, to find out why there is none.
     fn words(&self) -> String {
         let names =
             ["munged.words", "munge.log", "slurmctld.words", "slurmctld.log", "slurmd.words", "slurmd.log"];
@@ -268,7 +268,7 @@ fn a_job_array_makes_the_results_of_a_local_run_byte_for_byte() {
         error.contains("sbatch small.results.jsonl.sbatch: ") && error.contains("invalid partition"),
         "{error}"
     );
-    // Where a task isn't run, who waits hears what is missing, and where tasks say why.
+    // Where a task isn't run, the waiting command hears what is missing, and where tasks say why.
     let error = cluster.refuse(&refused, &["--slurm", "--parts", "2", "--wait", "--", "--array=2"]);
     assert!(
         error.contains("6 of 12 runs are missing") && error.contains("unfinished parts of 2: 1; "),
@@ -276,7 +276,7 @@ fn a_job_array_makes_the_results_of_a_local_run_byte_for_byte() {
     );
     assert!(error.ends_with(&format!("its tasks' words: {RESULTS}.part-*-of-2.log\n")), "{error}");
 
-    // Who waits may go; the job goes on.
+    // The waiting command may go; the job goes on.
     let waited = cluster.desk("waited");
     let mut sweep = cluster.command(PROGRAM);
     sweep.current_dir(&waited).args(["sweep", "small.toml", "--slurm", "--wait", "--", "--hold"]);

@@ -228,7 +228,7 @@ pub(crate) mod tests {
         {
             assert_eq!(is_gone(&io::Error::from_raw_os_error(errno)), gone, "{errno}");
         }
-        // A folder in the file's place can't be read, whoever tries.
+        // A folder in the file's place can't be read, not even by root.
         let mount = mount_with(&[("a/cpu.max/b", ""), ("a/cpu.weight/b", "")]);
         assert!(CpuLimit::of_cgroup(&mount.path().join("a")).is_err());
         assert!(CpuLimits::read(mount.path(), &["/a".to_owned()]).is_err());

@@ -39,7 +39,7 @@ fn refusal(can_be_denied: bool, task_with_cookie: Option<i32>) -> Option<String>
     })
 }
 
-/// To prctl(): whoever asks.
+/// To prctl(): the calling task.
 const OWN_TASK: i32 = 0;
 
 fn first_task_with_cookie() -> Option<i32> {

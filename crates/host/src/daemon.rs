@@ -125,7 +125,7 @@ struct Daemon<'s> {
     tracer: Option<Tracer>,
     trace_has_failed: bool,
     measuring: Option<Measuring>,
-    /// For who asks by `metrics-listen`.
+    /// For clients of `metrics-listen`.
     publisher: Option<Publisher>,
     /// By slot.
     vms: BTreeMap<u32, Vm>,

@@ -11,7 +11,7 @@ pub struct Neighbourhood {
     pub cpu: u32,
     /// Its thread siblings.
     pub core: u32,
-    /// Who shares its last-level cache; `None`: the host doesn't show it.
+    /// Its last-level cache, by a number that all CPUs of it share; `None`: the host doesn't show it.
     pub llc: Option<u32>,
     /// Its NUMA node.
     pub node: u32,

@@ -1,6 +1,7 @@
 //! How what is known of a guest grows: its kernel is looked for and read, and what its vCPUs do bears witness of the slide.
 //!
-//! Whoever sees VMs asks here (`daemon.rs`; `guests.rs` for those beside the kernel's own scheduler), and tell their kernel side what follows.
+//! The owners of a list of VMs ask here (`daemon.rs`; `guests.rs` for those beside the kernel's own
+//! scheduler), and tell their kernel side what follows.
 
 use crate::cgroups::CpuLimits;
 use crate::guest_kernels::GuestKernel;
@@ -149,8 +150,9 @@ impl Vm {
         true
     }
 
-    /// What the kernel side has to know of its code: the slot of its kernel's ranges (0: none), and where they lie. Who isn't to be
-    /// accelerated is told of as one of whom nothing is known: such guests never are.
+    /// What the kernel side has to know of its code: the slot of its kernel's ranges (0: none), and where
+    /// they lie. A guest that isn't to be accelerated is told of as one of which nothing is known: such
+    /// guests never are.
     pub fn code_and_layout(&self) -> (u32, GuestLayout) {
         match &self.guest {
             GuestKnowledge::Kernel { kernel, finder } if self.policy.accelerates() => {

@@ -127,7 +127,7 @@ pub(crate) struct HintPages {
 }
 
 impl HintPages {
-    /// Forgets who is gone, and asks for whom it is time.
+    /// Forgets VMs that are gone, and asks for those for which it is time.
     pub fn look(&mut self, vms: &[VmKey], reader: &KernelReader, now: Instant) {
         self.of.retain(|vm, _| vms.contains(vm));
         for &vm in vms {

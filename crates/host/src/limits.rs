@@ -139,7 +139,7 @@ pub struct Untold {
 }
 
 impl Changes {
-    /// Every limit is what it was, and counts for whom it did.
+    /// Every limit is what it was, and counts for the cgroups that it did.
     pub fn is_empty(&self) -> bool {
         self.limits.is_empty() && self.gone.is_empty() && self.chains.is_empty()
     }

@@ -40,7 +40,8 @@ pub fn check() -> Result<Host, HostError> {
     Ok(Host { vendor, topology, asks_about_those_that_may_not_move })
 }
 
-/// Likewise, for who leaves the kernel's own scheduler in charge: it needs no sched_ext, but to make threads real-time.
+/// Likewise, for a mode that leaves the kernel's own scheduler in charge: it needs no sched_ext, but to make
+/// threads real-time.
 pub fn check_beside() -> Result<Host, HostError> {
     check_capabilities_of(&[SYS_ADMIN, SYS_NICE, PERFMON, BPF])?;
     check_btf_exists()?;
@@ -49,7 +50,7 @@ pub fn check_beside() -> Result<Host, HostError> {
     Ok(Host { vendor, topology: Topology::read()?, asks_about_those_that_may_not_move: 0 })
 }
 
-/// Likewise, for who only looks.
+/// Likewise, for a mode that only looks.
 pub fn check_observer() -> Result<Host, HostError> {
     check_capabilities()?;
     check_btf_exists()?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Nothing came or went for so long: there is rest.
 const REST: Duration = Duration::from_millis(200);
-/// Who toggles pCPUs all the time has a scheduler in between, too.
+/// An operator that toggles pCPUs all the time has a scheduler in between, too.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
 const RESTARTS_MAX: usize = 60;

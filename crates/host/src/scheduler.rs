@@ -163,7 +163,7 @@ impl Scheduler {
         let config = run_config(host, settings)?;
         let mut object = objects::load(host, settings, config)?;
         object.attach_core_scheduling_denial().map_err(|error| load_failure(&error, settings.verbose))?;
-        // Who got a cookie until then has it now.
+        // A task that got a cookie until then has it now.
         core_scheduling::check(&host.topology)?;
         // Now the kernel's own scheduler keeps them all: better that than ours with one that is missing.
         set_cpu_limits(&mut *object, limits).cause.map_or(Ok(()), Err)?;
@@ -295,7 +295,7 @@ impl Scheduler {
         update(self.object.maps().hint_places, vm.slot, place.as_bytes())
     }
 
-    /// Tells the kernel side which limits there are now, and for whom.
+    /// Tells the kernel side which limits there are now, and which cgroups they count for.
     pub fn set_cpu_limits(&mut self, changes: &limits::Changes) -> limits::Untold {
         set_cpu_limits(&mut *self.object, changes)
     }

@@ -45,8 +45,8 @@ impl Group {
     }
 }
 
-/// The weight of the cgroup with this folder; the default where a tenant wrote it, who may not take more by that. `None`: it is without the
-/// cpu controller.
+/// The weight of the cgroup with this folder. The default where a tenant wrote it: tenants may not take more
+/// by that. `None`: it is without the cpu controller.
 ///
 /// # Errors
 /// It is there and can't be read.

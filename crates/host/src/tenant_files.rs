@@ -1,7 +1,7 @@
 //! Files that a VMM names on its command line. A tenant may have chosen the name, and what lies there.
 //!
-//! Problem.   A FIFO would block whoever opens it, a device may do anything, and a symbolic link in a container's root may
-//!            name a file of the host's.
+//! Problem.   A FIFO would block its opener, a device may do anything, and a symbolic link in a container's
+//!            root may name a file of the host's.
 //! Mechanism. The kernel resolves the path within the VMM's own root directory (`openat2`, RESOLVE_IN_ROOT) and through no
 //!            link of /proc; nothing blocks; what isn't a regular file of a kernel's size is refused before it is read.
 
@@ -32,7 +32,7 @@ pub fn open(pid: u32, path: &Path) -> io::Result<File> {
     })
 }
 
-/// Where an open file is opened again, by whoever takes paths.
+/// Where an open file is opened again, by code that takes paths.
 pub fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }

@@ -104,7 +104,8 @@ fn name_of_machine(part: &str) -> Option<String> {
     })
 }
 
-/// Proxmox: `qemu.slice/100.scope`. Who has no other name is `vm100` there, too (qemu-server, `QemuServer.pm`).
+/// Proxmox: `qemu.slice/100.scope`. A VM without another name is `vm100` there, too (qemu-server,
+/// `QemuServer.pm`).
 fn name_of_proxmox(above: Option<&str>, part: &str) -> Option<String> {
     let number = part.strip_suffix(".scope").filter(|_| above == Some("qemu.slice"))?;
     number.bytes().all(|byte| byte.is_ascii_digit()).then(|| format!("vm{number}"))

@@ -43,7 +43,7 @@ pub struct Vm {
     pub place: Place,
     /// What libvirt says of it, if it is one of libvirt's.
     pub libvirt: StateFile,
-    /// What is said of it, by whomever.
+    /// What is said of it, by whatever source.
     pub policy: VmPolicy,
     /// Of the scheduler `coordinated`: bits of `policy/urgent.h`.
     pub urgent_schemes: u32,
@@ -234,7 +234,8 @@ fn obstacle(registers: u32) -> Option<&'static str> {
         .then_some("a 32-bit guest, or none yet: no vCPU has been in 64-bit mode")
 }
 
-/// Who has a name that the operator gave a weight or a kernel, beside others that have it too: one line for the newcomer.
+/// A VM has a name that the operator gave a weight or a kernel, beside others that have it too: one line for
+/// the newcomer.
 pub fn namesakes(name: &str, pid: u32, others: &[u32]) -> Option<String> {
     const SHOWN: usize = 4;
     if others.is_empty() {

@@ -1,7 +1,8 @@
 //! What `cpu.weight` of the whole cgroup hierarchy gives each VM.
 //!
-//! Problem.   A cgroup's weight counts among its siblings, at each level anew. Counted for the whole host, a slice of four VMs
-//!            has four times what a slice of one has, and whoever may write one weight takes all of the host.
+//! Problem.   A cgroup's weight counts among its siblings, at each level anew. Counted for the whole host, a
+//!            slice of four VMs has four times what a slice of one has. A user that may write one weight
+//!            would take all of the host.
 //! Mechanism. From the root down, each cgroup's part is divided among its children that want to run, by their weights; the
 //!            VMs of one cgroup share its part alike. The policy knows one weight per VM: parts become weights of 100 on average.
 //! Formula.   part(child) = part(parent) * weight(child) / sum of the weights of all children that want to run

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(120);
 const DOMAIN: &str = "web-1";
 
-/// Everything that libvirt writes is in this namespace only. It needs neither systemd, nor D-Bus, nor control groups; but a user, whom
-/// Debian's package of units would make.
+/// Everything that libvirt writes is in this namespace only. It needs neither systemd, nor D-Bus, nor control
+/// groups. But it needs a user, which Debian's package of units would make.
 const SETUP: &str = "set -e
 mount -t tmpfs none /run
 mount -t tmpfs none /var

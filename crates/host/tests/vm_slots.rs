@@ -14,7 +14,7 @@ const CLOSING: u32 = u32::MAX;
 enum Rules {
     /// As in the C.
     Ours,
-    /// Who finds that nobody holds the place closes it, without a second look.
+    /// A task that finds no holder of the place closes it, without a second look.
     CloseUnseen,
     /// KVM frees a VM: whatever address the place has is forgotten.
     ForgetAnyAddress,

@@ -29,7 +29,7 @@ impl Format {
         }
     }
 
-    /// What a client's `Accept` asks for. Who doesn't know OpenMetrics gets the older format.
+    /// What a client's `Accept` asks for. A client that doesn't know OpenMetrics gets the older format.
     pub fn accepted_by(accept: &str) -> Self {
         if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Text }
     }

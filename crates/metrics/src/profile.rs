@@ -1,8 +1,9 @@
 //! A profile: what a model needs of a host's VMs to ask what another scheduler would bring them. `microslice observe --profile`
 //! writes one of a real host, the simulator's own observer one of a simulated host, and `microslice simulate --profile` reads both.
 //!
-//! It holds counts and sums of the time that was observed. It has no addresses, and names only if the operator wants them. The
-//! file is JSON. Whoever changes what a field means, or takes one away, counts [`VERSION`] up: old files are then refused.
+//! It holds counts and sums of the time that was observed. It has no addresses, and names only if the
+//! operator wants them. The file is JSON. A change of what a field means, or of which there are, counts
+//! [`VERSION`] up: old files are then refused.
 
 use crate::Histogram;
 use serde::{Deserialize, Serialize};
@@ -50,7 +51,7 @@ pub struct HostProfile {
     pub llc_pcpus: u32,
     /// Hardware threads of a core that are in use.
     pub smt_threads: u32,
-    /// Who scheduled: [`Self::KERNEL`], or the name of a sched_ext scheduler.
+    /// The scheduler: [`Self::KERNEL`], or the name of a sched_ext scheduler.
     pub scheduler: String,
     /// `base_slice_ns` of the kernel's own scheduler; none where nobody could read it.
     pub base_slice_ns: Option<u64>,

@@ -12,7 +12,8 @@ impl DelayConfig {
     /// within a tenth of a second.
     pub const HISTORY: u32 = 8;
 
-    /// Grace: at the end of a turn so many micro slices more, for who would hold others up, in a window that doesn't slide.
+    /// Grace: so many micro slices more at the end of a turn, for a vCPU that would hold others up, in a
+    /// window that doesn't slide.
     pub fn of_grace(micro_slices: u32, micro_slice_ns: u64) -> Self {
         Self {
             window_ns: u64::from(micro_slices) * micro_slice_ns,

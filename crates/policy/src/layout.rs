@@ -59,7 +59,8 @@ impl GuestLayout {
 }
 
 impl AccelerateConfig {
-    /// A runqueue limit of one per micro pCPU (section 5), no grace, no patience, no micro slices at home, hints from yields, reschedule IPIs and vIRQs.
+    /// A runqueue limit of one per micro pCPU (section 5). No grace, no patience, no micro slices at home.
+    /// Hints from yields, reschedule IPIs and vIRQs.
     pub const PAPER: Self =
         Self { micro_queue_max: 1, grace_max: 0, call_function_ipi: 0, home_slices: 0, patience_ns: 0 };
     /// What the real scheduler does unless it is told otherwise; and the simulator's `micro`, but for the micro slices at home.

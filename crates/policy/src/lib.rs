@@ -35,7 +35,8 @@ pub fn class_is_critical(class: GuestClass) -> bool {
     unsafe { c::class_is_critical(class as u32) != 0 }
 }
 
-/// Is this yield a hint that somebody needs a micro slice, and who? (`policy/accelerate.h`, paper 4.1-4.2)
+/// Is this yield a hint that a sibling needs a micro slice, and which one? (`policy/accelerate.h`, paper
+/// 4.1-4.2)
 pub fn decide_on_yield(seen: &YieldObservation) -> YieldDecision {
     // SAFETY: the pointers come from references.
     unsafe { c::decide_on_yield(seen) }
@@ -71,7 +72,7 @@ pub fn decide_on_interrupt(config: &AccelerateConfig, seen: &InterruptObservatio
     unsafe { c::decide_on_interrupt(config, seen) }
 }
 
-/// Is who was blocked, was woken, and has to wait worth a micro slice?
+/// Is a vCPU that was blocked, was woken, and has to wait worth a micro slice?
 pub fn decide_on_woken(config: &AccelerateConfig, seen: &WokenObservation) -> WokenDecision {
     // SAFETY: the pointers come from references.
     unsafe { c::decide_on_woken(config, seen) }
@@ -210,7 +211,8 @@ pub fn vmm_thread_goes_first(config: &FairShareConfig, seen: &VmmThreadObservati
     unsafe { c::vmm_thread_goes_first(config, seen) != 0 }
 }
 
-/// May one whose caches are warm, or to whom is yielded, with this clock and weight, go before the first of the queue?
+/// May a vCPU with this clock and weight go before the first of the queue? Its caches are warm, or a sibling
+/// yields to it.
 pub fn may_go_first(config: &FairShareConfig, first_vtime_ns: u64, vtime_ns: u64, weight: u64) -> bool {
     // SAFETY: the pointer comes from a reference.
     unsafe { c::may_go_first(config, first_vtime_ns, vtime_ns, weight) != 0 }
@@ -240,13 +242,14 @@ pub fn decide_on_limit(limit: &CpuLimit, seen: &LimitObservation) -> LimitDecisi
     unsafe { c::decide_on_limit(limit, seen) }
 }
 
-/// May somebody who stopped in the kernel go on there in place of a rest, as it did for `went_on_ns` since it rested in user mode?
+/// May a task that stopped in the kernel go on there in place of a rest? It has gone on for `went_on_ns`
+/// since it rested in user mode.
 pub fn limit_lets_go_on(went_on_ns: u64) -> bool {
     // SAFETY: it takes values.
     unsafe { c::limit_lets_go_on(went_on_ns) != 0 }
 }
 
-/// How long the turn of somebody is who does so for the `times`th time, and has reserved `turn_ns`.
+/// The turn of a task that does so for the `times`th time, and has reserved `turn_ns`.
 pub fn limit_turn_in_kernel(turn_ns: u64, times: u32) -> u64 {
     // SAFETY: it takes values.
     unsafe { c::limit_turn_in_kernel(turn_ns, times) }

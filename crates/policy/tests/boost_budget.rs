@@ -1,4 +1,5 @@
-//! Boosts beside the kernel's own scheduler: who may have one, and what a VM gains that asks all the time.
+//! Boosts beside the kernel's own scheduler: which VM may have one, and what one gains that asks all the
+//! time.
 
 use microslice_policy::*;
 use proptest::prelude::*;

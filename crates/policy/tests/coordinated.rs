@@ -1,4 +1,5 @@
-//! Demand-based coordinated scheduling (ASPLOS'13): who is urgent and when it runs (3.1.3), and where siblings are placed (3.2.2).
+//! Demand-based coordinated scheduling (ASPLOS'13): which vCPU is urgent and when it runs (3.1.3), and where
+//! siblings are placed (3.2.2).
 
 use microslice_policy::coordinated::*;
 use microslice_policy::{Code, InterruptKind};

@@ -1,4 +1,5 @@
-//! Delayed preemption (VM'04, section 3): who may be preempted where, and turns that are as long as due all the same.
+//! Delayed preemption (VM'04, section 3): which vCPU may be preempted where, and turns that are as long as
+//! due all the same.
 
 use microslice_policy::delay_preemption::decide_on_delay;
 use microslice_policy::*;

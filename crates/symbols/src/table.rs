@@ -1,7 +1,7 @@
 //! The common result of every source: symbols sorted by address, found by address or by name.
 //!
-//! Storage is three flat arrays (addresses, name offsets, kinds) and one arena of names, so that a table of 200,000
-//! symbols costs about 8 MB in four allocations, whatever its source was.
+//! Storage is three flat arrays (addresses, name offsets, kinds) and one arena of names. So a table of
+//! 200,000 symbols costs about 8 MB in four allocations, whatever its source was.
 
 use crate::page_index::PageIndex;
 use crate::{Error, Identity};

@@ -150,7 +150,7 @@ fn libkrunfw() -> Option<PathBuf> {
             let wheel = wheels.map(|entry| entry.path()).next().ok_or("no wheel came")?;
             let unpacked = new.path().join("unpacked");
             run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(&unpacked))?;
-            // Whoever is second finds the first one's.
+            // The second one finds the first one's.
             let renamed = fs::rename(&unpacked, &kept);
             if !library.exists() {
                 return Err(format!("{}: {renamed:?}", library.display()));

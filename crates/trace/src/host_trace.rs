@@ -1,6 +1,6 @@
-//! A group for the host with a track per pCPU and the size of the micro pool, one per VM with a track per vCPU and its interrupts
-//! below that. Slices are what runs (on pCPUs) and the state (of vCPUs); instants are yields, accelerations, IPIs, interrupts and
-//! waits that ended; arrows lead from one event to another.
+//! A group for the host has a track per pCPU, and the size of the micro pool. A group per VM has a track per
+//! vCPU and its interrupts below that. Slices are what runs (on pCPUs) and the state (of vCPUs). Instants are
+//! yields, accelerations, IPIs, interrupts and waits that ended. Arrows lead from one event to another.
 //!
 //! The groups are tracks, not processes, since the UI sorts processes, and what is in them, as it likes: vCPU 10 before vCPU 2.
 
@@ -17,7 +17,7 @@ const VCPU_UUID: u64 = 1 << 28;
 const INTERRUPTS_UUID: u64 = 1 << 32;
 /// All packets come from one writer.
 const SEQUENCE: u32 = 1;
-/// So many different names of tasks are kept, of whoever chooses them; further tasks have one name.
+/// So many different names of tasks are kept, whatever owner chooses them; further tasks have one name.
 const TASK_NAMES_MAX: usize = 10_000;
 const OTHER_TASK: &str = "another task";
 

@@ -122,16 +122,16 @@ pub struct Run {
     /// `paper`: none of the rules that the paper doesn't have, which docs/scheduler.md lists [default: project]
     #[arg(long, value_name = "project|paper")]
     rules: Option<Rules>,
-    /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, though nobody is found to
-    /// help [default: 10]
+    /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, though the
+    /// host finds no sibling to help [default: 10]
     #[arg(long, value_name = "N")]
     patience: Option<u32>,
     /// Preempt a vCPU where nobody waits for what it holds, in a window so long around the end of its turn; 0: where the turn
     /// is over [default: 0]
     #[arg(long, value_name = "US")]
     delay_preemption: Option<u64>,
-    /// With --delay-preemption: who isn't preempted in the window: a guest that is in its kernel, in critical code of that,
-    /// or that says so in its hint page (docs/guest.md) [default: kernel]
+    /// With --delay-preemption: which guest isn't preempted in the window: one in its kernel, in critical
+    /// code of that, or one that says so in its hint page (docs/guest.md) [default: kernel]
     #[arg(long, value_name = "kernel|critical|hinted")]
     delay_unsafe: Option<Unsafe>,
     /// With --delay-preemption: between two looks at the guest's instruction pointer in the window [default: 100]
@@ -159,10 +159,11 @@ pub struct Run {
     /// coordinated: how long a reschedule IPI makes its sender or its recipient urgent [default: 500]
     #[arg(long, value_name = "US")]
     preemption_delay_us: Option<u64>,
-    /// coordinated: how far an urgent vCPU's clock may be ahead of whom it goes before [default: 18000]
+    /// coordinated: how far an urgent vCPU's clock may be ahead of the vCPU's that it goes before [default:
+    /// 18000]
     #[arg(long, value_name = "US")]
     urgent_allowance_us: Option<u64>,
-    /// coordinated: how long who has acknowledged a call is urgent still, to answer it [default: 100]
+    /// coordinated: how long a vCPU that has acknowledged a call stays urgent, to answer it [default: 100]
     #[arg(long, value_name = "US")]
     urgent_answer_us: Option<u64>,
     /// Critical functions of guest kernels from this file instead of those that the program carries
@@ -267,9 +268,9 @@ pub fn run(args: Run) -> Result<(), Failure> {
     };
     let mut say = |line: &str| lines.print(line.to_owned());
     let result = daemon::run(&settings, &stop, &mut Output { report: &mut report, say: &mut say });
-    // The scheduler is unloaded, whoever reads or not.
+    // The scheduler is unloaded, whether its output is read or not.
     let shown = statistics.finish(READERS_PATIENCE);
-    // Who doesn't read lines wouldn't read one about that.
+    // If nothing reads lines, nothing would read one about that.
     let _ = lines.finish(READERS_PATIENCE);
     result.map_err(failure)?;
     shown

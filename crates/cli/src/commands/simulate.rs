@@ -75,7 +75,7 @@ pub struct Simulate {
 /// What every simulating command can change in a scenario.
 #[derive(Args, Clone)]
 pub struct OverrideArgs {
-    /// Who schedules: a built-in policy, micro:N for N static micro-sliced pCPUs, or a file
+    /// The scheduler: a built-in policy, micro:N for N static micro-sliced pCPUs, or a file
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
 

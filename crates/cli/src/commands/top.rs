@@ -17,7 +17,8 @@ use std::time::Duration;
 /// How long a key waits for its effect at most, when news come at the same time.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Watch the VMs of this host live, through the socket of `run` or `observe`: who waits, for how long, and what is accelerated
+/// Watch the VMs of this host live, through the socket of `run` or `observe`: which wait, for how long, and
+/// what is accelerated
 #[derive(Args)]
 #[command(after_help = "Examples:
   microslice top                                     the service, or any command with --metrics-listen

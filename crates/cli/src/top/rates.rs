@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default)]
 pub struct Rates {
     pub source: String,
-    /// Since whoever is looked at began.
+    /// Since the daemon that is looked at began.
     pub seconds: f64,
     pub vms: Vec<VmRates>,
     pub pool: Option<PoolRates>,

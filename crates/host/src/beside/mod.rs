@@ -109,14 +109,14 @@ struct Beside<'s> {
     settings: &'s Settings,
     host: Host,
     ledger: Arc<Ledger>,
-    // In the order in which they end: who boosts first, whom he tells last.
+    // In the order in which they end: the helper that boosts first, the programs that it tells last.
     helper: Helper,
     programs: Programs,
     guests: Guests<'s>,
     watcher: Watcher,
     /// How many were started in place of dead ones.
     watchers: u32,
-    /// For who asks by `metrics-listen`.
+    /// For clients of `metrics-listen`.
     publisher: Option<Publisher>,
     started: Instant,
     /// At the end of the interval before.
@@ -229,7 +229,7 @@ impl Beside<'_> {
         }
     }
 
-    /// For who asks by `metrics-listen`, if it is time.
+    /// For clients of `metrics-listen`, if it is time.
     fn publish(&mut self) {
         if !self.publisher.as_ref().is_some_and(Publisher::is_due) {
             return;

@@ -3,9 +3,10 @@
 use std::io;
 use std::time::Duration;
 
-/// Of boosted threads: the least that is real-time. Whoever the operator made real-time goes before them, or as well.
+/// Of boosted threads: the least that is real-time. A thread that the operator made real-time goes before
+/// them, or as well.
 pub const BOOST_PRIORITY: u32 = 1;
-/// Of the helper: it interrupts whom it boosted.
+/// Of the helper: it interrupts the threads that it boosted.
 pub const HELPER_PRIORITY: u32 = 2;
 /// Of the watcher: it sleeps until the daemon is dead.
 pub const WATCHER_PRIORITY: u32 = 3;

@@ -107,7 +107,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Names come from command lines: whoever may choose one gets what the operator meant for another VM.
+    /// Names come from command lines: a user that may choose one gets what the operator meant for another VM.
     pub(super) fn say_namesakes(&self, vm: &Vm, output: &mut Output<'_>) {
         if !self.settings.knows_vm(&vm.name) {
             return;

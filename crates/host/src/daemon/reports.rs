@@ -87,7 +87,7 @@ impl Daemon<'_> {
         left_over.fold(self.gone_before, |gone, slot| sum(&gone, &scheduler.vm_stats(slot)))
     }
 
-    /// For who asks by `metrics-listen`, if it is time.
+    /// For clients of `metrics-listen`, if it is time.
     pub(super) fn publish(&mut self) {
         if !self.publisher.as_ref().is_some_and(Publisher::is_due) {
             return;

@@ -1,4 +1,5 @@
-//! The other end: reads a [`View`] from whoever listens. Blocks, within bounds; nobody loads anything for it.
+//! The other end: reads a [`View`] from a daemon that listens. Blocks, within bounds; nothing is loaded for
+//! it.
 
 use super::{Address, VcpuTimes, View, Waits};
 use std::io::{self, Read, Write};
@@ -15,7 +16,7 @@ impl View {
     /// What is known now at this address.
     ///
     /// # Errors
-    /// Nobody listens there, it may not be read, or who listens is nobody of ours.
+    /// Nothing listens there, it may not be read, or the listener is none of ours.
     pub fn read(address: &Address) -> io::Result<Self> {
         let answer = match address {
             Address::Unix(path) => {

@@ -1,4 +1,5 @@
-//! HTTP for whoever monitors: a thread of its own, with sockets of its own, that shares a [`Board`] with the daemon and nothing else.
+//! HTTP for monitoring: a thread of its own, with sockets of its own, that shares a [`Board`] with the daemon
+//! and nothing else.
 //!
 //! Problem.   Clients that never read, never write, or come by the thousand.
 //! Mechanism. One thread takes turns among its connections (tokio, hyper). [`Limits`] bounds how many there are, and how long each
@@ -38,7 +39,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Prometheus gives up after ten seconds (`scrape_timeout`): who waits behind those that do nothing has its turn before.
+    /// Prometheus gives up after ten seconds (`scrape_timeout`): a client behind those that do nothing has
+    /// its turn before.
     pub const DEFAULT: Self = Self { connections: 32, patience: Duration::from_secs(4) };
 }
 
@@ -47,7 +49,7 @@ const REQUEST_BYTES_MAX: usize = 8192;
 /// After a connection that couldn't be accepted: no descriptors are left, perhaps.
 const REST: Duration = Duration::from_millis(100);
 
-/// Somebody who will listen: the address is taken, nobody is served yet.
+/// A server that will listen: the address is taken, no client is served yet.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
@@ -119,7 +121,8 @@ impl Listener {
         };
         let runtime = runtime()?;
         let thread = std::thread::Builder::new().name("metrics".into()).spawn(move || {
-            // Whoever breaks it has no rights, and whoever keeps it busy waits among the vCPUs.
+            // An attacker that breaks it has no rights, and a client that keeps it busy waits among the
+            // vCPUs.
             privileges::drop_all();
             set_nice(NICE);
             let pages = Arc::new(Pages { board, made: Mutex::default() });

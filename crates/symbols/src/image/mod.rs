@@ -29,8 +29,8 @@ pub struct Kernel {
     pub symbols: SymbolTable,
     /// The kernel's bytes, where the source has them.
     pub code: Option<Code>,
-    /// Linked addresses of `hlt` instructions, rising: what a slide is told by. Filled by who looks for them in `code`,
-    /// and by the store, which has no code.
+    /// Linked addresses of `hlt` instructions, rising: what a slide is told by. Filled by the search through
+    /// `code`, and by the store, which has no code.
     pub halt_sites: Vec<u64>,
     /// What a user should know, such as parts of the source that disagree; one phrase each.
     pub notices: Vec<String>,

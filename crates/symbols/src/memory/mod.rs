@@ -1,9 +1,9 @@
 //! A kernel in memory: a dump, or a guest that is running. Only read, never stopped, never more than the limits allow.
 //!
-//! Nothing has to be known beforehand: the token table of kallsyms is found by its shape, everything else lies around
-//! it, because the kernel image is one stretch of guest-physical memory whatever KASLR did to it. The result is put
-//! back to linked addresses, so that it equals what the image of that kernel gives; how far the running kernel is from
-//! there is the slide, told by as many witnesses as the memory has.
+//! Nothing has to be known beforehand. The token table of kallsyms is found by its shape. Everything else
+//! lies around it, because the kernel image is one stretch of guest-physical memory whatever KASLR did to it.
+//! The result is put back to linked addresses, so that it equals what the image of that kernel gives. How far
+//! the running kernel is from there is the slide, told by as many witnesses as the memory has.
 
 pub mod dump;
 pub mod process;
@@ -91,7 +91,7 @@ pub struct MemoryKernel {
     pub kernel: Kernel,
     /// Running address minus linked address, when every witness that the memory has agrees.
     pub slide: Option<u64>,
-    /// Who said so: `kallsyms_relative_base`, `sys_call_table`, `VMCOREINFO`.
+    /// What said so: `kallsyms_relative_base`, `sys_call_table`, `VMCOREINFO`.
     pub witnesses: Vec<(&'static str, u64)>,
     pub vmcoreinfo: Option<VmcoreInfo>,
 }
@@ -102,7 +102,7 @@ pub struct KernelInMemory<'k> {
     /// At linked addresses.
     pub symbols: &'k SymbolTable,
     pub code: &'k Code,
-    /// Who lies within it and says how far it has moved, as in [`MemoryKernel`].
+    /// What lies within it and says how far it has moved, as in [`MemoryKernel`].
     pub witnesses: &'k [(&'static str, u64)],
 }
 

@@ -1,8 +1,8 @@
 //! The memory of a running guest, through the process that runs it: `/proc/PID/mem`, read-only.
 //!
-//! Which of the process's memory is the guest's: either the caller knows KVM's memory slots, and addresses are the
-//! guest's physical ones; or the largest writable mappings that are anonymous or shared are looked at, which is how most
-//! VMMs map guest RAM, and addresses are the process's.
+//! Which of the process's memory is the guest's? If the caller knows KVM's memory slots, addresses are the
+//! guest's physical ones. Else the largest writable mappings that are anonymous or shared are looked at: so
+//! most VMMs map guest RAM. Then addresses are the process's.
 //!
 //! Pages that were never touched, and those that are swapped out, are told by `/proc/PID/pagemap` and left alone: reading
 //! one of a shared mapping would allocate it, and a look would bring a whole guest back from swap. The guest isn't stopped: what is read may change meanwhile, and whatever it is, it is only believed

@@ -117,7 +117,7 @@ pub enum Observation {
     Compatible,
 }
 
-/// Who testified for the slide.
+/// What testified for the slide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Witnesses {
     pub halt_count: u32,
@@ -166,7 +166,7 @@ impl SlideFinder {
         }
     }
 
-    /// Who testified since the last contradiction.
+    /// What testified since the last contradiction.
     pub fn witnesses(&self) -> Witnesses {
         self.witnesses
     }

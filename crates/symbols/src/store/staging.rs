@@ -70,7 +70,7 @@ impl<'s> Staging<'s> {
 fn write_table(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = fs::File::create_new(path)?;
     let written = file.write_all(bytes).and_then(|()| {
-        // The scheduler may run as another user than the one who imports.
+        // The scheduler may run as another user than the importing one.
         file.set_permissions(fs::Permissions::from_mode(0o644))?;
         file.sync_all()
     });

@@ -107,7 +107,7 @@ impl RunningKernel {
     }
 }
 
-/// Who said where the guest's memory is.
+/// The source that said where the guest's memory is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum GuestMemory {
     /// KVM: exactly the guest's, by its physical addresses.
