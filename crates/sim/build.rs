@@ -1,5 +1,5 @@
-//! Puts the files of `scenarios/` into the binary, so that `microslice simulate gmake-swaptions` works anywhere, and the
-//! fingerprint of the model, by which results of a sweep know what made them.
+//! Puts the files of `scenarios/` into the binary, so that `microslice simulate gmake-swaptions` works
+//! anywhere. It also puts in the fingerprint of the model, by which results of a sweep know what made them.
 //!
 //! All paths are relative to the crate: a build folder that another clone has used must not bring that clone's files.
 

@@ -4,7 +4,7 @@
 //! | invariant | how |
 //! |---|---|
 //! | no vCPU on two pCPUs, no pCPU with two vCPUs | running / stopping pairs |
-//! | nobody runs who is blocked | what the scheduler picks |
+//! | no blocked vCPU runs | what the scheduler picks |
 //! | mutual exclusion | acquired / released pairs, per lock |
 //! | no lost or duplicated IPI | each vCPU: sent and not merged = handled + pending |
 //! | micro pool | only accelerated vCPUs run there, at most one waits for each pCPU, and each returns after a micro slice |
@@ -14,7 +14,7 @@
 //! | windows | nobody is put off beyond its window, nor where it is safe, and turns are as long as due (`check/windows.rs`) |
 //! | time adds up | elapsed x pCPUs = guest + overhead + idle, at the end |
 //! | no lost wake-up | nobody waits beside a free lock; nobody halts beside an interrupt, a thread that is ready, or with a lock that it was given (`guest/lost.rs`) |
-//! | who waits is counted right | [`Machine::waiting_adds_up`] |
+//! | waiting vCPUs are counted right | [`Machine::waiting_adds_up`] |
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
 //! | no starvation | nobody waits runnable for longer than five seconds, or than a few times its share explains |
 
@@ -40,7 +40,7 @@ pub struct Checker {
     owners: IdVec<LockId, Option<VcpuId>>,
     /// IPIs to each vCPU that it hasn't handled: reschedule, call function.
     pending: IdVec<VcpuId, [u32; 2]>,
-    /// Who is in the micro pool.
+    /// The vCPUs in the micro pool.
     accelerated: BTreeMap<VcpuId, Acceleration>,
     micro_slice: MicroSlice,
     /// A blocked vCPU was picked: which, and for which pCPU.
@@ -65,7 +65,8 @@ struct GraceLimits {
 impl GraceLimits {
     fn of(scheduler: &SchedulerKind) -> Self {
         match scheduler {
-            // Nobody is switched away from within the rate limit, not even who came back for a micro slice.
+            // No vCPU is switched away from within the rate limit, not even one that came back for a micro
+            // slice.
             SchedulerKind::MicroSliced(config) => {
                 Self { max: config.grace, slice_ns: config.micro_slice_ns.max(config.normal.ratelimit_ns()) }
             }
@@ -169,7 +170,7 @@ impl Checker {
             TraceEvent::IpiSent { to, kind, .. } => self.ipi_sent(to, kind),
             TraceEvent::IpiHandled { vcpu, kind } => self.ipi_handled(vcpu, kind),
             TraceEvent::Accelerated { vcpu, pcpu, .. } => {
-                // Who is asked for where its micro slice ends has the next one at once, or waits.
+                // A vCPU that is asked for where its micro slice ends has the next one at once, or waits.
                 let began_ns = self.on[vcpu].map(|_| time_ns);
                 if self.accelerated.insert(vcpu, Acceleration { pcpu, began_ns }).is_some() {
                     return Err(format!("vCPU {vcpu} is accelerated twice without a return"));
@@ -245,7 +246,7 @@ impl Checker {
         &self.pending
     }
 
-    /// What the scheduler picks. Not an event: who is picked again runs on without one.
+    /// What the scheduler picks. Not an event: a vCPU that is picked again runs on without one.
     pub fn picked(&mut self, vcpu: VcpuId, pcpu: PcpuId, state: VcpuState) {
         if state == VcpuState::Blocked {
             self.blocked_pick.get_or_insert((vcpu, pcpu));
@@ -373,7 +374,7 @@ fn time_between_turns_ns(machine: &Machine, vm: VmId, shares_by_vm: bool, turn_n
     };
     let all: f64 = machine.vms.iter().map(|vm| weight_of(vm) * f64::from(vm.vcpus)).sum();
     let own = &machine.vms[vm];
-    // Nothing says who else may run where it may: all of them, at the worst.
+    // Nothing says which other vCPUs may run where it may: all of them, at the worst.
     let pcpus = machine.pcpus.ids().filter(|&pcpu| own.allows(pcpu)).count();
     (turn_ns as f64 * all / weight_of(own) / pcpus.max(1) as f64) as u64
 }

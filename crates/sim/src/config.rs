@@ -98,7 +98,8 @@ pub struct CostModel {
     /// What it costs the holder of a paravirtual lock to kick a halted waiter: a hypercall.
     #[serde(skip_serializing_if = "is_zero")]
     pub kick_ns: u64,
-    /// What a halt costs beside the switch: its exit, the idle pCPU's way out of its sleep, and the entry. Whoever was woken pays.
+    /// What a halt costs beside the switch: its exit, the idle pCPU's way out of its sleep, and the entry.
+    /// The woken vCPU pays.
     #[serde(skip_serializing_if = "is_zero")]
     pub halt_ns: u64,
 }
@@ -289,7 +290,8 @@ pub enum Phase {
         count: usize,
         #[serde(skip_serializing_if = "Option::is_none")]
         under: Option<String>,
-        /// Who waits spins in user mode for so long before it sleeps, as at the barriers of PARSEC itself; 0: it doesn't. Needs `under`.
+        /// A waiter spins in user mode for so long before it sleeps, as at the barriers of PARSEC itself; 0:
+        /// it doesn't. Needs `under`.
         #[serde(skip_serializing_if = "is_zero")]
         spin_ns: u64,
     },
@@ -376,7 +378,7 @@ pub enum Stream {
     Udp { bits_per_s: u64, packet_bytes: u64 },
 }
 
-/// Who decides on the host.
+/// What decides on the host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum SchedulerKind {
     Credit(CreditConfig),
@@ -453,7 +455,7 @@ pub struct CreditConfig {
     pub ratelimit_yields: bool,
 }
 
-/// Who shares the pCPUs that aren't micro-sliced.
+/// How the pCPUs that aren't micro-sliced are shared.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum NormalPoolKind {
@@ -495,11 +497,11 @@ pub struct MicroSlicedConfig {
     pub micro_slice_ns: u64,
     pub pool: PoolSize,
     pub mechanics: Mechanics,
-    /// Micro slices in a row for who is stopped at a bad moment; 0: the paper's rules.
+    /// Micro slices in a row for a vCPU that stops at a bad moment; 0: the paper's rules.
     pub grace: u32,
     /// A call-function IPI accelerates its recipient at once, not only when its sender yields.
     pub call_function_ipi: bool,
-    /// For how long who waits keeps its pCPU though nobody is found to help; 0: the paper's rules.
+    /// For how long a waiter keeps its pCPU though the host finds no sibling to help; 0: the paper's rules.
     pub patience_ns: u64,
     /// Micro-sliced pCPUs that nobody asks for run vCPUs of the normal pool.
     pub lends: bool,

@@ -64,7 +64,7 @@ pub struct Simulation<'a> {
     pub(crate) random: Random,
     /// Of the present event.
     pub(crate) slot: u32,
-    /// Who wakes others in the middle of a step of its own, or `NONE`.
+    /// The vCPU that wakes others in the middle of a step of its own, or `NONE`.
     pub(crate) within_step: VcpuId,
     pub(crate) measured: Measurements,
     /// Whether it is measured how long guests hold locks and are unsafe; then of each vCPU.

@@ -26,7 +26,7 @@ pub struct Pcpu {
     /// Running vCPU, or `NONE`.
     pub current: VcpuId,
     resched_pending: bool,
-    /// Whoever runs there is looked at whenever it begins something else: its turn ends where that is safe.
+    /// The vCPU there is looked at whenever it begins something else: its turn ends where that is safe.
     pub tells_changes: bool,
     pub slice_end_ns: u64,
 }
@@ -56,7 +56,7 @@ pub struct Machine {
     /// vCPUs that were promised an answer.
     promised: Bits<VcpuId>,
     pub pool: PoolReport,
-    /// Who has been in the micro pool since before measuring began.
+    /// vCPUs that have been in the micro pool since before measuring began.
     accelerated_before: Vec<VcpuId>,
     pub llc_pcpus: u32,
     /// Threads of one core are so many pCPUs apart.
@@ -71,7 +71,7 @@ pub struct Machine {
     pub switch_ns: u64,
     /// Turns that end in windows.
     pub delays: DelayReport,
-    /// Looks at who runs that the present decision took, each of them an exit.
+    /// Looks at running vCPUs that the present decision took, each of them an exit.
     pub looks: u32,
     pub tracing: bool,
     pub trace: Vec<TraceEvent>,

@@ -19,9 +19,10 @@ pub(crate) fn run_and_wait_ns(host: &HostVcpu, measured_since_ns: u64, now_ns: u
     }
 }
 
-/// How long it would have run in all this time if it had never waited for a pCPU. While it doesn't wait it runs or has nothing to
-/// do, and it is taken to need a pCPU for the same part of the rest. A wait is no demand: who waits 1 ms for each burst of
-/// 0.1 ms asks for the bursts. Of who has only waited nothing else is known.
+/// How long it would have run in all this time if it had never waited for a pCPU. While it doesn't wait it
+/// runs or has nothing to do. It is taken to need a pCPU for the same part of the rest. A wait is no demand:
+/// a vCPU that waits 1 ms for each burst of 0.1 ms asks for the bursts. Of one that has only waited nothing
+/// else is known.
 fn demand_ns(run_ns: u64, wait_ns: u64, measured_ns: u64) -> f64 {
     if run_ns == 0 {
         return wait_ns as f64;

@@ -1,4 +1,5 @@
-//! What a run counts: times, waits, exits, of the host and of each VM. It knows nothing of who measures.
+//! What a run counts: times, waits, exits, of the host and of each VM. It knows nothing of how they are
+//! shown.
 //!
 //! Of what happens at every exit or switch, each vCPU has counters of its own, next to what is touched then anyway
 //! (`HostVcpu::turns`, `GuestVcpu`); `measure.rs` adds them to these in the end.

@@ -1,4 +1,4 @@
-//! Who looks on while a run happens, and changes nothing: the sink of its trace, and the checker.
+//! What looks on while a run happens, and changes nothing: the sink of its trace, and the checker.
 
 use crate::SimError;
 use crate::check::Checker;

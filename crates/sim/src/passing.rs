@@ -281,7 +281,7 @@ impl Simulation<'_> {
         }
         self.sync_timed(vcpu);
         self.guest[vcpu].set_siblings(siblings);
-        // Who gets slower finds at its event that the step isn't over yet.
+        // A vCPU that gets slower finds at its event that the step isn't over yet.
         if siblings > before {
             self.arm(pcpu);
         }

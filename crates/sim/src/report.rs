@@ -16,10 +16,10 @@ pub struct RunReport {
     pub vms: Vec<VmReport>,
     pub pcpus: PcpuTimes,
     pub pool: PoolReport,
-    /// Largest difference between a VM's share of CPU time and the share due to it, in 1/1000 of the host
-    /// (what a VM didn't ask for isn't due to it).
+    /// Largest difference between a VM's share of CPU time and the share due to it, in 1/1000 of the host.
+    /// What a VM didn't ask for isn't due to it.
     pub fairness_error_permille: u64,
-    /// Runnable until running; of who waits when measuring begins, from then on.
+    /// Runnable until running; of a vCPU that waits when measuring begins, from then on.
     pub wait_to_run: Histogram,
     /// Of the real scheduler's queues, where the host names what their locks cost.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub struct DelayReport {
     pub turns: u64,
     pub beyond_ns: u64,
     pub short_ns: u64,
-    /// The host's looks that found who was put off not safe yet; none where it is told.
+    /// The host's looks that found a put-off vCPU not safe yet; none where it is told.
     pub looks: u64,
     /// Further turns that ended early, because their guest had overdrawn.
     pub penalised: u64,
@@ -73,7 +73,7 @@ impl DelayReport {
 pub struct QueueLockTimes {
     pub operations: u64,
     pub held_ns: u64,
-    /// Until whoever held it let go.
+    /// Until its holder let go.
     pub waited_ns: u64,
     pub longest_wait_ns: u64,
 }
@@ -265,7 +265,7 @@ pub struct PoolReport {
     /// Decisions to accelerate, which the fields below count: each is an acceleration or a failed pull.
     pub(crate) accelerations: [ByCause; GuestClass::ALL.len()],
     pub(crate) failed_pulls: [ByCause; FailedPull::ALL.len()],
-    /// Of those accelerations; who was in the micro pool before measuring began isn't counted.
+    /// Of those accelerations; a vCPU that was in the micro pool before measuring began isn't counted.
     pub returns: u64,
     /// And those that are still there at the end.
     pub still_accelerated: u64,

@@ -111,7 +111,8 @@ impl RowKey {
     }
 }
 
-/// Seed by seed: what all policies have in common with a seed (who starts when) takes no part in the interval.
+/// Seed by seed: what all policies have in common with a seed (when each thread starts) takes no part in the
+/// interval.
 fn relative(values: &[f64], to: &[f64]) -> Option<Estimate> {
     Estimate::of(&values.iter().zip(to).map(|(value, to)| value / to).collect::<Vec<_>>())
 }

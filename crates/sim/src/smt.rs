@@ -1,4 +1,4 @@
-//! Hardware threads of one core: who has it to itself is faster.
+//! Hardware threads of one core: one that has it to itself is faster.
 //!
 //! Programs' times hold for busy siblings, since that is how a loaded host runs. A pCPU whose siblings are all idle makes
 //! `1 / smt_busy_speed` times that progress: in user mode and in the kernel, but not while it spins, whose times are a

@@ -1,13 +1,14 @@
 //! The event queue: one pending time per slot (a pCPU, a sleeping thread, a NIC …), never more.
 //!
-//! Problem: twenty million times a second a pCPU's next event is replaced, and the earliest one taken.
-//! Mechanism: the pCPUs, which have nearly all events, play a knock-out tournament of four a game: a new time walks one
-//! path to the top, whose place in memory depends on the pCPU alone and whose length on nothing, so that the processor
-//! has neither a branch to mispredict nor a load to wait for (a heap has both at every level). The next event is nearly
-//! always another pCPU's, whose time is known before the new one: the processor is told by a branch, not by a minimum, so
-//! that it begins with the next event before the present one is over. What is rare has a 4-ary heap of (time, slot), with
-//! each slot's place in it, so that an update moves one entry. Nothing ever allocates.
-//! Order: by time, then by slot: the same on every run.
+//! Problem.   Twenty million times a second a pCPU's next event is replaced, and the earliest one taken.
+//! Mechanism. The pCPUs have nearly all events. They play a knock-out tournament of four a game: a new time
+//!            walks one path to the top. The path's place in memory depends on the pCPU alone, and its length
+//!            on nothing. So the processor has neither a branch to mispredict nor a load to wait for (a heap
+//!            has both at every level). The next event is nearly always another pCPU's, whose time is known
+//!            before the new one. The processor is told by a branch, not by a minimum, so that it begins with
+//!            the next event before the present one is over. What is rare has a 4-ary heap of (time, slot),
+//!            with each slot's place in it, so that an update moves one entry. Nothing ever allocates.
+//! Order.     By time, then by slot: the same on every run.
 
 const ABSENT: u32 = u32::MAX;
 const ARITY: usize = 4;
@@ -38,7 +39,7 @@ impl Timeline {
         }
     }
 
-    /// The same for a pCPU's slot, with what [`Turn::hint`] will say. Returns who comes soon.
+    /// The same for a pCPU's slot, with what [`Turn::hint`] will say. Returns the pCPUs whose turn comes soon.
     #[inline]
     pub fn set_pcpu(&mut self, pcpu: u32, time_ns: u64, hint: bool) -> Soon {
         self.pcpus.set(pcpu, time_ns, hint)
@@ -124,7 +125,7 @@ const fn games_above(depth: usize) -> usize {
 struct Path {
     /// In the players of this depth.
     place: usize,
-    /// Who comes first there, and the first of all others so far.
+    /// The slot that comes first there, and the first of all others so far.
     best: u64,
     best_other: u64,
 }

@@ -182,7 +182,8 @@ pub enum TraceEvent {
         vcpu: VcpuId,
         pcpu: PcpuId,
     },
-    /// The urgent queue is served, and it is next: its clock is so far ahead of whom it goes before.
+    /// The urgent queue is served, and it is next: its clock is so far ahead of that of the vCPU that it goes
+    /// before.
     UrgentServed {
         vcpu: VcpuId,
         pcpu: PcpuId,

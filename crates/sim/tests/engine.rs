@@ -297,7 +297,8 @@ fn nonsense_is_refused_with_its_place() {
     assert!(refused(|c| c.vms.clear()).contains("no VMs"));
 }
 
-/// Whoever wakes another vCPU can lose its pCPU to it in the midst of what it does, and then has nothing more to do.
+/// A vCPU that wakes another can lose its pCPU to it in the midst of what it does, and then has nothing more
+/// to do.
 #[test]
 fn who_loses_its_pcpu_to_whom_it_woke_halts_only_when_it_runs_again() {
     let prepare = Duration::Constant { ns: 500 };
@@ -342,7 +343,7 @@ fn a_trace_is_the_same_with_and_without_checkers_and_has_what_the_end_brings() {
     assert!(ended_with_events > 0, "the end brought nothing: this shows nothing");
 }
 
-/// At the head of a queue may be who may not run where it is idle, and behind it who may.
+/// The head of a queue may not run on the idle pCPU, while one behind it may.
 #[test]
 fn credit_leaves_no_pcpu_idle_beside_who_waits_behind_one_that_may_not_run_there() {
     let mut config = one_vm(vec![Phase::Compute { duration: Duration::Constant { ns: 100 * MS } }], 4);

@@ -46,7 +46,7 @@ fn an_exit_in_the_nanosecond_of_a_change_is_asked_about_as_it_would_have_been() 
     }
 }
 
-/// Locks are held for milliseconds, and no tick of guest or host looks at who spins: only Algorithm 1 does.
+/// Locks are held for milliseconds, and no tick of guest or host looks at spinners: only Algorithm 1 does.
 #[test]
 fn the_pool_is_sized_by_all_exits_those_that_were_not_asked_about_too() {
     let hold = Duration::Exponential { mean_ns: 5 * MS };

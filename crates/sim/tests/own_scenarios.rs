@@ -106,8 +106,8 @@ fn packets_do_not_hide_a_deadlock() {
 
 #[test]
 fn who_loses_its_pcpu_to_whom_it_wakes_may_be_interrupted_as_soon_as_it_runs_elsewhere() {
-    // Whoever places a child preempts itself with the IPI, and an idle micro pCPU borrows it at the same instant, when a
-    // tick or a packet waits for it.
+    // The vCPU that places a child preempts itself with the IPI. An idle micro pCPU borrows it at the same
+    // instant, when a tick or a packet waits for it.
     let text = r#"
         host = { extends = "xeon-e5645", pcpus = 2, ple = { window = "1 ms" }, costs = { context_switch = "20 us" } }
         duration = "1 s"

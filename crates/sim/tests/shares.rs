@@ -169,8 +169,8 @@ fn vms_of_one_vcpu_do_not_all_begin_on_the_first_pcpu() {
     assert!(ran().max() < ran().min().map(|least| 3 * least), "{:?}", ran().collect::<Vec<_>>());
 }
 
-/// Boosted against whoever was served last where it ran, a sleeper of great weight had less the more it weighed (0.22 of the
-/// host), and took most of that from the VM that it should have had it with.
+/// Boosted against the vCPU that was served last where it ran, a sleeper of great weight had less the more it
+/// weighed (0.22 of the host). It took most of that from the VM that it should have had it with.
 #[test]
 fn a_heavy_vm_whose_vcpus_sleep_has_what_it_asks_for_beside_light_ones_that_do_not() {
     let turns = r#"{ name = "w", threads = 1, program = [{ compute = "100 us" }, { sleep = "10 us" }, { progress = 1 }] }"#;
@@ -188,8 +188,8 @@ fn a_heavy_vm_whose_vcpus_sleep_has_what_it_asks_for_beside_light_ones_that_do_n
     }
 }
 
-/// A woken vCPU went to the micro pCPU that was lent, was called back from it at once, and waited for it again, thousands of times a
-/// second: it made a third of its work.
+/// A woken vCPU went to the micro pCPU that was lent, was called back from it at once, and waited for it
+/// again, thousands of times a second. It made a third of its work.
 #[test]
 fn who_was_woken_for_a_pcpu_that_is_called_back_all_the_time_goes_on_elsewhere() {
     let sleeps = r#"{ name = "w", threads = 1, program = [{ compute = "300 us" }, { sleep = "700 us" }, { progress = 1 }] }"#;
@@ -234,7 +234,7 @@ fn a_turn_that_goes_on_after_a_micro_slice_puts_nobody_back_who_slept() {
 fn a_vm_that_asks_for_micro_slices_all_the_time_has_no_more_than_its_share() {
     let greedy = || vm(12, "", &[&shoots_down("exponential 50 us")]);
     let eight: Vec<Vm> = std::iter::once(greedy()).chain((0..7).map(|_| vm(12, "", &[COMPUTES]))).collect();
-    // Who has no micro pool has no micro slices to give.
+    // A scheduler without a micro pool has no micro slices to give.
     let assert_shares = |pcpus, vms: &[Vm], due: &[f64]| {
         assert_shares_within((500, 1500), pcpus, vms, due, &["microslice:1", "microslice"]);
     };

@@ -3,7 +3,7 @@
 //! | invariant | how |
 //! |---|---|
 //! | a preemption is put off by a window at the most | `PreemptionPutOff` until `WindowEnded`, or until it gives its pCPU up |
-//! | only who isn't safe is put off | its class, where that decides |
+//! | only a vCPU that isn't safe is put off | its class, where that decides |
 //! | where somebody urgent waits nobody is put off | `UrgentQueued` until served, or gone |
 //! | turns are as long as due on average | all that a vCPU's turns ended too late or too early, together: bounded, however many there are |
 

@@ -10,7 +10,7 @@ pub struct CfsConfig {
     pub latency_ns: u64,
     /// Nobody's turn is over sooner (`sysctl_sched_min_granularity`).
     pub min_granularity_ns: u64,
-    /// `sysctl_sched_wakeup_granularity`: by how much who wakes must be behind to preempt.
+    /// `sysctl_sched_wakeup_granularity`: by how much a woken vCPU must be behind to preempt.
     pub wakeup_granularity_ns: u64,
     pub tick_ns: u64,
     pub coordination: Coordination,
@@ -24,7 +24,8 @@ pub struct Coordination {
     pub resched_dp: bool,
     pub tlb_co: bool,
     pub resched_co: ReschedCo,
-    /// Early delayed preemption (4.1.1): who begins to send an IPI isn't preempted. Of VMs with `resched_dp`.
+    /// Early delayed preemption (4.1.1): a vCPU that begins to send an IPI isn't preempted. Of VMs with
+    /// `resched_dp`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub early_dp: bool,
     /// For how long a reschedule IPI makes urgent.

@@ -12,7 +12,8 @@ pub struct EevdfConfig {
     /// A cgroup per VM and per vCPU, as libvirt and systemd make them; otherwise all vCPUs are tasks of one queue.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub groups: bool,
-    /// Directed yields know who was sent an interrupt, and are honoured through the groups (Li's proposal, version 3).
+    /// Directed yields know which vCPU was sent an interrupt, and are honoured through the groups (Li's
+    /// proposal, version 3).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ipi_aware: bool,
 }
@@ -22,7 +23,7 @@ pub struct EevdfConfig {
 pub struct BesideConfig {
     pub eevdf: EevdfConfig,
     pub micro_slice_ns: u64,
-    /// Boosts in a row for who is stopped at a bad moment; 0: the paper's rules.
+    /// Boosts in a row for a vCPU that stops at a bad moment; 0: the paper's rules.
     pub grace: u32,
     /// A call-function IPI boosts its recipient at once, not only when its sender yields.
     pub call_function_ipi: bool,

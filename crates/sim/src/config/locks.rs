@@ -105,11 +105,11 @@ pub enum Wait {
     Spin(Handover),
     /// Spin for a while, then halt until kicked. It goes to the first in line: a halted waiter sees no free lock.
     SpinThenHalt(Halting),
-    /// Spin for a while, then give the turn up, again and again. It goes to whoever runs.
+    /// Spin for a while, then give the turn up, again and again. It goes to a waiter that runs.
     SpinThenYield(Patience),
     /// Block in the guest's scheduler at once. It goes to the first in line, which is woken.
     Sleep,
-    /// Spin while the guest thinks that the holder runs, else sleep. It goes to whoever comes first.
+    /// Spin while the guest thinks that the holder runs, else sleep. It goes to the first to come.
     SpinOrSleep,
 }
 
@@ -131,14 +131,14 @@ impl Wait {
 /// Which of the waiters that only spin gets it when it is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handover {
-    /// Who has waited longest, running or not.
+    /// The waiter that has waited longest, running or not.
     FirstInLine,
     /// A waiter that runs; if none does, the lock stays free for the first that runs again, or a newcomer.
     WhoeverRuns,
 }
 
 impl Handover {
-    /// Nobody gets it before who has waited longer, so it is never free while somebody waits.
+    /// No waiter gets it before the one that has waited longest, so it is never free while one waits.
     pub fn is_in_line(self) -> bool {
         match self {
             Self::FirstInLine => true,
@@ -147,7 +147,7 @@ impl Handover {
     }
 }
 
-/// For how long waiters spin before they halt, and who is kicked.
+/// For how long waiters spin before they halt, and which are kicked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Halting {
     /// For `pv_spin_ns`; the next in line.
@@ -161,7 +161,8 @@ pub enum Halting {
 }
 
 impl Halting {
-    /// Those who have more waiters before them spin for `pv_spin_ns` (`TICKET_QUEUE_WAIT`; APSys'15, Figure 5).
+    /// Those that have more waiters before them spin for `pv_spin_ns` (`TICKET_QUEUE_WAIT`; APSys'15, Figure
+    /// 5).
     pub const NEAR: u32 = 18;
     /// The next in line spins for so many times `pv_spin_ns` at the most, as a power of two: `SPIN_MAX_THRESHOLD` is 2^34
     /// iterations, `SPIN_THRESHOLD` 2^15.
@@ -171,7 +172,8 @@ impl Halting {
     /// So many of the next in line are kicked (`OPPORTUNISTIC_WAKEUP_NCPU`).
     pub const AHEAD: usize = 4;
 
-    /// For how long, as a multiple of `pv_spin_ns`, who has so many tickets before it spins; of a lock that has doubled it so often.
+    /// How long a waiter with so many tickets before it spins, of a lock that has doubled the time so often:
+    /// a multiple of `pv_spin_ns`.
     pub fn spins_for(self, pv_spin_ns: u64, distance: u32, doublings: u32) -> u64 {
         let bits = match self {
             Self::Stock | Self::WokenAhead => 0,
@@ -190,7 +192,7 @@ impl Halting {
     }
 }
 
-/// Whether who finds the lock taken spins before it yields.
+/// Whether a waiter that finds the lock taken spins before it yields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
     None,

@@ -17,7 +17,7 @@ pub struct KernelTimes {
     pub switch_ns: u64,
     pub pv_tlb_flush: bool,
     pub pv_ipi_yield: bool,
-    /// For how long who takes a spinlock says that it isn't to be preempted; 0: it says nothing.
+    /// For how long a vCPU that takes a spinlock says that it isn't to be preempted; 0: it says nothing.
     pub preemption_hint_ns: u32,
 }
 

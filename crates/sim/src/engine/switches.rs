@@ -117,7 +117,8 @@ impl Simulation<'_> {
         self.set_speed(vcpu, pcpu);
         let guest = &mut self.guest[vcpu];
         guest.synced_ns = now_ns;
-        // The exit of who halted, or gave its pCPU up by hypercall, is part of the switch that followed.
+        // The exit of a vCPU that halted, or gave its pCPU up by hypercall, is part of the switch that
+        // followed.
         guest.overhead_ns = self.costs.context_switch_ns + locks_ns + halt_ns;
         guest.refill_ns = refill_ns;
         guest.ple_phase_ns = 0;
@@ -159,7 +160,7 @@ impl Simulation<'_> {
         let far_ns = if is_far { costs.llc_migration_ns } else { 0 };
         let felt = |cost_ns| cost_ns * u64::from(warmth.sensitivity) / 1000;
         let most_ns = costs.cache_refill_max_ns + felt(far_ns);
-        // Who owes more since it came from afar is excused nothing by being preempted.
+        // A vCPU that owes more since it came from afar is excused nothing by being preempted.
         (owed_ns + felt(colder_ns + far_ns)).min(most_ns.max(owed_ns))
     }
 
@@ -192,7 +193,7 @@ impl Simulation<'_> {
     pub(crate) fn block(&mut self, vcpu: VcpuId, reason: StopReason) {
         let host = &mut self.machine.vcpus[vcpu];
         if host.state != VcpuState::Running {
-            // Whom it has just woken took its pCPU. It comes here again when it runs.
+            // The vCPU that it has just woken took its pCPU. It comes here again when it runs.
             return;
         }
         let pcpu = host.pcpu;

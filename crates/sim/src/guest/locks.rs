@@ -1,4 +1,4 @@
-//! Spinlocks of every kind: who waits how, and who gets the lock when it is released.
+//! Spinlocks of every kind: how their waiters wait, and which one gets the lock when it is released.
 //!
 //! | kind | waiters | the lock goes to |
 //! |---|---|---|
@@ -265,7 +265,7 @@ impl Simulation<'_> {
         self.begin_spinning(vcpu);
         let guest = &mut self.guest[vcpu];
         guest.lock_exits += 1;
-        // Of who is switched away from it is part of the switch.
+        // The exit of a vCPU that is switched away from is part of the switch.
         guest.overhead_ns += self.costs.exit_ns;
         if self.machine.watched {
             self.note_position(vcpu);
@@ -312,7 +312,8 @@ impl Simulation<'_> {
         }
     }
 
-    /// Gives up a sleeping lock: it goes to its first waiter, which is woken; a mutex to whoever takes it.
+    /// Gives up a sleeping lock: it goes to its first waiter, which is woken; a mutex to the first thread
+    /// that takes it.
     pub(crate) fn release_sleeping(&mut self, vcpu: VcpuId) {
         let guest = &mut self.guest[vcpu];
         let depth = guest.depth as usize;

@@ -71,7 +71,7 @@ pub enum Then {
     WakeAtBarrier,
     /// In the own runqueue lock: choose the next thread.
     SwitchThread,
-    /// The page tables are changed: who must be told?
+    /// The page tables are changed: which vCPUs must be told?
     PrepareShootdown,
     SendShootdown,
     ShootdownDone,
@@ -316,7 +316,8 @@ pub struct Thread {
     pub passage: u32,
 }
 
-/// Who holds a lock or waits for it, as one number: of a spinning lock a frame of a vCPU, of a sleeping one a thread.
+/// A lock's holder or waiter, as one number: of a spinning lock a frame of a vCPU, of a sleeping one a
+/// thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder(u32);
 
@@ -362,11 +363,11 @@ pub struct Lock {
     pub doublings: u8,
     pub spin_symbol: u16,
     pub hold_symbol: u16,
-    /// Who has it; or `NONE`.
+    /// Its holder; or `NONE`.
     pub owner: Holder,
     pub acquisitions: u64,
     pub waiters: VecDeque<Holder>,
-    /// Who spins for a mutex; its waiters sleep.
+    /// Spinners for a mutex; its waiters sleep.
     pub spinners: Option<Box<mutex::SpinQueue>>,
 }
 
@@ -385,10 +386,12 @@ pub struct Queue {
 pub struct Barrier {
     pub count: usize,
     pub waiting: Vec<ThreadId>,
-    /// Under a lock only, where who arrives isn't at once among those that wait: how many have arrived, and how often all had.
+    /// Under a lock only, where an arriving thread isn't at once among those that wait: how many have
+    /// arrived, and how often all had.
     pub arrived: usize,
     pub passages: u32,
-    /// Of those who spin before they sleep (`spin_barrier.rs`): who spins, and whether this is the gate behind which all have left.
+    /// Of those that spin before they sleep (`spin_barrier.rs`): the spinners, and whether this is the gate
+    /// behind which all have left.
     pub spinning: Vec<ThreadId>,
     pub is_departure: bool,
     pub name: String,

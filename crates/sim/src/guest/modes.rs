@@ -60,7 +60,7 @@ impl Simulation<'_> {
         host.hint_ns = if hints { self.vms[host.vm].kernel.preemption_hint_ns } else { 0 };
     }
 
-    /// It may be safe to preempt who runs there, now that it has begun something else.
+    /// It may be safe to preempt the vCPU that runs there, now that it has begun something else.
     #[cold]
     pub(crate) fn tell_change(&mut self, pcpu: PcpuId, vcpu: VcpuId) {
         if self.times_guests {

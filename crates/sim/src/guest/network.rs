@@ -34,7 +34,7 @@ pub struct Nic {
     ring: VecDeque<u64>,
     /// Handed to the socket, not yet read.
     socket: VecDeque<u64>,
-    /// Threads that sleep until there is a packet, who came first in front.
+    /// Threads that sleep until there is a packet, the first to come in front.
     readers: VecDeque<ThreadId>,
     /// TCP: bytes sent and not yet acknowledged.
     in_flight_bytes: u64,
@@ -285,7 +285,7 @@ impl Simulation<'_> {
             nic.irq_masked = false;
             nic.rounds = 0;
         }
-        // One for each packet: who finds that another thread was faster sleeps again.
+        // One for each packet: a thread that finds that another was faster sleeps again.
         let woken = nic.readers.len().min(nic.socket.len());
         let woken: Vec<ThreadId> = nic.readers.drain(..woken).collect();
         self.guest[vcpu].wake_later(1, woken);

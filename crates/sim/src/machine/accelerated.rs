@@ -4,12 +4,12 @@ use super::Machine;
 use crate::ids::VcpuId;
 
 impl Machine {
-    /// Measuring begins: who is in the micro pool now isn't counted when it leaves.
+    /// Measuring begins: a vCPU that is in the micro pool now isn't counted when it leaves.
     pub fn forget_accelerations(&mut self) {
         self.accelerated_before = self.accelerated().collect();
     }
 
-    /// Who is in the micro pool.
+    /// The vCPUs in the micro pool.
     fn accelerated(&self) -> impl Iterator<Item = VcpuId> {
         self.vcpus.enumerate().filter(|(_, host)| host.requested).map(|(vcpu, _)| vcpu)
     }

@@ -28,7 +28,7 @@ impl Machine {
         self.promised.set(vcpu, true);
     }
 
-    /// Who waits in a VM has changed, and `helped_before` was [`Waiting::helped`].
+    /// The waiting vCPUs of a VM have changed, and `helped_before` was [`Waiting::helped`].
     #[inline]
     pub(super) fn break_promises(&mut self, vm: VmId, helped_before: (u32, u32)) {
         let HostVm { waiting, promised, .. } = &self.vms[vm];

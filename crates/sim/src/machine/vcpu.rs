@@ -34,8 +34,8 @@ pub(crate) struct Turns {
     pub switches: u64,
 }
 
-/// What the host keeps of a vCPU, in two cache lines. `state`, `preempted`, `yielded`, `requested`, `class` and `owes_answer` are for reading:
-/// [`Machine`] changes them, because it counts who waits.
+/// What the host keeps of a vCPU, in two cache lines. `state`, `preempted`, `yielded`, `requested`, `class`
+/// and `owes_answer` are for reading: [`Machine`] changes them, because it counts waiting vCPUs.
 #[repr(align(64))]
 pub struct HostVcpu {
     pub vm: VmId,

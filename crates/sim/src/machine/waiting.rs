@@ -13,7 +13,7 @@ const _: () = assert!(WAITING_KINDS <= u64::BITS as usize, "a kind is a bit of `
 pub struct Kind {
     /// By number.
     pub class: usize,
-    /// Never both; who was woken is neither.
+    /// Never both; a woken vCPU is neither.
     pub preempted: bool,
     pub yielded: bool,
     pub owes_answer: bool,
@@ -32,8 +32,8 @@ impl Kind {
     }
 }
 
-/// A VM's runnable vCPUs that aren't requested, counted by kind, so that a scheduler sees at once that there is none of
-/// those it looks for. Only where it does look ([`Machine::watched`]).
+/// A VM's runnable vCPUs that aren't requested, counted by kind. So a scheduler sees at once that there is
+/// none of those it looks for. Only where it does look ([`Machine::watched`]).
 #[derive(PartialEq)]
 pub struct Waiting {
     counts: [u32; WAITING_KINDS],

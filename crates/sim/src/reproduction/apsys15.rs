@@ -64,7 +64,7 @@ impl Line {
     }
 }
 
-/// Who runs beside whom.
+/// Which VMs run beside which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setup {
     /// The 80-core machine, each vCPU with a hardware thread of its own.

@@ -31,7 +31,7 @@ const COMMUNICATING: [&str; 10] = [
 ];
 /// And those that don't.
 const SILENT: [&str; 3] = ["blackscholes", "freqmine", "raytrace"];
-/// Table 1's bold numbers: who spins for shootdowns more than for locks.
+/// Table 1's bold numbers: the programs that spin for shootdowns more than for locks.
 const SHOOT_DOWN: [&str; 3] = ["dedup", "ferret", "vips"];
 /// Those that meet at a futex's queue.
 const OF_FUTEX: [&str; 6] = ["bodytrack", "canneal", "facesim", "fluidanimate", "streamcluster", "x264"];

@@ -172,8 +172,8 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     if stalled(values) > 0 { Some(f64::INFINITY) } else { crate::comparison::mean(values) }
 }
 
-/// The same with its confidence interval; none if one of the runs has an infinite value, since without it the mean would be
-/// better than that of a VM which starves with no seed.
+/// The same with its confidence interval. None if one of the runs has an infinite value: without it the mean
+/// would be better than that of a VM which starves with no seed.
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     if stalled(values) > 0 { None } else { Estimate::of(values) }
 }

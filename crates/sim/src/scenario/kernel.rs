@@ -145,7 +145,7 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
     })
 }
 
-/// The guest's scheduler can't put to sleep who waits for its own lock.
+/// The guest's scheduler can't put to sleep a waiter for its own lock.
 fn refuse_sleeping_runqueue(
     table: &TableReader<'_>,
     lock_kind: LockKind,

@@ -1,4 +1,4 @@
-//! `policies/*.toml`: who decides on the host, and with which parameters.
+//! `policies/*.toml`: what decides on the host, and with which parameters.
 
 use super::delay;
 use super::error::{Place, ScenarioError, listed, quoted};

@@ -1,5 +1,5 @@
-//! A TOML document in which every key and value knows its place, so that files can be laid over one another
-//! (`extends`, `--set`) and an error still names the line it came from.
+//! A TOML document in which every key and value knows its place. So files can be laid over one another
+//! (`extends`, `--set`), and an error still names the line it came from.
 
 use super::error::{Place, ScenarioError, quoted};
 use std::collections::BTreeMap;

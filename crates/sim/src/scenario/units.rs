@@ -172,7 +172,7 @@ fn with_unit(text: &str, units: UnitTable, expected: &str) -> Result<f64, String
     with_unit_or(text, units, &[], expected)
 }
 
-/// `others` are allowed, too: whoever calls has looked for them.
+/// `others` are allowed, too: the caller has looked for them.
 fn with_unit_or(text: &str, units: UnitTable, others: &[&str], expected: &str) -> Result<f64, String> {
     let all = || units.iter().map(|(symbol, _)| symbol).chain(others).copied();
     let symbols = || all().collect::<Vec<_>>().join(", ");

@@ -78,7 +78,7 @@ pub struct Surroundings<'s> {
     pub queue_capacities: BTreeMap<String, usize>,
 }
 
-/// Reads a workload; its `name` was put there by whoever resolved the reference to its file.
+/// Reads a workload; its `name` was put there by the caller that resolved the reference to its file.
 pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<WorkloadConfig, ScenarioError> {
     let table = TableReader::open(node, "a workload", &KEYS)?;
     let name_node =

@@ -1,14 +1,15 @@
 //! CFS of Linux 3.2 with a control group per VM: the baseline of Kim et al., ASPLOS'13 (section 4). Names in brackets are of kernel/sched_fair.c.
 //!
-//! Problem.   Share pCPUs among VMs by weight, whatever their numbers of vCPUs, and let who slept run soon.
-//! Mechanism. Each VM is a group, which has a queue on every pCPU and stands in the pCPU's own queue with its part of the VM's
-//!            shares: that of its load there (`calc_cfs_shares`). At both levels who has the least virtual runtime is next
-//!            (`pick_next_entity`). A turn ends at a tick once its part of the latency is over, or another one is that far
-//!            behind (`check_preempt_tick`). Who wakes is placed half a latency behind the others at the most
-//!            (`place_entity`, GENTLE_FAIR_SLEEPERS), and preempts who is a granularity ahead
-//!            (`wakeup_preempt_entity`). It goes to an idle pCPU of a last-level cache: that of who woke it, if loads allow, else its
-//!            own (`cfs/placement.rs`). pCPUs balance their loads at ticks, and pull when they run out (`cfs/balance.rs`). On a
-//!            pause-loop exit KVM yields to the next sibling that waits (`kvm_vcpu_on_spin`, virt/kvm/kvm_main.c).
+//! Problem.   Share pCPUs among VMs by weight, whatever their numbers of vCPUs, and let sleepers run soon.
+//! Mechanism. Each VM is a group, which has a queue on every pCPU. The group stands in the pCPU's own queue
+//!            with its part of the VM's shares: that of its load there (`calc_cfs_shares`). At both levels
+//!            the least virtual runtime is next (`pick_next_entity`). A turn ends at a tick once its part of
+//!            the latency is over, or another one is that far behind (`check_preempt_tick`). A woken vCPU is
+//!            placed half a latency behind the others at the most (`place_entity`, GENTLE_FAIR_SLEEPERS). It
+//!            preempts one that is a granularity ahead (`wakeup_preempt_entity`). It goes to an idle pCPU of
+//!            a last-level cache: that of its waker, if loads allow, else its own (`cfs/placement.rs`). pCPUs
+//!            balance their loads at ticks, and pull when they run out (`cfs/balance.rs`). On a pause-loop
+//!            exit KVM yields to the next sibling that waits (`kvm_vcpu_on_spin`, virt/kvm/kvm_main.c).
 //! Limits.    No bandwidth control, no other tasks. LAST_BUDDY, which needs eight vCPUs of a VM in one queue, isn't modelled.
 
 mod balance;
@@ -47,7 +48,7 @@ pub struct Cfs {
     balance: IdVec<PcpuId, Balance>,
     /// Where each VM's round over its vCPUs stands (`last_boosted_vcpu`).
     last_boosted: IdVec<VmId, VcpuId>,
-    /// Who is about to be woken by an IPI, and the pCPU that sends it.
+    /// The vCPU that is about to be woken by an IPI, and the pCPU that sends it.
     woken_from: Option<(VcpuId, PcpuId)>,
     urgent: Urgent,
 }
@@ -151,7 +152,7 @@ impl Cfs {
         task.vruntime_ns = (task.vruntime_ns + floors[1]).saturating_sub(floors[0]);
     }
 
-    /// check_preempt_wakeup: is it so far behind who runs there?
+    /// check_preempt_wakeup: is it so far behind the vCPU that runs there?
     fn preempts_current(&self, pcpu: PcpuId, vcpu: VcpuId) -> bool {
         let root = &self.roots[pcpu];
         if root.current == VcpuId::NONE {
@@ -204,7 +205,7 @@ impl Cfs {
         self.roots[pcpu].groups.iter().map(|&vm| self.groups.of(pcpu, vm).weight).sum()
     }
 
-    /// check_preempt_tick, at one of both levels: `own` of who runs, and the least of the others.
+    /// check_preempt_tick, at one of both levels: `own` of the running one, and the least of the others.
     fn turn_is_over(&self, now_ns: u64, pcpu: PcpuId, of_group: bool) -> bool {
         let root = &self.roots[pcpu];
         let group = self.groups.of(pcpu, root.current_vm);

@@ -1,12 +1,14 @@
 //! Xen 4.7's credit scheduler: the paper's baseline, and the normal pool of its prototype (xen/common/sched_credit.c).
 //!
 //! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast, lose no pCPU time.
-//! Mechanism. Every 30 ms each active vCPU earns credits by its VM's weight, those of a pCPU at the most (what is left
-//!            over goes to the others); running burns 10 per millisecond. Those with credits left (UNDER) run before
-//!            those without (OVER); a vCPU that wakes within its credits is BOOSTed above both until a tick (10 ms)
-//!            finds it running. Run queues are per pCPU, by priority, first in first out. A pCPU about to run OVER, or nothing, looks for something better in its peers' queues.
-//!            A yielding vCPU goes behind one vCPU of lower priority. Nobody is switched away from within the first
-//!            millisecond (`sched_ratelimit_us`) unless it blocks; in 4.7 that holds for yields too (4.8 exempts them).
+//! Mechanism. Every 30 ms each active vCPU earns credits by its VM's weight, those of a pCPU at the most.
+//!            What is left over goes to the others. Running burns 10 per millisecond. Those with credits left
+//!            (UNDER) run before those without (OVER). A vCPU that wakes within its credits is BOOSTed above
+//!            both until a tick (10 ms) finds it running. Run queues are per pCPU, by priority, first in
+//!            first out. A pCPU about to run OVER, or nothing, looks for something better in its peers'
+//!            queues. A yielding vCPU goes behind one vCPU of lower priority. No vCPU is switched away from
+//!            within the first millisecond (`sched_ratelimit_us`) unless it blocks. In 4.7 that holds for
+//!            yields too (4.8 exempts them).
 //! Limits.    No caps, no parking.
 
 use super::{Core, Pick, Scheduler, YieldAnswer};
@@ -179,7 +181,7 @@ impl Credit {
         self.idle.round_from(home).find(|&pcpu| self.usable[pcpu] && machine.allows(vcpu, pcpu))
     }
 
-    /// An idle pCPU may take whoever waits first on this one and may run there: not everybody may.
+    /// An idle pCPU may take the first waiter on this one that may run there: not every vCPU may.
     fn offer_to_idler(&self, machine: &mut Machine, pcpu: PcpuId) {
         if self.idle_count == 0 {
             return;
@@ -233,9 +235,10 @@ impl Credit {
         by_weight
     }
 
-    /// What this accounting gives, as (credits, for so much weight). A vCPU can't use more than one pCPU: what the heaviest ones are
-    /// due beyond that goes to the others, by their weights. (Xen gives it to those further down its list, and over the
-    /// periods it comes to the same: whoever had too much is put in front.)
+    /// What this accounting gives, as (credits, for so much weight). A vCPU can't use more than one pCPU:
+    /// what the heaviest ones are due beyond that goes to the others, by their weights. Xen gives it to those
+    /// further down its list. Over the periods it comes to the same: a vCPU that had too much is put in
+    /// front.
     fn credits_by_weight(&self, machine: &Machine) -> (i64, i64) {
         let by_weight = self.active_by_weight(machine);
         let pcpus = if self.all_pcpus_earn { self.queues.len() } else { self.usable_count };
@@ -339,7 +342,7 @@ impl Core for Credit {
         self.end_promises(machine, home);
     }
 
-    /// __runq_tickle: who should look at its queue because of `vcpu`?
+    /// __runq_tickle: which pCPU should look at its queue because of `vcpu`?
     fn tickle(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         let home = machine.vcpus[vcpu].pcpu;
         let Some(current) = machine.current(home) else {
@@ -484,7 +487,8 @@ impl Scheduler for Credit {
                 account.priority = Priority::Under;
             }
             account.active = true;
-            // csched_vcpu_acct looks for an idle pCPU then (_csched_cpu_pick): who yielded is offered to none before.
+            // csched_vcpu_acct looks for an idle pCPU then (_csched_cpu_pick): a vCPU that yielded is offered
+            // to none before.
             self.offer_to_idler(machine, pcpu);
         }
     }

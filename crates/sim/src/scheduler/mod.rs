@@ -1,5 +1,5 @@
-//! Who decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in [`build`]. `core/`: what the
-//! real scheduler does without a micro pool. `mechanisms/`: what plugs into it.
+//! What decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in
+//! [`build`]. `core/`: what the real scheduler does without a micro pool. `mechanisms/`: what plugs into it.
 
 mod beside;
 mod cfs;
@@ -151,7 +151,7 @@ fn build_kind(
         },
         SchedulerKind::Cfs(config) => Box::new(cfs::Cfs::new(config.clone(), machine)),
         SchedulerKind::Lottery(config) => {
-            // One drum: who waited in another domain would have no part in a draw.
+            // One drum: a waiter in another domain would have no part in a draw.
             let config = FairSharePool { domain: QueueDomain::Host, ..config.clone() };
             Box::new(core::FairShare::<lottery::Lottery>::new(&config, machine))
         }

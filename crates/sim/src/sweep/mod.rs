@@ -1,8 +1,9 @@
 //! Many runs as data: scenarios x settings x policies x seeds, on one machine or in parts on many (docs/sweep.md).
 //!
-//! Mechanism. A run's figures are one line of a journal, written when the run is over. Each process has a journal of its own,
-//!            and all journals beside one another together say what is left to run. When nothing is, their lines in the order
-//!            of the runs are the results: the same bytes whoever ran what, and when.
+//! Mechanism. A run's figures are one line of a journal, written when the run is over. Each process has a
+//!            journal of its own. All journals beside one another together say what is left to run. When
+//!            nothing is, their lines in the order of the runs are the results: the same bytes whichever
+//!            process ran what, and when.
 //! Numbering. The seed counts fastest, then the policy, the setting, the scenario: a scenario under a setting is what
 //!            `compare` shows.
 

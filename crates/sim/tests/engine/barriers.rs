@@ -24,7 +24,7 @@ fn who_wakes_the_others_at_a_barrier_holds_its_lock_until_all_are_awake() {
     assert!(vm.run_ns / rounds > 250 * US);
 }
 
-/// The same, but who waits spins first.
+/// The same, but a waiter spins first.
 fn spins_for(spin_ns: u64) -> SimulationConfig {
     let mut config = meets_under("page_reclaim");
     let Phase::Barrier { spin_ns: spin, .. } = &mut config.vms[0].workloads[0].program[1] else { panic!() };

@@ -21,8 +21,8 @@ fn a_hardware_thread_whose_sibling_idles_is_faster() {
 
 #[test]
 fn beside_a_sibling_that_spins_for_a_lock_a_hardware_thread_is_faster_than_beside_a_busy_one() {
-    // pCPUs 0 and 2 share a core, 1 and 3 do. Whoever shares one with the VM under test waits for a lock for two thirds of
-    // the time, and holds it for one.
+    // pCPUs 0 and 2 share a core, 1 and 3 do. A vCPU that shares one with the VM under test waits for a lock
+    // for two thirds of the time, and holds it for one.
     let done = |spin_speed_permille| {
         let mut config = one_vm(vec![compute(100 * US), Phase::Progress { units: 1 }], 1);
         (config.host.pcpus, config.host.smt_threads, config.vms[0].vcpus) = (4, 2, 1);

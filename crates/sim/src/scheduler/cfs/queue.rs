@@ -19,16 +19,16 @@ pub struct Group {
     pub weight: u64,
     /// Of the queue.
     pub min_vruntime_ns: u64,
-    /// Those that wait, in the order of coming; who runs isn't among them.
+    /// Those that wait, in the order of coming; the running one isn't among them.
     pub waiting: Vec<VcpuId>,
-    /// Those that wait, and who runs.
+    /// Those that wait, and the running one.
     pub running: u64,
-    /// `next` of a directed yield, and who gave way.
+    /// `next` of a directed yield, and the vCPU that gave way.
     pub buddies: Buddies<VcpuId>,
     average: LoadAverage,
 }
 
-/// Whom to pick, if it is fair, and whom to pass over (`cfs_rq->next`, `cfs_rq->skip`).
+/// Which one to pick, if it is fair, and which to pass over (`cfs_rq->next`, `cfs_rq->skip`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buddies<T> {
     pub next: Option<T>,
@@ -125,7 +125,7 @@ impl Group {
 /// A pCPU's queue.
 #[derive(Debug, Clone)]
 pub struct Root {
-    /// Who runs, or `NONE`, and its VM.
+    /// The running vCPU, or `NONE`, and its VM.
     pub current: VcpuId,
     pub current_vm: VmId,
     pub charged_until_ns: u64,
@@ -140,7 +140,7 @@ pub struct Root {
     pub idle_mean_ns: u64,
 }
 
-/// sysctl_sched_migration_cost: who ran that recently is cache-hot.
+/// sysctl_sched_migration_cost: a vCPU that ran that recently is cache-hot.
 pub const MIGRATION_COST_NS: u64 = 500_000;
 
 impl Root {
@@ -181,8 +181,8 @@ pub fn preempts(current_ns: u64, vruntime_ns: u64, weight: u64, granularity_ns: 
     Some(behind_ns > weighted_ns(granularity_ns, weight))
 }
 
-/// pick_next_entity over (entity, runtime, weight): the one furthest behind, but the second instead of who gave way,
-/// and before both a buddy, where that is fair.
+/// pick_next_entity over (entity, runtime, weight): the one furthest behind, but the second instead of the
+/// one that gave way, and before both a buddy, where that is fair.
 pub fn pick_next<T: Copy + PartialEq>(
     waiting: &[(T, u64, u64)],
     buddies: Buddies<T>,
@@ -193,7 +193,7 @@ pub fn pick_next<T: Copy + PartialEq>(
         others.min_by_key(|entity| entity.1).copied()
     };
     let left = first(None)?;
-    // Who may go before the first: not further ahead of it than a wake-up's granularity.
+    // An entity may go before the first if it isn't further ahead of it than a wake-up's granularity.
     let is_fair = |entity: &(T, u64, u64)| preempts(entity.1, left.1, left.2, granularity_ns) != Some(true);
     let mut picked = left;
     if buddies.skip == Some(left.0) {

@@ -1,4 +1,4 @@
-//! Which pCPUs idle, and which one somebody who waits gets: an idle one, or one whose turn gives way.
+//! Which pCPUs idle, and which one a waiter gets: an idle one, or one whose turn gives way.
 //!
 //! A pCPU is this scheduler's, or another pool's that has the first claim to it: that one it may use as long as its turns there give way.
 
@@ -48,7 +48,8 @@ impl<H: Hooks> FairShare<H> {
         set.set(pcpu, idle);
     }
 
-    /// Who has a turn of this pool on a pCPU. A stay in another pool of who had the last one there is none.
+    /// The vCPU that has a turn of this pool on a pCPU. A stay in another pool of the vCPU that had the last
+    /// one there is none.
     pub(super) fn on_turn(&self, machine: &Machine, pcpu: PcpuId) -> Option<VcpuId> {
         let has_turn = |vcpu: &VcpuId| self.turns[pcpu].vcpu == *vcpu && !machine.vcpus[*vcpu].requested;
         machine.current(pcpu).filter(has_turn)

@@ -1,4 +1,4 @@
-//! Who is next, and where, by the rules of the real scheduler's normal pool.
+//! Which vCPU is next, and where, by the rules of the real scheduler's normal pool.
 
 use super::turns::STARVING_AFTER_NS;
 use super::*;
@@ -142,7 +142,7 @@ fn who_is_alone_goes_on_and_owes_nothing_for_it() {
     assert_eq!(pool.accounts[VcpuId::new(0)].vtime_ns, pool.clocks.of(PcpuId::new(0), false).vcpu_ns);
 }
 
-/// vCPU 0 has run a slice on pCPU 0, where 3 ran before, 2 waits for so long; who is next?
+/// vCPU 0 has run a slice on pCPU 0, where 3 ran before, 2 waits for so long; which is next?
 fn after_a_slice(ahead_by: u64, waited_ns: u64) -> Option<VcpuId> {
     let (mut pool, mut machine) = host(2, &[1, 1, 1, 1]);
     all_run(&mut pool, &mut machine);
@@ -167,7 +167,8 @@ fn who_ran_here_last_goes_first_if_it_is_at_most_a_slice_ahead_and_nobody_waits_
     assert_eq!(after_a_slice(SLICE_NS, SLICE_NS / 10), Some(VcpuId::new(2)));
 }
 
-/// vCPU 0 spins on the only pCPU, its sibling 1 is so far ahead of vCPU 2, which waits longest; who is next?
+/// vCPU 0 spins on the only pCPU, its sibling 1 is so far ahead of vCPU 2, which waits longest; which is
+/// next?
 fn after_a_yield(ahead_by: u64) -> Option<VcpuId> {
     let (mut pool, mut machine) = host(1, &[2, 1]);
     all_run(&mut pool, &mut machine);
@@ -243,7 +244,7 @@ fn pcpus_with_queues_of_their_own(waiting: &[u32]) -> (FairShare<KvmHost>, Machi
     (pool, machine)
 }
 
-/// Whom the first pCPU runs once its vCPU has blocked.
+/// What the first pCPU runs once its vCPU has blocked.
 fn next_after_a_halt(pool: &mut FairShare<KvmHost>, machine: &mut Machine) -> Option<VcpuId> {
     let first = PcpuId::new(0);
     let ran = machine.current(first).expect("somebody");

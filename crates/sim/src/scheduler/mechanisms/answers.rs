@@ -20,7 +20,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// For a host without a micro pool so far. `known`: it can see who owes an answer.
+    /// For a host without a micro pool so far. `known`: it can see which siblings owe an answer.
     pub fn new(known: bool) -> Self {
         let siblings = SiblingAnswers::new(known);
         let short_cuts = SCOPES.map(|scope| ShortCut::new(&siblings, scope));
@@ -85,7 +85,7 @@ impl Answers {
 /// all siblings at every pause-loop exit is the hottest loop of a run.
 struct SiblingAnswers {
     decisions: Vec<SiblingDecision>,
-    /// The host can see who owes an answer.
+    /// The host can see which siblings owe an answer.
     known: bool,
 }
 
@@ -95,7 +95,7 @@ const STATES: usize = policy::VcpuState::ALL.len();
 const CLASSES: usize = policy::GuestClass::ALL.len();
 
 impl SiblingAnswers {
-    /// `known`: the host can see who owes an answer.
+    /// `known`: the host can see which siblings owe an answer.
     fn new(known: bool) -> Self {
         let observation = |state, kind: Kind, requested_count| SiblingObservation {
             state: policy::Code::raw(state),

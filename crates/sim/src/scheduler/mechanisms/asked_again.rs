@@ -1,6 +1,6 @@
-//! Asked again: whose micro slice ended too early, and who found no room in the micro pool, is asked for once more.
-//! `policy/accelerate.h` says who and how often; the moments at which it is asked are the real scheduler's
-//! (`bpf/mechanisms/micro_slice.bpf.h`: `stop_accelerated`; `passes.bpf.h`: `ask_again`):
+//! Asked again: a vCPU whose micro slice ended too early, or that found no room in the micro pool, is asked
+//! for once more. `policy/accelerate.h` says which and how often. The moments at which it is asked are the
+//! real scheduler's (`bpf/mechanisms/micro_slice.bpf.h`: `stop_accelerated`; `passes.bpf.h`: `ask_again`):
 //!
 //! | moment | what follows |
 //! |---|---|
@@ -72,9 +72,10 @@ impl AskedAgain {
 }
 
 impl<Normal: Core> MicroSliced<Normal> {
-    /// This micro pCPU may have room: whom it turned away, and who still owes an answer, is asked for again. It begins with
-    /// the one that was turned away first: from the VM's first vCPU on, siblings that wait for answers themselves, which is
-    /// critical code, would take the place in turns, and keep out who owes them one.
+    /// This micro pCPU may have room: the responders that it turned away, and that still owe an answer, are
+    /// asked for again. It begins with the one that was turned away first. From the VM's first vCPU on,
+    /// siblings that wait for answers themselves (critical code, too) would take the place in turns. They
+    /// would keep out the responders.
     pub(super) fn ask_again(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         if self.rules.grace_max == 0 || self.pool.next_on(pcpu).is_some() {
             return;
@@ -172,7 +173,8 @@ mod tests {
         assert_eq!((next, micro.pool.next_on(MICRO)), (Some(SIBLINGS[1]), Some(SIBLINGS[0])));
     }
 
-    /// Both siblings owe an answer, the second one finds the pool full; who waits there once the first one is served.
+    /// Both siblings owe an answer, and the second one finds the pool full. Returns the vCPU that waits there
+    /// once the first one is served.
     fn waiting_after_the_first(grace_max: u32) -> Option<VcpuId> {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         micro.rules.grace_max = grace_max;

@@ -1,13 +1,15 @@
-//! Boosts: who is needed has its thread made real-time for a micro slice, beside the kernel's own scheduler (on a real host:
-//! `bpf/mechanisms/boost.bpf.h`, `crates/host/src/beside/helper.rs`).
+//! Boosts: a needed vCPU has its thread made real-time for a micro slice, beside the kernel's own scheduler
+//! (on a real host: `bpf/mechanisms/boost.bpf.h`, `crates/host/src/beside/helper.rs`).
 //!
-//! Problem.   Who holds up its siblings waits for a turn of milliseconds, and nothing of ours may say who runs.
+//! Problem.   A vCPU that holds up its siblings waits for a turn of milliseconds, and nothing of ours may say
+//!            which vCPU runs.
 //! Mechanism. A request that the budget grants goes to the helper, which handles one after the other. When its latency is over
 //!            the vCPU runs on the pCPU in whose queue it waits; if a boosted one runs there, on the nearest where none does. It
 //!            runs before all others for a micro slice, or until it sleeps, or is seen to be served; then it is an ordinary one again.
 //!            Its VM and the host are charged for what it ran (`policy/boost_budget.h`).
-//! Limits.    Whom the kernel runs before the helper comes has missed its boost. Of the exits at which it could be seen that who is
-//!            boosted has been served the model has pause loops. Nobody is boosted because it was woken.
+//! Limits.    A vCPU that the kernel runs before the helper comes has missed its boost. Some exits could show
+//!            that a boosted vCPU has been served; of these the model has pause loops. No vCPU is boosted
+//!            because it was woken.
 
 use crate::bits::Bits;
 use crate::config::{BesideConfig, BoostCosts};
@@ -70,7 +72,7 @@ pub struct Boosts {
     of: IdVec<VcpuId, Boost>,
     /// Those that the helper comes for, in the order in which it does.
     asked: BTreeSet<(u64, VcpuId)>,
-    /// Who is boosted on each pCPU, and the pCPUs where nobody is.
+    /// The vCPU boosted on each pCPU, and the pCPUs without one.
     on: IdVec<PcpuId, Option<VcpuId>>,
     free: Bits<PcpuId>,
     vm_clock_ns: IdVec<VmId, u64>,
@@ -125,7 +127,7 @@ impl Boosts {
         matches!(self.of[vcpu].state, State::Runs { .. })
     }
 
-    /// Who is boosted on this pCPU: it runs there, or next.
+    /// The vCPU boosted on this pCPU: it runs there, or next.
     pub fn on(&self, pcpu: PcpuId) -> Option<VcpuId> {
         self.on[pcpu]
     }
@@ -200,7 +202,7 @@ impl Boosts {
         now_ns + self.slice_ns
     }
 
-    /// Until when who runs boosted may go on.
+    /// Until when a boosted vCPU may go on.
     pub fn until_ns(&self, vcpu: VcpuId) -> Option<u64> {
         match self.of[vcpu].state {
             State::Runs { began_ns, .. } => Some(began_ns + self.slice_ns),

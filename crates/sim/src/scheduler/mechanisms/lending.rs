@@ -2,12 +2,12 @@
 //!
 //! | moment | what follows (and where, in `bpf/`) |
 //! |---|---|
-//! | a micro pCPU finds nobody who was asked for | it chooses like a normal one (`lending.bpf.h`: `dispatch_lent`) |
+//! | a micro pCPU finds no vCPU that was asked for | it chooses like a normal one (`lending.bpf.h`: `dispatch_lent`) |
 //! | somebody is asked for | it goes before the borrower, which goes to the normal pool's queues, boosted if it was woken for this pCPU (`micro_pool.bpf.h`: `call_pcpu`, `queues.bpf.h`: `enqueue_vcpu`) |
 //! | a vCPU waits, and no normal pCPU idles | a micro pCPU that idles comes for it (`lending.bpf.h`: `kick_idle_micro`) |
 //!
-//! Who borrows it gets no grace when it is called back: what it waits for may be the one that it is called back for. With
-//! it, dedup's shootdowns took a fifth longer, and nothing was faster.
+//! The borrower gets no grace when it is called back: what it waits for may be the one that it is called back
+//! for. With it, dedup's shootdowns took a fifth longer, and nothing was faster.
 
 use super::*;
 
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn who_wakes_takes_a_turn_not_the_micro_slice_of_who_borrowed_its_pcpu_before() {
         let (mut micro, mut machine) = host(true, 4);
-        // Until nobody runs who was woken for it.
+        // Until no vCPU runs that was woken for it.
         for _ in 0..4 {
             machine.now_ns += 10_000_000;
             for pcpu in [NORMAL, MICRO] {

@@ -1,4 +1,5 @@
-//! A pass over the siblings of a vCPU that waits: whom of them the policy asks for, and whether the waiter goes on spinning.
+//! A pass over the siblings of a vCPU that waits: which of them the policy asks for, and whether the waiter
+//! goes on spinning.
 
 use super::answers::ShortCut;
 use super::*;
@@ -9,7 +10,7 @@ use microslice_policy::{SiblingDecision, SpinnerDecision, SpinnerObservation, Yi
 pub(super) struct PassCounts {
     /// Siblings that were requested, now or before, or are about to answer.
     pub helped: u32,
-    /// Those for whom the micro pool had no room.
+    /// Those for which the micro pool had no room.
     pub crowded: u32,
     /// Those whose VM has had more than its share.
     pub refused: u32,
@@ -24,7 +25,7 @@ fn helped_already(machine: &Machine, vcpu: VcpuId, short_cut: &ShortCut) -> u32 
     requested + if short_cut.answering_help { answering } else { 0 }
 }
 
-/// A spinner whose pass has found that, and who has lost its patience.
+/// A spinner whose pass has found that, and that has lost its patience.
 fn spinner_of(cause: YieldCause, scope: PassScope, pass: PassCounts) -> SpinnerObservation {
     SpinnerObservation {
         cause: cause.into(),
@@ -93,7 +94,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             }
         }
         if self.pool.is_member(vcpu, pcpu) {
-            // It waits itself: the micro pCPU is for those who can go on.
+            // It waits itself: the micro pCPU is for vCPUs that can go on.
             return YieldAnswer::Yield;
         }
         match self.normal.yields(machine, vcpu, pcpu, cause) {
@@ -212,7 +213,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         self.answers.on_sibling(scope, state, kind, requested)
     }
 
-    /// Asks for those of them whom a pass of this scope needs.
+    /// Asks for those of them that a pass of this scope needs.
     pub(super) fn visit(
         &mut self,
         machine: &mut Machine,

@@ -1,4 +1,4 @@
-//! Who waits and keeps its pCPU: for how long already, and until when its exits needn't be looked at.
+//! A waiter that keeps its pCPU: for how long already, and until when its exits needn't be looked at.
 
 use super::*;
 use microslice_policy::SpinnerObservation;
@@ -96,7 +96,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         asked_for_nobody: Option<Promised>,
         until_ns: u64,
     ) -> YieldAnswer {
-        // Who is helped begins to wait anew.
+        // A helped waiter begins to wait anew.
         if until_ns == u64::MAX {
             self.patience.ends(vcpu)
         } else {

@@ -1,4 +1,5 @@
-//! What a spinner's pass does, and what the prototype's does in its place. Who is asked for again has its tests in `asked_again.rs`.
+//! What a spinner's pass does, and what the prototype's does in its place. `asked_again.rs` has the tests of
+//! what is asked for again.
 
 use super::passes::{PassCounts, siblings_round_from};
 use super::xen_prototype::siblings_from_first;
@@ -79,7 +80,7 @@ pub fn look(micro: &mut MicroSliced<FairShare>, machine: &mut Machine) {
     }
 }
 
-/// Whoever runs there stops for that reason.
+/// The vCPU that runs there stops for that reason.
 pub fn choose(
     micro: &mut MicroSliced<FairShare>,
     machine: &mut Machine,

@@ -6,7 +6,7 @@ pub const WEIGHT: u64 = 1 << 20;
 /// `MIN_SHARES`.
 pub const WEIGHT_MIN: u64 = 2;
 
-/// Who stands in a queue.
+/// What stands in a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Entity {
     /// Time that it ran, by its weight; in the queue's own time, of which no absolute value means anything.

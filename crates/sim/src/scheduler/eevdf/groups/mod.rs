@@ -2,16 +2,19 @@
 //! of Linux 6.18, kernel/sched/fair.c.
 //!
 //! Problem.   VMs shall share the host by their weights, whatever their numbers of vCPUs.
-//! Mechanism. Each VM has a queue of its own on every pCPU, and stands in the pCPU's queue with its part of the VM's weight: that of its load there,
-//!            by what the VM has on all pCPUs (`calc_group_shares`; `load.rs`). At both levels those that haven't had more than their due
-//!            are eligible, and of them the earliest deadline is picked (`pick_eevdf`; `entity.rs`). Who runs stays picked until its slice is over, while
-//!            it is eligible (RUN_TO_PARITY); turns end at ticks. Who wakes has the lag that it left with (`place_entity`, PLACE_LAG), and runs at
-//!            once only if it is the one to pick (`check_preempt_wakeup_fair`), at the level at which it and who runs differ
-//!            (`find_matching_se`). KVM's directed yield is in `directed_yield.rs`.
-//! Limits.    `machine.slice` has no siblings, and a scope has one child: they are left out. A vCPU's group has one thread, so its weight is whole
-//!            wherever that is (its load elsewhere has been removed by the time: `remove_entity_load_avg`). Who sleeps though it had more than its due
-//!            loses that lag as the others run (DELAY_DEQUEUE), but doesn't weigh in their average meanwhile. Where vCPUs start and wake is as in
-//!            `eevdf-flat`. No bandwidth control, no NUMA nodes, no hrtick.
+//! Mechanism. Each VM has a queue of its own on every pCPU. It stands in the pCPU's queue with its part of
+//!            the VM's weight: that of its load there, by what the VM has on all pCPUs (`calc_group_shares`;
+//!            `load.rs`). At both levels those that haven't had more than their due are eligible, and of them
+//!            the earliest deadline is picked (`pick_eevdf`; `entity.rs`). The running one stays picked until
+//!            its slice is over, while it is eligible (RUN_TO_PARITY). Turns end at ticks. A woken one has
+//!            the lag that it left with (`place_entity`, PLACE_LAG). It runs at once only if it is the one to
+//!            pick (`check_preempt_wakeup_fair`). They are compared at the level at which it and the running
+//!            one differ (`find_matching_se`). KVM's directed yield is in `directed_yield.rs`.
+//! Limits.    `machine.slice` has no siblings, and a scope has one child: they are left out. A vCPU's group
+//!            has one thread, so its weight is whole wherever that is (its load elsewhere has been removed by
+//!            the time: `remove_entity_load_avg`). A sleeper that had more than its due loses that lag as the
+//!            others run (DELAY_DEQUEUE), but doesn't weigh in their average meanwhile. Where vCPUs start and
+//!            wake is as in `eevdf-flat`. No bandwidth control, no NUMA nodes, no hrtick.
 
 mod balance;
 mod directed_yield;
@@ -161,7 +164,7 @@ impl GroupedEevdf {
         self.update_weight(pcpu, at);
     }
 
-    /// Somebody who ran or waited leaves a pCPU's queue (`dequeue_task_fair`).
+    /// A vCPU that ran or waited leaves a pCPU's queue (`dequeue_task_fair`).
     fn dequeue(&mut self, now_ns: u64, pcpu: PcpuId, vcpu: VcpuId) -> Option<Entity> {
         let queue = &mut self.queues[pcpu];
         let at = queue.place_of(self.vm_of[vcpu])?;
@@ -290,7 +293,7 @@ impl GroupedEevdf {
         }
     }
 
-    /// Whether who has just woken is the one to run where it waits (`check_preempt_wakeup_fair`).
+    /// Whether the vCPU that has just woken is the one to run where it waits (`check_preempt_wakeup_fair`).
     fn preempts(&self, pcpu: PcpuId, vcpu: VcpuId) -> bool {
         let queue = &self.queues[pcpu];
         if queue.running == VcpuId::NONE {
@@ -403,7 +406,7 @@ impl Scheduler for GroupedEevdf {
         }
         self.charge(machine.now_ns, pcpu);
         let queue = &self.queues[pcpu];
-        // Most yields end where they began: who yields is still the one to run.
+        // Most yields end where they began: the yielder is still the one to run.
         match queue.pick(queue.running_vm, vcpu) {
             Some((_, next)) if next != vcpu => YieldAnswer::Yield,
             _ => goes_on,

@@ -35,7 +35,7 @@ impl Host {
         host
     }
 
-    /// Who runs on a pCPU stops, and the next one runs.
+    /// The vCPU on a pCPU stops, and the next one runs.
     fn switch(&mut self, pcpu: u32) -> VcpuId {
         let pcpu = PcpuId::new(pcpu);
         let stopped = self.machine.current(pcpu);

@@ -8,8 +8,8 @@
 //! | it is safe, or the window ends | the scheduler chooses, as if the turn were over now |
 //! | somebody else is to run before the window begins | that is put off by a window of its own, from now on |
 //!
-//! Who gives its pCPU up, halts, or has a micro or an urgent slice there isn't delayed; nor is anybody kept from either. Time is charged
-//! by the scheduler, as it is run.
+//! A vCPU that gives its pCPU up, halts, or has a micro or an urgent slice there isn't delayed. Nor is any
+//! kept from either. Time is charged by the scheduler, as it is run.
 
 mod grace;
 
@@ -31,7 +31,7 @@ const TURN_MIN_NS: u64 = 10_000;
 pub struct DelayPreemption {
     inner: Box<dyn Scheduler>,
     rules: DelayConfig,
-    /// The guest's own help, or the host's: whoever becomes safe is seen at once.
+    /// The guest's own help, or the host's: a vCPU that becomes safe is seen at once.
     is_told: bool,
     safe_point_ns: Option<u64>,
     vcpus: IdVec<VcpuId, Delayed>,
@@ -129,7 +129,7 @@ impl DelayPreemption {
         let decision = decide_on_delay(&self.rules, &seen);
         let verdict = decision.verdict.get().unwrap_or(DelayVerdict::EndsForced);
         let turn = &mut self.turns[pcpu];
-        // Who was put off before the window began isn't put off any longer by it.
+        // A waiter that was put off before the window began isn't put off any longer by it.
         let limit_ns = turn.interruption.map_or(u64::MAX, |window| window.end_ns);
         if verdict != DelayVerdict::GoesOn || now_ns >= limit_ns {
             self.window_ends(machine, pcpu, due.map(|(due_ns, _)| due_ns), &seen, verdict);
@@ -151,7 +151,7 @@ impl DelayPreemption {
         Some(Pick { vcpu, slice_end_ns: look_at_ns })
     }
 
-    /// Who was preempted by force the last time gets an interrupt whose handler gives the pCPU up.
+    /// A vCPU that was preempted by force the last time gets an interrupt whose handler gives the pCPU up.
     fn put_safe_point_in(&mut self, now_ns: u64, pcpu: PcpuId, vcpu: VcpuId) {
         let turn = &mut self.turns[pcpu];
         if turn.safe_point_ns.is_none() && self.vcpus[vcpu].was_forced {
