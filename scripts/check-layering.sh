@@ -24,7 +24,8 @@ for crate in "${!allowed[@]}"; do
     done
 done
 
-# Both hosts compile the same policies: crates/policy takes every header of policy/, and some scheduler of bpf/ reaches each of them.
+# Both hosts compile the same policies: crates/policy takes every header of policy/, and some scheduler of
+# bpf/ reaches each of them.
 while read -r header; do
     fail "no scheduler of bpf/schedulers/ compiles $header"
 done < <(comm -23 <(ls policy/*.h) <(for scheduler in bpf/schedulers/*.bpf.c; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the testbed need, as Debian packages by name. Safe to run again: a package
-# that is there is not touched. Runs as root on Debian 12.
+# Installs what building, testing and the testbed need, as Debian packages by name. Safe to run again: a
+# package that is there is not touched. Runs as root on Debian 12.
 set -euo pipefail
 
 packages=(

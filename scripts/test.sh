@@ -3,7 +3,8 @@
 # Of the testbed's tests those whose name has a part: scripts/test.sh --test behaviours -- PART
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Always the whole workspace: parts of it would be built with other features, once more. It builds the program, too.
+# Always the whole workspace: parts of it would be built with other features, once more. It builds the
+# program, too.
 cargo test --workspace --locked --no-run
 "${CARGO_TARGET_DIR:-target}/debug/microslice" testbed kernels &
 kernels=$!

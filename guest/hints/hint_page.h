@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The hint page: what a guest says to its host of when it isn't to be preempted (Uhlig et al., VM'04, section 3.1).
+ * The hint page: what a guest says to its host of when it isn't to be preempted (Uhlig et al., VM'04, section
+ * 3.1).
  *
  * Problem.   Only the guest knows when one of its vCPUs holds a lock that others wait for.
  * Mechanism. A word for each vCPU in the guest's own memory: not now, for so many microseconds; 0: as you
@@ -10,7 +11,8 @@
  * Trust.     None. The host believes a word up to its window. A guest that overdraws pays for it by its next
  *            turns (policy/delay_preemption.h). A page that is forged costs its own VM only.
  *
- * Includers bring the words u8, u32 and u64. The reader of the daemon (crates/host/src/hint_page.rs) has the same numbers.
+ * Includers bring the words u8, u32 and u64. The reader of the daemon (crates/host/src/hint_page.rs) has the
+ * same numbers.
  */
 #ifndef GUEST_HINT_PAGE_H
 #define GUEST_HINT_PAGE_H

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The guest's locks over KVM's own kick and HLT, tried and measured: a worker on each of some vCPUs takes one lock over and over.
+ * The guest's locks over KVM's own kick and HLT, tried and measured: a worker on each of some vCPUs takes one
+ * lock over and over.
  *
  *   echo 'kind=oticket seconds=10 cpus=4' > /sys/module/microslice_locks/parameters/run
  *   cat /sys/module/microslice_locks/parameters/run
@@ -381,7 +382,10 @@ static int read_word(char *word)
 			    "yield-spin hint hold gap");
 }
 
-/* Leaf 0x40000000 names the hypervisor, the next has KVM's features; other hypervisors' leaves may come before KVM's. */
+/*
+ * Leaf 0x40000000 names the hypervisor, the next has KVM's features; other hypervisors' leaves may come
+ * before KVM's.
+ */
 static bool host_has(u32 feature)
 {
 	u32 base, highest, signature[3];

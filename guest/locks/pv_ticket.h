@@ -3,8 +3,9 @@
  * Ticket locks for guests: a waiter spins, then halts until its turn, and the holder kicks it when it lets go
  * (Kashyap et al., APSys'15).
  *
- * Problem.   A halted waiter comes tens of microseconds after its kick, and meanwhile nobody has the lock. Once waiters halt
- *            on a lock that is wanted all the time, each hand-over waits for one to wake: the "sleepy spinlock anomaly".
+ * Problem.   A halted waiter comes tens of microseconds after its kick, and meanwhile nobody has the lock.
+ *            Once waiters halt on a lock that is wanted all the time, each hand-over waits for one to wake:
+ *            the "sleepy spinlock anomaly".
  * Mechanism. `pv-ticket` is the stock lock of Linux 4.0 (arch/x86/include/asm/spinlock.h,
  *            arch/x86/kernel/kvm.c): it spins for 2^15 looks, then halts. `oticket` spins for longer the
  *            nearer its turn is. It kicks the next few waiters together, so that they wake while others hold
@@ -14,8 +15,9 @@
  *            spin           = spin << halts, at most spin_max                                        iticket
  * Order.     All are fair: turns are taken in the order of the tickets.
  *
- * The same C runs in a kernel module, in a program with threads, and in one that tries all interleavings (guest/tests). Each
- * of them brings the words u16, u32 and u64 and says, before it includes this, how memory is accessed and how one halts:
+ * The same C runs in a kernel module, in a program with threads, and in one that tries all interleavings
+ * (guest/tests). Each of them brings the words u16, u32 and u64 and says, before it includes this, how memory
+ * is accessed and how one halts:
  *
  *   LOCK_LOAD(p)            what is written before a LOCK_STORE or an exchange that this sees is seen, too
  *   LOCK_STORE(p, value)    likewise
@@ -44,7 +46,8 @@ enum pv_ticket_kind {
 /* How long is spun, in looks at the lock; figures of the paper's Figure 5. */
 struct pv_ticket_rules {
 	enum pv_ticket_kind kind;
-	u32 queue_wait; /* from so many tickets on a waiter of an oticket lock spins like one of the stock lock: 18 */
+	/* From so many tickets on a waiter of an oticket lock spins like one of the stock lock: 18. */
+	u32 queue_wait;
 	u32 wake_ahead; /* so many are kicked at each release of an oticket lock: 4 */
 	u64 spin;	/* 2^15; "longer spinning" is the stock lock with 2^34 */
 	u64 spin_max;	/* 2^34 */

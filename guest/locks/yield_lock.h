@@ -4,8 +4,8 @@
  * section 5.2).
  *
  * Problem.   A spinner whose lock's holder is preempted burns the time that the holder would need.
- * Mechanism. A pessimistic lock yields at once: a lock that is taken is taken for longer. An optimistic one spins first, for as
- *            long as the lock is held at most if its holder runs: 20 us.
+ * Mechanism. A pessimistic lock yields at once: a lock that is taken is taken for longer. An optimistic one
+ *            spins first, for as long as the lock is held at most if its holder runs: 20 us.
  * Order.     None: the waiter that comes when it is free has it.
  *
  * Includers say what pv_ticket.h wants, and:

@@ -83,7 +83,8 @@ impl Border {
         Self { headers, root: Some(root.to_owned()), imports, has_functions: false }
     }
 
-    /// Writes `OUT/border.rs`, to be included into a module. Functions need `OUT/border.c`, to be compiled, too.
+    /// Writes `OUT/border.rs`, to be included into a module. Functions need `OUT/border.c`, to be compiled,
+    /// too.
     pub fn generate(&self, out: &Path) -> Result<(), BorderError> {
         load_libclang()?;
         let enumerations = Enumerations::default();

@@ -1,4 +1,5 @@
-//! What a command says and writes: lines that nobody has to read, and files that are complete or not there at all.
+//! What a command says and writes: lines that nobody has to read, and files that are complete or not there at
+//! all.
 
 use crate::failure::Failure;
 use crate::interrupt::Unfinished;

@@ -32,8 +32,8 @@ struct State {
 }
 
 impl Printer {
-    /// `print` has each text, and how many were left out before it. Its first failure is kept, and it is asked on: a device
-    /// may have room again.
+    /// `print` has each text, and how many were left out before it. Its first failure is kept, and it is
+    /// asked on: a device may have room again.
     pub fn start(
         name: &'static str,
         mut print: impl FnMut(&str, u64) -> Result<(), Failure> + Send + 'static,

@@ -33,8 +33,8 @@ impl ProgressLine {
         })
     }
 
-    /// Starts showing; `what` is what is being done ("simulating gmake-swaptions"), `how_far` how much of it is done, if
-    /// that is known.
+    /// Starts showing; `what` is what is being done ("simulating gmake-swaptions"), `how_far` how much of it
+    /// is done, if that is known.
     pub fn show(what: String, how_far: impl Fn() -> Option<String> + Send + 'static) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let watched = over.clone();

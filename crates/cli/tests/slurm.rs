@@ -1,4 +1,5 @@
-//! `microslice sweep --slurm` with real Slurm: a controller, a node and munge of this test's own, in a folder of its own.
+//! `microslice sweep --slurm` with real Slurm: a controller, a node and munge of this test's own, in a folder
+//! of its own.
 
 mod common;
 
@@ -107,7 +108,8 @@ impl Cluster {
         let words = std::fs::File::create(self.path(&format!("{name}.words"))).expect("a file");
         let mut command = Command::new(format!("/usr/sbin/{name}"));
         command.args(arguments).stdin(Stdio::null()).stdout(words.try_clone().expect("a file")).stderr(words);
-        // SAFETY: between fork and exec, one call that is allowed there: a test that is killed leaves no daemon.
+        // SAFETY: between fork and exec, one call that is allowed there: a test that is killed leaves no
+        // daemon.
         unsafe {
             command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                 0 => Ok(()),

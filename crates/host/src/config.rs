@@ -104,7 +104,8 @@ pub struct Settings {
     /// For how many micro slices a waiter keeps its pCPU though the host finds no sibling to help; by the
     /// paper's rules none does.
     pub patience: u32,
-    /// The window around the end of a turn in which a vCPU is preempted where that is safe; 0: turns end when they are over.
+    /// The window around the end of a turn in which a vCPU is preempted where that is safe; 0: turns end when
+    /// they are over.
     pub delay_preemption: u64,
     pub delay_unsafe: Unsafe,
     /// Between two looks at a guest's instruction pointer.
@@ -208,7 +209,8 @@ const BOUNDS: [Bound; 10] = [
     ("delay-look-us", 10, HOLD_US_MAX, "microseconds", |it| it.delay_look_us),
 ];
 
-/// What may stand behind a key, if more is to be said than that it is text, or true or false. A VM's keys are `vm.NAME.KEY`.
+/// What may stand behind a key, if more is to be said than that it is text, or true or false. A VM's keys are
+/// `vm.NAME.KEY`.
 pub(crate) fn allowed(key: &str) -> Option<String> {
     let of_vm = key.strip_prefix("vm.").and_then(|rest| rest.rsplit_once('.')).map(|(_, of_vm)| of_vm);
     if let Some((_, least, most, unit, _)) = BOUNDS.iter().find(|(bounded, ..)| *bounded == key) {
@@ -317,7 +319,8 @@ impl Settings {
             .map_err(|cause| HostError::refused(format!("{} llc: {cause}", self.called("queue-domain"))))
     }
 
-    /// The same on a host that has lost pCPUs since these settings were checked: no more are micro-sliced than there are.
+    /// The same on a host that has lost pCPUs since these settings were checked: no more are micro-sliced
+    /// than there are.
     pub fn within(&self, candidates: usize) -> Self {
         let possible = candidates.min(microslice_policy::POOL_LIMIT_MAX) as u32;
         let mut settings = self.clone();
@@ -329,7 +332,8 @@ impl Settings {
         settings
     }
 
-    /// The most pCPUs that may be micro-sliced on a host with this many that could be. At least one pCPU stays normal.
+    /// The most pCPUs that may be micro-sliced on a host with this many that could be. At least one pCPU
+    /// stays normal.
     pub fn pool_limit(&self, candidates: usize) -> Result<u32, HostError> {
         let possible = candidates.min(microslice_policy::POOL_LIMIT_MAX) as u32;
         let limit = self.micro_cpus_limit.unwrap_or((possible + 1).div_ceil(4).min(possible));

@@ -1,4 +1,5 @@
-//! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one reads kernels.
+//! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one
+//! reads kernels.
 
 mod ends;
 mod guests;
@@ -108,8 +109,8 @@ struct Daemon<'s> {
     misses_before: RecursionMisses,
     kernels: KernelReader,
     hint_pages: HintPages,
-    /// The kernels whose ranges the kernel side, and the recording, have, by slot. A slot is used again once no VM runs
-    /// its kernel.
+    /// The kernels whose ranges the kernel side, and the recording, have, by slot. A slot is used again once
+    /// no VM runs its kernel.
     shared_codes: BTreeMap<u32, Weak<GuestKernel>>,
     limits: LimitTable,
     /// What kept limits from being kept when they were read last.
@@ -204,7 +205,8 @@ impl<'s> Daemon<'s> {
         if let Some(warning) = real_time::warning(&preflight::kernel("osrelease")) {
             (output.say)(&warning);
         }
-        // Where systemd started it: it is up, and from now on it says that it lives (WatchdogSec= of its unit).
+        // Where systemd started it: it is up, and from now on it says that it lives (WatchdogSec= of its
+        // unit).
         let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(&first_line)]);
         let mut said_alive = Instant::now();
         let mut looked_for_vms: Option<Instant> = None;

@@ -1,4 +1,5 @@
-//! Queue domains (`policy/queue_domain.h`): which pCPUs share queues, by what the host shows of its caches and NUMA nodes.
+//! Queue domains (`policy/queue_domain.h`): which pCPUs share queues, by what the host shows of its caches
+//! and NUMA nodes.
 
 use crate::interface::PCPUS_MAX;
 use microslice_policy::{Coded, DomainRange, QueueDomain, QueueNearness, QueuePlace};

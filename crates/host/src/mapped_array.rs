@@ -5,7 +5,8 @@
 //!            them off until its next turn. 1,008 HLT exits were left out beside 26,272 hints (host_kernels,
 //!            7.0), because the daemon reads all slots five times a second.
 //! Mechanism. Maps that the daemon reads all the time are `BPF_F_MMAPABLE`, and read without a call.
-//! Races.     Words are read one by one, while programs write them: as with a call, which copies without a lock, too.
+//! Races.     Words are read one by one, while programs write them: as with a call, which copies without a
+//!            lock, too.
 
 use crate::HostError;
 use libbpf_rs::MapCore;

@@ -98,7 +98,8 @@ impl Report {
         self.vms.iter().fold(self.gone, |total, vm| sum(&total, &vm.stats))
     }
 
-    /// Shares of the CPU time that VMs got together, their VMMs included: received, and due by weight and demand.
+    /// Shares of the CPU time that VMs got together, their VMMs included: received, and due by weight and
+    /// demand.
     pub fn shares(&self) -> Vec<(f64, f64)> {
         let vm = |vm: &VmReport| (f64::from(vm.weight), vm.stats.had_ns(), vm.stats.waited_ns);
         shares_of(&self.vms.iter().map(vm).collect::<Vec<_>>())

@@ -1,4 +1,5 @@
-//! Definition, unit and description of every figure, used alike by real and simulated runs; table, JSON, OpenMetrics and HTML.
+//! Definition, unit and description of every figure, used alike by real and simulated runs; table, JSON,
+//! OpenMetrics and HTML.
 //!
 //! A run (of the BPF scheduler, of the simulator, of the testbed) fills a [`Snapshot`] with values of the
 //! [`Figure`]s that [`figures`] defines. The caller picks a renderer: [`table::Table`] for people, [`json`]

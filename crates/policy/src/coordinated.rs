@@ -19,14 +19,15 @@ pub const EARLY_DP: u32 = crate::URGENT_EARLY_DP;
 pub const RESCHED_CO_LOOKS: u32 = crate::RESCHED_CO_LOOKS;
 
 impl UrgentConfig {
-    /// Section 4.1.1. The guests of that time flushed before they acknowledged (smp_invalidate_interrupt(), Linux 3.2).
+    /// Section 4.1.1. The guests of that time flushed before they acknowledged (smp_invalidate_interrupt(),
+    /// Linux 3.2).
     pub const PAPER: Self =
         Self { delay_ns: 500_000, slice_ns: 500_000, allowance_ns: 18_000_000, answer_ns: 0 };
 }
 
 impl ReschedCoConfig {
-    /// Ours: the paper suggests the inference and gives no numbers but that streamcluster's IPIs get rarer by 21 % (4.2), of which
-    /// this asks for half. A trial takes a sixth of the time.
+    /// Ours: the paper suggests the inference and gives no numbers but that streamcluster's IPIs get rarer by
+    /// 21 % (4.2), of which this asks for half. A trial takes a sixth of the time.
     pub const USUAL: Self = Self {
         look_ns: 100_000_000,
         hold_ns: 2_000_000_000,

@@ -1,4 +1,5 @@
-//! Delayed preemption (`policy/delay_preemption.h`): where a turn ends so that nobody waits for what its vCPU holds.
+//! Delayed preemption (`policy/delay_preemption.h`): where a turn ends so that nobody waits for what its vCPU
+//! holds.
 
 use crate::layout::c;
 use crate::{DelayConfig, DelayDecision, DelayObservation, DelayState, DelayVerdict, DelayWindow};
@@ -8,8 +9,8 @@ impl DelayConfig {
     pub const WINDOW_MAX_NS: u64 = crate::DELAY_WINDOW_MAX_NS as u64;
     /// So many offsets at the most make a mean.
     pub const HISTORY_MAX: u32 = crate::DELAY_HISTORY_MAX;
-    /// Ours: the paper names k and gives no value. Long enough that a single odd turn moves little, short enough to follow a guest
-    /// within a tenth of a second.
+    /// Ours: the paper names k and gives no value. Long enough that a single odd turn moves little, short
+    /// enough to follow a guest within a tenth of a second.
     pub const HISTORY: u32 = 8;
 
     /// Grace: so many micro slices more at the end of a turn, for a vCPU that would hold others up, in a

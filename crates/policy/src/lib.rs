@@ -1,8 +1,8 @@
 //! The scheduling policies of `policy/`, built natively from the very C that the kernel runs.
 //!
-//! This crate is the only FFI of the policies: [`layout`] has their structs, [`code`] their enumerations, this file
-//! the functions, [`recording`] and [`replay`] the (observation, decision) streams of real runs. What each policy
-//! does, and why, is written at the head of its C header.
+//! This crate is the only FFI of the policies: [`layout`] has their structs, [`code`] their enumerations,
+//! this file the functions, [`recording`] and [`replay`] the (observation, decision) streams of real runs.
+//! What each policy does, and why, is written at the head of its C header.
 
 // They panic where nobody reads.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -20,8 +20,8 @@ pub use layout::*;
 
 use layout::c;
 
-// Why each call below is sound: pointers come from references, so they are aligned, initialised and live for the call;
-// the C keeps none of them; types and signatures are generated from the headers.
+// Why each call below is sound: pointers come from references, so they are aligned, initialised and live for
+// the call; the C keeps none of them; types and signatures are generated from the headers.
 
 /// What the guest does at instruction pointer `rip` (`policy/classify.h`).
 pub fn classify(code: &GuestCode, layout: &GuestLayout, rip: u64) -> GuestClass {
@@ -187,7 +187,8 @@ pub fn catch_up_weight(
     unsafe { c::catch_up_weight(config, *size, weight, first_ns, vm_ns) }
 }
 
-/// Has a VM, of this size and with this clock, had more than another one, by more than either may make up for?
+/// Has a VM, of this size and with this clock, had more than another one, by more than either may make up
+/// for?
 pub fn vm_is_ahead(
     config: &FairShareConfig,
     size: &VmSize,

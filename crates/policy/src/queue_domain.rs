@@ -1,4 +1,5 @@
-//! Queue domains (`policy/queue_domain.h`): in which queue a vCPU waits, and when a pCPU looks into another domain's.
+//! Queue domains (`policy/queue_domain.h`): in which queue a vCPU waits, and when a pCPU looks into another
+//! domain's.
 
 use crate::layout::c;
 use crate::{ElsewhereObservation, FairShareConfig, QueueDomain, QueueObservation, QueuePlace};

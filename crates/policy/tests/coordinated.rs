@@ -221,8 +221,8 @@ fn who_begins_to_send_an_ipi_of_any_kind_is_urgent_by_early_delayed_preemption_o
 
 const TRIAL: ReschedCoConfig = ReschedCoConfig::USUAL;
 
-/// A trial of a VM that sends so many reschedule IPIs a look, without and with Resched-Co, while it runs for so long: its state
-/// once what was found holds, and when that is.
+/// A trial of a VM that sends so many reschedule IPIs a look, without and with Resched-Co, while it runs for
+/// so long: its state once what was found holds, and when that is.
 fn tried([without, with]: [u64; 2], ran_ns: u64) -> (ReschedCoState, u64) {
     let (mut state, mut now_ns) = (ReschedCoState::default(), 5);
     for _ in 0..=RESCHED_CO_LOOKS {

@@ -38,7 +38,8 @@ fn who_has_nobody_to_run_takes_anybody_from_any_domain() {
     );
 }
 
-/// A host whose vCPUs always want to run, each of a VM of its own. Each pCPU chooses once in a round, for a slice.
+/// A host whose vCPUs always want to run, each of a VM of its own. Each pCPU chooses once in a round, for a
+/// slice.
 struct Model {
     domains: u32,
     /// Of each pCPU.

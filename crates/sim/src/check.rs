@@ -1,5 +1,6 @@
-//! Invariants, verified as far as possible from the stream of trace events: independent of the code that they check. The
-//! last five look at counters and at the state of host and guests, most of them once a simulated millisecond.
+//! Invariants, verified as far as possible from the stream of trace events: independent of the code that they
+//! check. The last five look at counters and at the state of host and guests, most of them once a simulated
+//! millisecond.
 //!
 //! | invariant | how |
 //! |---|---|
@@ -27,11 +28,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use urgent::UrgentQueues;
 use windows::Windows;
 
-/// Xen's credit scheduler lets a vCPU without credits wait for whole accounting periods: far below this anyway.
+/// Xen's credit scheduler lets a vCPU without credits wait for whole accounting periods: far below this
+/// anyway.
 const STARVATION_NS: u64 = 5_000_000_000;
-/// Whose share is so small that it is due a turn once in many seconds starves when it has missed that many of them.
+/// Whose share is so small that it is due a turn once in many seconds starves when it has missed that many of
+/// them.
 const TURNS_MISSED: u64 = 4;
-/// An idle pCPU looks for work at the latest one host tick after some appeared (idle pCPUs are tickled at wake-ups).
+/// An idle pCPU looks for work at the latest one host tick after some appeared (idle pCPUs are tickled at
+/// wake-ups).
 const IDLE_BESIDE_WORK_NS: u64 = 20_000_000;
 
 pub struct Checker {
@@ -226,7 +230,8 @@ impl Checker {
         Ok(())
     }
 
-    /// Each stay in the micro pool ends with its micro slice; another one is another acceleration, of which grace allows a few.
+    /// Each stay in the micro pool ends with its micro slice; another one is another acceleration, of which
+    /// grace allows a few.
     fn micro_slice_lasts(&self, time_ns: u64, vcpu: VcpuId) -> Result<(), String> {
         let Some(began_ns) = self.accelerated.get(&vcpu).and_then(|stay| stay.began_ns) else {
             return Ok(());

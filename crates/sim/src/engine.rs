@@ -1,7 +1,8 @@
 //! The engine: the clock, the event loop, and vCPUs getting on and off pCPUs.
 //!
-//! Each pCPU has one pending event: the earliest of its vCPU's next step, the end of the slice, and the guest's tick.
-//! Everything else (the host's ticks, sleeping threads, NICs, host-wide timers) has a slot of its own in the same queue.
+//! Each pCPU has one pending event: the earliest of its vCPU's next step, the end of the slice, and the
+//! guest's tick. Everything else (the host's ticks, sleeping threads, NICs, host-wide timers) has a slot of
+//! its own in the same queue.
 
 mod parts;
 mod pcpu_event;
@@ -167,7 +168,8 @@ impl Simulation<'_> {
         }
     }
 
-    /// "Cold" tells the compiler what to keep out of the way of ordinary events: a twentieth of their time depends on it.
+    /// "Cold" tells the compiler what to keep out of the way of ordinary events: a twentieth of their time
+    /// depends on it.
     #[cold]
     fn rare_event(&mut self, slot: u32) -> Result<(), SimError> {
         let now_ns = self.machine.now_ns;
@@ -215,7 +217,8 @@ impl Simulation<'_> {
         self.machine.vcpus[vcpu].state == VcpuState::Running
     }
 
-    /// Tells the host what it could see of a vCPU now: the class of its instruction pointer, and its interrupt flag.
+    /// Tells the host what it could see of a vCPU now: the class of its instruction pointer, and its
+    /// interrupt flag.
     pub(crate) fn note_position(&mut self, vcpu: VcpuId) {
         let guest = &self.guest[vcpu];
         let host = &mut self.machine.vcpus[vcpu];

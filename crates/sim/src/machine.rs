@@ -1,4 +1,5 @@
-//! The host as its scheduler sees it: pCPUs, vCPUs and their states, VMs. Nothing of the guest but an address.
+//! The host as its scheduler sees it: pCPUs, vCPUs and their states, VMs. Nothing of the guest but an
+//! address.
 
 mod accelerated;
 mod promises;
@@ -47,7 +48,8 @@ pub struct Machine {
     pub pcpu_times: IdVec<PcpuId, PcpuTime>,
     pub vcpus: IdVec<VcpuId, HostVcpu>,
     pub vms: IdVec<VmId, HostVm>,
-    /// The scheduler looks at what vCPUs do: it wants to know where those that run are, and the others counted (`Waiting`).
+    /// The scheduler looks at what vCPUs do: it wants to know where those that run are, and the others
+    /// counted (`Waiting`).
     pub watched: bool,
     /// The scheduler leaves every vCPU where it starts.
     pub never_moves: bool,

@@ -139,10 +139,11 @@ impl Simulation<'_> {
         pool
     }
 
-    /// What each VM is due of the time that all ran, by the weights that the scheduler takes: of each vCPU, or of the whole VM.
+    /// What each VM is due of the time that all ran, by the weights that the scheduler takes: of each vCPU,
+    /// or of the whole VM.
     ///
-    /// No VM is due more than it asked for ([`demand_ns`]): what it leaves goes to the others (water filling). That a VM may
-    /// not run on some pCPUs isn't looked at.
+    /// No VM is due more than it asked for ([`demand_ns`]): what it leaves goes to the others (water
+    /// filling). That a VM may not run on some pCPUs isn't looked at.
     fn due_ns(&self, measured_ns: u64) -> IdVec<VmId, f64> {
         let mut due: IdVec<VmId, f64> = IdVec::of(0.0, self.vms.len());
         let weight_of = |vm: VmId| f64::from(self.machine.vms[vm].weight);

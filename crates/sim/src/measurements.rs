@@ -1,8 +1,8 @@
 //! What a run counts: times, waits, exits, of the host and of each VM. It knows nothing of how they are
 //! shown.
 //!
-//! Of what happens at every exit or switch, each vCPU has counters of its own, next to what is touched then anyway
-//! (`HostVcpu::turns`, `GuestVcpu`); `measure.rs` adds them to these in the end.
+//! Of what happens at every exit or switch, each vCPU has counters of its own, next to what is touched then
+//! anyway (`HostVcpu::turns`, `GuestVcpu`); `measure.rs` adds them to these in the end.
 
 use crate::ids::{IdVec, VmId};
 use crate::machine::HostVcpu;

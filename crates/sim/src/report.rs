@@ -29,8 +29,8 @@ pub struct RunReport {
     pub delays: Option<DelayReport>,
 }
 
-/// Turns that end in windows around their end, by the names that `microslice run` has for them. Put off are those that ended safe,
-/// by force and otherwise, and those that are just now.
+/// Turns that end in windows around their end, by the names that `microslice run` has for them. Put off are
+/// those that ended safe, by force and otherwise, and those that are just now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct DelayReport {
     /// Preemptions that were put off, because the vCPU wasn't safe.
@@ -40,8 +40,8 @@ pub struct DelayReport {
     pub ended_forced: u64,
     /// The vCPU gave its pCPU up by itself, or a micro slice came.
     pub ended_otherwise: u64,
-    /// Turns that ended in their window; what those of them had beyond their due end that ended behind it, and what the others were
-    /// short of.
+    /// Turns that ended in their window; what those of them had beyond their due end that ended behind it,
+    /// and what the others were short of.
     pub turns: u64,
     pub beyond_ns: u64,
     pub short_ns: u64,
@@ -106,7 +106,8 @@ pub struct VmReport {
     pub wait_ns: u64,
     /// Guest time in pause loops.
     pub spin_ns: u64,
-    /// Part of `run_ns` with the instruction pointer waiting in smp_call_function_many, its pause-loop exits included.
+    /// Part of `run_ns` with the instruction pointer waiting in smp_call_function_many, its pause-loop exits
+    /// included.
     pub shootdown_spin_ns: u64,
     pub workloads: Vec<WorkloadReport>,
     pub yields: Yields,
@@ -139,7 +140,8 @@ pub struct VmReport {
     pub balance: Vec<BalanceSample>,
 }
 
-/// How long a guest holds spinlocks, and is where it may hold some: wall-clock time (VM'04, Tables 1 and 2, Figures 7 and 8).
+/// How long a guest holds spinlocks, and is where it may hold some: wall-clock time (VM'04, Tables 1 and 2,
+/// Figures 7 and 8).
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct GuestTimes {
     pub lock_holds: Histogram,
@@ -186,7 +188,8 @@ pub struct WorkloadReport {
     pub run_time_s: Option<f64>,
 }
 
-/// Waits at barriers at which threads spin before they sleep, by where they were and how they ended (ASPLOS'13, Figure 10b).
+/// Waits at barriers at which threads spin before they sleep, by where they were and how they ended
+/// (ASPLOS'13, Figure 10b).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct BarrierWaits {
     pub arrival_spun: u64,
@@ -218,9 +221,9 @@ impl BarrierWaits {
     }
 }
 
-/// What Lockstat in a guest without an invariant TSC, as the paper's are, makes of contended acquisitions of spinlocks: it
-/// reads `local_clock`, which goes on for one tick at the most while interrupts are off (kernel/sched/clock.c,
-/// `sched_clock_local`).
+/// What Lockstat in a guest without an invariant TSC, as the paper's are, makes of contended acquisitions of
+/// spinlocks: it reads `local_clock`, which goes on for one tick at the most while interrupts are off
+/// (kernel/sched/clock.c, `sched_clock_local`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct LockstatWaits {
     pub count: u64,

@@ -39,7 +39,8 @@ impl Timeline {
         }
     }
 
-    /// The same for a pCPU's slot, with what [`Turn::hint`] will say. Returns the pCPUs whose turn comes soon.
+    /// The same for a pCPU's slot, with what [`Turn::hint`] will say. Returns the pCPUs whose turn comes
+    /// soon.
     #[inline]
     pub fn set_pcpu(&mut self, pcpu: u32, time_ns: u64, hint: bool) -> Soon {
         self.pcpus.set(pcpu, time_ns, hint)
@@ -83,12 +84,13 @@ impl Timeline {
 pub struct Turn {
     pub time_ns: u64,
     pub slot: u32,
-    /// What was said when the time was set: known at once, where anything of the pCPU itself has to be fetched first.
+    /// What was said when the time was set: known at once, where anything of the pCPU itself has to be
+    /// fetched first.
     pub hint: bool,
 }
 
-/// pCPUs whose turn comes soon: one or two, and about a dozen events from now. `u32::MAX`: not worth knowing, because a
-/// host this small is in the fastest cache as a whole.
+/// pCPUs whose turn comes soon: one or two, and about a dozen events from now. `u32::MAX`: not worth knowing,
+/// because a host this small is in the fastest cache as a whole.
 pub struct Soon {
     pub next: u32,
     pub later: u32,
@@ -146,8 +148,8 @@ impl Path {
     }
 }
 
-/// The final comes first, then the games of its four players, and so on; the pCPUs' own words come last. Each level has
-/// all the games it can have.
+/// The final comes first, then the games of its four players, and so on; the pCPUs' own words come last. Each
+/// level has all the games it can have.
 struct Tournament {
     games: Vec<Game>,
     levels: usize,
@@ -187,7 +189,8 @@ impl Tournament {
         let games = &mut self.games[..games_above(LEVELS)];
         let mut path =
             Path { place: player as usize % ARITY.pow(LEVELS as u32), best: own, best_other: NEVER };
-        // Each depth by its own number: where its games begin is a constant then, and no step of a path is checked.
+        // Each depth by its own number: where its games begin is a constant then, and no step of a path is
+        // checked.
         path.through::<LEVELS, 7>(games);
         path.through::<LEVELS, 6>(games);
         path.through::<LEVELS, 5>(games);

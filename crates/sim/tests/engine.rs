@@ -122,8 +122,8 @@ proptest! {
     }
 }
 
-/// How many pCPUs the dynamic pool had on average with these parameters: (second_looks, grow_when_busy_percent). Without patience,
-/// by which a lock's convoy is noticed in any look.
+/// How many pCPUs the dynamic pool had on average with these parameters: (second_looks,
+/// grow_when_busy_percent). Without patience, by which a lock's convoy is noticed in any look.
 fn mean_pool_size(name: &str, (looks, percent): (u32, u32)) -> f64 {
     let sizes = (1..=4).map(|seed| {
         let mut config = scenario(name, "micro", 3000 * MS);
@@ -175,8 +175,8 @@ fn who_is_turned_away_is_asked_for_again_and_turns_go_on_unless_the_rules_are_th
     assert_eq!((pool.graces, pool.asked_again), (0, 0));
 }
 
-/// VMs of eight vCPUs that send shootdowns all the time, beside one of four vCPUs that computes, on four pCPUs, two of them
-/// micro-sliced. Rounds that each of the former made.
+/// VMs of eight vCPUs that send shootdowns all the time, beside one of four vCPUs that computes, on four
+/// pCPUs, two of them micro-sliced. Rounds that each of the former made.
 fn storms(policy: &str, vms: usize, grace: u32, seed: u64) -> Vec<u64> {
     let prepare = Duration::Constant { ns: 500 };
     let round =

@@ -191,7 +191,8 @@ fn tickets_and_queues_serve_who_came_first_and_a_bare_word_whoever_runs() {
     }
 }
 
-/// For how long waiters of one lock spin before they halt, what their vCPUs' interrupt handlers wait for not counted.
+/// For how long waiters of one lock spin before they halt, what their vCPUs' interrupt handlers wait for not
+/// counted.
 #[derive(Default)]
 struct SpinsBeforeHalts {
     lock: LockId,
@@ -235,7 +236,8 @@ impl TraceSink for SpinsBeforeHalts {
     }
 }
 
-/// How a thread waits that is interrupted again and again, by handlers that themselves need a contended runqueue's lock.
+/// How a thread waits that is interrupted again and again, by handlers that themselves need a contended
+/// runqueue's lock.
 fn interrupted_waits(kind: LockKind) -> SpinsBeforeHalts {
     interrupted_waits_on(kind, true)
 }

@@ -1,5 +1,5 @@
-//! What each VM gets of the host under the real scheduler's rules, in setups where its first versions gave wrong shares. Every run has the
-//! checkers on.
+//! What each VM gets of the host under the real scheduler's rules, in setups where its first versions gave
+//! wrong shares. Every run has the checkers on.
 
 use microslice_sim::report::RunReport;
 use microslice_sim::scenario::{Overrides, parse};
@@ -77,7 +77,8 @@ fn shares(report: &RunReport) -> Vec<f64> {
     report.vms.iter().map(|vm| vm.run_ns as f64 / host_ns).collect()
 }
 
-/// Each VM has what it is due, within a twentieth of the host, under each of these policies, whichever pCPUs share queues.
+/// Each VM has what it is due, within a twentieth of the host, under each of these policies, whichever pCPUs
+/// share queues.
 fn assert_shares(pcpus: u32, vms: &[Vm], due: &[f64]) {
     assert_shares_within(SECONDS, pcpus, vms, due, &["microslice:0", "microslice:1", "microslice"]);
 }
@@ -228,8 +229,8 @@ fn a_turn_that_goes_on_after_a_micro_slice_puts_nobody_back_who_slept() {
     }
 }
 
-/// Each asked for micro slices without end, and had the whole micro pool beside its turns: 0.25, 0.49 and 0.24 of these hosts. Without
-/// vm_is_ahead() it is 0.46 to 0.6, 0.49 and 0.54, within two seconds as well.
+/// Each asked for micro slices without end, and had the whole micro pool beside its turns: 0.25, 0.49 and
+/// 0.24 of these hosts. Without vm_is_ahead() it is 0.46 to 0.6, 0.49 and 0.54, within two seconds as well.
 #[test]
 fn a_vm_that_asks_for_micro_slices_all_the_time_has_no_more_than_its_share() {
     let greedy = || vm(12, "", &[&shoots_down("exponential 50 us")]);
@@ -271,7 +272,8 @@ fn a_lottery_gives_each_vm_its_share_however_many_vcpus_it_has() {
     }
 }
 
-/// A control group per VM: its vCPUs share what it is due, however many they are, and those that sleep leave theirs to the others.
+/// A control group per VM: its vCPUs share what it is due, however many they are, and those that sleep leave
+/// theirs to the others.
 #[test]
 fn under_cfs_vms_of_unlike_size_have_equal_shares_and_weights_count() {
     let two = |keys: [&'static str; 2]| [vm(8, keys[0], &[COMPUTES]), vm(2, keys[1], &[COMPUTES])];

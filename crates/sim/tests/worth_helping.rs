@@ -1,5 +1,5 @@
-//! Kinds of VMs that help made slower: which of them are left without, and that those that gain keep it (docs/regret.md, Why
-//! `microslice` loses). Every run has the checkers on.
+//! Kinds of VMs that help made slower: which of them are left without, and that those that gain keep it
+//! (docs/regret.md, Why `microslice` loses). Every run has the checkers on.
 
 use microslice_sim::regret;
 use microslice_sim::scenario::{Overrides, parse};

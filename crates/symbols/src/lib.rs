@@ -1,5 +1,5 @@
-//! Guest kernels without configuration: images, kallsyms, System.map and ELF become one [`SymbolTable`]; symbols
-//! become critical classes; halt addresses become KASLR slides. Depends on nothing else of ours.
+//! Guest kernels without configuration: images, kallsyms, System.map and ELF become one [`SymbolTable`];
+//! symbols become critical classes; halt addresses become KASLR slides. Depends on nothing else of ours.
 //!
 //! Everything here reads bytes that a tenant controls. Every length is checked, against what is there and
 //! against a fixed limit, before memory is asked for. One of the two bounds every loop.

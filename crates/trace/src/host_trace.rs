@@ -2,7 +2,8 @@
 //! vCPU and its interrupts below that. Slices are what runs (on pCPUs) and the state (of vCPUs). Instants are
 //! yields, accelerations, IPIs, interrupts and waits that ended. Arrows lead from one event to another.
 //!
-//! The groups are tracks, not processes, since the UI sorts processes, and what is in them, as it likes: vCPU 10 before vCPU 2.
+//! The groups are tracks, not processes, since the UI sorts processes, and what is in them, as it likes: vCPU
+//! 10 before vCPU 2.
 
 use crate::messages::*;
 use std::collections::BTreeMap;
@@ -83,7 +84,8 @@ struct TracedVcpu {
     is_open: bool,
 }
 
-/// Writes packets as it is told what happens. An error of the output is kept, and comes back from [`Self::finish`].
+/// Writes packets as it is told what happens. An error of the output is kept, and comes back from
+/// [`Self::finish`].
 pub struct HostTrace<W: Write> {
     out: W,
     interned: BTreeMap<String, u64>,
@@ -394,7 +396,8 @@ fn vcpu_track(vcpu: Vcpu) -> u64 {
     VCPU_UUID + u64::from(vcpu.0)
 }
 
-/// Interrupts have a track of their own below the vCPU's: a shootdown sends eleven at once, which the UI puts on top of each other.
+/// Interrupts have a track of their own below the vCPU's: a shootdown sends eleven at once, which the UI puts
+/// on top of each other.
 fn interrupts_track(vcpu: Vcpu) -> u64 {
     INTERRUPTS_UUID + u64::from(vcpu.0)
 }

@@ -1,4 +1,5 @@
-//! Traces that Perfetto opens, of the simulated host and of the real one: the same tracks, slices and instants, by one writer.
+//! Traces that Perfetto opens, of the simulated host and of the real one: the same tracks, slices and
+//! instants, by one writer.
 //!
 //! [`HostTrace`] is told what runs where from when on; the messages of Perfetto's format are in [`messages`].
 

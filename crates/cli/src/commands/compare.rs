@@ -31,7 +31,8 @@ pub struct Compare {
     /// Built-in scenario, or a file
     scenario: String,
 
-    /// Policies, with commas between (see `microslice simulate --list`); +KEY=VALUE behind one changes its parameters
+    /// Policies, with commas between (see `microslice simulate --list`); +KEY=VALUE behind one changes its
+    /// parameters
     #[arg(long, value_name = "A,B,C", value_delimiter = ',', required = true)]
     policies: Vec<String>,
 

@@ -94,8 +94,8 @@ pub struct Run {
     /// Which scheduler [default: microslice]
     #[arg(long, value_name = "NAME", value_enum)]
     scheduler: Option<Scheduler>,
-    /// Leave the kernel's own scheduler in charge, and make threads of vCPUs real-time for a micro slice instead: on hosts
-    /// without sched_ext, too
+    /// Leave the kernel's own scheduler in charge, and make threads of vCPUs real-time for a micro slice
+    /// instead: on hosts without sched_ext, too
     #[arg(long, conflicts_with_all = BESIDE_HAS_NO)]
     beside: bool,
     /// With --beside: how much of the host a VM may have that way [default: 1]
@@ -116,25 +116,28 @@ pub struct Run {
     /// Length of a slice in the normal pool [default: 10000]
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
-    /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all) [default: host]
+    /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all)
+    /// [default: host]
     #[arg(long, value_name = "pcpu|llc|host", value_parser = domains::named)]
     queue_domain: Option<QueueDomain>,
-    /// `paper`: none of the rules that the paper doesn't have, which docs/scheduler.md lists [default: project]
+    /// `paper`: none of the rules that the paper doesn't have, which docs/scheduler.md lists [default:
+    /// project]
     #[arg(long, value_name = "project|paper")]
     rules: Option<Rules>,
     /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, though the
     /// host finds no sibling to help [default: 10]
     #[arg(long, value_name = "N")]
     patience: Option<u32>,
-    /// Preempt a vCPU where nobody waits for what it holds, in a window so long around the end of its turn; 0: where the turn
-    /// is over [default: 0]
+    /// Preempt a vCPU where nobody waits for what it holds, in a window so long around the end of its turn;
+    /// 0: where the turn is over [default: 0]
     #[arg(long, value_name = "US")]
     delay_preemption: Option<u64>,
     /// With --delay-preemption: which guest isn't preempted in the window: one in its kernel, in critical
     /// code of that, or one that says so in its hint page (docs/guest.md) [default: kernel]
     #[arg(long, value_name = "kernel|critical|hinted")]
     delay_unsafe: Option<Unsafe>,
-    /// With --delay-preemption: between two looks at the guest's instruction pointer in the window [default: 100]
+    /// With --delay-preemption: between two looks at the guest's instruction pointer in the window [default:
+    /// 100]
     #[arg(long, value_name = "US")]
     delay_look_us: Option<u64>,
     /// Never look into a guest's memory for its kernel: VMs whose image nobody names are scheduled normally
@@ -149,8 +152,8 @@ pub struct Run {
     /// coordinated: the recipient of a call-function IPI is urgent until it has answered it [default: on]
     #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
     tlb_co: Option<Switch>,
-    /// coordinated: the recipient of a reschedule IPI is urgent for a while; `auto`: of VMs whose reschedule IPIs become rarer by it
-    /// [default: off]
+    /// coordinated: the recipient of a reschedule IPI is urgent for a while; `auto`: of VMs whose reschedule
+    /// IPIs become rarer by it [default: off]
     #[arg(long, value_name = "on|off|auto", value_enum, hide_possible_values = true)]
     resched_co: Option<SwitchOrAuto>,
     /// coordinated: length of an urgent slice [default: 500]
@@ -294,8 +297,8 @@ fn run_beside(args: &Run, settings: &Settings, stop: &AtomicBool) -> Result<(), 
     shown
 }
 
-/// Statistics on standard output. Neither a reader that has gone away nor a full disk is a reason to stop scheduling:
-/// what was lost is said once, and fails the command after the scheduler is unloaded.
+/// Statistics on standard output. Neither a reader that has gone away nor a full disk is a reason to stop
+/// scheduling: what was lost is said once, and fails the command after the scheduler is unloaded.
 fn show_statistics() -> impl FnMut(&str, u64) -> Result<(), Failure> {
     let mut is_lost = false;
     move |text, left_out| {

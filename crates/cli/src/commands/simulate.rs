@@ -64,7 +64,8 @@ pub struct Simulate {
     #[arg(long)]
     check: bool,
 
-    /// List built-in scenarios, workloads, hosts, kernels, NICs, policies and symbols, and which symbols are critical
+    /// List built-in scenarios, workloads, hosts, kernels, NICs, policies and symbols, and which symbols are
+    /// critical
     #[arg(long)]
     list: bool,
 
@@ -169,7 +170,8 @@ fn run_with_trace(
     file.commit().map(|()| report)
 }
 
-/// A configuration or a workload that can't run is bad input; a broken invariant is a bug; only Ctrl-C stops a run.
+/// A configuration or a workload that can't run is bad input; a broken invariant is a bug; only Ctrl-C stops
+/// a run.
 pub fn failure_of(scenario: &str, error: &SimError) -> Failure {
     match error {
         SimError::Config { .. } | SimError::Deadlock { .. } => {

@@ -33,7 +33,8 @@ pub struct Sweep {
     /// What to run
     file: String,
 
-    /// Where results go, and beside it what is unfinished (default: FILE's name with .results.jsonl, in this folder)
+    /// Where results go, and beside it what is unfinished (default: FILE's name with .results.jsonl, in this
+    /// folder)
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
 
@@ -178,7 +179,8 @@ impl Work {
         slurm::clean(&self.results)
     }
 
-    /// A kill may have come between the results and this. What can't be removed (in a folder of somebody else's) does no harm.
+    /// A kill may have come between the results and this. What can't be removed (in a folder of somebody
+    /// else's) does no harm.
     fn clean_again(&self) {
         let _ = Journals::scan(&self.sweep, &self.results).and_then(Journals::remove);
         let _ = slurm::clean(&self.results);

@@ -95,7 +95,8 @@ fn watch(terminal: &mut DefaultTerminal, app: &mut App, views: &Views, stop: &At
 /// What a daemon answered, look by look.
 type Views = Receiver<Result<View, String>>;
 
-/// Views as they come, from a thread that ends with the second value: a daemon that is slow to answer holds up no key.
+/// Views as they come, from a thread that ends with the second value: a daemon that is slow to answer holds
+/// up no key.
 fn looks(address: Address, interval: Duration) -> Result<(Views, mpsc::Sender<()>), Failure> {
     let (send, views) = mpsc::channel();
     let (done, is_over) = mpsc::channel::<()>();

@@ -28,7 +28,8 @@ pub struct WhatIfArgs {
     ])]
     pub profile: Option<PathBuf>,
 
-    /// With --profile: policies to compare, the first of which is the reference [default: eevdf,microslice,beside]
+    /// With --profile: policies to compare, the first of which is the reference [default:
+    /// eevdf,microslice,beside]
     #[arg(
         long,
         value_name = "A,B,C",

@@ -16,7 +16,8 @@ pub struct Rates {
     pub accelerations: Option<Vec<(String, f64)>>,
 }
 
-/// Micro-sliced pCPUs: how many, and the parts of their time in which they ran accelerated vCPUs and were lent.
+/// Micro-sliced pCPUs: how many, and the parts of their time in which they ran accelerated vCPUs and were
+/// lent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PoolRates {
     pub size: u32,

@@ -1,6 +1,7 @@
 //! What a machine can hold of the house's style: lengths, comments, and names that nothing fills or reads.
 //!
-//! Where the tree isn't there yet, `ratchet.rs` lists how many offences a folder still has. A listed count may only fall.
+//! Where the tree isn't there yet, `ratchet.rs` lists how many offences a folder still has. A listed count
+//! may only fall.
 
 mod comments;
 mod names;

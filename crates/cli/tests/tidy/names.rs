@@ -1,4 +1,5 @@
-//! Names that are defined and then forgotten: keys, settings, results, and fields of the border of C and Rust.
+//! Names that are defined and then forgotten: keys, settings, results, and fields of the border of C and
+//! Rust.
 
 use crate::tree::{Source, sources};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,8 @@
 //! How many offences each folder still has.
 //!
-//! The tree had comments of the old kind when the rules came. Each is rewritten when its code is next read; until then it is
-//! counted here. A folder with more offences than listed fails, and so does one with fewer: then its count is lowered.
+//! The tree had comments of the old kind when the rules came. Each is rewritten when its code is next read;
+//! until then it is counted here. A folder with more offences than listed fails, and so does one with fewer:
+//! then its count is lowered.
 
 use crate::tree::Source;
 use std::collections::BTreeMap;

@@ -46,7 +46,8 @@ fn rust_function(lines: &[&str]) -> Option<usize> {
     Some(end + 1)
 }
 
-/// Likewise; the brace that opens a function of C is alone in the first column, below one line or more of signature.
+/// Likewise; the brace that opens a function of C is alone in the first column, below one line or more of
+/// signature.
 fn c_function(lines: &[&str]) -> Option<usize> {
     let is_first = lines[0].starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     let open = lines.iter().position(|line| *line == "{" || line.is_empty() || line.ends_with([';', '}']))?;

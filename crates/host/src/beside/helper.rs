@@ -9,8 +9,8 @@
 //!            control group has no real-time budget gets a deadline instead (`threads.rs`, `Means`). Where it
 //!            runs is the kernel's business: its own pCPU, or one that the kernel's real-time balancing
 //!            finds.
-//! Limits.    A slice counts from the boost, not from when the thread ran: the difference is the kernel's latency. One that
-//!            hasn't run after WAITS_MAX slices loses its boost.
+//! Limits.    A slice counts from the boost, not from when the thread ran: the difference is the kernel's
+//!            latency. One that hasn't run after WAITS_MAX slices loses its boost.
 
 use super::ledger::{Entry, Ledger};
 use super::threads::{self, BOOST_PRIORITY, HELPER_PRIORITY, Means, Now};

@@ -6,8 +6,9 @@
 //!            helper of `run --beside` (`helper.rs`) boosts it and takes that back: the same thread, the same
 //!            ledger, the same calls. The target sees when it runs; the busy thread of that pCPU sees when it
 //!            goes on.
-//! Limits.    Requests come through an eventfd, not from a BPF program through its ring, and where the vCPU is isn't looked up in a
-//!            BPF map. A pCPU that a hypervisor takes away meanwhile looks like a slow kernel.
+//! Limits.    Requests come through an eventfd, not from a BPF program through its ring, and where the vCPU
+//!            is isn't looked up in a BPF map. A pCPU that a hypervisor takes away meanwhile looks like a
+//!            slow kernel.
 
 use super::helper::{Helper, Requests, Told, wait_for};
 use super::ledger::Ledger;
@@ -395,7 +396,8 @@ fn stay_busy(scene: &Scene, pcpu: usize, period: u64) -> Vec<Boosted> {
 fn pcpus_of_ours() -> Vec<usize> {
     // SAFETY: integers only, for which zero is a value.
     let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most `size_of_val(&allowed)` bytes to `allowed`, which lives until the call returns.
+    // SAFETY: the kernel writes at most `size_of_val(&allowed)` bytes to `allowed`, which lives until the
+    // call returns.
     let result = unsafe { libc::sched_getaffinity(0, size_of_val(&allowed), &raw mut allowed) };
     // SAFETY: it reads the set, and nothing else; all numbers have a place in it.
     let has = |pcpu: &usize| result == 0 && unsafe { libc::CPU_ISSET(*pcpu, &allowed) };

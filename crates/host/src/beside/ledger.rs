@@ -128,7 +128,8 @@ impl Ledger {
         unsafe { self.places.as_ref() }
     }
 
-    /// Writes a boost down, before it is made. Its place; none: there is no room. Only one thread of the daemon does this.
+    /// Writes a boost down, before it is made. Its place; none: there is no room. Only one thread of the
+    /// daemon does this.
     pub fn enter(&self, entry: Entry) -> Option<usize> {
         let at = self.places().iter().position(|place| place.taken.load(Ordering::Relaxed) == 0)?;
         let place = &self.places()[at];

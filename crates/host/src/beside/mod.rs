@@ -1,8 +1,9 @@
 //! `microslice run --beside`: acceleration on a host whose scheduler stays the kernel's own.
 //!
-//! [`run`] refuses or starts: the ledger ([`ledger`]), the process that watches over it ([`watcher`]), the BPF side ([`programs`]),
-//! and the thread that boosts ([`helper`]). Then it looks for VMs and tells the kernel side what is known of their code
-//! ([`crate::guests`]), and prints ([`report`]). docs/beside.md says what can be left behind by whose death.
+//! [`run`] refuses or starts: the ledger ([`ledger`]), the process that watches over it ([`watcher`]), the
+//! BPF side ([`programs`]), and the thread that boosts ([`helper`]). Then it looks for VMs and tells the
+//! kernel side what is known of their code ([`crate::guests`]), and prints ([`report`]). docs/beside.md says
+//! what can be left behind by whose death.
 
 mod helper;
 pub mod latency;

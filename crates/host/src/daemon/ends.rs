@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 impl Daemon<'_> {
-    /// Once the kernel has ended the scheduler: if it asks for a restart, the same again, with what is known of guests and what was counted.
+    /// Once the kernel has ended the scheduler: if it asks for a restart, the same again, with what is known
+    /// of guests and what was counted.
     pub(super) fn start_again(
         &mut self,
         exit: &Exit,

@@ -1,4 +1,5 @@
-//! What is to hold for each VM: flags and the configuration file go before libvirt's metadata, and these before what holds for all.
+//! What is to hold for each VM: flags and the configuration file go before libvirt's metadata, and these
+//! before what holds for all.
 
 use super::{Daemon, Output, tell};
 use crate::HostError;

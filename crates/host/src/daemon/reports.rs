@@ -1,4 +1,5 @@
-//! What the daemon reports: of each VM, of the host, since the start or the report before; over all schedulers that it has started.
+//! What the daemon reports: of each VM, of the host, since the start or the report before; over all
+//! schedulers that it has started.
 
 use super::{Daemon, monotonic_ns};
 use crate::kernel_reader::VmKey;

@@ -7,7 +7,8 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A daemon that is busy with its scheduler answers all the same: its thread for this has nothing to do with that.
+/// A daemon that is busy with its scheduler answers all the same: its thread for this has nothing to do with
+/// that.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Of 512 VMs with 4096 vCPUs it is a tenth of this.
 const BYTES_MAX: u64 = 64 << 20;
@@ -43,8 +44,9 @@ impl View {
     }
 }
 
-/// Of vCPUs whose daemon doesn't tell: what the kernel counts of their threads, on this host and readable by all
-/// (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst: ran, waited, both in nanoseconds).
+/// Of vCPUs whose daemon doesn't tell: what the kernel counts of their threads, on this host and readable by
+/// all (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst: ran, waited, both in
+/// nanoseconds).
 pub fn read_thread_times(view: &mut View) {
     for vm in &mut view.vms {
         for vcpu in vm.vcpus.iter_mut().filter(|vcpu| vcpu.times.is_none()) {

@@ -1,4 +1,5 @@
-//! A report of `run` as the figures that real and simulated runs share. Those of VMs that are gone are in the host's sums only.
+//! A report of `run` as the figures that real and simulated runs share. Those of VMs that are gone are in the
+//! host's sums only.
 
 use super::labels;
 use crate::config::SchedulerChoice;

@@ -2,10 +2,12 @@
 //! and nothing else.
 //!
 //! Problem.   Clients that never read, never write, or come by the thousand.
-//! Mechanism. One thread takes turns among its connections (tokio, hyper). [`Limits`] bounds how many there are, and how long each
-//!            lasts; further ones wait in the kernel's own queue, which is bounded, too. A page is made once for each reading.
-//!            The thread has no capabilities, and is niced: it never goes before the vCPUs.
-//! Limits.    While as many clients as there are places do nothing, others wait until the first of them has had its time.
+//! Mechanism. One thread takes turns among its connections (tokio, hyper). [`Limits`] bounds how many there
+//!            are, and how long each lasts; further ones wait in the kernel's own queue, which is bounded,
+//!            too. A page is made once for each reading. The thread has no capabilities, and is niced: it
+//!            never goes before the vCPUs.
+//! Limits.    While as many clients as there are places do nothing, others wait until the first of them has
+//!            had its time.
 
 use super::{Address, Board, Reading, View};
 use crate::kernel_reader::{NICE, set_nice};
@@ -88,7 +90,8 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 impl Listener {
-    /// Takes the address. What a daemon left behind that was killed is replaced; a folder that is missing is made for root alone.
+    /// Takes the address. What a daemon left behind that was killed is replaced; a folder that is missing is
+    /// made for root alone.
     ///
     /// # Errors
     /// It is in use, no address of this host, or not allowed.

@@ -1,4 +1,5 @@
-//! What `microslice top` reads: counters since the start, of each VM and its vCPUs. Rates are the reader's business.
+//! What `microslice top` reads: counters since the start, of each VM and its vCPUs. Rates are the reader's
+//! business.
 
 use super::Reading;
 use crate::interface::Vcpu;

@@ -1,6 +1,7 @@
 //! Shares of CPU time that VMs received, and those that were due to them.
 
-/// Shares received and due of VMs of which each has its weight, what it had and what it waited for, both in nanoseconds.
+/// Shares received and due of VMs of which each has its weight, what it had and what it waited for, both in
+/// nanoseconds.
 pub(crate) fn shares_of(vms: &[(f64, u64, u64)]) -> Vec<(f64, f64)> {
     let total: f64 = vms.iter().map(|(_, had_ns, _)| *had_ns as f64).sum();
     if total == 0.0 {
@@ -13,7 +14,8 @@ pub(crate) fn shares_of(vms: &[(f64, u64, u64)]) -> Vec<(f64, f64)> {
     vms.iter().zip(due).map(|((_, had_ns, _), due)| (*had_ns as f64 / total, due)).collect()
 }
 
-/// Weighted shares of 1 in which nobody gets more than it asked for and nothing that is asked for is left over.
+/// Weighted shares of 1 in which nobody gets more than it asked for and nothing that is asked for is left
+/// over.
 fn shares_due(weights: &[f64], demand: &[f64]) -> Vec<f64> {
     let mut due = vec![0.0; weights.len()];
     let mut open: Vec<usize> = (0..weights.len()).collect();

@@ -74,7 +74,8 @@ fn balance_by_name<S: serde::Serializer>(balance: &BalanceScheme, serializer: S)
     })
 }
 
-/// Which schemes of coordinated scheduling a VM has; `None`: those of the policy. Other schedulers have none, whatever is said here.
+/// Which schemes of coordinated scheduling a VM has; `None`: those of the policy. Other schedulers have none,
+/// whatever is said here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct VmKnobs {
     pub resched_dp: Option<bool>,

@@ -19,14 +19,15 @@ pub enum LockKind {
     Sleeping,
     /// Sleeping lock whose waiters spin while the guest thinks that the holder runs (see `guest/mutex.rs`).
     Mutex,
-    /// Opportunistic ticket (Kashyap et al., APSys'15, section 3): the nearer a waiter is to the holder, the longer it spins, and
-    /// the next few are woken ahead of their turn.
+    /// Opportunistic ticket (Kashyap et al., APSys'15, section 3): the nearer a waiter is to the holder, the
+    /// longer it spins, and the next few are woken ahead of their turn.
     OTicket,
     /// The first of these two only.
     OTicketSpin,
     /// The second of them only.
     OTicketWake,
-    /// Ticket whose waiters spin twice as long as before whenever one of this lock has halted (APSys'15, 5.2).
+    /// Ticket whose waiters spin twice as long as before whenever one of this lock has halted (APSys'15,
+    /// 5.2).
     ITicket,
     /// Test-and-set whose waiters give their turn up at once (VM'04, 5.2: pessimistic yield locks).
     Yield,
@@ -103,7 +104,8 @@ pub struct LockRules {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     Spin(Handover),
-    /// Spin for a while, then halt until kicked. It goes to the first in line: a halted waiter sees no free lock.
+    /// Spin for a while, then halt until kicked. It goes to the first in line: a halted waiter sees no free
+    /// lock.
     SpinThenHalt(Halting),
     /// Spin for a while, then give the turn up, again and again. It goes to a waiter that runs.
     SpinThenYield(Patience),
@@ -164,8 +166,8 @@ impl Halting {
     /// Those that have more waiters before them spin for `pv_spin_ns` (`TICKET_QUEUE_WAIT`; APSys'15, Figure
     /// 5).
     pub const NEAR: u32 = 18;
-    /// The next in line spins for so many times `pv_spin_ns` at the most, as a power of two: `SPIN_MAX_THRESHOLD` is 2^34
-    /// iterations, `SPIN_THRESHOLD` 2^15.
+    /// The next in line spins for so many times `pv_spin_ns` at the most, as a power of two:
+    /// `SPIN_MAX_THRESHOLD` is 2^34 iterations, `SPIN_THRESHOLD` 2^15.
     pub const LONGEST_BITS: u32 = 34 - Self::STOCK_BITS;
     /// Of `SPIN_THRESHOLD`.
     pub const STOCK_BITS: u32 = 15;

@@ -1,4 +1,5 @@
-//! What a running vCPU does next: it ends a step, exits from a pause loop, takes its tick, or its slice is over.
+//! What a running vCPU does next: it ends a step, exits from a pause loop, takes its tick, or its slice is
+//! over.
 
 use super::Simulation;
 use crate::guest::{Act, Frame};
@@ -8,8 +9,9 @@ use crate::trace_event::StopReason;
 use microslice_policy::YieldCause;
 
 impl Simulation<'_> {
-    /// `timed` says what the vCPU does, most likely. That can't be predicted, and a host of many pCPUs has to be fetched
-    /// from slow caches before it can be looked up: so it comes with the event, and each of the two has code of its own.
+    /// `timed` says what the vCPU does, most likely. That can't be predicted, and a host of many pCPUs has to
+    /// be fetched from slow caches before it can be looked up: so it comes with the event, and each of the
+    /// two has code of its own.
     pub(super) fn pcpu_event(&mut self, pcpu: PcpuId, timed: bool) {
         let now_ns = self.machine.now_ns;
         let host = &self.machine.pcpus[pcpu];

@@ -53,7 +53,8 @@ impl Simulation<'_> {
         }
     }
 
-    /// For how long a pCPU had, or waited for, locks of queues since it chose last, and what boosts have cost it.
+    /// For how long a pCPU had, or waited for, locks of queues since it chose last, and what boosts have cost
+    /// it.
     #[cold]
     fn choice_costs_ns(&mut self, pcpu: PcpuId) -> u64 {
         let times = self.scheduler.take_lock_times(pcpu);
@@ -139,8 +140,9 @@ impl Simulation<'_> {
         self.arm(pcpu);
     }
 
-    /// What a vCPU owes its caches that gets on a pCPU: what it hadn't paid before, and what they got colder while it was away.
-    /// Nothing is colder than cold: that is the most, and what another last-level cache costs comes on top of it.
+    /// What a vCPU owes its caches that gets on a pCPU: what it hadn't paid before, and what they got colder
+    /// while it was away. Nothing is colder than cold: that is the most, and what another last-level cache
+    /// costs comes on top of it.
     fn refill_debt(&self, vcpu: VcpuId, pcpu: PcpuId) -> u64 {
         let owed_ns = self.guest[vcpu].refill_ns;
         let warmth = &self.machine.vcpus[vcpu].warmth;

@@ -9,7 +9,8 @@ use crate::engine::Simulation;
 use crate::guest::{Holder, Then, WaitsFor};
 use crate::ids::{BarrierId, LockId, ThreadId, VcpuId};
 
-/// Finding the queue's entry, under the lock (Uhlig et al., VM'04: critical sections last for some microseconds at the most).
+/// Finding the queue's entry, under the lock (Uhlig et al., VM'04: critical sections last for some
+/// microseconds at the most).
 pub const QUEUE_NS: u64 = 500;
 
 impl Simulation<'_> {

@@ -1,4 +1,5 @@
-//! What nobody will ever be told: mistakes of the engine, where `deadlock.rs` finds those of workloads. For the checker.
+//! What nobody will ever be told: mistakes of the engine, where `deadlock.rs` finds those of workloads. For
+//! the checker.
 
 use crate::config::{Handover, Wait};
 use crate::engine::Simulation;
@@ -68,7 +69,8 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// `in_flight`: by the trace, the IPIs that were sent to each vCPU and not handled: reschedule, call function.
+    /// `in_flight`: by the trace, the IPIs that were sent to each vCPU and not handled: reschedule, call
+    /// function.
     pub(crate) fn no_interrupt_is_lost(&self, in_flight: &IdVec<VcpuId, [u32; 2]>) -> Result<(), String> {
         for ((vcpu, guest), sent) in self.guest.enumerate().zip(in_flight) {
             let waits = |bit: u8| u32::from(guest.pending & bit != 0);

@@ -1,5 +1,5 @@
-//! Where a guest may hold spinlocks, and for how long it does (VM'04): what a host that delays preemptions is told of it, and what is
-//! measured where the scenario asks for it.
+//! Where a guest may hold spinlocks, and for how long it does (VM'04): what a host that delays preemptions is
+//! told of it, and what is measured where the scenario asks for it.
 
 use crate::engine::Simulation;
 use crate::guest::{Act, text};

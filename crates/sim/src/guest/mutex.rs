@@ -8,7 +8,8 @@
 //!            A release wakes the first sleeper. That one competes like all others, and sleeps again if it
 //!            comes too late: the lock is never handed over.
 //! What for.  "On a CPU" is what the *guest's* scheduler thinks: the holder of a preempted vCPU is on a CPU, so its waiters
-//!            spin until the host runs it again. Kernels from 4.10 on ask the hypervisor (`vcpu_is_preempted`).
+//!            spin until the host runs it again. Kernels from 4.10 on ask the hypervisor
+//!            (`vcpu_is_preempted`).
 //! Limits.    No hand-over to a starved sleeper (4.10), no readers, no lock of the list of sleepers.
 
 use crate::engine::{CACHE_LINE_NS, Simulation};
@@ -84,7 +85,8 @@ impl Simulation<'_> {
         self.hold_sleeping(vcpu, thread, lock);
     }
 
-    /// The running holder gives up its lock: the first sleeper is woken, the first spinner takes it if it runs.
+    /// The running holder gives up its lock: the first sleeper is woken, the first spinner takes it if it
+    /// runs.
     pub(crate) fn release_mutex(&mut self, vcpu: VcpuId, lock: LockId) {
         self.machine.emit(TraceEvent::LockReleased { vcpu, lock });
         let state = &mut self.locks[lock];

@@ -84,8 +84,8 @@ pub enum Op {
     },
 }
 
-/// The programs of all workloads, one after another. Equal ones, as equal VMs have, are kept once: on a host of many VMs
-/// they would compete for the fastest cache.
+/// The programs of all workloads, one after another. Equal ones, as equal VMs have, are kept once: on a host
+/// of many VMs they would compete for the fastest cache.
 #[derive(Default)]
 pub struct Programs {
     ops: Vec<Op>,
@@ -166,8 +166,8 @@ pub struct Tables<'a> {
     pub barriers: &'a mut IdVec<BarrierId, Barrier>,
 }
 
-/// Numbers behind the names of one VM's programs. A scenario may have tens of thousands of each kind of name, so none is
-/// searched for one by one.
+/// Numbers behind the names of one VM's programs. A scenario may have tens of thousands of each kind of name,
+/// so none is searched for one by one.
 pub struct Compiler<'a> {
     vm: &'a VmConfig,
     text: &'a Text,

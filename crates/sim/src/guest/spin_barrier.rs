@@ -1,11 +1,13 @@
-//! Barriers whose waiters spin before they sleep: PARSEC's own (parsec_barrier.cpp), as streamcluster uses it.
+//! Barriers whose waiters spin before they sleep: PARSEC's own (parsec_barrier.cpp), as streamcluster uses
+//! it.
 //!
 //! Problem.   To sleep at a barrier costs exits and IPIs, and most waits are short.
 //! Mechanism. A round has two gates, through each of which all threads go. The arrival gate opens when all
 //!            have come. The departure gate opens when all have left it: a thread that comes to the next
 //!            round before waits for that first. At both a thread spins in user mode for a while, then sleeps
 //!            in the futex's queue (`futex.rs`). The thread that opens a gate wakes those that sleep there.
-//! Formula.   A program has five operations in place of one: before each sleep it looks once more whether the gate is open.
+//! Formula.   A program has five operations in place of one: before each sleep it looks once more whether the
+//!            gate is open.
 //! Limits.    The mutex around the program's own counters isn't modelled: sections of some instructions.
 
 use super::futex::QUEUE_NS;
@@ -32,7 +34,8 @@ impl SpinStep {
 }
 
 impl Simulation<'_> {
-    /// Returns false if the step took no time. `arrival`: the first of both gates; the departure gate follows it.
+    /// Returns false if the step took no time. `arrival`: the first of both gates; the departure gate follows
+    /// it.
     pub(crate) fn spin_barrier(
         &mut self,
         vcpu: VcpuId,

@@ -3,8 +3,8 @@
 use super::{HostVm, Machine, VcpuState};
 use crate::ids::{PcpuId, VcpuId, VmId};
 
-/// What a scheduler's answer to a vCPU's pause-loop exits depends on, if it promises the same one to those that follow
-/// ([`Machine::promise`]).
+/// What a scheduler's answer to a vCPU's pause-loop exits depends on, if it promises the same one to those
+/// that follow ([`Machine::promise`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Promised {
     /// Nobody of these kinds waits ([`Waiting::kinds`]).

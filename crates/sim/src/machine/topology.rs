@@ -3,7 +3,8 @@
 use super::Machine;
 use crate::ids::{PcpuId, VcpuId};
 
-/// How far from one another two pCPUs are. The model's hosts have no NUMA nodes beside their last-level caches.
+/// How far from one another two pCPUs are. The model's hosts have no NUMA nodes beside their last-level
+/// caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Farness {
     SameCore,

@@ -55,7 +55,8 @@ pub struct HostVcpu {
     pub interrupts_enabled: bool,
     /// Interrupts that its guest hasn't taken, but for its own tick: one bit a kind ([`interrupt_bit`]).
     pub pending_interrupts: u8,
-    /// A call-function interrupt has come that its guest hasn't handled: it waits in the local APIC, or in its handler.
+    /// A call-function interrupt has come that its guest hasn't handled: it waits in the local APIC, or in
+    /// its handler.
     pub owes_answer: bool,
     /// Its kernel holds a spinlock, as far as that matters to the scheduler.
     pub holds_spinlock: bool,
@@ -68,7 +69,8 @@ pub struct HostVcpu {
 const _: () = assert!(size_of::<HostVcpu>() == 128, "two cache lines");
 
 impl HostVcpu {
-    /// Whether KVM might yield to it: it waits, but not because it was preempted in user mode with no interrupt to take.
+    /// Whether KVM might yield to it: it waits, but not because it was preempted in user mode with no
+    /// interrupt to take.
     pub(super) fn is_boostable(&self) -> bool {
         let in_kernel = self.class != GuestClass::User || self.pending_interrupts != 0;
         self.state == VcpuState::Runnable && (!self.preempted || in_kernel)

@@ -4,7 +4,8 @@ use super::{HostVcpu, Machine, VcpuState};
 use crate::ids::{IdVec, VcpuId, VmId};
 use microslice_policy::{Coded, GuestClass};
 
-/// Kinds of waiting vCPUs: by the class of the instruction pointer, how they left their pCPU, whether they owe an answer.
+/// Kinds of waiting vCPUs: by the class of the instruction pointer, how they left their pCPU, whether they
+/// owe an answer.
 pub const WAITING_KINDS: usize = GuestClass::ALL.len() * 6;
 const _: () = assert!(WAITING_KINDS <= u64::BITS as usize, "a kind is a bit of `Waiting::kinds`");
 

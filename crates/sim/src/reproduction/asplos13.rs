@@ -16,7 +16,8 @@ use crate::scenario::{Overrides, load};
 /// The paper's baseline: CFS of Linux 3.2.
 const BASELINE: &str = "cfs";
 
-/// Of PARSEC, those that communicate: their kernel time is amplified beside streamcluster (Figure 2, Table 1).
+/// Of PARSEC, those that communicate: their kernel time is amplified beside streamcluster (Figure 2, Table
+/// 1).
 const COMMUNICATING: [&str; 10] = [
     "bodytrack",
     "canneal",
@@ -113,7 +114,8 @@ fn shootdown_share(vm: &VmReport) -> f64 {
     vm.shootdown_spin_ns as f64 / vm.run_ns as f64
 }
 
-/// With pause-loop exits those of shootdowns are in `shootdown_spin_ns` only, so a VM that waits for both has a little more.
+/// With pause-loop exits those of shootdowns are in `shootdown_spin_ns` only, so a VM that waits for both has
+/// a little more.
 fn lock_share(vm: &VmReport) -> f64 {
     vm.spin_ns.saturating_sub(vm.shootdown_spin_ns) as f64 / vm.run_ns as f64
 }

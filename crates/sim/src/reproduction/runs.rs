@@ -109,8 +109,8 @@ impl RunTable {
         self.reports.get(experiment)?.first()
     }
 
-    /// `of / to`, seed by seed, for one value; infinite where one of both is: nothing says how much slower a run without
-    /// progress is, or how much faster the other one.
+    /// `of / to`, seed by seed, for one value; infinite where one of both is: nothing says how much slower a
+    /// run without progress is, or how much faster the other one.
     pub fn relative(
         &self,
         scenario: &str,
@@ -125,8 +125,8 @@ impl RunTable {
         above.iter().zip(&below).map(|(&above, &below)| ratio(above, below)).collect()
     }
 
-    /// The static pool with the shortest execution time of the target, of those that were run. One in which the target starves
-    /// with any seed isn't it.
+    /// The static pool with the shortest execution time of the target, of those that were run. One in which
+    /// the target starves with any seed isn't it.
     pub fn best_static(&self, scenario: &str) -> Option<&'static str> {
         let mean = |policy: &str| mean(&self.each(scenario, policy, target_time));
         let candidates = STATIC.into_iter().filter_map(|policy| mean(policy).map(|time| (policy, time)));
@@ -149,14 +149,15 @@ pub fn corunner_time(report: &RunReport) -> f64 {
     time_of(report.vms.get(1))
 }
 
-/// Execution time of a run; of one unit if runs end by the clock. Only times of the same workload compare. Infinite for a VM
-/// that made no progress; NaN if there is no such VM.
+/// Execution time of a run; of one unit if runs end by the clock. Only times of the same workload compare.
+/// Infinite for a VM that made no progress; NaN if there is no such VM.
 pub fn time_of(vm: Option<&VmReport>) -> f64 {
     let time = |workload: &WorkloadReport| workload.execution_time_s.unwrap_or(1.0 / workload.units_per_s);
     vm.and_then(|vm| vm.workloads.first()).map_or(f64::NAN, time)
 }
 
-/// A count or a time of the measured interval, as it would be over one whole run of the target; infinite if that never ends.
+/// A count or a time of the measured interval, as it would be over one whole run of the target; infinite if
+/// that never ends.
 pub fn over_one_run(report: &RunReport, measured: u64) -> f64 {
     let run_time_s = target(report).workloads.first().and_then(|workload| workload.run_time_s);
     per_work(measured as f64 / (report.measured_ns as f64 / 1e9), run_time_s.unwrap_or(target_time(report)))

@@ -1,4 +1,5 @@
-//! What a scenario may say, and how it is refused: each kind of bad input with file, line, column and what is allowed.
+//! What a scenario may say, and how it is refused: each kind of bad input with file, line, column and what is
+//! allowed.
 
 use super::*;
 use crate::config::{Duration, LockKind, Phase, PoolSize, SchedulerKind};

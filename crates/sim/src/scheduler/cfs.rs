@@ -1,4 +1,5 @@
-//! CFS of Linux 3.2 with a control group per VM: the baseline of Kim et al., ASPLOS'13 (section 4). Names in brackets are of kernel/sched_fair.c.
+//! CFS of Linux 3.2 with a control group per VM: the baseline of Kim et al., ASPLOS'13 (section 4). Names in
+//! brackets are of kernel/sched_fair.c.
 //!
 //! Problem.   Share pCPUs among VMs by weight, whatever their numbers of vCPUs, and let sleepers run soon.
 //! Mechanism. Each VM is a group, which has a queue on every pCPU. The group stands in the pCPU's own queue
@@ -10,7 +11,8 @@
 //!            a last-level cache: that of its waker, if loads allow, else its own (`cfs/placement.rs`). pCPUs
 //!            balance their loads at ticks, and pull when they run out (`cfs/balance.rs`). On a pause-loop
 //!            exit KVM yields to the next sibling that waits (`kvm_vcpu_on_spin`, virt/kvm/kvm_main.c).
-//! Limits.    No bandwidth control, no other tasks. LAST_BUDDY, which needs eight vCPUs of a VM in one queue, isn't modelled.
+//! Limits.    No bandwidth control, no other tasks. LAST_BUDDY, which needs eight vCPUs of a VM in one queue,
+//!            isn't modelled.
 
 mod balance;
 mod knobs;
@@ -28,7 +30,8 @@ use crate::machine::{Machine, VcpuState};
 use crate::trace_event::{IpiKind, StopReason};
 use microslice_policy::YieldCause;
 
-/// Of a VM of the default weight: 1024 for each pCPU (section 4), so that a group's entity on one of them weighs as much as a task.
+/// Of a VM of the default weight: 1024 for each pCPU (section 4), so that a group's entity on one of them
+/// weighs as much as a task.
 const SHARES_PER_PCPU: u64 = 1024;
 const WEIGHT_DEFAULT: u64 = 256;
 
@@ -144,7 +147,8 @@ impl Cfs {
         self.raise_floors(pcpu, vm);
     }
 
-    /// A waiting vCPU goes to another pCPU's queue: what it is ahead of its old one it is ahead of the new one.
+    /// A waiting vCPU goes to another pCPU's queue: what it is ahead of its old one it is ahead of the new
+    /// one.
     fn migrate(&mut self, machine: &mut Machine, vcpu: VcpuId, to: PcpuId) {
         let from = std::mem::replace(&mut machine.vcpus[vcpu].pcpu, to);
         let task = &mut self.tasks[vcpu];

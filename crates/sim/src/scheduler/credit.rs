@@ -1,4 +1,5 @@
-//! Xen 4.7's credit scheduler: the paper's baseline, and the normal pool of its prototype (xen/common/sched_credit.c).
+//! Xen 4.7's credit scheduler: the paper's baseline, and the normal pool of its prototype
+//! (xen/common/sched_credit.c).
 //!
 //! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast, lose no pCPU time.
 //! Mechanism. Every 30 ms each active vCPU earns credits by its VM's weight, those of a pCPU at the most.
@@ -40,7 +41,8 @@ struct Account {
     active: bool,
     /// On some run queue.
     queued: bool,
-    /// It yielded since it was last scheduled; a yield within the rate limit takes effect when the limit ends.
+    /// It yielded since it was last scheduled; a yield within the rate limit takes effect when the limit
+    /// ends.
     yields: bool,
     /// In 1/1000.
     credit: i64,
@@ -66,7 +68,8 @@ pub struct Credit {
     queued_total: usize,
     idle_count: usize,
     idle: Bits<PcpuId>,
-    /// pCPUs whose vCPU has spent its credits and spins: as soon as anybody waits anywhere, its yield takes effect.
+    /// pCPUs whose vCPU has spent its credits and spins: as soon as anybody waits anywhere, its yield takes
+    /// effect.
     would_steal: Bits<PcpuId>,
 }
 
@@ -459,8 +462,8 @@ impl Scheduler for Credit {
         if self.config.ratelimit_yields
             && let Some(until_ns) = self.within_ratelimit(machine, vcpu)
         {
-            // csched_schedule leaves the yield flag set and comes back when the limit is over: the vCPU is switched
-            // away from then, whatever it does by that time.
+            // csched_schedule leaves the yield flag set and comes back when the limit is over: the vCPU is
+            // switched away from then, whatever it does by that time.
             self.accounts[vcpu].yields = true;
             machine.pcpus[pcpu].slice_end_ns = until_ns;
             return YieldAnswer::KeepSpinning { until_ns };

@@ -1,6 +1,7 @@
 //! Linux's EEVDF with KVM's directed yield: today's default (kernel/sched/fair.c, virt/kvm/kvm_main.c).
 //!
-//! Problem.   Share pCPUs by weight with bounded lag; let a spinning vCPU give way to the sibling it waits for.
+//! Problem.   Share pCPUs by weight with bounded lag; let a spinning vCPU give way to the sibling it waits
+//!            for.
 //! Mechanism. Each vCPU is a task with a virtual runtime. A pCPU runs, of those eligible (not ahead of the
 //!            queue's average), the one with the earliest virtual deadline (runtime + slice / weight). A
 //!            waking vCPU preempts when its deadline is earlier. On a pause-loop exit KVM goes round-robin
@@ -168,7 +169,8 @@ impl Eevdf {
         Some(pcpu)
     }
 
-    /// kvm_vcpu_on_spin: the next sibling that waits and may be waited for; `yield_to` makes it its queue's next pick.
+    /// kvm_vcpu_on_spin: the next sibling that waits and may be waited for; `yield_to` makes it its queue's
+    /// next pick.
     fn directed_yield(&mut self, machine: &mut Machine, vcpu: VcpuId, on: PcpuId) -> bool {
         let vm = &mut self.vms[self.vm_of[vcpu]];
         let Some(sibling) = machine.next_boostable(vm.first_vcpu, vm.vcpus, vm.last_boosted) else {
@@ -180,8 +182,9 @@ impl Eevdf {
         debug_assert_eq!(pcpu, machine.vcpus[sibling].pcpu);
         let queue = &mut self.queues[pcpu];
         queue.buddy = sibling;
-        // A switch isn't interrupted: two waiting siblings that many spinners yield to would otherwise chase each other off
-        // their pCPU for ever, before either is in its guest. The target is next, sooner or later.
+        // A switch isn't interrupted: two waiting siblings that many spinners yield to would otherwise chase
+        // each other off their pCPU for ever, before either is in its guest. The target is next, sooner or
+        // later.
         if (on != pcpu) & !queue.is_switching(machine) {
             machine.request_schedule(pcpu);
         }
@@ -201,8 +204,9 @@ pub fn near_first<'a>(
     of_own(true).chain(of_own(false))
 }
 
-/// Each VM's vCPUs start on the pCPUs behind those of the VM before it: new threads go where the fewest are (SD_BALANCE_FORK).
-/// If each VM started at pCPU 0, all vCPUs of a large host would wait on the first few, hundreds in a queue.
+/// Each VM's vCPUs start on the pCPUs behind those of the VM before it: new threads go where the fewest are
+/// (SD_BALANCE_FORK). If each VM started at pCPU 0, all vCPUs of a large host would wait on the first few,
+/// hundreds in a queue.
 fn spread(machine: &mut Machine) {
     for vcpu in machine.vcpus.ids() {
         let first = PcpuId::from_index(vcpu.index() % machine.pcpus.len());

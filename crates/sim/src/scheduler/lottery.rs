@@ -1,4 +1,5 @@
-//! Lottery scheduling (Waldspurger and Weihl, OSDI'94) over the core: the worked example of docs/add-a-scheduler.md.
+//! Lottery scheduling (Waldspurger and Weihl, OSDI'94) over the core: the worked example of
+//! docs/add-a-scheduler.md.
 //!
 //! Problem.   Proportional shares without clocks to compare.
 //! Mechanism. When a turn ends, one of those that could run here is drawn. Each has as many tickets as it has

@@ -1,6 +1,8 @@
-//! Stride scheduling per pCPU (Waldspurger and Weihl, 1995): the hypervisor of Uhlig et al., VM'04 (5.1, 6.1).
+//! Stride scheduling per pCPU (Waldspurger and Weihl, 1995): the hypervisor of Uhlig et al., VM'04 (5.1,
+//! 6.1).
 //!
-//! Problem.   Proportional shares of each pCPU, and nothing else: what a guest's locks lose by that is to be seen.
+//! Problem.   Proportional shares of each pCPU, and nothing else: what a guest's locks lose by that is to be
+//!            seen.
 //! Mechanism. Each vCPU has a pass, which running moves on, the heavier its VM the slower. The vCPU with the
 //!            least pass has the next turn. A turn lasts for a slice, unless the vCPU blocks or gives it up.
 //!            A sleeper comes back no further behind than the vCPU that was chosen last: what wasn't used is

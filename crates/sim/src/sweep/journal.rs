@@ -81,7 +81,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Goes on with the journal of that part, or begins it. Says whether it ended in half a line, which is cut off.
+    /// Goes on with the journal of that part, or begins it. Says whether it ended in half a line, which is
+    /// cut off.
     pub fn open(sweep: &Sweep, results: &Path, part: Part) -> Result<(Self, bool), SweepError> {
         let path = part.path(results);
         let refuse = |error: io::Error| SweepError::of_file(&path, error);
@@ -341,8 +342,8 @@ fn copy(line: Line, file: &File, into: &mut Vec<u8>) -> io::Result<()> {
     file.read_exact_at(into, line.offset)
 }
 
-/// Hands every whole line behind the first one on: its number (from 1), where it begins, and its bytes without the end. Returns
-/// where the last one ends: 0 if not even the first is whole.
+/// Hands every whole line behind the first one on: its number (from 1), where it begins, and its bytes
+/// without the end. Returns where the last one ends: 0 if not even the first is whole.
 pub fn read_lines(
     sweep: &Sweep,
     path: &Path,

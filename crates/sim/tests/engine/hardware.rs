@@ -45,7 +45,8 @@ fn beside_a_sibling_that_spins_for_a_lock_a_hardware_thread_is_faster_than_besid
 
 #[test]
 fn who_comes_back_to_cold_caches_works_less_for_a_while() {
-    // Two VMs take turns of a millisecond: half of what the caches hold is displaced, which costs 75 us of each turn.
+    // Two VMs take turns of a millisecond: half of what the caches hold is displaced, which costs 75 us of
+    // each turn.
     let work = |refill_ns, sensitivity_permille| {
         let mut config = one_vm(vec![compute(20 * US), Phase::Progress { units: 1 }], 1);
         config.scheduler = scenario("dedup-swaptions", "credit-1ms", 0).scheduler;

@@ -8,7 +8,8 @@ use microslice_sim::simulate;
 use microslice_sim::trace_event::{AccelerationCause, GuestClass, IpiKind, StopReason, TraceEvent};
 use std::collections::BTreeSet;
 
-/// By the paper's rules, so that the host's mechanics are the only difference between `micro` and `micro-xen`.
+/// By the paper's rules, so that the host's mechanics are the only difference between `micro` and
+/// `micro-xen`.
 fn trace(name: &str, policy: &str) -> Vec<(u64, TraceEvent)> {
     trace_for(300 * MS, name, policy)
 }
@@ -28,7 +29,8 @@ const MICRO_PCPU: PcpuId = PcpuId::new(11);
 fn in_the_prototype_who_waits_for_a_shootdown_never_yields() {
     let yields = |policy| {
         let gives_up = |event: &TraceEvent| matches!(event, TraceEvent::Stopping { reason: StopReason::IpiWait, pcpu, .. } if *pcpu != MICRO_PCPU);
-        // Where yields count, they are rare all the same: Xen's rate limit delays most until the wait is over.
+        // Where yields count, they are rare all the same: Xen's rate limit delays most until the wait is
+        // over.
         let trace = trace_for(1000 * MS, "dedup-swaptions", policy);
         trace.iter().filter(|(_, event)| gives_up(event)).count()
     };
@@ -70,7 +72,8 @@ fn in_the_prototype_a_spinner_leaves_the_micro_pool() {
     assert!(trace("dedup-swaptions", "micro-xen:1").iter().any(|(_, event)| leaves(event)));
 }
 
-/// Accelerations for a shootdown of vCPUs that have answered and were stopped elsewhere than in critical code.
+/// Accelerations for a shootdown of vCPUs that have answered and were stopped elsewhere than in critical
+/// code.
 fn needless_accelerations(policy: &str) -> usize {
     let mut owes = BTreeSet::new();
     let mut needless = 0;

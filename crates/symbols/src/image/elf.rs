@@ -50,7 +50,8 @@ pub fn read_symbols_only<'d, R: ReadRef<'d>>(data: R) -> Result<Option<SymbolTab
     Ok(symbols.map(|symbols| symbols.with_identity(Identity { build_id, release: None, banner })))
 }
 
-/// Where a shared library carries a kernel: libkrunfw's variable `KERNEL_BUNDLE` (containers/libkrunfw, bin2cbundle.py).
+/// Where a shared library carries a kernel: libkrunfw's variable `KERNEL_BUNDLE` (containers/libkrunfw,
+/// bin2cbundle.py).
 pub fn kernel_bundle(bytes: &[u8]) -> Option<Range<usize>> {
     const VARIABLE: &[u8] = b"KERNEL_BUNDLE";
     let elf = parse(bytes).ok()?;

@@ -19,7 +19,8 @@ impl<'s> Staging<'s> {
         Self { store, staged: Vec::new() }
     }
 
-    /// Writes a table, which replaces the one of the same build when all are renamed. Returns where it will be.
+    /// Writes a table, which replaces the one of the same build when all are renamed. Returns where it will
+    /// be.
     ///
     /// # Errors
     /// A kernel without build ID and release; a directory that can't be written.

@@ -1,6 +1,7 @@
 //! Load balancing: load_balance at ticks, idle_balance when a pCPU runs out of work.
 //!
-//! Problem.   Wake-ups leave some pCPUs with more to do than others, and groups weigh differently from pCPU to pCPU.
+//! Problem.   Wake-ups leave some pCPUs with more to do than others, and groups weigh differently from pCPU
+//!            to pCPU.
 //! Mechanism. A pCPU looks within its last-level cache, and less often at the whole host, for the busiest
 //!            one. If that has a quarter more load (`imbalance_pct` 125), it takes waiting vCPUs. It takes up
 //!            to the smaller one of both distances from the average, but at least one where that helps
@@ -100,7 +101,8 @@ impl Cfs {
         moved > 0
     }
 
-    /// find_busiest_group and find_busiest_queue: the busiest pCPU where somebody waits, and how much load should come from there.
+    /// find_busiest_group and find_busiest_queue: the busiest pCPU where somebody waits, and how much load
+    /// should come from there.
     fn busiest(&self, machine: &Machine, pcpu: PcpuId, domain: Domain) -> Option<(PcpuId, u64)> {
         let of_cache = |peer: &PcpuId| machine.llc_of(*peer) == machine.llc_of(pcpu);
         let within: Vec<PcpuId> = match domain {

@@ -1,4 +1,5 @@
-//! Run queues of CFS: of each pCPU the groups (VMs) that have somebody there, and of each group there its vCPUs.
+//! Run queues of CFS: of each pCPU the groups (VMs) that have somebody there, and of each group there its
+//! vCPUs.
 
 use crate::ids::{PcpuId, VcpuId, VmId};
 
@@ -175,7 +176,8 @@ pub fn weighted_ns(time_ns: u64, weight: u64) -> u64 {
     if weight == TASK_WEIGHT { time_ns } else { time_ns * TASK_WEIGHT / weight.max(1) }
 }
 
-/// wakeup_preempt_entity: whether an entity of `weight` at `vruntime_ns` is so far behind `current_ns` that it preempts. `None`: it isn't behind.
+/// wakeup_preempt_entity: whether an entity of `weight` at `vruntime_ns` is so far behind `current_ns` that
+/// it preempts. `None`: it isn't behind.
 pub fn preempts(current_ns: u64, vruntime_ns: u64, weight: u64, granularity_ns: u64) -> Option<bool> {
     let behind_ns = current_ns.checked_sub(vruntime_ns).filter(|&ns| ns > 0)?;
     Some(behind_ns > weighted_ns(granularity_ns, weight))

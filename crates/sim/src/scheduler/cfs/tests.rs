@@ -2,7 +2,8 @@ use super::*;
 use crate::config::{Coordination, ReschedCo, VmKnobs};
 use crate::scenario::{Overrides, load};
 
-/// A host with VMs of so many vCPUs, all of which wait on the pCPUs that are named, in the order of their numbers.
+/// A host with VMs of so many vCPUs, all of which wait on the pCPUs that are named, in the order of their
+/// numbers.
 fn host(pcpus: usize, vms: &[u32], on: &[u32]) -> (Cfs, Machine) {
     let overrides = Overrides { policy: Some("cfs".into()), ..Overrides::default() };
     let config = load("gmake-swaptions", &overrides).expect("built in").config;

@@ -185,7 +185,8 @@ impl Cfs {
         self.urgent.unqueue(machine, pcpu, vcpu);
     }
 
-    /// Whether an urgent vCPU goes before another one, which may be `NONE`, and how far its clock is ahead of that one's.
+    /// Whether an urgent vCPU goes before another one, which may be `NONE`, and how far its clock is ahead of
+    /// that one's.
     fn decision_on(
         &self,
         pcpu: PcpuId,
@@ -218,7 +219,8 @@ impl Cfs {
         }
     }
 
-    /// The first in line that may go before the one that CFS would pick. It leaves the line and its group's queue.
+    /// The first in line that may go before the one that CFS would pick. It leaves the line and its group's
+    /// queue.
     pub(super) fn pick_urgent(&mut self, machine: &mut Machine, pcpu: PcpuId) -> Option<VcpuId> {
         let line = &self.urgent.lines[pcpu];
         if line.is_empty() {

@@ -49,7 +49,8 @@ impl Clocks {
         self.pcpus[pcpu].advance(vcpu_ns, vm_ns);
     }
 
-    /// What a vCPU goes by that ran on this pCPU last, and may run there and on some others only, or anywhere.
+    /// What a vCPU goes by that ran on this pCPU last, and may run there and on some others only, or
+    /// anywhere.
     pub fn of(&self, pcpu: PcpuId, is_narrow: bool) -> Furthest {
         if is_narrow { self.pcpus[pcpu] } else { self.pool }
     }

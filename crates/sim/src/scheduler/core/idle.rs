@@ -1,6 +1,7 @@
 //! Which pCPUs idle, and which one a waiter gets: an idle one, or one whose turn gives way.
 //!
-//! A pCPU is this scheduler's, or another pool's that has the first claim to it: that one it may use as long as its turns there give way.
+//! A pCPU is this scheduler's, or another pool's that has the first claim to it: that one it may use as long
+//! as its turns there give way.
 
 use super::{FairShare, Hooks};
 use crate::ids::{PcpuId, VcpuId};
@@ -55,7 +56,8 @@ impl<H: Hooks> FairShare<H> {
         machine.current(pcpu).filter(has_turn)
     }
 
-    /// `preempt_for`: it takes over the pCPU that it ran on last, or one of the next few, if what runs there gives way.
+    /// `preempt_for`: it takes over the pCPU that it ran on last, or one of the next few, if what runs there
+    /// gives way.
     pub(super) fn preempt_for(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         let mut home = machine.vcpus[vcpu].pcpu;
         if !self.usable[home] && self.on_turn(machine, home).is_none() {

@@ -1,7 +1,8 @@
-//! The real scheduler's normal pool: `policy/fair_share.h` over sched_ext's queues, by the same names as in `bpf/core/`
-//! (clocks, idle, queues, turns).
+//! The real scheduler's normal pool: `policy/fair_share.h` over sched_ext's queues, by the same names as in
+//! `bpf/core/` (clocks, idle, queues, turns).
 //!
-//! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast: on a stock Linux host, so by sched_ext's rules.
+//! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast: on a stock Linux host, so by
+//!            sched_ext's rules.
 //! Mechanism. Two queues for each domain of pCPUs (`domains.rs`): vCPUs that woke within their share
 //!            (boosted), first come; all others by virtual time.
 //!            A woken vCPU goes to an idle pCPU, its last one first, without passing a queue. If none is idle
@@ -13,8 +14,8 @@
 //!            before others, if its clock isn't a slice ahead and none waits for long. Turns end at ticks. A
 //!            pause-loop exit gives the pCPU up if KVM finds a sibling to yield to (`kvm_vcpu_on_spin`). That
 //!            sibling gets it, if its clock isn't a slice ahead of the first waiter.
-//! Limits.    No host tasks, no `cpu.max`. sched_ext's watchdog isn't modelled; that nobody waits much longer than two
-//!            seconds is (`boost_starving`).
+//! Limits.    No host tasks, no `cpu.max`. sched_ext's watchdog isn't modelled; that nobody waits much longer
+//!            than two seconds is (`boost_starving`).
 
 mod accounts;
 mod clocks;

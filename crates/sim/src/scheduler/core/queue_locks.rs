@@ -2,8 +2,9 @@
 //!
 //! Problem.   sched_ext's queues have a lock each. All that come while it is held wait. What it protects has
 //!            to come from the caches of its last holder.
-//! Formula.   held = hold + LINES_MOVED x (0 on the same pCPU, `line_near` within a last-level cache, `line_far` beyond)
-//!            waited = until the operation before has ended; first come, first served, as the kernel's queued spinlocks
+//! Formula.   held = hold + LINES_MOVED x (0 on the same pCPU, `line_near` within a last-level cache,
+//!            `line_far` beyond) waited = until the operation before has ended; first come, first served, as
+//!            the kernel's queued spinlocks
 //! Limits.    What is chosen doesn't change by having waited. A spinner's own traffic slows no other, so long
 //!            queues are dearer than here. A pCPU that finds a queue empty takes no lock (`list_empty` in
 //!            `consume_dispatch_q`, kernel/sched/ext.c).

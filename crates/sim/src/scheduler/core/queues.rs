@@ -142,7 +142,8 @@ impl<H: Hooks> FairShare<H> {
         vcpu
     }
 
-    /// A pCPU comes for one that waits in another domain: it waits where that pCPU looks, at the same place in the order.
+    /// A pCPU comes for one that waits in another domain: it waits where that pCPU looks, at the same place
+    /// in the order.
     pub(super) fn bring(&mut self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) {
         let queue = self.queue_at(machine, vcpu, pcpu);
         let place = match self.accounts[vcpu].place {
@@ -199,7 +200,8 @@ impl<H: Hooks> FairShare<H> {
         }
     }
 
-    /// Whether it waits in a queue and might be chosen for that pCPU out of its order: it isn't a slice ahead of the first there.
+    /// Whether it waits in a queue and might be chosen for that pCPU out of its order: it isn't a slice ahead
+    /// of the first there.
     pub fn may_go_first(&self, machine: &Machine, pcpu: PcpuId, vcpu: VcpuId) -> bool {
         let account = &self.accounts[vcpu];
         let clocks_let_it =

@@ -1,8 +1,8 @@
 //! Load balancing at ticks, by the weights of the tasks that run or wait (`sched_balance_rq` in
 //! kernel/sched/fair.c).
 //!
-//! Problem.   Three equal tasks on two pCPUs can't be spread evenly, and tasks of equal weight may all have begun on the same
-//!            pCPU: without balancing their shares stay unequal for ever.
+//! Problem.   Three equal tasks on two pCPUs can't be spread evenly, and tasks of equal weight may all have
+//!            begun on the same pCPU: without balancing their shares stay unequal for ever.
 //! Mechanism. A queue gives a task to the next pCPU at once if that one then has no more to do than itself.
 //!            Now and then a pCPU looks for the busiest one that has more than 117 % of its load
 //!            (`imbalance_pct`). It does so every 16 ms times the pCPUs of its last-level cache, and of the

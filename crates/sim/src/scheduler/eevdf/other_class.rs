@@ -1,4 +1,5 @@
-//! Threads that leave the fair class for a while and come back: what `__sched_setscheduler` does (kernel/sched/syscalls.c, 6.18).
+//! Threads that leave the fair class for a while and come back: what `__sched_setscheduler` does
+//! (kernel/sched/syscalls.c, 6.18).
 //!
 //! Problem.   A real-time thread runs before all others, and what it runs is charged to nobody here.
 //! Mechanism. A vCPU that leaves is dequeued with its lag and what is left of its slice (`DEQUEUE_SAVE`;

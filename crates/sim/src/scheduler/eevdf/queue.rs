@@ -57,8 +57,9 @@ impl Vm {
         Self { first_vcpu, vcpus, weight, last_boosted: first_vcpu }
     }
 
-    /// Time by the weight, in which runtimes and deadlines are. Rounded up: else a slice that is charged in parts ends a
-    /// nanosecond before its deadline. Nearly all VMs have the default weight, and a division takes as long as the rest of this.
+    /// Time by the weight, in which runtimes and deadlines are. Rounded up: else a slice that is charged in
+    /// parts ends a nanosecond before its deadline. Nearly all VMs have the default weight, and a division
+    /// takes as long as the rest of this.
     #[inline]
     pub fn weighted_ns(&self, time_ns: u64) -> u64 {
         if self.weight == WEIGHT_DEFAULT {
@@ -92,7 +93,8 @@ pub struct Queue {
     /// Lower bound that newcomers start from.
     pub floor_ns: u64,
     pub charged_until_ns: u64,
-    /// Picked next whatever its deadline, if it is eligible (`pick_next_entity`): the target of a directed yield. Or `NO_BUDDY`.
+    /// Picked next whatever its deadline, if it is eligible (`pick_next_entity`): the target of a directed
+    /// yield. Or `NO_BUDDY`.
     pub buddy: VcpuId,
     pub waiting: u32,
     /// Since when `running` does.
@@ -210,7 +212,8 @@ impl Queue {
         let choice = if others > NEAR {
             self.earliest_eligible_of_many(running)
         } else {
-            // Runtimes are below 2^56 (a day, of the least weight): the sum of a few, and products with their number, have room.
+            // Runtimes are below 2^56 (a day, of the least weight): the sum of a few, and products with their
+            // number, have room.
             let count = others as u64 + u64::from(running.vcpu != VcpuId::NONE);
             let sum: u64 = self.near.iter().map(|task| task.vruntime_ns).sum::<u64>() + running.vruntime_ns;
             let mut choice = (u64::MAX, usize::MAX);
@@ -233,7 +236,8 @@ impl Queue {
         all().enumerate().fold((u64::MAX, usize::MAX), earlier).1
     }
 
-    /// Of the deadline and place of the best so far and another one's, the better ones. No branch of these could be predicted.
+    /// Of the deadline and place of the best so far and another one's, the better ones. No branch of these
+    /// could be predicted.
     #[inline(always)]
     pub fn earlier(&self, best: (u64, usize), at: usize, task: &Task, eligible: bool) -> (u64, usize) {
         let deadline_ns = select_unpredictable(task.vcpu == self.buddy, 0, task.deadline_ns);

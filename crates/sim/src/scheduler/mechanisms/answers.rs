@@ -81,8 +81,8 @@ impl Answers {
     }
 }
 
-/// Answers of `decide_on_sibling`, which is a pure function of few values: asked once each, then looked up. A pass over
-/// all siblings at every pause-loop exit is the hottest loop of a run.
+/// Answers of `decide_on_sibling`, which is a pure function of few values: asked once each, then looked up. A
+/// pass over all siblings at every pause-loop exit is the hottest loop of a run.
 struct SiblingAnswers {
     decisions: Vec<SiblingDecision>,
     /// The host can see which siblings owe an answer.
@@ -154,8 +154,8 @@ fn answer_of(known: bool, owes: bool) -> SiblingAnswer {
 
 /// How the result of a pass is known without looking at anybody.
 pub struct ShortCut {
-    /// The kinds of waiting siblings (`Waiting::kinds`) that `decide_on_sibling` doesn't pass over. With none of them there,
-    /// a pass requests nobody.
+    /// The kinds of waiting siblings (`Waiting::kinds`) that `decide_on_sibling` doesn't pass over. With none
+    /// of them there, a pass requests nobody.
     pub kinds_that_matter: u64,
     /// Each of these is requested, if there is room, and if nobody was in this pass.
     pub each_is_requested: bool,
@@ -191,7 +191,8 @@ impl ShortCut {
     }
 }
 
-/// Answers of `decide_on_yield` for one size of the micro pool, and what each is counted as: asked once, then looked up.
+/// Answers of `decide_on_yield` for one size of the micro pool, and what each is counted as: asked once, then
+/// looked up.
 struct YieldAnswers(Vec<(YieldDecision, UrgentEvent)>);
 
 impl YieldAnswers {

@@ -17,8 +17,8 @@ pub(super) struct AskedAgain {
     retries: IdVec<VcpuId, u32>,
     /// The VM whose vCPU each micro pCPU had no room for last.
     turned_away: IdVec<PcpuId, Option<VmId>>,
-    /// Of each VM the first vCPU that found no room since somebody was asked for again. The first, not the last: then each
-    /// has its turn, in whichever order those that ask go through them.
+    /// Of each VM the first vCPU that found no room since somebody was asked for again. The first, not the
+    /// last: then each has its turn, in whichever order those that ask go through them.
     first_turned_away: IdVec<VmId, Option<VcpuId>>,
     /// Of those that are asked for again, how many nobody has looked at yet; 0: they are all looked at.
     left_to_ask: IdVec<VmId, u32>,
@@ -101,7 +101,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         }
     }
 
-    /// Those that nobody has looked at yet are asked for the next time that the pCPU has room, from `next` on.
+    /// Those that nobody has looked at yet are asked for the next time that the pCPU has room, from `next`
+    /// on.
     fn goes_on_asking(&mut self, machine: &Machine, pcpu: PcpuId, vm: VmId, next: Option<VcpuId>) {
         let (all, asked) = (machine.vms[vm].vcpus, policy::ASK_AGAIN_MAX);
         let left = match self.asked_again.left_to_ask[vm] {
@@ -126,7 +127,8 @@ mod tests {
 
     const MICRO: PcpuId = PcpuId::new(1);
 
-    /// The sibling runs on the micro pCPU because of a reschedule IPI; what runs there once its micro slice is over.
+    /// The sibling runs on the micro pCPU because of a reschedule IPI; what runs there once its micro slice
+    /// is over.
     fn after_a_micro_slice(
         micro: &mut MicroSliced<Credit>,
         machine: &mut Machine,

@@ -1,8 +1,10 @@
-//! KVM's directed yield: a spinner gives its pCPU to a sibling that it may wait for (`kvm_vcpu_on_spin`, `yield_to`).
+//! KVM's directed yield: a spinner gives its pCPU to a sibling that it may wait for (`kvm_vcpu_on_spin`,
+//! `yield_to`).
 //!
 //! Problem.   A spinner keeps the pCPU that the preempted sibling it waits for could run on.
-//! Mechanism. On a pause-loop exit KVM goes round the siblings for one that waits and may be waited for. That one runs next on
-//!            the spinner's pCPU, if its clock isn't a slice ahead of the first that waits (`take_heir` in `bpf/`).
+//! Mechanism. On a pause-loop exit KVM goes round the siblings for one that waits and may be waited for. That
+//!            one runs next on the spinner's pCPU, if its clock isn't a slice ahead of the first that waits
+//!            (`take_heir` in `bpf/`).
 
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::Machine;

@@ -2,7 +2,8 @@
 //! if what runs there gives way. `policy/accelerate.h` (`decide_on_home`) says to which; on a real host:
 //! `bpf/mechanisms/home_slices.bpf.h`.
 //!
-//! Problem.   A micro pool is small, and far from warm caches: of eleven siblings that owe an answer ten wait for those before them.
+//! Problem.   A micro pool is small, and far from warm caches: of eleven siblings that owe an answer ten wait
+//!            for those before them.
 //! Mechanism. The pCPU where the vCPU ran last in the normal pool, or one of the next three, runs it for a
 //!            micro slice. The interrupted vCPU waits like any other meanwhile. Then it has what is left of
 //!            its turn, before all but the boosted.

@@ -1,4 +1,5 @@
-//! Lending: a micro pCPU that nobody asks for runs vCPUs of the normal pool, until somebody does. In the paper it idles.
+//! Lending: a micro pCPU that nobody asks for runs vCPUs of the normal pool, until somebody does. In the
+//! paper it idles.
 //!
 //! | moment | what follows (and where, in `bpf/`) |
 //! |---|---|

@@ -3,8 +3,9 @@
 //!
 //! Problem.   A vCPU that holds up its siblings waits for a turn of many milliseconds, and needs one of some
 //!            microseconds.
-//! Mechanism. The last pCPUs of the host are micro-sliced: each has a place for one that waits, which has a micro slice there.
-//!            Another mechanism may serve it elsewhere (`home_slices.rs`); the place is then that pCPU's.
+//! Mechanism. The last pCPUs of the host are micro-sliced: each has a place for one that waits, which has a
+//!            micro slice there. Another mechanism may serve it elsewhere (`home_slices.rs`); the place is
+//!            then that pCPU's.
 //! Limits.    Nothing cuts a micro slice short but its vCPU. A vCPU that finds all places taken waits where
 //!            it was.
 
@@ -164,7 +165,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         }
     }
 
-    /// A micro pCPU that would serve it at once; or else a pCPU of the normal pool; or else a micro pCPU with room.
+    /// A micro pCPU that would serve it at once; or else a pCPU of the normal pool; or else a micro pCPU with
+    /// room.
     pub(super) fn place(&mut self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
         self.micro_place(machine, vcpu, true)
             .or_else(|| self.home_for(machine, vcpu))

@@ -16,7 +16,8 @@ pub(super) struct PassCounts {
     pub refused: u32,
 }
 
-/// Siblings that were requested before, or are about to answer. The spinner itself runs, in either pool, and isn't one.
+/// Siblings that were requested before, or are about to answer. The spinner itself runs, in either pool, and
+/// isn't one.
 fn helped_already(machine: &Machine, vcpu: VcpuId, short_cut: &ShortCut) -> u32 {
     let host = &machine.vcpus[vcpu];
     let waiting = &machine.vms[host.vm].waiting;
@@ -117,8 +118,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         self.answers.on_yield(cause, host, self.worth_helping.helps(host.vm))
     }
 
-    /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each sibling at
-    /// every pause-loop exit was the greatest cost of a run.
+    /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each
+    /// sibling at every pause-loop exit was the greatest cost of a run.
     #[inline]
     pub(super) fn pass_without_request(
         &self,
@@ -153,8 +154,9 @@ impl<Normal: Core> MicroSliced<Normal> {
         PassCounts { helped, crowded, refused: 0 }
     }
 
-    /// How many siblings a pass would ask for in vain, if no micro pCPU has room: nobody needs to be looked at for that. In wide
-    /// VMs, and in the prototype, where the first one without room ends the pass, this is what most passes are.
+    /// How many siblings a pass would ask for in vain, if no micro pCPU has room: nobody needs to be looked
+    /// at for that. In wide VMs, and in the prototype, where the first one without room ends the pass, this
+    /// is what most passes are.
     pub(super) fn crowded_without_room(
         &self,
         machine: &Machine,

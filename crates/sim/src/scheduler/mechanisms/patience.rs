@@ -78,7 +78,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         spinner
     }
 
-    /// What the answer to a spinner that keeps its pCPU by patience depends on: nobody is stranded, if that matters.
+    /// What the answer to a spinner that keeps its pCPU by patience depends on: nobody is stranded, if that
+    /// matters.
     pub(super) fn while_patient(&self, spinner: &SpinnerObservation, promised: Promised) -> Promised {
         let stranded = SpinnerObservation { stranded_count: 1, ..*spinner };
         let matters =
@@ -87,8 +88,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         Promised { without_kinds: promised.without_kinds | stranded_kinds, ..promised }
     }
 
-    /// A spinner goes on until then. If its pass has asked for nobody, the next ones don't either, as long as what that depends
-    /// on stays as it is: so its exits needn't be looked at until then.
+    /// A spinner goes on until then. If its pass has asked for nobody, the next ones don't either, as long as
+    /// what that depends on stays as it is: so its exits needn't be looked at until then.
     pub(super) fn go_on(
         &mut self,
         machine: &mut Machine,

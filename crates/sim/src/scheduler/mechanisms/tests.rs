@@ -13,8 +13,8 @@ use policy::GuestClass;
 /// The real scheduler's normal pool.
 pub type FairShare = crate::scheduler::core::FairShare<KvmHost>;
 
-/// vCPUs of one VM on two pCPUs, the second of them micro-sliced: the first spins for a shootdown on pCPU 0, a
-/// millisecond after it came there, so that the rate limit lets it yield; the others wait for that pCPU.
+/// vCPUs of one VM on two pCPUs, the second of them micro-sliced: the first spins for a shootdown on pCPU 0,
+/// a millisecond after it came there, so that the rate limit lets it yield; the others wait for that pCPU.
 pub const SPINNER: VcpuId = VcpuId::new(0);
 pub const SIBLINGS: [VcpuId; 2] = [VcpuId::new(1), VcpuId::new(2)];
 
@@ -48,7 +48,8 @@ pub fn spinning_among(siblings: u32) -> (MicroSliced<Credit>, Machine) {
     (micro, machine)
 }
 
-/// The real scheduler on so many pCPUs, the last of them micro-sliced; all vCPUs of these VMs have woken, one after the other.
+/// The real scheduler on so many pCPUs, the last of them micro-sliced; all vCPUs of these VMs have woken, one
+/// after the other.
 pub fn all_woken(
     pcpus: usize,
     vms: &[u32],

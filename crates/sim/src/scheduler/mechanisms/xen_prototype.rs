@@ -1,5 +1,6 @@
-//! What the authors' Xen prototype does that no other host does. The paper's numbers were measured on it (microslicedcore/xen,
-//! branch dyn-usliced-cores), and it goes beyond the paper's text; `mechanics = "xen-prototype"`:
+//! What the authors' Xen prototype does that no other host does. The paper's numbers were measured on it
+//! (microslicedcore/xen, branch dyn-usliced-cores), and it goes beyond the paper's text; `mechanics =
+//! "xen-prototype"`:
 //!
 //! | what happens | otherwise | Xen prototype |
 //! |---|---|---|
@@ -216,8 +217,8 @@ impl<Normal: Core> MicroSliced<Normal> {
     }
 
     /// Passes for shootdowns don't ask whether a sibling runs, waits or is blocked: a blocked one belongs to
-    /// a micro pCPU from then on, as does one that blocks there. When it wakes it gets a micro slice, if it has the place to
-    /// itself. Returns false if there is no micro pCPU with room, which ends the pass.
+    /// a micro pCPU from then on, as does one that blocks there. When it wakes it gets a micro slice, if it
+    /// has the place to itself. Returns false if there is no micro pCPU with room, which ends the pass.
     pub(super) fn take_along(&mut self, machine: &Machine, vcpu: VcpuId, cause: Cause) -> bool {
         let at = self.prototype.as_ref().map_or(PcpuId::NONE, |prototype| prototype.blocked_at[vcpu]);
         if at != PcpuId::NONE && self.pool.has(at) {

@@ -13,8 +13,8 @@
 //!            most once in 6 ms. The first target is a vCPU that the spinner sent an interrupt in the last 50
 //!            ms, and that hasn't handled it. Then come the siblings as above; then those preempted in user
 //!            mode, too.
-//! Limits.    The letter doesn't say how large the margin is: an eighth of a slice for each one in the queue is an assumption. Of interrupts, call-function IPIs are
-//!            tracked: these are spun for.
+//! Limits.    The letter doesn't say how large the margin is: an eighth of a slice for each one in the queue
+//!            is an assumption. Of interrupts, call-function IPIs are tracked: these are spun for.
 
 use super::entity::Sums;
 use super::{GroupedEevdf, Queue};
@@ -83,8 +83,9 @@ impl GroupedEevdf {
             group.next = sibling;
         }
         if pcpu != on {
-            // A switch isn't interrupted: two waiting siblings that many spinners yield to would otherwise chase each other off
-            // their pCPU for ever, before either is in its guest. The target is next, sooner or later.
+            // A switch isn't interrupted: two waiting siblings that many spinners yield to would otherwise
+            // chase each other off their pCPU for ever, before either is in its guest. The target is next,
+            // sooner or later.
             let is_switching =
                 queue.running != VcpuId::NONE && machine.now_ns - queue.since_ns < machine.switch_ns;
             if !is_switching {

@@ -1,6 +1,7 @@
 //! How much of its weight an entity, or a queue, has had to run lately (kernel/sched/pelt.c, `load_avg`).
 //!
-//! Problem.   A group's weight on a pCPU is its part of the VM's load there. The load of the moment would swing with each sleep.
+//! Problem.   A group's weight on a pCPU is its part of the VM's load there. The load of the moment would
+//!            swing with each sleep.
 //! Mechanism. An average over periods of 2^20 ns, of which each counts half as much 32 periods later.
 //! Limits.    It changes at the periods' ends only.
 

@@ -1,5 +1,5 @@
-//! Linux's EEVDF as libvirt and systemd set it up: a cgroup per VM below `machine.slice`, and one per vCPU in each. Names in brackets are
-//! of Linux 6.18, kernel/sched/fair.c.
+//! Linux's EEVDF as libvirt and systemd set it up: a cgroup per VM below `machine.slice`, and one per vCPU in
+//! each. Names in brackets are of Linux 6.18, kernel/sched/fair.c.
 //!
 //! Problem.   VMs shall share the host by their weights, whatever their numbers of vCPUs.
 //! Mechanism. Each VM has a queue of its own on every pCPU. It stands in the pCPU's queue with its part of
@@ -127,7 +127,8 @@ impl GroupedEevdf {
         entity.place(&others, zero_ns, scaled(lag_ns, old, weight));
     }
 
-    /// Somebody comes into a pCPU's queue, with the lag that it has (`enqueue_task_fair`); `fresh`: its slice begins.
+    /// Somebody comes into a pCPU's queue, with the lag that it has (`enqueue_task_fair`); `fresh`: its slice
+    /// begins.
     fn enqueue(&mut self, now_ns: u64, pcpu: PcpuId, vcpu: VcpuId, task: Option<Entity>) {
         let vm = self.vm_of[vcpu];
         let slice_ns = self.config.base_slice_ns;
@@ -215,7 +216,8 @@ impl GroupedEevdf {
         self.lags[vcpu].left_ns(group.and_then(|group| group.sums().average_ns()))
     }
 
-    /// Its load goes along (`migrate_task_rq_fair`), from a queue that it isn't in any more to one that it isn't in yet.
+    /// Its load goes along (`migrate_task_rq_fair`), from a queue that it isn't in any more to one that it
+    /// isn't in yet.
     fn move_load(&mut self, now_ns: u64, vcpu: VcpuId, from: PcpuId, to: PcpuId) {
         let vm = self.vm_of[vcpu];
         let load = self.loads[vcpu];

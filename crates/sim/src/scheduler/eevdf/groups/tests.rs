@@ -7,7 +7,8 @@ use microslice_policy::GuestClass;
 
 const MS: u64 = 1_000_000;
 
-/// A host with VMs of so many vCPUs and such a weight; all have woken, in this order, and are on one pCPU unless there are more.
+/// A host with VMs of so many vCPUs and such a weight; all have woken, in this order, and are on one pCPU
+/// unless there are more.
 struct Host {
     scheduler: GroupedEevdf,
     machine: Machine,

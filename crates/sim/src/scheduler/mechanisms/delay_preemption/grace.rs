@@ -8,7 +8,8 @@
 //! | a turn in the normal pool is over, or somebody boosted comes | it goes on for a micro slice, where it is |
 //! | its pCPU becomes micro-sliced under it, and isn't lent (`lending.rs`) | it goes before all others of the normal pool, for a micro slice |
 //!
-//! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody else interrupts a turn.
+//! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody
+//! else interrupts a turn.
 
 use super::super::*;
 use microslice_policy::delay_preemption::decide_on_delay;

@@ -1,5 +1,6 @@
-//! Delayed preemption around any scheduler (VM'04, section 3): a turn ends, in a window around its end, where that is safe.
-//! `policy/delay_preemption.h` says where the window lies and what is safe; here is when it is asked:
+//! Delayed preemption around any scheduler (VM'04, section 3): a turn ends, in a window around its end, where
+//! that is safe. `policy/delay_preemption.h` says where the window lies and what is safe; here is when it is
+//! asked:
 //!
 //! | moment | what follows |
 //! |---|---|
