@@ -71,7 +71,7 @@ struct accelerate_config {
  */
 #define ASK_AGAIN_MAX 32u
 
-/* ---- A yield: is it a hint, and for whom? ---- */
+/* ---- A yield: is it a hint, and for which siblings? ---- */
 
 struct yield_observation {
 	enum yield_cause cause;
@@ -354,7 +354,7 @@ POLICY struct interrupt_decision decide_on_interrupt(const struct accelerate_con
 	return decision;
 }
 
-/* ---- A wake-up: is who was blocked, was woken, and has to wait worth a micro slice? ---- */
+/* ---- A wake-up: is the woken vCPU, which has to wait, worth a micro slice? ---- */
 
 struct woken_observation {
 	u32 interrupted;	  /* an interrupt came for it while it was blocked */
@@ -430,13 +430,13 @@ POLICY u32 decide_on_placement(const struct accelerate_config *config,
 	return pcpu->queued_count < config->micro_queue_max ? PLACEMENT_QUEUE : PLACEMENT_FULL;
 }
 
-/* ---- A request that no micro pCPU can serve at once: may it have a micro slice of this pCPU of the normal pool? ---- */
+/* ---- No micro pCPU can serve a request at once: may it have a micro slice on this normal pCPU? ---- */
 
 enum home_decision {
 	HOME_QUEUE = 0,	   /* it runs there at once, and the interrupted vCPU goes on afterwards */
 	HOME_OFF = 1,	   /* not in the paper */
 	HOME_AFFINITY = 2, /* the vCPU may not run there */
-	/* No ordinary turn: a host task, a vCPU woken for this pCPU, a micro slice; or one waits there already. */
+	/* No ordinary turn: a host task, a vCPU woken for this pCPU, a micro slice; or one waits there. */
 	HOME_BUSY = 3,
 	HOME_SIBLING = 4,  /* of its own VM: it may be the one that waits for it */
 	HOME_VM_AHEAD = 5, /* its VM has had more than that of the vCPU that runs there */

@@ -116,7 +116,7 @@ POLICY u64 limit_turn_reserved(const struct cpu_limit *limit, u64 ahead_ns, u64 
 }
 
 /*
- * May a task that stopped in the kernel go on there in place of a rest? So long it has gone on since it
+ * May a task that stopped in the kernel go on there in place of a rest? It has gone on for so long since it
  * rested in user mode.
  */
 POLICY u32 limit_lets_go_on(u64 went_on_ns)

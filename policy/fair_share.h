@@ -13,14 +13,14 @@
  * Formula.   vcpu_weight = vm_weight * SHARE_SCALE / active_vcpu_count     (at least 1)
  *            charge      = ran_ns * WEIGHT_DEFAULT * SHARE_SCALE / vcpu_weight
  *            vm_charge   = ran_ns * WEIGHT_DEFAULT / vm_weight             (all that its vCPUs run, wherever)
- *            A VM may be behind the first one by what VM_LAG_SLICES slices cost it, or one slice of each of
- *            its vCPUs if these are more. Then it is charged by twice its weight. Further behind, the weight
- *            grows as much, up to CATCH_UP_MAX times its weight more. No further lag is remembered. A VM that
- *            didn't want its share, or can't have it where it may run, isn't owed it for ever.
- *            A vCPU that slept comes back no further behind than running for lag_max_ns would cost it.
- *            Sleeping isn't saving, but a vCPU that sleeps often isn't to lose what it waits for. A preempted
- *            vCPU keeps its clock: its lag is owed to it. No vCPU waits for being ahead by more than that.
- *            What it ran in the micro pool beyond is the VM's debt, not the vCPU's.
+ *            A VM may be behind the first one by what VM_LAG_SLICES slices cost it, or a slice of each vCPU
+ *            if these are more. Then it is charged by twice its weight. Further behind, the weight grows as
+ *            much, up to CATCH_UP_MAX times its weight more. No further lag is remembered. A VM that didn't
+ *            want its share, or can't have it where it may run, isn't owed it for ever. A vCPU that slept
+ *            comes back no further behind than running for lag_max_ns would cost it. Sleeping isn't saving,
+ *            but a vCPU that sleeps often isn't to lose what it waits for. A preempted vCPU keeps its clock:
+ *            its lag is owed to it. No vCPU waits for being ahead by more than that. What it ran in the micro
+ *            pool beyond is the VM's debt, not the vCPU's.
  *            Warm caches: the vCPU that ran last on a pCPU may go before the one furthest behind. So may the
  *            heir of a directed yield, which is named by a sibling. The difference is no more than a slice
  *            costs the one that overtakes. For warm caches' sake it holds only while the other has waited for

@@ -12,19 +12,18 @@
  *            A profile interval may be quiet because micro pCPUs have just dissolved a convoy that would be
  *            back without them. Or the senders of urgent events wait for their turns. So only a number of
  *            second looks, as long as a turn each, makes an epoch without any (not in the paper). The
- *            authors' prototype, csched_event_acct, never waits for an epoch after a quiet interval.
- *            The more micro pCPUs, the fewer IPIs, even if most of them are idle. A micro pCPU that helps may
- *            raise their number, since a helped vCPU soon sends again. So one more is tried only while the
- *            present ones were busy, and no count is compared with another. An epoch in which they were
- *            neither idle nor too few is followed by the next, without an interval that has none (not in the
- *            paper).
+ *            authors' prototype, csched_event_acct, never waits for an epoch after a quiet interval. The more
+ *            micro pCPUs, the fewer IPIs, even if most of them are idle. A micro pCPU that helps may raise
+ *            their number, since a helped vCPU soon sends again. So one more is tried only while the present
+ *            ones were busy, and no count is compared with another. Where they were neither idle nor too few
+ *            the next epoch follows without an interval that has none (not in the paper).
  * Formula.   next(count):  no urgent event with 0   -> 0, for a second look: the first second_looks times
  *                          no urgent event with 0   -> 0, for an epoch
  *                          with 0, IPIs dominate    -> 1, and go on profiling
  *                          with 0, PLEs or IRQs do  -> 1, for an epoch
  *                          count < limit, and busy  -> count + 1
  *                          otherwise                -> count, for an epoch
- *                          as printed               -> the count up to limit with the fewest IPIs, for an epoch
+ *                          as printed               -> the count with the fewest IPIs, for an epoch
  *            after an epoch            -> 0, and profile, but by demand:
  *                          used, one fewer is busy  -> count, for an epoch
  *                          used, one fewer isn't    -> max(count - 1, 1), for an epoch

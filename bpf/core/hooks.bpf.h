@@ -71,7 +71,7 @@ HOOK void on_rest(struct vcpu *vcpu);
 /* A confined task may run again: the scheduler queues it. */
 HOOK void release_confined(struct bpf_iter_scx_dsq *it, struct task_struct *p);
 
-/* ---- Turns. `owed`: vCPU slot + 1 of whom a mechanism owes a turn on this pCPU; 0: nobody ---- */
+/* ---- Turns. `owed`: vCPU slot + 1 to which a mechanism owes a turn on this pCPU; 0: none ---- */
 
 /* What a reserved pCPU runs next. */
 HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev);

@@ -77,7 +77,7 @@ static __always_inline s32 kick_idle_for_vcpu(struct task_struct *p)
 	return cpu >= 0 ? cpu : kick_idle_reserved(p);
 }
 
-/* ---- Who gives way ---- */
+/* ---- What gives way ---- */
 
 /* How many pCPUs are looked at for one that gives way to a vCPU. */
 #define PREEMPT_LOOK_MAX 4u

@@ -145,7 +145,7 @@ static __always_inline void charge_vm_of_thread(const struct task_ctx *tctx, u64
 	ADD(stats->vmm_ran_ns, ran_ns);
 }
 
-/* ---- Who goes first ---- */
+/* ---- What goes first ---- */
 
 /* Has its VM, or else have its threads, had more than the first waiter? */
 static __always_inline bool is_ahead_of_line(const struct task_ctx *tctx)

@@ -394,7 +394,7 @@ static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, st
 	return true;
 }
 
-/* ---- Who runs next ---- */
+/* ---- What runs next ---- */
 
 /* Whose turn ends isn't safe: it goes on, in its window or with grace. */
 static __always_inline bool is_put_off(s32 cpu, struct task_struct *prev, struct pcpu *pcpu)

@@ -77,7 +77,7 @@ static __always_inline void stop_urgent_slice(struct pcpu *pcpu, u64 now)
 	urgent_on(pcpu)->vcpu = 0;
 }
 
-/* ---- Who runs next ---- */
+/* ---- What runs next ---- */
 
 __noinline int record_urgent_turn(u32 slot, const struct urgent_state *state, u64 ran_ns, u32 others_count,
 				  u32 decision)

@@ -238,7 +238,7 @@ HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now)
 	stop_urgent_slice(pcpu, now);
 }
 
-/* ---- Who runs next ---- */
+/* ---- What runs next ---- */
 
 HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 *owed)
 {

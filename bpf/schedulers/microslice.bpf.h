@@ -313,7 +313,7 @@ HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now)
 	stop_busy(pcpu, now);
 }
 
-/* ---- Who runs next ---- */
+/* ---- What runs next ---- */
 
 HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {

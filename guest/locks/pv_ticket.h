@@ -23,8 +23,8 @@
  *   LOCK_STORE(p, value)    likewise
  *   LOCK_FETCH_ADD, LOCK_FETCH_OR, LOCK_FETCH_AND(p, value); LOCK_COMPARE_SWAP(p, old, new)    whole barriers
  *   LOCK_PAUSE()            between two looks
- *   LOCK_BEGIN_WAIT()       returns a number. Until LOCK_END_WAIT(number) nobody else takes a lock on this CPU
- *   LOCK_HALT(number)       until this CPU is kicked, or for any other reason. A kick that came before it isn't lost
+ *   LOCK_BEGIN_WAIT()       a number. Until LOCK_END_WAIT(number) no other task takes a lock on this CPU
+ *   LOCK_HALT(number)       until this CPU is kicked, or for another reason. An earlier kick isn't lost
  *   LOCK_KICK(cpu)
  */
 #ifndef GUEST_PV_TICKET_H

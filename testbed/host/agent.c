@@ -8,8 +8,8 @@
  * When the other end goes away, for whatever reason, everything that it started is killed.
  *
  * Frames, both directions: length, stream, kind (three little-endian 32-bit words), then `length` bytes.
- *   harness -> agent  X run this shell command   I input for it   C end of input   K send it this signal (a word)
- *                     Q end everything
+ *   harness -> agent  X run this shell command   I input for it   C end of input
+ *                     K send it this signal (a word)   Q end everything
  *   agent -> harness  H ready   O output   E error output   S ended (a word: exit status as waitpid gives it)
  * A stream is one command; its number is the harness's choice.
  */

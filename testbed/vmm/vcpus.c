@@ -5,7 +5,8 @@
  * end with this one.
  *
  *   vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed | keeps=US | hints=US | forged=US]]
- *   vcpus VMS VCPUS leave                            vCPUs that end after some halts; each VMM closes its VM then, prints "left", and lives on
+ *   vcpus VMS VCPUS leave                            vCPUs that end after some halts; each VMM then
+ *                                                    closes its VM, prints "left", and lives on
  *   vcpus VMS VCPUS pauses | interrupts | slides     vCPUs that mean ill (hostile.h)
  *   vcpus naps                                       has no VM: to compare with
  *

@@ -1,6 +1,6 @@
 //! Files that a VMM names on its command line. A tenant may have chosen the name, and what lies there.
 //!
-//! Problem.   A FIFO would block its opener, a device may do anything, and a symbolic link in a container's
+//! Problem.   A FIFO would block its opener, and a device may do anything. A symbolic link in a container's
 //!            root may name a file of the host's.
 //! Mechanism. The kernel resolves the path within the VMM's own root directory (`openat2`, RESOLVE_IN_ROOT)
 //!            and through no link of /proc; nothing blocks; what isn't a regular file of a kernel's size is

@@ -8,8 +8,9 @@
 //!            become weights of 100 on average.
 //! Formula.   part(child) = part(parent) * weight(child) / sum of the weights of all children that want to
 //!            run
-//!            weight(VM)  = part(VM) * scale, 1 to 10000; scale = 100 * VMs that want to run, or so much more that the
-//!            lightest of them has LIGHTEST, if the heaviest then has no more than 10000
+//!            weight(VM)  = part(VM) * scale, 1 to 10000
+//!            scale       = 100 * VMs that want to run, or so much more that the lightest of them has
+//!                          LIGHTEST, if the heaviest then has no more than 10000
 //! Limits.    Weights are whole numbers: a part below a 10,000th of the largest is more than it should be.
 //!            Services have weights of their own (service_weights.rs).
 

@@ -8,16 +8,16 @@
 //! | no blocked vCPU runs | what the scheduler picks |
 //! | mutual exclusion | acquired / released pairs, per lock |
 //! | no lost or duplicated IPI | each vCPU: sent and not merged = handled + pending |
-//! | micro pool | only accelerated vCPUs run there, at most one waits for each pCPU, and each returns after a micro slice |
-//! | urgent queue | first come, first served, none beyond its allowance, and nobody urgent for ever (`check/urgent.rs`) |
-//! | boosts | each ends before its vCPU stops, and a VM has had no more of them than its budget since the start, but for a micro slice of each vCPU (`check/boosts.rs`) |
-//! | grace | a turn, and a stay in the micro pool, is made longer a few times in a row, by a micro slice each |
-//! | windows | nobody is put off beyond its window, nor where it is safe, and turns are as long as due (`check/windows.rs`) |
+//! | micro pool | only accelerated vCPUs run there, one waits for each pCPU, each returns after a micro slice |
+//! | urgent queue | first come, first served, none beyond its allowance, none for ever (`check/urgent.rs`) |
+//! | boosts | each ends before its vCPU stops; a VM keeps to its budget (`check/boosts.rs`) |
+//! | grace | a turn, or a stay in the micro pool, grows a few times in a row, by a micro slice each |
+//! | windows | none is put off beyond its window, nor where it is safe (`check/windows.rs`) |
 //! | time adds up | elapsed x pCPUs = guest + overhead + idle, at the end |
-//! | no lost wake-up | nobody waits beside a free lock; nobody halts beside an interrupt, a thread that is ready, or with a lock that it was given (`guest/lost.rs`) |
+//! | no lost wake-up | none waits beside a free lock; none halts that has something to do (`guest/lost.rs`) |
 //! | waiting vCPUs are counted right | [`Machine::waiting_adds_up`] |
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
-//! | no starvation | nobody waits runnable for longer than five seconds, or than a few times its share explains |
+//! | no starvation | none waits runnable beyond five seconds, or beyond a few times what its share explains |
 
 use crate::config::{DelayPreemptionConfig, Mechanics, SchedulerKind};
 use crate::ids::{IdVec, LockId, PcpuId, VcpuId, VmId};

@@ -295,8 +295,8 @@ fn who_only_spins_never_halts_though_an_interrupt_waits_for_a_paravirtual_lock()
     }
 }
 
-/// Of one lock: which waiter a kick wakes while another comes first, how often waiters halt, and for how long
-/// each has spun when it halts for the first time.
+/// Of one lock: which waiter a kick wakes while another comes first, and how often waiters halt. Also how
+/// long each has spun when it halts for the first time.
 #[derive(Default)]
 struct Kicks {
     lock: LockId,

@@ -170,8 +170,8 @@ fn vms_of_one_vcpu_do_not_all_begin_on_the_first_pcpu() {
     assert!(ran().max() < ran().min().map(|least| 3 * least), "{:?}", ran().collect::<Vec<_>>());
 }
 
-/// Boosted against the vCPU that was served last where it ran, a sleeper of great weight had less the more it
-/// weighed (0.22 of the host). It took most of that from the VM that it should have had it with.
+/// A sleeper of great weight was boosted against the vCPU that was served last where it ran. It had less the
+/// more it weighed (0.22 of the host). It took most of that from the VM that it should have had it with.
 #[test]
 fn a_heavy_vm_whose_vcpus_sleep_has_what_it_asks_for_beside_light_ones_that_do_not() {
     let turns = r#"{ name = "w", threads = 1, program = [{ compute = "100 us" }, { sleep = "10 us" }, { progress = 1 }] }"#;
@@ -189,8 +189,8 @@ fn a_heavy_vm_whose_vcpus_sleep_has_what_it_asks_for_beside_light_ones_that_do_n
     }
 }
 
-/// A woken vCPU went to the micro pCPU that was lent, was called back from it at once, and waited for it
-/// again, thousands of times a second. It made a third of its work.
+/// Thousands of times a second a woken vCPU went to the lent micro pCPU, was called back at once, and waited
+/// for it again. It made a third of its work.
 #[test]
 fn who_was_woken_for_a_pcpu_that_is_called_back_all_the_time_goes_on_elsewhere() {
     let sleeps = r#"{ name = "w", threads = 1, program = [{ compute = "300 us" }, { sleep = "700 us" }, { progress = 1 }] }"#;

@@ -124,8 +124,8 @@ pub struct Run {
     /// project]
     #[arg(long, value_name = "project|paper")]
     rules: Option<Rules>,
-    /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, though the
-    /// host finds no sibling to help [default: 10]
+    /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, helped or not
+    /// [default: 10]
     #[arg(long, value_name = "N")]
     patience: Option<u32>,
     /// Preempt a vCPU where nobody waits for what it holds, in a window so long around the end of its turn;

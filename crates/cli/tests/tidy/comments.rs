@@ -81,7 +81,10 @@ pub fn old_words(source: &Source) -> Vec<Offence> {
 /// A row of a table or a formula: columns are aligned. A label ("Races.   ") isn't one.
 fn is_row(text: &str) -> bool {
     let behind_label = text.split_once(".  ").map_or(text, |(_, text)| text.trim_start());
-    behind_label.contains("  ") || behind_label.contains(" -> ") || behind_label.contains(" = ")
+    behind_label.starts_with('|')
+        || behind_label.contains("  ")
+        || behind_label.contains(" -> ")
+        || behind_label.contains(" = ")
 }
 
 /// A paragraph goes on until a line of code, an empty one, an item of a list, or a row of a table.
@@ -89,27 +92,39 @@ fn paragraphs(source: &Source) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut next = 0;
     for line in lines(source).into_iter().filter(|line| !is_row(line.text)) {
-        let starts = line.is_beside_code
-            || line.number != next
-            || line.text.is_empty()
-            || line.text.starts_with(['-', '|']);
+        let goes_on = line.number == next && !line.is_beside_code;
+        let is_item = line.text.is_empty() || line.text.starts_with("- ");
         match found.last_mut() {
-            Some((_, text)) if !starts => {
+            Some((_, text)) if goes_on && !is_item => {
                 text.push(' ');
                 text.push_str(line.text);
             }
             _ => found.push((line.number, line.text.to_owned())),
         }
-        next = line.number + 1;
+        // What stands beside code is complete.
+        next = if line.is_beside_code { 0 } else { line.number + 1 };
     }
     found
 }
 
 /// A sentence ends with a full stop, a question mark, a colon or a semicolon before a space.
 fn sentences(text: &str) -> impl Iterator<Item = &str> {
-    text.split_inclusive(". ")
-        .flat_map(|part| part.split_inclusive(": "))
-        .flat_map(|part| part.split_inclusive("; "))
+    let ends = |text: &&str| text.ends_with(['.', '?', ':', ';']);
+    let mut words = text.split_inclusive(' ').peekable();
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let mut to = from;
+        words.peek()?;
+        for word in words.by_ref() {
+            to += word.len();
+            if ends(&word.trim_end()) {
+                break;
+            }
+        }
+        let sentence = &text[from..to];
+        from = to;
+        Some(sentence)
+    })
 }
 
 pub fn long_sentences(source: &Source) -> Vec<Offence> {
@@ -153,6 +168,13 @@ mod tests {
     fn tabs_count_as_eight_columns() {
         assert_eq!(wide(&of_c(&format!("\t// {}\n", "x".repeat(98)))).len(), 0);
         assert_eq!(wide(&of_c(&format!("\t// {}\n", "x".repeat(100)))).len(), 1);
+    }
+
+    #[test]
+    fn a_comment_beside_code_is_no_part_of_the_next_one() {
+        let source = of_c("\tu32 a; /* one */\n\t/* Two.\n\t * Three? Four */\n");
+        assert_eq!(paragraphs(&source), [(1, "one".to_owned()), (2, "Two. Three? Four".to_owned())]);
+        assert_eq!(sentences("Two. Three? Four").collect::<Vec<_>>(), ["Two. ", "Three? ", "Four"]);
     }
 
     #[test]

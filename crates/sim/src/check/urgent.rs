@@ -2,7 +2,7 @@
 //!
 //! | invariant | how |
 //! |---|---|
-//! | first come, first served | a vCPU that is served, or runs without, finds only such before it in its queue that were refused at this instant |
+//! | first come, first served | all before a vCPU that is served, or runs, were refused at this instant |
 //! | the allowance is kept | clocks of those served and of those refused, which the trace has |
 //! | no vCPU is urgent for ever | one is urgent, and has run for so long since it was asked for last |
 

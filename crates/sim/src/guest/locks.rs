@@ -5,7 +5,7 @@
 //! | test-and-set | spin | any waiter that runs; if none does, the first that runs again, or a newcomer |
 //! | ticket, queued | spin | the first in line, running or not (lock-waiter preemption) |
 //! | PV ticket, PV queued | spin for a while, then halt | the first in line, kicked if it halted |
-//! | oticket, iticket | likewise, some longer than others | likewise; of an oticket, the next few are kicked ahead |
+//! | oticket, iticket | likewise, some longer than others | likewise; an oticket kicks the next few ahead |
 //! | yield, spin-yield | yield, at once or after a while, and look again when they run | as of test-and-set |
 
 use crate::config::{Halting, Handover, Patience, Wait};

@@ -7,8 +7,8 @@
 //!            thread without a reason to spin, or that shall be rescheduled, sleeps in the order of arrival.
 //!            A release wakes the first sleeper. That one competes like all others, and sleeps again if it
 //!            comes too late: the lock is never handed over.
-//! What for.  "On a CPU" is what the *guest's* scheduler thinks: the holder of a preempted vCPU is on a CPU, so its waiters
-//!            spin until the host runs it again. Kernels from 4.10 on ask the hypervisor
+//! What for.  "On a CPU" is what the *guest's* scheduler thinks: the holder of a preempted vCPU is on a CPU.
+//!            So its waiters spin until the host runs it again. Kernels from 4.10 on ask the hypervisor
 //!            (`vcpu_is_preempted`).
 //! Limits.    No hand-over to a starved sleeper (4.10), no readers, no lock of the list of sleepers.
 

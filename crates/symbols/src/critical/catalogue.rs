@@ -121,8 +121,8 @@ impl Catalogue {
     /// Reads a catalogue in place of the one that the binary carries.
     ///
     /// # Errors
-    /// The line, and what is wrong there: TOML that doesn't parse, a field that is missing, unknown or of the
-    /// wrong kind, a class that a function can't have, a function with two classes, a format of another
+    /// The line, and what is wrong there: TOML that doesn't parse; a field that is missing, unknown or of the
+    /// wrong kind; a class that a function can't have; a function with two classes; a format of another
     /// version.
     pub fn from_toml(text: &str) -> Result<Self, Error> {
         if text.len() > CATALOGUE_BYTES_MAX {

@@ -40,7 +40,7 @@ pub fn read(bytes: Vec<u8>) -> Result<Kernel, Error> {
     })
 }
 
-/// Reads the symbol table of an ELF file that has only symbols (a debug file), or is too large for memory (a
+/// Reads the symbol table of an ELF file with nothing but symbols (a debug file), or too large for memory (a
 /// `vmlinux` with debug information). `None` if it is stripped.
 pub fn read_symbols_only<'d, R: ReadRef<'d>>(data: R) -> Result<Option<SymbolTable>, Error> {
     let elf = parse(data)?;

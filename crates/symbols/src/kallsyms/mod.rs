@@ -7,7 +7,7 @@
 //!
 //! | kernels | order |
 //! |---|---|
-//! | up to 6.3 | addresses or offsets + base, num_syms, names, markers, (6.2: seqs_of_names,) token_table, token_index |
+//! | up to 6.3 | addresses or offsets + base, num_syms, names, markers, (6.2: seqs_of_names,) tokens |
 //! | 6.4 to 6.19 | num_syms, names, markers, token_table, token_index, offsets, base, seqs_of_names |
 //! | 7.0 on | the same without base; 4-byte alignment |
 //!

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! STORE/build-id/<hex>.symbols      one table a kernel build
-//! STORE/release/<release>.symbols   link to the build imported last; the table itself for kernels without build ID
+//! STORE/release/<release>.symbols   link to the build imported last; without build ID: the table itself
 //! ```
 //! A table is written to a temporary file beside its place and renamed: a reader sees the old one or the new
 //! one. Tables are read, not mapped: a file that someone truncates under a reader is then an error and not a

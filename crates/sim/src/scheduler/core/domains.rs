@@ -2,9 +2,9 @@
 //!
 //! | when | from where |
 //! |---|---|
-//! | a pCPU has nobody to run | the nearest domain where somebody waits: the same core, the same last-level cache, anywhere |
-//! | it has somebody | of the next few domains the one that is furthest behind, if the policy lets its first go before |
-//! | a pCPU is asked to come for somebody | it waits in that pCPU's domain from then on (`FairShare::bring`) |
+//! | a pCPU has no vCPU to run | the nearest domain with a waiter: same core, same last-level cache, anywhere |
+//! | it has one | of the next few domains the one furthest behind, if the policy lets its first go before |
+//! | a pCPU is asked to come for one | it waits in that pCPU's domain from then on (`FairShare::bring`) |
 
 use super::{Account, FairShare, Hooks};
 use crate::ids::{DomainQueueId, IdVec, PcpuId, VcpuId};

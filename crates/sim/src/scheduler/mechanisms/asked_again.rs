@@ -5,7 +5,7 @@
 //! | moment | what follows |
 //! |---|---|
 //! | a micro slice is over | a new request, behind all others (`micro_pool.rs`: `end_micro_slice`) |
-//! | a micro pCPU has room again | a pass over the VM that it turned away, for siblings that still owe an answer, round from the one that was turned away first |
+//! | a micro pCPU has room again | a pass over the VM's responders, from the first that it turned away on |
 //!
 //! A pass takes no time here, so none is ever under way when a place gets free.
 

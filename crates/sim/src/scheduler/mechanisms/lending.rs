@@ -3,9 +3,9 @@
 //!
 //! | moment | what follows (and where, in `bpf/`) |
 //! |---|---|
-//! | a micro pCPU finds no vCPU that was asked for | it chooses like a normal one (`lending.bpf.h`: `dispatch_lent`) |
-//! | somebody is asked for | it goes before the borrower, which goes to the normal pool's queues, boosted if it was woken for this pCPU (`micro_pool.bpf.h`: `call_pcpu`, `queues.bpf.h`: `enqueue_vcpu`) |
-//! | a vCPU waits, and no normal pCPU idles | a micro pCPU that idles comes for it (`lending.bpf.h`: `kick_idle_micro`) |
+//! | a micro pCPU finds no request | it chooses like a normal one (`lending.bpf.h`: `dispatch_lent`) |
+//! | a request comes | it goes before the borrower, which is queued (`call_pcpu`, `enqueue_vcpu`) |
+//! | a vCPU waits, and no normal pCPU idles | an idle micro pCPU comes for it (`kick_idle_micro`) |
 //!
 //! The borrower gets no grace when it is called back: what it waits for may be the one that it is called back
 //! for. With it, dedup's shootdowns took a fifth longer, and nothing was faster.

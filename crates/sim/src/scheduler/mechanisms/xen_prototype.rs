@@ -6,15 +6,15 @@
 //! |---|---|---|
 //! | order of a pass | round from the yielding vCPU | from vCPU 0, until a request finds all queues full |
 //! | a vCPU waits for a shootdown | yields unless one is helped | never yields |
-//! | a vCPU spins for a lock | yields unless one is helped | never yields (the limit of its rule, see `on_hint_in_prototype`) |
+//! | a vCPU spins for a lock | yields unless one is helped | never yields (see `on_hint_in_prototype`) |
 //! | a vCPU goes back to the normal pool | behind the others | within its credits, see `forgives` |
-//! | credits of the normal pool | of its pCPUs | of all pCPUs: its master accounts for the micro pool, too (section 5) |
+//! | credits of the normal pool | of its pCPUs | of all pCPUs, the micro pool's too (section 5) |
 //! | a sibling is blocked, or blocks on its micro pCPU | it wakes in the normal pool | see `take_along` |
-//! | a vCPU on a micro-sliced pCPU spins | its pass decides | no pass; it goes back if somebody waits there, see `spins_on` |
+//! | a vCPU on a micro-sliced pCPU spins | its pass decides | no pass; it goes back if another waits (`spins_on`) |
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
 //! | all queues are full | the spinner goes on, and asks again | never asked (see the third row) |
 //! | a turn or a micro slice ends at a bad moment | see `delay_preemption/grace.rs` | it ends |
-//! | no micro pCPU serves a request at once | see `home_slices.rs`, in the real scheduler's normal pool | it waits, or is forgotten |
+//! | no micro pCPU serves a request at once | see `home_slices.rs` (real normal pool) | it waits, or is forgotten |
 //!
 //! The prototype's published code sizes its pool otherwise, too: see docs/simulator-choices.md.
 

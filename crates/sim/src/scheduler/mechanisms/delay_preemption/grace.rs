@@ -1,12 +1,11 @@
-//! Grace: a vCPU that stops at a bad moment at the end of its turn goes on for a few micro slices, in a
-//! window that doesn't slide. `policy/delay_preemption.h` says which and how often. The moments at which it
-//! is asked are the real scheduler's (`bpf/mechanisms/delay_preemption.bpf.h`: `finishes_first`,
-//! `comes_back`):
+//! Grace: a vCPU that stops at a bad moment at the end of its turn goes on for a few micro slices. The window
+//! doesn't slide. `policy/delay_preemption.h` says which and how often. The moments at which it is asked are
+//! the real scheduler's (`bpf/mechanisms/delay_preemption.bpf.h`: `finishes_first`, `comes_back`):
 //!
 //! | moment | what follows |
 //! |---|---|
-//! | a turn in the normal pool is over, or somebody boosted comes | it goes on for a micro slice, where it is |
-//! | its pCPU becomes micro-sliced under it, and isn't lent (`lending.rs`) | it goes before all others of the normal pool, for a micro slice |
+//! | a turn in the normal pool is over, or a boosted vCPU comes | it goes on there for a micro slice |
+//! | its pCPU becomes micro-sliced, and isn't lent (`lending.rs`) | it goes first elsewhere, for a micro slice |
 //!
 //! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody
 //! else interrupts a turn.

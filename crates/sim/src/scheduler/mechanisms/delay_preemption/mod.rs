@@ -5,7 +5,7 @@
 //! | moment | what follows |
 //! |---|---|
 //! | the scheduler has chosen | the turn is looked at when its window begins, not when it is over |
-//! | the window has begun, and its vCPU isn't safe | it goes on: until the next look, or until it changes what it does |
+//! | the window has begun, and its vCPU isn't safe | it goes on until the next look, or a change |
 //! | it is safe, or the window ends | the scheduler chooses, as if the turn were over now |
 //! | somebody else is to run before the window begins | that is put off by a window of its own, from now on |
 //!
