@@ -15,19 +15,18 @@ pub use slots::{HostTicks, Slots};
 use crate::SimError;
 use crate::config::{CostModel, PleConfig, SimulationConfig};
 use crate::guest::text::Text;
-use crate::guest::{Act, Barrier, Frame, GuestVcpu, Lock, Queue, Thread, pending};
-use crate::guest::{balance::Balancing, modes::Mode, network::Nic, program::Programs};
+use crate::guest::{Barrier, GuestVcpu, Lock, Queue, Thread, pending};
+use crate::guest::{modes::Mode, program::Programs};
 use crate::ids::{BarrierId, IdVec, LockId, PcpuId, QueueId, ThreadId, VcpuId, VmId, WorkloadId};
 use crate::machine::{Machine, VcpuState};
 use crate::measurements::Measurements;
 use crate::observers::Observers;
 use crate::random::{Random, Samplers};
 use crate::report::RunReport;
-use crate::scheduler::{Scheduler, YieldAnswer};
+use crate::scheduler::Scheduler;
 use crate::smt::Smt;
 use crate::timeline::{Timeline, Turn};
-use crate::trace_event::{GuestClass, StopReason, TraceEvent, TraceNames};
-use microslice_policy::YieldCause;
+use crate::trace_event::{StopReason, TraceNames};
 
 const PROGRESS_NS: u64 = 1_000_000;
 /// Threads start at random within this time, or sooner if the run is too short for it.

@@ -14,7 +14,7 @@ pub use topology::Farness;
 pub use vcpu::{HostVcpu, VcpuState, interrupt_bit};
 pub(crate) use vcpu::{Turns, Warmth};
 pub use vm::HostVm;
-pub use waiting::{Kind, WAITING_KINDS, Waiting};
+pub use waiting::{Kind, WAITING_KINDS};
 
 use crate::bits::Bits;
 use crate::config::{HostConfig, QueueLockCosts};

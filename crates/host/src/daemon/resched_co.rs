@@ -1,7 +1,8 @@
 //! Resched-Co where it is `auto`: whether it acts for a VM is tried, and tried again (`decide_on_resched_co`;
 //! ASPLOS'13, section 4.2).
 
-use super::{Daemon, monotonic_ns, tell};
+use super::guests::tell;
+use super::{Daemon, monotonic_ns};
 use crate::HostError;
 use crate::coordination::Schemes;
 use crate::scheduler::VmStats;

@@ -1,6 +1,7 @@
 //! What cgroups give VMs and allow them: weights and limits, read again while the scheduler runs.
 
-use super::{Daemon, LOOK_WHO_WANTS_TO_RUN, Output, tell};
+use super::guests::tell;
+use super::{Daemon, LOOK_WHO_WANTS_TO_RUN, Output};
 use crate::HostError;
 use crate::cgroups;
 use crate::limits;

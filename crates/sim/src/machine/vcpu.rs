@@ -1,7 +1,7 @@
 //! A vCPU as the host sees it.
 
 use super::waiting::Kind;
-use crate::ids::{PcpuId, VcpuId, VmId};
+use crate::ids::{PcpuId, VmId};
 use microslice_policy::{GuestClass, InterruptKind};
 
 /// An interrupt's bit in [`HostVcpu::pending_interrupts`].
@@ -35,7 +35,7 @@ pub(crate) struct Turns {
 }
 
 /// What the host keeps of a vCPU, in two cache lines. `state`, `preempted`, `yielded`, `requested`, `class`
-/// and `owes_answer` are for reading: [`Machine`] changes them, because it counts waiting vCPUs.
+/// and `owes_answer` are for reading: [`super::Machine`] changes them, because it counts waiting vCPUs.
 #[repr(align(64))]
 pub struct HostVcpu {
     pub vm: VmId,

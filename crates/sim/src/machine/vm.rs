@@ -1,6 +1,5 @@
 //! A VM as the host sees it: its weight, and where its vCPUs may run.
 
-use super::Machine;
 use super::promises::Promised;
 use super::waiting::Waiting;
 use crate::ids::{IdVec, PcpuId, VcpuId};
@@ -22,7 +21,7 @@ pub struct HostVm {
 }
 
 impl HostVm {
-    /// `affinity`: pCPU is allowed, by number; empty: all. Its vCPUs get their numbers from [`Machine::new`].
+    /// `affinity`: pCPU is allowed, by number; empty: all. Its vCPUs get their numbers from [`super::Machine::new`].
     pub fn new(vcpus: u32, weight: u32, mut affinity: Vec<bool>) -> Self {
         if !affinity.contains(&false) {
             affinity.clear();
