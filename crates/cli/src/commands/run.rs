@@ -407,6 +407,12 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     settings.program_costs = args.program_costs;
     settings.vm_places = args.vm_places.unwrap_or(settings.vm_places);
     settings.verbose = args.verbose;
+    take_vms(args, &mut settings)?;
+    Ok(settings)
+}
+
+/// What is said of one VM by its name.
+fn take_vms(args: &Run, settings: &mut Settings) -> Result<(), Failure> {
     for guest in &args.guests {
         let (name, path) = pair(guest, "guest", "NAME=VMLINUZ")?;
         settings.guests.insert(name.to_owned(), PathBuf::from(path));
@@ -420,7 +426,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.weights.insert(name.to_owned(), number);
         settings.places.remove(&format!("vm.{name}.weight"));
     }
-    Ok(settings)
+    Ok(())
 }
 
 /// Where figures are served: flag over file over the environment, which is a service's.

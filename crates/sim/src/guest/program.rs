@@ -292,6 +292,11 @@ impl<'a> Compiler<'a> {
         Ok(self.first_instance(lock))
     }
 
+    fn symbol(&self, workload: &WorkloadConfig, name: &str) -> Result<u16, SimError> {
+        let unknown = || format!("{:?} has no function {name:?}", self.vm.kernel.symbols);
+        self.text.find(name).ok_or_else(|| self.error(workload, unknown()))
+    }
+
     fn phases(
         &mut self,
         workload: &WorkloadConfig,
@@ -303,13 +308,7 @@ impl<'a> Compiler<'a> {
             let op = match phase {
                 Phase::Compute { duration } => Op::Compute { duration: self.duration(*duration) },
                 Phase::Kernel { duration, symbol } => {
-                    let symbol = self.text.find(symbol).ok_or_else(|| {
-                        self.error(
-                            workload,
-                            format!("{:?} has no function {symbol:?}", self.vm.kernel.symbols),
-                        )
-                    })?;
-                    Op::Kernel { duration: self.duration(*duration), symbol }
+                    Op::Kernel { duration: self.duration(*duration), symbol: self.symbol(workload, symbol)? }
                 }
                 Phase::Lock { lock, hold } => {
                     let lock = self.lock(workload, lock)?;
