@@ -4,7 +4,7 @@
  *
  * Problem.   A vCPU that was stopped in critical guest-kernel code makes its siblings, or a packet, wait for
  *            its next turn: tens of milliseconds for work of microseconds (paper, section 3).
- * Mechanism. Two hints say that somebody waits (paper 4.1): a yield, and an interrupt on its way. A yield
+ * Mechanism. Two hints say that a vCPU waits (paper 4.1): a yield, and an interrupt on its way. A yield
  *            starts a pass over the yielding vCPU's siblings; what it waits for decides how many are needed.
  *
  *              hint                              accelerated vCPU                        paper
@@ -241,7 +241,7 @@ struct spinner_observation {
 /* So often patience runs out in a VM where nobody halts for locks until siblings that are stranded end it. */
 #define VAIN_WAITS_MAX 200u
 
-/* How often patience has run out in its VM, to no end, since somebody there halted for a lock. */
+/* How often patience has run out in its VM, to no end, since a vCPU there halted for a lock. */
 POLICY u32 vain_waits_after(const struct accelerate_config *config, const struct spinner_observation *spinner)
 {
 	u32 is_helped = spinner->helped_count || spinner->crowded_count || spinner->refused_count;

@@ -21,8 +21,8 @@
  *            A task that stopped in the kernel may hold a lock of the host's. It goes on there, and rests
  *            only in user mode. The kernel's own limits do the same from 6.18 on (throttle_cfs_rq_work() in
  *            kernel/sched/fair.c).
- * Limits.    Nobody rests for longer than LIMIT_REST_MAX_NS: sched_ext's watchdog would end the scheduler for
- *            everybody. A limit that gives its tasks less than LIMIT_TURN_MIN_NS each in that time isn't kept
+ * Limits.    No task rests for longer than LIMIT_REST_MAX_NS: else sched_ext's watchdog would end the
+ *            scheduler. A limit that gives its tasks less than LIMIT_TURN_MIN_NS each in that time isn't kept
  *            to the letter. What turns took beyond what was reserved is a debt of LIMIT_DEBT_MAX_NS at most.
  */
 #ifndef POLICY_CPU_LIMIT_H

@@ -3,8 +3,7 @@
  * Delayed preemption: a turn ends where nobody waits for what its vCPU holds (Uhlig et al., VM'04, section
  * 3).
  *
- * Problem.   A turn that ends while its vCPU holds a lock makes siblings spin for whole turns of everybody
- *            else.
+ * Problem.   A turn that ends while its vCPU holds a lock makes siblings spin for whole turns of all others.
  * Mechanism. A window lies around the end of a turn. In it the vCPU is preempted as soon as that is safe, at
  *            its end in any case. A guest holds none of its kernel's locks in user mode, nor where it halts:
  *            without the guest's help that is what is safe, and needs no symbols (3.2). By choice only
@@ -144,7 +143,7 @@ POLICY struct delay_window delay_window_around(const struct delay_config *config
 	return window;
 }
 
-/* Somebody else is to run before the turn is over: it may be put off by as much. */
+/* Another task is to run before the turn is over: it may be put off by as much. */
 POLICY struct delay_window delay_window_from(const struct delay_config *config,
 					     const struct delay_state *state, u64 now_ns)
 {

@@ -49,7 +49,7 @@
 struct fair_share_config {
 	u64 slice_ns;	    /* the paper's baseline: 30 ms; a third of it unless told otherwise */
 	u64 boost_slice_ns; /* a boosted vCPU is preempted after this; 0: no boost */
-	u64 lag_max_ns; /* running time that a sleeper may be behind by when it wakes, and anybody ahead */
+	u64 lag_max_ns; /* running time that a sleeper may be behind by when it wakes, and any vCPU ahead */
 };
 
 /* The weight of one of a VM's active vCPUs, in units of 1/SHARE_SCALE. */

@@ -5,9 +5,9 @@
  * Problem.   One queue for all pCPUs doesn't scale: all of them take its lock, and work moves between caches.
  * Mechanism. Each domain has queues of its own: a pCPU, the pCPUs of a last-level cache, or the whole host. A
  *            vCPU waits in the domain where it ran last. One that is confined to a pCPU waits in that pCPU's
- *            own queue, whatever a domain is, so that nobody else walks past it. A pCPU that has nobody to
- *            run looks into all other domains, the nearest first. One that has somebody looks into a few of
- *            them in turn.
+ *            own queue, whatever a domain is, so that no other walks past it. A pCPU that has no vCPU to run
+ *            looks into all other domains, the nearest first. One that has a vCPU looks into a few of them in
+ *            turn.
  * Formula.   Clocks are the host's, so they compare across domains. Another domain's first goes before the
  *            own one if that is ahead of it by more than a slice costs it: the rule of warm caches
  *            (fair_share.h). So a share is kept within a slice of each vCPU, and work moves only if it lags
@@ -26,7 +26,7 @@
 
 #include "fair_share.h"
 
-/* Into how many other domains a pCPU looks that has somebody to run. */
+/* Into how many other domains a pCPU looks that has a vCPU to run. */
 #define BALANCE_LOOK_MAX 4u
 
 enum queue_domain {
@@ -122,7 +122,7 @@ POLICY u32 nth_nearest_domain(const struct queue_place *place, u32 n)
 	return place->domain; /* there are no more */
 }
 
-/* The domain after `last` that a pCPU looks into which has somebody: all in turn, but the own one. */
+/* The domain after `last` that a pCPU looks into which has a vCPU: all in turn, but the own one. */
 POLICY u32 next_domain_to_look_at(u32 domain_count, u32 own, u32 last)
 {
 	u32 next = last + 1 < domain_count ? last + 1 : 0;

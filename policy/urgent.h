@@ -60,7 +60,7 @@ struct ipi_decision {
 	struct urgent_state recipient;
 };
 
-/* An urgent vCPU waits, and somebody runs there or nobody does. */
+/* An urgent vCPU waits, and another runs there or none does. */
 struct urgent_observation {
 	struct urgent_state state;
 	u64 vtime_ns;
@@ -138,7 +138,7 @@ POLICY struct urgent_state charge_urgent(const struct urgent_state *state, u64 r
 	return next;
 }
 
-/* A pause-loop exit: it waits for somebody else now, whatever it was urgent for (4.3). */
+/* A pause-loop exit: it waits for another vCPU now, whatever it was urgent for (4.3). */
 POLICY struct urgent_state urgent_after_ple(void)
 {
 	struct urgent_state calm = {};

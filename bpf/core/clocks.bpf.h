@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Clocks: what everybody's share is kept by.
+ * Clocks: what shares are kept by.
  *
  * Problem.   A VM's share is of the host, but it is used up by vCPUs, each on a pCPU of its own.
  * Mechanism. A clock per task, one per VM, and those of the task furthest ahead: policy/fair_share.h says

@@ -315,7 +315,7 @@ static __always_inline bool somebody_rests(void)
 	return scx_bpf_dsq_nr_queued(DSQ_RESTING) > 0 || scx_bpf_dsq_nr_queued(DSQ_STOPPED) > 0;
 }
 
-/* Somebody rests, and the timer isn't armed: the kernel refused it, or it fired just before. */
+/* A task rests, and the timer isn't armed: the kernel refused it, or it fired just before. */
 static __always_inline void mend_rest_timer(void)
 {
 	if (!rest_timer_armed && somebody_rests())
@@ -412,7 +412,7 @@ static __always_inline void rest_or_go_on(struct bpf_iter_scx_dsq *it, struct ta
 	}
 }
 
-/* For as long as anybody rests. */
+/* For as long as a task rests. */
 static int end_rests(void *map, u32 *key, struct rest_timer *timer)
 {
 	u64 now = bpf_ktime_get_ns(), next_ns = now + RELEASE_INTERVAL_MAX_NS;

@@ -3,11 +3,11 @@
  * Domains: which queue a task waits in by its clock, and how work moves between them (policy/queue_domain.h).
  *
  * Problem.   One queue for all pCPUs doesn't scale, and it mixes caches.
- * Mechanism. Each domain (a pCPU, a last-level cache, or the host) has a queue of the boosted and one of
- *            those that wait by their clocks; so has each pCPU, for tasks that may run nowhere else. A task
- *            waits in the domain of the pCPU that comes for it, or else of the one where it ran last.
- *            A pCPU that has nobody to run looks into all other domains, the nearest first. One that has
- *            somebody looks into a few of them in turn.
+ * Mechanism. A domain is a pCPU, a last-level cache, or the host. Each has a queue of the boosted and one of
+ *            those that wait by their clocks. So has each pCPU, for tasks that may run nowhere else. A task
+ *            waits in the domain of the pCPU that comes for it, or else of the one where it ran last. A pCPU
+ *            that has no task to run looks into all other domains, the nearest first. One that has a task
+ *            looks into a few of them in turn.
  * Races.     Between a look and the move the first task may have gone: then the next one of that queue comes.
  * Limits.    Of each queue the first LINE_LOOK_MAX are looked at. Host tasks that go before vCPUs have one
  *            queue.
@@ -152,7 +152,7 @@ __noinline int look_at_line(s32 cpu, u32 look)
 	return 0;
 }
 
-/* Does anybody wait in another domain that may run here? */
+/* Does a task wait in another domain that may run here? */
 __noinline int somebody_waits_elsewhere(s32 cpu)
 {
 	struct pcpu *pcpu = pcpu_of(cpu);
@@ -288,7 +288,7 @@ static __always_inline bool take_from_elsewhere(s32 cpu, struct pcpu *pcpu, cons
 	return taken;
 }
 
-/* Does anybody wait where this pCPU looks first? `kind`: DSQ_BOOSTED or DSQ_VCPUS. */
+/* Does a task wait where this pCPU looks first? `kind`: DSQ_BOOSTED or DSQ_VCPUS. */
 static __always_inline bool somebody_waits_in(u64 kind, s32 cpu)
 {
 	return scx_bpf_dsq_nr_queued(kind + queue_of_pcpu(cpu, true)) > 0 ||

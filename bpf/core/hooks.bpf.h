@@ -77,9 +77,9 @@ HOOK void release_confined(struct bpf_iter_scx_dsq *it, struct task_struct *p);
 HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev);
 /* A task goes before all others, or the present one goes on. */
 HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 *owed);
-/* Somebody goes before the boosted. */
+/* A task goes before the boosted. */
 HOOK bool goes_before_boosted(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 owed);
-/* Somebody goes before those that wait by their clocks. */
+/* A task goes before those that wait by their clocks. */
 HOOK bool goes_before_the_line(s32 cpu, struct pcpu *pcpu, u32 owed);
 /* The present vCPU goes on for another turn. */
 HOOK void on_another_turn(struct vcpu *vcpu, struct pcpu *pcpu);

@@ -153,7 +153,7 @@ struct vm_stats {
 	u64 vmm_ran_ns;	  /* its VMM's other threads */
 	u64 micro_ran_ns; /* of it, in micro slices */
 	u64 lent_ran_ns;  /* of it, in the normal pool on micro pCPUs that nobody asked for */
-	u64 called_back;  /* turns there that ended because somebody asked */
+	u64 called_back;  /* turns there that ended because of a request */
 	u64 home_slices;  /* micro slices on pCPUs of the normal pool */
 	u64 waited_ns;	  /* runnable, without a pCPU */
 	u64 rested_ns;	  /* runnable, but limited by cpu.max */
@@ -332,7 +332,7 @@ struct host_stats {
 	u64 urgent_irqs;
 	u64 rested_ns;	      /* host tasks that aren't vCPUs, limited by cpu.max */
 	u64 taken_when_idle;  /* tasks that waited in another domain, by a pCPU that had nobody to run */
-	u64 taken_by_balance; /* likewise, by one that had somebody, further ahead */
+	u64 taken_by_balance; /* likewise, by one that had a task, further ahead */
 	/* Came to a pCPU of the normal pool while that chose its next task: kicked once more. */
 	u64 late_requests;
 	/* What the kernel said no to: docs/scheduler.md, When the kernel says no. */

@@ -213,7 +213,7 @@ struct pcpu {
 	u32 occupant;	 /* enum occupant */
 	u32 sweep_count; /* queued tasks to look at that may be starving */
 	u32 look_count;	 /* queued tasks that were looked at in one queue */
-	u32 look_cursor; /* the domain that it looked into last though it had somebody to run */
+	u32 look_cursor; /* the domain that it looked into last though it had a task to run */
 	u32 vm;		 /* slot + 1 of the VM whose vCPU runs, or ran last */
 };
 

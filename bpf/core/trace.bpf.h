@@ -8,8 +8,8 @@
  *            config.tracing, a constant, takes the rest away.
  * Races.     An event has its time before it has its place in the ring: those of different pCPUs may stand in
  *            another order. The daemon sorts them.
- * Limits.    A full ring loses events: each one says how many were lost before it. Between a turn's end and a
- *            preemption by somebody else nobody can tell: sched_ext ends both by the same means.
+ * Limits.    A full ring loses events: each one says how many were lost before it. A turn's end can't be told
+ *            from a preemption by another task: sched_ext ends both by the same means.
  */
 #ifndef BPF_TRACE_H
 #define BPF_TRACE_H

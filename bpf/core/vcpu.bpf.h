@@ -147,7 +147,7 @@ static __always_inline void forget_address(struct vm *vm, u64 kvm)
 }
 
 /*
- * Gives back what claim_vm_slot() or hold_vm() gave. The last one closes the slot, unless somebody joins
+ * Gives back what claim_vm_slot() or hold_vm() gave. The last one closes the slot, unless another joins
  * meanwhile.
  */
 static __always_inline void let_go_of_vm(struct vm *vm)

@@ -35,7 +35,7 @@ struct delay_preemption_vcpu {
 
 struct delay_preemption_pcpu {
 	struct delay_window window;	  /* around the end of the turn under way */
-	struct delay_window interruption; /* somebody else was to run before that; its end is 0: nobody was */
+	struct delay_window interruption; /* another task was to run before that; its end is 0: none was */
 	u64 due_ns;			  /* when the turn is over; 0: it has no window */
 	u64 look_at_ns;			  /* when the timer is to look; 0: never */
 	u32 vcpu;			  /* slot + 1 of the vCPU that runs; 0: none does */
@@ -261,7 +261,7 @@ __noinline int begin_turn_with_window(u32 slot, s32 cpu)
 
 /* ---- A turn ends ---- */
 
-/* It does where its window is; somebody else's coming has nothing to do with where it would have ended. */
+/* It does where its window is; another task's coming has nothing to do with where it would have ended. */
 static __always_inline void keep_end_of_turn(struct delay_preemption_pcpu *on, struct vcpu *vcpu,
 					     struct delay_stats *stats, u64 now, u32 verdict)
 {
@@ -292,7 +292,7 @@ static __always_inline void count_end(struct delay_preemption_pcpu *on, struct d
 }
 
 /*
- * ops.dispatch asks: its turn is over, or somebody else is to run. For so many nanoseconds the vCPU goes on
+ * ops.dispatch asks: its turn is over, or another task is to run. For so many nanoseconds the vCPU goes on
  * all the same; 0: the scheduler chooses.
  */
 __noinline u32 puts_off(u32 slot, s32 cpu)
@@ -376,7 +376,7 @@ static __always_inline bool comes_back(struct vcpu *vcpu, u32 slot)
 	return true;
 }
 
-/* A turn that ends at a bad moment is made longer before anybody else, host tasks too, gets the pCPU. */
+/* A turn that ends at a bad moment is made longer before any other task, host tasks too, gets the pCPU. */
 static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, struct pcpu *pcpu,
 					   struct vcpu *vcpu, u32 slot)
 {

@@ -56,7 +56,7 @@ __noinline u32 look_at_home(u32 slot, s32 cpu)
 		seen |= AT_HOME_SIBLING;
 	if (is_of_vm_ahead(vcpu, pcpu))
 		seen |= AT_HOME_VM_AHEAD;
-	/* Somebody else may just have disturbed it, after the clock was read here. */
+	/* Another request may just have disturbed it, after the clock was read here. */
 	if ((s64)(bpf_ktime_get_ns() - home_slices_on(pcpu)->disturbed_at_ns) < (s64)config.micro_slice_ns)
 		seen |= AT_HOME_DISTURBED;
 	return seen | AT_HOME_GIVES_WAY;
@@ -84,7 +84,7 @@ __noinline int try_home(u32 slot, s32 cpu, u32 affinity_allows, u32 at_home)
 		return 0;
 	request_of(vcpu)->pcpu = cpu;
 	if (__sync_val_compare_and_swap(&request_on(pcpu)->vcpu, 0, slot + 1) != 0)
-		return 0; /* somebody else was faster */
+		return 0; /* another one was faster */
 	/* Whatever becomes of it, the vCPU there isn't preempted again at once. */
 	home_slices_on(pcpu)->disturbed_at_ns = bpf_ktime_get_ns();
 	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);

@@ -25,7 +25,7 @@ struct lending_pcpu {
 static __always_inline struct lending_vcpu *lending_of(const struct vcpu *vcpu);
 static __always_inline struct lending_pcpu *lending_on(const struct pcpu *pcpu);
 
-/* Does anybody ask for this micro pCPU? */
+/* Is there a request for this micro pCPU? */
 static __always_inline bool is_asked_for(s32 cpu, const struct pcpu *pcpu)
 {
 	return request_on(pcpu)->vcpu || woken_on(pcpu)->vcpu ||

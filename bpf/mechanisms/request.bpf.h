@@ -32,7 +32,7 @@ struct request_vcpu {
 
 struct request_vm {
 	/*
-	 * Place in vcpus[] + 1 of the first vCPU that found no room since somebody was asked for again; 0:
+	 * Place in vcpus[] + 1 of the first vCPU that found no room since the last pass that asked again; 0:
 	 * none. The first, not the last: then each has its turn, in whichever order those that ask go through
 	 * them.
 	 */
@@ -128,7 +128,7 @@ __noinline u32 try_place(u32 slot, s32 cpu, u32 affinity_allows)
 		if (__sync_val_compare_and_swap(&request_on(pcpu)->vcpu, 0, slot + 1) == 0)
 			call_pcpu(cpu, pcpu);
 		else
-			decision = PLACEMENT_FULL; /* somebody else was faster */
+			decision = PLACEMENT_FULL; /* another one was faster */
 	}
 	if (decision == PLACEMENT_FULL)
 		request_on(pcpu)->turned_away = vcpu->vm + 1;

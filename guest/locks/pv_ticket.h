@@ -32,7 +32,7 @@
 
 #define TICKET_CPUS_MAX 512u
 #define TICKET_WORD_BITS 64u
-/* Tickets go up by 2. The lowest bit of the head says that somebody may have halted. */
+/* Tickets go up by 2. The lowest bit of the head says that a waiter may have halted. */
 #define TICKET_STEP 2u
 #define TICKET_SOMEBODY_HALTS 1u
 

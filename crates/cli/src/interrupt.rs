@@ -14,7 +14,7 @@ const ECHO: Duration = Duration::from_millis(500);
 /// Standard error may be a pipe that nobody empties.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Files that have no content yet that anybody could use.
+/// Files that have no useful content yet.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static UNDISTURBED: Mutex<()> = Mutex::new(());
 

@@ -126,7 +126,7 @@ mod tests {
         let printed = Arc::new(Mutex::new((0, 0, String::new())));
         let seen = Arc::clone(&printed);
         let printer = Printer::start("a pipe", move |text, left_out| {
-            let _ = gate.recv(); // fails, and no longer waits, once somebody reads
+            let _ = gate.recv(); // fails, and no longer waits, once there is a reader
             let mut seen = seen.lock().unwrap();
             *seen = (seen.0 + 1, seen.1 + left_out, text.to_owned());
             Ok(())

@@ -61,7 +61,7 @@ fn debians_prometheus_scrapes_both_and_every_query_of_the_dashboard_has_an_answe
 
     let queries = dashboard_queries("10s").expect("a dashboard");
     assert!(queries.len() > 20, "{queries:?}");
-    // Figures grow for as long as somebody holds the other end.
+    // Figures grow for as long as a test holds the other end.
     let (_alive, is_over) = std::sync::mpsc::channel::<()>();
     let began = Instant::now();
     std::thread::spawn(move || {

@@ -184,9 +184,9 @@ impl Default for Settings {
 }
 
 /// The longest that one rule may keep a pCPU from those that wait. sched_ext's watchdog ends the scheduler
-/// for everybody once a single task has waited for ten seconds (`timeout_ms` in
-/// `bpf/schedulers/microslice.bpf.c`): it takes thirty such turns in a row. A task that has waited for two
-/// seconds goes first, for a third of a slice, so eighty vCPUs a pCPU get theirs in time.
+/// once a single task has waited for ten seconds (`timeout_ms` in `bpf/schedulers/microslice.bpf.c`): it
+/// takes thirty such turns in a row. A task that has waited for two seconds goes first, for a third of a
+/// slice. So eighty vCPUs a pCPU get theirs in time.
 pub const HOLD_US_MAX: u64 = 300_000;
 
 /// So that grace, micro slices in a row, isn't longer than that.

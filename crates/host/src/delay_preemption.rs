@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub(crate) const WINDOW: &str = "delay-preemption";
 /// Those settings.
 const ABOUT_IT: [&str; 2] = ["delay-unsafe", "delay-look-us"];
-/// Windows of microseconds are over before anybody looks.
+/// Windows of microseconds are over before a look.
 const WINDOW_US_MIN: u64 = 10;
 
 /// Where a vCPU isn't preempted while its window lasts.

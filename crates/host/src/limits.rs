@@ -119,7 +119,7 @@ pub struct Changes {
     pub chains: Vec<(u64, Chain)>,
     /// Cgroups one of whose limits had no room.
     pub left_out: usize,
-    /// Anybody is limited at all.
+    /// There are limits at all.
     pub in_force: bool,
 }
 

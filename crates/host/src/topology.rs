@@ -13,7 +13,7 @@ pub struct Topology {
     pub pcpu_count: u32,
     /// Online pCPUs in the order in which they join the micro pool.
     pub micro_order: Vec<u32>,
-    /// Online pCPUs that were set apart for somebody, and never join: no other VM may run there.
+    /// Online pCPUs that the operator set apart, and that never join: no other VM may run there.
     pub isolated: Vec<u32>,
     /// Online pCPUs of the normal pool that are too slow to join.
     pub slow: Vec<u32>,

@@ -44,7 +44,7 @@ impl DelayState {
         unsafe { c::delay_window_around(config, self, due_ns) }
     }
 
-    /// Somebody else is to run now, before the turn is over: for how long that may be put off.
+    /// Another task is to run now, before the turn is over: for how long that may be put off.
     pub fn window_from(&self, config: &DelayConfig, now_ns: u64) -> DelayWindow {
         // SAFETY: both pointers come from references.
         unsafe { c::delay_window_from(config, self, now_ns) }

@@ -60,7 +60,7 @@ pub fn sibling_is_stranded(seen: &SiblingObservation) -> bool {
     unsafe { c::sibling_is_stranded(seen) != 0 }
 }
 
-/// How often patience has run out in a spinner's VM, to no end, since somebody there halted for a lock.
+/// How often patience has run out in a spinner's VM, to no end, since a vCPU there halted for a lock.
 pub fn vain_waits_after(config: &AccelerateConfig, seen: &SpinnerObservation) -> u32 {
     // SAFETY: the pointers come from references.
     unsafe { c::vain_waits_after(config, seen) }
@@ -127,7 +127,7 @@ pub fn urgent_event_of_interrupt(kind: Code<InterruptKind>, decision: &Interrupt
     UrgentEvent::of(unsafe { c::urgent_event_of_interrupt(kind.value(), decision.reason.value()) })
 }
 
-/// What Algorithm 1 counts it as that somebody was woken, and has to wait.
+/// What Algorithm 1 counts a woken vCPU as that has to wait.
 pub fn urgent_event_of_wakeup(seen: &WokenObservation, decision: &WokenDecision) -> UrgentEvent {
     // SAFETY: the pointer comes from a reference.
     UrgentEvent::of(unsafe { c::urgent_event_of_wakeup(seen, decision.reason.value()) })

@@ -225,7 +225,7 @@ fn only_one_pass_at_a_time_walks_a_vm() {
 
 // ---- The spinner ----
 
-/// What a spinner decides that has spun for longer than anybody's patience lasts.
+/// What a spinner decides that has spun for longer than any patience lasts.
 fn after_spinning_for_long(seen: SpinnerObservation) -> SpinnerDecision {
     let seen = SpinnerObservation { spun_ns: 1_000_000, ..seen };
     let decision = decide_on_spinner(&AccelerateConfig::DEFAULT, &seen);

@@ -192,7 +192,7 @@ proptest! {
         prop_assert_eq!(decision == UrgentDecision::IsNot, !state.is_urgent());
     }
 
-    /// Where some pCPU is without siblings, somebody may be placed somewhere, whatever the scheme.
+    /// Where some pCPU is without siblings, a vCPU may be placed somewhere, whatever the scheme.
     #[test]
     fn a_waking_vcpu_always_finds_a_pcpu_if_one_has_no_sibling(
         pcpus in prop::collection::vec((0u64..10_000, any::<bool>()), 1..20), scheme in 0usize..3,

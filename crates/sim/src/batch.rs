@@ -27,7 +27,7 @@ impl BatchProgress {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody stopped the batch.
+    /// Whether the batch was stopped.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

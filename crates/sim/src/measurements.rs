@@ -144,7 +144,7 @@ impl Measurements {
         self.vms[vm].refill_ns += refill_ns;
     }
 
-    /// Somebody of the VM had to wait at a barrier at which threads spin before they sleep.
+    /// A thread of the VM had to wait at a barrier at which threads spin before they sleep.
     pub fn waited_at_barrier(&mut self, vm: VmId, departure: bool, slept: bool) {
         self.vms[vm].barrier_waits.count(departure, slept);
     }
@@ -159,7 +159,7 @@ impl Measurements {
         self.vms[vm].yields.ipi += 1;
     }
 
-    /// Somebody of the VM has spun for answers to a shootdown, with so many exits.
+    /// A vCPU of the VM has spun for answers to a shootdown, with so many exits.
     #[inline]
     pub fn spun_for_shootdown(&mut self, vm: VmId, elapsed_ns: u64, exits: u64) {
         let vm = &mut self.vms[vm];

@@ -21,7 +21,7 @@ impl<'a> Observers<'a> {
         self.checker = Some(checker);
     }
 
-    /// Whether anybody wants to know of each event.
+    /// Whether an observer wants to know of each event.
     pub fn want_events(&self) -> bool {
         self.sink_wants || self.checker.is_some()
     }

@@ -103,7 +103,7 @@ impl Smt {
         others.map(|thread| self.does(thread)).min().unwrap_or(Siblings::Idle)
     }
 
-    /// Somebody gets on this pCPU. What its siblings do, if it matters.
+    /// A vCPU gets on this pCPU. What its siblings do, if it matters.
     #[inline]
     pub fn occupy(&mut self, pcpu: PcpuId) -> Option<Siblings> {
         self.matters.then(|| {

@@ -14,7 +14,7 @@ use microslice_sim::scenario::Overrides;
 use serde_json::{Value as Json, json};
 use std::path::PathBuf;
 
-/// More seeds than this add no precision that anybody reads.
+/// More seeds than this add no precision that a reader needs.
 const SEEDS_MAX: u64 = 1_000;
 
 /// Compare policies on one scenario, over several seeds

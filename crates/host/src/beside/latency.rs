@@ -96,7 +96,7 @@ impl Measured {
 #[repr(u32)]
 enum Stage {
     Idle = 0,
-    /// Somebody writes a request.
+    /// A busy thread writes a request.
     Claimed = 1,
     Asked = 2,
     Runs = 3,

@@ -40,7 +40,7 @@ const POLL: Duration = Duration::from_millis(20);
 const LOOK_FOR_VMS: Duration = Duration::from_millis(200);
 /// How often systemd's watchdog hears of us.
 const SAY_ALIVE: Duration = Duration::from_secs(5);
-/// A watcher that dies more often isn't replaced: somebody kills it on purpose.
+/// A watcher that dies more often isn't replaced: it is killed on purpose.
 const WATCHERS_MAX: u32 = 10;
 
 /// Where reports and messages go.

@@ -136,7 +136,7 @@ impl Daemon<'_> {
         if let Ok(found) = &answer.found {
             self.share_code(&found.kernel, output)?;
         }
-        // The new scheduler may not have seen a sleeper yet, and given its place to somebody else.
+        // The new scheduler may not have seen a sleeper yet, and given its place to another VM.
         let is_unseen = self.remembered.contains_key(&answer.vm);
         let mut known = self.vms.values_mut().chain(self.remembered.values_mut());
         let Some(vm) = known.find(|vm| vm.key() == answer.vm) else {

@@ -263,7 +263,7 @@ impl Page {
     }
 }
 
-/// The pages of the latest reading, as far as somebody has asked for them.
+/// The pages of the latest reading, as far as clients have asked for them.
 struct Pages {
     board: Arc<Board>,
     made: Mutex<(Arc<Reading>, BTreeMap<Page, Bytes>)>,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | a window at the most puts a preemption off | `PreemptionPutOff` to `WindowEnded`, or to its leaving |
 //! | only a vCPU that isn't safe is put off | its class, where that decides |
-//! | where somebody urgent waits nobody is put off | `UrgentQueued` until served, or gone |
+//! | where an urgent vCPU waits none is put off | `UrgentQueued` until served, or gone |
 //! | turns are as long as due on average | the sum of all that a vCPU's turns ended late or early: bounded |
 
 use crate::config::DelayPreemptionConfig;

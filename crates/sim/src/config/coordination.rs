@@ -6,7 +6,7 @@ use serde::Serialize;
 /// CFS of Linux 3.2, a control group per VM.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CfsConfig {
-    /// In which everybody shall run once (`sysctl_sched_latency`), unless too many wait for it.
+    /// In which each shall run once (`sysctl_sched_latency`), unless too many wait for it.
     pub latency_ns: u64,
     /// Nobody's turn is over sooner (`sysctl_sched_min_granularity`).
     pub min_granularity_ns: u64,

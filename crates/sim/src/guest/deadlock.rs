@@ -64,9 +64,9 @@ impl Simulation<'_> {
             && !threads.any(|thread| self.timeline.is_set(self.slots.thread(thread)))
     }
 
-    /// Threads that wait for each other only: from all that wait, those are taken away, again and again, that
-    /// somebody else could wake. (Somebody of the right workload; whether its program will ever come to that
-    /// is not asked.)
+    /// Threads that wait for each other only. Those that another thread could wake are taken away from all
+    /// that wait, again and again. (Another one of the right workload; whether its program will ever come to
+    /// that is not asked.)
     fn stuck_threads(&self, vm: &Vm) -> BTreeSet<ThreadId> {
         let mut stuck = self.waiting_threads(vm);
         if stuck.is_empty() {

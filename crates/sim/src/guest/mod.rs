@@ -142,7 +142,7 @@ pub struct GuestVcpu {
     pub depth: u8,
     pub pending: u8,
     pub need_resched: bool,
-    /// Bits 0 and 1: which of `wakes` have anybody. Bit 2: they are woken under a lock. Bits 6 and 7: what
+    /// Bits 0 and 1: which of `wakes` aren't empty. Bit 2: they are woken under a lock. Bits 6 and 7: what
     /// shares its core (`smt.rs`).
     flags: u8,
     pub frames: [Frame; 2],

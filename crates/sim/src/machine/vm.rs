@@ -21,7 +21,8 @@ pub struct HostVm {
 }
 
 impl HostVm {
-    /// `affinity`: pCPU is allowed, by number; empty: all. Its vCPUs get their numbers from [`super::Machine::new`].
+    /// `affinity`: pCPU is allowed, by number; empty: all. Its vCPUs get their numbers from
+    /// [`super::Machine::new`].
     pub fn new(vcpus: u32, weight: u32, mut affinity: Vec<bool>) -> Self {
         if !affinity.contains(&false) {
             affinity.clear();

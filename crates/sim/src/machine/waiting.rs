@@ -38,7 +38,7 @@ impl Kind {
 #[derive(PartialEq)]
 pub struct Waiting {
     counts: [u32; WAITING_KINDS],
-    /// One bit a kind: somebody is of that kind.
+    /// One bit a kind: a vCPU is of that kind.
     pub kinds: u64,
     /// The requested ones, waiting or running, but not the blocked ones.
     pub requested: u32,

@@ -179,7 +179,7 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     if stalled(values) > 0 { None } else { Estimate::of(values) }
 }
 
-/// How many runs have an infinite value: in them somebody made no progress.
+/// How many runs have an infinite value: in them a VM made no progress.
 pub fn stalled(values: &[f64]) -> usize {
     values.iter().filter(|value| value.is_infinite()).count()
 }

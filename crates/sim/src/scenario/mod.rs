@@ -83,7 +83,7 @@ pub struct Overrides {
     pub settings: Vec<(String, String)>,
 }
 
-/// The same, each with the place where somebody wrote it.
+/// The same, each with the place where it was written.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Changes {
     /// A policy's name, or a file.

@@ -3,10 +3,9 @@
 //!
 //! Problem.   Acceleration shall not need a scheduler of its own.
 //! Mechanism. Hints start passes, and interrupts requests, by the same policies as everywhere
-//!            (`accelerate.h`); somebody always helps, since there is no pool that could be empty. What was
+//!            (`accelerate.h`). Help is always there, since there is no pool that could be empty. What was
 //!            granted is carried out by the helper (`mechanisms/boost.rs`). The real-time class runs first,
-//!            and yields to nobody (`yield_to_task_fair` is the fair class's). KVM's directed yields go
-//!            ahead.
+//!            and yields to none (`yield_to_task_fair` is the fair class's). KVM's directed yields go ahead.
 //! Limits.    No patience, no lending: waiters are EEVDF's business. Woken vCPUs aren't asked about.
 
 use super::eevdf::Eevdf;
@@ -31,7 +30,7 @@ pub struct Beside {
     boosts: Boosts,
 }
 
-/// Somebody always helps.
+/// Help is always there.
 const HELPERS: usize = 1;
 
 impl Beside {

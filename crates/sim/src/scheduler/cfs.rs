@@ -131,7 +131,7 @@ impl Cfs {
         self.groups.update(pcpu, vm, now_ns);
     }
 
-    /// Somebody leaves a group's queue, and is no longer among its waiting: dequeue_task_fair.
+    /// A vCPU leaves a group's queue, and is no longer among its waiting: dequeue_task_fair.
     fn leaves(&mut self, now_ns: u64, pcpu: PcpuId, vcpu: VcpuId) {
         let vm = self.tasks[vcpu].vm;
         self.groups.update(pcpu, vm, now_ns);
@@ -204,7 +204,7 @@ impl Cfs {
         if of_group { of_root_ns } else { of_root_ns / group.running.max(1) }
     }
 
-    /// The weights of all groups that have somebody here (`rq->load`).
+    /// The weights of all groups that have a vCPU here (`rq->load`).
     fn load(&self, pcpu: PcpuId) -> u64 {
         self.roots[pcpu].groups.iter().map(|&vm| self.groups.of(pcpu, vm).weight).sum()
     }

@@ -53,7 +53,7 @@ pub struct Credit {
     config: CreditConfig,
     accounts: IdVec<VcpuId, Account>,
     queues: IdVec<PcpuId, Vec<VcpuId>>,
-    /// pCPUs where somebody waits, and how many of them within their credits.
+    /// pCPUs where a vCPU waits, and how many of them within their credits.
     waited_for: Bits<PcpuId>,
     waited_for_within_credits: Bits<PcpuId>,
     within_credits: IdVec<PcpuId, u32>,
@@ -68,7 +68,7 @@ pub struct Credit {
     queued_total: usize,
     idle_count: usize,
     idle: Bits<PcpuId>,
-    /// pCPUs whose vCPU has spent its credits and spins: as soon as anybody waits anywhere, its yield takes
+    /// pCPUs whose vCPU has spent its credits and spins: as soon as another waits anywhere, its yield takes
     /// effect.
     would_steal: Bits<PcpuId>,
 }
@@ -157,7 +157,7 @@ impl Credit {
         self.end_promises(machine, home);
     }
 
-    /// Somebody waits on this pCPU now: whose answer to a yield is another one than before?
+    /// A vCPU waits on this pCPU now: whose answer to a yield is another one than before?
     fn end_promises(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         machine.answers_changed(pcpu);
         if self.queued_total > 1 {
@@ -202,7 +202,7 @@ impl Credit {
         }
     }
 
-    /// csched_load_balance: from a peer's queue somebody within his credits, or `anybody`.
+    /// csched_load_balance: a vCPU within its credits from a peer's queue, or `anybody`.
     fn steal(&mut self, machine: &mut Machine, thief: PcpuId, anybody: bool) -> Option<VcpuId> {
         let peers = if anybody { &self.waited_for } else { &self.waited_for_within_credits };
         let found = peers

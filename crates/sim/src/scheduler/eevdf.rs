@@ -54,7 +54,7 @@ pub struct Eevdf {
     /// Each pCPU's.
     balance: IdVec<PcpuId, Balance>,
     waiting_total: usize,
-    /// pCPUs where somebody waits, and those that run nobody.
+    /// pCPUs where a vCPU waits, and those that run none.
     waited_for: Bits<PcpuId>,
     idle: Bits<PcpuId>,
 }

@@ -112,7 +112,7 @@ pub trait Scheduler {
     fn is_urgent_slice(&self, _pcpu: PcpuId) -> bool {
         false
     }
-    /// Whether somebody has a micro slice on this pCPU as soon as it chooses, or is urgent and waits there.
+    /// Whether a vCPU has a micro slice on this pCPU as soon as it chooses, or is urgent and waits there.
     fn is_wanted(&self, _pcpu: PcpuId) -> bool {
         false
     }

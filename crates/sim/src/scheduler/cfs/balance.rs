@@ -71,7 +71,7 @@ impl Cfs {
         }
     }
 
-    /// load_balance: whether somebody came.
+    /// load_balance: whether a vCPU came.
     fn pull(&mut self, machine: &mut Machine, pcpu: PcpuId, domain: Domain, most: usize) -> bool {
         let Some((busiest, imbalance)) = self.busiest(machine, pcpu, domain) else {
             self.balance[pcpu].failed[domain as usize] = 0;
@@ -101,7 +101,7 @@ impl Cfs {
         moved > 0
     }
 
-    /// find_busiest_group and find_busiest_queue: the busiest pCPU where somebody waits, and how much load
+    /// find_busiest_group and find_busiest_queue: the busiest pCPU where a vCPU waits, and how much load
     /// should come from there.
     fn busiest(&self, machine: &Machine, pcpu: PcpuId, domain: Domain) -> Option<(PcpuId, u64)> {
         let of_cache = |peer: &PcpuId| machine.llc_of(*peer) == machine.llc_of(pcpu);

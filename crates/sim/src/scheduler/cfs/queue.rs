@@ -1,4 +1,4 @@
-//! Run queues of CFS: of each pCPU the groups (VMs) that have somebody there, and of each group there its
+//! Run queues of CFS: of each pCPU the groups (VMs) that have a vCPU there, and of each group there its
 //! vCPUs.
 
 use crate::ids::{PcpuId, VcpuId, VmId};
@@ -132,7 +132,7 @@ pub struct Root {
     pub charged_until_ns: u64,
     /// Since when this turn lasts (`prev_sum_exec_runtime`).
     pub turn_since_ns: u64,
-    /// Groups that have somebody here.
+    /// Groups that have a vCPU here.
     pub groups: Vec<VmId>,
     pub min_vruntime_ns: u64,
     pub buddies: Buddies<VmId>,
@@ -159,7 +159,7 @@ impl Root {
         }
     }
 
-    /// ttwu_do_wakeup: somebody comes to a pCPU that idled.
+    /// ttwu_do_wakeup: a vCPU comes to a pCPU that idled.
     pub fn ends_idling(&mut self, now_ns: u64) {
         let Some(since_ns) = self.idle_since_ns.take() else { return };
         let idled_ns = now_ns - since_ns;

@@ -149,7 +149,7 @@ impl<H: Hooks> FairShare<H> {
         boosted.chain(ordered).find(|&vcpu| machine.allows(vcpu, pcpu))
     }
 
-    /// Whether somebody waits in another domain that may run on a pCPU.
+    /// Whether a vCPU waits in another domain that may run on a pCPU.
     pub(super) fn somebody_waits_elsewhere(&self, machine: &Machine, pcpu: PcpuId) -> bool {
         let own = self.domains.of(machine, pcpu);
         let mut others = (0..self.domains.count).filter(|&domain| domain != own);

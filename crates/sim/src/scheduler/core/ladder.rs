@@ -5,7 +5,7 @@
 //! | `wakes` | a blocked vCPU wakes, before the core looks for a pCPU |
 //! | `stopped` | the vCPU that ran on a pCPU has stopped there, or is asked to: whatever follows |
 //! | `goes_first` | a pCPU chooses, before the core does |
-//! | `turn_ends` | the core is about to choose after somebody's turn |
+//! | `turn_ends` | the core is about to choose after a vCPU's turn |
 //! | `turn_begins` | the core has chosen |
 //!
 //! A hint (a vCPU spins) is `Scheduler::yields`: the scheduler that composes mechanisms answers it, and asks

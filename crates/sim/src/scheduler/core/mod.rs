@@ -166,7 +166,7 @@ pub struct FairShare<H> {
     fetched: Option<VcpuId>,
     /// Of each pCPU: whose turn was interrupted there. It waits like any other.
     interrupted: IdVec<PcpuId, Option<Interrupted>>,
-    /// Where somebody preempts whose last pCPU is another pool's.
+    /// Where a vCPU preempts whose last pCPU is another pool's.
     preempted_last: PcpuId,
     next_sweep_ns: u64,
     /// What mechanisms keep.

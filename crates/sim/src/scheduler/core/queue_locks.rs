@@ -42,7 +42,7 @@ impl QueueLocks {
         }
     }
 
-    /// A pCPU puts somebody there, takes somebody away, or looks at the first one.
+    /// A pCPU puts a vCPU there, takes one away, or looks at the first one.
     pub fn operate(&mut self, machine: &Machine, place: Place, by: PcpuId) {
         let Some(costs) = &self.costs else { return };
         let (queue, which) = match place {

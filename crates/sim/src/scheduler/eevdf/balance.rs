@@ -46,7 +46,7 @@ impl Domain {
 /// Of each domain.
 pub struct Balance {
     next_ns: [u64; 2],
-    /// How often there was an imbalance, but nobody light enough, since somebody came last.
+    /// How often there was an imbalance, but no vCPU light enough, since one came last.
     failed: [u32; 2],
 }
 
@@ -62,7 +62,7 @@ impl Balance {
 pub trait Balances {
     fn balance_of(&mut self, pcpu: PcpuId) -> &mut Balance;
 
-    /// pCPUs where somebody waits.
+    /// pCPUs where a vCPU waits.
     fn waited_for(&self) -> &Bits<PcpuId>;
 
     /// The pCPU whose turn it is to be given to.

@@ -74,7 +74,7 @@ impl Answers {
         self.yields.urgent_event(cause, class, interrupts_enabled)
     }
 
-    /// `None`: a pass of this scope must look at everybody.
+    /// `None`: a pass of this scope must look at all.
     #[inline]
     pub fn short_cut(&self, scope: PassScope) -> Option<&ShortCut> {
         self.short_cuts[scope as usize].as_ref()
@@ -152,7 +152,7 @@ fn answer_of(known: bool, owes: bool) -> SiblingAnswer {
     }
 }
 
-/// How the result of a pass is known without looking at anybody.
+/// How the result of a pass is known without a look at any sibling.
 pub struct ShortCut {
     /// The kinds of waiting siblings (`Waiting::kinds`) that `decide_on_sibling` doesn't pass over. With none
     /// of them there, a pass requests nobody.
@@ -164,7 +164,7 @@ pub struct ShortCut {
 }
 
 impl ShortCut {
-    /// `None`: it isn't so simple, and a pass must look at everybody.
+    /// `None`: it isn't so simple, and a pass must look at all.
     fn new(siblings: &SiblingAnswers, scope: PassScope) -> Option<Self> {
         use SiblingDecision::{AlreadyRequested, Answering, NotCritical, NotPreempted, Yielded};
         use policy::VcpuState::{Blocked, Micro, Pending, Runnable, Running};

@@ -17,7 +17,7 @@ pub(super) struct AskedAgain {
     retries: IdVec<VcpuId, u32>,
     /// The VM whose vCPU each micro pCPU had no room for last.
     turned_away: IdVec<PcpuId, Option<VmId>>,
-    /// Of each VM the first vCPU that found no room since somebody was asked for again. The first, not the
+    /// Of each VM the first vCPU that found no room since the last pass that asked again. The first, not the
     /// last: then each has its turn, in whichever order those that ask go through them.
     first_turned_away: IdVec<VmId, Option<VcpuId>>,
     /// Of those that are asked for again, how many nobody has looked at yet; 0: they are all looked at.

@@ -1,5 +1,5 @@
-//! Lending: a micro pCPU that nobody asks for runs vCPUs of the normal pool, until somebody does. In the
-//! paper it idles.
+//! Lending: a micro pCPU without a request runs vCPUs of the normal pool, until one comes. In the paper it
+//! idles.
 //!
 //! | moment | what follows (and where, in `bpf/`) |
 //! |---|---|

@@ -24,7 +24,7 @@ use microslice_policy::SiblingDecision;
 pub(super) struct XenPrototype {
     /// The micro pCPU that each vCPU belongs to while it is blocked; or `NONE`.
     blocked_at: IdVec<VcpuId, PcpuId>,
-    /// VMs of which somebody may be blocked that belongs to no micro pCPU.
+    /// VMs of which a vCPU may be blocked that belongs to no micro pCPU.
     has_unclaimed: IdVec<VmId, bool>,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn siblings_from_first(machine: &Machine, vcpu: VcpuId) -> impl Itera
 
 /// Its hooks: elsewhere they do what every other host does.
 impl<Normal: Core> MicroSliced<Normal> {
-    /// Somebody wakes: on the micro pCPU that it belonged to while it was blocked, if nobody waits for it.
+    /// A vCPU wakes: on the micro pCPU that it belonged to while it was blocked, if none waits for it.
     pub(super) fn wakes_in_pool(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
         let Some(prototype) = &mut self.prototype else { return false };
         let at = std::mem::replace(&mut prototype.blocked_at[vcpu], PcpuId::NONE);
@@ -160,7 +160,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         YieldAnswer::KeepSpinning { until_ns: machine.now_ns }
     }
 
-    /// Whether a pass may find somebody to request, or to take along.
+    /// Whether a pass may find a vCPU to request, or to take along.
     fn needs_pass(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> bool {
         let vm = machine.vcpus[vcpu].vm;
         self.pass_without_request(machine, vcpu, scope).is_none()

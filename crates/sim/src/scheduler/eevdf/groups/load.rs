@@ -56,7 +56,7 @@ impl Load {
         self.part = weight * (now_ns - (last << PERIOD_SHIFT));
     }
 
-    /// Somebody whose load this is comes along (`attach_entity_load_avg`), or goes.
+    /// A vCPU whose load this is comes along (`attach_entity_load_avg`), or goes.
     pub fn add(&mut self, other: &Self) {
         self.average += other.average;
     }

@@ -53,7 +53,7 @@ pub struct GroupedEevdf {
     last_boosted: IdVec<VmId, VcpuId>,
     interrupts: Interrupts,
     balance: IdVec<PcpuId, Balance>,
-    /// pCPUs where somebody waits, and those that run nobody.
+    /// pCPUs where a vCPU waits, and those that run none.
     waited_for: Bits<PcpuId>,
     idle: Bits<PcpuId>,
     waiting_total: usize,
@@ -85,7 +85,7 @@ impl GroupedEevdf {
         self.queues[pcpu].charge(now_ns, self.config.base_slice_ns)
     }
 
-    /// The most lag that anybody keeps (`entity_lag`).
+    /// The most lag that is kept (`entity_lag`).
     fn limited_ns(&self, entity: &Entity, lag_ns: i64) -> i64 {
         let most_ns = entity.weighted_ns((2 * self.config.base_slice_ns).max(self.config.tick_ns));
         lag_ns.clamp(-most_ns, most_ns)
@@ -127,7 +127,7 @@ impl GroupedEevdf {
         entity.place(&others, zero_ns, scaled(lag_ns, old, weight));
     }
 
-    /// Somebody comes into a pCPU's queue, with the lag that it has (`enqueue_task_fair`); `fresh`: its slice
+    /// A vCPU comes into a pCPU's queue, with the lag that it has (`enqueue_task_fair`); `fresh`: its slice
     /// begins.
     fn enqueue(&mut self, now_ns: u64, pcpu: PcpuId, vcpu: VcpuId, task: Option<Entity>) {
         let vm = self.vm_of[vcpu];

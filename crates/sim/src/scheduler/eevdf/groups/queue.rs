@@ -44,7 +44,7 @@ pub(super) struct Group {
     pub(super) load: Load,
     /// As much of the load is in the VM's sum.
     pub(super) counted: u64,
-    /// Where in the queue's time the average was when somebody was in it last.
+    /// Where in the queue's time the average was when a vCPU was in it last.
     pub(super) zero_ns: i64,
 }
 

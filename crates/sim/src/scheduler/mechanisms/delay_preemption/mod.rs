@@ -7,7 +7,7 @@
 //! | the scheduler has chosen | the turn is looked at when its window begins, not when it is over |
 //! | the window has begun, and its vCPU isn't safe | it goes on until the next look, or a change |
 //! | it is safe, or the window ends | the scheduler chooses, as if the turn were over now |
-//! | somebody else is to run before the window begins | that is put off by a window of its own, from now on |
+//! | another vCPU is to run before the window begins | that is put off by a window of its own, from now on |
 //!
 //! A vCPU that gives its pCPU up, halts, or has a micro or an urgent slice there isn't delayed. Nor is any
 //! kept from either. Time is charged by the scheduler, as it is run.
@@ -53,7 +53,7 @@ struct Turn {
     vcpu: VcpuId,
     /// `None`: the scheduler doesn't know, or this is a micro or an urgent slice.
     due: Option<(u64, DelayWindow)>,
-    /// Somebody else was to run from that moment on.
+    /// Another vCPU was to run from that moment on.
     interruption: Option<DelayWindow>,
     /// When it is looked at next.
     look_at_ns: u64,
@@ -197,7 +197,7 @@ impl DelayPreemption {
         let delayed = &mut self.vcpus[vcpu];
         delayed.was_forced = forced;
         let penalised = delayed.state.penalty_turns > 0;
-        // Somebody else's coming has nothing to do with where the turn would have ended.
+        // Another vCPU's coming has nothing to do with where the turn would have ended.
         let due_ns = due_ns.filter(|_| self.turns[pcpu].interruption.is_none());
         if let Some(due_ns) = due_ns {
             delayed.state = delayed.state.after_turn(&self.rules, seen, verdict);
@@ -249,7 +249,7 @@ impl Scheduler for DelayPreemption {
             let vcpu = self.turns[pcpu].vcpu;
             machine.emit(TraceEvent::WindowEnded { vcpu, pcpu, due_ns: None, forced: false });
         }
-        // It was asked for by somebody else: what that one takes away isn't a turn that is over.
+        // It was asked for by another vCPU: what that one takes away isn't a turn that is over.
         let stopped = stopped.map(|(vcpu, reason)| match (self.turns[pcpu].interruption, reason) {
             (Some(_), StopReason::SliceExpired) => (vcpu, StopReason::Preempted),
             _ => (vcpu, reason),
