@@ -12,7 +12,7 @@ packages=(
     libc6-dev linux-libc-dev           # static programs that run inside guests
     python3-venv                       # vmlinux-to-elf, which symbols are compared with
     slurmctld slurmd slurm-client munge   # a cluster of one machine, which tests start and end
-    libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86   # a test's own libvirtd and domain
+    libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86   # tests' own libvirtd
     debhelper lintian                  # the Debian package, and what checks it
     mmdebstrap e2fsprogs               # the testbed's host with systemd, in which the package is installed
     nodejs                             # runs Perfetto's trace processor, which tests ask about traces

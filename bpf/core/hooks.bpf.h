@@ -48,7 +48,7 @@ HOOK bool is_undisturbed(s32 cpu, const struct pcpu *pcpu);
 /* May it run on reserved pCPUs only? Callers hold RCU (every non-sleepable program does). */
 HOOK bool is_confined(struct task_struct *p);
 
-/* ---- Somebody waits ---- */
+/* ---- A vCPU waits ---- */
 
 /* A confined task waits: the scheduler queues it. */
 HOOK void enqueue_confined(struct task_struct *p, struct vcpu *vcpu, u64 enq_flags);

@@ -154,7 +154,7 @@ static __always_inline bool turns_are_delayed_on(s32 cpu, const struct pcpu *pcp
 	return turns_have_windows() && !urgent_line_length(pcpu);
 }
 
-/* ---- Somebody waits ---- */
+/* ---- A vCPU waits ---- */
 
 HOOK void on_enqueue(struct vcpu *vcpu)
 {

@@ -184,7 +184,7 @@ static __always_inline bool place_elsewhere(struct vcpu *vcpu, u32 slot, struct 
 	return place_at_home(vcpu, slot, p);
 }
 
-/* ---- Somebody waits ---- */
+/* ---- A vCPU waits ---- */
 
 /* It left the micro pCPU's queue before it ran. */
 HOOK void on_enqueue(struct vcpu *vcpu)

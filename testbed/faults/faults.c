@@ -5,8 +5,8 @@
  *
  *   faults real-time PRIORITY MS     computes as SCHED_FIFO for so long, then ends: a stop may wait for it
  *   faults memory LEAVE_MIB SECONDS  takes all available memory but that much, holds it for so long, and ends
- *   faults witness                   wakes ten times a second, in four threads. Each second it prints the longest
- *                                    wait of one of them for a pCPU, in microseconds: "waited 120"
+ *   faults witness                   wakes ten times a second, in four threads. Each second it prints the
+ *                                    longest wait of one for a pCPU, in microseconds: "waited 120"
  */
 #define _GNU_SOURCE
 #include <pthread.h>

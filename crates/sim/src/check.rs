@@ -8,7 +8,7 @@
 //! | no blocked vCPU runs | what the scheduler picks |
 //! | mutual exclusion | acquired / released pairs, per lock |
 //! | no lost or duplicated IPI | each vCPU: sent and not merged = handled + pending |
-//! | micro pool | only accelerated vCPUs run there, one waits for each pCPU, each returns after a micro slice |
+//! | micro pool | only accelerated vCPUs run there, one waits for each pCPU, all return after a slice |
 //! | urgent queue | first come, first served, none beyond its allowance, none for ever (`check/urgent.rs`) |
 //! | boosts | each ends before its vCPU stops; a VM keeps to its budget (`check/boosts.rs`) |
 //! | grace | a turn, or a stay in the micro pool, grows a few times in a row, by a micro slice each |

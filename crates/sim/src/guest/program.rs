@@ -312,8 +312,8 @@ impl<'a> Compiler<'a> {
                 }
                 Phase::Lock { lock, hold } => {
                     let lock = self.lock(workload, lock)?;
-                    let first = self.first_instance(lock);
-                    Op::Lock { first, instances: lock.instances, hold: self.duration(*hold) }
+                    let (first, instances) = (self.first_instance(lock), lock.instances);
+                    Op::Lock { first, instances, hold: self.duration(*hold) }
                 }
                 Phase::Shootdown { prepare, under } => {
                     let under = match under {

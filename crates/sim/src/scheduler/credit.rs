@@ -202,16 +202,17 @@ impl Credit {
         }
     }
 
-    /// csched_load_balance: a vCPU within its credits from a peer's queue, or `anybody`.
-    fn steal(&mut self, machine: &mut Machine, thief: PcpuId, anybody: bool) -> Option<VcpuId> {
-        let peers = if anybody { &self.waited_for } else { &self.waited_for_within_credits };
+    /// csched_load_balance: a vCPU within its credits from a peer's queue, or of `any_priority`.
+    fn steal(&mut self, machine: &mut Machine, thief: PcpuId, any_priority: bool) -> Option<VcpuId> {
+        let peers = if any_priority { &self.waited_for } else { &self.waited_for_within_credits };
         let found = peers
             .round_from(thief)
             // An idle peer is about to take from its queue itself.
             .filter(|&peer| peer != thief && !machine.is_idle(peer))
             .find_map(|peer| {
                 let at = self.queues[peer].iter().position(|&vcpu| {
-                    (anybody || self.accounts[vcpu].priority > Priority::Over) && machine.allows(vcpu, thief)
+                    (any_priority || self.accounts[vcpu].priority > Priority::Over)
+                        && machine.allows(vcpu, thief)
                 });
                 at.map(|at| (peer, at))
             });

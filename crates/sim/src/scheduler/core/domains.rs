@@ -2,7 +2,7 @@
 //!
 //! | when | from where |
 //! |---|---|
-//! | a pCPU has no vCPU to run | the nearest domain with a waiter: same core, same last-level cache, anywhere |
+//! | a pCPU has no vCPU to run | the nearest domain with a waiter: same core, same cache, anywhere |
 //! | it has one | of the next few domains the one furthest behind, if the policy lets its first go before |
 //! | a pCPU is asked to come for one | it waits in that pCPU's domain from then on (`FairShare::bring`) |
 

@@ -4,7 +4,7 @@
 //!
 //! | moment | what follows |
 //! |---|---|
-//! | a turn in the normal pool is over, or a boosted vCPU comes | it goes on there for a micro slice |
+//! | a turn in the normal pool is over, or a boosted vCPU comes | it goes on for a micro slice |
 //! | its pCPU becomes micro-sliced, and isn't lent (`lending.rs`) | it goes first elsewhere, for a micro slice |
 //!
 //! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody
