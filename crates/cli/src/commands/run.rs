@@ -353,15 +353,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.scheduler = scheduler.into();
         settings.places.remove("scheduler");
     }
-    let schemes =
-        [args.resched_dp.map(Acts::from), args.tlb_co.map(Acts::from), args.resched_co.map(Acts::from)];
-    for (scheme, said) in Scheme::ALL.into_iter().zip(schemes) {
-        if let Some(said) = said {
-            settings.schemes.set(scheme, said);
-            settings.places.remove(scheme.key());
-            settings.flags_given.insert(scheme.key().to_owned());
-        }
-    }
+    take_schemes(args, &mut settings);
     take!(
         urgent_slice_us,
         preemption_delay_us,
@@ -409,6 +401,18 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     settings.verbose = args.verbose;
     take_vms(args, &mut settings)?;
     Ok(settings)
+}
+
+fn take_schemes(args: &Run, settings: &mut Settings) {
+    let schemes =
+        [args.resched_dp.map(Acts::from), args.tlb_co.map(Acts::from), args.resched_co.map(Acts::from)];
+    for (scheme, said) in Scheme::ALL.into_iter().zip(schemes) {
+        if let Some(said) = said {
+            settings.schemes.set(scheme, said);
+            settings.places.remove(scheme.key());
+            settings.flags_given.insert(scheme.key().to_owned());
+        }
+    }
 }
 
 /// What is said of one VM by its name.

@@ -10,15 +10,14 @@ use std::fmt::Write;
 
 /// Rule, folder, count. A folder that isn't listed has none.
 const LEFT: &[(&str, &str, usize)] = &[
-    ("function_lines", "crates/cli/src", 1),
     ("function_lines", "crates/cli/tests", 1),
     ("function_lines", "crates/host/tests", 1),
     ("function_lines", "crates/policy/src", 1),
     ("function_lines", "crates/policy/tests", 1),
     ("function_lines", "crates/sim/examples", 2),
-    ("function_lines", "crates/sim/src", 3),
+    ("function_lines", "crates/sim/src", 2),
     ("comment_columns", "crates/cli/src", 6),
-    ("comment_columns", "crates/sim/src", 37),
+    ("comment_columns", "crates/sim/src", 35),
     ("comment_columns", "crates/testbed", 1),
     ("comment_columns", "crates/testbed/examples", 8),
     ("comment_columns", "crates/testbed/src", 98),

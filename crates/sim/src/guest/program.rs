@@ -292,6 +292,10 @@ impl<'a> Compiler<'a> {
         Ok(self.first_instance(lock))
     }
 
+    fn under(&self, workload: &WorkloadConfig, lock: Option<&str>, sleeps: bool) -> Result<u32, SimError> {
+        lock.map_or(Ok(NO_LOCK), |lock| self.lock_under(workload, lock, sleeps))
+    }
+
     fn symbol(&self, workload: &WorkloadConfig, name: &str) -> Result<u16, SimError> {
         let unknown = || format!("{:?} has no function {name:?}", self.vm.kernel.symbols);
         self.text.find(name).ok_or_else(|| self.error(workload, unknown()))
@@ -316,18 +320,12 @@ impl<'a> Compiler<'a> {
                     Op::Lock { first, instances, hold: self.duration(*hold) }
                 }
                 Phase::Shootdown { prepare, under } => {
-                    let under = match under {
-                        Some(lock) => self.lock_under(workload, lock, true)?,
-                        None => NO_LOCK,
-                    };
+                    let under = self.under(workload, under.as_deref(), true)?;
                     Op::Shootdown { prepare: self.duration(*prepare), under }
                 }
                 Phase::Barrier { name, count, under, spin_ns } => {
                     let count = if *count == 0 { workload.threads } else { *count };
-                    let under = match under {
-                        Some(lock) => self.lock_under(workload, lock, false)?,
-                        None => NO_LOCK,
-                    };
+                    let under = self.under(workload, under.as_deref(), false)?;
                     if *spin_ns > 0 {
                         ops.extend(self.spin_barrier(workload, name, count, under, *spin_ns)?);
                         continue;

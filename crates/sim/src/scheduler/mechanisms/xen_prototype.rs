@@ -10,7 +10,7 @@
 //! | a vCPU goes back to the normal pool | behind the others | within its credits, see `forgives` |
 //! | credits of the normal pool | of its pCPUs | of all pCPUs, the micro pool's too (section 5) |
 //! | a sibling is blocked, or blocks on its micro pCPU | it wakes in the normal pool | see `take_along` |
-//! | a vCPU on a micro-sliced pCPU spins | its pass decides | no pass; goes back if another waits (`spins_on`) |
+//! | a vCPU on a micro-sliced pCPU spins | its pass decides | no pass; see `spins_on` |
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
 //! | all queues are full | the spinner goes on, and asks again | never asked (see the third row) |
 //! | a turn or a micro slice ends at a bad moment | see `delay_preemption/grace.rs` | it ends |

@@ -4,8 +4,8 @@
 //!
 //! | moment | what follows |
 //! |---|---|
-//! | a turn in the normal pool is over, or a boosted vCPU comes | it goes on for a micro slice |
-//! | its pCPU becomes micro-sliced, and isn't lent (`lending.rs`) | it goes first elsewhere, for a micro slice |
+//! | a turn in the normal pool is over, or a boosted vCPU comes | it goes on for a slice |
+//! | its pCPU becomes micro-sliced, and isn't lent | it goes first elsewhere, for a micro slice |
 //!
 //! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody
 //! else interrupts a turn.
