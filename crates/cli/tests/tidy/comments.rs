@@ -24,7 +24,7 @@ fn comment_start(line: &str, markers: &[&str]) -> Option<usize> {
     let is_code = |at: &usize| {
         let before = &line[..*at];
         let quotes = before.matches('"').count() - before.matches("\\\"").count();
-        quotes % 2 == 0 && (before.is_empty() || before.ends_with([' ', '\t']))
+        quotes.is_multiple_of(2) && (before.is_empty() || before.ends_with([' ', '\t']))
     };
     starts.filter(is_code).min()
 }
