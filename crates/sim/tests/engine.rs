@@ -12,14 +12,10 @@ mod prototype;
 use common::{SCENARIOS, compute, one_vm, policies, run, scenario, with_rules};
 use microslice_sim::config::*;
 use microslice_sim::figures::snapshot_of;
-use microslice_sim::ids::{PcpuId, VcpuId};
 use microslice_sim::report::RunReport;
-use microslice_sim::trace_event::{
-    AccelerationCause, GuestClass, IpiKind, NoTrace, StopReason, TraceEvent, TraceSink,
-};
+use microslice_sim::trace_event::{NoTrace, TraceEvent, TraceSink};
 use microslice_sim::{SimError, simulate};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
 
 #[derive(Default)]
 struct Recorder(Vec<(u64, TraceEvent)>);
