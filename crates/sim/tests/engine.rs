@@ -362,3 +362,16 @@ fn credit_leaves_no_pcpu_idle_beside_who_waits_behind_one_that_may_not_run_there
         }
     }
 }
+
+#[test]
+fn shares_due_add_up_to_what_ran_and_changes_of_the_pool_are_counted() {
+    let mut config = scenario("exim-swaptions", "micro", 1_500 * MS);
+    config.warmup_ns = 1_500 * MS;
+    let report = run(&config);
+    let (ran_ns, due_ns) = report.vms.iter().fold((0, 0), |sum, vm| (sum.0 + vm.run_ns, sum.1 + vm.due_ns));
+    assert!(ran_ns.abs_diff(due_ns) <= report.vms.len() as u64, "{ran_ns} ns ran, {due_ns} ns due");
+    assert!(report.pool.sizes.len() > 1, "the pool never changed: this shows nothing");
+    let snapshot = snapshot_of(&report);
+    let ids: Vec<&str> = snapshot.entries().iter().map(|entry| entry.figure.id).collect();
+    assert!(ids.contains(&"share_due") && ids.contains(&"pool_resizes"), "{ids:?}");
+}
