@@ -22,7 +22,10 @@
 #define WORKER_ITERATIONS 20000
 #define DISCARDER_ITERATIONS 2000
 #define LOCKS_PER_ROUND 16
-/* Of the threads that only compute and lock: more than half of their time, so that some are preempted with the lock held. */
+/*
+ * Of the threads that only compute and lock: more than half of their time, so that some are preempted with
+ * the lock held.
+ */
 #define LOCKS_PER_LOCKING_ROUND 64
 #define COLLECTOR_PAUSE_NS 50000000L
 /* Longer than a boosted turn, so that it waits by its clock now and then. */
@@ -145,7 +148,9 @@ void load_shootdown(int count)
 		start_thread(hog, 0, i % vcpu_count());
 }
 
-/* Unlike munmap(), which only one thread at a time gets far enough in, all threads can do this side by side. */
+/*
+ * Unlike munmap(), which only one thread at a time gets far enough in, all threads can do this side by side.
+ */
 static void discarder(long argument)
 {
 	char *memory =
@@ -172,7 +177,9 @@ void load_storm(int count)
 		start_thread(discarder, 0, i % vcpu_count());
 }
 
-/* A futex that never has the expected value: the kernel takes the hash bucket's spinlock, compares, lets go. */
+/*
+ * A futex that never has the expected value: the kernel takes the hash bucket's spinlock, compares, lets go.
+ */
 static void lock_once(void)
 {
 	static uint32_t word;
@@ -264,7 +271,10 @@ static void locking_worker(long argument)
 	}
 }
 
-/* It sleeps in between, so its vCPU has just woken and has all of its slice before it when the shootdown begins. */
+/*
+ * It sleeps in between, so its vCPU has just woken and has all of its slice before it when the shootdown
+ * begins.
+ */
 static void collector(long argument)
 {
 	struct timespec pause = {.tv_nsec = COLLECTOR_PAUSE_NS};
@@ -274,7 +284,10 @@ static void collector(long argument)
 	for (;;) {
 		nanosleep(&pause, NULL);
 		unmap_once();
-		/* Interrupts whose targets, if preempted, a paravirtual guest yields to; shootdowns leave those out. */
+		/*
+		 * Interrupts whose targets, if preempted, a paravirtual guest yields to; shootdowns leave
+		 * those out.
+		 */
 		syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
 	}
 }

@@ -8,8 +8,8 @@ const T_975: [f64; 30] = [
 /// The same of the normal distribution, to which Student's comes ever closer.
 const Z_975: f64 = 1.959_964;
 
-/// Student's t for a two-sided 95 % interval. Beyond the table three terms of the Cornish-Fisher expansion (Abramowitz and
-/// Stegun, 26.7.5) are exact to five digits.
+/// Student's t for a two-sided 95 % interval. Beyond the table three terms of the Cornish-Fisher expansion
+/// (Abramowitz and Stegun, 26.7.5) are exact to five digits.
 fn t_975(degrees: usize) -> f64 {
     let (z, n) = (Z_975, degrees as f64);
     let expanded =

@@ -1,4 +1,5 @@
-//! Delayed preemption (VM'04, section 3): who may be preempted where, and turns that are as long as due all the same.
+//! Delayed preemption (VM'04, section 3): which vCPU may be preempted where, and turns that are as long as
+//! due all the same.
 
 use microslice_policy::delay_preemption::decide_on_delay;
 use microslice_policy::*;
@@ -88,7 +89,8 @@ fn looks_are_so_far_apart_and_the_last_one_is_at_the_windows_end() {
     assert_eq!(look(NOW + 900 * US), NOW + MS);
 }
 
-/// A turn of a vCPU that is in code of this class is over, and so many micro slices were given already, of two.
+/// A turn of a vCPU that is in code of this class is over, and so many micro slices were given already, of
+/// two.
 fn at_the_end_of_a_turn(class: GuestClass, given: u64) -> DelayVerdict {
     let config = DelayConfig::of_grace(2, 100 * US);
     let window = config.window_of_grace();
@@ -285,7 +287,8 @@ proptest! {
         let config = DelayConfig { window_ns, ..config(DelayUnsafe::WhereHinted) };
         let mean_ns = mean_turn_ns(&config, behaviour, every);
         prop_assert!(mean_ns <= 1.01 * TURN_NS as f64, "{mean_ns} ns");
-        // Half of the window long it is unsafe at the most: nobody ever takes its pCPU away, and it has what is due.
+        // Half of the window long it is unsafe at the most: nobody ever takes its pCPU away, and it has what
+        // is due.
         let honest = mean_turn_ns(&config, (behaviour.0 % window_ns, behaviour.1 % window_ns), every);
         prop_assert!((honest / TURN_NS as f64 - 1.0).abs() <= 0.01, "{honest} ns");
     }

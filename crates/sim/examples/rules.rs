@@ -5,7 +5,8 @@
 //! cargo run --release -p microslice-sim --example rules -- sizes dedup vips
 //! ```
 //!
-//! Tables: `beside` (today's default), `sizes` (of hosts), `less` (one rule), `slices`, `growing` (by demand).
+//! Tables: `beside` (today's default), `sizes` (of hosts), `less` (one rule), `slices`, `growing` (by
+//! demand).
 
 use microslice_metrics::figures::{MICRO_POOL_MEAN, SHOOTDOWN_WAIT, THROUGHPUT};
 use microslice_metrics::{Estimate, Figure};

@@ -1,4 +1,5 @@
-//! A set of numbers (pCPUs, vCPUs) as bits: finding the next member costs a word for each 64, where a host has thousands.
+//! A set of numbers (pCPUs, vCPUs) as bits: finding the next member costs a word for each 64, where a host
+//! has thousands.
 
 use crate::ids::Id;
 use std::hint::select_unpredictable;
@@ -53,7 +54,8 @@ impl<I: Id> Bits<I> {
         }
     }
 
-    /// The next member behind `last`, round the `count` numbers from `first` on; `last`, one of them, comes last.
+    /// The next member behind `last`, round the `count` numbers from `first` on; `last`, one of them, comes
+    /// last.
     #[inline]
     pub fn next_round(&self, first: I, count: u32, last: I) -> Option<I> {
         let (first, count, last) = (first.index(), count as usize, last.index());

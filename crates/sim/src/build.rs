@@ -21,7 +21,8 @@ use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
 use crate::trace_event::{StopReason, TraceNames, TraceSink};
 use std::collections::BTreeSet;
 
-/// The lock of every vCPU's runqueue is always there, one per vCPU; a configured lock of this name says its kind.
+/// The lock of every vCPU's runqueue is always there, one per vCPU; a configured lock of this name says its
+/// kind.
 pub const RUNQUEUE: &str = "runqueue";
 const VCPUS_MAX: usize = 1 << 20;
 
@@ -365,8 +366,8 @@ fn kernel_times(vm: &VmConfig, ple: &PleConfig, exit_ns: u64) -> KernelTimes {
     }
 }
 
-/// How long so much spinning takes with the pause-loop exits on its way, if there are any: a guest counts its loops, and makes
-/// none during an exit.
+/// How long so much spinning takes with the pause-loop exits on its way, if there are any: a guest counts its
+/// loops, and makes none during an exit.
 fn with_exits(spinning_ns: u64, ple: &PleConfig, exit_ns: u64) -> u64 {
     if !ple.enabled {
         return spinning_ns;
@@ -382,7 +383,7 @@ mod tests {
     const HOUR_NS: u64 = 3_600_000_000_000;
 
     fn ple(enabled: bool, window_ns: u64) -> PleConfig {
-        PleConfig { enabled, window_ns, gap_ns: 0 }
+        PleConfig { enabled, window_ns }
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! What a run counts: times, waits, exits, of the host and of each VM. It knows nothing of who measures.
+//! What a run counts: times, waits, exits, of the host and of each VM. It knows nothing of how they are
+//! shown.
 //!
-//! Of what happens at every exit or switch, each vCPU has counters of its own, next to what is touched then anyway
-//! (`HostVcpu::turns`, `GuestVcpu`); `measure.rs` adds them to these in the end.
+//! Of what happens at every exit or switch, each vCPU has counters of its own, next to what is touched then
+//! anyway (`HostVcpu::turns`, `GuestVcpu`); `measure.rs` adds them to these in the end.
 
 use crate::ids::{IdVec, VmId};
 use crate::machine::HostVcpu;
@@ -143,7 +144,7 @@ impl Measurements {
         self.vms[vm].refill_ns += refill_ns;
     }
 
-    /// Somebody of the VM had to wait at a barrier at which threads spin before they sleep.
+    /// A thread of the VM had to wait at a barrier at which threads spin before they sleep.
     pub fn waited_at_barrier(&mut self, vm: VmId, departure: bool, slept: bool) {
         self.vms[vm].barrier_waits.count(departure, slept);
     }
@@ -158,7 +159,7 @@ impl Measurements {
         self.vms[vm].yields.ipi += 1;
     }
 
-    /// Somebody of the VM has spun for answers to a shootdown, with so many exits.
+    /// A vCPU of the VM has spun for answers to a shootdown, with so many exits.
     #[inline]
     pub fn spun_for_shootdown(&mut self, vm: VmId, elapsed_ns: u64, exits: u64) {
         let vm = &mut self.vms[vm];

@@ -106,8 +106,8 @@ fn packets_do_not_hide_a_deadlock() {
 
 #[test]
 fn who_loses_its_pcpu_to_whom_it_wakes_may_be_interrupted_as_soon_as_it_runs_elsewhere() {
-    // Whoever places a child preempts itself with the IPI, and an idle micro pCPU borrows it at the same instant, when a
-    // tick or a packet waits for it.
+    // The vCPU that places a child preempts itself with the IPI. An idle micro pCPU borrows it at the same
+    // instant, when a tick or a packet waits for it.
     let text = r#"
         host = { extends = "xeon-e5645", pcpus = 2, ple = { window = "1 ms" }, costs = { context_switch = "20 us" } }
         duration = "1 s"
@@ -205,7 +205,8 @@ fn a_stream_has_the_rate_that_was_asked_for() {
     }
 }
 
-/// 64 vCPUs that send shootdowns, beside 64 that compute, on 64 pCPUs: dozens of directed yields within one switch.
+/// 64 vCPUs that send shootdowns, beside 64 that compute, on 64 pCPUs: dozens of directed yields within one
+/// switch.
 #[test]
 fn directed_yields_do_not_keep_their_targets_from_their_guests() {
     let text = r#"
@@ -460,7 +461,8 @@ fn who_waits_for_a_short_burst_asks_for_the_burst_not_for_the_wait() {
         "#,
         busy_vm("hog", "")
     );
-    // Xen's rate limit makes it wait for longer than it runs. Never kept waiting it would run a tenth of the time.
+    // Xen's rate limit makes it wait for longer than it runs. Never kept waiting it would run a tenth of the
+    // time.
     let report = run(&text, "credit");
     let (run_ns, wait_ns) = (report.vms[0].run_ns, report.vms[0].wait_ns);
     assert!(wait_ns > run_ns, "{run_ns} {wait_ns}");
@@ -491,7 +493,8 @@ fn fairness_is_told_per_vcpu_as_weights_are() {
     }
 }
 
-/// Means in ms of the waits for a lock that is held for 20 ms: what they are, and what Lockstat says. Ticks come every 4 ms.
+/// Means in ms of the waits for a lock that is held for 20 ms: what they are, and what Lockstat says. Ticks
+/// come every 4 ms.
 fn waits_ms(irqs_off: bool) -> (f64, f64) {
     let text = format!(
         r#"

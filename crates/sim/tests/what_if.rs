@@ -1,5 +1,6 @@
-//! Is a prediction right? Scenarios that are known are profiled as `microslice observe` would have seen them. What the model that is fitted
-//! to such a profile predicts is compared with what the scenario itself does under another policy.
+//! Is a prediction right? Scenarios that are known are profiled as `microslice observe` would have seen them.
+//! What the model that is fitted to such a profile predicts is compared with what the scenario itself does
+//! under another policy.
 //!
 //! `cargo test --workspace --locked --test what_if -- --nocapture` prints the table of docs/how-to/what-if.md.
 

@@ -1,5 +1,5 @@
-//! Kinds of VMs that help made slower: which of them are left without, and that those that gain keep it (docs/explanation/regret.md, Why
-//! `microslice` loses). Every run has the checkers on.
+//! Kinds of VMs that help made slower: which of them are left without, and that those that gain keep it
+//! (docs/explanation/regret.md, Why `microslice` loses). Every run has the checkers on.
 
 use microslice_sim::regret;
 use microslice_sim::scenario::{Overrides, parse};
@@ -35,7 +35,7 @@ fn work(pcpus: u32, kernel: &str, workload: &str, policy: &str) -> u64 {
     report.vms[0].workloads[0].units_done
 }
 
-/// Of regret 9036: who has a micro slice answers at once, and then spins for the mutex.
+/// Of regret 9036: a vCPU with a micro slice answers at once, and then spins for the mutex.
 const UNMAPPING: (&str, &str) = (
     "pv_tlb_flush = false, pv_ipi_yield = false",
     r#"{ name = "unmapping", threads = "per vcpu", address_space = "shared",

@@ -41,7 +41,7 @@ pub struct Campaign {
     /// Which faults are drawn
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Who schedules: one of ours, or the kernel's own
+    /// The scheduler: one of ours, or the kernel's own
     #[arg(long, value_enum, default_value_t = Schedulers::Microslice)]
     scheduler: Schedulers,
     /// The host's kernel series

@@ -23,7 +23,8 @@ const READERS_PATIENCE: Duration = Duration::from_secs(5);
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// See what overcommit costs each VM of this host, without changing who runs: waits for a pCPU (as %RDY), and what waited for it
+/// See what overcommit costs each VM of this host, without changing what runs: waits for a pCPU (as %RDY),
+/// and what waited for it
 #[derive(Args)]
 #[command(after_help = "Examples:
   microslice observe --for 60s                       a table per VM and vCPU, and a line of judgement for each VM
@@ -134,7 +135,7 @@ pub fn run(args: Observe) -> Result<(), Failure> {
     let mut output = Output { report: &mut report, say: &mut say, begin: &mut begin };
     let result = observe::run(&settings, span, &stop, &mut output);
     drop(progress);
-    // Nothing is loaded any more, whoever reads or not.
+    // Nothing is loaded any more, whether its output is read or not.
     let shown = statistics.finish(READERS_PATIENCE);
     let _ = lines.finish(READERS_PATIENCE);
     result.map_err(failure)?;
@@ -151,7 +152,7 @@ pub fn run(args: Observe) -> Result<(), Failure> {
     shown
 }
 
-/// Whoever has lines of each interval needs none.
+/// A reader of lines of each interval needs none.
 fn progress_line(args: &Observe) -> Option<ProgressLine> {
     if args.interval.is_some() {
         return None;

@@ -36,7 +36,8 @@ pub struct Reproduce {
     /// Which paper
     paper: Paper,
 
-    /// Only one table, figure or section (table2, table4a, figure4, section3, abstract, …), or some of its numbers (table4b.dedup)
+    /// Only one table, figure or section (table2, table4a, figure4, section3, abstract, …), or some of its
+    /// numbers (table4b.dedup)
     #[arg(long, value_name = "ID")]
     only: Option<String>,
 
@@ -63,7 +64,8 @@ pub struct Reproduce {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Paper {
-    /// Ahn et al., "Accelerating Critical OS Services in Virtualized Systems with Flexible Micro-sliced Cores"
+    /// Ahn et al., "Accelerating Critical OS Services in Virtualized Systems with Flexible Micro-sliced
+    /// Cores"
     Eurosys18,
     /// Kim et al., "Demand-Based Coordinated Scheduling for SMP VMs"
     Asplos13,
@@ -71,7 +73,8 @@ enum Paper {
     Vm04,
     /// Kashyap et al., "Opportunistic Spinlocks: Achieving Virtual Machine Scalability in the Clouds"
     Apsys15,
-    /// Li, "Semantics-aware directed yield for oversubscribed KVM", version 3 of a proposal on the kernel's mailing list
+    /// Li, "Semantics-aware directed yield for oversubscribed KVM", version 3 of a proposal on the kernel's
+    /// mailing list
     Li2026,
 }
 

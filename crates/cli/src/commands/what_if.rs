@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// More seeds than this add no precision that anybody reads.
+/// More seeds than this add no precision that a reader needs.
 const SEEDS_MAX: u64 = 1_000;
 /// The model shall be this near to the profile, or the reader is told.
 const FAR_OFF: f64 = 0.25;
@@ -28,7 +28,8 @@ pub struct WhatIfArgs {
     ])]
     pub profile: Option<PathBuf>,
 
-    /// With --profile: policies to compare, the first of which is the reference [default: eevdf,microslice,beside]
+    /// With --profile: policies to compare, the first of which is the reference [default:
+    /// eevdf,microslice,beside]
     #[arg(
         long,
         value_name = "A,B,C",

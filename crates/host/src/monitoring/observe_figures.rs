@@ -1,4 +1,5 @@
-//! A report of `observe` as the figures that real and simulated runs share. VMs that have gone are left out: monitoring keeps them.
+//! A report of `observe` as the figures that real and simulated runs share. VMs that have gone are left out:
+//! monitoring keeps them.
 
 use super::labels;
 use crate::observe::VmFigures;

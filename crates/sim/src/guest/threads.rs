@@ -10,7 +10,8 @@ use crate::trace_event::{IpiKind, StopReason, TraceEvent};
 const WAKEUP_GRANULARITY_NS: u64 = 1_000_000;
 
 impl Simulation<'_> {
-    /// select_idle_sibling: where it ran before if idle, else any idle vCPU of the VM, else where it ran before.
+    /// select_idle_sibling: where it ran before if idle, else any idle vCPU of the VM, else where it ran
+    /// before.
     pub(crate) fn place(&self, thread: ThreadId) -> VcpuId {
         let state = &self.threads[thread];
         let previous = state.vcpu;

@@ -78,7 +78,7 @@ pub struct Surroundings<'s> {
     pub queue_capacities: BTreeMap<String, usize>,
 }
 
-/// Reads a workload; its `name` was put there by whoever resolved the reference to its file.
+/// Reads a workload; its `name` was put there by the caller that resolved the reference to its file.
 pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<WorkloadConfig, ScenarioError> {
     let table = TableReader::open(node, "a workload", &KEYS)?;
     let name_node =
@@ -271,8 +271,8 @@ impl ProgramReader<'_, '_> {
         Ok(Phase::Barrier { name, count, under, spin_ns })
     }
 
-    /// What a shootdown may be done under: interrupts must stay on and waiters sleep, or nobody would ever answer. A barrier's
-    /// waiters can't sleep to come to sleep.
+    /// What a shootdown may be done under: interrupts must stay on and waiters sleep, or nobody would ever
+    /// answer. A barrier's waiters can't sleep to come to sleep.
     fn lock_under(&self, table: &TableReader<'_>, sleeps: bool) -> Result<Option<String>, ScenarioError> {
         let kernel = &self.surroundings.kernel;
         let is_allowed = |name: &str| {
@@ -435,7 +435,8 @@ fn waits_for_others(program: &[Phase]) -> bool {
     })
 }
 
-/// A queue that is only read or only written blocks its users for ever. `workloads` are all of one VM: they share queues.
+/// A queue that is only read or only written blocks its users for ever. `workloads` are all of one VM: they
+/// share queues.
 pub fn check_queues(node: &Node, workloads: &[WorkloadConfig]) -> Result<(), ScenarioError> {
     let (mut sent, mut received) = (Vec::new(), Vec::new());
     workloads.iter().for_each(|workload| collect_queues(&workload.program, &mut sent, &mut received));

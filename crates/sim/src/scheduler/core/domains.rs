@@ -2,9 +2,9 @@
 //!
 //! | when | from where |
 //! |---|---|
-//! | a pCPU has nobody to run | the nearest domain where somebody waits: the same core, the same last-level cache, anywhere |
-//! | it has somebody | of the next few domains the one that is furthest behind, if the policy lets its first go before |
-//! | a pCPU is asked to come for somebody | it waits in that pCPU's domain from then on (`FairShare::bring`) |
+//! | a pCPU has no vCPU to run | the nearest domain with a waiter: same core, same cache, anywhere |
+//! | it has one | of the next few domains the one furthest behind, if the policy lets its first go before |
+//! | a pCPU is asked to come for one | it waits in that pCPU's domain from then on (`FairShare::bring`) |
 
 use super::{Account, FairShare, Hooks};
 use crate::ids::{DomainQueueId, IdVec, PcpuId, VcpuId};
@@ -50,7 +50,7 @@ impl Domains {
         DomainQueueId::new(queue_to_join(&seen))
     }
 
-    /// Into which queues a pCPU looks: its domain's, and that of those who may run there only.
+    /// Into which queues a pCPU looks: its domain's, and that of the vCPUs that may run there only.
     pub fn queues_of(&self, machine: &Machine, pcpu: PcpuId) -> [DomainQueueId; 2] {
         [false, true].map(|is_confined| self.queue(machine, pcpu, is_confined))
     }
@@ -91,8 +91,8 @@ impl<H: Hooks> FairShare<H> {
         }
     }
 
-    /// Where it waits: in the domain of its last turn, or, if another pool has that pCPU by now, in that of the next one that it may
-    /// run on.
+    /// Where it waits: in the domain of its last turn. If another pool has that pCPU by now, in that of the
+    /// next one that it may run on.
     pub(super) fn queue_of(&self, machine: &Machine, vcpu: VcpuId) -> DomainQueueId {
         let home = self.accounts[vcpu].home;
         let mut near = machine.pcpus.round_from(home);
@@ -100,7 +100,8 @@ impl<H: Hooks> FairShare<H> {
         self.queue_at(machine, vcpu, home)
     }
 
-    /// Who waits in another domain and runs here before those of the own one. `ran`: who could go on here.
+    /// A vCPU that waits in another domain and runs here before those of the own one. `ran`: the one that
+    /// could go on here.
     pub(super) fn take_from_elsewhere(
         &mut self,
         machine: &Machine,
@@ -148,7 +149,7 @@ impl<H: Hooks> FairShare<H> {
         boosted.chain(ordered).find(|&vcpu| machine.allows(vcpu, pcpu))
     }
 
-    /// Whether somebody waits in another domain that may run on a pCPU.
+    /// Whether a vCPU waits in another domain that may run on a pCPU.
     pub(super) fn somebody_waits_elsewhere(&self, machine: &Machine, pcpu: PcpuId) -> bool {
         let own = self.domains.of(machine, pcpu);
         let mut others = (0..self.domains.count).filter(|&domain| domain != own);

@@ -1,11 +1,13 @@
-//! Locks of queues: how long each is held, who waits for it, and which pCPU pays.
+//! Locks of queues: how long each is held, which pCPUs wait for it, and which pCPU pays.
 //!
-//! Problem.   sched_ext's queues have a lock each. Who holds it has everybody wait that comes meanwhile, and what it protects has to
-//!            come from the caches of whoever held it last.
-//! Formula.   held = hold + LINES_MOVED x (0 on the same pCPU, `line_near` within a last-level cache, `line_far` beyond)
-//!            waited = until the operation before has ended; first come, first served, as the kernel's queued spinlocks
-//! Limits.    What is chosen doesn't change by having waited. A spinner's own traffic slows nobody, so long queues are dearer than
-//!            here. Who finds a queue empty takes no lock (`list_empty` in `consume_dispatch_q`, kernel/sched/ext.c).
+//! Problem.   sched_ext's queues have a lock each. All that come while it is held wait. What it protects has
+//!            to come from the caches of its last holder.
+//! Formula.   held = hold + LINES_MOVED x (0 on the same pCPU, `line_near` within a last-level cache,
+//!            `line_far` beyond) waited = until the operation before has ended; first come, first served, as
+//!            the kernel's queued spinlocks
+//! Limits.    What is chosen doesn't change by having waited. A spinner's own traffic slows no other, so long
+//!            queues are dearer than here. A pCPU that finds a queue empty takes no lock (`list_empty` in
+//!            `consume_dispatch_q`, kernel/sched/ext.c).
 
 use super::queues::Place;
 use crate::config::QueueLockCosts;
@@ -40,7 +42,7 @@ impl QueueLocks {
         }
     }
 
-    /// A pCPU puts somebody there, takes somebody away, or looks at the first one.
+    /// A pCPU puts a vCPU there, takes one away, or looks at the first one.
     pub fn operate(&mut self, machine: &Machine, place: Place, by: PcpuId) {
         let Some(costs) = &self.costs else { return };
         let (queue, which) = match place {

@@ -1,13 +1,14 @@
-//! Grace: who is stopped at a bad moment at the end of its turn goes on for a few micro slices: a window that doesn't slide.
-//! `policy/delay_preemption.h` says who and how often; the moments at which it is asked are the real scheduler's
-//! (`bpf/mechanisms/delay_preemption.bpf.h`: `finishes_first`, `comes_back`):
+//! Grace: a vCPU that stops at a bad moment at the end of its turn goes on for a few micro slices. The window
+//! doesn't slide. `policy/delay_preemption.h` says which and how often. The moments at which it is asked are
+//! the real scheduler's (`bpf/mechanisms/delay_preemption.bpf.h`: `finishes_first`, `comes_back`):
 //!
 //! | moment | what follows |
 //! |---|---|
-//! | a turn in the normal pool is over, or somebody boosted comes | it goes on for a micro slice, where it is |
-//! | its pCPU becomes micro-sliced under it, and isn't lent (`lending.rs`) | it goes before all others of the normal pool, for a micro slice |
+//! | a turn in the normal pool is over, or a boosted vCPU comes | it goes on for a slice |
+//! | its pCPU becomes micro-sliced, and isn't lent | it goes first elsewhere, for a micro slice |
 //!
-//! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody else interrupts a turn.
+//! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody
+//! else interrupts a turn.
 
 use super::super::*;
 use microslice_policy::delay_preemption::decide_on_delay;
@@ -44,7 +45,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         None
     }
 
-    /// Who comes back before its turn was over has a micro slice left of it.
+    /// A vCPU that comes back before its turn was over has a micro slice left of it.
     pub(in super::super) fn comes_back(&self, machine: &Machine, pick: Pick) -> Pick {
         let comes_back = self.grace.counts[pick.vcpu] > 0;
         if comes_back { self.for_a_micro_slice(machine, pick.vcpu) } else { pick }
