@@ -1,5 +1,7 @@
 //! The host as its scheduler sees it: pCPUs, vCPUs and their states, VMs. Nothing of the guest but an address.
 
+mod topology;
+
 use crate::bits::Bits;
 use crate::config::{HostConfig, QueueLockCosts};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
@@ -228,19 +230,6 @@ impl HostVcpu {
         let &Self { preempted, yielded, owes_answer, .. } = self;
         Kind { class: self.class as usize, preempted, yielded, owes_answer }
     }
-}
-
-/// How far from one another two pCPUs are. The model's hosts have no NUMA nodes beside their last-level caches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Farness {
-    SameCore,
-    SameLlc,
-    AnotherLlc,
-}
-
-impl Farness {
-    /// The nearest first.
-    pub const ALL: [Self; 3] = [Self::SameCore, Self::SameLlc, Self::AnotherLlc];
 }
 
 pub struct Machine {
@@ -596,21 +585,6 @@ impl Machine {
     pub fn only_pcpu(&self, vcpu: VcpuId) -> Option<PcpuId> {
         let vm = &self.vms[self.vcpus[vcpu].vm];
         if vm.pinned_round > 0 { Some(vm.pin_of(vcpu)) } else { vm.only_pcpu }
-    }
-
-    #[inline]
-    pub fn llc_of(&self, pcpu: PcpuId) -> u32 {
-        pcpu.number() / self.llc_pcpus
-    }
-
-    pub fn farness(&self, a: PcpuId, b: PcpuId) -> Farness {
-        if a.number() % self.cores == b.number() % self.cores {
-            Farness::SameCore
-        } else if self.llc_of(a) == self.llc_of(b) {
-            Farness::SameLlc
-        } else {
-            Farness::AnotherLlc
-        }
     }
 }
 
