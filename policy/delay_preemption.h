@@ -13,6 +13,8 @@
  *            Grace is a window that doesn't slide: it begins where the turn is over, and its clock is what was given
  *            of it, look by look, since who is interrupted in it has the rest of it later. Who is safe has no use for
  *            it; who would hold others up has it. So it makes turns longer, and shares are kept by what is charged.
+ *            Who was woken, or asks for a micro slice, doesn't wait for it: whoever is cut short has the rest of a turn
+ *            to come. Kept waiting, who was woken is asked for by calls, and a micro slice takes its boost.
  * Formula.   begin(n) = due(n) - mean of the last k offsets       offset = preempted - begin, w / 2 while there are fewer
  *            end(n)   = begin(n) + w
  *            Over n turns the mean differs from what is due by (k + 1) * w / 2n at the most, since offsets cancel out.
@@ -66,7 +68,7 @@ struct delay_observation {
 	enum guest_class guest_class;
 	u32 at_safe_point; /* the guest runs, or has run, what the host put in where no lock is held (3.2, injection) */
 	enum sibling_answer answer; /* an interrupt may have come when the turn was over already */
-	u32 reserved;
+	u32 is_cut_short;	    /* of grace: somebody else is to run before the turn is over */
 };
 
 enum delay_verdict {
@@ -148,7 +150,7 @@ POLICY struct delay_window delay_window_from(const struct delay_config *config,
 
 POLICY u32 is_safe_to_preempt(const struct delay_config *config, const struct delay_observation *seen)
 {
-	if (seen->at_safe_point)
+	if (seen->at_safe_point || (!config->history && seen->is_cut_short))
 		return 1;
 	if (config->unsafe_where == DELAY_WHERE_HINTED)
 		return !seen->hint_ns;

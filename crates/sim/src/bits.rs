@@ -122,7 +122,10 @@ mod tests {
                     let expected = (from..end).find(|&at| bits.has(id(at)));
                     assert_eq!(found, expected, "{count} from {from} to {end}");
                     let found = bits.span(id(from), id(end)).map(VcpuId::index);
-                    assert!(found.eq((from..end).filter(|&at| bits.has(id(at)))), "{count} from {from} to {end}");
+                    assert!(
+                        found.eq((from..end).filter(|&at| bits.has(id(at)))),
+                        "{count} from {from} to {end}"
+                    );
                 }
             }
         }

@@ -51,6 +51,9 @@ fn who_sleeps_beside_hogs_waits_no_longer_than_with_the_kernels_own_scheduler() 
             phases[PHASES / 2][which]
         };
         let [kernel, ours] = [median_of(0), median_of(1)];
-        assert!(ours <= kernel * BOOTS_DIFFER, "medians: {ours:.0} us, and {kernel:.0} with the kernel's own");
+        assert!(
+            ours <= kernel * BOOTS_DIFFER,
+            "medians: {ours:.0} us, and {kernel:.0} with the kernel's own"
+        );
     });
 }
