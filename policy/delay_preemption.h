@@ -16,6 +16,9 @@
  *            given of it, look by look, since a vCPU interrupted in it has the rest later. A safe vCPU has no
  *            use for it; one that would hold others up has it. So it makes turns longer, and the charge keeps
  *            shares.
+ *            A woken vCPU, or one that asks for a micro slice, doesn't wait for it: the vCPU that is cut short
+ *            has the rest of its turn to come. A woken one that waits is asked for by calls, and the micro
+ *            slice takes its boost.
  * Formula.   begin(n) = due(n) - mean of the last k offsets offset = preempted - begin, w / 2 while there are
  *            fewer
  *            end(n)   = begin(n) + w
@@ -73,7 +76,7 @@ struct delay_observation {
 	/* The guest runs, or has run, what the host put in where no lock is held (3.2, injection) */
 	u32 at_safe_point;
 	enum sibling_answer answer; /* an interrupt may have come when the turn was over already */
-	u32 reserved;
+	u32 is_cut_short; /* of grace: another is to run before the turn is over */
 };
 
 enum delay_verdict {
@@ -155,7 +158,7 @@ POLICY struct delay_window delay_window_from(const struct delay_config *config,
 
 POLICY u32 is_safe_to_preempt(const struct delay_config *config, const struct delay_observation *seen)
 {
-	if (seen->at_safe_point)
+	if (seen->at_safe_point || (!config->history && seen->is_cut_short))
 		return 1;
 	if (config->unsafe_where == DELAY_WHERE_HINTED)
 		return !seen->hint_ns;

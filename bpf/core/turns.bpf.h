@@ -30,6 +30,14 @@
 #define SWEEP_MAX 64u
 #define SWEPT_AT_ONCE 64u /* queues */
 
+/* What is left of the turn of the vCPU that runs here, if it ends now. */
+static __always_inline u64 left_of_turn(const struct task_ctx *tctx, const struct pcpu *pcpu)
+{
+	u64 ran_ns = bpf_ktime_get_ns() - tctx->running_since_ns;
+
+	return ran_ns < pcpu->turn_ns ? pcpu->turn_ns - ran_ns : 0;
+}
+
 /* What it ran for, though it doesn't stop. */
 static __always_inline void charge_until_now(struct task_struct *prev, struct task_ctx *tctx,
 					     struct vcpu *vcpu, struct pcpu *pcpu)

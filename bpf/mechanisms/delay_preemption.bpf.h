@@ -326,12 +326,13 @@ __noinline u32 puts_off(u32 slot, s32 cpu)
 
 /* ---- Grace ---- */
 
-/* Its turn is over. May it go on until the next look, because it was stopped at a bad moment? */
-__noinline int gets_grace(u32 slot, u32 class)
+/* Its turn is over, or is cut short. May it go on until the next look, because it was stopped at a bad moment? */
+__noinline int gets_grace(u32 slot, u32 class, u32 is_cut_short)
 {
 	struct vcpu *vcpu = vcpu_at(slot);
 	struct delay_config rules = config.delay;
-	struct delay_observation seen = {.window = delay_window_of_grace(&rules), .guest_class = class};
+	struct delay_observation seen = {
+	    .window = delay_window_of_grace(&rules), .guest_class = class, .is_cut_short = is_cut_short};
 	struct delay_decision decision;
 
 	/* Nothing is known of its waiters: it is scheduled like any other task. */
@@ -369,7 +370,7 @@ static __always_inline bool comes_back(struct vcpu *vcpu, u32 slot)
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 
 	delay_of(vcpu)->interrupted = 0;
-	if (!interrupted || !gets_grace(slot, vcpu->guest_class))
+	if (!interrupted || !gets_grace(slot, vcpu->guest_class, 0))
 		return false;
 	if (stats)
 		COUNT(stats->graces[1]);
@@ -378,12 +379,13 @@ static __always_inline bool comes_back(struct vcpu *vcpu, u32 slot)
 
 /* A turn that ends at a bad moment is made longer before any other task, host tasks too, gets the pCPU. */
 static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, struct pcpu *pcpu,
-					   struct vcpu *vcpu, u32 slot)
+					   const struct task_ctx *tctx, struct vcpu *vcpu)
 {
+	u32 slot = tctx->vcpu - 1;
 	u32 class = classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, read_guest_rip(vcpu->kvm_vcpu));
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 
-	if (!gets_grace(slot, class)) {
+	if (!gets_grace(slot, class, left_of_turn(tctx, pcpu) > 0)) {
 		delay_of(vcpu)->turn_over = 1;
 		return false;
 	}
@@ -406,7 +408,7 @@ static __always_inline bool is_put_off(s32 cpu, struct task_struct *prev, struct
 	if (!tctx || !vcpu)
 		return false;
 	if (!turns_have_windows())
-		return finishes_first(cpu, prev, pcpu, vcpu, tctx->vcpu - 1);
+		return finishes_first(cpu, prev, pcpu, tctx, vcpu);
 	goes_on_ns = puts_off(tctx->vcpu - 1, cpu);
 	if (!goes_on_ns)
 		return false;

@@ -138,14 +138,6 @@ static __always_inline bool micro_slice_goes_on(struct task_struct *prev, const 
 	return true;
 }
 
-/* What is left of the turn of the vCPU that ran here, if a micro slice ends it now. */
-static __always_inline u64 left_of_turn(const struct task_ctx *tctx, const struct pcpu *pcpu)
-{
-	u64 ran_ns = bpf_ktime_get_ns() - tctx->running_since_ns;
-
-	return ran_ns < pcpu->turn_ns ? pcpu->turn_ns - ran_ns : 0;
-}
-
 /*
  * The vCPU that it was preempted for can't be had any more. It goes on, unless a task waits that would have
  * preempted it anyway.

@@ -133,6 +133,20 @@ fn grace_is_given_until_a_call_that_came_when_the_turn_was_over_is_answered() {
 }
 
 #[test]
+fn who_is_to_run_before_a_turn_is_over_waits_for_no_grace_but_for_a_window_that_slides() {
+    let critical = DelayObservation { guest_class: GuestClass::LockHolder.into(), ..Default::default() };
+    let grace = DelayConfig::of_grace(2, 100 * US);
+    for (is_cut_short, expected) in [(0, DelayVerdict::GoesOn), (1, DelayVerdict::EndsSafe)] {
+        let seen = DelayObservation { window: grace.window_of_grace(), is_cut_short, ..critical };
+        assert_eq!(verdict(&grace, &seen), expected);
+        let config = config(DelayUnsafe::InCriticalCode);
+        let window = DelayState::default().window_from(&config, NOW);
+        let seen = DelayObservation { window, now_ns: NOW, is_cut_short, ..critical };
+        assert_eq!(verdict(&config, &seen), DelayVerdict::GoesOn);
+    }
+}
+
+#[test]
 fn no_grace_is_given_where_the_paper_knows_none_and_its_window_does_not_slide() {
     let none = DelayConfig::of_grace(0, 100 * US);
     let critical = DelayObservation { guest_class: GuestClass::LockHolder.into(), ..Default::default() };

@@ -78,6 +78,12 @@ impl<I: Id> Bits<I> {
         self.between(from.index(), usize::MAX).chain(self.between(0, from.index()))
     }
 
+    /// The members from `from` to before `end`, in their order.
+    #[inline]
+    pub fn span(&self, from: I, end: I) -> impl Iterator<Item = I> {
+        self.between(from.index(), end.index())
+    }
+
     #[inline]
     fn between(&self, mut from: usize, end: usize) -> impl Iterator<Item = I> {
         std::iter::from_fn(move || {
@@ -117,6 +123,11 @@ mod tests {
                     let found = bits.find_between(id(from), id(end)).map(VcpuId::index);
                     let expected = (from..end).find(|&at| bits.has(id(at)));
                     assert_eq!(found, expected, "{count} from {from} to {end}");
+                    let found = bits.span(id(from), id(end)).map(VcpuId::index);
+                    assert!(
+                        found.eq((from..end).filter(|&at| bits.has(id(at)))),
+                        "{count} from {from} to {end}"
+                    );
                 }
             }
         }

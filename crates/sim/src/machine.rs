@@ -10,7 +10,6 @@ mod vm;
 mod waiting;
 
 pub use promises::Promised;
-pub use topology::Farness;
 pub use vcpu::{HostVcpu, VcpuState, interrupt_bit};
 pub(crate) use vcpu::{Turns, Warmth};
 pub use vm::HostVm;

@@ -1,21 +1,9 @@
-//! How far from one another pCPUs are, and where a vCPU may run.
+//! Which pCPUs share caches or a core, and where a vCPU may run. The model's hosts have no NUMA nodes beside
+//! their last-level caches.
 
 use super::Machine;
 use crate::ids::{PcpuId, VcpuId};
-
-/// How far from one another two pCPUs are. The model's hosts have no NUMA nodes beside their last-level
-/// caches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Farness {
-    SameCore,
-    SameLlc,
-    AnotherLlc,
-}
-
-impl Farness {
-    /// The nearest first.
-    pub const ALL: [Self; 3] = [Self::SameCore, Self::SameLlc, Self::AnotherLlc];
-}
+use std::ops::Range;
 
 impl Machine {
     #[inline]
@@ -39,13 +27,21 @@ impl Machine {
         pcpu.number() / self.llc_pcpus
     }
 
-    pub fn farness(&self, a: PcpuId, b: PcpuId) -> Farness {
-        if a.number() % self.cores == b.number() % self.cores {
-            Farness::SameCore
-        } else if self.llc_of(a) == self.llc_of(b) {
-            Farness::SameLlc
-        } else {
-            Farness::AnotherLlc
-        }
+    /// Those of a pCPU's last-level cache, by number.
+    pub fn pcpus_of_llc(&self, pcpu: PcpuId) -> Range<u32> {
+        let first = self.llc_of(pcpu) * self.llc_pcpus;
+        first..(first + self.llc_pcpus).min(self.pcpus.next_id().number())
+    }
+
+    /// The other threads of a pCPU's core, those behind it first.
+    pub fn threads_beside(&self, pcpu: PcpuId) -> impl Iterator<Item = PcpuId> + use<> {
+        let (own, end, step) = (pcpu.number(), self.pcpus.next_id().number(), self.cores as usize);
+        let behind = (own..end).step_by(step).skip(1);
+        behind.chain((own % self.cores..own).step_by(step)).map(PcpuId::new)
+    }
+
+    /// Whether they share a core or a last-level cache.
+    pub fn are_near(&self, a: PcpuId, b: PcpuId) -> bool {
+        a.number() % self.cores == b.number() % self.cores || self.llc_of(a) == self.llc_of(b)
     }
 }

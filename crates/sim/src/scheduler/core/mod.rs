@@ -151,6 +151,8 @@ pub struct FairShare<H> {
     vms: IdVec<VmId, VmShare>,
     domains: Domains,
     queues: IdVec<DomainQueueId, DomainQueues>,
+    /// Those in which somebody waits.
+    occupied: Bits<DomainQueueId>,
     locks: QueueLocks,
     local: IdVec<PcpuId, Option<VcpuId>>,
     /// How many have come to a queue.
@@ -214,6 +216,7 @@ impl<H: Hooks> FairShare<H> {
             vms: VmShare::all(&machine.vms),
             domains,
             queues: IdVec::of(DomainQueues::default(), queues),
+            occupied: Bits::new(queues, false),
             locks: QueueLocks::new(machine, queues),
             local: IdVec::of(None, pcpus),
             came: 0,

@@ -118,6 +118,7 @@ impl<H: Hooks> FairShare<H> {
             Place::Nowhere | Place::Local(_) => unreachable!("no queue"),
         };
         self.accounts[vcpu].place = place;
+        self.note_occupied(place);
         self.locks.operate(machine, place, machine.vcpus[vcpu].pcpu);
     }
 
@@ -138,8 +139,17 @@ impl<H: Hooks> FairShare<H> {
             }
             Place::Local(pcpu) => self.local[pcpu] = None,
         }
+        self.note_occupied(place);
         self.locks.operate(machine, place, by);
         vcpu
+    }
+
+    /// A vCPU came to that place's queue, or left it.
+    fn note_occupied(&mut self, place: Place) {
+        if let Place::Boosted(queue, _) | Place::Ordered(queue, _) = place {
+            let DomainQueues { boosted, ordered } = &self.queues[queue];
+            self.occupied.set(queue, !boosted.is_empty() || !ordered.is_empty());
+        }
     }
 
     /// A pCPU comes for one that waits in another domain: it waits where that pCPU looks, at the same place

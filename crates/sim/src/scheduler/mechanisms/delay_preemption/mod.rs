@@ -179,7 +179,7 @@ impl DelayPreemption {
             guest_class: host.class.into(),
             at_safe_point: at_safe_point.into(),
             answer: if host.owes_answer { SiblingAnswer::Owed } else { SiblingAnswer::Given }.into(),
-            reserved: 0,
+            is_cut_short: 0,
         }
     }
 
