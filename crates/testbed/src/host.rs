@@ -335,6 +335,12 @@ impl Testbed {
             root.file_from(image.kernel.trim_start_matches('/'), &guest.image)?;
             root.file(image.initrd.trim_start_matches('/'), &guest_root(guest, ours)?);
         }
+        // Stock hosts have it there, and BPF programs may ask for settings. Not each archive's kernel brings one.
+        let config = format!("boot/config-{}", kernel.release);
+        let config_here = kernel.image.with_file_name(format!("config-{}", kernel.release));
+        if config_here.is_file() {
+            root.file_from(&config, &config_here)?;
+        }
         for (name, binary) in &self.programs {
             root.program_from(&format!("usr/bin/{name}"), binary)?;
             for library in emulator.libraries_of(binary)? {
