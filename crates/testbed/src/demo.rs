@@ -312,7 +312,7 @@ fn sample(host: &Host, guests: &[Guest], time: Duration) -> Result<Sample> {
     std::thread::sleep(time);
     let (to, switches_after, used_after) = (Instant::now(), context_switches(host)?, cpu_seconds(host)?);
     let seconds = (to - from).as_secs_f64();
-    for guest in guests.iter().filter(|guest| guest.has_ended()) {
+    if let Some(guest) = guests.iter().find(|guest| guest.has_ended()) {
         let cause = format!("it ended: {}", guest.last_words());
         return Err(Error::Stage { machine: guest.name().into(), stage: "workload", cause });
     }

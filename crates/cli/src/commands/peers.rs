@@ -24,9 +24,9 @@ const OURS: [&str; 3] = ["kernel", "off", "auto"];
   microslice testbed peers --peers none --pv on   only the kernel's own and ours, with the guests' PV helpers
   microslice testbed peers --json --output peers.json
 
-Each boot begins with both guests alone, one after the other; all else is told as times that. Peers are scx_bpfland, scx_lavd,
-scx_rusty and scx_flash, as their authors publish them, with slices stretched as all others. A peer that can't be built, or
-that doesn't load, is a row that says why.")]
+Each boot begins with each guest alone; all else is told as times that. Peers are scx_bpfland, scx_lavd, scx_rusty and scx_flash, as
+their authors publish them, with slices stretched as all others. A peer that can't be built, or that doesn't load, is a row that says
+why.")]
 pub struct Peers {
     /// Which peers; `none` for none of them
     #[arg(

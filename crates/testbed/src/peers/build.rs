@@ -91,7 +91,7 @@ fn complaint(said: &str) -> String {
         ["error", "Error", "pkg-config", "not found", "fatal"].iter().any(|word| line.contains(word))
     };
     let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines().find(is_telling).or_else(|| lines().last()).unwrap_or("it said nothing").to_owned()
+    lines().find(is_telling).or_else(|| lines().next_back()).unwrap_or("it said nothing").to_owned()
 }
 
 #[cfg(test)]
