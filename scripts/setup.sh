@@ -19,6 +19,7 @@ packages=(
     chromium                           # draws the pages that tests look at
     tmux                               # a terminal that tests look at
     prometheus                         # scrapes tests and checks rules; its service stays off (below)
+    libelf-dev libseccomp-dev          # with them cargo builds the peers of `microslice testbed peers`
     debian-archive-keyring             # checks what the testbed downloads
 )
 

@@ -7,6 +7,7 @@ pub mod completions;
 pub mod demo;
 pub mod manual;
 pub mod observe;
+pub mod peers;
 pub mod regret;
 pub mod replay;
 pub mod reproduce;
