@@ -1,7 +1,7 @@
 //! What guests may be asked to run: the words of `testbed/guest/main.c`.
 
 /// A load each; `mix` stands for several.
-const LOADS: [&str; 16] = [
+const LOADS: [&str; 17] = [
     "hog",
     "dozer",
     "shootdown",
@@ -17,6 +17,7 @@ const LOADS: [&str; 16] = [
     "locks",
     "crowd",
     "balloons",
+    "costs",
     "mix",
 ];
 const THREADS_MAX: u32 = 1_000;

@@ -1,6 +1,7 @@
 //! `microslice testbed`: the emulated host, by hand.
 
 use super::campaign::{self, Campaign};
+use super::side_by_side::{self, SideBySide};
 use crate::failure::Failure;
 use crate::output;
 use clap::{Args, Subcommand};
@@ -27,6 +28,7 @@ enum Command {
     Exec(Exec),
     Costs(Costs),
     Campaign(Campaign),
+    SideBySide(SideBySide),
 }
 
 /// Compare what scheduling costs: ours and the kernel's scx_simple, with the same guests in one boot
@@ -129,6 +131,7 @@ pub fn run(args: Testbed) -> Result<(), Failure> {
         Command::Exec(args) => exec(&args),
         Command::Costs(args) => compare_costs(&args),
         Command::Campaign(args) => campaign::run(&args),
+        Command::SideBySide(args) => side_by_side::run(&args),
     }
 }
 

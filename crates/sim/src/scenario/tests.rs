@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 mod barriers;
 mod policies;
+mod processes;
 
 const SMALL: &str = r#"
 host = "xeon-e5645"
