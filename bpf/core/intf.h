@@ -319,7 +319,7 @@ struct host_stats {
 	u64 taken_when_idle;  /* tasks that waited in another domain, by a pCPU that had nobody to run */
 	u64 taken_by_balance; /* likewise, by one that had somebody, further ahead */
 	u64 late_requests; /* came to a pCPU of the normal pool while that chose whom to run: kicked once more */
-	/* What the kernel said no to: docs/scheduler.md, When the kernel says no. */
+	/* What the kernel said no to: docs/explanation/scheduler.md, When the kernel says no. */
 	u64 rest_timers_refused;
 	u64 turn_timers_refused;
 	u64 slice_timers_refused;

@@ -413,7 +413,7 @@ fn built_in(name: &str) -> bool {
 #[test]
 fn every_setting_that_the_documentation_shows_is_accepted() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    for page in ["simulator.md", "rules.md"] {
+    for page in ["explanation/simulator.md", "lab/rules.md"] {
         let text = std::fs::read_to_string(docs.join(page)).expect(page);
         let settings = settings_of(&text);
         assert!(settings.len() > 4, "{page}: {settings:?}");

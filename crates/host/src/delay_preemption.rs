@@ -21,7 +21,7 @@ pub enum Unsafe {
     Kernel,
     /// In the classes of `critical/linux.toml`, and before it has answered a call of its siblings.
     Critical,
-    /// Where the guest says so, in its hint page. Needs no symbols, but a module in the guest (docs/guest.md).
+    /// Where the guest says so, in its hint page. Needs no symbols, but a module in the guest (docs/how-to/guest-modules.md).
     Hinted,
 }
 

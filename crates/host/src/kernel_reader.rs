@@ -53,7 +53,7 @@ impl Witness {
     }
 }
 
-/// The weight of a third of a VM (docs/scheduler.md, Queues).
+/// The weight of a third of a VM (docs/explanation/scheduler.md, Queues).
 pub(crate) const NICE: libc::c_int = 5;
 /// The least there is.
 const NICE_IN_VAIN: libc::c_int = 19;

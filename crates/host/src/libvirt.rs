@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 /// Where libvirt's daemon keeps the state of domains.
 pub const STATE_FOLDER: &str = "/run/libvirt/qemu";
-/// The XML namespace of a domain's policy; docs/libvirt.md has its schema.
+/// The XML namespace of a domain's policy; docs/how-to/libvirt.md has its schema.
 pub const NAMESPACE: &str = "https://github.com/microslice/microslice/libvirt/1";
 
 /// Far more than a domain has.

@@ -1,4 +1,4 @@
-//! The paper's rules alone, or with what the project added to them (docs/scheduler.md, Where this differs from the paper). The
+//! The paper's rules alone, or with what the project added to them (docs/explanation/scheduler.md, Where this differs from the paper). The
 //! simulator's policies have the same word, `rules`.
 
 use crate::HostError;

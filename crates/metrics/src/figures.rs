@@ -1,4 +1,4 @@
-//! All figures of the project, each defined once. Values of labels are the vocabulary of `docs/metrics.md`.
+//! All figures of the project, each defined once. Values of labels are the vocabulary of `docs/reference/figures.md`.
 
 use crate::figure::{Figure, Kind, Unit};
 
@@ -164,9 +164,13 @@ mod tests {
 
     #[test]
     fn the_handbook_describes_every_figure() {
-        let handbook = include_str!("../../../docs/metrics.md");
+        let handbook = include_str!("../../../docs/reference/figures.md");
         for figure in ALL {
-            assert!(handbook.contains(&format!("`{}`", figure.id)), "docs/metrics.md lacks {}", figure.id);
+            assert!(
+                handbook.contains(&format!("`{}`", figure.id)),
+                "docs/reference/figures.md lacks {}",
+                figure.id
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Measures the tables of docs/rules.md that are of today's rules, and prints them as they stand there.
+//! Measures the tables of docs/lab/rules.md that are of today's rules, and prints them as they stand there.
 //!
 //! ```sh
 //! cargo run --release -p microslice-sim --example rules -- less             # all of its programs

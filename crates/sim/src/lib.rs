@@ -1,5 +1,5 @@
 //! A deterministic discrete-event simulator of virtual machines on an overcommitted host, running the project's own
-//! `policy/` code next to baselines. See docs/simulator.md.
+//! `policy/` code next to baselines. See docs/explanation/simulator.md.
 
 // They panic where nobody reads.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

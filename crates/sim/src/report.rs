@@ -11,7 +11,7 @@ pub struct RunReport {
     pub measured_ns: u64,
     /// Events that the engine processed, warm-up included. A batch of equal pause-loop exits is one event.
     pub events: u64,
-    /// Pause-loop exits that were folded into batches (exactly; see docs/simulator.md).
+    /// Pause-loop exits that were folded into batches (exactly; see docs/explanation/simulator.md).
     pub batched_exits: u64,
     pub vms: Vec<VmReport>,
     pub pcpus: PcpuTimes,

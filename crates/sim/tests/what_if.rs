@@ -1,7 +1,7 @@
 //! Is a prediction right? Scenarios that are known are profiled as `microslice observe` would have seen them. What the model that is fitted
 //! to such a profile predicts is compared with what the scenario itself does under another policy.
 //!
-//! `cargo test --workspace --locked --test what_if -- --nocapture` prints the table of docs/what-if.md.
+//! `cargo test --workspace --locked --test what_if -- --nocapture` prints the table of docs/how-to/what-if.md.
 
 use microslice_metrics::profile::Profile;
 use microslice_sim::batch::BatchProgress;
@@ -127,7 +127,7 @@ fn shootdowns_and_work_change_as_predicted_on_hosts_that_nobody_chose() {
     );
 }
 
-/// docs/what-if.md says what is missed, and why: a model that gets better changes that page.
+/// docs/how-to/what-if.md says what is missed, and why: a model that gets better changes that page.
 #[test]
 fn what_is_missed_is_what_the_page_says() {
     let missed = misses("regret 6", &regret::scenario(6));

@@ -1,4 +1,4 @@
-//! Kinds of VMs that help made slower: which of them are left without, and that those that gain keep it (docs/regret.md, Why
+//! Kinds of VMs that help made slower: which of them are left without, and that those that gain keep it (docs/explanation/regret.md, Why
 //! `microslice` loses). Every run has the checkers on.
 
 use microslice_sim::regret;

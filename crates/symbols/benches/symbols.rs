@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// What the project promises (docs/symbols.md).
+/// What the project promises (docs/explanation/guest-kernels.md).
 const IMAGE_SECONDS_MAX: f64 = 0.5;
 const PEAK_MIB_MAX: u64 = 200;
 const RUNS: usize = 5;

@@ -237,7 +237,7 @@ fn run_round(
             guest.stop()?;
         }
         match outcome {
-            // Emulated SVM loses a guest now and then (docs/testbed.md); a round is compared within itself only.
+            // Emulated SVM loses a guest now and then (docs/explanation/testbed.md); a round is compared within itself only.
             Err(error @ Error::Stage { .. }) if tries < ROUND_TRIES => {
                 say(format_args!("{error}; the round starts again ({tries} of {ROUND_TRIES} tries used)"));
                 phases.truncate(done);

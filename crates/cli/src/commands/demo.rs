@@ -101,7 +101,7 @@ pub fn run(args: Demo) -> Result<(), Failure> {
         return Err(Failure::bad_input("--profile: the phase `profile` isn't one of --phases"));
     }
     let dilation = if args.here { 1 } else { args.dilation.unwrap_or(demo::EMULATED_DILATION) };
-    // Those of `microslice run` on hardware; an emulated vCPU needs a micro slice to enter its guest (docs/testbed.md).
+    // Those of `microslice run` on hardware; an emulated vCPU needs a micro slice to enter its guest (docs/explanation/testbed.md).
     let hardware = Settings::default();
     let plan = Plan {
         seconds: args.seconds,

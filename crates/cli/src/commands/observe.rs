@@ -32,8 +32,8 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
   microslice observe --for 60s --json                one JSON object
   microslice observe --for 5s --trace host.pftrace   who runs where, too, to be opened in https://ui.perfetto.dev
   microslice observe --for 10min --settle 30s --profile p.json
-                                                     what a model needs, for `microslice simulate --profile` (docs/what-if.md)
-  microslice observe --metrics-listen                figures for Prometheus (docs/monitoring.md)
+                                                     what a model needs, for `microslice simulate --profile` (docs/how-to/what-if.md)
+  microslice observe --metrics-listen                figures for Prometheus (docs/how-to/monitor.md)
   microslice observe --guest web=/srv/web/vmlinuz    the kernel image of a VM that boots from its own disk
 
 Works with or without sched_ext, and beside `microslice run`. Tried on Linux 6.1, 6.12 and 6.18. Ctrl-C or SIGTERM print what was seen until

@@ -30,8 +30,8 @@ const SEEDS_MAX: u64 = 1_000;
 
 \"calibrated\" figures are what the model was fitted to (runs of one VM alone, published parameters). To \"predicted\" ones (two
 VMs together) nothing was fitted, but programs and mechanics of the model were chosen with some of them in view: which ones,
-and where the model misses, is listed in docs/simulator.md (What was fitted, and to what; Where it hits and where it misses), and for
-the others in docs/asplos13.md, docs/vm04.md and docs/apsys15.md.")]
+and where the model misses, is listed in docs/explanation/simulator.md (What was fitted, and to what; Where it hits and where it misses), and for
+the others in docs/explanation/asplos13.md, docs/explanation/vm04.md and docs/explanation/apsys15.md.")]
 pub struct Reproduce {
     /// Which paper
     paper: Paper,

@@ -82,12 +82,12 @@ impl From<SwitchOrAuto> for Acts {
   microslice run --dry-run --stats 10 --json         decide and count, move nothing, one JSON object per 10 s
   microslice run --scheduler coordinated             urgent vCPUs first, without micro-sliced pCPUs
   microslice run --delay-preemption 1000             end turns where the guest holds no lock of its kernel
-  microslice run --metrics-listen 127.0.0.1:9477     figures for Prometheus (docs/monitoring.md)
+  microslice run --metrics-listen 127.0.0.1:9477     figures for Prometheus (docs/how-to/monitor.md)
   microslice run --record run.rec                    keep every decision, to be replayed
   microslice run --trace run.pftrace --trace-for 5s  who runs where for 5 s, to be opened in https://ui.perfetto.dev
 
 Flags override /etc/microslice.toml, whose keys are the flags' names; a VM is a table: [vm.web] kernel = \"...\",
-weight = 200. What isn't said there may be in the metadata of its libvirt domain (docs/libvirt.md). Ctrl-C or SIGTERM
+weight = 200. What isn't said there may be in the metadata of its libvirt domain (docs/how-to/libvirt.md). Ctrl-C or SIGTERM
 unload the scheduler and print the statistics of the whole run. If this process dies in any way, the kernel's own
 scheduler takes over at once.")]
 pub struct Run {
@@ -119,7 +119,7 @@ pub struct Run {
     /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all) [default: host]
     #[arg(long, value_name = "pcpu|llc|host", value_parser = domains::named)]
     queue_domain: Option<QueueDomain>,
-    /// `paper`: none of the rules that the paper doesn't have, which docs/scheduler.md lists [default: project]
+    /// `paper`: none of the rules that the paper doesn't have, which docs/explanation/scheduler.md lists [default: project]
     #[arg(long, value_name = "project|paper")]
     rules: Option<Rules>,
     /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, though nobody is found to
@@ -131,7 +131,7 @@ pub struct Run {
     #[arg(long, value_name = "US")]
     delay_preemption: Option<u64>,
     /// With --delay-preemption: who isn't preempted in the window: a guest that is in its kernel, in critical code of that,
-    /// or that says so in its hint page (docs/guest.md) [default: kernel]
+    /// or that says so in its hint page (docs/how-to/guest-modules.md) [default: kernel]
     #[arg(long, value_name = "kernel|critical|hinted")]
     delay_unsafe: Option<Unsafe>,
     /// With --delay-preemption: between two looks at the guest's instruction pointer in the window [default: 100]

@@ -34,7 +34,7 @@ use std::time::Duration;
   microslice simulate --profile p.json --write-scenario mine.toml
                                                              the scenario that was fitted to it, for any other command
 
-A SCENARIO is a built-in name or a TOML file; docs/simulator.md describes the format. The same scenario, policy, settings
+A SCENARIO is a built-in name or a TOML file; docs/explanation/simulator.md describes the format. The same scenario, policy, settings
 and seed always give the same output, byte for byte.")]
 pub struct Simulate {
     /// Built-in scenario, or a file

@@ -27,7 +27,7 @@ const JOBS_MAX: u64 = 4_096;
   microslice sweep slices.toml --part 3/20                   the runs of one part, as each task of a job array does
 
 A FILE is TOML: `scenarios`, `policies`, `seeds`, `set`, and a [[setting]] for each way to change the scenarios; an example is
-scenarios/sweeps/slices.toml, and docs/sweep.md says everything. Results are JSON lines in the order of the runs: the same bytes
+scenarios/sweeps/slices.toml, and docs/how-to/sweep.md says everything. Results are JSON lines in the order of the runs: the same bytes
 however many machines made them.")]
 pub struct Sweep {
     /// What to run

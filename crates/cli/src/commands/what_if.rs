@@ -1,4 +1,4 @@
-//! `microslice simulate --profile`: what other schedulers would bring the VMs of a profile (docs/what-if.md).
+//! `microslice simulate --profile`: what other schedulers would bring the VMs of a profile (docs/how-to/what-if.md).
 
 use super::simulate::failure_of;
 use crate::failure::Failure;

@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(lines(2) - 2 * SERIES_OF_A_VM, SERIES_OF_THE_HOST);
     }
 
-    /// As docs/monitoring.md says.
+    /// As docs/how-to/monitor.md says.
     const SERIES_OF_A_VM: usize = 38;
     const SERIES_OF_THE_HOST: usize = 126;
 }

@@ -1,7 +1,7 @@
 //! `microslice observe`: what overcommit costs each VM, on a host whose scheduler it leaves alone.
 //!
 //! [`run`] refuses or starts the BPF side ([`programs`]). Then it looks for VMs and tells that side what is known of their code
-//! ([`crate::guests`]), reads what was seen of each ([`figures`]), and prints ([`report`]). docs/observe.md is the operator's page.
+//! ([`crate::guests`]), reads what was seen of each ([`figures`]), and prints ([`report`]). docs/how-to/observe.md is the operator's page.
 
 mod figures;
 mod judgement;

@@ -26,7 +26,7 @@ fn scaled_speed(permille: u32, factor: f64) -> u32 {
 }
 
 /// The parameters: name and how to scale them. None of them was fitted to a co-run figure, but the two speeds of hyper-threads
-/// were chosen while looking at some (docs/simulator.md, SMT).
+/// were chosen while looking at some (docs/explanation/simulator.md, SMT).
 const PARAMETERS: [(&str, Scale); 16] = [
     ("context switch", |config, factor| times(&mut config.host.costs.context_switch_ns, factor)),
     ("exit", |config, factor| times(&mut config.host.costs.exit_ns, factor)),

@@ -1,4 +1,4 @@
-//! Lottery scheduling (Waldspurger and Weihl, OSDI'94) over the core: the worked example of docs/add-a-scheduler.md.
+//! Lottery scheduling (Waldspurger and Weihl, OSDI'94) over the core: the worked example of docs/how-to/add-a-scheduler.md.
 //!
 //! Problem.   Proportional shares without clocks to compare.
 //! Mechanism. When a turn ends, one of those that could run here is drawn: each has as many tickets as it has weight, its VM's

@@ -1,4 +1,4 @@
-//! Many runs as data: scenarios x settings x policies x seeds, on one machine or in parts on many (docs/sweep.md).
+//! Many runs as data: scenarios x settings x policies x seeds, on one machine or in parts on many (docs/how-to/sweep.md).
 //!
 //! Mechanism. A run's figures are one line of a journal, written when the run is over. Each process has a journal of its own,
 //!            and all journals beside one another together say what is left to run. When nothing is, their lines in the order

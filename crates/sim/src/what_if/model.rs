@@ -104,7 +104,7 @@ impl Model {
         let slices = base_slice_ns.unwrap_or(BASE_SLICE_NS).max(BASE_SLICE_NS) as f64 / BASE_SLICE_NS as f64;
         let duration_ms = ((DURATION_MS as f64 * slices) as u64).min(DURATION_MS_MAX);
         let mut text = format!(
-            "description = \"Fitted to a profile of {} VMs on {pcpus} pCPUs (docs/what-if.md)\"\n\
+            "description = \"Fitted to a profile of {} VMs on {pcpus} pCPUs (docs/how-to/what-if.md)\"\n\
              policy = {}\nwarmup = \"{} ms\"\nduration = \"{duration_ms} ms\"\n\n\
              [host]\npcpus = {pcpus}\n{}\nple = {{ enabled = {} }}\n",
             self.vms.len(),

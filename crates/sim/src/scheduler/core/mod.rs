@@ -7,7 +7,7 @@
 //!            Who wakes goes to an idle pCPU, its last one first, without passing a queue; if none is idle and it is
 //!            boosted, it preempts whoever runs where it ran last, or on one of the next three, and wasn't woken itself,
 //!            nor is of a VM that has had less.
-//!            A clock per VM makes up for what those of its vCPUs miss (docs/scheduler.md, Shares). sched_ext asks for the next task before it queues the one whose turn is over, so that one goes on if its clock is still the furthest
+//!            A clock per VM makes up for what those of its vCPUs miss (docs/explanation/scheduler.md, Shares). sched_ext asks for the next task before it queues the one whose turn is over, so that one goes on if its clock is still the furthest
 //!            behind, or if nobody else waits. Else who ran here last goes before others, if its clock isn't a slice ahead and
 //!            nobody waits for long. Turns end at ticks. A pause-loop exit gives the pCPU up if KVM finds a sibling to yield to
 //!            (`kvm_vcpu_on_spin`): to that one, if its clock isn't a slice ahead of the first that waits.

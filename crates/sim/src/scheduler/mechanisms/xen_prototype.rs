@@ -15,7 +15,7 @@
 //! | a turn or a micro slice ends at a bad moment | see `delay_preemption/grace.rs` | it ends |
 //! | no micro pCPU serves a request at once | see `home_slices.rs`, in the real scheduler's normal pool | it waits, or is forgotten |
 //!
-//! The prototype's published code sizes its pool otherwise, too: see docs/simulator-choices.md.
+//! The prototype's published code sizes its pool otherwise, too: see docs/lab/simulator-choices.md.
 
 use super::*;
 use microslice_policy::SiblingDecision;
