@@ -46,7 +46,7 @@ const PHASES: [(&str, &[&str]); 13] = [
 /// The kind of phase whose body runs by chance.
 const SOMETIMES: &str = "sometimes";
 
-pub const KEYS: [&str; 10] = [
+pub const KEYS: [&str; 11] = [
     "name",
     "threads",
     "pin",

@@ -12,7 +12,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use microslice_host::Settings;
 use microslice_metrics::table::Table;
-use microslice_sim::batch::{Job, run_all};
+use microslice_sim::batch::{Job, run_each};
 use microslice_sim::report::{RunReport, VmReport};
 use microslice_sim::scenario::{Overrides, parse};
 use microslice_testbed::demo::{self, Phase, Plan, Round, Scheduler};
@@ -172,7 +172,7 @@ fn predict(
     let _line = ProgressLine::of_batch("predicting".to_owned(), progress.clone());
     let jobs: Vec<Job<'_>> =
         configs.iter().flat_map(|(_, config)| (1..=seeds).map(move |seed| Job { config, seed })).collect();
-    let mut reports = run_all(&jobs, &progress)
+    let mut reports = run_each(&jobs, &progress, |_, report| report)
         .map_err(|(index, error)| failure_of(&format!("run {index} of the testbed's scenario"), &error))?
         .into_iter();
     Ok(configs
