@@ -76,7 +76,7 @@ struct delay_observation {
 	/* The guest runs, or has run, what the host put in where no lock is held (3.2, injection) */
 	u32 at_safe_point;
 	enum sibling_answer answer; /* an interrupt may have come when the turn was over already */
-	u32 is_cut_short; /* of grace: another is to run before the turn is over */
+	u32 is_cut_short;	    /* of grace: another is to run before the turn is over */
 };
 
 enum delay_verdict {

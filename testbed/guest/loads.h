@@ -51,6 +51,11 @@ void load_crowd(int count);
 /* Time balloons (guest/balloon), from when the host has taken `seconds` of the first vCPU's time on. */
 void load_balloons(int seconds);
 
+/* What single operations take, once, while all `vcpus` compute. */
+void load_costs(int vcpus);
+/* What a switch takes, on the host. */
+int measure_switches(void);
+
 /* The host's side of `load_pingpong`. */
 int serve_echo(int port);
 /* Gives the first network card an address, as "10.77.1.2". */

@@ -96,6 +96,8 @@ figures! {
         "Time a guest thread waited for a contended kernel lock, by lock class (as Linux' lockstat counts).";
     SHOOTDOWN_WAIT = "shootdown_wait", Histogram, Nanoseconds, ["vm"],
         "Time the initiator of a TLB shootdown waited until every other vCPU had acknowledged.";
+    WAKE_WAIT = "wake_wait", Histogram, Nanoseconds, ["vm"],
+        "Time from a guest thread's wake-up until it runs.";
     PREEMPTED_SHOOTDOWN_WAIT = "preempted_shootdown_wait", Histogram, Nanoseconds, ["vm"],
         "Calls of siblings of which one had no pCPU: from the first interrupt until the last recipient has one.";
     INTERRUPT_WAIT = "interrupt_wait", Histogram, Nanoseconds, ["vm"],

@@ -210,8 +210,15 @@ impl<'a> Simulation<'a> {
         let programs =
             vm.workloads.iter().map(|workload| compiler.compile(workload)).collect::<Result<Vec<_>, _>>()?;
         let mut next_vcpu = 0;
+        let mut processes: Vec<(&str, WorkloadId)> = Vec::new();
         for (workload, program) in vm.workloads.iter().zip(programs) {
+            let next = self.workloads.next_id();
+            let process = workload.process.as_deref();
+            let known = processes.iter().find(|(name, _)| Some(*name) == process);
+            let address_space = known.map_or(next, |&(_, first)| first);
+            processes.extend(process.filter(|_| address_space == next).map(|name| (name, next)));
             let index = self.workloads.push(Workload {
+                address_space,
                 vm: number,
                 shared_address_space: workload.shared_address_space,
                 cache_permille: workload.cache_sensitive_permille,
@@ -248,6 +255,7 @@ impl<'a> Simulation<'a> {
             loops: [0; LOOP_DEPTH],
             random: Random::stream(self.config.seed, number + 1),
             compute_left_ns: 0,
+            woken_at_ns: crate::guest::NOT_WOKEN,
             granted: LockId::NONE,
             hold_ns: 0,
             wait_since_ns: 0,

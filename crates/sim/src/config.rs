@@ -255,6 +255,8 @@ pub struct WorkloadConfig {
     pub pinned_vcpu: Option<usize>,
     /// Threads share one address space (shootdowns reach all vCPUs that run it).
     pub shared_address_space: bool,
+    /// Its threads share the address space of the VM's other workloads of the same process.
+    pub process: Option<String>,
     pub program: Vec<Phase>,
     /// Work of one whole run, in `Progress` units: turns a rate into an execution time. 0: rate only.
     pub run_units: u64,

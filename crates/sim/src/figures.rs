@@ -102,6 +102,9 @@ fn put_causes(snapshot: &mut Snapshot, vm: &VmReport) {
     if vm.tlb_sync.count() > 0 {
         snapshot.histogram(&figures::SHOOTDOWN_WAIT, &[name], vm.tlb_sync.clone());
     }
+    if vm.wake_waits.count() > 0 {
+        snapshot.histogram(&figures::WAKE_WAIT, &[name], vm.wake_waits.clone());
+    }
     snapshot.counter(&figures::IPIS, &[name], vm.ipis_sent);
     if let Some(network) = &vm.network {
         snapshot.counter(&figures::VIRQS, &[name], network.irq_latency.count());

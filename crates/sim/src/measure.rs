@@ -229,6 +229,7 @@ impl Simulation<'_> {
             lock_acquisitions: used().map(|(lock, count)| (lock.name.clone(), *count)).collect(),
             lockstat_waits: used().map(|(lock, _)| (lock.name.clone(), lock.lockstat)).collect(),
             tlb_sync: counters.tlb_sync.clone(),
+            wake_waits: counters.wake_waits.clone(),
             ipis_sent: counters.ipis_sent,
             call_function_ipis: counters.call_function_ipis,
             refill_ns: counters.refill_ns,

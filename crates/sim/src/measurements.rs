@@ -38,6 +38,8 @@ pub struct VmCounters {
     /// By number of the class.
     pub preemptions_by_class: [u64; GuestClass::ALL.len()],
     pub tlb_sync: Histogram,
+    /// From a thread's wake-up until it runs.
+    pub wake_waits: Histogram,
     pub barrier_waits: BarrierWaits,
     pub locks: Vec<LockCounters>,
     pub guest_times: GuestTimes,
@@ -170,6 +172,12 @@ impl Measurements {
     #[inline]
     pub fn shootdown_took(&mut self, vm: VmId, waited_ns: u64) {
         self.vms[vm].tlb_sync.record(waited_ns);
+    }
+
+    /// A woken thread of the VM runs, so long after its wake-up.
+    #[inline]
+    pub fn woken_ran_after(&mut self, vm: VmId, waited_ns: u64) {
+        self.vms[vm].wake_waits.record(waited_ns);
     }
 
     #[inline]

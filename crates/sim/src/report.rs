@@ -117,6 +117,8 @@ pub struct VmReport {
     /// The waits for spinlocks as the guest itself sees them.
     pub lockstat_waits: BTreeMap<String, LockstatWaits>,
     pub tlb_sync: Histogram,
+    /// From a thread's wake-up until it runs.
+    pub wake_waits: Histogram,
     pub ipis_sent: u64,
     /// Those of them that call functions, as shootdowns do.
     pub call_function_ipis: u64,

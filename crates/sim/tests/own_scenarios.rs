@@ -151,6 +151,54 @@ fn an_interrupt_that_comes_during_a_switch_of_threads_is_taken_behind_it() {
     assert!(longest_ns < 100_000, "{longest_ns} ns, on a host with nothing else to do");
 }
 
+/// The unmapping thread is one workload, and who runs on the other vCPUs another.
+fn shootdowns_beside(of_process: &str) -> u64 {
+    let text = format!(
+        r#"
+        host = {{ extends = "xeon-e5645", pcpus = 4 }}
+        duration = "200 ms"
+        [[vm]]
+        name = "alone"
+        vcpus = 4
+        kernel = "linux-4.4"
+        workloads = [
+            {{ name = "unmaps", threads = 1, pin = 3, process = "server", program = [
+                {{ compute = "100 us" }}, {{ shootdown = "1 us" }}, {{ progress = 1 }},
+            ] }},
+            {{ name = "computes", threads = 3, {of_process} program = [{{ compute = "50 us" }}, {{ progress = 1 }}] }},
+        ]
+    "#
+    );
+    run(&text, "credit").vms[0].call_function_ipis
+}
+
+#[test]
+fn workloads_of_one_process_share_its_address_space_and_others_do_not() {
+    assert_eq!(shootdowns_beside(""), 0);
+    assert_eq!(shootdowns_beside("process = \"another\", "), 0);
+    assert!(shootdowns_beside("process = \"server\", ") > 3_000);
+}
+
+#[test]
+fn a_thread_that_is_woken_waits_as_long_as_the_one_before_it_keeps_the_vcpu() {
+    let text = r#"
+        host = { extends = "xeon-e5645", pcpus = 1 }
+        duration = "2 s"
+        [[vm]]
+        name = "alone"
+        vcpus = 1
+        kernel = "linux-4.4"
+        workloads = [
+            { name = "wakes", threads = 1, program = [{ sleep = "5 ms" }, { compute = "10 us" }, { progress = 1 }] },
+            { name = "computes", threads = 1, program = [{ compute = "50 us" }, { progress = 1 }] },
+        ]
+    "#;
+    let waits = &run(text, "credit").vms[0].wake_waits;
+    assert!(waits.count() > 300, "{}", waits.count());
+    // It goes first when the other has had a millisecond.
+    assert!(waits.percentile(50.0).expect("waits") < 100_000, "{waits:?}");
+}
+
 #[test]
 fn a_phase_that_names_no_capacity_leaves_the_queue_as_another_one_has_it() {
     let error = deadlock_of(

@@ -72,7 +72,7 @@ impl Comparison {
 fn compare(name: &str, text: &str) -> (Fit, Vec<Comparison>) {
     let progress = BatchProgress::default();
     let profile = profiled(text);
-    let fit = fit(&profile, &progress).expect("a model");
+    let fit = fit(&profile, None, &progress).expect("a model");
     let policies = ["eevdf".to_owned(), "microslice".to_owned()];
     let truth = predict(text, &policies, &profile, SEEDS, &progress).expect("the known scenario runs");
     let predicted = predict(&fit.model.to_scenario(), &policies, &profile, SEEDS, &progress)

@@ -36,6 +36,7 @@ pub mod measure;
 mod memory_file;
 mod modules;
 mod monitor;
+pub mod operation_costs;
 pub mod packages;
 pub mod peers;
 pub mod prometheus;

@@ -1,7 +1,7 @@
 //! What guests may be asked to run: the words of `testbed/guest/main.c`.
 
 /// A load each; `mix` stands for several.
-const LOADS: [&str; 17] = [
+const LOADS: [&str; 18] = [
     "hog",
     "dozer",
     "sleeper",
@@ -18,6 +18,7 @@ const LOADS: [&str; 17] = [
     "locks",
     "crowd",
     "balloons",
+    "costs",
     "mix",
 ];
 const THREADS_MAX: u32 = 1_000;

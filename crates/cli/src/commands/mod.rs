@@ -12,6 +12,7 @@ pub mod regret;
 pub mod replay;
 pub mod reproduce;
 pub mod run;
+pub mod side_by_side;
 pub mod simulate;
 pub mod sweep;
 pub mod symbols;

@@ -2,6 +2,7 @@
 
 use super::campaign::{self, Campaign};
 use super::peers::{self, Peers};
+use super::side_by_side::{self, SideBySide};
 use crate::failure::Failure;
 use crate::output;
 use clap::{Args, Subcommand};
@@ -29,6 +30,7 @@ enum Command {
     Costs(Costs),
     Campaign(Campaign),
     Peers(Peers),
+    SideBySide(SideBySide),
 }
 
 /// Compare what scheduling costs: ours and the kernel's scx_simple, with the same guests in one boot
@@ -132,6 +134,7 @@ pub fn run(args: Testbed) -> Result<(), Failure> {
         Command::Costs(args) => compare_costs(&args),
         Command::Campaign(args) => campaign::run(&args),
         Command::Peers(args) => peers::run(&args),
+        Command::SideBySide(args) => side_by_side::run(&args),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a simulation has of each VM and each workload.
 
 use crate::guest::{balance::Balancing, network::Nic};
-use crate::ids::{BarrierId, LockId, QueueId, ThreadId, VcpuId, VmId};
+use crate::ids::{BarrierId, LockId, QueueId, ThreadId, VcpuId, VmId, WorkloadId};
 
 /// What a guest kernel does with time, from its configuration.
 pub struct KernelTimes {
@@ -50,6 +50,8 @@ impl Vm {
 pub struct Workload {
     pub vm: VmId,
     pub shared_address_space: bool,
+    /// The first workload of its process, which stands for the address space.
+    pub address_space: WorkloadId,
     pub cache_permille: u32,
     pub units_done: u64,
     /// User-mode work, with all of the steps that were begun: what is left of them is subtracted in the end.

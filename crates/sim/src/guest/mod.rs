@@ -289,6 +289,9 @@ pub enum WaitsFor {
 
 pub const LOOP_DEPTH: usize = 4;
 
+/// Of a thread that nobody has woken since it last ran.
+pub const NOT_WOKEN: u64 = u64::MAX;
+
 /// What every operation needs comes first, in one cache line.
 #[repr(C, align(64))]
 pub struct Thread {
@@ -313,6 +316,8 @@ pub struct Thread {
     pub waits_for: WaitsFor,
     pub hold_ns: u64,
     pub wait_since_ns: u64,
+    /// When it became ready by a wake-up that it hasn't run after yet; `NOT_WOKEN` otherwise.
+    pub woken_at_ns: u64,
     /// While it wakes others under a lock: that lock.
     pub wakes_under: LockId,
     /// Which passage of a barrier it waits for.

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 mod barriers;
 mod files;
 mod policies;
+mod processes;
 
 const SMALL: &str = r#"
 host = "xeon-e5645"

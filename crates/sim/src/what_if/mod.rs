@@ -8,7 +8,7 @@ mod model;
 mod observer;
 
 pub use fit::{Fit, fit};
-pub use model::Model;
+pub use model::{MeasuredHost, Model};
 pub use observer::profile_of;
 
 use crate::SimError;
