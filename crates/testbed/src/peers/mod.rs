@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const BOOT_TRIES: usize = 5;
 /// Of these, how many one scheduler may be in charge of.
 const LOSSES_OF_A_SCHEDULER: usize = 2;
+/// Characters of what a scheduler said.
+const CAUSE_LENGTH: usize = 400;
 /// After a scheduler that failed, until the kernel's own is in charge again.
 const RETURN_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -123,8 +125,9 @@ fn one_boot(
                 Some(what) => return lost(scheduler, format!("{what}: {error}")),
                 None => {
                     recover(&host, &guests)?;
-                    progress(&format!("{}: {error}", scheduler.name()));
-                    Err(cause_of(&error))
+                    let cause = cause_of(&error);
+                    progress(&format!("{}: {cause}", scheduler.name()));
+                    Err(cause)
                 }
             },
         };
@@ -149,11 +152,19 @@ fn refusal(cause: String) -> Error {
     Error::Command { machine: String::new(), command: String::new(), cause }
 }
 
-/// Without what the reader of a table knows: machine and command.
+/// In a row's length: without machine and command, colours, and all but the beginning.
 fn cause_of(error: &Error) -> String {
-    match error {
+    let text = match error {
         Error::Command { cause, .. } => cause.clone(),
         error => error.to_string(),
+    };
+    let mut parts = text.split("\x1b[");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    // A colour ends with its m.
+    parts.for_each(|part| plain += part.split_once('m').map_or(part, |(_, rest)| rest));
+    match plain.char_indices().nth(CAUSE_LENGTH) {
+        Some((end, _)) => format!("{}…", &plain[..end]),
+        None => plain,
     }
 }
 
@@ -190,5 +201,12 @@ mod tests {
         let mut last = turn(&all, 2);
         last.sort_by_key(|scheduler| all.iter().position(|other| other == scheduler));
         assert_eq!(last, all);
+    }
+
+    #[test]
+    fn a_cause_has_no_colours_and_a_rows_length() {
+        let error = |cause: &str| refusal(cause.to_owned());
+        assert_eq!(cause_of(&error("\x1b[2mit \x1b[0m\x1b[31mfailed\x1b[0m")), "it failed");
+        assert_eq!(cause_of(&error(&"é".repeat(1000))).chars().count(), CAUSE_LENGTH + 1);
     }
 }
