@@ -191,6 +191,8 @@ const PROFILE: &str = "/tmp/microslice-profile.json";
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a scheduler may take to come, or to go: the kernel verifies it for seconds of emulation, for minutes on a machine that others load.
 const LOAD_PATIENCE: Duration = Duration::from_secs(300);
+/// A peer's programs may be several times as long as ours: those of lavd took 300 s and more on a machine that others load.
+const PEER_LOAD_PATIENCE: Duration = Duration::from_secs(1200);
 
 /// Runs all phases; `boot` gives the host, once for rounds with PAUSE exits and once for those without; `progress` hears
 /// what comes next.
@@ -373,7 +375,11 @@ fn take_profile(host: &Host, process: &Process) -> Result<String> {
 
 /// Starts a scheduler and waits until the kernel says that it is in charge.
 pub fn start(host: &Host, command: &str) -> Result<Process> {
-    start_until(host, command, "sched_ext wasn't enabled", |_| {
+    start_within(LOAD_PATIENCE, host, command)
+}
+
+fn start_within(patience: Duration, host: &Host, command: &str) -> Result<Process> {
+    start_until(patience, host, command, "sched_ext wasn't enabled", |_| {
         let state = host.run("cat /sys/kernel/sched_ext/state", START_PATIENCE)?;
         Ok(state.stdout.trim() == "enabled")
     })
@@ -381,11 +387,14 @@ pub fn start(host: &Host, command: &str) -> Result<Process> {
 
 /// Starts boosts, or an observer, and waits until it reports: sched_ext has no part in these.
 fn start_reporting(host: &Host, command: &str) -> Result<Process> {
-    start_until(host, command, "it reported nothing", |process| Ok(!process.lines(0).is_empty()))
+    start_until(LOAD_PATIENCE, host, command, "it reported nothing", |process| {
+        Ok(!process.lines(0).is_empty())
+    })
 }
 
 /// `missing`: what the error says if it isn't in charge in time.
 fn start_until(
+    patience: Duration,
     host: &Host,
     command: &str,
     missing: &str,
@@ -393,7 +402,7 @@ fn start_until(
 ) -> Result<Process> {
     let process = host.start(command)?;
     let began = Instant::now();
-    while began.elapsed() < LOAD_PATIENCE && !process.has_ended() {
+    while began.elapsed() < patience && !process.has_ended() {
         if is_in_charge(&process)? {
             return Ok(process);
         }
@@ -414,8 +423,11 @@ pub(crate) fn take_over(
     command: &str,
 ) -> Result<Process> {
     guests.iter().try_for_each(Guest::pause)?;
-    let start = if scheduler == Scheduler::Beside { start_reporting } else { start };
-    let process = start(host, command)?;
+    let process = match scheduler {
+        Scheduler::Peer(_) => start_within(PEER_LOAD_PATIENCE, host, command)?,
+        Scheduler::Beside => start_reporting(host, command)?,
+        _ => start(host, command)?,
+    };
     match scheduler {
         // It knows no guests.
         Scheduler::Peer(_) => guests.iter().try_for_each(Guest::go_on)?,

@@ -14,25 +14,34 @@ pub use report::{to_json, to_text};
 use crate::demo::{self, Phase, Plan, Round, Scheduler};
 use crate::guest::{Guest, Pv};
 use crate::host::Host;
-use crate::{Error, Result, say};
+use crate::{Error, Result};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How often a boot starts again after emulation took a machine away.
+/// How many machines emulation may take away in one boot.
 const BOOT_TRIES: usize = 5;
 /// Of these, how many one scheduler may be in charge of.
 const LOSSES_OF_A_SCHEDULER: usize = 2;
+/// Characters of what a scheduler said.
+const CAUSE_LENGTH: usize = 400;
 /// After a scheduler that failed, until the kernel's own is in charge again.
 const RETURN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What one scheduler's phase brought, or why it brought nothing.
 pub struct Row {
     pub scheduler: Scheduler,
-    pub outcome: std::result::Result<Phase, String>,
+    pub outcome: std::result::Result<Measured, String>,
 }
 
-/// One boot: its guests alone, then under each scheduler.
+/// A phase, and what its guests had alone on the same host.
+pub struct Measured {
+    pub phase: Phase,
+    pub alone: Rc<Phase>,
+}
+
+/// One boot: a row for each scheduler. After a loss another host has those that are left.
+#[derive(Default)]
 pub struct Boot {
-    pub alone: Phase,
     pub rows: Vec<Row>,
 }
 
@@ -64,41 +73,55 @@ pub fn run(comparison: &Comparison<'_>, keep: &mut dyn FnMut(Boot)) -> Result<()
     })
 }
 
-/// A boot starts again after a loss. Whoever was in charge of two is left out: it may be the cause.
+/// After a loss another host goes on. Whoever was in charge of two losses is left out: it may be the cause.
 fn surviving_boot(comparison: &Comparison<'_>, number: u32) -> Result<Boot> {
+    let (plan, boots) = (comparison.plan, comparison.boots);
+    let progress = |what: &str| (comparison.progress)(&format!("boot {} of {boots}: {what}", number + 1));
     let mut losses: Vec<Loss> = Vec::new();
+    let mut boot = Boot::default();
     loop {
-        let of = |scheduler| losses.iter().filter(move |loss| loss.scheduler == scheduler);
-        let left_out = |scheduler| {
-            if let Scheduler::Peer(peer) = scheduler
-                && let Some((_, why)) = comparison.missing.iter().find(|(missing, _)| *missing == peer)
-            {
-                return Some(why.clone());
+        let has_row = |boot: &Boot, scheduler| boot.rows.iter().any(|row| row.scheduler == scheduler);
+        let mut left = turn(&plan.schedulers, number as usize);
+        left.retain(|scheduler| !has_row(&boot, *scheduler));
+        for &scheduler in &left {
+            if let Some(why) = left_out(comparison.missing, &losses, scheduler) {
+                boot.rows.push(Row { scheduler, outcome: Err(why) });
             }
-            let last = of(scheduler).nth(LOSSES_OF_A_SCHEDULER - 1)?;
-            Some(format!("left out after {LOSSES_OF_A_SCHEDULER} lost machines: {}", last.cause))
-        };
-        match one_boot(comparison, number, &left_out)? {
-            Ok(boot) => return Ok(boot),
-            Err(loss) if losses.len() + 1 < BOOT_TRIES => {
-                let name = loss.scheduler.name();
-                say(format_args!("a machine was lost under {name} ({}); the boot starts again", loss.cause));
-                losses.push(loss);
-            }
-            Err(Loss { cause, .. }) => {
-                return Err(Error::Stage { machine: "the testbed".into(), stage: "peers", cause });
-            }
+        }
+        left.retain(|scheduler| !has_row(&boot, *scheduler));
+        if left.is_empty() {
+            // All boots have one order in the report.
+            boot.rows.sort_by_key(|row| plan.schedulers.iter().position(|other| *other == row.scheduler));
+            return Ok(boot);
+        }
+        let Some(loss) = on_one_host(comparison, &left, &mut boot, &progress)? else { continue };
+        progress(&format!("a machine was lost under {}: {}", loss.scheduler.name(), loss.cause));
+        losses.push(loss);
+        if losses.len() == BOOT_TRIES {
+            let cause = format!("{BOOT_TRIES} machines were lost in one boot");
+            return Err(Error::Stage { machine: "the testbed".into(), stage: "peers", cause });
         }
     }
 }
 
-fn one_boot(
+/// Why a scheduler isn't measured.
+fn left_out(missing: &[(Peer, String)], losses: &[Loss], scheduler: Scheduler) -> Option<String> {
+    let is_it = |peer: Peer| Scheduler::Peer(peer) == scheduler;
+    if let Some((_, why)) = missing.iter().find(|(peer, _)| is_it(*peer)) {
+        return Some(why.clone());
+    }
+    let last = losses.iter().filter(|loss| loss.scheduler == scheduler).nth(LOSSES_OF_A_SCHEDULER - 1)?;
+    Some(format!("left out after {LOSSES_OF_A_SCHEDULER} lost machines: {}", last.cause))
+}
+
+/// The rows of `left`, or those before a loss.
+fn on_one_host(
     comparison: &Comparison<'_>,
-    number: u32,
-    left_out: &dyn Fn(Scheduler) -> Option<String>,
-) -> Result<std::result::Result<Boot, Loss>> {
-    let Comparison { plan, boots, .. } = comparison;
-    let progress = |what: &str| (comparison.progress)(&format!("boot {} of {boots}: {what}", number + 1));
+    left: &[Scheduler],
+    boot: &mut Boot,
+    progress: &dyn Fn(&str),
+) -> Result<Option<Loss>> {
+    let plan = comparison.plan;
     progress("booting a host and two guests");
     let host = (comparison.boot)()?;
     demo::dilate_kernel_slices(&host, plan.dilation)?;
@@ -110,30 +133,29 @@ fn one_boot(
         progress(&scheduler.name());
         demo::phase(&host, plan, &guests, scheduler, round)
     };
-    let lost = |scheduler, cause| Ok(Err(Loss { scheduler, cause }));
     let alone = match measure(Scheduler::Alone) {
-        Ok(phase) => phase,
-        Err(error) => return lost(Scheduler::Alone, error.to_string()),
+        Ok(phase) => Rc::new(phase),
+        Err(error) => return Ok(Some(Loss { scheduler: Scheduler::Alone, cause: cause_of(&error) })),
     };
-    let mut rows = Vec::new();
-    for scheduler in turn(&plan.schedulers, number as usize) {
-        let outcome = match left_out(scheduler).map_or_else(|| measure(scheduler), |why| Err(refusal(why))) {
-            Ok(phase) => Ok(phase),
-            Err(error) => match loss(&host, &guests, lost_before) {
-                Some(what) => return lost(scheduler, format!("{what}: {error}")),
-                None => {
-                    recover(&host, &guests)?;
-                    progress(&format!("{}: {error}", scheduler.name()));
-                    Err(cause_of(&error))
+    for &scheduler in left {
+        let outcome = match measure(scheduler) {
+            Ok(phase) => Ok(Measured { phase, alone: Rc::clone(&alone) }),
+            Err(error) => {
+                let cause = cause_of(&error);
+                if let Some(what) = loss(&host, &guests, lost_before) {
+                    return Ok(Some(Loss { scheduler, cause: format!("{what}: {cause}") }));
                 }
-            },
+                if let Err(error) = recover(&host, &guests) {
+                    return Ok(Some(Loss { scheduler, cause: format!("{cause}; {error}") }));
+                }
+                progress(&format!("{}: {cause}", scheduler.name()));
+                Err(cause)
+            }
         };
-        rows.push(Row { scheduler, outcome });
+        boot.rows.push(Row { scheduler, outcome });
     }
     guests.into_iter().try_for_each(Guest::stop)?;
-    // All boots have one order in the report.
-    rows.sort_by_key(|row| plan.schedulers.iter().position(|scheduler| *scheduler == row.scheduler));
-    Ok(Ok(Boot { alone, rows }))
+    Ok(None)
 }
 
 /// Each boot begins with another scheduler: a machine that others load isn't the same all the time.
@@ -145,15 +167,19 @@ fn turn(schedulers: &[Scheduler], number: usize) -> Vec<Scheduler> {
     turned
 }
 
-fn refusal(cause: String) -> Error {
-    Error::Command { machine: String::new(), command: String::new(), cause }
-}
-
-/// Without what the reader of a table knows: machine and command.
+/// In a row's length: without machine and command, colours, and all but the beginning.
 fn cause_of(error: &Error) -> String {
-    match error {
+    let text = match error {
         Error::Command { cause, .. } => cause.clone(),
         error => error.to_string(),
+    };
+    let mut parts = text.split("\x1b[");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    // A colour ends with its m.
+    parts.for_each(|part| plain += part.split_once('m').map_or(part, |(_, rest)| rest));
+    match plain.char_indices().nth(CAUSE_LENGTH) {
+        Some((end, _)) => format!("{}…", &plain[..end]),
+        None => plain,
     }
 }
 
@@ -190,5 +216,26 @@ mod tests {
         let mut last = turn(&all, 2);
         last.sort_by_key(|scheduler| all.iter().position(|other| other == scheduler));
         assert_eq!(last, all);
+    }
+
+    #[test]
+    fn whoever_lost_two_machines_is_left_out_and_who_cannot_be_built_at_once() {
+        let (flash, lavd) = (Scheduler::Peer(Peer::Flash), Scheduler::Peer(Peer::Lavd));
+        let loss = |scheduler| Loss { scheduler, cause: "a guest was lost".into() };
+        let missing = [(Peer::Lavd, "no libelf".to_owned())];
+        assert_eq!(left_out(&missing, &[], lavd).as_deref(), Some("no libelf"));
+        assert_eq!(left_out(&missing, &[loss(flash), loss(Scheduler::Auto)], flash), None);
+        assert!(left_out(&missing, &[loss(flash), loss(flash)], flash).is_some());
+    }
+
+    #[test]
+    fn a_cause_has_no_colours_and_a_rows_length() {
+        let error = |cause: &str| Error::Command {
+            machine: String::new(),
+            command: String::new(),
+            cause: cause.into(),
+        };
+        assert_eq!(cause_of(&error("\x1b[2mit \x1b[0m\x1b[31mfailed\x1b[0m")), "it failed");
+        assert_eq!(cause_of(&error(&"é".repeat(1000))).chars().count(), CAUSE_LENGTH + 1);
     }
 }

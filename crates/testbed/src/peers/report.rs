@@ -1,13 +1,14 @@
 //! What peers and ours brought, as a table for people and as JSON for scripts.
 
-use crate::demo::{Plan, Scheduler};
+use crate::demo::{Phase, Plan, Scheduler};
 use crate::demo_report::phase_json;
-use crate::peers::{Boot, VERSION};
+use crate::peers::{Boot, Measured, Row, VERSION};
 use crate::relative::Figure;
 use microslice_metrics::Estimate;
 use microslice_metrics::table::Table;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 const GUESTS: [&str; 2] = ["mix", "hog"];
 
@@ -23,19 +24,13 @@ const COLUMNS: [(&str, Figure, &str); 8] = [
     ("mix", Figure::WakeP99, ">p99"),
 ];
 
-/// `{"boots": [{"alone": PHASE, "phases": [PHASE | {"name", "failed"}]}], "over_alone": [{"name", "vms", …}]}`.
+/// `{"boots": [[{"alone": PHASE, "phase": PHASE} | {"name", "failed"}]], "over_alone": [{"name", "vms", …}]}`.
 pub fn to_json(plan: &Plan, boots: &[Boot]) -> Value {
-    let phases = |boot: &Boot| -> Vec<Value> {
-        let rows = boot.rows.iter().map(|row| match &row.outcome {
-            Ok(phase) => phase_json(phase),
-            Err(cause) => json!({ "name": row.scheduler.name(), "failed": cause }),
-        });
-        rows.collect()
+    let row = |row: &Row| match &row.outcome {
+        Ok(Measured { phase, alone }) => json!({ "alone": phase_json(alone), "phase": phase_json(phase) }),
+        Err(cause) => json!({ "name": row.scheduler.name(), "failed": cause }),
     };
-    let boots_json: Vec<Value> = boots
-        .iter()
-        .map(|boot| json!({ "alone": phase_json(&boot.alone), "phases": phases(boot) }))
-        .collect();
+    let boots_json: Vec<Vec<Value>> = boots.iter().map(|boot| boot.rows.iter().map(row).collect()).collect();
     let over: Vec<Value> = plan.schedulers.iter().map(|&scheduler| over_alone(boots, scheduler)).collect();
     json!({ "peers_version": VERSION, "dilation": plan.dilation, "boots": boots_json, "over_alone": over })
 }
@@ -56,20 +51,17 @@ fn over_alone(boots: &[Boot], scheduler: Scheduler) -> Value {
     json!({ "name": scheduler.name(), "vms": GUESTS.map(vm), "failed": failures(boots, scheduler) })
 }
 
+fn measured(boots: &[Boot], scheduler: Scheduler) -> impl Iterator<Item = &Measured> {
+    let rows = boots.iter().flat_map(|boot| &boot.rows).filter(move |row| row.scheduler == scheduler);
+    rows.filter_map(|row| row.outcome.as_ref().ok())
+}
+
 fn ratios(boots: &[Boot], scheduler: Scheduler, name: &str, figure: Figure) -> Vec<f64> {
-    let of_boot = |boot: &Boot| {
-        let row = boot.rows.iter().find(|row| row.scheduler == scheduler)?;
-        figure.over_alone(row.outcome.as_ref().ok()?, &boot.alone, name)
-    };
-    boots.iter().filter_map(of_boot).collect()
+    measured(boots, scheduler).filter_map(|of| figure.over_alone(&of.phase, &of.alone, name)).collect()
 }
 
 fn values(boots: &[Boot], scheduler: Scheduler, name: &str, figure: Figure) -> Vec<f64> {
-    let of_boot = |boot: &Boot| {
-        let row = boot.rows.iter().find(|row| row.scheduler == scheduler)?;
-        figure.of(row.outcome.as_ref().ok()?, name)
-    };
-    boots.iter().filter_map(of_boot).collect()
+    measured(boots, scheduler).filter_map(|of| figure.of(&of.phase, name)).collect()
 }
 
 /// Why a scheduler brought nothing, and in how many boots.
@@ -94,8 +86,7 @@ pub fn to_text(plan: &Plan, boots: &[Boot], guests: &str) -> String {
             Figure::Cpus => cell(Estimate::of(&values(boots, scheduler, name, figure)), ""),
             _ => cell(Estimate::of_ratios(&ratios(boots, scheduler, name, figure)), "x"),
         });
-        let row = |boot: &Boot| boot.rows.iter().any(|row| row.scheduler == scheduler && row.outcome.is_ok());
-        let count = boots.iter().filter(|boot| row(boot)).count();
+        let count = measured(boots, scheduler).count();
         table.row([scheduler.name()].into_iter().chain(cells).chain([count.to_string()]));
     }
     let mut text = format!("{table}\n");
@@ -107,10 +98,15 @@ pub fn to_text(plan: &Plan, boots: &[Boot], guests: &str) -> String {
     text + &reading(plan, boots.len(), guests)
 }
 
-/// In units, as the mean over boots: CPUs, work per CPU second, milliseconds.
+/// In units, as the mean over hosts: CPUs, work per CPU second, milliseconds.
 fn alone_row(boots: &[Boot]) -> Vec<String> {
+    let rows = boots.iter().flat_map(|boot| &boot.rows);
+    let mut hosts: Vec<&Rc<Phase>> = rows.filter_map(|row| Some(&row.outcome.as_ref().ok()?.alone)).collect();
+    // A host's rows share what its guests had alone.
+    hosts.sort_by_key(|alone| Rc::as_ptr(alone));
+    hosts.dedup_by_key(|alone| Rc::as_ptr(alone));
     let cells = COLUMNS.map(|(name, figure, _)| {
-        let values: Vec<f64> = boots.iter().filter_map(|boot| figure.of(&boot.alone, name)).collect();
+        let values: Vec<f64> = hosts.iter().filter_map(|alone| figure.of(alone, name)).collect();
         let mean = Estimate::of(&values).map(|of| of.mean);
         match figure {
             Figure::Cpus => mean.map_or("-".into(), |cpus| format!("{cpus:.2}")),
@@ -118,7 +114,7 @@ fn alone_row(boots: &[Boot]) -> Vec<String> {
             _ => mean.map_or("-".into(), |us| format!("{} ms", significant(us / 1000.0))),
         }
     });
-    ["alone".to_owned()].into_iter().chain(cells).chain([boots.len().to_string()]).collect()
+    ["alone".to_owned()].into_iter().chain(cells).chain([hosts.len().to_string()]).collect()
 }
 
 /// A mean and, of several boots, its interval.
@@ -158,7 +154,7 @@ fn reading(plan: &Plan, boots: usize, guests: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::{Peer, Row};
+    use crate::peers::Peer;
     use crate::relative::tests::phase;
 
     fn plan() -> Plan {
@@ -167,15 +163,13 @@ mod tests {
     }
 
     fn boot(mix_work: u64) -> Boot {
-        let row = |scheduler, outcome| Row { scheduler, outcome };
-        Boot {
-            alone: phase(Scheduler::Alone, (2.0, 200), (4.0, 400)),
-            rows: vec![
-                row(Scheduler::Kernel, Ok(phase(Scheduler::Kernel, (2.0, mix_work), (2.0, 200)))),
-                row(Scheduler::Peer(Peer::Flash), Err("it doesn't load".into())),
-                row(Scheduler::Auto, Ok(phase(Scheduler::Auto, (2.0, 200), (2.0, 200)))),
-            ],
-        }
+        let alone = Rc::new(phase(Scheduler::Alone, (2.0, 200), (4.0, 400)));
+        let row = |scheduler, work| {
+            let phase = phase(scheduler, (2.0, work), (2.0, 200));
+            Row { scheduler, outcome: Ok(Measured { phase, alone: Rc::clone(&alone) }) }
+        };
+        let failed = Row { scheduler: Scheduler::Peer(Peer::Flash), outcome: Err("it doesn't load".into()) };
+        Boot { rows: vec![row(Scheduler::Kernel, mix_work), failed, row(Scheduler::Auto, 200)] }
     }
 
     #[test]
@@ -188,7 +182,7 @@ mod tests {
             ["scx_flash", "-", "-", "-", "-", "-", "-", "-", "-", "0"]
         );
         let json = to_json(&plan(), &[boot(100)]);
-        assert_eq!(json["boots"][0]["phases"][1]["failed"], "it doesn't load");
+        assert_eq!(json["boots"][0][1]["failed"], "it doesn't load");
         assert_eq!(json["over_alone"][1]["failed"]["it doesn't load"], 1);
     }
 
