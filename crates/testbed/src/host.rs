@@ -1,18 +1,15 @@
-//! The emulated host (L1): boots a stock kernel and runs commands in it.
+//! A host of guests (L1), emulated or this machine: runs commands there.
 
 use crate::cache::{Cache, Lock};
-use crate::console::{Console, ending};
-use crate::emulator::{Emulator, LIBRARIES};
-use crate::initramfs::Initramfs;
-use crate::installation;
-use crate::kernels::{self, Kernel, Rule};
+use crate::console::Console;
+use crate::emulator::Emulator;
+use crate::kernels::{self, Rule};
 use crate::link::{Link, Output, Process};
+use crate::machine::{Machine, end};
 use crate::memory_file::MemoryFile;
-use crate::{
-    AGENT, COOKIE, Error, FAULTS, REAL_TIME, Result, VCPUS, WORKLOAD, children, guest_modules, modules, say,
-};
+use crate::testbed::{LOCK_PATIENCE, Testbed, guest_root};
+use crate::{AGENT, Error, Result, WORKLOAD};
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -22,24 +19,26 @@ use std::time::{Duration, Instant};
 
 /// A machine that runs commands for us: the emulated host, or this one (`Host::here`). Gone when dropped.
 pub struct Host {
-    link: Arc<Link>,
-    machine: Child,
+    pub(crate) link: Arc<Link>,
+    pub(crate) machine: Child,
     /// What the emulated host's console said.
     pub(crate) console: Option<Arc<Console>>,
     /// How it came to be, if it is emulated: it can be made again.
-    testbed: Option<Testbed>,
+    pub(crate) testbed: Option<Testbed>,
+    /// It may take so long to run `true`.
+    pub(crate) answer_patience: Duration,
     pub(crate) images: BTreeMap<String, GuestImage>,
     /// How QEMU is called there.
     pub(crate) qemu: String,
     /// Where the workload program lies there.
     pub(crate) workload: String,
-    release: String,
-    boot_time: Duration,
+    pub(crate) release: String,
+    pub(crate) boot_time: Duration,
     /// Guests that ended by themselves.
     pub(crate) lost_guests: Arc<AtomicU32>,
     /// What guests read on this machine; the emulated host keeps its files in its own memory.
-    _files: Vec<MemoryFile>,
-    lock: Arc<Lock>,
+    pub(crate) _files: Vec<MemoryFile>,
+    pub(crate) lock: Arc<Lock>,
 }
 
 /// A guest kernel as the host sees it.
@@ -98,6 +97,7 @@ impl Host {
             machine,
             console,
             testbed: None,
+            answer_patience: Machine::Amd.answer_patience(),
             images,
             qemu,
             workload,
@@ -180,12 +180,13 @@ impl Host {
     pub fn stop_and_go_on(&self) -> Result<()> {
         let console =
             self.console.as_ref().ok_or_else(|| Error::file("monitor", "only an emulated host has one"))?;
-        console.monitor().stop_and_go_on().map_err(|cause| Error::file("the emulator's monitor", cause))
+        let monitor = console.monitor().ok_or_else(|| Error::file("monitor", "this emulator has none"))?;
+        monitor.stop_and_go_on().map_err(|cause| Error::file("the emulator's monitor", cause))
     }
 
     /// Whether it still runs a command at all.
     pub fn answers(&self) -> bool {
-        self.run("true", ANSWER_PATIENCE).is_ok()
+        self.run("true", self.answer_patience).is_ok()
     }
 
     /// Ends the emulated host, whatever state it is in, and boots a fresh one in its place. Guests end with the old one.
@@ -223,12 +224,6 @@ impl Drop for Host {
         }
         end(&mut self.machine);
     }
-}
-
-/// Kills and reaps. Its memory is all it had.
-fn end(machine: &mut Child) {
-    let _ = machine.kill();
-    let _ = machine.wait();
 }
 
 /// The program under test: `$MICROSLICE_BINARY`, or the one that cargo has built into the same folder as the program that asks.
