@@ -404,3 +404,45 @@ fn listen(mut reader: impl Read, shared: &Shared) -> String {
         shared.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    /// Takes what comes, piece by piece, and says so; how long the longest was.
+    fn agent(mut line: UnixStream, bytes: usize) -> usize {
+        let (mut left, mut longest) = (bytes, 0);
+        while left > 0 {
+            let taken = line.read(&mut [0; 1024]).expect("a piece");
+            assert_ne!(taken, 0, "the line closed {left} bytes early");
+            (left, longest) = (left - taken, longest.max(taken));
+            for word in [4, 0, u32::from(b'T'), u32::try_from(taken).expect("small")] {
+                line.write_all(&word.to_le_bytes()).expect("a frame");
+            }
+        }
+        longest
+    }
+
+    #[test]
+    fn no_more_is_on_the_way_through_a_uart_than_it_keeps() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let console = Arc::new(Console::without_monitor().expect("a console"));
+        let link = Link::over_uart("a machine", ours.try_clone().expect("a writer"), ours, console);
+        let command = "x".repeat(500);
+        let agent = std::thread::spawn(move || agent(theirs, 12 + 500));
+        let process = link.start(&command);
+        assert_eq!(agent.join().expect("an agent"), UART_BYTES);
+        process.expect("all of it was taken");
+    }
+
+    #[test]
+    fn an_agent_that_goes_while_it_is_sent_something_is_said_to_be_gone() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let console = Arc::new(Console::without_monitor().expect("a console"));
+        let link = Link::over_uart("a machine", ours.try_clone().expect("a writer"), ours, console);
+        drop(theirs);
+        let error = link.start("true").err().expect("nobody there").to_string();
+        assert!(error.contains("the line"), "{error}");
+    }
+}
