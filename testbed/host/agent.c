@@ -7,10 +7,15 @@
  * has a system installed (ROOT_DISK), it makes way for that system's own init, and comes back as its service.
  * When the other end goes away, for whatever reason, everything that it started is killed.
  *
+ * An emulated host without virtio devices (SERIAL_LINE) has a serial line instead, whose UART drops what comes while it
+ * is full. So the harness waits there until the agent has said that it took what was sent. The most of that host's root
+ * comes as an archive on its disk.
+ *
  * Frames, both directions: length, stream, kind (three little-endian 32-bit words), then `length` bytes.
  *   harness -> agent  X run this shell command   I input for it   C end of input
  *                     K send it this signal (a word)   Q end everything
  *   agent -> harness  H ready   O output   E error output   S ended (a word: exit status as waitpid gives it)
+ *                     T took so many bytes (a word; on a serial line only)
  * A stream is one command; its number is the harness's choice.
  */
 #define _GNU_SOURCE
@@ -30,11 +35,13 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #define PORT_NAME "microslice.control"
 /* Of the kernel's command line, and of our own as a service. */
 #define ROOT_DISK "microslice.root-disk"
+#define SERIAL_LINE "microslice.serial-line"
 #define AS_SERVICE "--service"
 #define MAX_COMMANDS 64
 #define MAX_FRAME (1 << 20)
@@ -51,6 +58,7 @@ struct command {
 
 static struct command commands[MAX_COMMANDS];
 static int from_harness = STDIN_FILENO, to_harness = STDOUT_FILENO;
+static int is_serial;
 
 static void die_with_everything(const char *why)
 {
@@ -83,6 +91,14 @@ static void write_all(int fd, const void *data, size_t length)
 	}
 }
 
+static void tell(uint32_t stream, char kind, const void *data, uint32_t length)
+{
+	struct frame frame = {.length = length, .stream = stream, .kind = kind};
+
+	write_all(to_harness, &frame, sizeof(frame));
+	write_all(to_harness, data, length);
+}
+
 static void read_all(int fd, void *data, size_t length)
 {
 	while (length) {
@@ -92,17 +108,11 @@ static void read_all(int fd, void *data, size_t length)
 			continue;
 		if (n <= 0)
 			die_with_everything("the harness is gone");
+		if (is_serial)
+			tell(0, 'T', &(uint32_t){n}, sizeof(uint32_t));
 		data = (char *)data + n;
 		length -= n;
 	}
-}
-
-static void tell(uint32_t stream, char kind, const void *data, uint32_t length)
-{
-	struct frame frame = {.length = length, .stream = stream, .kind = kind};
-
-	write_all(to_harness, &frame, sizeof(frame));
-	write_all(to_harness, data, length);
 }
 
 static struct command *find(uint32_t stream)
@@ -283,6 +293,12 @@ static void serve(void)
 
 /* What follows makes a machine of a bare kernel. */
 
+/* The emulated Intel CPU refuses every entry with what KVM sets up for virtual interrupt delivery. */
+static const char *arguments_of(const char *module)
+{
+	return strstr(module, "kvm-intel.ko") ? "enable_apicv=0" : "";
+}
+
 static void load_modules(void)
 {
 	struct dirent **files;
@@ -297,7 +313,7 @@ static void load_modules(void)
 			continue;
 		snprintf(path, sizeof(path), "/modules/%s", files[i]->d_name);
 		fd = open(path, O_RDONLY | O_CLOEXEC);
-		if (fd < 0 || (syscall(SYS_finit_module, fd, "", 0) && errno != EEXIST))
+		if (fd < 0 || (syscall(SYS_finit_module, fd, arguments_of(path), 0) && errno != EEXIST))
 			fprintf(stderr, "agent: %s: %s\n", path, strerror(errno));
 		close(fd);
 	}
@@ -337,6 +353,32 @@ static int open_port(void)
 	return -1;
 }
 
+static int open_serial_line(void)
+{
+	int fd = open("/dev/ttyS1", O_RDWR | O_NOCTTY | O_CLOEXEC);
+	struct termios line;
+
+	if (fd < 0 || tcgetattr(fd, &line))
+		die_with_everything("no second serial line");
+	cfmakeraw(&line);
+	cfsetspeed(&line, B115200);
+	line.c_cflag |= CLOCAL;
+	if (tcsetattr(fd, TCSANOW, &line))
+		die_with_everything("the serial line can't be set up");
+	return fd;
+}
+
+/* The rest of the root, its modules, too. The disk is found while its module goes on loading. */
+static void unpack_disk(void)
+{
+	for (int tries = 0; access("/dev/sda", R_OK); tries++, usleep(50000))
+		if (tries == 600)
+			die_with_everything("no disk with the rest of the root");
+	if (system("cd / && cpio -idu < /dev/sda"))
+		die_with_everything("the disk's archive can't be unpacked");
+	load_modules();
+}
+
 static void build_machine(void)
 {
 	static const struct {
@@ -365,7 +407,7 @@ static void build_machine(void)
 	load_modules();
 }
 
-static int has_a_root_disk(void)
+static int is_asked_for(const char *word)
 {
 	char line[4096] = "";
 	FILE *file = fopen("/proc/cmdline", "re");
@@ -375,7 +417,7 @@ static int has_a_root_disk(void)
 			line[0] = 0;
 		fclose(file);
 	}
-	return strstr(line, ROOT_DISK) != NULL;
+	return strstr(line, word) != NULL;
 }
 
 /*
@@ -408,10 +450,13 @@ int main(int count, char **arguments)
 	signal(SIGPIPE, SIG_IGN);
 	if (getpid() == 1) {
 		build_machine();
-		if (has_a_root_disk())
+		is_serial = is_asked_for(SERIAL_LINE);
+		if (is_serial)
+			unpack_disk();
+		if (is_asked_for(ROOT_DISK))
 			make_way();
 	}
 	if (getpid() == 1 || is_service)
-		from_harness = to_harness = open_port();
+		from_harness = to_harness = is_serial ? open_serial_line() : open_port();
 	serve();
 }

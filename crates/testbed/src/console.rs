@@ -50,35 +50,47 @@ const ORDINARY: [&str; 3] = ["disabled (unregistered", "\" enabled", "line, exit
 
 pub struct Console {
     file: MemoryFile,
-    monitor: Monitor,
+    /// Not every emulator has one.
+    monitor: Option<Monitor>,
     symbols: OnceLock<HostSymbols>,
 }
 
 impl Console {
     pub fn new() -> Result<Self> {
-        Ok(Self { file: MemoryFile::new(&[])?, monitor: Monitor::new()?, symbols: OnceLock::new() })
+        Ok(Self { monitor: Some(Monitor::new()?), ..Self::without_monitor()? })
+    }
+
+    pub fn without_monitor() -> Result<Self> {
+        Ok(Self { file: MemoryFile::new(&[])?, monitor: None, symbols: OnceLock::new() })
     }
 
     /// QEMU's arguments for it.
     pub fn arguments(&self) -> Vec<String> {
         let chardev = format!("file,id=console,path={}", self.file.path());
         let mut arguments = vec!["-chardev".into(), chardev, "-serial".into(), "chardev:console".into()];
-        arguments.extend(self.monitor.arguments());
+        arguments.extend(self.monitor.iter().flat_map(Monitor::arguments));
         arguments
     }
 
-    /// What QEMU must inherit.
-    pub fn fds(&self) -> [RawFd; 2] {
-        [self.file.fd(), self.monitor.fd()]
+    /// Where an emulator that has inherited it writes.
+    pub fn path(&self) -> String {
+        self.file.path()
     }
 
-    pub fn monitor(&self) -> &Monitor {
-        &self.monitor
+    /// What the emulator must inherit.
+    pub fn fds(&self) -> Vec<RawFd> {
+        self.monitor.iter().map(Monitor::fd).chain([self.file.fd()]).collect()
+    }
+
+    pub fn monitor(&self) -> Option<&Monitor> {
+        self.monitor.as_ref()
     }
 
     /// QEMU has inherited all that it needs.
     pub fn handed_over(&self) {
-        self.monitor.handed_over();
+        if let Some(monitor) = &self.monitor {
+            monitor.handed_over();
+        }
     }
 
     pub fn text(&self) -> String {
@@ -87,7 +99,8 @@ impl Console {
 
     /// All that it shows of itself now: its console's end and where its CPUs are. Takes a second or two.
     pub fn account(&self) -> String {
-        let cpus = self.monitor.cpus();
+        let Some(monitor) = &self.monitor else { return ending(&self.text()) };
+        let cpus = monitor.cpus();
         let cpus = self.symbols.get().map_or(cpus.clone(), |symbols| symbols.annotate(&cpus));
         format!("{}\n{cpus}", ending(&self.text()))
     }

@@ -65,11 +65,7 @@ impl Emulator {
     /// What QEMU needs to run KVM guests elsewhere: `(path there, file here)`.
     pub fn files_for_guests(&self) -> Result<Vec<(String, PathBuf)>> {
         let qemu = self.root.join("usr/bin/qemu-system-x86_64");
-        let mut files = vec![
-            ("usr/bin/qemu-system-x86_64".to_owned(), qemu.clone()),
-            ("lib64/ld-linux-x86-64.so.2".into(), self.real(LOADER)?),
-            ("bin/busybox".into(), self.real("usr/bin/busybox")?),
-        ];
+        let mut files = vec![("usr/bin/qemu-system-x86_64".to_owned(), qemu.clone())];
         for firmware in [
             "qemu/qboot.rom",
             "qemu/linuxboot_dma.bin",
@@ -101,6 +97,16 @@ impl Emulator {
             Some(PathBuf::from(path))
         });
         Ok(paths.collect())
+    }
+
+    /// A shell and its tools, in one static program.
+    pub fn busybox(&self) -> Result<PathBuf> {
+        self.real("usr/bin/busybox")
+    }
+
+    /// What starts programs that aren't static.
+    pub fn loader(&self) -> Result<PathBuf> {
+        self.real(LOADER)
     }
 
     fn real(&self, path: &str) -> Result<PathBuf> {

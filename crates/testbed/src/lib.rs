@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! L0  this machine: cargo test, microslice demo
-//! └─ L1  QEMU's TCG emulates an AMD machine with SVM; it runs a stock Debian kernel and our scheduler   (`Host`)
+//! └─ L1  QEMU's TCG emulates an AMD machine with SVM, or Bochs an Intel machine with VMX; it runs a stock
+//!    │   Debian kernel and our scheduler                                                                (`Host`)
 //!    └─ L2  unmodified Debian kernels as KVM guests of L1, with workloads that measure themselves       (`Guest`)
 //! ```
 //!
@@ -32,6 +33,7 @@ pub mod installation;
 pub mod kernels;
 mod link;
 mod loss;
+pub mod machine;
 pub mod measure;
 mod memory_file;
 mod modules;
@@ -42,14 +44,17 @@ pub mod peers;
 pub mod prometheus;
 mod relative;
 mod standstill;
+mod testbed;
 pub mod trace_processor;
 pub mod workload;
 
 pub use error::{Error, Result};
 pub use guest::{Guest, GuestSpec, Pv};
-pub use host::{GuestImage, Host, Testbed, built_binary};
+pub use host::{GuestImage, Host, built_binary};
 pub use link::{Line, Output, Process};
+pub use machine::Machine;
 pub use standstill::Standstill;
+pub use testbed::Testbed;
 
 /// Runs commands inside the emulated host (`testbed/host/agent.c`).
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));

@@ -14,14 +14,26 @@ const FRAME_MAX: u32 = 1 << 20;
 /// Input is cut into frames of this size, well below what the agent accepts.
 const INPUT_CHUNK: usize = 64 << 10;
 
+/// What a UART keeps until its machine takes it; it drops what comes beyond that.
+const UART_BYTES: usize = 16;
+/// A machine that doesn't take so much within this won't.
+const UART_PATIENCE: Duration = Duration::from_secs(300);
+
 /// A line that an agent answers on.
 pub struct Link {
     machine: String,
-    writer: Mutex<Box<dyn Write + Send>>,
+    outgoing: Mutex<Outgoing>,
+    is_uart: bool,
     shared: Arc<Shared>,
     next_stream: AtomicU32,
     /// What errors show the end of, when a command doesn't end or the line closes; a real host has none here.
     console: Option<Arc<Console>>,
+}
+
+struct Outgoing {
+    writer: Box<dyn Write + Send>,
+    /// Bytes so far.
+    sent: u64,
 }
 
 #[derive(Default)]
@@ -33,6 +45,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     ready: bool,
+    /// So many bytes of ours the agent has taken, if it says so.
+    taken: u64,
     /// Why nothing more will come.
     closed: Option<String>,
     streams: HashMap<u32, Stream>,
@@ -79,6 +93,26 @@ impl Link {
         writer: impl Write + Send + 'static,
         console: Option<Arc<Console>>,
     ) -> Arc<Self> {
+        Self::open(machine, reader, writer, console, false)
+    }
+
+    /// Likewise, where a UART is on the way, and the agent says what it took.
+    pub fn over_uart(
+        machine: &str,
+        reader: impl Read + Send + 'static,
+        writer: impl Write + Send + 'static,
+        console: Arc<Console>,
+    ) -> Arc<Self> {
+        Self::open(machine, reader, writer, Some(console), true)
+    }
+
+    fn open(
+        machine: &str,
+        reader: impl Read + Send + 'static,
+        writer: impl Write + Send + 'static,
+        console: Option<Arc<Console>>,
+        is_uart: bool,
+    ) -> Arc<Self> {
         let shared = Arc::new(Shared::default());
         let for_reader = Arc::clone(&shared);
         std::thread::spawn(move || {
@@ -86,8 +120,9 @@ impl Link {
             for_reader.lock().closed = Some(why);
             for_reader.changed.notify_all();
         });
-        let writer: Mutex<Box<dyn Write + Send>> = Mutex::new(Box::new(writer));
-        Arc::new(Self { machine: machine.into(), writer, shared, next_stream: AtomicU32::new(1), console })
+        let outgoing = Mutex::new(Outgoing { writer: Box::new(writer), sent: 0 });
+        let next_stream = AtomicU32::new(1);
+        Arc::new(Self { machine: machine.into(), outgoing, is_uart, shared, next_stream, console })
     }
 
     /// Waits until the agent has said that it is there; `false` after `patience`, an error if the line closed.
@@ -129,11 +164,18 @@ impl Link {
             frame.extend_from_slice(&word.to_le_bytes());
         }
         frame.extend_from_slice(payload);
-        let mut writer = self.writer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        writer
-            .write_all(&frame)
-            .and_then(|()| writer.flush())
-            .map_err(|cause| format!("the line is broken: {cause}"))
+        let mut outgoing = self.outgoing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let piece_bytes = if self.is_uart { UART_BYTES } else { frame.len() };
+        for piece in frame.chunks(piece_bytes) {
+            let writer = &mut outgoing.writer;
+            let written = writer.write_all(piece).and_then(|()| writer.flush());
+            written.map_err(|cause| format!("the line is broken: {cause}"))?;
+            outgoing.sent += piece.len() as u64;
+            if self.is_uart {
+                self.shared.wait_until_taken(outgoing.sent)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -272,6 +314,21 @@ impl Shared {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// Until the agent has taken so many bytes.
+    fn wait_until_taken(&self, bytes: u64) -> Result<(), String> {
+        let deadline = Instant::now() + UART_PATIENCE;
+        let mut state = self.lock();
+        while state.taken < bytes {
+            if let Some(why) = &state.closed {
+                return Err(why.clone());
+            }
+            let left = deadline.checked_duration_since(Instant::now());
+            let left = left.ok_or("the agent doesn't take what it is sent")?;
+            state = self.wait(state, left);
+        }
+        Ok(())
+    }
+
     fn wait<'a>(&self, state: MutexGuard<'a, State>, at_most: Duration) -> MutexGuard<'a, State> {
         self.changed
             .wait_timeout(state, at_most)
@@ -337,10 +394,55 @@ fn listen(mut reader: impl Read, shared: &Shared) -> String {
         let mut state = shared.lock();
         if kind == b'H' {
             state.ready = true;
+        } else if kind == b'T' {
+            let bytes = payload.as_slice().try_into().map_or(0, u32::from_le_bytes);
+            state.taken += u64::from(bytes);
         } else if let Some(stream) = state.streams.get_mut(&stream) {
             stream.take_in(kind, &payload);
         }
         drop(state);
         shared.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    /// Takes what comes, piece by piece, and says so; how long the longest was.
+    fn agent(mut line: UnixStream, bytes: usize) -> usize {
+        let (mut left, mut longest) = (bytes, 0);
+        while left > 0 {
+            let taken = line.read(&mut [0; 1024]).expect("a piece");
+            assert_ne!(taken, 0, "the line closed {left} bytes early");
+            (left, longest) = (left - taken, longest.max(taken));
+            for word in [4, 0, u32::from(b'T'), u32::try_from(taken).expect("small")] {
+                line.write_all(&word.to_le_bytes()).expect("a frame");
+            }
+        }
+        longest
+    }
+
+    #[test]
+    fn no_more_is_on_the_way_through_a_uart_than_it_keeps() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let console = Arc::new(Console::without_monitor().expect("a console"));
+        let link = Link::over_uart("a machine", ours.try_clone().expect("a writer"), ours, console);
+        let command = "x".repeat(500);
+        let agent = std::thread::spawn(move || agent(theirs, 12 + 500));
+        let process = link.start(&command);
+        assert_eq!(agent.join().expect("an agent"), UART_BYTES);
+        process.expect("all of it was taken");
+    }
+
+    #[test]
+    fn an_agent_that_goes_while_it_is_sent_something_is_said_to_be_gone() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let console = Arc::new(Console::without_monitor().expect("a console"));
+        let link = Link::over_uart("a machine", ours.try_clone().expect("a writer"), ours, console);
+        drop(theirs);
+        let error = link.start("true").err().expect("nobody there").to_string();
+        assert!(error.contains("the line"), "{error}");
     }
 }

@@ -8,8 +8,6 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The emulated host: its control port, KVM and what guests' networks need.
-pub const HOST: [&str; 4] = ["virtio_pci", "virtio_console", "kvm-amd", "tun"];
 /// An emulated host with a system of its own: the disk on which that lies.
 pub const DISK: [&str; 2] = ["virtio_blk", "ext4"];
 /// A guest: its port to the harness and its network card.

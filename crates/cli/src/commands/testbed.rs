@@ -6,12 +6,15 @@ use super::side_by_side::{self, SideBySide};
 use crate::failure::Failure;
 use crate::output;
 use clap::{Args, Subcommand};
+use microslice_testbed::Testbed as Emulated;
 use microslice_testbed::cache::Cache;
 use microslice_testbed::costs::{self, Load};
 use microslice_testbed::emulator::Emulator;
 use microslice_testbed::kernels::{self, Kernel, Rule};
-use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Testbed as Machine, say, workload};
-use microslice_testbed::{guest_modules, installation};
+use microslice_testbed::machine::bochs::Bochs;
+use microslice_testbed::{
+    Guest, GuestSpec, Host, Machine, Process, Pv, guest_modules, installation, say, workload,
+};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -59,19 +62,23 @@ struct Costs {
       'timeout -s INT 30 microslice run --micro-cpus 1 --micro-slice-us 3000 --stats 5'
   microslice testbed exec --append 'isolcpus=2-3' -- microslice run
   microslice testbed exec --systemd -- systemctl status
+  microslice testbed exec --machine intel --timeout 1800 -- 'vcpus 1 4 pauses & timeout -s INT 60 microslice run'
   microslice testbed exec --kernel 7.2 --guest a=heartbeat,kallsyms --show-guests -- sleep 5
 Workloads: hog shootdown lock wake worker collector pingpong heartbeat kallsyms, each as NAME or NAME:COUNT,
 crowd:COUNT; of guest/ balloons, torture:SECONDS and locks:SECONDS; several with commas between; mix = collector,wake,pingpong. The guests' kernels lie in /guests/RELEASE/vmlinuz of the host.")]
 struct Exec {
+    /// Whose processors the host has: amd by QEMU, intel by Bochs, which needs minutes and takes no --guest
+    #[arg(long, default_value = "amd", value_parser = ["amd", "intel"])]
+    machine: String,
     /// The host's kernel series
     #[arg(long, default_value = kernels::DEFAULT_HOST)]
     kernel: String,
     /// Boot a kernel whose BTF is broken for sched_ext, to see it refused
     #[arg(long)]
     broken_btf: bool,
-    /// CPUs of the host
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
-    cpus: u32,
+    /// CPUs of the host [default: 4; 1 of an Intel machine]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=255))]
+    cpus: Option<u32>,
     /// Every PAUSE of a guest exits
     #[arg(long)]
     pause_exits: bool,
@@ -90,9 +97,9 @@ struct Exec {
     /// Start a guest
     #[arg(long = "guest", value_name = "NAME=WORKLOAD")]
     guests: Vec<String>,
-    /// The guests' kernel, as 6.12 or 6.12-cloud
-    #[arg(long, default_value = kernels::DEFAULT_GUEST)]
-    guest_kernel: String,
+    /// The guests' kernel, as 6.12 or 6.12-cloud [default: 6.12-cloud]. An Intel machine has one, and QEMU, if it is named
+    #[arg(long)]
+    guest_kernel: Option<String>,
     /// vCPUs per guest
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
     vcpus: u32,
@@ -139,7 +146,7 @@ pub fn run(args: Testbed) -> Result<(), Failure> {
 }
 
 fn compare_costs(args: &Costs) -> Result<(), Failure> {
-    let machine = Machine::new(kernels::DEFAULT_HOST)
+    let machine = Emulated::new(kernels::DEFAULT_HOST)
         .and_then(|machine| machine.with_guest_kernels(&[kernels::DEFAULT_GUEST]))
         .map_err(Failure::broken)?;
     let machine = if args.count_instructions { machine.counts_instructions() } else { machine };
@@ -177,6 +184,7 @@ fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
         fetch_images(&cache, args.json)?;
         fetch_headers(&cache)?;
         Emulator::obtain(&cache).map_err(Failure::broken)?;
+        Bochs::obtain(&cache).map_err(Failure::broken)?;
         // Only root can install one; who never boots it needs none.
         if let Err(error) = installation::obtain(&cache) {
             say(format_args!("no host with systemd: {error}"));
@@ -249,7 +257,7 @@ fn exec(args: &Exec) -> Result<(), Failure> {
     result
 }
 
-fn machine(args: &Exec) -> Result<Machine, Failure> {
+fn machine(args: &Exec) -> Result<Emulated, Failure> {
     let rule = if args.broken_btf { Rule::broken_host(&args.kernel) } else { Rule::host(&args.kernel) };
     let binary = match &args.binary {
         Some(path) if !path.is_file() => {
@@ -258,14 +266,40 @@ fn machine(args: &Exec) -> Result<Machine, Failure> {
         Some(path) => path.clone(),
         None => std::env::current_exe().map_err(Failure::broken)?,
     };
-    let machine = Machine::with_kernel(rule.map_err(Failure::bad_input)?).map_err(Failure::bad_input)?;
-    let machine = machine.cpus(args.cpus).with_binary(binary).with_guest_kernels(&[&args.guest_kernel]);
-    let machine = machine.map_err(Failure::bad_input)?.with_kernel_arguments(&args.append);
-    let machine = if args.pause_exits { machine.pause_exits() } else { machine };
-    let machine = if args.systemd { machine.with_systemd() } else { machine };
+    let machine = Emulated::with_kernel(rule.map_err(Failure::bad_input)?).map_err(Failure::bad_input)?;
+    let machine = machine.with_binary(binary).with_kernel_arguments(&args.append);
+    let machine = kind_of_machine(args, machine)?;
+    let machine = match (&args.guest_kernel, args.machine.as_str()) {
+        (None, "intel") => machine,
+        (named, _) => {
+            let name = named.as_deref().unwrap_or(kernels::DEFAULT_GUEST);
+            machine.with_guest_kernels(&[name]).map_err(Failure::bad_input)?
+        }
+    };
     let needs_modules =
         |guest: &String| guest.split_once('=').is_some_and(|(_, load)| workload::needs_modules(load));
     Ok(if args.guests.iter().any(needs_modules) { machine.with_guest_modules() } else { machine })
+}
+
+/// Its processors, and what only one of the kinds has.
+fn kind_of_machine(args: &Exec, machine: Emulated) -> Result<Emulated, Failure> {
+    if args.machine == "amd" {
+        let machine = machine.cpus(args.cpus.unwrap_or(4));
+        let machine = if args.pause_exits { machine.pause_exits() } else { machine };
+        return Ok(if args.systemd { machine.with_systemd() } else { machine });
+    }
+    let refused = [
+        (
+            !args.guests.is_empty(),
+            "--guest: guests' programs crash on an Intel machine (docs/explanation/testbed.md)",
+        ),
+        (args.pause_exits, "--pause-exits: an Intel machine has them, with gap and window"),
+        (args.systemd, "--systemd: an Intel machine has no such disk"),
+    ];
+    match refused.into_iter().find(|(is_asked_for, _)| *is_asked_for) {
+        Some((_, why)) => Err(Failure::bad_input(why)),
+        None => Ok(machine.machine(Machine::Intel).cpus(args.cpus.unwrap_or(1))),
+    }
 }
 
 /// Nothing that can be seen now shall be found wrong after minutes of booting.
@@ -303,7 +337,10 @@ fn file_pair(file: &str) -> Result<(&str, &str), Failure> {
 }
 
 fn guest_spec(args: &Exec, at: usize, name: &str, workload: &str) -> Result<GuestSpec, Failure> {
-    let spec = GuestSpec::new(name).workload(workload).kernel(&args.guest_kernel).vcpus(args.vcpus);
+    let spec = GuestSpec::new(name)
+        .workload(workload)
+        .kernel(args.guest_kernel.as_deref().unwrap_or(kernels::DEFAULT_GUEST))
+        .vcpus(args.vcpus);
     let spec = spec.pv(if args.pv == "on" { Pv::On } else { Pv::Off });
     let network = u8::try_from(at + 1).map_err(|_| Failure::bad_input("more than 255 guests"))?;
     Ok(if workload.contains("pingpong") || workload.contains("mix") { spec.network(network) } else { spec })

@@ -9,7 +9,8 @@ mod inflict;
 mod report;
 mod scene;
 
-use crate::host::{Host, Testbed};
+use crate::host::Host;
+use crate::testbed::Testbed;
 use crate::{Error, Result, kernels};
 use faults::{Boot, Boots, Fault};
 pub use report::{findings, to_json, to_text};

@@ -33,6 +33,7 @@ mod other_hosts {
     mod beside_neighbours;
     mod beside_vms;
     mod host_kernels;
+    mod intel;
     mod monitoring;
     mod observe;
     mod package;
