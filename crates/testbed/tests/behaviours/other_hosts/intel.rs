@@ -94,9 +94,8 @@ fn must(host: &Host, command: &str) -> String {
 }
 
 fn sum(reports: &[Value], pointer: &str) -> u64 {
-    let figure = |report: &Value| {
-        count(report.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {report}")))
-    };
+    let figure =
+        |report: &Value| count(report.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {report}")));
     reports.iter().map(figure).sum()
 }
 
