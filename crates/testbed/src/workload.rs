@@ -1,10 +1,9 @@
 //! What guests may be asked to run: the words of `testbed/guest/main.c`.
 
 /// A load each; `mix` stands for several.
-const LOADS: [&str; 18] = [
+const LOADS: [&str; 17] = [
     "hog",
     "dozer",
-    "sleeper",
     "shootdown",
     "storm",
     "lock",
