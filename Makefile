@@ -29,11 +29,12 @@ test: setup ## every test, the testbed with real kernels and guests included
 test-long: setup ## the same, and more of it: what changes bpf/ passes this before it lands
 	MICROSLICE_TEST_LONG=1 scripts/test.sh
 
-check: setup ## what CI checks before the tests: format, layering, lint, each parser fuzzed for five seconds
+check: setup ## what CI checks before the tests: format, layering, lint, style (crates/cli/tests/tidy), each parser fuzzed for five seconds
 	$(CARGO) fmt --all --check
 	scripts/check-c-format.sh
 	scripts/check-layering.sh
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --workspace --locked --test tidy
 	scripts/fuzz.sh 5
 
 soak: setup ## ten minutes of fuzzed scenarios that `make test` doesn't draw (scripts/soak.sh for longer)

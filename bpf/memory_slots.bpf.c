@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Where a VMM's process has its guest's memory: KVM's memory slots, read from the kernel. An object of its own, loaded
- * where a guest's memory is read; the scheduler itself doesn't need it.
+ * Where a VMM's process has its guest's memory: KVM's memory slots, read from the kernel. An object of its
+ * own, loaded where a guest's memory is read; the scheduler itself doesn't need it.
  *
- * Problem.   Only KVM knows which of a VMM's mappings are guest RAM; user space has no call that asks for them.
- * Mechanism. An iterator over the files of one process: the files of KVM's virtual machines are told by their inode, and
- *            each one's active memory slots are written out as `struct memory_slot_record`. Any VMM, VMX or SVM.
- * Races.     Nothing is locked: a VMM that plugs memory at this moment may give a list that mixes old and new. The reader
- *            drops what doesn't fit together, and what it reads there is believed only where it proves itself.
- * Limits.    RECORDS_MAX slots of a VM, because one file's records must fit into the iterator's buffer of 32 KiB; slots
- *            smaller than SLOT_PAGES_MIN (ROMs) are left out. Linux 6.4 or newer (open-coded iterators).
+ * Problem.   Only KVM knows which of a VMM's mappings are guest RAM; user space has no call that asks for
+ *            them.
+ * Mechanism. An iterator over the files of one process: the files of KVM's virtual machines are told by their
+ *            inode, and each one's active memory slots are written out as `struct memory_slot_record`. Any
+ *            VMM, VMX or SVM.
+ * Races.     Nothing is locked: a VMM that plugs memory at this moment may give a list that mixes old and
+ *            new. The reader drops what doesn't fit together, and what it reads there is believed only where
+ *            it proves itself.
+ * Limits.    RECORDS_MAX slots of a VM, because one file's records must fit into the iterator's buffer of 32
+ *            KiB; slots smaller than SLOT_PAGES_MIN (ROMs) are left out. Linux 6.4 or newer (open-coded
+ *            iterators).
  */
 #include "bpf/core/vmlinux.h"
 #include "bpf/memory_slots.h"
@@ -25,8 +29,8 @@
 #define RECORDS_MAX 1000u
 
 /*
- * Records of the present file. Not on the stack: a counter that grows in a register makes each turn of a loop a new state
- * to the verifier. One object serves one reader.
+ * Records of the present file. Not on the stack: a counter that grows in a register makes each turn of a loop
+ * a new state to the verifier. One object serves one reader.
  */
 static u32 written;
 
@@ -145,7 +149,9 @@ int memory_slots(struct bpf_iter__task_file *ctx)
 	if (!task || !file || !is_kvm_vm(file))
 		return 0;
 	kvm = BPF_CORE_READ(file, private_data);
-	/* Addresses are of the process that made the VM; one that was only handed the file has others there. */
+	/*
+	 * Addresses are of the process that made the VM; one that was only handed the file has others there.
+	 */
 	if (BPF_CORE_READ(kvm, mm) != BPF_CORE_READ((struct task_struct___with_memory *)task, mm))
 		return 0;
 	written = 0;

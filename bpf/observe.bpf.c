@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * observe: what overcommit costs each VM, on a host whose scheduler it leaves alone, with or without sched_ext.
+ * observe: what overcommit costs each VM, on a host whose scheduler it leaves alone, with or without
+ * sched_ext.
  *
- * Problem.   A host shows what threads wait, not what a guest loses by it: which of its locks were held meanwhile, which
- *            of its shootdowns and interrupts waited.
- * Mechanism. sched_switch and sched_wakeup tell when a vCPU runs, waits or sleeps; KVM's hooks tell what is sent to it.
- *            What is sent to a vCPU without a pCPU waits until that vCPU's next turn. The guest's instruction pointer tells
- *            what a turn's end interrupted. Nothing is decided here, and nobody is moved.
- * Races.     Who sends writes that something waits, then reads whether the recipient runs; who begins to run writes that,
- *            then reads what waits. So one of both sees the other.
- * Limits.    A vCPU is seen from its first turn on. A call whose recipient runs is taken for answered: if its turn ends before
- *            it answers, that is a turn ended with an answer owed. What the hardware delivers without an exit isn't seen.
- *            Time that cpu.max takes counts as waiting, as in the kernel's own run delay.
+ * Problem.   A host shows what threads wait, not what a guest loses by it: which of its locks were held
+ *            meanwhile, which of its shootdowns and interrupts waited.
+ * Mechanism. sched_switch and sched_wakeup tell when a vCPU runs, waits or sleeps; KVM's hooks tell what is
+ *            sent to it. What is sent to a vCPU without a pCPU waits until that vCPU's next turn. The guest's
+ *            instruction pointer tells what a turn's end interrupted. Nothing is decided here, and nobody is
+ *            moved.
+ * Races.     The sender writes that something waits, then reads whether the recipient runs. A vCPU that
+ *            begins to run writes that, then reads what waits. So one of both sees the other.
+ * Limits.    A vCPU is seen from its first turn on. A call whose recipient runs is taken for answered: if its
+ *            turn ends before it answers, that is a turn ended with an answer owed. What the hardware
+ *            delivers without an exit isn't seen. Time that cpu.max takes counts as waiting, as in the
+ *            kernel's own run delay.
  */
 #define BESIDE
 
@@ -128,7 +131,7 @@ static __always_inline void note_wait(struct wait_stats *waits, u64 ns)
 	}
 }
 
-/* Whoever schedules doesn't say. */
+/* The scheduler, whichever it is, doesn't say. */
 HOOK u32 traced_turn(s32 cpu)
 {
 	return TRACE_TURN_NORMAL;
@@ -179,7 +182,7 @@ static __always_inline void note_call(const struct vcpu *recipient, u64 now)
 		return;
 	callers = &waiting_of(recipient)->callers[caller->index_in_vm / 64 & (CALLER_WORDS - 1)];
 	bit = 1ull << (caller->index_in_vm & 63);
-	/* Nobody else sets this bit, and who clears it counts down what is counted up here. */
+	/* No other program sets this bit, and the one that clears it counts down what is counted up here. */
 	if (*callers & bit)
 		return;
 	if (!__sync_fetch_and_add(&waiting_of(caller)->unanswered, 1))
@@ -358,7 +361,7 @@ int BPF_PROG(on_wakeup, struct task_struct *p)
 
 	if (!vcpu || vcpu->state != VCPU_BLOCKED)
 		return 0;
-	/* First: who reads both, between two equal ones, has what belongs together. */
+	/* First: a reader of both, between two equal ones, has what belongs together. */
 	seen_of(vcpu)->since_ns = bpf_ktime_get_ns();
 	vcpu_moves(vcpu, VCPU_BLOCKED, VCPU_RUNNABLE);
 	return 0;

@@ -1,5 +1,5 @@
-//! What each fuzz target does with its bytes, and what must hold. The stable test `fuzz_corpus` replays the corpus
-//! through the same functions.
+//! What each fuzz target does with its bytes, and what must hold. The stable test `fuzz_corpus` replays the
+//! corpus through the same functions.
 
 use microslice_symbols::critical::{Catalogue, RANGES_MAX};
 use microslice_symbols::image::compression::{Compression, unpack};
@@ -27,7 +27,8 @@ pub fn kallsyms(bytes: &[u8]) {
     }
 }
 
-/// Images: the wrapper, the decompressor, the ELF file inside. The first byte picks a decompressor for the rest.
+/// Images: the wrapper, the decompressor, the ELF file inside. The first byte picks a decompressor for the
+/// rest.
 pub fn image(bytes: &[u8]) {
     if let Ok(opened) = source::read_image(bytes.to_vec()) {
         check_table(&opened.kernel.symbols);
@@ -62,8 +63,8 @@ pub fn text(bytes: &[u8]) {
     }
 }
 
-/// A table of the store: refused, or read and written again to the same bytes. The checksum is made right first:
-/// it keeps damage out, not forgery.
+/// A table of the store: refused, or read and written again to the same bytes. The checksum is made right
+/// first: it keeps damage out, not forgery.
 pub fn stored_table(bytes: &[u8]) {
     const CHECKSUM: std::ops::Range<usize> = 8..12;
     let mut bytes = bytes.to_vec();
@@ -108,8 +109,8 @@ pub fn catalogue(bytes: &[u8]) {
     assert!(check.map.ranges().is_sorted_by(|a, b| a.end <= b.start));
 }
 
-/// Witnesses of nine bytes each: the kind, then the address. An accepted slide is one that KASLR can choose, and no witness
-/// can leave it standing that, alone, speaks against it.
+/// Witnesses of nine bytes each: the kind, then the address. An accepted slide is one that KASLR can choose,
+/// and no witness can leave it standing that, alone, speaks against it.
 pub fn slide(bytes: &[u8]) {
     const SAFE_HALT: u64 = TEXT + 0x1_0000;
     const ENTRY: u64 = TEXT + 0x20_0080;

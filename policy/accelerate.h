@@ -4,10 +4,10 @@
  *
  * Problem.   A vCPU that was stopped in critical guest-kernel code makes its siblings, or a packet, wait for
  *            its next turn: tens of milliseconds for work of microseconds (paper, section 3).
- * Mechanism. Two hints say that somebody waits (paper 4.1): a yield, and an interrupt on its way. A yield
+ * Mechanism. Two hints say that a vCPU waits (paper 4.1): a yield, and an interrupt on its way. A yield
  *            starts a pass over the yielding vCPU's siblings; what it waits for decides how many are needed.
  *
- *              hint                              who is accelerated                      paper
+ *              hint                              accelerated vCPU                        paper
  *              yield, in a TLB shootdown         every preempted sibling that hasn't     4.2, first
  *                                                answered yet
  *              yield, waiting for a lock         one preempted sibling in critical code  4.2, second
@@ -16,35 +16,41 @@
  *              reschedule IPI                    its recipient, if preempted             4.2, last
  *              call-function IPI                 its recipient, if preempted             section 5
  *              device interrupt (vIRQ)           its recipient, if preempted             4.2, third
- *              a wake-up by one of these three,  who was woken, if it has to wait        section 5
+ *              a wake-up by one of these three,  the woken vCPU, if it has to wait       section 5
  *              or by the kick of a lock's holder
  *
- *            A recipient that is blocked is woken first, and mostly runs then: a pCPU is idle, or it is boosted
- *            (fair_share.h). If it has to wait all the same, a micro pCPU takes it when nobody is there who was
- *            preempted, and the normal pool if that is sooner. So it is with who halted for a paravirtual lock
- *            and was kicked. One that was preempted gets no boost from a wake-up, because it never slept: the
- *            mixed case (paper 4.1).
+ *            A recipient that is blocked is woken first. Mostly it runs at once: a pCPU is idle, or the
+ *            wake-up boosts it (fair_share.h). If it has to wait all the same, a micro pCPU takes it as soon
+ *            as no preempted vCPU asks there. The normal pool may be sooner. A vCPU that halted for a
+ *            paravirtual lock and was kicked is treated alike. A preempted vCPU gets no boost from a wake-up,
+ *            because it never slept: the mixed case (paper 4.1).
  *            After its micro slice a vCPU always goes back to the normal pool (section 5).
- *            This differs from the paper. There, siblings that have answered a shootdown are accelerated, too:
- *            with fewer micro pCPUs than siblings, the first ones come again and again and the last ones hardly
- *            ever. There the spinner yields, for a whole turn of everybody else, when all who owe an answer run,
- *            when the micro pool was full at that moment, and when the last answer has just been given. Who owes
- *            one, not all hosts can see. And there nobody looks at who is stopped at a bad moment while no hint
- *            is about it: the sender of a shootdown at the end of its turn, or a sibling whose interrupt came
- *            when its turn or its micro slice was over already. Here these get grace: up to grace_max more micro
- *            slices in a row, charged like all others (of turns: delay_preemption.h). And who waits has patience: where nobody is found who was
- *            preempted in critical code, who is waited for runs, mostly, and is done within microseconds; one that yields comes back after
- *            a turn of everybody else, and all that wait behind it, or that it holds up in its turn, wait as long.
- *            That holds where who waits for a lock halts before long, as with paravirtual locks. Where nobody ever does, the lock may have been
- *            handed to a sibling that was stopped while it waited (stranded), and all spin in vain until that one runs. So where
- *            patience has run out VAIN_WAITS_MAX times, and nobody has halted for a lock meanwhile, nobody has any while a sibling is stranded.
- *            And there a request that finds the micro pool busy waits, or is forgotten. Here it may have its micro slice at home:
- *            on a pCPU of the normal pool, where it ran last or next to that, from a vCPU of another VM that has had at least
- *            as much. Caches are warm there, and there are more of those pCPUs.
- * Limits.    Each micro pCPU queues at most one vCPU (section 5), and behind it one that was woken (in the paper it
- *            may be the one); one pass at a time per VM. Guest user code
- *            is never accelerated for its own sake (4.4), and a guest whose symbols or slide are unknown is
- *            never accelerated.
+ *            Differences from the paper:
+ *            - Responders. The paper accelerates siblings that have answered a shootdown, too. With fewer
+ *              micro pCPUs than siblings the first ones come again and again, and the last ones hardly ever.
+ *              Not every host can see which siblings owe an answer.
+ *            - Grace. The paper doesn't look at vCPUs that stop at a bad moment without a hint. One is the
+ *              sender of a shootdown at the end of its turn. Another is a sibling whose interrupt came when
+ *              its turn or its micro slice was over. Here they get up to grace_max more micro slices in a
+ *              row, charged like all others (of turns: delay_preemption.h).
+ *            - Patience. In the paper a spinner yields for a whole turn of all others in three cases: all
+ *              responders run; the micro pool was full at that moment; the last answer has just been given.
+ *              Here a waiter keeps its pCPU where no sibling was preempted in critical code. The holder or
+ *              responder mostly runs then, and is done within microseconds. A waiter that yields comes back
+ *              after a turn of all others. All waiters behind it, and all that it holds up in its turn, wait
+ *              as long.
+ *            - Vain waits. Patience helps where waiters of a lock halt before long, as with paravirtual
+ *              locks. Where they never halt, the lock's heir may have been stopped while it waited
+ *              (stranded). All others then spin in vain until the heir runs. So a VM may run out of patience
+ *              VAIN_WAITS_MAX times without a halt for a lock. From then on its spinners have none while a
+ *              sibling is stranded.
+ *            - Home. In the paper a request that finds the micro pool busy waits, or is forgotten. Here the
+ *              vCPU may have its micro slice at home. Home is a pCPU of the normal pool: the one where it ran
+ *              last, or one next to that. It takes the slice from a vCPU of another VM that has had at least
+ *              as much. Caches are warm there, and there are more of those pCPUs.
+ * Limits.    Each micro pCPU queues at most one vCPU (section 5), and behind it one that was woken (in the
+ *            paper it may be the one); one pass at a time per VM. Guest user code is never accelerated for
+ *            its own sake (4.4), and a guest whose symbols or slide are unknown is never accelerated.
  */
 #ifndef POLICY_ACCELERATE_H
 #define POLICY_ACCELERATE_H
@@ -53,10 +59,10 @@
 
 struct accelerate_config {
 	u32 micro_queue_max; /* vCPUs queued per micro pCPU; the paper's limit is 1 */
-	u32 grace_max; /* micro slices in a row for who is stopped at a bad moment in one; the paper: 0 */
+	u32 grace_max; /* micro slices in a row for a vCPU that stops in one at a bad moment; the paper: 0 */
 	u32 call_function_ipi; /* 1: a call-function IPI accelerates its recipient before the sender yields */
 	u32 home_slices;       /* 1: where the micro pool is busy, a micro slice at home; the paper: 0 */
-	u64 patience_ns;       /* who waits keeps its pCPU for so long, helped or not; the paper: 0 */
+	u64 patience_ns;       /* a waiter keeps its pCPU for so long, helped or not; the paper: 0 */
 };
 
 /*
@@ -65,7 +71,7 @@ struct accelerate_config {
  */
 #define ASK_AGAIN_MAX 32u
 
-/* ---- A yield: is it a hint, and for whom? ---- */
+/* ---- A yield: is it a hint, and for which siblings? ---- */
 
 struct yield_observation {
 	enum yield_cause cause;
@@ -110,8 +116,8 @@ POLICY u32 yield_cause_of_wait(const struct yield_observation *seen)
 		return CAUSE_PV_YIELD;
 	if (seen->cause == YIELD_HLT) {
 		/*
-		 * With interrupts disabled only a paravirtual lock's kick can end a HLT, so this is no idle loop,
-		 * even though both execute the same instruction (Linux, arch/x86/kernel/kvm.c: kvm_wait).
+		 * With interrupts disabled only a paravirtual lock's kick can end a HLT. So this is no idle
+		 * loop, though both execute the same instruction (Linux, arch/x86/kernel/kvm.c: kvm_wait).
 		 */
 		if (seen->guest_class == GUEST_CLASS_LOCK_WAITER || !seen->interrupts_enabled)
 			return CAUSE_LOCK_HALT;
@@ -218,11 +224,11 @@ enum spinner_decision {
 };
 
 struct spinner_observation {
-	enum yield_cause cause; /* who halted can't keep spinning */
+	enum yield_cause cause; /* a halted vCPU can't keep spinning */
 	u32 helped_count; /* siblings that this pass requested, found requested already, or found answering */
 	u32 crowded_count; /* siblings that it would have requested, had the micro pool had room */
 	u32 refused_count; /* siblings that it would have requested, had its VM not had more than its share */
-	u32 answers_known; /* of a shootdown's pass: the host can see who owes an answer */
+	u32 answers_known; /* of a shootdown's pass: the host can see which siblings owe an answer */
 	u32 pass_active;   /* no pass was made, because another pCPU is making one over this VM */
 	/* PASS_NONE: no pass was made, or there is no micro pool, or nobody knows what is waited for. */
 	enum pass_scope scope;
@@ -235,7 +241,7 @@ struct spinner_observation {
 /* So often patience runs out in a VM where nobody halts for locks until siblings that are stranded end it. */
 #define VAIN_WAITS_MAX 200u
 
-/* How often patience has run out in its VM, to no end, since somebody there halted for a lock. */
+/* How often patience has run out in its VM, to no end, since a vCPU there halted for a lock. */
 POLICY u32 vain_waits_after(const struct accelerate_config *config, const struct spinner_observation *spinner)
 {
 	u32 is_helped = spinner->helped_count || spinner->crowded_count || spinner->refused_count;
@@ -254,19 +260,25 @@ POLICY u32 decide_on_spinner(const struct accelerate_config *config,
 			     const struct spinner_observation *spinner)
 {
 	/*
-	 * A full micro pool has room again within a micro slice, a pass takes microseconds, and the next exit asks
-	 * again. And when nobody owes an answer any more, the wait is over.
+	 * A full micro pool has room again within a micro slice, a pass takes microseconds, and the next exit
+	 * asks again. And when nobody owes an answer any more, the wait is over.
 	 */
 	u32 stays = spinner->helped_count > 0 || spinner->crowded_count > 0 || spinner->answers_known ||
 		    spinner->pass_active;
-	/* Beyond that, who is waited for may have been preempted in code of no class: its turn comes sooner then. */
+	/*
+	 * Beyond that, the lock's holder may have been preempted in code of no class: its turn comes sooner
+	 * then.
+	 */
 	u32 in_vain = spinner->scope == PASS_ONE_CRITICAL && spinner->stranded_count &&
 		      spinner->vain_waits >= VAIN_WAITS_MAX;
 	u32 patient = spinner->scope != PASS_NONE && spinner->spun_ns < config->patience_ns && !in_vain;
 
 	if (spinner->cause == YIELD_HLT)
 		return SPINNER_YIELDS;
-	/* There is no micro pool for its VM until the others have had as much: a sibling makes better use of its turn. */
+	/*
+	 * There is no micro pool for its VM until the others have had as much: a sibling makes better use of
+	 * its turn.
+	 */
 	if (spinner->refused_count && !spinner->helped_count)
 		return SPINNER_YIELDS;
 	return patient || (spinner->cause == YIELD_PLE && stays) ? SPINNER_KEEPS_SPINNING : SPINNER_YIELDS;
@@ -279,8 +291,11 @@ struct interrupt_observation {
 	enum vcpu_state recipient_state;
 	u32 micro_pcpu_count;
 	u32 guest_known; /* its symbols and slide are known; an unknown guest is scheduled normally */
-	u32 recipient_goes_first; /* it waits, boosted: a micro slice would be short, and take that from it. A call is answered so
-				   * soon all the same: its sender spins */
+	/*
+	 * It waits, boosted: a micro slice would be short, and take that from it. A call is answered so soon
+	 * all the same: its sender spins.
+	 */
+	u32 recipient_goes_first;
 	u32 reserved;
 };
 
@@ -339,7 +354,7 @@ POLICY struct interrupt_decision decide_on_interrupt(const struct accelerate_con
 	return decision;
 }
 
-/* ---- A wake-up: is who was blocked, was woken, and has to wait worth a micro slice? ---- */
+/* ---- A wake-up: is the woken vCPU, which has to wait, worth a micro slice? ---- */
 
 struct woken_observation {
 	u32 interrupted;	  /* an interrupt came for it while it was blocked */
@@ -351,7 +366,7 @@ struct woken_observation {
 };
 
 enum woken_reason {
-	WOKEN_REQUESTS = 0,   /* a micro pCPU takes it once nobody is there who was preempted */
+	WOKEN_REQUESTS = 0,   /* a micro pCPU takes it once no preempted vCPU asks there */
 	WOKEN_NOT_URGENT = 1, /* by a timer, or by something that no interrupt told */
 	WOKEN_NO_MICRO_POOL = 2,
 	WOKEN_GUEST_UNKNOWN = 3,
@@ -415,25 +430,26 @@ POLICY u32 decide_on_placement(const struct accelerate_config *config,
 	return pcpu->queued_count < config->micro_queue_max ? PLACEMENT_QUEUE : PLACEMENT_FULL;
 }
 
-/* ---- A request that no micro pCPU can serve at once: may it have a micro slice of this pCPU of the normal pool? ---- */
+/* ---- No micro pCPU can serve a request at once: may it have a micro slice on this normal pCPU? ---- */
 
 enum home_decision {
-	HOME_QUEUE = 0,	   /* it runs there at once, and who ran there goes on afterwards */
+	HOME_QUEUE = 0,	   /* it runs there at once, and the interrupted vCPU goes on afterwards */
 	HOME_OFF = 1,	   /* not in the paper */
 	HOME_AFFINITY = 2, /* the vCPU may not run there */
-	HOME_BUSY =
-	    3, /* no ordinary turn: a host task, who was woken for it, a micro slice; or one waits there already */
+	/* No ordinary turn: a host task, a vCPU woken for this pCPU, a micro slice; or one waits there. */
+	HOME_BUSY = 3,
 	HOME_SIBLING = 4,  /* of its own VM: it may be the one that waits for it */
-	HOME_VM_AHEAD = 5, /* its VM has had more than that of who runs there */
-	HOME_TOO_SOON =
-	    6, /* who runs there was interrupted a moment ago: at most half of a pCPU goes this way */
+	HOME_VM_AHEAD = 5, /* its VM has had more than that of the vCPU that runs there */
+	/* The vCPU there was interrupted a moment ago: at most half of a pCPU goes this way. */
+	HOME_TOO_SOON = 6,
 	HOME_DECISION_COUNT = 7,
 };
 
 struct home_observation {
 	u32 affinity_allows;
 	u32 queued_count; /* vCPUs that wait there for a micro slice */
-	u32 gives_way; /* an ordinary turn runs there, of a vCPU that wasn't woken for it, or of a host task like that */
+	/* An ordinary turn runs there, of a vCPU that wasn't woken for it, or of a host task like that. */
+	u32 gives_way;
 	u32 is_sibling;	 /* the vCPU that runs there is of the same VM */
 	u32 vm_is_ahead; /* fair_share.h */
 	u32 disturbed;	 /* a micro slice was asked for there, or ended, less than one ago */
@@ -490,7 +506,10 @@ POLICY struct micro_slice_decision decide_after_micro_slice(const struct acceler
 	else if (class_is_critical(seen->guest_class))
 		decision.outcome = MICRO_SLICE_STILL_CRITICAL;
 
-	/* A call that finds its recipient running is left to it: if the slice ends just then, nobody asks again. */
+	/*
+	 * A call that finds its recipient running is left to it: if the slice ends just then, nobody asks
+	 * again.
+	 */
 	decision.retry =
 	    (decision.outcome == MICRO_SLICE_UNHANDLED || decision.outcome == MICRO_SLICE_STILL_CRITICAL ||
 	     (!seen->blocked && seen->answer == ANSWER_OWED)) &&

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Balance: on which pCPUs a waking vCPU may be placed, so that siblings run at the same time (ASPLOS'13, 3.2.2).
+ * Balance: on which pCPUs a waking vCPU may be placed, so that siblings run at the same time (ASPLOS'13,
+ * 3.2.2).
  *
- * Problem.   Siblings that wait behind one another can't run together: who waits for the other spins in vain (vCPU
- *            stacking). Kept apart without looking at loads they crowd pCPUs whose load is another VM's.
- * Mechanism. Balance: only pCPUs where no sibling is (Sukwong and Kim, EuroSys'11). Load-conscious balance: likewise
- *            if one of these isn't overloaded; else any pCPU, so that the least loaded one can be chosen. A load
- *            balancer may move a vCPU to a sibling's pCPU only by load-conscious balance, and only to an underloaded one.
+ * Problem.   Siblings that wait behind one another can't run together: one spins in vain for the other (vCPU
+ *            stacking). Kept apart without a look at loads, they crowd pCPUs whose load is another VM's.
+ * Mechanism. Balance: only pCPUs where no sibling is (Sukwong and Kim, EuroSys'11). Load-conscious balance:
+ *            likewise if one of these isn't overloaded; else any pCPU, so that the least loaded one can be
+ *            chosen. A load balancer may move a vCPU to a sibling's pCPU only by load-conscious balance, and
+ *            only to an underloaded one.
  * Formula.   overloaded = load * pCPUs > sum of all loads
  * Limits.    What a load is the host's scheduler knows: the paper's are weights by CFS's groups.
  */

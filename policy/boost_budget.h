@@ -2,19 +2,21 @@
 /*
  * Boost budget: may this vCPU's thread become real-time for a micro slice, beside the kernel's own scheduler?
  *
- * Problem.   The kernel charges nobody's share for what a real-time thread runs. A guest that asks all the time
- *            would have more of the host than its weight.
- * Mechanism. One clock for each VM, and one for the host. A boost that ran moves both on by the time in which the
- *            budget gives that much. While the clock is not ahead of the present there is budget left: at most that
- *            of burst_ns. Time alone repays a debt. Without budget left nobody is boosted: neither a VM without its
- *            own, nor any VM without the host's.
- *            Who is ahead is refused first: the last tenth of the host's burst is for VMs with half of their own.
+ * Problem.   The kernel charges nobody's share for what a real-time thread runs. A guest that asks all the
+ *            time would have more of the host than its weight.
+ * Mechanism. One clock for each VM, and one for the host. A boost that ran moves both on by the time in which
+ *            the budget gives that much. While the clock is not ahead of the present there is budget left: at
+ *            most that of burst_ns. Time alone repays a debt. Without budget left nobody is boosted: neither
+ *            a VM without its own, nor any VM without the host's.
+ *            A VM that is ahead is refused first: the last tenth of the host's burst is for VMs with half of
+ *            their own.
  * Formula.   cost  = ran_ns * 100 / (percent * pcpu_count)
  *            clock = max(clock, now - burst_ns) + cost
  *            left  : clock <= now
- *            bound : a VM, and all together, run boosted for (time + burst_ns) * percent * pcpu_count / 100 at most
- * Limits.    What was granted already isn't stopped: both budgets may be overdrawn by a micro slice for each vCPU, and
- *            are refused for longer then.
+ *            bound : a VM, and all together, run boosted for (time + burst_ns) * percent * pcpu_count / 100
+ *            at most
+ * Limits.    What was granted already isn't stopped: both budgets may be overdrawn by a micro slice for each
+ *            vCPU, and are refused for longer then.
  */
 #ifndef POLICY_BOOST_BUDGET_H
 #define POLICY_BOOST_BUDGET_H

@@ -2,24 +2,28 @@
 /*
  * CPU limit: what a cgroup's tasks may have at most (cgroup v2's cpu.max).
  *
- * Problem.   The kernel keeps limits only where it schedules by itself (kernel/sched/fair.c, bandwidth control). A tenant
- *            that pays for half a pCPU may not get four because the host has another scheduler.
- * Mechanism. One clock for each limit. A turn moves it, when it begins, by the time in which the limit gives as much;
- *            what the turn didn't use, or used beyond, is settled when it ends. While the clock is behind the present
- *            there is quota left, at most one period's and the burst. Once it isn't, whoever asks reserves its next
- *            turn, and rests until the window ends in which the clock then stands.
- *            So each window (half a period) is handed out once, in the order in which they asked, however many rest.
- *            Whoever shares a window rests until the same instant: a vCPU that ran on would spin for siblings that rest.
+ * Problem.   The kernel keeps limits only where it schedules by itself (kernel/sched/fair.c, bandwidth
+ *            control). A tenant that pays for half a pCPU may not get four because the host has another
+ *            scheduler.
+ * Mechanism. One clock for each limit. When a turn begins it moves the clock by the time in which the limit
+ *            gives as much. What the turn didn't use, or used beyond, is settled when it ends. While the
+ *            clock is behind the present there is quota left: at most one period's and the burst. Once it
+ *            isn't, a vCPU that asks reserves its next turn. It rests until the end of the window in which
+ *            the clock then stands.
+ *            So each window (half a period) is handed out once, in the order of requests, however many vCPUs
+ *            rest. All vCPUs of a window rest until the same instant: one that ran on would spin for siblings
+ *            that rest.
  * Formula.   clock += turn * period / quota
  *            left   = (now - clock) * quota / period      (of it each active vCPU gets an equal part)
- *            A reserved turn is an eighth of what a window gives, split over the active vCPUs: the rest of the window
- *            goes to whoever is next by its share. The more is reserved already the shorter the turn, down to
- *            LIMIT_TURN_MIN_NS: a thousand threads take their turns within seconds.
- *            Somebody who stopped in the kernel may hold a lock of the host's. It goes on there, and its rest waits until it
- *            is in user mode, as with the kernel's own limits from 6.18 on (throttle_cfs_rq_work() in kernel/sched/fair.c).
- * Limits.    Nobody rests for longer than LIMIT_REST_MAX_NS: sched_ext's watchdog would end the scheduler for everybody.
- *            A limit that gives its tasks less than LIMIT_TURN_MIN_NS each in that time isn't kept to the letter.
- *            What turns took beyond what was reserved is a debt of LIMIT_DEBT_MAX_NS at most.
+ *            A reserved turn is an eighth of what a window gives, split over the active vCPUs. The rest of
+ *            the window goes to the next vCPU by its share. The more is reserved already, the shorter the
+ *            turn, down to LIMIT_TURN_MIN_NS. So a thousand threads take their turns within seconds.
+ *            A task that stopped in the kernel may hold a lock of the host's. It goes on there, and rests
+ *            only in user mode. The kernel's own limits do the same from 6.18 on (throttle_cfs_rq_work() in
+ *            kernel/sched/fair.c).
+ * Limits.    No task rests for longer than LIMIT_REST_MAX_NS: else sched_ext's watchdog would end the
+ *            scheduler. A limit that gives its tasks less than LIMIT_TURN_MIN_NS each in that time isn't kept
+ *            to the letter. What turns took beyond what was reserved is a debt of LIMIT_DEBT_MAX_NS at most.
  */
 #ifndef POLICY_CPU_LIMIT_H
 #define POLICY_CPU_LIMIT_H
@@ -34,7 +38,9 @@
 	1000000ull /* 1 ms, while there is quota left: shorter turns cost more than they bring */
 #define LIMIT_TURN_MIN_NS 50000ull /* 50 us: about twice what a switch of vCPUs costs */
 #define LIMIT_TURNS_PER_WINDOW 8u
-/* 100 ms of running, chosen: locks are held for less. From one rest that it begins in user mode to the next. */
+/*
+ * 100 ms of running, chosen: locks are held for less. From one rest that it begins in user mode to the next.
+ */
 #define LIMIT_IN_KERNEL_MAX_NS 100000000ull
 
 /* As in cpu.max and cpu.max.burst. A quota or period of 0: no limit. */
@@ -78,7 +84,10 @@ POLICY u64 limit_charge(const struct cpu_limit *limit, u64 ran_ns)
 	return is_limited(limit) ? ran * limit_period_us(limit) / limit->quota_us : 0;
 }
 
-/* By how far the clock of a limit that wasn't used up may be behind the present. The burst is at most the quota. */
+/*
+ * By how far the clock of a limit that wasn't used up may be behind the present. The burst is at most the
+ * quota.
+ */
 POLICY u64 limit_saved_max_ns(const struct cpu_limit *limit)
 {
 	u64 burst_us = limit->burst_us < limit->quota_us ? limit->burst_us : limit->quota_us;
@@ -95,7 +104,7 @@ POLICY u64 limit_turn_of_left(const struct cpu_limit *limit, u64 behind_ns, u64 
 	return part < LIMIT_SLICE_MIN_NS ? LIMIT_SLICE_MIN_NS : part;
 }
 
-/* The turn of somebody who rests before it, while the clock is so far ahead of the present. */
+/* The turn of a vCPU that rests before it, while the clock is so far ahead of the present. */
 POLICY u64 limit_turn_reserved(const struct cpu_limit *limit, u64 ahead_ns, u64 active_count)
 {
 	u64 part = (u64)limit->quota_us * 500 / LIMIT_TURNS_PER_WINDOW / active_count;
@@ -106,15 +115,18 @@ POLICY u64 limit_turn_reserved(const struct cpu_limit *limit, u64 ahead_ns, u64 
 	return turn < LIMIT_TURN_MIN_NS ? LIMIT_TURN_MIN_NS : turn;
 }
 
-/* Whether somebody who stopped in the kernel may go on there in place of a rest, as it did for so long since it rested in user mode. */
+/*
+ * May a task that stopped in the kernel go on there in place of a rest? It has gone on for so long since it
+ * rested in user mode.
+ */
 POLICY u32 limit_lets_go_on(u64 went_on_ns)
 {
 	return went_on_ns < LIMIT_IN_KERNEL_MAX_NS;
 }
 
 /*
- * The turn of somebody who goes on in the kernel, though it had to rest. It rests once a turn of it ends in user mode: so
- * turns have different lengths, and nobody evades all of them by going to sleep.
+ * The turn of a task that goes on in the kernel, though it had to rest. It rests once a turn of it ends in
+ * user mode. Turns have different lengths, so that no task evades all of them by going to sleep.
  */
 POLICY u64 limit_turn_in_kernel(u64 turn_ns, u32 times)
 {

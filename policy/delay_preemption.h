@@ -1,23 +1,32 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Delayed preemption: a turn ends where nobody waits for what its vCPU holds (Uhlig et al., VM'04, section 3).
+ * Delayed preemption: a turn ends where nobody waits for what its vCPU holds (Uhlig et al., VM'04, section
+ * 3).
  *
- * Problem.   A turn that ends while its vCPU holds a lock makes siblings spin for whole turns of everybody else.
- * Mechanism. A window lies around the end of a turn. In it the vCPU is preempted as soon as that is safe, at its end in
- *            any case. A guest holds none of its kernel's locks in user mode, nor where it halts: without the guest's help
- *            that is what is safe, and needs no symbols (3.2). By choice only critical code is unsafe (classify.h), or only
- *            what the guest itself calls so: "not now, for so long" (3.1). Such a guest is to give its pCPU up as soon as
- *            it may. If it doesn't, some of its next turns end early, and untimely.
- *            The window slides: it begins before the turn is over by as much as preemptions came behind its begin on
- *            average. So turns are as long as due on average, whatever the guest does (3.3).
- *            Grace is a window that doesn't slide: it begins where the turn is over, and its clock is what was given
- *            of it, look by look, since who is interrupted in it has the rest of it later. Who is safe has no use for
- *            it; who would hold others up has it. So it makes turns longer, and shares are kept by what is charged.
- * Formula.   begin(n) = due(n) - mean of the last k offsets       offset = preempted - begin, w / 2 while there are fewer
+ * Problem.   A turn that ends while its vCPU holds a lock makes siblings spin for whole turns of all others.
+ * Mechanism. A window lies around the end of a turn. In it the vCPU is preempted as soon as that is safe, at
+ *            its end in any case. A guest holds none of its kernel's locks in user mode, nor where it halts:
+ *            without the guest's help that is what is safe, and needs no symbols (3.2). By choice only
+ *            critical code is unsafe (classify.h), or only what the guest itself calls so: "not now, for so
+ *            long" (3.1). Such a guest is to give its pCPU up as soon as it may. If it doesn't, some of its
+ *            next turns end early, and untimely.
+ *            The window slides: it begins before the end of the turn, by the mean delay from its begin to a
+ *            preemption. So turns are as long as due on average, whatever the guest does (3.3).
+ *            Grace is a window that doesn't slide: it begins where the turn is over. Its clock is what was
+ *            given of it, look by look, since a vCPU interrupted in it has the rest later. A safe vCPU has no
+ *            use for it; one that would hold others up has it. So it makes turns longer, and the charge keeps
+ *            shares.
+ *            A woken vCPU, or one that asks for a micro slice, doesn't wait for it: the vCPU that is cut short
+ *            has the rest of its turn to come. A woken one that waits is asked for by calls, and the micro
+ *            slice takes its boost.
+ * Formula.   begin(n) = due(n) - mean of the last k offsets offset = preempted - begin, w / 2 while there are
+ *            fewer
  *            end(n)   = begin(n) + w
- *            Over n turns the mean differs from what is due by (k + 1) * w / 2n at the most, since offsets cancel out.
- * Limits.    What is run beyond a turn is charged as all running is: this moves ends, not shares. A guest that never is
- *            safe gets no longer turns for it, nor is it helped. Spinlocks of user mode aren't seen (6.4).
+ *            Over n turns the mean differs from what is due by (k + 1) * w / 2n at the most, since offsets
+ *            cancel out.
+ * Limits.    What is run beyond a turn is charged as all running is: this moves ends, not shares. A guest
+ *            that never is safe gets no longer turns for it, nor is it helped. Spinlocks of user mode aren't
+ *            seen (6.4).
  */
 #ifndef POLICY_DELAY_PREEMPTION_H
 #define POLICY_DELAY_PREEMPTION_H
@@ -64,9 +73,10 @@ struct delay_observation {
 	u64 now_ns;
 	u64 hint_ns; /* the guest has said: not now, for so long; 0: it hasn't */
 	enum guest_class guest_class;
-	u32 at_safe_point; /* the guest runs, or has run, what the host put in where no lock is held (3.2, injection) */
+	/* The guest runs, or has run, what the host put in where no lock is held (3.2, injection) */
+	u32 at_safe_point;
 	enum sibling_answer answer; /* an interrupt may have come when the turn was over already */
-	u32 reserved;
+	u32 is_cut_short;	    /* of grace: another is to run before the turn is over */
 };
 
 enum delay_verdict {
@@ -136,7 +146,7 @@ POLICY struct delay_window delay_window_around(const struct delay_config *config
 	return window;
 }
 
-/* Somebody else is to run before the turn is over: it may be put off by as much. */
+/* Another task is to run before the turn is over: it may be put off by as much. */
 POLICY struct delay_window delay_window_from(const struct delay_config *config,
 					     const struct delay_state *state, u64 now_ns)
 {
@@ -148,7 +158,7 @@ POLICY struct delay_window delay_window_from(const struct delay_config *config,
 
 POLICY u32 is_safe_to_preempt(const struct delay_config *config, const struct delay_observation *seen)
 {
-	if (seen->at_safe_point)
+	if (seen->at_safe_point || (!config->history && seen->is_cut_short))
 		return 1;
 	if (config->unsafe_where == DELAY_WHERE_HINTED)
 		return !seen->hint_ns;

@@ -4,30 +4,34 @@
  *
  * Problem.   Tenants pay for VMs, not for vCPUs: a VM with many busy vCPUs may not outweigh one with few, and
  *            time spent in the micro pool must not be a gift.
- * Mechanism. Virtual time, one clock per vCPU: whoever is furthest behind runs next. A VM's weight is split
- *            over its active vCPUs (as Xen's credit scheduler does with credits), and running moves a vCPU's
- *            clock by the time it ran, the heavier the slower. Micro slices are charged like any other.
- *            What that misses (a sleeper's lag is cut, a micro slice is run whatever the clock says, siblings take
- *            turns) a clock of the VM makes up for: whose VM is behind weighs more until it has caught up.
+ * Mechanism. Virtual time, one clock per vCPU: the vCPU furthest behind runs next. A VM's weight is split
+ *            over its active vCPUs (as Xen's credit scheduler does with credits). Running moves a vCPU's
+ *            clock by the time it ran: the heavier the vCPU, the slower. Micro slices are charged like any
+ *            other. This misses some time: a sleeper's lag is cut, a micro slice runs whatever the clock
+ *            says, siblings take turns. A clock of the VM makes up for it: a VM that is behind weighs more
+ *            until it has caught up.
  * Formula.   vcpu_weight = vm_weight * SHARE_SCALE / active_vcpu_count     (at least 1)
  *            charge      = ran_ns * WEIGHT_DEFAULT * SHARE_SCALE / vcpu_weight
  *            vm_charge   = ran_ns * WEIGHT_DEFAULT / vm_weight             (all that its vCPUs run, wherever)
- *            A VM that is behind the first one by what VM_LAG_SLICES slices cost it, or one slice of each of
- *            its vCPUs if these are more, is charged by twice its weight; by as much more as it is further
- *            behind, up to CATCH_UP_MAX times its weight more. No further behind is remembered: who didn't want
- *            its share, or can't have it where it may run, isn't owed it for ever.
- *            A vCPU that slept comes back no further behind than running for lag_max_ns would cost it: sleeping
- *            isn't saving, but who sleeps often isn't to lose what it waits for. One that was preempted keeps
- *            its clock: what it is behind by is owed to it. Nobody waits for being ahead by more than that: what
- *            was run in the micro pool beyond is the VM's debt, not the vCPU's.
- *            Warm caches, directed yields: on a pCPU, who ran there last, or to whom a sibling yields it, may go
- *            before the one that is furthest behind, if the difference is no more than a slice costs it; for
- *            warm caches' sake only while that one has waited for less than a tenth of a slice.
- *            Boost: one that was blocked and isn't ahead of the pool's clock runs first when it wakes (Xen's
- *            BOOST: it probably wakes to handle an interrupt), for at most boost_slice_ns. It takes nobody's pCPU
- *            away whose VM it is ahead of: VMs whose vCPUs sleep often would take all from those whose vCPUs don't.
- *            VMM threads: what a VMM does beside its vCPUs goes first when it is woken, as guests wait for I/O, for as long
- *            as a boosted vCPU; not so while its VM has had more than that of the first that waits. (The simulator has none.)
+ *            A VM may be behind the first one by what VM_LAG_SLICES slices cost it, or a slice of each vCPU
+ *            if these are more. Then it is charged by twice its weight. Further behind, the weight grows as
+ *            much, up to CATCH_UP_MAX times its weight more. No further lag is remembered. A VM that didn't
+ *            want its share, or can't have it where it may run, isn't owed it for ever. A vCPU that slept
+ *            comes back no further behind than running for lag_max_ns would cost it. Sleeping isn't saving,
+ *            but a vCPU that sleeps often isn't to lose what it waits for. A preempted vCPU keeps its clock:
+ *            its lag is owed to it. No vCPU waits for being ahead by more than that. What it ran in the micro
+ *            pool beyond is the VM's debt, not the vCPU's.
+ *            Warm caches: the vCPU that ran last on a pCPU may go before the one furthest behind. So may the
+ *            heir of a directed yield, which is named by a sibling. The difference is no more than a slice
+ *            costs the one that overtakes. For warm caches' sake it holds only while the other has waited for
+ *            less than a tenth of a slice.
+ *            Boost: a vCPU that was blocked and isn't ahead of the pool's clock runs first when it wakes, for
+ *            at most boost_slice_ns. It probably wakes to handle an interrupt (Xen's BOOST). It takes no pCPU
+ *            from a VM that its own is ahead of. Else VMs whose vCPUs sleep often would take all from the
+ *            others.
+ *            VMM threads: a VMM's work beside its vCPUs goes first when it is woken, as guests wait for I/O.
+ *            It has as long as a boosted vCPU, unless its VM has had more than that of the first waiter. (The
+ *            simulator has none.)
  * Limits.    Shares hold over seconds, not within a slice. ran_ns is cut at RAN_MAX_NS, so nothing overflows.
  */
 #ifndef POLICY_FAIR_SHARE_H
@@ -45,7 +49,7 @@
 struct fair_share_config {
 	u64 slice_ns;	    /* the paper's baseline: 30 ms; a third of it unless told otherwise */
 	u64 boost_slice_ns; /* a boosted vCPU is preempted after this; 0: no boost */
-	u64 lag_max_ns; /* running time that a sleeper may be behind by when it wakes, and anybody ahead */
+	u64 lag_max_ns; /* running time that a sleeper may be behind by when it wakes, and any vCPU ahead */
 };
 
 /* The weight of one of a VM's active vCPUs, in units of 1/SHARE_SCALE. */
@@ -60,8 +64,8 @@ POLICY u64 vcpu_weight(u32 vm_weight, u32 active_vcpu_count)
 }
 
 /*
- * A host task whose cgroup has a weight: as vcpu_weight() has it. own_weight is by its nice value. Weights of VMs and of services
- * have the same unit.
+ * A host task whose cgroup has a weight: as vcpu_weight() has it. own_weight is by its nice value. Weights of
+ * VMs and of services have the same unit.
  */
 POLICY u64 service_task_weight(u32 service_weight, u32 own_weight)
 {
@@ -74,8 +78,8 @@ POLICY u64 service_task_weight(u32 service_weight, u32 own_weight)
 #define SIDES_RATIO_MAX 16u
 
 /*
- * How long vCPUs go first on a pCPU where host tasks ran for ran_ns: each side gets what the weights of the outermost cgroups
- * give it. 0: unknown, and each gets half.
+ * How long vCPUs go first on a pCPU where host tasks ran for ran_ns: each side gets what the weights of the
+ * outermost cgroups give it. 0: unknown, and each gets half.
  */
 POLICY u64 owed_to_vcpus(u64 ran_ns, u32 vms_weight, u32 services_weight)
 {
@@ -125,7 +129,10 @@ POLICY u64 vm_lag_ns(const struct fair_share_config *config, struct vm_size size
 	return vm_charge(slices * config->slice_ns, size.weight);
 }
 
-/* first_ns: the clock of the VM that is furthest ahead. A VM's clock isn't left further behind than it can catch up with. */
+/*
+ * first_ns: the clock of the VM that is furthest ahead. A VM's clock isn't left further behind than it can
+ * catch up with.
+ */
 POLICY u64 vm_clock(const struct fair_share_config *config, struct vm_size size, u64 first_ns, u64 vm_ns)
 {
 	u64 earliest = first_ns - CATCH_UP_MAX * vm_lag_ns(config, size);
@@ -146,8 +153,8 @@ POLICY u64 catch_up_weight(const struct fair_share_config *config, struct vm_siz
 }
 
 /*
- * Has this VM had more than the other one, by more than either may make up for? A light or wide one's lag alone may be more than a heavy one
- * is ever left behind (vm_clock()).
+ * Has this VM had more than the other one, by more than either may make up for? A light or wide one's lag
+ * alone may be more than a heavy one is ever left behind (vm_clock()).
  */
 POLICY u32 vm_is_ahead(const struct fair_share_config *config, struct vm_size size, u64 vm_ns,
 		       struct vm_size other_size, u64 other_vm_ns)
@@ -218,7 +225,10 @@ POLICY u32 vmm_thread_goes_first(const struct fair_share_config *config,
 	return seen->was_blocked || (seen->went_first && seen->first_ran_ns < config->boost_slice_ns);
 }
 
-/* May one whose caches are warm, or to whom is yielded, with this clock and weight, go before the first of the queue? */
+/*
+ * May a vCPU with this clock and weight go before the first of the queue? Its caches are warm, or a sibling
+ * yields to it.
+ */
 POLICY u32 may_go_first(const struct fair_share_config *config, u64 first_vtime_ns, u64 vtime_ns, u64 weight)
 {
 	return !vtime_before(first_vtime_ns + charge(config->slice_ns, weight), vtime_ns);

@@ -5,25 +5,25 @@
  *
  * Problem.   A micro-sliced pCPU that nobody needs is capacity lost; too few of them and a shootdown that
  *            needs all siblings waits for the slowest. The right number follows the load.
- * Mechanism. Every epoch starts a profile phase: with 0, 1, 2 … limit micro pCPUs for one profile interval
- *            each, count the urgent events, then keep the best number for the rest of the epoch. Lock and
- *            device waits are served by one pCPU, so their profile phase ends early; only inter-processor
+ * Mechanism. Every epoch starts with a profile phase. It tries 0, 1, 2 … limit micro pCPUs for one profile
+ *            interval each, and counts the urgent events. The best number is kept for the rest of the epoch.
+ *            One pCPU serves lock and device waits, so their profile phase ends early. Only inter-processor
  *            interrupts are worth the whole search.
- *            A profile interval may be quiet because micro pCPUs have just dissolved the convoy that would be back
- *            without them, or because those who would send something wait for their turns: so only a number of second
- *            looks, as long as a turn each, makes an epoch without any (not in the paper; the authors' prototype,
- *            csched_event_acct, never waits for an epoch after a quiet interval).
- *            The more micro pCPUs, the fewer IPIs, also if most of them are idle; and one that helps may raise their
- *            number, since who is helped soon sends again. So one more is tried only while those there are were busy,
- *            and no count is compared with another; and an epoch in which they were neither idle nor too few is followed
- *            by the next, without an interval that has none (not in the paper).
+ *            A profile interval may be quiet because micro pCPUs have just dissolved a convoy that would be
+ *            back without them. Or the senders of urgent events wait for their turns. So only a number of
+ *            second looks, as long as a turn each, makes an epoch without any (not in the paper). The
+ *            authors' prototype, csched_event_acct, never waits for an epoch after a quiet interval. The more
+ *            micro pCPUs, the fewer IPIs, even if most of them are idle. A micro pCPU that helps may raise
+ *            their number, since a helped vCPU soon sends again. So one more is tried only while the present
+ *            ones were busy, and no count is compared with another. Where they were neither idle nor too few
+ *            the next epoch follows without an interval that has none (not in the paper).
  * Formula.   next(count):  no urgent event with 0   -> 0, for a second look: the first second_looks times
  *                          no urgent event with 0   -> 0, for an epoch
  *                          with 0, IPIs dominate    -> 1, and go on profiling
  *                          with 0, PLEs or IRQs do  -> 1, for an epoch
  *                          count < limit, and busy  -> count + 1
  *                          otherwise                -> count, for an epoch
- *                          as printed               -> the count up to limit with the fewest IPIs, for an epoch
+ *                          as printed               -> the count with the fewest IPIs, for an epoch
  *            after an epoch            -> 0, and profile, but by demand:
  *                          used, one fewer is busy  -> count, for an epoch
  *                          used, one fewer isn't    -> max(count - 1, 1), for an epoch
@@ -39,9 +39,15 @@
 #include "types.h"
 
 #define POOL_LIMIT_MAX 63u
-/* How long a second look takes, in profile intervals: as a turn in the normal pool, with the paper's 10 and 30 ms. */
+/*
+ * How long a second look takes, in profile intervals: as a turn in the normal pool, with the paper's 10 and
+ * 30 ms.
+ */
 #define SECOND_LOOK_INTERVALS 3u
-/* With the paper's parameters ten micro slices per profile interval and pCPU: urgent events needn't be looked for. */
+/*
+ * With the paper's parameters ten micro slices per profile interval and pCPU: urgent events needn't be looked
+ * for.
+ */
 #define POOL_USED_PERCENT 10u
 
 struct pool_size_config {
@@ -49,12 +55,18 @@ struct pool_size_config {
 	u64 epoch_interval_ns;	 /* the paper's example: 1000 ms */
 	u32 limit;		 /* NUM_LIMIT_uCORES, at most POOL_LIMIT_MAX; 0 keeps the pool empty */
 	u32 second_looks;	 /* in a row, until a quiet profile phase is believed; 0: as printed */
-	/* How much of their time micro pCPUs must have been busy for one more to be tried, at most 100; 0: as printed */
+	/*
+	 * How much of their time micro pCPUs must have been busy for one more to be tried, at most 100; 0: as
+	 * printed
+	 */
 	u32 grow_when_busy_percent;
 	u32 reserved;
 };
 
-/* What happened in one interval. Urgent events are those of all VMs: IPI waits, pause-loop exits, device interrupts. */
+/*
+ * What happened in one interval. Urgent events are those of all VMs: IPI waits, pause-loop exits, device
+ * interrupts.
+ */
 struct pool_size_observation {
 	u64 ipi_count;
 	u64 ple_count;
@@ -110,7 +122,10 @@ POLICY u32 were_busy(u64 micro_busy_ns, u32 count, u64 interval_ns, u32 percent)
 	return micro_busy_ns >= interval_ns / 100 * (percent < 100 ? percent : 100) * count;
 }
 
-/* After an epoch with this count: is it known without a profile phase that the pool is needed, and no larger one? */
+/*
+ * After an epoch with this count: is it known without a profile phase that the pool is needed, and no larger
+ * one?
+ */
 POLICY u32 pool_is_in_use(const struct pool_size_config *config, u32 count, u32 limit, u64 micro_busy_ns)
 {
 	u64 epoch_ns = config->epoch_interval_ns;

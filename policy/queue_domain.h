@@ -3,19 +3,22 @@
  * Queue domains: in which queue a vCPU waits, and when a pCPU looks into another domain's.
  *
  * Problem.   One queue for all pCPUs doesn't scale: all of them take its lock, and work moves between caches.
- * Mechanism. Each domain has queues of its own: a pCPU, the pCPUs of a last-level cache, or the whole host. A vCPU
- *            waits in the domain where it ran last. One that is confined to a pCPU waits in that pCPU's own
- *            queue, whatever a domain is, so that nobody else walks past it. A pCPU that has nobody to run looks
- *            into all other domains, the nearest first. One that has somebody looks into a few of them in turn.
- * Formula.   Clocks are the host's, so they compare across domains. Another domain's first goes before the own
- *            one if that is ahead of it by more than a slice costs it: the rule of warm caches (fair_share.h).
- *            So a share is kept within a slice of each vCPU, and work moves only if it lags by as much.
- * Shares.    Let some vCPU wait in domain D with a clock L, the earliest of all that wait, and a pCPU of another domain
- *            choose its own, whose clock is ahead of L by more than a slice costs that one. Then it hasn't looked at
- *            D just now, or it would have taken who waits there. It looks at BALANCE_LOOK_MAX others in turn, so after
- *            (domains - 1) / BALANCE_LOOK_MAX such turns, rounded up, it has looked at D. So nobody is left behind
- *            by more than so many slices and one, however long that goes on: a difference of clocks that has a bound
- *            isn't one of shares (crates/policy/tests/queue_domain.rs).
+ * Mechanism. Each domain has queues of its own: a pCPU, the pCPUs of a last-level cache, or the whole host. A
+ *            vCPU waits in the domain where it ran last. One that is confined to a pCPU waits in that pCPU's
+ *            own queue, whatever a domain is, so that no other walks past it. A pCPU that has no vCPU to run
+ *            looks into all other domains, the nearest first. One that has a vCPU looks into a few of them in
+ *            turn.
+ * Formula.   Clocks are the host's, so they compare across domains. Another domain's first goes before the
+ *            own one if that is ahead of it by more than a slice costs it: the rule of warm caches
+ *            (fair_share.h). So a share is kept within a slice of each vCPU, and work moves only if it lags
+ *            by as much.
+ * Shares.    Let a vCPU wait in domain D with a clock L, the earliest of all waiters. Let a pCPU of another
+ *            domain choose its own, whose clock is ahead of L by more than a slice costs that one. Then it
+ *            hasn't looked at D just now, or it would have taken the vCPU that waits there. It looks at
+ *            BALANCE_LOOK_MAX others in turn. So it has looked at D after (domains - 1) / BALANCE_LOOK_MAX
+ *            such turns, rounded up. So no vCPU is left behind by more than so many slices and one, however
+ *            long that goes on. A bounded difference of clocks isn't one of shares
+ *            (crates/policy/tests/queue_domain.rs).
  * Limits.    Where clocks are equal queues may be of unequal length. Nobody is looked for by load.
  */
 #ifndef POLICY_QUEUE_DOMAIN_H
@@ -23,7 +26,7 @@
 
 #include "fair_share.h"
 
-/* Into how many other domains a pCPU looks that has somebody to run. */
+/* Into how many other domains a pCPU looks that has a vCPU to run. */
 #define BALANCE_LOOK_MAX 4u
 
 enum queue_domain {
@@ -49,15 +52,15 @@ struct domain_range {
 };
 
 /*
- * Where a pCPU is. Domains are numbered by NUMA node, cache and core, so that near ones have near numbers: each range,
- * by enum queue_nearness, holds the one before, and the first one the domain of the pCPU.
+ * Where a pCPU is. Domains are numbered by NUMA node, cache and core, so that near ones have near numbers:
+ * each range, by enum queue_nearness, holds the one before, and the first one the domain of the pCPU.
  */
 struct queue_place {
 	u32 domain;
 	struct domain_range near[QUEUE_NEARNESS_COUNT];
 };
 
-/* Who waits, and where it ran last. */
+/* A vCPU that waits, and where it ran last. */
 struct queue_observation {
 	u32 domain_count; /* of the host */
 	u32 domain;	  /* of that pCPU */
@@ -68,7 +71,7 @@ struct queue_observation {
 /* Another domain is looked at. */
 struct elsewhere_observation {
 	u64 first_vtime_ns; /* of the first that waits there */
-	u64 own_vtime_ns;   /* of whom the pCPU would run otherwise */
+	u64 own_vtime_ns;   /* of the vCPU that the pCPU would run otherwise */
 	u64 own_weight;	    /* vcpu_weight() */
 	u32 has_own;	    /* 0: it would run nobody, and the two fields above say nothing */
 	u32 reserved;
@@ -96,7 +99,10 @@ POLICY u32 domains_to_look_at(u32 domain_count, u32 has_own)
 	return has_own && others > BALANCE_LOOK_MAX ? BALANCE_LOOK_MAX : others;
 }
 
-/* The n-th domain that a pCPU looks into which has nobody to run, from 0: the nearest first, the own one not among them. */
+/*
+ * The n-th domain that a pCPU looks into which has nobody to run, from 0: the nearest first, the own one not
+ * among them.
+ */
 POLICY u32 nth_nearest_domain(const struct queue_place *place, u32 n)
 {
 	u32 first = place->domain, end = place->domain + 1, nearness;
@@ -116,7 +122,7 @@ POLICY u32 nth_nearest_domain(const struct queue_place *place, u32 n)
 	return place->domain; /* there are no more */
 }
 
-/* The domain after `last` that a pCPU looks into which has somebody: all in turn, but the own one. */
+/* The domain after `last` that a pCPU looks into which has a vCPU: all in turn, but the own one. */
 POLICY u32 next_domain_to_look_at(u32 domain_count, u32 own, u32 last)
 {
 	u32 next = last + 1 < domain_count ? last + 1 : 0;

@@ -2,9 +2,10 @@
 /*
  * Record: (observation, decision) pairs, so that a run of the real scheduler can be replayed elsewhere.
  *
- * Problem.   "The simulator runs the same policy" is a claim until somebody compares the decisions.
+ * Problem.   "The simulator runs the same policy" is a claim until the decisions are compared.
  * Mechanism. The real host writes one record per decision. A replay (crates/policy) makes each decision again
- *            from its observation and compares, bit for bit. A record holds all that its decision depended on.
+ *            from its observation and compares, bit for bit. A record holds all that its decision depended
+ *            on.
  * Limits.    Records are little-endian, of one fixed size; RECORD_VERSION changes with any field of them.
  */
 #ifndef POLICY_RECORD_H

@@ -3,8 +3,8 @@
  * The words that every policy shares.
  *
  * Policy code is portable C that calls nothing: values in, a decision out. The same headers are compiled into
- * the BPF scheduler (bpf/) and natively (crates/policy) for the simulator, so they hold no kernel types, no
- * conditionals, no floats; every loop is bounded by a constant and every division is guarded.
+ * the BPF scheduler (bpf/), and natively for the simulator (crates/policy). So they hold no kernel types, no
+ * conditionals, no floats. Every loop is bounded by a constant, and every division is guarded.
  *
  * The integer typedefs are the kernel's own, letter for letter, so that C11 accepts both in one file.
  */

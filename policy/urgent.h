@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Urgent vCPU first: who an IPI makes urgent, and when an urgent vCPU runs (Kim et al., ASPLOS'13, 3.1.3).
+ * Urgent vCPU first: which vCPUs an IPI makes urgent, and when they run (Kim et al., ASPLOS'13, 3.1.3).
  *
- * Problem.   A vCPU that others wait for has to wait for its turn, or loses its pCPU with a lock held. A proportional
- *            share knows neither; a priority would break it.
- * Mechanism. Over each pCPU's queue lies a FIFO of urgent vCPUs, who stay in the proportional-share queue as well. An
- *            IPI makes its sender or its recipient urgent: until the interrupt is answered (event-based), or
- *            until it has run for a time (time-based). An urgent vCPU goes before the others if its clock isn't
- *            further ahead of the present one's than an allowance: it borrows from its own future. It runs for an
- *            urgent slice, in which nobody preempts it; still urgent then, it goes behind the other urgent ones. A
- *            pause-loop exit ends its urgency: it only spins (4.3).
+ * Problem.   A vCPU that others wait for has to wait for its turn, or loses its pCPU with a lock held. A
+ *            proportional share knows neither; a priority would break it.
+ * Mechanism. Over each pCPU's queue lies a FIFO of urgent vCPUs, which stay in the proportional-share queue
+ *            as well. An IPI makes its sender or its recipient urgent. That lasts until the interrupt is
+ *            answered (event-based), or until the vCPU has run for a time (time-based). An urgent vCPU goes
+ *            before the others if its clock isn't further ahead of the present one's than an allowance: it
+ *            borrows from its own future. It runs for an urgent slice, in which no vCPU preempts it. Still
+ *            urgent then, it goes behind the other urgent ones. A pause-loop exit ends its urgency: it only
+ *            spins (4.3).
  * Formula.   urgent  = events > 0 or left > 0
  *            preempt = urgent and vtime <= current's vtime + allowance
- * Limits.    The clocks are the proportional-share scheduler's: its charge pays back what is borrowed here. A vector
- *            doesn't tell a shootdown from other calls of functions: who knows the guest's code passes what it is.
+ * Limits.    The clocks are the proportional-share scheduler's: its charge pays back what is borrowed here. A
+ *            vector doesn't tell a shootdown from other calls of functions: a caller that knows the guest's
+ *            code passes what it is.
  */
 #ifndef POLICY_URGENT_H
 #define POLICY_URGENT_H
@@ -24,7 +26,8 @@
 #define URGENT_RESCHED_DP 1u /* the sender of a reschedule IPI: it likely holds a wait queue's lock */
 #define URGENT_TLB_CO 2u     /* the recipient of a shootdown's IPI: its sender spins */
 #define URGENT_RESCHED_CO 4u /* the recipient of a reschedule IPI: threads that work together */
-#define URGENT_EARLY_DP 8u   /* who begins to send an IPI, of whatever kind: it can't be known yet (4.1.1) */
+/* The vCPU that begins to send an IPI, of whatever kind: it can't be known yet (4.1.1) */
+#define URGENT_EARLY_DP 8u
 
 /* The paper's: 500 us, 500 us, 18 ms of virtual time (4.1.1). */
 struct urgent_config {
@@ -37,7 +40,8 @@ struct urgent_config {
 /* Of a vCPU. */
 struct urgent_state {
 	u64 left_ns; /* it has asked to run for so long */
-	u32 events; /* interrupts that it hasn't acknowledged: one, since those of a vector merge while they wait */
+	/* Interrupts that it hasn't acknowledged: one, since those of a vector merge while they wait. */
+	u32 events;
 	u32 reserved;
 };
 
@@ -56,7 +60,7 @@ struct ipi_decision {
 	struct urgent_state recipient;
 };
 
-/* An urgent vCPU waits, and somebody runs there or nobody does. */
+/* An urgent vCPU waits, and another runs there or none does. */
 struct urgent_observation {
 	struct urgent_state state;
 	u64 vtime_ns;
@@ -111,8 +115,9 @@ POLICY struct ipi_decision decide_on_ipi(const struct urgent_config *config,
 }
 
 /*
- * End of interrupt; another one of the vector may have come meanwhile. Linux acknowledges a call before it does what was
- * called for (sysvec_call_function(), arch/x86/kernel/smp.c). Its sender waits for that: so the event leaves a time.
+ * End of interrupt; another one of the vector may have come meanwhile. Linux acknowledges a call before it
+ * does what was called for (sysvec_call_function(), arch/x86/kernel/smp.c). Its sender waits for that: so the
+ * event leaves a time.
  */
 POLICY struct urgent_state acknowledge_urgent(const struct urgent_config *config,
 					      const struct urgent_state *state, u32 another_waits)
@@ -133,7 +138,7 @@ POLICY struct urgent_state charge_urgent(const struct urgent_state *state, u64 r
 	return next;
 }
 
-/* A pause-loop exit: it waits for somebody else now, whatever it was urgent for (4.3). */
+/* A pause-loop exit: it waits for another vCPU now, whatever it was urgent for (4.3). */
 POLICY struct urgent_state urgent_after_ple(void)
 {
 	struct urgent_state calm = {};
@@ -160,7 +165,7 @@ POLICY u32 decide_on_urgent(const struct urgent_config *config, const struct urg
 	return URGENT_PREEMPTS;
 }
 
-/* Who runs urgently: others_count more wait in the urgent queue. */
+/* A vCPU runs urgently: others_count more wait in the urgent queue. */
 POLICY u32 decide_on_urgent_turn(const struct urgent_config *config, const struct urgent_state *state,
 				 u64 ran_ns, u32 others_count)
 {
@@ -171,7 +176,10 @@ POLICY u32 decide_on_urgent_turn(const struct urgent_config *config, const struc
 	return URGENT_TURN_REQUEUE;
 }
 
-/* Early delayed preemption: who first touches the interrupt controller to send an IPI likely holds a lock already. */
+/*
+ * Early delayed preemption: a vCPU that touches the interrupt controller to send an IPI likely holds a lock
+ * already.
+ */
 POLICY struct urgent_state decide_on_ipi_begun(const struct urgent_config *config,
 					       const struct urgent_state *sender, u32 schemes)
 {
@@ -182,18 +190,20 @@ POLICY struct urgent_state decide_on_ipi_begun(const struct urgent_config *confi
 	return next;
 }
 
-/* May another vCPU, which isn't urgent, preempt who runs? */
+/* May another vCPU, which isn't urgent, preempt the present one? */
 POLICY u32 is_protected(const struct urgent_config *config, const struct urgent_state *state, u64 ran_ns)
 {
 	return is_urgent(state) && ran_ns < config->slice_ns;
 }
 
 /*
- * Is Resched-Co good for a VM? Section 4.2 suggests to see it by its reschedule IPIs: threads that run at the same time find each
- * other awake, and send fewer. So it is tried: looks without and with it take turns, and what they found holds for a while.
+ * Is Resched-Co good for a VM? Section 4.2 suggests to see it by its reschedule IPIs: threads that run at the
+ * same time find each other awake, and send fewer. So it is tried: looks without and with it take turns, and
+ * what they found holds for a while.
  *
  * Formula.   on = IPIs per second that the VM ran, with it <= (100 % - rarer_percent) of those without
- * Limits.    A VM that changes between its looks misleads them, until the next trial. Too few IPIs say nothing: then it is off.
+ * Limits.    A VM that changes between its looks misleads them, until the next trial. Too few IPIs say
+ *            nothing: then it is off.
  */
 #define RESCHED_CO_LOOKS 4u /* without, with, without, with */
 

@@ -53,7 +53,7 @@ POLICY u32 urgent_event_of_interrupt(u32 kind, u32 reason)
 	return kind == INTERRUPT_VIRQ && needs_help ? URGENT_IRQ : URGENT_NONE;
 }
 
-/* Who was woken, and has to wait. A lock's kick isn't counted again: the halt that it ends was. */
+/* A woken vCPU that has to wait. A lock's kick isn't counted again: the halt that it ends was. */
 POLICY u32 urgent_event_of_wakeup(const struct woken_observation *seen, u32 reason)
 {
 	u32 needs_help = reason == WOKEN_REQUESTS || reason == WOKEN_NO_MICRO_POOL;

@@ -3,7 +3,7 @@
  * Worth helping: does help bring this VM anything? It is tried.
  *
  * Problem.   Micro slices and patience make some VMs slower: where who has a micro slice waits for a lock itself, or where who
- *            is next for a lock was preempted by a sibling that waits, too (docs/regret.md). No single event tells such a VM
+ *            is next for a lock was preempted by a sibling that waits, too (docs/explanation/regret.md). No single event tells such a VM
  *            from one that gains by the same rules.
  * Mechanism. Now and then a VM is looked at with help and without, by turns. Each tick of the host that finds one of its vCPUs
  *            running is a sample: useful, or spent waiting. Without help there is no micro pool for it: nobody is accelerated,

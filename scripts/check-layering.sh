@@ -12,7 +12,7 @@ done < <(grep -nHE '^\s*#\s*include' policy/*.h policy/*.c 2>/dev/null || true)
 if grep -nHE '^\s*#\s*(if|ifdef|elif)\b' policy/*.h 2>/dev/null; then fail "policy/ has no conditional compilation"; fi
 if grep -nHwE 'float|double' policy/*.h 2>/dev/null | grep -vE ':\s*(/?\*|//)'; then fail "policy/ has no floating point"; fi
 
-# Crates: who may depend on whom.
+# Crates: what each may depend on.
 declare -A allowed=(
     [border]="" [policy]="border" [symbols]="" [metrics]="" [trace]=""
     [sim]="policy metrics symbols trace" [host]="border policy symbols metrics trace" [testbed]="metrics"
@@ -24,7 +24,8 @@ for crate in "${!allowed[@]}"; do
     done
 done
 
-# Both hosts compile the same policies: crates/policy takes every header of policy/, and some scheduler of bpf/ reaches each of them.
+# Both hosts compile the same policies: crates/policy takes every header of policy/, and some scheduler of
+# bpf/ reaches each of them.
 while read -r header; do
     fail "no scheduler of bpf/schedulers/ compiles $header"
 done < <(comm -23 <(ls policy/*.h) <(for scheduler in bpf/schedulers/*.bpf.c; do

@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the testbed need, as Debian packages by name. Safe to run again: a package
-# that is there is not touched. Runs as root on Debian 12.
+# Installs what building, testing and the testbed need, as Debian packages by name. Safe to run again: a
+# package that is there is not touched. Runs as root on Debian 12.
 set -euo pipefail
 
 packages=(
     clang-19 clang-format-19 llvm-19   # the BPF programs and the native build of policy/
     libclang1-19                       # crates/border, by which Rust reads C headers
-    gcc g++ make pkg-config            # vendored libbpf, libelf and zlib, and libFuzzer, are built from source
+    gcc g++ make pkg-config            # vendored libraries and libFuzzer are built from source
     autoconf automake autopoint bison flex gawk gettext libtool patch
     dpkg-dev xz-utils zstd kmod        # unpacking stock kernels and their modules
     libc6-dev linux-libc-dev           # static programs that run inside guests
     python3-venv                       # vmlinux-to-elf, which symbols are compared with
     slurmctld slurmd slurm-client munge   # a cluster of one machine, which tests start and end
-    libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86   # a libvirtd of a test's own, and its domain
+    libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86   # tests' own libvirtd
     debhelper lintian                  # the Debian package, and what checks it
     mmdebstrap e2fsprogs               # the testbed's host with systemd, in which the package is installed
     nodejs                             # runs Perfetto's trace processor, which tests ask about traces
     chromium                           # draws the pages that tests look at
     tmux                               # a terminal that tests look at
-    prometheus                         # scrapes what tests serve, and checks rules; its service stays off (below)
+    prometheus                         # scrapes tests and checks rules; its service stays off (below)
+    libelf-dev libseccomp-dev          # with them cargo builds the peers of `microslice testbed peers`
     debian-archive-keyring             # checks what the testbed downloads
 )
 
@@ -32,8 +33,9 @@ done
 echo "setup: installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-# Packages start the services that they bring, and those of tools for tests have no business on this machine: none is started while
-# this installs, nor by the next boot. `systemctl enable --now prometheus` is left to whoever wants it.
+# Packages start the services that they bring, and those of tools for tests have no business on this machine.
+# So none is started while this installs, nor by the next boot. `systemctl enable --now prometheus` is left to
+# its user.
 policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then
     trap 'rm -f "$policy"' EXIT

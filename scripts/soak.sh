@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Property tests with other cases than everyday's, until the time is over or one fails: scripts/soak.sh [MINUTES [TEST ARGUMENT…]]
-# Without arguments behind the minutes: the simulator's fuzzed scenarios. Optimised, but with all assertions of a debug build. What
-# fails is printed with its seed, and proptest keeps its case next to the test (*.proptest-regressions), from where every
-# later run repeats it.
+# Property tests with other cases than everyday's, until the time is over or one fails: scripts/soak.sh
+# [MINUTES [TEST ARGUMENT…]] Without arguments behind the minutes: the simulator's fuzzed scenarios.
+# Optimised, but with all assertions of a debug build. What fails is printed with its seed, and proptest keeps
+# its case next to the test (*.proptest-regressions), from where every later run repeats it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=${1:-10}

@@ -3,7 +3,8 @@
 # Of the testbed's tests those whose name has a part: scripts/test.sh --test behaviours -- PART
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Always the whole workspace: parts of it would be built with other features, once more. It builds the program, too.
+# Always the whole workspace: parts of it would be built with other features, once more. It builds the
+# program, too.
 cargo test --workspace --locked --no-run
 "${CARGO_TARGET_DIR:-target}/debug/microslice" testbed kernels &
 kernels=$!
@@ -22,7 +23,7 @@ run() {
     ((${#long[@]})) && arguments+=("${separator[@]}" "${long[@]}")
     cargo test --workspace --locked --no-fail-fast "${arguments[@]}" 2>&1 | tee -a "$log" || result=$?
 }
-# Who needs a kernel that isn't there fetches it, or says that it can't be had.
+# A test that needs a kernel that isn't there fetches it, or says that it can't be had.
 await_kernels() {
     wait "$kernels" || echo "test: not every kernel could be fetched (above): the tests that need one try again" >&2
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Cargo's runner for test programs (scripts/test.sh): each test says how long it took, which libtest calls unstable.
+# Cargo's runner for test programs (scripts/test.sh): each test says how long it took, which libtest calls
+# unstable.
 set -euo pipefail
 case $1 in
 # On one host, one at a time: a second one would only wait, and count that.

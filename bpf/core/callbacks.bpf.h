@@ -33,7 +33,7 @@ static __always_inline s32 select_cpu(struct task_struct *p, s32 prev_cpu)
 		dsq_insert(p, SCX_DSQ_LOCAL, decision.slice_ns, 0);
 	} else {
 		set_clock(p, tctx);
-		/* Nobody whom it could be ahead of waits. */
+		/* No task that it could be ahead of waits. */
 		tctx->goes_first = tctx->vm != 0;
 		tctx->first_ran_ns = 0;
 		forgive_shared_debt(tctx);
@@ -59,7 +59,10 @@ static __always_inline void enqueue(struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	rest_until_ns = rests_until(p, tctx, vcpu);
-	/* Nobody would end its rest: it has the short turn that is allowed in place of one, and is asked again. */
+	/*
+	 * Nobody would end its rest: it has the short turn that is allowed in place of one, and is asked
+	 * again.
+	 */
 	if (rest_until_ns && !arm_rest_timer(rest_until_ns))
 		rest_until_ns = 0;
 	if (vcpu)
@@ -86,7 +89,7 @@ static __always_inline void enqueue(struct task_struct *p, u64 enq_flags)
 	}
 	if (vcpu) {
 		enqueue_vcpu(p, tctx, vcpu, enq_flags);
-		/* This pCPU is about to go idle: it looks for whom to lend it to only because of the kick. */
+		/* This pCPU is about to go idle. Only the kick makes it look for a task to lend it to. */
 		if ((enq_flags & ENQ(LAST)) && reserved_are_lent())
 			scx_bpf_kick_cpu(scx_bpf_task_cpu(p), KICK_IDLE);
 		return;

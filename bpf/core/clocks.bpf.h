@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Clocks: what everybody's share is kept by.
+ * Clocks: what shares are kept by.
  *
  * Problem.   A VM's share is of the host, but it is used up by vCPUs, each on a pCPU of its own.
- * Mechanism. A clock per task, one per VM, and those of whoever is furthest ahead: policy/fair_share.h says
+ * Mechanism. A clock per task, one per VM, and those of the task furthest ahead: policy/fair_share.h says
  *            what running costs, and how far a clock may be off the others.
  * Formula.   host task: vtime += ran * 100 / weight (its nice value); vCPU: see fair_share.h.
  * Limits.    vCPUs with narrow affinity go by the clocks of the pCPU where they ran last.
@@ -14,9 +14,9 @@
 #include "bpf/core/vcpu.bpf.h"
 
 /*
- * What a vCPU's clock, and its VM's, are compared with. One that may run on some pCPUs only goes by those of
- * the pCPU where it ran last: where these are more contended than others nobody keeps up with the pool's, and
- * who sleeps would come back with hardly any lag, behind those that never sleep.
+ * What a vCPU's clock, and its VM's, are compared with. A vCPU that may run on some pCPUs only goes by the
+ * clocks of the pCPU where it ran last. Where these are more contended than others no vCPU keeps up with the
+ * pool's clock. A sleeper would then come back with hardly any lag, behind those that never sleep.
  */
 struct furthest {
 	u64 vcpu_ns;
@@ -36,8 +36,7 @@ static __always_inline struct furthest clocks_of(const struct vcpu *vcpu)
 }
 
 /*
- * A queue's clock is that of whoever was furthest ahead of those that were chosen: who comes late starts near
- * it.
+ * A queue's clock is that of the chosen task that was furthest ahead: a late task starts near it.
  */
 static __always_inline u64 clock_of(const struct task_ctx *tctx, const struct vcpu *vcpu)
 {
@@ -166,10 +165,9 @@ static __always_inline void advance_others_clock(const struct task_ctx *tctx)
 }
 
 /*
- * The clocks of pool and pCPU are of whoever was chosen by them. Whom a mechanism let run wasn't: it may be
- * far ahead. Nor was who is light, and ran because it had waited for long; nor who had the rest of a turn
- * that was interrupted. Its clock stands where the turn has brought it, and who sleeps would be put back
- * behind that.
+ * The clocks of pool and pCPU are those of tasks that they chose. A task that a mechanism let run may be far
+ * ahead. So may a light one that ran because it had waited for long, or one with the rest of an interrupted
+ * turn. Its clock stands where the turn has brought it, and sleepers would be put back behind that.
  */
 static __always_inline void advance_clocks(const struct task_ctx *tctx, const struct vcpu *vcpu,
 					   struct pcpu *pcpu)
@@ -195,9 +193,9 @@ static __always_inline void advance_clocks(const struct task_ctx *tctx, const st
 }
 
 /*
- * It has a pCPU that nobody else wants: what it ran for isn't owed to those who come later. Else light ones,
- * whose clocks are fast, would push the queue's clock on, and whoever ran beside them would be that far
- * behind: it would go first until it had caught up.
+ * It has a pCPU that no other task wants: what it ran for isn't owed to those that come later. Else light
+ * tasks, whose clocks are fast, would push the queue's clock on. A task beside them would be that far behind,
+ * and go first until it had caught up.
  */
 static __always_inline void forgive_debt(struct task_ctx *tctx, const struct vcpu *vcpu)
 {
@@ -222,7 +220,7 @@ static __always_inline void settle_clock(struct task_ctx *tctx, const struct vcp
 		__sync_val_compare_and_swap(&vm->vtime_ns, was, first_vm_ns);
 }
 
-/* A vCPU, or who waits among vCPUs, ran here: so much less do host tasks have to let them go first. */
+/* A vCPU, or a task that waits among vCPUs, ran here: host tasks have to let so much less go first. */
 static __always_inline void make_up_for_others(struct pcpu *pcpu, u64 ran_ns)
 {
 	pcpu->others_ran_ns = pcpu->others_ran_ns > ran_ns ? pcpu->others_ran_ns - ran_ns : 0;

@@ -3,8 +3,9 @@
  * sched_ext's kfuncs under one name each, from 6.12 to 7.2.
  *
  * Problem.   The kernel renamed kfuncs in 6.13 and changed signatures in 6.19 and 7.1.
- * Mechanism. Every spelling is declared weak under a name of our own (libbpf ignores what follows `___`); which one
- *            exists is known when the programs are loaded, and the verifier removes the branches not taken.
+ * Mechanism. Every spelling is declared weak under a name of our own (libbpf ignores what follows `___`);
+ *            which one exists is known when the programs are loaded, and the verifier removes the branches
+ *            not taken.
  */
 #ifndef BPF_COMPAT_H
 #define BPF_COMPAT_H

@@ -2,13 +2,16 @@
 /*
  * Core scheduling: no task gets a cookie while this scheduler is loaded.
  *
- * Problem.   Tasks with a cookie, SMT and sched_ext together hang a host (sched-ext/scx issue 3715), and any user may
- *            give one to a task of his own.
- * Mechanism. prctl(PR_SCHED_CORE) is the only way to a cookie. Its first step, the security hook, is answered in the
- *            kernel's place: ENODEV, as on a host without SMT, which VMMs know. Asking which cookie a task has is allowed.
- * Races.     Who was past the hook when this was attached may still get its cookie. The daemon looks for cookies after
- *            that (crates/host/src/core_scheduling.rs). Should one come all the same, the scheduler leaves.
- * Limits.    A kernel without the hook (CONFIG_SECURITY) denies nothing: on a host with SMT the daemon refuses it.
+ * Problem.   Tasks with a cookie, SMT and sched_ext together hang a host (sched-ext/scx issue 3715). Any user
+ *            may give one to a task of his own.
+ * Mechanism. prctl(PR_SCHED_CORE) is the only way to a cookie. Its first step, the security hook, is answered
+ *            in the kernel's place: ENODEV, as on a host without SMT, which VMMs know. Asking which cookie a
+ *            task has is allowed.
+ * Races.     A task that was past the hook when this was attached may still get its cookie. The daemon looks
+ *            for cookies after that (crates/host/src/core_scheduling.rs). Should one come all the same, the
+ *            scheduler leaves.
+ * Limits.    A kernel without the hook (CONFIG_SECURITY) denies nothing: on a host with SMT the daemon
+ *            refuses it.
  */
 #ifndef BPF_CORE_SCHEDULING_H
 #define BPF_CORE_SCHEDULING_H

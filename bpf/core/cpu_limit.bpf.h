@@ -2,26 +2,29 @@
 /*
  * CPU limits: cpu.max of cgroups, kept by policy/cpu_limit.h.
  *
- * Problem.   The kernel tells schedulers of limits only after 6.16, and then leaves all of it to them: what each cgroup
- *            used, who has to stop, and when it may go on.
- * Mechanism. The daemon reads cpu.max (crates/host/src/limits.rs), and says which limits count for the tasks of which
- *            cgroup. Whoever is queued, and whoever goes on, asks all of them. If one says that it has to rest, its next
- *            turn is reserved from all, and it waits in a queue that no pCPU serves, ordered by when it may run. A timer
- *            moves it back to the others. Who needn't rest pays for its turn when that begins. What a turn didn't use,
- *            or used beyond, is settled when it ends. A timer of the pCPU ends turns that a limit makes shorter: the
- *            next tick may be milliseconds away.
- * Races.     Two pCPUs may ask a limit at once: both see nearly the same. Each pays for its own turn all the same, so
- *            this is a debt, and the next ones rest for longer.
- *            A limit is changed while tasks rest by the old one: they are released, and keep what they have paid for.
- *            Nobody rests in the kernel (as with the kernel's own limits from 6.18 on): it would do so with its locks.
- *            Where a task stopped is known a moment later (bpf/core/stops.bpf.h). Until then it waits in a queue of its
- *            own; then it rests, or goes on by its reserved turn. Who wakes goes on at once. Turns of those who go on
- *            have different lengths: one of them ends in user mode, and the rest that was due begins there. Whoever
- *            evades that, by long system calls, goes on for LIMIT_IN_KERNEL_MAX_NS, and then rests where it stops.
- * Limits.    Kernel threads never rest, nor does a task that ends, nor one that was stopped as an RCU reader: a stall of
- *            RCU, 21 seconds, would end the scheduler. vCPUs rest wherever they stop. Of the limits of a cgroup the
- *            LIMITS_PER_CGROUP tightest count; LIMITS_MAX and LIMITED_CGROUPS_MAX: the daemon says what is beyond.
- *            Reserved turns are as long for all tasks: weights count for the rest of a window only.
+ * Problem.   The kernel tells schedulers of limits only after 6.16. It leaves all of it to them: what each
+ *            cgroup used, which tasks have to stop, and when they may go on.
+ * Mechanism. The daemon reads cpu.max (crates/host/src/limits.rs), and says which limits count for the tasks
+ *            of which cgroup. A task that is queued, or goes on, asks all of them. If one says that it has to
+ *            rest, its next turn is reserved from all. Until then it waits in a queue that no pCPU serves,
+ *            ordered by when it may run. A timer moves it back to the others. A task that needn't rest pays
+ *            for its turn when that begins. What a turn didn't use, or used beyond, is settled when it ends.
+ *            A timer of the pCPU ends turns that a limit makes shorter: the next tick may be milliseconds
+ *            away.
+ * Races.     Two pCPUs may ask a limit at once: both see nearly the same. Each pays for its own turn all the
+ *            same, so this is a debt, and the next ones rest for longer.
+ *            A limit is changed while tasks rest by the old one: they are released, and keep what they have
+ *            paid for. No task rests in the kernel (as with the kernel's own limits from 6.18 on): it would
+ *            do so with its locks. Where a task stopped is known a moment later (bpf/core/stops.bpf.h). Until
+ *            then it waits in a queue of its own. Then it rests, or goes on by its reserved turn. A woken
+ *            task goes on at once. Tasks that go on have turns of different lengths: one of them ends in user
+ *            mode, and the rest that was due begins there. A task may evade that by long system calls. It
+ *            goes on for LIMIT_IN_KERNEL_MAX_NS, and then rests where it stops.
+ * Limits.    Kernel threads never rest, nor does a task that ends, nor one that was stopped as an RCU reader:
+ *            a stall of RCU, 21 seconds, would end the scheduler. vCPUs rest wherever they stop. Of the
+ *            limits of a cgroup the LIMITS_PER_CGROUP tightest count; LIMITS_MAX and LIMITED_CGROUPS_MAX: the
+ *            daemon says what is beyond. Reserved turns are as long for all tasks: weights count for the rest
+ *            of a window only.
  */
 #ifndef BPF_CPU_LIMIT_H
 #define BPF_CPU_LIMIT_H
@@ -76,8 +79,8 @@ static __always_inline struct limit_state *limit_state_at(u32 place)
 }
 
 /*
- * Its tasks ran for so long, and had paid for so much. None of the functions that walk limits is static: the verifier
- * then checks each once by itself, not at each of its calls. False: there is no such limit.
+ * Its tasks ran for so long, and had paid for so much. None of the functions that walk limits is static: the
+ * verifier then checks each once by itself, not at each of its calls. False: there is no such limit.
  */
 __noinline int settle_limit(u32 place, u64 ran_ns, u64 paid_ns)
 {
@@ -131,7 +134,10 @@ static __always_inline void charge_limits_of(struct task_struct *p, struct task_
 
 /* ---- Asking ---- */
 
-/* One of its limits: allowed_ns gets no longer by it, rests_until_ns no earlier. False: there is no such limit. */
+/*
+ * One of its limits: allowed_ns gets no longer by it, rests_until_ns no earlier. False: there is no such
+ * limit.
+ */
 __noinline int ask_limit(u32 place, struct task_ctx *tctx, u32 active_count, u64 now)
 {
 	struct cpu_limit *limit = cpu_limit_at(place), allowed;
@@ -161,8 +167,8 @@ __noinline int ask_limit(u32 place, struct task_ctx *tctx, u32 active_count, u64
 }
 
 /*
- * How long the next turn of a task of this cgroup may be, and until when it has to rest before. The turn is reserved if
- * it has to, or if it begins now, for begins_ns at most.
+ * How long the next turn of a task of this cgroup may be, and until when it has to rest before. The turn is
+ * reserved if it has to, or if it begins now, for begins_ns at most.
  */
 __noinline int ask_limits(struct task_ctx *tctx, u64 cgroup, u32 active_count, u64 begins_ns)
 {
@@ -243,8 +249,8 @@ static int end_limited_turn(void *map, u32 *cpu, struct turn_timer *timer)
 }
 
 /*
- * Its turn begins, and is paid for. Returns how long it may be, slice_ns at most. Where the kernel refuses the timer
- * it ends with the host's next tick.
+ * Its turn begins, and is paid for. Returns how long it may be, slice_ns at most. Where the kernel refuses
+ * the timer it ends with the host's next tick.
  */
 static __always_inline u64 begin_limited_turn(struct task_struct *p, struct task_ctx *tctx,
 					      const struct vcpu *vcpu, struct pcpu *pcpu, u64 slice_ns)
@@ -309,14 +315,16 @@ static __always_inline bool somebody_rests(void)
 	return scx_bpf_dsq_nr_queued(DSQ_RESTING) > 0 || scx_bpf_dsq_nr_queued(DSQ_STOPPED) > 0;
 }
 
-/* Somebody rests, and the timer isn't armed: the kernel refused it, or it fired just before. */
+/* A task rests, and the timer isn't armed: the kernel refused it, or it fired just before. */
 static __always_inline void mend_rest_timer(void)
 {
 	if (!rest_timer_armed && somebody_rests())
 		arm_rest_timer(bpf_ktime_get_ns());
 }
 
-/* It may have no more for now. Whoever asked for it is told so; nobody else may until it is released. */
+/*
+ * It may have no more for now. A mechanism that asked for it is told so; none may ask until it is released.
+ */
 static __always_inline void enqueue_resting(struct task_struct *p, struct task_ctx *tctx, struct vcpu *vcpu,
 					    u64 until_ns, u64 enq_flags)
 {
@@ -404,7 +412,7 @@ static __always_inline void rest_or_go_on(struct bpf_iter_scx_dsq *it, struct ta
 	}
 }
 
-/* For as long as anybody rests. */
+/* For as long as a task rests. */
 static int end_rests(void *map, u32 *key, struct rest_timer *timer)
 {
 	u64 now = bpf_ktime_get_ns(), next_ns = now + RELEASE_INTERVAL_MAX_NS;
@@ -444,7 +452,10 @@ static int end_rests(void *map, u32 *key, struct rest_timer *timer)
 		}
 	}
 	bpf_rcu_read_unlock();
-	/* Who came meanwhile may have armed it. Where the kernel refuses it, sweep_queues() tries again. */
+	/*
+	 * A task that came meanwhile may have armed it. Where the kernel refuses it, sweep_queues() tries
+	 * again.
+	 */
 	if (scx_bpf_dsq_nr_queued(DSQ_STOPPED) > 0 && vtime_before(now + STOPPED_LOOK_NS, next_ns))
 		next_ns = now + STOPPED_LOOK_NS;
 	if (somebody_rests())

@@ -3,13 +3,14 @@
  * Domains: which queue a task waits in by its clock, and how work moves between them (policy/queue_domain.h).
  *
  * Problem.   One queue for all pCPUs doesn't scale, and it mixes caches.
- * Mechanism. Each domain (a pCPU, a last-level cache, or the host) has a queue of the boosted and one of those
- *            that wait by their clocks; so has each pCPU, for tasks that may run nowhere else. A task waits in
- *            the domain of the pCPU that comes for it, or else of the one where it ran last.
- *            A pCPU that has nobody to run looks into all other domains, the nearest first. One that has
- *            somebody looks into a few of them in turn.
- * Races.     Between a look and the move whoever was first may have gone: then the next one of that queue comes.
- * Limits.    Of each queue the first LINE_LOOK_MAX are looked at. Host tasks that go before vCPUs have one queue.
+ * Mechanism. A domain is a pCPU, a last-level cache, or the host. Each has a queue of the boosted and one of
+ *            those that wait by their clocks. So has each pCPU, for tasks that may run nowhere else. A task
+ *            waits in the domain of the pCPU that comes for it, or else of the one where it ran last. A pCPU
+ *            that has no task to run looks into all other domains, the nearest first. One that has a task
+ *            looks into a few of them in turn.
+ * Races.     Between a look and the move the first task may have gone: then the next one of that queue comes.
+ * Limits.    Of each queue the first LINE_LOOK_MAX are looked at. Host tasks that go before vCPUs have one
+ *            queue.
  */
 #ifndef BPF_DOMAINS_H
 #define BPF_DOMAINS_H
@@ -70,7 +71,9 @@ static __always_inline s32 some_normal_pcpu(struct task_struct *p, s32 otherwise
 	return found < config.pcpu_count ? (s32)found : otherwise;
 }
 
-/* The pCPU of the normal pool where it waits unless another one comes for it: where it ran last, if it can. */
+/*
+ * The pCPU of the normal pool where it waits unless another one comes for it: where it ran last, if it can.
+ */
 static __always_inline s32 home_of(struct task_struct *p, const struct vcpu *vcpu)
 {
 	s32 cpu = scx_bpf_task_cpu(p);
@@ -136,7 +139,7 @@ __noinline int look_at(u64 dsq, s32 cpu, u32 look)
 	return 0;
 }
 
-/* Who is first in line here. */
+/* The task that is first in line here. */
 __noinline int look_at_line(s32 cpu, u32 look)
 {
 	struct pcpu *pcpu = pcpu_of(cpu);
@@ -149,7 +152,7 @@ __noinline int look_at_line(s32 cpu, u32 look)
 	return 0;
 }
 
-/* Does anybody wait in another domain that may run here? */
+/* Does a task wait in another domain that may run here? */
 __noinline int somebody_waits_elsewhere(s32 cpu)
 {
 	struct pcpu *pcpu = pcpu_of(cpu);
@@ -169,7 +172,7 @@ __noinline int somebody_waits_elsewhere(s32 cpu)
 	return pcpu->elsewhere.dsq != 0;
 }
 
-/* Whoever goes before the first in line takes its time: of all that the look has seen. */
+/* A task that goes before the first in line takes its time: of all that the look has seen. */
 static __always_inline void note_first_in_line(const struct pcpu *pcpu)
 {
 	bool is_elsewhere = pcpu->elsewhere.dsq &&
@@ -207,7 +210,7 @@ static __always_inline bool take_first_of(u64 dsq, s32 cpu, u32 look)
 	return look & LOOK_AT_VCPUS ? take_first_vcpu(dsq, cpu) : dsq_move_to_local(dsq);
 }
 
-/* This pCPU has nobody to run: who waits in the nearest domain comes. */
+/* This pCPU has no task to run: the one that waits in the nearest domain comes. */
 __noinline int take_nearest(s32 cpu, u32 look)
 {
 	u32 at = cpu, step, looks = domains_to_look_at(config.domain_count, false);
@@ -232,7 +235,7 @@ __noinline int take_nearest(s32 cpu, u32 look)
 	return false;
 }
 
-/* It has somebody: who is further behind in one of a few other domains comes, if the policy lets it. */
+/* It has a task. One of a few other domains that is further behind comes, if the policy lets it. */
 __noinline int take_further_behind(s32 cpu, u32 look, u64 own_vtime_ns, u64 own_weight)
 {
 	struct elsewhere_observation seen = {
@@ -260,8 +263,8 @@ __noinline int take_further_behind(s32 cpu, u32 look, u64 own_vtime_ns, u64 own_
 }
 
 /*
- * After look_at_line(): who waits in another domain and runs here before those of this one. `ran`: who could go
- * on here, with its clock as it is now; NULL: nobody.
+ * After look_at_line(): a task of another domain runs here before those of this one. `ran`: the task that
+ * could go on here, with its clock as it is now; NULL: none.
  */
 static __always_inline bool take_from_elsewhere(s32 cpu, struct pcpu *pcpu, const struct task_ctx *ran,
 						u32 look)
@@ -285,7 +288,7 @@ static __always_inline bool take_from_elsewhere(s32 cpu, struct pcpu *pcpu, cons
 	return taken;
 }
 
-/* Does anybody wait where this pCPU looks first? `kind`: DSQ_BOOSTED or DSQ_VCPUS. */
+/* Does a task wait where this pCPU looks first? `kind`: DSQ_BOOSTED or DSQ_VCPUS. */
 static __always_inline bool somebody_waits_in(u64 kind, s32 cpu)
 {
 	return scx_bpf_dsq_nr_queued(kind + queue_of_pcpu(cpu, true)) > 0 ||
@@ -299,8 +302,8 @@ static __always_inline bool pull_from(u64 dsq, struct task_struct *p, s32 cpu, u
 	bool moved = false;
 
 	/*
-	 * Asked after the iterator has begun: who is queued anew meanwhile, with another affinity, isn't
-	 * moved by it.
+	 * Asked after the iterator has begun: a task that is queued anew meanwhile, with another affinity,
+	 * isn't moved by it.
 	 */
 	if (!bpf_iter_scx_dsq_new(&it, dsq, 0) && may_run_on(p, cpu)) {
 		if (slice_ns)

@@ -2,11 +2,11 @@
 /*
  * Entry: what a task itself has disabled, or reads.
  *
- * Problem.   Entering a BPF program disables migration of the task that it runs on, on some builds of the kernel, and
- *            makes that task an RCU reader (kernel/bpf/trampoline.c, __bpf_prog_enter()). So the current task always
- *            looks like one that may not migrate, or may not stop.
- * Mechanism. The idle task does neither itself: what it shows in ops.dispatch is what the entry did. For the current
- *            task that is taken off.
+ * Problem.   Entering a BPF program has two effects on its task (kernel/bpf/trampoline.c,
+ *            __bpf_prog_enter()). On some builds of the kernel it disables migration. It also makes the task
+ *            an RCU reader. So the current task always looks like one that may not migrate, or may not stop.
+ * Mechanism. The idle task does neither itself: what it shows in ops.dispatch is what the entry did. For the
+ *            current task that is taken off.
  */
 #ifndef BPF_ENTRY_H
 #define BPF_ENTRY_H
@@ -32,7 +32,7 @@ static __always_inline bool has_disabled_migration(const struct task_struct *p)
 	return p->migration_disabled > by_entry;
 }
 
-/* Does it stop where the kernel reads what RCU protects? Everybody who waits for a grace period waits for it. */
+/* Does it stop where the kernel reads what RCU protects? All that wait for a grace period wait for it. */
 static __always_inline bool is_rcu_reader(const struct task_struct *p)
 {
 	s32 by_entry = p == bpf_get_current_task_btf() ? entry_reads_rcu : 0;

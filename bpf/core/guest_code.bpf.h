@@ -2,15 +2,16 @@
 /*
  * Guest code: what a vCPU's guest was doing when it was stopped.
  *
- * Problem.   KVM keeps a vCPU's registers in its own structs, in other places on 7.2 than before and on AMD than
- *            on Intel.
- * Mechanism. The instruction pointer is read from `vcpu->arch`; policy/classify.h turns it into a class, with the
- *            ranges of the guest's kernel and the slide that the daemon found.
- * Limits.    On VMX the register cache holds RIP only because the classic tracepoint kvm_exit, which observe.bpf.h
- *            attaches to, reads it at every exit. RFLAGS are not cached there: a halt in a paravirtual lock is then
- *            told from the idle loop by its address alone. A vCPU that runs a guest of its guest (KVM's guest mode)
- *            shows that guest's registers: its class is unknown, and it is no witness of the slide. The same holds for
- *            one whose registers the host can't read (SEV-ES, SEV-SNP, TDX). 32-bit kernels aren't read: no classes.
+ * Problem.   KVM keeps a vCPU's registers in its own structs, in other places on 7.2 than before and on AMD
+ *            than on Intel.
+ * Mechanism. The instruction pointer is read from `vcpu->arch`; policy/classify.h turns it into a class, with
+ *            the ranges of the guest's kernel and the slide that the daemon found.
+ * Limits.    On VMX the register cache holds RIP only because the classic tracepoint kvm_exit, which
+ *            observe.bpf.h attaches to, reads it at every exit. RFLAGS are not cached there: a halt in a
+ *            paravirtual lock is then told from the idle loop by its address alone. A vCPU that runs a guest
+ *            of its guest (KVM's guest mode) shows that guest's registers: its class is unknown, and it is no
+ *            witness of the slide. The same holds for one whose registers the host can't read (SEV-ES,
+ *            SEV-SNP, TDX). 32-bit kernels aren't read: no classes.
  */
 #ifndef BPF_GUEST_CODE_H
 #define BPF_GUEST_CODE_H
@@ -90,7 +91,9 @@ static __always_inline u32 look_at_registers(u64 kvm_vcpu)
 	return REGISTERS_SEEN;
 }
 
-/* Has its guest halted it? Then it waits in the host, in the guest's idle loop or for a lock: it holds none. */
+/*
+ * Has its guest halted it? Then it waits in the host, in the guest's idle loop or for a lock: it holds none.
+ */
 static __always_inline bool is_halted(u64 kvm_vcpu)
 {
 	struct kvm_vcpu *vcpu = (void *)kvm_vcpu;
@@ -150,9 +153,9 @@ __noinline u32 guest_interrupt_pending(u64 kvm_vcpu, u32 vector)
 }
 
 /*
- * Has it taken every call-function interrupt, and begun to handle it (enum sibling_answer)? One that was injected into a
- * vCPU which was stopped before its first instruction is in service. On VMX a posted interrupt may wait in the
- * descriptor, which isn't looked at: then nobody knows.
+ * Has it taken every call-function interrupt, and begun to handle it (enum sibling_answer)? One that was
+ * injected into a vCPU which was stopped before its first instruction is in service. On VMX a posted
+ * interrupt may wait in the descriptor, which isn't looked at: then nobody knows.
  */
 __noinline u32 guest_answer_to_calls(u64 kvm_vcpu)
 {
@@ -214,7 +217,10 @@ __noinline u32 classify_rip(u32 vcpu_slot, u32 vm_slot, u64 kvm_vcpu, u64 rip)
 	class = classify(code, &layout, rip);
 	RECORD(RECORD_CLASSIFY, vcpu_slot, classify,
 	       {.rip = rip, .layout = layout, .code_id = code_slot, .guest_class = class});
-	/* Callers check it. What the compiler infers of it, and drops their check for, the verifier doesn't know. */
+	/*
+	 * Callers check it. What the compiler infers of it, and drops their check for, the verifier doesn't
+	 * know.
+	 */
 	barrier_var(class);
 	return class;
 }

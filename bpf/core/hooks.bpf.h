@@ -38,14 +38,17 @@ HOOK bool is_reserved(s32 cpu);
 HOOK bool reserved_are_lent(void);
 /* Does what runs on this reserved pCPU give way to a vCPU? */
 HOOK bool reserved_gives_way(const struct pcpu *pcpu);
-/* A vCPU was queued, and nobody idles in the normal pool. The reserved pCPU that comes for it; negative: none. */
+/*
+ * A vCPU was queued, and nobody idles in the normal pool. The reserved pCPU that comes for it; negative:
+ * none.
+ */
 HOOK s32 kick_idle_reserved(struct task_struct *p);
 /* What runs there isn't to be preempted, not by a kernel thread of that pCPU either. */
 HOOK bool is_undisturbed(s32 cpu, const struct pcpu *pcpu);
 /* May it run on reserved pCPUs only? Callers hold RCU (every non-sleepable program does). */
 HOOK bool is_confined(struct task_struct *p);
 
-/* ---- Somebody waits ---- */
+/* ---- A vCPU waits ---- */
 
 /* A confined task waits: the scheduler queues it. */
 HOOK void enqueue_confined(struct task_struct *p, struct vcpu *vcpu, u64 enq_flags);
@@ -68,21 +71,21 @@ HOOK void on_rest(struct vcpu *vcpu);
 /* A confined task may run again: the scheduler queues it. */
 HOOK void release_confined(struct bpf_iter_scx_dsq *it, struct task_struct *p);
 
-/* ---- Turns. `owed`: vCPU slot + 1 of whom a mechanism owes a turn on this pCPU; 0: nobody ---- */
+/* ---- Turns. `owed`: vCPU slot + 1 to which a mechanism owes a turn on this pCPU; 0: none ---- */
 
 /* What a reserved pCPU runs next. */
 HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev);
-/* Somebody goes before all others, or whoever ran until now goes on. */
+/* A task goes before all others, or the present one goes on. */
 HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 *owed);
-/* Somebody goes before the boosted. */
+/* A task goes before the boosted. */
 HOOK bool goes_before_boosted(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 owed);
-/* Somebody goes before those that wait by their clocks. */
+/* A task goes before those that wait by their clocks. */
 HOOK bool goes_before_the_line(s32 cpu, struct pcpu *pcpu, u32 owed);
-/* Whoever ran goes on for another turn. */
+/* The present vCPU goes on for another turn. */
 HOOK void on_another_turn(struct vcpu *vcpu, struct pcpu *pcpu);
 /* The same, of any task. Its slice is set: a kick from now on ends it. */
 HOOK void on_new_slice(s32 cpu, const struct pcpu *pcpu);
-/* Whoever ran goes on, and only its slice ends that. */
+/* The present vCPU goes on, and only its slice ends that. */
 HOOK void on_open_turn(struct pcpu *pcpu);
 /*
  * It runs from now on. Returns what occupies the pCPU: `occupant`, or something of the mechanisms. Sets its
@@ -96,7 +99,7 @@ HOOK void on_running(struct task_struct *p, struct vcpu *vcpu, s32 cpu, struct p
  * guest.
  */
 HOOK bool keeps_its_pcpu(struct vcpu *vcpu);
-/* It gives its pCPU up, to whom KVM found; NULL: to nobody. */
+/* It gives its pCPU up, to the vCPU that KVM found; NULL: to none. */
 HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to);
 /* It doesn't run any more. True if it has set its state. */
 HOOK bool on_turn_ends(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable);

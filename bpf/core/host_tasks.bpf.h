@@ -5,11 +5,12 @@
  * Problem.   A host runs more than vCPUs: QEMU's I/O threads, vhost, kernel threads, people's shells. vCPUs
  *            depend on many of them, so they go first; but a compiler on the host may not stop all guests,
  *            nor a nightly backup take half of the host.
- * Mechanism. They have a queue of their own, by virtual time: who lies in a cgroup of a weight of its own goes by the clock of
- *            all that lie there. Those that took a vCPU's slice more than vCPUs
- *            since on this pCPU let vCPUs go first until these have caught up: under contention each side
- *            gets half, or what the weights of the outermost cgroups say. Host tasks of a nice value above 0 wait among the vCPUs, as a VM of their weight
- *            would; so do those that are a VM's (vmm_threads.bpf.h), but just after they were woken.
+ * Mechanism. They have a queue of their own, by virtual time. A task in a cgroup with a weight of its own
+ *            goes by the clock of all tasks there. On a pCPU they may have taken a vCPU's slice more than
+ *            vCPUs since. Then they let vCPUs go first until these have caught up. Under contention each side
+ *            gets half, or what the weights of the outermost cgroups say. Host tasks of a nice value above 0
+ *            wait among the vCPUs, as a VM of their weight would. So do those that are a VM's
+ *            (vmm_threads.bpf.h), but just after they were woken.
  */
 #ifndef BPF_HOST_TASKS_H
 #define BPF_HOST_TASKS_H
@@ -87,13 +88,19 @@ static __always_inline void charge_other(struct task_struct *p, struct task_ctx 
 	charge_vm_of_thread(tctx, ran_ns);
 	if (tctx->goes_first) {
 		tctx->first_ran_ns += ran_ns;
-		/* Who comes later waits behind the host tasks that wait: many of them keep none of these waiting. */
+		/*
+		 * A later task waits behind the host tasks that wait: many of them keep none of these
+		 * waiting.
+		 */
 		ADD(others_vtime_ns, ran_ns);
 	}
 	ADD(host_stats.others_ran_ns, ran_ns);
 	if (!pcpu)
 		return;
-	/* No credit is saved up: a pCPU without vCPUs owes them nothing. Who waits among them makes up for as they do. */
+	/*
+	 * No credit is saved up: a pCPU without vCPUs owes them nothing. A task that waits among them makes
+	 * up for as they do.
+	 */
 	if (tctx->gives_way)
 		make_up_for_others(pcpu, ran_ns);
 	else if (pcpu->others_ran_ns < config.fair_share.slice_ns)
@@ -117,8 +124,8 @@ static __always_inline void insert_here(struct task_struct *p, u64 dsq, u64 slic
 static __always_inline void enqueue_pinned_kthread(struct task_struct *p, u64 enq_flags)
 {
 	/*
-	 * Nobody is preempted by a thread that ops.cpu_release queues again: the slice that it would use up
-	 * is that of the task that the higher class took the pCPU from, which waits in a queue already.
+	 * A thread that ops.cpu_release queues again preempts no task. It would use up the slice of the task
+	 * that lost the pCPU to the higher class, and waits in a queue already.
 	 */
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct pcpu *pcpu = pcpu_of(cpu);

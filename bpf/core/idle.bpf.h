@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Idle pCPUs, found and told that there is work; and pCPUs whose task gives way to who is in a hurry. */
+/* Idle pCPUs, found and told that there is work; and pCPUs whose task gives way to one in a hurry. */
 #ifndef BPF_IDLE_H
 #define BPF_IDLE_H
 
@@ -77,14 +77,14 @@ static __always_inline s32 kick_idle_for_vcpu(struct task_struct *p)
 	return cpu >= 0 ? cpu : kick_idle_reserved(p);
 }
 
-/* ---- Who gives way ---- */
+/* ---- What gives way ---- */
 
 /* How many pCPUs are looked at for one that gives way to a vCPU. */
 #define PREEMPT_LOOK_MAX 4u
 
 /*
- * Only vCPUs and those like them give way, and among vCPUs those that weren't boosted themselves. A reserved
- * pCPU that is lent is taken over by a vCPU, too: else whoever got it would have it to itself, and all others
+ * Only vCPUs and those like them give way, and among vCPUs those that weren't boosted themselves. A vCPU
+ * takes over a reserved pCPU that is lent, too. Else the borrower would have it to itself, and all others
  * would crowd on the rest.
  */
 static __always_inline bool gives_way_to(s32 cpu, const struct pcpu *pcpu, bool to_vcpu)
@@ -117,7 +117,7 @@ static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && (!stays || scx_bpf_task_cpu(p) == cpu);
 }
 
-/* Where a task in a hurry looks first for somebody who gives way to it; negative: nowhere. */
+/* Where a task in a hurry looks first for one that gives way to it; negative: nowhere. */
 static __always_inline s32 first_to_preempt(struct task_struct *p, const struct vcpu *vcpu)
 {
 	u32 key = 0;
@@ -135,8 +135,8 @@ static __always_inline s32 first_to_preempt(struct task_struct *p, const struct 
 }
 
 /*
- * Which pCPU is preempted for it; negative: none. It takes over the one that it ran on last, if what runs there
- * gives way. A vCPU looks at a few more: many wait for a lock that is handed on, and each of them that is boosted
+ * Which pCPU is preempted for it; negative: none. It takes over the one that it ran on last, if what runs
+ * there gives way. A vCPU looks at a few more. Many wait for a lock that is handed on. Each that is boosted
  * keeps the next one from its own pCPU for a third of a slice.
  */
 __noinline int preempt_for(struct task_struct *p __arg_trusted, u32 for_vcpu)

@@ -41,10 +41,11 @@ struct run_config {
 	u32 recording;
 	u32 program_costs; /* they are measured */
 	u32 pcpu_count;
-	u32 intel;	     /* 1: VMX, 0: SVM */
-	u32 smt;	     /* pCPUs share cores */
-	u32 lend;	     /* micro pCPUs that nobody asks for run vCPUs of the normal pool; the paper: 0 */
-	u32 wide_pcpu_count; /* who may run on so many pCPUs may run anywhere: those that are online and not isolated */
+	u32 intel; /* 1: VMX, 0: SVM */
+	u32 smt;   /* pCPUs share cores */
+	u32 lend;  /* micro pCPUs that nobody asks for run vCPUs of the normal pool; the paper: 0 */
+	/* A task that may run on so many pCPUs may run anywhere: those that are online and not isolated. */
+	u32 wide_pcpu_count;
 	u32 vm_places;			     /* how many VMs may have a place: VMS_MAX, or fewer in tests */
 	u32 micro_order[POOL_LIMIT_MAX + 1]; /* the n-th pCPU to become micro-sliced */
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
@@ -68,7 +69,10 @@ enum request_failure {
 	FAILURE_COUNT = 8,
 };
 
-/* How an acceleration ended: the policy's outcomes, and one of ours. accelerations = all of these + in flight. */
+/*
+ * How an acceleration ended: the policy's outcomes, and one of ours. accelerations = all of these + in
+ * flight.
+ */
 enum acceleration_return {
 	RETURN_SERVED = MICRO_SLICE_SERVED,
 	RETURN_STILL_CRITICAL = MICRO_SLICE_STILL_CRITICAL,
@@ -121,8 +125,9 @@ struct urgent_stats {
 	u64 protections;		      /* of them, of vCPUs that ran already */
 	u64 requeued;			      /* urgent slices that ended with their vCPU still urgent */
 	u64 ran_ns;			      /* in urgent slices */
-	u64 borrowed_ns;		      /* by how far its clock was ahead of whom it went before */
-	u64 waited_ns;			      /* urgent, without a pCPU */
+	/* By how far its clock was ahead of the vCPU that it went before. */
+	u64 borrowed_ns;
+	u64 waited_ns; /* urgent, without a pCPU */
 	u64 wait_us[HISTOGRAM_BUCKETS];
 };
 
@@ -138,7 +143,7 @@ struct delay_stats {
 	u64 turns;	     /* that ended in their window, put off or not */
 	u64 beyond_ns;	     /* what those of them had beyond their due end that ended behind it */
 	u64 short_ns;	     /* what the others were short of */
-	u64 looks;	     /* that found who was put off not safe yet */
+	u64 looks;	     /* that found a put-off vCPU not safe yet */
 	u64 penalised;	     /* turns of them that ended early, because the guest had overdrawn its hints */
 };
 
@@ -148,7 +153,7 @@ struct vm_stats {
 	u64 vmm_ran_ns;	  /* its VMM's other threads */
 	u64 micro_ran_ns; /* of it, in micro slices */
 	u64 lent_ran_ns;  /* of it, in the normal pool on micro pCPUs that nobody asked for */
-	u64 called_back;  /* turns there that ended because somebody asked */
+	u64 called_back;  /* turns there that ended because of a request */
 	u64 home_slices;  /* micro slices on pCPUs of the normal pool */
 	u64 waited_ns;	  /* runnable, without a pCPU */
 	u64 rested_ns;	  /* runnable, but limited by cpu.max */
@@ -184,7 +189,10 @@ struct vm_stats {
 #define REGISTERS_64_BIT 2u    /* one of its vCPUs was in long mode */
 #define REGISTERS_PROTECTED 4u /* the host can't read them (SEV-ES, SEV-SNP, TDX) */
 
-/* One VM: a `struct kvm`. Written by the BPF programs only. As with vCPUs, mechanisms keep what is theirs behind it. */
+/*
+ * One VM: a `struct kvm`. Written by the BPF programs only. As with vCPUs, mechanisms keep what is theirs
+ * behind it.
+ */
 struct vm {
 	u64 kvm;	/* its address: the VM's identity; 0: being set up, or gone from KVM */
 	u32 generation; /* changes when the slot is used again, so that nothing of an old VM sticks */
@@ -219,7 +227,10 @@ struct hint_place {
 	u32 generation; /* of the struct vm that this is about */
 };
 
-/* What limits the tasks of one cgroup: its own cpu.max and those of the cgroups that it lies in. Written by the daemon only. */
+/*
+ * What limits the tasks of one cgroup: its own cpu.max and those of the cgroups that it lies in. Written by
+ * the daemon only.
+ */
 struct limit_chain {
 	u32 places[LIMITS_PER_CGROUP]; /* in cpu_limits + 1; 0: no more */
 };
@@ -239,7 +250,10 @@ struct limit_state {
 	u32 period_us;
 };
 
-/* One vCPU: a host task that was seen inside KVM_RUN. Mechanisms keep what is theirs behind it, in the same map value. */
+/*
+ * One vCPU: a host task that was seen inside KVM_RUN. Mechanisms keep what is theirs behind it, in the same
+ * map value.
+ */
 struct vcpu {
 	u64 kvm_vcpu; /* the address of its struct kvm_vcpu; 0: gone from KVM, though the task still lives */
 	u32 in_use;
@@ -259,7 +273,8 @@ struct vcpu {
 	u32 rests;	 /* it has used up what it may have, and waits until it may have more */
 	u32 normal_pcpu; /* where it ran last, micro slices aside */
 	u32 narrow;	 /* it may run on some pCPUs only: it goes by their clocks, not by the pool's */
-	u32 goes_first; /* it waits and runs next, not by its place in line: boosted, on an idle pCPU, or as heir */
+	/* It waits and runs next, not by its place in line: boosted, on an idle pCPU, or as heir. */
+	u32 goes_first;
 };
 
 /* A guest's instruction pointer at a HLT exit, or its MSR_LSTAR: a witness of its slide. */
@@ -317,14 +332,17 @@ struct host_stats {
 	u64 urgent_irqs;
 	u64 rested_ns;	      /* host tasks that aren't vCPUs, limited by cpu.max */
 	u64 taken_when_idle;  /* tasks that waited in another domain, by a pCPU that had nobody to run */
-	u64 taken_by_balance; /* likewise, by one that had somebody, further ahead */
-	u64 late_requests; /* came to a pCPU of the normal pool while that chose whom to run: kicked once more */
-	/* What the kernel said no to: docs/scheduler.md, When the kernel says no. */
+	u64 taken_by_balance; /* likewise, by one that had a task, further ahead */
+	/* Came to a pCPU of the normal pool while that chose its next task: kicked once more. */
+	u64 late_requests;
+	/* What the kernel said no to: docs/explanation/races.md, When the kernel says no. */
 	u64 rest_timers_refused;
 	u64 turn_timers_refused;
 	u64 slice_timers_refused;
 	u64 look_timers_refused;
-	/* Runs of the timer that looks at turns that end in windows, and their time, if costs are measured. */
+	/*
+	 * Runs of the timer that looks at turns that end in windows, and their time, if costs are measured.
+	 */
 	u64 looks;
 	u64 looks_ns;
 	u64 pool_timers_refused;
@@ -332,7 +350,10 @@ struct host_stats {
 	u64 traces_dropped; /* ring full */
 };
 
-/* Of one VM, beside the kernel's own scheduler. requests = refusals + missed + boosts by cause and class + those pending. */
+/*
+ * Of one VM, beside the kernel's own scheduler. requests = refusals + missed + boosts by cause and class +
+ * those pending.
+ */
 struct boost_stats {
 	u64 requests[CAUSE_COUNT];
 	u64 refusals[BOOST_DECISION_COUNT];
@@ -356,15 +377,16 @@ struct boost_event {
 	u32 slot; /* of the vCPU */
 	u32 tid;  /* its thread */
 	u32 reserved;
-	u64 start_ns; /* when that thread was started, by the boot clock: with the tid it is that thread and no other */
+	/* When that thread was started, by the boot clock: with the tid it is that thread and no other. */
+	u64 start_ns;
 	u64 at_ns; /* when it was asked for */
 };
 
 /* ---- What overcommit costs (bpf/observe.bpf.c) ---- */
 
 /*
- * Bucket n of a wait, in units of 1,024 ns: units n, up to 3; from there on four to an octave, [4 + n % 4, 5 + n % 4) * 2^(n / 4 - 1). So a
- * wait's bucket is at most a quarter longer than it.
+ * Bucket n of a wait, in units of 1,024 ns: units n, up to 3; from there on four to an octave, [4 + n % 4, 5
+ * + n % 4) * 2^(n / 4 - 1). So a wait's bucket is at most a quarter longer than it.
  */
 #define WAIT_BUCKETS 128u
 
@@ -386,7 +408,8 @@ struct observed_vcpu {
 	u64 halts;
 	u64 lock_halts;	     /* of these, in a paravirtual lock */
 	u64 directed_yields; /* by hypercall, to a sibling that it waits for */
-	u64 steal_is_told; /* the guest has asked for its steal time; the two below are what KVM has told it */
+	/* The guest has asked for its steal time; the two below are what KVM has told it. */
+	u64 steal_is_told;
 	u64 steal_before_ns;	 /* at the end of the first turn that was seen */
 	u64 steal_ns;		 /* at the end of the last one */
 	struct wait_stats ready; /* runnable, without a pCPU: waits that are over */
@@ -395,7 +418,10 @@ struct observed_vcpu {
 /* Of one VM since it was first seen. */
 struct observed_vm {
 	u64 interrupts[INTERRUPT_KIND_COUNT]; /* on their way to one of its vCPUs */
-	/* From there until its vCPU had a pCPU, if it had none. Several of a kind that wait for one vCPU are one wait. */
+	/*
+	 * From there until its vCPU had a pCPU, if it had none. Several of a kind that wait for one vCPU are
+	 * one wait.
+	 */
 	struct wait_stats interrupt_waits[INTERRUPT_KIND_COUNT];
 	/* From a vCPU's first call of siblings until the last of those that had no pCPU then has one. */
 	struct wait_stats shootdowns;

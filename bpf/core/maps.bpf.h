@@ -2,8 +2,9 @@
 /*
  * Every map, every global, and how to reach them. Layouts are in intf.h.
  *
- * The verifier checks a function that isn't static once, by itself; a static one at each call, with all that led there.
- * What is called from several places, or has a loop, is therefore not static wherever its arguments allow it.
+ * The verifier checks a function that isn't static once, by itself; a static one at each call, with all that
+ * led there. What is called from several places, or has a loop, is therefore not static wherever its
+ * arguments allow it.
  */
 #ifndef BPF_MAPS_H
 #define BPF_MAPS_H
@@ -20,7 +21,10 @@ struct task_ctx {
 	u64 running_since_ns;
 	u64 queued_at_ns; /* in DSQ_OTHERS, DSQ_RESTING, or one of DSQ_VCPUS */
 	u64 allowed_ns;	  /* how long its limits allow its turn to be: the one under way, or the next */
-	/* From its limits: for its next turn, which begins then at the earliest; and for the one under way. 0: nothing. */
+	/*
+	 * From its limits: for its next turn, which begins then at the earliest; and for the one under way.
+	 * 0: nothing.
+	 */
 	u64 reserved_ns;
 	u64 rests_until_ns;
 	u64 paid_ns;
@@ -30,20 +34,24 @@ struct task_ctx {
 	u32 is_stop_seen;
 	u32 stopped_in_kernel;
 	u64 kernel_stop_sp; /* where on its stack it stopped the time before, if that was in the kernel */
-	/* It went on in the kernel in place of a rest: how often; how long since it rested in user mode; whether it does now. */
+	/*
+	 * It went on in the kernel in place of a rest: how often; how long since it rested in user mode;
+	 * whether it does now.
+	 */
 	u32 went_on;
 	u64 went_on_ns;
 	u32 goes_on;
-	u32 vcpu;	  /* slot + 1; 0: not a vCPU */
-	u32 gives_way;	  /* a host task whose clock is the vCPUs': see gives_way() */
-	u32 out_of_order; /* it runs because it has waited for so long, or goes on, not because of its clock */
-	u32 vm;		  /* a VMM's thread that isn't a vCPU: its VM's slot + 1 */
+	u32 vcpu;      /* slot + 1; 0: not a vCPU */
+	u32 gives_way; /* a host task whose clock is the vCPUs': see gives_way() */
+	/* It runs because it has waited for so long, or goes on, not because of its clock. */
+	u32 out_of_order;
+	u32 vm;		      /* a VMM's thread that isn't a vCPU: its VM's slot + 1 */
 	u64 refused_until_ns; /* a vCPU for which there was no room: not tried again before */
 	u64 owner;	      /* of a VM without a place: whose clock it goes by; 0: it isn't of one */
 	u64 service;	    /* the cgroup of a weight of its own whose clock it goes by; 0: it isn't in one */
 	u32 service_weight; /* of that */
 	u64 first_ran_ns;   /* since it was woken and went first */
-	u32 goes_first;	    /* it runs before vCPUs, as whoever was just woken */
+	u32 goes_first;	    /* it runs before vCPUs, as a task that was just woken */
 	u32 vm_generation;  /* of `vm` */
 	u32 queue;	    /* DSQ_BOOSTED or DSQ_VCPUS + this one is where it waits, or waited last */
 	/* Of a process, kept with its first thread. */
@@ -75,7 +83,10 @@ struct {
 	__type(value, struct vm_feed);
 } vm_feeds SEC(".maps");
 
-/* One more than VMs: the last slot sums up those that are gone. Mapped, as vcpus and vms are: the daemon reads them all the time. */
+/*
+ * One more than VMs: the last slot sums up those that are gone. Mapped, as vcpus and vms are: the daemon
+ * reads them all the time.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VMS_MAX + 1);
@@ -84,7 +95,9 @@ struct {
 	__type(value, struct vm_stats);
 } vm_stats_of SEC(".maps");
 
-/* Number of a cgroup (of its folder's inode) -> what limits its tasks. Cgroups without limits aren't in it. */
+/*
+ * Number of a cgroup (of its folder's inode) -> what limits its tasks. Cgroups without limits aren't in it.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, LIMITED_CGROUPS_MAX);
@@ -132,7 +145,10 @@ struct {
 	__type(value, u32);
 } vm_by_address SEC(".maps");
 
-/* Owner of VMs without a place -> the clock that all their tasks go by. One that is forgotten begins at the present. */
+/*
+ * Owner of VMs without a place -> the clock that all their tasks go by. One that is forgotten begins at the
+ * present.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, OWNERS_MAX);
@@ -140,7 +156,10 @@ struct {
 	__type(value, u64);
 } owner_clocks SEC(".maps");
 
-/* Number of a cgroup -> what its weight, and those of what it lies in, give its tasks. Cgroups of the default aren't in it. */
+/*
+ * Number of a cgroup -> what its weight, and those of what it lies in, give its tasks. Cgroups of the default
+ * aren't in it.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SERVICE_CGROUPS_MAX);
@@ -149,7 +168,10 @@ struct {
 	__type(value, struct service_weight);
 } service_weights SEC(".maps");
 
-/* struct service_weight, group -> the clock that its tasks go by. One that is forgotten begins at the present. */
+/*
+ * struct service_weight, group -> the clock that its tasks go by. One that is forgotten begins at the
+ * present.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, SERVICE_CGROUPS_MAX);
@@ -167,7 +189,7 @@ enum occupant {
 	OCCUPANT_OF_MECHANISMS = 5, /* from here on: what the scheduler's mechanisms let run there */
 };
 
-/* Of the queues that were looked through for a pCPU: who may run there and is furthest behind. */
+/* The task furthest behind that may run on a pCPU, of the queues that were looked through for it. */
 struct first_waiter {
 	u64 dsq; /* where it waits; 0: nobody does */
 	u64 vtime_ns;
@@ -182,13 +204,16 @@ struct pcpu {
 	u64 limited_until_ns;	       /* the turn under way ends then, by a limit; 0: no limit does */
 	struct first_waiter line;      /* of the queues of its own, when it looked last */
 	struct first_waiter elsewhere; /* likewise, of some of the other domains */
-	/* Of the vCPUs that began a turn of the normal pool here: the furthest clock, and that of their VMs. 0: none has. */
+	/*
+	 * Of the vCPUs that began a turn of the normal pool here: the furthest clock, and that of their VMs.
+	 * 0: none has.
+	 */
 	u64 vcpus_vtime_ns;
 	u64 vms_vtime_ns;
 	u32 occupant;	 /* enum occupant */
 	u32 sweep_count; /* queued tasks to look at that may be starving */
 	u32 look_count;	 /* queued tasks that were looked at in one queue */
-	u32 look_cursor; /* the domain that it looked into last though it had somebody to run */
+	u32 look_cursor; /* the domain that it looked into last though it had a task to run */
 	u32 vm;		 /* slot + 1 of the VM whose vCPU runs, or ran last */
 };
 
@@ -212,8 +237,8 @@ u64 first_vm_vtime_ns;
 /* Likewise, of the host tasks that aren't vCPUs. */
 u64 others_vtime_ns;
 /*
- * The VM of the first that waits by the clocks, + 1, as the last pCPU that chose has seen it; 0: nobody, or no vCPU that
- * may run anywhere; FIRST_HAS_NO_VM: a host task, or one of a VM without a place.
+ * The VM of the first that waits by the clocks, + 1, as the last pCPU that chose has seen it; 0: nobody, or
+ * no vCPU that may run anywhere; FIRST_HAS_NO_VM: a host task, or one of a VM without a place.
  */
 u32 first_in_line_vm;
 #define FIRST_HAS_NO_VM (VMS_MAX + 1)
@@ -229,7 +254,10 @@ u32 scheduler_ends;
 u64 limits_changed_at_ns;
 /* Is anything in service_weights? Written by the daemon. */
 u32 services_are_weighed;
-/* Weights of the outermost cgroups: of those that have VMs, and of all others, as far as they want to run; 0: unknown. Likewise. */
+/*
+ * Weights of the outermost cgroups: of those that have VMs, and of all others, as far as they want to run; 0:
+ * unknown. Likewise.
+ */
 u32 vms_side_weight;
 u32 services_side_weight;
 /* The timer that ends rests is armed. */
@@ -339,8 +367,8 @@ static __always_inline void send_event(struct event *event)
 }
 
 /*
- * Writes one record, when recording: policy/record.h. The statement behind the slot fills `record`. The daemon polls, so nobody is woken
- * from here: this is called with a runqueue locked.
+ * Writes one record, when recording: policy/record.h. The statement behind the slot fills `record`. The
+ * daemon polls, so nobody is woken from here: this is called with a runqueue locked.
  */
 #define RECORD_BY(record_kind, slot, ...)                                                                    \
 	do {                                                                                                 \

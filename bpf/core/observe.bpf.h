@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Observe: the KVM events that say that somebody waits, each handed to the scheduler's mechanisms.
+ * Observe: the KVM events that say that a vCPU waits, each handed to the scheduler's mechanisms.
  *
  *   event                                attach point                           hint
  *   pause-loop exit                      fentry kvm_vcpu_on_spin                the guest spins

@@ -2,9 +2,9 @@
 /*
  * Queues: where a vCPU waits that isn't in a hurry.
  *
- * Mechanism. Three kinds of queues, all ordered by the policy (fair_share.h): host tasks, vCPUs that just woke
- *            (boosted), vCPUs. A pCPU serves them in that order (turns.bpf.h). Those of vCPUs are of domains
- *            (domains.bpf.h): it waits where the pCPU looks that comes for it.
+ * Mechanism. Three kinds of queues, all ordered by the policy (fair_share.h): host tasks, vCPUs that just
+ *            woke (boosted), vCPUs. A pCPU serves them in that order (turns.bpf.h). Those of vCPUs are of
+ *            domains (domains.bpf.h): it waits where the pCPU looks that comes for it.
  * Limits.    Host tasks have one queue for the whole host. An idle pCPU is any one, whatever its domain.
  *            vCPUs with narrow affinity are found by walking the queue, unless it is one pCPU.
  */

@@ -2,12 +2,12 @@
 /*
  * Stops: where a task stopped, in user mode or in the kernel.
  *
- * Problem.   A task that stops in the kernel may hold what others need: pcpu_alloc_mutex, say, for which every fork and
- *            every exec of the host waits. Whoever has it rest has the host rest.
- * Mechanism. The kernel's switch tells who was preempted in the kernel, or went to sleep there. It tells only after
- *            ops.enqueue: until then nobody knows (is_stop_seen).
- * Races.     Who is asked for between on_stop() and the switch itself may be taken for one that stopped in the kernel
- *            again: it goes on for one turn more.
+ * Problem.   A task that stops in the kernel may hold what others need. Every fork and every exec of the host
+ *            waits for pcpu_alloc_mutex, say. A limit that lets its holder rest lets the host rest.
+ * Mechanism. The kernel's switch tells which task was preempted in the kernel, or went to sleep there. It
+ *            tells only after ops.enqueue: until then nothing knows (is_stop_seen).
+ * Races.     A task asked for between on_stop() and the switch itself may be taken for one that stopped in
+ *            the kernel again: it goes on for one turn more.
  */
 #ifndef BPF_STOPS_H
 #define BPF_STOPS_H
@@ -15,8 +15,8 @@
 #include "bpf/core/entry.bpf.h"
 
 /*
- * It stopped in the kernel. A turn may end before schedule() has returned from the stop before. Then schedule() stops
- * it again, as runnable as at the return to user mode, and at the same place of its stack.
+ * It stopped in the kernel. A turn may end before schedule() has returned from the stop before. Then
+ * schedule() stops it again, as runnable as at the return to user mode, and at the same place of its stack.
  */
 static __always_inline bool stopped_in_kernel(const struct task_struct *p, const struct task_ctx *tctx)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Switches: who runs, where the kernel's own scheduler decides it.
+ * Switches: which task runs, where the kernel's own scheduler decides it.
  *
  * Problem.   Without sched_ext nobody is called when a vCPU begins to run, or stops.
- * Mechanism. The kernel's tracepoints tell. Who includes this says what comes of it: stops_running(), starts_running().
+ * Mechanism. The kernel's tracepoints tell. The file that includes this says what comes of it:
+ *            stops_running(), starts_running().
  */
 #ifndef BPF_SWITCHES_H
 #define BPF_SWITCHES_H

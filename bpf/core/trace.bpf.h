@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Trace: who runs on each pCPU from when on, why whoever ran until then left, and who wakes, one by one.
+ * Trace: which task runs on each pCPU from when on, why the one before it left, and wake-ups, one by one.
  *
- * Problem.   Sums don't show one bad moment: who had which pCPU while others waited for whom.
- * Mechanism. The kernel's own switches and wake-ups go through a ring to the daemon, which writes them. Mechanisms
- *            add what they did (trace_of()). These programs are loaded for a trace only, and config.tracing, a
- *            constant, takes the rest away.
- * Races.     An event has its time before it has its place in the ring: those of different pCPUs may stand in another
- *            order. The daemon sorts them.
- * Limits.    A full ring loses events: each one says how many were lost before it. Between a turn's end and a preemption
- *            by somebody else nobody can tell: sched_ext ends both by the same means.
+ * Problem.   Sums don't show one bad moment: which task had which pCPU while others waited.
+ * Mechanism. The kernel's own switches and wake-ups go through a ring to the daemon, which writes them.
+ *            Mechanisms add what they did (trace_of()). These programs are loaded for a trace only, and
+ *            config.tracing, a constant, takes the rest away.
+ * Races.     An event has its time before it has its place in the ring: those of different pCPUs may stand in
+ *            another order. The daemon sorts them.
+ * Limits.    A full ring loses events: each one says how many were lost before it. A turn's end can't be told
+ *            from a preemption by another task: sched_ext ends both by the same means.
  */
 #ifndef BPF_TRACE_H
 #define BPF_TRACE_H
@@ -25,7 +25,7 @@ struct {
 /* Set by the daemon: the trace is as long as it may be. */
 u32 trace_ends;
 
-/* NULL: there is no room, or the trace is over. Who has one submits it. */
+/* NULL: there is no room, or the trace is over. The caller that gets one submits it. */
 static __always_inline struct trace_event *begin_trace_event(u32 kind)
 {
 	u64 now = bpf_ktime_get_ns();

@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Turns: who runs next on a pCPU of the normal pool (ops.dispatch).
+ * Turns: which task runs next on a pCPU of the normal pool (ops.dispatch).
  *
- * Problem.   The one that is furthest behind isn't always the best one: somebody may be waited for, and
- *            caches are warm for those who ran here last.
- * Mechanism. In this order: whom a mechanism lets go first; host tasks; whom a mechanism prefers; the
- *            boosted; to whom a mechanism owes a turn; who waits in another domain (domains.bpf.h); whoever ran
- *            until now, if it is still the furthest behind; who ran here last, if the policy lets it overtake;
- *            the first in line; whoever ran until now, if nobody else waits.
- * Formula.   Whoever waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to the
- *            boosted ones: weights may not bring sched_ext's watchdog, which ends the scheduler for
- *            everybody.
+ * Problem.   The task furthest behind isn't always the best one: others may wait for another, and caches are
+ *            warm for those that ran here last.
+ * Mechanism. In this order:
+ *            1. a task that a mechanism lets go first;
+ *            2. host tasks;
+ *            3. a task that a mechanism prefers;
+ *            4. the boosted;
+ *            5. a vCPU to which a mechanism owes a turn;
+ *            6. one that waits in another domain (domains.bpf.h);
+ *            7. the present one, if it is still the furthest behind;
+ *            8. one that ran here last, if the policy lets it overtake;
+ *            9. the first in line;
+ *            10. the present one, if no other waits.
+ * Formula.   A task that waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to
+ *            the boosted ones. Else weights would bring sched_ext's watchdog, which ends the scheduler for
+ *            all.
  * Limits.    Of each queue the first LINE_LOOK_MAX are looked at for one that ran here last.
  */
 #ifndef BPF_TURNS_H
@@ -22,6 +29,14 @@
 #define SWEEP_INTERVAL_NS 250000000ull
 #define SWEEP_MAX 64u
 #define SWEPT_AT_ONCE 64u /* queues */
+
+/* What is left of the turn of the vCPU that runs here, if it ends now. */
+static __always_inline u64 left_of_turn(const struct task_ctx *tctx, const struct pcpu *pcpu)
+{
+	u64 ran_ns = bpf_ktime_get_ns() - tctx->running_since_ns;
+
+	return ran_ns < pcpu->turn_ns ? pcpu->turn_ns - ran_ns : 0;
+}
 
 /* What it ran for, though it doesn't stop. */
 static __always_inline void charge_until_now(struct task_struct *prev, struct task_ctx *tctx,
@@ -54,7 +69,7 @@ static __always_inline void start_another_turn(struct task_struct *prev, struct 
 	on_new_slice(scx_bpf_task_cpu(prev), pcpu);
 }
 
-/* The context of the vCPU whose slice is over, or whom a host task sends away, if it could go on here. */
+/* The context of the vCPU whose slice is over, or that a host task sends away, if it could go on here. */
 static __always_inline struct task_ctx *whose_turn_ends(struct task_struct *prev)
 {
 	struct task_ctx *tctx;
@@ -70,8 +85,8 @@ static __always_inline struct task_ctx *whose_turn_ends(struct task_struct *prev
 }
 
 /*
- * Looks at who is first in line here, before anybody of it runs. The vCPU whose turn ends, and could go on, is
- * charged up to now: its context.
+ * Looks at the first in line here, before one of that line runs. Returns the context of the vCPU whose turn
+ * ends and that could go on: it is charged up to now.
  */
 static __always_inline struct task_ctx *compare_with_line(s32 cpu, struct task_struct *prev,
 							  struct pcpu *pcpu, u32 look)
@@ -104,10 +119,9 @@ static __always_inline bool goes_on(struct task_struct *prev, struct task_ctx *t
 }
 
 /*
- * Nobody else wants this pCPU now: whoever ran goes on. If nobody waits for any other either (`is_alone`), it
- * owes nothing for that. Were it queued here again instead, by ops.enqueue or by
- * sched_ext itself, this pCPU would go idle first, and nothing but an interrupt would make it look into its
- * queue.
+ * No other task wants this pCPU now: the present one goes on. If no task waits for any other pCPU either
+ * (`is_alone`), it owes nothing for that. Were ops.enqueue or sched_ext itself to queue it here again, this
+ * pCPU would go idle first. Then nothing but an interrupt would make it look into its queue.
  */
 static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pcpu, bool is_alone)
 {
@@ -129,7 +143,9 @@ static __always_inline void stay_alone(struct task_struct *prev, struct pcpu *pc
 	start_another_turn(prev, tctx, vcpu, pcpu);
 }
 
-/* Those that starve are the furthest ahead, so they are last. The count is in the map: see visit_sibling(). */
+/*
+ * Those that starve are the furthest ahead, so they are last. The count is in the map: see visit_sibling().
+ */
 __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 {
 	struct pcpu *pcpu = pcpu_of(cpu);
@@ -149,10 +165,16 @@ __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 		tctx = task_ctx_of(p);
 		if (!tctx || now - tctx->queued_at_ns <= STARVING_AFTER_NS)
 			continue;
-		/* Many threads of one VMM or owner: what each has for having waited isn't to add up to more than their share. */
+		/*
+		 * Many threads of one VMM or owner: what each has for having waited isn't to add up to more
+		 * than their share.
+		 */
 		if (tctx->vm || tctx->owner || tctx->service)
 			dsq_move_set_slice(&it, config.micro_slice_ns);
-		/* This pCPU serves it, or another one that can: those of its domain may all be reserved by now. */
+		/*
+		 * This pCPU serves it, or another one that can: those of its domain may all be reserved by
+		 * now.
+		 */
 		queue = queue_at(p, may_run_on(p, cpu) ? cpu : some_normal_pcpu(p, cpu));
 		if (dsq_move(&it, p, DSQ_BOOSTED + queue)) {
 			tctx->queue = queue;
@@ -216,9 +238,9 @@ static __always_inline void count_overtake(const struct vcpu *vcpu, enum overtak
 }
 
 /*
- * One whose caches are warm here goes before the first of the queue, of the boosted or (`by_clock`) in line, if
- * the policy lets it. The others that ran here last are further ahead than the first of them. Count and clock
- * are in the map: see visit_sibling().
+ * One whose caches are warm here goes before the first of the queue, of the boosted or (`by_clock`) in line,
+ * if the policy lets it. The others that ran here last are further ahead than the first of them. Count and
+ * clock are in the map: see visit_sibling().
  */
 __noinline int take_own(u64 dsq, s32 cpu, u32 by_clock)
 {
@@ -270,7 +292,7 @@ static __always_inline bool take_first_in_line(s32 cpu, const struct pcpu *pcpu,
 
 	if (take_own(of_domain, cpu, true) || (pcpu->line.dsq && take_first_of(pcpu->line.dsq, cpu, look)))
 		return true;
-	/* Whoever was first may have gone, or there are many that may not run here. */
+	/* The first one may have gone, or there are many that may not run here. */
 	return take_first_of(of_domain, cpu, look) ||
 	       take_first_of(DSQ_VCPUS + queue_of_pcpu(cpu, true), cpu, look);
 }

@@ -2,18 +2,21 @@
 /*
  * vCPUs: which host task runs which vCPU of which VM.
  *
- * Problem.   To the scheduler a vCPU is a thread like any other; VMMs differ, come and go, and may have been there
- *            before us.
- * Mechanism. KVM calls kvm_arch_vcpu_load() in the vCPU's own thread, each time that it gets a pCPU. The first call
- *            registers the task; tasks leave with exit_task. A VM lives as long as one of its vCPUs.
- * Races.     A VM's last vCPU may leave while another joins. A slot counts those that hold it (VM_SLOT_OPEN): who joins
- *            must raise a count that says the slot is open, and who closes it must find nobody. Every change is a
- *            compare-and-exchange, so one of both sees the other. The same holds for who makes an address free. All
- *            interleavings of these steps: crates/host/tests/vm_slots.rs.
- * Limits.    VMS_MAX, VCPUS_MAX, VCPUS_PER_VM_MAX, and three quarters of each for one owner: what is beyond has no place,
- *            and is counted. How it shares: vmm_threads.bpf.h. Beside the kernel's own scheduler owners have no bound.
+ * Problem.   To the scheduler a vCPU is a thread like any other; VMMs differ, come and go, and may have been
+ *            there before us.
+ * Mechanism. KVM calls kvm_arch_vcpu_load() in the vCPU's own thread, each time that it gets a pCPU. The
+ *            first call registers the task; tasks leave with exit_task. A VM lives as long as one of its
+ *            vCPUs.
+ * Races.     A VM's last vCPU may leave while another joins. A slot counts its holders (VM_SLOT_OPEN). A
+ *            joining vCPU must raise a count that says the slot is open, and the closing one must find no
+ *            holder. Every change is a compare-and-exchange, so one of both sees the other. The same holds
+ *            for a task that makes an address free. All interleavings of these steps:
+ *            crates/host/tests/vm_slots.rs.
+ * Limits.    VMS_MAX, VCPUS_MAX, VCPUS_PER_VM_MAX, and three quarters of each for one owner: what is beyond
+ *            has no place, and is counted. How it shares: vmm_threads.bpf.h. Beside the kernel's own
+ *            scheduler owners have no bound.
  *
- * A vCPU's state, and who moves it:
+ * A vCPU's state, and what moves it:
  *
  *   blocked --runnable--> runnable --request--> pending --pull--> micro --stopping--> runnable
  *                            |  ^                  |                         (or blocked)
@@ -22,7 +25,7 @@
  *                          running             running: the normal pool was faster
  *
  * All transitions but `request` and `pull` happen under the runqueue lock of the task itself. These two are
- * compare-and-exchange from the state that they expect; whoever loses the race does nothing.
+ * compare-and-exchange from the state that they expect; the loser of the race does nothing.
  */
 #ifndef BPF_VCPU_H
 #define BPF_VCPU_H
@@ -53,7 +56,7 @@ static __always_inline struct task_ctx *process_of(struct task_struct *p)
 
 /* ---- Owners ---- */
 
-/* Whom a VM belongs to: the user of its process; of root, which runs the VMs of many, its cgroup. */
+/* The owner of a VM: the user of its process; of root, which runs the VMs of many, its cgroup. */
 #define OWNER_IS_CGROUP (1ull << 63)
 /* Of so many places one owner may have. */
 #define OWNERS_PART(places) ((places) - (places) / 4)
@@ -95,8 +98,8 @@ static __always_inline bool has_its_places(struct task_ctx *tctx, u64 owner, boo
 }
 
 /*
- * Has it more VMs than that? Asked when a place is taken: others of its VMs may have come since the first look. Each
- * counts itself and all that took their places before, so they don't pass the bound together.
+ * Has it more VMs than that? Asked when a place is taken: others of its VMs may have come since the first
+ * look. Each counts itself and all that took their places before, so they don't pass the bound together.
  */
 static __always_inline bool has_too_many_vms(struct task_ctx *tctx, u64 owner)
 {
@@ -134,8 +137,8 @@ SEARCH u32 claim_vm_slot(void)
 }
 
 /*
- * The address means this VM no longer. Only one caller takes it away, and only this address: the slot may be another
- * VM's by now.
+ * The address means this VM no longer. Only one caller takes it away, and only this address: the slot may be
+ * another VM's by now.
  */
 static __always_inline void forget_address(struct vm *vm, u64 kvm)
 {
@@ -143,7 +146,10 @@ static __always_inline void forget_address(struct vm *vm, u64 kvm)
 		bpf_map_delete_elem(&vm_by_address, &kvm);
 }
 
-/* Gives back what claim_vm_slot() or hold_vm() gave. The last one closes the slot, unless somebody joins meanwhile. */
+/*
+ * Gives back what claim_vm_slot() or hold_vm() gave. The last one closes the slot, unless another joins
+ * meanwhile.
+ */
 static __always_inline void let_go_of_vm(struct vm *vm)
 {
 	__sync_fetch_and_sub(&vm->in_use, 1);
@@ -167,7 +173,7 @@ static __always_inline bool hold_vm(struct vm *vm, u64 kvm)
 			continue;
 		if (vm->kvm == kvm)
 			return true;
-		let_go_of_vm(vm); /* another VM's by now, or not yet named by who claimed it */
+		let_go_of_vm(vm); /* another VM's by now, or not yet named by its claimant */
 		return false;
 	}
 	return false;
@@ -190,8 +196,8 @@ static __always_inline void retire_vm_stats(u32 slot)
 }
 
 /*
- * The slot of this VM, held for one vCPU more. VMS_MAX: there is no room; VM_SLOT_COME_AGAIN: another is at it;
- * VM_SLOT_OWNERS_BOUND: its owner has as many as one may have.
+ * The slot of this VM, held for one vCPU more. VMS_MAX: there is no room; VM_SLOT_COME_AGAIN: another is at
+ * it; VM_SLOT_OWNERS_BOUND: its owner has as many as one may have.
  */
 static __noinline u32 vm_slot_of(struct task_ctx *tctx, u64 kvm, u32 pid, u64 owner)
 {
@@ -231,13 +237,16 @@ static __noinline u32 vm_slot_of(struct task_ctx *tctx, u64 kvm, u32 pid, u64 ow
 		let_go_of_vm(vm);
 		return VM_SLOT_COME_AGAIN;
 	}
-	/* Last: who finds the slot by its address waits for this. */
+	/* Last: a reader that finds the slot by its address waits for this. */
 	__sync_lock_test_and_set(&vm->kvm, kvm);
 	return slot;
 }
 
 #ifdef BESIDE
-/* The first free slot of so many from `first` on. A loop over all at once has more branches than the verifier keeps. */
+/*
+ * The first free slot of so many from `first` on. A loop over all at once has more branches than the verifier
+ * keeps.
+ */
 #define SEARCHED_AT_ONCE 64u
 __noinline u32 claim_vcpu_slot_from(u32 first)
 {
@@ -297,7 +306,10 @@ static __always_inline u32 join_vm(struct vm *vm, u32 vcpu_slot)
 	return VCPUS_PER_VM_MAX;
 }
 
-/* Another thread ran this vCPU until now: what it keeps of it would be read in vain, and never be told that the vCPU is gone. */
+/*
+ * Another thread ran this vCPU until now: what it keeps of it would be read in vain, and never be told that
+ * the vCPU is gone.
+ */
 static __always_inline void take_over(u64 kvm_vcpu, u32 slot)
 {
 	u32 *former = bpf_map_lookup_elem(&vcpu_by_address, &kvm_vcpu);
@@ -311,8 +323,9 @@ static __always_inline void take_over(u64 kvm_vcpu, u32 slot)
 }
 
 /*
- * Only if it still means this vCPU: another thread may have taken it over. One that does so between the look and the deletion isn't found
- * by address: its interrupts are no hints then, and it is scheduled all the same.
+ * Only if it still means this vCPU: another thread may have taken it over. One that does so between the look
+ * and the deletion isn't found by address: its interrupts are no hints then, and it is scheduled all the
+ * same.
  */
 static __always_inline void forget_vcpu_address(u64 kvm_vcpu, u32 slot)
 {
@@ -451,8 +464,8 @@ static __noinline int unregister_vcpu(struct task_ctx *tctx)
 }
 
 /*
- * What kind of guest it is, and its syscall entry: a second witness of its slide, also of a guest that never halts. Not readable
- * on VMX.
+ * What kind of guest it is, and its syscall entry: a second witness of its slide, also of a guest that never
+ * halts. Not readable on VMX.
  */
 static __always_inline void sample_registers(const struct vcpu *vcpu)
 {
@@ -477,8 +490,9 @@ static __always_inline void sample_registers(const struct vcpu *vcpu)
 }
 
 /*
- * Another thread may load a vCPU to look at it; only the vCPU's own enters the guest. Before 6.11 nobody says that it is about to, but KVM_RUN
- * names its thread first. Whoever frees a vCPU loads it then once more: another thread, or its own as it ends, which has been forgotten.
+ * Another thread may load a vCPU to look at it; only the vCPU's own enters the guest. Before 6.11 nothing
+ * says that it is about to, but KVM_RUN names its thread first. The thread that frees a vCPU loads it then
+ * once more. That is another thread, or its own as it ends, which has been forgotten.
  */
 static __always_inline bool is_its_thread(const struct kvm_vcpu *kvm_vcpu, const struct task_struct *current)
 {
@@ -521,7 +535,10 @@ int BPF_PROG(on_vcpu_destroy, struct kvm_vcpu *kvm_vcpu)
 	u32 *slot = bpf_map_lookup_elem(&vcpu_by_address, &address);
 	struct vcpu *vcpu = slot ? vcpu_at(*slot) : NULL;
 
-	/* vCPUs are freed with their VM only: another VM may soon have the same address, while threads of this one live. */
+	/*
+	 * vCPUs are freed with their VM only: another VM may soon have the same address, while threads of
+	 * this one live.
+	 */
 	if (vcpu && __sync_val_compare_and_swap(&vcpu->kvm_vcpu, address, 0) == address) {
 		struct vm *vm = vm_at(vcpu->vm);
 

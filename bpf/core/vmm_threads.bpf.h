@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * VMM threads: what a VM's process does beside its vCPUs. And VMs without a place, whose vCPUs are host tasks.
+ * VMM threads: what a VM's process does beside its vCPUs. And VMs without a place, whose vCPUs are host
+ * tasks.
  *
- * Problem.   Host tasks go before vCPUs. A VMM that works in threads of its own, or a VM that finds no place because somebody has
- *            taken all, would go before all other VMs, and nobody would charge it.
- * Mechanism. A thread of a process that has a VM is charged to the VM's clock. Who is woken goes first all the same, for no longer
- *            than a boosted vCPU: guests wait for I/O. Whoever works longer, or whose VM has had more than that of the first that
- *            waits, waits among the vCPUs. All threads of a VMM have one clock together, and weigh as one more vCPU of
- *            their VM. So many of them get no more than one; what they get is taken from their VM's share by its clock.
- *            All VMs of an owner that have no place have one clock together, too, and weigh as one VM of the default weight:
- *            to take all places brings nothing.
- * Formula.   weight = VM's weight / (active vCPUs + 1), more while the VM is behind (fair_share.h: catch_up_weight)
- * Limits.    Threads are told by their process. Helpers in processes of their own (virtiofsd, swtpm) are host tasks, and so are
- *            kernel threads; vhost's workers are threads of the process (since 6.4, unless its `fork_owner_default` is off). A
- *            process with several VMs has its threads charged to the first.
+ * Problem.   Host tasks go before vCPUs. A VMM may work in threads of its own, or a VM may find no place
+ *            because another owner has taken all. Both would go before all other VMs, without a charge.
+ * Mechanism. A thread of a process that has a VM is charged to the VM's clock. A woken one goes first all the
+ *            same, for no longer than a boosted vCPU: guests wait for I/O. If it works longer, it waits among
+ *            the vCPUs. So it does if its VM has had more than that of the first waiter. All threads of a VMM
+ *            have one clock together, and weigh as one more vCPU of their VM. So many of them get no more
+ *            than one; their VM's share pays for it by its clock. All VMs of an owner that have no place have
+ *            one clock together, too, and weigh as one VM of the default weight. To take all places brings
+ *            nothing.
+ * Formula.   weight = VM's weight / (active vCPUs + 1), more while the VM is behind (fair_share.h:
+ *            catch_up_weight)
+ * Limits.    Threads are told by their process. Helpers in processes of their own (virtiofsd, swtpm) are host
+ *            tasks, and so are kernel threads; vhost's workers are threads of the process (since 6.4, unless
+ *            its `fork_owner_default` is off). A process with several VMs has its threads charged to the
+ *            first.
  */
 #ifndef BPF_VMM_THREADS_H
 #define BPF_VMM_THREADS_H
@@ -84,7 +88,7 @@ static __always_inline u64 weight_of_other(const struct task_struct *p, const st
 	return vmm_threads_weight(vm_weight_of(vm, tctx->vm - 1), active > 0 ? active : 0);
 }
 
-/* Who shares a clock waits by it, but isn't left further behind than by `lag`. */
+/* A task with a shared clock waits by it, but isn't left further behind than by `lag`. */
 static __always_inline void read_shared_clock(struct task_ctx *tctx, u64 now, u64 lag)
 {
 	u64 *shared = shared_clock_of(tctx), was, owner = tctx->owner, service = tctx->service;
@@ -141,9 +145,9 @@ static __always_inline void charge_vm_of_thread(const struct task_ctx *tctx, u64
 	ADD(stats->vmm_ran_ns, ran_ns);
 }
 
-/* ---- Who goes first ---- */
+/* ---- What goes first ---- */
 
-/* Has its VM, or else have its threads, had more than whoever waits first? */
+/* Has its VM, or else have its threads, had more than the first waiter? */
 static __always_inline bool is_ahead_of_line(const struct task_ctx *tctx)
 {
 	struct fair_share_config share = config.fair_share;

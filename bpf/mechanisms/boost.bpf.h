@@ -2,14 +2,15 @@
 /*
  * Boosts: from "this vCPU is needed" to a micro slice, beside the kernel's own scheduler.
  *
- * Problem.   Without sched_ext no BPF program may say who runs.
- * Mechanism. A request marks the vCPU pending and wakes the helper (crates/host/src/beside), which makes its thread
- *            real-time. When the thread then runs, it is in its micro slice. The helper takes the boost back after
- *            a micro slice, or once it hears that the vCPU is served: it has left critical code and taken its
- *            interrupt, or sleeps.
- * Races.     The kernel may run the vCPU before the helper comes: that is a miss, and the helper finds it running.
- *            A thread that is boosted too late runs real-time until the helper's next look, at most a micro slice.
- * Limits.    Whoever was woken and has to wait is boosted only once the next interrupt comes for it: nothing here
+ * Problem.   Without sched_ext no BPF program may say which task runs.
+ * Mechanism. A request marks the vCPU pending and wakes the helper (crates/host/src/beside), which makes its
+ *            thread real-time. When the thread then runs, it is in its micro slice. The helper takes the
+ *            boost back after a micro slice, or once it hears that the vCPU is served: it has left critical
+ *            code and taken its interrupt, or sleeps.
+ * Races.     The kernel may run the vCPU before the helper comes: that is a miss, and the helper finds it
+ *            running. A thread that is boosted too late runs real-time until the helper's next look, at most
+ *            a micro slice.
+ * Limits.    A woken vCPU that has to wait is boosted only once the next interrupt comes for it: nothing here
  *            knows whether the kernel will run it at once.
  */
 #ifndef BPF_BOOST_H
@@ -168,7 +169,7 @@ static __always_inline void move_clock(u64 *clock_ns, u64 now, u64 cost_ns)
 	struct boost_config limits = config.boost;
 	u64 was = *clock_ns, kept = boost_clock(&limits, now, was);
 
-	/* Who moved it meanwhile has brought it into bounds. */
+	/* The writer that moved it meanwhile has brought it into bounds. */
 	if (kept != was)
 		__sync_val_compare_and_swap(clock_ns, was, kept);
 	__sync_fetch_and_add(clock_ns, cost_ns);
@@ -205,8 +206,8 @@ static __always_inline void charge_boost(const struct vcpu *vcpu, struct vm *vm,
 }
 
 /*
- * It stops, outside a micro slice: it was served, or had run before the helper came. For as long as it ran on real-time it
- * pays, too: until the helper took the boost back, or until now.
+ * It stops, outside a micro slice: it was served, or had run before the helper came. For as long as it ran on
+ * real-time it pays, too: until the helper took the boost back, or until now.
  */
 static __always_inline void charge_what_ran_on(struct vcpu *vcpu, u32 slot, bool is_boosted, u64 now)
 {
@@ -251,7 +252,8 @@ static __always_inline void end_boost(struct vcpu *vcpu, u32 slot, u32 to_state,
 }
 
 /*
- * A boosted vCPU has left its guest, and runs on: is it served? Not inline, and not static: see ask_for_boost().
+ * A boosted vCPU has left its guest, and runs on: is it served? Not inline, and not static: see
+ * ask_for_boost().
  */
 __noinline int look_at_exit(u32 slot, u64 rip, u32 is_boosted)
 {
@@ -270,7 +272,10 @@ __noinline int look_at_exit(u32 slot, u64 rip, u32 is_boosted)
 	return 0;
 }
 
-/* It is switched out, and its boost with it: it sleeps, or was taken back. True if it should be asked for again. */
+/*
+ * It is switched out, and its boost with it: it sleeps, or was taken back. True if it should be asked for
+ * again.
+ */
 __noinline int end_with_turn(u32 slot, u32 runnable)
 {
 	struct vcpu *vcpu = vcpu_at(slot);

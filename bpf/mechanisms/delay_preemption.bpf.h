@@ -2,19 +2,20 @@
 /*
  * Delayed preemption: a turn ends where nobody waits for what its vCPU holds.
  *
- * Problem.   Nobody tells the host when a guest goes to user mode, or leaves critical code; nor when it takes back a hint.
- * Mechanism. The host looks: at the instruction pointer, which is that of the guest's last exit. A timer pinned to the
- *            pCPU is one, if the guest runs. The first look is where the window begins (policy/delay_preemption.h); at
- *            each the turn ends, by a preemption, or is looked at again. Who was put off until then waits no longer.
- *            ops.dispatch decides: it is asked at the end of a turn, and when somebody else is to run before that,
- *            which waits for a window of its own at the most. Where nobody waits nobody is looked at.
- *            Grace, a window that doesn't slide, is given look by look, at the end of a turn in critical code and after
- *            an interruption there.
+ * Problem.   Nobody tells the host when a guest goes to user mode, or leaves critical code; nor when it takes
+ *            back a hint.
+ * Mechanism. The host looks at the instruction pointer, which is that of the guest's last exit. A timer
+ *            pinned to the pCPU is such an exit, if the guest runs. The first look is where the window begins
+ *            (policy/delay_preemption.h). At each look the turn ends, by a preemption, or is looked at again.
+ *            The waiter that was put off until then waits no longer. ops.dispatch decides. It is asked at the
+ *            end of a turn, and when another task is to run before that. That task waits for a window of its
+ *            own at the most. Without a waiter there are no looks. Grace, a window that doesn't slide, is
+ *            given look by look: at the end of a turn in critical code, and after an interruption there.
  * Races.     Between two looks the guest may have been in user mode and back: nobody sees it.
- * Limits.    A vCPU whose registers tell nothing has turns without windows; so has one whose kernel isn't known, where
- *            critical code is what is unsafe. A turn that a limit makes shorter, one on a reserved pCPU and a micro or an
- *            urgent slice have none. Pinned kernel threads and higher classes don't ask, and wait for nobody.
- *            On VMX the register cache is read as for guest_code.bpf.h.
+ * Limits.    A vCPU whose registers tell nothing has turns without windows; so has one whose kernel isn't
+ *            known, where critical code is what is unsafe. A turn that a limit makes shorter, one on a
+ *            reserved pCPU and a micro or an urgent slice have none. Pinned kernel threads and higher classes
+ *            don't ask, and wait for nobody. On VMX the register cache is read as for guest_code.bpf.h.
  */
 #ifndef BPF_DELAY_PREEMPTION_H
 #define BPF_DELAY_PREEMPTION_H
@@ -34,7 +35,7 @@ struct delay_preemption_vcpu {
 
 struct delay_preemption_pcpu {
 	struct delay_window window;	  /* around the end of the turn under way */
-	struct delay_window interruption; /* somebody else was to run before that; its end is 0: nobody was */
+	struct delay_window interruption; /* another task was to run before that; its end is 0: none was */
 	u64 due_ns;			  /* when the turn is over; 0: it has no window */
 	u64 look_at_ns;			  /* when the timer is to look; 0: never */
 	u32 vcpu;			  /* slot + 1 of the vCPU that runs; 0: none does */
@@ -100,7 +101,7 @@ static __always_inline u32 answer_that_counts(const struct vcpu *vcpu)
 	return guest_answer_to_calls(vcpu->kvm_vcpu);
 }
 
-/* Who would run here, if this turn ended? */
+/* Would another task run here, if this turn ended? */
 static __always_inline bool anybody_waits(s32 cpu)
 {
 	return somebody_waits_in(DSQ_VCPUS, cpu) || somebody_waits_in(DSQ_BOOSTED, cpu) ||
@@ -113,7 +114,7 @@ static __always_inline struct delay_window window_now(const struct delay_preempt
 	return (s64)(now - on->window.begin_ns) >= 0 ? on->window : on->interruption;
 }
 
-/* Who was put off before the window began isn't put off any longer by it. */
+/* A waiter that was put off before the window began isn't put off any longer by it. */
 static __always_inline u64 no_later_than_interruption(const struct delay_preemption_pcpu *on, u64 at_ns)
 {
 	u64 limit_ns = on->interruption.end_ns;
@@ -122,8 +123,8 @@ static __always_inline u64 no_later_than_interruption(const struct delay_preempt
 }
 
 /*
- * The vCPU that runs here is looked at. Returns for how long it goes on until the next look; 0: its turn ends, for
- * which `*verdict` is the reason.
+ * The vCPU that runs here is looked at. Returns for how long it goes on until the next look; 0: its turn
+ * ends, for which `*verdict` is the reason.
  */
 static __always_inline u64 look(s32 cpu, struct pcpu *pcpu, struct vcpu *vcpu, u32 slot, u64 now,
 				u32 *verdict)
@@ -203,7 +204,7 @@ static int look_at_turn(void *map, u32 *cpu, struct look_timer *timer)
 
 /* ---- A turn begins ---- */
 
-/* It gave its pCPU up by itself, or somebody was to run who isn't put off. */
+/* It gave its pCPU up by itself, or a task was to run that isn't put off. */
 static __always_inline void ends_without_window(struct pcpu *pcpu)
 {
 	struct delay_preemption_pcpu *on = delay_on(pcpu);
@@ -219,7 +220,10 @@ static __always_inline void ends_without_window(struct pcpu *pcpu)
 	on->vcpu = 0;
 }
 
-/* Its window is around the end of this turn. `slot` is where the vCPU is that runs here; if none does: beyond all. */
+/*
+ * Its window is around the end of this turn. `slot` is where the vCPU is that runs here; if none does: beyond
+ * all.
+ */
 __noinline int begin_turn_with_window(u32 slot, s32 cpu)
 {
 	struct vcpu *vcpu = vcpu_at(slot);
@@ -257,7 +261,7 @@ __noinline int begin_turn_with_window(u32 slot, s32 cpu)
 
 /* ---- A turn ends ---- */
 
-/* It does where its window is; somebody else's coming has nothing to do with where it would have ended. */
+/* It does where its window is; another task's coming has nothing to do with where it would have ended. */
 static __always_inline void keep_end_of_turn(struct delay_preemption_pcpu *on, struct vcpu *vcpu,
 					     struct delay_stats *stats, u64 now, u32 verdict)
 {
@@ -288,8 +292,8 @@ static __always_inline void count_end(struct delay_preemption_pcpu *on, struct d
 }
 
 /*
- * ops.dispatch asks: its turn is over, or somebody else is to run. For so many nanoseconds the vCPU goes on all the
- * same; 0: the scheduler chooses.
+ * ops.dispatch asks: its turn is over, or another task is to run. For so many nanoseconds the vCPU goes on
+ * all the same; 0: the scheduler chooses.
  */
 __noinline u32 puts_off(u32 slot, s32 cpu)
 {
@@ -322,15 +326,16 @@ __noinline u32 puts_off(u32 slot, s32 cpu)
 
 /* ---- Grace ---- */
 
-/* Its turn is over. May it go on until the next look, because it was stopped at a bad moment? */
-__noinline int gets_grace(u32 slot, u32 class)
+/* Its turn is over, or is cut short. May it go on until the next look, because it was stopped at a bad moment? */
+__noinline int gets_grace(u32 slot, u32 class, u32 is_cut_short)
 {
 	struct vcpu *vcpu = vcpu_at(slot);
 	struct delay_config rules = config.delay;
-	struct delay_observation seen = {.window = delay_window_of_grace(&rules), .guest_class = class};
+	struct delay_observation seen = {
+	    .window = delay_window_of_grace(&rules), .guest_class = class, .is_cut_short = is_cut_short};
 	struct delay_decision decision;
 
-	/* Nothing is known of who waits for it: it is scheduled like any other task. */
+	/* Nothing is known of its waiters: it is scheduled like any other task. */
 	if (!vcpu || turns_have_windows() || !guest_is_known(vcpu->vm))
 		return false;
 	seen.now_ns = delay_of(vcpu)->given_ns;
@@ -343,7 +348,7 @@ __noinline int gets_grace(u32 slot, u32 class)
 	return true;
 }
 
-/* Who has grace when its turn begins has no more than that. */
+/* A vCPU that has grace when its turn begins has no more than that. */
 static __always_inline void begin_grace(s32 cpu, struct pcpu *pcpu, u64 now)
 {
 	arm_look(cpu, pcpu, now + config.delay.look_ns, now);
@@ -365,21 +370,22 @@ static __always_inline bool comes_back(struct vcpu *vcpu, u32 slot)
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 
 	delay_of(vcpu)->interrupted = 0;
-	if (!interrupted || !gets_grace(slot, vcpu->guest_class))
+	if (!interrupted || !gets_grace(slot, vcpu->guest_class, 0))
 		return false;
 	if (stats)
 		COUNT(stats->graces[1]);
 	return true;
 }
 
-/* A turn that ends at a bad moment is made longer before anybody else, host tasks too, gets the pCPU. */
+/* A turn that ends at a bad moment is made longer before any other task, host tasks too, gets the pCPU. */
 static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, struct pcpu *pcpu,
-					   struct vcpu *vcpu, u32 slot)
+					   const struct task_ctx *tctx, struct vcpu *vcpu)
 {
+	u32 slot = tctx->vcpu - 1;
 	u32 class = classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, read_guest_rip(vcpu->kvm_vcpu));
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 
-	if (!gets_grace(slot, class)) {
+	if (!gets_grace(slot, class, left_of_turn(tctx, pcpu) > 0)) {
 		delay_of(vcpu)->turn_over = 1;
 		return false;
 	}
@@ -390,7 +396,7 @@ static __always_inline bool finishes_first(s32 cpu, struct task_struct *prev, st
 	return true;
 }
 
-/* ---- Who runs next ---- */
+/* ---- What runs next ---- */
 
 /* Whose turn ends isn't safe: it goes on, in its window or with grace. */
 static __always_inline bool is_put_off(s32 cpu, struct task_struct *prev, struct pcpu *pcpu)
@@ -402,7 +408,7 @@ static __always_inline bool is_put_off(s32 cpu, struct task_struct *prev, struct
 	if (!tctx || !vcpu)
 		return false;
 	if (!turns_have_windows())
-		return finishes_first(cpu, prev, pcpu, vcpu, tctx->vcpu - 1);
+		return finishes_first(cpu, prev, pcpu, tctx, vcpu);
 	goes_on_ns = puts_off(tctx->vcpu - 1, cpu);
 	if (!goes_on_ns)
 		return false;

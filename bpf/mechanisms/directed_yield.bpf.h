@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Directed yield: a spinner gives its pCPU to whom it may wait for.
+ * Directed yield: a spinner gives its pCPU to its heir, the sibling that it may wait for.
  *
- * Mechanism. KVM says to whom (ops.yield); its clock says whether it may go before the first that waits.
+ * Mechanism. KVM names the heir (ops.yield); its clock says whether it may go before the first waiter.
  */
 #ifndef BPF_DIRECTED_YIELD_H
 #define BPF_DIRECTED_YIELD_H
@@ -25,9 +25,9 @@ static __always_inline bool clock_lets_inherit(const struct task_ctx *tctx, cons
 }
 
 /*
- * KVM found whom a spinning vCPU may wait for, and that one waits for a pCPU: it gets this one. Given to
- * whoever is next instead, it would mostly go to another VM, and the spinner would come back to the same wait
- * a turn later.
+ * KVM found an heir for a spinning vCPU, and that one waits for a pCPU: it gets this one. Given to the next
+ * in line instead, the pCPU would mostly go to another VM. The spinner would come back to the same wait a
+ * turn later.
  */
 static __noinline int take_heir(s32 cpu, struct task_struct *prev)
 {

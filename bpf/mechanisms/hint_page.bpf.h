@@ -3,12 +3,13 @@
  * Hint page: what a guest says of itself, in a page of its own (guest/hints/hint_page.h).
  *
  * Problem.   Only the guest knows when it holds a lock, and there is no exit that says so.
- * Mechanism. The daemon finds the page, and where the VMM has it. A hint is read where a turn may end, as user memory of the
- *            current task: that is the vCPU's own thread, both in ops.dispatch, which runs before the switch, and in the
- *            timer that has interrupted its guest.
+ * Mechanism. The daemon finds the page, and where the VMM has it. A hint is read where a turn may end, as
+ *            user memory of the current task: that is the vCPU's own thread, both in ops.dispatch, which runs
+ *            before the switch, and in the timer that has interrupted its guest.
  * Races.     The guest writes meanwhile: a word is read at once, and each look reads it anew.
- * Limits.    Reading never waits: of a page that isn't there just now (swapped out, moved), or where another task is current
- *            (the timer's work was left to ksoftirqd), nothing is heard. What is heard is bounded by policy/delay_preemption.h.
+ * Limits.    Reading never waits. Nothing is heard of a page that isn't there just now (swapped out, moved).
+ *            Nor is it where another task is current (the timer's work was left to ksoftirqd).
+ *            policy/delay_preemption.h bounds what is heard.
  */
 #ifndef BPF_HINT_PAGE_H
 #define BPF_HINT_PAGE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Hints: what KVM's events (core/observe.bpf.h) say about who is needed, by policy/accelerate.h.
+ * Hints: what KVM's events (core/observe.bpf.h) say about which vCPUs are needed, by policy/accelerate.h.
  */
 #ifndef BPF_HINTS_H
 #define BPF_HINTS_H
@@ -42,7 +42,10 @@ __noinline int on_yield(u32 cause)
 		seen.pass_active = 1;
 	decision = decide_on_yield(&seen);
 	RECORD(RECORD_YIELD, slot, yield, {.seen = seen, .decision = decision});
-	/* The verifier forgets what it knew of `cause` when the compiler puts it onto the stack: it is compared again. */
+	/*
+	 * The verifier forgets what it knew of `cause` when the compiler puts it onto the stack: it is
+	 * compared again.
+	 */
 	at = cause;
 	barrier_var(at);
 	if (at < YIELD_CAUSE_COUNT && decision.reason < YIELD_REASON_COUNT)

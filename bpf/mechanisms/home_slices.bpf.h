@@ -2,15 +2,15 @@
 /*
  * Home slices: micro slices on pCPUs of the normal pool.
  *
- * Problem.   A micro pool is small, and far from warm caches: of eleven siblings that owe an answer ten wait
- *            for those before them, while the pCPUs that they ran on last run turns that can wait.
- * Mechanism. A request that no micro pCPU would serve at once looks at the pCPU where its vCPU ran last in
- *            the normal pool, and at the next three, for a turn that gives way (policy/accelerate.h:
- *            decide_on_home). There it takes the same place as at a micro pCPU, whose ops.dispatch pulls it
- *            (serve_at_home), for a micro slice. Whoever ran there is queued like any other, and has what is
- *            left of its turn afterwards (take_interrupted).
- * Races.     As at a micro pCPU. If the turn has ended meanwhile, whoever came instead is preempted for it,
- *            by a second kick if need be (kick_for_late_request); if the vCPU can't be had any more, the turn
+ * Problem.   A micro pool is small, and far from warm caches. Of eleven responders ten wait for those before
+ *            them. Meanwhile the pCPUs that they ran on last run turns that can wait.
+ * Mechanism. A request may find no micro pCPU that would serve it at once. Then it looks at the pCPU where
+ *            its vCPU ran last in the normal pool, and at the next three. It looks for a turn that gives way
+ *            (policy/accelerate.h: decide_on_home). There it takes the same place as at a micro pCPU, whose
+ *            ops.dispatch pulls it (serve_at_home), for a micro slice. The interrupted vCPU is queued like
+ *            any other, and has what is left of its turn afterwards (take_interrupted).
+ * Races.     As at a micro pCPU. If the turn has ended meanwhile, its successor is preempted for the request,
+ *            by a second kick if need be (kick_for_late_request). If the vCPU can't be had any more, the turn
  *            goes on.
  * Limits.    Never from a sibling, which may be the one that waits; never from a VM that has had less; of a
  *            pCPU's time at most half.
@@ -24,7 +24,8 @@
 struct home_slices_pcpu {
 	u64 left_ns;	     /* what is left of the turn of `interrupted` */
 	u64 disturbed_at_ns; /* when a micro slice was asked for at home here, or ended here, last */
-	u32 interrupted; /* vCPU slot + 1 whose turn the micro slice at home that runs here has interrupted; 0: none */
+	/* vCPU slot + 1 whose turn the micro slice at home that runs here has interrupted; 0: none. */
+	u32 interrupted;
 };
 
 static __always_inline struct home_slices_pcpu *home_slices_on(const struct pcpu *pcpu);
@@ -41,7 +42,7 @@ enum seen_at_home {
 
 /*
  * Bits of seen_at_home. Neither this nor the next one is static: the verifier then checks each by itself.
- * Two, for the stack: those who call them are five calls deep.
+ * They are two, for the stack: their callers are five calls deep.
  */
 __noinline u32 look_at_home(u32 slot, s32 cpu)
 {
@@ -55,7 +56,7 @@ __noinline u32 look_at_home(u32 slot, s32 cpu)
 		seen |= AT_HOME_SIBLING;
 	if (is_of_vm_ahead(vcpu, pcpu))
 		seen |= AT_HOME_VM_AHEAD;
-	/* Somebody else may just have disturbed it, after the clock was read here. */
+	/* Another request may just have disturbed it, after the clock was read here. */
 	if ((s64)(bpf_ktime_get_ns() - home_slices_on(pcpu)->disturbed_at_ns) < (s64)config.micro_slice_ns)
 		seen |= AT_HOME_DISTURBED;
 	return seen | AT_HOME_GIVES_WAY;
@@ -83,8 +84,8 @@ __noinline int try_home(u32 slot, s32 cpu, u32 affinity_allows, u32 at_home)
 		return 0;
 	request_of(vcpu)->pcpu = cpu;
 	if (__sync_val_compare_and_swap(&request_on(pcpu)->vcpu, 0, slot + 1) != 0)
-		return 0; /* somebody else was faster */
-	/* Whatever becomes of it: who runs there isn't preempted again at once. */
+		return 0; /* another one was faster */
+	/* Whatever becomes of it, the vCPU there isn't preempted again at once. */
 	home_slices_on(pcpu)->disturbed_at_ns = bpf_ktime_get_ns();
 	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 	return 1;
@@ -122,7 +123,7 @@ static __always_inline void start_at_home(const struct vcpu *vcpu, s32 cpu, stru
 	arm_micro_slice(cpu, pcpu, now);
 }
 
-/* A kick that was meant for whoever ran here before doesn't cut a micro slice short: its timer ends it. */
+/* A kick that was meant for the vCPU before doesn't cut a micro slice short: its timer ends it. */
 static __always_inline bool micro_slice_goes_on(struct task_struct *prev, const struct pcpu *pcpu)
 {
 	s64 left_ns = micro_slice_on(pcpu)->deadline_ns - bpf_ktime_get_ns();
@@ -137,17 +138,9 @@ static __always_inline bool micro_slice_goes_on(struct task_struct *prev, const 
 	return true;
 }
 
-/* What is left of the turn of the vCPU that ran here, if a micro slice ends it now. */
-static __always_inline u64 left_of_turn(const struct task_ctx *tctx, const struct pcpu *pcpu)
-{
-	u64 ran_ns = bpf_ktime_get_ns() - tctx->running_since_ns;
-
-	return ran_ns < pcpu->turn_ns ? pcpu->turn_ns - ran_ns : 0;
-}
-
 /*
- * Whom it was preempted for can't be had any more: it goes on, unless somebody waits who would have preempted
- * it anyway.
+ * The vCPU that it was preempted for can't be had any more. It goes on, unless a task waits that would have
+ * preempted it anyway.
  */
 static __always_inline bool was_preempted_in_vain(struct task_struct *prev, struct task_ctx *tctx,
 						  struct pcpu *pcpu, u64 left_ns)
@@ -165,8 +158,8 @@ static __always_inline bool was_preempted_in_vain(struct task_struct *prev, stru
 }
 
 /*
- * Who asked for a micro slice here goes before host tasks, too: it is shorter than they could notice, and
- * every other turn at most. True if it comes, or if whoever ran until now goes on.
+ * A requester of a micro slice here goes before host tasks, too: it is shorter than they could notice, and
+ * every other turn at most. True if it comes, or if the present vCPU goes on.
  */
 static __noinline int serve_at_home(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
@@ -179,7 +172,7 @@ static __noinline int serve_at_home(s32 cpu, struct pcpu *pcpu, struct task_stru
 	was = pcpu->occupant;
 	tctx = was == OCCUPANT_VCPU || was == OCCUPANT_BOOSTED_VCPU ? whose_turn_ends(prev) : NULL;
 	left_ns = tctx ? left_of_turn(tctx, pcpu) : 0;
-	/* No kick that would reach who comes next. */
+	/* No kick that would reach the next vCPU. */
 	pcpu->occupant = OCCUPANT_NONE;
 	if (serve_request(cpu, pcpu)) {
 		if (left_ns && tctx) {
@@ -196,8 +189,8 @@ static __noinline int serve_at_home(s32 cpu, struct pcpu *pcpu, struct task_stru
 }
 
 /*
- * A request that came while ops.dispatch chose: its kick ended the slice of whoever ran before, not of whoever
- * runs now. Each request is served, or fails, at the next ops.dispatch, so there is one such kick for it.
+ * A request that came while ops.dispatch chose: its kick ended the slice of the vCPU before, not of the
+ * present one. Each request is served, or fails, at the next ops.dispatch, so there is one such kick for it.
  */
 static __always_inline void kick_for_late_request(s32 cpu, const struct pcpu *pcpu)
 {
@@ -207,7 +200,7 @@ static __always_inline void kick_for_late_request(s32 cpu, const struct pcpu *pc
 	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 }
 
-/* The micro slice is over: who gave way to it, and waits still, has what is left of its turn. */
+/* The micro slice is over: the vCPU that gave way to it, and waits still, has what is left of its turn. */
 __noinline int take_interrupted(u32 slot, s32 cpu)
 {
 	struct pcpu *pcpu = pcpu_of(cpu);

@@ -2,9 +2,9 @@
 /*
  * Lending: vCPUs of the normal pool on micro pCPUs that nobody asks for.
  *
- * Mechanism. A micro pCPU that nobody asks for chooses like one of the normal pool, but only vCPUs
- *            (dispatch_lent). Whoever asks for it calls it back: a kick preempts the borrower, which goes to
- *            the normal queues.
+ * Mechanism. A micro pCPU without a request chooses like one of the normal pool, but only vCPUs
+ *            (dispatch_lent). A requester calls it back: a kick preempts the borrower, which goes to the
+ *            normal queues.
  */
 #ifndef BPF_LENDING_H
 #define BPF_LENDING_H
@@ -25,7 +25,7 @@ struct lending_pcpu {
 static __always_inline struct lending_vcpu *lending_of(const struct vcpu *vcpu);
 static __always_inline struct lending_pcpu *lending_on(const struct pcpu *pcpu);
 
-/* Does anybody ask for this micro pCPU? */
+/* Is there a request for this micro pCPU? */
 static __always_inline bool is_asked_for(s32 cpu, const struct pcpu *pcpu)
 {
 	return request_on(pcpu)->vcpu || woken_on(pcpu)->vcpu ||
@@ -33,8 +33,8 @@ static __always_inline bool is_asked_for(s32 cpu, const struct pcpu *pcpu)
 }
 
 /*
- * A vCPU of the normal pool runs on this micro pCPU from now on. Who asks for the pCPU writes that down first
- * and looks at the occupant then; here it is the other way round, so one of both sees the other.
+ * A vCPU of the normal pool runs on this micro pCPU from now on. A requester of the pCPU writes that down
+ * first and looks at the occupant then. Here it is the other way round, so one of both sees the other.
  */
 static __always_inline void lend_to(s32 cpu, struct pcpu *pcpu)
 {
@@ -74,8 +74,8 @@ static __always_inline bool is_borrower(struct task_struct *prev)
 }
 
 /*
- * Nobody asks for this micro pCPU: vCPUs of the normal pool run here. Host tasks don't: what they do in the
- * kernel, nobody may be able to interrupt. True if whoever ran until now goes on.
+ * No request is there for this micro pCPU: vCPUs of the normal pool run here. Host tasks don't: nothing may
+ * be able to interrupt what they do in the kernel. True if the present vCPU goes on.
  */
 static __always_inline bool dispatch_lent(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
@@ -99,8 +99,8 @@ static __always_inline bool dispatch_lent(s32 cpu, struct pcpu *pcpu, struct tas
 }
 
 /*
- * No grace for it: whom it waits for may be the one that comes. But if it was woken for this pCPU it goes
- * first elsewhere.
+ * No grace for it: the vCPU that it waits for may be the one that comes. But if it was woken for this pCPU it
+ * goes first elsewhere.
  */
 static __always_inline void call_back_from(struct vcpu *borrower, const struct pcpu *pcpu)
 {

@@ -33,7 +33,8 @@ u32 micro_pcpu_count;
 
 struct micro_pool_pcpu {
 	u32 served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */
-	u32 rescue_count; /* just became micro-sliced: queued tasks to look at that may have nowhere else to run */
+	/* Just became micro-sliced: queued tasks to look at that may have nowhere else to run. */
+	u32 rescue_count;
 };
 
 static __always_inline struct micro_pool_pcpu *micro_pool_on(const struct pcpu *pcpu);
@@ -61,8 +62,8 @@ static __always_inline void count_urgent(u32 event)
 }
 
 /*
- * There is something to do for a pCPU: if who runs there gives way to a vCPU, it is preempted; if it idles,
- * it looks.
+ * There is something to do for a pCPU. If its task gives way to a vCPU, it is preempted; if it idles, it
+ * looks.
  */
 static __always_inline void call_pcpu(s32 cpu, const struct pcpu *pcpu)
 {

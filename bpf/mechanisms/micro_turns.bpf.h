@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Micro turns: who runs next on a micro pCPU (ops.dispatch), and what begins there (ops.running).
+ * Micro turns: which task runs next on a micro pCPU (ops.dispatch), and what begins there (ops.running).
  *
- * Mechanism. In this order: confined tasks and requests, turn about; who was woken; whoever is left of the
- *            confined; and, if nobody asks for the pCPU, it is lent.
+ * Mechanism. In this order:
+ *            1. confined tasks and requests, turn about;
+ *            2. woken vCPUs;
+ *            3. what is left of the confined;
+ *            4. if nothing asks for the pCPU, it is lent.
  */
 #ifndef BPF_MICRO_TURNS_H
 #define BPF_MICRO_TURNS_H
@@ -11,7 +14,7 @@
 #include "bpf/mechanisms/passes.bpf.h"
 #include "bpf/mechanisms/pool_size.bpf.h"
 
-/* Those whom somebody asked for. False if this pCPU has nothing to run yet. */
+/* Requests, and confined tasks. False if this pCPU has nothing to run yet. */
 static __always_inline bool dispatch_micro(s32 cpu, struct pcpu *pcpu)
 {
 	if (micro_pool_on(pcpu)->rescue_count) {
@@ -28,7 +31,7 @@ static __always_inline bool dispatch_micro(s32 cpu, struct pcpu *pcpu)
 	return micro_pool_on(pcpu)->served_last;
 }
 
-/* Those who come after them. */
+/* Tasks that come after them. */
 static __always_inline bool dispatch_micro_idle(s32 cpu, struct pcpu *pcpu)
 {
 	if (woken_on(pcpu)->vcpu && !request_on(pcpu)->vcpu && serve_woken(cpu, pcpu)) {
@@ -49,8 +52,8 @@ static __always_inline void dispatch_micro_pool(s32 cpu, struct pcpu *pcpu, stru
 	bool served;
 
 	/*
-	 * Whoever asks from now on is served below, or found by lend_to(): no kick that would reach who comes
-	 * next.
+	 * A requester from now on is served below, or found by lend_to(): no kick that would reach the next
+	 * vCPU.
 	 */
 	if (pcpu->occupant == OCCUPANT_LENT_VCPU)
 		pcpu->occupant = OCCUPANT_NONE;

@@ -17,7 +17,7 @@ struct passes_vm {
 	u32 helped_count;
 	u32 crowded_count;
 	u32 refused_count;
-	u32 silent_count; /* siblings of whom nobody knows whether they owe an answer */
+	u32 silent_count; /* siblings of which the host can't know whether they owe an answer */
 	u32 stranded_count;
 };
 
@@ -125,10 +125,10 @@ static __always_inline void ask_some_again(struct pcpu *pcpu, struct vm *vm, u32
 }
 
 /*
- * There is room on this micro pCPU: those that it turned away, and that still owe an answer, are asked for
- * again. It begins with the one that was turned away first: from the VM's first vCPU on, siblings that wait
- * for answers themselves, which is critical code, would take the place in turns, and keep out who owes them
- * one.
+ * There is room on this micro pCPU: the responders that it turned away, and that still owe an answer, are
+ * asked for again. It begins with the one that was turned away first. From the VM's first vCPU on, siblings
+ * that wait for answers themselves (critical code, too) would take the place in turns. They would keep out
+ * the responders.
  */
 static __noinline int ask_again(struct pcpu *pcpu)
 {

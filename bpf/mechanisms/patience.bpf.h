@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Patience: who waits keeps its pCPU for a while, as the policy says (policy/accelerate.h:
- * decide_on_spinner).
+ * Patience: a waiter keeps its pCPU for a while, as the policy says (policy/accelerate.h: decide_on_spinner).
  */
 #ifndef BPF_PATIENCE_H
 #define BPF_PATIENCE_H
@@ -63,7 +62,7 @@ static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 caus
 	patience_of(self)->keeps_spinning = decision == SPINNER_KEEPS_SPINNING;
 	if (vm)
 		patience_in(vm)->vain_waits = vain_waits_after(&limits, &seen);
-	/* Who is helped begins to wait anew. */
+	/* A helped waiter begins to wait anew. */
 	if (seen.helped_count || seen.crowded_count)
 		patience_of(self)->spun_until_ns = 0;
 	if (stats && decision < 2)

@@ -2,9 +2,8 @@
 /*
  * Placement: in which pCPU's urgent queue a vCPU waits, by policy/balance.h.
  *
- * Problem.   Who waits in a domain's queue is placed on none of its pCPUs. An urgent
- *            queue is a pCPU's own: where the sender of its IPI runs an urgent vCPU would take the place of
- *            who waits for it.
+ * Problem.   A vCPU in a domain's queue is placed on none of its pCPUs. An urgent queue is a pCPU's own. On
+ *            the pCPU of its IPI's sender an urgent vCPU would take the sender's place.
  * Mechanism. The pCPU where it ran last and the next few are candidates. Load-conscious balance keeps
  *            siblings apart, unless all pCPUs without one are overloaded. Of those left the least loaded
  *            one is chosen.

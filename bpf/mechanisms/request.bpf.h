@@ -2,13 +2,14 @@
 /*
  * Requests: from "this vCPU is needed" to a micro slice.
  *
- * Problem.   Whoever notices that a vCPU is needed (a tracing program, on any pCPU) may not move tasks.
- * Mechanism. A request marks the vCPU pending, puts it into the one-place queue (the paper's runqueue limit,
- *            section 5) of a micro pCPU, or of one at home (home_slices.bpf.h), and kicks that pCPU. Its
- *            ops.dispatch takes the vCPU out of the normal queue, without searching. A request that finds no
- *            room is forgotten, but the micro pCPU remembers the VM, and the VM which vCPU was the first:
- *            once the place is free it asks for those that somebody still waits for, that one first
- *            (passes.bpf.h).
+ * Problem.   The program that notices that a vCPU is needed (a tracing program, on any pCPU) may not move
+ *            tasks.
+ * Mechanism. A request marks the vCPU pending and puts it into a one-place queue (the paper's runqueue limit,
+ *            section 5). That queue is a micro pCPU's, or one at home (home_slices.bpf.h). The request kicks
+ *            that pCPU, whose ops.dispatch takes the vCPU out of the normal queue, without searching. A
+ *            request that finds no room is forgotten. But the micro pCPU remembers the VM, and the VM its
+ *            first vCPU that was turned away. Once the place is free the pCPU asks for the vCPUs that are
+ *            still needed, that one first (passes.bpf.h).
  * Races.     A request that reaches the micro pCPU before its vCPU is in the normal queue, or after it has
  *            left it, fails and is counted: the vCPU is then already running, or queued where the next
  *            request finds it.
@@ -31,7 +32,7 @@ struct request_vcpu {
 
 struct request_vm {
 	/*
-	 * Place in vcpus[] + 1 of the first vCPU that found no room since somebody was asked for again; 0:
+	 * Place in vcpus[] + 1 of the first vCPU that found no room since the last pass that asked again; 0:
 	 * none. The first, not the last: then each has its turn, in whichever order those that ask go through
 	 * them.
 	 */
@@ -41,7 +42,8 @@ struct request_vm {
 };
 
 struct request_pcpu {
-	u32 vcpu; /* slot + 1 of who waits for a micro slice here; 0: nobody. The paper's queue of one */
+	/* Slot + 1 of the vCPU that waits for a micro slice here; 0: none. The paper's queue of one. */
+	u32 vcpu;
 	u32 turned_away; /* slot + 1 of the VM that found no room here last; 0: none since the last look */
 };
 
@@ -80,8 +82,8 @@ static __always_inline bool end_acceleration(struct vcpu *vcpu, u32 to_state, u3
 /* ---- Request (any context) ---- */
 
 /*
- * A micro slice is taken from whoever would have its pCPU, so a VM that has had more than that of the first
- * that waits has none until the others have caught up. Clocks of vCPUs that may run on some pCPUs only say
+ * A micro slice is taken from the next vCPU of its pCPU. So a VM that has had more than that of the first
+ * waiter has none until the others have caught up. Clocks of vCPUs that may run on some pCPUs only say
  * nothing about the others. Not static, and not inline, for the stack: see look_at_home().
  */
 __noinline int is_over_its_share(u32 slot)
@@ -126,7 +128,7 @@ __noinline u32 try_place(u32 slot, s32 cpu, u32 affinity_allows)
 		if (__sync_val_compare_and_swap(&request_on(pcpu)->vcpu, 0, slot + 1) == 0)
 			call_pcpu(cpu, pcpu);
 		else
-			decision = PLACEMENT_FULL; /* somebody else was faster */
+			decision = PLACEMENT_FULL; /* another one was faster */
 	}
 	if (decision == PLACEMENT_FULL)
 		request_on(pcpu)->turned_away = vcpu->vm + 1;

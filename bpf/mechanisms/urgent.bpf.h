@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Urgency: whom an IPI makes urgent, for how long, and the urgent slices that follow (policy/urgent.h).
+ * Urgency: which vCPUs an IPI makes urgent, for how long, and the urgent slices that follow
+ * (policy/urgent.h).
  *
- * Mechanism. KVM delivers an IPI in its sender's thread: the policy says which of both is urgent from now
- *            on. Who is urgent and waits stands in a pCPU's urgent queue, whose ops.dispatch lets it run
- *            for an urgent slice. Who is urgent and runs keeps its pCPU for as long. A timer ends both,
- *            because a slice is shorter than a tick. A guest that takes the interrupt says so at its end
- *            (KVM's tracepoint kvm_eoi), or its local APIC shows it. Its end is an exit, just before the guest
- *            does what it was called for: so it stays urgent for the time of an answer.
+ * Mechanism. KVM delivers an IPI in its sender's thread: the policy says which of both is urgent from now on.
+ *            An urgent vCPU that waits stands in a pCPU's urgent queue, whose ops.dispatch lets it run for an
+ *            urgent slice. One that runs keeps its pCPU for as long. A timer ends both, because a slice is
+ *            shorter than a tick. A guest that takes the interrupt says so at its end (KVM's tracepoint
+ *            kvm_eoi), or its local APIC shows it. That end is an exit, just before the guest does what it
+ *            was called for. So the vCPU stays urgent for the time of an answer.
  * Races.     State is written by those that send and by the pCPU that runs it, without a lock. An update
  *            that is lost is an urgency that isn't given, or lasts until it is looked at next. Beginnings
  *            and ends are compare-and-exchange, so that counts add up.
@@ -125,7 +126,7 @@ static __always_inline bool somebody_waits_for(s32 cpu, const struct pcpu *pcpu)
 	       scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0;
 }
 
-/* Who runs there may be preempted again. Who borrows its time gives the pCPU back: the ladder chooses. */
+/* The present vCPU may be preempted again. A borrower of its time gives the pCPU back: the ladder chooses. */
 static __always_inline void end_protection(s32 cpu, struct pcpu *pcpu)
 {
 	__sync_val_compare_and_swap(&pcpu->occupant, OCCUPANT_URGENT, OCCUPANT_VCPU);
@@ -234,7 +235,9 @@ __noinline int settle_urgency(u32 slot, u64 now)
 	       end_urgency(vcpu, urgent_of(vcpu)->answers ? URGENT_END_ACKNOWLEDGED : URGENT_END_TIME_USED);
 }
 
-/* An answer may be due before the slice is over; or the timer was armed for an earlier slice than this one. */
+/*
+ * An answer may be due before the slice is over; or the timer was armed for an earlier slice than this one.
+ */
 static int urgent_slice_is_over(void *map, u32 *cpu, struct urgent_timer *timer)
 {
 	struct pcpu *pcpu = pcpu_of(*cpu);

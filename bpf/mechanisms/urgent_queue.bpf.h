@@ -2,13 +2,12 @@
 /*
  * Urgent queue: a pCPU's FIFO of vCPUs that are urgent (policy/urgent.h), over the vCPUs' queue.
  *
- * Mechanism. It holds numbers, not tasks: who waits in it waits in the normal queues as well, and leaves
- *            both when it runs, whichever was faster. Any pCPU may put a vCPU into it; only its own takes
- *            one out.
+ * Mechanism. It holds numbers, not tasks. A vCPU in it waits in the normal queues as well, and leaves both
+ *            when it runs, whichever was faster. Any pCPU may put a vCPU into it; only its own takes one out.
  * Races.     A place is claimed first, and written then: a pCPU that looks in between finds it empty, and
  *            is kicked once it is written. A vCPU that ran meanwhile leaves its entry: `line_pcpu` says
  *            that it means nothing.
- * Limits.    URGENT_LINE_MAX entries: who finds no room waits like any other, and is counted.
+ * Limits.    URGENT_LINE_MAX entries: a vCPU that finds no room waits like any other, and is counted.
  */
 #ifndef BPF_URGENT_QUEUE_H
 #define BPF_URGENT_QUEUE_H

@@ -2,11 +2,11 @@
 /*
  * Urgent turns: when an urgent vCPU runs, and for how long (ops.dispatch, ops.running, ops.stopping).
  *
- * Mechanism. Behind host tasks and before all other vCPUs a pCPU serves its urgent queue. Who is first
- *            there runs for an urgent slice, if its clock isn't further ahead than the allowance of whoever
- *            would run otherwise. Still urgent at the end of its slice, it goes behind the others of the
- *            queue.
- * Limits.    Who is refused leaves the urgent queue: its next IPI asks again.
+ * Mechanism. Behind host tasks and before all other vCPUs a pCPU serves its urgent queue. The first vCPU
+ *            there runs for an urgent slice. Its clock may be ahead of that of the vCPU that would run
+ *            otherwise, but no further than the allowance. Still urgent at the end of its slice, it goes
+ *            behind the others of the queue.
+ * Limits.    A refused vCPU leaves the urgent queue: its next IPI asks again.
  */
 #ifndef BPF_URGENT_TURNS_H
 #define BPF_URGENT_TURNS_H
@@ -77,7 +77,7 @@ static __always_inline void stop_urgent_slice(struct pcpu *pcpu, u64 now)
 	urgent_on(pcpu)->vcpu = 0;
 }
 
-/* ---- Who runs next ---- */
+/* ---- What runs next ---- */
 
 __noinline int record_urgent_turn(u32 slot, const struct urgent_state *state, u64 ran_ns, u32 others_count,
 				  u32 decision)
@@ -95,8 +95,8 @@ __noinline int record_urgent_turn(u32 slot, const struct urgent_state *state, u6
 }
 
 /*
- * Who ran until now is in its urgent slice: a kick was meant for somebody else, or its turn would end in
- * it. Once that is over it goes behind the others that are urgent.
+ * The present vCPU is in its urgent slice: a kick was meant for another one, or its turn would end in it.
+ * Once that is over it goes behind the others that are urgent.
  */
 static __always_inline bool urgent_slice_goes_on(s32 cpu, struct task_struct *prev, struct pcpu *pcpu)
 {
@@ -140,7 +140,7 @@ static __always_inline bool urgent_slice_goes_on(s32 cpu, struct task_struct *pr
 	return false;
 }
 
-/* Who would run otherwise is the first in line: look_at_line(). */
+/* The vCPU that would run otherwise is the first in line: look_at_line(). */
 static __always_inline bool may_borrow(const struct vcpu *vcpu, u32 slot, u64 vtime_ns,
 				       const struct pcpu *pcpu)
 {
@@ -179,7 +179,7 @@ __noinline int pull_urgent(u32 slot, s32 cpu)
 	return moved;
 }
 
-/* Who ran until now is the first of the urgent queue, and may go on. */
+/* The present vCPU is the first of the urgent queue, and may go on. */
 static __always_inline bool goes_on_urgently(s32 cpu, struct task_struct *prev, struct task_ctx *tctx,
 					     struct vcpu *vcpu, struct pcpu *pcpu)
 {
@@ -195,7 +195,7 @@ static __always_inline bool goes_on_urgently(s32 cpu, struct task_struct *prev, 
 	return true;
 }
 
-/* The first of the urgent queue that may run here. True if it comes, or is who ran until now. */
+/* The first of the urgent queue that may run here. True if it comes, or is the present one. */
 static __noinline int serve_urgent(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
 	struct task_ctx *tctx;
@@ -223,8 +223,8 @@ static __noinline int serve_urgent(s32 cpu, struct pcpu *pcpu, struct task_struc
 }
 
 /*
- * An urgent vCPU that lined up while ops.dispatch chose: its kick ended the slice of whoever ran before,
- * not of whoever runs now. Each look takes some out of the queue, so there is an end to such kicks.
+ * An urgent vCPU that lined up while ops.dispatch chose: its kick ended the slice of the vCPU before, not of
+ * the present one. Each look takes some out of the queue, so there is an end to such kicks.
  */
 static __always_inline void kick_for_late_urgent(s32 cpu, const struct pcpu *pcpu)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Woken: who was blocked, was woken for a known reason, and has to wait.
+ * Woken: a vCPU that was blocked, was woken for a known reason, and has to wait.
  *
  * Mechanism. It has a place of its own at each micro pCPU, behind the one for requests. It is no request yet,
  *            and stays one of the normal queue's: it becomes one when the micro pCPU has nobody else.
@@ -24,7 +24,7 @@ struct woken_vcpu {
 };
 
 struct woken_pcpu {
-	u32 vcpu; /* slot + 1 of who was woken and may come here when nobody who was preempted does; 0: none */
+	u32 vcpu; /* slot + 1 of a woken vCPU that may come here when no preempted one does; 0: none */
 };
 
 static __always_inline struct woken_vcpu *woken_of(const struct vcpu *vcpu);
@@ -33,8 +33,7 @@ static __always_inline struct woken_pcpu *woken_on(const struct pcpu *pcpu);
 /* ---- Offer (ops.enqueue) ---- */
 
 /*
- * Tries one micro pCPU's place for who was woken. What is left in it of somebody who waits no longer is no
- * obstacle.
+ * Tries one micro pCPU's place for a woken vCPU. An entry left by a vCPU that waits no longer is no obstacle.
  */
 static __always_inline bool try_woken_place(u32 slot, s32 cpu, struct pcpu *pcpu, u32 affinity_allows)
 {
@@ -120,7 +119,7 @@ static __always_inline void ask_about_woken(struct task_struct *p, struct vcpu *
 
 /* ---- Pull ---- */
 
-/* Nobody who was preempted waits for this micro pCPU: who was woken, and waits still, asks for it now. */
+/* No preempted vCPU waits for this micro pCPU: a woken one that waits still asks for it now. */
 static __always_inline bool serve_woken(s32 cpu, struct pcpu *pcpu)
 {
 	u32 slot = __sync_lock_test_and_set(&woken_on(pcpu)->vcpu, 0) - 1, cause;

@@ -2,9 +2,10 @@
 /*
  * Worth helping: whether help brings a VM anything is tried (policy/worth_helping.h).
  *
- * Mechanism. A tick interrupts its guest: where a vCPU is can be read then. For a VM that isn't helped there is no
- *            micro pool.
- * Races.     Ticks of a VM's vCPUs come on several pCPUs at once: one that finds another one counting isn't counted.
+ * Mechanism. A tick interrupts its guest: where a vCPU is can be read then. For a VM that isn't helped there
+ *            is no micro pool.
+ * Races.     Ticks of a VM's vCPUs come on several pCPUs at once: one that finds another one counting isn't
+ *            counted.
  */
 #ifndef BPF_WORTH_HELPING_H
 #define BPF_WORTH_HELPING_H

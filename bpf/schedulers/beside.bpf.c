@@ -2,9 +2,9 @@
 /*
  * beside: acceleration on a host whose scheduler stays the kernel's own, with or without sched_ext.
  *
- * It observes what microslice observes, and decides by the same policies. Whom they would accelerate it names to
- * the helper (crates/host/src/beside), which makes that vCPU's thread real-time for a micro slice.
- * Running, stopping and waking are seen by the kernel's tracepoints, instead of being done by sched_ext's callbacks.
+ * It observes what microslice observes, and decides by the same policies. It names the vCPUs that they would
+ * accelerate to the helper (crates/host/src/beside). The helper makes that vCPU's thread real-time for a
+ * micro slice. The kernel's tracepoints show running, stopping and waking; no callbacks of sched_ext do them.
  */
 #define BESIDE
 
@@ -79,7 +79,7 @@ HOOK void on_vm_joins(struct vm *vm)
 	}
 }
 
-/* By whomever: the helper, too. */
+/* Made so by the helper, or by anything else. */
 static __always_inline bool is_real_time(const struct task_struct *p)
 {
 	return p->policy != SCHED_NORMAL && p->policy != SCHED_BATCH && p->policy != SCHED_IDLE;
@@ -117,7 +117,9 @@ HOOK void on_vcpu_leaves(struct vcpu *vcpu)
 
 #define PASS_MAX_NS 1000000ull
 
-/* Looks at one sibling; false ends the pass. Not static: the verifier then checks it once, not at each turn. */
+/*
+ * Looks at one sibling; false ends the pass. Not static: the verifier then checks it once, not at each turn.
+ */
 __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause)
 {
 	struct sibling_observation seen = {};
@@ -173,7 +175,7 @@ __noinline int on_yield(u32 cause)
 {
 	struct task_ctx *tctx = task_ctx_of(bpf_get_current_task_btf());
 	struct vcpu *self = vcpu_of(tctx);
-	/* Somebody always helps: there is no pool that could be empty. */
+	/* Help is always there: there is no pool that could be empty. */
 	struct yield_observation seen = {.cause = cause, .micro_pcpu_count = 1};
 	struct yield_decision decision;
 	struct vm_stats *stats;
@@ -278,7 +280,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 		vcpu->state = runnable ? VCPU_RUNNABLE : VCPU_BLOCKED;
 		return;
 	}
-	/* Interrupted by the helper, or by whoever is more real-time than it: it goes on. */
+	/* Interrupted by the helper, or by a task that is more real-time than it: it goes on. */
 	if (runnable && is_boosted(p))
 		return;
 	boost_of(vcpu)->is_real_time = 0;

@@ -2,9 +2,9 @@
 /*
  * coordinated: a sched_ext scheduler for KVM hosts (Kim et al., ASPLOS'13).
  *
- * A vCPU that an IPI makes urgent runs before the others for a short slice, or isn't preempted for as long,
- * on the pCPUs that all share. This file is its start, and what sched_ext calls; what it is made of is in
- * coordinated.bpf.h, and every decision is policy/'s.
+ * An urgent vCPU, made so by an IPI, runs before the others for a short slice, or isn't preempted for as
+ * long. It does so on the pCPUs that all share. This file is its start, and what sched_ext calls. What it is
+ * made of is in coordinated.bpf.h, and every decision is policy/'s.
  */
 #include "bpf/schedulers/coordinated.bpf.h"
 

@@ -3,12 +3,12 @@
  * What coordinated is made of: the core, its mechanisms, what they keep, and which of them answers at which
  * hook.
  *
- *   urgent          KVM's IPIs                   -> who is urgent, and until when
+ *   urgent          KVM's IPIs                   -> which vCPU is urgent, and until when
  *   placement       an urgent vCPU that waits    -> which pCPU's urgent queue
  *   urgent_queue    a pCPU's FIFO of them
  *   urgent_turns    urgent queue                 -> urgent slices
  *   directed_yield  KVM's directed yields
- *   delay_preemption   who keeps its pCPU for a while
+ *   delay_preemption   which vCPU keeps its pCPU for a while
  */
 #ifndef BPF_COORDINATED_H
 #define BPF_COORDINATED_H
@@ -140,7 +140,7 @@ HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev
 }
 
 /*
- * An urgent slice is shorter than a kernel thread could notice. The turn of who is protected goes on behind
+ * An urgent slice is shorter than a kernel thread could notice. The turn of a protected vCPU goes on behind
  * its slice.
  */
 HOOK bool is_undisturbed(s32 cpu, const struct pcpu *pcpu)
@@ -148,13 +148,13 @@ HOOK bool is_undisturbed(s32 cpu, const struct pcpu *pcpu)
 	return pcpu && pcpu->occupant == OCCUPANT_URGENT && urgent_on(pcpu)->borrows;
 }
 
-/* Who is urgent waits for no window. There is no grace: that needs a micro pool. */
+/* An urgent vCPU waits for no window. There is no grace: that needs a micro pool. */
 static __always_inline bool turns_are_delayed_on(s32 cpu, const struct pcpu *pcpu)
 {
 	return turns_have_windows() && !urgent_line_length(pcpu);
 }
 
-/* ---- Somebody waits ---- */
+/* ---- A vCPU waits ---- */
 
 HOOK void on_enqueue(struct vcpu *vcpu)
 {
@@ -238,7 +238,7 @@ HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now)
 	stop_urgent_slice(pcpu, now);
 }
 
-/* ---- Who runs next ---- */
+/* ---- What runs next ---- */
 
 HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 *owed)
 {

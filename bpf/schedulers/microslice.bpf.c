@@ -2,9 +2,9 @@
 /*
  * microslice: a sched_ext scheduler for KVM hosts.
  *
- * vCPUs that were stopped inside critical guest-kernel code, or have an interrupt coming, run at once for a
- * short slice on a few reserved pCPUs (Ahn et al., EuroSys'18). This file is its start, and what sched_ext
- * calls; what it is made of is in microslice.bpf.h, and every decision is policy/'s.
+ * A vCPU that was stopped in critical guest-kernel code, or has an interrupt coming, runs at once for a short
+ * slice. It does so on a few reserved pCPUs (Ahn et al., EuroSys'18). This file is its start, and what
+ * sched_ext calls. What it is made of is in microslice.bpf.h, and every decision is policy/'s.
  */
 #include "bpf/schedulers/microslice.bpf.h"
 
@@ -72,7 +72,10 @@ s32 STRUCT_OPS_SLEEPABLE(microslice_init_task, struct task_struct *p, struct scx
 	return init_core_task(p);
 }
 
-/* Tasks that live on while the scheduler ends keep their places: the daemon finds their VMs there until it has seen the end. */
+/*
+ * Tasks that live on while the scheduler ends keep their places: the daemon finds their VMs there until it
+ * has seen the end.
+ */
 void STRUCT_OPS(microslice_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
 {
 	if (p->flags & PF_EXITING)

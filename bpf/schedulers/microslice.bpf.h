@@ -4,14 +4,14 @@
  * hook.
  *
  *   hints           KVM's events                 -> passes, requests
- *   passes          siblings of who waits        -> requests
+ *   passes          siblings of a waiter         -> requests
  *   request         requests                     -> pCPUs that pull
- *   woken           who was woken and waits      -> requests
+ *   woken           woken vCPUs that wait        -> requests
  *   micro_pool, micro_slice, micro_turns, pool_size   reserved pCPUs
  *   home_slices     requests -> pCPUs of the normal pool, where the micro pool is busy
  *   lending         micro pCPUs that nobody asks for
  *   worth_helping   VMs for which there is no micro pool, because they do better without
- *   delay_preemption, patience, directed_yield        who keeps its pCPU, and who gets it
+ *   delay_preemption, patience, directed_yield        which vCPU keeps its pCPU, and which gets it
  */
 #ifndef BPF_MICROSLICE_H
 #define BPF_MICROSLICE_H
@@ -166,8 +166,9 @@ HOOK bool is_undisturbed(s32 cpu, const struct pcpu *pcpu)
 /* ---- Ends of turns ---- */
 
 /*
- * Without a micro pool nobody helps those that a vCPU in critical code may wait for: with grace it would only spin for
- * longer. Who asked for a micro slice here doesn't wait for a window, nor does a micro pCPU have one.
+ * Without a micro pool nothing helps the vCPU that one in critical code may wait for: with grace it would
+ * only spin for longer. A requester of a micro slice here doesn't wait for a window, nor does a micro pCPU
+ * have one.
  */
 static __always_inline bool turns_are_delayed_on(s32 cpu, const struct pcpu *pcpu)
 {
@@ -183,7 +184,7 @@ static __always_inline bool place_elsewhere(struct vcpu *vcpu, u32 slot, struct 
 	return place_at_home(vcpu, slot, p);
 }
 
-/* ---- Somebody waits ---- */
+/* ---- A vCPU waits ---- */
 
 /* It left the micro pCPU's queue before it ran. */
 HOOK void on_enqueue(struct vcpu *vcpu)
@@ -219,7 +220,7 @@ HOOK void on_queued(struct vcpu *vcpu, u32 slot)
 	resume_request(vcpu, slot);
 }
 
-/* Whoever asked for it is told so; nobody else may ask until it is released. */
+/* The mechanism that asked for it is told so; none may ask until it is released. */
 HOOK void on_rest(struct vcpu *vcpu)
 {
 	end_acceleration(vcpu, VCPU_RUNNABLE, RETURN_NEVER_RAN);
@@ -312,7 +313,7 @@ HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now)
 	stop_busy(pcpu, now);
 }
 
-/* ---- Who runs next ---- */
+/* ---- What runs next ---- */
 
 HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
@@ -324,8 +325,8 @@ HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, 
 	if (micro_slice_goes_on(prev, pcpu) || is_put_off(cpu, prev, pcpu))
 		return true;
 	/*
-	 * One micro slice behind the other leaves whom the first one has interrupted for the end of the
-	 * second.
+	 * A second micro slice behind the first one: the vCPU interrupted by the first waits for the end of
+	 * the second.
 	 */
 	if (serve_at_home(cpu, pcpu, prev))
 		return true;
@@ -335,7 +336,7 @@ HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, 
 	return dsq_move_to_local(DSQ_CONFINED + cpu);
 }
 
-/* Who yields a micro slice gives nobody the turn that was interrupted for it. */
+/* A vCPU that yields a micro slice gives no other the turn that was interrupted for it. */
 HOOK bool goes_before_boosted(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 owed)
 {
 	return !owed && take_heir(cpu, prev);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * simple: one shared queue by virtual time and nothing else, as tools/sched_ext/scx_simple.bpf.c of the kernel does it.
+ * simple: one shared queue by virtual time and nothing else, as tools/sched_ext/scx_simple.bpf.c of the
+ * kernel does it.
  *
  * Not for use: it is what the costs of microslice are compared with (`microslice testbed costs`).
  */

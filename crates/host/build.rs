@@ -1,4 +1,5 @@
-//! Compiles `bpf/` with the clang that the project names, and generates the skeletons that load it, and what both share.
+//! Compiles `bpf/` with the clang that the project names, and generates the skeletons that load it, and what
+//! both share.
 
 use libbpf_cargo::SkeletonBuilder;
 use microslice_border::{Border, BorderError};

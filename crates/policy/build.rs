@@ -1,4 +1,5 @@
-//! Generates the Rust side of `policy/*.h`, and builds the policies by the same compiler that builds the BPF programs.
+//! Generates the Rust side of `policy/*.h`, and builds the policies by the same compiler that builds the BPF
+//! programs.
 
 use microslice_border::{Border, BorderError};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
-//! Puts the files of `scenarios/` into the binary, so that `microslice simulate gmake-swaptions` works anywhere, and the
-//! fingerprint of the model, by which results of a sweep know what made them.
+//! Puts the files of `scenarios/` into the binary, so that `microslice simulate gmake-swaptions` works
+//! anywhere. It also puts in the fingerprint of the model, by which results of a sweep know what made them.
 //!
-//! All paths are relative to the crate: a build folder that another clone has used must not bring that clone's files.
+//! All paths are relative to the crate: a build folder that another clone has used must not bring that
+//! clone's files.
 
 use fnv::FnvHasher;
 use std::fmt::Write;
@@ -31,7 +32,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Results of two models don't belong into one table, and the program's version doesn't tell them apart while it is written.
+/// Results of two models don't belong into one table, and the program's version doesn't tell them apart while
+/// it is written.
 fn model() -> io::Result<u64> {
     let mut files = Vec::new();
     for folder in MODEL {

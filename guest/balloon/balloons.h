@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Time balloons: how many threads make a vCPU's queue as long as its slowness is worth (Uhlig et al., VM'04, section 4.1).
+ * Time balloons: how many threads make a vCPU's queue as long as its slowness is worth (Uhlig et al., VM'04,
+ * section 4.1).
  *
  * Problem.   A guest's balancer takes its vCPUs for equally fast, and gives each the same number of threads.
- * Mechanism. Balloon threads on the slower vCPUs, so that their queues seem as long as the fastest one's should be.
- * Formula.   balloons(v) = ceil((s_max - s_v) * p / sum of s)      s: a vCPU's share of its pCPU, p: threads that want to run
+ * Mechanism. Balloon threads on the slower vCPUs, so that their queues seem as long as the fastest one's
+ *            should be.
+ * Formula.   balloons(v) = ceil((s_max - s_v) * p / sum of s) s: a vCPU's share of its pCPU, p: threads that
+ *            want to run
  */
 #ifndef GUEST_BALLOONS_H
 #define GUEST_BALLOONS_H
 
 #define SHARE_WHOLE 1000u /* shares are parts of so many */
 #define BALLOONS_MAX 16u  /* on one vCPU */
-/* Who is slower by less than this part of a share isn't: the host's own work comes and goes. */
+/* A vCPU slower by less than this part of a share isn't: the host's own work comes and goes. */
 #define SHARE_TOLERANCE 100u
 
 /* Of one vCPU's time so much was stolen by the host. */

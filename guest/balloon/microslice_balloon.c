@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Time balloons: threads that make the guest's own balancer move work away from vCPUs that the host gives less time.
+ * Time balloons: threads that make the guest's own balancer move work away from vCPUs that the host gives
+ * less time.
  *
- * Every `interval_ms` it is seen how much of each vCPU's time the host took (steal time), and how many threads want to run.
- * A slower vCPU gets balloons (balloons.h). A balloon wants to run, so the balancer counts it, and gives its turns away at
- * once: to the threads of its vCPU, or, if there are none, to the host, by HLT.
+ * Every `interval_ms` it is seen how much of each vCPU's time the host took (steal time), and how many
+ * threads want to run. A slower vCPU gets balloons (balloons.h). A balloon wants to run, so the balancer
+ * counts it, and gives its turns away at once: to the threads of its vCPU, or, if there are none, to the
+ * host, by HLT.
  */
 #define pr_fmt(format) KBUILD_MODNAME ": " format
 #include <linux/version.h>

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The hint page: what a guest says to its host of when it isn't to be preempted (Uhlig et al., VM'04, section 3.1).
+ * The hint page: what a guest says to its host of when it isn't to be preempted (Uhlig et al., VM'04, section
+ * 3.1).
  *
  * Problem.   Only the guest knows when one of its vCPUs holds a lock that others wait for.
- * Mechanism. A word for each vCPU in the guest's own memory: not now, for so many microseconds; 0: as you like. The guest
- *            writes it, and needs no exit for that. The host looks for the page by its signature, in the lowest
- *            16 MiB of guest-physical memory (Linux's ZONE_DMA) and at the begin of a page only, and reads it where a turn may end.
- * Trust.     None. The host believes a word up to its window, and lets who overdraws pay for it by its next turns
- *            (policy/delay_preemption.h). A page that is forged costs its own VM only.
+ * Mechanism. A word for each vCPU in the guest's own memory: not now, for so many microseconds; 0: as you
+ *            like. The guest writes it, and needs no exit for that. The host looks for the page by its
+ *            signature. It looks in the lowest 16 MiB of guest-physical memory (Linux's ZONE_DMA), at the
+ *            begin of a page only. It reads the page where a turn may end.
+ * Trust.     None. The host believes a word up to its window. A guest that overdraws pays for it by its next
+ *            turns (policy/delay_preemption.h). A page that is forged costs its own VM only.
  *
- * Includers bring the words u8, u32 and u64. The reader of the daemon (crates/host/src/hint_page.rs) has the same numbers.
+ * Includers bring the words u8, u32 and u64. The reader of the daemon (crates/host/src/hint_page.rs) has the
+ * same numbers.
  */
 #ifndef GUEST_HINT_PAGE_H
 #define GUEST_HINT_PAGE_H

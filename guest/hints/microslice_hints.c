@@ -104,7 +104,7 @@ static int __init microslice_hints_init(void)
 	head->version = HINT_VERSION;
 	head->vcpu_count = count;
 	head->guest_physical = virt_to_phys(head);
-	/* Whoever sees the signature sees the rest. */
+	/* A reader that sees the signature sees the rest. */
 	smp_wmb();
 	memcpy(head->signature, HINT_SIGNATURE, sizeof(head->signature));
 	return 0;

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The guest's locks over KVM's own kick and HLT, tried and measured: a worker on each of some vCPUs takes one lock over and over.
+ * The guest's locks over KVM's own kick and HLT, tried and measured: a worker on each of some vCPUs takes one
+ * lock over and over.
  *
  *   echo 'kind=oticket seconds=10 cpus=4' > /sys/module/microslice_locks/parameters/run
  *   cat /sys/module/microslice_locks/parameters/run
  *
- * The first ends when the run has; the second prints one line of JSON: how often the lock was taken, and waited for (a hand-over),
- * halts and kicks, and what must be 0: two that held it at once, somebody who overtook, kicks that were lost. A waiter whose turn
- * it is and who halts while nothing moves for ten seconds has lost one: it is kicked again.
+ * The first ends when the run has; the second prints one line of JSON. It says how often the lock was taken,
+ * and waited for (a hand-over), halts and kicks. It also says what must be 0: two that held it at once,
+ * overtakers, kicks that were lost. A waiter has lost a kick if it is its turn, it has halted, and nothing
+ * moves for ten seconds: it is kicked again.
  *
- * `kind=stock` is the kernel's own spinlock, whose halts aren't counted (-1). `kind=yield` and `spin-yield` have no order. With
- * `hint=50` a vCPU says, by microslice_hints, that it isn't to be preempted for 50 us, from when it wants the lock until it has
- * given it up.
+ * `kind=stock` is the kernel's own spinlock, whose halts aren't counted (-1). `kind=yield` and `spin-yield`
+ * have no order. With `hint=50` a vCPU says, by microslice_hints, that it isn't to be preempted for 50 us.
+ * That counts from when it wants the lock until it has given it up.
  */
 #define pr_fmt(format) KBUILD_MODNAME ": " format
 #include <linux/version.h>
@@ -53,8 +55,8 @@ static unsigned long begin_wait(void)
 }
 
 /*
- * KVM remembers a kick that comes before the halt. Whoever waits with interrupts off is woken by nothing else; others by
- * interrupts, too, which STI lets in no earlier than HLT.
+ * KVM remembers a kick that comes before the halt. Nothing else wakes a waiter with interrupts off.
+ * Interrupts wake others, too, which STI lets in no earlier than HLT.
  */
 static void halt_until_kicked(unsigned long flags)
 {
@@ -223,7 +225,7 @@ static u64 sum_of(size_t field)
 }
 #define SUM_OF(field) sum_of(offsetof(struct pv_ticket_cpu, field))
 
-/* Kicks whoever has halted although it is its turn; how many have. */
+/* Kicks waiters that have halted although it is their turn; returns how many have. */
 static u32 kick_again(void)
 {
 	u32 cpu, lost = 0;
@@ -380,7 +382,10 @@ static int read_word(char *word)
 			    "yield-spin hint hold gap");
 }
 
-/* Leaf 0x40000000 names the hypervisor, the next has KVM's features; other hypervisors' leaves may come before KVM's. */
+/*
+ * Leaf 0x40000000 names the hypervisor, the next has KVM's features; other hypervisors' leaves may come
+ * before KVM's.
+ */
 static bool host_has(u32 feature)
 {
 	u32 base, highest, signature[3];

@@ -1,26 +1,30 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Ticket locks for guests: a waiter spins, then halts until its turn, and whoever lets go kicks it (Kashyap et al., APSys'15).
+ * Ticket locks for guests: a waiter spins, then halts until its turn, and the holder kicks it when it lets go
+ * (Kashyap et al., APSys'15).
  *
- * Problem.   A halted waiter comes tens of microseconds after its kick, and meanwhile nobody has the lock. Once waiters halt
- *            on a lock that is wanted all the time, each hand-over waits for one to wake: the "sleepy spinlock anomaly".
- * Mechanism. `pv-ticket` is the stock lock of Linux 4.0 (arch/x86/include/asm/spinlock.h, arch/x86/kernel/kvm.c): it spins
- *            for 2^15 looks, then halts. `oticket` spins for longer the nearer its turn is, and kicks the next few waiters
- *            together, so that they wake while others hold the lock (section 3, Figure 5). `iticket` doubles the time for all
- *            waiters of a lock whenever one of them halts (5.2).
+ * Problem.   A halted waiter comes tens of microseconds after its kick, and meanwhile nobody has the lock.
+ *            Once waiters halt on a lock that is wanted all the time, each hand-over waits for one to wake:
+ *            the "sleepy spinlock anomaly".
+ * Mechanism. `pv-ticket` is the stock lock of Linux 4.0 (arch/x86/include/asm/spinlock.h,
+ *            arch/x86/kernel/kvm.c): it spins for 2^15 looks, then halts. `oticket` spins for longer the
+ *            nearer its turn is. It kicks the next few waiters together, so that they wake while others hold
+ *            the lock (section 3, Figure 5). `iticket` doubles the time for all waiters of a lock whenever
+ *            one of them halts (5.2).
  * Formula.   spin(distance) = spin_max >> (distance - 1) if distance < queue_wait, else spin        oticket
  *            spin           = spin << halts, at most spin_max                                        iticket
  * Order.     All are fair: turns are taken in the order of the tickets.
  *
- * The same C runs in a kernel module, in a program with threads, and in one that tries all interleavings (guest/tests). Each
- * of them brings the words u16, u32 and u64 and says, before it includes this, how memory is accessed and how one halts:
+ * The same C runs in a kernel module, in a program with threads, and in one that tries all interleavings
+ * (guest/tests). Each of them brings the words u16, u32 and u64 and says, before it includes this, how memory
+ * is accessed and how one halts:
  *
  *   LOCK_LOAD(p)            what is written before a LOCK_STORE or an exchange that this sees is seen, too
  *   LOCK_STORE(p, value)    likewise
  *   LOCK_FETCH_ADD, LOCK_FETCH_OR, LOCK_FETCH_AND(p, value); LOCK_COMPARE_SWAP(p, old, new)    whole barriers
  *   LOCK_PAUSE()            between two looks
- *   LOCK_BEGIN_WAIT()       returns a number. Until LOCK_END_WAIT(number) nobody else takes a lock on this CPU
- *   LOCK_HALT(number)       until this CPU is kicked, or for any other reason. A kick that came before it isn't lost
+ *   LOCK_BEGIN_WAIT()       a number. Until LOCK_END_WAIT(number) no other task takes a lock on this CPU
+ *   LOCK_HALT(number)       until this CPU is kicked, or for another reason. An earlier kick isn't lost
  *   LOCK_KICK(cpu)
  */
 #ifndef GUEST_PV_TICKET_H
@@ -28,7 +32,7 @@
 
 #define TICKET_CPUS_MAX 512u
 #define TICKET_WORD_BITS 64u
-/* Tickets go up by 2. The lowest bit of the head says that somebody may have halted. */
+/* Tickets go up by 2. The lowest bit of the head says that a waiter may have halted. */
 #define TICKET_STEP 2u
 #define TICKET_SOMEBODY_HALTS 1u
 
@@ -42,7 +46,8 @@ enum pv_ticket_kind {
 /* How long is spun, in looks at the lock; figures of the paper's Figure 5. */
 struct pv_ticket_rules {
 	enum pv_ticket_kind kind;
-	u32 queue_wait; /* from so many tickets on a waiter of an oticket lock spins like one of the stock lock: 18 */
+	/* From so many tickets on a waiter of an oticket lock spins like one of the stock lock: 18. */
+	u32 queue_wait;
 	u32 wake_ahead; /* so many are kicked at each release of an oticket lock: 4 */
 	u64 spin;	/* 2^15; "longer spinning" is the stock lock with 2^34 */
 	u64 spin_max;	/* 2^34 */
@@ -108,7 +113,7 @@ static inline u32 ticket_spin(struct pv_ticket_lock *lock, u16 ticket, u64 looks
 	return 0;
 }
 
-/* Halts once, unless its turn has come. Who is kicked for its turn, or ahead of it, looks again. */
+/* Halts once, unless its turn has come. A waiter kicked for its turn, or ahead of it, looks again. */
 static inline void ticket_wait(const struct pv_ticket_rules *rules, struct pv_ticket_lock *lock,
 			       struct pv_ticket_cpus *cpus, u32 cpu, u16 ticket)
 {
@@ -121,7 +126,7 @@ static inline void ticket_wait(const struct pv_ticket_rules *rules, struct pv_ti
 	LOCK_STORE(&own->lock, lock);
 	LOCK_FETCH_OR(waiting, bit);
 	LOCK_FETCH_OR(&lock->head, (u16)TICKET_SOMEBODY_HALTS);
-	/* Whoever lets go from here on sees both; who did so before is seen here. */
+	/* A holder that lets go from here on sees both; one that did so before is seen here. */
 	if (!ticket_is_turn(LOCK_LOAD(&lock->head), ticket)) {
 		if (rules->kind == PV_ITICKET && LOCK_LOAD(&lock->halts) < TICKET_WORD_BITS)
 			LOCK_FETCH_ADD(&lock->halts, 1);
@@ -165,7 +170,7 @@ static inline u16 pv_ticket_lock(const struct pv_ticket_rules *rules, struct pv_
 	return ticket;
 }
 
-/* Kicks whoever waits for the turn `ticket`, if it has halted or is about to. */
+/* Kicks the waiter for the turn `ticket`, if it has halted or is about to. */
 static inline void ticket_kick(struct pv_ticket_lock *lock, struct pv_ticket_cpus *cpus, u32 cpu, u16 ticket)
 {
 	u32 word, other;

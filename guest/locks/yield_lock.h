@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Yield locks: who finds the lock taken gives its vCPU up to the holder (Uhlig et al., VM'04, section 5.2).
+ * Yield locks: a waiter that finds the lock taken gives its vCPU up to the holder (Uhlig et al., VM'04,
+ * section 5.2).
  *
- * Problem.   Who spins for a lock whose holder is preempted burns the time that the holder would need.
- * Mechanism. A pessimistic lock yields at once: a lock that is taken is taken for longer. An optimistic one spins first, for as
- *            long as the lock is held at most if its holder runs: 20 us.
- * Order.     None: whoever comes when it is free has it.
+ * Problem.   A spinner whose lock's holder is preempted burns the time that the holder would need.
+ * Mechanism. A pessimistic lock yields at once: a lock that is taken is taken for longer. An optimistic one
+ *            spins first, for as long as the lock is held at most if its holder runs: 20 us.
+ * Order.     None: the waiter that comes when it is free has it.
  *
  * Includers say what pv_ticket.h wants, and:
  *

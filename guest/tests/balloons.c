@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* How many balloons a vCPU gets: `balloons SHARE SHARE_MOST SHARE_SUM THREADS` prints it; `balloons NS ELAPSED_NS` the share. */
+/*
+ * How many balloons a vCPU gets: `balloons SHARE SHARE_MOST SHARE_SUM THREADS` prints it; `balloons NS
+ * ELAPSED_NS` the share.
+ */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

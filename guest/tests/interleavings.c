@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The guest's locks in every order in which their accesses to memory can happen, with up to so many preemptions.
+ * The guest's locks in every order in which their accesses to memory can happen, with up to so many
+ * preemptions.
  *
  *   interleavings KIND THREADS ROUNDS PREEMPTIONS
  *
- * Each thread takes the lock ROUNDS times. Threads are coroutines that stop before each access, halt and kick; what follows is
- * tried for each of them in turn (as CHESS does: a switch away from a thread that could go on is a preemption, others are free).
- * Accesses happen one after the other: what a processor may do besides, x86's store buffers, isn't tried. There every exchange
- * empties them, and a waiter makes two between its last store and its last look.
+ * Each thread takes the lock ROUNDS times. Threads are coroutines that stop before each access, halt and
+ * kick; what follows is tried for each of them in turn (as CHESS does: a switch away from a thread that could
+ * go on is a preemption, others are free). Accesses happen one after the other: what a processor may do
+ * besides, x86's store buffers, isn't tried. There every exchange empties them, and a waiter makes two
+ * between its last store and its last look.
  *
- * Prints one line of JSON. Ends with 1 and the order of the steps if two hold the lock at once, if somebody overtakes, if all
- * who are left have halted (a lost kick), or if it takes too long to be one.
+ * Prints one line of JSON. Ends with 1 and the order of the steps if two hold the lock at once, or one
+ * overtakes. So it does if all that are left have halted (a lost kick), or if the order takes too long to be
+ * one.
  */
 #define _GNU_SOURCE
 #include <stddef.h>
@@ -70,7 +73,7 @@ static u32 holders;
 static u16 next_ticket;
 static const char *broken;
 
-/* The order that is tried: at step i the choice-th of those who can go on, the running one first. */
+/* The order that is tried: at step i the choice-th of the tasks that can go on, the running one first. */
 static struct choice {
 	u16 choice, choices, preemptions;
 } path[STEPS_MAX];
@@ -143,7 +146,7 @@ static int can_run(u32 thread)
 	return !threads[thread].done && !threads[thread].halted;
 }
 
-/* Who can go on, the running one first. */
+/* The tasks that can go on, the running one first. */
 static u32 candidates(u32 *of)
 {
 	u32 count = 0;

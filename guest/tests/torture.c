@@ -4,8 +4,8 @@
  *
  *   torture KIND THREADS SECONDS [SEED]
  *
- * Prints one line of JSON. Ends with 1 if two held a lock at once, if somebody overtook, or if nothing moved for ten seconds,
- * as after a lost kick.
+ * Prints one line of JSON. Ends with 1 if two held a lock at once, if one overtook, or if nothing moved for
+ * ten seconds, as after a lost kick.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

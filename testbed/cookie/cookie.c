@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Asks the kernel for a core-scheduling cookie of its own, and for the one that it has (include/uapi/linux/prctl.h).
+ * Asks the kernel for a core-scheduling cookie of its own, and for the one that it has
+ * (include/uapi/linux/prctl.h).
  *
- *   cookie      prints a line for each: "create: ANSWER", "get: ANSWER"; an answer is "granted", or the error in words
+ *   cookie      prints a line for each: "create: ANSWER", "get: ANSWER"; ANSWER is "granted", or the error
  */
 #include <errno.h>
 #include <stdio.h>

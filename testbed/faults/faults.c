@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Faults of a host that a shell can't make, and the witness of what they do to others (crates/testbed/src/campaign).
+ * Faults of a host that a shell can't make, and the witness of what they do to others
+ * (crates/testbed/src/campaign).
  *
- *   faults real-time PRIORITY MS     computes as SCHED_FIFO for so long, then ends by itself: whoever is to end it may have to wait for it
+ *   faults real-time PRIORITY MS     computes as SCHED_FIFO for so long, then ends: a stop may wait for it
  *   faults memory LEAVE_MIB SECONDS  takes all available memory but that much, holds it for so long, and ends
- *   faults witness                   wakes ten times a second, in four threads, and prints each second the longest time that one of them
- *                                    waited for a pCPU in it, in microseconds: "waited 120"
+ *   faults witness                   wakes ten times a second, in four threads. Each second it prints the
+ *                                    longest wait of one for a pCPU, in microseconds: "waited 120"
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -90,7 +91,9 @@ static int memory(long leave_mib, long seconds)
 	return 0;
 }
 
-/* It waited from when its nap was over to when it ran, and, while it worked, for all time that it didn't run. */
+/*
+ * It waited from when its nap was over to when it ran, and, while it worked, for all time that it didn't run.
+ */
 static void *watch(void *argument)
 {
 	long *longest = argument, due = now_ns(CLOCK_MONOTONIC);

@@ -22,12 +22,16 @@
 #define WORKER_ITERATIONS 20000
 #define DISCARDER_ITERATIONS 2000
 #define LOCKS_PER_ROUND 16
-/* Of the threads that only compute and lock: more than half of their time, so that some are preempted with the lock held. */
+/*
+ * Of the threads that only compute and lock: more than half of their time, so that some are preempted with
+ * the lock held.
+ */
 #define LOCKS_PER_LOCKING_ROUND 64
 #define COLLECTOR_PAUSE_NS 50000000L
 /* Longer than a boosted turn, so that it waits by its clock now and then. */
 #define DOZER_ITERATIONS (20 * COMPUTE_ITERATIONS)
 #define DOZER_PAUSE_NS 100000L
+#define SLEEPER_PAUSE_NS 10000000L
 
 struct thread {
 	void (*body)(long);
@@ -110,6 +114,27 @@ void load_dozer(int count)
 		start_thread(dozer, 0, i % vcpu_count());
 }
 
+/* It does next to nothing: when it is woken it always has lag. */
+static void sleeper(long argument)
+{
+	struct timespec pause = {.tv_nsec = SLEEPER_PAUSE_NS};
+
+	(void)argument;
+	for (;;) {
+		uint64_t start = now_ns(), slept_ns;
+
+		nanosleep(&pause, NULL);
+		slept_ns = now_ns() - start;
+		count_latency(WAKE, slept_ns > SLEEPER_PAUSE_NS ? slept_ns - SLEEPER_PAUSE_NS : 0);
+	}
+}
+
+void load_sleeper(int count)
+{
+	for (int i = 0; i < count; i++)
+		start_thread(sleeper, 0, i % vcpu_count());
+}
+
 /* Touched pages that go away: every vCPU that runs this process must forget them first. */
 static void unmap_once(void)
 {
@@ -145,7 +170,9 @@ void load_shootdown(int count)
 		start_thread(hog, 0, i % vcpu_count());
 }
 
-/* Unlike munmap(), which only one thread at a time gets far enough in, all threads can do this side by side. */
+/*
+ * Unlike munmap(), which only one thread at a time gets far enough in, all threads can do this side by side.
+ */
 static void discarder(long argument)
 {
 	char *memory =
@@ -172,7 +199,9 @@ void load_storm(int count)
 		start_thread(discarder, 0, i % vcpu_count());
 }
 
-/* A futex that never has the expected value: the kernel takes the hash bucket's spinlock, compares, lets go. */
+/*
+ * A futex that never has the expected value: the kernel takes the hash bucket's spinlock, compares, lets go.
+ */
 static void lock_once(void)
 {
 	static uint32_t word;
@@ -264,7 +293,10 @@ static void locking_worker(long argument)
 	}
 }
 
-/* It sleeps in between, so its vCPU has just woken and has all of its slice before it when the shootdown begins. */
+/*
+ * It sleeps in between, so its vCPU has just woken and has all of its slice before it when the shootdown
+ * begins.
+ */
 static void collector(long argument)
 {
 	struct timespec pause = {.tv_nsec = COLLECTOR_PAUSE_NS};
@@ -274,7 +306,10 @@ static void collector(long argument)
 	for (;;) {
 		nanosleep(&pause, NULL);
 		unmap_once();
-		/* Interrupts whose targets, if preempted, a paravirtual guest yields to; shootdowns leave those out. */
+		/*
+		 * Interrupts whose targets, if preempted, a paravirtual guest yields to; shootdowns leave
+		 * those out.
+		 */
 		syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
 	}
 }

@@ -14,10 +14,17 @@ void compute(uint64_t iterations);
 void load_hog(int count);
 /* Hogs that sleep for 0.1 ms now and then. */
 void load_dozer(int count);
-/* One thread unmaps and write-protects memory while `count - 1` siblings of its process run on the other vCPUs: each
- * operation interrupts them all and waits for their answers. */
+/* `count` threads, one per vCPU, that sleep for 10 ms at a time, and measure by how much they wake too late. */
+void load_sleeper(int count);
+/*
+ * One thread unmaps and write-protects memory while `count - 1` siblings of its process run on the other
+ * vCPUs: each operation interrupts them all and waits for their answers.
+ */
 void load_shootdown(int count);
-/* `count` threads of one process that discard memory, all at once: those that owe an answer mostly wait for answers themselves. */
+/*
+ * `count` threads of one process that discard memory, all at once: those that owe an answer mostly wait for
+ * answers themselves.
+ */
 void load_storm(int count);
 /* `count` threads that take one kernel spinlock (a futex hash bucket's) over and over. */
 void load_lock(int count);
@@ -25,19 +32,29 @@ void load_lock(int count);
 void load_wake(int count);
 /* `count` threads of one process, each: compute, unmap memory, take the contended lock. */
 void load_worker(int count);
-/* One thread wakes up every 50 ms, unmaps, write-protects and has a memory barrier done, as a garbage collector's does;
- * `count - 1` siblings on the other vCPUs compute and take the contended lock. */
+/*
+ * One thread wakes up every 50 ms, unmaps, write-protects and has a memory barrier done, as a garbage
+ * collector's does; `count - 1` siblings on the other vCPUs compute and take the contended lock.
+ */
 void load_collector(int count);
 /* One datagram at a time to the host's echo service and back. */
 void load_pingpong(int count);
 
-/* The guest's locks (guest/locks): each for `seconds`, with short spinning times; and likewise with the paper's. */
+/*
+ * The guest's locks (guest/locks): each for `seconds`, with short spinning times; and likewise with the
+ * paper's.
+ */
 void load_torture(int seconds);
 void load_locks(int seconds);
 /* `count` threads that only compute, on whatever vCPU the kernel likes; how many are on each is reported. */
 void load_crowd(int count);
 /* Time balloons (guest/balloon), from when the host has taken `seconds` of the first vCPU's time on. */
 void load_balloons(int seconds);
+
+/* What single operations take, once, while all `vcpus` compute. */
+void load_costs(int vcpus);
+/* What a switch takes, on the host. */
+int measure_switches(void);
 
 /* The host's side of `load_pingpong`. */
 int serve_echo(int port);

@@ -3,14 +3,15 @@
  * The testbed's guest: the init process of an unmodified kernel, and the loads that it runs.
  *
  * What to do comes on the kernel's command line, which hands unknown words to init as environment:
- *   WORKLOAD=load[:count],…   hog dozer shootdown storm lock wake worker collector pingpong heartbeat kallsyms torture locks
- *                             crowd balloons, or `mix` (default count: a thread per vCPU; one for wake and pingpong; ten for
- *                             crowd; seconds of torture and locks)
+ *   WORKLOAD=load[:count],…   hog dozer sleeper shootdown storm lock wake worker collector pingpong
+ *                             heartbeat kallsyms torture locks crowd balloons costs, or `mix` (default count: a
+ *                             thread per vCPU; one for wake and pingpong; ten for crowd; seconds of torture and locks)
  *   NETWORK=10.77.1           the first three numbers of its network: the host is .1, the guest .2
  *   WINDOW_MS=1000            length of a reporting window, in guest time
- * Everything it measures it prints as JSON lines on its virtio port: {"ready"}, {"heartbeat"}, {"window"}, {"kallsyms"}.
+ * Everything it measures it prints as JSON lines on its virtio port: {"ready"}, {"heartbeat"}, {"window"},
+ * {"kallsyms"}.
  *
- * Run on a host as `workload echo [PORT]` it answers the guests' datagrams.
+ * Run on a host as `workload echo [PORT]` it answers the guests' datagrams, and as `workload switches` it tells what a switch takes.
  */
 #define _GNU_SOURCE
 #include "loads.h"
@@ -137,6 +138,7 @@ static const struct {
 } loads[] = {
     {"hog", load_hog, 0, 1},
     {"dozer", load_dozer, 0, 1},
+    {"sleeper", load_sleeper, 0, 1},
     {"shootdown", load_shootdown, 0, 1},
     {"storm", load_storm, 0, 1},
     {"lock", load_lock, 0, 1},
@@ -150,6 +152,7 @@ static const struct {
     {"locks", load_locks, 5, 0},
     {"crowd", load_crowd, 10, 0},
     {"balloons", load_balloons, 1, 0},
+    {"costs", load_costs, 0, 0},
 };
 
 static void start_load(const char *word)
@@ -193,8 +196,11 @@ int main(int argc, char **argv)
 
 	if (argc > 1 && !strcmp(argv[1], "echo"))
 		return serve_echo(argc > 2 ? atoi(argv[2]) : 0);
+	if (argc > 1 && !strcmp(argv[1], "switches"))
+		return measure_switches();
 	if (getpid() != 1) {
-		fprintf(stderr, "usage: %s echo [PORT]   (anything else is for guests)\n", argv[0]);
+		fprintf(stderr, "usage: %s echo [PORT] | switches   (anything else is for guests)\n",
+			argv[0]);
 		return 2;
 	}
 	build_machine();

@@ -2,8 +2,8 @@
 /*
  * What a guest measures of itself: work done and latencies, per window of its own time.
  *
- * Latencies are counted in logarithmic octaves of eight equal buckets each (off by at most 12.5 %), the shape that
- * the harness's histogram has, so that windows add up exactly.
+ * Latencies are counted in logarithmic octaves of eight equal buckets each (off by at most 12.5 %). The
+ * harness's histogram has the same shape, so that windows add up exactly.
  */
 #ifndef GUEST_STATS_H
 #define GUEST_STATS_H
@@ -22,10 +22,11 @@ void count_work(enum work kind, uint64_t amount);
 void report_window(void);
 
 /*
- * Leaves the guest once, harmlessly. To be called before anything that makes the kernel write to a virtio device.
- * Why: on a host from 6.14 on, KVM takes a device write for a broken event delivery, and stops the guest, if the vCPU
- * took a page fault since it last entered: it looks at the type bits of exit_int_info without their valid bit, and
- * QEMU's emulated SVM leaves those bits behind. Any other exit clears them.
+ * Leaves the guest once, harmlessly. To be called before anything that makes the kernel write to a virtio
+ * device. Why: on a host from 6.14 on, KVM may take a device write for a broken event delivery, and stop the
+ * guest. It does so if the vCPU took a page fault since it last entered. KVM looks at the type bits of
+ * exit_int_info without their valid bit, and QEMU's emulated SVM leaves those bits behind. Any other exit
+ * clears them.
  */
 void leave_guest_once(void);
 

@@ -2,18 +2,18 @@
 /*
  * The testbed's hand inside a machine: runs commands that the harness sends and streams back what they say.
  *
- * On the emulated host it is the init process and talks over a virtio-serial port; on a real host (`demo --here`) it
- * is a child of the harness and talks over its standard input and output. Where the emulated host has a system
- * installed (ROOT_DISK), it makes way for that system's own init, and comes back as its service. When the other end
- * goes away, for whatever reason, everything that it started is killed.
+ * On the emulated host it is the init process and talks over a virtio-serial port; on a real host (`demo
+ * --here`) it is a child of the harness and talks over its standard input and output. Where the emulated host
+ * has a system installed (ROOT_DISK), it makes way for that system's own init, and comes back as its service.
+ * When the other end goes away, for whatever reason, everything that it started is killed.
  *
  * An emulated host without virtio devices (SERIAL_LINE) has a serial line instead, whose UART drops what comes while it
  * is full. So the harness waits there until the agent has said that it took what was sent. The most of that host's root
  * comes as an archive on its disk.
  *
  * Frames, both directions: length, stream, kind (three little-endian 32-bit words), then `length` bytes.
- *   harness -> agent  X run this shell command   I input for it   C end of input   K send it this signal (a word)
- *                     Q end everything
+ *   harness -> agent  X run this shell command   I input for it   C end of input
+ *                     K send it this signal (a word)   Q end everything
  *   agent -> harness  H ready   O output   E error output   S ended (a word: exit status as waitpid gives it)
  *                     T took so many bytes (a word; on a serial line only)
  * A stream is one command; its number is the harness's choice.
@@ -194,7 +194,10 @@ static int forward(struct command *command, int *fd, char kind)
 	return 0;
 }
 
-/* Children that ended. Output that they left in the pipes goes first; a daemon that holds a pipe open is not awaited. */
+/*
+ * Children that ended. Output that they left in the pipes goes first; a daemon that holds a pipe open is not
+ * awaited.
+ */
 static void reap(void)
 {
 	int status;
@@ -417,7 +420,9 @@ static int is_asked_for(const char *word)
 	return strstr(line, word) != NULL;
 }
 
-/* The first disk becomes the root, what was the root until now its /testbed, and its init the first process. */
+/*
+ * The first disk becomes the root, what was the root until now its /testbed, and its init the first process.
+ */
 static void make_way(void)
 {
 	int tries = 0;

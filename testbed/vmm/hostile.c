@@ -39,7 +39,10 @@ static const unsigned char acknowledging[] = {
     0xcf,				/* iret */
 };
 
-/* All 2 MiB of the upper GiB show the same memory: the code goes on in another of them each time. RBX is where it begins. */
+/*
+ * All 2 MiB of the upper GiB show the same memory: the code goes on in another of them each time. RBX is
+ * where it begins.
+ */
 static const unsigned char sliding[] = {
     0x0f, 0x31,			  /* rdtsc */
     0x25, 0x00, 0x00, 0xe0, 0x1f, /* and eax, 0x1fe00000: a multiple of 2 MiB, below 512 MiB */

@@ -4,8 +4,8 @@
  *
  *   pauses       PAUSE, in real mode: an exit each, where the host has pause-loop exiting
  *   interrupts   an interrupt to all vCPUs, itself included, and each one's acknowledgement, in real mode
- *   slides       in the upper half: another syscall entry (MSR_LSTAR), a halt at another address, and so on; its VMM writes another
- *                kernel's name into its memory meanwhile
+ *   slides       in the upper half: another syscall entry (MSR_LSTAR), a halt at another address, and so on;
+ *                its VMM writes another kernel's name into its memory meanwhile
  */
 #ifndef HOSTILE_H
 #define HOSTILE_H

@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The smallest VMM: so many VMs of so many vCPUs that halt, sleep a second, and halt again, or that spin. For measuring what
- * vCPUs cost those that watch and schedule them. Each VM is a process, as with real VMMs; all end with this one.
+ * The smallest VMM: so many VMs of so many vCPUs that halt, sleep a second, and halt again, or that spin. For
+ * measuring what vCPUs cost those that watch and schedule them. Each VM is a process, as with real VMMs; all
+ * end with this one.
  *
  *   vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed | keeps=US | hints=US | forged=US]]
- *   vcpus VMS VCPUS leave                            vCPUs that end after some halts; each VMM closes its VM then, prints "left", and lives on
+ *   vcpus VMS VCPUS leave                            vCPUs that end after some halts; each VMM then
+ *                                                    closes its VM, prints "left", and lives on
  *   vcpus VMS VCPUS pauses | interrupts | slides     vCPUs that mean ill (hostile.h)
  *   vcpus naps                                       has no VM: to compare with
  *
- * Spinning vCPUs run in the lower half of the address space, where user mode is; with "kernel" in the upper half, in long mode; with
- * "mixed" in both, turn about. Whether they may do what a kernel may isn't what a host sees of them.
+ * Spinning vCPUs run in the lower half of the address space, where user mode is; with "kernel" in the upper
+ * half, in long mode; with "mixed" in both, turn about. Whether they may do what a kernel may isn't what a
+ * host sees of them.
  *
- * With a number of microseconds a VM has a hint page (guest/hints/hint_page.h): its vCPUs say all the time that they aren't to be
- * preempted for so long, with "hints" turn about with nothing; with "forged" in a page of a version that nobody knows.
+ * With a number of microseconds a VM has a hint page (guest/hints/hint_page.h): its vCPUs say all the time
+ * that they aren't to be preempted for so long, with "hints" turn about with nothing; with "forged" in a page
+ * of a version that nobody knows.
  *
- * Prints "ready" once all vCPUs halted, or are about to spin. Busy threads of the VMM compute all the time; one that naps sleeps for
- * 10 ms, works for some microseconds, and prints each second by how much it was woken too late on average: "late 120 us".
+ * Prints "ready" once all vCPUs halted, or are about to spin. Busy threads of the VMM compute all the time;
+ * one that naps sleeps for 10 ms, works for some microseconds, and prints each second by how much it was
+ * woken too late on average: "late 120 us".
  */
 #include <fcntl.h>
 #include <linux/kvm.h>
@@ -55,7 +60,10 @@ enum { HINTS = 32 * PAGE, MEMORY_WITH_HINTS = 128 * PAGE };
 #define CR0_PE_ET_NE_PG 0x80000031ul
 #define CR4_PAE 0x20ul
 #define EFER_LME_LMA 0x500ul
-/* So often it counts in each half: milliseconds, emulated; and with a hint, which is to be shorter than a window. */
+/*
+ * So often it counts in each half: milliseconds, emulated; and with a hint, which is to be shorter than a
+ * window.
+ */
 #define COUNTS 200000u
 #define COUNTS_WITH_HINT 20000u
 
@@ -238,7 +246,7 @@ static void *nap(void *unused)
 	return unused;
 }
 
-/* The last who has it closes the VM: this thread frees its vCPUs, and ran none of them. */
+/* The last holder closes the VM: this thread frees its vCPUs, and ran none of them. */
 static void leave(const pthread_t *threads, long vcpu_count)
 {
 	for (long id = 0; id < vcpu_count; id++)

@@ -9,8 +9,9 @@
 //! | `#define RECORD_VERSION 12u` | `pub const RECORD_VERSION: u32` |
 //! | a `static inline` function | an unsafe function of that name in the module `c`, and a wrapper in C |
 //!
-//! Headers keep four rules, and a build ends with the name of whoever breaks one. They parse without `vmlinux.h`.
-//! An enumeration counts from 0, without gaps. A struct has no hidden padding, and at most one union.
+//! Headers keep four rules, and a build ends with the name of the one that breaks one. They parse without
+//! `vmlinux.h`. An enumeration counts from 0, without gaps. A struct has no hidden padding, and at most one
+//! union.
 
 mod enumerations;
 mod names;
@@ -82,7 +83,8 @@ impl Border {
         Self { headers, root: Some(root.to_owned()), imports, has_functions: false }
     }
 
-    /// Writes `OUT/border.rs`, to be included into a module. Functions need `OUT/border.c`, to be compiled, too.
+    /// Writes `OUT/border.rs`, to be included into a module. Functions need `OUT/border.c`, to be compiled,
+    /// too.
     pub fn generate(&self, out: &Path) -> Result<(), BorderError> {
         load_libclang()?;
         let enumerations = Enumerations::default();

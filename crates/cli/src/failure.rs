@@ -45,7 +45,7 @@ impl Failure {
 
     /// Prints the line and returns the exit code.
     pub fn report(&self) -> ExitCode {
-        // Who works and who waits for the work's end may both find that it was stopped.
+        // The worker and the waiter for its end may both find that it was stopped.
         static INTERRUPTED_SAID: AtomicBool = AtomicBool::new(false);
         if self.code != Self::INTERRUPTED || !INTERRUPTED_SAID.swap(true, Ordering::Relaxed) {
             output::say(format_args!("microslice: {self}"));

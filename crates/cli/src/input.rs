@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Opens a file, but no named pipe: that may take for ever. One that a shell made (`<(…)`) doesn't, and has no path of its own.
+/// Opens a file, but no named pipe: that may take for ever. One that a shell made (`<(…)`) doesn't, and has
+/// no path of its own.
 ///
 /// # Errors
 /// It is a named pipe, or can't be opened.

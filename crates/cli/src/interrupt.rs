@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// Work that looks at its flag ends within milliseconds. What is busy for longer waits for a pipe that nobody reads, or
-/// simulates a great deal that happens at one instant.
+/// Work that looks at its flag ends within milliseconds. What is busy for longer waits for a pipe that nobody
+/// reads, or simulates a great deal that happens at one instant.
 pub const GRACE: Duration = Duration::from_millis(800);
 /// Nobody presses Ctrl-C again so soon for want of an effect.
 const ECHO: Duration = Duration::from_millis(500);
 /// Standard error may be a pipe that nobody empties.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Files that have no content yet that anybody could use.
+/// Files that have no useful content yet.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static UNDISTURBED: Mutex<()> = Mutex::new(());
 
-/// Calls `stop` at the first signal, and ends the process if it is still there when `grace` is over, if there is one. A
-/// second signal ends it at once.
+/// Calls `stop` at the first signal, and ends the process if it is still there when `grace` is over, if there
+/// is one. A second signal ends it at once.
 pub fn on_signal(grace: Option<Duration>, stop: impl Fn() + Send + 'static) -> Result<(), Failure> {
     let mut first = None;
     let handler = move || {
@@ -41,7 +41,8 @@ pub fn on_signal(grace: Option<Duration>, stop: impl Fn() + Send + 'static) -> R
     ctrlc::set_handler(handler).map_err(Failure::broken)
 }
 
-/// Beyond `ulimit -f` a write shall fail as on a full disk: the signal would end the process and leave its temporary file.
+/// Beyond `ulimit -f` a write shall fail as on a full disk: the signal would end the process and leave its
+/// temporary file.
 pub fn survive_file_size_limit() {
     // SAFETY: no handler is installed, and no other thread is there yet.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };

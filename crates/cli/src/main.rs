@@ -1,4 +1,5 @@
-//! The `microslice` binary: subcommands only. Each lives in `commands/`, parses its flags and calls one crate.
+//! The `microslice` binary: subcommands only. Each lives in `commands/`, parses its flags and calls one
+//! crate.
 
 // Printing macros panic where nobody reads; `output` has what is used in their place.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -77,7 +78,8 @@ fn parse() -> Result<Cli, Failure> {
     })
 }
 
-/// What is wrong, in one line, without the tips and the usage behind it. A value may have empty lines of its own.
+/// What is wrong, in one line, without the tips and the usage behind it. A value may have empty lines of its
+/// own.
 fn cause_of(text: &str) -> String {
     let ends =
         ["\n\n  tip:", "\n\nUsage:", "\n\nFor more information"].iter().filter_map(|end| text.rfind(end));

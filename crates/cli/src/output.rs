@@ -1,4 +1,5 @@
-//! What a command says and writes: lines that nobody has to read, and files that are complete or not there at all.
+//! What a command says and writes: lines that nobody has to read, and files that are complete or not there at
+//! all.
 
 use crate::failure::Failure;
 use crate::interrupt::Unfinished;
@@ -133,7 +134,7 @@ fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
 }
 
-/// `/dev/stdout` leads there: a link in words only, to a file that somebody has open.
+/// `/dev/stdout` leads there: a link in words only, to a file that a process has open.
 fn is_of_a_process(place: &Path) -> bool {
     std::fs::canonicalize(folder_of(place)).is_ok_and(|folder| folder.starts_with("/proc"))
 }

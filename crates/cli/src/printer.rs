@@ -1,7 +1,7 @@
-//! Printing beside the work: who doesn't read can't stop it.
+//! Printing beside the work: a reader that doesn't read can't stop it.
 //!
-//! Mechanism. A thread prints what lies in a queue. Whoever prints puts it there and goes on; what finds no room is left out
-//!            and counted, and the next text that is printed comes with that number.
+//! Mechanism. A thread prints what lies in a queue. A caller puts its text there and goes on. What finds no
+//!            room is left out and counted, and the next text that is printed comes with that number.
 
 use crate::failure::Failure;
 use std::collections::VecDeque;
@@ -32,8 +32,8 @@ struct State {
 }
 
 impl Printer {
-    /// `print` has each text, and how many were left out before it. Its first failure is kept, and it is asked on: a device
-    /// may have room again.
+    /// `print` has each text, and how many were left out before it. Its first failure is kept, and it is
+    /// asked on: a device may have room again.
     pub fn start(
         name: &'static str,
         mut print: impl FnMut(&str, u64) -> Result<(), Failure> + Send + 'static,
@@ -126,7 +126,7 @@ mod tests {
         let printed = Arc::new(Mutex::new((0, 0, String::new())));
         let seen = Arc::clone(&printed);
         let printer = Printer::start("a pipe", move |text, left_out| {
-            let _ = gate.recv(); // fails, and no longer waits, once somebody reads
+            let _ = gate.recv(); // fails, and no longer waits, once there is a reader
             let mut seen = seen.lock().unwrap();
             *seen = (seen.0 + 1, seen.1 + left_out, text.to_owned());
             Ok(())

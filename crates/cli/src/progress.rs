@@ -33,8 +33,8 @@ impl ProgressLine {
         })
     }
 
-    /// Starts showing; `what` is what is being done ("simulating gmake-swaptions"), `how_far` how much of it is done, if
-    /// that is known.
+    /// Starts showing; `what` is what is being done ("simulating gmake-swaptions"), `how_far` how much of it
+    /// is done, if that is known.
     pub fn show(what: String, how_far: impl Fn() -> Option<String> + Send + 'static) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let watched = over.clone();
@@ -86,7 +86,7 @@ pub fn stoppable() -> Result<Arc<BatchProgress>, Failure> {
     stoppable_within(Some(interrupt::GRACE))
 }
 
-/// The same for who has that long to end by itself, or as long as it takes.
+/// The same for work that has that long to end by itself, or as long as it takes.
 pub fn stoppable_within(grace: Option<Duration>) -> Result<Arc<BatchProgress>, Failure> {
     let progress = Arc::new(BatchProgress::default());
     let stopped = progress.clone();

@@ -1,4 +1,5 @@
-//! What the package brings along: manual pages, completions, and the package itself, made of the program that tests run.
+//! What the package brings along: manual pages, completions, and the package itself, made of the program that
+//! tests run.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// Run in the page by the browser: how many marks it drew, which of them are outside of their plot, and what it fetched.
+/// Run in the page by the browser: how many marks it drew, which of them are outside of their plot, and what
+/// it fetched.
 const LOOK: &str = r#"<script>
 const outside = [];
 let drawn = 0;

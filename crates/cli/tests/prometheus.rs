@@ -1,7 +1,9 @@
-//! Debian's own Prometheus scrapes what `run` and `observe` serve, in the way that docs/monitoring.md shows: every query of the
-//! dashboard has an answer, every alert can be asked about, and nothing is to be said against names and units.
+//! Debian's own Prometheus scrapes what `run` and `observe` serve, in the way that docs/how-to/monitor.md shows:
+//! every query of the dashboard has an answer, every alert can be asked about, and nothing is to be said
+//! against names and units.
 //!
-//! The figures are a report's, made here and growing; the rest is what the daemon has: its conversion, its server, its formats.
+//! The figures are a report's, made here and growing; the rest is what the daemon has: its conversion, its
+//! server, its formats.
 
 mod reports;
 
@@ -59,7 +61,7 @@ fn debians_prometheus_scrapes_both_and_every_query_of_the_dashboard_has_an_answe
 
     let queries = dashboard_queries("10s").expect("a dashboard");
     assert!(queries.len() > 20, "{queries:?}");
-    // Figures grow for as long as somebody holds the other end.
+    // Figures grow for as long as a test holds the other end.
     let (_alive, is_over) = std::sync::mpsc::channel::<()>();
     let began = Instant::now();
     std::thread::spawn(move || {

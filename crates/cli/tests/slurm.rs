@@ -1,4 +1,5 @@
-//! `microslice sweep --slurm` with real Slurm: a controller, a node and munge of this test's own, in a folder of its own.
+//! `microslice sweep --slurm` with real Slurm: a controller, a node and munge of this test's own, in a folder
+//! of its own.
 
 mod common;
 
@@ -40,7 +41,7 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Self {
-        // SAFETY: it only reads who runs this.
+        // SAFETY: it only reads which user runs this.
         let user = unsafe { libc::geteuid() };
         assert_eq!(user, 0, "Slurm's daemons run as root here, as scripts/test.sh does");
         let folder = tempfile::tempdir().expect("a folder");
@@ -107,7 +108,8 @@ impl Cluster {
         let words = std::fs::File::create(self.path(&format!("{name}.words"))).expect("a file");
         let mut command = Command::new(format!("/usr/sbin/{name}"));
         command.args(arguments).stdin(Stdio::null()).stdout(words.try_clone().expect("a file")).stderr(words);
-        // SAFETY: between fork and exec, one call that is allowed there: a test that is killed leaves no daemon.
+        // SAFETY: between fork and exec, one call that is allowed there: a test that is killed leaves no
+        // daemon.
         unsafe {
             command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                 0 => Ok(()),
@@ -127,7 +129,7 @@ impl Cluster {
         }
     }
 
-    /// What the daemons say, for who wants to know why there is none.
+    /// What the daemons say, to find out why there is none.
     fn words(&self) -> String {
         let names =
             ["munged.words", "munge.log", "slurmctld.words", "slurmctld.log", "slurmd.words", "slurmd.log"];
@@ -268,7 +270,7 @@ fn a_job_array_makes_the_results_of_a_local_run_byte_for_byte() {
         error.contains("sbatch small.results.jsonl.sbatch: ") && error.contains("invalid partition"),
         "{error}"
     );
-    // Where a task isn't run, who waits hears what is missing, and where tasks say why.
+    // Where a task isn't run, the waiting command hears what is missing, and where tasks say why.
     let error = cluster.refuse(&refused, &["--slurm", "--parts", "2", "--wait", "--", "--array=2"]);
     assert!(
         error.contains("6 of 12 runs are missing") && error.contains("unfinished parts of 2: 1; "),
@@ -276,7 +278,7 @@ fn a_job_array_makes_the_results_of_a_local_run_byte_for_byte() {
     );
     assert!(error.ends_with(&format!("its tasks' words: {RESULTS}.part-*-of-2.log\n")), "{error}");
 
-    // Who waits may go; the job goes on.
+    // The waiting command may go; the job goes on.
     let waited = cluster.desk("waited");
     let mut sweep = cluster.command(PROGRAM);
     sweep.current_dir(&waited).args(["sweep", "small.toml", "--slurm", "--wait", "--", "--hold"]);

@@ -59,7 +59,7 @@ fn has_command(words: &[&str]) -> bool {
 
 #[test]
 fn each_promise_is_held_by_a_test_or_a_command_that_exists() {
-    let text = std::fs::read_to_string(repository().join("docs/specification.md")).expect("read");
+    let text = std::fs::read_to_string(repository().join("docs/reference/specification.md")).expect("read");
     let promises = promises(&text);
     assert!(promises.len() > 30, "{} promises found", promises.len());
     let lost: Vec<String> = promises

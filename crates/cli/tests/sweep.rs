@@ -1,4 +1,5 @@
-//! `microslice sweep` as its user meets it: whatever ends it, the same command goes on, and the results are the same.
+//! `microslice sweep` as its user meets it: whatever ends it, the same command goes on, and the results are
+//! the same.
 
 mod common;
 

@@ -22,7 +22,7 @@ fn values_that_cannot_work_are_refused_before_anything_boots() {
         (&["--guest", "a"], "--guest a: write it as NAME=WORKLOAD"),
         (
             &["--guest", "a=bogus"],
-            "--guest a=bogus: no load is called \"bogus\"; allowed: hog, dozer, shootdown, ",
+            "--guest a=bogus: no load is called \"bogus\"; allowed: hog, dozer, sleeper, ",
         ),
         (&["--guest", "a b=hog"], "a name is 1 to 32 letters, digits, - and _"),
         (&["--guest", "a=hog", "--guest", "a=mix"], "--guest a=mix: a second guest of that name"),
@@ -76,6 +76,25 @@ fn a_campaign_that_cannot_be_is_refused_in_one_line() {
     ] {
         let (code, _, said) = campaign(arguments);
         assert_eq!(code, Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(expected) && said.lines().count() == 1, "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_comparison_with_peers_that_cannot_be_is_refused_before_anything_is_built() {
+    for (arguments, expected) in [
+        (&["--peers", "mitosis"][..], "invalid value 'mitosis' for '--peers <NAME"),
+        (&["--peers", "lavd,lavd"], "--peers: lavd is there twice"),
+        (&["--peers", "none,lavd"], "--peers: `none` stands alone"),
+        (&["--boots", "0"], "0 is not in 1..=100"),
+        (&["--kernel", "x"], "kernel x: "),
+        (&["--guest-kernel", "x"], "kernel x: "),
+        (&["--output", "/no/such/file"], "/no/such/file: "),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_microslice"));
+        let output = command.args(["testbed", "peers"]).args(arguments).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(expected) && said.lines().count() == 1, "{arguments:?}: {said}");
     }
 }

@@ -1,4 +1,5 @@
-//! `microslice top` in a real terminal, tmux's: what it shows of who listens, what keys do, and what it leaves behind.
+//! `microslice top` in a real terminal, tmux's: what it shows of a daemon that listens, what keys do, and
+//! what it leaves behind.
 
 mod reports;
 
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_microslice");
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Somebody who listens at a socket in this folder.
+/// A server that listens at a socket in this folder.
 fn listening(folder: &Path) -> (Server, String) {
     let address = format!("unix:{}", folder.join("metrics.sock").display());
     let board = Arc::new(Board::default());

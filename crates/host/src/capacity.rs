@@ -1,6 +1,7 @@
 //! Hosts whose cores differ: which pCPUs are too slow to be micro-sliced.
 //!
-//! A micro slice is there to be over soon, and siblings spin until it is. On a slow core all of them wait for longer.
+//! A micro slice is there to be over soon, and siblings spin until it is. On a slow core all of them wait for
+//! longer.
 
 use std::path::Path;
 
@@ -12,11 +13,12 @@ const FILES: [&str; 2] = [
     "acpi_cppc/highest_perf",
 ];
 
-/// Slower than that part of the fastest, in per cent, is slow: the margin by which Linux finds that a task doesn't fit a CPU
-/// (kernel/sched/fair.c: `fits_capacity`). Cores of one kind differ by a few per cent.
+/// Slower than that part of the fastest, in per cent, is slow: the margin by which Linux finds that a task
+/// doesn't fit a CPU (kernel/sched/fair.c: `fits_capacity`). Cores of one kind differ by a few per cent.
 const SLOW_BELOW_PERCENT: u64 = 80;
 
-/// Those of these pCPUs that are slower than the fastest of them by more than a fifth. None where one says nothing.
+/// Those of these pCPUs that are slower than the fastest of them by more than a fifth. None where one says
+/// nothing.
 pub(crate) fn slow_pcpus(folder: &Path, pcpus: &[u32]) -> Vec<u32> {
     FILES.iter().find_map(|file| slow_by(folder, file, pcpus)).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! What a VM's cgroups say about its CPU time: its weight and its limits. The kernel sees to both only where it schedules
-//! itself (`kernel/sched/fair.c`), so the scheduler is told of them from here.
+//! What a VM's cgroups say about its CPU time: its weight and its limits. The kernel sees to both only where
+//! it schedules itself (`kernel/sched/fair.c`), so the scheduler is told of them from here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -84,13 +84,15 @@ pub fn named_in(proc_file: &Path) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
-/// Of the cgroup with this folder; `None` if it is without the cpu controller, or gone. 0: it is idle (`cpu.idle`).
+/// Of the cgroup with this folder; `None` if it is without the cpu controller, or gone. 0: it is idle
+/// (`cpu.idle`).
 pub fn weight(folder: &Path) -> io::Result<Option<u32>> {
     Ok(read_if_there(&folder.join("cpu.weight"))?.and_then(|text| text.trim().parse().ok()))
 }
 
-/// The cgroups that a VM lies in, with their `cpu.weight`, the outermost first: up to the machine's scope if the process is in
-/// one, else to its own cgroup. Those without the cpu controller are left out; the root has none.
+/// The cgroups that a VM lies in, with their `cpu.weight`, the outermost first: up to the machine's scope if
+/// the process is in one, else to its own cgroup. Those without the cpu controller are left out; the root has
+/// none.
 pub fn weights(mount: &Path, cgroup: &str) -> io::Result<Vec<(PathBuf, u32)>> {
     let relative = Path::new(cgroup.trim_start_matches('/'));
     let scope = relative
@@ -109,7 +111,8 @@ pub fn weights(mount: &Path, cgroup: &str) -> io::Result<Vec<(PathBuf, u32)>> {
 pub struct CpuLimits {
     /// Of the cgroups that all of them lie in, the tightest first.
     pub of_vm: Vec<CpuLimit>,
-    /// The tightest of those that one of them has for itself: libvirt makes a cgroup for each vCPU, and limits all alike.
+    /// The tightest of those that one of them has for itself: libvirt makes a cgroup for each vCPU, and
+    /// limits all alike.
     pub of_each_vcpu: Option<CpuLimit>,
 }
 
@@ -228,7 +231,7 @@ pub(crate) mod tests {
         {
             assert_eq!(is_gone(&io::Error::from_raw_os_error(errno)), gone, "{errno}");
         }
-        // A folder in the file's place can't be read, whoever tries.
+        // A folder in the file's place can't be read, not even by root.
         let mount = mount_with(&[("a/cpu.max/b", ""), ("a/cpu.weight/b", "")]);
         assert!(CpuLimit::of_cgroup(&mount.path().join("a")).is_err());
         assert!(CpuLimits::read(mount.path(), &["/a".to_owned()]).is_err());

@@ -87,7 +87,7 @@ pub struct Settings {
     pub urgent_slice_us: u64,
     /// For how long the sender of a reschedule IPI, or its recipient, is urgent.
     pub preemption_delay_us: u64,
-    /// By how much an urgent vCPU's clock may be ahead of whom it goes before: virtual time.
+    /// By how much an urgent vCPU's clock may be ahead of the vCPU's that it goes before: virtual time.
     pub urgent_allowance_us: u64,
     /// For how long a vCPU that has acknowledged a call is urgent still, to answer it.
     pub urgent_answer_us: u64,
@@ -101,9 +101,11 @@ pub struct Settings {
     /// Which pCPUs share a queue.
     pub queue_domain: QueueDomain,
     pub rules: Rules,
-    /// For how many micro slices who waits keeps its pCPU though nobody is found to help; by the paper's rules nobody does.
+    /// For how many micro slices a waiter keeps its pCPU though the host finds no sibling to help; by the
+    /// paper's rules none does.
     pub patience: u32,
-    /// The window around the end of a turn in which a vCPU is preempted where that is safe; 0: turns end when they are over.
+    /// The window around the end of a turn in which a vCPU is preempted where that is safe; 0: turns end when
+    /// they are over.
     pub delay_preemption: u64,
     pub delay_unsafe: Unsafe,
     /// Between two looks at a guest's instruction pointer.
@@ -118,7 +120,7 @@ pub struct Settings {
     /// Critical functions of guest kernels, in place of those that the program carries.
     pub critical: Option<PathBuf>,
     pub record: Option<PathBuf>,
-    /// Who runs where is traced; only ever asked for on the command line.
+    /// What runs where is traced; only ever asked for on the command line.
     pub trace: Option<TraceSettings>,
     pub stats: Option<f64>,
     /// Where figures are served; `None`: nothing was said.
@@ -181,9 +183,10 @@ impl Default for Settings {
     }
 }
 
-/// The longest that one rule may keep a pCPU from those that wait. sched_ext's watchdog ends the scheduler for everybody once
-/// a single task has waited for ten seconds (`timeout_ms` in `bpf/schedulers/microslice.bpf.c`): it takes thirty such turns in a row.
-/// Who has waited for two seconds goes first, for a third of a slice, so eighty vCPUs a pCPU get theirs in time.
+/// The longest that one rule may keep a pCPU from those that wait. sched_ext's watchdog ends the scheduler
+/// once a single task has waited for ten seconds (`timeout_ms` in `bpf/schedulers/microslice.bpf.c`): it
+/// takes thirty such turns in a row. A task that has waited for two seconds goes first, for a third of a
+/// slice. So eighty vCPUs a pCPU get theirs in time.
 pub const HOLD_US_MAX: u64 = 300_000;
 
 /// So that grace, micro slices in a row, isn't longer than that.
@@ -206,7 +209,8 @@ const BOUNDS: [Bound; 10] = [
     ("delay-look-us", 10, HOLD_US_MAX, "microseconds", |it| it.delay_look_us),
 ];
 
-/// What may stand behind a key, if more is to be said than that it is text, or true or false. A VM's keys are `vm.NAME.KEY`.
+/// What may stand behind a key, if more is to be said than that it is text, or true or false. A VM's keys are
+/// `vm.NAME.KEY`.
 pub(crate) fn allowed(key: &str) -> Option<String> {
     let of_vm = key.strip_prefix("vm.").and_then(|rest| rest.rsplit_once('.')).map(|(_, of_vm)| of_vm);
     if let Some((_, least, most, unit, _)) = BOUNDS.iter().find(|(bounded, ..)| *bounded == key) {
@@ -315,7 +319,8 @@ impl Settings {
             .map_err(|cause| HostError::refused(format!("{} llc: {cause}", self.called("queue-domain"))))
     }
 
-    /// The same on a host that has lost pCPUs since these settings were checked: no more are micro-sliced than there are.
+    /// The same on a host that has lost pCPUs since these settings were checked: no more are micro-sliced
+    /// than there are.
     pub fn within(&self, candidates: usize) -> Self {
         let possible = candidates.min(microslice_policy::POOL_LIMIT_MAX) as u32;
         let mut settings = self.clone();
@@ -327,7 +332,8 @@ impl Settings {
         settings
     }
 
-    /// The most pCPUs that may be micro-sliced on a host with this many that could be. At least one pCPU stays normal.
+    /// The most pCPUs that may be micro-sliced on a host with this many that could be. At least one pCPU
+    /// stays normal.
     pub fn pool_limit(&self, candidates: usize) -> Result<u32, HostError> {
         let possible = candidates.min(microslice_policy::POOL_LIMIT_MAX) as u32;
         let limit = self.micro_cpus_limit.unwrap_or((possible + 1).div_ceil(4).min(possible));

@@ -182,22 +182,26 @@ impl Values {
         settings.critical = self.critical;
         settings.record = self.record;
         settings.stats = self.stats;
-        for (name, vm) in self.vm {
-            if let Some(kernel) = vm.kernel {
-                settings.guests.insert(name.clone(), kernel);
-            }
-            if let Some(weight) = vm.weight {
-                settings.weights.insert(name.clone(), weight);
-            }
-            if let Some(accelerate) = vm.accelerate {
-                settings.vm_accelerate.insert(name.clone(), accelerate);
-            }
-            let schemes = schemes_said(vm.resched_dp, vm.tlb_co, vm.resched_co);
-            if !schemes.is_empty() {
-                settings.vm_schemes.insert(name, schemes);
-            }
-        }
+        self.vm.into_iter().for_each(|(name, vm)| vm.put_into(&mut settings, name));
         Ok(settings)
+    }
+}
+
+impl Vm {
+    fn put_into(self, settings: &mut Settings, name: String) {
+        if let Some(kernel) = self.kernel {
+            settings.guests.insert(name.clone(), kernel);
+        }
+        if let Some(weight) = self.weight {
+            settings.weights.insert(name.clone(), weight);
+        }
+        if let Some(accelerate) = self.accelerate {
+            settings.vm_accelerate.insert(name.clone(), accelerate);
+        }
+        let schemes = schemes_said(self.resched_dp, self.tlb_co, self.resched_co);
+        if !schemes.is_empty() {
+            settings.vm_schemes.insert(name, schemes);
+        }
     }
 }
 

@@ -1,6 +1,8 @@
-//! Core scheduling: a task with a cookie hangs a host with SMT under any sched_ext scheduler (sched-ext/scx issue 3715).
+//! Core scheduling: a task with a cookie hangs a host with SMT under any sched_ext scheduler (sched-ext/scx
+//! issue 3715).
 //!
-//! While our scheduler is loaded no task gets one (`bpf/core/core_scheduling.bpf.h`). Here is what must hold before.
+//! While our scheduler is loaded no task gets one (`bpf/core/core_scheduling.bpf.h`). Here is what must hold
+//! before.
 
 use crate::HostError;
 use crate::topology::Topology;
@@ -39,7 +41,7 @@ fn refusal(can_be_denied: bool, task_with_cookie: Option<i32>) -> Option<String>
     })
 }
 
-/// To prctl(): whoever asks.
+/// To prctl(): the calling task.
 const OWN_TASK: i32 = 0;
 
 fn first_task_with_cookie() -> Option<i32> {

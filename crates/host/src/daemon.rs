@@ -1,13 +1,18 @@
-//! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one reads kernels.
+//! The daemon: one thread that loads the scheduler, tells it what is known of VMs, and prints. A second one
+//! reads kernels.
 
+mod ends;
+mod guests;
 mod hints;
 mod policies;
 mod reports;
 pub(crate) mod resched_co;
+mod rings;
 mod running;
 mod shares;
 mod traces;
 
+pub(crate) use guests::{introduce, say_slide};
 pub(crate) use running::refuse_unknown_names;
 
 use crate::HostError;
@@ -15,7 +20,7 @@ use crate::cgroups;
 use crate::config::{SchedulerChoice, Settings};
 use crate::guest_kernels::{GuestKernel, GuestKernels};
 use crate::hint_page::HintPages;
-use crate::kernel_reader::{Answer, KernelReader, VmKey, Witness};
+use crate::kernel_reader::{KernelReader, VmKey};
 use crate::limits::{self, LimitTable, Troubles};
 use crate::monitoring::Publisher;
 use crate::pool_history::PoolHistory;
@@ -26,20 +31,20 @@ use crate::real_time;
 use crate::recorder::Recorder;
 use crate::recursion_misses::RecursionMisses;
 use crate::refusals::Refusals;
-use crate::report::{Report, sum};
-use crate::restarts::{self, Restarts};
-use crate::scheduler::{Event, Exit, HostStats, KernelVm, Scheduler, VmStats};
+use crate::report::Report;
+use crate::restarts::Restarts;
+use crate::scheduler::{HostStats, Scheduler, VmStats};
 use crate::service_weights::{ServiceTable, Used};
 use crate::topology::cpu_list;
 use crate::tracer::Tracer;
-use crate::vms::{GuestKnowledge, Vm, VmmProcess, namesakes};
-use microslice_policy::{Coded, PoolSizeReason};
-use reports::{Counted, Readings, exit_line};
+use crate::vms::Vm;
+use microslice_policy::Coded;
+use reports::Readings;
 use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How often the rings are read. A recording fills 16 MiB in no less than a second.
@@ -104,8 +109,8 @@ struct Daemon<'s> {
     misses_before: RecursionMisses,
     kernels: KernelReader,
     hint_pages: HintPages,
-    /// The kernels whose ranges the kernel side, and the recording, have, by slot. A slot is used again once no VM runs
-    /// its kernel.
+    /// The kernels whose ranges the kernel side, and the recording, have, by slot. A slot is used again once
+    /// no VM runs its kernel.
     shared_codes: BTreeMap<u32, Weak<GuestKernel>>,
     limits: LimitTable,
     /// What kept limits from being kept when they were read last.
@@ -121,7 +126,7 @@ struct Daemon<'s> {
     tracer: Option<Tracer>,
     trace_has_failed: bool,
     measuring: Option<Measuring>,
-    /// For who asks by `metrics-listen`.
+    /// For clients of `metrics-listen`.
     publisher: Option<Publisher>,
     /// By slot.
     vms: BTreeMap<u32, Vm>,
@@ -200,7 +205,8 @@ impl<'s> Daemon<'s> {
         if let Some(warning) = real_time::warning(&preflight::kernel("osrelease")) {
             (output.say)(&warning);
         }
-        // Where systemd started it: it is up, and from now on it says that it lives (WatchdogSec= of its unit).
+        // Where systemd started it: it is up, and from now on it says that it lives (WatchdogSec= of its
+        // unit).
         let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(&first_line)]);
         let mut said_alive = Instant::now();
         let mut looked_for_vms: Option<Instant> = None;
@@ -274,304 +280,6 @@ impl<'s> Daemon<'s> {
     fn scheduler_mut(&mut self) -> &mut Scheduler {
         self.scheduler.as_mut().expect("there is one but within start_again, or nothing is served any more")
     }
-
-    // ---- Restarts ----
-
-    /// Once the kernel has ended the scheduler: if it asks for a restart, the same again, with what is known of guests and what was counted.
-    fn start_again(
-        &mut self,
-        exit: &Exit,
-        stop: &AtomicBool,
-        output: &mut Output<'_>,
-    ) -> Result<(), HostError> {
-        if !exit.asks_for_restart() {
-            return Err(HostError::Ejected(exit_line(exit)));
-        }
-        self.restarts
-            .add(Instant::now())
-            .map_err(|cause| HostError::Ejected(format!("{}; {cause}", exit_line(exit))))?;
-        restarts::wait_for_rest(|| stop.load(Ordering::Relaxed));
-        if stop.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.drain(output)?;
-        let host = preflight::look_again(&self.host)?;
-        let mut settings = self.settings.within(host.topology.micro_order.len());
-        // Another host: its pCPUs, and the numbers of its VMs, are others.
-        settings.trace = None;
-        let tree = limits::read_tree(Path::new(cgroups::MOUNT))
-            .map_err(|cause| HostError::broken(format!("limits of cgroups can't be read: {cause}")))?;
-        let mut limits = LimitTable::default();
-        let first_limits = limits.update(&tree.limited);
-        let counted = Counted::of(self);
-        self.end_trace(output)?;
-        // Its programs go before others come: two of each would see every event.
-        self.scheduler = None;
-        counted.keep(self);
-        self.shared_codes.clear();
-        self.hint_pages.forget();
-        self.limits = limits;
-        self.scheduler = Some(Scheduler::start(&host, &settings, &first_limits)?);
-        self.services = ServiceTable::default();
-        self.weigh_services(&tree.weighed, output);
-        let pool = match settings.scheduler {
-            SchedulerChoice::Microslice => format!(
-                ": {} of {} pCPUs micro-sliced at most",
-                settings.pool_limit(host.topology.micro_order.len())?,
-                host.topology.wide_pcpu_count()
-            ),
-            SchedulerChoice::Coordinated => String::new(),
-        };
-        (output.say)(&format!("started again ({}){pool}", exit.message));
-        self.host = host;
-        Ok(())
-    }
-
-    /// VMs whose process has ended since a restart.
-    fn forget_ended(&mut self, output: &mut Output<'_>) {
-        let is_there = |(pid, _): &VmKey| Path::new(&format!("/proc/{pid}")).exists();
-        let (there, ended): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            std::mem::take(&mut self.remembered).into_iter().partition(|(key, _)| is_there(key));
-        self.remembered = there;
-        for vm in ended.into_values() {
-            (output.say)(&format!("{}: gone", vm.name));
-            self.gone_before = sum(&self.gone_before, &vm.stats_before);
-        }
-    }
-
-    /// The last report, and the scheduler's end.
-    fn finish(mut self, result: Result<(), HostError>, output: &mut Output<'_>) -> Result<(), HostError> {
-        let drained = self.drain(output);
-        let traced = self.end_trace(output);
-        let exit = self.scheduler.as_ref().and_then(Scheduler::exit).map(|exit| exit_line(&exit));
-        self.scheduler.iter_mut().for_each(Scheduler::detach);
-        let report = self.final_report(exit);
-        (output.report)(&report);
-        let is_complete = self.is_trace_complete();
-        if let Some(recorder) = self.recorder {
-            let count = recorder.finish()?;
-            let dropped = report.host.records_dropped;
-            (output.say)(&format!("recorded {count} decisions, {dropped} dropped"));
-        }
-        result.and(drained).and(traced).and(is_complete)
-    }
-
-    /// Gives a kernel's ranges to the BPF side, and to the recording, unless they have them.
-    fn share_code(&mut self, kernel: &Arc<GuestKernel>, output: &mut Output<'_>) -> Result<(), HostError> {
-        let (slot, shared) = (kernel.code_slot, Arc::downgrade(kernel));
-        let before = self.shared_codes.insert(slot, shared.clone());
-        if before.as_ref().is_some_and(|before| before.ptr_eq(&shared)) {
-            return Ok(());
-        }
-        if before.is_some() {
-            // What was decided with the kernel that had this slot comes before the new one in the recording.
-            self.drain(output)?;
-        }
-        self.scheduler_mut().set_guest_code(slot, &kernel.code)?;
-        if let Some(recorder) = &mut self.recorder {
-            recorder.code(slot, &kernel.code)?;
-        }
-        Ok(())
-    }
-
-    // ---- VMs ----
-
-    fn look_for_vms(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
-        let seen = self.scheduler().vms();
-        let is_same = |vm: &Vm, seen: &KernelVm| vm.kernel_side.generation == seen.generation;
-        let gone: Vec<u32> = self
-            .vms
-            .iter()
-            .filter(|(slot, vm)| !seen.iter().any(|seen| seen.slot == **slot && is_same(vm, seen)))
-            .map(|(slot, _)| *slot)
-            .collect();
-        for slot in gone {
-            if let Some(vm) = self.vms.remove(&slot) {
-                (output.say)(&format!("{}: gone", vm.name));
-                self.gone_before = sum(&self.gone_before, &vm.stats_before);
-            }
-        }
-        self.forget_ended(output);
-        let mut has_changed = false;
-        for kernel_side in seen {
-            match self.vms.get_mut(&kernel_side.slot) {
-                Some(vm) => {
-                    let before = std::mem::replace(&mut vm.kernel_side, kernel_side);
-                    // One that came later may lie in another cgroup.
-                    has_changed |= before.vcpu_count != kernel_side.vcpu_count;
-                    if vm.hides_since(before.registers) && !matches!(vm.guest, GuestKnowledge::Reading) {
-                        introduce(vm, output.say);
-                    }
-                }
-                None => {
-                    self.welcome(kernel_side, output)?;
-                    has_changed = true;
-                }
-            }
-        }
-        if has_changed {
-            self.read_limits(output);
-            self.weigh()?;
-        }
-        Ok(())
-    }
-
-    /// A new VM: scheduled by its weight from now on, accelerated once its kernel has been read.
-    fn welcome(&mut self, kernel_side: KernelVm, output: &mut Output<'_>) -> Result<(), HostError> {
-        let pid = kernel_side.pid;
-        if let Some(mut vm) = self.remembered.remove(&(pid, kernel_side.kvm)) {
-            vm.kernel_side = kernel_side;
-            if let GuestKnowledge::Kernel { kernel, .. } = &vm.guest {
-                let kernel = Arc::clone(kernel);
-                self.share_code(&kernel, output)?;
-            }
-            tell(self.scheduler_mut(), &vm)?;
-            self.vms.insert(kernel_side.slot, vm);
-            return Ok(());
-        }
-        let process = VmmProcess::read(pid);
-        let image = self.settings.guests.get(&process.name).cloned();
-        let without_symbols = self.settings.scheduler.without_symbols();
-        let (mut vm, source) =
-            Vm::welcome(kernel_side, process, image, self.settings.guest_memory, without_symbols);
-        policies::begin(&mut vm, self.settings, output);
-        self.say_namesakes(&vm, output);
-        tell(self.scheduler_mut(), &vm)?;
-        if let Some(source) = source {
-            self.kernels.ask(vm.key(), source);
-        } else if matches!(vm.guest, GuestKnowledge::NoImage) {
-            introduce(&vm, output.say);
-        }
-        self.vms.insert(kernel_side.slot, vm);
-        Ok(())
-    }
-
-    /// Names come from command lines: whoever may choose one gets what the operator meant for another VM.
-    fn say_namesakes(&self, vm: &Vm, output: &mut Output<'_>) {
-        if !self.settings.knows_vm(&vm.name) {
-            return;
-        }
-        let others = self.vms.values().filter(|other| other.name == vm.name);
-        let others: Vec<u32> = others.map(|other| other.kernel_side.pid).collect();
-        if let Some(line) = namesakes(&vm.name, vm.kernel_side.pid, &others) {
-            (output.say)(&line);
-        }
-    }
-
-    fn look_into_memories(&mut self) {
-        let now = Instant::now();
-        for vm in self.vms.values_mut() {
-            if let Some(source) = vm.due_look_into_memory(now) {
-                self.kernels.ask(vm.key(), source);
-            }
-        }
-    }
-
-    fn hear_of_kernel(&mut self, answer: Answer, output: &mut Output<'_>) -> Result<(), HostError> {
-        if let Ok(found) = &answer.found {
-            self.share_code(&found.kernel, output)?;
-        }
-        // The new scheduler may not have seen a sleeper yet, and given its place to somebody else.
-        let is_unseen = self.remembered.contains_key(&answer.vm);
-        let mut known = self.vms.values_mut().chain(self.remembered.values_mut());
-        let Some(vm) = known.find(|vm| vm.key() == answer.vm) else {
-            return Ok(()); // it has gone meanwhile
-        };
-        if !vm.hear_of_kernel(&answer.source, answer.found, self.settings.guest_memory) {
-            return Ok(());
-        }
-        introduce(vm, output.say);
-        match &mut self.scheduler {
-            Some(scheduler) if !is_unseen => tell(scheduler, vm),
-            _ => Ok(()),
-        }
-    }
-
-    // ---- Rings ----
-
-    fn drain(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
-        if self.scheduler.is_none() {
-            return Ok(());
-        }
-        self.scheduler_mut().poll_rings()?;
-        while let Some(event) = self.scheduler_mut().next_event() {
-            match event {
-                Event::Halt { slot, generation, rip } => {
-                    self.hear_witness(slot, generation, Witness::Halt(rip), output)?;
-                }
-                Event::Lstar { slot, generation, address } => {
-                    self.hear_witness(slot, generation, Witness::Lstar(address), output)?;
-                }
-                Event::Resize { at_ns, micro_pcpu_count, reason } => {
-                    self.remember_resize(at_ns, micro_pcpu_count, reason);
-                }
-                Event::Refusal(refusal) => {
-                    if let Some(line) = self.refusals.hear(refusal, Instant::now()) {
-                        (output.say)(&line);
-                    }
-                }
-            }
-        }
-        while let Some(record) = self.scheduler_mut().next_record() {
-            if let Some(recorder) = &mut self.recorder {
-                recorder.record(&record)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A witness of a guest's slide: the kernel side is told when it settles, or is dropped.
-    fn hear_witness(
-        &mut self,
-        slot: u32,
-        generation: u32,
-        witness: Witness,
-        output: &mut Output<'_>,
-    ) -> Result<(), HostError> {
-        let Some(vm) = self.vms.get_mut(&slot).filter(|vm| vm.kernel_side.generation == generation) else {
-            return Ok(());
-        };
-        if !vm.hear_witness(witness, self.settings.guest_memory) {
-            return Ok(());
-        }
-        say_slide(vm, output.say);
-        self.scheduler.as_mut().map_or(Ok(()), |scheduler| tell(scheduler, vm))
-    }
-
-    fn remember_resize(&mut self, at_ns: u64, micro_pcpu_count: u32, reason: u32) {
-        let reason = match self.settings.micro_cpus {
-            crate::PoolChoice::Static(_) => "static",
-            crate::PoolChoice::Auto => {
-                PoolSizeReason::ALL.get(reason as usize).map_or("unknown", |reason| reason.name())
-            }
-        };
-        self.pool_history.change(at_ns, micro_pcpu_count, reason);
-        self.tracer.iter_mut().for_each(|tracer| tracer.pool_resized(at_ns, micro_pcpu_count));
-    }
-}
-
-/// One line for the operator.
-pub(crate) fn introduce(vm: &Vm, say: &mut dyn FnMut(&str)) {
-    say(&format!(
-        "{}: pid {}, kernel {}: {}",
-        vm.name,
-        vm.kernel_side.pid,
-        vm.release().unwrap_or("unknown"),
-        vm.state()
-    ));
-}
-
-/// Of its latest changes, if they aren't too many.
-pub(crate) fn say_slide(vm: &mut Vm, say: &mut dyn FnMut(&str)) {
-    if let Some(changes) = vm.slide_news.take_due(Instant::now()) {
-        let more = if changes > 1 { format!(" (changed {changes} times)") } else { String::new() };
-        say(&format!("{}: {}{more}", vm.name, vm.state()));
-    }
-}
-
-fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {
-    let (code, layout) = vm.code_and_layout();
-    scheduler.set_vm_feed(vm.kernel_side, code, layout, vm.weight, vm.urgent_schemes)
 }
 
 pub(crate) fn monotonic_ns() -> u64 {

@@ -1,5 +1,5 @@
-//! Windows around the ends of turns (`policy/delay_preemption.h`; Uhlig et al., VM'04, section 3): what may be said of them, and
-//! what they did.
+//! Windows around the ends of turns (`policy/delay_preemption.h`; Uhlig et al., VM'04, section 3): what may
+//! be said of them, and what they did.
 
 use crate::HostError;
 use crate::config::Settings;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub(crate) const WINDOW: &str = "delay-preemption";
 /// Those settings.
 const ABOUT_IT: [&str; 2] = ["delay-unsafe", "delay-look-us"];
-/// Windows of microseconds are over before anybody looks.
+/// Windows of microseconds are over before a look.
 const WINDOW_US_MIN: u64 = 10;
 
 /// Where a vCPU isn't preempted while its window lasts.
@@ -21,7 +21,8 @@ pub enum Unsafe {
     Kernel,
     /// In the classes of `critical/linux.toml`, and before it has answered a call of its siblings.
     Critical,
-    /// Where the guest says so, in its hint page. Needs no symbols, but a module in the guest (docs/guest.md).
+    /// Where the guest says so, in its hint page. Needs no symbols, but a module in the guest
+    /// (docs/how-to/guest-modules.md).
     Hinted,
 }
 
@@ -50,7 +51,8 @@ impl std::str::FromStr for Unsafe {
 }
 
 impl Settings {
-    /// Windows around the ends of turns, or else grace: micro slices behind them. `has_grace`: the scheduler has a micro pool.
+    /// Windows around the ends of turns, or else grace: micro slices behind them. `has_grace`: the scheduler
+    /// has a micro pool.
     pub(crate) fn delay_config(&self, has_grace: bool) -> DelayConfig {
         if self.delay_preemption == 0 {
             let micro_slices = if has_grace { self.accelerate_config().grace_max } else { 0 };

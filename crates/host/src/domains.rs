@@ -1,4 +1,5 @@
-//! Queue domains (`policy/queue_domain.h`): which pCPUs share queues, by what the host shows of its caches and NUMA nodes.
+//! Queue domains (`policy/queue_domain.h`): which pCPUs share queues, by what the host shows of its caches
+//! and NUMA nodes.
 
 use crate::interface::PCPUS_MAX;
 use microslice_policy::{Coded, DomainRange, QueueDomain, QueueNearness, QueuePlace};
@@ -11,7 +12,7 @@ pub struct Neighbourhood {
     pub cpu: u32,
     /// Its thread siblings.
     pub core: u32,
-    /// Who shares its last-level cache; `None`: the host doesn't show it.
+    /// Its last-level cache, by a number that all CPUs of it share; `None`: the host doesn't show it.
     pub llc: Option<u32>,
     /// Its NUMA node.
     pub node: u32,

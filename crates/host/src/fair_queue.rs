@@ -1,9 +1,9 @@
-//! Work for one worker, of many who ask: each has its turn, however much others ask for.
+//! Work for one worker, of many clients: each has its turn, however much others ask for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A queue for each who asks, by number; they are served in turn.
+/// A queue for each client, by number; they are served in turn.
 pub struct FairQueue<Job> {
     waiting: Mutex<Waiting<Job>>,
     changed: Condvar,
@@ -54,7 +54,7 @@ impl<Job> FairQueue<Job> {
 }
 
 impl<Job> Waiting<Job> {
-    /// Of who comes after the one that was served last.
+    /// Of the client that comes after the one that was served last.
     fn take(&mut self) -> Option<Job> {
         let after = self.of.range(self.served_last.saturating_add(1)..).next();
         let who = *after.or_else(|| self.of.iter().next())?.0;

@@ -1,4 +1,5 @@
-//! Guest kernels: from an image file or a guest's memory to the ranges that the BPF side searches, and what finds the slide.
+//! Guest kernels: from an image file or a guest's memory to the ranges that the BPF side searches, and what
+//! finds the slide.
 //!
 //! Each image is read once, however many guests run it; its symbols are forgotten again as soon as ranges and
 //! landmarks are known; what is kept is measured by `tests/guest_kernel_memory.rs`.
@@ -90,7 +91,8 @@ impl GuestKernels {
 
     fn read_image(&mut self, path: &Path, display: &Path) -> Result<Arc<GuestKernel>, String> {
         let named = |cause: &dyn std::fmt::Display| {
-            // The error names the path that was opened, which may lead through /proc: show the one that was meant.
+            // The error names the path that was opened, which may lead through /proc: show the one that was
+            // meant.
             let text = cause.to_string().replace(&path.display().to_string(), &display.display().to_string());
             if text.contains(&*display.to_string_lossy()) {
                 text
@@ -111,8 +113,8 @@ impl GuestKernels {
     }
 }
 
-/// The BPF map's slots for guest kernels. A kernel that no VM runs any more stays, for the next VM that does, until its
-/// slot is wanted: or those that tenants bring would take all slots in the end.
+/// The BPF map's slots for guest kernels. A kernel that no VM runs any more stays, for the next VM that does,
+/// until its slot is wanted: or those that tenants bring would take all slots in the end.
 #[derive(Default)]
 struct CodePlaces {
     /// The n-th has slot n + 1. With each: when it was last wanted, counted in wishes.

@@ -1,6 +1,8 @@
-//! How what is known of a guest grows: its kernel is looked for and read, and what its vCPUs do bears witness of the slide.
+//! How what is known of a guest grows: its kernel is looked for and read, and what its vCPUs do bears witness
+//! of the slide.
 //!
-//! Whoever sees VMs asks here (`daemon.rs`; `guests.rs` for those beside the kernel's own scheduler), and tell their kernel side what follows.
+//! The owners of a list of VMs ask here (`daemon.rs`; `guests.rs` for those beside the kernel's own
+//! scheduler), and tell their kernel side what follows.
 
 use crate::cgroups::CpuLimits;
 use crate::guest_kernels::GuestKernel;
@@ -20,8 +22,9 @@ use std::time::{Duration, Instant};
 const SLIDE_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Vm {
-    /// Seen for the first time, with the default weight. And where its kernel is read first; `None`: not yet, or nowhere, as its
-    /// [`GuestKnowledge`] says. `image`: the one that the operator named. `guest_memory`: may its memory be read?
+    /// Seen for the first time, with the default weight. And where its kernel is read first; `None`: not yet,
+    /// or nowhere, as its [`GuestKnowledge`] says. `image`: the one that the operator named. `guest_memory`:
+    /// may its memory be read?
     pub fn welcome(
         kernel_side: KernelVm,
         process: VmmProcess,
@@ -67,8 +70,9 @@ impl Vm {
         (vm, source)
     }
 
-    /// Guests whose kernel nobody named, or that run another one now, have it in their memory. `None`: no look is due. Nobody looks for
-    /// the kernel of one that isn't to be accelerated; once it is, a look that was due is.
+    /// Guests whose kernel nobody named, or that run another one now, have it in their memory. `None`: no
+    /// look is due. Nobody looks for the kernel of one that isn't to be accelerated; once it is, a look that
+    /// was due is.
     pub fn due_look_into_memory(&mut self, now: Instant) -> Option<KernelSource> {
         if !self.policy.accelerates() || !self.memory_looks.take_due(now) || self.slide_told.is_some() {
             return None;
@@ -149,8 +153,9 @@ impl Vm {
         true
     }
 
-    /// What the kernel side has to know of its code: the slot of its kernel's ranges (0: none), and where they lie. Who isn't to be
-    /// accelerated is told of as one of whom nothing is known: such guests never are.
+    /// What the kernel side has to know of its code: the slot of its kernel's ranges (0: none), and where
+    /// they lie. A guest that isn't to be accelerated is told of as one of which nothing is known: such
+    /// guests never are.
     pub fn code_and_layout(&self) -> (u32, GuestLayout) {
         match &self.guest {
             GuestKnowledge::Kernel { kernel, finder } if self.policy.accelerates() => {

@@ -1,4 +1,5 @@
-//! The VMs that are seen, and what is known of their guests' code: told to the kernel side as it becomes known.
+//! The VMs that are seen, and what is known of their guests' code: told to the kernel side as it becomes
+//! known.
 
 use crate::HostError;
 use crate::config::Settings;
@@ -210,7 +211,8 @@ impl<'s> Guests<'s> {
         let (slot, generation, witness) = match event {
             Event::Halt { slot, generation, rip } => (slot, generation, Witness::Halt(rip)),
             Event::Lstar { slot, generation, address } => (slot, generation, Witness::Lstar(address)),
-            Event::Resize { .. } | Event::Refusal(_) => return Ok(()), // there is no pool; and nobody goes before others
+            // There is no pool; and nobody goes before others.
+            Event::Resize { .. } | Event::Refusal(_) => return Ok(()),
         };
         let Some(vm) = self.vms.get_mut(&slot).filter(|vm| vm.kernel_side.generation == generation) else {
             return Ok(());

@@ -1,7 +1,9 @@
-//! Hint pages of guests (`guest/hints/hint_page.h`; Uhlig et al., VM'04, section 3.1): where they are found, and which are believed.
+//! Hint pages of guests (`guest/hints/hint_page.h`; Uhlig et al., VM'04, section 3.1): where they are found,
+//! and which are believed.
 //!
-//! A guest's module may be loaded at any time, so a VM is looked at again and again: only the lowest 16 MiB of its memory, and there
-//! only the begin of each page. What lies there may be anything: a page counts if all that it says of itself is so.
+//! A guest's module may be loaded at any time, so a VM is looked at again and again: only the lowest 16 MiB
+//! of its memory, and there only the begin of each page. What lies there may be anything: a page counts if
+//! all that it says of itself is so.
 
 use crate::kernel_reader::{KernelReader, VmKey};
 use crate::memory_slots;
@@ -127,7 +129,7 @@ pub(crate) struct HintPages {
 }
 
 impl HintPages {
-    /// Forgets who is gone, and asks for whom it is time.
+    /// Forgets VMs that are gone, and asks for those for which it is time.
     pub fn look(&mut self, vms: &[VmKey], reader: &KernelReader, now: Instant) {
         self.of.retain(|vm, _| vms.contains(vm));
         for &vm in vms {
@@ -145,7 +147,8 @@ impl HintPages {
         }
     }
 
-    /// The answer. What is to be told of it: the page that the VM has now, if that has changed, and a line, if it is a new one.
+    /// The answer. What is to be told of it: the page that the VM has now, if that has changed, and a line,
+    /// if it is a new one.
     pub fn hear(
         &mut self,
         vm: VmKey,

@@ -1,12 +1,13 @@
 //! Reading guest kernels beside the daemon's loop.
 //!
-//! Problem.   An image takes a fifth of a second to read, a large guest's memory some seconds; weights, slides and resizes
-//!            can't wait for that.
-//! Mechanism. One thread does the reading, one kernel after the other, of each VMM in turn: a tenant that starts many VMs
-//!            waits behind itself. The daemon asks through a queue and looks for answers at each turn; an answer says which VM
-//!            it is for. What a guest holds may be anything: reading that panics is an answer, too, and the next is read.
-//!            It is niced, so that it waits among the vCPUs and never goes before them: a guest that is new shall be
-//!            accelerated soon, one that was looked at again and again in vain has no claim to anything.
+//! Problem.   An image takes a fifth of a second to read, a large guest's memory some seconds; weights,
+//!            slides and resizes can't wait for that.
+//! Mechanism. One thread does the reading, one kernel after the other, of each VMM in turn: a tenant that
+//!            starts many VMs waits behind itself. The daemon asks through a queue and looks for answers at
+//!            each turn; an answer says which VM it is for. What a guest holds may be anything: reading that
+//!            panics is an answer, too, and the next is read. It is niced, so that it waits among the vCPUs
+//!            and never goes before them: a guest that is new shall be accelerated soon, one that was looked
+//!            at again and again in vain has no claim to anything.
 //! Limits.    The thread isn't waited for at the end: it writes nothing that could be left half-done.
 
 use crate::fair_queue::FairQueue;
@@ -31,8 +32,8 @@ pub enum KernelSource {
     Image { path: PathBuf },
     /// One that the VMM with this process ID was given, as it names it.
     TenantImage { pid: u32, path: PathBuf },
-    /// The guest's memory, through the VMM with this process ID. `is_hopeful`: it hasn't been read in vain often.
-    /// `witnesses`: what its vCPUs did of late, which the kernel must fit.
+    /// The guest's memory, through the VMM with this process ID. `is_hopeful`: it hasn't been read in vain
+    /// often. `witnesses`: what its vCPUs did of late, which the kernel must fit.
     Memory { pid: u32, is_hopeful: bool, witnesses: Vec<Witness> },
 }
 
@@ -53,7 +54,7 @@ impl Witness {
     }
 }
 
-/// The weight of a third of a VM (docs/scheduler.md, Queues).
+/// The weight of a third of a VM (docs/explanation/scheduler.md, Queues).
 pub(crate) const NICE: libc::c_int = 5;
 /// The least there is.
 const NICE_IN_VAIN: libc::c_int = 19;
@@ -191,7 +192,8 @@ fn read_memory(kernels: &mut GuestKernels, pid: u32, witnesses: &[Witness]) -> R
     Ok(FoundKernel { kernel, slide: running.slide })
 }
 
-/// Does a kernel, moved by `slide` if that is known, explain all that the vCPUs did? Memory may hold one that ran before.
+/// Does a kernel, moved by `slide` if that is known, explain all that the vCPUs did? Memory may hold one that
+/// ran before.
 fn fits(landmarks: Landmarks, slide: Option<u64>, witnesses: &[Witness]) -> bool {
     let mut finder = SlideFinder::new(landmarks);
     if let Some(slide) = slide {
@@ -200,7 +202,8 @@ fn fits(landmarks: Landmarks, slide: Option<u64>, witnesses: &[Witness]) -> bool
     witnesses.iter().all(|witness| witness.testify_to(&mut finder) != Observation::Disagrees)
 }
 
-/// Of the calling thread: to Linux, each thread has a nice value of its own. Without the right to go back up it stays down.
+/// Of the calling thread: to Linux, each thread has a nice value of its own. Without the right to go back up
+/// it stays down.
 pub(crate) fn set_nice(nice: libc::c_int) {
     const THIS_THREAD: libc::id_t = 0;
     // SAFETY: only numbers are passed.

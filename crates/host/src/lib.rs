@@ -1,8 +1,9 @@
-//! The real host: loads and configures the BPF scheduler, finds VMs, feeds symbols and slides, reads statistics.
+//! The real host: loads and configures the BPF scheduler, finds VMs, feeds symbols and slides, reads
+//! statistics.
 //!
-//! [`daemon::run`] is the whole life of `microslice run`: refuse ([`preflight`]), load ([`scheduler`]), then once every
-//! few milliseconds: read the rings, look for new VMs ([`vms`]), tell the kernel what is known of their code
-//! ([`guest_kernels`]), and at each interval print ([`report`]). [`memory_slots`] tells where a
+//! [`daemon::run`] is the whole life of `microslice run`: refuse ([`preflight`]), load ([`scheduler`]), then
+//! once every few milliseconds: read the rings, look for new VMs ([`vms`]), tell the kernel what is known of
+//! their code ([`guest_kernels`]), and at each interval print ([`report`]). [`memory_slots`] tells where a
 //! VMM has its guest's memory, to the daemon and to `microslice symbols --pid`.
 
 // They panic where nobody reads, and a scheduler must not end because of that.
@@ -58,7 +59,8 @@ pub mod vm_policy;
 pub mod vms;
 pub mod weights;
 
-/// A module that libbpf-cargo generated from `bpf/OBJECT.bpf.c`: programs, maps, and the layouts of its headers.
+/// A module that libbpf-cargo generated from `bpf/OBJECT.bpf.c`: programs, maps, and the layouts of its
+/// headers.
 macro_rules! skeleton {
     ($module:ident, $object:literal) => {
         #[allow(

@@ -1,16 +1,20 @@
 //! libvirt's domains: UUID and policy of a VM, from the file in which libvirt has a running domain's state.
 //!
-//! Problem.   What is to hold for one VM belongs to its domain, and may change while it runs. Who asks libvirt waits for a daemon
-//!            that may hang, or be upgraded, while VMs run; a hook of libvirt's must never wait for us.
-//! Mechanism. libvirt writes `/run/libvirt/qemu/NAME.xml` at a domain's start and with each change of it, by renaming a whole
-//!            file (`virDomainObjSave`). A VM's file is found by the name that libvirt gave the VMM. It is looked at once a
-//!            second, and read when it is another one than before. The policy is the element `vm` of our namespace in `<metadata>`.
-//! Trust.     The folder is root's. Of the file: it has to be root's and regular, of 1 MiB and bounded parts, name the process that
-//!            runs the VM, and be XML without a DTD. A tenant can't write there. What it says wrong costs that VM its policy.
-//! Limits.    Domains of a user's own daemon, and of one in a container, have their files elsewhere: their VMs are called by
-//!            their names, without UUID and metadata.
+//! Problem.   What is to hold for one VM belongs to its domain, and may change while it runs. A call to
+//!            libvirt waits for a daemon that may hang, or be upgraded, while VMs run. A hook of libvirt's
+//!            must never wait for us.
+//! Mechanism. libvirt writes `/run/libvirt/qemu/NAME.xml` at a domain's start and with each change of it, by
+//!            renaming a whole file (`virDomainObjSave`). A VM's file is found by the name that libvirt gave
+//!            the VMM. It is looked at once a second, and read when it is another one than before. The policy
+//!            is the element `vm` of our namespace in `<metadata>`.
+//! Trust.     The folder is root's: a tenant can't write there. The file has to be root's and regular, of 1
+//!            MiB and bounded parts. It has to name the process that runs the VM, and be XML without a DTD.
+//!            What it says wrong costs that VM its policy.
+//! Limits.    Domains of a user's own daemon, and of one in a container, have their files elsewhere: their
+//!            VMs are called by their names, without UUID and metadata.
 //!
-//! A file of a tmpfs can't hang. It is looked at, one `lstat` a second, because a queue of its events could overflow.
+//! A file of a tmpfs can't hang. It is looked at, one `lstat` a second, because a queue of its events could
+//! overflow.
 
 use crate::vm_policy::VmPolicy;
 use roxmltree::{Document, Node, ParsingOptions};
@@ -22,14 +26,14 @@ use std::path::{Path, PathBuf};
 
 /// Where libvirt's daemon keeps the state of domains.
 pub const STATE_FOLDER: &str = "/run/libvirt/qemu";
-/// The XML namespace of a domain's policy; docs/libvirt.md has its schema.
+/// The XML namespace of a domain's policy; docs/how-to/libvirt.md has its schema.
 pub const NAMESPACE: &str = "https://github.com/microslice/microslice/libvirt/1";
 
 /// Far more than a domain has.
 const BYTES_MAX: u64 = 1 << 20;
 const NODES_MAX: u32 = 100_000;
-/// Declared in the whole file, and of one element. Far more than a domain has; the parser takes the square of them in time, and
-/// of namespaces in memory.
+/// Declared in the whole file, and of one element. Far more than a domain has; the parser takes the square of
+/// them in time, and of namespaces in memory.
 const NAMESPACES_MAX: usize = 200;
 const ATTRIBUTES_MAX: usize = 1000;
 /// No file has a longer name.

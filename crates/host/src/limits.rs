@@ -1,5 +1,5 @@
-//! The limits (`cpu.max`) of this host's cgroups, as the kernel side has to know them: which of them count for the tasks of
-//! which cgroup, and what each allows.
+//! The limits (`cpu.max`) of this host's cgroups, as the kernel side has to know them: which of them count
+//! for the tasks of which cgroup, and what each allows.
 
 use crate::HostError;
 use crate::cgroups::{self, CpuLimit};
@@ -15,8 +15,8 @@ pub const LIMITED_CGROUPS_MAX: usize = interface::LIMITED_CGROUPS_MAX as usize;
 pub const LIMITS_PER_CGROUP: usize = interface::LIMITS_PER_CGROUP as usize;
 /// More cgroups than any host has, and than are worth the time every few seconds.
 const CGROUPS_MAX: usize = 100_000;
-/// A folder has a link of its own, one from its parent, and one from each folder in it (`fs/kernfs/inode.c`). File systems
-/// that don't count say 1.
+/// A folder has a link of its own, one from its parent, and one from each folder in it (`fs/kernfs/inode.c`).
+/// File systems that don't count say 1.
 const LINKS_OF_A_LEAF: u64 = 2;
 
 /// Places in the kernel side's table of limits, plus 1; 0: no more. `struct limit_chain`.
@@ -44,7 +44,8 @@ pub struct Tree {
 /// Reads the limits, and the weights, of all cgroups.
 ///
 /// # Errors
-/// Something is there and can't be read, so that nobody knows which limits there are. What goes meanwhile is no error.
+/// Something is there and can't be read, so that nobody knows which limits there are. What goes meanwhile is
+/// no error.
 pub fn read_tree(mount: &Path) -> io::Result<Tree> {
     read_tree_up_to(CGROUPS_MAX, mount)
 }
@@ -118,7 +119,7 @@ pub struct Changes {
     pub chains: Vec<(u64, Chain)>,
     /// Cgroups one of whose limits had no room.
     pub left_out: usize,
-    /// Anybody is limited at all.
+    /// There are limits at all.
     pub in_force: bool,
 }
 
@@ -139,7 +140,7 @@ pub struct Untold {
 }
 
 impl Changes {
-    /// Every limit is what it was, and counts for whom it did.
+    /// Every limit is what it was, and counts for the cgroups that it did.
     pub fn is_empty(&self) -> bool {
         self.limits.is_empty() && self.gone.is_empty() && self.chains.is_empty()
     }

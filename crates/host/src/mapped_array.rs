@@ -1,10 +1,12 @@
 //! Array maps of BPF programs, mapped into memory.
 //!
-//! Problem.   While the kernel looks up a value for a process it runs no BPF program of a tracepoint on that pCPU
-//!            (`bpf_disable_instrumentation`, `kernel/bpf/syscall.c`). Who is preempted there keeps them off until its next turn: 1,008
-//!            HLT exits were left out beside 26,272 hints (host_kernels, 7.0), because the daemon reads all slots five times a second.
+//! Problem.   While the kernel looks up a value for a process it runs no BPF program of a tracepoint on that
+//!            pCPU (`bpf_disable_instrumentation`, `kernel/bpf/syscall.c`). A process preempted there keeps
+//!            them off until its next turn. 1,008 HLT exits were left out beside 26,272 hints (host_kernels,
+//!            7.0), because the daemon reads all slots five times a second.
 //! Mechanism. Maps that the daemon reads all the time are `BPF_F_MMAPABLE`, and read without a call.
-//! Races.     Words are read one by one, while programs write them: as with a call, which copies without a lock, too.
+//! Races.     Words are read one by one, while programs write them: as with a call, which copies without a
+//!            lock, too.
 
 use crate::HostError;
 use libbpf_rs::MapCore;

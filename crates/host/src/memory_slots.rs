@@ -1,4 +1,5 @@
-//! Where a VMM's process has its guest's memory: KVM's memory slots, read by a BPF iterator (`bpf/memory_slots.bpf.c`).
+//! Where a VMM's process has its guest's memory: KVM's memory slots, read by a BPF iterator
+//! (`bpf/memory_slots.bpf.c`).
 //!
 //! Nothing is attached to anything that runs: the iterator walks the files of one process once, and is gone.
 
@@ -19,8 +20,8 @@ const RECORD_BYTES: usize = 32;
 /// A thousand slots of each of some VMs; one that has more files than that isn't a VMM.
 const OUTPUT_BYTES_MAX: u64 = 4 << 20;
 
-/// The memory slots of the virtual machine that process `pid` made, by guest-physical address; of several, the one with
-/// the most memory. None if it holds no KVM machine of its own.
+/// The memory slots of the virtual machine that process `pid` made, by guest-physical address; of several,
+/// the one with the most memory. None if it holds no KVM machine of its own.
 ///
 /// # Errors
 /// No rights, or a kernel without BTF or without BPF's open-coded iterators (before 6.4).
@@ -57,7 +58,8 @@ fn link_to_process(program: BorrowedFd<'_>, pid: u32) -> std::io::Result<OwnedFd
         iter_info_len: size_of_val(&target) as u32,
         ..Default::default()
     };
-    // SAFETY: `options` and the `target` it points to live until the call returns, with the sizes that they name.
+    // SAFETY: `options` and the `target` it points to live until the call returns, with the sizes that they
+    // name.
     let link = unsafe {
         libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, libbpf_sys::BPF_TRACE_ITER, &raw const options)
     };

@@ -45,7 +45,8 @@ pub(crate) trait LoadedObject {
     /// What Algorithm 1 decided, and what holds; of a scheduler without a micro pool: none.
     fn micro_pcpu_count(&self) -> (u32, u32);
     fn set_limits_in_force(&mut self, in_force: bool);
-    /// Some of them aren't what they were: whoever rests is released, and asks the new ones. By the host's monotonic clock.
+    /// Some of them aren't what they were: vCPUs that rest are released, and ask the new ones. By the host's
+    /// monotonic clock.
     fn set_limits_changed_at_ns(&mut self, now_ns: u64);
     fn set_services_are_weighed(&mut self, in_force: bool);
     fn set_sides(&mut self, sides: Sides);

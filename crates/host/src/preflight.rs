@@ -21,8 +21,8 @@ pub enum Vendor {
 pub struct Host {
     pub vendor: Vendor,
     pub topology: Topology,
-    /// `SCX_OPS_ENQ_MIGRATION_DISABLED`; 0 where this kernel hasn't got it, and passes `ops.enqueue` by for tasks that may not
-    /// move.
+    /// `SCX_OPS_ENQ_MIGRATION_DISABLED`; 0 where this kernel hasn't got it, and passes `ops.enqueue` by for
+    /// tasks that may not move.
     pub asks_about_those_that_may_not_move: u64,
 }
 
@@ -40,7 +40,8 @@ pub fn check() -> Result<Host, HostError> {
     Ok(Host { vendor, topology, asks_about_those_that_may_not_move })
 }
 
-/// Likewise, for who leaves the kernel's own scheduler in charge: it needs no sched_ext, but to make threads real-time.
+/// Likewise, for a mode that leaves the kernel's own scheduler in charge: it needs no sched_ext, but to make
+/// threads real-time.
 pub fn check_beside() -> Result<Host, HostError> {
     check_capabilities_of(&[SYS_ADMIN, SYS_NICE, PERFMON, BPF])?;
     check_btf_exists()?;
@@ -49,7 +50,7 @@ pub fn check_beside() -> Result<Host, HostError> {
     Ok(Host { vendor, topology: Topology::read()?, asks_about_those_that_may_not_move: 0 })
 }
 
-/// Likewise, for who only looks.
+/// Likewise, for a mode that only looks.
 pub fn check_observer() -> Result<Host, HostError> {
     check_capabilities()?;
     check_btf_exists()?;
@@ -119,7 +120,8 @@ fn check_sched_ext() -> Result<(), HostError> {
     Err(HostError::refused(format!("another sched_ext scheduler is active ({name}): stop it first")))
 }
 
-/// sched_ext refuses to be enabled on such a host, and tells only the kernel's log why (`kernel/sched/ext.c`, scx_enable).
+/// sched_ext refuses to be enabled on such a host, and tells only the kernel's log why (`kernel/sched/ext.c`,
+/// scx_enable).
 fn check_isolation() -> Result<(), HostError> {
     let command_line = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
     match isolated_from_scheduling(&command_line) {
@@ -131,8 +133,8 @@ fn check_isolation() -> Result<(), HostError> {
     }
 }
 
-/// The value of `isolcpus=` if it takes pCPUs away from the scheduler's balancing: that is what it means without flags
-/// and with `domain`, not with `nohz` and `managed_irq` alone (`kernel/sched/isolation.c`).
+/// The value of `isolcpus=` if it takes pCPUs away from the scheduler's balancing: that is what it means
+/// without flags and with `domain`, not with `nohz` and `managed_irq` alone (`kernel/sched/isolation.c`).
 fn isolated_from_scheduling(command_line: &str) -> Option<&str> {
     let value =
         command_line.split_whitespace().filter_map(|word| word.strip_prefix("isolcpus=")).next_back()?;
@@ -171,7 +173,8 @@ fn ops_flag(btf: &Btf<'_>, name: &str) -> Option<u64> {
     u64::try_from(flag.value).ok()
 }
 
-/// From 7.1 on the verifier supplies a hidden last argument. BTF must show the call without it, and a twin with it.
+/// From 7.1 on the verifier supplies a hidden last argument. BTF must show the call without it, and a twin
+/// with it.
 fn kfuncs_are_broken(btf: &Btf<'_>) -> bool {
     match argument_count(btf, "scx_bpf_kick_cpu") {
         Some(arguments) => arguments > 2 && argument_count(btf, "scx_bpf_kick_cpu_impl").is_none(),
@@ -184,7 +187,8 @@ fn argument_count(btf: &Btf<'_>, function: &str) -> Option<usize> {
     Some(prototype.len())
 }
 
-/// Both modules can be built into a kernel, so that both have a folder on any machine: the processor says which one works.
+/// Both modules can be built into a kernel, so that both have a folder on any machine: the processor says
+/// which one works.
 fn check_kvm() -> Result<Vendor, HostError> {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let Some(vendor) = vendor_of(&cpuinfo) else {
@@ -200,8 +204,8 @@ fn check_kvm() -> Result<Vendor, HostError> {
     Err(HostError::refused(format!("KVM isn't loaded: run `modprobe {module}` first")))
 }
 
-/// Built as modules, KVM has BTF of its own, and without that none of our hooks finds it. The kernel drops a module's BTF
-/// that doesn't fit its own.
+/// Built as modules, KVM has BTF of its own, and without that none of our hooks finds it. The kernel drops a
+/// module's BTF that doesn't fit its own.
 fn check_module_btf(vendor: Vendor, sys: &Path) -> Result<(), HostError> {
     let module = match vendor {
         Vendor::Amd => "kvm_amd",

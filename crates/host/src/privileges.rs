@@ -3,9 +3,10 @@
 use crate::HostError;
 use caps::{CapSet, Capability, CapsHashSet};
 
-/// SYS_ADMIN, BPF, PERFMON and SYSLOG load programs: again when a pCPU comes or goes, and the iterator over a VMM's memory
-/// slots. SYS_PTRACE opens `/proc/PID/mem`, `/proc/PID/root` and `/proc/PID/fd` of others, DAC_READ_SEARCH their images, and libvirt's state of domains.
-/// SYS_NICE takes the reader's nice value back. The unit in `packaging/` has the same list.
+/// SYS_ADMIN, BPF, PERFMON and SYSLOG load programs: again when a pCPU comes or goes, and the iterator over a
+/// VMM's memory slots. SYS_PTRACE opens `/proc/PID/mem`, `/proc/PID/root` and `/proc/PID/fd` of others,
+/// DAC_READ_SEARCH their images, and libvirt's state of domains. SYS_NICE takes the reader's nice value back.
+/// The unit in `packaging/` has the same list.
 pub const KEPT: [Capability; 7] = [
     Capability::CAP_SYS_ADMIN,
     Capability::CAP_BPF,
@@ -16,7 +17,8 @@ pub const KEPT: [Capability; 7] = [
     Capability::CAP_SYS_NICE,
 ];
 
-/// Drops all others, of the calling thread and of those that it starts from now on. No program that they execute has more.
+/// Drops all others, of the calling thread and of those that it starts from now on. No program that they
+/// execute has more.
 ///
 /// # Errors
 /// The kernel doesn't take them away.

@@ -5,7 +5,8 @@ use libbpf_rs::{Object, Program, libbpf_sys};
 use serde_json::{Value, json};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-/// While this lives the kernel measures every BPF program: two clock reads each run, so it isn't on by default.
+/// While this lives the kernel measures every BPF program: two clock reads each run, so it isn't on by
+/// default.
 pub struct Measuring(#[allow(dead_code)] OwnedFd);
 
 impl Measuring {
@@ -23,7 +24,8 @@ impl Measuring {
     }
 }
 
-/// `[{"program", "instructions", "runs", "ns"}]`: instructions as verified, runs and time since loading while measured.
+/// `[{"program", "instructions", "runs", "ns"}]`: instructions as verified, runs and time since loading while
+/// measured.
 pub fn of_object(object: &Object) -> Value {
     let mut costs: Vec<_> = object
         .progs()

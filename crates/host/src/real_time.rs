@@ -1,8 +1,10 @@
-//! Real-time tasks of this host: before Linux 7.0 nothing keeps one that never sleeps from starving sched_ext's tasks.
+//! Real-time tasks of this host: before Linux 7.0 nothing keeps one that never sleeps from starving
+//! sched_ext's tasks.
 //!
-//! Problem.   The deadline server for sched_ext tasks (7.0) gives them some of a pCPU that real-time tasks keep busy. Before
-//!            it, a kernel thread of that pCPU waits until sched_ext's watchdog ends the scheduler.
-//! Mechanism. None: such a task isn't ours to stop. The operator is told at the start who it could be.
+//! Problem.   The deadline server for sched_ext tasks (7.0) gives them some of a pCPU that real-time tasks
+//!            keep busy. Before it, a kernel thread of that pCPU waits until sched_ext's watchdog ends the
+//!            scheduler.
+//! Mechanism. None: such a task isn't ours to stop. The operator is told at the start which it could be.
 
 use crate::refused_kernels::numbers;
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! Runs that the kernel left out: a program whose earlier run on the same pCPU hasn't ended isn't run a second time.
+//! Runs that the kernel left out: a program whose earlier run on the same pCPU hasn't ended isn't run a
+//! second time.
 //!
 //! Problem.   A hint that is left out is lost, and nothing but the kernel's own counter shows it.
-//! Mechanism. `recursion_misses` of `struct bpf_prog_info` (`kernel/bpf/trampoline.c`, `bpf_prog_inc_misses_counter`), which the
-//!            kernel always counts.
+//! Mechanism. `recursion_misses` of `struct bpf_prog_info` (`kernel/bpf/trampoline.c`,
+//!            `bpf_prog_inc_misses_counter`), which the kernel always counts.
 
 use crate::program_costs::program_info;
 use libbpf_rs::Object;

@@ -4,8 +4,9 @@ use crate::interface::VMS_MAX;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Whoever is refused again after so long has no place. VMs that come at once count one another's places before all but those that fit
-/// give theirs back: the last of them has its own a moment later. A vCPU that was refused tries again after a second (`bpf/core/vcpu.bpf.h`).
+/// A VM that is refused again after so long has no place. VMs that come at once count one another's places,
+/// until all but those that fit give theirs back. The last of them has its own a moment later. A vCPU that
+/// was refused tries again after a second (`bpf/core/vcpu.bpf.h`).
 const LASTS_FOR: Duration = Duration::from_millis(500);
 /// An owner is told of again after so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
@@ -26,7 +27,7 @@ struct Heard {
     is_said: bool,
 }
 
-/// Whom the operator has heard of, or may have to hear of.
+/// The owners of which the operator has heard, or may have to hear.
 #[derive(Debug, Default)]
 pub struct Refusals {
     /// By user; root's VMs are of many owners, told apart by their processes.

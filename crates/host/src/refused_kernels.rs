@@ -1,4 +1,5 @@
-//! Kernels that no sched_ext scheduler should run on: `crates/host/refused-kernels.toml`, which names its sources.
+//! Kernels that no sched_ext scheduler should run on: `crates/host/refused-kernels.toml`, which names its
+//! sources.
 
 use crate::HostError;
 use serde::Deserialize;

@@ -1,6 +1,8 @@
-//! Restarts that the kernel asks for: sched_ext ends every scheduler when a pCPU comes or goes, and asks for it again.
+//! Restarts that the kernel asks for: sched_ext ends every scheduler when a pCPU comes or goes, and asks for
+//! it again.
 //!
-//! Problem.   Turning SMT off takes pCPUs away one by one; each ends the scheduler. A restart for each is a restart storm.
+//! Problem.   Turning SMT off takes pCPUs away one by one; each ends the scheduler. A restart for each is a
+//!            restart storm.
 //! Mechanism. Nothing is started before pCPUs have come to rest, and no more often than a host can need it.
 
 use crate::topology::hotplug_seq;
@@ -10,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Nothing came or went for so long: there is rest.
 const REST: Duration = Duration::from_millis(200);
-/// Who toggles pCPUs all the time has a scheduler in between, too.
+/// An operator that toggles pCPUs all the time has a scheduler in between, too.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
 const RESTARTS_MAX: usize = 60;
@@ -39,8 +41,8 @@ impl Restarts {
     }
 }
 
-/// Waits until pCPUs stopped coming and going and the kernel is done with the scheduler before, or until `is_over` or patience
-/// ends.
+/// Waits until pCPUs stopped coming and going and the kernel is done with the scheduler before, or until
+/// `is_over` or patience ends.
 pub fn wait_for_rest(is_over: impl Fn() -> bool) {
     let began = Instant::now();
     let mut seen = (hotplug_seq(), began);

@@ -1,5 +1,5 @@
-//! The paper's rules alone, or with what the project added to them (docs/scheduler.md, Where this differs from the paper). The
-//! simulator's policies have the same word, `rules`.
+//! The paper's rules alone, or with what the project added to them (docs/explanation/differences.md, Where this differs
+//! from the paper). The simulator's policies have the same word, `rules`.
 
 use crate::HostError;
 use crate::config::{PoolChoice, Settings};
@@ -7,8 +7,8 @@ use microslice_policy::{AccelerateConfig, PoolSizeConfig};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
-    /// With grace, patience, lending, micro slices at home, acceleration by call-function IPIs alone, and a pool that is looked
-    /// at again and grows by demand; and no help for VMs that do better without.
+    /// With grace, patience, lending, micro slices at home, acceleration by call-function IPIs alone, and a
+    /// pool that is looked at again and grows by demand; and no help for VMs that do better without.
     Project,
     /// Without any of these.
     Paper,
@@ -57,7 +57,8 @@ impl Settings {
             Rules::Project => PoolSizeConfig::DEFAULT,
             Rules::Paper => PoolSizeConfig::PAPER,
         };
-        // A dry run keeps no pCPU busy: its pool grows by the paper's rule, and shows the most that would be reserved.
+        // A dry run keeps no pCPU busy: its pool grows by the paper's rule, and shows the most that would be
+        // reserved.
         let grow_when_busy_percent = if self.dry_run { 0 } else { rules.grow_when_busy_percent };
         PoolSizeConfig { limit, grow_when_busy_percent, ..rules }
     }

@@ -1,4 +1,5 @@
-//! The loaded scheduler: programs, maps, links. Dropping it gives the host back to the kernel's own scheduler.
+//! The loaded scheduler: programs, maps, links. Dropping it gives the host back to the kernel's own
+//! scheduler.
 
 use crate::HostError;
 use crate::config::{PoolChoice, SchedulerChoice, Settings};
@@ -90,8 +91,8 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// `SCX_ECODE_ACT_RESTART` of `kernel/sched/ext_internal.h` (`ext.c` before 6.18). Bits 32 to 47 of a code are the system's reason, 48 to 63
-    /// what it asks for.
+    /// `SCX_ECODE_ACT_RESTART` of `kernel/sched/ext_internal.h` (`ext.c` before 6.18). Bits 32 to 47 of a
+    /// code are the system's reason, 48 to 63 what it asks for.
     const RESTART: i64 = 1 << 48;
     /// `SCX_EXIT_ERROR` of the same: from here on kinds are failures, and their codes mean other things.
     const FIRST_FAILURE: i32 = 1024;
@@ -116,7 +117,8 @@ pub struct Scheduler {
     object: Box<dyn LoadedObject>,
 }
 
-/// libbpf's warnings since the last failure: the cause of a refused load is in there, not in the error number.
+/// libbpf's warnings since the last failure: the cause of a refused load is in there, not in the error
+/// number.
 static LIBBPF_WARNINGS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 const WARNINGS_KEPT: usize = 200;
 
@@ -156,18 +158,19 @@ pub(crate) fn load_failure(error: &libbpf_rs::Error, verbose: bool) -> HostError
 }
 
 impl Scheduler {
-    /// Loads and attaches everything. On error nothing stays loaded. `limits` are in force from the first task on: until
-    /// then the kernel itself keeps them.
+    /// Loads and attaches everything. On error nothing stays loaded. `limits` are in force from the first
+    /// task on: until then the kernel itself keeps them.
     pub fn start(host: &Host, settings: &Settings, limits: &limits::Changes) -> Result<Self, HostError> {
         keep_warnings();
         let config = run_config(host, settings)?;
         let mut object = objects::load(host, settings, config)?;
         object.attach_core_scheduling_denial().map_err(|error| load_failure(&error, settings.verbose))?;
-        // Who got a cookie until then has it now.
+        // A task that got a cookie until then has it now.
         core_scheduling::check(&host.topology)?;
         // Now the kernel's own scheduler keeps them all: better that than ours with one that is missing.
         set_cpu_limits(&mut *object, limits).cause.map_or(Ok(()), Err)?;
-        // What is attached to KVM comes after the scheduler: what it keeps of each task must exist when the first vCPU is seen.
+        // What is attached to KVM comes after the scheduler: what it keeps of each task must exist when the
+        // first vCPU is seen.
         let struct_ops = object.attach_scheduler().map_err(|error| load_failure(&error, settings.verbose))?;
         object.attach_observers().map_err(|error| load_failure(&error, settings.verbose))?;
         let events = Rc::new(RefCell::new(VecDeque::new()));
@@ -191,7 +194,8 @@ impl Scheduler {
         })
     }
 
-    /// Gives the host back to the kernel's own scheduler. Nothing is counted any more: sums hold of what is read from now on.
+    /// Gives the host back to the kernel's own scheduler. Nothing is counted any more: sums hold of what is
+    /// read from now on.
     pub fn detach(&mut self) {
         self.object.set_scheduler_ends();
         self.struct_ops = None;
@@ -254,7 +258,8 @@ impl Scheduler {
         self.object.host_stats()
     }
 
-    /// Present size of the micro pool: what the policy decided, and what holds (0 with `--dry-run`, and without such a pool).
+    /// Present size of the micro pool: what the policy decided, and what holds (0 with `--dry-run`, and
+    /// without such a pool).
     pub fn micro_pcpu_count(&self) -> (u32, u32) {
         self.object.micro_pcpu_count()
     }
@@ -295,7 +300,7 @@ impl Scheduler {
         update(self.object.maps().hint_places, vm.slot, place.as_bytes())
     }
 
-    /// Tells the kernel side which limits there are now, and for whom.
+    /// Tells the kernel side which limits there are now, and which cgroups they count for.
     pub fn set_cpu_limits(&mut self, changes: &limits::Changes) -> limits::Untold {
         set_cpu_limits(&mut *self.object, changes)
     }
@@ -491,7 +496,8 @@ mod tests {
     #[test]
     fn a_pcpu_that_comes_or_goes_asks_for_a_restart_and_nothing_else_does() {
         let exit = |kind, code| Exit { kind, code, reason: String::new(), message: String::new() };
-        // SCX_EXIT_UNREG_KERN with SCX_ECODE_ACT_RESTART | SCX_ECODE_RSN_HOTPLUG, as kernel/sched/ext.c has them.
+        // SCX_EXIT_UNREG_KERN with SCX_ECODE_ACT_RESTART | SCX_ECODE_RSN_HOTPLUG, as kernel/sched/ext.c has
+        // them.
         assert!(exit(66, 1 << 48 | 1 << 32).asks_for_restart());
         for other in [exit(66, 1 << 32), exit(64, 0), exit(65, 0), exit(1025, 0), exit(1026, 1 << 48)] {
             assert!(!other.asks_for_restart(), "{other:?}");

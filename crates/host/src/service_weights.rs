@@ -1,13 +1,16 @@
 //! What `cpu.weight` gives services: host tasks of cgroups that are no VM's.
 //!
-//! Problem.   The kernel's own scheduler divides time from the root of the hierarchy down. A sched_ext scheduler sees tasks.
-//! Mechanism. Where root gave a cgroup another weight than the default, it and its siblings are *groups*: the tasks of each, and of what
-//!            lies in it, have one clock together, of its weight. Beside that, the outermost cgroups are two sides, those that have VMs and all others:
-//!            the sums of their weights say what each side gets of a pCPU that both want.
+//! Problem.   The kernel's own scheduler divides time from the root of the hierarchy down. A sched_ext
+//!            scheduler sees tasks.
+//! Mechanism. Where root gave a cgroup another weight than the default, it and its siblings are *groups*: the
+//!            tasks of each, and of what lies in it, have one clock together, of its weight. Beside that, the
+//!            outermost cgroups are two sides, those that have VMs and all others: the sums of their weights
+//!            say what each side gets of a pCPU that both want.
 //! Formula.   weight(group) = 100 * product of weight / 100 over all cgroups that it lies in, 1 to 10000
-//! Limits.    Weights that a tenant wrote, in a cgroup that is his, don't count. Groups in a group have clocks of their own beside
-//!            its, so that a group of groups has more than its weight. Where all siblings have the default weight each task has a
-//!            clock: a service of many has more than one of few.
+//! Limits.    Weights that a tenant wrote, in a cgroup that is his, don't count. Groups in a group have
+//!            clocks of their own beside its, so that a group of groups has more than its weight. Where all
+//!            siblings have the default weight each task has a clock: a service of many has more than one of
+//!            few.
 
 use crate::HostError;
 use crate::cgroups;
@@ -45,8 +48,8 @@ impl Group {
     }
 }
 
-/// The weight of the cgroup with this folder; the default where a tenant wrote it, who may not take more by that. `None`: it is without the
-/// cpu controller.
+/// The weight of the cgroup with this folder. The default where a tenant wrote it: tenants may not take more
+/// by that. `None`: it is without the cpu controller.
 ///
 /// # Errors
 /// It is there and can't be read.
@@ -150,12 +153,14 @@ impl Used {
             }
             self.0.insert(folder, used_us);
         }
-        // Kernel threads lie in no cgroup: the kernel's own scheduler weighs each as one of the default weight.
+        // Kernel threads lie in no cgroup: the kernel's own scheduler weighs each as one of the default
+        // weight.
         Sides { vms: active.values().sum(), services: services.max(WEIGHT_DEFAULT) }
     }
 }
 
-/// Folder, weight, and time used in us. Those that can't be read, or are without the cpu controller, are left out.
+/// Folder, weight, and time used in us. Those that can't be read, or are without the cpu controller, are left
+/// out.
 fn used_by_outermost(mount: &Path) -> Vec<(PathBuf, u32, u64)> {
     let Ok(entries) = std::fs::read_dir(mount) else { return Vec::new() };
     let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));

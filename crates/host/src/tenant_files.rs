@@ -1,9 +1,10 @@
 //! Files that a VMM names on its command line. A tenant may have chosen the name, and what lies there.
 //!
-//! Problem.   A FIFO would block whoever opens it, a device may do anything, and a symbolic link in a container's root may
-//!            name a file of the host's.
-//! Mechanism. The kernel resolves the path within the VMM's own root directory (`openat2`, RESOLVE_IN_ROOT) and through no
-//!            link of /proc; nothing blocks; what isn't a regular file of a kernel's size is refused before it is read.
+//! Problem.   A FIFO would block its opener, and a device may do anything. A symbolic link in a container's
+//!            root may name a file of the host's.
+//! Mechanism. The kernel resolves the path within the VMM's own root directory (`openat2`, RESOLVE_IN_ROOT)
+//!            and through no link of /proc; nothing blocks; what isn't a regular file of a kernel's size is
+//!            refused before it is read.
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use std::fs::File;
@@ -23,7 +24,8 @@ const TRIES: u32 = 8;
 pub fn open(pid: u32, path: &Path) -> io::Result<File> {
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     open_in(&root, &seen_from_root(pid, path)?).or_else(|error| {
-        // A VMM that has since closed itself in (chroot, an empty mount namespace) doesn't reach what it was started with.
+        // A VMM that has since closed itself in (chroot, an empty mount namespace) doesn't reach what it was
+        // started with.
         if error.kind() == io::ErrorKind::NotFound && path.is_absolute() {
             open_in(Path::new("/"), path)
         } else {
@@ -32,7 +34,7 @@ pub fn open(pid: u32, path: &Path) -> io::Result<File> {
     })
 }
 
-/// Where an open file is opened again, by whoever takes paths.
+/// Where an open file is opened again, by code that takes paths.
 pub fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }

@@ -13,7 +13,7 @@ pub struct Topology {
     pub pcpu_count: u32,
     /// Online pCPUs in the order in which they join the micro pool.
     pub micro_order: Vec<u32>,
-    /// Online pCPUs that were set apart for somebody, and never join: no other VM may run there.
+    /// Online pCPUs that the operator set apart, and that never join: no other VM may run there.
     pub isolated: Vec<u32>,
     /// Online pCPUs of the normal pool that are too slow to join.
     pub slow: Vec<u32>,
@@ -95,9 +95,10 @@ struct Place {
     cpu: u32,
 }
 
-/// From the last package's last core down, of each core its last thread first: a micro-sliced thread is idle for most of
-/// the time, and then its sibling has the core to itself. Whole cores would cost more and help nobody sooner
-/// (docs/simulator.md, SMT). The first pCPU that isn't isolated never joins: it is where the host's interrupts and housekeeping go by default.
+/// From the last package's last core down, of each core its last thread first: a micro-sliced thread is idle
+/// for most of the time, and then its sibling has the core to itself. Whole cores would cost more and help
+/// nobody sooner (docs/explanation/simulator.md, SMT). The first pCPU that isn't isolated never joins: it is where the
+/// host's interrupts and housekeeping go by default.
 fn micro_order(mut online: Vec<u32>, slow: &[u32], place: impl Fn(u32) -> Place) -> Vec<u32> {
     online.sort_unstable();
     online.drain(..online.len().min(1));
@@ -106,8 +107,8 @@ fn micro_order(mut online: Vec<u32>, slow: &[u32], place: impl Fn(u32) -> Place)
     online
 }
 
-/// By `isolcpus=` (but a host with that is refused, unless only its interrupts are meant), and by cpuset partitions, which
-/// kernels before 6.7 don't list.
+/// By `isolcpus=` (but a host with that is refused, unless only its interrupts are meant), and by cpuset
+/// partitions, which kernels before 6.7 don't list.
 fn isolated(folder: &Path, cgroups: &Path) -> Result<Vec<u32>, HostError> {
     let mut cpus = read_list(&folder.join("isolated"))?.unwrap_or_default();
     cpus.extend(read_list(&cgroups.join("cpuset.cpus.isolated"))?.unwrap_or_default());

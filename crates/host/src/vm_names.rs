@@ -1,6 +1,7 @@
 //! What a VM is called, by what its VMM runs as: its command line, else its control group.
 //!
-//! Both are only names: nothing is opened because of them. docs/libvirt.md has a table of which VMMs have which.
+//! Both are only names: nothing is opened because of them. docs/how-to/libvirt.md has a table of which VMMs have
+//! which.
 
 /// The name of the VM of process `pid`.
 pub(crate) fn name(arguments: &[String], cgroup: &str, comm: &str, pid: u32) -> String {
@@ -53,8 +54,8 @@ fn qemu_options(value: &str) -> Vec<String> {
     options
 }
 
-/// Cloud Hypervisor knows no names. Its socket is the VM's: `/run/vms/web.sock`, `path=web.sock`; Kata has a folder for each
-/// sandbox, and always the same file in it.
+/// Cloud Hypervisor knows no names. Its socket is the VM's: `/run/vms/web.sock`, `path=web.sock`; Kata has a
+/// folder for each sandbox, and always the same file in it.
 fn name_from_socket(value: &str) -> Option<String> {
     let path = value.split(',').find_map(|option| option.strip_prefix("path=")).unwrap_or(value);
     if path.contains('=') {
@@ -67,7 +68,8 @@ fn name_from_socket(value: &str) -> Option<String> {
     Some(file.strip_suffix(".sock").or_else(|| file.strip_suffix(".socket")).unwrap_or(file).to_owned())
 }
 
-/// libkrun's `krunvm start [--cpus N] [--mem MIB] [--env KEY=VALUE] NAME [COMMAND …]`, which becomes the VMM itself.
+/// libkrun's `krunvm start [--cpus N] [--mem MIB] [--env KEY=VALUE] NAME [COMMAND …]`, which becomes the VMM
+/// itself.
 fn name_of_krunvm(arguments: &[String]) -> Option<String> {
     const WITH_VALUE: [&str; 3] = ["--cpus", "--mem", "--env"];
     let mut rest = arguments.iter().skip_while(|argument| *argument != "start").skip(1);
@@ -81,7 +83,8 @@ fn name_of_krunvm(arguments: &[String]) -> Option<String> {
     }
 }
 
-/// The outermost cgroup that is a VM's or a container's by its name: what lies within may be named by a tenant.
+/// The outermost cgroup that is a VM's or a container's by its name: what lies within may be named by a
+/// tenant.
 fn name_from_cgroup(cgroup: &str) -> Option<String> {
     let parts: Vec<&str> = cgroup.split('/').collect();
     let of_part = |(index, part): (usize, &&str)| {
@@ -94,7 +97,8 @@ fn name_from_cgroup(cgroup: &str) -> Option<String> {
     parts.iter().enumerate().find_map(of_part)
 }
 
-/// systemd-machined's scope, as libvirt uses it: `machine-qemu\x2d1\x2dweb.scope` is machine `qemu-1-web`, VM `web`.
+/// systemd-machined's scope, as libvirt uses it: `machine-qemu\x2d1\x2dweb.scope` is machine `qemu-1-web`, VM
+/// `web`.
 fn name_of_machine(part: &str) -> Option<String> {
     let machine = unescape(part.strip_prefix("machine-")?.strip_suffix(".scope")?);
     let libvirt = machine.strip_prefix("qemu-").and_then(|rest| rest.split_once('-'));
@@ -104,13 +108,15 @@ fn name_of_machine(part: &str) -> Option<String> {
     })
 }
 
-/// Proxmox: `qemu.slice/100.scope`. Who has no other name is `vm100` there, too (qemu-server, `QemuServer.pm`).
+/// Proxmox: `qemu.slice/100.scope`. A VM without another name is `vm100` there, too (qemu-server,
+/// `QemuServer.pm`).
 fn name_of_proxmox(above: Option<&str>, part: &str) -> Option<String> {
     let number = part.strip_suffix(".scope").filter(|_| above == Some("qemu.slice"))?;
     number.bytes().all(|byte| byte.is_ascii_digit()).then(|| format!("vm{number}"))
 }
 
-/// A container engine's: `libpod-ID.scope`, `cri-containerd-ID.scope`, or ID alone, of 64 digits. Their own tools show twelve.
+/// A container engine's: `libpod-ID.scope`, `cri-containerd-ID.scope`, or ID alone, of 64 digits. Their own
+/// tools show twelve.
 fn name_of_container(part: &str) -> Option<String> {
     const DIGITS: usize = 64;
     const SHOWN: usize = 12;

@@ -1,8 +1,8 @@
 //! VMs: what a VMM process tells about itself, and what is known of its guest.
 //!
-//! The kernel side says that a process runs vCPUs. Name, kernel image and weight come from the process: its command line,
-//! its cgroup. All of it is read through `/proc/PID`, is only trusted as far as names and paths go, and may be gone at
-//! any moment.
+//! The kernel side says that a process runs vCPUs. Name, kernel image and weight come from the process: its
+//! command line, its cgroup. All of it is read through `/proc/PID`, is only trusted as far as names and paths
+//! go, and may be gone at any moment.
 
 use crate::cgroups::{self, CpuLimits};
 use crate::daemon::resched_co::Trials;
@@ -43,7 +43,7 @@ pub struct Vm {
     pub place: Place,
     /// What libvirt says of it, if it is one of libvirt's.
     pub libvirt: StateFile,
-    /// What is said of it, by whomever.
+    /// What is said of it, by whatever source.
     pub policy: VmPolicy,
     /// Of the scheduler `coordinated`: bits of `policy/urgent.h`.
     pub urgent_schemes: u32,
@@ -103,7 +103,8 @@ impl MemoryLooks {
     const FIRST_AFTER: Duration = Duration::from_secs(2);
     /// Of a guest whose kernel was known, and that may have started another.
     const LATER_AFTER_MAX: Duration = Duration::from_secs(600);
-    /// Of one in which no kernel was ever found: what else may it be than no Linux? A look is a pass over all its memory.
+    /// Of one in which no kernel was ever found: what else may it be than no Linux? A look is a pass over all
+    /// its memory.
     const UNKNOWN_AFTER_MAX: Duration = Duration::from_secs(4 * 3600);
     /// Two minutes: a guest that boots Linux has done so by then.
     const HOPEFUL: u32 = 6;
@@ -197,8 +198,8 @@ impl Vm {
         (self.kernel_side.pid, self.kernel_side.kvm)
     }
 
-    /// Its kernel was read. What witnesses said of the same kernel before stays said; what the operator named stays the
-    /// kernel, whatever the memory says.
+    /// Its kernel was read. What witnesses said of the same kernel before stays said; what the operator named
+    /// stays the kernel, whatever the memory says.
     pub fn learn(&mut self, found: FoundKernel) {
         let known = match &self.guest {
             GuestKnowledge::Kernel { kernel, .. } => Some(kernel),
@@ -234,7 +235,8 @@ fn obstacle(registers: u32) -> Option<&'static str> {
         .then_some("a 32-bit guest, or none yet: no vCPU has been in 64-bit mode")
 }
 
-/// Who has a name that the operator gave a weight or a kernel, beside others that have it too: one line for the newcomer.
+/// A VM has a name that the operator gave a weight or a kernel, beside others that have it too: one line for
+/// the newcomer.
 pub fn namesakes(name: &str, pid: u32, others: &[u32]) -> Option<String> {
     const SHOWN: usize = 4;
     if others.is_empty() {
@@ -313,8 +315,8 @@ pub fn read_weights(pid: u32) -> Option<Vec<(PathBuf, u32)>> {
     cgroups::weights(Path::new(cgroups::MOUNT), &cgroup).ok()
 }
 
-/// What the cgroups of these threads, the vCPUs of a process, allow them; `None` if all of them are gone, or nobody knows
-/// now.
+/// What the cgroups of these threads, the vCPUs of a process, allow them; `None` if all of them are gone, or
+/// nobody knows now.
 pub fn read_cpu_limits(pid: u32, vcpu_threads: &[u32]) -> Option<CpuLimits> {
     let of_thread = |thread: &u32| cgroups::named_in(Path::new(&format!("/proc/{pid}/task/{thread}/cgroup")));
     let cgroups: Vec<String> = vcpu_threads.iter().filter_map(of_thread).collect();

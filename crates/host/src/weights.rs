@@ -1,14 +1,18 @@
 //! What `cpu.weight` of the whole cgroup hierarchy gives each VM.
 //!
-//! Problem.   A cgroup's weight counts among its siblings, at each level anew. Counted for the whole host, a slice of four VMs
-//!            has four times what a slice of one has, and whoever may write one weight takes all of the host.
-//! Mechanism. From the root down, each cgroup's part is divided among its children that want to run, by their weights; the
-//!            VMs of one cgroup share its part alike. The policy knows one weight per VM: parts become weights of 100 on average.
-//! Formula.   part(child) = part(parent) * weight(child) / sum of the weights of all children that want to run
-//!            weight(VM)  = part(VM) * scale, 1 to 10000; scale = 100 * VMs that want to run, or so much more that the
-//!            lightest of them has LIGHTEST, if the heaviest then has no more than 10000
-//! Limits.    Weights are whole numbers: a part below a 10,000th of the largest is more than it should be. Services
-//!            have weights of their own (service_weights.rs).
+//! Problem.   A cgroup's weight counts among its siblings, at each level anew. Counted for the whole host, a
+//!            slice of four VMs has four times what a slice of one has. A user that may write one weight
+//!            would take all of the host.
+//! Mechanism. From the root down, each cgroup's part is divided among its children that want to run, by their
+//!            weights; the VMs of one cgroup share its part alike. The policy knows one weight per VM: parts
+//!            become weights of 100 on average.
+//! Formula.   part(child) = part(parent) * weight(child) / sum of the weights of all children that want to
+//!            run
+//!            weight(VM)  = part(VM) * scale, 1 to 10000
+//!            scale       = 100 * VMs that want to run, or so much more that the lightest of them has
+//!                          LIGHTEST, if the heaviest then has no more than 10000
+//! Limits.    Weights are whole numbers: a part below a 10,000th of the largest is more than it should be.
+//!            Services have weights of their own (service_weights.rs).
 
 use microslice_policy::{WEIGHT_DEFAULT, WEIGHT_MAX};
 use std::collections::BTreeMap;
@@ -23,8 +27,8 @@ const HEAVIEST: f64 = WEIGHT_MAX as f64;
 /// Where a VM is in the hierarchy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The cgroups that it lies in and their weights, the outermost first. Those without the cpu controller are left out: the
-    /// kernel schedules their tasks as of the next one outside.
+    /// The cgroups that it lies in and their weights, the outermost first. Those without the cpu controller
+    /// are left out: the kernel schedules their tasks as of the next one outside.
     pub cgroups: Vec<(PathBuf, u32)>,
     /// What the operator gave it, over that of the innermost one.
     pub given: Option<u32>,
@@ -55,7 +59,8 @@ fn path_of<'p>(index: usize, place: &'p Place) -> Vec<(Node<'p>, f64)> {
     nodes.chain([(Node::Vm(index), own)]).collect()
 }
 
-/// The part of the VMs' time that is due to each, while those that want to run do so. One that doesn't has what it would have if it did, too.
+/// The part of the VMs' time that is due to each, while those that want to run do so. One that doesn't has
+/// what it would have if it did, too.
 pub fn parts(vms: &[Weighed<'_>]) -> Vec<f64> {
     let paths: Vec<_> = vms.iter().enumerate().map(|(index, vm)| path_of(index, vm.place)).collect();
     // Of each node's children that want to run; the root is None.

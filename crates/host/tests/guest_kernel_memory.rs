@@ -1,4 +1,5 @@
-//! What the daemon keeps of a guest kernel, measured on every stock kernel in `.cache/kernels` (`make kernels`).
+//! What the daemon keeps of a guest kernel, measured on every stock kernel in `.cache/kernels` (`make
+//! kernels`).
 
 use microslice_host::guest_kernels::GuestKernels;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Debian's own libvirtd, in a mount namespace of this test's own, and a domain that it runs without KVM: what `run` reads of it, with the
-//! rights that it keeps, and how soon it sees a change.
+//! Debian's own libvirtd, in a mount namespace of this test's own, and a domain that it runs without KVM:
+//! what `run` reads of it, with the rights that it keeps, and how soon it sees a change.
 
 use microslice_host::libvirt::{NAMESPACE, News, STATE_FOLDER, StateFile};
 use microslice_host::privileges;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(120);
 const DOMAIN: &str = "web-1";
 
-/// Everything that libvirt writes is in this namespace only. It needs neither systemd, nor D-Bus, nor control groups; but a user, whom
-/// Debian's package of units would make.
+/// Everything that libvirt writes is in this namespace only. It needs neither systemd, nor D-Bus, nor control
+/// groups. But it needs a user, which Debian's package of units would make.
 const SETUP: &str = "set -e
 mount -t tmpfs none /run
 mount -t tmpfs none /var
@@ -49,7 +49,8 @@ impl Libvirt {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", SETUP]);
         command.stdin(Stdio::null()).stdout(words.try_clone().expect("a file")).stderr(words);
-        // SAFETY: between fork and exec, one call that is allowed there: a test that is killed leaves no daemon.
+        // SAFETY: between fork and exec, one call that is allowed there: a test that is killed leaves no
+        // daemon.
         unsafe {
             command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                 0 => Ok(()),
@@ -143,7 +144,8 @@ fn line(news: Option<News>) -> String {
     news.expect("news").line.expect("a line")
 }
 
-/// What `virsh` has answered is in the file: the daemon's next look, within a second, sees it. Nothing here waits.
+/// What `virsh` has answered is in the file: the daemon's next look, within a second, sees it. Nothing here
+/// waits.
 #[test]
 fn name_uuid_and_policy_of_a_real_domain_are_seen_and_each_change_of_them_with_the_next_look() {
     let libvirt = Libvirt::start();

@@ -1,5 +1,6 @@
-//! KVM's memory slots of a real virtual machine that this test makes itself (it has no vCPU: none is needed). Skipped
-//! where the machine has no usable `/dev/kvm` or isn't ours; the testbed's `symbols.rs` does the same with real guests.
+//! KVM's memory slots of a real virtual machine that this test makes itself (it has no vCPU: none is needed).
+//! Skipped where the machine has no usable `/dev/kvm` or isn't ours; the testbed's `symbols.rs` does the same
+//! with real guests.
 
 use microslice_host::memory_slots;
 use microslice_symbols::memory::Memory;

@@ -19,7 +19,8 @@ fn a_host_that_stalls_soon_after_each_start_is_left_alone_after_a_few() {
     assert!(burst <= 5);
 }
 
-/// What `systemd-analyze` calls exposure, of ten. An operator who trusts it with a host of tenants asks for 3.0 at most.
+/// What `systemd-analyze` calls exposure, of ten. An operator that trusts it with a host of tenants asks for
+/// 3.0 at most.
 const EXPOSURE_MAX: f64 = 3.0;
 
 #[test]

@@ -1,7 +1,8 @@
-//! VMs' places, `bpf/core/vcpu.bpf.h`: every interleaving of threads that join and leave, of KVM that frees a VM, and of another VM that
-//! comes to its address.
+//! VMs' places, `bpf/core/vcpu.bpf.h`: every interleaving of threads that join and leave, of KVM that frees a
+//! VM, and of another VM that comes to its address.
 //!
-//! A model: each step is one atomic access of the C, in its order. What it finds in two ways to do it wrong shows that it would find more.
+//! A model: each step is one atomic access of the C, in its order. What it finds in two ways to do it wrong
+//! shows that it would find more.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,7 +15,7 @@ const CLOSING: u32 = u32::MAX;
 enum Rules {
     /// As in the C.
     Ours,
-    /// Who finds that nobody holds the place closes it, without a second look.
+    /// A task that finds no holder of the place closes it, without a second look.
     CloseUnseen,
     /// KVM frees a VM: whatever address the place has is forgotten.
     ForgetAnyAddress,

@@ -8,8 +8,8 @@ const T_975: [f64; 30] = [
 /// The same of the normal distribution, to which Student's comes ever closer.
 const Z_975: f64 = 1.959_964;
 
-/// Student's t for a two-sided 95 % interval. Beyond the table three terms of the Cornish-Fisher expansion (Abramowitz and
-/// Stegun, 26.7.5) are exact to five digits.
+/// Student's t for a two-sided 95 % interval. Beyond the table three terms of the Cornish-Fisher expansion
+/// (Abramowitz and Stegun, 26.7.5) are exact to five digits.
 fn t_975(degrees: usize) -> f64 {
     let (z, n) = (Z_975, degrees as f64);
     let expanded =
@@ -47,6 +47,15 @@ impl Estimate {
         Some(Self { mean, low: mean - half, high: mean + half, count })
     }
 
+    /// The geometric mean of ratios, and an interval that is as wide upwards as downwards, by factors. What isn't above zero
+    /// is left out.
+    pub fn of_ratios(ratios: &[f64]) -> Option<Self> {
+        let logarithms: Vec<f64> =
+            ratios.iter().filter(|ratio| **ratio > 0.0).map(|ratio| ratio.ln()).collect();
+        let Self { mean, low, high, count } = Self::of(&logarithms)?;
+        Some(Self { mean: mean.exp(), low: low.exp(), high: high.exp(), count })
+    }
+
     /// Half of the interval's width.
     pub fn half_width(&self) -> f64 {
         (self.high - self.low) / 2.0
@@ -71,6 +80,15 @@ mod tests {
         for (degrees, t) in known {
             assert!((t_975(degrees) / t - 1.0).abs() < 2e-4, "{degrees}: {}", t_975(degrees));
         }
+    }
+
+    #[test]
+    fn ratios_have_their_geometric_mean_and_an_interval_by_factors() {
+        let estimate = Estimate::of_ratios(&[0.5, 1.0, 2.0, 0.0]).expect("three ratios");
+        assert!((estimate.mean - 1.0).abs() < 1e-12);
+        assert!((estimate.low * estimate.high - 1.0).abs() < 1e-12 && estimate.low > 0.0);
+        assert_eq!(estimate.count, 3);
+        assert_eq!(Estimate::of_ratios(&[]), None);
     }
 
     #[test]

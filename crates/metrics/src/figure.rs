@@ -1,4 +1,5 @@
-//! What a figure is: an id, a kind, a unit, the labels that split it, and one sentence that says what it counts.
+//! What a figure is: an id, a kind, a unit, the labels that split it, and one sentence that says what it
+//! counts.
 
 /// How a figure behaves over a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! All figures of the project, each defined once. Values of labels are the vocabulary of `docs/metrics.md`.
+//! All figures of the project, each defined once. Values of labels are the vocabulary of `docs/reference/figures.md`.
 
 use crate::figure::{Figure, Kind, Unit};
 
@@ -96,6 +96,8 @@ figures! {
         "Time a guest thread waited for a contended kernel lock, by lock class (as Linux' lockstat counts).";
     SHOOTDOWN_WAIT = "shootdown_wait", Histogram, Nanoseconds, ["vm"],
         "Time the initiator of a TLB shootdown waited until every other vCPU had acknowledged.";
+    WAKE_WAIT = "wake_wait", Histogram, Nanoseconds, ["vm"],
+        "Time from a guest thread's wake-up until it runs.";
     PREEMPTED_SHOOTDOWN_WAIT = "preempted_shootdown_wait", Histogram, Nanoseconds, ["vm"],
         "Calls of siblings of which one had no pCPU: from the first interrupt until the last recipient has one.";
     INTERRUPT_WAIT = "interrupt_wait", Histogram, Nanoseconds, ["vm"],
@@ -162,9 +164,13 @@ mod tests {
 
     #[test]
     fn the_handbook_describes_every_figure() {
-        let handbook = include_str!("../../../docs/metrics.md");
+        let handbook = include_str!("../../../docs/reference/figures.md");
         for figure in ALL {
-            assert!(handbook.contains(&format!("`{}`", figure.id)), "docs/metrics.md lacks {}", figure.id);
+            assert!(
+                handbook.contains(&format!("`{}`", figure.id)),
+                "docs/reference/figures.md lacks {}",
+                figure.id
+            );
         }
     }
 }

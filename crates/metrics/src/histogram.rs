@@ -1,10 +1,11 @@
 //! A histogram of durations over all of `u64`, in 4 KiB, with a bounded relative error.
 //!
-//! Problem: waits span nine decades (a lock hand-over takes 100 ns, a preempted holder 100 ms), and both the tail and
-//! the middle matter.
+//! Problem: waits span nine decades (a lock hand-over takes 100 ns, a preempted holder 100 ms), and both the
+//! tail and the middle matter.
 //! Mechanism: logarithmic octaves, each cut into eight equal buckets; recording is a shift and an add.
-//! Formula: a value `v >= 8` of octave `e = floor(log2 v)` lands in bucket `8 (e - 2) + (v >> (e - 3)) mod 8`.
-//! Limits: a percentile is off by at most one bucket's width (12.5 %); count, sum, minimum and maximum are exact.
+//! Formula: a value `v >= 8` of octave `e = floor(log2 v)` lands in bucket `8 (e - 2) + (v >> (e - 3)) mod
+//! 8`. Limits: a percentile is off by at most one bucket's width (12.5 %); count, sum, minimum and maximum
+//! are exact.
 
 const SUB_BUCKET_BITS: u32 = 3;
 const SUB_BUCKETS: u64 = 1 << SUB_BUCKET_BITS;
@@ -42,14 +43,15 @@ impl Histogram {
         Self { counts: Vec::new(), count: 0, sum: 0, min: u64::MAX, max: 0 }
     }
 
-    /// From power-of-two buckets as a BPF program keeps them: `buckets[i]` counts values in `2^i..2^(i+1)` (bucket 0
-    /// also holds zero), `sum` is the exact sum of all values. Inside a bucket values are put at its middle, so
-    /// percentiles are only as fine as the source.
+    /// From power-of-two buckets as a BPF program keeps them: `buckets[i]` counts values in `2^i..2^(i+1)`
+    /// (bucket 0 also holds zero), `sum` is the exact sum of all values. Inside a bucket values are put at
+    /// its middle, so percentiles are only as fine as the source.
     pub fn from_log2(buckets: &[u64], sum: u64) -> Self {
         Self::from_log2_of(1, buckets, sum)
     }
 
-    /// Likewise of buckets in a larger unit: `buckets[i]` counts values in `unit * 2^i..unit * 2^(i+1)`, `sum` is in the small one.
+    /// Likewise of buckets in a larger unit: `buckets[i]` counts values in `unit * 2^i..unit * 2^(i+1)`,
+    /// `sum` is in the small one.
     pub fn from_log2_of(unit: u64, buckets: &[u64], sum: u64) -> Self {
         let mut histogram = Self::new();
         for (exponent, &count) in buckets.iter().enumerate().take(64) {
@@ -130,8 +132,8 @@ impl Histogram {
         (self.count > 0).then(|| self.sum as f64 / self.count as f64)
     }
 
-    /// The value below or at which `percent` (0 to 100) of all values lie, interpolated inside its bucket and never
-    /// outside of `min..=max`.
+    /// The value below or at which `percent` (0 to 100) of all values lie, interpolated inside its bucket and
+    /// never outside of `min..=max`.
     pub fn percentile(&self, percent: f64) -> Option<u64> {
         if self.count == 0 || percent.is_nan() {
             return None;

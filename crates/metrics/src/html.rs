@@ -1,4 +1,5 @@
-//! One self-contained HTML page: headings, paragraphs, tables and plots, without script and without the network.
+//! One self-contained HTML page: headings, paragraphs, tables and plots, without script and without the
+//! network.
 
 use crate::plot::escape;
 use crate::table::{Align, Table};
@@ -53,8 +54,8 @@ impl Page {
     }
 }
 
-/// A description, a file's or a guest's name may hold anything: no byte of theirs commands a terminal, or is one that no
-/// page may have.
+/// A description, a file's or a guest's name may hold anything: no byte of theirs commands a terminal, or is
+/// one that no page may have.
 pub fn plain(text: &str) -> String {
     let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
     text.chars().map(|c| if harmless(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()

@@ -9,13 +9,15 @@ pub const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
 
 /// `[{"figure", "kind", "unit", "labels": {…}, "value": …}, …]`, in the snapshot's order.
 ///
-/// `value` is a number for counters and gauges, `{count, sum, min, max, mean, p50, p90, p99, p999, buckets: [[lower,
-/// upper, count], …]}` for histograms, `[[time_ns, value], …]` for series. Numbers that don't exist are `null`.
+/// `value` is a number for counters and gauges, `{count, sum, min, max, mean, p50, p90, p99, p999, buckets:
+/// [[lower, upper, count], …]}` for histograms, `[[time_ns, value], …]` for series. Numbers that don't exist
+/// are `null`.
 pub fn of_snapshot(snapshot: &Snapshot) -> Json {
     Json::Array(snapshot.entries().iter().map(of_entry).collect())
 }
 
-/// The same for many runs: one number per entry as `value`, of a histogram its mean, and `count`, `p50`, `p99` and `max`.
+/// The same for many runs: one number per entry as `value`, of a histogram its mean, and `count`, `p50`,
+/// `p99` and `max`.
 pub fn numbers_of_snapshot(snapshot: &Snapshot) -> Json {
     Json::Array(snapshot.entries().iter().map(numbers_of_entry).collect())
 }

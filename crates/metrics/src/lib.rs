@@ -1,9 +1,10 @@
-//! Definition, unit and description of every figure, used alike by real and simulated runs; table, JSON, OpenMetrics and HTML.
+//! Definition, unit and description of every figure, used alike by real and simulated runs; table, JSON,
+//! OpenMetrics and HTML.
 //!
-//! A run (of the BPF scheduler, of the simulator, of the testbed) fills a [`Snapshot`] with values of the [`Figure`]s
-//! that [`figures`] defines. Whoever shows it picks a renderer: [`table::Table`] for people, [`json`] for scripts,
-//! [`openmetrics`] for monitoring, [`html`] for a page. So one name means one thing everywhere, and a table can hold
-//! paper, simulator and testbed side by side.
+//! A run (of the BPF scheduler, of the simulator, of the testbed) fills a [`Snapshot`] with values of the
+//! [`Figure`]s that [`figures`] defines. The caller picks a renderer: [`table::Table`] for people, [`json`]
+//! for scripts, [`openmetrics`] for monitoring, [`html`] for a page. So one name means one thing everywhere,
+//! and a table can hold paper, simulator and testbed side by side.
 
 // They panic where nobody reads.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

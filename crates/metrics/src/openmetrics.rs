@@ -1,20 +1,22 @@
-//! Figures as text that Prometheus scrapes: OpenMetrics, version 1.0.0 of the specification, and the older format that
-//! tools like `promtool check metrics` read.
+//! Figures as text that Prometheus scrapes: OpenMetrics, version 1.0.0 of the specification, and the older
+//! format that tools like `promtool check metrics` read.
 
 use crate::figure::{Figure, Kind};
 use crate::histogram::Histogram;
 use crate::snapshot::{Entry, Snapshot, Value};
 use std::fmt::Write;
 
-/// The exported histogram buckets end at `2^n - 1` ns, 1 us to 17 s in steps of 4: finer ones would flood a monitoring
-/// system. At these limits buckets of [`Histogram`] end, and those of `microslice observe`, so that counts are exact. Those of `run`
-/// end at powers of two of microseconds: what took up to 2.4 % less than a limit may be counted by the next one.
+/// The exported histogram buckets end at `2^n - 1` ns, 1 us to 17 s in steps of 4: finer ones would flood a
+/// monitoring system. At these limits buckets of [`Histogram`] end, and those of `microslice observe`, so
+/// that counts are exact. Those of `run` end at powers of two of microseconds: what took up to 2.4 % less
+/// than a limit may be counted by the next one.
 const BUCKET_LIMIT_BITS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 
 /// Which of the two formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Format {
-    /// OpenMetrics 1.0.0: a counter's family has its name without `_total`, units are said, the text has an end.
+    /// OpenMetrics 1.0.0: a counter's family has its name without `_total`, units are said, the text has an
+    /// end.
     OpenMetrics,
     /// Prometheus' text format 0.0.4: a family has the name of its samples.
     Text,
@@ -29,14 +31,14 @@ impl Format {
         }
     }
 
-    /// What a client's `Accept` asks for. Who doesn't know OpenMetrics gets the older format.
+    /// What a client's `Accept` asks for. A client that doesn't know OpenMetrics gets the older format.
     pub fn accepted_by(accept: &str) -> Self {
         if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Text }
     }
 }
 
-/// The whole exposition as OpenMetrics, `# EOF` included. Families come in the order of their first entry; a series shows its
-/// latest value, as monitoring keeps the history itself.
+/// The whole exposition as OpenMetrics, `# EOF` included. Families come in the order of their first entry; a
+/// series shows its latest value, as monitoring keeps the history itself.
 pub fn of_snapshot(snapshot: &Snapshot) -> String {
     in_format(snapshot, Format::OpenMetrics)
 }

@@ -1,6 +1,8 @@
-//! Plots as self-contained SVG: bars (grouped or stacked, with error bars and marks for published values) and steps.
+//! Plots as self-contained SVG: bars (grouped or stacked, with error bars and marks for published values) and
+//! steps.
 //!
-//! The drawings carry their own colours and sizes, take no script and no font from elsewhere, and escape every text.
+//! The drawings carry their own colours and sizes, take no script and no font from elsewhere, and escape
+//! every text.
 
 use crate::html::plain;
 use std::fmt::Write;

@@ -1,8 +1,10 @@
-//! A profile: what a model needs of a host's VMs to ask what another scheduler would bring them. `microslice observe --profile`
-//! writes one of a real host, the simulator's own observer one of a simulated host, and `microslice simulate --profile` reads both.
+//! A profile: what a model needs of a host's VMs to ask what another scheduler would bring them. `microslice
+//! observe --profile` writes one of a real host, the simulator's own observer one of a simulated host, and
+//! `microslice simulate --profile` reads both.
 //!
-//! It holds counts and sums of the time that was observed. It has no addresses, and names only if the operator wants them. The
-//! file is JSON. Whoever changes what a field means, or takes one away, counts [`VERSION`] up: old files are then refused.
+//! It holds counts and sums of the time that was observed. It has no addresses, and names only if the
+//! operator wants them. The file is JSON. A change of what a field means, or of which there are, counts
+//! [`VERSION`] up: old files are then refused.
 
 use crate::Histogram;
 use serde::{Deserialize, Serialize};
@@ -23,7 +25,8 @@ const WEIGHT_MAX: u32 = 10_000;
 const NAME_BYTES_MAX: usize = 256;
 /// A year, which is what `observe --for` allows.
 const SECONDS_MAX: f64 = 366.0 * 24.0 * 3600.0;
-/// By how much a vCPU's states may add up to more than the time that it was seen: they are read one after the other.
+/// By how much a vCPU's states may add up to more than the time that it was seen: they are read one after the
+/// other.
 const TOLERANCE: f64 = 1.05;
 
 /// Of one host, over one span of time.
@@ -50,7 +53,7 @@ pub struct HostProfile {
     pub llc_pcpus: u32,
     /// Hardware threads of a core that are in use.
     pub smt_threads: u32,
-    /// Who scheduled: [`Self::KERNEL`], or the name of a sched_ext scheduler.
+    /// The scheduler: [`Self::KERNEL`], or the name of a sched_ext scheduler.
     pub scheduler: String,
     /// `base_slice_ns` of the kernel's own scheduler; none where nobody could read it.
     pub base_slice_ns: Option<u64>,
@@ -274,7 +277,8 @@ impl Profile {
     /// Reads a file's text. `file` is how errors call it.
     ///
     /// # Errors
-    /// `FILE:LINE:COLUMN: cause` where it isn't JSON or lacks something; `FILE: cause` for another version, and for what can't be.
+    /// `FILE:LINE:COLUMN: cause` where it isn't JSON or lacks something; `FILE: cause` for another version,
+    /// and for what can't be.
     pub fn parse(file: &str, text: &str) -> Result<Self, ProfileError> {
         let refuse = |cause: String| ProfileError(format!("{file}: {cause}"));
         if text.len() > SIZE_MAX {

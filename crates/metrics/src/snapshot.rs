@@ -69,8 +69,8 @@ impl std::fmt::Display for UnbalancedSum {
     }
 }
 
-/// Values in the order in which they were put in. Filling one with a label count or a kind that the figure doesn't have
-/// is a programming error and panics.
+/// Values in the order in which they were put in. Filling one with a label count or a kind that the figure
+/// doesn't have is a programming error and panics.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Snapshot {
     entries: Vec<Entry>,

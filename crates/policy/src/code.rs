@@ -1,5 +1,6 @@
-//! Codes of enumerations. They cross the language border as plain `u32` ([`Code`]), because a kernel or a recording
-//! may hand over any number; [`Code::get`] says which value it is. The values themselves are generated.
+//! Codes of enumerations. They cross the language border as plain `u32` ([`Code`]), because a kernel or a
+//! recording may hand over any number; [`Code::get`] says which value it is. The values themselves are
+//! generated.
 
 use std::fmt;
 use std::marker::PhantomData;

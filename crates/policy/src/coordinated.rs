@@ -13,20 +13,21 @@ pub const RESCHED_DP: u32 = crate::URGENT_RESCHED_DP;
 pub const TLB_CO: u32 = crate::URGENT_TLB_CO;
 /// So is the recipient of a reschedule IPI.
 pub const RESCHED_CO: u32 = crate::URGENT_RESCHED_CO;
-/// Who begins to send any IPI isn't preempted.
+/// A vCPU that begins to send any IPI isn't preempted.
 pub const EARLY_DP: u32 = crate::URGENT_EARLY_DP;
 /// So many looks make a trial of Resched-Co.
 pub const RESCHED_CO_LOOKS: u32 = crate::RESCHED_CO_LOOKS;
 
 impl UrgentConfig {
-    /// Section 4.1.1. The guests of that time flushed before they acknowledged (smp_invalidate_interrupt(), Linux 3.2).
+    /// Section 4.1.1. The guests of that time flushed before they acknowledged (smp_invalidate_interrupt(),
+    /// Linux 3.2).
     pub const PAPER: Self =
         Self { delay_ns: 500_000, slice_ns: 500_000, allowance_ns: 18_000_000, answer_ns: 0 };
 }
 
 impl ReschedCoConfig {
-    /// Ours: the paper suggests the inference and gives no numbers but that streamcluster's IPIs get rarer by 21 % (4.2), of which
-    /// this asks for half. A trial takes a sixth of the time.
+    /// Ours: the paper suggests the inference and gives no numbers but that streamcluster's IPIs get rarer by
+    /// 21 % (4.2), of which this asks for half. A trial takes a sixth of the time.
     pub const USUAL: Self = Self {
         look_ns: 100_000_000,
         hold_ns: 2_000_000_000,
@@ -46,7 +47,7 @@ pub fn decide_on_resched_co(
     unsafe { c::decide_on_resched_co(config, state, seen) }
 }
 
-/// Who begins to send an IPI of whatever kind: is it urgent?
+/// A vCPU begins to send an IPI of whatever kind: is it urgent?
 pub fn decide_on_ipi_begun(config: &UrgentConfig, sender: &UrgentState, schemes: u32) -> UrgentState {
     // SAFETY: both pointers come from references.
     unsafe { c::decide_on_ipi_begun(config, sender, schemes) }
@@ -76,7 +77,7 @@ impl UrgentState {
     }
 }
 
-/// Whom an IPI makes urgent.
+/// Which vCPUs an IPI makes urgent.
 pub fn decide_on_ipi(config: &UrgentConfig, seen: &IpiObservation) -> IpiDecision {
     // SAFETY: both pointers come from references.
     unsafe { c::decide_on_ipi(config, seen) }
@@ -99,7 +100,7 @@ pub fn decide_on_urgent_turn(
     UrgentTurn::of(unsafe { c::decide_on_urgent_turn(config, state, ran_ns, others_count) })
 }
 
-/// Is who has run for so long in its slice safe from others that aren't urgent?
+/// Is a vCPU that has run for so long in its slice safe from others that aren't urgent?
 pub fn is_protected(config: &UrgentConfig, state: &UrgentState, ran_ns: u64) -> bool {
     // SAFETY: both pointers come from references.
     unsafe { c::is_protected(config, state, ran_ns) != 0 }

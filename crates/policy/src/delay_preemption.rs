@@ -1,4 +1,5 @@
-//! Delayed preemption (`policy/delay_preemption.h`): where a turn ends so that nobody waits for what its vCPU holds.
+//! Delayed preemption (`policy/delay_preemption.h`): where a turn ends so that nobody waits for what its vCPU
+//! holds.
 
 use crate::layout::c;
 use crate::{DelayConfig, DelayDecision, DelayObservation, DelayState, DelayVerdict, DelayWindow};
@@ -8,11 +9,12 @@ impl DelayConfig {
     pub const WINDOW_MAX_NS: u64 = crate::DELAY_WINDOW_MAX_NS as u64;
     /// So many offsets at the most make a mean.
     pub const HISTORY_MAX: u32 = crate::DELAY_HISTORY_MAX;
-    /// Ours: the paper names k and gives no value. Long enough that a single odd turn moves little, short enough to follow a guest
-    /// within a tenth of a second.
+    /// Ours: the paper names k and gives no value. Long enough that a single odd turn moves little, short
+    /// enough to follow a guest within a tenth of a second.
     pub const HISTORY: u32 = 8;
 
-    /// Grace: at the end of a turn so many micro slices more, for who would hold others up, in a window that doesn't slide.
+    /// Grace: so many micro slices more at the end of a turn, for a vCPU that would hold others up, in a
+    /// window that doesn't slide.
     pub fn of_grace(micro_slices: u32, micro_slice_ns: u64) -> Self {
         Self {
             window_ns: u64::from(micro_slices) * micro_slice_ns,
@@ -42,7 +44,7 @@ impl DelayState {
         unsafe { c::delay_window_around(config, self, due_ns) }
     }
 
-    /// Somebody else is to run now, before the turn is over: for how long that may be put off.
+    /// Another task is to run now, before the turn is over: for how long that may be put off.
     pub fn window_from(&self, config: &DelayConfig, now_ns: u64) -> DelayWindow {
         // SAFETY: both pointers come from references.
         unsafe { c::delay_window_from(config, self, now_ns) }

@@ -1,5 +1,6 @@
-//! The structs and enumerations of `policy/*.h`, generated from them (`crates/border`), and how Rust makes some of them.
-//! Units are in the names. Fields named `reserved` are padding made visible: zero, so that equal structs are equal bytes.
+//! The structs and enumerations of `policy/*.h`, generated from them (`crates/border`), and how Rust makes
+//! some of them. Units are in the names. Fields named `reserved` are padding made visible: zero, so that
+//! equal structs are equal bytes.
 
 pub(crate) use generated::c;
 pub use generated::*;
@@ -59,10 +60,12 @@ impl GuestLayout {
 }
 
 impl AccelerateConfig {
-    /// A runqueue limit of one per micro pCPU (section 5), no grace, no patience, no micro slices at home, hints from yields, reschedule IPIs and vIRQs.
+    /// A runqueue limit of one per micro pCPU (section 5). No grace, no patience, no micro slices at home.
+    /// Hints from yields, reschedule IPIs and vIRQs.
     pub const PAPER: Self =
         Self { micro_queue_max: 1, grace_max: 0, call_function_ipi: 0, home_slices: 0, patience_ns: 0 };
-    /// What the real scheduler does unless it is told otherwise; and the simulator's `micro`, but for the micro slices at home.
+    /// What the real scheduler does unless it is told otherwise; and the simulator's `micro`, but for the
+    /// micro slices at home.
     pub const DEFAULT: Self =
         Self { grace_max: 10, call_function_ipi: 1, home_slices: 1, patience_ns: 1_000_000, ..Self::PAPER };
 }
@@ -89,20 +92,22 @@ impl PoolSizeConfig {
         grow_when_busy_percent: 0,
         reserved: 0,
     };
-    /// What the real scheduler and the simulator's `microslice` do unless they are told otherwise. Two fifths, since a
-    /// micro-sliced pCPU that nobody asks for is lent: a larger pool costs next to nothing, and shootdowns take half as
-    /// long with it (docs/rules.md, Growing by demand).
+    /// What the real scheduler and the simulator's `microslice` do unless they are told otherwise. Two
+    /// fifths, since a micro-sliced pCPU that nobody asks for is lent: a larger pool costs next to nothing,
+    /// and shootdowns take half as long with it (docs/lab/rules.md, Growing by demand).
     pub const DEFAULT: Self = Self { second_looks: 5, grow_when_busy_percent: 40, ..Self::PAPER };
 }
 
 impl FairShareConfig {
     /// Xen's credit scheduler: 30 ms slices, BOOST until the next 10 ms tick.
     pub const PAPER: Self = Self::with_slice(30_000_000);
-    /// What the real scheduler and the simulator's `microslice` do unless they are told otherwise: waits for a turn are a
-    /// third of those with the paper's slice, and a hundredth of the work is what that costs (docs/rules.md, Slices).
+    /// What the real scheduler and the simulator's `microslice` do unless they are told otherwise: waits for
+    /// a turn are a third of those with the paper's slice, and a hundredth of the work is what that costs
+    /// (docs/lab/rules.md, Slices).
     pub const DEFAULT: Self = Self::with_slice(10_000_000);
 
-    /// A boost is a third of a slice, as Xen's tick is of its slice; a sleeper comes back with a slice at most.
+    /// A boost is a third of a slice, as Xen's tick is of its slice; a sleeper comes back with a slice at
+    /// most.
     pub const fn with_slice(slice_ns: u64) -> Self {
         Self { slice_ns, boost_slice_ns: slice_ns / 3, lag_max_ns: slice_ns }
     }

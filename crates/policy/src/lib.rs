@@ -1,8 +1,8 @@
 //! The scheduling policies of `policy/`, built natively from the very C that the kernel runs.
 //!
-//! This crate is the only FFI of the policies: [`layout`] has their structs, [`code`] their enumerations, this file
-//! the functions, [`recording`] and [`replay`] the (observation, decision) streams of real runs. What each policy
-//! does, and why, is written at the head of its C header.
+//! This crate is the only FFI of the policies: [`layout`] has their structs, [`code`] their enumerations,
+//! this file the functions, [`recording`] and [`replay`] the (observation, decision) streams of real runs.
+//! What each policy does, and why, is written at the head of its C header.
 
 // They panic where nobody reads.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -20,8 +20,8 @@ pub use layout::*;
 
 use layout::c;
 
-// Why each call below is sound: pointers come from references, so they are aligned, initialised and live for the call;
-// the C keeps none of them; types and signatures are generated from the headers.
+// Why each call below is sound: pointers come from references, so they are aligned, initialised and live for
+// the call; the C keeps none of them; types and signatures are generated from the headers.
 
 /// What the guest does at instruction pointer `rip` (`policy/classify.h`).
 pub fn classify(code: &GuestCode, layout: &GuestLayout, rip: u64) -> GuestClass {
@@ -35,7 +35,8 @@ pub fn class_is_critical(class: GuestClass) -> bool {
     unsafe { c::class_is_critical(class as u32) != 0 }
 }
 
-/// Is this yield a hint that somebody needs a micro slice, and who? (`policy/accelerate.h`, paper 4.1-4.2)
+/// Is this yield a hint that a sibling needs a micro slice, and which one? (`policy/accelerate.h`, paper
+/// 4.1-4.2)
 pub fn decide_on_yield(seen: &YieldObservation) -> YieldDecision {
     // SAFETY: the pointers come from references.
     unsafe { c::decide_on_yield(seen) }
@@ -59,7 +60,7 @@ pub fn sibling_is_stranded(seen: &SiblingObservation) -> bool {
     unsafe { c::sibling_is_stranded(seen) != 0 }
 }
 
-/// How often patience has run out in a spinner's VM, to no end, since somebody there halted for a lock.
+/// How often patience has run out in a spinner's VM, to no end, since a vCPU there halted for a lock.
 pub fn vain_waits_after(config: &AccelerateConfig, seen: &SpinnerObservation) -> u32 {
     // SAFETY: the pointers come from references.
     unsafe { c::vain_waits_after(config, seen) }
@@ -71,7 +72,7 @@ pub fn decide_on_interrupt(config: &AccelerateConfig, seen: &InterruptObservatio
     unsafe { c::decide_on_interrupt(config, seen) }
 }
 
-/// Is who was blocked, was woken, and has to wait worth a micro slice?
+/// Is a vCPU that was blocked, was woken, and has to wait worth a micro slice?
 pub fn decide_on_woken(config: &AccelerateConfig, seen: &WokenObservation) -> WokenDecision {
     // SAFETY: the pointers come from references.
     unsafe { c::decide_on_woken(config, seen) }
@@ -126,7 +127,7 @@ pub fn urgent_event_of_interrupt(kind: Code<InterruptKind>, decision: &Interrupt
     UrgentEvent::of(unsafe { c::urgent_event_of_interrupt(kind.value(), decision.reason.value()) })
 }
 
-/// What Algorithm 1 counts it as that somebody was woken, and has to wait.
+/// What Algorithm 1 counts a woken vCPU as that has to wait.
 pub fn urgent_event_of_wakeup(seen: &WokenObservation, decision: &WokenDecision) -> UrgentEvent {
     // SAFETY: the pointer comes from a reference.
     UrgentEvent::of(unsafe { c::urgent_event_of_wakeup(seen, decision.reason.value()) })
@@ -186,7 +187,8 @@ pub fn catch_up_weight(
     unsafe { c::catch_up_weight(config, *size, weight, first_ns, vm_ns) }
 }
 
-/// Has a VM, of this size and with this clock, had more than another one, by more than either may make up for?
+/// Has a VM, of this size and with this clock, had more than another one, by more than either may make up
+/// for?
 pub fn vm_is_ahead(
     config: &FairShareConfig,
     size: &VmSize,
@@ -210,7 +212,8 @@ pub fn vmm_thread_goes_first(config: &FairShareConfig, seen: &VmmThreadObservati
     unsafe { c::vmm_thread_goes_first(config, seen) != 0 }
 }
 
-/// May one whose caches are warm, or to whom is yielded, with this clock and weight, go before the first of the queue?
+/// May a vCPU with this clock and weight go before the first of the queue? Its caches are warm, or a sibling
+/// yields to it.
 pub fn may_go_first(config: &FairShareConfig, first_vtime_ns: u64, vtime_ns: u64, weight: u64) -> bool {
     // SAFETY: the pointer comes from a reference.
     unsafe { c::may_go_first(config, first_vtime_ns, vtime_ns, weight) != 0 }
@@ -240,13 +243,14 @@ pub fn decide_on_limit(limit: &CpuLimit, seen: &LimitObservation) -> LimitDecisi
     unsafe { c::decide_on_limit(limit, seen) }
 }
 
-/// May somebody who stopped in the kernel go on there in place of a rest, as it did for `went_on_ns` since it rested in user mode?
+/// May a task that stopped in the kernel go on there in place of a rest? It has gone on for `went_on_ns`
+/// since it rested in user mode.
 pub fn limit_lets_go_on(went_on_ns: u64) -> bool {
     // SAFETY: it takes values.
     unsafe { c::limit_lets_go_on(went_on_ns) != 0 }
 }
 
-/// How long the turn of somebody is who does so for the `times`th time, and has reserved `turn_ns`.
+/// The turn of a task that does so for the `times`th time, and has reserved `turn_ns`.
 pub fn limit_turn_in_kernel(turn_ns: u64, times: u32) -> u64 {
     // SAFETY: it takes values.
     unsafe { c::limit_turn_in_kernel(turn_ns, times) }

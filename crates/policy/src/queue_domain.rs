@@ -1,9 +1,10 @@
-//! Queue domains (`policy/queue_domain.h`): in which queue a vCPU waits, and when a pCPU looks into another domain's.
+//! Queue domains (`policy/queue_domain.h`): in which queue a vCPU waits, and when a pCPU looks into another
+//! domain's.
 
 use crate::layout::c;
 use crate::{ElsewhereObservation, FairShareConfig, QueueDomain, QueueObservation, QueuePlace};
 
-/// Into how many other domains a pCPU looks that has somebody to run.
+/// Into how many other domains a pCPU looks that has a task to run.
 pub const BALANCE_LOOK_MAX: u32 = crate::layout::BALANCE_LOOK_MAX;
 
 impl QueueDomain {
@@ -20,7 +21,7 @@ pub fn queue_to_join(seen: &QueueObservation) -> u32 {
     unsafe { c::queue_to_join(seen) }
 }
 
-/// Into how many other domains a pCPU looks when it chooses, with somebody to run or without.
+/// Into how many other domains a pCPU looks when it chooses, with a task to run or without.
 pub fn domains_to_look_at(domain_count: u32, has_own: bool) -> u32 {
     // SAFETY: plain values.
     unsafe { c::domains_to_look_at(domain_count, has_own.into()) }
@@ -32,7 +33,7 @@ pub fn nth_nearest_domain(place: &QueuePlace, n: u32) -> u32 {
     unsafe { c::nth_nearest_domain(place, n) }
 }
 
-/// The domain after `last` that a pCPU looks into which has somebody to run: all in turn, but the own one.
+/// The domain after `last` that a pCPU looks into which has a task to run: all in turn, but the own one.
 pub fn next_domain_to_look_at(domain_count: u32, own: u32, last: u32) -> u32 {
     // SAFETY: plain values.
     unsafe { c::next_domain_to_look_at(domain_count, own, last) }

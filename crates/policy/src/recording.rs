@@ -1,7 +1,8 @@
 //! The file of a recording: the guest kernels that were classified with, and the decisions in their order.
 //!
-//! Little-endian chunks: `tag: u32, length: u32, payload`. Tag 1 is a slot (`u32`) and the [`GuestCode`] that is in it from
-//! here on, tag 2 a [`Record`]. The head is [`MAGIC`] and [`RECORD_VERSION`]. A recording that was cut off ends at its last whole chunk.
+//! Little-endian chunks: `tag: u32, length: u32, payload`. Tag 1 is a slot (`u32`) and the [`GuestCode`] that
+//! is in it from here on, tag 2 a [`Record`]. The head is [`MAGIC`] and [`RECORD_VERSION`]. A recording that
+//! was cut off ends at its last whole chunk.
 
 use crate::layout::{GUEST_CODES_MAX, GuestCode, RECORD_VERSION, Record};
 use std::io::{self, ErrorKind, Read, Write};
@@ -35,7 +36,8 @@ impl<W: Write> Writer<W> {
         Ok(Self { sink })
     }
 
-    /// Says which guest kernel is in a slot from here on; [`crate::ClassifyRecord::code_id`] refers to the slot.
+    /// Says which guest kernel is in a slot from here on; [`crate::ClassifyRecord::code_id`] refers to the
+    /// slot.
     pub fn code(&mut self, slot: u32, code: &GuestCode) -> io::Result<()> {
         self.head(TAG_CODE, size_of_val(&slot) + size_of_val(code))?;
         self.sink.write_all(&slot.to_le_bytes())?;

@@ -1,9 +1,9 @@
 //! Replay: make every decision of a recording again, natively, and compare it with what the kernel decided.
 //! This is the proof that simulator and kernel run the same policy.
 //!
-//! A decision that comes out the same says nothing about what it was made from. Where one observation can be checked against
-//! another one it is: for how long a vCPU has spun, by the clock ([`Waits`]); how many urgent events Algorithm 1 was shown, by
-//! the decisions that they come from ([`UrgentEvents`]).
+//! A decision that comes out the same says nothing about what it was made from. Where one observation can be
+//! checked against another one it is: for how long a vCPU has spun, by the clock ([`Waits`]); how many urgent
+//! events Algorithm 1 was shown, by the decisions that they come from ([`UrgentEvents`]).
 
 use crate::recording::{Chunk, Reader, RecordingError};
 use crate::*;
@@ -30,12 +30,13 @@ pub struct Waits {
     pub begun: u64,
     /// It had waited at the exit before, and for as long as since then now.
     pub continued: u64,
-    /// It can't have waited for so long, or not for so short a time, if nothing in between is missing from the recording.
+    /// It can't have waited for so long, or not for so short a time, if nothing in between is missing from
+    /// the recording.
     pub wrong: u64,
 }
 
-/// Urgent events (`policy/urgent_events.h`) until the last step of Algorithm 1, as IPIs, pause-loop exits and interrupts. Events that
-/// came during a step may be on either side of it.
+/// Urgent events (`policy/urgent_events.h`) until the last step of Algorithm 1, as IPIs, pause-loop exits and
+/// interrupts. Events that came during a step may be on either side of it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct UrgentEvents {
     /// As many as the kernel showed to Algorithm 1.

@@ -1,4 +1,5 @@
-//! Paper 4.1 and 4.2, rule by rule: who is accelerated after which hint. Interrupts have a file of their own.
+//! Paper 4.1 and 4.2, rule by rule: which vCPU is accelerated after which hint. Interrupts have a file of
+//! their own.
 
 use microslice_policy::*;
 use proptest::prelude::*;
@@ -224,7 +225,7 @@ fn only_one_pass_at_a_time_walks_a_vm() {
 
 // ---- The spinner ----
 
-/// What a spinner decides that has spun for longer than anybody's patience lasts.
+/// What a spinner decides that has spun for longer than any patience lasts.
 fn after_spinning_for_long(seen: SpinnerObservation) -> SpinnerDecision {
     let seen = SpinnerObservation { spun_ns: 1_000_000, ..seen };
     let decision = decide_on_spinner(&AccelerateConfig::DEFAULT, &seen);
@@ -438,7 +439,7 @@ fn once_there_is_room_only_those_are_asked_for_again_that_somebody_still_waits_f
     };
     assert_eq!(waits(GuestClass::User, SiblingAnswer::Owed), SiblingDecision::Request);
     assert_eq!(waits(GuestClass::User, SiblingAnswer::Given), SiblingDecision::Answered);
-    // Where nobody can see who owes an answer, nobody is asked for on suspicion.
+    // Where the host can't see which siblings owe an answer, none is asked for on suspicion.
     assert_eq!(waits(GuestClass::User, SiblingAnswer::Unknown), SiblingDecision::Answered);
     // The interrupt is acknowledged before it is handled.
     assert_eq!(waits(GuestClass::TlbShootdown, SiblingAnswer::Given), SiblingDecision::Request);

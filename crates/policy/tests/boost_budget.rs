@@ -1,4 +1,5 @@
-//! Boosts beside the kernel's own scheduler: who may have one, and what a VM gains that asks all the time.
+//! Boosts beside the kernel's own scheduler: which VM may have one, and what one gains that asks all the
+//! time.
 
 use microslice_policy::*;
 use proptest::prelude::*;
@@ -69,7 +70,8 @@ fn a_boost_costs_the_time_in_which_the_budget_gives_as_much() {
 }
 
 proptest! {
-    /// Whatever it asks, and whenever: over a minute it has its budget and one burst, and overdraws by a slice at most.
+    /// Whatever it asks, and whenever: over a minute it has its budget and one burst, and overdraws by a
+    /// slice at most.
     #[test]
     fn a_vm_that_asks_all_the_time_has_no_more_than_its_budget(
         percent in 1u32..=50,
@@ -94,7 +96,8 @@ proptest! {
         prop_assert!(u128::from(had) <= allowed + u128::from(slice) + 20_000 * u128::from(percent * pcpus) / 100 + 1);
     }
 
-    /// However many VMs ask all the time, together they have the host's budget and one burst, and overdraw by a slice at most.
+    /// However many VMs ask all the time, together they have the host's budget and one burst, and overdraw by
+    /// a slice at most.
     #[test]
     fn all_vms_together_have_no_more_than_the_hosts_budget(
         vms in 1usize..=40,

@@ -1,4 +1,5 @@
-//! Demand-based coordinated scheduling (ASPLOS'13): who is urgent and when it runs (3.1.3), and where siblings are placed (3.2.2).
+//! Demand-based coordinated scheduling (ASPLOS'13): which vCPU is urgent and when it runs (3.1.3), and where
+//! siblings are placed (3.2.2).
 
 use microslice_policy::coordinated::*;
 use microslice_policy::{Code, InterruptKind};
@@ -191,7 +192,7 @@ proptest! {
         prop_assert_eq!(decision == UrgentDecision::IsNot, !state.is_urgent());
     }
 
-    /// Where some pCPU is without siblings, somebody may be placed somewhere, whatever the scheme.
+    /// Where some pCPU is without siblings, a vCPU may be placed somewhere, whatever the scheme.
     #[test]
     fn a_waking_vcpu_always_finds_a_pcpu_if_one_has_no_sibling(
         pcpus in prop::collection::vec((0u64..10_000, any::<bool>()), 1..20), scheme in 0usize..3,
@@ -220,8 +221,8 @@ fn who_begins_to_send_an_ipi_of_any_kind_is_urgent_by_early_delayed_preemption_o
 
 const TRIAL: ReschedCoConfig = ReschedCoConfig::USUAL;
 
-/// A trial of a VM that sends so many reschedule IPIs a look, without and with Resched-Co, while it runs for so long: its state
-/// once what was found holds, and when that is.
+/// A trial of a VM that sends so many reschedule IPIs a look, without and with Resched-Co, while it runs for
+/// so long: its state once what was found holds, and when that is.
 fn tried([without, with]: [u64; 2], ran_ns: u64) -> (ReschedCoState, u64) {
     let (mut state, mut now_ns) = (ReschedCoState::default(), 5);
     for _ in 0..=RESCHED_CO_LOOKS {

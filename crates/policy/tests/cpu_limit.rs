@@ -141,9 +141,9 @@ impl Model {
         self.clock_ns = decision.clock_ns + limit_charge(&self.limit, decision.turn_ns);
     }
 
-    /// All of them always want to run, for so long; a pCPU is taken by whoever has waited for longest.
+    /// All of them always want to run, for so long; the one that has waited for longest takes a free pCPU.
     fn run(&mut self, pcpus: usize, duration_ns: u64) {
-        // Who waits for a pCPU, with the turn that it has reserved; and when each pCPU's turn ends.
+        // Tasks that wait for a pCPU, with the turn that each has reserved; and when each pCPU's turn ends.
         let mut waiting: VecDeque<(usize, u64)> = (0..self.ran_ns.len()).map(|task| (task, 0)).collect();
         let mut running: Vec<Option<(u64, usize)>> = vec![None; pcpus];
         let mut reserved = vec![0; self.ran_ns.len()];

@@ -1,4 +1,5 @@
-//! Delayed preemption (VM'04, section 3): who may be preempted where, and turns that are as long as due all the same.
+//! Delayed preemption (VM'04, section 3): which vCPU may be preempted where, and turns that are as long as
+//! due all the same.
 
 use microslice_policy::delay_preemption::decide_on_delay;
 use microslice_policy::*;
@@ -88,7 +89,8 @@ fn looks_are_so_far_apart_and_the_last_one_is_at_the_windows_end() {
     assert_eq!(look(NOW + 900 * US), NOW + MS);
 }
 
-/// A turn of a vCPU that is in code of this class is over, and so many micro slices were given already, of two.
+/// A turn of a vCPU that is in code of this class is over, and so many micro slices were given already, of
+/// two.
 fn at_the_end_of_a_turn(class: GuestClass, given: u64) -> DelayVerdict {
     let config = DelayConfig::of_grace(2, 100 * US);
     let window = config.window_of_grace();
@@ -128,6 +130,20 @@ fn grace_is_given_until_a_call_that_came_when_the_turn_was_over_is_answered() {
     assert_eq!(answers(SiblingAnswer::Owed), DelayVerdict::GoesOn);
     assert_eq!(answers(SiblingAnswer::Given), DelayVerdict::EndsSafe);
     assert_eq!(answers(SiblingAnswer::Unknown), DelayVerdict::EndsSafe);
+}
+
+#[test]
+fn who_is_to_run_before_a_turn_is_over_waits_for_no_grace_but_for_a_window_that_slides() {
+    let critical = DelayObservation { guest_class: GuestClass::LockHolder.into(), ..Default::default() };
+    let grace = DelayConfig::of_grace(2, 100 * US);
+    for (is_cut_short, expected) in [(0, DelayVerdict::GoesOn), (1, DelayVerdict::EndsSafe)] {
+        let seen = DelayObservation { window: grace.window_of_grace(), is_cut_short, ..critical };
+        assert_eq!(verdict(&grace, &seen), expected);
+        let config = config(DelayUnsafe::InCriticalCode);
+        let window = DelayState::default().window_from(&config, NOW);
+        let seen = DelayObservation { window, now_ns: NOW, is_cut_short, ..critical };
+        assert_eq!(verdict(&config, &seen), DelayVerdict::GoesOn);
+    }
 }
 
 #[test]
@@ -285,7 +301,8 @@ proptest! {
         let config = DelayConfig { window_ns, ..config(DelayUnsafe::WhereHinted) };
         let mean_ns = mean_turn_ns(&config, behaviour, every);
         prop_assert!(mean_ns <= 1.01 * TURN_NS as f64, "{mean_ns} ns");
-        // Half of the window long it is unsafe at the most: nobody ever takes its pCPU away, and it has what is due.
+        // Half of the window long it is unsafe at the most: nobody ever takes its pCPU away, and it has what
+        // is due.
         let honest = mean_turn_ns(&config, (behaviour.0 % window_ns, behaviour.1 % window_ns), every);
         prop_assert!((honest / TURN_NS as f64 - 1.0).abs() <= 0.01, "{honest} ns");
     }

@@ -100,7 +100,8 @@ fn warm_caches_are_not_worth_that_somebody_waits_for_a_tenth_of_a_slice() {
 
 #[test]
 fn one_that_was_preempted_keeps_its_clock_however_far_behind_it_is() {
-    // A VM of twice the weight is behind by up to a slice of the lighter one: forgiving that would take its share.
+    // A VM of twice the weight is behind by up to a slice of the lighter one: forgiving that would take its
+    // share.
     let seen = WakeupObservation {
         pool_vtime_ns: 10_000_000_000,
         vcpu_vtime_ns: 5,
@@ -294,7 +295,8 @@ fn all_threads_of_a_vmm_weigh_as_one_more_vcpu() {
 }
 
 proptest! {
-    /// A thread of a VMM goes first when it is woken, and for no longer than a boost; never while its VM is ahead, nor as a vCPU.
+    /// A thread of a VMM goes first when it is woken, and for no longer than a boost; never while its VM is
+    /// ahead, nor as a vCPU.
     #[test]
     fn a_vmms_thread_goes_first_for_a_boost_at_most(
         first_ran_ns in 0..100_000_000u64, was_blocked in 0..2u32, went_first in 0..2u32, is_vcpu in 0..2u32, vm_is_ahead in 0..2u32,

@@ -1,4 +1,5 @@
-//! Paper 4.1, rule by rule: who is accelerated because of an interrupt, at once or when it was woken and has to wait.
+//! Paper 4.1, rule by rule: which vCPU is accelerated because of an interrupt, at once or when it was woken
+//! and has to wait.
 
 use microslice_policy::*;
 use proptest::prelude::*;
@@ -82,7 +83,7 @@ fn an_interrupt_needs_a_micro_pool_and_a_known_guest() {
     assert_eq!(on_interrupt(&unknown), (Cause::None, InterruptReason::GuestUnknown));
 }
 
-// ---- Who was blocked, was woken, and has to wait ----
+// ---- A vCPU that was blocked, was woken, and has to wait ----
 
 fn woken_by(kind: InterruptKind) -> WokenObservation {
     WokenObservation {

@@ -38,20 +38,22 @@ fn who_has_nobody_to_run_takes_anybody_from_any_domain() {
     );
 }
 
-/// A host whose vCPUs always want to run, each of a VM of its own. Each pCPU chooses once in a round, for a slice.
+/// A host whose vCPUs always want to run, each of a VM of its own. Each pCPU chooses once in a round, for a
+/// slice.
 struct Model {
     domains: u32,
     /// Of each pCPU.
     domain: Vec<u32>,
     cursors: Vec<u32>,
     running: Vec<Option<usize>>,
-    /// Of each domain: who waits there.
+    /// Of each domain: the vCPUs that wait there.
     waiting: Vec<Vec<usize>>,
     /// Of each vCPU.
     clocks: Vec<u64>,
     weights: Vec<u64>,
-    /// Of each pCPU and each vCPU: how many turns in a row have begun there, of others that were ahead of it by more than a slice
-    /// costs whom the pCPU compared with, while it waited in another domain.
+    /// Of each pCPU and each vCPU: how many turns in a row have begun there while the vCPU waited in another
+    /// domain. Counted are turns of vCPUs that were ahead of it by more than a slice costs the one that the
+    /// pCPU compared with.
     passed_over: Vec<Vec<u32>>,
 }
 

@@ -199,7 +199,8 @@ fn a_spinner_that_cannot_have_waited_for_so_long_is_counted() {
     assert_eq!(waits(&[(10, 5)]), counts(0, 0, 0), "the exit before isn't there");
 }
 
-/// A shootdown's yield, a lock's, and a device interrupt to a preempted vCPU, and then a step of Algorithm 1 that saw `shown`.
+/// A shootdown's yield, a lock's, and a device interrupt to a preempted vCPU, and then a step of Algorithm 1
+/// that saw `shown`.
 fn urgent_events(shown: PoolSizeObservation) -> UrgentEvents {
     use zerocopy::IntoBytes;
     let mut writer = Writer::new(Vec::new()).unwrap();

@@ -8,8 +8,8 @@ const LOOK_NS: u64 = HELP_LOOK_NS as u64;
 const FIRST_NS: u64 = HELP_FIRST_NS as u64;
 const HOLD_MAX_NS: u64 = HELP_HOLD_MAX_NS;
 
-/// A VM that works at so many of a hundred ticks with help and without. Returns what was found, and for how much of the time there was
-/// no help.
+/// A VM that works at so many of a hundred ticks with help and without. Returns what was found, and for how
+/// much of the time there was no help.
 fn tried(with_percent: u64, without_percent: u64, ticks: u64) -> (HelpState, f64) {
     let (mut state, mut off) = (HelpState::default(), 0);
     for tick in 1..=ticks {

@@ -1,7 +1,7 @@
 //! Speed of the engine, as ratios inside one run and as events per second of processor time (`cargo bench`).
 //!
-//! Events are what the engine took from its queue. Pause-loop exits that it folded into one event are shown apart, never
-//! counted as events.
+//! Events are what the engine took from its queue. Pause-loop exits that it folded into one event are shown
+//! apart, never counted as events.
 
 use microslice_sim::config::SimulationConfig;
 use microslice_sim::scenario::{Overrides, load};
@@ -88,8 +88,8 @@ fn scaled(config: &SimulationConfig, pcpus: usize, vcpus: usize) -> SimulationCo
             })
         })
         .collect();
-    // As many events per pCPU and simulated time, about. Building thousands of vCPUs takes as long as some 200,000 events and
-    // isn't what an event costs: the more there are to build, the longer the run.
+    // As many events per pCPU and simulated time, about. Building thousands of vCPUs takes as long as some
+    // 200,000 events and isn't what an event costs: the more there are to build, the longer the run.
     let times_longer = if pcpus > config.host.pcpus { 4 } else { 1 };
     large.warmup_ns = 60_000_000;
     large.duration_ns = MEASURED_NS * times_longer * config.host.pcpus as u64 / pcpus as u64;

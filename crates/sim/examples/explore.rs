@@ -1,4 +1,5 @@
-//! Runs scenarios under policies and prints what calibration looks at: `explore SCENARIO POLICY... [--set k=v] [--check]`.
+//! Runs scenarios under policies and prints what calibration looks at: `explore SCENARIO POLICY... [--set
+//! k=v] [--check]`.
 
 use microslice_sim::scenario::{Overrides, load};
 use microslice_sim::trace_event::NoTrace;

@@ -1,11 +1,12 @@
-//! Measures the tables of docs/rules.md that are of today's rules, and prints them as they stand there.
+//! Measures the tables of docs/lab/rules.md that are of today's rules, and prints them as they stand there.
 //!
 //! ```sh
 //! cargo run --release -p microslice-sim --example rules -- less             # all of its programs
 //! cargo run --release -p microslice-sim --example rules -- sizes dedup vips
 //! ```
 //!
-//! Tables: `beside` (today's default), `sizes` (of hosts), `less` (one rule), `slices`, `growing` (by demand).
+//! Tables: `beside` (today's default), `sizes` (of hosts), `less` (one rule), `slices`, `growing` (by
+//! demand).
 
 use microslice_metrics::figures::{MICRO_POOL_MEAN, SHOOTDOWN_WAIT, THROUGHPUT};
 use microslice_metrics::{Estimate, Figure};

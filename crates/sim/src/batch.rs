@@ -27,7 +27,7 @@ impl BatchProgress {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody stopped the batch.
+    /// Whether the batch was stopped.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -74,8 +74,8 @@ impl TraceSink for ProgressSink<'_> {
     }
 }
 
-/// Runs one job, its events going to `sink`. The duration is what its events took: to build a simulation takes milliseconds,
-/// as long as a simulated second does.
+/// Runs one job, its events going to `sink`. The duration is what its events took: to build a simulation
+/// takes milliseconds, as long as a simulated second does.
 pub fn run_one(
     job: &SimulationConfig,
     progress: &BatchProgress,
@@ -115,8 +115,8 @@ pub fn run_all(
     run_each(&jobs, progress, |_, report| report)
 }
 
-/// The same, keeping of each report what `keep` makes of it, as soon as its job (of that index) is done: all reports of a
-/// large batch don't fit into memory.
+/// The same, keeping of each report what `keep` makes of it, as soon as its job (of that index) is done: all
+/// reports of a large batch don't fit into memory.
 pub fn run_each<T: Send>(
     jobs: &[Job<'_>],
     progress: &BatchProgress,
@@ -129,8 +129,8 @@ pub fn run_each<T: Send>(
     run_numbered(jobs.len(), total_ns, progress, run)
 }
 
-/// The same for so many jobs, each of which `run` makes when its turn has come: all configurations of a large batch don't fit
-/// into memory either. `total_ns`: simulated time of all of them, for the progress.
+/// The same for so many jobs, each of which `run` makes when its turn has come: all configurations of a large
+/// batch don't fit into memory either. `total_ns`: simulated time of all of them, for the progress.
 pub fn run_numbered<T: Send, E: Send + From<SimError>>(
     jobs: usize,
     total_ns: u64,

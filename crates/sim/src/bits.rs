@@ -1,4 +1,5 @@
-//! A set of numbers (pCPUs, vCPUs) as bits: finding the next member costs a word for each 64, where a host has thousands.
+//! A set of numbers (pCPUs, vCPUs) as bits: finding the next member costs a word for each 64, where a host
+//! has thousands.
 
 use crate::ids::Id;
 use std::hint::select_unpredictable;
@@ -53,7 +54,8 @@ impl<I: Id> Bits<I> {
         }
     }
 
-    /// The next member behind `last`, round the `count` numbers from `first` on; `last`, one of them, comes last.
+    /// The next member behind `last`, round the `count` numbers from `first` on; `last`, one of them, comes
+    /// last.
     #[inline]
     pub fn next_round(&self, first: I, count: u32, last: I) -> Option<I> {
         let (first, count, last) = (first.index(), count as usize, last.index());
@@ -74,6 +76,12 @@ impl<I: Id> Bits<I> {
     #[inline]
     pub fn round_from(&self, from: I) -> impl Iterator<Item = I> {
         self.between(from.index(), usize::MAX).chain(self.between(0, from.index()))
+    }
+
+    /// The members from `from` to before `end`, in their order.
+    #[inline]
+    pub fn span(&self, from: I, end: I) -> impl Iterator<Item = I> {
+        self.between(from.index(), end.index())
     }
 
     #[inline]
@@ -115,6 +123,11 @@ mod tests {
                     let found = bits.find_between(id(from), id(end)).map(VcpuId::index);
                     let expected = (from..end).find(|&at| bits.has(id(at)));
                     assert_eq!(found, expected, "{count} from {from} to {end}");
+                    let found = bits.span(id(from), id(end)).map(VcpuId::index);
+                    assert!(
+                        found.eq((from..end).filter(|&at| bits.has(id(at)))),
+                        "{count} from {from} to {end}"
+                    );
                 }
             }
         }

@@ -21,7 +21,8 @@ use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
 use crate::trace_event::{StopReason, TraceNames, TraceSink};
 use std::collections::BTreeSet;
 
-/// The lock of every vCPU's runqueue is always there, one per vCPU; a configured lock of this name says its kind.
+/// The lock of every vCPU's runqueue is always there, one per vCPU; a configured lock of this name says its
+/// kind.
 pub const RUNQUEUE: &str = "runqueue";
 const VCPUS_MAX: usize = 1 << 20;
 
@@ -209,8 +210,15 @@ impl<'a> Simulation<'a> {
         let programs =
             vm.workloads.iter().map(|workload| compiler.compile(workload)).collect::<Result<Vec<_>, _>>()?;
         let mut next_vcpu = 0;
+        let mut processes: Vec<(&str, WorkloadId)> = Vec::new();
         for (workload, program) in vm.workloads.iter().zip(programs) {
+            let next = self.workloads.next_id();
+            let process = workload.process.as_deref();
+            let known = processes.iter().find(|(name, _)| Some(*name) == process);
+            let address_space = known.map_or(next, |&(_, first)| first);
+            processes.extend(process.filter(|_| address_space == next).map(|name| (name, next)));
             let index = self.workloads.push(Workload {
+                address_space,
                 vm: number,
                 shared_address_space: workload.shared_address_space,
                 cache_permille: workload.cache_sensitive_permille,
@@ -247,6 +255,7 @@ impl<'a> Simulation<'a> {
             loops: [0; LOOP_DEPTH],
             random: Random::stream(self.config.seed, number + 1),
             compute_left_ns: 0,
+            woken_at_ns: crate::guest::NOT_WOKEN,
             granted: LockId::NONE,
             hold_ns: 0,
             wait_since_ns: 0,
@@ -365,8 +374,8 @@ fn kernel_times(vm: &VmConfig, ple: &PleConfig, exit_ns: u64) -> KernelTimes {
     }
 }
 
-/// How long so much spinning takes with the pause-loop exits on its way, if there are any: a guest counts its loops, and makes
-/// none during an exit.
+/// How long so much spinning takes with the pause-loop exits on its way, if there are any: a guest counts its
+/// loops, and makes none during an exit.
 fn with_exits(spinning_ns: u64, ple: &PleConfig, exit_ns: u64) -> u64 {
     if !ple.enabled {
         return spinning_ns;
@@ -382,7 +391,7 @@ mod tests {
     const HOUR_NS: u64 = 3_600_000_000_000;
 
     fn ple(enabled: bool, window_ns: u64) -> PleConfig {
-        PleConfig { enabled, window_ns, gap_ns: 0 }
+        PleConfig { enabled, window_ns }
     }
 
     #[test]

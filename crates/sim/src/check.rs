@@ -1,22 +1,23 @@
-//! Invariants, verified as far as possible from the stream of trace events: independent of the code that they check. The
-//! last five look at counters and at the state of host and guests, most of them once a simulated millisecond.
+//! Invariants, verified as far as possible from the stream of trace events: independent of the code that they
+//! check. The last five look at counters and at the state of host and guests, most of them once a simulated
+//! millisecond.
 //!
 //! | invariant | how |
 //! |---|---|
 //! | no vCPU on two pCPUs, no pCPU with two vCPUs | running / stopping pairs |
-//! | nobody runs who is blocked | what the scheduler picks |
+//! | no blocked vCPU runs | what the scheduler picks |
 //! | mutual exclusion | acquired / released pairs, per lock |
 //! | no lost or duplicated IPI | each vCPU: sent and not merged = handled + pending |
-//! | micro pool | only accelerated vCPUs run there, at most one waits for each pCPU, and each returns after a micro slice |
-//! | urgent queue | first come, first served, none beyond its allowance, and nobody urgent for ever (`check/urgent.rs`) |
-//! | boosts | each ends before its vCPU stops, and a VM has had no more of them than its budget since the start, but for a micro slice of each vCPU (`check/boosts.rs`) |
-//! | grace | a turn, and a stay in the micro pool, is made longer a few times in a row, by a micro slice each |
-//! | windows | nobody is put off beyond its window, nor where it is safe, and turns are as long as due (`check/windows.rs`) |
+//! | micro pool | only accelerated vCPUs run there, one waits for each pCPU, all return after a slice |
+//! | urgent queue | first come, first served, none beyond its allowance, none for ever (`check/urgent.rs`) |
+//! | boosts | each ends before its vCPU stops; a VM keeps to its budget (`check/boosts.rs`) |
+//! | grace | a turn, or a stay in the micro pool, grows a few times in a row, by a micro slice each |
+//! | windows | none is put off beyond its window, nor where it is safe (`check/windows.rs`) |
 //! | time adds up | elapsed x pCPUs = guest + overhead + idle, at the end |
-//! | no lost wake-up | nobody waits beside a free lock; nobody halts beside an interrupt, a thread that is ready, or with a lock that it was given (`guest/lost.rs`) |
-//! | who waits is counted right | [`Machine::waiting_adds_up`] |
+//! | no lost wake-up | none waits beside a free lock; none halts that has something to do (`guest/lost.rs`) |
+//! | waiting vCPUs are counted right | [`Machine::waiting_adds_up`] |
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
-//! | no starvation | nobody waits runnable for longer than five seconds, or than a few times its share explains |
+//! | no starvation | none waits runnable beyond five seconds, or beyond a few times what its share explains |
 
 use crate::config::{DelayPreemptionConfig, Mechanics, SchedulerKind};
 use crate::ids::{IdVec, LockId, PcpuId, VcpuId, VmId};
@@ -27,11 +28,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use urgent::UrgentQueues;
 use windows::Windows;
 
-/// Xen's credit scheduler lets a vCPU without credits wait for whole accounting periods: far below this anyway.
+/// Xen's credit scheduler lets a vCPU without credits wait for whole accounting periods: far below this
+/// anyway.
 const STARVATION_NS: u64 = 5_000_000_000;
-/// Whose share is so small that it is due a turn once in many seconds starves when it has missed that many of them.
+/// Whose share is so small that it is due a turn once in many seconds starves when it has missed that many of
+/// them.
 const TURNS_MISSED: u64 = 4;
-/// An idle pCPU looks for work at the latest one host tick after some appeared (idle pCPUs are tickled at wake-ups).
+/// An idle pCPU looks for work at the latest one host tick after some appeared (idle pCPUs are tickled at
+/// wake-ups).
 const IDLE_BESIDE_WORK_NS: u64 = 20_000_000;
 
 pub struct Checker {
@@ -40,7 +44,7 @@ pub struct Checker {
     owners: IdVec<LockId, Option<VcpuId>>,
     /// IPIs to each vCPU that it hasn't handled: reschedule, call function.
     pending: IdVec<VcpuId, [u32; 2]>,
-    /// Who is in the micro pool.
+    /// The vCPUs in the micro pool.
     accelerated: BTreeMap<VcpuId, Acceleration>,
     micro_slice: MicroSlice,
     /// A blocked vCPU was picked: which, and for which pCPU.
@@ -65,7 +69,8 @@ struct GraceLimits {
 impl GraceLimits {
     fn of(scheduler: &SchedulerKind) -> Self {
         match scheduler {
-            // Nobody is switched away from within the rate limit, not even who came back for a micro slice.
+            // No vCPU is switched away from within the rate limit, not even one that came back for a micro
+            // slice.
             SchedulerKind::MicroSliced(config) => {
                 Self { max: config.grace, slice_ns: config.micro_slice_ns.max(config.normal.ratelimit_ns()) }
             }
@@ -169,7 +174,7 @@ impl Checker {
             TraceEvent::IpiSent { to, kind, .. } => self.ipi_sent(to, kind),
             TraceEvent::IpiHandled { vcpu, kind } => self.ipi_handled(vcpu, kind),
             TraceEvent::Accelerated { vcpu, pcpu, .. } => {
-                // Who is asked for where its micro slice ends has the next one at once, or waits.
+                // A vCPU that is asked for where its micro slice ends has the next one at once, or waits.
                 let began_ns = self.on[vcpu].map(|_| time_ns);
                 if self.accelerated.insert(vcpu, Acceleration { pcpu, began_ns }).is_some() {
                     return Err(format!("vCPU {vcpu} is accelerated twice without a return"));
@@ -225,7 +230,8 @@ impl Checker {
         Ok(())
     }
 
-    /// Each stay in the micro pool ends with its micro slice; another one is another acceleration, of which grace allows a few.
+    /// Each stay in the micro pool ends with its micro slice; another one is another acceleration, of which
+    /// grace allows a few.
     fn micro_slice_lasts(&self, time_ns: u64, vcpu: VcpuId) -> Result<(), String> {
         let Some(began_ns) = self.accelerated.get(&vcpu).and_then(|stay| stay.began_ns) else {
             return Ok(());
@@ -245,7 +251,7 @@ impl Checker {
         &self.pending
     }
 
-    /// What the scheduler picks. Not an event: who is picked again runs on without one.
+    /// What the scheduler picks. Not an event: a vCPU that is picked again runs on without one.
     pub fn picked(&mut self, vcpu: VcpuId, pcpu: PcpuId, state: VcpuState) {
         if state == VcpuState::Blocked {
             self.blocked_pick.get_or_insert((vcpu, pcpu));
@@ -373,7 +379,7 @@ fn time_between_turns_ns(machine: &Machine, vm: VmId, shares_by_vm: bool, turn_n
     };
     let all: f64 = machine.vms.iter().map(|vm| weight_of(vm) * f64::from(vm.vcpus)).sum();
     let own = &machine.vms[vm];
-    // Nothing says who else may run where it may: all of them, at the worst.
+    // Nothing says which other vCPUs may run where it may: all of them, at the worst.
     let pcpus = machine.pcpus.ids().filter(|&pcpu| own.allows(pcpu)).count();
     (turn_ns as f64 * all / weight_of(own) / pcpus.max(1) as f64) as u64
 }

@@ -1,4 +1,5 @@
-//! When a run is checked: at each instant, once a simulated millisecond, and at the end. What is checked, and how: `check.rs`.
+//! When a run is checked: at each instant, once a simulated millisecond, and at the end. What is checked, and
+//! how: `check.rs`.
 
 use crate::SimError;
 use crate::check::Checker;

@@ -1,6 +1,7 @@
 //! Everything that a run depends on: host, virtual machines, guest kernels, workloads, scheduler, seed.
 //!
-//! Times are integer nanoseconds. The values and their sources are in `scenarios/`; `docs/simulator.md` lists which were fitted.
+//! Times are integer nanoseconds. The values and their sources are in `scenarios/`; `docs/explanation/reproduction.md` lists
+//! which were fitted.
 
 mod coordination;
 mod delay;
@@ -38,8 +39,8 @@ pub struct SimulationConfig {
     /// Reports how long guests hold spinlocks and are in the kernel.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub guest_times: bool,
-    /// Takes pause-loop exits of which the scheduler says that they are answered the same as one event. Without it nothing but
-    /// the number of events is different.
+    /// Takes pause-loop exits of which the scheduler says that they are answered the same as one event.
+    /// Without it nothing but the number of events is different.
     #[serde(skip)]
     pub fold_exits: bool,
 }
@@ -50,10 +51,11 @@ pub struct HostConfig {
     pub pcpus: usize,
     /// pCPUs that share a last-level cache; consecutive numbers. 0: all of them.
     pub llc_pcpus: usize,
-    /// Hardware threads per core. 1: no SMT. As Linux numbers them: the first threads of all cores, then the second ones.
+    /// Hardware threads per core. 1: no SMT. As Linux numbers them: the first threads of all cores, then the
+    /// second ones.
     pub smt_threads: usize,
-    /// Speed of a hardware thread while an SMT sibling is busy, in 1/1000 of its speed alone. Programs' times hold for busy
-    /// siblings.
+    /// Speed of a hardware thread while an SMT sibling is busy, in 1/1000 of its speed alone. Programs' times
+    /// hold for busy siblings.
     pub smt_busy_speed_permille: u32,
     /// The same while the sibling only spins: from `smt_busy_speed_permille` to 1000.
     pub smt_spin_speed_permille: u32,
@@ -67,7 +69,8 @@ pub struct HostConfig {
     pub ple: PleConfig,
 }
 
-/// What an operation on a queue of the real scheduler costs beside a switch (`scheduler/core/queue_locks.rs`).
+/// What an operation on a queue of the real scheduler costs beside a switch
+/// (`scheduler/core/queue_locks.rs`).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QueueLockCosts {
     /// How long the lock is held if all that it protects is in the pCPU's own caches.
@@ -91,14 +94,16 @@ pub struct CostModel {
     pub ipi_delivery_ns: u64,
     /// Longest extra time a vCPU needs after others ran on its pCPU, because it finds the caches cold.
     pub cache_refill_max_ns: u64,
-    /// How long others must run until the caches hold nothing of this vCPU (the cost grows linearly until then).
+    /// How long others must run until the caches hold nothing of this vCPU (the cost grows linearly until
+    /// then).
     pub cache_displace_ns: u64,
     /// Extra refill when the vCPU comes back on a pCPU of another LLC.
     pub llc_migration_ns: u64,
     /// What it costs the holder of a paravirtual lock to kick a halted waiter: a hypercall.
     #[serde(skip_serializing_if = "is_zero")]
     pub kick_ns: u64,
-    /// What a halt costs beside the switch: its exit, the idle pCPU's way out of its sleep, and the entry. Whoever was woken pays.
+    /// What a halt costs beside the switch: its exit, the idle pCPU's way out of its sleep, and the entry.
+    /// The woken vCPU pays.
     #[serde(skip_serializing_if = "is_zero")]
     pub halt_ns: u64,
 }
@@ -109,8 +114,6 @@ pub struct PleConfig {
     pub enabled: bool,
     /// Spinning time after which a pause loop exits.
     pub window_ns: u64,
-    /// Two PAUSEs further apart than this don't belong to one loop. Recorded only: spin loops of the guest are always tighter.
-    pub gap_ns: u64,
 }
 
 /// A virtual machine.
@@ -120,7 +123,8 @@ pub struct VmConfig {
     pub vcpus: usize,
     /// Proportional share, 256 is the default as in Xen.
     pub weight: u32,
-    /// pCPUs its vCPUs may run on; empty: all. (A micro pool may accelerate beyond it, as the paper's prototype does.)
+    /// pCPUs its vCPUs may run on; empty: all. (A micro pool may accelerate beyond it, as the paper's
+    /// prototype does.)
     pub affinity: Vec<usize>,
     /// Each vCPU runs on the pCPU of its number only, round those that are never micro-sliced.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -151,10 +155,11 @@ pub struct GuestKernelConfig {
     pub thread_slice_ns: u64,
     /// PV TLB flush: vCPUs that are known preempted are flushed on entry instead of by IPI.
     pub pv_tlb_flush: bool,
-    /// The kernel yields by hypercall after an IPI to a vCPU that it knows preempted (xen_smp_send_call_function_ipi,
-    /// kvm_smp_send_call_func_ipi).
+    /// The kernel yields by hypercall after an IPI to a vCPU that it knows preempted
+    /// (xen_smp_send_call_function_ipi, kvm_smp_send_call_func_ipi).
     pub pv_ipi_yield: bool,
-    /// The guest helps (VM'04, 3.1): while it holds a spinlock it asks not to be preempted, for so long. 0: it doesn't.
+    /// The guest helps (VM'04, 3.1): while it holds a spinlock it asks not to be preempted, for so long. 0:
+    /// it doesn't.
     #[serde(skip_serializing_if = "is_none")]
     pub preemption_hint_ns: u32,
     /// Handler of a TLB-flush or other call-function IPI.
@@ -250,6 +255,8 @@ pub struct WorkloadConfig {
     pub pinned_vcpu: Option<usize>,
     /// Threads share one address space (shootdowns reach all vCPUs that run it).
     pub shared_address_space: bool,
+    /// Its threads share the address space of the VM's other workloads of the same process.
+    pub process: Option<String>,
     pub program: Vec<Phase>,
     /// Work of one whole run, in `Progress` units: turns a rate into an execution time. 0: rate only.
     pub run_units: u64,
@@ -278,20 +285,23 @@ pub enum Phase {
         lock: String,
         hold: Duration,
     },
-    /// Remote TLB shootdown: IPI to every vCPU that runs this address space, spin until all acknowledged. `under` names
-    /// a sleeping lock that is held all the while (munmap holds the address space's semaphore for writing).
+    /// Remote TLB shootdown: IPI to every vCPU that runs this address space, spin until all acknowledged.
+    /// `under` names a sleeping lock that is held all the while (munmap holds the address space's semaphore
+    /// for writing).
     Shootdown {
         prepare: Duration,
         under: Option<String>,
     },
-    /// Wait until `count` threads of this workload arrived; 0: all threads. `under` names a spinning lock that is taken to wait and
-    /// to wake, and held until all are woken: that of the futex's queue (futex_wait, futex_wake in kernel/futex.c).
+    /// Wait until `count` threads of this workload arrived; 0: all threads. `under` names a spinning lock
+    /// that is taken to wait and to wake, and held until all are woken: that of the futex's queue
+    /// (futex_wait, futex_wake in kernel/futex.c).
     Barrier {
         name: String,
         count: usize,
         #[serde(skip_serializing_if = "Option::is_none")]
         under: Option<String>,
-        /// Who waits spins in user mode for so long before it sleeps, as at the barriers of PARSEC itself; 0: it doesn't. Needs `under`.
+        /// A waiter spins in user mode for so long before it sleeps, as at the barriers of PARSEC itself; 0:
+        /// it doesn't. Needs `under`.
         #[serde(skip_serializing_if = "is_zero")]
         spin_ns: u64,
     },
@@ -299,7 +309,8 @@ pub enum Phase {
     Sleep {
         duration: Duration,
     },
-    /// Put an item in a bounded queue, waking one receiver; blocks while full. `capacity` is 0 if another phase says it, or none.
+    /// Put an item in a bounded queue, waking one receiver; blocks while full. `capacity` is 0 if another
+    /// phase says it, or none.
     Send {
         queue: String,
         capacity: usize,
@@ -347,7 +358,8 @@ pub enum Duration {
         median_ns: u64,
         sigma_permille: u32,
     },
-    /// A share of `tail_permille` / 1000 takes `tail_ns` on average (exponential), the rest `body_ns` (exponential).
+    /// A share of `tail_permille` / 1000 takes `tail_ns` on average (exponential), the rest `body_ns`
+    /// (exponential).
     TwoPoint {
         body_ns: u64,
         tail_ns: u64,
@@ -378,7 +390,7 @@ pub enum Stream {
     Udp { bits_per_s: u64, packet_bytes: u64 },
 }
 
-/// Who decides on the host.
+/// What decides on the host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum SchedulerKind {
     Credit(CreditConfig),
@@ -455,7 +467,7 @@ pub struct CreditConfig {
     pub ratelimit_yields: bool,
 }
 
-/// Who shares the pCPUs that aren't micro-sliced.
+/// How the pCPUs that aren't micro-sliced are shared.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum NormalPoolKind {
@@ -497,11 +509,11 @@ pub struct MicroSlicedConfig {
     pub micro_slice_ns: u64,
     pub pool: PoolSize,
     pub mechanics: Mechanics,
-    /// Micro slices in a row for who is stopped at a bad moment; 0: the paper's rules.
+    /// Micro slices in a row for a vCPU that stops at a bad moment; 0: the paper's rules.
     pub grace: u32,
     /// A call-function IPI accelerates its recipient at once, not only when its sender yields.
     pub call_function_ipi: bool,
-    /// For how long who waits keeps its pCPU though nobody is found to help; 0: the paper's rules.
+    /// For how long a waiter keeps its pCPU though the host finds no sibling to help; 0: the paper's rules.
     pub patience_ns: u64,
     /// Micro-sliced pCPUs that nobody asks for run vCPUs of the normal pool.
     pub lends: bool,
@@ -516,7 +528,8 @@ pub struct MicroSlicedConfig {
 pub enum Mechanics {
     /// As the paper's text says: one micro slice, then back to the end of the normal queue.
     Paper,
-    /// As the authors' Xen prototype does, on which the paper's numbers were measured (see `scheduler/mechanisms/mod.rs`).
+    /// As the authors' Xen prototype does, on which the paper's numbers were measured (see
+    /// `scheduler/mechanisms/mod.rs`).
     XenPrototype,
 }
 

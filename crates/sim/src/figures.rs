@@ -41,6 +41,8 @@ fn put_shares(snapshot: &mut Snapshot, report: &RunReport) {
         snapshot.counter(&figures::CPU_TIME, &[&vm.name], vm.run_ns);
         let share = vm.run_ns as f64 / capacity_ns.max(1) as f64;
         snapshot.gauge(&figures::SHARE_RECEIVED, &[&vm.name], share);
+        let due = vm.due_ns as f64 / capacity_ns.max(1) as f64;
+        snapshot.gauge(&figures::SHARE_DUE, &[&vm.name], due);
     }
     snapshot.gauge(&figures::FAIRNESS_ERROR, &[], report.fairness_error_permille as f64 / 1000.0);
 }
@@ -78,6 +80,11 @@ fn put_pool(snapshot: &mut Snapshot, report: &RunReport) {
     }
     let sizes = pool.sizes.iter().map(|(time_ns, size)| (*time_ns, f64::from(*size))).collect();
     snapshot.series(&figures::MICRO_POOL_SIZE, &[], sizes);
+    // The first entry is the size when measuring began.
+    let resizes = pool.sizes.len().saturating_sub(1) as u64;
+    if resizes > 0 {
+        snapshot.counter(&figures::POOL_RESIZES, &["any"], resizes);
+    }
     snapshot.gauge(&figures::MICRO_POOL_MEAN, &[], pool.mean_micro_pcpus);
 }
 
@@ -94,6 +101,9 @@ fn put_causes(snapshot: &mut Snapshot, vm: &VmReport) {
     }
     if vm.tlb_sync.count() > 0 {
         snapshot.histogram(&figures::SHOOTDOWN_WAIT, &[name], vm.tlb_sync.clone());
+    }
+    if vm.wake_waits.count() > 0 {
+        snapshot.histogram(&figures::WAKE_WAIT, &[name], vm.wake_waits.clone());
     }
     snapshot.counter(&figures::IPIS, &[name], vm.ipis_sent);
     if let Some(network) = &vm.network {

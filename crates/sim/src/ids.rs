@@ -1,4 +1,4 @@
-//! Numbers of things as types of their own: who passes a VM's number where a vCPU's is asked for isn't understood by the compiler.
+//! Numbers of things as types of their own: the compiler refuses a VM's number where a vCPU's is asked for.
 //! Each counts over the whole host, from 0, in the order of the configuration.
 
 use serde::Serialize;

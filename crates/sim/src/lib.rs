@@ -1,5 +1,5 @@
-//! A deterministic discrete-event simulator of virtual machines on an overcommitted host, running the project's own
-//! `policy/` code next to baselines. See docs/simulator.md.
+//! A deterministic discrete-event simulator of virtual machines on an overcommitted host, running the
+//! project's own `policy/` code next to baselines. See docs/explanation/simulator.md.
 
 // They panic where nobody reads.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -46,7 +46,7 @@ pub enum SimError {
     /// The configuration makes no sense: where, and why.
     #[error("{place}: {cause}")]
     Config { place: String, cause: String },
-    /// Nothing will ever happen again, yet threads wait: who waits for whom.
+    /// Nothing will ever happen again, yet threads wait: which waits for which.
     #[error("deadlock at {time_ns} ns: {chain}")]
     Deadlock { time_ns: u64, chain: String },
     /// An invariant was broken: a bug of the simulator or of the scheduler under test.

@@ -19,9 +19,10 @@ pub(crate) fn run_and_wait_ns(host: &HostVcpu, measured_since_ns: u64, now_ns: u
     }
 }
 
-/// How long it would have run in all this time if it had never waited for a pCPU. While it doesn't wait it runs or has nothing to
-/// do, and it is taken to need a pCPU for the same part of the rest. A wait is no demand: who waits 1 ms for each burst of
-/// 0.1 ms asks for the bursts. Of who has only waited nothing else is known.
+/// How long it would have run in all this time if it had never waited for a pCPU. While it doesn't wait it
+/// runs or has nothing to do. It is taken to need a pCPU for the same part of the rest. A wait is no demand:
+/// a vCPU that waits 1 ms for each burst of 0.1 ms asks for the bursts. Of one that has only waited nothing
+/// else is known.
 fn demand_ns(run_ns: u64, wait_ns: u64, measured_ns: u64) -> f64 {
     if run_ns == 0 {
         return wait_ns as f64;
@@ -107,8 +108,9 @@ impl Simulation<'_> {
         }
         let (guest_ns, overhead_ns) = self.measured.guest_and_overhead_ns();
         let idle_ns = self.machine.pcpu_times.iter().map(|pcpu| pcpu.idle_ns).sum();
-        let vms = self.vms.ids().map(|vm| self.vm_report(vm, measured_ns)).collect();
-        let fairness_error_permille = self.fairness_error(measured_ns);
+        let due_ns = self.due_ns(measured_ns);
+        let vms = self.vms.ids().map(|vm| self.vm_report(vm, measured_ns, due_ns[vm])).collect();
+        let fairness_error_permille = self.fairness_error(measured_ns, &due_ns);
         RunReport {
             seed: self.config.seed,
             measured_ns,
@@ -137,10 +139,12 @@ impl Simulation<'_> {
         pool
     }
 
-    /// Shares due by the weights, which are those of each vCPU or of the whole VM, as the scheduler takes them, where nobody is
-    /// due more than it asked for ([`demand_ns`]; water filling); the largest difference between what a VM got and what it is due.
-    /// That a VM may not run on some pCPUs isn't looked at.
-    fn fairness_error(&self, measured_ns: u64) -> u64 {
+    /// What each VM is due of the time that all ran, by the weights that the scheduler takes: of each vCPU,
+    /// or of the whole VM.
+    ///
+    /// No VM is due more than it asked for ([`demand_ns`]): what it leaves goes to the others (water
+    /// filling). That a VM may not run on some pCPUs isn't looked at.
+    fn due_ns(&self, measured_ns: u64) -> IdVec<VmId, f64> {
         let mut due: IdVec<VmId, f64> = IdVec::of(0.0, self.vms.len());
         let weight_of = |vm: VmId| f64::from(self.machine.vms[vm].weight);
         let demand = |host: &HostVcpu| {
@@ -153,7 +157,7 @@ impl Simulation<'_> {
             demands.iter().for_each(|&(vm, wanted_ns)| of_vms[vm] += wanted_ns);
             demands = of_vms.enumerate().map(|(vm, &wanted_ns)| (vm, wanted_ns)).collect();
         }
-        // Who asked for the least, by weight, is satisfied first.
+        // The VM that asked for the least, by weight, is satisfied first.
         let by_weight = |&(vm, wanted_ns): &(VmId, f64)| wanted_ns / weight_of(vm);
         demands.sort_by(|left, right| by_weight(left).total_cmp(&by_weight(right)));
         let mut left_ns = self.measured.vms().iter().map(|vm| vm.run_ns as f64).sum::<f64>();
@@ -164,11 +168,16 @@ impl Simulation<'_> {
             left_ns -= part_ns;
             left_weight -= weight_of(vm);
         }
+        due
+    }
+
+    /// The largest difference between what a VM got and what it is due.
+    fn fairness_error(&self, measured_ns: u64, due_ns: &IdVec<VmId, f64>) -> u64 {
         let capacity = (measured_ns * self.machine.pcpus.len() as u64).max(1) as f64;
         let error = |(vm, due): (&VmCounters, &f64)| {
             ((vm.run_ns as f64 - due).abs() / capacity * 1000.0).round() as u64
         };
-        self.measured.vms().iter().zip(&due).map(error).max().unwrap_or(0)
+        self.measured.vms().iter().zip(due_ns).map(error).max().unwrap_or(0)
     }
 
     /// Of each of a VM's lock statistics. The locks of a VM are consecutive, those of its runqueues first.
@@ -182,7 +191,7 @@ impl Simulation<'_> {
         acquisitions
     }
 
-    fn vm_report(&self, vm: VmId, measured_ns: u64) -> VmReport {
+    fn vm_report(&self, vm: VmId, measured_ns: u64, due_ns: f64) -> VmReport {
         let counters = &self.measured.vms()[vm];
         let config = &self.config.vms[vm.index()];
         let seconds = measured_ns as f64 / 1e9;
@@ -210,6 +219,7 @@ impl Simulation<'_> {
             name: config.name.clone(),
             vcpus: config.vcpus,
             run_ns: counters.run_ns,
+            due_ns: due_ns.round() as u64,
             wait_ns: counters.wait_ns,
             spin_ns: counters.spin_ns,
             shootdown_spin_ns: counters.shootdown_spin_ns,
@@ -219,6 +229,7 @@ impl Simulation<'_> {
             lock_acquisitions: used().map(|(lock, count)| (lock.name.clone(), *count)).collect(),
             lockstat_waits: used().map(|(lock, _)| (lock.name.clone(), lock.lockstat)).collect(),
             tlb_sync: counters.tlb_sync.clone(),
+            wake_waits: counters.wake_waits.clone(),
             ipis_sent: counters.ipis_sent,
             call_function_ipis: counters.call_function_ipis,
             refill_ns: counters.refill_ns,

@@ -1,7 +1,8 @@
-//! What a run counts: times, waits, exits, of the host and of each VM. It knows nothing of who measures.
+//! What a run counts: times, waits, exits, of the host and of each VM. It knows nothing of how they are
+//! shown.
 //!
-//! Of what happens at every exit or switch, each vCPU has counters of its own, next to what is touched then anyway
-//! (`HostVcpu::turns`, `GuestVcpu`); `measure.rs` adds them to these in the end.
+//! Of what happens at every exit or switch, each vCPU has counters of its own, next to what is touched then
+//! anyway (`HostVcpu::turns`, `GuestVcpu`); `measure.rs` adds them to these in the end.
 
 use crate::ids::{IdVec, VmId};
 use crate::machine::HostVcpu;
@@ -37,6 +38,8 @@ pub struct VmCounters {
     /// By number of the class.
     pub preemptions_by_class: [u64; GuestClass::ALL.len()],
     pub tlb_sync: Histogram,
+    /// From a thread's wake-up until it runs.
+    pub wake_waits: Histogram,
     pub barrier_waits: BarrierWaits,
     pub locks: Vec<LockCounters>,
     pub guest_times: GuestTimes,
@@ -143,7 +146,7 @@ impl Measurements {
         self.vms[vm].refill_ns += refill_ns;
     }
 
-    /// Somebody of the VM had to wait at a barrier at which threads spin before they sleep.
+    /// A thread of the VM had to wait at a barrier at which threads spin before they sleep.
     pub fn waited_at_barrier(&mut self, vm: VmId, departure: bool, slept: bool) {
         self.vms[vm].barrier_waits.count(departure, slept);
     }
@@ -158,7 +161,7 @@ impl Measurements {
         self.vms[vm].yields.ipi += 1;
     }
 
-    /// Somebody of the VM has spun for answers to a shootdown, with so many exits.
+    /// A vCPU of the VM has spun for answers to a shootdown, with so many exits.
     #[inline]
     pub fn spun_for_shootdown(&mut self, vm: VmId, elapsed_ns: u64, exits: u64) {
         let vm = &mut self.vms[vm];
@@ -169,6 +172,12 @@ impl Measurements {
     #[inline]
     pub fn shootdown_took(&mut self, vm: VmId, waited_ns: u64) {
         self.vms[vm].tlb_sync.record(waited_ns);
+    }
+
+    /// A woken thread of the VM runs, so long after its wake-up.
+    #[inline]
+    pub fn woken_ran_after(&mut self, vm: VmId, waited_ns: u64) {
+        self.vms[vm].wake_waits.record(waited_ns);
     }
 
     #[inline]

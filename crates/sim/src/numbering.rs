@@ -1,4 +1,5 @@
-//! Numbers in place of values: the same value has the same number, counted from 0 in the order of first mention.
+//! Numbers in place of values: the same value has the same number, counted from 0 in the order of first
+//! mention.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Who looks on while a run happens, and changes nothing: the sink of its trace, and the checker.
+//! What looks on while a run happens, and changes nothing: the sink of its trace, and the checker.
 
 use crate::SimError;
 use crate::check::Checker;
@@ -21,7 +21,7 @@ impl<'a> Observers<'a> {
         self.checker = Some(checker);
     }
 
-    /// Whether anybody wants to know of each event.
+    /// Whether an observer wants to know of each event.
     pub fn want_events(&self) -> bool {
         self.sink_wants || self.checker.is_some()
     }

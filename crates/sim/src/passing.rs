@@ -44,8 +44,8 @@ impl Simulation<'_> {
         let done_ns = self.smt.progress_ns(elapsed_ns, guest.speed());
         let refill_ns = guest.refill_ns;
         let frame = guest.frame_mut();
-        // Cold caches: half speed in user mode until the refill is paid. Arithmetic in place of branches, because
-        // whether there is something to pay can't be predicted.
+        // Cold caches: half speed in user mode until the refill is paid. Arithmetic in place of branches,
+        // because whether there is something to pay can't be predicted.
         let slow_ns = frame.slowed_ns(refill_ns);
         let progress_ns = (done_ns / 2).max(done_ns.saturating_sub(slow_ns));
         frame.left_ns = frame.left_ns.saturating_sub(progress_ns);
@@ -117,7 +117,8 @@ impl Simulation<'_> {
         self.scheduler.not_asked(class, exits);
     }
 
-    /// Brings those up to now that were promised an answer, though it may hold no longer, so that all their exits are counted.
+    /// Brings those up to now that were promised an answer, though it may hold no longer, so that all their
+    /// exits are counted.
     pub(crate) fn sync_promised(&mut self) {
         for pcpu in self.machine.pcpus.ids() {
             if let Some(vcpu) = self.machine.current(pcpu)
@@ -281,7 +282,7 @@ impl Simulation<'_> {
         }
         self.sync_timed(vcpu);
         self.guest[vcpu].set_siblings(siblings);
-        // Who gets slower finds at its event that the step isn't over yet.
+        // A vCPU that gets slower finds at its event that the step isn't over yet.
         if siblings > before {
             self.arm(pcpu);
         }

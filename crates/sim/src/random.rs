@@ -1,11 +1,12 @@
-//! Random numbers and distributions of times: integers only once a run has started, but for distributions beyond the
-//! first thousand.
+//! Random numbers and distributions of times: integers only once a run has started, but for distributions
+//! beyond the first thousand.
 
 use crate::config::Duration;
 use crate::numbering::Numbering;
 use std::sync::OnceLock;
 
-/// SplitMix64: one word of state, so that every guest thread has its own and no other thread's order changes it.
+/// SplitMix64: one word of state, so that every guest thread has its own and no other thread's order changes
+/// it.
 #[derive(Clone, Copy)]
 pub struct Random(u64);
 
@@ -36,7 +37,8 @@ impl Random {
 const QUANTILE_BITS: u32 = 10;
 const QUANTILES: usize = 1 << QUANTILE_BITS;
 
-/// So many distributions have tables, of 4 or 8 KiB each. No workload comes near; a scenario may name tens of thousands.
+/// So many distributions have tables, of 4 or 8 KiB each. No workload comes near; a scenario may name tens of
+/// thousands.
 const TABLES_MAX: usize = 1_000;
 
 /// The distributions of a run, each once.

@@ -11,15 +11,15 @@ pub struct RunReport {
     pub measured_ns: u64,
     /// Events that the engine processed, warm-up included. A batch of equal pause-loop exits is one event.
     pub events: u64,
-    /// Pause-loop exits that were folded into batches (exactly; see docs/simulator.md).
+    /// Pause-loop exits that were folded into batches (exactly; see docs/explanation/simulator.md).
     pub batched_exits: u64,
     pub vms: Vec<VmReport>,
     pub pcpus: PcpuTimes,
     pub pool: PoolReport,
-    /// Largest difference between a VM's share of CPU time and the share due to it, in 1/1000 of the host
-    /// (what a VM didn't ask for isn't due to it).
+    /// Largest difference between a VM's share of CPU time and the share due to it, in 1/1000 of the host.
+    /// What a VM didn't ask for isn't due to it.
     pub fairness_error_permille: u64,
-    /// Runnable until running; of who waits when measuring begins, from then on.
+    /// Runnable until running; of a vCPU that waits when measuring begins, from then on.
     pub wait_to_run: Histogram,
     /// Of the real scheduler's queues, where the host names what their locks cost.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,8 +29,8 @@ pub struct RunReport {
     pub delays: Option<DelayReport>,
 }
 
-/// Turns that end in windows around their end, by the names that `microslice run` has for them. Put off are those that ended safe,
-/// by force and otherwise, and those that are just now.
+/// Turns that end in windows around their end, by the names that `microslice run` has for them. Put off are
+/// those that ended safe, by force and otherwise, and those that are just now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct DelayReport {
     /// Preemptions that were put off, because the vCPU wasn't safe.
@@ -40,12 +40,12 @@ pub struct DelayReport {
     pub ended_forced: u64,
     /// The vCPU gave its pCPU up by itself, or a micro slice came.
     pub ended_otherwise: u64,
-    /// Turns that ended in their window; what those of them had beyond their due end that ended behind it, and what the others were
-    /// short of.
+    /// Turns that ended in their window; what those of them had beyond their due end that ended behind it,
+    /// and what the others were short of.
     pub turns: u64,
     pub beyond_ns: u64,
     pub short_ns: u64,
-    /// The host's looks that found who was put off not safe yet; none where it is told.
+    /// The host's looks that found a put-off vCPU not safe yet; none where it is told.
     pub looks: u64,
     /// Further turns that ended early, because their guest had overdrawn.
     pub penalised: u64,
@@ -73,7 +73,7 @@ impl DelayReport {
 pub struct QueueLockTimes {
     pub operations: u64,
     pub held_ns: u64,
-    /// Until whoever held it let go.
+    /// Until its holder let go.
     pub waited_ns: u64,
     pub longest_wait_ns: u64,
 }
@@ -100,11 +100,14 @@ pub struct VmReport {
     pub name: String,
     pub vcpus: usize,
     pub run_ns: u64,
+    /// Of the time that all VMs ran, what this one's weight entitles it to, limited by what it asked for.
+    pub due_ns: u64,
     /// Runnable but not running, over all vCPUs.
     pub wait_ns: u64,
     /// Guest time in pause loops.
     pub spin_ns: u64,
-    /// Part of `run_ns` with the instruction pointer waiting in smp_call_function_many, its pause-loop exits included.
+    /// Part of `run_ns` with the instruction pointer waiting in smp_call_function_many, its pause-loop exits
+    /// included.
     pub shootdown_spin_ns: u64,
     pub workloads: Vec<WorkloadReport>,
     pub yields: Yields,
@@ -114,6 +117,8 @@ pub struct VmReport {
     /// The waits for spinlocks as the guest itself sees them.
     pub lockstat_waits: BTreeMap<String, LockstatWaits>,
     pub tlb_sync: Histogram,
+    /// From a thread's wake-up until it runs.
+    pub wake_waits: Histogram,
     pub ipis_sent: u64,
     /// Those of them that call functions, as shootdowns do.
     pub call_function_ipis: u64,
@@ -137,7 +142,8 @@ pub struct VmReport {
     pub balance: Vec<BalanceSample>,
 }
 
-/// How long a guest holds spinlocks, and is where it may hold some: wall-clock time (VM'04, Tables 1 and 2, Figures 7 and 8).
+/// How long a guest holds spinlocks, and is where it may hold some: wall-clock time (VM'04, Tables 1 and 2,
+/// Figures 7 and 8).
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct GuestTimes {
     pub lock_holds: Histogram,
@@ -184,7 +190,8 @@ pub struct WorkloadReport {
     pub run_time_s: Option<f64>,
 }
 
-/// Waits at barriers at which threads spin before they sleep, by where they were and how they ended (ASPLOS'13, Figure 10b).
+/// Waits at barriers at which threads spin before they sleep, by where they were and how they ended
+/// (ASPLOS'13, Figure 10b).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct BarrierWaits {
     pub arrival_spun: u64,
@@ -216,9 +223,9 @@ impl BarrierWaits {
     }
 }
 
-/// What Lockstat in a guest without an invariant TSC, as the paper's are, makes of contended acquisitions of spinlocks: it
-/// reads `local_clock`, which goes on for one tick at the most while interrupts are off (kernel/sched/clock.c,
-/// `sched_clock_local`).
+/// What Lockstat in a guest without an invariant TSC, as the paper's are, makes of contended acquisitions of
+/// spinlocks: it reads `local_clock`, which goes on for one tick at the most while interrupts are off
+/// (kernel/sched/clock.c, `sched_clock_local`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct LockstatWaits {
     pub count: u64,
@@ -263,7 +270,7 @@ pub struct PoolReport {
     /// Decisions to accelerate, which the fields below count: each is an acceleration or a failed pull.
     pub(crate) accelerations: [ByCause; GuestClass::ALL.len()],
     pub(crate) failed_pulls: [ByCause; FailedPull::ALL.len()],
-    /// Of those accelerations; who was in the micro pool before measuring began isn't counted.
+    /// Of those accelerations; a vCPU that was in the micro pool before measuring began isn't counted.
     pub returns: u64,
     /// And those that are still there at the end.
     pub still_accelerated: u64,

@@ -11,7 +11,8 @@ pub struct Row {
     pub labels: Vec<String>,
     /// In the order of the policies; `None` where no run has the figure.
     pub estimates: Vec<Option<Estimate>>,
-    /// The same relative to the first policy, seed by seed; `None` where no seed has both, or only zeros to divide by.
+    /// The same relative to the first policy, seed by seed; `None` where no seed has both, or only zeros to
+    /// divide by.
     pub ratios: Vec<Option<Estimate>>,
 }
 
@@ -38,7 +39,8 @@ impl Row {
     }
 }
 
-/// Of one run: a number for each row, NaN where it has none. Rows that later runs brought are missing at the end.
+/// Of one run: a number for each row, NaN where it has none. Rows that later runs brought are missing at the
+/// end.
 pub type Numbers = Vec<f64>;
 
 /// Every (figure, labels) that any run has, numbered as runs mention them. Runs end in any order.
@@ -84,7 +86,8 @@ impl RowKeys {
         self.keys.len() - 1
     }
 
-    /// In the figures' order, then by first appearance in the order of jobs. A run that failed has no numbers at all.
+    /// In the figures' order, then by first appearance in the order of jobs. A run that failed has no numbers
+    /// at all.
     pub fn rows(self, by_policy: &[&[Option<Numbers>]]) -> Vec<Row> {
         let place = |figure: &Figure| figures::ALL.iter().position(|other| other.id == figure.id);
         let mut rows: Vec<(usize, RowKey)> = self.keys.into_iter().enumerate().collect();
@@ -101,7 +104,8 @@ impl RowKey {
         Row { figure: self.figure, labels: self.labels, estimates, ratios }
     }
 
-    /// One per seed. A counter that a run doesn't mention is zero there; other figures are simply absent (NaN).
+    /// One per seed. A counter that a run doesn't mention is zero there; other figures are simply absent
+    /// (NaN).
     fn values(&self, row: usize, runs: &[Option<Numbers>]) -> Vec<f64> {
         let absent = if self.figure.kind == Kind::Counter { 0.0 } else { f64::NAN };
         let value = |numbers: &Numbers| numbers.get(row).copied().filter(|value| !value.is_nan());
@@ -111,7 +115,8 @@ impl RowKey {
     }
 }
 
-/// Seed by seed: what all policies have in common with a seed (who starts when) takes no part in the interval.
+/// Seed by seed: what all policies have in common with a seed (when each thread starts) takes no part in the
+/// interval.
 fn relative(values: &[f64], to: &[f64]) -> Option<Estimate> {
     Estimate::of(&values.iter().zip(to).map(|(value, to)| value / to).collect::<Vec<_>>())
 }

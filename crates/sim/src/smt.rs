@@ -1,9 +1,9 @@
-//! Hardware threads of one core: who has it to itself is faster.
+//! Hardware threads of one core: one that has it to itself is faster.
 //!
-//! Programs' times hold for busy siblings, since that is how a loaded host runs. A pCPU whose siblings are all idle makes
-//! `1 / smt_busy_speed` times that progress: in user mode and in the kernel, but not while it spins, whose times are a
-//! clock's (`passing.rs`). Beside a sibling that spins it is something between: PAUSE, and the exits that it leads to, leave
-//! most of a core to the other thread (`smt_spin_speed`).
+//! Programs' times hold for busy siblings, since that is how a loaded host runs. A pCPU whose siblings are
+//! all idle makes `1 / smt_busy_speed` times that progress: in user mode and in the kernel, but not while it
+//! spins, whose times are a clock's (`passing.rs`). Beside a sibling that spins it is something between:
+//! PAUSE, and the exits that it leads to, leave most of a core to the other thread (`smt_spin_speed`).
 
 use crate::config::HostConfig;
 use crate::ids::{IdVec, PcpuId};
@@ -38,7 +38,8 @@ pub struct Smt {
     pairs: bool,
     /// Whether any of it matters.
     matters: bool,
-    /// What each pCPU does, in a byte: one for its sibling, which is far away, to read. Bits of `BUSY` and `SPINS`.
+    /// What each pCPU does, in a byte: one for its sibling, which is far away, to read. Bits of `BUSY` and
+    /// `SPINS`.
     does: IdVec<PcpuId, u8>,
 }
 
@@ -102,7 +103,7 @@ impl Smt {
         others.map(|thread| self.does(thread)).min().unwrap_or(Siblings::Idle)
     }
 
-    /// Somebody gets on this pCPU. What its siblings do, if it matters.
+    /// A vCPU gets on this pCPU. What its siblings do, if it matters.
     #[inline]
     pub fn occupy(&mut self, pcpu: PcpuId) -> Option<Siblings> {
         self.matters.then(|| {

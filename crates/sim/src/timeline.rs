@@ -1,13 +1,14 @@
 //! The event queue: one pending time per slot (a pCPU, a sleeping thread, a NIC …), never more.
 //!
-//! Problem: twenty million times a second a pCPU's next event is replaced, and the earliest one taken.
-//! Mechanism: the pCPUs, which have nearly all events, play a knock-out tournament of four a game: a new time walks one
-//! path to the top, whose place in memory depends on the pCPU alone and whose length on nothing, so that the processor
-//! has neither a branch to mispredict nor a load to wait for (a heap has both at every level). The next event is nearly
-//! always another pCPU's, whose time is known before the new one: the processor is told by a branch, not by a minimum, so
-//! that it begins with the next event before the present one is over. What is rare has a 4-ary heap of (time, slot), with
-//! each slot's place in it, so that an update moves one entry. Nothing ever allocates.
-//! Order: by time, then by slot: the same on every run.
+//! Problem.   Twenty million times a second a pCPU's next event is replaced, and the earliest one taken.
+//! Mechanism. The pCPUs have nearly all events. They play a knock-out tournament of four a game: a new time
+//!            walks one path to the top. The path's place in memory depends on the pCPU alone, and its length
+//!            on nothing. So the processor has neither a branch to mispredict nor a load to wait for (a heap
+//!            has both at every level). The next event is nearly always another pCPU's, whose time is known
+//!            before the new one. The processor is told by a branch, not by a minimum, so that it begins with
+//!            the next event before the present one is over. What is rare has a 4-ary heap of (time, slot),
+//!            with each slot's place in it, so that an update moves one entry. Nothing ever allocates.
+//! Order.     By time, then by slot: the same on every run.
 
 const ABSENT: u32 = u32::MAX;
 const ARITY: usize = 4;
@@ -38,7 +39,8 @@ impl Timeline {
         }
     }
 
-    /// The same for a pCPU's slot, with what [`Turn::hint`] will say. Returns who comes soon.
+    /// The same for a pCPU's slot, with what [`Turn::hint`] will say. Returns the pCPUs whose turn comes
+    /// soon.
     #[inline]
     pub fn set_pcpu(&mut self, pcpu: u32, time_ns: u64, hint: bool) -> Soon {
         self.pcpus.set(pcpu, time_ns, hint)
@@ -82,12 +84,13 @@ impl Timeline {
 pub struct Turn {
     pub time_ns: u64,
     pub slot: u32,
-    /// What was said when the time was set: known at once, where anything of the pCPU itself has to be fetched first.
+    /// What was said when the time was set: known at once, where anything of the pCPU itself has to be
+    /// fetched first.
     pub hint: bool,
 }
 
-/// pCPUs whose turn comes soon: one or two, and about a dozen events from now. `u32::MAX`: not worth knowing, because a
-/// host this small is in the fastest cache as a whole.
+/// pCPUs whose turn comes soon: one or two, and about a dozen events from now. `u32::MAX`: not worth knowing,
+/// because a host this small is in the fastest cache as a whole.
 pub struct Soon {
     pub next: u32,
     pub later: u32,
@@ -124,7 +127,7 @@ const fn games_above(depth: usize) -> usize {
 struct Path {
     /// In the players of this depth.
     place: usize,
-    /// Who comes first there, and the first of all others so far.
+    /// The slot that comes first there, and the first of all others so far.
     best: u64,
     best_other: u64,
 }
@@ -145,8 +148,8 @@ impl Path {
     }
 }
 
-/// The final comes first, then the games of its four players, and so on; the pCPUs' own words come last. Each level has
-/// all the games it can have.
+/// The final comes first, then the games of its four players, and so on; the pCPUs' own words come last. Each
+/// level has all the games it can have.
 struct Tournament {
     games: Vec<Game>,
     levels: usize,
@@ -186,7 +189,8 @@ impl Tournament {
         let games = &mut self.games[..games_above(LEVELS)];
         let mut path =
             Path { place: player as usize % ARITY.pow(LEVELS as u32), best: own, best_other: NEVER };
-        // Each depth by its own number: where its games begin is a constant then, and no step of a path is checked.
+        // Each depth by its own number: where its games begin is a constant then, and no step of a path is
+        // checked.
         path.through::<LEVELS, 7>(games);
         path.through::<LEVELS, 6>(games);
         path.through::<LEVELS, 5>(games);

@@ -110,7 +110,8 @@ pub enum TraceEvent {
     Blocked {
         vcpu: VcpuId,
     },
-    /// A pause-loop exit, or `count` equal ones in a row. The last one may give up the pCPU: `Stopping` says so.
+    /// A pause-loop exit, or `count` equal ones in a row. The last one may give up the pCPU: `Stopping` says
+    /// so.
     PauseLoopExits {
         vcpu: VcpuId,
         count: u64,
@@ -157,7 +158,8 @@ pub enum TraceEvent {
         class: GuestClass,
         until_ns: u64,
     },
-    /// Now it loses its pCPU. `due_ns`: when its turn was over; of a preemption by others there is no such time.
+    /// Now it loses its pCPU. `due_ns`: when its turn was over; of a preemption by others there is no such
+    /// time.
     WindowEnded {
         vcpu: VcpuId,
         pcpu: PcpuId,
@@ -182,7 +184,8 @@ pub enum TraceEvent {
         vcpu: VcpuId,
         pcpu: PcpuId,
     },
-    /// The urgent queue is served, and it is next: its clock is so far ahead of whom it goes before.
+    /// The urgent queue is served, and it is next: its clock is so far ahead of that of the vCPU that it goes
+    /// before.
     UrgentServed {
         vcpu: VcpuId,
         pcpu: PcpuId,
@@ -247,7 +250,8 @@ pub trait TraceSink {
     }
     fn begin(&mut self, _names: &TraceNames) {}
     fn event(&mut self, time_ns: u64, event: &TraceEvent);
-    /// Called about every millisecond of simulated time, for progress displays. Returning false stops the run.
+    /// Called about every millisecond of simulated time, for progress displays. Returning false stops the
+    /// run.
     fn progress(&mut self, _time_ns: u64, _end_ns: u64) -> bool {
         true
     }

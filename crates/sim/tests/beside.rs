@@ -1,4 +1,5 @@
-//! Boosts beside EEVDF: what they bring, whom they never touch, and that they are taken back. Every run has the checkers on.
+//! Boosts beside EEVDF: what they bring, which vCPUs they never touch, and that they are taken back. Every
+//! run has the checkers on.
 
 mod common;
 

@@ -37,7 +37,7 @@ impl TraceSink for UrgentServed {
 }
 
 fn run_traced(scenario: &str, policy: &str, trace: &mut impl TraceSink) -> RunReport {
-    // Whoever waits for a lock would give its turn up before it ends.
+    // A waiter for a lock would give its turn up before it ends.
     let settings = vec![("host.ple.enabled".to_owned(), "false".to_owned())];
     let overrides = Overrides { policy: Some(policy.into()), settings, ..Overrides::default() };
     let mut config =
@@ -131,7 +131,8 @@ fn hints_keep_holders_running_and_who_overdraws_pays_for_it() {
 
 #[test]
 fn who_is_urgent_waits_for_no_window_and_others_do() {
-    // Who maps memory asks its sibling, which waits behind a guest that is never safe. The checkers look at who is put off.
+    // A vCPU that maps memory asks its sibling, which waits behind a guest that is never safe. The checkers
+    // look at put-off vCPUs.
     let asks = "{ compute = \"exponential 100 us\" }, { shootdown = \"1 us\" }";
     let computes = "workloads = [{ use = \"lookbusy\", threads = \"per vcpu\" }]";
     let in_kernel =

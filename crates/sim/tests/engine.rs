@@ -2,17 +2,20 @@
 
 mod common;
 
+#[path = "engine/barriers.rs"]
+mod barriers;
+#[path = "engine/hardware.rs"]
+mod hardware;
+#[path = "engine/prototype.rs"]
+mod prototype;
+
 use common::{SCENARIOS, compute, one_vm, policies, run, scenario, with_rules};
 use microslice_sim::config::*;
 use microslice_sim::figures::snapshot_of;
-use microslice_sim::ids::{PcpuId, VcpuId};
 use microslice_sim::report::RunReport;
-use microslice_sim::trace_event::{
-    AccelerationCause, GuestClass, IpiKind, NoTrace, StopReason, TraceEvent, TraceSink,
-};
+use microslice_sim::trace_event::{NoTrace, TraceEvent, TraceSink};
 use microslice_sim::{SimError, simulate};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
 
 #[derive(Default)]
 struct Recorder(Vec<(u64, TraceEvent)>);
@@ -70,96 +73,6 @@ fn the_same_seed_gives_the_same_trace_and_another_seed_another_one() {
     assert!(first != trace(2));
 }
 
-/// By the paper's rules, so that the host's mechanics are the only difference between `micro` and `micro-xen`.
-fn trace(name: &str, policy: &str) -> Vec<(u64, TraceEvent)> {
-    trace_for(300 * MS, name, policy)
-}
-
-fn trace_for(duration_ns: u64, name: &str, policy: &str) -> Vec<(u64, TraceEvent)> {
-    let mut recorder = Recorder::default();
-    let mut config = scenario(name, policy, duration_ns);
-    with_rules(&mut config, 0, false, 0);
-    simulate(&config, &mut recorder).unwrap_or_else(|error| panic!("{error}"));
-    recorder.0
-}
-
-/// pCPU 11 is the micro pool of `micro:1` and `micro-xen:1`.
-const MICRO_PCPU: PcpuId = PcpuId::new(11);
-
-#[test]
-fn in_the_prototype_who_waits_for_a_shootdown_never_yields() {
-    let yields = |policy| {
-        let gives_up = |event: &TraceEvent| matches!(event, TraceEvent::Stopping { reason: StopReason::IpiWait, pcpu, .. } if *pcpu != MICRO_PCPU);
-        // Where yields count, they are rare all the same: Xen's rate limit delays most until the wait is over.
-        let trace = trace_for(1000 * MS, "dedup-swaptions", policy);
-        trace.iter().filter(|(_, event)| gives_up(event)).count()
-    };
-    assert_eq!(yields("micro-xen:1"), 0);
-    assert!(yields("micro:1") > 0);
-}
-
-#[test]
-fn in_the_prototype_who_spins_for_a_lock_never_yields() {
-    let yields = |policy| {
-        let gives_up = |event: &TraceEvent| matches!(event, TraceEvent::Stopping { reason: StopReason::Ple, pcpu, .. } if *pcpu != MICRO_PCPU);
-        trace("exim-swaptions", policy).iter().filter(|(_, event)| gives_up(event)).count()
-    };
-    assert_eq!(yields("micro-xen:1"), 0);
-    assert!(yields("micro:1") > 0);
-}
-
-#[test]
-fn in_the_prototype_a_pass_begins_with_the_first_vcpu() {
-    let share_of_first_half = |policy| {
-        let (mut first, mut all) = (0, 0);
-        for (_, event) in trace("dedup-swaptions", policy) {
-            if let TraceEvent::Accelerated { vcpu, .. } = event {
-                first += u32::from(vcpu < VcpuId::new(6));
-                all += 1;
-            }
-        }
-        f64::from(first) / f64::from(all)
-    };
-    assert!(share_of_first_half("micro-xen:1") > 0.65, "{}", share_of_first_half("micro-xen:1"));
-    assert!((0.35..0.65).contains(&share_of_first_half("micro:1")), "{}", share_of_first_half("micro:1"));
-}
-
-#[test]
-fn in_the_prototype_a_spinner_leaves_the_micro_pool() {
-    let leaves = |event: &TraceEvent| {
-        matches!(event, TraceEvent::Stopping { reason: StopReason::Ple, pcpu: MICRO_PCPU, .. })
-    };
-    assert!(trace("dedup-swaptions", "micro-xen:1").iter().any(|(_, event)| leaves(event)));
-}
-
-/// Accelerations for a shootdown of vCPUs that have answered and were stopped elsewhere than in critical code.
-fn needless_accelerations(policy: &str) -> usize {
-    let mut owes = BTreeSet::new();
-    let mut needless = 0;
-    for (_, event) in trace("dedup-swaptions", policy) {
-        match event {
-            TraceEvent::IpiSent { to, kind: IpiKind::CallFunction, .. } => {
-                owes.insert(to);
-            }
-            TraceEvent::IpiHandled { vcpu, kind: IpiKind::CallFunction } => {
-                owes.remove(&vcpu);
-            }
-            TraceEvent::Accelerated { vcpu, cause: AccelerationCause::TlbYield, class, .. } => {
-                let critical = [GuestClass::TlbShootdown, GuestClass::ReschedIpi, GuestClass::LockHolder];
-                needless += usize::from(!owes.contains(&vcpu) && !critical.contains(&class));
-            }
-            _ => {}
-        }
-    }
-    needless
-}
-
-#[test]
-fn who_has_answered_a_shootdown_is_not_accelerated_for_it_but_in_the_prototype() {
-    assert_eq!(needless_accelerations("micro:1"), 0);
-    assert!(needless_accelerations("micro-xen:1") > 100);
-}
-
 /// Two VMs on two pCPUs and a micro-sliced one: the first is always in critical code, the second never.
 fn always_critical(grace: u32, seed: u64) -> RunReport {
     let hold = Duration::Exponential { mean_ns: 300 * US };
@@ -205,8 +118,8 @@ proptest! {
     }
 }
 
-/// How many pCPUs the dynamic pool had on average with these parameters: (second_looks, grow_when_busy_percent). Without patience,
-/// by which a lock's convoy is noticed in any look.
+/// How many pCPUs the dynamic pool had on average with these parameters: (second_looks,
+/// grow_when_busy_percent). Without patience, by which a lock's convoy is noticed in any look.
 fn mean_pool_size(name: &str, (looks, percent): (u32, u32)) -> f64 {
     let sizes = (1..=4).map(|seed| {
         let mut config = scenario(name, "micro", 3000 * MS);
@@ -258,8 +171,8 @@ fn who_is_turned_away_is_asked_for_again_and_turns_go_on_unless_the_rules_are_th
     assert_eq!((pool.graces, pool.asked_again), (0, 0));
 }
 
-/// VMs of eight vCPUs that send shootdowns all the time, beside one of four vCPUs that computes, on four pCPUs, two of them
-/// micro-sliced. Rounds that each of the former made.
+/// VMs of eight vCPUs that send shootdowns all the time, beside one of four vCPUs that computes, on four
+/// pCPUs, two of them micro-sliced. Rounds that each of the former made.
 fn storms(policy: &str, vms: usize, grace: u32, seed: u64) -> Vec<u64> {
     let prepare = Duration::Constant { ns: 500 };
     let round =
@@ -295,85 +208,6 @@ fn where_all_send_shootdowns_a_vm_does_not_keep_the_other_ones_out() {
         let (least, most) = (rounds[0].min(rounds[1]), rounds[0].max(rounds[1]));
         assert!(2 * least >= most, "{policy}: {rounds:?}");
     }
-}
-
-/// 12 pCPUs, of which each shares a core with the one six further.
-#[test]
-fn a_hardware_thread_whose_sibling_idles_is_faster() {
-    let work = |threads, busy_speed_permille| {
-        let mut config = one_vm(vec![compute(100 * US), Phase::Progress { units: 1 }], threads);
-        (config.host.smt_threads, config.host.smt_busy_speed_permille) = (2, busy_speed_permille);
-        config.vms[0].vcpus = threads;
-        config.duration_ns = S;
-        run(&config).vms[0].workloads[0].units_done as f64
-    };
-    for (threads, gain) in [(6, 2.0), (9, 1.0 + 3.0 / 9.0), (12, 1.0)] {
-        let gained = work(threads, 500) / work(threads, 1000);
-        assert!((gain - 0.05..gain + 0.05).contains(&gained), "{threads}: {gained}");
-    }
-}
-
-#[test]
-fn beside_a_sibling_that_spins_for_a_lock_a_hardware_thread_is_faster_than_beside_a_busy_one() {
-    // pCPUs 0 and 2 share a core, 1 and 3 do. Whoever shares one with the VM under test waits for a lock for two thirds of
-    // the time, and holds it for one.
-    let done = |spin_speed_permille| {
-        let mut config = one_vm(vec![compute(100 * US), Phase::Progress { units: 1 }], 1);
-        (config.host.pcpus, config.host.smt_threads, config.vms[0].vcpus) = (4, 2, 1);
-        (config.host.smt_busy_speed_permille, config.host.smt_spin_speed_permille) =
-            (500, spin_speed_permille);
-        config.host.ple.enabled = false;
-        config.duration_ns = S;
-        let hold = Duration::Constant { ns: 100 * US };
-        let mut other = config.vms[0].clone();
-        (other.name, other.vcpus, other.workloads[0].threads) = ("other".into(), 3, 3);
-        other.kernel.lock_kind = LockKind::Queued;
-        other.workloads[0].program =
-            vec![Phase::Lock { lock: "dentry".into(), hold }, Phase::Progress { units: 1 }];
-        config.vms.push(other);
-        run(&config).vms[0].workloads[0].units_done as f64
-    };
-    let gained = done(1_000) / done(500);
-    assert!((1.3..2.0).contains(&gained), "{gained}");
-}
-
-#[test]
-fn who_comes_back_to_cold_caches_works_less_for_a_while() {
-    // Two VMs take turns of a millisecond: half of what the caches hold is displaced, which costs 75 us of each turn.
-    let work = |refill_ns, sensitivity_permille| {
-        let mut config = one_vm(vec![compute(20 * US), Phase::Progress { units: 1 }], 1);
-        config.scheduler = scenario("dedup-swaptions", "credit-1ms", 0).scheduler;
-        (config.host.pcpus, config.host.smt_threads, config.vms[0].vcpus) = (1, 1, 1);
-        (config.host.costs.cache_refill_max_ns, config.duration_ns) = (refill_ns, S);
-        config.vms[0].workloads[0].cache_sensitive_permille = sensitivity_permille;
-        config.vms.push(VmConfig { name: "other".into(), ..config.vms[0].clone() });
-        run(&config).vms.iter().map(|vm| vm.workloads[0].units_done).sum::<u64>() as f64
-    };
-    let warm = work(0, 1000);
-    let (cold, insensitive) = (work(150 * US, 1000) / warm, work(150 * US, 0) / warm);
-    assert!((0.90..0.95).contains(&cold), "{cold}");
-    assert!((0.99..1.01).contains(&insensitive), "{insensitive}");
-}
-
-#[test]
-fn who_moves_to_another_last_level_cache_works_less_than_who_stays_within_one() {
-    // Three VMs on two pCPUs go to and fro.
-    let work = |llc_pcpus, llc_migration_ns, sensitivity_permille| {
-        let mut config = one_vm(vec![compute(20 * US), Phase::Progress { units: 1 }], 1);
-        (config.host.pcpus, config.host.smt_threads, config.host.llc_pcpus) = (2, 1, llc_pcpus);
-        (config.host.costs.llc_migration_ns, config.duration_ns) = (llc_migration_ns, 2 * S);
-        config.vms[0].vcpus = 1;
-        config.vms[0].workloads[0].cache_sensitive_permille = sensitivity_permille;
-        for name in ["second", "third"] {
-            config.vms.push(VmConfig { name: name.into(), ..config.vms[0].clone() });
-        }
-        run(&config).vms.iter().map(|vm| vm.workloads[0].units_done).sum::<u64>() as f64
-    };
-    let near = work(2, 5 * MS, 1000);
-    let (far, insensitive) = (work(1, 5 * MS, 1000) / near, work(1, 5 * MS, 0) / near);
-    assert!((0.8..0.98).contains(&far), "{far}");
-    assert!((0.99..1.01).contains(&insensitive), "{insensitive}");
-    assert_eq!(work(1, 0, 1000), near);
 }
 
 #[test]
@@ -432,83 +266,6 @@ fn a_deadlock_is_reported_with_who_waits_for_what() {
     assert!(text.contains("target/dedup#3 waits at barrier all (4 of 5 arrived)"), "{text}");
 }
 
-/// Four threads that meet under a futex's queue lock, on as many vCPUs.
-fn meets_under(under: &str) -> SimulationConfig {
-    let barrier = Phase::Barrier { name: "all".into(), count: 0, under: Some(under.into()), spin_ns: 0 };
-    one_vm(vec![compute(100 * US), barrier, Phase::Progress { units: 1 }], 4)
-}
-
-#[test]
-fn who_wakes_the_others_at_a_barrier_holds_its_lock_until_all_are_awake() {
-    let mut config = meets_under("page_reclaim");
-    config.host.costs.ipi_send_ns = 50 * US;
-    let vm = &run(&config).vms[0];
-    let rounds = vm.workloads[0].units_done / 4;
-    assert!(rounds > 100, "{rounds}");
-    let acquired = vm.lock_acquisitions["page_reclaim"];
-    assert!(acquired.abs_diff(rounds * 4) <= 4, "all take it once a round: {acquired} in {rounds} rounds");
-    // Three wake-ups of 50 us under the lock, and the next steps: rounds can't be shorter.
-    assert!(vm.run_ns / rounds > 250 * US);
-}
-
-/// The same, but who waits spins first.
-fn spins_for(spin_ns: u64) -> SimulationConfig {
-    let mut config = meets_under("page_reclaim");
-    let Phase::Barrier { spin_ns: spin, .. } = &mut config.vms[0].workloads[0].program[1] else { panic!() };
-    *spin = spin_ns;
-    config
-}
-
-#[test]
-fn who_spins_at_a_barrier_for_long_enough_never_sleeps() {
-    // A hundred times as long as they compute.
-    let vm = &run(&spins_for(10 * MS)).vms[0];
-    let rounds = vm.workloads[0].units_done / 4;
-    assert!(rounds > 100, "{rounds}");
-    let waits = vm.barrier_waits;
-    assert_eq!(waits.slept(), 0, "{waits:?}");
-    assert!(waits.departure_spun * 20 < waits.arrival_spun, "who spins leaves at once: {waits:?}");
-    assert!(waits.arrival_spun.abs_diff(rounds * 3) <= 4, "all but the last: {waits:?} in {rounds} rounds");
-    assert_eq!(vm.ipis_sent, 0);
-}
-
-#[test]
-fn who_has_spun_in_vain_at_a_barrier_sleeps_and_is_woken() {
-    let mut config = spins_for(10 * US);
-    // One of them has a vCPU with another program that takes its turns.
-    let late = config.vms[0].workloads[0].clone();
-    config.vms[0].workloads.push(microslice_sim::config::WorkloadConfig {
-        name: "hog".into(),
-        threads: 1,
-        pinned_vcpu: Some(0),
-        program: vec![compute(100 * US)],
-        ..late
-    });
-    let vm = &run(&config).vms[0];
-    assert!(vm.workloads[0].units_done > 20, "{:?}", vm.workloads[0]);
-    let waits = vm.barrier_waits;
-    assert!(waits.arrival_slept > waits.arrival_spun, "{waits:?}");
-    assert!(vm.ipis_sent > 0);
-}
-
-#[test]
-fn a_barrier_whose_waiters_spin_needs_a_lock_to_sleep_under() {
-    let mut config = spins_for(10 * US);
-    let Phase::Barrier { under, .. } = &mut config.vms[0].workloads[0].program[1] else { panic!() };
-    *under = None;
-    let error = simulate(&config, &mut NoTrace).unwrap_err().to_string();
-    assert!(error.contains("who spins sleeps under a lock then"), "{error}");
-}
-
-#[test]
-fn a_barrier_under_a_lock_that_sleeps_is_refused() {
-    let mut config = meets_under("page_reclaim");
-    config.vms[0].kernel.locks[0].kind = Some(LockKind::Sleeping);
-    config.vms[0].kernel.locks[0].irqs_off = false;
-    let error = simulate(&config, &mut NoTrace).unwrap_err().to_string();
-    assert!(error.contains("a barrier can't wake under \"page_reclaim\""), "{error}");
-}
-
 #[test]
 fn a_receiver_without_a_sender_is_a_deadlock_too() {
     let config = one_vm(vec![compute(US), Phase::Receive { queue: "jobs".into() }], 2);
@@ -536,7 +293,8 @@ fn nonsense_is_refused_with_its_place() {
     assert!(refused(|c| c.vms.clear()).contains("no VMs"));
 }
 
-/// Whoever wakes another vCPU can lose its pCPU to it in the midst of what it does, and then has nothing more to do.
+/// A vCPU that wakes another can lose its pCPU to it in the midst of what it does, and then has nothing more
+/// to do.
 #[test]
 fn who_loses_its_pcpu_to_whom_it_woke_halts_only_when_it_runs_again() {
     let prepare = Duration::Constant { ns: 500 };
@@ -581,7 +339,7 @@ fn a_trace_is_the_same_with_and_without_checkers_and_has_what_the_end_brings() {
     assert!(ended_with_events > 0, "the end brought nothing: this shows nothing");
 }
 
-/// At the head of a queue may be who may not run where it is idle, and behind it who may.
+/// The head of a queue may not run on the idle pCPU, while one behind it may.
 #[test]
 fn credit_leaves_no_pcpu_idle_beside_who_waits_behind_one_that_may_not_run_there() {
     let mut config = one_vm(vec![Phase::Compute { duration: Duration::Constant { ns: 100 * MS } }], 4);
@@ -606,12 +364,14 @@ fn credit_leaves_no_pcpu_idle_beside_who_waits_behind_one_that_may_not_run_there
 }
 
 #[test]
-fn caches_that_are_displaced_in_no_time_are_as_cold_as_those_displaced_in_one_ns() {
-    let run_with = |cache_displace_ns| {
-        let mut config = scenario("dedup-swaptions", "credit", 50 * MS);
-        config.host.costs.cache_displace_ns = cache_displace_ns;
-        run(&config)
-    };
-    assert!(run_with(0) == run_with(1));
-    assert!(run_with(0) != run_with(2 * MS));
+fn shares_due_add_up_to_what_ran_and_changes_of_the_pool_are_counted() {
+    let mut config = scenario("exim-swaptions", "micro", 1_500 * MS);
+    config.warmup_ns = 1_500 * MS;
+    let report = run(&config);
+    let (ran_ns, due_ns) = report.vms.iter().fold((0, 0), |sum, vm| (sum.0 + vm.run_ns, sum.1 + vm.due_ns));
+    assert!(ran_ns.abs_diff(due_ns) <= report.vms.len() as u64, "{ran_ns} ns ran, {due_ns} ns due");
+    assert!(report.pool.sizes.len() > 1, "the pool never changed: this shows nothing");
+    let snapshot = snapshot_of(&report);
+    let ids: Vec<&str> = snapshot.entries().iter().map(|entry| entry.figure.id).collect();
+    assert!(ids.contains(&"share_due") && ids.contains(&"pool_resizes"), "{ids:?}");
 }

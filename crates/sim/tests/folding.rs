@@ -29,8 +29,9 @@ fn most_pause_loop_exits_are_folded_where_the_answer_depends_on_nothing_that_cha
     }
 }
 
-/// In few runs of this length an exit falls on the nanosecond of a change in such a way that it matters. These were found among
-/// 540: in the first two the exit is asked about behind the change, in the last one it was before. If the model changes, look for others.
+/// In few runs of this length an exit falls on the nanosecond of a change in such a way that it matters.
+/// These were found among 540: in the first two the exit is asked about behind the change, in the last one it
+/// was before. If the model changes, look for others.
 #[test]
 fn an_exit_in_the_nanosecond_of_a_change_is_asked_about_as_it_would_have_been() {
     for (name, policy, seed) in [
@@ -46,7 +47,7 @@ fn an_exit_in_the_nanosecond_of_a_change_is_asked_about_as_it_would_have_been() 
     }
 }
 
-/// Locks are held for milliseconds, and no tick of guest or host looks at who spins: only Algorithm 1 does.
+/// Locks are held for milliseconds, and no tick of guest or host looks at spinners: only Algorithm 1 does.
 #[test]
 fn the_pool_is_sized_by_all_exits_those_that_were_not_asked_about_too() {
     let hold = Duration::Exponential { mean_ns: 5 * MS };
@@ -80,7 +81,8 @@ fn the_pool_is_sized_by_all_exits_those_that_were_not_asked_about_too() {
     }
 }
 
-/// Under plain Xen an answer holds for as long as the rate limit does. Algorithm 1 looks behind its end, but before the next exit.
+/// Under plain Xen an answer holds for as long as the rate limit does. Algorithm 1 looks behind its end, but
+/// before the next exit.
 #[test]
 fn the_pool_is_sized_by_exits_whose_answer_holds_no_longer_too() {
     let text = r#"

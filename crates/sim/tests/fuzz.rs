@@ -177,7 +177,8 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// The same on larger hosts, whose VMs differ: in places for a micro pool, caches, cores, widths and weights.
+    /// The same on larger hosts, whose VMs differ: in places for a micro pool, caches, cores, widths and
+    /// weights.
     fn wide()(
         config in furnished(),
         (pcpus, caches, threads) in (6usize..20, 1usize..4, 1usize..4),

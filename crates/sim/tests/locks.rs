@@ -126,7 +126,7 @@ impl TraceSink for Stops {
 fn the_first_spinner_looks_at_the_holder_and_the_others_queue() {
     let mut stops = Stops::default();
     let mut config = contended(LockKind::Mutex, 12);
-    // Who looks at the holder is rarely stopped: it has the lock next.
+    // A spinner that looks at the holder is rarely stopped: it has the lock next.
     config.duration_ns = S;
     simulate(&config, &mut stops).unwrap();
     let stopped_in = |name: &str| stops.functions.iter().filter(|function| *function == name).count();
@@ -151,7 +151,7 @@ fn pagevec(names: &TraceNames) -> LockId {
     names.locks.ids().find(|&lock| names.locks[lock] == "target/pagevec").expect("it is there")
 }
 
-/// Who waits for one lock of a VM, in the order of coming, and whether somebody ever got it out of turn.
+/// Waiters for one lock of a VM, in the order of coming, and whether one ever got it out of turn.
 #[derive(Default)]
 struct Line {
     lock: LockId,
@@ -191,7 +191,8 @@ fn tickets_and_queues_serve_who_came_first_and_a_bare_word_whoever_runs() {
     }
 }
 
-/// For how long waiters of one lock spin before they halt, what their vCPUs' interrupt handlers wait for not counted.
+/// For how long waiters of one lock spin before they halt, what their vCPUs' interrupt handlers wait for not
+/// counted.
 #[derive(Default)]
 struct SpinsBeforeHalts {
     lock: LockId,
@@ -235,7 +236,8 @@ impl TraceSink for SpinsBeforeHalts {
     }
 }
 
-/// How a thread waits that is interrupted again and again, by handlers that themselves need a contended runqueue's lock.
+/// How a thread waits that is interrupted again and again, by handlers that themselves need a contended
+/// runqueue's lock.
 fn interrupted_waits(kind: LockKind) -> SpinsBeforeHalts {
     interrupted_waits_on(kind, true)
 }
@@ -293,8 +295,8 @@ fn who_only_spins_never_halts_though_an_interrupt_waits_for_a_paravirtual_lock()
     }
 }
 
-/// Of one lock: who is woken by a kick while somebody else comes first, how often waiters halt, and for how long each has spun when it
-/// halts for the first time.
+/// Of one lock: which waiter a kick wakes while another comes first, and how often waiters halt. Also how
+/// long each has spun when it halts for the first time.
 #[derive(Default)]
 struct Kicks {
     lock: LockId,
@@ -372,7 +374,7 @@ fn kicks_and_halts_cost_what_the_host_says() {
     assert!(overhead_ns > seen.kicks as u64 * 5 * US, "{overhead_ns} ns for {} kicks", seen.kicks);
     let (_, halting) = kicks_of(LockKind::PvTicket, 0, 20 * US);
     assert!(10 * done(&halting) < 8 * done(&free), "each hand-over waits until a halted one is awake");
-    // Who never halts doesn't notice.
+    // A waiter that never halts doesn't notice.
     let spinning = |cost_ns| done(&kicks_of(LockKind::OTicket, cost_ns, 0).1);
     assert_eq!(spinning(0), spinning(20 * US));
 }

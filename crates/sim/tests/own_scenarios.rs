@@ -106,8 +106,8 @@ fn packets_do_not_hide_a_deadlock() {
 
 #[test]
 fn who_loses_its_pcpu_to_whom_it_wakes_may_be_interrupted_as_soon_as_it_runs_elsewhere() {
-    // Whoever places a child preempts itself with the IPI, and an idle micro pCPU borrows it at the same instant, when a
-    // tick or a packet waits for it.
+    // The vCPU that places a child preempts itself with the IPI. An idle micro pCPU borrows it at the same
+    // instant, when a tick or a packet waits for it.
     let text = r#"
         host = { extends = "xeon-e5645", pcpus = 2, ple = { window = "1 ms" }, costs = { context_switch = "20 us" } }
         duration = "1 s"
@@ -149,6 +149,54 @@ fn an_interrupt_that_comes_during_a_switch_of_threads_is_taken_behind_it() {
     "#;
     let longest_ns = run(text, "credit").vms[0].tlb_sync.max().expect("shootdowns");
     assert!(longest_ns < 100_000, "{longest_ns} ns, on a host with nothing else to do");
+}
+
+/// The unmapping thread is one workload, and who runs on the other vCPUs another.
+fn shootdowns_beside(of_process: &str) -> u64 {
+    let text = format!(
+        r#"
+        host = {{ extends = "xeon-e5645", pcpus = 4 }}
+        duration = "200 ms"
+        [[vm]]
+        name = "alone"
+        vcpus = 4
+        kernel = "linux-4.4"
+        workloads = [
+            {{ name = "unmaps", threads = 1, pin = 3, process = "server", program = [
+                {{ compute = "100 us" }}, {{ shootdown = "1 us" }}, {{ progress = 1 }},
+            ] }},
+            {{ name = "computes", threads = 3, {of_process} program = [{{ compute = "50 us" }}, {{ progress = 1 }}] }},
+        ]
+    "#
+    );
+    run(&text, "credit").vms[0].call_function_ipis
+}
+
+#[test]
+fn workloads_of_one_process_share_its_address_space_and_others_do_not() {
+    assert_eq!(shootdowns_beside(""), 0);
+    assert_eq!(shootdowns_beside("process = \"another\", "), 0);
+    assert!(shootdowns_beside("process = \"server\", ") > 3_000);
+}
+
+#[test]
+fn a_thread_that_is_woken_waits_as_long_as_the_one_before_it_keeps_the_vcpu() {
+    let text = r#"
+        host = { extends = "xeon-e5645", pcpus = 1 }
+        duration = "2 s"
+        [[vm]]
+        name = "alone"
+        vcpus = 1
+        kernel = "linux-4.4"
+        workloads = [
+            { name = "wakes", threads = 1, program = [{ sleep = "5 ms" }, { compute = "10 us" }, { progress = 1 }] },
+            { name = "computes", threads = 1, program = [{ compute = "50 us" }, { progress = 1 }] },
+        ]
+    "#;
+    let waits = &run(text, "credit").vms[0].wake_waits;
+    assert!(waits.count() > 300, "{}", waits.count());
+    // It goes first when the other has had a millisecond.
+    assert!(waits.percentile(50.0).expect("waits") < 100_000, "{waits:?}");
 }
 
 #[test]
@@ -205,7 +253,8 @@ fn a_stream_has_the_rate_that_was_asked_for() {
     }
 }
 
-/// 64 vCPUs that send shootdowns, beside 64 that compute, on 64 pCPUs: dozens of directed yields within one switch.
+/// 64 vCPUs that send shootdowns, beside 64 that compute, on 64 pCPUs: dozens of directed yields within one
+/// switch.
 #[test]
 fn directed_yields_do_not_keep_their_targets_from_their_guests() {
     let text = r#"
@@ -460,7 +509,8 @@ fn who_waits_for_a_short_burst_asks_for_the_burst_not_for_the_wait() {
         "#,
         busy_vm("hog", "")
     );
-    // Xen's rate limit makes it wait for longer than it runs. Never kept waiting it would run a tenth of the time.
+    // Xen's rate limit makes it wait for longer than it runs. Never kept waiting it would run a tenth of the
+    // time.
     let report = run(&text, "credit");
     let (run_ns, wait_ns) = (report.vms[0].run_ns, report.vms[0].wait_ns);
     assert!(wait_ns > run_ns, "{run_ns} {wait_ns}");
@@ -491,7 +541,8 @@ fn fairness_is_told_per_vcpu_as_weights_are() {
     }
 }
 
-/// Means in ms of the waits for a lock that is held for 20 ms: what they are, and what Lockstat says. Ticks come every 4 ms.
+/// Means in ms of the waits for a lock that is held for 20 ms: what they are, and what Lockstat says. Ticks
+/// come every 4 ms.
 fn waits_ms(irqs_off: bool) -> (f64, f64) {
     let text = format!(
         r#"

@@ -1,5 +1,5 @@
-//! Where patience helps, and where it is in vain: eight vCPUs that wait for one another's spin locks, beside twice as many hogs. Every run
-//! has the checkers on.
+//! Where patience helps, and where it is in vain: eight vCPUs that wait for one another's spin locks, beside
+//! twice as many hogs. Every run has the checkers on.
 
 use microslice_sim::scenario::{Overrides, parse};
 use microslice_sim::simulate;

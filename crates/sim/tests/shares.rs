@@ -1,5 +1,5 @@
-//! What each VM gets of the host under the real scheduler's rules, in setups where its first versions gave wrong shares. Every run has the
-//! checkers on.
+//! What each VM gets of the host under the real scheduler's rules, in setups where its first versions gave
+//! wrong shares. Every run has the checkers on.
 
 use microslice_sim::report::RunReport;
 use microslice_sim::scenario::{Overrides, parse};
@@ -77,7 +77,8 @@ fn shares(report: &RunReport) -> Vec<f64> {
     report.vms.iter().map(|vm| vm.run_ns as f64 / host_ns).collect()
 }
 
-/// Each VM has what it is due, within a twentieth of the host, under each of these policies, whichever pCPUs share queues.
+/// Each VM has what it is due, within a twentieth of the host, under each of these policies, whichever pCPUs
+/// share queues.
 fn assert_shares(pcpus: u32, vms: &[Vm], due: &[f64]) {
     assert_shares_within(SECONDS, pcpus, vms, due, &["microslice:0", "microslice:1", "microslice"]);
 }
@@ -169,8 +170,8 @@ fn vms_of_one_vcpu_do_not_all_begin_on_the_first_pcpu() {
     assert!(ran().max() < ran().min().map(|least| 3 * least), "{:?}", ran().collect::<Vec<_>>());
 }
 
-/// Boosted against whoever was served last where it ran, a sleeper of great weight had less the more it weighed (0.22 of the
-/// host), and took most of that from the VM that it should have had it with.
+/// A sleeper of great weight was boosted against the vCPU that was served last where it ran. It had less the
+/// more it weighed (0.22 of the host). It took most of that from the VM that it should have had it with.
 #[test]
 fn a_heavy_vm_whose_vcpus_sleep_has_what_it_asks_for_beside_light_ones_that_do_not() {
     let turns = r#"{ name = "w", threads = 1, program = [{ compute = "100 us" }, { sleep = "10 us" }, { progress = 1 }] }"#;
@@ -188,8 +189,8 @@ fn a_heavy_vm_whose_vcpus_sleep_has_what_it_asks_for_beside_light_ones_that_do_n
     }
 }
 
-/// A woken vCPU went to the micro pCPU that was lent, was called back from it at once, and waited for it again, thousands of times a
-/// second: it made a third of its work.
+/// Thousands of times a second a woken vCPU went to the lent micro pCPU, was called back at once, and waited
+/// for it again. It made a third of its work.
 #[test]
 fn who_was_woken_for_a_pcpu_that_is_called_back_all_the_time_goes_on_elsewhere() {
     let sleeps = r#"{ name = "w", threads = 1, program = [{ compute = "300 us" }, { sleep = "700 us" }, { progress = 1 }] }"#;
@@ -228,13 +229,13 @@ fn a_turn_that_goes_on_after_a_micro_slice_puts_nobody_back_who_slept() {
     }
 }
 
-/// Each asked for micro slices without end, and had the whole micro pool beside its turns: 0.25, 0.49 and 0.24 of these hosts. Without
-/// vm_is_ahead() it is 0.46 to 0.6, 0.49 and 0.54, within two seconds as well.
+/// Each asked for micro slices without end, and had the whole micro pool beside its turns: 0.25, 0.49 and
+/// 0.24 of these hosts. Without vm_is_ahead() it is 0.46 to 0.6, 0.49 and 0.54, within two seconds as well.
 #[test]
 fn a_vm_that_asks_for_micro_slices_all_the_time_has_no_more_than_its_share() {
     let greedy = || vm(12, "", &[&shoots_down("exponential 50 us")]);
     let eight: Vec<Vm> = std::iter::once(greedy()).chain((0..7).map(|_| vm(12, "", &[COMPUTES]))).collect();
-    // Who has no micro pool has no micro slices to give.
+    // A scheduler without a micro pool has no micro slices to give.
     let assert_shares = |pcpus, vms: &[Vm], due: &[f64]| {
         assert_shares_within((500, 1500), pcpus, vms, due, &["microslice:1", "microslice"]);
     };
@@ -271,7 +272,8 @@ fn a_lottery_gives_each_vm_its_share_however_many_vcpus_it_has() {
     }
 }
 
-/// A control group per VM: its vCPUs share what it is due, however many they are, and those that sleep leave theirs to the others.
+/// A control group per VM: its vCPUs share what it is due, however many they are, and those that sleep leave
+/// theirs to the others.
 #[test]
 fn under_cfs_vms_of_unlike_size_have_equal_shares_and_weights_count() {
     let two = |keys: [&'static str; 2]| [vm(8, keys[0], &[COMPUTES]), vm(2, keys[1], &[COMPUTES])];

@@ -1,7 +1,8 @@
-//! Is a prediction right? Scenarios that are known are profiled as `microslice observe` would have seen them. What the model that is fitted
-//! to such a profile predicts is compared with what the scenario itself does under another policy.
+//! Is a prediction right? Scenarios that are known are profiled as `microslice observe` would have seen them.
+//! What the model that is fitted to such a profile predicts is compared with what the scenario itself does
+//! under another policy.
 //!
-//! `cargo test --workspace --locked --test what_if -- --nocapture` prints the table of docs/what-if.md.
+//! `cargo test --workspace --locked --test what_if -- --nocapture` prints the table of docs/how-to/what-if.md.
 
 use microslice_metrics::profile::Profile;
 use microslice_sim::batch::BatchProgress;
@@ -71,7 +72,7 @@ impl Comparison {
 fn compare(name: &str, text: &str) -> (Fit, Vec<Comparison>) {
     let progress = BatchProgress::default();
     let profile = profiled(text);
-    let fit = fit(&profile, &progress).expect("a model");
+    let fit = fit(&profile, None, &progress).expect("a model");
     let policies = ["eevdf".to_owned(), "microslice".to_owned()];
     let truth = predict(text, &policies, &profile, SEEDS, &progress).expect("the known scenario runs");
     let predicted = predict(&fit.model.to_scenario(), &policies, &profile, SEEDS, &progress)
@@ -127,7 +128,7 @@ fn shootdowns_and_work_change_as_predicted_on_hosts_that_nobody_chose() {
     );
 }
 
-/// docs/what-if.md says what is missed, and why: a model that gets better changes that page.
+/// docs/how-to/what-if.md says what is missed, and why: a model that gets better changes that page.
 #[test]
 fn what_is_missed_is_what_the_page_says() {
     let missed = misses("regret 6", &regret::scenario(6));

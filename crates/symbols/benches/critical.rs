@@ -1,6 +1,7 @@
 //! Classification, matching and slides on a stock kernel.
 //!
-//! The kernel is the newest 7.2 in `.cache/kernels` (`make kernels`), or the image in `MICROSLICE_BENCH_KERNEL`.
+//! The kernel is the newest 7.2 in `.cache/kernels` (`make kernels`), or the image in
+//! `MICROSLICE_BENCH_KERNEL`.
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};

@@ -1,7 +1,8 @@
 //! From image to symbols, lookup, opening a stored table; next to vmlinux-to-elf on the same machine.
 //!
-//! The kernel is the newest 7.2 in `.cache/kernels` (`make kernels`), or the image in `MICROSLICE_BENCH_KERNEL`.
-//! Peak memory is that of this process after the first image, before anything else ran.
+//! The kernel is the newest 7.2 in `.cache/kernels` (`make kernels`), or the image in
+//! `MICROSLICE_BENCH_KERNEL`. Peak memory is that of this process after the first image, before anything else
+//! ran.
 
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
@@ -11,7 +12,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// What the project promises (docs/symbols.md).
+/// What the project promises (docs/explanation/guest-kernels.md).
 const IMAGE_SECONDS_MAX: f64 = 0.5;
 const PEAK_MIB_MAX: u64 = 200;
 const RUNS: usize = 5;
@@ -57,7 +58,8 @@ fn seconds_to_symbols(image: &Path) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// Peak memory of the first run, the best time of some (other work on the machine only ever adds), the other tool once.
+/// Peak memory of the first run, the best time of some (other work on the machine only ever adds), the other
+/// tool once.
 fn side_by_side(image: &Path) {
     let symbols = source::open(image).unwrap().kernel.symbols.len();
     let peak_mib = peak_kib() / 1024;

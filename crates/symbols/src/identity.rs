@@ -17,14 +17,15 @@ impl Identity {
         banner.strip_prefix("Linux version ")?.split_whitespace().next()
     }
 
-    /// Was it built for one processor? Behind its build number the banner says `SMP` if it wasn't (Linux, init/Makefile).
+    /// Was it built for one processor? Behind its build number the banner says `SMP` if it wasn't (Linux,
+    /// init/Makefile).
     pub fn is_uniprocessor(&self) -> bool {
         let flags = self.banner.as_ref().and_then(|banner| banner.split_once(" #"));
         flags.is_some_and(|(_, flags)| flags.split_whitespace().all(|word| word != "SMP"))
     }
 
-    /// What `self` and `other` both know and see differently, one phrase a field; empty when they can be one kernel.
-    /// The banner, which holds the release and when it was built, speaks only where nothing else did.
+    /// What `self` and `other` both know and see differently, one phrase a field; empty when they can be one
+    /// kernel. The banner, which holds the release and when it was built, speaks only where nothing else did.
     pub fn disagreements(&self, other: &Identity) -> Vec<String> {
         let differ = |field: &str, ours: &Option<String>, theirs: &Option<String>| match (ours, theirs) {
             (Some(ours), Some(theirs)) if ours != theirs => Some(format!("{field} {ours} against {theirs}")),

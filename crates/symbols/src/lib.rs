@@ -1,8 +1,8 @@
-//! Guest kernels without configuration: images, kallsyms, System.map and ELF become one [`SymbolTable`]; symbols
-//! become critical classes; halt addresses become KASLR slides. Depends on nothing else of ours.
+//! Guest kernels without configuration: images, kallsyms, System.map and ELF become one [`SymbolTable`];
+//! symbols become critical classes; halt addresses become KASLR slides. Depends on nothing else of ours.
 //!
-//! Everything here reads bytes that a tenant controls: every length is checked against what is there and against a
-//! fixed limit before memory is asked for, every loop is bounded by one of the two.
+//! Everything here reads bytes that a tenant controls. Every length is checked, against what is there and
+//! against a fixed limit, before memory is asked for. One of the two bounds every loop.
 
 // They panic where nobody reads.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

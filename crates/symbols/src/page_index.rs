@@ -38,7 +38,8 @@ impl PageIndex {
         Self { first_page, starts }
     }
 
-    /// Where the first symbol behind `address` can be, at most one past either end; `None` outside of the index.
+    /// Where the first symbol behind `address` can be, at most one past either end; `None` outside of the
+    /// index.
     pub fn around(&self, address: u64) -> Option<Range<usize>> {
         let page = usize::try_from((address >> PAGE_BITS).checked_sub(self.first_page)?).ok()?;
         let (&start, &end) = (self.starts.get(page)?, self.starts.get(page + 1)?);

@@ -1,7 +1,7 @@
 //! The common result of every source: symbols sorted by address, found by address or by name.
 //!
-//! Storage is three flat arrays (addresses, name offsets, kinds) and one arena of names, so that a table of 200,000
-//! symbols costs about 8 MB in four allocations, whatever its source was.
+//! Storage is three flat arrays (addresses, name offsets, kinds) and one arena of names. So a table of
+//! 200,000 symbols costs about 8 MB in four allocations, whatever its source was.
 
 use crate::page_index::PageIndex;
 use crate::{Error, Identity};
@@ -182,8 +182,8 @@ impl SymbolTable {
         Self { identity, ..self }
     }
 
-    /// Every symbol moved by `delta` (wrapping), the order of a kernel's upper half kept: addresses below `2^47` are
-    /// per-CPU offsets and absolute values, which a slide doesn't move, and stay.
+    /// Every symbol moved by `delta` (wrapping), the order of a kernel's upper half kept: addresses below
+    /// `2^47` are per-CPU offsets and absolute values, which a slide doesn't move, and stay.
     #[must_use]
     pub fn moved_by(self, delta: u64) -> Self {
         let mut builder = SymbolTableBuilder::with_capacity(self.len());
@@ -216,8 +216,8 @@ impl SymbolTable {
         (0..self.len()).map(|index| self.get(index).expect("index is below len"))
     }
 
-    /// The symbol that holds `address`; of several at one address, the first of the source, which is the kernel's own
-    /// choice too (`get_symbol_pos` in kernel/kallsyms.c).
+    /// The symbol that holds `address`; of several at one address, the first of the source, which is the
+    /// kernel's own choice too (`get_symbol_pos` in kernel/kallsyms.c).
     pub fn lookup(&self, address: u64) -> Option<Hit<'_>> {
         let near = self.pages.around(address).unwrap_or(0..self.len());
         let after = near.start + self.addresses[near].partition_point(|&start| start <= address);
@@ -226,8 +226,8 @@ impl SymbolTable {
         (address < symbol.end).then_some(Hit { symbol, offset: address - start })
     }
 
-    /// The first of the symbols that start at `start`, of which `index` is one. Aliases are few, but a hostile table
-    /// may have a million at one address: never step through them.
+    /// The first of the symbols that start at `start`, of which `index` is one. Aliases are few, but a
+    /// hostile table may have a million at one address: never step through them.
     fn first_at(&self, index: usize, start: u64) -> usize {
         let before = |index: usize| index.checked_sub(1).map(|before| self.addresses[before]);
         if before(index) != Some(start) {
@@ -308,7 +308,8 @@ impl SymbolTableBuilder {
         Self::default()
     }
 
-    /// Room for `symbols` (no more than the limit: a count read from a hostile source allocates nothing by itself).
+    /// Room for `symbols` (no more than the limit: a count read from a hostile source allocates nothing by
+    /// itself).
     pub fn with_capacity(symbols: usize) -> Self {
         let symbols = symbols.min(SYMBOLS_MAX);
         Self { entries: Vec::with_capacity(symbols), names: String::with_capacity(symbols * 16) }
@@ -322,8 +323,8 @@ impl SymbolTableBuilder {
         self.entries.is_empty()
     }
 
-    /// Adds a symbol. Refused: names that are empty, too long or not printable; kinds that are no ASCII letter or `?`;
-    /// more than [`SYMBOLS_MAX`] symbols.
+    /// Adds a symbol. Refused: names that are empty, too long or not printable; kinds that are no ASCII
+    /// letter or `?`; more than [`SYMBOLS_MAX`] symbols.
     pub fn push(&mut self, address: u64, kind: char, name: &str) -> Result<(), Error> {
         if self.entries.len() >= SYMBOLS_MAX {
             return Err(Error::too_large("symbols", SYMBOLS_MAX as u64));
@@ -369,7 +370,8 @@ impl SymbolTableBuilder {
     }
 }
 
-/// In blocks without a branch inside, which the compiler turns into vector instructions: there are megabytes of names.
+/// In blocks without a branch inside, which the compiler turns into vector instructions: there are megabytes
+/// of names.
 fn is_graphic_ascii(bytes: &[u8]) -> bool {
     bytes
         .chunks(4096)

@@ -14,8 +14,8 @@ pub fn looks_like_symbol_text(head: &[u8]) -> bool {
     std::str::from_utf8(line).is_ok_and(|line| parse_line(line).is_some() || stub_hint(line).is_some())
 }
 
-/// Reads symbols from text. Symbols of modules are left out: the table describes the kernel image, and modules lie
-/// outside its slide.
+/// Reads symbols from text. Symbols of modules are left out: the table describes the kernel image, and
+/// modules lie outside its slide.
 ///
 /// # Errors
 /// The line that is no symbol; a stub; addresses hidden by `kptr_restrict`.

@@ -1,7 +1,7 @@
 //! Kernels that come inside something else: a unified kernel image, a shared library.
 //!
-//! libkrunfw's kernel is built without `CONFIG_KALLSYMS_ALL`, as Firecracker's and Alpine's are. It comes with a Python
-//! package, which is kept in `.cache/microsandbox`.
+//! libkrunfw's kernel is built without `CONFIG_KALLSYMS_ALL`, as Firecracker's and Alpine's are. It comes
+//! with a Python package, which is kept in `.cache/microsandbox`.
 
 mod blobs;
 mod common;
@@ -34,7 +34,8 @@ fn vmlinuz() -> Vec<u8> {
     bzimage(&pack(Compression::Zstd, &vmlinux(Generation::V6_4, SYMBOLS)), "6.9.0-test")
 }
 
-/// A kernel module, as far as an ELF header and a symbol table tell: relocatable, with kallsyms-like bytes inside.
+/// A kernel module, as far as an ELF header and a symbol table tell: relocatable, with kallsyms-like bytes
+/// inside.
 fn module() -> Vec<u8> {
     let mut elf = vmlinux(Generation::V6_4, 300);
     elf[16] = 1; // ET_REL
@@ -129,7 +130,8 @@ fn stock_kernels_in_unified_images_are_read_as_they_are_alone() {
 }
 
 const PACKAGE: &str = "microsandbox==0.7.11";
-/// What vmlinux-to-elf 1.4.0 reads from the flat kernel: lines of `address type name`, sorted, and their CRC-32.
+/// What vmlinux-to-elf 1.4.0 reads from the flat kernel: lines of `address type name`, sorted, and their
+/// CRC-32.
 const KRUN_SYMBOLS: usize = 83_245;
 const KRUN_CRC32: u32 = 0x33d3_31b7;
 const X86_64_TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -150,7 +152,7 @@ fn libkrunfw() -> Option<PathBuf> {
             let wheel = wheels.map(|entry| entry.path()).next().ok_or("no wheel came")?;
             let unpacked = new.path().join("unpacked");
             run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(&unpacked))?;
-            // Whoever is second finds the first one's.
+            // The second one finds the first one's.
             let renamed = fs::rename(&unpacked, &kept);
             if !library.exists() {
                 return Err(format!("{}: {renamed:?}", library.display()));

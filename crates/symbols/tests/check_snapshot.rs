@@ -1,4 +1,5 @@
-//! What `check` says of small kernels, whole, as snapshots. `MICROSLICE_UPDATE_SNAPSHOTS=1 cargo test` writes them anew.
+//! What `check` says of small kernels, whole, as snapshots. `MICROSLICE_UPDATE_SNAPSHOTS=1 cargo test` writes
+//! them anew.
 
 use microslice_symbols::critical::{Catalogue, Check, EntryCheck};
 use microslice_symbols::{Identity, SymbolTable, SymbolTableBuilder};

@@ -57,11 +57,13 @@ fn every_row_of_table_3_is_matched_or_explained_on_every_kernel() {
         }
         let coverage = &check.coverage;
         assert_eq!(coverage.rows_unexplained, 0, "{release}: {coverage}");
-        // flush_tlb_current_task is gone since 4.12; kernels without preemption inline the unlock of irq locks.
+        // flush_tlb_current_task is gone since 4.12; kernels without preemption inline the unlock of irq
+        // locks.
         assert!(coverage.rows_matched >= 26, "{release}: {coverage}");
         assert_eq!(coverage.entries_given_up, 0, "{release}");
         assert!((80..=256).contains(&coverage.ranges), "{release}: {coverage}");
-        // Critical code is a small part of a kernel: a class that covers much of it would accelerate everything.
+        // Critical code is a small part of a kernel: a class that covers much of it would accelerate
+        // everything.
         assert!(coverage.classed_bytes * 100 < coverage.text_bytes, "{release}: {coverage}");
         for companion in &check.companions {
             assert!(!companion.matched.is_empty(), "{release}: {}", companion.paper);
@@ -119,8 +121,8 @@ fn is_padding(instruction: &Instruction) -> bool {
     matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3 | Mnemonic::Endbr64)
 }
 
-/// After it, control doesn't go on to the next byte: the address behind it belongs to another function. A call is one
-/// only where the callee doesn't return (`__stack_chk_fail`, `do_exit`).
+/// After it, control doesn't go on to the next byte: the address behind it belongs to another function. A
+/// call is one only where the callee doesn't return (`__stack_chk_fail`, `do_exit`).
 fn leaves(instruction: &Instruction) -> bool {
     matches!(
         instruction.mnemonic(),
@@ -154,7 +156,8 @@ fn ranges_begin_and_end_where_their_functions_do() {
     }
 }
 
-/// Functions that hold one loop each; where it is in more than one, another version or build has it elsewhere.
+/// Functions that hold one loop each; where it is in more than one, another version or build has it
+/// elsewhere.
 const SPINS: [(&[&str], GuestClass); 8] = [
     (&["smp_call_function_many_cond"], GuestClass::TlbShootdown),
     (&["smp_call_function_single", "__smp_call_function_single"], GuestClass::TlbShootdown),

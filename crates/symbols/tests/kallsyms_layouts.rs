@@ -65,7 +65,8 @@ fn a_kernel_that_is_linked_low_is_decoded_at_its_own_addresses() {
     }
 }
 
-/// arm64 up to 6.1 keeps the base in a relocation: offsets without it must not pass for distances from the array.
+/// arm64 up to 6.1 keeps the base in a relocation: offsets without it must not pass for distances from the
+/// array.
 #[test]
 fn offsets_whose_base_is_missing_are_refused_instead_of_misread() {
     for generation in [Generation::V4_6Arm64, Generation::V6_15] {
@@ -153,8 +154,8 @@ fn imitations_run_out_of_budget_instead_of_time() {
     assert_eq!(error.to_string(), "no symbols: gave up: the bytes imitate a symbol table in too many places");
 }
 
-/// The smallest token table that is one by its index: 255 empty strings behind one of 61 bytes. Whatever is read of it as a
-/// count is too large for a kernel.
+/// The smallest token table that is one by its index: 255 empty strings behind one of 61 bytes. Whatever is
+/// read of it as a count is too large for a kernel.
 fn forged_token_table() -> Vec<u8> {
     const FIRST_GAP: u16 = 62;
     let mut table = vec![b'a'; usize::from(FIRST_GAP) - 1];

@@ -1,4 +1,5 @@
-//! Stock Debian kernels from `.cache/kernels` (`make kernels`), against vmlinux-to-elf, an independent reader.
+//! Stock Debian kernels from `.cache/kernels` (`make kernels`), against vmlinux-to-elf, an independent
+//! reader.
 //!
 //! vmlinux-to-elf is slow (5 to 45 s a kernel), so what it says is kept in `.cache/vmlinux-to-elf`, by image.
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Arguments: the host kernel's series, milliseconds between two such stops (0: none), seconds. No scheduler of ours is loaded,
-//! so what ends a guest here is the emulator (docs/testbed.md, What goes wrong).
+//! so what ends a guest here is the emulator (docs/explanation/testbed.md, What goes wrong).
 
 use microslice_testbed::{GuestSpec, Testbed};
 use std::time::{Duration, Instant};

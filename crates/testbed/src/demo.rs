@@ -2,8 +2,9 @@
 
 use crate::guest::{Guest, GuestSpec, Pv};
 use crate::host::Host;
-use crate::link::Process;
+use crate::link::{Output, Process};
 use crate::measure::Measurement;
+use crate::peers::Peer;
 use crate::{Error, Result, say};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -27,13 +28,27 @@ pub enum Scheduler {
     Beside,
     /// The kernel's own, while `microslice observe` profiles the guests.
     Observed,
+    /// The kernel's own, for one guest after the other: the rest stand still meanwhile.
+    Alone,
+    /// A scheduler of others.
+    Peer(Peer),
 }
 
 impl Scheduler {
-    /// Flags of `microslice run`; nothing for the kernel's own.
+    /// The shell command that starts it; nothing for the kernel's own.
+    fn command(self, plan: &Plan) -> Option<String> {
+        if let Self::Peer(peer) = self {
+            return Some(format!("exec {}", peer.command(plan.dilation)));
+        }
+        // Looking through memory would take a part of the pCPUs that are measured.
+        let (microslice, flags, slices) = (&plan.microslice, self.flags()?, self.slice_flags(plan));
+        Some(format!("exec {microslice} run --no-guest-memory {flags} {slices} --stats 1 --json"))
+    }
+
+    /// Flags of `microslice run`; nothing for others.
     pub fn flags(self) -> Option<String> {
         match self {
-            Self::Kernel | Self::Observed => None,
+            Self::Kernel | Self::Observed | Self::Alone | Self::Peer(_) => None,
             Self::Static(count) => Some(format!("--micro-cpus {count}")),
             Self::StaticPaper(count) => Some(format!("--micro-cpus {count} --rules paper")),
             Self::Auto => Some("--micro-cpus auto".into()),
@@ -68,6 +83,8 @@ impl Scheduler {
             Self::Coordinated => "coordinated".into(),
             Self::Beside => "beside".into(),
             Self::Observed => "kernel's own, observed".into(),
+            Self::Alone => "alone".into(),
+            Self::Peer(peer) => peer.program().into(),
         }
     }
 }
@@ -164,6 +181,8 @@ const SETTLE: Duration = Duration::from_secs(4);
 const KNOWLEDGE_PATIENCE: Duration = Duration::from_secs(60);
 /// The guest whose work is micro-sliced, and its workload.
 pub(crate) const MIX: &str = "mix";
+/// The guest that only computes, likewise.
+const HOG: &str = "hog";
 const ROUND_TRIES: u32 = 3;
 /// An observer that isn't asked to count yet finds the guests and reads their kernels.
 const OBSERVER_SETTLES: Duration = Duration::from_secs(100);
@@ -172,6 +191,8 @@ const PROFILE: &str = "/tmp/microslice-profile.json";
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a scheduler may take to come, or to go: the kernel verifies it for seconds of emulation, for minutes on a machine that others load.
 const LOAD_PATIENCE: Duration = Duration::from_secs(300);
+/// A peer's programs may be several times as long as ours: those of lavd took 300 s and more on a machine that others load.
+const PEER_LOAD_PATIENCE: Duration = Duration::from_secs(1200);
 
 /// Runs all phases; `boot` gives the host, once for rounds with PAUSE exits and once for those without; `progress` hears
 /// what comes next.
@@ -212,11 +233,7 @@ fn run_round(
     let done = phases.len();
     for tries in 1.. {
         progress(&format!("booting two guests, {}", round.name()));
-        let guest = |name: &str| {
-            let guest = GuestSpec::new(name).workload(name).kernel(&plan.guest_kernel).pv(round.pv);
-            if plan.own_cgroups { guest.own_cgroup() } else { guest }
-        };
-        let guests = host.start_guests(vec![guest(MIX).network(1), guest("hog")])?;
+        let guests = start_guests(host, plan, round)?;
         let mut outcome = Ok(());
         for &scheduler in &plan.schedulers {
             progress(&format!(
@@ -237,7 +254,7 @@ fn run_round(
             guest.stop()?;
         }
         match outcome {
-            // Emulated SVM loses a guest now and then (docs/testbed.md); a round is compared within itself only.
+            // Emulated SVM loses a guest now and then (docs/explanation/testbed.md); a round is compared within itself only.
             Err(error @ Error::Stage { .. }) if tries < ROUND_TRIES => {
                 say(format_args!("{error}; the round starts again ({tries} of {ROUND_TRIES} tries used)"));
                 phases.truncate(done);
@@ -248,36 +265,83 @@ fn run_round(
     unreachable!("the loop above returns")
 }
 
-fn phase(host: &Host, plan: &Plan, guests: &[Guest], scheduler: Scheduler, round: Round) -> Result<Phase> {
-    // Looking through memory would take a part of the pCPUs that are measured.
-    let command = scheduler.flags().map(|flags| {
-        let microslice = &plan.microslice;
-        let slices = scheduler.slice_flags(plan);
-        format!("exec {microslice} run --no-guest-memory {flags} {slices} --stats 1 --json")
-    });
-    let running = command.map(|command| take_over(host, guests, scheduler, &command)).transpose()?;
+/// The two: one kernel-heavy, one that hogs its vCPUs.
+pub(crate) fn start_guests(host: &Host, plan: &Plan, round: Round) -> Result<Vec<Guest>> {
+    let guest = |name: &str| {
+        let guest = GuestSpec::new(name).workload(name).kernel(&plan.guest_kernel).pv(round.pv);
+        if plan.own_cgroups { guest.own_cgroup() } else { guest }
+    };
+    host.start_guests(vec![guest(MIX).network(1), guest(HOG)])
+}
+
+/// What the guests did in a time, and what they had of the host.
+struct Sample {
+    vms: Vec<(String, Measurement)>,
+    cpus: Vec<Option<f64>>,
+    context_switches: u64,
+    seconds: f64,
+}
+
+/// One phase. If its scheduler fails, guests may be left standing still.
+pub(crate) fn phase(
+    host: &Host,
+    plan: &Plan,
+    guests: &[Guest],
+    scheduler: Scheduler,
+    round: Round,
+) -> Result<Phase> {
+    let running = scheduler.command(plan);
+    let running = running.map(|command| take_over(host, guests, scheduler, &command)).transpose()?;
     let observer = (scheduler == Scheduler::Observed).then(|| observe(host, plan, guests)).transpose()?;
+    let seconds = Duration::from_secs(plan.seconds);
+    let sample = match scheduler {
+        Scheduler::Alone => sample_alone(host, guests, seconds)?,
+        _ => sample(host, guests, seconds)?,
+    };
+    let statistics = match running {
+        Some(process) if matches!(scheduler, Scheduler::Peer(_)) => end(host, &process).map(|_| None)?,
+        running => running.map(|process| finish(host, &process)).transpose()?,
+    };
+    let profile = observer.map(|process| take_profile(host, &process)).transpose()?;
+    let Sample { vms, cpus, context_switches, seconds } = sample;
+    Ok(Phase { scheduler, round, vms, cpus, statistics, profile, context_switches, seconds })
+}
+
+/// Lets queues settle, then measures.
+fn sample(host: &Host, guests: &[Guest], time: Duration) -> Result<Sample> {
     std::thread::sleep(SETTLE);
     let (from, switches_before, used_before) = (Instant::now(), context_switches(host)?, cpu_seconds(host)?);
-    std::thread::sleep(Duration::from_secs(plan.seconds));
+    std::thread::sleep(time);
     let (to, switches_after, used_after) = (Instant::now(), context_switches(host)?, cpu_seconds(host)?);
-    let statistics = running.map(|process| finish(host, &process)).transpose()?;
-    let profile = observer.map(|process| take_profile(host, &process)).transpose()?;
+    let seconds = (to - from).as_secs_f64();
+    if let Some(guest) = guests.iter().find(|guest| guest.has_ended()) {
+        let cause = format!("it ended: {}", guest.last_words());
+        return Err(Error::Stage { machine: guest.name().into(), stage: "workload", cause });
+    }
     let vms: Vec<(String, Measurement)> =
         guests.iter().map(|guest| (guest.name().to_owned(), Measurement::of(guest, from, to))).collect();
-    for (guest, (name, measurement)) in guests.iter().zip(&vms) {
-        if guest.has_ended() {
-            let cause = format!("it ended: {}", guest.last_words());
-            return Err(Error::Stage { machine: name.clone(), stage: "workload", cause });
-        }
-        if measurement.windows == 0 {
-            say(format_args!("guest {name} reported no whole window in this phase: it hardly ran"));
-        }
-    }
-    let context_switches = switches_after.saturating_sub(switches_before);
-    let seconds = (to - from).as_secs_f64();
     let cpus = vms.iter().map(|(name, _)| cpus_between(&used_before, &used_after, name, seconds)).collect();
-    Ok(Phase { scheduler, round, vms, cpus, statistics, profile, context_switches, seconds })
+    let context_switches = switches_after.saturating_sub(switches_before);
+    for (name, _) in vms.iter().filter(|(_, vm)| vm.windows == 0) {
+        say(format_args!("guest {name} reported no whole window in this phase: it hardly ran"));
+    }
+    Ok(Sample { vms, cpus, context_switches, seconds })
+}
+
+/// Each guest by itself, for `time`.
+fn sample_alone(host: &Host, guests: &[Guest], time: Duration) -> Result<Sample> {
+    let mut sum = Sample { vms: Vec::new(), cpus: Vec::new(), context_switches: 0, seconds: 0.0 };
+    for guest in guests {
+        let others = || guests.iter().filter(|other| other.name() != guest.name());
+        others().try_for_each(Guest::pause)?;
+        let one = sample(host, std::slice::from_ref(guest), time)?;
+        others().try_for_each(Guest::go_on)?;
+        sum.vms.extend(one.vms);
+        sum.cpus.extend(one.cpus);
+        sum.context_switches += one.context_switches;
+        sum.seconds += one.seconds;
+    }
+    Ok(sum)
 }
 
 /// Starts an observer; it begins to count about now.
@@ -311,7 +375,11 @@ fn take_profile(host: &Host, process: &Process) -> Result<String> {
 
 /// Starts a scheduler and waits until the kernel says that it is in charge.
 pub fn start(host: &Host, command: &str) -> Result<Process> {
-    start_until(host, command, "sched_ext wasn't enabled", |_| {
+    start_within(LOAD_PATIENCE, host, command)
+}
+
+fn start_within(patience: Duration, host: &Host, command: &str) -> Result<Process> {
+    start_until(patience, host, command, "sched_ext wasn't enabled", |_| {
         let state = host.run("cat /sys/kernel/sched_ext/state", START_PATIENCE)?;
         Ok(state.stdout.trim() == "enabled")
     })
@@ -319,11 +387,14 @@ pub fn start(host: &Host, command: &str) -> Result<Process> {
 
 /// Starts boosts, or an observer, and waits until it reports: sched_ext has no part in these.
 fn start_reporting(host: &Host, command: &str) -> Result<Process> {
-    start_until(host, command, "it reported nothing", |process| Ok(!process.lines(0).is_empty()))
+    start_until(LOAD_PATIENCE, host, command, "it reported nothing", |process| {
+        Ok(!process.lines(0).is_empty())
+    })
 }
 
 /// `missing`: what the error says if it isn't in charge in time.
 fn start_until(
+    patience: Duration,
     host: &Host,
     command: &str,
     missing: &str,
@@ -331,7 +402,7 @@ fn start_until(
 ) -> Result<Process> {
     let process = host.start(command)?;
     let began = Instant::now();
-    while began.elapsed() < LOAD_PATIENCE && !process.has_ended() {
+    while began.elapsed() < patience && !process.has_ended() {
         if is_in_charge(&process)? {
             return Ok(process);
         }
@@ -352,9 +423,16 @@ pub(crate) fn take_over(
     command: &str,
 ) -> Result<Process> {
     guests.iter().try_for_each(Guest::pause)?;
-    let start = if scheduler == Scheduler::Beside { start_reporting } else { start };
-    let process = start(host, command)?;
-    let_it_learn(&process, guests)?;
+    let process = match scheduler {
+        Scheduler::Peer(_) => start_within(PEER_LOAD_PATIENCE, host, command)?,
+        Scheduler::Beside => start_reporting(host, command)?,
+        _ => start(host, command)?,
+    };
+    match scheduler {
+        // It knows no guests.
+        Scheduler::Peer(_) => guests.iter().try_for_each(Guest::go_on)?,
+        _ => let_it_learn(&process, guests)?,
+    }
     Ok(process)
 }
 
@@ -397,23 +475,32 @@ fn wait_for_vms(process: &Process, enough: impl Fn(&[Value]) -> bool) -> bool {
     false
 }
 
-/// Unloads a scheduler; returns its final statistics.
+/// Unloads a scheduler of ours; returns its final statistics.
 pub fn finish(host: &Host, process: &Process) -> Result<Value> {
-    let failed = |cause: String| Error::Command {
-        machine: host.release().into(),
-        command: "microslice run".into(),
-        cause,
-    };
+    let output = end(host, process)?;
+    let last = output.stdout.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok());
+    last.ok_or_else(|| ended_badly(host, "it printed no statistics"))
+}
+
+/// Unloads a scheduler; returns what it said.
+fn end(host: &Host, process: &Process) -> Result<Output> {
     if process.has_ended() {
-        return Err(failed(format!("ended by itself: {}", process.last_words())));
+        return Err(ended_badly(host, format_args!("it ended by itself: {}", process.last_words())));
     }
     process.signal(libc::SIGINT)?;
     let output = process.wait(LOAD_PATIENCE)?;
-    if output.code != 0 {
-        return Err(failed(format!("exit code {}: {}", output.code, output.stderr.trim())));
+    match output.code {
+        0 => Ok(output),
+        code => Err(ended_badly(host, format_args!("exit code {code}: {}", output.stderr.trim()))),
     }
-    let last = output.stdout.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok());
-    last.ok_or_else(|| failed("printed no statistics".into()))
+}
+
+fn ended_badly(host: &Host, cause: impl std::fmt::Display) -> Error {
+    Error::Command {
+        machine: host.release().into(),
+        command: "the scheduler".into(),
+        cause: cause.to_string(),
+    }
 }
 
 /// The processor time that each guest's VMM has used so far, in seconds, by the guest's name.

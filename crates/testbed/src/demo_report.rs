@@ -13,20 +13,21 @@ pub fn to_json(phases: &[Phase]) -> Value {
     json!({ "phases": phases.iter().map(phase_json).collect::<Vec<_>>() })
 }
 
-fn phase_json(phase: &Phase) -> Value {
+pub(crate) fn phase_json(phase: &Phase) -> Value {
     let count = |path: &str| phase.statistics.as_ref().and_then(|all| all.pointer(path)).cloned();
     json!({
         "name": format!("{}, {}", phase.scheduler.name(), phase.round.name()),
         "scheduler": match phase.scheduler {
-            Scheduler::Kernel | Scheduler::Observed => "kernel",
+            Scheduler::Kernel | Scheduler::Observed | Scheduler::Alone => "kernel",
+            Scheduler::Peer(peer) => peer.program(),
             Scheduler::Coordinated => "coordinated",
             Scheduler::Beside => "beside",
             _ => "microslice",
         },
         "micro_cpus": match phase.scheduler {
-            Scheduler::Kernel | Scheduler::Observed | Scheduler::Coordinated | Scheduler::Beside => Value::Null,
             Scheduler::Static(count) | Scheduler::StaticPaper(count) => json!(count),
             Scheduler::Auto => json!("auto"),
+            _ => Value::Null,
         },
         "pv": if phase.round.pv == Pv::On { "on" } else { "off" },
         "pause_exits": phase.round.pause_exits,
@@ -211,7 +212,7 @@ fn short(value: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::demo::Round;
 
@@ -250,7 +251,7 @@ mod tests {
         assert!(text.contains("beside: accelerated by cause: tlb_yield 5; by class: user 5"), "{text}");
     }
 
-    fn plan(dilation: u32) -> Plan {
+    pub(crate) fn plan(dilation: u32) -> Plan {
         Plan {
             seconds: 1,
             dilation,

@@ -147,7 +147,7 @@ impl GuestSpec {
         }
         let pinned = self.pcpus.map(|mask| format!("taskset {mask:x} ")).unwrap_or_default();
         Ok(format!(
-            // Devices on I/O ports, not memory-mapped: emulated SVM and KVM disagree about the latter (docs/testbed.md).
+            // Devices on I/O ports, not memory-mapped: emulated SVM and KVM disagree about the latter (docs/explanation/testbed.md).
             "{before}exec {pinned}{qemu} -M pc,accel=kvm,usb=off,hpet=off,vmport=off -bios qboot.rom -cpu host{helpers} \
              -smp {vcpus} -m {memory}M -nodefaults -no-user-config -no-reboot -display none \
              -name guest={name},debug-threads=on -kernel {kernel} -initrd {initrd} -append '{append}' \
@@ -182,7 +182,7 @@ impl Host {
     }
 
     /// How many guests have run and then ended by themselves so far, as emulated SVM ends one now and then
-    /// (docs/testbed.md). A guest counts when its value is dropped.
+    /// (docs/explanation/testbed.md). A guest counts when its value is dropped.
     pub fn lost_guests(&self) -> u32 {
         self.lost_guests.load(Ordering::Relaxed)
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 const DIRECTORY: u32 = 0o040_755;
 const EXECUTABLE: u32 = 0o100_755;
@@ -34,6 +35,17 @@ impl Initramfs {
     pub fn file_from(&mut self, path: &str, from: &Path) -> Result<&mut Self> {
         let content = fs::read(from).map_err(|cause| Error::file(from, cause))?;
         Ok(self.file(path, &content))
+    }
+
+    /// Likewise a program, without its debug information, which is most of it and would take the machine's memory.
+    pub fn program_from(&mut self, path: &str, from: &Path) -> Result<&mut Self> {
+        let scratch = tempfile::tempdir().map_err(|cause| Error::file(std::env::temp_dir(), cause))?;
+        let stripped = scratch.path().join("stripped");
+        let mut strip = Command::new("strip");
+        let output = strip.arg("--strip-debug").arg("-o").arg(&stripped).arg(from).output();
+        // Without binutils the program goes as it is.
+        let is_stripped = output.is_ok_and(|output| output.status.success());
+        self.file_from(path, if is_stripped { &stripped } else { from })
     }
 
     pub fn directory(&mut self, path: &str) -> &mut Self {

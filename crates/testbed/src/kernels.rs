@@ -39,7 +39,7 @@ impl Flavour {
     }
 }
 
-/// What the BTF of an image must look like (docs/testbed.md: some builds describe a kfunc wrongly).
+/// What the BTF of an image must look like (docs/explanation/testbed.md: some builds describe a kfunc wrongly).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Btf {
     /// Not looked at: a guest needs none.

@@ -1,4 +1,4 @@
-//! What emulation takes away now and then: a guest, a CPU, a host (docs/testbed.md).
+//! What emulation takes away now and then: a guest, a CPU, a host (docs/explanation/testbed.md).
 
 use crate::console;
 use crate::host::Host;

@@ -38,7 +38,7 @@ pub struct Testbed {
     pub(crate) pause_exits: bool,
     pub(crate) counts_instructions: bool,
     pub(crate) kernel_arguments: String,
-    binary: Option<PathBuf>,
+    programs: Vec<(String, PathBuf)>,
     files: Vec<(String, PathBuf)>,
 }
 
@@ -69,7 +69,7 @@ impl Testbed {
             pause_exits: false,
             counts_instructions: false,
             kernel_arguments: String::new(),
-            binary: None,
+            programs: Vec::new(),
             files: Vec::new(),
         })
     }
@@ -120,8 +120,13 @@ impl Testbed {
     }
 
     /// Puts this program at `/usr/bin/microslice` of the host, with its libraries.
-    pub fn with_binary(mut self, path: impl Into<PathBuf>) -> Self {
-        self.binary = Some(path.into());
+    pub fn with_binary(self, path: impl Into<PathBuf>) -> Self {
+        self.with_program("microslice", path)
+    }
+
+    /// Likewise at `/usr/bin/NAME`.
+    pub fn with_program(mut self, name: &str, path: impl Into<PathBuf>) -> Self {
+        self.programs.push((name.to_owned(), path.into()));
         self
     }
 
@@ -274,8 +279,14 @@ impl Testbed {
             root.file_from(image.kernel.trim_start_matches('/'), &guest.image)?;
             root.file(image.initrd.trim_start_matches('/'), &guest_root(guest, ours)?);
         }
-        if let Some(binary) = &self.binary {
-            root.file("usr/bin/microslice", &without_debug_info(binary)?);
+        // Stock hosts have it there, and BPF programs may ask for settings. Not each archive's kernel brings one.
+        let config = format!("boot/config-{}", kernel.release);
+        let config_here = kernel.image.with_file_name(format!("config-{}", kernel.release));
+        if config_here.is_file() {
+            root.file_from(&config, &config_here)?;
+        }
+        for (name, binary) in &self.programs {
+            root.program_from(&format!("usr/bin/{name}"), binary)?;
             for library in emulator.libraries_of(binary)? {
                 let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 root.file_from(&format!("{LIBRARIES}/{name}"), &library)?;
@@ -300,17 +311,6 @@ pub(crate) fn bare_root(emulator: &Emulator) -> Result<Initramfs> {
     }
     root.file("init", AGENT).file_from("bin/busybox", &emulator.busybox()?)?.symlink("bin/sh", "busybox");
     Ok(root)
-}
-
-/// The program without its debug information, which is most of it and would have to be copied into the host's memory.
-fn without_debug_info(binary: &Path) -> Result<Vec<u8>> {
-    let scratch = tempfile::tempdir().map_err(|cause| Error::file(std::env::temp_dir(), cause))?;
-    let stripped = scratch.path().join("stripped");
-    let mut strip = std::process::Command::new("strip");
-    let strip = strip.arg("--strip-debug").arg("-o").arg(&stripped).arg(binary).output();
-    // Without binutils the program goes as it is.
-    let path = if strip.is_ok_and(|output| output.status.success()) { &stripped } else { binary };
-    std::fs::read(path).map_err(|cause| Error::file(path, cause))
 }
 
 /// A guest's root file system: the workload is its init, and loads the network's modules.

@@ -1,9 +1,10 @@
 //! What guests may be asked to run: the words of `testbed/guest/main.c`.
 
 /// A load each; `mix` stands for several.
-const LOADS: [&str; 16] = [
+const LOADS: [&str; 18] = [
     "hog",
     "dozer",
+    "sleeper",
     "shootdown",
     "storm",
     "lock",
@@ -17,6 +18,7 @@ const LOADS: [&str; 16] = [
     "locks",
     "crowd",
     "balloons",
+    "costs",
     "mix",
 ];
 const THREADS_MAX: u32 = 1_000;

@@ -1,8 +1,9 @@
-//! A group for the host with a track per pCPU and the size of the micro pool, one per VM with a track per vCPU and its interrupts
-//! below that. Slices are what runs (on pCPUs) and the state (of vCPUs); instants are yields, accelerations, IPIs, interrupts and
-//! waits that ended; arrows lead from one event to another.
+//! A group for the host has a track per pCPU, and the size of the micro pool. A group per VM has a track per
+//! vCPU and its interrupts below that. Slices are what runs (on pCPUs) and the state (of vCPUs). Instants are
+//! yields, accelerations, IPIs, interrupts and waits that ended. Arrows lead from one event to another.
 //!
-//! The groups are tracks, not processes, since the UI sorts processes, and what is in them, as it likes: vCPU 10 before vCPU 2.
+//! The groups are tracks, not processes, since the UI sorts processes, and what is in them, as it likes: vCPU
+//! 10 before vCPU 2.
 
 use crate::messages::*;
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ const VCPU_UUID: u64 = 1 << 28;
 const INTERRUPTS_UUID: u64 = 1 << 32;
 /// All packets come from one writer.
 const SEQUENCE: u32 = 1;
-/// So many different names of tasks are kept, of whoever chooses them; further tasks have one name.
+/// So many different names of tasks are kept, whatever owner chooses them; further tasks have one name.
 const TASK_NAMES_MAX: usize = 10_000;
 const OTHER_TASK: &str = "another task";
 
@@ -83,7 +84,8 @@ struct TracedVcpu {
     is_open: bool,
 }
 
-/// Writes packets as it is told what happens. An error of the output is kept, and comes back from [`Self::finish`].
+/// Writes packets as it is told what happens. An error of the output is kept, and comes back from
+/// [`Self::finish`].
 pub struct HostTrace<W: Write> {
     out: W,
     interned: BTreeMap<String, u64>,
@@ -394,7 +396,8 @@ fn vcpu_track(vcpu: Vcpu) -> u64 {
     VCPU_UUID + u64::from(vcpu.0)
 }
 
-/// Interrupts have a track of their own below the vCPU's: a shootdown sends eleven at once, which the UI puts on top of each other.
+/// Interrupts have a track of their own below the vCPU's: a shootdown sends eleven at once, which the UI puts
+/// on top of each other.
 fn interrupts_track(vcpu: Vcpu) -> u64 {
     INTERRUPTS_UUID + u64::from(vcpu.0)
 }

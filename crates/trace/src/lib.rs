@@ -1,6 +1,7 @@
-//! Traces that Perfetto opens, of the simulated host and of the real one: the same tracks, slices and instants, by one writer.
+//! Traces that Perfetto opens, of the simulated host and of the real one: the same tracks, slices and
+//! instants, by one writer.
 //!
-//! [`HostTrace`] is told who runs where from when on; the messages of Perfetto's format are in [`messages`].
+//! [`HostTrace`] is told what runs where from when on; the messages of Perfetto's format are in [`messages`].
 
 // They panic where nobody reads.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

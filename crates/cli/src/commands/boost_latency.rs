@@ -161,7 +161,7 @@ fn kernel() -> String {
     release.chars().filter(known).collect()
 }
 
-/// What `boosts` of a host is (docs/simulator.md).
+/// What `boosts` of a host is (docs/reference/scenarios.md).
 fn to_scenario(args: &BoostLatency, measured: &Measured, figures: &Figures) -> String {
     let (median, sigma) = log_normal(&figures.ran);
     let of = |times: &[u64]| {

@@ -27,7 +27,7 @@ enum Schedulers {
 Faults: SIGKILL and SIGSTOP of the daemon, pCPUs and cgroups that come and go, VMs by tens, real-time tasks, memory that runs out, jumps
 of the clock, changed affinities, and guests that mean ill. After each: guests' hearts beat, nobody runnable waited for more than 10 s,
 equal guests have equal shares within 1 %, the kernel's own scheduler was back if ours was killed, and the kernel didn't complain.
-A finding ends with exit code 1. A machine that emulation lost is told, and is no finding (docs/testbed.md, The campaign).")]
+A finding ends with exit code 1. A machine that emulation lost is told, and is no finding (docs/explanation/testbed.md, The campaign).")]
 pub struct Campaign {
     /// Begin no fault after so many minutes
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_080))]
@@ -41,7 +41,7 @@ pub struct Campaign {
     /// Which faults are drawn
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Who schedules: one of ours, or the kernel's own
+    /// The scheduler: one of ours, or the kernel's own
     #[arg(long, value_enum, default_value_t = Schedulers::Microslice)]
     scheduler: Schedulers,
     /// The host's kernel series

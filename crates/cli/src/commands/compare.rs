@@ -14,7 +14,7 @@ use microslice_sim::scenario::Overrides;
 use serde_json::{Value as Json, json};
 use std::path::PathBuf;
 
-/// More seeds than this add no precision that anybody reads.
+/// More seeds than this add no precision that a reader needs.
 const SEEDS_MAX: u64 = 1_000;
 
 /// Compare policies on one scenario, over several seeds
@@ -31,7 +31,8 @@ pub struct Compare {
     /// Built-in scenario, or a file
     scenario: String,
 
-    /// Policies, with commas between (see `microslice simulate --list`); +KEY=VALUE behind one changes its parameters
+    /// Policies, with commas between (see `microslice simulate --list`); +KEY=VALUE behind one changes its
+    /// parameters
     #[arg(long, value_name = "A,B,C", value_delimiter = ',', required = true)]
     policies: Vec<String>,
 

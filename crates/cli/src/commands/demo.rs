@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// What a phase is called on the command line.
-const PHASES: [(&str, Scheduler); 8] = [
+pub(super) const PHASES: [(&str, Scheduler); 8] = [
     ("kernel", Scheduler::Kernel),
     ("off", Scheduler::Static(0)),
     ("1", Scheduler::Static(1)),
@@ -101,22 +101,16 @@ pub fn run(args: Demo) -> Result<(), Failure> {
         return Err(Failure::bad_input("--profile: the phase `profile` isn't one of --phases"));
     }
     let dilation = if args.here { 1 } else { args.dilation.unwrap_or(demo::EMULATED_DILATION) };
-    // Those of `microslice run` on hardware; an emulated vCPU needs a micro slice to enter its guest (docs/testbed.md).
-    let hardware = Settings::default();
+    let plan = stretched(dilation);
     let plan = Plan {
         seconds: args.seconds,
-        dilation,
-        slice_us: hardware.slice_us * u64::from(dilation),
-        micro_slice_us: args.micro_slice_us.unwrap_or(hardware.micro_slice_us * u64::from(dilation)),
-        urgent_slice_us: hardware.urgent_slice_us * u64::from(dilation),
-        urgent_allowance_us: (hardware.urgent_allowance_us * u64::from(dilation)).min(HOLD_US_MAX),
-        urgent_answer_us: hardware.urgent_answer_us * u64::from(dilation),
-        boost_percent: hardware.boost_percent * dilation,
+        micro_slice_us: args.micro_slice_us.unwrap_or(plan.micro_slice_us),
         guest_kernel: args.guest_kernel.clone(),
         own_cgroups: !args.here,
-        microslice: if args.here { this_binary()?.display().to_string() } else { "microslice".into() },
+        microslice: if args.here { this_binary()?.display().to_string() } else { plan.microslice },
         schedulers: schedulers(&args),
         rounds: rounds(&args),
+        ..plan
     };
     check_names(&args)?;
     let start = Instant::now();
@@ -131,6 +125,28 @@ pub fn run(args: Demo) -> Result<(), Failure> {
         file.finish_with(&format!("{:#}\n", demo_report::to_json(&phases)))?;
     }
     output::print(&format!("{}\n", demo_report::to_text(&phases, &plan, !args.here)))
+}
+
+/// All slices are so many times as long as those of `microslice run` on hardware; what else there is to choose is the caller's.
+pub(super) fn stretched(dilation: u32) -> Plan {
+    // An emulated vCPU needs a micro slice to enter its guest (docs/explanation/testbed.md).
+    let hardware = Settings::default();
+    let times = u64::from(dilation);
+    Plan {
+        seconds: 0,
+        dilation,
+        slice_us: hardware.slice_us * times,
+        micro_slice_us: hardware.micro_slice_us * times,
+        urgent_slice_us: hardware.urgent_slice_us * times,
+        urgent_allowance_us: (hardware.urgent_allowance_us * times).min(HOLD_US_MAX),
+        urgent_answer_us: hardware.urgent_answer_us * times,
+        boost_percent: hardware.boost_percent * dilation,
+        guest_kernel: String::new(),
+        own_cgroups: true,
+        microslice: "microslice".into(),
+        schedulers: Vec::new(),
+        rounds: Vec::new(),
+    }
 }
 
 fn schedulers(args: &Demo) -> Vec<Scheduler> {
@@ -171,7 +187,16 @@ fn host(args: &Demo, pause_exits: bool) -> microslice_testbed::Result<Host> {
     if args.here {
         return Host::here(&[&args.guest_kernel]);
     }
-    let testbed = Testbed::new(series(args))?.with_guest_kernels(&[&args.guest_kernel])?;
+    emulated_host(series(args), &args.guest_kernel, pause_exits)
+}
+
+/// A host of that series with guests of one kernel, and this program in it.
+pub fn emulated_host(
+    series: &str,
+    guest_kernel: &str,
+    pause_exits: bool,
+) -> microslice_testbed::Result<Host> {
+    let testbed = Testbed::new(series)?.with_guest_kernels(&[guest_kernel])?;
     let testbed = if pause_exits { testbed.pause_exits() } else { testbed };
     let binary = std::env::current_exe().map_err(|error| Error::file("this program", error))?;
     testbed.with_binary(binary).boot()

@@ -23,7 +23,8 @@ const READERS_PATIENCE: Duration = Duration::from_secs(5);
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// See what overcommit costs each VM of this host, without changing who runs: waits for a pCPU (as %RDY), and what waited for it
+/// See what overcommit costs each VM of this host, without changing what runs: waits for a pCPU (as %RDY),
+/// and what waited for it
 #[derive(Args)]
 #[command(after_help = "Examples:
   microslice observe --for 60s                       a table per VM and vCPU, and a line of judgement for each VM
@@ -32,8 +33,8 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
   microslice observe --for 60s --json                one JSON object
   microslice observe --for 5s --trace host.pftrace   who runs where, too, to be opened in https://ui.perfetto.dev
   microslice observe --for 10min --settle 30s --profile p.json
-                                                     what a model needs, for `microslice simulate --profile` (docs/what-if.md)
-  microslice observe --metrics-listen                figures for Prometheus (docs/monitoring.md)
+                                                     what a model needs, for `microslice simulate --profile` (docs/how-to/what-if.md)
+  microslice observe --metrics-listen                figures for Prometheus (docs/how-to/monitor.md)
   microslice observe --guest web=/srv/web/vmlinuz    the kernel image of a VM that boots from its own disk
 
 Works with or without sched_ext, and beside `microslice run`. Tried on Linux 6.1, 6.12 and 6.18. Ctrl-C or SIGTERM print what was seen until
@@ -134,7 +135,7 @@ pub fn run(args: Observe) -> Result<(), Failure> {
     let mut output = Output { report: &mut report, say: &mut say, begin: &mut begin };
     let result = observe::run(&settings, span, &stop, &mut output);
     drop(progress);
-    // Nothing is loaded any more, whoever reads or not.
+    // Nothing is loaded any more, whether its output is read or not.
     let shown = statistics.finish(READERS_PATIENCE);
     let _ = lines.finish(READERS_PATIENCE);
     result.map_err(failure)?;
@@ -151,7 +152,7 @@ pub fn run(args: Observe) -> Result<(), Failure> {
     shown
 }
 
-/// Whoever has lines of each interval needs none.
+/// A reader of lines of each interval needs none.
 fn progress_line(args: &Observe) -> Option<ProgressLine> {
     if args.interval.is_some() {
         return None;

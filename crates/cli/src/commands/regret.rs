@@ -58,7 +58,8 @@ pub struct Regret {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// Write the worst scenarios of each policy into this new folder, as files that `simulate` and `compare` take
+    /// Write the worst scenarios of each policy into this new folder, as files that `simulate` and `compare`
+    /// take
     #[arg(long, value_name = "DIR")]
     worst: Option<PathBuf>,
 

@@ -30,13 +30,14 @@ const SEEDS_MAX: u64 = 1_000;
 
 \"calibrated\" figures are what the model was fitted to (runs of one VM alone, published parameters). To \"predicted\" ones (two
 VMs together) nothing was fitted, but programs and mechanics of the model were chosen with some of them in view: which ones,
-and where the model misses, is listed in docs/simulator.md (What was fitted, and to what; Where it hits and where it misses), and for
-the others in docs/asplos13.md, docs/vm04.md and docs/apsys15.md.")]
+and where the model misses, is listed in docs/explanation/reproduction.md (What was fitted, and to what; Where it hits and where it misses), and for
+the others in docs/explanation/asplos13.md, docs/explanation/vm04.md and docs/explanation/apsys15.md.")]
 pub struct Reproduce {
     /// Which paper
     paper: Paper,
 
-    /// Only one table, figure or section (table2, table4a, figure4, section3, abstract, …), or some of its numbers (table4b.dedup)
+    /// Only one table, figure or section (table2, table4a, figure4, section3, abstract, …), or some of its
+    /// numbers (table4b.dedup)
     #[arg(long, value_name = "ID")]
     only: Option<String>,
 
@@ -63,7 +64,8 @@ pub struct Reproduce {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Paper {
-    /// Ahn et al., "Accelerating Critical OS Services in Virtualized Systems with Flexible Micro-sliced Cores"
+    /// Ahn et al., "Accelerating Critical OS Services in Virtualized Systems with Flexible Micro-sliced
+    /// Cores"
     Eurosys18,
     /// Kim et al., "Demand-Based Coordinated Scheduling for SMP VMs"
     Asplos13,
@@ -71,7 +73,8 @@ enum Paper {
     Vm04,
     /// Kashyap et al., "Opportunistic Spinlocks: Achieving Virtual Machine Scalability in the Clouds"
     Apsys15,
-    /// Li, "Semantics-aware directed yield for oversubscribed KVM", version 3 of a proposal on the kernel's mailing list
+    /// Li, "Semantics-aware directed yield for oversubscribed KVM", version 3 of a proposal on the kernel's
+    /// mailing list
     Li2026,
 }
 

@@ -82,20 +82,20 @@ impl From<SwitchOrAuto> for Acts {
   microslice run --dry-run --stats 10 --json         decide and count, move nothing, one JSON object per 10 s
   microslice run --scheduler coordinated             urgent vCPUs first, without micro-sliced pCPUs
   microslice run --delay-preemption 1000             end turns where the guest holds no lock of its kernel
-  microslice run --metrics-listen 127.0.0.1:9477     figures for Prometheus (docs/monitoring.md)
+  microslice run --metrics-listen 127.0.0.1:9477     figures for Prometheus (docs/how-to/monitor.md)
   microslice run --record run.rec                    keep every decision, to be replayed
   microslice run --trace run.pftrace --trace-for 5s  who runs where for 5 s, to be opened in https://ui.perfetto.dev
 
 Flags override /etc/microslice.toml, whose keys are the flags' names; a VM is a table: [vm.web] kernel = \"...\",
-weight = 200. What isn't said there may be in the metadata of its libvirt domain (docs/libvirt.md). Ctrl-C or SIGTERM
+weight = 200. What isn't said there may be in the metadata of its libvirt domain (docs/how-to/libvirt.md). Ctrl-C or SIGTERM
 unload the scheduler and print the statistics of the whole run. If this process dies in any way, the kernel's own
 scheduler takes over at once.")]
 pub struct Run {
     /// Which scheduler [default: microslice]
     #[arg(long, value_name = "NAME", value_enum)]
     scheduler: Option<Scheduler>,
-    /// Leave the kernel's own scheduler in charge, and make threads of vCPUs real-time for a micro slice instead: on hosts
-    /// without sched_ext, too
+    /// Leave the kernel's own scheduler in charge, and make threads of vCPUs real-time for a micro slice
+    /// instead: on hosts without sched_ext, too
     #[arg(long, conflicts_with_all = BESIDE_HAS_NO)]
     beside: bool,
     /// With --beside: how much of the host a VM may have that way [default: 1]
@@ -116,25 +116,28 @@ pub struct Run {
     /// Length of a slice in the normal pool [default: 10000]
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
-    /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all) [default: host]
+    /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all)
+    /// [default: host]
     #[arg(long, value_name = "pcpu|llc|host", value_parser = domains::named)]
     queue_domain: Option<QueueDomain>,
-    /// `paper`: none of the rules that the paper doesn't have, which docs/scheduler.md lists [default: project]
+    /// `paper`: none of the rules that the paper doesn't have, which docs/explanation/differences.md lists [default:
+    /// project]
     #[arg(long, value_name = "project|paper")]
     rules: Option<Rules>,
-    /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, though nobody is found to
-    /// help [default: 10]
+    /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, helped or not
+    /// [default: 10]
     #[arg(long, value_name = "N")]
     patience: Option<u32>,
-    /// Preempt a vCPU where nobody waits for what it holds, in a window so long around the end of its turn; 0: where the turn
-    /// is over [default: 0]
+    /// Preempt a vCPU where nobody waits for what it holds, in a window so long around the end of its turn;
+    /// 0: where the turn is over [default: 0]
     #[arg(long, value_name = "US")]
     delay_preemption: Option<u64>,
-    /// With --delay-preemption: who isn't preempted in the window: a guest that is in its kernel, in critical code of that,
-    /// or that says so in its hint page (docs/guest.md) [default: kernel]
+    /// With --delay-preemption: which guest isn't preempted in the window: one in its kernel, in critical
+    /// code of that, or one that says so in its hint page (docs/how-to/guest-modules.md) [default: kernel]
     #[arg(long, value_name = "kernel|critical|hinted")]
     delay_unsafe: Option<Unsafe>,
-    /// With --delay-preemption: between two looks at the guest's instruction pointer in the window [default: 100]
+    /// With --delay-preemption: between two looks at the guest's instruction pointer in the window [default:
+    /// 100]
     #[arg(long, value_name = "US")]
     delay_look_us: Option<u64>,
     /// Never look into a guest's memory for its kernel: VMs whose image nobody names are scheduled normally
@@ -149,8 +152,8 @@ pub struct Run {
     /// coordinated: the recipient of a call-function IPI is urgent until it has answered it [default: on]
     #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
     tlb_co: Option<Switch>,
-    /// coordinated: the recipient of a reschedule IPI is urgent for a while; `auto`: of VMs whose reschedule IPIs become rarer by it
-    /// [default: off]
+    /// coordinated: the recipient of a reschedule IPI is urgent for a while; `auto`: of VMs whose reschedule
+    /// IPIs become rarer by it [default: off]
     #[arg(long, value_name = "on|off|auto", value_enum, hide_possible_values = true)]
     resched_co: Option<SwitchOrAuto>,
     /// coordinated: length of an urgent slice [default: 500]
@@ -159,10 +162,11 @@ pub struct Run {
     /// coordinated: how long a reschedule IPI makes its sender or its recipient urgent [default: 500]
     #[arg(long, value_name = "US")]
     preemption_delay_us: Option<u64>,
-    /// coordinated: how far an urgent vCPU's clock may be ahead of whom it goes before [default: 18000]
+    /// coordinated: how far an urgent vCPU's clock may be ahead of the vCPU's that it goes before [default:
+    /// 18000]
     #[arg(long, value_name = "US")]
     urgent_allowance_us: Option<u64>,
-    /// coordinated: how long who has acknowledged a call is urgent still, to answer it [default: 100]
+    /// coordinated: how long a vCPU that has acknowledged a call stays urgent, to answer it [default: 100]
     #[arg(long, value_name = "US")]
     urgent_answer_us: Option<u64>,
     /// Critical functions of guest kernels from this file instead of those that the program carries
@@ -267,9 +271,9 @@ pub fn run(args: Run) -> Result<(), Failure> {
     };
     let mut say = |line: &str| lines.print(line.to_owned());
     let result = daemon::run(&settings, &stop, &mut Output { report: &mut report, say: &mut say });
-    // The scheduler is unloaded, whoever reads or not.
+    // The scheduler is unloaded, whether its output is read or not.
     let shown = statistics.finish(READERS_PATIENCE);
-    // Who doesn't read lines wouldn't read one about that.
+    // If nothing reads lines, nothing would read one about that.
     let _ = lines.finish(READERS_PATIENCE);
     result.map_err(failure)?;
     shown
@@ -293,8 +297,8 @@ fn run_beside(args: &Run, settings: &Settings, stop: &AtomicBool) -> Result<(), 
     shown
 }
 
-/// Statistics on standard output. Neither a reader that has gone away nor a full disk is a reason to stop scheduling:
-/// what was lost is said once, and fails the command after the scheduler is unloaded.
+/// Statistics on standard output. Neither a reader that has gone away nor a full disk is a reason to stop
+/// scheduling: what was lost is said once, and fails the command after the scheduler is unloaded.
 fn show_statistics() -> impl FnMut(&str, u64) -> Result<(), Failure> {
     let mut is_lost = false;
     move |text, left_out| {
@@ -349,15 +353,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.scheduler = scheduler.into();
         settings.places.remove("scheduler");
     }
-    let schemes =
-        [args.resched_dp.map(Acts::from), args.tlb_co.map(Acts::from), args.resched_co.map(Acts::from)];
-    for (scheme, said) in Scheme::ALL.into_iter().zip(schemes) {
-        if let Some(said) = said {
-            settings.schemes.set(scheme, said);
-            settings.places.remove(scheme.key());
-            settings.flags_given.insert(scheme.key().to_owned());
-        }
-    }
+    take_schemes(args, &mut settings);
     take!(
         urgent_slice_us,
         preemption_delay_us,
@@ -403,6 +399,24 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     settings.program_costs = args.program_costs;
     settings.vm_places = args.vm_places.unwrap_or(settings.vm_places);
     settings.verbose = args.verbose;
+    take_vms(args, &mut settings)?;
+    Ok(settings)
+}
+
+fn take_schemes(args: &Run, settings: &mut Settings) {
+    let schemes =
+        [args.resched_dp.map(Acts::from), args.tlb_co.map(Acts::from), args.resched_co.map(Acts::from)];
+    for (scheme, said) in Scheme::ALL.into_iter().zip(schemes) {
+        if let Some(said) = said {
+            settings.schemes.set(scheme, said);
+            settings.places.remove(scheme.key());
+            settings.flags_given.insert(scheme.key().to_owned());
+        }
+    }
+}
+
+/// What is said of one VM by its name.
+fn take_vms(args: &Run, settings: &mut Settings) -> Result<(), Failure> {
     for guest in &args.guests {
         let (name, path) = pair(guest, "guest", "NAME=VMLINUZ")?;
         settings.guests.insert(name.to_owned(), PathBuf::from(path));
@@ -416,7 +430,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.weights.insert(name.to_owned(), number);
         settings.places.remove(&format!("vm.{name}.weight"));
     }
-    Ok(settings)
+    Ok(())
 }
 
 /// Where figures are served: flag over file over the environment, which is a service's.

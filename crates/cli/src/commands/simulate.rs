@@ -34,7 +34,7 @@ use std::time::Duration;
   microslice simulate --profile p.json --write-scenario mine.toml
                                                              the scenario that was fitted to it, for any other command
 
-A SCENARIO is a built-in name or a TOML file; docs/simulator.md describes the format. The same scenario, policy, settings
+A SCENARIO is a built-in name or a TOML file; docs/reference/scenarios.md describes the format. The same scenario, policy, settings
 and seed always give the same output, byte for byte.")]
 pub struct Simulate {
     /// Built-in scenario, or a file
@@ -64,7 +64,8 @@ pub struct Simulate {
     #[arg(long)]
     check: bool,
 
-    /// List built-in scenarios, workloads, hosts, kernels, NICs, policies and symbols, and which symbols are critical
+    /// List built-in scenarios, workloads, hosts, kernels, NICs, policies and symbols, and which symbols are
+    /// critical
     #[arg(long)]
     list: bool,
 
@@ -75,7 +76,7 @@ pub struct Simulate {
 /// What every simulating command can change in a scenario.
 #[derive(Args, Clone)]
 pub struct OverrideArgs {
-    /// Who schedules: a built-in policy, micro:N for N static micro-sliced pCPUs, or a file
+    /// The scheduler: a built-in policy, micro:N for N static micro-sliced pCPUs, or a file
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
 
@@ -169,7 +170,8 @@ fn run_with_trace(
     file.commit().map(|()| report)
 }
 
-/// A configuration or a workload that can't run is bad input; a broken invariant is a bug; only Ctrl-C stops a run.
+/// A configuration or a workload that can't run is bad input; a broken invariant is a bug; only Ctrl-C stops
+/// a run.
 pub fn failure_of(scenario: &str, error: &SimError) -> Failure {
     match error {
         SimError::Config { .. } | SimError::Deadlock { .. } => {

@@ -27,13 +27,14 @@ const JOBS_MAX: u64 = 4_096;
   microslice sweep slices.toml --part 3/20                   the runs of one part, as each task of a job array does
 
 A FILE is TOML: `scenarios`, `policies`, `seeds`, `set`, and a [[setting]] for each way to change the scenarios; an example is
-scenarios/sweeps/slices.toml, and docs/sweep.md says everything. Results are JSON lines in the order of the runs: the same bytes
+scenarios/sweeps/slices.toml, and docs/how-to/sweep.md says everything. Results are JSON lines in the order of the runs: the same bytes
 however many machines made them.")]
 pub struct Sweep {
     /// What to run
     file: String,
 
-    /// Where results go, and beside it what is unfinished (default: FILE's name with .results.jsonl, in this folder)
+    /// Where results go, and beside it what is unfinished (default: FILE's name with .results.jsonl, in this
+    /// folder)
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
 
@@ -122,7 +123,7 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     shown::show(&work.sweep, &work.results, &options)
 }
 
-/// In the working folder: that of the file may be somebody else's.
+/// In the working folder: that of the file may be another user's.
 fn default_results(file: &str) -> PathBuf {
     let stem = Path::new(file).file_stem().unwrap_or_default();
     let mut name = stem.to_owned();
@@ -178,7 +179,8 @@ impl Work {
         slurm::clean(&self.results)
     }
 
-    /// A kill may have come between the results and this. What can't be removed (in a folder of somebody else's) does no harm.
+    /// A kill may have come between the results and this. What can't be removed (in another user's folder)
+    /// does no harm.
     fn clean_again(&self) {
         let _ = Journals::scan(&self.sweep, &self.results).and_then(Journals::remove);
         let _ = slurm::clean(&self.results);

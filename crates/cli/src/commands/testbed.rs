@@ -1,6 +1,8 @@
 //! `microslice testbed`: the emulated host, by hand.
 
 use super::campaign::{self, Campaign};
+use super::peers::{self, Peers};
+use super::side_by_side::{self, SideBySide};
 use crate::failure::Failure;
 use crate::output;
 use clap::{Args, Subcommand};
@@ -30,6 +32,8 @@ enum Command {
     Exec(Exec),
     Costs(Costs),
     Campaign(Campaign),
+    Peers(Peers),
+    SideBySide(SideBySide),
 }
 
 /// Compare what scheduling costs: ours and the kernel's scx_simple, with the same guests in one boot
@@ -136,6 +140,8 @@ pub fn run(args: Testbed) -> Result<(), Failure> {
         Command::Exec(args) => exec(&args),
         Command::Costs(args) => compare_costs(&args),
         Command::Campaign(args) => campaign::run(&args),
+        Command::Peers(args) => peers::run(&args),
+        Command::SideBySide(args) => side_by_side::run(&args),
     }
 }
 
@@ -283,7 +289,10 @@ fn kind_of_machine(args: &Exec, machine: Emulated) -> Result<Emulated, Failure> 
         return Ok(if args.systemd { machine.with_systemd() } else { machine });
     }
     let refused = [
-        (!args.guests.is_empty(), "--guest: guests' programs crash on an Intel machine (docs/testbed.md)"),
+        (
+            !args.guests.is_empty(),
+            "--guest: guests' programs crash on an Intel machine (docs/explanation/testbed.md)",
+        ),
         (args.pause_exits, "--pause-exits: an Intel machine has them, with gap and window"),
         (args.systemd, "--systemd: an Intel machine has no such disk"),
     ];

@@ -17,7 +17,8 @@ use std::time::Duration;
 /// How long a key waits for its effect at most, when news come at the same time.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Watch the VMs of this host live, through the socket of `run` or `observe`: who waits, for how long, and what is accelerated
+/// Watch the VMs of this host live, through the socket of `run` or `observe`: which wait, for how long, and
+/// what is accelerated
 #[derive(Args)]
 #[command(after_help = "Examples:
   microslice top                                     the service, or any command with --metrics-listen
@@ -94,7 +95,8 @@ fn watch(terminal: &mut DefaultTerminal, app: &mut App, views: &Views, stop: &At
 /// What a daemon answered, look by look.
 type Views = Receiver<Result<View, String>>;
 
-/// Views as they come, from a thread that ends with the second value: a daemon that is slow to answer holds up no key.
+/// Views as they come, from a thread that ends with the second value: a daemon that is slow to answer holds
+/// up no key.
 fn looks(address: Address, interval: Duration) -> Result<(Views, mpsc::Sender<()>), Failure> {
     let (send, views) = mpsc::channel();
     let (done, is_over) = mpsc::channel::<()>();

@@ -1,4 +1,4 @@
-//! `microslice simulate --profile`: what other schedulers would bring the VMs of a profile (docs/what-if.md).
+//! `microslice simulate --profile`: what other schedulers would bring the VMs of a profile (docs/how-to/what-if.md).
 
 use super::simulate::failure_of;
 use crate::failure::Failure;
@@ -9,12 +9,12 @@ use clap::Args;
 use microslice_metrics::profile::{HostProfile, Profile, SIZE_MAX, VmProfile};
 use microslice_metrics::table::Table;
 use microslice_metrics::{Estimate, Unit};
-use microslice_sim::what_if::{Fit, Row, UNKNOWN, WhatIfError, fit, predict};
+use microslice_sim::what_if::{Fit, MeasuredHost, Row, UNKNOWN, WhatIfError, fit, predict};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// More seeds than this add no precision that anybody reads.
+/// More seeds than this add no precision that a reader needs.
 const SEEDS_MAX: u64 = 1_000;
 /// The model shall be this near to the profile, or the reader is told.
 const FAR_OFF: f64 = 0.25;
@@ -28,7 +28,8 @@ pub struct WhatIfArgs {
     ])]
     pub profile: Option<PathBuf>,
 
-    /// With --profile: policies to compare, the first of which is the reference [default: eevdf,microslice,beside]
+    /// With --profile: policies to compare, the first of which is the reference [default:
+    /// eevdf,microslice,beside]
     #[arg(
         long,
         value_name = "A,B,C",
@@ -42,6 +43,11 @@ pub struct WhatIfArgs {
     #[arg(long, value_name = "N", requires = "profile", conflicts_with = "scenario", value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: Option<u64>,
 
+    /// With --profile: a host of the simulator whose costs were measured, as a name or a file, instead of costs that are fitted
+    /// [for the testbed: microslice testbed side-by-side --only-costs --write-host FILE]
+    #[arg(long, value_name = "HOST", requires = "profile", conflicts_with = "scenario")]
+    host: Option<String>,
+
     /// With --profile: write the scenario that was fitted, as a TOML file
     #[arg(long, value_name = "FILE", requires = "profile", conflicts_with = "scenario")]
     write_scenario: Option<PathBuf>,
@@ -53,12 +59,13 @@ pub fn run(path: &Path, args: WhatIfArgs, as_json: bool) -> Result<(), Failure> 
     let policies =
         args.policies.map_or_else(default, |all| all.iter().map(|one| one.trim().to_owned()).collect());
     let seeds = args.seeds.unwrap_or(5);
+    let host = args.host.as_deref().map(MeasuredHost::load).transpose().map_err(Failure::bad_input)?;
     let progress = progress::stoppable()?;
     let file = OutputFile::wanted(args.write_scenario.as_deref(), &[path.to_owned()])?;
     let failed = |error| failure(path, error);
     let fit = {
         let _line = ProgressLine::of_batch("fitting a model".to_owned(), progress.clone());
-        fit(&profile, &progress).map_err(failed)?
+        fit(&profile, host.as_ref(), &progress).map_err(failed)?
     };
     let scenario = fit.model.to_scenario();
     if let Some(file) = file {

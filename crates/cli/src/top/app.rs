@@ -62,7 +62,7 @@ impl Sort {
 }
 
 pub struct App {
-    /// Whom it reads.
+    /// The address that it reads.
     pub address: String,
     pub rates: Rates,
     /// What was read last, for the next interval.

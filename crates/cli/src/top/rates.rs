@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default)]
 pub struct Rates {
     pub source: String,
-    /// Since whoever is looked at began.
+    /// Since the daemon that is looked at began.
     pub seconds: f64,
     pub vms: Vec<VmRates>,
     pub pool: Option<PoolRates>,
@@ -16,7 +16,8 @@ pub struct Rates {
     pub accelerations: Option<Vec<(String, f64)>>,
 }
 
-/// Micro-sliced pCPUs: how many, and the parts of their time in which they ran accelerated vCPUs and were lent.
+/// Micro-sliced pCPUs: how many, and the parts of their time in which they ran accelerated vCPUs and were
+/// lent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PoolRates {
     pub size: u32,

@@ -1,13 +1,16 @@
 //! The helper: the one thread that boosts, and takes back.
 //!
-//! Problem.   A vCPU that is needed now waits behind others for milliseconds, and no BPF program may say who runs.
-//! Mechanism. The BPF side wakes this thread through a ring. It makes the vCPU's thread real-time, at the least priority, and
-//!            ordinary again after a micro slice, or once the BPF side says that it is served. It is real-time itself, by
-//!            one step more: it runs at once, and interrupts whom it boosted. Each boost is in the ledger before it is made.
-//!            A thread whose control group has no real-time budget gets a deadline instead (`threads.rs`, `Means`).
-//!            Where it runs is the kernel's business: its own pCPU, or one that the kernel's real-time balancing finds.
-//! Limits.    A slice counts from the boost, not from when the thread ran: the difference is the kernel's latency. One that
-//!            hasn't run after WAITS_MAX slices loses its boost.
+//! Problem.   A vCPU that is needed now waits behind others for milliseconds, and no BPF program may say
+//!            which task runs.
+//! Mechanism. The BPF side wakes this thread through a ring. The thread makes the vCPU's thread real-time, at
+//!            the least priority. It makes it ordinary again after a micro slice, or once the BPF side says
+//!            that it is served. It is real-time itself, by one step more: it runs at once, and interrupts
+//!            the threads that it boosted. Each boost is in the ledger before it is made. A thread whose
+//!            control group has no real-time budget gets a deadline instead (`threads.rs`, `Means`). Where it
+//!            runs is the kernel's business: its own pCPU, or one that the kernel's real-time balancing
+//!            finds.
+//! Limits.    A slice counts from the boost, not from when the thread ran: the difference is the kernel's
+//!            latency. One that hasn't run after WAITS_MAX slices loses its boost.
 
 use super::ledger::{Entry, Ledger};
 use super::threads::{self, BOOST_PRIORITY, HELPER_PRIORITY, Means, Now};
@@ -36,7 +39,7 @@ pub struct Told {
     pub start_ns: u64,
 }
 
-/// The helper's ears and eyes: the BPF side, or who measures what a boost takes (`latency.rs`).
+/// The helper's ears and eyes: the BPF side, or the measurement of what a boost takes (`latency.rs`).
 pub trait Requests: Send + 'static {
     /// Until something is told, or for so long.
     fn wait(&self, patience: Duration);
@@ -292,7 +295,7 @@ impl<R: Requests> Work<R> {
             _ => Ok(()),
         };
         if result.is_err_and(|cause| cause.raw_os_error() != Some(libc::ESRCH)) {
-            // It stays in the ledger, for whoever may: it is no return.
+            // It stays in the ledger, for another that may: it is no return.
             return;
         }
         self.ledger.strike(boost.place);

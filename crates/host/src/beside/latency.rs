@@ -1,12 +1,14 @@
 //! `microslice boost-latency`: what a boost takes on this host, without guests.
 //!
 //! Problem.   How soon a boosted thread runs is the kernel's and the machine's: no two hosts are alike.
-//! Mechanism. One thread on each pCPU is always busy. Another one, the *target*, hardly ever has a turn beside them: its nice value
-//!            is 19. Whoever is busy asks for it, as a sibling of a vCPU would, and the helper of `run --beside` (`helper.rs`)
-//!            boosts it and takes that back: the same thread, the same ledger, the same calls. The target sees when it runs;
-//!            who is busy on that pCPU sees when it goes on.
-//! Limits.    Requests come through an eventfd, not from a BPF program through its ring, and where the vCPU is isn't looked up in a
-//!            BPF map. A pCPU that a hypervisor takes away meanwhile looks like a slow kernel.
+//! Mechanism. One thread on each pCPU is always busy. Another one, the *target*, hardly ever has a turn
+//!            beside them: its nice value is 19. A busy thread asks for it, as a sibling of a vCPU would. The
+//!            helper of `run --beside` (`helper.rs`) boosts it and takes that back: the same thread, the same
+//!            ledger, the same calls. The target sees when it runs; the busy thread of that pCPU sees when it
+//!            goes on.
+//! Limits.    Requests come through an eventfd, not from a BPF program through its ring, and where the vCPU
+//!            is isn't looked up in a BPF map. A pCPU that a hypervisor takes away meanwhile looks like a
+//!            slow kernel.
 
 use super::helper::{Helper, Requests, Told, wait_for};
 use super::ledger::Ledger;
@@ -28,11 +30,11 @@ pub use super::threads::Means;
 
 /// More would be busy threads on more than a part of very large hosts; `cpu_set_t` ends there.
 const PCPUS_MAX: usize = 1024;
-/// Whoever hasn't looked at the clock for so long doesn't run.
+/// A busy thread that hasn't looked at the clock for so long doesn't run.
 const STILL_NS: u64 = 20_000;
 /// A boost that hasn't come by then doesn't come: the helper was late, or the kernel refused it.
 const ANSWER_PATIENCE_NS: u64 = 100_000_000;
-/// Somebody runs on the pCPU by then who isn't ours.
+/// A task that isn't ours runs on the pCPU by then.
 const BACK_PATIENCE_NS: u64 = 10_000_000;
 /// The least of an ordinary thread.
 const NICE: i32 = 19;
@@ -57,7 +59,7 @@ pub struct Boosted {
     pub heard: u64,
     /// From the request until the target ran.
     pub ran: u64,
-    /// From when the helper began to take it back until whoever was interrupted went on. 0: it went on before.
+    /// From when the helper began to take it back until the interrupted thread went on. 0: it went on before.
     pub back: u64,
 }
 
@@ -94,7 +96,7 @@ impl Measured {
 #[repr(u32)]
 enum Stage {
     Idle = 0,
-    /// Somebody writes a request.
+    /// A busy thread writes a request.
     Claimed = 1,
     Asked = 2,
     Runs = 3,
@@ -186,7 +188,8 @@ impl Scene {
         }
     }
 
-    /// Who is busy on `pcpu` looks, and hadn't looked since `before`: what one boost took, once it is over.
+    /// The busy thread of `pcpu` looks, and hadn't looked since `before`: what one boost took, once it is
+    /// over.
     fn look(&self, pcpu: u32, now: u64, before: u64) -> Option<Boosted> {
         let taken_back = || self.taken_back_at.load(Ordering::Relaxed);
         for stage in [Stage::Asked, Stage::Missed] {
@@ -207,8 +210,8 @@ impl Scene {
             return None;
         }
         let (asked, ran) = (self.asked_at.load(Ordering::Relaxed), self.ran_at.load(Ordering::Relaxed));
-        // Whoever has looked since then went on before: the kernel had ended the boost by itself, as it ends that of a deadline.
-        // Else it may have been interrupted right behind its look at the clock.
+        // A thread that has looked since then went on before: the kernel had ended the boost by itself, as it
+        // ends that of a deadline. Else it may have been interrupted right behind its look at the clock.
         let went_on_before = before >= taken_back();
         let back = if went_on_before { 0 } else { monotonic_ns().saturating_sub(taken_back()) };
         let boosted = Boosted {
@@ -393,7 +396,8 @@ fn stay_busy(scene: &Scene, pcpu: usize, period: u64) -> Vec<Boosted> {
 fn pcpus_of_ours() -> Vec<usize> {
     // SAFETY: integers only, for which zero is a value.
     let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most `size_of_val(&allowed)` bytes to `allowed`, which lives until the call returns.
+    // SAFETY: the kernel writes at most `size_of_val(&allowed)` bytes to `allowed`, which lives until the
+    // call returns.
     let result = unsafe { libc::sched_getaffinity(0, size_of_val(&allowed), &raw mut allowed) };
     // SAFETY: it reads the set, and nothing else; all numbers have a place in it.
     let has = |pcpu: &usize| result == 0 && unsafe { libc::CPU_ISSET(*pcpu, &allowed) };

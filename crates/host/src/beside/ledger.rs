@@ -1,11 +1,11 @@
 //! The ledger: which threads are boosted just now, and what they had before.
 //!
 //! Problem.   A daemon that is killed can't take its boosts back.
-//! Mechanism. Each boost is written down first, in a file of `/run` that is mapped into memory: a few stores, no system call. The
-//!            file outlives whoever wrote it, so the watcher (`watcher.rs`) reads it when the daemon is dead, and the next
-//!            start when both are. A lock on it keeps a second daemon out.
-//! Races.     Watcher and next start may give the same thread back: whoever comes second finds it ordinary, and leaves it.
-//!            A thread ID that another thread has by now is told by the time of its start.
+//! Mechanism. Each boost is written down first, in a file of `/run` that is mapped into memory: a few stores,
+//!            no system call. The file outlives its writer. So the watcher (`watcher.rs`) reads it when the
+//!            daemon is dead, and the next start when both are. A lock on it keeps a second daemon out.
+//! Races.     Watcher and next start may give the same thread back: the second one finds it ordinary, and
+//!            leaves it. A thread ID that another thread has by now is told by the time of its start.
 
 use super::threads::{self, Former, Now};
 use crate::HostError;
@@ -128,7 +128,8 @@ impl Ledger {
         unsafe { self.places.as_ref() }
     }
 
-    /// Writes a boost down, before it is made. Its place; none: there is no room. Only one thread of the daemon does this.
+    /// Writes a boost down, before it is made. Its place; none: there is no room. Only one thread of the
+    /// daemon does this.
     pub fn enter(&self, entry: Entry) -> Option<usize> {
         let at = self.places().iter().position(|place| place.taken.load(Ordering::Relaxed) == 0)?;
         let place = &self.places()[at];
@@ -138,7 +139,7 @@ impl Ledger {
         place.nice.store(entry.former.nice as u32, Ordering::Relaxed);
         place.slice_ns.store(entry.former.slice_ns, Ordering::Relaxed);
         place.resets_on_fork.store(u32::from(entry.former.resets_on_fork), Ordering::Relaxed);
-        // Last: who reads it after our death finds the rest complete.
+        // Last: a reader after our death finds the rest complete.
         place.taken.store(1, Ordering::Release);
         Some(at)
     }
@@ -162,7 +163,7 @@ impl Ledger {
         })
     }
 
-    /// Whoever wrote it is dead: takes all boosts back that are left. How many threads that were.
+    /// Its writer is dead: takes all boosts back that are left. Returns how many threads that were.
     pub fn settle(&self) -> usize {
         let mut given_back = 0;
         for at in 0..PLACES {

@@ -1,8 +1,9 @@
 //! `microslice run --beside`: acceleration on a host whose scheduler stays the kernel's own.
 //!
-//! [`run`] refuses or starts: the ledger ([`ledger`]), the process that watches over it ([`watcher`]), the BPF side ([`programs`]),
-//! and the thread that boosts ([`helper`]). Then it looks for VMs and tells the kernel side what is known of their code
-//! ([`crate::guests`]), and prints ([`report`]). docs/beside.md says what can be left behind by whose death.
+//! [`run`] refuses or starts: the ledger ([`ledger`]), the process that watches over it ([`watcher`]), the
+//! BPF side ([`programs`]), and the thread that boosts ([`helper`]). Then it looks for VMs and tells the
+//! kernel side what is known of their code ([`crate::guests`]), and prints ([`report`]). docs/explanation/beside.md says
+//! what can be left behind by whose death.
 
 mod helper;
 pub mod latency;
@@ -39,7 +40,7 @@ const POLL: Duration = Duration::from_millis(20);
 const LOOK_FOR_VMS: Duration = Duration::from_millis(200);
 /// How often systemd's watchdog hears of us.
 const SAY_ALIVE: Duration = Duration::from_secs(5);
-/// A watcher that dies more often isn't replaced: somebody kills it on purpose.
+/// A watcher that dies more often isn't replaced: it is killed on purpose.
 const WATCHERS_MAX: u32 = 10;
 
 /// Where reports and messages go.
@@ -109,14 +110,14 @@ struct Beside<'s> {
     settings: &'s Settings,
     host: Host,
     ledger: Arc<Ledger>,
-    // In the order in which they end: who boosts first, whom he tells last.
+    // In the order in which they end: the helper that boosts first, the programs that it tells last.
     helper: Helper,
     programs: Programs,
     guests: Guests<'s>,
     watcher: Watcher,
     /// How many were started in place of dead ones.
     watchers: u32,
-    /// For who asks by `metrics-listen`.
+    /// For clients of `metrics-listen`.
     publisher: Option<Publisher>,
     started: Instant,
     /// At the end of the interval before.
@@ -229,7 +230,7 @@ impl Beside<'_> {
         }
     }
 
-    /// For who asks by `metrics-listen`, if it is time.
+    /// For clients of `metrics-listen`, if it is time.
     fn publish(&mut self) {
         if !self.publisher.as_ref().is_some_and(Publisher::is_due) {
             return;

@@ -1,7 +1,8 @@
 //! What boosts did: one JSON object, or one screenful, of an interval or of the whole run.
 //!
-//! Sums that hold in every report of a whole run, up to what changes while the counters are read:
-//! requests = refusals + missed + boosts that ran + pending; boosts that ran = ends + in flight; of the helper: boosts = returns.
+//! Sums that hold in every report of a whole run, up to what changes while the counters are read: requests =
+//! refusals + missed + boosts that ran + pending; boosts that ran = ends + in flight; of the helper: boosts =
+//! returns.
 
 use super::helper::Counts;
 use crate::interface::{BoostMiss, BoostStats};

@@ -3,9 +3,10 @@
 use std::io;
 use std::time::Duration;
 
-/// Of boosted threads: the least that is real-time. Whoever the operator made real-time goes before them, or as well.
+/// Of boosted threads: the least that is real-time. A thread that the operator made real-time goes before
+/// them, or as well.
 pub const BOOST_PRIORITY: u32 = 1;
-/// Of the helper: it interrupts whom it boosted.
+/// Of the helper: it interrupts the threads that it boosted.
 pub const HELPER_PRIORITY: u32 = 2;
 /// Of the watcher: it sleeps until the daemon is dead.
 pub const WATCHER_PRIORITY: u32 = 3;
@@ -16,10 +17,11 @@ const SCHED_BATCH: u32 = libc::SCHED_BATCH as u32;
 const SCHED_IDLE: u32 = libc::SCHED_IDLE as u32;
 /// `include/uapi/linux/sched.h`.
 const SCHED_DEADLINE: u32 = 6;
-/// Of a boost by deadline: its runtime is so many slices, so that the helper takes it back before the kernel has the thread rest
-/// until its next period. A thread that rests can't be boosted again.
+/// Of a boost by deadline: its runtime is so many slices, so that the helper takes it back before the kernel
+/// has the thread rest until its next period. A thread that rests can't be boosted again.
 const SLICES_PER_RUNTIME: u64 = 2;
-/// And its period so many runtimes: half of a pCPU, if nobody takes it back. The kernel gives at most 95 % of each away.
+/// And its period so many runtimes: half of a pCPU, if nobody takes it back. The kernel gives at most 95 % of
+/// each away.
 const RUNTIMES_PER_PERIOD: u64 = 2;
 /// The kernel takes no shorter period (`sched_deadline_period_min_us`).
 const PERIOD_MIN_NS: u64 = 100_000;
@@ -55,8 +57,8 @@ pub struct Former {
 /// How a waiting thread is made to run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Means {
-    /// `SCHED_FIFO` at the least priority. Where the kernel refuses that, `SCHED_DEADLINE`: control groups without real-time
-    /// budget (`CONFIG_RT_GROUP_SCHED`) may have that all the same.
+    /// `SCHED_FIFO` at the least priority. Where the kernel refuses that, `SCHED_DEADLINE`: control groups
+    /// without real-time budget (`CONFIG_RT_GROUP_SCHED`) may have that all the same.
     RealTime,
     /// `SCHED_DEADLINE` at once, to measure it.
     Deadline,
@@ -76,7 +78,8 @@ pub enum Now {
 /// `ESRCH`: there is no such thread.
 pub fn look_at(tid: u32) -> io::Result<Now> {
     let mut attr = SchedAttr::default();
-    // SAFETY: the kernel writes at most `size_of_val(&attr)` bytes to `attr`, which lives until the call returns.
+    // SAFETY: the kernel writes at most `size_of_val(&attr)` bytes to `attr`, which lives until the call
+    // returns.
     let result =
         unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attr, size_of::<SchedAttr>(), 0) };
     if result != 0 {
@@ -104,11 +107,13 @@ fn period_of(runtime_ns: u64) -> u64 {
     (runtime_ns * RUNTIMES_PER_PERIOD).max(PERIOD_MIN_NS)
 }
 
-/// May it run on one pCPU only? Of a host with more pCPUs than `cpu_set_t` has places (1,024) that isn't known.
+/// May it run on one pCPU only? Of a host with more pCPUs than `cpu_set_t` has places (1,024) that isn't
+/// known.
 pub fn is_pinned(tid: u32) -> bool {
     // SAFETY: integers only, for which zero is a value.
     let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most `size_of_val(&allowed)` bytes to `allowed`, which lives until the call returns.
+    // SAFETY: the kernel writes at most `size_of_val(&allowed)` bytes to `allowed`, which lives until the
+    // call returns.
     let result =
         unsafe { libc::sched_getaffinity(tid as libc::pid_t, size_of_val(&allowed), &raw mut allowed) };
     // SAFETY: it reads the set, and nothing else.
@@ -126,7 +131,8 @@ pub fn make_real_time(tid: u32, priority: u32) -> io::Result<()> {
     )
 }
 
-/// Boosts a waiting thread for `slice`. True: by a deadline, which the kernel ends by itself after some slices.
+/// Boosts a waiting thread for `slice`. True: by a deadline, which the kernel ends by itself after some
+/// slices.
 ///
 /// # Errors
 /// As [`make_real_time`]. A deadline is refused, too, where the thread may not run on every pCPU.
@@ -167,7 +173,8 @@ fn set(tid: u32, attr: SchedAttr) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Was the thread with this ID started at `start_ns` of the boot clock? Else the ID is another thread's by now.
+/// Was the thread with this ID started at `start_ns` of the boot clock? Else the ID is another thread's by
+/// now.
 pub fn is_the_one(tid: u32, start_ns: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
     started_at_ticks(&stat) == Some(start_ns / NS_PER_TICK)

@@ -1,9 +1,9 @@
 //! The watcher: a process of its own that takes boosts back once the daemon is dead.
 //!
-//! Mechanism. The daemon starts it before it loads anything, and holds the writing end of its standard input. However
-//!            the daemon dies, the kernel closes that end, and the watcher settles the ledger. It ignores signals that
-//!            ask to end, because those of a terminal or of systemd come for both. It is real-time, so that boosted
-//!            threads don't keep it waiting.
+//! Mechanism. The daemon starts it before it loads anything, and holds the writing end of its standard input.
+//!            However the daemon dies, the kernel closes that end, and the watcher settles the ledger. It
+//!            ignores signals that ask to end, because those of a terminal or of systemd come for both. It is
+//!            real-time, so that boosted threads don't keep it waiting.
 //! Limits.    SIGKILL of both leaves what is boosted at that moment, until the next start or the next boot.
 
 use super::ledger::Ledger;

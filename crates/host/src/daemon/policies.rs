@@ -1,6 +1,8 @@
-//! What is to hold for each VM: flags and the configuration file go before libvirt's metadata, and these before what holds for all.
+//! What is to hold for each VM: flags and the configuration file go before libvirt's metadata, and these
+//! before what holds for all.
 
-use super::{Daemon, Output, tell};
+use super::guests::tell;
+use super::{Daemon, Output};
 use crate::HostError;
 use crate::config::Settings;
 use crate::vms::Vm;

@@ -1,4 +1,5 @@
-//! What the daemon reports: of each VM, of the host, since the start or the report before; over all schedulers that it has started.
+//! What the daemon reports: of each VM, of the host, since the start or the report before; over all
+//! schedulers that it has started.
 
 use super::{Daemon, monotonic_ns};
 use crate::kernel_reader::VmKey;
@@ -87,7 +88,7 @@ impl Daemon<'_> {
         left_over.fold(self.gone_before, |gone, slot| sum(&gone, &scheduler.vm_stats(slot)))
     }
 
-    /// For who asks by `metrics-listen`, if it is time.
+    /// For clients of `metrics-listen`, if it is time.
     pub(super) fn publish(&mut self) {
         if !self.publisher.as_ref().is_some_and(Publisher::is_due) {
             return;

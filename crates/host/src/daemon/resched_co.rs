@@ -1,6 +1,8 @@
-//! Resched-Co where it is `auto`: whether it acts for a VM is tried, and tried again (`decide_on_resched_co`; ASPLOS'13, section 4.2).
+//! Resched-Co where it is `auto`: whether it acts for a VM is tried, and tried again (`decide_on_resched_co`;
+//! ASPLOS'13, section 4.2).
 
-use super::{Daemon, monotonic_ns, tell};
+use super::guests::tell;
+use super::{Daemon, monotonic_ns};
 use crate::HostError;
 use crate::coordination::Schemes;
 use crate::scheduler::VmStats;
@@ -65,7 +67,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// What is found after a trial, if a VM that runs all the time sends so many reschedule IPIs per millisecond with it and without.
+    /// What is found after a trial, if a VM that runs all the time sends so many reschedule IPIs per
+    /// millisecond with it and without.
     fn found(with: u64, without: u64) -> bool {
         let (mut trials, mut stats, mut is_on) = (Trials::default(), VmStats::default(), false);
         for now_ms in 1..1000 {

@@ -4,8 +4,8 @@ use crate::HostError;
 use crate::config::Settings;
 use crate::vms::VmmProcess;
 
-/// A name given with `--guest` that no running VM has is refused while VMs run: it is a typing error more often than a
-/// VM to come. Names in the configuration file may be of VMs to come.
+/// A name given with `--guest` that no running VM has is refused while VMs run: it is a typing error more
+/// often than a VM to come. Names in the configuration file may be of VMs to come.
 pub(crate) fn refuse_unknown_names(settings: &Settings) -> Result<(), HostError> {
     if settings.guests_must_run.is_empty() {
         return Ok(());

@@ -1,6 +1,7 @@
 //! What cgroups give VMs and allow them: weights and limits, read again while the scheduler runs.
 
-use super::{Daemon, LOOK_WHO_WANTS_TO_RUN, Output, tell};
+use super::guests::tell;
+use super::{Daemon, LOOK_WHO_WANTS_TO_RUN, Output};
 use crate::HostError;
 use crate::cgroups;
 use crate::limits;
@@ -23,7 +24,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Who wants to run changes what its siblings get, and those of what it lies in.
+    /// A cgroup that wants to run changes what its siblings get, and those of what it lies in.
     pub(super) fn look_who_wants_to_run(&mut self) -> Result<(), HostError> {
         const AT_LEAST_NS: u64 = LOOK_WHO_WANTS_TO_RUN.as_nanos() as u64 / 100;
         let wanted: Vec<u64> = self

@@ -1,4 +1,4 @@
-//! Where somebody listens, as the operator writes it.
+//! Where a server listens, as the operator writes it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ impl FromStr for Address {
     }
 }
 
-/// Whether somebody listens, and where.
+/// Whether a server listens, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     /// `off`: nowhere, whatever a service's environment says.

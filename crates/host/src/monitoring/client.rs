@@ -1,4 +1,5 @@
-//! The other end: reads a [`View`] from whoever listens. Blocks, within bounds; nobody loads anything for it.
+//! The other end: reads a [`View`] from a daemon that listens. Blocks, within bounds; nothing is loaded for
+//! it.
 
 use super::{Address, VcpuTimes, View, Waits};
 use std::io::{self, Read, Write};
@@ -6,7 +7,8 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A daemon that is busy with its scheduler answers all the same: its thread for this has nothing to do with that.
+/// A daemon that is busy with its scheduler answers all the same: its thread for this has nothing to do with
+/// that.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Of 512 VMs with 4096 vCPUs it is a tenth of this.
 const BYTES_MAX: u64 = 64 << 20;
@@ -15,7 +17,7 @@ impl View {
     /// What is known now at this address.
     ///
     /// # Errors
-    /// Nobody listens there, it may not be read, or who listens is nobody of ours.
+    /// Nothing listens there, it may not be read, or the listener is none of ours.
     pub fn read(address: &Address) -> io::Result<Self> {
         let answer = match address {
             Address::Unix(path) => {
@@ -42,8 +44,9 @@ impl View {
     }
 }
 
-/// Of vCPUs whose daemon doesn't tell: what the kernel counts of their threads, on this host and readable by all
-/// (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst: ran, waited, both in nanoseconds).
+/// Of vCPUs whose daemon doesn't tell: what the kernel counts of their threads, on this host and readable by
+/// all (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst: ran, waited, both in
+/// nanoseconds).
 pub fn read_thread_times(view: &mut View) {
     for vm in &mut view.vms {
         for vcpu in vm.vcpus.iter_mut().filter(|vcpu| vcpu.times.is_none()) {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 /// Names come from command lines, so tenants may choose them. In characters.
 const LENGTH_MAX: usize = 100;
 
-/// A label for each of these VMs, of which no two are the same: the name, with the pid of the VMM where others have it, too.
+/// A label for each of these VMs, of which no two are the same: the name, with the pid of the VMM where
+/// others have it, too.
 pub fn of_vms<'v>(vms: impl Iterator<Item = (&'v str, u32)> + Clone) -> Vec<String> {
     let short = |name: &str| name.chars().take(LENGTH_MAX).collect::<String>();
     let mut count = BTreeMap::<String, u32>::new();

@@ -1,8 +1,9 @@
 //! `--metrics-listen`: what `run` and `observe` know, for Prometheus.
 //!
-//! Problem.   Whoever asks may ask often, read slowly or not at all, and the scheduler must not notice.
-//! Mechanism. The daemon puts a report on a [`Board`] once a second, which takes a pointer's time. A thread with its own sockets
-//!            ([`server`]) turns the latest one into text when somebody asks, once for each report.
+//! Problem.   A client may ask often, read slowly or not at all, and the scheduler must not notice.
+//! Mechanism. The daemon puts a report on a [`Board`] once a second, which takes a pointer's time. A thread
+//!            with its own sockets ([`server`]) turns the latest one into text when a client asks, once for
+//!            each report.
 //! Limits.    [`server::Limits`]: so many connections at once, each for so long.
 
 mod address;

@@ -1,4 +1,5 @@
-//! A report of `observe` as the figures that real and simulated runs share. VMs that have gone are left out: monitoring keeps them.
+//! A report of `observe` as the figures that real and simulated runs share. VMs that have gone are left out:
+//! monitoring keeps them.
 
 use super::labels;
 use crate::observe::VmFigures;
@@ -68,7 +69,7 @@ mod tests {
         assert_eq!(of(&report).of(&figures::CPU_TIME).count(), 0);
     }
 
-    /// What monitoring stores of each VM is bounded, whatever its guest does: docs/monitoring.md says how.
+    /// What monitoring stores of each VM is bounded, whatever its guest does: docs/how-to/monitor.md says how.
     #[test]
     fn a_vm_has_a_bounded_number_of_time_series() {
         let mut report = report(true);

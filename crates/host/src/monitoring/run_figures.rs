@@ -1,4 +1,5 @@
-//! A report of `run` as the figures that real and simulated runs share. Those of VMs that are gone are in the host's sums only.
+//! A report of `run` as the figures that real and simulated runs share. Those of VMs that are gone are in the
+//! host's sums only.
 
 use super::labels;
 use crate::config::SchedulerChoice;
@@ -51,7 +52,7 @@ pub(super) fn put_vm(snapshot: &mut Snapshot, vm: &str, vcpu_count: u32, stats: 
     }
 }
 
-/// What they hear of whom a VM waits for; `coordinated` hears less.
+/// What they hear of the vCPUs that a VM waits for; `coordinated` hears less.
 pub(super) fn put_hints(snapshot: &mut Snapshot, vm: &str, stats: &VmStats) {
     for (cause, by_reason) in names::<YieldCause>().zip(&stats.yields) {
         snapshot.counter(&figures::YIELDS, &[vm, cause], add_up(by_reason));
@@ -60,7 +61,7 @@ pub(super) fn put_hints(snapshot: &mut Snapshot, vm: &str, stats: &VmStats) {
     snapshot.counter(&figures::VIRQS, &[vm], stats.virqs());
 }
 
-/// What was asked for, and whom it accelerated in which code: by cause.
+/// What was asked for, and which vCPUs it accelerated in which code: by cause.
 pub(super) fn put_causes<const CLASSES: usize>(
     snapshot: &mut Snapshot,
     requests: &[u64],
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!(lines(2) - 2 * SERIES_OF_A_VM, SERIES_OF_THE_HOST);
     }
 
-    /// As docs/monitoring.md says.
+    /// As docs/how-to/monitor.md says.
     const SERIES_OF_A_VM: usize = 38;
     const SERIES_OF_THE_HOST: usize = 126;
 }

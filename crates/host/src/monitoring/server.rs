@@ -1,10 +1,13 @@
-//! HTTP for whoever monitors: a thread of its own, with sockets of its own, that shares a [`Board`] with the daemon and nothing else.
+//! HTTP for monitoring: a thread of its own, with sockets of its own, that shares a [`Board`] with the daemon
+//! and nothing else.
 //!
 //! Problem.   Clients that never read, never write, or come by the thousand.
-//! Mechanism. One thread takes turns among its connections (tokio, hyper). [`Limits`] bounds how many there are, and how long each
-//!            lasts; further ones wait in the kernel's own queue, which is bounded, too. A page is made once for each reading.
-//!            The thread has no capabilities, and is niced: it never goes before the vCPUs.
-//! Limits.    While as many clients as there are places do nothing, others wait until the first of them has had its time.
+//! Mechanism. One thread takes turns among its connections (tokio, hyper). [`Limits`] bounds how many there
+//!            are, and how long each lasts; further ones wait in the kernel's own queue, which is bounded,
+//!            too. A page is made once for each reading. The thread has no capabilities, and is niced: it
+//!            never goes before the vCPUs.
+//! Limits.    While as many clients as there are places do nothing, others wait until the first of them has
+//!            had its time.
 
 use super::{Address, Board, Reading, View};
 use crate::kernel_reader::{NICE, set_nice};
@@ -38,7 +41,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Prometheus gives up after ten seconds (`scrape_timeout`): who waits behind those that do nothing has its turn before.
+    /// Prometheus gives up after ten seconds (`scrape_timeout`): a client behind those that do nothing has
+    /// its turn before.
     pub const DEFAULT: Self = Self { connections: 32, patience: Duration::from_secs(4) };
 }
 
@@ -47,7 +51,7 @@ const REQUEST_BYTES_MAX: usize = 8192;
 /// After a connection that couldn't be accepted: no descriptors are left, perhaps.
 const REST: Duration = Duration::from_millis(100);
 
-/// Somebody who will listen: the address is taken, nobody is served yet.
+/// A server that will listen: the address is taken, no client is served yet.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
@@ -86,7 +90,8 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 impl Listener {
-    /// Takes the address. What a daemon left behind that was killed is replaced; a folder that is missing is made for root alone.
+    /// Takes the address. What a daemon left behind that was killed is replaced; a folder that is missing is
+    /// made for root alone.
     ///
     /// # Errors
     /// It is in use, no address of this host, or not allowed.
@@ -119,7 +124,8 @@ impl Listener {
         };
         let runtime = runtime()?;
         let thread = std::thread::Builder::new().name("metrics".into()).spawn(move || {
-            // Whoever breaks it has no rights, and whoever keeps it busy waits among the vCPUs.
+            // An attacker that breaks it has no rights, and a client that keeps it busy waits among the
+            // vCPUs.
             privileges::drop_all();
             set_nice(NICE);
             let pages = Arc::new(Pages { board, made: Mutex::default() });
@@ -257,7 +263,7 @@ impl Page {
     }
 }
 
-/// The pages of the latest reading, as far as somebody has asked for them.
+/// The pages of the latest reading, as far as clients have asked for them.
 struct Pages {
     board: Arc<Board>,
     made: Mutex<(Arc<Reading>, BTreeMap<Page, Bytes>)>,

@@ -1,4 +1,5 @@
-//! What each VM had of late, and was due: of the last seconds, as a share since the start would say nothing of now.
+//! What each VM had of late, and was due: of the last seconds, as a share since the start would say nothing
+//! of now.
 
 use crate::report::{Report, VmReport, shares_of};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +16,8 @@ type Readings = BTreeMap<(String, u32), (u64, u64)>;
 pub struct Shares(VecDeque<(Instant, Readings)>);
 
 impl Shares {
-    /// Shares received and due of the report's VMs, in their order, since the last reading that is as old as the span; all are kept.
+    /// Shares received and due of the report's VMs, in their order, since the last reading that is as old as
+    /// the span; all are kept.
     pub fn of(&mut self, report: &Report, now: Instant) -> Vec<(f64, f64)> {
         let key = |vm: &VmReport| (vm.name.clone(), vm.pid);
         let had = |vm: &VmReport| (vm.stats.had_ns(), vm.stats.waited_ns);

@@ -1,4 +1,5 @@
-//! What `microslice top` reads: counters since the start, of each VM and its vCPUs. Rates are the reader's business.
+//! What `microslice top` reads: counters since the start, of each VM and its vCPUs. Rates are the reader's
+//! business.
 
 use super::Reading;
 use crate::interface::Vcpu;
@@ -64,7 +65,7 @@ pub struct VmView {
 pub struct VcpuView {
     pub id: u32,
     pub tid: u32,
-    /// Of `observe`; who reads `run` asks the kernel (`/proc/PID/task/TID/schedstat`).
+    /// Of `observe`; a reader of `run` asks the kernel (`/proc/PID/task/TID/schedstat`).
     pub times: Option<VcpuTimes>,
     /// Of `run`: what it was doing when it was stopped last.
     pub stopped_in: Option<String>,

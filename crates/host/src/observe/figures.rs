@@ -23,7 +23,8 @@ impl WaitStats {
         add_up(&self.counts)
     }
 
-    /// In nanoseconds. Each wait is put at the middle of its bucket, so a percentile is off by an eighth; sum and longest are exact.
+    /// In nanoseconds. Each wait is put at the middle of its bucket, so a percentile is off by an eighth; sum
+    /// and longest are exact.
     pub fn histogram(&self) -> Histogram {
         let mut histogram = Histogram::new();
         for (bucket, &count) in (0..).zip(&self.counts) {
@@ -38,7 +39,8 @@ impl WaitStats {
         self.histogram().percentile(percent)
     }
 
-    /// What came after `before`. The longest wait is exact if it is the longest of all, else the end of its bucket.
+    /// What came after `before`. The longest wait is exact if it is the longest of all, else the end of its
+    /// bucket.
     fn since(&self, before: &Self) -> Self {
         let mut interval = difference(self, before);
         let highest = interval.counts.iter().rposition(|&count| count > 0);

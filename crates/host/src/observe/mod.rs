@@ -1,7 +1,8 @@
 //! `microslice observe`: what overcommit costs each VM, on a host whose scheduler it leaves alone.
 //!
-//! [`run`] refuses or starts the BPF side ([`programs`]). Then it looks for VMs and tells that side what is known of their code
-//! ([`crate::guests`]), reads what was seen of each ([`figures`]), and prints ([`report`]). docs/observe.md is the operator's page.
+//! [`run`] refuses or starts the BPF side ([`programs`]). Then it looks for VMs and tells that side what is
+//! known of their code ([`crate::guests`]). It reads what was seen of each ([`figures`]), and prints
+//! ([`report`]). docs/how-to/observe.md is the operator's page.
 
 mod figures;
 mod judgement;
@@ -143,7 +144,7 @@ struct Observer<'s> {
     /// Until its trace is complete.
     tracer: Option<Tracer>,
     trace_has_failed: bool,
-    /// For who asks by `metrics-listen`.
+    /// For clients of `metrics-listen`.
     publisher: Option<Publisher>,
     started: Instant,
     /// When it began.
@@ -219,7 +220,7 @@ impl Observer<'_> {
         Ok(())
     }
 
-    /// For who asks by `metrics-listen`, if it is time.
+    /// For clients of `metrics-listen`, if it is time.
     fn publish(&mut self) {
         if !self.publisher.as_ref().is_some_and(Publisher::is_due) {
             return;

@@ -64,7 +64,8 @@ pub(super) fn look_at_affinity(vm: &mut VmReport) {
     vm.affinity = affinity(&online, statuses);
 }
 
-/// Those of `online`, counted from 0, that any of these threads may run on; empty: all of them, or no thread is there.
+/// Those of `online`, counted from 0, that any of these threads may run on; empty: all of them, or no thread
+/// is there.
 fn affinity(online: &[u32], statuses: impl Iterator<Item = String>) -> Vec<u32> {
     let allowed = |status: String| {
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;

@@ -28,7 +28,8 @@ pub struct VmReport {
     pub is_gone: bool,
     /// By which it shares the host.
     pub weight: u32,
-    /// Numbers of the pCPUs where its vCPUs may run; empty: all, or nobody looked (only the last report has it).
+    /// Numbers of the pCPUs where its vCPUs may run; empty: all, or nobody looked (only the last report has
+    /// it).
     pub affinity: Vec<u32>,
     pub figures: VmFigures,
 }

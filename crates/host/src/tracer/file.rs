@@ -17,7 +17,8 @@ pub(super) struct TraceFile {
 }
 
 impl TraceFile {
-    /// Creates it, or empties the one that is there. A pipe that nobody reads would hold up the daemon: it is refused.
+    /// Creates it, or empties the one that is there. A pipe that nobody reads would hold up the daemon: it is
+    /// refused.
     pub fn create(path: &Path) -> Result<Self, HostError> {
         let failed = |cause: io::Error| HostError::refused(format!("{}: {cause}", path.display()));
         if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {

@@ -1,8 +1,10 @@
-//! `--trace FILE`: who ran on each pCPU from when on, why it left, and what was done for it, as a trace that Perfetto opens.
+//! `--trace FILE`: what ran on each pCPU from when on, why it left, and what was done for it, as a trace that
+//! Perfetto opens.
 //!
-//! The kernel side (`bpf/core/trace.bpf.h`) sends events, which wait in a [`TraceQueue`]. The tracer sorts them, knows which VM and
-//! vCPU each is about, and tells the writer that the simulator's traces have, too (`crates/trace`). A trace is bounded in time and
-//! size, and so is what waits for it. docs/traces.md is the operator's page.
+//! The kernel side (`bpf/core/trace.bpf.h`) sends events, which wait in a [`TraceQueue`]. The tracer sorts
+//! them, knows which VM and vCPU each is about, and tells the writer that the simulator's traces have, too
+//! (`crates/trace`). A trace is bounded in time and size, and so is what waits for it. docs/how-to/trace.md is the
+//! operator's page.
 
 mod file;
 mod queue;
@@ -22,7 +24,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Events of one moment may come in any order: who is so old has none before it that is still to come.
+/// Events of one moment may come in any order. Before one that is so old none is still to come.
 const HOLD_BACK_NS: u64 = 40_000_000;
 /// What is known is in the file at least so often.
 const FLUSH_NS: u64 = 1_000_000_000;
@@ -251,7 +253,7 @@ impl Tracer {
                     TraceStop::Blocked | TraceStop::Hlt | TraceStop::LockHlt => false,
                     TraceStop::Ple | TraceStop::IpiWait | TraceStop::Preempted => true,
                 };
-                // Of whoever sleeps not every world looks at its guest.
+                // Not every world looks at the guest of a sleeping vCPU.
                 let notes = if could_go_on { vec![class(event)] } else { Vec::new() };
                 self.trace.stopping(at_ns, vcpu, pcpu, stop.name(), notes, could_go_on);
             }

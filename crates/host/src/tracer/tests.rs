@@ -130,7 +130,7 @@ fn vcpus_and_host_tasks_have_slices_in_the_order_of_their_times() {
         "200 end",
     ];
     assert_eq!(told("vCPU 3"), of_vcpu);
-    // Where it was stopped, of whoever could have gone on.
+    // Where it was stopped, of a vCPU that could have gone on.
     assert_eq!(texts(&packets), ["lock_holder"]);
 }
 

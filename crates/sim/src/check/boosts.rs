@@ -1,4 +1,5 @@
-//! Boosts beside the kernel's own scheduler, from the trace: what a VM has run real-time is what its budget has given it so far.
+//! Boosts beside the kernel's own scheduler, from the trace: what a VM has run real-time is what its budget
+//! has given it so far.
 
 use crate::config::{BesideConfig, SchedulerKind};
 use crate::ids::{IdVec, VcpuId};
@@ -65,7 +66,8 @@ impl BoostBudgets {
         Ok(())
     }
 
-    /// Of a VM and of all together, since the start: a burst, a part of all that time, and what was granted when the budget was used up.
+    /// Of a VM and of all together, since the start: a burst, a part of all that time, and what was granted
+    /// when the budget was used up.
     pub fn nobody_exceeds_its_budget(&self, machine: &Machine) -> Result<(), String> {
         let Some(limits) = &self.limits else { return Ok(()) };
         let time_ns = u128::from(machine.now_ns + BURST_NS) * machine.pcpus.len() as u128;

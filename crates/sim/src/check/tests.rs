@@ -161,7 +161,8 @@ fn a_pick_of_a_blocked_vcpu_is_found() {
     assert_eq!(checker.settled().unwrap_err(), "vCPU 1 is picked for pCPU 0, but is blocked");
 }
 
-/// What the checker says when all of a VM with this weight, beside another one with 1,000, have waited for so long.
+/// What the checker says when all of a VM with this weight, beside another one with 1,000, have waited for so
+/// long.
 fn verdict_on_waiting(weight: u32, waited_ns: u64, shares_by_vm: bool) -> Result<(), String> {
     let host = load("gmake-swaptions", &Overrides::default()).expect("built in").config.host;
     let vms = vec![HostVm::new(2, weight, Vec::new()), HostVm::new(4, 1_000, Vec::new())];

@@ -2,17 +2,17 @@
 //!
 //! | invariant | how |
 //! |---|---|
-//! | first come, first served | who is served, or runs without, finds only such before it in its queue that were refused at this instant |
+//! | first come, first served | all before a vCPU that is served, or runs, were refused at this instant |
 //! | the allowance is kept | clocks of those served and of those refused, which the trace has |
-//! | nobody is urgent for ever | whoever is, and has run for so long since it was asked for last |
+//! | no vCPU is urgent for ever | one is urgent, and has run for so long since it was asked for last |
 
 use crate::config::SchedulerKind;
 use crate::ids::{IdVec, PcpuId, VcpuId};
 use crate::trace_event::TraceEvent;
 use std::collections::VecDeque;
 
-/// Who runs acknowledges an interrupt within microseconds, or within a critical section with interrupts off; what a reschedule IPI
-/// asks for is below a millisecond.
+/// A running vCPU acknowledges an interrupt within microseconds, or within a critical section with interrupts
+/// off. What a reschedule IPI asks for is below a millisecond.
 const URGENT_RUN_MAX_NS: u64 = 1_000_000_000;
 
 pub struct UrgentQueues {
@@ -71,7 +71,7 @@ impl UrgentQueues {
                 return self.served(time_ns, vcpu, pcpu, ahead_ns);
             }
             TraceEvent::Running { vcpu, pcpu, .. } => {
-                // Those behind who was served aren't passed over.
+                // Those behind the served one aren't passed over.
                 if self.vcpus[vcpu].served_ns != Some(time_ns) {
                     self.nobody_was_passed_over(time_ns, vcpu, pcpu)?;
                 }
@@ -108,7 +108,8 @@ impl UrgentQueues {
         Ok(())
     }
 
-    /// Who comes before `vcpu` in the queue was refused just now; everybody, if it isn't there and wasn't served from it.
+    /// Those before `vcpu` in the queue were refused just now; so were all, if it isn't there and wasn't
+    /// served from it.
     fn nobody_was_passed_over(&self, time_ns: u64, vcpu: VcpuId, pcpu: PcpuId) -> Result<(), String> {
         let before = self.queues[pcpu].iter().take_while(|&&waiter| waiter != vcpu);
         let mut unheard = before.filter(|&&waiter| self.vcpus[waiter].refused_ns != Some(time_ns));

@@ -2,10 +2,10 @@
 //!
 //! | invariant | how |
 //! |---|---|
-//! | a preemption is put off by a window at the most | `PreemptionPutOff` until `WindowEnded`, or until it gives its pCPU up |
-//! | only who isn't safe is put off | its class, where that decides |
-//! | where somebody urgent waits nobody is put off | `UrgentQueued` until served, or gone |
-//! | turns are as long as due on average | all that a vCPU's turns ended too late or too early, together: bounded, however many there are |
+//! | a window at the most puts a preemption off | `PreemptionPutOff` to `WindowEnded`, or to its leaving |
+//! | only a vCPU that isn't safe is put off | its class, where that decides |
+//! | where an urgent vCPU waits none is put off | `UrgentQueued` until served, or gone |
+//! | turns are as long as due on average | the sum of all that a vCPU's turns ended late or early: bounded |
 
 use crate::config::DelayPreemptionConfig;
 use crate::ids::{IdVec, PcpuId, VcpuId};

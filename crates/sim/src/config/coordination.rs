@@ -6,11 +6,11 @@ use serde::Serialize;
 /// CFS of Linux 3.2, a control group per VM.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CfsConfig {
-    /// In which everybody shall run once (`sysctl_sched_latency`), unless too many wait for it.
+    /// In which each shall run once (`sysctl_sched_latency`), unless too many wait for it.
     pub latency_ns: u64,
     /// Nobody's turn is over sooner (`sysctl_sched_min_granularity`).
     pub min_granularity_ns: u64,
-    /// `sysctl_sched_wakeup_granularity`: by how much who wakes must be behind to preempt.
+    /// `sysctl_sched_wakeup_granularity`: by how much a woken vCPU must be behind to preempt.
     pub wakeup_granularity_ns: u64,
     pub tick_ns: u64,
     pub coordination: Coordination,
@@ -24,7 +24,8 @@ pub struct Coordination {
     pub resched_dp: bool,
     pub tlb_co: bool,
     pub resched_co: ReschedCo,
-    /// Early delayed preemption (4.1.1): who begins to send an IPI isn't preempted. Of VMs with `resched_dp`.
+    /// Early delayed preemption (4.1.1): a vCPU that begins to send an IPI isn't preempted. Of VMs with
+    /// `resched_dp`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub early_dp: bool,
     /// For how long a reschedule IPI makes urgent.
@@ -73,7 +74,8 @@ fn balance_by_name<S: serde::Serializer>(balance: &BalanceScheme, serializer: S)
     })
 }
 
-/// Which schemes of coordinated scheduling a VM has; `None`: those of the policy. Other schedulers have none, whatever is said here.
+/// Which schemes of coordinated scheduling a VM has; `None`: those of the policy. Other schedulers have none,
+/// whatever is said here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct VmKnobs {
     pub resched_dp: Option<bool>,

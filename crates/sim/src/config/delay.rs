@@ -13,7 +13,8 @@ pub struct DelayPreemptionConfig {
     pub unsafe_where: DelayUnsafe,
     /// Between two looks in the window; 0: the host is told of each change.
     pub look_ns: u64,
-    /// Who was preempted by force is interrupted in its next window by what gives the pCPU up where no lock is held, after so long.
+    /// A vCPU that was preempted by force is interrupted in its next window, after so long. The handler gives
+    /// the pCPU up where no lock is held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safe_point_ns: Option<u64>,
 }

@@ -9,20 +9,23 @@ pub struct EevdfConfig {
     pub base_slice_ns: u64,
     pub tick_ns: u64,
     pub directed_yield: bool,
-    /// A cgroup per VM and per vCPU, as libvirt and systemd make them; otherwise all vCPUs are tasks of one queue.
+    /// A cgroup per VM and per vCPU, as libvirt and systemd make them; otherwise all vCPUs are tasks of one
+    /// queue.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub groups: bool,
-    /// Directed yields know who was sent an interrupt, and are honoured through the groups (Li's proposal, version 3).
+    /// Directed yields know which vCPU was sent an interrupt, and are honoured through the groups (Li's
+    /// proposal, version 3).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ipi_aware: bool,
 }
 
-/// The same with the project's boosts: a needed vCPU's thread is real-time for a micro slice (`microslice run --beside`).
+/// The same with the project's boosts: a needed vCPU's thread is real-time for a micro slice (`microslice run
+/// --beside`).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BesideConfig {
     pub eevdf: EevdfConfig,
     pub micro_slice_ns: u64,
-    /// Boosts in a row for who is stopped at a bad moment; 0: the paper's rules.
+    /// Boosts in a row for a vCPU that stops at a bad moment; 0: the paper's rules.
     pub grace: u32,
     /// A call-function IPI boosts its recipient at once, not only when its sender yields.
     pub call_function_ipi: bool,
@@ -44,8 +47,9 @@ pub struct BoostCosts {
 }
 
 impl BoostCosts {
-    /// On a busy virtual machine with Linux 6.18: median 24 us, p90 37, p99 59 of 2,900 (a log-normal with that median and p90
-    /// has a p99 of 53); the way back 10 us. The helper's own time is an assumption, the most that it shall need.
+    /// On a busy virtual machine with Linux 6.18: median 24 us, p90 37, p99 59 of 2,900 (a log-normal with
+    /// that median and p90 has a p99 of 53); the way back 10 us. The helper's own time is an assumption, the
+    /// most that it shall need.
     pub const MEASURED: Self = Self {
         latency: Duration::LogNormal { median_ns: 24_000, sigma_permille: 340 },
         give_back_ns: 10_000,

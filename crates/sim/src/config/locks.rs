@@ -19,14 +19,15 @@ pub enum LockKind {
     Sleeping,
     /// Sleeping lock whose waiters spin while the guest thinks that the holder runs (see `guest/mutex.rs`).
     Mutex,
-    /// Opportunistic ticket (Kashyap et al., APSys'15, section 3): the nearer a waiter is to the holder, the longer it spins, and
-    /// the next few are woken ahead of their turn.
+    /// Opportunistic ticket (Kashyap et al., APSys'15, section 3): the nearer a waiter is to the holder, the
+    /// longer it spins, and the next few are woken ahead of their turn.
     OTicket,
     /// The first of these two only.
     OTicketSpin,
     /// The second of them only.
     OTicketWake,
-    /// Ticket whose waiters spin twice as long as before whenever one of this lock has halted (APSys'15, 5.2).
+    /// Ticket whose waiters spin twice as long as before whenever one of this lock has halted (APSys'15,
+    /// 5.2).
     ITicket,
     /// Test-and-set whose waiters give their turn up at once (VM'04, 5.2: pessimistic yield locks).
     Yield,
@@ -103,13 +104,14 @@ pub struct LockRules {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     Spin(Handover),
-    /// Spin for a while, then halt until kicked. It goes to the first in line: a halted waiter sees no free lock.
+    /// Spin for a while, then halt until kicked. It goes to the first in line: a halted waiter sees no free
+    /// lock.
     SpinThenHalt(Halting),
-    /// Spin for a while, then give the turn up, again and again. It goes to whoever runs.
+    /// Spin for a while, then give the turn up, again and again. It goes to a waiter that runs.
     SpinThenYield(Patience),
     /// Block in the guest's scheduler at once. It goes to the first in line, which is woken.
     Sleep,
-    /// Spin while the guest thinks that the holder runs, else sleep. It goes to whoever comes first.
+    /// Spin while the guest thinks that the holder runs, else sleep. It goes to the first to come.
     SpinOrSleep,
 }
 
@@ -131,14 +133,14 @@ impl Wait {
 /// Which of the waiters that only spin gets it when it is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handover {
-    /// Who has waited longest, running or not.
+    /// The waiter that has waited longest, running or not.
     FirstInLine,
     /// A waiter that runs; if none does, the lock stays free for the first that runs again, or a newcomer.
     WhoeverRuns,
 }
 
 impl Handover {
-    /// Nobody gets it before who has waited longer, so it is never free while somebody waits.
+    /// No waiter gets it before the one that has waited longest, so it is never free while one waits.
     pub fn is_in_line(self) -> bool {
         match self {
             Self::FirstInLine => true,
@@ -147,7 +149,7 @@ impl Handover {
     }
 }
 
-/// For how long waiters spin before they halt, and who is kicked.
+/// For how long waiters spin before they halt, and which are kicked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Halting {
     /// For `pv_spin_ns`; the next in line.
@@ -161,17 +163,19 @@ pub enum Halting {
 }
 
 impl Halting {
-    /// Those who have more waiters before them spin for `pv_spin_ns` (`TICKET_QUEUE_WAIT`; APSys'15, Figure 5).
+    /// Those that have more waiters before them spin for `pv_spin_ns` (`TICKET_QUEUE_WAIT`; APSys'15, Figure
+    /// 5).
     pub const NEAR: u32 = 18;
-    /// The next in line spins for so many times `pv_spin_ns` at the most, as a power of two: `SPIN_MAX_THRESHOLD` is 2^34
-    /// iterations, `SPIN_THRESHOLD` 2^15.
+    /// The next in line spins for so many times `pv_spin_ns` at the most, as a power of two:
+    /// `SPIN_MAX_THRESHOLD` is 2^34 iterations, `SPIN_THRESHOLD` 2^15.
     pub const LONGEST_BITS: u32 = 34 - Self::STOCK_BITS;
     /// Of `SPIN_THRESHOLD`.
     pub const STOCK_BITS: u32 = 15;
     /// So many of the next in line are kicked (`OPPORTUNISTIC_WAKEUP_NCPU`).
     pub const AHEAD: usize = 4;
 
-    /// For how long, as a multiple of `pv_spin_ns`, who has so many tickets before it spins; of a lock that has doubled it so often.
+    /// How long a waiter with so many tickets before it spins, of a lock that has doubled the time so often:
+    /// a multiple of `pv_spin_ns`.
     pub fn spins_for(self, pv_spin_ns: u64, distance: u32, doublings: u32) -> u64 {
         let bits = match self {
             Self::Stock | Self::WokenAhead => 0,
@@ -190,7 +194,7 @@ impl Halting {
     }
 }
 
-/// Whether who finds the lock taken spins before it yields.
+/// Whether a waiter that finds the lock taken spins before it yields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
     None,

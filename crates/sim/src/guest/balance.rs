@@ -1,13 +1,17 @@
-//! Threads that the guest's scheduler balances over its vCPUs, and time balloons that make it do so by what these vCPUs get
-//! (VM'04, section 4).
+//! Threads that the guest's scheduler balances over its vCPUs, and time balloons that make it do so by what
+//! these vCPUs get (VM'04, section 4).
 //!
-//! Problem.   A guest takes its vCPUs for equally fast. If one has a third of its pCPU, whose threads are there make a third.
-//! Mechanism. Linux's O(1) scheduler balances by the lengths of run queues: now and then each vCPU looks for the longest one, and takes threads
-//!            from it if that is longer by more than a quarter (4.1). A module polls what each vCPU was given (its steal time), and
-//!            adds balloon threads to the queues of the slower ones, up to the length that the fastest one's should have. They have
-//!            the lowest priority and never run beside others. Kernels of today divide a queue by its vCPU's capacity, from which steal
-//!            time is taken: no balloons are needed (`scale_rt_capacity` in kernel/sched/fair.c).
-//! Formula.   balloons(v) = ceil((s_max - s_v) * p / sum of s)      s: a vCPU's share of its pCPU, p: threads that want to run
+//! Problem.   A guest takes its vCPUs for equally fast. If one has a third of its pCPU, whose threads are
+//!            there make a third.
+//! Mechanism. Linux's O(1) scheduler balances by the lengths of run queues. Now and then each vCPU looks for
+//!            the longest one, and takes threads from it if that is longer by more than a quarter (4.1). A
+//!            module polls what each vCPU was given (its steal time). It adds balloon threads to the queues
+//!            of the slower ones, up to the length that the fastest one's should have. They have the lowest
+//!            priority and never run beside others. Kernels of today divide a queue by its vCPU's capacity,
+//!            from which steal time is taken. So no balloons are needed (`scale_rt_capacity` in
+//!            kernel/sched/fair.c).
+//! Formula.   balloons(v) = ceil((s_max - s_v) * p / sum of s) s: a vCPU's share of its pCPU, p: threads that
+//!            want to run
 //! Limits.    Neither caches nor priorities are looked at. Balancing itself costs nothing.
 
 use crate::config::{BalanceConfig, BalanceRule};

@@ -1,6 +1,6 @@
-//! Classes of a guest kernel's functions: the catalogue of `critical/` matched against the kernel's table as for a real
-//! guest, then `policy/classify.h`. Each function's address is classified once, which is exact because `classify` is a
-//! pure function of the address.
+//! Classes of a guest kernel's functions: the catalogue of `critical/` matched against the kernel's table as
+//! for a real guest, then `policy/classify.h`. Each function's address is classified once, which is exact
+//! because `classify` is a pure function of the address.
 
 use crate::SimError;
 use crate::guest::text::Symbol;

@@ -1,4 +1,4 @@
-//! Threads that nobody will ever wake: a mistake of the workload, reported with who waits for whom.
+//! Threads that nothing will ever wake: a mistake of the workload, reported with what each waits for.
 
 use crate::SimError;
 use crate::config::MS;
@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Threads that a report names; the others are counted.
 const SHOWN: usize = 20;
-/// How often a VM of which a part still runs is searched, in ms; the last time in a run's last one. Not more often, so that
-/// who isn't stuck yet, but will be, is in the report, too.
+/// How often a VM of which a part still runs is searched, in ms; the last time in a run's last one. Not more
+/// often, so that a thread that isn't stuck yet, but will be, is in the report, too.
 const SEARCH_MS: u64 = 100;
 
 /// Which workloads use a queue, from both sides.
@@ -64,8 +64,9 @@ impl Simulation<'_> {
             && !threads.any(|thread| self.timeline.is_set(self.slots.thread(thread)))
     }
 
-    /// Threads that wait for each other only: from all that wait, those are taken away, again and again, that somebody else
-    /// could wake. (Somebody of the right workload; whether its program will ever come to that is not asked.)
+    /// Threads that wait for each other only. Those that another thread could wake are taken away from all
+    /// that wait, again and again. (Another one of the right workload; whether its program will ever come to
+    /// that is not asked.)
     fn stuck_threads(&self, vm: &Vm) -> BTreeSet<ThreadId> {
         let mut stuck = self.waiting_threads(vm);
         if stuck.is_empty() {
@@ -89,7 +90,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Threads in some line of waiters. Who was taken out of it is about to run.
+    /// Threads in some line of waiters. A thread that was taken out of it is about to run.
     fn waiting_threads(&self, vm: &Vm) -> BTreeSet<ThreadId> {
         let (mut waiting, mut barriers, mut queues) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for thread in vm.first_thread.span(vm.threads) {
@@ -144,7 +145,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Who sends to and receives from each queue of a VM.
+    /// The threads that send to, and receive from, each queue of a VM.
     fn queue_users(&self, vm: &Vm) -> BTreeMap<QueueId, QueueUsers> {
         let mut users: BTreeMap<QueueId, QueueUsers> = BTreeMap::new();
         let mut seen = BTreeSet::new();

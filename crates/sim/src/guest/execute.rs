@@ -11,7 +11,8 @@ const WAKE_NS: u64 = 700;
 const SPAWN_NS: u64 = 1_500;
 
 impl Simulation<'_> {
-    /// The active frame's timed step is over. By far the most are ordinary steps of programs and critical sections.
+    /// The active frame's timed step is over. By far the most are ordinary steps of programs and critical
+    /// sections.
     #[inline(always)]
     pub(crate) fn finish(&mut self, vcpu: VcpuId) {
         let then = self.guest[vcpu].frame().then;
@@ -296,8 +297,9 @@ impl Simulation<'_> {
         let vm = &self.vms[self.threads[thread].vm];
         let lock = vm.runqueue_lock_of(target);
         self.threads[thread].vcpu = target;
-        // The lock is held for as long as the reschedule IPI takes to send (paper, section 3.1), whether it is needed or not:
-        // that shows when the thread is enqueued, at the end of this time (`enqueue_thread`).
+        // The lock is held for as long as the reschedule IPI takes to send (paper, section 3.1), whether it
+        // is needed or not: that shows when the thread is enqueued, at the end of this time
+        // (`enqueue_thread`).
         let send_ns = if target == vcpu { 0 } else { self.costs.ipi_send_ns };
         if send_ns > 0 {
             self.scheduler.ipi_begun(&mut self.machine, vcpu);

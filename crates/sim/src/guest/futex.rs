@@ -1,14 +1,16 @@
 //! Barriers whose waiters sleep in a futex's queue, which has a spinlock (kernel/futex.c).
 //!
-//! Who has to wait takes the lock, is queued, gives the lock up and sleeps (`futex_wait`). The last one to arrive takes the lock, wakes
-//! all, and only then gives it up (`futex_wake`): each wake-up may send a reschedule IPI, so the lock is held for as long as
-//! all of these take, and whom it wakes may take its pCPU meanwhile (ASPLOS'13, section 3.1.1 and Figure 4).
+//! A waiter takes the lock, is queued, gives the lock up and sleeps (`futex_wait`). The last one to arrive
+//! takes the lock, wakes all, and only then gives it up (`futex_wake`). Each wake-up may send a reschedule
+//! IPI, so the lock is held for as long as all of these take. A woken waiter may take the waker's pCPU
+//! meanwhile (ASPLOS'13, section 3.1.1 and Figure 4).
 
 use crate::engine::Simulation;
 use crate::guest::{Holder, Then, WaitsFor};
 use crate::ids::{BarrierId, LockId, ThreadId, VcpuId};
 
-/// Finding the queue's entry, under the lock (Uhlig et al., VM'04: critical sections last for some microseconds at the most).
+/// Finding the queue's entry, under the lock (Uhlig et al., VM'04: critical sections last for some
+/// microseconds at the most).
 pub const QUEUE_NS: u64 = 500;
 
 impl Simulation<'_> {
@@ -24,7 +26,7 @@ impl Simulation<'_> {
         self.acquire(vcpu, lock, QUEUE_NS, then, barrier.number());
     }
 
-    /// The lock is held: who comes too late to wait goes on (EWOULDBLOCK).
+    /// The lock is held: a thread that comes too late to wait goes on (EWOULDBLOCK).
     pub(crate) fn wait_at_barrier(&mut self, vcpu: VcpuId) {
         let guest = &self.guest[vcpu];
         let (barrier, thread) = (BarrierId::new(guest.frame().arg), guest.thread);

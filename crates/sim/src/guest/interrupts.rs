@@ -56,9 +56,9 @@ impl Simulation<'_> {
         }
     }
 
-    /// An interrupt to a vCPU that doesn't run, or a lock's kick: a blocked one is woken first. If that doesn't put it on
-    /// a pCPU at once it waits on a runqueue, which is what the policy is asked about (paper, section 5: "the vCPU which is
-    /// on the runqueue").
+    /// An interrupt to a vCPU that doesn't run, or a lock's kick: a blocked one is woken first. It may wait
+    /// on a runqueue then, instead of getting a pCPU at once. About that the policy is asked (paper, section
+    /// 5: "the vCPU which is on the runqueue").
     pub(crate) fn wake_by(&mut self, vcpu: VcpuId, what: WokenBy) {
         let was_blocked = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
         self.wake_vcpu(vcpu);
@@ -88,8 +88,8 @@ impl Simulation<'_> {
         if self.machine.vcpus[vcpu].state != VcpuState::Running {
             return false;
         }
-        // Whom it wakes took its pCPU, and another pCPU it: a handler between the halves of a step would be taken for the
-        // step. It comes behind it.
+        // The woken vCPU took its pCPU, and another pCPU it. A handler between the halves of a step would be
+        // taken for the step. It comes behind it.
         if self.within_step == vcpu {
             return false;
         }
@@ -183,7 +183,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// flush_tlb_mm_range found that others may hold the address space: who?
+    /// flush_tlb_mm_range found that others may hold the address space: which?
     pub(crate) fn prepare_shootdown(&mut self, vcpu: VcpuId) {
         let now_ns = self.machine.now_ns;
         let vm = self.machine.vcpus[vcpu].vm;
@@ -206,7 +206,7 @@ impl Simulation<'_> {
             .span(count)
             .filter(|&other| other != vcpu && self.guest[other].mm == mm)
             .filter(|&other| {
-                // PV TLB flush: who is off its pCPU flushes when it gets back on.
+                // PV TLB flush: a vCPU off its pCPU flushes when it gets back on.
                 !(skip_preempted && self.machine.vcpus[other].state == VcpuState::Runnable)
             })
             .collect()

@@ -1,11 +1,11 @@
-//! Spinlocks of every kind: who waits how, and who gets the lock when it is released.
+//! Spinlocks of every kind: how their waiters wait, and which one gets the lock when it is released.
 //!
 //! | kind | waiters | the lock goes to |
 //! |---|---|---|
 //! | test-and-set | spin | any waiter that runs; if none does, the first that runs again, or a newcomer |
 //! | ticket, queued | spin | the first in line, running or not (lock-waiter preemption) |
 //! | PV ticket, PV queued | spin for a while, then halt | the first in line, kicked if it halted |
-//! | oticket, iticket | likewise, some longer than others | likewise; of an oticket, the next few are kicked ahead |
+//! | oticket, iticket | likewise, some longer than others | likewise; an oticket kicks the next few ahead |
 //! | yield, spin-yield | yield, at once or after a while, and look again when they run | as of test-and-set |
 
 use crate::config::{Halting, Handover, Patience, Wait};
@@ -265,7 +265,7 @@ impl Simulation<'_> {
         self.begin_spinning(vcpu);
         let guest = &mut self.guest[vcpu];
         guest.lock_exits += 1;
-        // Of who is switched away from it is part of the switch.
+        // The exit of a vCPU that is switched away from is part of the switch.
         guest.overhead_ns += self.costs.exit_ns;
         if self.machine.watched {
             self.note_position(vcpu);
@@ -312,7 +312,8 @@ impl Simulation<'_> {
         }
     }
 
-    /// Gives up a sleeping lock: it goes to its first waiter, which is woken; a mutex to whoever takes it.
+    /// Gives up a sleeping lock: it goes to its first waiter, which is woken; a mutex to the first thread
+    /// that takes it.
     pub(crate) fn release_sleeping(&mut self, vcpu: VcpuId) {
         let guest = &mut self.guest[vcpu];
         let depth = guest.depth as usize;

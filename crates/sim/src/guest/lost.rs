@@ -1,4 +1,5 @@
-//! What nobody will ever be told: mistakes of the engine, where `deadlock.rs` finds those of workloads. For the checker.
+//! What nobody will ever be told: mistakes of the engine, where `deadlock.rs` finds those of workloads. For
+//! the checker.
 
 use crate::config::{Handover, Wait};
 use crate::engine::Simulation;
@@ -17,7 +18,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// Who could have this free lock, and hasn't noticed.
+    /// A waiter that could have this free lock, and hasn't noticed.
     fn overlooked_waiter(&self, lock: &Lock) -> Option<String> {
         let thread = |thread: &Holder| format!("thread {}", self.names.threads[thread.as_thread()]);
         match lock.wait {
@@ -42,15 +43,15 @@ impl Simulation<'_> {
         }
     }
 
-    /// The frame of this depth waits for a lock that is free: it is executing, so it should have seen that, or it halts, and
-    /// whoever takes a free lock kicks nobody.
+    /// The frame of this depth waits for a lock that is free. It is executing, so it should have seen that.
+    /// Or it halts, and a vCPU that takes a free lock kicks no other.
     fn overlooks(&self, vcpu: VcpuId, depth: u8) -> bool {
         let guest = &self.guest[vcpu];
         let halts = guest.frames[usize::from(depth)].act == Act::HaltLock;
         halts || self.is_running(vcpu) && guest.depth == depth
     }
 
-    /// Nobody halts who has something to do: a lock that it was given, or a thread that is ready.
+    /// No vCPU halts that has something to do: a lock that it was given, or a thread that is ready.
     pub(crate) fn nobody_is_left_halted(&self) -> Result<(), String> {
         for (vcpu, guest) in self.guest.enumerate() {
             let halts = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
@@ -68,7 +69,8 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// `in_flight`: by the trace, the IPIs that were sent to each vCPU and not handled: reschedule, call function.
+    /// `in_flight`: by the trace, the IPIs that were sent to each vCPU and not handled: reschedule, call
+    /// function.
     pub(crate) fn no_interrupt_is_lost(&self, in_flight: &IdVec<VcpuId, [u32; 2]>) -> Result<(), String> {
         for ((vcpu, guest), sent) in self.guest.enumerate().zip(in_flight) {
             let waits = |bit: u8| u32::from(guest.pending & bit != 0);

@@ -1,5 +1,5 @@
-//! The guest's state: vCPUs, threads, locks, queues, barriers, NICs. What happens to it is in the sibling files, each
-//! a part of `impl Simulation`.
+//! The guest's state: vCPUs, threads, locks, queues, barriers, NICs. What happens to it is in the sibling
+//! files, each a part of `impl Simulation`.
 
 pub mod balance;
 pub mod classes;
@@ -71,7 +71,7 @@ pub enum Then {
     WakeAtBarrier,
     /// In the own runqueue lock: choose the next thread.
     SwitchThread,
-    /// The page tables are changed: who must be told?
+    /// The page tables are changed: which vCPUs must be told?
     PrepareShootdown,
     SendShootdown,
     ShootdownDone,
@@ -125,8 +125,8 @@ impl Frame {
     }
 }
 
-/// In the order of use: an ordinary event touches the first cache line only (which ends between the frames), a spinning
-/// one the second as well. Cache misses are what a host of thousands of vCPUs costs most.
+/// In the order of use: an ordinary event touches the first cache line only (which ends between the frames),
+/// a spinning one the second as well. Cache misses are what a host of thousands of vCPUs costs most.
 #[repr(C, align(64))]
 pub struct GuestVcpu {
     /// Guest time was accounted until here.
@@ -142,7 +142,8 @@ pub struct GuestVcpu {
     pub depth: u8,
     pub pending: u8,
     pub need_resched: bool,
-    /// Bits 0 and 1: which of `wakes` have anybody. Bit 2: they are woken under a lock. Bits 6 and 7: what shares its core (`smt.rs`).
+    /// Bits 0 and 1: which of `wakes` aren't empty. Bit 2: they are woken under a lock. Bits 6 and 7: what
+    /// shares its core (`smt.rs`).
     flags: u8,
     pub frames: [Frame; 2],
     /// Place in the cycle of pause-loop window and exit.
@@ -170,7 +171,8 @@ pub struct GuestVcpu {
     wakes: [VecDeque<ThreadId>; 2],
     /// Threads whose timer or I/O is done.
     pub timer_wakes: Vec<ThreadId>,
-    /// `pv_spin_left_ns` of a spinning thread while an interrupt is handled, which may wait for a lock of its own.
+    /// `pv_spin_left_ns` of a spinning thread while an interrupt is handled, which may wait for a lock of its
+    /// own.
     pub interrupted_pv_spin_left_ns: u64,
 }
 
@@ -287,6 +289,9 @@ pub enum WaitsFor {
 
 pub const LOOP_DEPTH: usize = 4;
 
+/// Of a thread that nobody has woken since it last ran.
+pub const NOT_WOKEN: u64 = u64::MAX;
+
 /// What every operation needs comes first, in one cache line.
 #[repr(C, align(64))]
 pub struct Thread {
@@ -300,7 +305,8 @@ pub struct Thread {
     pub pc: u32,
     /// The first lock of its VM, from where its program counts them.
     pub first_lock: LockId,
-    /// It got this sleeping lock while it was blocked, or (a mutex) was woken to try for it, and holds it for `hold_ns` next.
+    /// It got this sleeping lock while it was blocked, or (a mutex) was woken to try for it, and holds it for
+    /// `hold_ns` next.
     pub granted: LockId,
     pub state: ThreadState,
     pub pinned: bool,
@@ -310,13 +316,16 @@ pub struct Thread {
     pub waits_for: WaitsFor,
     pub hold_ns: u64,
     pub wait_since_ns: u64,
+    /// When it became ready by a wake-up that it hasn't run after yet; `NOT_WOKEN` otherwise.
+    pub woken_at_ns: u64,
     /// While it wakes others under a lock: that lock.
     pub wakes_under: LockId,
     /// Which passage of a barrier it waits for.
     pub passage: u32,
 }
 
-/// Who holds a lock or waits for it, as one number: of a spinning lock a frame of a vCPU, of a sleeping one a thread.
+/// A lock's holder or waiter, as one number: of a spinning lock a frame of a vCPU, of a sleeping one a
+/// thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder(u32);
 
@@ -362,11 +371,11 @@ pub struct Lock {
     pub doublings: u8,
     pub spin_symbol: u16,
     pub hold_symbol: u16,
-    /// Who has it; or `NONE`.
+    /// Its holder; or `NONE`.
     pub owner: Holder,
     pub acquisitions: u64,
     pub waiters: VecDeque<Holder>,
-    /// Who spins for a mutex; its waiters sleep.
+    /// Spinners for a mutex; its waiters sleep.
     pub spinners: Option<Box<mutex::SpinQueue>>,
 }
 
@@ -385,10 +394,12 @@ pub struct Queue {
 pub struct Barrier {
     pub count: usize,
     pub waiting: Vec<ThreadId>,
-    /// Under a lock only, where who arrives isn't at once among those that wait: how many have arrived, and how often all had.
+    /// Under a lock only, where an arriving thread isn't at once among those that wait: how many have
+    /// arrived, and how often all had.
     pub arrived: usize,
     pub passages: u32,
-    /// Of those who spin before they sleep (`spin_barrier.rs`): who spins, and whether this is the gate behind which all have left.
+    /// Of those that spin before they sleep (`spin_barrier.rs`): the spinners, and whether this is the gate
+    /// behind which all have left.
     pub spinning: Vec<ThreadId>,
     pub is_departure: bool,
     pub name: String,

@@ -1,5 +1,5 @@
-//! Where a guest may hold spinlocks, and for how long it does (VM'04): what a host that delays preemptions is told of it, and what is
-//! measured where the scenario asks for it.
+//! Where a guest may hold spinlocks, and for how long it does (VM'04): what a host that delays preemptions is
+//! told of it, and what is measured where the scenario asks for it.
 
 use crate::engine::Simulation;
 use crate::guest::{Act, text};
@@ -60,7 +60,7 @@ impl Simulation<'_> {
         host.hint_ns = if hints { self.vms[host.vm].kernel.preemption_hint_ns } else { 0 };
     }
 
-    /// It may be safe to preempt who runs there, now that it has begun something else.
+    /// It may be safe to preempt the vCPU that runs there, now that it has begun something else.
     #[cold]
     pub(crate) fn tell_change(&mut self, pcpu: PcpuId, vcpu: VcpuId) {
         if self.times_guests {

@@ -1,13 +1,15 @@
 //! Sleeping locks whose waiters spin as long as the holder runs: mutexes, and semaphores taken for writing.
 //!
 //! Problem.   Sleeping and waking cost more than most of these locks are held for.
-//! Mechanism. Linux, kernel/locking/mutex.c, rwsem-xadd.c, osq_lock.c: whoever finds the lock free takes it, in whatever
-//!            order. Who finds it held spins if its holder is on a CPU: the first spinner looks at the holder
-//!            (`mutex_spin_on_owner`), the others queue behind it (`osq_lock`). Who finds no reason to spin, or shall be
-//!            rescheduled, sleeps in the order of arrival. A release wakes the first sleeper, which competes like
-//!            everybody and sleeps again if it comes too late: the lock is never handed over.
-//! What for.  "On a CPU" is what the *guest's* scheduler thinks: the holder of a preempted vCPU is on a CPU, so its waiters
-//!            spin until the host runs it again. Kernels from 4.10 on ask the hypervisor (`vcpu_is_preempted`).
+//! Mechanism. Linux, kernel/locking/mutex.c, rwsem-xadd.c, osq_lock.c. A thread that finds the lock free
+//!            takes it, in whatever order. One that finds it held spins if its holder is on a CPU. The first
+//!            spinner looks at the holder (`mutex_spin_on_owner`), the others queue behind it (`osq_lock`). A
+//!            thread without a reason to spin, or that shall be rescheduled, sleeps in the order of arrival.
+//!            A release wakes the first sleeper. That one competes like all others, and sleeps again if it
+//!            comes too late: the lock is never handed over.
+//! What for.  "On a CPU" is what the *guest's* scheduler thinks: the holder of a preempted vCPU is on a CPU.
+//!            So its waiters spin until the host runs it again. Kernels from 4.10 on ask the hypervisor
+//!            (`vcpu_is_preempted`).
 //! Limits.    No hand-over to a starved sleeper (4.10), no readers, no lock of the list of sleepers.
 
 use crate::engine::{CACHE_LINE_NS, Simulation};
@@ -17,7 +19,7 @@ use crate::ids::{LockId, ThreadId, VcpuId};
 use crate::trace_event::TraceEvent;
 use std::collections::VecDeque;
 
-/// Who spins for a lock (`osq_lock`), and where its instruction pointer is.
+/// Spinners for a lock (`osq_lock`), and where their instruction pointers are.
 pub struct SpinQueue {
     pub vcpus: VecDeque<VcpuId>,
     pub first_symbol: u16,
@@ -41,8 +43,8 @@ impl Simulation<'_> {
         }
     }
 
-    /// mutex_can_spin_on_owner. The holder never leaves its vCPU while it holds the lock (the guest's scheduler doesn't
-    /// preempt kernel code here), so for the guest it is always on a CPU.
+    /// mutex_can_spin_on_owner. The holder never leaves its vCPU while it holds the lock (the guest's
+    /// scheduler doesn't preempt kernel code here). So for the guest it is always on a CPU.
     fn may_spin(&self, vcpu: VcpuId) -> bool {
         !self.guest[vcpu].need_resched
     }
@@ -63,7 +65,7 @@ impl Simulation<'_> {
 
     fn sleep_for_mutex(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId) {
         let sleepers = &mut self.locks[lock].waiters;
-        // Who was woken in vain has kept its place.
+        // A sleeper that was woken in vain has kept its place.
         if !sleepers.contains(&Holder::thread(thread)) {
             sleepers.push_back(Holder::thread(thread));
         }
@@ -83,7 +85,8 @@ impl Simulation<'_> {
         self.hold_sleeping(vcpu, thread, lock);
     }
 
-    /// The running holder gives up its lock: the first sleeper is woken, the first spinner takes it if it runs.
+    /// The running holder gives up its lock: the first sleeper is woken, the first spinner takes it if it
+    /// runs.
     pub(crate) fn release_mutex(&mut self, vcpu: VcpuId, lock: LockId) {
         self.machine.emit(TraceEvent::LockReleased { vcpu, lock });
         let state = &mut self.locks[lock];
@@ -154,7 +157,8 @@ impl Simulation<'_> {
         self.preempt_thread(vcpu);
     }
 
-    /// Something changed for whoever is first in the line of spinners, one after the other.
+    /// Something changed for the first in the line of spinners: each that comes first looks, one after the
+    /// other.
     fn let_first_spinners_look(&mut self, lock: LockId) {
         loop {
             let spinners = self.locks[lock].spinners.as_ref().expect("a mutex has spinners");

@@ -1,5 +1,5 @@
-//! A virtual NIC: packets arrive, an interrupt goes to one vCPU, its softirq hands them to a reader that is woken on
-//! another one.
+//! A virtual NIC: packets arrive, an interrupt goes to one vCPU, its softirq hands them to a reader that is
+//! woken on another one.
 
 use crate::config::{NicConfig, Stream};
 use crate::engine::Simulation;
@@ -14,9 +14,9 @@ use std::collections::VecDeque;
 
 /// Packets that one softirq round takes (net_rx_action's NAPI weight).
 const NAPI_WEIGHT: usize = 64;
-/// After so many rounds in a row the rest is left to ksoftirqd (MAX_SOFTIRQ_RESTART), a thread like others: as long as the
-/// rounds took, it is the threads' turn, or until none of them has anything to do. Else a stream that is too fast would keep
-/// them from ever reading it.
+/// After so many rounds in a row the rest is left to ksoftirqd (MAX_SOFTIRQ_RESTART), a thread like others:
+/// as long as the rounds took, it is the threads' turn, or until none of them has anything to do. Else a
+/// stream that is too fast would keep them from ever reading it.
 const ROUNDS_MAX: u32 = 10;
 /// What a UDP socket holds, of payload (net.core.rmem_default); more is dropped.
 const SOCKET_BYTES: u64 = 212_992;
@@ -34,7 +34,7 @@ pub struct Nic {
     ring: VecDeque<u64>,
     /// Handed to the socket, not yet read.
     socket: VecDeque<u64>,
-    /// Threads that sleep until there is a packet, who came first in front.
+    /// Threads that sleep until there is a packet, the first to come in front.
     readers: VecDeque<ThreadId>,
     /// TCP: bytes sent and not yet acknowledged.
     in_flight_bytes: u64,
@@ -104,8 +104,8 @@ impl Nic {
         self.packets = 0;
         self.dropped = 0;
         self.jitter_sum_ns = 0;
-        // As where a measured stream begins (iPerf). Else what is measured of a slow stream was the start of the programs: at the
-        // default rate a second passes until that is forgotten.
+        // As where a measured stream begins (iPerf). Else what is measured of a slow stream was the start of
+        // the programs: at the default rate a second passes until that is forgotten.
         self.jitter_sixteenth_ns = 0;
         self.last_transit_ns = None;
         self.irq_latency = Histogram::new();
@@ -155,7 +155,8 @@ impl Nic {
         wait_ns
     }
 
-    /// Until the next packet may be sent: without the remainder small packets of a fast link would come too often.
+    /// Until the next packet may be sent: without the remainder small packets of a fast link would come too
+    /// often.
     fn next_packet_ns(&mut self) -> u64 {
         self.parts += self.packet_parts;
         let carried = u64::from(self.parts >= self.bits_per_s);
@@ -243,7 +244,8 @@ impl Simulation<'_> {
             self.machine.emit(TraceEvent::VirqRaised { vcpu });
             self.send_interrupt(vcpu, pending::VIRQ, InterruptKind::Virq);
         } else if arrived && self.machine.vcpus[vcpu].state == VcpuState::Runnable {
-            // The device's own interrupt reaches the host all the same: a hint that the vCPU is still waited for.
+            // The device's own interrupt reaches the host all the same: a hint that the vCPU is still waited
+            // for.
             self.wake_by(vcpu, WokenBy::Interrupt(InterruptKind::Virq));
         }
     }
@@ -285,7 +287,7 @@ impl Simulation<'_> {
             nic.irq_masked = false;
             nic.rounds = 0;
         }
-        // One for each packet: who finds that another thread was faster sleeps again.
+        // One for each packet: a thread that finds that another was faster sleeps again.
         let woken = nic.readers.len().min(nic.socket.len());
         let woken: Vec<ThreadId> = nic.readers.drain(..woken).collect();
         self.guest[vcpu].wake_later(1, woken);

@@ -84,8 +84,8 @@ pub enum Op {
     },
 }
 
-/// The programs of all workloads, one after another. Equal ones, as equal VMs have, are kept once: on a host of many VMs
-/// they would compete for the fastest cache.
+/// The programs of all workloads, one after another. Equal ones, as equal VMs have, are kept once: on a host
+/// of many VMs they would compete for the fastest cache.
 #[derive(Default)]
 pub struct Programs {
     ops: Vec<Op>,
@@ -166,8 +166,8 @@ pub struct Tables<'a> {
     pub barriers: &'a mut IdVec<BarrierId, Barrier>,
 }
 
-/// Numbers behind the names of one VM's programs. A scenario may have tens of thousands of each kind of name, so none is
-/// searched for one by one.
+/// Numbers behind the names of one VM's programs. A scenario may have tens of thousands of each kind of name,
+/// so none is searched for one by one.
 pub struct Compiler<'a> {
     vm: &'a VmConfig,
     text: &'a Text,
@@ -292,6 +292,15 @@ impl<'a> Compiler<'a> {
         Ok(self.first_instance(lock))
     }
 
+    fn under(&self, workload: &WorkloadConfig, lock: Option<&str>, sleeps: bool) -> Result<u32, SimError> {
+        lock.map_or(Ok(NO_LOCK), |lock| self.lock_under(workload, lock, sleeps))
+    }
+
+    fn symbol(&self, workload: &WorkloadConfig, name: &str) -> Result<u16, SimError> {
+        let unknown = || format!("{:?} has no function {name:?}", self.vm.kernel.symbols);
+        self.text.find(name).ok_or_else(|| self.error(workload, unknown()))
+    }
+
     fn phases(
         &mut self,
         workload: &WorkloadConfig,
@@ -303,32 +312,20 @@ impl<'a> Compiler<'a> {
             let op = match phase {
                 Phase::Compute { duration } => Op::Compute { duration: self.duration(*duration) },
                 Phase::Kernel { duration, symbol } => {
-                    let symbol = self.text.find(symbol).ok_or_else(|| {
-                        self.error(
-                            workload,
-                            format!("{:?} has no function {symbol:?}", self.vm.kernel.symbols),
-                        )
-                    })?;
-                    Op::Kernel { duration: self.duration(*duration), symbol }
+                    Op::Kernel { duration: self.duration(*duration), symbol: self.symbol(workload, symbol)? }
                 }
                 Phase::Lock { lock, hold } => {
                     let lock = self.lock(workload, lock)?;
-                    let first = self.first_instance(lock);
-                    Op::Lock { first, instances: lock.instances, hold: self.duration(*hold) }
+                    let (first, instances) = (self.first_instance(lock), lock.instances);
+                    Op::Lock { first, instances, hold: self.duration(*hold) }
                 }
                 Phase::Shootdown { prepare, under } => {
-                    let under = match under {
-                        Some(lock) => self.lock_under(workload, lock, true)?,
-                        None => NO_LOCK,
-                    };
+                    let under = self.under(workload, under.as_deref(), true)?;
                     Op::Shootdown { prepare: self.duration(*prepare), under }
                 }
                 Phase::Barrier { name, count, under, spin_ns } => {
                     let count = if *count == 0 { workload.threads } else { *count };
-                    let under = match under {
-                        Some(lock) => self.lock_under(workload, lock, false)?,
-                        None => NO_LOCK,
-                    };
+                    let under = self.under(workload, under.as_deref(), false)?;
                     if *spin_ns > 0 {
                         ops.extend(self.spin_barrier(workload, name, count, under, *spin_ns)?);
                         continue;

@@ -1,10 +1,13 @@
-//! Barriers whose waiters spin before they sleep: PARSEC's own (parsec_barrier.cpp), as streamcluster uses it.
+//! Barriers whose waiters spin before they sleep: PARSEC's own (parsec_barrier.cpp), as streamcluster uses
+//! it.
 //!
 //! Problem.   To sleep at a barrier costs exits and IPIs, and most waits are short.
-//! Mechanism. A round has two gates, through each of which all threads go. The arrival gate opens when all have come. The departure
-//!            gate opens when all have left it: who comes to the next round before waits for that first. At both a thread spins in
-//!            user mode for a while, then sleeps in the futex's queue (`futex.rs`). Who opens a gate wakes whoever sleeps there.
-//! Formula.   A program has five operations in place of one: before each sleep it looks once more whether the gate is open.
+//! Mechanism. A round has two gates, through each of which all threads go. The arrival gate opens when all
+//!            have come. The departure gate opens when all have left it: a thread that comes to the next
+//!            round before waits for that first. At both a thread spins in user mode for a while, then sleeps
+//!            in the futex's queue (`futex.rs`). The thread that opens a gate wakes those that sleep there.
+//! Formula.   A program has five operations in place of one: before each sleep it looks once more whether the
+//!            gate is open.
 //! Limits.    The mutex around the program's own counters isn't modelled: sections of some instructions.
 
 use super::futex::QUEUE_NS;
@@ -31,7 +34,8 @@ impl SpinStep {
 }
 
 impl Simulation<'_> {
-    /// Returns false if the step took no time. `arrival`: the first of both gates; the departure gate follows it.
+    /// Returns false if the step took no time. `arrival`: the first of both gates; the departure gate follows
+    /// it.
     pub(crate) fn spin_barrier(
         &mut self,
         vcpu: VcpuId,
@@ -93,7 +97,7 @@ impl Simulation<'_> {
         true
     }
 
-    /// Who spins there sees it; who sleeps there is woken under the lock.
+    /// A spinner there sees it; a sleeper there is woken under the lock.
     fn open(&mut self, vcpu: VcpuId, gate: BarrierId, under: LockId) -> bool {
         let state = &mut self.barriers[gate];
         (state.arrived, state.passages) = (0, state.passages.wrapping_add(1));

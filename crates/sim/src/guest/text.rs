@@ -20,8 +20,8 @@ pub struct Symbol {
     pub address: u64,
 }
 
-/// The functions of a kernel. Their numbers count over all kernels' functions, but [`USER`] and [`IDLE`], which every
-/// kernel has, are the first one's.
+/// The functions of a kernel. Their numbers count over all kernels' functions, but [`USER`] and [`IDLE`],
+/// which every kernel has, are the first one's.
 pub struct Text {
     pub symbols: Vec<Symbol>,
     pub classes: Vec<GuestClass>,
@@ -61,8 +61,8 @@ impl FixedSymbols {
     }
 }
 
-/// The texts of all symbol tables, in the order of [`SymbolTable::ALL`]. They are the same for every run, and finding their
-/// classes takes as long as simulating a tenth of a second.
+/// The texts of all symbol tables, in the order of [`SymbolTable::ALL`]. They are the same for every run, and
+/// finding their classes takes as long as simulating a tenth of a second.
 pub fn all() -> Result<&'static [Text], SimError> {
     static TEXTS: OnceLock<Vec<Text>> = OnceLock::new();
     if let Some(texts) = TEXTS.get() {

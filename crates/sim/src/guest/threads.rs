@@ -1,7 +1,7 @@
 //! The guest's own scheduler: per-vCPU queues of threads, time slices, wake-up placement, idling.
 
 use crate::engine::Simulation;
-use crate::guest::{Act, NO_ARG, Then, ThreadState, WaitsFor, pending, text};
+use crate::guest::{Act, NO_ARG, NOT_WOKEN, Then, ThreadState, WaitsFor, pending, text};
 use crate::ids::{ThreadId, VcpuId, VmId, WorkloadId};
 
 use crate::trace_event::{IpiKind, StopReason, TraceEvent};
@@ -10,7 +10,8 @@ use crate::trace_event::{IpiKind, StopReason, TraceEvent};
 const WAKEUP_GRANULARITY_NS: u64 = 1_000_000;
 
 impl Simulation<'_> {
-    /// select_idle_sibling: where it ran before if idle, else any idle vCPU of the VM, else where it ran before.
+    /// select_idle_sibling: where it ran before if idle, else any idle vCPU of the VM, else where it ran
+    /// before.
     pub(crate) fn place(&self, thread: ThreadId) -> VcpuId {
         let state = &self.threads[thread];
         let previous = state.vcpu;
@@ -32,6 +33,7 @@ impl Simulation<'_> {
         let state = &mut self.threads[thread];
         state.state = ThreadState::Ready;
         state.waits_for = WaitsFor::Nothing;
+        state.woken_at_ns = now_ns;
         let (target, vm) = (state.vcpu, state.vm);
         let on = &mut self.guest[target];
         on.queue.push_back(thread);
@@ -125,7 +127,11 @@ impl Simulation<'_> {
         let state = &mut self.threads[thread];
         state.state = ThreadState::Running;
         state.vcpu = vcpu;
+        let woken_at_ns = std::mem::replace(&mut state.woken_at_ns, NOT_WOKEN);
         let workload = state.workload;
+        if woken_at_ns != NOT_WOKEN {
+            self.measured.woken_ran_after(vm, now_ns.saturating_sub(woken_at_ns));
+        }
         if self.workloads[workload].shared_address_space || self.guest[vcpu].mm == WorkloadId::NONE {
             self.set_address_space(vcpu, workload);
         }
@@ -135,8 +141,11 @@ impl Simulation<'_> {
 
     /// What the TLB of a vCPU holds, and its pCPU's caches: a workload's, or `NONE`.
     pub(crate) fn set_address_space(&mut self, vcpu: VcpuId, workload: WorkloadId) {
-        self.guest[vcpu].mm = workload;
-        let sensitivity = self.workloads.get(workload).map_or(0, |workload| workload.cache_permille);
+        let (mm, sensitivity) = self
+            .workloads
+            .get(workload)
+            .map_or((WorkloadId::NONE, 0), |workload| (workload.address_space, workload.cache_permille));
+        self.guest[vcpu].mm = mm;
         self.machine.vcpus[vcpu].warmth.sensitivity = sensitivity;
     }
 

@@ -87,9 +87,7 @@ impl Host {
         if draw.chance(15) {
             let enabled = draw.chance(50);
             let window = draw.one_of(&[2_048, 4_096, 16_384]);
-            text += &format!(
-                "\n[host.ple]\nenabled = {enabled}\nwindow = \"{window} cycles\"\ngap = \"128 cycles\"\n"
-            );
+            text += &format!("\n[host.ple]\nenabled = {enabled}\nwindow = \"{window} cycles\"\n");
         }
         Self { pcpus, llc_pcpus, text }
     }

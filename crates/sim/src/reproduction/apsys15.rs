@@ -1,6 +1,7 @@
 //! Kashyap et al., APSys'15: what its published numbers and the shapes of its plots are in simulated runs.
 //!
-//! Its text has few numbers: from how many vCPUs on something happens. Which difference is one, is ours to say (the constants below).
+//! Its text has few numbers: from how many vCPUs on something happens. Which difference is one, is ours to
+//! say (the constants below).
 
 mod plots;
 
@@ -64,7 +65,7 @@ impl Line {
     }
 }
 
-/// Who runs beside whom.
+/// Which VMs run beside which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setup {
     /// The 80-core machine, each vCPU with a hardware thread of its own.

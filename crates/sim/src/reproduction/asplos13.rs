@@ -16,7 +16,8 @@ use crate::scenario::{Overrides, load};
 /// The paper's baseline: CFS of Linux 3.2.
 const BASELINE: &str = "cfs";
 
-/// Of PARSEC, those that communicate: their kernel time is amplified beside streamcluster (Figure 2, Table 1).
+/// Of PARSEC, those that communicate: their kernel time is amplified beside streamcluster (Figure 2, Table
+/// 1).
 const COMMUNICATING: [&str; 10] = [
     "bodytrack",
     "canneal",
@@ -31,7 +32,7 @@ const COMMUNICATING: [&str; 10] = [
 ];
 /// And those that don't.
 const SILENT: [&str; 3] = ["blackscholes", "freqmine", "raytrace"];
-/// Table 1's bold numbers: who spins for shootdowns more than for locks.
+/// Table 1's bold numbers: the programs that spin for shootdowns more than for locks.
 const SHOOT_DOWN: [&str; 3] = ["dedup", "ferret", "vips"];
 /// Those that meet at a futex's queue.
 const OF_FUTEX: [&str; 6] = ["bodytrack", "canneal", "facesim", "fluidanimate", "streamcluster", "x264"];
@@ -113,7 +114,8 @@ fn shootdown_share(vm: &VmReport) -> f64 {
     vm.shootdown_spin_ns as f64 / vm.run_ns as f64
 }
 
-/// With pause-loop exits those of shootdowns are in `shootdown_spin_ns` only, so a VM that waits for both has a little more.
+/// With pause-loop exits those of shootdowns are in `shootdown_spin_ns` only, so a VM that waits for both has
+/// a little more.
 fn lock_share(vm: &VmReport) -> f64 {
     vm.spin_ns.saturating_sub(vm.shootdown_spin_ns) as f64 / vm.run_ns as f64
 }

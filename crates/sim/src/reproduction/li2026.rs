@@ -1,4 +1,5 @@
-//! Li's table of semantics-aware directed yield, version 3: what it saves in simulated runs of dedup and vips, which stay as they are.
+//! Li's table of semantics-aware directed yield, version 3: what it saves in simulated runs of dedup and
+//! vips, which stay as they are.
 
 use super::plots::section;
 use super::runs::{Experiment, RunTable, mean};

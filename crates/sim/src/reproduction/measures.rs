@@ -160,8 +160,9 @@ fn made_of(times: &[f64], value: impl Fn(f64) -> f64) -> Vec<f64> {
     times.iter().map(|&time| if time.is_infinite() { time } else { value(time) }).collect()
 }
 
-/// Mean of both VMs' speeds relative to the baseline, less one: the paper's "combined throughput improvement" (it agrees
-/// with its other numbers for dedup: 1.14 times the time for swaptions and 0.45 for dedup give 56 %).
+/// Mean of both VMs' speeds relative to the baseline, less one: the paper's "combined throughput improvement"
+/// (it agrees with its other numbers for dedup: 1.14 times the time for swaptions and 0.45 for dedup give 56
+/// %).
 pub fn combined_gain(target_time: f64, corunner_time: f64) -> f64 {
     if target_time.is_infinite() || corunner_time.is_infinite() {
         return f64::INFINITY;

@@ -1,5 +1,6 @@
 //! A paper's evaluation, run again: every published number next to ours, and the shapes of the plots.
-//! EuroSys'18 in `measures.rs`, `shapes.rs` and `plots.rs`, the others in files of their names; the rest is of all.
+//! EuroSys'18 in `measures.rs`, `shapes.rs` and `plots.rs`, the others in files of their names; the rest is
+//! of all.
 
 mod apsys15;
 mod asplos13;
@@ -24,8 +25,8 @@ use paper::Published;
 
 /// "Within" the paper's number: by so much of it.
 const WITHIN: f64 = 0.25;
-/// "About 0" for a jitter in ms. The paper's text has no number; of the baseline's "> 8", which its plot reaches to, this is a
-/// sixteenth. It isn't what a stream alone has (0.003 ms).
+/// "About 0" for a jitter in ms. The paper's text has no number; of the baseline's "> 8", which its plot
+/// reaches to, this is a sixteenth. It isn't what a stream alone has (0.003 ms).
 const ABOUT_ZERO_MS: f64 = 0.5;
 
 /// One published number and ours.
@@ -165,7 +166,8 @@ impl FigureResult {
         self.ours.map(|ours| ours.mean / self.paper).filter(|ratio| ratio.is_finite())
     }
 
-    /// Whether ours is as the paper says: within 25 % of its number, or beyond its limit. Without a value it isn't.
+    /// Whether ours is as the paper says: within 25 % of its number, or beyond its limit. Without a value it
+    /// isn't.
     pub fn holds(&self) -> bool {
         let Some(ours) = self.ours.map(|ours| ours.mean) else { return false };
         match self.relation.as_deref() {
@@ -266,7 +268,8 @@ mod tests {
         leaves("", &toml::Value::Table(text.parse().expect("TOML")), &mut numbers);
         assert_eq!(figures.len(), numbers.len());
         for (path, value) in numbers {
-            // An id has every word of the number's path, but for a table's second name, which only says its unit.
+            // An id has every word of the number's path, but for a table's second name, which only says its
+            // unit.
             let words = path.split('.').enumerate().filter(|(at, _)| *at != 1 || !path.starts_with("table"));
             let words: Vec<&str> = words.flat_map(|(_, part)| part.split('_')).collect();
             let found: Vec<_> = figures

@@ -143,8 +143,8 @@ fn number_of(text: &str) -> Option<(f64, Option<String>)> {
     Some((number.parse::<f64>().ok()? * unit, Some(words.to_owned())))
 }
 
-/// `table4b.tlb_sync_us.dedup_corun.avg` becomes `table4b.dedup.corun.avg`: a table's second name only says its unit, and
-/// the configuration is a part of its own.
+/// `table4b.tlb_sync_us.dedup_corun.avg` becomes `table4b.dedup.corun.avg`: a table's second name only says
+/// its unit, and the configuration is a part of its own.
 fn id_of(path: &str) -> String {
     let parts = path.split('.').enumerate().filter(|(at, _)| !(*at == 1 && path.starts_with("table")));
     let parts = parts.map(|(_, part)| match part.rsplit_once('_') {

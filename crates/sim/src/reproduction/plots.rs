@@ -29,7 +29,7 @@ pub fn kinds(paper: Paper) -> &'static str {
 }
 
 const KINDS: &str = "Calibrated: the model was fitted to it, or it is a parameter. Predicted: of two VMs, and nothing was fitted to it; but \
-     programs and mechanics of the model were chosen with some of these numbers in view, which docs/simulator.md lists (What was \
+     programs and mechanics of the model were chosen with some of these numbers in view, which docs/explanation/reproduction.md lists (What was \
      fitted, and to what).";
 
 /// One self-contained page.

@@ -109,8 +109,8 @@ impl RunTable {
         self.reports.get(experiment)?.first()
     }
 
-    /// `of / to`, seed by seed, for one value; infinite where one of both is: nothing says how much slower a run without
-    /// progress is, or how much faster the other one.
+    /// `of / to`, seed by seed, for one value; infinite where one of both is: nothing says how much slower a
+    /// run without progress is, or how much faster the other one.
     pub fn relative(
         &self,
         scenario: &str,
@@ -125,8 +125,8 @@ impl RunTable {
         above.iter().zip(&below).map(|(&above, &below)| ratio(above, below)).collect()
     }
 
-    /// The static pool with the shortest execution time of the target, of those that were run. One in which the target starves
-    /// with any seed isn't it.
+    /// The static pool with the shortest execution time of the target, of those that were run. One in which
+    /// the target starves with any seed isn't it.
     pub fn best_static(&self, scenario: &str) -> Option<&'static str> {
         let mean = |policy: &str| mean(&self.each(scenario, policy, target_time));
         let candidates = STATIC.into_iter().filter_map(|policy| mean(policy).map(|time| (policy, time)));
@@ -149,14 +149,15 @@ pub fn corunner_time(report: &RunReport) -> f64 {
     time_of(report.vms.get(1))
 }
 
-/// Execution time of a run; of one unit if runs end by the clock. Only times of the same workload compare. Infinite for a VM
-/// that made no progress; NaN if there is no such VM.
+/// Execution time of a run; of one unit if runs end by the clock. Only times of the same workload compare.
+/// Infinite for a VM that made no progress; NaN if there is no such VM.
 pub fn time_of(vm: Option<&VmReport>) -> f64 {
     let time = |workload: &WorkloadReport| workload.execution_time_s.unwrap_or(1.0 / workload.units_per_s);
     vm.and_then(|vm| vm.workloads.first()).map_or(f64::NAN, time)
 }
 
-/// A count or a time of the measured interval, as it would be over one whole run of the target; infinite if that never ends.
+/// A count or a time of the measured interval, as it would be over one whole run of the target; infinite if
+/// that never ends.
 pub fn over_one_run(report: &RunReport, measured: u64) -> f64 {
     let run_time_s = target(report).workloads.first().and_then(|workload| workload.run_time_s);
     per_work(measured as f64 / (report.measured_ns as f64 / 1e9), run_time_s.unwrap_or(target_time(report)))
@@ -172,13 +173,13 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     if stalled(values) > 0 { Some(f64::INFINITY) } else { crate::comparison::mean(values) }
 }
 
-/// The same with its confidence interval; none if one of the runs has an infinite value, since without it the mean would be
-/// better than that of a VM which starves with no seed.
+/// The same with its confidence interval. None if one of the runs has an infinite value: without it the mean
+/// would be better than that of a VM which starves with no seed.
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     if stalled(values) > 0 { None } else { Estimate::of(values) }
 }
 
-/// How many runs have an infinite value: in them somebody made no progress.
+/// How many runs have an infinite value: in them a VM made no progress.
 pub fn stalled(values: &[f64]) -> usize {
     values.iter().filter(|value| value.is_infinite()).count()
 }

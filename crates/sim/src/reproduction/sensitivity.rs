@@ -1,5 +1,6 @@
-//! Which parameter of the model moves which figure: each is varied by 20 % both ways, everything else kept. Figures differ
-//! from seed to seed, so every change is estimated over the seeds, and one that may be chance isn't shown as a number.
+//! Which parameter of the model moves which figure: each is varied by 20 % both ways, everything else kept.
+//! Figures differ from seed to seed, so every change is estimated over the seeds, and one that may be chance
+//! isn't shown as a number.
 
 use super::runs::{
     BASELINE, DYNAMIC, Experiment, ReproductionError, RunTable, estimate, target, target_time,
@@ -25,8 +26,8 @@ fn scaled_speed(permille: u32, factor: f64) -> u32 {
     ((f64::from(permille) * factor).round() as u32).min(1_000)
 }
 
-/// The parameters: name and how to scale them. None of them was fitted to a co-run figure, but the two speeds of hyper-threads
-/// were chosen while looking at some (docs/simulator.md, SMT).
+/// The parameters: name and how to scale them. None of them was fitted to a co-run figure, but the two speeds
+/// of hyper-threads were chosen while looking at some (docs/explanation/simulator.md, SMT).
 const PARAMETERS: [(&str, Scale); 16] = [
     ("context switch", |config, factor| times(&mut config.host.costs.context_switch_ns, factor)),
     ("exit", |config, factor| times(&mut config.host.costs.exit_ns, factor)),
@@ -186,7 +187,8 @@ impl Sensitivity {
         table
     }
 
-    /// Smaller changes of this figure are lost in what seeds differ by: the median of half the intervals' widths.
+    /// Smaller changes of this figure are lost in what seeds differ by: the median of half the intervals'
+    /// widths.
     fn typical_half_width(&self, figure: usize) -> Option<f64> {
         let changes = self.rows.iter().flat_map(|row| [row.changes[figure].0, row.changes[figure].1]);
         let estimates = changes.flatten().filter(|change| change.count > 1);
@@ -196,7 +198,8 @@ impl Sensitivity {
     }
 }
 
-/// How far values are from those of the same seeds before, as a ratio less one. Halving and doubling cancel out.
+/// How far values are from those of the same seeds before, as a ratio less one. Halving and doubling cancel
+/// out.
 fn change(values: &[f64], before: &[f64]) -> Option<Estimate> {
     let logarithms: Vec<f64> =
         values.iter().zip(before).map(|(value, before)| (value / before).ln()).collect();

@@ -340,7 +340,8 @@ pub fn shapes(runs: &RunTable) -> Vec<Shape> {
         safe_point_shape(runs),
         Shape {
             claim: "Figure 9: balloons move threads off the slow vCPU, which is due 2.3 of 10".to_owned(),
-            // Queues that differ by a quarter are let be: three threads and six balloons beside seven threads.
+            // Queues that differ by a quarter are let be: three threads and six balloons beside seven
+            // threads.
             holds: balloons.zip(plain).map(|(with, without)| with < 3.5 && without > 4.5),
             seen: balloons.zip(plain).map_or(String::new(), |(with, without)| {
                 format!("{with:.1} threads with balloons, {without:.1} without")

@@ -10,7 +10,7 @@ use microslice_policy::{DelayConfig, DelayUnsafe};
 pub const KEYS: [&str; 5] =
     ["delay_preemption", "delay_history", "delay_unsafe", "delay_look", "delay_safe_points"];
 
-/// Windows of nanoseconds are over before anybody looks.
+/// Windows of nanoseconds are over before a look.
 const WINDOW_MIN_NS: u64 = 1_000;
 
 /// Of a policy whose turns last so long; its other keys were read before.

@@ -37,7 +37,7 @@ pub const COST_KEYS: [&str; 9] = [
 ];
 pub const QUEUE_LOCK_KEYS: [&str; 3] = ["hold", "line_near", "line_far"];
 pub const BOOST_KEYS: [&str; 3] = ["latency", "give_back", "helper"];
-pub const PLE_KEYS: [&str; 3] = ["enabled", "window", "gap"];
+pub const PLE_KEYS: [&str; 2] = ["enabled", "window"];
 
 /// Reads a host.
 pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
@@ -51,7 +51,7 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
         _ => Err("allowed: 1 MHz to 100 GHz".to_owned()),
     })?;
     let costs = table.get("costs").ok_or_else(|| table.missing("costs", "a table of times"))?;
-    let ple = table.get("ple").ok_or_else(|| table.missing("ple", "a table: enabled, window, gap"))?;
+    let ple = table.get("ple").ok_or_else(|| table.missing("ple", "a table: enabled, window"))?;
     let smt_busy_speed_permille = read_speed(&table, "smt_busy_speed", 100)?.unwrap_or(1_000);
     let smt_spin_speed_permille =
         read_speed(&table, "smt_spin_speed", smt_busy_speed_permille)?.unwrap_or(smt_busy_speed_permille);
@@ -135,16 +135,13 @@ fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, Scena
 
 fn read_ple(node: &Node, frequency_hz: Option<f64>) -> Result<PleConfig, ScenarioError> {
     let table = TableReader::open(node, "ple", &PLE_KEYS)?;
-    let time = |key: &str| {
-        let time = table.parsed(key, |text| match units::time_ns(text, frequency_hz)? {
-            0 => Err("must be longer than 0".to_owned()),
-            ns => Ok(ns),
-        })?;
-        time.ok_or_else(|| table.missing(key, "a time such as \"2 us\", or \"4096 cycles\""))
-    };
+    let window_ns = table.parsed("window", |text| match units::time_ns(text, frequency_hz)? {
+        0 => Err("must be longer than 0".to_owned()),
+        ns => Ok(ns),
+    })?;
     Ok(PleConfig {
         enabled: table.boolean("enabled")?.unwrap_or(true),
-        window_ns: time("window")?,
-        gap_ns: time("gap")?,
+        window_ns: window_ns
+            .ok_or_else(|| table.missing("window", "a time such as \"2 us\", or \"4096 cycles\""))?,
     })
 }

@@ -35,8 +35,9 @@ pub const KEYS: [&str; 17] = [
 ];
 pub const LOCK_KEYS: [&str; 5] = ["name", "kind", "irqs_off", "instances", "symbol"];
 
-/// A kernel function that a workload or a lock runs in; it must be in the guest's symbol table, as the instruction
-/// pointer will be there. Of several, the first that this kernel has: functions change their names.
+/// A kernel function that a workload or a lock runs in; it must be in the guest's symbol table, as the
+/// instruction pointer will be there. Of several, the first that this kernel has: functions change their
+/// names.
 pub fn read_symbol(table: &TableReader<'_>, symbols: SymbolTable) -> Result<Option<String>, ScenarioError> {
     let family = symbols.word();
     let is_known = |name: &str| functions(symbols).any(|function| function == name);
@@ -61,8 +62,8 @@ pub fn symbol_tables() -> impl Iterator<Item = (&'static str, Vec<&'static str>)
     SymbolTable::ALL.into_iter().map(|symbols| (symbols.word(), functions(symbols).collect()))
 }
 
-/// Of every symbol table, the functions in which a preempted vCPU makes others wait, with their class: the policy
-/// accelerates these, and nothing else for a lock's sake.
+/// Of every symbol table, the functions in which a preempted vCPU makes others wait, with their class: the
+/// policy accelerates these, and nothing else for a lock's sake.
 pub fn critical_functions() -> Result<Vec<(&'static str, Vec<String>)>, SimError> {
     let tables = SymbolTable::ALL.into_iter().zip(text::all()?);
     Ok(tables
@@ -145,7 +146,7 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
     })
 }
 
-/// The guest's scheduler can't put to sleep who waits for its own lock.
+/// The guest's scheduler can't put to sleep a waiter for its own lock.
 fn refuse_sleeping_runqueue(
     table: &TableReader<'_>,
     lock_kind: LockKind,

@@ -1,4 +1,5 @@
-//! Where the files of a scenario come from: the disk, next to the file that names them, or the copies in the binary.
+//! Where the files of a scenario come from: the disk, next to the file that names them, or the copies in the
+//! binary.
 
 use super::error::{Place, ScenarioError, listed, quoted};
 use super::reader;
@@ -118,7 +119,8 @@ impl Library {
         self.layered(Shelf::Scenario, source, &place, &mut Vec::new())
     }
 
-    /// A document that isn't in a file (tests, standard input), with its includes looked up in the binary only.
+    /// A document that isn't in a file (tests, standard input), with its includes looked up in the binary
+    /// only.
     pub fn document(&mut self, file: &str, text: &str) -> Result<Node, ScenarioError> {
         let source = SourceText { file: file.to_owned(), text: text.to_owned(), path: None };
         self.layered(Shelf::Scenario, source, &Place::whole(file), &mut Vec::new())
@@ -224,7 +226,8 @@ impl Library {
         self.on_shelf(shelf, reference, place).ok().map(|source| source.file)
     }
 
-    /// Where a path leads: from the file that contains it, or from the working directory if it is from the command line.
+    /// Where a path leads: from the file that contains it, or from the working directory if it is from the
+    /// command line.
     fn path(&self, reference: &str, place: &Place) -> Option<PathBuf> {
         if place.is_command_line() {
             return Some(PathBuf::from(reference));

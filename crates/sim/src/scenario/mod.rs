@@ -1,8 +1,10 @@
-//! Scenarios as data: TOML in, a [`SimulationConfig`] out, or one error with file, line, column and what is allowed.
+//! Scenarios as data: TOML in, a [`SimulationConfig`] out, or one error with file, line, column and what is
+//! allowed.
 //!
-//! A scenario names a host, a policy and VMs; a VM names a kernel and workloads. Each of these is a file of its own (in
-//! `hosts/`, `policies/`, `kernels/`, `workloads/`, `nics/`) or a table in place; `extends` lays a table over a file. The steps:
-//! load and layer the files (`library`), resolve names, apply `--set`, read typed values (`host`, `vm`, …).
+//! A scenario names a host, a policy and VMs; a VM names a kernel and workloads. Each of these is a file of
+//! its own (in `hosts/`, `policies/`, `kernels/`, `workloads/`, `nics/`) or a table in place; `extends` lays
+//! a table over a file. The steps: load and layer the files (`library`), resolve names, apply `--set`, read
+//! typed values (`host`, `vm`, …).
 
 mod delay;
 mod error;
@@ -81,7 +83,7 @@ pub struct Overrides {
     pub settings: Vec<(String, String)>,
 }
 
-/// The same, each with the place where somebody wrote it.
+/// The same, each with the place where it was written.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Changes {
     /// A policy's name, or a file.
@@ -234,7 +236,8 @@ fn by_name(library: &mut Library, shelf: Shelf, node: Node) -> Result<Node, Scen
     }
 }
 
-/// `"gmake"` or `{ use = "gmake", threads = 6 }`: the file's table with the entry's own keys over it, and a name.
+/// `"gmake"` or `{ use = "gmake", threads = 6 }`: the file's table with the entry's own keys over it, and a
+/// name.
 fn named_workload(library: &mut Library, node: Node) -> Result<Node, ScenarioError> {
     let (mut workload, name) = match node.value {
         NodeValue::String(ref reference) => {

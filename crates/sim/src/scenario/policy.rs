@@ -1,4 +1,4 @@
-//! `policies/*.toml`: who decides on the host, and with which parameters.
+//! `policies/*.toml`: what decides on the host, and with which parameters.
 
 use super::delay;
 use super::error::{Place, ScenarioError, listed, quoted};
@@ -16,15 +16,16 @@ use microslice_policy::{AccelerateConfig, POOL_LIMIT_MAX, PoolSizeConfig, QueueD
 /// Policies whose name may end in `:N`, for N static micro-sliced pCPUs.
 const SIZED: [&str; 3] = ["microslice", "micro", "micro-xen"];
 
-/// The policy whose name may end in `:paper`, for the paper's rules: no grace, no boosts by call-function IPIs.
+/// The policy whose name may end in `:paper`, for the paper's rules: no grace, no boosts by call-function
+/// IPIs.
 const BESIDE: &str = "beside";
 const PAPER: &str = "paper";
 
 /// Slices and ticks of nanoseconds would do nothing else than switch.
 const TIME_MIN_NS: u64 = 1_000;
 
-/// A policy by its name: a file of `policies/`, or `micro:N` for N static micro-sliced pCPUs (`micro-xen:N` likewise);
-/// behind either, `+key=value` as often as wanted changes its parameters (`micro:2+grace=0`).
+/// A policy by its name: a file of `policies/`, or `micro:N` for N static micro-sliced pCPUs (`micro-xen:N`
+/// likewise); behind either, `+key=value` as often as wanted changes its parameters (`micro:2+grace=0`).
 pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioError> {
     let (name, variations) = variations_of(reader::string(reference)?);
     let mut policy = sized(library, name, &reference.place)?;
@@ -39,8 +40,8 @@ pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioEr
     Ok(policy)
 }
 
-/// The name in front of all `+key=value`, and these in their order. Whatever lacks a `=` belongs to the name: it may be a
-/// file's.
+/// The name in front of all `+key=value`, and these in their order. Whatever lacks a `=` belongs to the name:
+/// it may be a file's.
 fn variations_of(mut name: &str) -> (&str, Vec<(&str, &str)>) {
     let mut variations = Vec::new();
     while let Some((before, last)) = name.rsplit_once('+')
@@ -94,8 +95,8 @@ pub fn names() -> Vec<String> {
     files.chain(rules).chain(SIZED.map(|policy| format!("{policy}:N"))).collect()
 }
 
-/// A scheduler as policies name it: its word, its keys besides `scheduler`, and how they are read on a host of so many
-/// pCPUs.
+/// A scheduler as policies name it: its word, its keys besides `scheduler`, and how they are read on a host
+/// of so many pCPUs.
 type Row = (&'static str, &'static [&'static str], Read);
 type Read = fn(&TableReader<'_>, usize) -> Result<SchedulerKind, ScenarioError>;
 
@@ -260,7 +261,8 @@ fn read_domain(table: &TableReader<'_>) -> Result<QueueDomain, ScenarioError> {
     Ok(table.choice("domain", &domains)?.unwrap_or(FairSharePool::DOMAIN))
 }
 
-/// Of two values that don't go together the one that the command line brought, as files go together: else the first.
+/// Of two values that don't go together the one that the command line brought, as files go together: else the
+/// first.
 fn blamed<'n>(first: &'n Node, second: Option<&'n Node>) -> &'n Place {
     let brought = [Some(first), second].into_iter().flatten().find(|node| node.place.is_command_line());
     &brought.unwrap_or(first).place
@@ -287,7 +289,8 @@ fn read_groups(table: &TableReader<'_>) -> Result<EevdfConfig, ScenarioError> {
 
 /// In the ranges of `microslice run --beside`.
 fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, ScenarioError> {
-    /// All VMs together may have so many times what one may, and no more than that (crates/host/src/beside/programs.rs).
+    /// All VMs together may have so many times what one may, and no more than that
+    /// (crates/host/src/beside/programs.rs).
     const VMS_PER_HOST_BUDGET: u32 = 5;
     const HOST_PERCENT_MAX: u32 = 50;
     let rules = [("project", AccelerateConfig::DEFAULT), (PAPER, AccelerateConfig::PAPER)];
@@ -418,7 +421,8 @@ fn read_patience(table: &TableReader<'_>) -> Result<u64, ScenarioError> {
     }
 }
 
-/// What only the real scheduler does: its normal pool chooses for any pCPU, and any of its pCPUs may run a micro slice.
+/// What only the real scheduler does: its normal pool chooses for any pCPU, and any of its pCPUs may run a
+/// micro slice.
 fn of_fair_share(table: &TableReader<'_>, key: &str) -> Result<bool, ScenarioError> {
     let can = matches!(read_normal_pool(table)?, NormalPoolKind::FairShare(_));
     let does = table.boolean(key)?;

@@ -6,7 +6,8 @@ use super::units;
 use crate::config::Duration;
 use std::ops::RangeInclusive;
 
-/// Keys that any table may carry for its readers: what it is, where a number comes from, what it was fitted to.
+/// Keys that any table may carry for its readers: what it is, where a number comes from, what it was fitted
+/// to.
 const NOTES: [&str; 4] = ["description", "comment", "source", "fitted_to"];
 
 /// One table of a scenario.

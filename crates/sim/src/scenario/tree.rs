@@ -1,5 +1,5 @@
-//! A TOML document in which every key and value knows its place, so that files can be laid over one another
-//! (`extends`, `--set`) and an error still names the line it came from.
+//! A TOML document in which every key and value knows its place. So files can be laid over one another
+//! (`extends`, `--set`), and an error still names the line it came from.
 
 use super::error::{Place, ScenarioError, quoted};
 use std::collections::BTreeMap;
@@ -83,7 +83,8 @@ struct Source {
     places: Places,
 }
 
-/// Line and column of every byte, without reading the text anew for each value: a list of 500,000 numbers fits into a file.
+/// Line and column of every byte, without reading the text anew for each value: a list of 500,000 numbers
+/// fits into a file.
 struct Places {
     /// Before each block of the text: line breaks, and characters.
     blocks: Vec<(u32, u32)>,
@@ -224,8 +225,8 @@ fn relocate(node: &mut Node, place: &Place) {
     }
 }
 
-/// Sets the value at `path` (`host.pcpus`, `vm.target.vcpus`, `vm.0.vcpus`, `vm."a.b".vcpus`): tables by key, lists of
-/// tables by their `name` or number.
+/// Sets the value at `path` (`host.pcpus`, `vm.target.vcpus`, `vm.0.vcpus`, `vm."a.b".vcpus`): tables by key,
+/// lists of tables by their `name` or number.
 pub fn set(root: &mut Node, path: &str, value: Node) -> Result<(), ScenarioError> {
     let place = value.place.clone();
     let mut node = root;

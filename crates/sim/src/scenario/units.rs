@@ -1,5 +1,6 @@
-//! Numbers with units as people write them: `30 ms`, `2.4 GHz`, `1 Gbit/s`, `256 KiB`, `5 %`, and distributions of
-//! times: `exponential 3 us`, `lognormal 2 us sigma 0.8`. Nothing is ever guessed: a number without its unit is refused.
+//! Numbers with units as people write them: `30 ms`, `2.4 GHz`, `1 Gbit/s`, `256 KiB`, `5 %`, and
+//! distributions of times: `exponential 3 us`, `lognormal 2 us sigma 0.8`. Nothing is ever guessed: a number
+//! without its unit is refused.
 
 use crate::config::Duration;
 
@@ -68,8 +69,8 @@ pub fn ppm(text: &str) -> Result<u32, String> {
     share(text, 1_000_000)
 }
 
-/// A percentage in parts of `whole`. One that lies between two of them is refused: rounded to 0, what was meant to be
-/// rare would never happen.
+/// A percentage in parts of `whole`. One that lies between two of them is refused: rounded to 0, what was
+/// meant to be rare would never happen.
 fn share(text: &str, whole: u32) -> Result<u32, String> {
     let percent = with_unit(text, &[("%", 1.0)], "a percentage such as \"5 %\"")?;
     if percent > 100.0 {
@@ -172,7 +173,7 @@ fn with_unit(text: &str, units: UnitTable, expected: &str) -> Result<f64, String
     with_unit_or(text, units, &[], expected)
 }
 
-/// `others` are allowed, too: whoever calls has looked for them.
+/// `others` are allowed, too: the caller has looked for them.
 fn with_unit_or(text: &str, units: UnitTable, others: &[&str], expected: &str) -> Result<f64, String> {
     let all = || units.iter().map(|(symbol, _)| symbol).chain(others).copied();
     let symbols = || all().collect::<Vec<_>>().join(", ");

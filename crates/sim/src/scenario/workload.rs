@@ -46,11 +46,12 @@ const PHASES: [(&str, &[&str]); 13] = [
 /// The kind of phase whose body runs by chance.
 const SOMETIMES: &str = "sometimes";
 
-pub const KEYS: [&str; 10] = [
+pub const KEYS: [&str; 11] = [
     "name",
     "threads",
     "pin",
     "address_space",
+    "process",
     "run_units",
     "run_time",
     "unit",
@@ -78,7 +79,7 @@ pub struct Surroundings<'s> {
     pub queue_capacities: BTreeMap<String, usize>,
 }
 
-/// Reads a workload; its `name` was put there by whoever resolved the reference to its file.
+/// Reads a workload; its `name` was put there by the caller that resolved the reference to its file.
 pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<WorkloadConfig, ScenarioError> {
     let table = TableReader::open(node, "a workload", &KEYS)?;
     let name_node =
@@ -117,13 +118,18 @@ pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<Workload
     let mut reader = ProgramReader { surroundings, threads, own_locks, barriers: BTreeMap::new(), phases: 0 };
     let program = reader.read(program_node, 0)?;
     check_pass(program_node, &program)?;
+    let process = table.get("process").map(|node| reader::name(node, "a process")).transpose()?;
+    if let (Some(_), Some(space)) = (&process, table.get("address_space")) {
+        let cause = "`process` and `address_space` exclude each other: workloads of one process share theirs";
+        return Err(ScenarioError::new(&space.place, cause));
+    }
     Ok(WorkloadConfig {
         name,
         threads,
         pinned_vcpu: table.integer("pin", 0..=vcpus as u64 - 1)?.map(|vcpu| vcpu as usize),
-        shared_address_space: table
-            .choice("address_space", &[("shared", true), ("separate", false)])?
-            .unwrap_or(false),
+        shared_address_space: process.is_some()
+            || table.choice("address_space", &[("shared", true), ("separate", false)])?.unwrap_or(false),
+        process,
         program,
         run_units: table.integer("run_units", 0..=UNITS_MAX)?.unwrap_or(0),
         run_time_ns: table.positive_time("run_time")?.unwrap_or(0),
@@ -271,8 +277,8 @@ impl ProgramReader<'_, '_> {
         Ok(Phase::Barrier { name, count, under, spin_ns })
     }
 
-    /// What a shootdown may be done under: interrupts must stay on and waiters sleep, or nobody would ever answer. A barrier's
-    /// waiters can't sleep to come to sleep.
+    /// What a shootdown may be done under: interrupts must stay on and waiters sleep, or nobody would ever
+    /// answer. A barrier's waiters can't sleep to come to sleep.
     fn lock_under(&self, table: &TableReader<'_>, sleeps: bool) -> Result<Option<String>, ScenarioError> {
         let kernel = &self.surroundings.kernel;
         let is_allowed = |name: &str| {
@@ -435,7 +441,8 @@ fn waits_for_others(program: &[Phase]) -> bool {
     })
 }
 
-/// A queue that is only read or only written blocks its users for ever. `workloads` are all of one VM: they share queues.
+/// A queue that is only read or only written blocks its users for ever. `workloads` are all of one VM: they
+/// share queues.
 pub fn check_queues(node: &Node, workloads: &[WorkloadConfig]) -> Result<(), ScenarioError> {
     let (mut sent, mut received) = (Vec::new(), Vec::new());
     workloads.iter().for_each(|workload| collect_queues(&workload.program, &mut sent, &mut received));

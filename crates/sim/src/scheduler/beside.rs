@@ -1,11 +1,12 @@
-//! Beside the kernel's own scheduler: EEVDF decides who runs, and whoever is needed at once is boosted to real-time for a micro slice
-//! (on a real host: `bpf/schedulers/beside.bpf.c`).
+//! Beside the kernel's own scheduler: EEVDF decides which vCPU runs. One that is needed at once is boosted to
+//! real-time for a micro slice (on a real host: `bpf/schedulers/beside.bpf.c`).
 //!
 //! Problem.   Acceleration shall not need a scheduler of its own.
-//! Mechanism. Hints start passes, and interrupts requests, by the same policies as everywhere (`accelerate.h`); somebody always helps,
-//!            since there is no pool that could be empty. What was granted is carried out by the helper (`mechanisms/boost.rs`). The real-time
-//!            class runs first, and yields to nobody (`yield_to_task_fair` is the fair class's). KVM's directed yields go ahead.
-//! Limits.    No patience, no lending: who waits is EEVDF's business. Who was woken isn't asked about.
+//! Mechanism. Hints start passes, and interrupts requests, by the same policies as everywhere
+//!            (`accelerate.h`). Help is always there, since there is no pool that could be empty. What was
+//!            granted is carried out by the helper (`mechanisms/boost.rs`). The real-time class runs first,
+//!            and yields to none (`yield_to_task_fair` is the fair class's). KVM's directed yields go ahead.
+//! Limits.    No patience, no lending: waiters are EEVDF's business. Woken vCPUs aren't asked about.
 
 use super::eevdf::Eevdf;
 use super::mechanisms::answers::Answers;
@@ -29,7 +30,7 @@ pub struct Beside {
     boosts: Boosts,
 }
 
-/// Somebody always helps.
+/// Help is always there.
 const HELPERS: usize = 1;
 
 impl Beside {
@@ -91,7 +92,7 @@ impl Beside {
         }
     }
 
-    /// Who is boosted runs on this pCPU from now on.
+    /// The boosted vCPU runs on this pCPU from now on.
     fn begin(
         &mut self,
         machine: &mut Machine,
@@ -129,7 +130,7 @@ impl Beside {
         machine.count_return(vcpu);
         machine.emit(TraceEvent::ReturnedToNormalPool { vcpu, pcpu });
         let pick = self.eevdf.comes_back(machine, pcpu, vcpu, away);
-        // Who goes on anyway isn't asked for again.
+        // A vCPU that goes on anyway isn't asked for again.
         let is_stopped = pick.is_none_or(|pick| pick.vcpu != vcpu);
         let asks_again = decision.retry != 0 && !blocked && is_stopped;
         let retries = if asks_again { self.boosts.retries(vcpu) + 1 } else { 0 };

@@ -1,15 +1,18 @@
-//! CFS of Linux 3.2 with a control group per VM: the baseline of Kim et al., ASPLOS'13 (section 4). Names in brackets are of kernel/sched_fair.c.
+//! CFS of Linux 3.2 with a control group per VM: the baseline of Kim et al., ASPLOS'13 (section 4). Names in
+//! brackets are of kernel/sched_fair.c.
 //!
-//! Problem.   Share pCPUs among VMs by weight, whatever their numbers of vCPUs, and let who slept run soon.
-//! Mechanism. Each VM is a group, which has a queue on every pCPU and stands in the pCPU's own queue with its part of the VM's
-//!            shares: that of its load there (`calc_cfs_shares`). At both levels who has the least virtual runtime is next
-//!            (`pick_next_entity`). A turn ends at a tick once its part of the latency is over, or another one is that far
-//!            behind (`check_preempt_tick`). Who wakes is placed half a latency behind the others at the most
-//!            (`place_entity`, GENTLE_FAIR_SLEEPERS), and preempts who is a granularity ahead
-//!            (`wakeup_preempt_entity`). It goes to an idle pCPU of a last-level cache: that of who woke it, if loads allow, else its
-//!            own (`cfs/placement.rs`). pCPUs balance their loads at ticks, and pull when they run out (`cfs/balance.rs`). On a
-//!            pause-loop exit KVM yields to the next sibling that waits (`kvm_vcpu_on_spin`, virt/kvm/kvm_main.c).
-//! Limits.    No bandwidth control, no other tasks. LAST_BUDDY, which needs eight vCPUs of a VM in one queue, isn't modelled.
+//! Problem.   Share pCPUs among VMs by weight, whatever their numbers of vCPUs, and let sleepers run soon.
+//! Mechanism. Each VM is a group, which has a queue on every pCPU. The group stands in the pCPU's own queue
+//!            with its part of the VM's shares: that of its load there (`calc_cfs_shares`). At both levels
+//!            the least virtual runtime is next (`pick_next_entity`). A turn ends at a tick once its part of
+//!            the latency is over, or another one is that far behind (`check_preempt_tick`). A woken vCPU is
+//!            placed half a latency behind the others at the most (`place_entity`, GENTLE_FAIR_SLEEPERS). It
+//!            preempts one that is a granularity ahead (`wakeup_preempt_entity`). It goes to an idle pCPU of
+//!            a last-level cache: that of its waker, if loads allow, else its own (`cfs/placement.rs`). pCPUs
+//!            balance their loads at ticks, and pull when they run out (`cfs/balance.rs`). On a pause-loop
+//!            exit KVM yields to the next sibling that waits (`kvm_vcpu_on_spin`, virt/kvm/kvm_main.c).
+//! Limits.    No bandwidth control, no other tasks. LAST_BUDDY, which needs eight vCPUs of a VM in one queue,
+//!            isn't modelled.
 
 mod balance;
 mod knobs;
@@ -27,7 +30,8 @@ use crate::machine::{Machine, VcpuState};
 use crate::trace_event::{IpiKind, StopReason};
 use microslice_policy::YieldCause;
 
-/// Of a VM of the default weight: 1024 for each pCPU (section 4), so that a group's entity on one of them weighs as much as a task.
+/// Of a VM of the default weight: 1024 for each pCPU (section 4), so that a group's entity on one of them
+/// weighs as much as a task.
 const SHARES_PER_PCPU: u64 = 1024;
 const WEIGHT_DEFAULT: u64 = 256;
 
@@ -47,7 +51,7 @@ pub struct Cfs {
     balance: IdVec<PcpuId, Balance>,
     /// Where each VM's round over its vCPUs stands (`last_boosted_vcpu`).
     last_boosted: IdVec<VmId, VcpuId>,
-    /// Who is about to be woken by an IPI, and the pCPU that sends it.
+    /// The vCPU that is about to be woken by an IPI, and the pCPU that sends it.
     woken_from: Option<(VcpuId, PcpuId)>,
     urgent: Urgent,
 }
@@ -127,7 +131,7 @@ impl Cfs {
         self.groups.update(pcpu, vm, now_ns);
     }
 
-    /// Somebody leaves a group's queue, and is no longer among its waiting: dequeue_task_fair.
+    /// A vCPU leaves a group's queue, and is no longer among its waiting: dequeue_task_fair.
     fn leaves(&mut self, now_ns: u64, pcpu: PcpuId, vcpu: VcpuId) {
         let vm = self.tasks[vcpu].vm;
         self.groups.update(pcpu, vm, now_ns);
@@ -143,7 +147,8 @@ impl Cfs {
         self.raise_floors(pcpu, vm);
     }
 
-    /// A waiting vCPU goes to another pCPU's queue: what it is ahead of its old one it is ahead of the new one.
+    /// A waiting vCPU goes to another pCPU's queue: what it is ahead of its old one it is ahead of the new
+    /// one.
     fn migrate(&mut self, machine: &mut Machine, vcpu: VcpuId, to: PcpuId) {
         let from = std::mem::replace(&mut machine.vcpus[vcpu].pcpu, to);
         let task = &mut self.tasks[vcpu];
@@ -151,7 +156,7 @@ impl Cfs {
         task.vruntime_ns = (task.vruntime_ns + floors[1]).saturating_sub(floors[0]);
     }
 
-    /// check_preempt_wakeup: is it so far behind who runs there?
+    /// check_preempt_wakeup: is it so far behind the vCPU that runs there?
     fn preempts_current(&self, pcpu: PcpuId, vcpu: VcpuId) -> bool {
         let root = &self.roots[pcpu];
         if root.current == VcpuId::NONE {
@@ -199,12 +204,12 @@ impl Cfs {
         if of_group { of_root_ns } else { of_root_ns / group.running.max(1) }
     }
 
-    /// The weights of all groups that have somebody here (`rq->load`).
+    /// The weights of all groups that have a vCPU here (`rq->load`).
     fn load(&self, pcpu: PcpuId) -> u64 {
         self.roots[pcpu].groups.iter().map(|&vm| self.groups.of(pcpu, vm).weight).sum()
     }
 
-    /// check_preempt_tick, at one of both levels: `own` of who runs, and the least of the others.
+    /// check_preempt_tick, at one of both levels: `own` of the running one, and the least of the others.
     fn turn_is_over(&self, now_ns: u64, pcpu: PcpuId, of_group: bool) -> bool {
         let root = &self.roots[pcpu];
         let group = self.groups.of(pcpu, root.current_vm);

@@ -1,12 +1,15 @@
-//! Xen 4.7's credit scheduler: the paper's baseline, and the normal pool of its prototype (xen/common/sched_credit.c).
+//! Xen 4.7's credit scheduler: the paper's baseline, and the normal pool of its prototype
+//! (xen/common/sched_credit.c).
 //!
 //! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast, lose no pCPU time.
-//! Mechanism. Every 30 ms each active vCPU earns credits by its VM's weight, those of a pCPU at the most (what is left
-//!            over goes to the others); running burns 10 per millisecond. Those with credits left (UNDER) run before
-//!            those without (OVER); a vCPU that wakes within its credits is BOOSTed above both until a tick (10 ms)
-//!            finds it running. Run queues are per pCPU, by priority, first in first out. A pCPU about to run OVER, or nothing, looks for something better in its peers' queues.
-//!            A yielding vCPU goes behind one vCPU of lower priority. Nobody is switched away from within the first
-//!            millisecond (`sched_ratelimit_us`) unless it blocks; in 4.7 that holds for yields too (4.8 exempts them).
+//! Mechanism. Every 30 ms each active vCPU earns credits by its VM's weight, those of a pCPU at the most.
+//!            What is left over goes to the others. Running burns 10 per millisecond. Those with credits left
+//!            (UNDER) run before those without (OVER). A vCPU that wakes within its credits is BOOSTed above
+//!            both until a tick (10 ms) finds it running. Run queues are per pCPU, by priority, first in
+//!            first out. A pCPU about to run OVER, or nothing, looks for something better in its peers'
+//!            queues. A yielding vCPU goes behind one vCPU of lower priority. No vCPU is switched away from
+//!            within the first millisecond (`sched_ratelimit_us`) unless it blocks. In 4.7 that holds for
+//!            yields too (4.8 exempts them).
 //! Limits.    No caps, no parking.
 
 use super::{Core, Pick, Scheduler, YieldAnswer};
@@ -38,7 +41,8 @@ struct Account {
     active: bool,
     /// On some run queue.
     queued: bool,
-    /// It yielded since it was last scheduled; a yield within the rate limit takes effect when the limit ends.
+    /// It yielded since it was last scheduled; a yield within the rate limit takes effect when the limit
+    /// ends.
     yields: bool,
     /// In 1/1000.
     credit: i64,
@@ -49,7 +53,7 @@ pub struct Credit {
     config: CreditConfig,
     accounts: IdVec<VcpuId, Account>,
     queues: IdVec<PcpuId, Vec<VcpuId>>,
-    /// pCPUs where somebody waits, and how many of them within their credits.
+    /// pCPUs where a vCPU waits, and how many of them within their credits.
     waited_for: Bits<PcpuId>,
     waited_for_within_credits: Bits<PcpuId>,
     within_credits: IdVec<PcpuId, u32>,
@@ -64,7 +68,8 @@ pub struct Credit {
     queued_total: usize,
     idle_count: usize,
     idle: Bits<PcpuId>,
-    /// pCPUs whose vCPU has spent its credits and spins: as soon as anybody waits anywhere, its yield takes effect.
+    /// pCPUs whose vCPU has spent its credits and spins: as soon as another waits anywhere, its yield takes
+    /// effect.
     would_steal: Bits<PcpuId>,
 }
 
@@ -152,7 +157,7 @@ impl Credit {
         self.end_promises(machine, home);
     }
 
-    /// Somebody waits on this pCPU now: whose answer to a yield is another one than before?
+    /// A vCPU waits on this pCPU now: whose answer to a yield is another one than before?
     fn end_promises(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         machine.answers_changed(pcpu);
         if self.queued_total > 1 {
@@ -179,7 +184,7 @@ impl Credit {
         self.idle.round_from(home).find(|&pcpu| self.usable[pcpu] && machine.allows(vcpu, pcpu))
     }
 
-    /// An idle pCPU may take whoever waits first on this one and may run there: not everybody may.
+    /// An idle pCPU may take the first waiter on this one that may run there: not every vCPU may.
     fn offer_to_idler(&self, machine: &mut Machine, pcpu: PcpuId) {
         if self.idle_count == 0 {
             return;
@@ -197,16 +202,17 @@ impl Credit {
         }
     }
 
-    /// csched_load_balance: from a peer's queue somebody within his credits, or `anybody`.
-    fn steal(&mut self, machine: &mut Machine, thief: PcpuId, anybody: bool) -> Option<VcpuId> {
-        let peers = if anybody { &self.waited_for } else { &self.waited_for_within_credits };
+    /// csched_load_balance: a vCPU within its credits from a peer's queue, or of `any_priority`.
+    fn steal(&mut self, machine: &mut Machine, thief: PcpuId, any_priority: bool) -> Option<VcpuId> {
+        let peers = if any_priority { &self.waited_for } else { &self.waited_for_within_credits };
         let found = peers
             .round_from(thief)
             // An idle peer is about to take from its queue itself.
             .filter(|&peer| peer != thief && !machine.is_idle(peer))
             .find_map(|peer| {
                 let at = self.queues[peer].iter().position(|&vcpu| {
-                    (anybody || self.accounts[vcpu].priority > Priority::Over) && machine.allows(vcpu, thief)
+                    (any_priority || self.accounts[vcpu].priority > Priority::Over)
+                        && machine.allows(vcpu, thief)
                 });
                 at.map(|at| (peer, at))
             });
@@ -233,9 +239,10 @@ impl Credit {
         by_weight
     }
 
-    /// What this accounting gives, as (credits, for so much weight). A vCPU can't use more than one pCPU: what the heaviest ones are
-    /// due beyond that goes to the others, by their weights. (Xen gives it to those further down its list, and over the
-    /// periods it comes to the same: whoever had too much is put in front.)
+    /// What this accounting gives, as (credits, for so much weight). A vCPU can't use more than one pCPU:
+    /// what the heaviest ones are due beyond that goes to the others, by their weights. Xen gives it to those
+    /// further down its list. Over the periods it comes to the same: a vCPU that had too much is put in
+    /// front.
     fn credits_by_weight(&self, machine: &Machine) -> (i64, i64) {
         let by_weight = self.active_by_weight(machine);
         let pcpus = if self.all_pcpus_earn { self.queues.len() } else { self.usable_count };
@@ -339,7 +346,7 @@ impl Core for Credit {
         self.end_promises(machine, home);
     }
 
-    /// __runq_tickle: who should look at its queue because of `vcpu`?
+    /// __runq_tickle: which pCPU should look at its queue because of `vcpu`?
     fn tickle(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         let home = machine.vcpus[vcpu].pcpu;
         let Some(current) = machine.current(home) else {
@@ -456,8 +463,8 @@ impl Scheduler for Credit {
         if self.config.ratelimit_yields
             && let Some(until_ns) = self.within_ratelimit(machine, vcpu)
         {
-            // csched_schedule leaves the yield flag set and comes back when the limit is over: the vCPU is switched
-            // away from then, whatever it does by that time.
+            // csched_schedule leaves the yield flag set and comes back when the limit is over: the vCPU is
+            // switched away from then, whatever it does by that time.
             self.accounts[vcpu].yields = true;
             machine.pcpus[pcpu].slice_end_ns = until_ns;
             return YieldAnswer::KeepSpinning { until_ns };
@@ -484,7 +491,8 @@ impl Scheduler for Credit {
                 account.priority = Priority::Under;
             }
             account.active = true;
-            // csched_vcpu_acct looks for an idle pCPU then (_csched_cpu_pick): who yielded is offered to none before.
+            // csched_vcpu_acct looks for an idle pCPU then (_csched_cpu_pick): a vCPU that yielded is offered
+            // to none before.
             self.offer_to_idler(machine, pcpu);
         }
     }

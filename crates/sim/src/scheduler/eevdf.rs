@@ -1,19 +1,22 @@
 //! Linux's EEVDF with KVM's directed yield: today's default (kernel/sched/fair.c, virt/kvm/kvm_main.c).
 //!
-//! Problem.   Share pCPUs by weight with bounded lag; let a spinning vCPU give way to the sibling it waits for.
-//! Mechanism. Each vCPU is a task with a virtual runtime. A pCPU runs, of those eligible (not ahead of the queue's
-//!            average), the one with the earliest virtual deadline (runtime + slice / weight). A waking vCPU preempts
-//!            when its deadline is earlier. On a pause-loop exit KVM goes round-robin over the siblings and yields to
-//!            the first that waits for a pCPU (`kvm_vcpu_on_spin`, `vcpu->ready`), unless it was preempted in user mode and
-//!            has no interrupt to take (`kvm_arch_vcpu_preempted_in_kernel`, since 4.14). `yield_to` works only where the
-//!            target waits, makes it the queue's next pick (buddy) if it is eligible, and puts the yielder's deadline off by
-//!            a slice. vCPUs start spread over the host (fork balancing). Who wakes goes to an idle pCPU,
-//!            and an idle pCPU pulls, in both cases within the own last-level cache first, then host-wide.
-//!            At ticks load (the weights of a queue) is balanced with the next pCPU, and now and then with the busiest one
-//!            (`balance.rs`).
-//! Limits.    No cgroup hierarchy (`groups/` has it), no bandwidth control; weights are the VM's, per vCPU. Who gave way in a pause-loop exit is a target every time, not every second one
-//!            (`kvm_vcpu_eligible_for_directed_yield`). The pause-loop window doesn't grow from exit to exit. NUMA nodes are no
-//!            domain of their own, and looking beyond the cache costs nothing.
+//! Problem.   Share pCPUs by weight with bounded lag; let a spinning vCPU give way to the sibling it waits
+//!            for.
+//! Mechanism. Each vCPU is a task with a virtual runtime. A pCPU runs, of those eligible (not ahead of the
+//!            queue's average), the one with the earliest virtual deadline (runtime + slice / weight). A
+//!            waking vCPU preempts when its deadline is earlier. On a pause-loop exit KVM goes round-robin
+//!            over the siblings and yields to the first that waits for a pCPU (`kvm_vcpu_on_spin`,
+//!            `vcpu->ready`). It leaves out those preempted in user mode that have no interrupt to take
+//!            (`kvm_arch_vcpu_preempted_in_kernel`, since 4.14). `yield_to` works only where the target
+//!            waits. It makes the target the queue's next pick (buddy) if it is eligible, and puts the
+//!            yielder's deadline off by a slice. vCPUs start spread over the host (fork balancing). A woken
+//!            vCPU goes to an idle pCPU, and an idle pCPU pulls. Both look within the own last-level cache
+//!            first, then host-wide. At ticks load (the weights of a queue) is balanced with the next pCPU,
+//!            and now and then with the busiest one (`balance.rs`).
+//! Limits.    No cgroup hierarchy (`groups/` has it), no bandwidth control; weights are the VM's, per vCPU. A
+//!            vCPU that gave way in a pause-loop exit is a target every time, not every second one
+//!            (`kvm_vcpu_eligible_for_directed_yield`). The pause-loop window doesn't grow from exit to exit.
+//!            NUMA nodes are no domain of their own, and looking beyond the cache costs nothing.
 
 mod balance;
 mod groups;
@@ -45,12 +48,13 @@ pub struct Eevdf {
     vm_of: IdVec<VcpuId, VmId>,
     /// The pCPU in whose queue each vCPU waits, if it does: they lie closer together here than in `Machine`.
     waits_on: IdVec<VcpuId, PcpuId>,
-    /// Who of those who wait on a pCPU was found to be the one to run when its vCPU yielded, until anything else happens.
+    /// The waiter on a pCPU that was found to be the one to run when its vCPU yielded, until anything else
+    /// happens.
     choice: Option<(PcpuId, usize)>,
     /// Each pCPU's.
     balance: IdVec<PcpuId, Balance>,
     waiting_total: usize,
-    /// pCPUs where somebody waits, and those that run nobody.
+    /// pCPUs where a vCPU waits, and those that run none.
     waited_for: Bits<PcpuId>,
     idle: Bits<PcpuId>,
 }
@@ -97,7 +101,8 @@ impl Eevdf {
         task
     }
 
-    /// Who runs here next: of those who wait here and `ran` (or `NOBODY`), who waits behind all others if it isn't picked.
+    /// The task that runs here next, of the waiters and `ran` (or `NOBODY`). `ran` waits behind all others if
+    /// it isn't picked.
     fn pick(&mut self, now_ns: u64, pcpu: PcpuId, ran: Task) -> Option<Task> {
         let queue = &mut self.queues[pcpu];
         let choice = match self.choice.take() {
@@ -129,7 +134,7 @@ impl Eevdf {
         task.new_deadline(&self.vms[task.vm], self.config.base_slice_ns);
     }
 
-    /// When who begins to run has had its slice.
+    /// When a task that begins to run has had its slice.
     fn slice_end_ns(&self, now_ns: u64, task: &Task) -> u64 {
         let slice_ns = self.config.base_slice_ns;
         let left_ns = self.vms[task.vm].unweighted_ns(task.deadline_ns.saturating_sub(task.vruntime_ns));
@@ -164,7 +169,8 @@ impl Eevdf {
         Some(pcpu)
     }
 
-    /// kvm_vcpu_on_spin: the next sibling that waits and may be waited for; `yield_to` makes it its queue's next pick.
+    /// kvm_vcpu_on_spin: the next sibling that waits and may be waited for; `yield_to` makes it its queue's
+    /// next pick.
     fn directed_yield(&mut self, machine: &mut Machine, vcpu: VcpuId, on: PcpuId) -> bool {
         let vm = &mut self.vms[self.vm_of[vcpu]];
         let Some(sibling) = machine.next_boostable(vm.first_vcpu, vm.vcpus, vm.last_boosted) else {
@@ -176,8 +182,9 @@ impl Eevdf {
         debug_assert_eq!(pcpu, machine.vcpus[sibling].pcpu);
         let queue = &mut self.queues[pcpu];
         queue.buddy = sibling;
-        // A switch isn't interrupted: two waiting siblings that many spinners yield to would otherwise chase each other off
-        // their pCPU for ever, before either is in its guest. The target is next, sooner or later.
+        // A switch isn't interrupted: two waiting siblings that many spinners yield to would otherwise chase
+        // each other off their pCPU for ever, before either is in its guest. The target is next, sooner or
+        // later.
         if (on != pcpu) & !queue.is_switching(machine) {
             machine.request_schedule(pcpu);
         }
@@ -197,8 +204,9 @@ pub fn near_first<'a>(
     of_own(true).chain(of_own(false))
 }
 
-/// Each VM's vCPUs start on the pCPUs behind those of the VM before it: new threads go where the fewest are (SD_BALANCE_FORK).
-/// If each VM started at pCPU 0, all vCPUs of a large host would wait on the first few, hundreds in a queue.
+/// Each VM's vCPUs start on the pCPUs behind those of the VM before it: new threads go where the fewest are
+/// (SD_BALANCE_FORK). If each VM started at pCPU 0, all vCPUs of a large host would wait on the first few,
+/// hundreds in a queue.
 fn spread(machine: &mut Machine) {
     for vcpu in machine.vcpus.ids() {
         let first = PcpuId::from_index(vcpu.index() % machine.pcpus.len());
@@ -282,7 +290,8 @@ impl Scheduler for Eevdf {
 }
 
 impl Eevdf {
-    /// The account of who ran on this pCPU until now; `NOBODY` if it has blocked, or there was none.
+    /// The account of the task that ran on this pCPU until now; `NOBODY` if it has blocked, or there was
+    /// none.
     fn stops(&mut self, machine: &Machine, pcpu: PcpuId, stopped: Option<(VcpuId, StopReason)>) -> Task {
         let queue = &mut self.queues[pcpu];
         let mut ran = queue.charged(&self.vms, machine.now_ns);
@@ -299,7 +308,7 @@ impl Eevdf {
         ran
     }
 
-    /// A pCPU chooses: of those who wait there, and `ran`, if it isn't `NOBODY`.
+    /// A pCPU chooses: of those that wait there, and `ran`, if it isn't `NOBODY`.
     fn choose(&mut self, machine: &mut Machine, pcpu: PcpuId, ran: Task) -> Option<Pick> {
         let next = self.pick(machine.now_ns, pcpu, ran).or_else(|| self.steal(machine, pcpu));
         self.idle.set(pcpu, next.is_none());
@@ -310,8 +319,8 @@ impl Eevdf {
         Some(Pick { vcpu: task.vcpu, slice_end_ns: self.slice_end_ns(machine.now_ns, &task) })
     }
 
-    /// Who yields on a pause-loop exit is often still the one to run. Most exits of a loaded host are that: they needn't
-    /// go through the engine's switching of vCPUs.
+    /// A vCPU that yields on a pause-loop exit is often still the one to run. Most exits of a loaded host are
+    /// that: they needn't go through the engine's switching of vCPUs.
     fn stays(&mut self, machine: &mut Machine, pcpu: PcpuId) -> bool {
         let queue = &mut self.queues[pcpu];
         let mut task = queue.charged(&self.vms, machine.now_ns);

@@ -1,10 +1,13 @@
-//! Lottery scheduling (Waldspurger and Weihl, OSDI'94) over the core: the worked example of docs/add-a-scheduler.md.
+//! Lottery scheduling (Waldspurger and Weihl, OSDI'94) over the core: the worked example of
+//! docs/how-to/add-a-scheduler.md.
 //!
 //! Problem.   Proportional shares without clocks to compare.
-//! Mechanism. When a turn ends, one of those that could run here is drawn: each has as many tickets as it has weight, its VM's
-//!            divided by the VM's vCPUs that aren't blocked. Who was woken within its share goes first, and KVM's heir does, as in the core.
-//! Limits.    Who runs on another pCPU takes no part in a draw: a VM with few vCPUs and a great weight has less than its due on a
-//!            host of many pCPUs. Draws are the same ones for every seed of a scenario.
+//! Mechanism. When a turn ends, one of those that could run here is drawn. Each has as many tickets as it has
+//!            weight: its VM's, divided by the VM's vCPUs that aren't blocked. A vCPU that was woken within
+//!            its share goes first, and KVM's heir does, as in the core.
+//! Limits.    A vCPU that runs on another pCPU takes no part in a draw. So a VM with few vCPUs and a great
+//!            weight has less than its due on a host of many pCPUs. Draws are the same ones for every seed of
+//!            a scenario.
 
 use super::YieldAnswer;
 use super::core::{FairShare, Hooks, Waiter};

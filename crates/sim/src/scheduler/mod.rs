@@ -1,5 +1,5 @@
-//! Who decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in [`build`]. `core/`: what the
-//! real scheduler does without a micro pool. `mechanisms/`: what plugs into it.
+//! What decides on the host. One file per scheduler; a new one implements [`Scheduler`] and gets a line in
+//! [`build`]. `core/`: what the real scheduler does without a micro pool. `mechanisms/`: what plugs into it.
 
 mod beside;
 mod cfs;
@@ -40,8 +40,8 @@ pub enum WokenBy {
 pub enum YieldAnswer {
     /// The vCPU gives its pCPU up.
     Yield,
-    /// It goes on; and every further pause-loop exit until then would be answered the same, unless the scheduler says
-    /// [`Machine::answers_changed`] before. `until_ns` = now: the next one is asked again.
+    /// It goes on; and every further pause-loop exit until then would be answered the same, unless the
+    /// scheduler says [`Machine::answers_changed`] before. `until_ns` = now: the next one is asked again.
     KeepSpinning { until_ns: u64 },
 }
 
@@ -60,11 +60,14 @@ pub trait Scheduler {
     /// `vcpu`, running on `pcpu`, spins, or is about to halt. For a halt the answer is ignored.
     fn yields(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, cause: YieldCause)
     -> YieldAnswer;
-    /// So many pause-loop exits of a vCPU in code of this class weren't asked about: their answer had been promised.
+    /// So many pause-loop exits of a vCPU in code of this class weren't asked about: their answer had been
+    /// promised.
     fn not_asked(&mut self, _class: GuestClass, _exits: u64) {}
-    /// `from`, which runs, begins to send an interrupt to a sibling: it accesses the interrupt controller first.
+    /// `from`, which runs, begins to send an interrupt to a sibling: it accesses the interrupt controller
+    /// first.
     fn ipi_begun(&mut self, _machine: &mut Machine, _from: VcpuId) {}
-    /// `from`, which runs, sends an interrupt or a lock's kick to its sibling `to`, which it wakes or interrupts next.
+    /// `from`, which runs, sends an interrupt or a lock's kick to its sibling `to`, which it wakes or
+    /// interrupts next.
     fn ipi(&mut self, _machine: &mut Machine, _from: VcpuId, _to: VcpuId, _kind: IpiKind) {}
     /// `vcpu` has handled a call-function interrupt; whether another one waits for it already.
     fn acknowledged(&mut self, _machine: &Machine, _vcpu: VcpuId, _another_waits: bool) {}
@@ -100,7 +103,8 @@ pub trait Scheduler {
     fn lends(&self) -> bool {
         false
     }
-    /// When the turn on this pCPU, which has just begun, is over, if its [`Pick`] doesn't say: where turns end at ticks.
+    /// When the turn on this pCPU, which has just begun, is over, if its [`Pick`] doesn't say: where turns
+    /// end at ticks.
     fn turn_due_ns(&self, _pcpu: PcpuId) -> Option<u64> {
         None
     }
@@ -108,7 +112,7 @@ pub trait Scheduler {
     fn is_urgent_slice(&self, _pcpu: PcpuId) -> bool {
         false
     }
-    /// Whether somebody has a micro slice on this pCPU as soon as it chooses, or is urgent and waits there.
+    /// Whether a vCPU has a micro slice on this pCPU as soon as it chooses, or is urgent and waits there.
     fn is_wanted(&self, _pcpu: PcpuId) -> bool {
         false
     }
@@ -151,7 +155,7 @@ fn build_kind(
         },
         SchedulerKind::Cfs(config) => Box::new(cfs::Cfs::new(config.clone(), machine)),
         SchedulerKind::Lottery(config) => {
-            // One drum: who waited in another domain would have no part in a draw.
+            // One drum: a waiter in another domain would have no part in a draw.
             let config = FairSharePool { domain: QueueDomain::Host, ..config.clone() };
             Box::new(core::FairShare::<lottery::Lottery>::new(&config, machine))
         }

@@ -1,10 +1,14 @@
-//! Stride scheduling per pCPU (Waldspurger and Weihl, 1995): the hypervisor of Uhlig et al., VM'04 (5.1, 6.1).
+//! Stride scheduling per pCPU (Waldspurger and Weihl, 1995): the hypervisor of Uhlig et al., VM'04 (5.1,
+//! 6.1).
 //!
-//! Problem.   Proportional shares of each pCPU, and nothing else: what a guest's locks lose by that is to be seen.
-//! Mechanism. Each vCPU has a pass, which running moves on, the heavier its VM the slower. Whose pass is least has the next
-//!            turn; it lasts for a slice, unless the vCPU blocks or gives it up. Who slept comes back no further behind than the one that
-//!            was chosen last: what wasn't used is others'. vCPUs never leave their pCPU.
-//! Limits.    Nobody preempts because it wakes. Who gives its turn up goes behind all others that wait, once.
+//! Problem.   Proportional shares of each pCPU, and nothing else: what a guest's locks lose by that is to be
+//!            seen.
+//! Mechanism. Each vCPU has a pass, which running moves on, the heavier its VM the slower. The vCPU with the
+//!            least pass has the next turn. A turn lasts for a slice, unless the vCPU blocks or gives it up.
+//!            A sleeper comes back no further behind than the vCPU that was chosen last: what wasn't used is
+//!            others'. vCPUs never leave their pCPU.
+//! Limits.    No vCPU preempts because it wakes. One that gives its turn up goes behind all others that wait,
+//!            once.
 
 use super::{Pick, Scheduler, YieldAnswer};
 use crate::config::StrideConfig;
@@ -63,7 +67,7 @@ impl Scheduler for Stride {
         if machine.is_idle(pcpu) {
             machine.request_schedule(pcpu);
         } else {
-            // Who spins there may give way to it.
+            // A spinner there may give way to it.
             machine.answers_changed(pcpu);
         }
     }

@@ -1,8 +1,9 @@
 //! What runs have been made: journals, which grow by a line a run, and what they are together.
 //!
-//! Mechanism. A journal's first line says of which sweep it is. A line counts if it is whole: it ends, is JSON, and names a
-//!            run as the sweep does. So a process may be killed at any instant. Whoever goes on cuts off half a line at the
-//!            end, and makes its run again. One process at a time writes a journal, and anybody may read it.
+//! Mechanism. A journal's first line says of which sweep it is. A line counts if it is whole: it ends, is
+//!            JSON, and names a run as the sweep does. So a process may be killed at any instant. The process
+//!            that goes on cuts off half a line at the end, and makes its run again. One process at a time
+//!            writes a journal, and any may read it.
 
 use super::file::RUNS_MAX;
 use super::{RunName, Sweep, SweepError, lock};
@@ -80,7 +81,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Goes on with the journal of that part, or begins it. Says whether it ended in half a line, which is cut off.
+    /// Goes on with the journal of that part, or begins it. Says whether it ended in half a line, which is
+    /// cut off.
     pub fn open(sweep: &Sweep, results: &Path, part: Part) -> Result<(Self, bool), SweepError> {
         let path = part.path(results);
         let refuse = |error: io::Error| SweepError::of_file(&path, error);
@@ -111,7 +113,7 @@ impl Journal {
         let (file, end) = &mut *journal;
         let bytes = format!("{line}\n").into_bytes();
         if let Err(error) = file.write_all_at(&bytes, *end) {
-            // If this fails, too, whoever goes on cuts it off.
+            // If this fails, too, the process that goes on cuts it off.
             let _ = file.set_len(*end);
             return Err(SweepError::of_file(&self.path, error));
         }
@@ -145,7 +147,7 @@ impl<'s> Journals<'s> {
             refuse_special(&path)?;
             match File::open(&path) {
                 Ok(file) => journals.read(path, file, part)?,
-                // Whoever has completed the results meanwhile has removed it.
+                // The process that has completed the results meanwhile has removed it.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(SweepError::of_file(&path, error)),
             }
@@ -236,7 +238,7 @@ impl<'s> Journals<'s> {
         SweepError::Missing(text)
     }
 
-    /// Into how many parts the sweep was divided, by those who left a journal.
+    /// Into how many parts the sweep was divided, by the processes that left a journal.
     fn divisions(&self) -> Vec<usize> {
         let mut divisions: Vec<usize> = self.files.iter().map(|(_, _, part)| part.of).collect();
         divisions.sort_unstable();
@@ -258,7 +260,7 @@ impl<'s> Journals<'s> {
     }
 }
 
-/// Who is at fault: what was read, or where it was written.
+/// What is at fault: what was read, or where it was written.
 pub enum WriteError {
     Read(SweepError),
     Write(io::Error),
@@ -340,8 +342,8 @@ fn copy(line: Line, file: &File, into: &mut Vec<u8>) -> io::Result<()> {
     file.read_exact_at(into, line.offset)
 }
 
-/// Hands every whole line behind the first one on: its number (from 1), where it begins, and its bytes without the end. Returns
-/// where the last one ends: 0 if not even the first is whole.
+/// Hands every whole line behind the first one on: its number (from 1), where it begins, and its bytes
+/// without the end. Returns where the last one ends: 0 if not even the first is whole.
 pub fn read_lines(
     sweep: &Sweep,
     path: &Path,

@@ -1,10 +1,12 @@
-//! Many runs as data: scenarios x settings x policies x seeds, on one machine or in parts on many (docs/sweep.md).
+//! Many runs as data: scenarios x settings x policies x seeds, on one machine or in parts on many
+//! (docs/how-to/sweep.md).
 //!
-//! Mechanism. A run's figures are one line of a journal, written when the run is over. Each process has a journal of its own,
-//!            and all journals beside one another together say what is left to run. When nothing is, their lines in the order
-//!            of the runs are the results: the same bytes whoever ran what, and when.
-//! Numbering. The seed counts fastest, then the policy, the setting, the scenario: a scenario under a setting is what
-//!            `compare` shows.
+//! Mechanism. A run's figures are one line of a journal, written when the run is over. Each process has a
+//!            journal of its own. All journals beside one another together say what is left to run. When
+//!            nothing is, their lines in the order of the runs are the results: the same bytes whichever
+//!            process ran what, and when.
+//! Numbering. The seed counts fastest, then the policy, the setting, the scenario: a scenario under a setting
+//!            is what `compare` shows.
 
 mod file;
 mod journal;
@@ -195,7 +197,8 @@ impl Sweep {
         let done = run_numbered_on(threads, runs.len(), total_ns, progress, |at, sink| {
             let line = self.line(runs[at], sink);
             line.and_then(|line| record(runs[at], &line)).map_err(|error| {
-                // Nobody waits for the others: what they are is kept nowhere, or no longer what was asked for.
+                // Nobody waits for the others: what they are is kept nowhere, or no longer what was asked
+                // for.
                 progress.stop();
                 lock(&failure).get_or_insert(error);
                 SweepError::Stopped

@@ -31,7 +31,8 @@ pub struct FailedRun {
     pub cause: String,
 }
 
-/// Whether results are there, of this very sweep; they have their name only when they are complete. Other files are refused.
+/// Whether results are there, of this very sweep; they have their name only when they are complete. Other
+/// files are refused.
 pub fn are_there(sweep: &Sweep, results: &Path) -> Result<bool, SweepError> {
     match std::fs::metadata(results) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),

@@ -1,7 +1,7 @@
 //! Traces of a run: Perfetto's format for people, text lines for snapshot tests.
 //!
-//! Both are sinks that write as the run goes, so memory stays bounded however long the run is. An error of the output
-//! stops the run at its next progress call and comes back from `finish`.
+//! Both are sinks that write as the run goes, so memory stays bounded however long the run is. An error of
+//! the output stops the run at its next progress call and comes back from `finish`.
 
 mod perfetto;
 mod text;

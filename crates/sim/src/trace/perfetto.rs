@@ -1,5 +1,6 @@
-//! A run as a trace that Perfetto's UI opens: `crates/trace` writes it, as it does that of a real host. Instants name functions of
-//! guests' kernels, threads and locks; arrows lead from an IPI's sender to its handler.
+//! A run as a trace that Perfetto's UI opens: `crates/trace` writes it, as it does that of a real host.
+//! Instants name functions of guests' kernels, threads and locks; arrows lead from an IPI's sender to its
+//! handler.
 
 use super::{cause_name, class_name, ipi_name, name_at, stop_name};
 use crate::ids::{LockId, PcpuId, VcpuId};

@@ -1,4 +1,4 @@
-//! One line per event: `time_ns event who key=value…`. The same run gives the same bytes.
+//! One line per event: `time_ns event vcpu key=value…`. The same run gives the same bytes.
 
 use super::{cause_name, class_name, ipi_name, name_at, stop_name, vcpu_name};
 use crate::ids::{LockId, VcpuId};

@@ -7,7 +7,7 @@
 //! Formula.   rate *= (profile's / model's) ^ DAMPING; likewise mean sleeps, and the factor of the host's costs by the part of turns that
 //!            ended in code of calls.
 
-use super::model::{Model, Rates, SECTION_NS, VmModel};
+use super::model::{MeasuredHost, Model, Rates, SECTION_NS, VmModel};
 use super::observer::profile_of;
 use super::{WhatIfError, on_this_host};
 use crate::batch::BatchProgress;
@@ -52,10 +52,17 @@ pub struct Fit {
     pub error: f64,
 }
 
-/// Fits a model; it takes some seconds.
-pub fn fit(profile: &Profile, progress: &BatchProgress) -> Result<Fit, WhatIfError> {
+/// Fits a model; it takes some seconds. Costs are fitted, too, unless a host is given whose costs were measured.
+pub fn fit(
+    profile: &Profile,
+    host: Option<&MeasuredHost>,
+    progress: &BatchProgress,
+) -> Result<Fit, WhatIfError> {
     let baseline = baseline_of(profile)?;
     let mut model = first_guess(profile);
+    if let Some(host) = host {
+        (model.cost_factor, model.measured_host) = (host.factor, Some(host.clone()));
+    }
     let mut best: Option<Fit> = None;
     for _ in 0..ROUNDS {
         let seen = observe(&model, &baseline, progress)?;
@@ -106,6 +113,7 @@ fn first_guess(profile: &Profile) -> Model {
         vms: vms.collect(),
         pause_exits: profile.vms.iter().any(|vm| vm.pause_exits > 0),
         cost_factor: 1.0,
+        measured_host: None,
     }
 }
 
@@ -256,6 +264,9 @@ fn correct(model: &mut Model, profile: &Profile, seen: &Profile) {
             vm.sleep_ns = (vm.sleep_ns * correction(wanted.sleep_ns, had.sleep_ns).powf(DAMPING))
                 .clamp(1_000.0, SLEEP_NS_MAX);
         }
+    }
+    if model.measured_host.is_some() {
+        return;
     }
     if let (Some(wanted), Some(had)) = (call_share(profile, profile), call_share(seen, profile)) {
         let factor = model.cost_factor * correction(wanted, had).powf(COST_DAMPING);

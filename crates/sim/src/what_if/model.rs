@@ -5,6 +5,7 @@
 //!            holds a spinlock: each by chance, at a rate per second of computing. So a host that helps gets more of them done.
 //! Limits.    All threads of a VM are equal. Who wakes whom isn't known: sleeps end by timers.
 
+use crate::scenario::{Overrides, ScenarioError, parse};
 use microslice_metrics::profile::HostProfile;
 use std::fmt::Write as _;
 
@@ -59,14 +60,40 @@ pub struct VmModel {
     pub locks: u32,
 }
 
+/// A host of the simulator, as scenarios name it, and how many times [`HOST`]'s one of its exits takes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MeasuredHost {
+    pub reference: String,
+    pub factor: f64,
+}
+
+impl MeasuredHost {
+    /// `reference`: the name of a file in `hosts/`, or a path that ends in `.toml`.
+    pub fn load(reference: &str) -> Result<Self, ScenarioError> {
+        let reference = match std::fs::canonicalize(reference) {
+            Ok(path) if reference.ends_with(".toml") => path.to_string_lossy().into_owned(),
+            _ => reference.to_owned(),
+        };
+        let text = format!(
+            "host = {reference:?}\nduration = \"1 ms\"\n[[vm]]\nname = \"any\"\nvcpus = 1\nkernel = \"linux-modern\"\n\
+             workloads = [{{ name = \"any\", threads = 1, program = [{{ compute = \"1 ms\" }}] }}]\n"
+        );
+        let host = parse("--host", &text, &Overrides::default())?.config.host;
+        let [_, (_, exit_ns), ..] = COSTS_NS;
+        Ok(Self { reference, factor: (host.costs.exit_ns as f64 / exit_ns).max(0.01) })
+    }
+}
+
 /// A host and its VMs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
     pub host: HostProfile,
     /// A spinning guest exits.
     pub pause_exits: bool,
-    /// How many times those of [`HOST`] its costs are.
+    /// How many times those of [`HOST`] its costs are; its guests' handlers likewise.
     pub cost_factor: f64,
+    /// A host of the simulator whose costs were measured, in place of that.
+    pub measured_host: Option<MeasuredHost>,
     pub vms: Vec<VmModel>,
 }
 
@@ -77,16 +104,21 @@ impl Model {
         let slices = base_slice_ns.unwrap_or(BASE_SLICE_NS).max(BASE_SLICE_NS) as f64 / BASE_SLICE_NS as f64;
         let duration_ms = ((DURATION_MS as f64 * slices) as u64).min(DURATION_MS_MAX);
         let mut text = format!(
-            "description = \"Fitted to a profile of {} VMs on {pcpus} pCPUs (docs/what-if.md)\"\n\
+            "description = \"Fitted to a profile of {} VMs on {pcpus} pCPUs (docs/how-to/what-if.md)\"\n\
              policy = {}\nwarmup = \"{} ms\"\nduration = \"{duration_ms} ms\"\n\n\
-             [host]\nextends = \"{HOST}\"\npcpus = {pcpus}\nllc_pcpus = {llc_pcpus}\nsmt_threads = {smt_threads}\n\
-             costs = {{ {} }}\nple = {{ enabled = {} }}\n",
+             [host]\npcpus = {pcpus}\n{}\nple = {{ enabled = {} }}\n",
             self.vms.len(),
             base_slice_ns.map_or("\"eevdf\"".into(), |ns| format!(
                 "{{ extends = \"eevdf\", base_slice = \"{ns} ns\" }}"
             )),
             duration_ms / 8,
-            self.costs(&COSTS_NS),
+            match &self.measured_host {
+                Some(host) => format!("extends = {:?}", host.reference),
+                None => format!(
+                    "extends = \"{HOST}\"\nllc_pcpus = {llc_pcpus}\nsmt_threads = {smt_threads}\ncosts = {{ {} }}",
+                    self.costs(&COSTS_NS)
+                ),
+            },
             self.pause_exits,
         );
         self.vms.iter().for_each(|vm| self.write_vm(&mut text, vm));
@@ -169,7 +201,6 @@ fn by_chance(probability: f64, phase: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Overrides, parse};
     use proptest::prelude::*;
 
     fn model() -> Model {
@@ -196,6 +227,7 @@ mod tests {
             },
             pause_exits: true,
             cost_factor: 1.0,
+            measured_host: None,
             vms: vec![
                 vm("web", Rates { sleeps: 800.0, shootdowns: 800.0, sections: 2_000.0 }),
                 vm("hog", Rates { sleeps: 0.0, shootdowns: 0.0, sections: 0.0 }),
@@ -209,6 +241,16 @@ mod tests {
         let [web, hog] = scenario.config.vms.as_slice() else { panic!("two VMs") };
         assert_eq!((web.vcpus, web.workloads[0].threads, web.workloads[0].program.len()), (4, 4, 5));
         assert_eq!(hog.workloads[0].program.len(), 2, "{:?}", hog.workloads[0].program);
+    }
+
+    #[test]
+    fn a_measured_host_brings_its_costs_and_scales_its_guests_handlers() {
+        let host = MeasuredHost::load("xeon-x5550").expect("built in");
+        let model = Model { cost_factor: host.factor, measured_host: Some(host), ..model() };
+        let scenario = parse("fitted.toml", &model.to_scenario(), &Overrides::default()).expect("valid");
+        assert_eq!(scenario.config.host.costs.ipi_send_ns, 20_000, "{}", model.to_scenario());
+        let error = MeasuredHost::load("no-such-host").expect_err("unknown");
+        assert!(error.to_string().contains("no-such-host"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Runs that the simulator's tests share: built-in scenarios and programs of one VM. Every run has the checkers on.
+//! Runs that the simulator's tests share: built-in scenarios and programs of one VM. Every run has the
+//! checkers on.
 #![allow(dead_code, reason = "each test file is a program of its own and uses some of this")]
 
 use microslice_sim::config::*;

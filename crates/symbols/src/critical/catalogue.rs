@@ -71,8 +71,8 @@ pub enum How {
 pub struct Successor {
     pub symbols: Vec<String>,
     pub how: How,
-    /// The versions that have it, as far as it was checked. It explains; it never hides a symbol that is there, because
-    /// distributions carry code back.
+    /// The versions that have it, as far as it was checked. It explains; it never hides a symbol that is
+    /// there, because distributions carry code back.
     pub versions: VersionRange,
     /// Where it can be read: kernel source file and version.
     pub file: String,
@@ -121,8 +121,9 @@ impl Catalogue {
     /// Reads a catalogue in place of the one that the binary carries.
     ///
     /// # Errors
-    /// The line, and what is wrong there: TOML that doesn't parse, a field that is missing, unknown or of the wrong kind, a
-    /// class that a function can't have, a function with two classes, a format of another version.
+    /// The line, and what is wrong there: TOML that doesn't parse; a field that is missing, unknown or of the
+    /// wrong kind; a class that a function can't have; a function with two classes; a format of another
+    /// version.
     pub fn from_toml(text: &str) -> Result<Self, Error> {
         if text.len() > CATALOGUE_BYTES_MAX {
             return Err(Error::too_large("bytes in a catalogue", CATALOGUE_BYTES_MAX as u64));
@@ -164,7 +165,8 @@ fn at_offset(text: &str, offset: usize, cause: String) -> Error {
     Error::new(Place::Line(line), Cause::Malformed(cause.replace('\n', " ")))
 }
 
-/// The file as it is written. Fields that aren't known are errors: a misspelt `util` would silently mean something else.
+/// The file as it is written. Fields that aren't known are errors: a misspelt `util` would silently mean
+/// something else.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawCatalogue {

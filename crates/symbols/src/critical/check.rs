@@ -8,11 +8,12 @@ use crate::SymbolTable;
 use serde::{Serialize, Serializer};
 use std::collections::{BTreeSet, HashMap};
 
-/// Most symbols that one function of the catalogue may match. Static functions share names and compilers clone them; the
-/// most that was seen is 4. Beyond it the lowest addresses stay.
+/// Most symbols that one function of the catalogue may match. Static functions share names and compilers
+/// clone them; the most that was seen is 4. Beyond it the lowest addresses stay.
 pub const SYMBOLS_PER_FUNCTION_MAX: usize = 64;
 
-/// What the catalogue says about one kernel: the ranges for the scheduler and the explanation for its operator.
+/// What the catalogue says about one kernel: the ranges for the scheduler and the explanation for its
+/// operator.
 #[derive(Debug, Clone, Serialize)]
 pub struct Check {
     pub release: Option<String>,

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-/// Class of an instruction pointer (paper, Table 3 and section 4.2). The codes are those of `enum guest_class` in
-/// `policy/types.h`: they are written into BPF maps and recordings, so they are appended to, never renumbered.
+/// Class of an instruction pointer (paper, Table 3 and section 4.2). The codes are those of `enum
+/// guest_class` in `policy/types.h`: they are written into BPF maps and recordings, so they are appended to,
+/// never renumbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]

@@ -10,8 +10,8 @@
 /// - `.cfi`, `.cfi_jt`: control-flow integrity up to 6.0
 const SUFFIXES: [&str; 10] =
     ["constprop", "isra", "part", "cold", "llvm", "lto_priv", "__uniq", "localalias", "cfi", "cfi_jt"];
-/// What the kernel's build puts before it: `__pfx_` names the padding in front of a function (6.3 on), `__cfi_` the type
-/// hash there (6.1 on, Clang). With FineIBT both hold code that runs.
+/// What the kernel's build puts before it: `__pfx_` names the padding in front of a function (6.3 on),
+/// `__cfi_` the type hash there (6.1 on, Clang). With FineIBT both hold code that runs.
 const PREFIXES: [&str; 2] = ["__pfx_", "__cfi_"];
 /// Longest chain of suffixes that is looked through.
 const SUFFIXES_MAX: usize = 8;

@@ -5,8 +5,8 @@ use crate::SymbolTable;
 
 /// Most ranges of one kernel: `CLASS_RANGES_MAX` in `policy/classify.h`. Real kernels need 110 to 200.
 pub const RANGES_MAX: usize = 512;
-/// No function reaches further. The largest critical one has 10 kB; a table with few symbols, or a forged one, would
-/// otherwise let one name cover the kernel.
+/// No function reaches further. The largest critical one has 10 kB; a table with few symbols, or a forged
+/// one, would otherwise let one name cover the kernel.
 const FUNCTION_BYTES_MAX: u64 = 64 << 10;
 
 /// Code of one class, `[start, end)`, at linked addresses.
@@ -25,7 +25,8 @@ pub(super) struct RankedRange {
     pub rank: usize,
 }
 
-/// What every address of one kernel means: sorted, disjoint ranges inside the kernel's text, at linked addresses.
+/// What every address of one kernel means: sorted, disjoint ranges inside the kernel's text, at linked
+/// addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassMap {
     text_start: u64,
@@ -35,9 +36,9 @@ pub struct ClassMap {
 }
 
 impl ClassMap {
-    /// Merges what touches and has one class. An address that two entries name belongs to the one that stands first in the
-    /// catalogue. Beyond [`RANGES_MAX`], whole entries lose their ranges, the catalogue's last entry first; if even its first
-    /// entry has too many, its lowest addresses stay.
+    /// Merges what touches and has one class. An address that two entries name belongs to the one that stands
+    /// first in the catalogue. Beyond [`RANGES_MAX`], whole entries lose their ranges, the catalogue's last
+    /// entry first; if even its first entry has too many, its lowest addresses stay.
     pub(super) fn build(text: (u64, u64), matched: &[RankedRange]) -> Self {
         let (text_start, text_end) = text;
         let mut clipped: Vec<RankedRange> =
@@ -98,7 +99,8 @@ impl ClassMap {
     }
 }
 
-/// Bounds of the kernel's text: the linker's symbols, or for want of them the first and the last symbol of code.
+/// Bounds of the kernel's text: the linker's symbols, or for want of them the first and the last symbol of
+/// code.
 pub(super) fn text_of(table: &SymbolTable) -> (u64, u64) {
     if let Some(bounds) = table.text_bounds() {
         return (bounds.start, bounds.end);

@@ -117,8 +117,8 @@ pub fn unpack_zboot(bytes: &[u8]) -> Result<Vec<u8>, Error> {
     compression::unpack(compression, payload, start as u64, IMAGE_BYTES_MAX)
 }
 
-/// The first stretch of `bytes` that unpacks into an ELF file that is loaded where it says: for wrappers without a usable
-/// header. What only links, such as the modules of an initrd in front, is no kernel.
+/// The first stretch of `bytes` that unpacks into an ELF file that is loaded where it says: for wrappers
+/// without a usable header. What only links, such as the modules of an initrd in front, is no kernel.
 pub fn unpack_by_magic(bytes: &[u8]) -> Option<Vec<u8>> {
     const TRIES_PER_FORMAT: usize = 16;
     let mut output_left = 2 * IMAGE_BYTES_MAX;

@@ -1,5 +1,5 @@
-//! The compressions that a kernel can be packed with (`lib/decompress*.c`), each through a crate of its own, all with
-//! a limit on what comes out.
+//! The compressions that a kernel can be packed with (`lib/decompress*.c`), each through a crate of its own,
+//! all with a limit on what comes out.
 
 use super::packed;
 use crate::{Cause, Error, Place};
@@ -52,8 +52,8 @@ impl Compression {
     }
 }
 
-/// Unpacks `payload`, which starts at `offset` of its file. Bytes behind the packed stream are ignored: kernels append
-/// the unpacked size.
+/// Unpacks `payload`, which starts at `offset` of its file. Bytes behind the packed stream are ignored:
+/// kernels append the unpacked size.
 ///
 /// # Errors
 /// A stream that is damaged, ends early, or unpacks to more than `limit_bytes`.
@@ -101,8 +101,8 @@ fn read_limited(reader: &mut dyn Read, size_hint: usize, limit_bytes: usize) -> 
     if unpacked.len() > limit_bytes { Err(packed::too_large(limit_bytes)) } else { Ok(unpacked) }
 }
 
-/// Kernels append the unpacked size to the payload. Believed as far as a tenth of a percent compression ratio would
-/// carry: a hint only saves moving the buffer.
+/// Kernels append the unpacked size to the payload. Believed as far as a tenth of a percent compression ratio
+/// would carry: a hint only saves moving the buffer.
 fn unpacked_size_hint(payload: &[u8], limit_bytes: usize) -> usize {
     let appended = payload.last_chunk().map_or(0, |&bytes| u32::from_le_bytes(bytes) as usize);
     let plausible = payload.len().saturating_mul(16);

@@ -40,8 +40,8 @@ pub fn read(bytes: Vec<u8>) -> Result<Kernel, Error> {
     })
 }
 
-/// Reads the symbol table of an ELF file that is too large for memory (a `vmlinux` with debug information), or has
-/// only symbols (a debug file); `None` if it is stripped.
+/// Reads the symbol table of an ELF file with nothing but symbols (a debug file), or too large for memory (a
+/// `vmlinux` with debug information). `None` if it is stripped.
 pub fn read_symbols_only<'d, R: ReadRef<'d>>(data: R) -> Result<Option<SymbolTable>, Error> {
     let elf = parse(data)?;
     let build_id = note_build_id(&elf, data);
@@ -50,7 +50,8 @@ pub fn read_symbols_only<'d, R: ReadRef<'d>>(data: R) -> Result<Option<SymbolTab
     Ok(symbols.map(|symbols| symbols.with_identity(Identity { build_id, release: None, banner })))
 }
 
-/// Where a shared library carries a kernel: libkrunfw's variable `KERNEL_BUNDLE` (containers/libkrunfw, bin2cbundle.py).
+/// Where a shared library carries a kernel: libkrunfw's variable `KERNEL_BUNDLE` (containers/libkrunfw,
+/// bin2cbundle.py).
 pub fn kernel_bundle(bytes: &[u8]) -> Option<Range<usize>> {
     const VARIABLE: &[u8] = b"KERNEL_BUNDLE";
     let elf = parse(bytes).ok()?;

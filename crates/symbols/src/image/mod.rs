@@ -12,7 +12,8 @@ use crate::{Error, Identity, SymbolTable, kallsyms};
 use memchr::memmem;
 use std::fmt;
 
-/// Largest image, packed or unpacked. Distribution kernels unpack to 70 MB; one with everything built in to 250 MB.
+/// Largest image, packed or unpacked. Distribution kernels unpack to 70 MB; one with everything built in to
+/// 250 MB.
 pub const IMAGE_BYTES_MAX: usize = 384 << 20;
 /// Address that every x86-64 kernel with the default `CONFIG_PHYSICAL_START` is linked at (`_text`).
 pub const X86_64_TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -29,8 +30,8 @@ pub struct Kernel {
     pub symbols: SymbolTable,
     /// The kernel's bytes, where the source has them.
     pub code: Option<Code>,
-    /// Linked addresses of `hlt` instructions, rising: what a slide is told by. Filled by who looks for them in `code`,
-    /// and by the store, which has no code.
+    /// Linked addresses of `hlt` instructions, rising: what a slide is told by. Filled by the search through
+    /// `code`, and by the store, which has no code.
     pub halt_sites: Vec<u64>,
     /// What a user should know, such as parts of the source that disagree; one phrase each.
     pub notices: Vec<String>,
@@ -99,8 +100,8 @@ pub fn read_flat(bytes: Vec<u8>) -> Result<Kernel, Error> {
     read_unpacked(bytes, AddressMap::TextLinkedAt(X86_64_TEXT), None)
 }
 
-/// Says which bytes of an `Image`, which starts with `_text`, are where. A table without addresses of its own is put
-/// where kernels are linked.
+/// Says which bytes of an `Image`, which starts with `_text`, are where. A table without addresses of its own
+/// is put where kernels are linked.
 fn linked(symbols: SymbolTable, map: AddressMap, bytes: u64) -> (SymbolTable, AddressMap) {
     let AddressMap::TextLinkedAt(text) = map else { return (symbols, map) };
     let Some(found) = symbols.address_of("_text").or_else(|| symbols.address_of("_stext")) else {
@@ -119,7 +120,8 @@ pub fn identity_of(bytes: &[u8], symbols: &SymbolTable, map: &AddressMap) -> Ide
         .address_of("linux_banner")
         .and_then(|address| map.offset_of(address))
         .and_then(|offset| banner_at(bytes.get(usize::try_from(offset).ok()?..)?));
-    // Without its address: the first one behind the text. What lies before it in memory may be another kernel's.
+    // Without its address: the first one behind the text. What lies before it in memory may be another
+    // kernel's.
     let text = symbols.address_of("_text").and_then(|address| usize::try_from(map.offset_of(address)?).ok());
     let banner = at_symbol.or_else(|| find_banner(bytes.get(text?..)?)).or_else(|| find_banner(bytes));
     let release = banner.as_deref().and_then(Identity::release_of_banner).map(str::to_owned);

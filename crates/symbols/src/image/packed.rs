@@ -1,4 +1,5 @@
-//! Two container formats that have no crate: `lzop` files and LZ4's legacy frames. The blocks inside go through one.
+//! Two container formats that have no crate: `lzop` files and LZ4's legacy frames. The blocks inside go
+//! through one.
 
 use lzo1x::DecompressError;
 
@@ -11,8 +12,8 @@ pub(super) fn too_large(limit_bytes: usize) -> String {
     format!("unpacks to more than {limit_bytes} bytes: refused")
 }
 
-/// LZ4 legacy: magic, then blocks of (size, data) until the input ends; the kernel appends its unpacked size, which
-/// can't be a block because nothing follows it.
+/// LZ4 legacy: magic, then blocks of (size, data) until the input ends; the kernel appends its unpacked size,
+/// which can't be a block because nothing follows it.
 pub(super) fn unpack_lz4_legacy(
     payload: &[u8],
     size_hint: usize,
@@ -38,8 +39,8 @@ pub(super) fn unpack_lz4_legacy(
     Ok(unpacked)
 }
 
-/// An `lzop` file as `lib/decompress_unlzo.c` reads it: header, then blocks of (unpacked size, packed size, checksums,
-/// data) until an unpacked size of zero.
+/// An `lzop` file as `lib/decompress_unlzo.c` reads it: header, then blocks of (unpacked size, packed size,
+/// checksums, data) until an unpacked size of zero.
 pub(super) fn unpack_lzo(payload: &[u8], size_hint: usize, limit_bytes: usize) -> Result<Vec<u8>, String> {
     let mut input = Input { bytes: payload, position: 9 };
     let checksums = LzopChecksums::of(lzop_header(&mut input)?);

@@ -1,7 +1,7 @@
 //! Unified kernel images (UAPI group's specification): a PE file with the kernel in its section `.linux`.
 //!
-//! Initrd, command line and microcode lie in sections of their own, in any order. Only `.linux` is looked at, so that
-//! nothing that an initrd holds is taken for the kernel.
+//! Initrd, command line and microcode lie in sections of their own, in any order. Only `.linux` is looked at,
+//! so that nothing that an initrd holds is taken for the kernel.
 
 use crate::Error;
 use object::pe::{ImageDosHeader, ImageNtHeaders64, ImageSectionHeader};

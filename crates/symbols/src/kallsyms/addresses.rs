@@ -5,7 +5,8 @@ use super::tokens::{ALIGNMENT_MAX, INDEX_BYTES, Tokens};
 use super::{align_up, read_u32, read_u64};
 use crate::Error;
 
-/// Where bytes of unknown address are put while their table is read: above every absolute value, below every kernel.
+/// Where bytes of unknown address are put while their table is read: above every absolute value, below every
+/// kernel.
 pub const UNKNOWN_BASE: u64 = 1 << 47;
 
 /// What the array holds (kernel/kallsyms.c, `kallsyms_sym_address`).
@@ -15,7 +16,8 @@ pub enum Layout {
     Absolute,
     /// 32-bit unsigned offsets from the base: arm64 from 4.6, x86-64 from 6.15, up to 6.19.
     BaseRelative,
-    /// 32-bit: at or above zero an absolute per-CPU address, below zero `base - 1 - value`: x86-64 4.6 to 6.14.
+    /// 32-bit: at or above zero an absolute per-CPU address, below zero `base - 1 - value`: x86-64 4.6 to
+    /// 6.14.
     AbsolutePercpu,
     /// 32-bit signed, relative to the array element itself: from 7.0 on.
     SelfRelative,
@@ -122,8 +124,8 @@ struct Array<'b> {
 }
 
 impl Array<'_> {
-    /// A 64-bit kernel's address: in the upper half; or where the image itself says that it is linked, as User-Mode
-    /// Linux is.
+    /// A 64-bit kernel's address: in the upper half; or where the image itself says that it is linked, as
+    /// User-Mode Linux is.
     fn could_be_base(&self, address: u64) -> bool {
         address >= 0xffff_0000_0000_0000 || self.map.offset_of(address).is_some()
     }
@@ -163,8 +165,9 @@ impl Array<'_> {
         })
     }
 
-    /// Distances from each element. The array lies behind the code, so that the first of them are negative; offsets from
-    /// a base never are, and must not pass for distances where their base is missing (arm64 until 6.1).
+    /// Distances from each element. The array lies behind the code, so that the first of them are negative;
+    /// offsets from a base never are, and must not pass for distances where their base is missing (arm64
+    /// until 6.1).
     fn self_relative(&self, start: usize) -> Option<Addresses> {
         let first = self.map.address_of(start as u64)?;
         let offsets = self.words(start)?;

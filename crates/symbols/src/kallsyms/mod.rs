@@ -1,20 +1,22 @@
-//! The kernel's own symbol table, found and decoded in raw bytes: an unpacked image, a memory dump, guest memory.
+//! The kernel's own symbol table, found and decoded in raw bytes: an unpacked image, a memory dump, guest
+//! memory.
 //!
 //! # Format (scripts/kallsyms.c)
-//! Names are compressed with 256 tokens; everything else is plain arrays. Sections lie next to each other, each
-//! aligned (4, 8 or, on older arm64, 256 bytes), in one of two orders:
+//! Names are compressed with 256 tokens; everything else is plain arrays. Sections lie next to each other,
+//! each aligned (4, 8 or, on older arm64, 256 bytes), in one of two orders:
 //!
 //! | kernels | order |
 //! |---|---|
-//! | up to 6.3 | addresses or offsets + base, num_syms, names, markers, (6.2: seqs_of_names,) token_table, token_index |
+//! | up to 6.3 | addresses or offsets + base, num_syms, names, markers, (6.2: seqs_of_names,) tokens |
 //! | 6.4 to 6.19 | num_syms, names, markers, token_table, token_index, offsets, base, seqs_of_names |
 //! | 7.0 on | the same without base; 4-byte alignment |
 //!
 //! # How it is found
-//! The token index is 256 strictly rising 16-bit offsets whose gaps are the lengths of the strings before it: nothing
-//! else in a kernel looks like that ([`tokens`]). From there backwards, a count followed by that many names whose
-//! offsets the markers confirm ([`names`]). Then the addresses, before or behind, by the layout whose values rise
-//! ([`addresses`]). Every step proves itself on the bytes; nothing depends on a version string.
+//! The token index is 256 strictly rising 16-bit offsets whose gaps are the lengths of the strings before it:
+//! nothing else in a kernel looks like that ([`tokens`]). From there backwards, a count followed by that many
+//! names whose offsets the markers confirm ([`names`]). Then the addresses, before or behind, by the layout
+//! whose values rise ([`addresses`]). Every step proves itself on the bytes; nothing depends on a version
+//! string.
 
 pub mod addresses;
 pub mod names;
@@ -23,12 +25,14 @@ pub mod tokens;
 use crate::{Error, Identity, SymbolTable, SymbolTableBuilder};
 use addresses::AddressMap;
 
-/// Fewest symbols that count as a kernel: the second marker proves a table, and it takes 257 symbols to have one.
+/// Fewest symbols that count as a kernel: the second marker proves a table, and it takes 257 symbols to have
+/// one.
 pub const SYMBOLS_MIN: usize = 257;
 
 /// Steps that one search may take in all, so that a hostile source buys seconds and not hours.
 const STEPS_MAX: u64 = 1 << 30;
-/// Most token tables that one search tries: a kernel has one, and each that is forged buys a scan of all before it.
+/// Most token tables that one search tries: a kernel has one, and each that is forged buys a scan of all
+/// before it.
 pub const TABLES_MAX: usize = 8;
 
 /// Work that a hostile source can't exceed.

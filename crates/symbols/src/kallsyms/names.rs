@@ -1,5 +1,5 @@
-//! `kallsyms_num_syms`, `kallsyms_names` and `kallsyms_markers`: a count, that many compressed names, and the offset
-//! of every 256th, which is what proves the other two.
+//! `kallsyms_num_syms`, `kallsyms_names` and `kallsyms_markers`: a count, that many compressed names, and the
+//! offset of every 256th, which is what proves the other two.
 
 use super::tokens::{ALIGNMENT_MAX, Tokens};
 use super::{Budget, SYMBOLS_MIN, align_up, read_u32, read_u64};
@@ -93,8 +93,8 @@ pub fn find_before(bytes: &[u8], tokens: &Tokens<'_>, budget: &mut Budget) -> Re
     Err(Error::malformed(tokens.table_offset as u64, "a token table without the names that it compresses"))
 }
 
-/// A name has at least one byte, so the first byte that isn't zero behind the count (4 or 8 bytes, padded) starts the
-/// names.
+/// A name has at least one byte, so the first byte that isn't zero behind the count (4 or 8 bytes, padded)
+/// starts the names.
 fn names_behind_count(bytes: &[u8], count_offset: usize, limit: usize) -> Option<usize> {
     let behind = count_offset + 4;
     let window = bytes.get(behind..limit.min(behind + ALIGNMENT_MAX))?;

@@ -35,7 +35,8 @@ impl<'b> Tokens<'b> {
 pub fn find_from<'b>(bytes: &'b [u8], from: usize, budget: &mut Budget) -> Result<Option<Tokens<'b>>, Error> {
     let mut offset = from.next_multiple_of(4);
     let from = offset;
-    // An index starts with 0 and the length of the first string and its NUL; few words of a kernel look like that.
+    // An index starts with 0 and the length of the first string and its NUL; few words of a kernel look like
+    // that.
     while offset + INDEX_BYTES <= bytes.len() {
         let word = u32::from_le_bytes(*bytes[offset..].first_chunk().expect("an index fits behind offset"));
         if word & 0xffff == 0 && word >> 16 != 0 && word >> 16 <= u32::from(TOKEN_BYTES_MAX) {
@@ -65,8 +66,8 @@ fn rising_index(bytes: &[u8]) -> Option<[u16; TOKENS]> {
     rises.then_some(index)
 }
 
-/// The table that ends before `index_offset`. Its last string's length and the padding aren't in the index, so every
-/// possible start is tried; NULs must be where the index says and nowhere else.
+/// The table that ends before `index_offset`. Its last string's length and the padding aren't in the index,
+/// so every possible start is tried; NULs must be where the index says and nowhere else.
 fn table_before<'b>(
     bytes: &'b [u8],
     index_offset: usize,

@@ -1,9 +1,10 @@
-//! A kernel in memory: a dump, or a guest that is running. Only read, never stopped, never more than the limits allow.
+//! A kernel in memory: a dump, or a guest that is running. Only read, never stopped, never more than the
+//! limits allow.
 //!
-//! Nothing has to be known beforehand: the token table of kallsyms is found by its shape, everything else lies around
-//! it, because the kernel image is one stretch of guest-physical memory whatever KASLR did to it. The result is put
-//! back to linked addresses, so that it equals what the image of that kernel gives; how far the running kernel is from
-//! there is the slide, told by as many witnesses as the memory has.
+//! Nothing has to be known beforehand. The token table of kallsyms is found by its shape. Everything else
+//! lies around it, because the kernel image is one stretch of guest-physical memory whatever KASLR did to it.
+//! The result is put back to linked addresses, so that it equals what the image of that kernel gives. How far
+//! the running kernel is from there is the slide, told by as many witnesses as the memory has.
 
 pub mod dump;
 pub mod process;
@@ -49,8 +50,8 @@ pub trait Memory {
     /// Stretches to look at, the likeliest first.
     fn areas(&self) -> &[Area];
 
-    /// Fills `buffer` from `address`; pages that were never touched, or are swapped out, read as zeros, without touching
-    /// them.
+    /// Fills `buffer` from `address`; pages that were never touched, or are swapped out, read as zeros,
+    /// without touching them.
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Is there anything in `[address, address + bytes)`? May say yes too often.
@@ -91,7 +92,7 @@ pub struct MemoryKernel {
     pub kernel: Kernel,
     /// Running address minus linked address, when every witness that the memory has agrees.
     pub slide: Option<u64>,
-    /// Who said so: `kallsyms_relative_base`, `sys_call_table`, `VMCOREINFO`.
+    /// What said so: `kallsyms_relative_base`, `sys_call_table`, `VMCOREINFO`.
     pub witnesses: Vec<(&'static str, u64)>,
     pub vmcoreinfo: Option<VmcoreInfo>,
 }
@@ -102,7 +103,7 @@ pub struct KernelInMemory<'k> {
     /// At linked addresses.
     pub symbols: &'k SymbolTable,
     pub code: &'k Code,
-    /// Who lies within it and says how far it has moved, as in [`MemoryKernel`].
+    /// What lies within it and says how far it has moved, as in [`MemoryKernel`].
     pub witnesses: &'k [(&'static str, u64)],
 }
 
@@ -250,7 +251,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The first page behind the tables before `table` that were passed over: a window with one of them finds that again.
+    /// The first page behind the tables before `table` that were passed over: a window with one of them finds
+    /// that again.
     fn behind_passed_over(&self, area: Area, table: u64) -> u64 {
         let before = self.passed_over.iter().filter(|passed| (area.start..table).contains(passed)).max();
         let page_behind = |passed: &u64| (passed - area.start + 1).next_multiple_of(PAGE_BYTES as u64);
@@ -317,8 +319,9 @@ fn settle(window: Vec<u8>, kallsyms: Kallsyms) -> Result<Found, Error> {
     Ok(Found { symbols, code, identity, witnesses })
 }
 
-/// Offset of `_text` in the window, possibly before its start (then negative): from the array's own place where it is
-/// relative to that; else from the banner, whose address and bytes are both known; else from the calls in the text.
+/// Offset of `_text` in the window, possibly before its start (then negative): from the array's own place
+/// where it is relative to that; else from the banner, whose address and bytes are both known; else from the
+/// calls in the text.
 fn window_offset_of_text(
     window: &[u8],
     running: &SymbolTable,

@@ -1,11 +1,12 @@
 //! The memory of a running guest, through the process that runs it: `/proc/PID/mem`, read-only.
 //!
-//! Which of the process's memory is the guest's: either the caller knows KVM's memory slots, and addresses are the
-//! guest's physical ones; or the largest writable mappings that are anonymous or shared are looked at, which is how most
-//! VMMs map guest RAM, and addresses are the process's.
+//! Which of the process's memory is the guest's? If the caller knows KVM's memory slots, addresses are the
+//! guest's physical ones. Else the largest writable mappings that are anonymous or shared are looked at: so
+//! most VMMs map guest RAM. Then addresses are the process's.
 //!
-//! Pages that were never touched, and those that are swapped out, are told by `/proc/PID/pagemap` and left alone: reading
-//! one of a shared mapping would allocate it, and a look would bring a whole guest back from swap. The guest isn't stopped: what is read may change meanwhile, and whatever it is, it is only believed
+//! Pages that were never touched, and those that are swapped out, are told by `/proc/PID/pagemap` and left
+//! alone: reading one of a shared mapping would allocate it, and a look would bring a whole guest back from
+//! swap. The guest isn't stopped: what is read may change meanwhile, and whatever it is, it is only believed
 //! where it proves itself.
 
 use super::{Area, Memory};
@@ -79,7 +80,8 @@ impl ProcessMemory {
         Self::open(pid, areas, stretches)
     }
 
-    /// Guest RAM by KVM's memory slots. Slots that are neighbours in the guest are one area: a kernel may lie in both.
+    /// Guest RAM by KVM's memory slots. Slots that are neighbours in the guest are one area: a kernel may lie
+    /// in both.
     ///
     /// # Errors
     /// As [`Self::of_mappings`].
@@ -105,7 +107,8 @@ impl ProcessMemory {
         Ok(Self { mem, pagemap: File::open(format!("/proc/{pid}/pagemap")).ok(), areas, stretches })
     }
 
-    /// The parts of `[start, end)` that there is memory behind: offset from `start`, address in the process, bytes.
+    /// The parts of `[start, end)` that there is memory behind: offset from `start`, address in the process,
+    /// bytes.
     fn parts(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, u64)> {
         let first = self.stretches.partition_point(|stretch| stretch.end() <= start);
         let stretches = self.stretches.iter().skip(first).take_while(move |stretch| stretch.start < end);
@@ -139,8 +142,8 @@ impl ProcessMemory {
         Ok(())
     }
 
-    /// For each page of `[address, address + bytes)`: is there something in it, at hand? Unknown counts as no: reading
-    /// an absent page would bring it in.
+    /// For each page of `[address, address + bytes)`: is there something in it, at hand? Unknown counts as
+    /// no: reading an absent page would bring it in.
     fn pages_with_content(&self, address: u64, bytes: u64) -> Vec<bool> {
         let first = address / PAGE_BYTES;
         let pages = ((address + bytes).div_ceil(PAGE_BYTES) - first) as usize;
@@ -179,7 +182,8 @@ fn is_present(pagemap_entry: u64) -> bool {
     pagemap_entry & PAGEMAP_PRESENT != 0
 }
 
-/// Slots by guest-physical address. KVM's never overlap; of a list that was read while it changed, the first counts.
+/// Slots by guest-physical address. KVM's never overlap; of a list that was read while it changed, the first
+/// counts.
 fn stretches_of_slots(slots: &[MemorySlot]) -> Vec<Stretch> {
     let mut stretches: Vec<Stretch> = slots
         .iter()
@@ -294,8 +298,8 @@ mod tests {
         assert!(!is_present(0), "never touched");
     }
 
-    /// Memory of this process that nobody has touched: reading one of its pages allocates it. It stays until the process
-    /// ends.
+    /// Memory of this process that nobody has touched: reading one of its pages allocates it. It stays until
+    /// the process ends.
     fn untouched() -> MemorySlot {
         let bytes = 16 * PAGE_BYTES;
         let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);

@@ -1,10 +1,13 @@
 //! Where a kernel's text lies in a stretch of memory, told by its calls.
 //!
-//! Problem.   kallsyms says where functions are linked or run, not where their bytes lie. A kernel that was built without
-//!            `CONFIG_KALLSYMS_ALL` names no data, so that there is no banner to find the place by.
-//! Mechanism. A direct call holds a distance, which no slide changes. At the right place most calls lead to the start of a
-//!            function that kallsyms knows; at a wrong one nearly none does (one address in 100 to 200 is such a start).
-//! Limits.    Places are tried page by page, downwards from the table: the text of its own kernel lies before it.
+//! Problem.   kallsyms says where functions are linked or run, not where their bytes lie. A kernel that was
+//!            built without `CONFIG_KALLSYMS_ALL` names no data, so that there is no banner to find the place
+//!            by.
+//! Mechanism. A direct call holds a distance, which no slide changes. At the right place most calls lead to
+//!            the start of a function that kallsyms knows; at a wrong one nearly none does (one address in
+//!            100 to 200 is such a start).
+//! Limits.    Places are tried page by page, downwards from the table: the text of its own kernel lies before
+//!            it.
 
 use crate::{Symbol, SymbolTable, TextBounds};
 
@@ -19,7 +22,8 @@ const CALL_BYTES: usize = 5;
 /// Calls that must be there to tell.
 const CALLS_MIN: usize = 16;
 
-/// Offset in `window` of the byte at `text`, the lowest address of `symbols`' text; `table_offset`: where kallsyms is.
+/// Offset in `window` of the byte at `text`, the lowest address of `symbols`' text; `table_offset`: where
+/// kallsyms is.
 pub(super) fn offset_by_calls(
     window: &[u8],
     symbols: &SymbolTable,

@@ -1,4 +1,5 @@
-//! VMCOREINFO: what a kernel writes down for crash dumps (kernel/vmcore_info.c): lines of `KEY=value` on a page.
+//! VMCOREINFO: what a kernel writes down for crash dumps (kernel/vmcore_info.c): lines of `KEY=value` on a
+//! page.
 
 use crate::{Identity, SymbolTable};
 
@@ -46,7 +47,8 @@ impl VmcoreInfo {
         (info != Self::default()).then_some(info)
     }
 
-    /// Is it about the kernel with these (linked) symbols? A guest's memory can hold pages of kernels that ran before.
+    /// Is it about the kernel with these (linked) symbols? A guest's memory can hold pages of kernels that
+    /// ran before.
     pub fn is_of(&self, symbols: &SymbolTable) -> bool {
         match (self.stext, self.kernel_offset, symbols.address_of("_stext")) {
             (Some(running), Some(offset), Some(linked)) => running.wrapping_sub(offset) == linked,

@@ -7,18 +7,19 @@
 //!    Candidate, Accepted --witness disagrees--> Contradicted --witness--> Candidate ...
 //! ```
 //!
-//! A witness that disagrees drops the slide at once: the guest has rebooted, perhaps into another kernel, and a wrong
-//! slide would class its code wrongly. That witness is the first one for the next slide. Addresses outside the kernel
-//! image say nothing: the first HLT of a guest comes from its firmware.
+//! A witness that disagrees drops the slide at once: the guest has rebooted, perhaps into another kernel, and
+//! a wrong slide would class its code wrongly. That witness is the first one for the next slide. Addresses
+//! outside the kernel image say nothing: the first HLT of a guest comes from its firmware.
 
 use super::landmarks::{Landmarks, is_in_kernel_image};
 use std::fmt;
 
-/// Agreeing halts that are enough without another kind of witness. One alone may be an accident: a guest that runs another
-/// kernel than assumed halts at the right low 21 bits with a chance of about 1 in 100,000.
+/// Agreeing halts that are enough without another kind of witness. One alone may be an accident: a guest that
+/// runs another kernel than assumed halts at the right low 21 bits with a chance of about 1 in 100,000.
 const HALTS_TO_ACCEPT: u32 = 2;
 
-/// Finds the slide of one guest, whose kernel is known. Costs nothing between observations; a few comparisons for each.
+/// Finds the slide of one guest, whose kernel is known. Costs nothing between observations; a few comparisons
+/// for each.
 #[derive(Debug, Clone)]
 pub struct SlideFinder {
     landmarks: Landmarks,
@@ -113,11 +114,12 @@ pub enum Observation {
     Outside,
     /// This kernel has no landmark to compare it with. It says nothing.
     NoLandmark,
-    /// In a function that halts, where boot-time patching may have put a `hlt`: neither a witness nor a contradiction.
+    /// In a function that halts, where boot-time patching may have put a `hlt`: neither a witness nor a
+    /// contradiction.
     Compatible,
 }
 
-/// Who testified for the slide.
+/// What testified for the slide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Witnesses {
     pub halt_count: u32,
@@ -166,7 +168,7 @@ impl SlideFinder {
         }
     }
 
-    /// Who testified since the last contradiction.
+    /// What testified since the last contradiction.
     pub fn witnesses(&self) -> Witnesses {
         self.witnesses
     }
@@ -197,8 +199,8 @@ impl SlideFinder {
         self.testify(Kind::Halt, slides, contradiction)
     }
 
-    /// MSR_LSTAR of one of the guest's vCPUs. 0 (before the kernel has set it, or with FRED) and trampolines outside the image
-    /// (page-table isolation, 4.15 to 4.19) say nothing.
+    /// MSR_LSTAR of one of the guest's vCPUs. 0 (before the kernel has set it, or with FRED) and trampolines
+    /// outside the image (page-table isolation, 4.15 to 4.19) say nothing.
     pub fn observe_lstar(&mut self, address: u64) -> Observation {
         if !is_in_kernel_image(address) {
             return Observation::Outside;

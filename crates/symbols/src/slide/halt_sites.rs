@@ -5,7 +5,8 @@ use iced_x86::{Code as Opcode, Decoder, DecoderOptions, Instruction};
 
 /// Most `hlt` instructions that are kept. Real kernels have 6 to 11; more are data that was taken for code.
 pub const HALT_SITES_MAX: usize = 64;
-/// The opcode. It is also a frequent byte of other instructions: only decoding from a known start tells them apart.
+/// The opcode. It is also a frequent byte of other instructions: only decoding from a known start tells them
+/// apart.
 const HLT: u8 = 0xf4;
 /// Longest symbol that is decoded; the largest function of a kernel has some 60 kB.
 const FUNCTION_BYTES_MAX: u64 = 1 << 20;

@@ -4,7 +4,8 @@ use crate::SymbolTable;
 
 /// KASLR moves the text by multiples of this (`MIN_KERNEL_ALIGN`, arch/x86/include/asm/boot.h, 7.2).
 pub const SLIDE_ALIGN: u64 = 2 << 20;
-/// Where the mapping of the kernel image starts (`__START_KERNEL_map`, arch/x86/include/asm/page_64_types.h, 7.2).
+/// Where the mapping of the kernel image starts (`__START_KERNEL_map`, arch/x86/include/asm/page_64_types.h,
+/// 7.2).
 pub const KERNEL_IMAGE_START: u64 = 0xffff_ffff_8000_0000;
 /// How large it is with KASLR (`KERNEL_IMAGE_SIZE`, same file); modules start behind it.
 pub const KERNEL_IMAGE_BYTES: u64 = 1 << 30;
@@ -38,8 +39,8 @@ pub struct Landmarks {
 }
 
 impl Landmarks {
-    /// Landmarks of the kernel with `symbols`. Without `halt_sites` (a System.map has no code), halts are matched against
-    /// whole functions that are known to halt.
+    /// Landmarks of the kernel with `symbols`. Without `halt_sites` (a System.map has no code), halts are
+    /// matched against whole functions that are known to halt.
     pub fn new(symbols: &SymbolTable, halt_sites: &[u64]) -> Self {
         let in_image = |address: &u64| is_in_kernel_image(*address);
         let halting = HALTING_FUNCTIONS
@@ -73,8 +74,8 @@ impl Landmarks {
         self.syscall_entry.is_some()
     }
 
-    /// Every slide under which a halt at `address` would be at a `hlt` of this kernel. Hypervisors report the address of the
-    /// instruction, or of the one behind it once they have emulated it.
+    /// Every slide under which a halt at `address` would be at a `hlt` of this kernel. Hypervisors report the
+    /// address of the instruction, or of the one behind it once they have emulated it.
     pub fn slides_of_halt(&self, address: u64) -> Vec<u64> {
         let mut slides: Vec<u64> = if self.halt_sites.is_empty() {
             self.halting.iter().filter_map(|&range| self.slide_into(address, range)).collect()
@@ -86,7 +87,8 @@ impl Landmarks {
         slides
     }
 
-    /// Would `slide` put `address` into a function that halts? Boot-time patching may have moved the `hlt` itself.
+    /// Would `slide` put `address` into a function that halts? Boot-time patching may have moved the `hlt`
+    /// itself.
     pub fn halts_under(&self, address: u64, slide: u64) -> bool {
         let linked = address.wrapping_sub(slide);
         self.halting.iter().any(|&(start, end)| (start..end).contains(&linked))

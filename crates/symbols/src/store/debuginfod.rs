@@ -38,8 +38,8 @@ impl Debuginfod {
         !self.urls.is_empty()
     }
 
-    /// The symbols of the kernel with this build ID, from the first server that has them. `progress` gets the bytes
-    /// fetched so far; what is fetched lies in an unnamed temporary file, gone when the process is.
+    /// The symbols of the kernel with this build ID, from the first server that has them. `progress` gets the
+    /// bytes fetched so far; what is fetched lies in an unnamed temporary file, gone when the process is.
     ///
     /// # Errors
     /// No server has it; the last server's reason.

@@ -1,4 +1,5 @@
-//! A symbol table as bytes: what the store writes. Little-endian, arrays back to back, nothing to decode but UTF-8.
+//! A symbol table as bytes: what the store writes. Little-endian, arrays back to back, nothing to decode but
+//! UTF-8.
 //!
 //! | bytes | what |
 //! |---|---|

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! STORE/build-id/<hex>.symbols      one table a kernel build
-//! STORE/release/<release>.symbols   link to the build imported last; the table itself for kernels without build ID
+//! STORE/release/<release>.symbols   link to the build imported last; without build ID: the table itself
 //! ```
-//! A table is written to a temporary file beside its place and renamed: a reader sees the old one or the new one.
-//! Tables are read, not mapped: a file that someone truncates under a reader is then an error and not a SIGBUS in the
-//! scheduler.
+//! A table is written to a temporary file beside its place and renamed: a reader sees the old one or the new
+//! one. Tables are read, not mapped: a file that someone truncates under a reader is then an error and not a
+//! SIGBUS in the scheduler.
 
 #[cfg(feature = "debuginfod")]
 pub mod debuginfod;
@@ -108,8 +108,8 @@ impl Store {
         }
     }
 
-    /// Every stored table, by path, each read when its turn comes; a damaged one as its error, and so a folder that can't
-    /// be read.
+    /// Every stored table, by path, each read when its turn comes; a damaged one as its error, and so a
+    /// folder that can't be read.
     pub fn list(&self) -> impl Iterator<Item = Result<StoredKernel, Error>> + use<> {
         let (mut paths, mut failures) = (Vec::new(), Vec::new());
         let mut note = |folder: &Path, error: &io::Error| {

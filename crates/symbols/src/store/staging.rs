@@ -19,7 +19,8 @@ impl<'s> Staging<'s> {
         Self { store, staged: Vec::new() }
     }
 
-    /// Writes a table, which replaces the one of the same build when all are renamed. Returns where it will be.
+    /// Writes a table, which replaces the one of the same build when all are renamed. Returns where it will
+    /// be.
     ///
     /// # Errors
     /// A kernel without build ID and release; a directory that can't be written.
@@ -70,7 +71,7 @@ impl<'s> Staging<'s> {
 fn write_table(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = fs::File::create_new(path)?;
     let written = file.write_all(bytes).and_then(|()| {
-        // The scheduler may run as another user than the one who imports.
+        // The scheduler may run as another user than the importing one.
         file.set_permissions(fs::Permissions::from_mode(0o644))?;
         file.sync_all()
     });

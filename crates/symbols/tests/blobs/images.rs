@@ -44,7 +44,8 @@ pub fn vmlinux(generation: Generation, symbols: usize) -> Vec<u8> {
     segment
 }
 
-/// Packs as the kernel's build does (scripts/Makefile.lib): the tool's output, and the unpacked size behind it.
+/// Packs as the kernel's build does (scripts/Makefile.lib): the tool's output, and the unpacked size behind
+/// it.
 pub fn pack(compression: Compression, bytes: &[u8]) -> Vec<u8> {
     let mut packed = match compression {
         Compression::Gzip => {
@@ -140,7 +141,8 @@ pub fn zboot(payload: &[u8]) -> Vec<u8> {
     image
 }
 
-/// A 64-bit PE file with these sections, one behind the other, as `ukify` and `objcopy --add-section` make it.
+/// A 64-bit PE file with these sections, one behind the other, as `ukify` and `objcopy --add-section` make
+/// it.
 pub fn unified(sections: &[(&str, &[u8])]) -> Vec<u8> {
     const NT_HEADERS: usize = 0x80;
     const OPTIONAL_HEADER_BYTES: usize = 112;

@@ -1,5 +1,5 @@
-//! Kallsyms as each generation of scripts/kallsyms.c writes them: what the decoder is tested against where no real
-//! kernel is at hand. Written from the documented layout, not from the decoder.
+//! Kallsyms as each generation of scripts/kallsyms.c writes them: what the decoder is tested against where no
+//! real kernel is at hand. Written from the documented layout, not from the decoder.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -80,7 +80,8 @@ pub struct Blob {
     pub sections: BTreeMap<&'static str, usize>,
 }
 
-/// The table of `symbols` (sorted by address) behind `before` bytes of noise; `address` is that of the first byte.
+/// The table of `symbols` (sorted by address) behind `before` bytes of noise; `address` is that of the first
+/// byte.
 pub fn encode(generation: Generation, symbols: &[BlobSymbol], before: usize, address: u64) -> Blob {
     let tokens = Tokens::learn(symbols);
     let mut out = Writer { blob: Blob { bytes: noise(before), sections: BTreeMap::new() }, generation };
@@ -213,7 +214,8 @@ impl Writer {
     }
 }
 
-/// Characters that occur stand for themselves; free codes for the most frequent pairs, as in scripts/kallsyms.c.
+/// Characters that occur stand for themselves; free codes for the most frequent pairs, as in
+/// scripts/kallsyms.c.
 struct Tokens {
     strings: Vec<Vec<u8>>,
     /// (code, the two codes that it replaces), in the order in which they were learnt.

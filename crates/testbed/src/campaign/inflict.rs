@@ -15,7 +15,7 @@ const HOSTILE: &str = "hostile";
 const VMS_STAY: Duration = Duration::from_secs(4);
 /// "A second" until the kernel's own scheduler is back, on a CPU that is 20 to 50 times slower.
 const BACK_MS_MAX: u64 = 20_000;
-/// Of its share, that a guest that means ill may have more than an honest one: docs/specification.md, Shares.
+/// Of its share, that a guest that means ill may have more than an honest one: docs/reference/specification.md, Shares.
 const HOSTILE_GAIN_MAX: f64 = 0.05;
 
 const BARE_GUEST_TRIES: u32 = 3;

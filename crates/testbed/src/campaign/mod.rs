@@ -1,7 +1,7 @@
 //! The campaign: one emulated boot after the other, with honest guests on it, and faults drawn by a seed. After each fault it is looked
-//! whether what docs/specification.md promises still holds.
+//! whether what docs/reference/specification.md promises still holds.
 //!
-//! What emulation takes away (docs/testbed.md) ends a boot, is told, and isn't a finding: the campaign of the kernel's own
+//! What emulation takes away (docs/explanation/testbed.md) ends a boot, is told, and isn't a finding: the campaign of the kernel's own
 //! scheduler, by the same seed, shows whether it is ours.
 
 pub mod faults;
@@ -155,7 +155,7 @@ pub fn run_boot(plan: &Plan, boot: &Boot, host: &Host, end: Instant, progress: &
             }
             scene.end();
         }
-        // Guests don't always come up (docs/testbed.md), nor does a scheduler while the machine is busy: told, and no finding of a fault.
+        // Guests don't always come up (docs/explanation/testbed.md), nor does a scheduler while the machine is busy: told, and no finding of a fault.
         Err(error) => report.lost = Some(format!("nothing was done yet: {error}")),
     }
     if let Some(lost) = &report.lost {

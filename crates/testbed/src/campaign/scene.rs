@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Guests of equal weight that always want to run: who has how much of the pCPUs is compared between them.
 pub const EQUALS: [&str; 2] = ["a", "b"];
-/// Nobody runnable waits for longer: docs/specification.md.
+/// Nobody runnable waits for longer: docs/reference/specification.md.
 const WAIT_MS_MAX: u64 = 10_000;
 /// Of its share, that an honest VM may be off.
 const SHARE_ERROR_MAX: f64 = 0.01;

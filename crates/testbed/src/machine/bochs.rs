@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Its Bochs is 3.0. Older and newer ones don't get Debian's 6.18 through its boot (docs/testbed.md).
+/// Its Bochs is 3.0. Older and newer ones don't get Debian's 6.18 through its boot (docs/explanation/testbed.md).
 const RELEASE: &str = "trixie";
 /// The program with a display that needs none of ours, its firmware, the terminal's description, and the CD's boot loader.
 const PACKAGES: [&str; 8] =

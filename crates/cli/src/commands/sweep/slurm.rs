@@ -262,7 +262,7 @@ fn reader_of(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandl
     })
 }
 
-/// Sleeps, unless somebody stops it.
+/// Sleeps, unless it is stopped.
 fn rest(time: Duration, progress: &BatchProgress) -> Result<(), Failure> {
     let mut left = time;
     while !left.is_zero() {

@@ -15,7 +15,7 @@ use std::io::{self, Write};
   microslice symbols check --kernel vmlinuz --json | jq '.rows[] | select(.matched == []) | .reason'
   microslice symbols check --kernel vmlinuz --critical my-linux.toml
 Ranges are linked addresses, end exclusive. The last line is the coverage. Exit code 0 also when
-rows match nothing: a reason stands with each. docs/critical-classes.md says how to add a kernel
+rows match nothing: a reason stands with each. docs/reference/critical-classes.md says how to add a kernel
 generation.")]
 pub struct Check {
     #[command(flatten)]

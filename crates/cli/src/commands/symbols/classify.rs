@@ -23,7 +23,8 @@ pub struct Classify {
     #[command(flatten)]
     kernel: KernelArgs,
 
-    /// How far KASLR moved the kernel: running address minus linked address (`microslice symbols slide` finds it)
+    /// How far KASLR moved the kernel: running address minus linked address (`microslice symbols slide` finds
+    /// it)
     #[arg(long, value_name = "HEX", value_parser = addresses::parse)]
     slide: Option<u64>,
 
@@ -56,7 +57,8 @@ fn classified(symbols: &SymbolTable, classes: &ClassMap, address: u64, slide: u6
     let class = classes.classify(address, Some(slide));
     let hit = match class {
         GuestClass::User => None,
-        // Per-CPU symbols of old layouts lie at the bottom of the address space: the last of them isn't near a kernel address.
+        // Per-CPU symbols of old layouts lie at the bottom of the address space: the last of them isn't near
+        // a kernel address.
         _ => symbols.lookup(address.wrapping_sub(slide)).filter(|hit| hit.symbol.address >> 63 == 1),
     };
     json!({

@@ -38,7 +38,7 @@ pub struct Identify {
 struct Identified {
     name: String,
     kind: SourceKind,
-    /// Of a running guest: who said where its memory is.
+    /// Of a running guest: the source of where its memory is.
     memory: Option<GuestMemory>,
     identity: Identity,
     symbols: usize,

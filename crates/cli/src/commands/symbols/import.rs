@@ -82,7 +82,7 @@ pub fn run(args: Import) -> Result<(), Failure> {
     })
 }
 
-/// Puts all of them into the store or, if one can't be or somebody stops it, none.
+/// Puts all of them into the store or, if one can't be or the user stops it, none.
 fn put_all(store: &Store, kernels: &[Importable], stopped: &AtomicBool) -> Result<Vec<Imported>, Failure> {
     let mut staging = store.stage();
     let mut imported = Vec::new();

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 /// A kernel by file, by name in the store, or as it runs.
 #[derive(Args)]
 pub struct KernelArgs {
-    /// Kernel image, vmlinux, memory dump, System.map or kallsyms text; or release or build ID of a stored kernel
+    /// Kernel image, vmlinux, memory dump, System.map or kallsyms text; or release or build ID of a stored
+    /// kernel
     #[arg(long, value_name = "FILE", required_unless_present = "pid", conflicts_with = "pid")]
     pub kernel: Option<PathBuf>,
 
@@ -107,7 +108,7 @@ impl RunningKernel {
     }
 }
 
-/// Who said where the guest's memory is.
+/// The source that said where the guest's memory is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum GuestMemory {
     /// KVM: exactly the guest's, by its physical addresses.

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
-/// Longer than any client's time here, so that nobody who waits for that is disappointed.
+/// Longer than any client's time here, so that no test that waits for that is disappointed.
 const PATIENCE: Duration = Duration::from_secs(120);
 const SHORT: Limits = Limits { connections: 2, patience: Duration::from_millis(200) };
 const ENDLESS: Limits = Limits { connections: 4, patience: Duration::from_secs(3600) };
@@ -107,7 +107,7 @@ fn a_flood_of_clients_that_say_nothing_ends_by_itself() {
     let _silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
     // The daemon's part isn't held up by them,
     board.put(reading(3));
-    // and once they have had their time somebody who asks is answered.
+    // and once they have had their time another client is answered.
     assert!(get(address, "GET /metrics HTTP/1.1").contains("vm=\"vm2\""));
 }
 

@@ -44,7 +44,8 @@ pub const MIXED: [&str; 6] = ["bodytrack", "facesim", "streamcluster", "dedup", 
 pub const WITH_PLE: [&str; 4] = ["streamcluster", "facesim", "ferret", "vips"];
 
 const SINGLE_SOLO: &str = "asplos13-single-solo";
-/// Figure 10: streamcluster beside bodytrack, with barriers that spin before they block, and with such that block.
+/// Figure 10: streamcluster beside bodytrack, with barriers that spin before they block, and with such that
+/// block.
 pub const SPINS: &str = "asplos13-spin";
 const BLOCKS: &str = "asplos13-block";
 pub const SPINS_SOLO: &str = "asplos13-spin-solo";

@@ -1,4 +1,5 @@
-//! Figures 7b and 7c: urgent slice and urgent allowance. The text has no number of them but those that the paper chose.
+//! Figures 7b and 7c: urgent slice and urgent allowance. The text has no number of them but those that the
+//! paper chose.
 
 use super::coordination::beside;
 use super::{BASELINE, shootdown_share, solo};
@@ -6,7 +7,8 @@ use crate::report::RunReport;
 use crate::reproduction::runs::{Experiment, RunTable, corunner_time, mean, target, target_time};
 use crate::reproduction::shapes::Shape;
 
-/// Figure 7b: urgent slices in us, and the policies that have them. The third is the one that the paper chose.
+/// Figure 7b: urgent slices in us, and the policies that have them. The third is the one that the paper
+/// chose.
 pub const SLICES: [(u32, &str); 4] = [
     (100, "coordinated+urgent_slice=100 us"),
     (300, "coordinated+urgent_slice=300 us"),

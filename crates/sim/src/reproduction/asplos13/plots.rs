@@ -1,4 +1,5 @@
-//! The plots of Figure 2 and of the paper's own scheduler: Figures 7a to 11. Where the text has a number of a bar it is a diamond.
+//! The plots of Figure 2 and of the paper's own scheduler: Figures 7a to 11. Where the text has a number of a
+//! bar it is a diamond.
 
 use super::coordination::{
     COORDINATED, DELAYED, DELAYS, EARLY, FIGURE8, LOAD_CONSCIOUS, MIXED, POLICIES, RESCHED_CO, SPINS,

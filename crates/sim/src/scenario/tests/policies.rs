@@ -1,4 +1,5 @@
-//! What a scenario and a command line may say about the policy: `micro`, the prototype's rules, and the real scheduler's.
+//! What a scenario and a command line may say about the policy: `micro`, the prototype's rules, and the real
+//! scheduler's.
 
 use super::*;
 use crate::config::{

@@ -1,13 +1,15 @@
 //! Load balancing: load_balance at ticks, idle_balance when a pCPU runs out of work.
 //!
-//! Problem.   Wake-ups leave some pCPUs with more to do than others, and groups weigh differently from pCPU to pCPU.
-//! Mechanism. A pCPU looks within its last-level cache, and less often at the whole host, for the busiest one. If that has a
-//!            quarter more load (`imbalance_pct` 125), it takes waiting vCPUs of up to the smaller one of both distances
-//!            from the average, but at least one where that helps (`calculate_imbalance`, `fix_small_imbalance`). Who ran in the last
-//!            0.5 ms is cache-hot and stays, unless nobody could be moved twice (`task_hot`, `cache_nice_tries`).
-//!            A pCPU that runs out of work takes one, unless it usually idles for less than that (`idle_balance`).
-//! Limits.    Who runs is never moved (no active balance): after some failures anybody who waits is. Intervals are the shortest
-//!            ones; loads are those of the moment.
+//! Problem.   Wake-ups leave some pCPUs with more to do than others, and groups weigh differently from pCPU
+//!            to pCPU.
+//! Mechanism. A pCPU looks within its last-level cache, and less often at the whole host, for the busiest
+//!            one. If that has a quarter more load (`imbalance_pct` 125), it takes waiting vCPUs. It takes up
+//!            to the smaller one of both distances from the average, but at least one where that helps
+//!            (`calculate_imbalance`, `fix_small_imbalance`). A vCPU that ran in the last 0.5 ms is cache-hot
+//!            and stays, unless none could be moved twice (`task_hot`, `cache_nice_tries`). A pCPU that runs
+//!            out of work takes one, unless it usually idles for less than that (`idle_balance`).
+//! Limits.    A running vCPU is never moved (no active balance): after some failures any that waits is.
+//!            Intervals are the shortest ones; loads are those of the moment.
 
 use super::Cfs;
 use super::queue::{MIGRATION_COST_NS, TASK_WEIGHT};
@@ -31,7 +33,7 @@ enum Domain {
 impl Domain {
     const ALL: [Self; 2] = [Self::Cache, Self::Host];
 
-    /// min_interval, times busy_factor for who is busy.
+    /// min_interval, times busy_factor for a busy pCPU.
     fn interval_ns(self, is_idle: bool) -> u64 {
         match (self, is_idle) {
             (Self::Cache, true) => 1_000_000,
@@ -69,7 +71,7 @@ impl Cfs {
         }
     }
 
-    /// load_balance: whether somebody came.
+    /// load_balance: whether a vCPU came.
     fn pull(&mut self, machine: &mut Machine, pcpu: PcpuId, domain: Domain, most: usize) -> bool {
         let Some((busiest, imbalance)) = self.busiest(machine, pcpu, domain) else {
             self.balance[pcpu].failed[domain as usize] = 0;
@@ -99,7 +101,8 @@ impl Cfs {
         moved > 0
     }
 
-    /// find_busiest_group and find_busiest_queue: the busiest pCPU where somebody waits, and how much load should come from there.
+    /// find_busiest_group and find_busiest_queue: the busiest pCPU where a vCPU waits, and how much load
+    /// should come from there.
     fn busiest(&self, machine: &Machine, pcpu: PcpuId, domain: Domain) -> Option<(PcpuId, u64)> {
         let of_cache = |peer: &PcpuId| machine.llc_of(*peer) == machine.llc_of(pcpu);
         let within: Vec<PcpuId> = match domain {

@@ -1,4 +1,5 @@
-//! Which schemes each VM has: its own knobs, else the policy's; and the trials of Resched-Co where it is `auto`.
+//! Which schemes each VM has: its own knobs, else the policy's; and the trials of Resched-Co where it is
+//! `auto`.
 
 use crate::config::{Coordination, ReschedCo, VmKnobs};
 use crate::ids::{IdVec, VmId};

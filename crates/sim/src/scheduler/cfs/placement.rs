@@ -1,10 +1,11 @@
 //! Where a waking vCPU goes: select_task_rq_fair, for a wake-up.
 //!
 //! Problem.   Caches are warm where it ran before, and data are where its waker runs.
-//! Mechanism. If the waker's pCPU, with this vCPU, has no more load than the vCPU's own pCPU without it, and an eighth of
-//!            that, it goes to the waker's (`wake_affine`, `imbalance_pct` 125), else to its own: to that one if it idles, else to an idle one
-//!            of the same last-level cache (`select_idle_sibling`), else there all the same. So siblings come to wait
-//!            behind one another: vCPU stacking (section 3.2.2).
+//! Mechanism. A woken vCPU goes to the waker's pCPU or to its own. The waker's needs no more load, with this
+//!            vCPU, than the vCPU's own without it, and an eighth of that (`wake_affine`, `imbalance_pct`
+//!            125). If the chosen one doesn't idle, it goes to an idle one of the same last-level cache
+//!            (`select_idle_sibling`), else there all the same. So siblings come to wait behind one another:
+//!            vCPU stacking (section 3.2.2).
 //!            Balance scheduling takes pCPUs away from these choices (`policy/balance.h`).
 //! Limits.    Loads are those of the moment (`wake_idx` 0). Timers and devices wake on the vCPU's own pCPU.
 

@@ -1,4 +1,5 @@
-//! Run queues of CFS: of each pCPU the groups (VMs) that have somebody there, and of each group there its vCPUs.
+//! Run queues of CFS: of each pCPU the groups (VMs) that have a vCPU there, and of each group there its
+//! vCPUs.
 
 use crate::ids::{PcpuId, VcpuId, VmId};
 
@@ -19,16 +20,16 @@ pub struct Group {
     pub weight: u64,
     /// Of the queue.
     pub min_vruntime_ns: u64,
-    /// Those that wait, in the order of coming; who runs isn't among them.
+    /// Those that wait, in the order of coming; the running one isn't among them.
     pub waiting: Vec<VcpuId>,
-    /// Those that wait, and who runs.
+    /// Those that wait, and the running one.
     pub running: u64,
-    /// `next` of a directed yield, and who gave way.
+    /// `next` of a directed yield, and the vCPU that gave way.
     pub buddies: Buddies<VcpuId>,
     average: LoadAverage,
 }
 
-/// Whom to pick, if it is fair, and whom to pass over (`cfs_rq->next`, `cfs_rq->skip`).
+/// Which one to pick, if it is fair, and which to pass over (`cfs_rq->next`, `cfs_rq->skip`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buddies<T> {
     pub next: Option<T>,
@@ -125,13 +126,13 @@ impl Group {
 /// A pCPU's queue.
 #[derive(Debug, Clone)]
 pub struct Root {
-    /// Who runs, or `NONE`, and its VM.
+    /// The running vCPU, or `NONE`, and its VM.
     pub current: VcpuId,
     pub current_vm: VmId,
     pub charged_until_ns: u64,
     /// Since when this turn lasts (`prev_sum_exec_runtime`).
     pub turn_since_ns: u64,
-    /// Groups that have somebody here.
+    /// Groups that have a vCPU here.
     pub groups: Vec<VmId>,
     pub min_vruntime_ns: u64,
     pub buddies: Buddies<VmId>,
@@ -140,7 +141,7 @@ pub struct Root {
     pub idle_mean_ns: u64,
 }
 
-/// sysctl_sched_migration_cost: who ran that recently is cache-hot.
+/// sysctl_sched_migration_cost: a vCPU that ran that recently is cache-hot.
 pub const MIGRATION_COST_NS: u64 = 500_000;
 
 impl Root {
@@ -158,7 +159,7 @@ impl Root {
         }
     }
 
-    /// ttwu_do_wakeup: somebody comes to a pCPU that idled.
+    /// ttwu_do_wakeup: a vCPU comes to a pCPU that idled.
     pub fn ends_idling(&mut self, now_ns: u64) {
         let Some(since_ns) = self.idle_since_ns.take() else { return };
         let idled_ns = now_ns - since_ns;
@@ -175,14 +176,15 @@ pub fn weighted_ns(time_ns: u64, weight: u64) -> u64 {
     if weight == TASK_WEIGHT { time_ns } else { time_ns * TASK_WEIGHT / weight.max(1) }
 }
 
-/// wakeup_preempt_entity: whether an entity of `weight` at `vruntime_ns` is so far behind `current_ns` that it preempts. `None`: it isn't behind.
+/// wakeup_preempt_entity: whether an entity of `weight` at `vruntime_ns` is so far behind `current_ns` that
+/// it preempts. `None`: it isn't behind.
 pub fn preempts(current_ns: u64, vruntime_ns: u64, weight: u64, granularity_ns: u64) -> Option<bool> {
     let behind_ns = current_ns.checked_sub(vruntime_ns).filter(|&ns| ns > 0)?;
     Some(behind_ns > weighted_ns(granularity_ns, weight))
 }
 
-/// pick_next_entity over (entity, runtime, weight): the one furthest behind, but the second instead of who gave way,
-/// and before both a buddy, where that is fair.
+/// pick_next_entity over (entity, runtime, weight): the one furthest behind, but the second instead of the
+/// one that gave way, and before both a buddy, where that is fair.
 pub fn pick_next<T: Copy + PartialEq>(
     waiting: &[(T, u64, u64)],
     buddies: Buddies<T>,
@@ -193,7 +195,7 @@ pub fn pick_next<T: Copy + PartialEq>(
         others.min_by_key(|entity| entity.1).copied()
     };
     let left = first(None)?;
-    // Who may go before the first: not further ahead of it than a wake-up's granularity.
+    // An entity may go before the first if it isn't further ahead of it than a wake-up's granularity.
     let is_fair = |entity: &(T, u64, u64)| preempts(entity.1, left.1, left.2, granularity_ns) != Some(true);
     let mut picked = left;
     if buddies.skip == Some(left.0) {

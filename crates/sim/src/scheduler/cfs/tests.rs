@@ -2,7 +2,8 @@ use super::*;
 use crate::config::{Coordination, ReschedCo, VmKnobs};
 use crate::scenario::{Overrides, load};
 
-/// A host with VMs of so many vCPUs, all of which wait on the pCPUs that are named, in the order of their numbers.
+/// A host with VMs of so many vCPUs, all of which wait on the pCPUs that are named, in the order of their
+/// numbers.
 fn host(pcpus: usize, vms: &[u32], on: &[u32]) -> (Cfs, Machine) {
     let overrides = Overrides { policy: Some("cfs".into()), ..Overrides::default() };
     let config = load("gmake-swaptions", &overrides).expect("built in").config;
@@ -183,7 +184,8 @@ fn an_urgent_vcpu_goes_before_others_in_its_line_and_runs_for_an_urgent_slice() 
     assert_eq!(run(&mut cfs, &mut machine, 0), second, "who has answered isn't urgent any longer");
 }
 
-/// Two siblings are called by a third vCPU, which runs; then a mistake happens. What does the checker say about who is next?
+/// Two siblings are called by a third vCPU, which runs; then a mistake happens. What does the checker say
+/// about the next one?
 fn checked_after(mistake: impl Fn(&mut Cfs)) -> Result<(), String> {
     let (mut cfs, mut machine) = host(1, &[1, 2], &[0, 0, 0]);
     let coordination = Coordination { tlb_co: true, ..Coordination::NONE };

@@ -1,7 +1,8 @@
 //! Urgent vCPUs over CFS, as `policy/urgent.h` decides: a FIFO on each pCPU, over its queue.
 //!
-//! Who is urgent and waits stands in line as well as in CFS's queue. Clocks are compared where CFS compares them: siblings' own, else
-//! their groups' (`find_matching_se`). Protection is given when somebody asks for the pCPU: its vCPU goes on until its slice is over.
+//! An urgent vCPU that waits stands in line as well as in CFS's queue. Clocks are compared where CFS compares
+//! them: siblings' own, else their groups' (`find_matching_se`). Protection is given when another vCPU asks
+//! for the pCPU: the present one goes on until its slice is over.
 
 use super::Cfs;
 use super::knobs::Knobs;
@@ -19,10 +20,10 @@ pub struct Urgent {
     pub(super) config: UrgentConfig,
     pub knobs: Knobs,
     states: IdVec<VcpuId, UrgentState>,
-    /// Who is urgent, as far as observers know.
+    /// Which vCPUs are urgent, as far as observers know.
     told: IdVec<VcpuId, bool>,
     pub(super) lines: IdVec<PcpuId, VecDeque<VcpuId>>,
-    /// Since when who runs there is urgent without a break in its turn, if it is.
+    /// Since when the vCPU there is urgent without a break in its turn, if it is.
     since_ns: IdVec<PcpuId, Option<u64>>,
 }
 
@@ -73,14 +74,14 @@ impl Urgent {
         }
     }
 
-    /// Until when who runs there keeps its pCPU, if it does.
+    /// Until when the vCPU there keeps its pCPU, if it does.
     pub fn protected_until(&self, now_ns: u64, pcpu: PcpuId, vcpu: VcpuId) -> Option<u64> {
         let since_ns = self.since_ns[pcpu]?;
         let is_protected = coordinated::is_protected(&self.config, &self.states[vcpu], now_ns - since_ns);
         is_protected.then_some(since_ns + self.config.slice_ns)
     }
 
-    /// Whether who runs there is urgent, and has been since its turn began or it was asked to be.
+    /// Whether the vCPU there is urgent, and has been since its turn began or it was asked to be.
     pub fn is_slice(&self, pcpu: PcpuId) -> bool {
         self.since_ns[pcpu].is_some()
     }
@@ -184,7 +185,8 @@ impl Cfs {
         self.urgent.unqueue(machine, pcpu, vcpu);
     }
 
-    /// Whether an urgent vCPU goes before another one, which may be `NONE`, and how far its clock is ahead of that one's.
+    /// Whether an urgent vCPU goes before another one, which may be `NONE`, and how far its clock is ahead of
+    /// that one's.
     fn decision_on(
         &self,
         pcpu: PcpuId,
@@ -217,7 +219,8 @@ impl Cfs {
         }
     }
 
-    /// The first in line that may go before the one that CFS would pick. It leaves the line and its group's queue.
+    /// The first in line that may go before the one that CFS would pick. It leaves the line and its group's
+    /// queue.
     pub(super) fn pick_urgent(&mut self, machine: &mut Machine, pcpu: PcpuId) -> Option<VcpuId> {
         let line = &self.urgent.lines[pcpu];
         if line.is_empty() {
@@ -238,7 +241,7 @@ impl Cfs {
         None
     }
 
-    /// Who has had the least of the group that has had the least.
+    /// The vCPU that has had the least of the group that has had the least.
     fn least(&self, pcpu: PcpuId) -> VcpuId {
         let groups = self.roots[pcpu].groups.iter();
         let waiting = groups.filter(|&&vm| !self.groups.of(pcpu, vm).waiting.is_empty());

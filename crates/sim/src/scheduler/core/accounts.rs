@@ -40,8 +40,9 @@ impl<H: Hooks> FairShare<H> {
         vm.vtime_ns = policy::vm_clock(&self.rules, &vm.size(), first_vm_ns, vm.vtime_ns);
     }
 
-    /// `advance_clocks`: those of the pool and of the pCPU are of whoever was chosen by them. A micro slice isn't, nor is what
-    /// a light one gets because it has waited for long, nor the rest of a turn that a micro slice has interrupted.
+    /// `advance_clocks`: those of the pool and of the pCPU are of vCPUs that they chose. A micro slice isn't
+    /// chosen. Nor is what a light vCPU gets because it has waited for long, nor the rest of a turn that a
+    /// micro slice has interrupted.
     pub(super) fn advance_clocks(&mut self, machine: &Machine, pcpu: PcpuId, vcpu: VcpuId) {
         let account = &mut self.accounts[vcpu];
         let vm_ns = self.vms[account.vm].vtime_ns;
@@ -62,7 +63,8 @@ impl<H: Hooks> FairShare<H> {
         }
     }
 
-    /// `settle_clock`: who ran where nobody waited owes nothing for it, nor does its VM, and is owed nothing.
+    /// `settle_clock`: a vCPU that ran where none waited owes nothing for it, nor does its VM, and is owed
+    /// nothing.
     pub(super) fn settle_clock(&mut self, machine: &Machine, vcpu: VcpuId) {
         let furthest = self.furthest(machine, vcpu);
         let account = &mut self.accounts[vcpu];

@@ -1,9 +1,11 @@
-//! Clocks that vCPUs' and VMs' own clocks are compared with: those of whoever is furthest ahead.
+//! Clocks that vCPUs' and VMs' own clocks are compared with: those of the one furthest ahead.
 //!
-//! Problem.   One clock for the whole host is wrong for who may run on some pCPUs only: where these are more contended than others,
-//!            nobody there keeps up with it, and whoever sleeps comes back with hardly any lag, behind those that never sleep.
-//! Mechanism. Each pCPU has clocks, too: of the vCPUs that began turns there. Who may run anywhere goes by the pool's, who may
-//!            not by those of the pCPU where it ran last (`clocks_of` of `bpf/core/clocks.bpf.h`).
+//! Problem.   One clock for the whole host is wrong for a vCPU that may run on some pCPUs only. Where these
+//!            are more contended than others no vCPU keeps up with it. A sleeper comes back with hardly any
+//!            lag, behind those that never sleep.
+//! Mechanism. Each pCPU has clocks, too: of the vCPUs that began turns there. A vCPU that may run anywhere
+//!            goes by the pool's. Any other goes by those of the pCPU where it ran last (`clocks_of` of
+//!            `bpf/core/clocks.bpf.h`).
 
 use crate::ids::{IdVec, PcpuId};
 use microslice_policy as policy;
@@ -47,7 +49,8 @@ impl Clocks {
         self.pcpus[pcpu].advance(vcpu_ns, vm_ns);
     }
 
-    /// What a vCPU goes by that ran on this pCPU last, and may run there and on some others only, or anywhere.
+    /// What a vCPU goes by that ran on this pCPU last, and may run there and on some others only, or
+    /// anywhere.
     pub fn of(&self, pcpu: PcpuId, is_narrow: bool) -> Furthest {
         if is_narrow { self.pcpus[pcpu] } else { self.pool }
     }

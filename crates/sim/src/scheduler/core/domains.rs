@@ -2,18 +2,19 @@
 //!
 //! | when | from where |
 //! |---|---|
-//! | a pCPU has nobody to run | the nearest domain where somebody waits: the same core, the same last-level cache, anywhere |
-//! | it has somebody | of the next few domains the one that is furthest behind, if the policy lets its first go before |
-//! | a pCPU is asked to come for somebody | it waits in that pCPU's domain from then on (`FairShare::bring`) |
+//! | a pCPU has no vCPU to run | the nearest domain with a waiter: same core, same cache, anywhere |
+//! | it has one | of the next few domains the one furthest behind, if the policy lets its first go before |
+//! | a pCPU is asked to come for one | it waits in that pCPU's domain from then on (`FairShare::bring`) |
 
 use super::{Account, FairShare, Hooks};
 use crate::ids::{DomainQueueId, IdVec, PcpuId, VcpuId};
-use crate::machine::{Farness, Machine};
+use crate::machine::Machine;
 use microslice_policy as policy;
 use microslice_policy::queue_domain::{
     decide_on_elsewhere, domains_to_look_at, next_domain_to_look_at, queue_to_join,
 };
 use microslice_policy::{ElsewhereObservation, QueueDomain, QueueObservation};
+use std::ops::Range;
 
 pub struct Domains {
     kind: QueueDomain,
@@ -50,20 +51,9 @@ impl Domains {
         DomainQueueId::new(queue_to_join(&seen))
     }
 
-    /// Into which queues a pCPU looks: its domain's, and that of those who may run there only.
+    /// Into which queues a pCPU looks: its domain's, and that of the vCPUs that may run there only.
     pub fn queues_of(&self, machine: &Machine, pcpu: PcpuId) -> [DomainQueueId; 2] {
         [false, true].map(|is_confined| self.queue(machine, pcpu, is_confined))
-    }
-
-    /// All other domains, the nearest to a pCPU first.
-    fn nearest_first(&self, machine: &Machine, pcpu: PcpuId) -> impl Iterator<Item = u32> {
-        let (kind, own, count) = (self.kind, self.of(machine, pcpu), self.count);
-        let farness = move |domain: u32| match kind {
-            QueueDomain::Pcpu => machine.farness(pcpu, PcpuId::new(domain)),
-            QueueDomain::Llc | QueueDomain::Host => Farness::AnotherLlc,
-        };
-        let others = move || (own + 1..count).chain(0..own);
-        Farness::ALL.into_iter().flat_map(move |far| others().filter(move |&at| farness(at) == far))
     }
 
     /// The next few, as the policy bounds them.
@@ -91,8 +81,8 @@ impl<H: Hooks> FairShare<H> {
         }
     }
 
-    /// Where it waits: in the domain of its last turn, or, if another pool has that pCPU by now, in that of the next one that it may
-    /// run on.
+    /// Where it waits: in the domain of its last turn. If another pool has that pCPU by now, in that of the
+    /// next one that it may run on.
     pub(super) fn queue_of(&self, machine: &Machine, vcpu: VcpuId) -> DomainQueueId {
         let home = self.accounts[vcpu].home;
         let mut near = machine.pcpus.round_from(home);
@@ -100,7 +90,8 @@ impl<H: Hooks> FairShare<H> {
         self.queue_at(machine, vcpu, home)
     }
 
-    /// Who waits in another domain and runs here before those of the own one. `ran`: who could go on here.
+    /// A vCPU that waits in another domain and runs here before those of the own one. `ran`: the one that
+    /// could go on here.
     pub(super) fn take_from_elsewhere(
         &mut self,
         machine: &Machine,
@@ -112,11 +103,8 @@ impl<H: Hooks> FairShare<H> {
         }
         let first = self.first_in_line(machine, pcpu).map(|waiter| waiter.vcpu);
         let own = [ran, first].into_iter().flatten().reduce(|a, b| further_behind(&self.accounts, a, b));
-        let looks = domains_to_look_at(self.domains.count, own.is_some());
-        let Some(own) = own else {
-            let mut near = self.domains.nearest_first(machine, pcpu).take(looks as usize);
-            return near.find_map(|domain| self.first_of(machine, domain, pcpu));
-        };
+        let Some(own) = own else { return self.nearest_elsewhere(machine, pcpu) };
+        let looks = domains_to_look_at(self.domains.count, true);
         let mut found = None;
         for domain in self.domains.next_few(machine, pcpu, looks) {
             let Some(first) = self.first_of(machine, domain, pcpu) else { continue };
@@ -148,15 +136,37 @@ impl<H: Hooks> FairShare<H> {
         boosted.chain(ordered).find(|&vcpu| machine.allows(vcpu, pcpu))
     }
 
-    /// Whether somebody waits in another domain that may run on a pCPU.
+    /// Those of these domains in which a vCPU waits, round from a pCPU's own one, which isn't among them. To
+    /// look at all of a large host's would fetch them from slow caches.
+    fn waited_in(&self, own: u32, domains: Range<u32>) -> impl Iterator<Item = u32> {
+        let span = |from, end| self.occupied.span(DomainQueueId::new(from), DomainQueueId::new(end));
+        span(own + 1, domains.end).chain(span(domains.start, own)).map(DomainQueueId::number)
+    }
+
+    /// The first that waits in the nearest other domain and may run on a pCPU. Domains of the same core come
+    /// first, then those of the same last-level cache, then all. That near ones come twice does no harm.
+    fn nearest_elsewhere(&self, machine: &Machine, pcpu: PcpuId) -> Option<VcpuId> {
+        let (own, all) = (self.domains.of(machine, pcpu), 0..self.domains.count);
+        let first_of = |domain: u32| self.first_of(machine, domain, pcpu);
+        if self.domains.kind == QueueDomain::Pcpu {
+            let threads = machine.threads_beside(pcpu).map(PcpuId::number);
+            let mut near = threads.chain(self.waited_in(own, machine.pcpus_of_llc(pcpu)));
+            if let Some(first) = near.find_map(first_of) {
+                return Some(first);
+            }
+        }
+        self.waited_in(own, all).find_map(first_of)
+    }
+
+    /// Whether a vCPU waits in another domain that may run on a pCPU.
     pub(super) fn somebody_waits_elsewhere(&self, machine: &Machine, pcpu: PcpuId) -> bool {
-        let own = self.domains.of(machine, pcpu);
-        let mut others = (0..self.domains.count).filter(|&domain| domain != own);
+        let mut others = self.waited_in(self.domains.of(machine, pcpu), 0..self.domains.count);
         others.any(|domain| self.first_of(machine, domain, pcpu).is_some())
     }
 
     /// Of all that wait by virtual time, wherever, the first.
     pub(super) fn first_of_all(&self) -> Option<VcpuId> {
-        self.queues.iter().filter_map(|queues| queues.ordered.first()).min().map(|first| first.vcpu)
+        let occupied = self.occupied.span(DomainQueueId::new(0), self.queues.next_id());
+        occupied.filter_map(|queue| self.queues[queue].ordered.first()).min().map(|first| first.vcpu)
     }
 }

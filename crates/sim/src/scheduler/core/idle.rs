@@ -1,6 +1,7 @@
-//! Which pCPUs idle, and which one somebody who waits gets: an idle one, or one whose turn gives way.
+//! Which pCPUs idle, and which one a waiter gets: an idle one, or one whose turn gives way.
 //!
-//! A pCPU is this scheduler's, or another pool's that has the first claim to it: that one it may use as long as its turns there give way.
+//! A pCPU is this scheduler's, or another pool's that has the first claim to it: that one it may use as long
+//! as its turns there give way.
 
 use super::{FairShare, Hooks};
 use crate::ids::{PcpuId, VcpuId};
@@ -48,13 +49,15 @@ impl<H: Hooks> FairShare<H> {
         set.set(pcpu, idle);
     }
 
-    /// Who has a turn of this pool on a pCPU. A stay in another pool of who had the last one there is none.
+    /// The vCPU that has a turn of this pool on a pCPU. A stay in another pool of the vCPU that had the last
+    /// one there is none.
     pub(super) fn on_turn(&self, machine: &Machine, pcpu: PcpuId) -> Option<VcpuId> {
         let has_turn = |vcpu: &VcpuId| self.turns[pcpu].vcpu == *vcpu && !machine.vcpus[*vcpu].requested;
         machine.current(pcpu).filter(has_turn)
     }
 
-    /// `preempt_for`: it takes over the pCPU that it ran on last, or one of the next few, if what runs there gives way.
+    /// `preempt_for`: it takes over the pCPU that it ran on last, or one of the next few, if what runs there
+    /// gives way.
     pub(super) fn preempt_for(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         let mut home = machine.vcpus[vcpu].pcpu;
         if !self.usable[home] && self.on_turn(machine, home).is_none() {

@@ -3,13 +3,13 @@
 //! | hook | asked when |
 //! |---|---|
 //! | `wakes` | a blocked vCPU wakes, before the core looks for a pCPU |
-//! | `stopped` | who ran on a pCPU has stopped there, or is asked to: whatever follows |
+//! | `stopped` | the vCPU that ran on a pCPU has stopped there, or is asked to: whatever follows |
 //! | `goes_first` | a pCPU chooses, before the core does |
-//! | `turn_ends` | the core is about to choose after somebody's turn |
+//! | `turn_ends` | the core is about to choose after a vCPU's turn |
 //! | `turn_begins` | the core has chosen |
 //!
-//! A hint (a vCPU spins) is `Scheduler::yields`: who composes mechanisms answers it, and asks its core where none of them does.
-//! Hooks within the fair share's own choice are [`super::Hooks`].
+//! A hint (a vCPU spins) is `Scheduler::yields`: the scheduler that composes mechanisms answers it, and asks
+//! its core where none of them does. Hooks within the fair share's own choice are [`super::Hooks`].
 
 use super::Core;
 use crate::ids::{PcpuId, VcpuId};
@@ -17,7 +17,7 @@ use crate::machine::Machine;
 use crate::scheduler::{Pick, Scheduler};
 use crate::trace_event::StopReason;
 
-/// Who ran on a pCPU until now, and why it stopped.
+/// The vCPU that ran on a pCPU until now, and why it stopped.
 pub type Stopped = (VcpuId, StopReason);
 
 /// What runs next on a pCPU, as far as mechanisms say.
@@ -25,7 +25,7 @@ pub type Stopped = (VcpuId, StopReason);
 pub enum First {
     /// This, and the core isn't asked. `None`: nobody.
     Mechanisms(Option<Pick>),
-    /// Whom the core chooses. It has to account for that one, unless a mechanism has.
+    /// What the core chooses. It has to account for that vCPU, unless a mechanism has.
     Core(Option<Stopped>),
 }
 
@@ -43,7 +43,7 @@ pub trait Mechanisms {
     /// `vcpu`, which runs, is asked to stop or does so by itself. It may go on all the same.
     fn stopped(&mut self, _machine: &mut Machine, _vcpu: VcpuId) {}
 
-    /// Who runs next on this pCPU, before the core chooses.
+    /// The vCPU that runs next on this pCPU, before the core chooses.
     fn goes_first(&mut self, _machine: &mut Machine, _pcpu: PcpuId, stopped: Option<Stopped>) -> First {
         First::Core(stopped)
     }
@@ -59,14 +59,14 @@ pub trait Mechanisms {
     }
 }
 
-/// The ladder of who gets a pCPU because it wakes.
+/// The ladder of a wake-up: which pCPU the woken vCPU gets.
 pub fn wake<M: Mechanisms>(mechanisms: &mut M, machine: &mut Machine, vcpu: VcpuId) {
     if !mechanisms.wakes(machine, vcpu) {
         mechanisms.core().wake(machine, vcpu);
     }
 }
 
-/// The ladder of who runs next on a pCPU.
+/// The ladder of a choice: which vCPU runs next on a pCPU.
 pub fn schedule<M: Mechanisms>(
     mechanisms: &mut M,
     machine: &mut Machine,

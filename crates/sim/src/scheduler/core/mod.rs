@@ -1,18 +1,21 @@
-//! The real scheduler's normal pool: `policy/fair_share.h` over sched_ext's queues, by the same names as in `bpf/core/`
-//! (clocks, idle, queues, turns).
+//! The real scheduler's normal pool: `policy/fair_share.h` over sched_ext's queues, by the same names as in
+//! `bpf/core/` (clocks, idle, queues, turns).
 //!
-//! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast: on a stock Linux host, so by sched_ext's rules.
-//! Mechanism. Two queues for each domain of pCPUs (`domains.rs`): who woke within its share (boosted), first come; everybody else by
-//!            virtual time.
-//!            Who wakes goes to an idle pCPU, its last one first, without passing a queue; if none is idle and it is
-//!            boosted, it preempts whoever runs where it ran last, or on one of the next three, and wasn't woken itself,
-//!            nor is of a VM that has had less.
-//!            A clock per VM makes up for what those of its vCPUs miss (docs/scheduler.md, Shares). sched_ext asks for the next task before it queues the one whose turn is over, so that one goes on if its clock is still the furthest
-//!            behind, or if nobody else waits. Else who ran here last goes before others, if its clock isn't a slice ahead and
-//!            nobody waits for long. Turns end at ticks. A pause-loop exit gives the pCPU up if KVM finds a sibling to yield to
-//!            (`kvm_vcpu_on_spin`): to that one, if its clock isn't a slice ahead of the first that waits.
-//! Limits.    No host tasks, no `cpu.max`. sched_ext's watchdog isn't modelled; that nobody waits much longer than two
-//!            seconds is (`boost_starving`).
+//! Problem.   Share pCPUs among VMs by weight, serve waking vCPUs fast: on a stock Linux host, so by
+//!            sched_ext's rules.
+//! Mechanism. Two queues for each domain of pCPUs (`domains.rs`): vCPUs that woke within their share
+//!            (boosted), first come; all others by virtual time.
+//!            A woken vCPU goes to an idle pCPU, its last one first, without passing a queue. If none is idle
+//!            and it is boosted, it looks where it ran last, and on the next three. It preempts a vCPU there
+//!            that wasn't woken itself, nor is of a VM that has had less.
+//!            A clock per VM makes up for what those of its vCPUs miss (docs/explanation/shares.md, Shares). sched_ext
+//!            asks for the next task before it queues the one whose turn is over. So that one goes on if its
+//!            clock is still the furthest behind, or if no other waits. Else the vCPU that ran here last goes
+//!            before others, if its clock isn't a slice ahead and none waits for long. Turns end at ticks. A
+//!            pause-loop exit gives the pCPU up if KVM finds a sibling to yield to (`kvm_vcpu_on_spin`). That
+//!            sibling gets it, if its clock isn't a slice ahead of the first waiter.
+//! Limits.    No host tasks, no `cpu.max`. sched_ext's watchdog isn't modelled; that nobody waits much longer
+//!            than two seconds is (`boost_starving`).
 
 mod accounts;
 mod clocks;
@@ -44,7 +47,8 @@ use microslice_policy::FairShareConfig;
 /// The core of a scheduler, as mechanisms see it: plain operations on its queues, accounts and pCPUs.
 pub trait Core: Scheduler {
     // pCPUs
-    /// Another pool has the first claim to a pCPU, or no longer; whoever waited for just that one is returned.
+    /// Another pool has the first claim to a pCPU, or no longer; vCPUs that waited for just that one are
+    /// returned.
     fn set_usable(&mut self, pcpu: PcpuId, usable: bool) -> Vec<VcpuId>;
     fn set_idle(&mut self, pcpu: PcpuId, idle: bool);
     /// Whether it runs a turn that nobody was woken for.
@@ -57,11 +61,11 @@ pub trait Core: Scheduler {
     fn put_back(&mut self, machine: &mut Machine, vcpu: VcpuId);
     /// Likewise, and goes before all others.
     fn put_first(&mut self, machine: &mut Machine, vcpu: VcpuId);
-    /// Whoever should look at its queue because of it does.
+    /// A pCPU that should look at its queue because of it does.
     fn tickle(&mut self, machine: &mut Machine, vcpu: VcpuId);
     /// Takes a waiting vCPU out of its queue, if it is in one.
     fn take_out(&mut self, machine: &Machine, vcpu: VcpuId) -> bool;
-    /// Who was woken, and waits, runs before most others.
+    /// A woken vCPU that waits runs before most others.
     fn is_next(&self, _vcpu: VcpuId) -> bool {
         false
     }
@@ -107,15 +111,15 @@ pub trait Hooks: Sized {
     fn new(machine: &Machine) -> Self;
     /// `vcpu`, which runs on `pcpu`, spins: what becomes of it?
     fn on_hint(core: &mut FairShare<Self>, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer;
-    /// Who runs next on this pCPU, before those in the queues: one of them, or who ran there until now, for another turn.
-    /// `gave_way`: that one has yielded.
+    /// The vCPU that runs next on this pCPU, before those in the queues: one of them, or the present one, for
+    /// another turn. `gave_way`: that one has yielded.
     fn goes_first(
         core: &mut FairShare<Self>,
         machine: &mut Machine,
         pcpu: PcpuId,
         gave_way: bool,
     ) -> Option<VcpuId>;
-    /// Who of those that wait by virtual time goes before the first of them, if the clocks let it.
+    /// Of those that wait by virtual time, the one that goes before the first, if the clocks let it.
     fn goes_before<'a>(
         core: &'a FairShare<Self>,
         machine: &Machine,
@@ -147,12 +151,14 @@ pub struct FairShare<H> {
     vms: IdVec<VmId, VmShare>,
     domains: Domains,
     queues: IdVec<DomainQueueId, DomainQueues>,
+    /// Those in which somebody waits.
+    occupied: Bits<DomainQueueId>,
     locks: QueueLocks,
     local: IdVec<PcpuId, Option<VcpuId>>,
     /// How many have come to a queue.
     came: u64,
     clocks: Clocks,
-    /// Of each pCPU: its turn's length, and whether who runs there was woken for it.
+    /// Of each pCPU: its turn's length, and whether the vCPU there was woken for it.
     turns: IdVec<PcpuId, Turn>,
     usable: IdVec<PcpuId, bool>,
     idle: Bits<PcpuId>,
@@ -162,7 +168,7 @@ pub struct FairShare<H> {
     fetched: Option<VcpuId>,
     /// Of each pCPU: whose turn was interrupted there. It waits like any other.
     interrupted: IdVec<PcpuId, Option<Interrupted>>,
-    /// Where somebody preempts whose last pCPU is another pool's.
+    /// Where a vCPU preempts whose last pCPU is another pool's.
     preempted_last: PcpuId,
     next_sweep_ns: u64,
     /// What mechanisms keep.
@@ -210,6 +216,7 @@ impl<H: Hooks> FairShare<H> {
             vms: VmShare::all(&machine.vms),
             domains,
             queues: IdVec::of(DomainQueues::default(), queues),
+            occupied: Bits::new(queues, false),
             locks: QueueLocks::new(machine, queues),
             local: IdVec::of(None, pcpus),
             came: 0,

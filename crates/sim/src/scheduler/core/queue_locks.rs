@@ -1,16 +1,18 @@
-//! Locks of queues: how long each is held, who waits for it, and which pCPU pays.
+//! Locks of queues: how long each is held, which pCPUs wait for it, and which pCPU pays.
 //!
-//! Problem.   sched_ext's queues have a lock each. Who holds it has everybody wait that comes meanwhile, and what it protects has to
-//!            come from the caches of whoever held it last.
-//! Formula.   held = hold + LINES_MOVED x (0 on the same pCPU, `line_near` within a last-level cache, `line_far` beyond)
-//!            waited = until the operation before has ended; first come, first served, as the kernel's queued spinlocks
-//! Limits.    What is chosen doesn't change by having waited. A spinner's own traffic slows nobody, so long queues are dearer than
-//!            here. Who finds a queue empty takes no lock (`list_empty` in `consume_dispatch_q`, kernel/sched/ext.c).
+//! Problem.   sched_ext's queues have a lock each. All that come while it is held wait. What it protects has
+//!            to come from the caches of its last holder.
+//! Formula.   held = hold + LINES_MOVED x (0 on the same pCPU, `line_near` within a last-level cache,
+//!            `line_far` beyond) waited = until the operation before has ended; first come, first served, as
+//!            the kernel's queued spinlocks
+//! Limits.    What is chosen doesn't change by having waited. A spinner's own traffic slows no other, so long
+//!            queues are dearer than here. A pCPU that finds a queue empty takes no lock (`list_empty` in
+//!            `consume_dispatch_q`, kernel/sched/ext.c).
 
 use super::queues::Place;
 use crate::config::QueueLockCosts;
 use crate::ids::{DomainQueueId, IdVec, PcpuId};
-use crate::machine::{Farness, Machine};
+use crate::machine::Machine;
 use crate::report::QueueLockTimes;
 
 /// The lock's own line, the queue's head and root, and the neighbour in the tree that an entry is tied to.
@@ -40,7 +42,7 @@ impl QueueLocks {
         }
     }
 
-    /// A pCPU puts somebody there, takes somebody away, or looks at the first one.
+    /// A pCPU puts a vCPU there, takes one away, or looks at the first one.
     pub fn operate(&mut self, machine: &Machine, place: Place, by: PcpuId) {
         let Some(costs) = &self.costs else { return };
         let (queue, which) = match place {
@@ -52,7 +54,7 @@ impl QueueLocks {
         let line_ns = match lock.held_by {
             PcpuId::NONE => 0,
             before if before == by => 0,
-            before if machine.farness(before, by) == Farness::AnotherLlc => costs.line_far_ns,
+            before if !machine.are_near(before, by) => costs.line_far_ns,
             _ => costs.line_near_ns,
         };
         let held_ns = costs.hold_ns + LINES_MOVED * line_ns;

@@ -1,5 +1,5 @@
-//! The queues: where a vCPU waits, and who goes first there. Each domain has them once (`domains.rs`), and so has each pCPU, for
-//! those that may run nowhere else.
+//! The queues: where a vCPU waits, and which goes first there. Each domain has them once (`domains.rs`), and
+//! so has each pCPU, for those that may run nowhere else.
 
 use super::{Account, FairShare, Hooks};
 use crate::ids::{DomainQueueId, PcpuId, VcpuId};
@@ -8,7 +8,7 @@ use microslice_policy as policy;
 use std::collections::BTreeSet;
 use std::iter::Peekable;
 
-/// How many of those who wait are looked at for one that ran here last: `OWN_LOOK_MAX` of `bpf/core/turns.bpf.h`.
+/// How many waiters are looked at for one that ran here last: `OWN_LOOK_MAX` of `bpf/core/turns.bpf.h`.
 pub const LOOK_MAX: usize = 32;
 
 /// Where a vCPU waits.
@@ -23,7 +23,7 @@ pub enum Place {
     Local(PcpuId),
 }
 
-/// Who goes first, in the order in which they go.
+/// vCPUs that go first, in the order in which they go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Boosted {
     /// How many came before; negative: how many were put first.
@@ -31,8 +31,9 @@ pub struct Boosted {
     pub vcpu: VcpuId,
 }
 
-/// Who waits by virtual time, in the order in which they go. It names where it ran last, too: whoever chooses looks at up
-/// to [`LOOK_MAX`] of them, and on a large host each would have to be fetched from slow caches for that.
+/// vCPUs that wait by virtual time, in the order in which they go. Each names where it ran last, too. A
+/// choice looks at up to [`LOOK_MAX`] of them, and on a large host each would have to be fetched from slow
+/// caches for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Waiter {
     pub vtime_ns: u64,
@@ -117,6 +118,7 @@ impl<H: Hooks> FairShare<H> {
             Place::Nowhere | Place::Local(_) => unreachable!("no queue"),
         };
         self.accounts[vcpu].place = place;
+        self.note_occupied(place);
         self.locks.operate(machine, place, machine.vcpus[vcpu].pcpu);
     }
 
@@ -137,11 +139,21 @@ impl<H: Hooks> FairShare<H> {
             }
             Place::Local(pcpu) => self.local[pcpu] = None,
         }
+        self.note_occupied(place);
         self.locks.operate(machine, place, by);
         vcpu
     }
 
-    /// A pCPU comes for one that waits in another domain: it waits where that pCPU looks, at the same place in the order.
+    /// A vCPU came to that place's queue, or left it.
+    fn note_occupied(&mut self, place: Place) {
+        if let Place::Boosted(queue, _) | Place::Ordered(queue, _) = place {
+            let DomainQueues { boosted, ordered } = &self.queues[queue];
+            self.occupied.set(queue, !boosted.is_empty() || !ordered.is_empty());
+        }
+    }
+
+    /// A pCPU comes for one that waits in another domain: it waits where that pCPU looks, at the same place
+    /// in the order.
     pub(super) fn bring(&mut self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) {
         let queue = self.queue_at(machine, vcpu, pcpu);
         let place = match self.accounts[vcpu].place {
@@ -164,12 +176,13 @@ impl<H: Hooks> FairShare<H> {
         own.or_else(|| boosted().find(|&vcpu| machine.allows(vcpu, pcpu)))
     }
 
-    /// Who would be next here by the clocks: who may run elsewhere only isn't passed over by going on, or by warm caches.
+    /// The vCPU that would be next here by the clocks. One that may run elsewhere only isn't passed over by
+    /// going on, or by warm caches.
     pub(super) fn first_in_line(&self, machine: &Machine, pcpu: PcpuId) -> Option<&Waiter> {
         self.in_line(machine, pcpu).find(|waiter| machine.allows(waiter.vcpu, pcpu))
     }
 
-    /// Of the others the first, or whom a mechanism puts before it.
+    /// Of the others the first, or the one that a mechanism puts before it.
     pub(super) fn first_ordered(&self, machine: &Machine, pcpu: PcpuId) -> Option<VcpuId> {
         let first = self.first_in_line(machine, pcpu)?;
         let before = H::goes_before(self, machine, pcpu, first).map(|waiter| waiter.vcpu);
@@ -197,7 +210,8 @@ impl<H: Hooks> FairShare<H> {
         }
     }
 
-    /// Whether it waits in a queue and might be chosen for that pCPU out of its order: it isn't a slice ahead of the first there.
+    /// Whether it waits in a queue and might be chosen for that pCPU out of its order: it isn't a slice ahead
+    /// of the first there.
     pub fn may_go_first(&self, machine: &Machine, pcpu: PcpuId, vcpu: VcpuId) -> bool {
         let account = &self.accounts[vcpu];
         let clocks_let_it =

@@ -43,8 +43,8 @@ impl VmShare {
     }
 }
 
-/// Scenarios' weights as cgroups'. Only their ratios count: where these would be lost in rounding, or beyond what cgroups
-/// know, the heaviest VM has the greatest weight that there is.
+/// Scenarios' weights as cgroups'. Only their ratios count: where these would be lost in rounding, or beyond
+/// what cgroups know, the heaviest VM has the greatest weight that there is.
 fn cgroup_weights(vms: &IdVec<VmId, HostVm>) -> impl Iterator<Item = u32> {
     let scaled = |vm: &HostVm| u64::from(vm.weight) * CGROUP_WEIGHT;
     let fits =

@@ -1,4 +1,4 @@
-//! Who is next, and where, by the rules of the real scheduler's normal pool.
+//! Which vCPU is next, and where, by the rules of the real scheduler's normal pool.
 
 use super::turns::STARVING_AFTER_NS;
 use super::*;
@@ -82,7 +82,8 @@ fn two_that_wake_at_once_go_to_two_idle_pcpus() {
     assert_eq!(asked_to_look(&mut machine), [0, 1].map(PcpuId::new));
 }
 
-/// One of two sleepers wakes beside one that computes, on one pCPU; which pCPUs look at their queues because of it.
+/// One of two sleepers wakes beside one that computes, on one pCPU; which pCPUs look at their queues because
+/// of it.
 fn woken_beside(was_woken_itself: bool) -> Vec<PcpuId> {
     let (mut pool, mut machine) = host(1, &[1, 1]);
     wake(&mut pool, &mut machine, VcpuId::new(0));
@@ -104,7 +105,8 @@ fn who_wakes_within_its_share_preempts_those_that_were_not_woken_themselves() {
 
 #[test]
 fn who_wakes_looks_at_the_next_pcpus_too_for_one_that_gives_way() {
-    // All but one of six pCPUs run a vCPU that was woken itself; which one looks at its queue because of one that ran on 5 last.
+    // All but one of six pCPUs run a vCPU that was woken itself; which one looks at its queue because of one
+    // that ran on 5 last.
     let preempted = |gives_way: u32| {
         let (mut pool, mut machine) = host(6, &[1; 7]);
         (0..6).for_each(|vcpu| wake(&mut pool, &mut machine, VcpuId::new(vcpu)));
@@ -142,7 +144,7 @@ fn who_is_alone_goes_on_and_owes_nothing_for_it() {
     assert_eq!(pool.accounts[VcpuId::new(0)].vtime_ns, pool.clocks.of(PcpuId::new(0), false).vcpu_ns);
 }
 
-/// vCPU 0 has run a slice on pCPU 0, where 3 ran before, 2 waits for so long; who is next?
+/// vCPU 0 has run a slice on pCPU 0, where 3 ran before, 2 waits for so long; which is next?
 fn after_a_slice(ahead_by: u64, waited_ns: u64) -> Option<VcpuId> {
     let (mut pool, mut machine) = host(2, &[1, 1, 1, 1]);
     all_run(&mut pool, &mut machine);
@@ -167,7 +169,8 @@ fn who_ran_here_last_goes_first_if_it_is_at_most_a_slice_ahead_and_nobody_waits_
     assert_eq!(after_a_slice(SLICE_NS, SLICE_NS / 10), Some(VcpuId::new(2)));
 }
 
-/// vCPU 0 spins on the only pCPU, its sibling 1 is so far ahead of vCPU 2, which waits longest; who is next?
+/// vCPU 0 spins on the only pCPU, its sibling 1 is so far ahead of vCPU 2, which waits longest; which is
+/// next?
 fn after_a_yield(ahead_by: u64) -> Option<VcpuId> {
     let (mut pool, mut machine) = host(1, &[2, 1]);
     all_run(&mut pool, &mut machine);
@@ -227,7 +230,8 @@ fn who_waited_for_two_seconds_goes_before_those_with_earlier_clocks() {
     assert_eq!(next_on(&mut pool, &mut machine, PcpuId::new(0), StopReason::Preempted), Some(VcpuId::new(2)));
 }
 
-/// Four pCPUs, two to a last-level cache and each with its own queues. They run vCPUs 0 to 3; the others wait where they are told.
+/// Four pCPUs, two to a last-level cache and each with its own queues. They run vCPUs 0 to 3; the others wait
+/// where they are told.
 fn pcpus_with_queues_of_their_own(waiting: &[u32]) -> (FairShare<KvmHost>, Machine) {
     let vms = (0..4 + waiting.len()).map(|_| HostVm::new(1, 256, Vec::new())).collect();
     let (mut pool, mut machine) = host_of(4, 2, QueueDomain::Pcpu, vms);
@@ -243,7 +247,7 @@ fn pcpus_with_queues_of_their_own(waiting: &[u32]) -> (FairShare<KvmHost>, Machi
     (pool, machine)
 }
 
-/// Whom the first pCPU runs once its vCPU has blocked.
+/// What the first pCPU runs once its vCPU has blocked.
 fn next_after_a_halt(pool: &mut FairShare<KvmHost>, machine: &mut Machine) -> Option<VcpuId> {
     let first = PcpuId::new(0);
     let ran = machine.current(first).expect("somebody");

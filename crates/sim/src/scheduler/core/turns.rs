@@ -1,14 +1,14 @@
-//! Turns: the ladder of who runs next on a pCPU, and until when.
+//! Turns: the ladder of which vCPU runs next on a pCPU, and until when.
 //!
-//! | rung | who |
+//! | rung | vCPU |
 //! |---|---|
-//! | 1 | who was woken for this idle pCPU |
-//! | 2 | whom a mechanism puts first (`Hooks::goes_first`) |
-//! | 3 | who woke within its share (boosted) |
+//! | 1 | one that was woken for this idle pCPU |
+//! | 2 | one that a mechanism puts first (`Hooks::goes_first`) |
+//! | 3 | one that woke within its share (boosted) |
 //! | 4 | whose turn was interrupted here: it has what is left of it |
-//! | 5 | who waits in another domain, as `policy/queue_domain.h` says |
-//! | 6 | who ran here until now, if nobody waits that is further behind |
-//! | 7 | by virtual time, or whom a mechanism puts before the first of them (`Hooks::goes_before`) |
+//! | 5 | one that waits in another domain, as `policy/queue_domain.h` says |
+//! | 6 | the one that ran here until now, if none waits that is further behind |
+//! | 7 | by virtual time, or one that a mechanism puts before the first of them (`Hooks::goes_before`) |
 
 use super::{FairShare, Hooks, Interrupted, Place, Turn, ran_here_last};
 use crate::ids::{PcpuId, VcpuId};
@@ -24,7 +24,8 @@ pub(super) const STARVING_AFTER_NS: u64 = 2_000_000_000;
 pub(super) const SWEEP_INTERVAL_NS: u64 = 250_000_000;
 
 impl<H: Hooks> FairShare<H> {
-    /// `goes_on`, `stay_alone`: whether who ran here until now begins another turn, before anybody that waits by virtual time does.
+    /// `goes_on`, `stay_alone`: whether the vCPU that ran here until now begins another turn, before one that
+    /// waits by virtual time does.
     pub(super) fn goes_on(
         &mut self,
         machine: &Machine,
@@ -79,7 +80,8 @@ impl<H: Hooks> FairShare<H> {
         }
     }
 
-    /// `take_interrupted`: whoever gave way to a micro slice here, and waits still, has what is left of its turn.
+    /// `take_interrupted`: a vCPU that gave way to a micro slice here, and waits still, has what is left of
+    /// its turn.
     pub(super) fn resumed(
         &mut self,
         machine: &Machine,

@@ -45,7 +45,7 @@ fn a_yield_within_the_rate_limit_takes_effect_when_the_limit_ends() {
     assert_eq!(pick.map(|pick| pick.vcpu), Some(OTHER), "behind one of lower priority");
 }
 
-/// Nobody waits, and the spinner was promised to go on: pCPUs to ask again once somebody waits on the other pCPU.
+/// No vCPU waits, and the spinner was promised to go on: pCPUs to ask again once one waits on the other pCPU.
 fn asked_again(spinner: Priority) -> Vec<PcpuId> {
     let (mut credit, mut machine) = host(2, 3);
     for (pcpu, vcpu) in [(PcpuId::new(0), SPINNER), (PcpuId::new(1), OTHER)] {

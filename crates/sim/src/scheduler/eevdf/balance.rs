@@ -1,12 +1,14 @@
-//! Load balancing at ticks, by the weights of those who run or wait (`sched_balance_rq` in kernel/sched/fair.c).
+//! Load balancing at ticks, by the weights of the tasks that run or wait (`sched_balance_rq` in
+//! kernel/sched/fair.c).
 //!
-//! Problem.   Three equal tasks on two pCPUs can't be spread evenly, and tasks of equal weight may all have begun on the same
-//!            pCPU: without balancing their shares stay unequal for ever.
-//! Mechanism. A queue gives a task to the next pCPU at once if that one then has no more to do than itself. Now
-//!            and then (every 16 ms times the pCPUs of its last-level cache, and of the host: `busy_factor`, `sd_weight`) a
-//!            pCPU looks there for the busiest one that has more than 117 % of its load (`imbalance_pct`), and takes a task of
-//!            at most half the difference; of twice that if it found none the time before, and so on (`nr_balance_failed`).
-//!            So the third of three equal tasks goes to and fro.
+//! Problem.   Three equal tasks on two pCPUs can't be spread evenly, and tasks of equal weight may all have
+//!            begun on the same pCPU: without balancing their shares stay unequal for ever.
+//! Mechanism. A queue gives a task to the next pCPU at once if that one then has no more to do than itself.
+//!            Now and then a pCPU looks for the busiest one that has more than 117 % of its load
+//!            (`imbalance_pct`). It does so every 16 ms times the pCPUs of its last-level cache, and of the
+//!            host (`busy_factor`, `sd_weight`). It takes a task of at most half the difference; of twice
+//!            that if it found none the time before, and so on (`nr_balance_failed`). So the third of three
+//!            equal tasks goes to and fro.
 //! Limits.    Load is that of the moment, not a decaying average.
 
 use super::Eevdf;
@@ -44,7 +46,7 @@ impl Domain {
 /// Of each domain.
 pub struct Balance {
     next_ns: [u64; 2],
-    /// How often there was an imbalance, but nobody light enough, since somebody came last.
+    /// How often there was an imbalance, but no vCPU light enough, since one came last.
     failed: [u32; 2],
 }
 
@@ -60,7 +62,7 @@ impl Balance {
 pub trait Balances {
     fn balance_of(&mut self, pcpu: PcpuId) -> &mut Balance;
 
-    /// pCPUs where somebody waits.
+    /// pCPUs where a vCPU waits.
     fn waited_for(&self) -> &Bits<PcpuId>;
 
     /// The pCPU whose turn it is to be given to.
@@ -68,10 +70,10 @@ pub trait Balances {
 
     fn waiting_on(&self, pcpu: PcpuId) -> impl Iterator<Item = VcpuId>;
 
-    /// Of all who run or wait there.
+    /// Of all that run or wait there.
     fn load(&self, pcpu: PcpuId) -> u64;
 
-    /// Of one who waits there.
+    /// Of one that waits there.
     fn load_of(&self, machine: &Machine, pcpu: PcpuId, vcpu: VcpuId) -> u64;
 
     fn move_waiting(&mut self, machine: &mut Machine, vcpu: VcpuId, from: PcpuId, to: PcpuId);
@@ -121,7 +123,7 @@ fn pull<B: Balances + ?Sized>(queues: &mut B, machine: &mut Machine, pcpu: PcpuI
     }
 }
 
-/// Who has the most to do, with somebody who may come here.
+/// The pCPU that has the most to do, with a task that may come here.
 fn busiest<B: Balances + ?Sized>(
     queues: &B,
     machine: &Machine,

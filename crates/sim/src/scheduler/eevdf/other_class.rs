@@ -1,9 +1,11 @@
-//! Threads that leave the fair class for a while and come back: what `__sched_setscheduler` does (kernel/sched/syscalls.c, 6.18).
+//! Threads that leave the fair class for a while and come back: what `__sched_setscheduler` does
+//! (kernel/sched/syscalls.c, 6.18).
 //!
 //! Problem.   A real-time thread runs before all others, and what it runs is charged to nobody here.
-//! Mechanism. Who leaves is dequeued with its lag and what is left of its slice (`DEQUEUE_SAVE`; `update_entity_lag`,
-//!            `PLACE_REL_DEADLINE`), and comes back with both, on the pCPU where it is then (`place_entity`). Who ran where it
-//!            goes first waits meanwhile, as if it had been preempted.
+//! Mechanism. A vCPU that leaves is dequeued with its lag and what is left of its slice (`DEQUEUE_SAVE`;
+//!            `update_entity_lag`, `PLACE_REL_DEADLINE`). It comes back with both, on the pCPU where it is
+//!            then (`place_entity`). The vCPU that ran where it goes first waits meanwhile, as if it had been
+//!            preempted.
 
 use super::{Eevdf, Task};
 use crate::ids::{PcpuId, VcpuId};
@@ -46,7 +48,7 @@ impl Eevdf {
         Some(Away { task, lag_ns: task.vruntime_ns as i64 - self.queues[pcpu].floor_ns as i64 })
     }
 
-    /// Another class takes this pCPU: who ran there waits.
+    /// Another class takes this pCPU: the vCPU that ran there waits.
     pub fn gives_way(&mut self, machine: &Machine, pcpu: PcpuId, stopped: Option<(VcpuId, StopReason)>) {
         let ran = self.stops(machine, pcpu, stopped);
         if ran.vcpu != VcpuId::NONE {

@@ -1,4 +1,4 @@
-//! A pCPU's queue under EEVDF: who runs, who waits, and which of them is the next.
+//! A pCPU's queue under EEVDF: the running task, the waiting ones, and which of them is the next.
 
 use crate::ids::{IdVec, VcpuId, VmId};
 use crate::machine::{HostVm, Machine};
@@ -26,8 +26,8 @@ impl Task {
         self.deadline_ns = self.vruntime_ns + vm.weighted_ns(slice_ns);
     }
 
-    /// yield_task_fair: a slice later than it would have been. Without it who spins for short, again and again, keeps the
-    /// earliest deadline of all.
+    /// yield_task_fair: a slice later than it would have been. Without it a task that spins for short, again
+    /// and again, keeps the earliest deadline of all.
     pub fn postpone(&mut self, vm: &Vm, slice_ns: u64) {
         self.deadline_ns += vm.weighted_ns(slice_ns);
     }
@@ -57,8 +57,9 @@ impl Vm {
         Self { first_vcpu, vcpus, weight, last_boosted: first_vcpu }
     }
 
-    /// Time by the weight, in which runtimes and deadlines are. Rounded up: else a slice that is charged in parts ends a
-    /// nanosecond before its deadline. Nearly all VMs have the default weight, and a division takes as long as the rest of this.
+    /// Time by the weight, in which runtimes and deadlines are. Rounded up: else a slice that is charged in
+    /// parts ends a nanosecond before its deadline. Nearly all VMs have the default weight, and a division
+    /// takes as long as the rest of this.
     #[inline]
     pub fn weighted_ns(&self, time_ns: u64) -> u64 {
         if self.weight == WEIGHT_DEFAULT {
@@ -82,27 +83,29 @@ impl Vm {
 /// So many waiting tasks lie in their queue itself.
 const NEAR: usize = 5;
 
-/// A pCPU's queue. Its tasks lie in it, not only their numbers: choosing one of them, which happens millions of times a
-/// second, would otherwise fetch a cache line for each, from anywhere in a large host. With three who wait, it is two lines.
+/// A pCPU's queue. Its tasks lie in it, not only their numbers. Choosing one of them happens millions of
+/// times a second. It would otherwise fetch a cache line for each, from anywhere in a large host. With three
+/// that wait, it is two lines.
 #[repr(C, align(64))]
 pub struct Queue {
-    /// Who runs, unless it is [`Task::NOBODY`].
+    /// The running task, unless it is [`Task::NOBODY`].
     pub running: Task,
     /// Lower bound that newcomers start from.
     pub floor_ns: u64,
     pub charged_until_ns: u64,
-    /// Picked next whatever its deadline, if it is eligible (`pick_next_entity`): the target of a directed yield. Or `NO_BUDDY`.
+    /// Picked next whatever its deadline, if it is eligible (`pick_next_entity`): the target of a directed
+    /// yield. Or `NO_BUDDY`.
     pub buddy: VcpuId,
     pub waiting: u32,
     /// Since when `running` does.
     pub since_ns: u64,
-    /// Everybody who waits here, in the order of arrival; who was preempted is always among them. Behind the last one
-    /// there is `Task::NOBODY`.
+    /// All that wait here, in the order of arrival; a preempted task is always among them. Behind the last
+    /// one there is `Task::NOBODY`.
     near: [Task; NEAR],
     far: Box<Far>,
 }
 
-/// Those who wait behind the first few.
+/// Those that wait behind the first few.
 #[derive(Default)]
 struct Far(Vec<Task>);
 
@@ -154,7 +157,7 @@ impl Queue {
         task
     }
 
-    /// Who waits at `at` goes, another one comes.
+    /// The task that waits at `at` goes, another one comes.
     #[inline]
     pub fn exchange(&mut self, at: usize, coming: Task) -> Task {
         if self.len() > NEAR {
@@ -185,7 +188,7 @@ impl Queue {
         !self.is_idle() & (machine.now_ns - self.since_ns < machine.switch_ns)
     }
 
-    /// Who runs, its account brought up to now.
+    /// The running task, its account brought up to now.
     #[inline]
     pub fn charged(&self, vms: &IdVec<VmId, Vm>, now_ns: u64) -> Task {
         let mut task = self.running;
@@ -201,15 +204,16 @@ impl Queue {
         self.charged_until_ns = now_ns;
     }
 
-    /// pick_eevdf: of those who wait, and behind them `running`, the earliest deadline among those whose runtime isn't above
-    /// the average of all. `None`: `running`'s.
+    /// pick_eevdf: of those that wait, and behind them `running`, the earliest deadline among those whose
+    /// runtime isn't above the average of all. `None`: `running`'s.
     #[inline]
     pub fn earliest_eligible(&self, running: &Task) -> Option<usize> {
         let others = self.len();
         let choice = if others > NEAR {
             self.earliest_eligible_of_many(running)
         } else {
-            // Runtimes are below 2^56 (a day, of the least weight): the sum of a few, and products with their number, have room.
+            // Runtimes are below 2^56 (a day, of the least weight): the sum of a few, and products with their
+            // number, have room.
             let count = others as u64 + u64::from(running.vcpu != VcpuId::NONE);
             let sum: u64 = self.near.iter().map(|task| task.vruntime_ns).sum::<u64>() + running.vruntime_ns;
             let mut choice = (u64::MAX, usize::MAX);
@@ -232,7 +236,8 @@ impl Queue {
         all().enumerate().fold((u64::MAX, usize::MAX), earlier).1
     }
 
-    /// Of the deadline and place of the best so far and another one's, the better ones. No branch of these could be predicted.
+    /// Of the deadline and place of the best so far and another one's, the better ones. No branch of these
+    /// could be predicted.
     #[inline(always)]
     pub fn earlier(&self, best: (u64, usize), at: usize, task: &Task, eligible: bool) -> (u64, usize) {
         let deadline_ns = select_unpredictable(task.vcpu == self.buddy, 0, task.deadline_ns);

@@ -20,7 +20,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// For a host without a micro pool so far. `known`: it can see who owes an answer.
+    /// For a host without a micro pool so far. `known`: it can see which siblings owe an answer.
     pub fn new(known: bool) -> Self {
         let siblings = SiblingAnswers::new(known);
         let short_cuts = SCOPES.map(|scope| ShortCut::new(&siblings, scope));
@@ -74,18 +74,18 @@ impl Answers {
         self.yields.urgent_event(cause, class, interrupts_enabled)
     }
 
-    /// `None`: a pass of this scope must look at everybody.
+    /// `None`: a pass of this scope must look at all.
     #[inline]
     pub fn short_cut(&self, scope: PassScope) -> Option<&ShortCut> {
         self.short_cuts[scope as usize].as_ref()
     }
 }
 
-/// Answers of `decide_on_sibling`, which is a pure function of few values: asked once each, then looked up. A pass over
-/// all siblings at every pause-loop exit is the hottest loop of a run.
+/// Answers of `decide_on_sibling`, which is a pure function of few values: asked once each, then looked up. A
+/// pass over all siblings at every pause-loop exit is the hottest loop of a run.
 struct SiblingAnswers {
     decisions: Vec<SiblingDecision>,
-    /// The host can see who owes an answer.
+    /// The host can see which siblings owe an answer.
     known: bool,
 }
 
@@ -95,7 +95,7 @@ const STATES: usize = policy::VcpuState::ALL.len();
 const CLASSES: usize = policy::GuestClass::ALL.len();
 
 impl SiblingAnswers {
-    /// `known`: the host can see who owes an answer.
+    /// `known`: the host can see which siblings owe an answer.
     fn new(known: bool) -> Self {
         let observation = |state, kind: Kind, requested_count| SiblingObservation {
             state: policy::Code::raw(state),
@@ -152,10 +152,10 @@ fn answer_of(known: bool, owes: bool) -> SiblingAnswer {
     }
 }
 
-/// How the result of a pass is known without looking at anybody.
+/// How the result of a pass is known without a look at any sibling.
 pub struct ShortCut {
-    /// The kinds of waiting siblings (`Waiting::kinds`) that `decide_on_sibling` doesn't pass over. With none of them there,
-    /// a pass requests nobody.
+    /// The kinds of waiting siblings (`Waiting::kinds`) that `decide_on_sibling` doesn't pass over. With none
+    /// of them there, a pass requests nobody.
     pub kinds_that_matter: u64,
     /// Each of these is requested, if there is room, and if nobody was in this pass.
     pub each_is_requested: bool,
@@ -164,7 +164,7 @@ pub struct ShortCut {
 }
 
 impl ShortCut {
-    /// `None`: it isn't so simple, and a pass must look at everybody.
+    /// `None`: it isn't so simple, and a pass must look at all.
     fn new(siblings: &SiblingAnswers, scope: PassScope) -> Option<Self> {
         use SiblingDecision::{AlreadyRequested, Answering, NotCritical, NotPreempted, Yielded};
         use policy::VcpuState::{Blocked, Micro, Pending, Runnable, Running};
@@ -191,7 +191,8 @@ impl ShortCut {
     }
 }
 
-/// Answers of `decide_on_yield` for one size of the micro pool, and what each is counted as: asked once, then looked up.
+/// Answers of `decide_on_yield` for one size of the micro pool, and what each is counted as: asked once, then
+/// looked up.
 struct YieldAnswers(Vec<(YieldDecision, UrgentEvent)>);
 
 impl YieldAnswers {

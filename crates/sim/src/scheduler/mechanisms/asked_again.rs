@@ -1,11 +1,11 @@
-//! Asked again: whose micro slice ended too early, and who found no room in the micro pool, is asked for once more.
-//! `policy/accelerate.h` says who and how often; the moments at which it is asked are the real scheduler's
-//! (`bpf/mechanisms/micro_slice.bpf.h`: `stop_accelerated`; `passes.bpf.h`: `ask_again`):
+//! Asked again: a vCPU whose micro slice ended too early, or that found no room in the micro pool, is asked
+//! for once more. `policy/accelerate.h` says which and how often. The moments at which it is asked are the
+//! real scheduler's (`bpf/mechanisms/micro_slice.bpf.h`: `stop_accelerated`; `passes.bpf.h`: `ask_again`):
 //!
 //! | moment | what follows |
 //! |---|---|
 //! | a micro slice is over | a new request, behind all others (`micro_pool.rs`: `end_micro_slice`) |
-//! | a micro pCPU has room again | a pass over the VM that it turned away, for siblings that still owe an answer, round from the one that was turned away first |
+//! | a micro pCPU has room again | a pass over the VM's responders, from the first that it turned away on |
 //!
 //! A pass takes no time here, so none is ever under way when a place gets free.
 
@@ -17,8 +17,8 @@ pub(super) struct AskedAgain {
     retries: IdVec<VcpuId, u32>,
     /// The VM whose vCPU each micro pCPU had no room for last.
     turned_away: IdVec<PcpuId, Option<VmId>>,
-    /// Of each VM the first vCPU that found no room since somebody was asked for again. The first, not the last: then each
-    /// has its turn, in whichever order those that ask go through them.
+    /// Of each VM the first vCPU that found no room since the last pass that asked again. The first, not the
+    /// last: then each has its turn, in whichever order those that ask go through them.
     first_turned_away: IdVec<VmId, Option<VcpuId>>,
     /// Of those that are asked for again, how many nobody has looked at yet; 0: they are all looked at.
     left_to_ask: IdVec<VmId, u32>,
@@ -72,9 +72,10 @@ impl AskedAgain {
 }
 
 impl<Normal: Core> MicroSliced<Normal> {
-    /// This micro pCPU may have room: whom it turned away, and who still owes an answer, is asked for again. It begins with
-    /// the one that was turned away first: from the VM's first vCPU on, siblings that wait for answers themselves, which is
-    /// critical code, would take the place in turns, and keep out who owes them one.
+    /// This micro pCPU may have room: the responders that it turned away, and that still owe an answer, are
+    /// asked for again. It begins with the one that was turned away first. From the VM's first vCPU on,
+    /// siblings that wait for answers themselves (critical code, too) would take the place in turns. They
+    /// would keep out the responders.
     pub(super) fn ask_again(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         if self.rules.grace_max == 0 || self.pool.next_on(pcpu).is_some() {
             return;
@@ -100,7 +101,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         }
     }
 
-    /// Those that nobody has looked at yet are asked for the next time that the pCPU has room, from `next` on.
+    /// Those that nobody has looked at yet are asked for the next time that the pCPU has room, from `next`
+    /// on.
     fn goes_on_asking(&mut self, machine: &Machine, pcpu: PcpuId, vm: VmId, next: Option<VcpuId>) {
         let (all, asked) = (machine.vms[vm].vcpus, policy::ASK_AGAIN_MAX);
         let left = match self.asked_again.left_to_ask[vm] {
@@ -125,7 +127,8 @@ mod tests {
 
     const MICRO: PcpuId = PcpuId::new(1);
 
-    /// The sibling runs on the micro pCPU because of a reschedule IPI; what runs there once its micro slice is over.
+    /// The sibling runs on the micro pCPU because of a reschedule IPI; what runs there once its micro slice
+    /// is over.
     fn after_a_micro_slice(
         micro: &mut MicroSliced<Credit>,
         machine: &mut Machine,
@@ -172,7 +175,8 @@ mod tests {
         assert_eq!((next, micro.pool.next_on(MICRO)), (Some(SIBLINGS[1]), Some(SIBLINGS[0])));
     }
 
-    /// Both siblings owe an answer, the second one finds the pool full; who waits there once the first one is served.
+    /// Both siblings owe an answer, and the second one finds the pool full. Returns the vCPU that waits there
+    /// once the first one is served.
     fn waiting_after_the_first(grace_max: u32) -> Option<VcpuId> {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         micro.rules.grace_max = grace_max;

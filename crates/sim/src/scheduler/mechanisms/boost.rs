@@ -1,13 +1,16 @@
-//! Boosts: who is needed has its thread made real-time for a micro slice, beside the kernel's own scheduler (on a real host:
-//! `bpf/mechanisms/boost.bpf.h`, `crates/host/src/beside/helper.rs`).
+//! Boosts: a needed vCPU has its thread made real-time for a micro slice, beside the kernel's own scheduler
+//! (on a real host: `bpf/mechanisms/boost.bpf.h`, `crates/host/src/beside/helper.rs`).
 //!
-//! Problem.   Who holds up its siblings waits for a turn of milliseconds, and nothing of ours may say who runs.
-//! Mechanism. A request that the budget grants goes to the helper, which handles one after the other. When its latency is over
-//!            the vCPU runs on the pCPU in whose queue it waits; if a boosted one runs there, on the nearest where none does. It
-//!            runs before all others for a micro slice, or until it sleeps, or is seen to be served; then it is an ordinary one again.
-//!            Its VM and the host are charged for what it ran (`policy/boost_budget.h`).
-//! Limits.    Whom the kernel runs before the helper comes has missed its boost. Of the exits at which it could be seen that who is
-//!            boosted has been served the model has pause loops. Nobody is boosted because it was woken.
+//! Problem.   A vCPU that holds up its siblings waits for a turn of milliseconds, and nothing of ours may say
+//!            which vCPU runs.
+//! Mechanism. A request that the budget grants goes to the helper, which handles one after the other. When
+//!            its latency is over the vCPU runs on the pCPU in whose queue it waits; if a boosted one runs
+//!            there, on the nearest where none does. It runs before all others for a micro slice, or until it
+//!            sleeps, or is seen to be served; then it is an ordinary one again. Its VM and the host are
+//!            charged for what it ran (`policy/boost_budget.h`).
+//! Limits.    A vCPU that the kernel runs before the helper comes has missed its boost. Some exits could show
+//!            that a boosted vCPU has been served; of these the model has pause loops. No vCPU is boosted
+//!            because it was woken.
 
 use crate::bits::Bits;
 use crate::config::{BesideConfig, BoostCosts};
@@ -70,7 +73,7 @@ pub struct Boosts {
     of: IdVec<VcpuId, Boost>,
     /// Those that the helper comes for, in the order in which it does.
     asked: BTreeSet<(u64, VcpuId)>,
-    /// Who is boosted on each pCPU, and the pCPUs where nobody is.
+    /// The vCPU boosted on each pCPU, and the pCPUs without one.
     on: IdVec<PcpuId, Option<VcpuId>>,
     free: Bits<PcpuId>,
     vm_clock_ns: IdVec<VmId, u64>,
@@ -103,7 +106,8 @@ impl Boosts {
             asked: BTreeSet::new(),
             on: IdVec::of(None, pcpus),
             free: Bits::new(pcpus, true),
-            // The host has a burst to spend. Its VMs begin with none: the figures of docs/regret.md were measured so.
+            // The host has a burst to spend. Its VMs begin with none: the figures of docs/explanation/regret.md were
+            // measured so.
             vm_clock_ns: IdVec::of(0, machine.vms.len()),
             host_clock_ns: 0u64.wrapping_sub(BURST_NS),
             owed_ns: IdVec::of(0, pcpus),
@@ -125,7 +129,7 @@ impl Boosts {
         matches!(self.of[vcpu].state, State::Runs { .. })
     }
 
-    /// Who is boosted on this pCPU: it runs there, or next.
+    /// The vCPU boosted on this pCPU: it runs there, or next.
     pub fn on(&self, pcpu: PcpuId) -> Option<VcpuId> {
         self.on[pcpu]
     }
@@ -180,7 +184,8 @@ impl Boosts {
         Some(vcpu)
     }
 
-    /// It is real-time now, and waits in the queue of `home`: where it runs, or `None` if no pCPU that it may use is free.
+    /// It is real-time now, and waits in the queue of `home`: where it runs, or `None` if no pCPU that it may
+    /// use is free.
     pub fn give(&mut self, machine: &Machine, vcpu: VcpuId, home: PcpuId) -> Option<PcpuId> {
         let allowed = |pcpu: &PcpuId| machine.allows(vcpu, *pcpu);
         let own = Some(home).filter(|pcpu| self.on[*pcpu].is_none()).filter(allowed);
@@ -200,7 +205,7 @@ impl Boosts {
         now_ns + self.slice_ns
     }
 
-    /// Until when who runs boosted may go on.
+    /// Until when a boosted vCPU may go on.
     pub fn until_ns(&self, vcpu: VcpuId) -> Option<u64> {
         match self.of[vcpu].state {
             State::Runs { began_ns, .. } => Some(began_ns + self.slice_ns),
@@ -219,7 +224,8 @@ impl Boosts {
         true
     }
 
-    /// Its boost is over: it is charged, and the pCPU loses what that costs. Returns what it comes back with, and how long it ran.
+    /// Its boost is over: it is charged, and the pCPU loses what that costs. Returns what it comes back with,
+    /// and how long it ran.
     pub fn end(&mut self, now_ns: u64, vcpu: VcpuId, vm: VmId) -> Option<(Away, u64)> {
         let State::Runs { pcpu, began_ns } = self.of[vcpu].state else { return None };
         let ran_ns = now_ns - began_ns;

@@ -1,8 +1,10 @@
-//! KVM's directed yield: a spinner gives its pCPU to a sibling that it may wait for (`kvm_vcpu_on_spin`, `yield_to`).
+//! KVM's directed yield: a spinner gives its pCPU to a sibling that it may wait for (`kvm_vcpu_on_spin`,
+//! `yield_to`).
 //!
-//! Problem.   Who spins for a preempted sibling keeps the pCPU that this one could run on.
-//! Mechanism. On a pause-loop exit KVM goes round the siblings for one that waits and may be waited for. That one runs next on
-//!            the spinner's pCPU, if its clock isn't a slice ahead of the first that waits (`take_heir` in `bpf/`).
+//! Problem.   A spinner keeps the pCPU that the preempted sibling it waits for could run on.
+//! Mechanism. On a pause-loop exit KVM goes round the siblings for one that waits and may be waited for. That
+//!            one runs next on the spinner's pCPU, if its clock isn't a slice ahead of the first that waits
+//!            (`take_heir` in `bpf/`).
 
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::Machine;
@@ -10,9 +12,9 @@ use crate::scheduler::YieldAnswer;
 use crate::scheduler::core::{FairShare, Hooks};
 
 pub struct DirectedYield {
-    /// To whom the vCPU that runs on each pCPU yields.
+    /// The heir of the vCPU that runs on each pCPU: the target of its yield.
     heirs: IdVec<PcpuId, Option<VcpuId>>,
-    /// Whom KVM yielded to last, of each VM.
+    /// The last target of KVM's yields, of each VM.
     yielded_to: IdVec<VmId, VcpuId>,
 }
 

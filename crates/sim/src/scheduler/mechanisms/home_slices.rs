@@ -1,10 +1,14 @@
-//! Micro slices at home: where no micro pCPU would serve a request at once, a pCPU of the normal pool does, if what runs there
-//! gives way. `policy/accelerate.h` (`decide_on_home`) says to whom; on a real host: `bpf/mechanisms/home_slices.bpf.h`.
+//! Micro slices at home: where no micro pCPU would serve a request at once, a pCPU of the normal pool does,
+//! if what runs there gives way. `policy/accelerate.h` (`decide_on_home`) says to which; on a real host:
+//! `bpf/mechanisms/home_slices.bpf.h`.
 //!
-//! Problem.   A micro pool is small, and far from warm caches: of eleven siblings that owe an answer ten wait for those before them.
-//! Mechanism. The pCPU where the vCPU ran last in the normal pool, or one of the next three, runs it for a micro slice. Whoever
-//!            ran there waits like any other meanwhile, and then has what is left of its turn, before all but the boosted.
-//! Limits.    Never from a sibling, nor from a VM that has had less; and who has been interrupted runs for a micro slice at least.
+//! Problem.   A micro pool is small, and far from warm caches: of eleven siblings that owe an answer ten wait
+//!            for those before them.
+//! Mechanism. The pCPU where the vCPU ran last in the normal pool, or one of the next three, runs it for a
+//!            micro slice. The interrupted vCPU waits like any other meanwhile. Then it has what is left of
+//!            its turn, before all but the boosted.
+//! Limits.    Never from a sibling, nor from a VM that has had less. An interrupted vCPU runs for a micro
+//!            slice at least.
 
 use super::*;
 use microslice_policy::{HomeDecision, HomeObservation};
@@ -77,7 +81,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         First::Mechanisms(Some(self.begin_micro_slice(machine, pcpu, vcpu)))
     }
 
-    /// Who ran there goes to the normal pool's queues: for the micro slice, or because it has blocked or yielded at this very moment.
+    /// The vCPU that ran there goes to the normal pool's queues: for the micro slice, or because it has
+    /// blocked or yielded at this very moment.
     fn makes_room(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
         let blocks = machine.vcpus[vcpu].state == VcpuState::Blocked;
         if !blocks && !matches!(reason, StopReason::Ple | StopReason::IpiWait) {
@@ -103,8 +108,9 @@ mod tests {
     const STRANGER: VcpuId = VcpuId::new(0);
     const MS: u64 = 1_000_000;
 
-    /// On a host of two pCPUs, the second of them micro-sliced: a stranger's turn has lasted for a millisecond of ten on the first,
-    /// the second has just begun a micro slice, and the last siblings, who ran on the first one before, wait.
+    /// On a host of two pCPUs, the second of them micro-sliced. A stranger's turn has lasted for a
+    /// millisecond of ten on the first, the second has just begun a micro slice. The last siblings, which ran
+    /// on the first one before, wait.
     fn busy_host(home_slices: bool) -> (MicroSliced<FairShare>, Machine, [VcpuId; 2]) {
         host_that(|config| config.home_slices = home_slices)
     }
@@ -144,7 +150,7 @@ mod tests {
         [HOME, MICRO].map(|pcpu| machine.current(pcpu))
     }
 
-    /// Who runs at home after a request for that one.
+    /// The vCPU that runs at home after a request for that one.
     fn at_home_after(micro: &mut MicroSliced<FairShare>, machine: &mut Machine, vcpu: VcpuId) -> VcpuId {
         micro.accelerate(machine, vcpu, Cause::TlbYield);
         look(micro, machine);
@@ -211,14 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn who_is_interrupted_in_critical_code_leaves_it_first() {
+    fn a_turn_that_is_not_over_gives_way_in_critical_code_too_and_goes_on_afterwards() {
         let (mut micro, mut machine, [sibling, _]) = busy_host(true);
         machine.set_class(STRANGER, GuestClass::LockHolder);
-        assert_eq!(at_home_after(&mut micro, &mut machine, sibling), STRANGER);
-        assert_eq!(machine.pool.graces, 1);
-        machine.set_class(STRANGER, GuestClass::User);
+        assert_eq!(at_home_after(&mut micro, &mut machine, sibling), sibling);
+        assert_eq!(machine.pool.graces, 0);
         machine.now_ns += MS / 10;
         let pick = choose(&mut micro, &mut machine, HOME, StopReason::SliceExpired);
-        assert_eq!(pick.map(|pick| pick.vcpu), Some(sibling));
+        assert_eq!(pick.map(|pick| pick.vcpu), Some(STRANGER));
     }
 }

@@ -1,13 +1,14 @@
-//! Lending: a micro pCPU that nobody asks for runs vCPUs of the normal pool, until somebody does. In the paper it idles.
+//! Lending: a micro pCPU without a request runs vCPUs of the normal pool, until one comes. In the paper it
+//! idles.
 //!
 //! | moment | what follows (and where, in `bpf/`) |
 //! |---|---|
-//! | a micro pCPU finds nobody who was asked for | it chooses like a normal one (`lending.bpf.h`: `dispatch_lent`) |
-//! | somebody is asked for | it goes before the borrower, which goes to the normal pool's queues, boosted if it was woken for this pCPU (`micro_pool.bpf.h`: `call_pcpu`, `queues.bpf.h`: `enqueue_vcpu`) |
-//! | a vCPU waits, and no normal pCPU idles | a micro pCPU that idles comes for it (`lending.bpf.h`: `kick_idle_micro`) |
+//! | a micro pCPU finds no request | it chooses like a normal one (`lending.bpf.h`: `dispatch_lent`) |
+//! | a request comes | it goes before the borrower, which is queued (`call_pcpu`, `enqueue_vcpu`) |
+//! | a vCPU waits, and no normal pCPU idles | an idle micro pCPU comes for it (`kick_idle_micro`) |
 //!
-//! Who borrows it gets no grace when it is called back: what it waits for may be the one that it is called back for. With
-//! it, dedup's shootdowns took a fifth longer, and nothing was faster.
+//! The borrower gets no grace when it is called back: what it waits for may be the one that it is called back
+//! for. With it, dedup's shootdowns took a fifth longer, and nothing was faster.
 
 use super::*;
 
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn who_wakes_takes_a_turn_not_the_micro_slice_of_who_borrowed_its_pcpu_before() {
         let (mut micro, mut machine) = host(true, 4);
-        // Until nobody runs who was woken for it.
+        // Until no vCPU runs that was woken for it.
         for _ in 0..4 {
             machine.now_ns += 10_000_000;
             for pcpu in [NORMAL, MICRO] {

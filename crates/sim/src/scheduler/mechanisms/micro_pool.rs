@@ -1,10 +1,13 @@
-//! The micro pool: who waits for a micro slice, on which pCPU, and what follows when it is over (paper, section 5;
-//! on a real host: `bpf/mechanisms/micro_pool.bpf.h`).
+//! The micro pool: which vCPUs wait for a micro slice, on which pCPU, and what follows when it is over
+//! (paper, section 5; on a real host: `bpf/mechanisms/micro_pool.bpf.h`).
 //!
-//! Problem.   Who holds up its siblings waits for a turn of many milliseconds, and needs one of some microseconds.
-//! Mechanism. The last pCPUs of the host are micro-sliced: each has a place for one that waits, which has a micro slice there.
-//!            Another mechanism may serve it elsewhere (`home_slices.rs`); the place is then that pCPU's.
-//! Limits.    A micro slice isn't cut short by anything but its vCPU. Who finds all places taken waits where it was.
+//! Problem.   A vCPU that holds up its siblings waits for a turn of many milliseconds, and needs one of some
+//!            microseconds.
+//! Mechanism. The last pCPUs of the host are micro-sliced: each has a place for one that waits, which has a
+//!            micro slice there. Another mechanism may serve it elsewhere (`home_slices.rs`); the place is
+//!            then that pCPU's.
+//! Limits.    Nothing cuts a micro slice short but its vCPU. A vCPU that finds all places taken waits where
+//!            it was.
 
 use super::*;
 
@@ -29,7 +32,7 @@ pub(super) struct MicroPool {
     slice_ns: u64,
     /// How many pCPUs are micro-sliced: the last ones, so that the normal pool's numbers stay.
     count: usize,
-    /// Who waits for a micro slice on each pCPU: at most one.
+    /// The vCPU that waits for a micro slice on each pCPU: at most one.
     waiting: IdVec<PcpuId, Option<VcpuId>>,
     members: IdVec<VcpuId, Member>,
 }
@@ -77,7 +80,7 @@ impl MicroPool {
         pcpu
     }
 
-    /// Who has a micro slice next on this pCPU.
+    /// The vCPU that has a micro slice next on this pCPU.
     pub fn next_on(&self, pcpu: PcpuId) -> Option<VcpuId> {
         self.waiting[pcpu]
     }
@@ -162,7 +165,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         }
     }
 
-    /// A micro pCPU that would serve it at once; or else a pCPU of the normal pool; or else a micro pCPU with room.
+    /// A micro pCPU that would serve it at once; or else a pCPU of the normal pool; or else a micro pCPU with
+    /// room.
     pub(super) fn place(&mut self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
         self.micro_place(machine, vcpu, true)
             .or_else(|| self.home_for(machine, vcpu))
@@ -258,7 +262,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         }
     }
 
-    /// A micro pCPU chooses: who waits for it, who was woken, or whom the core lends it to.
+    /// A micro pCPU chooses: one that waits for it, a woken one, or one that the core lends it to.
     pub(super) fn first_on_micro_pcpu(
         &mut self,
         machine: &mut Machine,

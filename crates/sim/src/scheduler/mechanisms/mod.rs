@@ -1,12 +1,13 @@
-//! The project's scheduler: every decision is made by `policy/`, through the same C as on a real host; this folder only
-//! gathers observations and applies decisions. The normal pool is the credit scheduler, as in the paper's prototype, or the
-//! real scheduler's (`core/`): both are a [`Core`], whose plain operations the mechanisms here call.
+//! The project's scheduler: every decision is made by `policy/`, through the same C as on a real host; this
+//! folder only gathers observations and applies decisions. The normal pool is the credit scheduler, as in the
+//! paper's prototype, or the real scheduler's (`core/`): both are a [`Core`], whose plain operations the
+//! mechanisms here call.
 //!
-//! One mechanism, one file: what it keeps of each vCPU and pCPU is a struct there, and what it does is a method of
-//! [`MicroSliced`], which composes them. This file says which hook asks which of them.
+//! One mechanism, one file: what it keeps of each vCPU and pCPU is a struct there, and what it does is a
+//! method of [`MicroSliced`], which composes them. This file says which hook asks which of them.
 //!
-//! How the host carries decisions out is its own matter: what the authors' prototype does otherwise is a mechanism, too
-//! (`xen_prototype.rs`).
+//! How the host carries decisions out is its own matter: what the authors' prototype does otherwise is a
+//! mechanism, too (`xen_prototype.rs`).
 
 pub mod answers;
 mod asked_again;

@@ -1,4 +1,5 @@
-//! A pass over the siblings of a vCPU that waits: whom of them the policy asks for, and whether the waiter goes on spinning.
+//! A pass over the siblings of a vCPU that waits: which of them the policy asks for, and whether the waiter
+//! goes on spinning.
 
 use super::answers::ShortCut;
 use super::*;
@@ -9,13 +10,14 @@ use microslice_policy::{SiblingDecision, SpinnerDecision, SpinnerObservation, Yi
 pub(super) struct PassCounts {
     /// Siblings that were requested, now or before, or are about to answer.
     pub helped: u32,
-    /// Those for whom the micro pool had no room.
+    /// Those for which the micro pool had no room.
     pub crowded: u32,
     /// Those whose VM has had more than its share.
     pub refused: u32,
 }
 
-/// Siblings that were requested before, or are about to answer. The spinner itself runs, in either pool, and isn't one.
+/// Siblings that were requested before, or are about to answer. The spinner itself runs, in either pool, and
+/// isn't one.
 fn helped_already(machine: &Machine, vcpu: VcpuId, short_cut: &ShortCut) -> u32 {
     let host = &machine.vcpus[vcpu];
     let waiting = &machine.vms[host.vm].waiting;
@@ -24,7 +26,7 @@ fn helped_already(machine: &Machine, vcpu: VcpuId, short_cut: &ShortCut) -> u32 
     requested + if short_cut.answering_help { answering } else { 0 }
 }
 
-/// A spinner whose pass has found that, and who has lost its patience.
+/// A spinner whose pass has found that, and that has lost its patience.
 fn spinner_of(cause: YieldCause, scope: PassScope, pass: PassCounts) -> SpinnerObservation {
     SpinnerObservation {
         cause: cause.into(),
@@ -93,7 +95,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             }
         }
         if self.pool.is_member(vcpu, pcpu) {
-            // It waits itself: the micro pCPU is for those who can go on.
+            // It waits itself: the micro pCPU is for vCPUs that can go on.
             return YieldAnswer::Yield;
         }
         match self.normal.yields(machine, vcpu, pcpu, cause) {
@@ -116,8 +118,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         self.answers.on_yield(cause, host, self.worth_helping.helps(host.vm))
     }
 
-    /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each sibling at
-    /// every pause-loop exit was the greatest cost of a run.
+    /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each
+    /// sibling at every pause-loop exit was the greatest cost of a run.
     #[inline]
     pub(super) fn pass_without_request(
         &self,
@@ -152,8 +154,9 @@ impl<Normal: Core> MicroSliced<Normal> {
         PassCounts { helped, crowded, refused: 0 }
     }
 
-    /// How many siblings a pass would ask for in vain, if no micro pCPU has room: nobody needs to be looked at for that. In wide
-    /// VMs, and in the prototype, where the first one without room ends the pass, this is what most passes are.
+    /// How many siblings a pass would ask for in vain, if no micro pCPU has room: nobody needs to be looked
+    /// at for that. In wide VMs, and in the prototype, where the first one without room ends the pass, this
+    /// is what most passes are.
     pub(super) fn crowded_without_room(
         &self,
         machine: &Machine,
@@ -212,7 +215,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         self.answers.on_sibling(scope, state, kind, requested)
     }
 
-    /// Asks for those of them whom a pass of this scope needs.
+    /// Asks for those of them that a pass of this scope needs.
     pub(super) fn visit(
         &mut self,
         machine: &mut Machine,

@@ -1,4 +1,4 @@
-//! Who waits and keeps its pCPU: for how long already, and until when its exits needn't be looked at.
+//! A waiter that keeps its pCPU: for how long already, and until when its exits needn't be looked at.
 
 use super::*;
 use microslice_policy::SpinnerObservation;
@@ -78,7 +78,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         spinner
     }
 
-    /// What the answer to a spinner that keeps its pCPU by patience depends on: nobody is stranded, if that matters.
+    /// What the answer to a spinner that keeps its pCPU by patience depends on: nobody is stranded, if that
+    /// matters.
     pub(super) fn while_patient(&self, spinner: &SpinnerObservation, promised: Promised) -> Promised {
         let stranded = SpinnerObservation { stranded_count: 1, ..*spinner };
         let matters =
@@ -87,8 +88,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         Promised { without_kinds: promised.without_kinds | stranded_kinds, ..promised }
     }
 
-    /// A spinner goes on until then. If its pass has asked for nobody, the next ones don't either, as long as what that depends
-    /// on stays as it is: so its exits needn't be looked at until then.
+    /// A spinner goes on until then. If its pass has asked for nobody, the next ones don't either, as long as
+    /// what that depends on stays as it is: so its exits needn't be looked at until then.
     pub(super) fn go_on(
         &mut self,
         machine: &mut Machine,
@@ -96,7 +97,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         asked_for_nobody: Option<Promised>,
         until_ns: u64,
     ) -> YieldAnswer {
-        // Who is helped begins to wait anew.
+        // A helped waiter begins to wait anew.
         if until_ns == u64::MAX {
             self.patience.ends(vcpu)
         } else {

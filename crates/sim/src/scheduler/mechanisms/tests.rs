@@ -1,4 +1,5 @@
-//! What a spinner's pass does, and what the prototype's does in its place. Who is asked for again has its tests in `asked_again.rs`.
+//! What a spinner's pass does, and what the prototype's does in its place. `asked_again.rs` has the tests of
+//! what is asked for again.
 
 use super::passes::{PassCounts, siblings_round_from};
 use super::xen_prototype::siblings_from_first;
@@ -12,8 +13,8 @@ use policy::GuestClass;
 /// The real scheduler's normal pool.
 pub type FairShare = crate::scheduler::core::FairShare<KvmHost>;
 
-/// vCPUs of one VM on two pCPUs, the second of them micro-sliced: the first spins for a shootdown on pCPU 0, a
-/// millisecond after it came there, so that the rate limit lets it yield; the others wait for that pCPU.
+/// vCPUs of one VM on two pCPUs, the second of them micro-sliced: the first spins for a shootdown on pCPU 0,
+/// a millisecond after it came there, so that the rate limit lets it yield; the others wait for that pCPU.
 pub const SPINNER: VcpuId = VcpuId::new(0);
 pub const SIBLINGS: [VcpuId; 2] = [VcpuId::new(1), VcpuId::new(2)];
 
@@ -47,7 +48,8 @@ pub fn spinning_among(siblings: u32) -> (MicroSliced<Credit>, Machine) {
     (micro, machine)
 }
 
-/// The real scheduler on so many pCPUs, the last of them micro-sliced; all vCPUs of these VMs have woken, one after the other.
+/// The real scheduler on so many pCPUs, the last of them micro-sliced; all vCPUs of these VMs have woken, one
+/// after the other.
 pub fn all_woken(
     pcpus: usize,
     vms: &[u32],
@@ -79,7 +81,7 @@ pub fn look(micro: &mut MicroSliced<FairShare>, machine: &mut Machine) {
     }
 }
 
-/// Whoever runs there stops for that reason.
+/// The vCPU that runs there stops for that reason.
 pub fn choose(
     micro: &mut MicroSliced<FairShare>,
     machine: &mut Machine,

@@ -1,4 +1,5 @@
-//! Warm caches: who ran on a pCPU last goes before others there, as long as nobody waits for long (`policy/fair_share.h`).
+//! Warm caches: the vCPU that ran on a pCPU last goes before others there, as long as none waits for long
+//! (`policy/fair_share.h`).
 
 use crate::ids::PcpuId;
 use crate::machine::Machine;

@@ -1,8 +1,10 @@
-//! Who was blocked, was woken, and has to wait: `decide_on_woken` says who of them may run on a micro pCPU.
+//! A vCPU that was blocked, was woken, and has to wait: `decide_on_woken` says which of them may run on a
+//! micro pCPU.
 //!
-//! Each micro pCPU has a place for one of them, behind the one for who was preempted (`bpf/mechanisms/woken.bpf.h`: `offer_woken`,
-//! `serve_woken`). Who has it stays in its normal queue as well, and runs where its turn comes first. So the place costs those
-//! that were preempted a micro slice at most, and who has it nothing. If all places are taken, it simply waits.
+//! Each micro pCPU has a place for one of them, behind the one for preempted vCPUs
+//! (`bpf/mechanisms/woken.bpf.h`: `offer_woken`, `serve_woken`). The vCPU in it stays in its normal queue as
+//! well, and runs where its turn comes first. So the place costs preempted vCPUs a micro slice at most, and
+//! its own vCPU nothing. If all places are taken, a woken vCPU simply waits.
 
 use super::*;
 use microslice_policy::WokenObservation;
@@ -23,7 +25,7 @@ impl Woken {
     }
 }
 
-/// Who was woken and comes to each micro pCPU once nobody waits for it who was preempted.
+/// The woken vCPU that comes to each micro pCPU once no preempted one waits for it.
 pub(super) struct WokenPlaces(IdVec<PcpuId, Option<Woken>>);
 
 impl WokenPlaces {
@@ -50,7 +52,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             interrupted: u32::from(by != WokenBy::LockKick),
             kind: kind.into(),
             lock_halt: u32::from(by == WokenBy::LockKick),
-            // Whom an interrupt can't reach in its halt isn't woken by it here.
+            // A vCPU that an interrupt can't reach in its halt isn't woken by it here.
             interrupts_enabled: 1,
             micro_pcpu_count: self.micro_pcpus_for(machine, vcpu),
             guest_known: 1,
@@ -95,7 +97,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         }
     }
 
-    /// Nobody who was preempted waits for this micro pCPU: it takes who was woken.
+    /// No preempted vCPU waits for this micro pCPU: it takes a woken one.
     pub(super) fn take_woken(&mut self, machine: &mut Machine, pcpu: PcpuId) -> Option<VcpuId> {
         if self.pool.next_on(pcpu).is_some() {
             return None;

@@ -1,21 +1,22 @@
-//! What the authors' Xen prototype does that no other host does. The paper's numbers were measured on it (microslicedcore/xen,
-//! branch dyn-usliced-cores), and it goes beyond the paper's text; `mechanics = "xen-prototype"`:
+//! What the authors' Xen prototype does that no other host does. The paper's numbers were measured on it
+//! (microslicedcore/xen, branch dyn-usliced-cores), and it goes beyond the paper's text; `mechanics =
+//! "xen-prototype"`:
 //!
 //! | what happens | otherwise | Xen prototype |
 //! |---|---|---|
 //! | order of a pass | round from the yielding vCPU | from vCPU 0, until a request finds all queues full |
 //! | a vCPU waits for a shootdown | yields unless one is helped | never yields |
-//! | a vCPU spins for a lock | yields unless one is helped | never yields (the limit of its rule, see `on_hint_in_prototype`) |
+//! | a vCPU spins for a lock | yields unless one is helped | never yields (see `on_hint_in_prototype`) |
 //! | a vCPU goes back to the normal pool | behind the others | within its credits, see `forgives` |
-//! | credits of the normal pool | of its pCPUs | of all pCPUs: its master accounts for the micro pool, too (section 5) |
+//! | credits of the normal pool | of its pCPUs | of all pCPUs, the micro pool's too (section 5) |
 //! | a sibling is blocked, or blocks on its micro pCPU | it wakes in the normal pool | see `take_along` |
-//! | a vCPU on a micro-sliced pCPU spins | its pass decides | no pass; it goes back if somebody waits there, see `spins_on` |
+//! | a vCPU on a micro-sliced pCPU spins | its pass decides | no pass; see `spins_on` |
 //! | a sibling has answered the shootdown | no request for it | requested like the others |
-//! | all queues are full | who spins goes on, and asks again | never asked (see the third row) |
+//! | all queues are full | the spinner goes on, and asks again | never asked (see the third row) |
 //! | a turn or a micro slice ends at a bad moment | see `delay_preemption/grace.rs` | it ends |
-//! | no micro pCPU serves a request at once | see `home_slices.rs`, in the real scheduler's normal pool | it waits, or is forgotten |
+//! | no micro pCPU serves a request at once | see `home_slices.rs` | it waits, or is forgotten |
 //!
-//! The prototype's published code sizes its pool otherwise, too: see docs/simulator-choices.md.
+//! The prototype's published code sizes its pool otherwise, too: see docs/lab/simulator-choices.md.
 
 use super::*;
 use microslice_policy::SiblingDecision;
@@ -23,7 +24,7 @@ use microslice_policy::SiblingDecision;
 pub(super) struct XenPrototype {
     /// The micro pCPU that each vCPU belongs to while it is blocked; or `NONE`.
     blocked_at: IdVec<VcpuId, PcpuId>,
-    /// VMs of which somebody may be blocked that belongs to no micro pCPU.
+    /// VMs of which a vCPU may be blocked that belongs to no micro pCPU.
     has_unclaimed: IdVec<VmId, bool>,
 }
 
@@ -49,7 +50,7 @@ pub(super) fn siblings_from_first(machine: &Machine, vcpu: VcpuId) -> impl Itera
 
 /// Its hooks: elsewhere they do what every other host does.
 impl<Normal: Core> MicroSliced<Normal> {
-    /// Somebody wakes: on the micro pCPU that it belonged to while it was blocked, if nobody waits for it.
+    /// A vCPU wakes: on the micro pCPU that it belonged to while it was blocked, if none waits for it.
     pub(super) fn wakes_in_pool(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
         let Some(prototype) = &mut self.prototype else { return false };
         let at = std::mem::replace(&mut prototype.blocked_at[vcpu], PcpuId::NONE);
@@ -60,7 +61,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         wakes_there
     }
 
-    /// Somebody of the VM may be blocked that belongs to no micro pCPU: a pass has to look for whom it takes along.
+    /// A vCPU of the VM may be blocked that belongs to no micro pCPU: a pass has to look for vCPUs to take
+    /// along.
     pub(super) fn note_unclaimed(&mut self, machine: &mut Machine, vm: VmId) {
         let Some(prototype) = &mut self.prototype else { return };
         if !std::mem::replace(&mut prototype.has_unclaimed[vm], true) {
@@ -74,7 +76,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         }
     }
 
-    /// The micro pool has another size: who belonged to a micro pCPU may belong to none.
+    /// The micro pool has another size: a vCPU that belonged to a micro pCPU may belong to none.
     pub(super) fn forget_claims(&mut self) {
         if let Some(prototype) = &mut self.prototype {
             prototype.has_unclaimed.fill(true);
@@ -91,21 +93,21 @@ impl<Normal: Core> MicroSliced<Normal> {
         if self.prototype.is_some() { u8::MAX } else { requested_for }
     }
 
-    /// The prototype doesn't know why somebody waits: who was woken is one like any other.
+    /// The prototype doesn't know why a vCPU waits: a woken one is one like any other.
     pub(super) fn asks_about_all_who_wait(&self) -> bool {
         self.prototype.is_some()
     }
 
-    /// Who blocks in its micro slice belongs to that micro pCPU until it wakes.
+    /// A vCPU that blocks in its micro slice belongs to that micro pCPU until it wakes.
     pub(super) fn blocks_in_pool(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
         if let Some(prototype) = &mut self.prototype {
             prototype.blocked_at[vcpu] = pcpu;
         }
     }
 
-    /// After a micro slice it comes back within its credits. The prototype's code wakes it, which boosts it; but boosted siblings
-    /// that have answered come and go hundreds of thousands of times a second here, and those that owe an answer starve,
-    /// which nothing in the paper suggests.
+    /// After a micro slice it comes back within its credits. The prototype's code wakes it, which boosts it.
+    /// But boosted siblings that have answered come and go hundreds of thousands of times a second here.
+    /// Those that owe an answer starve, which nothing in the paper suggests.
     pub(super) fn forgives(&mut self, vcpu: VcpuId) {
         if self.prototype.is_some() {
             self.normal.forgive(vcpu);
@@ -115,9 +117,10 @@ impl<Normal: Core> MicroSliced<Normal> {
 
 /// What its spinners do.
 impl<Normal: Core> MicroSliced<Normal> {
-    /// Who waits for a shootdown never yields; who spins for a lock yields only if no sibling that doesn't run belongs to a
-    /// micro-sliced pCPU, and those that halted there, or were taken along halted by a pass for a shootdown, belong to it until
-    /// they have run again. So once there is one, nobody yields; this is taken for always.
+    /// A waiter for a shootdown never yields. A spinner for a lock yields only if no sibling that doesn't run
+    /// belongs to a micro-sliced pCPU. Two kinds belong to one until they have run again: those that halted
+    /// there, and those that a pass for a shootdown took along halted. So once there is one, no vCPU yields;
+    /// this is taken for always.
     pub(super) fn on_hint_in_prototype(
         &mut self,
         machine: &mut Machine,
@@ -147,8 +150,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         self.go_on(machine, vcpu, Some(depends_on).filter(|_| !is_needed), u64::MAX)
     }
 
-    /// Who spins on a micro-sliced pCPU yields as under plain Xen: the credit scheduler chooses it again, for
-    /// a slice more, while nobody else waits there.
+    /// A spinner on a micro-sliced pCPU yields as under plain Xen: the credit scheduler chooses it again, for
+    /// a slice more, while no other waits there.
     fn spins_on(&self, machine: &mut Machine, micro_pcpu: PcpuId) -> YieldAnswer {
         if self.pool.next_on(micro_pcpu).is_some() {
             return YieldAnswer::Yield;
@@ -157,7 +160,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         YieldAnswer::KeepSpinning { until_ns: machine.now_ns }
     }
 
-    /// Whether a pass may find somebody to request, or to take along.
+    /// Whether a pass may find a vCPU to request, or to take along.
     fn needs_pass(&self, machine: &Machine, vcpu: VcpuId, scope: PassScope) -> bool {
         let vm = machine.vcpus[vcpu].vm;
         self.pass_without_request(machine, vcpu, scope).is_none()
@@ -214,8 +217,8 @@ impl<Normal: Core> MicroSliced<Normal> {
     }
 
     /// Passes for shootdowns don't ask whether a sibling runs, waits or is blocked: a blocked one belongs to
-    /// a micro pCPU from then on, as does one that blocks there. When it wakes it gets a micro slice, if it has the place to
-    /// itself. Returns false if there is no micro pCPU with room, which ends the pass.
+    /// a micro pCPU from then on, as does one that blocks there. When it wakes it gets a micro slice, if it
+    /// has the place to itself. Returns false if there is no micro pCPU with room, which ends the pass.
     pub(super) fn take_along(&mut self, machine: &Machine, vcpu: VcpuId, cause: Cause) -> bool {
         let at = self.prototype.as_ref().map_or(PcpuId::NONE, |prototype| prototype.blocked_at[vcpu]);
         if at != PcpuId::NONE && self.pool.has(at) {

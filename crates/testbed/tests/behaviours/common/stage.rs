@@ -62,7 +62,7 @@ pub fn on_machine(
 
 /// Runs `test`, and again on a fresh host if it failed while one of its guests ended by itself, a CPU of its host stood
 /// still, the host met a breakpoint that nobody set, or stopped answering: emulation ends a machine now and then
-/// (docs/testbed.md). All is printed. A failure among living machines is a failure, and so is one whose host complained of
+/// (docs/explanation/testbed.md). All is printed. A failure among living machines is a failure, and so is one whose host complained of
 /// anything else.
 fn unless_a_machine_is_lost(
     stage: &mut MutexGuard<'_, Option<Stage>>,

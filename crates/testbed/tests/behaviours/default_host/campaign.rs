@@ -40,7 +40,7 @@ fn what_is_promised_holds_through_faults_drawn_by_a_seed() {
     });
 }
 
-/// Before Linux 7.0 nothing leaves others a part of such a pCPU (docs/operator.md): the watchdog ends the scheduler.
+/// Before Linux 7.0 nothing leaves others a part of such a pCPU (docs/how-to/run-a-host.md): the watchdog ends the scheduler.
 #[test]
 #[ignore = "takes minutes: make test-long"]
 fn a_real_time_task_that_keeps_a_pcpu_for_longer_than_anybody_may_wait_is_a_finding() {

@@ -99,7 +99,7 @@ fn small_guest() -> [GuestSpec; 1] {
 #[test]
 fn a_guest_has_invariant_time() {
     with_guests(&small_guest(), |host, _| {
-        // Without it their deadline timers land in the far future (docs/testbed.md).
+        // Without it their deadline timers land in the far future (docs/explanation/testbed.md).
         let offsets =
             host.must_run("cat /sys/kernel/debug/kvm/*/vcpu*/tsc-offset", PATIENCE).expect("offsets");
         assert_eq!(offsets.lines().count(), 2);

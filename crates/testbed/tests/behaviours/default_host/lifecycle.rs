@@ -122,7 +122,7 @@ fn resident_kib_at_a_thousand_vcpus(host: &Host) -> Result<u64, String> {
 #[test]
 fn vcpus_by_the_thousand_are_scheduled_by_a_daemon_of_less_than_fifty_mib() {
     on_host(|host| {
-        // Emulated SVM ends a VM now and then (docs/testbed.md), and these are many.
+        // Emulated SVM ends a VM now and then (docs/explanation/testbed.md), and these are many.
         for tries in 1..=3 {
             match resident_kib_at_a_thousand_vcpus(host) {
                 Ok(resident) => {

@@ -1,6 +1,7 @@
 //! Load balancing at ticks (`sched_balance_rq`), by loads that go through the groups.
 //!
-//! A pCPU's load is what the groups in its queue weigh there. A vCPU's is its part of its group's (`task_h_load`).
+//! A pCPU's load is what the groups in its queue weigh there. A vCPU's is its part of its group's
+//! (`task_h_load`).
 
 use super::super::balance::{Balance, Balances};
 use super::GroupedEevdf;

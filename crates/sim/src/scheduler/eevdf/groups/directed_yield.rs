@@ -1,16 +1,20 @@
 //! KVM's directed yield through nested groups, as it is and as Wanpeng Li proposes it.
 //!
-//! Problem.   Who spins on a pause loop waits for a sibling that the host doesn't run.
-//! Mechanism. `kvm_vcpu_on_spin` (virt/kvm/kvm_main.c, Linux 6.18) goes round the siblings that wait, but for those preempted in user mode.
-//!            `yield_to` does nothing where both queues have one task. Else the target is the buddy of its vCPU's and of its VM's queue (`set_next_buddy`),
-//!            of which each level is heeded only if it is eligible. What `yield_task_fair` takes from the yielder, it takes from its thread, which is alone in
-//!            its vCPU's group: at the levels where others wait nothing changes. So who yields is mostly picked again.
-//! Proposal.  *Semantics-aware directed yield*, version 3 (June 2026, on Linux 7.1-rc7; not merged), by its cover letter. A target on the
-//!            yielder's pCPU is made eligible at each level, by a margin that grows with the queue, within the bounds of lag; and the yielder's slice protects it
-//!            no longer, at most once in 6 ms. The first one yielded to is whom the spinner sent an interrupt in the last 50 ms, and that hasn't handled it; then the siblings as
-//!            above; then those preempted in user mode, too.
-//! Limits.    The letter doesn't say how large the margin is: an eighth of a slice for each one in the queue is an assumption. Of interrupts, call-function IPIs are
-//!            tracked: these are spun for.
+//! Problem.   A spinner on a pause loop waits for a sibling that the host doesn't run.
+//! Mechanism. `kvm_vcpu_on_spin` (virt/kvm/kvm_main.c, Linux 6.18) goes round the siblings that wait, but for
+//!            those preempted in user mode. `yield_to` does nothing where both queues have one task. Else the
+//!            target is the buddy of its vCPU's and of its VM's queue (`set_next_buddy`). Each level heeds it
+//!            only if it is eligible. What `yield_task_fair` takes from the yielder, it takes from its
+//!            thread, which is alone in its vCPU's group: at the levels where others wait nothing changes. So
+//!            the yielder is mostly picked again.
+//! Proposal.  *Semantics-aware directed yield*, version 3 (June 2026, on Linux 7.1-rc7; not merged), by its
+//!            cover letter. A target on the yielder's pCPU is made eligible at each level, by a margin that
+//!            grows with the queue, within the bounds of lag. The yielder's slice protects it no longer, at
+//!            most once in 6 ms. The first target is a vCPU that the spinner sent an interrupt in the last 50
+//!            ms, and that hasn't handled it. Then come the siblings as above; then those preempted in user
+//!            mode, too.
+//! Limits.    The letter doesn't say how large the margin is: an eighth of a slice for each one in the queue
+//!            is an assumption. Of interrupts, call-function IPIs are tracked: these are spun for.
 
 use super::entity::Sums;
 use super::{GroupedEevdf, Queue};
@@ -24,7 +28,7 @@ const FORCED_INTERVAL_NS: u64 = 6_000_000;
 /// Of a slice, for each entity in the queue.
 const MARGIN_PART: u64 = 8;
 
-/// Who has sent whom an interrupt last (`ipi_context`).
+/// Which vCPU has sent which an interrupt last (`ipi_context`).
 pub struct Interrupts {
     of: IdVec<VcpuId, Interrupt>,
 }
@@ -33,7 +37,7 @@ pub struct Interrupts {
 struct Interrupt {
     receiver: VcpuId,
     sent_ns: u64,
-    /// Who has sent this vCPU one last.
+    /// The vCPU that has sent this one an interrupt last.
     sender: VcpuId,
 }
 
@@ -56,7 +60,7 @@ impl Interrupts {
         }
     }
 
-    /// Whom it waits for, as far as is known.
+    /// The vCPU that it waits for, as far as is known.
     fn receiver_of(&self, now_ns: u64, vcpu: VcpuId) -> Option<VcpuId> {
         let &Interrupt { receiver, sent_ns, .. } = &self.of[vcpu];
         (receiver != VcpuId::NONE && now_ns - sent_ns < RECENT_NS).then_some(receiver)
@@ -79,8 +83,9 @@ impl GroupedEevdf {
             group.next = sibling;
         }
         if pcpu != on {
-            // A switch isn't interrupted: two waiting siblings that many spinners yield to would otherwise chase each other off
-            // their pCPU for ever, before either is in its guest. The target is next, sooner or later.
+            // A switch isn't interrupted: two waiting siblings that many spinners yield to would otherwise
+            // chase each other off their pCPU for ever, before either is in its guest. The target is next,
+            // sooner or later.
             let is_switching =
                 queue.running != VcpuId::NONE && machine.now_ns - queue.since_ns < machine.switch_ns;
             if !is_switching {
@@ -137,7 +142,8 @@ impl GroupedEevdf {
 }
 
 impl Queue {
-    /// Who runs is protected by its slice no longer (`cancel_protect_slice`), unless that was so a moment ago.
+    /// The slice of the running vCPU protects it no longer (`cancel_protect_slice`), unless that was so a
+    /// moment ago.
     fn end_protection(&mut self, now_ns: u64) {
         if self.forced_ns.is_some_and(|forced_ns| now_ns - forced_ns < FORCED_INTERVAL_NS) {
             return;

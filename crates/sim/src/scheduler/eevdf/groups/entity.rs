@@ -1,12 +1,12 @@
-//! A queue's entities under EEVDF, whatever they stand for: a VM's group, or a vCPU's. Names in brackets are of Linux 6.18,
-//! kernel/sched/fair.c.
+//! A queue's entities under EEVDF, whatever they stand for: a VM's group, or a vCPU's. Names in brackets are
+//! of Linux 6.18, kernel/sched/fair.c.
 
 /// Weight of a group whose `cpu.weight` is 100, and of a task of nice 0 (`NICE_0_LOAD`).
 pub const WEIGHT: u64 = 1 << 20;
 /// `MIN_SHARES`.
 pub const WEIGHT_MIN: u64 = 2;
 
-/// Who stands in a queue.
+/// What stands in a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Entity {
     /// Time that it ran, by its weight; in the queue's own time, of which no absolute value means anything.
@@ -22,7 +22,8 @@ impl Entity {
         Self { vruntime_ns: 0, deadline_ns: 0, protected_until_ns: 0, weight }
     }
 
-    /// Time by its weight (`calc_delta_fair`). Rounded up, so that a slice that is charged in parts is over at its end.
+    /// Time by its weight (`calc_delta_fair`). Rounded up, so that a slice that is charged in parts is over
+    /// at its end.
     #[inline]
     pub fn weighted_ns(&self, time_ns: u64) -> i64 {
         if self.weight == WEIGHT {
@@ -64,8 +65,8 @@ impl Entity {
         self.protected_until_ns = self.deadline_ns;
     }
 
-    /// It stands that far behind the average of `others` and itself (`place_entity`). Its deadline, and how long it is protected, stay
-    /// as far from its runtime as they were.
+    /// It stands that far behind the average of `others` and itself (`place_entity`). Its deadline, and how
+    /// long it is protected, stay as far from its runtime as they were.
     pub fn place(&mut self, others: &Sums, zero_ns: i64, lag_ns: i64) {
         let vruntime_ns = match others.average_ns() {
             // Coming, it moves the average itself.
@@ -80,7 +81,8 @@ impl Entity {
         self.protected_until_ns += moved_ns;
     }
 
-    /// `reweight_entity`, of one that is in no queue: what is left of its slice is as long as before for the host.
+    /// `reweight_entity`, of one that is in no queue: what is left of its slice is as long as before for the
+    /// host.
     pub fn reweigh(&mut self, weight: u64) {
         let scaled = |ns: i64| (i128::from(ns) * i128::from(self.weight) / i128::from(weight)) as i64;
         self.deadline_ns = self.vruntime_ns + scaled(self.deadline_ns - self.vruntime_ns);
@@ -123,7 +125,8 @@ impl Sums {
     }
 }
 
-/// `pick_eevdf`: of those in a queue, by their places there. `current` ran until now, `next` is a buddy (`set_next_buddy`).
+/// `pick_eevdf`: of those in a queue, by their places there. `current` ran until now, `next` is a buddy
+/// (`set_next_buddy`).
 #[inline]
 pub fn pick<'a>(
     entities: impl Iterator<Item = (usize, &'a Entity)> + Clone,

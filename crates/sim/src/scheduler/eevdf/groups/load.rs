@@ -1,6 +1,7 @@
 //! How much of its weight an entity, or a queue, has had to run lately (kernel/sched/pelt.c, `load_avg`).
 //!
-//! Problem.   A group's weight on a pCPU is its part of the VM's load there. The load of the moment would swing with each sleep.
+//! Problem.   A group's weight on a pCPU is its part of the VM's load there. The load of the moment would
+//!            swing with each sleep.
 //! Mechanism. An average over periods of 2^20 ns, of which each counts half as much 32 periods later.
 //! Limits.    It changes at the periods' ends only.
 
@@ -55,7 +56,7 @@ impl Load {
         self.part = weight * (now_ns - (last << PERIOD_SHIFT));
     }
 
-    /// Somebody whose load this is comes along (`attach_entity_load_avg`), or goes.
+    /// A vCPU whose load this is comes along (`attach_entity_load_avg`), or goes.
     pub fn add(&mut self, other: &Self) {
         self.average += other.average;
     }

@@ -1,17 +1,20 @@
-//! Linux's EEVDF as libvirt and systemd set it up: a cgroup per VM below `machine.slice`, and one per vCPU in each. Names in brackets are
-//! of Linux 6.18, kernel/sched/fair.c.
+//! Linux's EEVDF as libvirt and systemd set it up: a cgroup per VM below `machine.slice`, and one per vCPU in
+//! each. Names in brackets are of Linux 6.18, kernel/sched/fair.c.
 //!
 //! Problem.   VMs shall share the host by their weights, whatever their numbers of vCPUs.
-//! Mechanism. Each VM has a queue of its own on every pCPU, and stands in the pCPU's queue with its part of the VM's weight: that of its load there,
-//!            by what the VM has on all pCPUs (`calc_group_shares`; `load.rs`). At both levels those that haven't had more than their due
-//!            are eligible, and of them the earliest deadline is picked (`pick_eevdf`; `entity.rs`). Who runs stays picked until its slice is over, while
-//!            it is eligible (RUN_TO_PARITY); turns end at ticks. Who wakes has the lag that it left with (`place_entity`, PLACE_LAG), and runs at
-//!            once only if it is the one to pick (`check_preempt_wakeup_fair`), at the level at which it and who runs differ
-//!            (`find_matching_se`). KVM's directed yield is in `directed_yield.rs`.
-//! Limits.    `machine.slice` has no siblings, and a scope has one child: they are left out. A vCPU's group has one thread, so its weight is whole
-//!            wherever that is (its load elsewhere has been removed by the time: `remove_entity_load_avg`). Who sleeps though it had more than its due
-//!            loses that lag as the others run (DELAY_DEQUEUE), but doesn't weigh in their average meanwhile. Where vCPUs start and wake is as in
-//!            `eevdf-flat`. No bandwidth control, no NUMA nodes, no hrtick.
+//! Mechanism. Each VM has a queue of its own on every pCPU. It stands in the pCPU's queue with its part of
+//!            the VM's weight: that of its load there, by what the VM has on all pCPUs (`calc_group_shares`;
+//!            `load.rs`). At both levels those that haven't had more than their due are eligible, and of them
+//!            the earliest deadline is picked (`pick_eevdf`; `entity.rs`). The running one stays picked until
+//!            its slice is over, while it is eligible (RUN_TO_PARITY). Turns end at ticks. A woken one has
+//!            the lag that it left with (`place_entity`, PLACE_LAG). It runs at once only if it is the one to
+//!            pick (`check_preempt_wakeup_fair`). They are compared at the level at which it and the running
+//!            one differ (`find_matching_se`). KVM's directed yield is in `directed_yield.rs`.
+//! Limits.    `machine.slice` has no siblings, and a scope has one child: they are left out. A vCPU's group
+//!            has one thread, so its weight is whole wherever that is (its load elsewhere has been removed by
+//!            the time: `remove_entity_load_avg`). A sleeper that had more than its due loses that lag as the
+//!            others run (DELAY_DEQUEUE), but doesn't weigh in their average meanwhile. Where vCPUs start and
+//!            wake is as in `eevdf-flat`. No bandwidth control, no NUMA nodes, no hrtick.
 
 mod balance;
 mod directed_yield;
@@ -50,7 +53,7 @@ pub struct GroupedEevdf {
     last_boosted: IdVec<VmId, VcpuId>,
     interrupts: Interrupts,
     balance: IdVec<PcpuId, Balance>,
-    /// pCPUs where somebody waits, and those that run nobody.
+    /// pCPUs where a vCPU waits, and those that run none.
     waited_for: Bits<PcpuId>,
     idle: Bits<PcpuId>,
     waiting_total: usize,
@@ -82,7 +85,7 @@ impl GroupedEevdf {
         self.queues[pcpu].charge(now_ns, self.config.base_slice_ns)
     }
 
-    /// The most lag that anybody keeps (`entity_lag`).
+    /// The most lag that is kept (`entity_lag`).
     fn limited_ns(&self, entity: &Entity, lag_ns: i64) -> i64 {
         let most_ns = entity.weighted_ns((2 * self.config.base_slice_ns).max(self.config.tick_ns));
         lag_ns.clamp(-most_ns, most_ns)
@@ -124,7 +127,8 @@ impl GroupedEevdf {
         entity.place(&others, zero_ns, scaled(lag_ns, old, weight));
     }
 
-    /// Somebody comes into a pCPU's queue, with the lag that it has (`enqueue_task_fair`); `fresh`: its slice begins.
+    /// A vCPU comes into a pCPU's queue, with the lag that it has (`enqueue_task_fair`); `fresh`: its slice
+    /// begins.
     fn enqueue(&mut self, now_ns: u64, pcpu: PcpuId, vcpu: VcpuId, task: Option<Entity>) {
         let vm = self.vm_of[vcpu];
         let slice_ns = self.config.base_slice_ns;
@@ -161,7 +165,7 @@ impl GroupedEevdf {
         self.update_weight(pcpu, at);
     }
 
-    /// Somebody who ran or waited leaves a pCPU's queue (`dequeue_task_fair`).
+    /// A vCPU that ran or waited leaves a pCPU's queue (`dequeue_task_fair`).
     fn dequeue(&mut self, now_ns: u64, pcpu: PcpuId, vcpu: VcpuId) -> Option<Entity> {
         let queue = &mut self.queues[pcpu];
         let at = queue.place_of(self.vm_of[vcpu])?;
@@ -212,7 +216,8 @@ impl GroupedEevdf {
         self.lags[vcpu].left_ns(group.and_then(|group| group.sums().average_ns()))
     }
 
-    /// Its load goes along (`migrate_task_rq_fair`), from a queue that it isn't in any more to one that it isn't in yet.
+    /// Its load goes along (`migrate_task_rq_fair`), from a queue that it isn't in any more to one that it
+    /// isn't in yet.
     fn move_load(&mut self, now_ns: u64, vcpu: VcpuId, from: PcpuId, to: PcpuId) {
         let vm = self.vm_of[vcpu];
         let load = self.loads[vcpu];
@@ -290,7 +295,7 @@ impl GroupedEevdf {
         }
     }
 
-    /// Whether who has just woken is the one to run where it waits (`check_preempt_wakeup_fair`).
+    /// Whether the vCPU that has just woken is the one to run where it waits (`check_preempt_wakeup_fair`).
     fn preempts(&self, pcpu: PcpuId, vcpu: VcpuId) -> bool {
         let queue = &self.queues[pcpu];
         if queue.running == VcpuId::NONE {
@@ -403,7 +408,7 @@ impl Scheduler for GroupedEevdf {
         }
         self.charge(machine.now_ns, pcpu);
         let queue = &self.queues[pcpu];
-        // Most yields end where they began: who yields is still the one to run.
+        // Most yields end where they began: the yielder is still the one to run.
         match queue.pick(queue.running_vm, vcpu) {
             Some((_, next)) if next != vcpu => YieldAnswer::Yield,
             _ => goes_on,

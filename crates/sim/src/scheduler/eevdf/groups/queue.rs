@@ -13,7 +13,8 @@ pub(super) struct Lag {
 }
 
 impl Lag {
-    /// What is left of it now: who had more than its due loses that as the queue's others run. `None`: nobody is in the queue.
+    /// What is left of it now: a sleeper that had more than its due loses that as the queue's others run.
+    /// `None`: nothing is in the queue.
     pub(super) fn left_ns(self, average_ns: Option<i64>) -> i64 {
         match average_ns {
             _ if self.ns >= 0 => self.ns,
@@ -38,12 +39,12 @@ pub(super) struct Group {
     pub(super) entity: Entity,
     pub(super) lag: Lag,
     pub(super) tasks: Vec<Task>,
-    /// Of the tasks, whom somebody has yielded to; or nobody.
+    /// Of the tasks, the target of a yield; or none.
     pub(super) next: VcpuId,
     pub(super) load: Load,
     /// As much of the load is in the VM's sum.
     pub(super) counted: u64,
-    /// Where in the queue's time the average was when somebody was in it last.
+    /// Where in the queue's time the average was when a vCPU was in it last.
     pub(super) zero_ns: i64,
 }
 
@@ -86,7 +87,7 @@ pub(super) struct Queue {
     pub(super) groups: Vec<Group>,
     pub(super) running: VcpuId,
     pub(super) running_vm: VmId,
-    /// The VM whom somebody has yielded to, or none.
+    /// The VM that is the target of a yield, or none.
     pub(super) next: VmId,
     pub(super) charged_until_ns: u64,
     /// Since when `running` does.
@@ -137,14 +138,15 @@ impl Queue {
         pick(self.queued(), self.place_of(ran_vm), self.place_of(self.next))
     }
 
-    /// Who would be next, if `ran` of `ran_vm` ran until now, and may go on.
+    /// The one that would be next, if `ran` of `ran_vm` ran until now, and may go on.
     pub(super) fn pick(&self, ran_vm: VmId, ran: VcpuId) -> Option<(VmId, VcpuId)> {
         let group = &self.groups[self.pick_group(ran_vm)?];
         let task = &group.tasks[group.pick(ran)?];
         Some((group.vm, task.vcpu))
     }
 
-    /// Who runs here has had its slice, by the window that its turn ends in ([`crate::scheduler::mechanisms`]).
+    /// The running one has had its slice, by the window that its turn ends in
+    /// ([`crate::scheduler::mechanisms`]).
     pub(super) fn end_turn(&mut self, slice_ns: u64) {
         let running = self.running;
         let Some(at) = self.place_of(self.running_vm) else { return };

@@ -7,7 +7,8 @@ use microslice_policy::GuestClass;
 
 const MS: u64 = 1_000_000;
 
-/// A host with VMs of so many vCPUs and such a weight; all have woken, in this order, and are on one pCPU unless there are more.
+/// A host with VMs of so many vCPUs and such a weight; all have woken, in this order, and are on one pCPU
+/// unless there are more.
 struct Host {
     scheduler: GroupedEevdf,
     machine: Machine,
@@ -35,7 +36,7 @@ impl Host {
         host
     }
 
-    /// Who runs on a pCPU stops, and the next one runs.
+    /// The vCPU on a pCPU stops, and the next one runs.
     fn switch(&mut self, pcpu: u32) -> VcpuId {
         let pcpu = PcpuId::new(pcpu);
         let stopped = self.machine.current(pcpu);

@@ -1,13 +1,15 @@
-//! Grace: who is stopped at a bad moment at the end of its turn goes on for a few micro slices: a window that doesn't slide.
-//! `policy/delay_preemption.h` says who and how often; the moments at which it is asked are the real scheduler's
-//! (`bpf/mechanisms/delay_preemption.bpf.h`: `finishes_first`, `comes_back`):
+//! Grace: a vCPU that stops at a bad moment at the end of its turn goes on for a few micro slices. The window
+//! doesn't slide. `policy/delay_preemption.h` says which and how often. The moments at which it is asked are
+//! the real scheduler's (`bpf/mechanisms/delay_preemption.bpf.h`: `finishes_first`, `comes_back`):
 //!
 //! | moment | what follows |
 //! |---|---|
-//! | a turn in the normal pool is over, or somebody boosted comes | it goes on for a micro slice, where it is |
-//! | its pCPU becomes micro-sliced under it, and isn't lent (`lending.rs`) | it goes before all others of the normal pool, for a micro slice |
+//! | a turn in the normal pool is over | it goes on for a micro slice |
+//! | its pCPU becomes micro-sliced, and isn't lent | it goes first elsewhere, for a micro slice |
 //!
-//! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody else interrupts a turn.
+//! A woken vCPU, or one that asks for a micro slice before a turn is over, doesn't wait for that.
+//! A turn that Xen's rate limit protects isn't over. The simulated host has no tasks of its own, so nobody
+//! else interrupts a turn.
 
 use super::super::*;
 use microslice_policy::delay_preemption::decide_on_delay;
@@ -36,7 +38,8 @@ impl<Normal: Core> MicroSliced<Normal> {
         pcpu: PcpuId,
         reason: StopReason,
     ) -> Option<Pick> {
-        if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
+        let is_cut_short = self.normal.turn_due_ns(pcpu).is_some_and(|due_ns| machine.now_ns < due_ns);
+        if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu, is_cut_short) {
             machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
             return Some(self.for_a_micro_slice(machine, vcpu));
         }
@@ -44,7 +47,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         None
     }
 
-    /// Who comes back before its turn was over has a micro slice left of it.
+    /// A vCPU that comes back before its turn was over has a micro slice left of it.
     pub(in super::super) fn comes_back(&self, machine: &Machine, pick: Pick) -> Pick {
         let comes_back = self.grace.counts[pick.vcpu] > 0;
         if comes_back { self.for_a_micro_slice(machine, pick.vcpu) } else { pick }
@@ -67,8 +70,13 @@ impl<Normal: Core> MicroSliced<Normal> {
             && !self.normal.has_yielded(vcpu)
     }
 
-    /// Its turn is cut off. May it go on for a micro slice, because it was stopped at a bad moment?
-    pub(in super::super) fn gets_grace(&mut self, machine: &mut Machine, vcpu: VcpuId) -> bool {
+    /// Its turn is cut off. May it go on for a micro slice, because it was stopped at a bad moment? `is_cut_short`: it isn't over.
+    pub(in super::super) fn gets_grace(
+        &mut self,
+        machine: &mut Machine,
+        vcpu: VcpuId,
+        is_cut_short: bool,
+    ) -> bool {
         // Without a micro pool nobody helps those that it may wait for: it would only spin for longer.
         if self.pool.count() == 0 || self.grace.in_windows {
             return false;
@@ -81,6 +89,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             now_ns: u64::from(*count) * rules.look_ns,
             guest_class: host.class.into(),
             answer: self.answers.answer_of(host.owes_answer).into(),
+            is_cut_short: is_cut_short.into(),
             ..DelayObservation::default()
         };
         if decide_on_delay(&rules, &seen).verdict.get() != Some(DelayVerdict::GoesOn) {
@@ -106,7 +115,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         pcpu: PcpuId,
         reason: StopReason,
     ) {
-        if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu) {
+        if self.is_cut_off(machine, vcpu, reason) && self.gets_grace(machine, vcpu, false) {
             machine.emit(TraceEvent::TurnGoesOn { vcpu, pcpu });
             self.normal.put_first(machine, vcpu);
         } else {

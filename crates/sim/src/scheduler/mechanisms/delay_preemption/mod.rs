@@ -1,15 +1,16 @@
-//! Delayed preemption around any scheduler (VM'04, section 3): a turn ends, in a window around its end, where that is safe.
-//! `policy/delay_preemption.h` says where the window lies and what is safe; here is when it is asked:
+//! Delayed preemption around any scheduler (VM'04, section 3): a turn ends, in a window around its end, where
+//! that is safe. `policy/delay_preemption.h` says where the window lies and what is safe; here is when it is
+//! asked:
 //!
 //! | moment | what follows |
 //! |---|---|
 //! | the scheduler has chosen | the turn is looked at when its window begins, not when it is over |
-//! | the window has begun, and its vCPU isn't safe | it goes on: until the next look, or until it changes what it does |
+//! | the window has begun, and its vCPU isn't safe | it goes on until the next look, or a change |
 //! | it is safe, or the window ends | the scheduler chooses, as if the turn were over now |
-//! | somebody else is to run before the window begins | that is put off by a window of its own, from now on |
+//! | another vCPU is to run before the window begins | that is put off by a window of its own, from now on |
 //!
-//! Who gives its pCPU up, halts, or has a micro or an urgent slice there isn't delayed; nor is anybody kept from either. Time is charged
-//! by the scheduler, as it is run.
+//! A vCPU that gives its pCPU up, halts, or has a micro or an urgent slice there isn't delayed. Nor is any
+//! kept from either. Time is charged by the scheduler, as it is run.
 
 mod grace;
 
@@ -31,7 +32,7 @@ const TURN_MIN_NS: u64 = 10_000;
 pub struct DelayPreemption {
     inner: Box<dyn Scheduler>,
     rules: DelayConfig,
-    /// The guest's own help, or the host's: whoever becomes safe is seen at once.
+    /// The guest's own help, or the host's: a vCPU that becomes safe is seen at once.
     is_told: bool,
     safe_point_ns: Option<u64>,
     vcpus: IdVec<VcpuId, Delayed>,
@@ -52,7 +53,7 @@ struct Turn {
     vcpu: VcpuId,
     /// `None`: the scheduler doesn't know, or this is a micro or an urgent slice.
     due: Option<(u64, DelayWindow)>,
-    /// Somebody else was to run from that moment on.
+    /// Another vCPU was to run from that moment on.
     interruption: Option<DelayWindow>,
     /// When it is looked at next.
     look_at_ns: u64,
@@ -129,7 +130,7 @@ impl DelayPreemption {
         let decision = decide_on_delay(&self.rules, &seen);
         let verdict = decision.verdict.get().unwrap_or(DelayVerdict::EndsForced);
         let turn = &mut self.turns[pcpu];
-        // Who was put off before the window began isn't put off any longer by it.
+        // A waiter that was put off before the window began isn't put off any longer by it.
         let limit_ns = turn.interruption.map_or(u64::MAX, |window| window.end_ns);
         if verdict != DelayVerdict::GoesOn || now_ns >= limit_ns {
             self.window_ends(machine, pcpu, due.map(|(due_ns, _)| due_ns), &seen, verdict);
@@ -151,7 +152,7 @@ impl DelayPreemption {
         Some(Pick { vcpu, slice_end_ns: look_at_ns })
     }
 
-    /// Who was preempted by force the last time gets an interrupt whose handler gives the pCPU up.
+    /// A vCPU that was preempted by force the last time gets an interrupt whose handler gives the pCPU up.
     fn put_safe_point_in(&mut self, now_ns: u64, pcpu: PcpuId, vcpu: VcpuId) {
         let turn = &mut self.turns[pcpu];
         if turn.safe_point_ns.is_none() && self.vcpus[vcpu].was_forced {
@@ -178,7 +179,7 @@ impl DelayPreemption {
             guest_class: host.class.into(),
             at_safe_point: at_safe_point.into(),
             answer: if host.owes_answer { SiblingAnswer::Owed } else { SiblingAnswer::Given }.into(),
-            reserved: 0,
+            is_cut_short: 0,
         }
     }
 
@@ -196,7 +197,7 @@ impl DelayPreemption {
         let delayed = &mut self.vcpus[vcpu];
         delayed.was_forced = forced;
         let penalised = delayed.state.penalty_turns > 0;
-        // Somebody else's coming has nothing to do with where the turn would have ended.
+        // Another vCPU's coming has nothing to do with where the turn would have ended.
         let due_ns = due_ns.filter(|_| self.turns[pcpu].interruption.is_none());
         if let Some(due_ns) = due_ns {
             delayed.state = delayed.state.after_turn(&self.rules, seen, verdict);
@@ -248,7 +249,7 @@ impl Scheduler for DelayPreemption {
             let vcpu = self.turns[pcpu].vcpu;
             machine.emit(TraceEvent::WindowEnded { vcpu, pcpu, due_ns: None, forced: false });
         }
-        // It was asked for by somebody else: what that one takes away isn't a turn that is over.
+        // It was asked for by another vCPU: what that one takes away isn't a turn that is over.
         let stopped = stopped.map(|(vcpu, reason)| match (self.turns[pcpu].interruption, reason) {
             (Some(_), StopReason::SliceExpired) => (vcpu, StopReason::Preempted),
             _ => (vcpu, reason),

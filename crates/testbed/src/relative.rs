@@ -1,0 +1,95 @@
+//! What a guest had in a phase, over what the same guest has alone in that boot: the emulator's slowness cancels.
+
+use crate::demo::Phase;
+
+/// A figure of one guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Figure {
+    Cpus,
+    WorkPerCpuSecond,
+    ShootdownP50,
+    ShootdownP99,
+    WakeP50,
+    WakeP99,
+}
+
+impl Figure {
+    pub const ALL: [Self; 6] = [
+        Self::Cpus,
+        Self::WorkPerCpuSecond,
+        Self::ShootdownP50,
+        Self::ShootdownP99,
+        Self::WakeP50,
+        Self::WakeP99,
+    ];
+
+    /// In JSON.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Cpus => "cpus",
+            Self::WorkPerCpuSecond => "work_per_cpu_second",
+            Self::ShootdownP50 => "shootdown_p50_us",
+            Self::ShootdownP99 => "shootdown_p99_us",
+            Self::WakeP50 => "wake_p50_us",
+            Self::WakeP99 => "wake_p99_us",
+        }
+    }
+
+    /// Of the guest `name`; `None` where nothing was measured.
+    pub fn of(self, phase: &Phase, name: &str) -> Option<f64> {
+        let at = phase.vms.iter().position(|(guest, _)| guest == name)?;
+        let (vm, cpus) = (&phase.vms[at].1, phase.cpus.get(at).copied().flatten());
+        let latency = |kind: &str, percent| vm.latency(kind).percentile_us(percent);
+        match self {
+            Self::Cpus => cpus,
+            Self::WorkPerCpuSecond => Some(vm.work_rate() / cpus.filter(|cpus| *cpus > 0.0)?),
+            Self::ShootdownP50 => latency("shootdown", 50.0),
+            Self::ShootdownP99 => latency("shootdown", 99.0),
+            Self::WakeP50 => latency("wake", 50.0),
+            Self::WakeP99 => latency("wake", 99.0),
+        }
+    }
+
+    /// The same over what the guest has in `alone`.
+    pub fn over_alone(self, phase: &Phase, alone: &Phase, name: &str) -> Option<f64> {
+        let (value, alone) = (self.of(phase, name)?, self.of(alone, name)?);
+        (alone > 0.0).then(|| value / alone)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::demo::{Round, Scheduler};
+    use crate::guest::Pv;
+    use crate::measure::Measurement;
+
+    /// Guests mix and hog, which had so many CPUs and did so much work in a second.
+    pub(crate) fn phase(scheduler: Scheduler, mix: (f64, u64), hog: (f64, u64)) -> Phase {
+        let vm = |name: &str, work: u64| {
+            let work = [("worker".to_owned(), work)].into();
+            (name.to_owned(), Measurement { windows: 1, seconds: 1.0, work, ..Measurement::default() })
+        };
+        Phase {
+            scheduler,
+            round: Round { pv: Pv::Off, pause_exits: false },
+            vms: vec![vm("mix", mix.1), vm("hog", hog.1)],
+            cpus: vec![Some(mix.0), Some(hog.0)],
+            statistics: None,
+            profile: None,
+            context_switches: 0,
+            seconds: 1.0,
+        }
+    }
+
+    #[test]
+    fn work_counts_by_the_processor_time_that_it_took() {
+        let alone = phase(Scheduler::Alone, (4.0, 400), (4.0, 4000));
+        let shared = phase(Scheduler::Kernel, (2.0, 150), (0.0, 0));
+        let over = |figure: Figure, name: &str| figure.over_alone(&shared, &alone, name);
+        assert_eq!(over(Figure::WorkPerCpuSecond, "mix"), Some(0.75));
+        assert_eq!(over(Figure::Cpus, "mix"), Some(0.5));
+        assert_eq!(over(Figure::WorkPerCpuSecond, "hog"), None, "it never ran");
+        assert_eq!(over(Figure::ShootdownP50, "mix"), None, "none was measured");
+    }
+}

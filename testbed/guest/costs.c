@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What single operations take: for the simulator's model of this machine (scenarios/hosts/testbed.toml).
+ *
+ * Medians of many, while every vCPU computes: so an emulated CPU has the part of the machine that it has in any busy phase.
+ */
+#define _GNU_SOURCE
+#include "loads.h"
+#include "stats.h"
+
+#include <cpuid.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PAGE 4096
+#define PAGES 8
+#define SAMPLES 401
+/* Of what takes less than reading the clock, so many are timed together. */
+#define BATCH 16
+/* One thread of the kernel-heavy load computes so much between two visits to the kernel. */
+#define ITERATIONS 20000
+#define SWITCHES 2000
+
+static uint64_t samples[SAMPLES];
+
+static int compare(const void *a, const void *b)
+{
+	uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+
+	return (left > right) - (left < right);
+}
+
+static uint64_t median(void)
+{
+	qsort(samples, SAMPLES, sizeof(samples[0]), compare);
+	return samples[SAMPLES / 2];
+}
+
+static uint64_t median_of(void (*operation)(void), int times)
+{
+	for (int sample = 0; sample < SAMPLES; sample++) {
+		uint64_t start = now_ns();
+
+		for (int i = 0; i < times; i++)
+			operation();
+		samples[sample] = (now_ns() - start) / times;
+	}
+	return median();
+}
+
+/* An exit that KVM answers at once. */
+static void exit_once(void)
+{
+	unsigned int a, b, c, d;
+
+	__cpuid(0, a, b, c, d);
+}
+
+static void compute_once(void)
+{
+	compute(ITERATIONS);
+}
+
+/* A futex that never has the expected value, as the load `lock` takes it. */
+static void lock_once(void)
+{
+	static uint32_t word;
+
+	syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* Interrupts each sibling that runs a thread of this process, and waits for all. */
+static void call_once(void)
+{
+	syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+}
+
+/* All of an unmapping but the interrupts, where nobody else runs this process. */
+static void unmap_once(void)
+{
+	char *memory = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED)
+		return;
+	for (int page = 0; page < PAGES; page++)
+		memory[page * PAGE] = 1;
+	mprotect(memory, PAGES * PAGE, PROT_READ);
+	munmap(memory, PAGES * PAGE);
+}
+
+static void spin(long argument)
+{
+	(void)argument;
+	for (;;)
+		compute(ITERATIONS);
+}
+
+static void stay_on(int cpu)
+{
+	cpu_set_t only;
+
+	CPU_ZERO(&only);
+	CPU_SET(cpu, &only);
+	sched_setaffinity(0, sizeof(only), &only);
+}
+
+/* In a process of its own, with `siblings` busy threads on as many other vCPUs: what calling them takes; 0 siblings: what the rest takes. */
+static void measure_with(int siblings)
+{
+	syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+	for (int i = 1; i <= siblings; i++)
+		start_thread(spin, 0, i);
+	/* They are there. */
+	usleep(500000);
+	if (siblings) {
+		report("{\"cost\":\"call\",\"siblings\":%d,\"ns\":%lu}", siblings, median_of(call_once, 1));
+		return;
+	}
+	report("{\"cost\":\"exit\",\"ns\":%lu}", median_of(exit_once, BATCH));
+	report("{\"cost\":\"compute\",\"ns\":%lu}", median_of(compute_once, 1));
+	report("{\"cost\":\"lock\",\"ns\":%lu}", median_of(lock_once, BATCH));
+	report("{\"cost\":\"unmap\",\"ns\":%lu}", median_of(unmap_once, 1));
+}
+
+static void in_child(int vcpus, int siblings)
+{
+	pid_t others = fork(), child;
+
+	if (!others) {
+		/* Another process keeps busy whom the measured one leaves out. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (int i = siblings + 1; i < vcpus; i++)
+			start_thread(spin, 0, i);
+		for (;;)
+			pause();
+	}
+	child = fork();
+	if (!child) {
+		stay_on(0);
+		measure_with(siblings);
+		_exit(0);
+	}
+	waitpid(child, NULL, 0);
+	kill(others, SIGKILL);
+	waitpid(others, NULL, 0);
+}
+
+void load_costs(int vcpus)
+{
+	in_child(vcpus, 0);
+	in_child(vcpus, 1);
+	in_child(vcpus, vcpus - 1);
+	report("{\"cost\":\"end\"}");
+}
+
+/* Two processes wake each other over pipes on one CPU: each time it switches. Returns ns per switch. */
+static uint64_t ns_per_switch(int cpu)
+{
+	int there[2], back[2];
+	char byte = 0;
+	uint64_t start;
+	pid_t child;
+
+	stay_on(cpu);
+	if (pipe(there) || pipe(back))
+		return 0;
+	child = fork();
+	if (!child) {
+		for (int i = 0; i < SWITCHES; i++)
+			if (read(there[0], &byte, 1) != 1 || write(back[1], &byte, 1) != 1)
+				_exit(1);
+		_exit(0);
+	}
+	start = now_ns();
+	for (int i = 0; i < SWITCHES; i++)
+		if (write(there[1], &byte, 1) != 1 || read(back[0], &byte, 1) != 1)
+			break;
+	start = now_ns() - start;
+	waitpid(child, NULL, 0);
+	return start / (2 * SWITCHES);
+}
+
+/* On every CPU at once, so that each has its part of the machine. */
+int measure_switches(void)
+{
+	int cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	for (int cpu = 1; cpu < cpus; cpu++)
+		if (!fork()) {
+			ns_per_switch(cpu);
+			_exit(0);
+		}
+	printf("{\"cost\":\"switch\",\"ns\":%lu}\n", ns_per_switch(0));
+	while (wait(NULL) > 0)
+		;
+	return 0;
+}
