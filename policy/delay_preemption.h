@@ -16,9 +16,9 @@
  *            given of it, look by look, since a vCPU interrupted in it has the rest later. A safe vCPU has no
  *            use for it; one that would hold others up has it. So it makes turns longer, and the charge keeps
  *            shares.
- *            A woken vCPU, or one that asks for a micro slice, doesn't wait for it: the vCPU that is cut short
- *            has the rest of its turn to come. A woken one that waits is asked for by calls, and the micro
- *            slice takes its boost.
+ *            A woken vCPU, or one that asks for a micro slice, doesn't wait for it: the vCPU that is cut
+ *            short has the rest of its turn to come. A woken one that waits is asked for by calls, and the
+ *            micro slice takes its boost.
  * Formula.   begin(n) = due(n) - mean of the last k offsets offset = preempted - begin, w / 2 while there are
  *            fewer
  *            end(n)   = begin(n) + w

@@ -2,20 +2,21 @@
 /*
  * Worth helping: does help bring this VM anything? It is tried.
  *
- * Problem.   Micro slices and patience make some VMs slower: where who has a micro slice waits for a lock itself, or where who
- *            is next for a lock was preempted by a sibling that waits, too (docs/explanation/regret.md). No single event tells such a VM
- *            from one that gains by the same rules.
- * Mechanism. Now and then a VM is looked at with help and without, by turns. Each tick of the host that finds one of its vCPUs
- *            running is a sample: useful, or spent waiting. Without help there is no micro pool for it: nobody is accelerated,
- *            and a spinner yields to whom KVM finds. A trial ends after the first two looks if these speak for help, so that a
- *            VM that gains by it is without it for one look. What was found holds for a while: twice as long as before, if it
- *            is what was found before.
+ * Problem.   Micro slices and patience make some VMs slower: where who has a micro slice waits for a lock
+ *            itself, or where who is next for a lock was preempted by a sibling that waits, too
+ *            (docs/explanation/regret.md). No single event tells such a VM from one that gains by the same
+ *            rules.
+ * Mechanism. Now and then a VM is looked at with help and without, by turns. Each tick of the host that finds
+ *            one of its vCPUs running is a sample: useful, or spent waiting. Without help there is no micro
+ *            pool for it: nobody is accelerated, and a spinner yields to whom KVM finds. A trial ends after
+ *            the first two looks if these speak for help, so that a VM that gains by it is without it for one
+ *            look. What was found holds for a while: twice as long as before, if it is what was found before.
  * Formula.   d     = useful without help - useful with it, of looks equally long
  *            off   : d > 0, d * d > 4 * (both), and d * 100 > HELP_GAIN_PERCENT * with it
  *            Two standard deviations of such counts, and a gain that is worth it.
- * Limits.    A VM that changes between its looks misleads them, until the next trial. One that hardly runs tells nothing, and
- *            is helped. Waiting that the kernel of the guest doesn't show (in user mode) counts as useful. How long its
- *            packets wait isn't asked.
+ * Limits.    A VM that changes between its looks misleads them, until the next trial. One that hardly runs
+ *            tells nothing, and is helped. Waiting that the kernel of the guest doesn't show (in user mode)
+ *            counts as useful. How long its packets wait isn't asked.
  */
 #ifndef POLICY_WORTH_HELPING_H
 #define POLICY_WORTH_HELPING_H
@@ -56,7 +57,10 @@ POLICY u32 class_is_useful(u32 guest_class)
 	       guest_class == GUEST_CLASS_IRQ_HANDLER;
 }
 
-/* By how many samples a VM does better without help; 0: not by more than `deviations_squared` standard deviations, squared. */
+/*
+ * By how many samples a VM does better without help; 0: not by more than `deviations_squared` standard
+ * deviations, squared.
+ */
 POLICY u64 better_without(const struct help_state *state, u64 deviations_squared)
 {
 	u64 with = state->useful[0], without = state->useful[1], more = without > with ? without - with : 0;

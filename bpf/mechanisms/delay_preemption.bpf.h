@@ -326,7 +326,10 @@ __noinline u32 puts_off(u32 slot, s32 cpu)
 
 /* ---- Grace ---- */
 
-/* Its turn is over, or is cut short. May it go on until the next look, because it was stopped at a bad moment? */
+/*
+ * Its turn is over, or is cut short. May it go on until the next look, because it was stopped at a bad
+ * moment?
+ */
 __noinline int gets_grace(u32 slot, u32 class, u32 is_cut_short)
 {
 	struct vcpu *vcpu = vcpu_at(slot);

@@ -1,4 +1,5 @@
-//! Builds the static programs that run inside the emulated host and its guests, for the library to carry along.
+//! Builds the static programs that run inside the emulated host and its guests, for the library to carry
+//! along.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

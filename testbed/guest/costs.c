@@ -2,7 +2,8 @@
 /*
  * What single operations take: for the simulator's model of this machine (scenarios/hosts/testbed.toml).
  *
- * Medians of many, while every vCPU computes: so an emulated CPU has the part of the machine that it has in any busy phase.
+ * Medians of many, while every vCPU computes: so an emulated CPU has the part of the machine that it has in
+ * any busy phase.
  */
 #define _GNU_SOURCE
 #include "loads.h"
@@ -113,7 +114,10 @@ static void stay_on(int cpu)
 	sched_setaffinity(0, sizeof(only), &only);
 }
 
-/* In a process of its own, with `siblings` busy threads on as many other vCPUs: what calling them takes; 0 siblings: what the rest takes. */
+/*
+ * In a process of its own, with `siblings` busy threads on as many other vCPUs: what calling them takes; 0
+ * siblings: what the rest takes.
+ */
 static void measure_with(int siblings)
 {
 	syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
@@ -136,7 +140,7 @@ static void in_child(int vcpus, int siblings)
 	pid_t others = fork(), child;
 
 	if (!others) {
-		/* Another process keeps busy whom the measured one leaves out. */
+		/* Another process keeps busy the vCPUs that the measured one leaves out. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		for (int i = siblings + 1; i < vcpus; i++)
 			start_thread(spin, 0, i);

@@ -4,14 +4,16 @@
  *
  * What to do comes on the kernel's command line, which hands unknown words to init as environment:
  *   WORKLOAD=load[:count],…   hog dozer shootdown storm lock wake worker collector pingpong
- *                             heartbeat kallsyms torture locks crowd balloons costs, or `mix` (default count: a
- *                             thread per vCPU; one for wake and pingpong; ten for crowd; seconds of torture and locks)
+ *                             heartbeat kallsyms torture locks crowd balloons costs, or `mix` (default count:
+ *                             a thread per vCPU; one for wake and pingpong; ten for crowd; seconds of torture
+ *                             and locks)
  *   NETWORK=10.77.1           the first three numbers of its network: the host is .1, the guest .2
  *   WINDOW_MS=1000            length of a reporting window, in guest time
  * Everything it measures it prints as JSON lines on its virtio port: {"ready"}, {"heartbeat"}, {"window"},
  * {"kallsyms"}.
  *
- * Run on a host as `workload echo [PORT]` it answers the guests' datagrams, and as `workload switches` it tells what a switch takes.
+ * Run on a host as `workload echo [PORT]` it answers the guests' datagrams, and as `workload switches` it
+ * tells what a switch takes.
  */
 #define _GNU_SOURCE
 #include "loads.h"

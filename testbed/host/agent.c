@@ -7,9 +7,9 @@
  * has a system installed (ROOT_DISK), it makes way for that system's own init, and comes back as its service.
  * When the other end goes away, for whatever reason, everything that it started is killed.
  *
- * An emulated host without virtio devices (SERIAL_LINE) has a serial line instead, whose UART drops what comes while it
- * is full. So the harness waits there until the agent has said that it took what was sent. The most of that host's root
- * comes as an archive on its disk.
+ * An emulated host without virtio devices (SERIAL_LINE) has a serial line instead, whose UART drops what
+ * comes while it is full. So the harness waits there until the agent has said that it took what was sent. The
+ * most of that host's root comes as an archive on its disk.
  *
  * Frames, both directions: length, stream, kind (three little-endian 32-bit words), then `length` bytes.
  *   harness -> agent  X run this shell command   I input for it   C end of input

@@ -1,4 +1,5 @@
-//! Documentation as a test: links lead somewhere, commands exist, lines and sentences are short, walks name files that are there.
+//! Documentation as a test: links lead somewhere, commands exist, lines and sentences are short, walks name
+//! files that are there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,8 +8,8 @@ use std::process::Command;
 const COLUMNS_MAX: usize = 110;
 const WORDS_MAX: usize = 25;
 
-/// How many sentences of a page are longer than `WORDS_MAX`, at the most. Other pages have none. Numbers only fall.
-/// Pages of the lab are notebooks, kept as they were written; the others wait to be written anew.
+/// How many sentences of a page are longer than `WORDS_MAX`, at the most. Other pages have none. Numbers only
+/// fall. Pages of the lab are notebooks, kept as they were written; the others wait to be written anew.
 const LONG_SENTENCES: &[(&str, usize)] = &[
     ("docs/explanation/guest-kernels.md", 1),
     ("docs/explanation/regret.md", 13),
@@ -67,7 +68,8 @@ fn pages() -> BTreeMap<String, String> {
     all.map(|path| (path.clone(), std::fs::read_to_string(root().join(&path)).expect(&path))).collect()
 }
 
-/// Lines outside of blocks of code, with their numbers; and those blocks, each with what stands behind its fence.
+/// Lines outside of blocks of code, with their numbers; and those blocks, each with what stands behind its
+/// fence.
 fn split(text: &str) -> (Vec<(usize, &str)>, Vec<(&str, Vec<&str>)>) {
     let (mut prose, mut blocks) = (Vec::new(), Vec::new());
     let mut block: Option<(&str, Vec<&str>)> = None;
@@ -121,7 +123,8 @@ fn paragraphs(prose: &[(usize, &str)]) -> Vec<String> {
     all
 }
 
-/// How many words each sentence has. A colon ends one, since an example or a list follows; so does a semicolon.
+/// How many words each sentence has. A colon ends one, since an example or a list follows; so does a
+/// semicolon.
 fn sentence_lengths(paragraph: &str) -> Vec<usize> {
     let mut lengths = vec![0];
     for word in words_only(paragraph).split_whitespace() {
@@ -239,7 +242,8 @@ fn help(words: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8(output.stdout).expect("UTF-8"))
 }
 
-/// Commands of a block of code, one a line, each from `microslice` on; what a shell does behind them is left out.
+/// Commands of a block of code, one a line, each from `microslice` on; what a shell does behind them is left
+/// out.
 fn commands(lines: &[&str]) -> Vec<String> {
     let joined = lines.join("\n").replace("\\\n", " ");
     let lines = joined.lines().filter_map(|line| {

@@ -1,6 +1,6 @@
-//! Debian's own Prometheus scrapes what `run` and `observe` serve, in the way that docs/how-to/monitor.md shows:
-//! every query of the dashboard has an answer, every alert can be asked about, and nothing is to be said
-//! against names and units.
+//! Debian's own Prometheus scrapes what `run` and `observe` serve, in the way that docs/how-to/monitor.md
+//! shows: every query of the dashboard has an answer, every alert can be asked about, and nothing is to be
+//! said against names and units.
 //!
 //! The figures are a report's, made here and growing; the rest is what the daemon has: its conversion, its
 //! server, its formats.

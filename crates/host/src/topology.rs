@@ -97,8 +97,8 @@ struct Place {
 
 /// From the last package's last core down, of each core its last thread first: a micro-sliced thread is idle
 /// for most of the time, and then its sibling has the core to itself. Whole cores would cost more and help
-/// nobody sooner (docs/explanation/simulator.md, SMT). The first pCPU that isn't isolated never joins: it is where the
-/// host's interrupts and housekeeping go by default.
+/// nobody sooner (docs/explanation/simulator.md, SMT). The first pCPU that isn't isolated never joins: it is
+/// where the host's interrupts and housekeeping go by default.
 fn micro_order(mut online: Vec<u32>, slow: &[u32], place: impl Fn(u32) -> Place) -> Vec<u32> {
     online.sort_unstable();
     online.drain(..online.len().min(1));

@@ -1,7 +1,7 @@
 //! What a VM is called, by what its VMM runs as: its command line, else its control group.
 //!
-//! Both are only names: nothing is opened because of them. docs/how-to/libvirt.md has a table of which VMMs have
-//! which.
+//! Both are only names: nothing is opened because of them. docs/how-to/libvirt.md has a table of which VMMs
+//! have which.
 
 /// The name of the VM of process `pid`.
 pub(crate) fn name(arguments: &[String], cgroup: &str, comm: &str, pid: u32) -> String {

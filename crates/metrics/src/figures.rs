@@ -1,4 +1,5 @@
-//! All figures of the project, each defined once. Values of labels are the vocabulary of `docs/reference/figures.md`.
+//! All figures of the project, each defined once. Values of labels are the vocabulary of
+//! `docs/reference/figures.md`.
 
 use crate::figure::{Figure, Kind, Unit};
 

@@ -1,7 +1,7 @@
 //! Everything that a run depends on: host, virtual machines, guest kernels, workloads, scheduler, seed.
 //!
-//! Times are integer nanoseconds. The values and their sources are in `scenarios/`; `docs/explanation/reproduction.md` lists
-//! which were fitted.
+//! Times are integer nanoseconds. The values and their sources are in `scenarios/`;
+//! `docs/explanation/reproduction.md` lists which were fitted.
 
 mod coordination;
 mod delay;

@@ -151,7 +151,7 @@ fn an_interrupt_that_comes_during_a_switch_of_threads_is_taken_behind_it() {
     assert!(longest_ns < 100_000, "{longest_ns} ns, on a host with nothing else to do");
 }
 
-/// The unmapping thread is one workload, and who runs on the other vCPUs another.
+/// The unmapping thread is one workload, and the threads on the other vCPUs are another.
 fn shootdowns_beside(of_process: &str) -> u64 {
     let text = format!(
         r#"

@@ -2,7 +2,8 @@
 //! What the model that is fitted to such a profile predicts is compared with what the scenario itself does
 //! under another policy.
 //!
-//! `cargo test --workspace --locked --test what_if -- --nocapture` prints the table of docs/how-to/what-if.md.
+//! `cargo test --workspace --locked --test what_if -- --nocapture` prints the table of
+//! docs/how-to/what-if.md.
 
 use microslice_metrics::profile::Profile;
 use microslice_sim::batch::BatchProgress;

@@ -1,12 +1,13 @@
-//! How long two guests live under KVM's and the kernel's own scheduler alone, while the emulated host's CPUs are stopped
-//! between two instructions and go on, again and again. On a machine they would live for ever.
+//! How long two guests live under KVM's and the kernel's own scheduler alone, while the emulated host's CPUs
+//! are stopped between two instructions and go on, again and again. On a machine they would live for ever.
 //!
 //! ```sh
 //! cargo run --release -p microslice-testbed --example kicks -- 6.18 10 90
 //! ```
 //!
-//! Arguments: the host kernel's series, milliseconds between two such stops (0: none), seconds. No scheduler of ours is loaded,
-//! so what ends a guest here is the emulator (docs/explanation/testbed.md, What goes wrong).
+//! Arguments: the host kernel's series, milliseconds between two such stops (0: none), seconds. No scheduler
+//! of ours is loaded, so what ends a guest here is the emulator (docs/explanation/testbed.md, What goes
+//! wrong).
 
 use microslice_testbed::{GuestSpec, Testbed};
 use std::time::{Duration, Instant};

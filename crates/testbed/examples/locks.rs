@@ -1,6 +1,6 @@
-//! The guest's locks (`guest/locks`) with the paper's parameters, on the testbed: with four and eight vCPUs on four pCPUs, alone and beside
-//! a guest of four vCPUs that always compute: locks taken, handed over to a waiter, and halts, all a second. Figures of one boot can be compared
-//! with each other: time is dilated.
+//! The guest's locks (`guest/locks`) with the paper's parameters, on the testbed: with four and eight vCPUs
+//! on four pCPUs, alone and beside a guest of four vCPUs that always compute: locks taken, handed over to a
+//! waiter, and halts, all a second. Figures of one boot can be compared with each other: time is dilated.
 //!
 //! ```sh
 //! cargo run --release -p microslice-testbed --example locks -- 10     # seconds for each

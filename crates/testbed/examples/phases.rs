@@ -1,14 +1,15 @@
-//! Several ways to run the scheduler over the same two guests in one boot, and what the first of them measured.
+//! Several ways to run the scheduler over the same two guests in one boot, and what the first of them
+//! measured.
 //!
 //! ```sh
 //! cargo run --release -p microslice-testbed --example phases -- shootdown 12 pv-off,pause-exits \
 //!     "--micro-cpus 0" "--micro-cpus 1 --micro-slice-us 3000" kernel
 //! ```
 //!
-//! Arguments: the first guest's workload (the other hogs its vCPUs), measured seconds per phase, options (`pv-off`,
-//! `pause-exits`, `eight-vcpus` of the first guest, `dilated`: the kernel's own slices are ten times as long, as in the demo)
-//! or `-`, and the phases: flags of `microslice run`, or `kernel`; after the word `other` flags of the build that
-//! `OTHER_BINARY` names, to compare two builds in one boot.
+//! Arguments: the first guest's workload (the other hogs its vCPUs), measured seconds per phase, options
+//! (`pv-off`, `pause-exits`, `eight-vcpus` of the first guest, `dilated`: the kernel's own slices are ten
+//! times as long, as in the demo) or `-`, and the phases: flags of `microslice run`, or `kernel`; after the
+//! word `other` flags of the build that `OTHER_BINARY` names, to compare two builds in one boot.
 
 use microslice_testbed::measure::Measurement;
 use microslice_testbed::{GuestSpec, Pv, Testbed, built_binary, demo, demo_report};

@@ -1,7 +1,8 @@
 //! Whether a kernel image describes sched_ext's kfuncs as they can be called.
 //!
-//! Kernels built with pahole 1.30 describe `scx_bpf_kick_cpu` with the implicit third argument that the verifier is
-//! meant to supply, and lack the `_impl` twin that the verifier then looks for: no scheduler that kicks can load.
+//! Kernels built with pahole 1.30 describe `scx_bpf_kick_cpu` with the implicit third argument that the
+//! verifier is meant to supply, and lack the `_impl` twin that the verifier then looks for: no scheduler that
+//! kicks can load.
 
 use crate::{Error, Result};
 use btf_rs::{Btf, BtfType, Type};
@@ -71,8 +72,8 @@ fn argument_count(btf: &Btf, function: &str) -> Option<usize> {
     })
 }
 
-/// The ELF file inside a bzImage: the boot protocol's header says where the payload is, its first bytes say how it is
-/// packed.
+/// The ELF file inside a bzImage: the boot protocol's header says where the payload is, its first bytes say
+/// how it is packed.
 fn decompress(image: &Path) -> Result<Vec<u8>> {
     let bytes = std::fs::read(image).map_err(|cause| Error::file(image, cause))?;
     let word =

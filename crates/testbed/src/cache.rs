@@ -7,8 +7,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A directory of downloads: `apt/` (package lists), `kernels/`, `qemu/`. All of it may be deleted at any time that
-/// no testbed runs.
+/// A directory of downloads: `apt/` (package lists), `kernels/`, `qemu/`. All of it may be deleted at any
+/// time that no testbed runs.
 #[derive(Debug, Clone)]
 pub struct Cache {
     root: PathBuf,
@@ -44,8 +44,8 @@ impl Cache {
         &self.root
     }
 
-    /// Takes the lock `name`, waiting up to `patience` for whoever has it. Freed when the value is dropped, or when
-    /// the process dies in any way.
+    /// Takes the lock `name`, waiting up to `patience` for whoever has it. Freed when the value is dropped,
+    /// or when the process dies in any way.
     pub fn lock(&self, name: &str, patience: Duration) -> Result<Lock> {
         let path = self.root.join(format!("{name}.lock"));
         let mut file = OpenOptions::new()

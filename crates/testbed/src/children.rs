@@ -1,8 +1,8 @@
 //! Child processes that cannot outlive this one.
 //!
-//! The kernel's parent-death signal fires when the *thread* that forked ends, so all children are forked by one
-//! thread that lives as long as the process. Each child leads a process group of its own: a Ctrl-C at the terminal
-//! reaches only this process, which then decides in which order things end.
+//! The kernel's parent-death signal fires when the *thread* that forked ends, so all children are forked by
+//! one thread that lives as long as the process. Each child leads a process group of its own: a Ctrl-C at the
+//! terminal reaches only this process, which then decides in which order things end.
 
 use std::io;
 use std::os::fd::RawFd;

@@ -1,5 +1,5 @@
-//! What the emulated host shows of itself, for errors: what its console said last, whether its kernel complained there, and
-//! where its CPUs are.
+//! What the emulated host shows of itself, for errors: what its console said last, whether its kernel
+//! complained there, and where its CPUs are.
 
 use crate::Result;
 use crate::host_symbols::HostSymbols;
@@ -38,14 +38,17 @@ const STALLS: [&str; 6] = [
     "blocked for more than",
     "workqueue lockup",
 ];
-/// With these words sched_ext says why it threw a scheduler out of a host with such a CPU, right after that it did.
+/// With these words sched_ext says why it threw a scheduler out of a host with such a CPU, right after that
+/// it did.
 const THROWN_OUT_BY_STALL: [&str; 2] = ["RCU CPU stall detected", "soft lockup"];
-/// A breakpoint that nobody set. A kernel changes its own code by way of one: at the first byte of each place that it
-/// changes, while its other CPUs run on (`arch/x86/kernel/alternative.c`). sched_ext does that whenever a scheduler comes
-/// or goes. The emulator translates code, and lets a CPU run on with a translation of the breakpoint that is there no more.
-/// Nobody but the kernel writes there: whatever else it says from then on comes of that.
+/// A breakpoint that nobody set. A kernel changes its own code by way of one: at the first byte of each place
+/// that it changes, while its other CPUs run on (`arch/x86/kernel/alternative.c`). sched_ext does that
+/// whenever a scheduler comes or goes. The emulator translates code, and lets a CPU run on with a translation
+/// of the breakpoint that is there no more. Nobody but the kernel writes there: whatever else it says from
+/// then on comes of that.
 const STALE_BREAKPOINT: &str = "Oops: int3";
-/// What it says of a scheduler that was asked to go, that came, or that goes because a pCPU goes on- or offline: no complaint.
+/// What it says of a scheduler that was asked to go, that came, or that goes because a pCPU goes on- or
+/// offline: no complaint.
 const ORDINARY: [&str; 3] = ["disabled (unregistered", "\" enabled", "line, exiting scheduler"];
 
 pub struct Console {
@@ -112,15 +115,16 @@ impl Console {
 }
 
 pub(crate) fn complains(line: &str) -> bool {
-    // As 7.2 words a warning, and 6.18 not yet: "WARNING: kernel/sched/ext.c:2000 at scx_foo+0x1/0x2, CPU#1: bash/99".
+    // As 7.2 words a warning, and 6.18 not yet: "WARNING: kernel/sched/ext.c:2000 at scx_foo+0x1/0x2, CPU#1:
+    // bash/99".
     let is_new_warning = line.contains("WARNING: ") && line.contains(", CPU#");
     (is_new_warning || COMPLAINTS.iter().any(|words| line.contains(words)))
         && !ORDINARY.iter().any(|words| line.contains(words))
 }
 
-/// Whether emulation may be why a host, or a guest of it, isn't well: the host's kernel doesn't complain, or only of a CPU
-/// that stands still or a breakpoint that nobody set. The former may be ours, too: where its CPUs stood is in
-/// [`Console::account`].
+/// Whether emulation may be why a host, or a guest of it, isn't well: the host's kernel doesn't complain, or
+/// only of a CPU that stands still or a breakpoint that nobody set. The former may be ours, too: where its
+/// CPUs stood is in [`Console::account`].
 pub fn may_be_emulations_end(text: &str) -> bool {
     let complaints: Vec<&str> = text
         .lines()
@@ -147,7 +151,8 @@ pub fn tells_of_a_stale_breakpoint(text: &str) -> bool {
     text.lines().any(|line| line.contains(STALE_BREAKPOINT))
 }
 
-/// The end of a console's text, one line below the other, and before it the first complaint with what follows it.
+/// The end of a console's text, one line below the other, and before it the first complaint with what follows
+/// it.
 pub fn ending(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     if lines.is_empty() {

@@ -24,7 +24,8 @@ pub struct Costs {
     pub loaded_seconds: f64,
 }
 
-/// Schedulers to compare; the first is what the others are compared with, and they have the length of its slices.
+/// Schedulers to compare; the first is what the others are compared with, and they have the length of its
+/// slices.
 const SCHEDULERS: [(&str, &str); 3] = [
     ("scx_simple's rules", "--simple"),
     ("pool off", "--no-guest-memory --program-costs --json --stats 1 --micro-cpus 0 --slice-us 20000"),
@@ -40,8 +41,9 @@ const VCPUS_PATIENCE: Duration = Duration::from_secs(120);
 pub enum Load<'k> {
     /// A kernel-heavy guest and a hog, with this kernel.
     Guests(&'k str),
-    /// vCPUs without a guest kernel, some that spin and some that halt: they are there at once, also on a host that counts
-    /// instructions, where a kernel would take too long to boot. No work is counted, and no symbols are looked up.
+    /// vCPUs without a guest kernel, some that spin and some that halt: they are there at once, also on a
+    /// host that counts instructions, where a kernel would take too long to boot. No work is counted, and no
+    /// symbols are looked up.
     BareVcpus,
 }
 

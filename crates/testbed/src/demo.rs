@@ -1,4 +1,5 @@
-//! The demo's phases: two guests side by side, one kernel-heavy and one CPU hog, under one scheduler after another.
+//! The demo's phases: two guests side by side, one kernel-heavy and one CPU hog, under one scheduler after
+//! another.
 
 use crate::guest::{Guest, GuestSpec, Pv};
 use crate::host::Host;
@@ -17,8 +18,8 @@ pub enum Scheduler {
     Kernel,
     /// Ours, with so many micro-sliced pCPUs.
     Static(u32),
-    /// The same by the paper's rules alone: the recipients of a call-function IPI run at once only when its sender yields,
-    /// and whoever is stopped at a bad moment waits for the next hint.
+    /// The same by the paper's rules alone: the recipients of a call-function IPI run at once only when its
+    /// sender yields, and whoever is stopped at a bad moment waits for the next hint.
     StaticPaper(u32),
     /// Ours, with a pool that follows Algorithm 1.
     Auto,
@@ -123,7 +124,8 @@ impl Round {
 pub struct Plan {
     /// Measured time per phase.
     pub seconds: u64,
-    /// How many times longer than on hardware every scheduler's slices are: ours and the kernel's own. 1 leaves all alone.
+    /// How many times longer than on hardware every scheduler's slices are: ours and the kernel's own. 1
+    /// leaves all alone.
     pub dilation: u32,
     /// Length of a slice in our normal pool.
     pub slice_us: u64,
@@ -135,11 +137,12 @@ pub struct Plan {
     pub urgent_allowance_us: u64,
     /// For an answer, after its interrupt was acknowledged.
     pub urgent_answer_us: u64,
-    /// Of the host, that a VM may have by boosts: as many times more than on hardware as micro slices are longer.
+    /// Of the host, that a VM may have by boosts: as many times more than on hardware as micro slices are
+    /// longer.
     pub boost_percent: u32,
     pub guest_kernel: String,
-    /// Each guest has a cgroup of its own, as libvirt gives it one: the kernel's own scheduler then shares by VM, as ours
-    /// does, not by thread. A real host's cgroups are somebody else's.
+    /// Each guest has a cgroup of its own, as libvirt gives it one: the kernel's own scheduler then shares by
+    /// VM, as ours does, not by thread. A real host's cgroups are somebody else's.
     pub own_cgroups: bool,
     /// How `microslice` is called on the host.
     pub microslice: String,
@@ -177,7 +180,8 @@ impl Phase {
 pub const EMULATED_DILATION: u32 = 10;
 /// After a scheduler took over: the guests' queues have settled.
 const SETTLE: Duration = Duration::from_secs(4);
-/// How long a scheduler may take to see the guests, to read their kernels, and to learn where these lie; each.
+/// How long a scheduler may take to see the guests, to read their kernels, and to learn where these lie;
+/// each.
 const KNOWLEDGE_PATIENCE: Duration = Duration::from_secs(60);
 /// The guest whose work is micro-sliced, and its workload.
 pub(crate) const MIX: &str = "mix";
@@ -189,13 +193,15 @@ const OBSERVER_SETTLES: Duration = Duration::from_secs(100);
 /// Where it writes, on the host.
 const PROFILE: &str = "/tmp/microslice-profile.json";
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a scheduler may take to come, or to go: the kernel verifies it for seconds of emulation, for minutes on a machine that others load.
+/// How long a scheduler may take to come, or to go: the kernel verifies it for seconds of emulation, for
+/// minutes on a machine that others load.
 const LOAD_PATIENCE: Duration = Duration::from_secs(300);
-/// A peer's programs may be several times as long as ours: those of lavd took 300 s and more on a machine that others load.
+/// A peer's programs may be several times as long as ours: those of lavd took 300 s and more on a machine
+/// that others load.
 const PEER_LOAD_PATIENCE: Duration = Duration::from_secs(1200);
 
-/// Runs all phases; `boot` gives the host, once for rounds with PAUSE exits and once for those without; `progress` hears
-/// what comes next.
+/// Runs all phases; `boot` gives the host, once for rounds with PAUSE exits and once for those without;
+/// `progress` hears what comes next.
 pub fn run(plan: &Plan, boot: &dyn Fn(bool) -> Result<Host>, progress: &dyn Fn(&str)) -> Result<Vec<Phase>> {
     let mut phases = Vec::new();
     for rounds in plan.rounds.chunk_by(|a, b| a.pause_exits == b.pause_exits) {
@@ -254,7 +260,8 @@ fn run_round(
             guest.stop()?;
         }
         match outcome {
-            // Emulated SVM loses a guest now and then (docs/explanation/testbed.md); a round is compared within itself only.
+            // Emulated SVM loses a guest now and then (docs/explanation/testbed.md); a round is compared
+            // within itself only.
             Err(error @ Error::Stage { .. }) if tries < ROUND_TRIES => {
                 say(format_args!("{error}; the round starts again ({tries} of {ROUND_TRIES} tries used)"));
                 phases.truncate(done);
@@ -414,8 +421,8 @@ fn start_until(
     Err(Error::Command { machine: host.release().into(), command: command.into(), cause })
 }
 
-/// Puts a scheduler in charge that knows the guests' kernels. They stand still while it is verified, and while it reads their kernels: an
-/// emulated host takes several times as long for either beside busy guests.
+/// Puts a scheduler in charge that knows the guests' kernels. They stand still while it is verified, and
+/// while it reads their kernels: an emulated host takes several times as long for either beside busy guests.
 pub(crate) fn take_over(
     host: &Host,
     guests: &[Guest],
@@ -450,9 +457,9 @@ fn let_it_learn(process: &Process, guests: &[Guest]) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the scheduler knows where the kernel of guest `name` lies: before, it can't tell critical code. The other
-/// guest hogs its vCPUs in user mode and never halts, so it tells nothing and needs nothing. If it takes too long the
-/// phase is measured all the same, and the reader is told.
+/// Waits until the scheduler knows where the kernel of guest `name` lies: before, it can't tell critical
+/// code. The other guest hogs its vCPUs in user mode and never halts, so it tells nothing and needs nothing.
+/// If it takes too long the phase is measured all the same, and the reader is told.
 pub fn wait_for_slide(process: &Process, name: &str) {
     let is_told = |vm: &Value| vm["slide"].is_string() || vm["classes_are_known"] == true;
     let is_known = |vm: &Value| vm["name"] == name && is_told(vm);
@@ -505,7 +512,8 @@ fn ended_badly(host: &Host, cause: impl std::fmt::Display) -> Error {
 
 /// The processor time that each guest's VMM has used so far, in seconds, by the guest's name.
 pub fn cpu_seconds(host: &Host) -> Result<BTreeMap<String, f64>> {
-    // Fields 14 and 15 of stat are user's and kernel's time, in ticks of 10 ms wherever user space can see them.
+    // Fields 14 and 15 of stat are user's and kernel's time, in ticks of 10 ms wherever user space can see
+    // them.
     let command = "for p in $(pidof qemu-system-x86_64); do \
                    tr '\\0' ' ' < /proc/$p/cmdline | sed 's/.* -name guest=\\([^ ,]*\\).*/\\1/'; echo; \
                    cut -d' ' -f14,15 /proc/$p/stat; done";

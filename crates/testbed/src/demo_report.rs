@@ -7,8 +7,9 @@ use microslice_metrics::table::Table;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// `{"phases": [{"name", "scheduler", "micro_cpus", "pv", "vms": […], "accelerations", "acceleration_returns", "preemptions", …}]}`;
-/// what a phase doesn't have (the kernel's own scheduler accelerates nobody) is zero or empty.
+/// `{"phases": [{"name", "scheduler", "micro_cpus", "pv", "vms": […], "accelerations",
+/// "acceleration_returns", "preemptions", …}]}`; what a phase doesn't have (the kernel's own scheduler
+/// accelerates nobody) is zero or empty.
 pub fn to_json(phases: &[Phase]) -> Value {
     json!({ "phases": phases.iter().map(phase_json).collect::<Vec<_>>() })
 }

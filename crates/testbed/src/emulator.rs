@@ -1,4 +1,5 @@
-//! QEMU from Debian's backports with every library it needs, in the cache: independent of what this machine runs.
+//! QEMU from Debian's backports with every library it needs, in the cache: independent of what this machine
+//! runs.
 
 use crate::cache::Cache;
 use crate::packages::{Archive, is_complete};
@@ -7,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The release whose QEMU runs on both levels. Its backports have 10.2 or newer, which fixed an SVM interrupt race.
+/// The release whose QEMU runs on both levels. Its backports have 10.2 or newer, which fixed an SVM interrupt
+/// race.
 const RELEASE: &str = "trixie";
 
 /// An unpacked tree that holds QEMU, its libraries and firmware, and busybox.

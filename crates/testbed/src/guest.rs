@@ -111,7 +111,8 @@ impl GuestSpec {
         self.cgroup(&name, DEFAULT_CGROUP_WEIGHT)
     }
 
-    /// Puts it into the cgroup `name` ("tenant/web": below that of the tenant) with this `cpu.weight`, and without a limit.
+    /// Puts it into the cgroup `name` ("tenant/web": below that of the tenant) with this `cpu.weight`, and
+    /// without a limit.
     pub fn cgroup(mut self, name: &str, weight: u32) -> Self {
         self.cgroup = Some((name.into(), weight));
         self
@@ -147,7 +148,8 @@ impl GuestSpec {
         }
         let pinned = self.pcpus.map(|mask| format!("taskset {mask:x} ")).unwrap_or_default();
         Ok(format!(
-            // Devices on I/O ports, not memory-mapped: emulated SVM and KVM disagree about the latter (docs/explanation/testbed.md).
+            // Devices on I/O ports, not memory-mapped: emulated SVM and KVM disagree about the latter
+            // (docs/explanation/testbed.md).
             "{before}exec {pinned}{qemu} -M pc,accel=kvm,usb=off,hpet=off,vmport=off -bios qboot.rom -cpu host{helpers} \
              -smp {vcpus} -m {memory}M -nodefaults -no-user-config -no-reboot -display none \
              -name guest={name},debug-threads=on -kernel {kernel} -initrd {initrd} -append '{append}' \

@@ -1,7 +1,7 @@
 //! Our modules for guests' kernels (`guest/`), built with the headers that Debian has of these kernels.
 //!
-//! The headers' tools were built for the release that the kernel is of. Those that this machine's C library is too old for run
-//! with QEMU's libraries.
+//! The headers' tools were built for the release that the kernel is of. Those that this machine's C library
+//! is too old for run with QEMU's libraries.
 
 use crate::cache::Cache;
 use crate::emulator::{Emulator, LIBRARIES, LOADER};
@@ -139,7 +139,8 @@ fn build(cache: &Cache, headers: &Path, release: &str, into: &Path) -> Result<()
     fs::rename(&partial, into).map_err(|cause| Error::file(into, cause))
 }
 
-/// One that this machine's C library is too old for gets the emulator's, by a script in its place. `emulator` is relative to the cache.
+/// One that this machine's C library is too old for gets the emulator's, by a script in its place. `emulator`
+/// is relative to the cache.
 fn make_runnable(kbuild: &Path, tool: &str, emulator: &Path) -> Result<()> {
     let versions = fs::read_dir(kbuild).map_err(|cause| Error::file(kbuild, cause))?;
     for version in versions.filter_map(|entry| Some(entry.ok()?.path())) {

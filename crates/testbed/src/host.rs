@@ -51,7 +51,8 @@ pub struct GuestImage {
 }
 
 impl Host {
-    /// This machine itself, for the guest kernels called `guest_kernels`: same agent, same guests, no emulation.
+    /// This machine itself, for the guest kernels called `guest_kernels`: same agent, same guests, no
+    /// emulation.
     ///
     /// It needs KVM and root. Guests, and all that runs through this value, end with it or with this process.
     pub fn here(guest_kernels: &[&str]) -> Result<Self> {
@@ -175,8 +176,9 @@ impl Host {
         self.console.as_ref().map(|console| console.account()).unwrap_or_default()
     }
 
-    /// Stops the emulated host's CPUs between two instructions and lets them go on, which nothing in it should notice. The
-    /// emulator does that for reasons of its own, too; guests don't always survive it (`examples/kicks.rs`).
+    /// Stops the emulated host's CPUs between two instructions and lets them go on, which nothing in it
+    /// should notice. The emulator does that for reasons of its own, too; guests don't always survive it
+    /// (`examples/kicks.rs`).
     pub fn stop_and_go_on(&self) -> Result<()> {
         let console =
             self.console.as_ref().ok_or_else(|| Error::file("monitor", "only an emulated host has one"))?;
@@ -189,7 +191,8 @@ impl Host {
         self.run("true", self.answer_patience).is_ok()
     }
 
-    /// Ends the emulated host, whatever state it is in, and boots a fresh one in its place. Guests end with the old one.
+    /// Ends the emulated host, whatever state it is in, and boots a fresh one in its place. Guests end with
+    /// the old one.
     pub fn boot_again(&mut self) -> Result<()> {
         let Some(testbed) = self.testbed.clone() else {
             return Err(Error::Stage {
@@ -226,7 +229,8 @@ impl Drop for Host {
     }
 }
 
-/// The program under test: `$MICROSLICE_BINARY`, or the one that cargo has built into the same folder as the program that asks.
+/// The program under test: `$MICROSLICE_BINARY`, or the one that cargo has built into the same folder as the
+/// program that asks.
 pub fn built_binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("MICROSLICE_BINARY") {
         return Ok(path.into());

@@ -1,4 +1,5 @@
-//! The emulated host's own symbols: an address of its kernel gets a name, also when its kernel doesn't answer any more.
+//! The emulated host's own symbols: an address of its kernel gets a name, also when its kernel doesn't answer
+//! any more.
 
 use crate::Result;
 use crate::host::Host;
@@ -56,7 +57,8 @@ impl HostSymbols {
 }
 
 impl Host {
-    /// From now on its account of itself has names in place of bare addresses. It takes its kernel some seconds.
+    /// From now on its account of itself has names in place of bare addresses. It takes its kernel some
+    /// seconds.
     pub fn learn_symbols(&self) -> Result<()> {
         if let Some(console) = &self.console {
             console.learn_symbols(HostSymbols::parse(&self.must_run("cat /proc/kallsyms", PATIENCE)?));

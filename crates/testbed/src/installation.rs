@@ -1,7 +1,7 @@
 //! An installed Debian with systemd on a disk, as an operator's host has it: what a package meets.
 //!
-//! `mmdebstrap` makes it of the archive that this machine's own sources name, `mke2fs` a disk of that. The disk stays in the cache; a
-//! host writes what it changes elsewhere.
+//! `mmdebstrap` makes it of the archive that this machine's own sources name, `mke2fs` a disk of that. The
+//! disk stays in the cache; a host writes what it changes elsewhere.
 
 use crate::cache::Cache;
 use crate::packages::{KEYRING, mirror, remove, run};

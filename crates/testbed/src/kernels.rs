@@ -1,8 +1,8 @@
 //! Stock Debian kernels, chosen by rule: "the newest of series X that passes the check".
 //!
-//! Versions come and go in the archive, so none is named here. Up to 6.18 one package holds a kernel; from 6.19 on its
-//! `linux-image` package is empty and depends on `linux-binary-…` (the image) and `linux-modules-…`. A kernel whose
-//! parts are not all in the archive any more is passed over.
+//! Versions come and go in the archive, so none is named here. Up to 6.18 one package holds a kernel; from
+//! 6.19 on its `linux-image` package is empty and depends on `linux-binary-…` (the image) and
+//! `linux-modules-…`. A kernel whose parts are not all in the archive any more is passed over.
 
 use crate::cache::Cache;
 use crate::packages::{Archive, Offer, is_complete};
@@ -12,7 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Debian's builds of each kernel: for any machine, with only what virtual machines have, and fully preemptible.
+/// Debian's builds of each kernel: for any machine, with only what virtual machines have, and fully
+/// preemptible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
     Generic,
@@ -39,7 +40,8 @@ impl Flavour {
     }
 }
 
-/// What the BTF of an image must look like (docs/explanation/testbed.md: some builds describe a kfunc wrongly).
+/// What the BTF of an image must look like (docs/explanation/testbed.md: some builds describe a kfunc
+/// wrongly).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Btf {
     /// Not looked at: a guest needs none.
@@ -77,8 +79,8 @@ const FIRST_WITH_SCHED_EXT: (u32, u32) = (6, 16);
 /// The kernel that the guests run unless told otherwise.
 pub const DEFAULT_GUEST: &str = "6.12-cloud";
 
-/// Kernels of which only symbols are read, never booted: below 6.1, fully preemptible, newer than any that is booted.
-/// Only their images are kept.
+/// Kernels of which only symbols are read, never booted: below 6.1, fully preemptible, newer than any that is
+/// booted. Only their images are kept.
 pub fn symbol_rules() -> Vec<Rule> {
     let names = ["5.10", "5.10-cloud", "6.12-rt", "7.2-rt", "7.3"];
     let rules: Result<Vec<Rule>> = names.into_iter().map(Rule::guest).collect();
@@ -95,8 +97,8 @@ pub fn all_rules() -> Vec<Rule> {
 }
 
 impl Rule {
-    /// A host kernel of `series` ("6.18"): one that can load a sched_ext scheduler, if Debian's kernels of that series have
-    /// sched_ext at all.
+    /// A host kernel of `series` ("6.18"): one that can load a sched_ext scheduler, if Debian's kernels of
+    /// that series have sched_ext at all.
     pub fn host(series: &str) -> Result<Self> {
         let rule: Self = series.parse()?;
         let btf = if rule.series >= FIRST_WITH_SCHED_EXT { Btf::Good } else { Btf::Any };
@@ -279,7 +281,8 @@ fn keep_image(dir: &Path, unpacked: &Path, release: &str) -> Result<PathBuf> {
     Ok(kept.join(image))
 }
 
-/// Per kernel that fits, oldest first: the packages that together hold image and modules, `linux-image` first.
+/// Per kernel that fits, oldest first: the packages that together hold image and modules, `linux-image`
+/// first.
 fn complete_candidates<'a>(rule: &Rule, offers: &'a BTreeMap<String, Offer>) -> Vec<Vec<&'a Offer>> {
     let mut found: Vec<(Vec<u32>, Vec<&Offer>)> = Vec::new();
     for (name, offer) in offers {
@@ -319,7 +322,8 @@ fn open(package: &Path, release: &str) -> Result<Kernel> {
         && beside_modules.is_file()
         && !image.exists()
     {
-        // Debian 14's kernels keep the image with their modules: whoever reads the cache finds it in one place.
+        // Debian 14's kernels keep the image with their modules: whoever reads the cache finds it in one
+        // place.
         let linked =
             fs::create_dir_all(package.join("boot")).and_then(|()| fs::hard_link(&beside_modules, &image));
         linked.map_err(|cause| Error::file(&image, cause))?;

@@ -1,4 +1,5 @@
-//! The testbed: an emulated sched_ext host that runs real, unmodified KVM guests on a machine without virtualization.
+//! The testbed: an emulated sched_ext host that runs real, unmodified KVM guests on a machine without
+//! virtualization.
 //!
 //! ```text
 //! L0  this machine: cargo test, microslice demo
@@ -7,9 +8,9 @@
 //!    └─ L2  unmodified Debian kernels as KVM guests of L1, with workloads that measure themselves       (`Guest`)
 //! ```
 //!
-//! Everything that runs there is a stock Debian package, chosen by rule ([`kernels`]), checked against Debian's
-//! archive keys and kept in a cache ([`cache`]). Time inside is dilated 20 to 50 times and not deterministic: the
-//! testbed shows function, counts and coarse ratios within one boot.
+//! Everything that runs there is a stock Debian package, chosen by rule ([`kernels`]), checked against
+//! Debian's archive keys and kept in a cache ([`cache`]). Time inside is dilated 20 to 50 times and not
+//! deterministic: the testbed shows function, counts and coarse ratios within one boot.
 
 // They panic where nobody reads.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

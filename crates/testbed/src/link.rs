@@ -1,4 +1,5 @@
-//! The line to the agent (`testbed/host/agent.c`): commands out, their output and exit codes back, many at once.
+//! The line to the agent (`testbed/host/agent.c`): commands out, their output and exit codes back, many at
+//! once.
 
 use crate::console::Console;
 use crate::{Error, Result};
@@ -125,7 +126,8 @@ impl Link {
         Arc::new(Self { machine: machine.into(), outgoing, is_uart, shared, next_stream, console })
     }
 
-    /// Waits until the agent has said that it is there; `false` after `patience`, an error if the line closed.
+    /// Waits until the agent has said that it is there; `false` after `patience`, an error if the line
+    /// closed.
     pub fn wait_ready(&self, patience: Duration) -> Result<bool, String> {
         let mut state = self.shared.lock();
         let deadline = Instant::now() + patience;
@@ -250,7 +252,8 @@ impl Process {
         self.link.send(self.stream, b'K', &signal.to_le_bytes()).map_err(|cause| self.error(cause))
     }
 
-    /// What it said last, for error messages: the head of an internal error of KVM, else the end of both outputs.
+    /// What it said last, for error messages: the head of an internal error of KVM, else the end of both
+    /// outputs.
     pub fn last_words(&self) -> String {
         let state = self.link.shared.lock();
         let Some(stream) = state.streams.get(&self.stream) else { return String::new() };

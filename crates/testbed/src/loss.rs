@@ -4,8 +4,8 @@ use crate::console;
 use crate::host::Host;
 
 impl Host {
-    /// What emulation may have taken away of it, if it did, since it had lost `guests_before` guests. Never what its kernel complains
-    /// of otherwise.
+    /// What emulation may have taken away of it, if it did, since it had lost `guests_before` guests. Never
+    /// what its kernel complains of otherwise.
     pub fn loss(&self, guests_before: u32) -> Option<&'static str> {
         let text = self.console();
         let loss = if !self.answers() {

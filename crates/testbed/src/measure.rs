@@ -1,7 +1,7 @@
 //! What guests measured of themselves, cut out by time.
 //!
-//! A guest reports windows of its own time, each with counters and histograms (`testbed/guest/stats.c`). A window
-//! counts for a phase if all of it lies inside, so phases can be told apart while the guest runs on.
+//! A guest reports windows of its own time, each with counters and histograms (`testbed/guest/stats.c`). A
+//! window counts for a phase if all of it lies inside, so phases can be told apart while the guest runs on.
 
 use crate::guest::Guest;
 use crate::link::Line;

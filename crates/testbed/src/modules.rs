@@ -13,8 +13,8 @@ pub const DISK: [&str; 2] = ["virtio_blk", "ext4"];
 /// A guest: its port to the harness and its network card.
 pub const GUEST: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_net"];
 
-/// The modules of `kernel` for `wanted`, each after those it depends on: file name and content. One that is built in
-/// needs no file; one that this kernel doesn't have at all is left out.
+/// The modules of `kernel` for `wanted`, each after those it depends on: file name and content. One that is
+/// built in needs no file; one that this kernel doesn't have at all is left out.
 pub fn load_order(kernel: &Kernel, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
     let dependencies = dependencies(kernel)?;
     let mut order = Vec::new();
@@ -33,7 +33,8 @@ pub fn load_order(kernel: &Kernel, wanted: &[&str]) -> Result<Vec<(String, Vec<u
 
 type Dependencies = BTreeMap<String, (String, Vec<String>)>;
 
-/// Per module its file and the files it depends on, nearest first, from depmod's index (made once per kernel).
+/// Per module its file and the files it depends on, nearest first, from depmod's index (made once per
+/// kernel).
 fn dependencies(kernel: &Kernel) -> Result<Dependencies> {
     let index = kernel.modules.join("modules.dep");
     if !index.is_file() {

@@ -74,8 +74,9 @@ impl Monitor {
         }
     }
 
-    /// Of CPUs that neither moved nor halt: what they have on their stacks of the kernel's code, where a lock was taken that is never
-    /// released; and what their registers point to, with the word there: the lock that they wait for is one of them.
+    /// Of CPUs that neither moved nor halt: what they have on their stacks of the kernel's code, where a lock
+    /// was taken that is never released; and what their registers point to, with the word there: the lock
+    /// that they wait for is one of them.
     fn stacks(&self, first: &[Cpu], second: &[Cpu]) -> String {
         let stands_still = |(cpu, later): (&Cpu, &Cpu)| cpu.fields == later.fields && !cpu.halts();
         let still = (0..).zip(first.iter().zip(second)).filter(|&(_, cpus)| stands_still(cpus));
@@ -177,7 +178,8 @@ impl Cpu {
     }
 }
 
-/// Of a dump of memory, `ADDRESS: 0xWORD 0xWORD` a line, the words that may be addresses in the kernel's code or its modules'.
+/// Of a dump of memory, `ADDRESS: 0xWORD 0xWORD` a line, the words that may be addresses in the kernel's code
+/// or its modules'.
 fn code_of(dump: &str) -> Vec<&str> {
     let words =
         dump.lines().filter_map(|line| line.split_once(':')).flat_map(|(_, words)| words.split_whitespace());

@@ -1,7 +1,7 @@
 //! What single operations take on an emulated host and in its guests: the simulator's model of it needs them.
 //!
-//! Each is a median, taken while every CPU computes (`testbed/guest/costs.c`). So an emulated CPU has the part of this machine that it
-//! has in any busy phase.
+//! Each is a median, taken while every CPU computes (`testbed/guest/costs.c`). So an emulated CPU has the
+//! part of this machine that it has in any busy phase.
 
 use crate::guest::{GuestSpec, Pv};
 use crate::host::Host;
@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(240);
-/// The kernel-heavy load computes so many iterations between two visits to the kernel (`testbed/guest/loads.c`).
+/// The kernel-heavy load computes so many iterations between two visits to the kernel
+/// (`testbed/guest/loads.c`).
 const ITERATIONS: f64 = 20_000.0;
-/// Of one iteration on hardware: the latencies of a multiplication (3 cycles) and an addition (1), at 2.4 GHz.
+/// Of one iteration on hardware: the latencies of a multiplication (3 cycles) and an addition (1), at 2.4
+/// GHz.
 const HARDWARE_NS_PER_ITERATION: f64 = 4.0 / 2.4;
 
 /// Nanoseconds each.

@@ -1,8 +1,8 @@
 //! Debian packages from the archive that this machine already uses, without touching this machine's own apt.
 //!
-//! A private apt configuration (lists, downloads) under the cache asks the mirror that the system's own sources name
-//! for further suites: newer kernels and QEMU live in backports. Signatures are checked against Debian's archive
-//! keyring. Nothing is installed; packages are unpacked with `dpkg-deb`.
+//! A private apt configuration (lists, downloads) under the cache asks the mirror that the system's own
+//! sources name for further suites: newer kernels and QEMU live in backports. Signatures are checked against
+//! Debian's archive keyring. Nothing is installed; packages are unpacked with `dpkg-deb`.
 
 use crate::cache::Cache;
 use crate::{Error, Result, say};
@@ -33,7 +33,8 @@ struct Unlisted {
     sha256: &'static str,
 }
 
-/// The modules of the last 7.0, and the headers of the last 6.18: the lists name their images, and neither of any other 7.0 or 6.18.
+/// The modules of the last 7.0, and the headers of the last 6.18: the lists name their images, and neither of
+/// any other 7.0 or 6.18.
 const UNLISTED: [Unlisted; 4] = [
     Unlisted {
         package: "linux-modules-7.0.13+deb13-amd64",
@@ -137,7 +138,8 @@ impl Archive {
         let names: Vec<&str> = names.lines().filter(|name| !name.ends_with("-dbg")).collect();
         let mut offers = BTreeMap::new();
         if !names.is_empty() {
-            // A name that is only mentioned in some other package's relations has no paragraph, and apt complains of it.
+            // A name that is only mentioned in some other package's relations has no paragraph, and apt
+            // complains of it.
             let paragraphs = self.apt("apt-cache").args(["show", "--no-all-versions"]).args(&names).output();
             let paragraphs =
                 paragraphs.map_err(|cause| Error::Program { program: "apt-cache".into(), cause })?;
@@ -182,8 +184,8 @@ impl Archive {
         run(&mut helper).map(drop)
     }
 
-    /// Downloads `packages` of `release` (backports included) with all they depend on, as if for an empty machine,
-    /// and unpacks them into `into`.
+    /// Downloads `packages` of `release` (backports included) with all they depend on, as if for an empty
+    /// machine, and unpacks them into `into`.
     pub fn unpack_with_dependencies(&self, release: &str, packages: &[&str], into: &Path) -> Result<()> {
         let downloads = self.scratch("closure")?;
         fs::create_dir_all(downloads.join("partial")).map_err(|cause| Error::file(&downloads, cause))?;
@@ -277,8 +279,8 @@ pub(crate) fn mirror() -> Result<String> {
     })
 }
 
-/// The repository of the first plain Debian release in `indextargets`' output (not its updates or security suites,
-/// which may live elsewhere).
+/// The repository of the first plain Debian release in `indextargets`' output (not its updates or security
+/// suites, which may live elsewhere).
 fn parse_mirror(targets: &str) -> Option<String> {
     targets.lines().find_map(|line| {
         let mut words = line.split_whitespace();

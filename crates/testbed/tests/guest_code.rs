@@ -1,5 +1,5 @@
-//! The guest's locks (`guest/locks/`) without a guest: among threads, and in every order of their steps. And how many balloons are due
-//! (`guest/balloon/`). In guests: `behaviours`.
+//! The guest's locks (`guest/locks/`) without a guest: among threads, and in every order of their steps. And
+//! how many balloons are due (`guest/balloon/`). In guests: `behaviours`.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -61,7 +61,8 @@ pub struct Demo {
     /// PV helpers of the guests (TLB flush, IPI, sched-yield, spinlock)
     #[arg(long, default_value = "both", value_parser = ["on", "off", "both"])]
     pv: String,
-    /// Leave out the round in which spinning guests exit (PLE); with --here there is none, as hardware does it anyway
+    /// Leave out the round in which spinning guests exit (PLE); with --here there is none, as hardware does
+    /// it anyway
     #[arg(long)]
     no_pause_exits: bool,
     /// Add a phase with `run --scheduler coordinated` (ASPLOS'13) to each round
@@ -70,8 +71,8 @@ pub struct Demo {
     /// Add a phase with `run --beside` (the kernel's own scheduler, and boosts) to each round
     #[arg(long)]
     beside: bool,
-    /// Run these phases in each round, in this order, in place of the usual ones: kernel, off, 1, paper, auto, coordinated, beside, profile; one that
-    /// comes several times is measured as often
+    /// Run these phases in each round, in this order, in place of the usual ones: kernel, off, 1, paper,
+    /// auto, coordinated, beside, profile; one that comes several times is measured as often
     #[arg(
         long,
         value_name = "NAME,…",
@@ -80,7 +81,8 @@ pub struct Demo {
         conflicts_with_all = ["coordinated", "beside"]
     )]
     phases: Vec<String>,
-    /// Write what `microslice observe --profile` saw of the guests in the phase `profile`, which has to be one of --phases
+    /// Write what `microslice observe --profile` saw of the guests in the phase `profile`, which has to be
+    /// one of --phases
     #[arg(long, value_name = "FILE", requires = "phases")]
     profile: Option<PathBuf>,
     /// Write what was measured to this file as JSON
@@ -127,7 +129,8 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     output::print(&format!("{}\n", demo_report::to_text(&phases, &plan, !args.here)))
 }
 
-/// All slices are so many times as long as those of `microslice run` on hardware; what else there is to choose is the caller's.
+/// All slices are so many times as long as those of `microslice run` on hardware; what else there is to
+/// choose is the caller's.
 pub(super) fn stretched(dilation: u32) -> Plan {
     // An emulated vCPU needs a micro slice to enter its guest (docs/explanation/testbed.md).
     let hardware = Settings::default();

@@ -120,8 +120,8 @@ pub struct Run {
     /// [default: host]
     #[arg(long, value_name = "pcpu|llc|host", value_parser = domains::named)]
     queue_domain: Option<QueueDomain>,
-    /// `paper`: none of the rules that the paper doesn't have, which docs/explanation/differences.md lists [default:
-    /// project]
+    /// `paper`: none of the rules that the paper doesn't have, which docs/explanation/differences.md lists
+    /// [default: project]
     #[arg(long, value_name = "project|paper")]
     rules: Option<Rules>,
     /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, helped or not

@@ -97,7 +97,8 @@ struct Exec {
     /// Start a guest
     #[arg(long = "guest", value_name = "NAME=WORKLOAD")]
     guests: Vec<String>,
-    /// The guests' kernel, as 6.12 or 6.12-cloud [default: 6.12-cloud]. An Intel machine has one, and QEMU, if it is named
+    /// The guests' kernel, as 6.12 or 6.12-cloud [default: 6.12-cloud]. An Intel machine has one, and QEMU,
+    /// if it is named
     #[arg(long)]
     guest_kernel: Option<String>,
     /// vCPUs per guest
@@ -120,7 +121,8 @@ struct Exec {
     command: Vec<String>,
 }
 
-/// Fetch the stock Debian kernels that testbed, demo and tests run, and the emulator (a second run touches no network)
+/// Fetch the stock Debian kernels that testbed, demo and tests run, and the emulator (a second run touches no
+/// network)
 #[derive(Args)]
 #[command(after_help = "Examples:
   microslice testbed kernels                   fetch what tests and demo need
@@ -175,7 +177,8 @@ fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
     for rule in rules {
         match kernels::obtain(&cache, &rule) {
             Ok(kernel) => print_kernel(&rule, &kernel, args.json)?,
-            // The archive drops kernels as it likes: the others are still worth having, and tests that miss one say so.
+            // The archive drops kernels as it likes: the others are still worth having, and tests that miss
+            // one say so.
             Err(error @ microslice_testbed::Error::Kernel { .. }) if args.series.is_empty() => say(&error),
             Err(error) => return Err(Failure::broken(error)),
         }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 #[derive(Args)]
 pub struct TraceArgs {
-    /// Write what runs where, and why it leaves, to this file, for https://ui.perfetto.dev (docs/how-to/trace.md)
+    /// Write what runs where, and why it leaves, to this file, for https://ui.perfetto.dev
+    /// (docs/how-to/trace.md)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// With --trace: for so long: `500ms`, `10s`, `1min` [default: 10s]

@@ -1,4 +1,5 @@
-//! `microslice simulate --profile`: what other schedulers would bring the VMs of a profile (docs/how-to/what-if.md).
+//! `microslice simulate --profile`: what other schedulers would bring the VMs of a profile
+//! (docs/how-to/what-if.md).
 
 use super::simulate::failure_of;
 use crate::failure::Failure;
@@ -43,8 +44,9 @@ pub struct WhatIfArgs {
     #[arg(long, value_name = "N", requires = "profile", conflicts_with = "scenario", value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: Option<u64>,
 
-    /// With --profile: a host of the simulator whose costs were measured, as a name or a file, instead of costs that are fitted
-    /// [for the testbed: microslice testbed side-by-side --only-costs --write-host FILE]
+    /// With --profile: a host of the simulator whose costs were measured, as a name or a file, instead of
+    /// costs that are fitted [for the testbed: microslice testbed side-by-side --only-costs --write-host
+    /// FILE]
     #[arg(long, value_name = "HOST", requires = "profile", conflicts_with = "scenario")]
     host: Option<String>,
 

@@ -2,8 +2,8 @@
 //!
 //! [`run`] refuses or starts: the ledger ([`ledger`]), the process that watches over it ([`watcher`]), the
 //! BPF side ([`programs`]), and the thread that boosts ([`helper`]). Then it looks for VMs and tells the
-//! kernel side what is known of their code ([`crate::guests`]), and prints ([`report`]). docs/explanation/beside.md says
-//! what can be left behind by whose death.
+//! kernel side what is known of their code ([`crate::guests`]), and prints ([`report`]).
+//! docs/explanation/beside.md says what can be left behind by whose death.
 
 mod helper;
 pub mod latency;

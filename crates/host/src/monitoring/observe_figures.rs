@@ -69,7 +69,8 @@ mod tests {
         assert_eq!(of(&report).of(&figures::CPU_TIME).count(), 0);
     }
 
-    /// What monitoring stores of each VM is bounded, whatever its guest does: docs/how-to/monitor.md says how.
+    /// What monitoring stores of each VM is bounded, whatever its guest does: docs/how-to/monitor.md says
+    /// how.
     #[test]
     fn a_vm_has_a_bounded_number_of_time_series() {
         let mut report = report(true);

@@ -3,8 +3,8 @@
 //!
 //! The kernel side (`bpf/core/trace.bpf.h`) sends events, which wait in a [`TraceQueue`]. The tracer sorts
 //! them, knows which VM and vCPU each is about, and tells the writer that the simulator's traces have, too
-//! (`crates/trace`). A trace is bounded in time and size, and so is what waits for it. docs/how-to/trace.md is the
-//! operator's page.
+//! (`crates/trace`). A trace is bounded in time and size, and so is what waits for it. docs/how-to/trace.md
+//! is the operator's page.
 
 mod file;
 mod queue;

@@ -1,5 +1,5 @@
-//! What a generator draws: numbers, choices, and times as scenarios write them. Integers only, so that a seed draws the same
-//! everywhere.
+//! What a generator draws: numbers, choices, and times as scenarios write them. Integers only, so that a seed
+//! draws the same everywhere.
 
 use crate::random::Random;
 

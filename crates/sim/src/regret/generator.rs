@@ -1,11 +1,13 @@
 //! A scenario from a seed: a host and its VMs, as the text of a file that `simulate` takes.
 //!
-//! Problem.   Programs that somebody chose show what he thought of. Whether a policy can be loaded blindly is asked of those
-//!            that nobody did.
-//! Mechanism. Hosts, VMs and programs (`programs.rs`) are drawn from all that scenario files can say; each part has a stream of
-//!            random numbers of its own. What is drawn is written as a file, and the run reads that file.
-//! Limits.    It is overcommitted, mostly, and most VMs of a scenario are equally wide: where they aren't, policies differ in what
-//!            a weight means (of a vCPU, or of a VM). Programs of the papers aren't drawn.
+//! Problem.   Programs that somebody chose show what he thought of. Whether a policy can be loaded blindly is
+//!            asked of those that nobody did.
+//! Mechanism. Hosts, VMs and programs (`programs.rs`) are drawn from all that scenario files can say; each
+//!            part has a stream of random numbers of its own. What is drawn is written as a file, and the run
+//!            reads that file.
+//! Limits.    It is overcommitted, mostly, and most VMs of a scenario are equally wide: where they aren't,
+//!            policies differ in what a weight means (of a vCPU, or of a VM). Programs of the papers aren't
+//!            drawn.
 
 use super::draw::{Draw, time};
 use super::programs::{self, Guest};
@@ -152,7 +154,8 @@ fn draw_width(draw: &mut Draw, host: &Host) -> u64 {
     draw.between(1, host.pcpus + host.pcpus / 4)
 }
 
-/// A cache's pCPUs, a half of the host, any, or one. The first half is never micro-sliced: one of it is always there.
+/// A cache's pCPUs, a half of the host, any, or one. The first half is never micro-sliced: one of it is
+/// always there.
 fn draw_affinity(draw: &mut Draw, host: &Host) -> Vec<u64> {
     let half = host.pcpus / 2;
     match draw.between(0, 3) {

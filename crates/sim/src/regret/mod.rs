@@ -1,7 +1,9 @@
-//! Regret: on programs that nobody chose, what would an operator lose by a policy that he hadn't lost by the first one?
+//! Regret: on programs that nobody chose, what would an operator lose by a policy that he hadn't lost by the
+//! first one?
 //!
-//! [`Regret`] runs scenarios that are drawn from seeds ([`generator`], [`programs`]) under each policy, and [`summary`] says how
-//! throughput, waits and shares compare. Each scenario is a file: [`scenario`] writes it, and the runs read what it wrote.
+//! [`Regret`] runs scenarios that are drawn from seeds ([`generator`], [`programs`]) under each policy, and
+//! [`summary`] says how throughput, waits and shares compare. Each scenario is a file: [`scenario`] writes
+//! it, and the runs read what it wrote.
 
 mod draw;
 mod generator;
@@ -41,7 +43,8 @@ pub struct ScenarioResult {
     pub seed: u64,
     /// That its shares can be said to be due: no VM is pinned.
     pub has_dues: bool,
-    /// Of each policy, and behind them of the first one again, with other seeds: what two runs differ by that differ in nothing else.
+    /// Of each policy, and behind them of the first one again, with other seeds: what two runs differ by that
+    /// differ in nothing else.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -53,7 +56,8 @@ pub struct Outcome {
     /// From runnable to running, all vCPUs; geometric mean over the runs, in ns.
     pub wait_p99_ns: f64,
     pub wait_p999_ns: f64,
-    /// The largest difference between a VM's share of the host and what is due to it by the policy's own weights; mean over the runs.
+    /// The largest difference between a VM's share of the host and what is due to it by the policy's own
+    /// weights; mean over the runs.
     pub share_error: f64,
     /// vCPUs that were accelerated.
     pub accelerations: u64,

@@ -215,7 +215,8 @@ impl Author<'_> {
         Lock { name, text: None }
     }
 
-    /// Held by these threads for some part of the time that they compute: from hardly ever to more than there is.
+    /// Held by these threads for some part of the time that they compute: from hardly ever to more than there
+    /// is.
     fn critical_section(&mut self, lock: &Lock, threads: u64, compute_ns: u64) -> String {
         let wanted_percent = self.draw.over_decades(2, 160);
         let (least_ns, most_ns) = HOLD_NS;

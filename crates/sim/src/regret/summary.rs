@@ -1,8 +1,10 @@
-//! What results add up to: of each policy, how throughput, waits and shares are distributed over the scenarios.
+//! What results add up to: of each policy, how throughput, waits and shares are distributed over the
+//! scenarios.
 
 use super::{Outcome, ScenarioResult};
 
-/// Waits below that are none that anybody notices: a wait that is compared is at least as long. A micro slice.
+/// Waits below that are none that anybody notices: a wait that is compared is at least as long. A micro
+/// slice.
 pub const WAIT_FLOOR_NS: f64 = 100_000.0;
 
 /// One policy on one scenario, compared with the first policy.

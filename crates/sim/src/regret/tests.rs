@@ -15,7 +15,7 @@ const SEEDS: u64 = 400;
 const SMALL: u64 = 4;
 
 /// What scenarios can say that the generator doesn't, and why not.
-const LEFT_OUT: [(&str, &str); 21] = [
+const LEFT_OUT: [(&str, &str); 22] = [
     // Policies are the command line's.
     ("a scenario", "policy"),
     // Only the policies of ASPLOS'13 look at them.
@@ -38,6 +38,8 @@ const LEFT_OUT: [(&str, &str); 21] = [
     ("a kernel", "balance"),
     ("a kernel", "balance_interval"),
     ("a kernel", "balloons"),
+    // It came later, and what seeds draw is to stay what it was: tables name seeds.
+    ("a workload", "process"),
     // They change how results are shown, not what happens.
     ("a scenario", "guest_times"),
     ("a workload", "run_units"),

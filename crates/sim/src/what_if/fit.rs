@@ -1,11 +1,13 @@
-//! Fits a model to a profile: simulates it, observes that as the host was observed, and corrects what differs.
+//! Fits a model to a profile: simulates it, observes that as the host was observed, and corrects what
+//! differs.
 //!
-//! Problem.   What a VM did under its host's scheduler isn't what its programs ask for: they wait, and spin, for one another.
-//! Mechanism. A first guess takes the profile's rates as they are. Then the model runs under the scheduler of the profile. Each rate is
-//!            multiplied by what the profile has of it, per second of running, in terms of what the model has. The best of some rounds
-//!            is taken.
-//! Formula.   rate *= (profile's / model's) ^ DAMPING; likewise mean sleeps, and the factor of the host's costs by the part of turns that
-//!            ended in code of calls.
+//! Problem.   What a VM did under its host's scheduler isn't what its programs ask for: they wait, and spin,
+//!            for one another.
+//! Mechanism. A first guess takes the profile's rates as they are. Then the model runs under the scheduler of
+//!            the profile. Each rate is multiplied by what the profile has of it, per second of running, in
+//!            terms of what the model has. The best of some rounds is taken.
+//! Formula.   rate *= (profile's / model's) ^ DAMPING; likewise mean sleeps, and the factor of the host's
+//!            costs by the part of turns that ended in code of calls.
 
 use super::model::{MeasuredHost, Model, Rates, SECTION_NS, VmModel};
 use super::observer::profile_of;
@@ -33,7 +35,8 @@ const CALLS_MIN: f64 = 2.0;
 const SHARE_MIN: f64 = 0.002;
 /// Turns that a share is taken from.
 const TURNS_MIN: u64 = 50;
-/// Of interrupts that wait as often as vCPUs do, this part at least waits; else the guest spares preempted siblings.
+/// Of interrupts that wait as often as vCPUs do, this part at least waits; else the guest spares preempted
+/// siblings.
 const SPARED: f64 = 0.2;
 /// Of waiting calls, so few can't tell how many recipients a call has.
 const WAITING_CALLS_MIN: u64 = 30;
@@ -52,7 +55,8 @@ pub struct Fit {
     pub error: f64,
 }
 
-/// Fits a model; it takes some seconds. Costs are fitted, too, unless a host is given whose costs were measured.
+/// Fits a model; it takes some seconds. Costs are fitted, too, unless a host is given whose costs were
+/// measured.
 pub fn fit(
     profile: &Profile,
     host: Option<&MeasuredHost>,
@@ -152,8 +156,9 @@ fn guess(vm: &VmProfile, name: String) -> VmModel {
     }
 }
 
-/// How many siblings a call goes to, to begin with. If each waits by itself with probability p, a call to n waits with 1 - (1 - p)^n; p is the part of
-/// interrupts that wait. So waiting calls per interrupt fall as n grows. If too few wait, or p tells nothing: to all siblings.
+/// How many siblings a call goes to, to begin with. If each waits by itself with probability p, a call to n
+/// waits with 1 - (1 - p)^n; p is the part of interrupts that wait. So waiting calls per interrupt fall as n
+/// grows. If too few wait, or p tells nothing: to all siblings.
 fn recipients(vm: &VmProfile) -> u32 {
     let siblings = vm.vcpus.saturating_sub(1);
     let calls = &vm.interrupts.call_function;
@@ -195,7 +200,8 @@ struct Wants {
     calls: f64,
     /// Part of its turns that ended in critical sections.
     section_share: f64,
-    /// Calls that waited, for each call-function interrupt; 0 if too few did. The more recipients a call has, the fewer.
+    /// Calls that waited, for each call-function interrupt; 0 if too few did. The more recipients a call has,
+    /// the fewer.
     waiting: f64,
 }
 
@@ -274,8 +280,8 @@ fn correct(model: &mut Model, profile: &Profile, seen: &Profile) {
     }
 }
 
-/// Part of turns that ended in the code of calls, over those VMs of which `known` can tell. A host that needs longer for an interrupt has
-/// more of them.
+/// Part of turns that ended in the code of calls, over those VMs of which `known` can tell. A host that needs
+/// longer for an interrupt has more of them.
 fn call_share(profile: &Profile, known: &Profile) -> Option<f64> {
     let tells = |vm: &VmProfile| vm.classes_are_known && Wants::of(vm).calls > 0.0;
     let told =

@@ -1,7 +1,9 @@
-//! What another scheduler would bring the VMs of a profile: a model that is fitted to it, run under each policy.
+//! What another scheduler would bring the VMs of a profile: a model that is fitted to it, run under each
+//! policy.
 //!
-//! [`fit`] makes the model ([`model`]) behave, under the scheduler of the profile, as the profile says ([`observer`] looks at both in the
-//! same way). [`predict`] runs it under other policies. docs/how-to/what-if.md says how well that works, and what it can't know.
+//! [`fit`] makes the model ([`model`]) behave, under the scheduler of the profile, as the profile says
+//! ([`observer`] looks at both in the same way). [`predict`] runs it under other policies.
+//! docs/how-to/what-if.md says how well that works, and what it can't know.
 
 mod fit;
 mod model;

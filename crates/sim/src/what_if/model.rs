@@ -1,8 +1,9 @@
 //! The VMs of a profile as programs, written as a scenario file.
 //!
 //! Problem.   A profile has rates and sums. The simulator wants programs.
-//! Mechanism. Each vCPU of a VM has a thread that computes. In between it now and then sleeps, flushes the TLBs of its siblings, and
-//!            holds a spinlock: each by chance, at a rate per second of computing. So a host that helps gets more of them done.
+//! Mechanism. Each vCPU of a VM has a thread that computes. In between it now and then sleeps, flushes the
+//!            TLBs of its siblings, and holds a spinlock: each by chance, at a rate per second of computing.
+//!            So a host that helps gets more of them done.
 //! Limits.    All threads of a VM are equal. Who wakes whom isn't known: sleeps end by timers.
 
 use crate::scenario::{Overrides, ScenarioError, parse};
@@ -11,20 +12,22 @@ use std::fmt::Write as _;
 
 /// A critical section: what `observe` can't tell. Of the order that Table 4a has for uncontended locks.
 pub const SECTION_NS: f64 = 2_000.0;
-/// A thread does nothing more often than once in so long: what is rarer adds nothing, and what is more frequent only events.
+/// A thread does nothing more often than once in so long: what is rarer adds nothing, and what is more
+/// frequent only events.
 const UNIT_NS_MIN: f64 = 1_000.0;
 const UNIT_NS_MAX: f64 = 20_000_000.0;
 /// A VM may have so many workloads in a scenario.
 const PROCESSES_MAX: u32 = 64;
-/// How long the scenario measures where slices are as long as on a host with 8 or more pCPUs, and at most: if they are longer it takes
-/// longer to see as many turns. An eighth of it is warm-up.
+/// How long the scenario measures where slices are as long as on a host with 8 or more pCPUs, and at most: if
+/// they are longer it takes longer to see as many turns. An eighth of it is warm-up.
 const DURATION_MS: u64 = 4_000;
 const DURATION_MS_MAX: u64 = 40_000;
 const BASE_SLICE_NS: u64 = 2_800_000;
-/// Whose costs are those of a host that the profile says nothing else of (scenarios/hosts): the best documented one.
+/// Whose costs are those of a host that the profile says nothing else of (scenarios/hosts): the best
+/// documented one.
 const HOST: &str = "xeon-e5645";
-/// Its costs that grow with a slower host, in ns: of a switch, an exit, an interrupt sent, one delivered; the guest's handlers of calls,
-/// of reschedule interrupts, and of ticks.
+/// Its costs that grow with a slower host, in ns: of a switch, an exit, an interrupt sent, one delivered; the
+/// guest's handlers of calls, of reschedule interrupts, and of ticks.
 const COSTS_NS: [(&str, f64); 4] =
     [("context_switch", 2_000.0), ("exit", 500.0), ("ipi_send", 3_200.0), ("ipi_delivery", 2_000.0)];
 const HANDLERS_NS: [(&str, f64); 3] =

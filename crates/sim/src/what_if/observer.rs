@@ -1,9 +1,11 @@
-//! What `microslice observe` would have seen of a simulated host: bpf/observe.bpf.c by the same rules, fed with trace events.
+//! What `microslice observe` would have seen of a simulated host: bpf/observe.bpf.c by the same rules, fed
+//! with trace events.
 //!
-//! Mechanism. Running, stopping, runnable and blocked are `sched_switch` and `sched_wakeup`; sent interrupts are KVM's hook. What is
-//!            sent to a vCPU without a pCPU waits until that vCPU's next turn.
-//! Limits.    Of a call the trace names only the recipients whose interrupt doesn't merge with one that is pending. The others are
-//!            taken to be the first siblings with a pending one: exact where a VM has one address space.
+//! Mechanism. Running, stopping, runnable and blocked are `sched_switch` and `sched_wakeup`; sent interrupts
+//!            are KVM's hook. What is sent to a vCPU without a pCPU waits until that vCPU's next turn.
+//! Limits.    Of a call the trace names only the recipients whose interrupt doesn't merge with one that is
+//!            pending. The others are taken to be the first siblings with a pending one: exact where a VM has
+//!            one address space.
 
 use crate::SimError;
 use crate::batch::{BatchProgress, run_one};

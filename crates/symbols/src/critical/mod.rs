@@ -1,7 +1,8 @@
 //! Critical classes: what an instruction pointer of a guest kernel means for scheduling.
 //!
 //! The paper's prototype knew about forty address ranges of one kernel build. Here Table 3 is data
-//! (`critical/linux.toml`, docs/reference/critical-classes.md) that is matched against the symbols of any kernel:
+//! (`critical/linux.toml`, docs/reference/critical-classes.md) that is matched against the symbols of any
+//! kernel:
 //!
 //! ```text
 //! Catalogue (TOML) + SymbolTable -> Check: rows explained, for people

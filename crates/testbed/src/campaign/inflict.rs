@@ -15,7 +15,8 @@ const HOSTILE: &str = "hostile";
 const VMS_STAY: Duration = Duration::from_secs(4);
 /// "A second" until the kernel's own scheduler is back, on a CPU that is 20 to 50 times slower.
 const BACK_MS_MAX: u64 = 20_000;
-/// Of its share, that a guest that means ill may have more than an honest one: docs/reference/specification.md, Shares.
+/// Of its share, that a guest that means ill may have more than an honest one:
+/// docs/reference/specification.md, Shares.
 const HOSTILE_GAIN_MAX: f64 = 0.05;
 
 const BARE_GUEST_TRIES: u32 = 3;
@@ -140,8 +141,9 @@ fn real_time(host: &Host, pcpu: u32, priority: u32, milliseconds: u32) -> Result
     script(host, &format!("exec taskset {:x} faults real-time {priority} {milliseconds}", 1u32 << pcpu))
 }
 
-/// To take gigabytes would take an emulated CPU minutes, which zeroes them. So the kernel is told to keep most of it free: a raise of
-/// that keeps half as much again (`high` watermarks in `mm/page_alloc.c`). What is left is taken.
+/// To take gigabytes would take an emulated CPU minutes, which zeroes them. So the kernel is told to keep
+/// most of it free: a raise of that keeps half as much again (`high` watermarks in `mm/page_alloc.c`). What
+/// is left is taken.
 fn memory(host: &Host, leave_mib: u32, seconds: u32) -> Result<Inflicted> {
     script(
         host,
@@ -201,7 +203,8 @@ fn critical_guest(scene: &Scene<'_>, vcpus: u32, time: Duration) -> Result<Optio
     Ok(Some(ratio))
 }
 
-/// One without a kernel. Emulated SVM ends one now and then: it is started again, and at last says nothing about shares.
+/// One without a kernel. Emulated SVM ends one now and then: it is started again, and at last says nothing
+/// about shares.
 fn bare_guest(scene: &Scene<'_>, vcpus: u32, does: &str, time: Duration) -> Result<Option<f64>> {
     let cgroup = format!("/sys/fs/cgroup/{HOSTILE}");
     let command =
@@ -224,8 +227,8 @@ fn bare_guest(scene: &Scene<'_>, vcpus: u32, does: &str, time: Duration) -> Resu
     Ok(None)
 }
 
-/// CPU time of the hostile guest by that of an honest one; if it has too much, of up to four times as long: a stretch in which the
-/// machine stopped the emulator isn't all.
+/// CPU time of the hostile guest by that of an honest one; if it has too much, of up to four times as long: a
+/// stretch in which the machine stopped the emulator isn't all.
 fn ratio_of_hostile(scene: &Scene<'_>, time: Duration) -> Result<f64> {
     let before = scene.used_us(&[HOSTILE])?;
     let began = Instant::now();

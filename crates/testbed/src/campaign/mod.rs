@@ -1,8 +1,8 @@
-//! The campaign: one emulated boot after the other, with honest guests on it, and faults drawn by a seed. After each fault it is looked
-//! whether what docs/reference/specification.md promises still holds.
+//! The campaign: one emulated boot after the other, with honest guests on it, and faults drawn by a seed.
+//! After each fault it is looked whether what docs/reference/specification.md promises still holds.
 //!
-//! What emulation takes away (docs/explanation/testbed.md) ends a boot, is told, and isn't a finding: the campaign of the kernel's own
-//! scheduler, by the same seed, shows whether it is ours.
+//! What emulation takes away (docs/explanation/testbed.md) ends a boot, is told, and isn't a finding: the
+//! campaign of the kernel's own scheduler, by the same seed, shows whether it is ours.
 
 pub mod faults;
 mod inflict;
@@ -33,7 +33,8 @@ pub enum Scheduler {
 }
 
 impl Scheduler {
-    /// Of `microslice run`. Slices are as long as on hardware, but micro slices: an emulated vCPU needs longer to enter its guest.
+    /// Of `microslice run`. Slices are as long as on hardware, but micro slices: an emulated vCPU needs
+    /// longer to enter its guest.
     fn flags(self) -> Option<&'static str> {
         match self {
             Self::Microslice => Some("--micro-cpus auto --micro-slice-us 3000"),
@@ -60,7 +61,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The boots to come, for ever. Without a scheduler of ours nothing is done to its daemon; everything else is the same.
+    /// The boots to come, for ever. Without a scheduler of ours nothing is done to its daemon; everything
+    /// else is the same.
     pub fn boots(&self) -> impl Iterator<Item = Boot> {
         let scheduler = self.scheduler;
         Boots::new(self.seed, self.faults_per_boot).map(move |mut boot| {
@@ -155,7 +157,8 @@ pub fn run_boot(plan: &Plan, boot: &Boot, host: &Host, end: Instant, progress: &
             }
             scene.end();
         }
-        // Guests don't always come up (docs/explanation/testbed.md), nor does a scheduler while the machine is busy: told, and no finding of a fault.
+        // Guests don't always come up (docs/explanation/testbed.md), nor does a scheduler while the machine
+        // is busy: told, and no finding of a fault.
         Err(error) => report.lost = Some(format!("nothing was done yet: {error}")),
     }
     if let Some(lost) = &report.lost {

@@ -1,4 +1,5 @@
-//! A boot of the campaign: the host, honest guests, a witness, and our scheduler; and what is looked at after each fault.
+//! A boot of the campaign: the host, honest guests, a witness, and our scheduler; and what is looked at after
+//! each fault.
 
 use super::{PATIENCE, Plan, Scheduler};
 use crate::console;
@@ -88,7 +89,8 @@ impl<'h> Scene<'h> {
         Ok(said.split_whitespace().filter_map(|word| word.parse().ok()).collect())
     }
 
-    /// Looks at everything that is promised. What doesn't hold is a finding; that nobody can look is an error.
+    /// Looks at everything that is promised. What doesn't hold is a finding; that nobody can look is an
+    /// error.
     pub fn look(&mut self, since: Instant) -> Result<Seen> {
         let mut seen = Seen::default();
         if let Some(ended) = self.scheduler.take_if(|scheduler| scheduler.has_ended()) {
@@ -155,8 +157,8 @@ impl<'h> Scene<'h> {
         }
     }
 
-    /// Spans one after the other, until they have equal shares in one: what a fault left to be paid back is paid by then, and a rule
-    /// that is wrong is so in each.
+    /// Spans one after the other, until they have equal shares in one: what a fault left to be paid back is
+    /// paid by then, and a rule that is wrong is so in each.
     fn look_at_shares(&self, seen: &mut Seen) -> Result<()> {
         let mut before = self.used_us(&[])?;
         for _ in 0..SHARE_SPANS {

@@ -17,8 +17,9 @@ use std::time::Instant;
 /// The emulated host's memory: QEMU and 256 MiB per guest, for up to eight guests.
 const MEMORY_MIB: u32 = 3072;
 
-/// Both the invariant TSC and the tolerance are needed, or guests' timers may never fire (docs/explanation/testbed.md). A watchdog would
-/// distrust the clock whenever this machine is busy, and give guests a coarse one.
+/// Both the invariant TSC and the tolerance are needed, or guests' timers may never fire
+/// (docs/explanation/testbed.md). A watchdog would distrust the clock whenever this machine is busy, and give
+/// guests a coarse one.
 const KERNEL_ARGUMENTS: &str =
     "console=ttyS0 loglevel=5 panic=-1 kvm.tsc_tolerance_ppm=500000 tsc=reliable mitigations=off";
 /// Where the root is a disk: the agent mounts it, and systemd offers nobody a login.

@@ -1,4 +1,5 @@
-//! Bochs of Debian's stable release, with every library that it needs and what makes a CD of a kernel, in the cache.
+//! Bochs of Debian's stable release, with every library that it needs and what makes a CD of a kernel, in the
+//! cache.
 
 use crate::cache::Cache;
 use crate::emulator::{LIBRARIES, LOADER};
@@ -8,9 +9,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Its Bochs is 3.0. Older and newer ones don't get Debian's 6.18 through its boot (docs/explanation/testbed.md).
+/// Its Bochs is 3.0. Older and newer ones don't get Debian's 6.18 through its boot
+/// (docs/explanation/testbed.md).
 const RELEASE: &str = "trixie";
-/// The program with a display that needs none of ours, its firmware, the terminal's description, and the CD's boot loader.
+/// The program with a display that needs none of ours, its firmware, the terminal's description, and the CD's
+/// boot loader.
 const PACKAGES: [&str; 8] =
     ["bochs", "bochs-term", "bochsbios", "vgabios", "ncurses-base", "isolinux", "syslinux-common", "xorriso"];
 

@@ -1,7 +1,8 @@
 //! An Intel machine: Bochs interprets VMX, one host thread for all its CPUs.
 //!
-//! It has no virtio devices. The kernel boots from a CD with as much of the root as reaches the disk; the rest is an archive
-//! on that disk. The console is its first serial line, the agent's line the second, which Bochs connects to a port of ours.
+//! It has no virtio devices. The kernel boots from a CD with as much of the root as reaches the disk; the
+//! rest is an archive on that disk. The console is its first serial line, the agent's line the second, which
+//! Bochs connects to a port of ours.
 
 use super::bochs::Bochs;
 use super::{Machine, Running, boot_cd, end, wait_up};

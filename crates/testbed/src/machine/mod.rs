@@ -1,4 +1,5 @@
-//! The machines that the testbed can emulate, a file each: how its emulator is called, and what only it needs.
+//! The machines that the testbed can emulate, a file each: how its emulator is called, and what only it
+//! needs.
 
 pub mod amd;
 pub mod bochs;
@@ -22,7 +23,8 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// A boot that isn't done by then has stalled. Quiet machines need 8 s for the one, a minute for the other.
+    /// A boot that isn't done by then has stalled. Quiet machines need 8 s for the one, a minute for the
+    /// other.
     pub fn boot_patience(self) -> Duration {
         Duration::from_secs(match self {
             Self::Amd => 150,
@@ -30,7 +32,8 @@ impl Machine {
         })
     }
 
-    /// A host that doesn't run `true` within this doesn't answer any more; one that is merely busy needs a second.
+    /// A host that doesn't run `true` within this doesn't answer any more; one that is merely busy needs a
+    /// second.
     pub fn answer_patience(self) -> Duration {
         Duration::from_secs(match self {
             Self::Amd => 30,
@@ -55,7 +58,8 @@ pub struct Running {
     pub boot_time: Duration,
 }
 
-/// Waits for the agent's greeting, for the emulator's death or for the kernel's. `last_words` are the emulator's own.
+/// Waits for the agent's greeting, for the emulator's death or for the kernel's. `last_words` are the
+/// emulator's own.
 fn wait_up(
     link: &Link,
     console: &Console,

@@ -1,7 +1,7 @@
 //! Schedulers that people run, beside ours: the demo's phases under each, in one boot after the other.
 //!
-//! A boot's guests run first alone, one after the other, under the kernel's own scheduler. What they have in a later
-//! phase is divided by what they had there: so the emulator's slowness cancels.
+//! A boot's guests run first alone, one after the other, under the kernel's own scheduler. What they have in
+//! a later phase is divided by what they had there: so the emulator's slowness cancels.
 
 mod build;
 mod peer;

@@ -1,8 +1,9 @@
-//! What the whole promises, on real kernels with real guests. One program, so that behaviours share boots: each has its own name and
-//! verdict all the same.
+//! What the whole promises, on real kernels with real guests. One program, so that behaviours share boots:
+//! each has its own name and verdict all the same.
 //!
-//! Tests run in the order of their names, one at a time on one emulated host. So those of one host stand together, and within a module
-//! those that share guests: a host is booted, and guests are, when a test wants others than are there.
+//! Tests run in the order of their names, one at a time on one emulated host. So those of one host stand
+//! together, and within a module those that share guests: a host is booted, and guests are, when a test wants
+//! others than are there.
 
 mod common;
 

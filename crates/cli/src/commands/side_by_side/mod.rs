@@ -1,4 +1,5 @@
-//! `microslice testbed side-by-side`: the simulator's prediction for the demo's phases, beside what the testbed measures.
+//! `microslice testbed side-by-side`: the simulator's prediction for the demo's phases, beside what the
+//! testbed measures.
 
 mod model;
 
@@ -40,7 +41,8 @@ const AGREE_WITHIN: f64 = 2.0;
 Costs of the emulated host and of its guests are measured first, in the same boot; nothing is fitted to the phases. Each
 number is how many times that under the kernel's own scheduler it is.")]
 pub struct SideBySide {
-    /// These phases, in this order; the first has to be `kernel`. Those that come several times are measured as often
+    /// These phases, in this order; the first has to be `kernel`. Those that come several times are measured
+    /// as often
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = PossibleValuesParser::new(NAMES),
           default_value = "kernel,off,1,kernel,off,1")]
     phases: Vec<String>,
@@ -180,7 +182,8 @@ fn distinct(schedulers: &[Scheduler]) -> Vec<Scheduler> {
     first
 }
 
-/// A figure in both worlds: of a guest and the CPUs that it had, and of a VM of the model that was measured for so many ns.
+/// A figure in both worlds: of a guest and the CPUs that it had, and of a VM of the model that was measured
+/// for so many ns.
 struct Figure {
     name: &'static str,
     vm: usize,

@@ -8,12 +8,13 @@
 //!            A woken vCPU goes to an idle pCPU, its last one first, without passing a queue. If none is idle
 //!            and it is boosted, it looks where it ran last, and on the next three. It preempts a vCPU there
 //!            that wasn't woken itself, nor is of a VM that has had less.
-//!            A clock per VM makes up for what those of its vCPUs miss (docs/explanation/shares.md, Shares). sched_ext
-//!            asks for the next task before it queues the one whose turn is over. So that one goes on if its
-//!            clock is still the furthest behind, or if no other waits. Else the vCPU that ran here last goes
-//!            before others, if its clock isn't a slice ahead and none waits for long. Turns end at ticks. A
-//!            pause-loop exit gives the pCPU up if KVM finds a sibling to yield to (`kvm_vcpu_on_spin`). That
-//!            sibling gets it, if its clock isn't a slice ahead of the first waiter.
+//!            A clock per VM makes up for what those of its vCPUs miss (docs/explanation/shares.md, Shares).
+//!            sched_ext asks for the next task before it queues the one whose turn is over. So that one goes
+//!            on if its clock is still the furthest behind, or if no other waits. Else the vCPU that ran here
+//!            last goes before others, if its clock isn't a slice ahead and none waits for long. Turns end at
+//!            ticks. A pause-loop exit gives the pCPU up if KVM finds a sibling to yield to
+//!            (`kvm_vcpu_on_spin`). That sibling gets it, if its clock isn't a slice ahead of the first
+//!            waiter.
 //! Limits.    No host tasks, no `cpu.max`. sched_ext's watchdog isn't modelled; that nobody waits much longer
 //!            than two seconds is (`boost_starving`).
 
@@ -151,7 +152,7 @@ pub struct FairShare<H> {
     vms: IdVec<VmId, VmShare>,
     domains: Domains,
     queues: IdVec<DomainQueueId, DomainQueues>,
-    /// Those in which somebody waits.
+    /// Those in which a vCPU waits.
     occupied: Bits<DomainQueueId>,
     locks: QueueLocks,
     local: IdVec<PcpuId, Option<VcpuId>>,

@@ -106,8 +106,8 @@ impl Boosts {
             asked: BTreeSet::new(),
             on: IdVec::of(None, pcpus),
             free: Bits::new(pcpus, true),
-            // The host has a burst to spend. Its VMs begin with none: the figures of docs/explanation/regret.md were
-            // measured so.
+            // The host has a burst to spend. Its VMs begin with none: the figures of
+            // docs/explanation/regret.md were measured so.
             vm_clock_ns: IdVec::of(0, machine.vms.len()),
             host_clock_ns: 0u64.wrapping_sub(BURST_NS),
             owed_ns: IdVec::of(0, pcpus),

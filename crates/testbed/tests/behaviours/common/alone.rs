@@ -10,8 +10,8 @@ fn measured() -> Duration {
     seconds(2, 8)
 }
 
-/// Of the time that passed. What is missing is the emulated host's own work; a pCPU that went idle at the end of each slice,
-/// with its task in its queue, gave 0.11 to 0.13.
+/// Of the time that passed. What is missing is the emulated host's own work; a pCPU that went idle at the end
+/// of each slice, with its task in its queue, gave 0.11 to 0.13.
 const PART_MIN: f64 = 0.8;
 
 /// A host task that computes on the pCPUs of this mask, and its pid.

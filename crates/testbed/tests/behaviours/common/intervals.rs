@@ -1,7 +1,8 @@
 //! What is measured for as long as it takes.
 //!
-//! The machine stops the emulator, or a CPU of it, at any time. A short measurement may have that in its figure, a longer one hardly
-//! has it. So what isn't as it should be is measured for longer, within bounds: a rule that is wrong is so however long one looks.
+//! The machine stops the emulator, or a CPU of it, at any time. A short measurement may have that in its
+//! figure, a longer one hardly has it. So what isn't as it should be is measured for longer, within bounds: a
+//! rule that is wrong is so however long one looks.
 
 use super::{PATIENCE, count, reports};
 use microslice_testbed::Process;
@@ -74,8 +75,8 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
 }
 
-/// A figure of what the scheduler, which reports every second, does from now on: of as many intervals as `time` has seconds; while that
-/// isn't right, of more.
+/// A figure of what the scheduler, which reports every second, does from now on: of as many intervals as
+/// `time` has seconds; while that isn't right, of more.
 pub fn figure(
     scheduler: &Process,
     time: Duration,

@@ -15,7 +15,8 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Until something rare is seen: four runs that waited for both paravirtual causes took 48 to 106 s.
 const RARE: Duration = Duration::from_secs(360);
 
-/// The emulated CPU is 20 to 50 times slower than hardware, and so is what a micro slice must be long enough for.
+/// The emulated CPU is 20 to 50 times slower than hardware, and so is what a micro slice must be long enough
+/// for.
 pub const FLAGS: &str = "--micro-cpus 1 --micro-slice-us 3000 --stats 1";
 
 /// Whether more is measured than a working day has time for: `make test-long`.
@@ -33,8 +34,8 @@ pub fn stand_still(host: &Host) -> Standstill<'_> {
     Standstill::of_guests(host).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Our scheduler, in charge. Guests stand still until it is: the kernel verifies it for seconds of emulation, and beside them for twice
-/// as many. (That it loads beside guests that run: `hotplug`.)
+/// Our scheduler, in charge. Guests stand still until it is: the kernel verifies it for seconds of emulation,
+/// and beside them for twice as many. (That it loads beside guests that run: `hotplug`.)
 pub fn start_scheduler(host: &Host, flags: &str) -> Process {
     let _still = stand_still(host);
     let began = Instant::now();
@@ -51,7 +52,8 @@ pub fn start_scheduler_that_knows(host: &Host, guests: usize, flags: &str) -> Pr
     scheduler
 }
 
-/// To read a kernel beside busy guests takes emulation minutes: they stand still meanwhile, but for the moment in which they are seen.
+/// To read a kernel beside busy guests takes emulation minutes: they stand still meanwhile, but for the
+/// moment in which they are seen.
 pub fn wait_until_it_knows(host: &Host, guests: usize, process: &Process) {
     let vms = |report: &Value| report["vms"].as_array().cloned().unwrap_or_default();
     statistics(process, |report| vms(report).len() == guests, "all guests");

@@ -1,4 +1,5 @@
-//! The one emulated host of the moment, and the guests on it: kept for the next test, as long as that wants the same.
+//! The one emulated host of the moment, and the guests on it: kept for the next test, as long as that wants
+//! the same.
 
 use super::PATIENCE;
 use microslice_testbed::kernels::DEFAULT_GUEST;
@@ -30,7 +31,8 @@ pub fn on_host(test: impl Fn(&Host)) {
     with_guests(&[], |host, _| test(host));
 }
 
-/// Runs `test` on the default host, with these guests. They may have served other tests before: see [`Stage`].
+/// Runs `test` on the default host, with these guests. They may have served other tests before: see
+/// [`Stage`].
 pub fn with_guests(specs: &[GuestSpec], test: impl Fn(&Host, &[Guest])) {
     let testbed = || {
         let testbed = Testbed::new("6.18").expect("a series");
@@ -60,10 +62,10 @@ pub fn on_machine(
     unless_a_machine_is_lost(&mut stage, specs, test);
 }
 
-/// Runs `test`, and again on a fresh host if it failed while one of its guests ended by itself, a CPU of its host stood
-/// still, the host met a breakpoint that nobody set, or stopped answering: emulation ends a machine now and then
-/// (docs/explanation/testbed.md). All is printed. A failure among living machines is a failure, and so is one whose host complained of
-/// anything else.
+/// Runs `test`, and again on a fresh host if it failed while one of its guests ended by itself, a CPU of its
+/// host stood still, the host met a breakpoint that nobody set, or stopped answering: emulation ends a
+/// machine now and then (docs/explanation/testbed.md). All is printed. A failure among living machines is a
+/// failure, and so is one whose host complained of anything else.
 fn unless_a_machine_is_lost(
     stage: &mut MutexGuard<'_, Option<Stage>>,
     specs: &[GuestSpec],
@@ -127,8 +129,8 @@ fn boot(testbed: Testbed) -> Host {
     testbed.with_binary(binary).boot().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs `measure` on the default host with these guests, and hands back what it found: for several tests to look at, by a
-/// `OnceLock`. Whoever needs it first makes it; if that fails the next one tries again.
+/// Runs `measure` on the default host with these guests, and hands back what it found: for several tests to
+/// look at, by a `OnceLock`. Whoever needs it first makes it; if that fails the next one tries again.
 pub fn observed<T>(specs: &[GuestSpec], measure: impl Fn(&Host, &[Guest]) -> T) -> T {
     let found = std::cell::RefCell::new(None);
     with_guests(specs, |host, guests| {

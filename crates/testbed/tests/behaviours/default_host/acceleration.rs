@@ -9,7 +9,8 @@ use microslice_testbed::{GuestSpec, Pv};
 use serde_json::Value;
 use std::sync::OnceLock;
 
-/// The mix, and more threads that take its locks, beside a hog: it has every kind of event that guests have without PAUSE exits.
+/// The mix, and more threads that take its locks, beside a hog: it has every kind of event that guests have
+/// without PAUSE exits.
 fn mixed_guests(pv: Pv) -> [GuestSpec; 2] {
     [
         GuestSpec::new("a").workload("worker,mix,kallsyms").network(1).pv(pv),
@@ -27,7 +28,8 @@ struct Accelerated {
     events: String,
 }
 
-/// Until each of these interrupts has accelerated somebody, and somebody had a micro slice at home; and for a while from then on.
+/// Until each of these interrupts has accelerated somebody, and somebody had a micro slice at home; and for a
+/// while from then on.
 fn accelerated() -> &'static Accelerated {
     static ACCELERATED: OnceLock<Accelerated> = OnceLock::new();
     ACCELERATED.get_or_init(|| {
@@ -97,7 +99,8 @@ fn reschedule_ipis_call_function_ipis_and_device_interrupts_accelerate_their_rec
     }
 }
 
-/// Interrupted inside a BPF program, which may not move: 622 of them in 45 s passed the queues by where the kernel wasn't asked for them.
+/// Interrupted inside a BPF program, which may not move: 622 of them in 45 s passed the queues by where the
+/// kernel wasn't asked for them.
 #[test]
 fn tasks_that_may_not_move_come_to_the_queues_like_all_others() {
     let events = &accelerated().events;

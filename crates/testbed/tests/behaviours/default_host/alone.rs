@@ -12,8 +12,8 @@ const NORMAL_PCPU: u32 = 1;
 /// How the host's shell finds the only guest.
 const VMM: &str = "$(pidof qemu-system-x86_64)";
 
-/// As many tries on each pCPU, in turn. One alone is a coin's toss: the emulator itself is stopped at times, and the
-/// first fetches the program.
+/// As many tries on each pCPU, in turn. One alone is a coin's toss: the emulator itself is stopped at times,
+/// and the first fetches the program.
 const ENDS: usize = 5;
 
 /// Host tasks on a host without guests.
@@ -43,7 +43,8 @@ fn tasks() -> &'static Tasks {
     })
 }
 
-/// Gives back 200 MiB when it ends: some hundred milliseconds in do_exit(), where sched_ext asks no scheduler.
+/// Gives back 200 MiB when it ends: some hundred milliseconds in do_exit(), where sched_ext asks no
+/// scheduler.
 const ENDS_SLOWLY: &str = "dd if=/dev/zero of=/dev/null bs=200M count=1";
 
 fn seconds_to_end(host: &Host, pcpu: u32) -> f64 {

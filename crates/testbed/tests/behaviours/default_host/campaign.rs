@@ -1,4 +1,5 @@
-//! Faults drawn by a seed: what the specification promises holds through them, and where it can't the campaign says so.
+//! Faults drawn by a seed: what the specification promises holds through them, and where it can't the
+//! campaign says so.
 
 use crate::common::{is_long, on_host, print};
 use microslice_testbed::built_binary;
@@ -19,7 +20,8 @@ fn plan(scheduler: Scheduler) -> Plan {
     }
 }
 
-/// Does these faults; then `look` at what was seen. A host that emulation lost is no report: the test runs again.
+/// Does these faults; then `look` at what was seen. A host that emulation lost is no report: the test runs
+/// again.
 fn campaign(plan: &Plan, boot: &Boot, look: impl Fn(&BootReport)) {
     on_host(|host| {
         let end = Instant::now() + plan.time;
@@ -40,7 +42,8 @@ fn what_is_promised_holds_through_faults_drawn_by_a_seed() {
     });
 }
 
-/// Before Linux 7.0 nothing leaves others a part of such a pCPU (docs/how-to/run-a-host.md): the watchdog ends the scheduler.
+/// Before Linux 7.0 nothing leaves others a part of such a pCPU (docs/how-to/run-a-host.md): the watchdog
+/// ends the scheduler.
 #[test]
 #[ignore = "takes minutes: make test-long"]
 fn a_real_time_task_that_keeps_a_pcpu_for_longer_than_anybody_may_wait_is_a_finding() {

@@ -12,7 +12,8 @@ use std::sync::OnceLock;
 /// Emulated: an urgent slice must be long enough to enter the guest, and so must the delay.
 const FLAGS: &str = "--scheduler coordinated --urgent-slice-us 3000 --preemption-delay-us 3000 --stats 1";
 
-/// One VM has no scheme, another one all of them, by the configuration file; of the third one Resched-Co is tried.
+/// One VM has no scheme, another one all of them, by the configuration file; of the third one Resched-Co is
+/// tried.
 const KNOBS: &str = "resched-co = \"auto\"\\n[vm.calm]\\nresched-dp = false\\ntlb-co = false\\nresched-co = false\\n[vm.both]\\nresched-co = true\\n";
 
 struct Coordinated {
@@ -38,8 +39,8 @@ fn of_both(count: impl Fn(&Value) -> Option<u64>) -> impl Fn(&Value) -> bool {
     }
 }
 
-/// Two guests with the same load, each with schemes of its own, beside a hog, all with the same weight. The kernel
-/// that is named for one of them isn't the one that it runs: no symbol of it is of use.
+/// Two guests with the same load, each with schemes of its own, beside a hog, all with the same weight. The
+/// kernel that is named for one of them isn't the one that it runs: no symbol of it is of use.
 fn coordinated() -> &'static Coordinated {
     static COORDINATED: OnceLock<Coordinated> = OnceLock::new();
     COORDINATED.get_or_init(|| {

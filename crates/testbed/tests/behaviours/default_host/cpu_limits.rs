@@ -1,5 +1,5 @@
-//! `cpu.max` of the cgroups that a VM's vCPUs lie in, on real guests: the kernel itself keeps it only where no sched_ext
-//! scheduler runs.
+//! `cpu.max` of the cgroups that a VM's vCPUs lie in, on real guests: the kernel itself keeps it only where
+//! no sched_ext scheduler runs.
 
 use crate::common::alone::{cpus_of_process, spinning};
 use crate::common::intervals::{figure, near, over_time};
@@ -171,8 +171,8 @@ fn ran_ns(host: &Host, cgroup: &str) -> BTreeMap<u32, u64> {
     words.map(|(pid, ran)| (pid.parse().expect("a pid"), ran.parse().expect("nanoseconds"))).collect()
 }
 
-/// As many threads as asked for, about to begin in the cgroup `crowd`, which is frozen until they are all there: those that compute would
-/// leave hardly any time to start the next one.
+/// As many threads as asked for, about to begin in the cgroup `crowd`, which is frozen until they are all
+/// there: those that compute would leave hardly any time to start the next one.
 fn frozen_crowd(host: &Host, threads: usize, work: &str) -> Process {
     let crowd = "cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control && mkdir -p crowd";
     run(host, &format!("{crowd} && echo 1 > crowd/cgroup.freeze"));
@@ -212,8 +212,9 @@ fn end_crowd(host: &Host, crowd: &Process) {
 
 #[test]
 fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() {
-    // Nobody rests for longer than six seconds, so each may take no more than 0.6 s / threads for a turn. An emulated host's timers
-    // are up to 14 ms late ("hrtimer: interrupt took ..."). Up to a thousand: crates/policy's property tests.
+    // Nobody rests for longer than six seconds, so each may take no more than 0.6 s / threads for a turn. An
+    // emulated host's timers are up to 14 ms late ("hrtimer: interrupt took ..."). Up to a thousand:
+    // crates/policy's property tests.
     let threads = if is_long() { 64 } else { 32 };
     on_host(|host| {
         let crowd = frozen_crowd(host, threads, ":");
@@ -273,7 +274,8 @@ fn a_limit_below_what_a_tick_takes_never_brings_the_watchdog() {
         assert_eq!(scheduler_state(host), "enabled", "{}", scheduler.last_words());
         println!("limited to 0.001: {cpus:.4} CPUs");
         assert!(is_hardly_anything(cpus), "{cpus:.3} CPUs");
-        // The kernel keeps the limit again from here on, and detaching a program waits until each vCPU has run once.
+        // The kernel keeps the limit again from here on, and detaching a program waits until each vCPU has
+        // run once.
         set_limit(host, "limited", "max 100000");
         stop_scheduler(host, &scheduler);
         assert!(!guests[0].has_ended(), "{}", guests[0].last_words());

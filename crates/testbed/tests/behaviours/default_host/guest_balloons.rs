@@ -1,4 +1,5 @@
-//! Time balloons (`guest/balloon`): Figure 9 of VM'04. Ten threads on two vCPUs, one of which is given 30 % of its pCPU for a while.
+//! Time balloons (`guest/balloon`): Figure 9 of VM'04. Ten threads on two vCPUs, one of which is given 30 %
+//! of its pCPU for a while.
 
 use crate::common::alone::spinning;
 use crate::common::{PATIENCE, count, run, with_guests};
@@ -14,7 +15,8 @@ const REPORTS: usize = 10;
 
 /// So many threads fewer are on the slow vCPU with balloons than without.
 const MOVED_MIN: f64 = 1.0;
-/// Balloons come when so much was taken of the slow vCPU: until then it is seen what the guest does without them.
+/// Balloons come when so much was taken of the slow vCPU: until then it is seen what the guest does without
+/// them.
 const WITHOUT_BALLOONS_S: u32 = 5;
 
 struct Report {

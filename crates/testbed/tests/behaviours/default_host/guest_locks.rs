@@ -1,4 +1,5 @@
-//! The guest's locks (`guest/locks`) over KVM's own kick and HLT, among eight vCPUs on four pCPUs. Without a guest: `tests/guest_code.rs`.
+//! The guest's locks (`guest/locks`) over KVM's own kick and HLT, among eight vCPUs on four pCPUs. Without a
+//! guest: `tests/guest_code.rs`.
 
 use crate::common::{
     PATIENCE, count, seconds, start_scheduler, stop_scheduler, wait_until_it_says, with_guests,
@@ -14,8 +15,8 @@ const KINDS: [(&str, [&str; 3]); 5] = [
     ("yield", ["taken", "waited", "yields"]),
     ("spin-yield", ["taken", "waited", "yields"]),
 ];
-/// Takings of a lock, hand-overs, halts and kicks, at the least: what was tried little says little. An emulated guest that shares
-/// its pCPUs makes hundreds in a second.
+/// Takings of a lock, hand-overs, halts and kicks, at the least: what was tried little says little. An
+/// emulated guest that shares its pCPUs makes hundreds in a second.
 const TRIED_MIN: u64 = 100;
 
 /// The page of the module that the guest has loaded by now.

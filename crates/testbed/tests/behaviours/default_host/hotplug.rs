@@ -51,7 +51,8 @@ fn seen() -> &'static Seen {
             let before = kernels_read();
             for round in 1..=rounds {
                 for online in [0, 1] {
-                    // Beside guests that run it takes several times as long: here it shows once that it does at all.
+                    // Beside guests that run it takes several times as long: here it shows once that it does
+                    // at all.
                     let _still = (online == 1 && !is_long()).then(|| stand_still(host));
                     set_online(host, online);
                     wait_until_enabled(host, &format!("round {round}, online {online}"));

@@ -88,8 +88,8 @@ fn a_hog_of_twice_the_weight_gets_twice_the_share_from_when_it_has_it() {
     assert!(is_due(TWICE)(*part), "{part} of the pCPUs' time, due was 2/3");
 }
 
-/// Where one pCPU is more contended than the others nobody there keeps up with the pool's clock. By it, who sleeps came back
-/// behind who never does: it had 0.01 of this pCPU.
+/// Where one pCPU is more contended than the others nobody there keeps up with the pool's clock. By it, who
+/// sleeps came back behind who never does: it had 0.01 of this pCPU.
 #[test]
 fn who_sleeps_briefly_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
     let one = |name: &str, load: &str| GuestSpec::new(name).workload(load).vcpus(1).pinned(0x1);
@@ -106,8 +106,9 @@ fn who_sleeps_briefly_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
     });
 }
 
-/// A light guest of many shootdowns asks for micro slices all the time. (Emulated, it asks too seldom to gain much: it had 0.129 of the
-/// host without the rule, 0.107 with it. What the rule is worth: crates/sim/tests/shares.rs.)
+/// A light guest of many shootdowns asks for micro slices all the time. (Emulated, it asks too seldom to gain
+/// much: it had 0.129 of the host without the rule, 0.107 with it. What the rule is worth:
+/// crates/sim/tests/shares.rs.)
 #[test]
 fn a_vm_that_has_had_more_than_its_share_is_refused_micro_slices() {
     let guests = [GuestSpec::new("a").workload("storm:7").vcpus(8).pv(Pv::Off), hog("b")];
@@ -135,7 +136,8 @@ fn a_vm_that_has_had_more_than_its_share_is_refused_micro_slices() {
 #[test]
 fn a_light_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_ends_the_scheduler() {
     with_guests(&two_hogs(), |host, guests| {
-        // By flags: cgroups of such weights would starve everything else of the host, too, before and after our scheduler.
+        // By flags: cgroups of such weights would starve everything else of the host, too, before and after
+        // our scheduler.
         let weights = "--weight a=10000 --weight b=1";
         let scheduler = start_scheduler(host, &format!("--micro-cpus 0 --slice-us 100000 {weights}"));
         // The kernel ends a scheduler under which anybody waits for ten seconds.
@@ -169,7 +171,8 @@ fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_ha
         // It reads nothing more: that would be time of the host's.
         let scheduler = start_scheduler_that_knows(host, 1, "--micro-cpus 0 --stats 1 --no-guest-memory");
         let (tasks, pids): (Vec<Process>, Vec<String>) = (0..4).map(|_| spinning(host, 0xf)).unzip();
-        // What the host itself does, some 8 %, counts as host tasks' time, too. (0.60 when niced tasks went first, too.)
+        // What the host itself does, some 8 %, counts as host tasks' time, too. (0.60 when niced tasks went
+        // first, too.)
         let is_nearly_all = |part: f64| part > 0.72;
         let is_about_half = |part: f64| (0.4..0.7).contains(&part);
         let beside_others = vms_part(&scheduler, is_about_half);
@@ -185,7 +188,8 @@ fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_ha
 
 #[test]
 fn what_ran_while_pcpus_were_free_is_neither_owed_nor_saved_up() {
-    // Three vCPUs and a niced task have a pCPU each, so that the task's clock, a hundred times as fast, runs away.
+    // Three vCPUs and a niced task have a pCPU each, so that the task's clock, a hundred times as fast, runs
+    // away.
     with_guests(&[hog("early").vcpus(3)], |host, early| {
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
         let (task, pid) = spinning(host, 0xf);

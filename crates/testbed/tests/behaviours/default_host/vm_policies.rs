@@ -1,5 +1,5 @@
-//! What libvirt's metadata say of a VM, while it runs. The file is put there as libvirt writes it (`crates/host/tests/libvirt.rs` has
-//! libvirt write it).
+//! What libvirt's metadata say of a VM, while it runs. The file is put there as libvirt writes it
+//! (`crates/host/tests/libvirt.rs` has libvirt write it).
 
 use crate::common::{
     FLAGS, PATIENCE, accelerations_by, count, reports, run, start_scheduler_that_knows, statistics,
@@ -15,7 +15,8 @@ const REPORTS: usize = 10;
 const UUID: &str = "4dea22b3-1d52-d8f3-2516-782e98ab3fa0";
 const NAMESPACE: &str = "https://github.com/microslice/microslice/libvirt/1";
 
-/// The state of domain `name`, which is that QEMU's, with these attributes in its metadata: in place of the file before.
+/// The state of domain `name`, which is that QEMU's, with these attributes in its metadata: in place of the
+/// file before.
 fn say(host: &Host, name: &str, attributes: &str) {
     let file = format!("/run/libvirt/qemu/{name}.xml");
     let pid = format!(

@@ -1,4 +1,5 @@
-//! What a VM's VMM does beside its vCPUs is its VM's; and VMs that find no place share like those that have one.
+//! What a VM's VMM does beside its vCPUs is its VM's; and VMs that find no place share like those that have
+//! one.
 
 use crate::common::{
     PATIENCE, count, on_host, reports, run, seconds, start_scheduler, statistics, stop_scheduler,
@@ -24,7 +25,8 @@ fn has_vms(expected: usize) -> impl Fn(&Value) -> bool {
     move |report| report["vms"].as_array().is_some_and(|vms| vms.len() == expected)
 }
 
-/// What vCPUs and other threads of each VM ran in the intervals that are reported from now on, by its process; and other host tasks.
+/// What vCPUs and other threads of each VM ran in the intervals that are reported from now on, by its
+/// process; and other host tasks.
 fn ran_meanwhile(scheduler: &Process) -> (BTreeMap<u64, [u64; 2]>, u64) {
     let from = scheduler.lines(0).len();
     std::thread::sleep(seconds(12, 30));

@@ -1,5 +1,5 @@
-//! Windows around the ends of turns: who is in its kernel has its window and no more, who is in user mode none, and shares hold. Likewise
-//! where guests say themselves when they aren't to be preempted.
+//! Windows around the ends of turns: who is in its kernel has its window and no more, who is in user mode
+//! none, and shares hold. Likewise where guests say themselves when they aren't to be preempted.
 
 use crate::common::intervals::over_time;
 use crate::common::{
@@ -14,11 +14,12 @@ use std::collections::BTreeMap;
 const WINDOW_US: u64 = 5000;
 const SLICE_US: u64 = 50_000;
 
-/// Three VMs of four vCPUs on four pCPUs, by what they do: always in the kernel's half of the address space, always in the lower one,
-/// and in both.
+/// Three VMs of four vCPUs on four pCPUs, by what they do: always in the kernel's half of the address space,
+/// always in the lower one, and in both.
 const VMS: [(&str, &str); 3] = [("kernel", "spin kernel"), ("user", "spin"), ("mixed", "spin mixed")];
 
-/// Likewise: one that never wants to be preempted, one that does turn about, and one whose page is of a version that nobody knows.
+/// Likewise: one that never wants to be preempted, one that does turn about, and one whose page is of a
+/// version that nobody knows.
 const HINTING: [(&str, &str); 3] =
     [("keeps", "spin keeps=1000000"), ("hints", "spin hints=5000"), ("forged", "spin forged=1000000")];
 

@@ -1,5 +1,5 @@
-//! Boosts beside the kernel's own scheduler, on stock hosts: Debian 12 has no sched_ext, others have. What overcommit costs is seen on
-//! the same hosts, which are booted once for both (`observe.rs`).
+//! Boosts beside the kernel's own scheduler, on stock hosts: Debian 12 has no sched_ext, others have. What
+//! overcommit costs is seen on the same hosts, which are booted once for both (`observe.rs`).
 
 use super::monitoring::prometheus_takes_what_is_served;
 use super::observe::{
@@ -26,8 +26,8 @@ pub(super) const LONG_BOOSTS: &str =
 const LITTLE_BUDGET: &str =
     "exec microslice run --beside --json --micro-slice-us 30000 --boost-percent 1 --stats 1";
 pub(super) const DEBIAN_12: &str = "6.1";
-/// What guests with paravirtual helpers ask by. That a lock's holder is stopped in critical code while somebody has halted for it is
-/// rare, and nobody who was woken is boosted.
+/// What guests with paravirtual helpers ask by. That a lock's holder is stopped in critical code while
+/// somebody has halted for it is rare, and nobody who was woken is boosted.
 const CAUSES: [&str; 4] = ["pv_yield", "resched_ipi", "call_function_ipi", "virq"];
 
 pub(super) fn host_of(series: &str) -> Testbed {
@@ -46,7 +46,8 @@ pub(super) fn guests() -> [GuestSpec; 2] {
     ]
 }
 
-/// In charge of boosts. Guests stand still until it is, and while it reads their kernel: beside busy ones either takes minutes.
+/// In charge of boosts. Guests stand still until it is, and while it reads their kernel: beside busy ones
+/// either takes minutes.
 pub(super) fn start(host: &Host, command: &str) -> Process {
     let image = &host.image(DEFAULT_GUEST).expect("the guests' image").kernel;
     let still = stand_still(host);
@@ -81,7 +82,8 @@ pub(super) fn stop(process: &Process) -> Value {
     report_of(output.stdout.lines().last().expect("statistics")).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Threads of guests that a boost has left as they were not before: the 41st field is the policy, 1 is SCHED_FIFO.
+/// Threads of guests that a boost has left as they were not before: the 41st field is the policy, 1 is
+/// SCHED_FIFO.
 pub(super) fn real_time_guest_threads(host: &Host) -> usize {
     let command = "for guest in $(pidof qemu-system-x86_64); do cat /proc/$guest/task/*/stat; done | sed 's/.*) //' | \
                    awk '$39 == 1' | wc -l";
@@ -96,7 +98,8 @@ fn wait_until_none_is_real_time(host: &Host) {
     }
 }
 
-/// Preempted vCPUs are boosted for each cause, all boosts are taken back, and each decision comes out the same natively.
+/// Preempted vCPUs are boosted for each cause, all boosts are taken back, and each decision comes out the
+/// same natively.
 fn preempted_vcpus_are_boosted(host: &Host, guests: &[Guest]) {
     let _echo = host.start_echo().expect("the other end of the ping-pong");
     let beside = start(host, &format!("{BESIDE} --record /tmp/beside.rec"));
@@ -191,7 +194,8 @@ fn on_debian_12_whoever_asks_all_the_time_runs_boosted_for_no_longer_than_its_bu
         // 1 % of four pCPUs, and what a second gives at once.
         let allowed_ns = (report["seconds"].as_f64().expect("seconds") + 1.0) * 1e9 * 4.0 / 100.0;
         for vm in report["vms"].as_array().expect("VMs") {
-            // Four vCPUs may have been granted a boost before the first was charged. The histogram has the middle of a power of two.
+            // Four vCPUs may have been granted a boost before the first was charged. The histogram has the
+            // middle of a power of two.
             let longest_ns = vm["micro_slice_us"]["max"].as_f64().unwrap_or(0.0) * 1000.0 * 4.0 / 3.0;
             let boosted_ns = vm["boosted_ns"].as_f64().expect("a time");
             assert!(boosted_ns <= allowed_ns + 4.0 * longest_ns, "{allowed_ns} ns are allowed: {vm}");

@@ -1,4 +1,5 @@
-//! VMs that come and go beside boosts, on Debian's 6.1. Before 6.11 a vCPU is loaded once more to be freed, by whoever frees it.
+//! VMs that come and go beside boosts, on Debian's 6.1. Before 6.11 a vCPU is loaded once more to be freed,
+//! by whoever frees it.
 
 use super::beside::{DEBIAN_12, LONG_BOOSTS, guests, host_of, is_boosted, start, stop};
 use crate::common::{PATIENCE, count, is_long, on_machine, print, reports, run, statistics_from, sum};
@@ -9,7 +10,8 @@ use std::collections::BTreeSet;
 /// Each with as many vCPUs as pCPUs, which spin in no kernel that anybody knows.
 const SMALL_VMS: usize = 3;
 
-/// All of the host's threads that are real-time at the priority of boosts: fields 40 and 41 are priority and policy. Kernel threads may be.
+/// All of the host's threads that are real-time at the priority of boosts: fields 40 and 41 are priority and
+/// policy. Kernel threads may be.
 fn threads_at_the_priority_of_boosts(host: &Host) -> usize {
     let command =
         "cat /proc/[0-9]*/task/*/stat 2>/dev/null | sed 's/.*) //' | awk '$38 == 1 && $39 == 1' | wc -l";

@@ -15,7 +15,8 @@ fn answers_to_core_scheduling(host: &Host) -> String {
     run(host, "cookie")
 }
 
-/// Loads, denies core scheduling, schedules a task that is alone, then a guest of four vCPUs beside a hog, which then is limited, counts, unloads.
+/// Loads, denies core scheduling, schedules a task that is alone, then a guest of four vCPUs beside a hog,
+/// which then is limited, counts, unloads.
 fn smoke(series: &str) {
     let rule = Rule::host(series).expect("a series");
     let cache = Cache::locate().unwrap_or_else(|error| panic!("{error}"));
@@ -28,7 +29,8 @@ fn smoke(series: &str) {
 }
 
 fn schedule_two_guests(host: &Host) {
-    // Debian's kernels have no core scheduling, and say so. Being loaded shows, as it is denied before they look.
+    // Debian's kernels have no core scheduling, and say so. Being loaded shows, as it is denied before they
+    // look.
     let not_there = "create: Invalid argument\nget: Invalid argument\n";
     assert_eq!(answers_to_core_scheduling(host), not_there);
     let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1 --program-costs");

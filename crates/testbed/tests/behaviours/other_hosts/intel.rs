@@ -1,4 +1,5 @@
-//! The VMX path, on a host that Bochs interprets: one run of the scheduler beside bare vCPUs, in phases, and each test looks at its own.
+//! The VMX path, on a host that Bochs interprets: one run of the scheduler beside bare vCPUs, in phases, and
+//! each test looks at its own.
 
 use crate::common::{assert_sums_hold, count, on_machine, report_of};
 use microslice_testbed::{Host, Machine, Process, Testbed};

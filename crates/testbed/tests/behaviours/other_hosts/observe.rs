@@ -1,4 +1,5 @@
-//! What overcommit costs, seen on stock hosts with and without sched_ext. The hosts and their guests are those of `beside`.
+//! What overcommit costs, seen on stock hosts with and without sched_ext. The hosts and their guests are
+//! those of `beside`.
 
 use super::beside::{start, stop};
 use crate::common::{Trace, count, print, refusal, reports, run, seconds, stand_still, statistics_from};
@@ -9,7 +10,8 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 const OBSERVE: &str = "exec microslice observe --json --interval 1 --html /tmp/page.html";
-/// Of the kernel's clocks of waiting and ours: what an emulated host takes between two looks at one event, and four ticks.
+/// Of the kernel's clocks of waiting and ours: what an emulated host takes between two looks at one event,
+/// and four ticks.
 const TOLERANCE: f64 = 0.05;
 const TICKS_NS: u64 = 4 * 4_000_000;
 

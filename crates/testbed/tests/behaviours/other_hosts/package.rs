@@ -1,4 +1,5 @@
-//! The Debian package on a host with systemd: what an operator does with it, from its installation to its end.
+//! The Debian package on a host with systemd: what an operator does with it, from its installation to its
+//! end.
 
 use crate::common::{PATIENCE, print, run, scheduler_state};
 use microslice_testbed::{Host, Testbed, built_binary};

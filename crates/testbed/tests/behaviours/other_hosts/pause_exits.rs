@@ -1,4 +1,5 @@
-//! Pause-loop exits on real guests: the yields that the paper is about. A host of its own, as all its guests take them.
+//! Pause-loop exits on real guests: the yields that the paper is about. A host of its own, as all its guests
+//! take them.
 
 use super::beside::{self, BESIDE};
 use crate::common::intervals::{Intervals, figure};
@@ -72,7 +73,8 @@ fn a_dynamic_pool_that_is_in_use_stays_without_being_emptied_every_second() {
         let replayed = replay(host, "/tmp/run.rec");
         assert!(count(&replayed["by_kind"]["pool_size"]) > 10, "{replayed}");
 
-        // Algorithm 1 was shown what was decided. Each step may have missed what just came on one of the other pCPUs.
+        // Algorithm 1 was shown what was decided. Each step may have missed what just came on one of the
+        // other pCPUs.
         let urgent = &replayed["urgent_events"];
         for event in ["ipi", "ple", "irq"] {
             let [shown, decided] = ["shown", "decided"].map(|from| count(&urgent[from][event]));
@@ -82,7 +84,8 @@ fn a_dynamic_pool_that_is_in_use_stays_without_being_emptied_every_second() {
     });
 }
 
-/// Without a micro pool a spinner's yield is all that helps. Those it goes to may not run at the hog's expense.
+/// Without a micro pool a spinner's yield is all that helps. Those it goes to may not run at the hog's
+/// expense.
 #[test]
 fn a_spinner_yields_to_its_sibling_and_whoever_ran_there_comes_back_to_its_pcpu() {
     on_host_with_pause_exits(|host, _| {

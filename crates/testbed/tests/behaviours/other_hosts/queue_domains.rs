@@ -15,8 +15,8 @@ fn on_host_of_two_caches(specs: &[GuestSpec], test: impl Fn(&Host, &[Guest])) {
     on_machine("a host of two caches", testbed, specs, test);
 }
 
-/// Eight vCPUs for four pCPUs. Each VM is due half, so each of the first one's vCPUs two thirds of a pCPU: no way to spread three
-/// vCPUs over queues is right for long.
+/// Eight vCPUs for four pCPUs. Each VM is due half, so each of the first one's vCPUs two thirds of a pCPU: no
+/// way to spread three vCPUs over queues is right for long.
 fn uneven_hogs() -> [GuestSpec; 2] {
     [("a", 3), ("b", 5)].map(|(name, vcpus)| GuestSpec::new(name).workload("hog").vcpus(vcpus))
 }

@@ -70,7 +70,8 @@ impl<Normal: Core> MicroSliced<Normal> {
             && !self.normal.has_yielded(vcpu)
     }
 
-    /// Its turn is cut off. May it go on for a micro slice, because it was stopped at a bad moment? `is_cut_short`: it isn't over.
+    /// Its turn is cut off. May it go on for a micro slice, because it was stopped at a bad moment?
+    /// `is_cut_short`: it isn't over.
     pub(in super::super) fn gets_grace(
         &mut self,
         machine: &mut Machine,
