@@ -37,8 +37,7 @@ impl Initramfs {
         Ok(self.file(path, &content))
     }
 
-    /// Likewise a program, without its debug information, which is most of it and would take the machine's
-    /// memory.
+    /// Likewise a program, without its debug information: that is most of it, and would take memory there.
     pub fn program_from(&mut self, path: &str, from: &Path) -> Result<&mut Self> {
         let scratch = tempfile::tempdir().map_err(|cause| Error::file(std::env::temp_dir(), cause))?;
         let stripped = scratch.path().join("stripped");

@@ -1,5 +1,4 @@
-//! What a guest had in a phase, over what the same guest has alone in that boot: the emulator's slowness
-//! cancels.
+//! What a guest had in a phase, over what it has alone in the same boot: the emulator's slowness cancels.
 
 use crate::demo::Phase;
 

@@ -13,8 +13,7 @@ use microslice_testbed::{Error, Host, Pv, Testbed, kernels};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Of the demo's phases those beside which peers run: the kernel's own, and ours with the pool off and by
-/// default.
+/// Of the demo's phases, those that peers run beside: the kernel's own, ours with the pool off, and our default.
 const OURS: [&str; 3] = ["kernel", "off", "auto"];
 
 /// Compare ours with schedulers that people run: the same guests, in one boot after the other
@@ -64,8 +63,7 @@ pub struct Peers {
         value_parser = clap::value_parser!(u32).range(1..=30)
     )]
     dilation: u32,
-    /// Print one JSON object at the end: every phase of every boot, and each scheduler's figures over what
-    /// guests have alone
+    /// Print one JSON object at the end: each phase of each boot, and figures over what guests have alone
     #[arg(long)]
     json: bool,
     /// Write the same to a file

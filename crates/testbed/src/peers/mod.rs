@@ -1,7 +1,7 @@
 //! Schedulers that people run, beside ours: the demo's phases under each, in one boot after the other.
 //!
-//! A boot's guests run first alone, one after the other, under the kernel's own scheduler. What they have in
-//! a later phase is divided by what they had there: so the emulator's slowness cancels.
+//! Each guest of a boot runs alone first, under the kernel's own scheduler. What it has in a later phase is divided
+//! by that: so the emulator's slowness cancels.
 
 mod build;
 mod peer;
@@ -73,7 +73,7 @@ pub fn run(comparison: &Comparison<'_>, keep: &mut dyn FnMut(Boot)) -> Result<()
     })
 }
 
-/// After a loss another host goes on. Whoever was in charge of two losses is left out: it may be the cause.
+/// After a loss another host goes on. A scheduler in charge of two losses is left out: it may be the cause.
 fn surviving_boot(comparison: &Comparison<'_>, number: u32) -> Result<Boot> {
     let (plan, boots) = (comparison.plan, comparison.boots);
     let progress = |what: &str| (comparison.progress)(&format!("boot {} of {boots}: {what}", number + 1));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_lost_two_machines_is_left_out_and_who_cannot_be_built_at_once() {
+    fn a_scheduler_that_lost_two_machines_is_left_out_and_a_peer_that_cannot_be_built_at_once() {
         let (flash, lavd) = (Scheduler::Peer(Peer::Flash), Scheduler::Peer(Peer::Lavd));
         let loss = |scheduler| Loss { scheduler, cause: "a guest was lost".into() };
         let missing = [(Peer::Lavd, "no libelf".to_owned())];

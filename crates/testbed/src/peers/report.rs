@@ -24,8 +24,7 @@ const COLUMNS: [(&str, Figure, &str); 8] = [
     ("mix", Figure::WakeP99, ">p99"),
 ];
 
-/// `{"boots": [[{"alone": PHASE, "phase": PHASE} | {"name", "failed"}]], "over_alone": [{"name", "vms",
-/// …}]}`.
+/// `{"boots": [[{"alone": PHASE, "phase": PHASE} | {"name", "failed"}]], "over_alone": [{"name", "vms"}]}`.
 pub fn to_json(plan: &Plan, boots: &[Boot]) -> Value {
     let row = |row: &Row| match &row.outcome {
         Ok(Measured { phase, alone }) => json!({ "alone": phase_json(alone), "phase": phase_json(phase) }),
