@@ -47,8 +47,8 @@ impl Estimate {
         Some(Self { mean, low: mean - half, high: mean + half, count })
     }
 
-    /// The geometric mean of ratios, and an interval that is as wide upwards as downwards, by factors. What isn't
-    /// above zero is left out.
+    /// The geometric mean of ratios, and an interval that is as wide upwards as downwards, by factors. What
+    /// isn't above zero is left out.
     pub fn of_ratios(ratios: &[f64]) -> Option<Self> {
         let logarithms: Vec<f64> =
             ratios.iter().filter(|ratio| **ratio > 0.0).map(|ratio| ratio.ln()).collect();

@@ -13,7 +13,8 @@ use microslice_testbed::{Error, Host, Pv, Testbed, kernels};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Of the demo's phases, those that peers run beside: the kernel's own, ours with the pool off, and our default.
+/// Of the demo's phases, those that peers run beside: the kernel's own, ours with the pool off, and our
+/// default.
 const OURS: [&str; 3] = ["kernel", "off", "auto"];
 
 /// Compare ours with schedulers that people run: the same guests, in one boot after the other

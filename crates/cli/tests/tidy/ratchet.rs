@@ -19,7 +19,7 @@ const LEFT: &[(&str, &str, usize)] = &[
     ("comment_columns", "crates/testbed/src", 2),
     ("old_words", "crates/cli/src", 1),
     ("old_words", "crates/sim/src", 8),
-    ("old_words", "crates/testbed/src", 19),
+    ("old_words", "crates/testbed/src", 18),
     ("old_words", "crates/testbed/tests", 30),
     ("old_words", "policy", 4),
     ("sentence_words", "crates/testbed/examples", 1),

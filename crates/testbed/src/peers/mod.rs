@@ -1,7 +1,7 @@
 //! Schedulers that people run, beside ours: the demo's phases under each, in one boot after the other.
 //!
-//! Each guest of a boot runs alone first, under the kernel's own scheduler. What it has in a later phase is divided
-//! by that: so the emulator's slowness cancels.
+//! Each guest of a boot runs alone first, under the kernel's own scheduler. What it has in a later phase is
+//! divided by that: so the emulator's slowness cancels.
 
 mod build;
 mod peer;

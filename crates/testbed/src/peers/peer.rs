@@ -45,7 +45,8 @@ impl Peer {
         }
     }
 
-    /// How it is started. Its slices are so many times as long as its defaults; all else is as its authors have it.
+    /// How it is started. Its slices are so many times as long as its defaults; all else is as its authors
+    /// have it.
     pub fn command(self, dilation: u32) -> String {
         let flags = self.times_us().iter().map(|(flag, us)| format!(" {flag} {}", us * u64::from(dilation)));
         format!("{}{}", self.program(), flags.collect::<String>())
