@@ -68,11 +68,14 @@ fn pages() -> BTreeMap<String, String> {
     all.map(|path| (path.clone(), std::fs::read_to_string(root().join(&path)).expect(&path))).collect()
 }
 
+/// What stands behind the fence of a block of code, and its lines.
+type Block<'a> = (&'a str, Vec<&'a str>);
+
 /// Lines outside of blocks of code, with their numbers; and those blocks, each with what stands behind its
 /// fence.
-fn split(text: &str) -> (Vec<(usize, &str)>, Vec<(&str, Vec<&str>)>) {
+fn split(text: &str) -> (Vec<(usize, &str)>, Vec<Block<'_>>) {
     let (mut prose, mut blocks) = (Vec::new(), Vec::new());
-    let mut block: Option<(&str, Vec<&str>)> = None;
+    let mut block: Option<Block<'_>> = None;
     for (index, line) in text.lines().enumerate() {
         match (line.trim_start().strip_prefix("```"), block.take()) {
             (Some(language), None) => block = Some((language.trim(), Vec::new())),
@@ -112,8 +115,8 @@ fn paragraphs(prose: &[(usize, &str)]) -> Vec<String> {
         let numbered = text.split_once(". ").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
         if text.is_empty() || text.starts_with(['#', '|']) {
             all.push(String::new());
-        } else if text.starts_with("- ") {
-            all.push(text[2..].to_owned());
+        } else if let Some(entry) = text.strip_prefix("- ") {
+            all.push(entry.to_owned());
         } else if numbered {
             all.push(text.split_once(". ").map_or(text, |(_, entry)| entry).to_owned());
         } else if let Some(last) = all.last_mut() {
