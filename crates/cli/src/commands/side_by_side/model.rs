@@ -39,8 +39,7 @@ pub fn host(costs: &OperationCosts) -> String {
          halt = \"{exit_ns} ns\"\n\n\
          [ple]\n\
          enabled = false\n\
-         window = \"4096 cycles\"\n\
-         gap = \"128 cycles\"\n"
+         window = \"4096 cycles\"\n"
     )
 }
 
