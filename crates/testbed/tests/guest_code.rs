@@ -116,7 +116,7 @@ const LOST: &str = "all who are left have halted";
 
 #[test]
 fn a_waiter_that_halts_without_a_last_look_is_found_out() {
-    let looks = "if (!ticket_is_turn(LOCK_LOAD(&lock->head), ticket)) {";
+    let looks = "\t/* A holder that lets go from here on sees both; one that did so before is seen here. */\n\tif (!ticket_is_turn(LOCK_LOAD(&lock->head), ticket)) {\n";
     for kind in KINDS {
         assert_eq!(fault_of(kind, looks, "if (1) {"), LOST, "{kind}");
     }
