@@ -126,7 +126,7 @@ fn a_waiter_that_halts_without_a_last_look_is_found_out() {
 fn a_waiter_that_says_too_late_who_halts_is_found_out() {
     let who = "\tLOCK_FETCH_OR(waiting, bit);\n";
     let that = "\tLOCK_FETCH_OR(&lock->head, (u16)TICKET_SOMEBODY_HALTS);\n";
-    let looks = "\t/* Whoever lets go from here on sees both; who did so before is seen here. */\n\tif (!ticket_is_turn(LOCK_LOAD(&lock->head), ticket)) {\n";
+    let looks = "\t/* A holder that lets go from here on sees both; one that did so before is seen here. */\n\tif (!ticket_is_turn(LOCK_LOAD(&lock->head), ticket)) {\n";
     let right = format!("{who}{that}{looks}");
     let wrong = format!("{that}{looks}{who}");
     assert_eq!(fault_of("pv-ticket", &right, &wrong), LOST);
