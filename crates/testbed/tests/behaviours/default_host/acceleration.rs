@@ -46,6 +46,9 @@ fn accelerated() -> &'static Accelerated {
                 |report| count(&report["called_back"]) > 0,
                 "lent micro pCPU that is called back",
             );
+            // Its last load, beside all others: a slow machine takes long to come to it.
+            let printed = guests[0].wait_for("\"kallsyms\"", 0, PATIENCE);
+            printed.expect("the guest prints its kallsyms");
             std::thread::sleep(seconds(5, 20));
             let events = run(host, "cat /sys/kernel/sched_ext/root/events");
             let report = stop_scheduler(host, &scheduler);
