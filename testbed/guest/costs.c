@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What single operations take: for the simulator's model of this machine (scenarios/hosts/testbed.toml).
+ * What single operations take: for the simulator's model of this machine.
  *
  * Medians of many, while every vCPU computes: so an emulated CPU has the part of the machine that it has in
  * any busy phase.
@@ -9,26 +9,18 @@
 #include "loads.h"
 #include "stats.h"
 
-#include <cpuid.h>
-#include <linux/futex.h>
 #include <linux/membarrier.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PAGE 4096
-#define PAGES 8
 #define SAMPLES 401
 /* Of what takes less than reading the clock, so many are timed together. */
 #define BATCH 16
-/* One thread of the kernel-heavy load computes so much between two visits to the kernel. */
-#define ITERATIONS 20000
 #define SWITCHES 2000
 
 static uint64_t samples[SAMPLES];
@@ -58,25 +50,9 @@ static uint64_t median_of(void (*operation)(void), int times)
 	return median();
 }
 
-/* An exit that KVM answers at once. */
-static void exit_once(void)
-{
-	unsigned int a, b, c, d;
-
-	__cpuid(0, a, b, c, d);
-}
-
 static void compute_once(void)
 {
-	compute(ITERATIONS);
-}
-
-/* A futex that never has the expected value, as the load `lock` takes it. */
-static void lock_once(void)
-{
-	static uint32_t word;
-
-	syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+	compute(WORKER_ITERATIONS);
 }
 
 /* Interrupts each sibling that runs a thread of this process, and waits for all. */
@@ -85,33 +61,11 @@ static void call_once(void)
 	syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
 }
 
-/* All of an unmapping but the interrupts, where nobody else runs this process. */
-static void unmap_once(void)
-{
-	char *memory = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (memory == MAP_FAILED)
-		return;
-	for (int page = 0; page < PAGES; page++)
-		memory[page * PAGE] = 1;
-	mprotect(memory, PAGES * PAGE, PROT_READ);
-	munmap(memory, PAGES * PAGE);
-}
-
 static void spin(long argument)
 {
 	(void)argument;
 	for (;;)
-		compute(ITERATIONS);
-}
-
-static void stay_on(int cpu)
-{
-	cpu_set_t only;
-
-	CPU_ZERO(&only);
-	CPU_SET(cpu, &only);
-	sched_setaffinity(0, sizeof(only), &only);
+		compute(WORKER_ITERATIONS);
 }
 
 /*
@@ -129,7 +83,7 @@ static void measure_with(int siblings)
 		report("{\"cost\":\"call\",\"siblings\":%d,\"ns\":%lu}", siblings, median_of(call_once, 1));
 		return;
 	}
-	report("{\"cost\":\"exit\",\"ns\":%lu}", median_of(exit_once, BATCH));
+	report("{\"cost\":\"exit\",\"ns\":%lu}", median_of(leave_guest_once, BATCH));
 	report("{\"cost\":\"compute\",\"ns\":%lu}", median_of(compute_once, 1));
 	report("{\"cost\":\"lock\",\"ns\":%lu}", median_of(lock_once, BATCH));
 	report("{\"cost\":\"unmap\",\"ns\":%lu}", median_of(unmap_once, 1));

@@ -18,8 +18,6 @@
 #define UNMAP_PAGES 8
 /* About 0.1 ms on hardware, some milliseconds on the emulated CPU. */
 #define COMPUTE_ITERATIONS 100000
-/* Between two visits to the kernel; short, so that a good part of all preemptions hits kernel code. */
-#define WORKER_ITERATIONS 20000
 #define DISCARDER_ITERATIONS 2000
 #define LOCKS_PER_ROUND 16
 /*
@@ -38,18 +36,22 @@ struct thread {
 	int vcpu;
 };
 
+void stay_on(int cpu)
+{
+	cpu_set_t only;
+
+	CPU_ZERO(&only);
+	CPU_SET(cpu, &only);
+	sched_setaffinity(0, sizeof(only), &only);
+}
+
 static void *run(void *of)
 {
 	struct thread thread = *(struct thread *)of;
 
 	free(of);
-	if (thread.vcpu >= 0) {
-		cpu_set_t only;
-
-		CPU_ZERO(&only);
-		CPU_SET(thread.vcpu, &only);
-		sched_setaffinity(0, sizeof(only), &only);
-	}
+	if (thread.vcpu >= 0)
+		stay_on(thread.vcpu);
 	thread.body(thread.argument);
 	return NULL;
 }
@@ -114,7 +116,7 @@ void load_dozer(int count)
 }
 
 /* Touched pages that go away: every vCPU that runs this process must forget them first. */
-static void unmap_once(void)
+void unmap_once(void)
 {
 	char *memory =
 	    mmap(NULL, UNMAP_PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -180,7 +182,7 @@ void load_storm(int count)
 /*
  * A futex that never has the expected value: the kernel takes the hash bucket's spinlock, compares, lets go.
  */
-static void lock_once(void)
+void lock_once(void)
 {
 	static uint32_t word;
 	uint64_t start = now_ns();

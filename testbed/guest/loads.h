@@ -7,8 +7,21 @@
 
 /* A thread that runs `body(argument)` forever, on one vCPU (or on any if negative). */
 void start_thread(void (*body)(long), long argument, int vcpu);
+/* The caller runs on that CPU only. */
+void stay_on(int cpu);
 /* A fixed piece of user-mode work: the same number of instructions everywhere. */
 void compute(uint64_t iterations);
+/*
+ * What a worker computes between two visits to the kernel: little, so that a good part of preemptions hits
+ * kernel code.
+ */
+#define WORKER_ITERATIONS 20000
+/*
+ * Maps, touches, write-protects and unmaps pages once; and takes a kernel's spinlock once. Both count how
+ * long it took.
+ */
+void unmap_once(void);
+void lock_once(void);
 
 /* `count` threads that only compute, one per vCPU. */
 void load_hog(int count);

@@ -43,7 +43,7 @@ pub mod operation_costs;
 pub mod packages;
 pub mod peers;
 pub mod prometheus;
-mod relative;
+pub mod relative;
 mod standstill;
 mod testbed;
 pub mod trace_processor;

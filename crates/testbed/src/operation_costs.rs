@@ -12,7 +12,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(240);
 /// The kernel-heavy load computes so many iterations between two visits to the kernel
 /// (`testbed/guest/loads.c`).
-const ITERATIONS: f64 = 20_000.0;
+pub const ITERATIONS: f64 = 20_000.0;
 /// Of one iteration on hardware: the latencies of a multiplication (3 cycles) and an addition (1), at 2.4
 /// GHz.
 const HARDWARE_NS_PER_ITERATION: f64 = 4.0 / 2.4;

@@ -190,19 +190,19 @@ fn host(args: &Demo, pause_exits: bool) -> microslice_testbed::Result<Host> {
     if args.here {
         return Host::here(&[&args.guest_kernel]);
     }
-    emulated_host(series(args), &args.guest_kernel, pause_exits)
+    emulated(series(args), &args.guest_kernel, pause_exits)?.boot()
 }
 
 /// A host of that series with guests of one kernel, and this program in it.
-pub fn emulated_host(
+pub(super) fn emulated(
     series: &str,
     guest_kernel: &str,
     pause_exits: bool,
-) -> microslice_testbed::Result<Host> {
+) -> microslice_testbed::Result<Testbed> {
     let testbed = Testbed::new(series)?.with_guest_kernels(&[guest_kernel])?;
     let testbed = if pause_exits { testbed.pause_exits() } else { testbed };
     let binary = std::env::current_exe().map_err(|error| Error::file("this program", error))?;
-    testbed.with_binary(binary).boot()
+    Ok(testbed.with_binary(binary))
 }
 
 fn this_binary() -> Result<PathBuf, Failure> {

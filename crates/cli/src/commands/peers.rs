@@ -1,6 +1,6 @@
 //! `microslice testbed peers`: ours beside schedulers that people run.
 
-use super::demo::{PHASES, stretched};
+use super::demo::{PHASES, emulated, stretched};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{self, OutputFile};
@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 use microslice_testbed::cache::Cache;
 use microslice_testbed::demo::{self, Plan, Round, Scheduler};
 use microslice_testbed::peers::{self, Boot, Comparison, Peer};
-use microslice_testbed::{Error, Host, Pv, Testbed, kernels};
+use microslice_testbed::{Host, Pv, Testbed, kernels};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -173,10 +173,8 @@ fn plan(args: &Peers, wanted: &[Peer], round: Round) -> Plan {
 }
 
 fn host(args: &Peers, built: &Built) -> microslice_testbed::Result<Host> {
-    let testbed = Testbed::new(&args.kernel)?.with_guest_kernels(&[&args.guest_kernel])?;
-    let testbed = if args.pause_exits { testbed.pause_exits() } else { testbed };
-    let binary = std::env::current_exe().map_err(|error| Error::file("this program", error))?;
+    let testbed = emulated(&args.kernel, &args.guest_kernel, args.pause_exits)?;
     let with =
         |testbed: Testbed, (peer, program): &(Peer, PathBuf)| testbed.with_program(peer.program(), program);
-    built.programs.iter().fold(testbed.with_binary(binary), with).boot()
+    built.programs.iter().fold(testbed, with).boot()
 }

@@ -3,7 +3,7 @@
 
 mod model;
 
-use super::demo::{PHASES, emulated_host, stretched};
+use super::demo::{PHASES, emulated, stretched};
 use super::simulate::failure_of;
 use crate::failure::Failure;
 use crate::interrupt;
@@ -13,11 +13,11 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use microslice_metrics::table::Table;
 use microslice_sim::batch::{Job, run_each};
-use microslice_sim::report::{RunReport, VmReport};
+use microslice_sim::report::{Histogram, RunReport};
 use microslice_sim::scenario::{Overrides, parse};
 use microslice_testbed::demo::{self, Phase, Plan, Round, Scheduler};
-use microslice_testbed::measure::Measurement;
 use microslice_testbed::operation_costs::OperationCosts;
+use microslice_testbed::relative::Figure;
 use microslice_testbed::{Pv, kernels};
 use serde_json::{Value, json};
 use std::cell::OnceCell;
@@ -58,7 +58,7 @@ pub struct SideBySide {
     /// Measure costs, and no phases
     #[arg(long)]
     only_costs: bool,
-    /// Write the host's costs as a host of the simulator (scenarios/hosts/testbed.toml)
+    /// Write the host's costs as a host of the simulator
     #[arg(long, value_name = "FILE")]
     write_host: Option<PathBuf>,
     /// Write the scenario that predicts
@@ -127,7 +127,7 @@ fn measure(plan: &Plan, pv: Pv, only_costs: bool) -> Result<(OperationCosts, Vec
     let costs = OnceCell::new();
     let boot = |pause_exits| {
         progress("booting the host");
-        let host = emulated_host(kernels::DEFAULT_HOST, &plan.guest_kernel, pause_exits)?;
+        let host = emulated(kernels::DEFAULT_HOST, &plan.guest_kernel, pause_exits)?.boot()?;
         progress("measuring what operations take");
         let measured = OperationCosts::measure(&host, &plan.guest_kernel, pv)?;
         Ok((host, measured))
@@ -182,57 +182,34 @@ fn distinct(schedulers: &[Scheduler]) -> Vec<Scheduler> {
     first
 }
 
-/// A figure in both worlds: of a guest and the CPUs that it had, and of a VM of the model that was measured
-/// for so many ns.
-struct Figure {
-    name: &'static str,
-    vm: usize,
-    measured: fn(&Measurement, Option<f64>) -> Option<f64>,
-    predicted: fn(&VmReport, u64) -> Option<f64>,
-}
-
-fn measured_work(vm: &Measurement, cpus: Option<f64>) -> Option<f64> {
-    cpus.filter(|&cpus| cpus > 0.0).map(|cpus| vm.work_rate() / cpus)
-}
-
-fn predicted_work(vm: &VmReport, _measured_ns: u64) -> Option<f64> {
-    let units: u64 = vm.workloads.iter().map(|workload| workload.units_done).sum();
-    (vm.run_ns > 0).then(|| units as f64 / vm.run_ns as f64)
-}
-
-const FIGURES: [Figure; 8] = [
-    Figure { name: "mix: work per CPU second", vm: 0, measured: measured_work, predicted: predicted_work },
-    Figure { name: "hog: work per CPU second", vm: 1, measured: measured_work, predicted: predicted_work },
-    Figure { name: "mix: CPUs", vm: 0, measured: |_, cpus| cpus, predicted: cpus_of },
-    Figure { name: "hog: CPUs", vm: 1, measured: |_, cpus| cpus, predicted: cpus_of },
-    Figure {
-        name: "shootdown p50",
-        vm: 0,
-        measured: |vm, _| vm.latency("shootdown").percentile_us(50.0),
-        predicted: |vm, _| vm.tlb_sync.percentile(50.0).map(|ns| ns as f64 / 1e3),
-    },
-    Figure {
-        name: "shootdown p99",
-        vm: 0,
-        measured: |vm, _| vm.latency("shootdown").percentile_us(99.0),
-        predicted: |vm, _| vm.tlb_sync.percentile(99.0).map(|ns| ns as f64 / 1e3),
-    },
-    Figure {
-        name: "wake-up p50",
-        vm: 0,
-        measured: |vm, _| vm.latency("wake").percentile_us(50.0),
-        predicted: |vm, _| vm.wake_waits.percentile(50.0).map(|ns| ns as f64 / 1e3),
-    },
-    Figure {
-        name: "wake-up p99",
-        vm: 0,
-        measured: |vm, _| vm.latency("wake").percentile_us(99.0),
-        predicted: |vm, _| vm.wake_waits.percentile(99.0).map(|ns| ns as f64 / 1e3),
-    },
+/// A figure in both worlds, of a guest: the testbed's, and what it is called here.
+const FIGURES: [(&str, Figure, &str); 8] = [
+    ("mix", Figure::WorkPerCpuSecond, "mix: work per CPU second"),
+    ("hog", Figure::WorkPerCpuSecond, "hog: work per CPU second"),
+    ("mix", Figure::Cpus, "mix: CPUs"),
+    ("hog", Figure::Cpus, "hog: CPUs"),
+    ("mix", Figure::ShootdownP50, "shootdown p50"),
+    ("mix", Figure::ShootdownP99, "shootdown p99"),
+    ("mix", Figure::WakeP50, "wake-up p50"),
+    ("mix", Figure::WakeP99, "wake-up p99"),
 ];
 
-fn cpus_of(vm: &VmReport, measured_ns: u64) -> Option<f64> {
-    (measured_ns > 0).then(|| vm.run_ns as f64 / measured_ns as f64)
+/// The same of the VM `name` of a simulated run, in the testbed's units.
+fn predicted(figure: Figure, report: &RunReport, name: &str) -> Option<f64> {
+    let vm = report.vms.iter().find(|vm| vm.name == name)?;
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let us = |waits: &Histogram, percent| waits.percentile(percent).map(|ns| ns as f64 / 1e3);
+    match figure {
+        Figure::Cpus => Some(seconds(vm.run_ns) / seconds(report.measured_ns)),
+        Figure::WorkPerCpuSecond => {
+            let units: u64 = vm.workloads.iter().map(|workload| workload.units_done).sum();
+            (vm.run_ns > 0).then(|| units as f64 / seconds(vm.run_ns))
+        }
+        Figure::ShootdownP50 => us(&vm.tlb_sync, 50.0),
+        Figure::ShootdownP99 => us(&vm.tlb_sync, 99.0),
+        Figure::WakeP50 => us(&vm.wake_waits, 50.0),
+        Figure::WakeP99 => us(&vm.wake_waits, 99.0),
+    }
 }
 
 /// A figure under one scheduler: means over phases and over seeds, and what they are times the kernel's own.
@@ -269,24 +246,25 @@ fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-fn rows(order: &[Scheduler], phases: &[Phase], predicted: &[(Scheduler, Vec<RunReport>)]) -> Vec<Row> {
-    let measured_of = |figure: &Figure, scheduler: Scheduler| {
+fn rows(order: &[Scheduler], phases: &[Phase], runs: &[(Scheduler, Vec<RunReport>)]) -> Vec<Row> {
+    let measured_of = |figure: Figure, name: &str, scheduler: Scheduler| {
         let of = phases.iter().filter(|phase| phase.scheduler == scheduler);
-        mean(of.map(|phase| (figure.measured)(&phase.vms.get(figure.vm)?.1, *phase.cpus.get(figure.vm)?)))
+        mean(of.map(|phase| figure.of(phase, name)))
     };
-    let predicted_of = |figure: &Figure, scheduler: Scheduler| {
-        let of = predicted.iter().filter(|(own, _)| *own == scheduler).flat_map(|(_, reports)| reports);
-        mean(of.map(|report| (figure.predicted)(report.vms.get(figure.vm)?, report.measured_ns)))
+    let predicted_of = |figure: Figure, name: &str, scheduler: Scheduler| {
+        let of = runs.iter().filter(|(own, _)| *own == scheduler).flat_map(|(_, reports)| reports);
+        mean(of.map(|report| predicted(figure, report, name)))
     };
+    let ratio = |of: Option<f64>, first: Option<f64>| Some(of? / first.filter(|&first| first > 0.0)?);
     let mut rows = Vec::new();
-    for figure in &FIGURES {
-        let first = order[0];
-        let (measured_first, predicted_first) = (measured_of(figure, first), predicted_of(figure, first));
+    for (name, figure, label) in FIGURES {
+        let measured_first = measured_of(figure, name, order[0]);
+        let predicted_first = predicted_of(figure, name, order[0]);
         for scheduler in distinct(order) {
-            let (measured, predicted) = (measured_of(figure, scheduler), predicted_of(figure, scheduler));
-            let ratio = |of: Option<f64>, first: Option<f64>| Some(of? / first.filter(|&first| first > 0.0)?);
+            let measured = measured_of(figure, name, scheduler);
+            let predicted = predicted_of(figure, name, scheduler);
             rows.push(Row {
-                figure: figure.name,
+                figure: label,
                 scheduler: scheduler.name(),
                 measured,
                 predicted,

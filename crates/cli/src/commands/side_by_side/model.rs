@@ -13,7 +13,7 @@ const HOG_ROUNDS: u64 = 5;
 /// Virtual time that is measured; a fifth of it is warm-up.
 const SECONDS: u64 = 60;
 
-/// `scenarios/hosts/testbed.toml`.
+/// The host that was measured, as a file of `hosts/`.
 pub fn host(costs: &OperationCosts) -> String {
     let OperationCosts { pcpus, switch_ns, exit_ns, call_one_ns, .. } = *costs;
     let send_ns = costs.send_ns();
@@ -48,7 +48,7 @@ fn handler_ns(costs: &OperationCosts) -> u64 {
     (1_000.0 * costs.slowness()) as u64
 }
 
-/// The demo's two guests on that host; `host` is a name, or a table in place.
+/// The demo's two guests on that host.
 pub fn scenario(costs: &OperationCosts, pv: Pv) -> String {
     let OperationCosts { pcpus, compute_ns, lock_ns, unmap_ns, .. } = *costs;
     let handler_ns = handler_ns(costs);
@@ -133,6 +133,7 @@ pub fn policy(scheduler: Scheduler, costs: &OperationCosts, plan: &Plan) -> Opti
 pub mod tests {
     use super::*;
     use microslice_sim::scenario::{Overrides, parse};
+    use microslice_testbed::operation_costs::ITERATIONS;
 
     /// About what an emulated host has.
     pub const COSTS: OperationCosts = OperationCosts {
@@ -154,6 +155,22 @@ pub mod tests {
             let config = scenario.config;
             assert_eq!((config.host.pcpus, config.vms.len(), config.vms[0].workloads.len()), (4, 2, 6));
         }
+    }
+
+    #[test]
+    fn the_loads_are_those_of_the_guests_program() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testbed/guest");
+        let source = ["loads.h", "loads.c"]
+            .map(|file| std::fs::read_to_string(format!("{folder}/{file}")).expect("part of the tree"))
+            .concat();
+        let defined = |name: &str| {
+            let line = source.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
+            line.expect("a number").trim_end_matches('L').parse::<u64>().expect("a number")
+        };
+        assert_eq!(defined("COLLECTOR_PAUSE_NS"), COLLECTOR_PAUSE_MS * 1_000_000);
+        assert_eq!(defined("LOCKS_PER_LOCKING_ROUND"), u64::from(LOCKS_PER_ROUND));
+        assert_eq!(defined("COMPUTE_ITERATIONS"), defined("WORKER_ITERATIONS") * HOG_ROUNDS);
+        assert_eq!(defined("WORKER_ITERATIONS") as f64, ITERATIONS);
     }
 
     #[test]
