@@ -6,13 +6,12 @@ mod model;
 use super::demo::{PHASES, emulated, stretched};
 use super::simulate::failure_of;
 use crate::failure::Failure;
-use crate::interrupt;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use microslice_metrics::table::Table;
-use microslice_sim::batch::{Job, run_each};
+use microslice_sim::batch::{BatchProgress, Job, run_each};
 use microslice_sim::report::{Histogram, RunReport};
 use microslice_sim::scenario::{Overrides, parse};
 use microslice_testbed::demo::{self, Phase, Plan, Round, Scheduler};
@@ -22,6 +21,7 @@ use microslice_testbed::{Pv, kernels};
 use serde_json::{Value, json};
 use std::cell::OnceCell;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Phases that the simulator has a policy for.
@@ -80,8 +80,8 @@ pub fn run(args: &SideBySide) -> Result<(), Failure> {
     let scenario_file = OutputFile::wanted(args.write_scenario.as_deref(), &[])?;
     let pv = if args.pv == "on" { Pv::On } else { Pv::Off };
     let plan = plan(args, pv);
-    // Whatever runs for us dies with this process.
-    interrupt::on_signal(Some(Duration::ZERO), || ())?;
+    // The emulator dies with this process, and a process can wait for signals once: simulations end by the same.
+    let progress = progress::stoppable_within(Some(Duration::ZERO))?;
     let (costs, phases) = measure(&plan, pv, args.only_costs)?;
     let scenario = model::scenario(&costs, pv);
     if let Some(file) = host_file {
@@ -93,7 +93,7 @@ pub fn run(args: &SideBySide) -> Result<(), Failure> {
     let rows = if args.only_costs {
         Vec::new()
     } else {
-        let predicted = predict(&scenario, &costs, &plan, args.seeds)?;
+        let predicted = predict(&scenario, &costs, &plan, args.seeds, &progress)?;
         rows(&plan.schedulers, &phases, &predicted)
     };
     if args.json {
@@ -151,6 +151,7 @@ fn predict(
     costs: &OperationCosts,
     plan: &Plan,
     seeds: u64,
+    progress: &Arc<BatchProgress>,
 ) -> Result<Vec<(Scheduler, Vec<RunReport>)>, Failure> {
     let mut configs = Vec::new();
     for scheduler in distinct(&plan.schedulers) {
@@ -159,11 +160,10 @@ fn predict(
         let scenario = parse("the testbed's scenario", scenario, &overrides).map_err(Failure::broken)?;
         configs.push((scheduler, scenario.config));
     }
-    let progress = progress::stoppable()?;
     let _line = ProgressLine::of_batch("predicting".to_owned(), progress.clone());
     let jobs: Vec<Job<'_>> =
         configs.iter().flat_map(|(_, config)| (1..=seeds).map(move |seed| Job { config, seed })).collect();
-    let mut reports = run_each(&jobs, &progress, |_, report| report)
+    let mut reports = run_each(&jobs, progress, |_, report| report)
         .map_err(|(index, error)| failure_of(&format!("run {index} of the testbed's scenario"), &error))?
         .into_iter();
     Ok(configs
@@ -371,7 +371,7 @@ mod tests {
         };
         let plan = plan(&args, Pv::Off);
         let scenario = model::scenario(&costs, Pv::Off).replace("\"60 s\"", "\"5 s\"");
-        let predicted = predict(&scenario, &costs, &plan, 1).expect("runs");
+        let predicted = predict(&scenario, &costs, &plan, 1, &Arc::default()).expect("runs");
         let rows = rows(&plan.schedulers, &[], &predicted);
         assert_eq!(rows.len(), 4 * FIGURES.len());
         for row in rows {
