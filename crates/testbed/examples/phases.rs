@@ -52,15 +52,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             demo::wait_for_slide(scheduler, "a");
         }
         std::thread::sleep(Duration::from_secs(3));
-        let used_before = demo::cpu_seconds(&host)?;
+        let used_before = demo::cpu_times(&host)?;
         let from = Instant::now();
         std::thread::sleep(Duration::from_secs(seconds.parse()?));
         let to = Instant::now();
-        let used_after = demo::cpu_seconds(&host)?;
+        let used_after = demo::cpu_times(&host)?;
         println!("== {flags}");
         for guest in &guests {
-            let seconds = (to - from).as_secs_f64();
-            let cpus = demo::cpus_between(&used_before, &used_after, guest.name(), seconds);
+            let cpus = demo::cpus_between(&used_before, &used_after, guest.name());
             println!("{}: {} CPUs", guest.name(), demo_report::cpus_text(cpus));
             print_measurement(guest.name(), &Measurement::of(guest, from, to));
             if guest.has_ended() {

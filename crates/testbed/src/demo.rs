@@ -317,9 +317,9 @@ pub(crate) fn phase(
 /// Lets queues settle, then measures.
 fn sample(host: &Host, guests: &[Guest], time: Duration) -> Result<Sample> {
     std::thread::sleep(SETTLE);
-    let (from, switches_before, used_before) = (Instant::now(), context_switches(host)?, cpu_seconds(host)?);
+    let (from, switches_before, used_before) = (Instant::now(), context_switches(host)?, cpu_times(host)?);
     std::thread::sleep(time);
-    let (to, switches_after, used_after) = (Instant::now(), context_switches(host)?, cpu_seconds(host)?);
+    let (to, switches_after, used_after) = (Instant::now(), context_switches(host)?, cpu_times(host)?);
     let seconds = (to - from).as_secs_f64();
     if let Some(guest) = guests.iter().find(|guest| guest.has_ended()) {
         let cause = format!("it ended: {}", guest.last_words());
@@ -327,7 +327,7 @@ fn sample(host: &Host, guests: &[Guest], time: Duration) -> Result<Sample> {
     }
     let vms: Vec<(String, Measurement)> =
         guests.iter().map(|guest| (guest.name().to_owned(), Measurement::of(guest, from, to))).collect();
-    let cpus = vms.iter().map(|(name, _)| cpus_between(&used_before, &used_after, name, seconds)).collect();
+    let cpus = vms.iter().map(|(name, _)| cpus_between(&used_before, &used_after, name)).collect();
     let context_switches = switches_after.saturating_sub(switches_before);
     for (name, _) in vms.iter().filter(|(_, vm)| vm.windows == 0) {
         say(format_args!("guest {name} reported no whole window in this phase: it hardly ran"));
@@ -510,34 +510,60 @@ fn ended_badly(host: &Host, cause: impl std::fmt::Display) -> Error {
     }
 }
 
-/// The processor time that each guest's VMM has used so far, in seconds, by the guest's name.
-pub fn cpu_seconds(host: &Host) -> Result<BTreeMap<String, f64>> {
-    // Fields 14 and 15 of stat are user's and kernel's time, in ticks of 10 ms wherever user space can see
-    // them.
-    let command = "for p in $(pidof qemu-system-x86_64); do \
-                   tr '\\0' ' ' < /proc/$p/cmdline | sed 's/.* -name guest=\\([^ ,]*\\).*/\\1/'; echo; \
-                   cut -d' ' -f14,15 /proc/$p/stat; done";
-    let text = host.must_run(command, START_PATIENCE)?;
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let used = words.chunks_exact(3).filter_map(|vm| {
-        let ticks = vm[1].parse::<u64>().ok()? + vm[2].parse::<u64>().ok()?;
-        Some((vm[0].to_owned(), ticks as f64 / 100.0))
-    });
-    Ok(used.collect())
+/// The processor time that a guest's VMM has used at some moment of the host's clock, both in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CpuTime {
+    used_s: f64,
+    at_s: f64,
 }
 
-/// How many CPUs the guest `name` had between two answers of [`cpu_seconds`] that are so many seconds apart.
+/// That of each guest so far, by its name. A busy host takes seconds to answer: so each has its own moment.
+pub fn cpu_times(host: &Host) -> Result<BTreeMap<String, CpuTime>> {
+    let command = "for p in $(pidof qemu-system-x86_64); do \
+                   tr '\\0' ' ' < /proc/$p/cmdline | sed 's/.* -name guest=\\([^ ,]*\\).*/\\1/'; echo; \
+                   cut -d' ' -f14,15 /proc/$p/stat; cut -d' ' -f1 /proc/uptime; done";
+    Ok(cpu_times_of(&host.must_run(command, START_PATIENCE)?))
+}
+
+/// Fields 14 and 15 of a process's stat are user's and kernel's time, in ticks of 10 ms wherever user space can
+/// see them.
+fn cpu_times_of(text: &str) -> BTreeMap<String, CpuTime> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let times = words.chunks_exact(4).filter_map(|vm| {
+        let ticks = vm[1].parse::<u64>().ok()? + vm[2].parse::<u64>().ok()?;
+        Some((vm[0].to_owned(), CpuTime { used_s: ticks as f64 / 100.0, at_s: vm[3].parse().ok()? }))
+    });
+    times.collect()
+}
+
+/// How many CPUs the guest `name` had between two answers of [`cpu_times`].
 pub fn cpus_between(
-    before: &BTreeMap<String, f64>,
-    after: &BTreeMap<String, f64>,
+    before: &BTreeMap<String, CpuTime>,
+    after: &BTreeMap<String, CpuTime>,
     name: &str,
-    seconds: f64,
 ) -> Option<f64> {
-    Some((after.get(name)? - before.get(name)?).max(0.0) / seconds)
+    let (before, after) = (before.get(name)?, after.get(name)?);
+    let passed_s = after.at_s - before.at_s;
+    (passed_s > 0.0).then(|| (after.used_s - before.used_s).max(0.0) / passed_s)
 }
 
 pub(crate) fn context_switches(host: &Host) -> Result<u64> {
     let stat = host.read_file("/proc/stat")?;
     let count = stat.lines().find_map(|line| line.strip_prefix("ctxt ")?.trim().parse().ok());
     count.ok_or_else(|| Error::file("/proc/stat", "has no line `ctxt`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guests_cpus_are_by_the_hosts_clock_at_which_its_time_was_read() {
+        let before = cpu_times_of("mix\n100 50\n10.00\nhog\n0 0\n10.50\n");
+        // The host took ten seconds to answer for the second one.
+        let after = cpu_times_of("mix\n300 50\n11.00\nhog\n1000 1000\n20.50\n");
+        assert_eq!(cpus_between(&before, &after, "mix"), Some(2.0));
+        assert_eq!(cpus_between(&before, &after, "hog"), Some(2.0));
+        assert_eq!(cpus_between(&before, &after, "gone"), None);
+    }
 }
