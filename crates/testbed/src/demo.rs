@@ -525,8 +525,8 @@ pub fn cpu_times(host: &Host) -> Result<BTreeMap<String, CpuTime>> {
     Ok(cpu_times_of(&host.must_run(command, START_PATIENCE)?))
 }
 
-/// Fields 14 and 15 of a process's stat are user's and kernel's time, in ticks of 10 ms wherever user space can
-/// see them.
+/// Fields 14 and 15 of a process's stat are user's and kernel's time, in ticks of 10 ms wherever user space
+/// sees them.
 fn cpu_times_of(text: &str) -> BTreeMap<String, CpuTime> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let times = words.chunks_exact(4).filter_map(|vm| {

@@ -4,8 +4,8 @@
 //! ```text
 //! L0  this machine: cargo test, microslice demo
 //! └─ L1  QEMU's TCG emulates an AMD machine with SVM, or Bochs an Intel machine with VMX; it runs a stock
-//!    │   Debian kernel and our scheduler                                                                (`Host`)
-//!    └─ L2  unmodified Debian kernels as KVM guests of L1, with workloads that measure themselves       (`Guest`)
+//!    │   Debian kernel and our scheduler                                                  (`Host`)
+//!    └─ L2  unmodified Debian kernels as KVM guests of L1; workloads measure themselves    (`Guest`)
 //! ```
 //!
 //! Everything that runs there is a stock Debian package, chosen by rule ([`kernels`]), checked against

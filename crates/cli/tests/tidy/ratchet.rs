@@ -16,7 +16,6 @@ const LEFT: &[(&str, &str, usize)] = &[
     ("function_lines", "crates/policy/tests", 1),
     ("function_lines", "crates/sim/examples", 2),
     ("function_lines", "crates/sim/src", 2),
-    ("comment_columns", "crates/testbed/src", 2),
     ("old_words", "crates/cli/src", 1),
     ("old_words", "crates/sim/src", 8),
     ("old_words", "crates/testbed/src", 18),

@@ -80,7 +80,8 @@ pub fn run(args: &SideBySide) -> Result<(), Failure> {
     let scenario_file = OutputFile::wanted(args.write_scenario.as_deref(), &[])?;
     let pv = if args.pv == "on" { Pv::On } else { Pv::Off };
     let plan = plan(args, pv);
-    // The emulator dies with this process, and a process can wait for signals once: simulations end by the same.
+    // The emulator dies with this process, and a process can wait for signals once.
+    // Simulations end by the same.
     let progress = progress::stoppable_within(Some(Duration::ZERO))?;
     let (costs, phases) = measure(&plan, pv, args.only_costs)?;
     let scenario = model::scenario(&costs, pv);
