@@ -12,7 +12,6 @@ const WORDS_MAX: usize = 25;
 /// fall. Pages of the lab are notebooks, kept as they were written; the others wait to be written anew.
 const LONG_SENTENCES: &[(&str, usize)] = &[
     ("docs/explanation/guest-kernels.md", 1),
-    ("docs/explanation/testbed.md", 11),
     ("docs/how-to/guest-modules.md", 6),
     ("docs/how-to/sweep.md", 1),
     ("docs/how-to/what-if.md", 3),
