@@ -14,7 +14,6 @@ const LONG_SENTENCES: &[(&str, usize)] = &[
     ("docs/explanation/guest-kernels.md", 1),
     ("docs/how-to/guest-modules.md", 6),
     ("docs/how-to/sweep.md", 1),
-    ("docs/how-to/what-if.md", 3),
     ("docs/lab/beside.md", 1),
     ("docs/lab/changes.md", 52),
     ("docs/lab/reproduction.md", 14),
