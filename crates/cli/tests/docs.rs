@@ -22,7 +22,6 @@ const LONG_SENTENCES: &[(&str, usize)] = &[
     ("docs/lab/simulator-choices.md", 12),
     ("docs/lab/simulator-speed.md", 8),
     ("docs/lab/testbed.md", 15),
-    ("docs/reference/critical-classes.md", 5),
 ];
 
 /// Names that are gone: flags and figures of former versions. Only the changelog and the lab may say them.
