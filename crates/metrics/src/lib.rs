@@ -9,7 +9,6 @@
 // They panic where nobody reads.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod bars;
 mod estimate;
 mod figure;
 pub mod figures;

@@ -1,5 +1,6 @@
 //! `microslice demo`: what micro-slicing brings, simulated and shown with real guests.
 
+mod bars;
 mod guests;
 mod reading;
 mod screen;

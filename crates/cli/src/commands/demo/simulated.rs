@@ -1,12 +1,12 @@
 //! The demo's first part: the simulator at the speed of hardware, Linux's own scheduler and ours.
 
+use super::bars::bar;
 use super::reading::{Reading, Role, times};
 use super::screen::Block;
 use crate::commands::simulate::failure_of;
 use crate::failure::Failure;
 use crate::progress::ProgressLine;
 use microslice_metrics::Unit;
-use microslice_metrics::bars::bar;
 use microslice_metrics::plot::{Bar, BarChart, BarSeries};
 use microslice_metrics::table::Table;
 use microslice_sim::batch::{BatchProgress, Job, run_each};
