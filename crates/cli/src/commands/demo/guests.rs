@@ -100,7 +100,7 @@ fn accelerations(boots: &[Boot]) -> Option<String> {
 
 /// Why a row is empty.
 fn failures(boots: &[Boot]) -> impl Iterator<Item = String> + '_ {
-    SCHEDULERS.into_iter().flat_map(|(_, scheduler)| {
+    SCHEDULERS.into_iter().flat_map(move |(_, scheduler)| {
         let causes = peers::failures(boots, scheduler).into_keys();
         causes.map(move |cause| {
             let short: String = cause.chars().take(FAILURE_LENGTH).collect();

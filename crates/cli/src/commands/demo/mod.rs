@@ -273,3 +273,58 @@ fn check_this_host() -> Result<(), Failure> {
         .map(drop)
         .map_err(|cause| Failure::bad_input(format_args!("/dev/kvm: {cause}: run as root; {instead}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        demo: Demo,
+    }
+
+    fn parsed(line: &str) -> Result<Demo, clap::Error> {
+        Line::try_parse_from(["demo"].into_iter().chain(line.split_whitespace())).map(|line| line.demo)
+    }
+
+    fn chosen(line: &str) -> Option<&'static str> {
+        phases_chosen_by(&parsed(line).expect(line))
+    }
+
+    #[test]
+    fn options_that_choose_among_all_phases_ask_for_these() {
+        for line in
+            ["", "--seconds 30", "--here --json a", "--kernel 7.2 --guest-kernel 6.1 --html b", "--full"]
+        {
+            assert_eq!(chosen(line), None, "{line}");
+        }
+        for option in ["--pv", "--phases", "--coordinated", "--beside", "--no-pause-exits"] {
+            let value = if option == "--pv" { "off" } else { "" };
+            let value = if option == "--phases" { "kernel,1" } else { value };
+            assert_eq!(chosen(&format!("{option} {value}")), Some(option));
+            assert_eq!(chosen(&format!("--full {option} {value}")), Some(option), "both mean the same");
+        }
+    }
+
+    #[test]
+    fn a_page_of_the_short_demo_and_phases_of_the_full_one_contradict_each_other() {
+        assert!(parsed("--full --html a.html").is_err());
+        let refused =
+            run(parsed("--pv off --html a.html").expect("for clap it is right")).expect_err("refused");
+        let text = refused.to_string();
+        assert!(text.starts_with("--html ") && text.contains("--pv asks for phases of --full"), "{text}");
+        assert!(parsed("--profile p.json").is_err(), "only a chosen phase has a profile");
+    }
+
+    #[test]
+    fn without_a_choice_the_full_demo_has_three_rounds_of_five_phases() {
+        let all = parsed("--full").expect("valid");
+        assert_eq!((rounds(&all).len(), schedulers(&all).len()), (3, 5));
+        let off = parsed("--pv off").expect("valid");
+        assert_eq!((rounds(&off).len(), rounds(&off)[1].pause_exits), (2, true));
+        assert_eq!(rounds(&parsed("--pv on").expect("valid")).len(), 1);
+        assert_eq!(rounds(&parsed("--full --here").expect("valid")).len(), 2);
+    }
+}

@@ -28,7 +28,7 @@ pub fn run(args: &Demo) -> Result<(), Failure> {
     let start = Instant::now();
     let tell = |what: &str| output::say(format_args!("demo: {:>4} s  {what}", start.elapsed().as_secs()));
     tell("simulating: Linux's own scheduler and ours");
-    let simulated = simulated::run(&stop)?;
+    let simulated = simulated::run(simulated::SEEDS, &stop)?;
     let boot = || host(args, ROUND.pause_exits);
     let mut boots: Vec<Boot> = Vec::new();
     let comparison = Comparison { plan: &plan, boots: 1, missing: &[], boot: &boot, progress: &tell };
@@ -64,7 +64,7 @@ fn to_json(simulated: Value, mut guests: Value, blocks: &[Block]) -> Value {
 mod tests {
     use super::*;
     use microslice_testbed::demo::{Phase, Scheduler};
-    use microslice_testbed::measure::Measurement;
+    use microslice_testbed::measure::{Latency, Measurement};
     use microslice_testbed::peers::{Measured, Row};
     use std::rc::Rc;
 
@@ -72,7 +72,7 @@ mod tests {
     type Figures = (f64, u64, [f64; 3]);
 
     fn phase(scheduler: Scheduler, (cpus, work, [p50, p99, wake]): Figures, samples: usize) -> Phase {
-        let waits = |usual: f64, long: f64| {
+        let waits = |usual: f64, long: f64| -> Latency {
             let rare = (samples / 20).max(1);
             let ms = std::iter::repeat_n(usual, samples - rare).chain(std::iter::repeat_n(long, rare));
             ms.map(|ms| (ms * 1e6) as u64).collect()
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_whole_fits_on_one_screen() {
-        let simulated = simulated::run(&Default::default()).expect("it runs");
+        let simulated = simulated::run(1, &Default::default()).expect("it runs");
         for figures in [USUAL, WORST, [USUAL[0], None, USUAL[2]], [None; 3]] {
             let blocks = [simulated.block(), guests::block(&plan(), &[boot(figures, 300)], true)];
             let text = screen::to_text(&blocks);

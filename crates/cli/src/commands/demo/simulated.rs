@@ -28,7 +28,7 @@ const HOG: (&str, &str) = ("corunner", "swaptions");
 const POLICIES: [(Role, &str); 3] =
     [(Role::First, "eevdf"), (Role::PoolOff, "microslice:0"), (Role::Ours, "microslice")];
 /// On two cores a few seconds.
-const SEEDS: u64 = 10;
+pub const SEEDS: u64 = 10;
 /// Confidence intervals of these figures are narrower.
 const EQUAL_WITHIN: f64 = 1.05;
 /// Characters of the longest bar.
@@ -46,7 +46,7 @@ const ROWS: [((&str, &str), Figure, &str); 5] = [
 /// Each policy's runs, a seed each.
 pub struct Simulated(Vec<Vec<RunReport>>);
 
-pub fn run(progress: &Arc<BatchProgress>) -> Result<Simulated, Failure> {
+pub fn run(seeds: u64, progress: &Arc<BatchProgress>) -> Result<Simulated, Failure> {
     let settings: Vec<_> = SETTINGS.iter().map(|(path, value)| ((*path).into(), (*value).into())).collect();
     let config = |(_, policy): &(Role, &str)| {
         let policy = Some((*policy).to_owned());
@@ -54,7 +54,7 @@ pub fn run(progress: &Arc<BatchProgress>) -> Result<Simulated, Failure> {
         scenario::load(SCENARIO, &overrides).map(|scenario| scenario.config).map_err(Failure::broken)
     };
     let configs = POLICIES.iter().map(config).collect::<Result<Vec<_>, _>>()?;
-    runs_of(&configs, SEEDS, "demo: simulating", SCENARIO, progress).map(Simulated)
+    runs_of(&configs, seeds, "demo: simulating", SCENARIO, progress).map(Simulated)
 }
 
 /// Runs each configuration with so many seeds; `what` is told while it takes, `scenario` if it fails.
@@ -105,6 +105,10 @@ impl Simulated {
         mean(runs.iter().map(|report| figure_of(figure, report, vm)))
     }
 
+    fn seeds(&self) -> usize {
+        self.0.first().map_or(0, Vec::len)
+    }
+
     /// The screen's first block.
     pub fn block(&self) -> Block {
         let [(_, first), .., (_, ours)] = POLICIES;
@@ -115,7 +119,8 @@ impl Simulated {
             heading: "SIMULATED, AT THE SPEED OF HARDWARE".into(),
             about: format!(
                 "dedup (TLB shootdowns) and swaptions (computes) in two VMs of 12 vCPUs on 12 CPUs, \
-                 Linux of today in both: {first} is Linux's own scheduler, {ours} is ours. {SEEDS} seeds."
+                 Linux of today in both: {first} is Linux's own scheduler, {ours} is ours. {} seeds.",
+                self.seeds()
             ),
             table: self.table(first, ours),
             notes: Vec::new(),
@@ -163,7 +168,7 @@ impl Simulated {
         let vms = |role: Role| json!({ HEAVY.1: figures(role, HEAVY.0), HOG.1: figures(role, HOG.0) });
         let policies: Value = POLICIES.iter().map(|&(role, name)| (name.to_owned(), vms(role))).collect();
         let settings: Value = SETTINGS.iter().map(|&(path, value)| (path.to_owned(), json!(value))).collect();
-        json!({ "scenario": SCENARIO, "settings": settings, "seeds": SEEDS, "policies": policies })
+        json!({ "scenario": SCENARIO, "settings": settings, "seeds": self.seeds(), "policies": policies })
     }
 }
 
