@@ -53,9 +53,7 @@ pub fn block(plan: &Plan, boots: &[Boot], is_emulated: bool) -> Block {
 
 fn about(plan: &Plan, is_emulated: bool) -> String {
     let host = match is_emulated {
-        true => {
-            format!("an emulated Debian host (20 to 50 times slower; slices {} times as long)", plan.dilation)
-        }
+        true => format!("an emulated host (slices {} times as long)", plan.dilation),
         false => "this host".to_owned(),
     };
     let helpers = match plan.rounds.first().map(|round| round.pv) {
@@ -63,8 +61,8 @@ fn about(plan: &Plan, is_emulated: bool) -> String {
         _ => "without",
     };
     format!(
-        "mix (kernel-heavy) and hog (computes), {helpers} PV helpers, on {host}. CPUs: what a guest had. All \
-         else: times what it has alone in this boot (first row, in units). TLB: shootdowns; work: per CPU second."
+        "mix (kernel-heavy) and hog (computes), {helpers} PV helpers, on {host}. Row alone: each by itself, in \
+         units. Below: CPUs as they are, all else times that. work: per CPU second. TLB: shootdowns of mix."
     )
 }
 

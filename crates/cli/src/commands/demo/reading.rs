@@ -38,9 +38,9 @@ enum Verdict {
 impl Verdict {
     fn name(self) -> &'static str {
         match self {
-            Self::Better => "better",
-            Self::Equal => "about equal",
-            Self::Worse => "worse",
+            Self::Better => "Better",
+            Self::Equal => "About equal",
+            Self::Worse => "Worse",
         }
     }
 }
@@ -56,11 +56,11 @@ enum Why {
     Unknown,
 }
 
-/// Of waits, with their names.
+/// Of the kernel-heavy VM, less is better.
 const WAITS: [(Figure, &str); 3] = [
-    (Figure::ShootdownP50, "shootdowns' p50"),
-    (Figure::ShootdownP99, "shootdowns' p99"),
-    (Figure::WakeP99, "wake-ups' p99"),
+    (Figure::ShootdownP50, "shootdown p50"),
+    (Figure::ShootdownP99, "shootdown p99"),
+    (Figure::WakeP99, "wake-up p99"),
 ];
 /// Shares that differ by less are alike.
 const ALIKE_WITHIN: f64 = 0.01;
@@ -71,11 +71,19 @@ pub fn times(ratio: Option<f64>) -> String {
 }
 
 impl Reading<'_> {
-    /// Of work, shares and waits; then why what is worse is so.
+    /// What is better, equal and worse; shares; then why what is worse is so.
     pub fn sentences(&self) -> Vec<String> {
-        let mut all = vec![self.of_work(), self.of_shares(), self.of_waits()];
+        let mut all = vec![self.verdicts(), self.of_shares()];
         all.extend(self.reasons());
         all
+    }
+
+    /// All that is judged: of which VM, and what it is called.
+    fn judged(&self) -> Vec<(&str, Figure, String)> {
+        let work = [self.heavy, self.hog]
+            .map(|(vm, name)| (vm, Figure::WorkPerCpuSecond, format!("{name}'s work/CPU s")));
+        let waits = WAITS.map(|(figure, name)| (self.heavy.0, figure, name.to_owned()));
+        work.into_iter().chain(waits).collect()
     }
 
     /// Over what the same VM has under the first scheduler.
@@ -94,24 +102,24 @@ impl Reading<'_> {
         }
     }
 
-    fn judged(&self, vm: &str, figure: Figure, name: &str) -> String {
-        match self.ratio(Role::Ours, vm, figure) {
-            Some(ratio) => {
-                format!("{name} {} ({})", times(Some(ratio)), self.verdict(figure, ratio).name())
+    fn verdicts(&self) -> String {
+        let mut text = format!("Ours over {}.", self.first);
+        let judged = self.judged();
+        let with = |verdict: Option<Verdict>| -> Vec<String> {
+            let of = judged.iter().filter_map(|(vm, figure, name)| {
+                let ratio = self.ratio(Role::Ours, vm, *figure);
+                let is_it = ratio.map(|ratio| self.verdict(*figure, ratio)) == verdict;
+                is_it.then(|| format!("{name} {}", times(ratio)))
+            });
+            of.collect()
+        };
+        for verdict in [Some(Verdict::Better), Some(Verdict::Equal), Some(Verdict::Worse), None] {
+            let (name, figures) = (verdict.map_or("Not measured", Verdict::name), with(verdict));
+            if !figures.is_empty() {
+                text += &format!(" {name}: {}.", figures.join(", "));
             }
-            None => format!("{name} - (not measured)"),
         }
-    }
-
-    fn of_work(&self) -> String {
-        let [heavy, hog] =
-            [self.heavy, self.hog].map(|(vm, name)| self.judged(vm, Figure::WorkPerCpuSecond, name));
-        format!("Work per CPU second, ours over {}: {heavy}, {hog}.", self.first)
-    }
-
-    fn of_waits(&self) -> String {
-        let all = WAITS.map(|(figure, name)| self.judged(self.heavy.0, figure, name));
-        format!("Waits, ours over {}: {}.", self.first, all.join(", "))
+        text
     }
 
     /// What work in all follows from: work per CPU second, and CPUs.
@@ -125,22 +133,21 @@ impl Reading<'_> {
         };
         let nearer = (first - 0.5).abs() - (ours - 0.5).abs();
         let place = match nearer {
-            nearer if nearer > ALIKE_WITHIN => ", nearer to the VMs' equal weights",
-            nearer if nearer < -ALIKE_WITHIN => ", farther from the VMs' equal weights",
+            nearer if nearer > ALIKE_WITHIN => ": nearer to their equal weights",
+            nearer if nearer < -ALIKE_WITHIN => ": farther from their equal weights",
             _ => "",
         };
         let in_all = |(vm, name): (&str, &str)| {
-            let (work, cpus) = (Figure::WorkPerCpuSecond, Figure::Cpus);
-            let cpus = self.ratio(Role::Ours, vm, cpus);
-            let all = self.ratio(Role::Ours, vm, work).zip(cpus).map(|(work, cpus)| work * cpus);
-            format!("{name} {} on {} the CPUs", times(all), times(cpus))
+            let of = |figure| self.ratio(Role::Ours, vm, figure);
+            let all = of(Figure::WorkPerCpuSecond).zip(of(Figure::Cpus)).map(|(work, cpus)| work * cpus);
+            format!("{name} {}", times(all))
         };
         format!(
-            "{} has {:.0} % of the CPUs under {} and {:.0} % under ours{place}. In all work: {}, {}.",
+            "{} has {:.0} % of the CPUs, {:.0} % under {}{place}. Work in all: {}, {}.",
             self.heavy.1,
+            ours * 100.0,
             first * 100.0,
             self.first,
-            ours * 100.0,
             in_all(self.heavy),
             in_all(self.hog)
         )
@@ -148,12 +155,9 @@ impl Reading<'_> {
 
     /// A sentence for each reason that something worse has.
     fn reasons(&self) -> Vec<String> {
-        let work =
-            [self.heavy, self.hog].map(|(vm, name)| (vm, Figure::WorkPerCpuSecond, format!("{name}'s work")));
-        let waits = WAITS.map(|(figure, name)| (self.heavy.0, figure, name.to_owned()));
         let (mut too, mut only, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
         let mut is_of_waits = false;
-        for (vm, figure, name) in work.into_iter().chain(waits) {
+        for (vm, figure, name) in self.judged() {
             let Some(why) = self.why(vm, figure) else { continue };
             let with_ratio = format!("{name} {}", times(self.ratio(Role::PoolOff, vm, figure)));
             match why {
@@ -240,11 +244,10 @@ mod tests {
         assert_eq!(
             all,
             [
-                "Work per CPU second, ours over the kernel's own: mix 1.20x (better), hog 1.00x (about equal).",
-                "mix has 60 % of the CPUs under the kernel's own and 50 % under ours, nearer to the VMs' equal \
-                 weights. In all work: mix 1.00x on 0.83x the CPUs, hog 1.25x on 1.25x the CPUs.",
-                "Waits, ours over the kernel's own: shootdowns' p50 0.10x (better), shootdowns' p99 0.50x (better), \
-                 wake-ups' p99 0.90x (better).",
+                "Ours over the kernel's own. Better: mix's work/CPU s 1.20x, shootdown p50 0.10x, \
+                 shootdown p99 0.50x, wake-up p99 0.90x. About equal: hog's work/CPU s 1.00x.",
+                "mix has 50 % of the CPUs, 60 % under the kernel's own: nearer to their equal weights. \
+                 Work in all: mix 1.00x, hog 1.25x.",
             ]
         );
     }
@@ -252,23 +255,32 @@ mod tests {
     #[test]
     fn what_is_equal_is_told_so() {
         let all = sentences([ONE, ONE, Some([1.01, 0.99, 1.04, 1.0])], [2.0, 2.0]);
-        assert_eq!(all.len(), 3, "{all:?}");
-        assert_eq!(all.concat().matches("about equal").count(), 5, "{all:?}");
-        assert!(!all[1].contains("weights"), "{all:?}");
+        assert_eq!(
+            all[0],
+            "Ours over the kernel's own. About equal: mix's work/CPU s 1.01x, hog's work/CPU s 1.00x, \
+             shootdown p50 0.99x, shootdown p99 1.04x, wake-up p99 1.00x."
+        );
+        assert!(all.len() == 2 && !all[1].contains("weights"), "{all:?}");
     }
 
     #[test]
     fn what_is_worse_without_micro_slicing_too_is_the_normal_pools() {
         let all = sentences([ONE, Some([1.0, 3.0, 1.0, 1.9]), Some([1.0, 0.5, 1.0, 2.0])], [2.0, 1.2]);
-        assert_eq!(
-            all[3],
-            "Worse with the pool off, too: wake-ups' p99 1.90x. That is our normal pool's doing: its turns are longer."
+        assert!(all[0].ends_with(" Worse: wake-up p99 2.00x."), "{all:?}");
+        assert!(
+            all[1].starts_with("mix has 30 % of the CPUs, 50 % under the kernel's own: farther"),
+            "{all:?}"
         );
-        assert!(all[1].contains("30 % under ours, farther from the VMs' equal weights"), "{all:?}");
+        assert_eq!(
+            all[2..],
+            [
+                "Worse with the pool off, too: wake-up p99 1.90x. That is our normal pool's doing: its turns are longer."
+            ]
+        );
         let work = sentences([ONE, Some([0.6, 1.0, 1.0, 1.0]), Some([0.7, 1.0, 1.0, 1.0])], [2.0, 2.0]);
         assert_eq!(
-            work[3..],
-            ["Worse with the pool off, too: mix's work 0.60x. That is our normal pool's doing."]
+            work[2..],
+            ["Worse with the pool off, too: mix's work/CPU s 0.60x. That is our normal pool's doing."]
         );
     }
 
@@ -277,29 +289,27 @@ mod tests {
         let off = Some([1.0, 1.0, 1.2, 1.0]);
         let all = sentences([ONE, off, Some([0.7, 1.0, 3.0, 1.0])], [2.0, 2.0]);
         assert_eq!(
-            all[3..],
-            [
-                "With the pool off: mix's work 1.00x, shootdowns' p99 1.20x. So what is worse comes with the micro pool."
-            ]
+            all[2..],
+            ["With the pool off: mix's work/CPU s 1.00x, shootdown p99 1.20x. \
+              So what is worse comes with the micro pool."]
         );
     }
 
     #[test]
     fn no_reason_is_guessed_where_no_figure_shows_one() {
         let all = sentences([ONE, None, Some([0.7, 1.0, 1.0, 2.0])], [2.0, 2.0]);
-        assert_eq!(all[3..], ["Worse, and no figure here shows why: mix's work, wake-ups' p99."]);
+        assert_eq!(all[2..], ["Worse, and no figure here shows why: mix's work/CPU s, wake-up p99."]);
     }
 
     #[test]
     fn what_is_missing_is_a_dash_in_a_sentence() {
         let all = sentences([ONE, ONE, Some([f64::NAN, 1.0, f64::NAN, 1.0])], [2.0, 2.0]);
-        assert!(all[0].contains("mix - (not measured), hog 1.00x"), "{all:?}");
-        assert!(all[1].contains("mix - on 1.00x the CPUs"), "{all:?}");
-        assert!(all[2].contains("shootdowns' p99 - (not measured), wake-ups' p99 1.00x"), "{all:?}");
+        assert!(all[0].ends_with(" Not measured: mix's work/CPU s -, shootdown p99 -."), "{all:?}");
+        assert!(all[1].ends_with("Work in all: mix -, hog 1.00x."), "{all:?}");
         let none = sentences([None, None, None], [0.0, 0.0]);
-        assert_eq!(none.len(), 3, "{none:?}");
+        assert_eq!(none.len(), 2, "{none:?}");
         assert_eq!(none[1], "Shares of the CPUs: not measured.");
         let idle = sentences([Some([0.0; 4]), ONE, ONE], [2.0, 2.0]);
-        assert_eq!(idle.len(), 3, "nothing to divide by: {idle:?}");
+        assert_eq!(idle.len(), 2, "nothing to divide by: {idle:?}");
     }
 }
