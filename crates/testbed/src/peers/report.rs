@@ -235,4 +235,20 @@ mod tests {
         let row = text.lines().find(|line| line.starts_with("kernel's own")).expect("a row");
         assert!(row.contains("0.50x"), "{row}");
     }
+
+    #[test]
+    fn one_boot_needs_no_column_that_counts_boots() {
+        let row = |boots: &[Boot]| {
+            let table = table(&COLUMNS[..2], &plan().schedulers, boots);
+            table.to_string().lines().next().map(str::to_owned)
+        };
+        assert_eq!(row(&[boot(100)]).as_deref(), Some("scheduler     mix CPUs  hog CPUs"));
+        assert!(row(&[boot(100), boot(100)]).is_some_and(|head| head.ends_with("boots")));
+    }
+
+    #[test]
+    fn every_phase_is_there_once_those_of_guests_alone_too() {
+        let names: Vec<String> = phases(&[boot(100)]).iter().map(|phase| phase.scheduler.name()).collect();
+        assert_eq!(names, ["alone", "kernel's own", "auto"]);
+    }
 }
