@@ -20,7 +20,7 @@ deb: build ## a Debian package, in target/debian
 kernels: build ## fetch the stock Debian kernels that demo and tests run (cached)
 	target/release/microslice testbed kernels
 
-demo: build ## two stock guests on an emulated stock host: what micro-slicing brings
+demo: build ## what micro-slicing brings, in six minutes: simulated, then two stock guests on an emulated stock host
 	target/release/microslice demo
 
 test: setup ## every test, the testbed with real kernels and guests included

@@ -56,6 +56,18 @@ impl Latency {
     }
 }
 
+/// Of single ones, in nanoseconds.
+impl FromIterator<u64> for Latency {
+    fn from_iter<I: IntoIterator<Item = u64>>(all_ns: I) -> Self {
+        let mut sum = Self::default();
+        for ns in all_ns {
+            sum.histogram.record(ns);
+            sum.max_ns = sum.max_ns.max(ns);
+        }
+        sum
+    }
+}
+
 impl Measurement {
     /// The windows of `guest` that lie inside `from..to` of the harness's time.
     pub fn of(guest: &Guest, from: Instant, to: Instant) -> Self {

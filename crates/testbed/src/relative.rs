@@ -2,8 +2,12 @@
 
 use crate::demo::Phase;
 
+/// Of fewer samples a percentile tells what single ones took: it is missing.
+const ENOUGH_FOR_P50: u64 = 10;
+const ENOUGH_FOR_P99: u64 = 50;
+
 /// A figure of one guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Figure {
     Cpus,
     WorkPerCpuSecond,
@@ -35,11 +39,15 @@ impl Figure {
         }
     }
 
-    /// Of the guest `name`; `None` where nothing was measured.
+    /// Of the guest `name`; `None` where nothing was measured, or too little for a percentile.
     pub fn of(self, phase: &Phase, name: &str) -> Option<f64> {
         let at = phase.vms.iter().position(|(guest, _)| guest == name)?;
         let (vm, cpus) = (&phase.vms[at].1, phase.cpus.get(at).copied().flatten());
-        let latency = |kind: &str, percent| vm.latency(kind).percentile_us(percent);
+        let latency = |kind: &str, percent: f64| {
+            let (latency, enough) =
+                (vm.latency(kind), if percent > 50.0 { ENOUGH_FOR_P99 } else { ENOUGH_FOR_P50 });
+            (latency.count() >= enough).then(|| latency.percentile_us(percent)).flatten()
+        };
         match self {
             Self::Cpus => cpus,
             Self::WorkPerCpuSecond => Some(vm.work_rate() / cpus.filter(|cpus| *cpus > 0.0)?),
@@ -91,5 +99,18 @@ pub(crate) mod tests {
         assert_eq!(over(Figure::Cpus, "mix"), Some(0.5));
         assert_eq!(over(Figure::WorkPerCpuSecond, "hog"), None, "it never ran");
         assert_eq!(over(Figure::ShootdownP50, "mix"), None, "none was measured");
+    }
+
+    #[test]
+    fn a_percentile_of_few_samples_is_missing() {
+        let with = |count: u64| {
+            let mut phase = phase(Scheduler::Kernel, (2.0, 1), (2.0, 1));
+            let waits = std::iter::repeat_n(1_000_000, count as usize).collect();
+            phase.vms[0].1.latency.insert("wake".into(), waits);
+            [Figure::WakeP50, Figure::WakeP99].map(|figure| figure.of(&phase, "mix").is_some())
+        };
+        assert_eq!(with(ENOUGH_FOR_P50 - 1), [false, false]);
+        assert_eq!(with(ENOUGH_FOR_P99 - 1), [true, false]);
+        assert_eq!(with(ENOUGH_FOR_P99), [true, true]);
     }
 }

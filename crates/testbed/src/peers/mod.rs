@@ -1,7 +1,7 @@
 //! Schedulers that people run, beside ours: the demo's phases under each, in one boot after the other.
 //!
 //! Each guest of a boot runs alone first, under the kernel's own scheduler. What it has in a later phase is
-//! divided by that: so the emulator's slowness cancels.
+//! divided by that: so the emulator's slowness cancels. The demo is such a boot, without peers.
 
 mod build;
 mod peer;
@@ -9,7 +9,7 @@ mod report;
 
 pub use build::obtain;
 pub use peer::{Peer, VERSION};
-pub use report::{to_json, to_text};
+pub use report::{Column, failures, over_alone_json, phases, shown, significant, table, to_json, to_text};
 
 use crate::demo::{self, Phase, Plan, Round, Scheduler};
 use crate::guest::{Guest, Pv};
@@ -76,7 +76,8 @@ pub fn run(comparison: &Comparison<'_>, keep: &mut dyn FnMut(Boot)) -> Result<()
 /// After a loss another host goes on. A scheduler in charge of two losses is left out: it may be the cause.
 fn surviving_boot(comparison: &Comparison<'_>, number: u32) -> Result<Boot> {
     let (plan, boots) = (comparison.plan, comparison.boots);
-    let progress = |what: &str| (comparison.progress)(&format!("boot {} of {boots}: {what}", number + 1));
+    let place = if boots == 1 { String::new() } else { format!("boot {} of {boots}: ", number + 1) };
+    let progress = |what: &str| (comparison.progress)(&format!("{place}{what}"));
     let mut losses: Vec<Loss> = Vec::new();
     let mut boot = Boot::default();
     loop {
@@ -130,7 +131,8 @@ fn on_one_host(
     let guests = demo::start_guests(&host, plan, round)?;
     let lost_before = host.lost_guests();
     let measure = |scheduler: Scheduler| {
-        progress(&scheduler.name());
+        let nth = left.iter().position(|other| *other == scheduler).map_or(1, |at| at + 2);
+        progress(&format!("phase {nth} of {}: {}", left.len() + 1, scheduler.name()));
         demo::phase(&host, plan, &guests, scheduler, round)
     };
     let alone = match measure(Scheduler::Alone) {
@@ -154,7 +156,10 @@ fn on_one_host(
         };
         boot.rows.push(Row { scheduler, outcome });
     }
-    guests.into_iter().try_for_each(Guest::stop)?;
+    // The host's end ends them, too: what was measured isn't lost for that.
+    if let Err(error) = guests.into_iter().try_for_each(Guest::stop) {
+        progress(&error.to_string());
+    }
     Ok(None)
 }
 

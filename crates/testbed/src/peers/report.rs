@@ -12,8 +12,10 @@ use std::rc::Rc;
 
 const GUESTS: [&str; 2] = ["mix", "hog"];
 
-/// A column: a guest, a figure of it, and what it is called.
-const COLUMNS: [(&str, Figure, &str); 8] = [
+/// A guest, a figure of it, and what it is called.
+pub type Column = (&'static str, Figure, &'static str);
+
+const COLUMNS: [Column; 8] = [
     ("mix", Figure::Cpus, ">mix CPUs"),
     ("hog", Figure::Cpus, ">hog CPUs"),
     ("mix", Figure::WorkPerCpuSecond, ">mix work"),
@@ -31,8 +33,13 @@ pub fn to_json(plan: &Plan, boots: &[Boot]) -> Value {
         Err(cause) => json!({ "name": row.scheduler.name(), "failed": cause }),
     };
     let boots_json: Vec<Vec<Value>> = boots.iter().map(|boot| boot.rows.iter().map(row).collect()).collect();
-    let over: Vec<Value> = plan.schedulers.iter().map(|&scheduler| over_alone(boots, scheduler)).collect();
+    let over = over_alone_json(&plan.schedulers, boots);
     json!({ "peers_version": VERSION, "dilation": plan.dilation, "boots": boots_json, "over_alone": over })
+}
+
+/// `[{"name", "vms": [{"name", FIGURE: {"mean", "ci95", "runs"}}], "failed"}]`, an object per scheduler.
+pub fn over_alone_json(schedulers: &[Scheduler], boots: &[Boot]) -> Vec<Value> {
+    schedulers.iter().map(|&scheduler| over_alone(boots, scheduler)).collect()
 }
 
 /// Of one scheduler, each figure's geometric mean over boots, with its interval.
@@ -64,8 +71,16 @@ fn values(boots: &[Boot], scheduler: Scheduler, name: &str, figure: Figure) -> V
     measured(boots, scheduler).filter_map(|of| figure.of(&of.phase, name)).collect()
 }
 
+/// A cell: CPUs as they are, all else over what the guest has alone.
+pub fn shown(boots: &[Boot], scheduler: Scheduler, name: &str, figure: Figure) -> Option<Estimate> {
+    match figure {
+        Figure::Cpus => Estimate::of(&values(boots, scheduler, name, figure)),
+        _ => Estimate::of_ratios(&ratios(boots, scheduler, name, figure)),
+    }
+}
+
 /// Why a scheduler brought nothing, and in how many boots.
-fn failures(boots: &[Boot], scheduler: Scheduler) -> BTreeMap<String, usize> {
+pub fn failures(boots: &[Boot], scheduler: Scheduler) -> BTreeMap<String, usize> {
     let mut causes = BTreeMap::new();
     for row in boots.iter().flat_map(|boot| &boot.rows).filter(|row| row.scheduler == scheduler) {
         if let Err(cause) = &row.outcome {
@@ -77,19 +92,7 @@ fn failures(boots: &[Boot], scheduler: Scheduler) -> BTreeMap<String, usize> {
 
 /// A row per scheduler, below what the guests have alone; then why rows are empty, and how to read it.
 pub fn to_text(plan: &Plan, boots: &[Boot], guests: &str) -> String {
-    let headings: Vec<&str> =
-        ["scheduler"].into_iter().chain(COLUMNS.map(|(_, _, heading)| heading)).chain([">boots"]).collect();
-    let mut table = Table::new(&headings);
-    table.row(alone_row(boots));
-    for &scheduler in &plan.schedulers {
-        let cells = COLUMNS.map(|(name, figure, _)| match figure {
-            Figure::Cpus => cell(Estimate::of(&values(boots, scheduler, name, figure)), ""),
-            _ => cell(Estimate::of_ratios(&ratios(boots, scheduler, name, figure)), "x"),
-        });
-        let count = measured(boots, scheduler).count();
-        table.row([scheduler.name()].into_iter().chain(cells).chain([count.to_string()]));
-    }
-    let mut text = format!("{table}\n");
+    let mut text = format!("{}\n", table(&COLUMNS, &plan.schedulers, boots));
     for &scheduler in &plan.schedulers {
         for (cause, count) in failures(boots, scheduler) {
             text += &format!("{}, {count} of {} boots: {cause}\n", scheduler.name(), boots.len());
@@ -98,14 +101,48 @@ pub fn to_text(plan: &Plan, boots: &[Boot], guests: &str) -> String {
     text + &reading(plan, boots.len(), guests)
 }
 
-/// In units, as the mean over hosts: CPUs, work per CPU second, milliseconds.
-fn alone_row(boots: &[Boot]) -> Vec<String> {
+/// A row per scheduler, below what the guests have alone. In how many boots, if there is more than one.
+pub fn table(columns: &[Column], schedulers: &[Scheduler], boots: &[Boot]) -> Table {
+    let counted = (boots.len() != 1).then_some(">boots");
+    let headings = columns.iter().map(|(_, _, heading)| *heading);
+    let headings: Vec<&str> = ["scheduler"].into_iter().chain(headings).chain(counted).collect();
+    let mut table = Table::new(&headings);
+    let mut row = |name: String, cells: Vec<String>, count: usize| {
+        let count = counted.map(|_| count.to_string());
+        table.row([name].into_iter().chain(cells).chain(count));
+    };
+    let hosts = hosts(boots);
+    row("alone".into(), alone_cells(columns, &hosts), hosts.len());
+    for &scheduler in schedulers {
+        let cells = columns.iter().map(|&(name, figure, _)| {
+            let unit = if figure == Figure::Cpus { "" } else { "x" };
+            cell(shown(boots, scheduler, name, figure), unit)
+        });
+        row(scheduler.name(), cells.collect(), measured(boots, scheduler).count());
+    }
+    table
+}
+
+/// What the guests of each host had alone.
+fn hosts(boots: &[Boot]) -> Vec<&Rc<Phase>> {
     let rows = boots.iter().flat_map(|boot| &boot.rows);
     let mut hosts: Vec<&Rc<Phase>> = rows.filter_map(|row| Some(&row.outcome.as_ref().ok()?.alone)).collect();
     // A host's rows share what its guests had alone.
     hosts.sort_by_key(|alone| Rc::as_ptr(alone));
     hosts.dedup_by_key(|alone| Rc::as_ptr(alone));
-    let cells = COLUMNS.map(|(name, figure, _)| {
+    hosts
+}
+
+/// Every phase that was measured: what guests have alone, then their schedulers'.
+pub fn phases(boots: &[Boot]) -> Vec<Phase> {
+    let rows = boots.iter().flat_map(|boot| &boot.rows).filter_map(|row| row.outcome.as_ref().ok());
+    let under_schedulers = rows.map(|of| of.phase.clone());
+    hosts(boots).into_iter().map(|alone| Phase::clone(alone)).chain(under_schedulers).collect()
+}
+
+/// In units, as the mean over hosts: CPUs, work per CPU second, milliseconds.
+fn alone_cells(columns: &[Column], hosts: &[&Rc<Phase>]) -> Vec<String> {
+    let cells = columns.iter().map(|&(name, figure, _)| {
         let values: Vec<f64> = hosts.iter().filter_map(|alone| figure.of(alone, name)).collect();
         let mean = Estimate::of(&values).map(|of| of.mean);
         match figure {
@@ -114,7 +151,7 @@ fn alone_row(boots: &[Boot]) -> Vec<String> {
             _ => mean.map_or("-".into(), |us| format!("{} ms", significant(us / 1000.0))),
         }
     });
-    ["alone".to_owned()].into_iter().chain(cells).chain([hosts.len().to_string()]).collect()
+    cells.collect()
 }
 
 /// A mean and, of several boots, its interval.
@@ -127,7 +164,8 @@ fn cell(of: Option<Estimate>, unit: &str) -> String {
     }
 }
 
-fn significant(value: f64) -> String {
+/// Two digits behind the point, fewer of what is large.
+pub fn significant(value: f64) -> String {
     match value.abs() {
         100.0.. => format!("{value:.0}"),
         10.0.. => format!("{value:.1}"),
@@ -196,5 +234,21 @@ mod tests {
         let text = to_text(&plan(), &[boot(100)], "PV off");
         let row = text.lines().find(|line| line.starts_with("kernel's own")).expect("a row");
         assert!(row.contains("0.50x"), "{row}");
+    }
+
+    #[test]
+    fn one_boot_needs_no_column_that_counts_boots() {
+        let row = |boots: &[Boot]| {
+            let table = table(&COLUMNS[..2], &plan().schedulers, boots);
+            table.to_string().lines().next().map(str::to_owned)
+        };
+        assert_eq!(row(&[boot(100)]).as_deref(), Some("scheduler     mix CPUs  hog CPUs"));
+        assert!(row(&[boot(100), boot(100)]).is_some_and(|head| head.ends_with("boots")));
+    }
+
+    #[test]
+    fn every_phase_is_there_once_those_of_guests_alone_too() {
+        let names: Vec<String> = phases(&[boot(100)]).iter().map(|phase| phase.scheduler.name()).collect();
+        assert_eq!(names, ["alone", "kernel's own", "auto"]);
     }
 }

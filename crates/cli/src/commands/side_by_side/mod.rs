@@ -3,16 +3,16 @@
 
 mod model;
 
+use super::demo::simulated::{figure_of, mean, runs_of};
 use super::demo::{PHASES, emulated, stretched};
-use super::simulate::failure_of;
 use crate::failure::Failure;
 use crate::output::{self, OutputFile};
-use crate::progress::{self, ProgressLine};
+use crate::progress;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use microslice_metrics::table::Table;
-use microslice_sim::batch::{BatchProgress, Job, run_each};
-use microslice_sim::report::{Histogram, RunReport};
+use microslice_sim::batch::BatchProgress;
+use microslice_sim::report::RunReport;
 use microslice_sim::scenario::{Overrides, parse};
 use microslice_testbed::demo::{self, Phase, Plan, Round, Scheduler};
 use microslice_testbed::operation_costs::OperationCosts;
@@ -161,16 +161,9 @@ fn predict(
         let scenario = parse("the testbed's scenario", scenario, &overrides).map_err(Failure::broken)?;
         configs.push((scheduler, scenario.config));
     }
-    let _line = ProgressLine::of_batch("predicting".to_owned(), progress.clone());
-    let jobs: Vec<Job<'_>> =
-        configs.iter().flat_map(|(_, config)| (1..=seeds).map(move |seed| Job { config, seed })).collect();
-    let mut reports = run_each(&jobs, progress, |_, report| report)
-        .map_err(|(index, error)| failure_of(&format!("run {index} of the testbed's scenario"), &error))?
-        .into_iter();
-    Ok(configs
-        .iter()
-        .map(|(scheduler, _)| (*scheduler, reports.by_ref().take(seeds as usize).collect()))
-        .collect())
+    let (schedulers, configs): (Vec<_>, Vec<_>) = configs.into_iter().unzip();
+    let runs = runs_of(&configs, seeds, "predicting", "the testbed's scenario", progress)?;
+    Ok(schedulers.into_iter().zip(runs).collect())
 }
 
 fn distinct(schedulers: &[Scheduler]) -> Vec<Scheduler> {
@@ -194,24 +187,6 @@ const FIGURES: [(&str, Figure, &str); 8] = [
     ("mix", Figure::WakeP50, "wake-up p50"),
     ("mix", Figure::WakeP99, "wake-up p99"),
 ];
-
-/// The same of the VM `name` of a simulated run, in the testbed's units.
-fn predicted(figure: Figure, report: &RunReport, name: &str) -> Option<f64> {
-    let vm = report.vms.iter().find(|vm| vm.name == name)?;
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    let us = |waits: &Histogram, percent| waits.percentile(percent).map(|ns| ns as f64 / 1e3);
-    match figure {
-        Figure::Cpus => Some(seconds(vm.run_ns) / seconds(report.measured_ns)),
-        Figure::WorkPerCpuSecond => {
-            let units: u64 = vm.workloads.iter().map(|workload| workload.units_done).sum();
-            (vm.run_ns > 0).then(|| units as f64 / seconds(vm.run_ns))
-        }
-        Figure::ShootdownP50 => us(&vm.tlb_sync, 50.0),
-        Figure::ShootdownP99 => us(&vm.tlb_sync, 99.0),
-        Figure::WakeP50 => us(&vm.wake_waits, 50.0),
-        Figure::WakeP99 => us(&vm.wake_waits, 99.0),
-    }
-}
 
 /// A figure under one scheduler: means over phases and over seeds, and what they are times the kernel's own.
 struct Row {
@@ -245,11 +220,6 @@ impl Row {
     }
 }
 
-fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
-    let values: Vec<f64> = values.flatten().collect();
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
 fn rows(order: &[Scheduler], phases: &[Phase], runs: &[(Scheduler, Vec<RunReport>)]) -> Vec<Row> {
     let each_measured = |figure: Figure, name: &str, scheduler: Scheduler| -> Vec<Option<f64>> {
         let of = phases.iter().filter(|phase| phase.scheduler == scheduler);
@@ -259,7 +229,7 @@ fn rows(order: &[Scheduler], phases: &[Phase], runs: &[(Scheduler, Vec<RunReport
         |figure, name: &str, scheduler| mean(each_measured(figure, name, scheduler).into_iter());
     let predicted_of = |figure: Figure, name: &str, scheduler: Scheduler| {
         let of = runs.iter().filter(|(own, _)| *own == scheduler).flat_map(|(_, reports)| reports);
-        mean(of.map(|report| predicted(figure, report, name)))
+        mean(of.map(|report| figure_of(figure, report, name)))
     };
     let ratio = |of: Option<f64>, first: Option<f64>| Some(of? / first.filter(|&first| first > 0.0)?);
     let mut rows = Vec::new();

@@ -1,4 +1,11 @@
-//! `microslice demo`: what micro-slicing brings, shown with real guests.
+//! `microslice demo`: what micro-slicing brings, simulated and shown with real guests.
+
+mod bars;
+mod guests;
+mod reading;
+mod screen;
+mod short;
+pub(super) mod simulated;
 
 use crate::failure::Failure;
 use crate::interrupt;
@@ -11,6 +18,8 @@ use microslice_testbed::{Error, Host, Pv, Testbed, demo_report, kernels};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Per phase of `--full`.
+const FULL_SECONDS: u64 = 20;
 /// What a phase is called on the command line.
 pub(super) const PHASES: [(&str, Scheduler); 8] = [
     ("kernel", Scheduler::Kernel),
@@ -23,22 +32,28 @@ pub(super) const PHASES: [(&str, Scheduler); 8] = [
     ("profile", Scheduler::Observed),
 ];
 
-/// Two stock guests on a stock host: the kernel's own scheduler against micro-sliced cores
+/// What micro-slicing brings, in six minutes: simulated, then with two stock guests on a stock host
 #[derive(Args)]
 #[command(after_help = "Examples:
-  microslice demo                           an emulated host, some minutes (the first run fetches stock kernels)
-  microslice demo --json demo.json          the same, with everything that was measured
+  microslice demo                           some five minutes and one screen (the first run fetches stock kernels)
+  microslice demo --html demo.html --json demo.json
+                                            the same, as a page too, and with everything that was measured
   microslice demo --here                    on this host, at full speed (needs root, KVM and sched_ext)
-  microslice demo --pv off --seconds 60     only the classic paths (no PV helpers), longer phases
   microslice demo --kernel 7.2 --guest-kernel 6.1-cloud
+  microslice demo --full                    every phase, a quarter of an hour
+  microslice demo --pv off --seconds 60     of these, only the classic paths (no PV helpers), longer phases
   microslice demo --pv off --no-pause-exits --phases profile,1 --profile p.json
                                             what `simulate --profile p.json` is to predict, and what came of it
   microslice demo --pv off --no-pause-exits --phases kernel,beside,1,kernel,beside,1   by turns, as machines are not the same all the time
 
 One guest runs a kernel-heavy mix (TLB shootdowns, a contended kernel lock, wake-ups, a network ping-pong), the
-other hogs its vCPUs. Phases, in one boot: the kernel's own scheduler, ours with the micro pool off, with one
-micro-sliced pCPU, and with a pool that adapts; with the guests' PV helpers on, then off, then off with spinning
-guests that exit (PLE).")]
+other hogs its vCPUs. In one boot: each guest alone, then both under the kernel's own scheduler, ours with the micro
+pool off, and ours with one micro-sliced pCPU. Guests have no PV helpers.
+
+With --full, or with an option that chooses among its phases (--pv, --phases, --coordinated, --beside,
+--no-pause-exits): nothing is simulated, no guest runs alone, and a table has a row per phase. These are the kernel's own
+scheduler, ours with the micro pool off, with one micro-sliced pCPU, the same by the paper's rules, and a pool that
+adapts; with the guests' PV helpers on, then off, then off with spinning guests that exit (PLE).")]
 pub struct Demo {
     /// Run on this host instead of an emulated one
     #[arg(long, conflicts_with = "kernel")]
@@ -49,18 +64,21 @@ pub struct Demo {
     /// The guests' kernel, as 6.12 or 6.12-cloud
     #[arg(long, default_value = kernels::DEFAULT_GUEST)]
     guest_kernel: String,
-    /// Measured seconds per phase
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(5..=3600))]
-    seconds: u64,
+    /// Measured seconds per phase [default: 25; 20 with --full]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(5..=3600))]
+    seconds: Option<u64>,
     /// Stretch the slices of all schedulers, the kernel's own too [default: 10 emulated, 1 with --here]
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=30), conflicts_with = "here")]
     dilation: Option<u32>,
     /// Length of a micro slice [default: 100, stretched]
     #[arg(long, value_name = "US")]
     micro_slice_us: Option<u64>,
-    /// PV helpers of the guests (TLB flush, IPI, sched-yield, spinlock)
-    #[arg(long, default_value = "both", value_parser = ["on", "off", "both"])]
-    pv: String,
+    /// Every phase, in a table
+    #[arg(long)]
+    full: bool,
+    /// PV helpers of the guests (TLB flush, IPI, sched-yield, spinlock) [default with --full: both]
+    #[arg(long, value_parser = ["on", "off", "both"])]
+    pv: Option<String>,
     /// Leave out the round in which spinning guests exit (PLE); with --here there is none, as hardware does
     /// it anyway
     #[arg(long)]
@@ -88,36 +106,54 @@ pub struct Demo {
     /// Write what was measured to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the screen as a self-contained page with plots
+    #[arg(long, value_name = "FILE", conflicts_with = "full")]
+    html: Option<PathBuf>,
 }
 
 pub fn run(args: Demo) -> Result<(), Failure> {
+    let chosen = phases_chosen_by(&args);
+    if let (Some(option), true) = (chosen, args.html.is_some()) {
+        return Err(Failure::bad_input(format_args!(
+            "--html draws the screen of the short demo: {option} asks for phases of --full"
+        )));
+    }
+    check_names(&args)?;
     if args.here {
         check_this_host()?;
+    }
+    match args.full || chosen.is_some() {
+        true => run_full(&args),
+        false => short::run(&args),
+    }
+}
+
+/// The first option that only means something for the phases of `--full`.
+fn phases_chosen_by(args: &Demo) -> Option<&'static str> {
+    let options = [
+        ("--phases", !args.phases.is_empty()),
+        ("--pv", args.pv.is_some()),
+        ("--coordinated", args.coordinated),
+        ("--beside", args.beside),
+        ("--no-pause-exits", args.no_pause_exits),
+    ];
+    options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
+}
+
+/// Every phase, or those that were chosen.
+fn run_full(args: &Demo) -> Result<(), Failure> {
+    if args.profile.is_some() && !args.phases.iter().any(|phase| phase == "profile") {
+        return Err(Failure::bad_input("--profile: the phase `profile` isn't one of --phases"));
     }
     // Whatever runs for us dies with this process.
     interrupt::on_signal(Some(Duration::ZERO), || ())?;
     output::refuse_same_file(args.json.as_deref(), args.profile.as_deref())?;
     let json = OutputFile::wanted(args.json.as_deref(), &[])?;
     let profile = OutputFile::wanted(args.profile.as_deref(), &[])?;
-    if args.profile.is_some() && !args.phases.iter().any(|phase| phase == "profile") {
-        return Err(Failure::bad_input("--profile: the phase `profile` isn't one of --phases"));
-    }
-    let dilation = if args.here { 1 } else { args.dilation.unwrap_or(demo::EMULATED_DILATION) };
-    let plan = stretched(dilation);
-    let plan = Plan {
-        seconds: args.seconds,
-        micro_slice_us: args.micro_slice_us.unwrap_or(plan.micro_slice_us),
-        guest_kernel: args.guest_kernel.clone(),
-        own_cgroups: !args.here,
-        microslice: if args.here { this_binary()?.display().to_string() } else { plan.microslice },
-        schedulers: schedulers(&args),
-        rounds: rounds(&args),
-        ..plan
-    };
-    check_names(&args)?;
+    let plan = Plan { schedulers: schedulers(args), rounds: rounds(args), ..plan_of(args, FULL_SECONDS)? };
     let start = Instant::now();
     let progress = |what: &str| output::say(format_args!("demo: {:>4} s  {what}", start.elapsed().as_secs()));
-    let boot = |pause_exits| host(&args, pause_exits);
+    let boot = |pause_exits| host(args, pause_exits);
     let phases = demo::run(&plan, &boot, &progress).map_err(Failure::broken)?;
     if let (Some(file), Some(text)) = (profile, phases.iter().find_map(|phase| phase.profile.as_deref())) {
         file.finish_with(text)?;
@@ -127,6 +163,20 @@ pub fn run(args: Demo) -> Result<(), Failure> {
         file.finish_with(&format!("{:#}\n", demo_report::to_json(&phases)))?;
     }
     output::print(&format!("{}\n", demo_report::to_text(&phases, &plan, !args.here)))
+}
+
+/// A plan without schedulers and rounds.
+fn plan_of(args: &Demo, seconds: u64) -> Result<Plan, Failure> {
+    let dilation = if args.here { 1 } else { args.dilation.unwrap_or(demo::EMULATED_DILATION) };
+    let plan = stretched(dilation);
+    Ok(Plan {
+        seconds: args.seconds.unwrap_or(seconds),
+        micro_slice_us: args.micro_slice_us.unwrap_or(plan.micro_slice_us),
+        guest_kernel: args.guest_kernel.clone(),
+        own_cgroups: !args.here,
+        microslice: if args.here { this_binary()?.display().to_string() } else { plan.microslice },
+        ..plan
+    })
 }
 
 /// All slices are so many times as long as those of `microslice run` on hardware; what else there is to
@@ -164,13 +214,13 @@ fn schedulers(args: &Demo) -> Vec<Scheduler> {
 
 /// Hardware has pause-loop exiting in every round; emulated, it gets one of its own.
 fn rounds(args: &Demo) -> Vec<Round> {
-    let helpers = match args.pv.as_str() {
-        "on" => &[Pv::On][..],
-        "off" => &[Pv::Off],
+    let helpers = match args.pv.as_deref() {
+        Some("on") => &[Pv::On][..],
+        Some("off") => &[Pv::Off],
         _ => &[Pv::On, Pv::Off],
     };
     let mut rounds: Vec<_> = helpers.iter().map(|&pv| Round { pv, pause_exits: false }).collect();
-    if !args.here && !args.no_pause_exits && args.pv != "on" {
+    if !args.here && !args.no_pause_exits && args.pv.as_deref() != Some("on") {
         rounds.push(Round { pv: Pv::Off, pause_exits: true });
     }
     rounds
@@ -222,4 +272,59 @@ fn check_this_host() -> Result<(), Failure> {
     std::fs::File::open("/dev/kvm")
         .map(drop)
         .map_err(|cause| Failure::bad_input(format_args!("/dev/kvm: {cause}: run as root; {instead}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        demo: Demo,
+    }
+
+    fn parsed(line: &str) -> Result<Demo, clap::Error> {
+        Line::try_parse_from(["demo"].into_iter().chain(line.split_whitespace())).map(|line| line.demo)
+    }
+
+    fn chosen(line: &str) -> Option<&'static str> {
+        phases_chosen_by(&parsed(line).expect(line))
+    }
+
+    #[test]
+    fn options_that_choose_among_all_phases_ask_for_these() {
+        for line in
+            ["", "--seconds 30", "--here --json a", "--kernel 7.2 --guest-kernel 6.1 --html b", "--full"]
+        {
+            assert_eq!(chosen(line), None, "{line}");
+        }
+        for option in ["--pv", "--phases", "--coordinated", "--beside", "--no-pause-exits"] {
+            let value = if option == "--pv" { "off" } else { "" };
+            let value = if option == "--phases" { "kernel,1" } else { value };
+            assert_eq!(chosen(&format!("{option} {value}")), Some(option));
+            assert_eq!(chosen(&format!("--full {option} {value}")), Some(option), "both mean the same");
+        }
+    }
+
+    #[test]
+    fn a_page_of_the_short_demo_and_phases_of_the_full_one_contradict_each_other() {
+        assert!(parsed("--full --html a.html").is_err());
+        let refused =
+            run(parsed("--pv off --html a.html").expect("for clap it is right")).expect_err("refused");
+        let text = refused.to_string();
+        assert!(text.starts_with("--html ") && text.contains("--pv asks for phases of --full"), "{text}");
+        assert!(parsed("--profile p.json").is_err(), "only a chosen phase has a profile");
+    }
+
+    #[test]
+    fn without_a_choice_the_full_demo_has_three_rounds_of_five_phases() {
+        let all = parsed("--full").expect("valid");
+        assert_eq!((rounds(&all).len(), schedulers(&all).len()), (3, 5));
+        let off = parsed("--pv off").expect("valid");
+        assert_eq!((rounds(&off).len(), rounds(&off)[1].pause_exits), (2, true));
+        assert_eq!(rounds(&parsed("--pv on").expect("valid")).len(), 1);
+        assert_eq!(rounds(&parsed("--full --here").expect("valid")).len(), 2);
+    }
 }
