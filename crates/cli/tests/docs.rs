@@ -9,7 +9,7 @@ const COLUMNS_MAX: usize = 110;
 const WORDS_MAX: usize = 25;
 
 /// How many sentences of a page are longer than `WORDS_MAX`, at the most. Other pages have none. Numbers only
-/// fall. Pages of the lab are notebooks, kept as they were written; the others wait to be written anew.
+/// fall. Pages of the lab are notebooks, kept as they were written.
 const LONG_SENTENCES: &[(&str, usize)] = &[
     ("docs/lab/beside.md", 1),
     ("docs/lab/changes.md", 52),
