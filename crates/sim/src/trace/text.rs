@@ -28,19 +28,16 @@ impl<W: Write> TextTrace<W> {
     fn line(&self, event: &TraceEvent) -> String {
         let vcpu = |vcpu: VcpuId| vcpu_name(&self.names, vcpu);
         let at = |what: &str, v: VcpuId, pcpu: PcpuId| format!("{what} {} pcpu={pcpu}", vcpu(v));
-        let with = |what: &str, v: VcpuId, lock: LockId| {
-            format!("{what} {} lock={}", vcpu(v), name_at(&self.names.locks, lock))
-        };
+        let lock = |lock: LockId| name_at(&self.names.locks, lock);
+        let with = |what: &str, v: VcpuId, l: LockId| format!("{what} {} lock={}", vcpu(v), lock(l));
         match *event {
             TraceEvent::Running { vcpu: v, pcpu, micro } => {
                 format!("{}{}", at("running", v, pcpu), if micro { " micro" } else { "" })
             }
-            TraceEvent::Stopping { vcpu: v, pcpu, reason, ip, symbol } => format!(
-                "{} reason={} ip={ip:#x} in={}",
-                at("stopping", v, pcpu),
-                stop_name(reason),
-                name_at(&self.names.symbols, symbol)
-            ),
+            TraceEvent::Stopping { vcpu: v, pcpu, reason, ip, symbol } => {
+                let (at, symbol) = (at("stopping", v, pcpu), name_at(&self.names.symbols, symbol));
+                format!("{at} reason={} ip={ip:#x} in={symbol}", stop_name(reason))
+            }
             TraceEvent::Runnable { vcpu: v } => format!("runnable {}", vcpu(v)),
             TraceEvent::Blocked { vcpu: v } => format!("blocked {}", vcpu(v)),
             TraceEvent::PauseLoopExits { vcpu: v, count } => {
@@ -55,22 +52,15 @@ impl<W: Write> TextTrace<W> {
             TraceEvent::VirqRaised { vcpu: v } => format!("virq_raised {}", vcpu(v)),
             TraceEvent::VirqHandled { vcpu: v } => format!("virq_handled {}", vcpu(v)),
             TraceEvent::Accelerated { vcpu: v, pcpu, cause, class } => {
-                format!(
-                    "{} cause={} class={}",
-                    at("accelerated", v, pcpu),
-                    cause_name(cause),
-                    class_name(class)
-                )
+                let at = at("accelerated", v, pcpu);
+                format!("{at} cause={} class={}", cause_name(cause), class_name(class))
             }
             TraceEvent::ReturnedToNormalPool { vcpu: v, pcpu } => at("returned_to_normal_pool", v, pcpu),
             TraceEvent::TurnGoesOn { vcpu: v, pcpu } => at("turn_goes_on", v, pcpu),
             TraceEvent::TurnEnded { vcpu: v, pcpu } => at("turn_ended", v, pcpu),
             TraceEvent::PreemptionPutOff { vcpu: v, pcpu, class, until_ns } => {
-                format!(
-                    "{} class={} until_ns={until_ns}",
-                    at("preemption_put_off", v, pcpu),
-                    class_name(class)
-                )
+                let at = at("preemption_put_off", v, pcpu);
+                format!("{at} class={} until_ns={until_ns}", class_name(class))
             }
             TraceEvent::WindowEnded { vcpu: v, pcpu, due_ns, forced } => {
                 let due = due_ns.map_or(String::new(), |due_ns| format!(" due_ns={due_ns}"));
