@@ -17,7 +17,7 @@ fn measured() -> Duration {
     seconds(5, 20)
 }
 
-/// The kernel's watchdog looks every five seconds whether anybody has waited for ten.
+/// The kernel's watchdog looks every five seconds whether a task has waited for ten.
 const UNTIL_THE_WATCHDOG: Duration = Duration::from_secs(16);
 
 /// A burst of one period, and what the last turns took beyond.

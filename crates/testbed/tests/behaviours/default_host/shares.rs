@@ -88,8 +88,8 @@ fn a_hog_of_twice_the_weight_gets_twice_the_share_from_when_it_has_it() {
     assert!(is_due(TWICE)(*part), "{part} of the pCPUs' time, due was 2/3");
 }
 
-/// Where one pCPU is more contended than the others nobody there keeps up with the pool's clock. By it, who
-/// sleeps came back behind who never does: it had 0.01 of this pCPU.
+/// Where one pCPU is more contended than the others nobody there keeps up with the pool's clock. By it, a
+/// sleeper came back behind the hog: it had 0.01 of this pCPU.
 #[test]
 fn who_sleeps_briefly_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
     let one = |name: &str, load: &str| GuestSpec::new(name).workload(load).vcpus(1).pinned(0x1);
@@ -140,7 +140,7 @@ fn a_light_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_ends_t
         // our scheduler.
         let weights = "--weight a=10000 --weight b=1";
         let scheduler = start_scheduler(host, &format!("--micro-cpus 0 --slice-us 100000 {weights}"));
-        // The kernel ends a scheduler under which anybody waits for ten seconds.
+        // The kernel ends a scheduler under which a task waits for ten seconds.
         std::thread::sleep(seconds(20, 40));
         guests
             .iter()

@@ -1,4 +1,4 @@
-//! Windows around the ends of turns: who is in its kernel has its window and no more, who is in user mode
+//! Windows around the ends of turns: a guest in its kernel has its window and no more, one in user mode has
 //! none, and shares hold. Likewise where guests say themselves when they aren't to be preempted.
 
 use crate::common::intervals::over_time;

@@ -26,8 +26,8 @@ pub(super) const LONG_BOOSTS: &str =
 const LITTLE_BUDGET: &str =
     "exec microslice run --beside --json --micro-slice-us 30000 --boost-percent 1 --stats 1";
 pub(super) const DEBIAN_12: &str = "6.1";
-/// What guests with paravirtual helpers ask by. That a lock's holder is stopped in critical code while
-/// somebody has halted for it is rare, and nobody who was woken is boosted.
+/// What guests with paravirtual helpers ask by. That a lock's holder is stopped in critical code while a
+/// waiter has halted is rare, and no vCPU is boosted because it was woken.
 const CAUSES: [&str; 4] = ["pv_yield", "resched_ipi", "call_function_ipi", "virq"];
 
 pub(super) fn host_of(series: &str) -> Testbed {
@@ -106,7 +106,7 @@ fn preempted_vcpus_are_boosted(host: &Host, guests: &[Guest]) {
     statistics(&beside, boosts_by(&CAUSES), "boost by each cause");
     std::thread::sleep(seconds(5, 30));
     guests.iter().for_each(|guest| assert_alive(guest, 2));
-    // Whoever watches, the daemon takes all back at its end.
+    // With a watcher or without, the daemon takes all back at its end.
     kill_watcher(host, &beside);
     let report = stop(&beside);
     let helper = &report["helper"];

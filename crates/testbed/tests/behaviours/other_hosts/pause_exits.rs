@@ -32,7 +32,7 @@ fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
         assert_sums_hold(&report);
         assert_only_critical_code(&report["accelerations"], "lock_yield");
 
-        // Who waits is patient for as long as the clock says.
+        // A spinner is patient for as long as the clock says.
         let replayed = replay(host, "/tmp/run.rec");
         let [begun, continued, wrong] =
             ["begun", "continued", "wrong"].map(|exits| count(&replayed["waits"][exits]));
