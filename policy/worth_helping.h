@@ -2,9 +2,9 @@
 /*
  * Worth helping: does help bring this VM anything? It is tried.
  *
- * Problem.   Micro slices and patience make some VMs slower: where a vCPU waits for a lock in its micro slice,
- *            or where a sibling that waits preempted the next in line (docs/explanation/regret.md). No single
- *            event tells such a VM from one that gains by the same rules.
+ * Problem.   Micro slices and patience make some VMs slower: where a vCPU waits for a lock in its micro
+ *            slice, or where a sibling that waits preempted the next in line (docs/explanation/regret.md). No
+ *            single event tells such a VM from one that gains by the same rules.
  * Mechanism. Now and then a VM is looked at with help and without, by turns. Each tick of the host that finds
  *            one of its vCPUs running is a sample: useful, or spent waiting. Without help there is no micro
  *            pool for it: nobody is accelerated, and a spinner yields to the heir that KVM finds. A trial

@@ -333,7 +333,7 @@ fn a_place_that_is_used_again() -> World {
 }
 
 #[test]
-fn whoever_joins_and_leaves_at_once_one_vm_has_one_place_and_none_is_left_over() {
+fn whatever_joins_and_leaves_at_once_one_vm_has_one_place_and_none_is_left_over() {
     for start in [three_vcpus(), an_address_that_is_used_again(), a_place_that_is_used_again()] {
         let states = explore(start, Rules::Ours).unwrap_or_else(|fault| panic!("{fault}"));
         assert!(states > 1000, "{states} states are too few to be all");

@@ -6,7 +6,7 @@ const COLUMNS_MAX: usize = 110;
 const TAB_COLUMNS: usize = 8;
 const SENTENCE_WORDS_MAX: usize = 25;
 /// They stand in for a role that has a noun: requester, responder, spinner, holder, waiter, borrower, heir.
-const OLD_WORDS: [&str; 8] =
+pub const OLD_WORDS: [&str; 8] =
     ["who", "whom", "whoever", "whomever", "whosoever", "somebody", "anybody", "everybody"];
 
 /// A line of comment: its number, its text, and whether code stands before it.

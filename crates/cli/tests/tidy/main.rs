@@ -34,6 +34,11 @@ fn comments_have_no_word_of_the_old_vocabulary() {
 }
 
 #[test]
+fn names_of_functions_have_no_word_of_the_old_vocabulary() {
+    assert_none(names::of_old_words);
+}
+
+#[test]
 fn sentences_of_comments_have_at_most_25_words() {
     assert_none(comments::long_sentences);
 }

@@ -70,7 +70,7 @@ fn what_is_put_on_the_board_is_what_the_next_one_reads() {
 }
 
 #[test]
-fn who_asks_for_something_else_hears_what_there_is() {
+fn a_client_that_asks_for_something_else_hears_what_there_is() {
     let (_server, _, address) = serving(1, Limits::DEFAULT);
     assert!(get(address, "GET / HTTP/1.1").starts_with("HTTP/1.1 404 "));
     let refusal = get(address, "POST /metrics HTTP/1.1");

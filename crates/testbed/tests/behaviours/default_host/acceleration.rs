@@ -117,7 +117,7 @@ fn micro_pcpu_use(report: &Value) -> [f64; 2] {
 }
 
 #[test]
-fn a_micro_pcpu_runs_other_vcpus_until_somebody_asks_for_it_unless_it_may_not() {
+fn a_micro_pcpu_runs_other_vcpus_until_a_request_comes_unless_it_may_not() {
     // Eight vCPUs on four pCPUs: one always waits.
     let lending = &accelerated().report;
     let [busy, lent] = micro_pcpu_use(lending);
@@ -183,7 +183,7 @@ fn a_dry_run_decides_and_counts_but_moves_nothing() {
 }
 
 #[test]
-fn a_trace_shows_who_ran_where_and_micro_slices_on_the_micro_pcpu() {
+fn a_trace_shows_what_ran_where_and_micro_slices_on_the_micro_pcpu() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         // Nobody has a micro slice elsewhere then.

@@ -91,7 +91,7 @@ fn a_hog_of_twice_the_weight_gets_twice_the_share_from_when_it_has_it() {
 /// Where one pCPU is more contended than the others nobody there keeps up with the pool's clock. By it, a
 /// sleeper came back behind the hog: it had 0.01 of this pCPU.
 #[test]
-fn who_sleeps_briefly_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
+fn a_brief_sleeper_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
     let one = |name: &str, load: &str| GuestSpec::new(name).workload(load).vcpus(1).pinned(0x1);
     let guests = [one("a", "dozer"), one("b", "hog"), hog("others").vcpus(6).pinned(0xe)];
     with_guests(&guests, |host, guests| {

@@ -195,7 +195,7 @@ pub fn a_profile_holds_what_was_seen(host: &Host) {
 }
 
 /// Bad input, and users without the rights.
-pub fn who_may_not_is_refused(host: &Host) {
+pub fn users_without_rights_are_refused(host: &Host) {
     let user = "grep -qs ^nobody: /etc/passwd || echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd; \
                 exec su -s /bin/sh nobody -c 'microslice observe --for 1s'";
     let line = refusal(host, user);
