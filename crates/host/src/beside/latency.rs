@@ -269,7 +269,7 @@ pub fn measure(plan: &Plan, stop: &AtomicBool) -> Result<Measured, HostError> {
     let pcpus = pcpus_of_ours();
     if pcpus.len() < 2 {
         return Err(HostError::refused(
-            "this process may run on one pCPU only: whoever may run on one only is never boosted",
+            "this process may run on one pCPU only: a thread that may run on one only is never boosted",
         ));
     }
     let scene = Arc::new(Scene::new()?);

@@ -70,7 +70,7 @@ fn a_barrier_whose_waiters_spin_needs_a_lock_to_sleep_under() {
     let Phase::Barrier { under, .. } = &mut config.vms[0].workloads[0].program[1] else { panic!() };
     *under = None;
     let error = simulate(&config, &mut NoTrace).unwrap_err().to_string();
-    assert!(error.contains("who spins sleeps under a lock then"), "{error}");
+    assert!(error.contains("a spinner sleeps under a lock then"), "{error}");
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn an_address_that_is_in_use_is_refused_and_one_that_was_left_behind_is_taken() 
     let address = Address::Unix(path.clone());
     let first = Listener::bind(&address).unwrap();
     let refusal = Listener::bind(&address).unwrap_err();
-    assert_eq!(refusal.to_string(), "somebody listens there already");
+    assert_eq!(refusal.to_string(), "another process listens there already");
     // As if it had been killed: the name stays.
     let Socket::Unix(socket, file) = first.socket else { panic!() };
     std::mem::forget(file);
