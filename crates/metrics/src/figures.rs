@@ -71,7 +71,7 @@ figures! {
     HOME_SLICES = "home_slices", Counter, Count, [],
         "Micro slices on a CPU of the normal pool, because no micro-sliced one would have served the request at once.";
     CALLED_BACK = "called_back", Counter, Count, [],
-        "Turns in the normal pool on a micro-sliced pCPU that was lent, ended by a request for the pCPU.";
+        "Turns in the normal pool on a micro-sliced pCPU that was lent, ended because somebody asked for the pCPU.";
     OVERTAKES = "overtakes", Counter, Count, ["reason"],
         "Turns in the normal pool that began before those of vCPUs that had waited longer: by a directed yield, or for warm caches.";
     MICRO_SLICE = "micro_slice", Histogram, Nanoseconds, [],
