@@ -2,15 +2,15 @@
 /*
  * Worth helping: does help bring this VM anything? It is tried.
  *
- * Problem.   Micro slices and patience make some VMs slower: where who has a micro slice waits for a lock
- *            itself, or where who is next for a lock was preempted by a sibling that waits, too
- *            (docs/explanation/regret.md). No single event tells such a VM from one that gains by the same
- *            rules.
+ * Problem.   Micro slices and patience make some VMs slower: where a vCPU waits for a lock in its micro
+ *            slice, or where a sibling that waits preempted the next in line (docs/explanation/regret.md). No
+ *            single event tells such a VM from one that gains by the same rules.
  * Mechanism. Now and then a VM is looked at with help and without, by turns. Each tick of the host that finds
  *            one of its vCPUs running is a sample: useful, or spent waiting. Without help there is no micro
- *            pool for it: nobody is accelerated, and a spinner yields to whom KVM finds. A trial ends after
- *            the first two looks if these speak for help, so that a VM that gains by it is without it for one
- *            look. What was found holds for a while: twice as long as before, if it is what was found before.
+ *            pool for it: nobody is accelerated, and a spinner yields to the heir that KVM finds. A trial
+ *            ends after the first two looks if these speak for help: a VM that gains by it is without it for
+ *            one look. What was found holds for a while: twice as long as before, if it is what was found
+ *            before.
  * Formula.   d     = useful without help - useful with it, of looks equally long
  *            off   : d > 0, d * d > 4 * (both), and d * 100 > HELP_GAIN_PERCENT * with it
  *            Two standard deviations of such counts, and a gain that is worth it.
@@ -49,7 +49,7 @@ struct help_observation {
 	u32 reserved;
 };
 
-/* Does it get on with its work? Who waits for a lock or for answers doesn't. */
+/* Does it get on with its work? A vCPU that waits for a lock or for answers doesn't. */
 POLICY u32 class_is_useful(u32 guest_class)
 {
 	return guest_class == GUEST_CLASS_USER || guest_class == GUEST_CLASS_KERNEL_OTHER ||

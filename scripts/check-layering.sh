@@ -14,8 +14,9 @@ if grep -nHwE 'float|double' policy/*.h 2>/dev/null | grep -vE ':\s*(/?\*|//)'; 
 
 # Crates: what each may depend on.
 declare -A allowed=(
-    [border]="" [policy]="border" [symbols]="" [metrics]="" [trace]=""
-    [sim]="policy metrics symbols trace" [host]="border policy symbols metrics trace" [testbed]="metrics"
+    [border]="" [policy]="border" [symbols]="" [metrics]="" [trace]="" [promises]=""
+    [sim]="policy metrics symbols trace promises" [host]="border policy symbols metrics trace"
+    [testbed]="metrics promises"
     [cli]="policy symbols metrics sim host testbed"
 )
 for crate in "${!allowed[@]}"; do

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_does_not_wait_for_ever_for_who_does_not_read() {
+    fn the_end_does_not_wait_for_ever_for_a_reader_that_does_not_read() {
         let (_read, gate) = channel::<()>();
         let printer = Printer::start("standard output", move |_, _| {
             let _ = gate.recv();

@@ -61,7 +61,7 @@ fn a_bad_scenario_is_one_line_with_file_line_and_column_and_exit_code_2() {
 }
 
 #[test]
-fn a_workload_that_deadlocks_is_reported_with_who_waits_for_what() {
+fn a_workload_that_deadlocks_is_reported_with_what_each_thread_waits_for() {
     let files = Files::new();
     let program = "{ compute = \"200 us\" }, { receive = \"jobs\" }, { send = \"jobs\" },";
     let file = files.write(

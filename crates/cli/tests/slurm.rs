@@ -221,14 +221,38 @@ fn names_in(folder: &Path) -> Vec<String> {
 
 const RESULTS: &str = "small.results.jsonl";
 
+/// What one process makes of the sweep.
+struct Local {
+    table: String,
+    json: String,
+    results: Vec<u8>,
+}
+
+impl Local {
+    fn run(cluster: &Cluster) -> Self {
+        let here = cluster.desk("here");
+        let (table, json) = (cluster.succeed(&here, &[]), cluster.succeed(&here, &["--json"]));
+        Self { table, json, results: results_in(&here) }
+    }
+}
+
+fn results_in(desk: &Path) -> Vec<u8> {
+    std::fs::read(desk.join(RESULTS)).expect("results")
+}
+
+/// Clusters start slowly: all of it is tried on one.
 #[test]
 fn a_job_array_makes_the_results_of_a_local_run_byte_for_byte() {
     let cluster = Cluster::start();
-    let here = cluster.desk("here");
-    let (table, json) = (cluster.succeed(&here, &[]), cluster.succeed(&here, &["--json"]));
-    let local = std::fs::read(here.join(RESULTS)).expect("results");
+    let local = Local::run(&cluster);
+    submit_and_merge(&cluster, &local);
+    lose_a_part_and_submit_it_again(&cluster, &local);
+    submit_what_slurm_refuses_or_does_not_run(&cluster);
+    interrupt_a_waiting_command(&cluster);
+}
 
-    // Submitted, and merged when it has ended; the tasks' options come through, too.
+/// Merged when the job has ended; the tasks' options come through, too.
+fn submit_and_merge(cluster: &Cluster, local: &Local) {
     let there = cluster.desk(FOLDER);
     let submitted =
         cluster.succeed(&there, &["--slurm", "--parts", "3", "--", "--partition=short", "--comment=ours"]);
@@ -247,11 +271,13 @@ fn a_job_array_makes_the_results_of_a_local_run_byte_for_byte() {
         names_in(&there),
         cluster.words()
     );
-    assert_eq!(cluster.succeed(&there, &["--merge"]), table);
-    assert_eq!(std::fs::read(there.join(RESULTS)).expect("results"), local);
+    assert_eq!(cluster.succeed(&there, &["--merge"]), local.table);
+    assert_eq!(results_in(&there), local.results);
     assert_eq!(names_in(&there), ["mine.toml", RESULTS, "small.toml"], "logs and script are gone, too");
+}
 
-    // A part that was lost is missed, and submitted again alone.
+/// A part that was lost is missed, and submitted again alone.
+fn lose_a_part_and_submit_it_again(cluster: &Cluster, local: &Local) {
     let again = cluster.desk("again");
     cluster.succeed(&again, &["--part", "1/4"]);
     cluster.succeed(&again, &["--part", "3/4"]);
@@ -260,25 +286,29 @@ fn a_job_array_makes_the_results_of_a_local_run_byte_for_byte() {
         error.contains("6 of 12 runs are missing") && error.contains("unfinished parts of 4: 2,4"),
         "{error}"
     );
-    assert_eq!(cluster.succeed(&again, &["--slurm", "--parts", "4", "--wait", "--json"]), json);
-    assert_eq!(std::fs::read(again.join(RESULTS)).expect("results"), local);
+    assert_eq!(cluster.succeed(&again, &["--slurm", "--parts", "4", "--wait", "--json"]), local.json);
+    assert_eq!(results_in(&again), local.results);
+}
 
-    // What Slurm refuses is one line with its own words.
+/// What Slurm refuses is one line with its own words. Where a task isn't run, the waiting command hears what
+/// is missing, and where tasks say why.
+fn submit_what_slurm_refuses_or_does_not_run(cluster: &Cluster) {
     let refused = cluster.desk("refused");
     let error = cluster.refuse(&refused, &["--slurm", "--", "--partition=none-such"]);
     assert!(
         error.contains("sbatch small.results.jsonl.sbatch: ") && error.contains("invalid partition"),
         "{error}"
     );
-    // Where a task isn't run, the waiting command hears what is missing, and where tasks say why.
     let error = cluster.refuse(&refused, &["--slurm", "--parts", "2", "--wait", "--", "--array=2"]);
     assert!(
         error.contains("6 of 12 runs are missing") && error.contains("unfinished parts of 2: 1; "),
         "{error}"
     );
     assert!(error.ends_with(&format!("its tasks' words: {RESULTS}.part-*-of-2.log\n")), "{error}");
+}
 
-    // The waiting command may go; the job goes on.
+/// The waiting command may go; the job goes on.
+fn interrupt_a_waiting_command(cluster: &Cluster) {
     let waited = cluster.desk("waited");
     let mut sweep = cluster.command(PROGRAM);
     sweep.current_dir(&waited).args(["sweep", "small.toml", "--slurm", "--wait", "--", "--hold"]);

@@ -223,7 +223,7 @@ impl<'s> Daemon<'s> {
             if looked_who_wants_to_run.elapsed() >= LOOK_WHO_WANTS_TO_RUN {
                 looked_who_wants_to_run = Instant::now();
                 self.look_at_domains(output)?;
-                self.look_who_wants_to_run()?;
+                self.see_which_want_to_run()?;
             }
             if read_cgroups.elapsed() >= READ_CGROUPS {
                 read_cgroups = Instant::now();

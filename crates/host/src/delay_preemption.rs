@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_put_off_is_accounted_for_in_text_and_json() {
+    fn turns_that_were_put_off_are_accounted_for_in_text_and_json() {
         let delays =
             DelayStats { put_off: 5, ended_safe: 3, ended_forced: 2, turns: 9, ..DelayStats::default() };
         assert!(

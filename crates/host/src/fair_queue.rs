@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_for_much_delays_nobody_by_more_than_one_turn() {
+    fn a_vm_that_asks_for_much_delays_no_other_by_more_than_one_turn() {
         let queue = FairQueue::default();
         (0..100).for_each(|job| queue.add(7, job));
         queue.add(3, 1000);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_work_is_woken_by_it() {
+    fn a_worker_that_waits_for_work_is_woken_by_it() {
         let queue = std::sync::Arc::new(FairQueue::default());
         let worker = std::thread::spawn({
             let queue = std::sync::Arc::clone(&queue);

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_not_be_read_is_looked_for_in_memory_and_said_only_if_that_has_nothing_either() {
+    fn a_guest_that_can_not_be_read_is_looked_for_in_memory_and_said_only_if_that_has_nothing_either() {
         let (mut vm, source) = welcome(None, Some("/firmware"), true);
         let source = source.expect("the VMM's image");
         assert!(!vm.hear_of_kernel(&source, Err("no kernel".into()), true));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_to_be_accelerated_is_told_of_as_unknown_until_it_may_be() {
+    fn a_guest_that_is_not_to_be_accelerated_is_told_of_as_unknown_until_it_may_be() {
         let (mut vm, source) = welcome(None, Some("/k"), true);
         let mut kernel = kernel_of("6.12");
         kernel.code_slot = 3;

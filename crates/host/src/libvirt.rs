@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_root_says_nothing() {
+    fn a_user_that_is_not_root_says_nothing() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &state(&vm("weight='200'")));
         std::os::unix::fs::chown(folder.path().join("web.xml"), Some(1000), None).unwrap();

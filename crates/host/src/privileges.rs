@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_dropped_all_has_none_and_takes_none_from_others() {
+    fn a_process_that_has_dropped_all_has_none_and_takes_none_from_others() {
         let before = caps::read(None, CapSet::Effective).unwrap();
         let left = std::thread::spawn(|| {
             drop_all();

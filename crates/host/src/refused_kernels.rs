@@ -58,7 +58,7 @@ mod tests {
     const REAL_TIME: &str = "#1 SMP PREEMPT_RT Debian 6.12.117-1 (2026-08-10)";
 
     #[test]
-    fn kernels_that_deadlock_are_refused_with_what_to_use_and_who_says_so() {
+    fn kernels_that_deadlock_are_refused_with_what_to_use_and_where_that_is_said() {
         let line = check("7.1.3-xanmod1", ORDINARY).unwrap_err();
         assert!(line.is_refusal());
         let line = line.to_string();

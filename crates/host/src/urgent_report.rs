@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_became_urgent_is_accounted_for_in_text_and_json() {
+    fn urgent_vcpus_are_accounted_for_in_text_and_json() {
         let mut stats = VmStats::default();
         stats.urgent.requests[UrgentScheme::TlbCo as usize] = 9;
         stats.urgent.became_urgent = 5;

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_name_anywhere_is_called_by_command_and_pid() {
+    fn a_vm_without_a_name_anywhere_is_called_by_command_and_pid() {
         assert_eq!(name(&words("vmm --kernel k"), "/", "vmm\n", 7), "vmm-7");
         assert_eq!(name(&[], "/qemu.slice/100.scope", "kvm", 7), "vm100");
     }

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_first_does_so_key_by_key() {
+    fn the_policy_that_goes_first_does_so_key_by_key() {
         let file = policy(&[("weight", "300"), ("tlb-co", "false")]);
         let metadata =
             policy(&[("weight", "50"), ("accelerate", "false"), ("tlb-co", "true"), ("resched-co", "auto")]);

@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_configured_name_is_said_with_the_others() {
+    fn a_vm_that_shares_a_configured_name_is_said_with_the_others() {
         assert_eq!(namesakes("web", 7, &[]), None);
         let said = "web: pid 7 has the name of pid 3, 5: what is configured for it holds for each of them";
         assert_eq!(namesakes("web", 7, &[3, 5]).as_deref(), Some(said));

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_want_to_run_leaves_its_part_to_its_siblings_and_has_it_when_it_does() {
+    fn a_vm_that_does_not_want_to_run_leaves_its_part_to_its_siblings_and_has_it_when_it_does() {
         let places = [
             place(&[("one", 100), ("a", 100)]),
             place(&[("two", 100), ("b", 100)]),

@@ -102,13 +102,37 @@ impl World {
     /// One step of a thread; false: it has none now.
     fn step(&mut self, index: usize, rules: Rules) -> bool {
         let thread = &self.threads[index];
-        let Vm { address, .. } = thread.vm;
         let is_ready = thread.after.is_none_or(|before| self.threads[before].at == At::End);
         if !is_ready || thread.at == At::End {
             return false;
         }
+        let address = thread.vm.address;
         let forgets_any = rules == Rules::ForgetAnyAddress;
         let next = match thread.at {
+            At::LookUp | At::Hold(_) | At::Raise(..) | At::IsItOurs(_) => self.hold(index, address),
+            At::Claim(_) | At::Own(_) | At::CountOwned(..) | At::Insert(_) | At::Name(_) => {
+                self.claim(index, address, rules)
+            }
+            At::Joined(_) | At::LetGo(..) | At::Close(..) => self.leave(index, rules),
+            At::ForgetIfAny(..) | At::TakeAddress(..) | At::DeleteAddress(..) | At::Free(..) => {
+                self.give_back(index)
+            }
+            At::WaitFor(other) => match self.threads[other].at {
+                At::Joined(slot) if forgets_any => At::FindAddress(slot),
+                At::Joined(slot) => At::TakeAddress(slot, address, After::Done),
+                At::End => At::End,
+                _ => return false,
+            },
+            At::FindAddress(slot) => At::ForgetIfAny(slot, After::Done),
+            At::End => unreachable!(),
+        };
+        self.threads[index].at = next;
+        true
+    }
+
+    /// A thread looks for its VM's place, to hold it with the others.
+    fn hold(&mut self, index: usize, address: u8) -> At {
+        match self.threads[index].at {
             At::LookUp => match self.by_address.get(&address) {
                 Some(slot) => At::Hold(*slot),
                 None if self.owned() < self.owners_part => At::Claim(0),
@@ -125,6 +149,13 @@ impl World {
             At::Raise(slot, _) => At::Hold(slot),
             At::IsItOurs(slot) if self.slots[slot].address == address => At::Joined(slot),
             At::IsItOurs(slot) => At::LetGo(slot, After::ComeAgain),
+            at => unreachable!("{at:?} holds no place that is there"),
+        }
+    }
+
+    /// It takes a free one for its VM, which has none.
+    fn claim(&mut self, index: usize, address: u8, rules: Rules) -> At {
+        match self.threads[index].at {
             At::Claim(slot) if slot == self.slots.len() => self.come_again(index),
             At::Claim(slot) if self.slots[slot].in_use == FREE => {
                 self.slots[slot].in_use = OPEN + 1;
@@ -149,6 +180,13 @@ impl World {
                 self.slots[slot].address = address;
                 At::Joined(slot)
             }
+            at => unreachable!("{at:?} claims nothing"),
+        }
+    }
+
+    /// It lets go; the last to do so closes the place.
+    fn leave(&mut self, index: usize, rules: Rules) -> At {
+        match self.threads[index].at {
             At::Joined(slot) => At::LetGo(slot, After::Done),
             At::LetGo(slot, after) => {
                 self.slots[slot].in_use = self.slots[slot].in_use.wrapping_sub(1);
@@ -163,6 +201,13 @@ impl World {
                 At::ForgetIfAny(slot, after)
             }
             At::Close(_, after) => self.go_on(index, after),
+            at => unreachable!("{at:?} doesn't leave"),
+        }
+    }
+
+    /// A closed place's address is forgotten first, and then others may have it.
+    fn give_back(&mut self, index: usize) -> At {
+        match self.threads[index].at {
             At::ForgetIfAny(slot, after) => match self.slots[slot].address {
                 0 => At::Free(slot, after),
                 named => At::TakeAddress(slot, named, after),
@@ -176,22 +221,13 @@ impl World {
                 self.by_address.remove(&named);
                 At::Free(slot, after)
             }
-            At::Free(..) if thread.is_kvm => At::End,
+            At::Free(..) if self.threads[index].is_kvm => At::End,
             At::Free(slot, after) => {
                 self.slots[slot].in_use = FREE;
                 self.go_on(index, after)
             }
-            At::WaitFor(other) => match self.threads[other].at {
-                At::Joined(slot) if forgets_any => At::FindAddress(slot),
-                At::Joined(slot) => At::TakeAddress(slot, address, After::Done),
-                At::End => At::End,
-                _ => return false,
-            },
-            At::FindAddress(slot) => At::ForgetIfAny(slot, After::Done),
-            At::End => unreachable!(),
-        };
-        self.threads[index].at = next;
-        true
+            at => unreachable!("{at:?} gives nothing back"),
+        }
     }
 
     fn owned(&self) -> usize {
@@ -297,7 +333,7 @@ fn a_place_that_is_used_again() -> World {
 }
 
 #[test]
-fn whoever_joins_and_leaves_at_once_one_vm_has_one_place_and_none_is_left_over() {
+fn whatever_joins_and_leaves_at_once_one_vm_has_one_place_and_none_is_left_over() {
     for start in [three_vcpus(), an_address_that_is_used_again(), a_place_that_is_used_again()] {
         let states = explore(start, Rules::Ours).unwrap_or_else(|fault| panic!("{fault}"));
         assert!(states > 1000, "{states} states are too few to be all");

@@ -163,104 +163,160 @@ fn replay_one(
     pool: &mut PoolSizeState,
 ) -> Result<Sides, String> {
     Ok(match kind {
-        RecordKind::Classify => {
-            let it: ClassifyRecord = record.payload_as();
-            let code = codes
-                .get(&it.code_id)
-                .ok_or_else(|| format!("guest kernel {} isn't in the recording", it.code_id))?;
-            differ(it.guest_class, classify(code, &it.layout, it.rip).into())
-        }
-        RecordKind::Yield => {
-            let it: YieldRecord = record.payload_as();
-            differ(it.decision, decide_on_yield(&it.seen))
-        }
-        RecordKind::Sibling => {
-            let it: SiblingRecord = record.payload_as();
-            let scope = it.scope.get().ok_or_else(|| format!("{:?}", it.scope))?;
-            differ(it.decision, decide_on_sibling(scope, &it.seen).into())
-        }
-        RecordKind::Spinner => {
-            let it: SpinnerRecord = record.payload_as();
-            differ(it.decision, decide_on_spinner(&it.config, &it.seen).into())
-        }
-        RecordKind::Interrupt => {
-            let it: InterruptRecord = record.payload_as();
-            differ(it.decision, decide_on_interrupt(&it.config, &it.seen))
-        }
-        RecordKind::Woken => {
-            let it: WokenRecord = record.payload_as();
-            differ(it.decision, decide_on_woken(&it.config, &it.seen))
-        }
-        RecordKind::Placement => {
-            let it: PlacementRecord = record.payload_as();
-            differ(it.decision, decide_on_placement(&it.config, &it.seen).into())
-        }
-        RecordKind::Home => {
-            let it: HomeRecord = record.payload_as();
-            differ(it.decision, decide_on_home(&it.config, &it.seen).into())
-        }
-        RecordKind::MicroSlice => {
-            let it: MicroSliceRecord = record.payload_as();
-            differ(it.decision, decide_after_micro_slice(&it.config, &it.seen))
-        }
-        RecordKind::Wakeup => {
-            let it: WakeupRecord = record.payload_as();
-            differ(it.decision, decide_on_wakeup(&it.config, &it.seen))
-        }
-        RecordKind::Turn => {
-            let it: TurnRecord = record.payload_as();
-            differ(it.decision, delay_preemption::decide_on_delay(&it.config, &it.seen))
-        }
-        RecordKind::Window => {
-            let it: WindowRecord = record.payload_as();
-            let state = DelayState {
-                offset_sum_ns: it.offset_sum_ns,
-                offset_count: it.offset_count,
-                penalty_turns: it.penalty_turns,
-                ..DelayState::default()
-            };
-            differ(it.window, state.window_around(&it.config, it.due_ns))
-        }
-        RecordKind::Limit => {
-            let it: LimitRecord = record.payload_as();
-            differ(it.decision, decide_on_limit(&it.limit, &it.seen))
-        }
-        RecordKind::Boost => {
-            let it: BoostRecord = record.payload_as();
-            differ(it.decision, decide_on_boost(&it.config, &it.seen).into())
-        }
-        RecordKind::Ipi => {
-            let it: IpiRecord = record.payload_as();
-            let config = UrgentConfig { delay_ns: it.delay_ns, ..UrgentConfig::default() };
-            differ(it.decision, coordinated::decide_on_ipi(&config, &it.seen))
-        }
-        RecordKind::Urgent => {
-            let it: UrgentRecord = record.payload_as();
-            differ(it.decision, coordinated::decide_on_urgent(&it.config, &it.seen).into())
-        }
-        RecordKind::UrgentTurn => {
-            let it: UrgentTurnRecord = record.payload_as();
-            let turn = coordinated::decide_on_urgent_turn(&it.config, &it.state, it.ran_ns, it.others_count);
-            differ(it.decision, turn.into())
-        }
-        RecordKind::Candidate => {
-            let it: CandidateRecord = record.payload_as();
-            let scheme = it.scheme.get().ok_or_else(|| format!("{:?}", it.scheme))?;
-            differ(it.decision, u32::from(coordinated::decide_on_candidate(scheme, &it.seen)))
-        }
-        RecordKind::Help => {
-            let it: HelpRecord = record.payload_as();
-            let next = decide_on_help(&it.state, &it.seen);
-            differ(
-                HelpRecord { ..it },
-                HelpRecord { until_ns: next.until_ns, is_off: next.is_off, look: next.look, ..it },
-            )
-        }
+        RecordKind::Classify => classified_again(&record.payload_as(), codes)?,
         RecordKind::PoolSize => {
             let it: PoolSizeRecord = record.payload_as();
             differ(it.decision, step_pool_size(&it.config, pool, &it.seen))
         }
+        RecordKind::Yield => record.payload_as::<YieldRecord>().sides(),
+        RecordKind::Sibling => sibling_again(&record.payload_as())?,
+        RecordKind::Spinner => record.payload_as::<SpinnerRecord>().sides(),
+        RecordKind::Interrupt => record.payload_as::<InterruptRecord>().sides(),
+        RecordKind::Woken => record.payload_as::<WokenRecord>().sides(),
+        RecordKind::Placement => record.payload_as::<PlacementRecord>().sides(),
+        RecordKind::Home => record.payload_as::<HomeRecord>().sides(),
+        RecordKind::MicroSlice => record.payload_as::<MicroSliceRecord>().sides(),
+        RecordKind::Wakeup => record.payload_as::<WakeupRecord>().sides(),
+        RecordKind::Turn => record.payload_as::<TurnRecord>().sides(),
+        RecordKind::Window => record.payload_as::<WindowRecord>().sides(),
+        RecordKind::Limit => record.payload_as::<LimitRecord>().sides(),
+        RecordKind::Boost => record.payload_as::<BoostRecord>().sides(),
+        RecordKind::Help => record.payload_as::<HelpRecord>().sides(),
+        RecordKind::Ipi => record.payload_as::<IpiRecord>().sides(),
+        RecordKind::Urgent => record.payload_as::<UrgentRecord>().sides(),
+        RecordKind::UrgentTurn => record.payload_as::<UrgentTurnRecord>().sides(),
+        RecordKind::Candidate => candidate_again(&record.payload_as())?,
     })
+}
+
+fn classified_again(it: &ClassifyRecord, codes: &Codes) -> Result<Sides, String> {
+    let code = codes
+        .get(&it.code_id)
+        .ok_or_else(|| format!("guest kernel {} isn't in the recording", it.code_id))?;
+    Ok(differ(it.guest_class, classify(code, &it.layout, it.rip).into()))
+}
+
+fn sibling_again(it: &SiblingRecord) -> Result<Sides, String> {
+    let scope = it.scope.get().ok_or_else(|| format!("{:?}", it.scope))?;
+    Ok(differ(it.decision, decide_on_sibling(scope, &it.seen).into()))
+}
+
+fn candidate_again(it: &CandidateRecord) -> Result<Sides, String> {
+    let scheme = it.scheme.get().ok_or_else(|| format!("{:?}", it.scheme))?;
+    Ok(differ(it.decision, u32::from(coordinated::decide_on_candidate(scheme, &it.seen))))
+}
+
+/// A record that holds all that its decision was made from.
+trait Whole {
+    /// The decision that is recorded, and that which is made now, where they differ.
+    fn sides(&self) -> Sides;
+}
+
+impl Whole for YieldRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, decide_on_yield(&self.seen))
+    }
+}
+
+impl Whole for SpinnerRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, decide_on_spinner(&self.config, &self.seen).into())
+    }
+}
+
+impl Whole for InterruptRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, decide_on_interrupt(&self.config, &self.seen))
+    }
+}
+
+impl Whole for WokenRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, decide_on_woken(&self.config, &self.seen))
+    }
+}
+
+impl Whole for PlacementRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, decide_on_placement(&self.config, &self.seen).into())
+    }
+}
+
+impl Whole for HomeRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, decide_on_home(&self.config, &self.seen).into())
+    }
+}
+
+impl Whole for MicroSliceRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, decide_after_micro_slice(&self.config, &self.seen))
+    }
+}
+
+impl Whole for WakeupRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, decide_on_wakeup(&self.config, &self.seen))
+    }
+}
+
+impl Whole for TurnRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, delay_preemption::decide_on_delay(&self.config, &self.seen))
+    }
+}
+
+impl Whole for BoostRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, decide_on_boost(&self.config, &self.seen).into())
+    }
+}
+
+impl Whole for UrgentRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, coordinated::decide_on_urgent(&self.config, &self.seen).into())
+    }
+}
+
+impl Whole for LimitRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, decide_on_limit(&self.limit, &self.seen))
+    }
+}
+
+impl Whole for WindowRecord {
+    fn sides(&self) -> Sides {
+        let state = DelayState {
+            offset_sum_ns: self.offset_sum_ns,
+            offset_count: self.offset_count,
+            penalty_turns: self.penalty_turns,
+            ..DelayState::default()
+        };
+        differ(self.window, state.window_around(&self.config, self.due_ns))
+    }
+}
+
+impl Whole for HelpRecord {
+    fn sides(&self) -> Sides {
+        let next = decide_on_help(&self.state, &self.seen);
+        let replayed = HelpRecord { until_ns: next.until_ns, is_off: next.is_off, look: next.look, ..*self };
+        differ(HelpRecord { ..*self }, replayed)
+    }
+}
+
+impl Whole for IpiRecord {
+    fn sides(&self) -> Sides {
+        let config = UrgentConfig { delay_ns: self.delay_ns, ..UrgentConfig::default() };
+        differ(self.decision, coordinated::decide_on_ipi(&config, &self.seen))
+    }
+}
+
+impl Whole for UrgentTurnRecord {
+    fn sides(&self) -> Sides {
+        let turn =
+            coordinated::decide_on_urgent_turn(&self.config, &self.state, self.ran_ns, self.others_count);
+        differ(self.decision, turn.into())
+    }
 }
 
 /// Compares bytes, not meanings: bit for bit.

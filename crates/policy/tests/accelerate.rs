@@ -42,7 +42,7 @@ fn started(seen: &YieldObservation) -> (PassScope, Cause, YieldReason) {
 // ---- 4.2, first: TLB synchronization ----
 
 #[test]
-fn who_waits_for_siblings_of_a_vm_that_has_had_its_share_gives_its_turn_away() {
+fn a_spinner_of_a_vm_that_has_had_its_share_gives_its_turn_away() {
     let refused = SpinnerObservation { refused_count: 1, answers_known: 1, ..SPINNING };
     let decide = |seen: &SpinnerObservation| decide_on_spinner(&AccelerateConfig::PAPER, seen);
     assert_eq!(decide(&refused), SpinnerDecision::Yields);
@@ -98,7 +98,7 @@ fn a_sibling_that_runs_and_owes_an_answer_counts_as_help_only_if_the_host_can_se
 }
 
 #[test]
-fn whether_a_sibling_answered_is_nothing_to_who_waits_for_a_lock() {
+fn whether_a_sibling_answered_is_nothing_to_a_waiter_for_a_lock() {
     let sibling = SiblingObservation {
         answer: SiblingAnswer::Given.into(),
         ..preempted_sibling(GuestClass::LockHolder)
@@ -274,7 +274,7 @@ fn another_pass_over_the_same_vm_is_worth_waiting_for() {
 }
 
 #[test]
-fn while_its_patience_lasts_who_waits_keeps_its_pcpu_though_nobody_was_preempted() {
+fn while_its_patience_lasts_a_spinner_keeps_its_pcpu_though_no_sibling_was_preempted() {
     let config = AccelerateConfig::DEFAULT;
     for cause in [YieldCause::Ple, YieldCause::IpiWait] {
         let after = |spun_ns| {
@@ -333,7 +333,7 @@ fn waits_are_in_vain_when_patience_runs_out_again_and_again_and_nobody_halts_for
 }
 
 #[test]
-fn who_was_stopped_while_it_waited_for_a_lock_is_stranded() {
+fn a_waiter_that_was_stopped_while_it_spun_for_a_lock_is_stranded() {
     let preempted = preempted_sibling(GuestClass::LockWaiter);
     let yielded = SiblingObservation { preempted: 0, yielded: 1, ..preempted };
     assert!(sibling_is_stranded(&preempted) && sibling_is_stranded(&yielded));
@@ -354,7 +354,7 @@ fn without_a_micro_pool_or_where_nobody_knows_what_it_waits_for_it_yields_at_onc
 }
 
 #[test]
-fn who_halted_is_not_kept_spinning_and_who_yielded_by_hypercall_only_by_its_patience() {
+fn a_halted_waiter_is_not_kept_spinning_and_one_that_yielded_by_hypercall_only_by_its_patience() {
     for cause in [YieldCause::Hlt, YieldCause::IpiWait] {
         let spinner = SpinnerObservation {
             cause: cause.into(),
@@ -399,7 +399,7 @@ const AT_HOME: HomeObservation = HomeObservation {
 };
 
 #[test]
-fn a_request_has_a_micro_slice_at_home_from_whoever_gives_way_and_has_had_as_much() {
+fn a_request_has_a_micro_slice_at_home_from_a_turn_that_gives_way_and_has_had_as_much() {
     let decide = |seen: &HomeObservation| decide_on_home(&AccelerateConfig::DEFAULT, seen);
     assert_eq!(decide(&AT_HOME), HomeDecision::Queue);
     for (seen, decision) in [
@@ -432,7 +432,7 @@ fn a_call_that_came_at_the_end_of_a_micro_slice_is_asked_for_again() {
 }
 
 #[test]
-fn once_there_is_room_only_those_are_asked_for_again_that_somebody_still_waits_for() {
+fn once_there_is_room_only_those_are_asked_for_again_that_a_sibling_still_waits_for() {
     let waits = |class: GuestClass, answer: SiblingAnswer| {
         let seen = SiblingObservation { answer: answer.into(), ..preempted_sibling(class) };
         decide_on_sibling(PassScope::AllOwing, &seen)

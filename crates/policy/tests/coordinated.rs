@@ -52,7 +52,7 @@ fn an_event_lasts_until_it_is_acknowledged_however_long_its_vcpu_runs() {
 }
 
 #[test]
-fn who_acknowledges_before_it_answers_is_urgent_until_it_has_run_for_an_answer() {
+fn a_responder_that_acknowledges_before_it_answers_is_urgent_until_it_has_run_for_an_answer() {
     let config = UrgentConfig { answer_ns: 100 * US, ..CONFIG };
     let called = decide_on_ipi(&config, &ipi(InterruptKind::IpiCallFunction, TLB_CO)).recipient;
     let acknowledged = called.charged(MS).acknowledged(&config, false);
@@ -83,7 +83,7 @@ fn a_pause_loop_exit_ends_urgency_of_either_kind() {
 }
 
 #[test]
-fn who_is_not_urgent_waits_like_any_other() {
+fn a_vcpu_that_is_not_urgent_waits_like_any_other() {
     let seen = UrgentObservation { state: CALM, ..waits_urgently() };
     assert_eq!(decide_on_urgent(&CONFIG, &seen), UrgentDecision::IsNot);
 }
@@ -211,7 +211,7 @@ proptest! {
 }
 
 #[test]
-fn who_begins_to_send_an_ipi_of_any_kind_is_urgent_by_early_delayed_preemption_only() {
+fn the_sender_of_an_ipi_of_any_kind_is_urgent_by_early_delayed_preemption_only() {
     let begun = |schemes| decide_on_ipi_begun(&CONFIG, &CALM, schemes).left_ns;
     assert_eq!(begun(EARLY_DP), 500 * US);
     assert_eq!(begun(ALL_SCHEMES), 0);

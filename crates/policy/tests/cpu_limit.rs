@@ -91,7 +91,7 @@ fn a_debt_is_paid_back_by_the_shortest_turns_though_nobody_rests_beyond_the_watc
 }
 
 #[test]
-fn whoever_stopped_in_the_kernel_goes_on_there_for_a_tenth_of_a_second() {
+fn a_task_that_stopped_in_the_kernel_goes_on_there_for_a_tenth_of_a_second() {
     assert!(limit_lets_go_on(0) && limit_lets_go_on(100 * MS - 1) && !limit_lets_go_on(100 * MS));
 }
 

@@ -104,7 +104,7 @@ fn at_the_end_of_a_turn(class: GuestClass, given: u64) -> DelayVerdict {
 }
 
 #[test]
-fn grace_is_so_many_micro_slices_for_who_is_in_critical_code_and_none_for_others() {
+fn grace_is_so_many_micro_slices_in_critical_code_and_none_elsewhere() {
     for class in GuestClass::ALL.iter().copied() {
         let verdicts = [0, 1, 2].map(|given| at_the_end_of_a_turn(class, given));
         if class_is_critical(class) {
@@ -133,7 +133,7 @@ fn grace_is_given_until_a_call_that_came_when_the_turn_was_over_is_answered() {
 }
 
 #[test]
-fn who_is_to_run_before_a_turn_is_over_waits_for_no_grace_but_for_a_window_that_slides() {
+fn a_vcpu_that_is_to_run_before_a_turn_is_over_waits_for_no_grace_but_for_a_window_that_slides() {
     let critical = DelayObservation { guest_class: GuestClass::LockHolder.into(), ..Default::default() };
     let grace = DelayConfig::of_grace(2, 100 * US);
     for (is_cut_short, expected) in [(0, DelayVerdict::GoesOn), (1, DelayVerdict::EndsSafe)] {
@@ -174,7 +174,7 @@ fn preemptions_behind_the_turns_end_slide_the_window_back_and_those_before_it_fo
 }
 
 #[test]
-fn who_keeps_its_pcpu_until_it_is_taken_away_ends_some_turns_early_and_untimely() {
+fn a_vcpu_that_keeps_its_pcpu_until_it_is_taken_away_ends_some_turns_early_and_untimely() {
     let config = config(DelayUnsafe::WhereHinted);
     let mut state = DelayState::default();
     let mut penalties = Vec::new();

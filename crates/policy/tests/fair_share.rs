@@ -92,7 +92,7 @@ fn one_whose_caches_are_warm_may_go_first_if_a_slice_is_what_it_is_ahead_by() {
 }
 
 #[test]
-fn warm_caches_are_not_worth_that_somebody_waits_for_a_tenth_of_a_slice() {
+fn warm_caches_are_not_worth_that_another_waits_for_a_tenth_of_a_slice() {
     let config = FairShareConfig::PAPER;
     let worth_it = |waited_ns| is_worth_warm_caches(&config, waited_ns);
     assert_eq!([0, config.slice_ns / 10 - 1, config.slice_ns / 10].map(worth_it), [true, true, false]);
@@ -236,7 +236,7 @@ fn clocks_may_wrap() {
 
 proptest! {
     #[test]
-    fn whoever_is_furthest_behind_runs_and_shares_follow_weights(
+    fn the_vcpu_that_is_furthest_behind_runs_and_shares_follow_weights(
         weights in proptest::collection::vec((1u32..=400, 1u32..=6), 2..5),
     ) {
         // One pCPU, every vCPU always runnable: after many slices each VM has its weight's part of the time.

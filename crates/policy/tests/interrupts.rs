@@ -112,7 +112,7 @@ fn on_woken(seen: &WokenObservation) -> (Cause, WokenReason) {
 }
 
 #[test]
-fn who_was_woken_by_an_urgent_interrupt_and_waits_is_accelerated_as_who_was_preempted_is() {
+fn a_vcpu_that_an_urgent_interrupt_woke_and_that_waits_is_accelerated_as_a_preempted_one_is() {
     for kind in InterruptKind::ALL {
         let preempted =
             decide_on_interrupt(&AccelerateConfig::DEFAULT, &an_interrupt(*kind, VcpuState::Runnable));
@@ -131,14 +131,14 @@ fn a_timer_or_an_unseen_reason_wakes_nobody_into_the_micro_pool() {
 }
 
 #[test]
-fn who_halted_for_a_lock_and_was_kicked_is_accelerated_for_it() {
+fn a_halted_waiter_that_is_kicked_for_a_lock_is_accelerated_for_it() {
     assert_eq!(on_woken(&KICKED), (Cause::LockKick, WokenReason::Requests));
     let in_waiters_code = WokenObservation { interrupts_enabled: 1, ..KICKED };
     assert_eq!(on_woken(&in_waiters_code), (Cause::LockKick, WokenReason::Requests));
 }
 
 #[test]
-fn an_interrupt_to_who_halted_for_a_lock_with_interrupts_disabled_changes_nothing_for_it() {
+fn an_interrupt_to_a_waiter_that_halted_with_interrupts_disabled_changes_nothing_for_it() {
     let seen = WokenObservation { interrupted: 1, kind: InterruptKind::IpiReschedule.into(), ..KICKED };
     assert_eq!(on_woken(&seen), (Cause::None, WokenReason::NotUrgent));
     let takes_it = WokenObservation { interrupts_enabled: 1, ..seen };

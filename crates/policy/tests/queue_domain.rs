@@ -28,7 +28,7 @@ fn a_pcpu_is_in_its_own_domain_its_caches_or_the_hosts() {
 }
 
 #[test]
-fn who_has_nobody_to_run_takes_anybody_from_any_domain() {
+fn a_pcpu_with_nothing_to_run_takes_any_task_from_any_domain() {
     assert!(elsewhere(None, u64::MAX / 2, 1));
     assert_eq!(domains_to_look_at(64, false), 63);
     assert_eq!(domains_to_look_at(64, true), 4);
@@ -157,7 +157,7 @@ fn the_nearest_domains_come_first_and_the_others_in_turn() {
 
 proptest! {
     #[test]
-    fn nobody_who_is_more_than_a_slice_behind_is_passed_over_once_all_domains_were_looked_at(
+    fn no_task_more_than_a_slice_behind_is_passed_over_once_all_domains_were_looked_at(
         domains in 2..12u32, per_domain in 1..4u32, rounds in 20..200usize, seed in any::<u64>(),
         vcpus in prop::collection::vec((0..12u32, prop::sample::select(vec![50u32, 100, 100, 400])), 1..40),
     ) {

@@ -4,6 +4,7 @@ use microslice_policy::recording::{Reader, Writer};
 use microslice_policy::replay::{UrgentEvents, Waits, replay};
 use microslice_policy::*;
 use proptest::prelude::*;
+use zerocopy::IntoBytes;
 
 fn a_guest() -> GuestCode {
     let range = ClassRange { start: 0x8000_0000_0000_1100, end: 0x8000_0000_0000_1200, ..lock_holder() };
@@ -14,33 +15,54 @@ fn lock_holder() -> ClassRange {
     ClassRange { guest_class: GuestClass::LockHolder.into(), ..Default::default() }
 }
 
+/// Writes records of one vCPU, 1 us after another.
+struct Recorder {
+    writer: Writer<Vec<u8>>,
+    at_ns: u64,
+}
+
+impl Recorder {
+    fn write(&mut self, kind: RecordKind, payload: &[u8]) {
+        self.at_ns += 1000;
+        self.writer.record(&Record::new(self.at_ns, 3, kind, payload)).unwrap();
+    }
+}
+
 /// One decision of every kind, as the real host would record it.
 fn one_of_each() -> Vec<u8> {
-    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut recorder = Recorder { writer: Writer::new(Vec::new()).unwrap(), at_ns: 0 };
+    let guest_class = one_of_a_guests_code(&mut recorder);
+    one_of_each_hint(&mut recorder, guest_class);
+    one_of_each_place(&mut recorder);
+    one_of_each_turns_end(&mut recorder, guest_class);
+    one_of_each_share(&mut recorder);
+    one_of_help(&mut recorder);
+    one_of_each_urgency(&mut recorder);
+    five_of_the_pools_size(&mut recorder);
+    recorder.writer.finish().unwrap()
+}
+
+fn one_of_a_guests_code(recorder: &mut Recorder) -> GuestClass {
     let guest = a_guest();
     let code_id = 0;
-    writer.code(code_id, &guest).unwrap();
+    recorder.writer.code(code_id, &guest).unwrap();
     let layout = GuestLayout::slid_by(0x20_0000);
     let rip = 0x8000_0000_0020_1180;
-    let config = AccelerateConfig::PAPER;
-    let mut at_ns = 0;
-    let mut write = |kind, payload: &[u8]| {
-        at_ns += 1000;
-        writer.record(&Record::new(at_ns, 3, kind, payload)).unwrap();
-    };
-    use zerocopy::IntoBytes;
-
     let guest_class = classify(&guest, &layout, rip);
     let classified = ClassifyRecord { rip, layout, code_id, guest_class: guest_class.into() };
-    write(RecordKind::Classify, classified.as_bytes());
+    recorder.write(RecordKind::Classify, classified.as_bytes());
+    guest_class
+}
 
+fn one_of_each_hint(recorder: &mut Recorder, guest_class: GuestClass) {
+    let config = AccelerateConfig::PAPER;
     let seen = YieldObservation {
         cause: YieldCause::Ple.into(),
         guest_class: GuestClass::LockWaiter.into(),
         micro_pcpu_count: 1,
         ..Default::default()
     };
-    write(RecordKind::Yield, YieldRecord { seen, decision: decide_on_yield(&seen) }.as_bytes());
+    recorder.write(RecordKind::Yield, YieldRecord { seen, decision: decide_on_yield(&seen) }.as_bytes());
 
     let seen = SiblingObservation {
         state: VcpuState::Runnable.into(),
@@ -50,11 +72,11 @@ fn one_of_each() -> Vec<u8> {
     };
     let scope = PassScope::OneCritical;
     let decision = decide_on_sibling(scope, &seen).into();
-    write(RecordKind::Sibling, SiblingRecord { seen, scope: scope.into(), decision }.as_bytes());
+    recorder.write(RecordKind::Sibling, SiblingRecord { seen, scope: scope.into(), decision }.as_bytes());
 
     let seen = SpinnerObservation { cause: YieldCause::Ple.into(), helped_count: 1, ..Default::default() };
     let decision = decide_on_spinner(&config, &seen).into();
-    write(RecordKind::Spinner, SpinnerRecord { config, seen, decision, reserved: 0 }.as_bytes());
+    recorder.write(RecordKind::Spinner, SpinnerRecord { config, seen, decision, reserved: 0 }.as_bytes());
 
     let seen = InterruptObservation {
         kind: InterruptKind::Virq.into(),
@@ -65,29 +87,34 @@ fn one_of_each() -> Vec<u8> {
         reserved: 0,
     };
     let decision = decide_on_interrupt(&config, &seen);
-    write(RecordKind::Interrupt, InterruptRecord { config, seen, decision }.as_bytes());
+    recorder.write(RecordKind::Interrupt, InterruptRecord { config, seen, decision }.as_bytes());
 
     let seen = WokenObservation { lock_halt: 1, micro_pcpu_count: 1, guest_known: 1, ..Default::default() };
     let decision = decide_on_woken(&config, &seen);
-    write(RecordKind::Woken, WokenRecord { config, seen, decision }.as_bytes());
+    recorder.write(RecordKind::Woken, WokenRecord { config, seen, decision }.as_bytes());
+}
 
+fn one_of_each_place(recorder: &mut Recorder) {
+    let config = AccelerateConfig::PAPER;
     let seen = PlacementObservation { queued_count: 1, affinity_allows: 1 };
     let decision = decide_on_placement(&config, &seen).into();
-    write(RecordKind::Placement, PlacementRecord { config, seen, decision, reserved: 0 }.as_bytes());
+    recorder.write(RecordKind::Placement, PlacementRecord { config, seen, decision, reserved: 0 }.as_bytes());
 
     let seen = HomeObservation { affinity_allows: 1, gives_way: 1, ..Default::default() };
     let decision = decide_on_home(&config, &seen).into();
-    write(RecordKind::Home, HomeRecord { config, seen, decision, reserved: 0 }.as_bytes());
+    recorder.write(RecordKind::Home, HomeRecord { config, seen, decision, reserved: 0 }.as_bytes());
 
     let seen = MicroSliceObservation { interrupt_pending: 1, ..Default::default() };
     let decision = decide_after_micro_slice(&config, &seen);
-    write(RecordKind::MicroSlice, MicroSliceRecord { config, seen, decision }.as_bytes());
+    recorder.write(RecordKind::MicroSlice, MicroSliceRecord { config, seen, decision }.as_bytes());
+}
 
+fn one_of_each_turns_end(recorder: &mut Recorder, guest_class: GuestClass) {
     let config = DelayConfig::of_grace(10, 100_000);
     let window = config.window_of_grace();
     let seen = DelayObservation { window, guest_class: guest_class.into(), ..Default::default() };
     let decision = delay_preemption::decide_on_delay(&config, &seen);
-    write(RecordKind::Turn, TurnRecord { config, seen, decision }.as_bytes());
+    recorder.write(RecordKind::Turn, TurnRecord { config, seen, decision }.as_bytes());
 
     let config = DelayConfig { history: 2, ..config };
     let state = DelayState { offset_sum_ns: 300_000, offset_count: 1, ..Default::default() };
@@ -95,30 +122,36 @@ fn one_of_each() -> Vec<u8> {
     let (offset_sum_ns, offset_count) = (state.offset_sum_ns, state.offset_count);
     let began =
         WindowRecord { config, offset_sum_ns, offset_count, penalty_turns: 0, due_ns: 9_000_000, window };
-    write(RecordKind::Window, began.as_bytes());
+    recorder.write(RecordKind::Window, began.as_bytes());
+}
 
+fn one_of_each_share(recorder: &mut Recorder) {
     let config = FairShareConfig::PAPER;
     let seen =
         WakeupObservation { pool_vtime_ns: 9, vcpu_vtime_ns: 9, weight: 1024, was_blocked: 1, reserved: 0 };
     let decision = decide_on_wakeup(&config, &seen);
-    write(RecordKind::Wakeup, WakeupRecord { config, seen, decision }.as_bytes());
+    recorder.write(RecordKind::Wakeup, WakeupRecord { config, seen, decision }.as_bytes());
 
     let limit = CpuLimit { quota_us: 20_000, period_us: 100_000, ..CpuLimit::default() };
     let seen = LimitObservation { now_ns: 9, clock_ns: 8, slice_ns: 30_000_000, ..Default::default() };
     let decision = decide_on_limit(&limit, &seen);
-    write(RecordKind::Limit, LimitRecord { limit, seen, decision }.as_bytes());
+    recorder.write(RecordKind::Limit, LimitRecord { limit, seen, decision }.as_bytes());
 
     let config =
         BoostConfig { vm_percent: 1, host_percent: 5, pcpu_count: 4, burst_ns: 1, ..Default::default() };
     let seen = BoostObservation { now_ns: 9, ..Default::default() };
     let decision = decide_on_boost(&config, &seen).into();
-    write(RecordKind::Boost, BoostRecord { config, seen, decision, reserved: 0 }.as_bytes());
+    recorder.write(RecordKind::Boost, BoostRecord { config, seen, decision, reserved: 0 }.as_bytes());
+}
 
+fn one_of_help(recorder: &mut Recorder) {
     let state = HelpState { until_ns: 9, look: 1, is_off: 1, useful: [0, 9], ..Default::default() };
     let seen = HelpObservation { now_ns: 9, guest_class: GuestClass::User.into(), reserved: 0 };
     let HelpState { until_ns, is_off, look, .. } = decide_on_help(&state, &seen);
-    write(RecordKind::Help, HelpRecord { state, seen, until_ns, is_off, look }.as_bytes());
+    recorder.write(RecordKind::Help, HelpRecord { state, seen, until_ns, is_off, look }.as_bytes());
+}
 
+fn one_of_each_urgency(recorder: &mut Recorder) {
     let config = UrgentConfig::PAPER;
     let seen = IpiObservation {
         kind: InterruptKind::IpiReschedule.into(),
@@ -126,31 +159,33 @@ fn one_of_each() -> Vec<u8> {
         ..Default::default()
     };
     let decision = coordinated::decide_on_ipi(&config, &seen);
-    write(RecordKind::Ipi, IpiRecord { delay_ns: config.delay_ns, seen, decision }.as_bytes());
+    recorder.write(RecordKind::Ipi, IpiRecord { delay_ns: config.delay_ns, seen, decision }.as_bytes());
 
     let state = decision.sender;
     let seen = UrgentObservation { state, vtime_ns: 9, current_exists: 1, ..Default::default() };
     let decision = coordinated::decide_on_urgent(&config, &seen).into();
-    write(RecordKind::Urgent, UrgentRecord { config, seen, decision, reserved: 0 }.as_bytes());
+    recorder.write(RecordKind::Urgent, UrgentRecord { config, seen, decision, reserved: 0 }.as_bytes());
 
     let (ran_ns, others_count) = (9, 2);
     let decision = coordinated::decide_on_urgent_turn(&config, &state, ran_ns, others_count).into();
     let turn = UrgentTurnRecord { config, state, ran_ns, others_count, decision };
-    write(RecordKind::UrgentTurn, turn.as_bytes());
+    recorder.write(RecordKind::UrgentTurn, turn.as_bytes());
 
     let seen = CandidateObservation { load: 3, has_sibling: 1, some_candidate_has_room: 0 };
     let scheme = BalanceScheme::LoadConscious;
     let decision = coordinated::decide_on_candidate(scheme, &seen).into();
-    write(RecordKind::Candidate, CandidateRecord { scheme: scheme.into(), decision, seen }.as_bytes());
+    recorder
+        .write(RecordKind::Candidate, CandidateRecord { scheme: scheme.into(), decision, seen }.as_bytes());
+}
 
+fn five_of_the_pools_size(recorder: &mut Recorder) {
     let config = PoolSizeConfig::PAPER;
     let mut pool = PoolSizeState::default();
     for ipi_count in [0, 90, 80, 10, 40] {
         let seen = PoolSizeObservation { ipi_count, ..Default::default() };
         let decision = step_pool_size(&config, &mut pool, &seen);
-        write(RecordKind::PoolSize, PoolSizeRecord { config, seen, decision }.as_bytes());
+        recorder.write(RecordKind::PoolSize, PoolSizeRecord { config, seen, decision }.as_bytes());
     }
-    writer.finish().unwrap()
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn a_yield_in_a_shootdown_or_to_a_preempted_target_is_caused_by_an_ipi() {
 }
 
 #[test]
-fn who_spins_for_a_lock_and_who_halts_for_one_count_alike() {
+fn a_waiter_that_spins_for_a_lock_and_one_that_halts_for_it_count_alike() {
     assert_eq!(of_yield(YieldCause::Ple, GuestClass::LockWaiter, 1), [Ple; 3]);
     assert_eq!(of_yield(YieldCause::Ple, GuestClass::LockHolder, 1), [Ple; 3], "it waits for a second one");
     assert_eq!(of_yield(YieldCause::Hlt, GuestClass::LockWaiter, 1), [Ple; 3]);

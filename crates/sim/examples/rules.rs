@@ -37,6 +37,32 @@ struct Table {
 }
 
 const BESIDE: &[&str] = &["eevdf-flat", "credit", "micro", "microslice:0", "microslice"];
+const LESS: &[&str] = &[
+    "microslice",
+    "microslice+patience=0 us",
+    "microslice+lend=false",
+    "microslice+home_slices=false",
+    "microslice+grace=0",
+    "microslice+call_function_ipi=false",
+    "microslice+second_looks=0",
+    "microslice+grow_when_busy=0 %",
+    "microslice+grow_when_busy=75 %",
+    "microslice:0",
+    "microslice:1",
+    "microslice:2",
+    "microslice:3",
+    "microslice:6",
+];
+const SLICES: &[&str] =
+    &["eevdf-flat", "microslice+slice=30 ms", "microslice", "microslice+slice=8 ms", "microslice+slice=4 ms"];
+const GROWING: &[&str] = &[
+    "microslice+grow_when_busy=75 %",
+    "microslice+grow_when_busy=60 %",
+    "microslice+grow_when_busy=50 %",
+    "microslice",
+    "microslice+grow_when_busy=30 %",
+    "microslice+grow_when_busy=0 %",
+];
 
 fn table(name: &str) -> Option<Table> {
     let of_all = Table {
@@ -62,47 +88,16 @@ fn table(name: &str) -> Option<Table> {
             ..of_all
         },
         "less" => Table {
-            policies: &[
-                "microslice",
-                "microslice+patience=0 us",
-                "microslice+lend=false",
-                "microslice+home_slices=false",
-                "microslice+grace=0",
-                "microslice+call_function_ipi=false",
-                "microslice+second_looks=0",
-                "microslice+grow_when_busy=0 %",
-                "microslice+grow_when_busy=75 %",
-                "microslice:0",
-                "microslice:1",
-                "microslice:2",
-                "microslice:3",
-                "microslice:6",
-            ],
+            policies: LESS,
             programs: &PROGRAMS[..6],
             cell: Rows::speeds_and_shootdowns,
             shootdowns_last: false,
             policies_are_rows: true,
             ..of_all
         },
-        "slices" => Table {
-            policies: &[
-                "eevdf-flat",
-                "microslice+slice=30 ms",
-                "microslice",
-                "microslice+slice=8 ms",
-                "microslice+slice=4 ms",
-            ],
-            ..of_all
-        },
+        "slices" => Table { policies: SLICES, ..of_all },
         "growing" => Table {
-            policies: &[
-                "microslice+grow_when_busy=75 %",
-                "microslice+grow_when_busy=60 %",
-                "microslice+grow_when_busy=50 %",
-                "microslice",
-                "microslice+grow_when_busy=30 %",
-                "microslice+grow_when_busy=0 %",
-            ],
+            policies: GROWING,
             shown_from: 0,
             seeds: 6,
             duration: "1 s",

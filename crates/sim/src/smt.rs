@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_busy_sibling_is_the_unit_exactly() {
+    fn a_thread_with_a_busy_sibling_is_the_unit_exactly() {
         let smt = smt(500);
         for time in [0, 1, 2, 999, 1_000_003, 140_000_000_000_000] {
             assert_eq!(

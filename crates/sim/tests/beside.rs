@@ -66,7 +66,7 @@ fn a_guest_that_asks_all_the_time_has_no_more_than_its_budget() {
 }
 
 #[test]
-fn a_slow_helper_misses_those_whom_the_kernel_runs_meanwhile() {
+fn a_slow_helper_misses_those_that_the_kernel_runs_meanwhile() {
     let mut config = scenario("dedup-swaptions", "beside", 300 * MS);
     config.host.boosts.latency = Duration::Constant { ns: 20 * MS };
     let report = run(&config);

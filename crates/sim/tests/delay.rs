@@ -70,7 +70,7 @@ fn turns_are_as_long_as_due_on_average_whatever_the_guest_does() {
 }
 
 #[test]
-fn who_is_never_safe_has_the_window_and_no_more_and_who_is_now_and_then_is_not_forced() {
+fn a_guest_that_is_never_safe_has_the_window_and_no_more_and_one_that_is_now_and_then_is_not_forced() {
     let never = delays(&run(&scenario(NEVER_SAFE, ""), STRIDE));
     assert!(never.ended_forced > 9 * never.ended_safe, "{never:?}");
     let now_and_then = delays(&run(&scenario(NOW_AND_THEN, ""), STRIDE));
@@ -113,7 +113,7 @@ fn holders_of_locks_are_preempted_less_often_by_any_scheduler_that_waits_for_saf
 }
 
 #[test]
-fn hints_keep_holders_running_and_who_overdraws_pays_for_it() {
+fn hints_keep_holders_running_and_a_guest_that_overdraws_pays_for_it() {
     let hinted = format!("{STRIDE}+delay_unsafe=hinted");
     let honest = run(&of_pcpus(1, LOCKS, ", preemption_hint = \"50 us\""), &hinted);
     let seen = delays(&honest);
@@ -130,7 +130,7 @@ fn hints_keep_holders_running_and_who_overdraws_pays_for_it() {
 }
 
 #[test]
-fn who_is_urgent_waits_for_no_window_and_others_do() {
+fn urgent_vcpus_wait_for_no_window_and_others_do() {
     // A vCPU that maps memory asks its sibling, which waits behind a guest that is never safe. The checkers
     // look at put-off vCPUs.
     let asks = "{ compute = \"exponential 100 us\" }, { shootdown = \"1 us\" }";
@@ -145,7 +145,7 @@ fn who_is_urgent_waits_for_no_window_and_others_do() {
 }
 
 #[test]
-fn safe_points_that_are_put_in_end_turns_of_who_never_leaves_the_kernel() {
+fn safe_points_that_are_put_in_end_turns_of_a_guest_that_never_leaves_the_kernel() {
     let plain = delays(&run(&of_pcpus(1, LOCKS, ""), STRIDE));
     let with = delays(&run(&of_pcpus(1, LOCKS, ""), &format!("{STRIDE}+delay_safe_points=12 us")));
     assert!(plain.ended_forced > 9 * plain.ended_safe, "{plain:?}");

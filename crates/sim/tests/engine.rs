@@ -51,7 +51,7 @@ fn accelerations_add_up_whenever_measuring_begins() {
 }
 
 #[test]
-fn who_waits_when_measuring_begins_waits_from_then_on() {
+fn a_vcpu_that_waits_when_measuring_begins_waits_from_then_on() {
     let mut config = scenario("spec-cpu-swaptions", "credit", 35 * MS);
     config.warmup_ns = 100 * MS;
     let longest_ns = run(&config).wait_to_run.max().expect("somebody waited");
@@ -97,7 +97,7 @@ fn always_critical(grace: u32, seed: u64) -> RunReport {
 }
 
 #[test]
-fn who_is_always_in_critical_code_pays_for_its_grace() {
+fn a_vcpu_that_is_always_in_critical_code_pays_for_its_grace() {
     for grace in [0, 10, 100] {
         let report = always_critical(grace, 1);
         let share = report.vms[0].run_ns as f64 / report.vms[1].run_ns as f64;
@@ -160,7 +160,7 @@ fn micro_sliced_pcpus_that_are_idle_get_no_company() {
 }
 
 #[test]
-fn who_is_turned_away_is_asked_for_again_and_turns_go_on_unless_the_rules_are_the_papers() {
+fn requests_that_are_turned_away_are_made_again_and_turns_go_on_unless_the_rules_are_the_papers() {
     for (grace, expected) in [(0, false), (10, true)] {
         let mut config = scenario("dedup-swaptions", "micro:1", 300 * MS);
         with_rules(&mut config, grace, true, 0);
@@ -192,7 +192,7 @@ fn storms(policy: &str, vms: usize, grace: u32, seed: u64) -> Vec<u64> {
 }
 
 #[test]
-fn where_all_send_shootdowns_those_that_wait_themselves_do_not_keep_out_who_owes_an_answer() {
+fn where_all_send_shootdowns_those_that_wait_themselves_do_not_keep_out_responders() {
     for seed in 1..=3 {
         let (with_grace, without) = (storms("micro:2", 1, 10, seed)[0], storms("micro:2", 1, 0, seed)[0]);
         assert!(4 * with_grace >= 3 * without, "{with_grace} rounds with grace, {without} without");
@@ -251,7 +251,7 @@ fn a_micro_slice_shortens_the_wait_for_an_interrupt_on_a_busy_vcpu() {
 }
 
 #[test]
-fn a_deadlock_is_reported_with_who_waits_for_what() {
+fn a_deadlock_is_reported_with_what_each_thread_waits_for() {
     let config = one_vm(
         vec![
             compute(10 * US),
@@ -296,7 +296,7 @@ fn nonsense_is_refused_with_its_place() {
 /// A vCPU that wakes another can lose its pCPU to it in the midst of what it does, and then has nothing more
 /// to do.
 #[test]
-fn who_loses_its_pcpu_to_whom_it_woke_halts_only_when_it_runs_again() {
+fn a_waker_that_loses_its_pcpu_to_the_woken_vcpu_halts_only_when_it_runs_again() {
     let prepare = Duration::Constant { ns: 500 };
     let program = vec![
         Phase::Lock { lock: "mmap_sem".into(), hold: Duration::Exponential { mean_ns: 5_600 } },
@@ -341,7 +341,7 @@ fn a_trace_is_the_same_with_and_without_checkers_and_has_what_the_end_brings() {
 
 /// The head of a queue may not run on the idle pCPU, while one behind it may.
 #[test]
-fn credit_leaves_no_pcpu_idle_beside_who_waits_behind_one_that_may_not_run_there() {
+fn credit_leaves_no_pcpu_idle_beside_a_vcpu_that_waits_behind_one_that_may_not_run_there() {
     let mut config = one_vm(vec![Phase::Compute { duration: Duration::Constant { ns: 100 * MS } }], 4);
     (config.warmup_ns, config.duration_ns) = (0, 500 * MS);
     (config.host.pcpus, config.host.llc_pcpus, config.host.smt_threads) = (3, 3, 1);

@@ -135,7 +135,7 @@ fn the_first_spinner_looks_at_the_holder_and_the_others_queue() {
 }
 
 #[test]
-fn who_spins_for_a_mutex_makes_way_for_another_thread() {
+fn a_spinner_for_a_mutex_makes_way_for_another_thread() {
     // With two threads on each vCPU, spinners are rescheduled, and then sleep.
     let mut config = contended(LockKind::Mutex, 24);
     config.duration_ns = 400 * MS;
@@ -180,7 +180,7 @@ impl TraceSink for Line {
 }
 
 #[test]
-fn tickets_and_queues_serve_who_came_first_and_a_bare_word_whoever_runs() {
+fn tickets_and_queues_serve_the_first_waiter_and_a_bare_word_any_that_runs() {
     assert!(!LockKind::TestAndSet.rules().wait.serves_in_line());
     for kind in LockKind::ALL.into_iter().filter(|kind| !kind.sleeps()) {
         let mut line = Line::default();
@@ -287,7 +287,7 @@ fn without_pause_loop_exits_a_waiter_halts_after_the_time_that_its_kernel_spins(
 }
 
 #[test]
-fn who_only_spins_never_halts_though_an_interrupt_waits_for_a_paravirtual_lock() {
+fn a_waiter_that_only_spins_never_halts_though_an_interrupt_waits_for_a_paravirtual_lock() {
     for kind in [LockKind::Mutex, LockKind::Ticket] {
         let spins = interrupted_waits(kind);
         assert!(spins.waits_begun > 20, "{kind:?}: {} waits", spins.waits_begun);

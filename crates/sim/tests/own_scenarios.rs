@@ -105,7 +105,7 @@ fn packets_do_not_hide_a_deadlock() {
 }
 
 #[test]
-fn who_loses_its_pcpu_to_whom_it_wakes_may_be_interrupted_as_soon_as_it_runs_elsewhere() {
+fn a_waker_that_loses_its_pcpu_to_the_woken_vcpu_may_be_interrupted_as_soon_as_it_runs_elsewhere() {
     // The vCPU that places a child preempts itself with the IPI. An idle micro pCPU borrows it at the same
     // instant, when a tick or a packet waits for it.
     let text = r#"
@@ -492,7 +492,7 @@ fn slices_under_eevdf_are_as_long_whatever_the_weight() {
 }
 
 #[test]
-fn who_waits_for_a_short_burst_asks_for_the_burst_not_for_the_wait() {
+fn a_vcpu_that_waits_for_a_short_burst_asks_for_the_burst_not_for_the_wait() {
     let text = format!(
         r#"
         host = {{ extends = "xeon-e5645", pcpus = 1, smt_threads = 1 }}

@@ -86,7 +86,7 @@ fn work_of_drawn(seed: u64, vm: usize, policy: &str) -> u64 {
 }
 
 #[test]
-fn who_was_woken_to_take_a_mutex_is_not_kept_waiting_by_the_grace_of_vms_that_send_calls() {
+fn a_vcpu_woken_to_take_a_mutex_is_not_kept_waiting_by_the_grace_of_vms_that_send_calls() {
     // Of regret 31038: kept waiting, it was asked for by calls, and lost its boost to a micro slice, in which
     // it spun for the mutex.
     let [helped, without_grace] =

@@ -181,7 +181,7 @@ fn names_addresses_and_types_equal_vmlinux_to_elfs_all_of_them() {
 }
 
 #[test]
-fn every_kernel_says_who_it_is() {
+fn every_kernel_says_its_identity() {
     for (release, path) in images() {
         let kernel = open(&path);
         let identity = kernel.symbols.identity();

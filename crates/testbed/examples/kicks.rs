@@ -1,5 +1,5 @@
-//! How long two guests live under KVM's and the kernel's own scheduler alone, while the emulated host's CPUs
-//! are stopped between two instructions and go on, again and again. On a machine they would live for ever.
+//! How long two guests live while the emulated host's CPUs stop between two instructions and go on, again and
+//! again. They have KVM and the kernel's own scheduler alone. On a machine they would live for ever.
 //!
 //! ```sh
 //! cargo run --release -p microslice-testbed --example kicks -- 6.18 10 90

@@ -1,8 +1,8 @@
 //! Whether a kernel image describes sched_ext's kfuncs as they can be called.
 //!
 //! Kernels built with pahole 1.30 describe `scx_bpf_kick_cpu` with the implicit third argument that the
-//! verifier is meant to supply, and lack the `_impl` twin that the verifier then looks for: no scheduler that
-//! kicks can load.
+//! verifier is meant to supply. They lack the `_impl` twin that the verifier then looks for, so no scheduler
+//! that kicks can load.
 
 use crate::{Error, Result};
 use btf_rs::{Btf, BtfType, Type};

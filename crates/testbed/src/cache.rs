@@ -44,8 +44,8 @@ impl Cache {
         &self.root
     }
 
-    /// Takes the lock `name`, waiting up to `patience` for whoever has it. Freed when the value is dropped,
-    /// or when the process dies in any way.
+    /// Takes the lock `name`, waiting up to `patience` for its holder. Freed when the value is dropped, or
+    /// when the process dies in any way.
     pub fn lock(&self, name: &str, patience: Duration) -> Result<Lock> {
         let path = self.root.join(format!("{name}.lock"));
         let mut file = OpenOptions::new()
@@ -70,7 +70,7 @@ impl Cache {
             }
             std::thread::sleep(Duration::from_millis(500));
         }
-        // Who holds it is only a hint for whoever waits, so a failure to write it is no reason to stop.
+        // The holder's pid is only a hint for waiters, so a failure to write it is no reason to stop.
         let _ = file.set_len(0);
         let _ = file.rewind();
         let _ = write!(file, "pid {}", std::process::id());

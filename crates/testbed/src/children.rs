@@ -1,7 +1,7 @@
 //! Child processes that cannot outlive this one.
 //!
-//! The kernel's parent-death signal fires when the *thread* that forked ends, so all children are forked by
-//! one thread that lives as long as the process. Each child leads a process group of its own: a Ctrl-C at the
+//! The kernel's parent-death signal fires when the *thread* that forked ends. So one thread forks all
+//! children, and lives as long as the process. Each child leads a process group of its own: a Ctrl-C at the
 //! terminal reaches only this process, which then decides in which order things end.
 
 use std::io;

@@ -120,7 +120,7 @@ impl Costs {
         (self.work > 0).then(|| self.context_switches as f64 / self.work as f64)
     }
 
-    /// All its BPF programs together, per task that it ran: what scheduling somebody once costs.
+    /// All its BPF programs together, per task that it ran: what scheduling a task once costs.
     pub fn ns_per_switch(&self) -> f64 {
         let programs = self.programs.as_array().map_or(&[][..], Vec::as_slice);
         let is_stopping =

@@ -11,15 +11,15 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Who schedules in a phase.
+/// What schedules in a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheduler {
     /// The kernel's own.
     Kernel,
     /// Ours, with so many micro-sliced pCPUs.
     Static(u32),
-    /// The same by the paper's rules alone: the recipients of a call-function IPI run at once only when its
-    /// sender yields, and whoever is stopped at a bad moment waits for the next hint.
+    /// The same by the paper's rules alone. The recipients of a call-function IPI run at once only when its
+    /// sender yields. A vCPU that is stopped at a bad moment waits for the next hint.
     StaticPaper(u32),
     /// Ours, with a pool that follows Algorithm 1.
     Auto,
@@ -142,7 +142,7 @@ pub struct Plan {
     pub boost_percent: u32,
     pub guest_kernel: String,
     /// Each guest has a cgroup of its own, as libvirt gives it one: the kernel's own scheduler then shares by
-    /// VM, as ours does, not by thread. A real host's cgroups are somebody else's.
+    /// VM, as ours does, not by thread. A real host's cgroups are its operator's.
     pub own_cgroups: bool,
     /// How `microslice` is called on the host.
     pub microslice: String,
@@ -443,7 +443,7 @@ pub(crate) fn take_over(
     Ok(process)
 }
 
-/// Whoever watches paused guests learns of their vCPUs, of their kernels, and where these lie.
+/// What watches paused guests learns of their vCPUs, of their kernels, and where these lie.
 fn let_it_learn(process: &Process, guests: &[Guest]) -> Result<()> {
     guests.iter().try_for_each(Guest::go_on)?;
     let every = |vms: &[Value], is_so: &dyn Fn(&Value) -> bool| {

@@ -271,7 +271,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn json_has_the_same_keys_whoever_schedules() {
+    fn json_has_the_same_keys_whichever_scheduler_runs() {
         let json = to_json(&phases());
         for phase in json["phases"].as_array().expect("phases") {
             for key in [

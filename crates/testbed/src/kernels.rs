@@ -322,8 +322,7 @@ fn open(package: &Path, release: &str) -> Result<Kernel> {
         && beside_modules.is_file()
         && !image.exists()
     {
-        // Debian 14's kernels keep the image with their modules: whoever reads the cache finds it in one
-        // place.
+        // Debian 14's kernels keep the image with their modules: readers of the cache find it in one place.
         let linked =
             fs::create_dir_all(package.join("boot")).and_then(|()| fs::hard_link(&beside_modules, &image));
         linked.map_err(|cause| Error::file(&image, cause))?;

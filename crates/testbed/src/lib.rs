@@ -70,7 +70,7 @@ const FAULTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/faults"));
 /// Makes a thread real-time (`testbed/real_time/`).
 const REAL_TIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/real-time"));
 
-/// Tells whoever waits at a terminal what is going on. Standard output belongs to results.
+/// Tells a user that waits at a terminal what is going on. Standard output belongs to results.
 pub fn say(what: impl std::fmt::Display) {
     use std::io::Write;
     // Nobody there to read it is no reason to end.

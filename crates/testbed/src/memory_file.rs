@@ -1,4 +1,4 @@
-//! Files without a name: they vanish with whoever has them open, so that nothing is ever left behind.
+//! Files without a name: they vanish with the processes that have them open, and nothing is left behind.
 
 use crate::{Error, Result};
 use std::fs::File;
@@ -38,7 +38,7 @@ impl MemoryFile {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd())
     }
 
-    /// The last `length` bytes that somebody wrote.
+    /// The last `length` bytes that were written.
     pub fn tail(&self, length: u64) -> String {
         let size = self.file.metadata().map_or(0, |meta| meta.len());
         let from = size.saturating_sub(length);

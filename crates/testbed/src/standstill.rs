@@ -25,7 +25,7 @@ impl<'h> Standstill<'h> {
 
 impl Drop for Standstill<'_> {
     fn drop(&mut self) {
-        // A host that doesn't answer any more is found so by whoever asks it next.
+        // That a host doesn't answer any more is found when it is asked next.
         if let Err(error) = self.signal("CONT") {
             say(error);
         }

@@ -123,7 +123,7 @@ fn a_waiter_that_halts_without_a_last_look_is_found_out() {
 }
 
 #[test]
-fn a_waiter_that_says_too_late_who_halts_is_found_out() {
+fn a_waiter_that_says_too_late_that_it_halts_is_found_out() {
     let who = "\tLOCK_FETCH_OR(waiting, bit);\n";
     let that = "\tLOCK_FETCH_OR(&lock->head, (u16)TICKET_SOMEBODY_HALTS);\n";
     let looks = "\t/* A holder that lets go from here on sees both; one that did so before is seen here. */\n\tif (!ticket_is_turn(LOCK_LOAD(&lock->head), ticket)) {\n";
@@ -133,7 +133,7 @@ fn a_waiter_that_says_too_late_who_halts_is_found_out() {
 }
 
 #[test]
-fn halts_that_are_forgotten_while_somebody_waits_are_found_out() {
+fn halts_that_are_forgotten_while_a_waiter_is_there_are_found_out() {
     let right = "if (LOCK_LOAD(&lock->both) == seen)\n\t\tLOCK_COMPARE_SWAP(&lock->both, seen, (u32)next << 16 | ticket);";
     let wrong = "if (seen)\n\t\tLOCK_STORE(&lock->head, ticket);";
     assert_eq!(fault_of("pv-ticket", right, wrong), LOST);

@@ -188,7 +188,7 @@ fn fetch_kernels(args: &Kernels) -> Result<(), Failure> {
         fetch_headers(&cache)?;
         Emulator::obtain(&cache).map_err(Failure::broken)?;
         Bochs::obtain(&cache).map_err(Failure::broken)?;
-        // Only root can install one; who never boots it needs none.
+        // Only root can install one; a user that never boots it needs none.
         if let Err(error) = installation::obtain(&cache) {
             say(format_args!("no host with systemd: {error}"));
         }

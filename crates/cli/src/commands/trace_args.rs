@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_bounded_whether_or_not_somebody_says_how() {
+    fn a_trace_is_bounded_whether_or_not_a_bound_is_given() {
         let default = read(&["--trace", "t"]).flatten().expect("a trace");
         assert_eq!((default.length, default.bytes), (Duration::from_secs(10), 100 << 20));
         let said = read(&["--trace", "t", "--trace-for", "1min", "--trace-size", "7"]).flatten();

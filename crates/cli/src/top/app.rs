@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_most_is_first_until_another_order_is_asked_for() {
+    fn the_vm_that_waits_most_is_first_until_another_order_is_asked_for() {
         let mut app = app();
         assert_eq!(names(&app), ["web", "db"]);
         press(&mut app, "r");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_read_may_go_and_come_back() {
+    fn a_daemon_that_is_read_may_go_and_come_back() {
         let mut app = app();
         app.hear(Err("Connection refused".into()));
         assert_eq!((app.trouble.as_deref(), app.rates.vms.len()), (Some("Connection refused"), 2));

@@ -1,13 +1,12 @@
 //! Comments: how wide they are, which words they use, how long their sentences are.
 
-use crate::ratchet::Offence;
 use crate::tree::{Language, Source};
 
 const COLUMNS_MAX: usize = 110;
 const TAB_COLUMNS: usize = 8;
 const SENTENCE_WORDS_MAX: usize = 25;
 /// They stand in for a role that has a noun: requester, responder, spinner, holder, waiter, borrower, heir.
-const OLD_WORDS: [&str; 8] =
+pub const OLD_WORDS: [&str; 8] =
     ["who", "whom", "whoever", "whomever", "whosoever", "somebody", "anybody", "everybody"];
 
 /// A line of comment: its number, its text, and whether code stands before it.
@@ -59,9 +58,9 @@ fn columns(line: &str) -> usize {
     line.chars().fold(0, |column, letter| if letter == '\t' { next_stop(column) } else { column + 1 })
 }
 
-pub fn wide(source: &Source) -> Vec<Offence> {
+pub fn wide(source: &Source) -> Vec<String> {
     let wide = lines(source).into_iter().filter(|line| columns(line.whole) > COLUMNS_MAX);
-    wide.map(|line| Offence::new(source, line.number, format!("{} columns", columns(line.whole)))).collect()
+    wide.map(|line| source.at(line.number, format!("{} columns", columns(line.whole)))).collect()
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -69,11 +68,11 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-pub fn old_words(source: &Source) -> Vec<Offence> {
+pub fn old_words(source: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for line in lines(source) {
         for word in words(line.text).filter(|word| OLD_WORDS.contains(&word.to_lowercase().as_str())) {
-            found.push(Offence::new(source, line.number, format!("\"{word}\": {}", line.text)));
+            found.push(source.at(line.number, format!("\"{word}\": {}", line.text)));
         }
     }
     found
@@ -128,14 +127,14 @@ fn sentences(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-pub fn long_sentences(source: &Source) -> Vec<Offence> {
+pub fn long_sentences(source: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for (line, text) in paragraphs(source) {
         for sentence in sentences(&text) {
             let count =
                 sentence.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric)).count();
             if count > SENTENCE_WORDS_MAX {
-                found.push(Offence::new(source, line, format!("{count} words: {sentence}")));
+                found.push(source.at(line, format!("{count} words: {sentence}")));
             }
         }
     }

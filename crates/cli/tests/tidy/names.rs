@@ -1,7 +1,8 @@
 //! Names that are defined and then forgotten: keys, settings, results, and fields of the border of C and
-//! Rust.
+//! Rust. And the words of functions' names.
 
-use crate::tree::{Source, sources};
+use crate::comments::OLD_WORDS;
+use crate::tree::{Language, Source, sources};
 use std::collections::{BTreeMap, BTreeSet};
 
 const BORDER: &str = "bpf/core/intf.h";
@@ -13,6 +14,20 @@ fn without_comments(code: &str) -> String {
         if is_comment { "" } else { line.split("/*").next().unwrap_or(line) }
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Functions of Rust, tests first of all, whose names stand in for a role that has a noun.
+pub fn of_old_words(source: &Source) -> Vec<String> {
+    if source.language != Language::Rust {
+        return Vec::new();
+    }
+    let name = |line: &str| {
+        let (_, declared) = line.split_once("fn ").filter(|(before, _)| !before.contains(['/', '"']))?;
+        declared.split(['(', '<']).next().map(str::to_owned)
+    };
+    let is_old = |name: &String| name.split('_').any(|word| OLD_WORDS.contains(&word));
+    let lines = source.text.lines().enumerate();
+    lines.filter_map(|(at, line)| name(line).filter(is_old).map(|name| source.at(at + 1, name))).collect()
 }
 
 /// All words of the code of these files, tests aside.
@@ -95,4 +110,11 @@ pub fn border_fields_that_no_program_uses() -> Vec<String> {
     assert!(fields.len() > 50, "{} fields are not all", fields.len());
     let used = words_of(|source| source.path.starts_with("bpf/") && source.path != BORDER).collect();
     fields.difference(&used).cloned().collect()
+}
+
+#[test]
+fn a_name_of_the_old_vocabulary_is_found_at_its_place() {
+    let text = "// fn who()\n    fn of_who<T>(who: T) {}\nfn of_a_waiter() {}\n".to_owned();
+    let source = Source { path: "a.rs".into(), language: Language::Rust, text };
+    assert_eq!(of_old_words(&source), ["a.rs:2: of_who"]);
 }

@@ -1,18 +1,17 @@
 //! Lengths of files and functions. Formatted code closes a function at the indent of its first line.
 
-use crate::ratchet::Offence;
 use crate::tree::{Language, Source};
 
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
 
-pub fn long_file(source: &Source) -> Vec<Offence> {
+pub fn long_file(source: &Source) -> Vec<String> {
     let lines = source.text.lines().count();
     let is_long = lines > FILE_LINES_MAX;
-    is_long.then(|| Offence::new(source, 1, format!("{lines} lines"))).into_iter().collect()
+    is_long.then(|| source.at(1, format!("{lines} lines"))).into_iter().collect()
 }
 
-pub fn long_functions(source: &Source) -> Vec<Offence> {
+pub fn long_functions(source: &Source) -> Vec<String> {
     let lines: Vec<&str> = source.text.lines().collect();
     let length = |at: usize| match source.language {
         Language::Rust => rust_function(&lines[at..]),
@@ -22,7 +21,7 @@ pub fn long_functions(source: &Source) -> Vec<Offence> {
     let long = |at| length(at).filter(|&lines| lines > FUNCTION_LINES_MAX).map(|lines| (at, lines));
     (0..lines.len())
         .filter_map(long)
-        .map(|(at, lines)| Offence::new(source, at + 1, format!("a function of {lines} lines")))
+        .map(|(at, lines)| source.at(at + 1, format!("a function of {lines} lines")))
         .collect()
 }
 

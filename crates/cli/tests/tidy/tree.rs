@@ -19,11 +19,9 @@ pub struct Source {
 }
 
 impl Source {
-    /// Offences are counted by it: two steps of the path, three within `crates/`.
-    pub fn folder(&self) -> String {
-        let steps: Vec<&str> = self.path.split('/').collect();
-        let depth = if steps[0] == "crates" { 3 } else { 2 };
-        steps[..depth.min(steps.len() - 1)].join("/")
+    /// What is wrong there, with its place.
+    pub fn at(&self, line: usize, what: impl std::fmt::Display) -> String {
+        format!("{}:{line}: {what}", self.path)
     }
 
     /// Without the unit tests at its end.

@@ -269,7 +269,7 @@ pub fn measure(plan: &Plan, stop: &AtomicBool) -> Result<Measured, HostError> {
     let pcpus = pcpus_of_ours();
     if pcpus.len() < 2 {
         return Err(HostError::refused(
-            "this process may run on one pCPU only: whoever may run on one only is never boosted",
+            "this process may run on one pCPU only: a thread that may run on one only is never boosted",
         ));
     }
     let scene = Arc::new(Scene::new()?);
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boost_is_seen_by_whoever_was_interrupted_and_by_nobody_else() {
+    fn a_boost_is_seen_by_the_thread_that_it_interrupted_and_by_no_other() {
         let scene = Scene::new().unwrap();
         let ends = |taken_back: u64| {
             asked(&scene, taken_back - 130);
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_runs_is_not_asked_for_and_whoever_waits_is_once_in_a_period() {
+    fn a_running_thread_is_not_asked_for_and_a_waiting_one_is_once_in_a_period() {
         let scene = Arc::new(Scene::new().unwrap());
         let mut random = 1;
         scene.seen_at.store(1_000_000, Ordering::Relaxed);

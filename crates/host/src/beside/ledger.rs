@@ -198,7 +198,7 @@ mod tests {
     const FORMER: Former = Former { policy: 3, nice: -4, resets_on_fork: false, slice_ns: 0 };
 
     #[test]
-    fn what_is_entered_is_read_by_whoever_opens_the_file_next() {
+    fn what_is_entered_is_read_by_the_next_that_opens_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/boosts");
         let written = Ledger::lock(&path).unwrap();

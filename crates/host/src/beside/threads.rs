@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_run_on_one_pcpu_only_is_pinned() {
+    fn a_thread_that_may_run_on_one_pcpu_only_is_pinned() {
         std::thread::spawn(|| {
             // SAFETY: as in `is_pinned`.
             let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };

@@ -25,7 +25,7 @@ impl Daemon<'_> {
     }
 
     /// A cgroup that wants to run changes what its siblings get, and those of what it lies in.
-    pub(super) fn look_who_wants_to_run(&mut self) -> Result<(), HostError> {
+    pub(super) fn see_which_want_to_run(&mut self) -> Result<(), HostError> {
         const AT_LEAST_NS: u64 = LOOK_WHO_WANTS_TO_RUN.as_nanos() as u64 / 100;
         let wanted: Vec<u64> = self
             .vms

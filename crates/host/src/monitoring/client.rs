@@ -40,7 +40,7 @@ impl View {
             _ => error,
         })?;
         of_answer(&answer)
-            .ok_or_else(|| io::Error::other("who listens there is no microslice of this version"))
+            .ok_or_else(|| io::Error::other("what listens there is no microslice of this version"))
     }
 }
 

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_kernel_does_not_show_and_who_has_gone_is_left_out() {
+    fn what_this_kernel_does_not_show_and_vms_that_have_gone_are_left_out() {
         let mut report = report(true);
         report.sees_interrupts = false;
         assert_eq!(of(&report).of(&figures::IPIS).count(), 0);

@@ -177,7 +177,7 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
             std::fs::remove_file(path)?;
             UnixListener::bind(path)
         }
-        _ => Err(io::Error::new(in_use.kind(), "somebody listens there already")),
+        _ => Err(io::Error::new(in_use.kind(), "another process listens there already")),
     }
 }
 

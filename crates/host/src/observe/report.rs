@@ -422,7 +422,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_interval_leaves_out_who_had_gone_before_it() {
+    fn an_interval_leaves_out_vms_that_had_gone_before_it() {
         let mut before = report(true);
         let now = report(true);
         assert_eq!(now.since(&before).to_json()["vms"][0]["cpu_time_ns"], 0);

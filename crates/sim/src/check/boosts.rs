@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_boosted_for_longer_than_its_vm_may_is_found() {
+    fn a_vcpu_that_runs_boosted_for_longer_than_its_vm_may_is_found() {
         let (mut boosts, mut machine) = host();
         // 1 % of twelve pCPUs for a second, and a micro slice of each of twelve vCPUs.
         let allowed_ns = 120_000_000 + 12 * 100_000;

@@ -173,7 +173,7 @@ fn verdict_on_waiting(weight: u32, waited_ns: u64, shares_by_vm: bool) -> Result
 }
 
 #[test]
-fn who_waits_for_five_seconds_starves_unless_a_small_share_explains_it() {
+fn a_vcpu_that_waits_for_five_seconds_starves_unless_a_small_share_explains_it() {
     assert_eq!(verdict_on_waiting(1_000, STARVATION_NS, false), Ok(()));
     let starves = |waited_ns| Err(format!("vCPU 0 starves: runnable for {waited_ns} ns"));
     assert_eq!(verdict_on_waiting(1_000, STARVATION_NS + 1, false), starves(STARVATION_NS + 1));

@@ -182,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_served_in_the_order_of_coming_within_the_allowance_is_in_order() {
+    fn urgent_vcpus_served_in_the_order_of_coming_within_the_allowance_are_in_order() {
         let events = [queued(1), queued(2), served(1, ALLOWED_NS), runs(1), stops(1), served(2, 0), runs(2)];
         let times = [1, 2, 3, 3, 9, 9, 9];
         assert_eq!(verdict(&std::iter::zip(times, events).collect::<Vec<_>>()), Ok(()));
     }
 
     #[test]
-    fn who_is_served_before_another_that_came_sooner_is_found() {
+    fn an_urgent_vcpu_served_before_another_that_came_sooner_is_found() {
         let error = verdict(&[(1, queued(1)), (2, queued(2)), (3, served(2, 0))]);
         assert_eq!(error, Err("vCPU 2 goes before vCPU 1, which came sooner".to_owned()));
         let far = ALLOWED_NS + 1;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_though_an_urgent_vcpu_waits_that_was_not_refused_is_found() {
+    fn a_vcpu_that_runs_though_an_urgent_one_waits_that_was_not_refused_is_found() {
         let error = verdict(&[(1, queued(1)), (2, runs(0))]);
         assert_eq!(error, Err("vCPU 0 goes before vCPU 1, which came sooner".to_owned()));
         assert_eq!(verdict(&[(1, queued(1)), (2, refused(1, ALLOWED_NS + 1)), (2, runs(0))]), Ok(()));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_urgent_for_ever_is_found_once_it_has_run_for_too_long() {
+    fn a_vcpu_that_is_urgent_for_ever_is_found_once_it_has_run_for_too_long() {
         let requested = TraceEvent::UrgencyRequested { vcpu: VcpuId::new(1) };
         let mut queues = queues();
         for (time_ns, event) in [(1, requested), (5, runs(1)), (105, stops(1)), (200, runs(1))] {

@@ -47,9 +47,7 @@ impl Windows {
             }
             TraceEvent::PreemptionPutOff { vcpu, pcpu, class, until_ns } => {
                 if self.urgent_waiters[pcpu] > 0 {
-                    return Err(format!(
-                        "vCPU {vcpu} is put off on pCPU {pcpu}, where somebody urgent waits"
-                    ));
+                    return Err(format!("vCPU {vcpu} is put off on pCPU {pcpu}, where an urgent vCPU waits"));
                 }
                 if until_ns > time_ns + delay.window_ns {
                     return Err(format!(

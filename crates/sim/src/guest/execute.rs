@@ -142,40 +142,15 @@ impl Simulation<'_> {
                 self.timed(vcpu, Then::NextOp, symbol, ns);
                 true
             }
-            Op::Lock { first, instances, hold } => {
-                let hold_ns = self.samplers.sample(hold, &mut state.random);
-                let instance = if instances > 1 { state.random.below(instances) } else { 0 };
-                let lock = state.first_lock.plus(first + instance);
-                self.take_lock(vcpu, thread, lock, hold_ns);
-                true
-            }
-            Op::Shootdown { prepare, under } => {
-                let ns = self.samplers.sample(prepare, &mut state.random);
-                if under != NO_LOCK {
-                    let under = state.first_lock.plus(under);
-                    self.take_lock(vcpu, thread, under, ns);
-                    return true;
-                }
-                let vm = state.vm;
-                let symbol = self.texts[self.vms[vm].text].fixed.shootdown_prepare;
-                self.timed(vcpu, Then::PrepareShootdown, symbol, ns);
-                true
-            }
+            Op::Lock { first, instances, hold } => self.lock_one(vcpu, thread, first, instances, hold),
+            Op::Shootdown { prepare, under } => self.shoot_down(vcpu, thread, prepare, under),
             Op::Sleep { duration } => {
                 let ns = self.samplers.sample(duration, &mut state.random);
                 self.timeline.set(self.slots.thread(thread), self.machine.now_ns + ns.max(1));
                 self.block_thread(vcpu, thread, WaitsFor::Timer);
                 true
             }
-            Op::Barrier { barrier, under } => {
-                let barrier = self.vms[state.vm].first_barrier.plus(barrier);
-                if under != NO_LOCK {
-                    let under = state.first_lock.plus(under);
-                    self.arrive_under(vcpu, thread, barrier, under);
-                    return true;
-                }
-                self.arrive(vcpu, thread, barrier)
-            }
+            Op::Barrier { barrier, under } => self.meet(vcpu, thread, barrier, under),
             Op::SpinBarrier { step, barrier, under, spin_ns } => {
                 let arrival = self.vms[state.vm].first_barrier.plus(barrier);
                 let under = state.first_lock.plus(under);
@@ -190,13 +165,7 @@ impl Simulation<'_> {
                 self.receive_item(vcpu, thread, queue)
             }
             Op::NetworkReceive => self.network_receive(vcpu, thread),
-            Op::Spawn => {
-                let vm = &self.vms[state.vm];
-                let target = vm.first_vcpu.plus(state.random.below(vm.vcpus));
-                let lock = vm.runqueue_lock_of(target);
-                self.acquire(vcpu, lock, SPAWN_NS, Then::EnqueueChild, target.number());
-                true
-            }
+            Op::Spawn => self.spawn(vcpu, thread),
             Op::Progress { units } => {
                 self.workloads[state.workload].units_done += units;
                 false
@@ -223,14 +192,69 @@ impl Simulation<'_> {
                 state.pc = start;
                 false
             }
-            Op::YieldThread => {
-                if self.guest[vcpu].queue.is_empty() {
-                    return false;
-                }
-                self.preempt_thread(vcpu);
-                true
-            }
+            Op::YieldThread => self.yield_thread(vcpu),
         }
+    }
+
+    /// One of several locks of a kind, drawn anew each time.
+    #[inline(always)]
+    fn lock_one(&mut self, vcpu: VcpuId, thread: ThreadId, first: u32, instances: u32, hold: u32) -> bool {
+        let state = &mut self.threads[thread];
+        let hold_ns = self.samplers.sample(hold, &mut state.random);
+        let instance = if instances > 1 { state.random.below(instances) } else { 0 };
+        let lock = state.first_lock.plus(first + instance);
+        self.take_lock(vcpu, thread, lock, hold_ns);
+        true
+    }
+
+    /// Prepares a shootdown, under a lock where the program says so.
+    #[inline(always)]
+    fn shoot_down(&mut self, vcpu: VcpuId, thread: ThreadId, prepare: u32, under: u32) -> bool {
+        let state = &mut self.threads[thread];
+        let ns = self.samplers.sample(prepare, &mut state.random);
+        if under != NO_LOCK {
+            let under = state.first_lock.plus(under);
+            self.take_lock(vcpu, thread, under, ns);
+            return true;
+        }
+        let vm = state.vm;
+        let symbol = self.texts[self.vms[vm].text].fixed.shootdown_prepare;
+        self.timed(vcpu, Then::PrepareShootdown, symbol, ns);
+        true
+    }
+
+    /// Arrives at a barrier, under a lock where the program says so.
+    #[inline(always)]
+    fn meet(&mut self, vcpu: VcpuId, thread: ThreadId, barrier: u32, under: u32) -> bool {
+        let state = &self.threads[thread];
+        let barrier = self.vms[state.vm].first_barrier.plus(barrier);
+        if under != NO_LOCK {
+            let under = state.first_lock.plus(under);
+            self.arrive_under(vcpu, thread, barrier, under);
+            return true;
+        }
+        self.arrive(vcpu, thread, barrier)
+    }
+
+    /// A child begins on any vCPU, under the lock of that one's runqueue.
+    #[inline(always)]
+    fn spawn(&mut self, vcpu: VcpuId, thread: ThreadId) -> bool {
+        let state = &mut self.threads[thread];
+        let vm = &self.vms[state.vm];
+        let target = vm.first_vcpu.plus(state.random.below(vm.vcpus));
+        let lock = vm.runqueue_lock_of(target);
+        self.acquire(vcpu, lock, SPAWN_NS, Then::EnqueueChild, target.number());
+        true
+    }
+
+    /// Makes way for another thread, if one waits.
+    #[inline(always)]
+    fn yield_thread(&mut self, vcpu: VcpuId) -> bool {
+        if self.guest[vcpu].queue.is_empty() {
+            return false;
+        }
+        self.preempt_thread(vcpu);
+        true
     }
 
     /// Blocks the running thread and switches away from it.

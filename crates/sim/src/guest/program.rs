@@ -261,7 +261,7 @@ impl<'a> Compiler<'a> {
             return Err(self.error(workload, format!("barrier {name:?}: {spin_ns} ns is too long to spin")));
         };
         if under == NO_LOCK {
-            return Err(self.error(workload, format!("barrier {name:?}: who spins sleeps under a lock then")));
+            return Err(self.error(workload, format!("barrier {name:?}: a spinner sleeps under a lock then")));
         }
         let barrier = self.barrier(name, Gate::Arrival, count);
         let departure = self.barrier(name, Gate::Departure, count);

@@ -1,7 +1,7 @@
 //! A scenario from a seed: a host and its VMs, as the text of a file that `simulate` takes.
 //!
-//! Problem.   Programs that somebody chose show what he thought of. Whether a policy can be loaded blindly is
-//!            asked of those that nobody did.
+//! Problem.   Programs that an author chose show what the author thought of. Whether a policy can be loaded
+//!            blindly is asked of programs that nobody chose.
 //! Mechanism. Hosts, VMs and programs (`programs.rs`) are drawn from all that scenario files can say; each
 //!            part has a stream of random numbers of its own. What is drawn is written as a file, and the run
 //!            reads that file.

@@ -104,7 +104,7 @@ pub fn draw(draw: &mut Draw, vcpus: u64, kernel: &Kernel) -> Guest {
     guest
 }
 
-/// Who writes the programs of one kind.
+/// Writes the programs of one kind.
 struct Author<'d> {
     draw: &'d mut Draw,
     vcpus: u64,

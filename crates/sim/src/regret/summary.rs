@@ -3,8 +3,7 @@
 
 use super::{Outcome, ScenarioResult};
 
-/// Waits below that are none that anybody notices: a wait that is compared is at least as long. A micro
-/// slice.
+/// Nobody notices waits below that: a wait that is compared is at least as long. A micro slice.
 pub const WAIT_FLOOR_NS: f64 = 100_000.0;
 
 /// One policy on one scenario, compared with the first policy.

@@ -478,7 +478,7 @@ fn copies_of_a_vm_with_many_phases_are_refused_before_they_fill_the_memory() {
 }
 
 #[test]
-fn more_profile_intervals_than_anybody_reads_are_refused() {
+fn more_profile_intervals_than_can_be_read_are_refused() {
     let policy = "policy = { extends = 'micro', profile_interval = '1 us' }\n";
     let text = SMALL.replace("duration = \"10 ms\"", &format!("duration = \"1 min\"\n{policy}"));
     assert_eq!(

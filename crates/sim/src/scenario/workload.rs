@@ -266,7 +266,7 @@ impl ProgramReader<'_, '_> {
         let (under, spin_ns) = (self.lock_under(table, false)?, table.positive_time("spin")?.unwrap_or(0));
         if let Some(spin) = table.get("spin") {
             let cause = if under.is_none() {
-                "`spin` needs `under`: who has spun in vain sleeps under that lock"
+                "`spin` needs `under`: a thread that has spun in vain sleeps under that lock"
             } else if spin_ns > SPIN_NS_MAX {
                 "`spin` may be up to 1 s"
             } else {

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directed_yield_goes_to_who_may_hold_what_is_waited_for() {
+    fn a_directed_yield_goes_to_a_sibling_that_may_hold_what_is_waited_for() {
         let (mut eevdf, mut machine) = host(2, 2, &[(2, &[]), (2, &[])]);
         machine.watched = false;
         for vcpu in 0..4 {

@@ -214,7 +214,7 @@ impl<'s> Journals<'s> {
             copy(line, file, &mut bytes).map_err(|error| SweepError::of_file(path, error))?;
             // Nobody but the process that writes it changes a journal, and that one only adds to it.
             if run_of(self.sweep, &bytes) != Some(run) {
-                return Err(SweepError::of_file(path, "somebody changed it meanwhile").into());
+                return Err(SweepError::of_file(path, "another process changed it meanwhile").into());
             }
             bytes.push(b'\n');
             out.write_all(&bytes)?;

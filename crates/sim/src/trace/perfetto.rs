@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_still_runs_does_so_until_the_end_and_whoever_stops_says_in_which_function() {
+    fn what_still_runs_does_so_until_the_end_and_a_vcpu_that_stops_says_in_which_function() {
         let (vcpu, pcpu) = (VcpuId::new(0), PcpuId::new(1));
         let symbol = crate::ids::SymbolId::new(1);
         let packets = trace_of(&[

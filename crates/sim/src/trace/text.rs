@@ -1,7 +1,7 @@
 //! One line per event: `time_ns event vcpu key=value…`. The same run gives the same bytes.
 
 use super::{cause_name, class_name, ipi_name, name_at, stop_name, vcpu_name};
-use crate::ids::{LockId, VcpuId};
+use crate::ids::{LockId, PcpuId, VcpuId};
 use crate::trace_event::{TraceEvent, TraceNames, TraceSink};
 use std::io::{self, Write};
 
@@ -27,17 +27,17 @@ impl<W: Write> TextTrace<W> {
 
     fn line(&self, event: &TraceEvent) -> String {
         let vcpu = |vcpu: VcpuId| vcpu_name(&self.names, vcpu);
+        let at = |what: &str, v: VcpuId, pcpu: PcpuId| format!("{what} {} pcpu={pcpu}", vcpu(v));
         let lock = |lock: LockId| name_at(&self.names.locks, lock);
+        let with = |what: &str, v: VcpuId, l: LockId| format!("{what} {} lock={}", vcpu(v), lock(l));
         match *event {
             TraceEvent::Running { vcpu: v, pcpu, micro } => {
-                format!("running {} pcpu={pcpu}{}", vcpu(v), if micro { " micro" } else { "" })
+                format!("{}{}", at("running", v, pcpu), if micro { " micro" } else { "" })
             }
-            TraceEvent::Stopping { vcpu: v, pcpu, reason, ip, symbol } => format!(
-                "stopping {} pcpu={pcpu} reason={} ip={ip:#x} in={}",
-                vcpu(v),
-                stop_name(reason),
-                name_at(&self.names.symbols, symbol)
-            ),
+            TraceEvent::Stopping { vcpu: v, pcpu, reason, ip, symbol } => {
+                let (at, symbol) = (at("stopping", v, pcpu), name_at(&self.names.symbols, symbol));
+                format!("{at} reason={} ip={ip:#x} in={symbol}", stop_name(reason))
+            }
             TraceEvent::Runnable { vcpu: v } => format!("runnable {}", vcpu(v)),
             TraceEvent::Blocked { vcpu: v } => format!("blocked {}", vcpu(v)),
             TraceEvent::PauseLoopExits { vcpu: v, count } => {
@@ -52,54 +52,39 @@ impl<W: Write> TextTrace<W> {
             TraceEvent::VirqRaised { vcpu: v } => format!("virq_raised {}", vcpu(v)),
             TraceEvent::VirqHandled { vcpu: v } => format!("virq_handled {}", vcpu(v)),
             TraceEvent::Accelerated { vcpu: v, pcpu, cause, class } => {
-                format!(
-                    "accelerated {} pcpu={pcpu} cause={} class={}",
-                    vcpu(v),
-                    cause_name(cause),
-                    class_name(class)
-                )
+                let at = at("accelerated", v, pcpu);
+                format!("{at} cause={} class={}", cause_name(cause), class_name(class))
             }
-            TraceEvent::ReturnedToNormalPool { vcpu: v, pcpu } => {
-                format!("returned_to_normal_pool {} pcpu={pcpu}", vcpu(v))
-            }
-            TraceEvent::TurnGoesOn { vcpu: v, pcpu } => format!("turn_goes_on {} pcpu={pcpu}", vcpu(v)),
-            TraceEvent::TurnEnded { vcpu: v, pcpu } => format!("turn_ended {} pcpu={pcpu}", vcpu(v)),
+            TraceEvent::ReturnedToNormalPool { vcpu: v, pcpu } => at("returned_to_normal_pool", v, pcpu),
+            TraceEvent::TurnGoesOn { vcpu: v, pcpu } => at("turn_goes_on", v, pcpu),
+            TraceEvent::TurnEnded { vcpu: v, pcpu } => at("turn_ended", v, pcpu),
             TraceEvent::PreemptionPutOff { vcpu: v, pcpu, class, until_ns } => {
-                format!(
-                    "preemption_put_off {} pcpu={pcpu} class={} until_ns={until_ns}",
-                    vcpu(v),
-                    class_name(class)
-                )
+                let at = at("preemption_put_off", v, pcpu);
+                format!("{at} class={} until_ns={until_ns}", class_name(class))
             }
             TraceEvent::WindowEnded { vcpu: v, pcpu, due_ns, forced } => {
                 let due = due_ns.map_or(String::new(), |due_ns| format!(" due_ns={due_ns}"));
-                format!("window_ended {} pcpu={pcpu}{due}{}", vcpu(v), if forced { " forced" } else { "" })
+                format!("{}{due}{}", at("window_ended", v, pcpu), if forced { " forced" } else { "" })
             }
             TraceEvent::UrgencyRequested { vcpu: v } => format!("urgency_requested {}", vcpu(v)),
             TraceEvent::UrgencyEnded { vcpu: v } => format!("urgency_ended {}", vcpu(v)),
-            TraceEvent::UrgentQueued { vcpu: v, pcpu } => format!("urgent_queued {} pcpu={pcpu}", vcpu(v)),
-            TraceEvent::UrgentUnqueued { vcpu: v, pcpu } => {
-                format!("urgent_unqueued {} pcpu={pcpu}", vcpu(v))
-            }
+            TraceEvent::UrgentQueued { vcpu: v, pcpu } => at("urgent_queued", v, pcpu),
+            TraceEvent::UrgentUnqueued { vcpu: v, pcpu } => at("urgent_unqueued", v, pcpu),
             TraceEvent::UrgentServed { vcpu: v, pcpu, ahead_ns } => {
-                format!("urgent_served {} pcpu={pcpu} ahead_ns={ahead_ns}", vcpu(v))
+                format!("{} ahead_ns={ahead_ns}", at("urgent_served", v, pcpu))
             }
             TraceEvent::UrgentRefused { vcpu: v, pcpu, ahead_ns } => {
-                format!("urgent_refused {} pcpu={pcpu} ahead_ns={ahead_ns}", vcpu(v))
+                format!("{} ahead_ns={ahead_ns}", at("urgent_refused", v, pcpu))
             }
             TraceEvent::PoolResized { micro_pcpus } => format!("pool_resized micro_pcpus={micro_pcpus}"),
             TraceEvent::ThreadSwitched { vcpu: v, thread } => {
                 format!("thread_switched {} to={}", vcpu(v), name_at(&self.names.threads, thread))
             }
-            TraceEvent::LockWaitBegan { vcpu: v, lock: l } => {
-                format!("lock_wait_began {} lock={}", vcpu(v), lock(l))
-            }
+            TraceEvent::LockWaitBegan { vcpu: v, lock: l } => with("lock_wait_began", v, l),
             TraceEvent::LockAcquired { vcpu: v, lock: l, waited_ns } => {
-                format!("lock_acquired {} lock={} waited_ns={waited_ns}", vcpu(v), lock(l))
+                format!("{} waited_ns={waited_ns}", with("lock_acquired", v, l))
             }
-            TraceEvent::LockReleased { vcpu: v, lock: l } => {
-                format!("lock_released {} lock={}", vcpu(v), lock(l))
-            }
+            TraceEvent::LockReleased { vcpu: v, lock: l } => with("lock_released", v, l),
             TraceEvent::ShootdownBegan { vcpu: v, targets } => {
                 format!("shootdown_began {} targets={targets}", vcpu(v))
             }

@@ -27,9 +27,9 @@ const COST_FACTORS: std::ops::RangeInclusive<f64> = 0.5..=200.0;
 const RATE_MAX: f64 = 500_000.0;
 /// Longer sleeps don't fit into a run often enough: as much sleep comes in more parts.
 const SLEEP_NS_MAX: f64 = 100e6;
-/// Who sleeps less computes all the time.
+/// A vCPU that sleeps less computes all the time.
 const ASLEEP_MIN: f64 = 0.01;
-/// Calls a second and VM: fewer are no shootdowns that anybody waits for.
+/// Calls a second and VM: fewer are no shootdowns that an initiator waits for.
 const CALLS_MIN: f64 = 2.0;
 /// Part of a VM's turns that ended in a class: below, it is chance.
 const SHARE_MIN: f64 = 0.002;
@@ -184,7 +184,7 @@ fn spares_preempted(vm: &VmProfile) -> bool {
     calls.sent > 100 && waits > 0.02 && (calls.waits.count as f64) < SPARED * waits * calls.sent as f64
 }
 
-/// One that all fight for where somebody was seen to wait and one can do; else so many that they hardly meet.
+/// One that all fight for where a waiter was seen and one can do; else so many that they hardly meet.
 fn locks(vm: &VmProfile, section_share: f64) -> u32 {
     let is_fought_for = vm.turns_ended.share(vm.turns_ended.lock_waiter) > SHARE_MIN || vm.lock_halts > 0;
     let running = vm.share(vm.ran_ns) * f64::from(vm.vcpus);

@@ -36,7 +36,7 @@ pub enum WhatIfError {
 
 /// What the prediction can't know, whatever the profile says: a line each.
 pub const UNKNOWN: [&str; 7] = [
-    "who wakes whom: sleeps end by timers, so what faster wake-ups between vCPUs or by devices bring isn't in it",
+    "which vCPU wakes which: sleeps end by timers, so what faster wake-ups between vCPUs or by devices bring isn't in it",
     "which vCPU does what: all of a VM's do the same, on average",
     "how long locks are held, and which of them: each section takes 2 us, at a rate that fits how many turns ended in one",
     "how many siblings a call goes to: that follows from how many calls and interrupts waited, or is all of them",

@@ -4,7 +4,7 @@
 //! Mechanism. Each vCPU of a VM has a thread that computes. In between it now and then sleeps, flushes the
 //!            TLBs of its siblings, and holds a spinlock: each by chance, at a rate per second of computing.
 //!            So a host that helps gets more of them done.
-//! Limits.    All threads of a VM are equal. Who wakes whom isn't known: sleeps end by timers.
+//! Limits.    All threads of a VM are equal. Which thread wakes which isn't known: sleeps end by timers.
 
 use crate::scenario::{Overrides, ScenarioError, parse};
 use microslice_metrics::profile::HostProfile;

@@ -12,7 +12,7 @@ fn meets_under(under: &str) -> SimulationConfig {
 }
 
 #[test]
-fn who_wakes_the_others_at_a_barrier_holds_its_lock_until_all_are_awake() {
+fn the_waker_of_the_others_at_a_barrier_holds_its_lock_until_all_are_awake() {
     let mut config = meets_under("page_reclaim");
     config.host.costs.ipi_send_ns = 50 * US;
     let vm = &run(&config).vms[0];
@@ -33,7 +33,7 @@ fn spins_for(spin_ns: u64) -> SimulationConfig {
 }
 
 #[test]
-fn who_spins_at_a_barrier_for_long_enough_never_sleeps() {
+fn a_thread_that_spins_at_a_barrier_for_long_enough_never_sleeps() {
     // A hundred times as long as they compute.
     let vm = &run(&spins_for(10 * MS)).vms[0];
     let rounds = vm.workloads[0].units_done / 4;
@@ -46,7 +46,7 @@ fn who_spins_at_a_barrier_for_long_enough_never_sleeps() {
 }
 
 #[test]
-fn who_has_spun_in_vain_at_a_barrier_sleeps_and_is_woken() {
+fn a_thread_that_has_spun_in_vain_at_a_barrier_sleeps_and_is_woken() {
     let mut config = spins_for(10 * US);
     // One of them has a vCPU with another program that takes its turns.
     let late = config.vms[0].workloads[0].clone();
@@ -70,7 +70,7 @@ fn a_barrier_whose_waiters_spin_needs_a_lock_to_sleep_under() {
     let Phase::Barrier { under, .. } = &mut config.vms[0].workloads[0].program[1] else { panic!() };
     *under = None;
     let error = simulate(&config, &mut NoTrace).unwrap_err().to_string();
-    assert!(error.contains("who spins sleeps under a lock then"), "{error}");
+    assert!(error.contains("a spinner sleeps under a lock then"), "{error}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn beside_a_sibling_that_spins_for_a_lock_a_hardware_thread_is_faster_than_besid
 }
 
 #[test]
-fn who_comes_back_to_cold_caches_works_less_for_a_while() {
+fn a_vcpu_that_comes_back_to_cold_caches_works_less_for_a_while() {
     // Two VMs take turns of a millisecond: half of what the caches hold is displaced, which costs 75 us of
     // each turn.
     let work = |refill_ns, sensitivity_permille| {
@@ -63,7 +63,7 @@ fn who_comes_back_to_cold_caches_works_less_for_a_while() {
 }
 
 #[test]
-fn who_moves_to_another_last_level_cache_works_less_than_who_stays_within_one() {
+fn a_vcpu_that_moves_to_another_last_level_cache_works_less_than_one_that_stays_within_it() {
     // Three VMs on two pCPUs go to and fro.
     let work = |llc_pcpus, llc_migration_ns, sensitivity_permille| {
         let mut config = one_vm(vec![compute(20 * US), Phase::Progress { units: 1 }], 1);

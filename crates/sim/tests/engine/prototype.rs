@@ -26,7 +26,7 @@ fn trace_for(duration_ns: u64, name: &str, policy: &str) -> Vec<(u64, TraceEvent
 const MICRO_PCPU: PcpuId = PcpuId::new(11);
 
 #[test]
-fn in_the_prototype_who_waits_for_a_shootdown_never_yields() {
+fn in_the_prototype_the_initiator_of_a_shootdown_never_yields() {
     let yields = |policy| {
         let gives_up = |event: &TraceEvent| matches!(event, TraceEvent::Stopping { reason: StopReason::IpiWait, pcpu, .. } if *pcpu != MICRO_PCPU);
         // Where yields count, they are rare all the same: Xen's rate limit delays most until the wait is
@@ -39,7 +39,7 @@ fn in_the_prototype_who_waits_for_a_shootdown_never_yields() {
 }
 
 #[test]
-fn in_the_prototype_who_spins_for_a_lock_never_yields() {
+fn in_the_prototype_a_spinner_for_a_lock_never_yields() {
     let yields = |policy| {
         let gives_up = |event: &TraceEvent| matches!(event, TraceEvent::Stopping { reason: StopReason::Ple, pcpu, .. } if *pcpu != MICRO_PCPU);
         trace("exim-swaptions", policy).iter().filter(|(_, event)| gives_up(event)).count()
@@ -96,7 +96,7 @@ fn needless_accelerations(policy: &str) -> usize {
 }
 
 #[test]
-fn who_has_answered_a_shootdown_is_not_accelerated_for_it_but_in_the_prototype() {
+fn a_responder_that_has_answered_a_shootdown_is_not_accelerated_for_it_but_in_the_prototype() {
     assert_eq!(needless_accelerations("micro:1"), 0);
     assert!(needless_accelerations("micro-xen:1") > 100);
 }

@@ -102,7 +102,7 @@ const KINDS: [fn(&mut ChaCha8Rng) -> Fault; 13] = [
     },
     |random| Fault::Cgroups { steps: cgroup_steps(random) },
     |random| {
-        // Spinning ones share the pCPUs with everybody.
+        // Spinning ones share the pCPUs with all others.
         let (does, most) =
             [("", 40), ("leave", 40), ("spin", 12), ("spin mixed", 12)][random.random_range(0..4usize)];
         Fault::Vms {

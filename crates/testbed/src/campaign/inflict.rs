@@ -22,7 +22,7 @@ const HOSTILE_GAIN_MAX: f64 = 0.05;
 const BARE_GUEST_TRIES: u32 = 3;
 /// Of what a host's kernel calls available, when memory has run out.
 const MEMORY_LEFT_MIB: u32 = 8;
-/// Try what follows until it works: whoever is killed leaves its cgroup a moment later.
+/// Try what follows until it works: a killed task leaves its cgroup a moment later.
 const GONE: &str = "gone() { tries=0; until \"$@\" 2>/dev/null; do tries=$((tries + 1)); [ $tries -lt 300 ] || return 1; sleep 0.1; done; }; gone";
 
 /// What was seen of a fault itself.

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// What an emulated host may take for a single thing, unless it is lost.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Who schedules.
+/// What schedules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {

@@ -12,7 +12,7 @@ use crate::{Result, say};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Guests of equal weight that always want to run: who has how much of the pCPUs is compared between them.
+/// Guests of equal weight that always want to run: what each has of the pCPUs is compared between them.
 pub const EQUALS: [&str; 2] = ["a", "b"];
 /// Nobody runnable waits for longer: docs/reference/specification.md.
 const WAIT_MS_MAX: u64 = 10_000;
@@ -40,7 +40,7 @@ pub struct Scene<'h> {
 /// What was seen after a fault.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// The longest that anybody of the witness's threads waited since the fault began.
+    /// The longest that a thread of the witness's waited since the fault began.
     pub longest_wait_ms: u64,
     /// By how much an equal's share was off, in each span that was looked at.
     pub share_errors: Vec<f64>,

@@ -70,7 +70,7 @@ fn what_is_put_on_the_board_is_what_the_next_one_reads() {
 }
 
 #[test]
-fn who_asks_for_something_else_hears_what_there_is() {
+fn a_client_that_asks_for_something_else_hears_what_there_is() {
     let (_server, _, address) = serving(1, Limits::DEFAULT);
     assert!(get(address, "GET / HTTP/1.1").starts_with("HTTP/1.1 404 "));
     let refusal = get(address, "POST /metrics HTTP/1.1");
@@ -144,7 +144,7 @@ fn an_address_that_is_in_use_is_refused_and_one_that_was_left_behind_is_taken() 
     let address = Address::Unix(path.clone());
     let first = Listener::bind(&address).unwrap();
     let refusal = Listener::bind(&address).unwrap_err();
-    assert_eq!(refusal.to_string(), "somebody listens there already");
+    assert_eq!(refusal.to_string(), "another process listens there already");
     // As if it had been killed: the name stays.
     let Socket::Unix(socket, file) = first.socket else { panic!() };
     std::mem::forget(file);

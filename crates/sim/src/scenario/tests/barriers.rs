@@ -31,7 +31,10 @@ fn a_barrier_under_a_lock_that_sleeps_or_that_nobody_has_is_refused_with_its_pla
 fn a_barrier_that_spins_without_a_lock_or_for_too_long_is_refused_with_its_place() {
     let with = |phase: &str| refuse_with("{ lock = \"dentry\", hold = \"2 us\" }", phase);
     let error = with("{ barrier = \"b\", spin = \"100 us\" }");
-    assert_eq!(error, "bad.toml:11:29: `spin` needs `under`: who has spun in vain sleeps under that lock");
+    assert_eq!(
+        error,
+        "bad.toml:11:29: `spin` needs `under`: a thread that has spun in vain sleeps under that lock"
+    );
     let error = with("{ barrier = \"b\", under = \"dentry\", spin = \"2 s\" }");
     assert!(error.ends_with("`spin` may be up to 1 s"), "{error}");
 }

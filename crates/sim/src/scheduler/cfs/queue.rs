@@ -255,7 +255,8 @@ mod tests {
     }
 
     #[test]
-    fn a_buddy_goes_first_and_who_gave_way_last_where_neither_is_further_ahead_than_the_granularity() {
+    fn a_buddy_goes_first_and_a_vcpu_that_gave_way_last_where_neither_is_further_ahead_than_the_granularity()
+    {
         let waiting = [('a', 14, 1024), ('b', 10, 1024), ('c', 30, 1024)];
         let pick = |next, skip| pick_next(&waiting, Buddies { next, skip }, 5);
         assert_eq!(pick(Some('a'), None), Some('a'));
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vms_shares_are_divided_among_the_pcpus_where_it_has_somebody() {
+    fn a_vms_shares_are_divided_among_the_pcpus_where_it_has_a_vcpu() {
         let mut groups = Groups::new(2, vec![8192]);
         let (pcpus, vm) = ([PcpuId::new(0), PcpuId::new(1)], VmId::new(0));
         groups.of_mut(pcpus[0], vm).running = 1;

@@ -65,7 +65,7 @@ fn a_turn_is_over_once_its_part_of_the_latency_is() {
 }
 
 #[test]
-fn who_slept_is_half_a_latency_behind_at_the_most_and_preempts() {
+fn a_sleeper_is_half_a_latency_behind_at_the_most_and_preempts() {
     let (mut cfs, mut machine) = host(1, &[1, 1], &[0]);
     let [runs, sleeper] = [VcpuId::new(0), VcpuId::new(1)];
     assert_eq!(run(&mut cfs, &mut machine, 0), runs);
@@ -79,7 +79,7 @@ fn who_slept_is_half_a_latency_behind_at_the_most_and_preempts() {
 }
 
 #[test]
-fn who_is_woken_goes_to_its_wakers_pcpu_where_that_has_no_more_load() {
+fn a_woken_vcpu_goes_to_its_wakers_pcpu_where_that_has_no_more_load() {
     let (mut cfs, mut machine) = host(2, &[2, 1, 1], &[]);
     let [waker, woken] = [VcpuId::new(0), VcpuId::new(1)];
     for (vcpu, pcpu) in [(0, 0), (2, 1), (3, 1)] {
@@ -100,7 +100,7 @@ fn who_is_woken_goes_to_its_wakers_pcpu_where_that_has_no_more_load() {
 }
 
 #[test]
-fn a_pcpu_that_runs_out_takes_who_waits_unless_its_caches_are_hot() {
+fn a_pcpu_that_runs_out_takes_a_waiting_vcpu_unless_its_caches_are_hot() {
     let (mut cfs, mut machine) = host(2, &[1, 1], &[0, 0]);
     let first = run(&mut cfs, &mut machine, 0);
     machine.now_ns = 1_000_000;
@@ -135,7 +135,7 @@ fn report_of(scenario: &str, policy: &str) -> crate::report::RunReport {
 }
 
 #[test]
-fn who_answers_a_shootdown_urgently_lets_its_sender_go_on_and_shares_stay() {
+fn a_responder_that_answers_a_shootdown_urgently_lets_its_initiator_go_on_and_shares_stay() {
     let [with, without] =
         ["coordinated", "coordinated+tlb_co=false"].map(|policy| report_of("asplos13-dedup", policy));
     let [short, long] = [&with, &without].map(|report| report.vms[0].tlb_sync.mean().expect("some"));
@@ -148,7 +148,7 @@ fn who_answers_a_shootdown_urgently_lets_its_sender_go_on_and_shares_stay() {
 }
 
 #[test]
-fn who_sends_a_reschedule_ipi_is_not_preempted_with_the_lock_that_it_holds() {
+fn the_sender_of_a_reschedule_ipi_is_not_preempted_with_the_lock_that_it_holds() {
     let preempted = |policy: &str| -> u64 {
         let vms = report_of("asplos13-streamcluster", policy).vms;
         vms.iter().filter_map(|vm| vm.holder_preemptions.get("futex")).sum()

@@ -159,7 +159,7 @@ impl<H: Hooks> FairShare<H> {
     }
 
     /// Whether a vCPU waits in another domain that may run on a pCPU.
-    pub(super) fn somebody_waits_elsewhere(&self, machine: &Machine, pcpu: PcpuId) -> bool {
+    pub(super) fn a_vcpu_waits_elsewhere(&self, machine: &Machine, pcpu: PcpuId) -> bool {
         let mut others = self.waited_in(self.domains.of(machine, pcpu), 0..self.domains.count);
         others.any(|domain| self.first_of(machine, domain, pcpu).is_some())
     }

@@ -102,7 +102,7 @@ pub trait Core: Scheduler {
         false
     }
     /// Likewise, more than that of the first that waits.
-    fn is_ahead_of_who_waits(&self, _machine: &Machine, _vcpu: VcpuId) -> bool {
+    fn is_ahead_of_waiting_vcpus(&self, _machine: &Machine, _vcpu: VcpuId) -> bool {
         false
     }
 }
@@ -314,7 +314,7 @@ impl<H: Hooks> Core for FairShare<H> {
     }
 
     /// Clocks of vCPUs that may run on some pCPUs only say nothing about the others.
-    fn is_ahead_of_who_waits(&self, machine: &Machine, vcpu: VcpuId) -> bool {
+    fn is_ahead_of_waiting_vcpus(&self, machine: &Machine, vcpu: VcpuId) -> bool {
         let is_narrow = |vcpu: VcpuId| machine.vms[machine.vcpus[vcpu].vm].is_narrow();
         let first = self.first_of_all().filter(|&first| !is_narrow(first) && !is_narrow(vcpu));
         first.is_some_and(|first| self.is_of_vm_ahead(vcpu, first))

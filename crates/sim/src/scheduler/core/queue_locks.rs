@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_while_a_lock_is_held_waits_and_lines_come_from_who_held_it() {
+    fn a_pcpu_that_comes_while_a_lock_is_held_waits_and_lines_come_from_the_last_holder() {
         let machine = machine(Some(COSTS));
         let mut locks = QueueLocks::new(&machine, 2);
         let mut on = |pcpu, queue| {

@@ -66,7 +66,7 @@ fn all_run(pool: &mut FairShare<KvmHost>, machine: &mut Machine) {
 }
 
 #[test]
-fn who_wakes_goes_to_the_idle_pcpu_that_it_ran_on_last() {
+fn a_woken_vcpu_goes_to_the_idle_pcpu_that_it_ran_on_last() {
     let (mut pool, mut machine) = host(4, &[1]);
     machine.vcpus[VcpuId::new(0)].pcpu = PcpuId::new(2);
     wake(&mut pool, &mut machine, VcpuId::new(0));
@@ -98,13 +98,13 @@ fn woken_beside(was_woken_itself: bool) -> Vec<PcpuId> {
 }
 
 #[test]
-fn who_wakes_within_its_share_preempts_those_that_were_not_woken_themselves() {
+fn a_woken_vcpu_within_its_share_preempts_those_that_were_not_woken_themselves() {
     assert_eq!(woken_beside(false), [PcpuId::new(0)]);
     assert!(woken_beside(true).is_empty());
 }
 
 #[test]
-fn who_wakes_looks_at_the_next_pcpus_too_for_one_that_gives_way() {
+fn a_woken_vcpu_looks_at_the_next_pcpus_too_for_one_that_gives_way() {
     // All but one of six pCPUs run a vCPU that was woken itself; which one looks at its queue because of one
     // that ran on 5 last.
     let preempted = |gives_way: u32| {
@@ -135,7 +135,7 @@ fn turns_end_at_ticks() {
 }
 
 #[test]
-fn who_is_alone_goes_on_and_owes_nothing_for_it() {
+fn a_vcpu_that_is_alone_goes_on_and_owes_nothing_for_it() {
     let (mut pool, mut machine) = host(1, &[1, 1]);
     wake(&mut pool, &mut machine, VcpuId::new(0));
     next_on(&mut pool, &mut machine, PcpuId::new(0), StopReason::Preempted);
@@ -163,7 +163,7 @@ fn after_a_slice(ahead_by: u64, waited_ns: u64) -> Option<VcpuId> {
 }
 
 #[test]
-fn who_ran_here_last_goes_first_if_it_is_at_most_a_slice_ahead_and_nobody_waits_for_long() {
+fn the_vcpu_that_ran_here_last_goes_first_if_it_is_at_most_a_slice_ahead_and_nobody_waits_for_long() {
     assert_eq!(after_a_slice(SLICE_NS, 0), Some(VcpuId::new(3)));
     assert_eq!(after_a_slice(SLICE_NS + 1, 0), Some(VcpuId::new(2)));
     assert_eq!(after_a_slice(SLICE_NS, SLICE_NS / 10), Some(VcpuId::new(2)));
@@ -214,7 +214,7 @@ fn a_requested_vcpu_is_taken_out_of_whichever_queue_it_waits_in() {
 }
 
 #[test]
-fn who_waited_for_two_seconds_goes_before_those_with_earlier_clocks() {
+fn a_vcpu_that_waited_for_two_seconds_goes_before_those_with_earlier_clocks() {
     let (mut pool, mut machine) = host(1, &[1, 1, 1]);
     all_run(&mut pool, &mut machine);
     for waits in [1, 2] {
@@ -256,7 +256,7 @@ fn next_after_a_halt(pool: &mut FairShare<KvmHost>, machine: &mut Machine) -> Op
 }
 
 #[test]
-fn a_pcpu_that_has_nobody_to_run_takes_who_waits_in_the_nearest_domain() {
+fn a_pcpu_with_nothing_to_run_takes_a_vcpu_that_waits_in_the_nearest_domain() {
     for (waiting, next) in [(&[2, 1][..], Some(5)), (&[3, 2], Some(5)), (&[0, 1], Some(4)), (&[], None)] {
         let (mut pool, mut machine) = pcpus_with_queues_of_their_own(waiting);
         let next = next.map(VcpuId::new);
@@ -265,7 +265,7 @@ fn a_pcpu_that_has_nobody_to_run_takes_who_waits_in_the_nearest_domain() {
 }
 
 #[test]
-fn a_pcpu_that_has_somebody_to_run_takes_another_only_if_that_one_is_a_slice_further_behind() {
+fn a_pcpu_that_has_a_vcpu_to_run_takes_another_only_if_that_one_is_a_slice_further_behind() {
     for (ran_ns, next) in [(SLICE_NS / 2, 0), (2 * SLICE_NS, 4)] {
         let (mut pool, mut machine) = pcpus_with_queues_of_their_own(&[3]);
         machine.now_ns = ran_ns;
@@ -275,7 +275,7 @@ fn a_pcpu_that_has_somebody_to_run_takes_another_only_if_that_one_is_a_slice_fur
 }
 
 #[test]
-fn who_wakes_and_preempts_elsewhere_waits_where_the_preempted_pcpu_looks() {
+fn a_woken_vcpu_that_preempts_elsewhere_waits_where_the_preempted_pcpu_looks() {
     let (mut pool, mut machine) = pcpus_with_queues_of_their_own(&[0]);
     let (woken, elsewhere) = (VcpuId::new(4), PcpuId::new(3));
     assert!(pool.take_out(&machine, woken));
@@ -287,7 +287,7 @@ fn who_wakes_and_preempts_elsewhere_waits_where_the_preempted_pcpu_looks() {
 }
 
 #[test]
-fn who_may_run_on_one_pcpu_only_has_that_ones_queue_and_nobody_else_looks_there() {
+fn a_vcpu_that_may_run_on_one_pcpu_only_has_that_ones_queue_and_no_other_pcpu_looks_there() {
     for domain in [QueueDomain::Pcpu, QueueDomain::Llc, QueueDomain::Host] {
         let vms = [vec![true, false], vec![]].map(|affinity| HostVm::new(2, 256, affinity));
         let (mut pool, mut machine) = host_of(2, 2, domain, vms.into());

@@ -39,7 +39,7 @@ impl<H: Hooks> FairShare<H> {
             Some(first) if !gave_way && policy::vtime_before(vtime_ns, first.vtime_ns) => true,
             _ if others_wait => false,
             _ => {
-                if !self.somebody_waits_elsewhere(machine, pcpu) {
+                if !self.a_vcpu_waits_elsewhere(machine, pcpu) {
                     self.settle_clock(machine, ran);
                 }
                 true

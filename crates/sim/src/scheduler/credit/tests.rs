@@ -66,7 +66,7 @@ fn asked_again(spinner: Priority) -> Vec<PcpuId> {
 }
 
 #[test]
-fn who_spins_beyond_its_credits_is_asked_again_as_soon_as_anybody_waits_anywhere() {
+fn a_spinner_beyond_its_credits_is_asked_again_as_soon_as_a_vcpu_waits_anywhere() {
     assert_eq!(
         asked_again(Priority::Over),
         [0, 1].map(PcpuId::new),
@@ -94,7 +94,7 @@ fn without_a_yield_the_one_within_its_credits_runs_on() {
 }
 
 #[test]
-fn who_is_forgiven_runs_before_those_without_credits_but_is_not_boosted() {
+fn a_forgiven_vcpu_runs_before_those_without_credits_but_is_not_boosted() {
     let (mut credit, mut machine) = two_on_one_pcpu(Priority::Over);
     assert!(credit.take_out(&machine, OTHER));
     credit.forgive(OTHER);
@@ -107,7 +107,7 @@ fn who_is_forgiven_runs_before_those_without_credits_but_is_not_boosted() {
 }
 
 #[test]
-fn nobody_earns_more_than_a_pcpu_and_nothing_is_lost_while_somebody_can_earn_it() {
+fn nobody_earns_more_than_a_pcpu_and_nothing_is_lost_while_another_can_earn_it() {
     for (pcpus, earned) in
         [(1, [37_500, 75_000, 187_500]), (2, [100_000, 200_000, 300_000]), (4, [300_000; 3])]
     {
@@ -133,7 +133,7 @@ fn credits_are_those_of_the_usable_pcpus_or_of_all() {
 }
 
 #[test]
-fn who_yielded_is_offered_to_an_idle_pcpu_at_the_next_tick() {
+fn a_vcpu_that_yielded_is_offered_to_an_idle_pcpu_at_the_next_tick() {
     let (mut credit, mut machine) = host(2, 2);
     machine.vcpus[OTHER].state = VcpuState::Runnable;
     machine.vcpus[OTHER].pcpu = PcpuId::new(0);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_an_ipi_just_before_its_micro_slice_is_over_gets_another_one() {
+    fn the_recipient_of_an_ipi_just_before_its_micro_slice_is_over_gets_another_one() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         machine.set_owes_answer(SIBLINGS[0], true);
         assert_eq!(after_a_micro_slice(&mut micro, &mut machine, SIBLINGS[0]), Some(SIBLINGS[0]));
@@ -153,14 +153,15 @@ mod tests {
     }
 
     #[test]
-    fn who_has_answered_by_the_end_of_its_micro_slice_goes_back_whatever_other_interrupt_waits() {
+    fn a_responder_that_has_answered_by_the_end_of_its_micro_slice_goes_back_whatever_other_interrupt_waits()
+    {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         machine.vcpus[SIBLINGS[0]].pending_interrupts = interrupt_bit(InterruptKind::Virq);
         assert_eq!(after_a_micro_slice(&mut micro, &mut machine, SIBLINGS[0]), None);
     }
 
     #[test]
-    fn another_micro_slice_comes_after_those_who_wait_for_one() {
+    fn another_micro_slice_comes_after_requests_that_wait_for_one() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         machine.set_owes_answer(SIBLINGS[0], true);
         micro.accelerate(&mut machine, SIBLINGS[0], Cause::TlbYield);
@@ -188,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn who_found_no_room_is_asked_for_again_when_there_is_some() {
+    fn a_vcpu_that_found_no_room_is_asked_for_again_when_there_is_some() {
         assert_eq!(waiting_after_the_first(1), Some(SIBLINGS[1]));
         assert_eq!(waiting_after_the_first(0), None, "but not by the paper's rules");
     }
 
     #[test]
-    fn who_was_turned_away_first_is_asked_for_first() {
+    fn the_vcpu_that_was_turned_away_first_is_asked_for_first() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         SIBLINGS.iter().for_each(|&sibling| machine.set_owes_answer(sibling, true));
         // Of another VM, say.
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_answered_meanwhile_is_not_asked_for_again() {
+    fn a_responder_that_has_answered_meanwhile_is_not_asked_for_again() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         SIBLINGS.iter().for_each(|&sibling| machine.set_owes_answer(sibling, true));
         micro.pass(&mut machine, SPINNER, PassScope::AllPreempted, Cause::TlbYield);

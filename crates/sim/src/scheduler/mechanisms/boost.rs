@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boosted_one_runs_where_it_waits_or_next_to_whoever_is_boosted_there_or_nowhere() {
+    fn a_boosted_vcpu_runs_where_it_waits_or_next_to_one_that_is_boosted_there_or_nowhere() {
         let (mut boosts, _, machine) = all_wait(3, 4, vec![true, true, false]);
         let home = PcpuId::new(1);
         assert_eq!(boosts.give(&machine, vcpu(0), home), Some(home));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_has_its_lag_and_the_rest_of_its_slice() {
+    fn a_vcpu_that_comes_back_has_its_lag_and_the_rest_of_its_slice() {
         let (mut boosts, mut eevdf, mut machine) = all_wait(1, 2, Vec::new());
         let pcpu = PcpuId::new(0);
         let ran = eevdf.schedule(&mut machine, pcpu, None).expect("two wait").vcpu;

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gave_way_has_what_is_left_of_its_turn_afterwards() {
+    fn an_interrupted_turn_has_what_is_left_of_it_afterwards() {
         let (mut micro, mut machine, [sibling, _]) = busy_host(true);
         at_home_after(&mut micro, &mut machine, sibling);
         machine.now_ns += MS / 10;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_interrupted_just_now_is_left_alone() {
+    fn a_turn_that_was_interrupted_just_now_is_left_alone() {
         let (mut micro, mut machine, [sibling, other]) = busy_host(true);
         at_home_after(&mut micro, &mut machine, sibling);
         machine.now_ns += MS / 10;

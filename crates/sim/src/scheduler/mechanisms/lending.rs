@@ -52,13 +52,13 @@ mod tests {
     }
 
     #[test]
-    fn a_micro_pcpu_that_nobody_asks_for_runs_who_waits_in_the_normal_pool() {
+    fn a_micro_pcpu_that_nobody_asks_for_runs_a_vcpu_that_waits_in_the_normal_pool() {
         assert_eq!(on(&host(true, 3).1), [0, 1].map(running));
         assert_eq!(on(&host(false, 3).1), [running(0), None], "in the paper it idles");
     }
 
     #[test]
-    fn whom_somebody_asks_for_runs_there_at_once_for_a_micro_slice() {
+    fn a_requested_vcpu_runs_there_at_once_for_a_micro_slice() {
         let (mut micro, mut machine) = host(true, 3);
         machine.now_ns = 1_000_000;
         machine.set_class(VcpuId::new(1), policy::GuestClass::LockHolder);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wakes_takes_a_turn_not_the_micro_slice_of_who_borrowed_its_pcpu_before() {
+    fn a_woken_vcpu_takes_a_turn_not_the_micro_slice_of_the_borrower_before_it() {
         let (mut micro, mut machine) = host(true, 4);
         // Until no vCPU runs that was woken for it.
         for _ in 0..4 {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_borrower_that_spins_yields_like_anybody_in_the_normal_pool() {
+    fn a_borrower_that_spins_yields_like_any_vcpu_in_the_normal_pool() {
         let (mut micro, mut machine) = host(true, 2);
         machine.set_class(VcpuId::new(1), policy::GuestClass::User);
         let answer = micro.yields(&mut machine, VcpuId::new(1), MICRO, YieldCause::Ple);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pcpu_that_leaves_the_micro_pool_goes_on_with_whom_it_was_lent_to() {
+    fn a_pcpu_that_leaves_the_micro_pool_goes_on_with_its_borrower() {
         let (mut micro, mut machine) = host(true, 2);
         micro.resize(&mut machine, 0);
         look(&mut micro, &mut machine);

@@ -112,7 +112,7 @@ fn keeps_spinning(micro: &mut MicroSliced<Credit>, machine: &mut Machine) -> boo
 }
 
 #[test]
-fn who_owes_an_answer_is_requested_and_who_gave_it_is_not() {
+fn a_responder_that_owes_an_answer_is_requested_and_one_that_gave_it_is_not() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     machine.set_owes_answer(SIBLINGS[1], true);
     assert!(keeps_spinning(&mut micro, &mut machine));
@@ -138,7 +138,7 @@ fn while_the_micro_pool_is_full_the_spinner_goes_on() {
 }
 
 #[test]
-fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_everybody() {
+fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_all() {
     let scopes = [PassScope::OneCritical, PassScope::AllPreempted, PassScope::AllOwing];
     let classes = [GuestClass::User, GuestClass::LockHolder, GuestClass::TlbShootdown];
     let mut crowded = 0;
@@ -217,7 +217,7 @@ fn prototype_with_a_sibling_on_the_micro_pcpu() -> (MicroSliced<Credit>, Machine
 }
 
 #[test]
-fn in_the_prototype_who_spins_on_a_micro_pcpu_goes_back_only_if_somebody_waits_there() {
+fn in_the_prototype_a_spinner_on_a_micro_pcpu_goes_back_only_if_another_waits_there() {
     let (mut micro, mut machine, pick) = prototype_with_a_sibling_on_the_micro_pcpu();
     machine.now_ns += 50_000;
     let answer = micro.yields(&mut machine, pick.vcpu, PcpuId::new(1), YieldCause::Ple);
@@ -259,7 +259,7 @@ fn the_vm_that_a_full_micro_pool_turned_away_is_that_of_the_blocked_sibling() {
 }
 
 #[test]
-fn in_the_prototype_who_blocks_on_a_micro_pcpu_wakes_there() {
+fn in_the_prototype_a_vcpu_that_blocks_on_a_micro_pcpu_wakes_there() {
     for (prototype, wakes_there) in [(true, true), (false, false)] {
         let (mut micro, mut machine, pick) = prototype_with_a_sibling_on_the_micro_pcpu();
         if !prototype {
@@ -276,7 +276,7 @@ fn in_the_prototype_who_blocks_on_a_micro_pcpu_wakes_there() {
 }
 
 #[test]
-fn a_tick_ends_the_boost_of_who_runs_a_micro_slice_as_of_everybody() {
+fn a_tick_ends_the_boost_of_a_vcpu_in_its_micro_slice_as_of_all() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
     let [woken, _] = SIBLINGS;
     assert!(micro.normal.take_out(&machine, woken));

@@ -45,7 +45,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             // In Xen the kick is an event-channel IPI.
             WokenBy::LockKick => InterruptKind::IpiReschedule,
         };
-        if self.asks_about_all_who_wait() {
+        if self.asks_about_all_that_wait() {
             return self.on_interrupt(machine, vcpu, kind);
         }
         let seen = WokenObservation {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_woken_and_has_to_wait_runs_on_a_micro_pcpu_that_nobody_else_needs() {
+    fn a_woken_vcpu_that_has_to_wait_runs_on_a_micro_pcpu_that_no_other_needs() {
         for (by, cause) in [
             (KICK, Cause::LockKick),
             (WokenBy::Interrupt(InterruptKind::IpiReschedule), Cause::ReschedIpi),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_preempted_comes_first_and_who_was_woken_after_it() {
+    fn a_preempted_vcpu_comes_first_and_a_woken_one_after_it() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         micro.woken(&mut machine, SIBLINGS[0], KICK);
         micro.accelerate(&mut machine, SIBLINGS[1], Cause::LockYield);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_woken_stays_in_its_normal_queue_and_runs_where_its_turn_comes_first() {
+    fn a_woken_vcpu_stays_in_its_normal_queue_and_runs_where_its_turn_comes_first() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         micro.accelerate(&mut machine, SIBLINGS[1], Cause::LockYield);
         next_on(&mut micro, &mut machine, MICRO);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prototype_treats_who_was_woken_like_who_was_preempted() {
+    fn the_prototype_treats_woken_vcpus_like_preempted_ones() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         micro.prototype = Some(XenPrototype::new(&machine));
         micro.woken(&mut machine, SIBLINGS[0], KICK);

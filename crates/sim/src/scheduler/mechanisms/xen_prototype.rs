@@ -94,7 +94,7 @@ impl<Normal: Core> MicroSliced<Normal> {
     }
 
     /// The prototype doesn't know why a vCPU waits: a woken one is one like any other.
-    pub(super) fn asks_about_all_who_wait(&self) -> bool {
+    pub(super) fn asks_about_all_that_wait(&self) -> bool {
         self.prototype.is_some()
     }
 

@@ -1,4 +1,4 @@
-//! Whoever has a pCPU to itself isn't stopped there.
+//! A task that has a pCPU to itself isn't stopped there.
 
 use super::intervals::over_time;
 use super::{PATIENCE, run, seconds};
@@ -48,7 +48,7 @@ pub fn part_of_process(host: &Host, pid: &str) -> f64 {
     cpus_of_process(host, pid, measured(), |part| part >= PART_MIN)
 }
 
-/// Whoever ran for this part of the time had a pCPU to itself.
+/// What ran for this part of the time had a pCPU to itself.
 pub fn assert_was_alone(part: f64, place: &str) {
     println!("{place}: it ran for {part:.2} of the time");
     assert!(part >= PART_MIN, "{place}: it ran for {part:.2} of the time");

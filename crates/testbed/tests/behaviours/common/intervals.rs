@@ -60,7 +60,7 @@ impl Intervals {
         self.of_vm(name, |_, vm| number(&vm["cpu_time_ns"])) / self.vms_ran_ns()
     }
 
-    /// What it was due of that, by the weights of those who wanted to run.
+    /// What it was due of that, by the weights of the VMs that wanted to run.
     pub fn share_due(&self, name: &str) -> f64 {
         let due_ns = |report: &Value, vm: &Value| number(&vm["share_due"]) * number(&report["cpu_time_ns"]);
         self.of_vm(name, due_ns) / self.vms_ran_ns()

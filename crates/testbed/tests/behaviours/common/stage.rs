@@ -62,10 +62,10 @@ pub fn on_machine(
     unless_a_machine_is_lost(&mut stage, specs, test);
 }
 
-/// Runs `test`, and again on a fresh host if it failed while one of its guests ended by itself, a CPU of its
-/// host stood still, the host met a breakpoint that nobody set, or stopped answering: emulation ends a
-/// machine now and then (docs/explanation/testbed.md). All is printed. A failure among living machines is a
-/// failure, and so is one whose host complained of anything else.
+/// Runs `test`, and again on a fresh host if it failed while a machine was lost: emulation loses one now and
+/// then (docs/explanation/testbed.md). That is when a guest ended by itself, or when a CPU of the host stood
+/// still. It is also when the host met a breakpoint that nobody set, or stopped answering. All is printed. A
+/// failure among living machines is a failure, and so is one whose host complained of anything else.
 fn unless_a_machine_is_lost(
     stage: &mut MutexGuard<'_, Option<Stage>>,
     specs: &[GuestSpec],
@@ -130,7 +130,7 @@ fn boot(testbed: Testbed) -> Host {
 }
 
 /// Runs `measure` on the default host with these guests, and hands back what it found: for several tests to
-/// look at, by a `OnceLock`. Whoever needs it first makes it; if that fails the next one tries again.
+/// look at, by a `OnceLock`. The first that needs it makes it; if that fails the next one tries again.
 pub fn observed<T>(specs: &[GuestSpec], measure: impl Fn(&Host, &[Guest]) -> T) -> T {
     let found = std::cell::RefCell::new(None);
     with_guests(specs, |host, guests| {

@@ -28,8 +28,8 @@ struct Accelerated {
     events: String,
 }
 
-/// Until each of these interrupts has accelerated somebody, and somebody had a micro slice at home; and for a
-/// while from then on.
+/// Until each of these interrupts has accelerated a vCPU, and one had a micro slice at home; and for a while
+/// from then on.
 fn accelerated() -> &'static Accelerated {
     static ACCELERATED: OnceLock<Accelerated> = OnceLock::new();
     ACCELERATED.get_or_init(|| {
@@ -86,7 +86,7 @@ fn interrupts_to_preempted_vcpus_accelerate_them_and_all_of_them_return() {
     let vm = report["vms"].as_array().expect("vms").iter().find(|vm| vm["name"] == "a").expect("vm a");
     assert_eq!(vm["slide"], format!("{slide:#x}"), "{vm}");
 
-    // Somebody was stopped in critical code, and went on for a moment.
+    // A vCPU was stopped in critical code, and went on for a moment.
     assert!(sum(&report["graces"]) > 0, "{}", report["graces"]);
 
     // What the kernel decided is what the same C decides natively.
@@ -117,8 +117,8 @@ fn micro_pcpu_use(report: &Value) -> [f64; 2] {
 }
 
 #[test]
-fn a_micro_pcpu_runs_other_vcpus_until_somebody_asks_for_it_unless_it_may_not() {
-    // Eight vCPUs on four pCPUs: somebody always waits.
+fn a_micro_pcpu_runs_other_vcpus_until_a_request_comes_unless_it_may_not() {
+    // Eight vCPUs on four pCPUs: one always waits.
     let lending = &accelerated().report;
     let [busy, lent] = micro_pcpu_use(lending);
     // 0.69 to 0.9 were seen, of a time in which guests begin; without lending a quarter is busy.
@@ -183,7 +183,7 @@ fn a_dry_run_decides_and_counts_but_moves_nothing() {
 }
 
 #[test]
-fn a_trace_shows_who_ran_where_and_micro_slices_on_the_micro_pcpu() {
+fn a_trace_shows_what_ran_where_and_micro_slices_on_the_micro_pcpu() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         // Nobody has a micro slice elsewhere then.

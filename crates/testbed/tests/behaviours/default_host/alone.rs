@@ -1,4 +1,4 @@
-//! Whoever has a pCPU to itself: the end of its slice may not stop it, since nobody else wants the pCPU.
+//! A pCPU that only one task wants: the end of its slice may not stop that task.
 
 use crate::common::alone::{assert_was_alone, part_of_a_task, part_of_process};
 use crate::common::{observed, run, start_scheduler, stop_scheduler, with_guests};

@@ -46,7 +46,7 @@ fn what_is_promised_holds_through_faults_drawn_by_a_seed() {
 /// ends the scheduler.
 #[test]
 #[ignore = "takes minutes: make test-long"]
-fn a_real_time_task_that_keeps_a_pcpu_for_longer_than_anybody_may_wait_is_a_finding() {
+fn a_real_time_task_that_keeps_a_pcpu_for_longer_than_a_task_may_wait_is_a_finding() {
     let fault = Fault::RealTime { pcpu: 1, priority: 50, milliseconds: 40_000 };
     campaign(&plan(Scheduler::Microslice), &Boot { pause_exits: false, faults: vec![fault] }, |report| {
         assert!(campaign::findings(std::slice::from_ref(report)) > 0, "{}", report.to_text(1));

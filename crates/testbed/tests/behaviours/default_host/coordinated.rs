@@ -110,7 +110,7 @@ fn a_guest_without_symbols_is_coordinated() {
 
 /// Its acknowledgement is an exit of the guest, just before the guest does what it was called for.
 #[test]
-fn who_has_acknowledged_a_call_answers_it_before_it_is_preempted() {
+fn a_responder_that_has_acknowledged_a_call_answers_it_before_it_is_preempted() {
     let guests =
         [GuestSpec::new("called").workload("mix").pv(Pv::Off), GuestSpec::new("hog").workload("hog")];
     observed(&guests, |host, _| {
@@ -140,7 +140,7 @@ fn shares_hold_beside_a_guest_that_sends_ipis_without_end() {
 }
 
 #[test]
-fn whom_an_ipi_makes_urgent_and_who_goes_first_is_decided_again_natively_bit_for_bit() {
+fn which_vcpu_an_ipi_makes_urgent_and_which_goes_first_is_decided_again_natively_bit_for_bit() {
     let replayed = &coordinated().replayed;
     for kind in ["ipi", "urgent", "urgent_turn", "candidate"] {
         assert!(count(&replayed["by_kind"][kind]) > 0, "{kind}: {replayed}");

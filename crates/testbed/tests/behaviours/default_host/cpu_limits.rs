@@ -2,10 +2,17 @@
 //! no sched_ext scheduler runs.
 
 use crate::common::alone::{cpus_of_process, spinning};
-use crate::common::intervals::{figure, near, over_time};
+use crate::common::intervals::{figure, over_time};
+use crate::common::promises::{assert_share, guest, nice, share_from_now, vcpus};
 use crate::common::{
     PATIENCE, assert_alive, count, is_long, on_host, replay, run, scheduler_state, seconds, start_scheduler,
     statistics, statistics_from, stop_scheduler, with_guests,
+};
+use microslice_promises::{
+    A_LIMIT_BELOW_A_TICK, A_LIMITED_CROWD, A_LIMITED_CROWD_THAT_FORKS, A_LIMITED_TASK,
+    A_LIMITED_TASK_ON_THE_MICRO_PCPU, A_NICED_LIMITED_TASK, A_VM_LIMITED_TO_A_FIFTH,
+    A_VM_LIMITED_TO_ONE_AND_A_HALF, EACH_VCPU_LIMITED, Limit, Promise, SHARES_OF_A_LIMITED_CGROUP,
+    VMS_IN_ONE_LIMITED_CGROUP,
 };
 use microslice_testbed::{GuestSpec, Host, Process};
 use serde_json::{Value, json};
@@ -17,29 +24,30 @@ fn measured() -> Duration {
     seconds(5, 20)
 }
 
-/// The kernel's watchdog looks every five seconds whether anybody has waited for ten.
-const UNTIL_THE_WATCHDOG: Duration = Duration::from_secs(16);
+/// The kernel's watchdog looks every five seconds.
+const UNTIL_THE_WATCHDOG_LOOKS: Duration = Duration::from_secs(6);
 
-/// A burst of one period, and what the last turns took beyond.
-const TOLERANCE: f64 = 0.05;
-/// With `--micro-cpus 1` of four.
-const MICRO_PCPU: u32 = 3;
 const FLAGS: &str = "--micro-cpus 0 --stats 1";
 
 fn set_limit(host: &Host, cgroup: &str, limit: &str) {
     run(host, &format!("echo '{limit}' > /sys/fs/cgroup/{cgroup}/cpu.max"));
 }
 
-fn hog(name: &str, cgroup: &str) -> GuestSpec {
-    GuestSpec::new(name).workload("hog,heartbeat").cgroup(cgroup, 100)
+fn hog(row: &Promise, name: &str, cgroup: &str) -> GuestSpec {
+    guest(row, name).workload("hog,heartbeat").cgroup(cgroup, 100)
 }
 
-fn is_kept(limit: f64) -> impl Fn(f64) -> bool {
-    near(limit, limit * TOLERANCE)
+fn limit_of(row: &Promise, name: &str) -> Limit {
+    row.party(name).limit.expect("a limit")
 }
 
-/// The tasks of a cgroup get what is allowed, by the kernel's own count.
-fn assert_cgroup_gets(host: &Host, cgroup: &str, limit: f64, what: &str) {
+/// What the party's limit allows.
+fn is_allowed(row: &Promise, name: &str) -> impl Fn(f64) -> bool + Clone {
+    row.testbed.is_kept(row.cpus(name))
+}
+
+/// The tasks of a cgroup get what the limit of `name` allows, by the kernel's own count.
+fn assert_cgroup_gets(host: &Host, cgroup: &str, row: &Promise, name: &str) {
     let read = || {
         let text = run(host, &format!("grep usage_usec /sys/fs/cgroup/{cgroup}/cpu.stat; cat /proc/uptime"));
         let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -50,30 +58,33 @@ fn assert_cgroup_gets(host: &Host, cgroup: &str, limit: f64, what: &str) {
         let after = read();
         (after[0] - before[0]) / (after[1] - before[1])
     };
-    assert_kept(over_time(measured(), cpus, |&cpus| is_kept(limit)(cpus)), limit, what);
+    let is_allowed = is_allowed(row, name);
+    assert_allowed(over_time(measured(), cpus, |&cpus| is_allowed(cpus)), row, name);
 }
 
 /// The host task gets what is allowed.
-fn assert_task_gets(host: &Host, pid: &str, limit: f64, what: &str) {
-    assert_kept(cpus_of_process(host, pid, measured(), is_kept(limit)), limit, what);
+fn assert_task_gets(host: &Host, pid: &str, row: &Promise) {
+    assert_allowed(cpus_of_process(host, pid, measured(), is_allowed(row, "task")), row, "task");
 }
 
-fn assert_kept(cpus: f64, limit: f64, what: &str) {
-    println!("{what}: {cpus:.3} CPUs of {limit}");
-    assert!(is_kept(limit)(cpus), "{what}: {cpus:.3} CPUs, allowed are {limit}");
+fn assert_allowed(cpus: f64, row: &Promise, name: &str) {
+    let limit = row.cpus(name);
+    println!("{}: {cpus:.3} CPUs of {limit}", row.name);
+    assert!(is_allowed(row, name)(cpus), "{}: {cpus:.3} CPUs, allowed are {limit}", row.name);
 }
 
 #[test]
 fn a_vm_gets_what_its_cgroup_allows_and_all_again_when_that_is_taken_back() {
-    with_guests(&[hog("a", "limited")], |host, guests| {
-        set_limit(host, "limited", "150000 100000");
+    let [much, little] = [&A_VM_LIMITED_TO_ONE_AND_A_HALF, &A_VM_LIMITED_TO_A_FIFTH];
+    with_guests(&[hog(much, "a", "limited")], |host, guests| {
+        set_limit(host, "limited", &limit_of(much, "a").text());
         let scheduler = start_scheduler(host, &format!("{FLAGS} --record /tmp/limits.rec"));
         let limits_are = |limits: Value| move |report: &Value| report["vms"][0]["cpu_limits"] == limits;
-        statistics(&scheduler, limits_are(json!([1.5])), "limit of 1.5 CPUs");
-        assert_cgroup_gets(host, "limited", 1.5, "limited to 1.5");
-        set_limit(host, "limited", "20000 100000");
-        statistics(&scheduler, limits_are(json!([0.2])), "limit of 0.2 CPUs");
-        assert_cgroup_gets(host, "limited", 0.2, "limited to 0.2");
+        statistics(&scheduler, limits_are(json!([much.cpus("a")])), "first limit");
+        assert_cgroup_gets(host, "limited", much, "a");
+        set_limit(host, "limited", &limit_of(little, "a").text());
+        statistics(&scheduler, limits_are(json!([little.cpus("a")])), "second limit");
+        assert_cgroup_gets(host, "limited", little, "a");
         assert_alive(&guests[0], 2);
         let limited = scheduler.lines(0).len();
         set_limit(host, "limited", "max 100000");
@@ -82,7 +93,8 @@ fn a_vm_gets_what_its_cgroup_allows_and_all_again_when_that_is_taken_back() {
         let free = figure(&scheduler, measured(), |ran| ran.cpus("a"), is_free);
         assert!(is_free(free), "{free:.2} CPUs without a limit");
         let words = scheduler.stderr();
-        for said in ["a: limited to 1.50 CPUs (/sys/fs/cgroup/limited/cpu.max)", "a: not limited any more"] {
+        let limited = format!("a: limited to {:.2} CPUs (/sys/fs/cgroup/limited/cpu.max)", much.cpus("a"));
+        for said in [limited.as_str(), "a: not limited any more"] {
             assert!(words.contains(said), "{words}");
         }
         let report = stop_scheduler(host, &scheduler);
@@ -94,25 +106,30 @@ fn a_vm_gets_what_its_cgroup_allows_and_all_again_when_that_is_taken_back() {
 
 #[test]
 fn vms_in_one_limited_cgroup_share_what_it_allows() {
-    let guests = ["a", "b"].map(|name| hog(name, &format!("tenant/{name}")));
+    let row = &VMS_IN_ONE_LIMITED_CGROUP;
+    let guests = ["a", "b"].map(|name| hog(row, name, &format!("tenant/{name}")));
     with_guests(&guests, |host, _| {
-        set_limit(host, "tenant", "100000 50000");
+        set_limit(host, "tenant", &row.limit.expect("a limit").text());
         let scheduler = start_scheduler(host, FLAGS);
         let limited = |report: &Value| {
-            report["vms"].as_array().into_iter().flatten().any(|vm| vm["cpu_limits"] == json!([2.0]))
+            report["vms"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(|vm| vm["cpu_limits"] == json!([row.cpus("a")]))
         };
-        statistics(&scheduler, limited, "limit of 2 CPUs");
-        assert_cgroup_gets(host, "tenant", 2.0, "both VMs");
-        let is_half = near(0.5, 0.15);
-        let part = figure(&scheduler, measured(), |ran| ran.share("a"), &is_half);
-        assert!(is_half(part), "{part:.2} of what both had");
+        statistics(&scheduler, limited, "limit of both VMs");
+        assert_cgroup_gets(host, "tenant", row, "a");
+        let part = share_from_now(&scheduler, &SHARES_OF_A_LIMITED_CGROUP, "a", measured());
+        assert_share(&SHARES_OF_A_LIMITED_CGROUP, "a", part);
         stop_scheduler(host, &scheduler);
     });
 }
 
 #[test]
 fn each_vcpu_gets_what_its_own_cgroup_allows() {
-    with_guests(&[hog("a", "split")], |host, _| {
+    let row = &EACH_VCPU_LIMITED;
+    with_guests(&[hog(row, "a", "split")], |host, _| {
         // As libvirt does it: a threaded cgroup for each vCPU.
         run(
             host,
@@ -125,12 +142,13 @@ fn each_vcpu_gets_what_its_own_cgroup_allows() {
                 *) g=rest;;
                 esac
                 echo ${task##*/} > $g/cgroup.threads
-            done &&
-            for g in vcpu0 vcpu1 vcpu2 vcpu3; do echo 25000 100000 > $g/cpu.max; done"#,
+            done"#,
         );
+        let limit = limit_of(row, "a");
+        (0..vcpus(row, "a")).for_each(|vcpu| set_limit(host, &format!("split/vcpu{vcpu}"), &limit.text()));
         let scheduler = start_scheduler(host, FLAGS);
-        statistics(&scheduler, |report| report["vms"][0]["vcpu_limit"] == 0.25, "limit of each vCPU");
-        assert_cgroup_gets(host, "split", 1.0, "four vCPUs, limited to 0.25 each");
+        statistics(&scheduler, |report| report["vms"][0]["vcpu_limit"] == limit.cpus(), "limit of each vCPU");
+        assert_cgroup_gets(host, "split", row, "a");
         stop_scheduler(host, &scheduler);
     });
 }
@@ -139,18 +157,21 @@ fn each_vcpu_gets_what_its_own_cgroup_allows() {
 fn host_tasks_get_what_their_cgroup_allows_niced_or_not() {
     on_host(|host| {
         run(host, "cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control && mkdir -p service");
-        set_limit(host, "service", "40000 100000");
+        set_limit(host, "service", &limit_of(&A_LIMITED_TASK, "task").text());
         let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000");
-        for nice in [0, 10] {
+        for row in [&A_LIMITED_TASK, &A_NICED_LIMITED_TASK] {
             let (task, pid) = spinning(host, 0xf);
+            let nice = nice(row, "task");
             run(host, &format!("renice -n {nice} {pid}; echo {pid} > /sys/fs/cgroup/service/cgroup.procs"));
-            assert_task_gets(host, &pid, 0.4, &format!("a host task of nice {nice}"));
+            assert_task_gets(host, &pid, row);
             task.signal(libc::SIGKILL).expect("signal");
             task.wait(PATIENCE).expect("end");
         }
-        let (task, pid) = spinning(host, 1 << MICRO_PCPU);
+        // The last one of four is it.
+        let row = &A_LIMITED_TASK_ON_THE_MICRO_PCPU;
+        let (task, pid) = spinning(host, row.party("task").pcpu_mask());
         run(host, &format!("echo {pid} > /sys/fs/cgroup/service/cgroup.procs"));
-        assert_task_gets(host, &pid, 0.4, "a host task that may run on the micro pCPU only");
+        assert_task_gets(host, &pid, row);
         task.signal(libc::SIGKILL).expect("signal");
         task.wait(PATIENCE).expect("end");
         let report = stop_scheduler(host, &scheduler);
@@ -215,18 +236,19 @@ fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() 
     // Nobody rests for longer than six seconds, so each may take no more than 0.6 s / threads for a turn. An
     // emulated host's timers are up to 14 ms late ("hrtimer: interrupt took ..."). Up to a thousand:
     // crates/policy's property tests.
-    let threads = if is_long() { 64 } else { 32 };
+    let row = &A_LIMITED_CROWD;
+    let threads = row.party("crowd").threads() as usize * if is_long() { 2 } else { 1 };
     on_host(|host| {
         let crowd = frozen_crowd(host, threads, ":");
         let before = ran_ns(host, "crowd");
         thaw(host);
         // Each has begun: what its start takes in the kernel would be a debt.
         assert_nobody_stands_still(host, &before);
-        set_limit(host, "crowd", "10000 100000");
+        set_limit(host, "crowd", &limit_of(row, "crowd").text());
         let scheduler = start_scheduler(host, "--micro-cpus 0");
         std::thread::sleep(Duration::from_secs(3));
         let before = ran_ns(host, "crowd");
-        assert_cgroup_gets(host, "crowd", 0.1, &format!("{threads} threads"));
+        assert_cgroup_gets(host, "crowd", row, "crowd");
         assert_nobody_stands_still(host, &before);
         assert_eq!(scheduler_state(host), "enabled", "{}", scheduler.last_words());
         end_crowd(host, &crowd);
@@ -236,6 +258,7 @@ fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() 
 
 #[test]
 fn tasks_that_fork_under_a_limit_never_rest_with_what_forks_of_the_host_wait_for() {
+    let row = &A_LIMITED_CROWD_THAT_FORKS;
     on_host(|host| {
         let forks = || {
             let start = Instant::now();
@@ -243,8 +266,8 @@ fn tasks_that_fork_under_a_limit_never_rest_with_what_forks_of_the_host_wait_for
             start.elapsed()
         };
         // Each of them forks and executes without end, and takes locks for that which every fork takes, too.
-        let crowd = frozen_crowd(host, 64, "sh -c :");
-        set_limit(host, "crowd", "2000 100000");
+        let crowd = frozen_crowd(host, row.party("crowd").threads() as usize, "sh -c :");
+        set_limit(host, "crowd", &limit_of(row, "crowd").text());
         let scheduler = start_scheduler(host, "--micro-cpus 0");
         let alone = forks();
         thaw(host);
@@ -254,8 +277,8 @@ fn tasks_that_fork_under_a_limit_never_rest_with_what_forks_of_the_host_wait_for
             slowest = slowest.max(forks());
         }
         println!("twenty forks of the host: {alone:?} alone, {slowest:?} at most beside the crowd");
-        // A rest lasts for six seconds, and those that wait for one another's locks rest one after the other.
-        assert!(slowest < (10 * alone).max(Duration::from_secs(5)), "a rest held up the host: {slowest:?}");
+        let longest_wait = row.longest_wait.expect("a wait");
+        assert!(slowest < (10 * alone).max(longest_wait), "a rest held up the host: {slowest:?}");
         assert_eq!(scheduler_state(host), "enabled", "{}", scheduler.last_words());
         end_crowd(host, &crowd);
         stop_scheduler(host, &scheduler);
@@ -264,15 +287,17 @@ fn tasks_that_fork_under_a_limit_never_rest_with_what_forks_of_the_host_wait_for
 
 #[test]
 fn a_limit_below_what_a_tick_takes_never_brings_the_watchdog() {
-    with_guests(&[hog("a", "limited")], |host, guests| {
+    let row = &A_LIMIT_BELOW_A_TICK;
+    with_guests(&[hog(row, "a", "limited")], |host, guests| {
         let scheduler = start_scheduler(host, "--micro-cpus 1 --micro-slice-us 3000 --stats 1");
-        set_limit(host, "limited", "1000 1000000");
-        let limited = |report: &Value| report["vms"][0]["cpu_limits"] == json!([0.001]);
-        statistics(&scheduler, limited, "limit of 0.001 CPUs");
-        let is_hardly_anything = |cpus: f64| cpus < 0.1;
-        let cpus = figure(&scheduler, UNTIL_THE_WATCHDOG, |ran| ran.cpus("a"), is_hardly_anything);
+        set_limit(host, "limited", &limit_of(row, "a").text());
+        let limited = |report: &Value| report["vms"][0]["cpu_limits"] == json!([row.cpus("a")]);
+        statistics(&scheduler, limited, "limit below a tick");
+        let is_hardly_anything = is_allowed(row, "a");
+        let time = row.longest_wait.expect("a wait") + UNTIL_THE_WATCHDOG_LOOKS;
+        let cpus = figure(&scheduler, time, |ran| ran.cpus("a"), &is_hardly_anything);
         assert_eq!(scheduler_state(host), "enabled", "{}", scheduler.last_words());
-        println!("limited to 0.001: {cpus:.4} CPUs");
+        println!("limited to {}: {cpus:.4} CPUs", row.cpus("a"));
         assert!(is_hardly_anything(cpus), "{cpus:.3} CPUs");
         // The kernel keeps the limit again from here on, and detaching a program waits until each vCPU has
         // run once.

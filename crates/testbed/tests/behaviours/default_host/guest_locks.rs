@@ -7,7 +7,7 @@ use crate::common::{
 use microslice_testbed::{GuestSpec, Host};
 use serde_json::Value;
 
-/// And what is tried of each: who halts is kicked, who yields is not.
+/// And what is tried of each: a halted waiter is kicked, one that yields is not.
 const KINDS: [(&str, [&str; 3]); 5] = [
     ("pv-ticket", ["waited", "halts", "kicks"]),
     ("oticket", ["waited", "halts", "kicks"]),

@@ -1,4 +1,4 @@
-//! Windows around the ends of turns: who is in its kernel has its window and no more, who is in user mode
+//! Windows around the ends of turns: a guest in its kernel has its window and no more, one in user mode has
 //! none, and shares hold. Likewise where guests say themselves when they aren't to be preempted.
 
 use crate::common::intervals::over_time;
@@ -161,7 +161,7 @@ fn looks_cost(report: &Value) -> String {
 }
 
 #[test]
-fn who_is_in_its_kernel_has_its_window_and_no_more_and_who_is_in_user_mode_none() {
+fn a_guest_in_its_kernel_has_its_window_and_no_more_and_one_in_user_mode_none() {
     windows_hold_with("--micro-cpus 0");
 }
 
@@ -171,7 +171,8 @@ fn windows_hold_under_the_scheduler_coordinated_too() {
 }
 
 #[test]
-fn hints_put_a_turns_end_off_who_overdraws_pays_for_it_and_a_forged_page_changes_nothing_for_others() {
+fn hints_put_a_turns_end_off_a_guest_that_overdraws_pays_for_it_and_a_forged_page_changes_nothing_for_others()
+{
     on_host(|host| {
         let flags = format!(
             "--micro-cpus 0 --delay-preemption {WINDOW_US} --delay-look-us 1000 --slice-us {SLICE_US} \

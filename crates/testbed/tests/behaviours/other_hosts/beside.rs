@@ -3,7 +3,8 @@
 
 use super::monitoring::prometheus_takes_what_is_served;
 use super::observe::{
-    a_profile_holds_what_was_seen, switches_are_traced, what_overcommit_costs_is_seen, who_may_not_is_refused,
+    a_profile_holds_what_was_seen, switches_are_traced, users_without_rights_are_refused,
+    what_overcommit_costs_is_seen,
 };
 use crate::common::{
     PATIENCE, assert_alive, assert_few_runs_were_left_out, boosts_by, count, hints, on_machine, refusal,
@@ -26,8 +27,8 @@ pub(super) const LONG_BOOSTS: &str =
 const LITTLE_BUDGET: &str =
     "exec microslice run --beside --json --micro-slice-us 30000 --boost-percent 1 --stats 1";
 pub(super) const DEBIAN_12: &str = "6.1";
-/// What guests with paravirtual helpers ask by. That a lock's holder is stopped in critical code while
-/// somebody has halted for it is rare, and nobody who was woken is boosted.
+/// What guests with paravirtual helpers ask by. That a lock's holder is stopped in critical code while a
+/// waiter has halted is rare, and no vCPU is boosted because it was woken.
 const CAUSES: [&str; 4] = ["pv_yield", "resched_ipi", "call_function_ipi", "virq"];
 
 pub(super) fn host_of(series: &str) -> Testbed {
@@ -106,7 +107,7 @@ fn preempted_vcpus_are_boosted(host: &Host, guests: &[Guest]) {
     statistics(&beside, boosts_by(&CAUSES), "boost by each cause");
     std::thread::sleep(seconds(5, 30));
     guests.iter().for_each(|guest| assert_alive(guest, 2));
-    // Whoever watches, the daemon takes all back at its end.
+    // With a watcher or without, the daemon takes all back at its end.
     kill_watcher(host, &beside);
     let report = stop(&beside);
     let helper = &report["helper"];
@@ -183,7 +184,7 @@ fn on_debian_12_vcpus_that_the_operator_pins_are_not_boosted_any_more() {
 }
 
 #[test]
-fn on_debian_12_whoever_asks_all_the_time_runs_boosted_for_no_longer_than_its_budget() {
+fn on_debian_12_a_vm_that_asks_all_the_time_runs_boosted_for_no_longer_than_its_budget() {
     on(DEBIAN_12, |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         let beside = start(host, LITTLE_BUDGET);
@@ -204,7 +205,7 @@ fn on_debian_12_whoever_asks_all_the_time_runs_boosted_for_no_longer_than_its_bu
 }
 
 #[test]
-fn on_debian_12_who_may_not_or_comes_second_is_refused_in_one_line() {
+fn on_debian_12_a_user_without_rights_or_a_second_daemon_is_refused_in_one_line() {
     on(DEBIAN_12, |host, _| {
         let user = "grep -qs ^nobody: /etc/passwd || echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd; \
                     exec su -s /bin/sh nobody -c 'microslice run --beside'";
@@ -234,7 +235,7 @@ fn on_debian_12_who_may_not_or_comes_second_is_refused_in_one_line() {
 }
 
 #[test]
-fn on_debian_12_whoever_of_the_two_processes_is_killed_no_thread_stays_real_time() {
+fn on_debian_12_whichever_of_the_two_processes_is_killed_no_thread_stays_real_time() {
     on(DEBIAN_12, |host, guests| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         // First the watcher, in whose place another one comes, then the daemon: that one takes all back.
@@ -277,14 +278,14 @@ fn on_6_12_what_overcommit_costs_is_seen() {
 }
 
 #[test]
-fn on_debian_12_a_trace_shows_who_ran_where() {
+fn on_debian_12_a_trace_shows_what_ran_where() {
     on(DEBIAN_12, |host, _| switches_are_traced(host));
 }
 
 #[test]
-fn on_debian_12_what_overcommit_costs_is_seen_and_who_may_not_look_is_refused() {
+fn on_debian_12_what_overcommit_costs_is_seen_and_a_user_without_rights_is_refused() {
     on(DEBIAN_12, |host, _| {
         what_overcommit_costs_is_seen(host);
-        who_may_not_is_refused(host);
+        users_without_rights_are_refused(host);
     });
 }

@@ -1,4 +1,4 @@
-//! Whoever lives beside boosts keeps what is his: the operator's priorities, limits and weights of cgroups.
+//! Neighbours of boosts keep what the operator gave them: priorities, limits and weights of cgroups.
 
 use super::beside::{BESIDE, DEBIAN_12, is_boosted, on, real_time_guest_threads, start, stop};
 use crate::common::{is_long, print, run, seconds, statistics_from};

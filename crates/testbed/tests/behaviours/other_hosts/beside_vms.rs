@@ -1,5 +1,5 @@
 //! VMs that come and go beside boosts, on Debian's 6.1. Before 6.11 a vCPU is loaded once more to be freed,
-//! by whoever frees it.
+//! by the task that frees it.
 
 use super::beside::{DEBIAN_12, LONG_BOOSTS, guests, host_of, is_boosted, start, stop};
 use crate::common::{PATIENCE, count, is_long, on_machine, print, reports, run, statistics_from, sum};
@@ -7,7 +7,7 @@ use microslice_testbed::{Host, Process};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Each with as many vCPUs as pCPUs, which spin in no kernel that anybody knows.
+/// Each with as many vCPUs as pCPUs, which spin in no known kernel.
 const SMALL_VMS: usize = 3;
 
 /// All of the host's threads that are real-time at the priority of boosts: fields 40 and 41 are priority and
@@ -58,7 +58,7 @@ fn on_debian_12_vms_that_end_while_they_are_boosted_leave_nothing_behind() {
             statistics_from(&beside, beside.lines(0).len(), is_boosted, "boost");
             running.into_iter().for_each(|guest| guest.stop().expect("stop"));
 
-            // Whoever comes back does so when the VM is freed, a moment after its process's end.
+            // A VM that comes back does so when it is freed, a moment after its process's end.
             let ended = beside.lines(0).len();
             statistics_from(&beside, ended, has(0), "interval without VMs");
             let empty = beside.lines(0).len();

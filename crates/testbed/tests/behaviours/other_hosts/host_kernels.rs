@@ -10,7 +10,7 @@ use microslice_testbed::kernels::{self, Rule};
 use microslice_testbed::{Error, GuestSpec, Host, Testbed};
 use serde_json::Value;
 
-/// What the kernel answers to who asks for a core-scheduling cookie, and for the one that it has.
+/// What the kernel answers to a task that asks for a core-scheduling cookie, and for the one that it has.
 fn answers_to_core_scheduling(host: &Host) -> String {
     run(host, "cookie")
 }
@@ -62,7 +62,7 @@ fn schedule_two_guests(host: &Host) {
     guests.iter().for_each(|guest| assert_alive(guest, 2));
 }
 
-/// The other scheduler loads there, too, sees IPIs, and accounts for who became urgent.
+/// The other scheduler loads there, too, sees IPIs, and accounts for urgent vCPUs.
 fn coordinate(host: &Host) {
     let scheduler = start_scheduler(
         host,

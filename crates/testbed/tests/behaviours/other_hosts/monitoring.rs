@@ -48,7 +48,7 @@ impl<'h> Relay<'h> {
     fn serve(&self, is_over: &AtomicBool) {
         while !is_over.load(Ordering::Relaxed) {
             match self.listener.accept() {
-                // Who asked may have gone meanwhile.
+                // The client may have gone meanwhile.
                 Ok((stream, _)) => drop(self.answer(stream)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     std::thread::sleep(Duration::from_millis(20));

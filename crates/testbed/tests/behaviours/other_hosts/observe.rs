@@ -129,7 +129,7 @@ fn assert_histograms_hold(total: &Value) {
     }
 }
 
-/// Who ran where, of both guests, and what a guest was doing when it was preempted.
+/// Where vCPUs of both guests ran, and what a guest was doing when it was preempted.
 pub fn switches_are_traced(host: &Host) {
     let _echo = host.start_echo().expect("the other end of the ping-pong");
     let observer =
@@ -194,8 +194,8 @@ pub fn a_profile_holds_what_was_seen(host: &Host) {
     assert!(String::from_utf8_lossy(&output.stdout).contains("shootdown_p50"), "{output:?}");
 }
 
-/// Bad input, and whoever may not.
-pub fn who_may_not_is_refused(host: &Host) {
+/// Bad input, and users without the rights.
+pub fn users_without_rights_are_refused(host: &Host) {
     let user = "grep -qs ^nobody: /etc/passwd || echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd; \
                 exec su -s /bin/sh nobody -c 'microslice observe --for 1s'";
     let line = refusal(host, user);

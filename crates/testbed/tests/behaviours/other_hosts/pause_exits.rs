@@ -24,7 +24,7 @@ fn on_host_with_pause_exits(test: impl Fn(&Host, &[Guest])) {
 }
 
 #[test]
-fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
+fn spinning_for_a_shootdown_or_a_lock_accelerates_the_responder_or_the_holder() {
     on_host_with_pause_exits(|host, _| {
         let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --record /tmp/run.rec"));
         statistics(&scheduler, accelerations_by(&["tlb_yield", "lock_yield"]), "acceleration by each yield");
@@ -32,7 +32,7 @@ fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
         assert_sums_hold(&report);
         assert_only_critical_code(&report["accelerations"], "lock_yield");
 
-        // Who waits is patient for as long as the clock says.
+        // A spinner is patient for as long as the clock says.
         let replayed = replay(host, "/tmp/run.rec");
         let [begun, continued, wrong] =
             ["begun", "continued", "wrong"].map(|exits| count(&replayed["waits"][exits]));
@@ -42,7 +42,7 @@ fn spinning_for_a_shootdown_or_a_lock_accelerates_who_is_waited_for() {
 
 /// The same by the kernel's own scheduler: KVM's own yield goes ahead there, and the boost comes beside it.
 #[test]
-fn spinning_for_a_shootdown_or_a_lock_boosts_who_is_waited_for_beside_the_kernels_scheduler() {
+fn spinning_for_a_shootdown_or_a_lock_boosts_the_responder_or_the_holder_beside_the_kernels_scheduler() {
     on_host_with_pause_exits(|host, _| {
         let running = beside::start(host, &format!("{BESIDE} --record /tmp/beside.rec"));
         statistics(&running, boosts_by(&["tlb_yield", "lock_yield"]), "boost by each yield");
@@ -87,7 +87,7 @@ fn a_dynamic_pool_that_is_in_use_stays_without_being_emptied_every_second() {
 /// Without a micro pool a spinner's yield is all that helps. Those it goes to may not run at the hog's
 /// expense.
 #[test]
-fn a_spinner_yields_to_its_sibling_and_whoever_ran_there_comes_back_to_its_pcpu() {
+fn a_spinner_yields_to_its_heir_and_the_vcpu_that_ran_there_comes_back_to_its_pcpu() {
     on_host_with_pause_exits(|host, _| {
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1");
         // Reports are of one second each.

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buddy_goes_first_and_who_runs_second_but_only_where_they_are_eligible() {
+    fn a_buddy_goes_first_and_the_running_one_second_but_only_where_they_are_eligible() {
         let mut all = [entity(30, 31, WEIGHT), entity(0, 50, WEIGHT), entity(9, 40, WEIGHT)];
         assert_eq!(pick_of(&all, None, Some(1)), Some(1));
         assert_eq!(pick_of(&all, None, Some(0)), Some(2));
@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_is_placed_stands_as_far_behind_the_average_as_said(
+        fn a_placed_entity_stands_as_far_behind_the_average_as_said(
             others in prop::collection::vec((-1_000_000_000i64..1_000_000_000, 2u64..4 << 20), 1..6),
             weight in 1u64 << 10..4 << 20,
             lag_ns in -6_000_000i64..6_000_000,
@@ -212,7 +212,7 @@ mod tests {
         }
 
         #[test]
-        fn somebody_is_always_picked_and_never_one_that_is_ahead(
+        fn an_entity_is_always_picked_and_never_one_that_is_ahead(
             all in prop::collection::vec((0i64..100_000_000, 0i64..100_000_000, 2u64..4 << 20), 1..8),
             current in 0usize..8,
             next in 0usize..8,

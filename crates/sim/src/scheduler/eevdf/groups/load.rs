@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_for_a_quarter_of_the_time_has_a_quarter_of_the_weight() {
+    fn an_entity_that_runs_for_a_quarter_of_the_time_has_a_quarter_of_the_weight() {
         let mut load = Load::default();
         for turn in 0..2_000 {
             load.update(turn * 800_000 + 200_000, 1 << 20);

@@ -96,7 +96,7 @@ fn a_vms_weight_is_divided_by_where_its_load_is() {
 }
 
 #[test]
-fn who_wakes_without_lag_waits_until_a_slice_is_over_and_no_longer() {
+fn a_woken_vcpu_without_lag_waits_until_a_slice_is_over_and_no_longer() {
     let mut host = Host::new("eevdf", 1, &[(1, 256), (1, 256)]);
     host.machine.wakes(vcpu(0));
     host.scheduler.wake(&mut host.machine, vcpu(0));
@@ -147,7 +147,7 @@ fn a_yield_to_a_sibling_that_is_ahead_is_heeded_by_the_proposal_only() {
 }
 
 #[test]
-fn the_proposal_yields_to_whom_the_spinner_has_sent_an_interrupt() {
+fn the_proposal_yields_to_the_recipient_of_the_spinners_interrupt() {
     let mut host = Host::awake("eevdf-ipi", 1, &[(4, 256)]);
     let spinner = host.switch(0);
     let awaited = vcpu(if spinner == vcpu(3) { 2 } else { 3 });

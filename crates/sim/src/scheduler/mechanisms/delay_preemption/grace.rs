@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn who_yields_gets_no_grace_not_even_when_the_rate_limit_delays_the_yield() {
+    fn a_vcpu_that_yields_gets_no_grace_not_even_when_the_rate_limit_delays_the_yield() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         machine.now_ns = 500_000;
         micro.normal.yields(&mut machine, SPINNER, NORMAL, YieldCause::Ple);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_its_pcpu_to_the_micro_pool_in_critical_code_runs_before_all_others() {
+    fn a_vcpu_that_loses_its_pcpu_to_the_micro_pool_in_critical_code_runs_before_all_others() {
         let (mut micro, mut machine) = spinning_for_a_shootdown();
         machine.pcpus[NORMAL].current = VcpuId::NONE;
         machine.pcpus[MICRO].current = SPINNER;
