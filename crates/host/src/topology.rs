@@ -236,7 +236,8 @@ mod tests {
 
     #[test]
     fn a_node_that_has_no_more_leaves_its_turns_to_the_others() {
-        let place = |cpu| Place { thread: 0, package: 0, node: u32::from(cpu >= 6), core: cpu.into(), cpu };
+        let place =
+            |cpu: u32| Place { thread: 0, package: 0, node: u32::from(cpu >= 6), core: cpu.into(), cpu };
         assert_eq!(micro_order((0..8).collect(), &[], place), [7, 5, 6, 4, 3, 2, 1]);
         assert_eq!(micro_order((0..8).collect(), &[7], place), [6, 5, 4, 3, 2, 1], "a slow one has none");
     }
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn two_packages_of_one_node_join_by_turns_and_a_host_of_one_from_its_last_core_down() {
         let in_packages_of = |size: u32| {
-            move |cpu| Place { thread: 0, package: (cpu / size).into(), node: 0, core: cpu.into(), cpu }
+            move |cpu: u32| Place { thread: 0, package: (cpu / size).into(), node: 0, core: cpu.into(), cpu }
         };
         assert_eq!(micro_order((0..6).collect(), &[], in_packages_of(3)), [5, 2, 4, 1, 3]);
         assert_eq!(micro_order((0..6).collect(), &[], in_packages_of(6)), [5, 4, 3, 2, 1]);
