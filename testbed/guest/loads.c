@@ -29,6 +29,7 @@
 /* Longer than a boosted turn, so that it waits by its clock now and then. */
 #define DOZER_ITERATIONS (20 * COMPUTE_ITERATIONS)
 #define DOZER_PAUSE_NS 100000L
+#define SLEEPER_PAUSE_NS 10000000L
 
 struct thread {
 	void (*body)(long);
@@ -113,6 +114,27 @@ void load_dozer(int count)
 {
 	for (int i = 0; i < count; i++)
 		start_thread(dozer, 0, i % vcpu_count());
+}
+
+/* It does next to nothing: when it is woken it always has lag. */
+static void sleeper(long argument)
+{
+	struct timespec pause = {.tv_nsec = SLEEPER_PAUSE_NS};
+
+	(void)argument;
+	for (;;) {
+		uint64_t start = now_ns(), slept_ns;
+
+		nanosleep(&pause, NULL);
+		slept_ns = now_ns() - start;
+		count_latency(WAKE, slept_ns > SLEEPER_PAUSE_NS ? slept_ns - SLEEPER_PAUSE_NS : 0);
+	}
+}
+
+void load_sleeper(int count)
+{
+	for (int i = 0; i < count; i++)
+		start_thread(sleeper, 0, i % vcpu_count());
 }
 
 /* Touched pages that go away: every vCPU that runs this process must forget them first. */

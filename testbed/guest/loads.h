@@ -28,6 +28,11 @@ void load_hog(int count);
 /* Hogs that sleep for 0.1 ms now and then. */
 void load_dozer(int count);
 /*
+ * `count` threads, one per vCPU, that sleep for 10 ms at a time, and measure by how much they are woken too
+ * late.
+ */
+void load_sleeper(int count);
+/*
  * One thread unmaps and write-protects memory while `count - 1` siblings of its process run on the other
  * vCPUs: each operation interrupts them all and waits for their answers.
  */

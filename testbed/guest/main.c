@@ -3,7 +3,7 @@
  * The testbed's guest: the init process of an unmodified kernel, and the loads that it runs.
  *
  * What to do comes on the kernel's command line, which hands unknown words to init as environment:
- *   WORKLOAD=load[:count],…   hog dozer shootdown storm lock wake worker collector pingpong
+ *   WORKLOAD=load[:count],…   hog dozer sleeper shootdown storm lock wake worker collector pingpong
  *                             heartbeat kallsyms torture locks crowd balloons costs, or `mix` (default count:
  *                             a thread per vCPU; one for wake and pingpong; ten for crowd; seconds of torture
  *                             and locks)
@@ -140,6 +140,7 @@ static const struct {
 } loads[] = {
     {"hog", load_hog, 0, 1},
     {"dozer", load_dozer, 0, 1},
+    {"sleeper", load_sleeper, 0, 1},
     {"shootdown", load_shootdown, 0, 1},
     {"storm", load_storm, 0, 1},
     {"lock", load_lock, 0, 1},

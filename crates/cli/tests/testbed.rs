@@ -22,7 +22,7 @@ fn values_that_cannot_work_are_refused_before_anything_boots() {
         (&["--guest", "a"], "--guest a: write it as NAME=WORKLOAD"),
         (
             &["--guest", "a=bogus"],
-            "--guest a=bogus: no load is called \"bogus\"; allowed: hog, dozer, shootdown, ",
+            "--guest a=bogus: no load is called \"bogus\"; allowed: hog, dozer, sleeper, ",
         ),
         (&["--guest", "a b=hog"], "a name is 1 to 32 letters, digits, - and _"),
         (&["--guest", "a=hog", "--guest", "a=mix"], "--guest a=mix: a second guest of that name"),

@@ -4,6 +4,8 @@ use crate::capacity::slow_pcpus;
 use crate::domains::Neighbourhood;
 use crate::interface::PCPUS_MAX;
 use crate::{HostError, cgroups};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The host's pCPUs.
@@ -50,6 +52,7 @@ impl Topology {
                 "this host has {pcpu_count} CPUs; microslice was built for at most {PCPUS_MAX}"
             )));
         }
+        let neighbourhoods: Vec<_> = online.iter().map(|&cpu| Neighbourhood::read(folder, cpu)).collect();
         let place = |cpu: u32| {
             let text = |file: &str| {
                 std::fs::read_to_string(folder.join(format!("cpu{cpu}/topology/{file}"))).unwrap_or_default()
@@ -59,12 +62,12 @@ impl Topology {
             Place {
                 thread: siblings.iter().filter(|&&sibling| sibling < cpu).count(),
                 package: number("physical_package_id"),
+                node: neighbourhoods.iter().find(|near| near.cpu == cpu).map_or(0, |near| near.node),
                 core: number("core_id"),
                 cpu,
             }
         };
         let smt = std::fs::read_to_string(folder.join("smt/active")).is_ok_and(|text| text.trim() == "1");
-        let neighbourhoods = online.iter().map(|&cpu| Neighbourhood::read(folder, cpu)).collect();
         let set_apart = isolated(folder, cgroups)?;
         let isolated: Vec<u32> = online.extract_if(.., |cpu| set_apart.contains(cpu)).collect();
         let slow = slow_pcpus(folder, &online);
@@ -91,20 +94,35 @@ struct Place {
     /// Its number among the threads of its core.
     thread: usize,
     package: i64,
+    /// Its NUMA node: a package may have several, and a node several packages.
+    node: u32,
     core: i64,
     cpu: u32,
 }
 
-/// From the last package's last core down, of each core its last thread first: a micro-sliced thread is idle
-/// for most of the time, and then its sibling has the core to itself. Whole cores would cost more and help
-/// nobody sooner (docs/explanation/simulator.md, SMT). The first pCPU that isn't isolated never joins: it is
-/// where the host's interrupts and housekeeping go by default.
+/// Packages and NUMA nodes take turns, from the last one down. A VM that is pinned to one of them may use
+/// micro-sliced pCPUs there only.
+///
+/// Within each, cores join from the last one down, of each core its last thread first: a micro-sliced thread
+/// is idle for most of the time, and then its sibling has the core to itself. Whole cores would cost more and
+/// help nobody sooner (docs/explanation/simulator.md, SMT). The first pCPU that isn't isolated never joins:
+/// it is where the host's interrupts and housekeeping go by default.
 fn micro_order(mut online: Vec<u32>, slow: &[u32], place: impl Fn(u32) -> Place) -> Vec<u32> {
     online.sort_unstable();
     online.drain(..online.len().min(1));
     online.retain(|cpu| !slow.contains(cpu));
-    online.sort_by_cached_key(|&cpu| std::cmp::Reverse(place(cpu)));
-    online
+    let mut places: Vec<Place> = online.into_iter().map(place).collect();
+    places.sort_unstable_by(|one, other| other.cmp(one));
+    let mut taken: BTreeMap<(usize, i64, u32), usize> = BTreeMap::new();
+    let mut turn = |place: &Place| {
+        let of_its_node = taken.entry((place.thread, place.package, place.node)).or_default();
+        *of_its_node += 1;
+        *of_its_node
+    };
+    let mut by_turns: Vec<(usize, Place)> = places.into_iter().map(|place| (turn(&place), place)).collect();
+    // A stable sort: those of one turn stay in their order.
+    by_turns.sort_by_key(|(turn, place)| (Reverse(place.thread), *turn));
+    by_turns.into_iter().map(|(_, place)| place.cpu).collect()
 }
 
 /// By `isolcpus=` (but a host with that is refused, unless only its interrupts are meant), and by cpuset
@@ -161,7 +179,7 @@ mod tests {
 
     #[test]
     fn micro_pcpus_come_from_the_last_core_down_and_never_include_the_first() {
-        let of_its_own = |cpu| Place { thread: 0, package: 0, core: i64::from(cpu), cpu };
+        let of_its_own = |cpu| Place { thread: 0, package: 0, node: 0, core: i64::from(cpu), cpu };
         assert_eq!(micro_order(vec![0, 1, 2, 3], &[], of_its_own), [3, 2, 1]);
         assert_eq!(micro_order(vec![0], &[], of_its_own), Vec::<u32>::new());
         assert_eq!(micro_order(vec![0, 1, 2, 3], &[2, 3], of_its_own), [1]);
@@ -170,8 +188,67 @@ mod tests {
             [3, 2],
             "a slow first one stays normal, too"
         );
-        let in_two_packages = |cpu| Place { package: i64::from(1 - cpu % 2), ..of_its_own(cpu) };
-        assert_eq!(micro_order(vec![0, 1, 2, 3], &[], in_two_packages), [2, 3, 1]);
+    }
+
+    /// A host of these nodes, of four cores of two threads each, which Linux numbers so: all first threads, node
+    /// by node, then all second ones. Each package has so many of the nodes.
+    fn order_with_nodes(nodes: u32, nodes_per_package: u32) -> Vec<u32> {
+        let cores = nodes * 4;
+        let place = |cpu: u32| {
+            let core = cpu % cores;
+            let node = core / 4;
+            Place {
+                thread: (cpu / cores) as usize,
+                package: i64::from(node / nodes_per_package),
+                node,
+                core: i64::from(core),
+                cpu,
+            }
+        };
+        micro_order((0..2 * cores).collect(), &[], place)
+    }
+
+    #[test]
+    fn two_nodes_join_by_turns_and_one_thread_of_each_core_before_both_of_any() {
+        let order = order_with_nodes(2, 1);
+        assert_eq!(
+            order[..8],
+            [15, 11, 14, 10, 13, 9, 12, 8],
+            "second threads, of node 1 and node 0 by turns"
+        );
+        assert_eq!(order[8..], [7, 3, 6, 2, 5, 1, 4], "then first ones, without the host's first pCPU");
+        assert_eq!(order_with_nodes(2, 2), order, "in one package, too");
+    }
+
+    #[test]
+    fn of_eight_nodes_each_has_a_micro_pcpu_before_any_has_two() {
+        for nodes_per_package in [1, 4] {
+            let order = order_with_nodes(8, nodes_per_package);
+            let nodes: Vec<u32> = order.iter().map(|cpu| cpu % 32 / 4).collect();
+            for (turn, nodes) in nodes.chunks(8).enumerate() {
+                let from_the_last_down = (0..8).rev().take(nodes.len());
+                assert!(nodes.iter().copied().eq(from_the_last_down), "turn {turn}: {nodes:?}");
+            }
+            assert!(order[..32].iter().all(|cpu| *cpu >= 32), "one thread of each core first: {order:?}");
+            assert_eq!(order.len(), 63);
+        }
+    }
+
+    #[test]
+    fn a_node_that_has_no_more_leaves_its_turns_to_the_others() {
+        let place =
+            |cpu: u32| Place { thread: 0, package: 0, node: u32::from(cpu >= 6), core: cpu.into(), cpu };
+        assert_eq!(micro_order((0..8).collect(), &[], place), [7, 5, 6, 4, 3, 2, 1]);
+        assert_eq!(micro_order((0..8).collect(), &[7], place), [6, 5, 4, 3, 2, 1], "a slow one has none");
+    }
+
+    #[test]
+    fn two_packages_of_one_node_join_by_turns_and_a_host_of_one_from_its_last_core_down() {
+        let in_packages_of = |size: u32| {
+            move |cpu: u32| Place { thread: 0, package: (cpu / size).into(), node: 0, core: cpu.into(), cpu }
+        };
+        assert_eq!(micro_order((0..6).collect(), &[], in_packages_of(3)), [5, 2, 4, 1, 3]);
+        assert_eq!(micro_order((0..6).collect(), &[], in_packages_of(6)), [5, 4, 3, 2, 1]);
     }
 
     /// A folder of six pCPUs, of which those with one number here are threads of one core.
@@ -197,6 +274,20 @@ mod tests {
         assert_eq!(order_with_cores([0, 0, 1, 1, 2, 2]), [5, 3, 1, 4, 2]);
         // Two cores with two threads, and two with one.
         assert_eq!(order_with_cores([0, 0, 1, 1, 2, 3]), [3, 1, 5, 4, 2]);
+    }
+
+    #[test]
+    fn nodes_are_read_where_the_host_shows_them() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["online", "possible"] {
+            std::fs::write(folder.path().join(file), "0-5\n").unwrap();
+        }
+        for cpu in 0..6 {
+            let node = folder.path().join(format!("cpu{cpu}/node{}", cpu / 3));
+            std::fs::create_dir_all(node).unwrap();
+        }
+        let topology = Topology::read_from(folder.path(), folder.path()).unwrap();
+        assert_eq!(topology.micro_order, [5, 2, 4, 1, 3]);
     }
 
     #[test]

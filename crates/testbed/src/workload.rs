@@ -1,9 +1,10 @@
 //! What guests may be asked to run: the words of `testbed/guest/main.c`.
 
 /// A load each; `mix` stands for several.
-const LOADS: [&str; 17] = [
+const LOADS: [&str; 18] = [
     "hog",
     "dozer",
+    "sleeper",
     "shootdown",
     "storm",
     "lock",

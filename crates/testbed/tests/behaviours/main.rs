@@ -20,6 +20,7 @@ mod default_host {
     mod hotplug;
     mod lifecycle;
     mod shares;
+    mod sleepers;
     mod symbols;
     mod vm_policies;
     mod vmm_threads;
