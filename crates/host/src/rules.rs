@@ -1,5 +1,5 @@
-//! The paper's rules alone, or with what the project added to them (docs/explanation/differences.md, Where
-//! this differs from the paper). The simulator's policies have the same word, `rules`.
+//! The paper's rules alone, or with what the project added to them (docs/explanation/differences.md). The
+//! simulator's policies have the same word, `rules`.
 
 use crate::HostError;
 use crate::config::{PoolChoice, Settings};

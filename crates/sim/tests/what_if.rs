@@ -3,7 +3,7 @@
 //! under another policy.
 //!
 //! `cargo test --workspace --locked --test what_if -- --nocapture` prints the table of
-//! docs/how-to/what-if.md.
+//! docs/lab/what-if.md.
 
 use microslice_metrics::profile::Profile;
 use microslice_sim::batch::BatchProgress;

@@ -217,6 +217,8 @@ fn predicted(figure: Figure, report: &RunReport, name: &str) -> Option<f64> {
 struct Row {
     figure: &'static str,
     scheduler: String,
+    /// One of each phase.
+    each_measured: Vec<Option<f64>>,
     measured: Option<f64>,
     predicted: Option<f64>,
     measured_ratio: Option<f64>,
@@ -234,6 +236,7 @@ impl Row {
             "figure": self.figure,
             "scheduler": self.scheduler,
             "measured": self.measured,
+            "measured_by_phase": self.each_measured,
             "predicted": self.predicted,
             "measured_relative": self.measured_ratio,
             "predicted_relative": self.predicted_ratio,
@@ -248,10 +251,12 @@ fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 }
 
 fn rows(order: &[Scheduler], phases: &[Phase], runs: &[(Scheduler, Vec<RunReport>)]) -> Vec<Row> {
-    let measured_of = |figure: Figure, name: &str, scheduler: Scheduler| {
+    let each_measured = |figure: Figure, name: &str, scheduler: Scheduler| -> Vec<Option<f64>> {
         let of = phases.iter().filter(|phase| phase.scheduler == scheduler);
-        mean(of.map(|phase| figure.of(phase, name)))
+        of.map(|phase| figure.of(phase, name)).collect()
     };
+    let measured_of =
+        |figure, name: &str, scheduler| mean(each_measured(figure, name, scheduler).into_iter());
     let predicted_of = |figure: Figure, name: &str, scheduler: Scheduler| {
         let of = runs.iter().filter(|(own, _)| *own == scheduler).flat_map(|(_, reports)| reports);
         mean(of.map(|report| predicted(figure, report, name)))
@@ -267,6 +272,7 @@ fn rows(order: &[Scheduler], phases: &[Phase], runs: &[(Scheduler, Vec<RunReport
             rows.push(Row {
                 figure: label,
                 scheduler: scheduler.name(),
+                each_measured: each_measured(figure, name, scheduler),
                 measured,
                 predicted,
                 measured_ratio: ratio(measured, measured_first),
@@ -292,7 +298,7 @@ fn to_text(costs: &OperationCosts, rows: &[Row]) -> String {
         operations.row(vec![name.into(), us(ns)]);
     }
     let mut text = format!(
-        "{operations}\nThe guest computes {:.0} times slower than a CPU of 2.4 GHz. Medians, while every vCPU computes.\n",
+        "{operations}\nThe guest computes {:.0} times slower than a CPU of 2.4 GHz. Means, while every vCPU computes.\n",
         costs.slowness()
     );
     if rows.is_empty() {
@@ -343,6 +349,7 @@ mod tests {
         Row {
             figure: "shootdown p50",
             scheduler: "1 micro".into(),
+            each_measured: vec![Some(1.0)],
             measured: Some(1.0),
             predicted: Some(1.0),
             measured_ratio: Some(measured_ratio),
