@@ -33,8 +33,8 @@ pub struct OperationCosts {
     pub lock_ns: u64,
     /// Mapping, touching, write-protecting and unmapping eight pages that nobody else has seen.
     pub unmap_ns: u64,
-    /// A call of one running sibling, and of all the others, answered. Most of the latter waits for pCPUs that
-    /// the machine below has stopped: it says how busy that machine is.
+    /// A call of one running sibling, and of all the others, answered. Most of the latter waits for pCPUs
+    /// that the machine below has stopped: it says how busy that machine is.
     pub call_one_ns: u64,
     pub call_all_ns: u64,
 }
