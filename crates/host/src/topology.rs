@@ -190,8 +190,8 @@ mod tests {
         );
     }
 
-    /// A host of these nodes, of four cores of two threads each, which Linux numbers so: all first threads, node
-    /// by node, then all second ones. Each package has so many of the nodes.
+    /// A host of these nodes, of four cores of two threads each. Linux numbers all first threads, node by
+    /// node, then all second ones. Each package has so many of the nodes.
     fn order_with_nodes(nodes: u32, nodes_per_package: u32) -> Vec<u32> {
         let cores = nodes * 4;
         let place = |cpu: u32| {
