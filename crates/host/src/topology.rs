@@ -112,7 +112,8 @@ fn micro_order(mut online: Vec<u32>, slow: &[u32], place: impl Fn(u32) -> Place)
     online.drain(..online.len().min(1));
     online.retain(|cpu| !slow.contains(cpu));
     let mut places: Vec<Place> = online.into_iter().map(place).collect();
-    places.sort_unstable_by(|one, other| other.cmp(one));
+    places.sort_unstable();
+    places.reverse();
     let mut taken: BTreeMap<(usize, i64, u32), usize> = BTreeMap::new();
     let mut turn = |place: &Place| {
         let of_its_node = taken.entry((place.thread, place.package, place.node)).or_default();
