@@ -70,6 +70,10 @@ pub fn times(ratio: Option<f64>) -> String {
     ratio.filter(|ratio| ratio.is_finite()).map_or("-".into(), |ratio| format!("{}x", significant(ratio)))
 }
 
+fn of(name: &str) -> String {
+    format!("{name}'{}", if name.ends_with('s') { "" } else { "s" })
+}
+
 impl Reading<'_> {
     /// What is better, equal and worse; shares; then why what is worse is so.
     pub fn sentences(&self) -> Vec<String> {
@@ -81,7 +85,7 @@ impl Reading<'_> {
     /// All that is judged: of which VM, and what it is called.
     fn judged(&self) -> Vec<(&str, Figure, String)> {
         let work = [self.heavy, self.hog]
-            .map(|(vm, name)| (vm, Figure::WorkPerCpuSecond, format!("{name}'s work/CPU s")));
+            .map(|(vm, name)| (vm, Figure::WorkPerCpuSecond, format!("{} work/CPU s", of(name))));
         let waits = WAITS.map(|(figure, name)| (self.heavy.0, figure, name.to_owned()));
         work.into_iter().chain(waits).collect()
     }
@@ -237,6 +241,11 @@ mod tests {
     }
 
     const ONE: Option<[f64; 4]> = Some([1.0; 4]);
+
+    #[test]
+    fn a_name_that_ends_in_s_gets_no_other() {
+        assert_eq!([of("mix"), of("swaptions")], ["mix's", "swaptions'"]);
+    }
 
     #[test]
     fn what_is_better_needs_no_reason() {
