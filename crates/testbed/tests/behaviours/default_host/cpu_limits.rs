@@ -89,8 +89,8 @@ fn a_vm_gets_what_its_cgroup_allows_and_all_again_when_that_is_taken_back() {
         let limited = scheduler.lines(0).len();
         set_limit(host, "limited", "max 100000");
         statistics_from(&scheduler, limited, limits_are(json!([])), "no limit");
-        // More than both limits. On a quiet machine its four vCPUs had 2.6 CPUs, beside a recording daemon: why
-        // not more isn't known.
+        // More than both limits. On a quiet machine its four vCPUs had 2.6 CPUs, beside a recording
+        // daemon. Why it isn't more isn't known.
         let is_free = |cpus: f64| cpus > 2.0;
         let free = figure(&scheduler, measured(), |ran| ran.cpus("a"), is_free);
         assert!(is_free(free), "{free:.2} CPUs without a limit");
