@@ -55,6 +55,11 @@ impl Intervals {
         self.of_vm(name, |_, vm| number(&vm["cpu_time_ns"])) / 1e9 / self.seconds()
     }
 
+    /// How many CPUs more its vCPUs would have used, if no limit had made them rest.
+    pub fn rested(&self, name: &str) -> f64 {
+        self.of_vm(name, |_, vm| number(&vm["rested_time_ns"])) / 1e9 / self.seconds()
+    }
+
     /// What the VM had of what all VMs had.
     pub fn share(&self, name: &str) -> f64 {
         self.of_vm(name, |_, vm| number(&vm["cpu_time_ns"])) / self.vms_ran_ns()

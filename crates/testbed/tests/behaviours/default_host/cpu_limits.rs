@@ -89,10 +89,14 @@ fn a_vm_gets_what_its_cgroup_allows_and_all_again_when_that_is_taken_back() {
         let limited = scheduler.lines(0).len();
         set_limit(host, "limited", "max 100000");
         statistics_from(&scheduler, limited, limits_are(json!([])), "no limit");
-        // More than both limits. On a quiet machine its four vCPUs had 2.6 CPUs, beside a recording
-        // daemon. Why it isn't more isn't known.
+        let never_rests = |rested: f64| rested == 0.0;
+        statistics_from(&scheduler, limited, |report| report["vms"][0]["rested_time_ns"] == 0, "no rest");
+        let rested = figure(&scheduler, measured(), |ran| ran.rested("a"), never_rests);
+        assert!(never_rests(rested), "its vCPUs rested in {rested:.3} of the time without a limit");
+        // The daemon that records takes up to a CPU and a half of an emulated host.
         let is_free = |cpus: f64| cpus > 2.0;
         let free = figure(&scheduler, measured(), |ran| ran.cpus("a"), is_free);
+        println!("without a limit: {free:.2} CPUs, {rested} rested");
         assert!(is_free(free), "{free:.2} CPUs without a limit");
         let words = scheduler.stderr();
         let limited = format!("a: limited to {:.2} CPUs (/sys/fs/cgroup/limited/cpu.max)", much.cpus("a"));
