@@ -23,10 +23,10 @@ kernels: build ## fetch the stock Debian kernels that demo and tests run (cached
 demo: build ## what micro-slicing brings, in six minutes: simulated, then two stock guests on an emulated stock host
 	target/release/microslice demo
 
-test: setup ## every test, the testbed with real kernels and guests included
+test: setup ## all tests but the testbed's longest: each mechanism once on real kernels with real guests
 	scripts/test.sh
 
-test-long: setup ## the same, and more of it: what changes bpf/ passes this before it lands
+test-long: setup ## every test, and measures longer: what changes bpf/ passes this before it lands
 	MICROSLICE_TEST_LONG=1 scripts/test.sh
 
 check: setup ## what CI checks before the tests: format, layering, lint, style (crates/cli/tests/tidy), each parser fuzzed for five seconds

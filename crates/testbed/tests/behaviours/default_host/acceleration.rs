@@ -117,6 +117,7 @@ fn micro_pcpu_use(report: &Value) -> [f64; 2] {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn a_micro_pcpu_runs_other_vcpus_until_a_request_comes_unless_it_may_not() {
     // Eight vCPUs on four pCPUs: one always waits.
     let lending = &accelerated().report;
@@ -183,6 +184,7 @@ fn a_dry_run_decides_and_counts_but_moves_nothing() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn a_trace_shows_what_ran_where_and_micro_slices_on_the_micro_pcpu() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
@@ -220,6 +222,7 @@ fn a_trace_shows_what_ran_where_and_micro_slices_on_the_micro_pcpu() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn a_trace_on_a_full_disk_ends_there_and_scheduling_goes_on() {
     on_host(|host| {
         run(host, "mkdir -p /tmp/small && mount -t tmpfs -o size=256k tmpfs /tmp/small");

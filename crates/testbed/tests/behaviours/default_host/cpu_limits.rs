@@ -111,6 +111,7 @@ fn a_vm_gets_what_its_cgroup_allows_and_all_again_when_that_is_taken_back() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn vms_in_one_limited_cgroup_share_what_it_allows() {
     let row = &VMS_IN_ONE_LIMITED_CGROUP;
     let guests = ["a", "b"].map(|name| hog(row, name, &format!("tenant/{name}")));
@@ -133,6 +134,7 @@ fn vms_in_one_limited_cgroup_share_what_it_allows() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn each_vcpu_gets_what_its_own_cgroup_allows() {
     let row = &EACH_VCPU_LIMITED;
     with_guests(&[hog(row, "a", "split")], |host, _| {
@@ -160,6 +162,7 @@ fn each_vcpu_gets_what_its_own_cgroup_allows() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn host_tasks_get_what_their_cgroup_allows_niced_or_not() {
     on_host(|host| {
         run(host, "cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control && mkdir -p service");
@@ -263,6 +266,7 @@ fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() 
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn tasks_that_fork_under_a_limit_never_rest_with_what_forks_of_the_host_wait_for() {
     let row = &A_LIMITED_CROWD_THAT_FORKS;
     on_host(|host| {
@@ -292,6 +296,7 @@ fn tasks_that_fork_under_a_limit_never_rest_with_what_forks_of_the_host_wait_for
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn a_limit_below_what_a_tick_takes_never_brings_the_watchdog() {
     let row = &A_LIMIT_BELOW_A_TICK;
     with_guests(&[hog(row, "a", "limited")], |host, guests| {

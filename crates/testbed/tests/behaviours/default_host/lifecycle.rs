@@ -26,6 +26,7 @@ fn guests_live_on_through_kills_of_the_daemon() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn vms_created_and_destroyed_leave_no_residue() {
     on_host(|host| {
         const AT_ONCE: usize = 4;
@@ -120,6 +121,7 @@ fn resident_kib_at_a_thousand_vcpus(host: &Host) -> Result<u64, String> {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn vcpus_by_the_thousand_are_scheduled_by_a_daemon_of_less_than_fifty_mib() {
     on_host(|host| {
         // Emulated SVM ends a VM now and then (docs/explanation/testbed.md), and these are many.

@@ -82,6 +82,7 @@ fn a_hog_of_twice_the_weight_gets_twice_the_share_from_when_it_has_it() {
 /// Where one pCPU is more contended than the others nobody there keeps up with the pool's clock. By it, a
 /// sleeper came back behind the hog: it had 0.01 of this pCPU.
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn a_brief_sleeper_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
     let row = &A_SLEEPER_PINNED_WITH_A_HOG;
     with_guests(&["a", "b", "others"].map(|name| guest(row, name)), |host, guests| {
@@ -157,6 +158,7 @@ fn renice(host: &Host, pids: &[String], nice: u32) {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_half() {
     let [beside_tasks, beside_niced] = [&TASKS_BESIDE_A_VM, &NICED_TASKS_BESIDE_A_VM];
     with_guests(&[guest(beside_tasks, "a")], |host, _| {
@@ -175,6 +177,7 @@ fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_ha
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn what_ran_while_pcpus_were_free_is_neither_owed_nor_saved_up() {
     // Three vCPUs and a niced task have a pCPU each, so that the task's clock, a hundred times as fast, runs
     // away.

@@ -56,6 +56,7 @@ fn used_us(host: &Host, cgroups: [&str; 3]) -> [f64; 3] {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn services_share_by_the_weights_of_their_cgroups_and_leave_vms_what_the_outermost_weights_give_these() {
     on_host(|host| {
         run(

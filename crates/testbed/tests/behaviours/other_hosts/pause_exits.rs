@@ -42,6 +42,7 @@ fn spinning_for_a_shootdown_or_a_lock_accelerates_the_responder_or_the_holder() 
 
 /// The same by the kernel's own scheduler: KVM's own yield goes ahead there, and the boost comes beside it.
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn spinning_for_a_shootdown_or_a_lock_boosts_the_responder_or_the_holder_beside_the_kernels_scheduler() {
     on_host_with_pause_exits(|host, _| {
         let running = beside::start(host, &format!("{BESIDE} --record /tmp/beside.rec"));

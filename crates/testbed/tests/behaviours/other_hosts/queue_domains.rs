@@ -42,6 +42,7 @@ fn assert_shares_hold(host: &Host, flags: &str, moves: bool) {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn shares_hold_and_no_pcpu_idles_whatever_a_domain_is() {
     on_host_of_two_caches(&uneven_hogs(), |host, guests| {
         for (domain, moves) in [("pcpu", true), ("llc", true), ("host", false)] {
@@ -52,6 +53,7 @@ fn shares_hold_and_no_pcpu_idles_whatever_a_domain_is() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn shares_hold_and_no_pcpu_idles_under_the_scheduler_coordinated_too() {
     on_host_of_two_caches(&uneven_hogs(), |host, guests| {
         for domain in ["pcpu", "llc"] {
