@@ -11,14 +11,15 @@
  * Formula.   Clocks are the host's, so they compare across domains. Another domain's first goes before the
  *            own one if that is ahead of it by more than a slice costs it: the rule of warm caches
  *            (fair_share.h). So a share is kept within a slice of each vCPU, and work moves only if it lags
- *            by as much.
+ *            by as much. A spinner's heir goes without such a look for a slice after the last one. Without
+ *            that bound a VM whose vCPUs yield to each other would keep a pCPU.
  * Shares.    Let a vCPU wait in domain D with a clock L, the earliest of all waiters. Let a pCPU of another
  *            domain choose its own, whose clock is ahead of L by more than a slice costs that one. Then it
  *            hasn't looked at D just now, or it would have taken the vCPU that waits there. It looks at
  *            BALANCE_LOOK_MAX others in turn. So it has looked at D after (domains - 1) / BALANCE_LOOK_MAX
- *            such turns, rounded up. So no vCPU is left behind by more than so many slices and one, however
- *            long that goes on. A bounded difference of clocks isn't one of shares
- *            (crates/policy/tests/queue_domain.rs).
+ *            such turns, rounded up. Before each of them heirs go first for a slice at most. So no vCPU is
+ *            left behind by more than twice so many slices and one, however long that goes on. A bounded
+ *            difference of clocks isn't one of shares (crates/policy/tests/queue_domain.rs).
  * Limits.    Where clocks are equal queues may be of unequal length. Nobody is looked for by load.
  */
 #ifndef POLICY_QUEUE_DOMAIN_H
@@ -130,6 +131,13 @@ POLICY u32 next_domain_to_look_at(u32 domain_count, u32 own, u32 last)
 	if (next != own)
 		return next;
 	return next + 1 < domain_count ? next + 1 : 0;
+}
+
+/* May an heir go first, though that long ago was the last look into other domains? */
+POLICY u32 may_inherit_without_a_look(const struct fair_share_config *config, u32 domain_count,
+				      u64 looked_ns_ago)
+{
+	return domain_count <= 1 || looked_ns_ago < config->slice_ns;
 }
 
 /* Does the first of the other domain run here? */

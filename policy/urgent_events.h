@@ -10,7 +10,8 @@
  *            count.
  *
  *              URGENT_IPI  a yield caused by an IPI: in a shootdown, or to a preempted target ("the number of
- *                          yields caused by IPIs", section 5)
+ *                          yields caused by IPIs", section 5); or a call whose recipient waits for a pCPU.
+ *                          A requester that spins without yielding shows nothing else (not in the paper)
  *              URGENT_PLE  a wait for a lock: a pause-loop exit, or the halt that ends such a spin in a
  *                          paravirtual guest
  *              URGENT_IRQ  a device interrupt whose recipient waits for a pCPU, because it was preempted, or
@@ -50,6 +51,8 @@ POLICY u32 urgent_event_of_interrupt(u32 kind, u32 reason)
 	u32 needs_help = reason == INTERRUPT_REQUESTS || reason == INTERRUPT_ALREADY_REQUESTED ||
 			 reason == INTERRUPT_NO_MICRO_POOL;
 
+	if (kind == INTERRUPT_IPI_CALL_FUNCTION && needs_help)
+		return URGENT_IPI;
 	return kind == INTERRUPT_VIRQ && needs_help ? URGENT_IRQ : URGENT_NONE;
 }
 

@@ -395,21 +395,36 @@ static __always_inline bool rests_by_old_limits(struct task_struct *p)
 	return tctx && vtime_before(tctx->queued_at_ns, limits_changed_at_ns);
 }
 
-/* It rests, unless it stopped in the kernel. */
-static __always_inline void rest_or_go_on(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 now)
+/* Does it go on now? Otherwise it rests, if where it stopped is known. */
+static __always_inline bool goes_on_from_stop(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 now)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
 
 	if (!tctx || (!tctx->is_stop_seen && now - tctx->queued_at_ns < STOPPED_UNSEEN_MAX_NS))
-		return;
+		return false;
 	if (goes_on_in_kernel(p, tctx, NULL)) {
 		tctx->goes_on = true;
-		release(it, p, now);
-	} else if (!vtime_before(now, tctx->rests_until_ns)) {
-		release(it, p, now);
-	} else {
-		dsq_move_vtime(it, p, DSQ_RESTING, tctx->rests_until_ns);
+		return true;
 	}
+	if (!vtime_before(now, tctx->rests_until_ns))
+		return true;
+	dsq_move_vtime(it, p, DSQ_RESTING, tctx->rests_until_ns);
+	return false;
+}
+
+/* Which tasks are looked at, one kind after the other. */
+enum rest_look {
+	LOOK_STOPPED = 0,
+	LOOK_DUE = 1,
+	LOOK_BY_OLD_LIMITS = 2,
+	REST_LOOK_COUNT = 3,
+};
+
+static __always_inline bool ends_rest(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 now, u32 look)
+{
+	if (look == LOOK_STOPPED)
+		return goes_on_from_stop(it, p, now);
+	return look == LOOK_DUE || rests_by_old_limits(p);
 }
 
 /* For as long as a task rests. */
@@ -417,37 +432,32 @@ static int end_rests(void *map, u32 *key, struct rest_timer *timer)
 {
 	u64 now = bpf_ktime_get_ns(), next_ns = now + RELEASE_INTERVAL_MAX_NS;
 	struct task_struct *p;
+	u32 look;
 
 	rest_timer_armed = 0;
 	/* 6.16 takes the callback of a timer that a sleepable program initialised for sleepable. */
 	bpf_rcu_read_lock();
-	timer->look_count = RELEASE_LOOK_MAX;
-	for_each_queued(p, DSQ_STOPPED)
-	{
-		if (!timer->look_count)
+	/* One loop in another: the verifier checks what ends a rest once, not for each kind. */
+	bpf_for (look, 0, REST_LOOK_COUNT) {
+		/* The longest rests are those that a limit of before made. */
+		u64 last_first = look == LOOK_BY_OLD_LIMITS
+				     ? bpf_core_enum_value(enum scx_dsq_iter_flags, SCX_DSQ_ITER_REV)
+				     : 0;
+
+		if (look == LOOK_BY_OLD_LIMITS && now - limits_changed_at_ns >= LIMIT_REST_MAX_NS)
 			break;
-		timer->look_count--;
-		rest_or_go_on(&it, p, now);
-	}
-	timer->look_count = RELEASE_LOOK_MAX;
-	for_each_queued(p, DSQ_RESTING)
-	{
-		if (!timer->look_count || vtime_before(now, p->scx.dsq_vtime)) {
-			next_ns = p->scx.dsq_vtime;
-			break;
-		}
-		timer->look_count--;
-		release(&it, p, now);
-	}
-	/* The longest rests are those that a limit of before made. */
-	if (now - limits_changed_at_ns < LIMIT_REST_MAX_NS) {
 		timer->look_count = RELEASE_LOOK_MAX;
-		for_each_queued_last_first(p, DSQ_RESTING)
+		for_each_queued_from(p, look == LOOK_STOPPED ? DSQ_STOPPED : DSQ_RESTING, last_first)
 		{
-			if (!timer->look_count)
+			bool is_due = look != LOOK_DUE || !vtime_before(now, p->scx.dsq_vtime);
+
+			if (!timer->look_count || !is_due) {
+				if (look == LOOK_DUE)
+					next_ns = p->scx.dsq_vtime;
 				break;
+			}
 			timer->look_count--;
-			if (rests_by_old_limits(p))
+			if (ends_rest(&it, p, now, look))
 				release(&it, p, now);
 		}
 	}

@@ -273,6 +273,7 @@ static __always_inline bool take_from_elsewhere(s32 cpu, struct pcpu *pcpu, cons
 	struct vcpu *vcpu = vcpu_of(ran);
 	bool taken;
 
+	pcpu->looked_at_ns = bpf_ktime_get_ns();
 	pcpu->elsewhere.dsq = 0;
 	if (ran && vcpu && (!pcpu->line.dsq || vtime_before(ran->vtime_ns, vtime_ns))) {
 		vtime_ns = ran->vtime_ns;

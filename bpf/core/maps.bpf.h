@@ -202,6 +202,7 @@ struct pcpu {
 	u64 others_ran_ns;	       /* by host tasks, not yet made up for by vCPUs */
 	u64 turn_ns;		       /* how long the turn that began here last may be */
 	u64 limited_until_ns;	       /* the turn under way ends then, by a limit; 0: no limit does */
+	u64 looked_at_ns;	       /* when it looked into other domains last */
 	struct first_waiter line;      /* of the queues of its own, when it looked last */
 	struct first_waiter elsewhere; /* likewise, of some of the other domains */
 	/*

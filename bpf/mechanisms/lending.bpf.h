@@ -83,7 +83,7 @@ static __always_inline bool dispatch_lent(s32 cpu, struct pcpu *pcpu, struct tas
 
 	if (is_put_off(cpu, prev, pcpu))
 		return true;
-	if (take_heir(cpu, prev) || take_boosted(cpu, LOOK_AT_VCPUS))
+	if (take_heir(cpu, prev, LOOK_AT_VCPUS) || take_boosted(cpu, LOOK_AT_VCPUS))
 		return false;
 	ran = compare_with_line(cpu, prev, pcpu, LOOK_AT_VCPUS);
 	if (take_from_elsewhere(cpu, pcpu, ran, LOOK_AT_VCPUS))

@@ -247,7 +247,7 @@ HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, 
 
 HOOK bool goes_before_boosted(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 owed)
 {
-	return serve_urgent(cpu, pcpu, prev) || take_heir(cpu, prev);
+	return serve_urgent(cpu, pcpu, prev) || take_heir(cpu, prev, 0);
 }
 
 HOOK bool goes_before_the_line(s32 cpu, struct pcpu *pcpu, u32 owed)

@@ -339,7 +339,7 @@ HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, 
 /* A vCPU that yields a micro slice gives no other the turn that was interrupted for it. */
 HOOK bool goes_before_boosted(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 owed)
 {
-	return !owed && take_heir(cpu, prev);
+	return !owed && take_heir(cpu, prev, 0);
 }
 
 HOOK bool goes_before_the_line(s32 cpu, struct pcpu *pcpu, u32 owed)

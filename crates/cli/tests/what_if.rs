@@ -134,3 +134,22 @@ fn a_prediction_has_each_vm_its_fit_and_what_it_cannot_know_and_its_scenario_run
     let off = fitted["model"].as_f64().expect("a number") / fitted["profile"].as_f64().expect("a number");
     assert!((0.5..2.0).contains(&off), "{fitted}");
 }
+
+#[test]
+fn a_host_whose_costs_were_measured_is_a_name_or_a_file() {
+    let files = Files::new();
+    let profile = profile(&files, "web", "web");
+    let measured = include_str!("../../../scenarios/hosts/testbed.toml");
+    let file = files.write("measured.toml", measured);
+    let predicted = |host: &str| {
+        let output =
+            microslice(&["simulate", "--profile", &profile, "--host", host, "--seeds", "1", "--json"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        json["predictions"].clone()
+    };
+    assert_eq!(predicted("testbed"), predicted(&file));
+    let none = files.name("none.toml");
+    let error = refuse(&["simulate", "--profile", &profile, "--host", &none, "--seeds", "1"]);
+    assert!(error.contains("none.toml: No such file"), "{error}");
+}

@@ -39,6 +39,12 @@ pub fn next_domain_to_look_at(domain_count: u32, own: u32, last: u32) -> u32 {
     unsafe { c::next_domain_to_look_at(domain_count, own, last) }
 }
 
+/// May an heir go first, though that long ago was the last look into other domains?
+pub fn may_inherit_without_a_look(config: &FairShareConfig, domain_count: u32, looked_ns_ago: u64) -> bool {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::may_inherit_without_a_look(config, domain_count, looked_ns_ago) != 0 }
+}
+
 /// Does the first of the other domain run here?
 pub fn decide_on_elsewhere(config: &FairShareConfig, seen: &ElsewhereObservation) -> bool {
     // SAFETY: both pointers come from references.

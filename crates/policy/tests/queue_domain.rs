@@ -38,6 +38,14 @@ fn a_pcpu_with_nothing_to_run_takes_any_task_from_any_domain() {
     );
 }
 
+#[test]
+fn an_heir_goes_first_for_a_slice_after_the_last_look_into_other_domains() {
+    let may_inherit =
+        |domains, ago| may_inherit_without_a_look(&FairShareConfig::with_slice(SLICE_NS), domains, ago);
+    assert!(may_inherit(2, SLICE_NS - 1) && !may_inherit(2, SLICE_NS));
+    assert!(may_inherit(1, u64::MAX), "there are no others");
+}
+
 /// A host whose vCPUs always want to run, each of a VM of its own. Each pCPU chooses once in a round, for a
 /// slice.
 struct Model {

@@ -39,9 +39,14 @@ fn what_nobody_is_accelerated_for_is_not_urgent() {
 }
 
 fn of_interrupt(kind: InterruptKind, seen: InterruptObservation) -> [UrgentEvent; 2] {
+    by_rules(&AccelerateConfig::DEFAULT, kind, seen)
+}
+
+/// Without a micro pool, and with one.
+fn by_rules(config: &AccelerateConfig, kind: InterruptKind, seen: InterruptObservation) -> [UrgentEvent; 2] {
     [0, 1].map(|micro_pcpu_count| {
         let seen = InterruptObservation { kind: kind.into(), micro_pcpu_count, ..seen };
-        urgent_event_of_interrupt(seen.kind, &decide_on_interrupt(&AccelerateConfig::DEFAULT, &seen))
+        urgent_event_of_interrupt(seen.kind, &decide_on_interrupt(config, &seen))
     })
 }
 
@@ -71,9 +76,16 @@ fn a_device_interrupt_is_urgent_while_its_recipient_waits_for_a_pcpu() {
 }
 
 #[test]
-fn ipis_are_counted_by_the_yields_that_they_cause_not_when_they_are_sent() {
+fn a_call_is_urgent_while_its_recipient_waits_for_a_pcpu() {
+    assert_eq!(of_interrupt(InterruptKind::IpiCallFunction, recipient(VcpuState::Runnable)), [Ipi; 2]);
+    assert_eq!(of_interrupt(InterruptKind::IpiCallFunction, recipient(VcpuState::Running)), [None; 2]);
+}
+
+#[test]
+fn in_the_paper_ipis_are_counted_by_the_yields_that_they_cause_not_when_they_are_sent() {
     for kind in [InterruptKind::IpiReschedule, InterruptKind::IpiCallFunction] {
-        assert_eq!(of_interrupt(kind, recipient(VcpuState::Runnable)), [None; 2]);
+        let of_paper = by_rules(&AccelerateConfig::PAPER, kind, recipient(VcpuState::Runnable));
+        assert_eq!(of_paper, [None; 2], "{kind}");
     }
 }
 

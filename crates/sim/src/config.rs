@@ -90,8 +90,10 @@ pub struct CostModel {
     pub exit_ns: u64,
     /// What sending one IPI costs the sender, per target: the exit of an ICR write or of a hypercall.
     pub ipi_send_ns: u64,
-    /// From the moment an interrupt is sent until a running target begins its handler.
+    /// From the moment an IPI is sent until a running target begins its handler.
     pub ipi_delivery_ns: u64,
+    /// Likewise, of every other interrupt: timers, ticks, devices.
+    pub interrupt_entry_ns: u64,
     /// Longest extra time a vCPU needs after others ran on its pCPU, because it finds the caches cold.
     pub cache_refill_max_ns: u64,
     /// How long others must run until the caches hold nothing of this vCPU (the cost grows linearly until

@@ -119,7 +119,9 @@ impl Simulation<'_> {
             let guest = &mut self.guest[vcpu];
             guest.interrupted_pv_spin_left_ns = guest.pv_spin_left_ns;
         }
-        let left_ns = self.costs.ipi_delivery_ns + handler_ns;
+        let is_ipi = bit & (pending::CALL_FUNCTION | pending::RESCHEDULE) != 0;
+        let entry_ns = if is_ipi { self.costs.ipi_delivery_ns } else { self.costs.interrupt_entry_ns };
+        let left_ns = entry_ns + handler_ns;
         let guest = &mut self.guest[vcpu];
         guest.pending &= !bit;
         guest.depth = 1;

@@ -75,7 +75,9 @@ impl Host {
             text += &cost("context_switch", draw.over_decades(1_000, 4_000));
             text += &cost("exit", draw.over_decades(300, 1_200));
             text += &cost("ipi_send", draw.over_decades(300, 3_200));
-            text += &cost("ipi_delivery", draw.over_decades(500, 4_000));
+            let delivery = draw.over_decades(500, 4_000);
+            text += &cost("ipi_delivery", delivery);
+            text += &cost("interrupt_entry", delivery);
             text += &cost("cache_refill_max", draw.over_decades(25_000, 300_000));
             text += &cost("cache_displace", draw.over_decades(500_000, 4_000_000));
             text += &cost("llc_migration", draw.over_decades(10_000, 160_000));

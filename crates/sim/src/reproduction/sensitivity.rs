@@ -32,7 +32,11 @@ const PARAMETERS: [(&str, Scale); 16] = [
     ("context switch", |config, factor| times(&mut config.host.costs.context_switch_ns, factor)),
     ("exit", |config, factor| times(&mut config.host.costs.exit_ns, factor)),
     ("IPI send", |config, factor| times(&mut config.host.costs.ipi_send_ns, factor)),
-    ("IPI delivery", |config, factor| times(&mut config.host.costs.ipi_delivery_ns, factor)),
+    ("IPI delivery", |config, factor| {
+        let costs = &mut config.host.costs;
+        times(&mut costs.ipi_delivery_ns, factor);
+        times(&mut costs.interrupt_entry_ns, factor);
+    }),
     ("cache refill", |config, factor| times(&mut config.host.costs.cache_refill_max_ns, factor)),
     ("cache displacement", |config, factor| times(&mut config.host.costs.cache_displace_ns, factor)),
     ("speed beside busy", |config, factor| {

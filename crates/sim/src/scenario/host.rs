@@ -24,11 +24,12 @@ pub const KEYS: [&str; 10] = [
     "boosts",
     "ple",
 ];
-pub const COST_KEYS: [&str; 9] = [
+pub const COST_KEYS: [&str; 10] = [
     "context_switch",
     "exit",
     "ipi_send",
     "ipi_delivery",
+    "interrupt_entry",
     "cache_refill_max",
     "cache_displace",
     "llc_migration",
@@ -120,11 +121,14 @@ fn read_queue_locks(node: &Node, frequency_hz: Option<f64>) -> Result<QueueLockC
 fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, ScenarioError> {
     let table = TableReader::open(node, "costs", &COST_KEYS)?;
     let cost = |key: &str| read_cost(&table, key, frequency_hz);
+    let ipi_delivery_ns = cost("ipi_delivery")?;
+    let interrupt_entry_ns = read_optional_cost(&table, "interrupt_entry", frequency_hz)?;
     Ok(CostModel {
         context_switch_ns: cost("context_switch")?,
         exit_ns: cost("exit")?,
         ipi_send_ns: cost("ipi_send")?,
-        ipi_delivery_ns: cost("ipi_delivery")?,
+        ipi_delivery_ns,
+        interrupt_entry_ns: interrupt_entry_ns.unwrap_or(ipi_delivery_ns),
         cache_refill_max_ns: cost("cache_refill_max")?,
         cache_displace_ns: cost("cache_displace")?,
         llc_migration_ns: cost("llc_migration")?,

@@ -229,7 +229,7 @@ impl Library {
     /// Where a path leads: from the file that contains it, or from the working directory if it is from the
     /// command line.
     fn path(&self, reference: &str, place: &Place) -> Option<PathBuf> {
-        if place.is_command_line() {
+        if place.is_command_line() || Path::new(reference).is_absolute() {
             return Some(PathBuf::from(reference));
         }
         Some(self.folders.get(place.file.as_ref())?.join(reference))

@@ -25,12 +25,13 @@ pub fn host(costs: &OperationCosts) -> String {
          smt_busy_speed = \"50 %\"\n\
          source = \"microslice testbed side-by-side --write-host FILE: means while every vCPU computes. An emulated pCPU shares its \
          core with another, and the machine gives each half. ipi_send is an exit, as KVM sends for the guest. ipi_delivery is the \
-         rest of a call of one sibling. Emulated CPUs have no caches.\"\n\n\
+         rest of a call of one sibling. Ticks are in what computing takes. Emulated CPUs have no caches.\"\n\n\
          [costs]\n\
          context_switch = \"{switch_ns} ns\"\n\
          exit = \"{exit_ns} ns\"\n\
          ipi_send = \"{exit_ns} ns\"\n\
          ipi_delivery = \"{delivery_ns} ns\"\n\
+         interrupt_entry = \"1 ns\"\n\
          cache_refill_max = \"0 us\"\n\
          cache_displace = \"2 ms\"\n\
          llc_migration = \"0 us\"\n\
@@ -66,10 +67,9 @@ pub fn scenario(costs: &OperationCosts, pv: Pv) -> String {
     let last = pcpus - 1;
     let kernel = format!(
         "kernel = {{ extends = \"linux-modern\", lock_kind = \"{lock_kind}\", pv_tlb_flush = {helpers}, pv_ipi_yield = {helpers}, \
-         call_function_handler = \"{answer_ns} ns\", reschedule_handler = \"{answer_ns} ns\", tick_handler = \"{tick} ns\", \
+         call_function_handler = \"{answer_ns} ns\", reschedule_handler = \"{answer_ns} ns\", tick_handler = \"1 ns\", \
          thread_switch = \"{switch} ns\", lock = [{{ name = \"runqueue\", symbol = \"ttwu_do_activate\" }}, \
          {{ name = \"bucket\", symbol = \"_raw_spin_unlock\" }}] }}",
-        tick = kernel_ns(costs, 3.0),
         switch = kernel_ns(costs, 1.5),
     );
     let workers: String = (0..last)

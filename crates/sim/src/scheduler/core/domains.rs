@@ -11,7 +11,8 @@ use crate::ids::{DomainQueueId, IdVec, PcpuId, VcpuId};
 use crate::machine::Machine;
 use microslice_policy as policy;
 use microslice_policy::queue_domain::{
-    decide_on_elsewhere, domains_to_look_at, next_domain_to_look_at, queue_to_join,
+    decide_on_elsewhere, domains_to_look_at, may_inherit_without_a_look, next_domain_to_look_at,
+    queue_to_join,
 };
 use microslice_policy::{ElsewhereObservation, QueueDomain, QueueObservation};
 use std::ops::Range;
@@ -21,6 +22,8 @@ pub struct Domains {
     count: u32,
     /// Of each pCPU: into which domain it looks next.
     cursors: IdVec<PcpuId, u32>,
+    /// Of each pCPU: when it looked last.
+    looked_at_ns: IdVec<PcpuId, u64>,
 }
 
 impl Domains {
@@ -29,7 +32,7 @@ impl Domains {
         let last = PcpuId::from_index(pcpus - 1);
         let count = kind.of_pcpu(last.number(), machine.llc_of(last)) + 1;
         let cursors = machine.pcpus.ids().map(|pcpu| kind.of_pcpu(pcpu.number(), machine.llc_of(pcpu)));
-        Self { kind, count, cursors: cursors.collect() }
+        Self { kind, count, cursors: cursors.collect(), looked_at_ns: IdVec::of(0, pcpus) }
     }
 
     /// Of the domains, and behind them of each pCPU.
@@ -92,7 +95,7 @@ impl<H: Hooks> FairShare<H> {
 
     /// A vCPU that waits in another domain and runs here before those of the own one. `ran`: the one that
     /// could go on here.
-    pub(super) fn take_from_elsewhere(
+    pub fn take_from_elsewhere(
         &mut self,
         machine: &Machine,
         pcpu: PcpuId,
@@ -101,6 +104,7 @@ impl<H: Hooks> FairShare<H> {
         if self.domains.count == 1 {
             return None;
         }
+        self.domains.looked_at_ns[pcpu] = machine.now_ns;
         let first = self.first_in_line(machine, pcpu).map(|waiter| waiter.vcpu);
         let own = [ran, first].into_iter().flatten().reduce(|a, b| further_behind(&self.accounts, a, b));
         let Some(own) = own else { return self.nearest_elsewhere(machine, pcpu) };
@@ -114,6 +118,12 @@ impl<H: Hooks> FairShare<H> {
             }
         }
         found
+    }
+
+    /// Whether an heir may go first on this pCPU, before its next look.
+    pub fn may_inherit_without_a_look(&self, machine: &Machine, pcpu: PcpuId) -> bool {
+        let looked_ns_ago = machine.now_ns - self.domains.looked_at_ns[pcpu];
+        may_inherit_without_a_look(&self.rules, self.domains.count, looked_ns_ago)
     }
 
     fn goes_before_own(&self, own: VcpuId, first: VcpuId) -> bool {

@@ -46,14 +46,20 @@ impl DirectedYield {
     }
 }
 
-/// The heir, if the clocks let it.
+/// The heir, if the clocks let it. Where the last look into other domains was long ago, one that is further
+/// behind there goes before it.
 pub fn goes_first<H: Hooks>(
-    core: &FairShare<H>,
+    core: &mut FairShare<H>,
     machine: &mut Machine,
     pcpu: PcpuId,
     heir: Option<VcpuId>,
 ) -> Option<VcpuId> {
     let heir = heir.filter(|&heir| core.may_go_first(machine, pcpu, heir))?;
+    if !core.may_inherit_without_a_look(machine, pcpu)
+        && let Some(further_behind) = core.take_from_elsewhere(machine, pcpu, Some(heir))
+    {
+        return Some(further_behind);
+    }
     machine.pool.overtakes[0] += 1;
     Some(heir)
 }
