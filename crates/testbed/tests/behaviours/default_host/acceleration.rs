@@ -143,6 +143,7 @@ fn while_the_micro_pcpu_is_busy_a_request_has_its_micro_slice_at_home_unless_it_
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
     with_guests(&mixed_guests(Pv::On), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
@@ -156,6 +157,7 @@ fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn another_kernels_symbols_accelerate_nothing() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let other = &host.image(OTHER_KERNEL).expect("another kernel's image").kernel;
@@ -169,6 +171,7 @@ fn another_kernels_symbols_accelerate_nothing() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn a_dry_run_decides_and_counts_but_moves_nothing() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --dry-run"));

@@ -241,6 +241,7 @@ fn end_crowd(host: &Host, crowd: &Process) {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() {
     // Nobody rests for longer than six seconds, so each may take no more than 0.6 s / threads for a turn. An
     // emulated host's timers are up to 14 ms late ("hrtimer: interrupt took ..."). Up to a thousand:

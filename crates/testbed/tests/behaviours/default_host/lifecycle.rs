@@ -48,6 +48,7 @@ fn vms_created_and_destroyed_leave_no_residue() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn a_kernel_thread_pinned_to_a_micro_pcpu_still_runs() {
     with_guests(&two_hogs(), |host, guests| {
         let scheduler = start_scheduler(host, "--micro-cpus 2 --micro-cpus-limit 2 --micro-slice-us 3000");
@@ -61,6 +62,7 @@ fn a_kernel_thread_pinned_to_a_micro_pcpu_still_runs() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn kernel_threads_and_higher_classes_that_take_a_pcpu_leave_every_queued_task_its_slice() {
     on_host(|host| {
         let scheduler = start_scheduler(host, "--micro-cpus 0");

@@ -101,6 +101,7 @@ fn a_brief_sleeper_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
 /// much: it had 0.129 of the host without the rule, 0.107 with it. What the rule is worth:
 /// crates/sim/tests/shares.rs.)
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn a_vm_that_has_had_more_than_its_share_is_refused_micro_slices() {
     let row = &A_LIGHT_VM_THAT_ASKS_ALL_THE_TIME;
     with_guests(&[guest(row, "a").pv(Pv::Off), guest(row, "b")], |host, guests| {
@@ -125,6 +126,7 @@ fn a_vm_that_has_had_more_than_its_share_is_refused_micro_slices() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn a_light_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_ends_the_scheduler() {
     let row = &A_LIGHT_VM_BESIDE_THE_HEAVIEST;
     with_guests(&two_hogs(), |host, guests| {

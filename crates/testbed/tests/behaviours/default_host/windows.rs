@@ -172,6 +172,7 @@ fn windows_hold_under_the_scheduler_coordinated_too() {
 }
 
 #[test]
+#[ignore = "no time for it in a working day: make test-long"]
 fn hints_put_a_turns_end_off_a_guest_that_overdraws_pays_for_it_and_a_forged_page_changes_nothing_for_others()
 {
     on_host(|host| {
