@@ -39,7 +39,7 @@ struct Seen {
     end: Value,
 }
 
-/// A guest's kernel that has no user space: what it is known to be, by whom.
+/// A guest's kernel that has no user space: what each source says that it is.
 struct GuestKernel {
     /// What is reported while it panics, which takes all that it gets, beside vCPUs that spin.
     panicking: Vec<Value>,
@@ -114,8 +114,8 @@ fn kill(process: Process) {
     process.wait(PATIENCE).expect("end");
 }
 
-/// Guests' programs crash there. So the kernel gets neither an initial root nor a disk: it boots, waits for the
-/// disk, and panics.
+/// Guests' programs crash there. So the kernel gets neither an initial root nor a disk: it boots, waits for
+/// the disk, and panics.
 fn look_at_guest_kernel(host: &Host, scheduler: &Process) -> GuestKernel {
     let image = host.image(DEFAULT_GUEST).expect("the guest's image");
     let append = format!("console=ttyS0 loglevel=3 panic=0 root=/dev/vda rootwait={GUEST_WAITS_S}");
