@@ -23,7 +23,7 @@ kernels: build ## fetch the stock Debian kernels that demo and tests run (cached
 demo: build ## what micro-slicing brings, in six minutes: simulated, then two stock guests on an emulated stock host
 	target/release/microslice demo
 
-test: setup ## all tests but the testbed's longest: each mechanism once on real kernels with real guests
+test: setup ## all tests but two thirds of the testbed's: what most depends on, and loading on each kernel
 	scripts/test.sh
 
 test-long: setup ## every test, and measures longer: what changes bpf/ passes this before it lands

@@ -31,8 +31,9 @@ const HOST: &str = "xeon-e5645";
 /// ticks are in what computing takes.
 const COSTS_NS: [(&str, f64); 4] =
     [("context_switch", 2_000.0), ("exit", 500.0), ("ipi_send", 3_200.0), ("ipi_delivery", 2_000.0)];
-const HANDLERS_NS: [(&str, f64); 3] =
-    [("call_function_handler", 1_000.0), ("reschedule_handler", 1_000.0), ("tick_handler", 3_000.0)];
+const IPI_HANDLERS_NS: [(&str, f64); 2] =
+    [("call_function_handler", 1_000.0), ("reschedule_handler", 1_000.0)];
+const TICK_HANDLER_NS: [(&str, f64); 1] = [("tick_handler", 3_000.0)];
 
 /// What a thread does, per second of its computing.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -134,6 +135,11 @@ impl Model {
         scaled.collect::<Vec<_>>().join(", ")
     }
 
+    fn handlers(&self) -> String {
+        let ipis = self.costs(&IPI_HANDLERS_NS);
+        if self.measured_host.is_some() { ipis } else { ipis + ", " + &self.costs(&TICK_HANDLER_NS) }
+    }
+
     fn write_vm(&self, text: &mut String, vm: &VmModel) {
         let affinity = match vm.affinity.as_slice() {
             [] => String::new(),
@@ -149,7 +155,7 @@ impl Model {
             vm.weight,
             vm.spares_preempted,
             vm.yields_by_hypercall,
-            self.costs(if self.measured_host.is_some() { &HANDLERS_NS[..2] } else { &HANDLERS_NS }),
+            self.handlers(),
         );
         for (number, threads) in (1..).zip(vm.processes()) {
             let _ = write!(

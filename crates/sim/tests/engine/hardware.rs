@@ -93,3 +93,17 @@ fn caches_that_are_displaced_in_no_time_are_as_cold_as_those_displaced_in_one_ns
     assert!(run_with(0) == run_with(1));
     assert!(run_with(0) != run_with(2 * MS));
 }
+
+#[test]
+fn a_tick_takes_the_entry_of_an_interrupt_and_not_the_delivery_of_an_ipi() {
+    // 250 ticks a second, of 2 ms each if they came as IPIs do.
+    let work = |interrupt_entry_ns| {
+        let mut config = one_vm(vec![compute(100 * US), Phase::Progress { units: 1 }], 1);
+        let costs = &mut config.host.costs;
+        (costs.ipi_delivery_ns, costs.interrupt_entry_ns) = (2 * MS, interrupt_entry_ns);
+        config.duration_ns = S;
+        run(&config).vms[0].workloads[0].units_done as f64
+    };
+    let slowed = work(2 * MS) / work(1);
+    assert!((0.45..0.55).contains(&slowed), "{slowed}");
+}

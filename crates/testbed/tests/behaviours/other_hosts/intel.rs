@@ -222,6 +222,7 @@ fn on_vmx_vms_are_found_when_they_come_and_forgotten_when_they_go() {
 fn on_vmx_accelerations_and_returns_add_up() {
     let end = &seen().end;
     print(&format!("accelerations: {}", end["accelerations"]));
+    assert!(sum([end], "/accelerations/total") > 0, "{end}");
     assert_sums_hold(end);
 }
 
