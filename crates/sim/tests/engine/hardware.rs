@@ -101,7 +101,7 @@ fn a_tick_takes_the_entry_of_an_interrupt_and_not_the_delivery_of_an_ipi() {
         let mut config = one_vm(vec![compute(100 * US), Phase::Progress { units: 1 }], 1);
         let costs = &mut config.host.costs;
         (costs.ipi_delivery_ns, costs.interrupt_entry_ns) = (2 * MS, interrupt_entry_ns);
-        config.duration_ns = S;
+        (config.host.smt_threads, config.duration_ns) = (1, S);
         run(&config).vms[0].workloads[0].units_done as f64
     };
     let slowed = work(2 * MS) / work(1);
