@@ -3,33 +3,39 @@ SHELL := bash
 CARGO ?= cargo
 .DEFAULT_GOAL := help
 
-.PHONY: help setup build deb kernels demo test test-long check soak bench campaign fmt
+.PHONY: help setup setup-build setup-tests build deb kernels demo test test-long check soak bench campaign fmt
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
 
-setup: ## install what is missing (Debian packages; root)
-	@scripts/setup.sh
+setup: ## install what building and the demo need (Debian packages; root)
+	@scripts/setup.sh demo
 
-build: setup ## the microslice binary, release build
+setup-build: # the compiler's needs alone
+	@scripts/setup.sh build
+
+setup-tests: ## install what tests and checks need, too: servers, a browser, a cluster
+	@scripts/setup.sh tests
+
+build: setup-build ## the microslice binary, release build
 	$(CARGO) build --release --locked --bin microslice
 
-deb: build ## a Debian package, in target/debian
+deb: build setup-tests ## a Debian package, in target/debian
 	scripts/deb.sh
 
-kernels: build ## fetch the stock Debian kernels that demo and tests run (cached)
+kernels: setup build ## fetch the stock Debian kernels that demo and tests run (cached)
 	target/release/microslice testbed kernels
 
-demo: build ## what micro-slicing brings, in six minutes: simulated, then two stock guests on an emulated stock host
+demo: setup build ## what micro-slicing brings, in six minutes: simulated, then two stock guests on an emulated stock host
 	target/release/microslice demo
 
-test: setup ## all tests but two thirds of the testbed's: what most depends on, and loading on each kernel
+test: setup-tests ## all tests but two thirds of the testbed's: what most depends on, and loading on each kernel
 	scripts/test.sh
 
-test-long: setup ## every test, and measures longer: what changes bpf/ passes this before it lands
+test-long: setup-tests ## every test, and measures longer: what changes bpf/ passes this before it lands
 	MICROSLICE_TEST_LONG=1 scripts/test.sh
 
-check: setup ## what CI checks before the tests: format, layering, lint, style (crates/cli/tests/tidy), each parser fuzzed for five seconds
+check: setup-tests ## what CI checks before the tests: format, layering, lint, style (crates/cli/tests/tidy), each parser fuzzed for five seconds
 	$(CARGO) fmt --all --check
 	scripts/check-c-format.sh
 	scripts/check-layering.sh
@@ -37,14 +43,14 @@ check: setup ## what CI checks before the tests: format, layering, lint, style (
 	$(CARGO) test --workspace --locked --test tidy
 	scripts/fuzz.sh 5
 
-soak: setup ## ten minutes of fuzzed scenarios that `make test` doesn't draw (scripts/soak.sh for longer)
+soak: setup-build ## ten minutes of fuzzed scenarios that `make test` doesn't draw (scripts/soak.sh for longer)
 	scripts/soak.sh 10
 
 bench: build ## hot paths, as ratios inside one run; and what policies lose on 200 random scenarios
 	$(CARGO) bench --workspace --locked
 	target/release/microslice regret --scenarios 200
 
-campaign: build ## faults drawn by SEED to emulated hosts, for MINUTES (30): does what is promised hold? (SCHEDULER=none: the kernel's own)
+campaign: setup build ## faults drawn by SEED to emulated hosts, for MINUTES (30): does what is promised hold? (SCHEDULER=none: the kernel's own)
 	target/release/microslice testbed campaign --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1) --scheduler $(or $(SCHEDULER),microslice)
 
 fmt: ## format everything

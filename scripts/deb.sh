@@ -7,7 +7,7 @@ program=${1:-${CARGO_TARGET_DIR:-target}/release/microslice}
 directory=${2:-${CARGO_TARGET_DIR:-target}/debian}
 
 for tool in dh dpkg-buildpackage; do
-    command -v "$tool" > /dev/null || { echo "deb: $tool is missing: make setup" >&2; exit 2; }
+    command -v "$tool" > /dev/null || { echo "deb: $tool is missing: make setup-tests" >&2; exit 2; }
 done
 [[ -x $program ]] || { echo "deb: $program: no program; make build" >&2; exit 2; }
 version=$("$program" --version)

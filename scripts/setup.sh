@@ -1,15 +1,24 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the testbed need, as Debian packages by name. Safe to run again: a
-# package that is there is not touched. Runs as root on Debian 12.
+# Installs Debian packages by name: scripts/setup.sh [build|demo|tests]
+# `build`: what compiling the program needs. `demo` (the default): what an emulated host needs besides. `tests`:
+# what tests and `make check` need besides. Safe to run again: a package that is there is not touched. Runs as
+# root on Debian 12.
 set -euo pipefail
 
-packages=(
-    clang-19 clang-format-19 llvm-19   # the BPF programs and the native build of policy/
+build=(
+    clang-19                           # the BPF programs and the native build of policy/
     libclang1-19                       # crates/border, by which Rust reads C headers
-    gcc g++ make pkg-config            # vendored libraries and libFuzzer are built from source
-    autoconf automake autopoint bison flex gawk gettext libtool patch
-    dpkg-dev xz-utils zstd kmod        # unpacking stock kernels and their modules
-    libc6-dev linux-libc-dev           # static programs that run inside guests
+    gcc libc6-dev linux-libc-dev       # static programs that run inside hosts and guests
+    make pkg-config autoconf automake autopoint bison flex gawk gettext libtool patch   # libbpf and libelf
+)
+demo=(
+    dpkg-dev xz-utils kmod             # unpacking stock kernels and their modules
+    debian-archive-keyring             # checks what the testbed downloads
+)
+tests=(
+    clang-format-19 llvm-19            # formats C, and takes objects apart
+    g++                                # libFuzzer is built from source
+    zstd                               # unpacks kernels that are packed so
     python3-venv                       # vmlinux-to-elf, which symbols are compared with
     slurmctld slurmd slurm-client munge   # a cluster of one machine, which tests start and end
     libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86   # tests' own libvirtd
@@ -20,8 +29,13 @@ packages=(
     tmux                               # a terminal that tests look at
     prometheus                         # scrapes tests and checks rules; its service stays off (below)
     libelf-dev libseccomp-dev          # with them cargo builds the peers of `microslice testbed peers`
-    debian-archive-keyring             # checks what the testbed downloads
 )
+case ${1:-demo} in
+build) packages=("${build[@]}") ;;
+demo) packages=("${build[@]}" "${demo[@]}") ;;
+tests) packages=("${build[@]}" "${demo[@]}" "${tests[@]}") ;;
+*) echo "setup: $1: none of build, demo, tests" >&2; exit 2 ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do

@@ -1,4 +1,4 @@
-//! Pages are drawn by a real browser: Debian's chromium, which `make setup` installs.
+//! Pages are drawn by a real browser: Debian's chromium, which `make setup-tests` installs.
 
 use std::io::Write;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn draw(arguments: &[&str]) -> Option<Drawn> {
     if Command::new("chromium").arg("--version").output().is_err() {
         writeln!(
             std::io::stderr(),
-            "SKIPPED: no chromium here (make setup installs it); the page of {arguments:?} was not drawn by a real browser"
+            "SKIPPED: no chromium here (make setup-tests installs it); the page of {arguments:?} was not drawn by a real browser"
         )
         .expect("stderr");
         return None;

@@ -32,7 +32,7 @@ impl Drop for Running {
 
 fn start(command: &mut Command) -> Running {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    Running(child.unwrap_or_else(|error| panic!("{command:?}: {error}; `make setup` installs it")))
+    Running(child.unwrap_or_else(|error| panic!("{command:?}: {error}; `make setup-tests` installs it")))
 }
 
 fn served(address: &str, board: &Arc<Board>) -> (Server, Address) {

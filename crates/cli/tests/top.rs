@@ -41,7 +41,7 @@ impl Terminal {
         let mut command = Command::new("tmux");
         let output =
             command.arg("-S").arg(&self.socket).args(arguments).env("TERM", "xterm-256color").output();
-        let output = output.unwrap_or_else(|error| panic!("tmux: {error}; `make setup` installs it"));
+        let output = output.unwrap_or_else(|error| panic!("tmux: {error}; `make setup-tests` installs it"));
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }

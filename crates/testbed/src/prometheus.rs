@@ -1,7 +1,7 @@
 //! Debian's own Prometheus, which tests ask about what it scraped, and what our dashboard and our alerts ask
 //! it.
 //!
-//! `make setup` installs it. It is asked by its own `promtool`.
+//! `make setup-tests` installs it. It is asked by its own `promtool`.
 
 use crate::{Error, Result, children};
 use serde_json::Value;
