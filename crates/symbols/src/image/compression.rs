@@ -3,6 +3,7 @@
 
 use super::packed;
 use crate::{Cause, Error, Place};
+use ruzstd::decoding::StreamingDecoder;
 use std::io::Read;
 
 /// How a payload is packed.
@@ -74,7 +75,7 @@ pub fn unpack(
         Compression::Lzma => liblzma::stream::Stream::new_lzma_decoder(MEMORY_LIMIT_BYTES)
             .map_err(|error| error.to_string())
             .and_then(|stream| read(&mut liblzma::bufread::XzDecoder::new_stream(payload, stream))),
-        Compression::Zstd => zstd_decoder(payload).and_then(|mut decoder| read(&mut decoder)),
+        Compression::Zstd => unpack_zstd(payload, read),
         Compression::Lzo => packed::unpack_lzo(payload, size_hint, limit_bytes),
         Compression::Lz4Legacy => packed::unpack_lz4_legacy(payload, size_hint, limit_bytes),
     };
@@ -86,13 +87,23 @@ pub fn unpack(
 
 /// What a decoder may take for its dictionary: xz -9 uses 64 MiB, kernels 32 to 128.
 const MEMORY_LIMIT_BYTES: u64 = 160 << 20;
-const ZSTD_WINDOW_LOG_MAX: u32 = 27;
+const ZSTD_WINDOW_LIMIT_BYTES: u64 = 128 << 20;
 
-fn zstd_decoder(payload: &[u8]) -> Result<impl Read + '_, String> {
-    let mut decoder =
-        zstd::stream::read::Decoder::with_buffer(payload).map_err(|error| error.to_string())?.single_frame();
-    decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(|error| error.to_string())?;
-    Ok(decoder)
+/// Unpacks the one frame that `payload` begins with. The kernel's build adds a checksum, which has to hold.
+fn unpack_zstd(
+    payload: &[u8],
+    read: impl FnOnce(&mut dyn Read) -> Result<Vec<u8>, String>,
+) -> Result<Vec<u8>, String> {
+    let mut decoder = StreamingDecoder::new_with_max_window_size(payload, ZSTD_WINDOW_LIMIT_BYTES)
+        .map_err(|error| error.to_string())?;
+    let unpacked = read(&mut decoder)?;
+    let frame = decoder.into_frame_decoder();
+    match frame.get_checksum_from_data() {
+        Some(checksum) if frame.get_calculated_checksum() != Some(checksum) => {
+            Err("the checksum doesn't match".into())
+        }
+        _ => Ok(unpacked),
+    }
 }
 
 fn read_limited(reader: &mut dyn Read, size_hint: usize, limit_bytes: usize) -> Result<Vec<u8>, String> {

@@ -60,7 +60,7 @@ pub fn pack(compression: Compression, bytes: &[u8]) -> Vec<u8> {
         }
         Compression::Xz => tool("xz", &["--check=crc32", "--x86", "--lzma2=,dict=32MiB"], bytes),
         Compression::Lzma => tool("xz", &["--format=lzma", "-9"], bytes),
-        Compression::Zstd => zstd::bulk::compress(bytes, 19).unwrap(),
+        Compression::Zstd => tool("zstd", &["-22", "--ultra", "--quiet"], bytes),
         Compression::Lzo => lzop(bytes),
         Compression::Lz4Legacy => lz4_legacy(bytes),
     };
