@@ -42,6 +42,7 @@ check: setup-tests ## what CI checks before the tests: format, layering, lint, s
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked --test tidy
 	scripts/fuzz.sh 5
+	scripts/check-test-long.sh
 
 soak: setup-build ## ten minutes of fuzzed scenarios that `make test` doesn't draw (scripts/soak.sh for longer)
 	scripts/soak.sh 10

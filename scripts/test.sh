@@ -48,4 +48,19 @@ echo "The ten slowest tests:"
 awk '/^test .* \.\.\. / { name = $2 } match($0, /(ok|FAILED) <[0-9.]+s>$/) {
          split(substr($0, RSTART), word, /[<s]/); printf "%8.1f s  %s\n", word[2], name
      }' "$log" | sort -rn | sed -n '1,10p'
+# What the behaviours came to stays in the repository: scripts/check-test-long.sh reads it.
+if grep -qE '^test (default_host|other_hosts)::' "$log" && [[ -z ${CI:-} ]]; then
+    record=testbed/behaviours.tsv
+    commit=$(git rev-parse --short=12 HEAD)
+    [[ -z $(git status --porcelain -- bpf policy crates) ]] || commit+=-changed
+    awk -v commit="$commit" -v date="$(date +%F)" -v OFS='\t' '
+        /^test .* \.\.\. / { name = $2 }
+        match($0, /(ok|FAILED) <[0-9.]+s>$/) && name ~ /^(default_host|other_hosts)::/ {
+            split(substr($0, RSTART), word, /[ <s]+/)
+            print name, tolower(word[1]), word[2], commit, date
+        }' "$log" > "$log.behaviours"
+    { cat "$log.behaviours"; grep -v '^#' "$record" 2>/dev/null || true; } | sort -s -t $'\t' -u -k1,1 > "$log.all"
+    { printf '# behaviour\tverdict\tseconds\tcommit\tdate: written by scripts/test.sh\n'; cat "$log.all"; } > "$record"
+    rm -f "$log.behaviours" "$log.all"
+fi
 exit "$result"
