@@ -18,9 +18,7 @@ timed() {
 }
 
 echo "$(nproc) cores, $(git rev-parse --short HEAD), load $(cut -d' ' -f1 /proc/loadavg); packages and kernels that are here are kept"
-# shared/ lies beside a clone, as it does beside this one.
 timed clone git clone --quiet . "$clone/main"
-[[ ! -d ../shared ]] || ln -s "$(realpath ../shared)" "$clone/shared"
 cd "$clone/main"
 for what in "$@"; do
     case $what in
