@@ -12,9 +12,9 @@
 //! Limits.    A slice counts from the boost, not from when the thread ran: the difference is the kernel's
 //!            latency. One that hasn't run after WAITS_MAX slices loses its boost.
 
-use super::ledger::{Entry, Ledger};
-use super::threads::{self, BOOST_PRIORITY, HELPER_PRIORITY, Means, Now};
 use crate::HostError;
+use crate::beside::ledger::{Entry, Ledger};
+use crate::beside::threads::{self, BOOST_PRIORITY, HELPER_PRIORITY, Means, Now};
 use crate::interface::BoostEventKind;
 use microslice_policy::VcpuState;
 use std::os::fd::RawFd;

@@ -10,13 +10,14 @@
 //!            is isn't looked up in a BPF map. A pCPU that a hypervisor takes away meanwhile looks like a
 //!            slow kernel.
 
-use super::helper::{Helper, Requests, Told, wait_for};
-use super::ledger::Ledger;
-use super::threads::{self, Former, Now};
 use crate::HostError;
-use crate::daemon::monotonic_ns;
+use crate::beside::helper::check_real_time;
+use crate::beside::helper::{Helper, Requests, Told, wait_for};
+use crate::beside::ledger::Ledger;
+use crate::beside::threads::{self, Former, Now};
 use crate::interface::BoostEventKind;
-use crate::preflight;
+use crate::machine::clock::monotonic_ns;
+use crate::machine::preflight;
 use microslice_policy::VcpuState;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-pub use super::threads::Means;
+pub use crate::beside::threads::Means;
 
 /// More would be busy threads on more than a part of very large hosts; `cpu_set_t` ends there.
 const PCPUS_MAX: usize = 1024;
@@ -265,7 +266,8 @@ impl Requests for Doorbell {
 /// # Errors
 /// This process may not make a thread real-time, has one pCPU only, or may not put a thread into the group.
 pub fn measure(plan: &Plan, stop: &AtomicBool) -> Result<Measured, HostError> {
-    preflight::check_may_boost()?;
+    preflight::check_may_make_real_time()?;
+    check_real_time()?;
     let pcpus = pcpus_of_ours();
     if pcpus.len() < 2 {
         return Err(HostError::refused(

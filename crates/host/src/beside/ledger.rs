@@ -7,8 +7,8 @@
 //! Races.     Watcher and next start may give the same thread back: the second one finds it ordinary, and
 //!            leaves it. A thread ID that another thread has by now is told by the time of its start.
 
-use super::threads::{self, Former, Now};
 use crate::HostError;
+use crate::beside::threads::{self, Former, Now};
 use rustix::fs::FlockOperation;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;

@@ -1,20 +1,20 @@
 //! The BPF side of `run --beside` in the kernel: programs, maps, links. Dropping it leaves nothing attached.
 
-use super::helper::{Requests, Told, wait_for};
 use crate::HostError;
+use crate::beside::helper::{Requests, Told, wait_for};
 use crate::beside_skeleton::{BesideSkel, BesideSkelBuilder, types};
-use crate::config::Settings;
-use crate::guests::{self, KernelSide};
-use crate::interface::{BoostEvent, BoostStats, RunConfig, Vcpu};
-use crate::mapped_array::MappedArray;
-use crate::objects::attach;
-use crate::preflight::{Host, Vendor};
-use crate::program_costs;
-use crate::recorder::Recorder;
-use crate::recursion_misses::RecursionMisses;
-use crate::scheduler::{
-    Event, KernelVm, VMS_MAX, VmStats, keep_warnings, load_failure, lookup, parse_event, update,
-};
+use crate::bpf::events::{Event, parse_event};
+use crate::bpf::kernel_vm::KernelVm;
+use crate::bpf::mapped_array::MappedArray;
+use crate::bpf::maps::{lookup, update};
+use crate::bpf::recursion_misses::RecursionMisses;
+use crate::bpf::warnings::{keep_warnings, load_failure};
+use crate::bpf::{attach, program_costs};
+use crate::guests::list::{self, KernelSide};
+use crate::interface::{BoostEvent, BoostStats, RunConfig, VMS_MAX, Vcpu, VmStats};
+use crate::machine::preflight::{Host, Vendor};
+use crate::output::recorder::Recorder;
+use crate::settings::Settings;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
 use microslice_policy::{
@@ -167,7 +167,7 @@ impl KernelSide for Programs {
     }
 
     fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError> {
-        guests::set_vm_feed(&self.skeleton.maps.vm_feeds, vm, code, layout)
+        list::set_vm_feed(&self.skeleton.maps.vm_feeds, vm, code, layout)
     }
 }
 
@@ -248,7 +248,7 @@ impl Requests for BoostEvents {
     }
 
     fn note_taken_back(&self, slot: u32) {
-        self.taken_back_at.set(slot, crate::daemon::monotonic_ns());
+        self.taken_back_at.set(slot, crate::machine::clock::monotonic_ns());
     }
 }
 

@@ -4,11 +4,11 @@
 //! refusals + missed + boosts that ran + pending; boosts that ran = ends + in flight; of the helper: boosts =
 //! returns.
 
-use super::helper::Counts;
-use crate::interface::{BoostMiss, BoostStats};
-use crate::recursion_misses::RecursionMisses;
-use crate::report::{add_up, counted_by_cause, difference, matrix, merge, named, names, sum, sums_by_cause};
-use crate::scheduler::VmStats;
+use crate::beside::helper::Counts;
+use crate::bpf::counters::{add_up, difference, sum};
+use crate::bpf::recursion_misses::RecursionMisses;
+use crate::interface::{BoostMiss, BoostStats, VmStats};
+use crate::output::words::{counted_by_cause, matrix, merge, named, names, sums_by_cause};
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
 use microslice_policy::{

@@ -6,9 +6,9 @@
 //!            real-time, so that boosted threads don't keep it waiting.
 //! Limits.    SIGKILL of both leaves what is boosted at that moment, until the next start or the next boot.
 
-use super::ledger::Ledger;
-use super::threads::{self, WATCHER_PRIORITY};
 use crate::HostError;
+use crate::beside::ledger::Ledger;
+use crate::beside::threads::{self, WATCHER_PRIORITY};
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! What was seen of a vCPU and of a VM: the arithmetic of waits and of intervals.
 
+use crate::bpf::counters::{Counters, add_up, difference, sum};
 use crate::interface::{ObservedVcpu, Vcpu, WAIT_BUCKETS, WaitStats};
-use crate::report::{Counters, add_up, difference, sum};
 use microslice_metrics::Histogram;
 use microslice_policy::{Coded, GuestClass, InterruptKind, VcpuState};
 

@@ -1,8 +1,8 @@
 //! One line per VM in plain words: what it loses by waiting.
 
-use super::figures::VmFigures;
+use crate::bpf::counters::add_up;
 use crate::interface::WaitStats;
-use crate::report::add_up;
+use crate::observe::figures::VmFigures;
 use microslice_metrics::Unit;
 use microslice_policy::{Coded, GuestClass, class_is_critical};
 

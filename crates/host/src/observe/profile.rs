@@ -1,10 +1,10 @@
 //! What of a report a model needs: `observe --profile`. The file's format is `microslice_metrics::profile`.
 
-use super::figures::VmFigures;
-use super::report::{Report, VmReport};
 use crate::interface::WaitStats;
-use crate::preflight::Host;
-use crate::topology::parse_cpu_list;
+use crate::machine::cpu_list::parse_cpu_list;
+use crate::machine::preflight::Host;
+use crate::observe::figures::VmFigures;
+use crate::observe::report::{Report, VmReport};
 use microslice_metrics::profile::{Classes, HostProfile, Interrupt, Interrupts, Profile, VmProfile, Waits};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ impl Report {
 /// When the observation begins.
 pub(super) fn host(host: &Host) -> HostProfile {
     let places = &host.topology.neighbourhoods;
-    let most = |of: &dyn Fn(&crate::domains::Neighbourhood) -> Option<u32>| {
+    let most = |of: &dyn Fn(&crate::machine::domains::Neighbourhood) -> Option<u32>| {
         let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
         places.iter().filter_map(of).for_each(|group| *counts.entry(group).or_default() += 1);
         (counts.len(), counts.values().copied().max().unwrap_or(0))

@@ -1,10 +1,11 @@
 //! What was seen in an interval, or in all: one JSON object, or one screenful.
 
-use super::figures::{VcpuFigures, VmFigures};
-use super::{judgement, page};
+use crate::bpf::counters::add_up;
+use crate::bpf::recursion_misses::RecursionMisses;
 use crate::interface::WaitStats;
-use crate::recursion_misses::RecursionMisses;
-use crate::report::{add_up, merge, named, names};
+use crate::observe::figures::{VcpuFigures, VmFigures};
+use crate::observe::{judgement, page};
+use crate::output::words::{merge, named, names};
 use microslice_metrics::profile::HostProfile;
 use microslice_metrics::table::Table;
 use microslice_metrics::{Histogram, Unit};
