@@ -3,16 +3,16 @@
 //!
 //! Each folder uses only the folders before it: [`machine`], [`shares`], [`settings`], [`bpf`], [`guests`],
 //! [`output`], and then the modes [`run`], [`beside`] and [`observe`], which don't use each other.
+//! `scripts/check-layering.sh` holds this order.
 //!
-//! [`run::run`] is the whole life of `microslice run`. It refuses ([`machine`]) or loads ([`run`]). Once every
-//! few milliseconds it reads the rings, looks for new VMs ([`guests`]), and tells the kernel what is known of
-//! their code. At each interval it prints ([`run::report`]). [`guests::memory_slots`] tells where a VMM has
-//! its guest's memory, to the daemon and to `microslice symbols --pid`.
+//! [`run::run`] is the whole life of `microslice run`. It refuses ([`machine`]) or loads ([`run`]). Once
+//! every few milliseconds it reads the rings, looks for new VMs ([`guests`]), and tells the kernel what is
+//! known of their code. At each interval it prints ([`run::report`]). [`guests::memory_slots`] tells where a
+//! VMM has its guest's memory, to the daemon and to `microslice symbols --pid`.
 
 // They panic where nobody reads, and a scheduler must not end because of that.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-// In the order in which they may use each other; `scripts/check-layering.sh` holds it.
 mod error;
 pub mod interface;
 

@@ -321,7 +321,7 @@ fn describe(words: &[&str], page: &mut String) {
 fn the_page_of_commands_is_what_they_say_of_themselves() {
     let mut page =
         "# Commands\n\nWhat each command says of itself (`--help`). A test keeps this page fresh;\n\
-         `MICROSLICE_WRITE_DOCS=1 cargo test --workspace --locked --test docs` writes it anew.\n"
+         `MICROSLICE_WRITE_DOCS=1 cargo test --workspace --locked --test commands docs` writes it anew.\n"
             .to_owned();
     describe(&[], &mut page);
     let path = root().join("docs/reference/commands.md");

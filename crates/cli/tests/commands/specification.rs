@@ -74,7 +74,7 @@ fn each_promise_is_held_by_a_test_or_a_command_that_exists() {
 #[test]
 fn a_promise_without_a_test_or_by_a_test_that_is_not_there_is_found() {
     let command = |words: &[&str]| words == ["run"];
-    let this = "`crates/cli/tests/specification.rs`";
+    let this = "`crates/cli/tests/commands/specification.rs`";
     let itself = "each_promise_is_held_by_a_test_or_a_command_that_exists";
     assert_eq!(missing(&format!("{this}: `{itself}`; `microslice run`"), command), Ok(()));
     for (cell, cause) in [

@@ -2,7 +2,7 @@
 //! finds the slide.
 //!
 //! Each image is read once, however many guests run it; its symbols are forgotten again as soon as ranges and
-//! landmarks are known; what is kept is measured by `tests/guest_kernel_memory.rs`.
+//! landmarks are known; what is kept is measured by `tests/system/guest_kernel_memory.rs`.
 
 use crate::HostError;
 use microslice_policy::{CLASS_RANGES_MAX, ClassRange, Code, GUEST_CODES_MAX, GuestCode};
