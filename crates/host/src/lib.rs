@@ -24,7 +24,7 @@ pub mod observe;
 pub mod output;
 pub mod run;
 pub mod settings;
-pub mod shares;
+mod shares;
 
 /// A module that libbpf-cargo generated from `bpf/OBJECT.bpf.c`: programs, maps, and the layouts of its
 /// headers.

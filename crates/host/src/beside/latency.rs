@@ -40,13 +40,13 @@ const BACK_PATIENCE_NS: u64 = 10_000_000;
 /// The least of an ordinary thread.
 const NICE: i32 = 19;
 
-/// What is measured.
+/// A measurement to make.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub duration: Duration,
     /// Boosts a second; each comes half a period too early or too late at most.
     pub rate: u32,
-    /// Of a boost.
+    /// The slice of a boost.
     pub slice: Duration,
     pub means: Means,
     /// The control group whose thread is boosted: a folder of its file system. None: this process's.
@@ -64,14 +64,14 @@ pub struct Boosted {
     pub back: u64,
 }
 
-/// What came out.
+/// The results of a measurement.
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
     pub boosted: Vec<Boosted>,
     /// The helper's own counts.
     pub boosts: u64,
     pub returns: u64,
-    /// Of the boosts: by a deadline.
+    /// The number of boosts that were by a deadline.
     pub by_deadline: u64,
     /// The kernel ran the target by itself before the helper came, or the helper came in vain.
     pub missed: u64,
@@ -81,7 +81,7 @@ pub struct Measured {
     pub helper_ns: u64,
     pub seconds: f64,
     pub pcpus: usize,
-    /// Of the pCPUs' time, what other processes and a hypervisor had: 0 to 1.
+    /// The part of the pCPUs' time that other processes and a hypervisor had: 0 to 1.
     pub others: f64,
 }
 
@@ -106,7 +106,7 @@ enum Stage {
     Missed = 5,
 }
 
-/// What all threads share.
+/// The state that all threads share.
 struct Scene {
     stage: AtomicU32,
     asked_at: AtomicU64,
@@ -114,7 +114,7 @@ struct Scene {
     ran_at: AtomicU64,
     taken_back_at: AtomicU64,
     next_at: AtomicU64,
-    /// Of the target.
+    /// When and where the target ran last, and which thread it is.
     seen_at: AtomicU64,
     pcpu: AtomicU32,
     tid: AtomicU32,

@@ -29,9 +29,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// What a VM didn't use of its budget in so much time it may use at once.
+/// The time whose unused budget a VM may use at once.
 const BURST_NS: u64 = 1_000_000_000;
-/// All VMs together may have so many times what one may.
+/// The budget of all VMs together, in budgets of one VM.
 const VMS_PER_HOST_BUDGET: u32 = 5;
 /// Real-time turns never take more of the host.
 pub const HOST_PERCENT_MAX: u32 = 50;
@@ -92,7 +92,7 @@ impl Programs {
         Ok(Self { rings, events, records, recorder, vms, vm_stats_of, skeleton })
     }
 
-    /// What the helper hears and looks at.
+    /// Returns the events and the vCPUs that the helper needs.
     pub fn boost_events(&self) -> Result<BoostEvents, HostError> {
         let maps = &self.skeleton.maps;
         let failed = |error| HostError::broken(format!("maps of boosts: {error}"));
@@ -126,7 +126,8 @@ impl Programs {
         self.vm_stats_of.get(slot).unwrap_or_else(VmStats::new_zeroed)
     }
 
-    /// Of VMs that are gone, but for slots that nobody uses yet: [`Self::vm_stats`].
+    /// Returns the statistics of VMs that are gone. A slot that isn't used again yet still has its own
+    /// ([`Self::vm_stats`]).
     pub fn gone_stats(&self) -> VmStats {
         self.vm_stats(VMS_MAX)
     }
@@ -137,7 +138,7 @@ impl Programs {
         self.vms.get_last(slot).unwrap_or_else(BoostStats::new_zeroed)
     }
 
-    /// Of VMs whose slots others use by now.
+    /// Returns the boosts of VMs whose slots others use by now.
     pub fn boosts_of_gone(&self) -> BoostStats {
         lookup(&self.skeleton.maps.boosts_of_gone, 0).unwrap_or_else(BoostStats::new_zeroed)
     }
@@ -160,7 +161,7 @@ impl KernelSide for Programs {
 
     /// To the recording as well.
     fn set_guest_code(&mut self, slot: u32, code: &GuestCode) -> Result<(), HostError> {
-        // What was decided with the kernel that had this slot comes before the new one in the recording.
+        // Decisions with the kernel that had this slot come before the new kernel in the recording.
         self.drain()?;
         update(&self.skeleton.maps.guest_codes, slot, code.as_bytes())?;
         self.recorder.as_mut().map_or(Ok(()), |recorder| recorder.code(slot, code))

@@ -26,7 +26,7 @@ pub struct VmBoosts {
     /// libvirt's, if it is one of its domains.
     pub uuid: Option<String>,
     pub pid: u32,
-    /// Of its slot: tells VMs apart.
+    /// The generation of its slot, which tells VMs apart.
     pub generation: u32,
     pub vcpu_count: u32,
     pub kernel: Option<String>,
@@ -36,7 +36,7 @@ pub struct VmBoosts {
     pub boosts: BoostStats,
 }
 
-/// What the helper did.
+/// Counts of the helper.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Helped {
     pub boosts: u64,
@@ -96,7 +96,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// What came after `before`.
+    /// Returns the report of the time since `before`.
     pub fn since(&self, before: Option<&Self>) -> Self {
         let Some(before) = before else { return self.clone() };
         let mut interval = self.clone();
@@ -254,7 +254,7 @@ fn cause_table(stats: &VmStats, boosts: &BoostStats, dry_run: bool) -> Table {
     table
 }
 
-/// What a VM's counters and the sum of all have in common.
+/// Returns the JSON that a VM's counters and the sum of all have in common.
 fn counters_json(stats: &VmStats, boosts: &BoostStats) -> Value {
     let (requests, total) = (add_up(&boosts.requests), ran(boosts));
     let lost = add_up(&boosts.refusals) + add_up(&boosts.missed);

@@ -17,10 +17,10 @@ use std::process::{Child, Command, Stdio};
 /// The hidden flag of `microslice run` that makes a process one.
 pub const FLAG: &str = "--watch-boosts";
 
-/// What it says once it watches.
+/// The line that it writes once it watches.
 const READY: &[u8] = b"watching\n";
 
-/// Of the daemon: its watcher.
+/// The daemon's handle of its watcher.
 pub struct Watcher {
     process: Child,
     path: PathBuf,

@@ -45,7 +45,7 @@ impl VmStats {
             .sum()
     }
 
-    /// Likewise, as the scheduler `coordinated` sees them.
+    /// Returns the IPIs between its vCPUs that the scheduler `coordinated` sees.
     pub(crate) fn urgent_ipis(&self) -> u64 {
         [InterruptKind::IpiReschedule, InterruptKind::IpiCallFunction]
             .map(|kind| self.urgent.ipis[kind as usize])
@@ -58,7 +58,7 @@ impl VmStats {
         add_up(&self.interrupts[InterruptKind::Virq as usize])
     }
 
-    /// What its vCPUs and its VMM's other threads ran.
+    /// Returns the time that its vCPUs and its VMM's other threads ran.
     pub(crate) fn had_ns(&self) -> u64 {
         self.ran_ns + self.vmm_ran_ns
     }

@@ -3,7 +3,7 @@
 use crate::interface::{self, EventKind, RefusalEvent, ResizeEvent, WitnessEvent};
 use zerocopy::FromBytes;
 
-/// What the rings delivered.
+/// An event that a ring delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A vCPU's instruction pointer at a HLT exit.

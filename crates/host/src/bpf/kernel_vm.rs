@@ -18,7 +18,7 @@ pub struct KernelVm {
 }
 
 impl KernelVm {
-    /// Those in the map `vms` that have a vCPU.
+    /// Returns the VMs in the map `vms` that have a vCPU.
     pub(crate) fn all_of(vms: &MappedArray) -> Vec<Self> {
         let of_slot = |slot| {
             let vm: Vm = vms.get(slot)?;

@@ -63,13 +63,13 @@ impl MappedArray {
         words.chunks_exact(self.words_per_value).nth(key as usize)
     }
 
-    /// What the value begins with.
+    /// Reads the beginning of a value.
     pub fn get<T: FromBytes>(&self, key: u32) -> Option<T> {
         let words = self.value(key)?.iter().take(size_of::<T>().div_ceil(WORD));
         T::read_from_prefix(&bytes(words)).ok().map(|(value, _)| value)
     }
 
-    /// What the value ends with: what mechanisms keep stands behind what the core keeps.
+    /// Reads the end of a value: mechanisms keep their state behind the core's.
     pub fn get_last<T: FromBytes>(&self, key: u32) -> Option<T> {
         T::read_from_suffix(&bytes(self.value(key)?.iter())).ok().map(|(_, value)| value)
     }

@@ -53,7 +53,7 @@ pub fn instructions_of(object: &Object) -> Vec<(String, u32)> {
     counts
 }
 
-/// What the kernel says of a loaded program; none if it isn't.
+/// Asks the kernel about a loaded program; `None` if it isn't loaded.
 pub fn program_info(program: &Program<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut length = size_of_val(&info) as u32;

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 pub struct RecursionMisses(BTreeMap<String, u64>);
 
 impl RecursionMisses {
-    /// Of all programs of an object since it was loaded.
+    /// Reads the misses of all programs of an object since it was loaded.
     pub fn of_object(object: &Object) -> Self {
         let misses = object.progs().filter_map(|program| {
             let count = program_info(&program)?.recursion_misses;
@@ -30,7 +30,7 @@ impl RecursionMisses {
         self.0.keys().chain(other.0.keys()).map(|name| (name.clone(), of(name))).collect()
     }
 
-    /// What came after `before`.
+    /// Returns the misses since `before`.
     pub fn since(&self, before: &Self) -> Self {
         self.0.iter().map(|(name, count)| (name.clone(), count.saturating_sub(before.of(name)))).collect()
     }

@@ -32,7 +32,7 @@ pub(crate) fn load_failure(error: &libbpf_rs::Error, verbose: bool) -> HostError
     if verbose {
         let mut out = std::io::stderr().lock();
         for line in &kept {
-            // What nobody reads isn't worth another failure.
+            // A failure to write it isn't worth another failure.
             let _ = writeln!(out, "libbpf: {line}");
         }
     }

@@ -28,7 +28,7 @@ impl<Job> FairQueue<Job> {
         self.changed.notify_one();
     }
 
-    /// Nobody waits for work any more.
+    /// True once no worker waits any more.
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_all();
@@ -54,7 +54,7 @@ impl<Job> FairQueue<Job> {
 }
 
 impl<Job> Waiting<Job> {
-    /// Of the client that comes after the one that was served last.
+    /// Takes from the client that comes after the one that was served last.
     fn take(&mut self) -> Option<Job> {
         let after = self.of.range(self.served_last.saturating_add(1)..).next();
         let who = *after.or_else(|| self.of.iter().next())?.0;

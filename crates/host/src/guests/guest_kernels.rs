@@ -22,7 +22,7 @@ pub struct GuestKernel {
     pub code_slot: u32,
     /// `uname -r`, or the file's name.
     pub release: String,
-    /// Of the code without ranges: what the recording and the BPF map hold.
+    /// The ranges of its critical code, as recordings and the BPF map hold them.
     pub code: GuestCode,
     landmarks: Landmarks,
 }
@@ -142,7 +142,7 @@ impl CodePlaces {
         Ok(new)
     }
 
-    /// The next one that was never taken, else that of the kernel that nobody has wanted for longest.
+    /// Returns the next slot that was never taken, else that of the kernel that has been unused for longest.
     fn free_slot(&self) -> Option<usize> {
         if self.taken.len() + 1 < GUEST_CODES_MAX as usize {
             return Some(self.taken.len());

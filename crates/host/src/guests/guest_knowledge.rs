@@ -1,8 +1,7 @@
-//! How what is known of a guest grows: its kernel is looked for and read, and what its vCPUs do bears witness
-//! of the slide.
+//! How a guest becomes known: its kernel is looked for and read, and its vCPUs' acts bear witness of the slide.
 //!
-//! The owners of a list of VMs ask here (`daemon.rs`; `guests.rs` for those beside the kernel's own
-//! scheduler), and tell their kernel side what follows.
+//! The owners of a list of VMs ask here (`run`, and [`crate::guests::list`] for the other modes). They tell
+//! their kernel side what follows.
 
 use crate::bpf::kernel_vm::KernelVm;
 use crate::guests::guest_kernels::GuestKernel;
@@ -71,9 +70,9 @@ impl Vm {
         (vm, source)
     }
 
-    /// Guests whose kernel nobody named, or that run another one now, have it in their memory. `None`: no
-    /// look is due. Nobody looks for the kernel of one that isn't to be accelerated; once it is, a look that
-    /// was due is.
+    /// Returns the memory to look into, if a look is due: a guest whose kernel isn't named, or that runs
+    /// another one now, has it in its memory. A guest that isn't to be accelerated is not looked into. Once it
+    /// is to be, a look that was due is due still.
     pub fn due_look_into_memory(&mut self, now: Instant) -> Option<KernelSource> {
         if !self.policy.accelerates() || !self.memory_looks.take_due(now) || self.slide_told.is_some() {
             return None;
@@ -85,7 +84,7 @@ impl Vm {
         })
     }
 
-    /// What reading `source` has brought. True if operator and kernel side shall hear of it.
+    /// Takes the result of reading `source`. True if the operator and the kernel side have to hear of it.
     pub fn hear_of_kernel(
         &mut self,
         source: &KernelSource,

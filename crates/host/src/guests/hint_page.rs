@@ -25,7 +25,7 @@ pub struct HintPage {
     pub guest_phys: u64,
     /// In the VMM's process.
     pub address: u64,
-    /// So many hints are in it, by vCPU number.
+    /// The number of hints in it, which are by vCPU number.
     pub vcpu_count: u32,
 }
 

@@ -5,13 +5,13 @@ use crate::guests::kernel_reader::{KernelReader, VmKey};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A page that was found is looked at that often: its module may be gone.
+/// How often a page that was found is looked at: its module may be gone.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// A guest that has none is looked at after so long, and then less and less often.
+/// When a guest that has none is looked at first, and then less and less often.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LOOKS_APART_MAX: Duration = Duration::from_secs(60);
 
-/// What is known of one VM.
+/// A VM and its hint page.
 struct Known {
     page: Option<HintPage>,
     said: Option<String>,
@@ -20,7 +20,7 @@ struct Known {
     apart: Duration,
 }
 
-/// Of all VMs.
+/// The hint pages of all VMs.
 #[derive(Default)]
 pub(crate) struct HintPages {
     of: BTreeMap<VmKey, Known>,

@@ -37,7 +37,7 @@ pub enum KernelSource {
     Memory { pid: u32, is_hopeful: bool, witnesses: Vec<Witness> },
 }
 
-/// What a vCPU of a guest did, by which its kernel is recognised. Run-time addresses.
+/// An act of a guest's vCPU by which its kernel is recognised. Addresses are run-time addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Witness {
     Halt(u64),
@@ -45,7 +45,7 @@ pub enum Witness {
 }
 
 impl Witness {
-    /// What `finder` makes of it.
+    /// Tells `finder` of it, and returns what follows.
     pub fn testify_to(self, finder: &mut SlideFinder) -> Observation {
         match self {
             Self::Halt(address) => finder.observe_halt(address),
@@ -68,11 +68,11 @@ pub struct Answer {
 
 pub struct FoundKernel {
     pub kernel: Arc<GuestKernel>,
-    /// What the guest's memory says of its slide; images say nothing.
+    /// The slide by the guest's memory; images don't have it.
     pub slide: Option<u64>,
 }
 
-/// What is asked of a VM.
+/// A question about a VM.
 enum Question {
     Kernel(KernelSource),
     /// Where its hint page is; the one that it had.
@@ -154,9 +154,9 @@ impl Drop for KernelReader {
     }
 }
 
-/// A guest's kernel, or its memory, that nobody thought of costs that guest its symbols, and nobody else's.
+/// Turns a panic into an answer: an unforeseen kernel or memory costs only its own guest its symbols.
 fn or_panic_as_answer<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    // What is shared is changed in steps that are each complete.
+    // Shared state is changed in steps that are each complete.
     catch_unwind(AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err("reading it failed: a fault of ours".to_owned()))
 }
@@ -202,8 +202,8 @@ fn fits(landmarks: Landmarks, slide: Option<u64>, witnesses: &[Witness]) -> bool
     witnesses.iter().all(|witness| witness.testify_to(&mut finder) != Observation::Disagrees)
 }
 
-/// Of the calling thread: to Linux, each thread has a nice value of its own. Without the right to go back up
-/// it stays down.
+/// Sets the nice value of the calling thread: on Linux, each thread has its own. Without the right to go back
+/// up it stays down.
 pub(crate) fn set_nice(nice: libc::c_int) {
     const THIS_THREAD: libc::id_t = 0;
     // SAFETY: only numbers are passed.

@@ -39,7 +39,7 @@ const ATTRIBUTES_MAX: usize = 1000;
 /// No file has a longer name.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What libvirt says of a running VM.
+/// A running VM by libvirt's state file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Domain {
     pub uuid: Option<String>,
@@ -61,7 +61,7 @@ pub struct StateFile {
     pid: u32,
     stamp: Option<Stamp>,
     domain: Option<Domain>,
-    /// What was wrong with it.
+    /// The fault that was found in it.
     trouble: Option<String>,
 }
 
@@ -73,7 +73,7 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// What a file said.
+/// The content of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Said {
     /// `None`: it is no domain's that this process runs.
@@ -83,7 +83,8 @@ struct Said {
 }
 
 impl StateFile {
-    /// Of the VM `name` that process `pid` runs. `folder`: [`STATE_FOLDER`], but for tests.
+    /// Names the state file of the VM `name` that process `pid` runs. `folder` is [`STATE_FOLDER`], but for
+    /// tests.
     pub fn of(folder: &Path, name: &str, pid: u32) -> Self {
         let file = format!("{name}.xml");
         let can_be = !name.is_empty() && !name.contains(['/', '\0']) && file.len() <= NAME_BYTES_MAX;
@@ -94,7 +95,7 @@ impl StateFile {
         self.domain.as_ref()?.uuid.as_deref()
     }
 
-    /// What its metadata say of it.
+    /// Returns the policy that its metadata give it.
     pub fn policy(&self) -> VmPolicy {
         self.domain.as_ref().map(|domain| domain.policy.clone()).unwrap_or_default()
     }
@@ -182,7 +183,7 @@ fn read(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::other("not UTF-8 text"))
 }
 
-/// What the text of a state file says of the VM of process `pid`.
+/// Reads the text of a state file of the VM of process `pid`.
 fn said(text: &str, pid: u32) -> Said {
     if !has_bounds(text) {
         return Said {

@@ -46,17 +46,17 @@ pub(crate) trait KernelSide {
     fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError>;
 }
 
-/// What for VMs are looked at.
+/// The purpose for which VMs are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// All that is known of one is wanted, whatever policy it has.
     Observe,
-    /// Those that may be accelerated are boosted.
+    /// VMs that may be accelerated are boosted.
     Boost,
 }
 
 impl Purpose {
-    /// What becomes of a VM while its symbols or its slide are unknown.
+    /// Says what becomes of a VM while its symbols or its slide are unknown.
     fn without_symbols(self) -> &'static str {
         match self {
             Self::Observe => "without classes",
@@ -227,7 +227,7 @@ impl<'s> Guests<'s> {
     }
 }
 
-/// What libvirt says of it. True if that has changed.
+/// Looks at libvirt's metadata of a VM. True if they have changed.
 fn look_at_domain(vm: &mut Vm, settings: &Settings, purpose: Purpose, output: &mut Lines<'_>) -> bool {
     let Some(news) = vm.libvirt.look() else { return false };
     if let (Purpose::Boost, Some(line)) = (purpose, news.line) {

@@ -45,7 +45,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// What is found after a trial, if a VM that runs all the time sends so many reschedule IPIs per
+    /// What is found after a trial, if a VM that runs all the time sends these reschedule IPIs per
     /// millisecond with it and without.
     fn found(with: u64, without: u64) -> bool {
         let (mut trials, mut stats, mut is_on) = (Trials::default(), VmStats::default(), false);

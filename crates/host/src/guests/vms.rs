@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 /// Most bytes of a command line that are looked at.
 const COMMAND_LINE_BYTES_MAX: usize = 256 << 10;
 
-/// What is known of a guest's code.
+/// The state of the search for a guest's kernel.
 pub enum GuestKnowledge {
     /// Its kernel is being read for the first time.
     Reading,
-    /// Nobody named an image, and its memory may not be read.
+    /// No image is named, and its memory may not be read.
     NoImage,
     /// Its kernel can't be read, neither from an image nor from its memory.
     Unreadable(String),
@@ -41,21 +41,21 @@ pub struct Vm {
     /// As the policy takes it: what the whole cgroup hierarchy gives it.
     pub weight: u32,
     pub place: Place,
-    /// What libvirt says of it, if it is one of libvirt's.
+    /// Its state file, if it is one of libvirt's.
     pub libvirt: StateFile,
-    /// What is said of it, by whatever source.
+    /// Its policy, by flags, the configuration file and libvirt's metadata.
     pub policy: VmPolicy,
-    /// Of the scheduler `coordinated`: bits of `policy/urgent.h`.
+    /// The schemes of the scheduler `coordinated` that act: bits of `policy/urgent.h`.
     pub urgent_schemes: u32,
-    /// Of it: Resched-Co is tried.
+    /// Its trials of Resched-Co, where `coordinated` tries it.
     pub resched_co: Option<Trials>,
-    /// What becomes of it while its symbols or its slide are unknown.
+    /// Says how it is scheduled while its symbols or its slide are unknown.
     pub without_symbols: &'static str,
-    /// What its vCPUs ran or waited for when that was looked at last.
+    /// The time that its vCPUs had run or waited when that was looked at last.
     pub wanted_ns: u64,
     /// Did it want to run since the look before?
     pub is_active: bool,
-    /// What its cgroups allow it.
+    /// The limits that its cgroups set.
     pub cpu_limits: CpuLimits,
     pub guest: GuestKnowledge,
     /// The slide that the kernel side was told.
@@ -67,7 +67,7 @@ pub struct Vm {
     pub is_named: bool,
     pub memory_looks: MemoryLooks,
     pub slide_news: SlideNews,
-    /// What schedulers before this one counted.
+    /// Counts of schedulers before this one.
     pub stats_before: VmStats,
 }
 
@@ -101,10 +101,10 @@ pub struct MemoryLooks {
 impl MemoryLooks {
     /// Not at once: kernels that halt, or whose image is known, need no look.
     const FIRST_AFTER: Duration = Duration::from_secs(2);
-    /// Of a guest whose kernel was known, and that may have started another.
+    /// The longest pause for a guest whose kernel was known, and that may have started another.
     const LATER_AFTER_MAX: Duration = Duration::from_secs(600);
-    /// Of one in which no kernel was ever found: what else may it be than no Linux? A look is a pass over all
-    /// its memory.
+    /// The longest pause for a guest in which no kernel was ever found: it is hardly Linux. A look is a pass
+    /// over all its memory.
     const UNKNOWN_AFTER_MAX: Duration = Duration::from_secs(4 * 3600);
     /// Two minutes: a guest that boots Linux has done so by then.
     const HOPEFUL: u32 = 6;
@@ -172,7 +172,7 @@ impl Vm {
         }
     }
 
-    /// What keeps it from being accelerated whatever its kernel is.
+    /// Says what keeps it from being accelerated whatever its kernel is.
     fn obstacle(&self) -> Option<&'static str> {
         obstacle(self.kernel_side.registers)
     }
@@ -285,7 +285,7 @@ impl SlideNews {
     }
 }
 
-/// What a VMM process says about its VM.
+/// A VMM process, and what it says about its VM.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct VmmProcess {
     pub name: String,
@@ -309,14 +309,15 @@ impl VmmProcess {
     }
 }
 
-/// The cgroups that a process lies in, and their weights; `None` if nobody knows now, or the process is gone.
+/// Reads the cgroups that a process lies in, and their weights. `None` if they can't be read now, or if the
+/// process is gone.
 pub fn read_weights(pid: u32) -> Option<Vec<(PathBuf, u32)>> {
     let cgroup = cgroups::named_in(Path::new(&format!("/proc/{pid}/cgroup")))?;
     cgroups::weights(Path::new(cgroups::MOUNT), &cgroup).ok()
 }
 
-/// What the cgroups of these threads, the vCPUs of a process, allow them; `None` if all of them are gone, or
-/// nobody knows now.
+/// Reads the limits of these threads, the vCPUs of a process. `None` if all of them are gone, or if their
+/// cgroups can't be read now.
 pub fn read_cpu_limits(pid: u32, vcpu_threads: &[u32]) -> Option<CpuLimits> {
     let of_thread = |thread: &u32| cgroups::named_in(Path::new(&format!("/proc/{pid}/task/{thread}/cgroup")));
     let cgroups: Vec<String> = vcpu_threads.iter().filter_map(of_thread).collect();

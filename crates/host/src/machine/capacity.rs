@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-/// What a pCPU says of its speed, in a unit of its own: the first of these that there is counts.
+/// Files that say how fast a pCPU is, each in a unit of its own. The first that exists counts.
 const FILES: [&str; 2] = [
     // Linux, drivers/base/arch_topology.c: of 1024.
     "cpu_capacity",
@@ -17,8 +17,8 @@ const FILES: [&str; 2] = [
 /// doesn't fit a CPU (kernel/sched/fair.c: `fits_capacity`). Cores of one kind differ by a few per cent.
 const SLOW_BELOW_PERCENT: u64 = 80;
 
-/// Those of these pCPUs that are slower than the fastest of them by more than a fifth. None where one says
-/// nothing.
+/// Returns the pCPUs that are slower than the fastest by more than a fifth. Returns none if the speed of any
+/// pCPU is unknown.
 pub(crate) fn slow_pcpus(folder: &Path, pcpus: &[u32]) -> Vec<u32> {
     FILES.iter().find_map(|file| slow_by(folder, file, pcpus)).unwrap_or_default()
 }

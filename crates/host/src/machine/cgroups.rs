@@ -14,7 +14,7 @@ pub const MOUNT: &str = "/sys/fs/cgroup";
 pub struct CpuLimit {
     pub quota_us: u64,
     pub period_us: u64,
-    /// What may be saved up beyond the quota (`cpu.max.burst`).
+    /// The unused time that may be saved up beyond the quota (`cpu.max.burst`).
     pub burst_us: u64,
     /// The file that says so.
     pub file: PathBuf,
@@ -36,7 +36,7 @@ impl CpuLimit {
         }
     }
 
-    /// Of the cgroup with this folder alone; `None` if it has none, or is gone.
+    /// Reads the limit of the cgroup with this folder alone. `None` if it has none, or is gone.
     pub fn of_cgroup(folder: &Path) -> io::Result<Option<Self>> {
         let file = folder.join("cpu.max");
         let Some(limit) = read_if_there(&file)?.and_then(|text| Self::parse(&text, file)) else {
@@ -84,8 +84,8 @@ pub fn named_in(proc_file: &Path) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
-/// Of the cgroup with this folder; `None` if it is without the cpu controller, or gone. 0: it is idle
-/// (`cpu.idle`).
+/// Reads the weight of the cgroup with this folder. `None` if it is without the cpu controller, or gone. 0
+/// if it is idle (`cpu.idle`).
 pub fn weight(folder: &Path) -> io::Result<Option<u32>> {
     Ok(read_if_there(&folder.join("cpu.weight"))?.and_then(|text| text.trim().parse().ok()))
 }
@@ -106,10 +106,10 @@ pub fn weights(mount: &Path, cgroup: &str) -> io::Result<Vec<(PathBuf, u32)>> {
     Ok(weights)
 }
 
-/// What cgroups allow the vCPUs of a VM.
+/// The limits that cgroups set to the vCPUs of a VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuLimits {
-    /// Of the cgroups that all of them lie in, the tightest first.
+    /// Limits of the cgroups that all of them lie in, the tightest first.
     pub of_vm: Vec<CpuLimit>,
     /// The tightest of those that one of them has for itself: libvirt makes a cgroup for each vCPU, and
     /// limits all alike.

@@ -23,7 +23,7 @@ pub struct Neighbourhood {
 pub struct Domains {
     pub kind: QueueDomain,
     pub count: u32,
-    /// Of each pCPU, by its number. One that isn't online counts as one of the first domain.
+    /// The place of each pCPU, by its number. A pCPU that isn't online counts as one of the first domain.
     pub places: Vec<QueuePlace>,
 }
 
@@ -34,7 +34,7 @@ pub fn named(text: &str) -> Result<QueueDomain, String> {
 }
 
 impl Neighbourhood {
-    /// What `folder`, `/sys/devices/system/cpu`, says of one of its pCPUs.
+    /// Reads where one pCPU is from `folder`, `/sys/devices/system/cpu`.
     pub fn read(folder: &Path, cpu: u32) -> Self {
         let own = folder.join(format!("cpu{cpu}"));
         let first_of =
@@ -59,7 +59,7 @@ impl Neighbourhood {
 }
 
 impl Domains {
-    /// Of this kind, on a host with these pCPUs.
+    /// Makes the domains of this kind on a host with these pCPUs.
     ///
     /// # Errors
     /// By last-level cache, and the host doesn't show them.

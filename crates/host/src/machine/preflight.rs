@@ -17,7 +17,7 @@ pub enum Vendor {
     Intel,
 }
 
-/// What was found out on the way.
+/// A host that passed the checks, and what they found out.
 #[derive(Debug)]
 pub struct Host {
     pub vendor: Vendor,
@@ -41,8 +41,8 @@ pub fn check() -> Result<Host, HostError> {
     Ok(Host { vendor, topology, asks_about_those_that_may_not_move })
 }
 
-/// Likewise, for a mode that leaves the kernel's own scheduler in charge: it needs no sched_ext, but to make
-/// threads real-time.
+/// Checks the host for a mode that leaves the kernel's own scheduler in charge. It needs no sched_ext, but
+/// the right to make threads real-time.
 pub fn check_beside() -> Result<Host, HostError> {
     check_capabilities_of(&[SYS_ADMIN, SYS_NICE, PERFMON, BPF])?;
     check_btf_exists()?;
@@ -51,7 +51,7 @@ pub fn check_beside() -> Result<Host, HostError> {
     Ok(Host { vendor, topology: Topology::read()?, asks_about_those_that_may_not_move: 0 })
 }
 
-/// Likewise, for a mode that only looks.
+/// Checks the host for a mode that only looks.
 pub fn check_observer() -> Result<Host, HostError> {
     check_capabilities()?;
     check_btf_exists()?;
@@ -65,7 +65,7 @@ pub fn kernel(what: &str) -> String {
     std::fs::read_to_string(format!("/proc/sys/kernel/{what}")).unwrap_or_default().trim().to_owned()
 }
 
-/// What a host that pCPUs have come to, or gone from, is like now: all else was checked at the start.
+/// Reads the topology of a checked host again, after pCPUs have come or gone.
 pub fn look_again(host: &Host) -> Result<Host, HostError> {
     let topology = Topology::read()?;
     core_scheduling::check(&topology)?;

@@ -11,14 +11,14 @@ use std::path::Path;
 
 const DEADLINE_SERVER_SINCE: [u32; 3] = [7, 0, 0];
 const RT_RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
-/// Of `/proc/PID/stat`, counted from the state on, which is the third field.
+/// Fields of `/proc/PID/stat`, counted from the state on, which is the third field.
 const FLAGS: usize = 9 - 3;
 const POLICY: usize = 41 - 3;
 const PF_KTHREAD: u64 = 0x0020_0000;
 const SCHED_FIFO: u64 = 1;
 const SCHED_RR: u64 = 2;
 
-/// What to say at the start, if there is anything. `release`: as `uname -r` says it.
+/// Returns the warning that is due at the start, if there is one. `release` is as `uname -r` says it.
 pub fn warning(release: &str) -> Option<String> {
     if numbers(release) >= DEADLINE_SERVER_SINCE {
         return None;

@@ -43,7 +43,7 @@ pub fn check(release: &str, version: &str) -> Result<(), HostError> {
     }
 }
 
-/// Of "7.1.3-xanmod1" 7, 1, 3. What is missing is 0; release candidates count as their release.
+/// Returns 7, 1, 3 of "7.1.3-xanmod1". Missing numbers are 0; release candidates count as their release.
 pub fn numbers(release: &str) -> [u32; 3] {
     let version = release.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));

@@ -107,7 +107,7 @@ struct Place {
 ///
 /// Within each, cores join from the last one down, of each core its last thread first: a micro-sliced thread
 /// is idle for most of the time, and then its sibling has the core to itself. Whole cores would cost more and
-/// help nobody sooner (docs/explanation/simulator.md, SMT). The first pCPU that isn't isolated never joins:
+/// help no vCPU sooner (docs/explanation/simulator.md, SMT). The first pCPU that isn't isolated never joins:
 /// it is where the host's interrupts and housekeeping go by default.
 fn micro_order(mut online: Vec<u32>, slow: &[u32], place: impl Fn(u32) -> Place) -> Vec<u32> {
     online.sort_unstable();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     /// A host of these nodes, of four cores of two threads each. Linux numbers all first threads, node by
-    /// node, then all second ones. Each package has so many of the nodes.
+    /// node, then all second ones. Each package has `nodes_per_package` nodes.
     fn order_with_nodes(nodes: u32, nodes_per_package: u32) -> Vec<u32> {
         let cores = nodes * 4;
         let place = |cpu: u32| {

@@ -35,7 +35,7 @@ pub fn judge(name: &str, figures: &VmFigures, has_classes: bool, seconds: f64) -
     format!("{name}: {}", parts.join("; "))
 }
 
-/// Of turns that ended: how many did so in critical code.
+/// Counts the turns that ended in critical code.
 pub fn critical(turns_ended: &[u64]) -> u64 {
     let by_class = GuestClass::ALL.iter().zip(turns_ended);
     by_class.filter(|(class, _)| class_is_critical(**class)).map(|(_, count)| count).sum()

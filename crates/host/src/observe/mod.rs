@@ -41,7 +41,7 @@ const GONE_MAX: usize = 512;
 
 /// Where reports and messages go.
 pub struct Output<'o> {
-    /// Of each interval, and the last one of all.
+    /// Takes the report of each interval, and the last one, of the whole time.
     pub report: &'o mut dyn FnMut(&Report),
     /// One line for the operator: standard error.
     pub say: &'o mut dyn FnMut(&str),
@@ -103,7 +103,7 @@ pub fn run(
         origin: Report::default(),
         before: Report::default(),
     };
-    // What came while the programs were attached, one after the other, isn't of the time that is reported.
+    // Events that came while the programs were attached, one after the other, are before the reported time.
     observer.guests.look(&mut observer.programs, &mut Lines { say: &mut *output.say })?;
     observer.origin = observer.all_seen(false);
     observer.before = observer.origin.clone();
@@ -198,7 +198,7 @@ impl Observer<'_> {
         Ok(())
     }
 
-    /// What has arrived for the trace, and its end if that has come.
+    /// Writes what has arrived for the trace, and ends it if its time is over.
     fn trace(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         let (Some(tracer), now_ns) = (&mut self.tracer, monotonic_ns()) else { return Ok(()) };
         let (guests, programs) = (&self.guests, &self.programs);
@@ -253,7 +253,7 @@ impl Observer<'_> {
         self.guests.vms.values().zip(weights).map(of).collect()
     }
 
-    /// Those of `before` that aren't there now.
+    /// Returns the VMs of `before` that aren't there now.
     fn remember_gone(&mut self, before: &[VmReport], now: &[VmReport]) {
         let is_gone = |vm: &&VmReport| !now.iter().any(|other| other.is_same(vm));
         self.gone.extend(before.iter().filter(is_gone).map(|vm| VmReport { is_gone: true, ..vm.clone() }));

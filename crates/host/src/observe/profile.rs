@@ -39,7 +39,7 @@ pub(super) fn host(host: &Host) -> HostProfile {
     }
 }
 
-/// When it ends: if another one schedules by now, nobody can say whose the figures are.
+/// When it ends: if another one schedules by now, it is unknown whose the figures are.
 pub(super) fn note_scheduler(host: &mut HostProfile) {
     let now = scheduler();
     if now != host.scheduler {
@@ -64,8 +64,8 @@ pub(super) fn look_at_affinity(vm: &mut VmReport) {
     vm.affinity = affinity(&online, statuses);
 }
 
-/// Those of `online`, counted from 0, that any of these threads may run on; empty: all of them, or no thread
-/// is there.
+/// Returns which pCPUs of `online`, counted from 0, any of these threads may run on. Empty if all of them, or
+/// if no thread is there.
 fn affinity(online: &[u32], statuses: impl Iterator<Item = String>) -> Vec<u32> {
     let allowed = |status: String| {
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;

@@ -26,7 +26,7 @@ use std::mem::MaybeUninit;
 use std::rc::Rc;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// A vCPU that changes while it is read is read again, so many times.
+/// How often a vCPU that changes while it is read is read again.
 const READS_MAX: u32 = 4;
 
 /// Programs of `bpf/observe.bpf.c`.
@@ -108,7 +108,7 @@ impl Programs {
         Ok(self.events.borrow_mut().drain(..).collect())
     }
 
-    /// What was traced and has arrived.
+    /// Returns the queue of trace events that have arrived.
     pub fn traces(&self) -> TraceQueue {
         self.traces.clone()
     }
@@ -121,7 +121,7 @@ impl Programs {
         bss.host_stats.traces_dropped
     }
 
-    /// What was seen of the VM in `slot` since it came, up to now.
+    /// Returns the figures of the VM in `slot`, from when it came up to now.
     pub fn figures(&self, slot: u32) -> VmFigures {
         let core: Vm = self.vms.get(slot).unwrap_or_default();
         let seen: ObservedVm = self.vms.get_last(slot).unwrap_or_else(ObservedVm::new_zeroed);

@@ -25,7 +25,7 @@ impl Daemon<'_> {
             return Ok(());
         }
         if before.is_some() {
-            // What was decided with the kernel that had this slot comes before the new one in the recording.
+            // Decisions with the kernel that had this slot come before the new kernel in the recording.
             self.drain(output)?;
         }
         self.scheduler_mut().set_guest_code(slot, &kernel.code)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How far back a share looks.
 const SPAN: Duration = Duration::from_secs(10);
 
-/// What each VM, by its name and its VMM's pid, had and waited for since the start: nanoseconds.
+/// Nanoseconds that each VM, by its name and its VMM's pid, had and waited for since the start.
 type Readings = BTreeMap<(String, u32), (u64, u64)>;
 
 /// Readings of the last seconds.

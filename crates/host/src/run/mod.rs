@@ -113,7 +113,7 @@ struct Daemon<'s> {
     restarts: Restarts,
     /// VMs that the scheduler before this one knew, and that this one hasn't seen yet: they may sleep.
     remembered: BTreeMap<VmKey, Vm>,
-    /// What schedulers before this one counted, of VMs that are gone, of the host, and of programs.
+    /// Counts of schedulers before this one: of VMs that are gone, of the host, and of programs.
     gone_before: VmStats,
     host_before: HostStats,
     misses_before: RecursionMisses,
@@ -123,10 +123,10 @@ struct Daemon<'s> {
     /// no VM runs its kernel.
     shared_codes: BTreeMap<u32, Weak<GuestKernel>>,
     limits: LimitTable,
-    /// What kept limits from being kept when they were read last.
+    /// Faults that kept limits out of force when they were read last.
     limit_troubles: Troubles,
     services: ServiceTable,
-    /// What the outermost cgroups had used when they were looked at last, and when that was.
+    /// The time that the outermost cgroups had used when they were looked at last, and when that was.
     outermost: (Used, Instant),
     /// Why not every service has its weight, as the operator was told.
     service_trouble: Option<String>,
@@ -267,7 +267,7 @@ impl<'s> Daemon<'s> {
         Ok(())
     }
 
-    /// What is scheduled by, for the operator.
+    /// Says by which scheduler, for the operator.
     fn first_line(&self) -> Result<String, HostError> {
         let settings = self.settings;
         Ok(match settings.scheduler {

@@ -35,7 +35,7 @@ pub(crate) trait LoadedObject {
     fn attach_core_scheduling_denial(&mut self) -> libbpf_rs::Result<()>;
     /// The scheduler is in charge until the link is dropped.
     fn attach_scheduler(&mut self) -> libbpf_rs::Result<Link>;
-    /// What sees KVM's events.
+    /// Attaches the programs that see KVM's events.
     fn attach_observers(&mut self) -> libbpf_rs::Result<()>;
     /// From now on vCPUs only leave.
     fn set_scheduler_ends(&mut self);
@@ -43,7 +43,7 @@ pub(crate) trait LoadedObject {
     fn set_trace_ends(&mut self);
     fn host_stats(&self) -> HostStats;
     fn exit_record(&self) -> ExitRecord;
-    /// What Algorithm 1 decided, and what holds; of a scheduler without a micro pool: none.
+    /// Returns the size that Algorithm 1 decided and the size that holds: 0 for a scheduler without a pool.
     fn micro_pcpu_count(&self) -> (u32, u32);
     fn set_limits_in_force(&mut self, in_force: bool);
     /// Some of them aren't what they were: vCPUs that rest are released, and ask the new ones. By the host's

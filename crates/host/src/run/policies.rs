@@ -8,7 +8,7 @@ use crate::run::{Daemon, Output};
 use crate::settings::Settings;
 
 impl Daemon<'_> {
-    /// What libvirt says of domains may change at any time: it holds from now on.
+    /// Looks at libvirt's metadata, which may change at any time, and puts changes into force.
     pub(super) fn look_at_domains(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         for vm in self.vms.values_mut() {
             if has_changed(vm, self.settings, output)
@@ -21,7 +21,7 @@ impl Daemon<'_> {
     }
 }
 
-/// Of a new VM, before the kernel side is told of it.
+/// Gives a new VM its policy, before the kernel side is told of it.
 pub(super) fn begin(vm: &mut Vm, settings: &Settings, output: &mut Output<'_>) {
     vm.coordinate(&settings.schemes_of(&vm.policy));
     adopt(vm, settings);

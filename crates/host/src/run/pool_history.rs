@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Of more changes than these the oldest are forgotten.
+/// The most changes that are kept; older ones are forgotten.
 const CHANGES_MAX: usize = 4096;
 
 /// (milliseconds since the start, size, reason).
@@ -49,7 +49,7 @@ impl PoolHistory {
         self.change_count
     }
 
-    /// What is remembered of the changes after the first `count`.
+    /// Returns the changes after the first `count` that are still kept.
     pub fn changes_after(&self, count: usize) -> Vec<Change> {
         let forgotten = self.change_count - self.changes.len();
         self.changes.iter().skip(count.saturating_sub(forgotten)).copied().collect()

@@ -46,7 +46,7 @@ impl Daemon<'_> {
             .collect()
     }
 
-    /// Of all schedulers that it had.
+    /// Returns the statistics of a VM under all schedulers that it had.
     pub(super) fn stats_of(&self, vm: &Vm) -> VmStats {
         match &self.scheduler {
             Some(scheduler) if !self.remembered.contains_key(&vm.key()) => {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const LASTS_FOR: Duration = Duration::from_millis(500);
 /// An owner is told of again after so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
-/// Owners that are remembered. With more of them lines come no more often than for so many.
+/// The most owners that are remembered. More of them bring no more lines than these.
 const OWNERS_MAX: usize = 64;
 
 #[derive(Debug)]

@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Of host tasks that aren't vCPUs.
+/// The slice of host tasks that aren't vCPUs.
 const OTHERS_SLICE_NS: u64 = 5_000_000;
 
 /// Why the kernel ended it.
@@ -123,7 +123,7 @@ impl Scheduler {
         self.records.borrow_mut().pop_front()
     }
 
-    /// What was traced and has arrived.
+    /// Returns the queue of trace events that have arrived.
     pub(crate) fn traces(&self) -> TraceQueue {
         self.traces.clone()
     }
@@ -242,7 +242,7 @@ impl Scheduler {
         RecursionMisses::of_object(self.object.object())
     }
 
-    /// What its programs cost: [`program_costs::of_object`].
+    /// Returns the cost of its programs: [`program_costs::of_object`].
     pub fn program_costs(&self) -> serde_json::Value {
         let mut costs = program_costs::of_object(self.object.object());
         let stats = self.host_stats();

@@ -11,7 +11,7 @@ use crate::shares::due::fairness_error;
 use microslice_metrics::{Histogram, Snapshot, figures};
 use microslice_policy::Cause;
 
-/// What `run` knows.
+/// The state of `run` at one moment.
 #[derive(Debug)]
 pub struct RunReading {
     pub report: Report,
@@ -82,7 +82,7 @@ fn figures_of(report: &Report, shares: &[(f64, f64)]) -> Snapshot {
     snapshot
 }
 
-/// What was asked for, and what became of it.
+/// Puts requests, and what became of them.
 fn put_accelerations(snapshot: &mut Snapshot, total: &VmStats) {
     put_causes(snapshot, &total.requests, &total.accelerations);
     for (reason, count) in names::<RequestFailure>().zip(total.failures) {

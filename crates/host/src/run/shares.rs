@@ -55,7 +55,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// What cgroups give host tasks, each its part, and all together beside VMs.
+    /// Weighs host tasks by their cgroups: each service, and all of them together beside VMs.
     pub(super) fn weigh_services(&mut self, weighed: &[(u64, Group)], output: &mut Output<'_>) {
         let vms: Vec<_> =
             self.vms.values().map(|vm| Weighed { place: &vm.place, is_active: vm.is_active }).collect();
@@ -81,7 +81,7 @@ impl Daemon<'_> {
         self.service_trouble = trouble;
     }
 
-    /// What the cgroups of this host allow, VMs or not.
+    /// Reads the limits of all cgroups of this host, whether VMs lie in them or not.
     pub(super) fn read_limits(&mut self, output: &mut Output<'_>) {
         let read = limits::read_tree(Path::new(cgroups::MOUNT));
         if let Ok(tree) = &read {
@@ -101,7 +101,7 @@ impl Daemon<'_> {
     }
 }
 
-/// What its cgroups allow a VM: the operator hears of what has changed.
+/// Notes the limits that its cgroups set to a VM, and tells the operator of a change.
 fn hear_of_limits(scheduler: &Scheduler, vm: &mut Vm, output: &mut Output<'_>) {
     let threads = scheduler.vcpu_threads(vm.kernel_side.slot);
     let Some(limits) = read_cpu_limits(vm.kernel_side.pid, &threads) else { return };

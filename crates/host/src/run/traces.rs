@@ -20,7 +20,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// What has arrived, and the trace's end if that has come.
+    /// Writes what has arrived, and ends the trace if its time is over.
     pub(super) fn trace(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         let (Some(tracer), Some(scheduler)) = (&mut self.tracer, &self.scheduler) else { return Ok(()) };
         let now_ns = monotonic_ns();

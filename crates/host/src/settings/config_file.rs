@@ -104,7 +104,7 @@ impl Settings {
         Self::from_toml(&name, &text).map_err(HostError::refused)
     }
 
-    /// What the text of the file called `name` says, or one line with the place in it.
+    /// Reads the text of the file called `name`. An error is one line with the place in it.
     fn from_toml(name: &str, text: &str) -> Result<Self, String> {
         let at = |offset: usize| format!("{name}:{}", Places::default().of(text, offset));
         let document = DeTable::parse(text).map_err(|error| {
@@ -114,7 +114,7 @@ impl Settings {
         let values: Values = toml::from_str(text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);
             let place = at(offset);
-            // Of a value: its key, and what may stand there instead.
+            // An error about a value names its key, and what may stand there instead.
             match places.iter().find(|(_, known)| **known == place) {
                 Some((key, _)) => {
                     format!("{place}: {key}: {}", allowed(key).unwrap_or(error.message().to_owned()))
@@ -205,7 +205,7 @@ impl Vm {
     }
 }
 
-/// Those that the file has a word about.
+/// Returns the schemes that the file sets.
 fn schemes_said(
     resched_dp: Option<bool>,
     tlb_co: Option<bool>,

@@ -6,7 +6,7 @@ use crate::settings::{SchedulerChoice, Settings};
 use microslice_policy::coordinated::{RESCHED_CO, RESCHED_DP, TLB_CO, UrgentConfig};
 use std::collections::BTreeMap;
 
-/// What makes a VM's vCPUs urgent (`policy/urgent.h`; Kim et al., ASPLOS'13, section 4).
+/// A reason for a VM's vCPUs to be urgent (`policy/urgent.h`; Kim et al., ASPLOS'13, section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scheme {
     /// The sender of a reschedule IPI isn't preempted for a while.
@@ -149,7 +149,7 @@ impl Settings {
         schemes
     }
 
-    /// What is said of a VM and only another scheduler has.
+    /// Names the settings in a VM's policy that only another scheduler has, if there are any.
     pub fn without_effect(&self, policy: &VmPolicy) -> Option<String> {
         if self.scheduler == SchedulerChoice::Coordinated || policy.schemes.is_empty() {
             return None;

@@ -7,7 +7,7 @@ use microslice_policy::{DelayConfig, DelayUnsafe};
 
 /// The window that the other settings are about.
 pub(crate) const WINDOW: &str = "delay-preemption";
-/// Those settings.
+/// The settings about that window.
 const ABOUT_IT: [&str; 2] = ["delay-unsafe", "delay-look-us"];
 /// Windows of microseconds are over before a look.
 const WINDOW_US_MIN: u64 = 10;

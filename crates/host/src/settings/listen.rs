@@ -14,7 +14,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Of both services, and what is meant where none is named.
+    /// The address of both services, and where clients look if none is named.
     pub const DEFAULT: &str = "unix:/run/microslice/metrics.sock";
 }
 

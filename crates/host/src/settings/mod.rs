@@ -44,7 +44,7 @@ impl SchedulerChoice {
         }
     }
 
-    /// What it does with a guest whose symbols or slide are unknown.
+    /// Says what it does with a guest whose symbols or slide are unknown.
     pub fn without_symbols(self) -> &'static str {
         match self {
             Self::Microslice => "scheduled normally",
@@ -89,7 +89,7 @@ impl std::str::FromStr for PoolChoice {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub scheduler: SchedulerChoice,
-    /// Of the scheduler `coordinated`, for all VMs; then what differs, by the VM's name.
+    /// Schemes of the scheduler `coordinated` for all VMs, then for single VMs, by name.
     pub schemes: Schemes,
     pub vm_schemes: BTreeMap<String, BTreeMap<Scheme, Acts>>,
     pub urgent_slice_us: u64,
@@ -103,7 +103,7 @@ pub struct Settings {
     /// NUM_LIMIT of Algorithm 1; `None`: a quarter of the pCPUs, as the paper's 3 of 12.
     pub micro_cpus_limit: Option<u32>,
     pub micro_slice_us: u64,
-    /// Of the host, that a VM may have by boosts beside the kernel's own scheduler.
+    /// Per cent of the host that a VM may use by boosts beside the kernel's own scheduler.
     pub boost_percent: u32,
     pub slice_us: u64,
     /// Which pCPUs share a queue.
@@ -118,7 +118,7 @@ pub struct Settings {
     pub delay_unsafe: Unsafe,
     /// Between two looks at a guest's instruction pointer.
     pub delay_look_us: u64,
-    /// Look for a guest's kernel in its memory when nobody names it. Read-only.
+    /// Look for a guest's kernel in its memory when no image is named. Read-only.
     pub guest_memory: bool,
     pub dry_run: bool,
     /// Measure what the BPF programs cost.
@@ -128,7 +128,7 @@ pub struct Settings {
     /// Critical functions of guest kernels, in place of those that the program carries.
     pub critical: Option<PathBuf>,
     pub record: Option<PathBuf>,
-    /// What runs where is traced; only ever asked for on the command line.
+    /// Where a trace of what runs where goes; only the command line asks for one.
     pub trace: Option<TraceSettings>,
     pub stats: Option<f64>,
     /// Where figures are served; `None`: nothing was said.
@@ -200,7 +200,7 @@ pub const HOLD_US_MAX: u64 = 300_000;
 /// So that grace, micro slices in a row, isn't longer than that.
 const MICRO_SLICE_US_MAX: u64 = HOLD_US_MAX / AccelerateConfig::DEFAULT.grace_max as u64;
 
-/// What a setting may be: its key, least, most, of what, and where it is.
+/// A bound of a setting: its key, the least and the most, their unit, and where the value is.
 type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);
 
 /// Bounds that no host changes.

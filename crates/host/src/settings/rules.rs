@@ -24,7 +24,7 @@ impl Rules {
         }
     }
 
-    /// Do micro-sliced pCPUs that nobody asks for run vCPUs of the normal pool?
+    /// Do micro-sliced pCPUs run vCPUs of the normal pool while no vCPU asks for them?
     pub fn lends(self) -> bool {
         self == Self::Project
     }
@@ -68,7 +68,7 @@ impl Settings {
         self.rules == Rules::Project && !self.dry_run && self.micro_cpus != PoolChoice::Static(0)
     }
 
-    /// In a dry run nobody is helped, so nobody has a reason to wait.
+    /// In a dry run no vCPU is helped, so none has a reason to wait.
     fn patience_ns(&self) -> u64 {
         let nobody_waits = self.dry_run || self.rules == Rules::Paper;
         if nobody_waits { 0 } else { u64::from(self.patience) * self.micro_slice_us * 1000 }

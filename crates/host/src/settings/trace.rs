@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct TraceSettings {
     pub path: PathBuf,
     pub length: Duration,
-    /// Of the file.
+    /// The most bytes of the file.
     pub bytes: u64,
 }
 

@@ -5,13 +5,13 @@ use crate::settings::{Settings, allowed};
 use crate::shares::weights::WEIGHTS;
 use std::collections::BTreeMap;
 
-/// What isn't there wasn't said.
+/// A VM's policy. `None` means that nothing was said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VmPolicy {
     /// In place of that of its innermost cgroup: 1 to 10,000.
     pub weight: Option<u32>,
     pub accelerate: Option<bool>,
-    /// Of the scheduler `coordinated`.
+    /// Schemes of the scheduler `coordinated`.
     pub schemes: BTreeMap<Scheme, Acts>,
 }
 
@@ -75,12 +75,12 @@ impl std::fmt::Display for VmPolicy {
 }
 
 impl Settings {
-    /// What is to hold for a VM: flags and the configuration file go before what libvirt's metadata say.
+    /// Returns the policy of a VM: flags and the configuration file override libvirt's metadata.
     pub(crate) fn policy_of(&self, name: &str, metadata: &VmPolicy) -> VmPolicy {
         self.said_of(name).over(metadata)
     }
 
-    /// What flags and the configuration file say of VMs of this name.
+    /// Returns the policy that flags and the configuration file give VMs of this name.
     pub fn said_of(&self, name: &str) -> VmPolicy {
         VmPolicy {
             weight: self.weights.get(name).copied(),

@@ -14,8 +14,7 @@ pub(crate) fn shares_of(vms: &[(f64, u64, u64)]) -> Vec<(f64, f64)> {
     vms.iter().zip(due).map(|((_, had_ns, _), due)| (*had_ns as f64 / total, due)).collect()
 }
 
-/// Weighted shares of 1 in which nobody gets more than it asked for and nothing that is asked for is left
-/// over.
+/// Returns weighted shares of 1. None is more than was asked for, and nothing that is asked for is left over.
 fn shares_due(weights: &[f64], demand: &[f64]) -> Vec<f64> {
     let mut due = vec![0.0; weights.len()];
     let mut open: Vec<usize> = (0..weights.len()).collect();

@@ -35,7 +35,7 @@ pub struct LimitedCgroup {
 #[derive(Debug, Default)]
 pub struct Tree {
     pub limited: Vec<LimitedCgroup>,
-    /// Those that weights count for, by number.
+    /// Cgroups that weights count for, by number.
     pub weighed: Vec<(u64, Group)>,
     /// There are more than [`CGROUPS_MAX`] cgroups: those beyond weren't looked at.
     pub is_cut_off: bool,
@@ -44,7 +44,7 @@ pub struct Tree {
 /// Reads the limits, and the weights, of all cgroups.
 ///
 /// # Errors
-/// Something is there and can't be read, so that nobody knows which limits there are. What goes meanwhile is
+/// Something is there and can't be read, so that the limits are unknown. What goes meanwhile is
 /// no error.
 pub fn read_tree(mount: &Path) -> io::Result<Tree> {
     read_tree_up_to(CGROUPS_MAX, mount)
@@ -102,7 +102,7 @@ fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// What the kernel side was told.
+/// The limits that the kernel side was told.
 #[derive(Debug, Default)]
 pub struct LimitTable {
     /// By the file that says it.
@@ -111,7 +111,7 @@ pub struct LimitTable {
     chains: BTreeMap<u64, Chain>,
 }
 
-/// What it has to be told, in this order.
+/// Changes that the kernel side has to be told, in this order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub limits: Vec<(u32, microslice_policy::CpuLimit)>,
@@ -130,12 +130,12 @@ pub trait LimitMaps {
     fn set_chain(&mut self, cgroup: u64, chain: &Chain) -> Result<(), HostError>;
 }
 
-/// What the kernel side didn't take.
+/// Changes that the kernel side didn't take.
 #[derive(Debug, Default)]
 pub struct Untold {
     limits: Vec<u32>,
     chains: Vec<u64>,
-    /// Of the first of them.
+    /// The cause of the first of them.
     pub cause: Option<HostError>,
 }
 
@@ -145,7 +145,7 @@ impl Changes {
         self.limits.is_empty() && self.gone.is_empty() && self.chains.is_empty()
     }
 
-    /// Tells them one by one: what isn't taken keeps nobody else from their limit.
+    /// Tells them one by one: a limit that isn't taken doesn't keep the others out.
     pub fn tell(&self, maps: &mut (impl LimitMaps + ?Sized)) -> Untold {
         let mut untold = Untold::default();
         for (place, limit) in &self.limits {

@@ -34,7 +34,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Of a cgroup with this number and weight, in a cgroup of the group `outer`.
+    /// Makes the group of a cgroup with this number and weight that lies in the group `outer`.
     pub fn within(outer: Option<Self>, id: u64, own: u32) -> Self {
         let default = f64::from(WEIGHT_DEFAULT);
         let outer_weight = outer.map_or(default, |outer| outer.weight);
@@ -66,11 +66,11 @@ pub fn own_weight(folder: &Path) -> io::Result<Option<u32>> {
     }
 }
 
-/// What the kernel side was told, by the cgroup's number.
+/// The weights that the kernel side was told, by the cgroup's number.
 #[derive(Debug, Default)]
 pub struct ServiceTable(BTreeMap<u64, ServiceWeight>);
 
-/// What it has to be told.
+/// Changes that the kernel side has to be told.
 #[derive(Debug, Default)]
 pub struct Changes {
     pub gone: Vec<u64>,
@@ -133,7 +133,7 @@ pub struct Sides {
     pub services: u32,
 }
 
-/// What the outermost cgroups used until they were looked at last, by folder.
+/// The time that the outermost cgroups used until they were looked at last, by folder.
 #[derive(Debug, Default)]
 pub struct Used(BTreeMap<PathBuf, u64>);
 

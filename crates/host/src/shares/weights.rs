@@ -18,7 +18,7 @@ use microslice_policy::{WEIGHT_DEFAULT, WEIGHT_MAX};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What a VM's weight may be.
+/// The weights that a VM may have.
 pub(crate) const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=WEIGHT_MAX;
 /// With this weight rounding is 5 % at most.
 const LIGHTEST: f64 = 10.0;
@@ -30,7 +30,7 @@ pub struct Place {
     /// The cgroups that it lies in and their weights, the outermost first. Those without the cpu controller
     /// are left out: the kernel schedules their tasks as of the next one outside.
     pub cgroups: Vec<(PathBuf, u32)>,
-    /// What the operator gave it, over that of the innermost one.
+    /// The weight that the operator gave it, in place of that of the innermost cgroup.
     pub given: Option<u32>,
 }
 
@@ -63,7 +63,7 @@ fn path_of<'p>(index: usize, place: &'p Place) -> Vec<(Node<'p>, f64)> {
 /// what it would have if it did, too.
 pub fn parts(vms: &[Weighed<'_>]) -> Vec<f64> {
     let paths: Vec<_> = vms.iter().enumerate().map(|(index, vm)| path_of(index, vm.place)).collect();
-    // Of each node's children that want to run; the root is None.
+    // The children of each node that want to run, with their weights; the root is None.
     let mut active: BTreeMap<Option<Node<'_>>, BTreeMap<Node<'_>, f64>> = BTreeMap::new();
     for (path, _) in paths.iter().zip(vms).filter(|(_, vm)| vm.is_active) {
         let mut parent = None;

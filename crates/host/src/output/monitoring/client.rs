@@ -11,11 +11,11 @@ use std::time::Duration;
 /// A daemon that is busy with its scheduler answers all the same: its thread for this has nothing to do with
 /// that.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Of 512 VMs with 4096 vCPUs it is a tenth of this.
+/// The most bytes of a view. 512 VMs with 4096 vCPUs take a tenth of this.
 const BYTES_MAX: u64 = 64 << 20;
 
 impl View {
-    /// What is known now at this address.
+    /// Reads the view that is served at this address.
     ///
     /// # Errors
     /// Nothing listens there, it may not be read, or the listener is none of ours.

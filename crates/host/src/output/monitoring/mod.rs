@@ -4,7 +4,7 @@
 //! Mechanism. The daemon puts a report on a [`Board`] once a second, which takes a pointer's time. A thread
 //!            with its own sockets ([`server`]) turns the latest one into text when a client asks, once for
 //!            each report.
-//! Limits.    [`server::Limits`]: so many connections at once, each for so long.
+//! Limits.    [`server::Limits`] bounds how many connections there are at once, and how long each lasts.
 
 mod client;
 pub(crate) mod labels;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// How often the daemon puts a report on the board.
 const PUBLISH: Duration = Duration::from_secs(1);
 
-/// What a mode knows at one moment, since its start: each mode serves its own.
+/// All that a mode has counted since its start, up to one moment.
 pub trait Reading: Send + Sync {
     /// Returns the figures that real and simulated runs share.
     fn snapshot(&self) -> Snapshot;

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// Counts by a word of the policy's; those that are 0 are left out.
 pub type ByWord = BTreeMap<String, u64>;
 
-/// Of one moment.
+/// The host at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct View {
     /// `run`, `beside` or `observe`; empty before the first reading.
@@ -20,7 +20,7 @@ pub struct View {
     /// Since the start.
     pub seconds: f64,
     pub vms: Vec<VmView>,
-    /// Of `run` with micro-sliced pCPUs.
+    /// The micro pool; only `run` has one, with micro-sliced pCPUs.
     pub pool: Option<PoolView>,
     /// Accelerations by cause, of all VMs, those that are gone included; of `run` and `beside`.
     pub accelerations: Option<ByWord>,
@@ -44,14 +44,14 @@ pub struct VmView {
     /// Its guest's kernel, and what else is known of it.
     pub guest: String,
     pub vcpu_count: u32,
-    /// Of `run`.
+    /// Its weight; only `run` knows it.
     pub weight: Option<u32>,
-    /// Of `run`, lately: received and due.
+    /// The shares that it received lately and was due; only `run` knows them.
     pub shares: Option<(f64, f64)>,
     pub ran_ns: u64,
     pub ready_ns: u64,
     pub waits: Waits,
-    /// Of `run` and `beside`.
+    /// Its accelerations, under `run` and `beside`.
     pub accelerations: Option<u64>,
     /// Turns that the host ended, by what the guest was doing.
     pub preemptions: ByWord,
@@ -63,11 +63,11 @@ pub struct VmView {
 pub struct VcpuView {
     pub id: u32,
     pub tid: u32,
-    /// Of `observe`; a reader of `run` asks the kernel (`/proc/PID/task/TID/schedstat`).
+    /// Its times, by `observe`. A reader of `run` asks the kernel (`/proc/PID/task/TID/schedstat`).
     pub times: Option<VcpuTimes>,
-    /// Of `run`: what it was doing when it was stopped last.
+    /// The class of its code when it was stopped last, by `run`.
     pub stopped_in: Option<String>,
-    /// Of `observe`.
+    /// Turns that the host ended, by class, by `observe`.
     pub preemptions: ByWord,
 }
 
@@ -88,7 +88,7 @@ impl Waits {
         Self(histogram.buckets().map(middle).collect())
     }
 
-    /// Those that came after `before`.
+    /// Returns the waits that came after `before`.
     pub fn since(&self, before: &Self) -> Histogram {
         let before: BTreeMap<u64, u64> = before.0.iter().copied().collect();
         let mut histogram = Histogram::new();

@@ -9,7 +9,7 @@ use microslice_policy::{Cause, GuestClass, YieldCause};
 /// Histograms of the BPF side have buckets of microseconds.
 pub(crate) const US: u64 = 1_000;
 
-/// What every scheduler and every observer of boosts counts of a VM.
+/// Puts the figures that `run`, with each scheduler, and `run --beside` count of a VM.
 pub(crate) fn put_vm(snapshot: &mut Snapshot, vm: &str, vcpu_count: u32, stats: &VmStats) {
     snapshot.gauge(&figures::VCPUS, &[vm], f64::from(vcpu_count));
     snapshot.counter(&figures::CPU_TIME, &[vm], stats.ran_ns);
@@ -21,7 +21,7 @@ pub(crate) fn put_vm(snapshot: &mut Snapshot, vm: &str, vcpu_count: u32, stats: 
     }
 }
 
-/// What they hear of the vCPUs that a VM waits for; `coordinated` hears less.
+/// Puts a VM's yields and interrupts, which hint at the vCPU that it waits for. `coordinated` hears of fewer.
 pub(crate) fn put_hints(snapshot: &mut Snapshot, vm: &str, stats: &VmStats) {
     for (cause, by_reason) in names::<YieldCause>().zip(&stats.yields) {
         snapshot.counter(&figures::YIELDS, &[vm, cause], add_up(by_reason));
@@ -30,7 +30,7 @@ pub(crate) fn put_hints(snapshot: &mut Snapshot, vm: &str, stats: &VmStats) {
     snapshot.counter(&figures::VIRQS, &[vm], stats.virqs());
 }
 
-/// What was asked for, and which vCPUs it accelerated in which code: by cause.
+/// Puts requests by cause, and accelerations by class and cause.
 pub(crate) fn put_causes<const CLASSES: usize>(
     snapshot: &mut Snapshot,
     requests: &[u64],

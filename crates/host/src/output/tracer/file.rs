@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What is kept until it is written.
+/// The bytes that are kept until they are written.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Takes one whole packet with each write.

@@ -25,19 +25,19 @@ use std::collections::BTreeMap;
 
 /// Events of one moment may come in any order. Before one that is so old none is still to come.
 const HOLD_BACK_NS: u64 = 40_000_000;
-/// What is known is in the file at least so often.
+/// The file is brought up to date at least this often.
 const FLUSH_NS: u64 = 1_000_000_000;
 
 /// The name of the VM in this slot, with this generation, if it is still there.
 pub(crate) type NameOfVm<'n> = &'n dyn Fn(u32, u32) -> Option<String>;
 
-/// Of one that has come since VMs were looked at last.
+/// Reads the name of a VM that has come since VMs were looked at last.
 pub(crate) fn name_of_newcomer(vms: &[KernelVm], slot: u32, generation: u32) -> Option<String> {
     let vm = vms.iter().find(|vm| vm.slot == slot && vm.generation == generation);
     vm.map(|vm| VmmProcess::read(vm.pid).name)
 }
 
-/// What became of a trace.
+/// The end of a trace.
 pub(crate) struct Ended {
     /// For the operator.
     pub line: String,
@@ -57,7 +57,7 @@ pub(crate) struct Tracer {
     waiting: Vec<TraceEvent>,
     /// By slot and generation.
     vms: BTreeMap<(u32, u32), Vm>,
-    /// Likewise, and by the VM's own number of it.
+    /// By slot, generation, and the VM's own number of the vCPU.
     vcpus: BTreeMap<(u32, u32, u32), Vcpu>,
     event_count: u64,
     /// As the kernel side counts those that found no room in its ring.
@@ -95,7 +95,7 @@ impl Tracer {
         self.trace.flush();
     }
 
-    /// So many pCPUs are micro-sliced from then on.
+    /// Notes how many pCPUs are micro-sliced from `at_ns` on.
     pub fn pool_resized(&mut self, at_ns: u64, micro_pcpu_count: u32) {
         if at_ns <= self.end_ns() {
             self.trace.pool_resized(at_ns.max(self.began_ns), micro_pcpu_count);

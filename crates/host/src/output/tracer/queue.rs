@@ -29,7 +29,7 @@ impl TraceQueue {
         }
     }
 
-    /// What has come since the last look, and how many there was no room for.
+    /// Takes the events that have come since the last look, and the count of those that found no room.
     pub fn take(&self) -> (Vec<TraceEvent>, u64) {
         let Waiting { events, left_out } = std::mem::take(&mut *self.0.borrow_mut());
         (events, left_out)

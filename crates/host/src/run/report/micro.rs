@@ -30,7 +30,7 @@ pub(crate) fn cause_table(total: &VmStats, dry_run: bool) -> Table {
     table
 }
 
-/// What became of them.
+/// Returns lines of what became of requests.
 pub(crate) fn flow_lines(total: &VmStats) -> String {
     let pulls: Vec<_> = names::<RequestFailure>()
         .zip(total.failures)
@@ -70,7 +70,7 @@ fn in_flight(stats: &VmStats) -> u64 {
     accelerations.saturating_sub(add_up(&stats.returns))
 }
 
-/// What a VM's counters and the sum of all have in common.
+/// Returns the JSON that a VM's counters and the sum of all have in common.
 pub(crate) fn counters_json(stats: &VmStats) -> Value {
     let by_class: Vec<u64> = (0..GuestClass::ALL.len())
         .map(|class| stats.accelerations.iter().map(|row| row[class]).sum())

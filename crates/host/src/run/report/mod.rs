@@ -27,7 +27,7 @@ pub struct VmReport {
     pub pid: u32,
     pub vcpu_count: u32,
     pub weight: u32,
-    /// What its cgroups allow it.
+    /// The limits that its cgroups set.
     pub cpu_limits: CpuLimits,
     pub kernel: Option<String>,
     pub slide: Option<u64>,
@@ -56,7 +56,7 @@ pub struct Report {
     pub exit: Option<String>,
     /// Runs of its BPF programs that the kernel left out.
     pub recursion_misses: RecursionMisses,
-    /// What its BPF programs cost, if that is measured: `program_costs::of_object`.
+    /// The cost of its BPF programs, if that is measured: `program_costs::of_object`.
     pub programs: Option<Value>,
 }
 
@@ -83,7 +83,7 @@ impl Report {
         self.part_of_micro_cpus(self.total().micro_ran_ns)
     }
 
-    /// The part of their time in which they ran vCPUs of the normal pool, because nobody asked for them.
+    /// The part of their time in which they ran vCPUs of the normal pool, because no vCPU asked for them.
     pub fn micro_cpus_lent(&self) -> Option<f64> {
         self.part_of_micro_cpus(self.total().lent_ran_ns)
     }

@@ -126,7 +126,7 @@ pub(crate) fn class_lines(total: &VmStats) -> String {
     format!("preempted in    {preempted}\nyields          {yields}\ninterrupts      {interrupts}\n")
 }
 
-/// What each BPF program cost; those that never ran are left out.
+/// Returns the table of what each BPF program cost. Programs that never ran are left out.
 fn program_table(programs: &Value) -> String {
     let mut table = Table::new(&["BPF program", ">runs", ">ns/run", ">instructions verified"]);
     for program in programs.as_array().into_iter().flatten() {

@@ -18,7 +18,7 @@ fn urgent_now(stats: &VmStats) -> u64 {
     stats.urgent.became_urgent.saturating_sub(add_up(&stats.urgent.ends))
 }
 
-/// What a VM's counters and the sum of all have in common.
+/// Returns the JSON that a VM's counters and the sum of all have in common.
 pub(crate) fn counters_json(stats: &VmStats) -> Value {
     let urgent = &stats.urgent;
     json!({

@@ -47,7 +47,7 @@ impl Limits {
     pub const DEFAULT: Self = Self { connections: 32, patience: Duration::from_secs(4) };
 }
 
-/// What a request line and its headers may have: the least that hyper takes.
+/// The most bytes of a request line and its headers: the least bound that hyper takes.
 const REQUEST_BYTES_MAX: usize = 8192;
 /// After a connection that couldn't be accepted: no descriptors are left, perhaps.
 const REST: Duration = Duration::from_millis(100);
@@ -240,7 +240,7 @@ async fn accept_from(
     }
 }
 
-/// What can be asked for.
+/// A page that clients can ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Page {
     Metrics(Format),
