@@ -28,7 +28,7 @@ impl<Job> FairQueue<Job> {
         self.changed.notify_one();
     }
 
-    /// True once no worker waits any more.
+    /// Closes the queue: no thread waits for work any more.
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_all();

@@ -1,4 +1,5 @@
-//! How a guest becomes known: its kernel is looked for and read, and its vCPUs' acts bear witness of the slide.
+//! How a guest becomes known: its kernel is looked for and read, and acts of its vCPUs bear witness of the
+//! slide.
 //!
 //! The owners of a list of VMs ask here (`run`, and [`crate::guests::list`] for the other modes). They tell
 //! their kernel side what follows.
@@ -71,8 +72,8 @@ impl Vm {
     }
 
     /// Returns the memory to look into, if a look is due: a guest whose kernel isn't named, or that runs
-    /// another one now, has it in its memory. A guest that isn't to be accelerated is not looked into. Once it
-    /// is to be, a look that was due is due still.
+    /// another one now, has it in its memory. A guest that isn't to be accelerated is left alone; once it may
+    /// be, a look that was due is due still.
     pub fn due_look_into_memory(&mut self, now: Instant) -> Option<KernelSource> {
         if !self.policy.accelerates() || !self.memory_looks.take_due(now) || self.slide_told.is_some() {
             return None;
