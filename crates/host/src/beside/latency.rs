@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boost_is_seen_by_the_thread_that_it_interrupted_and_by_no_other() {
+    fn only_the_interrupted_thread_sees_a_boost() {
         let scene = Scene::new().unwrap();
         let ends = |taken_back: u64| {
             asked(&scene, taken_back - 130);
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_thread_is_not_asked_for_and_a_waiting_one_is_once_in_a_period() {
+    fn a_waiting_thread_is_asked_for_once_a_period() {
         let scene = Arc::new(Scene::new().unwrap());
         let mut random = 1;
         scene.seen_at.store(1_000_000, Ordering::Relaxed);

@@ -266,7 +266,7 @@ mod tests {
     use microslice_policy::Coded;
 
     #[test]
-    fn what_the_helper_is_told_is_read_as_the_kernel_writes_it() {
+    fn events_for_the_helper_are_read_as_written() {
         let mut bytes = [0u8; 32];
         bytes[0] = 1;
         bytes[4] = 7;

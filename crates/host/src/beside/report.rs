@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_names_what_was_refused_and_what_the_helper_did() {
+    fn text_names_refusals_and_the_helpers_counts() {
         let text = report().to_text();
         for part in ["over_budget 3", "overtaken 2", "5 boosts, 5 taken back", "tlb_yield", "web"] {
             assert!(text.contains(part), "{part}: {text}");

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_ours_is_ordinary_and_known_by_its_start() {
+    fn our_thread_is_ordinary_and_known_by_its_start() {
         // SAFETY: a plain system call without arguments.
         let tid = unsafe { libc::gettid() } as u32;
         assert!(matches!(look_at(tid).unwrap(), Now::Ordinary(_)));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_may_run_on_one_pcpu_only_is_pinned() {
+    fn a_thread_allowed_on_one_pcpu_is_pinned() {
         std::thread::spawn(|| {
             // SAFETY: as in `is_pinned`.
             let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_of_a_vm_and_of_the_host_are_told_apart_before_and_after_an_interval() {
+    fn intervals_of_vm_and_host_counters_are_their_differences() {
         let host = |others_ran_ns| HostStats { others_ran_ns, rescued: 7, ..HostStats::default() };
         let interval = difference(&host(5), &host(3));
         assert_eq!((interval.others_ran_ns, interval.rescued), (2, 0));

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_before_a_restart_stays_counted_and_an_interval_has_its_own() {
+    fn misses_before_a_restart_count_and_intervals_are_differences() {
         let before = misses(&[("on_spin", 3), ("on_exit", 1)]);
         let after = misses(&[("on_spin", 2), ("on_svm_interrupt", 5)]);
         let all = before.plus(&after);

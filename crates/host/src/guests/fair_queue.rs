@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vm_that_asks_for_much_delays_no_other_by_more_than_one_turn() {
+    fn a_busy_vm_delays_others_by_one_turn_at_most() {
         let queue = FairQueue::default();
         (0..100).for_each(|job| queue.add(7, job));
         queue.add(3, 1000);

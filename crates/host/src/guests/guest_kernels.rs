@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_smp_is_named_as_such_and_has_no_slot() {
+    fn a_uniprocessor_kernel_is_named_and_has_no_slot() {
         let kernel_of = |banner: &str| {
             let lines = "ffffffff81000000 T _text\nffffffff81001000 T _etext\n";
             let symbols = microslice_symbols::text::read_symbol_text(lines.as_bytes()).unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kernel_has_a_slot_of_its_own_and_one_that_is_known_keeps_its() {
+    fn each_kernel_has_and_keeps_its_own_slot() {
         let (mut places, kernels) = full();
         let slots: Vec<u32> = kernels.iter().map(|kernel| kernel.code_slot).collect();
         assert_eq!(slots, (1..GUEST_CODES_MAX).collect::<Vec<_>>());
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_kernels_that_no_vm_runs_the_one_least_recently_wanted_makes_room() {
+    fn the_least_recently_wanted_unused_kernel_makes_room() {
         let (mut places, mut kernels) = full();
         places.touch(&kernels[2]);
         kernels.drain(2..5); // "3" to "5" run nowhere now

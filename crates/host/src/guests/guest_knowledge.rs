@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_image_goes_before_the_vmms_and_that_before_the_guests_memory() {
+    fn operators_image_precedes_vmms_image_precedes_guest_memory() {
         let path = PathBuf::from("/k");
         assert_eq!(welcome(Some("/k"), Some("/v"), true).1, Some(KernelSource::Image { path: path.clone() }));
         assert_eq!(welcome(None, Some("/k"), true).1, Some(KernelSource::TenantImage { pid: 3, path }));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_can_not_be_read_is_looked_for_in_memory_and_said_only_if_that_has_nothing_either() {
+    fn an_unreadable_image_is_reported_once_memory_fails_too() {
         let (mut vm, source) = welcome(None, Some("/firmware"), true);
         let source = source.expect("the VMM's image");
         assert!(!vm.hear_of_kernel(&source, Err("no kernel".into()), true));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_is_not_to_be_accelerated_is_told_of_as_unknown_until_it_may_be() {
+    fn a_guest_not_to_be_accelerated_is_told_as_unknown() {
         let (mut vm, source) = welcome(None, Some("/k"), true);
         let mut kernel = kernel_of("6.12");
         kernel.code_slot = 3;

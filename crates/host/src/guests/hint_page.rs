@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_says_the_truth_is_found_and_one_that_lies_is_named() {
+    fn a_true_page_is_found_and_a_lie_is_named() {
         let (start, second) = (1u64 << 20, (1u64 << 20) + PAGE_BYTES);
         let lie = |page: Vec<u8>| found_in(&page).unwrap_err();
         assert_eq!(found_in(&vec![0; 8192]), Ok(None));

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_new_is_told_once_and_a_page_that_is_gone_too() {
+    fn new_and_lost_pages_are_told_once() {
         let (vm, now) = ((7, 1), Instant::now());
         let mut pages = HintPages::default();
         let found = HintPage { guest_phys: 0x1000, address: 0x7f00_0000_1000, vcpu_count: 4 };

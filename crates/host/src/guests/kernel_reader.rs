@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_was_looked_at_in_vain_is_read_with_the_least_weight_and_none_with_the_daemons() {
+    fn guests_read_in_vain_are_read_with_the_least_weight() {
         let image = KernelSource::Image { path: "/k".into() };
         let memory = |is_hopeful| KernelSource::Memory { pid: 1, is_hopeful, witnesses: Vec::new() };
         let sources = [&image, &memory(true), &memory(false)];
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_whose_reading_panics_is_an_answer_and_the_next_one_is_read() {
+    fn a_panic_while_reading_is_an_answer() {
         assert!(
             or_panic_as_answer::<()>(|| panic!("a guest's doing")).unwrap_err().contains("a fault of ours")
         );
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_a_vmm_names_is_opened_as_a_tenants() {
+    fn an_image_named_by_a_vmm_opens_as_a_tenants() {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_kernels_in_memory_the_one_that_explains_what_the_vcpus_did_fits() {
+    fn the_kernel_that_explains_all_witnesses_fits() {
         const TEXT: u64 = 0xffff_ffff_8100_0000;
         let with_halt_at = |offset: u64| {
             let lines = format!("{TEXT:x} T _text\n{:x} T _etext\n", TEXT + 0x10_0000);

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn uuid_and_policy_of_a_running_domain_are_found_beside_what_others_keep_there() {
+    fn uuid_and_policy_are_found_beside_foreign_metadata() {
         let metadata = format!(
             "<metadata>\n<nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/1.1'><nova:name>vm</nova:name>\
              </nova:instance><ms:vm xmlns:ms='{NAMESPACE}' weight='200' accelerate='false'> <!-- quiet --> </ms:vm></metadata>"
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_without_metadata_or_with_others_only_has_the_defaults() {
+    fn a_domain_without_our_metadata_has_the_defaults() {
         for metadata in ["", "<metadata/>", "<metadata><a:vm xmlns:a='urn:a' weight='x'/></metadata>"] {
             let said = said(&state(metadata), PID);
             let expected = Domain { uuid: Some(UUID.into()), policy: VmPolicy::default() };
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_is_one_line_with_its_place_and_what_may_be() {
+    fn a_bad_value_is_one_line_with_place_and_bounds() {
         assert_eq!(trouble(&vm("weight='0'")), format!("{}: weight \"0\": must be 1 to 10000", place()));
         let unknown = trouble(&vm("wieght='1'"));
         let expected = format!("{}: wieght \"1\": no such key; there are weight, accelerate, ", place());
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_xml_and_what_would_grow_without_bounds_are_refused_with_their_place() {
+    fn broken_or_unbounded_xml_is_refused_with_its_place() {
         let fault = |text: &str| said(text, PID).trouble.expect("trouble");
         let error = fault(&state("<metadata>"));
         assert!(error.starts_with("15:"), "{error}");
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_news_once_and_what_is_as_before_is_none() {
+    fn a_change_is_news_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = StateFile::of(folder.path(), "web", PID);
         assert_eq!(file.look(), None, "no domain");
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_can_not_be_read_leaves_what_was_said_and_is_complained_about_once() {
+    fn an_unreadable_file_changes_nothing_and_is_reported_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = StateFile::of(folder.path(), "web", PID);
         write(folder.path(), &state(&vm("weight='200'")));
@@ -469,7 +469,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_there_nothing_worse_than_a_line_comes_of_it(
+        fn any_content_brings_one_line_at_worst(
             text in prop::collection::vec(
                 prop::sample::select(vec![
                     "<domstatus pid='4711'>", "</domstatus>", "<domain>", "</domain>", "<metadata>", "</metadata>", "<uuid>",

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_vms_the_largest_counts_and_its_slots_are_sorted() {
+    fn slots_of_the_largest_vm_are_sorted() {
         let output = [
             record(9, 0x100000, 0x40000, 0x7f00_8000_0000),
             record(12, 0, 0x100, 0x7f10_0000_0000),

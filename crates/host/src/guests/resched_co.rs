@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn it_acts_for_a_vm_whose_reschedule_ipis_become_rarer_by_it() {
+    fn it_acts_where_it_makes_reschedule_ipis_rarer() {
         assert!(found(8, 10));
         assert!(!found(10, 10) && !found(12, 10));
     }

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_block_or_is_no_file_is_refused_at_once() {
+    fn files_that_could_block_are_refused_at_once() {
         let root = tempfile::tempdir().unwrap();
         let fifo = root.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outermost_cgroup_that_is_a_vms_or_a_containers_names_it() {
+    fn the_outermost_cgroup_of_a_vm_or_container_names_it() {
         let id = "0a074afb4cc4".to_owned() + &"fd".repeat(26);
         for (cgroup, expected) in [
             ("/qemu.slice/100.scope".to_owned(), Some("vm100")),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_without_a_name_anywhere_is_called_by_command_and_pid() {
+    fn a_nameless_vm_is_called_by_command_and_pid() {
         assert_eq!(name(&words("vmm --kernel k"), "/", "vmm\n", 7), "vmm-7");
         assert_eq!(name(&[], "/qemu.slice/100.scope", "kvm", 7), "vm100");
     }

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_was_never_in_64_bit_mode_or_hides_its_registers_is_named_as_such() {
+    fn guests_of_32_bits_or_hidden_registers_are_named() {
         assert_eq!(obstacle(0), None, "nobody has looked yet");
         assert_eq!(obstacle(REGISTERS_SEEN | REGISTERS_64_BIT), None);
         let narrow = obstacle(REGISTERS_SEEN).unwrap();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_in_which_no_kernel_is_ever_found_is_read_a_few_times_a_day() {
+    fn a_guest_without_a_kernel_is_read_few_times_daily() {
         let (start, mut now) = (Instant::now(), Instant::now());
         let (mut looks, mut hopeful) = (MemoryLooks::default(), 0);
         for _ in 0..20 {
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_changes_its_slide_all_the_time_has_a_few_lines_a_minute_and_its_last_state_is_said() {
+    fn ever_changing_slides_bring_few_lines_and_the_last_state() {
         let start = Instant::now();
         let mut news = SlideNews::default();
         let (mut lines, mut changes) = (0, 0);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_shares_a_configured_name_is_said_with_the_others() {
+    fn vms_of_one_configured_name_are_named_together() {
         assert_eq!(namesakes("web", 7, &[]), None);
         let said = "web: pid 7 has the name of pid 3, 5: what is configured for it holds for each of them";
         assert_eq!(namesakes("web", 7, &[3, 5]).as_deref(), Some(said));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_found_in_the_command_lines_of_several_vmms() {
+    fn kernels_are_found_in_command_lines_of_several_vmms() {
         let path = |text: &str| kernel_from_arguments(&words(text));
         assert_eq!(path("qemu -kernel /boot/vmlinuz -m 1"), Some("/boot/vmlinuz".into()));
         assert_eq!(path("cloud-hypervisor --kernel vmlinux"), Some("vmlinux".into()));

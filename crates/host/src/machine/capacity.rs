@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_slower_than_the_fastest_by_more_than_a_fifth_are_slow() {
+    fn cores_slower_by_more_than_a_fifth_are_slow() {
         assert_eq!(slow_of("cpu_capacity", &["1024", "1024", "430", "430"]), [2, 3]);
         assert_eq!(
             slow_of("acpi_cppc/highest_perf", &["66", "64", "42", "30"]),
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn on_hosts_of_equal_cores_or_that_do_not_tell_none_is() {
+    fn no_core_is_slow_where_all_are_equal_or_unknown() {
         for speeds in
             [["64", "66", "65"], ["0", "0", "0"], ["1024", "", "430"], ["", "", ""], ["a", "b", "-1"]]
         {

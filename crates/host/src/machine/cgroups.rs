@@ -170,7 +170,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn weights_are_those_of_the_machine_and_of_what_it_lies_in_not_of_its_inner_groups() {
+    fn weights_are_of_a_machine_and_what_it_lies_in() {
         let mount = mount_with(&[
             ("machine.slice/machine-a.scope/libvirt/emulator/cpu.weight", "1\n"),
             ("machine.slice/machine-a.scope/cpu.weight", "250\n"),
@@ -183,7 +183,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn limits_of_all_vcpus_are_told_from_those_that_each_has_for_itself() {
+    fn shared_limits_are_told_from_limits_of_each_vcpu() {
         let scope = "/machine.slice/machine-a.scope/libvirt";
         let cgroups = [0, 1].map(|index| format!("{scope}/vcpu{index}"));
         let mount = mount_with(&[
@@ -205,7 +205,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn vcpus_in_one_cgroup_share_its_limit_and_without_any_there_is_none() {
+    fn vcpus_of_one_cgroup_share_its_limit() {
         let mount = mount_with(&[("a/cpu.max", "150000 100000\n")]);
         let read = |cgroups: &[&str]| {
             CpuLimits::read(mount.path(), &cgroups.iter().map(ToString::to_string).collect::<Vec<_>>())
@@ -225,7 +225,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_not_one_that_is_not_there() {
+    fn an_unreadable_file_is_not_a_missing_one() {
         for (errno, gone) in
             [(libc::ENOENT, true), (libc::ENODEV, true), (libc::EMFILE, false), (libc::ENOMEM, false)]
         {

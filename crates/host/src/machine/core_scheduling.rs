@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_with_smt_is_refused_where_a_task_has_a_cookie_or_could_get_one() {
+    fn smt_with_core_scheduling_cookies_is_refused() {
         assert_eq!(refusal(true, None), None);
         let has_one = refusal(true, Some(4711)).unwrap();
         assert!(has_one.starts_with("task 4711 uses core scheduling on a host with SMT"), "{has_one}");

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_a_domain_for_each_pcpu_each_cache_or_one() {
+    fn domains_are_by_pcpu_by_cache_or_one_for_all() {
         let count = |kind| Domains::new(kind, &host()).count;
         assert_eq!([QueueDomain::Pcpu, QueueDomain::Llc, QueueDomain::Host].map(count), [16, 4, 1]);
         let by_cache = Domains::new(QueueDomain::Llc, &host());
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pcpu_looks_at_its_core_first_then_at_its_cache_its_node_and_the_others() {
+    fn a_pcpu_looks_at_the_nearest_domains_first() {
         let domains = Domains::new(QueueDomain::Pcpu, &host());
         let at =
             |domain: u32| domains.places.iter().take(16).position(|place| place.domain == domain).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_flag_and_others_are_refused_by_one_line() {
+    fn unknown_names_are_refused_in_one_line() {
         assert_eq!(named("node").unwrap_err(), "no queue domain \"node\": must be pcpu, llc or host");
         let all = QueueDomain::ALL.iter().copied().map(Ok).collect::<Vec<_>>();
         assert_eq!(["pcpu", "llc", "host"].map(named).to_vec(), all);
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_online_each_pcpu_looks_at_all_other_domains_once_and_the_nearest_first(
+        fn each_pcpu_looks_at_each_domain_once_nearest_first(
             online in prop::collection::btree_set(0..64u32, 1..40), kind in 0..3usize,
             core_threads in 1..3u32, cache in 1..9u32, caches in 1..5u32,
         ) {

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn kvm_modules_without_btf_are_refused_and_what_is_built_in_needs_none() {
+    fn kvm_modules_need_btf_unless_built_in() {
         let sys = tempfile::tempdir().unwrap();
         let make = |path: &str| {
             let path = sys.path().join(path);

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_used_is_left_to_a_thread_and_to_those_that_it_starts() {
+    fn threads_and_their_children_keep_only_used_capabilities() {
         // Threads have capabilities of their own: the test's others keep theirs.
         let left = std::thread::spawn(|| {
             keep_only_used().unwrap();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_dropped_all_has_none_and_takes_none_from_others() {
+    fn dropping_all_leaves_a_thread_none_and_others_theirs() {
         let before = caps::read(None, CapSet::Effective).unwrap();
         let left = std::thread::spawn(|| {
             drop_all();

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_of_a_real_time_policy_are_found_and_kernel_threads_are_not() {
+    fn real_time_tasks_are_found_but_not_kernel_threads() {
         assert_eq!(real_time_task(&stat("audio) x", 0x400, SCHED_RR)).as_deref(), Some("audio) x (12)"));
         assert_eq!(real_time_task(&stat("audio", 0, SCHED_FIFO)).as_deref(), Some("audio (12)"));
         assert_eq!(real_time_task(&stat("migration/0", PF_KTHREAD, SCHED_FIFO)), None);

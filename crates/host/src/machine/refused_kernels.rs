@@ -58,7 +58,7 @@ mod tests {
     const REAL_TIME: &str = "#1 SMP PREEMPT_RT Debian 6.12.117-1 (2026-08-10)";
 
     #[test]
-    fn kernels_that_deadlock_are_refused_with_what_to_use_and_where_that_is_said() {
+    fn kernels_that_deadlock_are_refused_with_alternative_and_source() {
         let line = check("7.1.3-xanmod1", ORDINARY).unwrap_err();
         assert!(line.is_refusal());
         let line = line.to_string();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn real_time_kernels_without_timers_are_refused_and_others_of_their_series_are_not() {
+    fn only_real_time_kernels_without_timers_are_refused() {
         let release = "6.12.117+deb13-rt-amd64";
         assert!(check(release, REAL_TIME).unwrap_err().to_string().contains("BPF timers"));
         assert!(check(release, ORDINARY).is_ok());
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kernel_of_the_file_has_a_range_a_cause_and_a_source() {
+    fn each_refused_kernel_has_range_cause_and_source() {
         let data: Data = toml::from_str(DATA).unwrap();
         for kernel in data.kernel {
             assert!(numbers(&kernel.from) < numbers(&kernel.fixed), "{kernel:?}");

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn micro_pcpus_come_from_the_last_core_down_and_never_include_the_first() {
+    fn micro_pcpus_come_from_the_last_core_never_the_first() {
         let of_its_own = |cpu| Place { thread: 0, package: 0, node: 0, core: i64::from(cpu), cpu };
         assert_eq!(micro_order(vec![0, 1, 2, 3], &[], of_its_own), [3, 2, 1]);
         assert_eq!(micro_order(vec![0], &[], of_its_own), Vec::<u32>::new());
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn two_nodes_join_by_turns_and_one_thread_of_each_core_before_both_of_any() {
+    fn two_nodes_join_by_turns_first_one_thread_per_core() {
         let order = order_with_nodes(2, 1);
         assert_eq!(
             order[..8],
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn of_eight_nodes_each_has_a_micro_pcpu_before_any_has_two() {
+    fn each_of_eight_nodes_joins_once_before_any_twice() {
         for nodes_per_package in [1, 4] {
             let order = order_with_nodes(8, nodes_per_package);
             let nodes: Vec<u32> = order.iter().map(|cpu| cpu % 32 / 4).collect();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_has_no_more_leaves_its_turns_to_the_others() {
+    fn an_exhausted_node_leaves_its_turns_to_others() {
         let place =
             |cpu: u32| Place { thread: 0, package: 0, node: u32::from(cpu >= 6), core: cpu.into(), cpu };
         assert_eq!(micro_order((0..8).collect(), &[], place), [7, 5, 6, 4, 3, 2, 1]);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn two_packages_of_one_node_join_by_turns_and_a_host_of_one_from_its_last_core_down() {
+    fn two_packages_of_one_node_join_by_turns() {
         let in_packages_of = |size: u32| {
             move |cpu: u32| Place { thread: 0, package: (cpu / size).into(), node: 0, core: cpu.into(), cpu }
         };
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_of_each_core_becomes_micro_sliced_before_both_of_any() {
+    fn one_thread_of_each_core_joins_before_both() {
         assert_eq!(order_with_cores([0, 1, 2, 0, 1, 2]), [5, 4, 3, 2, 1]);
         assert_eq!(order_with_cores([0, 0, 1, 1, 2, 2]), [5, 3, 1, 4, 2]);
         // Two cores with two threads, and two with one.
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_pcpus_are_never_micro_sliced_but_belong_to_the_normal_pool() {
+    fn slow_pcpus_stay_in_the_normal_pool() {
         let topology = with_slow(3, 500);
         assert_eq!((&topology.micro_order[..], &topology.slow[..]), (&[2, 1][..], &[3, 4, 5][..]));
         assert_eq!(topology.wide_pcpu_count(), 6);

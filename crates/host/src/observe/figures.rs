@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_intervals_longest_wait_is_bounded_by_its_bucket_and_by_the_longest_of_all() {
+    fn an_intervals_longest_wait_is_bounded_twice() {
         let before = waits(&[(40, 1)], 3_000_000, 3_000_000);
         let later = waits(&[(4, 2), (40, 1)], 3_009_000, 3_000_000).since(&before);
         assert_eq!((later.count(), later.total_ns, later.max_ns), (2, 9_000, 5 * UNIT_NS));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn steal_is_what_was_told_since_the_first_turn_and_none_where_nobody_asked() {
+    fn steal_counts_from_the_first_turn_if_asked_for() {
         let told = ObservedVcpu {
             steal_is_told: 1,
             steal_before_ns: 100,
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_has_what_came_after_and_a_vcpu_that_began_anew_has_all() {
+    fn an_interval_has_all_of_a_new_vcpu() {
         let figures = |ran_ns, now_ns| {
             let seen = ObservedVcpu { ran_ns, since_ns: now_ns, ..ObservedVcpu::new_zeroed() };
             VmFigures {

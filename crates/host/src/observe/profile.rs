@@ -136,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_never_ran_in_that_time_is_left_out() {
+    fn a_vm_that_never_ran_is_left_out() {
         let mut report = Report { host: Some(seen()), ..report(true) };
         report.vms[0].figures.vcpus[0].ran_ns = 0;
         assert_eq!(report.to_profile().map(|profile| profile.vms.len()), Some(0));
     }
 
     #[test]
-    fn pcpus_where_a_vm_may_run_are_counted_over_those_that_are_online() {
+    fn allowed_pcpus_are_counted_among_online_ones() {
         let status = |list: &str| format!("Name:\tx\nCpus_allowed:\tf\nCpus_allowed_list:\t{list}\n");
         let online = [0, 2, 4, 6];
         assert_eq!(affinity(&online, [status("2"), status("6-7")].into_iter()), [1, 3]);

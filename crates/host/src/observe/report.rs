@@ -406,7 +406,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn json_has_names_for_classes_and_kinds_and_null_where_no_steal_is_told() {
+    fn json_names_classes_and_kinds_and_unknown_steal_is_null() {
         let json = report(true).to_json();
         let vm = &json["vms"][0];
         assert_eq!((&vm["preemptions"]["total"], &vm["answers_owed"]), (&json!(40), &json!(4)));

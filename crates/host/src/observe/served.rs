@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_kernel_does_not_show_and_vms_that_have_gone_are_left_out() {
+    fn unseen_figures_and_gone_vms_are_left_out() {
         let mut report = report(true);
         report.sees_interrupts = false;
         assert_eq!(report.snapshot().of(&figures::IPIS).count(), 0);

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_file_goes_before_the_metadata_and_these_before_what_holds_for_all() {
+    fn configuration_file_overrides_metadata_overrides_defaults() {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = Settings { scheduler: SchedulerChoice::Coordinated, ..Settings::default() };
         settings.weights.insert("web".into(), 300);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_bad_leaves_a_vm_to_the_defaults_and_what_has_no_effect_is_said() {
+    fn bad_metadata_leave_defaults_and_ineffective_settings_are_said() {
         let folder = tempfile::tempdir().unwrap();
         let settings = Settings::default();
         write(folder.path(), "weight='50' tlb-co='false'");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_of_none_of_libvirts_domains_has_what_the_configuration_file_says() {
+    fn a_vm_without_libvirt_has_the_configuration_files_policy() {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = Settings::default();
         settings.vm_accelerate.insert("web".into(), false);

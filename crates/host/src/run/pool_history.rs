@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_is_told_late_counts_from_when_it_was() {
+    fn a_change_told_late_counts_from_its_own_time() {
         let mut history = PoolHistory::new(0);
         history.change(0, 3, "best_found");
         assert_eq!(history.pcpu_ns(10 * MS), 30 * MS);
@@ -89,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_was_set_before_the_start_counts_from_the_start() {
+    fn a_size_set_earlier_counts_from_the_start() {
         let mut history = PoolHistory::new(100 * MS);
         history.change(90 * MS, 2, "static");
         assert_eq!((history.pcpu_ns(110 * MS), history.changes_after(0)), (20 * MS, vec![(0, 2, "static")]));
     }
 
     #[test]
-    fn what_is_forgotten_still_counts_as_time_and_as_a_change() {
+    fn forgotten_changes_still_count() {
         let mut history = PoolHistory::new(0);
         let changes = 2 * CHANGES_MAX as u64;
         (0..changes).for_each(|ms| history.change(ms * MS, 1, "ipi_dominant"));

@@ -62,14 +62,14 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_has_a_place_a_moment_later_is_not_told_of() {
+    fn a_vm_with_a_place_soon_after_is_not_reported() {
         let (start, mut refusals) = (Instant::now(), Refusals::default());
         assert!((0..4).all(|_| refusals.hear(of(7, 0), start).is_none()), "its vCPUs at once");
         assert!(refusals.hear(of(7, 0), start + LASTS_FOR).is_some(), "one of them tries again");
     }
 
     #[test]
-    fn an_owner_is_told_of_once_however_many_vms_it_starts_and_again_when_that_was_long_ago() {
+    fn an_owner_is_reported_once_and_again_much_later() {
         let (start, mut refusals) = (Instant::now(), Refusals::default());
         let mut hear_twice = |refusal, at| {
             assert_eq!(refusals.hear(refusal, at), None);

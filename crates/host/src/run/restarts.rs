@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_storm_of_restarts_ends_and_says_so_and_one_a_second_never_does() {
+    fn only_a_storm_of_restarts_ends_the_daemon() {
         let start = Instant::now();
         let mut calm = Restarts::default();
         assert!((0..10_000).all(|second| calm.add(start + Duration::from_secs(second)).is_ok()));

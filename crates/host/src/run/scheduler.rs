@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pcpu_that_comes_or_goes_asks_for_a_restart_and_nothing_else_does() {
+    fn only_hotplug_asks_for_a_restart() {
         let exit = |kind, code| Exit { kind, code, reason: String::new(), message: String::new() };
         // SCX_EXIT_UNREG_KERN with SCX_ECODE_ACT_RESTART | SCX_ECODE_RSN_HOTPLUG, as kernel/sched/ext.c has
         // them.

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_a_vm_have_its_label_and_its_time_in_nanoseconds() {
+    fn figures_have_the_vms_label_and_nanoseconds() {
         let snapshot = figures_of(&one(), &[(1.0, 0.75)]);
         assert_eq!(snapshot.get(&figures::CPU_TIME, &["a"]), Some(&Value::Counter(3_000_000_000)));
         assert_eq!(snapshot.get(&figures::READY_TIME, &["a"]), Some(&Value::Counter(1_000_000_000)));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheduler_without_a_micro_pool_has_no_figures_of_one() {
+    fn without_a_micro_pool_its_figures_are_absent() {
         let coordinated = Report { scheduler: SchedulerChoice::Coordinated, ..one() };
         let snapshot = figures_of(&coordinated, &[(1.0, 1.0)]);
         assert_eq!(snapshot.of(&figures::MICRO_POOL_SIZE).count(), 0);

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_chooses_the_scheduler_and_its_schemes_for_all_and_for_one() {
+    fn a_file_sets_scheduler_and_schemes_for_all_and_one() {
         let text = "scheduler = \"coordinated\"\ntlb-co = false\n[vm.web]\nresched-co = true\n";
         let settings = read_text(text).unwrap();
         let schemes_of_web = |settings: &Settings| settings.schemes_of(&settings.said_of("web"));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_where_figures_are_served_or_that_they_are_not() {
+    fn a_file_says_where_figures_are_served_or_off() {
         let listen = |text: &str| read_text(text).map(|settings| settings.metrics_listen.unwrap());
         assert_eq!(listen("metrics-listen = \"off\""), Ok(Listen::Off));
         let tcp: Address = "127.0.0.1:9477".parse().unwrap();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_a_wrong_kind_is_told_what_is_allowed() {
+    fn a_value_of_a_wrong_kind_names_the_allowed() {
         for (text, expected) in [
             ("micro-cpus = \"many\"", "my.toml:1:14: micro-cpus: \"many\" is neither a number nor `auto`"),
             ("micro-cpus = -1", "my.toml:1:14: micro-cpus: must be a number or `auto`"),
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_out_of_bounds_is_refused_where_the_file_has_it() {
+    fn a_value_out_of_bounds_is_refused_with_its_place() {
         for (text, expected) in [
             ("# é\nslice-us = 1", "my.toml:2:12: slice-us 1: must be 500 to 300000 microseconds"),
             ("stats = 0.0", "my.toml:1:9: stats 0: must be 0.1 to 86400 seconds"),

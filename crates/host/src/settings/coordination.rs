@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_of_the_other_scheduler_is_refused_by_flag_and_by_place() {
+    fn settings_of_the_other_scheduler_are_refused() {
         let mut settings = Settings { scheduler: SchedulerChoice::Coordinated, ..Settings::default() };
         assert!(settings.check().is_ok());
         settings.flags_given.insert("patience".into());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_has_the_schemes_of_all_but_for_what_is_said_of_it() {
+    fn a_vms_own_schemes_override_those_of_all() {
         let of_web = [(Scheme::ReschedCo, Acts::On), (Scheme::TlbCo, Acts::Off)];
         let vm_schemes = [("web".to_owned(), of_web.into())];
         let settings = Settings { vm_schemes: vm_schemes.into(), ..Settings::default() };
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_metadata_say_for_another_scheduler_has_no_effect_and_that_is_said() {
+    fn metadata_for_another_scheduler_are_reported_as_ineffective() {
         let schemes = [(Scheme::ReschedCo, Acts::On), (Scheme::TlbCo, Acts::Off)].into();
         let policy = VmPolicy { weight: Some(200), schemes, ..VmPolicy::default() };
         let said = Settings::default().without_effect(&policy).unwrap();

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_longer_than_a_turn_or_too_short_to_look_in_is_refused() {
+    fn windows_too_long_or_too_short_are_refused() {
         assert_eq!(
             error(&["delay-preemption"], |it| it.delay_preemption = 10_001),
             "--delay-preemption 10001: a window longer than a turn, which is 10000 us (--slice-us)"
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn both_schedulers_have_windows_and_a_shorter_look_is_no_contradiction() {
+    fn both_schedulers_have_windows_and_allow_shorter_looks() {
         for scheduler in SchedulerChoice::ALL {
             let settings = Settings { scheduler, delay_preemption: 50, ..Settings::default() };
             assert!(settings.check().is_ok());
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_window_turns_have_grace_where_there_is_a_micro_pool() {
+    fn without_a_window_a_micro_pool_gives_grace() {
         let grace = Settings::default().delay_config(true);
         assert_eq!((grace.window_ns, grace.look_ns, grace.window_slides()), (1_000_000, 100_000, false));
         assert_eq!(Settings::default().delay_config(false).window_ns, 0);

@@ -82,7 +82,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_address_is_a_socket_of_the_file_system_or_an_ip_with_its_port() {
+    fn an_address_is_a_socket_file_or_ip_with_port() {
         for text in [Address::DEFAULT, "127.0.0.1:9477", "[::1]:9477", "unix:/a"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }

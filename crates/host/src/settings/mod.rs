@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_no_longer_fits_becomes_smaller_when_pcpus_are_lost() {
+    fn a_pool_shrinks_to_fit_when_pcpus_are_lost() {
         let greedy =
             Settings { micro_cpus: PoolChoice::Static(3), micro_cpus_limit: Some(3), ..Settings::default() };
         for candidates in 0..=5 {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_bring_the_watchdog_is_refused_though_each_value_is_allowed() {
+    fn allowed_values_that_together_bring_the_watchdog_are_refused() {
         let error = |settings: Settings| settings.check().unwrap_err().to_string();
         assert_eq!(
             error(Settings { patience: 100, micro_slice_us: 30_000, ..Settings::default() }),

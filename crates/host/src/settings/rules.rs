@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_of_a_dry_run_grows_though_nothing_keeps_it_busy_and_nobody_is_patient() {
+    fn a_dry_runs_pool_grows_idle_and_without_patience() {
         let dry = Settings { dry_run: true, ..Settings::default() };
         assert_eq!(dry.pool_size_config(3).grow_when_busy_percent, 0);
         assert_eq!(dry.accelerate_config().patience_ns, 0);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_there_are_not_and_patience_with_the_papers_are_refused() {
+    fn unknown_rules_and_patience_with_the_papers_are_refused() {
         assert_eq!("ours".parse::<Rules>().unwrap_err(), "no rules \"ours\": must be project or paper");
         let mut settings = Settings { rules: Rules::Paper, ..Settings::default() };
         settings.flags_given.insert("patience".into());

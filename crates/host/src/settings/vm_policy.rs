@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_name_comes_from_all_of_the_settings() {
+    fn a_names_policy_comes_from_all_settings() {
         let settings = Settings {
             weights: [("web".to_owned(), 200)].into(),
             vm_accelerate: [("web".to_owned(), false)].into(),

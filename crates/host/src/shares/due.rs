@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_vm_does_not_ask_for_is_due_to_the_others_by_weight() {
+    fn unclaimed_time_is_due_to_others_by_weight() {
         assert_eq!(shares_due(&[100.0, 100.0], &[1.0, 1.0]), [0.5, 0.5]);
         assert_eq!(shares_due(&[200.0, 100.0, 100.0], &[1.0, 0.1, 1.0]), [0.6, 0.1, 0.3]);
         assert_eq!(shares_due(&[], &[]), Vec::<f64>::new());

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_of_another_weight_makes_groups_of_its_siblings_and_of_what_lies_in_them() {
+    fn a_cgroup_of_another_weight_makes_groups() {
         let mount = tempfile::tempdir().unwrap();
         let weigh = |folder: &str, weight: &str| {
             std::fs::create_dir_all(mount.path().join(folder)).unwrap();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tasks_of_a_cgroup_are_limited_by_those_that_it_lies_in() {
+    fn outer_cgroups_limit_tasks_of_inner_ones() {
         let mount = tempfile::tempdir().unwrap();
         let inner = mount.path().join("slice/scope/vcpu0");
         std::fs::create_dir_all(&inner).unwrap();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_cannot_be_read_stay_what_they_were_and_that_is_said_once() {
+    fn unreadable_limits_stay_and_are_reported_once() {
         let mut table = LimitTable::default();
         let limited = vec![cgroup(7, &[limit("vcpu", 50_000)])];
         let fine = Troubles::default();
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_the_kernel_side_does_not_take_keeps_nobody_from_theirs_and_is_told_again() {
+    fn a_refused_limit_stops_no_other_and_is_told_again() {
         let mut table = LimitTable::default();
         let cgroups = [1, 2, 3].map(|id| cgroup(id, &[limit("slice", 400_000)]));
         let untold = table.update(&cgroups).tell(&mut Picky(vec![2]));

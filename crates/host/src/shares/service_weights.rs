@@ -181,7 +181,7 @@ mod tests {
     use crate::shares::weights::Place;
 
     #[test]
-    fn weights_of_groups_in_groups_multiply_and_stay_within_the_policys_range() {
+    fn weights_of_nested_groups_multiply_within_the_policys_range() {
         let weight = |own, outer| Group::within(outer, 7, own).for_kernel_side().weight;
         let outer = |weight| Some(Group { id: 1, weight });
         assert_eq!(weight(100, None), 100);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_are_told_and_what_was_not_taken_is_told_again() {
+    fn only_changes_and_refused_weights_are_told() {
         let (mut table, mut map) = (ServiceTable::default(), Map { weights: BTreeMap::new(), room: 1 });
         let weigh = |id, weight| (id, Group { id, weight });
         let changes = table.update(&[weigh(1, 50.0), weigh(2, 20.0)]);

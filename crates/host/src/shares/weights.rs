@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_of_four_vms_has_as_much_as_a_slice_of_one() {
+    fn slices_of_four_vms_and_of_one_share_equally() {
         let mut places = vec![place(&[("one", 100), ("a", 100)])];
         places.extend(["b", "c", "d", "e"].map(|name| place(&[("four", 100), (name, 100)])));
         assert_eq!(parts(&all_active(&places)), [0.5, 0.125, 0.125, 0.125, 0.125]);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_does_not_want_to_run_leaves_its_part_to_its_siblings_and_has_it_when_it_does() {
+    fn an_idle_vm_leaves_its_part_to_its_siblings() {
         let places = [
             place(&[("one", 100), ("a", 100)]),
             place(&[("two", 100), ("b", 100)]),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn vms_of_one_cgroup_share_its_part_and_the_operators_weight_stands_for_the_innermost_ones() {
+    fn vms_share_their_cgroups_part_by_innermost_or_given_weights() {
         let places =
             [place(&[("one", 200)]), place(&[("one", 200)]), place(&[("two", 100)]), Place::default()];
         assert_eq!(parts(&all_active(&places)), [0.25, 0.25, 0.25, 0.25]);

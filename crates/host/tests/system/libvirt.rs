@@ -147,7 +147,7 @@ fn line(news: Option<News>) -> String {
 /// What `virsh` has answered is in the file: the daemon's next look, within a second, sees it. Nothing here
 /// waits.
 #[test]
-fn name_uuid_and_policy_of_a_real_domain_are_seen_and_each_change_of_them_with_the_next_look() {
+fn a_real_domains_name_uuid_and_policy_are_followed() {
     let libvirt = Libvirt::start();
     let pid = libvirt.run_domain(&format!("<ms:vm xmlns:ms='{NAMESPACE}' weight='200'/>"));
     let uuid = libvirt.virsh(&["domuuid", DOMAIN]).trim().to_owned();

@@ -55,7 +55,7 @@ fn set_slot(vm: &OwnedFd, number: u32, slot: MemorySlot) {
 }
 
 #[test]
-fn the_slots_of_a_vm_are_found_and_its_memory_read_by_guest_physical_address() {
+fn memory_slots_are_found_and_read_by_guest_physical_address() {
     let own = std::process::id();
     let vm = match create_vm() {
         Ok(vm) => vm,
@@ -97,7 +97,7 @@ fn the_slots_of_a_vm_are_found_and_its_memory_read_by_guest_physical_address() {
 }
 
 #[test]
-fn a_process_without_a_vm_has_no_slots_and_one_that_is_gone_is_an_error() {
+fn a_process_without_a_vm_has_no_slots() {
     let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
     let found = memory_slots::of_process(sleeper.id());
     sleeper.kill().and_then(|()| sleeper.wait()).expect("the end");

@@ -333,7 +333,7 @@ fn a_place_that_is_used_again() -> World {
 }
 
 #[test]
-fn whatever_joins_and_leaves_at_once_one_vm_has_one_place_and_none_is_left_over() {
+fn one_vm_has_one_place_and_none_is_left_over() {
     for start in [three_vcpus(), an_address_that_is_used_again(), a_place_that_is_used_again()] {
         let states = explore(start, Rules::Ours).unwrap_or_else(|fault| panic!("{fault}"));
         assert!(states > 1000, "{states} states are too few to be all");
@@ -341,12 +341,12 @@ fn whatever_joins_and_leaves_at_once_one_vm_has_one_place_and_none_is_left_over(
 }
 
 #[test]
-fn a_place_that_is_closed_without_a_second_look_is_found_to_be_taken_over() {
+fn closing_a_place_without_a_second_look_fails() {
     assert!(explore(three_vcpus(), Rules::CloseUnseen).is_err());
 }
 
 #[test]
-fn a_vm_that_is_freed_takes_no_other_vms_address_with_it() {
+fn a_freed_vm_leaves_other_addresses_alone() {
     assert_eq!(explore(a_place_that_is_used_again(), Rules::ForgetAnyAddress), Err("one VM has two places"));
 }
 
@@ -356,13 +356,13 @@ fn three_vms_of_one_owner() -> World {
 }
 
 #[test]
-fn vms_of_one_owner_that_join_at_once_have_no_more_places_than_one_may_have() {
+fn vms_of_one_owner_keep_to_its_bound_of_places() {
     let states = explore(three_vms_of_one_owner(), Rules::Ours).unwrap_or_else(|fault| panic!("{fault}"));
     assert!(states > 1000, "{states} states are too few to be all");
 }
 
 #[test]
-fn places_that_are_counted_only_before_one_is_taken_are_found_to_be_too_many() {
+fn counting_places_only_before_taking_one_fails() {
     let found = explore(three_vms_of_one_owner(), Rules::CountBeforeOnly);
     assert_eq!(found, Err("an owner has more places than one may have"));
 }

@@ -30,7 +30,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn a_vm_is_called_by_its_name_and_by_its_pid_where_that_is_needed() {
+    fn labels_have_pids_where_names_are_equal() {
         let vms = [("web", 1), ("db", 2), ("web", 3), ("web", 3)];
         assert_eq!(of_vms(vms.into_iter()), ["web (pid 1)", "db", "web (pid 3)", "web (pid 3) #2"]);
         assert_eq!(of_vms([("x".repeat(4096).as_str(), 1)].into_iter())[0].len(), LENGTH_MAX);

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_regular_file_is_refused_before_it_is_opened() {
+    fn only_regular_files_are_opened() {
         for path in ["/dev/null", "/", "/no/such/folder/trace"] {
             let refused = TraceFile::create(Path::new(path)).map(drop).unwrap_err();
             assert!(refused.is_refusal() && refused.to_string().starts_with(path), "{refused}");

@@ -94,7 +94,7 @@ fn texts(packets: &[TracePacket]) -> Vec<String> {
 }
 
 #[test]
-fn vcpus_and_host_tasks_have_slices_in_the_order_of_their_times() {
+fn slices_are_in_the_order_of_their_times() {
     let mut traced = Traced::new(Duration::from_secs(10), 1 << 20);
     let (idle, worker) = (host_task(0), host_task(7));
     let mut micro = switch(SECOND + 40, 1, idle, TraceStop::Blocked, vcpu(0, 3));

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_that_were_put_off_are_accounted_for_in_text_and_json() {
+    fn text_and_json_account_for_turns_put_off() {
         let delays =
             DelayStats { put_off: 5, ended_safe: 3, ended_forced: 2, turns: 9, ..DelayStats::default() };
         assert!(

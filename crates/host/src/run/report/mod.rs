@@ -162,7 +162,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_pools_mean_size_and_how_busy_it_was_are_shown() {
+    fn the_pools_mean_size_and_use_are_shown() {
         let mut used = report(vec![vm("a", 100, 1, 1)]);
         used.vms[0].stats.micro_ran_ns = 170_000_000;
         used.vms[0].stats.lent_ran_ns = 300_000_000;
@@ -190,7 +190,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn limits_are_in_the_text_and_in_the_json_with_how_long_vcpus_rested() {
+    fn text_and_json_show_limits_and_rested_time() {
         let limit =
             |quota_us| CpuLimit { quota_us, period_us: 100_000, burst_us: 0, file: "/g/cpu.max".into() };
         let cpu_limits = CpuLimits { of_vm: vec![limit(150_000)], of_each_vcpu: Some(limit(50_000)) };

@@ -82,7 +82,7 @@ fn top_reads_what_is_served() {
 }
 
 #[test]
-fn what_is_put_on_the_board_is_what_the_next_one_reads() {
+fn the_next_client_reads_the_latest_reading() {
     let (_server, board, address) = serving(1, Limits::DEFAULT);
     assert!(!get(address, "GET /metrics HTTP/1.1").contains("vm=\"vm1\""));
     board.put(Arc::new(Vms(2)));
@@ -90,7 +90,7 @@ fn what_is_put_on_the_board_is_what_the_next_one_reads() {
 }
 
 #[test]
-fn a_client_that_asks_for_something_else_hears_what_there_is() {
+fn an_unknown_page_is_answered_with_the_known_ones() {
     let (_server, _, address) = serving(1, Limits::DEFAULT);
     assert!(get(address, "GET / HTTP/1.1").starts_with("HTTP/1.1 404 "));
     let refusal = get(address, "POST /metrics HTTP/1.1");
@@ -105,7 +105,7 @@ fn a_client_that_asks_for_something_else_hears_what_there_is() {
 }
 
 #[test]
-fn a_client_that_never_reads_delays_neither_the_daemon_nor_other_clients() {
+fn a_client_that_never_reads_delays_no_other() {
     // A page of some megabytes doesn't fit into a socket's buffers.
     let (_server, board, address) = serving(2000, ENDLESS);
     let _deaf: Vec<TcpStream> = (0..ENDLESS.connections - 1)
@@ -142,7 +142,7 @@ fn the_end_waits_for_nobody() {
 }
 
 #[test]
-fn a_socket_in_the_file_system_has_a_folder_and_goes_with_the_daemon() {
+fn a_socket_file_goes_with_the_daemon() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run/metrics.sock");
     let address = Address::Unix(path.clone());
@@ -158,7 +158,7 @@ fn a_socket_in_the_file_system_has_a_folder_and_goes_with_the_daemon() {
 }
 
 #[test]
-fn an_address_that_is_in_use_is_refused_and_one_that_was_left_behind_is_taken() {
+fn addresses_in_use_are_refused_and_stale_ones_taken() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("metrics.sock");
     let address = Address::Unix(path.clone());
