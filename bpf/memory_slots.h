@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What bpf/memory_slots.bpf.c writes and crates/host/src/memory_slots.rs reads. */
+/* What bpf/memory_slots.bpf.c writes and crates/host/src/guests/memory_slots.rs reads. */
 #ifndef BPF_MEMORY_SLOTS_H
 #define BPF_MEMORY_SLOTS_H
 

@@ -19,7 +19,7 @@
  *            BALANCE_LOOK_MAX others in turn. So it has looked at D after (domains - 1) / BALANCE_LOOK_MAX
  *            such turns, rounded up. Before each of them heirs go first for a slice at most. So no vCPU is
  *            left behind by more than twice so many slices and one, however long that goes on. A bounded
- *            difference of clocks isn't one of shares (crates/policy/tests/queue_domain.rs).
+ *            difference of clocks isn't one of shares (crates/policy/tests/decisions/queue_domain.rs).
  * Limits.    Where clocks are equal queues may be of unequal length. Nobody is looked for by load.
  */
 #ifndef POLICY_QUEUE_DOMAIN_H

@@ -25,6 +25,21 @@ for crate in "${!allowed[@]}"; do
     done
 done
 
+# Folders of a crate, in order: each uses only those before it, and those with commas between don't use each
+# other.
+declare -A folders=(
+    [host]="machine shares settings bpf guests output run,beside,observe"
+)
+for crate in "${!folders[@]}"; do
+    mapfile -t sources < <(find "crates/$crate/src" -name '*.rs')
+    for folder in "crates/$crate/src"/*/; do
+        [[ " ${folders[$crate]//,/ } " == *" $(basename "$folder") "* ]] || fail "$folder has no place in the order of crates/$crate"
+    done
+    while read -r fault; do
+        fail "$fault"
+    done < <(awk -v order="${folders[$crate]}" -f scripts/check-rooms.awk "${sources[@]}")
+done
+
 # Both hosts compile the same policies: crates/policy takes every header of policy/, and some scheduler of
 # bpf/ reaches each of them.
 while read -r header; do

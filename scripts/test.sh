@@ -29,7 +29,7 @@ await_kernels() {
 }
 # Arguments that name the integration tests of the crates that `grep "$@"` finds.
 integration_tests() {
-    printf '%s\n' crates/*/tests/*.rs crates/*/tests/*/main.rs | grep "$@" | sed -E 's|(/main)?\.rs$||; s|.*/|--test |'
+    { compgen -G 'crates/*/tests/*.rs' || true; compgen -G 'crates/*/tests/*/main.rs'; } | grep "$@" | sed -E 's|(/main)?\.rs$||; s|.*/|--test |'
 }
 if (($#)); then
     await_kernels

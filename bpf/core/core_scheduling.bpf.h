@@ -8,8 +8,8 @@
  *            in the kernel's place: ENODEV, as on a host without SMT, which VMMs know. Asking which cookie a
  *            task has is allowed.
  * Races.     A task that was past the hook when this was attached may still get its cookie. The daemon looks
- *            for cookies after that (crates/host/src/core_scheduling.rs). Should one come all the same, the
- *            scheduler leaves.
+ *            for cookies after that (crates/host/src/machine/core_scheduling.rs). Should one come all the
+ *            same, the scheduler leaves.
  * Limits.    A kernel without the hook (CONFIG_SECURITY) denies nothing: on a host with SMT the daemon
  *            refuses it.
  */

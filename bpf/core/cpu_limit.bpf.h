@@ -4,13 +4,13 @@
  *
  * Problem.   The kernel tells schedulers of limits only after 6.16. It leaves all of it to them: what each
  *            cgroup used, which tasks have to stop, and when they may go on.
- * Mechanism. The daemon reads cpu.max (crates/host/src/limits.rs), and says which limits count for the tasks
- *            of which cgroup. A task that is queued, or goes on, asks all of them. If one says that it has to
- *            rest, its next turn is reserved from all. Until then it waits in a queue that no pCPU serves,
- *            ordered by when it may run. A timer moves it back to the others. A task that needn't rest pays
- *            for its turn when that begins. What a turn didn't use, or used beyond, is settled when it ends.
- *            A timer of the pCPU ends turns that a limit makes shorter: the next tick may be milliseconds
- *            away.
+ * Mechanism. The daemon reads cpu.max (crates/host/src/shares/limits.rs), and says which limits count for the
+ *            tasks of which cgroup. A task that is queued, or goes on, asks all of them. If one says that it
+ *            has to rest, its next turn is reserved from all. Until then it waits in a queue that no pCPU
+ *            serves, ordered by when it may run. A timer moves it back to the others. A task that needn't
+ *            rest pays for its turn when that begins. What a turn didn't use, or used beyond, is settled when
+ *            it ends. A timer of the pCPU ends turns that a limit makes shorter: the next tick may be
+ *            milliseconds away.
  * Races.     Two pCPUs may ask a limit at once: both see nearly the same. Each pays for its own turn all the
  *            same, so this is a debt, and the next ones rest for longer.
  *            A limit is changed while tasks rest by the old one: they are released, and keep what they have

@@ -11,7 +11,7 @@
  *            joining vCPU must raise a count that says the slot is open, and the closing one must find no
  *            holder. Every change is a compare-and-exchange, so one of both sees the other. The same holds
  *            for a task that makes an address free. All interleavings of these steps:
- *            crates/host/tests/vm_slots.rs.
+ *            crates/host/tests/system/vm_slots.rs.
  * Limits.    VMS_MAX, VCPUS_MAX, VCPUS_PER_VM_MAX, and three quarters of each for one owner: what is beyond
  *            has no place, and is counted. How it shares: vmm_threads.bpf.h. Beside the kernel's own
  *            scheduler owners have no bound.

@@ -11,8 +11,8 @@
  * Trust.     None. The host believes a word up to its window. A guest that overdraws pays for it by its next
  *            turns (policy/delay_preemption.h). A page that is forged costs its own VM only.
  *
- * Includers bring the words u8, u32 and u64. The reader of the daemon (crates/host/src/hint_page.rs) has the
- * same numbers.
+ * Includers bring the words u8, u32 and u64. The reader of the daemon (crates/host/src/guests/hint_page.rs)
+ * has the same numbers.
  */
 #ifndef GUEST_HINT_PAGE_H
 #define GUEST_HINT_PAGE_H

@@ -1,6 +1,6 @@
 //! Why the scheduler did not start, or stopped. Each `Display` is one line.
 
-/// What the operator can mend ([`HostError::Refused`]), or what broke under way.
+/// A failure: one that the operator can mend ([`HostError::Refused`]), or one that came up under way.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// A host, flag or file that this scheduler can't work with; nothing was loaded.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 const NO_TASKS: &str = "the simulator has no tasks of the host";
 const NO_LIMITS: &str =
-    "the simulator has no limits; crates/policy/tests/cpu_limit.rs has them by the same C";
+    "the simulator has no limits; crates/policy/tests/decisions/cpu_limit.rs has them by the same C";
 const NO_NEW_BOOT: &str = "the same C divides by any weight: no guests are booted for it";
 
 /// Four pCPUs, as every host of the testbed has them.

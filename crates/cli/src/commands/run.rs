@@ -6,15 +6,16 @@ use crate::interrupt;
 use crate::output;
 use crate::printer::Printer;
 use clap::{Args, ValueEnum};
+use microslice_host::HostError;
 use microslice_host::beside;
-use microslice_host::coordination::{Acts, Scheme};
-use microslice_host::daemon::{self, Output};
-use microslice_host::delay_preemption::Unsafe;
-use microslice_host::domains;
-use microslice_host::monitoring::{Address, Listen};
-use microslice_host::report::Report;
-use microslice_host::rules::Rules;
-use microslice_host::{HostError, PoolChoice, SchedulerChoice, Settings};
+use microslice_host::machine::domains;
+use microslice_host::run::report::Report;
+use microslice_host::run::{self, Output};
+use microslice_host::settings::coordination::{Acts, Scheme};
+use microslice_host::settings::delay_preemption::Unsafe;
+use microslice_host::settings::listen::{Address, Listen};
+use microslice_host::settings::rules::Rules;
+use microslice_host::settings::{PoolChoice, SchedulerChoice, Settings};
 use microslice_policy::QueueDomain;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -255,7 +256,7 @@ pub fn run(args: Run) -> Result<(), Failure> {
     // To unload takes as long as it takes.
     interrupt::on_signal(None, move || flag.store(true, Ordering::Relaxed))?;
     if args.simple {
-        return output::print(&format!("{}\n", microslice_host::simple::run(&stop).map_err(failure)?));
+        return output::print(&format!("{}\n", microslice_host::run::simple::run(&stop).map_err(failure)?));
     }
     if args.beside {
         return run_beside(&args, &settings, &stop);
@@ -270,7 +271,7 @@ pub fn run(args: Run) -> Result<(), Failure> {
         if report.is_final { statistics.print_last(text) } else { statistics.print(text) }
     };
     let mut say = |line: &str| lines.print(line.to_owned());
-    let result = daemon::run(&settings, &stop, &mut Output { report: &mut report, say: &mut say });
+    let result = run::run(&settings, &stop, &mut Output { report: &mut report, say: &mut say });
     // The scheduler is unloaded, whether its output is read or not.
     let shown = statistics.finish(READERS_PATIENCE);
     // If nothing reads lines, nothing would read one about that.
@@ -327,7 +328,7 @@ pub(super) fn show_line(line: &str, left_out: u64) -> Result<(), Failure> {
 
 fn print_instruction_counts(args: &Run, settings: &Settings) -> Result<(), Failure> {
     let counts =
-        if args.beside { beside::instruction_counts(settings) } else { daemon::instruction_counts(settings) };
+        if args.beside { beside::instruction_counts(settings) } else { run::instruction_counts(settings) };
     for (program, count) in counts.map_err(failure)? {
         output::print(&format!("{program} = {count}\n"))?;
     }

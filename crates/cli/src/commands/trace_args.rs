@@ -2,7 +2,7 @@
 
 use super::observe::time;
 use clap::Args;
-use microslice_host::TraceSettings;
+use microslice_host::settings::trace::TraceSettings;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! What is looked at, and what keys do to that.
 
 use super::rates::{PoolRates, Rates, VmRates};
-use microslice_host::monitoring::View;
+use microslice_host::output::monitoring::View;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::collections::VecDeque;
 

@@ -233,7 +233,7 @@ fn number(rate: f64) -> String {
 mod tests {
     use super::*;
     use crate::top::rates::tests::run_view;
-    use microslice_host::monitoring::View;
+    use microslice_host::output::monitoring::View;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

@@ -1,6 +1,6 @@
 //! What happened between two views: a second's worth of it.
 
-use microslice_host::monitoring::{VcpuView, View, VmView};
+use microslice_host::output::monitoring::{VcpuView, View, VmView};
 use microslice_policy::{Coded, GuestClass, class_is_critical};
 use std::collections::BTreeMap;
 
@@ -167,7 +167,7 @@ fn vcpu_rates(before: Option<&VcpuView>, now: &VcpuView, seconds: f64) -> VcpuRa
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use microslice_host::monitoring::{PoolView, VcpuTimes, Waits};
+    use microslice_host::output::monitoring::{PoolView, VcpuTimes, Waits};
 
     fn words(of: &[(&str, u64)]) -> BTreeMap<String, u64> {
         of.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect()

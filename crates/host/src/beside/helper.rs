@@ -12,9 +12,9 @@
 //! Limits.    A slice counts from the boost, not from when the thread ran: the difference is the kernel's
 //!            latency. One that hasn't run after WAITS_MAX slices loses its boost.
 
-use super::ledger::{Entry, Ledger};
-use super::threads::{self, BOOST_PRIORITY, HELPER_PRIORITY, Means, Now};
 use crate::HostError;
+use crate::beside::ledger::{Entry, Ledger};
+use crate::beside::threads::{self, BOOST_PRIORITY, HELPER_PRIORITY, Means, Now};
 use crate::interface::BoostEventKind;
 use microslice_policy::VcpuState;
 use std::os::fd::RawFd;
@@ -28,11 +28,11 @@ const WAITS_MAX: u32 = 10;
 /// How often it looks whether it shall end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What the helper is told.
+/// An event that the helper is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told {
     pub kind: BoostEventKind,
-    /// Of the vCPU.
+    /// The slot of the vCPU.
     pub slot: u32,
     pub tid: u32,
     /// When the thread was started, in nanoseconds of the boot clock.
@@ -44,7 +44,7 @@ pub trait Requests: Send + 'static {
     /// Until something is told, or for so long.
     fn wait(&self, patience: Duration);
 
-    /// What was told and not heard yet, in order.
+    /// Returns the next event that hasn't been heard yet, in order.
     fn next(&self) -> Option<Told>;
 
     /// Where the vCPU in `slot` is, if thread `tid` still runs it.
@@ -70,7 +70,7 @@ pub fn wait_for(descriptor: RawFd, patience: Duration) {
     unsafe { libc::ppoll(&raw mut descriptor, 1, &raw const patience, std::ptr::null()) };
 }
 
-/// What it did. boosts = returns + those in flight.
+/// Counts of the helper. boosts = returns + boosts in flight.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub boosts: AtomicU64,
@@ -82,7 +82,7 @@ pub struct Counts {
     pub crowded: AtomicU64,
     /// The operator made the thread real-time meanwhile, or pinned it.
     pub not_ours: AtomicU64,
-    /// Of the boosts: by a deadline, because the kernel refused real-time priority.
+    /// The number of boosts that were by a deadline, because the kernel refused real-time priority.
     pub by_deadline: AtomicU64,
     /// The kernel said no, to a deadline as well: a security module, or a thread that may not run everywhere.
     pub refused: AtomicU64,

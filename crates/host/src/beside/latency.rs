@@ -10,13 +10,14 @@
 //!            is isn't looked up in a BPF map. A pCPU that a hypervisor takes away meanwhile looks like a
 //!            slow kernel.
 
-use super::helper::{Helper, Requests, Told, wait_for};
-use super::ledger::Ledger;
-use super::threads::{self, Former, Now};
 use crate::HostError;
-use crate::daemon::monotonic_ns;
+use crate::beside::helper::check_real_time;
+use crate::beside::helper::{Helper, Requests, Told, wait_for};
+use crate::beside::ledger::Ledger;
+use crate::beside::threads::{self, Former, Now};
 use crate::interface::BoostEventKind;
-use crate::preflight;
+use crate::machine::clock::monotonic_ns;
+use crate::machine::preflight;
 use microslice_policy::VcpuState;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-pub use super::threads::Means;
+pub use crate::beside::threads::Means;
 
 /// More would be busy threads on more than a part of very large hosts; `cpu_set_t` ends there.
 const PCPUS_MAX: usize = 1024;
@@ -39,13 +40,13 @@ const BACK_PATIENCE_NS: u64 = 10_000_000;
 /// The least of an ordinary thread.
 const NICE: i32 = 19;
 
-/// What is measured.
+/// A measurement to make.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub duration: Duration,
     /// Boosts a second; each comes half a period too early or too late at most.
     pub rate: u32,
-    /// Of a boost.
+    /// The slice of a boost.
     pub slice: Duration,
     pub means: Means,
     /// The control group whose thread is boosted: a folder of its file system. None: this process's.
@@ -63,14 +64,14 @@ pub struct Boosted {
     pub back: u64,
 }
 
-/// What came out.
+/// The results of a measurement.
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
     pub boosted: Vec<Boosted>,
     /// The helper's own counts.
     pub boosts: u64,
     pub returns: u64,
-    /// Of the boosts: by a deadline.
+    /// The number of boosts that were by a deadline.
     pub by_deadline: u64,
     /// The kernel ran the target by itself before the helper came, or the helper came in vain.
     pub missed: u64,
@@ -80,7 +81,7 @@ pub struct Measured {
     pub helper_ns: u64,
     pub seconds: f64,
     pub pcpus: usize,
-    /// Of the pCPUs' time, what other processes and a hypervisor had: 0 to 1.
+    /// The part of the pCPUs' time that other processes and a hypervisor had: 0 to 1.
     pub others: f64,
 }
 
@@ -105,7 +106,7 @@ enum Stage {
     Missed = 5,
 }
 
-/// What all threads share.
+/// The state that all threads share.
 struct Scene {
     stage: AtomicU32,
     asked_at: AtomicU64,
@@ -113,7 +114,7 @@ struct Scene {
     ran_at: AtomicU64,
     taken_back_at: AtomicU64,
     next_at: AtomicU64,
-    /// Of the target.
+    /// When and where the target ran last, and which thread it is.
     seen_at: AtomicU64,
     pcpu: AtomicU32,
     tid: AtomicU32,
@@ -265,7 +266,8 @@ impl Requests for Doorbell {
 /// # Errors
 /// This process may not make a thread real-time, has one pCPU only, or may not put a thread into the group.
 pub fn measure(plan: &Plan, stop: &AtomicBool) -> Result<Measured, HostError> {
-    preflight::check_may_boost()?;
+    preflight::check_may_make_real_time()?;
+    check_real_time()?;
     let pcpus = pcpus_of_ours();
     if pcpus.len() < 2 {
         return Err(HostError::refused(
@@ -432,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boost_is_seen_by_the_thread_that_it_interrupted_and_by_no_other() {
+    fn only_the_interrupted_thread_sees_a_boost() {
         let scene = Scene::new().unwrap();
         let ends = |taken_back: u64| {
             asked(&scene, taken_back - 130);
@@ -465,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_thread_is_not_asked_for_and_a_waiting_one_is_once_in_a_period() {
+    fn a_waiting_thread_is_asked_for_once_a_period() {
         let scene = Arc::new(Scene::new().unwrap());
         let mut random = 1;
         scene.seen_at.store(1_000_000, Ordering::Relaxed);

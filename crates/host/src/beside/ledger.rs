@@ -7,8 +7,8 @@
 //! Races.     Watcher and next start may give the same thread back: the second one finds it ordinary, and
 //!            leaves it. A thread ID that another thread has by now is told by the time of its start.
 
-use super::threads::{self, Former, Now};
 use crate::HostError;
+use crate::beside::threads::{self, Former, Now};
 use rustix::fs::FlockOperation;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -198,7 +198,7 @@ mod tests {
     const FORMER: Former = Former { policy: 3, nice: -4, resets_on_fork: false, slice_ns: 0 };
 
     #[test]
-    fn what_is_entered_is_read_by_the_next_that_opens_the_file() {
+    fn entries_are_read_by_the_next_process_that_opens_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/boosts");
         let written = Ledger::lock(&path).unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_daemon_is_refused_until_the_first_one_has_ended() {
+    fn a_second_daemon_is_refused_until_the_first_ends() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("boosts");
         let first = Ledger::lock(&path).unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_was_left_boosted_is_given_back_and_an_ordinary_one_is_left_alone() {
+    fn only_threads_left_boosted_are_given_back() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::lock(&folder.path().join("boosts")).unwrap();
         std::thread::spawn(move || {

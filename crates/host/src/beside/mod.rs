@@ -2,7 +2,7 @@
 //!
 //! [`run`] refuses or starts: the ledger ([`ledger`]), the process that watches over it ([`watcher`]), the
 //! BPF side ([`programs`]), and the thread that boosts ([`helper`]). Then it looks for VMs and tells the
-//! kernel side what is known of their code ([`crate::guests`]), and prints ([`report`]).
+//! kernel side what is known of their code ([`crate::guests::list`]), and prints ([`report`]).
 //! docs/explanation/beside.md says what can be left behind by whose death.
 
 mod helper;
@@ -10,6 +10,7 @@ pub mod latency;
 mod ledger;
 mod programs;
 pub mod report;
+mod served;
 mod threads;
 mod watcher;
 
@@ -17,13 +18,13 @@ pub(crate) use helper::check_real_time;
 pub use watcher::{FLAG as WATCHER_FLAG, watch};
 
 use crate::HostError;
-use crate::config::Settings;
-use crate::daemon::refuse_unknown_names;
-use crate::guest_kernels::GuestKernels;
-use crate::guests::{Guests, Lines, Purpose};
-use crate::monitoring::{Publisher, Reading};
-use crate::preflight::{self, Host};
-use crate::privileges;
+use crate::guests::guest_kernels::GuestKernels;
+use crate::guests::list::{Guests, Lines, Purpose};
+use crate::guests::running::refuse_unknown_names;
+use crate::machine::preflight::{self, Host};
+use crate::machine::privileges;
+use crate::output::monitoring::Publisher;
+use crate::settings::Settings;
 use helper::Helper;
 use ledger::Ledger;
 use programs::Programs;
@@ -210,12 +211,12 @@ impl Beside<'_> {
             boosts: self.programs.boosts(vm.kernel_side.slot),
         });
         let is_unused = |slot: &u32| !self.guests.vms.contains_key(slot);
-        let slots = (0..crate::scheduler::VMS_MAX).filter(is_unused);
+        let slots = (0..crate::interface::VMS_MAX).filter(is_unused);
         let gone = slots.fold(
             (self.programs.gone_stats(), self.programs.boosts_of_gone()),
             |(stats, boosts), slot| {
                 let (more, more_boosts) = (self.programs.vm_stats(slot), self.programs.boosts(slot));
-                (crate::report::sum(&stats, &more), crate::report::sum(&boosts, &more_boosts))
+                (crate::bpf::counters::sum(&stats, &more), crate::bpf::counters::sum(&boosts, &more_boosts))
             },
         );
         Report {
@@ -235,7 +236,7 @@ impl Beside<'_> {
         if !self.publisher.as_ref().is_some_and(Publisher::is_due) {
             return;
         }
-        let reading = Reading::Beside(Box::new(self.report()));
+        let reading = self.report();
         if let Some(publisher) = &mut self.publisher {
             publisher.publish(reading);
         }

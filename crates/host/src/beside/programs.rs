@@ -1,20 +1,20 @@
 //! The BPF side of `run --beside` in the kernel: programs, maps, links. Dropping it leaves nothing attached.
 
-use super::helper::{Requests, Told, wait_for};
 use crate::HostError;
+use crate::beside::helper::{Requests, Told, wait_for};
 use crate::beside_skeleton::{BesideSkel, BesideSkelBuilder, types};
-use crate::config::Settings;
-use crate::guests::{self, KernelSide};
-use crate::interface::{BoostEvent, BoostStats, RunConfig, Vcpu};
-use crate::mapped_array::MappedArray;
-use crate::objects::attach;
-use crate::preflight::{Host, Vendor};
-use crate::program_costs;
-use crate::recorder::Recorder;
-use crate::recursion_misses::RecursionMisses;
-use crate::scheduler::{
-    Event, KernelVm, VMS_MAX, VmStats, keep_warnings, load_failure, lookup, parse_event, update,
-};
+use crate::bpf::events::{Event, parse_event};
+use crate::bpf::kernel_vm::KernelVm;
+use crate::bpf::mapped_array::MappedArray;
+use crate::bpf::maps::{lookup, update};
+use crate::bpf::recursion_misses::RecursionMisses;
+use crate::bpf::warnings::{keep_warnings, load_failure};
+use crate::bpf::{attach, program_costs};
+use crate::guests::list::{self, KernelSide};
+use crate::interface::{BoostEvent, BoostStats, RunConfig, VMS_MAX, Vcpu, VmStats};
+use crate::machine::preflight::{Host, Vendor};
+use crate::output::recorder::Recorder;
+use crate::settings::Settings;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
 use microslice_policy::{
@@ -29,9 +29,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// What a VM didn't use of its budget in so much time it may use at once.
+/// The time whose unused budget a VM may use at once.
 const BURST_NS: u64 = 1_000_000_000;
-/// All VMs together may have so many times what one may.
+/// The budget of all VMs together, in budgets of one VM.
 const VMS_PER_HOST_BUDGET: u32 = 5;
 /// Real-time turns never take more of the host.
 pub const HOST_PERCENT_MAX: u32 = 50;
@@ -92,7 +92,7 @@ impl Programs {
         Ok(Self { rings, events, records, recorder, vms, vm_stats_of, skeleton })
     }
 
-    /// What the helper hears and looks at.
+    /// Returns the events and the vCPUs that the helper needs.
     pub fn boost_events(&self) -> Result<BoostEvents, HostError> {
         let maps = &self.skeleton.maps;
         let failed = |error| HostError::broken(format!("maps of boosts: {error}"));
@@ -126,7 +126,8 @@ impl Programs {
         self.vm_stats_of.get(slot).unwrap_or_else(VmStats::new_zeroed)
     }
 
-    /// Of VMs that are gone, but for slots that nobody uses yet: [`Self::vm_stats`].
+    /// Returns the statistics of VMs that are gone. A slot that isn't used again yet still has its own
+    /// ([`Self::vm_stats`]).
     pub fn gone_stats(&self) -> VmStats {
         self.vm_stats(VMS_MAX)
     }
@@ -137,7 +138,7 @@ impl Programs {
         self.vms.get_last(slot).unwrap_or_else(BoostStats::new_zeroed)
     }
 
-    /// Of VMs whose slots others use by now.
+    /// Returns the boosts of VMs whose slots others use by now.
     pub fn boosts_of_gone(&self) -> BoostStats {
         lookup(&self.skeleton.maps.boosts_of_gone, 0).unwrap_or_else(BoostStats::new_zeroed)
     }
@@ -160,14 +161,14 @@ impl KernelSide for Programs {
 
     /// To the recording as well.
     fn set_guest_code(&mut self, slot: u32, code: &GuestCode) -> Result<(), HostError> {
-        // What was decided with the kernel that had this slot comes before the new one in the recording.
+        // Decisions with the kernel that had this slot come before the new kernel in the recording.
         self.drain()?;
         update(&self.skeleton.maps.guest_codes, slot, code.as_bytes())?;
         self.recorder.as_mut().map_or(Ok(()), |recorder| recorder.code(slot, code))
     }
 
     fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError> {
-        guests::set_vm_feed(&self.skeleton.maps.vm_feeds, vm, code, layout)
+        list::set_vm_feed(&self.skeleton.maps.vm_feeds, vm, code, layout)
     }
 }
 
@@ -248,7 +249,7 @@ impl Requests for BoostEvents {
     }
 
     fn note_taken_back(&self, slot: u32) {
-        self.taken_back_at.set(slot, crate::daemon::monotonic_ns());
+        self.taken_back_at.set(slot, crate::machine::clock::monotonic_ns());
     }
 }
 
@@ -265,7 +266,7 @@ mod tests {
     use microslice_policy::Coded;
 
     #[test]
-    fn what_the_helper_is_told_is_read_as_the_kernel_writes_it() {
+    fn events_for_the_helper_are_read_as_written() {
         let mut bytes = [0u8; 32];
         bytes[0] = 1;
         bytes[4] = 7;

@@ -4,11 +4,11 @@
 //! refusals + missed + boosts that ran + pending; boosts that ran = ends + in flight; of the helper: boosts =
 //! returns.
 
-use super::helper::Counts;
-use crate::interface::{BoostMiss, BoostStats};
-use crate::recursion_misses::RecursionMisses;
-use crate::report::{add_up, counted_by_cause, difference, matrix, merge, named, names, sum, sums_by_cause};
-use crate::scheduler::VmStats;
+use crate::beside::helper::Counts;
+use crate::bpf::counters::{add_up, difference, sum};
+use crate::bpf::recursion_misses::RecursionMisses;
+use crate::interface::{BoostMiss, BoostStats, VmStats};
+use crate::output::words::{counted_by_cause, matrix, merge, named, names, sums_by_cause};
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
 use microslice_policy::{
@@ -26,7 +26,7 @@ pub struct VmBoosts {
     /// libvirt's, if it is one of its domains.
     pub uuid: Option<String>,
     pub pid: u32,
-    /// Of its slot: tells VMs apart.
+    /// The generation of its slot, which tells VMs apart.
     pub generation: u32,
     pub vcpu_count: u32,
     pub kernel: Option<String>,
@@ -36,7 +36,7 @@ pub struct VmBoosts {
     pub boosts: BoostStats,
 }
 
-/// What the helper did.
+/// Counts of the helper.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Helped {
     pub boosts: u64,
@@ -96,7 +96,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// What came after `before`.
+    /// Returns the report of the time since `before`.
     pub fn since(&self, before: Option<&Self>) -> Self {
         let Some(before) = before else { return self.clone() };
         let mut interval = self.clone();
@@ -254,7 +254,7 @@ fn cause_table(stats: &VmStats, boosts: &BoostStats, dry_run: bool) -> Table {
     table
 }
 
-/// What a VM's counters and the sum of all have in common.
+/// Returns the JSON that a VM's counters and the sum of all have in common.
 fn counters_json(stats: &VmStats, boosts: &BoostStats) -> Value {
     let (requests, total) = (add_up(&boosts.requests), ran(boosts));
     let lost = add_up(&boosts.refusals) + add_up(&boosts.missed);
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_names_what_was_refused_and_what_the_helper_did() {
+    fn text_names_refusals_and_the_helpers_counts() {
         let text = report().to_text();
         for part in ["over_budget 3", "overtaken 2", "5 boosts, 5 taken back", "tlb_yield", "web"] {
             assert!(text.contains(part), "{part}: {text}");

@@ -3,12 +3,12 @@
 use std::io;
 use std::time::Duration;
 
-/// Of boosted threads: the least that is real-time. A thread that the operator made real-time goes before
-/// them, or as well.
+/// The priority of boosted threads: the least that is real-time. A thread that the operator made real-time
+/// goes before them, or as well.
 pub const BOOST_PRIORITY: u32 = 1;
-/// Of the helper: it interrupts the threads that it boosted.
+/// The priority of the helper, which interrupts the threads that it boosted.
 pub const HELPER_PRIORITY: u32 = 2;
-/// Of the watcher: it sleeps until the daemon is dead.
+/// The priority of the watcher, which sleeps until the daemon is dead.
 pub const WATCHER_PRIORITY: u32 = 3;
 
 const SCHED_OTHER: u32 = libc::SCHED_OTHER as u32;
@@ -17,11 +17,11 @@ const SCHED_BATCH: u32 = libc::SCHED_BATCH as u32;
 const SCHED_IDLE: u32 = libc::SCHED_IDLE as u32;
 /// `include/uapi/linux/sched.h`.
 const SCHED_DEADLINE: u32 = 6;
-/// Of a boost by deadline: its runtime is so many slices, so that the helper takes it back before the kernel
-/// has the thread rest until its next period. A thread that rests can't be boosted again.
+/// The runtime of a boost by deadline, in slices. It is long enough for the helper to take the boost back
+/// before the kernel has the thread rest until its next period. A thread that rests can't be boosted again.
 const SLICES_PER_RUNTIME: u64 = 2;
-/// And its period so many runtimes: half of a pCPU, if nobody takes it back. The kernel gives at most 95 % of
-/// each away.
+/// The period of a boost by deadline, in runtimes: half of a pCPU, if it isn't taken back. The kernel gives
+/// at most 95 % of each pCPU away.
 const RUNTIMES_PER_PERIOD: u64 = 2;
 /// The kernel takes no shorter period (`sched_deadline_period_min_us`).
 const PERIOD_MIN_NS: u64 = 100_000;
@@ -50,7 +50,7 @@ pub struct Former {
     pub policy: u32,
     pub nice: i32,
     pub resets_on_fork: bool,
-    /// What it asked the kernel for as its slice, in nanoseconds; 0: nothing.
+    /// The slice that it asked the kernel for, in nanoseconds; 0 if none.
     pub slice_ns: u64,
 }
 
@@ -64,7 +64,7 @@ pub enum Means {
     Deadline,
 }
 
-/// What a thread is at the moment.
+/// How a thread is scheduled at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Now {
     Ordinary(Former),
@@ -156,7 +156,7 @@ fn give_deadline(tid: u32, slice: Duration) -> io::Result<()> {
     set(tid, SchedAttr { policy, flags, runtime, deadline: period, period, ..SchedAttr::default() })
 }
 
-/// What it was before.
+/// How it was scheduled before.
 ///
 /// # Errors
 /// As [`make_real_time`].
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_ours_is_ordinary_and_known_by_its_start() {
+    fn our_thread_is_ordinary_and_known_by_its_start() {
         // SAFETY: a plain system call without arguments.
         let tid = unsafe { libc::gettid() } as u32;
         assert!(matches!(look_at(tid).unwrap(), Now::Ordinary(_)));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_may_run_on_one_pcpu_only_is_pinned() {
+    fn a_thread_allowed_on_one_pcpu_is_pinned() {
         std::thread::spawn(|| {
             // SAFETY: as in `is_pinned`.
             let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };

@@ -6,9 +6,9 @@
 //!            real-time, so that boosted threads don't keep it waiting.
 //! Limits.    SIGKILL of both leaves what is boosted at that moment, until the next start or the next boot.
 
-use super::ledger::Ledger;
-use super::threads::{self, WATCHER_PRIORITY};
 use crate::HostError;
+use crate::beside::ledger::Ledger;
+use crate::beside::threads::{self, WATCHER_PRIORITY};
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use std::process::{Child, Command, Stdio};
 /// The hidden flag of `microslice run` that makes a process one.
 pub const FLAG: &str = "--watch-boosts";
 
-/// What it says once it watches.
+/// The line that it writes once it watches.
 const READY: &[u8] = b"watching\n";
 
-/// Of the daemon: its watcher.
+/// The daemon's handle of its watcher.
 pub struct Watcher {
     process: Child,
     path: PathBuf,

@@ -1,11 +1,11 @@
 //! What was seen of a vCPU and of a VM: the arithmetic of waits and of intervals.
 
+use crate::bpf::counters::{Counters, add_up, difference, sum};
 use crate::interface::{ObservedVcpu, Vcpu, WAIT_BUCKETS, WaitStats};
-use crate::report::{Counters, add_up, difference, sum};
 use microslice_metrics::Histogram;
 use microslice_policy::{Coded, GuestClass, InterruptKind, VcpuState};
 
-/// Of a wait's unit in `struct wait_stats`.
+/// Nanoseconds of a wait's unit in `struct wait_stats`.
 const UNIT_NS: u64 = 1024;
 const CLASSES: usize = GuestClass::ALL.len();
 const KINDS: usize = InterruptKind::ALL.len();
@@ -39,8 +39,8 @@ impl WaitStats {
         self.histogram().percentile(percent)
     }
 
-    /// What came after `before`. The longest wait is exact if it is the longest of all, else the end of its
-    /// bucket.
+    /// Returns the waits that came after `before`. The longest is exact if it is the longest of all; else it
+    /// is the end of its bucket.
     fn since(&self, before: &Self) -> Self {
         let mut interval = difference(self, before);
         let highest = interval.counts.iter().rposition(|&count| count > 0);
@@ -54,7 +54,7 @@ impl WaitStats {
     }
 }
 
-/// Of one vCPU, from its first turn that was seen.
+/// Figures of one vCPU, from its first turn that was seen.
 #[derive(Debug, Clone)]
 pub struct VcpuFigures {
     /// As its VMM numbers it.
@@ -67,7 +67,7 @@ pub struct VcpuFigures {
     pub ready_ns: u64,
     /// For how long it waits now.
     pub waiting_ns: u64,
-    /// Those that are over; the longest may still be under way.
+    /// Waits that are over; the longest may still be under way.
     pub waits: WaitStats,
     pub turns_ended: [u64; CLASSES],
     pub turns_ended_owing: u64,
@@ -75,7 +75,7 @@ pub struct VcpuFigures {
     pub halts: u64,
     pub lock_halts: u64,
     pub directed_yields: u64,
-    /// What KVM has told the guest; `None`: it hasn't asked.
+    /// Steal time that KVM has told the guest; `None` if the guest hasn't asked.
     pub steal_ns: Option<u64>,
 }
 
@@ -140,7 +140,7 @@ fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 }
 }
 
-/// Of one VM.
+/// Figures of one VM.
 #[derive(Debug, Clone)]
 pub struct VmFigures {
     pub vcpus: Vec<VcpuFigures>,
@@ -151,7 +151,7 @@ pub struct VmFigures {
 }
 
 impl VmFigures {
-    /// Of all its vCPUs together.
+    /// Adds up a figure of all its vCPUs.
     pub fn total(&self, of: impl Fn(&VcpuFigures) -> u64) -> u64 {
         self.vcpus.iter().map(of).sum()
     }
@@ -174,7 +174,7 @@ impl VmFigures {
         percent(self.total(|vcpu| vcpu.ready_ns), self.total(|vcpu| vcpu.observed_ns))
     }
 
-    /// Likewise, what its guest was told; `None`: none of its vCPUs has asked.
+    /// The mean of the steal time that its guest was told. `None` if none of its vCPUs has asked.
     pub fn steal_percent(&self) -> Option<f64> {
         let told = self.vcpus.iter().filter_map(|vcpu| Some((vcpu.steal_ns?, vcpu.observed_ns)));
         let (steal, observed) = told.reduce(|a, b| (a.0 + b.0, a.1 + b.1))?;
@@ -194,13 +194,13 @@ impl VmFigures {
         std::array::from_fn(|class| self.total(|vcpu| vcpu.spins[class]))
     }
 
-    /// Of all kinds but the vCPUs' own timers.
+    /// Returns the waits of all kinds of interrupts but the vCPUs' own timers.
     pub fn sent_interrupt_waits(&self) -> WaitStats {
         let others = (0..KINDS).filter(|&kind| kind != InterruptKind::Timer as usize);
         add_waits(others.map(|kind| &self.interrupt_waits[kind]))
     }
 
-    /// What came after `before`, which is the same VM's.
+    /// Returns the figures since `before`, which are the same VM's.
     pub fn since(&self, before: &Self) -> Self {
         let vcpus = self.vcpus.iter().map(|vcpu| {
             let same = before.vcpus.iter().find(|old| (old.id, old.tid) == (vcpu.id, vcpu.tid));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_intervals_longest_wait_is_bounded_by_its_bucket_and_by_the_longest_of_all() {
+    fn an_intervals_longest_wait_is_bounded_twice() {
         let before = waits(&[(40, 1)], 3_000_000, 3_000_000);
         let later = waits(&[(4, 2), (40, 1)], 3_009_000, 3_000_000).since(&before);
         assert_eq!((later.count(), later.total_ns, later.max_ns), (2, 9_000, 5 * UNIT_NS));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn steal_is_what_was_told_since_the_first_turn_and_none_where_nobody_asked() {
+    fn steal_counts_from_the_first_turn_if_asked_for() {
         let told = ObservedVcpu {
             steal_is_told: 1,
             steal_before_ns: 100,
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_has_what_came_after_and_a_vcpu_that_began_anew_has_all() {
+    fn an_interval_has_all_of_a_new_vcpu() {
         let figures = |ran_ns, now_ns| {
             let seen = ObservedVcpu { ran_ns, since_ns: now_ns, ..ObservedVcpu::new_zeroed() };
             VmFigures {

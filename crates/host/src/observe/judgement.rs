@@ -1,8 +1,8 @@
 //! One line per VM in plain words: what it loses by waiting.
 
-use super::figures::VmFigures;
+use crate::bpf::counters::add_up;
 use crate::interface::WaitStats;
-use crate::report::add_up;
+use crate::observe::figures::VmFigures;
 use microslice_metrics::Unit;
 use microslice_policy::{Coded, GuestClass, class_is_critical};
 
@@ -35,7 +35,7 @@ pub fn judge(name: &str, figures: &VmFigures, has_classes: bool, seconds: f64) -
     format!("{name}: {}", parts.join("; "))
 }
 
-/// Of turns that ended: how many did so in critical code.
+/// Counts the turns that ended in critical code.
 pub fn critical(turns_ended: &[u64]) -> u64 {
     let by_class = GuestClass::ALL.iter().zip(turns_ended);
     by_class.filter(|(class, _)| class_is_critical(**class)).map(|(_, count)| count).sum()

@@ -1,7 +1,7 @@
 //! `microslice observe`: what overcommit costs each VM, on a host whose scheduler it leaves alone.
 //!
 //! [`run`] refuses or starts the BPF side ([`programs`]). Then it looks for VMs and tells that side what is
-//! known of their code ([`crate::guests`]). It reads what was seen of each ([`figures`]), and prints
+//! known of their code ([`crate::guests::list`]). It reads what was seen of each ([`figures`]), and prints
 //! ([`report`]). docs/how-to/observe.md is the operator's page.
 
 mod figures;
@@ -10,19 +10,21 @@ mod page;
 mod profile;
 mod programs;
 pub mod report;
+mod served;
 
 pub use figures::{VcpuFigures, VmFigures};
 
 use crate::HostError;
-use crate::config::Settings;
-use crate::daemon::{monotonic_ns, refuse_unknown_names};
-use crate::guest_kernels::GuestKernels;
-use crate::guests::{Guests, KernelSide, Lines, Purpose};
-use crate::monitoring::{Publisher, Reading};
-use crate::program_costs::Measuring;
-use crate::tracer::{Tracer, name_of_newcomer};
-use crate::weights::{Weighed, weights};
-use crate::{preflight, privileges};
+use crate::bpf::program_costs::Measuring;
+use crate::guests::guest_kernels::GuestKernels;
+use crate::guests::list::{Guests, KernelSide, Lines, Purpose};
+use crate::guests::running::refuse_unknown_names;
+use crate::machine::clock::monotonic_ns;
+use crate::machine::{preflight, privileges};
+use crate::output::monitoring::Publisher;
+use crate::output::tracer::{Tracer, name_of_newcomer};
+use crate::settings::Settings;
+use crate::shares::weights::{Weighed, weights};
 use programs::Programs;
 use report::{Report, VmReport};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +41,7 @@ const GONE_MAX: usize = 512;
 
 /// Where reports and messages go.
 pub struct Output<'o> {
-    /// Of each interval, and the last one of all.
+    /// Takes the report of each interval, and the last one, of the whole time.
     pub report: &'o mut dyn FnMut(&Report),
     /// One line for the operator: standard error.
     pub say: &'o mut dyn FnMut(&str),
@@ -101,7 +103,7 @@ pub fn run(
         origin: Report::default(),
         before: Report::default(),
     };
-    // What came while the programs were attached, one after the other, isn't of the time that is reported.
+    // Events that came while the programs were attached, one after the other, are before the reported time.
     observer.guests.look(&mut observer.programs, &mut Lines { say: &mut *output.say })?;
     observer.origin = observer.all_seen(false);
     observer.before = observer.origin.clone();
@@ -196,7 +198,7 @@ impl Observer<'_> {
         Ok(())
     }
 
-    /// What has arrived for the trace, and its end if that has come.
+    /// Writes what has arrived for the trace, and ends it if its time is over.
     fn trace(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         let (Some(tracer), now_ns) = (&mut self.tracer, monotonic_ns()) else { return Ok(()) };
         let (guests, programs) = (&self.guests, &self.programs);
@@ -225,7 +227,7 @@ impl Observer<'_> {
         if !self.publisher.as_ref().is_some_and(Publisher::is_due) {
             return;
         }
-        let reading = Reading::Observe(Box::new(self.all_seen(false)));
+        let reading = self.all_seen(false);
         if let Some(publisher) = &mut self.publisher {
             publisher.publish(reading);
         }
@@ -235,7 +237,7 @@ impl Observer<'_> {
         let vms = self.guests.vms.values();
         let weights =
             weights(&vms.map(|vm| Weighed { place: &vm.place, is_active: true }).collect::<Vec<_>>());
-        let of = |(vm, weight): (&crate::vms::Vm, u32)| VmReport {
+        let of = |(vm, weight): (&crate::guests::vms::Vm, u32)| VmReport {
             name: vm.name.clone(),
             uuid: vm.libvirt.uuid().map(str::to_owned),
             pid: vm.kernel_side.pid,
@@ -251,7 +253,7 @@ impl Observer<'_> {
         self.guests.vms.values().zip(weights).map(of).collect()
     }
 
-    /// Those of `before` that aren't there now.
+    /// Returns the VMs of `before` that aren't there now.
     fn remember_gone(&mut self, before: &[VmReport], now: &[VmReport]) {
         let is_gone = |vm: &&VmReport| !now.iter().any(|other| other.is_same(vm));
         self.gone.extend(before.iter().filter(is_gone).map(|vm| VmReport { is_gone: true, ..vm.clone() }));

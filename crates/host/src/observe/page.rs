@@ -1,7 +1,7 @@
 //! A report as one page for a browser, without script and without the network.
 
-use super::report::Report;
 use crate::interface::WaitStats;
+use crate::observe::report::Report;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::{Bar, BarChart, BarSeries};
 

@@ -1,10 +1,10 @@
 //! What of a report a model needs: `observe --profile`. The file's format is `microslice_metrics::profile`.
 
-use super::figures::VmFigures;
-use super::report::{Report, VmReport};
 use crate::interface::WaitStats;
-use crate::preflight::Host;
-use crate::topology::parse_cpu_list;
+use crate::machine::cpu_list::parse_cpu_list;
+use crate::machine::preflight::Host;
+use crate::observe::figures::VmFigures;
+use crate::observe::report::{Report, VmReport};
 use microslice_metrics::profile::{Classes, HostProfile, Interrupt, Interrupts, Profile, VmProfile, Waits};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ impl Report {
 /// When the observation begins.
 pub(super) fn host(host: &Host) -> HostProfile {
     let places = &host.topology.neighbourhoods;
-    let most = |of: &dyn Fn(&crate::domains::Neighbourhood) -> Option<u32>| {
+    let most = |of: &dyn Fn(&crate::machine::domains::Neighbourhood) -> Option<u32>| {
         let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
         places.iter().filter_map(of).for_each(|group| *counts.entry(group).or_default() += 1);
         (counts.len(), counts.values().copied().max().unwrap_or(0))
@@ -39,7 +39,7 @@ pub(super) fn host(host: &Host) -> HostProfile {
     }
 }
 
-/// When it ends: if another one schedules by now, nobody can say whose the figures are.
+/// When it ends: if another one schedules by now, it is unknown whose the figures are.
 pub(super) fn note_scheduler(host: &mut HostProfile) {
     let now = scheduler();
     if now != host.scheduler {
@@ -64,8 +64,8 @@ pub(super) fn look_at_affinity(vm: &mut VmReport) {
     vm.affinity = affinity(&online, statuses);
 }
 
-/// Those of `online`, counted from 0, that any of these threads may run on; empty: all of them, or no thread
-/// is there.
+/// Returns which pCPUs of `online`, counted from 0, any of these threads may run on. Empty if all of them, or
+/// if no thread is there.
 fn affinity(online: &[u32], statuses: impl Iterator<Item = String>) -> Vec<u32> {
     let allowed = |status: String| {
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -136,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_never_ran_in_that_time_is_left_out() {
+    fn a_vm_that_never_ran_is_left_out() {
         let mut report = Report { host: Some(seen()), ..report(true) };
         report.vms[0].figures.vcpus[0].ran_ns = 0;
         assert_eq!(report.to_profile().map(|profile| profile.vms.len()), Some(0));
     }
 
     #[test]
-    fn pcpus_where_a_vm_may_run_are_counted_over_those_that_are_online() {
+    fn allowed_pcpus_are_counted_among_online_ones() {
         let status = |list: &str| format!("Name:\tx\nCpus_allowed:\tf\nCpus_allowed_list:\t{list}\n");
         let online = [0, 2, 4, 6];
         assert_eq!(affinity(&online, [status("2"), status("6-7")].into_iter()), [1, 3]);

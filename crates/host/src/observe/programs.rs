@@ -1,19 +1,21 @@
 //! The BPF side of `microslice observe`: programs, maps, links. Dropping it leaves nothing attached.
 
-use super::figures::{VcpuFigures, VmFigures};
 use crate::HostError;
-use crate::config::Settings;
-use crate::daemon::monotonic_ns;
-use crate::guests::{self, KernelSide};
-use crate::interface::{ObservedVcpu, ObservedVm, RunConfig, Vcpu, Vm};
-use crate::mapped_array::MappedArray;
-use crate::objects::attach;
+use crate::bpf::events::{Event, parse_event};
+use crate::bpf::kernel_vm::KernelVm;
+use crate::bpf::mapped_array::MappedArray;
+use crate::bpf::maps::update;
+use crate::bpf::recursion_misses::RecursionMisses;
+use crate::bpf::warnings::{keep_warnings, load_failure};
+use crate::bpf::{attach, program_costs};
+use crate::guests::list::{self, KernelSide};
+use crate::interface::{ObservedVcpu, ObservedVm, RunConfig, VMS_MAX, Vcpu, Vm};
+use crate::machine::clock::monotonic_ns;
+use crate::machine::preflight::{Host, Vendor};
+use crate::observe::figures::{VcpuFigures, VmFigures};
 use crate::observe_skeleton::{ObserveSkel, ObserveSkelBuilder, types};
-use crate::preflight::{Host, Vendor};
-use crate::program_costs;
-use crate::recursion_misses::RecursionMisses;
-use crate::scheduler::{Event, KernelVm, VMS_MAX, keep_warnings, load_failure, parse_event, update};
-use crate::tracer::TraceQueue;
+use crate::output::tracer::TraceQueue;
+use crate::settings::Settings;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{OpenObject, RingBuffer, RingBufferBuilder};
 use microslice_policy::{GuestCode, GuestLayout};
@@ -24,7 +26,7 @@ use std::mem::MaybeUninit;
 use std::rc::Rc;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// A vCPU that changes while it is read is read again, so many times.
+/// How often a vCPU that changes while it is read is read again.
 const READS_MAX: u32 = 4;
 
 /// Programs of `bpf/observe.bpf.c`.
@@ -106,7 +108,7 @@ impl Programs {
         Ok(self.events.borrow_mut().drain(..).collect())
     }
 
-    /// What was traced and has arrived.
+    /// Returns the queue of trace events that have arrived.
     pub fn traces(&self) -> TraceQueue {
         self.traces.clone()
     }
@@ -119,7 +121,7 @@ impl Programs {
         bss.host_stats.traces_dropped
     }
 
-    /// What was seen of the VM in `slot` since it came, up to now.
+    /// Returns the figures of the VM in `slot`, from when it came up to now.
     pub fn figures(&self, slot: u32) -> VmFigures {
         let core: Vm = self.vms.get(slot).unwrap_or_default();
         let seen: ObservedVm = self.vms.get_last(slot).unwrap_or_else(ObservedVm::new_zeroed);
@@ -177,7 +179,7 @@ impl KernelSide for Programs {
     }
 
     fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError> {
-        guests::set_vm_feed(&self.skeleton.maps.vm_feeds, vm, code, layout)
+        list::set_vm_feed(&self.skeleton.maps.vm_feeds, vm, code, layout)
     }
 }
 

@@ -1,10 +1,11 @@
 //! What was seen in an interval, or in all: one JSON object, or one screenful.
 
-use super::figures::{VcpuFigures, VmFigures};
-use super::{judgement, page};
+use crate::bpf::counters::add_up;
+use crate::bpf::recursion_misses::RecursionMisses;
 use crate::interface::WaitStats;
-use crate::recursion_misses::RecursionMisses;
-use crate::report::{add_up, merge, named, names};
+use crate::observe::figures::{VcpuFigures, VmFigures};
+use crate::observe::{judgement, page};
+use crate::output::words::{merge, named, names};
 use microslice_metrics::profile::HostProfile;
 use microslice_metrics::table::Table;
 use microslice_metrics::{Histogram, Unit};
@@ -18,17 +19,17 @@ pub struct VmReport {
     /// libvirt's, if it is one of its domains.
     pub uuid: Option<String>,
     pub pid: u32,
-    /// Of its slot: tells VMs apart.
+    /// The generation of its slot, which tells VMs apart.
     pub generation: u32,
     pub kernel: Option<String>,
-    /// What is known of its guest, in one phrase.
+    /// The state of its guest's symbols, in one phrase.
     pub state: String,
-    /// What its guest was doing is known.
+    /// True if the classes of its guest's code are known.
     pub has_classes: bool,
     pub is_gone: bool,
     /// By which it shares the host.
     pub weight: u32,
-    /// Numbers of the pCPUs where its vCPUs may run; empty: all, or nobody looked (only the last report has
+    /// Numbers of the pCPUs where its vCPUs may run; empty: all, or unknown (only the last report has
     /// it).
     pub affinity: Vec<u32>,
     pub figures: VmFigures,
@@ -45,7 +46,7 @@ impl VmReport {
     }
 }
 
-/// Of an interval, or of all that was seen.
+/// A report of an interval, or of all that was seen.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     pub is_final: bool,
@@ -55,14 +56,14 @@ pub struct Report {
     pub sees_interrupts: bool,
     /// Runs of BPF programs that the kernel left out.
     pub recursion_misses: RecursionMisses,
-    /// What its BPF programs cost, if that is measured: `program_costs::of_object`.
+    /// The cost of its BPF programs, if that is measured: `program_costs::of_object`.
     pub programs: Option<Value>,
-    /// Of the last report only.
+    /// The host, in the last report only.
     pub host: Option<HostProfile>,
 }
 
 impl Report {
-    /// What came after `before`. VMs that had gone by then aren't in it.
+    /// Returns the report of the time since `before`. VMs that had gone by then aren't in it.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut interval = self.clone();
@@ -405,7 +406,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn json_has_names_for_classes_and_kinds_and_null_where_no_steal_is_told() {
+    fn json_names_classes_and_kinds_and_unknown_steal_is_null() {
         let json = report(true).to_json();
         let vm = &json["vms"][0];
         assert_eq!((&vm["preemptions"]["total"], &vm["answers_owed"]), (&json!(40), &json!(4)));

@@ -12,7 +12,7 @@ use crate::interrupt;
 use crate::output::{self, OutputFile};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use microslice_host::{HOLD_US_MAX, Settings};
+use microslice_host::settings::{HOLD_US_MAX, Settings};
 use microslice_testbed::demo::{self, Plan, Round, Scheduler};
 use microslice_testbed::{Error, Host, Pv, Testbed, demo_report, kernels};
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::say;
 use crate::progress::ProgressLine;
 use clap::Args;
-use microslice_host::memory_slots;
+use microslice_host::guests::memory_slots;
 use microslice_symbols::memory::process::{self, ProcessMemory};
 use microslice_symbols::memory::{self, MemoryKernel, ScanLimits};
 use microslice_symbols::{Kernel, Source, SourceKind, Store, source};

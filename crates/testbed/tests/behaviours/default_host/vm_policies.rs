@@ -1,5 +1,5 @@
 //! What libvirt's metadata say of a VM, while it runs. The file is put there as libvirt writes it
-//! (`crates/host/tests/libvirt.rs` has libvirt write it).
+//! (`crates/host/tests/system/libvirt.rs` has libvirt write it).
 
 use crate::common::{
     FLAGS, PATIENCE, accelerations_by, count, reports, run, start_scheduler_that_knows, statistics,

@@ -1,5 +1,5 @@
 //! What a real `run` and a real `observe` serve, as Debian's Prometheus takes it. (That names and units are
-//! right, and what the server withstands: `crates/cli/tests/prometheus.rs`, `crates/host`.)
+//! right, and what the server withstands: `crates/cli/tests/commands/prometheus.rs`, `crates/host`.)
 
 use super::beside::start;
 use crate::common::{

@@ -1,0 +1,40 @@
+//! VMs that run before anything is loaded.
+
+use crate::HostError;
+use crate::guests::vms::VmmProcess;
+use crate::settings::Settings;
+
+/// A name given with `--guest` that no running VM has is refused while VMs run: it is a typing error more
+/// often than a VM to come. Names in the configuration file may be of VMs to come.
+pub(crate) fn refuse_unknown_names(settings: &Settings) -> Result<(), HostError> {
+    if settings.guests_must_run.is_empty() {
+        return Ok(());
+    }
+    let running: Vec<String> = vmm_processes().into_iter().map(|pid| VmmProcess::read(pid).name).collect();
+    match settings.guests_must_run.iter().find(|name| !running.contains(name)) {
+        Some(name) if running.is_empty() => {
+            Err(HostError::refused(format!("--guest {name}: no VM runs here")))
+        }
+        Some(name) => {
+            Err(HostError::refused(format!("--guest {name}: no such VM; running: {}", running.join(", "))))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Processes that hold a VM of KVM open.
+fn vmm_processes() -> Vec<u32> {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid: &u32| {
+            std::fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|descriptors| {
+                descriptors.flatten().any(|descriptor| {
+                    std::fs::read_link(descriptor.path())
+                        .is_ok_and(|target| target.to_string_lossy() == "anon_inode:kvm-vm")
+                })
+            })
+        })
+        .collect()
+}

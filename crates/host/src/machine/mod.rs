@@ -1,0 +1,13 @@
+//! The machine that this runs on: its pCPUs and cgroups, and whether it may be scheduled at all.
+
+mod capacity;
+pub mod cgroups;
+pub(crate) mod clock;
+pub(crate) mod core_scheduling;
+pub(crate) mod cpu_list;
+pub mod domains;
+pub(crate) mod preflight;
+pub mod privileges;
+pub(crate) mod real_time;
+mod refused_kernels;
+pub(crate) mod topology;

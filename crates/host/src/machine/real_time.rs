@@ -1,0 +1,95 @@
+//! Real-time tasks of this host: before Linux 7.0 nothing keeps one that never sleeps from starving
+//! sched_ext's tasks.
+//!
+//! Problem.   The deadline server for sched_ext tasks (7.0) gives them some of a pCPU that real-time tasks
+//!            keep busy. Before it, a kernel thread of that pCPU waits until sched_ext's watchdog ends the
+//!            scheduler.
+//! Mechanism. None: such a task isn't ours to stop. The operator is told at the start which it could be.
+
+use crate::machine::refused_kernels::numbers;
+use std::path::Path;
+
+const DEADLINE_SERVER_SINCE: [u32; 3] = [7, 0, 0];
+const RT_RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
+/// Fields of `/proc/PID/stat`, counted from the state on, which is the third field.
+const FLAGS: usize = 9 - 3;
+const POLICY: usize = 41 - 3;
+const PF_KTHREAD: u64 = 0x0020_0000;
+const SCHED_FIFO: u64 = 1;
+const SCHED_RR: u64 = 2;
+
+/// Returns the warning that is due at the start, if there is one. `release` is as `uname -r` says it.
+pub fn warning(release: &str) -> Option<String> {
+    if numbers(release) >= DEADLINE_SERVER_SINCE {
+        return None;
+    }
+    let unlimited = std::fs::read_to_string(RT_RUNTIME).is_ok_and(|text| text.trim() == "-1");
+    line(&real_time_tasks(Path::new("/proc")), unlimited)
+}
+
+fn line(tasks: &[String], unlimited: bool) -> Option<String> {
+    let who = match tasks {
+        [] if unlimited => "sched_rt_runtime_us is -1".to_owned(),
+        [] => return None,
+        [task] => format!("{task} has a real-time policy"),
+        [task, ..] => format!("{} tasks have a real-time policy, {task} among them", tasks.len()),
+    };
+    Some(format!(
+        "{who}: before Linux 7.0 a real-time task that never sleeps starves kernel threads of its CPU, until the kernel \
+         ends this scheduler"
+    ))
+}
+
+/// `comm (PID)` of each, kernel threads aside: those sleep.
+fn real_time_tasks(proc: &Path) -> Vec<String> {
+    let folders = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let is_number = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+    folders(proc)
+        .filter(|process| is_number(&process.file_name()))
+        .flat_map(|process| folders(&process.path().join("task")))
+        .filter_map(|task| real_time_task(&std::fs::read_to_string(task.path().join("stat")).ok()?))
+        .collect()
+}
+
+fn real_time_task(stat: &str) -> Option<String> {
+    // A name may hold anything, parentheses and spaces too.
+    let (start, rest) = stat.rsplit_once(')')?;
+    let (pid, name) = start.split_once('(')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let number = |field: usize| fields.get(field)?.parse::<u64>().ok();
+    let is_real_time = [SCHED_FIFO, SCHED_RR].contains(&number(POLICY)?);
+    (is_real_time && number(FLAGS)? & PF_KTHREAD == 0).then(|| format!("{name} ({})", pid.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(name: &str, flags: u64, policy: u64) -> String {
+        let zeros = |count: usize| vec!["0"; count].join(" ");
+        format!("12 ({name}) S {} {flags} {} {policy} {}", zeros(5), zeros(31), zeros(11))
+    }
+
+    #[test]
+    fn real_time_tasks_are_found_but_not_kernel_threads() {
+        assert_eq!(real_time_task(&stat("audio) x", 0x400, SCHED_RR)).as_deref(), Some("audio) x (12)"));
+        assert_eq!(real_time_task(&stat("audio", 0, SCHED_FIFO)).as_deref(), Some("audio (12)"));
+        assert_eq!(real_time_task(&stat("migration/0", PF_KTHREAD, SCHED_FIFO)), None);
+        assert_eq!(real_time_task(&stat("sh", 0, 0)), None);
+        assert_eq!(real_time_task("12 (sh"), None);
+        let own = std::fs::read_to_string("/proc/self/stat").unwrap();
+        assert_eq!(real_time_task(&own), None);
+    }
+
+    #[test]
+    fn the_operator_hears_of_them_where_nothing_protects_kernel_threads() {
+        assert_eq!(line(&[], false), None);
+        assert!(line(&[], true).unwrap().starts_with("sched_rt_runtime_us is -1: before"));
+        assert!(
+            line(&["audio (12)".into()], false).unwrap().starts_with("audio (12) has a real-time policy: ")
+        );
+        let two = line(&["a (1)".into(), "b (2)".into()], true).unwrap();
+        assert!(two.starts_with("2 tasks have a real-time policy, a (1) among them: "));
+        assert_eq!(warning("7.0.13+deb13-amd64"), None);
+    }
+}

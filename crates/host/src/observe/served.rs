@@ -1,0 +1,126 @@
+//! What `observe` serves by `--metrics-listen`. VMs that have gone are left out: monitoring keeps them.
+
+use crate::bpf::counters::add_up;
+use crate::observe::report::{Report, VmReport};
+use crate::observe::{VcpuFigures, VmFigures};
+use crate::output::monitoring::{Reading, VcpuTimes, VcpuView, View, VmView, Waits, labels, view};
+use crate::output::words::names;
+use microslice_metrics::{Snapshot, figures};
+use microslice_policy::GuestClass;
+
+impl Reading for Report {
+    fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot::new();
+        let present: Vec<&VmReport> = self.vms.iter().filter(|vm| !vm.is_gone).collect();
+        let labels = labels::of_vms(present.iter().map(|vm| (vm.name.as_str(), vm.pid)));
+        for (vm, label) in present.iter().zip(&labels) {
+            put_vm(&mut snapshot, label, &vm.figures, self.sees_interrupts);
+        }
+        snapshot.counter(&figures::PROGRAM_RUNS_LEFT_OUT, &[], self.recursion_misses.total());
+        snapshot
+    }
+
+    fn view(&self) -> View {
+        let present = self.vms.iter().filter(|vm| !vm.is_gone);
+        let vms = present.map(|vm| VmView {
+            name: vm.name.clone(),
+            pid: vm.pid,
+            guest: view::guest(vm.kernel.as_ref(), &vm.state),
+            vcpu_count: vm.figures.vcpus.len() as u32,
+            ran_ns: vm.figures.total(|vcpu| vcpu.ran_ns),
+            ready_ns: vm.figures.total(|vcpu| vcpu.ready_ns),
+            waits: Waits::of(&vm.figures.waits().histogram()),
+            preemptions: view::by_word(names::<GuestClass>(), &vm.figures.turns_ended()),
+            vcpus: vm.figures.vcpus.iter().map(vcpu_view).collect(),
+            ..VmView::default()
+        });
+        let vms = vms.collect();
+        View { source: "observe".into(), seconds: self.seconds, vms, ..View::default() }
+    }
+}
+
+fn vcpu_view(vcpu: &VcpuFigures) -> VcpuView {
+    let waits = Waits::of(&vcpu.waits.histogram());
+    VcpuView {
+        id: vcpu.id,
+        tid: vcpu.tid,
+        times: Some(VcpuTimes { ran_ns: vcpu.ran_ns, ready_ns: vcpu.ready_ns, waits }),
+        stopped_in: None,
+        preemptions: view::by_word(names::<GuestClass>(), &vcpu.turns_ended),
+    }
+}
+
+fn put_vm(snapshot: &mut Snapshot, vm: &str, seen: &VmFigures, sees_interrupts: bool) {
+    snapshot.gauge(&figures::VCPUS, &[vm], seen.vcpus.len() as f64);
+    snapshot.counter(&figures::CPU_TIME, &[vm], seen.total(|vcpu| vcpu.ran_ns));
+    snapshot.counter(&figures::READY_TIME, &[vm], seen.total(|vcpu| vcpu.ready_ns));
+    if seen.vcpus.iter().any(|vcpu| vcpu.steal_ns.is_some()) {
+        let steal_ns = seen.total(|vcpu| vcpu.steal_ns.unwrap_or(0));
+        snapshot.counter(&figures::STEAL_TIME, &[vm], steal_ns);
+    }
+    snapshot.histogram(&figures::WAIT_TO_RUN, &[vm], seen.waits().histogram());
+    snapshot.counter(&figures::YIELDS, &[vm, "ple"], add_up(&seen.spins()));
+    snapshot.counter(&figures::YIELDS, &[vm, "hlt"], seen.total(|vcpu| vcpu.halts));
+    snapshot.counter(&figures::LOCK_HALTS, &[vm], seen.total(|vcpu| vcpu.lock_halts));
+    for (class, count) in names::<GuestClass>().zip(seen.turns_ended()).filter(|(_, count)| *count > 0) {
+        snapshot.counter(&figures::PREEMPTIONS, &[vm, class], count);
+    }
+    snapshot.counter(&figures::ANSWERS_OWED, &[vm], seen.total(|vcpu| vcpu.turns_ended_owing));
+    if sees_interrupts {
+        snapshot.counter(&figures::IPIS, &[vm], seen.ipis());
+        snapshot.counter(&figures::VIRQS, &[vm], seen.virqs());
+        snapshot.histogram(&figures::PREEMPTED_SHOOTDOWN_WAIT, &[vm], seen.shootdowns.histogram());
+        snapshot.histogram(&figures::INTERRUPT_WAIT, &[vm], seen.sent_interrupt_waits().histogram());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::report::tests::report;
+    use microslice_metrics::Value;
+
+    #[test]
+    fn what_was_seen_of_a_vm_has_its_label() {
+        let snapshot = report(true).snapshot();
+        assert_eq!(snapshot.get(&figures::READY_TIME, &["<web>"]), Some(&Value::Counter(140_000_000)));
+        assert_eq!(snapshot.get(&figures::PREEMPTIONS, &["<web>", "lock_holder"]), Some(&Value::Counter(10)));
+        let waits = snapshot.get(&figures::PREEMPTED_SHOOTDOWN_WAIT, &["<web>"]);
+        let Some(Value::Histogram(waits)) = waits else { panic!("{waits:?}") };
+        assert_eq!((waits.count(), waits.sum()), (212, 106 * 9_000_000), "the sum is the kernel side's");
+        assert_eq!(snapshot.of(&figures::STEAL_TIME).count(), 0, "its guest hasn't asked");
+    }
+
+    #[test]
+    fn unseen_figures_and_gone_vms_are_left_out() {
+        let mut report = report(true);
+        report.sees_interrupts = false;
+        assert_eq!(report.snapshot().of(&figures::IPIS).count(), 0);
+        report.vms[0].is_gone = true;
+        assert_eq!(report.snapshot().of(&figures::CPU_TIME).count(), 0);
+    }
+
+    /// What monitoring stores of each VM is bounded, whatever its guest does: docs/how-to/monitor.md says
+    /// how.
+    #[test]
+    fn a_vm_has_a_bounded_number_of_time_series() {
+        let mut report = report(true);
+        let vcpu = &mut report.vms[0].figures.vcpus[0];
+        (vcpu.turns_ended, vcpu.steal_ns) = ([1; 9], Some(1));
+        let text = microslice_metrics::openmetrics::of_snapshot(&report.snapshot());
+        let lines = text.lines().filter(|line| !line.starts_with('#') && line.contains("vm="));
+        assert_eq!(lines.count(), 67);
+    }
+
+    #[test]
+    fn a_view_survives_the_socket_and_has_vcpus() {
+        let view = report(true).view();
+        let read: View = serde_json::from_str(&serde_json::to_string(&view).unwrap()).unwrap();
+        assert_eq!(read, view);
+        assert_eq!(
+            (read.vms[0].ready_ns, read.vms[0].vcpus[0].preemptions["lock_holder"]),
+            (140_000_000, 10)
+        );
+        assert_eq!(().view().source, "");
+    }
+}

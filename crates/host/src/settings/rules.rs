@@ -1,0 +1,128 @@
+//! The paper's rules alone, or with what the project added to them (docs/explanation/differences.md). The
+//! simulator's policies have the same word, `rules`.
+
+use crate::HostError;
+use crate::settings::{PoolChoice, Settings};
+use microslice_policy::{AccelerateConfig, PoolSizeConfig};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rules {
+    /// With grace, patience, lending, micro slices at home, acceleration by call-function IPIs alone, and a
+    /// pool that is looked at again and grows by demand; and no help for VMs that do better without.
+    Project,
+    /// Without any of these.
+    Paper,
+}
+
+impl Rules {
+    pub const ALL: [Self; 2] = [Self::Project, Self::Paper];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Project => "project",
+            Self::Paper => "paper",
+        }
+    }
+
+    /// Do micro-sliced pCPUs run vCPUs of the normal pool while no vCPU asks for them?
+    pub fn lends(self) -> bool {
+        self == Self::Project
+    }
+}
+
+impl std::str::FromStr for Rules {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|rules| rules.name() == text);
+        known.ok_or_else(|| {
+            let [project, paper] = Self::ALL.map(Self::name);
+            format!("no rules {text:?}: must be {project} or {paper}")
+        })
+    }
+}
+
+impl Settings {
+    pub(crate) fn accelerate_config(&self) -> AccelerateConfig {
+        let rules = match self.rules {
+            Rules::Project => AccelerateConfig::DEFAULT,
+            Rules::Paper => AccelerateConfig::PAPER,
+        };
+        AccelerateConfig { patience_ns: self.patience_ns(), ..rules }
+    }
+
+    /// `limit`: the most pCPUs that may be micro-sliced.
+    pub(crate) fn pool_size_config(&self, limit: u32) -> PoolSizeConfig {
+        let rules = match self.rules {
+            Rules::Project => PoolSizeConfig::DEFAULT,
+            Rules::Paper => PoolSizeConfig::PAPER,
+        };
+        // A dry run keeps no pCPU busy: its pool grows by the paper's rule, and shows the most that would be
+        // reserved.
+        let grow_when_busy_percent = if self.dry_run { 0 } else { rules.grow_when_busy_percent };
+        PoolSizeConfig { limit, grow_when_busy_percent, ..rules }
+    }
+
+    /// Is it tried whether help brings a VM anything? In a dry run there is none, nor without a micro pool.
+    pub(crate) fn tries_help(&self) -> bool {
+        self.rules == Rules::Project && !self.dry_run && self.micro_cpus != PoolChoice::Static(0)
+    }
+
+    /// In a dry run no vCPU is helped, so none has a reason to wait.
+    fn patience_ns(&self) -> u64 {
+        let nobody_waits = self.dry_run || self.rules == Rules::Paper;
+        if nobody_waits { 0 } else { u64::from(self.patience) * self.micro_slice_us * 1000 }
+    }
+
+    /// Nothing is said of a rule that isn't there.
+    pub(crate) fn check_rules(&self) -> Result<(), HostError> {
+        if self.rules == Rules::Paper && self.is_said("patience") && self.patience > 0 {
+            let (patience, rules) = (self.called("patience"), self.called("rules"));
+            let cause = format!("{patience} {} with {rules} paper: the paper has no patience", self.patience);
+            return Err(HostError::refused(cause));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn by_the_papers_rules_none_of_the_projects_acts() {
+        let paper = Settings { rules: Rules::Paper, ..Settings::default() };
+        assert!(paper.check().is_ok());
+        assert_eq!(format!("{:?}", paper.accelerate_config()), format!("{:?}", AccelerateConfig::PAPER));
+        let pool_size = PoolSizeConfig { limit: 2, ..PoolSizeConfig::PAPER };
+        assert_eq!(format!("{:?}", paper.pool_size_config(2)), format!("{pool_size:?}"));
+        assert_eq!(paper.delay_config(true).window_ns, 0, "no grace");
+        assert!(!paper.rules.lends() && Settings::default().rules.lends());
+    }
+
+    #[test]
+    fn without_a_word_all_of_the_projects_rules_act() {
+        let said = format!("{:?}", Settings::default().accelerate_config());
+        assert_eq!(said, format!("{:?}", AccelerateConfig::DEFAULT));
+        let percent = Settings::default().pool_size_config(3).grow_when_busy_percent;
+        assert_eq!(percent, PoolSizeConfig::DEFAULT.grow_when_busy_percent);
+    }
+
+    #[test]
+    fn a_dry_runs_pool_grows_idle_and_without_patience() {
+        let dry = Settings { dry_run: true, ..Settings::default() };
+        assert_eq!(dry.pool_size_config(3).grow_when_busy_percent, 0);
+        assert_eq!(dry.accelerate_config().patience_ns, 0);
+        assert!(!dry.tries_help() && Settings::default().tries_help());
+    }
+
+    #[test]
+    fn unknown_rules_and_patience_with_the_papers_are_refused() {
+        assert_eq!("ours".parse::<Rules>().unwrap_err(), "no rules \"ours\": must be project or paper");
+        let mut settings = Settings { rules: Rules::Paper, ..Settings::default() };
+        settings.flags_given.insert("patience".into());
+        let said = settings.check().unwrap_err().to_string();
+        assert_eq!(said, "--patience 10 with --rules paper: the paper has no patience");
+        assert!(Settings { patience: 0, ..settings }.check().is_ok());
+    }
+}

@@ -1,0 +1,15 @@
+//! Decisions of `policy/`, rule by rule and as properties.
+
+mod accelerate;
+mod boost_budget;
+mod classify;
+mod coordinated;
+mod cpu_limit;
+mod delay_preemption;
+mod fair_share;
+mod interrupts;
+mod pool_size;
+mod queue_domain;
+mod replay;
+mod urgent_events;
+mod worth_helping;
