@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::{Args, ValueEnum};
-use microslice_sim::reproduction::{
+use microslice_studies::reproduction::{
     self, FigureResult, Reproduction, ReproductionError, Sensitivity, groups, ids, kinds, page, reproduce,
     shape_table, table,
 };
@@ -155,7 +155,7 @@ fn is_within(id: &str, only: &str) -> bool {
 
 fn run_sensitivity(
     seeds: &[u64],
-    progress: &microslice_sim::batch::BatchProgress,
+    progress: &microslice_experiments::batch::BatchProgress,
     json: bool,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
