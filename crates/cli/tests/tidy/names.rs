@@ -86,9 +86,7 @@ pub fn keys_that_nothing_reads() -> Vec<String> {
 pub fn settings_that_nothing_uses() -> Vec<String> {
     let used = words_of(|source| {
         let path = &source.path;
-        is_simulator(path)
-            && !path.starts_with("crates/experiments/src/scenario/")
-            && !is_configuration(path)
+        is_simulator(path) && !path.starts_with("crates/experiments/src/scenario/") && !is_configuration(path)
     })
     .collect();
     rust_fields(is_configuration).difference(&used).cloned().collect()
@@ -96,9 +94,8 @@ pub fn settings_that_nothing_uses() -> Vec<String> {
 
 /// Fields of a run's report that are named once: where they are defined.
 pub fn simulated_results_that_nothing_fills() -> Vec<String> {
-    let fields = rust_fields(|path| {
-        ["crates/engine/src/report.rs", "crates/model/src/counters.rs"].contains(&path)
-    });
+    let fields =
+        rust_fields(|path| ["crates/engine/src/report.rs", "crates/model/src/counters.rs"].contains(&path));
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
     for word in words_of(|source| is_simulator(&source.path)) {
         *times.entry(word).or_default() += 1;
