@@ -5,18 +5,162 @@
 
 mod plots;
 
-pub use plots::draw;
-
+use super::Reproduction;
 use super::runs::{Experiment, RunTable, mean, target};
-use super::shapes::Shape;
+use super::study::{Shape, Study};
 use microslice_engine::report::RunReport;
+use microslice_metrics::html::Page;
 use microslice_model::config::Halting;
 
 /// The host's scheduler.
 const HOST: &str = "cfs";
 
-pub const KINDS: &str = "Calibrated: the cost of a halt was fitted to it, or it is a parameter. Predicted: nothing was fitted to it; the \
-     kernel compile and exim are eurosys18's gmake and exim.";
+/// Kashyap et al.: opportunistic spinlocks.
+#[derive(Debug)]
+pub struct Apsys15;
+
+impl Study for Apsys15 {
+    fn name(&self) -> &'static str {
+        "apsys15"
+    }
+
+    fn title(&self) -> &'static str {
+        "APSys'15"
+    }
+
+    fn paper(&self) -> &'static str {
+        r#"Kashyap et al., "Opportunistic Spinlocks: Achieving Virtual Machine Scalability in the Clouds""#
+    }
+
+    fn numbers(&self) -> &'static str {
+        "paper-results/apsys15.toml"
+    }
+
+    fn kinds(&self) -> &'static str {
+        "Calibrated: the cost of a halt was fitted to it, or it is a parameter. Predicted: nothing was fitted to it; the \
+             kernel compile and exim are eurosys18's gmake and exim."
+    }
+
+    fn groups_without_numbers(&self) -> &'static [&'static str] {
+        &["figure4", "figure7", "figure11"]
+    }
+
+    fn unit(&self, id: &str) -> &'static str {
+        if id.starts_with("parameters.") || id.starts_with("figure8") { "count" } else { "vCPUs" }
+    }
+
+    /// The cost of a halt was fitted to where the stock lock begins to suffer.
+    fn is_calibrated(&self, id: &str) -> bool {
+        id.starts_with("parameters.") || id.ends_with("pvm_suffers_from_vcpus")
+    }
+
+    fn experiments_of(&self, group: &str) -> Vec<Experiment> {
+        let all = |program: &str, lines: &[Line], vcpus: &[u32], setup: Setup| -> Vec<Experiment> {
+            let of_line = |line: &Line| {
+                vcpus.iter().map(|&count| point(program, *line, count, setup)).collect::<Vec<_>>()
+            };
+            lines.iter().flat_map(of_line).collect()
+        };
+        let both = [EXIM, METIS];
+        match group {
+            "figure2" => all(LKC, &FIGURE2, &LKC_VCPUS, Setup::Alone),
+            "figure4" => all(LKC, &[Line::Pvm, Line::Oticket], &LKC_VCPUS, Setup::Alone),
+            "figure6" => all(LKC, &FIGURE6, &LKC_VCPUS, Setup::Alone),
+            "figure7" | "figure8" => {
+                both.iter().flat_map(|program| all(program, &FIGURE2, &OTHER_VCPUS, Setup::Alone)).collect()
+            }
+            "figure9" => all(LKC, &FIGURE9, &LKC_VCPUS, Setup::Alone),
+            "figure10" => {
+                let longer = all(LKC, &[Line::Longer], &SHARED_VCPUS, Setup::Overcommitted);
+                let programs = [LKC, EXIM, METIS];
+                let others = programs
+                    .iter()
+                    .flat_map(|program| all(program, &FIGURE10, &SHARED_VCPUS, Setup::Overcommitted));
+                longer.into_iter().chain(others).collect()
+            }
+            "figure11" => {
+                let programs = [LKC, EXIM, METIS];
+                programs
+                    .iter()
+                    .flat_map(|program| all(program, &FIGURE10, &SMALL_VCPUS, Setup::Small))
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn measure(&self, id: &str, runs: &RunTable) -> Vec<f64> {
+        let parts: Vec<&str> = id.split('.').collect();
+        let lkc = |which, setup, vcpus: &[u32]| line(runs, LKC, which, vcpus, setup);
+        let alone = |which| lkc(which, Setup::Alone, &LKC_VCPUS);
+        match parts.as_slice() {
+            ["parameters", name] => parameter(name).into_iter().collect(),
+            ["figure2", _, "pvm_suffers_from_vcpus"] => {
+                first_vcpus(&LKC_VCPUS, &[alone(Line::Pvm), alone(Line::Oticket)], below(SUFFERS))
+            }
+            ["figure2", _, "pvm_collapsed_at_vcpus"] => {
+                first_vcpus(&LKC_VCPUS, &[alone(Line::Pvm), alone(Line::Oticket)], below(COLLAPSED))
+            }
+            ["figure2", _, "oticket_scales_to_vcpus"] => scales_to(runs, Line::Oticket),
+            ["figure6", "both_degrade_from_vcpus"] => {
+                let halves = [alone(Line::Spinning), alone(Line::Wakeup)];
+                // What each adds is less than what it had.
+                first_vcpus(&LKC_VCPUS, &halves, |rows, at| {
+                    at > 0
+                        && rows.iter().all(|row| {
+                            row[at] / f64::from(LKC_VCPUS[at]) < SCALES * row[0] / f64::from(LKC_VCPUS[0])
+                        })
+                })
+            }
+            ["figure8", _, which, at] => {
+                let line = if *which == "pvm" { Line::Pvm } else { Line::Oticket };
+                let vcpus = at.trim_start_matches("at_").parse().unwrap_or(0);
+                runs.of(&point(EXIM, line, vcpus, Setup::Alone), halts_per_unit)
+            }
+            ["figure9", "longer_spinning_slightly_better_from_vcpus"] => {
+                // And for all larger numbers.
+                first_vcpus(&LKC_VCPUS, &[alone(Line::Longer), alone(Line::Oticket)], |rows, at| {
+                    at > 0 && (at..rows[0].len()).all(|at| rows[0][at] > rows[1][at])
+                })
+            }
+            ["figure10", _, "longer_spinning_degrades_from_vcpus"] => {
+                let shared = |which| lkc(which, Setup::Overcommitted, &SHARED_VCPUS);
+                first_vcpus(&SHARED_VCPUS, &[shared(Line::Longer), shared(Line::Oticket)], below(SUFFERS))
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn shapes(&self, runs: &RunTable) -> Vec<Shape> {
+        let mut shapes = vec![
+            collapse_shape(
+                runs,
+                "the stock PV ticket lock collapses between 30 and 50 vCPUs",
+                Line::Pvm,
+                [30, 50],
+            ),
+            collapse_shape(runs, "qspinlock also collapses", Line::Qspinlock, [30, 50]),
+            scaling_shape(runs),
+            iticket_shape(runs),
+            halves_shape(runs),
+            half_shape(runs, Line::Spinning),
+            half_shape(runs, Line::Wakeup),
+            halts_shape(runs),
+            metis_shape(runs, Setup::Alone, &OTHER_VCPUS),
+            metis_shape(runs, Setup::Overcommitted, &SHARED_VCPUS),
+            longer_shape(runs),
+        ];
+        for program in [LKC, EXIM] {
+            shapes.push(overcommitted_shape(runs, program));
+            shapes.push(small_shape(runs, program));
+        }
+        shapes
+    }
+
+    fn draw(&self, page: &mut Page, reproduction: &Reproduction) {
+        plots::draw(page, reproduction);
+    }
+}
 
 /// A spinlock as one of the paper's lines has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,48 +280,6 @@ fn quoted(text: &str) -> String {
     format!("\"{text}\"")
 }
 
-/// The experiments behind a group of figures.
-pub fn experiments_of(group: &str) -> Vec<Experiment> {
-    let all = |program: &str, lines: &[Line], vcpus: &[u32], setup: Setup| -> Vec<Experiment> {
-        let of_line =
-            |line: &Line| vcpus.iter().map(|&count| point(program, *line, count, setup)).collect::<Vec<_>>();
-        lines.iter().flat_map(of_line).collect()
-    };
-    let both = [EXIM, METIS];
-    match group {
-        "figure2" => all(LKC, &FIGURE2, &LKC_VCPUS, Setup::Alone),
-        "figure4" => all(LKC, &[Line::Pvm, Line::Oticket], &LKC_VCPUS, Setup::Alone),
-        "figure6" => all(LKC, &FIGURE6, &LKC_VCPUS, Setup::Alone),
-        "figure7" | "figure8" => {
-            both.iter().flat_map(|program| all(program, &FIGURE2, &OTHER_VCPUS, Setup::Alone)).collect()
-        }
-        "figure9" => all(LKC, &FIGURE9, &LKC_VCPUS, Setup::Alone),
-        "figure10" => {
-            let longer = all(LKC, &[Line::Longer], &SHARED_VCPUS, Setup::Overcommitted);
-            let programs = [LKC, EXIM, METIS];
-            let others = programs
-                .iter()
-                .flat_map(|program| all(program, &FIGURE10, &SHARED_VCPUS, Setup::Overcommitted));
-            longer.into_iter().chain(others).collect()
-        }
-        "figure11" => {
-            let programs = [LKC, EXIM, METIS];
-            programs.iter().flat_map(|program| all(program, &FIGURE10, &SMALL_VCPUS, Setup::Small)).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// Unit of a number.
-pub fn unit(id: &str) -> &'static str {
-    if id.starts_with("parameters.") || id.starts_with("figure8") { "count" } else { "vCPUs" }
-}
-
-/// The cost of a halt was fitted to where the stock lock begins to suffer.
-pub fn is_calibrated(id: &str) -> bool {
-    id.starts_with("parameters.") || id.ends_with("pvm_suffers_from_vcpus")
-}
-
 /// Work a second, of all VMs that run it.
 pub fn throughput(report: &RunReport) -> f64 {
     let programs = report.vms.iter().filter(|vm| vm.name != "host");
@@ -213,49 +315,6 @@ fn below(part: f64) -> impl Fn(&[&[f64]], usize) -> bool {
     move |rows, at| rows[0][at] < part * rows[1][at]
 }
 
-/// One value per seed, in the published number's unit.
-pub fn measure(id: &str, runs: &RunTable) -> Vec<f64> {
-    let parts: Vec<&str> = id.split('.').collect();
-    let lkc = |which, setup, vcpus: &[u32]| line(runs, LKC, which, vcpus, setup);
-    let alone = |which| lkc(which, Setup::Alone, &LKC_VCPUS);
-    match parts.as_slice() {
-        ["parameters", name] => parameter(name).into_iter().collect(),
-        ["figure2", _, "pvm_suffers_from_vcpus"] => {
-            first_vcpus(&LKC_VCPUS, &[alone(Line::Pvm), alone(Line::Oticket)], below(SUFFERS))
-        }
-        ["figure2", _, "pvm_collapsed_at_vcpus"] => {
-            first_vcpus(&LKC_VCPUS, &[alone(Line::Pvm), alone(Line::Oticket)], below(COLLAPSED))
-        }
-        ["figure2", _, "oticket_scales_to_vcpus"] => scales_to(runs, Line::Oticket),
-        ["figure6", "both_degrade_from_vcpus"] => {
-            let halves = [alone(Line::Spinning), alone(Line::Wakeup)];
-            // What each adds is less than what it had.
-            first_vcpus(&LKC_VCPUS, &halves, |rows, at| {
-                at > 0
-                    && rows.iter().all(|row| {
-                        row[at] / f64::from(LKC_VCPUS[at]) < SCALES * row[0] / f64::from(LKC_VCPUS[0])
-                    })
-            })
-        }
-        ["figure8", _, which, at] => {
-            let line = if *which == "pvm" { Line::Pvm } else { Line::Oticket };
-            let vcpus = at.trim_start_matches("at_").parse().unwrap_or(0);
-            runs.of(&point(EXIM, line, vcpus, Setup::Alone), halts_per_unit)
-        }
-        ["figure9", "longer_spinning_slightly_better_from_vcpus"] => {
-            // And for all larger numbers.
-            first_vcpus(&LKC_VCPUS, &[alone(Line::Longer), alone(Line::Oticket)], |rows, at| {
-                at > 0 && (at..rows[0].len()).all(|at| rows[0][at] > rows[1][at])
-            })
-        }
-        ["figure10", _, "longer_spinning_degrades_from_vcpus"] => {
-            let shared = |which| lkc(which, Setup::Overcommitted, &SHARED_VCPUS);
-            first_vcpus(&SHARED_VCPUS, &[shared(Line::Longer), shared(Line::Oticket)], below(SUFFERS))
-        }
-        _ => Vec::new(),
-    }
-}
-
 /// The most vCPUs each of which makes what one of the fewest makes.
 fn scales_to(runs: &RunTable, which: Line) -> Vec<f64> {
     let rows = line(runs, LKC, which, &LKC_VCPUS, Setup::Alone);
@@ -277,33 +336,6 @@ fn parameter(name: &str) -> Option<f64> {
         "opportunistic_wakeup_vcpus" => Some(Halting::AHEAD as f64),
         _ => None,
     }
-}
-
-/// All claims.
-pub fn shapes(runs: &RunTable) -> Vec<Shape> {
-    let mut shapes = vec![
-        collapse_shape(
-            runs,
-            "the stock PV ticket lock collapses between 30 and 50 vCPUs",
-            Line::Pvm,
-            [30, 50],
-        ),
-        collapse_shape(runs, "qspinlock also collapses", Line::Qspinlock, [30, 50]),
-        scaling_shape(runs),
-        iticket_shape(runs),
-        halves_shape(runs),
-        half_shape(runs, Line::Spinning),
-        half_shape(runs, Line::Wakeup),
-        halts_shape(runs),
-        metis_shape(runs, Setup::Alone, &OTHER_VCPUS),
-        metis_shape(runs, Setup::Overcommitted, &SHARED_VCPUS),
-        longer_shape(runs),
-    ];
-    for program in [LKC, EXIM] {
-        shapes.push(overcommitted_shape(runs, program));
-        shapes.push(small_shape(runs, program));
-    }
-    shapes
 }
 
 /// Mean throughput of one line relative to another one's, at so many vCPUs.
@@ -431,8 +463,7 @@ fn small_shape(runs: &RunTable, program: &str) -> Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reproduction::Paper;
-    use crate::reproduction::paper::published;
+    use crate::reproduction::published::published;
     use microslice_experiments::scenario::load;
 
     #[test]
@@ -440,7 +471,7 @@ mod tests {
         for group in
             ["figure2", "figure4", "figure6", "figure7", "figure8", "figure9", "figure10", "figure11"]
         {
-            let experiments = experiments_of(group);
+            let experiments = Apsys15.experiments_of(group);
             assert!(!experiments.is_empty(), "{group}");
             for experiment in experiments {
                 let config = load(&experiment.scenario, &experiment.overrides()).expect("built in").config;
@@ -454,8 +485,8 @@ mod tests {
 
     #[test]
     fn parameters_and_where_the_stock_lock_suffers_are_what_the_model_was_fitted_to() {
-        let numbers = published(Paper::Apsys15);
-        let calibrated: Vec<_> = numbers.iter().filter(|number| number.is_calibrated()).collect();
+        let numbers = published(&Apsys15);
+        let calibrated: Vec<_> = numbers.iter().filter(|number| Apsys15.is_calibrated(&number.id)).collect();
         assert_eq!((numbers.len(), calibrated.len()), (13, 5));
     }
 

@@ -5,12 +5,13 @@ mod coordination;
 mod parameters;
 mod plots;
 
-pub use plots::{barriers, delays, exits, kernel_times, mixes, singles, slices};
-
+use super::Reproduction;
+use super::published::group_of;
 use super::runs::{Experiment, RunTable, mean, target};
-use super::shapes::Shape;
+use super::study::{Shape, Study};
 use microslice_engine::report::{RunReport, VmReport};
 use microslice_experiments::scenario::{Overrides, load};
+use microslice_metrics::html::Page;
 use microslice_model::config::{CfsConfig, SchedulerKind};
 
 /// The paper's baseline: CFS of Linux 3.2.
@@ -39,6 +40,100 @@ const OF_FUTEX: [&str; 6] = ["bodytrack", "canneal", "facesim", "fluidanimate", 
 /// "Largely amplified": the paper's word, our number.
 const AMPLIFIED: f64 = 1.5;
 
+/// Kim et al.: demand-based coordinated scheduling.
+#[derive(Debug)]
+pub struct Asplos13;
+
+impl Study for Asplos13 {
+    fn name(&self) -> &'static str {
+        "asplos13"
+    }
+
+    fn title(&self) -> &'static str {
+        "ASPLOS'13"
+    }
+
+    fn paper(&self) -> &'static str {
+        r#"Kim et al., "Demand-Based Coordinated Scheduling for SMP VMs""#
+    }
+
+    fn numbers(&self) -> &'static str {
+        "paper-results/asplos13.toml"
+    }
+
+    fn kinds(&self) -> &'static str {
+        "Calibrated: the model was fitted to it, or it is a parameter. Predicted: nothing was fitted to it; dedup, vips and swaptions are \
+             those of eurosys18."
+    }
+
+    fn groups_without_numbers(&self) -> &'static [&'static str] {
+        &["figure7b", "figure7c", "figure9"]
+    }
+
+    fn unit(&self, id: &str) -> &'static str {
+        match id.rsplit('.').next().unwrap_or_default() {
+            "low" | "high" if group_of(id) == "section3" => "us",
+            _ if group_of(id) == "figure1" => "1/s",
+            last if last.ends_with("_us") => "us",
+            last if last.ends_with("_ms") => "ms",
+            _ => "ratio",
+        }
+    }
+
+    /// dedup, vips and swaptions are those of EuroSys'18, unchanged: even their solo figures are predictions.
+    fn is_calibrated(&self, id: &str) -> bool {
+        id.starts_with("parameters.") || id == "figure1.tlb_ipi_per_s_per_vcpu.ferret"
+    }
+
+    fn experiments_of(&self, group: &str) -> Vec<Experiment> {
+        let each = |programs: &[&str], scenario: fn(&str) -> String| -> Vec<Experiment> {
+            programs.iter().map(|program| Experiment::new(&scenario(program), BASELINE)).collect()
+        };
+        match group {
+            "figure1" => each(&SHOOT_DOWN, solo),
+            "table1" => each(&COMMUNICATING, corun),
+            "figure2" => {
+                let all = [&COMMUNICATING[..], &SILENT].concat();
+                [each(&all, solo), each(&all, corun)].concat()
+            }
+            "section3" => each(&OF_FUTEX, corun),
+            _ => coordination::experiments_of(group),
+        }
+    }
+
+    fn measure(&self, id: &str, runs: &RunTable) -> Vec<f64> {
+        let parts: Vec<&str> = id.split('.').collect();
+        match parts.as_slice() {
+            ["figure1", _, program] => runs.each(&solo(program), BASELINE, |report| {
+                let seconds = report.measured_ns as f64 / 1e9;
+                target(report).call_function_ipis as f64 / seconds / target(report).vcpus as f64
+            }),
+            ["table1", program, "tlb"] => {
+                runs.each(&corun(program), BASELINE, |report| shootdown_share(target(report)))
+            }
+            ["table1", program, "lock"] => {
+                runs.each(&corun(program), BASELINE, |report| lock_share(target(report)))
+            }
+            ["figure2", _] => extreme(&COMMUNICATING.map(|program| amplification(runs, program)), f64::max),
+            ["section3", _, "low"] => extreme(&futex_waits_us(runs), f64::min),
+            ["section3", _, "high"] => extreme(&futex_waits_us(runs), f64::max),
+            ["parameters", name] => parameter(name).into_iter().collect(),
+            other => coordination::measure(other, runs),
+        }
+    }
+
+    fn shapes(&self, runs: &RunTable) -> Vec<Shape> {
+        let amplified = COMMUNICATING.iter().map(|program| amplification_shape(runs, program, true));
+        let silent = SILENT.iter().map(|program| amplification_shape(runs, program, false));
+        let causes = COMMUNICATING.iter().map(|program| cause_shape(runs, program));
+        amplified.chain(silent).chain(causes).chain(coordination::shapes(runs)).collect()
+    }
+
+    fn draw(&self, page: &mut Page, reproduction: &Reproduction) {
+        plots::draw(page, reproduction);
+    }
+}
+
 fn solo(program: &str) -> String {
     format!("asplos13-{program}-solo")
 }
@@ -48,52 +143,8 @@ fn corun(program: &str) -> String {
 }
 
 /// The communicating program that a number is about.
-pub fn program_of(id: &str) -> Option<&'static str> {
+fn program_of(id: &str) -> Option<&'static str> {
     COMMUNICATING.into_iter().find(|program| id.split('.').any(|word| word == *program))
-}
-
-/// The experiments behind a group of figures.
-pub fn experiments_of(group: &str) -> Vec<Experiment> {
-    let each = |programs: &[&str], scenario: fn(&str) -> String| -> Vec<Experiment> {
-        programs.iter().map(|program| Experiment::new(&scenario(program), BASELINE)).collect()
-    };
-    match group {
-        "figure1" => each(&SHOOT_DOWN, solo),
-        "table1" => each(&COMMUNICATING, corun),
-        "figure2" => {
-            let all = [&COMMUNICATING[..], &SILENT].concat();
-            [each(&all, solo), each(&all, corun)].concat()
-        }
-        "section3" => each(&OF_FUTEX, corun),
-        _ => coordination::experiments_of(group),
-    }
-}
-
-/// dedup, vips and swaptions are those of EuroSys'18, unchanged: even their solo figures are predictions.
-pub fn is_calibrated(id: &str) -> bool {
-    id.starts_with("parameters.") || id == "figure1.tlb_ipi_per_s_per_vcpu.ferret"
-}
-
-/// One value per seed, in the published number's unit.
-pub fn measure(id: &str, runs: &RunTable) -> Vec<f64> {
-    let parts: Vec<&str> = id.split('.').collect();
-    match parts.as_slice() {
-        ["figure1", _, program] => runs.each(&solo(program), BASELINE, |report| {
-            let seconds = report.measured_ns as f64 / 1e9;
-            target(report).call_function_ipis as f64 / seconds / target(report).vcpus as f64
-        }),
-        ["table1", program, "tlb"] => {
-            runs.each(&corun(program), BASELINE, |report| shootdown_share(target(report)))
-        }
-        ["table1", program, "lock"] => {
-            runs.each(&corun(program), BASELINE, |report| lock_share(target(report)))
-        }
-        ["figure2", _] => extreme(&COMMUNICATING.map(|program| amplification(runs, program)), f64::max),
-        ["section3", _, "low"] => extreme(&futex_waits_us(runs), f64::min),
-        ["section3", _, "high"] => extreme(&futex_waits_us(runs), f64::max),
-        ["parameters", name] => parameter(name).into_iter().collect(),
-        other => coordination::measure(other, runs),
-    }
 }
 
 /// The paper's parameters, read back from the policy that has them.
@@ -148,14 +199,6 @@ fn extreme(values: &[Vec<f64>], choose: fn(f64, f64) -> f64) -> Vec<f64> {
     (0..seeds).map(|seed| values.iter().map(|values| values[seed]).fold(f64::NAN, choose)).collect()
 }
 
-/// All claims.
-pub fn shapes(runs: &RunTable) -> Vec<Shape> {
-    let amplified = COMMUNICATING.iter().map(|program| amplification_shape(runs, program, true));
-    let silent = SILENT.iter().map(|program| amplification_shape(runs, program, false));
-    let causes = COMMUNICATING.iter().map(|program| cause_shape(runs, program));
-    amplified.chain(silent).chain(causes).chain(coordination::shapes(runs)).collect()
-}
-
 fn amplification_shape(runs: &RunTable, program: &str, amplified: bool) -> Shape {
     let times = mean(&amplification(runs, program));
     let [claim, holds] = if amplified {
@@ -188,17 +231,16 @@ fn cause_shape(runs: &RunTable, program: &str) -> Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reproduction::Paper;
-    use crate::reproduction::paper::published;
+    use crate::reproduction::published::published;
 
     #[test]
     fn all_experiments_exist_and_have_the_papers_host() {
-        for group in crate::reproduction::groups(Paper::Asplos13) {
+        for group in crate::reproduction::groups(&Asplos13) {
             let group = group.as_str();
             if group == "parameters" {
                 continue;
             }
-            let experiments = experiments_of(group);
+            let experiments = Asplos13.experiments_of(group);
             assert!(!experiments.is_empty(), "{group}");
             for Experiment { scenario, policy, .. } in experiments {
                 let overrides = Overrides { policy: Some(policy), ..Overrides::default() };
@@ -211,7 +253,7 @@ mod tests {
 
     #[test]
     fn only_one_solo_figure_and_the_parameters_are_what_the_model_was_fitted_to() {
-        let calibrated = published(Paper::Asplos13).into_iter().filter(|number| number.is_calibrated());
+        let calibrated = published(&Asplos13).into_iter().filter(|number| Asplos13.is_calibrated(&number.id));
         let ids: Vec<String> = calibrated.map(|number| number.id).collect();
         assert_eq!(ids.len(), 4, "{ids:?}");
     }

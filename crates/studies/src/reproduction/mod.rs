@@ -1,27 +1,29 @@
 //! A paper's evaluation, run again: every published number next to ours, and the shapes of the plots.
-//! EuroSys'18 in `measures.rs`, `shapes.rs` and `plots.rs`, the others in files of their names; the rest is
-//! of all.
+//!
+//! A new one is a file that implements [`Study`], and an entry of [`STUDIES`].
 
 mod apsys15;
 mod asplos13;
+mod eurosys18;
 mod li2026;
-mod measures;
-mod paper;
 mod plots;
+mod published;
 mod runs;
-mod sensitivity;
-mod shapes;
+mod study;
 mod vm04;
 
-pub use paper::Paper;
-pub use plots::{kinds, page, shape_table, table};
+pub use eurosys18::{Sensitivity, SensitivityRow};
+pub use plots::{page, shape_table, table};
 pub use runs::{Experiment, ReproductionError, RunTable};
-pub use sensitivity::{Sensitivity, SensitivityRow};
-pub use shapes::Shape;
+pub use study::{Shape, Study};
 
 use microslice_experiments::batch::BatchProgress;
 use microslice_metrics::Estimate;
-use paper::Published;
+use published::{Published, group_of, published};
+
+/// Every study that `microslice reproduce` knows.
+pub const STUDIES: [&dyn Study; 5] =
+    [&eurosys18::Eurosys18, &asplos13::Asplos13, &vm04::Vm04, &apsys15::Apsys15, &li2026::Li2026];
 
 /// "Within" the paper's number: by so much of it.
 const WITHIN: f64 = 0.25;
@@ -49,7 +51,7 @@ pub struct FigureResult {
 /// Everything that a reproduction found.
 #[derive(Debug)]
 pub struct Reproduction {
-    pub paper: Paper,
+    pub study: &'static dyn Study,
     pub seeds: Vec<u64>,
     pub events: u64,
     pub figures: Vec<FigureResult>,
@@ -58,43 +60,35 @@ pub struct Reproduction {
 }
 
 /// Ids of all published numbers.
-pub fn ids(paper: Paper) -> Vec<String> {
-    paper::published(paper).into_iter().map(|number| number.id).collect()
+pub fn ids(study: &dyn Study) -> Vec<String> {
+    published(study).into_iter().map(|number| number.id).collect()
 }
 
 /// Groups of figures that `--only` may name, in the paper's order.
-pub fn groups(paper: Paper) -> Vec<String> {
+pub fn groups(study: &dyn Study) -> Vec<String> {
     let mut groups = Vec::new();
-    for number in paper::published(paper) {
-        if !groups.iter().any(|group| group == number.group()) {
-            groups.push(number.group().to_owned());
+    for number in published(study) {
+        if !groups.iter().any(|group| group == group_of(&number.id)) {
+            groups.push(group_of(&number.id).to_owned());
         }
     }
-    // Plots without numbers in the text.
-    let of_plots_only: &[&str] = match paper {
-        Paper::Eurosys18 => &["figure7"],
-        Paper::Asplos13 => &["figure7b", "figure7c", "figure9"],
-        Paper::Vm04 => &["table2", "figure2", "figure3", "figure6", "figure7", "figure8"],
-        Paper::Apsys15 => &["figure4", "figure7", "figure11"],
-        Paper::Li2026 => &[],
-    };
-    groups.extend(of_plots_only.iter().map(|&group| group.to_owned()));
+    groups.extend(study.groups_without_numbers().iter().map(|&group| group.to_owned()));
     groups.sort();
     groups
 }
 
 /// Runs the experiments of all groups, or of one, and measures every published number.
 pub fn reproduce(
-    paper: Paper,
+    study: &'static dyn Study,
     only: Option<&str>,
     seeds: &[u64],
     progress: &BatchProgress,
 ) -> Result<Reproduction, ReproductionError> {
-    let runs = RunTable::run(&experiments(paper, only), seeds, &|_| {}, progress)?;
-    let figures = figures_of(paper, &runs, only);
-    let shapes = shapes_of(paper, &runs);
+    let runs = RunTable::run(&experiments(study, only), seeds, &|_| {}, progress)?;
+    let figures = figures_of(study, &runs, only);
+    let shapes = study.shapes(&runs);
     Ok(Reproduction {
-        paper,
+        study,
         seeds: seeds.to_vec(),
         events: runs.events(),
         figures,
@@ -103,49 +97,26 @@ pub fn reproduce(
     })
 }
 
-fn shapes_of(paper: Paper, runs: &RunTable) -> Vec<Shape> {
-    match paper {
-        Paper::Eurosys18 => shapes::shapes(runs),
-        Paper::Asplos13 => asplos13::shapes(runs),
-        Paper::Vm04 => vm04::shapes(runs),
-        Paper::Apsys15 => apsys15::shapes(runs),
-        Paper::Li2026 => li2026::shapes(runs),
-    }
-}
-
-fn experiments(paper: Paper, only: Option<&str>) -> Vec<Experiment> {
-    let groups = groups(paper);
-    let of_group = match paper {
-        Paper::Eurosys18 => measures::experiments_of,
-        Paper::Asplos13 => asplos13::experiments_of,
-        Paper::Vm04 => vm04::experiments_of,
-        Paper::Apsys15 => apsys15::experiments_of,
-        Paper::Li2026 => li2026::experiments_of,
-    };
+fn experiments(study: &dyn Study, only: Option<&str>) -> Vec<Experiment> {
+    let groups = groups(study);
     let chosen = groups.iter().filter(|group| only.is_none_or(|only| only == *group));
-    let mut experiments: Vec<Experiment> = chosen.flat_map(|group| of_group(group)).collect();
+    let mut experiments: Vec<Experiment> = chosen.flat_map(|group| study.experiments_of(group)).collect();
     experiments.sort();
     experiments.dedup();
     experiments
 }
 
-fn figures_of(paper: Paper, runs: &RunTable, only: Option<&str>) -> Vec<FigureResult> {
+fn figures_of(study: &dyn Study, runs: &RunTable, only: Option<&str>) -> Vec<FigureResult> {
     let chosen =
-        paper::published(paper).into_iter().filter(|number| only.is_none_or(|only| only == number.group()));
-    chosen.map(|number| result_of(runs, number)).collect()
+        published(study).into_iter().filter(|number| only.is_none_or(|only| only == group_of(&number.id)));
+    chosen.map(|number| result_of(study, runs, number)).collect()
 }
 
-fn result_of(runs: &RunTable, number: Published) -> FigureResult {
-    let values = match number.paper {
-        Paper::Eurosys18 => measures::measure(&number.id, runs),
-        Paper::Asplos13 => asplos13::measure(&number.id, runs),
-        Paper::Vm04 => vm04::measure(&number.id, runs),
-        Paper::Apsys15 => apsys15::measure(&number.id, runs),
-        Paper::Li2026 => li2026::measure(&number.id, runs),
-    };
+fn result_of(study: &dyn Study, runs: &RunTable, number: Published) -> FigureResult {
+    let values = study.measure(&number.id, runs);
     FigureResult {
-        unit: number.unit(),
-        calibrated: number.is_calibrated(),
+        unit: study.unit(&number.id),
+        calibrated: study.is_calibrated(&number.id),
         ours: runs::estimate(&values),
         runs: values.len(),
         stalled: runs::stalled(&values),
@@ -260,9 +231,9 @@ mod tests {
             config.duration_ns = 400_000_000;
         };
         let runs =
-            RunTable::run(&experiments(Paper::Eurosys18, None), &[1], &short, &BatchProgress::default())
+            RunTable::run(&experiments(&eurosys18::Eurosys18, None), &[1], &short, &BatchProgress::default())
                 .expect("short runs");
-        let figures = figures_of(Paper::Eurosys18, &runs, None);
+        let figures = figures_of(&eurosys18::Eurosys18, &runs, None);
         let text =
             microslice_experiments::scenario::built_in("paper-results/eurosys18.toml").expect("embedded");
         let mut numbers = Vec::new();
@@ -281,31 +252,31 @@ mod tests {
             assert_eq!(found[0].paper, value, "{path}");
             assert_eq!((found[0].runs, found[0].remark()), (1, None), "{path}");
         }
-        assert!(shapes::shapes(&runs).iter().all(|shape| !shape.claim.is_empty()));
+        assert!(eurosys18::Eurosys18.shapes(&runs).iter().all(|shape| !shape.claim.is_empty()));
     }
 
     /// So long a run of everything, with one seed.
-    fn short_reproduction(paper: Paper, duration_ns: u64) -> Reproduction {
+    fn short_reproduction(study: &'static dyn Study, duration_ns: u64) -> Reproduction {
         let short = |config: &mut microslice_model::config::SimulationConfig| {
             config.warmup_ns = 0;
             config.duration_ns = duration_ns;
         };
-        let runs = RunTable::run(&experiments(paper, None), &[1], &short, &BatchProgress::default())
+        let runs = RunTable::run(&experiments(study, None), &[1], &short, &BatchProgress::default())
             .expect("short runs");
-        let (figures, shapes) = (figures_of(paper, &runs, None), shapes_of(paper, &runs));
-        Reproduction { paper, seeds: vec![1], events: 0, figures, shapes, runs }
+        let (figures, shapes) = (figures_of(study, &runs, None), study.shapes(&runs));
+        Reproduction { study, seeds: vec![1], events: 0, figures, shapes, runs }
     }
 
     #[test]
     fn every_number_of_vm04_and_apsys15_has_its_runs_and_every_plot_is_drawn() {
-        let titles_of: [(Paper, u64, &[&str]); 2] = [
+        let titles_of: [(&'static dyn Study, u64, &[&str]); 2] = [
             (
-                Paper::Vm04,
+                &vm04::Vm04,
                 60_000_000,
                 &["Tables 1 and 2", "Figures 2 and 3", "Figure 6:", "Figures 7 and 8:"],
             ),
             (
-                Paper::Apsys15,
+                &apsys15::Apsys15,
                 15_000_000,
                 &[
                     "Figure 2:",
@@ -318,8 +289,8 @@ mod tests {
                 ],
             ),
         ];
-        for (paper, duration_ns, titles) in titles_of {
-            let reproduction = short_reproduction(paper, duration_ns);
+        for (study, duration_ns, titles) in titles_of {
+            let reproduction = short_reproduction(study, duration_ns);
             for figure in &reproduction.figures {
                 assert_eq!(figure.runs, 1, "{}", figure.id);
             }
@@ -337,15 +308,15 @@ mod tests {
             config.warmup_ns = 0;
             config.duration_ns = 100_000_000;
         };
-        let paper = Paper::Asplos13;
-        let runs = RunTable::run(&experiments(paper, None), &[1], &short, &BatchProgress::default())
+        let study: &'static dyn Study = &asplos13::Asplos13;
+        let runs = RunTable::run(&experiments(study, None), &[1], &short, &BatchProgress::default())
             .expect("short runs");
-        let figures = figures_of(paper, &runs, None);
+        let figures = figures_of(study, &runs, None);
         for figure in &figures {
             assert_eq!(figure.runs, 1, "{}", figure.id);
         }
-        let shapes = shapes_of(paper, &runs);
-        let drawn = page(&Reproduction { paper, seeds: vec![1], events: 0, figures, shapes, runs });
+        let shapes = study.shapes(&runs);
+        let drawn = page(&Reproduction { study, seeds: vec![1], events: 0, figures, shapes, runs });
         for title in [
             "Figure 1:",
             "Table 1:",

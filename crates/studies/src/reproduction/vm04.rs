@@ -2,16 +2,13 @@
 
 mod plots;
 
-pub use plots::draw;
-
+use super::Reproduction;
 use super::runs::{Experiment, RunTable, mean, target};
-use super::shapes::Shape;
+use super::study::{Shape, Study};
 use microslice_engine::report::{BalanceSample, GuestTimes, RunReport};
 use microslice_experiments::scenario::{Overrides, load};
+use microslice_metrics::html::Page;
 use microslice_model::config::{DelayPreemptionConfig, GuestKernelConfig, SchedulerKind, SimulationConfig};
-
-pub const KINDS: &str = "Calibrated: the programs were fitted to it (what locks and kernels do alone, and how much a web server loses at \
-     most), or it is a parameter. Predicted: nothing was fitted to it.";
 
 const PLAIN: &str = "stride";
 const SAFE: &str = "stride+delay_preemption=1 ms";
@@ -32,6 +29,142 @@ const ON_PAR: f64 = 0.03;
 const MS: u64 = 1_000_000;
 /// Of the experiment of Figure 9: B runs between these, and A has settled.
 const B_RUNS_NS: [u64; 2] = [10_000 * MS, 34_000 * MS];
+
+/// Uhlig et al.: towards scalable multiprocessor virtual machines.
+#[derive(Debug)]
+pub struct Vm04;
+
+impl Study for Vm04 {
+    fn name(&self) -> &'static str {
+        "vm04"
+    }
+
+    fn title(&self) -> &'static str {
+        "VM'04"
+    }
+
+    fn paper(&self) -> &'static str {
+        r#"Uhlig et al., "Towards Scalable Multiprocessor Virtual Machines""#
+    }
+
+    fn numbers(&self) -> &'static str {
+        "paper-results/vm04.toml"
+    }
+
+    fn kinds(&self) -> &'static str {
+        "Calibrated: the programs were fitted to it (what locks and kernels do alone, and how much a web server loses at \
+             most), or it is a parameter. Predicted: nothing was fitted to it."
+    }
+
+    fn groups_without_numbers(&self) -> &'static [&'static str] {
+        &["table2", "figure2", "figure3", "figure6", "figure7", "figure8"]
+    }
+
+    fn unit(&self, id: &str) -> &'static str {
+        let last = id.rsplit('.').next().unwrap_or_default();
+        match last {
+            _ if id.starts_with("table1") || last.ends_with("_us") && id.starts_with("parameters") => "us",
+            _ if last.ends_with("_ms") => "ms",
+            "safe_point_injection_cycles" => "cycles",
+            _ => "ratio",
+        }
+    }
+
+    /// All but what Figures 7 and 8 show.
+    fn is_calibrated(&self, id: &str) -> bool {
+        !id.ends_with("extended_lock_hold_and_wait_with_avoidance")
+    }
+
+    fn experiments_of(&self, group: &str) -> Vec<Experiment> {
+        let plain = |scenario: &str| Experiment::new(scenario, PLAIN);
+        let traced = || [POVRAY, APACHE, BUILD].map(plain).to_vec();
+        match group {
+            "table1" | "table2" | "section2" | "section3" | "figure2" | "figure3" => traced(),
+            "section5" | "figure6" | "figure7" | "figure8" => {
+                let forced =
+                    [SAFE, SAFE_POINTS].map(|policy| Experiment::new(&format!("{APACHE}-load"), policy));
+                let bars = PCPUS.iter().flat_map(|&pcpus| {
+                    SHARES.iter().flat_map(move |&share| Scheme::ALL.map(|scheme| web(scheme, pcpus, share)))
+                });
+                bars.chain(forced).collect()
+            }
+            "figure9" => Guest::ALL.map(balloon).to_vec(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn measure(&self, id: &str, runs: &RunTable) -> Vec<f64> {
+        let parts: Vec<&str> = id.split('.').collect();
+        let traced = |scenario: &str, value: fn(&GuestTimes) -> f64| {
+            runs.each(scenario, PLAIN, |report| value(times(report)))
+        };
+        match parts.as_slice() {
+            ["table1", program, number] => {
+                let scenario = if *program == "povray" { POVRAY } else { APACHE };
+                match *number {
+                    "avg" => {
+                        traced(scenario, |times| times.lock_holds.mean().map_or(f64::NAN, |ns| ns / 1e3))
+                    }
+                    _ => traced(scenario, |times| {
+                        times.lock_holds.max().map_or(f64::NAN, |ns| ns as f64 / 1e3)
+                    }),
+                }
+            }
+            ["section2", "probability_preempted_while_holding", which] => {
+                // Of the traced runs, as the paper has it: the part of the time that a vCPU holds a lock.
+                let scenario = if *which == "cpu_bound" { POVRAY } else { APACHE };
+                runs.each(scenario, PLAIN, |report| {
+                    times(report).lock_holds.sum() as f64
+                        / (report.measured_ns as f64 * target(report).vcpus as f64)
+                })
+            }
+            ["section2", "holds_below_20us"] => {
+                let both = [POVRAY, APACHE]
+                    .map(|scenario| traced(scenario, |times| part_up_to(&times.lock_holds, 20)));
+                both[0].iter().zip(&both[1]).map(|(left, right)| left.min(*right)).collect()
+            }
+            ["section3", "unsafe_time", number] => unsafe_time(number, &traced),
+            ["parameters", name] => parameter(name).into_iter().collect(),
+            ["section5", "web_throughput_gain_max"] => gain_max(runs),
+            ["section5", "extended_lock_hold_and_wait_with_avoidance"] => extended_with_avoidance(runs),
+            ["figure9", ..] => runs.of(&balloon(Guest::Balloons), share_on_first_pcpu),
+            _ => Vec::new(),
+        }
+    }
+
+    fn shapes(&self, runs: &RunTable) -> Vec<Shape> {
+        let [balloons, plain, today] =
+            Guest::ALL.map(|guest| mean(&runs.of(&balloon(guest), threads_on_first_pcpu)));
+        vec![
+            avoidance_shape(runs),
+            on_par_shape(runs),
+            yield_shape(runs, Scheme::PessimisticYield),
+            extended_shape(runs, "held", extended_holds),
+            extended_shape(runs, "waited for", extended_waits),
+            waits_grow_shape(runs),
+            unsafe_shape(runs),
+            safe_point_shape(runs),
+            Shape {
+                claim: "Figure 9: balloons move threads off the slow vCPU, which is due 2.3 of 10".to_owned(),
+                // Queues that differ by a quarter are let be: three threads and six balloons beside seven
+                // threads.
+                holds: balloons.zip(plain).map(|(with, without)| with < 3.5 && without > 4.5),
+                seen: balloons.zip(plain).map_or(String::new(), |(with, without)| {
+                    format!("{with:.1} threads with balloons, {without:.1} without")
+                }),
+            },
+            Shape {
+                claim: "Figure 9: a kernel of today moves them by itself".to_owned(),
+                holds: today.map(|threads| threads < 3.5),
+                seen: today.map_or(String::new(), |threads| format!("{threads:.1} threads")),
+            },
+        ]
+    }
+
+    fn draw(&self, page: &mut Page, reproduction: &Reproduction) {
+        plots::draw(page, reproduction);
+    }
+}
 
 /// A bar of Figures 6 to 8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,76 +254,6 @@ pub fn balloon(guest: Guest) -> Experiment {
         Guest::Balloons => experiment,
         Guest::Plain => without(experiment),
         Guest::Today => without(experiment).set("vm.a.kernel.balance", "\"capacity\""),
-    }
-}
-
-/// The experiments behind a group of figures.
-pub fn experiments_of(group: &str) -> Vec<Experiment> {
-    let plain = |scenario: &str| Experiment::new(scenario, PLAIN);
-    let traced = || [POVRAY, APACHE, BUILD].map(plain).to_vec();
-    match group {
-        "table1" | "table2" | "section2" | "section3" | "figure2" | "figure3" => traced(),
-        "section5" | "figure6" | "figure7" | "figure8" => {
-            let forced = [SAFE, SAFE_POINTS].map(|policy| Experiment::new(&format!("{APACHE}-load"), policy));
-            let bars = PCPUS.iter().flat_map(|&pcpus| {
-                SHARES.iter().flat_map(move |&share| Scheme::ALL.map(|scheme| web(scheme, pcpus, share)))
-            });
-            bars.chain(forced).collect()
-        }
-        "figure9" => Guest::ALL.map(balloon).to_vec(),
-        _ => Vec::new(),
-    }
-}
-
-/// Unit of a number.
-pub fn unit(id: &str) -> &'static str {
-    let last = id.rsplit('.').next().unwrap_or_default();
-    match last {
-        _ if id.starts_with("table1") || last.ends_with("_us") && id.starts_with("parameters") => "us",
-        _ if last.ends_with("_ms") => "ms",
-        "safe_point_injection_cycles" => "cycles",
-        _ => "ratio",
-    }
-}
-
-/// All but what Figures 7 and 8 show.
-pub fn is_calibrated(id: &str) -> bool {
-    !id.ends_with("extended_lock_hold_and_wait_with_avoidance")
-}
-
-/// One value per seed, in the published number's unit.
-pub fn measure(id: &str, runs: &RunTable) -> Vec<f64> {
-    let parts: Vec<&str> = id.split('.').collect();
-    let traced = |scenario: &str, value: fn(&GuestTimes) -> f64| {
-        runs.each(scenario, PLAIN, |report| value(times(report)))
-    };
-    match parts.as_slice() {
-        ["table1", program, number] => {
-            let scenario = if *program == "povray" { POVRAY } else { APACHE };
-            match *number {
-                "avg" => traced(scenario, |times| times.lock_holds.mean().map_or(f64::NAN, |ns| ns / 1e3)),
-                _ => traced(scenario, |times| times.lock_holds.max().map_or(f64::NAN, |ns| ns as f64 / 1e3)),
-            }
-        }
-        ["section2", "probability_preempted_while_holding", which] => {
-            // Of the traced runs, as the paper has it: the part of the time that a vCPU holds a lock.
-            let scenario = if *which == "cpu_bound" { POVRAY } else { APACHE };
-            runs.each(scenario, PLAIN, |report| {
-                times(report).lock_holds.sum() as f64
-                    / (report.measured_ns as f64 * target(report).vcpus as f64)
-            })
-        }
-        ["section2", "holds_below_20us"] => {
-            let both =
-                [POVRAY, APACHE].map(|scenario| traced(scenario, |times| part_up_to(&times.lock_holds, 20)));
-            both[0].iter().zip(&both[1]).map(|(left, right)| left.min(*right)).collect()
-        }
-        ["section3", "unsafe_time", number] => unsafe_time(number, &traced),
-        ["parameters", name] => parameter(name).into_iter().collect(),
-        ["section5", "web_throughput_gain_max"] => gain_max(runs),
-        ["section5", "extended_lock_hold_and_wait_with_avoidance"] => extended_with_avoidance(runs),
-        ["figure9", ..] => runs.of(&balloon(Guest::Balloons), share_on_first_pcpu),
-        _ => Vec::new(),
     }
 }
 
@@ -323,36 +386,6 @@ fn threads_on_first_pcpu(report: &RunReport) -> f64 {
         (sum, count) = (sum + sample.threads[0], count + 1);
     }
     sum as f64 / f64::from(count)
-}
-
-/// All claims.
-pub fn shapes(runs: &RunTable) -> Vec<Shape> {
-    let [balloons, plain, today] =
-        Guest::ALL.map(|guest| mean(&runs.of(&balloon(guest), threads_on_first_pcpu)));
-    vec![
-        avoidance_shape(runs),
-        on_par_shape(runs),
-        yield_shape(runs, Scheme::PessimisticYield),
-        extended_shape(runs, "held", extended_holds),
-        extended_shape(runs, "waited for", extended_waits),
-        waits_grow_shape(runs),
-        unsafe_shape(runs),
-        safe_point_shape(runs),
-        Shape {
-            claim: "Figure 9: balloons move threads off the slow vCPU, which is due 2.3 of 10".to_owned(),
-            // Queues that differ by a quarter are let be: three threads and six balloons beside seven
-            // threads.
-            holds: balloons.zip(plain).map(|(with, without)| with < 3.5 && without > 4.5),
-            seen: balloons.zip(plain).map_or(String::new(), |(with, without)| {
-                format!("{with:.1} threads with balloons, {without:.1} without")
-            }),
-        },
-        Shape {
-            claim: "Figure 9: a kernel of today moves them by itself".to_owned(),
-            holds: today.map(|threads| threads < 3.5),
-            seen: today.map_or(String::new(), |threads| format!("{threads:.1} threads")),
-        },
-    ]
 }
 
 /// Mean throughputs of all configurations under a scheme.
@@ -509,13 +542,12 @@ fn safe_point_shape(runs: &RunTable) -> Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reproduction::Paper;
-    use crate::reproduction::paper::published;
+    use crate::reproduction::published::{group_of, published};
 
     #[test]
     fn all_experiments_exist_and_have_the_papers_host() {
         for group in ["table1", "section2", "section3", "section5", "figure9"] {
-            let experiments = experiments_of(group);
+            let experiments = Vm04.experiments_of(group);
             assert!(!experiments.is_empty(), "{group}");
             for experiment in experiments {
                 let config = load(&experiment.scenario, &experiment.overrides()).expect("built in").config;
@@ -527,8 +559,8 @@ mod tests {
 
     #[test]
     fn parameters_are_the_papers() {
-        for number in published(Paper::Vm04).into_iter().filter(|number| number.group() == "parameters") {
-            assert_eq!(measure(&number.id, &RunTable::default()), [number.value], "{}", number.id);
+        for number in published(&Vm04).into_iter().filter(|number| group_of(&number.id) == "parameters") {
+            assert_eq!(Vm04.measure(&number.id, &RunTable::default()), [number.value], "{}", number.id);
         }
         assert_eq!(safe_point_cycles(), Some(8001.0), "a nanosecond is the least");
     }

@@ -6,7 +6,7 @@ use super::{BASELINE, COMMUNICATING, SHOOT_DOWN, extreme, parameters, solo};
 use crate::reproduction::runs::{
     Experiment, RunTable, corunner_time, mean, over_one_run, target, target_time, time_of,
 };
-use crate::reproduction::shapes::Shape;
+use crate::reproduction::study::Shape;
 use microslice_engine::report::{RunReport, VmReport};
 
 const BALANCE: &str = "balance";

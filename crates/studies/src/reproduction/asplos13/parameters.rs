@@ -4,7 +4,7 @@
 use super::coordination::beside;
 use super::{BASELINE, shootdown_share, solo};
 use crate::reproduction::runs::{Experiment, RunTable, corunner_time, mean, target, target_time};
-use crate::reproduction::shapes::Shape;
+use crate::reproduction::study::Shape;
 use microslice_engine::report::RunReport;
 
 /// Figure 7b: urgent slices in us, and the policies that have them. The third is the one that the paper

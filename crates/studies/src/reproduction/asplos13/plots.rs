@@ -6,15 +6,64 @@ use super::coordination::{
     SPINS_SOLO, WITH_PLE, all_preempted_holders, beside, pause_loop_exits, single_slowdown, weighted_speedup,
 };
 use super::parameters::{ALLOWANCES, SLICES, allowance_slowdowns, slice_shares, slice_times};
-use super::{BASELINE, COMMUNICATING, SILENT, corun, kernel_share, lock_share, shootdown_share, solo};
-use crate::reproduction::paper::{Paper, published};
-use crate::reproduction::plots::{bar, series};
+use super::{
+    Asplos13, BASELINE, COMMUNICATING, SILENT, corun, kernel_share, lock_share, program_of, shootdown_share,
+    solo,
+};
+use crate::reproduction::plots::{bar, section, series};
+use crate::reproduction::published::published;
 use crate::reproduction::runs::{RunTable, over_one_run, target, target_time};
+use crate::reproduction::{FigureResult, Reproduction, Study};
 use microslice_engine::report::{BarrierWaits, RunReport};
-use microslice_metrics::plot::{BarChart, BarSeries};
+use microslice_metrics::html::Page;
+use microslice_metrics::plot::{Bar, BarChart, BarSeries};
+
+pub fn draw(page: &mut Page, reproduction: &Reproduction) {
+    page.paragraph(&format!(
+        "Bars are means over {} seed(s) with 95 % confidence intervals; red diamonds are the paper's numbers. The baseline \
+         is CFS of Linux 3.2.",
+        reproduction.seeds.len()
+    ));
+    let figures = &reproduction.figures;
+    let rates = figure_chart(figures, "shootdown IPIs, alone", "1/s and vCPU", &[("rate", "figure1.")]);
+    section(page, "Figure 1: shootdown IPIs of programs alone", vec![rates]);
+    let shares = [("waiting for shootdowns", ".tlb"), ("waiting for locks", ".lock")];
+    let shares = figure_chart(figures, "beside streamcluster", "share of its CPU time", &shares);
+    section(page, "Table 1: what programs wait for beside streamcluster", vec![shares]);
+    let runs = &reproduction.runs;
+    section(page, "Figure 2: kernel time, alone and beside streamcluster", vec![kernel_times(runs)]);
+    section(page, "Figure 7a: Resched-DP by its delay", vec![delays(runs)]);
+    section(page, "Figures 7b and 7c: urgent slice and urgent allowance", slices(runs));
+    section(page, "Figure 8: a parallel program beside four single-vCPU VMs", singles(runs));
+    section(page, "Figure 9: two parallel programs", mixes(runs));
+    section(page, "Figure 10: streamcluster beside bodytrack", barriers(runs));
+    section(page, "Figure 11 and Table 2: with pause-loop exits", exits(runs));
+}
+
+/// A series for each part of an id, a bar for each program that has such a number.
+fn figure_chart(figures: &[FigureResult], title: &str, y_label: &str, parts: &[(&str, &str)]) -> BarChart {
+    let of = |part: &str| figures.iter().filter(|figure| figure.id.contains(part)).collect::<Vec<_>>();
+    let bar_of = |figure: &&FigureResult| {
+        let ours = figure.ours?;
+        let interval = (ours.count > 1).then_some((ours.low, ours.high));
+        Some(Bar { value: ours.mean, interval, published: Some(figure.paper) })
+    };
+    let programs = of(parts[0].1).into_iter().filter_map(|figure| program_of(&figure.id));
+    let categories = programs.map(str::to_owned).collect();
+    BarChart {
+        title: title.to_owned(),
+        y_label: y_label.to_owned(),
+        categories,
+        series: parts
+            .iter()
+            .map(|(name, part)| series(name, of(part).iter().map(bar_of).collect()))
+            .collect(),
+        ..BarChart::default()
+    }
+}
 
 /// Figure 7a.
-pub fn delays(runs: &RunTable) -> BarChart {
+fn delays(runs: &RunTable) -> BarChart {
     let policies = DELAYS.map(|(_, policy)| policy);
     let policies = [LOAD_CONSCIOUS].into_iter().chain(policies).chain([EARLY]);
     let bars = policies.map(|policy| bar(&all_preempted_holders(runs, policy), None)).collect();
@@ -29,7 +78,7 @@ pub fn delays(runs: &RunTable) -> BarChart {
 }
 
 /// Figure 2: what isn't the programs' own work.
-pub fn kernel_times(runs: &RunTable) -> BarChart {
+fn kernel_times(runs: &RunTable) -> BarChart {
     let programs = [&COMMUNICATING[..], &SILENT].concat();
     let bars = |scenario: fn(&str) -> String| {
         let value = |program: &&str| bar(&runs.each(&scenario(program), BASELINE, kernel_share), None);
@@ -45,7 +94,7 @@ pub fn kernel_times(runs: &RunTable) -> BarChart {
 }
 
 /// Figures 7b and 7c.
-pub fn slices(runs: &RunTable) -> Vec<BarChart> {
+fn slices(runs: &RunTable) -> Vec<BarChart> {
     let chart = |title: &str, y_label: &str, categories: Vec<String>, series| BarChart {
         title: title.to_owned(),
         y_label: y_label.to_owned(),
@@ -84,11 +133,11 @@ pub fn slices(runs: &RunTable) -> Vec<BarChart> {
 }
 
 /// Figures 10a and 10b.
-pub fn barriers(runs: &RunTable) -> Vec<BarChart> {
+fn barriers(runs: &RunTable) -> Vec<BarChart> {
     let gain = |number: &str| {
         let id = format!("figure10.streamcluster_with_bodytrack.{number}");
-        let paper = published(Paper::Asplos13).into_iter().find(|published| published.id == id);
-        bar(&super::measure(&id, runs), paper.map(|published| published.value))
+        let paper = published(&Asplos13).into_iter().find(|published| published.id == id);
+        bar(&Asplos13.measure(&id, runs), paper.map(|published| published.value))
     };
     type Count = fn(&BarrierWaits) -> u64;
     let kinds: [(&str, Count); 4] = [
@@ -127,7 +176,7 @@ pub fn barriers(runs: &RunTable) -> Vec<BarChart> {
 }
 
 /// Figure 11 and Table 2.
-pub fn exits(runs: &RunTable) -> Vec<BarChart> {
+fn exits(runs: &RunTable) -> Vec<BarChart> {
     let time =
         |program: &str, policy: &str| runs.relative(&beside(program, "ple"), policy, BASELINE, target_time);
     let of_report = |value: fn(&RunReport) -> f64| {
@@ -154,7 +203,7 @@ pub fn exits(runs: &RunTable) -> Vec<BarChart> {
 }
 
 /// Figures 8a and 8b.
-pub fn singles(runs: &RunTable) -> Vec<BarChart> {
+fn singles(runs: &RunTable) -> Vec<BarChart> {
     let time = |program: &str, policy: &str| {
         runs.relative(&beside(program, "single"), policy, BASELINE, target_time)
     };
@@ -166,7 +215,7 @@ pub fn singles(runs: &RunTable) -> Vec<BarChart> {
 }
 
 /// Figures 9a and 9b.
-pub fn mixes(runs: &RunTable) -> Vec<BarChart> {
+fn mixes(runs: &RunTable) -> Vec<BarChart> {
     let of = |other: &'static str| {
         let speedup = move |program: &str, policy: &str| weighted_speedup(runs, program, other, policy);
         chart(&format!("beside {other}"), "weighted speedup", &MIXED, &POLICIES, speedup)

@@ -1,51 +1,11 @@
 //! The published numbers, from `scenarios/paper-results/`: every number gets an id.
 
-use super::{apsys15, asplos13, vm04};
+use super::study::Study;
 use microslice_experiments::scenario::built_in;
-
-/// A paper whose evaluation can be run again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Paper {
-    /// Ahn et al.: flexible micro-sliced cores.
-    Eurosys18,
-    /// Kim et al.: demand-based coordinated scheduling.
-    Asplos13,
-    /// Uhlig et al.: towards scalable multiprocessor virtual machines.
-    Vm04,
-    /// Kashyap et al.: opportunistic spinlocks.
-    Apsys15,
-    /// Li: semantics-aware directed yield for KVM, version 3 (a proposal on the kernel's mailing list).
-    Li2026,
-}
-
-impl Paper {
-    /// Where the embedded copy of the numbers lives.
-    fn file(self) -> &'static str {
-        match self {
-            Self::Eurosys18 => "paper-results/eurosys18.toml",
-            Self::Asplos13 => "paper-results/asplos13.toml",
-            Self::Vm04 => "paper-results/vm04.toml",
-            Self::Apsys15 => "paper-results/apsys15.toml",
-            Self::Li2026 => "proposals/li2026.toml",
-        }
-    }
-
-    /// What people call it.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Eurosys18 => "EuroSys'18",
-            Self::Asplos13 => "ASPLOS'13",
-            Self::Vm04 => "VM'04",
-            Self::Apsys15 => "APSys'15",
-            Self::Li2026 => "Li's directed yield (2026)",
-        }
-    }
-}
 
 /// One published number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Published {
-    pub paper: Paper,
     /// `table4b.dedup.corun.avg`: table or figure, what, `solo` or `corun`, and which number of it.
     pub id: String,
     pub value: f64,
@@ -53,70 +13,27 @@ pub struct Published {
     pub relation: Option<String>,
 }
 
-impl Published {
-    /// The table, figure or section that the number is from: what `--only` selects.
-    pub fn group(&self) -> &str {
-        self.id.split('.').next().unwrap_or_default()
-    }
-
-    /// Unit of the number, for people and for JSON.
-    pub fn unit(&self) -> &'static str {
-        let last = self.id.rsplit('.').next().unwrap_or_default();
-        match self.paper {
-            Paper::Vm04 => return vm04::unit(&self.id),
-            Paper::Apsys15 => return apsys15::unit(&self.id),
-            Paper::Li2026 => return "ratio",
-            Paper::Eurosys18 | Paper::Asplos13 => {}
-        }
-        if self.paper == Paper::Asplos13 {
-            return match last {
-                "low" | "high" if self.group() == "section3" => "us",
-                _ if self.group() == "figure1" => "1/s",
-                _ if last.ends_with("_us") => "us",
-                _ if last.ends_with("_ms") => "ms",
-                _ => "ratio",
-            };
-        }
-        match self.group() {
-            "table2" => "count",
-            "table4a" | "table4b" => "us",
-            _ if last.ends_with("_ms") || self.id.contains("jitter_ms") => "ms",
-            _ if last.ends_with("_us") => "us",
-            _ if last.ends_with("_mbps") => "Mbit/s",
-            _ if last.ends_with("_limit") => "count",
-            _ => "ratio",
-        }
-    }
-
-    /// Solo figures and parameters went into the model; everything else is predicted by it.
-    pub fn is_calibrated(&self) -> bool {
-        match self.paper {
-            Paper::Asplos13 => return asplos13::is_calibrated(&self.id),
-            Paper::Vm04 => return vm04::is_calibrated(&self.id),
-            Paper::Apsys15 => return apsys15::is_calibrated(&self.id),
-            Paper::Li2026 => return false,
-            Paper::Eurosys18 => {}
-        }
-        self.group() == "parameters" || self.id.split('.').any(|part| part == "solo")
-    }
+/// The table, figure or section that a number is from: what `--only` selects.
+pub fn group_of(id: &str) -> &str {
+    id.split('.').next().unwrap_or_default()
 }
 
 /// All numbers of the paper, in the file's order by id.
-pub fn published(paper: Paper) -> Vec<Published> {
-    let text = built_in(paper.file()).unwrap_or_default();
+pub fn published(study: &dyn Study) -> Vec<Published> {
+    let text = built_in(study.numbers()).unwrap_or_default();
     let table: toml::Table = text.parse().unwrap_or_default();
     let mut numbers = Vec::new();
     for (section, value) in &table {
-        flatten(paper, section, value, &mut numbers);
+        flatten(section, value, &mut numbers);
     }
     numbers
 }
 
-fn flatten(paper: Paper, path: &str, value: &toml::Value, numbers: &mut Vec<Published>) {
+fn flatten(path: &str, value: &toml::Value, numbers: &mut Vec<Published>) {
     let (value, relation) = match value {
         toml::Value::Table(table) => {
             for (key, inner) in table {
-                flatten(paper, &format!("{path}.{key}"), inner, numbers);
+                flatten(&format!("{path}.{key}"), inner, numbers);
             }
             return;
         }
@@ -128,7 +45,7 @@ fn flatten(paper: Paper, path: &str, value: &toml::Value, numbers: &mut Vec<Publ
         },
         _ => return,
     };
-    numbers.push(Published { paper, id: id_of(path), value, relation });
+    numbers.push(Published { id: id_of(path), value, relation });
 }
 
 /// `"> 8"`, `"about 0"`, `"< 1 % of time"`, `"1 << 34"`; none of a text that only says something.
@@ -157,6 +74,7 @@ fn id_of(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reproduction::eurosys18::Eurosys18;
 
     #[test]
     fn ids_name_table_workload_configuration_and_number() {
@@ -171,9 +89,9 @@ mod tests {
 
     #[test]
     fn every_number_of_the_file_is_there_once() {
-        let numbers = published(Paper::Eurosys18);
+        let numbers = published(&Eurosys18);
         // The sign in ">= 1" doesn't begin a second number.
-        let text = built_in(Paper::Eurosys18.file()).expect("embedded").replace(">=", ">");
+        let text = built_in(Eurosys18.numbers()).expect("embedded").replace(">=", ">");
         let written =
             text.lines().filter_map(|line| line.split('#').next()).flat_map(|line| line.split('=').skip(1));
         // Each "= number" or "= \"> 8\"" is one; "= {" opens a table.
@@ -197,13 +115,16 @@ mod tests {
 
     #[test]
     fn numbers_with_a_relation_keep_it() {
-        let numbers = published(Paper::Eurosys18);
+        let numbers = published(&Eurosys18);
         let find = |id: &str| numbers.iter().find(|number| number.id == id).expect(id);
         let jitter = find("figure9.udp_jitter_ms.baseline");
-        assert_eq!((jitter.value, jitter.relation.as_deref(), jitter.unit()), (8.0, Some(">"), "ms"));
+        assert_eq!(
+            (jitter.value, jitter.relation.as_deref(), Eurosys18.unit(&jitter.id)),
+            (8.0, Some(">"), "ms")
+        );
         assert!(
-            find("table4b.dedup.solo.avg").is_calibrated()
-                && !find("table4b.dedup.corun.avg").is_calibrated()
+            Eurosys18.is_calibrated("table4b.dedup.solo.avg")
+                && !Eurosys18.is_calibrated("table4b.dedup.corun.avg")
         );
     }
 }

@@ -1,9 +1,20 @@
-//! What each published number is in a simulated run: id in, one value per seed out.
+//! Ahn et al., EuroSys'18: what each published number is in a simulated run. The shapes of its plots are in
+//! `shapes.rs`, the plots in `plots.rs`, and `sensitivity.rs` varies the model's parameters.
 
+mod plots;
+mod sensitivity;
+mod shapes;
+
+pub use sensitivity::{Sensitivity, SensitivityRow};
+
+use super::Reproduction;
+use super::published::group_of;
 use super::runs::{
     BASELINE, DYNAMIC, Experiment, RunTable, STATIC, corunner_time, over_one_run, target, target_time,
 };
+use super::study::{Shape, Study};
 use microslice_engine::report::{NetworkReport, RunReport};
+use microslice_metrics::html::Page;
 use microslice_model::config::{PoolSize, SchedulerKind, SimulationConfig};
 
 /// Programs of Figure 8 that hardly use the kernel's critical services.
@@ -12,90 +23,152 @@ pub const UNAFFECTED: [&str; 2] = ["blackscholes-swaptions", "spec-cpu-swaptions
 /// A whole run, as Lockstat adds up.
 const GMAKE_RUN: &str = "gmake-swaptions-run";
 
-/// The experiments behind a group of figures (`table4b`, `figure4`, …).
-pub fn experiments_of(group: &str) -> Vec<Experiment> {
-    let pairs = |workloads: &[&str], policies: &[&str]| -> Vec<Experiment> {
-        let scenarios = workloads.iter().map(|workload| format!("{workload}-swaptions"));
-        scenarios
-            .flat_map(|scenario| policies.iter().map(move |policy| Experiment::new(&scenario, policy)))
-            .collect()
-    };
-    let solo = |workloads: &[&str]| -> Vec<Experiment> {
-        workloads.iter().map(|workload| Experiment::new(&format!("{workload}-solo"), BASELINE)).collect()
-    };
-    let mut statics = vec![BASELINE];
-    statics.extend(STATIC);
-    let mut all = statics.clone();
-    all.push(DYNAMIC);
-    match group {
-        "table2" => {
-            let workloads = ["exim", "gmake", "dedup", "vips"];
-            [solo(&workloads), pairs(&workloads, &[BASELINE])].concat()
-        }
-        "table4a" => vec![Experiment::new("gmake-solo", BASELINE), Experiment::new(GMAKE_RUN, BASELINE)],
-        "table4b" => [solo(&["dedup", "vips"]), pairs(&["dedup", "vips"], &[BASELINE])].concat(),
-        "table4c" => ["iperf-tcp-solo", "iperf-udp-solo", "iperf-tcp-mixed", "iperf-udp-mixed"]
-            .map(|scenario| Experiment::new(scenario, BASELINE))
-            .to_vec(),
-        "section3" => pairs(&["dedup"], &[BASELINE]),
-        "figure4" => pairs(&["gmake", "memclone", "dedup", "vips"], &statics),
-        "figure5" => pairs(&["exim", "psearchy"], &statics),
-        "figure6" | "figure7" => pairs(&["gmake", "memclone", "dedup", "vips", "exim", "psearchy"], &all),
-        "figure8" => UNAFFECTED
-            .iter()
-            .flat_map(|scenario| [BASELINE, DYNAMIC].map(|policy| Experiment::new(scenario, policy)))
-            .collect(),
-        "figure9" => ["iperf-tcp-mixed", "iperf-udp-mixed"]
-            .iter()
-            .flat_map(|scenario| [BASELINE, DYNAMIC].map(|policy| Experiment::new(scenario, policy)))
-            .collect(),
-        "abstract" => pairs(&["exim", "dedup", "vips"], &[BASELINE, DYNAMIC]),
-        _ => Vec::new(),
-    }
-}
+/// Ahn et al.: flexible micro-sliced cores.
+#[derive(Debug)]
+pub struct Eurosys18;
 
-/// One value per seed, in the published number's unit; empty if the runs that it needs weren't made.
-pub fn measure(id: &str, runs: &RunTable) -> Vec<f64> {
-    let parts: Vec<&str> = id.split('.').collect();
-    match parts.as_slice() {
-        ["table2", workload, configuration] => {
-            let yields = |report: &RunReport| over_one_run(report, target(report).yields.total());
-            runs.each(&scenario_of(workload, configuration), BASELINE, yields)
+impl Study for Eurosys18 {
+    fn name(&self) -> &'static str {
+        "eurosys18"
+    }
+
+    fn title(&self) -> &'static str {
+        "EuroSys'18"
+    }
+
+    fn paper(&self) -> &'static str {
+        r#"Ahn et al., "Accelerating Critical OS Services in Virtualized Systems with Flexible Micro-sliced Cores""#
+    }
+
+    fn numbers(&self) -> &'static str {
+        "paper-results/eurosys18.toml"
+    }
+
+    fn kinds(&self) -> &'static str {
+        "Calibrated: the model was fitted to it, or it is a parameter. Predicted: of two VMs, and nothing was fitted to it; but \
+             programs and mechanics of the model were chosen with some of these numbers in view, which docs/explanation/reproduction.md lists (What was \
+             fitted, and to what)."
+    }
+
+    fn groups_without_numbers(&self) -> &'static [&'static str] {
+        &["figure7"]
+    }
+
+    fn unit(&self, id: &str) -> &'static str {
+        let last = id.rsplit('.').next().unwrap_or_default();
+        match group_of(id) {
+            "table2" => "count",
+            "table4a" | "table4b" => "us",
+            _ if last.ends_with("_ms") || id.contains("jitter_ms") => "ms",
+            _ if last.ends_with("_us") => "us",
+            _ if last.ends_with("_mbps") => "Mbit/s",
+            _ if last.ends_with("_limit") => "count",
+            _ => "ratio",
         }
-        ["table4a", lock, configuration] => {
-            let scenario = if *configuration == "solo" { "gmake-solo" } else { GMAKE_RUN };
-            runs.each(scenario, BASELINE, |report| {
-                let wait = target(report).lockstat_waits.get(*lock).and_then(|waits| waits.mean());
-                wait.map_or(f64::NAN, |ns| ns / 1e3)
-            })
-        }
-        ["table4b", workload, configuration, number] => {
-            runs.each(&scenario_of(workload, configuration), BASELINE, |report| shootdown_us(report, number))
-        }
-        ["table4c", configuration @ .., number] => {
-            let mixed = if configuration.contains(&"mixed") { "mixed" } else { "solo" };
-            iperf(runs, mixed, BASELINE, number)
-        }
-        ["section3", "dedup", "corun", _] => runs.each("dedup-swaptions", BASELINE, |report| {
-            target(report).shootdown_spin_ns as f64 / target(report).run_ns as f64
-        }),
-        ["figure4" | "figure5", pair, number] => {
-            let Some((workload, cores)) = pair.split_once('_') else { return Vec::new() };
-            let count = cores.trim_end_matches("cores").trim_end_matches("core");
-            relative_figure(runs, &format!("{workload}-swaptions"), &format!("micro-xen:{count}"), number)
-        }
-        ["figure6", "dynamic", number] => dynamic_figure(runs, number),
-        ["figure8", "overhead", _] => overhead(runs),
-        ["figure9", "udp_jitter_ms", "baseline"] => iperf(runs, "mixed", BASELINE, "jitter_ms"),
-        ["figure9", "udp_jitter_ms", "micro_sliced"] => iperf(runs, "mixed", DYNAMIC, "jitter_ms"),
-        ["abstract", number] => match number.split_once('_') {
-            Some((workload, number)) => {
-                relative_figure(runs, &format!("{workload}-swaptions"), DYNAMIC, number)
+    }
+
+    /// Solo figures and parameters went into the model.
+    fn is_calibrated(&self, id: &str) -> bool {
+        group_of(id) == "parameters" || id.split('.').any(|part| part == "solo")
+    }
+
+    fn experiments_of(&self, group: &str) -> Vec<Experiment> {
+        let pairs = |workloads: &[&str], policies: &[&str]| -> Vec<Experiment> {
+            let scenarios = workloads.iter().map(|workload| format!("{workload}-swaptions"));
+            scenarios
+                .flat_map(|scenario| policies.iter().map(move |policy| Experiment::new(&scenario, policy)))
+                .collect()
+        };
+        let solo = |workloads: &[&str]| -> Vec<Experiment> {
+            workloads.iter().map(|workload| Experiment::new(&format!("{workload}-solo"), BASELINE)).collect()
+        };
+        let mut statics = vec![BASELINE];
+        statics.extend(STATIC);
+        let mut all = statics.clone();
+        all.push(DYNAMIC);
+        match group {
+            "table2" => {
+                let workloads = ["exim", "gmake", "dedup", "vips"];
+                [solo(&workloads), pairs(&workloads, &[BASELINE])].concat()
             }
-            None => Vec::new(),
-        },
-        ["parameters", name] => parameter(name).into_iter().collect(),
-        _ => Vec::new(),
+            "table4a" => vec![Experiment::new("gmake-solo", BASELINE), Experiment::new(GMAKE_RUN, BASELINE)],
+            "table4b" => [solo(&["dedup", "vips"]), pairs(&["dedup", "vips"], &[BASELINE])].concat(),
+            "table4c" => ["iperf-tcp-solo", "iperf-udp-solo", "iperf-tcp-mixed", "iperf-udp-mixed"]
+                .map(|scenario| Experiment::new(scenario, BASELINE))
+                .to_vec(),
+            "section3" => pairs(&["dedup"], &[BASELINE]),
+            "figure4" => pairs(&["gmake", "memclone", "dedup", "vips"], &statics),
+            "figure5" => pairs(&["exim", "psearchy"], &statics),
+            "figure6" | "figure7" => pairs(&["gmake", "memclone", "dedup", "vips", "exim", "psearchy"], &all),
+            "figure8" => UNAFFECTED
+                .iter()
+                .flat_map(|scenario| [BASELINE, DYNAMIC].map(|policy| Experiment::new(scenario, policy)))
+                .collect(),
+            "figure9" => ["iperf-tcp-mixed", "iperf-udp-mixed"]
+                .iter()
+                .flat_map(|scenario| [BASELINE, DYNAMIC].map(|policy| Experiment::new(scenario, policy)))
+                .collect(),
+            "abstract" => pairs(&["exim", "dedup", "vips"], &[BASELINE, DYNAMIC]),
+            _ => Vec::new(),
+        }
+    }
+
+    fn measure(&self, id: &str, runs: &RunTable) -> Vec<f64> {
+        let parts: Vec<&str> = id.split('.').collect();
+        match parts.as_slice() {
+            ["table2", workload, configuration] => {
+                let yields = |report: &RunReport| over_one_run(report, target(report).yields.total());
+                runs.each(&scenario_of(workload, configuration), BASELINE, yields)
+            }
+            ["table4a", lock, configuration] => {
+                let scenario = if *configuration == "solo" { "gmake-solo" } else { GMAKE_RUN };
+                runs.each(scenario, BASELINE, |report| {
+                    let wait = target(report).lockstat_waits.get(*lock).and_then(|waits| waits.mean());
+                    wait.map_or(f64::NAN, |ns| ns / 1e3)
+                })
+            }
+            ["table4b", workload, configuration, number] => {
+                runs.each(&scenario_of(workload, configuration), BASELINE, |report| {
+                    shootdown_us(report, number)
+                })
+            }
+            ["table4c", configuration @ .., number] => {
+                let mixed = if configuration.contains(&"mixed") { "mixed" } else { "solo" };
+                iperf(runs, mixed, BASELINE, number)
+            }
+            ["section3", "dedup", "corun", _] => runs.each("dedup-swaptions", BASELINE, |report| {
+                target(report).shootdown_spin_ns as f64 / target(report).run_ns as f64
+            }),
+            ["figure4" | "figure5", pair, number] => {
+                let Some((workload, cores)) = pair.split_once('_') else { return Vec::new() };
+                let count = cores.trim_end_matches("cores").trim_end_matches("core");
+                relative_figure(runs, &format!("{workload}-swaptions"), &format!("micro-xen:{count}"), number)
+            }
+            ["figure6", "dynamic", number] => dynamic_figure(runs, number),
+            ["figure8", "overhead", _] => overhead(runs),
+            ["figure9", "udp_jitter_ms", "baseline"] => iperf(runs, "mixed", BASELINE, "jitter_ms"),
+            ["figure9", "udp_jitter_ms", "micro_sliced"] => iperf(runs, "mixed", DYNAMIC, "jitter_ms"),
+            ["abstract", number] => match number.split_once('_') {
+                Some((workload, number)) => {
+                    relative_figure(runs, &format!("{workload}-swaptions"), DYNAMIC, number)
+                }
+                None => Vec::new(),
+            },
+            ["parameters", name] => parameter(name).into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn shapes(&self, runs: &RunTable) -> Vec<Shape> {
+        shapes::shapes(runs)
+    }
+
+    fn draw(&self, page: &mut Page, reproduction: &Reproduction) {
+        plots::draw(page, reproduction);
+    }
+
+    fn has_sensitivity(&self) -> bool {
+        true
     }
 }
 
@@ -215,7 +288,7 @@ fn parameter(name: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reproduction::paper::{Paper, published};
+    use crate::reproduction::published::published;
 
     #[test]
     fn combined_gain_agrees_with_the_papers_numbers_for_dedup() {
@@ -238,10 +311,10 @@ mod tests {
     #[test]
     fn every_group_but_the_parameters_names_its_experiments_and_they_exist() {
         let mut groups: Vec<String> =
-            published(Paper::Eurosys18).iter().map(|number| number.group().to_owned()).collect();
+            published(&Eurosys18).iter().map(|number| group_of(&number.id).to_owned()).collect();
         groups.dedup();
         for group in groups.iter().filter(|group| *group != "parameters") {
-            let experiments = experiments_of(group);
+            let experiments = Eurosys18.experiments_of(group);
             assert!(!experiments.is_empty(), "{group}");
             for experiment in experiments {
                 let overrides = microslice_experiments::scenario::Overrides {

@@ -1,8 +1,9 @@
 //! The shapes that the paper's plots show, as claims that hold or don't.
 
-use super::ABOUT_ZERO_MS;
-use super::measures::{UNAFFECTED, jitter_ms};
-use super::runs::{BASELINE, DYNAMIC, RunTable, STATIC, mean, per_work, target, target_time};
+use super::{UNAFFECTED, jitter_ms};
+use crate::reproduction::ABOUT_ZERO_MS;
+use crate::reproduction::runs::{BASELINE, DYNAMIC, RunTable, STATIC, mean, per_work, target, target_time};
+use crate::reproduction::study::Shape;
 use microslice_engine::report::RunReport;
 
 /// "About flat": within 15 % of the best of the range (memclone differs by less in Figure 4).
@@ -11,15 +12,6 @@ const FLAT: f64 = 1.15;
 const CLOSE: f64 = 1.10;
 /// "Unaffected": the paper's own overhead is 2 to 3 %.
 const UNAFFECTED_MAX: f64 = 1.03;
-/// A claim about a shape, and whether the simulation agrees.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Shape {
-    pub claim: String,
-    /// `None`: the runs it needs weren't made (`--only`).
-    pub holds: Option<bool>,
-    /// The numbers behind the verdict.
-    pub seen: String,
-}
 
 /// All claims. Where a run that one is about made no progress its numbers are infinite, and it doesn't hold.
 pub fn shapes(runs: &RunTable) -> Vec<Shape> {

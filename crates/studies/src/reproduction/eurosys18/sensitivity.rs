@@ -2,7 +2,7 @@
 //! Figures differ from seed to seed, so every change is estimated over the seeds, and one that may be chance
 //! isn't shown as a number.
 
-use super::runs::{
+use crate::reproduction::runs::{
     BASELINE, DYNAMIC, Experiment, ReproductionError, RunTable, estimate, target, target_time,
 };
 use microslice_experiments::batch::BatchProgress;
