@@ -172,6 +172,7 @@ impl Machine {
     }
 
     /// Asks for a scheduling decision on this pCPU as soon as the present event is dealt with.
+    #[inline]
     pub fn request_schedule(&mut self, pcpu: PcpuId) {
         let flag = &mut self.pcpus[pcpu].resched_pending;
         if !*flag {
@@ -187,10 +188,12 @@ impl Machine {
     }
 
     /// Asks for the scheduler's timer at that time, in place of what it asked for before.
+    #[inline]
     pub fn request_timer(&mut self, at_ns: u64) {
         self.timer_ns = at_ns;
     }
 
+    #[inline]
     pub fn take_timer(&mut self) -> Option<u64> {
         Some(std::mem::replace(&mut self.timer_ns, u64::MAX)).filter(|&at_ns| at_ns != u64::MAX)
     }
