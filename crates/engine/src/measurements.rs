@@ -1,10 +1,14 @@
 //! What a run counts: times, waits, exits, of the host and of each VM. It knows nothing of how they are
 //! shown.
 //!
-//! Of what happens at every exit or switch, each vCPU has counters of its own, next to what is touched then
-//! anyway (`HostVcpu::turns`, `GuestVcpu`); `reporting.rs` adds them to these in the end.
+//! What happens at every exit or switch is counted by each vCPU, lock, workload and NIC itself, next to what
+//! is touched then anyway. One function begins all of them anew: [`Simulation::begin_measuring`].
+//! `reporting.rs` adds them to these in the end.
 
+use crate::guest::SpinCounters;
+use crate::guest::network::StreamCounters;
 use crate::report::{BarrierWaits, GuestTimes, LockstatWaits, Yields};
+use crate::simulation::Simulation;
 use microslice_metrics::Histogram;
 use microslice_model::counters::QueueLockTimes;
 use microslice_model::events::GuestClass;
@@ -83,7 +87,7 @@ impl Measurements {
     }
 
     /// The warm-up is over: what it counted is forgotten.
-    pub fn restart(&mut self, now_ns: u64) {
+    fn restart(&mut self, now_ns: u64) {
         self.vms.iter_mut().for_each(VmCounters::restart);
         let vms = std::mem::take(&mut self.vms);
         *self = Self { since_ns: now_ns, events: self.events, vms, ..Self::new() };
@@ -226,19 +230,13 @@ impl Measurements {
     }
 
     /// What a vCPU has counted itself, and so long it has run and waited.
-    pub fn add_vcpu(
-        &mut self,
-        host: &HostVcpu,
-        (run_ns, wait_ns): (u64, u64),
-        spin_ns: u64,
-        lock_exits: u64,
-    ) {
+    pub fn add_vcpu(&mut self, host: &HostVcpu, (run_ns, wait_ns): (u64, u64), spins: &SpinCounters) {
         let vm = &mut self.vms[host.vm];
         vm.run_ns += run_ns;
         vm.wait_ns += wait_ns;
         vm.context_switches += host.turns.switches;
-        vm.spin_ns += spin_ns;
-        vm.yields.ple += lock_exits;
+        vm.spin_ns += spins.spin_ns;
+        vm.yields.ple += spins.lock_exits;
     }
 
     // What was counted.
@@ -270,5 +268,144 @@ impl Measurements {
 
     pub fn vms(&self) -> &IdVec<VmId, VmCounters> {
         &self.vms
+    }
+}
+
+impl Simulation<'_> {
+    /// Begins to measure: forgets whatever was counted so far.
+    ///
+    /// This is the only place where counters begin anew. A counter that it forgets makes the report differ
+    /// from that of a run that hasn't begun, which a test compares.
+    pub(crate) fn begin_measuring(&mut self) {
+        self.finish_accounts();
+        let uncomputed_ns = self.uncomputed_ns();
+        self.measured.restart(self.machine.now_ns);
+        self.machine.restart_counters();
+        for guest in &mut self.guest {
+            guest.spins = SpinCounters::default();
+        }
+        for lock in &mut self.locks {
+            lock.acquisitions = 0;
+        }
+        for (workload, uncomputed_ns) in self.workloads.iter_mut().zip(uncomputed_ns) {
+            workload.units_done = 0;
+            workload.computed_ns = uncomputed_ns;
+        }
+        for nic in self.vms.iter_mut().filter_map(|vm| vm.nic.as_mut()) {
+            nic.counters = StreamCounters::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::RunReport;
+    use microslice_model::config::*;
+    use microslice_model::events::NoTrace;
+    use microslice_model::samples;
+    use microslice_policy::DelayUnsafe;
+    use std::collections::BTreeMap;
+
+    /// A run in which as much as possible is counted: locks, shootdowns, barriers, packets.
+    fn busy(
+        scheduler: SchedulerKind,
+        hold_ns: u64,
+        delay: Option<DelayPreemptionConfig>,
+    ) -> SimulationConfig {
+        let mut config = samples::simulation(scheduler);
+        config.host.queue_locks = Some(QueueLockCosts { hold_ns: 40, line_near_ns: 50, line_far_ns: 130 });
+        (config.guest_times, config.delay) = (true, delay);
+        (config.host.pcpus, config.duration_ns) = (3, S);
+        let hold = Duration::Exponential { mean_ns: hold_ns };
+        let duration = Duration::Exponential { mean_ns: 30 * US };
+        let vm = &mut config.vms[0];
+        vm.kernel.preemption_hint_ns = 2_000_000;
+        (vm.vcpus, vm.kernel.lock_kind) = (4, LockKind::Ticket);
+        vm.kernel.locks.push(LockConfig {
+            name: "page_allocator".into(),
+            kind: None,
+            irqs_off: false,
+            instances: 1,
+            symbol: "get_page_from_freelist".into(),
+        });
+        vm.kernel.locks.push(LockConfig {
+            name: "futex".into(),
+            kind: None,
+            irqs_off: false,
+            instances: 1,
+            symbol: "futex_wait".into(),
+        });
+        vm.nic = Some(NicConfig {
+            vcpu: 0,
+            stream: Stream::Udp { bits_per_s: 800_000_000, packet_bytes: 1_470 },
+            irq_handler_ns: 2 * US,
+            softirq_per_packet_ns: 300,
+            reader_per_packet_ns: 300,
+            ring_packets: 16,
+        });
+        let threads = &mut vm.workloads[0];
+        (threads.threads, threads.run_units, threads.run_time_ns) = (6, 1_000, 1_000 * MS);
+        threads.program = vec![
+            Phase::Compute { duration },
+            Phase::Lock { lock: "page_allocator".into(), hold },
+            Phase::Shootdown { prepare: duration, under: None },
+            Phase::Barrier { name: "b".into(), count: 0, under: Some("futex".into()), spin_ns: 20 * US },
+            Phase::Progress { units: 1 },
+        ];
+        let reader = WorkloadConfig {
+            name: "reader".into(),
+            threads: 1,
+            program: vec![Phase::NetworkReceive, Phase::Compute { duration }, Phase::Progress { units: 1 }],
+            ..threads.clone()
+        };
+        vm.workloads.push(reader);
+        config
+    }
+
+    /// Adds a report's figures by name, and whether one of that name isn't zero.
+    fn note_counted(report: &RunReport, counted: &mut BTreeMap<String, bool>) {
+        let text = format!("{report:#?}");
+        let figures = text.lines().filter_map(|line| line.trim().trim_end_matches(',').split_once(": "));
+        for (name, value) in figures {
+            if let Ok(value) = value.parse::<f64>() {
+                *counted.entry(name.to_owned()).or_default() |= value > 0.0;
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_counted_before_measuring_begins_is_reported() {
+        let windows = |unsafe_where| {
+            Some(DelayPreemptionConfig {
+                window_ns: 100 * US,
+                history: 2,
+                unsafe_where,
+                look_ns: 10 * US,
+                safe_point_ns: None,
+            })
+        };
+        let stride = || SchedulerKind::Stride(StrideConfig { slice_ns: 2 * MS });
+        let mut counted = BTreeMap::new();
+        for config in [
+            busy(SchedulerKind::MicroSliced(samples::microslice()), 20 * US, None),
+            busy(SchedulerKind::Credit(samples::credit()), 20 * US, None),
+            busy(SchedulerKind::MicroSliced(samples::micro()), 20 * US, None),
+            busy(stride(), 20 * US, windows(DelayUnsafe::InKernel)),
+            busy(stride(), 200 * US, windows(DelayUnsafe::WhereHinted)),
+        ] {
+            let (mut sink, mut other_sink) = (NoTrace, NoTrace);
+            let mut simulation = Simulation::new(&config, &mut sink).expect("it is valid");
+            note_counted(&simulation.run().expect("it runs"), &mut counted);
+            simulation.begin_measuring();
+            let mut begun = simulation.report();
+            // The events are those of the whole run, and the sizes say when.
+            (begun.events, begun.pool.sizes) = (0, Vec::new());
+            let fresh = Simulation::new(&config, &mut other_sink).expect("it is valid").report();
+            assert_eq!(format!("{begun:#?}"), format!("{fresh:#?}"));
+        }
+        // A new figure has to be counted in one of these runs, or nothing is known of it.
+        let never: Vec<_> = counted.iter().filter(|(_, is_counted)| !**is_counted).collect();
+        assert!(never.is_empty(), "{never:?}");
     }
 }

@@ -100,11 +100,11 @@ impl Simulation<'_> {
             }
         }
         let guest = &mut self.guest[vcpu];
-        guest.spin_ns += elapsed_ns - exits_ns;
+        guest.spins.spin_ns += elapsed_ns - exits_ns;
         if guest.frame().act == Act::SpinAcks {
             self.measured.spun_for_shootdown(self.machine.vcpus[vcpu].vm, elapsed_ns, exits);
         } else {
-            guest.lock_exits += exits;
+            guest.spins.lock_exits += exits;
         }
         self.measured.host_worked(exits_ns);
         self.measured.guest_ran(elapsed_ns - exits_ns);
@@ -195,7 +195,7 @@ impl Simulation<'_> {
             && let Some(guest) = self.guest.get(host.current)
         {
             prefetch(guest);
-            prefetch(&guest.spin_ns);
+            prefetch(&guest.spins);
         }
         if let Some(host) = pcpus.get(PcpuId::new(soon.next))
             && let Some(guest) = self.guest.get(host.current)

@@ -1,4 +1,4 @@
-//! When measuring begins, and the report made of what was counted (`measurements.rs`).
+//! The report made of what was counted (`measurements.rs`).
 
 use crate::guest::Act;
 use crate::measurements::VmCounters;
@@ -8,7 +8,7 @@ use crate::text;
 use microslice_model::counters::PoolReport;
 use microslice_model::events::GuestClass;
 use microslice_model::ids::{IdVec, ThreadId, VmId};
-use microslice_model::machine::{HostVcpu, Turns, VcpuState};
+use microslice_model::machine::{HostVcpu, VcpuState};
 
 /// For how long a vCPU has run and waited since measuring began.
 pub(crate) fn run_and_wait_ns(host: &HostVcpu, measured_since_ns: u64, now_ns: u64) -> (u64, u64) {
@@ -34,41 +34,8 @@ fn demand_ns(run_ns: u64, wait_ns: u64, measured_ns: u64) -> f64 {
 }
 
 impl Simulation<'_> {
-    /// The warm-up is over.
-    pub(crate) fn begin_measuring(&mut self) {
-        self.finish_accounts();
-        let now_ns = self.machine.now_ns;
-        self.measured.restart(now_ns);
-        for (host, guest) in self.machine.vcpus.iter_mut().zip(&mut self.guest) {
-            host.turns = Turns::default();
-            (guest.spin_ns, guest.lock_exits) = (0, 0);
-        }
-        for pcpu in &mut self.machine.pcpu_times {
-            pcpu.idle_ns = 0;
-        }
-        for workload in &mut self.workloads {
-            workload.units_done = 0;
-        }
-        for (workload, left_ns) in self.workloads.ids().zip(self.uncomputed_ns()) {
-            self.workloads[workload].computed_ns = left_ns;
-        }
-        for lock in &mut self.locks {
-            lock.acquisitions = 0;
-        }
-        for vm in &mut self.vms {
-            if let Some(nic) = &mut vm.nic {
-                nic.reset_measurements();
-            }
-        }
-        let sizes = std::mem::take(&mut self.machine.pool.sizes);
-        let last = sizes.last().map_or(0, |&(_, size)| size);
-        self.machine.pool = PoolReport { sizes: vec![(now_ns, last)], ..PoolReport::default() };
-        self.machine.forget_accelerations();
-        self.machine.delays = Default::default();
-    }
-
     /// What is left of each workload's steps of user-mode work that were begun.
-    fn uncomputed_ns(&self) -> Vec<u64> {
+    pub(crate) fn uncomputed_ns(&self) -> Vec<u64> {
         let mut left_ns = vec![0; self.workloads.len()];
         for thread in &self.threads {
             left_ns[thread.workload.index()] += thread.compute_left_ns;
@@ -101,7 +68,7 @@ impl Simulation<'_> {
         let measured_ns = now_ns - since_ns;
         for (host, guest) in self.machine.vcpus.iter().zip(&self.guest) {
             let times = run_and_wait_ns(host, since_ns, now_ns);
-            self.measured.add_vcpu(host, times, guest.spin_ns, guest.lock_exits);
+            self.measured.add_vcpu(host, times, &guest.spins);
         }
         for (workload, left_ns) in self.workloads.ids().zip(self.uncomputed_ns()) {
             // A step in user mode may be a packet's, which isn't counted.

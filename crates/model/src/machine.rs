@@ -158,6 +158,21 @@ impl Machine {
         self.boostable.next_round(first, count, last)
     }
 
+    /// Forgets what was counted so far: measuring begins. A vCPU that is in the micro pool now isn't counted
+    /// when it leaves.
+    pub fn restart_counters(&mut self) {
+        self.accelerated_before = self.accelerated().collect();
+        for vcpu in &mut self.vcpus {
+            vcpu.turns = Turns::default();
+        }
+        for times in &mut self.pcpu_times {
+            times.idle_ns = 0;
+        }
+        let size = self.pool.sizes.last().map_or(0, |&(_, size)| size);
+        self.pool = PoolReport { sizes: vec![(self.now_ns, size)], ..PoolReport::default() };
+        self.delays = DelayReport::default();
+    }
+
     #[inline]
     pub fn emit(&mut self, event: TraceEvent) {
         if self.tracing {

@@ -264,7 +264,7 @@ impl Simulation<'_> {
         self.leave_spin(vcpu);
         self.begin_spinning(vcpu);
         let guest = &mut self.guest[vcpu];
-        guest.lock_exits += 1;
+        guest.spins.lock_exits += 1;
         // The exit of a vCPU that is switched away from is part of the switch.
         guest.overhead_ns += self.costs.exit_ns;
         if self.machine.watched {

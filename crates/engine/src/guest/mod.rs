@@ -124,6 +124,14 @@ impl Frame {
     }
 }
 
+/// What a vCPU counts of its pause loops.
+#[derive(Default)]
+pub struct SpinCounters {
+    pub spin_ns: u64,
+    /// Exits from the loops of locks.
+    pub lock_exits: u64,
+}
+
 /// In the order of use: an ordinary event touches the first cache line only (which ends between the frames),
 /// a spinning one the second as well. Cache misses are what a host of thousands of vCPUs costs most.
 #[repr(C, align(64))]
@@ -151,9 +159,7 @@ pub struct GuestVcpu {
     pub ple_batch_until_ns: u64,
     /// What is left of the spinning time of a paravirtual lock, for the active frame.
     pub pv_spin_left_ns: u64,
-    /// Measured since the warm-up: time in pause loops, and exits from those of locks.
-    pub spin_ns: u64,
-    pub lock_exits: u64,
+    pub spins: SpinCounters,
     // Here the third line begins.
     /// Since when each frame waits.
     pub waits_since_ns: [u64; 2],
@@ -190,8 +196,7 @@ impl GuestVcpu {
             ple_phase_ns: 0,
             ple_batch_until_ns: 0,
             pv_spin_left_ns: 0,
-            spin_ns: 0,
-            lock_exits: 0,
+            spins: SpinCounters::default(),
             waits_since_ns: [0; 2],
             next_tick_ns: 0,
             thread: ThreadId::NONE,

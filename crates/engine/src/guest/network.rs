@@ -48,7 +48,16 @@ pub struct Nic {
     rounds: u32,
     rounds_since_ns: u64,
     resumes_ns: u64,
-    // Measurements.
+    /// When the interrupt was raised that isn't handled yet.
+    virq_since_ns: u64,
+    pub counters: StreamCounters,
+}
+
+/// What is counted of a NIC's stream. Its jitter begins anew when measuring does, as where a measured stream
+/// begins (iPerf). Otherwise the start of the programs would be measured of a slow stream: at the default
+/// rate a second passes until that is forgotten.
+#[derive(Default)]
+pub struct StreamCounters {
     bytes: u64,
     packets: u64,
     dropped: u64,
@@ -56,8 +65,6 @@ pub struct Nic {
     jitter_sum_ns: u128,
     last_transit_ns: Option<u64>,
     irq_latency: Histogram,
-    /// When the interrupt was raised that isn't handled yet.
-    virq_since_ns: u64,
 }
 
 impl Nic {
@@ -85,14 +92,8 @@ impl Nic {
             rounds: 0,
             rounds_since_ns: 0,
             resumes_ns: u64::MAX,
-            bytes: 0,
-            packets: 0,
-            dropped: 0,
-            jitter_sixteenth_ns: 0,
-            jitter_sum_ns: 0,
-            last_transit_ns: None,
-            irq_latency: Histogram::new(),
             virq_since_ns: u64::MAX,
+            counters: StreamCounters::default(),
         }
     }
 
@@ -100,25 +101,14 @@ impl Nic {
         self.config.irq_handler_ns
     }
 
-    pub fn reset_measurements(&mut self) {
-        self.bytes = 0;
-        self.packets = 0;
-        self.dropped = 0;
-        self.jitter_sum_ns = 0;
-        // As where a measured stream begins (iPerf). Else what is measured of a slow stream was the start of
-        // the programs: at the default rate a second passes until that is forgotten.
-        self.jitter_sixteenth_ns = 0;
-        self.last_transit_ns = None;
-        self.irq_latency = Histogram::new();
-    }
-
     pub fn report(&self, measured_ns: u64) -> NetworkReport {
+        let &StreamCounters { bytes, packets, dropped, jitter_sum_ns, .. } = &self.counters;
         NetworkReport {
-            throughput_mbps: self.bytes as f64 * 8_000.0 / measured_ns.max(1) as f64,
-            jitter_ms: self.jitter_sum_ns as f64 / self.packets.max(1) as f64 / 1e6,
-            packets: self.packets,
-            dropped: self.dropped,
-            irq_latency: self.irq_latency.clone(),
+            throughput_mbps: bytes as f64 * 8_000.0 / measured_ns.max(1) as f64,
+            jitter_ms: jitter_sum_ns as f64 / packets.max(1) as f64 / 1e6,
+            packets,
+            dropped,
+            irq_latency: self.counters.irq_latency.clone(),
         }
     }
 
@@ -169,7 +159,7 @@ impl Nic {
         let tcp = matches!(self.config.stream, Stream::Tcp { .. });
         if self.ring.len() >= self.config.ring_packets {
             // A TCP sender would retransmit; its window is far smaller than the ring in practice.
-            self.dropped += 1;
+            self.counters.dropped += 1;
             return;
         }
         if tcp {
@@ -181,7 +171,7 @@ impl Nic {
     fn hand_to_socket(&mut self, sent_ns: u64) {
         let udp = matches!(self.config.stream, Stream::Udp { .. });
         if udp && (self.socket.len() as u64 + 1) * self.packet_bytes() > SOCKET_BYTES {
-            self.dropped += 1;
+            self.counters.dropped += 1;
         } else {
             self.socket.push_back(sent_ns);
         }
@@ -190,16 +180,16 @@ impl Nic {
     /// The reader has consumed one packet.
     fn consume(&mut self, now_ns: u64, sent_ns: u64) {
         let bytes = self.packet_bytes();
-        self.bytes += bytes;
-        self.packets += 1;
+        self.counters.bytes += bytes;
+        self.counters.packets += 1;
         let transit_ns = now_ns - sent_ns;
-        if let Some(last_ns) = self.last_transit_ns.replace(transit_ns) {
+        if let Some(last_ns) = self.counters.last_transit_ns.replace(transit_ns) {
             // RFC 3550, 6.4.1: J += (|D| - J) / 16.
             let difference_ns = last_ns.abs_diff(transit_ns);
-            self.jitter_sixteenth_ns =
-                self.jitter_sixteenth_ns - self.jitter_sixteenth_ns / 16 + difference_ns;
+            self.counters.jitter_sixteenth_ns =
+                self.counters.jitter_sixteenth_ns - self.counters.jitter_sixteenth_ns / 16 + difference_ns;
         }
-        self.jitter_sum_ns += u128::from(self.jitter_sixteenth_ns / 16);
+        self.counters.jitter_sum_ns += u128::from(self.counters.jitter_sixteenth_ns / 16);
         if let Stream::Tcp { round_trip_ns, .. } = self.config.stream {
             self.acks.push_back((now_ns + round_trip_ns, bytes));
         }
@@ -262,7 +252,7 @@ impl Simulation<'_> {
         nic.rounds_since_ns = now_ns;
         if nic.virq_since_ns != u64::MAX {
             let since_ns = std::mem::replace(&mut nic.virq_since_ns, u64::MAX);
-            nic.irq_latency.record(now_ns - since_ns);
+            nic.counters.irq_latency.record(now_ns - since_ns);
             self.machine.emit(TraceEvent::VirqHandled { vcpu });
         }
     }
@@ -385,7 +375,7 @@ mod tests {
         let mut nic = udp(1_000_000, 1_470);
         nic.consume(100_000, 0);
         nic.consume(9_000_000, 200_000);
-        nic.reset_measurements();
+        nic.counters = StreamCounters::default();
         for sent_ns in [10_000_000, 20_000_000] {
             nic.consume(sent_ns + 5_000, sent_ns);
         }

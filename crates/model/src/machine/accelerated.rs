@@ -4,13 +4,8 @@ use super::Machine;
 use crate::ids::VcpuId;
 
 impl Machine {
-    /// Measuring begins: a vCPU that is in the micro pool now isn't counted when it leaves.
-    pub fn forget_accelerations(&mut self) {
-        self.accelerated_before = self.accelerated().collect();
-    }
-
     /// The vCPUs in the micro pool.
-    fn accelerated(&self) -> impl Iterator<Item = VcpuId> {
+    pub(super) fn accelerated(&self) -> impl Iterator<Item = VcpuId> {
         self.vcpus.enumerate().filter(|(_, host)| host.requested).map(|(vcpu, _)| vcpu)
     }
 
