@@ -121,7 +121,7 @@ impl Simulation<'_> {
             (host.vm, demand_ns(run_ns, wait_ns, measured_ns))
         };
         let mut demands: Vec<(VmId, f64)> = self.machine.vcpus.iter().map(demand).collect();
-        if self.scheduler.shares_by_vm() {
+        if self.config.scheduler.shares_by_vm() {
             let mut of_vms: IdVec<VmId, f64> = IdVec::of(0.0, self.vms.len());
             demands.iter().for_each(|&(vm, wanted_ns)| of_vms[vm] += wanted_ns);
             demands = of_vms.enumerate().map(|(vm, &wanted_ns)| (vm, wanted_ns)).collect();

@@ -371,7 +371,7 @@ impl Checker {
 }
 
 /// How often a vCPU of this VM is due a turn if all others always want to run: `shares_by_vm` as in
-/// [`crate::scheduler::Scheduler::shares_by_vm`].
+/// [`SchedulerKind::shares_by_vm`].
 fn time_between_turns_ns(machine: &Machine, vm: VmId, shares_by_vm: bool, turn_ns: u64) -> u64 {
     let weight_of = |vm: &HostVm| {
         let of_each = f64::from(vm.weight);

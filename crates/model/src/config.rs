@@ -471,6 +471,21 @@ impl SchedulerKind {
         }
     }
 
+    /// Returns whether a weight is that of the whole VM, not of each of its vCPUs.
+    pub fn shares_by_vm(&self) -> bool {
+        match self {
+            Self::MicroSliced(config) => matches!(config.normal, NormalPoolKind::FairShare(_)),
+            Self::Eevdf(eevdf) => eevdf.groups,
+            Self::Cfs(_) | Self::Lottery(_) => true,
+            Self::Credit(_) | Self::Beside(_) | Self::Stride(_) => false,
+        }
+    }
+
+    /// Returns whether micro pCPUs that nobody asks for run vCPUs of the normal pool.
+    pub fn lends(&self) -> bool {
+        matches!(self, Self::MicroSliced(config) if config.lends)
+    }
+
     /// How many pCPUs may be micro-sliced at a time; they are the host's last ones.
     pub fn most_micro_pcpus(&self) -> usize {
         match self {

@@ -17,10 +17,10 @@ impl Simulation<'_> {
 
     pub(crate) fn check_now(&self) -> Result<(), SimError> {
         let Some(checker) = self.observers.checker() else { return Ok(()) };
-        let lends = self.scheduler.lends();
+        let lends = self.config.scheduler.lends();
         let may_idle = |pcpu| self.scheduler.is_micro(pcpu) && !lends;
         checker
-            .check_host(&self.machine, may_idle, self.scheduler.shares_by_vm())
+            .check_host(&self.machine, may_idle, self.config.scheduler.shares_by_vm())
             .and_then(|()| self.nothing_is_lost(checker))
             .map_err(|what| SimError::Check { time_ns: self.machine.now_ns, what })
     }

@@ -5,6 +5,7 @@ use crate::guest::Act;
 use microslice_model::events::{GuestClass, StopReason, TraceEvent};
 use microslice_model::ids::{PcpuId, VcpuId};
 use microslice_model::machine::VcpuState;
+use microslice_model::scheduler::ChoiceCosts;
 use microslice_policy::YieldCause;
 
 impl Simulation<'_> {
@@ -57,9 +58,9 @@ impl Simulation<'_> {
     /// it.
     #[cold]
     fn choice_costs_ns(&mut self, pcpu: PcpuId) -> u64 {
-        let times = self.scheduler.take_lock_times(pcpu);
-        self.measured.locked_queues(times);
-        times.held_ns + times.waited_ns + self.scheduler.take_boost_costs_ns(pcpu)
+        let ChoiceCosts { locks, boosts_ns } = self.scheduler.take_choice_costs(pcpu);
+        self.measured.locked_queues(locks);
+        locks.held_ns + locks.waited_ns + boosts_ns
     }
 
     fn stop(&mut self, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
@@ -127,7 +128,7 @@ impl Simulation<'_> {
         if self.machine.tracing {
             // Nobody else may run on a micro pCPU, unless it is lent: the checker sees to it.
             let micro = self.machine.vcpus[vcpu].requested
-                || (self.scheduler.is_micro(pcpu) && !self.scheduler.lends());
+                || (self.scheduler.is_micro(pcpu) && !self.config.scheduler.lends());
             self.machine.emit(TraceEvent::Running { vcpu, pcpu, micro });
         }
         if self.guest[vcpu].next_tick_ns <= now_ns {

@@ -12,7 +12,7 @@ use super::eevdf::Eevdf;
 use super::mechanisms::answers::Answers;
 use super::mechanisms::boost::{Boosts, Refused};
 use super::mechanisms::{interrupt_of, siblings_round_from};
-use super::{Pick, Scheduler, YieldAnswer};
+use super::{ChoiceCosts, Pick, Scheduler, TurnEnds, YieldAnswer};
 use crate::config::{BesideConfig, BoostCosts};
 use crate::counters::FailedPull;
 use crate::events::{StopReason, TraceEvent};
@@ -234,10 +234,6 @@ impl Scheduler for Beside {
         }
     }
 
-    fn is_wanted(&self, pcpu: PcpuId) -> bool {
-        self.boosts.on(pcpu).is_some()
-    }
-
     fn tick_ns(&self) -> u64 {
         self.eevdf.tick_ns()
     }
@@ -255,7 +251,13 @@ impl Scheduler for Beside {
         self.boosts.next_due_ns()
     }
 
-    fn take_boost_costs_ns(&mut self, pcpu: PcpuId) -> u64 {
-        self.boosts.take_costs_ns(pcpu)
+    fn take_choice_costs(&mut self, pcpu: PcpuId) -> ChoiceCosts {
+        ChoiceCosts { boosts_ns: self.boosts.take_costs_ns(pcpu), ..ChoiceCosts::default() }
+    }
+}
+
+impl TurnEnds for Beside {
+    fn is_wanted(&self, pcpu: PcpuId) -> bool {
+        self.boosts.on(pcpu).is_some()
     }
 }

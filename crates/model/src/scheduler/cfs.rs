@@ -23,7 +23,7 @@ mod urgent;
 use self::balance::Balance;
 use self::queue::{Groups, Root, pick_next, preempts, weighted_ns};
 use self::urgent::Urgent;
-use super::{Pick, Scheduler, YieldAnswer};
+use super::{Pick, Scheduler, TurnEnds, YieldAnswer};
 use crate::config::CfsConfig;
 use crate::events::{IpiKind, StopReason};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
@@ -362,11 +362,9 @@ impl Scheduler for Cfs {
         }
         self.balance(machine, pcpu);
     }
+}
 
-    fn shares_by_vm(&self) -> bool {
-        true
-    }
-
+impl TurnEnds for Cfs {
     fn is_urgent_slice(&self, pcpu: PcpuId) -> bool {
         self.urgent.is_slice(pcpu)
     }

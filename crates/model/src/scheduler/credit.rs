@@ -12,7 +12,7 @@
 //!            yields too (4.8 exempts them).
 //! Limits.    No caps, no parking.
 
-use super::{Core, Pick, Scheduler, YieldAnswer};
+use super::{Core, Pick, Scheduler, TurnEnds, YieldAnswer};
 use crate::bits::Bits;
 use crate::config::CreditConfig;
 use crate::events::StopReason;
@@ -507,6 +507,8 @@ impl Scheduler for Credit {
         self.next_accounting_ns
     }
 }
+
+impl TurnEnds for Credit {}
 
 #[cfg(test)]
 mod tests;

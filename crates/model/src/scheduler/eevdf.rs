@@ -27,7 +27,7 @@ use self::balance::{Balance, Balances};
 pub use self::groups::GroupedEevdf;
 pub use self::other_class::Away;
 use self::queue::{NO_BUDDY, Queue, Task, Vm};
-use super::{Pick, Scheduler, YieldAnswer};
+use super::{Pick, Scheduler, TurnEnds, YieldAnswer};
 use crate::bits::Bits;
 use crate::config::EevdfConfig;
 use crate::events::StopReason;
@@ -288,6 +288,8 @@ impl Scheduler for Eevdf {
         self.pull_from_the_busiest(machine, pcpu);
     }
 }
+
+impl TurnEnds for Eevdf {}
 
 impl Eevdf {
     /// The account of the task that ran on this pCPU until now; `NOBODY` if it has blocked, or there was

@@ -47,7 +47,7 @@ pub enum YieldAnswer {
 
 /// A host scheduler. All calls happen at `machine.now_ns`; decisions about other pCPUs are asked for with
 /// [`Machine::request_schedule`].
-pub trait Scheduler {
+pub trait Scheduler: TurnEnds {
     /// `vcpu` was blocked and is runnable now.
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId);
     /// Chooses for `pcpu`. `stopped` ran until now and either is still runnable, or has blocked.
@@ -83,39 +83,42 @@ pub trait Scheduler {
     fn timer(&mut self, _machine: &mut Machine) -> u64 {
         u64::MAX
     }
-    /// What the locks of queues have cost a pCPU since this was asked last.
-    fn take_lock_times(&mut self, _pcpu: PcpuId) -> QueueLockTimes {
-        QueueLockTimes::default()
-    }
-    /// For how long a pCPU was busy with boosts of threads since this was asked last.
-    fn take_boost_costs_ns(&mut self, _pcpu: PcpuId) -> u64 {
-        0
+    /// Returns what choices have cost a pCPU beside switches since this was asked last.
+    fn take_choice_costs(&mut self, _pcpu: PcpuId) -> ChoiceCosts {
+        ChoiceCosts::default()
     }
     /// Whether this pCPU belongs to the micro pool.
     fn is_micro(&self, _pcpu: PcpuId) -> bool {
         false
     }
-    /// Whether a weight is that of the whole VM, not of each of its vCPUs.
-    fn shares_by_vm(&self) -> bool {
-        false
-    }
-    /// Whether micro pCPUs that nobody asks for run vCPUs of the normal pool.
-    fn lends(&self) -> bool {
-        false
-    }
-    /// When the turn on this pCPU, which has just begun, is over, if its [`Pick`] doesn't say: where turns
-    /// end at ticks.
+}
+
+/// What a scheduler tells [`DelayPreemption`](mechanisms::DelayPreemption), which ends turns in windows around
+/// their end.
+pub trait TurnEnds {
+    /// Returns when the turn on this pCPU, which has just begun, is over, if its [`Pick`] doesn't say: where
+    /// turns end at ticks.
     fn turn_due_ns(&self, _pcpu: PcpuId) -> Option<u64> {
         None
     }
-    /// Whether what has begun on this pCPU is an urgent slice: a turn of another kind.
+    /// Returns whether what has begun on this pCPU is an urgent slice: a turn of another kind.
     fn is_urgent_slice(&self, _pcpu: PcpuId) -> bool {
         false
     }
-    /// Whether a vCPU has a micro slice on this pCPU as soon as it chooses, or is urgent and waits there.
+    /// Returns whether a vCPU has a micro slice on this pCPU as soon as it chooses, or is urgent and waits
+    /// there.
     fn is_wanted(&self, _pcpu: PcpuId) -> bool {
         false
     }
+}
+
+/// What choices cost a pCPU beside switches.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ChoiceCosts {
+    /// The locks of the scheduler's queues.
+    pub locks: QueueLockTimes,
+    /// How long the pCPU was busy with boosts of threads.
+    pub boosts_ns: u64,
 }
 
 /// `boosts`: what they cost on this host; `delay`: turns end in windows.

@@ -10,7 +10,7 @@
 //! Limits.    No vCPU preempts because it wakes. One that gives its turn up goes behind all others that wait,
 //!            once.
 
-use super::{Pick, Scheduler, YieldAnswer};
+use super::{Pick, Scheduler, TurnEnds, YieldAnswer};
 use crate::config::StrideConfig;
 use crate::events::StopReason;
 use crate::ids::{IdVec, PcpuId, VcpuId};
@@ -122,3 +122,5 @@ impl Scheduler for Stride {
 
     fn tick(&mut self, _machine: &mut Machine, _pcpu: PcpuId) {}
 }
+
+impl TurnEnds for Stride {}

@@ -11,11 +11,10 @@
 //! | 7 | by virtual time, or one that a mechanism puts before the first of them (`Hooks::goes_before`) |
 
 use super::{FairShare, Hooks, Interrupted, Place, Turn, ran_here_last};
-use crate::counters::QueueLockTimes;
 use crate::events::StopReason;
 use crate::ids::{PcpuId, VcpuId};
 use crate::machine::{Machine, VcpuState};
-use crate::scheduler::{Core, Pick, Scheduler, YieldAnswer};
+use crate::scheduler::{ChoiceCosts, Core, Pick, Scheduler, TurnEnds, YieldAnswer};
 use microslice_policy as policy;
 use microslice_policy::YieldCause;
 
@@ -184,21 +183,12 @@ impl<H: Hooks> Scheduler for FairShare<H> {
         H::on_hint(self, machine, vcpu, pcpu)
     }
 
-    fn take_lock_times(&mut self, pcpu: PcpuId) -> QueueLockTimes {
-        self.locks.take_times(pcpu)
+    fn take_choice_costs(&mut self, pcpu: PcpuId) -> ChoiceCosts {
+        ChoiceCosts { locks: self.locks.take_times(pcpu), boosts_ns: 0 }
     }
 
     fn tick_ns(&self) -> u64 {
         self.tick_ns
-    }
-
-    fn shares_by_vm(&self) -> bool {
-        true
-    }
-
-    fn turn_due_ns(&self, pcpu: PcpuId) -> Option<u64> {
-        let Turn { vcpu, slice_ns, .. } = self.turns[pcpu];
-        self.accounts.get(vcpu).map(|account| account.charged_until_ns + slice_ns)
     }
 
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
@@ -215,5 +205,12 @@ impl<H: Hooks> Scheduler for FairShare<H> {
             self.next_sweep_ns += SWEEP_INTERVAL_NS;
         }
         self.next_sweep_ns
+    }
+}
+
+impl<H: Hooks> TurnEnds for FairShare<H> {
+    fn turn_due_ns(&self, pcpu: PcpuId) -> Option<u64> {
+        let Turn { vcpu, slice_ns, .. } = self.turns[pcpu];
+        self.accounts.get(vcpu).map(|account| account.charged_until_ns + slice_ns)
     }
 }

@@ -19,7 +19,7 @@ impl<Normal: Core> MicroSliced<Normal> {
 
     /// Whether this micro pCPU would serve a request at once: it runs nobody, or is lent.
     pub(super) fn is_free(&self, machine: &Machine, pcpu: PcpuId) -> bool {
-        machine.is_idle(pcpu) || (self.lends() && !self.runs_micro_slice(machine, pcpu))
+        machine.is_idle(pcpu) || (self.lends && !self.runs_micro_slice(machine, pcpu))
     }
 
     /// From a vCPU that could go on.

@@ -275,7 +275,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         if next.is_none() {
             next = self.take_woken(machine, pcpu);
         }
-        let borrower = stopped.filter(|&(vcpu, _)| self.lends() && !self.pool.is_member(vcpu, pcpu));
+        let borrower = stopped.filter(|&(vcpu, _)| self.lends && !self.pool.is_member(vcpu, pcpu));
         if borrower.is_some() && next.is_none() {
             return First::Core(borrower);
         }
@@ -292,7 +292,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             }
         }
         match next.or_else(|| self.pool.take_next(pcpu)) {
-            None if self.lends() => First::Core(None),
+            None if self.lends => First::Core(None),
             next => First::Mechanisms(next.map(|vcpu| self.begin_micro_slice(machine, pcpu, vcpu))),
         }
     }

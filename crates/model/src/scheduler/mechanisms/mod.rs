@@ -41,10 +41,9 @@ use self::woken::WokenPlaces;
 use self::worth_helping::WorthHelping;
 use self::xen_prototype::XenPrototype;
 use super::core::ladder::{self, First, Mechanisms, Stopped};
-use super::{Core, Pick, Scheduler, WokenBy, YieldAnswer};
+use super::{ChoiceCosts, Core, Pick, Scheduler, TurnEnds, WokenBy, YieldAnswer};
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
 use crate::counters::FailedPull;
-use crate::counters::QueueLockTimes;
 use crate::events::{AccelerationCause, StopReason, TraceEvent};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::{Machine, Promised, VcpuState, interrupt_bit};
@@ -200,22 +199,16 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
         next_accounting_ns.min(self.pool_size.due_ns())
     }
 
-    fn take_lock_times(&mut self, pcpu: PcpuId) -> QueueLockTimes {
-        self.normal.take_lock_times(pcpu)
+    fn take_choice_costs(&mut self, pcpu: PcpuId) -> ChoiceCosts {
+        self.normal.take_choice_costs(pcpu)
     }
 
     fn is_micro(&self, pcpu: PcpuId) -> bool {
         self.pool.has(pcpu)
     }
+}
 
-    fn shares_by_vm(&self) -> bool {
-        self.normal.shares_by_vm()
-    }
-
-    fn lends(&self) -> bool {
-        self.lends
-    }
-
+impl<Normal: Core> TurnEnds for MicroSliced<Normal> {
     fn turn_due_ns(&self, pcpu: PcpuId) -> Option<u64> {
         self.normal.turn_due_ns(pcpu)
     }

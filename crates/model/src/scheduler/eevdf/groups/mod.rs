@@ -33,7 +33,7 @@ use crate::config::EevdfConfig;
 use crate::events::{IpiKind, StopReason};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::{Machine, VcpuState};
-use crate::scheduler::{Pick, Scheduler, YieldAnswer};
+use crate::scheduler::{Pick, Scheduler, TurnEnds, YieldAnswer};
 use microslice_policy::YieldCause;
 
 /// Weight of a VM that says nothing; its cgroup has a `cpu.weight` of 100.
@@ -446,11 +446,9 @@ impl Scheduler for GroupedEevdf {
         self.push_to_the_next(machine, pcpu);
         self.pull_from_the_busiest(machine, pcpu);
     }
+}
 
-    fn shares_by_vm(&self) -> bool {
-        true
-    }
-
+impl TurnEnds for GroupedEevdf {
     /// At the level that ends first; nobody else may be here to end it for.
     fn turn_due_ns(&self, pcpu: PcpuId) -> Option<u64> {
         let queue = &self.queues[pcpu];

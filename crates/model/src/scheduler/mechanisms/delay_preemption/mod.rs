@@ -16,11 +16,10 @@ mod grace;
 
 pub(super) use self::grace::Grace;
 use crate::config::DelayPreemptionConfig;
-use crate::counters::QueueLockTimes;
 use crate::events::{GuestClass, IpiKind, StopReason, TraceEvent};
 use crate::ids::{IdVec, PcpuId, VcpuId};
 use crate::machine::{Machine, VcpuState};
-use crate::scheduler::{Pick, Scheduler, WokenBy, YieldAnswer};
+use crate::scheduler::{ChoiceCosts, Pick, Scheduler, TurnEnds, WokenBy, YieldAnswer};
 use microslice_policy as policy;
 use microslice_policy::delay_preemption::decide_on_delay;
 use microslice_policy::{DelayConfig, DelayObservation, DelayState, DelayUnsafe, DelayVerdict, DelayWindow};
@@ -320,23 +319,13 @@ impl Scheduler for DelayPreemption {
         self.inner.timer(machine)
     }
 
-    fn take_lock_times(&mut self, pcpu: PcpuId) -> QueueLockTimes {
-        self.inner.take_lock_times(pcpu)
-    }
-
-    fn take_boost_costs_ns(&mut self, pcpu: PcpuId) -> u64 {
-        self.inner.take_boost_costs_ns(pcpu)
+    fn take_choice_costs(&mut self, pcpu: PcpuId) -> ChoiceCosts {
+        self.inner.take_choice_costs(pcpu)
     }
 
     fn is_micro(&self, pcpu: PcpuId) -> bool {
         self.inner.is_micro(pcpu)
     }
-
-    fn shares_by_vm(&self) -> bool {
-        self.inner.shares_by_vm()
-    }
-
-    fn lends(&self) -> bool {
-        self.inner.lends()
-    }
 }
+
+impl TurnEnds for DelayPreemption {}
