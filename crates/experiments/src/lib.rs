@@ -7,6 +7,6 @@
 pub mod batch;
 pub mod comparison;
 pub mod figures;
-pub mod rows;
+mod rows;
 pub mod scenario;
 pub mod sweep;

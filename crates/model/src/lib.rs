@@ -4,7 +4,7 @@
 // A library that prints would write into its caller's output.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod bits;
+mod bits;
 pub mod checker;
 pub mod config;
 pub mod counters;
