@@ -269,6 +269,7 @@ impl TraceSink for NoTrace {
 }
 
 impl From<microslice_policy::GuestClass> for GuestClass {
+    #[inline]
     fn from(class: microslice_policy::GuestClass) -> Self {
         use microslice_policy::GuestClass as Policy;
         match class {

@@ -23,6 +23,7 @@ macro_rules! ids {
             /// In the place of one where there is none: no vector has it.
             pub const NONE: Self = Self(u32::MAX);
 
+            #[inline(always)]
             pub const fn new(number: u32) -> Self {
                 Self(number)
             }

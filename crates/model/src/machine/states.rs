@@ -6,6 +6,7 @@ use microslice_policy::GuestClass;
 
 impl Machine {
     /// A running vCPU's pCPU was taken away, or it gave it up itself: it waits.
+    #[inline]
     pub fn stops(&mut self, vcpu: VcpuId, yielded: bool) {
         let host = &mut self.vcpus[vcpu];
         debug_assert_eq!(host.state, VcpuState::Running);
@@ -23,6 +24,7 @@ impl Machine {
     }
 
     /// A waiting vCPU has got a pCPU.
+    #[inline]
     pub fn runs(&mut self, vcpu: VcpuId) {
         let host = &mut self.vcpus[vcpu];
         debug_assert_eq!(host.state, VcpuState::Runnable);
@@ -39,11 +41,13 @@ impl Machine {
         }
     }
 
+    #[inline]
     pub fn blocks(&mut self, vcpu: VcpuId) {
         self.change(vcpu, |host| host.state = VcpuState::Blocked);
     }
 
     /// A blocked vCPU waits for a pCPU.
+    #[inline]
     pub fn wakes(&mut self, vcpu: VcpuId) {
         self.change(vcpu, |host| {
             (host.state, host.preempted, host.yielded) = (VcpuState::Runnable, false, false);
@@ -56,6 +60,7 @@ impl Machine {
     }
 
     /// A call-function interrupt comes, or the last one has been handled.
+    #[inline]
     pub fn set_owes_answer(&mut self, vcpu: VcpuId, owes: bool) {
         if self.vcpus[vcpu].owes_answer != owes {
             self.change(vcpu, |host| host.owes_answer = owes);
