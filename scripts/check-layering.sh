@@ -15,9 +15,11 @@ if grep -nHwE 'float|double' policy/*.h 2>/dev/null | grep -vE ':\s*(/?\*|//)'; 
 # Crates: what each may depend on.
 declare -A allowed=(
     [border]="" [policy]="border" [symbols]="" [metrics]="" [trace]="" [promises]=""
-    [sim]="policy metrics symbols trace promises" [host]="border policy symbols metrics trace"
+    [model]="policy metrics" [engine]="model policy metrics symbols trace"
+    [experiments]="engine model policy metrics promises" [studies]="experiments engine model policy metrics"
+    [host]="border policy symbols metrics trace"
     [testbed]="metrics promises"
-    [cli]="policy symbols metrics sim host testbed"
+    [cli]="policy symbols metrics model engine experiments studies host testbed"
 )
 for crate in "${!allowed[@]}"; do
     for dependency in $(grep -oE '^microslice-[a-z]+' "crates/$crate/Cargo.toml" | sed 's/microslice-//' | sort -u); do

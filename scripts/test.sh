@@ -37,10 +37,10 @@ if (($#)); then
 else
     # These need no kernels, which are fetched meanwhile.
     # shellcheck disable=SC2046
-    run --lib --bins $(integration_tests -E '^crates/(policy|sim)/')
+    run --lib --bins $(integration_tests -E '^crates/(policy|experiments|studies)/')
     await_kernels
     # shellcheck disable=SC2046
-    run $(integration_tests -vE '^crates/(policy|sim)/')
+    run $(integration_tests -vE '^crates/(policy|experiments|studies)/')
     run --doc
 fi
 echo "The ten slowest tests:"

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::plain;
-use microslice_sim::batch::BatchProgress;
+use microslice_experiments::batch::BatchProgress;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

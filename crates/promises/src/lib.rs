@@ -2,9 +2,9 @@
 //!
 //! A row is a scenario. It says which parties want the pCPUs, and what each of them has to get. It says by
 //! how much that may be off in each world, and what wait is the longest. The simulator's test
-//! (`crates/sim/tests/promises.rs`) runs the rows under each scheduler that promises shares. The testbed's
-//! behaviours (`crates/testbed/tests/behaviours`) run them with real guests. A row that a world doesn't run
-//! says why.
+//! (`crates/experiments/tests/simulations/promises.rs`) runs the rows under each scheduler that promises
+//! shares. The testbed's behaviours (`crates/testbed/tests/behaviours`) run them with real guests. A row that
+//! a world doesn't run says why.
 
 mod table;
 

@@ -290,8 +290,8 @@ mod tests {
 
     #[test]
     fn a_scenarios_host_takes_the_file_as_it_is_written() {
-        use microslice_sim::config::{BoostCosts, Duration};
-        use microslice_sim::scenario::{Overrides, load};
+        use microslice_experiments::scenario::{Overrides, load};
+        use microslice_model::config::{BoostCosts, Duration};
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("boosts.toml");
         let text = to_scenario(&args(), &measured(), &Figures::of(&measured()));

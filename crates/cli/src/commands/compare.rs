@@ -5,12 +5,12 @@ use crate::failure::Failure;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::Args;
+use microslice_experiments::comparison::{Comparison, ComparisonError, Row};
+use microslice_experiments::scenario::Overrides;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::{Bar, BarChart, BarSeries};
 use microslice_metrics::table::Table;
 use microslice_metrics::{Estimate, Unit};
-use microslice_sim::comparison::{Comparison, ComparisonError, Row};
-use microslice_sim::scenario::Overrides;
 use serde_json::{Value as Json, json};
 use std::path::PathBuf;
 

@@ -9,7 +9,7 @@ use microslice_metrics::Unit;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::{Bar, BarChart, BarSeries};
 use microslice_metrics::table::Table;
-use microslice_sim::regret::{self, Distribution, RUNS, RegretError, ScenarioResult, Summary, summaries};
+use microslice_studies::regret::{self, Distribution, RUNS, RegretError, ScenarioResult, Summary, summaries};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;

@@ -4,9 +4,10 @@ use super::simulate::failure_of;
 use crate::failure::Failure;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
-use clap::{Args, ValueEnum};
-use microslice_sim::reproduction::{
-    self, FigureResult, Reproduction, ReproductionError, Sensitivity, groups, ids, kinds, page, reproduce,
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use microslice_studies::reproduction::{
+    FigureResult, Reproduction, ReproductionError, STUDIES, Sensitivity, Study, groups, ids, page, reproduce,
     shape_table, table,
 };
 use serde_json::{Value as Json, json};
@@ -34,7 +35,8 @@ and where the model misses, is listed in docs/explanation/reproduction.md (What 
 the others in docs/explanation/asplos13.md, docs/explanation/vm04.md and docs/explanation/apsys15.md.")]
 pub struct Reproduce {
     /// Which paper
-    paper: Paper,
+    #[arg(value_name = "PAPER", value_parser = parse_study())]
+    study: &'static dyn Study,
 
     /// Only one table, figure or section (table2, table4a, figure4, section3, abstract, …), or some of its
     /// numbers (table4b.dedup)
@@ -62,42 +64,23 @@ pub struct Reproduce {
     sensitivity: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Paper {
-    /// Ahn et al., "Accelerating Critical OS Services in Virtualized Systems with Flexible Micro-sliced
-    /// Cores"
-    Eurosys18,
-    /// Kim et al., "Demand-Based Coordinated Scheduling for SMP VMs"
-    Asplos13,
-    /// Uhlig et al., "Towards Scalable Multiprocessor Virtual Machines"
-    Vm04,
-    /// Kashyap et al., "Opportunistic Spinlocks: Achieving Virtual Machine Scalability in the Clouds"
-    Apsys15,
-    /// Li, "Semantics-aware directed yield for oversubscribed KVM", version 3 of a proposal on the kernel's
-    /// mailing list
-    Li2026,
-}
-
-impl From<Paper> for reproduction::Paper {
-    fn from(paper: Paper) -> Self {
-        match paper {
-            Paper::Eurosys18 => Self::Eurosys18,
-            Paper::Asplos13 => Self::Asplos13,
-            Paper::Vm04 => Self::Vm04,
-            Paper::Apsys15 => Self::Apsys15,
-            Paper::Li2026 => Self::Li2026,
-        }
-    }
+/// Reads the name of a study: one of those that are there.
+fn parse_study() -> impl TypedValueParser<Value = &'static dyn Study> {
+    let names = STUDIES.map(|study| PossibleValue::new(study.name()).help(study.paper()));
+    PossibleValuesParser::new(names).map(|name| {
+        let study = STUDIES.into_iter().find(|study| study.name() == name);
+        study.expect("it is one of the possible values")
+    })
 }
 
 pub fn run(args: Reproduce) -> Result<(), Failure> {
-    let paper: reproduction::Paper = args.paper.into();
+    let study = args.study;
     let only = args.only.as_deref().map(str::to_lowercase);
-    let group = only.as_deref().map(|only| group(paper, only)).transpose()?;
+    let group = only.as_deref().map(|only| group(study, only)).transpose()?;
     let seeds = seeds_from(args.seed, args.seeds)?;
     let progress = progress::stoppable()?;
     let html = OutputFile::wanted(args.html.as_deref(), &[])?;
-    if args.sensitivity && paper != reproduction::Paper::Eurosys18 {
+    if args.sensitivity && !study.has_sensitivity() {
         return Err(Failure::bad_input("--sensitivity: its figures are of eurosys18 only"));
     }
     if args.sensitivity {
@@ -105,8 +88,8 @@ pub fn run(args: Reproduce) -> Result<(), Failure> {
     }
     let begun = Instant::now();
     let mut reproduction = {
-        let _line = ProgressLine::of_batch(format!("reproducing {}", paper.title()), progress.clone());
-        reproduce(paper, group.as_deref(), &seeds, &progress).map_err(failure)?
+        let _line = ProgressLine::of_batch(format!("reproducing {}", study.title()), progress.clone());
+        reproduce(study, group.as_deref(), &seeds, &progress).map_err(failure)?
     };
     reproduction.figures.retain(|figure| only.as_deref().is_none_or(|only| is_within(&figure.id, only)));
     let elapsed_s = begun.elapsed().as_secs_f64();
@@ -129,8 +112,8 @@ fn seeds_from(first: u64, count: u64) -> Result<Vec<u64>, Failure> {
 }
 
 /// The group that contains `only`: `table4b` of `table4b.dedup`.
-fn group(paper: reproduction::Paper, only: &str) -> Result<String, Failure> {
-    let (groups, ids) = (groups(paper), ids(paper));
+fn group(study: &dyn Study, only: &str) -> Result<String, Failure> {
+    let (groups, ids) = (groups(study), ids(study));
     let wanted = only.split('.').next().unwrap_or(only);
     let Some(group) = groups.iter().find(|group| **group == wanted) else {
         return Err(Failure::bad_input(format!(
@@ -155,7 +138,7 @@ fn is_within(id: &str, only: &str) -> bool {
 
 fn run_sensitivity(
     seeds: &[u64],
-    progress: &microslice_sim::batch::BatchProgress,
+    progress: &microslice_experiments::batch::BatchProgress,
     json: bool,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
@@ -206,11 +189,11 @@ fn text_of(reproduction: &Reproduction, elapsed_s: f64) -> String {
         "{}, {} seed(s) from {}; ± is half of the 95 % confidence interval\n\n{}{}\n\n{}\n\
          {held} of {predicted} predicted numbers hold (within 25 % of the paper's, or beyond its limit); {shapes_held} of {} shapes hold; \
          {} events in {elapsed_s:.1} s\n",
-        reproduction.paper.title(),
+        reproduction.study.title(),
         reproduction.seeds.len(),
         reproduction.seeds.first().copied().unwrap_or(0),
         table(&reproduction.figures),
-        kinds(reproduction.paper),
+        reproduction.study.kinds(),
         shape_table(reproduction),
         reproduction.shapes.len(),
         microslice_metrics::Unit::Count.show(reproduction.events as f64),

@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::Args;
-use microslice_sim::batch::{BatchProgress, all_cores};
-use microslice_sim::sweep::{self, Journal, Journals, Part, SweepError, WriteError, are_there};
+use microslice_experiments::batch::{BatchProgress, all_cores};
+use microslice_experiments::sweep::{self, Journal, Journals, Part, SweepError, WriteError, are_there};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

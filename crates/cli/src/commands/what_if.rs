@@ -10,7 +10,7 @@ use clap::Args;
 use microslice_metrics::profile::{HostProfile, Profile, SIZE_MAX, VmProfile};
 use microslice_metrics::table::Table;
 use microslice_metrics::{Estimate, Unit};
-use microslice_sim::what_if::{Fit, MeasuredHost, Row, UNKNOWN, WhatIfError, fit, predict};
+use microslice_studies::what_if::{Fit, MeasuredHost, Row, UNKNOWN, WhatIfError, fit, predict};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -52,13 +52,20 @@ fn rust_fields(is_wanted: impl Fn(&str) -> bool) -> BTreeSet<String> {
     fields
 }
 
+/// Whether a file is a source of the simulator.
+fn is_simulator(path: &str) -> bool {
+    ["model", "engine", "experiments", "studies"]
+        .iter()
+        .any(|name| path.starts_with(&format!("crates/{name}/src/")))
+}
+
 fn is_configuration(path: &str) -> bool {
-    path == "crates/sim/src/config.rs" || path.starts_with("crates/sim/src/config/")
+    path == "crates/model/src/config.rs" || path.starts_with("crates/model/src/config/")
 }
 
 /// Keys that a reader accepts, but doesn't ask its table for.
 pub fn keys_that_nothing_reads() -> Vec<String> {
-    let readers = ["crates/sim/src/scenario/", "crates/sim/src/sweep/"];
+    let readers = ["crates/experiments/src/scenario/", "crates/experiments/src/sweep/"];
     let mut listed = BTreeSet::new();
     let mut readers_code = String::new();
     for source in
@@ -79,9 +86,7 @@ pub fn keys_that_nothing_reads() -> Vec<String> {
 pub fn settings_that_nothing_uses() -> Vec<String> {
     let used = words_of(|source| {
         let path = &source.path;
-        path.starts_with("crates/sim/src/")
-            && !path.starts_with("crates/sim/src/scenario/")
-            && !is_configuration(path)
+        is_simulator(path) && !path.starts_with("crates/experiments/src/scenario/") && !is_configuration(path)
     })
     .collect();
     rust_fields(is_configuration).difference(&used).cloned().collect()
@@ -90,9 +95,9 @@ pub fn settings_that_nothing_uses() -> Vec<String> {
 /// Fields of a run's report that are named once: where they are defined.
 pub fn simulated_results_that_nothing_fills() -> Vec<String> {
     let fields =
-        rust_fields(|path| path == "crates/sim/src/report.rs" || path.starts_with("crates/sim/src/report/"));
+        rust_fields(|path| ["crates/engine/src/report.rs", "crates/model/src/counters.rs"].contains(&path));
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
-    for word in words_of(|source| source.path.starts_with("crates/sim/src/")) {
+    for word in words_of(|source| is_simulator(&source.path)) {
         *times.entry(word).or_default() += 1;
     }
     fields.into_iter().filter(|field| times.get(field).is_none_or(|times| *times < 2)).collect()

@@ -137,7 +137,7 @@ pub fn policy(scheduler: Scheduler, costs: &OperationCosts, plan: &Plan) -> Opti
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use microslice_sim::scenario::{Overrides, parse};
+    use microslice_experiments::scenario::{Overrides, parse};
     use microslice_testbed::operation_costs::ITERATIONS;
 
     /// About what an emulated host has.

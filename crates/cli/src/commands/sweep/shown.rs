@@ -3,10 +3,10 @@
 use crate::commands::compare::{cells_of, figures_json, is_shown};
 use crate::failure::Failure;
 use crate::output;
+use microslice_experiments::comparison::Row;
+use microslice_experiments::sweep::{FailedRun, Group, Sweep, groups};
 use microslice_metrics::figures;
 use microslice_metrics::table::Table;
-use microslice_sim::comparison::Row;
-use microslice_sim::sweep::{FailedRun, Group, Sweep, groups};
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
 use std::path::Path;

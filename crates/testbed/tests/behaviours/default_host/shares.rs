@@ -99,7 +99,7 @@ fn a_brief_sleeper_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
 
 /// A light guest of many shootdowns asks for micro slices all the time. (Emulated, it asks too seldom to gain
 /// much: it had 0.129 of the host without the rule, 0.107 with it. What the rule is worth:
-/// crates/sim/tests/shares.rs.)
+/// crates/experiments/tests/simulations/shares.rs.)
 #[test]
 #[ignore = "no time for it in a working day: make test-long"]
 fn a_vm_that_has_had_more_than_its_share_is_refused_micro_slices() {

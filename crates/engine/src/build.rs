@@ -1,0 +1,406 @@
+//! From a configuration to a simulation at time 0: names become numbers, and what makes no sense is refused.
+
+use crate::SimError;
+use crate::guest::mutex::SpinQueue;
+use crate::guest::network::Nic;
+use crate::guest::program::{Compiler, LockName, LockNames, Programs, Tables};
+use crate::guest::{GuestVcpu, Holder, Lock, Thread, ThreadState, WaitsFor};
+use crate::guest::{balance::Balancing, modes::Mode};
+use crate::measurements::Measurements;
+use crate::observers::Observers;
+use crate::simulation::{HostTicks, KernelTimes, Simulation, Slots, Vm, Workload};
+use crate::text;
+use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
+use microslice_model::checker::Checker;
+use microslice_model::config::{LOOP_DEPTH, LockKind, PleConfig, RUNQUEUE, SimulationConfig, VmConfig, Wait};
+use microslice_model::events::{StopReason, TraceNames, TraceSink};
+use microslice_model::ids::{IdVec, LockId, SymbolId, VcpuId, VmId, WorkloadId};
+use microslice_model::machine::{HostVm, Machine};
+use microslice_model::random::{Random, Samplers};
+use microslice_model::scheduler;
+use microslice_model::smt::Smt;
+use std::collections::BTreeSet;
+
+const VCPUS_MAX: usize = 1 << 20;
+
+fn bad(place: impl Into<String>, cause: impl Into<String>) -> SimError {
+    SimError::Config { place: place.into(), cause: cause.into() }
+}
+
+/// What a scenario can get wrong, in the words of the scenario.
+pub fn validate(config: &SimulationConfig) -> Result<(), SimError> {
+    let pcpus = config.host.pcpus;
+    if pcpus == 0 || pcpus > PCPUS_MAX {
+        return Err(bad("host", format!("pcpus is {pcpus}; it must be 1 to {PCPUS_MAX}")));
+    }
+    if config.duration_ns == 0 {
+        return Err(bad("simulation", "the duration is 0"));
+    }
+    if config.duration_ns.checked_add(config.warmup_ns).is_none_or(|end| end >= TIME_END_NS) {
+        return Err(bad("simulation", "the duration is absurd: over three days"));
+    }
+    if config.host.ple.enabled && config.host.ple.window_ns == 0 {
+        return Err(bad("host.ple", "the window is 0"));
+    }
+    let smt = (config.host.smt_threads, config.host.smt_busy_speed_permille);
+    if smt.0 == 0 || !(100..=1000).contains(&smt.1) {
+        return Err(bad("host", "smt_threads is at least 1, smt_busy_speed 10 % to 100 %"));
+    }
+    if config.vms.is_empty() {
+        return Err(bad("simulation", "there are no VMs"));
+    }
+    if config.vms.iter().map(|vm| vm.vcpus).sum::<usize>() > VCPUS_MAX {
+        return Err(bad("simulation", format!("there are more than {VCPUS_MAX} vCPUs")));
+    }
+    let most = config.scheduler.most_micro_pcpus();
+    if most >= pcpus {
+        return Err(bad("scheduler", format!("{most} micro pCPUs leave none of {pcpus} to the normal pool")));
+    }
+    if most > microslice_policy::POOL_LIMIT_MAX {
+        let limit = microslice_policy::POOL_LIMIT_MAX;
+        return Err(bad("scheduler", format!("{most} micro pCPUs; the policy allows up to {limit}")));
+    }
+    config.vms.iter().try_for_each(|vm| validate_vm(vm, pcpus, pcpus - most))
+}
+
+fn validate_vm(vm: &VmConfig, pcpus: usize, normal_pcpus: usize) -> Result<(), SimError> {
+    let place = format!("vm {}", vm.name);
+    if vm.vcpus == 0 {
+        return Err(bad(place, "it has no vCPUs"));
+    }
+    if vm.weight == 0 || vm.weight > 65_535 {
+        return Err(bad(place, format!("weight is {}; it must be 1 to 65535", vm.weight)));
+    }
+    if let Some(pcpu) = vm.affinity.iter().find(|&&pcpu| pcpu >= pcpus) {
+        return Err(bad(place, format!("affinity names pCPU {pcpu}; there are {pcpus}")));
+    }
+    if !vm.affinity.is_empty() && vm.affinity.iter().all(|&pcpu| pcpu >= normal_pcpus) {
+        return Err(bad(place, "affinity leaves it no pCPU that is never micro-sliced"));
+    }
+    if vm.kernel.tick_hz == 0 || vm.kernel.tick_hz > 10_000 {
+        return Err(bad(place, format!("tick_hz is {}; it must be 1 to 10000", vm.kernel.tick_hz)));
+    }
+    if vm.kernel.thread_switch_ns == 0 {
+        return Err(bad(place, "a thread switch takes no time"));
+    }
+    if let Some(nic) = &vm.nic
+        && nic.vcpu >= vm.vcpus
+    {
+        return Err(bad(place, format!("the NIC interrupts vCPU {}; there are {}", nic.vcpu, vm.vcpus)));
+    }
+    for workload in &vm.workloads {
+        let place = format!("{place}, workload {}", workload.name);
+        if workload.threads == 0 || workload.threads > VCPUS_MAX {
+            return Err(bad(place, format!("threads is {}; it must be 1 to {VCPUS_MAX}", workload.threads)));
+        }
+        if let Some(vcpu) = workload.pinned_vcpu
+            && vcpu >= vm.vcpus
+        {
+            return Err(bad(place, format!("pinned to vCPU {vcpu}; there are {}", vm.vcpus)));
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Simulation<'a> {
+    pub fn new(config: &'a SimulationConfig, sink: &'a mut dyn TraceSink) -> Result<Self, SimError> {
+        validate(config)?;
+        let normal = config.host.pcpus - config.scheduler.most_micro_pcpus();
+        let host_vms = config.vms.iter().map(|vm| host_vm(vm, config.host.pcpus, normal)).collect();
+        let mut machine = Machine::new(&config.host, host_vms);
+        let scheduler =
+            scheduler::build(&config.scheduler, &config.host.boosts, config.delay.as_ref(), &mut machine);
+        let threads = config.vms.iter().flat_map(|vm| &vm.workloads).map(|workload| workload.threads).sum();
+        let slots = Slots::new(config.host.pcpus, threads, config.vms.len());
+        let exit_ns = config.host.costs.exit_ns;
+        let mut simulation = Self {
+            config,
+            observers: Observers::new(sink),
+            names: TraceNames { pcpus: config.host.pcpus as u32, ..TraceNames::default() },
+            host_ticks: HostTicks::new(config.host.pcpus),
+            timeline: Timeline::new(config.host.pcpus, slots.count as usize),
+            slots,
+            costs: config.host.costs.clone(),
+            smt: Smt::new(&config.host),
+            ple: config.host.ple.clone(),
+            why: IdVec::of(StopReason::Preempted, config.host.pcpus),
+            ple_period_ns: config.host.ple.window_ns + exit_ns,
+            guest: machine.vcpus.iter().map(|_| GuestVcpu::new()).collect(),
+            machine,
+            scheduler,
+            threads: IdVec::new(),
+            locks: IdVec::new(),
+            queues: IdVec::new(),
+            barriers: IdVec::new(),
+            programs: Programs::default(),
+            workloads: IdVec::new(),
+            vms: IdVec::new(),
+            classes: text::all()?.iter().flat_map(|text| text.classes.iter().copied()).collect(),
+            texts: text::all()?,
+            samplers: Samplers::default(),
+            random: Random::stream(config.seed, 0),
+            slot: 0,
+            within_step: VcpuId::NONE,
+            measured: Measurements::new(),
+            times_guests: config.guest_times,
+            modes: IdVec::new(),
+        };
+        simulation.modes = IdVec::of(Mode::default(), simulation.guest.len());
+        for vm in &config.vms {
+            simulation.add_vm(vm)?;
+        }
+        if config.check {
+            let (vcpus, locks) = (simulation.guest.len(), simulation.locks.len());
+            let checker =
+                Checker::new(config.host.pcpus, vcpus, locks, &config.scheduler, config.delay.as_ref());
+            simulation.observers.check_with(checker);
+        }
+        simulation.machine.tracing = simulation.observers.want_events();
+        simulation.name_symbols();
+        Ok(simulation)
+    }
+
+    fn name_symbols(&mut self) {
+        for text in self.texts {
+            self.names.symbols.extend(text.symbols.iter().map(|symbol| symbol.name.clone()));
+        }
+    }
+
+    /// Number of a function in the trace's names.
+    pub(crate) fn symbol_number(&self, vm: VmId, symbol: u16) -> SymbolId {
+        let text = &self.texts[self.vms[vm].text];
+        SymbolId::from_index(usize::from(text.first) + text.index(symbol))
+    }
+
+    fn add_vm(&mut self, vm: &VmConfig) -> Result<(), SimError> {
+        let number = self.vms.next_id();
+        let first_vcpu = self.machine.vms[number].first_vcpu;
+        let text = vm.kernel.symbols as usize;
+        self.names.vms.push(vm.name.clone());
+        self.names.vcpus.extend((0..vm.vcpus as u32).map(|vcpu| (number, vcpu)));
+        self.measured.add_vm();
+        let lock_names = self.add_locks(vm, number, text)?;
+        let runqueue_lock = lock_names[0].first;
+        let first_thread = self.threads.next_id();
+        let nic = vm.nic.as_ref().map(|nic| Nic::new(nic, first_vcpu));
+        self.vms.push(Vm {
+            first_vcpu,
+            vcpus: vm.vcpus as u32,
+            text,
+            kernel: kernel_times(vm, &self.ple, self.costs.exit_ns),
+            runqueue_lock,
+            first_queue: self.queues.next_id(),
+            first_barrier: self.barriers.next_id(),
+            ready_threads: 0,
+            nic,
+            balancing: vm.kernel.balance.clone().map(|config| Balancing::new(config, vm.vcpus as u32)),
+            first_thread,
+            threads: 0,
+        });
+        let tables = Tables {
+            samplers: &mut self.samplers,
+            programs: &mut self.programs,
+            queues: &mut self.queues,
+            barriers: &mut self.barriers,
+        };
+        let mut compiler = Compiler::new(vm, &self.texts[text], &lock_names, tables);
+        let programs =
+            vm.workloads.iter().map(|workload| compiler.compile(workload)).collect::<Result<Vec<_>, _>>()?;
+        let mut next_vcpu = 0;
+        let mut processes: Vec<(&str, WorkloadId)> = Vec::new();
+        for (workload, program) in vm.workloads.iter().zip(programs) {
+            let next = self.workloads.next_id();
+            let process = workload.process.as_deref();
+            let known = processes.iter().find(|(name, _)| Some(*name) == process);
+            let address_space = known.map_or(next, |&(_, first)| first);
+            processes.extend(process.filter(|_| address_space == next).map(|name| (name, next)));
+            let index = self.workloads.push(Workload {
+                address_space,
+                vm: number,
+                shared_address_space: workload.shared_address_space,
+                cache_permille: workload.cache_sensitive_permille,
+                units_done: 0,
+                computed_ns: 0,
+            });
+            for thread in 0..workload.threads {
+                self.names.threads.push(format!("{}/{}#{thread}", vm.name, workload.name));
+                let vcpu = match workload.pinned_vcpu {
+                    Some(vcpu) => first_vcpu.plus(vcpu as u32),
+                    None => {
+                        next_vcpu += 1;
+                        first_vcpu.plus((next_vcpu - 1) % vm.vcpus as u32)
+                    }
+                };
+                self.add_thread(number, index, program, vcpu, workload.pinned_vcpu.is_some());
+            }
+        }
+        self.vms[number].threads = self.threads.next_id().since(first_thread);
+        Ok(())
+    }
+
+    fn add_thread(&mut self, vm: VmId, workload: WorkloadId, program: u32, vcpu: VcpuId, pinned: bool) {
+        let number = self.threads.len() as u64;
+        self.threads.push(Thread {
+            vm,
+            workload,
+            pinned,
+            state: ThreadState::Blocked,
+            waits_for: WaitsFor::Timer,
+            vcpu,
+            pc: program,
+            first_lock: self.vms[vm].runqueue_lock,
+            loops: [0; LOOP_DEPTH],
+            random: Random::stream(self.config.seed, number + 1),
+            compute_left_ns: 0,
+            woken_at_ns: crate::guest::NOT_WOKEN,
+            granted: LockId::NONE,
+            hold_ns: 0,
+            wait_since_ns: 0,
+            wakes_under: LockId::NONE,
+            passage: 0,
+        });
+    }
+
+    fn add_locks(&mut self, vm: &VmConfig, number: VmId, text: usize) -> Result<LockNames, SimError> {
+        let mut names = LockNames::new();
+        let default = vm.kernel.lock_kind;
+        let runqueue = vm.kernel.locks.iter().find(|lock| lock.name == RUNQUEUE);
+        let kind = runqueue.and_then(|lock| lock.kind).unwrap_or(default);
+        let symbol = runqueue.map_or("ttwu_do_activate", |lock| &lock.symbol);
+        if kind.sleeps() {
+            return Err(bad(format!("vm {}, lock {RUNQUEUE}", vm.name), "a runqueue's lock can't sleep"));
+        }
+        self.add_lock(&mut names, vm, number, text, (RUNQUEUE, kind, true, vm.vcpus, symbol))?;
+        let mut known = BTreeSet::new();
+        for lock in vm.kernel.locks.iter().filter(|lock| lock.name != RUNQUEUE) {
+            if !known.insert(&lock.name) {
+                return Err(bad(format!("vm {}", vm.name), format!("lock {} is there twice", lock.name)));
+            }
+            let kind = lock.kind.unwrap_or(default);
+            let instances = lock.instances.clamp(1, 1 << 20);
+            self.add_lock(
+                &mut names,
+                vm,
+                number,
+                text,
+                (&lock.name, kind, lock.irqs_off, instances, &lock.symbol),
+            )?;
+        }
+        Ok(names)
+    }
+
+    fn add_lock(
+        &mut self,
+        names: &mut LockNames,
+        vm: &VmConfig,
+        number: VmId,
+        text: usize,
+        (name, kind, irqs_off, instances, symbol): (&str, LockKind, bool, usize, &str),
+    ) -> Result<(), SimError> {
+        let place = format!("vm {}, lock {name}", vm.name);
+        let functions = &self.texts[text];
+        let hold_symbol = functions
+            .find(symbol)
+            .ok_or_else(|| bad(place, format!("{:?} has no function {symbol:?}", vm.kernel.symbols)))?;
+        let rules = kind.rules();
+        let spin_symbol = functions.fixed.spin_in(rules.spins_in);
+        let spin_queue = || {
+            Box::new(SpinQueue {
+                vcpus: Default::default(),
+                first_symbol: spin_symbol,
+                queued_symbol: functions.fixed.spin_for_turn,
+            })
+        };
+        let statistics = self.measured.add_locks(number, name);
+        names.push(LockName {
+            name: name.into(),
+            first: self.locks.next_id(),
+            instances: instances as u32,
+            sleeps: kind.sleeps(),
+        });
+        for instance in 0..instances {
+            self.names.locks.push(if instances > 1 {
+                format!("{}/{name}#{instance}", vm.name)
+            } else {
+                format!("{}/{name}", vm.name)
+            });
+            self.locks.push(Lock {
+                statistics,
+                wait: rules.wait,
+                irqs_off,
+                doublings: 0,
+                spin_symbol,
+                hold_symbol,
+                owner: Holder::NONE,
+                acquisitions: 0,
+                waiters: Default::default(),
+                spinners: (rules.wait == Wait::SpinOrSleep).then(spin_queue),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// `normal`: so many pCPUs, the first ones, are never micro-sliced.
+fn host_vm(vm: &VmConfig, pcpus: usize, normal: usize) -> HostVm {
+    let affinity = if vm.affinity.is_empty() {
+        Vec::new()
+    } else {
+        (0..pcpus).map(|pcpu| vm.affinity.contains(&pcpu)).collect()
+    };
+    let mut host_vm = HostVm::new(vm.vcpus as u32, vm.weight, affinity);
+    host_vm.knobs = vm.knobs;
+    host_vm.pinned_round = if vm.pinned { normal as u32 } else { 0 };
+    host_vm
+}
+
+fn kernel_times(vm: &VmConfig, ple: &PleConfig, exit_ns: u64) -> KernelTimes {
+    let kernel = &vm.kernel;
+    KernelTimes {
+        tick_ns: 1_000_000_000 / u64::from(kernel.tick_hz),
+        thread_slice_ns: kernel.thread_slice_ns,
+        pv_spin_ns: with_exits(kernel.pv_spin_ns, ple, exit_ns),
+        yield_spin_ns: kernel.yield_spin_ns,
+        call_function_ns: kernel.call_function_handler_ns,
+        reschedule_ns: kernel.reschedule_handler_ns,
+        tick_handler_ns: kernel.tick_handler_ns,
+        switch_ns: kernel.thread_switch_ns,
+        pv_tlb_flush: kernel.pv_tlb_flush,
+        pv_ipi_yield: kernel.pv_ipi_yield,
+        preemption_hint_ns: kernel.preemption_hint_ns,
+    }
+}
+
+/// How long so much spinning takes with the pause-loop exits on its way, if there are any: a guest counts its
+/// loops, and makes none during an exit.
+fn with_exits(spinning_ns: u64, ple: &PleConfig, exit_ns: u64) -> u64 {
+    if !ple.enabled {
+        return spinning_ns;
+    }
+    let (window, period) = (u128::from(ple.window_ns), u128::from(ple.window_ns + exit_ns));
+    u64::try_from(u128::from(spinning_ns) * period / window.max(1)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_NS: u64 = 3_600_000_000_000;
+
+    fn ple(enabled: bool, window_ns: u64) -> PleConfig {
+        PleConfig { enabled, window_ns }
+    }
+
+    #[test]
+    fn a_spinner_spends_the_time_of_its_pause_loop_exits_beside_that_of_its_loops() {
+        assert_eq!(with_exits(300_000, &ple(true, 1_500), 500), 400_000);
+        assert_eq!(with_exits(300_000, &ple(false, 1_500), 500), 300_000, "there are no exits");
+        assert_eq!(with_exits(300_000, &ple(false, 0), 500), 300_000);
+    }
+
+    #[test]
+    fn spinning_for_an_hour_between_exits_that_take_as_long_is_no_overflow() {
+        assert_eq!(with_exits(HOUR_NS, &ple(true, HOUR_NS), HOUR_NS), 2 * HOUR_NS);
+        assert_eq!(with_exits(HOUR_NS, &ple(true, 1), 10_000_000), u64::MAX);
+    }
+}

@@ -1,0 +1,307 @@
+//! Interrupts between vCPUs, and what waits for them: reschedule IPIs, call-function IPIs, TLB shootdowns.
+
+use crate::guest::{Act, Frame, Then, ThreadState, pending};
+use crate::simulation::{CACHE_LINE_NS, Simulation};
+use crate::text;
+use microslice_model::events::{IpiKind, StopReason, TraceEvent};
+use microslice_model::ids::{LockId, ThreadId, VcpuId, VmId, WorkloadId};
+use microslice_model::machine::VcpuState;
+use microslice_model::scheduler::WokenBy;
+use microslice_policy::{InterruptKind, YieldCause};
+
+/// Timer interrupt that wakes a sleeping thread: hrtimer_interrupt, or a block device's completion.
+const TIMER_HANDLER_NS: u64 = 2_000;
+
+impl Simulation<'_> {
+    pub(crate) fn count_ipi(&mut self, from: VcpuId, to: VcpuId, kind: IpiKind) {
+        let vm = self.machine.vcpus[from].vm;
+        if kind != IpiKind::LockKick {
+            self.measured.count_ipi_sent(vm, kind == IpiKind::CallFunction);
+        }
+        self.machine.emit(TraceEvent::IpiSent { from, to, kind });
+    }
+
+    pub(crate) fn send_ipi(&mut self, from: VcpuId, to: VcpuId, kind: IpiKind) {
+        let (bit, meaning) = match kind {
+            IpiKind::Reschedule => (pending::RESCHEDULE, InterruptKind::IpiReschedule),
+            IpiKind::CallFunction => (pending::CALL_FUNCTION, InterruptKind::IpiCallFunction),
+            IpiKind::LockKick => unreachable!("a kick wakes a vCPU, it interrupts nobody"),
+        };
+        // Interrupts of one kind merge while pending, as bits of the local APIC do.
+        if self.guest[to].pending & bit == 0 {
+            self.count_ipi(from, to, kind);
+        }
+        self.scheduler.ipi(&mut self.machine, from, to, kind);
+        self.send_interrupt(to, bit, meaning);
+    }
+
+    pub(crate) fn send_interrupt(&mut self, vcpu: VcpuId, bit: u8, kind: InterruptKind) {
+        if bit == pending::CALL_FUNCTION {
+            self.machine.set_owes_answer(vcpu, true);
+        }
+        let guest = &mut self.guest[vcpu];
+        guest.pending |= bit;
+        let deaf = guest.frames[0].act == Act::HaltLock && guest.frames[0].irqs_off || guest.depth > 0;
+        match self.machine.vcpus[vcpu].state {
+            VcpuState::Running => {
+                self.sync(vcpu);
+                if self.deliver(vcpu) {
+                    self.retime(vcpu);
+                }
+            }
+            VcpuState::Blocked if deaf => {}
+            _ => {
+                self.machine.vcpus[vcpu].pending_interrupts |= bit;
+                self.wake_by(vcpu, WokenBy::Interrupt(kind));
+            }
+        }
+    }
+
+    /// An interrupt to a vCPU that doesn't run, or a lock's kick: a blocked one is woken first. It may wait
+    /// on a runqueue then, instead of getting a pCPU at once. About that the policy is asked (paper, section
+    /// 5: "the vCPU which is on the runqueue").
+    pub(crate) fn wake_by(&mut self, vcpu: VcpuId, what: WokenBy) {
+        let was_blocked = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
+        self.wake_vcpu(vcpu);
+        self.settle();
+        if self.machine.vcpus[vcpu].state == VcpuState::Runnable {
+            self.note_position(vcpu);
+            match what {
+                WokenBy::Interrupt(kind) if !was_blocked => {
+                    self.scheduler.interrupt(&mut self.machine, vcpu, kind)
+                }
+                _ => self.scheduler.woken(&mut self.machine, vcpu, what),
+            }
+        }
+    }
+
+    /// Begins the handler of a pending interrupt, if the running vCPU may be interrupted now.
+    #[inline]
+    pub(crate) fn deliver(&mut self, vcpu: VcpuId) -> bool {
+        let guest = &self.guest[vcpu];
+        guest.pending != 0 && guest.depth == 0 && !guest.frames[0].irqs_off && self.deliver_pending(vcpu)
+    }
+
+    #[cold]
+    fn deliver_pending(&mut self, vcpu: VcpuId) -> bool {
+        let guest = &self.guest[vcpu];
+        // Blocked at this very instant: it is woken, and delivers when it runs.
+        if self.machine.vcpus[vcpu].state != VcpuState::Running {
+            return false;
+        }
+        // The woken vCPU took its pCPU, and another pCPU it. A handler between the halves of a step would be
+        // taken for the step. It comes behind it.
+        if self.within_step == vcpu {
+            return false;
+        }
+        let vm = self.machine.vcpus[vcpu].vm;
+        let kernel = &self.vms[vm].kernel;
+        let fixed = &self.texts[self.vms[vm].text].fixed;
+        let waiting = guest.pending;
+        let (bit, then, symbol, handler_ns) = if waiting & pending::CALL_FUNCTION != 0 {
+            (
+                pending::CALL_FUNCTION,
+                Then::CallFunctionHandled,
+                fixed.call_function_handler,
+                kernel.call_function_ns,
+            )
+        } else if waiting & pending::RESCHEDULE != 0 {
+            (pending::RESCHEDULE, Then::RescheduleHandled, fixed.reschedule_handler, kernel.reschedule_ns)
+        } else if waiting & pending::VIRQ != 0 {
+            let nic = self.vms[vm].nic.as_ref().expect("only a NIC raises virqs");
+            (pending::VIRQ, Then::VirqHandled, fixed.virq_handler, nic.irq_handler_ns())
+        } else if waiting & pending::TIMER != 0 {
+            (pending::TIMER, Then::TimerHandled, fixed.timer_handler, TIMER_HANDLER_NS)
+        } else {
+            (pending::TICK, Then::TickHandled, fixed.tick_handler, kernel.tick_handler_ns)
+        };
+        if self.guest[vcpu].frames[0].spins() {
+            self.leave_spin(vcpu);
+            let guest = &mut self.guest[vcpu];
+            guest.interrupted_pv_spin_left_ns = guest.pv_spin_left_ns;
+        }
+        let is_ipi = bit & (pending::CALL_FUNCTION | pending::RESCHEDULE) != 0;
+        let entry_ns = if is_ipi { self.costs.ipi_delivery_ns } else { self.costs.interrupt_entry_ns };
+        let left_ns = entry_ns + handler_ns;
+        let guest = &mut self.guest[vcpu];
+        guest.pending &= !bit;
+        guest.depth = 1;
+        guest.frames[1] = Frame { act: Act::Timed, then, symbol, irqs_off: true, left_ns, ..Frame::EMPTY };
+        match bit {
+            pending::CALL_FUNCTION => {
+                self.machine.emit(TraceEvent::IpiHandled { vcpu, kind: IpiKind::CallFunction });
+                self.measured.count_ipi_handled(vm);
+            }
+            pending::RESCHEDULE => {
+                self.machine.emit(TraceEvent::IpiHandled { vcpu, kind: IpiKind::Reschedule });
+                self.measured.count_ipi_handled(vm);
+            }
+            pending::VIRQ => self.virq_delivered(vcpu),
+            _ => {}
+        }
+        if self.times_guests {
+            self.note_mode(vcpu);
+        }
+        true
+    }
+
+    pub(crate) fn return_from_interrupt(&mut self, vcpu: VcpuId) {
+        let guest = &mut self.guest[vcpu];
+        guest.depth = 0;
+        if guest.frames[0].spins() {
+            guest.pv_spin_left_ns = guest.interrupted_pv_spin_left_ns;
+        }
+        if self.deliver(vcpu) {
+            return;
+        }
+        let guest = &mut self.guest[vcpu];
+        match guest.frames[0].act {
+            Act::None => self.continue_frame(vcpu),
+            Act::HaltLock => self.spin_again(vcpu),
+            Act::Granted => self.take_granted(vcpu),
+            Act::SpinLock => self.look_at_lock_again(vcpu),
+            Act::Timed
+                if guest.need_resched
+                    && guest.thread != ThreadId::NONE
+                    && guest.frames[0].symbol == text::USER =>
+            {
+                debug_assert_eq!(self.threads[guest.thread].state, ThreadState::Running);
+                self.preempt_thread(vcpu);
+            }
+            _ => {}
+        }
+    }
+    /// The sleeping lock is held: what it is held for is a shootdown.
+    pub(crate) fn prepare_under(&mut self, vcpu: VcpuId) {
+        let vm = self.machine.vcpus[vcpu].vm;
+        let frame = &mut self.guest[vcpu].frames[0];
+        frame.then = Then::PrepareShootdown;
+        frame.symbol = self.texts[self.vms[vm].text].fixed.shootdown_prepare;
+    }
+
+    /// The shootdown is over, and with it what it was done under.
+    pub(crate) fn release_under(&mut self, vcpu: VcpuId) {
+        if self.guest[vcpu].frames[0].lock != LockId::NONE {
+            self.release_sleeping(vcpu);
+        }
+    }
+
+    /// flush_tlb_mm_range found that others may hold the address space: which?
+    pub(crate) fn prepare_shootdown(&mut self, vcpu: VcpuId) {
+        let now_ns = self.machine.now_ns;
+        let vm = self.machine.vcpus[vcpu].vm;
+        let targets = self.shootdown_targets(vcpu, vm).len() as u64;
+        if targets == 0 {
+            self.release_under(vcpu);
+            return self.continue_frame(vcpu);
+        }
+        self.scheduler.ipi_begun(&mut self.machine, vcpu);
+        let symbol = self.texts[self.vms[vm].text].fixed.shootdown_wait;
+        self.timed(vcpu, Then::SendShootdown, symbol, targets * self.costs.ipi_send_ns);
+        self.guest[vcpu].waits_since_ns[0] = now_ns;
+    }
+
+    fn shootdown_targets(&self, vcpu: VcpuId, vm: VmId) -> Vec<VcpuId> {
+        let mm = self.guest[vcpu].mm;
+        let (first, count) = (self.vms[vm].first_vcpu, self.vms[vm].vcpus);
+        let skip_preempted = self.vms[vm].kernel.pv_tlb_flush;
+        first
+            .span(count)
+            .filter(|&other| other != vcpu && self.guest[other].mm == mm)
+            .filter(|&other| {
+                // PV TLB flush: a vCPU off its pCPU flushes when it gets back on.
+                !(skip_preempted && self.machine.vcpus[other].state == VcpuState::Runnable)
+            })
+            .collect()
+    }
+
+    pub(crate) fn send_shootdown(&mut self, vcpu: VcpuId) {
+        let vm = self.machine.vcpus[vcpu].vm;
+        let targets = self.shootdown_targets(vcpu, vm);
+        self.machine.emit(TraceEvent::ShootdownBegan { vcpu, targets: targets.len() as u32 });
+        self.guest[vcpu].acks_left = targets.len() as u32;
+        let guest = &mut self.guest[vcpu];
+        guest.frames[0].act = Act::SpinAcks;
+        guest.ple_phase_ns = 0;
+        guest.ple_batch_until_ns = 0;
+        if targets.is_empty() {
+            self.shootdown_done(vcpu);
+            self.release_under(vcpu);
+            return self.continue_frame(vcpu);
+        }
+        let mut preempted = false;
+        for target in targets {
+            self.guest[target].shootdowns.push(vcpu);
+            preempted |= self.machine.vcpus[target].state == VcpuState::Runnable;
+            self.send_ipi(vcpu, target, IpiKind::CallFunction);
+        }
+        if preempted && self.vms[vm].kernel.pv_ipi_yield {
+            self.yield_to_ipi_targets(vcpu);
+        }
+    }
+
+    /// The PV kernel sees that a target doesn't run, and yields by hypercall.
+    fn yield_to_ipi_targets(&mut self, vcpu: VcpuId) {
+        let host = &self.machine.vcpus[vcpu];
+        if host.state != VcpuState::Running {
+            // A target that was woken took its pCPU.
+            return;
+        }
+        let pcpu = host.pcpu;
+        self.measured.count_yield_in_ipi_wait(host.vm);
+        self.guest[vcpu].overhead_ns += self.costs.exit_ns;
+        self.note_position(vcpu);
+        let answer = self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::IpiWait);
+        if answer == microslice_model::scheduler::YieldAnswer::Yield {
+            self.request_stop(pcpu, StopReason::IpiWait);
+        }
+    }
+
+    pub(crate) fn call_function_handled(&mut self, vcpu: VcpuId) {
+        let mut initiators = std::mem::take(&mut self.guest[vcpu].shootdowns);
+        for &initiator in &initiators {
+            let waiting = &mut self.guest[initiator];
+            waiting.acks_left -= 1;
+            if waiting.acks_left == 0 {
+                self.shootdown_acknowledged(initiator);
+            }
+        }
+        initiators.clear();
+        let guest = &mut self.guest[vcpu];
+        if guest.shootdowns.is_empty() {
+            guest.shootdowns = initiators;
+        }
+        let another_waits = guest.pending & pending::CALL_FUNCTION != 0;
+        if guest.thread == ThreadId::NONE {
+            // Lazy TLB: an idle vCPU leaves the address space and gets no further IPIs for it.
+            self.set_address_space(vcpu, WorkloadId::NONE);
+        }
+        self.machine.set_owes_answer(vcpu, another_waits);
+        self.scheduler.acknowledged(&self.machine, vcpu, another_waits);
+    }
+
+    fn shootdown_acknowledged(&mut self, initiator: VcpuId) {
+        let running = self.is_running(initiator);
+        if running {
+            self.sync(initiator);
+            if self.guest[initiator].depth == 0 {
+                self.leave_spin(initiator);
+            }
+        }
+        let frame = &mut self.guest[initiator].frames[0];
+        debug_assert_eq!(frame.act, Act::SpinAcks);
+        frame.act = Act::Timed;
+        frame.then = Then::ShootdownDone;
+        frame.left_ns = CACHE_LINE_NS;
+        if running {
+            self.retime(initiator);
+        }
+    }
+
+    pub(crate) fn shootdown_done(&mut self, vcpu: VcpuId) {
+        let vm = self.machine.vcpus[vcpu].vm;
+        let waited_ns = self.machine.now_ns - self.guest[vcpu].waits_since_ns[0];
+        self.measured.shootdown_took(vm, waited_ns);
+        self.machine.emit(TraceEvent::ShootdownEnded { vcpu, waited_ns });
+    }
+}

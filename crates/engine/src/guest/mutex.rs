@@ -1,0 +1,177 @@
+//! Sleeping locks whose waiters spin as long as the holder runs: mutexes, and semaphores taken for writing.
+//!
+//! Problem.   Sleeping and waking cost more than most of these locks are held for.
+//! Mechanism. Linux, kernel/locking/mutex.c, rwsem-xadd.c, osq_lock.c. A thread that finds the lock free
+//!            takes it, in whatever order. One that finds it held spins if its holder is on a CPU. The first
+//!            spinner looks at the holder (`mutex_spin_on_owner`), the others queue behind it (`osq_lock`). A
+//!            thread without a reason to spin, or that shall be rescheduled, sleeps in the order of arrival.
+//!            A release wakes the first sleeper. That one competes like all others, and sleeps again if it
+//!            comes too late: the lock is never handed over.
+//! What for.  "On a CPU" is what the *guest's* scheduler thinks: the holder of a preempted vCPU is on a CPU.
+//!            So its waiters spin until the host runs it again. Kernels from 4.10 on ask the hypervisor
+//!            (`vcpu_is_preempted`).
+//! Limits.    No hand-over to a starved sleeper (4.10), no readers, no lock of the list of sleepers.
+
+use crate::guest::{Act, Holder, ThreadState, WaitsFor};
+use crate::simulation::{CACHE_LINE_NS, Simulation};
+use microslice_model::ids::{LockId, ThreadId, VcpuId};
+
+use microslice_model::events::TraceEvent;
+use std::collections::VecDeque;
+
+/// Spinners for a lock (`osq_lock`), and where their instruction pointers are.
+pub struct SpinQueue {
+    pub vcpus: VecDeque<VcpuId>,
+    pub first_symbol: u16,
+    pub queued_symbol: u16,
+}
+
+impl Simulation<'_> {
+    /// The running thread takes a mutex, spins for it, or sleeps.
+    pub(crate) fn lock_mutex(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId, hold_ns: u64) {
+        let now_ns = self.machine.now_ns;
+        self.locks[lock].acquisitions += 1;
+        let state = &mut self.threads[thread];
+        state.hold_ns = hold_ns;
+        state.wait_since_ns = now_ns;
+        if self.locks[lock].owner == Holder::NONE {
+            self.take_mutex(vcpu, thread, lock, 0);
+        } else if self.may_spin(vcpu) {
+            self.spin_for_mutex(vcpu, lock);
+        } else {
+            self.sleep_for_mutex(vcpu, thread, lock);
+        }
+    }
+
+    /// mutex_can_spin_on_owner. The holder never leaves its vCPU while it holds the lock (the guest's
+    /// scheduler doesn't preempt kernel code here). So for the guest it is always on a CPU.
+    fn may_spin(&self, vcpu: VcpuId) -> bool {
+        !self.guest[vcpu].need_resched
+    }
+
+    fn spin_for_mutex(&mut self, vcpu: VcpuId, lock: LockId) {
+        let spinners = self.locks[lock].spinners.as_mut().expect("a mutex has spinners");
+        spinners.vcpus.push_back(vcpu);
+        let first = spinners.vcpus.len() == 1;
+        let symbol = if first { spinners.first_symbol } else { spinners.queued_symbol };
+        let guest = &mut self.guest[vcpu];
+        guest.pv_spin_left_ns = u64::MAX;
+        guest.ple_phase_ns = 0;
+        guest.ple_batch_until_ns = 0;
+        let frame = guest.frame_mut();
+        (frame.act, frame.lock, frame.symbol) = (Act::SpinLock, lock, symbol);
+        self.machine.emit(TraceEvent::LockWaitBegan { vcpu, lock });
+    }
+
+    fn sleep_for_mutex(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId) {
+        let sleepers = &mut self.locks[lock].waiters;
+        // A sleeper that was woken in vain has kept its place.
+        if !sleepers.contains(&Holder::thread(thread)) {
+            sleepers.push_back(Holder::thread(thread));
+        }
+        self.block_thread(vcpu, thread, WaitsFor::Lock(lock));
+    }
+
+    fn take_mutex(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId, waited_ns: u64) {
+        let state = &mut self.locks[lock];
+        debug_assert_eq!(state.owner, Holder::NONE);
+        state.owner = Holder::thread(thread);
+        let statistics = state.statistics;
+        if waited_ns > 0 {
+            let vm = self.machine.vcpus[vcpu].vm;
+            self.measured.lock_taken_after(vm, statistics, waited_ns);
+        }
+        self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
+        self.hold_sleeping(vcpu, thread, lock);
+    }
+
+    /// The running holder gives up its lock: the first sleeper is woken, the first spinner takes it if it
+    /// runs.
+    pub(crate) fn release_mutex(&mut self, vcpu: VcpuId, lock: LockId) {
+        self.machine.emit(TraceEvent::LockReleased { vcpu, lock });
+        let state = &mut self.locks[lock];
+        state.owner = Holder::NONE;
+        if let Some(sleeper) = state.waiters.front().map(|sleeper| sleeper.as_thread()) {
+            let thread = &mut self.threads[sleeper];
+            if thread.state == ThreadState::Blocked && thread.granted == LockId::NONE {
+                // Not yet woken by an earlier release.
+                thread.granted = lock;
+                self.guest[vcpu].wake_later(0, [sleeper]);
+            }
+        }
+        self.let_first_spinners_look(lock);
+    }
+
+    /// A woken sleeper, or one that was rescheduled while it spun, runs: is the lock free by chance?
+    pub(crate) fn try_mutex_again(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId) {
+        let state = &mut self.locks[lock];
+        if state.owner != Holder::NONE {
+            return self.sleep_for_mutex(vcpu, thread, lock);
+        }
+        state.waiters.retain(|&sleeper| sleeper != Holder::thread(thread));
+        let waited_ns = self.machine.now_ns - self.threads[thread].wait_since_ns;
+        self.take_mutex(vcpu, thread, lock, waited_ns);
+    }
+
+    /// A spinner runs again, or its interrupt is handled.
+    pub(crate) fn look_at_mutex(&mut self, vcpu: VcpuId) {
+        let lock = self.guest[vcpu].frame().lock;
+        if self.look_once(vcpu, lock) {
+            self.let_first_spinners_look(lock);
+        }
+    }
+
+    /// A running spinner looks at the lock and at need_resched. Returns whether it left the line.
+    fn look_once(&mut self, vcpu: VcpuId, lock: LockId) -> bool {
+        if !self.may_spin(vcpu) {
+            self.stop_spinning(vcpu, lock);
+            return true;
+        }
+        let state = &mut self.locks[lock];
+        let spinners = state.spinners.as_mut().expect("a mutex has spinners");
+        if spinners.vcpus.front() != Some(&vcpu) {
+            return false;
+        }
+        if state.owner != Holder::NONE {
+            self.guest[vcpu].frame_mut().symbol = spinners.first_symbol;
+            return false;
+        }
+        spinners.vcpus.pop_front();
+        self.leave_spin(vcpu);
+        let thread = self.guest[vcpu].thread;
+        let waited_ns = self.machine.now_ns - self.threads[thread].wait_since_ns;
+        self.take_mutex(vcpu, thread, lock, waited_ns);
+        self.guest[vcpu].frame_mut().left_ns += CACHE_LINE_NS;
+        true
+    }
+
+    /// Leaves the spinners: another thread shall run.
+    fn stop_spinning(&mut self, vcpu: VcpuId, lock: LockId) {
+        let spinners = self.locks[lock].spinners.as_mut().expect("a mutex has spinners");
+        spinners.vcpus.retain(|&spinner| spinner != vcpu);
+        self.leave_spin(vcpu);
+        let guest = &mut self.guest[vcpu];
+        guest.frames[0].lock = LockId::NONE;
+        let thread = guest.thread;
+        self.threads[thread].granted = lock;
+        self.preempt_thread(vcpu);
+    }
+
+    /// Something changed for the first in the line of spinners: each that comes first looks, one after the
+    /// other.
+    fn let_first_spinners_look(&mut self, lock: LockId) {
+        loop {
+            let spinners = self.locks[lock].spinners.as_ref().expect("a mutex has spinners");
+            let Some(&first) = spinners.vcpus.front() else { return };
+            if !self.is_running(first) || self.guest[first].depth > 0 {
+                return;
+            }
+            self.sync(first);
+            let left = self.look_once(first, lock);
+            self.retime(first);
+            if !left {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! `hosts/*.toml`: pCPUs, topology, costs, pause-loop exiting.
+
+use super::error::ScenarioError;
+use super::reader::TableReader;
+use super::tree::Node;
+use super::units;
+use microslice_model::config::{BoostCosts, CostModel, HostConfig, PleConfig, QueueLockCosts};
+
+/// Larger than any machine that KVM supports.
+pub const PCPUS_MAX: u64 = 8_192;
+const SMT_THREADS_MAX: u64 = 8;
+/// Slower than any machine by orders of magnitude: beyond it someone meant another unit.
+const COST_MAX_NS: u64 = 100_000_000;
+
+pub const KEYS: [&str; 10] = [
+    "pcpus",
+    "llc_pcpus",
+    "smt_threads",
+    "smt_busy_speed",
+    "smt_spin_speed",
+    "frequency",
+    "costs",
+    "queue_locks",
+    "boosts",
+    "ple",
+];
+pub const COST_KEYS: [&str; 10] = [
+    "context_switch",
+    "exit",
+    "ipi_send",
+    "ipi_delivery",
+    "interrupt_entry",
+    "cache_refill_max",
+    "cache_displace",
+    "llc_migration",
+    "kick",
+    "halt",
+];
+pub const QUEUE_LOCK_KEYS: [&str; 3] = ["hold", "line_near", "line_far"];
+pub const BOOST_KEYS: [&str; 3] = ["latency", "give_back", "helper"];
+pub const PLE_KEYS: [&str; 2] = ["enabled", "window"];
+
+/// Reads a host.
+pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
+    let table = TableReader::open(node, "a host", &KEYS)?;
+    let pcpus =
+        table.integer("pcpus", 1..=PCPUS_MAX)?.ok_or_else(|| table.missing("pcpus", "a number from 1"))?;
+    let llc_pcpus = table.integer("llc_pcpus", 0..=pcpus)?.unwrap_or(0);
+    let smt_threads = table.integer("smt_threads", 1..=SMT_THREADS_MAX)?.unwrap_or(1);
+    let frequency_hz = table.parsed("frequency", |text| match units::frequency_hz(text)? {
+        hz if (1e6..=1e11).contains(&hz) => Ok(hz),
+        _ => Err("allowed: 1 MHz to 100 GHz".to_owned()),
+    })?;
+    let costs = table.get("costs").ok_or_else(|| table.missing("costs", "a table of times"))?;
+    let ple = table.get("ple").ok_or_else(|| table.missing("ple", "a table: enabled, window"))?;
+    let smt_busy_speed_permille = read_speed(&table, "smt_busy_speed", 100)?.unwrap_or(1_000);
+    let smt_spin_speed_permille =
+        read_speed(&table, "smt_spin_speed", smt_busy_speed_permille)?.unwrap_or(smt_busy_speed_permille);
+    Ok(HostConfig {
+        pcpus: pcpus as usize,
+        llc_pcpus: llc_pcpus as usize,
+        smt_threads: smt_threads as usize,
+        smt_busy_speed_permille,
+        smt_spin_speed_permille,
+        costs: read_costs(costs, frequency_hz)?,
+        queue_locks: table.get("queue_locks").map(|node| read_queue_locks(node, frequency_hz)).transpose()?,
+        boosts: table
+            .get("boosts")
+            .map_or(Ok(BoostCosts::MEASURED), |node| read_boosts(node, frequency_hz))?,
+        ple: read_ple(ple, frequency_hz)?,
+    })
+}
+
+fn read_boosts(node: &Node, frequency_hz: Option<f64>) -> Result<BoostCosts, ScenarioError> {
+    let table = TableReader::open(node, "boosts", &BOOST_KEYS)?;
+    let latency = table.distribution("latency")?;
+    Ok(BoostCosts {
+        latency: latency
+            .ok_or_else(|| table.missing("latency", "a time such as \"lognormal 24 us sigma 0.34\""))?,
+        give_back_ns: read_cost(&table, "give_back", frequency_hz)?,
+        helper_ns: read_cost(&table, "helper", frequency_hz)?,
+    })
+}
+
+/// A speed beside a sibling, in 1/1000 of the speed alone.
+fn read_speed(table: &TableReader<'_>, key: &str, least: u32) -> Result<Option<u32>, ScenarioError> {
+    table.parsed(key, |text| match units::permille(text)? {
+        speed if !(least..=1_000).contains(&speed) => {
+            Err(format!("allowed: {} % to 100 %", f64::from(least) / 10.0))
+        }
+        speed => Ok(speed),
+    })
+}
+
+fn read_optional_cost(
+    table: &TableReader<'_>,
+    key: &str,
+    frequency_hz: Option<f64>,
+) -> Result<Option<u64>, ScenarioError> {
+    table.parsed(key, |text| match units::time_ns(text, frequency_hz)? {
+        ns if ns > COST_MAX_NS => Err("longer than 100 ms, the limit for a cost".to_owned()),
+        ns => Ok(ns),
+    })
+}
+
+fn read_cost(table: &TableReader<'_>, key: &str, frequency_hz: Option<f64>) -> Result<u64, ScenarioError> {
+    let time = read_optional_cost(table, key, frequency_hz)?;
+    time.ok_or_else(|| table.missing(key, "a time such as \"2 us\", or \"4000 cycles\""))
+}
+
+fn read_queue_locks(node: &Node, frequency_hz: Option<f64>) -> Result<QueueLockCosts, ScenarioError> {
+    let table = TableReader::open(node, "queue_locks", &QUEUE_LOCK_KEYS)?;
+    let cost = |key: &str| read_cost(&table, key, frequency_hz);
+    Ok(QueueLockCosts {
+        hold_ns: cost("hold")?,
+        line_near_ns: cost("line_near")?,
+        line_far_ns: cost("line_far")?,
+    })
+}
+
+fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, ScenarioError> {
+    let table = TableReader::open(node, "costs", &COST_KEYS)?;
+    let cost = |key: &str| read_cost(&table, key, frequency_hz);
+    let ipi_delivery_ns = cost("ipi_delivery")?;
+    let interrupt_entry_ns = read_optional_cost(&table, "interrupt_entry", frequency_hz)?;
+    Ok(CostModel {
+        context_switch_ns: cost("context_switch")?,
+        exit_ns: cost("exit")?,
+        ipi_send_ns: cost("ipi_send")?,
+        ipi_delivery_ns,
+        interrupt_entry_ns: interrupt_entry_ns.unwrap_or(ipi_delivery_ns),
+        cache_refill_max_ns: cost("cache_refill_max")?,
+        cache_displace_ns: cost("cache_displace")?,
+        llc_migration_ns: cost("llc_migration")?,
+        kick_ns: read_optional_cost(&table, "kick", frequency_hz)?.unwrap_or(0),
+        halt_ns: read_optional_cost(&table, "halt", frequency_hz)?.unwrap_or(0),
+    })
+}
+
+fn read_ple(node: &Node, frequency_hz: Option<f64>) -> Result<PleConfig, ScenarioError> {
+    let table = TableReader::open(node, "ple", &PLE_KEYS)?;
+    let window_ns = table.parsed("window", |text| match units::time_ns(text, frequency_hz)? {
+        0 => Err("must be longer than 0".to_owned()),
+        ns => Ok(ns),
+    })?;
+    Ok(PleConfig {
+        enabled: table.boolean("enabled")?.unwrap_or(true),
+        window_ns: window_ns
+            .ok_or_else(|| table.missing("window", "a time such as \"2 us\", or \"4096 cycles\""))?,
+    })
+}

@@ -1,0 +1,234 @@
+//! `[[vm]]`: vCPUs, weight, affinity, kernel, workloads, NIC.
+
+use super::error::{ScenarioError, quoted};
+use super::reader::{self, TableReader};
+use super::tree::{Node, NodeValue};
+use super::workload::{self, Surroundings};
+use super::{kernel, policy, units};
+use microslice_model::config::{NicConfig, Stream, VmConfig, VmKnobs};
+use std::collections::BTreeMap;
+
+/// Larger than any guest that KVM supports.
+const VCPUS_MAX: u64 = 4_096;
+/// Keep a scenario's memory within a gigabyte.
+pub const VCPUS_TOTAL_MAX: usize = 65_536;
+const THREADS_TOTAL_MAX: usize = 1 << 20;
+const PHASES_TOTAL_MAX: usize = 1 << 20;
+const LOCKS_TOTAL_MAX: usize = 1 << 20;
+type Count = fn(&VmConfig) -> usize;
+/// What there may be of all VMs together, and how much of it one has.
+const TOTALS: [(&str, usize, Count); 4] = [
+    ("vCPUs", VCPUS_TOTAL_MAX, |vm| vm.vcpus),
+    ("threads", THREADS_TOTAL_MAX, |vm| vm.workloads.iter().map(|workload| workload.threads).sum()),
+    ("phases", PHASES_TOTAL_MAX, |vm| {
+        vm.workloads.iter().map(|workload| workload::phases_of(&workload.program)).sum()
+    }),
+    ("locks", LOCKS_TOTAL_MAX, |vm| {
+        vm.vcpus + vm.kernel.locks.iter().map(|lock| lock.instances).sum::<usize>()
+    }),
+];
+const COPIES_MAX: u64 = 16_384;
+const WORKLOADS_MAX: usize = 64;
+const WEIGHT_MAX: u64 = 65_535;
+const RING_PACKETS_MAX: u64 = 1 << 20;
+
+pub const KEYS: [&str; 12] = [
+    "name",
+    "copies",
+    "vcpus",
+    "weight",
+    "affinity",
+    "pinned",
+    "kernel",
+    "workloads",
+    "nic",
+    "resched_dp",
+    "tlb_co",
+    "resched_co",
+];
+pub const NIC_KEYS: [&str; 7] =
+    ["vcpu", "irq_handler", "softirq_per_packet", "reader_per_packet", "ring_packets", "tcp", "udp"];
+pub const TCP_KEYS: [&str; 4] = ["link", "window", "packet", "round_trip"];
+pub const UDP_KEYS: [&str; 2] = ["rate", "packet"];
+
+/// What there is to run on.
+#[derive(Clone, Copy)]
+pub struct Pcpus {
+    pub all: usize,
+    /// The first ones, which are never micro-sliced.
+    pub normal: usize,
+}
+
+/// Reads one `[[vm]]` entry: as many VMs as its `copies` says, numbered from 1 if there is more than one.
+pub fn read(node: &Node, pcpus: Pcpus, vms: &mut Vec<VmConfig>) -> Result<(), ScenarioError> {
+    let table = TableReader::open(node, "a VM", &KEYS)?;
+    let name_node = table.get("name").ok_or_else(|| table.missing("name", "such as target"))?;
+    let name = reader::name(name_node, "a VM")?;
+    let vcpus =
+        table.integer("vcpus", 1..=VCPUS_MAX)?.ok_or_else(|| table.missing("vcpus", "a number from 1"))?;
+    let vcpus = vcpus as usize;
+    let kernel = table.get("kernel").ok_or_else(|| table.missing("kernel", "such as linux-4.4"))?;
+    let mut kernel = kernel::read(kernel)?;
+    let nic = table.get("nic").map(|node| read_nic(node, vcpus)).transpose()?;
+    let mut surroundings = Surroundings {
+        vcpus,
+        has_nic: nic.is_some(),
+        kernel_locks: kernel.locks.len(),
+        kernel: &mut kernel,
+        queue_capacities: BTreeMap::new(),
+    };
+    let mut workloads: Vec<microslice_model::config::WorkloadConfig> = Vec::new();
+    for workload_node in table.list("workloads", WORKLOADS_MAX)? {
+        let workload = workload::read(workload_node, &mut surroundings)?;
+        if workloads.iter().any(|other| other.name == workload.name) {
+            let cause = format!("a second workload {} in this VM; give it a `name`", quoted(&workload.name));
+            return Err(ScenarioError::new(workload::name_place(workload_node), cause));
+        }
+        workloads.push(workload);
+    }
+    workload::check_queues(node, &workloads)?;
+    let vm = VmConfig {
+        name,
+        vcpus,
+        weight: table.integer("weight", 1..=WEIGHT_MAX)?.unwrap_or(256) as u32,
+        affinity: read_affinity(&table, pcpus)?,
+        pinned: read_pinned(&table)?,
+        kernel,
+        workloads,
+        nic,
+        knobs: read_knobs(&table)?,
+    };
+    let copies = table.integer("copies", 1..=COPIES_MAX)?.unwrap_or(1);
+    for (what, most, of) in TOTALS {
+        if vms.iter().map(of).sum::<usize>() + copies as usize * of(&vm) > most {
+            return Err(ScenarioError::new(
+                table.place(),
+                format!("more than {most} {what} in one scenario"),
+            ));
+        }
+    }
+    let others = vms.len();
+    for copy in 1..=copies {
+        let name = if copies == 1 { vm.name.clone() } else { format!("{}-{copy}", vm.name) };
+        if vms[..others].iter().any(|other| other.name == name) {
+            return Err(ScenarioError::new(&name_node.place, format!("a second VM {}", quoted(&name))));
+        }
+        vms.push(VmConfig { name, ..vm.clone() });
+    }
+    Ok(())
+}
+
+fn read_knobs(table: &TableReader<'_>) -> Result<VmKnobs, ScenarioError> {
+    Ok(VmKnobs {
+        resched_dp: table.boolean("resched_dp")?,
+        tlb_co: table.boolean("tlb_co")?,
+        resched_co: policy::read_resched_co(table)?,
+    })
+}
+
+fn read_affinity(table: &TableReader<'_>, pcpus: Pcpus) -> Result<Vec<usize>, ScenarioError> {
+    let mut affinity = Vec::new();
+    for node in table.list("affinity", pcpus.all)? {
+        let pcpu = reader::integer(node, "affinity", 0..=pcpus.all as u64 - 1)? as usize;
+        if affinity.contains(&pcpu) {
+            return Err(ScenarioError::new(&node.place, format!("pCPU {pcpu} twice in one affinity")));
+        }
+        affinity.push(pcpu);
+    }
+    if let Some(node) = table.get("affinity")
+        && !affinity.is_empty()
+        && affinity.iter().all(|&pcpu| pcpu >= pcpus.normal)
+    {
+        let cause = format!(
+            "`affinity` names only pCPUs that this policy may micro-slice ({} to {}); add one below {}",
+            pcpus.normal,
+            pcpus.all - 1,
+            pcpus.normal
+        );
+        return Err(ScenarioError::new(&node.place, cause));
+    }
+    affinity.sort_unstable();
+    Ok(affinity)
+}
+
+/// Every vCPU on a pCPU of its own number.
+fn read_pinned(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
+    let pinned = table.boolean("pinned")?.unwrap_or(false);
+    match table.get("affinity") {
+        Some(node) if pinned => {
+            let cause = "`pinned` says where each vCPU runs; leave `affinity` out";
+            Err(ScenarioError::new(&node.place, cause))
+        }
+        _ => Ok(pinned),
+    }
+}
+
+fn read_nic(node: &Node, vcpus: usize) -> Result<NicConfig, ScenarioError> {
+    let table = TableReader::open(node, "a NIC", &NIC_KEYS)?;
+    let required =
+        |key: &str| table.positive_time(key)?.ok_or_else(|| table.missing(key, "a time such as \"2 us\""));
+    let stream = match (table.get("tcp"), table.get("udp")) {
+        (Some(tcp), None) => read_tcp(tcp)?,
+        (None, Some(udp)) => read_udp(udp)?,
+        _ => {
+            return Err(ScenarioError::new(
+                table.place(),
+                "a NIC has one stream: either [nic.tcp] or [nic.udp]",
+            ));
+        }
+    };
+    Ok(NicConfig {
+        vcpu: table.integer("vcpu", 0..=vcpus as u64 - 1)?.unwrap_or(0) as usize,
+        stream,
+        irq_handler_ns: required("irq_handler")?,
+        softirq_per_packet_ns: required("softirq_per_packet")?,
+        reader_per_packet_ns: required("reader_per_packet")?,
+        ring_packets: table.integer("ring_packets", 1..=RING_PACKETS_MAX)?.unwrap_or(256) as usize,
+    })
+}
+
+fn read_tcp(node: &Node) -> Result<Stream, ScenarioError> {
+    let table = TableReader::open(node, "a TCP stream", &TCP_KEYS)?;
+    let packet_bytes = read_packet(&table)?;
+    let window = table.parsed("window", |text| match units::size_bytes(text)? {
+        bytes if bytes < packet_bytes => Err("a window smaller than one packet sends nothing".to_owned()),
+        bytes => Ok(bytes),
+    })?;
+    Ok(Stream::Tcp {
+        link_bits_per_s: read_rate(&table, "link")?,
+        window_bytes: window.ok_or_else(|| table.missing("window", "a size such as \"256 KiB\""))?,
+        packet_bytes,
+        round_trip_ns: table
+            .positive_time("round_trip")?
+            .ok_or_else(|| table.missing("round_trip", "a time such as \"100 us\""))?,
+    })
+}
+
+fn read_udp(node: &Node) -> Result<Stream, ScenarioError> {
+    let table = TableReader::open(node, "a UDP stream", &UDP_KEYS)?;
+    Ok(Stream::Udp { bits_per_s: read_rate(&table, "rate")?, packet_bytes: read_packet(&table)? })
+}
+
+fn read_packet(table: &TableReader<'_>) -> Result<u64, ScenarioError> {
+    let packet = table.parsed("packet", |text| match units::size_bytes(text)? {
+        bytes if (64..=65_536).contains(&bytes) => Ok(bytes),
+        _ => Err("allowed: 64 B to 64 KiB".to_owned()),
+    })?;
+    packet.ok_or_else(|| table.missing("packet", "a size such as \"1448 B\""))
+}
+
+fn read_rate(table: &TableReader<'_>, key: &str) -> Result<u64, ScenarioError> {
+    let rate = table.parsed(key, |text| match units::rate_bits_per_s(text)? {
+        rate if (1e3..=1e12).contains(&rate) => Ok(rate.round() as u64),
+        _ => Err("allowed: 1 kbit/s to 1000 Gbit/s".to_owned()),
+    })?;
+    rate.ok_or_else(|| table.missing(key, "a rate such as \"1 Gbit/s\""))
+}
+
+/// Whether a `[[vm]]` entry is a table at all: its references are resolved before it is read.
+pub fn entries(vms: &mut Node) -> Option<&mut Vec<Node>> {
+    match &mut vms.value {
+        NodeValue::Array(items) => Some(items),
+        _ => None,
+    }
+}

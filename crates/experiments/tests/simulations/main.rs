@@ -1,0 +1,16 @@
+//! Whole runs of scenarios: what the simulator promises, what each scheduler and mechanism does in them, and
+//! how sweeps keep their results.
+
+mod beside;
+mod common;
+mod coordination;
+mod delay;
+mod engine;
+mod folding;
+mod fuzz;
+mod locks;
+mod own_scenarios;
+mod patience;
+mod promises;
+mod shares;
+mod sweep_results;

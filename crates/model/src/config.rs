@@ -1,0 +1,605 @@
+//! Everything that a run depends on: host, virtual machines, guest kernels, workloads, scheduler, seed.
+//!
+//! Times are integer nanoseconds. The values and their sources are in `scenarios/`;
+//! `docs/explanation/reproduction.md` lists which were fitted.
+
+mod coordination;
+mod delay;
+mod eevdf;
+mod locks;
+
+pub use coordination::{CfsConfig, Coordination, ReschedCo, VmKnobs};
+pub use delay::DelayPreemptionConfig;
+pub use eevdf::{BesideConfig, BoostCosts, EevdfConfig};
+pub use locks::{Halting, Handover, LockKind, LockRules, Patience, SpinFunction, Wait};
+
+use crate::random::mean_ns;
+use microslice_policy::{Coded, QueueDomain};
+use serde::Serialize;
+
+pub const US: u64 = 1_000;
+pub const MS: u64 = 1_000_000;
+pub const S: u64 = 1_000_000_000;
+
+/// One run. The same value gives a byte-identical trace.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SimulationConfig {
+    pub seed: u64,
+    /// Simulated before measuring starts: caches, credits and queues reach their steady state.
+    pub warmup_ns: u64,
+    /// Simulated time that is measured.
+    pub duration_ns: u64,
+    pub host: HostConfig,
+    pub vms: Vec<VmConfig>,
+    pub scheduler: SchedulerKind,
+    /// Turns end in windows around their end, where that is safe; `None`: when they are over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay: Option<DelayPreemptionConfig>,
+    /// Verify the invariants of `checker.rs`: a run takes 1.3 to 1.4 times as long.
+    pub check: bool,
+    /// Reports how long guests hold spinlocks and are in the kernel.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub guest_times: bool,
+    /// Takes pause-loop exits of which the scheduler says that they are answered the same as one event.
+    /// Without it nothing but the number of events is different.
+    #[serde(skip)]
+    pub fold_exits: bool,
+}
+
+/// The physical machine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HostConfig {
+    pub pcpus: usize,
+    /// pCPUs that share a last-level cache; consecutive numbers. 0: all of them.
+    pub llc_pcpus: usize,
+    /// Hardware threads per core. 1: no SMT. As Linux numbers them: the first threads of all cores, then the
+    /// second ones.
+    pub smt_threads: usize,
+    /// Speed of a hardware thread while an SMT sibling is busy, in 1/1000 of its speed alone. Programs' times
+    /// hold for busy siblings.
+    pub smt_busy_speed_permille: u32,
+    /// The same while the sibling only spins: from `smt_busy_speed_permille` to 1000.
+    pub smt_spin_speed_permille: u32,
+    pub costs: CostModel,
+    /// `None`: locks of the scheduler's queues cost nothing beside `costs.context_switch_ns`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_locks: Option<QueueLockCosts>,
+    /// What boosts of threads to real-time cost (`scheduler/beside.rs`).
+    #[serde(skip_serializing_if = "BoostCosts::are_measured")]
+    pub boosts: BoostCosts,
+    pub ple: PleConfig,
+}
+
+/// What an operation on a queue of the real scheduler costs beside a switch
+/// (`scheduler/core/queue_locks.rs`).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QueueLockCosts {
+    /// How long the lock is held if all that it protects is in the pCPU's own caches.
+    pub hold_ns: u64,
+    /// A cache line comes from another pCPU of the same last-level cache.
+    pub line_near_ns: u64,
+    /// Likewise, of another one.
+    pub line_far_ns: u64,
+}
+
+/// What the host's own work costs. All overhead is accounted to the pCPU, none of it to the guest's progress.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CostModel {
+    /// Save and restore of a vCPU's state, scheduler included.
+    pub context_switch_ns: u64,
+    /// An exit to the hypervisor and back into the same vCPU.
+    pub exit_ns: u64,
+    /// What sending one IPI costs the sender, per target: the exit of an ICR write or of a hypercall.
+    pub ipi_send_ns: u64,
+    /// From the moment an IPI is sent until a running target begins its handler.
+    pub ipi_delivery_ns: u64,
+    /// Likewise, of every other interrupt: timers, ticks, devices.
+    pub interrupt_entry_ns: u64,
+    /// Longest extra time a vCPU needs after others ran on its pCPU, because it finds the caches cold.
+    pub cache_refill_max_ns: u64,
+    /// How long others must run until the caches hold nothing of this vCPU (the cost grows linearly until
+    /// then).
+    pub cache_displace_ns: u64,
+    /// Extra refill when the vCPU comes back on a pCPU of another LLC.
+    pub llc_migration_ns: u64,
+    /// What it costs the holder of a paravirtual lock to kick a halted waiter: a hypercall.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub kick_ns: u64,
+    /// What a halt costs beside the switch: its exit, the idle pCPU's way out of its sleep, and the entry.
+    /// The woken vCPU pays.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub halt_ns: u64,
+}
+
+/// Pause-loop exiting.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PleConfig {
+    pub enabled: bool,
+    /// Spinning time after which a pause loop exits.
+    pub window_ns: u64,
+}
+
+/// A virtual machine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct VmConfig {
+    pub name: String,
+    pub vcpus: usize,
+    /// Proportional share, 256 is the default as in Xen.
+    pub weight: u32,
+    /// pCPUs its vCPUs may run on; empty: all. (A micro pool may accelerate beyond it, as the paper's
+    /// prototype does.)
+    pub affinity: Vec<usize>,
+    /// Each vCPU runs on the pCPU of its number only, round those that are never micro-sliced.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub pinned: bool,
+    pub kernel: GuestKernelConfig,
+    pub workloads: Vec<WorkloadConfig>,
+    pub nic: Option<NicConfig>,
+    #[serde(skip_serializing_if = "VmKnobs::say_nothing")]
+    pub knobs: VmKnobs,
+}
+
+/// The guest's operating system.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GuestKernelConfig {
+    pub symbols: SymbolTable,
+    /// Kind of the locks that don't say otherwise.
+    pub lock_kind: LockKind,
+    /// PV locks: spinning time before the waiter halts (SPIN_THRESHOLD = 2^15 iterations).
+    pub pv_spin_ns: u64,
+    /// Lock kind `spin-yield`: spinning time before the waiter yields its turn.
+    #[serde(skip_serializing_if = "is_usual_yield_spin")]
+    pub yield_spin_ns: u64,
+    /// How threads are balanced over vCPUs, beyond what wakes and idles; `None`: not at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balance: Option<BalanceConfig>,
+    pub tick_hz: u32,
+    /// Time slice of guest threads that share a vCPU.
+    pub thread_slice_ns: u64,
+    /// PV TLB flush: vCPUs that are known preempted are flushed on entry instead of by IPI.
+    pub pv_tlb_flush: bool,
+    /// The kernel yields by hypercall after an IPI to a vCPU that it knows preempted
+    /// (xen_smp_send_call_function_ipi, kvm_smp_send_call_func_ipi).
+    pub pv_ipi_yield: bool,
+    /// The guest helps (VM'04, 3.1): while it holds a spinlock it asks not to be preempted, for so long. 0:
+    /// it doesn't.
+    #[serde(skip_serializing_if = "is_none")]
+    pub preemption_hint_ns: u32,
+    /// Handler of a TLB-flush or other call-function IPI.
+    pub call_function_handler_ns: u64,
+    /// Handler of a reschedule IPI.
+    pub reschedule_handler_ns: u64,
+    pub tick_handler_ns: u64,
+    /// Switch between two guest threads, or from idle.
+    pub thread_switch_ns: u64,
+    pub locks: Vec<LockConfig>,
+}
+
+impl GuestKernelConfig {
+    /// Longer than 98 % of all holds (VM'04, 5.2).
+    pub const YIELD_SPIN_NS: u64 = 20 * US;
+}
+
+/// How a guest balances its threads (VM'04, section 4).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BalanceConfig {
+    pub rule: BalanceRule,
+    /// Between two looks of a vCPU, and two polls of what vCPUs were given.
+    pub interval_ns: u64,
+    /// Slower vCPUs have balloon threads.
+    pub balloons: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum BalanceRule {
+    /// Linux's O(1) scheduler.
+    QueueLength,
+    /// By queue length and what the vCPU is given of its pCPU: Linux of today.
+    Capacity,
+}
+
+/// Which symbol table gives instruction pointers their meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum SymbolTable {
+    /// Linux 4.4, the paper's guests.
+    Linux44,
+    /// A kernel of today (6.12 to 7.x).
+    LinuxModern,
+}
+
+const _: () = {
+    let mut number = 0;
+    while number < SymbolTable::ALL.len() {
+        assert!(SymbolTable::ALL[number] as usize == number, "a table's text is found by its number");
+        number += 1;
+    }
+};
+
+impl SymbolTable {
+    /// All that scenarios may name, in order, so that `ALL[table]` is `table`.
+    pub const ALL: [Self; 2] = [Self::Linux44, Self::LinuxModern];
+
+    /// What scenarios call it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Linux44 => "linux-4.4",
+            Self::LinuxModern => "linux-modern",
+        }
+    }
+
+    /// Its functions, in the form of a `System.map`.
+    pub fn map(self) -> &'static str {
+        match self {
+            Self::Linux44 => include_str!("../tables/linux-4.4.map"),
+            Self::LinuxModern => include_str!("../tables/linux-modern.map"),
+        }
+    }
+}
+
+/// A named kernel lock.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LockConfig {
+    pub name: String,
+    pub kind: Option<LockKind>,
+    /// Interrupts stay off while it is waited for and held.
+    pub irqs_off: bool,
+    /// How many instances there are (e.g. one per vCPU or hash bucket); each use picks one at random.
+    pub instances: usize,
+    /// Function that holds it: where the instruction pointer is inside the critical section.
+    pub symbol: String,
+}
+
+/// The name of the lock of each vCPU's runqueue. It is always there, one per vCPU; a configured lock of this
+/// name says its kind.
+pub const RUNQUEUE: &str = "runqueue";
+
+/// Threads of one program in a VM.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WorkloadConfig {
+    pub name: String,
+    pub threads: usize,
+    /// All threads start on this vCPU and stay; None: spread round-robin, wake-up placement may move them.
+    pub pinned_vcpu: Option<usize>,
+    /// Threads share one address space (shootdowns reach all vCPUs that run it).
+    pub shared_address_space: bool,
+    /// Its threads share the address space of the VM's other workloads of the same process.
+    pub process: Option<String>,
+    pub program: Vec<Phase>,
+    /// Work of one whole run, in `Progress` units: turns a rate into an execution time. 0: rate only.
+    pub run_units: u64,
+    /// Length of a run that ends by the clock, whatever was done by then. 0: `run_units` says when it ends.
+    pub run_time_ns: u64,
+    /// Unit of progress, for people ("messages", "compilations").
+    pub unit: String,
+    /// Scales the cache-refill cost: 0 for tiny or streaming working sets, 1000 for the full cost.
+    pub cache_sensitive_permille: u32,
+}
+
+/// A step of a program. Programs repeat for ever.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub enum Phase {
+    /// User-mode work.
+    Compute {
+        duration: Duration,
+    },
+    /// Kernel-mode work outside any lock, in `symbol`.
+    Kernel {
+        duration: Duration,
+        symbol: String,
+    },
+    /// Acquire, hold, release.
+    Lock {
+        lock: String,
+        hold: Duration,
+    },
+    /// Remote TLB shootdown: IPI to every vCPU that runs this address space, spin until all acknowledged.
+    /// `under` names a sleeping lock that is held all the while (munmap holds the address space's semaphore
+    /// for writing).
+    Shootdown {
+        prepare: Duration,
+        under: Option<String>,
+    },
+    /// Wait until `count` threads of this workload arrived; 0: all threads. `under` names a spinning lock
+    /// that is taken to wait and to wake, and held until all are woken: that of the futex's queue
+    /// (futex_wait, futex_wake in kernel/futex.c).
+    Barrier {
+        name: String,
+        count: usize,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        under: Option<String>,
+        /// A waiter spins in user mode for so long before it sleeps, as at the barriers of PARSEC itself; 0:
+        /// it doesn't. Needs `under`.
+        #[serde(skip_serializing_if = "is_zero")]
+        spin_ns: u64,
+    },
+    /// Block; the timer or device wakes the thread.
+    Sleep {
+        duration: Duration,
+    },
+    /// Put an item in a bounded queue, waking one receiver; blocks while full. `capacity` is 0 if another
+    /// phase says it, or none.
+    Send {
+        queue: String,
+        capacity: usize,
+    },
+    /// Take an item; blocks while empty.
+    Receive {
+        queue: String,
+    },
+    /// Block until the NIC has data for this VM, consume it.
+    NetworkReceive,
+    /// Create a short-lived child or exec: runqueue lock plus a wake-up on the idlest vCPU.
+    Spawn,
+    /// Count finished work.
+    Progress {
+        units: u64,
+    },
+    Repeat {
+        count: u64,
+        body: Vec<Phase>,
+    },
+    /// Run `body` with this probability in 1/1,000,000.
+    Sometimes {
+        ppm: u32,
+        body: Vec<Phase>,
+    },
+    /// sched_yield of the guest thread.
+    YieldThread,
+}
+
+/// How deep phases that repeat others may be nested.
+pub const LOOP_DEPTH: usize = 4;
+
+impl Phase {
+    /// Returns whether a pass over the phase surely takes time, so that a program can't loop within one
+    /// instant.
+    pub fn takes_time(&self) -> bool {
+        match self {
+            Self::Compute { duration } | Self::Kernel { duration, .. } | Self::Sleep { duration } => {
+                mean_ns(*duration) >= 1.0
+            }
+            Self::Lock { hold, .. } => mean_ns(*hold) >= 1.0,
+            Self::Shootdown { prepare, .. } => mean_ns(*prepare) >= 1.0,
+            Self::NetworkReceive | Self::Spawn => true,
+            Self::Repeat { count, body } => *count > 0 && body.iter().any(Self::takes_time),
+            _ => false,
+        }
+    }
+}
+
+/// A distribution of times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Duration {
+    Constant {
+        ns: u64,
+    },
+    Uniform {
+        min_ns: u64,
+        max_ns: u64,
+    },
+    Exponential {
+        mean_ns: u64,
+    },
+    /// `sigma_permille` / 1000 is the standard deviation of the logarithm.
+    LogNormal {
+        median_ns: u64,
+        sigma_permille: u32,
+    },
+    /// A share of `tail_permille` / 1000 takes `tail_ns` on average (exponential), the rest `body_ns`
+    /// (exponential).
+    TwoPoint {
+        body_ns: u64,
+        tail_ns: u64,
+        tail_permille: u32,
+    },
+}
+
+/// A virtual NIC and the stream that arrives at it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NicConfig {
+    /// vCPU that gets its interrupts.
+    pub vcpu: usize,
+    pub stream: Stream,
+    pub irq_handler_ns: u64,
+    /// Softirq time per packet (or aggregate).
+    pub softirq_per_packet_ns: u64,
+    /// User-space time of the reader per packet.
+    pub reader_per_packet_ns: u64,
+    /// Packets that the ring holds; further ones are dropped.
+    pub ring_packets: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub enum Stream {
+    /// The sender keeps at most `window_bytes` unacknowledged.
+    Tcp { link_bits_per_s: u64, window_bytes: u64, packet_bytes: u64, round_trip_ns: u64 },
+    /// Constant rate, jitter measured as RFC 3550.
+    Udp { bits_per_s: u64, packet_bytes: u64 },
+}
+
+/// What decides on the host.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub enum SchedulerKind {
+    Credit(CreditConfig),
+    MicroSliced(MicroSlicedConfig),
+    Eevdf(EevdfConfig),
+    /// EEVDF, and boosts beside it.
+    Beside(BesideConfig),
+    Cfs(CfsConfig),
+    /// Over the real scheduler's core.
+    Lottery(FairSharePool),
+    /// Per pCPU, as in VM'04.
+    Stride(StrideConfig),
+}
+
+/// Stride scheduling per pCPU.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StrideConfig {
+    pub slice_ns: u64,
+}
+
+impl NormalPoolKind {
+    /// The slice of a normal turn.
+    pub fn slice_ns(&self) -> u64 {
+        match self {
+            Self::Credit(credit) => credit.slice_ns,
+            Self::FairShare(pool) => pool.slice_ns,
+        }
+    }
+
+    /// For how long nobody is switched away from.
+    pub fn ratelimit_ns(&self) -> u64 {
+        match self {
+            Self::Credit(credit) => credit.ratelimit_ns,
+            Self::FairShare(_) => 0,
+        }
+    }
+}
+
+impl SchedulerKind {
+    /// How long a turn lasts, or a little longer, while others wait.
+    pub fn turn_ns(&self) -> u64 {
+        match self {
+            Self::Credit(credit) => credit.slice_ns,
+            Self::MicroSliced(config) => config.normal.slice_ns(),
+            Self::Eevdf(eevdf) | Self::Beside(BesideConfig { eevdf, .. }) => {
+                eevdf.base_slice_ns + eevdf.tick_ns
+            }
+            Self::Cfs(cfs) => cfs.latency_ns + cfs.tick_ns,
+            Self::Lottery(pool) => pool.slice_ns + pool.tick_ns,
+            Self::Stride(stride) => stride.slice_ns,
+        }
+    }
+
+    /// Returns whether a weight is that of the whole VM, not of each of its vCPUs.
+    pub fn shares_by_vm(&self) -> bool {
+        match self {
+            Self::MicroSliced(config) => matches!(config.normal, NormalPoolKind::FairShare(_)),
+            Self::Eevdf(eevdf) => eevdf.groups,
+            Self::Cfs(_) | Self::Lottery(_) => true,
+            Self::Credit(_) | Self::Beside(_) | Self::Stride(_) => false,
+        }
+    }
+
+    /// Returns whether micro pCPUs that nobody asks for run vCPUs of the normal pool.
+    pub fn lends(&self) -> bool {
+        matches!(self, Self::MicroSliced(config) if config.lends)
+    }
+
+    /// How many pCPUs may be micro-sliced at a time; they are the host's last ones.
+    pub fn most_micro_pcpus(&self) -> usize {
+        match self {
+            Self::MicroSliced(MicroSlicedConfig { pool: PoolSize::Static { pcpus }, .. }) => *pcpus,
+            Self::MicroSliced(MicroSlicedConfig { pool: PoolSize::Auto { limit, .. }, .. }) => *limit,
+            _ => 0,
+        }
+    }
+}
+
+/// Xen 4.7's credit scheduler.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CreditConfig {
+    pub slice_ns: u64,
+    pub tick_ns: u64,
+    /// A vCPU that ran for less isn't preempted or rescheduled, yields included (`sched_ratelimit_us`).
+    pub ratelimit_ns: u64,
+    /// Wake-ups of vCPUs within their share preempt (BOOST).
+    pub boost: bool,
+    /// The rate limit holds for yields too (Xen 4.7; 4.8 and the paper's prototype exempt them).
+    pub ratelimit_yields: bool,
+}
+
+/// How the pCPUs that aren't micro-sliced are shared.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum NormalPoolKind {
+    /// The credit scheduler, as in the paper's prototype.
+    Credit(CreditConfig),
+    /// The real scheduler's, on sched_ext.
+    FairShare(FairSharePool),
+}
+
+/// `policy/fair_share.h` on sched_ext's queues.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FairSharePool {
+    /// A boost is a third of it (`microslice run --slice-us`).
+    pub slice_ns: u64,
+    /// Of the host's kernel: turns end at ticks.
+    pub tick_ns: u64,
+    /// Which pCPUs share queues.
+    #[serde(serialize_with = "domain_by_name", skip_serializing_if = "is_default_domain")]
+    pub domain: QueueDomain,
+}
+
+impl FairSharePool {
+    /// `microslice run --queue-domain`'s default.
+    pub const DOMAIN: QueueDomain = QueueDomain::Llc;
+}
+
+fn is_default_domain(domain: &QueueDomain) -> bool {
+    *domain == FairSharePool::DOMAIN
+}
+
+fn domain_by_name<S: serde::Serializer>(domain: &QueueDomain, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(domain.name())
+}
+
+/// The project's scheduler, through `policy/`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MicroSlicedConfig {
+    pub normal: NormalPoolKind,
+    pub micro_slice_ns: u64,
+    pub pool: PoolSize,
+    pub mechanics: Mechanics,
+    /// Micro slices in a row for a vCPU that stops at a bad moment; 0: the paper's rules.
+    pub grace: u32,
+    /// A call-function IPI accelerates its recipient at once, not only when its sender yields.
+    pub call_function_ipi: bool,
+    /// For how long a waiter keeps its pCPU though the host finds no sibling to help; 0: the paper's rules.
+    pub patience_ns: u64,
+    /// Micro-sliced pCPUs that nobody asks for run vCPUs of the normal pool.
+    pub lends: bool,
+    /// Where no micro-sliced pCPU serves a request at once, one of the normal pool does.
+    pub home_slices: bool,
+    /// VMs that do better without help have none.
+    pub tries_help: bool,
+}
+
+/// How the host does what the policy decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Mechanics {
+    /// As the paper's text says: one micro slice, then back to the end of the normal queue.
+    Paper,
+    /// As the authors' Xen prototype does, on which the paper's numbers were measured (see
+    /// `scheduler/mechanisms/mod.rs`).
+    XenPrototype,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum PoolSize {
+    Static {
+        pcpus: usize,
+    },
+    /// Algorithm 1.
+    Auto {
+        limit: usize,
+        profile_interval_ns: u64,
+        epoch_interval_ns: u64,
+        /// In a row, until a quiet profile phase is believed; the paper: 0.
+        second_looks: u32,
+        /// How busy the micro-sliced pCPUs must have been for one more to be tried; the paper: 0.
+        grow_when_busy_percent: u32,
+    },
+}
+
+fn is_usual_yield_spin(ns: &u64) -> bool {
+    *ns == GuestKernelConfig::YIELD_SPIN_NS
+}
+
+fn is_none(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}

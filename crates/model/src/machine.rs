@@ -1,0 +1,238 @@
+//! The host as its scheduler sees it: pCPUs, vCPUs and their states, VMs. Nothing of the guest but an
+//! address.
+
+mod accelerated;
+mod promised_answers;
+mod states;
+mod topology;
+mod vcpu;
+mod vm;
+mod waiting;
+
+pub use promised_answers::Promised;
+pub use vcpu::{HostVcpu, VcpuState, interrupt_bit};
+pub use vcpu::{Turns, Warmth};
+pub use vm::HostVm;
+pub use waiting::{Kind, WAITING_KINDS};
+
+use crate::bits::Bits;
+use crate::config::{HostConfig, QueueLockCosts};
+use crate::counters::{DelayReport, PoolReport};
+use crate::events::TraceEvent;
+use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
+use microslice_policy::GuestClass;
+
+pub struct Pcpu {
+    /// Running vCPU, or `NONE`.
+    pub current: VcpuId,
+    resched_pending: bool,
+    /// The vCPU there is looked at whenever it begins something else: its turn ends where that is safe.
+    pub tells_changes: bool,
+    pub slice_end_ns: u64,
+}
+
+/// Where a pCPU's time went: apart from [`Pcpu`], which every event reads.
+#[derive(Clone, Default)]
+pub struct PcpuTime {
+    /// Since when `current` (or idleness) has lasted.
+    pub since_ns: u64,
+    /// Sum of the time vCPUs ran here: the difference tells how cold a vCPU's caches are.
+    pub busy_ns: u64,
+    pub idle_ns: u64,
+}
+
+pub struct Machine {
+    pub now_ns: u64,
+    pub pcpus: IdVec<PcpuId, Pcpu>,
+    pub pcpu_times: IdVec<PcpuId, PcpuTime>,
+    pub vcpus: IdVec<VcpuId, HostVcpu>,
+    pub vms: IdVec<VmId, HostVm>,
+    /// The scheduler looks at what vCPUs do: it wants to know where those that run are, and the others
+    /// counted (`Waiting`).
+    pub watched: bool,
+    /// The scheduler leaves every vCPU where it starts.
+    pub never_moves: bool,
+    /// vCPUs that a directed yield may go to.
+    boostable: Bits<VcpuId>,
+    /// vCPUs that were promised an answer.
+    promised: Bits<VcpuId>,
+    pub pool: PoolReport,
+    /// vCPUs that have been in the micro pool since before measuring began.
+    accelerated_before: Vec<VcpuId>,
+    pub llc_pcpus: u32,
+    /// Threads of one core are so many pCPUs apart.
+    cores: u32,
+    /// What queues' locks cost, if that is modelled.
+    pub queue_locks: Option<QueueLockCosts>,
+    /// Choices cost pCPUs time beside a switch: locks, or boosts.
+    pub choices_cost: bool,
+    /// When the scheduler's timer shall come, if it was asked for just now; else the end of time.
+    timer_ns: u64,
+    /// What a switch of vCPUs costs.
+    pub switch_ns: u64,
+    /// Turns that end in windows.
+    pub delays: DelayReport,
+    /// Looks at running vCPUs that the present decision took, each of them an exit.
+    pub looks: u32,
+    pub tracing: bool,
+    pub trace: Vec<TraceEvent>,
+    resched: Vec<PcpuId>,
+    /// pCPUs whose batch of equal pause-loop exits must end now, because an answer could change.
+    pub unbatch: Vec<PcpuId>,
+}
+
+impl Machine {
+    pub fn new(host: &HostConfig, vms: Vec<HostVm>) -> Self {
+        let pcpus: IdVec<PcpuId, _> = (0..host.pcpus)
+            .map(|_| Pcpu {
+                current: VcpuId::NONE,
+                resched_pending: false,
+                tells_changes: false,
+                slice_end_ns: u64::MAX,
+            })
+            .collect();
+        let mut vcpus = IdVec::new();
+        let mut vms: IdVec<VmId, HostVm> = vms.into();
+        for vm in vms.ids() {
+            let config = &mut vms[vm];
+            config.first_vcpu = vcpus.next_id();
+            // Behind those of the VMs before it, as on a host where they were started one by one.
+            let pins = if config.pinned_round > 0 { config.pinned_round as usize } else { host.pcpus };
+            let first_pcpu = if config.pinned_round > 0 { 0 } else { vcpus.len() % host.pcpus };
+            for index in 0..config.vcpus {
+                vcpus.push(HostVcpu {
+                    vm,
+                    state: VcpuState::Blocked,
+                    pcpu: pcpus
+                        .round_from(PcpuId::from_index((first_pcpu + index as usize) % pins))
+                        .find(|&pcpu| config.allows(pcpu))
+                        .unwrap_or(PcpuId::new(0)),
+                    since_ns: 0,
+                    preempted: false,
+                    yielded: false,
+                    requested: false,
+                    class: GuestClass::Idle,
+                    interrupts_enabled: true,
+                    pending_interrupts: 0,
+                    owes_answer: false,
+                    holds_spinlock: false,
+                    hint_ns: 0,
+                    warmth: Warmth { left_pcpu: PcpuId::NONE, sensitivity: 0, left_busy_ns: 0 },
+                    turns: Turns::default(),
+                });
+            }
+        }
+        Self {
+            now_ns: 0,
+            pcpus,
+            boostable: Bits::new(vcpus.len(), false),
+            promised: Bits::new(vcpus.len(), false),
+            pcpu_times: IdVec::of(PcpuTime::default(), host.pcpus),
+            vcpus,
+            vms,
+            watched: true,
+            never_moves: false,
+            pool: PoolReport::default(),
+            accelerated_before: Vec::new(),
+            switch_ns: host.costs.context_switch_ns,
+            llc_pcpus: match host.llc_pcpus {
+                0 => host.pcpus as u32,
+                pcpus => u32::try_from(pcpus).unwrap_or(u32::MAX),
+            },
+            cores: (host.pcpus / host.smt_threads.max(1)).max(1) as u32,
+            queue_locks: host.queue_locks.clone(),
+            delays: DelayReport::default(),
+            looks: 0,
+            choices_cost: host.queue_locks.is_some(),
+            timer_ns: u64::MAX,
+            tracing: false,
+            trace: Vec::new(),
+            resched: Vec::new(),
+            unbatch: Vec::new(),
+        }
+    }
+
+    /// The next one that a directed yield may go to, behind `last`, round the `count` vCPUs from `first` on.
+    #[inline]
+    pub fn next_boostable(&self, first: VcpuId, count: u32, last: VcpuId) -> Option<VcpuId> {
+        self.boostable.next_round(first, count, last)
+    }
+
+    /// Forgets what was counted so far: measuring begins. A vCPU that is in the micro pool now isn't counted
+    /// when it leaves.
+    pub fn restart_counters(&mut self) {
+        self.accelerated_before = self.accelerated().collect();
+        for vcpu in &mut self.vcpus {
+            vcpu.turns = Turns::default();
+        }
+        for times in &mut self.pcpu_times {
+            times.idle_ns = 0;
+        }
+        let size = self.pool.sizes.last().map_or(0, |&(_, size)| size);
+        self.pool = PoolReport { sizes: vec![(self.now_ns, size)], ..PoolReport::default() };
+        self.delays = DelayReport::default();
+    }
+
+    #[inline]
+    pub fn emit(&mut self, event: TraceEvent) {
+        if self.tracing {
+            self.keep(event);
+        }
+    }
+
+    /// "Cold": a run that is traced has other costs.
+    #[cold]
+    fn keep(&mut self, event: TraceEvent) {
+        self.trace.push(event);
+    }
+
+    /// Asks for a scheduling decision on this pCPU as soon as the present event is dealt with.
+    #[inline]
+    pub fn request_schedule(&mut self, pcpu: PcpuId) {
+        let flag = &mut self.pcpus[pcpu].resched_pending;
+        if !*flag {
+            *flag = true;
+            self.resched.push(pcpu);
+        }
+    }
+
+    /// Whether this pCPU is scheduled before anything else happens.
+    #[inline]
+    pub fn wants_schedule(&self, pcpu: PcpuId) -> bool {
+        self.pcpus[pcpu].resched_pending
+    }
+
+    /// Asks for the scheduler's timer at that time, in place of what it asked for before.
+    #[inline]
+    pub fn request_timer(&mut self, at_ns: u64) {
+        self.timer_ns = at_ns;
+    }
+
+    #[inline]
+    pub fn take_timer(&mut self) -> Option<u64> {
+        Some(std::mem::replace(&mut self.timer_ns, u64::MAX)).filter(|&at_ns| at_ns != u64::MAX)
+    }
+
+    /// Whether nobody has asked for anything.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.resched.is_empty() && self.unbatch.is_empty() && self.timer_ns == u64::MAX
+    }
+
+    #[inline]
+    pub fn next_schedule(&mut self) -> Option<PcpuId> {
+        let pcpu = self.resched.pop()?;
+        self.pcpus[pcpu].resched_pending = false;
+        Some(pcpu)
+    }
+
+    #[inline]
+    pub fn current(&self, pcpu: PcpuId) -> Option<VcpuId> {
+        Some(self.pcpus[pcpu].current).filter(|&vcpu| vcpu != VcpuId::NONE)
+    }
+
+    #[inline]
+    pub fn is_idle(&self, pcpu: PcpuId) -> bool {
+        self.pcpus[pcpu].current == VcpuId::NONE
+    }
+}

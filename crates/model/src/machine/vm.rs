@@ -1,0 +1,59 @@
+//! A VM as the host sees it: its weight, and where its vCPUs may run.
+
+use super::promised_answers::Promised;
+use super::waiting::Waiting;
+use crate::ids::{IdVec, PcpuId, VcpuId};
+
+pub struct HostVm {
+    pub first_vcpu: VcpuId,
+    pub vcpus: u32,
+    pub weight: u32,
+    /// pCPU is allowed, by number; empty: all.
+    pub affinity: IdVec<PcpuId, bool>,
+    pub(super) only_pcpu: Option<PcpuId>,
+    /// Each vCPU has the pCPU of its number, round so many of them; 0: it isn't pinned.
+    pub pinned_round: u32,
+    /// What coordinated scheduling does for it.
+    pub knobs: crate::config::VmKnobs,
+    pub waiting: Waiting,
+    /// What the answers depend on that were promised to its spinning vCPUs.
+    pub promised: Promised,
+}
+
+impl HostVm {
+    /// `affinity`: pCPU is allowed, by number; empty: all. Its vCPUs get their numbers from
+    /// [`super::Machine::new`].
+    pub fn new(vcpus: u32, weight: u32, mut affinity: Vec<bool>) -> Self {
+        if !affinity.contains(&false) {
+            affinity.clear();
+        }
+        let mut allowed =
+            (0..).zip(&affinity).filter(|&(_, &allowed)| allowed).map(|(pcpu, _)| PcpuId::new(pcpu));
+        let only_pcpu = allowed.next().filter(|_| allowed.next().is_none());
+        Self {
+            only_pcpu,
+            pinned_round: 0,
+            first_vcpu: VcpuId::new(0),
+            vcpus,
+            weight,
+            affinity: affinity.into(),
+            knobs: crate::config::VmKnobs::default(),
+            waiting: Waiting::nobody(),
+            promised: Promised::NOTHING,
+        }
+    }
+
+    pub(super) fn pin_of(&self, vcpu: VcpuId) -> PcpuId {
+        PcpuId::new(vcpu.since(self.first_vcpu) % self.pinned_round)
+    }
+
+    /// Whether some pCPUs aren't allowed.
+    pub fn is_narrow(&self) -> bool {
+        self.pinned_round > 0 || !self.affinity.is_empty()
+    }
+
+    #[inline]
+    pub fn allows(&self, pcpu: PcpuId) -> bool {
+        self.affinity.is_empty() || self.affinity[pcpu]
+    }
+}

@@ -1,0 +1,199 @@
+//! A host and schedulers with ordinary parameters, for tests that need some but whose verdict doesn't depend
+//! on a scenario.
+
+use crate::config::{
+    BesideConfig, BoostCosts, CfsConfig, Coordination, CostModel, CreditConfig, Duration, EevdfConfig,
+    FairSharePool, GuestKernelConfig, HostConfig, LockKind, MS, Mechanics, MicroSlicedConfig, NormalPoolKind,
+    Phase, PleConfig, PoolSize, ReschedCo, SchedulerKind, SimulationConfig, SymbolTable, US, VmConfig,
+    VmKnobs, WorkloadConfig,
+};
+
+use microslice_policy::coordinated::BalanceScheme;
+
+/// Twelve hardware threads of six cores, with Xen's costs.
+pub fn host() -> HostConfig {
+    HostConfig {
+        pcpus: 12,
+        llc_pcpus: 0,
+        smt_threads: 2,
+        smt_busy_speed_permille: 700,
+        smt_spin_speed_permille: 850,
+        costs: CostModel {
+            context_switch_ns: 2 * US,
+            exit_ns: 500,
+            ipi_send_ns: 3_200,
+            ipi_delivery_ns: 2 * US,
+            interrupt_entry_ns: 2 * US,
+            cache_refill_max_ns: 150 * US,
+            cache_displace_ns: 2 * MS,
+            llc_migration_ns: 0,
+            kick_ns: 0,
+            halt_ns: 0,
+        },
+        queue_locks: None,
+        boosts: BoostCosts {
+            latency: Duration::LogNormal { median_ns: 24 * US, sigma_permille: 340 },
+            give_back_ns: 10 * US,
+            helper_ns: 10 * US,
+        },
+        ple: PleConfig { enabled: true, window_ns: 1_707 },
+    }
+}
+
+pub fn credit() -> CreditConfig {
+    CreditConfig {
+        slice_ns: 30 * MS,
+        tick_ns: 10 * MS,
+        ratelimit_ns: MS,
+        boost: true,
+        ratelimit_yields: true,
+    }
+}
+
+pub fn fair_share() -> FairSharePool {
+    FairSharePool { slice_ns: 10 * MS, tick_ns: 4 * MS, domain: FairSharePool::DOMAIN }
+}
+
+/// One micro pCPU beside a normal pool of the credit scheduler, after the paper.
+pub fn micro() -> MicroSlicedConfig {
+    MicroSlicedConfig {
+        normal: NormalPoolKind::Credit(credit()),
+        micro_slice_ns: 100 * US,
+        pool: PoolSize::Static { pcpus: 1 },
+        mechanics: Mechanics::Paper,
+        grace: 10,
+        call_function_ipi: true,
+        patience_ns: MS,
+        lends: false,
+        home_slices: false,
+        tries_help: false,
+    }
+}
+
+/// The project's scheduler with one micro pCPU.
+pub fn microslice() -> MicroSlicedConfig {
+    MicroSlicedConfig {
+        normal: NormalPoolKind::FairShare(fair_share()),
+        lends: true,
+        home_slices: true,
+        tries_help: true,
+        ..micro()
+    }
+}
+
+/// EEVDF without groups.
+pub fn eevdf_flat() -> EevdfConfig {
+    EevdfConfig {
+        base_slice_ns: 3 * MS,
+        tick_ns: 4 * MS,
+        directed_yield: true,
+        groups: false,
+        ipi_aware: false,
+    }
+}
+
+/// EEVDF with a group per VM.
+pub fn eevdf() -> EevdfConfig {
+    EevdfConfig { base_slice_ns: 2_800 * US, groups: true, ..eevdf_flat() }
+}
+
+pub fn beside() -> BesideConfig {
+    BesideConfig {
+        eevdf: eevdf_flat(),
+        micro_slice_ns: 100 * US,
+        grace: 10,
+        call_function_ipi: true,
+        boost_percent: 1,
+        host_percent: 5,
+    }
+}
+
+/// CFS without coordinated scheduling.
+pub fn cfs() -> CfsConfig {
+    CfsConfig {
+        latency_ns: 24 * MS,
+        min_granularity_ns: 3 * MS,
+        wakeup_granularity_ns: 4 * MS,
+        tick_ns: 4 * MS,
+        coordination: Coordination {
+            balance: BalanceScheme::None,
+            resched_dp: false,
+            tlb_co: false,
+            resched_co: ReschedCo::Off,
+            early_dp: false,
+            delay_ns: 500 * US,
+            urgent_slice_ns: 500 * US,
+            urgent_allowance_ns: 18 * MS,
+        },
+    }
+}
+
+/// A run of 100 ms, with the checkers on: two VMs of two vCPUs on two pCPUs, whose programs only compute.
+pub fn simulation(scheduler: SchedulerKind) -> SimulationConfig {
+    SimulationConfig {
+        seed: 1,
+        warmup_ns: 50 * MS,
+        duration_ns: 100 * MS,
+        host: HostConfig { pcpus: 2, smt_threads: 1, ..host() },
+        vms: ["target", "other"].map(vm).into(),
+        scheduler,
+        delay: None,
+        check: true,
+        guest_times: false,
+        fold_exits: true,
+    }
+}
+
+fn vm(name: &str) -> VmConfig {
+    VmConfig {
+        name: name.into(),
+        vcpus: 2,
+        weight: 256,
+        affinity: Vec::new(),
+        pinned: false,
+        kernel: kernel(),
+        workloads: vec![workload()],
+        nic: None,
+        knobs: VmKnobs::default(),
+    }
+}
+
+/// Linux 4.4 with paravirtual locks.
+fn kernel() -> GuestKernelConfig {
+    GuestKernelConfig {
+        symbols: SymbolTable::Linux44,
+        lock_kind: LockKind::PvTicket,
+        pv_spin_ns: 300 * US,
+        yield_spin_ns: GuestKernelConfig::YIELD_SPIN_NS,
+        balance: None,
+        tick_hz: 250,
+        thread_slice_ns: 6 * MS,
+        pv_tlb_flush: false,
+        pv_ipi_yield: false,
+        preemption_hint_ns: 0,
+        call_function_handler_ns: US,
+        reschedule_handler_ns: US,
+        tick_handler_ns: 2 * US,
+        thread_switch_ns: US,
+        locks: Vec::new(),
+    }
+}
+
+/// Two threads that compute.
+fn workload() -> WorkloadConfig {
+    WorkloadConfig {
+        name: "compute".into(),
+        threads: 2,
+        pinned_vcpu: None,
+        shared_address_space: true,
+        process: None,
+        program: vec![
+            Phase::Compute { duration: Duration::Exponential { mean_ns: 100 * US } },
+            Phase::Progress { units: 1 },
+        ],
+        run_units: 0,
+        run_time_ns: 0,
+        unit: "steps".into(),
+        cache_sensitive_permille: 1_000,
+    }
+}

@@ -1,0 +1,4 @@
+//! Tests of whole studies.
+
+mod what_if;
+mod worth_helping;
