@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Says which behaviours of the testbed have not run since bpf/ and policy/ changed by more than 25 lines. Part of
-# `make check`; it is no failure, since running them takes hours. testbed/behaviours.tsv is written by
-# scripts/test.sh: name, verdict, seconds, commit, date.
+# Says how many behaviours of the testbed have passed since bpf/ and policy/ changed by more than 25 lines.
+# Part of `make check`. It is no failure, since running them takes hours. scripts/test.sh writes
+# testbed/behaviours.tsv: name, verdict, seconds, commit, date.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 record=testbed/behaviours.tsv

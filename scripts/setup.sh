@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs Debian packages by name: scripts/setup.sh [build|demo|tests]
-# `build`: what compiling the program needs. `demo` (the default): what an emulated host needs besides. `tests`:
-# what tests and `make check` need besides. Safe to run again: a package that is there is not touched. Runs as
-# root on Debian 12.
+# `build`: what compiling the program needs. `demo` (the default): what an emulated host needs besides.
+# `tests`: what tests and `make check` need besides. Safe to run again: a package that is there is not
+# touched. Runs as root on Debian 12.
 set -euo pipefail
 
 build=(

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Times the README's commands in a fresh clone of the last commit: scripts/time-from-clone.sh [demo] [ci]
-# `demo` (the default): setup, compile, and from the clone to the demo's screen. `ci`: .ci/run, which checks and tests.
-# Packages and kernels that this machine has already are not fetched again; the first line says so.
+# `demo` (the default): setup, compile, and from the clone to the demo's screen. `ci`: .ci/run, which checks
+# and tests. Packages and kernels that this machine has already are not fetched again; the first line says so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 (($#)) || set -- demo

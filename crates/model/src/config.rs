@@ -7,11 +7,13 @@ mod coordination;
 mod delay;
 mod eevdf;
 mod locks;
+mod micro_sliced;
 
 pub use coordination::{CfsConfig, Coordination, ReschedCo, VmKnobs};
 pub use delay::DelayPreemptionConfig;
 pub use eevdf::{BesideConfig, BoostCosts, EevdfConfig};
 pub use locks::{Halting, Handover, LockKind, LockRules, Patience, SpinFunction, Wait};
+pub use micro_sliced::{Mechanics, MicroSlicedConfig, PoolSize};
 
 use crate::random::mean_ns;
 use microslice_policy::{Coded, QueueDomain};
@@ -542,54 +544,6 @@ fn is_default_domain(domain: &QueueDomain) -> bool {
 
 fn domain_by_name<S: serde::Serializer>(domain: &QueueDomain, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(domain.name())
-}
-
-/// The project's scheduler, through `policy/`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MicroSlicedConfig {
-    pub normal: NormalPoolKind,
-    pub micro_slice_ns: u64,
-    pub pool: PoolSize,
-    pub mechanics: Mechanics,
-    /// Micro slices in a row for a vCPU that stops at a bad moment; 0: the paper's rules.
-    pub grace: u32,
-    /// A call-function IPI accelerates its recipient at once, not only when its sender yields.
-    pub call_function_ipi: bool,
-    /// For how long a waiter keeps its pCPU though the host finds no sibling to help; 0: the paper's rules.
-    pub patience_ns: u64,
-    /// Micro-sliced pCPUs that nobody asks for run vCPUs of the normal pool.
-    pub lends: bool,
-    /// Where no micro-sliced pCPU serves a request at once, one of the normal pool does.
-    pub home_slices: bool,
-    /// VMs that do better without help have none.
-    pub tries_help: bool,
-}
-
-/// How the host does what the policy decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Mechanics {
-    /// As the paper's text says: one micro slice, then back to the end of the normal queue.
-    Paper,
-    /// As the authors' Xen prototype does, on which the paper's numbers were measured (see
-    /// `scheduler/mechanisms/mod.rs`).
-    XenPrototype,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum PoolSize {
-    Static {
-        pcpus: usize,
-    },
-    /// Algorithm 1.
-    Auto {
-        limit: usize,
-        profile_interval_ns: u64,
-        epoch_interval_ns: u64,
-        /// In a row, until a quiet profile phase is believed; the paper: 0.
-        second_looks: u32,
-        /// How busy the micro-sliced pCPUs must have been for one more to be tried; the paper: 0.
-        grow_when_busy_percent: u32,
-    },
 }
 
 fn is_usual_yield_spin(ns: &u64) -> bool {
