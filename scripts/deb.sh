@@ -20,6 +20,8 @@ source="$stage/microslice-$version"
 mkdir "$source" "$source/completions"
 cp "$program" "$source/microslice"
 cp -r packaging/debian packaging/grafana packaging/prometheus critical docs README.md CHANGELOG.md "$source"
+# What was measured where is for developers.
+rm -r "$source/docs/lab"
 cp packaging/microslice.toml "$source"
 cp packaging/microslice.service "$source/debian/microslice.service"
 cp packaging/microslice-beside.service "$source/debian/microslice.microslice-beside.service"

@@ -404,8 +404,7 @@ fn settings_of(page: &str) -> Vec<(&str, String)> {
 }
 
 fn built_in(name: &str) -> bool {
-    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
-    scenarios.join(format!("{name}.toml")).is_file()
+    microslice_experiments::scenario::built_in(&format!("{name}.toml")).is_some()
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Where the files of a scenario come from: the disk, next to the file that names them, or the copies in the
 //! binary.
 
+use super::built_in::{built_in, names_in};
 use super::error::{Place, ScenarioError, listed, quoted};
 use super::reader;
 use super::tree::{FILE_SIZE_MAX, Node, NodeValue, overlay, parse};
@@ -8,8 +9,6 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// (path below `scenarios/`, text) of every file there, in alphabetical order.
-const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/built_in_scenarios.rs"));
 const BUILT_IN_PREFIX: &str = "(built in) ";
 
 /// More files than this in one scenario are a mistake or an attack.
@@ -59,15 +58,8 @@ impl Shelf {
 
     /// Names of the built-in files of this kind.
     pub fn built_in_names(self) -> Vec<&'static str> {
-        let names =
-            BUILT_IN.iter().filter_map(|(path, _)| path.strip_prefix(self.folder())?.strip_suffix(".toml"));
-        names.filter(|name| !name.contains('/')).collect()
+        names_in(self.folder())
     }
-}
-
-/// The text of a built-in file by its path below `scenarios/`.
-pub fn built_in(path: &str) -> Option<&'static str> {
-    BUILT_IN.iter().find(|(candidate, _)| *candidate == path).map(|(_, text)| *text)
 }
 
 /// Loads files and remembers where each came from, as names inside a file are looked up next to it first.

@@ -6,6 +6,7 @@
 //! a table over a file. The steps: load and layer the files (`library`), resolve names, apply `--set`, read
 //! typed values (`host`, `vm`, …).
 
+mod built_in;
 mod delay;
 mod error;
 mod host;
@@ -20,11 +21,12 @@ mod units;
 mod vm;
 mod workload;
 
+pub use built_in::built_in;
 pub use error::quoted;
 pub use error::{Place, ScenarioError};
 pub use kernel::{critical_functions, symbol_tables};
 pub(crate) use library::Library;
-pub use library::{Shelf, built_in};
+pub use library::Shelf;
 pub use policy::names as policy_names;
 pub(crate) use reader::{TableReader, name, string};
 pub(crate) use tree::{Node, NodeValue};

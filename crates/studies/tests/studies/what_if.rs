@@ -21,8 +21,7 @@ const TWICE: f64 = 2.0;
 
 /// A file of `scenarios/`, measured for two seconds.
 fn built_in(name: &str) -> String {
-    let path = format!("{}/../../scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let text = microslice_experiments::scenario::built_in(&format!("{name}.toml")).expect(name);
     let line = |line: &str| match line.split(' ').next() {
         Some("duration") => "duration = \"2 s\"".to_owned(),
         Some("warmup") => "warmup = \"500 ms\"".to_owned(),
