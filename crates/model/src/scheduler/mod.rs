@@ -93,8 +93,8 @@ pub trait Scheduler: TurnEnds {
     }
 }
 
-/// What a scheduler tells [`DelayPreemption`](mechanisms::DelayPreemption), which ends turns in windows around
-/// their end.
+/// What a scheduler tells [`DelayPreemption`](mechanisms::DelayPreemption), which ends turns in windows
+/// around their end.
 pub trait TurnEnds {
     /// Returns when the turn on this pCPU, which has just begun, is over, if its [`Pick`] doesn't say: where
     /// turns end at ticks.
