@@ -8,12 +8,14 @@ mod delay;
 mod eevdf;
 mod locks;
 mod micro_sliced;
+mod network;
 
 pub use coordination::{CfsConfig, Coordination, ReschedCo, VmKnobs};
 pub use delay::DelayPreemptionConfig;
 pub use eevdf::{BesideConfig, BoostCosts, EevdfConfig};
 pub use locks::{Halting, Handover, LockKind, LockRules, Patience, SpinFunction, Wait};
 pub use micro_sliced::{Mechanics, MicroSlicedConfig, PoolSize};
+pub use network::{NicConfig, Stream};
 
 use crate::random::mean_ns;
 use microslice_policy::{Coded, QueueDomain};
@@ -394,29 +396,6 @@ pub enum Duration {
         tail_ns: u64,
         tail_permille: u32,
     },
-}
-
-/// A virtual NIC and the stream that arrives at it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NicConfig {
-    /// vCPU that gets its interrupts.
-    pub vcpu: usize,
-    pub stream: Stream,
-    pub irq_handler_ns: u64,
-    /// Softirq time per packet (or aggregate).
-    pub softirq_per_packet_ns: u64,
-    /// User-space time of the reader per packet.
-    pub reader_per_packet_ns: u64,
-    /// Packets that the ring holds; further ones are dropped.
-    pub ring_packets: usize,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub enum Stream {
-    /// The sender keeps at most `window_bytes` unacknowledged.
-    Tcp { link_bits_per_s: u64, window_bytes: u64, packet_bytes: u64, round_trip_ns: u64 },
-    /// Constant rate, jitter measured as RFC 3550.
-    Udp { bits_per_s: u64, packet_bytes: u64 },
 }
 
 /// What decides on the host.
