@@ -2,55 +2,57 @@
 /*
  * Accelerate: which preempted vCPU runs at once in the micro pool, and why.
  *
- * Problem.   A vCPU that was stopped in critical guest-kernel code makes its siblings, or a packet, wait for
- *            its next turn: tens of milliseconds for work of microseconds (paper, section 3).
- * Mechanism. Two hints say that a vCPU waits (paper 4.1): a yield, and an interrupt on its way. A yield
- *            starts a pass over the yielding vCPU's siblings; what it waits for decides how many are needed.
+ * Problem.   A vCPU that is stopped in critical guest-kernel code makes its siblings, or a packet, wait
+ *            until its next turn: tens of milliseconds for work of microseconds (paper, section 3).
+ * Mechanism. Two hints show that a vCPU is needed (paper 4.1): a yield, and an interrupt on its way. A yield
+ *            starts a pass over the siblings of the yielding vCPU. The reason for the wait decides how many
+ *            of them are needed.
  *
  *              hint                              accelerated vCPU                        paper
  *              yield, in a TLB shootdown         every preempted sibling that hasn't     4.2, first
  *                                                answered yet
  *              yield, waiting for a lock         one preempted sibling in critical code  4.2, second
- *              halt, waiting for a lock          likewise                                paravirtual locks
- *              paravirtual yield to IPI target   likewise                                section 5
+ *              halt, waiting for a lock          one preempted sibling in critical code  paravirtual locks
+ *              paravirtual yield to IPI target   every preempted sibling that hasn't     section 5
+ *                                                answered yet
  *              reschedule IPI                    its recipient, if preempted             4.2, last
  *              call-function IPI                 its recipient, if preempted             section 5
  *              device interrupt (vIRQ)           its recipient, if preempted             4.2, third
  *              a wake-up by one of these three,  the woken vCPU, if it has to wait       section 5
  *              or by the kick of a lock's holder
  *
- *            A recipient that is blocked is woken first. Mostly it runs at once: a pCPU is idle, or the
- *            wake-up boosts it (fair_share.h). If it has to wait all the same, a micro pCPU takes it as soon
- *            as no preempted vCPU asks there. The normal pool may be sooner. A vCPU that halted for a
- *            paravirtual lock and was kicked is treated alike. A preempted vCPU gets no boost from a wake-up,
- *            because it never slept: the mixed case (paper 4.1).
- *            After its micro slice a vCPU always goes back to the normal pool (section 5).
+ *            A blocked recipient is woken first. It usually runs at once, because a pCPU is idle or because
+ *            the wake-up boosts it (fair_share.h). If it has to wait, a micro pCPU takes it as soon as no
+ *            preempted vCPU asks for that pCPU. The normal pool may be faster. A vCPU that was kicked out of
+ *            a halt in a paravirtual lock is treated the same way. A preempted vCPU gets no boost from a
+ *            wake-up, because it never slept: the paper's mixed case (4.1).
+ *            After its micro slice a vCPU always returns to the normal pool (section 5).
  *            Differences from the paper:
- *            - Responders. The paper accelerates siblings that have answered a shootdown, too. With fewer
- *              micro pCPUs than siblings the first ones come again and again, and the last ones hardly ever.
- *              Not every host can see which siblings owe an answer.
- *            - Grace. The paper doesn't look at vCPUs that stop at a bad moment without a hint. One is the
- *              sender of a shootdown at the end of its turn. Another is a sibling whose interrupt came when
- *              its turn or its micro slice was over. Here they get up to grace_max more micro slices in a
- *              row, charged like all others (of turns: delay_preemption.h).
+ *            - Responders. The paper also accelerates siblings that have already answered a shootdown. With
+ *              fewer micro pCPUs than siblings, the first ones then come again and again, and the last ones
+ *              rarely. Not every host can see which siblings owe an answer.
+ *            - Grace. The paper ignores a vCPU that stops at a bad moment without a hint. Examples are the
+ *              sender of a shootdown at the end of its turn, and a sibling whose interrupt arrives as its
+ *              turn or micro slice ends. Here such a vCPU gets up to grace_max further micro slices in a
+ *              row. They are charged like all others. For turns see delay_preemption.h.
  *            - Patience. In the paper a spinner yields for a whole turn of all others in three cases: all
- *              responders run; the micro pool was full at that moment; the last answer has just been given.
- *              Here a waiter keeps its pCPU where no sibling was preempted in critical code. The holder or
- *              responder mostly runs then, and is done within microseconds. A waiter that yields comes back
- *              after a turn of all others. All waiters behind it, and all that it holds up in its turn, wait
- *              as long.
- *            - Vain waits. Patience helps where waiters of a lock halt before long, as with paravirtual
- *              locks. Where they never halt, the lock's heir may have been stopped while it waited
- *              (stranded). All others then spin in vain until the heir runs. So a VM may run out of patience
- *              VAIN_WAITS_MAX times without a halt for a lock. From then on its spinners have none while a
- *              sibling is stranded.
- *            - Home. In the paper a request that finds the micro pool busy waits, or is forgotten. Here the
- *              vCPU may have its micro slice at home. Home is a pCPU of the normal pool: the one where it ran
- *              last, or one next to that. It takes the slice from a vCPU of another VM that has had at least
- *              as much. Caches are warm there, and there are more of those pCPUs.
- * Limits.    Each micro pCPU queues at most one vCPU (section 5), and behind it one that was woken (in the
- *            paper it may be the one); one pass at a time per VM. Guest user code is never accelerated for
- *            its own sake (4.4), and a guest whose symbols or slide are unknown is never accelerated.
+ *              responders run, the micro pool is full at that moment, or the last answer has just been
+ *              given. Here a waiter keeps its pCPU if no sibling was preempted in critical code. The holder
+ *              or responder is usually running then, and done within microseconds. A waiter that yields
+ *              comes back after a turn of all others. The waiters behind it wait as long.
+ *            - Vain waits. Patience helps where waiters of a lock soon halt, as with paravirtual locks.
+ *              Where they never halt, the next owner of the lock may have been stopped while it waited
+ *              (stranded). All others then spin in vain until it runs. A VM may run out of patience
+ *              VAIN_WAITS_MAX times without a halt for a lock. After that, its spinners have no patience
+ *              while a sibling is stranded.
+ *            - Home. In the paper a request that finds the micro pool busy waits, or is dropped. Here the
+ *              vCPU may have its micro slice at home, on the normal pCPU where it ran last or on a neighbour
+ *              of that. It interrupts a vCPU of another VM that has had at least as much. Caches are warm
+ *              there, and there are more of those pCPUs.
+ * Limits.    Each micro pCPU queues at most one vCPU (section 5), and behind it one woken vCPU. In the paper
+ *            the woken vCPU takes the one place. A VM has one pass at a time. Guest user code is never
+ *            accelerated for its own sake (4.4). A guest whose symbols or slide are unknown is never
+ *            accelerated.
  */
 #ifndef POLICY_ACCELERATE_H
 #define POLICY_ACCELERATE_H
@@ -59,15 +61,18 @@
 
 struct accelerate_config {
 	u32 micro_queue_max; /* vCPUs queued per micro pCPU; the paper's limit is 1 */
-	u32 grace_max; /* micro slices in a row for a vCPU that stops in one at a bad moment; the paper: 0 */
-	u32 call_function_ipi; /* 1: a call-function IPI accelerates its recipient before the sender yields */
-	u32 home_slices;       /* 1: where the micro pool is busy, a micro slice at home; the paper: 0 */
-	u64 patience_ns;       /* a waiter keeps its pCPU for so long, helped or not; the paper: 0 */
+	/* Micro slices in a row for a vCPU whose micro slice ends at a bad moment; 0 in the paper. */
+	u32 grace_max;
+	/* 1: accelerate the recipient of a call-function IPI before the sender yields. */
+	u32 call_function_ipi;
+	u32 home_slices; /* 1: grant micro slices at home while the micro pool is busy; 0 in the paper */
+	u64 patience_ns; /* how long a waiter keeps its pCPU, helped or not; 0 in the paper */
 };
 
 /*
- * So many siblings are looked at when a micro pCPU has room again and asks for those that it turned away: its
- * runqueue is locked meanwhile, and a guest may have hundreds. The next time it goes on after them.
+ * The number of siblings checked each time a micro pCPU with room asks again for those it turned away. The
+ * bound is needed because the pCPU's runqueue is locked meanwhile and a guest may have hundreds of vCPUs.
+ * The next check continues after these.
  */
 #define ASK_AGAIN_MAX 32u
 
@@ -75,10 +80,11 @@ struct accelerate_config {
 
 struct yield_observation {
 	enum yield_cause cause;
-	enum guest_class guest_class; /* at the yielding vCPU's instruction pointer */
-	u32 interrupts_enabled;	      /* the guest's RFLAGS.IF; tells a lock's HLT from the idle loop's */
-	u32 micro_pcpu_count;	      /* present size of the micro pool */
-	u32 pass_active;	      /* another pCPU is making a pass over this VM */
+	enum guest_class guest_class; /* at the instruction pointer of the yielding vCPU */
+	/* The guest's RFLAGS.IF; tells the HLT of a lock from that of the idle loop. */
+	u32 interrupts_enabled;
+	u32 micro_pcpu_count; /* current size of the micro pool */
+	u32 pass_active;      /* another pCPU is making a pass over this VM */
 	u32 reserved;
 };
 
@@ -91,33 +97,37 @@ enum pass_scope {
 
 enum yield_reason {
 	YIELD_STARTS_PASS = 0,
-	YIELD_NO_MICRO_POOL = 1, /* the pool is empty: only counted, for Algorithm 1 */
-	YIELD_PASS_ACTIVE = 2,	 /* one pass at a time per VM */
+	YIELD_NO_MICRO_POOL = 1, /* the pool is empty: the yield is only counted, for Algorithm 1 */
+	YIELD_PASS_ACTIVE = 2,	 /* a VM has one pass at a time */
 	YIELD_IDLE = 3,		 /* the guest has nothing to do */
-	YIELD_NOT_CRITICAL = 4,	 /* user code, or kernel code that nobody waits for */
+	YIELD_NOT_CRITICAL = 4,	 /* user code, or kernel code that no other vCPU waits for */
 	YIELD_UNKNOWN = 5,	 /* no symbols or no slide for this guest */
 	YIELD_REASON_COUNT = 6,
 };
 
 struct yield_decision {
 	enum pass_scope scope;
-	enum cause cause; /* for every acceleration of this pass */
+	enum cause cause; /* the cause of every acceleration of this pass */
 	enum yield_reason reason;
 	u32 reserved;
 };
 
-/* A yield is of the TLB, lock or halt kind; CAUSE_NONE if nobody's help would end the wait. */
+/* Returns the kind of wait behind a yield, or CAUSE_NONE if no acceleration could end it. */
 POLICY u32 yield_cause_of_wait(const struct yield_observation *seen)
 {
 	if (seen->guest_class == GUEST_CLASS_UNKNOWN || seen->guest_class == GUEST_CLASS_USER)
 		return CAUSE_NONE;
-	/* The hypercall is made only when an IPI's target was preempted: where it was made adds nothing. */
+	/*
+	 * The guest makes this hypercall only if the target of an IPI was preempted. The call site adds
+	 * nothing.
+	 */
 	if (seen->cause == YIELD_IPI_WAIT)
 		return CAUSE_PV_YIELD;
 	if (seen->cause == YIELD_HLT) {
 		/*
-		 * With interrupts disabled only a paravirtual lock's kick can end a HLT. So this is no idle
-		 * loop, though both execute the same instruction (Linux, arch/x86/kernel/kvm.c: kvm_wait).
+		 * With interrupts disabled, only the kick of a paravirtual lock can end a HLT. So this isn't
+		 * the idle loop, although both execute the same instruction (Linux, arch/x86/kernel/kvm.c:
+		 * kvm_wait).
 		 */
 		if (seen->guest_class == GUEST_CLASS_LOCK_WAITER || !seen->interrupts_enabled)
 			return CAUSE_LOCK_HALT;
@@ -125,7 +135,7 @@ POLICY u32 yield_cause_of_wait(const struct yield_observation *seen)
 	}
 	if (seen->guest_class == GUEST_CLASS_TLB_SHOOTDOWN)
 		return CAUSE_TLB_YIELD;
-	/* Spinning inside critical code: waiting for a second lock with the first one held. */
+	/* A spin inside critical code waits for a second lock while it holds the first. */
 	if (seen->guest_class == GUEST_CLASS_LOCK_WAITER || class_is_critical(seen->guest_class))
 		return CAUSE_LOCK_YIELD;
 	return CAUSE_NONE;
@@ -159,26 +169,26 @@ POLICY struct yield_decision decide_on_yield(const struct yield_observation *see
 	return decision;
 }
 
-/* ---- A pass: is this sibling one of those that are needed? ---- */
+/* ---- A pass: is this sibling needed? ---- */
 
 struct sibling_observation {
 	enum vcpu_state state;
-	u32 preempted;		      /* runnable because the host took its pCPU away */
-	u32 yielded;		      /* it gave its pCPU up itself: it waits too, running it wouldn't help */
+	u32 preempted; /* runnable because the host took its pCPU away */
+	u32 yielded;   /* it gave up its pCPU by itself: it also waits, so running it wouldn't help */
 	enum guest_class guest_class; /* where it was stopped */
 	u32 requested_count;	      /* siblings that this pass has requested so far */
 	enum sibling_answer answer;
 };
 
 enum sibling_decision {
-	SIBLING_REQUEST = 0,	       /* ask the micro pool for it */
+	SIBLING_REQUEST = 0,	       /* request a micro slice for it */
 	SIBLING_NOT_PREEMPTED = 1,     /* running, or blocked */
 	SIBLING_ALREADY_REQUESTED = 2, /* pending, or in the micro pool: help is on its way */
 	SIBLING_NOT_CRITICAL = 3,
 	SIBLING_YIELDED = 4,
-	SIBLING_PASS_DONE = 5, /* a lock needs only one: the pass ends here */
-	SIBLING_ANSWERED = 6,  /* nobody waits for it any more */
-	SIBLING_ANSWERING = 7, /* it runs, and is about to answer: no help could be faster */
+	SIBLING_PASS_DONE = 5, /* a lock needs only one sibling: the pass ends here */
+	SIBLING_ANSWERED = 6,  /* its answer was given: the wait no longer depends on it */
+	SIBLING_ANSWERING = 7, /* it runs and is about to answer: help couldn't be faster */
 	SIBLING_DECISION_COUNT = 8,
 };
 
@@ -198,7 +208,7 @@ POLICY u32 decide_on_sibling(u32 scope, const struct sibling_observation *siblin
 		return sibling->answer == ANSWER_OWED || sibling->guest_class == GUEST_CLASS_TLB_SHOOTDOWN
 			   ? SIBLING_REQUEST
 			   : SIBLING_ANSWERED;
-	/* A TLB shootdown needs every sibling that isn't running, however it left its pCPU. */
+	/* A TLB shootdown needs every sibling that isn't running, for whatever reason it stopped. */
 	if (scope == PASS_ALL_PREEMPTED)
 		return sibling->answer == ANSWER_GIVEN && !class_is_critical(sibling->guest_class)
 			   ? SIBLING_ANSWERED
@@ -210,38 +220,45 @@ POLICY u32 decide_on_sibling(u32 scope, const struct sibling_observation *siblin
 	return class_is_critical(sibling->guest_class) ? SIBLING_REQUEST : SIBLING_NOT_CRITICAL;
 }
 
-/* May a lock have been handed to it though it can't take it? It was stopped while it waited for one. */
+/*
+ * True if the sibling may have been handed a lock that it can't take, because it was stopped while it
+ * waited.
+ */
 POLICY u32 sibling_is_stranded(const struct sibling_observation *sibling)
 {
 	return sibling->state == VCPU_RUNNABLE && sibling->guest_class == GUEST_CLASS_LOCK_WAITER &&
 	       (sibling->preempted || sibling->yielded);
 }
 
-/* After the pass: does the spinner's own yield go ahead? */
+/* Whether the spinner's own yield goes ahead after the pass. */
 enum spinner_decision {
 	SPINNER_YIELDS = 0,
-	SPINNER_KEEPS_SPINNING = 1, /* help or the answer is on its way: sooner than its next turn */
+	/* Help or the answer is on its way, sooner than the spinner's next turn. */
+	SPINNER_KEEPS_SPINNING = 1,
 };
 
 struct spinner_observation {
 	enum yield_cause cause; /* a halted vCPU can't keep spinning */
-	u32 helped_count; /* siblings that this pass requested, found requested already, or found answering */
-	u32 crowded_count; /* siblings that it would have requested, had the micro pool had room */
-	u32 refused_count; /* siblings that it would have requested, had its VM not had more than its share */
-	u32 answers_known; /* of a shootdown's pass: the host can see which siblings owe an answer */
-	u32 pass_active;   /* no pass was made, because another pCPU is making one over this VM */
-	/* PASS_NONE: no pass was made, or there is no micro pool, or nobody knows what is waited for. */
+	u32 helped_count;	/* siblings that the pass requested, found requested, or found answering */
+	u32 crowded_count;	/* siblings not requested because the micro pool was full */
+	u32 refused_count;	/* siblings not requested because the VM has had more than its share */
+	u32 answers_known;	/* in a shootdown's pass: the host can see which siblings owe an answer */
+	u32 pass_active;	/* there was no pass, because another pCPU is making one over this VM */
+	/* PASS_NONE: there was no pass, there is no micro pool, or the reason for the wait is unknown. */
 	enum pass_scope scope;
-	u32 stranded_count; /* siblings that were stopped while they waited for one: sibling_is_stranded() */
-	u32 vain_waits;	    /* of its VM: vain_waits_after() */
-	u32 ran_out_before; /* it has no patience left, as at the exit before of this wait */
-	u64 spun_ns;	    /* for how long it has waited, in this turn */
+	u32 stranded_count; /* siblings for which sibling_is_stranded() holds */
+	u32 vain_waits;	    /* the VM's count from vain_waits_after() */
+	u32 ran_out_before; /* its patience ran out at an earlier exit of this wait */
+	u64 spun_ns;	    /* how long it has waited in this turn */
 };
 
-/* So often patience runs out in a VM where nobody halts for locks until siblings that are stranded end it. */
+/* The number of vain waits after which a VM's spinners lose their patience while a sibling is stranded. */
 #define VAIN_WAITS_MAX 200u
 
-/* How often patience has run out in its VM, to no end, since a vCPU there halted for a lock. */
+/*
+ * Returns how often patience has run out in the spinner's VM, in vain, since one of its vCPUs last halted
+ * for a lock.
+ */
 POLICY u32 vain_waits_after(const struct accelerate_config *config, const struct spinner_observation *spinner)
 {
 	u32 is_helped = spinner->helped_count || spinner->crowded_count || spinner->refused_count;
@@ -260,14 +277,14 @@ POLICY u32 decide_on_spinner(const struct accelerate_config *config,
 			     const struct spinner_observation *spinner)
 {
 	/*
-	 * A full micro pool has room again within a micro slice, a pass takes microseconds, and the next exit
-	 * asks again. And when nobody owes an answer any more, the wait is over.
+	 * A full micro pool has room again within a micro slice, a pass takes microseconds, and the next
+	 * exit asks again. If no sibling owes an answer any more, the wait is over.
 	 */
 	u32 stays = spinner->helped_count > 0 || spinner->crowded_count > 0 || spinner->answers_known ||
 		    spinner->pass_active;
 	/*
-	 * Beyond that, the lock's holder may have been preempted in code of no class: its turn comes sooner
-	 * then.
+	 * Otherwise the lock's holder may have been preempted in code of no class. A yield brings its turn
+	 * sooner.
 	 */
 	u32 in_vain = spinner->scope == PASS_ONE_CRITICAL && spinner->stranded_count &&
 		      spinner->vain_waits >= VAIN_WAITS_MAX;
@@ -276,8 +293,8 @@ POLICY u32 decide_on_spinner(const struct accelerate_config *config,
 	if (spinner->cause == YIELD_HLT)
 		return SPINNER_YIELDS;
 	/*
-	 * There is no micro pool for its VM until the others have had as much: a sibling makes better use of
-	 * its turn.
+	 * The VM gets no micro slices until the other VMs have had as much. A sibling makes better use of
+	 * the turn.
 	 */
 	if (spinner->refused_count && !spinner->helped_count)
 		return SPINNER_YIELDS;
@@ -292,8 +309,8 @@ struct interrupt_observation {
 	u32 micro_pcpu_count;
 	u32 guest_known; /* its symbols and slide are known; an unknown guest is scheduled normally */
 	/*
-	 * It waits, boosted: a micro slice would be short, and take that from it. A call is answered so soon
-	 * all the same: its sender spins.
+	 * The recipient waits with a boost, which a shorter micro slice would take away. A call is
+	 * accelerated anyway, because its sender spins.
 	 */
 	u32 recipient_goes_first;
 	u32 reserved;
@@ -301,9 +318,10 @@ struct interrupt_observation {
 
 enum interrupt_reason {
 	INTERRUPT_REQUESTS = 0,
-	INTERRUPT_NOT_URGENT = 1,	 /* a timer, or of an unknown kind */
-	INTERRUPT_RECIPIENT_RUNNING = 2, /* handled at once */
-	INTERRUPT_RECIPIENT_BLOCKED = 3, /* it is woken first: decide_on_woken(), if it then waits */
+	INTERRUPT_NOT_URGENT = 1,	 /* a timer interrupt, or one of an unknown kind */
+	INTERRUPT_RECIPIENT_RUNNING = 2, /* the guest handles it at once */
+	/* It is woken first; decide_on_woken() decides if it then has to wait. */
+	INTERRUPT_RECIPIENT_BLOCKED = 3,
 	INTERRUPT_ALREADY_REQUESTED = 4,
 	INTERRUPT_NO_MICRO_POOL = 5,
 	INTERRUPT_GUEST_UNKNOWN = 6,
@@ -354,20 +372,20 @@ POLICY struct interrupt_decision decide_on_interrupt(const struct accelerate_con
 	return decision;
 }
 
-/* ---- A wake-up: is the woken vCPU, which has to wait, worth a micro slice? ---- */
+/* ---- A wake-up: is a woken vCPU that has to wait worth a micro slice? ---- */
 
 struct woken_observation {
-	u32 interrupted;	  /* an interrupt came for it while it was blocked */
-	enum interrupt_kind kind; /* which, the most urgent one of several */
+	u32 interrupted;	  /* an interrupt arrived while it was blocked */
+	enum interrupt_kind kind; /* the most urgent of these interrupts */
 	u32 lock_halt;		  /* it had halted for a paravirtual lock */
-	u32 interrupts_enabled;	  /* when it halted; with them disabled only a kick makes it go on */
+	u32 interrupts_enabled;	  /* at the halt; with interrupts disabled only a kick lets it continue */
 	u32 micro_pcpu_count;
 	u32 guest_known;
 };
 
 enum woken_reason {
 	WOKEN_REQUESTS = 0,   /* a micro pCPU takes it once no preempted vCPU asks there */
-	WOKEN_NOT_URGENT = 1, /* by a timer, or by something that no interrupt told */
+	WOKEN_NOT_URGENT = 1, /* woken by a timer, or without a recorded interrupt */
 	WOKEN_NO_MICRO_POOL = 2,
 	WOKEN_GUEST_UNKNOWN = 3,
 	WOKEN_REASON_COUNT = 4,
@@ -380,10 +398,10 @@ struct woken_decision {
 
 POLICY u32 cause_of_wakeup(const struct accelerate_config *config, const struct woken_observation *seen)
 {
-	/* A lock's kick is no interrupt, and the only thing that wakes without one. */
+	/* A lock's kick isn't an interrupt, and nothing else wakes a vCPU without one. */
 	if (seen->lock_halt && !seen->interrupted)
 		return CAUSE_LOCK_KICK;
-	/* It can't take the interrupt, and halts again. */
+	/* The vCPU can't take the interrupt, and halts again. */
 	if (!seen->interrupted || (seen->lock_halt && !seen->interrupts_enabled))
 		return CAUSE_NONE;
 	return interrupt_cause(config, seen->kind);
@@ -408,17 +426,17 @@ POLICY struct woken_decision decide_on_woken(const struct accelerate_config *con
 	return decision;
 }
 
-/* ---- A request: has this micro pCPU room for it? ---- */
+/* ---- A request: does this micro pCPU have room for it? ---- */
 
 enum placement_decision {
 	PLACEMENT_QUEUE = 0,
-	PLACEMENT_FULL = 1,	/* the limit of section 5: try the next micro pCPU, or give the request up */
+	PLACEMENT_FULL = 1,	/* the limit of section 5: try the next micro pCPU, or give up */
 	PLACEMENT_AFFINITY = 2, /* the vCPU may not run there */
 	PLACEMENT_DECISION_COUNT = 3,
 };
 
 struct placement_observation {
-	u32 queued_count; /* vCPUs that wait there in this one's place; the one that runs isn't one of them */
+	u32 queued_count; /* waiting vCPUs that take the same place; the running one isn't counted */
 	u32 affinity_allows;
 };
 
@@ -430,17 +448,20 @@ POLICY u32 decide_on_placement(const struct accelerate_config *config,
 	return pcpu->queued_count < config->micro_queue_max ? PLACEMENT_QUEUE : PLACEMENT_FULL;
 }
 
-/* ---- No micro pCPU can serve a request at once: may it have a micro slice on this normal pCPU? ---- */
+/* ---- No micro pCPU is free: may the request have a micro slice on this normal pCPU? ---- */
 
 enum home_decision {
-	HOME_QUEUE = 0,	   /* it runs there at once, and the interrupted vCPU goes on afterwards */
-	HOME_OFF = 1,	   /* not in the paper */
+	HOME_QUEUE = 0,	   /* it runs there at once; the interrupted vCPU continues afterwards */
+	HOME_OFF = 1,	   /* home slices are off, as in the paper */
 	HOME_AFFINITY = 2, /* the vCPU may not run there */
-	/* No ordinary turn: a host task, a vCPU woken for this pCPU, a micro slice; or one waits there. */
+	/*
+	 * The pCPU doesn't run an ordinary turn: a host task, a vCPU woken for it, or a micro slice runs or
+	 * waits.
+	 */
 	HOME_BUSY = 3,
-	HOME_SIBLING = 4,  /* of its own VM: it may be the one that waits for it */
-	HOME_VM_AHEAD = 5, /* its VM has had more than that of the vCPU that runs there */
-	/* The vCPU there was interrupted a moment ago: at most half of a pCPU goes this way. */
+	HOME_SIBLING = 4,  /* a vCPU of the same VM runs there, and may be the one that waits for it */
+	HOME_VM_AHEAD = 5, /* its VM has had more than the VM of the vCPU that runs there */
+	/* The vCPU there was interrupted a moment ago: at most half of a pCPU goes to micro slices. */
 	HOME_TOO_SOON = 6,
 	HOME_DECISION_COUNT = 7,
 };
@@ -448,11 +469,13 @@ enum home_decision {
 struct home_observation {
 	u32 affinity_allows;
 	u32 queued_count; /* vCPUs that wait there for a micro slice */
-	/* An ordinary turn runs there, of a vCPU that wasn't woken for it, or of a host task like that. */
+	/*
+	 * An ordinary turn runs there, of a vCPU that wasn't woken for this pCPU or of a similar host task.
+	 */
 	u32 gives_way;
 	u32 is_sibling;	 /* the vCPU that runs there is of the same VM */
-	u32 vm_is_ahead; /* fair_share.h */
-	u32 disturbed;	 /* a micro slice was asked for there, or ended, less than one ago */
+	u32 vm_is_ahead; /* the result of vm_is_ahead() in fair_share.h */
+	u32 disturbed;	 /* a micro slice was requested or ended there less than a micro slice ago */
 };
 
 POLICY u32 decide_on_home(const struct accelerate_config *config, const struct home_observation *pcpu)
@@ -470,22 +493,22 @@ POLICY u32 decide_on_home(const struct accelerate_config *config, const struct h
 	return pcpu->disturbed ? HOME_TOO_SOON : HOME_QUEUE;
 }
 
-/* ---- The end of a micro slice: always back to the normal pool; was it worth it? ---- */
+/* ---- The end of a micro slice: the vCPU returns to the normal pool; was the slice worth it? ---- */
 
 enum micro_slice_outcome {
-	MICRO_SLICE_SERVED = 0,		/* the interrupt was handled, the critical code left */
+	MICRO_SLICE_SERVED = 0,		/* the interrupt was handled, or the critical code left */
 	MICRO_SLICE_STILL_CRITICAL = 1, /* stopped inside critical code again */
-	MICRO_SLICE_UNHANDLED = 2,	/* the interrupt that it was accelerated for is still pending */
+	MICRO_SLICE_UNHANDLED = 2,	/* the interrupt that caused the acceleration is still pending */
 	MICRO_SLICE_BLOCKED = 3,	/* it went to sleep by itself: nothing was left to do */
 	MICRO_SLICE_OUTCOME_COUNT = 4,
 };
 
 struct micro_slice_observation {
-	enum guest_class guest_class; /* where the slice ended */
+	enum guest_class guest_class; /* at the end of the slice */
 	u32 interrupt_pending;	      /* not yet taken by the guest */
 	u32 blocked;		      /* it halted before the slice was over */
-	u32 retry_count;	      /* requests in a row that ended too early */
-	enum sibling_answer answer;   /* a call may have come just before the end */
+	u32 retry_count;	      /* the number of consecutive micro slices that ended too early */
+	enum sibling_answer answer;   /* a call may have arrived just before the end */
 	u32 reserved;
 };
 
@@ -507,8 +530,8 @@ POLICY struct micro_slice_decision decide_after_micro_slice(const struct acceler
 		decision.outcome = MICRO_SLICE_STILL_CRITICAL;
 
 	/*
-	 * A call that finds its recipient running is left to it: if the slice ends just then, nobody asks
-	 * again.
+	 * A call that finds its recipient running requests nothing. If the slice ends just then, no other
+	 * hint follows.
 	 */
 	decision.retry =
 	    (decision.outcome == MICRO_SLICE_UNHANDLED || decision.outcome == MICRO_SLICE_STILL_CRITICAL ||

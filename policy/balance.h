@@ -3,14 +3,15 @@
  * Balance: on which pCPUs a waking vCPU may be placed, so that siblings run at the same time (ASPLOS'13,
  * 3.2.2).
  *
- * Problem.   Siblings that wait behind one another can't run together: one spins in vain for the other (vCPU
- *            stacking). Kept apart without a look at loads, they crowd pCPUs whose load is another VM's.
- * Mechanism. Balance: only pCPUs where no sibling is (Sukwong and Kim, EuroSys'11). Load-conscious balance:
- *            likewise if one of these isn't overloaded; else any pCPU, so that the least loaded one can be
- *            chosen. A load balancer may move a vCPU to a sibling's pCPU only by load-conscious balance, and
- *            only to an underloaded one.
+ * Problem.   Siblings queued behind one another can't run together, so one spins in vain for the other (vCPU
+ *            stacking). If they are kept apart without regard to load, they crowd pCPUs that are busy with
+ *            other VMs.
+ * Mechanism. Balance scheduling allows only pCPUs without a sibling (Sukwong and Kim, EuroSys'11).
+ *            Load-conscious balance does the same if one of these isn't overloaded. Otherwise it allows any
+ *            pCPU, so that the least loaded one can be chosen. Only load-conscious balance lets a load
+ *            balancer move a vCPU to a sibling's pCPU, and only to an underloaded one.
  * Formula.   overloaded = load * pCPUs > sum of all loads
- * Limits.    What a load is the host's scheduler knows: the paper's are weights by CFS's groups.
+ * Limits.    The host's scheduler defines the load. The paper uses the weights of CFS's groups.
  */
 #ifndef POLICY_BALANCE_H
 #define POLICY_BALANCE_H
@@ -24,18 +25,18 @@ enum balance_scheme {
 	BALANCE_SCHEME_COUNT = 3,
 };
 
-/* The host's load: below 2^44 for a pCPU, and 2^20 pCPUs at the most, so that products have room. */
+/* The load of the host. Products fit: a pCPU's load is below 2^44, and there are at most 2^20 pCPUs. */
 struct host_load {
 	u64 total;
 	u32 pcpus;
 	u32 reserved;
 };
 
-/* A pCPU is looked at. */
+/* A pCPU that a vCPU may be placed on. */
 struct candidate_observation {
 	u64 load;
-	u32 has_sibling;	     /* one runs or waits there */
-	u32 some_candidate_has_room; /* a pCPU without siblings isn't overloaded */
+	u32 has_sibling;	     /* a sibling runs or waits there */
+	u32 some_candidate_has_room; /* some pCPU without siblings isn't overloaded */
 };
 
 POLICY u32 is_overloaded(const struct host_load *host, u64 load)
@@ -43,7 +44,7 @@ POLICY u32 is_overloaded(const struct host_load *host, u64 load)
 	return load * host->pcpus > host->total;
 }
 
-/* May a waking vCPU be placed there? */
+/* Returns whether a waking vCPU may be placed on this pCPU. */
 POLICY u32 decide_on_candidate(u32 scheme, const struct candidate_observation *seen)
 {
 	if (scheme == BALANCE_APART)
@@ -53,7 +54,7 @@ POLICY u32 decide_on_candidate(u32 scheme, const struct candidate_observation *s
 	return 1;
 }
 
-/* May the load balancer move a waiting vCPU there? */
+/* Returns whether the load balancer may move a waiting vCPU to this pCPU. */
 POLICY u32 decide_on_move(u32 scheme, const struct host_load *host, const struct candidate_observation *seen)
 {
 	if (!seen->has_sibling || scheme == BALANCE_NONE)

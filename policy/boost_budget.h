@@ -2,21 +2,21 @@
 /*
  * Boost budget: may this vCPU's thread become real-time for a micro slice, beside the kernel's own scheduler?
  *
- * Problem.   The kernel charges nobody's share for what a real-time thread runs. A guest that asks all the
- *            time would have more of the host than its weight.
- * Mechanism. One clock for each VM, and one for the host. A boost that ran moves both on by the time in which
- *            the budget gives that much. While the clock is not ahead of the present there is budget left: at
- *            most that of burst_ns. Time alone repays a debt. Without budget left nobody is boosted: neither
- *            a VM without its own, nor any VM without the host's.
- *            A VM that is ahead is refused first: the last tenth of the host's burst is for VMs with half of
- *            their own.
+ * Problem.   The kernel doesn't charge what a real-time thread runs to any share. A guest that keeps asking
+ *            would have more of the host than its weight.
+ * Mechanism. Each VM has a clock, and so does the host. A boost advances both by the time in which the
+ *            budget grants as much. While a clock isn't ahead of the present there is budget left, at most
+ *            that of burst_ns. Only time repays a debt. A VM without budget isn't boosted. If the host has
+ *            none, no VM is.
+ *            A VM that has used much is refused first: the last tenth of the host's burst is for VMs that
+ *            still have half of their own.
  * Formula.   cost  = ran_ns * 100 / (percent * pcpu_count)
  *            clock = max(clock, now - burst_ns) + cost
  *            left  : clock <= now
  *            bound : a VM, and all together, run boosted for (time + burst_ns) * percent * pcpu_count / 100
  *            at most
- * Limits.    What was granted already isn't stopped: both budgets may be overdrawn by a micro slice for each
- *            vCPU, and are refused for longer then.
+ * Limits.    A boost that was granted isn't stopped. Both budgets may be overdrawn by a micro slice per
+ *            vCPU; later boosts are then refused for longer.
  */
 #ifndef POLICY_BOOST_BUDGET_H
 #define POLICY_BOOST_BUDGET_H
@@ -24,22 +24,22 @@
 #include "fair_share.h"
 
 struct boost_config {
-	u64 burst_ns;	  /* what wasn't used in so much time can be used at once */
-	u32 vm_percent;	  /* of the host that a VM may have by boosts; 0: nothing */
-	u32 host_percent; /* that all VMs may have together; 0: nothing */
+	u64 burst_ns;	  /* budget unused over this time can be spent at once */
+	u32 vm_percent;	  /* share of the host for boosts of one VM; 0: none */
+	u32 host_percent; /* share of the host for boosts of all VMs together; 0: none */
 	u32 pcpu_count;
 	u32 reserved;
 };
 
 enum boost_decision {
 	BOOST_GRANTED = 0,
-	BOOST_NOT_SEEN = 1,    /* nobody has seen this thread leave a guest yet: it may not be a vCPU's */
+	BOOST_NOT_SEEN = 1,    /* the thread hasn't been seen to leave a guest, so it may not be a vCPU */
 	BOOST_REAL_TIME = 2,   /* the operator made it real-time, or gave it a deadline */
-	BOOST_PINNED = 3,      /* it may run on one pCPU only, which the operator chose for it */
-	BOOST_OVER_BUDGET = 4, /* its VM has used up what it may have */
-	BOOST_VM_AHEAD = 5,    /* all VMs together nearly have, and this one has had much of its own */
-	BOOST_NO_ROOM = 6,     /* the ring to the helper is full */
-	BOOST_HOST_SPENT = 7,  /* all VMs together have used up what they may have */
+	BOOST_PINNED = 3,      /* it may run on only one pCPU, chosen by the operator */
+	BOOST_OVER_BUDGET = 4, /* its VM has used up its budget */
+	BOOST_VM_AHEAD = 5,    /* the host's budget is nearly used up, and this VM has used much of its own */
+	BOOST_NO_ROOM = 6,     /* the ring buffer to the helper is full */
+	BOOST_HOST_SPENT = 7,  /* all VMs together have used up the host's budget */
 	BOOST_DECISION_COUNT = 8,
 };
 
@@ -53,18 +53,18 @@ struct boost_observation {
 	u32 reserved;
 };
 
-/* A clock that was left behind has a burst to spend, and no more. */
+/* Returns the clock, advanced so that at most one burst is saved up. */
 POLICY u64 boost_clock(const struct boost_config *config, u64 now_ns, u64 clock_ns)
 {
 	return vtime_before(clock_ns, now_ns - config->burst_ns) ? now_ns - config->burst_ns : clock_ns;
 }
 
-/* How far a boost that ran for ran_ns moves a clock. `percent`: whose. */
+/* Returns how far a boost of ran_ns advances a clock. `percent` is the share of the clock's owner. */
 POLICY u64 boost_cost(const struct boost_config *config, u32 percent, u64 ran_ns)
 {
 	u64 ran = ran_ns < RAN_MAX_NS ? ran_ns : RAN_MAX_NS, parts = (u64)percent * config->pcpu_count;
 
-	/* 10^10 * 100 < 2^40: the product fits. Without a budget each boost costs a whole burst. */
+	/* 10^10 * 100 < 2^40: the product fits. Without a budget, each boost costs a whole burst. */
 	return parts ? ran * 100 / parts : config->burst_ns;
 }
 

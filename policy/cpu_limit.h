@@ -1,49 +1,51 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * CPU limit: what a cgroup's tasks may have at most (cgroup v2's cpu.max).
+ * CPU limit: how much the tasks of a cgroup may run at most (cgroup v2's cpu.max).
  *
- * Problem.   The kernel keeps limits only where it schedules by itself (kernel/sched/fair.c, bandwidth
- *            control). A tenant that pays for half a pCPU may not get four because the host has another
- *            scheduler.
- * Mechanism. One clock for each limit. When a turn begins it moves the clock by the time in which the limit
- *            gives as much. What the turn didn't use, or used beyond, is settled when it ends. While the
- *            clock is behind the present there is quota left: at most one period's and the burst. Once it
- *            isn't, a vCPU that asks reserves its next turn. It rests until the end of the window in which
- *            the clock then stands.
+ * Problem.   The kernel enforces limits only for tasks that it schedules itself (kernel/sched/fair.c,
+ *            bandwidth control). A tenant that pays for half a pCPU may not get four because the host has
+ *            another scheduler.
+ * Mechanism. Each limit has a clock. The start of a turn advances it by the time in which the limit grants
+ *            as much. The end of the turn settles the difference to what it really used. While the clock is
+ *            behind the present there is quota left, at most that of one period plus the burst. Once it
+ *            isn't, a vCPU that asks reserves its next turn. It rests until the end of the window that the
+ *            clock is then in.
  *            So each window (half a period) is handed out once, in the order of requests, however many vCPUs
- *            rest. All vCPUs of a window rest until the same instant: one that ran on would spin for siblings
- *            that rest.
+ *            rest. All vCPUs of a window rest until the same instant. One that ran on would spin for
+ *            siblings that rest.
  * Formula.   clock += turn * period / quota
- *            left   = (now - clock) * quota / period      (of it each active vCPU gets an equal part)
- *            A reserved turn is an eighth of what a window gives, split over the active vCPUs. The rest of
- *            the window goes to the next vCPU by its share. The more is reserved already, the shorter the
- *            turn, down to LIMIT_TURN_MIN_NS. So a thousand threads take their turns within seconds.
- *            A task that stopped in the kernel may hold a lock of the host's. It goes on there, and rests
- *            only in user mode. The kernel's own limits do the same from 6.18 on (throttle_cfs_rq_work() in
- *            kernel/sched/fair.c).
- * Limits.    No task rests for longer than LIMIT_REST_MAX_NS: else sched_ext's watchdog would end the
- *            scheduler. A limit that gives its tasks less than LIMIT_TURN_MIN_NS each in that time isn't kept
- *            to the letter. What turns took beyond what was reserved is a debt of LIMIT_DEBT_MAX_NS at most.
+ *            left   = (now - clock) * quota / period      (each active vCPU gets an equal part of it)
+ *            A reserved turn is an eighth of what a window grants, split over the active vCPUs. The rest of
+ *            the window goes to the next vCPUs by their shares. The more is reserved already, the shorter
+ *            the turn, down to LIMIT_TURN_MIN_NS. So a thousand threads take their turns within seconds.
+ *            A task that stopped in the kernel may hold one of the host's locks. It continues there, and
+ *            rests only in user mode. The kernel's own limits do the same since 6.18 (throttle_cfs_rq_work()
+ *            in kernel/sched/fair.c).
+ * Limits.    No task rests for longer than LIMIT_REST_MAX_NS, because sched_ext's watchdog would end the
+ *            scheduler. A limit that grants its tasks less than LIMIT_TURN_MIN_NS each in that time isn't
+ *            kept exactly. Turns that exceed their reservation leave a debt, of LIMIT_DEBT_MAX_NS at most.
  */
 #ifndef POLICY_CPU_LIMIT_H
 #define POLICY_CPU_LIMIT_H
 
 #include "fair_share.h"
 
-#define LIMIT_PERIOD_MAX_US 1000000u	/* the kernel's own (max_bw_quota_period_us in kernel/sched/core.c) */
-#define LIMIT_REST_MAX_NS 6000000000ull /* 6 s: the watchdog waits for ten */
-#define LIMIT_DEBT_MAX_NS 60000000000ull /* 60 s: what ran beyond by so much is paid back, and no more */
-#define LIMIT_ROUND_NS 2000000000ull	 /* 2 s: with as much reserved, turns are as short as they get */
+/* The kernel's own maximum (max_bw_quota_period_us in kernel/sched/core.c). */
+#define LIMIT_PERIOD_MAX_US 1000000u
+#define LIMIT_REST_MAX_NS 6000000000ull	 /* 6 s: the watchdog waits for 10 s */
+#define LIMIT_DEBT_MAX_NS 60000000000ull /* 60 s: a longer overrun is forgiven */
+#define LIMIT_ROUND_NS 2000000000ull	 /* 2 s: with this much reserved, turns are at their shortest */
 #define LIMIT_SLICE_MIN_NS                                                                                   \
 	1000000ull /* 1 ms, while there is quota left: shorter turns cost more than they bring */
-#define LIMIT_TURN_MIN_NS 50000ull /* 50 us: about twice what a switch of vCPUs costs */
+#define LIMIT_TURN_MIN_NS 50000ull /* 50 us: about twice the cost of a switch between vCPUs */
 #define LIMIT_TURNS_PER_WINDOW 8u
 /*
- * 100 ms of running, chosen: locks are held for less. From one rest that it begins in user mode to the next.
+ * The time that a task may continue in the kernel between two rests in user mode: 100 ms. The value was
+ * chosen; locks are held for less.
  */
 #define LIMIT_IN_KERNEL_MAX_NS 100000000ull
 
-/* As in cpu.max and cpu.max.burst. A quota or period of 0: no limit. */
+/* The values of cpu.max and cpu.max.burst. A quota or period of 0 means no limit. */
 struct cpu_limit {
 	u32 quota_us;
 	u32 period_us;
@@ -54,13 +56,13 @@ struct cpu_limit {
 struct limit_observation {
 	u64 now_ns;
 	u64 clock_ns;
-	u64 slice_ns;	  /* that it would have without a limit */
+	u64 slice_ns;	  /* its slice without a limit */
 	u32 active_count; /* vCPUs of its VM that want to run; 1 for other tasks */
 	u32 reserved;
 };
 
 struct limit_decision {
-	u64 clock_ns;	   /* before the turn moves it */
+	u64 clock_ns;	   /* the clock before this turn advances it */
 	u64 rest_until_ns; /* 0: it may run at once */
 	u64 turn_ns;
 };
@@ -75,7 +77,7 @@ POLICY u64 limit_period_us(const struct cpu_limit *limit)
 	return limit->period_us < LIMIT_PERIOD_MAX_US ? limit->period_us : LIMIT_PERIOD_MAX_US;
 }
 
-/* How far running for ran_ns moves the clock of a limit. */
+/* Returns how far running for ran_ns advances the clock of a limit. */
 POLICY u64 limit_charge(const struct cpu_limit *limit, u64 ran_ns)
 {
 	u64 ran = ran_ns < RAN_MAX_NS ? ran_ns : RAN_MAX_NS;
@@ -84,10 +86,7 @@ POLICY u64 limit_charge(const struct cpu_limit *limit, u64 ran_ns)
 	return is_limited(limit) ? ran * limit_period_us(limit) / limit->quota_us : 0;
 }
 
-/*
- * By how far the clock of a limit that wasn't used up may be behind the present. The burst is at most the
- * quota.
- */
+/* Returns how far the clock of an unused limit may be behind the present. The burst is at most the quota. */
 POLICY u64 limit_saved_max_ns(const struct cpu_limit *limit)
 {
 	u64 burst_us = limit->burst_us < limit->quota_us ? limit->burst_us : limit->quota_us;
@@ -95,7 +94,7 @@ POLICY u64 limit_saved_max_ns(const struct cpu_limit *limit)
 	return limit_period_us(limit) * 1000 + burst_us * limit_period_us(limit) / limit->quota_us * 1000;
 }
 
-/* What is left may be used at once, until it is split too finely. */
+/* Returns a turn from the quota that is left. It may be used at once, until it is split too finely. */
 POLICY u64 limit_turn_of_left(const struct cpu_limit *limit, u64 behind_ns, u64 active_count)
 {
 	/* At most two periods: 2 * 10^9 * 2^32 < 2^63. */
@@ -104,7 +103,7 @@ POLICY u64 limit_turn_of_left(const struct cpu_limit *limit, u64 behind_ns, u64 
 	return part < LIMIT_SLICE_MIN_NS ? LIMIT_SLICE_MIN_NS : part;
 }
 
-/* The turn of a vCPU that rests before it, while the clock is so far ahead of the present. */
+/* Returns a turn that is reserved after a rest, for a clock that is ahead of the present by ahead_ns. */
 POLICY u64 limit_turn_reserved(const struct cpu_limit *limit, u64 ahead_ns, u64 active_count)
 {
 	u64 part = (u64)limit->quota_us * 500 / LIMIT_TURNS_PER_WINDOW / active_count;
@@ -116,8 +115,8 @@ POLICY u64 limit_turn_reserved(const struct cpu_limit *limit, u64 ahead_ns, u64 
 }
 
 /*
- * May a task that stopped in the kernel go on there in place of a rest? It has gone on for so long since it
- * rested in user mode.
+ * Returns whether a task that stopped in the kernel may continue there in place of a rest. `went_on_ns` is
+ * how long it has done so since it last rested in user mode.
  */
 POLICY u32 limit_lets_go_on(u64 went_on_ns)
 {
@@ -125,15 +124,16 @@ POLICY u32 limit_lets_go_on(u64 went_on_ns)
 }
 
 /*
- * The turn of a task that goes on in the kernel, though it had to rest. It rests once a turn of it ends in
- * user mode. Turns have different lengths, so that no task evades all of them by going to sleep.
+ * Returns the turn of a task that continues in the kernel although its rest is due. It rests once one of
+ * these turns ends in user mode. The turns have different lengths, so that no task can evade all of them by
+ * sleeping.
  */
 POLICY u64 limit_turn_in_kernel(u64 turn_ns, u32 times)
 {
 	return turn_ns >> times % 4;
 }
 
-/* When the window ends in which the clock stands. */
+/* Returns the end of the window that the clock is in. */
 POLICY u64 limit_window_end(const struct cpu_limit *limit, u64 clock_ns)
 {
 	u64 window_ns = limit_period_us(limit) * 500;

@@ -1,32 +1,33 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Delayed preemption: a turn ends where nobody waits for what its vCPU holds (Uhlig et al., VM'04, section
- * 3).
+ * Delayed preemption: end a turn where no sibling waits for what the vCPU holds (Uhlig et al., VM'04,
+ * section 3).
  *
  * Problem.   A turn that ends while its vCPU holds a lock makes siblings spin for whole turns of all others.
- * Mechanism. A window lies around the end of a turn. In it the vCPU is preempted as soon as that is safe, at
- *            its end in any case. A guest holds none of its kernel's locks in user mode, nor where it halts:
- *            without the guest's help that is what is safe, and needs no symbols (3.2). By choice only
- *            critical code is unsafe (classify.h), or only what the guest itself calls so: "not now, for so
- *            long" (3.1). Such a guest is to give its pCPU up as soon as it may. If it doesn't, some of its
- *            next turns end early, and untimely.
- *            The window slides: it begins before the end of the turn, by the mean delay from its begin to a
- *            preemption. So turns are as long as due on average, whatever the guest does (3.3).
- *            Grace is a window that doesn't slide: it begins where the turn is over. Its clock is what was
- *            given of it, look by look, since a vCPU interrupted in it has the rest later. A safe vCPU has no
- *            use for it; one that would hold others up has it. So it makes turns longer, and the charge keeps
- *            shares.
- *            A woken vCPU, or one that asks for a micro slice, doesn't wait for it: the vCPU that is cut
- *            short has the rest of its turn to come. A woken one that waits is asked for by calls, and the
- *            micro slice takes its boost.
- * Formula.   begin(n) = due(n) - mean of the last k offsets offset = preempted - begin, w / 2 while there are
- *            fewer
+ * Mechanism. A window lies around the end of a turn. Within it the vCPU is preempted as soon as that is
+ *            safe, and at its end in any case. A guest holds none of its kernel's locks in user mode or
+ *            where it halts. That is the safe place by default, and needs neither symbols nor the guest's
+ *            help (3.2). Two other choices treat as unsafe only critical code (classify.h), or only what the
+ *            guest marks: "not now, for this long" (3.1). A guest with such hints has to give up its pCPU as
+ *            soon as it may. If it doesn't, some of its next turns end early, at any place.
+ *            The window slides. It begins before the end of the turn, by the mean delay from the begin of a
+ *            window to the preemption. So turns are as long as due on average, whatever the guest does
+ *            (3.3).
+ *            Grace is a window that doesn't slide: it begins where the turn is over. It is measured by the
+ *            grace already given, look by look, because an interrupted vCPU gets the rest later. A safe vCPU
+ *            doesn't use it; a vCPU that would hold others up does. So grace makes turns longer, and the
+ *            charge keeps shares.
+ *            A woken vCPU, or one that asks for a micro slice, doesn't wait for the end of grace. The vCPU
+ *            that it cuts short gets the rest of its turn later. If a woken vCPU had to wait, calls would
+ *            ask for it, and the micro slice would take its boost.
+ * Formula.   begin(n) = due(n) - mean of the last k offsets
+ *            offset   = preempted - begin;  w / 2 for each of the k that isn't known yet
  *            end(n)   = begin(n) + w
- *            Over n turns the mean differs from what is due by (k + 1) * w / 2n at the most, since offsets
+ *            Over n turns the mean differs from what is due by (k + 1) * w / 2n at most, because offsets
  *            cancel out.
- * Limits.    What is run beyond a turn is charged as all running is: this moves ends, not shares. A guest
- *            that never is safe gets no longer turns for it, nor is it helped. Spinlocks of user mode aren't
- *            seen (6.4).
+ * Limits.    Time beyond a turn is charged like all other running: ends move, shares don't. A guest that is
+ *            never safe gets no longer turns by that, and no help either. Spinlocks in user mode aren't seen
+ *            (6.4).
  */
 #ifndef POLICY_DELAY_PREEMPTION_H
 #define POLICY_DELAY_PREEMPTION_H
@@ -35,31 +36,31 @@
 
 #define DELAY_HISTORY_MAX 16u
 #define DELAY_WINDOW_MAX_NS 1000000000ull /* 1 s: longer than any turn */
-#define DELAY_PENALTY_MAX 64u		  /* turns */
+#define DELAY_PENALTY_MAX 64u		  /* in turns */
 
 /* Where a vCPU isn't preempted inside the window. */
 enum delay_unsafe {
-	DELAY_IN_KERNEL = 0, /* everywhere but in user mode and in the idle loop (3.2) */
-	/* Table 3's code, where locks are held, mostly; and before a call is answered. */
+	DELAY_IN_KERNEL = 0, /* everywhere except in user mode and in the idle loop (3.2) */
+	/* Code of Table 3, where locks are mostly held; and while an answer to a call is owed. */
 	DELAY_IN_CRITICAL_CODE = 1,
-	DELAY_WHERE_HINTED = 2, /* where the guest says so (3.1) */
+	DELAY_WHERE_HINTED = 2, /* where the guest asks for it (3.1) */
 	DELAY_UNSAFE_COUNT = 3,
 };
 
 struct delay_config {
 	u64 window_ns; /* w; 0: turns end when they are over */
-	u64 look_ns;   /* between two looks in the window; 0: the host is told of each change */
+	u64 look_ns;   /* time between two looks in the window; 0: the host is told of each change */
 	u32 history;   /* k, from 1 to DELAY_HISTORY_MAX; 0: the window doesn't slide, which is grace */
 	enum delay_unsafe unsafe_where;
 };
 
-/* Of a vCPU; zero at first. */
+/* The state of a vCPU, zero at first. */
 struct delay_state {
 	u64 offset_sum_ns;
-	u32 offset_count;  /* so many are known, up to k */
-	u32 oldest;	   /* which of them is replaced next */
-	u32 overdrawn;	   /* how often in a row the guest kept its pCPU until it was taken away */
-	u32 penalty_turns; /* so many of its next turns end early and untimely */
+	u32 offset_count;  /* the number of known offsets, up to k */
+	u32 oldest;	   /* index of the offset to replace next */
+	u32 overdrawn;	   /* how many times in a row the guest kept its pCPU until the window ended */
+	u32 penalty_turns; /* the number of next turns that end early, at any place */
 	u32 offsets_ns[DELAY_HISTORY_MAX];
 };
 
@@ -71,12 +72,12 @@ struct delay_window {
 struct delay_observation {
 	struct delay_window window;
 	u64 now_ns;
-	u64 hint_ns; /* the guest has said: not now, for so long; 0: it hasn't */
+	u64 hint_ns; /* how long the guest asks not to be preempted; 0: it doesn't ask */
 	enum guest_class guest_class;
-	/* The guest runs, or has run, what the host put in where no lock is held (3.2, injection) */
+	/* The guest runs, or has run, code that the host injected where no lock is held (3.2). */
 	u32 at_safe_point;
-	enum sibling_answer answer; /* an interrupt may have come when the turn was over already */
-	u32 is_cut_short;	    /* of grace: another is to run before the turn is over */
+	enum sibling_answer answer; /* an interrupt may have arrived after the turn was over */
+	u32 is_cut_short;	    /* in grace: another task has to run before the turn is over */
 };
 
 enum delay_verdict {
@@ -90,10 +91,10 @@ enum delay_verdict {
 struct delay_decision {
 	enum delay_verdict verdict;
 	u32 reserved;
-	u64 look_at_ns; /* when it is to be looked at again, unless it changes before */
+	u64 look_at_ns; /* when to look again, unless something changes before */
 };
 
-/* Nobody's configuration may divide by 0, or lead beyond the history. */
+/* Bounds k: a configuration can't divide by 0 or index beyond the history. */
 POLICY u32 delay_history(const struct delay_config *config)
 {
 	u32 history = config->history ? config->history : 1;
@@ -106,13 +107,13 @@ POLICY u64 delay_window_ns(const struct delay_config *config)
 	return config->window_ns < DELAY_WINDOW_MAX_NS ? config->window_ns : DELAY_WINDOW_MAX_NS;
 }
 
-/* Are there windows around the ends of turns? */
+/* True if turns have a window around their ends, rather than grace. */
 POLICY u32 window_slides(const struct delay_config *config)
 {
 	return config->window_ns && config->history;
 }
 
-/* The window of grace, by its own clock. */
+/* Returns the window of grace, measured by its own clock. */
 POLICY struct delay_window delay_window_of_grace(const struct delay_config *config)
 {
 	struct delay_window window = {.begin_ns = 0, .end_ns = delay_window_ns(config)};
@@ -120,7 +121,7 @@ POLICY struct delay_window delay_window_of_grace(const struct delay_config *conf
 	return window;
 }
 
-/* By how much the window begins before the turn is over. */
+/* Returns how far before the end of the turn the window begins. */
 POLICY u64 delay_offset_ns(const struct delay_config *config, const struct delay_state *state)
 {
 	u32 history = delay_history(config);
@@ -129,7 +130,7 @@ POLICY u64 delay_offset_ns(const struct delay_config *config, const struct delay
 	return (state->offset_sum_ns + (history - known) * (delay_window_ns(config) / 2)) / history;
 }
 
-/* The window around the end of a turn that is due to end at due_ns. */
+/* Returns the window around the end of a turn that is due at due_ns. */
 POLICY struct delay_window delay_window_around(const struct delay_config *config,
 					       const struct delay_state *state, u64 due_ns)
 {
@@ -146,7 +147,7 @@ POLICY struct delay_window delay_window_around(const struct delay_config *config
 	return window;
 }
 
-/* Another task is to run before the turn is over: it may be put off by as much. */
+/* Returns the window in which a turn may continue although another task has to run before it is over. */
 POLICY struct delay_window delay_window_from(const struct delay_config *config,
 					     const struct delay_state *state, u64 now_ns)
 {
@@ -167,7 +168,7 @@ POLICY u32 is_safe_to_preempt(const struct delay_config *config, const struct de
 	return seen->guest_class == GUEST_CLASS_USER || seen->guest_class == GUEST_CLASS_IDLE;
 }
 
-/* How long the window is for this guest: one that hints says itself for how long, at most. */
+/* Returns the end of the window for this guest. A guest with hints may choose an earlier end. */
 POLICY u64 delay_end_ns(const struct delay_config *config, const struct delay_observation *seen)
 {
 	u64 length_ns = seen->window.end_ns - seen->window.begin_ns;
@@ -212,7 +213,7 @@ POLICY void keep_offset(const struct delay_config *config, struct delay_state *s
 	state->oldest = (at + 1) % history;
 }
 
-/* The guest was to give its pCPU up by itself, and didn't. */
+/* Penalises a guest that kept its pCPU although it had to give it up. */
 POLICY void penalise(struct delay_state *state)
 {
 	state->overdrawn = state->overdrawn < 6 ? state->overdrawn + 1 : 6;
@@ -221,7 +222,10 @@ POLICY void penalise(struct delay_state *state)
 		state->penalty_turns = DELAY_PENALTY_MAX;
 }
 
-/* A turn has ended in its window (delay_window_around()), or a penalised one where that began. */
+/*
+ * Returns the state after a turn that ended in its window (delay_window_around()), or after a penalised turn
+ * that ended where its window began.
+ */
 POLICY struct delay_state delay_after_turn(const struct delay_config *config, const struct delay_state *state,
 					   const struct delay_observation *seen, u32 verdict)
 {

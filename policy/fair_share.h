@@ -2,44 +2,46 @@
 /*
  * Fair share: the normal pool's proportional share among VMs.
  *
- * Problem.   Tenants pay for VMs, not for vCPUs: a VM with many busy vCPUs may not outweigh one with few, and
- *            time spent in the micro pool must not be a gift.
- * Mechanism. Virtual time, one clock per vCPU: the vCPU furthest behind runs next. A VM's weight is split
- *            over its active vCPUs (as Xen's credit scheduler does with credits). Running moves a vCPU's
- *            clock by the time it ran: the heavier the vCPU, the slower. Micro slices are charged like any
- *            other. This misses some time: a sleeper's lag is cut, a micro slice runs whatever the clock
- *            says, siblings take turns. A clock of the VM makes up for it: a VM that is behind weighs more
- *            until it has caught up.
+ * Problem.   Tenants pay for VMs, not for vCPUs. A VM with many busy vCPUs may not outweigh one with few,
+ *            and time in the micro pool must not be a gift.
+ * Mechanism. Each vCPU has a clock of virtual time, and the vCPU that is furthest behind runs next. The
+ *            weight of a VM is split over its active vCPUs, as Xen's credit scheduler does with credits.
+ *            Running advances the clock of a vCPU: the heavier the vCPU, the slower. Micro slices are
+ *            charged like any other time. Some time is missed: the lag of a sleeper is cut, a micro slice
+ *            runs whatever the clock says, siblings take turns. A clock of the VM makes up for it: a VM that
+ *            is behind weighs more until it has caught up.
  * Formula.   vcpu_weight = vm_weight * SHARE_SCALE / active_vcpu_count     (at least 1)
  *            charge      = ran_ns * WEIGHT_DEFAULT * SHARE_SCALE / vcpu_weight
  *            vm_charge   = ran_ns * WEIGHT_DEFAULT / vm_weight             (all that its vCPUs run, wherever)
- *            A VM may be behind the first one by what VM_LAG_SLICES slices cost it, or a slice of each vCPU
- *            if these are more. Then it is charged by twice its weight. Further behind, the weight grows as
- *            much, up to CATCH_UP_MAX times its weight more. No further lag is remembered. A VM that didn't
- *            want its share, or can't have it where it may run, isn't owed it for ever. A vCPU that slept
- *            comes back no further behind than running for lag_max_ns would cost it. Sleeping isn't saving,
- *            but a vCPU that sleeps often isn't to lose what it waits for. A preempted vCPU keeps its clock:
- *            its lag is owed to it. No vCPU waits for being ahead by more than that. What it ran in the micro
- *            pool beyond is the VM's debt, not the vCPU's.
- *            Warm caches: the vCPU that ran last on a pCPU may go before the one furthest behind. So may the
- *            heir of a directed yield, which is named by a sibling. The difference is no more than a slice
- *            costs the one that overtakes. For warm caches' sake it holds only while the other has waited for
- *            less than a tenth of a slice.
- *            Boost: a vCPU that was blocked and isn't ahead of the pool's clock runs first when it wakes, for
- *            at most boost_slice_ns. It probably wakes to handle an interrupt (Xen's BOOST). It takes no pCPU
- *            from a VM that its own is ahead of. Else VMs whose vCPUs sleep often would take all from the
- *            others.
- *            VMM threads: a VMM's work beside its vCPUs goes first when it is woken, as guests wait for I/O.
- *            It has as long as a boosted vCPU, unless its VM has had more than that of the first waiter. (The
- *            simulator has none.)
- * Limits.    Shares hold over seconds, not within a slice. ran_ns is cut at RAN_MAX_NS, so nothing overflows.
+ *            Catching up: the lag of a VM is the charge of VM_LAG_SLICES slices, or of a slice for each vCPU
+ *            if these are more. A VM that is behind the first one by its lag is charged by twice its weight.
+ *            Its weight grows linearly with the distance, up to CATCH_UP_MAX times its weight more. A longer
+ *            distance is forgotten. A VM that doesn't want its share, or can't have it where it may run,
+ *            isn't owed it for ever.
+ *            Sleep: a vCPU wakes no further behind than running for lag_max_ns would cost it. Sleep doesn't
+ *            save time up, but a vCPU that sleeps often shouldn't lose what it waits for. A preempted vCPU
+ *            keeps its clock, because its lag is owed to it. No vCPU waits for being ahead by more than
+ *            lag_max_ns. What it ran in the micro pool beyond that is a debt of the VM, not of the vCPU.
+ *            Warm caches: the vCPU that ran last on a pCPU may go before the one furthest behind. The heir
+ *            of a directed yield, named by a sibling, may do so too. Their clocks may differ by no more than
+ *            the charge of a slice for the vCPU that overtakes. Warm caches count only while the other vCPU
+ *            has waited for less than a tenth of a slice.
+ *            Boost: a vCPU that was blocked and isn't ahead of the pool's clock runs first when it wakes,
+ *            for at most boost_slice_ns. It probably wakes to handle an interrupt (Xen's BOOST). It doesn't
+ *            take a pCPU from a VM that has had less than its own VM. Otherwise VMs whose vCPUs sleep often
+ *            would take everything from the others.
+ *            VMM threads: a VMM's other threads go first when they are woken, because guests wait for their
+ *            I/O. They have as long as a boosted vCPU, unless their VM has had more than that of the first
+ *            waiter. The simulator has no such threads.
+ * Limits.    Shares hold over seconds, not within a slice. ran_ns is cut at RAN_MAX_NS, so nothing
+ *            overflows.
  */
 #ifndef POLICY_FAIR_SHARE_H
 #define POLICY_FAIR_SHARE_H
 
 #include "types.h"
 
-#define WEIGHT_DEFAULT 100u /* of cgroup v2's cpu.weight */
+#define WEIGHT_DEFAULT 100u /* the default of cgroup v2's cpu.weight */
 #define WEIGHT_MAX 10000u
 #define SHARE_SCALE 1024u
 #define VM_LAG_SLICES 10u
@@ -47,12 +49,13 @@
 #define RAN_MAX_NS 10000000000ull /* 10 s: sched_ext's watchdog acts before that */
 
 struct fair_share_config {
-	u64 slice_ns;	    /* the paper's baseline: 30 ms; a third of it unless told otherwise */
-	u64 boost_slice_ns; /* a boosted vCPU is preempted after this; 0: no boost */
-	u64 lag_max_ns; /* running time that a sleeper may be behind by when it wakes, and any vCPU ahead */
+	u64 slice_ns;	    /* 30 ms in the paper; by default a third of that */
+	u64 boost_slice_ns; /* how long a boosted vCPU runs; 0: no boost */
+	/* How long a vCPU must run to make up for the most it can be behind at a wake-up, or ahead. */
+	u64 lag_max_ns;
 };
 
-/* The weight of one of a VM's active vCPUs, in units of 1/SHARE_SCALE. */
+/* Returns the weight of one of a VM's active vCPUs, in units of 1/SHARE_SCALE. */
 POLICY u64 vcpu_weight(u32 vm_weight, u32 active_vcpu_count)
 {
 	u64 weight = vm_weight ? vm_weight : WEIGHT_DEFAULT;
@@ -64,8 +67,8 @@ POLICY u64 vcpu_weight(u32 vm_weight, u32 active_vcpu_count)
 }
 
 /*
- * A host task whose cgroup has a weight: as vcpu_weight() has it. own_weight is by its nice value. Weights of
- * VMs and of services have the same unit.
+ * Returns the weight of a host task whose cgroup has a weight, in the unit of vcpu_weight(). `own_weight`
+ * follows from its nice value. Weights of VMs and of services have the same unit.
  */
 POLICY u64 service_task_weight(u32 service_weight, u32 own_weight)
 {
@@ -74,12 +77,12 @@ POLICY u64 service_task_weight(u32 service_weight, u32 own_weight)
 	return weight ? weight : 1;
 }
 
-/* By how much one side may have more than the other, on a pCPU that both want. */
+/* The largest ratio between the two sides of a pCPU that both want. */
 #define SIDES_RATIO_MAX 16u
 
 /*
- * How long vCPUs go first on a pCPU where host tasks ran for ran_ns: each side gets what the weights of the
- * outermost cgroups give it. 0: unknown, and each gets half.
+ * Returns how long vCPUs go first on a pCPU where host tasks ran for ran_ns. Each side gets a share by the
+ * weights of the outermost cgroups. If a weight is 0 (unknown), each side gets half.
  */
 POLICY u64 owed_to_vcpus(u64 ran_ns, u32 vms_weight, u32 services_weight)
 {
@@ -89,11 +92,11 @@ POLICY u64 owed_to_vcpus(u64 ran_ns, u32 vms_weight, u32 services_weight)
 		return ran_ns * SIDES_RATIO_MAX;
 	if (services_weight / vms_weight >= SIDES_RATIO_MAX)
 		return ran_ns / SIDES_RATIO_MAX;
-	/* Below 2^64: a turn is shorter than 2^40 ns, and the policy's weights are below 2^24. */
+	/* Below 2^64: a turn is shorter than 2^40 ns, and the weights are below 2^24. */
 	return ran_ns * vms_weight / services_weight;
 }
 
-/* Virtual time that running for ran_ns costs a vCPU of this weight. */
+/* Returns the virtual time that running for ran_ns costs at this weight. */
 POLICY u64 charge(u64 ran_ns, u64 weight)
 {
 	u64 ran = ran_ns < RAN_MAX_NS ? ran_ns : RAN_MAX_NS;
@@ -102,7 +105,7 @@ POLICY u64 charge(u64 ran_ns, u64 weight)
 	return ran * WEIGHT_DEFAULT * SHARE_SCALE / (weight ? weight : 1);
 }
 
-/* Is a earlier than b? Clocks may wrap: the difference is what counts. */
+/* Returns whether a is earlier than b. Clocks may wrap, so only the difference counts. */
 POLICY u32 vtime_before(u64 a, u64 b)
 {
 	return (s64)(a - b) < 0;
@@ -115,13 +118,16 @@ struct vm_size {
 	u32 vcpu_count;
 };
 
-/* What running for ran_ns, on any pCPU of any pool, moves the clock of the whole VM by. */
+/* Returns how far running for ran_ns, on any pCPU of any pool, advances the clock of the VM. */
 POLICY u64 vm_charge(u64 ran_ns, u32 vm_weight)
 {
 	return charge(ran_ns, vcpu_weight(vm_weight, 1));
 }
 
-/* By how much a VM is behind when its weight is doubled. The clock of a wide one moves as much faster. */
+/*
+ * Returns how far a VM is behind when its weight is doubled. A wide VM has more room, because its clock
+ * moves faster.
+ */
 POLICY u64 vm_lag_ns(const struct fair_share_config *config, struct vm_size size)
 {
 	u64 slices = size.vcpu_count > VM_LAG_SLICES ? size.vcpu_count : VM_LAG_SLICES;
@@ -130,8 +136,8 @@ POLICY u64 vm_lag_ns(const struct fair_share_config *config, struct vm_size size
 }
 
 /*
- * first_ns: the clock of the VM that is furthest ahead. A VM's clock isn't left further behind than it can
- * catch up with.
+ * Returns the VM's clock, advanced so that the VM isn't further behind than it can catch up. `first_ns` is
+ * the clock of the VM that is furthest ahead.
  */
 POLICY u64 vm_clock(const struct fair_share_config *config, struct vm_size size, u64 first_ns, u64 vm_ns)
 {
@@ -140,7 +146,7 @@ POLICY u64 vm_clock(const struct fair_share_config *config, struct vm_size size,
 	return vtime_before(vm_ns, earliest) ? earliest : vm_ns;
 }
 
-/* The weight of a vCPU (vcpu_weight()) of a VM that may be behind. */
+/* Returns the weight of a vCPU (vcpu_weight()), raised if its VM is behind. */
 POLICY u64 catch_up_weight(const struct fair_share_config *config, struct vm_size size, u64 weight,
 			   u64 first_ns, u64 vm_ns)
 {
@@ -148,13 +154,13 @@ POLICY u64 catch_up_weight(const struct fair_share_config *config, struct vm_siz
 
 	if (behind > CATCH_UP_MAX * lag)
 		behind = CATCH_UP_MAX * lag;
-	/* In microseconds, so that the product fits: lags are below 2^40, weights below 2^24. */
+	/* The shifts make the product fit: lags are below 2^40, weights below 2^24. */
 	return weight + weight * (behind >> 10) / ((lag >> 10) + 1);
 }
 
 /*
- * Has this VM had more than the other one, by more than either may make up for? A light or wide one's lag
- * alone may be more than a heavy one is ever left behind (vm_clock()).
+ * Returns whether this VM has had more than the other by more than either can make up for. The lag of a
+ * light or wide VM alone may exceed the distance at which a heavy one is left behind (vm_clock()).
  */
 POLICY u32 vm_is_ahead(const struct fair_share_config *config, struct vm_size size, u64 vm_ns,
 		       struct vm_size other_size, u64 other_vm_ns)
@@ -167,7 +173,8 @@ POLICY u32 vm_is_ahead(const struct fair_share_config *config, struct vm_size si
 /* ---- A vCPU's clock ---- */
 
 struct wakeup_observation {
-	u64 pool_vtime_ns; /* the normal pool's clock, where it may run: of the furthest that was chosen */
+	/* The normal pool's clock where it may run: that of the furthest vCPU chosen there. */
+	u64 pool_vtime_ns;
 	u64 vcpu_vtime_ns;
 	u64 weight;	 /* vcpu_weight() */
 	u32 was_blocked; /* it slept; 0: it was preempted, or moved */
@@ -175,9 +182,9 @@ struct wakeup_observation {
 };
 
 struct wakeup_decision {
-	u64 vtime_ns; /* the vCPU's clock from now on */
+	u64 vtime_ns; /* the new clock of the vCPU */
 	u64 slice_ns;
-	u32 boost; /* 1: before all that aren't boosted */
+	u32 boost; /* 1: goes before all vCPUs that aren't boosted */
 	u32 reserved;
 };
 
@@ -200,23 +207,23 @@ POLICY struct wakeup_decision decide_on_wakeup(const struct fair_share_config *c
 	return decision;
 }
 
-/* ---- A VMM's thread that isn't a vCPU ---- */
+/* ---- A thread of a VMM that isn't a vCPU ---- */
 
 struct vmm_thread_observation {
-	u64 first_ran_ns; /* since it was woken and went first */
+	u64 first_ran_ns; /* how long it has run first since it was woken */
 	u32 was_blocked;  /* it was woken just now */
-	u32 went_first;	  /* until now, and was interrupted */
-	u32 is_vcpu;	  /* one that has found no place */
-	u32 vm_is_ahead;  /* its VM has had more than that of the first that waits */
+	u32 went_first;	  /* it went first until now, and was interrupted */
+	u32 is_vcpu;	  /* a vCPU without a place */
+	u32 vm_is_ahead;  /* its VM has had more than the VM of the first waiter */
 };
 
-/* Weighs as one more vCPU: all threads of a VMM together. */
+/* Returns the weight of all other threads of a VMM together: that of one more vCPU. */
 POLICY u64 vmm_threads_weight(u32 vm_weight, u32 active_vcpu_count)
 {
 	return vcpu_weight(vm_weight, active_vcpu_count + 1);
 }
 
-/* Does it go before vCPUs? If not it waits among them. */
+/* Returns whether it goes before vCPUs. Otherwise it waits among them. */
 POLICY u32 vmm_thread_goes_first(const struct fair_share_config *config,
 				 const struct vmm_thread_observation *seen)
 {
@@ -226,15 +233,18 @@ POLICY u32 vmm_thread_goes_first(const struct fair_share_config *config,
 }
 
 /*
- * May a vCPU with this clock and weight go before the first of the queue? Its caches are warm, or a sibling
- * yields to it.
+ * Returns whether a vCPU with this clock and weight may go before the first of the queue, because its caches
+ * are warm or a sibling yields to it.
  */
 POLICY u32 may_go_first(const struct fair_share_config *config, u64 first_vtime_ns, u64 vtime_ns, u64 weight)
 {
 	return !vtime_before(first_vtime_ns + charge(config->slice_ns, weight), vtime_ns);
 }
 
-/* Warm caches save a part of a millisecond. The first of the queue doesn't wait a slice longer for that. */
+/*
+ * Returns whether warm caches are worth the wait of the first in the queue. They save less than a
+ * millisecond, so that wait is kept below a tenth of a slice.
+ */
 POLICY u32 is_worth_warm_caches(const struct fair_share_config *config, u64 first_waited_ns)
 {
 	return first_waited_ns < config->slice_ns / 10;

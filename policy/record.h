@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Record: (observation, decision) pairs, so that a run of the real scheduler can be replayed elsewhere.
+ * Record: pairs of observation and decision, so that a run of the real scheduler can be replayed elsewhere.
  *
- * Problem.   "The simulator runs the same policy" is a claim until the decisions are compared.
- * Mechanism. The real host writes one record per decision. A replay (crates/policy) makes each decision again
- *            from its observation and compares, bit for bit. A record holds all that its decision depended
- *            on.
- * Limits.    Records are little-endian, of one fixed size; RECORD_VERSION changes with any field of them.
+ * Problem.   "The simulator runs the same policy" is only a claim until the decisions are compared.
+ * Mechanism. The real host writes a record of each decision. A replay (crates/policy) makes the decision
+ *            again from the observation, and compares them bit for bit. A record holds everything that its
+ *            decision depends on.
+ * Limits.    Records are little-endian and have one fixed size. RECORD_VERSION changes with any of their
+ *            fields.
  */
 #ifndef POLICY_RECORD_H
 #define POLICY_RECORD_H
@@ -23,7 +24,7 @@
 #include "worth_helping.h"
 
 #define RECORD_VERSION 16u
-/* Slots for guest kernels. Slot 0 is the code of a guest without symbols. */
+/* The number of slots for guest kernels. Slot 0 holds the code of guests without symbols. */
 #define GUEST_CODES_MAX 64u
 
 enum record_kind {
@@ -53,7 +54,7 @@ enum record_kind {
 struct classify_record {
 	u64 rip;
 	struct guest_layout layout;
-	u32 code_id; /* which guest_code: the newest that the recording has for this slot */
+	u32 code_id; /* the slot of the guest_code; the newest that the recording has for it counts */
 	enum guest_class guest_class;
 };
 
@@ -107,14 +108,16 @@ struct micro_slice_record {
 	struct micro_slice_decision decision;
 };
 
-/* A turn ends, or would, in a window or in grace. */
+/* The end of a turn, reached or postponed, in a window or in grace. */
 struct turn_record {
 	struct delay_config config;
 	struct delay_observation seen;
 	struct delay_decision decision;
 };
 
-/* A turn begins: where its window will be. Of the history what that depends on. */
+/*
+ * The window of a turn, decided when the turn begins. It holds the part of the history that this depends on.
+ */
 struct window_record {
 	struct delay_config config;
 	u64 offset_sum_ns;
@@ -143,7 +146,7 @@ struct boost_record {
 	u32 reserved;
 };
 
-/* Of the configuration what an IPI's decision depends on. */
+/* Holds the part of the configuration that the decision on an IPI depends on. */
 struct ipi_record {
 	u64 delay_ns;
 	struct ipi_observation seen;
@@ -171,7 +174,7 @@ struct candidate_record {
 	struct candidate_observation seen;
 };
 
-/* Of the state after it what a VM's help depends on. */
+/* Holds the part of the state that a VM's help depends on, and the result. */
 struct help_record {
 	struct help_state state;
 	struct help_observation seen;
@@ -180,8 +183,7 @@ struct help_record {
 	u32 look;
 };
 
-/* The state before the step is that of the step before it: steps are replayed in order, from an empty state.
- */
+/* Holds no state: steps are replayed in order, from an empty state. */
 struct pool_size_record {
 	struct pool_size_config config;
 	struct pool_size_observation seen;
@@ -189,9 +191,9 @@ struct pool_size_record {
 };
 
 struct record {
-	u64 at_ns; /* the host's monotonic clock */
+	u64 at_ns; /* on the host's monotonic clock */
 	enum record_kind kind;
-	u32 vcpu; /* the vCPU that it is about, as the host numbers them; 0: none */
+	u32 vcpu; /* the vCPU in question, by the host's numbers; 0: none */
 	union {
 		struct classify_record classify;
 		struct yield_record yield;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The words that every policy shares.
+ * The types that all policies share.
  *
- * Policy code is portable C that calls nothing: values in, a decision out. The same headers are compiled into
- * the BPF scheduler (bpf/), and natively for the simulator (crates/policy). So they hold no kernel types, no
- * conditionals, no floats. Every loop is bounded by a constant, and every division is guarded.
+ * Policy code is portable C that calls nothing: values in, a decision out. The same headers are compiled
+ * into the BPF scheduler (bpf/) and natively for the simulator (crates/policy). So they use no kernel types,
+ * no conditional compilation and no floats. Every loop is bounded by a constant, and every division is
+ * guarded.
  *
  * The integer typedefs are the kernel's own, letter for letter, so that C11 accepts both in one file.
  */
@@ -17,18 +18,21 @@ typedef unsigned long long u64;
 typedef int s32;
 typedef long long s64;
 
-/* BPF can't return a struct from a real call, so every policy function is inlined into its caller. */
+/*
+ * Marks a policy function. BPF can't return a struct from a real call, so these functions are always
+ * inlined.
+ */
 #define POLICY static inline __attribute__((always_inline, unused))
 
 /*
- * What the code at a guest instruction pointer is doing (paper, Table 3). The numbers are part of the format
- * of BPF maps and recordings: append, never renumber. crates/symbols::GuestClass has the same codes.
+ * What the code at a guest instruction pointer does (paper, Table 3). The numbers are part of the format of
+ * BPF maps and recordings: append, never renumber. crates/symbols::GuestClass has the same codes.
  */
 enum guest_class {
 	GUEST_CLASS_UNKNOWN = 0,       /* no symbols, no slide yet, or outside the kernel's text */
 	GUEST_CLASS_USER = 1,	       /* user mode: never critical (paper 4.4, limitations) */
-	GUEST_CLASS_KERNEL_OTHER = 2,  /* kernel text that Table 3 doesn't name */
-	GUEST_CLASS_LOCK_HOLDER = 3,   /* inside, or leaving, a critical section */
+	GUEST_CLASS_KERNEL_OTHER = 2,  /* kernel text that isn't in Table 3 */
+	GUEST_CLASS_LOCK_HOLDER = 3,   /* inside a critical section, or leaving it */
 	GUEST_CLASS_LOCK_WAITER = 4,   /* spinning for a lock */
 	GUEST_CLASS_TLB_SHOOTDOWN = 5, /* sending, awaiting or serving a cross-call or TLB flush */
 	GUEST_CLASS_RESCHED_IPI = 6,   /* sending or serving a reschedule IPI, waking a thread */
@@ -37,7 +41,7 @@ enum guest_class {
 	GUEST_CLASS_COUNT = 9,
 };
 
-/* Why a vCPU gives up its pCPU, or can't go on. */
+/* Why a vCPU gives up its pCPU, or can't continue. */
 enum yield_cause {
 	YIELD_PLE = 0,	    /* pause-loop exit: the guest spins */
 	YIELD_HLT = 1,	    /* HLT exit: idle, or a paravirtual lock's slow path */
@@ -45,26 +49,29 @@ enum yield_cause {
 	YIELD_CAUSE_COUNT = 3,
 };
 
-/* What an interrupt that is about to be delivered to a vCPU means to its guest. */
+/* What an interrupt means to the guest of the vCPU that is about to receive it. */
 enum interrupt_kind {
 	INTERRUPT_OTHER = 0, /* not recognised: never accelerated */
 	INTERRUPT_IPI_RESCHEDULE = 1,
-	INTERRUPT_IPI_CALL_FUNCTION = 2, /* to many or one: TLB shootdowns and cross-calls */
+	INTERRUPT_IPI_CALL_FUNCTION = 2, /* to one vCPU or many: TLB shootdowns and cross-calls */
 	INTERRUPT_VIRQ = 3,		 /* from a device */
 	INTERRUPT_TIMER = 4,		 /* the vCPU's own timer */
 	INTERRUPT_KIND_COUNT = 5,
 };
 
-/* Does it owe a shootdown, or another call of its siblings, an answer? Its local APIC tells the host. */
+/*
+ * Whether a vCPU owes an answer to a shootdown, or to another call of a sibling. Its local APIC tells the
+ * host.
+ */
 enum sibling_answer {
 	ANSWER_UNKNOWN = 0, /* the host can't see it */
-	ANSWER_GIVEN = 1,   /* no call-function interrupt waits for it; it may still be in the handler */
+	ANSWER_GIVEN = 1,   /* no call-function interrupt is pending; the handler may still be running */
 	ANSWER_OWED = 2,
 };
 
-/* Where a vCPU is, as its host's scheduler sees it. */
+/* The state of a vCPU, as the scheduler of its host sees it. */
 enum vcpu_state {
-	VCPU_BLOCKED = 0,  /* waits for an event: halted */
+	VCPU_BLOCKED = 0,  /* halted: waits for an event */
 	VCPU_RUNNABLE = 1, /* waits for a pCPU of the normal pool */
 	VCPU_RUNNING = 2,  /* on a pCPU of the normal pool */
 	VCPU_PENDING = 3,  /* runnable, and requested for the micro pool */
@@ -72,17 +79,17 @@ enum vcpu_state {
 	VCPU_STATE_COUNT = 5,
 };
 
-/* Why a vCPU is accelerated: what gets counted, and one row each of every report. */
+/* Why a vCPU is accelerated. Each cause is counted, and is a row of every report. */
 enum cause {
 	CAUSE_NONE = 0,
 	CAUSE_TLB_YIELD = 1,	     /* a sibling waits in a TLB shootdown or cross-call (paper 4.2, first) */
 	CAUSE_LOCK_YIELD = 2,	     /* a sibling spins for a lock (paper 4.2, second) */
 	CAUSE_LOCK_HALT = 3,	     /* a sibling halted in a paravirtual lock's slow path */
 	CAUSE_PV_YIELD = 4,	     /* a sibling yielded by hypercall to a preempted IPI target */
-	CAUSE_RESCHED_IPI = 5,	     /* a reschedule IPI is on its way to it */
-	CAUSE_CALL_FUNCTION_IPI = 6, /* a call-function IPI is on its way to it */
-	CAUSE_VIRQ = 7,		     /* a device interrupt is on its way to it (paper 4.2, third) */
-	CAUSE_LOCK_KICK = 8, /* it had halted in a paravirtual lock, and its turn for the lock has come */
+	CAUSE_RESCHED_IPI = 5,	     /* a reschedule IPI is on its way to the vCPU */
+	CAUSE_CALL_FUNCTION_IPI = 6, /* a call-function IPI is on its way to the vCPU */
+	CAUSE_VIRQ = 7,		     /* a device interrupt is on its way to the vCPU (paper 4.2, third) */
+	CAUSE_LOCK_KICK = 8,	     /* it halted in a paravirtual lock, and its turn for the lock has come */
 	CAUSE_COUNT = 9,
 };
 

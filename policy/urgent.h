@@ -3,55 +3,56 @@
  * Urgent vCPU first: which vCPUs an IPI makes urgent, and when they run (Kim et al., ASPLOS'13, 3.1.3).
  *
  * Problem.   A vCPU that others wait for has to wait for its turn, or loses its pCPU with a lock held. A
- *            proportional share knows neither; a priority would break it.
- * Mechanism. Over each pCPU's queue lies a FIFO of urgent vCPUs, which stay in the proportional-share queue
- *            as well. An IPI makes its sender or its recipient urgent. That lasts until the interrupt is
- *            answered (event-based), or until the vCPU has run for a time (time-based). An urgent vCPU goes
- *            before the others if its clock isn't further ahead of the present one's than an allowance: it
- *            borrows from its own future. It runs for an urgent slice, in which no vCPU preempts it. Still
- *            urgent then, it goes behind the other urgent ones. A pause-loop exit ends its urgency: it only
- *            spins (4.3).
+ *            proportional share doesn't know either case, and a priority would break it.
+ * Mechanism. Each pCPU has a FIFO of urgent vCPUs, which also stay in its proportional-share queue. An IPI
+ *            makes its sender or its recipient urgent. That lasts until the interrupt is answered
+ *            (event-based), or until the vCPU has run for some time (time-based). An urgent vCPU goes before
+ *            the others if its clock is ahead of the current one's by no more than an allowance: it borrows
+ *            from its own future. It runs for an urgent slice, during which no vCPU preempts it. If it is
+ *            still urgent then, it goes to the tail of the FIFO. A pause-loop exit ends its urgency, because
+ *            it only spins (4.3).
  * Formula.   urgent  = events > 0 or left > 0
  *            preempt = urgent and vtime <= current's vtime + allowance
- * Limits.    The clocks are the proportional-share scheduler's: its charge pays back what is borrowed here. A
- *            vector doesn't tell a shootdown from other calls of functions: a caller that knows the guest's
- *            code passes what it is.
+ * Limits.    The clocks are those of the proportional-share scheduler, whose charge pays back what is
+ *            borrowed here. A vector doesn't distinguish a shootdown from other function calls. A caller
+ *            that knows the guest's code passes that.
  */
 #ifndef POLICY_URGENT_H
 #define POLICY_URGENT_H
 
 #include "types.h"
 
-/* What makes a VM's vCPUs urgent: one bit each (section 4). */
-#define URGENT_RESCHED_DP 1u /* the sender of a reschedule IPI: it likely holds a wait queue's lock */
-#define URGENT_TLB_CO 2u     /* the recipient of a shootdown's IPI: its sender spins */
-#define URGENT_RESCHED_CO 4u /* the recipient of a reschedule IPI: threads that work together */
-/* The vCPU that begins to send an IPI, of whatever kind: it can't be known yet (4.1.1) */
+/* The events that make the vCPUs of a VM urgent: one bit each (section 4). */
+#define URGENT_RESCHED_DP 1u /* the sender of a reschedule IPI, which probably holds a wait queue's lock */
+#define URGENT_TLB_CO 2u     /* the recipient of a shootdown's IPI, because its sender spins */
+#define URGENT_RESCHED_CO 4u /* the recipient of a reschedule IPI, because the threads work together */
+/* The vCPU that begins to send an IPI, of a kind that can't be known yet (4.1.1). */
 #define URGENT_EARLY_DP 8u
 
-/* The paper's: 500 us, 500 us, 18 ms of virtual time (4.1.1). */
+/* The paper's values are 500 us, 500 us, and 18 ms of virtual time (4.1.1). */
 struct urgent_config {
-	u64 delay_ns; /* that a reschedule IPI asks for */
+	u64 delay_ns; /* how long a reschedule IPI makes a vCPU urgent */
 	u64 slice_ns;
 	u64 allowance_ns;
-	u64 answer_ns; /* ours: between an interrupt's acknowledgement and its answer; 0: they are one */
+	/* Not in the paper: time between the acknowledgement of an interrupt and its answer; 0: none. */
+	u64 answer_ns;
 };
 
-/* Of a vCPU. */
+/* The urgency of a vCPU. */
 struct urgent_state {
-	u64 left_ns; /* it has asked to run for so long */
-	/* Interrupts that it hasn't acknowledged: one, since those of a vector merge while they wait. */
+	u64 left_ns; /* how much longer it may run as urgent */
+	/* Unacknowledged interrupts: 0 or 1, because those of a vector merge while they wait. */
 	u32 events;
 	u32 reserved;
 };
 
-/* An IPI is about to be sent. */
+/* An IPI that is about to be sent. */
 struct ipi_observation {
 	struct urgent_state sender;
 	struct urgent_state recipient;
 	enum interrupt_kind kind;
-	u32 is_no_shootdown; /* the guest's code says that it calls something else */
-	u32 schemes;	     /* of their VM */
+	u32 is_no_shootdown; /* the guest's code shows that it is another call */
+	u32 schemes;	     /* the schemes of their VM */
 	u32 reserved;
 };
 
@@ -60,28 +61,28 @@ struct ipi_decision {
 	struct urgent_state recipient;
 };
 
-/* An urgent vCPU waits, and another runs there or none does. */
+/* A waiting urgent vCPU, and the vCPU that runs on its pCPU, if any. */
 struct urgent_observation {
 	struct urgent_state state;
 	u64 vtime_ns;
 	u64 current_vtime_ns;
-	u64 current_ran_ns;    /* in its present slice */
-	u32 current_is_urgent; /* it was urgent when its slice began, and is */
+	u64 current_ran_ns;    /* in its current slice */
+	u32 current_is_urgent; /* it was urgent when its slice began, and still is */
 	u32 current_exists;
 };
 
 enum urgent_decision {
-	URGENT_IS_NOT = 0,   /* it waits like any other */
-	URGENT_REFUSED = 1,  /* it has borrowed all it may: likewise */
-	URGENT_WAITS = 2,    /* in the urgent queue: another one has its urgent slice */
+	URGENT_IS_NOT = 0,   /* it waits like any other vCPU */
+	URGENT_REFUSED = 1,  /* it has borrowed all it may, and waits like any other vCPU */
+	URGENT_WAITS = 2,    /* in the urgent FIFO: another vCPU has its urgent slice */
 	URGENT_PREEMPTS = 3, /* it runs now */
 	URGENT_DECISION_COUNT = 4,
 };
 
 enum urgent_turn {
 	URGENT_TURN_GOES_ON = 0,
-	URGENT_TURN_REQUEUE = 1, /* at the tail of the urgent queue */
-	URGENT_TURN_LEAVES = 2,	 /* it isn't urgent any longer: the proportional-share queue decides */
+	URGENT_TURN_REQUEUE = 1, /* at the tail of the urgent FIFO */
+	URGENT_TURN_LEAVES = 2,	 /* it isn't urgent any longer; the proportional-share queue decides */
 	URGENT_TURN_COUNT = 3,
 };
 
@@ -90,7 +91,10 @@ POLICY u32 is_urgent(const struct urgent_state *state)
 	return state->events || state->left_ns;
 }
 
-/* Requests don't add up: a flood of IPIs gives no longer a turn than one. */
+/*
+ * Makes a vCPU urgent for at least time_ns. Requests don't add up: a flood of IPIs makes a turn no
+ * longer than one IPI does.
+ */
 POLICY void request_urgent_time(struct urgent_state *state, u64 time_ns)
 {
 	if (state->left_ns < time_ns)
@@ -115,9 +119,9 @@ POLICY struct ipi_decision decide_on_ipi(const struct urgent_config *config,
 }
 
 /*
- * End of interrupt; another one of the vector may have come meanwhile. Linux acknowledges a call before it
- * does what was called for (sysvec_call_function(), arch/x86/kernel/smp.c). Its sender waits for that: so the
- * event leaves a time.
+ * Returns the state after an end of interrupt. Another interrupt of the vector may have arrived meanwhile.
+ * Linux acknowledges a call before it executes the function (sysvec_call_function(), arch/x86/kernel/smp.c).
+ * The sender waits for that, so the vCPU stays urgent for answer_ns.
  */
 POLICY struct urgent_state acknowledge_urgent(const struct urgent_config *config,
 					      const struct urgent_state *state, u32 another_waits)
@@ -138,7 +142,10 @@ POLICY struct urgent_state charge_urgent(const struct urgent_state *state, u64 r
 	return next;
 }
 
-/* A pause-loop exit: it waits for another vCPU now, whatever it was urgent for (4.3). */
+/*
+ * Returns the state after a pause-loop exit: the vCPU now waits for another, whatever it was urgent for
+ * (4.3).
+ */
 POLICY struct urgent_state urgent_after_ple(void)
 {
 	struct urgent_state calm = {};
@@ -146,7 +153,10 @@ POLICY struct urgent_state urgent_after_ple(void)
 	return calm;
 }
 
-/* Clocks may wrap: compared by their difference, as everywhere. */
+/*
+ * True while a vCPU is ahead of the current one by no more than the allowance. Clocks may wrap, so their
+ * difference is compared.
+ */
 POLICY u32 within_allowance(const struct urgent_config *config, u64 vtime_ns, u64 current_vtime_ns)
 {
 	return (s64)(vtime_ns - current_vtime_ns) <= (s64)config->allowance_ns;
@@ -165,7 +175,7 @@ POLICY u32 decide_on_urgent(const struct urgent_config *config, const struct urg
 	return URGENT_PREEMPTS;
 }
 
-/* A vCPU runs urgently: others_count more wait in the urgent queue. */
+/* Decides on the turn of an urgent vCPU, while others_count more wait in the FIFO. */
 POLICY u32 decide_on_urgent_turn(const struct urgent_config *config, const struct urgent_state *state,
 				 u64 ran_ns, u32 others_count)
 {
@@ -177,8 +187,8 @@ POLICY u32 decide_on_urgent_turn(const struct urgent_config *config, const struc
 }
 
 /*
- * Early delayed preemption: a vCPU that touches the interrupt controller to send an IPI likely holds a lock
- * already.
+ * Returns the sender's state as it begins to send an IPI (early delayed preemption). A vCPU that touches the
+ * interrupt controller for that probably holds a lock already.
  */
 POLICY struct urgent_state decide_on_ipi_begun(const struct urgent_config *config,
 					       const struct urgent_state *sender, u32 schemes)
@@ -190,48 +200,48 @@ POLICY struct urgent_state decide_on_ipi_begun(const struct urgent_config *confi
 	return next;
 }
 
-/* May another vCPU, which isn't urgent, preempt the present one? */
+/* Returns whether the running vCPU is protected from preemption by a vCPU that isn't urgent. */
 POLICY u32 is_protected(const struct urgent_config *config, const struct urgent_state *state, u64 ran_ns)
 {
 	return is_urgent(state) && ran_ns < config->slice_ns;
 }
 
 /*
- * Is Resched-Co good for a VM? Section 4.2 suggests to see it by its reschedule IPIs: threads that run at the
- * same time find each other awake, and send fewer. So it is tried: looks without and with it take turns, and
- * what they found holds for a while.
+ * Decides whether Resched-Co is good for a VM. Section 4.2 suggests to use its rate of reschedule IPIs:
+ * threads that run at the same time find each other awake, and send fewer. Resched-Co is tried: looks
+ * without it and with it alternate, and the result holds for a while.
  *
- * Formula.   on = IPIs per second that the VM ran, with it <= (100 % - rarer_percent) of those without
- * Limits.    A VM that changes between its looks misleads them, until the next trial. Too few IPIs say
- *            nothing: then it is off.
+ * Formula.   on = IPIs per second of running, with it <= (100 % - rarer_percent) of the rate without it
+ * Limits.    A VM that changes between the looks misleads them, until the next trial. With too few IPIs
+ *            there is no result, and Resched-Co is off.
  */
 #define RESCHED_CO_LOOKS 4u /* without, with, without, with */
 
 struct resched_co_config {
 	u64 look_ns;
-	u64 hold_ns;	   /* until the next trial */
-	u64 ipi_count_min; /* of the looks without it */
+	u64 hold_ns;	   /* time until the next trial */
+	u64 ipi_count_min; /* in the looks without it */
 	u32 rarer_percent;
 	u32 reserved;
 };
 
-/* Of a VM; zero at first. Indexed by whether Resched-Co was on. */
+/* The state of a VM, zero at first. Arrays are indexed by whether Resched-Co was on. */
 struct resched_co_state {
 	u64 until_ns;
 	u64 ipi_count[2];
 	u64 ran_ns[2];
-	u32 look; /* RESCHED_CO_LOOKS: what was found holds */
+	u32 look; /* RESCHED_CO_LOOKS: the trial is over, and its result holds */
 	u32 is_on;
 };
 
-/* Since the last decision. */
+/* The events since the last decision. */
 struct resched_co_observation {
 	u64 now_ns;
 	u64 ipi_count; /* reschedule IPIs of the VM */
-	u64 ran_ns;    /* all its vCPUs together */
+	u64 ran_ns;    /* by all vCPUs of the VM together */
 };
 
-/* In a second of running; one that ran for less than a microsecond says nothing. */
+/* Returns the number of IPIs per second of running, or 0 for less than a microsecond of running. */
 POLICY u64 resched_ipi_rate(u64 ipi_count, u64 ran_ns)
 {
 	return ran_ns < 1000 ? 0 : ipi_count * 1000000 / (ran_ns / 1000);
@@ -249,7 +259,7 @@ POLICY u32 makes_resched_ipis_rarer(const struct resched_co_config *config,
 	return with * 100 <= without * (100 - config->rarer_percent);
 }
 
-/* Asked now and then, such as at each tick. */
+/* Returns the next state. Called regularly, for example at each tick. */
 POLICY struct resched_co_state decide_on_resched_co(const struct resched_co_config *config,
 						    const struct resched_co_state *state,
 						    const struct resched_co_observation *seen)

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Urgent events: what Algorithm 1 (pool_size.h) counts.
+ * Urgent events: the events that Algorithm 1 (pool_size.h) counts.
  *
  * Problem.   Algorithm 1 reserves pCPUs because of IPIs, pause-loop exits and device interrupts (paper 4.3
- *            and 5). Most of these need nobody's help: a halt in the idle loop, a spin in user mode, an
- *            interrupt to a vCPU that runs.
- * Mechanism. An event is urgent if a micro pCPU would be used for it, whether there is one or not: the
- *            decision on it (accelerate.h) says so. So the size of the pool doesn't change which events
- *            count.
+ *            and 5). Most of these need no help: a halt in the idle loop, a spin in user mode, an interrupt
+ *            to a running vCPU.
+ * Mechanism. An event is urgent if a micro pCPU would be used for it, whether there is one or not. The
+ *            decision on the event (accelerate.h) tells that. So the size of the pool doesn't affect which
+ *            events count.
  *
  *              URGENT_IPI  a yield caused by an IPI: in a shootdown, or to a preempted target ("the number of
- *                          yields caused by IPIs", section 5); or a call whose recipient waits for a pCPU.
- *                          A requester that spins without yielding shows nothing else (not in the paper)
+ *                          yields caused by IPIs", section 5); or a call whose recipient waits for a pCPU,
+ *                          since a requester that spins without yielding shows nothing else (not in the paper)
  *              URGENT_PLE  a wait for a lock: a pause-loop exit, or the halt that ends such a spin in a
  *                          paravirtual guest
  *              URGENT_IRQ  a device interrupt whose recipient waits for a pCPU, because it was preempted, or
  *                          because it was woken and isn't boosted
  *
- * Limits.    The paper counts every pause-loop exit and every device interrupt, because Xen counts them so.
- *            Here spins in user mode, which nobody is accelerated for (4.4), and guests without symbols
- *            reserve no pCPUs.
+ * Limits.    The paper counts every pause-loop exit and every device interrupt, as Xen does. Here two kinds
+ *            reserve no pCPUs: spins in user mode, for which no vCPU is accelerated (4.4), and events of
+ *            guests without symbols.
  */
 #ifndef POLICY_URGENT_EVENTS_H
 #define POLICY_URGENT_EVENTS_H
@@ -34,7 +34,7 @@ enum urgent_event {
 	URGENT_EVENT_COUNT = 4,
 };
 
-/* `cause`: of the decision on a yield. */
+/* Returns the urgent event of a yield whose decision has this cause. */
 POLICY u32 urgent_event_of_yield(u32 cause)
 {
 	if (cause == CAUSE_TLB_YIELD || cause == CAUSE_PV_YIELD)
@@ -43,8 +43,8 @@ POLICY u32 urgent_event_of_yield(u32 cause)
 }
 
 /*
- * `kind`: enum interrupt_kind; `reason`: of the decision on it. Those to a blocked recipient are counted when
- * it is woken.
+ * Returns the urgent event of an interrupt of this kind (enum interrupt_kind), by the reason of its
+ * decision. An interrupt to a blocked recipient is counted when the recipient is woken.
  */
 POLICY u32 urgent_event_of_interrupt(u32 kind, u32 reason)
 {
@@ -56,7 +56,10 @@ POLICY u32 urgent_event_of_interrupt(u32 kind, u32 reason)
 	return kind == INTERRUPT_VIRQ && needs_help ? URGENT_IRQ : URGENT_NONE;
 }
 
-/* A woken vCPU that has to wait. A lock's kick isn't counted again: the halt that it ends was. */
+/*
+ * Returns the urgent event of a wake-up, by the reason of its decision. A lock's kick isn't counted, because
+ * the halt that it ends was.
+ */
 POLICY u32 urgent_event_of_wakeup(const struct woken_observation *seen, u32 reason)
 {
 	u32 needs_help = reason == WOKEN_REQUESTS || reason == WOKEN_NO_MICRO_POOL;

@@ -1,55 +1,56 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Worth helping: does help bring this VM anything? It is tried.
+ * Worth helping: a trial of whether help brings this VM anything.
  *
- * Problem.   Micro slices and patience make some VMs slower: where a vCPU waits for a lock in its micro
- *            slice, or where a sibling that waits preempted the next in line (docs/explanation/regret.md). No
- *            single event tells such a VM from one that gains by the same rules.
- * Mechanism. Now and then a VM is looked at with help and without, by turns. Each tick of the host that finds
+ * Problem.   Micro slices and patience make some VMs slower: a vCPU may wait for a lock in its micro slice,
+ *            or a waiting sibling may preempt the next in line (docs/explanation/regret.md). No single event
+ *            tells such a VM from one that gains by the same rules.
+ * Mechanism. From time to time a VM is observed with help and without it, in turn. Each host tick that finds
  *            one of its vCPUs running is a sample: useful, or spent waiting. Without help there is no micro
- *            pool for it: nobody is accelerated, and a spinner yields to the heir that KVM finds. A trial
- *            ends after the first two looks if these speak for help: a VM that gains by it is without it for
- *            one look. What was found holds for a while: twice as long as before, if it is what was found
- *            before.
- * Formula.   d     = useful without help - useful with it, of looks equally long
+ *            pool for the VM: none of its vCPUs is accelerated, and its spinners yield to the heir that KVM
+ *            finds. A trial ends after the first two looks if these favour help, so that a VM that gains
+ *            misses it for one look only. The result holds for a while: twice as long as before, if it is
+ *            the same as before.
+ * Formula.   d     = useful samples without help - useful samples with it, in looks of equal length
  *            off   : d > 0, d * d > 4 * (both), and d * 100 > HELP_GAIN_PERCENT * with it
- *            Two standard deviations of such counts, and a gain that is worth it.
- * Limits.    A VM that changes between its looks misleads them, until the next trial. One that hardly runs
- *            tells nothing, and is helped. Waiting that the kernel of the guest doesn't show (in user mode)
- *            counts as useful. How long its packets wait isn't asked.
+ *            So help is off if the difference exceeds two standard deviations of such counts, and is worth
+ *            it.
+ * Limits.    A VM that changes between the looks misleads them, until the next trial. A VM that hardly runs
+ *            gives no result, and is helped. Waiting that the guest kernel doesn't show (in user mode)
+ *            counts as useful. The waiting time of its packets isn't considered.
  */
 #ifndef POLICY_WORTH_HELPING_H
 #define POLICY_WORTH_HELPING_H
 
 #include "classify.h"
 
-#define HELP_LOOKS 4u /* of a trial: with, without, with, without */
+#define HELP_LOOKS 4u /* in a trial: with, without, with, without */
 #define HELP_LOOK_NS 50000000ull
-#define HELP_FIRST_NS 250000000ull /* a VM that has just come isn't what it will be */
+#define HELP_FIRST_NS 250000000ull /* a VM that has just started isn't typical yet */
 #define HELP_HOLD_MIN_NS 1000000000ull
 #define HELP_HOLD_MAX_NS 16000000000ull
 #define HELP_GAIN_PERCENT 20u
 
-/* Of a VM; zero at first. Indexed by whether help was off. */
+/* The state of a VM, zero at first. `useful` is indexed by whether help was off. */
 struct help_state {
-	u64 since_ns; /* the look under way */
-	u64 until_ns; /* of it, or of what was found */
-	u64 hold_ns;  /* for how long what was found last holds */
+	u64 since_ns; /* start of the current look */
+	u64 until_ns; /* end of the current look, or of the time for which the result holds */
+	u64 hold_ns;  /* how long the last result holds */
 	u32 useful[2];
-	u32 look; /* HELP_LOOKS: what was found holds */
+	u32 look; /* HELP_LOOKS: the trial is over, and its result holds */
 	u32 is_off;
-	u32 was_off; /* what was found last */
+	u32 was_off; /* the last result */
 	u32 reserved;
 };
 
-/* A tick of the host has found a vCPU of the VM running. */
+/* A host tick that found a vCPU of the VM running. */
 struct help_observation {
 	u64 now_ns;
 	enum guest_class guest_class;
 	u32 reserved;
 };
 
-/* Does it get on with its work? A vCPU that waits for a lock or for answers doesn't. */
+/* True if a vCPU in this code makes progress. One that waits for a lock or for answers doesn't. */
 POLICY u32 class_is_useful(u32 guest_class)
 {
 	return guest_class == GUEST_CLASS_USER || guest_class == GUEST_CLASS_KERNEL_OTHER ||
@@ -58,8 +59,8 @@ POLICY u32 class_is_useful(u32 guest_class)
 }
 
 /*
- * By how many samples a VM does better without help; 0: not by more than `deviations_squared` standard
- * deviations, squared.
+ * Returns by how many samples the VM does better without help. Returns 0 unless that exceeds
+ * sqrt(deviations_squared) standard deviations.
  */
 POLICY u64 better_without(const struct help_state *state, u64 deviations_squared)
 {
@@ -97,13 +98,13 @@ POLICY struct help_state end_help_trial(const struct help_state *state, u64 now_
 	return next;
 }
 
-/* A look of a trial is over. */
+/* Decides at the end of a look. */
 POLICY struct help_state decide_after_help_look(const struct help_state *state, u64 now_ns)
 {
 	u64 better = better_without(state, 4);
 	u32 is_off = better * 100 > (u64)HELP_GAIN_PERCENT * state->useful[0];
 
-	/* Nobody ran when it was to end: what was counted is of another length. */
+	/* No vCPU ran when the look was due to end, so its counts cover a different length. */
 	if (now_ns - state->since_ns > 2 * HELP_LOOK_NS)
 		return end_help_trial(state, now_ns, 0);
 	if (state->look == 1 && !better_without(state, 1))

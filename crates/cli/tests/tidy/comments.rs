@@ -1,15 +1,12 @@
-//! Comments: how wide they are, which words they use, how long their sentences are.
+//! Checks of comments: their width, and the length of their sentences.
 
 use crate::tree::{Language, Source};
 
 const COLUMNS_MAX: usize = 110;
 const TAB_COLUMNS: usize = 8;
 const SENTENCE_WORDS_MAX: usize = 25;
-/// They stand in for a role that has a noun: requester, responder, spinner, holder, waiter, borrower, heir.
-pub const OLD_WORDS: [&str; 8] =
-    ["who", "whom", "whoever", "whomever", "whosoever", "somebody", "anybody", "everybody"];
 
-/// A line of comment: its number, its text, and whether code stands before it.
+/// A line that has a comment.
 struct Line<'a> {
     number: usize,
     text: &'a str,
@@ -17,7 +14,7 @@ struct Line<'a> {
     whole: &'a str,
 }
 
-/// Where a comment begins in a line of code, beyond strings.
+/// Returns where the comment of a line begins. Markers inside strings don't count.
 fn comment_start(line: &str, markers: &[&str]) -> Option<usize> {
     let starts = markers.iter().flat_map(|marker| line.match_indices(marker)).map(|(at, _)| at);
     let is_code = |at: &usize| {
@@ -28,7 +25,7 @@ fn comment_start(line: &str, markers: &[&str]) -> Option<usize> {
     starts.filter(is_code).min()
 }
 
-/// The text of a comment, without what opens, continues or closes it.
+/// Returns the text of a comment without its markers.
 fn bare(comment: &str) -> &str {
     let text = comment.trim().trim_start_matches(['/', '*', '!', '#']);
     text.trim_end_matches("*/").trim()
@@ -63,22 +60,7 @@ pub fn wide(source: &Source) -> Vec<String> {
     wide.map(|line| source.at(line.number, format!("{} columns", columns(line.whole)))).collect()
 }
 
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '\'')
-        .filter(|word| !word.is_empty())
-}
-
-pub fn old_words(source: &Source) -> Vec<String> {
-    let mut found = Vec::new();
-    for line in lines(source) {
-        for word in words(line.text).filter(|word| OLD_WORDS.contains(&word.to_lowercase().as_str())) {
-            found.push(source.at(line.number, format!("\"{word}\": {}", line.text)));
-        }
-    }
-    found
-}
-
-/// A row of a table or a formula: columns are aligned. A label ("Races.   ") isn't one.
+/// True for a row of a table or a formula, which has aligned columns. A label ("Races.   ") isn't a row.
 fn is_row(text: &str) -> bool {
     let behind_label = text.split_once(".  ").map_or(text, |(_, text)| text.trim_start());
     behind_label.starts_with('|')
@@ -87,7 +69,8 @@ fn is_row(text: &str) -> bool {
         || behind_label.contains(" = ")
 }
 
-/// A paragraph goes on until a line of code, an empty one, an item of a list, or a row of a table.
+/// Returns the paragraphs of comments, each with its first line. A paragraph ends at code, an empty line, a
+/// list item or a row of a table.
 fn paragraphs(source: &Source) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut next = 0;
@@ -101,13 +84,14 @@ fn paragraphs(source: &Source) -> Vec<(usize, String)> {
             }
             _ => found.push((line.number, line.text.to_owned())),
         }
-        // What stands beside code is complete.
+        // A comment beside code is complete.
         next = if line.is_beside_code { 0 } else { line.number + 1 };
     }
     found
 }
 
-/// A sentence ends with a full stop, a question mark, a colon or a semicolon before a space.
+/// Splits a text into sentences. They end with a full stop, a question mark, a colon or a semicolon before a
+/// space.
 fn sentences(text: &str) -> impl Iterator<Item = &str> {
     let ends = |text: &&str| text.ends_with(['.', '?', ':', ';']);
     let mut words = text.split_inclusive(' ').peekable();
@@ -158,10 +142,9 @@ mod tests {
 
     #[test]
     fn a_block_goes_on_until_it_is_closed() {
-        let source = of_c("/* Who\n * waits. */\nint who;\n");
+        let source = of_c("/* It\n * waits. */\nint it;\n");
         assert_eq!(lines(&source).len(), 2);
-        assert_eq!(old_words(&source).len(), 1);
-        assert_eq!(paragraphs(&source), [(1, "Who waits.".to_owned())]);
+        assert_eq!(paragraphs(&source), [(1, "It waits.".to_owned())]);
     }
 
     #[test]
@@ -171,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_beside_code_is_no_part_of_the_next_one() {
+    fn a_comment_beside_code_ends_on_its_line() {
         let source = of_c("\tu32 a; /* one */\n\t/* Two.\n\t * Three? Four */\n");
         assert_eq!(paragraphs(&source), [(1, "one".to_owned()), (2, "Two. Three? Four".to_owned())]);
         assert_eq!(sentences("Two. Three? Four").collect::<Vec<_>>(), ["Two. ", "Three? ", "Four"]);

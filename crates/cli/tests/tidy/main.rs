@@ -1,4 +1,5 @@
-//! What a machine can hold of the house's style: lengths, comments, and names that nothing fills or reads.
+//! Mechanical checks of style: lengths of files, functions, comments and test names, and names that nothing
+//! fills or reads.
 
 mod comments;
 mod names;
@@ -7,7 +8,7 @@ mod tree;
 
 use tree::{Source, sources};
 
-/// Panics with all that `offences` finds in the tree, each with its place.
+/// Panics with all offences of the tree's sources, each with its place.
 fn assert_none(offences: impl Fn(&Source) -> Vec<String>) {
     let found: Vec<String> = sources().iter().flat_map(offences).collect();
     assert!(found.is_empty(), "{} offences:\n{}", found.len(), found.join("\n"));
@@ -29,18 +30,15 @@ fn comments_end_before_column_110() {
 }
 
 #[test]
-fn comments_have_no_word_of_the_old_vocabulary() {
-    assert_none(comments::old_words);
-}
-
-#[test]
-fn names_of_functions_have_no_word_of_the_old_vocabulary() {
-    assert_none(names::of_old_words);
-}
-
-#[test]
 fn sentences_of_comments_have_at_most_25_words() {
     assert_none(comments::long_sentences);
+}
+
+#[test]
+fn test_names_have_at_most_ten_words() {
+    let found: Vec<String> = sources().iter().flat_map(names::long_test_names).collect();
+    let allowed = names::LONG_TEST_NAMES_MAX;
+    assert!(found.len() <= allowed, "{} of {allowed}:\n{}", found.len(), found.join("\n"));
 }
 
 #[test]
@@ -55,6 +53,6 @@ fn everything_that_the_simulator_reports_is_filled() {
 }
 
 #[test]
-fn every_field_that_programs_and_daemon_share_is_used_by_a_program() {
+fn every_field_shared_with_the_daemon_is_used_by_programs() {
     assert_eq!(names::border_fields_that_no_program_uses(), Vec::<String>::new());
 }

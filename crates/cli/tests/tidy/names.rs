@@ -1,11 +1,13 @@
-//! Names that are defined and then forgotten: keys, settings, results, and fields of the border of C and
-//! Rust. And the words of functions' names.
+//! Checks of names: keys, settings, results and fields shared by C and Rust that are defined but not used,
+//! and test functions with long names.
 
-use crate::comments::OLD_WORDS;
 use crate::tree::{Language, Source, sources};
 use std::collections::{BTreeMap, BTreeSet};
 
 const BORDER: &str = "bpf/core/intf.h";
+const TEST_NAME_WORDS_MAX: usize = 10;
+/// The number of test functions that still have longer names. It only falls.
+pub const LONG_TEST_NAMES_MAX: usize = 791;
 
 fn without_comments(code: &str) -> String {
     let lines = code.lines().map(|line| {
@@ -16,21 +18,28 @@ fn without_comments(code: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Functions of Rust, tests first of all, whose names stand in for a role that has a noun.
-pub fn of_old_words(source: &Source) -> Vec<String> {
+/// Returns the test functions whose names are too long.
+pub fn long_test_names(source: &Source) -> Vec<String> {
     if source.language != Language::Rust {
         return Vec::new();
     }
-    let name = |line: &str| {
-        let (_, declared) = line.split_once("fn ").filter(|(before, _)| !before.contains(['/', '"']))?;
-        declared.split(['(', '<']).next().map(str::to_owned)
-    };
-    let is_old = |name: &String| name.split('_').any(|word| OLD_WORDS.contains(&word));
-    let lines = source.text.lines().enumerate();
-    lines.filter_map(|(at, line)| name(line).filter(is_old).map(|name| source.at(at + 1, name))).collect()
+    let mut found = Vec::new();
+    let mut is_test = false;
+    for (at, line) in source.text.lines().enumerate() {
+        let line = line.trim_start();
+        let name = line.strip_prefix("fn ").and_then(|declared| declared.split(['(', '<']).next());
+        if line.starts_with("#[test]") {
+            is_test = true;
+        } else if let Some(name) = name.filter(|_| std::mem::take(&mut is_test)) {
+            let words = name.split('_').count();
+            let is_long = words > TEST_NAME_WORDS_MAX;
+            found.extend(is_long.then(|| source.at(at + 1, format!("{words} words: {name}"))));
+        }
+    }
+    found
 }
 
-/// All words of the code of these files, tests aside.
+/// Returns all words in the code of these files, without tests.
 fn words_of(is_wanted: impl Fn(&Source) -> bool) -> impl Iterator<Item = String> {
     let wanted = sources().iter().filter(move |source| is_wanted(source) && !source.is_test());
     wanted.flat_map(|source| {
@@ -40,7 +49,7 @@ fn words_of(is_wanted: impl Fn(&Source) -> bool) -> impl Iterator<Item = String>
     })
 }
 
-/// Names of the public fields that these files define.
+/// Returns the names of the public fields that these files define.
 fn rust_fields(is_wanted: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let wanted = sources().iter().filter(|source| is_wanted(&source.path) && !source.is_test());
     let fields = wanted.flat_map(|source| source.code().lines()).filter_map(|line| {
@@ -63,7 +72,7 @@ fn is_configuration(path: &str) -> bool {
     path == "crates/model/src/config.rs" || path.starts_with("crates/model/src/config/")
 }
 
-/// Keys that a reader accepts, but doesn't ask its table for.
+/// Returns keys that a reader accepts but doesn't look up.
 pub fn keys_that_nothing_reads() -> Vec<String> {
     let readers = ["crates/experiments/src/scenario/", "crates/experiments/src/sweep/"];
     let mut listed = BTreeSet::new();
@@ -82,7 +91,7 @@ pub fn keys_that_nothing_reads() -> Vec<String> {
     listed.into_iter().filter(|key| times(key) < 2).collect()
 }
 
-/// Fields of the simulator's configuration that only its readers know.
+/// Returns fields of the simulator's configuration that only its readers use.
 pub fn settings_that_nothing_uses() -> Vec<String> {
     let used = words_of(|source| {
         let path = &source.path;
@@ -92,7 +101,7 @@ pub fn settings_that_nothing_uses() -> Vec<String> {
     rust_fields(is_configuration).difference(&used).cloned().collect()
 }
 
-/// Fields of a run's report that are named once: where they are defined.
+/// Returns fields of a run's report that are named only in their definition.
 pub fn simulated_results_that_nothing_fills() -> Vec<String> {
     let fields =
         rust_fields(|path| ["crates/engine/src/report.rs", "crates/model/src/counters.rs"].contains(&path));
@@ -103,7 +112,7 @@ pub fn simulated_results_that_nothing_fills() -> Vec<String> {
     fields.into_iter().filter(|field| times.get(field).is_none_or(|times| *times < 2)).collect()
 }
 
-/// Fields that BPF programs and the daemon share, but no BPF program fills or reads.
+/// Returns fields shared with the daemon that no BPF program fills or reads.
 pub fn border_fields_that_no_program_uses() -> Vec<String> {
     let border = sources().iter().find(|source| source.path == BORDER).expect("the border's header");
     let code = without_comments(&border.text);
@@ -118,8 +127,10 @@ pub fn border_fields_that_no_program_uses() -> Vec<String> {
 }
 
 #[test]
-fn a_name_of_the_old_vocabulary_is_found_at_its_place() {
-    let text = "// fn who()\n    fn of_who<T>(who: T) {}\nfn of_a_waiter() {}\n".to_owned();
+fn a_test_name_of_eleven_words_is_too_long() {
+    let names = ["a_b_c_d_e_f_g_h_i_j", "a_b_c_d_e_f_g_h_i_j_k"];
+    let functions = names.map(|name| format!("    #[test]\n    #[ignore]\n    fn {name}() {{}}\n"));
+    let text = functions.concat() + "fn a_b_c_d_e_f_g_h_i_j_k_l() {}\n";
     let source = Source { path: "a.rs".into(), language: Language::Rust, text };
-    assert_eq!(of_old_words(&source), ["a.rs:2: of_who"]);
+    assert_eq!(long_test_names(&source), ["a.rs:6: 11 words: a_b_c_d_e_f_g_h_i_j_k"]);
 }

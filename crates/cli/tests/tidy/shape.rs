@@ -1,4 +1,5 @@
-//! Lengths of files and functions. Formatted code closes a function at the indent of its first line.
+//! Checks of the lengths of files and functions. In formatted code the closing brace of a function has the
+//! indent of its first line.
 
 use crate::tree::{Language, Source};
 
@@ -25,7 +26,7 @@ pub fn long_functions(source: &Source) -> Vec<String> {
         .collect()
 }
 
-/// How many lines the function has that begins with the first of these, if one does.
+/// Returns the length of the function that begins on the first of these lines, if one does.
 fn rust_function(lines: &[&str]) -> Option<usize> {
     let code = lines[0].trim_start();
     let indent = &lines[0][..lines[0].len() - code.len()];
@@ -45,8 +46,8 @@ fn rust_function(lines: &[&str]) -> Option<usize> {
     Some(end + 1)
 }
 
-/// Likewise; the brace that opens a function of C is alone in the first column, below one line or more of
-/// signature.
+/// Returns the length of the C function that begins on the first of these lines, if one does. Its opening
+/// brace is alone in the first column, below the signature.
 fn c_function(lines: &[&str]) -> Option<usize> {
     let is_first = lines[0].starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     let open = lines.iter().position(|line| *line == "{" || line.is_empty() || line.ends_with([';', '}']))?;
@@ -57,7 +58,7 @@ fn c_function(lines: &[&str]) -> Option<usize> {
 }
 
 #[test]
-fn a_function_is_as_long_as_from_its_name_to_its_brace() {
+fn functions_extend_from_their_names_to_their_braces() {
     let rust = [
         "    pub(crate) fn f(",
         "        a: u32,",

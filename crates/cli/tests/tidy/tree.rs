@@ -1,4 +1,4 @@
-//! The tree's own sources: what git knows, and what isn't added yet.
+//! The sources of the tree: files that git tracks, and new files that it doesn't ignore.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,19 +12,19 @@ pub enum Language {
 }
 
 pub struct Source {
-    /// From the root of the repository.
+    /// The path from the root of the repository.
     pub path: String,
     pub language: Language,
     pub text: String,
 }
 
 impl Source {
-    /// What is wrong there, with its place.
+    /// Formats an offence with its place.
     pub fn at(&self, line: usize, what: impl std::fmt::Display) -> String {
         format!("{}:{line}: {what}", self.path)
     }
 
-    /// Without the unit tests at its end.
+    /// Returns the text without the unit tests at its end.
     pub fn code(&self) -> &str {
         self.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(&self.text)
     }
@@ -56,7 +56,7 @@ fn read() -> Vec<Source> {
         .expect("git lists the tree");
     assert!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
     let listed = String::from_utf8(listed.stdout).expect("paths are UTF-8");
-    // A file that was removed, but not yet from git's index, can't be read.
+    // A removed file that is still in git's index can't be read.
     let sources = listed.split('\0').filter_map(|path| {
         let language = language(path)?;
         let text = std::fs::read_to_string(root().join(path)).ok()?;
@@ -65,7 +65,7 @@ fn read() -> Vec<Source> {
     sources.collect()
 }
 
-/// All of them, read once.
+/// Returns all sources of the tree, which are read once.
 pub fn sources() -> &'static [Source] {
     static SOURCES: OnceLock<Vec<Source>> = OnceLock::new();
     let sources = SOURCES.get_or_init(read);
