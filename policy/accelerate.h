@@ -31,10 +31,11 @@
  *            - Responders. The paper also accelerates siblings that have already answered a shootdown. With
  *              fewer micro pCPUs than siblings, the first ones then come again and again, and the last ones
  *              rarely. Not every host can see which siblings owe an answer.
- *            - Grace. The paper ignores a vCPU that stops at a bad moment without a hint. Examples are the
- *              sender of a shootdown at the end of its turn, and a sibling whose interrupt arrives as its
- *              turn or micro slice ends. Here such a vCPU gets up to grace_max further micro slices in a
- *              row. They are charged like all others. For turns see delay_preemption.h.
+ *            - Grace. The paper ignores a vCPU that stops at a bad moment without a hint. One
+ *              example is the sender of a shootdown at the end of its turn. Another is a sibling whose
+ *              interrupt arrives as its turn or micro slice ends. Here such a vCPU gets up to grace_max
+ *              further micro slices in a row. They are charged like all others. For turns see
+ *              delay_preemption.h.
  *            - Patience. In the paper a spinner yields for a whole turn of all others in three cases: all
  *              responders run, the micro pool is full at that moment, or the last answer has just been
  *              given. Here a waiter keeps its pCPU if no sibling was preempted in critical code. The holder

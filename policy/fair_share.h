@@ -233,8 +233,8 @@ POLICY u32 vmm_thread_goes_first(const struct fair_share_config *config,
 }
 
 /*
- * Returns whether a vCPU with this clock and weight may go before the first of the queue, because its caches
- * are warm or a sibling yields to it.
+ * Returns whether a vCPU with this clock and weight may go before the first of the queue. It is asked for
+ * vCPUs with warm caches, and for those that a sibling yields to.
  */
 POLICY u32 may_go_first(const struct fair_share_config *config, u64 first_vtime_ns, u64 vtime_ns, u64 weight)
 {

@@ -9,8 +9,8 @@
  *            run looks into all other domains, the nearest first. A pCPU with one looks into a few of them
  *            in turn.
  * Formula.   All clocks are the host's, so they compare across domains. The first vCPU of another domain
- *            goes before the own one if the own one is ahead of it by more than the charge of a slice: the
- *            rule of warm caches (fair_share.h). So a share is kept within a slice of each vCPU, and work
+ *            goes before the own one if that one's clock is ahead by more than the charge of a slice. This
+ *            is the rule of warm caches (fair_share.h). So a share is kept within a slice of each vCPU, and work
  *            moves only if it lags by as much. A spinner's heir skips this look for a slice after the last
  *            one. Without that bound, a VM whose vCPUs yield to each other would keep a pCPU.
  * Shares.    Let a vCPU wait in domain D with the clock L, the earliest of all waiters. Let a pCPU of
@@ -19,7 +19,8 @@
  *            at BALANCE_LOOK_MAX others in turn. So it looks at D after (domains - 1) / BALANCE_LOOK_MAX
  *            such turns, rounded up. Before each of them, heirs go first for a slice at most. So a vCPU is
  *            left behind by at most twice that number of slices, and one more, however long this goes on. A
- *            bounded difference of clocks isn't one of shares (crates/policy/tests/decisions/queue_domain.rs).
+ *            bounded difference of clocks isn't one of shares
+ *            (crates/policy/tests/decisions/queue_domain.rs).
  * Limits.    Queues with equal clocks may have unequal lengths. Load isn't balanced.
  */
 #ifndef POLICY_QUEUE_DOMAIN_H

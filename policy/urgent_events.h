@@ -10,8 +10,9 @@
  *            events count.
  *
  *              URGENT_IPI  a yield caused by an IPI: in a shootdown, or to a preempted target ("the number of
- *                          yields caused by IPIs", section 5); or a call whose recipient waits for a pCPU,
- *                          since a requester that spins without yielding shows nothing else (not in the paper)
+ *                          yields caused by IPIs", section 5). Or a call whose recipient waits for a pCPU,
+ *                          since a requester that spins without yielding shows nothing else; the paper
+ *                          doesn't count it
  *              URGENT_PLE  a wait for a lock: a pause-loop exit, or the halt that ends such a spin in a
  *                          paravirtual guest
  *              URGENT_IRQ  a device interrupt whose recipient waits for a pCPU, because it was preempted, or
