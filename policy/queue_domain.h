@@ -10,9 +10,9 @@
  *            in turn.
  * Formula.   All clocks are the host's, so they compare across domains. The first vCPU of another domain
  *            goes before the own one if that one's clock is ahead by more than the charge of a slice. This
- *            is the rule of warm caches (fair_share.h). So a share is kept within a slice of each vCPU, and work
- *            moves only if it lags by as much. A spinner's heir skips this look for a slice after the last
- *            one. Without that bound, a VM whose vCPUs yield to each other would keep a pCPU.
+ *            is the rule of warm caches (fair_share.h). So a share is kept within a slice of each vCPU,
+ *            and work moves only if it lags by as much. A spinner's heir skips this look for a slice after
+ *            the last one. Without that bound, a VM whose vCPUs yield to each other would keep a pCPU.
  * Shares.    Let a vCPU wait in domain D with the clock L, the earliest of all waiters. Let a pCPU of
  *            another domain choose its own vCPU, whose clock is ahead of L by more than the charge of a
  *            slice. Then the pCPU hasn't just looked at D, or it would have taken the waiting vCPU. It looks
