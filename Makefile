@@ -20,7 +20,7 @@ setup-tests: ## install what tests and checks need, too: servers, a browser, a c
 build: setup-build ## the microslice binary, release build
 	$(CARGO) build --release --locked --bin microslice
 
-deb: build setup-tests ## a Debian package, in target/debian
+deb: setup-tests build ## a Debian package, in target/debian
 	scripts/deb.sh
 
 kernels: setup build ## fetch the stock Debian kernels that demo and tests run (cached)

@@ -33,7 +33,7 @@
 /* The kernel's own maximum (max_bw_quota_period_us in kernel/sched/core.c). */
 #define LIMIT_PERIOD_MAX_US 1000000u
 #define LIMIT_REST_MAX_NS 6000000000ull	 /* 6 s: the watchdog waits for 10 s */
-#define LIMIT_DEBT_MAX_NS 60000000000ull /* 60 s: a longer overrun is forgiven */
+#define LIMIT_DEBT_MAX_NS 60000000000ull /* 60 s: what exceeds this is forgiven */
 #define LIMIT_ROUND_NS 2000000000ull	 /* 2 s: with this much reserved, turns are at their shortest */
 #define LIMIT_SLICE_MIN_NS                                                                                   \
 	1000000ull /* 1 ms, while there is quota left: shorter turns cost more than they bring */

@@ -51,7 +51,7 @@
 struct fair_share_config {
 	u64 slice_ns;	    /* 30 ms in the paper; by default a third of that */
 	u64 boost_slice_ns; /* how long a boosted vCPU runs; 0: no boost */
-	/* How long a vCPU must run to make up for the most it can be behind at a wake-up, or ahead. */
+	/* Running time whose charge is the most that a vCPU may be behind at a wake-up, or ahead. */
 	u64 lag_max_ns;
 };
 

@@ -31,7 +31,7 @@
 
 /* The paper's values are 500 us, 500 us, and 18 ms of virtual time (4.1.1). */
 struct urgent_config {
-	u64 delay_ns; /* how long a reschedule IPI makes a vCPU urgent */
+	u64 delay_ns; /* how much running time a reschedule IPI asks for */
 	u64 slice_ns;
 	u64 allowance_ns;
 	/* Not in the paper: time between the acknowledgement of an interrupt and its answer; 0: none. */

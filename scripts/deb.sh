@@ -20,8 +20,10 @@ source="$stage/microslice-$version"
 mkdir "$source" "$source/completions"
 cp "$program" "$source/microslice"
 cp -r packaging/debian packaging/grafana packaging/prometheus critical docs README.md CHANGELOG.md "$source"
-# What was measured where is for developers.
+# What was measured where is for developers: links lead to the repository.
 rm -r "$source/docs/lab"
+repository=$(sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
+find "$source/docs" "$source/CHANGELOG.md" -name '*.md' -exec sed -Ei "s#\]\((\.\./|docs/)?lab/#](${repository}/blob/main/docs/lab/#g" {} +
 cp packaging/microslice.toml "$source"
 cp packaging/microslice.service "$source/debian/microslice.service"
 cp packaging/microslice-beside.service "$source/debian/microslice.microslice-beside.service"

@@ -12,13 +12,12 @@ build=(
     make pkg-config autoconf automake autopoint bison flex gawk gettext libtool patch   # libbpf and libelf
 )
 demo=(
-    dpkg-dev xz-utils kmod             # unpacking stock kernels and their modules
+    dpkg-dev xz-utils zstd kmod        # unpacking stock kernels and their modules
     debian-archive-keyring             # checks what the testbed downloads
 )
 tests=(
     clang-format-19 llvm-19            # formats C, and takes objects apart
     g++                                # libFuzzer is built from source
-    zstd                               # unpacks kernels that are packed so
     python3-venv                       # vmlinux-to-elf, which symbols are compared with
     slurmctld slurmd slurm-client munge   # a cluster of one machine, which tests start and end
     libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86   # tests' own libvirtd

@@ -3,13 +3,16 @@
 # Of the testbed's tests those whose name has a part: scripts/test.sh --test behaviours -- PART
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# What is tested, for the record of behaviours.
+commit=$(git rev-parse --short=12 HEAD)
+[[ -z $(git status --porcelain -- bpf policy crates) ]] || commit+=-changed
 # Always the whole workspace: parts of it would be built with other features, once more. It builds the
 # program, too.
 cargo test --workspace --locked --no-run
 "${CARGO_TARGET_DIR:-target}/debug/microslice" testbed kernels &
 kernels=$!
 log=$(mktemp)
-trap 'rm -f "$log"; kill "$kernels" 2>/dev/null || true' EXIT
+trap 'rm -f "$log"*; kill "$kernels" 2>/dev/null || true' EXIT
 
 triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export "CARGO_TARGET_${triple}_RUNNER=$PWD/scripts/timed-test.sh"
@@ -51,15 +54,13 @@ awk '/^test .* \.\.\. / { name = $2 } match($0, /(ok|FAILED) <[0-9.]+s>$/) {
 # What the behaviours came to stays in the repository: scripts/check-test-long.sh reads it.
 if grep -qE '^test (default_host|other_hosts)::' "$log" && [[ -z ${CI:-} ]]; then
     record=testbed/behaviours.tsv
-    commit=$(git rev-parse --short=12 HEAD)
-    [[ -z $(git status --porcelain -- bpf policy crates) ]] || commit+=-changed
     awk -v commit="$commit" -v date="$(date +%F)" -v OFS='\t' '
         /^test .* \.\.\. / { name = $2 }
         match($0, /(ok|FAILED) <[0-9.]+s>$/) && name ~ /^(default_host|other_hosts)::/ {
             split(substr($0, RSTART), word, /[ <s]+/)
             print name, tolower(word[1]), word[2], commit, date
         }' "$log" > "$log.behaviours"
-    { cat "$log.behaviours"; grep -v '^#' "$record" 2>/dev/null || true; } | sort -s -t $'\t' -u -k1,1 > "$log.all"
+    { cat "$log.behaviours"; grep -v '^#' "$record" 2>/dev/null || true; } | LC_ALL=C sort -s -t $'\t' -u -k1,1 > "$log.all"
     { printf '# behaviour\tverdict\tseconds\tcommit\tdate: written by scripts/test.sh\n'; cat "$log.all"; } > "$record"
     rm -f "$log.behaviours" "$log.all"
 fi

@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # Times the README's commands in a fresh clone of the last commit: scripts/time-from-clone.sh [demo] [ci]
 # `demo` (the default): setup, compile, and from the clone to the demo's screen. `ci`: .ci/run, which checks
-# and tests. Packages and kernels that this machine has already are not fetched again; the first line says so.
+# and tests. Packages that this machine has already are not installed again; kernels are fetched anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 (($#)) || set -- demo
+for what in "$@"; do
+    [[ $what =~ ^(demo|ci)$ ]] || { echo "time: $what: none of demo, ci" >&2; exit 2; }
+done
 clone=$(mktemp -d)
 trap 'rm -rf "$clone"' EXIT
+trap 'rm -f "$clone.log"; exit 130' INT
 unset CARGO_TARGET_DIR
 export CARGO_INCREMENTAL=0
 
@@ -17,7 +21,7 @@ timed() {
     printf '%-28s %5d s\n' "$what" $((SECONDS - began))
 }
 
-echo "$(nproc) cores, $(git rev-parse --short HEAD), load $(cut -d' ' -f1 /proc/loadavg); packages and kernels that are here are kept"
+echo "$(nproc) cores, $(git rev-parse --short HEAD), load $(cut -d' ' -f1 /proc/loadavg); packages that are here are kept"
 timed clone git clone --quiet . "$clone/main"
 cd "$clone/main"
 for what in "$@"; do
@@ -30,7 +34,6 @@ for what in "$@"; do
         printf '%-28s %5d s\n' "clone to the demo's screen" $((SECONDS - began))
         ;;
     ci) timed ".ci/run" env CI=true bash .ci/run ;;
-    *) echo "time: $what: none of demo, ci" >&2; exit 2 ;;
     esac
 done
 rm -f "$clone.log"

@@ -115,7 +115,7 @@ impl Cluster {
             });
         }
         let started =
-            command.spawn().unwrap_or_else(|error| panic!("{name} (scripts/setup.sh installs it): {error}"));
+            command.spawn().unwrap_or_else(|error| panic!("{name} (`make setup-tests` installs it): {error}"));
         self.daemons.push(started);
     }
 

@@ -62,7 +62,7 @@ impl Libvirt {
         let deadline = Instant::now() + PATIENCE;
         while !libvirt.try_virsh(&["list"]).0 {
             let words = std::fs::read_to_string(libvirt.folder.path().join("words")).unwrap_or_default();
-            let why = "libvirtd (scripts/setup.sh installs it; the test runs as root)";
+            let why = "libvirtd (`make setup-tests` installs it; the test runs as root)";
             assert!(
                 Instant::now() < deadline && libvirt.is_there(),
                 "{why} doesn't answer; it said: {words}"
@@ -88,7 +88,7 @@ impl Libvirt {
             .args(["--quiet", "--connect", &format!("qemu+unix:///system?socket={}", socket.display())])
             .args(arguments)
             .output()
-            .expect("virsh, which scripts/setup.sh installs");
+            .expect("virsh, which `make setup-tests` installs");
         let words = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         (output.status.success(), words.concat())
     }

@@ -1,5 +1,5 @@
 //! The guest's locks (`guest/locks`) over KVM's own kick and HLT, among eight vCPUs on four pCPUs. Without a
-//! guest: `tests/guest_code.rs`.
+//! guest: `tests/guests/guest_code.rs`.
 
 use crate::common::{
     PATIENCE, count, seconds, start_scheduler, stop_scheduler, wait_until_it_says, with_guests,
