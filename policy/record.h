@@ -116,7 +116,8 @@ struct turn_record {
 };
 
 /*
- * The window of a turn, decided when the turn begins. The record holds the part of the history that this depends on.
+ * The window of a turn, decided when the turn begins. The record holds the part of the
+ * history that this depends on.
  */
 struct window_record {
 	struct delay_config config;
