@@ -114,8 +114,9 @@ impl Cluster {
                 _ => Err(std::io::Error::last_os_error()),
             });
         }
-        let started =
-            command.spawn().unwrap_or_else(|error| panic!("{name} (`make setup-tests` installs it): {error}"));
+        let started = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{name} (`make setup-tests` installs it): {error}"));
         self.daemons.push(started);
     }
 
