@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const BORDER: &str = "bpf/core/intf.h";
 const TEST_NAME_WORDS_MAX: usize = 10;
 /// The number of test functions that still have longer names. It only falls.
-pub const LONG_TEST_NAMES_MAX: usize = 791;
+pub const LONG_TEST_NAMES_MAX: usize = 654;
 
 fn without_comments(code: &str) -> String {
     let lines = code.lines().map(|line| {
