@@ -4,6 +4,9 @@
 # `tests`: what tests and `make check` need besides. Safe to run again: a package that is there is not
 # touched. Runs as root on Debian 12.
 set -euo pipefail
+# One at a time, also under `make -j`: a second apt-get would find dpkg's lock taken.
+exec {lock}< "$0"
+flock "$lock"
 
 build=(
     clang-19                           # the BPF programs and the native build of policy/

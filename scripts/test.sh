@@ -12,7 +12,8 @@ cargo test --workspace --locked --no-run
 "${CARGO_TARGET_DIR:-target}/debug/microslice" testbed kernels &
 kernels=$!
 log=$(mktemp)
-trap 'rm -f "$log"*; kill "$kernels" 2>/dev/null || true' EXIT
+lane=
+trap 'kill "$kernels" 2>/dev/null || true; [[ -z $lane ]] || kill -- "-$lane" 2>/dev/null || true; rm -f "$log"*' EXIT
 
 triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export "CARGO_TARGET_${triple}_RUNNER=$PWD/scripts/timed-test.sh"
@@ -43,8 +44,18 @@ else
     run --lib --bins $(integration_tests -E '^crates/(policy|experiments|studies)/')
     await_kernels
     # shellcheck disable=SC2046
-    run $(integration_tests -vE '^crates/(policy|experiments|studies)/')
+    run $(integration_tests -vE '^crates/(policy|experiments|studies)/|/behaviours/')
     run --doc
+    # Behaviours go in two lanes, each with a host of its own: what they boot, load and read mostly keeps one
+    # core busy. A job of its own process group, so that Ctrl-C ends its host, too.
+    set -m
+    (result=0 log=$log.lane && run --test behaviours -- other_hosts > /dev/null && exit "$result") &
+    lane=$!
+    set +m
+    run --test behaviours -- default_host
+    wait "$lane" || result=$?
+    lane=
+    tee -a "$log" < "$log.lane"
 fi
 echo "The ten slowest tests:"
 # A test's own words may stand between its name and its verdict.

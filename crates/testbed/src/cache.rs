@@ -44,9 +44,18 @@ impl Cache {
         &self.root
     }
 
-    /// Takes the lock `name`, waiting up to `patience` for its holder. Freed when the value is dropped, or
-    /// when the process dies in any way.
+    /// Takes the lock `name` alone, waiting up to `patience` for its holders. Freed when the value is dropped,
+    /// or when the process dies in any way.
     pub fn lock(&self, name: &str, patience: Duration) -> Result<Lock> {
+        self.take(name, libc::LOCK_EX, patience)
+    }
+
+    /// Takes the lock `name` together with all others that share it.
+    pub fn share(&self, name: &str, patience: Duration) -> Result<Lock> {
+        self.take(name, libc::LOCK_SH, patience)
+    }
+
+    fn take(&self, name: &str, kind: libc::c_int, patience: Duration) -> Result<Lock> {
         let path = self.root.join(format!("{name}.lock"));
         let mut file = OpenOptions::new()
             .create(true)
@@ -58,7 +67,7 @@ impl Cache {
         let start = Instant::now();
         let mut told = false;
         // SAFETY: flock on a descriptor that `file` owns.
-        while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        while unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } != 0 {
             let holder = holder_of(&mut file);
             if start.elapsed() >= patience {
                 let (waited_s, lock) = (start.elapsed().as_secs(), path.display().to_string());
@@ -68,7 +77,7 @@ impl Cache {
                 say(format_args!("waiting for another testbed ({holder}) to finish"));
                 told = true;
             }
-            std::thread::sleep(Duration::from_millis(500));
+            std::thread::sleep(Duration::from_millis(100));
         }
         // The holder's pid is only a hint for waiters, so a failure to write it is no reason to stop.
         let _ = file.set_len(0);
@@ -116,5 +125,16 @@ mod tests {
         assert!(refused.to_string().contains(&format!("pid {}", std::process::id())), "{refused}");
         drop(held);
         cache.lock("testbed", Duration::ZERO).expect("lock after release");
+    }
+
+    #[test]
+    fn a_shared_lock_is_shared_and_keeps_who_wants_it_alone_away() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let cache = Cache::at(dir.path()).expect("cache");
+        let first = cache.share("testbed", Duration::ZERO).expect("first");
+        let second = cache.share("testbed", Duration::ZERO).expect("second");
+        cache.lock("testbed", Duration::ZERO).expect_err("alone beside two");
+        drop((first, second));
+        cache.lock("testbed", Duration::ZERO).expect("alone");
     }
 }

@@ -35,6 +35,7 @@ pub struct Testbed {
     pub(crate) sockets: u32,
     guest_modules: bool,
     is_installed: bool,
+    shares_this_machine: bool,
     pub(crate) pause_exits: bool,
     pub(crate) counts_instructions: bool,
     pub(crate) kernel_arguments: String,
@@ -66,6 +67,7 @@ impl Testbed {
             sockets: 1,
             guest_modules: false,
             is_installed: false,
+            shares_this_machine: false,
             pause_exits: false,
             counts_instructions: false,
             kernel_arguments: String::new(),
@@ -104,6 +106,12 @@ impl Testbed {
     /// measured inside are instruction counts. One thread then emulates all CPUs, some times slower.
     pub fn counts_instructions(mut self) -> Self {
         self.counts_instructions = true;
+        self
+    }
+
+    /// Others that share this machine, too, may run beside it.
+    pub fn shares_this_machine(mut self) -> Self {
+        self.shares_this_machine = true;
         self
     }
 
@@ -175,6 +183,7 @@ impl Testbed {
         let disk = self.is_installed.then(|| installation::obtain(&cache)).transpose()?;
         let lock = match lock {
             Some(held) => held,
+            None if self.shares_this_machine => Arc::new(cache.share("testbed", LOCK_PATIENCE)?),
             None => Arc::new(cache.lock("testbed", LOCK_PATIENCE)?),
         };
         let ours = self.modules_of_guests(&cache, &guests)?;

@@ -2,6 +2,7 @@
 
 pub mod alone;
 pub mod intervals;
+pub mod lanes;
 pub mod promises;
 pub mod stage;
 pub mod traces;

@@ -1,9 +1,9 @@
 //! The one emulated host of the moment, and the guests on it: kept for the next test, as long as that wants
 //! the same.
 
-use super::PATIENCE;
+use super::{PATIENCE, lanes};
 use microslice_testbed::kernels::DEFAULT_GUEST;
-use microslice_testbed::{Guest, GuestSpec, Host, Testbed, built_binary};
+use microslice_testbed::{Guest, GuestSpec, Host, Standstill, Testbed, built_binary};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -53,6 +53,10 @@ pub fn on_machine(
 ) {
     // A test that failed left a usable stage, or a host that is looked at below.
     let mut stage = STAGE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = {
+        let _still = left_guests_stand_still(stage.as_ref());
+        lanes::beside_the_other_lane()
+    };
     if stage.as_ref().is_none_or(|stage| stage.machine != machine || !stage.host.answers()) {
         // One testbed at a time: the former host goes first.
         *stage = None;
@@ -119,6 +123,20 @@ impl Stage {
     }
 }
 
+/// Keeps the other lane away until the value is dropped. For what measures waits or lengths of time; called
+/// before all else.
+pub fn alone() -> lanes::Turn {
+    let stage = STAGE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _still = left_guests_stand_still(stage.as_ref());
+    lanes::alone()
+}
+
+/// Until a behaviour has its turn, guests that the last one left would disturb what the other lane measures.
+fn left_guests_stand_still(stage: Option<&Stage>) -> Option<Standstill<'_>> {
+    let stage = stage.filter(|stage| !stage.guests.is_empty())?;
+    Standstill::of_guests(&stage.host).ok()
+}
+
 /// Not by eprintln!, which a test that then passes doesn't show.
 pub fn print(what: &str) {
     writeln!(std::io::stderr(), "{what}").expect("stderr");
@@ -126,7 +144,7 @@ pub fn print(what: &str) {
 
 fn boot(testbed: Testbed) -> Host {
     let binary = built_binary().expect("the program under test");
-    testbed.with_binary(binary).boot().unwrap_or_else(|error| panic!("{error}"))
+    testbed.with_binary(binary).shares_this_machine().boot().unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Runs `measure` on the default host with these guests, and hands back what it found: for several tests to
