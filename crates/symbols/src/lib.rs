@@ -14,6 +14,7 @@ pub mod image;
 pub mod kallsyms;
 pub mod memory;
 mod page_index;
+pub mod preempt_count;
 pub mod slide;
 pub mod source;
 pub mod store;

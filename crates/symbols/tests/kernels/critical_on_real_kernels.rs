@@ -2,6 +2,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use microslice_symbols::critical::{Catalogue, Check, KernelVersion, MatchedSymbol};
+use microslice_symbols::preempt_count::CounterSymbols;
 use microslice_symbols::slide::{Landmarks, Observation, SlideFinder, SlideState, halt_sites_of};
 use microslice_symbols::{GuestClass, Kernel, source};
 use std::collections::BTreeMap;
@@ -262,5 +263,12 @@ fn the_idle_loop_of_another_kernel_is_never_taken_for_ones_own() {
             finder.observe_halt(idle_halt(other));
             assert_eq!(finder.accepted(), None, "{other_release} taken for {release}");
         }
+    }
+}
+
+#[test]
+fn every_kernel_names_what_leads_to_its_preemption_counters() {
+    for (release, kernel) in kernels() {
+        CounterSymbols::of(&kernel.symbols).unwrap_or_else(|name| panic!("{release}: no {name}"));
     }
 }

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::output::plain;
 use clap::Args;
 use microslice_symbols::memory::MemoryKernel;
+use microslice_symbols::preempt_count::Counter;
 use microslice_symbols::{Identity, Kernel, SourceKind, Store};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -40,6 +41,7 @@ struct Identified {
     kind: SourceKind,
     /// Of a running guest: the source of where its memory is.
     memory: Option<GuestMemory>,
+    counters: Option<Result<Vec<(Counter, Option<u32>)>, String>>,
     identity: Identity,
     symbols: usize,
     slide: Option<u64>,
@@ -64,7 +66,8 @@ pub fn run(args: Identify) -> Result<(), Failure> {
         let MemoryKernel { kernel, slide, witnesses, .. } = running.found;
         let mut identified = identified(format!("process {pid}"), SourceKind::MemoryDump, kernel, &store);
         identified.notices.extend(running.notice);
-        sources.push(Identified { slide, witnesses, memory: Some(running.memory), ..identified });
+        let (memory, counters) = (Some(running.memory), Some(running.counters));
+        sources.push(Identified { slide, witnesses, memory, counters, ..identified });
     }
     let disagreements = disagreements(&sources);
     if args.json {
@@ -91,6 +94,7 @@ fn identified(name: String, kind: SourceKind, kernel: Kernel, store: &Store) -> 
         name,
         kind,
         memory: None,
+        counters: None,
         identity,
         symbols,
         slide: None,
@@ -126,9 +130,18 @@ fn to_json(source: &Identified) -> Value {
         "symbols": source.symbols,
         "slide": source.slide.map(|slide| format!("{slide:#x}")),
         "witnesses": witnesses,
+        "preempt_counts": source.counters.as_ref().map(counters_to_json),
         "stored": source.stored,
         "notices": source.notices,
     })
+}
+
+fn counters_to_json(counters: &Result<Vec<(Counter, Option<u32>)>, String>) -> Value {
+    let to_json = |(Counter { cpu, apic_id, word }, count): &(Counter, Option<u32>)| json!({ "cpu": cpu, "apic_id": apic_id, "guest_physical": format!("{word:#x}"), "count": count });
+    match counters {
+        Ok(counters) => json!({ "counters": counters.iter().map(to_json).collect::<Vec<_>>() }),
+        Err(cause) => json!({ "unknown": cause }),
+    }
 }
 
 fn write_text(out: &mut impl Write, source: &Identified) -> std::io::Result<()> {
@@ -149,6 +162,11 @@ fn write_text(out: &mut impl Write, source: &Identified) -> std::io::Result<()> 
             "  slide     {slide:#x}{}",
             if witnesses.is_empty() { witnesses } else { format!(" (by {witnesses})") }
         )?;
+    }
+    match &source.counters {
+        Some(Ok(counters)) => writeln!(out, "  counters  preempt_count of {} CPUs", counters.len())?,
+        Some(Err(cause)) => writeln!(out, "  counters  preempt_count unknown: {cause}")?,
+        None => {}
     }
     if let Some(path) = &source.stored {
         writeln!(out, "  stored    {}", path.display())?;

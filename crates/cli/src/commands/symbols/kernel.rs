@@ -8,6 +8,7 @@ use clap::Args;
 use microslice_host::guests::memory_slots;
 use microslice_symbols::memory::process::{self, ProcessMemory};
 use microslice_symbols::memory::{self, MemoryKernel, ScanLimits};
+use microslice_symbols::preempt_count::{Counter, CounterSymbols};
 use microslice_symbols::{Kernel, Source, SourceKind, Store, source};
 use std::path::{Path, PathBuf};
 
@@ -94,6 +95,8 @@ fn open_file_or_stored(path: &Path, store: &Store) -> Result<Source, Failure> {
 pub struct RunningKernel {
     pub found: MemoryKernel,
     pub memory: GuestMemory,
+    /// Where its preemption counters are and what they count now, or why that isn't known.
+    pub counters: Result<Vec<(Counter, Option<u32>)>, String>,
     /// Why it isn't KVM's memory slots, if it isn't.
     pub notice: Option<String>,
 }
@@ -151,7 +154,18 @@ pub fn open_running(pid: u32) -> Result<RunningKernel, Failure> {
         };
         Failure::bad_input(format!("{}{hint}", error.of(format!("process {pid}"))))
     })?;
-    Ok(RunningKernel { found, memory: way, notice })
+    let counters = match way {
+        GuestMemory::Slots => counters(&memory, &found),
+        GuestMemory::Mappings => Err("the guest's physical addresses aren't known".to_owned()),
+    };
+    Ok(RunningKernel { found, memory: way, counters, notice })
+}
+
+fn counters(memory: &ProcessMemory, found: &MemoryKernel) -> Result<Vec<(Counter, Option<u32>)>, String> {
+    let symbols = CounterSymbols::of(&found.kernel.symbols);
+    let symbols = symbols.map_err(|name| format!("its kernel names no {name}"))?;
+    let found = symbols.find(memory, found.slide)?;
+    Ok(found.counters.into_iter().map(|counter| (counter, counter.read(memory))).collect())
 }
 
 /// KVM's memory slots; where they can't be had, the mappings and why.

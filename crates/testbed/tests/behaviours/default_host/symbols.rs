@@ -19,6 +19,14 @@ fn a_running_guests_symbols_and_slide_are_what_its_own_kallsyms_says() {
         let text = guests[0].kallsyms("_text").expect("what the guest prints");
         assert_eq!(text - slide, 0xffff_ffff_8100_0000, "{identified}");
 
+        // An idle vCPU has preemption disabled once, by the idle loop.
+        let idle = |identified: &serde_json::Value| {
+            let counters = &identified["sources"][0]["preempt_counts"]["counters"];
+            counters.as_array().is_some_and(|all| all.len() == 1) && counters[0]["count"] == 1
+        };
+        let mut looks = (0..10).map(|_| serde_json::from_str(&run(host, identify)).expect("JSON"));
+        assert!(idle(&identified) || looks.any(|look| idle(&look)), "{identified}");
+
         let running = run(host, &format!("{LIST} --running"));
         for name in ["_text", "entry_SYSCALL_64"] {
             let line = running.lines().find(|line| line.ends_with(&format!(" {name}"))).expect(name);
