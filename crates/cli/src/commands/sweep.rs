@@ -175,6 +175,8 @@ impl Work {
         file.commit().map_err(Failure::into_bad_input)?;
         let on_disk = std::fs::File::open(&self.results).and_then(|file| file.sync_all());
         on_disk.map_err(|error| Failure::bad_input(output::cause(&self.results, &error)))?;
+        // As long as the results can't be read, the journals are all that there is.
+        sweep::groups(&self.sweep, &self.results).map_err(|error| self.failure(error))?;
         journals.remove().map_err(|error| self.failure(error))?;
         slurm::clean(&self.results)
     }
@@ -189,7 +191,8 @@ impl Work {
     fn journals(&self) -> Result<Journals<'_>, Failure> {
         let journals = Journals::scan(&self.sweep, &self.results).map_err(|error| self.failure(error))?;
         if journals.damaged() > 0 {
-            let cause = format!("{} damaged lines are of no run, and don't count", journals.damaged());
+            let cause =
+                format!("{} damaged lines don't count; their runs are made again", journals.damaged());
             output::say(format_args!("{}: {cause}", self.results.display()));
         }
         Ok(journals)

@@ -301,7 +301,7 @@ fn what_cannot_be_swept_is_refused_before_anything_runs() {
     desk.write("mine.toml", &SCENARIO.replace("20 us", "21 us"));
     let error = desk.refuse(&[]);
     assert!(error.contains("part-1-of-60:1: results of another sweep: "), "{error}");
-    assert!(error.ends_with("; remove it, or name another file by --results\n"), "{error}");
+    assert!(error.ends_with("; move it away, or name another file by --results\n"), "{error}");
     assert_eq!(desk.succeed(&["--results", "other.jsonl"]).lines().next(), Some("small"));
 }
 

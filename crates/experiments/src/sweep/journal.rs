@@ -1,9 +1,10 @@
 //! What runs have been made: journals, which grow by a line a run, and what they are together.
 //!
-//! Mechanism. A journal's first line says of which sweep it is. A line counts if it is whole: it ends, is
-//!            JSON, and names a run as the sweep does. So a process may be killed at any instant. The process
-//!            that goes on cuts off half a line at the end, and makes its run again. One process at a time
-//!            writes a journal, and any may read it.
+//! Mechanism. A journal's first line says of which sweep it is. Each line ends in a seal: a checksum of the
+//!            sweep and of the line. A line counts if it ends, its seal fits, and it names a run as the sweep
+//!            does. So a process may be killed at any instant, and a disk may flip bits. The process that goes
+//!            on cuts off half a line at the end. Runs whose lines don't count are made again. One process at a
+//!            time writes a journal, and any may read it.
 
 use super::file::RUNS_MAX;
 use super::{RunName, Sweep, SweepError, lock};
@@ -14,7 +15,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,32 @@ use std::sync::Mutex;
 
 /// A run of 16,384 VMs has a tenth of it.
 const LINE_MAX: u64 = 512 << 20;
+
+/// What a line's seal begins with. The checksum follows as eight hexadecimal digits, and the object ends.
+const SEAL: &str = ",\"crc32\":\"";
+const SEAL_BYTES: usize = SEAL.len() + 8 + "\"}".len();
+
+/// Puts a seal at the end of a JSON object: the checksum of `sweep`, the first line of the sweep's results, and
+/// of what the object has.
+pub fn seal(sweep: &str, object: &str) -> String {
+    let content = object.strip_suffix('}').unwrap_or(object);
+    format!("{content}{SEAL}{:08x}\"}}", checksum(sweep, content.as_bytes()))
+}
+
+/// True if `line` is what [`seal`] made.
+fn is_sealed(sweep: &str, line: &[u8]) -> bool {
+    let content = line.len().checked_sub(SEAL_BYTES).map(|end| line.split_at(end));
+    content.is_some_and(|(content, seal)| {
+        seal == format!("{SEAL}{:08x}\"}}", checksum(sweep, content)).as_bytes()
+    })
+}
+
+fn checksum(sweep: &str, content: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(sweep.as_bytes());
+    hasher.update(content);
+    hasher.finalize()
+}
 
 /// Every `of`th run, from `number` (from 1) on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,7 +125,7 @@ impl Journal {
         file.set_len(end).map_err(refuse)?;
         let journal = Self { path, end: Mutex::new((file, end)) };
         if end == 0 {
-            journal.append(&sweep.first_line())?;
+            journal.append(sweep.first_line())?;
         }
         Ok((journal, had_half_a_line))
     }
@@ -323,8 +350,11 @@ struct Head<'l> {
     failed: Option<IgnoredAny>,
 }
 
-/// Of which run (by index) a line is; `None` if it is of none.
+/// Returns the index of the run that a line is of; `None` if it is of none, or damaged.
 pub fn run_of(sweep: &Sweep, line: &[u8]) -> Option<usize> {
+    if !is_sealed(sweep.first_line(), line) {
+        return None;
+    }
     let head: Head<'_> = serde_json::from_slice(line).ok()?;
     let run = head.run.checked_sub(1).filter(|&run| run < sweep.runs())?;
     let name = RunName {
@@ -343,7 +373,8 @@ fn copy(line: Line, file: &File, into: &mut Vec<u8>) -> io::Result<()> {
 }
 
 /// Hands every whole line behind the first one on: its number (from 1), where it begins, and its bytes
-/// without the end. Returns where the last one ends: 0 if not even the first is whole.
+/// without the end. Returns where the last one ends: 0 if not even the first is whole. A first line that is
+/// damaged is handed on, too, if a later one is of this sweep.
 pub fn read_lines(
     sweep: &Sweep,
     path: &Path,
@@ -351,7 +382,7 @@ pub fn read_lines(
     mut each: impl FnMut(usize, u64, &[u8]) -> Result<(), SweepError>,
 ) -> Result<u64, SweepError> {
     let (mut reader, mut line, mut end) = (BufReader::new(file), Vec::new(), 0);
-    let first = sweep.first_line();
+    let first = sweep.first_line().as_bytes();
     for number in 1.. {
         line.clear();
         let bytes = reader.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
@@ -360,14 +391,19 @@ pub fn read_lines(
         if bytes == LINE_MAX && !is_whole {
             return Err(SweepError::at_line(path, number, "no line of a sweep's results is that long"));
         }
-        if number == 1 && !(is_whole && line == first.as_bytes()) {
-            let is_half = !is_whole && first.as_bytes().starts_with(&line);
-            return if is_half { Ok(0) } else { Err(of_another(path, &line)) };
+        let is_first = number == 1 && is_whole && line == first;
+        if number == 1 && !is_first {
+            if !is_whole && first.starts_with(&line) {
+                return Ok(0);
+            }
+            if !has_line_of(sweep, file).map_err(|error| SweepError::of_file(path, error))? {
+                return Err(of_another(path, &line));
+            }
         }
         if !is_whole {
             break;
         }
-        if number > 1 {
+        if !is_first {
             each(number, end, &line)?;
         }
         end += bytes;
@@ -375,16 +411,50 @@ pub fn read_lines(
     Ok(end)
 }
 
+/// True if a run's line is in the file, whatever its first line says. The file's position stays.
+pub fn has_line_of(sweep: &Sweep, mut file: &File) -> io::Result<bool> {
+    let position = file.stream_position()?;
+    file.rewind()?;
+    let (mut reader, mut line, mut is_there) = (BufReader::new(file), Vec::new(), false);
+    while !is_there && reader.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? > 0 {
+        is_there = line.pop_if(|last| *last == b'\n').is_some() && run_of(sweep, &line).is_some();
+        line.clear();
+    }
+    file.seek(SeekFrom::Start(position))?;
+    Ok(is_there)
+}
+
 /// Why a file with that first line isn't one of this sweep.
 pub fn of_another(path: &Path, line: &[u8]) -> SweepError {
     let said = serde_json::from_slice::<Json>(line).unwrap_or_default();
     let cause = match said.get("microslice_sweep").and_then(Json::as_u64) {
-        None => "isn't a file of a sweep's results",
-        Some(1) if said["model"] == super::MODEL => {
-            "results of another sweep: scenarios, settings, policies or seeds differ, or a file that they name"
+        None => "isn't a file of a sweep's results; name another file by --results",
+        Some(super::FORMAT) if said["model"] == super::MODEL => {
+            "results of another sweep: scenarios, settings, policies or seeds differ, or a file that they name; \
+             move it away, or name another file by --results"
         }
-        Some(1) => "results of another version of the simulator",
-        Some(_) => "results in another format",
+        Some(super::FORMAT) => {
+            "results of another version of the simulator; move it away, or name another file by --results"
+        }
+        Some(_) => "results in another format; move it away, or name another file by --results",
     };
-    SweepError::at_line(path, 1, format!("{cause}; remove it, or name another file by --results"))
+    SweepError::at_line(path, 1, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_bit_of_a_line_can_flip_unseen() {
+        let line = seal("the sweep", r#"{"run":1,"figures":[{"value":2.5}]}"#);
+        assert!(is_sealed("the sweep", line.as_bytes()) && !is_sealed("another sweep", line.as_bytes()));
+        assert!(serde_json::from_str::<Json>(&line).is_ok(), "{line}");
+        for bit in 0..8 * line.len() {
+            let mut flipped = line.clone().into_bytes();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(!is_sealed("the sweep", &flipped), "bit {bit}");
+        }
+        assert!(!is_sealed("the sweep", &[]));
+    }
 }

@@ -12,7 +12,7 @@ mod file;
 mod journal;
 mod summary;
 
-pub use journal::{Journal, Journals, Part, WriteError, ranges};
+pub use journal::{Journal, Journals, Part, WriteError, ranges, seal};
 pub use summary::{FailedRun, Group, are_there, groups};
 
 use crate::batch::{BatchProgress, run_numbered_on};
@@ -32,6 +32,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Of everything beside the sweep that figures depend on: see build.rs.
 const MODEL: &str = env!("MICROSLICE_MODEL");
+/// Of files of results; 2 has seals.
+const FORMAT: u64 = 2;
 
 /// A sweep whose every configuration was read once.
 #[derive(Debug, Clone)]
@@ -39,6 +41,8 @@ pub struct Sweep {
     axes: Axes,
     /// Of each scenario, setting and policy.
     points: Vec<Point>,
+    /// What a file of its results begins with.
+    first_line: String,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -98,12 +102,13 @@ impl From<SimError> for SweepError {
 impl Sweep {
     /// Reads the file, and every scenario under every setting and policy.
     pub fn load(path: &str) -> Result<Self, ScenarioError> {
-        let mut sweep = Self { axes: Axes::read(path)?, points: Vec::new() };
+        let mut sweep = Self { axes: Axes::read(path)?, points: Vec::new(), first_line: String::new() };
         for point in 0..sweep.runs() / sweep.axes.seeds.len() {
             let config = sweep.read(point)?;
             let simulated_ns = config.warmup_ns + config.duration_ns;
             sweep.points.push(Point { digest: digest(&config), simulated_ns });
         }
+        sweep.first_line = sweep.describe();
         Ok(sweep)
     }
 
@@ -169,7 +174,11 @@ impl Sweep {
     }
 
     /// What a file of its results begins with: two sweeps with the same first line have the same results.
-    pub fn first_line(&self) -> String {
+    pub fn first_line(&self) -> &str {
+        &self.first_line
+    }
+
+    fn describe(&self) -> String {
         let mut hasher = FnvHasher::default();
         for point in &self.points {
             hasher.write_u64(point.digest);
@@ -180,7 +189,7 @@ impl Sweep {
         let names = [self.scenarios(), self.settings(), self.policies()];
         hasher.write(format!("{names:?}").as_bytes());
         let sweep = format!("{:016x}", hasher.finish());
-        json!({ "microslice_sweep": 1, "sweep": sweep, "model": MODEL, "runs": self.runs() }).to_string()
+        json!({ "microslice_sweep": FORMAT, "sweep": sweep, "model": MODEL, "runs": self.runs() }).to_string()
     }
 
     /// Runs these (by index), so many at once. `record` has each one's line, in the order in which they end.
@@ -228,7 +237,7 @@ impl Sweep {
                 line["cause"] = Json::from(error.to_string());
             }
         }
-        Ok(line.to_string())
+        Ok(seal(&self.first_line, &line.to_string()))
     }
 
     /// Read anew for each run: all configurations of a large sweep don't fit into memory.

@@ -1,6 +1,6 @@
 //! What the results say: estimates over seeds, for each scenario under each setting.
 
-use super::journal::{of_another, read_lines, run_of};
+use super::journal::{Part, has_line_of, of_another, read_lines, run_of};
 use super::{Sweep, SweepError};
 use crate::rows::{Numbers, Row, RowKeys};
 use microslice_metrics::{Figure, figures};
@@ -43,14 +43,23 @@ pub fn are_there(sweep: &Sweep, results: &Path) -> Result<bool, SweepError> {
     let file = File::open(results).map_err(|error| SweepError::of_file(results, error))?;
     let expected = format!("{}\n", sweep.first_line()).into_bytes();
     let mut first = Vec::new();
-    let read = BufReader::new(file).take(FIRST_LINE_MAX).read_until(b'\n', &mut first);
+    let read = BufReader::new(&file).take(FIRST_LINE_MAX).read_until(b'\n', &mut first);
     read.map_err(|error| SweepError::of_file(results, error))?;
-    if first == expected { Ok(true) } else { Err(of_another(results, &first)) }
+    if first == expected {
+        return Ok(true);
+    }
+    let is_ours = has_line_of(sweep, &file).map_err(|error| SweepError::of_file(results, error))?;
+    Err(if is_ours { damaged(results, 1, "the sweep's line") } else { of_another(results, &first) })
 }
 
-fn damaged(results: &Path, line: usize, run: usize) -> SweepError {
-    let cause =
-        format!("damaged: the line of run {run} is expected here; remove the file, and run the sweep again");
+/// Nothing is lost: results are a journal of all runs, and whatever lines are whole in a journal count.
+fn damaged(results: &Path, line: usize, expected: &str) -> SweepError {
+    let journal = Part::WHOLE.path(results);
+    let cause = format!(
+        "damaged: {expected} is expected here; rename the file to {}, and run the sweep again, which makes again \
+         only what is damaged",
+        journal.display()
+    );
     SweepError::at_line(results, line, cause)
 }
 
@@ -63,7 +72,7 @@ pub fn groups(sweep: &Sweep, results: &Path) -> Result<(Vec<Group>, Vec<FailedRu
     let (mut keys, mut numbers) = (RowKeys::default(), Vec::<Option<Numbers>>::new());
     let mut run = 0;
     read_lines(sweep, results, &file, |line, _, bytes| {
-        let refuse = || damaged(results, line, run + 1);
+        let refuse = || damaged(results, line, &line_of(run));
         let value: Json = serde_json::from_slice(bytes).map_err(|_| refuse())?;
         if run_of(sweep, bytes) != Some(run) {
             return Err(refuse());
@@ -91,7 +100,11 @@ pub fn groups(sweep: &Sweep, results: &Path) -> Result<(Vec<Group>, Vec<FailedRu
         run += 1;
         Ok(())
     })?;
-    if run == sweep.runs() { Ok((groups, failed)) } else { Err(damaged(results, run + 2, run + 1)) }
+    if run == sweep.runs() { Ok((groups, failed)) } else { Err(damaged(results, run + 2, &line_of(run))) }
+}
+
+fn line_of(run: usize) -> String {
+    format!("the line of run {}", run + 1)
 }
 
 /// A figure as a line has it; `None` if there is no such figure.

@@ -3,7 +3,7 @@
 use microslice_experiments::batch::BatchProgress;
 use microslice_experiments::scenario::ScenarioError;
 use microslice_experiments::sweep::{
-    Journal, Journals, Part, RunName, Sweep, SweepError, WriteError, are_there, groups, ranges,
+    Journal, Journals, Part, RunName, Sweep, SweepError, WriteError, are_there, groups, ranges, seal,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -197,6 +197,22 @@ fn a_journal_cut_off_at_any_byte_is_completed_to_the_same_results() {
 }
 
 #[test]
+fn a_journal_with_any_flipped_bit_is_completed_to_the_same_results() {
+    let desk = Desk::new();
+    let sweep = desk.load(SWEEP);
+    make(&sweep, &desk.results(), Part::WHOLE).expect("made");
+    let results = merged(&sweep, &desk.results()).expect("complete");
+    let ends = (0..results.len()).filter(|&at| results[at] == b'\n').take(2);
+    for byte in (0..results.len()).step_by(results.len() / 24).chain([3, 30]).chain(ends) {
+        let mut flipped = results.clone();
+        flipped[byte] ^= 1 << (byte % 8);
+        fs::write(Part::WHOLE.path(&desk.results()), flipped).expect("written");
+        make(&sweep, &desk.results(), Part::WHOLE).expect("goes on");
+        assert!(merged(&sweep, &desk.results()).expect("complete") == results, "byte {byte}");
+    }
+}
+
+#[test]
 fn lines_that_are_of_no_run_do_not_count_and_runs_made_twice_have_to_agree() {
     let desk = Desk::new();
     let sweep = desk.load(SWEEP);
@@ -225,7 +241,8 @@ fn lines_that_are_of_no_run_do_not_count_and_runs_made_twice_have_to_agree() {
     };
     twice(lines[2]);
     assert_eq!(merged(&sweep, &desk.results()).expect("complete"), results.as_bytes());
-    twice(&lines[2].replacen("\"value\":", "\"value\":1", 1));
+    let unsealed = lines[2].split(",\"crc32\"").next().expect("a line");
+    twice(&seal(sweep.first_line(), &(unsealed.replacen("\"value\":", "\"value\":1", 1) + "}")));
     let error = merged(&sweep, &desk.results()).expect_err("they differ").to_string();
     assert!(
         error.contains("part-2-of-2:2: run 2 isn't what it is in ") && error.contains("part-1-of-1: "),
@@ -260,10 +277,12 @@ fn results_of_another_sweep_are_refused_and_a_description_makes_no_other() {
         }
     }
     let text = fs::read_to_string(desk.path("done")).expect("results");
+    // Runs of another version have its seals.
+    let text = text.lines().next().expect("the first line");
     let model = text.split("\"model\":\"").nth(1).and_then(|text| text.get(..16)).expect("a fingerprint");
     for (from, to, expected) in [
         (model, "0123456789abcdef", ":1: results of another version of the simulator; "),
-        ("_sweep\":1", "_sweep\":2", ":1: results in another format; "),
+        ("_sweep\":2", "_sweep\":1", ":1: results in another format; "),
         ("microslice", "macroslice", ":1: isn't a file of a sweep's results; "),
     ] {
         desk.write("done", &text.replacen(from, to, 1));
@@ -328,7 +347,9 @@ fn damaged_results_are_refused_with_their_line() {
         desk.write("done", &text);
         let error = groups(&sweep, &desk.path("done")).expect_err("damaged").to_string();
         assert!(
-            error.contains(&format!("done:{line}: damaged: the line of run {run} is expected here")),
+            error.contains(&format!(
+                "done:{line}: damaged: the line of run {run} is expected here; rename the file"
+            )),
             "{error}"
         );
     }
