@@ -29,7 +29,7 @@ kernels: setup build ## fetch the stock Debian kernels that demo and tests run (
 demo: setup build ## what micro-slicing brings, in six minutes: simulated, then two stock guests on an emulated stock host
 	target/release/microslice demo
 
-test: setup-tests ## all tests but two thirds of the testbed's: what most depends on, and loading on each kernel
+test: setup-tests ## all tests but a quarter of the testbed's, each of which says why it is left out
 	scripts/test.sh
 
 test-long: setup-tests ## every test, and measures longer: what changes bpf/ passes this before it lands

@@ -1,6 +1,5 @@
 //! Behaviours run in two lanes, `default_host` and `other_hosts`: two processes, each with an emulated host
-//! (scripts/test.sh). What counts, or compares shares, runs beside the other lane. What measures waits or
-//! lengths of time has this machine to itself, by [`super::stage::alone`].
+//! (scripts/test.sh). Few can't bear the other lane, and take this machine alone.
 
 use microslice_testbed::cache::{Cache, Lock};
 use std::cell::Cell;
@@ -26,7 +25,7 @@ pub fn alone() -> Turn {
     turn
 }
 
-/// A turn beside the other lane, or none of its own inside [`alone`].
+/// A turn beside the other lane, or none of its own where this lane has the machine alone.
 pub fn beside_the_other_lane() -> Turn {
     if IS_ALONE.get() { Turn { _lock: None } } else { take(Cache::share) }
 }

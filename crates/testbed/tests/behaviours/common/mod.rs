@@ -9,7 +9,7 @@ pub mod traces;
 
 use microslice_testbed::{Guest, Host, Process, Standstill};
 use serde_json::Value;
-pub use stage::{OTHER_KERNEL, observed, on_host, on_machine, print, run, with_guests};
+pub use stage::{OTHER_KERNEL, observed, on_host, on_machine, print, run, take_the_machine, with_guests};
 use std::time::{Duration, Instant};
 pub use traces::Trace;
 

@@ -125,7 +125,7 @@ impl Stage {
 
 /// Keeps the other lane away until the value is dropped. For what measures waits or lengths of time; called
 /// before all else.
-pub fn alone() -> lanes::Turn {
+pub fn take_the_machine() -> lanes::Turn {
     let stage = STAGE.lock().unwrap_or_else(PoisonError::into_inner);
     let _still = left_guests_stand_still(stage.as_ref());
     lanes::alone()

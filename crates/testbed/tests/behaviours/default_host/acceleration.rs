@@ -117,7 +117,6 @@ fn micro_pcpu_use(report: &Value) -> [f64; 2] {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_micro_pcpu_runs_other_vcpus_until_a_request_comes_unless_it_may_not() {
     // Eight vCPUs on four pCPUs: one always waits.
     let lending = &accelerated().report;
@@ -143,7 +142,6 @@ fn while_the_micro_pcpu_is_busy_a_request_has_its_micro_slice_at_home_unless_it_
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
     with_guests(&mixed_guests(Pv::On), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
@@ -157,7 +155,6 @@ fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn another_kernels_symbols_accelerate_nothing() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let other = &host.image(OTHER_KERNEL).expect("another kernel's image").kernel;
@@ -171,7 +168,6 @@ fn another_kernels_symbols_accelerate_nothing() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_dry_run_decides_and_counts_but_moves_nothing() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --dry-run"));
@@ -187,7 +183,7 @@ fn a_dry_run_decides_and_counts_but_moves_nothing() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "107 s; the trace on a full disk takes the same way: make test-long"]
 fn a_trace_shows_what_ran_where_and_micro_slices_on_the_micro_pcpu() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
@@ -225,7 +221,6 @@ fn a_trace_shows_what_ran_where_and_micro_slices_on_the_micro_pcpu() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_trace_on_a_full_disk_ends_there_and_scheduling_goes_on() {
     on_host(|host| {
         run(host, "mkdir -p /tmp/small && mount -t tmpfs -o size=256k tmpfs /tmp/small");

@@ -57,20 +57,17 @@ fn seconds_to_end(host: &Host, pcpu: u32) -> f64 {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_host_task_alone_on_its_pcpu_runs_without_a_pause_wherever_it_may_run() {
     tasks().parts.iter().for_each(|&(place, part)| assert_was_alone(part, place));
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_host_task_ends_as_fast_on_the_micro_pcpu_as_on_a_normal_one() {
     let [normal, micro] = tasks().ended;
     assert!(micro < 2.0 * normal, "{normal:.2} s on a normal pCPU, {micro:.2} s on the micro pCPU");
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_vcpu_alone_on_its_pcpu_runs_without_a_pause() {
     with_guests(&[GuestSpec::new("alone").workload("hog").vcpus(1)], |host, _| {
         for pool in ["--micro-cpus 0", "--micro-cpus 1 --micro-slice-us 3000", "--micro-slice-us 3000"] {

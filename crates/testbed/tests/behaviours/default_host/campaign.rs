@@ -33,7 +33,7 @@ fn campaign(plan: &Plan, boot: &Boot, look: impl Fn(&BootReport)) {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "129 s and more; `make campaign` does the same for as long as one likes: make test-long"]
 fn what_is_promised_holds_through_faults_drawn_by_a_seed() {
     let plan = plan(Scheduler::Microslice);
     let boot = Boot { pause_exits: false, ..plan.boots().next().expect("a boot") };
@@ -46,7 +46,7 @@ fn what_is_promised_holds_through_faults_drawn_by_a_seed() {
 /// Before Linux 7.0 nothing leaves others a part of such a pCPU (docs/how-to/run-a-host.md): the watchdog
 /// ends the scheduler.
 #[test]
-#[ignore = "takes minutes: make test-long"]
+#[ignore = "minutes, to see that the campaign finds what it looks for: make test-long"]
 fn a_real_time_task_that_keeps_a_pcpu_for_longer_than_a_task_may_wait_is_a_finding() {
     let fault = Fault::RealTime { pcpu: 1, priority: 50, milliseconds: 40_000 };
     campaign(&plan(Scheduler::Microslice), &Boot { pause_exits: false, faults: vec![fault] }, |report| {

@@ -102,7 +102,6 @@ fn urgent_vcpus_run_acknowledge_and_leave() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_guest_without_symbols_is_coordinated() {
     let both = vm(&coordinated().report, "both");
     assert_eq!(both["slide"], Value::Null, "{both}");
@@ -111,7 +110,7 @@ fn a_guest_without_symbols_is_coordinated() {
 
 /// Its acknowledgement is an exit of the guest, just before the guest does what it was called for.
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "166 s for one ratio; a policy test holds the rule: make test-long"]
 fn a_responder_that_has_acknowledged_a_call_answers_it_before_it_is_preempted() {
     let guests =
         [GuestSpec::new("called").workload("mix").pv(Pv::Off), GuestSpec::new("hog").workload("hog")];

@@ -6,7 +6,7 @@ use crate::common::intervals::{figure, over_time};
 use crate::common::promises::{assert_share, guest, nice, share_from_now, vcpus};
 use crate::common::{
     PATIENCE, assert_alive, count, is_long, on_host, replay, run, scheduler_state, seconds, start_scheduler,
-    statistics, statistics_from, stop_scheduler, with_guests,
+    statistics, statistics_from, stop_scheduler, take_the_machine, with_guests,
 };
 use microslice_promises::{
     A_LIMIT_BELOW_A_TICK, A_LIMITED_CROWD, A_LIMITED_CROWD_THAT_FORKS, A_LIMITED_TASK,
@@ -111,7 +111,6 @@ fn a_vm_gets_what_its_cgroup_allows_and_all_again_when_that_is_taken_back() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn vms_in_one_limited_cgroup_share_what_it_allows() {
     let row = &VMS_IN_ONE_LIMITED_CGROUP;
     let guests = ["a", "b"].map(|name| hog(row, name, &format!("tenant/{name}")));
@@ -134,7 +133,6 @@ fn vms_in_one_limited_cgroup_share_what_it_allows() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn each_vcpu_gets_what_its_own_cgroup_allows() {
     let row = &EACH_VCPU_LIMITED;
     with_guests(&[hog(row, "a", "split")], |host, _| {
@@ -162,7 +160,6 @@ fn each_vcpu_gets_what_its_own_cgroup_allows() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn host_tasks_get_what_their_cgroup_allows_niced_or_not() {
     on_host(|host| {
         run(host, "cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control && mkdir -p service");
@@ -241,8 +238,9 @@ fn end_crowd(host: &Host, crowd: &Process) {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "needs the machine to itself, which stops the other lane: make test-long"]
 fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() {
+    let _machine = take_the_machine();
     // Nobody rests for longer than six seconds, so each may take no more than 0.6 s / threads for a turn. An
     // emulated host's timers are up to 14 ms late ("hrtimer: interrupt took ..."). Up to a thousand:
     // crates/policy's property tests.
@@ -267,8 +265,9 @@ fn many_threads_that_share_a_limit_get_no_more_than_few_and_all_of_them_go_on() 
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "needs the machine to itself, which stops the other lane: make test-long"]
 fn tasks_that_fork_under_a_limit_never_rest_with_what_forks_of_the_host_wait_for() {
+    let _machine = take_the_machine();
     let row = &A_LIMITED_CROWD_THAT_FORKS;
     on_host(|host| {
         let forks = || {
@@ -297,7 +296,6 @@ fn tasks_that_fork_under_a_limit_never_rest_with_what_forks_of_the_host_wait_for
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_limit_below_what_a_tick_takes_never_brings_the_watchdog() {
     let row = &A_LIMIT_BELOW_A_TICK;
     with_guests(&[hog(row, "a", "limited")], |host, guests| {

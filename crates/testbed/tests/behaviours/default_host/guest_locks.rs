@@ -28,7 +28,6 @@ fn its_hint_page_is_found(host: &Host) {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn locks_exclude_keep_their_order_and_lose_no_kick_while_holders_and_waiters_are_preempted() {
     // Of each kind.
     let time = seconds(5, 1_200);

@@ -31,7 +31,7 @@ fn a_command_that_takes_too_long_is_named_in_the_error() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "breaks only with the harness: make test-long"]
 fn a_test_whose_guest_ended_by_itself_runs_again_on_a_fresh_host() {
     let tries = std::cell::Cell::new(0);
     on_host(|host| {
@@ -76,7 +76,7 @@ fn two_stock_guests_run_side_by_side_and_measure_every_latency() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "breaks only with the harness: make test-long"]
 fn a_test_whose_host_is_gone_says_what_its_console_said_and_runs_again_on_a_fresh_one() {
     let tries = std::cell::Cell::new(0);
     on_host(|host| {

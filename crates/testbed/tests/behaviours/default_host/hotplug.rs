@@ -77,7 +77,6 @@ fn capabilities(host: &Host) -> Vec<u64> {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_pcpu_that_goes_and_comes_again_and_again_ends_nothing_and_no_guest_is_read_again() {
     let Seen { rounds, kernels_read: [before, after], report, .. } = seen();
     println!("{} restarts in {} s", report["scheduler_restarts"], report["seconds"]);
@@ -91,13 +90,11 @@ const KEPT: u64 = 1 << 2 | 1 << 19 | 1 << 21 | 1 << 23 | 1 << 34 | 1 << 38 | 1 <
 
 /// With them the guest is read, and the scheduler started again.
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn the_daemon_keeps_seven_capabilities_and_they_are_enough_to_read_guests_and_to_start_again() {
     assert_eq!(seen().kept, [KEPT; 2]);
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_pcpu_that_is_lost_while_the_scheduler_starts_brings_another_start() {
     on_host(|host| {
         let toggling = host

@@ -26,7 +26,7 @@ fn guests_live_on_through_kills_of_the_daemon() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "127 s; each behaviour starts and ends VMs: make test-long"]
 fn vms_created_and_destroyed_leave_no_residue() {
     on_host(|host| {
         const AT_ONCE: usize = 4;
@@ -48,7 +48,6 @@ fn vms_created_and_destroyed_leave_no_residue() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_kernel_thread_pinned_to_a_micro_pcpu_still_runs() {
     with_guests(&two_hogs(), |host, guests| {
         let scheduler = start_scheduler(host, "--micro-cpus 2 --micro-cpus-limit 2 --micro-slice-us 3000");
@@ -62,7 +61,6 @@ fn a_kernel_thread_pinned_to_a_micro_pcpu_still_runs() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn kernel_threads_and_higher_classes_that_take_a_pcpu_leave_every_queued_task_its_slice() {
     on_host(|host| {
         let scheduler = start_scheduler(host, "--micro-cpus 0");
@@ -123,7 +121,7 @@ fn resident_kib_at_a_thousand_vcpus(host: &Host) -> Result<u64, String> {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "109 s for one number: make test-long"]
 fn vcpus_by_the_thousand_are_scheduled_by_a_daemon_of_less_than_fifty_mib() {
     on_host(|host| {
         // Emulated SVM ends a VM now and then (docs/explanation/testbed.md), and these are many.

@@ -82,7 +82,7 @@ fn a_hog_of_twice_the_weight_gets_twice_the_share_from_when_it_has_it() {
 /// Where one pCPU is more contended than the others nobody there keeps up with the pool's clock. By it, a
 /// sleeper came back behind the hog: it had 0.01 of this pCPU.
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "115 s; the simulator holds this row of the promise table: make test-long"]
 fn a_brief_sleeper_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
     let row = &A_SLEEPER_PINNED_WITH_A_HOG;
     with_guests(&["a", "b", "others"].map(|name| guest(row, name)), |host, guests| {
@@ -101,7 +101,6 @@ fn a_brief_sleeper_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
 /// much: it had 0.129 of the host without the rule, 0.107 with it. What the rule is worth:
 /// crates/experiments/tests/simulations/shares.rs.)
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_vm_that_has_had_more_than_its_share_is_refused_micro_slices() {
     let row = &A_LIGHT_VM_THAT_ASKS_ALL_THE_TIME;
     with_guests(&[guest(row, "a").pv(Pv::Off), guest(row, "b")], |host, guests| {
@@ -126,7 +125,6 @@ fn a_vm_that_has_had_more_than_its_share_is_refused_micro_slices() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_light_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_ends_the_scheduler() {
     let row = &A_LIGHT_VM_BESIDE_THE_HEAVIEST;
     with_guests(&two_hogs(), |host, guests| {
@@ -160,7 +158,6 @@ fn renice(host: &Host, pids: &[String], nice: u32) {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_half() {
     let [beside_tasks, beside_niced] = [&TASKS_BESIDE_A_VM, &NICED_TASKS_BESIDE_A_VM];
     with_guests(&[guest(beside_tasks, "a")], |host, _| {
@@ -179,7 +176,7 @@ fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_ha
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "97 s; the simulator holds this row of the promise table: make test-long"]
 fn what_ran_while_pcpus_were_free_is_neither_owed_nor_saved_up() {
     // Three vCPUs and a niced task have a pCPU each, so that the task's clock, a hundred times as fast, runs
     // away.

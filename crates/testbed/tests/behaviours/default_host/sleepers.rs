@@ -83,7 +83,7 @@ impl Phases {
 }
 
 #[test]
-#[ignore = "four phases by turns or more, two loads of the scheduler among them: make test-long runs it"]
+#[ignore = "152 s, four phases by turns: make test-long"]
 fn a_sleeper_beside_hogs_waits_no_longer_than_with_the_kernels_own_scheduler() {
     with_guests(&guests(), |host, guests| {
         let sleeper = &guests[0];

@@ -52,7 +52,6 @@ fn accelerated_in(scheduler: &Process, from: usize, count: usize) -> u64 {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_domains_metadata_give_it_weight_and_acceleration_and_a_change_of_them_holds_while_it_runs() {
     let guests = [
         GuestSpec::new("a").workload("worker,mix").network(1).pv(Pv::Off),

@@ -79,7 +79,6 @@ fn least_late(naps: &Process, from: usize) -> u64 {
 
 /// Both are as late as the emulated host is slow, so one is measured by the other.
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_thread_of_a_vmm_that_is_woken_does_not_wait_for_a_turn() {
     on_host(|host| {
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory --slice-us 300000");
@@ -112,7 +111,6 @@ fn ticks(host: &Host) -> BTreeMap<u64, u64> {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_vm_without_a_place_has_what_others_have_and_a_place_as_soon_as_one_is_free() {
     let row = &A_VM_WITHOUT_A_PLACE;
     on_host(|host| {
@@ -144,7 +142,6 @@ fn a_vm_without_a_place_has_what_others_have_and_a_place_as_soon_as_one_is_free(
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn one_owner_cannot_take_all_places() {
     on_host(|host| {
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory --vm-places 4");

@@ -11,7 +11,6 @@ use microslice_testbed::Host;
 use serde_json::Value;
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_slice_of_two_vms_has_as_much_as_a_slice_of_one_and_weights_of_slices_change_while_running() {
     on_host(|host| {
         run(
@@ -57,7 +56,6 @@ fn used_us(host: &Host, cgroups: [&str; 3]) -> [f64; 3] {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn services_share_by_the_weights_of_their_cgroups_and_leave_vms_what_the_outermost_weights_give_these() {
     on_host(|host| {
         run(

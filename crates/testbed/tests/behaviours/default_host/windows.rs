@@ -166,13 +166,11 @@ fn a_guest_in_its_kernel_has_its_window_and_no_more_and_one_in_user_mode_none() 
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn windows_hold_under_the_scheduler_coordinated_too() {
     windows_hold_with("--scheduler coordinated");
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn hints_put_a_turns_end_off_a_guest_that_overdraws_pays_for_it_and_a_forged_page_changes_nothing_for_others()
 {
     on_host(|host| {

@@ -129,19 +129,18 @@ fn preempted_vcpus_are_boosted(host: &Host, guests: &[Guest]) {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn on_6_18_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
     on("6.18", preempted_vcpus_are_boosted);
 }
 
 #[test]
-#[ignore = "the same as on 6.1, 6.12 and 6.18: make test-long runs it"]
+#[ignore = "the same as on 6.1 and 6.18: make test-long"]
 fn on_the_newest_good_7_2_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
     on("7.2", preempted_vcpus_are_boosted);
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "the same as on 6.1 and 6.18: make test-long"]
 fn on_6_12_preempted_vcpus_are_boosted_and_all_boosts_are_taken_back() {
     on("6.12", preempted_vcpus_are_boosted);
 }
@@ -165,7 +164,6 @@ fn pin_guests(host: &Host, to_one: bool) {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn on_debian_12_vcpus_that_the_operator_pins_are_not_boosted_any_more() {
     on(DEBIAN_12, |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
@@ -187,7 +185,6 @@ fn on_debian_12_vcpus_that_the_operator_pins_are_not_boosted_any_more() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn on_debian_12_a_vm_that_asks_all_the_time_runs_boosted_for_no_longer_than_its_budget() {
     on(DEBIAN_12, |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
@@ -262,31 +259,26 @@ fn on_debian_12_whichever_of_the_two_processes_is_killed_no_thread_stays_real_ti
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn on_6_18_prometheus_scrapes_run_and_observe_and_every_query_of_the_dashboard_has_an_answer() {
     on("6.18", |host, _| prometheus_takes_what_is_served(host));
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn on_6_18_a_profile_holds_what_was_seen_and_a_model_is_fitted_to_it() {
     on("6.18", |host, _| a_profile_holds_what_was_seen(host));
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn on_6_18_what_overcommit_costs_is_seen() {
     on("6.18", |host, _| what_overcommit_costs_is_seen(host));
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn on_6_12_what_overcommit_costs_is_seen() {
     on("6.12", |host, _| what_overcommit_costs_is_seen(host));
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn on_debian_12_a_trace_shows_what_ran_where() {
     on(DEBIAN_12, |host, _| switches_are_traced(host));
 }

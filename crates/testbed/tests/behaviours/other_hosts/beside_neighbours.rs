@@ -25,7 +25,6 @@ fn priority_and_policy(host: &Host, thread: &str) -> String {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn on_debian_12_a_vcpu_that_the_operator_made_real_time_keeps_its_priority_while_others_are_boosted() {
     on(DEBIAN_12, |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
@@ -70,7 +69,6 @@ fn median(mut looks: Vec<f64>) -> f64 {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn on_debian_12_limits_and_weights_of_cgroups_hold_as_without_boosts() {
     on(DEBIAN_12, |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");

@@ -29,7 +29,6 @@ fn vms_of(report: &Value) -> &[Value] {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn on_debian_12_vms_that_end_while_they_are_boosted_leave_nothing_behind() {
     on_machine(
         "a host for boosts, 6.1",

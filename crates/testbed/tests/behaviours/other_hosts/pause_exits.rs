@@ -42,7 +42,6 @@ fn spinning_for_a_shootdown_or_a_lock_accelerates_the_responder_or_the_holder() 
 
 /// The same by the kernel's own scheduler: KVM's own yield goes ahead there, and the boost comes beside it.
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn spinning_for_a_shootdown_or_a_lock_boosts_the_responder_or_the_holder_beside_the_kernels_scheduler() {
     on_host_with_pause_exits(|host, _| {
         let running = beside::start(host, &format!("{BESIDE} --record /tmp/beside.rec"));
@@ -55,7 +54,7 @@ fn spinning_for_a_shootdown_or_a_lock_boosts_the_responder_or_the_holder_beside_
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "130 s for one rate: make test-long"]
 fn a_dynamic_pool_that_is_in_use_stays_without_being_emptied_every_second() {
     on_host_with_pause_exits(|host, _| {
         let flags = "--micro-cpus auto --micro-slice-us 3000 --stats 1 --record /tmp/run.rec";
@@ -89,7 +88,6 @@ fn a_dynamic_pool_that_is_in_use_stays_without_being_emptied_every_second() {
 /// Without a micro pool a spinner's yield is all that helps. Those it goes to may not run at the hog's
 /// expense.
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_spinner_yields_to_its_heir_and_the_vcpu_that_ran_there_comes_back_to_its_pcpu() {
     on_host_with_pause_exits(|host, _| {
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1");

@@ -42,7 +42,6 @@ fn assert_shares_hold(host: &Host, flags: &str, moves: bool) {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn shares_hold_and_no_pcpu_idles_whatever_a_domain_is() {
     on_host_of_two_caches(&uneven_hogs(), |host, guests| {
         for (domain, moves) in [("pcpu", true), ("llc", true), ("host", false)] {
@@ -53,7 +52,7 @@ fn shares_hold_and_no_pcpu_idles_whatever_a_domain_is() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
+#[ignore = "125 s; the default scheduler has the same queues: make test-long"]
 fn shares_hold_and_no_pcpu_idles_under_the_scheduler_coordinated_too() {
     on_host_of_two_caches(&uneven_hogs(), |host, guests| {
         for domain in ["pcpu", "llc"] {
@@ -64,7 +63,6 @@ fn shares_hold_and_no_pcpu_idles_under_the_scheduler_coordinated_too() {
 }
 
 #[test]
-#[ignore = "no time for it in a working day: make test-long"]
 fn a_domain_that_loses_its_last_pcpu_leaves_nobody_behind() {
     on_host_of_two_caches(&[GuestSpec::new("a").workload("hog,heartbeat")], |host, guests| {
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
