@@ -202,7 +202,9 @@ POLICY struct delay_decision decide_on_delay(const struct delay_config *config,
 POLICY void keep_offset(const struct delay_config *config, struct delay_state *state, u64 offset_ns)
 {
 	u32 history = delay_history(config), at = state->oldest % DELAY_HISTORY_MAX;
-	u32 offset = offset_ns < 2 * DELAY_WINDOW_MAX_NS ? offset_ns : 2 * DELAY_WINDOW_MAX_NS;
+	u64 window_ns = delay_window_ns(config);
+	/* A turn that begins in its window lasts for a moment all the same. */
+	u32 offset = offset_ns < window_ns ? offset_ns : window_ns;
 
 	if (state->offset_count < history)
 		state->offset_count++;

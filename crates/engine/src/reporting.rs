@@ -217,7 +217,7 @@ impl Simulation<'_> {
             balance: self.vms[vm]
                 .balancing
                 .as_ref()
-                .map_or(Vec::new(), |balancing| balancing.samples.clone()),
+                .map_or(Vec::new(), |balancing| balancing.samples().to_vec()),
         }
     }
 }

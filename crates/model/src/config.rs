@@ -452,6 +452,18 @@ impl SchedulerKind {
         }
     }
 
+    /// Returns how long the shortest turn is that ends because it is over.
+    pub fn shortest_turn_ns(&self) -> u64 {
+        match self {
+            Self::Credit(credit) => credit.slice_ns,
+            Self::MicroSliced(config) => config.normal.slice_ns(),
+            Self::Eevdf(eevdf) | Self::Beside(BesideConfig { eevdf, .. }) => eevdf.base_slice_ns,
+            Self::Cfs(cfs) => cfs.min_granularity_ns,
+            Self::Lottery(pool) => pool.slice_ns,
+            Self::Stride(stride) => stride.slice_ns,
+        }
+    }
+
     /// Returns whether a weight is that of the whole VM, not of each of its vCPUs.
     pub fn shares_by_vm(&self) -> bool {
         match self {

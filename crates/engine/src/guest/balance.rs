@@ -23,12 +23,44 @@ use microslice_model::ids::{ThreadId, VcpuId, VmId};
 /// Shares are in 1/1000 of a pCPU.
 const WHOLE: u64 = 1_000;
 
-/// Of a VM.
+/// Numbers in all samples of a VM that are kept: 8 MiB.
+const SAMPLED_MAX: usize = 1 << 20;
+
+/// The balancing of a VM's threads.
 pub struct Balancing {
     config: BalanceConfig,
     next_poll_ns: u64,
     vcpus: Vec<Balanced>,
-    pub samples: Vec<BalanceSample>,
+    samples: Samples,
+}
+
+/// What polls found: of each poll, or of every second, fourth and so on where those are too many.
+#[derive(Default)]
+struct Samples {
+    kept: Vec<BalanceSample>,
+    polls: usize,
+    /// So many polls have one sample; 2 to the power of this.
+    thinned: u32,
+}
+
+impl Samples {
+    fn add(&mut self, sample: BalanceSample) {
+        let is_kept = self.polls.trailing_zeros() >= self.thinned;
+        self.polls += 1;
+        if !is_kept {
+            return;
+        }
+        let numbers = 1 + 4 * sample.threads.len();
+        self.kept.push(sample);
+        if self.kept.len() * numbers > SAMPLED_MAX && self.kept.len() > 1 {
+            let mut is_even = false;
+            self.kept.retain(|_| {
+                is_even = !is_even;
+                is_even
+            });
+            self.thinned += 1;
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -46,7 +78,12 @@ struct Balanced {
 impl Balancing {
     pub fn new(config: BalanceConfig, vcpus: u32) -> Self {
         let balanced = Balanced { next_ns: 0, sampled: 0, balloons: 0, share: WHOLE, run_ns: 0, wait_ns: 0 };
-        Self { config, next_poll_ns: 0, vcpus: vec![balanced; vcpus as usize], samples: Vec::new() }
+        Self { config, next_poll_ns: 0, vcpus: vec![balanced; vcpus as usize], samples: Samples::default() }
+    }
+
+    /// What polls found.
+    pub fn samples(&self) -> &[BalanceSample] {
+        &self.samples.kept
     }
 
     /// The guest's scheduler never finds this vCPU idle: a balloon is there.
@@ -94,12 +131,12 @@ impl Simulation<'_> {
     fn poll_shares(&mut self, vm: VmId) {
         let now_ns = self.machine.now_ns;
         let since_ns = self.measured.since_ns();
+        if self.vms[vm].balancing.as_ref().is_none_or(|balancing| now_ns < balancing.next_poll_ns) {
+            return;
+        }
         let lengths = self.lengths(vm);
         let first = self.vms[vm].first_vcpu;
         let Some(balancing) = &mut self.vms[vm].balancing else { return };
-        if now_ns < balancing.next_poll_ns {
-            return;
-        }
         balancing.next_poll_ns = now_ns + balancing.config.interval_ns;
         for (vcpu, balanced) in first.span(balancing.vcpus.len() as u32).zip(&mut balancing.vcpus) {
             let (run_ns, wait_ns) = run_and_wait_ns(&self.machine.vcpus[vcpu], since_ns, now_ns);
@@ -107,7 +144,7 @@ impl Simulation<'_> {
             let (ran_ns, waited_ns) =
                 (run_ns.saturating_sub(balanced.run_ns), wait_ns.saturating_sub(balanced.wait_ns));
             (balanced.run_ns, balanced.wait_ns) = (run_ns, wait_ns);
-            if ran_ns + waited_ns >= balancing.config.interval_ns / 2 {
+            if ran_ns + waited_ns >= (balancing.config.interval_ns / 2).max(1) {
                 balanced.share = WHOLE * ran_ns / (ran_ns + waited_ns);
             }
         }
@@ -118,7 +155,7 @@ impl Simulation<'_> {
         }
         let balloons = balancing.vcpus.iter().map(|balanced| balanced.balloons).collect();
         let run_ns = balancing.vcpus.iter().map(|balanced| balanced.run_ns).collect();
-        balancing.samples.push(BalanceSample { time_ns: now_ns, threads: lengths, balloons, shares, run_ns });
+        balancing.samples.add(BalanceSample { time_ns: now_ns, threads: lengths, balloons, shares, run_ns });
     }
 
     /// load_balance: from the longest queue, if it is longer by more than a quarter.
@@ -175,6 +212,22 @@ impl Simulation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn samples_that_are_too_many_are_thinned_evenly() {
+        let sample = |time_ns| {
+            let vcpus = vec![0; 1_000];
+            let [threads, balloons, shares, run_ns] = [(); 4].map(|()| vcpus.clone());
+            BalanceSample { time_ns, threads, balloons, shares, run_ns }
+        };
+        let mut samples = Samples::default();
+        (0..1_000).for_each(|poll| samples.add(sample(poll)));
+        let times: Vec<u64> = samples.kept.iter().map(|sample| sample.time_ns).collect();
+        assert_eq!(times, (0..1_000).step_by(4).collect::<Vec<_>>());
+        let mut few = Samples::default();
+        (0..200).for_each(|poll| few.add(sample(poll)));
+        assert_eq!(few.kept.len(), 200);
+    }
 
     #[test]
     fn balloons_make_all_queues_as_long_as_the_fastest_vcpus_should_be() {

@@ -270,6 +270,9 @@ impl Simulation<'_> {
         if self.machine.watched {
             self.note_position(vcpu);
         }
+        if self.machine.tracing {
+            self.machine.emit(TraceEvent::PauseLoopExits { vcpu, count: 1 });
+        }
         let answer = self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Ple);
         if answer == YieldAnswer::Yield {
             self.request_stop(pcpu, StopReason::Ple);

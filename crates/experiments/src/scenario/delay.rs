@@ -13,7 +13,7 @@ pub const KEYS: [&str; 5] =
 /// Windows of nanoseconds are over before a look.
 const WINDOW_MIN_NS: u64 = 1_000;
 
-/// Of a policy whose turns last so long; its other keys were read before.
+/// Of a policy whose shortest turns last so long; its other keys were read before.
 pub fn read(node: &Node, turn_ns: u64) -> Result<Option<DelayPreemptionConfig>, ScenarioError> {
     let NodeValue::Table(keys) = &node.value else { return Ok(None) };
     let all: Vec<&str> = keys.keys().map(String::as_str).collect();
@@ -21,6 +21,9 @@ pub fn read(node: &Node, turn_ns: u64) -> Result<Option<DelayPreemptionConfig>, 
     let window_ns = table.parsed("delay_preemption", |text| match units::time_ns(text, None)? {
         0 => Ok(0),
         ns if ns < WINDOW_MIN_NS => Err("a window shorter than 1 us".to_owned()),
+        _ if turn_ns < DelayPreemptionConfig::TURN_MIN_NS => {
+            Err(format!("turns of {turn_ns} ns have no room for windows; they need 10 us"))
+        }
         ns if ns > turn_ns || ns > DelayConfig::WINDOW_MAX_NS => {
             Err(format!("a window longer than a turn, which is {} us", turn_ns / 1_000))
         }

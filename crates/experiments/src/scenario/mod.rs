@@ -295,7 +295,7 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     let host = host::read(host_node)?;
     let policy = table.get("policy").ok_or_else(|| table.missing("policy", "such as credit"))?;
     let scheduler = policy::read(policy, host.pcpus)?;
-    let delay = delay::read(policy, scheduler.turn_ns())?;
+    let delay = delay::read(policy, scheduler.shortest_turn_ns())?;
     let pcpus = vm::Pcpus { all: host.pcpus, normal: host.pcpus - scheduler.most_micro_pcpus() };
     let duration_ns = table.positive_time("duration")?;
     let warmup_ns = table.time("warmup")?.unwrap_or(0);

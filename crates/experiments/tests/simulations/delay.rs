@@ -168,6 +168,8 @@ fn nonsense_is_refused_in_a_line() {
     };
     for (policy, cause) in [
         ("credit+delay_preemption=31 ms", "a window longer than a turn, which is 30000 us"),
+        ("lottery+delay_preemption=12 ms", "a window longer than a turn, which is 10000 us"),
+        ("eevdf+base_slice=5 us+delay_preemption=2 us", "turns of 5000 ns have no room for windows"),
         ("credit+delay_preemption=500 ns", "a window shorter than 1 us"),
         (
             "credit+delay_preemption=1 ms+delay_history=0",

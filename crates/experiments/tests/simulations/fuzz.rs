@@ -8,11 +8,6 @@ use microslice_policy::{Coded, DelayUnsafe, QueueDomain};
 use proptest::prelude::*;
 
 fn lock_kind() -> impl Strategy<Value = LockKind> {
-    // Those of the first days: the cases that were kept would be others.
-    prop::sample::select(&LockKind::OF_KERNELS[..])
-}
-
-fn any_lock_kind() -> impl Strategy<Value = LockKind> {
     prop::sample::select(&LockKind::ALL[..])
 }
 
@@ -60,10 +55,6 @@ prop_compose! {
         config.warmup_ns = 10 * MS;
         config.host.pcpus = pcpus;
         with_rules(&mut config, rules.0, rules.1, rules.2);
-        if let SchedulerKind::MicroSliced(micro) = &mut config.scheduler {
-            // Not drawn: the cases that were kept would be others.
-            micro.lends &= !seed.is_multiple_of(4);
-        }
         config.host.ple.enabled = ple;
         config.host.smt_busy_speed_permille = if smt { 620 } else { 1000 };
         config.vms.truncate(1);
@@ -91,6 +82,22 @@ prop_compose! {
             ..config.vms[0].clone()
         }).collect();
         config
+    }
+}
+
+/// Turns of this length; of CFS they are a part of its latency.
+fn with_slice(scheduler: &mut SchedulerKind, slice_ns: u64) {
+    match scheduler {
+        SchedulerKind::Credit(credit) => credit.slice_ns = slice_ns,
+        SchedulerKind::MicroSliced(micro) => match &mut micro.normal {
+            NormalPoolKind::Credit(credit) => credit.slice_ns = slice_ns,
+            NormalPoolKind::FairShare(pool) => pool.slice_ns = slice_ns,
+        },
+        SchedulerKind::Eevdf(eevdf) => eevdf.base_slice_ns = slice_ns,
+        SchedulerKind::Beside(beside) => beside.eevdf.base_slice_ns = slice_ns,
+        SchedulerKind::Cfs(cfs) => (cfs.latency_ns, cfs.min_granularity_ns) = (4 * slice_ns, slice_ns),
+        SchedulerKind::Lottery(pool) => pool.slice_ns = slice_ns,
+        SchedulerKind::Stride(stride) => stride.slice_ns = slice_ns,
     }
 }
 
@@ -138,10 +145,11 @@ fn nic() -> impl Strategy<Value = NicConfig> {
 }
 
 prop_compose! {
-    /// The same with all that other scenarios have: apart, because the cases that were kept would be others.
+    /// The same with networks, pipelines and affinities.
     fn furnished()(
         config in fuzzed(),
-        (modern, affinity) in (prop::bool::ANY, 0u32..32),
+        modern: bool,
+        affinities in prop::collection::vec(0u32..32, 3),
         nic in prop::option::of(nic()),
         capacity in prop::option::of(1usize..20),
         ppm in 0u32..=1_000_000,
@@ -169,7 +177,9 @@ prop_compose! {
         }
         // pCPU 0 is never micro-sliced.
         let pcpus = 0..config.host.pcpus;
-        config.vms[0].affinity = pcpus.filter(|pcpu| *pcpu == 0 || affinity >> pcpu & 1 == 1).collect();
+        for (vm, affinity) in config.vms.iter_mut().zip(affinities) {
+            vm.affinity = pcpus.clone().filter(|pcpu| *pcpu == 0 || affinity >> pcpu & 1 == 1).collect();
+        }
         config
     }
 }
@@ -184,8 +194,12 @@ prop_compose! {
         pool in prop::option::of(0usize..5),
         (lends, home_slices) in (prop::bool::ANY, prop::bool::ANY),
         domain in prop::sample::select(QueueDomain::ALL),
+        slice_ns in prop::option::of(prop_oneof![US..=200 * US, MS..=30 * MS]),
     ) -> SimulationConfig {
         let mut config = config;
+        if let Some(slice_ns) = slice_ns {
+            with_slice(&mut config.scheduler, slice_ns);
+        }
         config.host.llc_pcpus = pcpus.div_ceil(caches);
         (config.host.pcpus, config.host.smt_threads) = (pcpus, threads);
         for (vm, (vcpus, weight)) in config.vms.iter_mut().zip(vms) {
@@ -208,19 +222,22 @@ prop_compose! {
     /// The same, with turns that end in windows.
     fn delayed()(
         config in wide(),
-        window_ns in 20 * US..2 * MS,
-        (history, look) in (1u32..=16, 0u64..3),
+        window_ns in US..2 * MS,
+        (history, look) in (1u32..=16, 0u64..4),
         unsafe_where in prop::sample::select(DelayUnsafe::ALL),
-        (kinds, kick_ns, halt_ns) in (prop::collection::vec(any_lock_kind(), 2), 0u64..5 * US, 0u64..20 * US),
+        (kinds, kick_ns, halt_ns) in (prop::collection::vec(lock_kind(), 2), 0u64..5 * US, 0u64..20 * US),
         (hint_ns, safe_point_ns) in (0u32..2_000_000, prop::option::of(5 * US..50 * US)),
     ) -> SimulationConfig {
         let mut config = config;
-        let window_ns = window_ns.min(config.scheduler.turn_ns());
+        if config.scheduler.shortest_turn_ns() < DelayPreemptionConfig::TURN_MIN_NS {
+            with_slice(&mut config.scheduler, DelayPreemptionConfig::TURN_MIN_NS);
+        }
+        let window_ns = window_ns.min(config.scheduler.shortest_turn_ns());
         config.delay = Some(DelayPreemptionConfig {
             window_ns,
             history,
             unsafe_where,
-            look_ns: look * window_ns / 10,
+            look_ns: if look == 0 { 0 } else { (window_ns * look / 10).max(US).min(window_ns) },
             safe_point_ns,
         });
         config.vms[0].kernel.preemption_hint_ns = hint_ns;

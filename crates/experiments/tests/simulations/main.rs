@@ -7,6 +7,7 @@ mod coordination;
 mod delay;
 mod engine;
 mod folding;
+mod found_cases;
 mod fuzz;
 mod locks;
 mod own_scenarios;

@@ -20,6 +20,9 @@ pub struct DelayPreemptionConfig {
 }
 
 impl DelayPreemptionConfig {
+    /// For less nobody is put on a pCPU by a window: the switch takes longer.
+    pub const TURN_MIN_NS: u64 = 10_000;
+
     /// As the policy takes it.
     pub fn rules(&self) -> DelayConfig {
         let &Self { window_ns, look_ns, history, unsafe_where, .. } = self;

@@ -101,8 +101,8 @@ impl Cfs {
         moved > 0
     }
 
-    /// find_busiest_group and find_busiest_queue: the busiest pCPU where a vCPU waits, and how much load
-    /// should come from there.
+    /// find_busiest_group and find_busiest_queue: the busiest pCPU where a vCPU waits that may run here, and
+    /// how much load should come from there.
     fn busiest(&self, machine: &Machine, pcpu: PcpuId, domain: Domain) -> Option<(PcpuId, u64)> {
         let of_cache = |peer: &PcpuId| machine.llc_of(*peer) == machine.llc_of(pcpu);
         let within: Vec<PcpuId> = match domain {
@@ -113,8 +113,9 @@ impl Cfs {
         let (own, average) = (self.load(pcpu), total / within.len() as u64);
         let beyond = |peer: &PcpuId| domain == Domain::Cache || !of_cache(peer);
         let peers = within.iter().copied().filter(|&peer| peer != pcpu).filter(beyond);
-        let with_waiters = peers.filter(|&peer| self.waiting_on(peer).next().is_some());
-        let busiest = with_waiters.max_by_key(|&peer| self.load(peer))?;
+        // load_balance looks again without a pCPU whose tasks may all not move here (LBF_ALL_PINNED).
+        let may_come = |&peer: &PcpuId| self.waiting_on(peer).any(|vcpu| machine.allows(vcpu, pcpu));
+        let busiest = peers.filter(may_come).max_by_key(|&peer| self.load(peer))?;
         let load = self.load(busiest);
         if load * 100 <= own * IMBALANCE_PERCENT || load <= average || own >= average.max(1) {
             return None;

@@ -25,9 +25,6 @@ use microslice_policy::delay_preemption::decide_on_delay;
 use microslice_policy::{DelayConfig, DelayObservation, DelayState, DelayUnsafe, DelayVerdict, DelayWindow};
 use microslice_policy::{InterruptKind, SiblingAnswer, YieldCause};
 
-/// Nobody is put on a pCPU for less: its switch takes longer.
-const TURN_MIN_NS: u64 = 10_000;
-
 pub struct DelayPreemption {
     inner: Box<dyn Scheduler>,
     rules: DelayConfig,
@@ -56,6 +53,8 @@ struct Turn {
     interruption: Option<DelayWindow>,
     /// When it is looked at next.
     look_at_ns: u64,
+    /// It isn't over before this, wherever its window lies.
+    earliest_ns: u64,
     is_put_off: bool,
     /// The host has put a safe point in, which is reached then.
     safe_point_ns: Option<u64>,
@@ -67,6 +66,7 @@ impl Turn {
         due: None,
         interruption: None,
         look_at_ns: u64::MAX,
+        earliest_ns: 0,
         is_put_off: false,
         safe_point_ns: None,
     };
@@ -203,7 +203,9 @@ impl DelayPreemption {
             machine.delays.count_turn(due_ns, machine.now_ns, penalised);
         }
         machine.delays.count_end(forced, was_put_off);
-        let due_ns = due_ns.filter(|_| !penalised);
+        // What a turn lasts beyond its window because it can't be shorter isn't the window's doing.
+        let at_least_ns = machine.now_ns.min(self.turns[pcpu].earliest_ns).saturating_sub(seen.window.end_ns);
+        let due_ns = due_ns.filter(|_| !penalised).map(|due_ns| due_ns + at_least_ns);
         if was_put_off || due_ns.is_some() {
             machine.emit(TraceEvent::WindowEnded { vcpu, pcpu, due_ns, forced });
         }
@@ -220,11 +222,11 @@ impl DelayPreemption {
         let around = |due_ns| (due_ns, self.vcpus[vcpu].state.window_around(&self.rules, due_ns));
         let due = due_ns.map(around);
         // A turn that is shorter than the window comes first.
-        let earliest_ns = machine.now_ns + TURN_MIN_NS;
+        let earliest_ns = machine.now_ns + DelayPreemptionConfig::TURN_MIN_NS;
         let begin_ns = due.map(|(_, window)| window.begin_ns.max(earliest_ns));
         let look_at_ns = begin_ns.unwrap_or(pick.slice_end_ns).min(pick.slice_end_ns);
-        self.turns[pcpu] =
-            Turn { vcpu: if is_turn { vcpu } else { VcpuId::NONE }, due, look_at_ns, ..Turn::NONE };
+        let vcpu_of_turn = if is_turn { vcpu } else { VcpuId::NONE };
+        self.turns[pcpu] = Turn { vcpu: vcpu_of_turn, due, look_at_ns, earliest_ns, ..Turn::NONE };
         Pick { vcpu, slice_end_ns: look_at_ns }
     }
 }
