@@ -25,13 +25,16 @@ pub enum Cause {
     HiddenAddresses,
     /// Not one of the formats that this crate reads.
     #[error(
-        "is none of bzImage, EFI zboot, unified kernel image, arm64 Image, ELF, memory dump with kallsyms, System.map, \
+        "is none of bzImage, EFI zboot, unified kernel image, ELF, memory dump with kallsyms, System.map, \
          kallsyms text"
     )]
     UnknownFormat,
     /// An x86 or ARM kernel for 32-bit processors: its guests have no classes.
     #[error("a 32-bit kernel, and only 64-bit ones are read")]
     ThirtyTwoBit,
+    /// A kernel for other processors, by their Linux name. KVM on x86-64 can't run it.
+    #[error("{article} {0} kernel, and only x86-64 ones are read", article = if .0.starts_with('a') { "an" } else { "a" })]
+    OtherArchitecture(&'static str),
     /// No symbol in it, for the reason given.
     #[error("no symbols: {0}")]
     NoSymbols(String),

@@ -11,10 +11,9 @@
 //!            and a guest can write anything.
 
 use crate::SymbolTable;
+use crate::image::KERNEL_MAP;
 use crate::memory::{Memory, is_slide};
 
-/// `__START_KERNEL_map`: where the kernel's image is mapped.
-const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 /// An image starts at a multiple of it, wherever KASLR puts it (`CONFIG_PHYSICAL_ALIGN`).
 const IMAGE_STEP: u64 = 2 << 20;
 /// Places at which the image is looked for: 256 GiB.

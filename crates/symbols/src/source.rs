@@ -15,7 +15,7 @@ const HEAD_BYTES: u64 = 4096;
 /// What a file turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceKind {
-    /// bzImage, EFI zboot, unified kernel image, libkrunfw, arm64 Image, bare packed kernel.
+    /// bzImage, EFI zboot, unified kernel image, libkrunfw, bare packed kernel.
     Image,
     /// ELF `vmlinux`, stripped or not.
     Elf,
@@ -104,9 +104,7 @@ pub fn read_image(bytes: Vec<u8>) -> Result<Source, Error> {
                 None => elf::read(bytes).map(|kernel| Source::new(SourceKind::Elf, kernel)),
             };
         }
-        Wrapper::Arm64Image => {
-            return image::read_arm64_image(bytes).map(|kernel| Source::new(SourceKind::Image, kernel));
-        }
+        Wrapper::Arm64Image => return Err(an_arm64_image()),
         Wrapper::BzImage => (boot_header::bzimage_release(&bytes), boot_header::unpack_bzimage(&bytes)?),
         Wrapper::EfiZboot => (None, boot_header::unpack_zboot(&bytes)?),
         Wrapper::Bare(compression) => (None, compression::unpack(compression, &bytes, 0, IMAGE_BYTES_MAX)?),
@@ -138,28 +136,35 @@ fn read_unified(mut bytes: Vec<u8>) -> Result<Source, Error> {
     Ok(source)
 }
 
-/// A library carries a flat kernel, or an arm64 `Image`.
+/// A library carries a flat kernel.
 fn read_bundle(mut bytes: Vec<u8>, range: Range<usize>) -> Result<Source, Error> {
     bytes.truncate(range.end);
     bytes.drain(..range.start);
     let read = match Wrapper::of(&bytes) {
-        Some(Wrapper::Arm64Image) => image::read_arm64_image(bytes),
+        Some(Wrapper::Arm64Image) => Err(an_arm64_image()),
         _ => image::read_flat(bytes),
     };
     read.map_err(Error::in_payload).map(|kernel| Source::new(SourceKind::Image, kernel))
 }
 
-/// What comes out of a payload is an ELF file or an arm64 `Image`; a payload inside a payload is refused.
+/// What comes out of a payload is an ELF file; a payload inside a payload is refused.
 fn read_unpacked(bytes: Vec<u8>) -> Result<Kernel, Error> {
     match Wrapper::of(&bytes) {
         Some(Wrapper::Elf) => elf::read(bytes),
-        Some(Wrapper::Arm64Image) => image::read_arm64_image(bytes),
-        _ => Err(Error::malformed(0, "neither an ELF file nor an arm64 Image")),
+        Some(Wrapper::Arm64Image) => Err(an_arm64_image()),
+        _ => Err(Error::malformed(0, "no ELF file")),
     }
+}
+
+fn an_arm64_image() -> Error {
+    Error::new(Place::Whole, Cause::OtherArchitecture("arm64"))
 }
 
 fn read_text(path: &Path, file: File) -> Result<Source, Error> {
     let symbols = text::read_symbol_text(BufReader::new(file))?;
+    if let Some(text) = symbols.address_of("_text").or_else(|| symbols.address_of("_stext")) {
+        image::refuse_arm64(text)?;
+    }
     let release =
         path.file_name().and_then(|name| name.to_str()?.strip_prefix("System.map-")).map(str::to_owned);
     let identity = crate::Identity { release, ..symbols.identity().clone() };

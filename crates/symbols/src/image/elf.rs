@@ -5,8 +5,9 @@ use crate::image::{Code, notes};
 use crate::kallsyms::addresses::{AddressMap, Segment};
 use crate::{Cause, Error, Identity, Place, SymbolTable, SymbolTableBuilder};
 use object::elf::{
-    ELFCLASS32, ET_DYN, ET_EXEC, ET_REL, PF_X, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE,
-    SHT_NOBITS, STB_WEAK, STT_FILE, STT_OBJECT, STT_SECTION, STT_TLS,
+    ELFCLASS32, EM_AARCH64, EM_LOONGARCH, EM_PPC64, EM_RISCV, EM_S390, EM_X86_64, ET_DYN, ET_EXEC, ET_REL,
+    Machine, PF_X, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_NOBITS, STB_WEAK, STT_FILE,
+    STT_OBJECT, STT_SECTION, STT_TLS,
 };
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, ReadRef};
@@ -27,7 +28,7 @@ pub fn read(bytes: Vec<u8>) -> Result<Kernel, Error> {
         let elf = parse(&*bytes)?;
         (symbol_table(&elf)?, address_map(&elf, &*bytes)?, note_build_id(&elf, &*bytes))
     };
-    let Some(symbols) = symbols else { return read_unpacked(bytes, map, build_id) };
+    let Some(symbols) = symbols else { return read_stripped(bytes, map, build_id) };
     let mut identity = Identity { build_id, ..identity_of(&bytes, &symbols, &map) };
     if identity.build_id.is_none() {
         identity.build_id = notes_between_symbols(&bytes, &symbols, &map);
@@ -38,6 +39,17 @@ pub fn read(bytes: Vec<u8>) -> Result<Kernel, Error> {
         halt_sites: Vec::new(),
         notices: Vec::new(),
     })
+}
+
+/// Reads a kernel by its kallsyms. A library that carries a kernel has these, too, but doesn't load that.
+fn read_stripped(bytes: Vec<u8>, map: AddressMap, build_id: Option<String>) -> Result<Kernel, Error> {
+    let kernel = read_unpacked(bytes, map, build_id)?;
+    let text = kernel.symbols.address_of("_text").or_else(|| kernel.symbols.address_of("_stext"));
+    let is_loaded = |text| kernel.code.as_ref().is_some_and(|code| code.at(text, 1).is_some());
+    if text.is_some_and(is_loaded) {
+        return Ok(kernel);
+    }
+    Err(Error::no_symbols("a program or library with a kernel inside, which has to be cut out"))
 }
 
 /// Reads the symbol table of an ELF file with nothing but symbols (a debug file), or too large for memory (a
@@ -72,10 +84,26 @@ fn parse<'d, R: ReadRef<'d>>(data: R) -> Result<Elf64<'d, R>, Error> {
         return Err(Error::new(Place::Offset(CLASS_OFFSET), Cause::ThirtyTwoBit));
     }
     let elf = Elf64::parse(data).map_err(|error| Error::malformed(0, format!("ELF: {error}")))?;
+    if let Some(name) = other_architecture(elf.elf_header().e_machine(elf.endian())) {
+        return Err(Error::new(Place::Offset(0x12), Cause::OtherArchitecture(name)));
+    }
     if elf.elf_header().e_type(elf.endian()) == ET_REL {
         return Err(Error::malformed(0x10, "ELF: a relocatable file, such as a module, is no kernel"));
     }
     Ok(elf)
+}
+
+/// Names the architecture that isn't x86-64 as Linux does (`ARCH`).
+fn other_architecture(machine: Machine) -> Option<&'static str> {
+    match machine {
+        EM_X86_64 => None,
+        EM_AARCH64 => Some("arm64"),
+        EM_RISCV => Some("riscv"),
+        EM_S390 => Some("s390"),
+        EM_PPC64 => Some("powerpc"),
+        EM_LOONGARCH => Some("loongarch"),
+        _ => Some("foreign"),
+    }
 }
 
 /// A kernel or a program, by its header.
@@ -152,7 +180,17 @@ fn symbol_table<'d, R: ReadRef<'d>>(elf: &Elf64<'d, R>) -> Result<Option<SymbolT
             builder.push(symbol.st_value(endian), kind, name)?;
         }
     }
-    Ok((!builder.is_empty()).then(|| builder.finish(Identity::default())))
+    if builder.is_empty() {
+        return Ok(None);
+    }
+    let symbols = builder.finish(Identity::default());
+    let is_there = |name| symbols.address_of(name).is_some();
+    if !is_there("linux_banner") || !(is_there("_text") || is_there("_stext")) {
+        return Err(Error::no_symbols(
+            "a program or library, no kernel: it has symbols, but no linux_banner",
+        ));
+    }
+    Ok(Some(symbols))
 }
 
 /// Local labels, mapping symbols and export records, which kallsyms leaves out too (scripts/mksysmap).

@@ -8,7 +8,7 @@ pub mod packed;
 pub mod unified;
 
 use crate::kallsyms::addresses::{AddressMap, Segment};
-use crate::{Error, Identity, SymbolTable, kallsyms};
+use crate::{Cause, Error, Identity, Place, SymbolTable, kallsyms};
 use memchr::memmem;
 use std::fmt;
 
@@ -17,8 +17,8 @@ use std::fmt;
 pub const IMAGE_BYTES_MAX: usize = 384 << 20;
 /// Address that every x86-64 kernel with the default `CONFIG_PHYSICAL_START` is linked at (`_text`).
 pub const X86_64_TEXT: u64 = 0xffff_ffff_8100_0000;
-/// The same for arm64 with 48-bit addresses, from 6.3 on.
-const ARM64_TEXT: u64 = 0xffff_8000_8000_0000;
+/// Where x86-64 kernels are mapped (`__START_KERNEL_map`).
+pub const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 /// The kernel's half of the address space.
 const KERNEL_ADDRESS_MIN: u64 = 0xffff_0000_0000_0000;
 const BANNER_BYTES_MAX: usize = 1024;
@@ -73,7 +73,7 @@ impl Code {
     }
 }
 
-/// Reads an unpacked kernel whose kallsyms are its only symbols: a stripped `vmlinux`, an arm64 `Image`.
+/// Reads an unpacked kernel whose kallsyms are its only symbols: a stripped `vmlinux`.
 pub fn read_unpacked(bytes: Vec<u8>, map: AddressMap, build_id: Option<String>) -> Result<Kernel, Error> {
     let found = kallsyms::find(&bytes, &map)?;
     let symbols = found.into_table(Identity::default());
@@ -90,9 +90,12 @@ pub fn read_unpacked(bytes: Vec<u8>, map: AddressMap, build_id: Option<String>) 
     })
 }
 
-/// Reads an arm64 `Image`: no headers to map addresses with, it is the memory from `_text` on.
-pub fn read_arm64_image(bytes: Vec<u8>) -> Result<Kernel, Error> {
-    read_unpacked(bytes, AddressMap::TextLinkedAt(ARM64_TEXT), None)
+/// Refuses a kernel that is linked where only arm64's are.
+pub fn refuse_arm64(text: u64) -> Result<(), Error> {
+    if (KERNEL_ADDRESS_MIN..KERNEL_MAP).contains(&text) {
+        return Err(Error::new(Place::Whole, Cause::OtherArchitecture("arm64")));
+    }
+    Ok(())
 }
 
 /// Reads a flat x86-64 kernel: the memory from `_text` on, as its loader puts it there.

@@ -11,7 +11,7 @@ pub mod process;
 mod text_place;
 pub mod vmcoreinfo;
 
-use crate::image::{Code, Kernel, X86_64_TEXT, identity_of, notes_between_symbols};
+use crate::image::{Code, Kernel, X86_64_TEXT, identity_of, notes_between_symbols, refuse_arm64};
 use crate::kallsyms::addresses::{AddressMap, Layout, Segment};
 use crate::kallsyms::{self, Budget, Kallsyms, tokens};
 use crate::{Error, Identity, Place, SymbolTable};
@@ -310,6 +310,7 @@ fn settle(window: Vec<u8>, kallsyms: Kallsyms) -> Result<Found, Error> {
     let map = AddressMap::Segments(vec![segment]);
     let mut witnesses = Vec::new();
     if layout != Layout::SelfRelative {
+        refuse_arm64(text)?;
         witnesses.push(("kallsyms addresses", text.wrapping_sub(X86_64_TEXT)));
     }
     let build_id = notes_between_symbols(&window, &symbols, &map);
