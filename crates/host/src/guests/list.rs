@@ -144,7 +144,9 @@ impl<'s> Guests<'s> {
         programs: &mut dyn KernelSide,
         output: &mut Lines<'_>,
     ) -> Result<(), HostError> {
-        let process = VmmProcess::read(kernel_side.pid);
+        let is_taken = |name: &str| self.vms.values().any(|other| other.name == name);
+        let (process, said) = VmmProcess::read(kernel_side.pid).told_apart(is_taken);
+        said.into_iter().for_each(|line| (output.say)(&line));
         let image = self.settings.guests.get(&process.name).cloned();
         let without_symbols = self.purpose.without_symbols();
         let (mut vm, source) =

@@ -5,8 +5,20 @@
 
 /// The name of the VM of process `pid`.
 pub(crate) fn name(arguments: &[String], cgroup: &str, comm: &str, pid: u32) -> String {
-    let known = name_from_arguments(arguments).or_else(|| name_from_cgroup(cgroup));
+    let known = name_from_arguments(arguments)
+        .or_else(|| name_from_cgroup(cgroup))
+        .or_else(|| name_of_scope(cgroup))
+        .or_else(|| name_of_sockets_folder(arguments));
     known.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("{}-{pid}", comm.trim()))
+}
+
+/// Proxmox's number of the VM, which is its own: names needn't be (`kvm -id 100 -name web`).
+pub(crate) fn number(arguments: &[String]) -> Option<&str> {
+    argument(arguments, "id").filter(|id| is_number(id))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The value after `flag`, also as `flag=value`, with one or two dashes.
@@ -27,7 +39,7 @@ fn name_from_arguments(arguments: &[String]) -> Option<String> {
         "krunvm" => name_of_krunvm(arguments),
         _ if program.starts_with("firecracker") => argument(arguments, "id").map(str::to_owned),
         _ if program.starts_with("cloud-hypervisor") => name_from_socket(argument(arguments, "api-socket")?),
-        _ => name_of_qemu(argument(arguments, "name")?),
+        _ => name_of_incus(arguments).or_else(|| name_of_qemu(argument(arguments, "name")?)),
     }
     .filter(|name| !name.is_empty())
 }
@@ -38,6 +50,14 @@ fn name_of_qemu(value: &str) -> Option<String> {
     let named = options.iter().find_map(|option| option.strip_prefix("guest="));
     let first = || options.first().map(String::as_str).filter(|first| !first.contains('='));
     named.or_else(first).map(str::to_owned)
+}
+
+/// Incus and LXD name instances within a project. The folder of an instance has both, but for the project
+/// `default`: `/run/incus/dev_web/qemu.conf`.
+fn name_of_incus(arguments: &[String]) -> Option<String> {
+    let mut folders = argument(arguments, "readconfig")?.rsplit('/').skip(1);
+    let (instance, above) = (folders.next()?, folders.next()?);
+    matches!(above, "incus" | "lxd").then(|| instance.to_owned())
 }
 
 /// Options between commas; a doubled comma is one of the value (QEMU, `util/keyval.c`).
@@ -54,18 +74,72 @@ fn qemu_options(value: &str) -> Vec<String> {
     options
 }
 
-/// Cloud Hypervisor knows no names. Its socket is the VM's: `/run/vms/web.sock`, `path=web.sock`; Kata has a
-/// folder for each sandbox, and always the same file in it.
+/// Cloud Hypervisor knows no names. Its socket is the VM's: `/run/vms/web.sock`, `path=web.sock`. Kata has a
+/// folder for each sandbox, and always the same file in it. A file that is called as the program, or by what
+/// it is for, names no VM.
 fn name_from_socket(value: &str) -> Option<String> {
-    let path = value.split(',').find_map(|option| option.strip_prefix("path=")).unwrap_or(value);
-    if path.contains('=') {
-        return None; // `fd=3` has no name
-    }
-    if let Some(of_kata) = path.strip_prefix("/run/vc/vm/") {
+    let path = socket_path(value)?;
+    let of_kata = ["/run/vc/vm/", "/run/kata/"].into_iter().find_map(|folder| path.strip_prefix(folder));
+    if let Some(of_kata) = of_kata {
         return of_kata.split('/').next().map(str::to_owned);
     }
     let file = path.rsplit('/').next()?;
-    Some(file.strip_suffix(".sock").or_else(|| file.strip_suffix(".socket")).unwrap_or(file).to_owned())
+    let stem = file.strip_suffix(".sock").or_else(|| file.strip_suffix(".socket")).unwrap_or(file);
+    (!says_what_it_is_for(stem)).then(|| stem.to_owned())
+}
+
+/// `None` if the socket is an open descriptor (`fd=3`).
+fn socket_path(value: &str) -> Option<&str> {
+    let path = value.split(',').find_map(|option| option.strip_prefix("path=")).unwrap_or(value);
+    (!path.contains('=')).then_some(path)
+}
+
+/// The innermost folder of a socket that has a name of its own: `/var/lib/vms/web/ch.sock`.
+fn name_of_sockets_folder(arguments: &[String]) -> Option<String> {
+    let path = socket_path(argument(arguments, "api-socket").or_else(|| argument(arguments, "api-sock"))?)?;
+    let folders = path.rsplit('/').skip(1).filter(|folder| !folder.is_empty());
+    folders.into_iter().find(|folder| !says_what_it_is_for(folder)).map(str::to_owned)
+}
+
+/// True if no word of the name is one by which VMs are told apart.
+fn says_what_it_is_for(name: &str) -> bool {
+    const WORDS: [&str; 33] = [
+        "api",
+        "ch",
+        "chv",
+        "clh",
+        "cloud",
+        "cloudhypervisor",
+        "control",
+        "ctl",
+        "data",
+        "firecracker",
+        "fc",
+        "guest",
+        "guests",
+        "http",
+        "hypervisor",
+        "instance",
+        "instances",
+        "lib",
+        "machine",
+        "machines",
+        "main",
+        "rest",
+        "root",
+        "run",
+        "sock",
+        "socket",
+        "sockets",
+        "state",
+        "tmp",
+        "var",
+        "vm",
+        "vmm",
+        "vms",
+    ];
+    let words = name.split(['-', '_', '.', ' ']).filter(|word| !word.is_empty());
+    words.into_iter().all(|word| WORDS.contains(&word.to_ascii_lowercase().as_str()))
 }
 
 /// libkrun's `krunvm start [--cpus N] [--mem MIB] [--env KEY=VALUE] NAME [COMMAND …]`, which becomes the VMM
@@ -108,11 +182,18 @@ fn name_of_machine(part: &str) -> Option<String> {
     })
 }
 
+/// The innermost scope, which somebody has made for what runs in it; but for those of logins and desktops.
+fn name_of_scope(cgroup: &str) -> Option<String> {
+    let scope = cgroup.rsplit('/').find_map(|part| part.strip_suffix(".scope"))?;
+    let is_anyones = scope == "init" || scope.starts_with("session-") || scope.starts_with("app-");
+    (!is_anyones).then(|| unescape(scope))
+}
+
 /// Proxmox: `qemu.slice/100.scope`. A VM without another name is `vm100` there, too (qemu-server,
 /// `QemuServer.pm`).
 fn name_of_proxmox(above: Option<&str>, part: &str) -> Option<String> {
     let number = part.strip_suffix(".scope").filter(|_| above == Some("qemu.slice"))?;
-    number.bytes().all(|byte| byte.is_ascii_digit()).then(|| format!("vm{number}"))
+    is_number(number).then(|| format!("vm{number}"))
 }
 
 /// A container engine's: `libpod-ID.scope`, `cri-containerd-ID.scope`, or ID alone, of 64 digits. Their own
@@ -223,6 +304,37 @@ mod tests {
         ] {
             assert_eq!(name_from_cgroup(&cgroup).as_deref(), expected, "{cgroup}");
         }
+    }
+
+    #[test]
+    fn a_socket_that_every_vm_calls_the_same_names_none() {
+        let id = "0a074afb4cc4".to_owned() + &"fd".repeat(26);
+        for (socket, cgroup, expected) in [
+            ("/var/lib/x/guests/abc/ch.sock", "/system.slice/x.service".to_owned(), "abc"),
+            (&format!("/run/kata/{id}/root/ch-api.sock"), format!("/k8s.io/cri-containerd-{id}.scope"), &*id),
+            ("/run/x/ch/7f/ch.sock", "/x.slice/vm-7f3a.scope".to_owned(), "vm-7f3a"),
+            ("/run/vms/7f/api.socket", "/user.slice/session-3.scope".to_owned(), "7f"),
+            ("/run/cloud-hypervisor/ch-api.sock", "/".to_owned(), "vmm-7"),
+        ] {
+            let arguments = words(&format!("cloud-hypervisor --api-socket {socket}"));
+            assert_eq!(name(&arguments, &cgroup, "vmm", 7), expected, "{socket}");
+        }
+        let firecracker = words("firecracker --api-sock /srv/vms/web/root/run/firecracker.socket");
+        assert_eq!(name(&firecracker, "/", "firecracker", 7), "web");
+    }
+
+    #[test]
+    fn instances_of_two_projects_have_two_names() {
+        let incus =
+            |folder: &str| named(&format!("qemu -S -name web -readconfig /run/incus/{folder}/qemu.conf"));
+        assert_eq!((incus("web").as_deref(), incus("dev_web").as_deref()), (Some("web"), Some("dev_web")));
+        assert_eq!(named("qemu -name web -readconfig /etc/q35.cfg").as_deref(), Some("web"));
+    }
+
+    #[test]
+    fn proxmox_numbers_its_vms() {
+        assert_eq!(number(&words("/usr/bin/kvm -id 100 -name web")), Some("100"));
+        assert_eq!(number(&words("firecracker --id web")), None);
     }
 
     #[test]

@@ -289,6 +289,8 @@ impl SlideNews {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct VmmProcess {
     pub name: String,
+    /// What tells it from others of its name.
+    pub number: Option<String>,
     /// The path that the VMM was given, as it names it.
     pub kernel_argument: Option<PathBuf>,
     /// Cgroups and their weights, the outermost first.
@@ -303,25 +305,45 @@ impl VmmProcess {
         let comm = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
         Self {
             name: vm_names::name(&arguments, &cgroup, &comm, pid),
+            number: vm_names::number(&arguments).map(str::to_owned),
             kernel_argument: kernel_from_arguments(&arguments),
             cgroups: cgroups::weights(Path::new(cgroups::MOUNT), &cgroup).unwrap_or_default(),
         }
     }
 }
 
-/// Reads the cgroups that a process lies in, and their weights. `None` if they can't be read now, or if the
-/// process is gone.
-pub fn read_weights(pid: u32) -> Option<Vec<(PathBuf, u32)>> {
-    let cgroup = cgroups::named_in(Path::new(&format!("/proc/{pid}/cgroup")))?;
+impl VmmProcess {
+    /// Gives a VM whose name others have its number, too; what to say of it, if so. `is_taken`: has another VM
+    /// this name?
+    pub fn told_apart(self, is_taken: impl Fn(&str) -> bool) -> (Self, Option<String>) {
+        let Some(number) = self.number.as_deref().filter(|_| is_taken(&self.name)) else {
+            return (self, None);
+        };
+        let name = format!("{}-{number}", self.name);
+        let said = format!("{}: another VM has this name; VM {number} is called {name}", self.name);
+        (Self { name, ..self }, Some(said))
+    }
+}
+
+/// Reads the cgroups that all vCPU threads of a process lie in, and their weights. The process's own may be
+/// another: `/kata_overhead`, libvirt's `emulator`. `None` if they can't be read now, or if the process is
+/// gone.
+pub fn read_weights(pid: u32, vcpu_threads: &[u32]) -> Option<Vec<(PathBuf, u32)>> {
+    let cgroup = cgroups::common(&cgroups_of(pid, vcpu_threads))
+        .or_else(|| cgroups::named_in(Path::new(&format!("/proc/{pid}/cgroup"))))?;
     cgroups::weights(Path::new(cgroups::MOUNT), &cgroup).ok()
 }
 
 /// Reads the limits of these threads, the vCPUs of a process. `None` if all of them are gone, or if their
 /// cgroups can't be read now.
 pub fn read_cpu_limits(pid: u32, vcpu_threads: &[u32]) -> Option<CpuLimits> {
-    let of_thread = |thread: &u32| cgroups::named_in(Path::new(&format!("/proc/{pid}/task/{thread}/cgroup")));
-    let cgroups: Vec<String> = vcpu_threads.iter().filter_map(of_thread).collect();
+    let cgroups = cgroups_of(pid, vcpu_threads);
     if cgroups.is_empty() { None } else { CpuLimits::read(Path::new(cgroups::MOUNT), &cgroups).ok() }
+}
+
+fn cgroups_of(pid: u32, threads: &[u32]) -> Vec<String> {
+    let of_thread = |thread: &u32| cgroups::named_in(Path::new(&format!("/proc/{pid}/task/{thread}/cgroup")));
+    threads.iter().filter_map(of_thread).collect()
 }
 
 fn command_line(folder: &Path) -> Vec<String> {
@@ -338,6 +360,20 @@ fn kernel_from_arguments(arguments: &[String]) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vm_whose_name_is_taken_has_its_number_too() {
+        let of = |number: Option<&str>| VmmProcess {
+            name: "web".into(),
+            number: number.map(str::to_owned),
+            ..VmmProcess::default()
+        };
+        let (process, said) = of(Some("101")).told_apart(|name| name == "web");
+        assert_eq!(process.name, "web-101");
+        assert_eq!(said.as_deref(), Some("web: another VM has this name; VM 101 is called web-101"));
+        assert_eq!(of(Some("101")).told_apart(|_| false), (of(Some("101")), None));
+        assert_eq!(of(None).told_apart(|_| true), (of(None), None));
+    }
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()

@@ -84,6 +84,25 @@ pub fn named_in(proc_file: &Path) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
+/// The innermost cgroup that all of these lie in. `None` of none.
+pub fn common(cgroups: &[String]) -> Option<String> {
+    let (first, others) = cgroups.split_first()?;
+    let has_all = |folder: &&Path| others.iter().all(|other| Path::new(other).starts_with(folder));
+    let common = Path::new(first).ancestors().find(has_all)?;
+    Some(common.to_string_lossy().into_owned())
+}
+
+/// What to say of a host on which version 1 has the cpu controller, by its `/proc/cgroups`: weights and limits
+/// are read of version 2 alone.
+pub fn of_version_one(proc_cgroups: &str) -> Option<&'static str> {
+    let mut columns = proc_cgroups.lines().map(|line| line.split_whitespace());
+    let hierarchy = columns.find_map(|mut words| (words.next() == Some("cpu")).then(|| words.next()))??;
+    (hierarchy != "0").then_some(
+        "cgroup v1 has the cpu controller here: weights and limits that it gives VMs aren't read; boot with \
+         systemd.unified_cgroup_hierarchy=1, or give weights by --weight",
+    )
+}
+
 /// Reads the weight of the cgroup with this folder. `None` if it is without the cpu controller, or gone. 0
 /// if it is idle (`cpu.idle`).
 pub fn weight(folder: &Path) -> io::Result<Option<u32>> {
@@ -243,6 +262,30 @@ pub(crate) mod tests {
         for text in ["max 100000", "", "20000", "20000 0", "-1 100000", "many 100000"] {
             assert_eq!(CpuLimit::parse(text, PathBuf::new()), None, "{text}");
         }
+    }
+
+    #[test]
+    fn vcpus_lie_in_what_their_cgroups_have_in_common() {
+        let common =
+            |cgroups: &[&str]| super::common(&cgroups.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let scope = "/machine.slice/a.scope/libvirt";
+        assert_eq!(common(&[&format!("{scope}/vcpu0"), &format!("{scope}/vcpu1")]).as_deref(), Some(scope));
+        assert_eq!(common(&["/a/b"]).as_deref(), Some("/a/b"));
+        assert_eq!(common(&["/a", "/ab"]).as_deref(), Some("/"));
+        assert_eq!(common(&[]), None);
+    }
+
+    #[test]
+    fn a_cpu_controller_of_version_one_is_said() {
+        let of = |hierarchy: u32| {
+            format!(
+                "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t0\t9\t1\ncpu\t{hierarchy}\t9\t1\n"
+            )
+        };
+        assert!(
+            of_version_one(&of(4)).is_some_and(|said| said.starts_with("cgroup v1 has the cpu controller"))
+        );
+        assert_eq!((of_version_one(&of(0)), of_version_one("")), (None, None));
     }
 
     #[test]

@@ -92,7 +92,9 @@ impl Daemon<'_> {
             self.vms.insert(kernel_side.slot, vm);
             return Ok(());
         }
-        let process = VmmProcess::read(pid);
+        let is_taken = |name: &str| self.vms.values().any(|other| other.name == name);
+        let (process, said) = VmmProcess::read(pid).told_apart(is_taken);
+        said.into_iter().for_each(|line| (output.say)(&line));
         let image = self.settings.guests.get(&process.name).cloned();
         let without_symbols = self.settings.scheduler.without_symbols();
         let (mut vm, source) =

@@ -15,7 +15,9 @@ use std::time::Instant;
 impl Daemon<'_> {
     pub(super) fn read_cgroups(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         for vm in self.vms.values_mut() {
-            if let Some(cgroups) = read_weights(vm.kernel_side.pid) {
+            let threads =
+                self.scheduler.as_ref().map(|scheduler| scheduler.vcpu_threads(vm.kernel_side.slot));
+            if let Some(cgroups) = read_weights(vm.kernel_side.pid, &threads.unwrap_or_default()) {
                 vm.place.cgroups = cgroups;
             }
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// A VM's policy. `None` means that nothing was said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VmPolicy {
-    /// In place of that of its innermost cgroup: 1 to 10,000.
+    /// In place of that of its own cgroup (`shares/weights.rs`): 1 to 10,000.
     pub weight: Option<u32>,
     pub accelerate: Option<bool>,
     /// Schemes of the scheduler `coordinated`.

@@ -30,7 +30,8 @@ pub struct Place {
     /// The cgroups that it lies in and their weights, the outermost first. Those without the cpu controller
     /// are left out: the kernel schedules their tasks as of the next one outside.
     pub cgroups: Vec<(PathBuf, u32)>,
-    /// The weight that the operator gave it, in place of that of the innermost cgroup.
+    /// The weight that the operator gave it, in place of that of the outermost cgroup which no other VM lies
+    /// in: its scope, its pod's slice. Where there is none it counts among the VMs of its cgroup.
     pub given: Option<u32>,
 }
 
@@ -48,12 +49,20 @@ enum Node<'p> {
     Vm(usize),
 }
 
-/// From the root's child down to the VM, with each one's weight.
-fn path_of<'p>(index: usize, place: &'p Place) -> Vec<(Node<'p>, f64)> {
-    let mut cgroups = place.cgroups.as_slice();
-    if let (Some(_), [outer @ .., _]) = (place.given, cgroups) {
-        cgroups = outer;
+/// How many VMs lie in each cgroup.
+fn vms_in<'p>(vms: &[Weighed<'p>]) -> BTreeMap<&'p Path, usize> {
+    let mut count = BTreeMap::new();
+    for (folder, _) in vms.iter().flat_map(|vm| &vm.place.cgroups) {
+        *count.entry(folder.as_path()).or_default() += 1;
     }
+    count
+}
+
+/// From the root's child down to the VM, with each one's weight.
+fn path_of<'p>(index: usize, place: &'p Place, vms_in: &BTreeMap<&Path, usize>) -> Vec<(Node<'p>, f64)> {
+    let is_its_own = |(folder, _): &(PathBuf, u32)| vms_in.get(folder.as_path()) == Some(&1);
+    let own = place.given.and_then(|_| place.cgroups.iter().position(is_its_own));
+    let cgroups = &place.cgroups[..own.unwrap_or(place.cgroups.len())];
     let nodes = cgroups.iter().map(|(folder, weight)| (Node::Cgroup(folder), f64::from(*weight)));
     let own = f64::from(place.given.unwrap_or(WEIGHT_DEFAULT));
     nodes.chain([(Node::Vm(index), own)]).collect()
@@ -62,7 +71,8 @@ fn path_of<'p>(index: usize, place: &'p Place) -> Vec<(Node<'p>, f64)> {
 /// The part of the VMs' time that is due to each, while those that want to run do so. One that doesn't has
 /// what it would have if it did, too.
 pub fn parts(vms: &[Weighed<'_>]) -> Vec<f64> {
-    let paths: Vec<_> = vms.iter().enumerate().map(|(index, vm)| path_of(index, vm.place)).collect();
+    let vms_in = vms_in(vms);
+    let paths: Vec<_> = vms.iter().enumerate().map(|(index, vm)| path_of(index, vm.place, &vms_in)).collect();
     // The children of each node that want to run, with their weights; the root is None.
     let mut active: BTreeMap<Option<Node<'_>>, BTreeMap<Node<'_>, f64>> = BTreeMap::new();
     for (path, _) in paths.iter().zip(vms).filter(|(_, vm)| vm.is_active) {
@@ -158,6 +168,54 @@ mod tests {
         assert_eq!(weights(&all_active(&places)), [180, 20]);
     }
 
+    /// Of VMs in these cgroups, all with the default weight: what the first has of the second's part, with
+    /// and without a given weight.
+    fn times_the_second(cgroups: &[&[&str]], given: Option<u32>) -> f64 {
+        let of = |names: &&[&str]| place(&names.iter().map(|name| (*name, 100)).collect::<Vec<_>>());
+        let mut places: Vec<Place> = cgroups.iter().map(of).collect();
+        places[0].given = given;
+        let parts = parts(&all_active(&places));
+        parts[0] / parts[1]
+    }
+
+    #[test]
+    fn a_given_weight_counts_in_every_layout() {
+        let service: &[&str] = &["system.slice", "incus.service"];
+        let in_one_service: &[&[&str]] = &[service; 10];
+        let layouts: [(&str, &[&[&str]]); 9] = [
+            ("libvirt with machined", &[&["machine.slice", "a.scope"], &["machine.slice", "b.scope"]]),
+            (
+                "libvirt without machined",
+                &[&["machine", "a.libvirt-qemu", "emulator"], &["machine", "b.libvirt-qemu", "emulator"]],
+            ),
+            (
+                "OpenNebula",
+                &[
+                    &["machine.slice", "qemu-12-one-1234.libvirt-qemu"],
+                    &["machine.slice", "qemu-13-one-1235.libvirt-qemu"],
+                ],
+            ),
+            (
+                "KubeVirt",
+                &[
+                    &["kubepods.slice", "pod1.slice", "cri-containerd-1.scope"],
+                    &["kubepods.slice", "pod2.slice", "cri-containerd-2.scope"],
+                ],
+            ),
+            ("Kata", &[&["kata_overhead", "1"], &["kata_overhead", "2"]]),
+            ("Proxmox", &[&["qemu.slice", "100.scope"], &["qemu.slice", "101.scope"]]),
+            ("a jailer", &[&["firecracker", "a"], &["firecracker", "b"]]),
+            ("Incus", in_one_service),
+            ("the root", &[&[], &[]]),
+        ];
+        for (layout, cgroups) in layouts {
+            for (given, expected) in [(None, 1.0), (Some(100), 1.0), (Some(200), 2.0), (Some(1), 0.01)] {
+                let ratio = times_the_second(cgroups, given);
+                assert!((ratio - expected).abs() < 1e-9, "{layout}, {given:?}: {ratio}");
+            }
+        }
+    }
+
     #[test]
     fn ratios_are_kept_as_far_as_the_policys_range_allows() {
         let flat = |weights: &[u32]| -> Vec<Place> {
@@ -206,7 +264,7 @@ mod tests {
             for (index, vm) in weighed.iter().enumerate() {
                 prop_assert!(parts[index] > 0.0 && parts[index] <= 1.0);
                 let mut parent = None;
-                for (node, weight) in path_of(index, vm.place).into_iter().filter(|_| vm.is_active) {
+                for (node, weight) in path_of(index, vm.place, &vms_in(&weighed)).into_iter().filter(|_| vm.is_active) {
                     let part = nodes.entry(parent).or_default().entry(node).or_insert((weight, 0.0));
                     part.1 += parts[index];
                     parent = Some(node);
