@@ -1,14 +1,14 @@
 //! Where a running guest keeps its preemption counters.
 //!
 //! Problem.   A lock's holder is told by its function only if that is in a list, and few are. Kernels count
-//!            spinlocks, softirqs and hard interrupts in a word per CPU (`preempt_count`; include/linux/preempt.h),
-//!            but nothing says where that word lies.
-//! Mechanism. The kernel's data lie where `phys_base` says that they do. From there on the kernel's own tables
-//!            lead on: `__per_cpu_offset` to a CPU's area, `page_offset_base` from that to physical memory. Each
-//!            CPU's area proves itself: it names its own offset and number.
-//! Limits.    Needs data symbols (`CONFIG_KALLSYMS_ALL`) and per-CPU areas in the direct mapping. Where the word
-//!            lies says nothing of what it means: a kernel without `CONFIG_PREEMPT_COUNT` counts interrupts alone,
-//!            and a guest can write anything.
+//!            spinlocks, softirqs and hard interrupts in a word per CPU, `preempt_count`
+//!            (include/linux/preempt.h). Nothing says where that word lies.
+//! Mechanism. The kernel's data lie where `phys_base` says that they do. From there the kernel's own tables
+//!            lead on: `__per_cpu_offset` to a CPU's area, `page_offset_base` from that to physical memory.
+//!            Each CPU's area proves itself: it names its own offset and number.
+//! Limits.    Needs data symbols (`CONFIG_KALLSYMS_ALL`) and per-CPU areas in the direct mapping. Where the
+//!            word lies says nothing of what it means. A kernel without `CONFIG_PREEMPT_COUNT` counts
+//!            interrupts alone, and a guest can write anything.
 
 use crate::SymbolTable;
 use crate::image::KERNEL_MAP;
@@ -53,8 +53,8 @@ pub struct Counter {
 
 impl Counter {
     /// Reads how often preemption is disabled there now, in the bits of `PREEMPT_MASK` and above
-    /// (include/linux/preempt.h), without the bit by which x86 says that nothing is to be scheduled. None if
-    /// memory can't be read.
+    /// (include/linux/preempt.h). The bit by which x86 says that nothing is to be scheduled is left out. None
+    /// if memory can't be read.
     pub fn read(&self, memory: &dyn Memory) -> Option<u32> {
         const PREEMPT_NEED_RESCHED: u32 = 1 << 31;
         let mut word = [0; 4];

@@ -44,8 +44,8 @@ impl Cache {
         &self.root
     }
 
-    /// Takes the lock `name` alone, waiting up to `patience` for its holders. Freed when the value is dropped,
-    /// or when the process dies in any way.
+    /// Takes the lock `name` alone, waiting up to `patience` for its holders. Freed when the value is
+    /// dropped, or when the process dies in any way.
     pub fn lock(&self, name: &str, patience: Duration) -> Result<Lock> {
         self.take(name, libc::LOCK_EX, patience)
     }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_lock_is_shared_and_keeps_who_wants_it_alone_away() {
+    fn a_shared_lock_keeps_whoever_wants_it_alone_away() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let cache = Cache::at(dir.path()).expect("cache");
         let first = cache.share("testbed", Duration::ZERO).expect("first");

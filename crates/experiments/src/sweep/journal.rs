@@ -1,10 +1,10 @@
 //! What runs have been made: journals, which grow by a line a run, and what they are together.
 //!
 //! Mechanism. A journal's first line says of which sweep it is. Each line ends in a seal: a checksum of the
-//!            sweep and of the line. A line counts if it ends, its seal fits, and it names a run as the sweep
-//!            does. So a process may be killed at any instant, and a disk may flip bits. The process that goes
-//!            on cuts off half a line at the end. Runs whose lines don't count are made again. One process at a
-//!            time writes a journal, and any may read it.
+//!            sweep and of the line. A line counts if it ends, its seal fits, and it names a run as the
+//!            sweep does. So a process may be killed at any instant, and a disk may flip bits. The process
+//!            that goes on cuts off half a line at the end. Runs whose lines don't count are made again. One
+//!            process at a time writes a journal, and any may read it.
 
 use super::file::RUNS_MAX;
 use super::{RunName, Sweep, SweepError, lock};
@@ -29,8 +29,8 @@ const LINE_MAX: u64 = 512 << 20;
 const SEAL: &str = ",\"crc32\":\"";
 const SEAL_BYTES: usize = SEAL.len() + 8 + "\"}".len();
 
-/// Puts a seal at the end of a JSON object: the checksum of `sweep`, the first line of the sweep's results, and
-/// of what the object has.
+/// Puts a seal at the end of a JSON object: the checksum of `sweep`, the first line of the sweep's results,
+/// and of what the object has.
 pub fn seal(sweep: &str, object: &str) -> String {
     let content = object.strip_suffix('}').unwrap_or(object);
     format!("{content}{SEAL}{:08x}\"}}", checksum(sweep, content.as_bytes()))

@@ -197,7 +197,7 @@ fn a_journal_cut_off_at_any_byte_is_completed_to_the_same_results() {
 }
 
 #[test]
-fn a_journal_with_any_flipped_bit_is_completed_to_the_same_results() {
+fn any_flipped_bit_of_a_journal_is_made_good() {
     let desk = Desk::new();
     let sweep = desk.load(SWEEP);
     make(&sweep, &desk.results(), Part::WHOLE).expect("made");

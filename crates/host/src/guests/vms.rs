@@ -313,8 +313,8 @@ impl VmmProcess {
 }
 
 impl VmmProcess {
-    /// Gives a VM whose name others have its number, too; what to say of it, if so. `is_taken`: has another VM
-    /// this name?
+    /// Gives a VM whose name others have its number, too, and returns what to say of that. `is_taken`: has
+    /// another VM this name?
     pub fn told_apart(self, is_taken: impl Fn(&str) -> bool) -> (Self, Option<String>) {
         let Some(number) = self.number.as_deref().filter(|_| is_taken(&self.name)) else {
             return (self, None);

@@ -92,9 +92,13 @@ pub fn common(cgroups: &[String]) -> Option<String> {
     Some(common.to_string_lossy().into_owned())
 }
 
-/// What to say of a host on which version 1 has the cpu controller, by its `/proc/cgroups`: weights and limits
+/// What to say of a host on which version 1 has the cpu controller, by `/proc/cgroups`: weights and limits
 /// are read of version 2 alone.
-pub fn of_version_one(proc_cgroups: &str) -> Option<&'static str> {
+pub fn of_version_one() -> Option<&'static str> {
+    said_of_version_one(&std::fs::read_to_string("/proc/cgroups").unwrap_or_default())
+}
+
+fn said_of_version_one(proc_cgroups: &str) -> Option<&'static str> {
     let mut columns = proc_cgroups.lines().map(|line| line.split_whitespace());
     let hierarchy = columns.find_map(|mut words| (words.next() == Some("cpu")).then(|| words.next()))??;
     (hierarchy != "0").then_some(
@@ -285,7 +289,7 @@ pub(crate) mod tests {
         assert!(
             of_version_one(&of(4)).is_some_and(|said| said.starts_with("cgroup v1 has the cpu controller"))
         );
-        assert_eq!((of_version_one(&of(0)), of_version_one("")), (None, None));
+        assert_eq!((said_of_version_one(&of(0)), said_of_version_one("")), (None, None));
     }
 
     #[test]

@@ -214,10 +214,7 @@ impl<'s> Daemon<'s> {
             let cpus = cpu_list(&self.host.topology.slow);
             (output.say)(&format!("CPUs {cpus} are slower than others: they are never micro-sliced"));
         }
-        let controllers = std::fs::read_to_string("/proc/cgroups").unwrap_or_default();
-        if let Some(warning) = cgroups::of_version_one(&controllers) {
-            (output.say)(warning);
-        }
+        cgroups::of_version_one().into_iter().for_each(|warning| (output.say)(warning));
         if let Some(warning) = real_time::warning(&preflight::kernel("osrelease")) {
             (output.say)(&warning);
         }
