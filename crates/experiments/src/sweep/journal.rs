@@ -1,12 +1,14 @@
 //! What runs have been made: journals, which grow by a line a run, and what they are together.
 //!
-//! Mechanism. A journal's first line says of which sweep it is. A line counts if it is whole: it ends, is
-//!            JSON, and names a run as the sweep does. So a process may be killed at any instant. The process
-//!            that goes on cuts off half a line at the end, and makes its run again. One process at a time
-//!            writes a journal, and any may read it.
+//! Mechanism. A journal's first line says of which sweep it is. A line counts if it is whole: it ends, its
+//!            checksum is that of a line of this sweep, and it names a run as the sweep does. So a process
+//!            may be killed at any instant, and a disk may damage what it holds. The process that goes on
+//!            cuts off half a line at the end. Runs of lines that don't count are made again. One process at
+//!            a time writes a journal, and any may read it.
 
 use super::file::RUNS_MAX;
-use super::{RunName, Sweep, SweepError, lock};
+use super::{FORMAT, RunName, Sweep, SweepError, lock};
+use microslice_metrics::checksum::{self, Seal};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -23,6 +25,8 @@ use std::sync::Mutex;
 
 /// A run of 16,384 VMs has a tenth of it.
 const LINE_MAX: u64 = 512 << 20;
+/// Longer than any.
+pub const FIRST_LINE_MAX: usize = 4_096;
 
 /// Every `of`th run, from `number` (from 1) on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,12 +97,12 @@ impl Journal {
         if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
             return Err(SweepError::of_file(&path, "another process writes this part of the sweep"));
         }
-        let end = read_lines(sweep, &path, &file, |_, _, _| Ok(()))?;
+        let end = read_lines(sweep, &path, &file, |_| Ok(()))?;
         let had_half_a_line = file.metadata().map_err(refuse)?.len() > end;
         file.set_len(end).map_err(refuse)?;
         let journal = Self { path, end: Mutex::new((file, end)) };
         if end == 0 {
-            journal.append(&sweep.first_line())?;
+            journal.append(sweep.first_line())?;
         }
         Ok((journal, had_half_a_line))
     }
@@ -157,8 +161,8 @@ impl<'s> Journals<'s> {
 
     fn read(&mut self, path: PathBuf, file: File, part: Part) -> Result<(), SweepError> {
         let number = self.files.len() as u32;
-        read_lines(self.sweep, &path, &file, |at, offset, bytes| {
-            let Some(run) = run_of(self.sweep, bytes) else {
+        read_lines(self.sweep, &path, &file, |FileLine { number: at, offset, bytes, run }| {
+            let Some(run) = run else {
                 self.damaged += 1;
                 return Ok(());
             };
@@ -323,8 +327,9 @@ struct Head<'l> {
     failed: Option<IgnoredAny>,
 }
 
-/// Of which run (by index) a line is; `None` if it is of none.
+/// Of which run (by index) a line is; `None` if it is of none, or not what was written.
 pub fn run_of(sweep: &Sweep, line: &[u8]) -> Option<usize> {
+    let Seal::Whole(_) = checksum::check(line, sweep.first_line().as_bytes()) else { return None };
     let head: Head<'_> = serde_json::from_slice(line).ok()?;
     let run = head.run.checked_sub(1).filter(|&run| run < sweep.runs())?;
     let name = RunName {
@@ -342,16 +347,29 @@ fn copy(line: Line, file: &File, into: &mut Vec<u8>) -> io::Result<()> {
     file.read_exact_at(into, line.offset)
 }
 
-/// Hands every whole line behind the first one on: its number (from 1), where it begins, and its bytes
-/// without the end. Returns where the last one ends: 0 if not even the first is whole.
+/// A whole line of a journal or of results.
+pub struct FileLine<'l> {
+    /// From 1.
+    pub number: usize,
+    /// Where it begins.
+    pub offset: u64,
+    /// Without the end.
+    pub bytes: &'l [u8],
+    /// By index; `None` if the line doesn't count.
+    pub run: Option<usize>,
+}
+
+/// Hands every whole line behind the first one on. Returns where the last one ends: 0 if not even the first
+/// is whole. A damaged first line does no harm if another line counts: each is of one sweep only.
 pub fn read_lines(
     sweep: &Sweep,
     path: &Path,
     file: &File,
-    mut each: impl FnMut(usize, u64, &[u8]) -> Result<(), SweepError>,
+    mut each: impl FnMut(FileLine<'_>) -> Result<(), SweepError>,
 ) -> Result<u64, SweepError> {
     let (mut reader, mut line, mut end) = (BufReader::new(file), Vec::new(), 0);
     let first = sweep.first_line();
+    let (mut damaged_first, mut is_ours) = (None, false);
     for number in 1.. {
         line.clear();
         let bytes = reader.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
@@ -362,17 +380,29 @@ pub fn read_lines(
         }
         if number == 1 && !(is_whole && line == first.as_bytes()) {
             let is_half = !is_whole && first.as_bytes().starts_with(&line);
-            return if is_half { Ok(0) } else { Err(of_another(path, &line)) };
+            if is_half {
+                return Ok(0);
+            }
+            if let Seal::Whole(_) = checksum::check(&line, b"") {
+                return Err(of_another(path, &line));
+            }
+            line.truncate(FIRST_LINE_MAX);
+            damaged_first = Some(line.clone());
         }
         if !is_whole {
             break;
         }
         if number > 1 {
-            each(number, end, &line)?;
+            let run = run_of(sweep, &line);
+            is_ours |= run.is_some();
+            each(FileLine { number, offset: end, bytes: &line, run })?;
         }
         end += bytes;
     }
-    Ok(end)
+    match damaged_first {
+        Some(first) if !is_ours => Err(of_another(path, &first)),
+        _ => Ok(end),
+    }
 }
 
 /// Why a file with that first line isn't one of this sweep.
@@ -380,11 +410,11 @@ pub fn of_another(path: &Path, line: &[u8]) -> SweepError {
     let said = serde_json::from_slice::<Json>(line).unwrap_or_default();
     let cause = match said.get("microslice_sweep").and_then(Json::as_u64) {
         None => "isn't a file of a sweep's results",
-        Some(1) if said["model"] == super::MODEL => {
+        Some(FORMAT) if said["model"] == super::MODEL => {
             "results of another sweep: scenarios, settings, policies or seeds differ, or a file that they name"
         }
-        Some(1) => "results of another version of the simulator",
+        Some(FORMAT) => "results of another version of the simulator",
         Some(_) => "results in another format",
     };
-    SweepError::at_line(path, 1, format!("{cause}; remove it, or name another file by --results"))
+    SweepError::at_line(path, 1, format!("{cause}; name another file by --results, or move this one away"))
 }

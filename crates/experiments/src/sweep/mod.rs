@@ -21,6 +21,7 @@ use crate::scenario::{Changes, NodeValue, ScenarioError, load_named};
 use file::Axes;
 use fnv::FnvHasher;
 use microslice_engine::{SimError, simulate};
+use microslice_metrics::checksum::seal;
 use microslice_metrics::json::numbers_of_snapshot;
 use microslice_model::config::SimulationConfig;
 use microslice_model::events::TraceSink;
@@ -32,6 +33,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Of everything beside the sweep that figures depend on: see build.rs.
 const MODEL: &str = env!("MICROSLICE_MODEL");
+/// Of the files of results.
+const FORMAT: u64 = 2;
 
 /// A sweep whose every configuration was read once.
 #[derive(Debug, Clone)]
@@ -39,6 +42,7 @@ pub struct Sweep {
     axes: Axes,
     /// Of each scenario, setting and policy.
     points: Vec<Point>,
+    first_line: String,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -98,12 +102,13 @@ impl From<SimError> for SweepError {
 impl Sweep {
     /// Reads the file, and every scenario under every setting and policy.
     pub fn load(path: &str) -> Result<Self, ScenarioError> {
-        let mut sweep = Self { axes: Axes::read(path)?, points: Vec::new() };
+        let mut sweep = Self { axes: Axes::read(path)?, points: Vec::new(), first_line: String::new() };
         for point in 0..sweep.runs() / sweep.axes.seeds.len() {
             let config = sweep.read(point)?;
             let simulated_ns = config.warmup_ns + config.duration_ns;
             sweep.points.push(Point { digest: digest(&config), simulated_ns });
         }
+        sweep.first_line = sweep.describe();
         Ok(sweep)
     }
 
@@ -169,7 +174,11 @@ impl Sweep {
     }
 
     /// What a file of its results begins with: two sweeps with the same first line have the same results.
-    pub fn first_line(&self) -> String {
+    pub fn first_line(&self) -> &str {
+        &self.first_line
+    }
+
+    fn describe(&self) -> String {
         let mut hasher = FnvHasher::default();
         for point in &self.points {
             hasher.write_u64(point.digest);
@@ -180,7 +189,8 @@ impl Sweep {
         let names = [self.scenarios(), self.settings(), self.policies()];
         hasher.write(format!("{names:?}").as_bytes());
         let sweep = format!("{:016x}", hasher.finish());
-        json!({ "microslice_sweep": 1, "sweep": sweep, "model": MODEL, "runs": self.runs() }).to_string()
+        let line = json!({ "microslice_sweep": FORMAT, "sweep": sweep, "model": MODEL, "runs": self.runs() });
+        seal(&line.to_string(), b"")
     }
 
     /// Runs these (by index), so many at once. `record` has each one's line, in the order in which they end.
@@ -228,7 +238,7 @@ impl Sweep {
                 line["cause"] = Json::from(error.to_string());
             }
         }
-        Ok(line.to_string())
+        Ok(seal(&line.to_string(), self.first_line.as_bytes()))
     }
 
     /// Read anew for each run: all configurations of a large sweep don't fit into memory.
@@ -253,6 +263,7 @@ fn kind_of(error: &SimError) -> &'static str {
         SimError::Config { .. } => "config",
         SimError::Deadlock { .. } => "deadlock",
         SimError::Check { .. } => "check",
+        SimError::Panic { .. } => "panic",
         SimError::Stopped { .. } => "stopped",
     }
 }

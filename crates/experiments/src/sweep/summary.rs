@@ -1,17 +1,14 @@
 //! What the results say: estimates over seeds, for each scenario under each setting.
 
-use super::journal::{of_another, read_lines, run_of};
+use super::journal::{FIRST_LINE_MAX, FileLine, Part, of_another, read_lines};
 use super::{Sweep, SweepError};
 use crate::rows::{Numbers, Row, RowKeys};
 use microslice_metrics::{Figure, figures};
 use serde_json::Value as Json;
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek};
 use std::path::Path;
-
-/// Longer than any.
-const FIRST_LINE_MAX: u64 = 4_096;
 
 /// A scenario under a setting.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +23,7 @@ pub struct Group {
 pub struct FailedRun {
     /// Index of the run.
     pub run: usize,
-    /// `config`, `deadlock` or `check`.
+    /// `config`, `deadlock`, `check` or `panic`.
     pub kind: String,
     pub cause: String,
 }
@@ -43,15 +40,24 @@ pub fn are_there(sweep: &Sweep, results: &Path) -> Result<bool, SweepError> {
     let file = File::open(results).map_err(|error| SweepError::of_file(results, error))?;
     let expected = format!("{}\n", sweep.first_line()).into_bytes();
     let mut first = Vec::new();
-    let read = BufReader::new(file).take(FIRST_LINE_MAX).read_until(b'\n', &mut first);
+    let read = BufReader::new(&file).take(FIRST_LINE_MAX as u64).read_until(b'\n', &mut first);
     read.map_err(|error| SweepError::of_file(results, error))?;
-    if first == expected { Ok(true) } else { Err(of_another(results, &first)) }
+    if first == expected {
+        return Ok(true);
+    }
+    (&file).rewind().map_err(|error| SweepError::of_file(results, error))?;
+    match read_lines(sweep, results, &file, |_| Ok(()))? {
+        0 => Err(of_another(results, &first)),
+        _ => Err(damaged(results, 1, "the first line isn't what was written")),
+    }
 }
 
-fn damaged(results: &Path, line: usize, run: usize) -> SweepError {
-    let cause =
-        format!("damaged: the line of run {run} is expected here; remove the file, and run the sweep again");
-    SweepError::at_line(results, line, cause)
+/// Results are a journal, too, of which only damaged lines are lost.
+fn damaged(results: &Path, line: usize, cause: &str) -> SweepError {
+    let journal = Part::WHOLE.path(results);
+    let advice =
+        format!("rename it to {}, and run the sweep again: it makes what is damaged", journal.display());
+    SweepError::at_line(results, line, format!("damaged: {cause}; {advice}"))
 }
 
 /// Reads the results line by line, of which those of one scenario under one setting are kept at a time.
@@ -62,10 +68,11 @@ pub fn groups(sweep: &Sweep, results: &Path) -> Result<(Vec<Group>, Vec<FailedRu
     let (mut groups, mut failed) = (Vec::new(), Vec::new());
     let (mut keys, mut numbers) = (RowKeys::default(), Vec::<Option<Numbers>>::new());
     let mut run = 0;
-    read_lines(sweep, results, &file, |line, _, bytes| {
-        let refuse = || damaged(results, line, run + 1);
+    let expected = |line, run| damaged(results, line, &format!("the line of run {run} is expected here"));
+    read_lines(sweep, results, &file, |FileLine { number: line, bytes, run: found, .. }| {
+        let refuse = || expected(line, run + 1);
         let value: Json = serde_json::from_slice(bytes).map_err(|_| refuse())?;
-        if run_of(sweep, bytes) != Some(run) {
+        if found != Some(run) {
             return Err(refuse());
         }
         let entries = value["figures"].as_array().map(|figures| figures.iter().map(entry_of).collect());
@@ -91,7 +98,7 @@ pub fn groups(sweep: &Sweep, results: &Path) -> Result<(Vec<Group>, Vec<FailedRu
         run += 1;
         Ok(())
     })?;
-    if run == sweep.runs() { Ok((groups, failed)) } else { Err(damaged(results, run + 2, run + 1)) }
+    if run == sweep.runs() { Ok((groups, failed)) } else { Err(expected(run + 2, run + 1)) }
 }
 
 /// A figure as a line has it; `None` if there is no such figure.
@@ -100,5 +107,9 @@ fn entry_of(json: &Json) -> Option<(&'static Figure, Cow<'static, [String]>, f64
     let figure = *figures::ALL.iter().find(|figure| figure.id == id)?;
     let label = |label: &&'static str| json["labels"][*label].as_str().map(str::to_owned);
     let labels = figure.labels.iter().map(label).collect::<Option<Vec<_>>>()?;
-    Some((figure, Cow::Owned(labels), json["value"].as_f64().unwrap_or(f64::NAN)))
+    let value = match &json["value"] {
+        Json::Null => f64::NAN,
+        value => value.as_f64()?,
+    };
+    Some((figure, Cow::Owned(labels), value))
 }
