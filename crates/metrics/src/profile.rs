@@ -537,7 +537,8 @@ mod tests {
             refused(|wrong| wrong.vms[0].ran_ns = u64::MAX)
                 .starts_with("p.json: vms[0].ran_ns and ready_ns together: ")
         );
-        let counts: [(fn(&mut VmProfile) -> &mut u64, &str); 7] = [
+        type Count = fn(&mut VmProfile) -> &mut u64;
+        let counts: [(Count, &str); 7] = [
             (|vm| &mut vm.turns_ended.user, "turns_ended, all together"),
             (|vm| &mut vm.pause_exits, "pause_exits"),
             (|vm| &mut vm.interrupts.virq.sent, "interrupts.virq.sent"),
